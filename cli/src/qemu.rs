@@ -1,15 +1,16 @@
 //! Programs under QEMU's user mode, with the hypertrace plugin.
 
+mod release;
+
 use anyhow::{Context, Result, bail};
 use hypertrace_user::Program;
+use release::Release;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// The plugin's file name.
-pub const PLUGIN: &str = "libhypertrace_qemu_plugin.so";
-/// Environment variable with the plugin's path, if it is not beside this program.
+/// Environment variable with the plugin's path, if it is not beside this program or of another name.
 pub const ENVIRONMENT: &str = "HYPERTRACE_QEMU_PLUGIN";
 
 /// Emulator and a plugin for it.
@@ -19,19 +20,14 @@ pub struct Emulator {
 }
 
 impl Emulator {
-    /// Finds both, and checks that the emulator takes plugins.
+    /// Finds both, and checks that the emulator takes plugins. Its release decides which plugin.
     ///
     /// # Errors
-    /// If one is missing, or the emulator was built without plugins.
+    /// If one is missing, the emulator was built without plugins, or there is no plugin for its
+    /// release.
     pub fn find(name: &OsStr) -> Result<Emulator> {
         let qemu = Program::find(name)?;
-        let help = qemu
-            .command()
-            .arg("-help")
-            .stdin(Stdio::null())
-            .output()
-            .with_context(|| format!("cannot start {}", qemu.path().display()))?;
-        let help = String::from_utf8_lossy(&help.stdout);
+        let help = printed(&qemu, "-help")?;
         if !help.contains("usage: qemu-") {
             bail!("{} is not an emulator of QEMU's user mode", qemu.path().display());
         }
@@ -42,7 +38,8 @@ impl Emulator {
                 qemu.path().display()
             );
         }
-        Ok(Emulator { qemu, plugin: plugin()? })
+        let plugin = plugin(&qemu)?;
+        Ok(Emulator { qemu, plugin })
     }
 
     /// Returns a command that starts a program under it, without the program's arguments.
@@ -71,15 +68,33 @@ impl Emulator {
     }
 }
 
-/// Finds the plugin: at the path in the environment, or beside this program.
-fn plugin() -> Result<PathBuf> {
+/// Returns what an emulator prints with this option.
+fn printed(qemu: &Program, option: &str) -> Result<String> {
+    let ran = qemu.command().arg(option).stdin(Stdio::null()).output();
+    let ran = ran.with_context(|| format!("cannot start {}", qemu.path().display()))?;
+    Ok(String::from_utf8_lossy(&ran.stdout).into_owned())
+}
+
+/// Finds the plugin: at the path in the environment, or beside this program the one for the
+/// emulator's release.
+fn plugin(qemu: &Program) -> Result<PathBuf> {
     if let Some(path) = std::env::var_os(ENVIRONMENT).filter(|path| !path.is_empty()) {
         let path = PathBuf::from(path);
         // Absolute: dlopen searches other folders for a name without a slash.
         return std::fs::canonicalize(&path)
             .with_context(|| format!("{ENVIRONMENT} names {}", path.display()));
     }
-    beside(PLUGIN).with_context(|| format!("{ENVIRONMENT} is not set"))
+    let remedy = || {
+        let qemu = qemu.path().display();
+        format!("no plugin for {qemu} (name one in {ENVIRONMENT} to try it)")
+    };
+    let version = printed(qemu, "--version")?;
+    let release = Release::parse(&version).with_context(|| {
+        let line = version.lines().next().unwrap_or_default();
+        format!("`--version` prints no version: {line:?}")
+    });
+    let name = release.and_then(|release| Ok(release.plugin()?)).with_context(remedy)?;
+    beside(name).with_context(|| format!("{ENVIRONMENT} is not set"))
 }
 
 /// Finds a library that another program loads: beside this program, where cargo

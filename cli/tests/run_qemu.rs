@@ -1,13 +1,13 @@
 //! `hypertrace run --qemu`: the same programs under an emulator.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, mpsc};
 use std::time::{Duration, Instant};
 use std::{fs, thread};
 
 use hypertrace::{Emit, Reply};
-use hypertrace_tests::command::{Hypertrace, copy_program, plugin, run};
+use hypertrace_tests::command::{Hypertrace, Ran, copy_program, plugin, run};
 use hypertrace_tests::report::Line;
 use hypertrace_tests::{IS_OPTIMIZED, babeltrace2, capability, traced};
 use serde_json::Value;
@@ -229,19 +229,36 @@ fn a_missing_emulator_or_plugin_is_reported() {
     assert!(told.contains("more than the 1024"), "{told}");
 }
 
-/// With a script that passes for an emulator: it is looked for before it is started.
+/// Writes a script that passes for an emulator: it prints its help, this version, and otherwise its
+/// arguments.
+fn emulator(dir: &Path, version: &str) -> PathBuf {
+    let script = format!(
+        "#!/bin/sh\ncase $1 in\n-help) echo 'usage: qemu-x86_64 -plugin ' ;;\n\
+         --version) echo '{version}' ;;\n*) echo \"$@\" ;;\nesac\n"
+    );
+    let written = dir.join("script");
+    fs::write(&written, script).unwrap();
+    fs::set_permissions(&written, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let qemu = dir.join("qemu");
+    copy_program(&written, &qemu);
+    qemu
+}
+
+/// Runs a program under an emulator of this version, with no plugin in the environment.
+fn run_under(hypertrace: &Path, dir: &Path, version: &str) -> Ran {
+    let mut command = Command::new(hypertrace);
+    command.args(["run", "--quiet", "--out"]).arg(dir.join("S")).arg("--qemu");
+    command.arg(emulator(dir, version)).args(["--", "/bin/true"]);
+    run(command.env_remove("HYPERTRACE_QEMU_PLUGIN"))
+}
+
 #[test]
 fn a_plugin_that_is_nowhere_is_told_with_the_places_and_what_makes_it() {
     let dir = tempfile::tempdir().unwrap();
     let alone = dir.path().join("hypertrace");
     copy_program(HYPERTRACE.0, &alone);
-    let qemu = dir.path().join("qemu");
-    std::fs::write(&qemu, "#!/bin/sh\necho 'usage: qemu-x86_64 -plugin '\n").unwrap();
-    std::fs::set_permissions(&qemu, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-    let mut command = Command::new(&alone);
-    command.args(["run", "--quiet", "--out"]).arg(dir.path().join("S")).arg("--qemu").arg(&qemu);
 
-    let ran = run(command.args(["--", "/bin/true"]).env_remove("HYPERTRACE_QEMU_PLUGIN"));
+    let ran = run_under(&alone, dir.path(), "qemu-x86_64 version 7.2.22");
 
     let told = ran.failed(1);
     let place = dir.path().canonicalize().unwrap();
@@ -251,6 +268,44 @@ fn a_plugin_that_is_nowhere_is_told_with_the_places_and_what_makes_it() {
         "`cargo build --release`",
     ] {
         assert!(told.contains(part), "{part}: {told}");
+    }
+}
+
+#[test]
+fn the_emulators_release_decides_which_plugin_it_loads() {
+    for (version, plugin) in [
+        ("qemu-x86_64 version 7.2.22 (Debian)", "/libhypertrace_qemu_plugin.so -0"),
+        ("qemu-x86_64 version 10.0.13", "/libhypertrace_qemu_plugin.so -0"),
+        ("qemu-x86_64 version 11.1.3 (Debian)", "/libhypertrace_qemu_plugin_7.so -0"),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+
+        let ran = run_under(Path::new(HYPERTRACE.0), dir.path(), version);
+
+        let arguments = ran.ok();
+        assert!(arguments.starts_with("-plugin /"), "{version}: {arguments}");
+        assert!(arguments.contains(plugin), "{version}: {arguments}");
+    }
+}
+
+#[test]
+fn an_emulator_of_an_unknown_release_is_refused() {
+    for (version, why) in [
+        (
+            "qemu-x86_64 version 12.0.1",
+            "it is QEMU 12.0.1, and there are plugins for QEMU 6.0 to 11.1",
+        ),
+        ("usage: qemu", "`--version` prints no version: \"usage: qemu\""),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+
+        let told = run_under(Path::new(HYPERTRACE.0), dir.path(), version).failed(1);
+
+        let place = dir.path().join("qemu");
+        let what = format!("no plugin for {} (name one in HYPERTRACE_QEMU_PLUGIN", place.display());
+        assert!(told.contains(&what), "{told}");
+        assert!(told.contains(why), "{told}");
+        assert!(!dir.path().join("S").exists(), "no session was created");
     }
 }
 

@@ -108,13 +108,13 @@ pub const TOOLS: &[Tool] = &[
         name: "qemu-system",
         programs: &[("qemu-system-x86_64", "usr/bin/qemu-system-x86_64", &[])],
         packages: &["qemu-system-x86"],
-        // A release that takes a plugin of API 2: the one in backports needs API 7.
+        // A release that serves plugin API 2 to 4: the one in backports serves API 7 only.
         suites: &["trixie"],
         ..PLAIN
     },
     Tool {
         name: "qemu-backports",
-        // Under another name: tests run the same plugin with both releases. This one is a client of vfio-user.
+        // Under another name: tests load plugins into both releases. This one is a client of vfio-user.
         programs: &[(
             "qemu-backports-system-x86_64",
             "usr/bin/qemu-system-x86_64",

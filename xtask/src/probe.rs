@@ -35,7 +35,7 @@ pub struct Machine {
 type Probe = fn(&mut Machine, &str) -> Result<String>;
 
 /// Names of the capabilities, and their probes.
-const PROBES: [(&str, Probe); 28] = [
+const PROBES: [(&str, Probe); 30] = [
     ("kvm", |_, _| kvm()),
     ("tracefs", |machine, _| machine.tracefs()),
     ("babeltrace2", |machine, name| machine.program(name, reads_a_trace)),
@@ -50,7 +50,9 @@ const PROBES: [(&str, Probe); 28] = [
     ("qemu-x86_64", |machine, name| machine.program(name, loads_plugins)),
     ("qemu-aarch64", |machine, name| machine.program(name, loads_plugins)),
     ("qemu-system-x86_64", |machine, name| machine.program(name, loads_plugins)),
-    ("qemu-backports-system-x86_64", |machine, name| machine.program(name, |_| Ok(()))),
+    ("qemu-backports-system-x86_64", |machine, name| machine.program(name, loads_plugins)),
+    ("qemu-api-5", |_, _| emulator_of(&["10.1", "10.2"])),
+    ("qemu-api-6", |_, _| emulator_of(&["11.0"])),
     ("linux-guest-kernel", |machine, name| machine.file(name)),
     ("linux-guest-busybox", |machine, name| machine.file(name)),
     ("linux-guest-modpost", |machine, name| machine.file(name)),
@@ -234,6 +236,18 @@ fn loads_plugins(program: &Path) -> Result<()> {
     let has_option = help.lines().any(|line| line.starts_with("-plugin"));
     ensure!(has_option, "it loads no plugins (a static build does not)");
     Ok(())
+}
+
+/// Finds an emulator of one of these releases on PATH, whose plugin API no fetched one has.
+fn emulator_of(releases: &[&str]) -> Result<String> {
+    let version = version("qemu-system-x86_64").unwrap_or_default();
+    let is = |release: &&str| version.contains(&format!(" version {release}."));
+    let wanted = releases.join(" or ");
+    ensure!(
+        releases.iter().any(is),
+        "no qemu-system-x86_64 {wanted} on PATH: the plugin for it is compiled, not run"
+    );
+    Ok(version)
 }
 
 fn installed_compiler(name: &str, works: fn(&Path) -> Result<()>) -> Result<String> {

@@ -4,7 +4,7 @@
 //! Unsafe, because the segment is mapped.
 #![allow(unsafe_code, dead_code)]
 
-#[path = "../../../../tests/src/capability.rs"]
+#[path = "../../../tests/src/capability.rs"]
 pub mod capability;
 
 use hypertrace_abi::atomic::AtomicU64;
@@ -14,6 +14,7 @@ use hypertrace_abi::layout::{Geometry, Region};
 use hypertrace_abi::record::{Flags, id};
 use hypertrace_abi::ring::{ClientMemory, Consumer, ConsumerState, Flow};
 use hypertrace_abi::zerocopy::IntoBytes;
+use hypertrace_qemu::api::library::TO_6;
 use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::fs::FileExt;
@@ -217,15 +218,20 @@ pub fn guests(folder: &Path) -> Vec<Guest> {
         .collect()
 }
 
-/// The plugin, as cargo has built it for this test.
+/// The plugin for API 1 to 6.
 pub fn plugin() -> PathBuf {
+    library(TO_6.file)
+}
+
+/// A shared object, as cargo has built it for this test.
+pub fn library(name: &str) -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let deps = test.parent().unwrap();
     [deps, deps.parent().unwrap()]
         .into_iter()
-        .map(|folder| folder.join("libhypertrace_qemu_plugin.so"))
+        .map(|folder| folder.join(name))
         .find(|file| file.is_file())
-        .expect("cargo builds the plugin for its tests")
+        .expect("cargo builds the plugins for these tests")
 }
 
 /// Result of a run.
@@ -247,6 +253,11 @@ impl From<Output> for Ran {
 }
 
 impl Guest {
+    /// Returns true if it is of x86-64.
+    pub fn is_x86_64(&self) -> bool {
+        self.name.starts_with("x86-64")
+    }
+
     /// The emulator's command line up to the program.
     pub fn qemu(&self, options: &[&str]) -> Command {
         let mut command = Command::new(&self.qemu);

@@ -3,7 +3,6 @@
 use hypertrace_abi::layout::mark;
 
 /// Bytes of an AArch64 instruction.
-#[cfg_attr(test, allow(dead_code))]
 pub const WORD: usize = 4;
 
 /// `movz xzr, #IMMEDIATE`: Arm ARM C6.2, MOVZ, 64-bit, hw 0, Rd 31.

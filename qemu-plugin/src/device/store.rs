@@ -7,9 +7,9 @@
 //! Unsafe, because of the page that the guest has mapped.
 #![allow(unsafe_code)]
 
-use crate::attached::Attached;
-use crate::counts::{Counter, count};
-use crate::relay::{Emitter, Entry, Vcpu, stored_at};
+use super::attached::Attached;
+use super::counts::{Counter, count};
+use super::relay::{Emitter, Entry, Vcpu, stored_at};
 use hypertrace_abi::atomic::{AtomicU64, Ordering, Ordering::Relaxed};
 use hypertrace_abi::clock::ticks;
 use hypertrace_abi::layout::{host_page, register};

@@ -8,8 +8,8 @@
 //! guest has mapped.
 #![allow(unsafe_code)]
 
-use crate::attached::Attached;
-use crate::place::{Range, look_up};
+use super::attached::Attached;
+use super::place::{Range, look_up};
 use hypertrace_abi::atomic::AtomicU64;
 use hypertrace_abi::clock::ticks;
 use hypertrace_abi::layout::{PAGE, WORD};

@@ -1,0 +1,62 @@
+//! Accesses of instructions to memory.
+//!
+//! Unsafe, because these are C functions.
+#![allow(unsafe_code)]
+
+use super::symbol::Symbol;
+use std::ffi::{c_uint, c_void};
+
+/// Called after an access: vCPU, the access, its guest address, the word of the registration.
+pub type AccessCallback = extern "C" fn(c_uint, Access, u64, *mut c_void);
+
+/// Accesses for which a callback is called (`qemu_plugin_mem_rw`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Accesses {
+    /// Loads.
+    Loads = 1,
+    /// Stores.
+    Stores = 2,
+}
+
+/// An access, for as long as its callback lasts (`qemu_plugin_meminfo_t`).
+#[derive(Clone, Copy, Debug)]
+#[repr(transparent)]
+pub struct Access(u32);
+
+/// `qemu_plugin_mem_value`. The value's bytes are the first of `data`, in the host's order.
+#[repr(C)]
+struct Value {
+    /// The base 2 logarithm of the size in bytes.
+    kind: c_uint,
+    data: [u64; 2],
+}
+
+unsafe extern "C" {
+    fn qemu_plugin_mem_is_store(access: Access) -> bool;
+}
+
+/// Of API 4 and later.
+static GET_VALUE: Symbol = Symbol::new(c"qemu_plugin_mem_get_value");
+
+impl Access {
+    /// Returns true for a store, false for a load.
+    pub fn is_store(self) -> bool {
+        // SAFETY: takes a number.
+        unsafe { qemu_plugin_mem_is_store(self) }
+    }
+
+    /// Returns the value that was loaded or stored. `None` if it has more than 64 bits, or before
+    /// API 4. Only in the callback of this access.
+    pub fn value(self) -> Option<u64> {
+        let function = GET_VALUE.find()?;
+        // SAFETY: its type in all versions that have it. It reads what QEMU keeps for the thread.
+        let value = unsafe {
+            let function: extern "C" fn(Access) -> Value = std::mem::transmute(function);
+            function(self)
+        };
+        let bits = 8u32.checked_shl(value.kind).filter(|&bits| bits <= 64)?;
+        // The other bits are undefined.
+        Some(value.data[0] & (u64::MAX >> (64 - bits)))
+    }
+}

@@ -1,0 +1,151 @@
+//! Blocks and instructions that QEMU translates.
+//!
+//! Unsafe, because these are C functions.
+#![allow(unsafe_code)]
+
+use super::access::{AccessCallback, Accesses};
+use super::{COPIES, served};
+use std::ffi::{c_uint, c_void};
+use std::marker::PhantomData;
+
+/// A block that is being translated.
+#[repr(C)]
+pub(super) struct Tb([u8; 0]);
+
+/// One of its instructions.
+#[repr(C)]
+struct Insn([u8; 0]);
+
+/// Registers that a callback looks at (`qemu_plugin_cb_flags`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Reads {
+    /// None.
+    Nothing = 0,
+    /// Any. QEMU has their values in memory before the callback, which costs time.
+    Registers = 1,
+}
+
+/// Called before an instruction is executed: vCPU, the word of the registration.
+pub type ExecCallback = extern "C" fn(c_uint, *mut c_void);
+
+unsafe extern "C" {
+    fn qemu_plugin_register_vcpu_mem_cb(
+        insn: *mut Insn,
+        callback: AccessCallback,
+        reads: Reads,
+        accesses: Accesses,
+        word: *mut c_void,
+    );
+    fn qemu_plugin_register_vcpu_insn_exec_cb(
+        insn: *mut Insn,
+        callback: ExecCallback,
+        reads: Reads,
+        word: *mut c_void,
+    );
+    fn qemu_plugin_tb_n_insns(tb: *const Tb) -> usize;
+    fn qemu_plugin_tb_get_insn(tb: *const Tb, index: usize) -> *mut Insn;
+    // Which of its two types it has is known once QEMU has passed its version.
+    fn qemu_plugin_insn_data();
+    fn qemu_plugin_insn_size(insn: *const Insn) -> usize;
+    fn qemu_plugin_insn_vaddr(insn: *const Insn) -> u64;
+    fn qemu_plugin_insn_haddr(insn: *const Insn) -> *const u8;
+}
+
+/// A block that is being translated, for as long as the callback lasts.
+#[derive(Debug)]
+pub struct Block(*mut Tb);
+
+impl Block {
+    /// # Safety
+    /// `tb` is the block that QEMU passed to the callback that runs.
+    pub(super) unsafe fn new(tb: *mut Tb) -> Block {
+        Block(tb)
+    }
+
+    /// Returns the block's instructions.
+    pub fn instructions(&self) -> impl Iterator<Item = Instruction<'_>> {
+        // SAFETY: `new`'s promise.
+        let count = unsafe { qemu_plugin_tb_n_insns(self.0) };
+        (0..count).map(|index| Instruction {
+            // SAFETY: as above; there are so many.
+            insn: unsafe { qemu_plugin_tb_get_insn(self.0, index) },
+            block: PhantomData,
+        })
+    }
+}
+
+/// An instruction of a [`Block`].
+#[derive(Debug)]
+pub struct Instruction<'a> {
+    insn: *mut Insn,
+    block: PhantomData<&'a Block>,
+}
+
+/// Bytes of the longest one, and one more than x86-64 allows.
+const LONGEST: usize = 16;
+
+impl Instruction<'_> {
+    /// Returns the instruction's size in bytes.
+    pub fn size(&self) -> usize {
+        // SAFETY: an instruction of a block that lives, here and below.
+        unsafe { qemu_plugin_insn_size(self.insn) }
+    }
+
+    /// Gives its bytes to `look`.
+    pub fn with_bytes<R>(&self, look: impl FnOnce(&[u8]) -> R) -> R {
+        let mut copy = [0u8; LONGEST];
+        let len = self.size().min(LONGEST);
+        let data = qemu_plugin_insn_data as *const ();
+        // SAFETY: the function has the first type in the API before 3, and the
+        // second from then on. It gives, or copies, as many bytes as
+        // `qemu_plugin_insn_size` says.
+        unsafe {
+            if served() < COPIES {
+                let data: extern "C" fn(*const Insn) -> *const u8 = std::mem::transmute(data);
+                let bytes = data(self.insn);
+                if !bytes.is_null() {
+                    std::ptr::copy_nonoverlapping(bytes, copy.as_mut_ptr(), len);
+                }
+            } else {
+                let data: extern "C" fn(*const Insn, *mut u8, usize) -> usize =
+                    std::mem::transmute(data);
+                data(self.insn, copy.as_mut_ptr(), len);
+            }
+        }
+        look(&copy[..len])
+    }
+
+    /// Returns the instruction's guest address.
+    pub fn address(&self) -> u64 {
+        // SAFETY: as above.
+        unsafe { qemu_plugin_insn_vaddr(self.insn) }
+    }
+
+    /// Returns the address of its code in QEMU's own memory.
+    pub fn host_address(&self) -> Option<u64> {
+        // SAFETY: as above.
+        let at = unsafe { qemu_plugin_insn_haddr(self.insn) };
+        (!at.is_null()).then_some(at as u64)
+    }
+
+    /// Returns the difference between QEMU's address and the guest's.
+    pub fn guest_base(&self) -> Option<u64> {
+        Some(self.host_address()?.wrapping_sub(self.address()))
+    }
+
+    /// Has `callback` called after each of its accesses to memory of this kind, with `word`.
+    pub fn on_access(&self, accesses: Accesses, reads: Reads, callback: AccessCallback, word: u64) {
+        let word = word as *mut c_void;
+        // SAFETY: as above; the word is a number to all but the callback.
+        unsafe { qemu_plugin_register_vcpu_mem_cb(self.insn, callback, reads, accesses, word) };
+    }
+
+    /// Has `callback` called before it is executed, with `word`.
+    pub fn on_execution(&self, reads: Reads, callback: ExecCallback, word: u64) {
+        // SAFETY: as above.
+        unsafe {
+            qemu_plugin_register_vcpu_insn_exec_cb(self.insn, callback, reads, word as *mut c_void);
+        }
+    }
+}

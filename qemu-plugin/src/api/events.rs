@@ -1,0 +1,142 @@
+//! Events that QEMU calls a plugin for, and their registration.
+//!
+//! Each callback has two forms. Before API 7 it gets the plugin's number first. From
+//! 7 on it gets a word last, which is given when it is registered; no callback
+//! here needs it. Callbacks of single instructions ([`Instruction`](super::Instruction))
+//! have the same form in all versions.
+//!
+//! Unsafe, because these are C functions.
+#![allow(unsafe_code)]
+
+use super::code::Tb;
+use super::{Block, Id, Qemu, WORDS, served};
+use std::ffi::{c_uint, c_void};
+use std::mem::transmute;
+use std::ptr::null_mut;
+
+/// Callbacks of a plugin. QEMU calls those that are registered.
+pub trait Events: 'static {
+    /// A block is being translated; its instructions can be instrumented.
+    fn translated(_: &Block) {}
+    /// This vCPU begins. Called on its thread; before API 2 on the thread that makes it.
+    fn vcpu_started(_vcpu: c_uint) {}
+    /// This vCPU has nothing to do: it waits for an interrupt. Whole machines only.
+    fn vcpu_idle(_vcpu: c_uint) {}
+    /// This vCPU continues after it had nothing to do.
+    fn vcpu_resumed(_vcpu: c_uint) {}
+    /// This vCPU ends. Called on its thread.
+    fn vcpu_ended(_vcpu: c_uint) {}
+    /// A program's system call begins: vCPU, number, arguments.
+    fn called(_vcpu: c_uint, _number: i64, _arguments: [u64; 8]) {}
+    /// All translated blocks are dropped, with their callbacks. No vCPU runs.
+    fn flushed() {}
+    /// QEMU ends. vCPUs may still run.
+    fn ended() {}
+}
+
+unsafe extern "C" {
+    // Which of its two types each has is known once QEMU has passed its version.
+    fn qemu_plugin_register_vcpu_tb_trans_cb();
+    fn qemu_plugin_register_vcpu_init_cb();
+    fn qemu_plugin_register_vcpu_idle_cb();
+    fn qemu_plugin_register_vcpu_resume_cb();
+    fn qemu_plugin_register_vcpu_exit_cb();
+    fn qemu_plugin_register_flush_cb();
+    fn qemu_plugin_register_vcpu_syscall_cb();
+    // This one has taken a word in all versions: only its callback has two types.
+    fn qemu_plugin_register_atexit_cb(id: Id, callback: *const c_void, word: *mut c_void);
+}
+
+/// Defines a method of [`Qemu`] that registers a callback, and both forms of the callback.
+macro_rules! registers {
+    ($(#[$doc:meta])* $method:ident by $symbol:ident:
+     |$($name:ident: $type:ty),*| $call:expr) => {
+        impl Qemu {
+            $(#[$doc])*
+            pub fn $method<P: Events>(&self) {
+                extern "C" fn numbered<P: Events>(_: Id, $($name: $type),*) {
+                    $call
+                }
+                extern "C" fn with_word<P: Events>($($name: $type,)* _: *mut c_void) {
+                    $call
+                }
+                type Numbered = extern "C" fn(Id, $($type),*);
+                type WithWord = extern "C" fn($($type,)* *mut c_void);
+                let register = $symbol as *const ();
+                // SAFETY: the function has the first type before API 7, and the second
+                // from then on. The callbacks live as long as the process: QEMU does not
+                // unload an installed plugin that does not ask for it.
+                unsafe {
+                    if served() < WORDS {
+                        let register: extern "C" fn(Id, Numbered) = transmute(register);
+                        register(self.id, numbered::<P>);
+                    } else {
+                        let register: extern "C" fn(Id, WithWord, *mut c_void) =
+                            transmute(register);
+                        register(self.id, with_word::<P>, null_mut());
+                    }
+                }
+            }
+        }
+    };
+}
+
+registers! {
+    /// Has [`Events::translated`] called for each block.
+    on_translation by qemu_plugin_register_vcpu_tb_trans_cb: |tb: *mut Tb| {
+        // SAFETY: QEMU's, for this callback.
+        P::translated(&unsafe { Block::new(tb) });
+    }
+}
+
+registers! {
+    /// Has [`Events::vcpu_started`] called.
+    on_vcpu_start by qemu_plugin_register_vcpu_init_cb: |vcpu: c_uint| P::vcpu_started(vcpu)
+}
+
+registers! {
+    /// Has [`Events::vcpu_idle`] called.
+    on_vcpu_idle by qemu_plugin_register_vcpu_idle_cb: |vcpu: c_uint| P::vcpu_idle(vcpu)
+}
+
+registers! {
+    /// Has [`Events::vcpu_resumed`] called.
+    on_vcpu_resume by qemu_plugin_register_vcpu_resume_cb: |vcpu: c_uint| P::vcpu_resumed(vcpu)
+}
+
+registers! {
+    /// Has [`Events::flushed`] called.
+    on_flush by qemu_plugin_register_flush_cb: | | P::flushed()
+}
+
+registers! {
+    /// Has [`Events::vcpu_ended`] called.
+    on_vcpu_end by qemu_plugin_register_vcpu_exit_cb: |vcpu: c_uint| P::vcpu_ended(vcpu)
+}
+
+registers! {
+    /// Has [`Events::called`] called for each system call of a program.
+    on_call by qemu_plugin_register_vcpu_syscall_cb:
+    |vcpu: c_uint, number: i64, a: u64, b: u64, c: u64, d: u64, e: u64, f: u64, g: u64, h: u64|
+    P::called(vcpu, number, [a, b, c, d, e, f, g, h])
+}
+
+impl Qemu {
+    /// Has [`Events::ended`] called.
+    pub fn on_end<P: Events>(&self) {
+        extern "C" fn numbered<P: Events>(_: Id, _: *mut c_void) {
+            P::ended();
+        }
+        extern "C" fn with_word<P: Events>(_: *mut c_void) {
+            P::ended();
+        }
+        let callback = if served() < WORDS {
+            numbered::<P> as *const c_void
+        } else {
+            with_word::<P> as *const c_void
+        };
+        // SAFETY: the callback has the form of the version that is served, and lives as
+        // long as the process.
+        unsafe { qemu_plugin_register_atexit_cb(self.id, callback, null_mut()) };
+    }
+}

@@ -1,0 +1,241 @@
+//! The libraries that QEMU loads, and what each does when it is loaded, installed and unloaded.
+//!
+//! Unsafe, because it is called from C, with what C has.
+#![allow(unsafe_code)]
+
+use super::symbol::Symbol;
+use super::{Id, Info, Qemu};
+use std::error::Error;
+use std::ffi::{CStr, c_char, c_int};
+use std::fmt;
+use std::panic::catch_unwind;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+/// Function that installs a plugin in a QEMU, with the options of its command line.
+pub type Install = fn(&Qemu, &[&[u8]]) -> Result<(), Box<dyn Error>>;
+
+/// The newest version of a QEMU, which the library does not know.
+#[derive(Debug, thiserror::Error)]
+#[error("this QEMU has plugin API {0}; {1}")]
+struct UnknownVersion(c_int, Library);
+
+/// A shared object with the plugin, for the QEMU that serve some versions of the API.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Library {
+    /// File name.
+    pub file: &'static str,
+    /// The oldest version of the API that it knows.
+    pub first: c_int,
+    /// The newest.
+    pub last: c_int,
+    /// Versions of QEMU that have these versions of the API.
+    pub emulators: &'static str,
+}
+
+/// API 1 to 6.
+pub const TO_6: Library =
+    Library { file: "libhypertrace_qemu_plugin.so", first: 1, last: 6, emulators: "6.0 to 11.0" };
+
+/// API 7.
+pub const FROM_7: Library =
+    Library { file: "libhypertrace_qemu_plugin_7.so", first: 7, last: 7, emulators: "11.1" };
+
+/// Of API 2 and later.
+static SCOREBOARD_NEW: Symbol = Symbol::new(c"qemu_plugin_scoreboard_new");
+
+/// QEMU called `qemu_plugin_install`.
+static ASKED: AtomicBool = AtomicBool::new(false);
+
+impl Library {
+    /// Returns true if it knows this version of the API.
+    pub fn knows(&self, version: c_int) -> bool {
+        (self.first..=self.last).contains(&version)
+    }
+
+    /// Returns the version to ask QEMU for, when the library is loaded: QEMU reads it before
+    /// it calls anything, and refuses what it does not serve.
+    pub fn asks_for(&self) -> c_int {
+        if self.first > 1 {
+            return self.first;
+        }
+        // API 2 came with scoreboards. No QEMU serves both 1 and 2, and those that serve
+        // 3 to 6 serve 2.
+        if SCOREBOARD_NEW.find().is_none() { 1 } else { 2 }
+    }
+
+    /// Does what QEMU calls `qemu_plugin_install` for: checks the version, and installs the
+    /// plugin. Returns what that function returns; an error is reported on stderr.
+    ///
+    /// # Safety
+    /// The last four arguments are those of the call of `qemu_plugin_install` that runs.
+    pub unsafe fn install(
+        &self,
+        plugin: Install,
+        id: Id,
+        info: *const Info,
+        argc: c_int,
+        argv: *const *const c_char,
+    ) -> c_int {
+        ASKED.store(true, Relaxed);
+        let installed = catch_unwind(|| {
+            // SAFETY: the caller's promise.
+            let (qemu, options) = unsafe {
+                let count = usize::try_from(argc).unwrap_or(0);
+                let options = (0..count).map(|i| CStr::from_ptr(*argv.add(i)).to_bytes());
+                (Qemu::new(id, info), options.collect::<Vec<_>>())
+            };
+            self.check(qemu.version)?;
+            plugin(&qemu, &options)
+        });
+        match installed {
+            Ok(Ok(())) => 0,
+            Ok(Err(why)) => {
+                let mut text = format!("hypertrace plugin: {why}");
+                let mut source = why.source();
+                while let Some(why) = source {
+                    text += &format!(": {why}");
+                    source = why.source();
+                }
+                eprintln!("{text}");
+                1
+            }
+            // The panic has been reported already.
+            Err(_) => 1,
+        }
+    }
+
+    fn check(&self, version: c_int) -> Result<(), UnknownVersion> {
+        if self.knows(version) { Ok(()) } else { Err(UnknownVersion(version, *self)) }
+    }
+
+    /// Reports that QEMU unloads the library, and has refused it before, because of the version
+    /// that it asks for: QEMU's own message names versions of an API, and no remedy.
+    pub fn unloaded(&self) {
+        if !ASKED.load(Relaxed) {
+            eprintln!("hypertrace plugin: {}", Refused(self));
+        }
+    }
+
+    /// Returns the library for other QEMU.
+    fn other(&self) -> Library {
+        if *self == FROM_7 { TO_6 } else { FROM_7 }
+    }
+}
+
+/// Formats as `FILE is for QEMU ..`.
+impl fmt::Display for Library {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} is for {}", self.file, Emulators(self))
+    }
+}
+
+/// The emulators that a library is for.
+struct Emulators<'a>(&'a Library);
+
+impl fmt::Display for Emulators<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Library { first, last, emulators, .. } = self.0;
+        write!(f, "QEMU {emulators} (plugin API {first}")?;
+        if first != last {
+            write!(f, " to {last}")?;
+        }
+        f.write_str(")")
+    }
+}
+
+/// Message about a QEMU that refuses a library, with the library that it needs.
+struct Refused<'a>(&'a Library);
+
+impl fmt::Display for Refused<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Refused(library) = self;
+        let (file, emulators, other) = (library.file, Emulators(library), library.other());
+        write!(f, "this QEMU refuses {file}, which is for {emulators}; {other}")
+    }
+}
+
+/// Defines what QEMU and the dynamic loader need of a shared object: the version that it
+/// asks for, the function that QEMU calls to install it, and the loader's calls.
+///
+/// The first argument is its [`Library`], the second an [`Install`]. The caller has to allow
+/// unsafe code.
+#[macro_export]
+macro_rules! library {
+    ($library:expr, $install:path) => {
+        /// The version of the API that this library asks for.
+        #[unsafe(no_mangle)]
+        #[allow(non_upper_case_globals)]
+        pub static qemu_plugin_version: std::sync::atomic::AtomicI32 =
+            std::sync::atomic::AtomicI32::new(0);
+
+        /// Run by the dynamic loader, before QEMU looks at `qemu_plugin_version`.
+        #[used]
+        #[unsafe(link_section = ".init_array")]
+        static LOADED: extern "C" fn() = {
+            extern "C" fn loaded() {
+                let version = $library.asks_for();
+                qemu_plugin_version.store(version, std::sync::atomic::Ordering::Relaxed);
+            }
+            loaded
+        };
+
+        /// Run by the dynamic loader at the end.
+        #[used]
+        #[unsafe(link_section = ".fini_array")]
+        static UNLOADED: extern "C" fn() = {
+            extern "C" fn unloaded() {
+                $library.unloaded();
+            }
+            unloaded
+        };
+
+        /// Installs the plugin: QEMU calls this first.
+        ///
+        /// # Safety
+        /// For QEMU to call: the arguments are as its API says.
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn qemu_plugin_install(
+            id: $crate::api::Id,
+            info: *const $crate::api::Info,
+            argc: std::ffi::c_int,
+            argv: *const *const std::ffi::c_char,
+        ) -> std::ffi::c_int {
+            // SAFETY: QEMU's promise.
+            unsafe { $library.install($install, id, info, argc, argv) }
+        }
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_version_is_known_to_one_library() {
+        for version in 1..=7 {
+            assert_eq!([TO_6, FROM_7].iter().filter(|library| library.knows(version)).count(), 1);
+        }
+        for version in [0, 8] {
+            assert!(!TO_6.knows(version) && !FROM_7.knows(version));
+        }
+    }
+
+    #[test]
+    fn a_version_that_is_not_known_is_named_with_those_that_are() {
+        let why = FROM_7.check(8).unwrap_err();
+        assert_eq!(
+            why.to_string(),
+            "this QEMU has plugin API 8; libhypertrace_qemu_plugin_7.so is for QEMU 11.1 (plugin API 7)"
+        );
+        assert!(FROM_7.check(7).is_ok());
+    }
+
+    #[test]
+    fn a_refusal_names_both_libraries_and_their_emulators() {
+        assert_eq!(
+            Refused(&TO_6).to_string(),
+            "this QEMU refuses libhypertrace_qemu_plugin.so, which is for QEMU 6.0 to 11.0 (plugin API 1 to 6); libhypertrace_qemu_plugin_7.so is for QEMU 11.1 \
+             (plugin API 7)"
+        );
+    }
+}

@@ -1,0 +1,116 @@
+//! Declarations of the used part of QEMU's plugin API. They are here because no
+//! header of it is packaged. QEMU's documentation describes it: "QEMU TCG
+//! Plugins", <https://www.qemu.org/docs/master/devel/tcg-plugins.html>.
+//!
+//! Differences between its versions, in the part that is used here:
+//!
+//! | API | QEMU | |
+//! |---|---|---|
+//! | 1 | 6.0 to 8.2 | |
+//! | 2 | 9.0 | registers |
+//! | 3 | 9.1 | the bytes of an instruction are copied |
+//! | 4 | 9.2, 10.0 | values of accesses |
+//! | 5 | 10.1, 10.2 | |
+//! | 6 | 11.0 | |
+//! | 7 | 11.1 | callbacks get a word of the plugin's, and no number of the plugin |
+//!
+//! A QEMU serves a range of versions and refuses a plugin that asks for another
+//! one. 2 to 6 are served together; 7 is served alone. No symbol is in 7 and not
+//! in 6, so a plugin cannot detect 7 when it is loaded: there are two libraries
+//! ([`Library`]), each with one of the forms of all callbacks.
+//!
+//! ```text
+//! library   the two libraries, and what each does when it is loaded
+//! events    the callbacks, in both forms, and their registration
+//! code      blocks and instructions that are being translated
+//! access    accesses of instructions to memory
+//! registers registers of a vCPU
+//! symbol    functions that not all versions have
+//! ```
+//!
+//! Unsafe, because these are C functions.
+#![allow(unsafe_code)]
+
+pub mod access;
+pub mod code;
+pub mod events;
+pub mod library;
+pub mod registers;
+mod symbol;
+
+pub use access::{Access, AccessCallback, Accesses};
+pub use code::{Block, ExecCallback, Instruction, Reads};
+pub use events::Events;
+pub use library::Library;
+pub use registers::{Register, Registers};
+
+use std::ffi::{CStr, CString, c_char, c_int};
+use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
+
+/// From this on, `qemu_plugin_insn_data` copies.
+const COPIES: c_int = 3;
+/// From this on, callbacks get a word last in place of the plugin's number first.
+const WORDS: c_int = 7;
+
+/// A plugin's number.
+pub type Id = u64;
+
+/// Information that QEMU passes at installation (`qemu_info_t`).
+#[repr(C)]
+#[derive(Debug)]
+pub struct Info {
+    target_name: *const c_char,
+    min_version: c_int,
+    version: c_int,
+    system_emulation: bool,
+    // More follows, which only system emulation has.
+}
+
+unsafe extern "C" {
+    fn qemu_plugin_outs(text: *const c_char);
+}
+
+/// The newest version that the QEMU serves which has loaded this.
+static SERVED: AtomicI32 = AtomicI32::new(1);
+
+fn served() -> c_int {
+    SERVED.load(Relaxed)
+}
+
+/// The QEMU that installs this plugin.
+#[derive(Debug)]
+pub struct Qemu {
+    id: Id,
+    /// Architecture of the guest, as in the emulator's name.
+    pub target: String,
+    /// True if it emulates a whole machine, false for QEMU's user mode.
+    pub is_machine: bool,
+    /// The newest version of the API that it serves.
+    pub version: c_int,
+}
+
+impl Qemu {
+    /// Takes what QEMU passed to `qemu_plugin_install`. The API's newest version that it
+    /// serves is used from then on.
+    ///
+    /// # Safety
+    /// Both are of the call of `qemu_plugin_install` that runs.
+    pub unsafe fn new(id: Id, info: *const Info) -> Qemu {
+        // SAFETY: the caller's promise; the name is a C string.
+        let (info, target) = unsafe { (&*info, CStr::from_ptr((*info).target_name)) };
+        SERVED.store(info.version, Relaxed);
+        Qemu {
+            id,
+            target: target.to_string_lossy().into_owned(),
+            is_machine: info.system_emulation,
+            version: info.version,
+        }
+    }
+}
+
+/// Writes a line to QEMU's log, which `-d plugin` shows.
+pub fn log(text: &str) {
+    let Ok(text) = CString::new(text) else { return };
+    // SAFETY: copies the text.
+    unsafe { qemu_plugin_outs(text.as_ptr()) };
+}

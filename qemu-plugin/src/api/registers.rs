@@ -1,0 +1,130 @@
+//! Registers of a vCPU.
+//!
+//! QEMU passes them in arrays of glib's, whose functions are looked up as QEMU's are: QEMU is
+//! linked to glib, this library is not.
+//!
+//! Unsafe, because these are C functions.
+#![allow(unsafe_code)]
+
+use super::symbol::Symbol;
+use std::ffi::{CStr, c_char, c_uint, c_void};
+use std::mem::transmute;
+
+/// `GArray` and `GByteArray`: what is public of both.
+#[repr(C)]
+struct Array {
+    data: *mut u8,
+    len: c_uint,
+}
+
+/// `qemu_plugin_reg_descriptor`: the part that all versions have. API 4 has a third word, API 7 a
+/// fourth one, so the elements' size has to be asked for.
+#[repr(C)]
+struct Descriptor {
+    handle: *mut c_void,
+    name: *const c_char,
+}
+
+static GET_REGISTERS: Symbol = Symbol::new(c"qemu_plugin_get_registers");
+static READ_REGISTER: Symbol = Symbol::new(c"qemu_plugin_read_register");
+static ELEMENT_SIZE: Symbol = Symbol::new(c"g_array_get_element_size");
+static ARRAY_FREE: Symbol = Symbol::new(c"g_array_free");
+static BYTES_NEW: Symbol = Symbol::new(c"g_byte_array_new");
+static BYTES_FREE: Symbol = Symbol::new(c"g_byte_array_free");
+static BYTES_SET_SIZE: Symbol = Symbol::new(c"g_byte_array_set_size");
+
+/// Registers of a vCPU, by name. Belongs to the thread of that vCPU.
+#[derive(Debug)]
+pub struct Registers {
+    all: Vec<(String, Register)>,
+    /// A `GByteArray` for values.
+    buffer: *mut c_void,
+}
+
+/// A register, of all vCPUs of its kind.
+#[derive(Clone, Copy, Debug)]
+pub struct Register(*mut c_void);
+
+impl Registers {
+    /// Lists the registers of the vCPU that calls. For [`Events::vcpu_started`] and later
+    /// callbacks of that vCPU. `None` before API 2.
+    ///
+    /// [`Events::vcpu_started`]: super::Events::vcpu_started
+    pub fn list() -> Option<Registers> {
+        let (list, element_size) = (GET_REGISTERS.find()?, ELEMENT_SIZE.find()?);
+        let (free, new) = (ARRAY_FREE.find()?, BYTES_NEW.find()?);
+        let later = [&READ_REGISTER, &BYTES_SET_SIZE, &BYTES_FREE];
+        if later.iter().any(|symbol| symbol.find().is_none()) {
+            return None;
+        }
+        // SAFETY: the functions have these types in all versions that have them.
+        let (list, element_size, free, new) = unsafe {
+            (
+                transmute::<*const (), extern "C" fn() -> *mut Array>(list),
+                transmute::<*const (), extern "C" fn(*mut Array) -> c_uint>(element_size),
+                transmute::<*const (), extern "C" fn(*mut Array, c_uint) -> *mut u8>(free),
+                transmute::<*const (), extern "C" fn() -> *mut c_void>(new),
+            )
+        };
+        let array = list();
+        if array.is_null() {
+            return None;
+        }
+        let step = element_size(array) as usize;
+        // SAFETY: an array of `len` elements of that size, which begin with a descriptor's
+        // words; the names are constants of QEMU's.
+        let all = unsafe {
+            let Array { data, len } = array.read();
+            let elements = (0..len as usize).map(|index| data.add(index * step));
+            elements
+                .map(|element| element.cast::<Descriptor>().read_unaligned())
+                .map(|Descriptor { handle, name }| {
+                    let name = CStr::from_ptr(name).to_string_lossy().into_owned();
+                    (name, Register(handle))
+                })
+                .collect()
+        };
+        free(array, 1);
+        Some(Registers { all, buffer: new() })
+    }
+
+    /// Returns the register of this name, as gdb names it.
+    pub fn find(&self, name: &str) -> Option<Register> {
+        self.all.iter().find(|(known, _)| known == name).map(|&(_, register)| register)
+    }
+
+    /// Reads a register: its lowest 64 bits. For callbacks of this vCPU that are registered with
+    /// [`Reads::Registers`](super::Reads::Registers), and while it translates a block: then for
+    /// registers that only control code changes, as x86's segments.
+    pub fn read(&mut self, register: Register) -> Option<u64> {
+        let (read, set_size) = (READ_REGISTER.find()?, BYTES_SET_SIZE.find()?);
+        // SAFETY: as in `list`. The type of the first one's result differs between versions, and
+        // it is not used: the function appends to the buffer, which is empty before.
+        unsafe {
+            let set_size: extern "C" fn(*mut c_void, c_uint) -> *mut c_void = transmute(set_size);
+            let read: extern "C" fn(*mut c_void, *mut c_void) = transmute(read);
+            set_size(self.buffer, 0);
+            read(register.0, self.buffer);
+            let Array { data, len } = self.buffer.cast::<Array>().read();
+            let mut bytes = [0; 8];
+            let count = (len as usize).min(bytes.len());
+            if count == 0 {
+                return None;
+            }
+            std::ptr::copy_nonoverlapping(data, bytes.as_mut_ptr(), count);
+            // In the guest's order, which is little-endian on both targets.
+            Some(u64::from_le_bytes(bytes))
+        }
+    }
+}
+
+impl Drop for Registers {
+    fn drop(&mut self) {
+        let Some(free) = BYTES_FREE.find() else { return };
+        // SAFETY: as in `list`; the buffer is not used again.
+        unsafe {
+            let free: extern "C" fn(*mut c_void, c_uint) -> *mut u8 = transmute(free);
+            free(self.buffer, 1);
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! The device of programs that are emulated: what QEMU calls, and where its marked stores are.
+//!
+//! ```text
+//! translate    marker    the marked stores of a block
+//! callback     store     EMIT, LEASE, KICK: what a chip does with them
+//!                place   where in the segment an address is
+//!                relay   the vCPU's own ring in the segment
+//!              attached  the segment, mapped
+//!              counts    counters of the plugin
+//! ```
+//!
+//! Unsafe, because it is called from C, with what C has.
+#![allow(unsafe_code)]
+
+mod attached;
+mod counts;
+pub mod marker;
+mod place;
+mod relay;
+mod store;
+
+use crate::api::{self, Access, Accesses, Block, Events, Instruction, Qemu, Reads};
+use crate::target::Target;
+use attached::Attached;
+use counts::{Counter, count, summary};
+use hypertrace_abi::layout::local::ENVIRONMENT;
+use hypertrace_abi::layout::{PAGE, mark};
+use hypertrace_segment::SegmentError;
+use relay::Entry;
+use std::ffi::{OsStr, c_uint, c_void};
+use std::os::unix::ffi::OsStrExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+/// Why the device is not installed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum DeviceError {
+    // The plugin finds a register by QEMU's own mappings of a program's files, which a machine's
+    // memory is not, and a device model has what the segment would have.
+    #[error(
+        "this is qemu-system-{0}: the plugin is for programs under qemu-{0}; a whole machine has \
+         the device"
+    )]
+    Machine(String),
+    #[error("unknown option {0:?}; there is segment=PATH")]
+    Option(String),
+    #[error(
+        "no segment: start the program by `hypertrace run --qemu`, or give segment=PATH, or set \
+         HYPERTRACE_SEGMENT"
+    )]
+    NoSegment,
+    #[error(transparent)]
+    Segment(#[from] SegmentError),
+    #[error("out of memory for a fork handler")]
+    Fork,
+    #[error("it is loaded twice")]
+    Twice,
+}
+
+struct Plugin {
+    target: Target,
+    segment: Attached,
+}
+
+/// Difference between QEMU's address and the guest's, from the last block that was
+/// translated: for system calls, whose callback names no instruction.
+static GUEST_BASE: AtomicU64 = AtomicU64::new(0);
+static PLUGIN: OnceLock<Plugin> = OnceLock::new();
+/// A panic: nothing is done any more.
+static BROKEN: AtomicBool = AtomicBool::new(false);
+
+/// Runs a callback's body. A panic must not unwind into QEMU, nor is a trace
+/// worth a program's life: it continues untraced.
+#[inline(always)]
+fn guarded(body: impl FnOnce(&'static Plugin)) {
+    if BROKEN.load(Relaxed) {
+        return;
+    }
+    let Some(plugin) = PLUGIN.get() else { return };
+    if catch_unwind(AssertUnwindSafe(|| body(plugin))).is_err() {
+        BROKEN.store(true, Relaxed);
+        count(Counter::Panics);
+    }
+}
+
+/// Installs the device in QEMU's user mode, with the options of the command line.
+pub(crate) fn install(qemu: &Qemu, target: Target, options: &[&[u8]]) -> Result<(), DeviceError> {
+    if qemu.is_machine {
+        return Err(DeviceError::Machine(qemu.target.clone()));
+    }
+    let mut path = std::env::var_os(ENVIRONMENT).filter(|path| !path.is_empty()).map(PathBuf::from);
+    for option in options {
+        match option.strip_prefix(b"segment=") {
+            Some(value) if !value.is_empty() => path = Some(OsStr::from_bytes(value).into()),
+            _ => return Err(DeviceError::Option(String::from_utf8_lossy(option).into_owned())),
+        }
+    }
+    let segment = Attached::open(&path.ok_or(DeviceError::NoSegment)?)?;
+    PLUGIN.set(Plugin { target, segment }).map_err(|_| DeviceError::Twice)?;
+    // SAFETY: the function lives as long as the process: QEMU does not unload an installed
+    // plugin that does not ask for it.
+    if unsafe { libc::pthread_atfork(None, None, Some(in_child)) } != 0 {
+        return Err(DeviceError::Fork);
+    }
+    qemu.on_translation::<Device>();
+    qemu.on_vcpu_end::<Device>();
+    qemu.on_call::<Device>();
+    qemu.on_end::<Device>();
+    Ok(())
+}
+
+extern "C" fn in_child() {
+    guarded(|plugin| relay::forget_all(&plugin.segment));
+}
+
+/// The callbacks.
+struct Device;
+
+impl Events for Device {
+    /// Instruments a block.
+    fn translated(block: &Block) {
+        guarded(|plugin| {
+            if let Some(base) = block.instructions().next().and_then(|first| first.guest_base()) {
+                GUEST_BASE.store(base, Relaxed);
+            }
+            match plugin.target {
+                Target::X86_64 => find_x86_64(block),
+                Target::Aarch64 => find_aarch64(block),
+            }
+        });
+    }
+
+    fn vcpu_ended(index: c_uint) {
+        guarded(|_| {
+            if let Some(entry) = Entry::find(index) {
+                // SAFETY: as in `at_register`.
+                unsafe { entry.vcpu() }.release();
+            }
+        });
+    }
+
+    /// Handles a system call. Ours has a number that no kernel uses.
+    fn called(vcpu: c_uint, number: i64, [address, value, ..]: [u64; 8]) {
+        if number == mark::SYSCALL {
+            let address = address.wrapping_add(GUEST_BASE.load(Relaxed));
+            guarded(|plugin| at_register(plugin, vcpu, address, Some(value)));
+        }
+    }
+
+    /// Handles the end of the process. QEMU lets the other vCPUs run again before it calls
+    /// this, so their state must not be touched.
+    fn ended() {
+        guarded(|_| api::log(&(summary(relay::recorded()) + "\n")));
+    }
+}
+
+fn find_x86_64(block: &Block) {
+    for instruction in block.instructions() {
+        // Most are not of this length, which is cheap to ask.
+        if matches!(instruction.size(), 7 | 8) && instruction.with_bytes(marker::is_x86_64_store) {
+            instrument(&instruction);
+        }
+    }
+}
+
+fn find_aarch64(block: &Block) {
+    let mut marked = false;
+    for (index, instruction) in block.instructions().enumerate() {
+        let is_store = instruction.with_bytes(marker::is_aarch64_store);
+        // A block may begin between the two.
+        if is_store && (marked || index == 0 && is_mark_before(&instruction)) {
+            instrument(&instruction);
+        }
+        marked = instruction.with_bytes(marker::is_aarch64_mark);
+    }
+}
+
+/// Returns true if the instruction before a block's first one is the marker.
+fn is_mark_before(first: &Instruction<'_>) -> bool {
+    const BEFORE: u64 = marker::WORD as u64;
+    let Some(at) = first.host_address() else { return false };
+    let mut code = [0u8; marker::WORD];
+    if first.address() % PAGE >= BEFORE {
+        // SAFETY: of a page that is being translated, so it is there.
+        code = unsafe { (at.wrapping_sub(BEFORE) as *const [u8; marker::WORD]).read() };
+        return marker::is_aarch64_mark(&code);
+    }
+    // The page before may not be there: let the kernel look. Where it must not,
+    // the store is not found, and the guest asks the host itself.
+    let local = libc::iovec { iov_base: code.as_mut_ptr().cast(), iov_len: code.len() };
+    let remote = libc::iovec { iov_base: at.wrapping_sub(BEFORE) as *mut _, iov_len: code.len() };
+    // SAFETY: writes into `code` only; a bad address is an error.
+    let read = unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) };
+    read == marker::WORD as isize && marker::is_aarch64_mark(&code)
+}
+
+#[cold]
+fn instrument(instruction: &Instruction<'_>) {
+    let Some(guest_base) = instruction.guest_base() else { return };
+    count(Counter::Found);
+    instruction.on_access(Accesses::Stores, Reads::Nothing, stored, guest_base);
+}
+
+/// Handles a marked store, after it was done.
+extern "C" fn stored(vcpu: c_uint, _: Access, address: u64, guest_base: *mut c_void) {
+    let address = address.wrapping_add(guest_base as u64);
+    guarded(|plugin| at_register(plugin, vcpu, address, None));
+}
+
+#[inline(always)]
+fn at_register(plugin: &'static Plugin, index: c_uint, address: u64, value: Option<u64>) {
+    let Some(entry) = Entry::get(&plugin.segment, index) else {
+        return count(Counter::NoRelay);
+    };
+    // SAFETY: in a callback of this vCPU, on its thread, which has no other reference.
+    let vcpu = unsafe { entry.vcpu() };
+    store::store(&plugin.segment, vcpu, entry, address, value);
+}

@@ -1,0 +1,27 @@
+//! The emulator side of hypertrace: the library of its TCG plugins for QEMU.
+//!
+//! A program that is emulated finds its segment as it does natively. Where it
+//! makes an acknowledged reference point it stores to a register of the segment
+//! in a form that no other code has ([`hypertrace_abi::layout::mark`]). The
+//! plugin knows that form when it translates, has QEMU call back after that one
+//! instruction, and is the device then: on the vCPU's thread, with the guest
+//! stopped after its store, with no signal and no system call. Nothing else is
+//! instrumented.
+//!
+//! ```text
+//! api        QEMU's plugin API, versions 1 to 7
+//! install    installation of the plugin: which of its parts serves the guest
+//! target     the guest's architecture
+//! device     the device of programs under QEMU's user mode: marked stores
+//! ```
+//!
+//! QEMU 11.1 takes only plugins for API 7, and earlier QEMU only plugins for 1 to 6.
+//! So there are two shared objects, `api-6/` and `api-7/`, which are this library and
+//! the version that they ask for ([`library!`]).
+
+pub mod api;
+pub mod device;
+mod install;
+mod target;
+
+pub use install::install;

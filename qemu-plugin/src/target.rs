@@ -1,0 +1,43 @@
+//! The guest's architecture.
+
+/// Architecture of the guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// `qemu-x86_64`, `qemu-system-x86_64`.
+    X86_64,
+    /// `qemu-aarch64`, `qemu-system-aarch64`.
+    Aarch64,
+}
+
+/// A guest of another architecture.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("guests of the kind {0:?} are not known: x86_64 and aarch64 are")]
+pub struct UnknownTarget(String);
+
+impl Target {
+    /// Returns the architecture of QEMU's name for it.
+    ///
+    /// # Errors
+    /// If it is another one.
+    pub fn of(name: &str) -> Result<Target, UnknownTarget> {
+        match name {
+            "x86_64" => Ok(Target::X86_64),
+            "aarch64" => Ok(Target::Aarch64),
+            other => Err(UnknownTarget(other.to_owned())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn other_architectures_are_refused_by_name() {
+        assert_eq!(Target::of("aarch64"), Ok(Target::Aarch64));
+        assert_eq!(
+            Target::of("riscv64").unwrap_err().to_string(),
+            "guests of the kind \"riscv64\" are not known: x86_64 and aarch64 are"
+        );
+    }
+}
