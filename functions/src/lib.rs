@@ -2,7 +2,7 @@
 //!
 //! A recorder classifies instructions once ([`decode`]), reports each executed call and return to the
 //! shadow stacks of its virtual CPU ([`shadow`]), and stores the records that these return ([`record`]) in a
-//! directory . A reader names functions and adds up their times.
+//! directory ([`write`](mod@write)). A reader names functions ([`symbols`]) and adds up their times ([`read`]).
 //!
 //! ```
 //! use hypertrace_functions::shadow::{Call, Return, Stacks};
@@ -27,6 +27,14 @@
 #![forbid(unsafe_code)]
 
 pub mod decode;
+mod error;
+mod file;
+pub mod read;
 pub mod record;
 pub mod shadow;
+pub mod symbols;
+mod task;
+pub mod write;
 
+pub use error::{Error, Result};
+pub use task::Task;
