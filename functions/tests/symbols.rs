@@ -1,6 +1,10 @@
 //! Symbols of text and ELF files.
 
+#[path = "../../tests/src/capability.rs"]
+mod capability;
+
 use std::path::Path;
+use std::process::Command;
 
 use hypertrace_functions::symbols::{MAX_UNSIZED, Source, Symbols, is_thunk};
 
@@ -89,6 +93,24 @@ fn a_program_has_the_functions_of_its_symbol_table() {
     assert!(main.address > 0x5555_0000_0000 && main.size > 0);
     assert_eq!(symbols.lookup(main.address + main.size - 1), Some(main));
     assert!(symbols.is_function(main.address));
+}
+
+#[test]
+fn a_function_of_unknown_size_ends_with_its_section() {
+    let Some(gcc) = capability::program("gcc") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let (source, path) = (folder.path().join("program.c"), folder.path().join("program"));
+    let text = "#include <stdio.h>\nint main(void) { puts(\"x\"); return getchar(); }\n";
+    std::fs::write(&source, text).unwrap();
+    let status = Command::new(gcc).arg(&source).arg("-o").arg(&path).status().unwrap();
+    assert!(status.success());
+
+    let symbols = Symbols::read(&Source { path, offset: 0 }).unwrap();
+
+    // It has a section of its own, which the stubs of both functions of the library follow.
+    let init = symbols.iter().find(|symbol| symbol.name == "_init").expect("no function _init");
+    assert!(init.size < 32, "{init:?}");
+    capability::used("gcc");
 }
 
 #[test]

@@ -19,6 +19,15 @@ pub(super) fn read(bytes: &[u8], source: &Source, found: &mut Symbols) -> Result
     } else {
         None
     };
+    // Functions of unknown size do not extend into the next section, which may be one of stubs.
+    if only.is_none() {
+        for section in file.sections().filter(|section| section.kind() == SectionKind::Text) {
+            let start = section.address().wrapping_add(source.offset);
+            for end in [start, start.wrapping_add(section.size())] {
+                found.push(end, 0, "");
+            }
+        }
+    }
     let is_code = |index| {
         file.section_by_index(index).is_ok_and(|section| section.kind() == SectionKind::Text)
     };
