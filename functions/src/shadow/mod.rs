@@ -19,6 +19,7 @@
 //! [`Counts`].
 
 mod counts;
+mod open;
 mod stack;
 mod track;
 

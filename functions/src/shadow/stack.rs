@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Memory of all shadow stacks of a track: allocated once, and used as stacks need it.
+//! A shadow stack, and its frames.
+
+use super::Settings;
 
 /// Frames of a stack that are recorded: as many depths as a record can have.
 pub const MAX_FRAMES: usize = 1023;
@@ -37,10 +39,25 @@ pub(super) enum Region {
     Near,
 }
 
+impl Region {
+    /// Returns the region of a slot.
+    pub fn of(slot: u64, settings: &Settings) -> Self {
+        if slot >> 63 == 1 {
+            Region::Kernel(slot >> settings.kernel_stack_bits)
+        } else {
+            Region::Near
+        }
+    }
+}
+
 /// One shadow stack without its frames.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stack {
     pub region: Region,
+    /// First slot that is on this stack
+    pub low: u64,
+    /// Bytes from there that are on this stack
+    pub size: u64,
     /// Number of frames
     pub len: usize,
     /// Number of the frames whose entries are written: the outermost ones
@@ -55,25 +72,6 @@ pub(super) struct Stack {
 
 impl Stack {
     pub fn empty(region: Region, last: u64, used: u64) -> Self {
-        Stack { region, len: 0, written: 0, beyond: 0, last, used }
-    }
-}
-
-/// Frames of all stacks. Zeroed memory of arrays is not touched until it is used, so that a bound costs nothing.
-pub(super) struct Frames(Vec<[u64; 4]>);
-
-impl Frames {
-    pub fn new(stacks: usize) -> Self {
-        Frames(vec![[0; 4]; stacks.saturating_mul(MAX_FRAMES)])
-    }
-
-    pub fn get(&self, stack: usize, index: usize) -> Frame {
-        let [slot, back, function, time] = self.0[stack * MAX_FRAMES + index];
-        Frame { slot, back, function, time }
-    }
-
-    pub fn set(&mut self, stack: usize, index: usize, frame: Frame) {
-        let Frame { slot, back, function, time } = frame;
-        self.0[stack * MAX_FRAMES + index] = [slot, back, function, time];
+        Stack { region, low: 0, size: 0, len: 0, written: 0, beyond: 0, last, used }
     }
 }

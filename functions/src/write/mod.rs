@@ -43,7 +43,7 @@ pub struct Records {
 }
 
 impl Records {
-    /// Opens the file of records that [`Directory::add_task`] has created, at its end.
+    /// Opens the file of records that [`Directory::add_tasks`] has created, at its end.
     ///
     /// # Errors
     /// If the file cannot be opened.
