@@ -244,6 +244,51 @@ fn a_function_that_moves_to_another_stack_ends_by_its_return_address() {
 }
 
 #[test]
+fn a_function_that_moves_its_return_address_ends_with_it() {
+    let mut track = Track::new(Settings::default());
+    let call = Call { at: 1, slot: KERNEL - 8, return_address: 0x1005, target: Some(0xa) };
+    track.call_by(call);
+    track.call(KERNEL - 208, 0xb);
+    track.ret(KERNEL - 208);
+    // error_entry: it saves all registers where its return address was.
+    track.ret_by(Return { at: 0xa, slot: Some(KERNEL - 128), value: Some(0x1005) });
+
+    let records = track.close();
+
+    assert_eq!(records, ["+a@10", " +b@20", " -b@30", "-a@40"]);
+    assert_eq!((track.stacks.counts().moved, track.stacks.counts().jumps), (1, 0));
+}
+
+#[test]
+fn an_indirect_tail_call_by_a_retpoline_is_a_jump() {
+    let mut track = Track::new(Settings::default());
+    track.call(KERNEL - 8, 0x5000);
+    track.call(KERNEL - 24, 0xb);
+    track.ret(KERNEL - 24);
+    // jmp __x86_indirect_thunk_rax: it pushes and replaces a return address.
+    let target = track.ret_by(Return { at: 0x6010, slot: Some(KERNEL - 16), value: Some(0xc) });
+    track.jump(target.unwrap());
+    track.ret(KERNEL - 8);
+
+    let records = track.close();
+
+    assert_eq!(records, ["+5000@10", " +b@20", " -b@30", "-5000@50", "+c@50", "-c@60"]);
+    assert_eq!(track.stacks.counts().jumps, 1);
+}
+
+#[test]
+fn a_function_that_returns_by_a_thunk_is_named_before() {
+    let mut track = Track::new(Settings::default());
+    track.call_by(Call { at: 1, slot: KERNEL - 8, ..Call::default() });
+    track.stacks.executed(0x2004);
+    track.ret_by(Return { at: 0x7000, slot: Some(KERNEL - 8), value: None });
+
+    let records = track.close();
+
+    assert_eq!(records, ["+2004@10", "-2004@20"]);
+}
+
+#[test]
 fn tasks_that_are_switched_by_one_call_keep_their_functions() {
     let switch = |slot| Call { at: 1, slot, return_address: 0x1005, target: Some(0xa) };
     let back = |slot| Return { at: 0xa, slot: Some(slot), value: Some(0x1005) };

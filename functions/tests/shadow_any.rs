@@ -63,7 +63,11 @@ fn settings() -> impl Strategy<Value = Settings> {
 fn report(stacks: &mut Stacks, event: &Event, time: u64, out: &mut impl FnMut(Record)) {
     match event {
         Event::Call(call) => stacks.call(call, time, out),
-        Event::Return(ret) => stacks.ret(ret, time, out),
+        Event::Return(ret) => {
+            if let Some(target) = stacks.ret(ret, time, out) {
+                stacks.jump(&Jump { at: ret.at, target }, time, out);
+            }
+        }
         Event::Jump(jump) => stacks.jump(jump, time, out),
         Event::Pause => stacks.pause(time, out),
         Event::Replay => stacks.replay(time, out),

@@ -69,29 +69,41 @@ impl Stacks {
         self.counts.too_deep += u64::from(!self.fresh);
     }
 
-    /// Reports a return.
+    /// Reports an instruction in a function that is neither a call nor a return, as a jump to a thunk that returns: it
+    /// names the function after an indirect call, before the thunk's address does.
     #[inline]
-    pub fn ret(&mut self, ret: &Return, time: u64, out: &mut impl FnMut(Record)) {
+    pub fn executed(&mut self, at: u64) {
+        self.open.name(at);
+    }
+
+    /// Reports a return. Returns the address that it jumps to, if it is no return of a known call. If a function begins
+    /// there, the recorder reports a [`jump`](Self::jump): kernels with retpolines make indirect tail calls like this.
+    #[inline]
+    pub fn ret(&mut self, ret: &Return, time: u64, out: &mut impl FnMut(Record)) -> Option<u64> {
         let time = self.advance(time);
         self.counts.returns += 1;
-        let Some(slot) = ret.slot else { return self.ret_without_slot(ret.at, time, out) };
+        let Some(slot) = ret.slot else {
+            self.ret_without_slot(ret.at, time, out);
+            return None;
+        };
         let is_here = self.open.holds(slot) || self.open.reaches(slot, &self.settings);
         if !is_here && self.ret_after_move(ret, slot, time, out) {
-            return;
+            return None;
         }
         self.arrive(slot, slot, time, out);
         let was_fresh = std::mem::take(&mut self.fresh);
         let Some(top) = self.open.top() else {
             self.counts.before += 1;
-            return;
+            return None;
         };
         if top.slot == slot {
             let changed = ret.value.is_some_and(|value| top.back != 0 && top.back != value);
             self.counts.changed += u64::from(changed);
             self.open.name(ret.at);
             self.pop(time, out);
+            None
         } else {
-            self.ret_below(top, ret, was_fresh, out);
+            self.ret_below(top, ret, was_fresh, time, out)
         }
     }
 
@@ -233,29 +245,39 @@ impl Stacks {
         }
     }
 
-    /// Handles a return by a slot below all frames: of a function that is too deep, a thunk's jump, or a miss.
+    /// Handles a return by a slot below all frames: of a function that is too deep, a thunk's jump, another jump, or a
+    /// miss. Returns the address if it is one of the last two.
     #[cold]
     fn ret_below(
         &mut self,
         top: Frame,
         ret: &Return,
         was_fresh: bool,
+        time: u64,
         out: &mut impl FnMut(Record),
-    ) {
+    ) -> Option<u64> {
         // A thunk's return is the first instruction after the call, in the first bytes of the called function. It
         // jumps to the function that was meant.
         let is_thunk = || top.function == UNNAMED || ret.at.wrapping_sub(top.function) < MAX_THUNK;
         if self.open.stack.beyond != 0 {
             self.open.stack.beyond -= 1;
+        } else if top.back != 0 && ret.value == Some(top.back) {
+            // It has moved its return address down, as the entry code of Linux does.
+            self.counts.moved += 1;
+            self.open.name(ret.at);
+            self.pop(time, out);
         } else if let Some(value) = ret.value.filter(|_| was_fresh && is_thunk()) {
             self.counts.thunks += 1;
             self.open.rename(value);
             self.fresh = true;
         } else {
-            self.counts.unmatched += 1;
+            self.counts.unmatched += u64::from(ret.value.is_none());
+            self.counts.jumps += u64::from(ret.value.is_some());
             self.open.name(ret.at);
             self.open.flush(out);
+            return ret.value;
         }
+        None
     }
 
     /// Ends the innermost function if it returns from another stack than the one on which it was called, as the entry
