@@ -110,6 +110,46 @@ fn stacks_of_programs_are_recognized_by_distance() {
 }
 
 #[test]
+fn processes_with_the_same_addresses_have_stacks_of_their_own() {
+    let stack = 0x7fff_0000_0000;
+    let mut track = Track::new(Settings::default());
+    track.stacks.set_space(1);
+    track.call(stack, 0xa);
+    track.call(stack - 16, 0xb);
+    // A child of fork, which returns from the same function.
+    track.stacks.set_space(2);
+    track.call(stack - 8, 0xc);
+    track.ret(stack - 8);
+    track.stacks.set_space(1);
+    track.ret(stack - 16);
+    track.ret(stack);
+
+    let records = track.close();
+
+    let expected = [
+        "+a@10", " +b@20", " -b@30", "-a@30", "+c@30", "-c@40", "+a@50", " +b@50", " -b@50",
+        "-a@60",
+    ];
+    assert_eq!(records, expected);
+    assert_eq!(track.stacks.counts().switches, 2);
+}
+
+#[test]
+fn the_same_space_again_is_no_other_stack() {
+    let stack = 0x7fff_0000_0000;
+    let mut track = Track::new(Settings::default());
+    track.call(stack, 0xa);
+    track.stacks.set_space(7);
+    track.stacks.set_space(0);
+    track.ret(stack);
+
+    let records = track.close();
+
+    assert_eq!(records, ["+a@10", "-a@20"]);
+    assert_eq!(track.stacks.counts().switches, 0);
+}
+
+#[test]
 fn functions_that_ended_while_another_stack_was_in_use_are_not_replayed() {
     let mut track = Track::new(Settings::default());
     track.call(KERNEL - 8, 0xa);

@@ -14,6 +14,7 @@ enum Event {
     Jump(Jump),
     Pause,
     Replay,
+    Space(u64),
 }
 
 /// Slots of a few stacks, near each other and far, and wild ones.
@@ -42,7 +43,7 @@ fn event() -> impl Strategy<Value = Event> {
     let ret = (address(), proptest::option::of(slot()), proptest::option::of(address()))
         .prop_map(|(at, slot, value)| Event::Return(Return { at, slot, value }));
     let jump = (address(), address()).prop_map(|(at, target)| Event::Jump(Jump { at, target }));
-    prop_oneof![10 => call, 10 => ret, 2 => jump, 1 => Just(Event::Pause), 1 => Just(Event::Replay)]
+    prop_oneof![10 => call, 10 => ret, 2 => jump, 1 => Just(Event::Pause), 1 => Just(Event::Replay), 1 => (0_u64..3).prop_map(Event::Space)]
 }
 
 fn settings() -> impl Strategy<Value = Settings> {
@@ -69,6 +70,7 @@ fn report(stacks: &mut Stacks, event: &Event, time: u64, out: &mut impl FnMut(Re
             }
         }
         Event::Jump(jump) => stacks.jump(jump, time, out),
+        Event::Space(space) => stacks.set_space(*space),
         Event::Pause => stacks.pause(time, out),
         Event::Replay => stacks.replay(time, out),
     }

@@ -15,6 +15,8 @@ pub(super) struct Open {
     frames: Vec<[u64; 4]>,
     /// All stacks; of the current one, an old copy
     stacks: Vec<Stack>,
+    /// Space of the stacks that are not a kernel's
+    space: u64,
     /// Index of the current stack
     current: usize,
     /// The current stack
@@ -35,6 +37,7 @@ impl Open {
         Open {
             frames: vec![[0; 4]; settings.stacks.saturating_mul(MAX_FRAMES)],
             stacks,
+            space: 0,
             current: 0,
             stack: first,
             outer: None,
@@ -221,6 +224,26 @@ impl Open {
 
 /// Changes of the stack.
 impl Open {
+    /// Changes the space of stacks that are not a kernel's.
+    #[cold]
+    pub fn set_space(&mut self, space: u64) {
+        self.space = space;
+        if self.stack.region.is_near() {
+            // The next slot is on another stack, unless the space is the old one again.
+            self.stack.size = 0;
+        }
+    }
+
+    #[inline]
+    pub fn space(&self) -> u64 {
+        self.space
+    }
+
+    /// Returns the region of a slot.
+    pub fn region(&self, slot: u64, settings: &Settings) -> Region {
+        Region::of(slot, self.space, settings)
+    }
+
     /// Returns whether a slot is on the current stack.
     #[inline]
     pub fn holds(&self, slot: u64) -> bool {
@@ -229,8 +252,9 @@ impl Open {
 
     /// Makes a slot that is not on the current stack one of it, if it is near enough. Returns whether it is.
     pub fn reaches(&mut self, slot: u64, settings: &Settings) -> bool {
-        let is_near = self.stack.region == Region::Near
-            && Region::of(slot, settings) == Region::Near
+        let region = self.region(slot, settings);
+        let is_near = region.is_near()
+            && self.stack.region == region
             && self.distance(self.current, slot) <= settings.reach;
         if is_near {
             self.stack.last = slot;
@@ -246,7 +270,7 @@ impl Open {
             Region::Kernel(bits) => {
                 (bits << settings.kernel_stack_bits, 1 << settings.kernel_stack_bits)
             }
-            Region::Near => {
+            Region::Near(_) => {
                 let (low, high) = self.extent(self.current);
                 let low = low.saturating_sub(settings.reach);
                 // Not into a kernel's half.
@@ -258,10 +282,10 @@ impl Open {
 
     /// Finds the known stack of a slot: of those that are not a kernel's, the nearest.
     pub fn find(&self, slot: u64, settings: &Settings) -> Option<usize> {
-        let region = Region::of(slot, settings);
+        let region = self.region(slot, settings);
         // At most as many rounds as there are stacks.
         let mut same = (0..self.stacks.len()).filter(|index| self.get(*index).region == region);
-        if region != Region::Near {
+        if !region.is_near() {
             return same.next();
         }
         let nearest = same.map(|index| (self.distance(index, slot), index)).min()?;
@@ -282,6 +306,11 @@ impl Open {
         }
         let (top, bottom) = (self.frame(stack, len - 1).slot, self.frame(stack, 0).slot);
         (last.min(top), last.max(bottom))
+    }
+
+    /// Returns the region of a stack.
+    pub fn region_of(&self, stack: usize) -> Region {
+        self.get(stack).region
     }
 
     fn get(&self, stack: usize) -> &Stack {

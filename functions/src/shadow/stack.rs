@@ -35,18 +35,22 @@ pub(super) enum Region {
     Unknown,
     /// Aligned region of a kernel's stack: the upper bits of its addresses
     Kernel(u64),
-    /// Any other stack: addresses near those of its frames
-    Near,
+    /// Any other stack, of this space: addresses near those of its frames
+    Near(u64),
 }
 
 impl Region {
-    /// Returns the region of a slot.
-    pub fn of(slot: u64, settings: &Settings) -> Self {
+    /// Returns the region of a slot in a space.
+    pub fn of(slot: u64, space: u64, settings: &Settings) -> Self {
         if slot >> 63 == 1 {
             Region::Kernel(slot >> settings.kernel_stack_bits)
         } else {
-            Region::Near
+            Region::Near(space)
         }
+    }
+
+    pub fn is_near(self) -> bool {
+        matches!(self, Region::Near(_))
     }
 }
 

@@ -54,6 +54,25 @@ impl Stacks {
         self.open.stack.len
     }
 
+    /// Returns the number of the current stack, if it is a kernel's.
+    #[must_use]
+    pub fn kernel_stack(&self) -> Option<u64> {
+        match self.open.stack.region {
+            Region::Kernel(number) => Some(number),
+            _ => None,
+        }
+    }
+
+    /// Reports which thread's stacks those are that are not a kernel's, from now on. Processes may have the same
+    /// addresses: in a whole machine, the [kernel's stack](Self::kernel_stack) from which a virtual CPU returned to the
+    /// program identifies its thread.
+    #[inline]
+    pub fn set_space(&mut self, space: u64) {
+        if space != self.open.space() {
+            self.open.set_space(space);
+        }
+    }
+
     /// Reports a call.
     #[inline]
     pub fn call(&mut self, call: &Call, time: u64, out: &mut impl FnMut(Record)) {
@@ -179,7 +198,7 @@ impl Stacks {
     fn switch(&mut self, slot: u64, end: u64, time: u64, out: &mut impl FnMut(Record)) {
         // Also because an entry that is written keeps its name.
         self.fresh = false;
-        let region = Region::of(slot, &self.settings);
+        let region = self.open.region(slot, &self.settings);
         if self.open.stack.region == Region::Unknown {
             self.open.stack = Stack::empty(region, slot, 0);
             self.open.set_range(&self.settings);
@@ -220,16 +239,16 @@ impl Stacks {
     fn stays_open(&self, region: Region) -> bool {
         self.settings.nested
             && self.settings.stacks > 1
-            && self.open.stack.region == Region::Near
-            && region != Region::Near
+            && self.open.stack.region.is_near()
+            && !region.is_near()
             && self.open.top().is_none_or(|top| top.function != UNNAMED)
     }
 
     /// Returns the program's stack that is open around the kernel's, if it has the slot.
     fn outer_of(&self, slot: u64, region: Region) -> Option<usize> {
         let outer = self.open.outer()?;
-        let is_on_it =
-            region == Region::Near && self.open.distance(outer, slot) <= self.settings.reach;
+        let is_on_it = region == self.open.region_of(outer)
+            && self.open.distance(outer, slot) <= self.settings.reach;
         is_on_it.then_some(outer)
     }
 
