@@ -7,10 +7,12 @@
 //! [`restore`] decodes them as the same before and after a snapshot, and as damage to the device's
 //! state. [`segment`] decodes them as the same for programs whose host dies, [`reader`] and
 //! [`resume`] as damage to the files of a session, [`monitor`] as requests of
-//! clients, [`journal`] as damage to a journal, [`kernel`] as damage to the trace of a kernel, [`trace_events`] as a file of
+//! clients, [`journal`] as damage to a journal, [`kernel`] as damage to the trace of a kernel,
+//! [`functions`] as damage to a function trace, [`trace_events`] as a file of
 //! declarations, [`vfio_user`] as messages of a VMM.
 
 pub mod chip;
+pub mod functions;
 pub mod input;
 pub mod journal;
 pub mod kernel;

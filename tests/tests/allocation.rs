@@ -1,4 +1,4 @@
-//! Events and reference points do not allocate memory in the VMM, nor do a segment's locks.
+//! Events, reference points and traced calls do not allocate memory in the VMM, nor do a segment's locks.
 #![allow(unsafe_code)]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -9,6 +9,8 @@ use hypertrace_abi::event_type;
 use hypertrace_abi::layout::{guest_page, register};
 use hypertrace_abi::record::ClockKind;
 use hypertrace_device::{Chip, ChipConfig, Geometry, Memory, Region};
+use hypertrace_functions::decode::{Architecture, decode};
+use hypertrace_functions::shadow::{Call, Return, Settings, Stacks};
 use hypertrace_segment::{LockFile, token};
 use hypertrace_trace::{Session, SessionConfig};
 use std::sync::atomic::Ordering::Relaxed;
@@ -119,4 +121,28 @@ fn the_drain_allocates_nothing_per_record() {
 
     assert!(many <= few + 100, "{few} allocations for 100 records, {many} for 10,000");
     assert_eq!(session.finish().unwrap().ring_events, 10_110);
+}
+
+#[test]
+fn calls_and_returns_allocate_nothing_whatever_the_stacks() {
+    let mut stacks = Stacks::new(Settings { stacks: 4, ..Settings::default() });
+    let mut records = 0_u64;
+
+    let made = allocations(|| {
+        for time in 0..10_000_u64 {
+            assert!(decode(Architecture::X86_64, &[0xe8, 0, 1, 0, 0], time).is_some());
+            // Of 7 stacks, each as deep as it gets.
+            let slot = (1 << 63) + ((time % 7) << 14) + 0x4000 - 8 * (time % 1900);
+            let call = Call { at: 1, slot, return_address: 6, target: Some(time) };
+            stacks
+                .call(&call, time, &mut |record| records += u64::from(record.to_bytes()[0] < 255));
+            let ret = Return { at: time, slot: Some(slot), value: Some(6) };
+            if time % 3 == 0 {
+                stacks.ret(&ret, time, &mut |_| records += 1);
+            }
+        }
+    });
+
+    assert_eq!(made, 0);
+    assert!(stacks.counts().evicted > 0 && records > 10_000, "{records} {:?}", stacks.counts());
 }

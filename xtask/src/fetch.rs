@@ -94,6 +94,21 @@ pub const TOOLS: &[Tool] = &[
         ..PLAIN
     },
     Tool {
+        name: "uftrace-bookworm",
+        // Under names with the suite: tests read the same directories with both releases.
+        programs: &[("uftrace-bookworm", "usr/bin/uftrace", &[])],
+        packages: &["uftrace"],
+        suites: &["bookworm"],
+        ..PLAIN
+    },
+    Tool {
+        name: "uftrace-trixie",
+        programs: &[("uftrace-trixie", "usr/bin/uftrace", &[])],
+        packages: &["uftrace"],
+        suites: &["trixie"],
+        ..PLAIN
+    },
+    Tool {
         name: "qemu-user",
         programs: &[
             ("qemu-x86_64", "usr/bin/qemu-x86_64", &[]),

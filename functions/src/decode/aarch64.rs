@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! AArch64, by the encodings in the Arm Architecture Reference Manual, section C4.1.
+
+use super::{Instruction, Kind};
+
+/// Masks of the fixed bits, their values, and the kind.
+const PATTERNS: &[(u32, u32, Kind)] = &[
+    // br, braaz and brabz, braa and brab
+    (0xffff_fc1f, 0xd61f_0000, Kind::JumpIndirect),
+    (0xffff_f81f, 0xd61f_081f, Kind::JumpIndirect),
+    (0xffff_f800, 0xd71f_0800, Kind::JumpIndirect),
+    // blr, blraaz and blrabz, blraa and blrab
+    (0xffff_fc1f, 0xd63f_0000, Kind::CallIndirect),
+    (0xffff_f81f, 0xd63f_081f, Kind::CallIndirect),
+    (0xffff_f800, 0xd73f_0800, Kind::CallIndirect),
+    // ret; retaa, retab and those with a register; those with a distance
+    (0xffff_fc1f, 0xd65f_0000, Kind::Return),
+    (0xffff_fbe0, 0xd65f_0be0, Kind::Return),
+    (0xffc0_001f, 0x5500_001f, Kind::Return),
+    // eret, eretaa, eretab
+    (0xffff_ffff, 0xd69f_03e0, Kind::ReturnFromException),
+    (0xffff_fbff, 0xd69f_0bff, Kind::ReturnFromException),
+    // svc, hvc, smc
+    (0xffe0_001f, 0xd400_0001, Kind::SystemCall),
+    (0xffe0_001f, 0xd400_0002, Kind::SystemCall),
+    (0xffe0_001f, 0xd400_0003, Kind::SystemCall),
+    // mov sp, xN: an add of 0
+    (0xffff_fc1f, 0x9100_001f, Kind::StackPointerSet),
+];
+
+pub(super) fn decode(bytes: &[u8], address: u64) -> Option<Instruction> {
+    let word = u32::from_le_bytes(*bytes.first_chunk()?);
+    let direct = match word >> 26 {
+        0b00_0101 => Some(Kind::Jump),
+        0b10_0101 => Some(Kind::Call),
+        _ => None,
+    };
+    if let Some(kind) = direct {
+        // 26 bits, sign-extended, of words; from the instruction's beginning.
+        let distance = i64::from((word << 6).cast_signed() >> 4);
+        return Some(Instruction::direct(kind, 4, address, distance - 4));
+    }
+    let (.., kind) = PATTERNS.iter().find(|(mask, value, _)| word & mask == *value)?;
+    Some(Instruction::new(*kind, 4))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Architecture, decode};
+    use super::*;
+
+    fn decoded(word: u32) -> Option<Instruction> {
+        decode(Architecture::Aarch64, &word.to_le_bytes(), 0x10000)
+    }
+
+    #[test]
+    fn branches_have_their_targets() {
+        // bl .+0x100, b .-4, bl .-0x8000000, bl .+4
+        let target = |word| decoded(word).map(|found| (found.kind, found.target.unwrap()));
+        assert_eq!(target(0x9400_0040), Some((Kind::Call, 0x10100)));
+        assert_eq!(target(0x17ff_ffff), Some((Kind::Jump, 0xfffc)));
+        let farthest = 0x10000_u64.wrapping_sub(0x800_0000);
+        assert_eq!(target(0x9600_0000), Some((Kind::Call, farthest)));
+        assert_eq!(target(0x9400_0001), Some((Kind::CallAhead, 0x10004)));
+    }
+
+    #[test]
+    fn registers_and_pointer_authentication_do_not_matter() {
+        let kind = |word| decoded(word).map(|found| found.kind);
+        // br x16, braaz x1, brab x2, x3
+        for word in [0xd61f_0200, 0xd61f_083f, 0xd71f_0c43] {
+            assert_eq!(kind(word), Some(Kind::JumpIndirect), "{word:x}");
+        }
+        // blr x8, blrabz x1, blraa x8, x9
+        for word in [0xd63f_0100, 0xd63f_0c3f, 0xd73f_0909] {
+            assert_eq!(kind(word), Some(Kind::CallIndirect), "{word:x}");
+        }
+        // ret, ret x17, retaa, retab, retaasppc
+        for word in [0xd65f_03c0, 0xd65f_0220, 0xd65f_0bff, 0xd65f_0fff, 0x5500_009f] {
+            assert_eq!(kind(word), Some(Kind::Return), "{word:x}");
+        }
+        // eret, eretaa
+        for word in [0xd69f_03e0, 0xd69f_0bff] {
+            assert_eq!(kind(word), Some(Kind::ReturnFromException), "{word:x}");
+        }
+        assert_eq!(kind(0xd400_0001), Some(Kind::SystemCall));
+        assert_eq!(kind(0x9100_03bf), Some(Kind::StackPointerSet));
+    }
+
+    #[test]
+    fn other_instructions_have_no_kind() {
+        // nop, stp x29, x30, [sp, #-16]!, mov x29, sp, b.eq, cbz, brk
+        for word in [0xd503_201f, 0xa9bf_7bfd, 0x9100_03fd, 0x5400_0040, 0xb400_0040, 0xd420_0000] {
+            assert_eq!(decoded(word), None, "{word:x}");
+        }
+        assert_eq!(decode(Architecture::Aarch64, &[0xc0, 0x03, 0x5f], 0), None);
+    }
+}

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Classifies instructions: calls, returns, and jumps that can be tail calls.
+
+mod aarch64;
+mod x86_64;
+
+/// Distance up to which a direct call of a later place is no function call.
+///
+/// Linux fills the return buffer with such calls, and position-independent code reads the program counter with them.
+pub const AHEAD: u64 = 32;
+
+/// Instruction set of a guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Architecture {
+    /// x86-64 in 64-bit mode.
+    X86_64,
+    /// AArch64, little endian.
+    Aarch64,
+}
+
+/// Kind of an instruction that changes the flow of control.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// Call whose target is in the instruction.
+    Call,
+    /// Call of a place 0 to [`AHEAD`] bytes after the instruction, which is no function call unless symbols say that a
+    /// function begins there.
+    CallAhead,
+    /// Call whose target is in a register or in memory.
+    CallIndirect,
+    /// Call through a far pointer (x86-64).
+    CallFar,
+    /// Return of a function.
+    Return,
+    /// Return through a far pointer (x86-64).
+    ReturnFar,
+    /// Return from an interrupt or exception: `iretq`, `eret`.
+    ReturnFromException,
+    /// Jump whose target is in the instruction: a tail call if it is a function's first byte.
+    Jump,
+    /// Jump whose target is in a register or in memory.
+    JumpIndirect,
+    /// Call of a more privileged level: `syscall`, `sysenter`, `svc`, `hvc`, `smc`.
+    SystemCall,
+    /// Return to a less privileged level by `sysret` or `sysexit` (x86-64).
+    SystemReturn,
+    /// `mov sp, xN` (AArch64): the one way to another stack.
+    StackPointerSet,
+}
+
+impl Kind {
+    /// Returns whether the instruction calls a function.
+    #[must_use]
+    pub fn is_call(self) -> bool {
+        matches!(self, Kind::Call | Kind::CallIndirect | Kind::CallFar)
+    }
+
+    /// Returns whether the instruction returns from a function.
+    #[must_use]
+    pub fn is_return(self) -> bool {
+        matches!(self, Kind::Return | Kind::ReturnFar)
+    }
+}
+
+/// Instruction that changes the flow of control.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Instruction {
+    /// Its kind.
+    pub kind: Kind,
+    /// Its length in bytes.
+    pub length: u8,
+    /// The target's address, if it is in the instruction.
+    pub target: Option<u64>,
+}
+
+impl Instruction {
+    fn new(kind: Kind, length: u8) -> Self {
+        Instruction { kind, length, target: None }
+    }
+
+    /// Returns a direct call or jump of `distance` bytes from the instruction's end.
+    fn direct(kind: Kind, length: u8, address: u64, distance: i64) -> Self {
+        let next = address.wrapping_add(length.into());
+        let is_ahead = kind == Kind::Call && (0..=AHEAD as i64).contains(&distance);
+        let kind = if is_ahead { Kind::CallAhead } else { kind };
+        Instruction { kind, length, target: Some(next.wrapping_add_signed(distance)) }
+    }
+}
+
+/// Classifies the instruction that begins with `bytes`, at `address`. Returns `None` for an instruction of no [`Kind`],
+/// and for incomplete or invalid bytes. Conditional jumps have no kind.
+#[must_use]
+pub fn decode(architecture: Architecture, bytes: &[u8], address: u64) -> Option<Instruction> {
+    match architecture {
+        Architecture::X86_64 => x86_64::decode(bytes, address),
+        Architecture::Aarch64 => aarch64::decode(bytes, address),
+    }
+}

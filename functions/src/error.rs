@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Errors, with file and byte, and what to do.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Why a directory or a file of symbols cannot be read or written.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The path is not what it should be.
+    #[error("{}: {why}", path.display())]
+    Unsuitable {
+        /// The path.
+        path: PathBuf,
+        /// Kind of thing that it is, and what to do.
+        why: String,
+    },
+    /// A file has something unexpected at an offset.
+    #[error("{}: damaged at byte {offset}: {why}", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// Offset from the file's start.
+        offset: u64,
+        /// The value there, the expected value, and what to do.
+        why: String,
+    },
+    /// The system cannot read or write the file.
+    #[error("cannot {what} {}", path.display())]
+    Io {
+        /// `read`, `write`, `create`.
+        what: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Cause.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// Result of reading or writing a directory.
+pub type Result<T> = std::result::Result<T, Error>;
+
+impl Error {
+    /// Returns whether the cause is the given path or its contents, and not the system.
+    pub fn is_bad_input(&self) -> bool {
+        match self {
+            Error::Unsuitable { .. } | Error::Damaged { .. } => true,
+            Error::Io { source, .. } => matches!(
+                source.kind(),
+                io::ErrorKind::NotFound
+                    | io::ErrorKind::NotADirectory
+                    | io::ErrorKind::IsADirectory
+                    | io::ErrorKind::PermissionDenied
+            ),
+        }
+    }
+
+    pub(crate) fn io(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
+        move |source| Error::Io { what, path: path.to_owned(), source }
+    }
+
+    pub(crate) fn unsuitable(path: &Path, why: impl fmt::Display) -> Error {
+        Error::Unsuitable { path: path.to_owned(), why: why.to_string() }
+    }
+
+    pub(crate) fn damaged(path: &Path, offset: u64, why: impl fmt::Display) -> Error {
+        Error::Damaged { path: path.to_owned(), offset, why: why.to_string() }
+    }
+}

@@ -1,0 +1,40 @@
+//! Function traces of a guest: every call and every return, as directories that uftrace reads.
+//!
+//! A recorder classifies instructions once ([`decode`]), reports each executed call and return to the
+//! shadow stacks of its virtual CPU ([`shadow`]), and stores the records that these return ([`record`]) in a
+//! directory ([`write`](mod@write)). A reader names functions ([`symbols`]) and adds up their times ([`read`]).
+//!
+//! ```
+//! use hypertrace_functions::shadow::{Call, Return, Stacks};
+//!
+//! let mut stacks = Stacks::new(Default::default());
+//! let mut records = Vec::new();
+//! let stack = 0xffff_c900_0000_4000_u64;
+//! let call = Call { at: 0x1000, slot: stack - 8, target: Some(0x2000), ..Call::default() };
+//! stacks.call(&call, 10, &mut |record| records.push(record));
+//! let back = Return { at: 0x2010, slot: Some(stack - 8), ..Return::default() };
+//! stacks.ret(&back, 25, &mut |record| records.push(record));
+//!
+//! assert_eq!(records.len(), 2);
+//! assert_eq!((records[0].address, records[0].time), (0x2000, 10));
+//! assert_eq!((records[1].address, records[1].time), (0x2000, 25));
+//! ```
+//!
+//! The modules [`decode`], [`shadow`] and [`record`] are for threads that run virtual CPUs: after
+//! [`Stacks::new`](shadow::Stacks::new) they neither allocate, lock nor enter the kernel.
+//!
+//! This crate does not decide which instructions are observed, and it maps no memory: that is for the recorder.
+#![forbid(unsafe_code)]
+
+pub mod decode;
+mod error;
+mod file;
+pub mod read;
+pub mod record;
+pub mod shadow;
+pub mod symbols;
+mod task;
+pub mod write;
+
+pub use error::{Error, Result};
+pub use task::Task;

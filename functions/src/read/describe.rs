@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Reads `info`, `task.txt` and maps.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use super::{MAX_DESCRIPTION, MAX_MODULES, MAX_TASKS};
+use crate::record::ADDRESS_MASK;
+use crate::{Error, Result, file};
+
+const HEADER: usize = 40;
+
+/// Reads a description.
+fn contents(path: &Path) -> Result<Vec<u8>> {
+    file::contents(path, MAX_DESCRIPTION, "give a directory that uftrace reads")
+}
+
+/// Reads the numbers of the tasks in `info`.
+pub(super) fn tids(path: &Path) -> Result<Vec<u32>> {
+    let bytes = contents(path)?;
+    let damaged = |offset: usize, why: &str| Error::damaged(path, offset as u64, why);
+    let header = bytes.get(..HEADER).ok_or_else(|| {
+        damaged(
+            bytes.len(),
+            "the header of 40 bytes is incomplete: give a directory that uftrace reads",
+        )
+    })?;
+    if &header[..8] != b"Ftrace!\0" {
+        return Err(damaged(0, "no data of uftrace, which begins with \"Ftrace!\""));
+    }
+    if header[8..12] != 4_u32.to_le_bytes() {
+        return Err(damaged(8, "another version than 4: record it with uftrace 0.9 or later"));
+    }
+    if header[12..16] != [40, 0, 1, 2] {
+        return Err(damaged(12, "not the header of a 64-bit little-endian machine"));
+    }
+    let mut offset = HEADER;
+    for line in bytes[HEADER..].split(|byte| *byte == b'\n') {
+        if let Some(list) = line.strip_prefix(b"taskinfo:tids=") {
+            return numbers(list).ok_or_else(|| {
+                damaged(offset, "expected the numbers of at most 65536 tasks, with commas")
+            });
+        }
+        offset += line.len() + 1;
+    }
+    Err(damaged(offset.min(bytes.len()), "the numbers of the tasks are missing (taskinfo:tids=)"))
+}
+
+fn numbers(list: &[u8]) -> Option<Vec<u32>> {
+    let text = str::from_utf8(list).ok()?;
+    if text.is_empty() {
+        return Some(Vec::new());
+    }
+    let mut tids = BTreeSet::new();
+    for number in text.split(',') {
+        tids.insert(number.parse().ok()?);
+        if tids.len() > MAX_TASKS {
+            return None;
+        }
+    }
+    Some(tids.into_iter().collect())
+}
+
+/// Names of the tasks, and the sessions' names of maps.
+#[derive(Debug, Default)]
+pub(super) struct Sessions {
+    pub names: BTreeMap<u32, String>,
+    pub maps: BTreeSet<String>,
+}
+
+/// Reads `task.txt`. A task has the name of its process's last program.
+pub(super) fn sessions(path: &Path) -> Result<Sessions> {
+    let bytes = contents(path)?;
+    let (mut found, mut programs) = (Sessions::default(), BTreeMap::new());
+    let mut tasks = Vec::new();
+    let mut offset = 0;
+    for line in bytes.split(|byte| *byte == b'\n') {
+        let damaged = |why: &str| Error::damaged(path, offset, why);
+        let text = String::from_utf8_lossy(line);
+        let number = |name: &str| {
+            let value = value(&text, name).and_then(|value| value.parse::<u32>().ok());
+            value.ok_or_else(|| damaged(&format!("expected a number: {name}N")))
+        };
+        if text.starts_with("SESS ") {
+            let name = text.split_once("exename=\"").and_then(|(_, name)| name.rsplit_once('"'));
+            let (name, _) = name.ok_or_else(|| damaged("expected a name: exename=\"NAME\""))?;
+            let session = value(&text, " sid=").unwrap_or_default();
+            let is_name = session.bytes().all(|byte| byte.is_ascii_alphanumeric());
+            if session.is_empty() || session.len() > 64 || !is_name {
+                return Err(damaged("expected the letters and digits of a session: sid=ID"));
+            }
+            programs.insert(number(" pid=")?, name.to_owned());
+            found.maps.insert(session.to_owned());
+        } else if text.starts_with("TASK ") {
+            tasks.push((number(" tid=")?, number(" pid=")?));
+        }
+        if tasks.len() > MAX_TASKS || programs.len() > MAX_TASKS || found.maps.len() > MAX_MODULES {
+            return Err(damaged("too many tasks or sessions"));
+        }
+        offset += line.len() as u64 + 1;
+    }
+    for (tid, process) in tasks {
+        let name = programs.get(&process).cloned().unwrap_or_default();
+        found.names.insert(tid, name);
+    }
+    Ok(found)
+}
+
+/// Returns the word after a name in a line.
+fn value<'t>(text: &'t str, name: &str) -> Option<&'t str> {
+    text.split_once(name)?.1.split_whitespace().next()
+}
+
+/// Range of addresses of a module, with 48 bits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Mapped {
+    pub start: u64,
+    pub end: u64,
+    /// Name of its file, without folders
+    pub name: String,
+}
+
+/// Reads a map. Lines of one file are one module, as in uftrace.
+pub(super) fn map(path: &Path) -> Result<Vec<Mapped>> {
+    let bytes = contents(path)?;
+    let mut found: Vec<Mapped> = Vec::new();
+    let mut offset = 0;
+    for line in bytes.split(|byte| *byte == b'\n') {
+        let damaged = |why: &str| Error::damaged(path, offset, why);
+        let text = String::from_utf8_lossy(line);
+        let mut words = text.split_whitespace();
+        if let Some(range) = words.next() {
+            let hexadecimal = |digits: &str| u64::from_str_radix(digits, 16).ok();
+            let range = range
+                .split_once('-')
+                .and_then(|(start, end)| Some((hexadecimal(start)?, hexadecimal(end)?)));
+            let (start, end) =
+                range.ok_or_else(|| damaged("expected a line as in /proc/PID/maps"))?;
+            let (start, end) = (start & ADDRESS_MASK, end & ADDRESS_MASK);
+            // Without a name: memory of no file.
+            let file = words.nth(4).filter(|file| !file.starts_with('['));
+            if let Some(file) = file {
+                let name = file.rsplit('/').next().unwrap_or_default().to_owned();
+                match found.last_mut().filter(|last| last.name == name) {
+                    Some(last) => last.end = end,
+                    None => found.push(Mapped { start, end, name }),
+                }
+            }
+        }
+        if found.len() > MAX_MODULES {
+            return Err(damaged("too many modules"));
+        }
+        offset += line.len() as u64 + 1;
+    }
+    Ok(found)
+}

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Reads directories of uftrace's format, and adds up the times of functions.
+//!
+//! [`Trace`] opens a directory; [`Records`] iterates over a task's records, [`Calls`] over its calls; [`Summary`] adds
+//! up calls by function and caller.
+//!
+//! Files may be cut anywhere and have any contents: then there is an error with file and byte, or what is before it.
+//! Memory is bounded by the constants here, not by numbers in files.
+
+mod calls;
+mod describe;
+mod paths;
+mod records;
+mod summary;
+mod trace;
+
+pub use calls::{Call, Calls};
+pub use paths::MAX_PATHS;
+pub use records::Records;
+pub use summary::{By, Caller, Function, MAX_FUNCTIONS, Summary};
+pub use trace::Trace;
+
+/// Most tasks of a directory.
+pub const MAX_TASKS: usize = 1 << 16;
+
+/// Most bytes of `info`, `task.txt` and a map.
+pub const MAX_DESCRIPTION: u64 = 16 << 20;
+
+/// Most modules of a directory.
+pub const MAX_MODULES: usize = 1 << 12;
+
+/// Most bytes of the symbols of all modules. Those of a kernel with all its modules have about 10 MB.
+pub const MAX_SYMBOLS: u64 = 64 << 20;

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Paths of calls: a function with all functions around it, each path once.
+
+use std::collections::HashMap;
+
+/// Most paths of a task. Calls by further paths have the path of their caller.
+pub const MAX_PATHS: usize = 1 << 20;
+
+/// Path of no function.
+const NONE: u32 = u32::MAX;
+
+/// Paths of one task's calls, as a tree.
+#[derive(Debug, Default)]
+pub(super) struct Paths {
+    /// Path around, and function
+    nodes: Vec<(u32, u64)>,
+    numbers: HashMap<(u32, u64), u32>,
+}
+
+impl Paths {
+    /// Returns the path of a function within another path, or within none.
+    pub fn within(&mut self, outer: Option<u32>, function: u64) -> u32 {
+        let node = (outer.unwrap_or(NONE), function);
+        if let Some(path) = self.numbers.get(&node) {
+            return *path;
+        }
+        // MAX_PATHS is less than u32::MAX.
+        let path = self.nodes.len() as u32;
+        if self.nodes.len() >= MAX_PATHS {
+            return outer.unwrap_or(NONE);
+        }
+        self.nodes.push(node);
+        self.numbers.insert(node, path);
+        path
+    }
+
+    /// Returns the functions of a path, the outermost first.
+    pub fn functions(&self, path: u32) -> Vec<u64> {
+        let mut functions = Vec::new();
+        let mut at = path;
+        // A path is made after the one around it: each round has a lower number.
+        while let Some((outer, function)) = self.nodes.get(at as usize) {
+            functions.push(*function);
+            at = *outer;
+        }
+        functions.reverse();
+        functions
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_has_one_number() {
+        let mut paths = Paths::default();
+        let main = paths.within(None, 1);
+        let inner = paths.within(Some(main), 2);
+
+        assert_eq!(paths.within(None, 1), main);
+        assert_eq!(paths.within(Some(main), 2), inner);
+        assert_ne!(paths.within(None, 2), inner);
+        assert_eq!(paths.functions(inner), [1, 2]);
+        assert_eq!(paths.functions(NONE), []);
+    }
+
+    #[test]
+    fn too_many_paths_end_at_their_callers() {
+        let mut paths = Paths::default();
+        let main = paths.within(None, 0);
+        (1..MAX_PATHS as u64).for_each(|function| _ = paths.within(Some(main), function));
+
+        assert_eq!(paths.within(Some(main), u64::MAX), main);
+        assert_eq!(paths.nodes.len(), MAX_PATHS);
+    }
+}

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Calls and times by function and caller.
+
+use std::collections::HashMap;
+
+use super::calls::Call;
+use super::trace::Trace;
+use crate::Error;
+
+/// Most functions of a summary, and most pairs of a function and its caller. Further ones are added to one function
+/// without a name, at address 0.
+pub const MAX_FUNCTIONS: usize = 1 << 20;
+
+/// Order of functions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum By {
+    /// Time with the functions that it called.
+    Total,
+    /// Time without them.
+    SelfTime,
+    /// Number of calls.
+    Calls,
+}
+
+/// Calls of a function by one caller.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Caller {
+    /// Address of the caller, if known.
+    pub function: Option<u64>,
+    /// Calls by it.
+    pub calls: u64,
+    /// Time of these calls.
+    pub total: u64,
+}
+
+/// Sums of a function.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Function {
+    /// Its address, of 48 bits.
+    pub address: u64,
+    /// Calls of it.
+    pub calls: u64,
+    /// Time of its calls in nanoseconds, where recursive calls count once.
+    pub total: u64,
+    /// Time in it and not in the functions that it called.
+    pub self_time: u64,
+    /// Shortest call.
+    pub min: u64,
+    /// Longest call.
+    pub max: u64,
+}
+
+/// Sums of many calls.
+#[derive(Debug, Default)]
+pub struct Summary {
+    functions: HashMap<u64, Function>,
+    callers: HashMap<(u64, Option<u64>), Caller>,
+    /// Calls that were added.
+    pub calls: u64,
+    /// Calls without an exit.
+    pub unfinished: u64,
+    /// Exits without an entry: of functions that were called before the beginning.
+    pub orphans: u64,
+    /// Records that were lost, as the recorder says.
+    pub lost: u64,
+    /// Damage by task: what is before it is added.
+    pub damage: Vec<Error>,
+}
+
+impl Summary {
+    /// Adds up all calls of a trace. Damage ends a task's part only.
+    #[must_use]
+    pub fn of(trace: &Trace) -> Self {
+        let mut summary = Summary::default();
+        for task in trace.tasks() {
+            let mut calls = match trace.calls(task.tid) {
+                Ok(calls) => calls,
+                Err(error) => {
+                    summary.damage.push(error);
+                    continue;
+                }
+            };
+            for call in &mut calls {
+                match call {
+                    Ok(call) => summary.add(&call),
+                    Err(error) => summary.damage.push(error),
+                }
+            }
+            summary.orphans = summary.orphans.saturating_add(calls.orphans());
+            summary.lost = summary.lost.saturating_add(calls.lost());
+        }
+        summary
+    }
+
+    /// Adds a call.
+    pub fn add(&mut self, call: &Call) {
+        let time = call.time();
+        self.calls += 1;
+        self.unfinished += u64::from(!call.has_exit);
+        let known = |address: &u64| self.functions.contains_key(address);
+        let has_room = self.functions.len() < MAX_FUNCTIONS || known(&call.function);
+        let address = if has_room { call.function } else { 0 };
+        let function = self.functions.entry(address).or_default();
+        function.min = if function.calls == 0 { time } else { function.min.min(time) };
+        function.max = function.max.max(time);
+        function.address = address;
+        function.calls += 1;
+        function.self_time = function.self_time.saturating_add(call.self_time);
+        // The call around it has its time.
+        let counted = if call.is_recursive { 0 } else { time };
+        function.total = function.total.saturating_add(counted);
+
+        let mut pair = (address, call.caller);
+        if self.callers.len() >= MAX_FUNCTIONS && !self.callers.contains_key(&pair) {
+            pair = (0, None);
+        }
+        let caller = self.callers.entry(pair).or_default();
+        caller.function = pair.1;
+        caller.calls += 1;
+        caller.total = caller.total.saturating_add(time);
+    }
+
+    /// Returns the first functions in an order, the largest first.
+    #[must_use]
+    pub fn top(&self, number: usize, by: By) -> Vec<&Function> {
+        let key = |function: &Function| match by {
+            By::Total => function.total,
+            By::SelfTime => function.self_time,
+            By::Calls => function.calls,
+        };
+        let mut functions: Vec<_> = self.functions.values().collect();
+        // By address among equals: the same order each time.
+        functions.sort_by_key(|function| (std::cmp::Reverse(key(function)), function.address));
+        functions.truncate(number);
+        functions
+    }
+
+    /// Returns the sums of a function.
+    #[must_use]
+    pub fn function(&self, address: u64) -> Option<&Function> {
+        self.functions.get(&address)
+    }
+
+    /// Returns a function's callers, those with the most time first.
+    #[must_use]
+    pub fn callers(&self, address: u64) -> Vec<Caller> {
+        let its = self.callers.iter().filter(|((function, _), _)| *function == address);
+        let mut callers: Vec<_> = its.map(|(_, caller)| *caller).collect();
+        callers.sort_by_key(|caller| (std::cmp::Reverse(caller.total), caller.function));
+        callers
+    }
+}

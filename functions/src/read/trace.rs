@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! A directory with its tasks and symbols.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::describe::{self, Mapped};
+use super::records::Records;
+use super::{MAX_MODULES, MAX_SYMBOLS};
+use crate::record::ADDRESS_MASK;
+use crate::symbols::{Source, Symbol, Symbols, text};
+use crate::task::Task;
+use crate::{Error, Result, file};
+
+/// Directory of uftrace's format that was opened.
+#[derive(Debug)]
+pub struct Trace {
+    path: PathBuf,
+    tasks: Vec<Task>,
+    modules: Vec<(Mapped, Symbols)>,
+    /// Symbols from elsewhere, which are used first
+    added: Symbols,
+}
+
+impl Trace {
+    /// Opens a directory: reads which tasks it has, and its symbols. Reads no records.
+    ///
+    /// # Errors
+    /// If it is not such a directory, or a description in it is damaged.
+    pub fn open(path: &Path) -> Result<Self> {
+        let metadata = fs::metadata(path).map_err(Error::io("read", path))?;
+        if !metadata.is_dir() {
+            return Err(Error::unsuitable(path, "not a directory; give one that uftrace reads"));
+        }
+        let tids = describe::tids(&path.join("info"))?;
+        let sessions = describe::sessions(&path.join("task.txt"))?;
+        let name = |tid| sessions.names.get(&tid).cloned().unwrap_or_default();
+        let tasks = tids.into_iter().map(|tid| Task { tid, name: name(tid) }).collect();
+        let mut modules: Vec<(Mapped, Symbols)> = Vec::new();
+        let mut symbol_bytes = MAX_SYMBOLS;
+        for session in &sessions.maps {
+            for mapped in describe::map(&path.join(format!("sid-{session}.map")))? {
+                if modules.iter().any(|(known, _)| *known == mapped) {
+                    continue;
+                }
+                let symbols = module(path, &mapped, &mut symbol_bytes)?;
+                modules.push((mapped, symbols));
+                if modules.len() > MAX_MODULES {
+                    return Err(Error::unsuitable(path, "more modules than a trace can have"));
+                }
+            }
+        }
+        Ok(Trace { path: path.to_owned(), tasks, modules, added: Symbols::default() })
+    }
+
+    /// Returns the directory's path.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Returns the tasks by number. A task may have no records.
+    #[must_use]
+    pub fn tasks(&self) -> &[Task] {
+        &self.tasks
+    }
+
+    /// Adds symbols that are not in the directory. They are used before those that are.
+    ///
+    /// # Errors
+    /// If the file has no symbols; the message says why.
+    pub fn add_symbols(&mut self, source: &Source) -> Result<()> {
+        self.added.add(source)
+    }
+
+    /// Finds the function that contains an address.
+    #[must_use]
+    pub fn function(&self, address: u64) -> Option<Symbol<'_>> {
+        let address = address & ADDRESS_MASK;
+        let in_module = || {
+            let contains = |mapped: &Mapped| (mapped.start..mapped.end).contains(&address);
+            let (_, symbols) = self.modules.iter().find(|(mapped, _)| contains(mapped))?;
+            symbols.lookup(address)
+        };
+        self.added.lookup(address).or_else(in_module)
+    }
+
+    /// Returns an iterator over a task's records. A task without a file has none.
+    ///
+    /// # Errors
+    /// If the file cannot be opened.
+    pub fn records(&self, tid: u32) -> Result<Records> {
+        Records::open(&self.path.join(format!("{tid}.dat")))
+    }
+}
+
+/// Reads the symbols of a module, if there are any, of at most `most` bytes in all. uftrace adds some letters to a file's
+/// name that two modules have: those are not read.
+fn module(directory: &Path, mapped: &Mapped, most: &mut u64) -> Result<Symbols> {
+    let mut symbols = Symbols::default();
+    let path = directory.join(format!("{}.sym", mapped.name));
+    if path.is_file() {
+        let bytes = file::contents(&path, *most, "the symbols of all modules are too large")?;
+        *most -= bytes.len() as u64;
+        text::read(&bytes, &path, mapped.start, &mut symbols)?;
+        symbols.finish();
+    }
+    Ok(symbols)
+}

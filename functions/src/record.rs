@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! uftrace's record: 16 bytes for an entry or an exit of a function.
+//!
+//! Two 64-bit words, little endian: the time in nanoseconds, then the type (2 bits), a bit that says that more data
+//! follows, the number 5 (3 bits), the depth (10 bits) and the address (48 bits).
+
+/// Bytes of a record.
+pub const SIZE: usize = 16;
+
+/// Deepest depth of a record, which has 10 bits for it.
+pub const MAX_DEPTH: u16 = (1 << 10) - 1;
+
+/// Bits of an address that a record has.
+pub const ADDRESS_MASK: u64 = (1 << 48) - 1;
+
+const MAGIC: u64 = 5;
+
+/// Type of a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// Entry into a function.
+    Entry,
+    /// Exit of a function.
+    Exit,
+    /// Records are missing here; the address is their number.
+    Lost,
+    /// Event of uftrace; the address is its number.
+    Event,
+}
+
+/// Entry or exit of a function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// Nanoseconds since the beginning that all records of a directory share.
+    pub time: u64,
+    /// Its type.
+    pub kind: Kind,
+    /// Functions around this one, at most [`MAX_DEPTH`].
+    pub depth: u16,
+    /// Address of the function, of which 48 bits are stored.
+    pub address: u64,
+}
+
+/// Why 16 bytes are no record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Malformed {
+    /// All bytes are zero: memory that was mapped and never written.
+    #[error("nothing was written here")]
+    Unwritten,
+    /// The number 5 is missing.
+    #[error("no record: the mark is {0}, not 5")]
+    Mark(u8),
+    /// More data follows, whose size this crate does not know.
+    #[error("a record with arguments, which cannot be read")]
+    More,
+}
+
+impl Record {
+    /// Returns the record's bytes. Depth and address are cut to their bits.
+    #[inline]
+    #[must_use]
+    pub fn to_bytes(self) -> [u8; SIZE] {
+        let word = self.kind as u64
+            | MAGIC << 3
+            | u64::from(self.depth & MAX_DEPTH) << 6
+            | (self.address & ADDRESS_MASK) << 16;
+        let mut bytes = [0; SIZE];
+        bytes[..8].copy_from_slice(&self.time.to_le_bytes());
+        bytes[8..].copy_from_slice(&word.to_le_bytes());
+        bytes
+    }
+
+    /// Reads a record. Its address has 48 bits: [`sign_extended`] restores a kernel's on x86-64.
+    ///
+    /// # Errors
+    /// If the bytes are no record, or one with arguments.
+    pub fn from_bytes(bytes: [u8; SIZE]) -> Result<Self, Malformed> {
+        let all = u128::from_le_bytes(bytes);
+        let (time, word) = (all as u64, (all >> 64) as u64);
+        if all == 0 {
+            return Err(Malformed::Unwritten);
+        }
+        let mark = word >> 3 & 7;
+        if mark != MAGIC {
+            return Err(Malformed::Mark(mark as u8));
+        }
+        if word & 1 << 2 != 0 {
+            return Err(Malformed::More);
+        }
+        let kind = match word & 3 {
+            0 => Kind::Entry,
+            1 => Kind::Exit,
+            2 => Kind::Lost,
+            _ => Kind::Event,
+        };
+        let depth = (word >> 6) as u16 & MAX_DEPTH;
+        Ok(Record { time, kind, depth, address: word >> 16 })
+    }
+}
+
+/// Returns the 64-bit address of a record's 48 bits, on a machine whose addresses have the sign in bit 47.
+///
+/// Those of x86-64 with 4-level page tables do. On AArch64 a user's address may have this bit: there the record does not
+/// say whose address it is.
+#[must_use]
+pub fn sign_extended(address: u64) -> u64 {
+    ((address << 16).cast_signed() >> 16).cast_unsigned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_bytes_are_those_that_uftrace_reads() {
+        let record = Record { time: 0x0102, kind: Kind::Exit, depth: 3, address: 0x40_1000 };
+        let word = 1_u64 | 5 << 3 | 3 << 6 | 0x40_1000 << 16;
+
+        let bytes = record.to_bytes();
+
+        assert_eq!(bytes[..8], 0x0102_u64.to_le_bytes());
+        assert_eq!(bytes[8..], word.to_le_bytes());
+    }
+
+    #[test]
+    fn an_address_of_a_kernel_keeps_its_sign() {
+        let address = 0xffff_ffff_8100_0000;
+        let record = Record { time: 1, kind: Kind::Entry, depth: 0, address };
+
+        let read = Record::from_bytes(record.to_bytes()).unwrap();
+
+        assert_eq!(read.address, 0xffff_8100_0000);
+        assert_eq!(sign_extended(read.address), address);
+        assert_eq!(sign_extended(0x7fff_ffff_f000), 0x7fff_ffff_f000);
+    }
+
+    #[test]
+    fn bytes_that_are_no_record_are_named() {
+        assert_eq!(Record::from_bytes([0; 16]), Err(Malformed::Unwritten));
+        assert_eq!(Record::from_bytes([0xff; 16]), Err(Malformed::Mark(7)));
+        let mut more = Record { time: 1, kind: Kind::Entry, depth: 0, address: 1 }.to_bytes();
+        more[8] |= 4;
+        assert_eq!(Record::from_bytes(more), Err(Malformed::More));
+    }
+
+    proptest! {
+        #[test]
+        fn a_record_is_read_as_written(
+            time in 1_u64..,
+            depth in 0..=MAX_DEPTH,
+            address in 0..=ADDRESS_MASK,
+            kind in 0_usize..4,
+        ) {
+            let kind = [Kind::Entry, Kind::Exit, Kind::Lost, Kind::Event][kind];
+            let record = Record { time, kind, depth, address };
+            prop_assert_eq!(Record::from_bytes(record.to_bytes()), Ok(record));
+        }
+
+        #[test]
+        fn any_bytes_are_a_record_or_an_error(bytes: [u8; 16]) {
+            if let Ok(record) = Record::from_bytes(bytes) {
+                prop_assert_eq!(record.to_bytes(), bytes);
+            }
+        }
+    }
+}

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Shadow stacks: which functions are being executed, by the stack slots of their return addresses.
+//!
+//! [`Stacks`] belongs to one track, usually a virtual CPU at one privilege level, and to one thread. The recorder reports
+//! each executed call and return with the stack slot of the return address: no frame pointer is needed. A slot identifies
+//! a function's execution, and shows what has ended without a return: all functions whose slots are below it.
+//!
+//! A track has one shadow stack for each stack of the guest. A kernel's stacks are recognized by their aligned region,
+//! others by their distance. When the guest changes to another stack, all functions of the old one get exits, and all
+//! functions of the new one entries, at that time: the records of a track are always balanced.
+//!
+//! An entry is written with the next event, at the time of its call: until then the function may have no name (after an
+//! indirect call), or another one (after a retpoline). With [`Settings::min`] it is written when the function proves
+//! to be long enough.
+//!
+//! The guest chooses all addresses. Memory is bounded by [`Settings::stacks`] and [`MAX_FRAMES`]. An event searches
+//! the stacks at most once, and writes at most two records for each frame of two stacks. Everything beyond is in
+//! [`Counts`].
+
+mod counts;
+mod open;
+mod stack;
+mod track;
+
+pub use counts::Counts;
+pub use stack::MAX_FRAMES;
+pub use track::Stacks;
+
+/// Settings of a track. The default records everything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Most stacks that are known at a time, at least 1; 32 KiB of memory each, which is used as needed.
+    pub stacks: usize,
+    /// Binary logarithm of the size and alignment of a kernel's stacks. Addresses with the topmost bit are a kernel's.
+    pub kernel_stack_bits: u32,
+    /// Farthest distance of a call or return on the same stack, for stacks that are not a kernel's.
+    pub reach: u64,
+    /// Shortest time of functions that are recorded, in nanoseconds.
+    pub min: u64,
+    /// Number of depths that are recorded, at most [`MAX_FRAMES`].
+    pub depth: usize,
+    /// Whether a program's functions stay open around those of the kernel that it enters: for a track of all privilege
+    /// levels.
+    pub nested: bool,
+    /// Whether nothing is recorded before [`Stacks::replay`].
+    pub paused: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            stacks: 256,
+            kernel_stack_bits: 14,
+            // Larger than the frames of nearly all functions, smaller than the distance of most threads' stacks.
+            reach: 256 << 10,
+            min: 0,
+            depth: MAX_FRAMES,
+            nested: false,
+            paused: false,
+        }
+    }
+}
+
+/// Call instruction that was executed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Call {
+    /// Address of the instruction, or another one in its function. It names the function after an indirect call.
+    pub at: u64,
+    /// Stack slot of the return address; where it is in a register (AArch64), the stack pointer.
+    pub slot: u64,
+    /// The return address, or 0 if unknown.
+    pub return_address: u64,
+    /// Address of the called function, if known.
+    pub target: Option<u64>,
+}
+
+/// Return instruction that was executed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Return {
+    /// Address of the instruction, or another one in its function.
+    pub at: u64,
+    /// As in [`Call`]. Without it, the innermost function ends; the next call's slot corrects an error.
+    pub slot: Option<u64>,
+    /// The address to return to, if known.
+    pub value: Option<u64>,
+}
+
+/// Jump to a function's first byte, which is a tail call.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Jump {
+    /// Address of the instruction, or another one in its function.
+    pub at: u64,
+    /// Address of the function. Thunks are no functions: their jumps are not to be reported.
+    pub target: u64,
+}

@@ -1,0 +1,405 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The functions that are open on one track's stacks, and the records of their entries and exits.
+
+use std::cmp::Ordering;
+
+use super::Settings;
+use super::stack::{Frame, MAX_FRAMES, Region, Stack, UNNAMED, named};
+use crate::record::{Kind, Record};
+
+/// Stacks of a track with their frames: the current one, all others, and with [`Settings::nested`] the program's around
+/// the current one.
+pub(super) struct Open {
+    /// Frames of all stacks. Zeroed memory of arrays is not touched until it is used, so that a bound costs nothing
+    frames: Vec<[u64; 4]>,
+    /// All stacks; of the current one, an old copy
+    stacks: Vec<Stack>,
+    /// Space of the stacks that are not a kernel's
+    space: u64,
+    /// Index of the current stack
+    current: usize,
+    /// The current stack
+    pub stack: Stack,
+    /// Index of the program's stack whose functions are open around those of the current one
+    outer: Option<usize>,
+    min: u64,
+    /// Number of depths that are recorded
+    depth: usize,
+    paused: bool,
+}
+
+impl Open {
+    pub fn new(settings: &Settings) -> Self {
+        let first = Stack::empty(Region::Unknown, 0, 0);
+        let mut stacks = Vec::with_capacity(settings.stacks);
+        stacks.push(first);
+        Open {
+            frames: vec![[0; 4]; settings.stacks.saturating_mul(MAX_FRAMES)],
+            stacks,
+            space: 0,
+            current: 0,
+            stack: first,
+            outer: None,
+            min: settings.min,
+            depth: settings.depth,
+            paused: settings.paused,
+        }
+    }
+
+    pub fn is_paused(&self) -> bool {
+        self.paused
+    }
+
+    pub fn outer(&self) -> Option<usize> {
+        self.outer
+    }
+
+    #[inline]
+    fn frame(&self, stack: usize, index: usize) -> Frame {
+        let [slot, back, function, time] = self.frames[stack * MAX_FRAMES + index];
+        Frame { slot, back, function, time }
+    }
+
+    #[inline]
+    fn set_frame(&mut self, stack: usize, index: usize, frame: Frame) {
+        let Frame { slot, back, function, time } = frame;
+        self.frames[stack * MAX_FRAMES + index] = [slot, back, function, time];
+    }
+
+    /// Returns the innermost function.
+    #[inline]
+    pub fn top(&self) -> Option<Frame> {
+        Some(self.frame(self.current, self.stack.len.checked_sub(1)?))
+    }
+
+    /// Names the innermost function.
+    pub fn rename(&mut self, function: u64) {
+        if let Some(top) = self.top() {
+            let frame = Frame { function: named(function), ..top };
+            self.set_frame(self.current, self.stack.len - 1, frame);
+        }
+    }
+
+    /// Names the innermost function, if it has no name, by an address in it.
+    #[inline]
+    pub fn name(&mut self, at: u64) {
+        let is_unnamed = self.top().is_some_and(|top| top.function == UNNAMED);
+        if is_unnamed && self.stack.beyond == 0 {
+            self.rename(at);
+        }
+    }
+
+    /// Adds a frame. Returns false if the stack is full.
+    #[inline]
+    pub fn push(&mut self, frame: Frame) -> bool {
+        if self.stack.len == MAX_FRAMES {
+            self.stack.beyond += 1;
+            return false;
+        }
+        self.set_frame(self.current, self.stack.len, frame);
+        self.stack.len += 1;
+        true
+    }
+
+    /// Ends the innermost function: writes its exit, after all entries that are due. Returns whether it had a name.
+    #[inline]
+    pub fn pop(&mut self, time: u64, out: &mut impl FnMut(Record)) -> bool {
+        let Some(index) = self.stack.len.checked_sub(1) else { return true };
+        let frame = self.frame(self.current, index);
+        if !self.paused {
+            if self.stack.written <= index && time - frame.time.min(time) >= self.min {
+                self.flush_current(index + 1, out);
+            }
+            if index < self.stack.written {
+                let depth = (self.base() + index) as u16;
+                out(Record { time, kind: Kind::Exit, depth, address: frame.function });
+            }
+        }
+        self.stack.len = index;
+        self.stack.written = self.stack.written.min(index);
+        self.stack.beyond = 0;
+        frame.function != UNNAMED
+    }
+
+    /// Ends the innermost function without a record.
+    pub fn drop_top(&mut self) {
+        self.stack.len = self.stack.len.saturating_sub(1);
+        self.stack.written = self.stack.written.min(self.stack.len);
+        self.stack.beyond = 0;
+    }
+
+    /// Returns the number of functions around those of the current stack.
+    #[inline]
+    fn base(&self) -> usize {
+        self.outer.map_or(0, |outer| self.stacks[outer].len)
+    }
+
+    /// Writes all entries that are due, unless functions have to be long enough first.
+    #[inline]
+    pub fn flush(&mut self, out: &mut impl FnMut(Record)) {
+        if self.min == 0 && !self.paused {
+            self.flush_outer(out);
+            if self.stack.written < self.stack.len {
+                self.flush_current(self.stack.len, out);
+            }
+        }
+    }
+
+    #[inline]
+    fn flush_outer(&mut self, out: &mut impl FnMut(Record)) {
+        if let Some(outer) = self.outer {
+            let Stack { len, written, .. } = self.stacks[outer];
+            self.stacks[outer].written = self.write_entries(outer, 0, written..len, out);
+        }
+    }
+
+    /// Writes the entries of the outermost `len` functions that are not written, after those around them.
+    #[inline]
+    fn flush_current(&mut self, len: usize, out: &mut impl FnMut(Record)) {
+        self.flush_outer(out);
+        let due = self.stack.written..len;
+        self.stack.written = self.write_entries(self.current, self.base(), due, out);
+    }
+
+    /// Writes entries of a stack, as far as functions have names and depths are recorded. Returns the number of those
+    /// that are written.
+    #[inline]
+    fn write_entries(
+        &self,
+        stack: usize,
+        base: usize,
+        due: std::ops::Range<usize>,
+        out: &mut impl FnMut(Record),
+    ) -> usize {
+        let end = due.end.min(self.depth.saturating_sub(base));
+        for index in due.start..end {
+            let Frame { time, function: address, .. } = self.frame(stack, index);
+            if address == UNNAMED {
+                return index;
+            }
+            // An entry that is written is less deep than MAX_FRAMES.
+            let depth = (base + index) as u16;
+            out(Record { time, kind: Kind::Entry, depth, address });
+        }
+        end.max(due.start)
+    }
+
+    /// Writes exits of all functions whose entries are written, after the entries that are due.
+    pub fn suspend(&mut self, time: u64, out: &mut impl FnMut(Record)) {
+        self.suspend_current(time, out);
+        if let Some(outer) = self.outer.take() {
+            self.change_to(outer);
+            self.suspend_current(time, out);
+        }
+    }
+
+    /// Suspends the current stack, and returns to the one around it.
+    pub fn leave(&mut self, outer: usize, time: u64, out: &mut impl FnMut(Record)) {
+        self.suspend_current(time, out);
+        self.outer = None;
+        self.change_to(outer);
+    }
+
+    fn suspend_current(&mut self, time: u64, out: &mut impl FnMut(Record)) {
+        if self.paused {
+            return;
+        }
+        let Stack { len, written, .. } = self.stack;
+        let is_long =
+            |index: &usize| time - self.frame(self.current, *index).time.min(time) >= self.min;
+        // An outer function is not shorter than an inner one.
+        let long = (written..len).take_while(is_long).count();
+        if long > 0 {
+            self.flush_current(written + long, out);
+        }
+        let base = self.base();
+        for index in (0..self.stack.written).rev() {
+            let address = self.frame(self.current, index).function;
+            out(Record { time, kind: Kind::Exit, depth: (base + index) as u16, address });
+        }
+        self.stack.written = 0;
+    }
+}
+
+/// Changes of the stack.
+impl Open {
+    /// Changes the space of stacks that are not a kernel's.
+    #[cold]
+    pub fn set_space(&mut self, space: u64) {
+        self.space = space;
+        if self.stack.region.is_near() {
+            // The next slot is on another stack, unless the space is the old one again.
+            self.stack.size = 0;
+        }
+    }
+
+    #[inline]
+    pub fn space(&self) -> u64 {
+        self.space
+    }
+
+    /// Returns the region of a slot.
+    pub fn region(&self, slot: u64, settings: &Settings) -> Region {
+        Region::of(slot, self.space, settings)
+    }
+
+    /// Returns whether a slot is on the current stack.
+    #[inline]
+    pub fn holds(&self, slot: u64) -> bool {
+        slot.wrapping_sub(self.stack.low) < self.stack.size
+    }
+
+    /// Makes a slot that is not on the current stack one of it, if it is near enough. Returns whether it is.
+    pub fn reaches(&mut self, slot: u64, settings: &Settings) -> bool {
+        let region = self.region(slot, settings);
+        let is_near = region.is_near()
+            && self.stack.region == region
+            && self.distance(self.current, slot) <= settings.reach;
+        if is_near {
+            self.stack.last = slot;
+            self.set_range(settings);
+        }
+        is_near
+    }
+
+    /// Sets the range of slots that are on the current stack, of which `last` is one.
+    pub fn set_range(&mut self, settings: &Settings) {
+        (self.stack.low, self.stack.size) = match self.stack.region {
+            Region::Unknown => (0, 0),
+            Region::Kernel(bits) => {
+                (bits << settings.kernel_stack_bits, 1 << settings.kernel_stack_bits)
+            }
+            Region::Near(_) => {
+                let (low, high) = self.extent(self.current);
+                let low = low.saturating_sub(settings.reach);
+                // Not into a kernel's half.
+                let high = high.saturating_add(settings.reach).min(u64::MAX >> 1);
+                (low, high - low + 1)
+            }
+        };
+    }
+
+    /// Finds the known stack of a slot: of those that are not a kernel's, the nearest.
+    pub fn find(&self, slot: u64, settings: &Settings) -> Option<usize> {
+        let region = self.region(slot, settings);
+        // At most as many rounds as there are stacks.
+        let mut same = (0..self.stacks.len()).filter(|index| self.get(*index).region == region);
+        if !region.is_near() {
+            return same.next();
+        }
+        let nearest = same.map(|index| (self.distance(index, slot), index)).min()?;
+        (nearest.0 <= settings.reach).then_some(nearest.1)
+    }
+
+    /// Returns how far a slot is from a stack's frames and its last event.
+    pub fn distance(&self, stack: usize, slot: u64) -> u64 {
+        let (low, high) = self.extent(stack);
+        low.saturating_sub(slot).max(slot.saturating_sub(high))
+    }
+
+    /// Returns the lowest and the highest slot of a stack's frames and its last event.
+    fn extent(&self, stack: usize) -> (u64, u64) {
+        let Stack { len, last, .. } = *self.get(stack);
+        if len == 0 {
+            return (last, last);
+        }
+        let (top, bottom) = (self.frame(stack, len - 1).slot, self.frame(stack, 0).slot);
+        (last.min(top), last.max(bottom))
+    }
+
+    /// Returns the region of a stack.
+    pub fn region_of(&self, stack: usize) -> Region {
+        self.get(stack).region
+    }
+
+    fn get(&self, stack: usize) -> &Stack {
+        if stack == self.current { &self.stack } else { &self.stacks[stack] }
+    }
+
+    /// Returns whether a stack has a frame at a slot. Inner frames have lower slots.
+    pub fn has_frame(&self, stack: usize, slot: u64) -> bool {
+        let (mut low, mut high) = (0, self.get(stack).len);
+        while low < high {
+            let middle = low.midpoint(high);
+            match self.frame(stack, middle).slot.cmp(&slot) {
+                Ordering::Equal => return true,
+                Ordering::Greater => low = middle + 1,
+                Ordering::Less => high = middle,
+            }
+        }
+        false
+    }
+
+    /// Makes another stack the current one.
+    pub fn change_to(&mut self, stack: usize) {
+        self.stacks[self.current] = self.stack;
+        self.current = stack;
+        self.stack = self.stacks[stack];
+    }
+
+    /// Makes an empty stack the current one: a new one, or the least recently used one. Returns whether another stack
+    /// was forgotten for it. The one around is not: it was used last.
+    pub fn change_to_empty(&mut self, stack: Stack, settings: &Settings) -> bool {
+        let has_room = self.stacks.len() < settings.stacks;
+        let index = if has_room {
+            self.stacks.push(stack);
+            self.stacks.len() - 1
+        } else {
+            let used = |index: &usize| self.get(*index).used;
+            (0..self.stacks.len()).min_by_key(used).unwrap_or(0)
+        };
+        self.change_to(index);
+        self.stack = stack;
+        !has_room
+    }
+
+    /// Keeps the functions of the current stack open around those of the next one.
+    pub fn keep_open(&mut self) {
+        self.outer = Some(self.current);
+    }
+
+    /// Makes this the time of entry of all functions on the current stack.
+    pub fn resume(&mut self, time: u64) {
+        self.restart(self.current, self.stack.len, time);
+    }
+
+    /// Stops recording.
+    pub fn pause(&mut self, time: u64, out: &mut impl FnMut(Record)) {
+        self.suspend_current(time, out);
+        if let Some(outer) = self.outer.take() {
+            let current = self.current;
+            self.change_to(outer);
+            self.suspend_current(time, out);
+            self.change_to(current);
+            self.outer = Some(outer);
+        }
+        self.paused = true;
+    }
+
+    /// Begins to record again, with entries at this time.
+    pub fn replay(&mut self, time: u64, out: &mut impl FnMut(Record)) {
+        self.paused = false;
+        if let Some(outer) = self.outer {
+            self.restart(outer, self.stacks[outer].len, time);
+        }
+        self.resume(time);
+        self.flush(out);
+    }
+
+    /// Forgets all stacks.
+    pub fn clear(&mut self) {
+        self.outer = None;
+        self.current = 0;
+        self.stack = Stack::empty(Region::Unknown, 0, 0);
+        self.stacks.clear();
+        self.stacks.push(self.stack);
+    }
+
+    fn restart(&mut self, stack: usize, len: usize, time: u64) {
+        for index in 0..len {
+            let frame = self.frame(stack, index);
+            self.set_frame(stack, index, Frame { time, ..frame });
+        }
+    }
+}

@@ -1,0 +1,335 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The shadow stacks of one track, by its calls and returns.
+
+use std::fmt;
+
+use super::open::Open;
+use super::stack::{Frame, MAX_FRAMES, Region, Stack, UNNAMED, named};
+use super::{Call, Counts, Jump, Return, Settings};
+use crate::record::Record;
+
+/// Farthest a thunk's return instruction is from its beginning. Those of Linux and of compilers have up to 32 bytes.
+const MAX_THUNK: u64 = 64;
+
+/// Shadow stacks of a track.
+///
+/// Each function gives the records of an event to `out`, in the order of time. Times that run backwards are replaced by
+/// the last one.
+pub struct Stacks {
+    settings: Settings,
+    counts: Counts,
+    open: Open,
+    /// Time of the last event
+    time: u64,
+    /// Number of changes of stack
+    turn: u64,
+    /// Whether the last event was the innermost function's call, or a thunk's jump to it: its entry is not written
+    fresh: bool,
+}
+
+impl Stacks {
+    /// Returns the shadow stacks of a track. Allocates all memory that they will ever use.
+    #[must_use]
+    pub fn new(settings: Settings) -> Self {
+        let settings = Settings {
+            stacks: settings.stacks.max(1),
+            kernel_stack_bits: settings.kernel_stack_bits.min(62),
+            depth: settings.depth.min(MAX_FRAMES),
+            ..settings
+        };
+        let open = Open::new(&settings);
+        Stacks { settings, counts: Counts::default(), open, time: 0, turn: 0, fresh: false }
+    }
+
+    /// Returns the counts of this track.
+    #[must_use]
+    pub fn counts(&self) -> &Counts {
+        &self.counts
+    }
+
+    /// Returns the number of known functions on the current stack.
+    #[must_use]
+    pub fn depth(&self) -> usize {
+        self.open.stack.len
+    }
+
+    /// Returns the number of the current stack, if it is a kernel's.
+    #[must_use]
+    pub fn kernel_stack(&self) -> Option<u64> {
+        match self.open.stack.region {
+            Region::Kernel(number) => Some(number),
+            _ => None,
+        }
+    }
+
+    /// Reports which thread's stacks those are that are not a kernel's, from now on. Processes may have the same
+    /// addresses: in a whole machine, the [kernel's stack](Self::kernel_stack) from which a virtual CPU returned to the
+    /// program identifies its thread.
+    #[inline]
+    pub fn set_space(&mut self, space: u64) {
+        if space != self.open.space() {
+            self.open.set_space(space);
+        }
+    }
+
+    /// Reports a call.
+    #[inline]
+    pub fn call(&mut self, call: &Call, time: u64, out: &mut impl FnMut(Record)) {
+        let time = self.advance(time);
+        self.counts.calls += 1;
+        // The frame that had this slot has ended, too.
+        self.arrive(call.slot, call.slot.saturating_add(1), time, out);
+        self.open.name(call.at);
+        self.open.flush(out);
+        let function = call.target.map_or(UNNAMED, named);
+        let frame = Frame { slot: call.slot, back: call.return_address, function, time };
+        self.fresh = self.open.push(frame);
+        self.counts.too_deep += u64::from(!self.fresh);
+    }
+
+    /// Reports an instruction in a function that is neither a call nor a return, as a jump to a thunk that returns: it
+    /// names the function after an indirect call, before the thunk's address does.
+    #[inline]
+    pub fn executed(&mut self, at: u64) {
+        self.open.name(at);
+    }
+
+    /// Reports a return. Returns the address that it jumps to, if it is no return of a known call. If a function begins
+    /// there, the recorder reports a [`jump`](Self::jump): kernels with retpolines make indirect tail calls like this.
+    #[inline]
+    pub fn ret(&mut self, ret: &Return, time: u64, out: &mut impl FnMut(Record)) -> Option<u64> {
+        let time = self.advance(time);
+        self.counts.returns += 1;
+        let Some(slot) = ret.slot else {
+            self.ret_without_slot(ret.at, time, out);
+            return None;
+        };
+        let is_here = self.open.holds(slot) || self.open.reaches(slot, &self.settings);
+        if !is_here && self.ret_after_move(ret, slot, time, out) {
+            return None;
+        }
+        self.arrive(slot, slot, time, out);
+        let was_fresh = std::mem::take(&mut self.fresh);
+        let Some(top) = self.open.top() else {
+            self.counts.before += 1;
+            return None;
+        };
+        if top.slot == slot {
+            let changed = ret.value.is_some_and(|value| top.back != 0 && top.back != value);
+            self.counts.changed += u64::from(changed);
+            self.open.name(ret.at);
+            self.pop(time, out);
+            None
+        } else {
+            self.ret_below(top, ret, was_fresh, time, out)
+        }
+    }
+
+    /// Reports a tail call: the innermost function ends, and another one begins in its place.
+    pub fn jump(&mut self, jump: &Jump, time: u64, out: &mut impl FnMut(Record)) {
+        let time = self.advance(time);
+        self.open.name(jump.at);
+        let Some(top) = self.open.top() else { return };
+        // Deeper than what is recorded, or a loop to the function's own beginning.
+        if self.open.stack.beyond != 0 || top.function == jump.target {
+            return;
+        }
+        self.counts.tail_calls += 1;
+        self.pop(time, out);
+        self.fresh = self.open.push(Frame { function: named(jump.target), time, ..top });
+    }
+
+    /// Stops recording: functions whose entries are written get exits. Calls and returns are followed still.
+    pub fn pause(&mut self, time: u64, out: &mut impl FnMut(Record)) {
+        let time = self.advance(time);
+        self.open.pause(time, out);
+    }
+
+    /// Begins to record again, with entries of all functions on the current stack.
+    pub fn replay(&mut self, time: u64, out: &mut impl FnMut(Record)) {
+        let time = self.advance(time);
+        if self.open.is_paused() {
+            // An entry that is written keeps its name.
+            self.fresh = false;
+            self.open.replay(time, out);
+        }
+    }
+
+    /// Ends the track: functions whose entries are written get exits, and all stacks are forgotten.
+    pub fn close(&mut self, time: u64, out: &mut impl FnMut(Record)) {
+        let time = self.advance(time);
+        self.open.suspend(time, out);
+        self.open.clear();
+        self.fresh = false;
+    }
+
+    #[inline]
+    fn advance(&mut self, time: u64) -> u64 {
+        self.counts.backwards += u64::from(time < self.time);
+        self.time = self.time.max(time);
+        self.time
+    }
+
+    /// Changes to the stack of a slot, if it is another one, and ends the frames below `end`.
+    #[inline]
+    fn arrive(&mut self, slot: u64, end: u64, time: u64, out: &mut impl FnMut(Record)) {
+        if !self.open.holds(slot) && !self.open.reaches(slot, &self.settings) {
+            self.switch(slot, end, time, out);
+        }
+        self.open.stack.last = slot;
+        // Each round ends a frame that a call has made: no more rounds than calls.
+        while self.open.top().is_some_and(|top| top.slot < end) {
+            self.counts.vanished += 1;
+            self.pop(time, out);
+        }
+    }
+
+    /// Ends the innermost function.
+    #[inline]
+    fn pop(&mut self, time: u64, out: &mut impl FnMut(Record)) {
+        self.fresh = false;
+        let was_named = self.open.pop(time, out);
+        self.counts.unnamed += u64::from(!was_named);
+    }
+
+    /// Changes to the stack of a slot: a known one without its frames below `end`, or an empty one.
+    #[cold]
+    fn switch(&mut self, slot: u64, end: u64, time: u64, out: &mut impl FnMut(Record)) {
+        // Also because an entry that is written keeps its name.
+        self.fresh = false;
+        let region = self.open.region(slot, &self.settings);
+        if self.open.stack.region == Region::Unknown {
+            self.open.stack = Stack::empty(region, slot, 0);
+            self.open.set_range(&self.settings);
+            return;
+        }
+        self.counts.switches += 1;
+        self.turn += 1;
+        if let Some(outer) = self.outer_of(slot, region) {
+            self.open.leave(outer, time, out);
+        } else {
+            if self.stays_open(region) {
+                self.open.flush(out);
+                self.open.keep_open();
+            } else {
+                self.open.suspend(time, out);
+            }
+            if let Some(stack) = self.open.find(slot, &self.settings) {
+                self.open.change_to(stack);
+            } else {
+                let stack = Stack::empty(region, slot, self.turn);
+                let has_forgotten = self.open.change_to_empty(stack, &self.settings);
+                self.counts.evicted += u64::from(has_forgotten);
+            }
+            // They ended while another stack was in use: they get no entries.
+            while self.open.top().is_some_and(|top| top.slot < end) {
+                self.counts.vanished += 1;
+                self.open.drop_top();
+            }
+            self.open.resume(time);
+        }
+        self.open.stack.used = self.turn;
+        self.open.stack.last = slot;
+        self.open.set_range(&self.settings);
+    }
+
+    /// Returns whether the functions of the current stack stay open when the guest changes to one in `region`: from a
+    /// program into the kernel. Its innermost function needs a name: its entry cannot be written later.
+    fn stays_open(&self, region: Region) -> bool {
+        self.settings.nested
+            && self.settings.stacks > 1
+            && self.open.stack.region.is_near()
+            && !region.is_near()
+            && self.open.top().is_none_or(|top| top.function != UNNAMED)
+    }
+
+    /// Returns the program's stack that is open around the kernel's, if it has the slot.
+    fn outer_of(&self, slot: u64, region: Region) -> Option<usize> {
+        let outer = self.open.outer()?;
+        let is_on_it = region == self.open.region_of(outer)
+            && self.open.distance(outer, slot) <= self.settings.reach;
+        is_on_it.then_some(outer)
+    }
+
+    /// Ends the innermost function, without proof that it is the one that returns.
+    fn ret_without_slot(&mut self, at: u64, time: u64, out: &mut impl FnMut(Record)) {
+        if self.open.stack.beyond != 0 {
+            self.open.stack.beyond -= 1;
+        } else if self.open.top().is_some() {
+            self.open.name(at);
+            self.pop(time, out);
+        } else {
+            self.counts.before += 1;
+        }
+    }
+
+    /// Handles a return by a slot below all frames: of a function that is too deep, a thunk's jump, another jump, or a
+    /// miss. Returns the address if it is one of the last two.
+    #[cold]
+    fn ret_below(
+        &mut self,
+        top: Frame,
+        ret: &Return,
+        was_fresh: bool,
+        time: u64,
+        out: &mut impl FnMut(Record),
+    ) -> Option<u64> {
+        // A thunk's return is the first instruction after the call, in the first bytes of the called function. It
+        // jumps to the function that was meant.
+        let is_thunk = || top.function == UNNAMED || ret.at.wrapping_sub(top.function) < MAX_THUNK;
+        if self.open.stack.beyond != 0 {
+            self.open.stack.beyond -= 1;
+        } else if top.back != 0 && ret.value == Some(top.back) {
+            // It has moved its return address down, as the entry code of Linux does.
+            self.counts.moved += 1;
+            self.open.name(ret.at);
+            self.pop(time, out);
+        } else if let Some(value) = ret.value.filter(|_| was_fresh && is_thunk()) {
+            self.counts.thunks += 1;
+            self.open.rename(value);
+            self.fresh = true;
+        } else {
+            self.counts.unmatched += u64::from(ret.value.is_none());
+            self.counts.jumps += u64::from(ret.value.is_some());
+            self.open.name(ret.at);
+            self.open.flush(out);
+            return ret.value;
+        }
+        None
+    }
+
+    /// Ends the innermost function if it returns from another stack than the one on which it was called, as the entry
+    /// code of Linux does.
+    #[cold]
+    fn ret_after_move(
+        &mut self,
+        ret: &Return,
+        slot: u64,
+        time: u64,
+        out: &mut impl FnMut(Record),
+    ) -> bool {
+        let top = self.open.top().filter(|top| top.back != 0 && Some(top.back) == ret.value);
+        if top.is_none() || self.open.stack.beyond != 0 {
+            return false;
+        }
+        // All tasks are switched by the same call of the kernel: then the other stack has a frame for it.
+        let other = self.open.find(slot, &self.settings);
+        if other.is_some_and(|stack| self.open.has_frame(stack, slot)) {
+            return false;
+        }
+        self.counts.moved += 1;
+        self.open.name(ret.at);
+        self.pop(time, out);
+        true
+    }
+}
+
+impl fmt::Debug for Stacks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Stacks")
+            .field("settings", &self.settings)
+            .field("counts", &self.counts)
+            .finish_non_exhaustive()
+    }
+}

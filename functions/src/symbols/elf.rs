@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Functions of ELF files: kernels, modules, programs, libraries.
+
+use object::{Object, ObjectKind, ObjectSection, ObjectSymbol, SectionKind, SymbolKind};
+
+use super::{Source, Symbols};
+use crate::{Error, Result};
+
+/// Adds the functions of the symbol table, or of the dynamic one if there is no other.
+pub(super) fn read(bytes: &[u8], source: &Source, found: &mut Symbols) -> Result<()> {
+    let path = &source.path;
+    let file = object::File::parse(bytes)
+        .map_err(|error| Error::unsuitable(path, format!("no valid ELF file: {error}")))?;
+    // The addresses of an object file are relative to sections, of which one has an address in the guest.
+    let only = if file.kind() == ObjectKind::Relocatable {
+        let Some(text) = file.section_by_name(".text") else { return Ok(()) };
+        Some(text.index())
+    } else {
+        None
+    };
+    // Functions of unknown size do not extend into the next section, which may be one of stubs.
+    if only.is_none() {
+        for section in file.sections().filter(|section| section.kind() == SectionKind::Text) {
+            let start = section.address().wrapping_add(source.offset);
+            for end in [start, start.wrapping_add(section.size())] {
+                found.push(end, 0, "");
+            }
+        }
+    }
+    let is_code = |index| {
+        file.section_by_index(index).is_ok_and(|section| section.kind() == SectionKind::Text)
+    };
+    let mut add = |symbol: object::Symbol<'_, '_>| {
+        let Some(section) = symbol.section_index() else { return Ok(()) };
+        let is_function = match symbol.kind() {
+            SymbolKind::Text => true,
+            // Entry points in assembly.
+            SymbolKind::Unknown => symbol.is_global() && is_code(section),
+            _ => false,
+        };
+        let name = symbol.name_bytes().unwrap_or_default();
+        if !is_function || name.is_empty() || only.is_some_and(|only| only != section) {
+            return Ok(());
+        }
+        let address = symbol.address().wrapping_add(source.offset);
+        let has_room = found.push(address, symbol.size(), &String::from_utf8_lossy(name));
+        // Names may overlap in the file: a small one could have large names.
+        if !has_room || found.name_bytes() > 4 * bytes.len() {
+            return Err(Error::unsuitable(path, "more symbols than a file of this size can have"));
+        }
+        Ok(())
+    };
+    if file.symbols().next().is_some() {
+        file.symbols().try_for_each(&mut add)
+    } else {
+        file.dynamic_symbols().try_for_each(&mut add)
+    }
+}

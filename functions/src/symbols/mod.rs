@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Names of functions, by address: from ELF files, `kallsyms` and `System.map`.
+
+mod elf;
+mod source;
+pub(crate) mod text;
+
+pub use source::Source;
+
+use crate::record::ADDRESS_MASK;
+use crate::{Error, Result, file};
+
+/// Largest file of symbols that is read. A kernel with debug information has less than half.
+pub const MAX_FILE: u64 = 1 << 30;
+
+/// Most symbols of one file. A kernel with all modules has about 200,000.
+pub const MAX_SYMBOLS: usize = 16 << 20;
+
+/// Longest name; longer ones are cut. Those of C++ and Rust rarely have more than 1,000 bytes.
+pub const MAX_NAME: usize = 4096;
+
+/// Most bytes of a function whose size is unknown: addresses in larger gaps have no name.
+pub const MAX_UNSIZED: u64 = 1 << 20;
+
+/// Function's name and range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Symbol<'s> {
+    /// Address of the first byte, with 48 bits.
+    pub address: u64,
+    /// Bytes; at least 1.
+    pub size: u64,
+    /// Name as in the file, not demangled.
+    pub name: &'s str,
+}
+
+/// Functions of a guest, sorted by address. Addresses have 48 bits, as in records.
+#[derive(Clone, Debug, Default)]
+pub struct Symbols {
+    /// Address, size, and place of the name in `names`
+    entries: Vec<(u64, u64, Name)>,
+    names: String,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Name {
+    start: usize,
+    end: usize,
+}
+
+impl Symbols {
+    /// Reads the functions of a file: ELF, or lines as in `/proc/kallsyms` and `System.map`.
+    ///
+    /// # Errors
+    /// If the file cannot be read, has no functions, or is damaged. The message says what to do.
+    pub fn read(source: &Source) -> Result<Self> {
+        let mut symbols = Symbols::default();
+        symbols.add(source)?;
+        Ok(symbols)
+    }
+
+    /// Adds the functions of another file, as [`read`](Self::read) does.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read). Then nothing is added.
+    pub fn add(&mut self, source: &Source) -> Result<()> {
+        let path = source.path.as_path();
+        let advice =
+            "give an ELF file without debug information (strip -g), or a copy of /proc/kallsyms";
+        let bytes = file::contents(path, MAX_FILE, advice)?;
+        let mut found = Symbols::default();
+        if bytes.starts_with(b"\x7fELF") {
+            elf::read(&bytes, source, &mut found)?;
+        } else {
+            text::read(&bytes, path, source.offset, &mut found)?;
+        }
+        found.finish();
+        if found.is_empty() {
+            let why = "no functions in it: a stub, or stripped; for a kernel, copy /proc/kallsyms \
+                       as root in the guest";
+            return Err(Error::unsuitable(path, why));
+        }
+        for symbol in found.iter() {
+            self.push(symbol.address, symbol.size, symbol.name);
+        }
+        self.finish();
+        Ok(())
+    }
+
+    /// Finds the function that contains an address, of which 48 bits count. A function whose size is unknown extends
+    /// to the next symbol, and at most [`MAX_UNSIZED`] bytes.
+    #[must_use]
+    pub fn lookup(&self, address: u64) -> Option<Symbol<'_>> {
+        let address = address & ADDRESS_MASK;
+        let after = self.entries.partition_point(|(start, ..)| *start <= address);
+        let symbol = self.get(after.checked_sub(1)?)?;
+        (address - symbol.address < symbol.size).then_some(symbol)
+    }
+
+    /// Returns whether a function begins at an address: whether a jump to it is a tail call. Thunks are no functions.
+    #[must_use]
+    pub fn is_function(&self, address: u64) -> bool {
+        self.lookup(address)
+            .is_some_and(|found| found.address == address & ADDRESS_MASK && !is_thunk(found.name))
+    }
+
+    /// Iterates over the functions by address.
+    pub fn iter(&self) -> impl Iterator<Item = Symbol<'_>> {
+        (0..self.entries.len()).filter_map(|index| self.get(index))
+    }
+
+    /// Returns the number of functions.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Returns whether there are no functions.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    fn get(&self, index: usize) -> Option<Symbol<'_>> {
+        let &(address, size, Name { start, end }) = self.entries.get(index)?;
+        Some(Symbol { address, size, name: self.names.get(start..end)? })
+    }
+
+    /// Adds a function, or with an empty name a symbol that only ends the one before it. Returns false if there are too
+    /// many. [`finish`](Self::finish) is due after the last one.
+    pub(crate) fn push(&mut self, address: u64, size: u64, name: &str) -> bool {
+        if self.entries.len() >= MAX_SYMBOLS {
+            return false;
+        }
+        let start = self.names.len();
+        self.names.push_str(&name[..character_boundary(name, MAX_NAME)]);
+        self.entries.push((address & ADDRESS_MASK, size, Name { start, end: self.names.len() }));
+        true
+    }
+
+    /// Returns the bytes of all names.
+    pub(crate) fn name_bytes(&self) -> usize {
+        self.names.len()
+    }
+
+    /// Sorts by address and completes the sizes. Of several names of one address, the first one is used.
+    pub(crate) fn finish(&mut self) {
+        let is_end = |name: &Name| name.start == name.end;
+        self.entries.sort_by_key(|(address, _, name)| (*address, is_end(name)));
+        self.entries.dedup_by_key(|(address, ..)| *address);
+        let mut next = None;
+        for (address, size, _) in self.entries.iter_mut().rev() {
+            if *size == 0 {
+                *size = next.map_or(MAX_UNSIZED, |next: u64| MAX_UNSIZED.min(next - *address));
+            }
+            next = Some(*address);
+        }
+        self.entries.retain(|(.., name)| !is_end(name));
+    }
+}
+
+/// Returns the last boundary between characters that is not after `most` bytes.
+fn character_boundary(text: &str, most: usize) -> usize {
+    // At most four rounds: a character has up to four bytes.
+    let mut end = text.len().min(most);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    end
+}
+
+/// Returns whether a name is one of the kernel's or a compiler's thunks, which jump or return for other functions.
+#[must_use]
+pub fn is_thunk(name: &str) -> bool {
+    let prefixes = [
+        "__x86_indirect_",
+        "__x86_return_",
+        "__indirect_thunk_",
+        "__llvm_retpoline_",
+        "__llvm_lvi_thunk_",
+        "retbleed_",
+        "srso_",
+    ];
+    prefixes.iter().any(|prefix| name.starts_with(prefix))
+}

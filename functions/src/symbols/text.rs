@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Lines with an address, a type and a name: `/proc/kallsyms`, `System.map`, and uftrace's `.sym`.
+
+use std::path::Path;
+
+use super::Symbols;
+use crate::record::ADDRESS_MASK;
+use crate::{Error, Result};
+
+/// Adds the functions of a text. Symbols of other types end the function before them.
+pub(crate) fn read(bytes: &[u8], path: &Path, offset: u64, found: &mut Symbols) -> Result<()> {
+    let mut at = 0;
+    let mut hidden = 0;
+    for line in bytes.split(|byte| *byte == b'\n') {
+        let from = at;
+        at += line.len() as u64 + 1;
+        if line.is_empty() || line.starts_with(b"#") {
+            continue;
+        }
+        let Some((address, size, kind, name)) = parse(line) else {
+            let why = "expected lines as in /proc/kallsyms: an address, a type and a name";
+            return Err(Error::damaged(path, from, why));
+        };
+        let is_function = matches!(kind, b'T' | b't' | b'W' | b'w');
+        if is_function && address == 0 {
+            hidden += 1;
+        }
+        let name = if is_function { String::from_utf8_lossy(name) } else { "".into() };
+        if !found.push(address.wrapping_add(offset), size, &name) {
+            return Err(Error::damaged(path, from, "too many symbols"));
+        }
+    }
+    // A program's own table may have one function there.
+    if hidden > 1 && found.entries.iter().all(|(address, ..)| *address == offset & ADDRESS_MASK) {
+        let why = "all addresses are 0: copy /proc/kallsyms as root, with kernel.kptr_restrict=0";
+        return Err(Error::unsuitable(path, why));
+    }
+    Ok(())
+}
+
+/// Splits `ADDRESS [SIZE] TYPE NAME`, without a module's name after a tab.
+fn parse(line: &[u8]) -> Option<(u64, u64, u8, &[u8])> {
+    let (address, rest) = word(line)?;
+    let address = hexadecimal(address)?;
+    let (first, rest) = word(rest)?;
+    let (size, kind, name) = match first {
+        [kind] => (0, *kind, rest),
+        size => {
+            let (kind, name) = word(rest)?;
+            let [kind] = kind else { return None };
+            (hexadecimal(size)?, *kind, name)
+        }
+    };
+    let name = name.split(|byte| *byte == b'\t').next()?.trim_ascii();
+    let is_type = kind.is_ascii_alphabetic() || kind == b'?' || kind == b'-';
+    (is_type && !name.is_empty()).then_some((address, size, kind, name))
+}
+
+fn word(line: &[u8]) -> Option<(&[u8], &[u8])> {
+    let end = line.iter().position(|byte| *byte == b' ')?;
+    Some((&line[..end], &line[end + 1..]))
+}
+
+fn hexadecimal(digits: &[u8]) -> Option<u64> {
+    let text = str::from_utf8(digits).ok()?;
+    // A sign would be accepted.
+    text.bytes().all(|byte| byte.is_ascii_hexdigit()).then(|| u64::from_str_radix(text, 16).ok())?
+}

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The directory and its descriptions.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::text;
+use crate::symbols::Symbols;
+use crate::task::Task;
+use crate::{Error, Result};
+
+/// Name of the one session of a directory; 16 characters, as uftrace's.
+const SESSION: &str = "0000000000000001";
+
+/// Directory that is being written.
+#[derive(Debug)]
+pub struct Directory {
+    path: PathBuf,
+    program: String,
+    command: String,
+    tasks: Vec<Task>,
+    /// Lines of the map, and the names of their modules
+    modules: Vec<(String, String)>,
+}
+
+impl Directory {
+    /// Creates a directory, or uses an empty one. `program` is what is traced, `command` what was executed for that.
+    ///
+    /// # Errors
+    /// If the directory is not empty, or cannot be created.
+    pub fn create(path: &Path, program: &str, command: &str) -> Result<Self> {
+        match fs::create_dir(path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                let mut entries = fs::read_dir(path).map_err(Error::io("read", path))?;
+                if entries.next().is_some() {
+                    let why = "not empty: give the path of a new or an empty directory";
+                    return Err(Error::unsuitable(path, why));
+                }
+            }
+            result => result.map_err(Error::io("create", path))?,
+        }
+        let directory = Directory {
+            path: path.to_owned(),
+            program: program.to_owned(),
+            command: command.to_owned(),
+            tasks: Vec::new(),
+            modules: Vec::new(),
+        };
+        directory.write_map()?;
+        directory.write_tasks()?;
+        Ok(directory)
+    }
+
+    /// Returns the directory's path.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Returns the path of a task's records.
+    #[must_use]
+    pub fn records(&self, tid: u32) -> PathBuf {
+        self.path.join(format!("{tid}.dat"))
+    }
+
+    /// Adds tasks, and creates their empty files of records. Until there is a task, uftrace says that there is no data.
+    ///
+    /// # Errors
+    /// If a number is 0, too large or in use, or a file cannot be written.
+    pub fn add_tasks(&mut self, tasks: impl IntoIterator<Item = Task>) -> Result<()> {
+        for task in tasks {
+            let is_known = self.tasks.iter().any(|known| known.tid == task.tid);
+            if task.tid == 0 || task.tid > i32::MAX as u32 || is_known {
+                let why = format!("{} cannot be the number of another task", task.tid);
+                return Err(Error::unsuitable(&self.path, why));
+            }
+            let records = self.records(task.tid);
+            fs::File::create_new(&records).map_err(Error::io("create", &records))?;
+            self.tasks.push(task);
+        }
+        self.write_tasks()
+    }
+
+    /// Adds a module, whose name is that of its `.sym` file without the suffix. Its range is that of its functions.
+    /// Ranges must not overlap: uftrace uses the first module that contains an address.
+    ///
+    /// # Errors
+    /// If the name is in use, or a file cannot be written.
+    pub fn add_module(&mut self, name: &str, symbols: &Symbols) -> Result<()> {
+        let name = text::file_name(name);
+        if self.modules.iter().any(|(known, _)| *known == name) {
+            let why = format!("there is a module {name} already");
+            return Err(Error::unsuitable(&self.path, why));
+        }
+        let Some((line, contents)) = text::module(&name, symbols) else { return Ok(()) };
+        self.replace(&format!("{name}.sym"), contents.as_bytes())?;
+        self.modules.push((name, line));
+        self.write_map()
+    }
+
+    /// Writes all events at once: times in nanoseconds, as in records, and texts.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub fn write_events<T: AsRef<str>>(
+        &self,
+        events: impl IntoIterator<Item = (u64, T)>,
+    ) -> Result<()> {
+        let mut events: Vec<_> = events.into_iter().collect();
+        events.sort_by_key(|(time, _)| *time);
+        let lines = events.iter().map(|(time, text)| super::event_line(*time, text.as_ref()));
+        self.replace("extern.dat", lines.collect::<String>().as_bytes())
+    }
+
+    /// Writes the descriptions of the tasks. `info` is last: it names those that a reader looks for.
+    fn write_tasks(&self) -> Result<()> {
+        self.replace("task.txt", text::tasks(&self.tasks, SESSION).as_bytes())?;
+        self.replace("info", &text::info(&self.program, &self.command, &self.tasks))
+    }
+
+    fn write_map(&self) -> Result<()> {
+        let lines = self.modules.iter().map(|(_, line)| line.as_str());
+        let map = lines.chain([text::STACK_LINE]).collect::<String>();
+        self.replace(&format!("sid-{SESSION}.map"), map.as_bytes())
+    }
+
+    /// Replaces a file as a whole.
+    fn replace(&self, name: &str, contents: &[u8]) -> Result<()> {
+        let path = self.path.join(name);
+        let aside = self.path.join(format!(".{name}.new"));
+        fs::write(&aside, contents).map_err(Error::io("write", &aside))?;
+        fs::rename(&aside, &path).map_err(Error::io("write", &path))
+    }
+}

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Writes a directory that uftrace reads, from its first moment on and also after a kill.
+//!
+//! | file | contents |
+//! |---|---|
+//! | `info` | a header of 40 bytes, then lines: the program, the command, the numbers of all tasks |
+//! | `task.txt` | for each task a session (which has its name) and the task itself |
+//! | `sid-0000000000000001.map` | address ranges of the modules, as lines of `/proc/PID/maps`; 48-bit addresses |
+//! | `MODULE.sym` | functions of a module: `ADDRESS T NAME`, relative to the module's first address |
+//! | `TID.dat` | records of a task, 16 bytes each ([`crate::record`]) |
+//! | `extern.dat` | events: `SECONDS.NANOSECONDS TEXT` |
+//!
+//! All files but the records are replaced as a whole, by a rename, so that a reader never sees a part.
+//!
+//! A recorder appends records in *windows*: it extends `TID.dat` by [`WINDOW`] bytes, which are zero, maps them, fills
+//! them from the beginning, and cuts the file at its last record at the end. After a kill the zeros remain: [`cut`]
+//! removes them. uftrace ignores them with a warning.
+
+mod cut;
+mod directory;
+mod text;
+
+use std::fs::File;
+use std::io::{BufWriter, Write as _};
+use std::path::{Path, PathBuf};
+
+pub use cut::{Removed, cut};
+pub use directory::Directory;
+pub use text::{event_line, reader_name};
+
+use crate::record::Record;
+use crate::{Error, Result};
+
+/// Bytes by which a recorder extends a file of records: a multiple of a page's and of a record's size.
+pub const WINDOW: u64 = 32 << 20;
+
+/// Writer of a task's records by plain system calls, for programs that convert other traces.
+#[derive(Debug)]
+pub struct Records {
+    path: PathBuf,
+    file: BufWriter<File>,
+}
+
+impl Records {
+    /// Opens the file of records that [`Directory::add_tasks`] has created, at its end.
+    ///
+    /// # Errors
+    /// If the file cannot be opened.
+    pub fn append(path: &Path) -> Result<Self> {
+        let file = File::options().append(true).open(path).map_err(Error::io("write", path))?;
+        Ok(Records { path: path.to_owned(), file: BufWriter::with_capacity(1 << 16, file) })
+    }
+
+    /// Appends a record. The caller keeps the order of time, and entries and exits balanced.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub fn write(&mut self, record: Record) -> Result<()> {
+        self.file.write_all(&record.to_bytes()).map_err(Error::io("write", &self.path))
+    }
+
+    /// Writes what is buffered.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub fn finish(mut self) -> Result<()> {
+        self.file.flush().map_err(Error::io("write", &self.path))
+    }
+}

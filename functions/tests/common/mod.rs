@@ -1,0 +1,98 @@
+//! A track whose records are checked, and the calls and returns of a guest.
+#![allow(dead_code)] // each test uses a part of it
+
+use hypertrace_functions::record::{Kind, Record};
+use hypertrace_functions::shadow::{Call, Jump, Return, Settings, Stacks};
+
+/// Top of a kernel's stack.
+pub const KERNEL: u64 = 0xffff_c900_0000_4000;
+/// Top of another kernel's stack, in the region beside.
+pub const OTHER: u64 = KERNEL + 0x4000;
+
+/// Stacks whose clock advances by 10 with each event.
+pub struct Track {
+    pub stacks: Stacks,
+    pub records: Vec<Record>,
+    pub time: u64,
+}
+
+impl Track {
+    pub fn new(settings: Settings) -> Self {
+        Track { stacks: Stacks::new(settings), records: Vec::new(), time: 0 }
+    }
+
+    fn tick(&mut self) -> u64 {
+        self.time += 10;
+        self.time
+    }
+
+    pub fn call_by(&mut self, call: Call) {
+        let time = self.tick();
+        self.stacks.call(&call, time, &mut |record| self.records.push(record));
+    }
+
+    pub fn ret_by(&mut self, ret: Return) -> Option<u64> {
+        let time = self.tick();
+        self.stacks.ret(&ret, time, &mut |record| self.records.push(record))
+    }
+
+    /// Calls `target`: the return address goes to `slot`.
+    pub fn call(&mut self, slot: u64, target: u64) {
+        self.call_by(Call { at: 0x99, slot, target: Some(target), return_address: 0 });
+    }
+
+    /// Returns by the address at `slot`.
+    pub fn ret(&mut self, slot: u64) {
+        self.ret_by(Return { at: 0x98, slot: Some(slot), value: None });
+    }
+
+    pub fn jump(&mut self, target: u64) {
+        let time = self.tick();
+        self.stacks.jump(&Jump { at: 0x97, target }, time, &mut |record| self.records.push(record));
+    }
+
+    pub fn pause(&mut self) {
+        let time = self.tick();
+        self.stacks.pause(time, &mut |record| self.records.push(record));
+    }
+
+    pub fn replay(&mut self) {
+        let time = self.tick();
+        self.stacks.replay(time, &mut |record| self.records.push(record));
+    }
+
+    /// Ends the track, and returns its records as text: `+2000@10` is an entry, `-2000@20` an exit, indented by depth.
+    pub fn close(&mut self) -> Vec<String> {
+        let time = self.tick();
+        self.stacks.close(time, &mut |record| self.records.push(record));
+        check(&self.records);
+        self.records.iter().map(text).collect()
+    }
+}
+
+fn text(record: &Record) -> String {
+    let sign = if record.kind == Kind::Entry { '+' } else { '-' };
+    format!("{}{sign}{:x}@{}", " ".repeat(record.depth.into()), record.address, record.time)
+}
+
+/// Checks that depths balance, that exits have the addresses of their entries, and that no time runs backwards.
+pub fn check(records: &[Record]) {
+    let mut stack = Vec::new();
+    let mut last = 0;
+    for record in records {
+        assert!(record.time >= last, "{record:?} after {last}");
+        last = record.time;
+        match record.kind {
+            Kind::Entry => {
+                assert_eq!(usize::from(record.depth), stack.len(), "{record:?}");
+                stack.push(record.address);
+            }
+            Kind::Exit => {
+                assert_eq!(stack.pop(), Some(record.address), "{record:?}");
+                assert_eq!(usize::from(record.depth), stack.len(), "{record:?}");
+            }
+            _ => panic!("{record:?}"),
+        }
+    }
+    assert!(stack.is_empty(), "{stack:x?} have no exits");
+}

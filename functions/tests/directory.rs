@@ -1,0 +1,204 @@
+//! Directories that are written, cut and read.
+
+mod data;
+
+use std::fs;
+use std::path::Path;
+
+use data::{KERNEL, PROGRAM};
+use hypertrace_functions::Task;
+use hypertrace_functions::read::{By, Caller, Function, Summary, Trace};
+use hypertrace_functions::record::ADDRESS_MASK;
+use hypertrace_functions::write::{Directory, Removed, WINDOW, cut};
+
+#[test]
+fn a_directory_is_read_as_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = Trace::open(&data::write(folder.path())).unwrap();
+
+    let names: Vec<_> = trace.tasks().iter().map(|task| (task.tid, task.name.as_str())).collect();
+    assert_eq!(names, [(100, "cpu0 Ring0"), (103, "cpu0 Ring3"), (200, "cpu1 Ring0")]);
+    assert_eq!(trace.function(KERNEL + 0x123).unwrap().name, "do_it");
+    assert_eq!(trace.function(PROGRAM + 0x2ff).unwrap().name, "longjmp@guest");
+    assert_eq!(trace.function(PROGRAM + 0x400), None);
+    let records: Vec<_> = trace.records(100).unwrap().map(Result::unwrap).collect();
+    assert_eq!(records.len(), 4);
+    assert_eq!((records[1].time, records[1].depth), (2500, 1));
+    assert_eq!(trace.records(200).unwrap().count(), 0);
+}
+
+#[test]
+fn calls_and_times_are_added_up_by_function_and_caller() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = Trace::open(&data::write(folder.path())).unwrap();
+
+    let summary = Summary::of(&trace);
+
+    assert!(summary.damage.is_empty());
+    assert_eq!((summary.calls, summary.unfinished, summary.orphans), (7, 0, 0));
+    let main =
+        Function { address: PROGRAM, calls: 1, total: 9000, self_time: 5500, min: 9000, max: 9000 };
+    assert_eq!(summary.function(PROGRAM), Some(&main));
+    // The inner call counts for its own time only.
+    let fib = PROGRAM + 0x300;
+    let sums =
+        Function { address: fib, calls: 2, total: 2000, self_time: 2000, min: 1000, max: 2000 };
+    assert_eq!(summary.function(fib), Some(&sums));
+    let callers = [
+        Caller { function: Some(PROGRAM), calls: 1, total: 2000 },
+        Caller { function: Some(fib), calls: 1, total: 1000 },
+    ];
+    assert_eq!(summary.callers(fib), callers);
+    let addresses = |by| summary.top(2, by).iter().map(|top| top.address).collect::<Vec<_>>();
+    assert_eq!(addresses(By::Total), [PROGRAM, KERNEL & ADDRESS_MASK]);
+    assert_eq!(addresses(By::Calls)[0], fib);
+}
+
+#[test]
+fn a_call_has_the_path_of_all_functions_around_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = Trace::open(&data::write(folder.path())).unwrap();
+    let mut calls = trace.calls(103).unwrap();
+
+    let ended: Vec<_> = (&mut calls).map(Result::unwrap).collect();
+
+    let fib = PROGRAM + 0x300;
+    assert_eq!(calls.path(ended[2].path), [PROGRAM, fib, fib]);
+    assert_eq!(calls.path(ended[4].path), [PROGRAM]);
+}
+
+#[test]
+fn each_address_within_a_function_counts_for_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = data::write(folder.path());
+    // As after an indirect call: the address of an instruction.
+    data::append(
+        &path.join("200.dat"),
+        &[(10, '+', 0, KERNEL + 0x108), (20, '-', 0, KERNEL + 0x108)],
+    );
+
+    let summary = Summary::of(&Trace::open(&path).unwrap());
+
+    assert_eq!(summary.function((KERNEL + 0x100) & ADDRESS_MASK).unwrap().calls, 2);
+}
+
+#[test]
+fn calls_without_an_exit_end_with_their_caller_or_the_records() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = data::write(folder.path());
+    let records = [
+        (5, '-', 3, 7),
+        (10, '+', 0, 1),
+        (20, '+', 1, 2),
+        (30, '+', 1, 3),
+        (40, '-', 0, 1),
+        (50, '+', 0, 4),
+        (60, '+', 1, 5),
+    ];
+    data::append(&path.join("200.dat"), &records);
+    let trace = Trace::open(&path).unwrap();
+
+    let calls: Vec<_> = trace.calls(200).unwrap().map(Result::unwrap).collect();
+
+    let ended: Vec<_> =
+        calls.iter().map(|call| (call.function, call.start, call.end, call.has_exit)).collect();
+    let expected = [
+        (2, 20, 30, false),
+        (3, 30, 40, false),
+        (1, 10, 40, true),
+        (5, 60, 60, false),
+        (4, 50, 60, false),
+    ];
+    assert_eq!(ended, expected);
+    assert_eq!(Summary::of(&trace).orphans, 1);
+}
+
+#[test]
+fn an_exit_with_its_callers_depth_is_taken() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = data::write(folder.path());
+    // As QEMU's own plugin writes them.
+    let records = [(10, '+', 1, 1), (20, '+', 2, 2), (30, '-', 1, 2), (40, '-', 0, 1)];
+    data::append(&path.join("200.dat"), &records);
+    let trace = Trace::open(&path).unwrap();
+
+    let calls: Vec<_> = trace.calls(200).unwrap().map(Result::unwrap).collect();
+
+    let ended: Vec<_> = calls.iter().map(|call| (call.function, call.end, call.has_exit)).collect();
+    assert_eq!(ended, [(2, 30, true), (1, 40, true)]);
+}
+
+#[test]
+fn a_directory_that_is_not_empty_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = data::write(folder.path());
+
+    let error = Directory::create(&path, "", "").unwrap_err();
+
+    assert!(error.is_bad_input());
+    assert!(error.to_string().ends_with("not empty: give the path of a new or an empty directory"));
+}
+
+#[test]
+fn a_number_of_a_task_is_used_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut directory = Directory::create(folder.path(), "", "").unwrap();
+    let mut add = |tid| directory.add_tasks([Task { tid, name: "x".into() }]);
+
+    add(1).unwrap();
+
+    for tid in [1, 0, u32::MAX] {
+        assert!(add(tid).unwrap_err().is_bad_input(), "{tid}");
+    }
+}
+
+/// Extends a file with zeros, as the window of a recorder that was killed.
+fn extend(path: &Path, bytes: u64) {
+    let file = fs::File::options().append(true).open(path).unwrap();
+    file.set_len(file.metadata().unwrap().len() + bytes).unwrap();
+}
+
+#[test]
+fn a_killed_recorders_zeros_are_ignored_and_cut() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = data::write(folder.path());
+    let records = path.join("100.dat");
+    extend(&records, WINDOW);
+    extend(&path.join("200.dat"), 2 * WINDOW);
+    let calls = Summary::of(&Trace::open(&path).unwrap()).calls;
+
+    let removed = cut(&path).unwrap();
+
+    assert_eq!(removed, Removed { files: 2, bytes: 3 * WINDOW });
+    assert_eq!(fs::metadata(&records).unwrap().len(), 4 * 16);
+    assert_eq!(fs::metadata(path.join("200.dat")).unwrap().len(), 0);
+    assert_eq!(Summary::of(&Trace::open(&path).unwrap()).calls, calls);
+    assert_eq!(cut(&path).unwrap(), Removed::default());
+}
+
+#[test]
+fn a_part_of_a_record_is_cut() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = data::write(folder.path());
+    let records = path.join("100.dat");
+    // The time is there, the other half is not: a kill between two stores.
+    let mut bytes = fs::read(&records).unwrap();
+    bytes.extend(1_u64.to_le_bytes());
+    bytes.extend([0; 1000]);
+    fs::write(&records, bytes).unwrap();
+
+    cut(&path).unwrap();
+
+    assert_eq!(fs::metadata(&records).unwrap().len(), 4 * 16);
+}
+
+#[test]
+fn more_zeros_than_a_recorder_leaves_are_damage() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = data::write(folder.path());
+    extend(&path.join("100.dat"), 5 * WINDOW);
+
+    let error = cut(&path).unwrap_err();
+
+    assert!(error.to_string().contains("100.dat: damaged at byte"), "{error}");
+}
