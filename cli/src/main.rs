@@ -6,6 +6,7 @@ mod clock;
 mod ctl;
 mod demo;
 mod escape;
+mod functions;
 mod interrupt;
 mod kernel;
 mod losses;
@@ -47,6 +48,7 @@ enum Command {
     Stat(stat::Args),
     Clock(clock::Args),
     Regions(regions::Args),
+    Functions(functions::Args),
     Run(run::Args),
     Serve(serve::Args),
     Record(record::Args),
@@ -73,7 +75,11 @@ fn main() -> ExitCode {
         | Command::Record(_) => true,
         Command::Run(args) => args.kernel,
         Command::Demo(args) => args.kernel,
-        Command::Serve(_) | Command::Receive(_) | Command::Ctl(_) | Command::Bench(_) => false,
+        Command::Serve(_)
+        | Command::Receive(_)
+        | Command::Ctl(_)
+        | Command::Bench(_)
+        | Command::Functions(_) => false,
     };
     if has_many_files {
         allow_open_files();
@@ -89,6 +95,7 @@ fn main() -> ExitCode {
         Command::Stat(args) => stat::run(&args).map(succeeded),
         Command::Clock(args) => clock::run(&args).map(succeeded),
         Command::Regions(args) => regions::run(&args).map(succeeded),
+        Command::Functions(args) => functions::run(&args).map(succeeded),
         Command::Ctl(args) => ctl::run(&args).map(succeeded),
         Command::Bench(args) => bench::run(&args).map(succeeded),
     };

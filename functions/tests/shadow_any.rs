@@ -65,9 +65,7 @@ fn report(stacks: &mut Stacks, event: &Event, time: u64, out: &mut impl FnMut(Re
     match event {
         Event::Call(call) => stacks.call(call, time, out),
         Event::Return(ret) => {
-            if let Some(target) = stacks.ret(ret, time, out) {
-                stacks.jump(&Jump { at: ret.at, target }, time, out);
-            }
+            stacks.ret(ret, time, out);
         }
         Event::Jump(jump) => stacks.jump(jump, time, out),
         Event::Space(space) => stacks.set_space(*space),

@@ -6,13 +6,15 @@
 //! plugin knows that form when it translates, has QEMU call back after that one
 //! instruction, and is the device then: on the vCPU's thread, with the guest
 //! stopped after its store, with no signal and no system call. Nothing else is
-//! instrumented.
+//! instrumented. Function traces are another mode, which calls back at calls and
+//! returns.
 //!
 //! ```text
 //! api        QEMU's plugin API, versions 1 to 7
 //! install    installation of the plugin: which of its parts serves the guest
 //! target     the guest's architecture
 //! device     the device of programs under QEMU's user mode: marked stores
+//! functions  function traces of programs and whole machines
 //! ```
 //!
 //! QEMU 11.1 takes only plugins for API 7, and earlier QEMU only plugins for 1 to 6.
@@ -21,6 +23,7 @@
 
 pub mod api;
 pub mod device;
+pub mod functions;
 mod install;
 mod target;
 

@@ -26,13 +26,11 @@ pub struct Counts {
     pub thunks: u64,
     /// Returns to another address than the one that the call pushed.
     pub changed: u64,
-    /// Returns by another slot than their call's, found by the return address.
+    /// Returns at another slot than their call's, or on another stack, found by the return address.
     pub moved: u64,
     /// Returns of functions that were called before the beginning, or on a stack that was forgotten.
     pub before: u64,
-    /// Returns without a call, within functions whose calls are known, to a known address: jumps, or misses.
-    pub jumps: u64,
-    /// The same to an unknown address.
+    /// Returns without a call, within functions whose calls are known: the misses.
     pub unmatched: u64,
     /// Times that were before the last one, and were replaced by it.
     pub backwards: u64,

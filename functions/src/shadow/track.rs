@@ -9,9 +9,6 @@ use super::stack::{Frame, MAX_FRAMES, Region, Stack, UNNAMED, named};
 use super::{Call, Counts, Jump, Return, Settings};
 use crate::record::Record;
 
-/// Farthest a thunk's return instruction is from its beginning. Those of Linux and of compilers have up to 32 bytes.
-const MAX_THUNK: u64 = 64;
-
 /// Shadow stacks of a track.
 ///
 /// Each function gives the records of an event to `out`, in the order of time. Times that run backwards are replaced by
@@ -24,6 +21,8 @@ pub struct Stacks {
     time: u64,
     /// Number of changes of stack
     turn: u64,
+    /// Slot of the last call of a place just ahead, or 0
+    ahead: u64,
     /// Whether the last event was the innermost function's call, or a thunk's jump to it: its entry is not written
     fresh: bool,
 }
@@ -39,7 +38,15 @@ impl Stacks {
             ..settings
         };
         let open = Open::new(&settings);
-        Stacks { settings, counts: Counts::default(), open, time: 0, turn: 0, fresh: false }
+        Stacks {
+            settings,
+            counts: Counts::default(),
+            open,
+            time: 0,
+            turn: 0,
+            ahead: 0,
+            fresh: false,
+        }
     }
 
     /// Returns the counts of this track.
@@ -88,6 +95,13 @@ impl Stacks {
         self.counts.too_deep += u64::from(!self.fresh);
     }
 
+    /// Reports a call of a place just ahead ([`CallAhead`](crate::decode::Kind::CallAhead)). A retpoline makes one, replaces
+    /// the return address by a function's, and returns to that.
+    #[inline]
+    pub fn call_ahead(&mut self, slot: u64) {
+        self.ahead = slot;
+    }
+
     /// Reports an instruction in a function that is neither a call nor a return, as a jump to a thunk that returns: it
     /// names the function after an indirect call, before the thunk's address does.
     #[inline]
@@ -95,40 +109,37 @@ impl Stacks {
         self.open.name(at);
     }
 
-    /// Reports a return. Returns the address that it jumps to, if it is no return of a known call. If a function begins
-    /// there, the recorder reports a [`jump`](Self::jump): kernels with retpolines make indirect tail calls like this.
+    /// Reports a return.
     #[inline]
-    pub fn ret(&mut self, ret: &Return, time: u64, out: &mut impl FnMut(Record)) -> Option<u64> {
+    pub fn ret(&mut self, ret: &Return, time: u64, out: &mut impl FnMut(Record)) {
         let time = self.advance(time);
         self.counts.returns += 1;
         let Some(slot) = ret.slot else {
-            self.ret_without_slot(ret.at, time, out);
-            return None;
+            return self.ret_without_slot(ret.at, time, out);
         };
         let is_here = self.open.holds(slot) || self.open.reaches(slot, &self.settings);
         if !is_here && self.ret_after_move(ret, slot, time, out) {
-            return None;
+            return;
         }
         self.arrive(slot, slot, time, out);
         let was_fresh = std::mem::take(&mut self.fresh);
         let Some(top) = self.open.top() else {
             self.counts.before += 1;
-            return None;
+            return;
         };
         if top.slot == slot {
             let changed = ret.value.is_some_and(|value| top.back != 0 && top.back != value);
             self.counts.changed += u64::from(changed);
             self.open.name(ret.at);
             self.pop(time, out);
-            None
         } else {
-            self.ret_below(top, ret, was_fresh, time, out)
+            self.ret_below(top, ret, slot, was_fresh, time, out);
         }
     }
 
     /// Reports a tail call: the innermost function ends, and another one begins in its place.
     pub fn jump(&mut self, jump: &Jump, time: u64, out: &mut impl FnMut(Record)) {
-        let time = self.advance(time);
+        self.advance(time);
         self.open.name(jump.at);
         let Some(top) = self.open.top() else { return };
         // Deeper than what is recorded, or a loop to the function's own beginning.
@@ -136,8 +147,14 @@ impl Stacks {
             return;
         }
         self.counts.tail_calls += 1;
+        self.replace(top, jump.target, out);
+    }
+
+    /// Ends the innermost function, and begins another one in its place.
+    fn replace(&mut self, top: Frame, target: u64, out: &mut impl FnMut(Record)) {
+        let time = self.time;
         self.pop(time, out);
-        self.fresh = self.open.push(Frame { function: named(jump.target), time, ..top });
+        self.fresh = self.open.push(Frame { function: named(target), time, ..top });
     }
 
     /// Stops recording: functions whose entries are written get exits. Calls and returns are followed still.
@@ -264,20 +281,17 @@ impl Stacks {
         }
     }
 
-    /// Handles a return by a slot below all frames: of a function that is too deep, a thunk's jump, another jump, or a
-    /// miss. Returns the address if it is one of the last two.
+    /// Handles a return by a slot below all frames: of a function that is too deep, a thunk's jump, or a miss.
     #[cold]
     fn ret_below(
         &mut self,
         top: Frame,
         ret: &Return,
+        slot: u64,
         was_fresh: bool,
         time: u64,
         out: &mut impl FnMut(Record),
-    ) -> Option<u64> {
-        // A thunk's return is the first instruction after the call, in the first bytes of the called function. It
-        // jumps to the function that was meant.
-        let is_thunk = || top.function == UNNAMED || ret.at.wrapping_sub(top.function) < MAX_THUNK;
+    ) {
         if self.open.stack.beyond != 0 {
             self.open.stack.beyond -= 1;
         } else if top.back != 0 && ret.value == Some(top.back) {
@@ -285,18 +299,22 @@ impl Stacks {
             self.counts.moved += 1;
             self.open.name(ret.at);
             self.pop(time, out);
-        } else if let Some(value) = ret.value.filter(|_| was_fresh && is_thunk()) {
+        } else if let Some(value) = ret.value.filter(|_| slot == self.ahead) {
+            self.ahead = 0;
             self.counts.thunks += 1;
-            self.open.rename(value);
-            self.fresh = true;
+            if was_fresh {
+                // The thunk was called: the function is the one that it jumps to.
+                self.open.rename(value);
+                self.fresh = true;
+            } else {
+                // The thunk was jumped to: a tail call.
+                self.replace(top, value, out);
+            }
         } else {
-            self.counts.unmatched += u64::from(ret.value.is_none());
-            self.counts.jumps += u64::from(ret.value.is_some());
+            self.counts.unmatched += 1;
             self.open.name(ret.at);
             self.open.flush(out);
-            return ret.value;
         }
-        None
     }
 
     /// Ends the innermost function if it returns from another stack than the one on which it was called, as the entry

@@ -31,9 +31,9 @@ impl Track {
         self.stacks.call(&call, time, &mut |record| self.records.push(record));
     }
 
-    pub fn ret_by(&mut self, ret: Return) -> Option<u64> {
+    pub fn ret_by(&mut self, ret: Return) {
         let time = self.tick();
-        self.stacks.ret(&ret, time, &mut |record| self.records.push(record))
+        self.stacks.ret(&ret, time, &mut |record| self.records.push(record));
     }
 
     /// Calls `target`: the return address goes to `slot`.

@@ -1,0 +1,153 @@
+//! Options of a function trace, as QEMU's command line has them.
+
+use std::path::PathBuf;
+
+/// Most bytes of all files, unless `limit=` says otherwise.
+const LIMIT: u64 = 64 << 30;
+
+/// Options of a function trace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// The directory: new or empty.
+    pub dir: PathBuf,
+    /// Whether each privilege level has records of its own.
+    pub by_level: bool,
+    /// Shortest time of functions that are recorded, nanoseconds.
+    pub min: u64,
+    /// Depths that are recorded; `None`: all.
+    pub depth: Option<usize>,
+    /// Most bytes of all files.
+    pub limit: u64,
+}
+
+/// A wrong option.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OptionError {
+    /// The key is not known.
+    #[error(
+        "unknown option {0:?} of a function trace: functions=DIR, trace-privilege-level=on|off, min=TIME, depth=N and limit=SIZE are known"
+    )]
+    Unknown(String),
+    /// The value cannot be.
+    #[error("option {key}={value}: {expected}")]
+    Value {
+        /// The key.
+        key: &'static str,
+        /// What was given.
+        value: String,
+        /// What can be given.
+        expected: &'static str,
+    },
+}
+
+impl Options {
+    /// Reads options, `KEY=VALUE` each. `None`: none of them is `functions=DIR`.
+    ///
+    /// # Errors
+    /// If one of them is not known, or has a wrong value.
+    pub fn parse(options: &[&[u8]]) -> Result<Option<Options>, OptionError> {
+        let all = options.iter().map(|option| split(option));
+        let Some((_, dir)) = all.clone().find(|(key, _)| key == "functions") else {
+            return Ok(None);
+        };
+        if dir.is_empty() {
+            return Err(wrong("functions", &dir, "the name of a directory is missing"));
+        }
+        let dir = PathBuf::from(dir);
+        let mut found = Options { dir, by_level: true, min: 0, depth: None, limit: LIMIT };
+        for (key, value) in all {
+            match key.as_str() {
+                "functions" => {}
+                "trace-privilege-level" => {
+                    found.by_level = match value.as_str() {
+                        "on" => true,
+                        "off" => false,
+                        _ => return Err(wrong("trace-privilege-level", &value, "on or off")),
+                    }
+                }
+                "min" => {
+                    let time = with_unit(&value, &[("ns", 1), ("us", 1_000), ("ms", 1_000_000)]);
+                    found.min =
+                        time.ok_or_else(|| wrong("min", &value, "a time: 500ns, 1us, 2ms"))?;
+                }
+                "depth" => {
+                    let depth = value.parse().ok().filter(|depth| (1..=1023).contains(depth));
+                    let depth =
+                        depth.ok_or_else(|| wrong("depth", &value, "a number from 1 to 1023"))?;
+                    found.depth = Some(depth);
+                }
+                "limit" => {
+                    let units = [("K", 1 << 10), ("M", 1 << 20), ("G", 1 << 30)];
+                    let limit = with_unit(&value, &units).filter(|limit| *limit > 0);
+                    found.limit =
+                        limit.ok_or_else(|| wrong("limit", &value, "a size: 512M, 4G"))?;
+                }
+                _ => return Err(OptionError::Unknown(key)),
+            }
+        }
+        Ok(Some(found))
+    }
+}
+
+fn split(option: &[u8]) -> (String, String) {
+    let text = String::from_utf8_lossy(option).into_owned();
+    match text.split_once('=') {
+        Some((key, value)) => (key.to_owned(), value.to_owned()),
+        None => (text, String::new()),
+    }
+}
+
+fn wrong(key: &'static str, value: &str, expected: &'static str) -> OptionError {
+    OptionError::Value { key, value: value.to_owned(), expected }
+}
+
+/// Reads a number with one of these units.
+fn with_unit(text: &str, units: &[(&str, u64)]) -> Option<u64> {
+    units.iter().find_map(|(unit, factor)| {
+        let number: u64 = text.strip_suffix(unit)?.parse().ok()?;
+        number.checked_mul(*factor)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(options: &[&str]) -> Result<Option<Options>, OptionError> {
+        let options: Vec<&[u8]> = options.iter().map(|option| option.as_bytes()).collect();
+        Options::parse(&options)
+    }
+
+    #[test]
+    fn options_are_read_with_their_units() {
+        let options =
+            ["functions=d", "min=1us", "depth=9", "limit=4G", "trace-privilege-level=off"];
+        let found = parse(&options).unwrap().unwrap();
+        let expected = Options {
+            dir: "d".into(),
+            by_level: false,
+            min: 1_000,
+            depth: Some(9),
+            limit: 4 << 30,
+        };
+        assert_eq!(found, expected);
+        assert_eq!(parse(&["segment=x"]), Ok(None));
+    }
+
+    #[test]
+    fn wrong_options_are_named() {
+        for (option, named) in [
+            ("functions=", "directory"),
+            ("min=1", "500ns"),
+            ("min=99999999999999999ms", "500ns"),
+            ("depth=0", "1 to 1023"),
+            ("depth=1024", "1 to 1023"),
+            ("limit=0K", "512M"),
+            ("trace-privilege-level=maybe", "on or off"),
+            ("colour=red", "colour"),
+        ] {
+            let said = parse(&[option, "functions=d"]).unwrap_err().to_string();
+            assert!(said.contains(named), "{option}: {said}");
+        }
+    }
+}

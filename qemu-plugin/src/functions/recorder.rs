@@ -1,0 +1,224 @@
+//! The recorder of a function trace: what all vCPUs share, and what each has alone.
+//!
+//! Unsafe, because QEMU's callbacks reach the recorder by a static, and each vCPU's part without a lock.
+#![allow(unsafe_code)]
+
+use super::InstallError;
+use super::clock::Clock;
+use super::lane::Lane;
+use super::level::{LEVELS, Level};
+use super::options::Options;
+use super::site::{Site, Sites};
+use super::windows::Keeper;
+use crate::api::Qemu;
+use crate::target::Target;
+use hypertrace_functions::Task;
+use hypertrace_functions::shadow::Settings;
+use hypertrace_functions::write::{Directory, cut};
+use std::cell::UnsafeCell;
+use std::ffi::c_uint;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// API from which loads of return instructions have callbacks, and registers can be read.
+pub const FULL: i32 = 2;
+
+/// Most vCPUs, or threads of a program, that are recorded.
+const MOST_VCPUS: usize = 1024;
+
+/// The recorder of a function trace.
+pub struct Recorder {
+    /// Architecture of the guest.
+    pub target: Target,
+    /// A whole machine, whose code has several privilege levels.
+    pub is_machine: bool,
+    /// Loads of return instructions have callbacks.
+    pub has_loads: bool,
+    by_level: bool,
+    settings: Settings,
+    clock: Clock,
+    vcpus: Box<[Vcpu]>,
+    sites: Mutex<Sites>,
+    directory: Mutex<Directory>,
+    keeper: Mutex<Option<Keeper>>,
+    has_ended: AtomicBool,
+    /// Calls and returns of vCPUs without records.
+    left_out: AtomicU64,
+}
+
+/// The part of a vCPU, which only the thread that runs it uses.
+#[derive(Default)]
+struct Vcpu(UnsafeCell<Lanes>);
+
+/// Records of a vCPU by privilege level.
+#[derive(Default)]
+struct Lanes {
+    all: [Option<Box<Lane>>; LEVELS],
+    /// No lane can be made any more.
+    is_closed: bool,
+}
+
+// SAFETY: see `Recorder::lane`.
+unsafe impl Sync for Vcpu {}
+
+impl Recorder {
+    /// Makes the directory, and starts the thread that keeps its files.
+    ///
+    /// # Errors
+    /// If the directory is not empty or cannot be made, or there can be no thread.
+    pub fn start(target: Target, qemu: &Qemu, options: &Options) -> Result<Recorder, InstallError> {
+        let command = std::env::args().collect::<Vec<_>>().join(" ");
+        let directory = Directory::create(&options.dir, "guest", &command)?;
+        let keeper = Keeper::start(options.limit).map_err(InstallError::Thread)?;
+        let defaults = Settings::default();
+        Ok(Recorder {
+            target,
+            is_machine: qemu.is_machine,
+            has_loads: qemu.version >= FULL,
+            by_level: options.by_level,
+            settings: Settings {
+                min: options.min,
+                depth: options.depth.unwrap_or(defaults.depth),
+                nested: !options.by_level,
+                ..defaults
+            },
+            clock: Clock::measure(),
+            vcpus: (0..MOST_VCPUS).map(|_| Vcpu::default()).collect(),
+            sites: Mutex::default(),
+            directory: Mutex::new(directory),
+            keeper: Mutex::new(Some(keeper)),
+            has_ended: AtomicBool::new(false),
+            left_out: AtomicU64::new(0),
+        })
+    }
+
+    /// Returns the place of an instruction that is translated; `None` if there are too many.
+    pub fn place(&self, site: Site) -> Option<&'static Site> {
+        lock(&self.sites).place(site)
+    }
+
+    /// Passes the records of a vCPU at a level to a function.
+    ///
+    /// # Safety
+    /// The calling thread runs this vCPU, or no thread does.
+    #[inline]
+    pub unsafe fn lane(&self, vcpu: c_uint, level: Level, f: impl FnOnce(&mut Lane, u64)) {
+        let level = if self.by_level { level } else { Level(0) };
+        if let Some(vcpu_part) = self.vcpus.get(vcpu as usize) {
+            // SAFETY: the caller's promise: no other thread has a reference.
+            let lanes = unsafe { &mut *vcpu_part.0.get() };
+            if let Some(lane) = lanes.all.get_mut(usize::from(level.0)).and_then(Option::as_mut) {
+                return f(lane, self.clock.now());
+            }
+            if let Some(lane) = self.open(lanes, vcpu, level) {
+                return f(lane, self.clock.now());
+            }
+        }
+        self.left_out.fetch_add(1, Relaxed);
+    }
+
+    /// Makes the records of a vCPU at a level.
+    #[cold]
+    fn open<'l>(&self, lanes: &'l mut Lanes, vcpu: u32, level: Level) -> Option<&'l mut Lane> {
+        if lanes.is_closed || self.has_ended.load(Relaxed) {
+            return None;
+        }
+        let name = if self.by_level { level.name(self.target) } else { "all".into() };
+        let task = Task::of_vcpu(vcpu, level.0.into(), &name);
+        let mut directory = lock(&self.directory);
+        let path = directory.records(task.tid);
+        let made = directory.add_tasks([task]).map_err(|why| why.to_string());
+        let made = made.and_then(|()| {
+            let keeper = lock(&self.keeper);
+            let keeper = keeper.as_ref().ok_or("the trace has ended")?;
+            keeper.track(&path).map_err(|why| format!("{}: {why}", path.display()))
+        });
+        match made {
+            Ok(track) => {
+                let lane = Box::new(Lane::new(self.settings, track));
+                lanes.all.get_mut(usize::from(level.0)).map(|place| &mut **place.insert(lane))
+            }
+            Err(why) => {
+                lanes.is_closed = true;
+                eprintln!("hypertrace: functions of vCPU {vcpu} are not recorded: {why}");
+                None
+            }
+        }
+    }
+
+    /// Ends the records of a vCPU that has ended.
+    ///
+    /// # Safety
+    /// As for [`Recorder::lane`].
+    pub unsafe fn end_vcpu(&self, vcpu: c_uint) -> Totals {
+        let mut totals = Totals::default();
+        let Some(vcpu) = self.vcpus.get(vcpu as usize) else { return totals };
+        // SAFETY: the caller's promise.
+        let lanes = unsafe { &mut *vcpu.0.get() };
+        for lane in lanes.all.iter_mut().flatten() {
+            lane.close(self.clock.now());
+            totals.add(lane);
+        }
+        totals
+    }
+
+    /// Ends the trace. Returns what was recorded, and what was not.
+    ///
+    /// # Safety
+    /// No thread runs a vCPU.
+    pub unsafe fn end(&self) -> Totals {
+        self.has_ended.store(true, Relaxed);
+        let mut totals = Totals::default();
+        for vcpu in 0..MOST_VCPUS {
+            // SAFETY: the caller's promise.
+            totals.join(&unsafe { self.end_vcpu(vcpu as c_uint) });
+        }
+        totals.left_out = self.left_out.load(Relaxed);
+        totals.not_observed = lock(&self.sites).left_out();
+        let failure = lock(&self.keeper).take().and_then(Keeper::end);
+        totals.failure = failure.map(|failure| match failure.source {
+            Some(source) => format!("{}: {source}", failure.path.display()),
+            None => "the limit of all files is reached (limit=SIZE)".into(),
+        });
+        if let Err(why) = cut(lock(&self.directory).path()) {
+            totals.failure.get_or_insert_with(|| why.to_string());
+        }
+        totals
+    }
+}
+
+/// What a trace has recorded.
+#[derive(Debug, Default)]
+pub struct Totals {
+    /// Calls that were executed.
+    pub calls: u64,
+    /// Returns without a call, within functions whose calls are known.
+    pub misses: u64,
+    /// Records that found no room.
+    pub lost: u64,
+    /// Calls and returns of vCPUs without records.
+    pub left_out: u64,
+    /// Translated calls and returns that are not observed.
+    pub not_observed: u64,
+    /// Why records are missing.
+    pub failure: Option<String>,
+}
+
+impl Totals {
+    fn add(&mut self, lane: &Lane) {
+        let (counts, lost) = lane.counts();
+        self.calls += counts.calls;
+        self.misses += counts.unmatched;
+        self.lost += lost;
+    }
+
+    fn join(&mut self, other: &Totals) {
+        self.calls += other.calls;
+        self.misses += other.misses;
+        self.lost += other.lost;
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

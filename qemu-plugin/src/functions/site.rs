@@ -1,0 +1,66 @@
+//! Places in the guest's code that are observed: one for each instruction and privilege level.
+//!
+//! QEMU keeps a word for each observed instruction, and passes it to the callback: the address of the place.
+
+use super::level::Level;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
+/// Most places that are remembered, 48 bytes each and their key. Code beyond is not observed, and counted.
+const MOST: usize = 1 << 23;
+
+/// An instruction that is observed.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Site {
+    /// Its address.
+    pub at: u64,
+    /// Address of the next instruction, to which a call returns.
+    pub next: u64,
+    /// Address of the called function, if the instruction has it.
+    pub target: Option<u64>,
+    /// Privilege level at which it runs.
+    pub level: Level,
+}
+
+/// All places, which live as long as the process: QEMU may run code that it has translated at any time.
+#[derive(Debug, Default)]
+pub struct Sites {
+    all: HashMap<(u64, Level), &'static Site>,
+    left_out: u64,
+}
+
+impl Sites {
+    /// Returns the place for an instruction. Code is translated again when QEMU's memory for it is full.
+    pub fn place(&mut self, site: Site) -> Option<&'static Site> {
+        let is_full = self.all.len() >= MOST;
+        match self.all.entry((site.at, site.level)) {
+            Entry::Occupied(known) if **known.get() == site => Some(known.get()),
+            // The guest has changed its code: the old place may be in use still.
+            entry if !is_full => Some(*entry.insert_entry(Box::leak(Box::new(site))).get()),
+            _ => {
+                self.left_out += 1;
+                None
+            }
+        }
+    }
+
+    /// Returns the number of translated instructions that are not observed.
+    pub fn left_out(&self) -> u64 {
+        self.left_out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn code_that_is_translated_again_takes_no_memory() {
+        let mut sites = Sites::default();
+        let site = |target| Site { at: 16, next: 21, target: Some(target), level: Level(3) };
+        let first = sites.place(site(1)).unwrap();
+        assert!(std::ptr::eq(first, sites.place(site(1)).unwrap()));
+        let changed = sites.place(site(2)).unwrap();
+        assert_eq!((first.target, changed.target, sites.all.len()), (Some(1), Some(2), 1));
+    }
+}

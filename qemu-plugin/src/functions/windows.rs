@@ -1,0 +1,312 @@
+//! Files of records, mapped a window at a time.
+//!
+//! A vCPU's thread stores its records to a window of memory. The [`Keeper`]'s thread has the next window
+//! ready, and unmaps those that are full: a record costs a store, and no system call. What was stored is in
+//! the file, also after a kill.
+//!
+//! Unsafe, because a mapped file could be changed by others.
+#![allow(unsafe_code)]
+
+use memmap2::{Advice, MmapMut, MmapOptions};
+use rustix::fs::{FallocateFlags, fallocate};
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// Sizes of a file's first window and of its largest ones, bytes. Each is twice as large as the one before:
+/// a track that is hardly used takes little of the disk.
+pub const FIRST: usize = 1 << 20;
+pub const LARGEST: usize = 32 << 20;
+
+/// Bytes of a record.
+pub const RECORD: usize = 16;
+
+/// Pause of the keeper's thread. The first windows last longer at any rate that an emulator reaches.
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// Longest wait of a vCPU for its next window. The records after that are lost, and counted.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Records of a vCPU at one privilege level: a file.
+#[derive(Debug)]
+pub struct Track {
+    shared: Arc<Shared>,
+    window: Option<MmapMut>,
+    at: usize,
+    lost: u64,
+}
+
+/// The part of a track that its keeper uses too.
+#[derive(Debug)]
+struct Shared {
+    path: PathBuf,
+    file: File,
+    exchange: Mutex<Exchange>,
+}
+
+/// Windows on their way between a track and its keeper.
+#[derive(Debug, Default)]
+struct Exchange {
+    next: Option<MmapMut>,
+    full: Option<MmapMut>,
+    /// Bytes of the file that are mapped, or were.
+    mapped: u64,
+    /// Nothing is mapped any more.
+    is_closed: bool,
+}
+
+impl Track {
+    /// Stores a record. Returns whether there was room.
+    #[inline]
+    pub fn push(&mut self, record: [u8; RECORD]) -> bool {
+        if let Some(window) = &mut self.window
+            && let Some(place) = window.get_mut(self.at..self.at + RECORD)
+        {
+            place.copy_from_slice(&record);
+            self.at += RECORD;
+            return true;
+        }
+        self.push_to_next(record)
+    }
+
+    /// Returns the records that were lost: no window was there in time.
+    pub fn lost(&self) -> u64 {
+        self.lost
+    }
+
+    #[cold]
+    fn push_to_next(&mut self, record: [u8; RECORD]) -> bool {
+        // After a loss, there is no further wait.
+        let patience = if self.lost == 0 { PATIENCE } else { Duration::ZERO };
+        let begin = Instant::now();
+        loop {
+            if let Some(has_next) = self.turn() {
+                if !has_next {
+                    break;
+                }
+                return self.push(record);
+            }
+            if begin.elapsed() >= patience {
+                break;
+            }
+            thread::yield_now();
+        }
+        self.lost += 1;
+        false
+    }
+
+    /// Takes the next window. `None`: it is not there yet; false: there will be none.
+    fn turn(&mut self) -> Option<bool> {
+        // The keeper holds the lock for some stores alone.
+        let mut exchange = self.shared.exchange.try_lock().ok()?;
+        if exchange.full.is_none() {
+            exchange.full = self.window.take();
+        }
+        if self.window.is_some() {
+            return None;
+        }
+        self.window = exchange.next.take();
+        self.at = 0;
+        match self.window {
+            Some(_) => Some(true),
+            None if exchange.is_closed => Some(false),
+            None => None,
+        }
+    }
+}
+
+impl Shared {
+    fn exchange(&self) -> MutexGuard<'_, Exchange> {
+        self.exchange.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Maps the window after these bytes.
+    fn window(&self, mapped: u64) -> io::Result<MmapMut> {
+        let bytes = window_bytes(mapped);
+        // A store to a page that the disk has no room for would be a signal.
+        fallocate(&self.file, FallocateFlags::empty(), mapped, bytes as u64)?;
+        // SAFETY: the file is this process's own, and nobody else changes its size.
+        let window = unsafe { MmapOptions::new().offset(mapped).len(bytes).map_mut(&self.file)? };
+        // Otherwise the vCPU's thread would have a fault for each page. Linux before 5.14 cannot.
+        let _ = window.advise(Advice::PopulateWrite);
+        Ok(window)
+    }
+}
+
+/// Returns the size of the window that begins at this offset of a file.
+fn window_bytes(mapped: u64) -> usize {
+    // After windows of 1, 2, 4, ... units, the next one has a unit more than all before.
+    let all = usize::try_from(mapped).unwrap_or(usize::MAX);
+    all.saturating_add(FIRST).min(LARGEST)
+}
+
+/// Keeps a window ready for each track.
+#[derive(Debug)]
+pub struct Keeper {
+    inner: Arc<Inner>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    tracks: Mutex<Vec<Arc<Shared>>>,
+    /// Bytes that may still be mapped.
+    left: AtomicU64,
+    ends: AtomicBool,
+    failure: Mutex<Option<Failure>>,
+}
+
+/// Why there are no further windows.
+#[derive(Debug)]
+pub struct Failure {
+    /// The file.
+    pub path: PathBuf,
+    /// Cause; `None`: the limit was reached.
+    pub source: Option<io::Error>,
+}
+
+impl Keeper {
+    /// Starts the thread. All files together have at most `limit` bytes.
+    ///
+    /// # Errors
+    /// If there can be no thread.
+    pub fn start(limit: u64) -> io::Result<Keeper> {
+        let inner = Arc::new(Inner {
+            tracks: Mutex::default(),
+            left: AtomicU64::new(limit),
+            ends: AtomicBool::new(false),
+            failure: Mutex::default(),
+        });
+        let keeps = Arc::clone(&inner);
+        let run = move || {
+            while !keeps.ends.load(Relaxed) {
+                keeps.pass();
+                thread::sleep(PAUSE);
+            }
+        };
+        let thread = thread::Builder::new().name("functions".into()).spawn(run)?;
+        Ok(Keeper { inner, thread: Some(thread) })
+    }
+
+    /// Makes a track of a file that is empty.
+    ///
+    /// # Errors
+    /// If the file cannot be opened or mapped.
+    pub fn track(&self, path: &Path) -> io::Result<Track> {
+        let file = File::options().read(true).write(true).open(path)?;
+        let exchange = Mutex::default();
+        let shared = Arc::new(Shared { path: path.to_owned(), file, exchange });
+        self.inner.serve(&shared);
+        let mut track = Track { shared, window: None, at: 0, lost: 0 };
+        track.turn();
+        self.inner.serve(&track.shared);
+        lock(&self.inner.tracks).push(Arc::clone(&track.shared));
+        Ok(track)
+    }
+
+    /// Ends the thread. Tracks get no further window. Returns why some had to do without.
+    pub fn end(mut self) -> Option<Failure> {
+        self.inner.ends.store(true, Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+        for track in lock(&self.inner.tracks).iter() {
+            track.exchange().is_closed = true;
+        }
+        lock(&self.inner.failure).take()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Inner {
+    fn pass(&self) {
+        let tracks = lock(&self.tracks).clone();
+        tracks.iter().for_each(|track| self.serve(track));
+    }
+
+    /// Unmaps a track's full window, and maps its next one.
+    fn serve(&self, track: &Shared) {
+        let (full, wanted) = {
+            let mut exchange = track.exchange();
+            let is_wanted = exchange.next.is_none() && !exchange.is_closed;
+            (exchange.full.take(), is_wanted.then_some(exchange.mapped))
+        };
+        drop(full);
+        let Some(mapped) = wanted else { return };
+        let bytes = window_bytes(mapped) as u64;
+        let made = match self.left.load(Relaxed).checked_sub(bytes) {
+            Some(left) => {
+                track.window(mapped).map_err(Some).inspect(|_| self.left.store(left, Relaxed))
+            }
+            None => Err(None),
+        };
+        let mut exchange = track.exchange();
+        match made {
+            Ok(window) => (exchange.next, exchange.mapped) = (Some(window), mapped + bytes),
+            Err(source) => {
+                exchange.is_closed = true;
+                lock(&self.failure).get_or_insert(Failure { path: track.path.clone(), source });
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn windows_double_up_to_the_largest() {
+        let mut mapped = 0;
+        let sizes = [(); 8].map(|()| {
+            let bytes = window_bytes(mapped);
+            mapped += bytes as u64;
+            bytes >> 20
+        });
+        assert_eq!(sizes, [1, 2, 4, 8, 16, 32, 32, 32]);
+    }
+
+    fn track(keeper: &Keeper, dir: &Path) -> (PathBuf, Track) {
+        let path = dir.join("1.dat");
+        File::create_new(&path).unwrap();
+        let track = keeper.track(&path).unwrap();
+        (path, track)
+    }
+
+    #[test]
+    fn records_are_in_the_file_in_their_order() {
+        const RECORDS: u128 = 1_000_000;
+        let dir = tempfile::tempdir().unwrap();
+        let keeper = Keeper::start(1 << 30).unwrap();
+        let (path, mut track) = track(&keeper, dir.path());
+        let record = |n: u128| (n + 1).to_le_bytes();
+
+        assert!((0..RECORDS).all(|n| track.push(record(n))));
+
+        assert!(keeper.end().is_none());
+        let bytes = std::fs::read(&path).unwrap();
+        let (records, rest) = bytes.as_chunks::<RECORD>().0.split_at(RECORDS as usize);
+        assert!(records.iter().zip(0..).all(|(found, n)| *found == record(n)));
+        assert!(rest.iter().all(|unused| *unused == [0; RECORD]));
+    }
+
+    #[test]
+    fn at_the_limit_records_are_lost_and_counted() {
+        const ROOM: u64 = (3 << 20) / RECORD as u64;
+        let dir = tempfile::tempdir().unwrap();
+        let keeper = Keeper::start(3 << 20).unwrap();
+        let (_, mut track) = track(&keeper, dir.path());
+
+        let stored = (0..ROOM + 10).filter(|_| track.push([1; RECORD])).count() as u64;
+
+        assert_eq!((stored, track.lost()), (ROOM, 10));
+        assert!(keeper.end().unwrap().source.is_none());
+    }
+}
