@@ -39,6 +39,17 @@ impl Lane {
         self.stacks.call_ahead(slot);
     }
 
+    /// Returns the kernel's stack that is in use.
+    pub fn kernel_stack(&self) -> Option<u64> {
+        self.stacks.kernel_stack()
+    }
+
+    /// Says whose stacks those of the next events are.
+    #[inline]
+    pub fn set_space(&mut self, space: u64) {
+        self.stacks.set_space(space);
+    }
+
     /// Ends all functions.
     pub fn close(&mut self, time: u64) {
         let Lane { stacks, track } = self;

@@ -48,11 +48,9 @@ pub enum InstallError {
     /// The thread that keeps the files.
     #[error("cannot start a thread")]
     Thread(#[source] std::io::Error),
-    /// QEMU's user mode on AArch64, before API 2.
-    #[error(
-        "function traces of AArch64 programs need a QEMU with registers for plugins: 9.0 or later"
-    )]
-    NoRegisters,
+    /// A guest of AArch64, whose return addresses are in a register.
+    #[error("function traces are of x86-64 guests only, and this one is of AArch64")]
+    Aarch64,
 }
 
 /// Installs a function trace.
@@ -60,10 +58,10 @@ pub enum InstallError {
 /// # Errors
 /// If the directory cannot be made, or this QEMU cannot show what is needed.
 pub fn install(qemu: &Qemu, target: Target, options: &Options) -> Result<(), InstallError> {
-    if target == Target::Aarch64 && qemu.version < recorder::FULL {
-        return Err(InstallError::NoRegisters);
+    if target == Target::Aarch64 {
+        return Err(InstallError::Aarch64);
     }
-    let recorder = Recorder::start(target, qemu, options)?;
+    let recorder = Recorder::start(qemu, options)?;
     // A QEMU installs a plugin once.
     if RECORDER.set(recorder).is_ok() {
         qemu.on_translation::<Functions>();
@@ -81,18 +79,15 @@ impl Events for Functions {
         let mut level = None;
         for instruction in block.instructions() {
             let address = instruction.address();
-            let architecture = match recorder.target {
-                Target::X86_64 => Architecture::X86_64,
-                Target::Aarch64 => Architecture::Aarch64,
-            };
-            let found = instruction.with_bytes(|bytes| decode(architecture, bytes, address));
+            let found =
+                instruction.with_bytes(|bytes| decode(Architecture::X86_64, bytes, address));
             let Some(found) = found.filter(|found| is_observed(found.kind)) else {
                 continue;
             };
             // The same for the whole block.
             let known = level.get_or_insert_with(|| match recorder.is_machine {
-                true => level::of_translated(recorder.target),
-                false => Some(Level::of_programs(recorder.target)),
+                true => level::of_translated(),
+                false => Some(Level::PROGRAMS),
             });
             let Some(level) = *known else { return };
             let next = address.wrapping_add(found.length.into());

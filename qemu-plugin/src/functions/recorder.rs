@@ -11,7 +11,6 @@ use super::options::Options;
 use super::site::{Site, Sites};
 use super::windows::Keeper;
 use crate::api::Qemu;
-use crate::target::Target;
 use hypertrace_functions::Task;
 use hypertrace_functions::shadow::Settings;
 use hypertrace_functions::write::{Directory, cut};
@@ -28,8 +27,6 @@ const MOST_VCPUS: usize = 1024;
 
 /// The recorder of a function trace.
 pub struct Recorder {
-    /// Architecture of the guest.
-    pub target: Target,
     /// A whole machine, whose code has several privilege levels.
     pub is_machine: bool,
     /// Loads of return instructions have callbacks.
@@ -66,13 +63,12 @@ impl Recorder {
     ///
     /// # Errors
     /// If the directory is not empty or cannot be made, or there can be no thread.
-    pub fn start(target: Target, qemu: &Qemu, options: &Options) -> Result<Recorder, InstallError> {
+    pub fn start(qemu: &Qemu, options: &Options) -> Result<Recorder, InstallError> {
         let command = std::env::args().collect::<Vec<_>>().join(" ");
         let directory = Directory::create(&options.dir, "guest", &command)?;
         let keeper = Keeper::start(options.limit).map_err(InstallError::Thread)?;
         let defaults = Settings::default();
         Ok(Recorder {
-            target,
             is_machine: qemu.is_machine,
             has_loads: qemu.version >= FULL,
             by_level: options.by_level,
@@ -107,7 +103,12 @@ impl Recorder {
         if let Some(vcpu_part) = self.vcpus.get(vcpu as usize) {
             // SAFETY: the caller's promise: no other thread has a reference.
             let lanes = unsafe { &mut *vcpu_part.0.get() };
+            // The kernel has a stack for each thread of each program.
+            let thread = lanes.all[0].as_ref().and_then(|kernel| kernel.kernel_stack());
             if let Some(lane) = lanes.all.get_mut(usize::from(level.0)).and_then(Option::as_mut) {
+                if self.is_machine && level == Level::PROGRAMS {
+                    lane.set_space(thread.unwrap_or(0));
+                }
                 return f(lane, self.clock.now());
             }
             if let Some(lane) = self.open(lanes, vcpu, level) {
@@ -123,7 +124,7 @@ impl Recorder {
         if lanes.is_closed || self.has_ended.load(Relaxed) {
             return None;
         }
-        let name = if self.by_level { level.name(self.target) } else { "all".into() };
+        let name = if self.by_level { level.name() } else { "all".into() };
         let task = Task::of_vcpu(vcpu, level.0.into(), &name);
         let mut directory = lock(&self.directory);
         let path = directory.records(task.tid);
