@@ -128,6 +128,13 @@ fn a_recording_that_comes_after_another_was_shown_is_shown_too() {
     for left in [all.difference(&first).next().unwrap(), ".guest-kernels"] {
         fs::remove_file(session.join(left)).unwrap();
     }
+    let parts = session.join(format!(".{}.parts", all.difference(&first).next().unwrap()));
+    fs::create_dir(&parts).unwrap();
+    let other = fs::File::open(&parts).unwrap();
+    other.lock().unwrap();
+    let beside = run(HYPERTRACE.command(["stat"]).arg(&session));
+    assert!(beside.stderr.contains("another command makes their file now"), "{beside:?}");
+    drop(other);
     assert_eq!(shown(&session), all);
     let again = run(HYPERTRACE.command(["stat"]).arg(&session));
     assert!(!again.stderr.contains("a guest's kernel: "), "they are made once: {again:?}");

@@ -109,7 +109,7 @@ pub use counts::{ProcessCounts, counts};
 pub use error::OpenError;
 #[cfg(feature = "std")]
 pub use linux::{
-    Info, MemoryType, Options, Place, host_has_ended, install, open, poll, stamp, with_client,
+    Info, MemoryType, Options, Place, host_has_ended, install, open, poll, say, stamp, with_client,
 };
 pub use mask::is_on;
 #[cfg(feature = "std")]

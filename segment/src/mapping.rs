@@ -4,7 +4,7 @@
 #![allow(unsafe_code)]
 
 use hypertrace_abi::atomic::AtomicU64;
-use hypertrace_abi::layout::WORD;
+use hypertrace_abi::layout::{PAGE, WORD};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use std::io;
 use std::ops::Range;
@@ -17,8 +17,6 @@ pub struct Mapping {
     at: *mut u8,
     len: usize,
     writable: bool,
-    /// Offsets of the pages that forked children inherit.
-    inherited: Range<usize>,
 }
 
 // SAFETY: this type accesses the memory by atomic operations only; what else is
@@ -38,46 +36,43 @@ impl Mapping {
         let len = usize::try_from(len).unwrap_or(usize::MAX);
         // SAFETY: a new mapping at an address that the kernel chooses.
         let at = unsafe { mmap(ptr::null_mut(), len, protection, MapFlags::SHARED, file, offset)? };
-        Ok(Mapping { at: at.cast(), len, writable, inherited: 0..0 })
+        Ok(Mapping { at: at.cast(), len, writable })
     }
 
-    /// Keeps the mapping from being inherited by forked children, except for these bytes, which are whole
-    /// pages.
+    /// Maps a page that is in no file: this process and its forked children share it.
     ///
     /// # Errors
     /// If the system refuses.
-    pub fn keep_from_children_but(&mut self, inherited: Range<usize>) -> io::Result<()> {
-        self.inherited = inherited;
-        for part in self.kept() {
-            let at = self.at.wrapping_add(part.start);
-            // SAFETY: a part of this mapping, and no memory of this process changes.
-            unsafe { madvise(at.cast(), part.len(), Advice::LinuxDontFork)? };
-        }
+    pub fn shared_with_children() -> io::Result<Mapping> {
+        let (len, protection) = (PAGE as usize, ProtFlags::READ | ProtFlags::WRITE);
+        // SAFETY: a new mapping at an address that the kernel chooses.
+        let at = unsafe { mmap_anonymous(ptr::null_mut(), len, protection, MapFlags::SHARED)? };
+        Ok(Mapping { at: at.cast(), len, writable: true })
+    }
+
+    /// Keeps the mapping from being inherited by forked children.
+    ///
+    /// # Errors
+    /// If the system refuses.
+    pub fn keep_from_children(&self) -> io::Result<()> {
+        // SAFETY: exactly this mapping, and no memory of this process changes.
+        unsafe { madvise(self.at.cast(), self.len, Advice::LinuxDontFork)? };
         Ok(())
     }
 
-    /// Fills the holes that it left in a forked child with private memory, so that
+    /// Fills the hole that it left in a forked child with private memory, so that
     /// code which was in the middle of an emit has memory to store to.
     pub fn plug(&self) {
         let fixed = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        for part in self.kept() {
-            let at = self.at.wrapping_add(part.start);
-            // SAFETY: maps only at addresses where nothing is.
-            unsafe {
-                match mmap_anonymous(at.cast(), part.len(), protection, fixed) {
-                    // A kernel before 4.17 takes the address as a hint only.
-                    Ok(other) if other != at.cast() => drop(munmap(other, part.len())),
-                    _ => {}
-                }
+        // SAFETY: maps only at addresses where nothing is.
+        unsafe {
+            match mmap_anonymous(self.at.cast(), self.len, protection, fixed) {
+                // A kernel before 4.17 takes the address as a hint only.
+                Ok(at) if at != self.at.cast() => drop(munmap(at, self.len)),
+                _ => {}
             }
         }
-    }
-
-    /// Returns the parts that children do not inherit.
-    fn kept(&self) -> impl Iterator<Item = Range<usize>> {
-        let Range { start, end } = self.inherited;
-        [0..start, end..self.len].into_iter().filter(|part| !part.is_empty())
     }
 
     /// Returns the address of its first byte.

@@ -28,6 +28,8 @@ fn daemon(segment: &str) {
         assert!(worker >= 0);
         if worker == 0 {
             emit();
+            let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+            assert!(!maps.contains("/segment"), "{maps}");
             std::thread::spawn(emit).join().unwrap();
             libc::exit(0);
         }
@@ -62,4 +64,57 @@ fn events_of_workers_that_may_not_open_the_channel_are_counted_and_said() {
         ran.stderr.lines().filter(|line| line.starts_with("hypertrace: the events of process"));
     assert_eq!(said.count(), 1, "{ran:?}");
     assert!(ran.stderr.contains("Permission denied"), "{ran:?}");
+}
+
+/// Emits in a child: the first event of a child says that it has no channel.
+fn emit_in_child(segment: &str) {
+    let segment = Some(segment.into());
+    hypertrace::open(&Options { segment, ..Options::default() }).unwrap();
+    // SAFETY: a child of this one thread, which ends by itself. C programs have this disposition.
+    unsafe {
+        libc::signal(libc::SIGPIPE, libc::SIG_DFL);
+        assert_eq!(libc::setresuid(NOBODY, NOBODY, NOBODY), 0);
+        let worker = libc::fork();
+        if worker == 0 {
+            emit();
+            libc::_exit(7);
+        }
+        let mut status = -1;
+        assert_eq!(libc::waitpid(worker, &mut status, 0), worker);
+        assert_eq!((libc::WIFEXITED(status), libc::WEXITSTATUS(status)), (true, 7));
+    }
+}
+
+#[test]
+fn a_line_for_a_reader_that_is_gone_or_slow_neither_kills_nor_stops_the_program() {
+    if let Some(segment) = traced::argument() {
+        return emit_in_child(&segment);
+    }
+    const NAME: &str =
+        "a_line_for_a_reader_that_is_gone_or_slow_neither_kills_nor_stops_the_program";
+    // SAFETY: takes nothing.
+    if unsafe { libc::geteuid() } != 0 {
+        eprintln!("not run: only root has rights to drop");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let segment = dir.path().join("segment");
+    let config =
+        Config { segment: Some(segment.clone()), ..Config::new(dir.path().join("session")) };
+    let session = Session::create(config).unwrap();
+    let (reader, mut full) = std::io::pipe().unwrap();
+    rustix::io::ioctl_fionbio(&full, true).unwrap();
+    while std::io::Write::write(&mut full, &[0; 1 << 12]).is_ok() {}
+    rustix::io::ioctl_fionbio(&full, false).unwrap();
+    let (gone, closed) = std::io::pipe().unwrap();
+    drop(gone);
+
+    for stderr in [full, closed] {
+        let mut command = traced::alone(NAME, segment.to_str().unwrap());
+        let status = command.stdout(std::process::Stdio::null()).stderr(stderr).status().unwrap();
+        assert!(status.success(), "{status:?}");
+    }
+
+    drop(reader);
+    session.finish().unwrap();
 }

@@ -35,7 +35,12 @@ struct Found {
 /// did; a failure is no error, as the rest of the session can be read.
 pub fn complete(dir: &Path) {
     match try_complete(dir) {
-        Ok(()) | Err(Error::Busy(_)) => {}
+        Ok(()) => {}
+        Err(Error::Busy(_)) => say(format_args!(
+            "{}: events of a guest's kernel are not shown: another command makes their file now; show the \
+             session again",
+            dir.display()
+        )),
         Err(why) => say(format_args!(
             "{}: events of a guest's kernel are not shown: {}",
             dir.display(),
@@ -86,7 +91,7 @@ fn try_complete(dir: &Path) -> Result<(), Error> {
     let complain = |why: &dyn std::fmt::Display| {
         say(format_args!("{}: events of a guest's kernel are not shown: {why}", dir.display()));
     };
-    let mut is_whole = is_finished;
+    let mut is_whole = is_finished && !has_more;
     for ((id, _), recording) in found {
         let Some(assembly) = recording.assembly else { continue };
         let clock = session.json().clock(id);
@@ -95,7 +100,11 @@ fn try_complete(dir: &Path) -> Result<(), Error> {
             Ok(Some(summary)) => {
                 say(format_args!("a guest's kernel: {}", super::line(&summary, None)));
             }
-            Ok(None) => complain(&"the guest has not described them"),
+            Ok(None) => {
+                // Each command says so.
+                is_whole = false;
+                complain(&"the guest has not described them");
+            }
             // Those of the other recordings are.
             Err(why) => {
                 is_whole = false;

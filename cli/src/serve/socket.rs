@@ -154,7 +154,9 @@ impl Socket<'_> {
                     }
                     if let Some(served) = &mut served {
                         if !std::mem::replace(&mut served.has_refused, true) {
-                            say(self.refusal());
+                            // On a thread of its own: stderr may be a pipe that nobody reads.
+                            let line = self.refusal();
+                            thread::spawn(move || say(line));
                         }
                         continue;
                     }

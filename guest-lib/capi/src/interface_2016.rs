@@ -62,7 +62,7 @@ pub unsafe extern "C" fn qemu_hypertrace_init(base: *const c_char) -> c_int {
             0
         }
         Err(why) => {
-            eprintln!("hypertrace: {}", with_causes(&why));
+            hypertrace::say(&format!("hypertrace: {}\n", with_causes(&why)));
             // SAFETY: errno is this thread's own.
             unsafe { *libc::__errno_location() = system_error(&why).unwrap_or(libc::ENOENT) };
             -1

@@ -67,11 +67,11 @@ fn in_environment() -> Result<Option<Clock>, OpenError> {
 fn warn(source: &str) {
     static WARNED: AtomicBool = AtomicBool::new(false);
     if !source.is_empty() && !WARNED.swap(true, Ordering::Relaxed) {
-        eprintln!(
+        sys::say(&format!(
             "hypertrace: events are stamped with CLOCK_MONOTONIC_RAW, which costs microseconds each on \
              this kernel's clock, {source}: the TSC is not known to be one clock on all CPUs; \
-             {ENVIRONMENT}=tsc takes it nevertheless, {ENVIRONMENT}=monotonic_raw takes away this line"
-        );
+             {ENVIRONMENT}=tsc takes it nevertheless, {ENVIRONMENT}=monotonic_raw takes away this line\n"
+        ));
     }
 }
 

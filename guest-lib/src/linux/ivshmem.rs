@@ -4,7 +4,7 @@
 #![allow(unsafe_code)]
 
 use super::mapping::{MemoryType, memory_type};
-use super::opened::{Opened, map, map_segment, not_a_device, open_bar};
+use super::opened::{Opened, map, not_a_device, open_bar};
 use super::options::{Options, Place};
 use super::{clock, function, name};
 use crate::channel::{Channel, read_config};
@@ -57,7 +57,7 @@ pub(super) fn open(function: &Path, options: &Options) -> Result<Opened, OpenErr
              `hypertrace serve` has printed"
         )));
     }
-    let segment = map_segment(&file, &path, used)?;
+    let segment = map(&file, &path, 0, used, true)?;
     // SAFETY: the segment is mapped up to the end of the last region of this very copy of the
     // page, and the process keeps the mapping with the channel.
     let channel = unsafe { Channel::in_window(&page, segment.address())? };

@@ -59,6 +59,13 @@ pub fn open(options: &Options) -> Result<Info, OpenError> {
     process::open(options, thread::prepare)
 }
 
+/// Writes a line to stderr for a library, if that can be done at once: the program does not wait, and no signal
+/// is sent to it, if nobody reads.
+#[doc(hidden)]
+pub fn say(line: &str) {
+    sys::say(line);
+}
+
 /// Returns true if this process has a channel whose host has ended: what it traces is lost. Only shared memory
 /// shows it, that of `hypertrace run` and `hypertrace serve --file`.
 pub fn host_has_ended() -> bool {

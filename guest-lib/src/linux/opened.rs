@@ -6,11 +6,8 @@ use super::options::Place;
 use crate::channel::Channel;
 use crate::error::OpenError;
 use hypertrace_abi::config::ConfigError;
-use hypertrace_abi::layout::PAGE;
-use hypertrace_abi::layout::local::PAGE_L;
 use hypertrace_segment::{LockFile, Mapping};
 use std::fs::{File, OpenOptions};
-use std::ops::Range;
 use std::path::Path;
 
 /// A device, mapped.
@@ -65,28 +62,12 @@ pub(super) fn map(
 ) -> Result<Mapping, OpenError> {
     let mapping = Mapping::new(file, offset, len, writable)
         .map_err(|why| OpenError::because("map", path, why))?;
-    keep_from_children(mapping, path, 0..0)
-}
-
-/// Maps a segment of so many bytes from its file's start on. Forked children keep page L.
-pub(super) fn map_segment(file: &File, path: &Path, len: u64) -> Result<Mapping, OpenError> {
-    let mapping = Mapping::new(file, 0, len, true);
-    keep_all_but_page_l(mapping.map_err(|why| OpenError::because("map", path, why))?, path)
-}
-
-/// Keeps a segment's mapping from children, which open it anew: but for page L, where a child that may not open
-/// the segment counts its lost events.
-pub(super) fn keep_all_but_page_l(mapping: Mapping, path: &Path) -> Result<Mapping, OpenError> {
-    keep_from_children(mapping, path, PAGE_L as usize..(PAGE_L + PAGE) as usize)
-}
-
-/// Keeps a mapping from children, except for these bytes: a child opens the device anew.
-fn keep_from_children(
-    mut mapping: Mapping,
-    path: &Path,
-    inherited: Range<usize>,
-) -> Result<Mapping, OpenError> {
-    let kept = mapping.keep_from_children_but(inherited);
-    kept.map_err(|why| OpenError::because("keep from children the mapping of", path, why))?;
+    keep_from_children(&mapping, path)?;
     Ok(mapping)
+}
+
+/// Keeps a mapping from children: a child opens the device anew.
+pub(super) fn keep_from_children(mapping: &Mapping, path: &Path) -> Result<(), OpenError> {
+    let kept = mapping.keep_from_children();
+    kept.map_err(|why| OpenError::because("keep from children the mapping of", path, why))
 }

@@ -77,6 +77,9 @@ pub(super) struct Process {
     memory_type: MemoryType,
     lock: Option<LockFile>,
     mappings: Vec<Mapping>,
+    /// A page whose first word counts events of forked children that have no channel of their own: they
+    /// share nothing else with this process. `None`: the system refused one.
+    children: Option<Mapping>,
     pace: Pace,
     /// The process's name, for leases where there are several processes.
     name: Option<ProcessName>,
@@ -172,14 +175,16 @@ pub(super) fn for_event(prepare: Prepare) -> Result<&'static Process, Missing> {
     })
 }
 
-/// Publishes the events that a forked child without a channel has counted, on page L, which it has inherited.
+/// Passes the events that a forked child without a channel has counted to the process that has opened one.
 pub(super) fn tell_as_child() {
-    let parent = inherited().filter(|parent| !parent.is_ours() && !parent.channel.is_lent);
-    let Some(local) = parent.and_then(|parent| parent.channel.local) else { return };
+    let Some(word) = inherited().filter(|parent| !parent.is_ours()).and_then(Process::of_children)
+    else {
+        return;
+    };
     // A handler that jumped out would never end its turn.
     let _undisturbed = Undisturbed::begin();
     if let Some(untold) = counts::begin_telling() {
-        local.pages.lost_unattached().fetch_add(untold.swap(0, Relaxed), Relaxed);
+        word.fetch_add(untold.swap(0, Relaxed), Relaxed);
         counts::end_telling();
     }
 }
@@ -282,6 +287,7 @@ fn start(
         memory_type: opened.memory_type,
         lock: opened.lock,
         mappings: opened.mappings,
+        children: Mapping::shared_with_children().ok(),
         pace: Pace::new(channel.clock, channel.frequency()),
         name: opened.name,
         life,
@@ -571,6 +577,11 @@ impl Process {
     /// another thread was publishing, which may have missed the caller's events. Only
     /// for a process that [is ours](Process::is_ours).
     pub(super) fn tell_unattached(&self) -> bool {
+        if let Some(word) = self.of_children()
+            && word.load(Relaxed) > 0
+        {
+            counts::unattached(word.swap(0, Relaxed));
+        }
         if counts::is_told() {
             return false;
         }
@@ -592,6 +603,11 @@ impl Process {
         }
         counts::end_telling();
         !told && has_client && local.is_none()
+    }
+
+    /// Returns the count of events that children have lost.
+    fn of_children(&self) -> Option<&AtomicU64> {
+        self.children.as_ref()?.words().first()
     }
 
     /// Publishes as [`Process::tell_unattached`] does, at the end of a thread or of the

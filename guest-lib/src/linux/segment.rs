@@ -4,7 +4,7 @@
 //! Unsafe, because what is mapped here is taken for a device's regions.
 #![allow(unsafe_code)]
 
-use super::opened::{Opened, keep_all_but_page_l};
+use super::opened::{Opened, keep_from_children};
 use super::options::{Options, Place};
 use super::{clock, mapping::MemoryType, name, sys};
 use crate::channel::Channel;
@@ -50,7 +50,7 @@ fn use_segment(
         other => unusable(path, io::Error::other(other)),
     })?;
     let (file, mapping, page) = segment.into_parts();
-    let mapping = keep_all_but_page_l(mapping, path)?;
+    keep_from_children(&mapping, path)?;
     // SAFETY: the segment is mapped up to the end of the last region of this
     // very copy of the page, and the process keeps the mapping with the channel.
     let channel = unsafe { Channel::in_window(&page, mapping.address())? };

@@ -44,14 +44,31 @@ impl Drop for Undisturbed {
     }
 }
 
-/// Writes a line to stderr. It may be lost; errno stays.
+/// Writes a line to stderr, if that can be done at once. A line for a reader that is slow, or gone, is lost: the
+/// program must neither wait nor be killed for it. errno stays.
 pub(super) fn say(line: &str) {
-    // SAFETY: reads `line`. errno is this thread's own, and is put back. Not by the standard library: a thread
-    // that a forked child does not have may hold its lock.
+    // A line that a pipe has room for is written as a whole.
+    let line = line.as_bytes().get(..libc::PIPE_BUF).unwrap_or(line.as_bytes());
+    let mut poll = libc::pollfd { fd: libc::STDERR_FILENO, events: libc::POLLOUT, revents: 0 };
+    // A reader that leaves now would have SIGPIPE sent to this thread: it is blocked, and taken.
+    let _undisturbed = Undisturbed::begin();
+    // SAFETY: `poll` and `line` are as long as said; the sets are filled before they are used. Not by the
+    // standard library: a thread that a forked child does not have may hold its lock.
     unsafe {
-        let errno = *libc::__errno_location();
-        libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len());
-        *libc::__errno_location() = errno;
+        let mut pending = MaybeUninit::<libc::sigset_t>::uninit();
+        libc::sigpending(pending.as_mut_ptr());
+        let was_pending = libc::sigismember(pending.as_ptr(), libc::SIGPIPE) == 1;
+        if libc::poll(&mut poll, 1, 0) != 1 || poll.revents != libc::POLLOUT {
+            return;
+        }
+        let written = libc::write(poll.fd, line.as_ptr().cast(), line.len());
+        if written < 0 && *libc::__errno_location() == libc::EPIPE && !was_pending {
+            let mut pipe = MaybeUninit::<libc::sigset_t>::uninit();
+            libc::sigemptyset(pipe.as_mut_ptr());
+            libc::sigaddset(pipe.as_mut_ptr(), libc::SIGPIPE);
+            let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+            libc::sigtimedwait(pipe.as_ptr(), std::ptr::null_mut(), &now);
+        }
     }
 }
 
