@@ -82,8 +82,8 @@ fn what_was_recorded_before_a_kill_is_read() {
         let mut command = guest.command(&format!("functions={}", dir.display()));
         let mut qemu = command.arg("forever").stderr(Stdio::null()).spawn().unwrap();
         let begin = Instant::now();
-        // The second window is mapped when the first one is in use.
-        while std::fs::metadata(dir.join("103.dat")).map_or(0, |data| data.len()) < 3 << 20 {
+        // Two windows of 3 MiB are mapped at the beginning, and a third one when the first is full.
+        while std::fs::metadata(dir.join("103.dat")).map_or(0, |data| data.len()) < 4 << 20 {
             assert!(begin.elapsed() < Duration::from_secs(60));
             sleep(Duration::from_millis(1));
         }

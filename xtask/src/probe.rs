@@ -35,7 +35,7 @@ pub struct Machine {
 type Probe = fn(&mut Machine, &str) -> Result<String>;
 
 /// Names of the capabilities, and their probes.
-const PROBES: [(&str, Probe); 30] = [
+const PROBES: [(&str, Probe); 32] = [
     ("kvm", |_, _| kvm()),
     ("tracefs", |machine, _| machine.tracefs()),
     ("babeltrace2", |machine, name| machine.program(name, reads_a_trace)),
