@@ -24,7 +24,7 @@ __attribute__((noinline)) void deep(int n)
 	calls_of_deep++;
 	if (n == 0)
 		longjmp(back, 1);
-	/* A compiler does not know that it comes to an end, nor is it a tail call. */
+	/* A compiler does not know that it ends, nor is it a tail call. */
 	if (calls_of_deep)
 		deep(n - 1);
 	calls_of_deep += n > 1000;

@@ -14,7 +14,7 @@ impl Level {
     /// That of programs.
     pub const PROGRAMS: Level = Level(3);
 
-    /// Returns its name, as QEMU's own plugin has it.
+    /// Returns its name, the same as in QEMU's own plugin.
     pub fn name(self) -> String {
         format!("Ring{}", self.0)
     }

@@ -146,7 +146,7 @@ fn observe(instruction: &Instruction<'_>, kind: Kind, site: &'static Site, has_l
 
 /// Returns the place that QEMU has kept.
 fn site(word: *mut c_void) -> &'static Site {
-    // SAFETY: `observe` has given it, and places live for ever.
+    // SAFETY: `observe` has given it, and places live as long as the process.
     unsafe { &*word.cast::<Site>() }
 }
 
@@ -156,7 +156,7 @@ extern "C" fn called(vcpu: c_uint, access: Access, slot: u64, word: *mut c_void)
     if !access.is_store() {
         return;
     }
-    // QEMU runs translated code at each virtual address of its page: the return address tells where it is.
+    // QEMU runs translated code at each virtual address of its page: the return address shows where it is.
     let next = access.value().unwrap_or(site.next);
     let moved = |address: u64| address.wrapping_add(next.wrapping_sub(site.next));
     let (at, target) = (moved(site.at), site.target.map(moved));

@@ -33,9 +33,9 @@ pub enum OptionError {
     Value {
         /// The key.
         key: &'static str,
-        /// What was given.
+        /// The given value.
         value: String,
-        /// What can be given.
+        /// The values that are possible.
         expected: &'static str,
     },
 }

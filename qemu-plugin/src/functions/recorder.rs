@@ -188,7 +188,7 @@ impl Recorder {
     }
 }
 
-/// What a trace has recorded.
+/// Sums of a trace.
 #[derive(Debug, Default)]
 pub struct Totals {
     /// Calls that were executed.

@@ -16,7 +16,7 @@ pub struct Site {
     pub at: u64,
     /// Address of the next instruction, to which a call returns.
     pub next: u64,
-    /// Address of the called function, if the instruction has it.
+    /// Address of the called function, if the instruction contains it.
     pub target: Option<u64>,
     /// Privilege level at which it runs.
     pub level: Level,

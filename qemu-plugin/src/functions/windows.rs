@@ -1,7 +1,7 @@
 //! Files of records, mapped a window at a time.
 //!
 //! A vCPU's thread stores its records to a window of memory. The [`Keeper`]'s thread has the next window
-//! ready, and unmaps those that are full: a record costs a store, and no system call. What was stored is in
+//! ready, and unmaps those that are full: a record costs a store, and no system call. Stored records are in
 //! the file, also after a kill.
 //!
 //! Unsafe, because a mapped file could be changed by others.
