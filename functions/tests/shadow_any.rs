@@ -12,6 +12,7 @@ enum Event {
     Call(Call),
     Return(Return),
     Jump(Jump),
+    Begins(u64),
     Pause,
     Replay,
     Space(u64),
@@ -42,20 +43,23 @@ fn event() -> impl Strategy<Value = Event> {
     );
     let ret = (address(), proptest::option::of(slot()), proptest::option::of(address()))
         .prop_map(|(at, slot, value)| Event::Return(Return { at, slot, value }));
-    let jump = (address(), address()).prop_map(|(at, target)| Event::Jump(Jump { at, target }));
-    prop_oneof![10 => call, 10 => ret, 2 => jump, 1 => Just(Event::Pause), 1 => Just(Event::Replay), 1 => (0_u64..3).prop_map(Event::Space)]
+    let jump = (address(), proptest::option::of(address()))
+        .prop_map(|(at, target)| Event::Jump(Jump { at, target }));
+    prop_oneof![10 => call, 10 => ret, 2 => jump, 2 => address().prop_map(Event::Begins), 1 => Just(Event::Pause), 1 => Just(Event::Replay), 1 => (0_u64..3).prop_map(Event::Space)]
 }
 
 fn settings() -> impl Strategy<Value = Settings> {
     let min = prop_oneof![Just(0_u64), 0..50_u64];
     let depth = prop_oneof![Just(MAX_FRAMES), 0_usize..5];
-    (1_usize..5, min, depth, any::<bool>(), any::<bool>()).prop_map(
-        |(stacks, min, depth, paused, nested)| Settings {
+    let flags = (any::<bool>(), any::<bool>(), any::<bool>());
+    (1_usize..5, min, depth, flags).prop_map(
+        |(stacks, min, depth, (paused, nested, named_at_start))| Settings {
             stacks,
             min,
             depth,
             paused,
             nested,
+            named_at_start,
             ..Settings::default()
         },
     )
@@ -68,6 +72,7 @@ fn report(stacks: &mut Stacks, event: &Event, time: u64, out: &mut impl FnMut(Re
             stacks.ret(ret, time, out);
         }
         Event::Jump(jump) => stacks.jump(jump, time, out),
+        Event::Begins(at) => stacks.begins(*at),
         Event::Space(space) => stacks.set_space(*space),
         Event::Pause => stacks.pause(time, out),
         Event::Replay => stacks.replay(time, out),

@@ -45,6 +45,9 @@ pub struct Settings {
     pub nested: bool,
     /// Whether nothing is recorded before [`Stacks::replay`].
     pub paused: bool,
+    /// Whether [`Stacks::begins`] alone names the functions of indirect calls: for a recorder that observes only some
+    /// functions. Without it, any event in a function names it.
+    pub named_at_start: bool,
 }
 
 impl Default for Settings {
@@ -58,6 +61,7 @@ impl Default for Settings {
             depth: MAX_FRAMES,
             nested: false,
             paused: false,
+            named_at_start: false,
         }
     }
 }
@@ -91,6 +95,7 @@ pub struct Return {
 pub struct Jump {
     /// Address of the instruction, or another one in its function.
     pub at: u64,
-    /// Address of the function. Thunks are no functions: their jumps are not to be reported.
-    pub target: u64,
+    /// Address of the function; `None` if it is one that is not recorded. Thunks are no functions: their jumps are not
+    /// to be reported.
+    pub target: Option<u64>,
 }

@@ -81,11 +81,16 @@ impl Open {
         }
     }
 
+    /// Returns the innermost function if it has no name.
+    #[inline]
+    pub fn unnamed(&self) -> Option<Frame> {
+        self.top().filter(|top| top.function == UNNAMED && self.stack.beyond == 0)
+    }
+
     /// Names the innermost function, if it has no name, by an address in it.
     #[inline]
     pub fn name(&mut self, at: u64) {
-        let is_unnamed = self.top().is_some_and(|top| top.function == UNNAMED);
-        if is_unnamed && self.stack.beyond == 0 {
+        if self.unnamed().is_some() {
             self.rename(at);
         }
     }

@@ -87,7 +87,7 @@ impl Stacks {
         self.counts.calls += 1;
         // The frame that had this slot has ended, too.
         self.arrive(call.slot, call.slot.saturating_add(1), time, out);
-        self.open.name(call.at);
+        self.name(call.at);
         self.open.flush(out);
         let function = call.target.map_or(UNNAMED, named);
         let frame = Frame { slot: call.slot, back: call.return_address, function, time };
@@ -106,7 +106,19 @@ impl Stacks {
     /// names the function after an indirect call, before the thunk's address does.
     #[inline]
     pub fn executed(&mut self, at: u64) {
-        self.open.name(at);
+        self.name(at);
+    }
+
+    /// Reports that a function's first instruction runs, or one after a call has returned: with
+    /// [`Settings::named_at_start`], it names the function of an indirect call.
+    #[inline]
+    pub fn begins(&mut self, at: u64) {
+        // Any event after the call shows that the function is one that is not recorded.
+        let called = self.open.unnamed().filter(|called| self.fresh && called.back != at);
+        match called {
+            Some(_) => self.open.rename(at),
+            None => self.forget_unnamed(),
+        }
     }
 
     /// Reports a return.
@@ -130,7 +142,7 @@ impl Stacks {
         if top.slot == slot {
             let changed = ret.value.is_some_and(|value| top.back != 0 && top.back != value);
             self.counts.changed += u64::from(changed);
-            self.open.name(ret.at);
+            self.name_returning(ret.at);
             self.pop(time, out);
         } else {
             self.ret_below(top, ret, slot, was_fresh, time, out);
@@ -139,15 +151,51 @@ impl Stacks {
 
     /// Reports a tail call: the innermost function ends, and another one begins in its place.
     pub fn jump(&mut self, jump: &Jump, time: u64, out: &mut impl FnMut(Record)) {
-        self.advance(time);
-        self.open.name(jump.at);
+        let time = self.advance(time);
+        self.name(jump.at);
         let Some(top) = self.open.top() else { return };
         // Deeper than what is recorded, or a loop to the function's own beginning.
-        if self.open.stack.beyond != 0 || top.function == jump.target {
+        if self.open.stack.beyond != 0 || Some(top.function) == jump.target {
             return;
         }
         self.counts.tail_calls += 1;
-        self.replace(top, jump.target, out);
+        match jump.target {
+            Some(target) => self.replace(top, target, out),
+            None => self.pop(time, out),
+        }
+    }
+
+    /// Returns the address by which the innermost function is named.
+    #[must_use]
+    pub fn innermost(&self) -> Option<u64> {
+        self.open.top().map(|top| top.function).filter(|function| *function != UNNAMED)
+    }
+
+    /// Names the innermost function by an address in it, if it has no name.
+    #[inline]
+    fn name(&mut self, at: u64) {
+        match self.settings.named_at_start {
+            true => self.forget_unnamed(),
+            false => self.open.name(at),
+        }
+    }
+
+    /// Names the innermost function by its return.
+    #[inline]
+    fn name_returning(&mut self, at: u64) {
+        if !self.settings.named_at_start {
+            self.open.name(at);
+        }
+    }
+
+    /// Forgets the innermost function if it has no name: it is not recorded, or has returned.
+    #[inline]
+    fn forget_unnamed(&mut self) {
+        if self.open.unnamed().is_some() {
+            self.counts.unnamed += 1;
+            self.open.drop_top();
+            self.fresh = false;
+        }
     }
 
     /// Ends the innermost function, and begins another one in its place.
@@ -274,7 +322,7 @@ impl Stacks {
         if self.open.stack.beyond != 0 {
             self.open.stack.beyond -= 1;
         } else if self.open.top().is_some() {
-            self.open.name(at);
+            self.name(at);
             self.pop(time, out);
         } else {
             self.counts.before += 1;
@@ -297,7 +345,7 @@ impl Stacks {
         } else if top.back != 0 && ret.value == Some(top.back) {
             // It has moved its return address down, as the entry code of Linux does.
             self.counts.moved += 1;
-            self.open.name(ret.at);
+            self.name_returning(ret.at);
             self.pop(time, out);
         } else if let Some(value) = ret.value.filter(|_| slot == self.ahead) {
             self.ahead = 0;
@@ -312,7 +360,7 @@ impl Stacks {
             }
         } else {
             self.counts.unmatched += 1;
-            self.open.name(ret.at);
+            self.name(ret.at);
             self.open.flush(out);
         }
     }
@@ -337,7 +385,7 @@ impl Stacks {
             return false;
         }
         self.counts.moved += 1;
-        self.open.name(ret.at);
+        self.name_returning(ret.at);
         self.pop(time, out);
         true
     }

@@ -97,11 +97,14 @@ impl Symbols {
         (address - symbol.address < symbol.size).then_some(symbol)
     }
 
-    /// Returns whether a function begins at an address: whether a jump to it is a tail call. Thunks are no functions.
+    /// Returns whether a function begins at an address: whether a jump to it is a tail call. Thunks are no functions, nor
+    /// are the parts that compilers move away (`NAME.cold`).
     #[must_use]
     pub fn is_function(&self, address: u64) -> bool {
-        self.lookup(address)
-            .is_some_and(|found| found.address == address & ADDRESS_MASK && !is_thunk(found.name))
+        self.lookup(address).is_some_and(|found| {
+            let is_start = found.address == address & ADDRESS_MASK;
+            is_start && !is_thunk(found.name) && !is_part(found.name)
+        })
     }
 
     /// Iterates over the functions by address.
@@ -167,6 +170,11 @@ fn character_boundary(text: &str, most: usize) -> usize {
         end -= 1;
     }
     end
+}
+
+/// Returns whether a name is that of a function's part, to which the function jumps and from which it jumps back.
+fn is_part(name: &str) -> bool {
+    name.ends_with(".cold") || name.contains(".cold.")
 }
 
 /// Returns whether a name is one of the kernel's or a compiler's thunks, which jump or return for other functions.

@@ -48,7 +48,9 @@ impl Track {
 
     pub fn jump(&mut self, target: u64) {
         let time = self.tick();
-        self.stacks.jump(&Jump { at: 0x97, target }, time, &mut |record| self.records.push(record));
+        self.stacks.jump(&Jump { at: 0x97, target: Some(target) }, time, &mut |record| {
+            self.records.push(record)
+        });
     }
 
     pub fn pause(&mut self) {
