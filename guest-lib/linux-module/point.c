@@ -76,7 +76,7 @@ static void fire(struct ht_client *client, const struct ht_event *event, u64 now
 	put(slot + HT_SLOT_HEADER_WORDS, arg);
 	/* The store to EMIT must come after these. */
 	wmb();
-	ht_register(client->control, HT_REGISTER_EMIT, client->seq);
+	ht_register(client->control, HT_REGISTER_EMIT, client->seq | (u64)event->name_hash << 32);
 	if (device->traps)
 		return;
 	client->asked = client->seq;

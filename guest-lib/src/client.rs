@@ -195,6 +195,7 @@ impl<'m> Client<'m> {
             };
         };
         let host = self.producer.memory().host;
+        let name_hash = u64::from(site.name_hash());
         let reply = self.producer.slot(
             site,
             || clock.now(),
@@ -208,7 +209,7 @@ impl<'m> Client<'m> {
             if self.channel.local.is_some() { 0 } else { self.cpu() },
             fields,
             |before, seq| {
-                control.store(self.index, register::EMIT, seq.into());
+                control.store(self.index, register::EMIT, u64::from(seq) | name_hash << 32);
                 // ORDERING: pairs with the Release store of the reply's last word.
                 let mut reply = host[host_page::REPLY].load(Ordering::Acquire);
                 if reply as u32 != seq

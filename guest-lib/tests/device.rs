@@ -7,7 +7,7 @@ use common::device::{FUNCTION, GEOMETRY, System, WINDOW, assert_says, is_mapped,
 use common::{TICK, alone, client, emit, fork, wait_until};
 use hypertrace::abi::atomic::AtomicU64;
 use hypertrace::abi::layout::{guest_page, register};
-use hypertrace::abi::schema::FieldType;
+use hypertrace::abi::schema::{FieldType, name_hash};
 use hypertrace::{Clock, MemoryType, Options, Place};
 use hypertrace::{counts, event, open, with_client};
 use std::fs;
@@ -74,7 +74,8 @@ fn events_and_points_reach_the_functions_memory() {
         let lease = fake.host.seen.leases[0].clone();
         assert_eq!((lease.client, fake.host.seen.count(TICK)), (2, 100));
         assert_eq!(fake.stored(2, register::LEASE), lease.token);
-        assert_eq!(fake.stored(2, register::EMIT), 1);
+        let name_hash = u64::from(name_hash("irq"));
+        assert_eq!(fake.stored(2, register::EMIT), name_hash << 32 | 1);
         assert!(fake.stored(2, register::STAMP) > 0);
         assert_eq!(fake.registers[2].load(Relaxed), 0xab);
         let slot = &fake.host.memory(2).guest[guest_page::SLOT..];

@@ -30,6 +30,60 @@ __attribute__((noinline)) void deep(int n)
 	calls_of_deep += n > 1000;
 }
 
+static long calls_of_leaf, calls_of_tail, calls_of_inner;
+
+__attribute__((noinline)) void leaf(void)
+{
+	calls_of_leaf++;
+}
+
+/* Its last instruction jumps to the other function. */
+__attribute__((noinline, optimize("O2"))) void tail(void)
+{
+	calls_of_tail++;
+	leaf();
+}
+
+static unsigned hash(const char *name)
+{
+	unsigned hash = 0x811c9dc5;
+
+	while (*name)
+		hash = (hash ^ (unsigned char)*name++) * 0x01000193;
+	return hash;
+}
+
+/* Stores to EMIT, as a reference point does. */
+static void point(const char *name)
+{
+	static unsigned long emit;
+	unsigned long value = (unsigned long)hash(name) << 32 | 1;
+
+	asm volatile("movq %0, 0x68547270(%1)"
+		     :
+		     : "r"(value), "r"((char *)&emit - 0x68547270)
+		     : "memory");
+}
+
+__attribute__((noinline)) void inner(void)
+{
+	calls_of_inner++;
+}
+
+/* Calls the inner function ten times, but for three of these calls outside of the region. */
+__attribute__((noinline)) void outer(void)
+{
+	inner();
+	point("batch_begin");
+	for (volatile int i = 0; i < 7; i++)
+		inner();
+	point("batch_end");
+	inner();
+	inner();
+	/* No tail call. */
+	asm volatile("");
+}
+
 int main(int argc, char **argv)
 {
 	int values[200];
@@ -42,7 +96,11 @@ int main(int argc, char **argv)
 			if (!setjmp(back))
 				deep(10);
 		fib(22);
+		for (volatile int i = 0; i < 30; i++)
+			tail();
+		outer();
 	} while (argc > 1 && argv[1][0] == 'f');
 	printf("fib %ld\ncompare %ld\ndeep %ld\n", calls_of_fib, calls_of_compare, calls_of_deep);
+	printf("leaf %ld\ntail %ld\ninner %ld\n", calls_of_leaf, calls_of_tail, calls_of_inner);
 	return 0;
 }

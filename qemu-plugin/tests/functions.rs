@@ -4,7 +4,7 @@ mod common;
 
 use common::{Ran, capability, plugin};
 use hypertrace_functions::Task;
-use hypertrace_functions::read::{Summary, Trace};
+use hypertrace_functions::read::{By, Summary, Trace};
 use hypertrace_functions::symbols::{Source, Symbols};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -43,6 +43,16 @@ impl Guest {
         let mut trace = Trace::open(dir).unwrap();
         trace.add_symbols(&Source { path: self.program.clone(), offset: 0 }).unwrap();
         trace
+    }
+
+    /// Runs the program with these options, and returns the trace and what the program and the plugin printed.
+    #[track_caller]
+    fn run(&self, dir: &Path, options: &str) -> (Trace, Ran) {
+        let options = format!("functions={},{options}", dir.display());
+        let ran: Ran = self.command(&options).output().unwrap().into();
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        assert!(ran.stderr.contains(" 0 misses, 0 records lost"), "{}", ran.stderr);
+        (Trace::open(dir).unwrap(), ran)
     }
 
     fn address(&self, name: &str) -> u64 {
@@ -129,4 +139,104 @@ fn at_the_limit_the_rest_is_lost_and_counted() {
     assert!(ran.stderr.contains("limit") && !ran.stderr.contains(" 0 records lost"), "{ran:?}");
     let data = std::fs::metadata(dir.join("103.dat")).unwrap().len();
     assert!((1 << 19..=1 << 20).contains(&data), "{data}");
+}
+
+/// Returns the names of all recorded functions, and their calls.
+fn calls(trace: &Trace) -> Vec<(String, u64)> {
+    let summary = Summary::of(trace);
+    assert_eq!((summary.damage.len(), summary.orphans, summary.unfinished), (0, 0, 0));
+    let name = |address| trace.function(address).unwrap().name.to_owned();
+    let functions = summary.top(usize::MAX, By::Calls).into_iter();
+    functions.map(|function| (name(function.address), function.calls)).collect()
+}
+
+/// Returns the count that the program has printed for a function.
+fn printed(ran: &Ran, name: &str) -> u64 {
+    let count = ran.stdout.lines().find_map(|line| line.strip_prefix(name));
+    count.unwrap().trim().parse().unwrap()
+}
+
+#[test]
+fn only_the_functions_of_a_filter_are_recorded() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(guest) = Guest::new(folder.path()) else { return };
+    let fib = guest.address("fib");
+    // By direct calls, by a pointer from code that is not recorded, by a jump from one that is.
+    for (options, names) in [
+        ("symbol=fib".to_owned(), &["fib"][..]),
+        ("symbol=compare".to_owned(), &["compare"]),
+        ("symbol=tai*,symbol=leaf".to_owned(), &["tail", "leaf"]),
+        ("symbol=tail".to_owned(), &["tail"]),
+        (format!("range={fib:#x}-{:#x}", fib + 4), &["fib"]),
+    ] {
+        let dir = folder.path().join(options.replace(['*', '=', ','], "_"));
+        let (trace, ran) = guest.run(&dir, &options);
+
+        let found = calls(&trace);
+
+        assert_eq!(found.len(), names.len(), "{options}: {found:?}");
+        for (name, calls) in found {
+            assert!(names.contains(&name.as_str()), "{options}: {name}");
+            assert_eq!(calls, printed(&ran, &name), "{options}: {name}");
+        }
+    }
+}
+
+#[test]
+fn a_jump_to_a_functions_first_byte_is_a_call_of_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(guest) = Guest::new(folder.path()) else { return };
+
+    let (trace, ran) = guest.run(&folder.path().join("trace"), "depth=100");
+
+    let summary = Summary::of(&trace);
+    let count = |name| summary.function(guest.address(name)).unwrap().calls;
+    assert_eq!((count("tail"), count("leaf")), (printed(&ran, "tail"), printed(&ran, "leaf")));
+    let callers = summary.callers(guest.address("leaf"));
+    let main = summary.callers(guest.address("tail"));
+    // It stands in the place of the one that jumped.
+    assert_eq!((callers.len(), callers[0].function), (1, main[0].function));
+}
+
+#[test]
+fn in_a_region_functions_are_recorded_with_all_that_are_open() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(guest) = Guest::new(folder.path()) else { return };
+
+    let (trace, _) = guest.run(&folder.path().join("batch"), "region=batch");
+    let found = calls(&trace);
+    let never: Ran = guest
+        .command(&format!("functions={},region=never", folder.path().join("never").display()))
+        .output()
+        .unwrap()
+        .into();
+
+    let count = |name| found.iter().find(|(found, _)| found == name).map(|(_, calls)| *calls);
+    assert_eq!((count("inner"), count("outer"), count("main")), (Some(7), Some(1), Some(1)));
+    assert_eq!((count("fib"), count("leaf")), (None, None));
+    assert!(never.stderr.contains("no region began"), "{}", never.stderr);
+    assert_eq!(calls(&Trace::open(&folder.path().join("never")).unwrap()), []);
+}
+
+#[test]
+fn code_of_another_level_is_not_recorded() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(guest) = Guest::new(folder.path()) else { return };
+
+    let (trace, ran) = guest.run(&folder.path().join("trace"), "level=0");
+
+    assert_eq!((trace.tasks(), Summary::of(&trace).calls), (&[][..], 0));
+    assert!(ran.stderr.contains("0 calls"), "{}", ran.stderr);
+}
+
+#[test]
+fn a_function_that_a_filter_names_has_to_be_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(guest) = Guest::new(folder.path()) else { return };
+    let options = format!("functions={},symbol=fibb", folder.path().join("trace").display());
+
+    let ran: Ran = guest.command(&options).output().unwrap().into();
+
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(1), ""));
+    assert!(ran.stderr.contains("symbol=fibb"), "{}", ran.stderr);
 }

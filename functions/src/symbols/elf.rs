@@ -2,16 +2,32 @@
 
 //! Functions of ELF files: kernels, modules, programs, libraries.
 
-use object::{Object, ObjectKind, ObjectSection, ObjectSymbol, SectionKind, SymbolKind};
+use std::path::Path;
+
+use object::{
+    Object, ObjectKind, ObjectSection, ObjectSegment, ObjectSymbol, SectionKind, SymbolKind,
+};
 
 use super::{Source, Symbols};
 use crate::{Error, Result};
 
+/// Returns the first address of the code.
+pub(super) fn code(bytes: &[u8], path: &Path) -> Result<u64> {
+    let file = parse(bytes, path)?;
+    let segments = file.segments().filter(|segment| segment.permissions().executable());
+    let start = segments.map(|segment| segment.address()).min();
+    start.ok_or_else(|| Error::unsuitable(path, "no code in it"))
+}
+
+fn parse<'b>(bytes: &'b [u8], path: &Path) -> Result<object::File<'b>> {
+    object::File::parse(bytes)
+        .map_err(|error| Error::unsuitable(path, format!("no valid ELF file: {error}")))
+}
+
 /// Adds the functions of the symbol table, or of the dynamic one if there is no other.
 pub(super) fn read(bytes: &[u8], source: &Source, found: &mut Symbols) -> Result<()> {
     let path = &source.path;
-    let file = object::File::parse(bytes)
-        .map_err(|error| Error::unsuitable(path, format!("no valid ELF file: {error}")))?;
+    let file = parse(bytes, path)?;
     // The addresses of an object file are relative to sections, of which one has an address in the guest.
     let only = if file.kind() == ObjectKind::Relocatable {
         let Some(text) = file.section_by_name(".text") else { return Ok(()) };

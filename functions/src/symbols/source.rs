@@ -3,8 +3,11 @@
 //! `FILE:0xOFFSET`: a file with symbols, and the distance of their addresses in the guest.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
+
+use super::{MAX_FILE, elf};
+use crate::{Result, file};
 
 /// File with symbols, and where in the guest it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,11 +19,23 @@ pub struct Source {
     pub offset: u64,
 }
 
+impl Source {
+    /// Returns the symbols of an ELF program whose code begins at an address: a position-independent one is moved.
+    ///
+    /// # Errors
+    /// If the file cannot be read, or is not one.
+    pub fn of_program(path: &Path, start: u64) -> Result<Source> {
+        let bytes = file::contents(path, MAX_FILE, "give a smaller program")?;
+        let begin = elf::code(&bytes, path)?;
+        Ok(Source { path: path.to_owned(), offset: start.wrapping_sub(begin) })
+    }
+}
+
 impl FromStr for Source {
     type Err = String;
 
     /// Parses `FILE` or `FILE:0xOFFSET`. A name that has `:0x` itself is written with `:0x0` after it.
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
         let (path, offset) = match text.rsplit_once(":0x") {
             Some((path, digits)) => (path, u64::from_str_radix(digits, 16).ok()),
             None => (text, Some(0)),

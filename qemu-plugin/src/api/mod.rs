@@ -25,6 +25,7 @@
 //! code      blocks and instructions that are being translated
 //! access    accesses of instructions to memory
 //! registers registers of a vCPU
+//! program   the program of QEMU's user mode
 //! symbol    functions that not all versions have
 //! ```
 //!
@@ -35,6 +36,7 @@ pub mod access;
 pub mod code;
 pub mod events;
 pub mod library;
+mod program;
 pub mod registers;
 mod symbol;
 
@@ -42,6 +44,7 @@ pub use access::{Access, AccessCallback, Accesses};
 pub use code::{Block, ExecCallback, Instruction, Reads};
 pub use events::Events;
 pub use library::Library;
+pub use program::program;
 pub use registers::{Register, Registers};
 
 use std::ffi::{CStr, CString, c_char, c_int};

@@ -1,24 +1,59 @@
 //! Records of a vCPU at one privilege level: its shadow stacks, and the file that they go to.
 
+use super::code::Code;
+use super::site::Site;
 use super::windows::Track;
-use hypertrace_functions::shadow::{Call, Return, Settings, Stacks};
+use hypertrace_functions::record::Record;
+use hypertrace_functions::shadow::{Call, Jump, Return, Settings, Stacks};
 
 /// Records of a vCPU at one privilege level.
 pub struct Lane {
     stacks: Stacks,
     track: Track,
+    /// Nothing is recorded now: no region is open.
+    is_paused: bool,
+    /// Time of the last event that is recorded.
+    last: u64,
 }
 
 impl Lane {
     /// Makes one whose records go to this track.
     pub fn new(settings: Settings, track: Track) -> Lane {
-        Lane { stacks: Stacks::new(settings), track }
+        Lane { stacks: Stacks::new(settings), track, is_paused: settings.paused, last: 0 }
+    }
+
+    /// Returns whether nothing is recorded now.
+    #[inline]
+    pub fn is_paused(&self) -> bool {
+        self.is_paused
+    }
+
+    /// Begins to record, or ends it: a region began or ended at this time.
+    #[cold]
+    pub fn turn(&mut self, is_paused: bool, time: u64) {
+        // Another vCPU's region: events of this one may have come later.
+        let time = time.max(self.last);
+        let Lane { stacks, track, .. } = self;
+        let out = &mut |record: Record| {
+            track.push(record.to_bytes());
+        };
+        match is_paused {
+            true => stacks.pause(time, out),
+            false => stacks.replay(time, out),
+        }
+        (self.is_paused, self.last) = (is_paused, time);
+    }
+
+    /// Returns the time of an event that is not recorded: only the stacks need one.
+    pub fn time_while_paused(&self) -> u64 {
+        self.last
     }
 
     /// Reports a call that was executed.
     #[inline]
     pub fn call(&mut self, call: &Call, time: u64) {
-        let Lane { stacks, track } = self;
+        self.last = time;
+        let Lane { stacks, track, .. } = self;
         stacks.call(call, time, &mut |record| {
             track.push(record.to_bytes());
         });
@@ -27,10 +62,37 @@ impl Lane {
     /// Reports a return that was executed.
     #[inline]
     pub fn ret(&mut self, ret: &Return, time: u64) {
-        let Lane { stacks, track } = self;
+        self.last = time;
+        let Lane { stacks, track, .. } = self;
         stacks.ret(ret, time, &mut |record| {
             track.push(record.to_bytes());
         });
+    }
+
+    /// Reports a jump from a function to another one, or to one that is not recorded.
+    pub fn jump(&mut self, site: &Site, code: &Code, target: Option<u64>, time: u64) {
+        // Entry code that no call has reached jumps, too: it ends no other function.
+        let is_from =
+            |innermost| Some(innermost) == site.function || code.is_same(innermost, site.at);
+        self.last = time;
+        if !self.stacks.innermost().is_some_and(is_from) {
+            return;
+        }
+        let Lane { stacks, track, .. } = self;
+        stacks.jump(&Jump { at: site.at, target }, time, &mut |record| {
+            track.push(record.to_bytes());
+        });
+    }
+
+    /// Reports that an instruction runs that is no call, return or jump to a function.
+    pub fn executed(&mut self, at: u64) {
+        self.stacks.executed(at);
+    }
+
+    /// Reports that a block of code begins to run at whose address a function may begin.
+    #[inline]
+    pub fn begins(&mut self, at: u64) {
+        self.stacks.begins(at);
     }
 
     /// Reports a call of a place just ahead.
@@ -52,7 +114,7 @@ impl Lane {
 
     /// Ends all functions.
     pub fn close(&mut self, time: u64) {
-        let Lane { stacks, track } = self;
+        let Lane { stacks, track, .. } = self;
         stacks.close(time, &mut |record| {
             track.push(record.to_bytes());
         });

@@ -5,6 +5,8 @@
 //!
 //! ```text
 //! options    what QEMU's command line says
+//! code       names of functions, and which are recorded
+//! region     whether a region of the guest's events is open
 //! level      privilege levels, read when code is translated
 //! site       observed instructions
 //! x86_64     the observed instructions of x86-64, and what happens when they run
@@ -18,10 +20,12 @@
 #![allow(unsafe_code)]
 
 mod clock;
+mod code;
 mod lane;
 mod level;
 mod options;
 mod recorder;
+mod region;
 mod site;
 mod windows;
 mod x86_64;
@@ -46,6 +50,12 @@ pub enum InstallError {
     /// The thread that keeps the files.
     #[error("cannot start a thread")]
     Thread(#[source] std::io::Error),
+    /// A function that is to be recorded.
+    #[error(transparent)]
+    Function(#[from] code::NoSuchFunction),
+    /// A region, in a machine of a QEMU that does not show the values of stores.
+    #[error("region=NAME needs QEMU 9.2 or later in a whole machine: this one has plugin API {0}")]
+    Region(i32),
     /// A guest of AArch64, whose return addresses are in a register.
     #[error("function traces are of x86-64 guests only, and this one is of AArch64")]
     Aarch64,
@@ -92,6 +102,11 @@ impl Events for Functions {
             "hypertrace: {} calls, {} misses, {} records lost",
             totals.calls, totals.misses, totals.lost
         );
+        if totals.regions == Some(0) {
+            eprintln!(
+                "hypertrace: no region began (region=NAME): it needs reference points NAME_begin and NAME_end of this hypertrace's guest library"
+            );
+        }
         if totals.left_out + totals.not_observed > 0 {
             eprintln!(
                 "hypertrace: {} calls and returns of further vCPUs, and {} places of further code, are left out",

@@ -1,5 +1,8 @@
 //! Options of a function trace, as QEMU's command line has them.
 
+use super::level::{LEVELS, Level};
+use hypertrace_functions::symbols::Source;
+use std::fmt;
 use std::path::PathBuf;
 
 /// Most bytes of all files, unless `limit=` says otherwise.
@@ -18,6 +21,48 @@ pub struct Options {
     pub depth: Option<usize>,
     /// Most bytes of all files.
     pub limit: u64,
+    /// Files with names of functions.
+    pub symbols: Vec<Source>,
+    /// Functions that are recorded.
+    pub parts: Parts,
+    /// The privilege level that is recorded; `None`: all.
+    pub level: Option<Level>,
+    /// Name of the region in which functions are recorded; `None`: always.
+    pub region: Option<String>,
+}
+
+/// Functions that are recorded; empty: all.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Parts(pub Vec<Part>);
+
+/// Some of the functions that are recorded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Those of this name, or if its last character is `*`, with this beginning.
+    Name(String),
+    /// Those from the first address to before the last.
+    Range(u64, u64),
+}
+
+impl Parts {
+    /// Returns whether all functions are recorded.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Iterates over the parts.
+    pub fn iter(&self) -> impl Iterator<Item = &Part> {
+        self.0.iter()
+    }
+}
+
+impl fmt::Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Part::Name(name) => f.write_str(name),
+            Part::Range(start, end) => write!(f, "{start:#x}-{end:#x}"),
+        }
+    }
 }
 
 /// A wrong option.
@@ -25,7 +70,7 @@ pub struct Options {
 pub enum OptionError {
     /// The key is not known.
     #[error(
-        "unknown option {0:?} of a function trace: functions=DIR, trace-privilege-level=on|off, min=TIME, depth=N and limit=SIZE are known"
+        "unknown option {0:?} of a function trace: functions=DIR, trace-privilege-level=on|off, min=TIME, depth=N, limit=SIZE, symbols=FILE, symbol=NAME, range=START-END, level=N and region=NAME are known"
     )]
     Unknown(String),
     /// The value cannot be.
@@ -54,7 +99,17 @@ impl Options {
             return Err(wrong("functions", &dir, "the name of a directory is missing"));
         }
         let dir = PathBuf::from(dir);
-        let mut found = Options { dir, by_level: true, min: 0, depth: None, limit: LIMIT };
+        let mut found = Options {
+            dir,
+            by_level: true,
+            min: 0,
+            depth: None,
+            limit: LIMIT,
+            symbols: Vec::new(),
+            parts: Parts::default(),
+            level: None,
+            region: None,
+        };
         for (key, value) in all {
             match key.as_str() {
                 "functions" => {}
@@ -82,6 +137,31 @@ impl Options {
                     found.limit =
                         limit.ok_or_else(|| wrong("limit", &value, "a size: 512M, 4G"))?;
                 }
+                "symbols" => {
+                    let source = value.parse();
+                    found.symbols.push(source.map_err(|_| {
+                        wrong("symbols", &value, "FILE or FILE:0xOFFSET, an ELF file or kallsyms")
+                    })?);
+                }
+                "symbol" if value.is_empty() => {
+                    return Err(wrong("symbol", &value, "the name of a function, or NAME*"));
+                }
+                "symbol" => found.parts.0.push(Part::Name(value)),
+                "range" => {
+                    let range = range(&value);
+                    found.parts.0.push(
+                        range.ok_or_else(|| wrong("range", &value, "0xSTART-0xEND, not empty"))?,
+                    );
+                }
+                "level" => {
+                    let level = value.parse().ok().filter(|level| usize::from(*level) < LEVELS);
+                    let level = level.ok_or_else(|| wrong("level", &value, "a number from 0 to 3"));
+                    found.level = Some(Level(level?));
+                }
+                "region" if value.is_empty() => {
+                    return Err(wrong("region", &value, "the name of a region is missing"));
+                }
+                "region" => found.region = Some(value),
                 _ => return Err(OptionError::Unknown(key)),
             }
         }
@@ -99,6 +179,14 @@ fn split(option: &[u8]) -> (String, String) {
 
 fn wrong(key: &'static str, value: &str, expected: &'static str) -> OptionError {
     OptionError::Value { key, value: value.to_owned(), expected }
+}
+
+/// Reads a range of addresses.
+fn range(text: &str) -> Option<Part> {
+    let address = |text: &str| u64::from_str_radix(text.strip_prefix("0x")?, 16).ok();
+    let (start, end) = text.split_once('-')?;
+    let (start, end) = (address(start)?, address(end)?);
+    (start < end).then_some(Part::Range(start, end))
 }
 
 /// Reads a number with one of these units.
@@ -120,8 +208,18 @@ mod tests {
 
     #[test]
     fn options_are_read_with_their_units() {
-        let options =
-            ["functions=d", "min=1us", "depth=9", "limit=4G", "trace-privilege-level=off"];
+        let options = [
+            "functions=d",
+            "min=1us",
+            "depth=9",
+            "limit=4G",
+            "trace-privilege-level=off",
+            "symbols=k:0x10",
+            "symbol=vfs_*",
+            "range=0x10-0x20",
+            "level=0",
+            "region=batch",
+        ];
         let found = parse(&options).unwrap().unwrap();
         let expected = Options {
             dir: "d".into(),
@@ -129,6 +227,10 @@ mod tests {
             min: 1_000,
             depth: Some(9),
             limit: 4 << 30,
+            symbols: vec![Source { path: "k".into(), offset: 16 }],
+            parts: Parts(vec![Part::Name("vfs_*".into()), Part::Range(16, 32)]),
+            level: Some(Level(0)),
+            region: Some("batch".into()),
         };
         assert_eq!(found, expected);
         assert_eq!(parse(&["segment=x"]), Ok(None));
@@ -145,6 +247,12 @@ mod tests {
             ("limit=0K", "512M"),
             ("trace-privilege-level=maybe", "on or off"),
             ("colour=red", "colour"),
+            ("symbols=k:0xz", "0xOFFSET"),
+            ("symbol=", "NAME*"),
+            ("range=0x20-0x10", "0xSTART"),
+            ("range=16-32", "0xSTART"),
+            ("level=4", "0 to 3"),
+            ("region=", "region is missing"),
         ] {
             let said = parse(&[option, "functions=d"]).unwrap_err().to_string();
             assert!(said.contains(named), "{option}: {said}");

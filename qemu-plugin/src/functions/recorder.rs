@@ -5,22 +5,28 @@
 
 use super::InstallError;
 use super::clock::Clock;
+use super::code::Code;
 use super::lane::Lane;
 use super::level::{LEVELS, Level};
-use super::options::Options;
+use super::options::{Options, Parts};
+use super::region::Region;
 use super::site::{Site, Sites};
 use super::windows::Keeper;
 use crate::api::Qemu;
 use hypertrace_functions::Task;
 use hypertrace_functions::shadow::Settings;
+use hypertrace_functions::symbols::Source;
 use hypertrace_functions::write::{Directory, cut};
 use std::cell::UnsafeCell;
 use std::ffi::c_uint;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// API from which loads of return instructions have callbacks, and registers can be read.
 pub const FULL: i32 = 2;
+
+/// API from which the values of stores are known.
+pub const VALUES: i32 = 4;
 
 /// Most vCPUs, or threads of a program, that are recorded.
 const MOST_VCPUS: usize = 1024;
@@ -31,6 +37,8 @@ pub struct Recorder {
     pub is_machine: bool,
     /// Loads of return instructions have callbacks.
     pub has_loads: bool,
+    /// The values of stores are known.
+    pub has_values: bool,
     by_level: bool,
     settings: Settings,
     clock: Clock,
@@ -39,6 +47,13 @@ pub struct Recorder {
     directory: Mutex<Directory>,
     keeper: Mutex<Option<Keeper>>,
     has_ended: AtomicBool,
+    /// Names of functions, and which are recorded. A program's are known when its first code is translated.
+    code: OnceLock<Code>,
+    sources: Vec<Source>,
+    parts: Parts,
+    /// The privilege level that is recorded.
+    level: Option<Level>,
+    region: Option<Region>,
     /// Calls and returns of vCPUs without records.
     left_out: AtomicU64,
 }
@@ -65,17 +80,30 @@ impl Recorder {
     /// If the directory is not empty or cannot be made, or there can be no thread.
     pub fn start(qemu: &Qemu, options: &Options) -> Result<Recorder, InstallError> {
         let command = std::env::args().collect::<Vec<_>>().join(" ");
-        let directory = Directory::create(&options.dir, "guest", &command)?;
+        if options.region.is_some() && qemu.is_machine && qemu.version < VALUES {
+            return Err(InstallError::Region(qemu.version));
+        }
+        let mut code = Code::read(&options.symbols)?;
+        if qemu.is_machine {
+            code.keep(&options.parts)?;
+        }
+        let mut directory = Directory::create(&options.dir, "guest", &command)?;
+        if qemu.is_machine && !code.symbols().is_empty() {
+            directory.add_module("guest", code.symbols())?;
+        }
         let keeper = Keeper::start(options.limit).map_err(InstallError::Thread)?;
         let defaults = Settings::default();
         Ok(Recorder {
             is_machine: qemu.is_machine,
             has_loads: qemu.version >= FULL,
+            has_values: qemu.version >= VALUES,
             by_level: options.by_level,
             settings: Settings {
                 min: options.min,
                 depth: options.depth.unwrap_or(defaults.depth),
                 nested: !options.by_level,
+                paused: options.region.is_some(),
+                named_at_start: !options.parts.is_empty(),
                 ..defaults
             },
             clock: Clock::measure(),
@@ -84,8 +112,54 @@ impl Recorder {
             directory: Mutex::new(directory),
             keeper: Mutex::new(Some(keeper)),
             has_ended: AtomicBool::new(false),
+            code: if qemu.is_machine { code.into() } else { OnceLock::new() },
+            sources: options.symbols.clone(),
+            parts: options.parts.clone(),
+            level: options.level,
+            region: options.region.as_deref().map(Region::new),
             left_out: AtomicU64::new(0),
         })
+    }
+
+    /// Returns the names of functions, and which are recorded. Only in a callback of a vCPU.
+    pub fn code(&self) -> &Code {
+        self.code.get_or_init(|| self.read_program())
+    }
+
+    /// Reads the symbols of the program that is about to run.
+    fn read_program(&self) -> Code {
+        let made = || -> Result<Code, InstallError> {
+            let mut code = Code::read(&self.sources)?;
+            code.add_program();
+            code.keep(&self.parts)?;
+            if !code.symbols().is_empty() {
+                lock(&self.directory).add_module("program", code.symbols())?;
+            }
+            Ok(code)
+        };
+        made().unwrap_or_else(|why| {
+            eprintln!("hypertrace plugin: {why}");
+            // SAFETY: ends the process, as an error at installation does: no code of the program has run, and QEMU's
+            // own end would call this plugin.
+            unsafe { libc::_exit(1) }
+        })
+    }
+
+    /// Returns the region in which functions are recorded.
+    pub fn region(&self) -> Option<&Region> {
+        self.region.as_ref()
+    }
+
+    /// Returns whether code of a privilege level is recorded.
+    pub fn records(&self, level: Level) -> bool {
+        self.level.is_none_or(|only| only == level)
+    }
+
+    /// Handles a store to EMIT, of this value.
+    pub fn emitted(&self, value: u64) {
+        if let Some(region) = &self.region {
+            region.emitted(value, self.clock.now());
+        }
     }
 
     /// Returns the place of an instruction that is translated; `None` if there are too many.
@@ -109,13 +183,30 @@ impl Recorder {
                 if self.is_machine && level == Level::PROGRAMS {
                     lane.set_space(thread.unwrap_or(0));
                 }
-                return f(lane, self.clock.now());
+                let time = self.time(lane);
+                return f(lane, time);
             }
             if let Some(lane) = self.open(lanes, vcpu, level) {
-                return f(lane, self.clock.now());
+                let time = self.time(lane);
+                return f(lane, time);
             }
         }
         self.left_out.fetch_add(1, Relaxed);
+    }
+
+    /// Returns the time of an event. Has the lane record if a region is open, and else pause.
+    #[inline]
+    fn time(&self, lane: &mut Lane) -> u64 {
+        if let Some(region) = &self.region {
+            let is_paused = !region.is_open();
+            if lane.is_paused() != is_paused {
+                lane.turn(is_paused, region.time());
+            }
+            if is_paused {
+                return lane.time_while_paused();
+            }
+        }
+        self.clock.now()
     }
 
     /// Makes the records of a vCPU at a level.
@@ -157,7 +248,8 @@ impl Recorder {
         // SAFETY: the caller's promise.
         let lanes = unsafe { &mut *vcpu.0.get() };
         for lane in lanes.all.iter_mut().flatten() {
-            lane.close(self.clock.now());
+            let time = self.time(lane);
+            lane.close(time);
             totals.add(lane);
         }
         totals
@@ -174,6 +266,7 @@ impl Recorder {
             // SAFETY: the caller's promise.
             totals.join(&unsafe { self.end_vcpu(vcpu as c_uint) });
         }
+        totals.regions = self.region.as_ref().map(Region::begun);
         totals.left_out = self.left_out.load(Relaxed);
         totals.not_observed = lock(&self.sites).left_out();
         let failure = lock(&self.keeper).take().and_then(Keeper::end);
@@ -197,6 +290,8 @@ pub struct Totals {
     pub misses: u64,
     /// Records that found no room.
     pub lost: u64,
+    /// Regions that began, if functions are recorded in those only.
+    pub regions: Option<u64>,
     /// Calls and returns of vCPUs without records.
     pub left_out: u64,
     /// Translated calls and returns that are not observed.

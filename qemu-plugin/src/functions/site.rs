@@ -6,7 +6,7 @@ use super::level::Level;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
-/// Most places that are remembered, 48 bytes each and their key. Code beyond is not observed, and counted.
+/// Most places that are remembered, 64 bytes each and their key. Code beyond is not observed, and counted.
 const MOST: usize = 1 << 23;
 
 /// An instruction that is observed.
@@ -18,6 +18,8 @@ pub struct Site {
     pub next: u64,
     /// Address of the called function, if the instruction contains it.
     pub target: Option<u64>,
+    /// First address of the function that it is in, if the symbols have one.
+    pub function: Option<u64>,
     /// Privilege level at which it runs.
     pub level: Level,
 }
@@ -57,7 +59,13 @@ mod tests {
     #[test]
     fn code_that_is_translated_again_takes_no_memory() {
         let mut sites = Sites::default();
-        let site = |target| Site { at: 16, next: 21, target: Some(target), level: Level(3) };
+        let site = |target| Site {
+            at: 16,
+            next: 21,
+            target: Some(target),
+            function: None,
+            level: Level(3),
+        };
         let first = sites.place(site(1)).unwrap();
         assert!(std::ptr::eq(first, sites.place(site(1)).unwrap()));
         let changed = sites.place(site(2)).unwrap();
