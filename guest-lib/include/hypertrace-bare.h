@@ -602,7 +602,8 @@ static inline int hypertrace_bare_point(struct hypertrace_bare *client,
         slot[HYPERTRACE_ABI_SLOT_HEADER_WORDS + i] = args[i];
     }
     hypertrace_bare_fence_();
-    hypertrace_bare_register_(client, HYPERTRACE_ABI_REGISTER_EMIT, client->seq);
+    hypertrace_bare_register_(client, HYPERTRACE_ABI_REGISTER_EMIT,
+                             client->seq | (uint64_t)event->name_hash << 32);
     const uint64_t reply = __atomic_load_n(&client->host[HYPERTRACE_ABI_H_REPLY], __ATOMIC_ACQUIRE);
     const bool is_answered = (uint32_t)reply == client->seq;
     if (is_answered && host_time != NULL) {

@@ -194,7 +194,7 @@ fn a_jump_to_a_functions_first_byte_is_a_call_of_it() {
     assert_eq!((count("tail"), count("leaf")), (printed(&ran, "tail"), printed(&ran, "leaf")));
     let callers = summary.callers(guest.address("leaf"));
     let main = summary.callers(guest.address("tail"));
-    // It stands in the place of the one that jumped.
+    // It is in the place of the one that jumped.
     assert_eq!((callers.len(), callers[0].function), (1, main[0].function));
 }
 
