@@ -2,69 +2,18 @@
 
 mod common;
 
-use common::{Ran, capability, plugin};
+use common::Ran;
+use common::traced::{Guest, calls, printed};
 use hypertrace_functions::Task;
-use hypertrace_functions::read::{By, Summary, Trace};
-use hypertrace_functions::symbols::{Source, Symbols};
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use hypertrace_functions::read::{Summary, Trace};
+use std::process::Stdio;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
-
-/// Emulator and program.
-struct Guest {
-    qemu: PathBuf,
-    program: PathBuf,
-}
-
-impl Guest {
-    /// Compiles the program in this folder; `None` if that cannot be done or run here.
-    fn new(folder: &Path) -> Option<Guest> {
-        let (qemu, compiler) = (capability::program("qemu-x86_64")?, capability::program("cc")?);
-        let program = folder.join("program");
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/functions.c");
-        let mut command = Command::new(compiler);
-        command.args(["-O1", "-static", "-Wall", "-Wextra", "-Werror", "-o"]).arg(&program);
-        let compiled: Ran = command.arg(source).output().unwrap().into();
-        assert_eq!(compiled.code, Some(0), "{compiled:?}");
-        capability::used("qemu-x86_64");
-        Some(Guest { qemu, program })
-    }
-
-    /// Returns a command that traces the program with these options of the plugin.
-    fn command(&self, options: &str) -> Command {
-        let mut command = Command::new(&self.qemu);
-        command.arg("-plugin").arg(format!("{},{options}", plugin().display())).arg(&self.program);
-        command
-    }
-
-    /// Opens a trace, with the program's names.
-    fn trace(&self, dir: &Path) -> Trace {
-        let mut trace = Trace::open(dir).unwrap();
-        trace.add_symbols(&Source { path: self.program.clone(), offset: 0 }).unwrap();
-        trace
-    }
-
-    /// Runs the program with these options, and returns the trace and what the program and the plugin printed.
-    #[track_caller]
-    fn run(&self, dir: &Path, options: &str) -> (Trace, Ran) {
-        let options = format!("functions={},{options}", dir.display());
-        let ran: Ran = self.command(&options).output().unwrap().into();
-        assert_eq!(ran.code, Some(0), "{ran:?}");
-        assert!(ran.stderr.contains(" 0 misses, 0 records lost"), "{}", ran.stderr);
-        (Trace::open(dir).unwrap(), ran)
-    }
-
-    fn address(&self, name: &str) -> u64 {
-        let symbols = Symbols::read(&Source { path: self.program.clone(), offset: 0 }).unwrap();
-        symbols.iter().find(|symbol| symbol.name == name).unwrap().address
-    }
-}
 
 #[test]
 fn counts_are_those_of_the_program_itself() {
     let folder = tempfile::tempdir().unwrap();
-    let Some(guest) = Guest::new(folder.path()) else { return };
+    let Some(guest) = Guest::new(folder.path(), "functions.c") else { return };
     let dir = folder.path().join("trace");
 
     let ran: Ran = guest.command(&format!("functions={}", dir.display())).output().unwrap().into();
@@ -86,8 +35,8 @@ fn counts_are_those_of_the_program_itself() {
 #[test]
 fn what_was_recorded_before_a_kill_is_read() {
     let folder = tempfile::tempdir().unwrap();
-    let Some(guest) = Guest::new(folder.path()) else { return };
-    for kill in 0..5 {
+    let Some(guest) = Guest::new(folder.path(), "functions.c") else { return };
+    for kill in 0..20 {
         let dir = folder.path().join(format!("trace{kill}"));
         let mut command = guest.command(&format!("functions={}", dir.display()));
         let mut qemu = command.arg("forever").stderr(Stdio::null()).spawn().unwrap();
@@ -110,7 +59,7 @@ fn what_was_recorded_before_a_kill_is_read() {
 #[test]
 fn what_cannot_be_recorded_is_refused_by_name() {
     let folder = tempfile::tempdir().unwrap();
-    let Some(guest) = Guest::new(folder.path()) else { return };
+    let Some(guest) = Guest::new(folder.path(), "functions.c") else { return };
     let full = folder.path().display().to_string();
     let new = format!("{full}/new");
     for (options, named) in [
@@ -129,7 +78,7 @@ fn what_cannot_be_recorded_is_refused_by_name() {
 #[test]
 fn at_the_limit_the_rest_is_lost_and_counted() {
     let folder = tempfile::tempdir().unwrap();
-    let Some(guest) = Guest::new(folder.path()) else { return };
+    let Some(guest) = Guest::new(folder.path(), "functions.c") else { return };
     let dir = folder.path().join("trace");
     let options = format!("functions={},limit=1M", dir.display());
 
@@ -141,25 +90,10 @@ fn at_the_limit_the_rest_is_lost_and_counted() {
     assert!((1 << 19..=1 << 20).contains(&data), "{data}");
 }
 
-/// Returns the names of all recorded functions, and their calls.
-fn calls(trace: &Trace) -> Vec<(String, u64)> {
-    let summary = Summary::of(trace);
-    assert_eq!((summary.damage.len(), summary.orphans, summary.unfinished), (0, 0, 0));
-    let name = |address| trace.function(address).unwrap().name.to_owned();
-    let functions = summary.top(usize::MAX, By::Calls).into_iter();
-    functions.map(|function| (name(function.address), function.calls)).collect()
-}
-
-/// Returns the count that the program has printed for a function.
-fn printed(ran: &Ran, name: &str) -> u64 {
-    let count = ran.stdout.lines().find_map(|line| line.strip_prefix(name));
-    count.unwrap().trim().parse().unwrap()
-}
-
 #[test]
 fn only_the_functions_of_a_filter_are_recorded() {
     let folder = tempfile::tempdir().unwrap();
-    let Some(guest) = Guest::new(folder.path()) else { return };
+    let Some(guest) = Guest::new(folder.path(), "functions.c") else { return };
     let fib = guest.address("fib");
     // By direct calls, by a pointer from code that is not recorded, by a jump from one that is.
     for (options, names) in [
@@ -185,7 +119,7 @@ fn only_the_functions_of_a_filter_are_recorded() {
 #[test]
 fn a_jump_to_a_functions_first_byte_is_a_call_of_it() {
     let folder = tempfile::tempdir().unwrap();
-    let Some(guest) = Guest::new(folder.path()) else { return };
+    let Some(guest) = Guest::new(folder.path(), "functions.c") else { return };
 
     let (trace, ran) = guest.run(&folder.path().join("trace"), "depth=100");
 
@@ -201,7 +135,7 @@ fn a_jump_to_a_functions_first_byte_is_a_call_of_it() {
 #[test]
 fn in_a_region_functions_are_recorded_with_all_that_are_open() {
     let folder = tempfile::tempdir().unwrap();
-    let Some(guest) = Guest::new(folder.path()) else { return };
+    let Some(guest) = Guest::new(folder.path(), "functions.c") else { return };
 
     let (trace, _) = guest.run(&folder.path().join("batch"), "region=batch");
     let found = calls(&trace);
@@ -221,7 +155,7 @@ fn in_a_region_functions_are_recorded_with_all_that_are_open() {
 #[test]
 fn code_of_another_level_is_not_recorded() {
     let folder = tempfile::tempdir().unwrap();
-    let Some(guest) = Guest::new(folder.path()) else { return };
+    let Some(guest) = Guest::new(folder.path(), "functions.c") else { return };
 
     let (trace, ran) = guest.run(&folder.path().join("trace"), "level=0");
 
@@ -232,7 +166,7 @@ fn code_of_another_level_is_not_recorded() {
 #[test]
 fn a_function_that_a_filter_names_has_to_be_there() {
     let folder = tempfile::tempdir().unwrap();
-    let Some(guest) = Guest::new(folder.path()) else { return };
+    let Some(guest) = Guest::new(folder.path(), "functions.c") else { return };
     let options = format!("functions={},symbol=fibb", folder.path().join("trace").display());
 
     let ran: Ran = guest.command(&options).output().unwrap().into();

@@ -36,10 +36,21 @@ use crate::api::{Block, Events, Qemu};
 use crate::target::Target;
 use recorder::Recorder;
 use std::ffi::c_uint;
-use std::sync::OnceLock;
+use std::ptr::null_mut;
+use std::sync::atomic::{
+    AtomicPtr,
+    Ordering::{Acquire, Release},
+};
 
-/// Set before the first callback.
-static RECORDER: OnceLock<Recorder> = OnceLock::new();
+/// Set before the first callback, and null in a child process.
+static RECORDER: AtomicPtr<Recorder> = AtomicPtr::new(null_mut());
+
+/// Returns the recorder of this process.
+#[inline]
+fn recorder() -> Option<&'static Recorder> {
+    // SAFETY: `install` has stored a recorder that lives as long as the process.
+    unsafe { RECORDER.load(Acquire).as_ref() }
+}
 
 /// Why a function trace cannot begin.
 #[derive(Debug, thiserror::Error)]
@@ -47,6 +58,12 @@ pub enum InstallError {
     /// The directory.
     #[error(transparent)]
     Directory(#[from] hypertrace_functions::Error),
+    /// Memory for the children's count, or for a handler of their beginning.
+    #[error("out of memory for what child processes need")]
+    Fork,
+    /// A second function trace of the same QEMU.
+    #[error("there is a function trace of this QEMU already")]
+    Twice,
     /// The thread that keeps the files.
     #[error("cannot start a thread")]
     Thread(#[source] std::io::Error),
@@ -70,32 +87,45 @@ pub fn install(qemu: &Qemu, target: Target, options: &Options) -> Result<(), Ins
         return Err(InstallError::Aarch64);
     }
     let recorder = Recorder::start(qemu, options)?;
-    // A QEMU installs a plugin once.
-    if RECORDER.set(recorder).is_ok() {
-        qemu.on_translation::<Functions>();
-        qemu.on_vcpu_end::<Functions>();
-        qemu.on_end::<Functions>();
+    if !RECORDER.load(Acquire).is_null() {
+        return Err(InstallError::Twice);
     }
+    RECORDER.store(Box::leak(Box::new(recorder)), Release);
+    // SAFETY: QEMU does not unload an installed plugin that does not ask for it.
+    if unsafe { libc::pthread_atfork(None, None, Some(in_child)) } != 0 {
+        return Err(InstallError::Fork);
+    }
+    qemu.on_translation::<Functions>();
+    qemu.on_vcpu_end::<Functions>();
+    qemu.on_end::<Functions>();
     Ok(())
+}
+
+/// Ends the recording in a child process: the files are its parent's.
+extern "C" fn in_child() {
+    if let Some(recorder) = recorder() {
+        recorder.count_child();
+    }
+    RECORDER.store(null_mut(), Release);
 }
 
 struct Functions;
 
 impl Events for Functions {
     fn translated(block: &Block) {
-        let Some(recorder) = RECORDER.get() else { return };
+        let Some(recorder) = recorder() else { return };
         x86_64::translated(recorder, block);
     }
 
     fn vcpu_ended(vcpu: c_uint) {
-        if let Some(recorder) = RECORDER.get() {
+        if let Some(recorder) = recorder() {
             // SAFETY: QEMU calls this on the thread of the vCPU, or when it has ended.
             unsafe { recorder.end_vcpu(vcpu) };
         }
     }
 
     fn ended() {
-        let Some(recorder) = RECORDER.get() else { return };
+        let Some(recorder) = recorder() else { return };
         // SAFETY: QEMU has stopped all vCPUs.
         let totals = unsafe { recorder.end() };
         eprintln!(
@@ -106,6 +136,15 @@ impl Events for Functions {
             eprintln!(
                 "hypertrace: no region began (region=NAME): it needs reference points NAME_begin and NAME_end of this hypertrace's guest library"
             );
+        }
+        for (count, what) in [
+            (totals.too_deep, "calls deeper than 1,023 functions are not recorded"),
+            (totals.evicted, "stacks were forgotten, as there were too many"),
+            (totals.children, "child processes are not recorded"),
+        ] {
+            if count > 0 {
+                eprintln!("hypertrace: {count} {what}");
+            }
         }
         if totals.left_out + totals.not_observed > 0 {
             eprintln!(

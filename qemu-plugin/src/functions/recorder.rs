@@ -17,8 +17,11 @@ use hypertrace_functions::Task;
 use hypertrace_functions::shadow::Settings;
 use hypertrace_functions::symbols::Source;
 use hypertrace_functions::write::{Directory, cut};
+use memmap2::MmapMut;
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use std::cell::UnsafeCell;
 use std::ffi::c_uint;
+use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -54,6 +57,8 @@ pub struct Recorder {
     /// The privilege level that is recorded.
     level: Option<Level>,
     region: Option<Region>,
+    /// Child processes of the emulated program, in memory that they share.
+    children: Children,
     /// Calls and returns of vCPUs without records.
     left_out: AtomicU64,
 }
@@ -68,6 +73,21 @@ struct Lanes {
     all: [Option<Box<Lane>>; LEVELS],
     /// No lane can be made any more.
     is_closed: bool,
+}
+
+/// Number of child processes, which all of them count up.
+struct Children(&'static AtomicU64);
+
+impl Children {
+    /// Maps memory that child processes share.
+    fn new() -> Option<Children> {
+        let file = memfd_create("children", MemfdFlags::CLOEXEC).ok()?;
+        ftruncate(&file, size_of::<AtomicU64>() as u64).ok()?;
+        // SAFETY: only this process and its children have the file.
+        let map = ManuallyDrop::new(unsafe { MmapMut::map_mut(&file) }.ok()?);
+        // SAFETY: zeroed memory, aligned to a page, that is never unmapped.
+        Some(Children(unsafe { &*map.as_ptr().cast::<AtomicU64>() }))
+    }
 }
 
 // SAFETY: see `Recorder::lane`.
@@ -117,6 +137,7 @@ impl Recorder {
             parts: options.parts.clone(),
             level: options.level,
             region: options.region.as_deref().map(Region::new),
+            children: Children::new().ok_or(InstallError::Fork)?,
             left_out: AtomicU64::new(0),
         })
     }
@@ -148,6 +169,11 @@ impl Recorder {
     /// Returns the region in which functions are recorded.
     pub fn region(&self) -> Option<&Region> {
         self.region.as_ref()
+    }
+
+    /// Counts a child process, in the child.
+    pub fn count_child(&self) {
+        self.children.0.fetch_add(1, Relaxed);
     }
 
     /// Returns whether code of a privilege level is recorded.
@@ -266,6 +292,7 @@ impl Recorder {
             // SAFETY: the caller's promise.
             totals.join(&unsafe { self.end_vcpu(vcpu as c_uint) });
         }
+        totals.children = self.children.0.load(Relaxed);
         totals.regions = self.region.as_ref().map(Region::begun);
         totals.left_out = self.left_out.load(Relaxed);
         totals.not_observed = lock(&self.sites).left_out();
@@ -290,6 +317,12 @@ pub struct Totals {
     pub misses: u64,
     /// Records that found no room.
     pub lost: u64,
+    /// Calls that were too deep to be recorded.
+    pub too_deep: u64,
+    /// Stacks that were forgotten.
+    pub evicted: u64,
+    /// Child processes, which are not recorded.
+    pub children: u64,
     /// Regions that began, if functions are recorded in those only.
     pub regions: Option<u64>,
     /// Calls and returns of vCPUs without records.
@@ -305,12 +338,16 @@ impl Totals {
         let (counts, lost) = lane.counts();
         self.calls += counts.calls;
         self.misses += counts.unmatched;
+        self.too_deep += counts.too_deep;
+        self.evicted += counts.evicted;
         self.lost += lost;
     }
 
     fn join(&mut self, other: &Totals) {
         self.calls += other.calls;
         self.misses += other.misses;
+        self.too_deep += other.too_deep;
+        self.evicted += other.evicted;
         self.lost += other.lost;
     }
 }

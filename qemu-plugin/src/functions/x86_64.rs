@@ -5,10 +5,10 @@
 //! Unsafe, because QEMU's callbacks come from C.
 #![allow(unsafe_code)]
 
-use super::RECORDER;
 use super::code::{Code, Place};
 use super::lane::Lane;
 use super::level::{self, Level};
+use super::recorder;
 use super::recorder::Recorder;
 use super::site::Site;
 use crate::api::{Access, Accesses, Block, Instruction, Reads};
@@ -134,14 +134,14 @@ fn observe_mark(instruction: &Instruction<'_>, recorder: &Recorder) {
 }
 
 extern "C" fn stored(_: c_uint, access: Access, _: u64, _: *mut c_void) {
-    if let (Some(recorder), Some(value)) = (RECORDER.get(), access.value()) {
+    if let (Some(recorder), Some(value)) = (recorder(), access.value()) {
         recorder.emitted(value);
     }
 }
 
 extern "C" fn stored_in_memory(_: c_uint, _: Access, address: u64, base: *mut c_void) {
     let at = address.wrapping_add(base as u64) as *const u64;
-    if let Some(recorder) = RECORDER.get() {
+    if let Some(recorder) = recorder() {
         // SAFETY: the program has just stored there, on this thread.
         recorder.emitted(unsafe { at.read_unaligned() });
     }
@@ -154,7 +154,7 @@ fn site(word: *mut c_void) -> &'static Site {
 }
 
 extern "C" fn called(vcpu: c_uint, access: Access, slot: u64, word: *mut c_void) {
-    let (Some(recorder), site) = (RECORDER.get(), site(word)) else { return };
+    let (Some(recorder), site) = (recorder(), site(word)) else { return };
     // QEMU 7.2 also calls back for the load of an indirect call's target.
     if !access.is_store() {
         return;
@@ -169,40 +169,40 @@ extern "C" fn called(vcpu: c_uint, access: Access, slot: u64, word: *mut c_void)
 }
 
 extern "C" fn called_ahead(vcpu: c_uint, _: Access, slot: u64, word: *mut c_void) {
-    let (Some(recorder), site) = (RECORDER.get(), site(word)) else { return };
+    let (Some(recorder), site) = (recorder(), site(word)) else { return };
     // SAFETY: as above.
     unsafe { recorder.lane(vcpu, site.level, |lane, _| lane.call_ahead(slot)) };
 }
 
 extern "C" fn returned(vcpu: c_uint, access: Access, slot: u64, word: *mut c_void) {
-    let (Some(recorder), site) = (RECORDER.get(), site(word)) else { return };
+    let (Some(recorder), site) = (recorder(), site(word)) else { return };
     let ret = Return { at: site.at, slot: Some(slot), value: access.value() };
     // SAFETY: as above.
     unsafe { recorder.lane(vcpu, site.level, |lane, now| lane.ret(&ret, now)) };
 }
 
 extern "C" fn returns(vcpu: c_uint, word: *mut c_void) {
-    let (Some(recorder), site) = (RECORDER.get(), site(word)) else { return };
+    let (Some(recorder), site) = (recorder(), site(word)) else { return };
     let ret = Return { at: site.at, slot: None, value: None };
     // SAFETY: as above.
     unsafe { recorder.lane(vcpu, site.level, |lane, now| lane.ret(&ret, now)) };
 }
 
 extern "C" fn jumps(vcpu: c_uint, word: *mut c_void) {
-    let (Some(recorder), site) = (RECORDER.get(), site(word)) else { return };
+    let (Some(recorder), site) = (recorder(), site(word)) else { return };
     let jump = |lane: &mut Lane, now| lane.jump(site, recorder.code(), site.target, now);
     // SAFETY: as above.
     unsafe { recorder.lane(vcpu, site.level, jump) };
 }
 
 extern "C" fn jumps_to_thunk(vcpu: c_uint, word: *mut c_void) {
-    let (Some(recorder), site) = (RECORDER.get(), site(word)) else { return };
+    let (Some(recorder), site) = (recorder(), site(word)) else { return };
     // SAFETY: as above.
     unsafe { recorder.lane(vcpu, site.level, |lane, _| lane.executed(site.at)) };
 }
 
 extern "C" fn begins_to_run(vcpu: c_uint, word: *mut c_void) {
-    let (Some(recorder), site) = (RECORDER.get(), site(word)) else { return };
+    let (Some(recorder), site) = (recorder(), site(word)) else { return };
     // SAFETY: as above.
     unsafe { recorder.lane(vcpu, site.level, |lane, _| lane.begins(site.at)) };
 }

@@ -1,0 +1,75 @@
+//! A program under QEMU's user mode whose functions are traced.
+
+use super::{Ran, capability, plugin};
+use hypertrace_functions::read::{By, Summary, Trace};
+use hypertrace_functions::symbols::{Source, Symbols};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Emulator and program.
+pub struct Guest {
+    pub qemu: PathBuf,
+    pub program: PathBuf,
+}
+
+impl Guest {
+    /// Compiles a program of this folder's sources; `None` if that cannot be done or run here.
+    pub fn new(folder: &Path, source: &str) -> Option<Guest> {
+        let (qemu, compiler) = (capability::program("qemu-x86_64")?, capability::program("cc")?);
+        let program = folder.join("program");
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(source);
+        let mut command = Command::new(compiler);
+        command
+            .args(["-O1", "-static", "-pthread", "-Wall", "-Wextra", "-Werror", "-o"])
+            .arg(&program);
+        let compiled: Ran = command.arg(source).output().unwrap().into();
+        assert_eq!(compiled.code, Some(0), "{compiled:?}");
+        capability::used("qemu-x86_64");
+        Some(Guest { qemu, program })
+    }
+
+    /// Returns a command that traces the program with these options of the plugin.
+    pub fn command(&self, options: &str) -> Command {
+        let mut command = Command::new(&self.qemu);
+        command.arg("-plugin").arg(format!("{},{options}", plugin().display())).arg(&self.program);
+        command
+    }
+
+    /// Opens a trace, with the program's names.
+    pub fn trace(&self, dir: &Path) -> Trace {
+        let mut trace = Trace::open(dir).unwrap();
+        trace.add_symbols(&Source { path: self.program.clone(), offset: 0 }).unwrap();
+        trace
+    }
+
+    /// Runs the program with these options, and returns the trace and what the program and the plugin printed.
+    #[track_caller]
+    pub fn run(&self, dir: &Path, options: &str) -> (Trace, Ran) {
+        let options = format!("functions={},{options}", dir.display());
+        let ran: Ran = self.command(&options).output().unwrap().into();
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        assert!(ran.stderr.contains(" 0 misses, 0 records lost"), "{}", ran.stderr);
+        (Trace::open(dir).unwrap(), ran)
+    }
+
+    /// Returns the address of a function.
+    pub fn address(&self, name: &str) -> u64 {
+        let symbols = Symbols::read(&Source { path: self.program.clone(), offset: 0 }).unwrap();
+        symbols.iter().find(|symbol| symbol.name == name).unwrap().address
+    }
+}
+
+/// Returns the names of all recorded functions, and their calls.
+pub fn calls(trace: &Trace) -> Vec<(String, u64)> {
+    let summary = Summary::of(trace);
+    assert_eq!((summary.damage.len(), summary.orphans, summary.unfinished), (0, 0, 0));
+    let name = |address| trace.function(address).unwrap().name.to_owned();
+    let functions = summary.top(usize::MAX, By::Calls).into_iter();
+    functions.map(|function| (name(function.address), function.calls)).collect()
+}
+
+/// Returns the count that the program has printed for a function.
+pub fn printed(ran: &Ran, name: &str) -> u64 {
+    let count = ran.stdout.lines().find_map(|line| line.strip_prefix(name));
+    count.unwrap().trim().parse().unwrap()
+}

@@ -1,0 +1,123 @@
+/* What programs do with processes, threads, stacks and code, for a function trace. */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <ucontext.h>
+#include <unistd.h>
+
+__attribute__((noinline)) void work(void)
+{
+	asm volatile("");
+}
+
+static void repeat(int times)
+{
+	for (volatile int i = 0; i < times; i++)
+		work();
+}
+
+static void *thread(void *argument)
+{
+	(void)argument;
+	repeat(1000);
+	return NULL;
+}
+
+static void run_threads(void)
+{
+	pthread_t threads[8];
+
+	/* One after the other, too: a later one may have the number of an earlier one. */
+	for (int round = 0; round < 3; round++) {
+		for (int i = 0; i < 8; i++)
+			pthread_create(&threads[i], NULL, thread, NULL);
+		for (int i = 0; i < 8; i++)
+			pthread_join(threads[i], NULL);
+	}
+}
+
+static void run_children(void)
+{
+	for (int i = 0; i < 3; i++) {
+		pid_t child = fork();
+
+		if (!child) {
+			repeat(5000);
+			_exit(0);
+		}
+		repeat(100);
+		waitpid(child, NULL, 0);
+	}
+}
+
+/* Calls code that it writes again each time: a return after another number of instructions. */
+static void run_changing_code(void)
+{
+	unsigned char *code = mmap(NULL, 4096, PROT_READ | PROT_WRITE | PROT_EXEC,
+				   MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	for (int i = 0; i < 500; i++) {
+		/* nop, and: call *%rdi; ret */
+		int length = i % 16;
+
+		memset(code, 0x90, length);
+		memcpy(code + length, "\x50\xff\xd7\x58\xc3", 5);
+		((void (*)(void (*)(void)))code)(work);
+	}
+}
+
+__attribute__((noinline)) static long deep(int n)
+{
+	work();
+	return n == 0 ? 0 : 1 + deep(n - 1) + (n > 100000);
+}
+
+static ucontext_t back;
+
+static void on_its_stack(void)
+{
+	work();
+	setcontext(&back);
+}
+
+/* More stacks than are known at a time, each with a function that never returns. */
+static void run_stacks(void)
+{
+	for (int i = 0; i < 1000; i++) {
+		ucontext_t *there = malloc(sizeof *there);
+		size_t bytes = 1 << 20;
+
+		getcontext(there);
+		there->uc_stack.ss_sp = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+					     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+		there->uc_stack.ss_size = bytes;
+		there->uc_link = NULL;
+		makecontext(there, on_its_stack, 0);
+		swapcontext(&back, there);
+	}
+}
+
+int main(int argc, char **argv)
+{
+	const char *what = argc > 1 ? argv[1] : "";
+
+	if (!strcmp(what, "threads"))
+		run_threads();
+	if (!strcmp(what, "fork"))
+		run_children();
+	if (!strcmp(what, "code"))
+		run_changing_code();
+	if (!strcmp(what, "deep"))
+		printf("%ld\n", deep(5000));
+	if (!strcmp(what, "stacks"))
+		run_stacks();
+	if (!strcmp(what, "exec")) {
+		repeat(700);
+		execl("/bin/true", "true", NULL);
+	}
+	return 0;
+}

@@ -1,0 +1,92 @@
+//! Function traces of programs that start threads and processes, and change stacks and code.
+
+mod common;
+
+use common::Ran;
+use common::traced::Guest;
+use hypertrace_functions::read::{Summary, Trace};
+use std::path::Path;
+
+/// Runs a part of the program. Returns the calls of its function `work`, and what the plugin printed.
+#[track_caller]
+fn work(guest: &Guest, folder: &Path, part: &str, options: &str) -> (u64, String) {
+    let dir = folder.join(part);
+    let options = format!("functions={}{options}", dir.display());
+
+    let ran: Ran = guest.command(&options).arg(part).output().unwrap().into();
+
+    assert_eq!(ran.code, Some(0), "{part}: {ran:?}");
+    let summary = Summary::of(&Trace::open(&dir).unwrap());
+    assert_eq!((summary.damage.len(), summary.orphans, summary.lost), (0, 0, 0), "{part}");
+    let work = summary.function(guest.address("work"));
+    (work.map_or(0, |function| function.calls), ran.stderr)
+}
+
+#[test]
+fn threads_have_tracks_of_their_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(guest) = Guest::new(folder.path(), "processes.c") else { return };
+
+    let (calls, said) = work(&guest, folder.path(), "threads", "");
+
+    assert_eq!(calls, 3 * 8 * 1000);
+    assert!(said.contains(" 0 misses, 0 records lost"), "{said}");
+    let trace = Trace::open(&folder.path().join("threads")).unwrap();
+    assert!(trace.tasks().len() >= 9, "{:?}", trace.tasks());
+}
+
+#[test]
+fn child_processes_are_counted_and_leave_the_parents_records_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(guest) = Guest::new(folder.path(), "processes.c") else { return };
+
+    let (calls, said) = work(&guest, folder.path(), "fork", "");
+
+    assert_eq!(calls, 300);
+    assert!(said.contains("3 child processes are not recorded"), "{said}");
+    assert!(said.contains(" 0 misses, 0 records lost"), "{said}");
+}
+
+#[test]
+fn what_was_recorded_before_exec_is_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(guest) = Guest::new(folder.path(), "processes.c") else { return };
+
+    let (calls, _) = work(&guest, folder.path(), "exec", "");
+
+    assert_eq!(calls, 700);
+}
+
+#[test]
+fn code_that_changes_itself_is_recorded() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(guest) = Guest::new(folder.path(), "processes.c") else { return };
+
+    let (calls, said) = work(&guest, folder.path(), "code", "");
+
+    assert_eq!(calls, 500);
+    assert!(said.contains(" 0 misses, 0 records lost"), "{said}");
+}
+
+#[test]
+fn recursion_beyond_the_bound_is_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(guest) = Guest::new(folder.path(), "processes.c") else { return };
+
+    let (calls, said) = work(&guest, folder.path(), "deep", "");
+
+    assert!((1..1023).contains(&calls), "{calls}");
+    assert!(said.contains("calls deeper than 1,023 functions are not recorded"), "{said}");
+    assert!(said.contains(" 0 misses, 0 records lost"), "{said}");
+}
+
+#[test]
+fn stacks_without_end_are_forgotten_and_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(guest) = Guest::new(folder.path(), "processes.c") else { return };
+
+    let (calls, said) = work(&guest, folder.path(), "stacks", "");
+
+    assert_eq!(calls, 1000);
+    assert!(said.contains("stacks were forgotten"), "{said}");
+}
