@@ -1,4 +1,4 @@
-/* What programs do with processes, threads, stacks and code, for a function trace. */
+/* A program with processes, threads, stacks of its own and code that changes, for a function trace. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdio.h>

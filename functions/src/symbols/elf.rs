@@ -8,11 +8,23 @@ use object::{
     Object, ObjectKind, ObjectSection, ObjectSegment, ObjectSymbol, SectionKind, SymbolKind,
 };
 
-use super::{Source, Symbols};
-use crate::{Error, Result};
+use super::{MAX_FILE, Source, Symbols};
+use crate::{Error, Result, file};
+
+impl Source {
+    /// Returns the symbols of an ELF program whose code begins at an address: a position-independent one is moved.
+    ///
+    /// # Errors
+    /// If the file cannot be read, or is not one.
+    pub fn of_program(path: &Path, start: u64) -> Result<Source> {
+        let bytes = file::contents(path, MAX_FILE, "give a smaller program")?;
+        let begin = code(&bytes, path)?;
+        Ok(Source { path: path.to_owned(), offset: start.wrapping_sub(begin) })
+    }
+}
 
 /// Returns the first address of the code.
-pub(super) fn code(bytes: &[u8], path: &Path) -> Result<u64> {
+fn code(bytes: &[u8], path: &Path) -> Result<u64> {
     let file = parse(bytes, path)?;
     let segments = file.segments().filter(|segment| segment.permissions().executable());
     let start = segments.map(|segment| segment.address()).min();

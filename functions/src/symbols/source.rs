@@ -3,11 +3,8 @@
 //! `FILE:0xOFFSET`: a file with symbols, and the distance of their addresses in the guest.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::str::FromStr;
-
-use super::{MAX_FILE, elf};
-use crate::{Result, file};
 
 /// File with symbols, and where in the guest it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,18 +14,6 @@ pub struct Source {
     /// Number to add to all addresses of the file: a kernel's random offset, a program's base. For an object file as a
     /// kernel's module, the address of its section `.text`.
     pub offset: u64,
-}
-
-impl Source {
-    /// Returns the symbols of an ELF program whose code begins at an address: a position-independent one is moved.
-    ///
-    /// # Errors
-    /// If the file cannot be read, or is not one.
-    pub fn of_program(path: &Path, start: u64) -> Result<Source> {
-        let bytes = file::contents(path, MAX_FILE, "give a smaller program")?;
-        let begin = elf::code(&bytes, path)?;
-        Ok(Source { path: path.to_owned(), offset: start.wrapping_sub(begin) })
-    }
 }
 
 impl FromStr for Source {
