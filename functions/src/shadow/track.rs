@@ -165,6 +165,13 @@ impl Stacks {
         }
     }
 
+    /// Returns whether the innermost function's return address is in this slot: then [`Return::value`] is not needed.
+    #[must_use]
+    #[inline]
+    pub fn expects(&self, slot: u64) -> bool {
+        self.open.holds(slot) && self.open.top().is_some_and(|top| top.slot == slot)
+    }
+
     /// Returns the address by which the innermost function is named.
     #[must_use]
     pub fn innermost(&self) -> Option<u64> {

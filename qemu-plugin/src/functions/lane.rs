@@ -59,6 +59,12 @@ impl Lane {
         });
     }
 
+    /// Returns whether the innermost function's return address is in this slot.
+    #[inline]
+    pub fn expects(&self, slot: u64) -> bool {
+        self.stacks.expects(slot)
+    }
+
     /// Reports a return that was executed.
     #[inline]
     pub fn ret(&mut self, ret: &Return, time: u64) {

@@ -155,12 +155,13 @@ fn site(word: *mut c_void) -> &'static Site {
 
 extern "C" fn called(vcpu: c_uint, access: Access, slot: u64, word: *mut c_void) {
     let (Some(recorder), site) = (recorder(), site(word)) else { return };
-    // QEMU 7.2 also calls back for the load of an indirect call's target.
-    if !access.is_store() {
-        return;
-    }
     // QEMU runs translated code at each virtual address of its page: the return address shows where it is.
-    let next = access.value().unwrap_or(site.next);
+    let next = match access.value() {
+        Some(next) => next,
+        // QEMU 7.2 also calls back for the load of an indirect call's target.
+        None if !access.is_store() => return,
+        None => site.next,
+    };
     let moved = |address: u64| address.wrapping_add(next.wrapping_sub(site.next));
     let (at, target) = (moved(site.at), site.target.map(moved));
     let call = Call { at, slot, return_address: next, target };
@@ -176,9 +177,13 @@ extern "C" fn called_ahead(vcpu: c_uint, _: Access, slot: u64, word: *mut c_void
 
 extern "C" fn returned(vcpu: c_uint, access: Access, slot: u64, word: *mut c_void) {
     let (Some(recorder), site) = (recorder(), site(word)) else { return };
-    let ret = Return { at: site.at, slot: Some(slot), value: access.value() };
+    let ret = |lane: &mut Lane, now| {
+        // To ask QEMU takes longer than all the rest.
+        let value = if lane.expects(slot) { None } else { access.value() };
+        lane.ret(&Return { at: site.at, slot: Some(slot), value }, now);
+    };
     // SAFETY: as above.
-    unsafe { recorder.lane(vcpu, site.level, |lane, now| lane.ret(&ret, now)) };
+    unsafe { recorder.lane(vcpu, site.level, ret) };
 }
 
 extern "C" fn returns(vcpu: c_uint, word: *mut c_void) {
