@@ -480,7 +480,7 @@ fn a_wild_stack_pointer_is_another_stack() {
 }
 
 #[test]
-fn times_that_run_backwards_are_replaced() {
+fn times_that_run_backwards_are_replaced_by_later_ones() {
     let mut track = Track::new(Settings::default());
     track.time = 100;
     track.call(KERNEL - 8, 0xa);
@@ -489,7 +489,7 @@ fn times_that_run_backwards_are_replaced() {
 
     let records = track.close();
 
-    assert_eq!(records, ["+a@110", " +b@110", " -b@110", "-a@110"]);
+    assert_eq!(records, ["+a@110", " +b@111", " -b@112", "-a@112"]);
     assert_eq!(track.stacks.counts().backwards, 2);
 }
 

@@ -32,6 +32,9 @@ pub struct Call {
     pub self_time: u64,
     /// Whether the same function is around it.
     pub is_recursive: bool,
+    /// Whether the call itself is earlier, and its stack is in use again: its record is followed by another one of the
+    /// same time, and a call takes some.
+    pub is_continued: bool,
     /// Whether it has an exit of its own. Otherwise it ends with the function around it, or with the records.
     pub has_exit: bool,
 }
@@ -58,6 +61,8 @@ pub struct Calls<'t> {
     functions: HashMap<u64, u64>,
     paths: Paths,
     time: u64,
+    /// The last record was an entry.
+    was_entry: bool,
     orphans: u64,
     lost: u64,
     is_over: bool,
@@ -71,6 +76,7 @@ struct Open {
     start: u64,
     /// Time in functions that it called
     inner: u64,
+    is_continued: bool,
 }
 
 impl Trace {
@@ -95,6 +101,7 @@ impl<'t> Calls<'t> {
             functions: HashMap::new(),
             paths: Paths::default(),
             time: 0,
+            was_entry: false,
             orphans: 0,
             lost: 0,
             is_over: false,
@@ -131,7 +138,12 @@ impl<'t> Calls<'t> {
 
     fn take(&mut self, record: Record) {
         // Times of a damaged file may run backwards.
+        let is_same_time = record.time <= self.time;
         self.time = self.time.max(record.time);
+        if let Some(last) = self.open.last_mut().filter(|_| self.was_entry && is_same_time) {
+            last.is_continued = true;
+        }
+        self.was_entry = record.kind == Kind::Entry;
         match record.kind {
             Kind::Entry => {
                 self.end_from(record.depth);
@@ -139,7 +151,14 @@ impl<'t> Calls<'t> {
                 let (depth, start) = (record.depth, self.time);
                 let outer = self.open.last().map(|outer| outer.path);
                 let path = self.paths.within(outer, function);
-                self.open.push(Open { function, path, depth, start, inner: 0 });
+                self.open.push(Open {
+                    function,
+                    path,
+                    depth,
+                    start,
+                    inner: 0,
+                    is_continued: false,
+                });
             }
             Kind::Exit => {
                 let function = self.function(record.address);
@@ -173,7 +192,7 @@ impl<'t> Calls<'t> {
     /// Ends the innermost call.
     fn end(&mut self, has_exit: bool) {
         let Some(open) = self.open.pop() else { return };
-        let Open { function, path, depth, start, inner } = open;
+        let Open { function, path, depth, start, inner, is_continued } = open;
         let time = self.time - start;
         let caller = self.open.last_mut().map(|caller| {
             caller.inner = caller.inner.saturating_add(time);
@@ -192,6 +211,7 @@ impl<'t> Calls<'t> {
             end,
             self_time,
             is_recursive,
+            is_continued,
             has_exit,
         });
     }
