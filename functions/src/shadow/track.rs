@@ -107,6 +107,8 @@ impl Stacks {
     #[inline]
     pub fn executed(&mut self, at: u64) {
         self.name(at);
+        // A thunk that follows is one that this function jumps to.
+        self.fresh = false;
     }
 
     /// Reports that a function's first instruction runs, or one after a call has returned: with
