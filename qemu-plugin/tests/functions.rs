@@ -6,6 +6,7 @@ mod common;
 mod namespace;
 
 use common::traced::{Guest, calls, printed};
+use common::uftrace;
 use common::{Ran, capability};
 use hypertrace_functions::Task;
 use hypertrace_functions::read::{Summary, Trace};
@@ -34,6 +35,19 @@ fn counts_are_those_of_the_program_itself() {
         assert_eq!(function.calls, calls.parse::<u64>().unwrap(), "{name}");
     }
     assert_eq!(summary.function(guest.address("main")).unwrap().calls, 1);
+}
+
+#[test]
+fn uftrace_has_the_same_counts() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(guest) = Guest::new(folder.path(), "functions.c") else { return };
+    let dir = folder.path().join("trace");
+
+    let (_, ran) = guest.run(&dir, "depth=1000");
+
+    for name in ["fib", "compare", "leaf"] {
+        uftrace::check(&dir, name, printed(&ran, name));
+    }
 }
 
 #[test]
