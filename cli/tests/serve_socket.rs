@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use hypertrace_tests::command::{Hypertrace, run};
 use hypertrace_tests::serve::Server;
-use rustix::fs::Mode;
+use rustix::fs::{FlockOperation, Mode, flock};
 use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
     SocketFlags, SocketType, bind, connect, listen, sendmsg, socket_with, sockopt,
@@ -94,7 +94,7 @@ fn of_two_servers_that_start_at_once_the_second_one_is_refused() {
     let stale = fs::metadata(&socket).unwrap().ino();
     // This process is the first one: it is about to replace the socket.
     let turn = fs::File::open(folder.path()).unwrap();
-    turn.lock().unwrap();
+    flock(&turn, FlockOperation::LockExclusive).unwrap();
     let mut command = HYPERTRACE.command(["serve", "--socket"]);
     command.arg(&socket).arg("--out").arg(folder.path().join("S")).stderr(Stdio::piped());
     let server = command.spawn().unwrap();

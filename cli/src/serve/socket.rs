@@ -11,7 +11,7 @@ use hypertrace_device::adapter::vfio_user::{End, PATIENCE, serve};
 use hypertrace_device::{BarForm, Geometry, PciFunction};
 use hypertrace_trace::{Session, Summary};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::Mode;
+use rustix::fs::{FlockOperation, Mode, flock};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recv, socket_with,
@@ -203,13 +203,14 @@ impl Drop for Socket<'_> {
     }
 }
 
-/// Waits until no other server makes a socket in the same folder. After [`TURN`] it goes on: another process than a
-/// server may hold the lock.
+/// Waits until no other server makes a socket in the same folder. After [`TURN`] it continues: another process than
+/// a server may hold the lock.
 fn turn(path: &Path) -> Option<File> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let folder = File::open(folder.unwrap_or(Path::new("."))).ok()?;
     let begin = Instant::now();
-    while folder.try_lock().is_err() && begin.elapsed() < TURN {
+    let lock = || flock(&folder, FlockOperation::NonBlockingLockExclusive);
+    while lock().is_err() && begin.elapsed() < TURN {
         thread::sleep(Duration::from_millis(1));
     }
     Some(folder)
