@@ -5,7 +5,7 @@
 use std::fmt;
 
 use super::open::Open;
-use super::stack::{Frame, MAX_FRAMES, Region, Stack, UNNAMED, named};
+use super::stack::{Frame, MAX_FRAMES, Next, Region, Stack, UNNAMED, named};
 use super::{Call, Counts, Jump, Return, Settings};
 use crate::record::Record;
 
@@ -15,8 +15,8 @@ use crate::record::Record;
 /// the last one.
 pub struct Stacks {
     settings: Settings,
-    counts: Counts,
-    open: Open,
+    pub(super) counts: Counts,
+    pub(super) open: Open,
     /// Time of the last event
     time: u64,
     /// Number of changes of stack
@@ -24,7 +24,9 @@ pub struct Stacks {
     /// Slot of the last call of a place just ahead, or 0
     ahead: u64,
     /// Whether the last event was the innermost function's call, or a thunk's jump to it: its entry is not written
-    fresh: bool,
+    pub(super) fresh: bool,
+    /// Function whose return is the next one, of calls without slots
+    pub(super) next: Next,
 }
 
 impl Stacks {
@@ -46,6 +48,7 @@ impl Stacks {
             turn: 0,
             ahead: 0,
             fresh: false,
+            next: Next::default(),
         }
     }
 
@@ -173,7 +176,7 @@ impl Stacks {
 
     /// Names the innermost function by an address in it, if it has no name.
     #[inline]
-    fn name(&mut self, at: u64) {
+    pub(super) fn name(&mut self, at: u64) {
         match self.settings.named_at_start {
             true => self.forget_unnamed(),
             false => self.open.name(at),
@@ -230,7 +233,7 @@ impl Stacks {
     }
 
     #[inline]
-    fn advance(&mut self, time: u64) -> u64 {
+    pub(super) fn advance(&mut self, time: u64) -> u64 {
         self.counts.backwards += u64::from(time < self.time);
         self.time = self.time.max(time);
         self.time
@@ -238,7 +241,7 @@ impl Stacks {
 
     /// Changes to the stack of a slot, if it is another one, and ends the frames below `end`.
     #[inline]
-    fn arrive(&mut self, slot: u64, end: u64, time: u64, out: &mut impl FnMut(Record)) {
+    pub(super) fn arrive(&mut self, slot: u64, end: u64, time: u64, out: &mut impl FnMut(Record)) {
         if !self.open.holds(slot) && !self.open.reaches(slot, &self.settings) {
             self.switch(slot, end, time, out);
         }
@@ -252,7 +255,7 @@ impl Stacks {
 
     /// Ends the innermost function.
     #[inline]
-    fn pop(&mut self, time: u64, out: &mut impl FnMut(Record)) {
+    pub(super) fn pop(&mut self, time: u64, out: &mut impl FnMut(Record)) {
         self.fresh = false;
         let was_named = self.open.pop(time, out);
         self.counts.unnamed += u64::from(!was_named);
@@ -265,6 +268,9 @@ impl Stacks {
         self.fresh = false;
         let region = self.open.region(slot, &self.settings);
         if self.open.stack.region == Region::Unknown {
+            // Functions that have no slots.
+            self.counts.vanished += self.open.stack.len as u64;
+            self.open.suspend(time, out);
             self.open.stack = Stack::empty(region, slot, 0);
             self.open.set_range(&self.settings);
             return;
@@ -318,7 +324,7 @@ impl Stacks {
     }
 
     /// Ends the innermost function, without proof that it is the one that returns.
-    fn ret_without_slot(&mut self, at: u64, time: u64, out: &mut impl FnMut(Record)) {
+    pub(super) fn ret_without_slot(&mut self, at: u64, time: u64, out: &mut impl FnMut(Record)) {
         if self.open.stack.beyond != 0 {
             self.open.stack.beyond -= 1;
         } else if self.open.top().is_some() {
