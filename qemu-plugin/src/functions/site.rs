@@ -9,6 +9,27 @@ use std::collections::hash_map::Entry;
 /// Most places that are remembered, 64 bytes each and their key. Code beyond is not observed, and counted.
 const MOST: usize = 1 << 23;
 
+/// Event of an instruction that is observed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A call.
+    Call,
+    /// A call of a place just ahead, which is no function.
+    CallAhead,
+    /// A return.
+    Return,
+    /// A jump to another function.
+    Jump,
+    /// A jump to a thunk.
+    ThunkJump,
+    /// The stack pointer gets the value of another register.
+    StackPointerSet,
+    /// A function stores its return address on the stack.
+    LinkStore,
+    /// A function loads its return address from there.
+    LinkLoad,
+}
+
 /// An instruction that is observed.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Site {
@@ -22,6 +43,13 @@ pub struct Site {
     pub function: Option<u64>,
     /// Privilege level at which it runs.
     pub level: Level,
+}
+
+impl Site {
+    /// Returns the word that QEMU keeps for it.
+    pub fn word(&'static self) -> u64 {
+        std::ptr::from_ref(self) as u64
+    }
 }
 
 /// All places, which live as long as the process: QEMU may run code that it has translated at any time.
