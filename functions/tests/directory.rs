@@ -214,3 +214,36 @@ fn more_zeros_than_a_recorder_leaves_are_damage() {
 
     assert!(error.to_string().contains("100.dat: damaged at byte"), "{error}");
 }
+
+#[test]
+fn entries_of_a_stack_that_is_in_use_again_are_no_calls() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = data::write(folder.path());
+    let records = [
+        (10, '+', 0, 1),
+        (20, '+', 1, 2),
+        // Another stack is in use.
+        (30, '-', 1, 2),
+        (30, '-', 0, 1),
+        // The stack again: one by a call of a third function, and one by the return of the second.
+        (40, '+', 0, 1),
+        (40, '+', 1, 2),
+        (40, '+', 2, 3),
+        (50, '-', 2, 3),
+        (50, '-', 1, 2),
+        (50, '-', 0, 1),
+        (60, '+', 0, 1),
+        (60, '+', 1, 2),
+        (60, '-', 1, 2),
+        (70, '-', 0, 1),
+    ];
+    data::append(&path.join("200.dat"), &records);
+
+    let summary = Summary::of(&Trace::open(&path).unwrap());
+
+    let sums = |address| {
+        let function = summary.function(address).unwrap();
+        (function.calls, function.total, function.self_time)
+    };
+    assert_eq!([sums(1), sums(2), sums(3)], [(1, 40, 20), (1, 20, 10), (1, 10, 10)]);
+}

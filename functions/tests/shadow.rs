@@ -257,6 +257,19 @@ fn the_function_of_a_retpoline_is_the_one_that_it_jumps_to() {
 }
 
 #[test]
+fn a_function_whose_first_event_is_a_jump_to_a_thunk_keeps_its_name() {
+    let mut track = Track::new(Settings::default());
+    track.call(KERNEL - 8, 0x1000);
+    // jmp __x86_indirect_thunk_rax
+    track.stacks.executed(0x1004);
+    track.stacks.call_ahead(KERNEL - 16);
+    track.ret_by(Return { at: 0x5011, slot: Some(KERNEL - 16), value: Some(0x2000) });
+    track.ret(KERNEL - 8);
+
+    assert_eq!(track.close(), ["+1000@10", "-1000@20", "+2000@20", "-2000@30"]);
+}
+
+#[test]
 fn a_function_that_is_written_is_not_renamed_by_a_jump() {
     let mut track = Track::new(Settings::default());
     track.call(KERNEL - 8, 0x98);
@@ -480,7 +493,7 @@ fn a_wild_stack_pointer_is_another_stack() {
 }
 
 #[test]
-fn times_that_run_backwards_are_replaced() {
+fn times_that_run_backwards_are_replaced_by_later_ones() {
     let mut track = Track::new(Settings::default());
     track.time = 100;
     track.call(KERNEL - 8, 0xa);
@@ -489,7 +502,7 @@ fn times_that_run_backwards_are_replaced() {
 
     let records = track.close();
 
-    assert_eq!(records, ["+a@110", " +b@110", " -b@110", "-a@110"]);
+    assert_eq!(records, ["+a@110", " +b@111", " -b@112", "-a@112"]);
     assert_eq!(track.stacks.counts().backwards, 2);
 }
 

@@ -35,6 +35,9 @@ pub struct Call {
     pub self_time: u64,
     /// Whether the same function is around it.
     pub is_recursive: bool,
+    /// Whether the call itself is earlier, and its stack is in use again: its record is followed by another one of the
+    /// same time, and a call takes some.
+    pub is_continued: bool,
     /// Whether it has an exit of its own. Otherwise it ends with the function around it, or with the records.
     pub has_exit: bool,
 }
@@ -56,6 +59,8 @@ pub struct Calls<'t> {
     /// Parts of the time that count; `None`: all of it
     within: Option<Cursor<'t>>,
     place: Place,
+    /// The last record was an entry.
+    was_entry: bool,
     orphans: u64,
     lost: u64,
     is_over: bool,
@@ -71,6 +76,7 @@ struct Open {
     place: Place,
     /// Time in functions that it called
     inner: u64,
+    is_continued: bool,
 }
 
 impl Trace {
@@ -97,6 +103,7 @@ impl<'t> Calls<'t> {
             time: 0,
             within: None,
             place: Place::default(),
+            was_entry: false,
             orphans: 0,
             lost: 0,
             is_over: false,
@@ -144,11 +151,16 @@ impl<'t> Calls<'t> {
 
     fn take(&mut self, record: Record) {
         // Times of a damaged file may run backwards.
+        let is_same_time = record.time <= self.time;
         self.time = self.time.max(record.time);
         self.place = match &mut self.within {
             Some(cursor) => cursor.to(self.time),
             None => Place { elapsed: self.time, is_inside: true, begun: 0 },
         };
+        if let Some(last) = self.open.last_mut().filter(|_| self.was_entry && is_same_time) {
+            last.is_continued = true;
+        }
+        self.was_entry = record.kind == Kind::Entry;
         match record.kind {
             Kind::Entry => {
                 self.end_from(record.depth);
@@ -157,7 +169,15 @@ impl<'t> Calls<'t> {
                 let outer = self.open.last().map(|outer| outer.path);
                 let path = self.paths.within(outer, function);
                 let place = self.place;
-                self.open.push(Open { function, path, depth, start, place, inner: 0 });
+                self.open.push(Open {
+                    function,
+                    path,
+                    depth,
+                    start,
+                    place,
+                    inner: 0,
+                    is_continued: false,
+                });
             }
             Kind::Exit => {
                 let function = self.function(record.address);
@@ -191,7 +211,7 @@ impl<'t> Calls<'t> {
     /// Ends the innermost call.
     fn end(&mut self, has_exit: bool) {
         let Some(open) = self.open.pop() else { return };
-        let Open { function, path, depth, start, place, inner } = open;
+        let Open { function, path, depth, start, place, inner, is_continued } = open;
         let time = self.place.elapsed - place.elapsed;
         let caller = self.open.last_mut().map(|caller| {
             caller.inner = caller.inner.saturating_add(time);
@@ -214,6 +234,7 @@ impl<'t> Calls<'t> {
             time,
             self_time,
             is_recursive,
+            is_continued,
             has_exit,
         });
     }

@@ -40,15 +40,15 @@ pub struct Caller {
 pub struct Function {
     /// Its address, of 48 bits.
     pub address: u64,
-    /// Calls of it.
+    /// Calls of it. An entry of a stack that is in use again is none.
     pub calls: u64,
     /// Time of its calls in nanoseconds, where recursive calls count once.
     pub total: u64,
     /// Time in it and not in the functions that it called.
     pub self_time: u64,
-    /// Shortest call.
+    /// Shortest time from an entry to its exit. A call that another stack interrupts has several.
     pub min: u64,
-    /// Longest call.
+    /// Longest such time.
     pub max: u64,
 }
 
@@ -106,16 +106,18 @@ impl Summary {
     /// Adds a call.
     pub fn add(&mut self, call: &Call) {
         let time = call.time;
-        self.calls += 1;
+        let calls = u64::from(!call.is_continued);
+        self.calls += calls;
         self.unfinished += u64::from(!call.has_exit);
         let known = |address: &u64| self.functions.contains_key(address);
         let has_room = self.functions.len() < MAX_FUNCTIONS || known(&call.function);
         let address = if has_room { call.function } else { 0 };
-        let function = self.functions.entry(address).or_default();
-        function.min = if function.calls == 0 { time } else { function.min.min(time) };
+        let first = Function { min: u64::MAX, ..Function::default() };
+        let function = self.functions.entry(address).or_insert(first);
+        function.min = function.min.min(time);
         function.max = function.max.max(time);
         function.address = address;
-        function.calls += 1;
+        function.calls += calls;
         function.self_time = function.self_time.saturating_add(call.self_time);
         // The call around it has its time.
         let counted = if call.is_recursive { 0 } else { time };
@@ -127,7 +129,7 @@ impl Summary {
         }
         let caller = self.callers.entry(pair).or_default();
         caller.function = pair.1;
-        caller.calls += 1;
+        caller.calls += calls;
         caller.total = caller.total.saturating_add(time);
     }
 

@@ -32,6 +32,6 @@ pub struct Counts {
     pub before: u64,
     /// Returns without a call, within functions whose calls are known: the misses.
     pub unmatched: u64,
-    /// Times that were before the last one, and were replaced by it.
+    /// Times that were before the last one, and were replaced by the one after it.
     pub backwards: u64,
 }

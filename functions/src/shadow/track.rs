@@ -11,8 +11,8 @@ use crate::record::Record;
 
 /// Shadow stacks of a track.
 ///
-/// Each function gives the records of an event to `out`, in the order of time. Times that run backwards are replaced by
-/// the last one.
+/// Each function gives the records of an event to `out`, in the order of time. Times that are not after the
+/// last one are replaced by the one after it.
 pub struct Stacks {
     settings: Settings,
     counts: Counts,
@@ -107,6 +107,8 @@ impl Stacks {
     #[inline]
     pub fn executed(&mut self, at: u64) {
         self.name(at);
+        // A thunk that follows is one that this function jumps to.
+        self.fresh = false;
     }
 
     /// Reports that a function's first instruction runs, or one after a call has returned: with
@@ -239,7 +241,9 @@ impl Stacks {
     #[inline]
     fn advance(&mut self, time: u64) -> u64 {
         self.counts.backwards += u64::from(time < self.time);
-        self.time = self.time.max(time);
+        // No two events have the same time: so a reader distinguishes entries by calls from those of a stack that is
+        // in use again.
+        self.time = time.max(self.time.saturating_add(1));
         self.time
     }
 

@@ -2,8 +2,11 @@
 //!
 //! It asks for the version of the API that `HYPERTRACE_PROBE_API` names, so that one library is
 //! enough for all QEMU. It prints facts of the first instructions only, and counts of all. Each
-//! line begins with `probe: `. Unsafe, because it is called from C.
+//! line begins with `probe: `. With the option `symbols=FILE` it counts the executions of functions
+//! instead ([`starts`]). Unsafe, because it is called from C.
 #![allow(unsafe_code)]
+
+mod starts;
 
 use hypertrace_qemu::api::{Access, Accesses, Block, Events, Library, Qemu, Reads, Registers, log};
 use std::cell::RefCell;
@@ -48,7 +51,10 @@ fn any() -> Library {
 
 hypertrace_qemu::library!(any(), install);
 
-fn install(qemu: &Qemu, _: &[&[u8]]) -> Result<(), Box<dyn Error>> {
+fn install(qemu: &Qemu, options: &[&[u8]]) -> Result<(), Box<dyn Error>> {
+    if let Some(symbols) = options.iter().find_map(|option| option.strip_prefix(b"symbols=")) {
+        return starts::install(qemu, str::from_utf8(symbols)?);
+    }
     let kind = if qemu.is_machine { "machine" } else { "program" };
     eprintln!("probe: {kind} {} api {}", qemu.target, qemu.version);
     qemu.on_translation::<Probe>();

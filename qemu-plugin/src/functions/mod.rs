@@ -97,6 +97,7 @@ pub fn install(qemu: &Qemu, target: Target, options: &Options) -> Result<(), Ins
     }
     qemu.on_translation::<Functions>();
     qemu.on_vcpu_end::<Functions>();
+    qemu.on_flush::<Functions>();
     qemu.on_end::<Functions>();
     Ok(())
 }
@@ -121,6 +122,12 @@ impl Events for Functions {
         if let Some(recorder) = recorder() {
             // SAFETY: QEMU calls this on the thread of the vCPU, or when it has ended.
             unsafe { recorder.end_vcpu(vcpu) };
+        }
+    }
+
+    fn flushed() {
+        if let Some(recorder) = recorder() {
+            recorder.forget_places();
         }
     }
 

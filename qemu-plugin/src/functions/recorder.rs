@@ -191,8 +191,13 @@ impl Recorder {
     }
 
     /// Returns the place of an instruction that is translated; `None` if there are too many.
-    pub fn place(&self, site: Site) -> Option<&'static Site> {
+    pub fn place(&self, site: Site) -> Option<*const Site> {
         lock(&self.sites).place(site)
+    }
+
+    /// Forgets the places of all code, which QEMU has dropped.
+    pub fn forget_places(&self) {
+        lock(&self.sites).forget();
     }
 
     /// Passes the records of a vCPU at a level to a function.

@@ -4,10 +4,10 @@
 
 use super::level::Level;
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 
-/// Most places that are remembered, 64 bytes each and their key. Code beyond is not observed, and counted.
-const MOST: usize = 1 << 23;
+/// Most places at a time, some 150 bytes each. Code beyond is not observed until QEMU's memory for code is full, and
+/// counted.
+const MOST: usize = 1 << 22;
 
 /// An instruction that is observed.
 #[derive(Debug, PartialEq, Eq)]
@@ -24,26 +24,47 @@ pub struct Site {
     pub level: Level,
 }
 
-/// All places, which live as long as the process: QEMU may run code that it has translated at any time.
+/// Places in a piece of memory.
+const PIECE: usize = 1024;
+
+/// The places of all translated code.
 #[derive(Debug, Default)]
 pub struct Sites {
-    all: HashMap<(u64, Level), &'static Site>,
+    /// Places that QEMU's callbacks get, [`PIECE`] in each part: they do not move.
+    pieces: Vec<Vec<Site>>,
+    /// Part and index of the newest place for an address.
+    newest: HashMap<(u64, Level), (usize, usize)>,
     left_out: u64,
 }
 
 impl Sites {
-    /// Returns the place for an instruction. Code is translated again when QEMU's memory for it is full.
-    pub fn place(&mut self, site: Site) -> Option<&'static Site> {
-        let is_full = self.all.len() >= MOST;
-        match self.all.entry((site.at, site.level)) {
-            Entry::Occupied(known) if **known.get() == site => Some(known.get()),
-            // The guest has changed its code: the old place may be in use still.
-            entry if !is_full => Some(*entry.insert_entry(Box::leak(Box::new(site))).get()),
-            _ => {
-                self.left_out += 1;
-                None
-            }
+    /// Returns the place for an instruction, which lives until [`Sites::forget`]. The same code may be translated several
+    /// times.
+    pub fn place(&mut self, site: Site) -> Option<*const Site> {
+        let key = (site.at, site.level);
+        let newest = self.newest.get(&key);
+        let known = newest.and_then(|&(piece, index)| self.pieces.get(piece)?.get(index));
+        if let Some(known) = known.filter(|known| **known == site) {
+            return Some(known);
         }
+        // It is new, or the guest has changed its code: then the old place may be in use still.
+        if self.pieces.last().is_none_or(|piece| piece.len() == PIECE) {
+            if self.pieces.len() == MOST / PIECE {
+                self.left_out += 1;
+                return None;
+            }
+            self.pieces.push(Vec::with_capacity(PIECE));
+        }
+        let piece = self.pieces.len() - 1;
+        let places = self.pieces.last_mut()?;
+        self.newest.insert(key, (piece, places.len()));
+        places.push(site);
+        places.last().map(std::ptr::from_ref)
+    }
+
+    /// Forgets all places: QEMU has dropped all translated code.
+    pub fn forget(&mut self) {
+        *self = Sites { left_out: self.left_out, ..Sites::default() };
     }
 
     /// Returns the number of translated instructions that are not observed.
@@ -56,19 +77,28 @@ impl Sites {
 mod tests {
     use super::*;
 
+    fn site(target: u64) -> Site {
+        Site { at: 16, next: 21, target: Some(target), function: None, level: Level(3) }
+    }
+
     #[test]
     fn code_that_is_translated_again_takes_no_memory() {
         let mut sites = Sites::default();
-        let site = |target| Site {
-            at: 16,
-            next: 21,
-            target: Some(target),
-            function: None,
-            level: Level(3),
-        };
         let first = sites.place(site(1)).unwrap();
-        assert!(std::ptr::eq(first, sites.place(site(1)).unwrap()));
-        let changed = sites.place(site(2)).unwrap();
-        assert_eq!((first.target, changed.target, sites.all.len()), (Some(1), Some(2), 1));
+        assert_eq!(first, sites.place(site(1)).unwrap());
+        assert_eq!(sites.pieces[0].len(), 1);
+    }
+
+    #[test]
+    fn code_that_has_changed_has_another_place() {
+        let mut sites = Sites::default();
+        let [first, changed] = [1, 2].map(|target| sites.place(site(target)).unwrap());
+        assert_ne!(first, changed);
+        assert_eq!(
+            sites.pieces[0].iter().map(|site| site.target).collect::<Vec<_>>(),
+            [Some(1), Some(2)]
+        );
+        sites.forget();
+        assert_eq!((sites.pieces.len(), sites.newest.len()), (0, 0));
     }
 }

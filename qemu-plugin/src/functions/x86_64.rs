@@ -57,7 +57,7 @@ pub fn translated(recorder: &Recorder, block: &Block) {
         let site = Site { at: address, next, target, function: code.function(address), level };
         let Some(site) = recorder.place(site) else { continue };
         if begins {
-            let word = std::ptr::from_ref(site) as u64;
+            let word = site as u64;
             instruction.on_execution(Reads::Nothing, begins_to_run, word);
         }
         if let Some((_, event)) = observed {
@@ -102,8 +102,8 @@ fn event(code: &Code, address: u64, found: &Decoded) -> Option<Event> {
 }
 
 /// Has QEMU call back at an instruction.
-fn observe(instruction: &Instruction<'_>, event: Event, site: &'static Site, has_loads: bool) {
-    let word = std::ptr::from_ref(site) as u64;
+fn observe(instruction: &Instruction<'_>, event: Event, site: *const Site, has_loads: bool) {
+    let word = site as u64;
     match event {
         Event::CallAhead => {
             instruction.on_access(Accesses::Stores, Reads::Nothing, called_ahead, word)
@@ -148,8 +148,8 @@ extern "C" fn stored_in_memory(_: c_uint, _: Access, address: u64, base: *mut c_
 }
 
 /// Returns the place that QEMU has kept.
-fn site(word: *mut c_void) -> &'static Site {
-    // SAFETY: `observe` has given it, and places live as long as the process.
+fn site<'c>(word: *mut c_void) -> &'c Site {
+    // SAFETY: `translated` has given it, and it lives until QEMU drops all translated code: no callback runs then.
     unsafe { &*word.cast::<Site>() }
 }
 

@@ -1,0 +1,93 @@
+//! Executions of the first instruction of each function of an x86-64 guest: by a call, or otherwise.
+//!
+//! This is a slow and simple count, beside which the fast one of a function trace is held. A function that the same call
+//! reaches after an interrupt counts as reached otherwise: the guest has executed other code between.
+
+use hypertrace_functions::decode::{Architecture, decode};
+use hypertrace_functions::symbols::{Source, Symbols};
+use hypertrace_qemu::api::{Block, Events, Instruction, Qemu, Reads};
+use std::cell::Cell;
+use std::error::Error;
+use std::ffi::{c_uint, c_void};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Functions by address, and their executions.
+static FUNCTIONS: OnceLock<Vec<Function>> = OnceLock::new();
+
+struct Function {
+    address: u64,
+    by_call: AtomicU64,
+    otherwise: AtomicU64,
+}
+
+thread_local! {
+    /// The last instruction of this thread's vCPU was a call.
+    static CALLS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Installs the counts of the functions in this file.
+pub fn install(qemu: &Qemu, symbols: &str) -> Result<(), Box<dyn Error>> {
+    let symbols = Symbols::read(&symbols.parse::<Source>()?)?;
+    let function =
+        |address| Function { address, by_call: AtomicU64::new(0), otherwise: AtomicU64::new(0) };
+    let functions = symbols.iter().map(|symbol| function(symbol.address)).collect();
+    let _ = FUNCTIONS.set(functions);
+    qemu.on_translation::<Starts>();
+    qemu.on_end::<Starts>();
+    Ok(())
+}
+
+struct Starts;
+
+impl Events for Starts {
+    fn translated(block: &Block) {
+        for (index, instruction) in block.instructions().enumerate() {
+            let address = instruction.address() & ((1 << 48) - 1);
+            let functions = FUNCTIONS.get().map_or(&[][..], |functions| &functions[..]);
+            let found = functions.binary_search_by_key(&address, |function| function.address);
+            match found {
+                Ok(at) => {
+                    let function = std::ptr::from_ref(&functions[at]);
+                    instruction.on_execution(Reads::Nothing, starts, function as u64);
+                }
+                // A call begins a block.
+                Err(_) if index == 0 => instruction.on_execution(Reads::Nothing, continues, 0),
+                Err(_) => {}
+            }
+            if is_call(&instruction) {
+                instruction.on_execution(Reads::Nothing, calls, 0);
+            }
+        }
+    }
+
+    fn ended() {
+        for Function { address, by_call, otherwise } in FUNCTIONS.get().into_iter().flatten() {
+            let (by_call, otherwise) = (by_call.load(Relaxed), otherwise.load(Relaxed));
+            if by_call + otherwise > 0 {
+                eprintln!("probe: start {address:x} {by_call} {otherwise}");
+            }
+        }
+    }
+}
+
+fn is_call(instruction: &Instruction<'_>) -> bool {
+    let address = instruction.address();
+    let found = instruction.with_bytes(|bytes| decode(Architecture::X86_64, bytes, address));
+    found.is_some_and(|found| found.kind.is_call())
+}
+
+extern "C" fn calls(_: c_uint, _: *mut c_void) {
+    CALLS.set(true);
+}
+
+extern "C" fn continues(_: c_uint, _: *mut c_void) {
+    CALLS.set(false);
+}
+
+extern "C" fn starts(_: c_uint, function: *mut c_void) {
+    // SAFETY: `translated` has given it, and functions live as long as the process.
+    let function = unsafe { &*function.cast::<Function>() };
+    let counter = if CALLS.replace(false) { &function.by_call } else { &function.otherwise };
+    counter.fetch_add(1, Relaxed);
+}
