@@ -16,6 +16,11 @@ use crate::device::marker;
 use hypertrace_functions::decode::{Architecture, Instruction as Decoded, Kind, decode};
 use hypertrace_functions::shadow::{Call, Return};
 use std::ffi::{c_uint, c_void};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Difference between QEMU's addresses and the program's, in a user mode that does not show the values of stores.
+static GUEST_BASE: AtomicU64 = AtomicU64::new(NO_BASE);
+const NO_BASE: u64 = u64::MAX;
 
 /// Events of an instruction that are observed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +37,10 @@ enum Event {
 /// Has QEMU call back at the calls and returns of a translated block.
 pub fn translated(recorder: &Recorder, block: &Block) {
     let code = recorder.code();
+    if !recorder.is_machine && !recorder.has_values && GUEST_BASE.load(Relaxed) == NO_BASE {
+        let base = block.instructions().next().and_then(|first| first.guest_base());
+        GUEST_BASE.store(base.unwrap_or(NO_BASE), Relaxed);
+    }
     let mut level = None;
     for (index, instruction) in block.instructions().enumerate() {
         let address = instruction.address();
@@ -158,8 +167,9 @@ extern "C" fn called(vcpu: c_uint, access: Access, slot: u64, word: *mut c_void)
     // QEMU runs translated code at each virtual address of its page: the return address shows where it is.
     let next = match access.value() {
         Some(next) => next,
-        // QEMU 7.2 also calls back for the load of an indirect call's target.
-        None if !access.is_store() => return,
+        // QEMU 7.2 also calls back for the load of an indirect call's target, and for a store of an atomic
+        // instruction after the call.
+        None if !access.is_store() || !is_pushed(site.next, slot) => return,
         None => site.next,
     };
     let moved = |address: u64| address.wrapping_add(next.wrapping_sub(site.next));
@@ -167,6 +177,20 @@ extern "C" fn called(vcpu: c_uint, access: Access, slot: u64, word: *mut c_void)
     let call = Call { at, slot, return_address: next, target };
     // SAFETY: QEMU calls this on the thread that runs the vCPU.
     unsafe { recorder.lane(vcpu, site.level, |lane, now| lane.call(&call, now)) };
+}
+
+/// Returns whether a return address is in a slot that the program has just stored to. Without the values of stores, a
+/// whole machine's is not known.
+fn is_pushed(next: u64, slot: u64) -> bool {
+    let at = match GUEST_BASE.load(Relaxed) {
+        NO_BASE => return true,
+        // No stack's; it might be the last bytes of a page.
+        _ if !slot.is_multiple_of(8) => return false,
+        base => slot.wrapping_add(base) as *const u64,
+    };
+    // SAFETY: the program has just stored at this address, on this thread: its page is there. QEMU's own address is as
+    // aligned, as the base is a multiple of a page's size.
+    next == unsafe { at.read() }
 }
 
 extern "C" fn called_ahead(vcpu: c_uint, _: Access, slot: u64, word: *mut c_void) {
