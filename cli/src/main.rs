@@ -6,11 +6,13 @@ mod clock;
 mod ctl;
 mod demo;
 mod escape;
+mod export;
 mod functions;
 mod interrupt;
 mod kernel;
 mod losses;
 mod output;
+mod page;
 mod qemu;
 mod receive;
 mod record;
@@ -49,6 +51,7 @@ enum Command {
     Clock(clock::Args),
     Regions(regions::Args),
     Functions(functions::Args),
+    Export(export::Args),
     Run(run::Args),
     Serve(serve::Args),
     Record(record::Args),
@@ -72,14 +75,12 @@ fn main() -> ExitCode {
         | Command::Stat(_)
         | Command::Clock(_)
         | Command::Regions(_)
+        | Command::Export(_)
+        | Command::Functions(_)
         | Command::Record(_) => true,
         Command::Run(args) => args.kernel,
         Command::Demo(args) => args.kernel,
-        Command::Serve(_)
-        | Command::Receive(_)
-        | Command::Ctl(_)
-        | Command::Bench(_)
-        | Command::Functions(_) => false,
+        Command::Serve(_) | Command::Receive(_) | Command::Ctl(_) | Command::Bench(_) => false,
     };
     if has_many_files {
         allow_open_files();
@@ -96,6 +97,7 @@ fn main() -> ExitCode {
         Command::Clock(args) => clock::run(&args).map(succeeded),
         Command::Regions(args) => regions::run(&args).map(succeeded),
         Command::Functions(args) => functions::run(&args).map(succeeded),
+        Command::Export(args) => tidy(Some(&args.out), || export::run(&args)).map(succeeded),
         Command::Ctl(args) => ctl::run(&args).map(succeeded),
         Command::Bench(args) => bench::run(&args).map(succeeded),
     };
@@ -143,6 +145,8 @@ fn exit(error: &anyhow::Error) -> ExitCode {
     }
     let is_bad_input = error.is::<Usage>()
         || error.downcast_ref().is_some_and(hypertrace_timeline::Error::is_bad_input)
+        || error.downcast_ref().is_some_and(hypertrace_functions::Error::is_bad_input)
+        || error.downcast_ref().is_some_and(hypertrace_export::Error::is_bad_input)
         || error.downcast_ref().is_some_and(hypertrace_user::Error::is_bad_input)
         || error.downcast_ref().is_some_and(hypertrace_kernel::Error::is_bad_input)
         || error.downcast_ref().is_some_and(ReceiveError::is_bad_input)

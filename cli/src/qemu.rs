@@ -17,6 +17,8 @@ pub const ENVIRONMENT: &str = "HYPERTRACE_QEMU_PLUGIN";
 pub struct Emulator {
     qemu: Program,
     plugin: PathBuf,
+    /// `functions=` and further options of a function trace.
+    functions: Option<OsString>,
 }
 
 impl Emulator {
@@ -39,13 +41,18 @@ impl Emulator {
             );
         }
         let plugin = plugin(&qemu)?;
-        Ok(Emulator { qemu, plugin })
+        Ok(Emulator { qemu, plugin, functions: None })
     }
 
     /// Returns a command that starts a program under it, without the program's arguments.
     pub fn command(&self, program: &Program) -> Command {
         let mut command = self.qemu.command();
-        command.arg("-plugin").arg(escaped(&self.plugin));
+        let mut plugin = escaped(&self.plugin);
+        if let Some(functions) = &self.functions {
+            plugin.push(",functions=");
+            plugin.push(functions);
+        }
+        command.arg("-plugin").arg(plugin);
         command.arg("-0").arg(program.name()).arg(program.path());
         command
     }
@@ -57,9 +64,14 @@ impl Emulator {
         command
     }
 
+    /// Has the plugin record a function trace, too: the directory, and options of the plugin after commas.
+    pub fn with_functions(self, functions: Option<&OsStr>) -> Emulator {
+        Emulator { functions: functions.map(OsStr::to_owned), ..self }
+    }
+
     /// Returns the same emulator with another plugin.
     pub fn with_plugin(&self, plugin: PathBuf) -> Emulator {
-        Emulator { qemu: self.qemu.clone(), plugin }
+        Emulator { qemu: self.qemu.clone(), plugin, functions: None }
     }
 
     /// Returns the emulator's program.

@@ -51,6 +51,11 @@ pub struct Args {
     #[arg(long, value_name = "BIN")]
     qemu: Option<OsString>,
 
+    /// Have the plugin record a function trace in this directory, new or empty, too. Options of
+    /// docs/functions.md may follow: DIR,min=1us,region=batch. A comma in DIR is written twice
+    #[arg(long, value_name = "DIR[,OPTION=VALUE]", requires = "qemu")]
+    functions: Option<OsString>,
+
     /// Emulated threads whose points the plugin can record (default: as many as
     /// --clients with --qemu, else none). For an emulator that is PROG itself
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=512))]
@@ -89,6 +94,8 @@ Examples:
                                         record when the kernel ran it, too
   hypertrace run --qemu qemu-aarch64 --out S -- ./server
                                         run it under an emulator
+  hypertrace run --qemu qemu-x86_64 --functions F --out S -- ./server
+                                        and record each call: report S F
   hypertrace run --out S --segment /dev/shm/s -- ./server
                                         keep the segment in a file; after a
                                         crash of run:
@@ -117,6 +124,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     };
     let program = Program::find(name)?;
     let emulator = args.qemu.as_deref().map(Emulator::find).transpose()?;
+    let functions = args.functions.as_deref();
+    let emulator = emulator.map(|emulator| emulator.with_functions(functions));
     let failure = Failure::default();
     // Lives until the session has ended: a signal must not leave it unfinished.
     let _signals = pass_signals_on();

@@ -409,7 +409,18 @@ fn a_closed_pipe_is_success() {
 
 #[test]
 fn help_teaches_by_example() {
-    let commands = ["demo", "report", "stat", "clock", "regions", "run", "record", "ctl"];
+    let commands = [
+        "demo",
+        "report",
+        "stat",
+        "clock",
+        "regions",
+        "functions",
+        "export",
+        "run",
+        "record",
+        "ctl",
+    ];
     for command in commands {
         let text = ok(&[command, "--help"]);
         assert!(text.contains("Examples:") && text.contains("Exit code"), "{text}");

@@ -2,7 +2,8 @@
 //!
 //! A recorder classifies instructions once ([`decode`]), reports each executed call and return to the
 //! shadow stacks of its virtual CPU ([`shadow`]), and stores the records that these return ([`record`]) in a
-//! directory ([`write`](mod@write)). A reader names functions ([`symbols`]) and adds up their times ([`read`]).
+//! directory ([`write`](mod@write)). A reader names functions ([`symbols`]) and adds up their times ([`read`]). The
+//! [anchor](clock::Anchor) of a directory says where its times are on the host's counter.
 //!
 //! ```
 //! use hypertrace_functions::shadow::{Call, Return, Stacks};
@@ -26,6 +27,7 @@
 //! This crate does not decide which instructions are observed, and it maps no memory: that is for the recorder.
 #![forbid(unsafe_code)]
 
+pub mod clock;
 pub mod decode;
 mod error;
 mod file;

@@ -25,6 +25,18 @@ fn a_directory_is_read_as_written() {
     assert_eq!(records.len(), 4);
     assert_eq!((records[1].time, records[1].depth), (2500, 1));
     assert_eq!(trace.records(200).unwrap().count(), 0);
+    assert_eq!(trace.anchor(), Some(&data::anchor()));
+}
+
+#[test]
+fn a_directory_of_another_recorder_has_no_anchor() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = data::write(folder.path());
+    fs::remove_file(path.join("hypertrace.json")).unwrap();
+
+    let trace = Trace::open(&path).unwrap();
+
+    assert_eq!(trace.anchor(), None);
 }
 
 #[test]

@@ -10,8 +10,15 @@ use hypertrace_functions::symbols::{Source, Symbols};
 use hypertrace_functions::write::cut;
 use proptest::prelude::*;
 
-const FILES: [&str; 6] =
-    ["info", "task.txt", "sid-0000000000000001.map", "kernel.sym", "100.dat", "103.dat"];
+const FILES: [&str; 7] = [
+    "info",
+    "task.txt",
+    "sid-0000000000000001.map",
+    "kernel.sym",
+    "100.dat",
+    "103.dat",
+    "hypertrace.json",
+];
 
 /// Reads everything. Errors are those of the files.
 fn read(path: &Path) {
@@ -110,6 +117,29 @@ fn numbers_in_files_do_not_decide_about_memory() {
     file.set_len(1 << 40).unwrap();
     let error = Trace::open(&path).unwrap_err().to_string();
     assert!(error.contains("kernel.sym: more than"), "{error}");
+}
+
+#[test]
+fn a_wrong_anchor_is_named() {
+    for (right, wrong, named) in [
+        ("hypertrace-functions", "hypertrace-session", "found \"hypertrace-session\""),
+        ("\"version\":1", "\"version\":2", "version 2"),
+        ("2500000000", "999", "found 999"),
+        ("01234567-", "0123456-", "8-4-4-4-12"),
+        ("5000000000", "-1", "invalid value"),
+        ("}", "", "EOF"),
+    ] {
+        let (_folder, path) = trace();
+        let file = path.join("hypertrace.json");
+        let text = fs::read_to_string(&file).unwrap();
+        fs::write(&file, text.replace(right, wrong)).unwrap();
+
+        let error = Trace::open(&path).unwrap_err();
+
+        assert!(error.is_bad_input());
+        let said = error.to_string();
+        assert!(said.contains("hypertrace.json: ") && said.contains(named), "{said}");
+    }
 }
 
 #[test]

@@ -1,11 +1,13 @@
 //! Target `functions`: damage anywhere in a function trace causes an error that names the file, or ends a
-//! task's part, and never a panic.
+//! task's part, and never a panic: in its sums, in a flame graph, on a timeline, in a copy for uftrace.
 
 use crate::input::Input;
 use crate::reader::{damage_all, files_of, write};
+use hypertrace_export::uftrace::{Source, beside};
 use hypertrace_functions::Result;
-use hypertrace_functions::read::{Summary, Trace};
+use hypertrace_functions::read::{Flame, Spans, Summary, Trace};
 use hypertrace_functions::write::cut;
+use hypertrace_timeline::{FunctionTrace, Timeline};
 use std::path::Path;
 use tempfile::TempDir;
 
@@ -21,6 +23,10 @@ pub fn run(bytes: &[u8]) {
     let dir = TempDir::new().expect("a directory");
     write(&damage_all(whole, &mut input), dir.path());
     let name = dir.path().display().to_string();
+    // Before the cut: with all that a killed recorder leaves.
+    for said in [shown(dir.path()), exported(dir.path())].into_iter().flatten() {
+        assert!(said.contains(&name), "names no file: {said}");
+    }
     match read(dir.path()) {
         Ok(summary) => {
             for error in &summary.damage {
@@ -34,6 +40,42 @@ pub fn run(bytes: &[u8]) {
 fn read(path: &Path) -> Result<Summary> {
     cut(path)?;
     Ok(Summary::of(&Trace::open(path)?))
+}
+
+/// Reads it as a source of a timeline. Returns what is wrong with it.
+fn shown(path: &Path) -> Option<String> {
+    let functions = match FunctionTrace::open(path) {
+        Ok(functions) => [functions],
+        Err(error) => return Some(error.to_string()),
+    };
+    let mut timeline = match Timeline::with_functions(&[], &[], &functions) {
+        Ok(timeline) => timeline,
+        Err(error) => return Some(error.to_string()),
+    };
+    let mut last = i64::MIN;
+    loop {
+        match timeline.next()? {
+            Ok(event) => {
+                assert!(event.ts_ns >= last, "time runs backwards");
+                last = event.ts_ns;
+            }
+            Err(error) => return Some(error.to_string()),
+        }
+    }
+}
+
+/// Copies it, and makes a flame graph of a part. Returns what is wrong with it.
+fn exported(path: &Path) -> Option<String> {
+    let functions = FunctionTrace::open(path).ok()?;
+    let flame = Flame::of(functions.trace(), Some(&Spans::new([(2_000, 5_000)])));
+    let sum: u64 = flame.stacks().iter().map(|(_, time)| *time).fold(0, u64::saturating_add);
+    // Of each task.
+    assert!(sum <= 3_000 * functions.trace().tasks().len() as u64, "{sum} ns in 3,000");
+    let out = TempDir::new().expect("a directory");
+    let source = Source { sessions: &[], traces: &[], modules: &[], text: &|_| None };
+    let said = beside(&source, &functions, out.path()).err()?.to_string();
+    // Two modules of one name are no fault of a file.
+    Some(said.replace(&*out.path().to_string_lossy(), &path.to_string_lossy()))
 }
 
 #[cfg(test)]

@@ -1,18 +1,70 @@
 //! Installation of hypertrace's plugin, by the guest and the options of the command line.
 
-use crate::api::Qemu;
+use crate::api::{Block, Events, Qemu};
+use crate::device::{self, Device};
+use crate::functions::{self, Functions};
 use crate::target::Target;
-use crate::{device, functions};
 use std::error::Error;
+use std::ffi::c_uint;
+use std::marker::PhantomData;
 
-/// Installs hypertrace's plugin ([`library!`](crate::library)).
+/// Installs hypertrace's plugin ([`library!`](crate::library)): a function trace, the device of a program, or both.
+///
+/// QEMU loads a library once, whatever the number of options `-plugin` that name it, and it keeps one callback for
+/// each event.
 ///
 /// # Errors
 /// If the guest's architecture is not known, an option is wrong, or the device cannot serve this guest.
 pub fn install(qemu: &Qemu, options: &[&[u8]]) -> Result<(), Box<dyn Error>> {
     let target = Target::of(&qemu.target)?;
-    if let Some(options) = functions::Options::parse(options)? {
-        return Ok(functions::install(qemu, target, &options)?);
+    let is_of_device = |option: &&[u8]| option.starts_with(b"segment=");
+    let (of_device, others): (Vec<&[u8]>, Vec<&[u8]>) =
+        options.iter().copied().partition(is_of_device);
+    let Some(of_functions) = functions::Options::parse(&others)? else {
+        device::install(qemu, target, options)?;
+        register::<Device>(qemu);
+        qemu.on_call::<Device>();
+        return Ok(());
+    };
+    // A machine has the device itself.
+    let has_device = !of_device.is_empty() || !qemu.is_machine && device::is_in_environment();
+    // First: the other one makes a directory.
+    if has_device {
+        device::install(qemu, target, &of_device)?;
     }
-    Ok(device::install(qemu, target, options)?)
+    functions::install(qemu, target, &of_functions)?;
+    qemu.on_flush::<Functions>();
+    if has_device {
+        register::<Both<Functions, Device>>(qemu);
+        qemu.on_call::<Device>();
+    } else {
+        register::<Functions>(qemu);
+    }
+    Ok(())
+}
+
+fn register<P: Events>(qemu: &Qemu) {
+    qemu.on_translation::<P>();
+    qemu.on_vcpu_end::<P>();
+    qemu.on_end::<P>();
+}
+
+/// The callbacks of two parts.
+struct Both<A, B>(PhantomData<(A, B)>);
+
+impl<A: Events, B: Events> Events for Both<A, B> {
+    fn translated(block: &Block) {
+        A::translated(block);
+        B::translated(block);
+    }
+
+    fn vcpu_ended(vcpu: c_uint) {
+        A::vcpu_ended(vcpu);
+        B::vcpu_ended(vcpu);
+    }
+
+    fn ended() {
+        A::ended();
+        B::ended();
+    }
 }

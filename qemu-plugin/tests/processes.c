@@ -101,6 +101,26 @@ static void run_stacks(void)
 	}
 }
 
+static long counter;
+
+__attribute__((noinline)) void count(void)
+{
+	__atomic_add_fetch(&counter, 1, __ATOMIC_SEQ_CST);
+}
+
+/* With a second thread, QEMU does atomic instructions by functions of its own. 7.2 then calls back for their stores, as
+   if they were of a call long before. */
+__attribute__((noinline)) void run_atomics(void)
+{
+	pthread_t other;
+
+	pthread_create(&other, NULL, thread, NULL);
+	for (int i = 0; i < 3000; i++)
+		count();
+	pthread_join(other, NULL);
+	printf("%ld\n", counter);
+}
+
 int main(int argc, char **argv)
 {
 	const char *what = argc > 1 ? argv[1] : "";
@@ -111,6 +131,8 @@ int main(int argc, char **argv)
 		run_children();
 	if (!strcmp(what, "code"))
 		run_changing_code();
+	if (!strcmp(what, "atomics"))
+		run_atomics();
 	if (!strcmp(what, "deep"))
 		printf("%ld\n", deep(5000));
 	if (!strcmp(what, "stacks"))

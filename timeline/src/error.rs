@@ -57,6 +57,20 @@ pub enum Error {
         /// Reason.
         why: String,
     },
+    /// A function trace cannot be put on the clock of another recording.
+    #[error(
+        "{}: recorded on another machine, or after another boot, than {}: show it alone",
+        path.display(), other.display()
+    )]
+    AnotherHost {
+        /// The function trace.
+        path: PathBuf,
+        /// The other recording.
+        other: PathBuf,
+    },
+    /// A function trace cannot be read.
+    #[error(transparent)]
+    Functions(hypertrace_functions::Error),
     /// The system cannot read the file.
     #[error("cannot read {}", path.display())]
     Io {
@@ -80,7 +94,9 @@ impl Error {
             | Error::Description { .. }
             | Error::Damaged { .. }
             | Error::AnotherBoot { .. }
+            | Error::AnotherHost { .. }
             | Error::NoGuestClock { .. } => true,
+            Error::Functions(error) => error.is_bad_input(),
             Error::Io { source, .. } => matches!(
                 source.kind(),
                 io::ErrorKind::NotFound

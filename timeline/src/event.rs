@@ -268,6 +268,8 @@ pub enum Kind {
     Untyped,
     /// An event of a kernel's trace.
     Kernel,
+    /// Entry or exit of a function, of a function trace.
+    Function,
 }
 
 /// The words of a reference point before its own fields.

@@ -28,7 +28,8 @@
 //! [`Timeline::read`] returns both without a copy.
 //!
 //! A [`KernelTrace`] is the trace of a kernel: `kernel.dat` of a session, or any trace.dat
-//! of trace-cmd. [`Timeline::with_kernel`] merges it with sessions.
+//! of trace-cmd. [`Timeline::with_kernel`] merges it with sessions. A [`FunctionTrace`] has
+//! the entries and exits of a guest's functions; [`Timeline::with_functions`] merges it, too.
 //!
 //! Everything that is read is checked, and an [`Error`] names file and byte.
 //! An unfinished end of a file is no damage: sessions survive a kill at any
@@ -59,6 +60,7 @@ pub use inputs::ctf::{
     Class, Classes, Clock, ClockMaps, ComparedTsc, Domain, EventJson, GuestTsc, Header, Offset,
     Packet, Record, Records, Segment, Session, SessionJson, Stream, StreamJson, limits,
 };
+pub use inputs::functions::{ENTRY, EXIT, FunctionTrace};
 pub use inputs::kernel::{CpuStat, KernelStat, KernelTrace};
 pub use merge::Timeline;
 pub use stat::{ClockStat, SessionStat, StreamStat};

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The merge of the inputs of sessions and of kernels' traces.
+//! The merge of the inputs of sessions, of kernels' traces and of function traces.
 
 use crate::error::Result;
 use crate::event::{Entry, EntryRef, Event};
 use crate::inputs::ctf::{ClockMaps, Session, inputs, lanes};
+use crate::inputs::functions::{self, FunctionTrace};
 use crate::inputs::input::{Input, Time};
 use crate::inputs::kernel::{self, KernelTrace};
 use crate::inputs::names::Names;
@@ -60,11 +61,31 @@ impl<'a> Timeline<'a> {
         sessions: &'a [(Session, ClockMaps)],
         traces: &'a [KernelTrace],
     ) -> Result<Timeline<'a>> {
+        Timeline::with_functions(sessions, traces, &[])
+    }
+
+    /// Starts at the beginning of all sessions, of traces of kernels, and of function traces, of which each is on the
+    /// clock of a session ([`FunctionTrace::place`]), or there is no session.
+    ///
+    /// # Errors
+    /// If the first records of a stream or of a trace are damaged.
+    pub fn with_functions(
+        sessions: &'a [(Session, ClockMaps)],
+        traces: &'a [KernelTrace],
+        functions: &'a [FunctionTrace],
+    ) -> Result<Timeline<'a>> {
         let mut hosts: Vec<_> = sessions.iter().map(|(s, _)| (s.name(), s.json().host())).collect();
         let mut numbers = Vec::new();
         for trace in traces {
             numbers.push(trace.session().unwrap_or_else(|| {
                 hosts.push((trace.name(), "kernel"));
+                hosts.len() - 1
+            }));
+        }
+        let mut of_functions = Vec::new();
+        for trace in functions {
+            of_functions.push(trace.session().unwrap_or_else(|| {
+                hosts.push((trace.name(), "functions"));
                 hosts.len() - 1
             }));
         }
@@ -81,6 +102,9 @@ impl<'a> Timeline<'a> {
         }
         for (trace, number) in traces.iter().enumerate().zip(numbers) {
             all.extend(kernel::inputs(number, trace, &names));
+        }
+        for (trace, number) in functions.iter().zip(of_functions) {
+            all.extend(functions::inputs(number, trace, functions.len() == 1, &names)?);
         }
         if margins.iter().all(|margin| *margin == Some(0)) {
             margins.clear();

@@ -196,7 +196,7 @@ fn count(session: &Session, stream: &Stream, stats: &mut Stats) -> Result<()> {
             Kind::Event | Kind::Hypertrace | Kind::Untyped => stat.events += 1,
             Kind::ReferencePoint => stat.reference_points += 1,
             Kind::Stamp => stat.stamps += 1,
-            Kind::Lease | Kind::TimeFault | Kind::Kernel => {}
+            Kind::Lease | Kind::TimeFault | Kind::Kernel | Kind::Function => {}
         }
     }
     stats.insert((domain, client), own);

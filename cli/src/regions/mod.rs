@@ -6,7 +6,7 @@ mod text;
 
 use crate::Usage;
 use crate::output::{print, say};
-use crate::report::Inputs;
+use crate::report::{Inputs, Recordings};
 use crate::writer::unfinished;
 use anyhow::Result;
 use hypertrace_timeline::regions::{
@@ -14,6 +14,7 @@ use hypertrace_timeline::regions::{
 };
 use hypertrace_timeline::{Class, ClockMaps, KernelTrace, Session};
 use rows::EMPTY;
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 /// Show how long regions of interest took, and where their time went
@@ -107,14 +108,21 @@ foreign input.";
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<()> {
-    let (sessions, traces) = args.inputs.open()?;
+    let Recordings { sessions, traces, functions } = args.inputs.open(&[])?;
+    if let Some(functions) = functions.first() {
+        let path = functions.trace().path().display();
+        let why = "see `hypertrace functions --region`";
+        return Err(
+            Usage(format!("{path} is a function trace, which has no regions: {why}")).into()
+        );
+    }
     if sessions.is_empty() {
         let why = "a trace of a kernel alone has no regions: give the session's directory, too";
         return Err(Usage(why.into()).into());
     }
     let options = args.options(&sessions)?;
     if let Some(path) = &args.html {
-        html::check(path)?;
+        html::PAGE.check(path)?;
     }
     let regions = Regions::of(&sessions, &traces, &options)?;
     if args.subtract_empty && !regions.groups.iter().any(|group| group.empty_ns.is_some()) {
@@ -132,7 +140,7 @@ pub fn run(args: &Args) -> Result<()> {
     };
     let printed = match &args.html {
         Some(path) => html::page(&shown, &sessions, &traces, &warnings)
-            .and_then(|page| html::save(path, &page))
+            .and_then(|page| html::PAGE.save(path, &page))
             .map(|()| say(format_args!("wrote {}: open it in a browser", path.display()))),
         None if args.json => print(rows::Json(&shown, &warnings)),
         None if args.csv => print(shown.csv()),
@@ -143,6 +151,31 @@ pub fn run(args: &Args) -> Result<()> {
         say(warning);
     }
     printed
+}
+
+/// Checks that sessions have regions of these names.
+pub fn check_names(sessions: &[(Session, ClockMaps)], wanted: &[String]) -> Result<()> {
+    let known = names(sessions);
+    let has = |name: &String| {
+        let begin = format!("{name}_begin");
+        known.contains(name) || has_class(sessions, |class| *class.name == *begin)
+    };
+    match wanted.iter().find(|name| !has(name)) {
+        Some(name) => {
+            Err(Usage(format!("no region is named {name}: {}", known_list(&known))).into())
+        }
+        None => Ok(()),
+    }
+}
+
+fn known_list(known: &BTreeSet<String>) -> String {
+    match known.is_empty() {
+        true => "no event is named NAME_begin or NAME_end and has an id; region! and \
+                 reference_region! of the guest library make them, and --between takes any two \
+                 events"
+            .into(),
+        false => format!("there are {}", Vec::from_iter(known.clone()).join(", ")),
+    }
 }
 
 impl Args {
@@ -172,24 +205,9 @@ impl Args {
             }
             _ => {
                 let known = names(sessions);
-                let known_list = || match known.is_empty() {
-                    true => "no event is named NAME_begin or NAME_end and has an id; region! and \
-                             reference_region! of the guest library make them, and --between takes \
-                             any two events"
-                        .into(),
-                    false => format!("there are {}", Vec::from_iter(known.clone()).join(", ")),
-                };
-                let has = |name: &String| {
-                    let begin = format!("{name}_begin");
-                    known.contains(name) || has_class(sessions, |class| *class.name == *begin)
-                };
-                if let Some(name) = self.name.iter().find(|name| !has(name)) {
-                    return Err(
-                        Usage(format!("no region is named {name}: {}", known_list())).into()
-                    );
-                }
+                check_names(sessions, &self.name)?;
                 if known.is_empty() && self.name.is_empty() {
-                    return Err(Usage(format!("no regions: {}", known_list())).into());
+                    return Err(Usage(format!("no regions: {}", known_list(&known))).into());
                 }
                 let empty = EMPTY.to_owned();
                 let empty = Some(empty).filter(|name| self.hides_empty() && known.contains(name));

@@ -1,11 +1,13 @@
-//! The arguments that name inputs: sessions, and traces of kernels with their offsets.
+//! The arguments that name inputs: sessions, traces of kernels with their offsets, and function traces.
 
 use crate::Usage;
 use crate::output::say;
 use anyhow::Context;
 use clap::{ArgMatches, Command, FromArgMatches};
-use hypertrace_timeline::{ClockMaps, Error, KernelTrace, Offset, Session};
+use hypertrace_functions::symbols::Source;
+use hypertrace_timeline::{ClockMaps, Error, FunctionTrace, KernelTrace, Offset, Session};
 use hypertrace_trace::control::error_chain;
+use hypertrace_trace::session_json;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
@@ -78,6 +80,14 @@ pub fn open(dir: &Path) -> anyhow::Result<(Session, ClockMaps)> {
     Ok((session, maps))
 }
 
+/// Sessions with their clocks, traces of kernels, and function traces: the arguments of a timeline.
+#[derive(Debug)]
+pub struct Recordings {
+    pub sessions: Vec<(Session, ClockMaps)>,
+    pub traces: Vec<KernelTrace>,
+    pub functions: Vec<FunctionTrace>,
+}
+
 /// Inputs in their order.
 #[derive(Debug)]
 pub struct Inputs(Vec<Given>);
@@ -120,7 +130,7 @@ impl clap::Args for Inputs {
             .required(true)
             .help(
                 "Directories of sessions (those with session.json in them), with their \
-                 kernel.dat; or trace.dat files of trace-cmd",
+                 kernel.dat; directories of function traces; or trace.dat files of trace-cmd",
             );
         let offset = clap::Arg::new(OFFSET)
             .long("ts-offset")
@@ -196,11 +206,13 @@ impl Inputs {
         self.0.iter().map(|given| &*given.path).collect()
     }
 
-    /// Opens all sessions and all traces, those of the sessions first.
-    #[expect(clippy::type_complexity, reason = "the two arguments of a timeline")]
-    pub fn open(&self) -> anyhow::Result<(Vec<(Session, ClockMaps)>, Vec<KernelTrace>)> {
+    /// Opens all sessions, all traces, those of the sessions first, and all function traces, with names
+    /// from these files.
+    pub fn open(&self, symbols: &[Source]) -> anyhow::Result<Recordings> {
+        let (of_functions, others): (Vec<&Given>, Vec<&Given>) =
+            self.0.iter().partition(|given| is_functions(&given.path));
         let (files, dirs): (Vec<&Given>, Vec<&Given>) =
-            self.0.iter().partition(|given| is_trace(&given.path));
+            others.into_iter().partition(|given| is_trace(&given.path));
         let paths: Vec<PathBuf> = dirs.iter().map(|given| given.path.clone()).collect();
         let mut sessions = open_sessions(&paths)?;
         let mut traces = Vec::new();
@@ -249,8 +261,42 @@ impl Inputs {
             traces.push(trace);
         }
         KernelTrace::pair(&mut traces);
-        Ok((sessions, traces))
+        let functions = functions(&of_functions, &sessions, symbols)?;
+        Ok(Recordings { sessions, traces, functions })
     }
+}
+
+/// Opens function traces, on the clocks of the sessions of their boot.
+fn functions(
+    given: &[&Given],
+    sessions: &[(Session, ClockMaps)],
+    symbols: &[Source],
+) -> anyhow::Result<Vec<FunctionTrace>> {
+    if given.is_empty() && !symbols.is_empty() {
+        let why = "--symbols names the functions of a function trace: give its directory, too";
+        return Err(Usage(why.into()).into());
+    }
+    let sessions: Vec<&Session> = sessions.iter().map(|(session, _)| session).collect();
+    let mut all: Vec<FunctionTrace> = Vec::new();
+    for given in given {
+        if given.offset.is_some() || given.guest_of.is_some() {
+            let path = given.path.display();
+            let why = "it is on its session's clock, --ts-offset and --guest-of are not for it";
+            return Err(Usage(format!("{path} is a function trace: {why}")).into());
+        }
+        let mut trace = FunctionTrace::open(&given.path)?;
+        for source in symbols {
+            trace.add_symbols(source)?;
+        }
+        trace.place(&sessions, all.first())?;
+        all.push(trace);
+    }
+    Ok(all)
+}
+
+/// Returns whether a path is of a function trace.
+fn is_functions(path: &Path) -> bool {
+    path.join("info").is_file() && !path.join(session_json::FILE).exists()
 }
 
 /// Returns whether a path is for the reader of traces: a file that is called so or begins so. Other

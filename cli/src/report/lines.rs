@@ -20,6 +20,8 @@ pub(crate) struct Lines {
     sources: Vec<Option<Source>>,
     source_width: usize,
     event_width: usize,
+    /// Without columns.
+    is_compact: bool,
 }
 
 /// A source, escaped.
@@ -56,7 +58,13 @@ impl Lines {
             sources: std::iter::repeat_with(|| None).take(Self::SLOTS).collect(),
             source_width: sources.max().unwrap_or(0).clamp(12, Self::MOST),
             event_width: widest.max(kernel),
+            is_compact: false,
         }
+    }
+
+    /// Returns a formatter of lines without columns.
+    pub(crate) fn compact() -> Lines {
+        Lines { is_compact: true, source_width: 0, event_width: 0, ..Lines::new(&[], &[]) }
     }
 
     /// Shows the time since the previous line in nanoseconds, as `(+250)`.
@@ -155,7 +163,9 @@ impl Lines {
             Source { name: source.clone(), shown, width }
         });
         buffer.push_str(&known.shown);
-        pad(buffer, known.width, self.source_width);
+        if !self.is_compact {
+            pad(buffer, known.width, self.source_width);
+        }
         *slot = Some(known);
         buffer.push_str("  ");
     }

@@ -4,13 +4,16 @@ mod follow;
 mod inputs;
 mod lines;
 
-pub(crate) use inputs::{Inputs, Opened, open, open_each, unplaced};
+pub(crate) use inputs::{Inputs, Opened, Recordings, open, open_each, unplaced};
 pub(crate) use lines::Lines;
 
 use crate::output::say;
 use crate::writer::unfinished;
 use anyhow::Context;
-use hypertrace_timeline::{ClockMaps, EntryRef, EventRef, KernelTrace, Lost, Session, Timeline};
+use hypertrace_functions::symbols::Source;
+use hypertrace_timeline::{
+    ClockMaps, EntryRef, EventRef, FunctionTrace, KernelTrace, Lost, Session, Timeline,
+};
 use hypertrace_trace::pattern::matches;
 use inputs::time;
 use std::fmt::Write as _;
@@ -35,11 +38,20 @@ use std::io::{self, Write as _};
 /// trace-cmd report shows. A guest's file given together with its host's is put on
 /// the host's clock if trace-cmd recorded the relation; if not, --guest-of does
 /// that by the reference points of a session, or --ts-offset by hand.
+///
+/// A function trace of the same boot of the same machine is on the session's clock:
+/// function_entry and function_exit, with the function's name by --symbols. Their
+/// source is functions/TRACK.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, verbatim_doc_comment)]
 pub struct Args {
     #[command(flatten)]
     inputs: Inputs,
+
+    /// Names of functions in function traces: an ELF file, a System.map, or what /proc/kallsyms
+    /// has, moved by an offset
+    #[arg(long, value_name = "FILE[:0xOFFSET]")]
+    symbols: Vec<Source>,
 
     /// One JSON object per line: ts_ns (Unix time), bound_ns (null: unknown),
     /// source, event, fields; reference points also have reference, and events of a
@@ -97,6 +109,7 @@ Examples:
   hypertrace report HOST.dat GUEST.dat --ts-offset -1500
                                                  a guest's, 1,500 ns earlier
   hypertrace report S GUEST.dat --guest-of S     a guest's, by the points in S
+  hypertrace report S F --symbols ./program      with calls, of a function trace
 
 Exit code: 0 done, 1 failed, 2 wrong usage, or damaged or foreign input.";
 
@@ -105,17 +118,18 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     if args.follow {
         return follow::run(args, follow::directory(&args.inputs.paths())?);
     }
-    let (sessions, traces) = args.inputs.open()?;
+    let Recordings { sessions, traces, functions } = args.inputs.open(&args.symbols)?;
     for warning in traces.iter().flat_map(|trace| trace.warnings()) {
         say(warning);
     }
-    let start = sessions.iter().map(|(s, _)| s.json().started_unix_ns).min().unwrap_or(0);
+    let started = sessions.iter().map(|(s, _)| s.json().started_unix_ns).min();
+    let start = started.or(functions.iter().map(FunctionTrace::start_unix_ns).min()).unwrap_or(0);
     let mut lines = Lines::new(&sessions, &traces).diff(args.ts_diff);
     let mut out = io::BufWriter::with_capacity(1 << 16, io::stdout().lock());
     let limit = args.limit.unwrap_or(u64::MAX);
     let mut left = limit;
 
-    let mut timeline = Timeline::with_kernel(&sessions, &traces)?;
+    let mut timeline = Timeline::with_functions(&sessions, &traces, &functions)?;
     while left > 0
         && let Some(entry) = timeline.read()
     {

@@ -6,6 +6,7 @@ use std::collections::{HashMap, VecDeque};
 
 use super::paths::Paths;
 use super::records::Records;
+use super::spans::{Cursor, Place, Spans};
 use super::trace::Trace;
 use crate::Result;
 use crate::record::{Kind, Record};
@@ -28,7 +29,9 @@ pub struct Call {
     pub start: u64,
     /// Time of the exit.
     pub end: u64,
-    /// Time in it and not in the functions that it called.
+    /// Time from entry to exit, in the parts of the trace that are looked at.
+    pub time: u64,
+    /// Time in it and not in the functions that it called, in the same parts.
     pub self_time: u64,
     /// Whether the same function is around it.
     pub is_recursive: bool,
@@ -37,14 +40,6 @@ pub struct Call {
     pub is_continued: bool,
     /// Whether it has an exit of its own. Otherwise it ends with the function around it, or with the records.
     pub has_exit: bool,
-}
-
-impl Call {
-    /// Returns the time from entry to exit.
-    #[must_use]
-    pub fn time(&self) -> u64 {
-        self.end.saturating_sub(self.start)
-    }
 }
 
 /// Iterator over the calls of a task, in the order of their ends. It ends after the first error; the calls that are not
@@ -61,6 +56,9 @@ pub struct Calls<'t> {
     functions: HashMap<u64, u64>,
     paths: Paths,
     time: u64,
+    /// Parts of the time that count; `None`: all of it
+    within: Option<Cursor<'t>>,
+    place: Place,
     /// The last record was an entry.
     was_entry: bool,
     orphans: u64,
@@ -74,6 +72,8 @@ struct Open {
     path: u32,
     depth: u16,
     start: u64,
+    /// Its start among the parts of the time
+    place: Place,
     /// Time in functions that it called
     inner: u64,
     is_continued: bool,
@@ -101,11 +101,20 @@ impl<'t> Calls<'t> {
             functions: HashMap::new(),
             paths: Paths::default(),
             time: 0,
+            within: None,
+            place: Place::default(),
             was_entry: false,
             orphans: 0,
             lost: 0,
             is_over: false,
         }
+    }
+
+    /// Limits the calls to those in some parts of the time, and their times to these parts.
+    #[must_use]
+    pub fn within(mut self, spans: &'t Spans) -> Self {
+        self.within = Some(Cursor::new(spans));
+        self
     }
 
     /// Returns the number of exits without an entry so far: of functions that were called before the beginning.
@@ -126,6 +135,10 @@ impl<'t> Calls<'t> {
         self.paths.functions(path)
     }
 
+    pub(super) fn paths(&self) -> &Paths {
+        &self.paths
+    }
+
     /// Returns the address of the function that contains an address, or the address itself.
     fn function(&mut self, address: u64) -> u64 {
         if self.functions.len() >= MAX_REMEMBERED {
@@ -140,6 +153,10 @@ impl<'t> Calls<'t> {
         // Times of a damaged file may run backwards.
         let is_same_time = record.time <= self.time;
         self.time = self.time.max(record.time);
+        self.place = match &mut self.within {
+            Some(cursor) => cursor.to(self.time),
+            None => Place { elapsed: self.time, is_inside: true, begun: 0 },
+        };
         if let Some(last) = self.open.last_mut().filter(|_| self.was_entry && is_same_time) {
             last.is_continued = true;
         }
@@ -151,11 +168,13 @@ impl<'t> Calls<'t> {
                 let (depth, start) = (record.depth, self.time);
                 let outer = self.open.last().map(|outer| outer.path);
                 let path = self.paths.within(outer, function);
+                let place = self.place;
                 self.open.push(Open {
                     function,
                     path,
                     depth,
                     start,
+                    place,
                     inner: 0,
                     is_continued: false,
                 });
@@ -192,8 +211,8 @@ impl<'t> Calls<'t> {
     /// Ends the innermost call.
     fn end(&mut self, has_exit: bool) {
         let Some(open) = self.open.pop() else { return };
-        let Open { function, path, depth, start, inner, is_continued } = open;
-        let time = self.time - start;
+        let Open { function, path, depth, start, place, inner, is_continued } = open;
+        let time = self.place.elapsed - place.elapsed;
         let caller = self.open.last_mut().map(|caller| {
             caller.inner = caller.inner.saturating_add(time);
             caller.function
@@ -202,6 +221,9 @@ impl<'t> Calls<'t> {
         let is_recursive = self.open.iter().any(|outer| outer.function == function);
         let self_time = time.saturating_sub(inner);
         let end = self.time;
+        if !place.is_inside && self.place.begun == place.begun {
+            return;
+        }
         self.ended.push_back(Call {
             function,
             caller,
@@ -209,6 +231,7 @@ impl<'t> Calls<'t> {
             depth,
             start,
             end,
+            time,
             self_time,
             is_recursive,
             is_continued,

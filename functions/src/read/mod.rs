@@ -10,14 +10,18 @@
 
 mod calls;
 mod describe;
+mod flame;
 mod paths;
 mod records;
+mod spans;
 mod summary;
 mod trace;
 
 pub use calls::{Call, Calls};
+pub use flame::{Flame, Frame, MAX_STACKS};
 pub use paths::MAX_PATHS;
 pub use records::Records;
+pub use spans::Spans;
 pub use summary::{By, Caller, Function, MAX_FUNCTIONS, Summary};
 pub use trace::Trace;
 

@@ -16,6 +16,8 @@ pub(super) struct Paths {
     /// Path around, and function
     nodes: Vec<(u32, u64)>,
     numbers: HashMap<(u32, u64), u32>,
+    /// Times that there was no room for another path
+    beyond: u64,
 }
 
 impl Paths {
@@ -28,11 +30,22 @@ impl Paths {
         // MAX_PATHS is less than u32::MAX.
         let path = self.nodes.len() as u32;
         if self.nodes.len() >= MAX_PATHS {
+            self.beyond += 1;
             return outer.unwrap_or(NONE);
         }
         self.nodes.push(node);
         self.numbers.insert(node, path);
         path
+    }
+
+    /// Returns the path around and the function of each path, by path.
+    pub fn nodes(&self) -> &[(u32, u64)] {
+        &self.nodes
+    }
+
+    /// Returns how many calls have the path of their caller, as there are too many paths.
+    pub fn beyond(&self) -> u64 {
+        self.beyond
     }
 
     /// Returns the functions of a path, the outermost first.
@@ -63,7 +76,7 @@ mod tests {
         assert_eq!(paths.within(Some(main), 2), inner);
         assert_ne!(paths.within(None, 2), inner);
         assert_eq!(paths.functions(inner), [1, 2]);
-        assert_eq!(paths.functions(NONE), []);
+        assert!(paths.functions(NONE).is_empty());
     }
 
     #[test]
@@ -73,6 +86,7 @@ mod tests {
         (1..MAX_PATHS as u64).for_each(|function| _ = paths.within(Some(main), function));
 
         assert_eq!(paths.within(Some(main), u64::MAX), main);
+        assert_eq!(paths.beyond(), 1);
         assert_eq!(paths.nodes.len(), MAX_PATHS);
     }
 }

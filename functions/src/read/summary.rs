@@ -5,6 +5,7 @@
 use std::collections::HashMap;
 
 use super::calls::Call;
+use super::spans::Spans;
 use super::trace::Trace;
 use crate::Error;
 
@@ -72,6 +73,12 @@ impl Summary {
     /// Adds up all calls of a trace. Damage ends a task's part only.
     #[must_use]
     pub fn of(trace: &Trace) -> Self {
+        Summary::within(trace, None)
+    }
+
+    /// Adds up the calls in some parts of a trace's time, with their times in these parts; `None` is all of its time.
+    #[must_use]
+    pub fn within(trace: &Trace, spans: Option<&Spans>) -> Self {
         let mut summary = Summary::default();
         for task in trace.tasks() {
             let mut calls = match trace.calls(task.tid) {
@@ -81,6 +88,9 @@ impl Summary {
                     continue;
                 }
             };
+            if let Some(spans) = spans {
+                calls = calls.within(spans);
+            }
             for call in &mut calls {
                 match call {
                     Ok(call) => summary.add(&call),
@@ -95,7 +105,7 @@ impl Summary {
 
     /// Adds a call.
     pub fn add(&mut self, call: &Call) {
-        let time = call.time();
+        let time = call.time;
         let calls = u64::from(!call.is_continued);
         self.calls += calls;
         self.unfinished += u64::from(!call.has_exit);

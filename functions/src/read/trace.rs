@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use super::describe::{self, Mapped};
 use super::records::Records;
 use super::{MAX_MODULES, MAX_SYMBOLS};
+use crate::clock::Anchor;
 use crate::record::ADDRESS_MASK;
 use crate::symbols::{Source, Symbol, Symbols, text};
 use crate::task::Task;
@@ -17,6 +18,7 @@ use crate::{Error, Result, file};
 #[derive(Debug)]
 pub struct Trace {
     path: PathBuf,
+    anchor: Option<Anchor>,
     tasks: Vec<Task>,
     modules: Vec<(Mapped, Symbols)>,
     /// Symbols from elsewhere, which are used first
@@ -34,6 +36,7 @@ impl Trace {
             return Err(Error::unsuitable(path, "not a directory; give one that uftrace reads"));
         }
         let tids = describe::tids(&path.join("info"))?;
+        let anchor = Anchor::read(path)?;
         let sessions = describe::sessions(&path.join("task.txt"))?;
         let name = |tid| sessions.names.get(&tid).cloned().unwrap_or_default();
         let tasks = tids.into_iter().map(|tid| Task { tid, name: name(tid) }).collect();
@@ -51,13 +54,19 @@ impl Trace {
                 }
             }
         }
-        Ok(Trace { path: path.to_owned(), tasks, modules, added: Symbols::default() })
+        Ok(Trace { path: path.to_owned(), anchor, tasks, modules, added: Symbols::default() })
     }
 
     /// Returns the directory's path.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Returns where time 0 is on the host's clocks; `None` if another recorder made the directory.
+    #[must_use]
+    pub fn anchor(&self) -> Option<&Anchor> {
+        self.anchor.as_ref()
     }
 
     /// Returns the tasks by number. A task may have no records.
@@ -72,6 +81,11 @@ impl Trace {
     /// If the file has no symbols; the message says why.
     pub fn add_symbols(&mut self, source: &Source) -> Result<()> {
         self.added.add(source)
+    }
+
+    /// Iterates over the modules of the directory, with their names and functions.
+    pub fn modules(&self) -> impl Iterator<Item = (&str, &Symbols)> {
+        self.modules.iter().map(|(mapped, symbols)| (mapped.name.as_str(), symbols))
     }
 
     /// Finds the function that contains an address.

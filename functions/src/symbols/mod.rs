@@ -107,6 +107,17 @@ impl Symbols {
         })
     }
 
+    /// Returns the same functions at other addresses.
+    #[must_use]
+    pub fn moved(mut self, offset: u64) -> Self {
+        for (address, ..) in &mut self.entries {
+            *address = address.wrapping_add(offset) & ADDRESS_MASK;
+        }
+        // The addresses may begin again at 0.
+        self.entries.sort_by_key(|(address, ..)| *address);
+        self
+    }
+
     /// Iterates over the functions by address.
     pub fn iter(&self) -> impl Iterator<Item = Symbol<'_>> {
         (0..self.entries.len()).filter_map(|index| self.get(index))

@@ -6,7 +6,9 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::text;
+use super::events::Events;
+use super::{cut, text};
+use crate::clock::{self, Anchor};
 use crate::symbols::Symbols;
 use crate::task::Task;
 use crate::{Error, Result};
@@ -49,7 +51,7 @@ impl Directory {
             modules: Vec::new(),
         };
         directory.write_map()?;
-        directory.write_tasks()?;
+        directory.describe()?;
         Ok(directory)
     }
 
@@ -71,16 +73,50 @@ impl Directory {
     /// If a number is 0, too large or in use, or a file cannot be written.
     pub fn add_tasks(&mut self, tasks: impl IntoIterator<Item = Task>) -> Result<()> {
         for task in tasks {
-            let is_known = self.tasks.iter().any(|known| known.tid == task.tid);
-            if task.tid == 0 || task.tid > i32::MAX as u32 || is_known {
-                let why = format!("{} cannot be the number of another task", task.tid);
-                return Err(Error::unsuitable(&self.path, why));
-            }
-            let records = self.records(task.tid);
-            fs::File::create_new(&records).map_err(Error::io("create", &records))?;
-            self.tasks.push(task);
+            self.create_task(task)?;
         }
-        self.write_tasks()
+        self.describe()
+    }
+
+    /// Creates the empty file of records of a task that [`describe`](Self::describe) describes: for programs that find
+    /// many tasks one by one.
+    ///
+    /// # Errors
+    /// As for [`add_tasks`](Self::add_tasks).
+    pub fn create_task(&mut self, task: Task) -> Result<()> {
+        let records = self.records(task.tid);
+        let wrong = || {
+            let why = format!("{} cannot be the number of another task", task.tid);
+            Err(Error::unsuitable(&self.path, why))
+        };
+        if task.tid == 0 || task.tid > i32::MAX as u32 {
+            return wrong();
+        }
+        match fs::File::create_new(&records) {
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return wrong(),
+            Err(error) => return Err(Error::io("create", &records)(error)),
+        }
+        self.tasks.push(task);
+        Ok(())
+    }
+
+    /// Takes the whole records of another file, of a task that was added: as a link to it, if it needs no cut and the
+    /// file system can, and else as a copy. A file that does not exist has no records.
+    ///
+    /// # Errors
+    /// If it is not a file with records, or cannot be read or written.
+    pub fn take_records(&self, tid: u32, from: &Path) -> Result<()> {
+        let Some((file, end)) = cut::whole_records(from)? else { return Ok(()) };
+        let to = self.records(tid);
+        let aside = self.path.join(format!(".{tid}.dat.new"));
+        let length = file.metadata().map_err(Error::io("read", from))?.len();
+        if end < length || fs::hard_link(from, &aside).is_err() {
+            let mut copy = fs::File::create(&aside).map_err(Error::io("create", &aside))?;
+            let copied = io::copy(&mut io::Read::take(file, end), &mut copy);
+            copied.map_err(Error::io("write", &aside))?;
+        }
+        fs::rename(&aside, &to).map_err(Error::io("write", &to))
     }
 
     /// Adds a module, whose name is that of its `.sym` file without the suffix. Its range is that of its functions.
@@ -100,6 +136,14 @@ impl Directory {
         self.write_map()
     }
 
+    /// Writes where time 0 is on the host's clocks.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub fn write_anchor(&self, anchor: &Anchor) -> Result<()> {
+        self.replace(clock::FILE, anchor.to_json().as_bytes())
+    }
+
     /// Writes all events at once: times in nanoseconds, as in records, and texts.
     ///
     /// # Errors
@@ -110,12 +154,26 @@ impl Directory {
     ) -> Result<()> {
         let mut events: Vec<_> = events.into_iter().collect();
         events.sort_by_key(|(time, _)| *time);
-        let lines = events.iter().map(|(time, text)| super::event_line(*time, text.as_ref()));
-        self.replace("extern.dat", lines.collect::<String>().as_bytes())
+        let mut writer = self.events()?;
+        for (time, text) in events {
+            writer.write(time, text.as_ref())?;
+        }
+        writer.finish()
+    }
+
+    /// Returns a writer of all events, in the order of their times.
+    ///
+    /// # Errors
+    /// If the file cannot be created.
+    pub fn events(&self) -> Result<Events> {
+        Events::create(&self.path)
     }
 
     /// Writes the descriptions of the tasks. `info` is last: it names those that a reader looks for.
-    fn write_tasks(&self) -> Result<()> {
+    ///
+    /// # Errors
+    /// If a file cannot be written.
+    pub fn describe(&self) -> Result<()> {
         self.replace("task.txt", text::tasks(&self.tasks, SESSION).as_bytes())?;
         self.replace("info", &text::info(&self.program, &self.command, &self.tasks))
     }

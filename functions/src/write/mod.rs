@@ -10,6 +10,7 @@
 //! | `MODULE.sym` | functions of a module: `ADDRESS T NAME`, relative to the module's first address |
 //! | `TID.dat` | records of a task, 16 bytes each ([`crate::record`]) |
 //! | `extern.dat` | events: `SECONDS.NANOSECONDS TEXT` |
+//! | `hypertrace.json` | where time 0 is on the host's clocks ([`crate::clock::Anchor`]); uftrace ignores it |
 //!
 //! All files but the records are replaced as a whole, by a rename, so that a reader never sees a part.
 //!
@@ -19,6 +20,7 @@
 
 mod cut;
 mod directory;
+mod events;
 mod text;
 
 use std::fs::File;
@@ -27,6 +29,7 @@ use std::path::{Path, PathBuf};
 
 pub use cut::{Removed, cut};
 pub use directory::Directory;
+pub use events::Events;
 pub use text::{event_line, reader_name};
 
 use crate::record::Record;

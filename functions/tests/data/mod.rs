@@ -4,12 +4,23 @@
 use std::path::{Path, PathBuf};
 
 use hypertrace_functions::Task;
+use hypertrace_functions::clock::Anchor;
 use hypertrace_functions::record::{Kind, Record};
 use hypertrace_functions::symbols::{Source, Symbols};
 use hypertrace_functions::write::{Directory, Records};
 
 pub const KERNEL: u64 = 0xffff_ffff_8100_0000;
 pub const PROGRAM: u64 = 0x40_1000;
+
+/// Returns where the trace's time 0 is.
+pub fn anchor() -> Anchor {
+    Anchor {
+        boot_id: Some("01234567-89ab-cdef-0123-456789abcdef".into()),
+        counter: 5_000_000_000,
+        frequency: 2_500_000_000,
+        unix_ns: 1_800_000_000_000_000_000,
+    }
+}
 
 fn symbols(folder: &Path, text: &str) -> Symbols {
     let path = folder.join("symbols.txt");
@@ -45,6 +56,7 @@ pub fn write(folder: &Path) -> PathBuf {
     directory.add_tasks(tasks).unwrap();
     directory.add_module("kernel", &kernel).unwrap();
     directory.add_module("program", &program).unwrap();
+    directory.write_anchor(&anchor()).unwrap();
     directory.write_events([(3500, "second event"), (1200, "first event")]).unwrap();
     append(
         &directory.records(100),

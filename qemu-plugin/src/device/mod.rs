@@ -85,7 +85,12 @@ fn guarded(body: impl FnOnce(&'static Plugin)) {
     }
 }
 
-/// Installs the device in QEMU's user mode, with the options of the command line.
+/// Returns whether the environment names a segment.
+pub(crate) fn is_in_environment() -> bool {
+    std::env::var_os(ENVIRONMENT).is_some_and(|path| !path.is_empty())
+}
+
+/// Prepares the device in QEMU's user mode, with the options of the command line. [`Device`] has its callbacks.
 pub(crate) fn install(qemu: &Qemu, target: Target, options: &[&[u8]]) -> Result<(), DeviceError> {
     if qemu.is_machine {
         return Err(DeviceError::Machine(qemu.target.clone()));
@@ -104,10 +109,6 @@ pub(crate) fn install(qemu: &Qemu, target: Target, options: &[&[u8]]) -> Result<
     if unsafe { libc::pthread_atfork(None, None, Some(in_child)) } != 0 {
         return Err(DeviceError::Fork);
     }
-    qemu.on_translation::<Device>();
-    qemu.on_vcpu_end::<Device>();
-    qemu.on_call::<Device>();
-    qemu.on_end::<Device>();
     Ok(())
 }
 
@@ -116,7 +117,7 @@ extern "C" fn in_child() {
 }
 
 /// The callbacks.
-struct Device;
+pub(crate) struct Device;
 
 impl Events for Device {
     /// Instruments a block.

@@ -88,7 +88,7 @@ pub enum InstallError {
     Registers(i32),
 }
 
-/// Installs a function trace.
+/// Prepares a function trace. [`Functions`] has its callbacks.
 ///
 /// # Errors
 /// If the directory cannot be made, or this QEMU cannot show what is needed.
@@ -102,10 +102,6 @@ pub fn install(qemu: &Qemu, target: Target, options: &Options) -> Result<(), Ins
     if unsafe { libc::pthread_atfork(None, None, Some(in_child)) } != 0 {
         return Err(InstallError::Fork);
     }
-    qemu.on_translation::<Functions>();
-    qemu.on_vcpu_end::<Functions>();
-    qemu.on_flush::<Functions>();
-    qemu.on_end::<Functions>();
     Ok(())
 }
 
@@ -117,7 +113,8 @@ extern "C" fn in_child() {
     RECORDER.store(null_mut(), Release);
 }
 
-struct Functions;
+/// The callbacks.
+pub(crate) struct Functions;
 
 impl Events for Functions {
     fn translated(block: &Block) {

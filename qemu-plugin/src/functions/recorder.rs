@@ -123,6 +123,8 @@ impl Recorder {
         if qemu.is_machine && !code.symbols().is_empty() {
             directory.add_module("guest", code.symbols())?;
         }
+        let (clock, anchor) = Clock::measure();
+        directory.write_anchor(&anchor)?;
         let keeper = Keeper::start(options.limit).map_err(InstallError::Thread)?;
         let defaults = Settings::default();
         Ok(Recorder {
@@ -141,7 +143,7 @@ impl Recorder {
                 named_at_start: !options.parts.is_empty(),
                 ..defaults
             },
-            clock: Clock::measure(),
+            clock,
             vcpus: (0..MOST_VCPUS).map(|_| Vcpu::default()).collect(),
             sites: Mutex::default(),
             directory: Mutex::new(directory),

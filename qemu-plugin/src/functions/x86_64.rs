@@ -11,6 +11,11 @@ use super::site::{Event, Site};
 use crate::api::{Access, Accesses, Instruction, Reads};
 use hypertrace_functions::shadow::{Call, Return};
 use std::ffi::{c_uint, c_void};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Difference between QEMU's addresses and the program's, in a user mode that does not show the values of stores.
+static GUEST_BASE: AtomicU64 = AtomicU64::new(NO_BASE);
+const NO_BASE: u64 = u64::MAX;
 
 /// Has QEMU call back at an instruction.
 pub fn observe(
@@ -20,6 +25,9 @@ pub fn observe(
     recorder: &Recorder,
 ) {
     let word = site as u64;
+    if !recorder.is_machine && !recorder.has_values && GUEST_BASE.load(Relaxed) == NO_BASE {
+        GUEST_BASE.store(instruction.guest_base().unwrap_or(NO_BASE), Relaxed);
+    }
     match event {
         Event::CallAhead => {
             instruction.on_access(Accesses::Stores, Reads::Nothing, called_ahead, word)
@@ -43,6 +51,10 @@ extern "C" fn called(vcpu: c_uint, access: Access, slot: u64, word: *mut c_void)
     // SAFETY: `observe` has given the word, and QEMU calls this on the thread that runs the vCPU.
     unsafe {
         at(vcpu, word, |site, lane, now| {
+            // And for a store of an atomic instruction after the call.
+            if value.is_none() && !is_pushed(site.next, slot) {
+                return;
+            }
             // QEMU runs translated code at each virtual address of its page: the return address shows where it is.
             let next = value.unwrap_or(site.next);
             let moved = |address: u64| address.wrapping_add(next.wrapping_sub(site.next));
@@ -50,6 +62,20 @@ extern "C" fn called(vcpu: c_uint, access: Access, slot: u64, word: *mut c_void)
             lane.call(&Call { at, slot, return_address: next, target }, now);
         });
     }
+}
+
+/// Returns whether a return address is in a slot that the program has just stored to. Without the values of stores, a
+/// whole machine's is not known.
+fn is_pushed(next: u64, slot: u64) -> bool {
+    let at = match GUEST_BASE.load(Relaxed) {
+        NO_BASE => return true,
+        // No stack's; it might be the last bytes of a page.
+        _ if !slot.is_multiple_of(8) => return false,
+        base => slot.wrapping_add(base) as *const u64,
+    };
+    // SAFETY: the program has just stored at this address, on this thread: its page is there. QEMU's own address is as
+    // aligned, as the base is a multiple of a page's size.
+    next == unsafe { at.read() }
 }
 
 extern "C" fn called_ahead(vcpu: c_uint, _: Access, slot: u64, word: *mut c_void) {

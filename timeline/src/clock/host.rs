@@ -78,6 +78,16 @@ impl HostCounter {
         start + (u128::from(seconds) * SECOND + units) as i128
     }
 
+    /// Returns the first raw reading at or after a Unix time, in nanoseconds; 0 or the largest number where there is
+    /// none.
+    pub fn raw(&self, unix_ns: i64) -> u64 {
+        let ns = i128::from(unix_ns) - i128::from(self.unix_ns);
+        // 2^64 ns x 2^40 ticks fit in 128 bits.
+        let product = ns * i128::from(self.frequency);
+        let ticks = -(-product).div_euclid(1_000_000_000);
+        (i128::from(self.raw) + ticks).clamp(0, u64::MAX.into()) as u64
+    }
+
     /// Returns the counter whose Unix times are later by so many nanoseconds.
     pub fn later(&self, ns: i64) -> HostCounter {
         HostCounter { unix_ns: self.unix_ns.saturating_add(ns), ..*self }
@@ -172,6 +182,23 @@ mod tests {
                 assert!(counter.unix(0) <= counter.unix(u64::MAX));
             }
         }
+    }
+
+    #[test]
+    fn a_unix_time_gives_back_the_first_reading_in_it() {
+        for frequency in [1_000, 24_000_000, GHZ, 2_499_999_937, 1_000_000_000_000] {
+            let counter = HostCounter::new(None, 1 << 50, 1_700_000_000_000_000_000, frequency);
+            for raw in [1 << 50, (1 << 50) + 12_345, (1 << 50) - 987, (1 << 50) + (1 << 40)] {
+                let unix_ns = counter.unix(raw).div_euclid(FRACTION.into()) as i64;
+
+                let first = counter.raw(unix_ns);
+
+                assert!(first <= raw, "{frequency} {raw}");
+                assert!(counter.unix(first) >= i128::from(unix_ns) * i128::from(FRACTION) - 1);
+            }
+        }
+        assert_eq!(HostCounter::new(None, 5, i64::MAX, GHZ).raw(i64::MIN), 0);
+        assert_eq!(HostCounter::new(None, u64::MAX, 0, GHZ).raw(i64::MAX), u64::MAX);
     }
 
     #[test]

@@ -3,14 +3,12 @@
 
 mod bars;
 mod charts;
-mod file;
-
-pub use file::{check, save};
 
 use super::rows::{Durations, PARTS, Shown};
 use super::text::{columns, exit_count, footnotes, notes, reasons, remarks, time};
 use crate::escape::Html;
 use crate::losses::grouped;
+use crate::page::PageFile;
 use anyhow::{Context, Result};
 use bars::{bar, legend, named, patterns};
 use charts::Charts;
@@ -18,6 +16,13 @@ use hypertrace_timeline::regions::{Breakdown, Group, Kind, Part, Sample};
 use hypertrace_timeline::{ClockMaps, KernelTrace, Session};
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::fmt::{self, Write as _};
+
+/// The page's file.
+pub const PAGE: PageFile = PageFile {
+    mark: "<!doctype html>\n<!-- hypertrace regions -->\n",
+    option: "--html",
+    prefix: ".regions-",
+};
 
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
@@ -111,7 +116,7 @@ impl Page<'_> {
              <meta name=\"color-scheme\" content=\"light dark\">\n\
              <title>Regions of {}</title>\n\
              <style nonce=\"{nonce}\">\n{UPLOT_STYLE}\n{STYLE}</style>\n</head>\n<body>\n",
-            file::MARK,
+            PAGE.mark,
             Html(&names)
         )?;
         patterns(out)?;

@@ -1,16 +1,21 @@
 //! `hypertrace functions`: which functions of a guest took the time.
 
+mod flame;
+mod region;
+
 use crate::escape::Escaped;
 use crate::output::{print, say};
-use hypertrace_functions::read::{By, Caller, Function, Summary, Trace};
+use hypertrace_functions::read::{By, Caller, Function, Spans, Summary, Trace};
 use hypertrace_functions::symbols::Source;
+use hypertrace_trace::session_json;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
 /// Show which functions of a guest took the time
 ///
-/// DIR is a function trace of QEMU's plugin (functions=DIR), or any directory of uftrace. Names come from
-/// DIR, and from the files of --symbols.
+/// DIR is a function trace of QEMU's plugin (functions=DIR), or any directory of
+/// uftrace; or a session with a function trace in its folder `functions`. Names
+/// come from the trace, and from the files of --symbols.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, verbatim_doc_comment)]
 pub struct Args {
@@ -21,6 +26,19 @@ pub struct Args {
     /// Names: an ELF file, a System.map, or what /proc/kallsyms has, moved by an offset
     #[arg(long, value_name = "FILE[:0xOFFSET]")]
     symbols: Vec<Source>,
+
+    /// Only the time in regions of this name of the session
+    #[arg(long, value_name = "NAME")]
+    region: Option<String>,
+
+    /// The session with the regions, recorded at the same time, if DIR is not in it
+    #[arg(long, value_name = "DIR", requires = "region")]
+    session: Option<PathBuf>,
+
+    /// Write a flame graph instead: one file for a browser, which needs no other file and no network.
+    /// An older flame graph with this name is replaced, nothing else
+    #[arg(long, value_name = "FILE.svg", conflicts_with_all = ["json", "callers"])]
+    flame: Option<PathBuf>,
 
     /// Number of functions
     #[arg(long, value_name = "N", default_value_t = 20)]
@@ -56,20 +74,40 @@ const EXAMPLES: &str = "\
 Examples:
   qemu-system-x86_64 ... -plugin libhypertrace_qemu_plugin_7.so,functions=F
   hypertrace functions F --symbols System.map | less
+  hypertrace functions F --flame F.svg   the same as a flame graph
+  hypertrace run --qemu qemu-x86_64 --functions S/functions --out S -- ./prog
+  hypertrace functions S --region batch  only in the regions `batch`
+  hypertrace functions F --session S --region batch
+                                         the same with a trace elsewhere
   uftrace replay -d F                    every call, by uftrace
 
 Exit code: 0 done, 1 failed, 2 wrong usage, or damaged or foreign input.";
+
+/// Folder of a session with its function trace.
+pub const FOLDER: &str = "functions";
 
 /// Most callers of a function that are shown.
 const MOST_CALLERS: usize = 5;
 
 /// Runs the command.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let mut trace = Trace::open(&args.dir)?;
+    if let Some(path) = &args.flame {
+        flame::PAGE.check(path)?;
+    }
+    // Of a session: the trace in it.
+    let of_session = args.dir.join(session_json::FILE).exists();
+    let dir = if of_session { args.dir.join(FOLDER) } else { args.dir.clone() };
+    let session = args.session.as_deref().or(of_session.then_some(&args.dir));
+    let mut trace = Trace::open(&dir)?;
     for source in &args.symbols {
         trace.add_symbols(source)?;
     }
-    let summary = Summary::of(&trace);
+    let spans =
+        args.region.as_deref().map(|name| region::spans(&dir, session, name)).transpose()?;
+    if let Some(path) = &args.flame {
+        return flame::write(path, &trace, spans.as_ref());
+    }
+    let summary = Summary::within(&trace, spans.as_ref());
     summary.damage.iter().for_each(say);
     let by = match args.by {
         Order::SelfTime => By::SelfTime,
@@ -77,14 +115,23 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         Order::Calls => By::Calls,
     };
     let top = summary.top(args.top, by);
-    print(if args.json { json(&trace, &summary, &top) } else { text(args, &trace, &summary, &top) })
+    print(match args.json {
+        true => json(&trace, &summary, spans.as_ref(), &top),
+        false => text(args, &trace, &summary, spans.as_ref(), &top),
+    })
 }
 
 fn name(trace: &Trace, address: u64) -> String {
     trace.function(address).map_or_else(|| format!("{address:#x}"), |symbol| symbol.name.to_owned())
 }
 
-fn text(args: &Args, trace: &Trace, summary: &Summary, top: &[&Function]) -> String {
+fn text(
+    args: &Args,
+    trace: &Trace,
+    summary: &Summary,
+    spans: Option<&Spans>,
+    top: &[&Function],
+) -> String {
     let mut out = format!("{:>12} {:>12} {:>10}  function\n", "self us", "total us", "calls");
     let us = |ns: u64| format!("{:.1}", ns as f64 / 1_000.0);
     for function in top {
@@ -112,10 +159,14 @@ fn text(args: &Args, trace: &Trace, summary: &Summary, top: &[&Function]) -> Str
     }
     let Summary { calls, unfinished, lost, .. } = summary;
     let _ = writeln!(out, "\n{calls} calls, {unfinished} without an end, {lost} records lost");
+    if let Some((spans, name)) = spans.zip(args.region.as_deref()) {
+        let time = us(spans.total());
+        let _ = writeln!(out, "in {time} us of regions {}", Escaped(name.as_bytes()));
+    }
     out
 }
 
-fn json(trace: &Trace, summary: &Summary, top: &[&Function]) -> String {
+fn json(trace: &Trace, summary: &Summary, spans: Option<&Spans>, top: &[&Function]) -> String {
     let functions = top.iter().map(|function| {
         serde_json::json!({
             "name": name(trace, function.address), "address": function.address, "calls": function.calls,
@@ -126,6 +177,7 @@ fn json(trace: &Trace, summary: &Summary, top: &[&Function]) -> String {
     let json = serde_json::json!({
         "functions": functions, "calls": summary.calls, "unfinished": summary.unfinished,
         "orphans": summary.orphans, "lost": summary.lost, "damage": summary.damage.len(),
+        "regions_ns": spans.map(Spans::total),
     });
     format!("{json}\n")
 }

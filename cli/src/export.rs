@@ -1,0 +1,103 @@
+//! `hypertrace export`: sessions and function traces for other readers.
+
+use crate::Usage;
+use crate::kernel::is_carrier;
+use crate::losses::grouped;
+use crate::output::say;
+use crate::report::{Inputs, Lines, Recordings};
+use anyhow::Result;
+use hypertrace_export::uftrace::{self, Counts, Module};
+use hypertrace_functions::symbols::{Source, Symbols};
+use hypertrace_timeline::{EntryRef, Kind};
+use std::cell::RefCell;
+use std::path::PathBuf;
+
+/// Write sessions and function traces in the format of another reader
+///
+/// uftrace: a directory whose `uftrace replay` shows events among the calls. Of
+/// a function trace, it has the calls, and the events of the sessions that are
+/// given with it, which must be of the same boot. Of a session alone, it has the
+/// functions that are compiled in (events function_entry and function_exit) and
+/// its other events.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES, verbatim_doc_comment)]
+pub struct Args {
+    #[command(flatten)]
+    inputs: Inputs,
+
+    /// Format
+    #[arg(long, value_name = "FORMAT", value_enum)]
+    to: Format,
+
+    /// Directory for the result: new or empty
+    #[arg(long, short = 'o', value_name = "DIR")]
+    pub out: PathBuf,
+
+    /// Names of functions: an ELF file, a System.map, or what /proc/kallsyms has, moved by an offset.
+    /// Where functions are compiled in, a program and its libraries need no offset
+    #[arg(long, value_name = "FILE[:0xOFFSET]")]
+    symbols: Vec<Source>,
+}
+
+/// Format of the result.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Format {
+    /// Directory of uftrace
+    Uftrace,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  hypertrace run --qemu qemu-x86_64 --functions F --out S -- ./program
+  hypertrace export S F --to uftrace -o U --symbols ./program
+  uftrace replay -d U                    calls and events, in order
+
+Exit code: 0 done, 1 failed, 2 wrong usage, or damaged or foreign input.";
+
+/// Runs the command.
+pub fn run(args: &Args) -> Result<()> {
+    let Recordings { sessions, traces, functions } = args.inputs.open(&[])?;
+    let modules = args.symbols.iter().map(|source| {
+        let name = source.path.file_name().unwrap_or(source.path.as_os_str());
+        let name = name.to_string_lossy().into_owned();
+        let symbols = Symbols::read(source)?;
+        Ok(Module { name, symbols, is_in_file: source.offset == 0 })
+    });
+    let modules = modules.collect::<Result<Vec<Module>>>()?;
+    let lines = RefCell::new(Lines::compact());
+    let text = |entry: &EntryRef<'_>| {
+        let mut lines = lines.borrow_mut();
+        let line = match entry {
+            EntryRef::Event(event) if event.client.is_some() && is_carrier(event.name) => None,
+            EntryRef::Event(event) if event.kind == Kind::Lease => None,
+            EntryRef::Event(event) => Some(lines.untimed(event)),
+            EntryRef::Lost(lost) => Some(lines.untimed_lost(lost)),
+        };
+        line.map(|line| line.trim().to_owned())
+    };
+    let source =
+        uftrace::Source { sessions: &sessions, traces: &traces, modules: &modules, text: &text };
+    let Format::Uftrace = args.to;
+    let counts = match &functions[..] {
+        [] => uftrace::compiled(&source, &args.out)?,
+        [functions] => uftrace::beside(&source, functions, &args.out)?,
+        _ => {
+            let why = "one directory of uftrace has one function trace: give one";
+            return Err(Usage(why.into()).into());
+        }
+    };
+    say(closing(args, &counts));
+    Ok(())
+}
+
+/// Formats the line at the end.
+fn closing(args: &Args, counts: &Counts) -> String {
+    let Counts { tasks, events, left_out, .. } = *counts;
+    let out = args.out.display();
+    let mut line = format!("{out}: {} tracks, {} events", grouped(tasks), grouped(events));
+    if left_out > 0 {
+        line.push_str(&format!("; {} entries and exits left out", grouped(left_out)));
+    }
+    line.push_str(&format!("; read it with: uftrace replay -d {out}"));
+    line
+}

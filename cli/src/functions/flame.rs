@@ -1,0 +1,94 @@
+//! Flame graphs: one file for a browser.
+
+use super::name;
+use crate::escape::Escaped;
+use crate::losses::grouped;
+use crate::output::say;
+use crate::page::PageFile;
+use anyhow::{Context, Result, bail};
+use hypertrace_functions::read::{Flame, Frame, Spans, Trace};
+use inferno::flamegraph::{Options, TextTruncateDirection, from_lines};
+use std::path::Path;
+
+/// The file.
+pub const PAGE: PageFile = PageFile {
+    mark: "<?xml version=\"1.0\" standalone=\"no\"?>\n<!-- hypertrace functions -->\n",
+    option: "--flame",
+    prefix: ".flame-",
+};
+
+/// Most characters of a name; the rest is left out.
+const MOST_CHARACTERS: usize = 200;
+/// Most bytes of all stacks as text: 20,000 stacks of ordinary depth have 10 MB.
+const MOST_BYTES: usize = 256 << 20;
+
+/// Writes the flame graph of a trace, or of parts of its time.
+pub fn write(path: &Path, trace: &Trace, spans: Option<&Spans>) -> Result<()> {
+    let flame = Flame::of(trace, spans);
+    flame.damage.iter().for_each(say);
+    if flame.beyond > 0 {
+        let beyond = grouped(flame.beyond);
+        say(format_args!(
+            "{beyond} times there were too many stacks: the time counts for the caller"
+        ));
+    }
+    let (lines, left_out) = lines(trace, &flame);
+    if left_out > 0 {
+        say(format_args!("{} stacks are left out: they are too deep", grouped(left_out)));
+    }
+    if lines.is_empty() {
+        bail!("no function took time: there is nothing to show");
+    }
+    PAGE.save(path, &svg(&lines, trace.path())?)?;
+    say(format_args!("wrote {}: open it in a browser", path.display()));
+    Ok(())
+}
+
+/// Returns a line for each stack: its frames with semicolons, and its time. And the number of those that find no room.
+fn lines(trace: &Trace, flame: &Flame) -> (Vec<String>, u64) {
+    let (mut lines, mut bytes, mut left_out) = (Vec::new(), 0, 0);
+    for (frames, time) in flame.stacks() {
+        let frames = frames.into_iter().map(|frame| text(trace, frame));
+        let line = format!("{} {time}", frames.collect::<Vec<_>>().join(";"));
+        if bytes + line.len() > MOST_BYTES {
+            left_out += 1;
+            continue;
+        }
+        bytes += line.len();
+        lines.push(line);
+    }
+    (lines, left_out)
+}
+
+/// Returns a frame's name, which is one to inferno.
+fn text(trace: &Trace, frame: Frame) -> String {
+    let name = match frame {
+        Frame::Function(address) => name(trace, address),
+        Frame::Track(tid) => {
+            let task = trace.tasks().iter().find(|task| task.tid == tid);
+            let name = task.map(|task| task.name.clone()).filter(|name| !name.is_empty());
+            name.unwrap_or_else(|| tid.to_string())
+        }
+    };
+    let name: String = name.chars().take(MOST_CHARACTERS).collect();
+    // A number after a blank would be the time of another trace.
+    Escaped(name.as_bytes()).to_string().replace(';', ":").replace(' ', "\u{a0}")
+}
+
+fn svg(lines: &[String], dir: &Path) -> Result<String> {
+    let mut options = Options::default();
+    options.title = format!("Functions of {}", Escaped(dir.as_os_str().as_encoded_bytes()));
+    // The beginning of a name says more than its end.
+    options.text_truncate_direction = TextTruncateDirection::Right;
+    options.count_name = "ns".into();
+    options.name_type = "Function:".into();
+    // The same names have the same colours in each graph.
+    options.deterministic = true;
+    let mut svg = Vec::new();
+    from_lines(&mut options, lines.iter().map(String::as_str), &mut svg)
+        .context("cannot make the flame graph")?;
+    let svg = String::from_utf8(svg).context("the flame graph is no text")?;
+    // Without the declaration, which the mark has.
+    let start = svg.find("<svg").context("the flame graph has no beginning")?;
+    Ok(format!("{}{}", PAGE.mark, &svg[start..]))
+}

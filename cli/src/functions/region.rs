@@ -1,0 +1,37 @@
+//! The time of regions, in a function trace.
+
+use crate::Usage;
+use crate::output::say;
+use crate::regions::check_names;
+use crate::report::open_each;
+use anyhow::{Context, Result};
+use hypertrace_functions::read::Spans;
+use hypertrace_timeline::FunctionTrace;
+use hypertrace_timeline::regions::{MOST_REGIONS, Options, Regions, Select};
+use std::path::Path;
+
+/// Returns the parts of a function trace's time in which a region of this name of the session was open.
+pub fn spans(dir: &Path, session: Option<&Path>, name: &str) -> Result<Spans> {
+    let Some(session) = session else {
+        let why = "--region: give the session with the regions, too: --session DIR";
+        return Err(Usage(why.into()).into());
+    };
+    let mut trace = FunctionTrace::open(dir)?;
+    let (session, maps, _) = open_each(&[session.to_owned()])?.pop().context("no session")?;
+    trace.place(&[&session], None)?;
+    let sessions = [(session, maps)];
+    let wanted = [name.to_owned()];
+    check_names(&sessions, &wanted)?;
+    let options = Options { select: Select::Names(wanted.into()), ..Options::default() };
+    let regions = Regions::of(&sessions, &[], &options)?;
+    if regions.is_cut {
+        say(format_args!("more than {MOST_REGIONS} regions: the time of the others is left out"));
+    }
+    let part = |(begin, end)| (trace.time_at(begin), trace.time_at(end));
+    let spans = Spans::new(regions.samples().map(|one| part((one.begin_ns, one.end_ns()))));
+    if spans.is_empty() {
+        let why = format!("no region {name} has a beginning and an end: see `hypertrace regions`");
+        return Err(Usage(why).into());
+    }
+    Ok(spans)
+}

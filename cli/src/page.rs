@@ -1,0 +1,119 @@
+//! Writes a page for a browser whole or not at all.
+
+use crate::Usage;
+use anyhow::{Context, Result};
+use rustix::fs::OFlags;
+use rustix::process::{Resource, getrlimit};
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+/// Page of a command.
+#[derive(Clone, Copy, Debug)]
+pub struct PageFile {
+    /// Its beginning. Only files that begin like this are replaced.
+    pub mark: &'static str,
+    /// Option that names the file.
+    pub option: &'static str,
+    /// Prefix of the file while it is written.
+    pub prefix: &'static str,
+}
+
+impl PageFile {
+    /// Checks that the page may be written, before the work is done.
+    ///
+    /// # Errors
+    /// If there is something else than an older page.
+    pub fn check(&self, path: &Path) -> Result<()> {
+        self.may_replace(path).map(|_| ())
+    }
+
+    /// Returns whether there is an older page to replace.
+    fn may_replace(&self, path: &Path) -> Result<bool> {
+        let refuse = |what: &str| {
+            let why = format!("{}: {} {what}: give another name", self.option, path.display());
+            Err(Usage(why).into())
+        };
+        match fs::symlink_metadata(path) {
+            Ok(found) if !found.is_file() => refuse("is not a file"),
+            Ok(_) => {
+                let beginning = beginning(path, self.mark)
+                    .with_context(|| format!("cannot read {}", path.display()))?;
+                match beginning == self.mark.as_bytes() {
+                    true => Ok(true),
+                    false => refuse("exists and is not a page of this command"),
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => match folder(path).is_dir() {
+                true => Ok(false),
+                false => refuse("is in no directory that there is"),
+            },
+            Err(error) => Err(error).with_context(|| format!("cannot look at {}", path.display())),
+        }
+    }
+
+    /// Writes a page. It is private to its user, as sessions are.
+    ///
+    /// # Errors
+    /// If it cannot be written: an older page stays, and no other file.
+    pub fn save(&self, path: &Path, page: &str) -> Result<()> {
+        let replaces = self.may_replace(path)?;
+        let write = || {
+            // A file that grows beyond its limit ends the process by a signal.
+            let limit = getrlimit(Resource::Fsize).current;
+            if let Some(limit) = limit.filter(|limit| page.len() as u64 > *limit) {
+                let why = format!("{} bytes are beyond RLIMIT_FSIZE, {limit}", page.len());
+                return Err(io::Error::new(io::ErrorKind::FileTooLarge, why));
+            }
+            let file = tempfile::Builder::new().prefix(self.prefix).tempfile_in(folder(path));
+            // Without the name of the temporary file.
+            let file = file.map_err(|error| io::Error::from(error.kind()))?;
+            file.as_file().write_all(page.as_bytes())?;
+            match replaces {
+                true => file.persist(path),
+                false => file.persist_noclobber(path),
+            }?;
+            Ok(())
+        };
+        write().with_context(|| format!("cannot write {}", path.display()))
+    }
+}
+
+/// Returns the directory of a file.
+fn folder(path: &Path) -> &Path {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    folder.unwrap_or(Path::new("."))
+}
+
+/// Reads as much of a file as a page begins with. The file may be another one than a moment ago: a link
+/// is not followed, and a pipe that nobody writes to is not waited for.
+fn beginning(path: &Path, mark: &str) -> io::Result<Vec<u8>> {
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let file = File::options().read(true).custom_flags(flags.bits() as i32).open(path)?;
+    let mut bytes = Vec::new();
+    file.take(mark.len() as u64).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+    use std::os::unix::fs::symlink;
+
+    const MARK: &str = "<!-- a page -->";
+
+    #[test]
+    fn a_link_is_not_followed_and_a_pipe_not_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let [page, link, pipe] = ["page", "link", "pipe"].map(|name| dir.path().join(name));
+        fs::write(&page, MARK).unwrap();
+        symlink(&page, &link).unwrap();
+        mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+
+        assert_eq!(beginning(&page, MARK).unwrap(), MARK.as_bytes());
+        assert!(beginning(&link, MARK).is_err());
+        assert_ne!(beginning(&pipe, MARK).unwrap_or_default(), MARK.as_bytes());
+    }
+}

@@ -1,0 +1,259 @@
+//! Function traces beside a session: `run --functions`, `report`, `export --to uftrace`, `functions --region`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use hypertrace_tests::c::{self, Linked};
+use hypertrace_tests::capability;
+use hypertrace_tests::command::{Hypertrace, Ran, plugin, run};
+use hypertrace_tests::report::Line;
+use serde_json::Value;
+use tempfile::TempDir;
+
+const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
+const QEMU: &str = "qemu-x86_64";
+/// Releases 0.13 and 0.19.
+const READERS: [&str; 2] = ["uftrace-bookworm", "uftrace-trixie"];
+/// Rounds of the program, each with an event, a point and a region.
+const ROUNDS: usize = 20;
+/// Event, and the function that emits it.
+const EMITTERS: [(&str, &str); 4] = [
+    ("ring_event", "emits_event"),
+    ("point", "makes_point"),
+    ("batch_begin", "has_region"),
+    ("batch_end", "has_region"),
+];
+
+/// A session and a function trace of the same run of `calls.c`.
+struct Recorded {
+    folder: TempDir,
+    program: PathBuf,
+}
+
+impl Recorded {
+    /// Records both; `None` if the machine has not what it needs. `functions` is a path in the folder.
+    fn new(functions: &str) -> Option<Recorded> {
+        capability::program(QEMU)?;
+        let compiler = c::compiler()?;
+        let folder = tempfile::tempdir().unwrap();
+        let program =
+            compiler.program(&c::source("tests/c/calls.c"), Linked::Static, folder.path());
+        let recorded = Recorded { folder, program };
+        let mut command = HYPERTRACE.command(["run", "--quiet", "--qemu", QEMU, "--out"]);
+        command.arg(recorded.path("S")).arg("--functions").arg(recorded.path(functions));
+        command.arg("--").arg(&recorded.program).env("HYPERTRACE_QEMU_PLUGIN", plugin());
+        let ran = run(&mut command);
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        assert!(ran.stderr.contains(" 0 records lost"), "{}", ran.stderr);
+        capability::used(QEMU);
+        Some(recorded)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn hypertrace(&self, arguments: &[&str]) -> Ran {
+        run(HYPERTRACE.command(arguments.iter().copied()).current_dir(self.folder.path()))
+    }
+
+    /// Exports session and functions for uftrace, and returns the lines of each reader that is here.
+    fn replays(&self) -> Vec<Vec<String>> {
+        let program = self.program.display().to_string();
+        let command = ["export", "S", "F", "--to", "uftrace", "-o", "U", "--symbols", &program];
+        let ran = self.hypertrace(&command);
+        assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+        replays(&self.path("U"))
+    }
+}
+
+fn replays(dir: &Path) -> Vec<Vec<String>> {
+    let mut replays = Vec::new();
+    for name in READERS {
+        let Some(uftrace) = capability::program(name) else { continue };
+        let mut command = Command::new(uftrace);
+        command.args(["replay", "--no-pager", "-f", "none", "-d"]).arg(dir);
+        let text = run(&mut command).ok();
+        replays.push(text.lines().map(|line| line.trim().to_owned()).collect());
+        capability::used(name);
+    }
+    replays
+}
+
+fn name(line: &Line) -> &str {
+    line.fields.get("name").and_then(Value::as_str).unwrap_or_default()
+}
+
+/// Asserts that each event is emitted while its function is open.
+#[track_caller]
+fn check_inside(lines: &[Line]) {
+    // The program's thread, and not the library's.
+    let is_main = |line: &&Line| line.event == "function_entry" && name(line) == "main";
+    let track = &lines.iter().find(is_main).expect("the function main").source;
+    let mut open: Vec<&str> = Vec::new();
+    let mut found = 0;
+    for line in lines {
+        match line.event.as_str() {
+            "function_entry" if line.source == *track => open.push(name(line)),
+            "function_exit" if line.source == *track => {
+                assert_eq!(open.pop(), Some(name(line)));
+            }
+            event => {
+                let Some((_, function)) = EMITTERS.iter().find(|(known, _)| *known == event) else {
+                    continue;
+                };
+                assert!(open.contains(function), "{line:?} is in {open:?}");
+                let wrong = ["leaf", "in_region"];
+                assert!(!wrong.iter().any(|wrong| open.contains(wrong)), "{line:?} is in {open:?}");
+                found += 1;
+            }
+        }
+    }
+    assert_eq!(found, EMITTERS.len() * ROUNDS);
+    assert_eq!(open, Vec::<&str>::new());
+}
+
+#[test]
+fn an_event_of_an_emulated_program_is_inside_the_function_that_emitted_it() {
+    let Some(recorded) = Recorded::new("F") else { return };
+
+    let text = recorded.hypertrace(&["report", "S", "F", "--json"]).ok();
+
+    let lines: Vec<Line> = text.lines().filter_map(Line::parse).collect();
+    check_inside(&lines);
+    assert!(lines.iter().all(|line| line.bound_ns.is_some_and(|bound| bound <= 1)));
+}
+
+#[test]
+fn uftrace_shows_an_event_inside_the_function_that_emitted_it() {
+    let Some(recorded) = Recorded::new("F") else { return };
+
+    for lines in recorded.replays() {
+        let found = lines.iter().filter(|line| line.contains("external-data: guest/")).count();
+        assert!(found >= EMITTERS.len() * ROUNDS, "{lines:#?}");
+        for (event, function) in EMITTERS {
+            let (begin, end) = (format!("{function}() {{"), format!("}} /* {function} */"));
+            let (mut is_open, mut inside) = (false, 0);
+            for line in &lines {
+                is_open = (is_open || *line == begin) && *line != end;
+                if line.contains(&format!(" {event} ")) {
+                    assert!(is_open, "{line} is not in {function}");
+                    inside += 1;
+                }
+            }
+            assert_eq!(inside, ROUNDS, "{event}");
+        }
+    }
+}
+
+#[test]
+fn sums_are_cut_at_the_bounds_of_regions() {
+    let Some(recorded) = Recorded::new("S/functions") else { return };
+    let sums = |arguments: &[&str]| {
+        let mut command = vec!["functions", "S", "--json", "--top", "10000"];
+        command.extend(arguments);
+        let json: Value = recorded.hypertrace(&command).json();
+        let functions = json["functions"].as_array().unwrap().clone();
+        let of = |name: &str| functions.iter().find(|found| found["name"] == name).cloned();
+        ["leaf", "in_region", "has_region", "makes_point", "main"].map(of)
+    };
+
+    let [all_leaf, ..] = sums(&[]);
+    let [leaf, in_region, has_region, makes_point, main] = sums(&["--region", "batch"]);
+
+    assert_eq!(all_leaf.unwrap()["calls"], 52 * ROUNDS);
+    assert_eq!(leaf.unwrap()["calls"], 50 * ROUNDS);
+    assert_eq!(in_region.unwrap()["calls"], ROUNDS);
+    assert_eq!(makes_point, None);
+    let (main, has_region) = (main.unwrap(), has_region.unwrap());
+    assert_eq!((&main["calls"], &has_region["calls"]), (&1.into(), &ROUNDS.into()));
+    // Nothing else of main is in a region.
+    assert_eq!((&main["self_ns"], &main["total_ns"]), (&0.into(), &has_region["total_ns"]));
+}
+
+#[test]
+fn a_region_that_is_not_there_is_refused_by_name() {
+    let Some(recorded) = Recorded::new("F") else { return };
+    for (arguments, named) in [
+        (&["functions", "F", "--region", "batch"][..], "--session"),
+        (&["functions", "F", "--session", "S", "--region", "fetch"], "no region is named fetch"),
+        (&["regions", "F"], "F is a function trace"),
+        (&["export", "S", "F", "F", "--to", "uftrace", "-o", "U"], "give one"),
+        (&["report", "S", "--symbols", "x"], "--symbols"),
+        (&["report", "S", "F", "--ts-offset", "5"], "F is a function trace"),
+    ] {
+        let said = recorded.hypertrace(arguments).failed(2);
+
+        assert!(said.contains(named), "{arguments:?}: {said}");
+        assert!(!recorded.path("U").exists());
+    }
+}
+
+#[test]
+fn a_trace_of_another_boot_is_refused_by_name() {
+    let Some(recorded) = Recorded::new("F") else { return };
+    let anchor = recorded.path("F/hypertrace.json");
+    let mut json: Value = serde_json::from_slice(&fs::read(&anchor).unwrap()).unwrap();
+    json["boot_id"] = "00000000-0000-0000-0000-000000000000".into();
+    fs::write(&anchor, json.to_string()).unwrap();
+    for command in [
+        &["report", "S", "F"][..],
+        &["export", "S", "F", "--to", "uftrace", "-o", "U"],
+        &["functions", "F", "--session", "S", "--region", "batch"],
+    ] {
+        let said = recorded.hypertrace(command).failed(2);
+
+        let named = "F: recorded on another machine, or after another boot, than S";
+        assert!(said.contains(named), "{command:?}: {said}");
+    }
+}
+
+#[test]
+fn a_flame_graph_is_one_file_that_replaces_only_its_like() {
+    let Some(recorded) = Recorded::new("F") else { return };
+    let path = recorded.path("F.svg");
+    for _ in 0..2 {
+        let ran = recorded.hypertrace(&["functions", "F", "--flame", "F.svg"]);
+
+        assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+        let svg = fs::read_to_string(&path).unwrap();
+        for name in ["main", "makes_point", "has_region", "cpu0\u{a0}Ring3"] {
+            assert!(svg.contains(&format!("<title>{name} (")), "{name}");
+        }
+        for remote in ["href=\"http", "src=", "url(http", "@import"] {
+            assert!(!svg.contains(remote), "{remote}");
+        }
+    }
+
+    fs::write(&path, "mine").unwrap();
+    let said = recorded.hypertrace(&["functions", "F", "--flame", "F.svg"]).failed(2);
+
+    assert!(said.contains("--flame: F.svg exists"), "{said}");
+    assert_eq!(fs::read_to_string(&path).unwrap(), "mine");
+}
+
+#[test]
+fn a_damaged_trace_is_named_in_every_command() {
+    let Some(recorded) = Recorded::new("F") else { return };
+    fs::write(recorded.path("F/hypertrace.json"), "{").unwrap();
+    for command in [
+        &["report", "S", "F"][..],
+        &["export", "S", "F", "--to", "uftrace", "-o", "U"],
+        &["functions", "F"],
+    ] {
+        let said = recorded.hypertrace(command).failed(2);
+
+        assert!(said.contains("F/hypertrace.json: not the anchor"), "{command:?}: {said}");
+    }
+}
+
+#[test]
+fn a_session_without_functions_is_not_exported() {
+    let Some(recorded) = Recorded::new("F") else { return };
+
+    let said = recorded.hypertrace(&["export", "S", "--to", "uftrace", "-o", "U"]).failed(2);
+
+    assert!(said.contains("no functions"), "{said}");
+    assert!(!recorded.path("U").exists());
+}

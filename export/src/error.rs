@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Errors of an export.
+
+/// Why an export failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A session cannot be read.
+    #[error(transparent)]
+    Timeline(#[from] hypertrace_timeline::Error),
+    /// A function trace cannot be read, or the directory not written.
+    #[error(transparent)]
+    Functions(#[from] hypertrace_functions::Error),
+    /// The session has no functions, and no function trace was given.
+    #[error(
+        "no functions: give the directory of a function trace, or trace a program whose functions are compiled in \
+         (events function_entry and function_exit)"
+    )]
+    NoFunctions,
+}
+
+/// Result of an export.
+pub type Result<T> = std::result::Result<T, Error>;
+
+impl Error {
+    /// Returns whether the cause is the input, and not the system.
+    pub fn is_bad_input(&self) -> bool {
+        match self {
+            Error::Timeline(error) => error.is_bad_input(),
+            Error::Functions(error) => error.is_bad_input(),
+            Error::NoFunctions => true,
+        }
+    }
+}

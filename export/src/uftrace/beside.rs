@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! A function trace, and the events of the session on its clock.
+
+use super::{Counts, Source, add_modules};
+use crate::Result;
+use hypertrace_functions::write::Directory;
+use hypertrace_timeline::{EntryRef, FunctionTrace, Timeline};
+use std::path::Path;
+
+/// Copies a function trace into a new or empty directory, with the names of the modules, and with the events of the
+/// sessions at the times of the function trace, which was placed on the clock of one of them. Records are linked, where
+/// the file system can, and not copied.
+///
+/// # Errors
+/// If an input is damaged, or the directory cannot be written.
+pub fn beside(source: &Source<'_>, functions: &FunctionTrace, out: &Path) -> Result<Counts> {
+    let trace = functions.trace();
+    let mut directory = Directory::create(out, "guest", "hypertrace export")?;
+    directory.add_tasks(trace.tasks().iter().cloned())?;
+    for task in trace.tasks() {
+        let records = trace.path().join(format!("{}.dat", task.tid));
+        directory.take_records(task.tid, &records)?;
+    }
+    add_modules(&mut directory, source.modules)?;
+    for (name, symbols) in trace.modules() {
+        // Names that are given are used first.
+        if !source.modules.iter().any(|given| given.overlaps(symbols)) {
+            directory.add_module(name, symbols)?;
+        }
+    }
+    if let Some(anchor) = trace.anchor() {
+        directory.write_anchor(anchor)?;
+    }
+    let mut counts = Counts { tasks: trace.tasks().len() as u64, ..Counts::default() };
+    let mut events = directory.events()?;
+    let mut timeline = Timeline::with_kernel(source.sessions, source.traces)?;
+    let mut time = 0;
+    while let Some(entry) = timeline.read() {
+        let entry = entry?;
+        let unix_ns = match &entry {
+            EntryRef::Event(event) => Some(event.ts_ns),
+            EntryRef::Lost(lost) => lost.ts_ns,
+        };
+        // Losses at an unknown place are last.
+        time = unix_ns.map_or(time, |unix_ns| functions.time_at(unix_ns));
+        if let Some(text) = (source.text)(&entry) {
+            events.write(time, &text)?;
+            counts.events += 1;
+        }
+    }
+    events.finish()?;
+    Ok(counts)
+}

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Compiled-in functions: a program's own events `function_entry` and `function_exit`.
+
+use super::stack::Stack;
+use super::{Counts, Module, Source, add_modules};
+use crate::{Error, Result};
+use hypertrace_functions::Task;
+use hypertrace_functions::read::MAX_TASKS;
+use hypertrace_functions::write::{Directory, Records};
+use hypertrace_timeline::{ENTRY, EXIT, EntryRef, EventRef, Kind, Session, Timeline, ValueRef};
+use std::collections::{HashMap, HashSet};
+use std::path::Path;
+
+/// Name of the event that says where a file of code is in a process.
+const MODULE: &str = "function_module";
+
+/// Numbers of tracks whose thread's number is not known, or in use.
+const FIRST_NUMBER: u32 = 1_000_000_000;
+
+/// Returns whether a session has functions.
+pub fn has_functions(session: &Session) -> bool {
+    session.classes().iter().any(|class| &*class.name == ENTRY)
+}
+
+/// Writes the functions of sessions into a new or empty directory: a track for each thread. All other events stand
+/// among them. Times count from the first session's start, or from the first event if that is earlier.
+///
+/// # Errors
+/// If no session has functions, an input is damaged, or the directory cannot be written.
+pub fn compiled(source: &Source<'_>, out: &Path) -> Result<Counts> {
+    let sessions = source.sessions.iter().map(|(session, _)| session);
+    if !sessions.clone().any(has_functions) {
+        return Err(Error::NoFunctions);
+    }
+    let started = sessions.map(|session| session.json().started_unix_ns).min().unwrap_or(0);
+    let mut directory = Directory::create(out, "program", "hypertrace export")?;
+    let mut modules = source.modules.to_vec();
+    let mut tracks = Tracks::default();
+    let mut counts = Counts::default();
+    let mut events = directory.events()?;
+    let mut timeline = Timeline::with_kernel(source.sessions, source.traces)?;
+    let (mut start, mut time) = (None, 0);
+    while let Some(entry) = timeline.read() {
+        let entry = entry?;
+        let unix_ns = match &entry {
+            EntryRef::Event(event) => Some(event.ts_ns),
+            EntryRef::Lost(lost) => lost.ts_ns,
+        };
+        if let Some(unix_ns) = unix_ns {
+            let start = *start.get_or_insert(started.min(unix_ns));
+            time = u64::try_from(unix_ns.saturating_sub(start)).unwrap_or(0);
+        }
+        if let EntryRef::Event(event) = &entry
+            && (tracks.take(&mut directory, event, time)? || take_module(&mut modules, event))
+        {
+            continue;
+        }
+        if let Some(text) = (source.text)(&entry) {
+            events.write(time, &text)?;
+            counts.events += 1;
+        }
+    }
+    events.finish()?;
+    (counts.tasks, counts.left_out) = tracks.end()?;
+    add_modules(&mut directory, &modules)?;
+    directory.describe()?;
+    Ok(counts)
+}
+
+/// Moves the functions of a file to where an event says that they are. Returns false for other events. The first process
+/// with the file decides: a directory has one place for a file.
+fn take_module(modules: &mut [Module], event: &EventRef<'_>) -> bool {
+    if &**event.name != MODULE || event.client.is_none() {
+        return false;
+    }
+    let (mut path, mut offset) = (None, None);
+    for (name, value) in event.fields.iter() {
+        match (&**name, value) {
+            ("path", ValueRef::Str(text)) => path = Some(String::from_utf8_lossy(text)),
+            ("offset", ValueRef::Hex(number) | ValueRef::Unsigned(number)) => offset = Some(number),
+            _ => {}
+        }
+    }
+    let (Some(path), Some(offset)) = (path, offset) else { return false };
+    let file = path.rsplit('/').next().unwrap_or_default();
+    for module in modules.iter_mut().filter(|module| module.is_in_file && module.name == file) {
+        module.symbols = std::mem::take(&mut module.symbols).moved(offset);
+        module.is_in_file = false;
+    }
+    true
+}
+
+/// Tracks of all threads.
+#[derive(Debug, Default)]
+struct Tracks {
+    /// By session and client: at most as many as there are clients
+    open: HashMap<(usize, u32), Track>,
+    numbers: HashSet<u32>,
+    left_out: u64,
+}
+
+/// Track of a thread.
+#[derive(Debug)]
+struct Track {
+    records: Records,
+    stack: Stack,
+}
+
+impl Track {
+    fn end(mut self) -> Result<u64> {
+        let Track { records, stack } = &mut self;
+        stack.end(&mut |record| records.write(record))?;
+        self.records.finish()?;
+        Ok(self.stack.left_out)
+    }
+}
+
+/// Entry or exit of a function.
+enum Act {
+    Entry(u64),
+    Exit(u64),
+}
+
+impl Act {
+    /// Returns what an event says about a function.
+    fn of(event: &EventRef<'_>) -> Option<Act> {
+        let act = match &**event.name {
+            ENTRY => Act::Entry,
+            EXIT => Act::Exit,
+            _ => return None,
+        };
+        // A program may have an event of its own with this name.
+        match event.fields.iter().next() {
+            Some((name, ValueRef::Unsigned(address) | ValueRef::Hex(address)))
+                if **name == *"address" =>
+            {
+                Some(act(address))
+            }
+            _ => None,
+        }
+    }
+}
+
+impl Tracks {
+    /// Takes an entry or exit of a function. Returns false for other events.
+    fn take(&mut self, directory: &mut Directory, event: &EventRef<'_>, time: u64) -> Result<bool> {
+        let Some(client) = event.client else { return Ok(false) };
+        let key = (event.session, client);
+        if event.kind == Kind::Lease {
+            // Another thread has the client now.
+            if let Some(track) = self.open.remove(&key) {
+                self.left_out += track.end()?;
+            }
+            return Ok(false);
+        }
+        let Some(act) = Act::of(event) else { return Ok(false) };
+        if !self.open.contains_key(&key) {
+            if self.numbers.len() >= MAX_TASKS {
+                self.left_out += 1;
+                return Ok(true);
+            }
+            let track = self.open_track(directory, event, client)?;
+            self.open.insert(key, track);
+        }
+        let Some(Track { records, stack }) = self.open.get_mut(&key) else { return Ok(true) };
+        let mut write = |record| records.write(record);
+        match act {
+            Act::Entry(address) => stack.enter(time, address, &mut write)?,
+            Act::Exit(address) => stack.exit(time, address, &mut write)?,
+        }
+        Ok(true)
+    }
+
+    fn open_track(
+        &mut self,
+        directory: &mut Directory,
+        event: &EventRef<'_>,
+        client: u32,
+    ) -> Result<Track> {
+        let thread = event.thread.map_or(client + 1, |thread| thread.tid);
+        let is_free =
+            |tid: &u32| (1..=i32::MAX as u32).contains(tid) && !self.numbers.contains(tid);
+        // At most as many as there are numbers in use.
+        let tid = Some(thread).filter(is_free).or_else(|| (FIRST_NUMBER..).find(is_free));
+        let tid = tid.unwrap_or(FIRST_NUMBER);
+        self.numbers.insert(tid);
+        let name = event.source.split_once(' ').map_or(&**event.source, |(_, name)| name);
+        directory.create_task(Task { tid, name: name.to_owned() })?;
+        let records = Records::append(&directory.records(tid))?;
+        Ok(Track { records, stack: Stack::default() })
+    }
+
+    /// Ends all tracks. Returns how many there were, and the number of entries and exits that are left out.
+    fn end(self) -> Result<(u64, u64)> {
+        let mut left_out = self.left_out;
+        for track in self.open.into_values() {
+            left_out += track.end()?;
+        }
+        Ok((self.numbers.len() as u64, left_out))
+    }
+}

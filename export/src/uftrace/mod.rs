@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! A directory that uftrace reads: calls, and the events of a session among them.
+//!
+//! ```text
+//! beside   calls of a function trace, and the events of the session on the same clock
+//! compiled calls that a program's own events have: function_entry and function_exit
+//! stack    the open functions of a thread, closed where their exits are missing
+//! ```
+//!
+//! uftrace shows events (`extern.dat`) in `replay` only, and not in which thread they were.
+
+mod beside;
+mod compiled;
+mod stack;
+
+pub use beside::beside;
+pub use compiled::{compiled, has_functions};
+
+use hypertrace_functions::symbols::Symbols;
+use hypertrace_functions::write::Directory;
+use hypertrace_timeline::{ClockMaps, EntryRef, KernelTrace, Session};
+use std::fmt;
+
+use crate::Result;
+
+/// Functions of a file, which become `NAME.sym`.
+#[derive(Clone, Debug)]
+pub struct Module {
+    /// Name of the file.
+    pub name: String,
+    /// Its functions.
+    pub symbols: Symbols,
+    /// Whether an event `function_module` of a file of this name says where it was: then the functions have their
+    /// addresses in the file.
+    pub is_in_file: bool,
+}
+
+impl Module {
+    /// Returns the range of addresses of the functions.
+    fn range(symbols: &Symbols) -> Option<(u64, u64)> {
+        let first = symbols.iter().next()?.address;
+        let last = symbols.iter().last()?;
+        Some((first, last.address.saturating_add(last.size)))
+    }
+
+    /// Returns whether both have functions in one range of addresses.
+    fn overlaps(&self, symbols: &Symbols) -> bool {
+        let ranges = Module::range(&self.symbols).zip(Module::range(symbols));
+        ranges.is_some_and(|(a, b)| a.0 < b.1 && b.0 < a.1)
+    }
+}
+
+/// Inputs of an export.
+#[derive(Clone, Copy)]
+pub struct Source<'a> {
+    /// Sessions with their clocks.
+    pub sessions: &'a [(Session, ClockMaps)],
+    /// Traces of their kernels.
+    pub traces: &'a [KernelTrace],
+    /// Names of functions.
+    pub modules: &'a [Module],
+    /// Text of an entry of the timeline; `None` leaves it out.
+    pub text: &'a dyn Fn(&EntryRef<'_>) -> Option<String>,
+}
+
+impl fmt::Debug for Source<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Source").field("sessions", &self.sessions.len()).finish_non_exhaustive()
+    }
+}
+
+/// Counts of an export.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Counts {
+    /// Tracks: threads, or virtual CPUs at a privilege level.
+    pub tasks: u64,
+    /// Events among the calls.
+    pub events: u64,
+    /// Entries and exits of compiled-in functions that are left out: exits of functions that were entered before the
+    /// beginning, functions too deep, and those of too many threads.
+    pub left_out: u64,
+}
+
+/// Adds the modules to a directory.
+fn add_modules(directory: &mut Directory, modules: &[Module]) -> Result<()> {
+    for Module { name, symbols, .. } in modules {
+        directory.add_module(name, symbols)?;
+    }
+    Ok(())
+}

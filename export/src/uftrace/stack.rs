@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The open functions of a thread, of which only entries and exits are known.
+
+use hypertrace_functions::record::{Kind, MAX_DEPTH, Record};
+
+/// Most open functions: those within are left out. A search looks at all of them.
+const MAX_OPEN: usize = 1 << 14;
+
+/// Open functions of a thread.
+#[derive(Debug, Default)]
+pub(super) struct Stack {
+    open: Vec<u64>,
+    /// Functions beyond [`MAX_OPEN`] that have not ended
+    beyond: u64,
+    time: u64,
+    /// Earliest time of the next event. No two have the same: an entry that another record follows at the same time is
+    /// that of a call before.
+    next: u64,
+    /// Entries and exits without a record.
+    pub left_out: u64,
+}
+
+impl Stack {
+    /// Notes an entry, and calls `f` with its record.
+    pub fn enter<E>(
+        &mut self,
+        time: u64,
+        address: u64,
+        f: &mut impl FnMut(Record) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.advance(time);
+        if self.open.len() >= MAX_OPEN {
+            self.beyond += 1;
+            self.left_out += 1;
+            return Ok(());
+        }
+        let depth = self.open.len();
+        self.open.push(address);
+        self.record(Kind::Entry, depth, address, f)
+    }
+
+    /// Notes an exit, and calls `f` with its record, after those of the functions within it whose exits are missing: a
+    /// `longjmp` has left them, or the exits were lost.
+    pub fn exit<E>(
+        &mut self,
+        time: u64,
+        address: u64,
+        f: &mut impl FnMut(Record) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.advance(time);
+        if self.beyond > 0 {
+            self.beyond -= 1;
+            self.left_out += 1;
+            return Ok(());
+        }
+        // At most MAX_OPEN; nearly always the last one.
+        match self.open.iter().rposition(|open| *open == address) {
+            Some(depth) => self.close(depth, f),
+            None => {
+                self.left_out += 1;
+                Ok(())
+            }
+        }
+    }
+
+    /// Ends all open functions right after the last event.
+    pub fn end<E>(&mut self, f: &mut impl FnMut(Record) -> Result<(), E>) -> Result<(), E> {
+        self.beyond = 0;
+        self.advance(self.time);
+        self.close(0, f)
+    }
+
+    fn advance(&mut self, time: u64) {
+        self.time = time.max(self.next);
+        self.next = self.time.saturating_add(1);
+    }
+
+    /// Ends the functions from a depth on, the innermost first.
+    fn close<E>(
+        &mut self,
+        depth: usize,
+        f: &mut impl FnMut(Record) -> Result<(), E>,
+    ) -> Result<(), E> {
+        while self.open.len() > depth {
+            let Some(address) = self.open.pop() else { break };
+            self.record(Kind::Exit, self.open.len(), address, f)?;
+        }
+        Ok(())
+    }
+
+    fn record<E>(
+        &mut self,
+        kind: Kind,
+        depth: usize,
+        address: u64,
+        f: &mut impl FnMut(Record) -> Result<(), E>,
+    ) -> Result<(), E> {
+        match u16::try_from(depth) {
+            Ok(depth @ ..=MAX_DEPTH) => f(Record { time: self.time, kind, depth, address }),
+            _ => {
+                self.left_out += 1;
+                Ok(())
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::convert::Infallible;
+
+    /// Returns the records of entries (`+`) and exits (`-`), a unit of time apart, and how many are left out.
+    fn records(events: &[(char, u64)]) -> (Vec<(char, u16, u64, u64)>, u64) {
+        let mut records = Vec::new();
+        let mut take = |record: Record| {
+            let sign = if record.kind == Kind::Entry { '+' } else { '-' };
+            records.push((sign, record.depth, record.address, record.time));
+            Ok::<_, Infallible>(())
+        };
+        let mut stack = Stack::default();
+        for (time, &(sign, address)) in events.iter().enumerate() {
+            let Ok(()) = match sign {
+                '+' => stack.enter(time as u64, address, &mut take),
+                _ => stack.exit(time as u64, address, &mut take),
+            };
+        }
+        let Ok(()) = stack.end(&mut take);
+        (records, stack.left_out)
+    }
+
+    #[test]
+    fn calls_that_balance_are_unchanged() {
+        let (records, left_out) = records(&[('+', 1), ('+', 2), ('-', 2), ('-', 1)]);
+
+        assert_eq!(records, [('+', 0, 1, 0), ('+', 1, 2, 1), ('-', 1, 2, 2), ('-', 0, 1, 3)]);
+        assert_eq!(left_out, 0);
+    }
+
+    #[test]
+    fn an_exit_ends_the_functions_that_a_longjmp_has_left() {
+        let (records, _) = records(&[('+', 1), ('+', 2), ('+', 3), ('-', 1)]);
+
+        assert_eq!(records[3..], [('-', 2, 3, 3), ('-', 1, 2, 3), ('-', 0, 1, 3)]);
+    }
+
+    #[test]
+    fn functions_that_are_open_at_the_end_end_there() {
+        let (records, _) = records(&[('+', 1), ('+', 2)]);
+
+        assert_eq!(records[2..], [('-', 1, 2, 2), ('-', 0, 1, 2)]);
+    }
+
+    #[test]
+    fn an_exit_without_an_entry_is_left_out_and_counted() {
+        assert_eq!(
+            records(&[('-', 7), ('+', 1), ('-', 1)]),
+            (vec![('+', 0, 1, 1), ('-', 0, 1, 2)], 1)
+        );
+    }
+
+    #[test]
+    fn deep_recursion_is_cut_and_balances() {
+        let deep = MAX_OPEN + 10;
+        let mut events = vec![('+', 1)];
+        events.extend(std::iter::repeat_n(('+', 2), deep));
+        events.extend(std::iter::repeat_n(('-', 2), deep));
+        events.push(('-', 1));
+
+        let (records, left_out) = records(&events);
+
+        assert_eq!(records.len(), 2 * (usize::from(MAX_DEPTH) + 1));
+        assert_eq!(left_out as usize, 2 * (deep - usize::from(MAX_DEPTH)));
+        assert_eq!(records.last(), Some(&('-', 0, 1, events.len() as u64 - 1)));
+    }
+}

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Stacks with their times: what a flame graph shows.
+
+use super::paths::Paths;
+use super::spans::Spans;
+use super::trace::Trace;
+use crate::Error;
+use crate::task::Task;
+
+/// Most stacks that are shown.
+pub const MAX_STACKS: usize = 20_000;
+
+/// A track's path: no address has this bit.
+const TRACK: u64 = 1 << 63;
+
+/// Time by stack: the function itself, and all functions around it.
+#[derive(Debug, Default)]
+pub struct Flame {
+    paths: Paths,
+    /// Time in the last function of a path, by path
+    times: Vec<u64>,
+    /// How often there was no room for another stack ([`MAX_PATHS`](super::MAX_PATHS)): its time counts for the function
+    /// around it.
+    pub beyond: u64,
+    /// Damage by task: what is before it is added.
+    pub damage: Vec<Error>,
+}
+
+/// A function of a stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Frame {
+    /// The track of all functions in it, by its number.
+    Track(u32),
+    /// A function, by its address.
+    Function(u64),
+}
+
+impl Flame {
+    /// Adds up all stacks of a trace, of its whole time or of parts of it.
+    #[must_use]
+    pub fn of(trace: &Trace, spans: Option<&Spans>) -> Self {
+        let mut flame = Flame::default();
+        for task in trace.tasks() {
+            if let Err(error) = flame.add(trace, task, spans) {
+                flame.damage.push(error);
+            }
+        }
+        flame.beyond = flame.beyond.saturating_add(flame.paths.beyond());
+        flame
+    }
+
+    fn add(&mut self, trace: &Trace, task: &Task, spans: Option<&Spans>) -> Result<(), Error> {
+        let mut calls = trace.calls(task.tid)?;
+        if let Some(spans) = spans {
+            calls = calls.within(spans);
+        }
+        let mut times: Vec<u64> = Vec::new();
+        let mut outside = 0_u64;
+        let mut damage = None;
+        for call in &mut calls {
+            let call = match call {
+                Ok(call) => call,
+                Err(error) => {
+                    damage = Some(error);
+                    continue;
+                }
+            };
+            let path = call.path as usize;
+            if path >= times.len() {
+                // A path of no function is one too many at the very beginning.
+                if path >= super::MAX_PATHS {
+                    outside = outside.saturating_add(call.self_time);
+                    continue;
+                }
+                times.resize(path + 1, 0);
+            }
+            times[path] = times[path].saturating_add(call.self_time);
+        }
+        let track = self.paths.within(None, TRACK | u64::from(task.tid));
+        self.put(track, outside);
+        let mut known = Vec::new();
+        for (path, (outer, function)) in calls.paths().nodes().iter().enumerate() {
+            // A path is made after the one around it.
+            let outer = known.get(*outer as usize).copied().unwrap_or(track);
+            let global = self.paths.within(Some(outer), *function);
+            known.push(global);
+            self.put(global, times.get(path).copied().unwrap_or(0));
+        }
+        self.beyond = self.beyond.saturating_add(calls.paths().beyond());
+        damage.map_or(Ok(()), Err)
+    }
+
+    fn put(&mut self, path: u32, time: u64) {
+        let path = path as usize;
+        if path >= super::MAX_PATHS {
+            return;
+        }
+        if path >= self.times.len() {
+            self.times.resize(path + 1, 0);
+        }
+        self.times[path] = self.times[path].saturating_add(time);
+    }
+
+    /// Returns the stacks with their own times, at most [`MAX_STACKS`]: the time of others, which are the shortest,
+    /// counts for the function around them. Stacks without time of their own are left out.
+    #[must_use]
+    pub fn stacks(&self) -> Vec<(Vec<Frame>, u64)> {
+        let nodes = self.paths.nodes();
+        // With all that is within: a path has a higher number than the one around it.
+        let mut totals = self.times.clone();
+        totals.resize(nodes.len(), 0);
+        for path in (0..nodes.len()).rev() {
+            let outer = nodes[path].0 as usize;
+            if outer < path {
+                totals[outer] = totals[outer].saturating_add(totals[path]);
+            }
+        }
+        let mut largest = totals.clone();
+        largest.sort_unstable_by(|a, b| b.cmp(a));
+        let least = largest.get(MAX_STACKS).copied().unwrap_or(0);
+        let mut own = self.times.clone();
+        own.resize(nodes.len(), 0);
+        for path in (0..nodes.len()).rev() {
+            let outer = nodes[path].0 as usize;
+            if totals[path] <= least && outer < path {
+                own[outer] = own[outer].saturating_add(own[path]);
+                own[path] = 0;
+            }
+        }
+        let shown = own.iter().enumerate().filter(|(_, time)| **time > 0);
+        let frames = |path| {
+            let functions = self.paths.functions(path);
+            let frame = |function: u64| match function & TRACK {
+                0 => Frame::Function(function),
+                _ => Frame::Track(function as u32),
+            };
+            functions.into_iter().map(frame).collect()
+        };
+        shown.map(|(path, time)| (frames(path as u32), *time)).collect()
+    }
+}

@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Function traces: entries and exits of a guest's functions, at the host's times.
+
+use crate::clock::host::{self, HostCounter};
+use crate::error::{Error, Result};
+use crate::event::{Encoded, EntryRef, EventRef, Fields, Kind, Lost};
+use crate::inputs::ctf::Session;
+use crate::inputs::input::{Input, Time, UNPLACED, nanoseconds};
+use crate::inputs::names::Names;
+use crate::value::Value;
+use hypertrace_abi::ring::Losses;
+use hypertrace_functions::clock::Clock;
+use hypertrace_functions::read::{Records, Trace};
+use hypertrace_functions::record::{self, Record};
+use hypertrace_functions::symbols::Source;
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Most functions whose fields are kept for their next record.
+const MOST_KEPT: usize = 1 << 16;
+
+/// Bound on the error of a time: records have whole nanoseconds.
+const BOUND_NS: u64 = 1;
+
+/// Name of the event in which a function begins, also of the events of compiled-in traces.
+pub const ENTRY: &str = "function_entry";
+/// Name of the event in which it ends.
+pub const EXIT: &str = "function_exit";
+
+/// A function trace: a directory that hypertrace's plugin wrote, with the place of its times on the host's counter.
+#[derive(Debug)]
+pub struct FunctionTrace {
+    trace: Trace,
+    clock: Clock,
+    /// The host's counter, which may have another recording's anchor.
+    counter: HostCounter,
+    /// Index of the session on whose clock it is.
+    session: Option<usize>,
+}
+
+impl FunctionTrace {
+    /// Opens a directory. Its counter is on its own anchor.
+    ///
+    /// # Errors
+    /// If it is not such a directory, something in it is damaged, or the place of its times is not known.
+    pub fn open(path: &Path) -> Result<FunctionTrace> {
+        let trace = Trace::open(path).map_err(Error::Functions)?;
+        let Some(anchor) = trace.anchor() else {
+            let why = "no hypertrace.json: its times have no place on the host's clock. Record it with hypertrace's \
+                       plugin";
+            return Err(Error::NotASession { path: path.to_owned(), why: why.into() });
+        };
+        let boot = anchor.boot_id.as_deref().and_then(host::uuid);
+        let counter = HostCounter::new(boot, anchor.counter, anchor.unix_ns, anchor.frequency);
+        Ok(FunctionTrace { clock: anchor.clock(), counter, session: None, trace })
+    }
+
+    /// Adds names of functions, which are used before those in the directory.
+    ///
+    /// # Errors
+    /// If the file has none.
+    pub fn add_symbols(&mut self, source: &Source) -> Result<()> {
+        self.trace.add_symbols(source).map_err(Error::Functions)
+    }
+
+    /// Puts it on the clock of the first of these sessions that is of the same boot of the same machine, or if there
+    /// are no sessions, on that of another function trace.
+    ///
+    /// # Errors
+    /// If none is.
+    pub fn place(&mut self, sessions: &[&Session], other: Option<&FunctionTrace>) -> Result<()> {
+        let is_same = |session: &&Session| session.counter().is_same(&self.counter);
+        let refused = |other: &Path| {
+            let path = self.trace.path().to_owned();
+            Err(Error::AnotherHost { path, other: other.to_owned() })
+        };
+        if let Some(number) = sessions.iter().position(is_same) {
+            self.session = Some(number);
+            self.counter = sessions[number].counter();
+        } else if let Some(first) = sessions.first() {
+            return refused(first.dir());
+        } else if let Some(other) = other {
+            if !other.counter.is_same(&self.counter) {
+                return refused(other.trace.path());
+            }
+            self.counter = other.counter;
+        }
+        Ok(())
+    }
+
+    /// Returns the directory's contents.
+    pub fn trace(&self) -> &Trace {
+        &self.trace
+    }
+
+    /// Returns the index of the session on whose clock it is.
+    pub(crate) fn session(&self) -> Option<usize> {
+        self.session
+    }
+
+    /// Returns the last part of the directory's path.
+    pub(crate) fn name(&self) -> String {
+        let path = self.trace.path();
+        let name = path.file_name().unwrap_or(path.as_os_str());
+        name.to_string_lossy().into_owned()
+    }
+
+    /// Returns the Unix time of the directory's time 0, in nanoseconds.
+    pub fn start_unix_ns(&self) -> i64 {
+        nanoseconds(self.counter.unix(self.clock.counter(0).0))
+    }
+
+    /// Returns the directory's time of a Unix time, both in nanoseconds: 0 for all times before its beginning. The time
+    /// of an event is not after that of an exit which came after the event.
+    pub fn time_at(&self, unix_ns: i64) -> u64 {
+        self.clock.time(self.counter.raw(unix_ns))
+    }
+}
+
+/// Fields of a function's events: its name, or its address, and the depth.
+type FunctionFields = [(Arc<str>, Value); 2];
+
+/// A task's records.
+#[derive(Debug)]
+struct Lane<'a> {
+    functions: &'a FunctionTrace,
+    records: Records,
+    session: usize,
+    source: Arc<str>,
+    names: Arc<EventNames>,
+    /// Time of the record that was read last.
+    time: Time,
+    record: Option<Record>,
+    /// Index in `kept` by address.
+    known: HashMap<u64, usize>,
+    kept: Vec<FunctionFields>,
+}
+
+/// Names of the events and of their fields.
+#[derive(Debug)]
+struct EventNames {
+    entry: Arc<str>,
+    exit: Arc<str>,
+    name: Arc<str>,
+    address: Arc<str>,
+    depth: Arc<str>,
+}
+
+/// Returns an input for each task of a trace. `is_one`: the only trace of the timeline.
+///
+/// # Errors
+/// If the records of a task cannot be opened.
+pub(crate) fn inputs<'a>(
+    session: usize,
+    functions: &'a FunctionTrace,
+    is_one: bool,
+    names: &Names,
+) -> Result<Vec<Box<dyn Input + 'a>>> {
+    let mut prefix = names.prefix(session).to_owned();
+    prefix.push_str("functions/");
+    // Without a session the prefix has the name already.
+    if !is_one && functions.session.is_some() {
+        prefix.push_str(&functions.name());
+        prefix.push(':');
+    }
+    let events = Arc::new(EventNames {
+        entry: ENTRY.into(),
+        exit: EXIT.into(),
+        name: "name".into(),
+        address: "address".into(),
+        depth: "depth".into(),
+    });
+    let lane = |task: &hypertrace_functions::Task| {
+        let source = match &*task.name {
+            "" => format!("{prefix}{}", task.tid),
+            name => format!("{prefix}{name}"),
+        };
+        Ok(Box::new(Lane {
+            functions,
+            records: functions.trace.records(task.tid).map_err(Error::Functions)?,
+            session,
+            source: source.into(),
+            names: events.clone(),
+            time: Time::MIN,
+            record: None,
+            known: HashMap::new(),
+            kept: Vec::new(),
+        }) as Box<dyn Input>)
+    };
+    functions.trace.tasks().iter().map(lane).collect()
+}
+
+impl Input for Lane<'_> {
+    fn advance(&mut self) -> Result<Option<Time>> {
+        if self.record.is_none() {
+            self.record = self.next()?;
+            let Some(record) = &self.record else { return Ok(None) };
+            let (first, last) = self.functions.clock.counter(record.time);
+            // An event of the same nanosecond is within the function.
+            let counter = if record.kind == record::Kind::Exit { last } else { first };
+            self.time = self.time.max(self.functions.counter.unix(counter)).min(UNPLACED - 1);
+        }
+        Ok(Some(self.time))
+    }
+
+    fn take<'s>(&'s mut self, _: &'s mut Names) -> Option<EntryRef<'s>> {
+        let record = self.record.take()?;
+        let ts_ns = nanoseconds(self.time);
+        let name = match record.kind {
+            record::Kind::Entry => &self.names.entry,
+            record::Kind::Exit => &self.names.exit,
+            _ => {
+                return Some(EntryRef::Lost(Lost {
+                    ts_ns: Some(ts_ns),
+                    session: self.session,
+                    source: self.source.clone(),
+                    client: None,
+                    cpu: None,
+                    thread: None,
+                    trace: 0,
+                    events: record.address,
+                    causes: Losses { full: record.address, ..Losses::default() },
+                }));
+            }
+        };
+        let index = match self.known.get(&record.address) {
+            Some(index) => *index,
+            None => {
+                if self.kept.len() >= MOST_KEPT {
+                    self.kept.clear();
+                    self.known.clear();
+                }
+                self.kept.push(fields(self.functions, &self.names, record.address));
+                self.known.insert(record.address, self.kept.len() - 1);
+                self.kept.len() - 1
+            }
+        };
+        let fields = self.kept.get_mut(index)?;
+        fields[1].1 = Value::Unsigned(record.depth.into());
+        Some(EntryRef::Event(EventRef {
+            ts_ns,
+            bound_ns: Some(BOUND_NS),
+            session: self.session,
+            source: &self.source,
+            name,
+            fields: Fields(Encoded::Copied(fields)),
+            flags: 0,
+            client: None,
+            kind: Kind::Function,
+            reference: None,
+            thread: None,
+            reading: None,
+            trace: 0,
+        }))
+    }
+
+    fn is_host(&self) -> bool {
+        false
+    }
+}
+
+impl Lane<'_> {
+    /// Reads the next record that is shown.
+    fn next(&mut self) -> Result<Option<Record>> {
+        // Ends with the file.
+        loop {
+            match self.records.next().transpose().map_err(Error::Functions)? {
+                Some(Record { kind: record::Kind::Event, .. }) => {}
+                other => return Ok(other),
+            }
+        }
+    }
+}
+
+fn fields(functions: &FunctionTrace, names: &EventNames, address: u64) -> FunctionFields {
+    let function = match functions.trace.function(address) {
+        // A plain name needs no quotes.
+        Some(symbol)
+            if symbol.name.bytes().all(|c| c.is_ascii_graphic() && !b"\"\\".contains(&c)) =>
+        {
+            (names.name.clone(), Value::Name(symbol.name.into()))
+        }
+        Some(symbol) => (names.name.clone(), Value::Str(symbol.name.as_bytes().into())),
+        None => (names.address.clone(), Value::Hex(address)),
+    };
+    [function, (names.depth.clone(), Value::Unsigned(0))]
+}
