@@ -173,7 +173,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let status = ran?;
     let code = exit_code(status);
     if !args.quiet {
-        say(closing(&args.out, args.ring, args.clients, &summary));
+        say(closing(&args.out, ("--ring", args.ring), args.clients, &summary));
         if untraced.is_none() && summary.records == 0 && summary.lost == 0 {
             say(UNTRACED);
         }
@@ -212,8 +212,8 @@ const UNTRACED: &str = "no program has traced: it does not call hypertrace, or H
                         give --segment FILE)";
 
 /// Formats the closing line: events recorded and lost, the causes, and the options
-/// that help. `ring` is in KiB.
-pub fn closing(out: &Path, ring: u64, clients: u32, summary: &Summary) -> String {
+/// that help: `ring` is the one for the rings, and their size in KiB.
+pub fn closing(out: &Path, ring: (&str, u64), clients: u32, summary: &Summary) -> String {
     let events =
         summary.ring_events + summary.reference_points + summary.stamps + summary.host_events;
     let mut line = format!("{} events in {}, ", grouped(events), out.display());
@@ -236,7 +236,7 @@ pub fn closing(out: &Path, ring: u64, clients: u32, summary: &Summary) -> String
         };
         let causes = causes(losses).map(|(cause, n)| {
             let hint = match cause {
-                "ring full" => format!("raise --ring, {ring} KiB now"),
+                "ring full" => format!("raise {}, {} KiB now", ring.0, ring.1),
                 "emit interrupted" => "by a signal handler that emits".into(),
                 "no free client" => format!("raise --clients, {clients} now"),
                 _ => "left in the ring, or not readable".into(),
@@ -299,16 +299,19 @@ mod tests {
         let args = Line::parse_from(["run", "--out", "S", "--", "true"]).args;
         let stream = |domain, lost_full| StreamJson { domain, lost_full, ..StreamJson::default() };
         let streams = vec![stream(Domain::Guest, 2_000), stream(Domain::Host, 30)];
-        let closing = |streams: &[StreamJson]| {
+        let closing_of = |option, streams: &[StreamJson]| {
             let mut summary = Summary::default();
             summary.lost = streams.iter().map(StreamJson::lost).sum();
             summary.streams = streams.to_vec();
-            closing(&args.out, args.ring, args.clients, &summary)
+            closing(&args.out, (option, args.ring), args.clients, &summary)
         };
+        let closing = |streams: &[StreamJson]| closing_of("--ring", streams);
 
         let points = "30 host ring full (points came faster than they could be written)";
         let ring = "2,000 ring full (raise --ring, 1024 KiB now)";
         assert_eq!(closing(&streams[1..]), format!("0 events in S, 30 lost: {points}"));
         assert_eq!(closing(&streams), format!("0 events in S, 2,030 lost: {ring}, {points}"));
+        let of_server = "0 events in S, 2,000 lost: 2,000 ring full (raise --size, 1024 KiB now)";
+        assert_eq!(closing_of("--size", &streams[..1]), of_server);
     }
 }

@@ -171,6 +171,8 @@ fn say_start(args: &Args, options: &str) {
 /// Says what was recorded. `ring` is in KiB.
 fn say_end(args: &Args, ring: u64, summary: &Summary) {
     if !args.quiet {
-        say(closing(&args.out, ring, args.clients, summary));
+        // Of a file, which is divided among the clients.
+        let option = if args.file.is_some() { "--size" } else { "--ring-size" };
+        say(closing(&args.out, (option, ring), args.clients, summary));
     }
 }

@@ -8,12 +8,13 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use hypertrace_tests::command::{Hypertrace, run};
 use hypertrace_tests::serve::Server;
-use rustix::fs::Mode;
+use rustix::fs::{FlockOperation, Mode, flock};
 use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
     SocketFlags, SocketType, bind, connect, listen, sendmsg, socket_with, sockopt,
@@ -83,6 +84,38 @@ fn a_socket_that_nobody_serves_is_replaced_and_removed_at_the_end() {
 
     assert_eq!(server.end()["total"]["reference_points"], 1);
     assert!(!socket.exists());
+}
+
+#[test]
+fn of_two_servers_that_start_at_once_the_second_one_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("socket");
+    drop(UnixListener::bind(&socket).unwrap());
+    let stale = fs::metadata(&socket).unwrap().ino();
+    // This process is the first one: it is about to replace the socket.
+    let turn = fs::File::open(folder.path()).unwrap();
+    flock(&turn, FlockOperation::LockExclusive).unwrap();
+    let mut command = HYPERTRACE.command(["serve", "--socket"]);
+    command.arg(&socket).arg("--out").arg(folder.path().join("S")).stderr(Stdio::piped());
+    let server = command.spawn().unwrap();
+    let files = format!("/proc/{}/fd", server.id());
+    let waits = || {
+        let mut files = fs::read_dir(&files).unwrap().flatten();
+        files.any(|file| fs::read_link(file.path()).is_ok_and(|file| file == folder.path()))
+    };
+    while !waits() {
+        assert_eq!(fs::metadata(&socket).map_or(0, |socket| socket.ino()), stale);
+    }
+
+    fs::remove_file(&socket).unwrap();
+    let first = UnixListener::bind(&socket).unwrap();
+    drop(turn);
+    let second = server.wait_with_output().unwrap();
+
+    let said = String::from_utf8_lossy(&second.stderr);
+    assert_eq!(second.status.code(), Some(2), "{said}");
+    assert!(said.contains("another process serves it"), "{said}");
+    drop(first);
 }
 
 #[test]

@@ -4,7 +4,7 @@ mod common;
 
 use common::check;
 use hypertrace_functions::record::Record;
-use hypertrace_functions::shadow::{Call, Jump, MAX_FRAMES, Return, Settings, Stacks};
+use hypertrace_functions::shadow::{Call, Jump, Linked, MAX_FRAMES, Return, Settings, Stacks};
 use proptest::prelude::*;
 
 #[derive(Clone, Debug)]
@@ -12,6 +12,7 @@ enum Event {
     Call(Call),
     Return(Return),
     Jump(Jump),
+    Linked(Linked),
     Begins(u64),
     Pause,
     Replay,
@@ -45,7 +46,24 @@ fn event() -> impl Strategy<Value = Event> {
         .prop_map(|(at, slot, value)| Event::Return(Return { at, slot, value }));
     let jump = (address(), proptest::option::of(address()))
         .prop_map(|(at, target)| Event::Jump(Jump { at, target }));
-    prop_oneof![10 => call, 10 => ret, 2 => jump, 2 => address().prop_map(Event::Begins), 1 => Just(Event::Pause), 1 => Just(Event::Replay), 1 => (0_u64..3).prop_map(Event::Space)]
+    let link = (address(), proptest::option::of(address()))
+        .prop_map(|(at, target)| Linked::Call(Call { at, target, ..Call::default() }));
+    let back = address().prop_map(|at| Linked::Return(Return { at, ..Return::default() }));
+    let linked = prop_oneof![
+        3 => link,
+        3 => back,
+        2 => slot().prop_map(Linked::Stored),
+        2 => slot().prop_map(Linked::Loaded),
+        1 => Just(Linked::StackPointerSet),
+    ];
+    let others = prop_oneof![
+        2 => jump,
+        2 => address().prop_map(Event::Begins),
+        1 => Just(Event::Pause),
+        1 => Just(Event::Replay),
+        1 => (0_u64..3).prop_map(Event::Space),
+    ];
+    prop_oneof![10 => call, 10 => ret, 10 => linked.prop_map(Event::Linked), 7 => others]
 }
 
 fn settings() -> impl Strategy<Value = Settings> {
@@ -72,6 +90,7 @@ fn report(stacks: &mut Stacks, event: &Event, time: u64, out: &mut impl FnMut(Re
             stacks.ret(ret, time, out);
         }
         Event::Jump(jump) => stacks.jump(jump, time, out),
+        Event::Linked(event) => stacks.linked(event, time, out),
         Event::Begins(at) => stacks.begins(*at),
         Event::Space(space) => stacks.set_space(*space),
         Event::Pause => stacks.pause(time, out),

@@ -28,6 +28,9 @@
 #if !defined(__x86_64__) && !defined(__aarch64__)
 #error "hypertrace-bare.h is for x86-64 and AArch64"
 #endif
+#if defined(__ILP32__) || defined(__AARCH64EB__)
+#error "hypertrace-bare.h is for little-endian code with addresses of 64 bits"
+#endif
 
 #include <stdbool.h>
 #include <stddef.h>

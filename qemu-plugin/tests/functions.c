@@ -59,10 +59,14 @@ static void point(const char *name)
 	static unsigned long emit;
 	unsigned long value = (unsigned long)hash(name) << 32 | 1;
 
+#ifdef __aarch64__
+	asm volatile("movz xzr, #0x6874\n\tstr %0, [%1]" : : "r"(value), "r"(&emit) : "memory");
+#else
 	asm volatile("movq %0, 0x68547270(%1)"
 		     :
 		     : "r"(value), "r"((char *)&emit - 0x68547270)
 		     : "memory");
+#endif
 }
 
 __attribute__((noinline)) void inner(void)

@@ -5,19 +5,52 @@ mod common;
 #[allow(dead_code)]
 mod namespace;
 
-use common::traced::{Guest, calls, printed};
+use common::traced::{AARCH64, Architecture, Guest, X86_64, calls, printed};
+use common::uftrace;
 use common::{Ran, capability};
-use hypertrace_functions::Task;
 use hypertrace_functions::read::{Summary, Trace};
 use namespace::Mount;
 use std::process::Stdio;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
+use tempfile::TempDir;
 
-#[test]
-fn counts_are_those_of_the_program_itself() {
+/// Defines a test for each architecture of functions that take a guest and an empty folder.
+macro_rules! tests {
+    ($($name:ident)*) => {
+        mod x86_64 {
+            $(#[test] fn $name() { super::with_guest(&super::X86_64, super::$name); })*
+        }
+        mod aarch64 {
+            $(#[test] fn $name() { super::with_guest(&super::AARCH64, super::$name); })*
+        }
+    };
+}
+
+tests! {
+    counts_are_those_of_the_program_itself
+    uftrace_has_the_same_counts
+    what_was_recorded_before_a_kill_is_read
+    what_cannot_be_recorded_is_refused_by_name
+    at_the_limit_the_rest_is_lost_and_counted
+    only_the_functions_of_a_filter_are_recorded
+    a_jump_to_a_functions_first_byte_is_a_call_of_it
+    in_a_region_functions_are_recorded_with_all_that_are_open
+    code_of_another_level_is_not_recorded
+    a_function_that_a_filter_names_has_to_be_there
+    on_a_full_disk_the_rest_is_lost_and_counted
+}
+
+/// Runs a test, if its program can be compiled and run here.
+fn with_guest(architecture: &'static Architecture, test: fn(&Guest, &TempDir)) {
     let folder = tempfile::tempdir().unwrap();
-    let Some(guest) = Guest::new(folder.path(), "functions.c") else { return };
+    if let Some(guest) = Guest::new(architecture, folder.path(), "functions.c") {
+        test(&guest, &folder);
+        capability::used(architecture.qemu);
+    }
+}
+
+fn counts_are_those_of_the_program_itself(guest: &Guest, folder: &TempDir) {
     let dir = folder.path().join("trace");
 
     let ran: Ran = guest.command(&format!("functions={}", dir.display())).output().unwrap().into();
@@ -25,7 +58,7 @@ fn counts_are_those_of_the_program_itself() {
     assert_eq!(ran.code, Some(0), "{ran:?}");
     assert!(ran.stderr.contains(" 0 misses, 0 records lost"), "{}", ran.stderr);
     let trace = guest.trace(&dir);
-    assert_eq!(trace.tasks(), [Task::of_vcpu(0, 3, "Ring3")]);
+    assert_eq!(trace.tasks(), [guest.task()]);
     let summary = Summary::of(&trace);
     assert_eq!((summary.damage.len(), summary.orphans, summary.unfinished), (0, 0, 0));
     for line in ran.stdout.lines() {
@@ -36,17 +69,24 @@ fn counts_are_those_of_the_program_itself() {
     assert_eq!(summary.function(guest.address("main")).unwrap().calls, 1);
 }
 
-#[test]
-fn what_was_recorded_before_a_kill_is_read() {
-    let folder = tempfile::tempdir().unwrap();
-    let Some(guest) = Guest::new(folder.path(), "functions.c") else { return };
+fn uftrace_has_the_same_counts(guest: &Guest, folder: &TempDir) {
+    let dir = folder.path().join("trace");
+
+    let (_, ran) = guest.run(&dir, "depth=1000");
+
+    for name in ["fib", "compare", "leaf"] {
+        uftrace::check(&dir, name, printed(&ran, name));
+    }
+}
+
+fn what_was_recorded_before_a_kill_is_read(guest: &Guest, folder: &TempDir) {
     for kill in 0..20 {
         let dir = folder.path().join(format!("trace{kill}"));
         let mut command = guest.command(&format!("functions={}", dir.display()));
         let mut qemu = command.arg("forever").stderr(Stdio::null()).spawn().unwrap();
         let begin = Instant::now();
         // Two windows of 3 MiB are mapped at the beginning, and a third one when the first is full.
-        while std::fs::metadata(dir.join("103.dat")).map_or(0, |data| data.len()) < 4 << 20 {
+        while std::fs::metadata(guest.records(&dir)).map_or(0, |data| data.len()) < 4 << 20 {
             assert!(begin.elapsed() < Duration::from_secs(60));
             sleep(Duration::from_millis(1));
         }
@@ -60,10 +100,7 @@ fn what_was_recorded_before_a_kill_is_read() {
     }
 }
 
-#[test]
-fn what_cannot_be_recorded_is_refused_by_name() {
-    let folder = tempfile::tempdir().unwrap();
-    let Some(guest) = Guest::new(folder.path(), "functions.c") else { return };
+fn what_cannot_be_recorded_is_refused_by_name(guest: &Guest, folder: &TempDir) {
     let full = folder.path().display().to_string();
     let new = format!("{full}/new");
     for (options, named) in [
@@ -79,10 +116,7 @@ fn what_cannot_be_recorded_is_refused_by_name() {
     }
 }
 
-#[test]
-fn at_the_limit_the_rest_is_lost_and_counted() {
-    let folder = tempfile::tempdir().unwrap();
-    let Some(guest) = Guest::new(folder.path(), "functions.c") else { return };
+fn at_the_limit_the_rest_is_lost_and_counted(guest: &Guest, folder: &TempDir) {
     let dir = folder.path().join("trace");
     let options = format!("functions={},limit=1M", dir.display());
 
@@ -90,14 +124,11 @@ fn at_the_limit_the_rest_is_lost_and_counted() {
 
     assert_eq!(ran.code, Some(0), "{ran:?}");
     assert!(ran.stderr.contains("limit") && !ran.stderr.contains(" 0 records lost"), "{ran:?}");
-    let data = std::fs::metadata(dir.join("103.dat")).unwrap().len();
+    let data = std::fs::metadata(guest.records(&dir)).unwrap().len();
     assert!((1 << 19..=1 << 20).contains(&data), "{data}");
 }
 
-#[test]
-fn only_the_functions_of_a_filter_are_recorded() {
-    let folder = tempfile::tempdir().unwrap();
-    let Some(guest) = Guest::new(folder.path(), "functions.c") else { return };
+fn only_the_functions_of_a_filter_are_recorded(guest: &Guest, folder: &TempDir) {
     let fib = guest.address("fib");
     // By direct calls, by a pointer from code that is not recorded, by a jump from one that is.
     for (options, names) in [
@@ -120,11 +151,7 @@ fn only_the_functions_of_a_filter_are_recorded() {
     }
 }
 
-#[test]
-fn a_jump_to_a_functions_first_byte_is_a_call_of_it() {
-    let folder = tempfile::tempdir().unwrap();
-    let Some(guest) = Guest::new(folder.path(), "functions.c") else { return };
-
+fn a_jump_to_a_functions_first_byte_is_a_call_of_it(guest: &Guest, folder: &TempDir) {
     let (trace, ran) = guest.run(&folder.path().join("trace"), "depth=100");
 
     let summary = Summary::of(&trace);
@@ -136,11 +163,7 @@ fn a_jump_to_a_functions_first_byte_is_a_call_of_it() {
     assert_eq!((callers.len(), callers[0].function), (1, main[0].function));
 }
 
-#[test]
-fn in_a_region_functions_are_recorded_with_all_that_are_open() {
-    let folder = tempfile::tempdir().unwrap();
-    let Some(guest) = Guest::new(folder.path(), "functions.c") else { return };
-
+fn in_a_region_functions_are_recorded_with_all_that_are_open(guest: &Guest, folder: &TempDir) {
     let (trace, _) = guest.run(&folder.path().join("batch"), "region=batch");
     let found = calls(&trace);
     let never: Ran = guest
@@ -157,21 +180,16 @@ fn in_a_region_functions_are_recorded_with_all_that_are_open() {
     assert_eq!(calls(&Trace::open(&folder.path().join("never")).unwrap()), []);
 }
 
-#[test]
-fn code_of_another_level_is_not_recorded() {
-    let folder = tempfile::tempdir().unwrap();
-    let Some(guest) = Guest::new(folder.path(), "functions.c") else { return };
+fn code_of_another_level_is_not_recorded(guest: &Guest, folder: &TempDir) {
+    let other = format!("level={}", guest.architecture.level ^ 1);
 
-    let (trace, ran) = guest.run(&folder.path().join("trace"), "level=0");
+    let (trace, ran) = guest.run(&folder.path().join("trace"), &other);
 
     assert_eq!((trace.tasks(), Summary::of(&trace).calls), (&[][..], 0));
     assert!(ran.stderr.contains("0 calls"), "{}", ran.stderr);
 }
 
-#[test]
-fn a_function_that_a_filter_names_has_to_be_there() {
-    let folder = tempfile::tempdir().unwrap();
-    let Some(guest) = Guest::new(folder.path(), "functions.c") else { return };
+fn a_function_that_a_filter_names_has_to_be_there(guest: &Guest, folder: &TempDir) {
     let options = format!("functions={},symbol=fibb", folder.path().join("trace").display());
 
     let ran: Ran = guest.command(&options).output().unwrap().into();
@@ -180,10 +198,7 @@ fn a_function_that_a_filter_names_has_to_be_there() {
     assert!(ran.stderr.contains("symbol=fibb"), "{}", ran.stderr);
 }
 
-#[test]
-fn on_a_full_disk_the_rest_is_lost_and_counted() {
-    let folder = tempfile::tempdir().unwrap();
-    let Some(guest) = Guest::new(folder.path(), "functions.c") else { return };
+fn on_a_full_disk_the_rest_is_lost_and_counted(guest: &Guest, _: &TempDir) {
     // Room for the first window.
     let Some(disk) = Mount::new("tmpfs", "size=2m") else { return };
     let dir = disk.path().join("trace");

@@ -3,7 +3,7 @@
 mod common;
 
 use common::Ran;
-use common::traced::Guest;
+use common::traced::{Guest, X86_64};
 use hypertrace_functions::read::{By, Summary, Trace};
 use std::path::Path;
 
@@ -25,7 +25,7 @@ fn work(guest: &Guest, folder: &Path, part: &str, options: &str) -> (u64, String
 #[test]
 fn threads_have_tracks_of_their_own() {
     let folder = tempfile::tempdir().unwrap();
-    let Some(guest) = Guest::new(folder.path(), "processes.c") else { return };
+    let Some(guest) = Guest::new(&X86_64, folder.path(), "processes.c") else { return };
 
     let (calls, said) = work(&guest, folder.path(), "threads", "");
 
@@ -38,7 +38,7 @@ fn threads_have_tracks_of_their_own() {
 #[test]
 fn child_processes_are_counted_and_leave_the_parents_records_alone() {
     let folder = tempfile::tempdir().unwrap();
-    let Some(guest) = Guest::new(folder.path(), "processes.c") else { return };
+    let Some(guest) = Guest::new(&X86_64, folder.path(), "processes.c") else { return };
 
     let (calls, said) = work(&guest, folder.path(), "fork", "");
 
@@ -50,7 +50,7 @@ fn child_processes_are_counted_and_leave_the_parents_records_alone() {
 #[test]
 fn what_was_recorded_before_exec_is_read() {
     let folder = tempfile::tempdir().unwrap();
-    let Some(guest) = Guest::new(folder.path(), "processes.c") else { return };
+    let Some(guest) = Guest::new(&X86_64, folder.path(), "processes.c") else { return };
 
     let (calls, _) = work(&guest, folder.path(), "exec", "");
 
@@ -60,7 +60,7 @@ fn what_was_recorded_before_exec_is_read() {
 #[test]
 fn code_that_changes_itself_is_recorded() {
     let folder = tempfile::tempdir().unwrap();
-    let Some(guest) = Guest::new(folder.path(), "processes.c") else { return };
+    let Some(guest) = Guest::new(&X86_64, folder.path(), "processes.c") else { return };
 
     let (calls, said) = work(&guest, folder.path(), "code", "");
 
@@ -71,7 +71,7 @@ fn code_that_changes_itself_is_recorded() {
 #[test]
 fn recursion_beyond_the_bound_is_counted() {
     let folder = tempfile::tempdir().unwrap();
-    let Some(guest) = Guest::new(folder.path(), "processes.c") else { return };
+    let Some(guest) = Guest::new(&X86_64, folder.path(), "processes.c") else { return };
 
     let (calls, said) = work(&guest, folder.path(), "deep", "");
 
@@ -83,7 +83,7 @@ fn recursion_beyond_the_bound_is_counted() {
 #[test]
 fn stacks_without_end_are_forgotten_and_counted() {
     let folder = tempfile::tempdir().unwrap();
-    let Some(guest) = Guest::new(folder.path(), "processes.c") else { return };
+    let Some(guest) = Guest::new(&X86_64, folder.path(), "processes.c") else { return };
 
     let (calls, said) = work(&guest, folder.path(), "stacks", "");
 
@@ -94,7 +94,7 @@ fn stacks_without_end_are_forgotten_and_counted() {
 #[test]
 fn an_atomic_instruction_after_a_call_is_no_call() {
     let folder = tempfile::tempdir().unwrap();
-    let Some(guest) = Guest::new(folder.path(), "processes.c") else { return };
+    let Some(guest) = Guest::new(&X86_64, folder.path(), "processes.c") else { return };
 
     let (_, said) = work(&guest, folder.path(), "atomics", "");
 

@@ -52,6 +52,22 @@ fn the_header_for_firmware_makes_the_same_code_in_intels_dialect() {
 }
 
 #[test]
+fn the_header_for_firmware_refuses_other_code_by_name() {
+    for compiler in compilers(Language::C11) {
+        // As compilers define them for x32 and for big-endian AArch64.
+        for option in ["-D__ILP32__", "-D__AARCH64EB__"] {
+            let mut command = Command::new(&compiler);
+            command.args(["-fsyntax-only", option, "-I"]).arg(root().join("guest-lib/include"));
+
+            let refused = command.arg(source("tests/c/bare_guest.c")).output().unwrap();
+
+            let said = String::from_utf8_lossy(&refused.stderr);
+            assert!(!refused.status.success() && said.contains("little-endian code"), "{said}");
+        }
+    }
+}
+
+#[test]
 fn the_header_of_2016_compiles_as_c89_without_a_warning() {
     let folder = tempfile::tempdir().unwrap();
     let program = folder.path().join("program.c");

@@ -140,6 +140,24 @@ pub const TOOLS: &[Tool] = &[
         ..PLAIN
     },
     Tool {
+        name: "qemu-system-arm",
+        programs: &[("qemu-system-aarch64", "usr/bin/qemu-system-aarch64", &[])],
+        packages: &["qemu-system-arm"],
+        suites: &["trixie"],
+        ..PLAIN
+    },
+    Tool {
+        name: "qemu-backports-arm",
+        programs: &[(
+            "qemu-backports-system-aarch64",
+            "usr/bin/qemu-system-aarch64",
+            &["-L", "{root}/usr/share/qemu"],
+        )],
+        packages: &["qemu-system-arm"],
+        suites: &["trixie", "trixie-backports"],
+        ..PLAIN
+    },
+    Tool {
         name: "linux-guest",
         plain: &[
             ("linux-guest-kernel", "boot", "vmlinuz-"),
@@ -151,6 +169,16 @@ pub const TOOLS: &[Tool] = &[
         // A compiler: the machine's own builds modules too.
         given: &["linux-compiler-gcc-12-x86"],
         suites: &["bookworm"],
+        ..PLAIN
+    },
+    Tool {
+        name: "linux-guest-arm64",
+        plain: &[("linux-guest-arm64-kernel", "boot", "vmlinuz-")],
+        packages: &["linux-image-cloud-arm64:arm64"],
+        foreign: Some("arm64"),
+        suites: &["bookworm"],
+        // The kernel alone is needed.
+        unneeded: &["lib/modules", "usr/lib/modules"],
         ..PLAIN
     },
     Tool {

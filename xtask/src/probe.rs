@@ -35,7 +35,7 @@ pub struct Machine {
 type Probe = fn(&mut Machine, &str) -> Result<String>;
 
 /// Names of the capabilities, and their probes.
-const PROBES: [(&str, Probe); 32] = [
+const PROBES: [(&str, Probe); 35] = [
     ("kvm", |_, _| kvm()),
     ("tracefs", |machine, _| machine.tracefs()),
     ("babeltrace2", |machine, name| machine.program(name, reads_a_trace)),
@@ -53,9 +53,12 @@ const PROBES: [(&str, Probe); 32] = [
     ("qemu-aarch64", |machine, name| machine.program(name, loads_plugins)),
     ("qemu-system-x86_64", |machine, name| machine.program(name, loads_plugins)),
     ("qemu-backports-system-x86_64", |machine, name| machine.program(name, loads_plugins)),
+    ("qemu-system-aarch64", |machine, name| machine.program(name, loads_plugins)),
+    ("qemu-backports-system-aarch64", |machine, name| machine.program(name, loads_plugins)),
     ("qemu-api-5", |_, _| emulator_of(&["10.1", "10.2"])),
     ("qemu-api-6", |_, _| emulator_of(&["11.0"])),
     ("linux-guest-kernel", |machine, name| machine.file(name)),
+    ("linux-guest-arm64-kernel", |machine, name| machine.file(name)),
     ("linux-guest-busybox", |machine, name| machine.file(name)),
     ("linux-guest-modpost", |machine, name| machine.file(name)),
     ("linux-guest-udevadm", |machine, name| machine.file(name)),

@@ -11,13 +11,13 @@ use hypertrace_device::adapter::vfio_user::{End, PATIENCE, serve};
 use hypertrace_device::{BarForm, Geometry, PciFunction};
 use hypertrace_trace::{Session, Summary};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::Mode;
+use rustix::fs::{FlockOperation, Mode, flock};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recv, socket_with,
 };
 use rustix::process::umask;
-use std::fs;
+use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::net::Shutdown;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -32,6 +32,9 @@ type Function = PciFunction<Session, EventFd>;
 
 /// Shortest time between two connections: each begins a generation.
 const PAUSE: Duration = Duration::from_millis(100);
+
+/// Longest wait for other servers that make a socket.
+const TURN: Duration = Duration::from_secs(1);
 
 /// Most bytes of a socket's path (unix(7)), without the zero at its end.
 const LONGEST: usize = 107;
@@ -109,6 +112,8 @@ impl Socket<'_> {
                 "--socket {shown}: it has {bytes} bytes, and a socket's path at most {LONGEST}"
             )));
         }
+        // Of two servers that start at once, the second one finds the first one's socket.
+        let _turn = turn(path);
         match fs::symlink_metadata(path) {
             Ok(found) if !found.file_type().is_socket() => {
                 bail!(Usage(format!("--socket {shown}: there is a file that is no socket")))
@@ -196,6 +201,19 @@ impl Drop for Socket<'_> {
             let _ = fs::remove_file(self.path);
         }
     }
+}
+
+/// Waits until no other server makes a socket in the same folder. After [`TURN`] it continues: another process than
+/// a server may hold the lock.
+fn turn(path: &Path) -> Option<File> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let folder = File::open(folder.unwrap_or(Path::new("."))).ok()?;
+    let begin = Instant::now();
+    let lock = || flock(&folder, FlockOperation::NonBlockingLockExclusive);
+    while lock().is_err() && begin.elapsed() < TURN {
+        thread::sleep(Duration::from_millis(1));
+    }
+    Some(folder)
 }
 
 /// Returns a file's device and inode.

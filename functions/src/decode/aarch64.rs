@@ -41,8 +41,41 @@ pub(super) fn decode(bytes: &[u8], address: u64) -> Option<Instruction> {
         let distance = i64::from((word << 6).cast_signed() >> 4);
         return Some(Instruction::direct(kind, 4, address, distance - 4));
     }
-    let (.., kind) = PATTERNS.iter().find(|(mask, value, _)| word & mask == *value)?;
-    Some(Instruction::new(*kind, 4))
+    let pattern = PATTERNS.iter().find(|(mask, value, _)| word & mask == *value);
+    let kind = pattern.map(|(.., kind)| *kind).or_else(|| link(word))?;
+    Some(Instruction::new(kind, 4))
+}
+
+/// Number of the link register.
+const LINK: u32 = 30;
+/// Number of the stack pointer, as the base of an address.
+const STACK: u32 = 31;
+
+/// Returns the kind of a load or store of the link register that the stack pointer addresses.
+fn link(word: u32) -> Option<Kind> {
+    if word >> 5 & 31 != STACK {
+        return None;
+    }
+    let (first, second) = (word & 31, word >> 10 & 31);
+    // 64-bit pairs: with the base changed after, not changed, or before. Their distance is in units of 8 bytes.
+    let is_pair = matches!(word >> 23, 0b1_0101_0001..=0b1_0101_0011);
+    if is_pair {
+        // A pair's first place is its slot: a pair that is not aligned as the stack pointer is has two.
+        let is_aligned = word >> 15 & 1 == 0;
+        let is_load = word >> 22 & 1 == 1;
+        return (is_aligned && (first == LINK || second == LINK)).then(|| kind(is_load));
+    }
+    // 64-bit registers: with a positive distance; with a signed one, and the base changed after, not changed, or before.
+    let is_single = match word >> 21 {
+        0b111_1100_0000 | 0b111_1100_0010 => word >> 10 & 3 != 2,
+        top => matches!(top >> 1, 0b11_1110_0100 | 0b11_1110_0101),
+    };
+    let is_load = word >> 22 & 1 == 1;
+    (is_single && first == LINK).then(|| kind(is_load))
+}
+
+fn kind(is_load: bool) -> Kind {
+    if is_load { Kind::LinkLoad } else { Kind::LinkStore }
 }
 
 #[cfg(test)]
@@ -89,9 +122,47 @@ mod tests {
     }
 
     #[test]
+    fn the_link_registers_stores_and_loads_are_distinguished() {
+        let kind = |word| decoded(word).map(|found| found.kind);
+        // stp x29, x30, [sp, #-16]!; stp x29, x30, [sp, #32]; stp x30, x19, [sp, #-32]!;
+        // str x30, [sp, #-16]!; str x30, [sp, #24]; stur x30, [sp, #-8]; stp x16, x30, [sp, #-16]!
+        for word in [
+            0xa9bf_7bfd,
+            0xa902_7bfd,
+            0xa9be_4ffe,
+            0xf81f_0ffe,
+            0xf900_0ffe,
+            0xf81f_83fe,
+            0xa9bf_7bf0,
+        ] {
+            assert_eq!(kind(word), Some(Kind::LinkStore), "{word:x}");
+        }
+        // ldp x29, x30, [sp], #16; ldp x29, x30, [sp, #32]; ldp x30, x19, [sp], #32; ldr x30, [sp], #16;
+        // ldr x30, [sp, #24]
+        for word in [0xa8c1_7bfd, 0xa942_7bfd, 0xa8c2_4ffe, 0xf841_07fe, 0xf940_0ffe] {
+            assert_eq!(kind(word), Some(Kind::LinkLoad), "{word:x}");
+        }
+        // stp x29, x30, [x0, #80]; str x30, [x8]; stp x19, x20, [sp, #16]; stp x29, x30, [sp, #8];
+        // str x19, [sp, #16]; str w30, [sp, #24]; stp w29, w30, [sp]; stp d29, d30, [sp]; str d30, [sp, #24]
+        for word in [
+            0xa905_781d,
+            0xf900_011e,
+            0xa901_53f3,
+            0xa900_fbfd,
+            0xf900_0bf3,
+            0xb900_1bfe,
+            0x2900_7bfd,
+            0x6d00_7bfd,
+            0xfd00_0ffe,
+        ] {
+            assert_eq!(kind(word), None, "{word:x}");
+        }
+    }
+
+    #[test]
     fn other_instructions_have_no_kind() {
-        // nop, stp x29, x30, [sp, #-16]!, mov x29, sp, b.eq, cbz, brk
-        for word in [0xd503_201f, 0xa9bf_7bfd, 0x9100_03fd, 0x5400_0040, 0xb400_0040, 0xd420_0000] {
+        // nop, mov x29, sp, b.eq, cbz, brk
+        for word in [0xd503_201f, 0x9100_03fd, 0x5400_0040, 0xb400_0040, 0xd420_0000] {
             assert_eq!(decoded(word), None, "{word:x}");
         }
         assert_eq!(decode(Architecture::Aarch64, &[0xc0, 0x03, 0x5f], 0), None);

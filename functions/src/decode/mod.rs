@@ -47,6 +47,11 @@ pub enum Kind {
     SystemReturn,
     /// `mov sp, xN` (AArch64): the one way to another stack.
     StackPointerSet,
+    /// Store of the link register x30 to a place that the stack pointer addresses (AArch64): a function that calls others
+    /// saves its return address.
+    LinkStore,
+    /// Load of the link register from there: the function is about to return, or to jump to another one.
+    LinkLoad,
 }
 
 impl Kind {

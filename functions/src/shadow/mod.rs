@@ -14,16 +14,21 @@
 //! indirect call), or another one (after a retpoline). With [`Settings::min`] it is written when the function proves
 //! to be long enough.
 //!
+//! Calls of AArch64 leave the return address in a register. A recorder that can read the stack pointer reports that as their
+//! slots. One that cannot reports where functions store and load their return addresses ([`Linked`]).
+//!
 //! The guest chooses all addresses. Memory is bounded by [`Settings::stacks`] and [`MAX_FRAMES`]. An event searches
 //! the stacks at most once, and writes at most two records for each frame of two stacks. Everything beyond is in
 //! [`Counts`].
 
 mod counts;
+mod linked;
 mod open;
 mod stack;
 mod track;
 
 pub use counts::Counts;
+pub use linked::Linked;
 pub use stack::MAX_FRAMES;
 pub use track::Stacks;
 
@@ -71,7 +76,8 @@ impl Default for Settings {
 pub struct Call {
     /// Address of the instruction, or another one in its function. It names the function after an indirect call.
     pub at: u64,
-    /// Stack slot of the return address; where it is in a register (AArch64), the stack pointer.
+    /// Stack slot of the return address; where it is in a register (AArch64), the place below the stack pointer to which a
+    /// push would store it.
     pub slot: u64,
     /// The return address, or 0 if unknown.
     pub return_address: u64,

@@ -127,6 +127,16 @@ impl Open {
         frame.function != UNNAMED
     }
 
+    /// Gives the innermost function another slot on the current stack, if that is within the function around it.
+    pub fn move_top(&mut self, slot: u64) {
+        let Some(index) = self.stack.len.checked_sub(1) else { return };
+        let around = index.checked_sub(1).map(|around| self.frame(self.current, around).slot);
+        if self.holds(slot) && around.is_none_or(|around| slot < around) {
+            let top = self.frame(self.current, index);
+            self.set_frame(self.current, index, Frame { slot, ..top });
+        }
+    }
+
     /// Ends the innermost function without a record.
     pub fn drop_top(&mut self) {
         self.stack.len = self.stack.len.saturating_sub(1);

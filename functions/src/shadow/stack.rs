@@ -79,3 +79,17 @@ impl Stack {
         Stack { region, low: 0, size: 0, len: 0, written: 0, beyond: 0, last, used }
     }
 }
+
+/// Function whose return is the next one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Next {
+    /// The innermost one.
+    #[default]
+    Innermost,
+    /// The innermost one, which has loaded its return address: it returns, or jumps to another function.
+    Loaded,
+    /// A function without a frame.
+    Unknown,
+    /// A function that has changed the stack: its end is recorded.
+    Ended,
+}

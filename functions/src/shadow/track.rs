@@ -5,7 +5,7 @@
 use std::fmt;
 
 use super::open::Open;
-use super::stack::{Frame, MAX_FRAMES, Region, Stack, UNNAMED, named};
+use super::stack::{Frame, MAX_FRAMES, Next, Region, Stack, UNNAMED, named};
 use super::{Call, Counts, Jump, Return, Settings};
 use crate::record::Record;
 
@@ -15,8 +15,8 @@ use crate::record::Record;
 /// last one are replaced by the one after it.
 pub struct Stacks {
     settings: Settings,
-    counts: Counts,
-    open: Open,
+    pub(super) counts: Counts,
+    pub(super) open: Open,
     /// Time of the last event
     time: u64,
     /// Number of changes of stack
@@ -24,7 +24,9 @@ pub struct Stacks {
     /// Slot of the last call of a place just ahead, or 0
     ahead: u64,
     /// Whether the last event was the innermost function's call, or a thunk's jump to it: its entry is not written
-    fresh: bool,
+    pub(super) fresh: bool,
+    /// Function whose return is the next one, of calls without slots
+    pub(super) next: Next,
 }
 
 impl Stacks {
@@ -46,6 +48,7 @@ impl Stacks {
             turn: 0,
             ahead: 0,
             fresh: false,
+            next: Next::default(),
         }
     }
 
@@ -182,7 +185,7 @@ impl Stacks {
 
     /// Names the innermost function by an address in it, if it has no name.
     #[inline]
-    fn name(&mut self, at: u64) {
+    pub(super) fn name(&mut self, at: u64) {
         match self.settings.named_at_start {
             true => self.forget_unnamed(),
             false => self.open.name(at),
@@ -239,7 +242,7 @@ impl Stacks {
     }
 
     #[inline]
-    fn advance(&mut self, time: u64) -> u64 {
+    pub(super) fn advance(&mut self, time: u64) -> u64 {
         self.counts.backwards += u64::from(time < self.time);
         // No two events have the same time: so a reader distinguishes entries by calls from those of a stack that is
         // in use again.
@@ -249,7 +252,7 @@ impl Stacks {
 
     /// Changes to the stack of a slot, if it is another one, and ends the frames below `end`.
     #[inline]
-    fn arrive(&mut self, slot: u64, end: u64, time: u64, out: &mut impl FnMut(Record)) {
+    pub(super) fn arrive(&mut self, slot: u64, end: u64, time: u64, out: &mut impl FnMut(Record)) {
         if !self.open.holds(slot) && !self.open.reaches(slot, &self.settings) {
             self.switch(slot, end, time, out);
         }
@@ -263,7 +266,7 @@ impl Stacks {
 
     /// Ends the innermost function.
     #[inline]
-    fn pop(&mut self, time: u64, out: &mut impl FnMut(Record)) {
+    pub(super) fn pop(&mut self, time: u64, out: &mut impl FnMut(Record)) {
         self.fresh = false;
         let was_named = self.open.pop(time, out);
         self.counts.unnamed += u64::from(!was_named);
@@ -276,6 +279,9 @@ impl Stacks {
         self.fresh = false;
         let region = self.open.region(slot, &self.settings);
         if self.open.stack.region == Region::Unknown {
+            // Functions that have no slots.
+            self.counts.vanished += self.open.stack.len as u64;
+            self.open.suspend(time, out);
             self.open.stack = Stack::empty(region, slot, 0);
             self.open.set_range(&self.settings);
             return;
@@ -329,7 +335,7 @@ impl Stacks {
     }
 
     /// Ends the innermost function, without proof that it is the one that returns.
-    fn ret_without_slot(&mut self, at: u64, time: u64, out: &mut impl FnMut(Record)) {
+    pub(super) fn ret_without_slot(&mut self, at: u64, time: u64, out: &mut impl FnMut(Record)) {
         if self.open.stack.beyond != 0 {
             self.open.stack.beyond -= 1;
         } else if self.open.top().is_some() {

@@ -2,7 +2,7 @@
 #![allow(dead_code)] // each test uses a part of it
 
 use hypertrace_functions::record::{Kind, Record};
-use hypertrace_functions::shadow::{Call, Jump, Return, Settings, Stacks};
+use hypertrace_functions::shadow::{Call, Jump, Linked, Return, Settings, Stacks};
 
 /// Top of a kernel's stack.
 pub const KERNEL: u64 = 0xffff_c900_0000_4000;
@@ -51,6 +51,11 @@ impl Track {
         self.stacks.jump(&Jump { at: 0x97, target: Some(target) }, time, &mut |record| {
             self.records.push(record)
         });
+    }
+
+    pub fn linked(&mut self, event: Linked) {
+        let time = self.tick();
+        self.stacks.linked(&event, time, &mut |record| self.records.push(record));
     }
 
     pub fn pause(&mut self) {

@@ -126,10 +126,7 @@ impl Events for Device {
             if let Some(base) = block.instructions().next().and_then(|first| first.guest_base()) {
                 GUEST_BASE.store(base, Relaxed);
             }
-            match plugin.target {
-                Target::X86_64 => find_x86_64(block),
-                Target::Aarch64 => find_aarch64(block),
-            }
+            marked_stores(plugin.target, block, instrument);
         });
     }
 
@@ -157,22 +154,30 @@ impl Events for Device {
     }
 }
 
-fn find_x86_64(block: &Block) {
+/// Passes a block's stores to registers of hypertrace's device to a function.
+pub fn marked_stores(target: Target, block: &Block, found: impl FnMut(&Instruction<'_>)) {
+    match target {
+        Target::X86_64 => find_x86_64(block, found),
+        Target::Aarch64 => find_aarch64(block, found),
+    }
+}
+
+fn find_x86_64(block: &Block, mut found: impl FnMut(&Instruction<'_>)) {
     for instruction in block.instructions() {
         // Most are not of this length, which is cheap to ask.
         if matches!(instruction.size(), 7 | 8) && instruction.with_bytes(marker::is_x86_64_store) {
-            instrument(&instruction);
+            found(&instruction);
         }
     }
 }
 
-fn find_aarch64(block: &Block) {
+fn find_aarch64(block: &Block, mut found: impl FnMut(&Instruction<'_>)) {
     let mut marked = false;
     for (index, instruction) in block.instructions().enumerate() {
         let is_store = instruction.with_bytes(marker::is_aarch64_store);
         // A block may begin between the two.
         if is_store && (marked || index == 0 && is_mark_before(&instruction)) {
-            instrument(&instruction);
+            found(&instruction);
         }
         marked = instruction.with_bytes(marker::is_aarch64_mark);
     }

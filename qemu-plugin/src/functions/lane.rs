@@ -4,7 +4,7 @@ use super::code::Code;
 use super::site::Site;
 use super::windows::Track;
 use hypertrace_functions::record::Record;
-use hypertrace_functions::shadow::{Call, Jump, Return, Settings, Stacks};
+use hypertrace_functions::shadow::{Call, Jump, Linked, Return, Settings, Stacks};
 
 /// Records of a vCPU at one privilege level.
 pub struct Lane {
@@ -14,12 +14,15 @@ pub struct Lane {
     is_paused: bool,
     /// Time of the last event that is recorded.
     last: u64,
+    /// The next event may be on another stack than the last one.
+    has_moved: bool,
 }
 
 impl Lane {
     /// Makes one whose records go to this track.
     pub fn new(settings: Settings, track: Track) -> Lane {
-        Lane { stacks: Stacks::new(settings), track, is_paused: settings.paused, last: 0 }
+        let stacks = Stacks::new(settings);
+        Lane { stacks, track, is_paused: settings.paused, last: 0, has_moved: true }
     }
 
     /// Returns whether nothing is recorded now.
@@ -73,6 +76,27 @@ impl Lane {
         stacks.ret(ret, time, &mut |record| {
             track.push(record.to_bytes());
         });
+    }
+
+    /// Reports an event of a guest whose return addresses are in a register, without the stack pointer.
+    pub fn linked(&mut self, event: &Linked, time: u64) {
+        self.last = time;
+        let Lane { stacks, track, .. } = self;
+        stacks.linked(event, time, &mut |record| {
+            track.push(record.to_bytes());
+        });
+    }
+
+    /// Reports that the stack may change by other means than calls and returns.
+    #[inline]
+    pub fn moves(&mut self) {
+        self.has_moved = true;
+    }
+
+    /// Returns whether the stack may have changed since this was called last.
+    #[inline]
+    pub fn take_move(&mut self) -> bool {
+        std::mem::take(&mut self.has_moved)
     }
 
     /// Reports a jump from a function to another one, or to one that is not recorded.

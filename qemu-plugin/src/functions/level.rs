@@ -1,22 +1,38 @@
 //! Privilege levels, by the registers of the vCPU that translates.
 
-use crate::api::{Register, Registers};
+use super::reader::Reader;
+use crate::target::Target;
 use std::cell::RefCell;
 
-/// A privilege level: the ring.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+/// A privilege level: the ring of x86-64, the exception level of AArch64.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Level(pub u8);
 
 /// Number of levels.
 pub const LEVELS: usize = 4;
 
-impl Level {
+/// Levels of an architecture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Levels {
     /// That of programs.
-    pub const PROGRAMS: Level = Level(3);
+    pub programs: Level,
+    /// That of kernels.
+    pub kernels: Level,
+    name: &'static str,
+}
 
-    /// Returns its name, the same as in QEMU's own plugin.
-    pub fn name(self) -> String {
-        format!("Ring{}", self.0)
+impl Levels {
+    /// Returns those of a guest's architecture.
+    pub fn of(target: Target) -> Levels {
+        match target {
+            Target::X86_64 => Levels { programs: Level(3), kernels: Level(0), name: "Ring" },
+            Target::Aarch64 => Levels { programs: Level(0), kernels: Level(1), name: "EL" },
+        }
+    }
+
+    /// Returns the name of a level, the same as in QEMU's own plugin.
+    pub fn name(&self, level: Level) -> String {
+        format!("{}{}", self.name, level.0)
     }
 }
 
@@ -25,34 +41,37 @@ const LONG_MODE: u64 = 1 << 10;
 /// Selector of Linux for 32-bit programs, whose instructions are others.
 const PROGRAMS_32: u64 = 0x23;
 
-/// The registers that say the level.
-struct Reader {
-    registers: Registers,
-    cs: Register,
-    efer: Register,
-}
+/// Bit of PSTATE (`cpsr` to a debugger): AArch32.
+const AARCH32: u64 = 1 << 4;
 
 thread_local! {
-    /// Registers have the same numbers on all vCPUs; a read is that of the thread's vCPU.
-    static READER: RefCell<Option<Reader>> = const { RefCell::new(None) };
+    static X86_64: RefCell<Option<Reader<2>>> = const { RefCell::new(None) };
+    static AARCH64: RefCell<Option<Reader<1>>> = const { RefCell::new(None) };
 }
 
 /// Returns the level of the code that this thread's vCPU translates; `None` for code of 16 or 32 bits, or if
 /// the registers cannot be read.
-pub fn of_translated() -> Option<Level> {
-    READER.with_borrow_mut(|reader| {
-        if reader.is_none() {
-            *reader = open();
-        }
-        let Reader { registers, cs, efer } = reader.as_mut()?;
-        let (cs, efer) = (registers.read(*cs)?, registers.read(*efer)?);
-        let is_64 = efer & LONG_MODE != 0 && cs & 0xffff != PROGRAMS_32;
-        is_64.then_some(Level((cs & 3) as u8))
-    })
+pub fn of_translated(target: Target) -> Option<Level> {
+    match target {
+        Target::X86_64 => X86_64.with_borrow_mut(|reader| {
+            let [cs, efer] = open(reader, ["cs", "efer"])?.read()?;
+            let is_64 = efer & LONG_MODE != 0 && cs & 0xffff != PROGRAMS_32;
+            is_64.then_some(Level((cs & 3) as u8))
+        }),
+        Target::Aarch64 => AARCH64.with_borrow_mut(|reader| {
+            let [pstate] = open(reader, ["cpsr"])?.read()?;
+            (pstate & AARCH32 == 0).then_some(Level((pstate >> 2 & 3) as u8))
+        }),
+    }
 }
 
-fn open() -> Option<Reader> {
-    let registers = Registers::list()?;
-    let (cs, efer) = (registers.find("cs")?, registers.find("efer")?);
-    Some(Reader { registers, cs, efer })
+/// Returns a thread's reader, which is made when it is used first.
+fn open<'r, const N: usize>(
+    reader: &'r mut Option<Reader<N>>,
+    names: [&str; N],
+) -> Option<&'r mut Reader<N>> {
+    if reader.is_none() {
+        *reader = Reader::open(names);
+    }
+    reader.as_mut()
 }

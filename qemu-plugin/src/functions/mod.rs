@@ -1,15 +1,19 @@
 //! Function traces: every call and return of an unmodified guest, as a directory that uftrace reads.
 //!
-//! QEMU calls back at call and return instructions alone. A callback for the access to the stack gives the
-//! slot of the return address, which identifies the function's execution: no frame pointer is needed.
+//! QEMU calls back at call and return instructions alone. The slot of the return address, or the stack pointer,
+//! identifies the function's execution: no frame pointer is needed.
 //!
 //! ```text
 //! options    what QEMU's command line says
 //! code       names of functions, and which are recorded
 //! region     whether a region of the guest's events is open
+//! reader     registers of a vCPU
 //! level      privilege levels, read when code is translated
 //! site       observed instructions
-//! x86_64     the observed instructions of x86-64, and what happens when they run
+//! callback   callbacks of observed instructions
+//! translate  which instructions are observed
+//! x86_64     calls and returns of x86-64, and what happens when they run
+//! aarch64    those of AArch64
 //! lane       a vCPU's shadow stacks at one level, and where their records go
 //! recorder   all vCPUs, and the directory
 //! windows    files of records, mapped
@@ -19,14 +23,18 @@
 //! Unsafe, because QEMU's callbacks come from C.
 #![allow(unsafe_code)]
 
+mod aarch64;
+mod callback;
 mod clock;
 mod code;
 mod lane;
 mod level;
 mod options;
+mod reader;
 mod recorder;
 mod region;
 mod site;
+mod translate;
 mod windows;
 mod x86_64;
 
@@ -73,9 +81,11 @@ pub enum InstallError {
     /// A region, in a machine of a QEMU that does not show the values of stores.
     #[error("region=NAME needs QEMU 9.2 or later in a whole machine: this one has plugin API {0}")]
     Region(i32),
-    /// A guest of AArch64, whose return addresses are in a register.
-    #[error("function traces are of x86-64 guests only, and this one is of AArch64")]
-    Aarch64,
+    /// A machine of a QEMU that does not show registers, which have the privilege level.
+    #[error(
+        "function traces of a whole machine need QEMU 9.0 or later: this one has plugin API {0}"
+    )]
+    Registers(i32),
 }
 
 /// Prepares a function trace. [`Functions`] has its callbacks.
@@ -83,10 +93,7 @@ pub enum InstallError {
 /// # Errors
 /// If the directory cannot be made, or this QEMU cannot show what is needed.
 pub fn install(qemu: &Qemu, target: Target, options: &Options) -> Result<(), InstallError> {
-    if target == Target::Aarch64 {
-        return Err(InstallError::Aarch64);
-    }
-    let recorder = Recorder::start(qemu, options)?;
+    let recorder = Recorder::start(qemu, target, options)?;
     if !RECORDER.load(Acquire).is_null() {
         return Err(InstallError::Twice);
     }
@@ -112,7 +119,7 @@ pub(crate) struct Functions;
 impl Events for Functions {
     fn translated(block: &Block) {
         let Some(recorder) = recorder() else { return };
-        x86_64::translated(recorder, block);
+        translate::translated(recorder, block);
     }
 
     fn vcpu_ended(vcpu: c_uint) {

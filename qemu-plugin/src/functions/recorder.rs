@@ -7,12 +7,13 @@ use super::InstallError;
 use super::clock::Clock;
 use super::code::Code;
 use super::lane::Lane;
-use super::level::{LEVELS, Level};
+use super::level::{LEVELS, Level, Levels};
 use super::options::{Options, Parts};
 use super::region::Region;
 use super::site::{Site, Sites};
 use super::windows::Keeper;
 use crate::api::Qemu;
+use crate::target::Target;
 use hypertrace_functions::Task;
 use hypertrace_functions::shadow::Settings;
 use hypertrace_functions::symbols::Source;
@@ -36,10 +37,16 @@ const MOST_VCPUS: usize = 1024;
 
 /// The recorder of a function trace.
 pub struct Recorder {
+    /// The guest's architecture.
+    pub target: Target,
+    /// Its privilege levels.
+    pub levels: Levels,
     /// A whole machine, whose code has several privilege levels.
     pub is_machine: bool,
     /// Loads of return instructions have callbacks.
     pub has_loads: bool,
+    /// Registers can be read.
+    pub has_registers: bool,
     /// The values of stores are known.
     pub has_values: bool,
     by_level: bool,
@@ -71,6 +78,8 @@ struct Vcpu(UnsafeCell<Lanes>);
 #[derive(Default)]
 struct Lanes {
     all: [Option<Box<Lane>>; LEVELS],
+    /// Level of the last event.
+    last: Level,
     /// No lane can be made any more.
     is_closed: bool,
 }
@@ -98,8 +107,11 @@ impl Recorder {
     ///
     /// # Errors
     /// If the directory is not empty or cannot be made, or there can be no thread.
-    pub fn start(qemu: &Qemu, options: &Options) -> Result<Recorder, InstallError> {
+    pub fn start(qemu: &Qemu, target: Target, options: &Options) -> Result<Recorder, InstallError> {
         let command = std::env::args().collect::<Vec<_>>().join(" ");
+        if qemu.is_machine && qemu.version < FULL {
+            return Err(InstallError::Registers(qemu.version));
+        }
         if options.region.is_some() && qemu.is_machine && qemu.version < VALUES {
             return Err(InstallError::Region(qemu.version));
         }
@@ -116,8 +128,11 @@ impl Recorder {
         let keeper = Keeper::start(options.limit).map_err(InstallError::Thread)?;
         let defaults = Settings::default();
         Ok(Recorder {
+            target,
+            levels: Levels::of(target),
             is_machine: qemu.is_machine,
             has_loads: qemu.version >= FULL,
+            has_registers: qemu.version >= FULL,
             has_values: qemu.version >= VALUES,
             by_level: options.by_level,
             settings: Settings {
@@ -183,6 +198,12 @@ impl Recorder {
         self.level.is_none_or(|only| only == level)
     }
 
+    /// Returns whether all calls and returns of a machine are observed: then each event shows on which stack the next one
+    /// is. In a program, signals change the stack, too.
+    pub fn sees_all(&self) -> bool {
+        self.is_machine && self.level.is_none() && self.parts.is_empty()
+    }
+
     /// Handles a store to EMIT, of this value.
     pub fn emitted(&self, value: u64) {
         if let Some(region) = &self.region {
@@ -206,20 +227,25 @@ impl Recorder {
     /// The calling thread runs this vCPU, or no thread does.
     #[inline]
     pub unsafe fn lane(&self, vcpu: c_uint, level: Level, f: impl FnOnce(&mut Lane, u64)) {
-        let level = if self.by_level { level } else { Level(0) };
+        let track = if self.by_level { level } else { Level(0) };
         if let Some(vcpu_part) = self.vcpus.get(vcpu as usize) {
             // SAFETY: the caller's promise: no other thread has a reference.
             let lanes = unsafe { &mut *vcpu_part.0.get() };
+            let has_changed = std::mem::replace(&mut lanes.last, level) != level;
             // The kernel has a stack for each thread of each program.
-            let thread = lanes.all[0].as_ref().and_then(|kernel| kernel.kernel_stack());
-            if let Some(lane) = lanes.all.get_mut(usize::from(level.0)).and_then(Option::as_mut) {
-                if self.is_machine && level == Level::PROGRAMS {
+            let kernel = lanes.all.get(usize::from(self.levels.kernels.0)).and_then(Option::as_ref);
+            let thread = kernel.and_then(|kernel| kernel.kernel_stack());
+            if let Some(lane) = lanes.all.get_mut(usize::from(track.0)).and_then(Option::as_mut) {
+                if self.is_machine && track == self.levels.programs {
                     lane.set_space(thread.unwrap_or(0));
+                }
+                if has_changed {
+                    lane.moves();
                 }
                 let time = self.time(lane);
                 return f(lane, time);
             }
-            if let Some(lane) = self.open(lanes, vcpu, level) {
+            if let Some(lane) = self.open(lanes, vcpu, track) {
                 let time = self.time(lane);
                 return f(lane, time);
             }
@@ -248,7 +274,7 @@ impl Recorder {
         if lanes.is_closed || self.has_ended.load(Relaxed) {
             return None;
         }
-        let name = if self.by_level { level.name() } else { "all".into() };
+        let name = if self.by_level { self.levels.name(level) } else { "all".into() };
         let task = Task::of_vcpu(vcpu, level.0.into(), &name);
         let mut directory = lock(&self.directory);
         let path = directory.records(task.tid);

@@ -9,6 +9,27 @@ use std::collections::HashMap;
 /// counted.
 const MOST: usize = 1 << 22;
 
+/// Event of an instruction that is observed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A call.
+    Call,
+    /// A call of a place just ahead, which is no function.
+    CallAhead,
+    /// A return.
+    Return,
+    /// A jump to another function.
+    Jump,
+    /// A jump to a thunk.
+    ThunkJump,
+    /// The stack pointer gets the value of another register.
+    StackPointerSet,
+    /// A function stores its return address on the stack.
+    LinkStore,
+    /// A function loads its return address from there.
+    LinkLoad,
+}
+
 /// An instruction that is observed.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Site {

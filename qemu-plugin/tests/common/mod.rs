@@ -7,6 +7,7 @@
 #[path = "../../../tests/src/capability.rs"]
 pub mod capability;
 pub mod traced;
+pub mod uftrace;
 
 use hypertrace_abi::atomic::AtomicU64;
 use hypertrace_abi::config::{ConfigPage, HostFacts, RingMode};

@@ -1,21 +1,43 @@
 //! A program under QEMU's user mode whose functions are traced.
 
 use super::{Ran, capability, plugin};
+use hypertrace_functions::Task;
 use hypertrace_functions::read::{By, Summary, Trace};
 use hypertrace_functions::symbols::{Source, Symbols};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+/// An architecture of programs.
+pub struct Architecture {
+    pub qemu: &'static str,
+    compiler: &'static str,
+    /// Privilege level of programs, and its name.
+    pub level: u32,
+    level_name: &'static str,
+}
+
+pub const X86_64: Architecture =
+    Architecture { qemu: "qemu-x86_64", compiler: "cc", level: 3, level_name: "Ring3" };
+
+pub const AARCH64: Architecture = Architecture {
+    qemu: "qemu-aarch64",
+    compiler: "aarch64-linux-gnu-gcc",
+    level: 0,
+    level_name: "EL0",
+};
+
 /// Emulator and program.
 pub struct Guest {
+    pub architecture: &'static Architecture,
     pub qemu: PathBuf,
     pub program: PathBuf,
 }
 
 impl Guest {
     /// Compiles a program of this folder's sources; `None` if that cannot be done or run here.
-    pub fn new(folder: &Path, source: &str) -> Option<Guest> {
-        let (qemu, compiler) = (capability::program("qemu-x86_64")?, capability::program("cc")?);
+    pub fn new(architecture: &'static Architecture, folder: &Path, source: &str) -> Option<Guest> {
+        let Architecture { qemu, compiler, .. } = architecture;
+        let (qemu, compiler) = (capability::program(qemu)?, capability::program(compiler)?);
         let program = folder.join("program");
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(source);
         let mut command = Command::new(compiler);
@@ -24,8 +46,18 @@ impl Guest {
             .arg(&program);
         let compiled: Ran = command.arg(source).output().unwrap().into();
         assert_eq!(compiled.code, Some(0), "{compiled:?}");
-        capability::used("qemu-x86_64");
-        Some(Guest { qemu, program })
+        capability::used(architecture.qemu);
+        Some(Guest { architecture, qemu, program })
+    }
+
+    /// Returns the only track of a trace.
+    pub fn task(&self) -> Task {
+        Task::of_vcpu(0, self.architecture.level, self.architecture.level_name)
+    }
+
+    /// Returns the file of its records.
+    pub fn records(&self, dir: &Path) -> PathBuf {
+        dir.join(format!("{}.dat", self.task().tid))
     }
 
     /// Returns a command that traces the program with these options of the plugin.
