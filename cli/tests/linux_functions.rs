@@ -15,8 +15,7 @@ fn in_a_region_of_a_guest_its_functions_are_recorded() {
     let (Some(linux), Some(compiler)) = (Linux::find(), c::compiler()) else { return };
     let folder = tempfile::tempdir().unwrap();
     let server = Server::of_socket(HYPERTRACE, folder.path(), &[]);
-    let program =
-        compiler.program(&c::source("tests/c/functions.c"), Linked::Static, folder.path());
+    let program = compiler.program(&c::source("tests/c/steps.c"), Linked::Static, folder.path());
     let dir = folder.path().join("functions");
     let plugin = format!(
         "{},functions={},symbols={},level=3,region=batch",

@@ -104,7 +104,7 @@ extern "C" fn returned_at_slot(vcpu: c_uint, word: *mut c_void) {
 }
 
 #[cold]
-fn returned_at(site: &'static Site, lane: &mut Lane, now: u64) {
+fn returned_at(site: &Site, lane: &mut Lane, now: u64) {
     lane.ret_at_slot(&Return { at: site.at, slot: slot(), value: None }, now);
 }
 
