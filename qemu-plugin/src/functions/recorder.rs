@@ -11,6 +11,7 @@ use super::level::{LEVELS, Level, Levels};
 use super::options::{Options, Parts};
 use super::region::Region;
 use super::site::{Site, Sites};
+use super::stack_pointer::StackPointer;
 use super::windows::Keeper;
 use crate::api::Qemu;
 use crate::target::Target;
@@ -61,6 +62,8 @@ pub struct Recorder {
     /// The privilege level that is recorded.
     level: Option<Level>,
     region: Option<Region>,
+    /// Copies of the stack pointers, where these can be followed.
+    stack_pointer: Option<StackPointer>,
     /// Calls and returns of vCPUs without records.
     left_out: AtomicU64,
 }
@@ -105,7 +108,7 @@ impl Recorder {
         }
         let keeper = Keeper::start(options.limit).map_err(InstallError::Thread)?;
         let defaults = Settings::default();
-        Ok(Recorder {
+        let mut recorder = Recorder {
             target,
             levels: Levels::of(target),
             is_machine: qemu.is_machine,
@@ -132,8 +135,13 @@ impl Recorder {
             parts: options.parts.clone(),
             level: options.level,
             region: options.region.as_deref().map(Region::new),
+            stack_pointer: None,
             left_out: AtomicU64::new(0),
-        })
+        };
+        if target == Target::Aarch64 && recorder.has_registers && recorder.sees_all() {
+            recorder.stack_pointer = StackPointer::new();
+        }
+        Ok(recorder)
     }
 
     /// Returns the names of functions, and which are recorded. Only in a callback of a vCPU.
@@ -174,6 +182,12 @@ impl Recorder {
     /// is. In a program, signals change the stack, too.
     pub fn sees_all(&self) -> bool {
         self.is_machine && self.level.is_none() && self.parts.is_empty()
+    }
+
+    /// Returns the copies of the stack pointers.
+    #[inline]
+    pub fn stack_pointer(&self) -> Option<&StackPointer> {
+        self.stack_pointer.as_ref()
     }
 
     /// Handles a store to EMIT, of this value.
