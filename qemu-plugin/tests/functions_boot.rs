@@ -106,6 +106,7 @@ fn check(machine: &Machine, cpus: u32) {
     let [calls, misses, lost] = boot.totals();
     assert!(calls > 1_000_000 && misses * 10_000 <= calls, "{misses} misses of {calls}");
     assert_eq!(lost, 0);
+    assert!(!boot.stderr.contains("wrong"), "{}", boot.stderr);
     let mut trace = Trace::open(&boot.dir).unwrap();
     let names: HashSet<_> = trace.tasks().iter().map(|task| task.name.as_str()).collect();
     for cpu in 0..cpus {

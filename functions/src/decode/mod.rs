@@ -3,7 +3,10 @@
 //! Classifies instructions: calls, returns, and jumps that can be tail calls.
 
 mod aarch64;
+mod stack_pointer;
 mod x86_64;
+
+pub use stack_pointer::{StackPointerChange, stack_pointer_change};
 
 /// Distance up to which a direct call of a later place is no function call.
 ///

@@ -134,6 +134,11 @@ impl Instruction<'_> {
         Some(self.host_address()?.wrapping_sub(self.address()))
     }
 
+    /// Returns QEMU's own pointer.
+    pub(super) fn pointer(&self) -> *mut c_void {
+        self.insn.cast()
+    }
+
     /// Has `callback` called after each of its accesses to memory of this kind, with `word`.
     pub fn on_access(&self, accesses: Accesses, reads: Reads, callback: AccessCallback, word: u64) {
         let word = word as *mut c_void;

@@ -25,6 +25,7 @@
 //! code      blocks and instructions that are being translated
 //! access    accesses of instructions to memory
 //! registers registers of a vCPU
+//! scoreboard numbers of vCPUs to which instructions add
 //! program   the program of QEMU's user mode
 //! symbol    functions that not all versions have
 //! ```
@@ -38,6 +39,7 @@ pub mod events;
 pub mod library;
 mod program;
 pub mod registers;
+pub mod scoreboard;
 mod symbol;
 
 pub use access::{Access, AccessCallback, Accesses};
@@ -46,6 +48,7 @@ pub use events::Events;
 pub use library::Library;
 pub use program::program;
 pub use registers::{Register, Registers};
+pub use scoreboard::Scoreboard;
 
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::sync::atomic::{AtomicI32, Ordering::Relaxed};

@@ -1,8 +1,8 @@
 //! Calls and returns of AArch64.
 //!
 //! A call leaves its return address in a register. Where registers can be read (API 2), the stack pointer at the call
-//! identifies the function's execution. A return ends the innermost function. No read is needed where that was called after
-//! the last change of the stack, by `mov sp, xN` or with the privilege level.
+//! identifies the function's execution. A return ends the innermost function. It needs no stack pointer where that function was
+//! called after the last change of the stack, by `mov sp, xN` or with the privilege level.
 //!
 //! Before API 2 the stores and loads of return addresses give their slots ([`Linked`]).
 //!
@@ -11,12 +11,13 @@
 
 use super::callback::at;
 use super::lane::Lane;
-use super::reader::Reader;
+use super::level::Level;
+use super::recorder;
 use super::recorder::Recorder;
 use super::site::{Event, Site};
+use super::stack_pointer;
 use crate::api::{Access, Accesses, Instruction, Reads};
 use hypertrace_functions::shadow::{Call, Linked, Return};
-use std::cell::RefCell;
 use std::ffi::{c_uint, c_void};
 
 /// Alignment of the stack pointer.
@@ -39,6 +40,7 @@ pub fn observe(
             Event::Return if recorder.sees_all() => executed(Reads::Registers, returned),
             Event::Return => executed(Reads::Registers, returned_at_slot),
             Event::StackPointerSet => executed(Reads::Nothing, moves),
+            Event::StackPointerLost => executed(Reads::Nothing, loses),
             // Of both architectures, or not of this one.
             _ => {}
         }
@@ -54,19 +56,19 @@ pub fn observe(
     }
 }
 
-thread_local! {
-    static STACK_POINTER: RefCell<Option<Reader<1>>> = const { RefCell::new(None) };
-}
-
 /// Returns the place to which a push would store the return address.
-fn slot() -> Option<u64> {
-    STACK_POINTER.with_borrow_mut(|reader| {
-        if reader.is_none() {
-            *reader = Reader::open(["sp"]);
-        }
-        let [stack_pointer] = reader.as_mut()?.read()?;
-        Some(stack_pointer.wrapping_sub(WORD))
-    })
+///
+/// # Safety
+/// The calling thread runs this vCPU.
+#[inline]
+unsafe fn slot(vcpu: c_uint, level: Level, lane: &mut Lane) -> Option<u64> {
+    let follows = recorder().and_then(|recorder| recorder.stack_pointer());
+    let pointer = match follows {
+        // SAFETY: the caller's promise.
+        Some(follows) => unsafe { follows.value(vcpu, level, lane.copy()) },
+        None => stack_pointer::read(),
+    };
+    Some(pointer?.wrapping_sub(WORD))
 }
 
 /// Returns the call of a place.
@@ -78,7 +80,7 @@ extern "C" fn called(vcpu: c_uint, word: *mut c_void) {
     // SAFETY: `observe` has given the word, and QEMU calls this on the thread that runs the vCPU. So below.
     unsafe {
         at(vcpu, word, |site, lane, now| {
-            if let Some(slot) = slot() {
+            if let Some(slot) = slot(vcpu, site.level, lane) {
                 lane.call_and_prove(&call(site, slot), now);
             }
         });
@@ -90,7 +92,8 @@ extern "C" fn returned(vcpu: c_uint, word: *mut c_void) {
     unsafe {
         at(vcpu, word, |site, lane, now| {
             if lane.needs_slot() {
-                returned_at(site, lane, now);
+                let ret = Return { at: site.at, slot: slot(vcpu, site.level, lane), value: None };
+                lane.ret_at_slot(&ret, now);
             } else {
                 lane.ret(&Return { at: site.at, slot: None, value: None }, now);
             }
@@ -100,17 +103,22 @@ extern "C" fn returned(vcpu: c_uint, word: *mut c_void) {
 
 extern "C" fn returned_at_slot(vcpu: c_uint, word: *mut c_void) {
     // SAFETY: as above.
-    unsafe { at(vcpu, word, returned_at) };
-}
-
-#[cold]
-fn returned_at(site: &Site, lane: &mut Lane, now: u64) {
-    lane.ret_at_slot(&Return { at: site.at, slot: slot(), value: None }, now);
+    unsafe {
+        at(vcpu, word, |site, lane, now| {
+            let ret = Return { at: site.at, slot: slot(vcpu, site.level, lane), value: None };
+            lane.ret_at_slot(&ret, now);
+        });
+    }
 }
 
 extern "C" fn moves(vcpu: c_uint, word: *mut c_void) {
     // SAFETY: as above.
     unsafe { at(vcpu, word, |_, lane, _| lane.moves()) };
+}
+
+extern "C" fn loses(vcpu: c_uint, word: *mut c_void) {
+    // SAFETY: as above.
+    unsafe { at(vcpu, word, |_, lane, _| lane.copy().lose()) };
 }
 
 extern "C" fn links(vcpu: c_uint, word: *mut c_void) {

@@ -2,6 +2,7 @@
 
 use super::code::Code;
 use super::site::Site;
+use super::stack_pointer::Copy;
 use super::windows::Track;
 use hypertrace_functions::record::Record;
 use hypertrace_functions::shadow::{Call, Jump, Linked, Return, Settings, Stacks};
@@ -17,13 +18,22 @@ pub struct Lane {
     /// Number of the outer functions that may have ended unseen: those that are older than the last change of the stack,
     /// which may have been in use by another vCPU since.
     unproved: usize,
+    /// The copy of the stack pointer.
+    copy: Copy,
 }
 
 impl Lane {
     /// Makes one whose records go to this track.
     pub fn new(settings: Settings, track: Track) -> Lane {
         let stacks = Stacks::new(settings);
-        Lane { stacks, track, is_paused: settings.paused, last: 0, unproved: usize::MAX }
+        Lane {
+            stacks,
+            track,
+            is_paused: settings.paused,
+            last: 0,
+            unproved: usize::MAX,
+            copy: Copy::default(),
+        }
     }
 
     /// Returns whether nothing is recorded now.
@@ -92,6 +102,13 @@ impl Lane {
     #[inline]
     pub fn moves(&mut self) {
         self.unproved = usize::MAX;
+        self.copy.lose();
+    }
+
+    /// Returns the state of the copy of the stack pointer.
+    #[inline]
+    pub fn copy(&mut self) -> &mut Copy {
+        &mut self.copy
     }
 
     /// Returns whether a return needs its slot: it may be of another function than the innermost one.

@@ -4,20 +4,21 @@
 //! identifies the function's execution: no frame pointer is needed.
 //!
 //! ```text
-//! options    what QEMU's command line says
-//! code       names of functions, and which are recorded
-//! region     whether a region of the guest's events is open
-//! reader     registers of a vCPU
-//! level      privilege levels, read when code is translated
-//! site       observed instructions
-//! callback   callbacks of observed instructions
-//! translate  which instructions are observed
-//! x86_64     calls and returns of x86-64, and what happens when they run
-//! aarch64    those of AArch64
-//! lane       a vCPU's shadow stacks at one level, and where their records go
-//! recorder   all vCPUs, and the directory
-//! windows    files of records, mapped
-//! clock      the time of records
+//! options        what QEMU's command line says
+//! code           names of functions, and which are recorded
+//! region         whether a region of the guest's events is open
+//! reader         registers of a vCPU
+//! level          privilege levels, read when code is translated
+//! stack_pointer  copies of the stack pointers of AArch64
+//! site           observed instructions
+//! callback       callbacks of observed instructions
+//! translate      which instructions are observed
+//! x86_64         calls and returns of x86-64, and what happens when they run
+//! aarch64        those of AArch64
+//! lane           a vCPU's shadow stacks at one level, and where their records go
+//! recorder       all vCPUs, and the directory
+//! windows        files of records, mapped
+//! clock          the time of records
 //! ```
 //!
 //! Unsafe, because QEMU's callbacks come from C.
@@ -34,6 +35,7 @@ mod reader;
 mod recorder;
 mod region;
 mod site;
+mod stack_pointer;
 mod translate;
 mod windows;
 mod x86_64;
@@ -161,6 +163,11 @@ impl Events for Functions {
             eprintln!(
                 "hypertrace: {} calls and returns of further vCPUs, and {} places of further code, are left out",
                 totals.left_out, totals.not_observed
+            );
+        }
+        if recorder.stack_pointer().is_some_and(|pointer| pointer.is_wrong()) {
+            eprintln!(
+                "hypertrace: copies of the stack pointer were wrong: some functions may have wrong ends"
             );
         }
         if let Some(why) = totals.failure {

@@ -11,6 +11,7 @@ use super::level::{LEVELS, Level, Levels};
 use super::options::{Options, Parts};
 use super::region::Region;
 use super::site::{Site, Sites};
+use super::stack_pointer::StackPointer;
 use super::windows::Keeper;
 use crate::api::Qemu;
 use crate::target::Target;
@@ -66,6 +67,8 @@ pub struct Recorder {
     region: Option<Region>,
     /// Child processes of the emulated program, in memory that they share.
     children: Children,
+    /// Copies of the stack pointers, where these can be followed.
+    stack_pointer: Option<StackPointer>,
     /// Calls and returns of vCPUs without records.
     left_out: AtomicU64,
 }
@@ -127,7 +130,7 @@ impl Recorder {
         directory.write_anchor(&anchor)?;
         let keeper = Keeper::start(options.limit).map_err(InstallError::Thread)?;
         let defaults = Settings::default();
-        Ok(Recorder {
+        let mut recorder = Recorder {
             target,
             levels: Levels::of(target),
             is_machine: qemu.is_machine,
@@ -155,8 +158,13 @@ impl Recorder {
             level: options.level,
             region: options.region.as_deref().map(Region::new),
             children: Children::new().ok_or(InstallError::Fork)?,
+            stack_pointer: None,
             left_out: AtomicU64::new(0),
-        })
+        };
+        if target == Target::Aarch64 && recorder.has_registers && recorder.sees_all() {
+            recorder.stack_pointer = StackPointer::new();
+        }
+        Ok(recorder)
     }
 
     /// Returns the names of functions, and which are recorded. Only in a callback of a vCPU.
@@ -202,6 +210,12 @@ impl Recorder {
     /// is. In a program, signals change the stack, too.
     pub fn sees_all(&self) -> bool {
         self.is_machine && self.level.is_none() && self.parts.is_empty()
+    }
+
+    /// Returns the copies of the stack pointers.
+    #[inline]
+    pub fn stack_pointer(&self) -> Option<&StackPointer> {
+        self.stack_pointer.as_ref()
     }
 
     /// Handles a store to EMIT, of this value.

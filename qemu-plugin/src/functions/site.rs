@@ -24,6 +24,8 @@ pub enum Event {
     ThunkJump,
     /// The stack pointer gets the value of another register.
     StackPointerSet,
+    /// The stack pointer gets another value on the same stack.
+    StackPointerLost,
     /// A function stores its return address on the stack.
     LinkStore,
     /// A function loads its return address from there.

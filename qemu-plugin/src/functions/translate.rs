@@ -13,7 +13,9 @@ use super::{aarch64, x86_64};
 use crate::api::{Access, Accesses, Block, Instruction, Reads};
 use crate::device;
 use crate::target::Target;
-use hypertrace_functions::decode::{Architecture, Instruction as Decoded, Kind, decode};
+use hypertrace_functions::decode::{
+    Architecture, Instruction as Decoded, Kind, StackPointerChange, decode, stack_pointer_change,
+};
 use std::ffi::{c_uint, c_void};
 
 /// Has QEMU call back at the calls and returns of a translated block.
@@ -32,9 +34,15 @@ pub fn translated(recorder: &Recorder, block: &Block) {
         let address = instruction.address();
         let begins =
             index == 0 && code.is_partial() && code.is_recorded(address) && code.can_begin(address);
-        let found = instruction.with_bytes(|bytes| decode(architecture, bytes, address));
-        let observed = found.and_then(|found| Some((found, event(recorder, address, &found)?)));
-        if observed.is_none() && !begins {
+        let (found, change) = instruction.with_bytes(|bytes| {
+            let follows = recorder.stack_pointer().is_some();
+            let change = follows.then(|| stack_pointer_change(bytes)).flatten();
+            (decode(architecture, bytes, address), change)
+        });
+        let is_lost = change == Some(StackPointerChange::Set);
+        let event = found.and_then(|found| event(recorder, address, &found));
+        let event = event.or(is_lost.then_some(Event::StackPointerLost));
+        if event.is_none() && !begins && change.is_none() {
             continue;
         }
         // The same for the whole block.
@@ -43,9 +51,15 @@ pub fn translated(recorder: &Recorder, block: &Block) {
             false => Some(recorder.levels.programs),
         });
         let Some(level) = known.filter(|level| recorder.records(*level)) else { continue };
+        if let (Some(StackPointerChange::Add(number)), Some(pointer)) =
+            (change, recorder.stack_pointer())
+        {
+            pointer.follow(&instruction, level, number);
+            continue;
+        }
         let length = found.map_or(0, |found| found.length);
         let next = address.wrapping_add(length.into());
-        let called = observed.and_then(|(found, _)| known_target(code, &found));
+        let called = event.and(found).and_then(|found| known_target(code, &found));
         let function = code.function(address);
         let Some(site) =
             recorder.place(Site { at: address, next, target: called, function, level })
@@ -56,11 +70,11 @@ pub fn translated(recorder: &Recorder, block: &Block) {
             let word = site as u64;
             instruction.on_execution(Reads::Nothing, begins_to_run, word);
         }
-        match observed {
-            Some((_, event @ (Event::Jump | Event::ThunkJump))) => {
+        match event {
+            Some(event @ (Event::Jump | Event::ThunkJump)) => {
                 observe_jump(&instruction, event, site);
             }
-            Some((_, event)) => match target {
+            Some(event) => match target {
                 Target::X86_64 => x86_64::observe(&instruction, event, site, recorder),
                 Target::Aarch64 => aarch64::observe(&instruction, event, site, recorder),
             },

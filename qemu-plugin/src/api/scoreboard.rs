@@ -1,0 +1,84 @@
+//! Numbers of vCPUs to which instructions add, without a callback. Of API 2 and later.
+//!
+//! Unsafe, because these are C functions.
+#![allow(unsafe_code)]
+
+use super::code::Instruction;
+use super::symbol::Symbol;
+use std::ffi::{c_int, c_uint, c_void};
+use std::mem::transmute;
+
+/// `QEMU_PLUGIN_INLINE_ADD_U64`.
+const ADD: c_int = 0;
+
+/// `qemu_plugin_u64`: a number in an element of a scoreboard.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct Number {
+    scoreboard: *mut c_void,
+    offset: usize,
+}
+
+static NEW: Symbol = Symbol::new(c"qemu_plugin_scoreboard_new");
+static FIND: Symbol = Symbol::new(c"qemu_plugin_scoreboard_find");
+static INLINE: Symbol = Symbol::new(c"qemu_plugin_register_vcpu_insn_exec_inline_per_vcpu");
+
+/// Some numbers for each vCPU, which are 0 at first.
+#[derive(Debug)]
+pub struct Scoreboard {
+    /// Lives as long as the process.
+    pointer: *mut c_void,
+    numbers: usize,
+}
+
+// SAFETY: QEMU's functions take it on any thread.
+unsafe impl Send for Scoreboard {}
+// SAFETY: as above; `number`'s callers have a vCPU each.
+unsafe impl Sync for Scoreboard {}
+
+impl Scoreboard {
+    /// Makes one with so many numbers for each vCPU. `None` before API 2.
+    pub fn new(numbers: usize) -> Option<Scoreboard> {
+        FIND.find().and(INLINE.find())?;
+        // SAFETY: its type in all versions that have it.
+        let new: extern "C" fn(usize) -> *mut c_void = unsafe { transmute(NEW.find()?) };
+        let pointer = new(numbers * size_of::<u64>());
+        (!pointer.is_null()).then_some(Scoreboard { pointer, numbers })
+    }
+
+    /// Passes a number of a vCPU to a function. `None` if there is no such number.
+    ///
+    /// # Safety
+    /// The calling thread runs this vCPU.
+    #[inline]
+    pub unsafe fn with<R>(
+        &self,
+        vcpu: c_uint,
+        index: usize,
+        f: impl FnOnce(&mut u64) -> R,
+    ) -> Option<R> {
+        if index >= self.numbers {
+            return None;
+        }
+        // SAFETY: its type in all versions that have it. The element stays where it is while a vCPU runs, and only code
+        // of this vCPU uses it.
+        unsafe {
+            let find: extern "C" fn(*mut c_void, c_uint) -> *mut u64 = transmute(FIND.find()?);
+            let numbers = find(self.pointer, vcpu);
+            if numbers.is_null() { None } else { numbers.add(index).as_mut().map(f) }
+        }
+    }
+}
+
+impl Instruction<'_> {
+    /// Has `value` added to a number of the vCPU before each execution. The sum wraps around.
+    pub fn adds(&self, scoreboard: &Scoreboard, index: usize, value: u64) {
+        let Some(inline) = INLINE.find().filter(|_| index < scoreboard.numbers) else { return };
+        let number = Number { scoreboard: scoreboard.pointer, offset: index * size_of::<u64>() };
+        // SAFETY: its type in all versions that have it.
+        unsafe {
+            let inline: extern "C" fn(*mut c_void, c_int, Number, u64) = transmute(inline);
+            inline(self.pointer(), ADD, number, value);
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! The stack pointers of vCPUs of AArch64.
+//!
+//! A read of a register costs some 50 ns. Most changes of the stack pointer are by numbers that instructions contain: QEMU's
+//! translated code adds these to a copy. It is valid until an instruction sets the stack pointer otherwise, or the privilege
+//! level changes: then the next use reads the register. An instruction that is repeated after a page fault adds twice: the
+//! kernel's calls meanwhile are at another level. Each level has its own stack pointer, and its own copy.
+//!
+//! Unsafe, because the copies are QEMU's.
+#![allow(unsafe_code)]
+
+use super::level::{LEVELS, Level};
+use super::reader::Reader;
+use crate::api::{Instruction, Scoreboard};
+use std::cell::RefCell;
+use std::ffi::c_uint;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+/// Uses of the copy between two that compare it with the register.
+const CHECKED: u32 = 64;
+
+thread_local! {
+    static READER: RefCell<Option<Reader<1>>> = const { RefCell::new(None) };
+}
+
+/// Reads the stack pointer of the vCPU that this thread runs.
+pub fn read() -> Option<u64> {
+    READER.with_borrow_mut(|reader| {
+        if reader.is_none() {
+            *reader = Reader::open(["sp"]);
+        }
+        let [pointer] = reader.as_mut()?.read()?;
+        Some(pointer)
+    })
+}
+
+/// The state of a copy.
+#[derive(Debug, Default)]
+pub struct Copy {
+    is_valid: bool,
+    uses: u32,
+}
+
+impl Copy {
+    /// Reports that the copy has another value than the register.
+    #[inline]
+    pub fn lose(&mut self) {
+        self.is_valid = false;
+    }
+}
+
+/// Copies of the stack pointers of all vCPUs, by level.
+#[derive(Debug)]
+pub struct StackPointer {
+    copies: Scoreboard,
+    /// A copy was valid and wrong.
+    is_wrong: AtomicBool,
+}
+
+impl StackPointer {
+    /// Makes the copies. `None` before API 2.
+    pub fn new() -> Option<StackPointer> {
+        Some(StackPointer { copies: Scoreboard::new(LEVELS)?, is_wrong: AtomicBool::new(false) })
+    }
+
+    /// Has a translated instruction add a number to the copy.
+    pub fn follow(&self, instruction: &Instruction<'_>, level: Level, number: i64) {
+        instruction.adds(&self.copies, level.0.into(), number.cast_unsigned());
+    }
+
+    /// Returns whether a copy was found to be wrong: then they are not used any more.
+    pub fn is_wrong(&self) -> bool {
+        self.is_wrong.load(Relaxed)
+    }
+
+    /// Returns the stack pointer of a level.
+    ///
+    /// # Safety
+    /// The calling thread runs this vCPU.
+    #[inline]
+    pub unsafe fn value(&self, vcpu: c_uint, level: Level, copy: &mut Copy) -> Option<u64> {
+        copy.uses = copy.uses.wrapping_add(1);
+        if copy.is_valid && !copy.uses.is_multiple_of(CHECKED) {
+            // SAFETY: the caller's promise.
+            return unsafe { self.copies.with(vcpu, level.0.into(), |number| *number) };
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.check(vcpu, level, copy) }
+    }
+
+    /// Reads the register, and corrects the copy.
+    ///
+    /// # Safety
+    /// As for [`StackPointer::value`].
+    #[cold]
+    unsafe fn check(&self, vcpu: c_uint, level: Level, copy: &mut Copy) -> Option<u64> {
+        let value = read()?;
+        // SAFETY: the caller's promise.
+        let known = unsafe {
+            self.copies.with(vcpu, level.0.into(), |number| std::mem::replace(number, value))
+        };
+        if copy.is_valid && known != Some(value) {
+            self.is_wrong.store(true, Relaxed);
+        }
+        copy.is_valid = !self.is_wrong();
+        Some(value)
+    }
+}
