@@ -126,9 +126,10 @@ fn check(machine: &Machine, cpus: u32) {
         let found = summary.function(address).unwrap().calls;
         assert_eq!(found, boot.printed(name), "{name}");
     }
-    for reader in ["uftrace-bookworm", "uftrace-trixie"] {
-        uftrace_reads(reader, &boot.dir, folder.path());
-    }
+    let short = shortened(&boot.dir, &folder.path().join("short"));
+    uftrace_reads("uftrace-bookworm", &short, &short);
+    // Some seconds for all records: one release is enough.
+    uftrace_reads("uftrace-trixie", &boot.dir, &short);
     for name in [machine.qemu, machine.kernel] {
         capability::used(name);
     }
@@ -163,16 +164,15 @@ fn entries(trace: &Trace, tid: u32) -> u64 {
 /// Records of each track that uftrace prints one by one.
 const PRINTED: u64 = 20_000;
 
-/// Has a release of uftrace read a trace, if it is here.
+/// Has a release of uftrace read traces, if it is here: one for a report, and a short one that it prints.
 #[track_caller]
-fn uftrace_reads(reader: &str, dir: &Path, folder: &Path) {
+fn uftrace_reads(reader: &str, dir: &Path, short: &Path) {
     let Some(program) = capability::program(reader) else { return };
-    let short = shortened(dir, &folder.join(reader));
     for (command, dir, word) in [
         ("report", dir, "Total time"),
-        ("replay", &short, "() {"),
-        ("graph", &short, "(1)"),
-        ("dump", &short, "[entry]"),
+        ("replay", short, "() {"),
+        ("graph", short, "(1)"),
+        ("dump", short, "[entry]"),
     ] {
         let mut uftrace = Command::new(&program);
         let read = uftrace.args([command, "--no-pager", "-d"]).arg(dir).output().unwrap();
