@@ -96,11 +96,47 @@ fn a_boot_of_x86_64_with_two_cpus_under_api_7_is_exact() {
     check(&X86_64_7, 2);
 }
 
+#[test]
+fn programs_of_aarch64_with_the_same_code_have_their_own_addresses() {
+    check_addresses(&AARCH64);
+}
+
+#[test]
+fn programs_of_aarch64_under_api_7_with_the_same_code_have_their_own_addresses() {
+    check_addresses(&AARCH64_7);
+}
+
+#[test]
+fn programs_of_x86_64_under_api_7_with_the_same_code_have_their_own_addresses() {
+    check_addresses(&X86_64_7);
+}
+
+/// Boots a machine that runs one program several times, and checks the addresses of its functions.
+#[track_caller]
+fn check_addresses(machine: &Machine) {
+    /// Calls that fib(12) makes, with its own.
+    const CALLS: u64 = 465;
+    let folder = tempfile::tempdir().unwrap();
+    let Some(boot) = machine.boot(folder.path(), 1, "addresses.c", "-static-pie") else { return };
+
+    let summary = Summary::of(&Trace::open(&boot.dir).unwrap());
+
+    let lines = boot.console.lines().filter_map(|line| line.trim().strip_prefix("fib at "));
+    let addresses: HashSet<_> =
+        lines.map(|address| u64::from_str_radix(address, 16).unwrap()).collect();
+    assert_eq!(addresses.len(), 3, "{}", boot.console);
+    for address in addresses {
+        let calls = summary.function(address).map(|function| function.calls);
+        assert_eq!(calls, Some(CALLS), "{address:x}");
+    }
+    capability::used(machine.qemu);
+}
+
 /// Boots a machine, checks its trace, and has uftrace read it.
 #[track_caller]
 fn check(machine: &Machine, cpus: u32) {
     let folder = tempfile::tempdir().unwrap();
-    let Some(boot) = machine.boot(folder.path(), cpus) else { return };
+    let Some(boot) = machine.boot(folder.path(), cpus, "functions.c", "-static") else { return };
 
     assert!(boot.console.contains("Kernel Offset: 0x"), "no KASLR: {}", boot.console);
     let [calls, misses, lost] = boot.totals();
@@ -126,9 +162,10 @@ fn check(machine: &Machine, cpus: u32) {
         let found = summary.function(address).unwrap().calls;
         assert_eq!(found, boot.printed(name), "{name}");
     }
-    for reader in ["uftrace-bookworm", "uftrace-trixie"] {
-        uftrace_reads(reader, &boot.dir, folder.path());
-    }
+    let short = shortened(&boot.dir, &folder.path().join("short"));
+    uftrace_reads("uftrace-bookworm", &short, &short);
+    // Some seconds for all records: one release is enough.
+    uftrace_reads("uftrace-trixie", &boot.dir, &short);
     for name in [machine.qemu, machine.kernel] {
         capability::used(name);
     }
@@ -163,16 +200,15 @@ fn entries(trace: &Trace, tid: u32) -> u64 {
 /// Records of each track that uftrace prints one by one.
 const PRINTED: u64 = 20_000;
 
-/// Has a release of uftrace read a trace, if it is here.
+/// Has a release of uftrace read traces, if it is here: one for a report, and a short one that it prints.
 #[track_caller]
-fn uftrace_reads(reader: &str, dir: &Path, folder: &Path) {
+fn uftrace_reads(reader: &str, dir: &Path, short: &Path) {
     let Some(program) = capability::program(reader) else { return };
-    let short = shortened(dir, &folder.join(reader));
     for (command, dir, word) in [
         ("report", dir, "Total time"),
-        ("replay", &short, "() {"),
-        ("graph", &short, "(1)"),
-        ("dump", &short, "[entry]"),
+        ("replay", short, "() {"),
+        ("graph", short, "(1)"),
+        ("dump", short, "[entry]"),
     ] {
         let mut uftrace = Command::new(&program);
         let read = uftrace.args([command, "--no-pager", "-d"]).arg(dir).output().unwrap();
@@ -221,12 +257,13 @@ struct Boot {
 }
 
 impl Machine {
-    /// Boots with a function trace; `None` if that cannot be done here.
+    /// Boots with a function trace, and this source, compiled with an option, as the first process; `None` if that cannot be
+    /// done here.
     #[track_caller]
-    fn boot(&self, folder: &Path, cpus: u32) -> Option<Boot> {
+    fn boot(&self, folder: &Path, cpus: u32, source: &str, option: &str) -> Option<Boot> {
         let [qemu, kernel, compiler] =
             [self.qemu, self.kernel, self.compiler].map(capability::program);
-        let (qemu, kernel, program) = (qemu?, kernel?, compile(&compiler?, folder));
+        let (qemu, kernel, program) = (qemu?, kernel?, compile(&compiler?, folder, source, option));
         let mut files = initramfs::Initramfs::default();
         files.file("init", &fs::read(&program).unwrap());
         let [initrd, dir] = ["initrd", "trace"].map(|name| folder.join(name));
@@ -254,11 +291,11 @@ impl Machine {
 }
 
 /// Compiles the first process.
-fn compile(compiler: &Path, folder: &Path) -> PathBuf {
+fn compile(compiler: &Path, folder: &Path, source: &str, option: &str) -> PathBuf {
     let program = folder.join("program");
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/functions.c");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(source);
     let mut command = Command::new(compiler);
-    command.args(["-O1", "-static", "-no-pie", "-o"]).arg(&program);
+    command.args(["-O1", option, "-o"]).arg(&program);
     let compiled: Ran = command.arg(source).output().unwrap().into();
     assert_eq!(compiled.code, Some(0), "{compiled:?}");
     program

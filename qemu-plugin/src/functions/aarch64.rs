@@ -12,16 +12,20 @@
 use super::callback::at;
 use super::lane::Lane;
 use super::level::Level;
+use super::reader::{self, Kept};
 use super::recorder;
 use super::recorder::Recorder;
 use super::site::{Event, Site};
 use super::stack_pointer;
 use crate::api::{Access, Accesses, Instruction, Reads};
 use hypertrace_functions::shadow::{Call, Linked, Return};
+use std::cell::RefCell;
 use std::ffi::{c_uint, c_void};
 
 /// Alignment of the stack pointer.
 const ALIGNMENT: u64 = 16;
+/// Size of a page: a translated block is within one.
+const PAGE: u64 = 4096;
 /// Bytes of a return address.
 const WORD: u64 = 8;
 
@@ -71,9 +75,40 @@ unsafe fn slot(vcpu: c_uint, level: Level, lane: &mut Lane) -> Option<u64> {
     Some(pointer?.wrapping_sub(WORD))
 }
 
+thread_local! {
+    static PROGRAM_COUNTER: Kept<1> = const { RefCell::new(None) };
+}
+
+/// Returns the distance of the code that runs from the addresses for which it was translated: QEMU runs translated code at
+/// each virtual address of its page, and programs have the same code at different ones. Its program counter is that of an
+/// earlier instruction in the same page.
+#[inline]
+fn distance(site: &Site) -> u64 {
+    let is_shared = |recorder: &Recorder| {
+        recorder.is_machine && recorder.has_registers && site.level == recorder.levels.programs
+    };
+    if !recorder().is_some_and(is_shared) {
+        return 0;
+    }
+    let counter = reader::read(&PROGRAM_COUNTER, ["pc"]);
+    counter.map_or(0, |[counter]| (counter & !(PAGE - 1)).wrapping_sub(site.at & !(PAGE - 1)))
+}
+
 /// Returns the call of a place.
 fn call(site: &Site, slot: u64) -> Call {
-    Call { at: site.at, slot, return_address: site.next, target: site.target }
+    let distance = distance(site);
+    Call {
+        at: site.at.wrapping_add(distance),
+        slot,
+        return_address: site.next.wrapping_add(distance),
+        target: site.target.map(|target| target.wrapping_add(distance)),
+    }
+}
+
+/// Returns the return of a place. Its address is needed if it names the function.
+fn ret(site: &Site, slot: Option<u64>, lane: &Lane) -> Return {
+    let distance = if lane.is_named() { 0 } else { distance(site) };
+    Return { at: site.at.wrapping_add(distance), slot, value: None }
 }
 
 extern "C" fn called(vcpu: c_uint, word: *mut c_void) {
@@ -92,10 +127,10 @@ extern "C" fn returned(vcpu: c_uint, word: *mut c_void) {
     unsafe {
         at(vcpu, word, |site, lane, now| {
             if lane.needs_slot() {
-                let ret = Return { at: site.at, slot: slot(vcpu, site.level, lane), value: None };
-                lane.ret_at_slot(&ret, now);
+                let slot = slot(vcpu, site.level, lane);
+                lane.ret_at_slot(&ret(site, slot, lane), now);
             } else {
-                lane.ret(&Return { at: site.at, slot: None, value: None }, now);
+                lane.ret(&ret(site, None, lane), now);
             }
         });
     }
@@ -105,8 +140,8 @@ extern "C" fn returned_at_slot(vcpu: c_uint, word: *mut c_void) {
     // SAFETY: as above.
     unsafe {
         at(vcpu, word, |site, lane, now| {
-            let ret = Return { at: site.at, slot: slot(vcpu, site.level, lane), value: None };
-            lane.ret_at_slot(&ret, now);
+            let slot = slot(vcpu, site.level, lane);
+            lane.ret_at_slot(&ret(site, slot, lane), now);
         });
     }
 }
@@ -132,8 +167,7 @@ extern "C" fn returns(vcpu: c_uint, word: *mut c_void) {
     // SAFETY: as above.
     unsafe {
         at(vcpu, word, |site, lane, now| {
-            let ret = Return { at: site.at, slot: None, value: None };
-            lane.linked(&Linked::Return(ret), now);
+            lane.linked(&Linked::Return(ret(site, None, lane)), now);
         });
     }
 }

@@ -160,6 +160,12 @@ impl Lane {
         self.stacks.begins(at);
     }
 
+    /// Returns whether the innermost function has a name.
+    #[inline]
+    pub fn is_named(&self) -> bool {
+        self.stacks.innermost().is_some()
+    }
+
     /// Reports a call of a place just ahead.
     #[inline]
     pub fn call_ahead(&mut self, slot: u64) {

@@ -1,6 +1,6 @@
 //! Privilege levels, by the registers of the vCPU that translates.
 
-use super::reader::Reader;
+use super::reader::{self, Kept};
 use crate::target::Target;
 use std::cell::RefCell;
 
@@ -45,33 +45,22 @@ const PROGRAMS_32: u64 = 0x23;
 const AARCH32: u64 = 1 << 4;
 
 thread_local! {
-    static X86_64: RefCell<Option<Reader<2>>> = const { RefCell::new(None) };
-    static AARCH64: RefCell<Option<Reader<1>>> = const { RefCell::new(None) };
+    static X86_64: Kept<2> = const { RefCell::new(None) };
+    static AARCH64: Kept<1> = const { RefCell::new(None) };
 }
 
 /// Returns the level of the code that this thread's vCPU translates; `None` for code of 16 or 32 bits, or if
 /// the registers cannot be read.
 pub fn of_translated(target: Target) -> Option<Level> {
     match target {
-        Target::X86_64 => X86_64.with_borrow_mut(|reader| {
-            let [cs, efer] = open(reader, ["cs", "efer"])?.read()?;
+        Target::X86_64 => {
+            let [cs, efer] = reader::read(&X86_64, ["cs", "efer"])?;
             let is_64 = efer & LONG_MODE != 0 && cs & 0xffff != PROGRAMS_32;
             is_64.then_some(Level((cs & 3) as u8))
-        }),
-        Target::Aarch64 => AARCH64.with_borrow_mut(|reader| {
-            let [pstate] = open(reader, ["cpsr"])?.read()?;
+        }
+        Target::Aarch64 => {
+            let [pstate] = reader::read(&AARCH64, ["cpsr"])?;
             (pstate & AARCH32 == 0).then_some(Level((pstate >> 2 & 3) as u8))
-        }),
+        }
     }
-}
-
-/// Returns a thread's reader, which is made when it is used first.
-fn open<'r, const N: usize>(
-    reader: &'r mut Option<Reader<N>>,
-    names: [&str; N],
-) -> Option<&'r mut Reader<N>> {
-    if reader.is_none() {
-        *reader = Reader::open(names);
-    }
-    reader.as_mut()
 }

@@ -1,6 +1,8 @@
 //! Registers of the vCPU that a thread runs.
 
 use crate::api::{Register, Registers};
+use std::cell::RefCell;
+use std::thread::LocalKey;
 
 /// Some registers, found by their names. They have the same numbers on all vCPUs; a read is that of the thread's vCPU.
 #[derive(Debug)]
@@ -26,4 +28,21 @@ impl<const N: usize> Reader<N> {
         }
         Some(values)
     }
+}
+
+/// A thread's reader, which is made when it is used first.
+pub type Kept<const N: usize> = RefCell<Option<Reader<N>>>;
+
+/// Reads the registers of these names by a thread's reader of them.
+#[inline]
+pub fn read<const N: usize>(
+    kept: &'static LocalKey<Kept<N>>,
+    names: [&str; N],
+) -> Option<[u64; N]> {
+    kept.with_borrow_mut(|reader| {
+        if reader.is_none() {
+            *reader = Reader::open(names);
+        }
+        reader.as_mut()?.read()
+    })
 }

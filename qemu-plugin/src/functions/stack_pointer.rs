@@ -9,7 +9,7 @@
 #![allow(unsafe_code)]
 
 use super::level::{LEVELS, Level};
-use super::reader::Reader;
+use super::reader::{self, Kept};
 use crate::api::{Instruction, Scoreboard};
 use std::cell::RefCell;
 use std::ffi::c_uint;
@@ -19,18 +19,13 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 const CHECKED: u32 = 64;
 
 thread_local! {
-    static READER: RefCell<Option<Reader<1>>> = const { RefCell::new(None) };
+    static READER: Kept<1> = const { RefCell::new(None) };
 }
 
 /// Reads the stack pointer of the vCPU that this thread runs.
 pub fn read() -> Option<u64> {
-    READER.with_borrow_mut(|reader| {
-        if reader.is_none() {
-            *reader = Reader::open(["sp"]);
-        }
-        let [pointer] = reader.as_mut()?.read()?;
-        Some(pointer)
-    })
+    let [pointer] = reader::read(&READER, ["sp"])?;
+    Some(pointer)
 }
 
 /// The state of a copy.

@@ -29,7 +29,7 @@ pub const RECORD: usize = 16;
 const PAUSE: Duration = Duration::from_millis(2);
 
 /// Longest wait of a vCPU for its next window. The records after that are lost, and counted.
-const PATIENCE: Duration = Duration::from_secs(1);
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Records of a vCPU at one privilege level: a file.
 #[derive(Debug)]
