@@ -28,7 +28,7 @@ impl Recorded {
         let folder = tempfile::tempdir().unwrap();
         let server = Server::of_socket(HYPERTRACE, folder.path(), &[]);
         let program =
-            compiler.program(&c::source("tests/c/functions.c"), Linked::Static, folder.path());
+            compiler.program(&c::source("tests/c/steps.c"), Linked::Static, folder.path());
         let functions = folder.path().join("functions");
         let plugin = format!(
             "{},functions={},symbols={},level=3,region=batch",

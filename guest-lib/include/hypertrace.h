@@ -344,11 +344,29 @@ void hypertrace_legacy(uint64_t arg1, const uint64_t *args, size_t count);
  */
 void hypertrace_counts(struct hypertrace_counts *counts, size_t size);
 
+/**
+ * Records the event `function_entry`, for HYPERTRACE_FUNCTIONS.
+ */
+void hypertrace_function_entry(const void *function);
+
+/**
+ * Records the event `function_exit`, for HYPERTRACE_FUNCTIONS.
+ */
+void hypertrace_function_exit(const void *function);
+
+/**
+ * Records the event `function_module` for each file of code that is loaded into the process: its path, the
+ * difference of its addresses in memory and in the file, and where it begins and ends in memory. Opens the
+ * channel as the first event does.
+ *
+ * HYPERTRACE_FUNCTIONS calls it before `main`. A program that later loads libraries with instrumented
+ * functions (`dlopen`) calls it again; without new libraries it does nothing.
+ */
+void hypertrace_function_modules(void);
+
 #ifdef __cplusplus
 }  /* extern "C" */
 #endif  /* __cplusplus */
-
-#endif  /* HYPERTRACE_H */
 
 /*
  * The macros. They are statements, for C11 and C++17.
@@ -412,7 +430,56 @@ void hypertrace_counts(struct hypertrace_counts *counts, size_t size);
     HYPERTRACE_EVENT(name "_begin", (id, HYPERTRACE_U64_(id_)))
 #define HYPERTRACE_REGION_END(name, id_) HYPERTRACE_EVENT(name "_end", (id, HYPERTRACE_U64_(id_)))
 
+/*
+ * HYPERTRACE_FUNCTIONS: each call of a function that the compiler has instrumented is the events
+ * function_entry(address) and function_exit(address), with the function's address. Compile the
+ * functions' sources with -finstrument-functions, and define this macro in at least one source of the
+ * program before it includes this header: cc -finstrument-functions -DHYPERTRACE_FUNCTIONS.
+ *
+ * The channel is opened before `main`, as by a first event. Functions that are called earlier are
+ * not recorded. `hypertrace_function_modules` says what a function's address belongs to. Functions
+ * with __attribute__((no_instrument_function)) are left out.
+ */
+
 /* Names that end with an underscore are not for programs. */
+
+/* The header's own functions are not instrumented. */
+#if defined(__GNUC__)
+#define HYPERTRACE_UNSEEN_ __attribute__((no_instrument_function))
+#else
+#define HYPERTRACE_UNSEEN_
+#endif
+
+#if defined(HYPERTRACE_FUNCTIONS)
+#if defined(__cplusplus)
+extern "C" {
+#endif
+
+/* The functions that instrumented code calls. Weak, so that several sources may define them. */
+__attribute__((weak)) HYPERTRACE_UNSEEN_ void __cyg_profile_func_enter(void *function,
+                                                                       void *call_site);
+__attribute__((weak)) HYPERTRACE_UNSEEN_ void __cyg_profile_func_exit(void *function,
+                                                                      void *call_site);
+
+void __cyg_profile_func_enter(void *function, void *call_site) {
+    (void)call_site;
+    hypertrace_function_entry(function);
+}
+
+void __cyg_profile_func_exit(void *function, void *call_site) {
+    (void)call_site;
+    hypertrace_function_exit(function);
+}
+
+/* Before the constructors of C++: theirs is the lowest priority. */
+__attribute__((constructor(101))) HYPERTRACE_UNSEEN_ static void hypertrace_functions_(void) {
+    hypertrace_function_modules();
+}
+
+#if defined(__cplusplus)
+}
+#endif
+#endif
 
 /* A call site's names and types. The struct makes the compiler refuse invalid names. */
 #define HYPERTRACE_SITE_(...)                                                                      \
@@ -543,7 +610,7 @@ extern
 namespace hypertrace_ {
 
 /* FNV-1a, its low 12 bits. */
-constexpr size_t slot(const char *name, size_t length) {
+HYPERTRACE_UNSEEN_ constexpr size_t slot(const char *name, size_t length) {
     uint32_t hash = 2166136261u;
     for (size_t i = 0; i < length; i++) {
         hash = (hash ^ static_cast<unsigned char>(name[i])) * 16777619u;
@@ -552,13 +619,13 @@ constexpr size_t slot(const char *name, size_t length) {
 }
 
 /* By value: an array is a pointer then, and nothing is const. */
-template <typename T> constexpr T plain(T it) { return it; }
+template <typename T> HYPERTRACE_UNSEEN_ constexpr T plain(T it) { return it; }
 
-template <typename T> constexpr bool is_string() {
+template <typename T> HYPERTRACE_UNSEEN_ constexpr bool is_string() {
     return std::is_same<T, char *>::value || std::is_same<T, const char *>::value;
 }
 
-template <typename T> constexpr unsigned char type_of() {
+template <typename T> HYPERTRACE_UNSEEN_ constexpr unsigned char type_of() {
     if constexpr (std::is_enum<T>::value) {
         return type_of<typename std::underlying_type<T>::type>();
     } else if constexpr (std::is_same<T, bool>::value) {
@@ -580,7 +647,7 @@ template <typename T> constexpr unsigned char type_of() {
     }
 }
 
-template <typename T> inline uint64_t word(T value) {
+template <typename T> HYPERTRACE_UNSEEN_ inline uint64_t word(T value) {
     if constexpr (std::is_floating_point<T>::value) {
         const double number = static_cast<double>(value);
         uint64_t bits = 0;
@@ -673,7 +740,7 @@ template <typename T> inline uint64_t word(T value) {
 #if defined(__GNUC__)
 __attribute__((always_inline))
 #endif
-static inline size_t
+HYPERTRACE_UNSEEN_ static inline size_t
 hypertrace_slot_(const char *name, size_t length) {
     uint32_t hash = 2166136261u;
     HYPERTRACE_HASH_16_(0)
@@ -684,15 +751,17 @@ hypertrace_slot_(const char *name, size_t length) {
 }
 #endif
 
-static inline uint64_t hypertrace_signed_(int64_t value) { return (uint64_t)value; }
-static inline uint64_t hypertrace_unsigned_(uint64_t value) { return value; }
-static inline uint64_t hypertrace_pointer_(const volatile void *value) {
+HYPERTRACE_UNSEEN_ static inline uint64_t hypertrace_signed_(int64_t value) { return (uint64_t)value; }
+HYPERTRACE_UNSEEN_ static inline uint64_t hypertrace_unsigned_(uint64_t value) { return value; }
+HYPERTRACE_UNSEEN_ static inline uint64_t hypertrace_pointer_(const volatile void *value) {
     return (uint64_t)(uintptr_t)value;
 }
-static inline uint64_t hypertrace_double_(double value) {
+HYPERTRACE_UNSEEN_ static inline uint64_t hypertrace_double_(double value) {
     uint64_t bits = 0;
     memcpy(&bits, &value, sizeof bits);
     return bits;
 }
 
 #endif
+
+#endif  /* HYPERTRACE_H */

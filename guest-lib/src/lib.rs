@@ -129,7 +129,9 @@ pub use hypertrace_abi as abi;
 #[cfg(feature = "std")]
 #[doc(hidden)]
 pub mod this_thread {
-    pub use crate::linux::thread::{commit, emit, hypertrace_as, reference_point};
+    pub use crate::linux::thread::{
+        can_retry, commit, emit, emit_leased, greet_by, hypertrace_as, reference_point,
+    };
 }
 
 /// Records an event: a name, then fields `name` or `name = value`.

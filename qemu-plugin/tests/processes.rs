@@ -32,7 +32,8 @@ fn threads_have_tracks_of_their_own() {
     assert_eq!(calls, 3 * 8 * 1000);
     assert!(said.contains(" 0 misses, 0 records lost"), "{said}");
     let trace = Trace::open(&folder.path().join("threads")).unwrap();
-    assert!(trace.tasks().len() >= 9, "{:?}", trace.tasks());
+    // A thread may have the number of one that has ended.
+    assert!((2..=9).contains(&trace.tasks().len()), "{:?}", trace.tasks());
 }
 
 #[test]

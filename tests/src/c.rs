@@ -45,6 +45,7 @@ pub struct Compiler {
     program: PathBuf,
     language: Language,
     optimizes: bool,
+    options: &'static [&'static str],
     /// Folder of libhypertrace.a and libhypertrace.so.
     library: PathBuf,
 }
@@ -58,16 +59,14 @@ pub fn source(path: &str) -> PathBuf {
 pub fn compilers() -> Vec<Compiler> {
     let here = COMPILERS.iter().filter_map(|&(name, language)| {
         let program = capability::program(name)?;
-        Some(Compiler { name, program, language, optimizes: true, library: library().to_owned() })
+        Some(Compiler::new(name, program, language, library()))
     });
     here.collect()
 }
 
 /// Finds a C compiler, or reports that there is none.
 pub fn compiler() -> Option<Compiler> {
-    let (program, language) = (capability::program("gcc")?, Language::C11);
-    let library = library().to_owned();
-    Some(Compiler { name: "gcc", program, language, optimizes: true, library })
+    Some(Compiler::new("gcc", capability::program("gcc")?, Language::C11, library()))
 }
 
 /// Finds the compiler for aarch64, with a library for it, or reports what is missing.
@@ -86,9 +85,7 @@ pub fn aarch64() -> Option<Compiler> {
         folder.join(target).join("release")
     });
     capability::used("aarch64-rust");
-    let language = Language::C11;
-    let library = library.clone();
-    Some(Compiler { name: "aarch64-gcc", program, language, optimizes: true, library })
+    Some(Compiler::new("aarch64-gcc", program, Language::C11, library))
 }
 
 /// Returns the folder of libhypertrace.a and libhypertrace.so for this machine, built if needed.
@@ -104,9 +101,19 @@ pub fn library() -> &'static Path {
 }
 
 impl Compiler {
+    fn new(name: &'static str, program: PathBuf, language: Language, library: &Path) -> Compiler {
+        let library = library.to_owned();
+        Compiler { name, program, language, optimizes: true, options: &[], library }
+    }
+
     /// Returns the same compiler without optimisation.
     pub fn plain(&self) -> Compiler {
         Compiler { optimizes: false, ..self.clone() }
+    }
+
+    /// Returns the same compiler with these options.
+    pub fn with(&self, options: &'static [&'static str]) -> Compiler {
+        Compiler { options, ..self.clone() }
     }
 
     /// Compiles a program, which must not cause a warning.
@@ -188,7 +195,7 @@ impl Compiler {
         };
         // ISO C does not have POSIX threads.
         let level = if self.optimizes { "-O2" } else { "-O0" };
-        command.args(WARNINGS).args([level, "-D_POSIX_C_SOURCE=200809L", "-I"]);
+        command.args(WARNINGS).args(self.options).args([level, "-D_POSIX_C_SOURCE=200809L", "-I"]);
         command.arg(root().join("guest-lib/include"));
         command.arg(source).args(["-x", "none"]);
         command

@@ -78,6 +78,22 @@ fn the_header_of_2016_compiles_as_c89_without_a_warning() {
 }
 
 #[test]
+fn a_source_may_include_a_header_twice() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("program.c");
+    for header in ["hypertrace.h", "hypertrace-bare.h", "qemu-hypertrace.h"] {
+        let include = format!("#include <{header}>\n");
+        fs::write(&program, format!("{include}{include}int nothing;\n")).unwrap();
+        for options in [&["-std=c11"][..], &["-std=c11", "-O2", "-DHYPERTRACE_FUNCTIONS"]] {
+            compilers(Language::C11)
+                .for_each(|compiler| drop(object(&compiler, options, &program)));
+        }
+        let options = ["-std=c++17", "-xc++", "-DHYPERTRACE_FUNCTIONS"];
+        compilers(Language::Cxx17).for_each(|compiler| drop(object(&compiler, &options, &program)));
+    }
+}
+
+#[test]
 fn a_bit_field_with_a_cast_is_a_field() {
     let folder = tempfile::tempdir().unwrap();
     let program = folder.path().join("program.c");

@@ -35,7 +35,7 @@ const HEADERS: [Header; 2] = [
 #include <cstring>
 #include <type_traits>
 #endif",
-        sources: &["src/site.rs", "src/event.rs", "src/process.rs"],
+        sources: &["src/site.rs", "src/event.rs", "src/process.rs", "src/functions.rs"],
         top: "top.h",
         end: Some("macros.h"),
     },
@@ -91,11 +91,14 @@ fn text(root: &Path, header: &Header) -> Result<String> {
         builder = builder.with_src(crate_folder.join(source));
     }
     let bindings = builder.generate().context("cannot make the C header")?;
-    let mut header = Vec::new();
-    bindings.write(&mut header);
-    let text = String::from_utf8(header).context("the C header is not UTF-8")?;
+    let mut written = Vec::new();
+    bindings.write(&mut written);
+    let text = String::from_utf8(written).context("the C header is not UTF-8")?;
+    // cbindgen ends the guard before the last part, which a source must not get twice either.
+    let guard_end = format!("\n#endif  /* {} */\n", header.guard);
+    let (before, after) = text.split_once(&guard_end).context("the C header has no guard")?;
     // C89 has no such comments.
-    Ok(text
+    Ok(format!("{before}{after}{guard_end}")
         .replace("// __cplusplus", "/* __cplusplus */")
         .replace("// extern \"C\"", "/* extern \"C\" */"))
 }

@@ -14,6 +14,9 @@ pub(super) struct Stack {
     /// Functions beyond [`MAX_OPEN`] that have not ended
     beyond: u64,
     time: u64,
+    /// Earliest time of the next event. No two have the same: an entry that another record follows at the same time is
+    /// that of a call before.
+    next: u64,
     /// Entries and exits without a record.
     pub left_out: u64,
 }
@@ -26,7 +29,7 @@ impl Stack {
         address: u64,
         f: &mut impl FnMut(Record) -> Result<(), E>,
     ) -> Result<(), E> {
-        self.time = self.time.max(time);
+        self.advance(time);
         if self.open.len() >= MAX_OPEN {
             self.beyond += 1;
             self.left_out += 1;
@@ -45,7 +48,7 @@ impl Stack {
         address: u64,
         f: &mut impl FnMut(Record) -> Result<(), E>,
     ) -> Result<(), E> {
-        self.time = self.time.max(time);
+        self.advance(time);
         if self.beyond > 0 {
             self.beyond -= 1;
             self.left_out += 1;
@@ -61,10 +64,16 @@ impl Stack {
         }
     }
 
-    /// Ends all open functions at the time of the last event.
+    /// Ends all open functions right after the last event.
     pub fn end<E>(&mut self, f: &mut impl FnMut(Record) -> Result<(), E>) -> Result<(), E> {
         self.beyond = 0;
+        self.advance(self.time);
         self.close(0, f)
+    }
+
+    fn advance(&mut self, time: u64) {
+        self.time = time.max(self.next);
+        self.next = self.time.saturating_add(1);
     }
 
     /// Ends the functions from a depth on, the innermost first.
@@ -140,7 +149,7 @@ mod tests {
     fn functions_that_are_open_at_the_end_end_there() {
         let (records, _) = records(&[('+', 1), ('+', 2)]);
 
-        assert_eq!(records[2..], [('-', 1, 2, 1), ('-', 0, 1, 1)]);
+        assert_eq!(records[2..], [('-', 1, 2, 2), ('-', 0, 1, 2)]);
     }
 
     #[test]

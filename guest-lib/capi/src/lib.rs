@@ -7,10 +7,13 @@
 //! event: emit, commit, point -> hypertrace::this_thread, as Rust's macros
 //! ```
 //!
+//! Functions that are compiled with `-finstrument-functions` are `functions`: events without a call site.
+//!
 //! `cargo xtask header` generates `include/hypertrace.h` from this crate and
 //! from `macros.h`.
 
 pub mod event;
+pub mod functions;
 pub mod interface_2016;
 pub mod process;
 pub mod site;

@@ -133,6 +133,11 @@ pub(super) fn is_hopeless() -> bool {
     NOBODY.load(Relaxed) && inherited().is_none()
 }
 
+/// Returns true if this process or an ancestor has opened a channel.
+pub(super) fn was_opened() -> bool {
+    inherited().is_some()
+}
+
 /// Returns this process's channel, if threads can lease clients of it.
 fn usable() -> Option<&'static Process> {
     ours().filter(|process| process.keeps_clients())

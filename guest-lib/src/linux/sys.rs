@@ -4,7 +4,13 @@
 //! handler: none allocates or takes a lock.
 #![allow(unsafe_code)]
 
+use std::cell::Cell;
 use std::mem::MaybeUninit;
+
+thread_local! {
+    /// Number of the thread's values of [`Undisturbed`].
+    static UNDISTURBED: Cell<u32> = const { Cell::new(0) };
+}
 
 /// While it lives, no signal handler runs on this thread, and afterwards errno
 /// is what it was: an event does not disturb the code around it.
@@ -14,6 +20,12 @@ pub(super) struct Undisturbed {
 }
 
 impl Undisturbed {
+    /// Returns true if this thread has one: it runs the library's own code, or what that calls, such as a memory
+    /// allocator of the program.
+    pub(super) fn is_here() -> bool {
+        UNDISTURBED.get() > 0
+    }
+
     pub(super) fn begin() -> Undisturbed {
         let mut all = MaybeUninit::<libc::sigset_t>::uninit();
         let mut mask = MaybeUninit::<libc::sigset_t>::uninit();
@@ -27,6 +39,7 @@ impl Undisturbed {
                 libc::sigdelset(all.as_mut_ptr(), raised);
             }
             libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), mask.as_mut_ptr());
+            UNDISTURBED.set(UNDISTURBED.get() + 1);
             Undisturbed { mask: mask.assume_init(), errno }
         }
     }
@@ -34,6 +47,7 @@ impl Undisturbed {
 
 impl Drop for Undisturbed {
     fn drop(&mut self) {
+        UNDISTURBED.set(UNDISTURBED.get() - 1);
         // SAFETY: `mask` is what pthread_sigmask gave; errno is this thread's.
         // A pending signal is delivered in the first call, and its handler
         // keeps errno or it is broken anyway.

@@ -15,6 +15,7 @@ use hypertrace_abi::event::{Fields, Site};
 use hypertrace_abi::ring::Emit;
 use std::path::Path;
 use std::ptr::null_mut;
+use std::sync::OnceLock;
 use std::sync::atomic::{
     AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst,
     compiler_fence,
@@ -47,6 +48,9 @@ thread_local! {
 static KEY: AtomicU32 = AtomicU32::new(NO_KEY);
 const NO_KEY: u32 = u32::MAX;
 
+/// See [`greet_by`].
+static GREETING: OnceLock<fn()> = OnceLock::new();
+
 /// Returns the calling thread's client, if it has one.
 #[inline(always)]
 fn current() -> Option<&'static Client<'static>> {
@@ -59,6 +63,25 @@ fn current() -> Option<&'static Client<'static>> {
 #[inline(always)]
 pub fn emit<S: Site, F: Fields>(site: S, fields: F) -> Emit {
     on_client(move |client| client.emit(site, fields))
+}
+
+/// Emits an event on the client that the thread has. [`Emit::Unleased`] without one: see [`can_retry`].
+#[inline(always)]
+pub fn emit_leased<S: Site, F: Fields>(site: S, fields: F) -> Emit {
+    current().map_or(Emit::Unleased, |client| client.emit(site, fields))
+}
+
+/// Returns true if the thread has got a client after [`emit_leased`], for another try. Counts the event of a thread
+/// that gets none as lost. Opens no channel: until one is open, events are neither recorded nor counted.
+#[cold]
+pub fn can_retry(why: Emit) -> bool {
+    process::was_opened() && after(why).is_some()
+}
+
+/// Has a function called each time that a thread gets a client, before the thread's event: one function for the life of
+/// the process. It may emit; it must not allocate or wait, as the event may be a signal handler's.
+pub fn greet_by(greet: fn()) {
+    GREETING.get_or_init(|| greet);
 }
 
 /// Commits an event: [`commit!`](crate::commit) calls this.
@@ -182,7 +205,8 @@ fn attach() -> Option<&'static Client<'static>> {
     if process::is_hopeless() {
         return None;
     }
-    if ENDED.with(|ended| ended.load(Relaxed)) || is_paused() {
+    // In the middle of this function, an event can come from the program's memory allocator.
+    if ENDED.with(|ended| ended.load(Relaxed)) || is_paused() || Undisturbed::is_here() {
         return None;
     }
     let _undisturbed = Undisturbed::begin();
@@ -205,8 +229,9 @@ fn attach() -> Option<&'static Client<'static>> {
     });
     sit(process, None);
     let client = current();
-    if client.is_none() {
-        pause();
+    match client {
+        Some(_) => GREETING.get().into_iter().for_each(|greet| greet()),
+        None => pause(),
     }
     process.tell_unattached();
     client
@@ -235,7 +260,7 @@ fn abandon_if_stuck() {
         return;
     }
     let age = now.saturating_sub(STUCK_SINCE.with(|since| since.load(Relaxed)));
-    if !process.pace().is_over_10_ms(age) || is_paused() {
+    if !process.pace().is_over_10_ms(age) || is_paused() || Undisturbed::is_here() {
         return;
     }
     let _undisturbed = Undisturbed::begin();

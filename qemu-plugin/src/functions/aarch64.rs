@@ -1,8 +1,8 @@
 //! Calls and returns of AArch64.
 //!
 //! A call leaves its return address in a register. Where registers can be read (API 2), the stack pointer at the call
-//! identifies the function's execution. A return ends the innermost function: no read is needed, unless the stack may be
-//! another one than at the last event. It can change by `mov sp, xN`, and in a change of the privilege level.
+//! identifies the function's execution. A return ends the innermost function. No read is needed where that was called after
+//! the last change of the stack, by `mov sp, xN` or with the privilege level.
 //!
 //! Before API 2 the stores and loads of return addresses give their slots ([`Linked`]).
 //!
@@ -10,6 +10,7 @@
 #![allow(unsafe_code)]
 
 use super::callback::at;
+use super::lane::Lane;
 use super::reader::Reader;
 use super::recorder::Recorder;
 use super::site::{Event, Site};
@@ -77,9 +78,8 @@ extern "C" fn called(vcpu: c_uint, word: *mut c_void) {
     // SAFETY: `observe` has given the word, and QEMU calls this on the thread that runs the vCPU. So below.
     unsafe {
         at(vcpu, word, |site, lane, now| {
-            lane.take_move();
             if let Some(slot) = slot() {
-                lane.call(&call(site, slot), now);
+                lane.call_and_prove(&call(site, slot), now);
             }
         });
     }
@@ -89,19 +89,23 @@ extern "C" fn returned(vcpu: c_uint, word: *mut c_void) {
     // SAFETY: as above.
     unsafe {
         at(vcpu, word, |site, lane, now| {
-            let slot = if lane.take_move() { slot() } else { None };
-            lane.ret(&Return { at: site.at, slot, value: None }, now);
+            if lane.needs_slot() {
+                returned_at(site, lane, now);
+            } else {
+                lane.ret(&Return { at: site.at, slot: None, value: None }, now);
+            }
         });
     }
 }
 
 extern "C" fn returned_at_slot(vcpu: c_uint, word: *mut c_void) {
     // SAFETY: as above.
-    unsafe {
-        at(vcpu, word, |site, lane, now| {
-            lane.ret(&Return { at: site.at, slot: slot(), value: None }, now);
-        });
-    }
+    unsafe { at(vcpu, word, returned_at) };
+}
+
+#[cold]
+fn returned_at(site: &Site, lane: &mut Lane, now: u64) {
+    lane.ret_at_slot(&Return { at: site.at, slot: slot(), value: None }, now);
 }
 
 extern "C" fn moves(vcpu: c_uint, word: *mut c_void) {

@@ -14,15 +14,16 @@ pub struct Lane {
     is_paused: bool,
     /// Time of the last event that is recorded.
     last: u64,
-    /// The next event may be on another stack than the last one.
-    has_moved: bool,
+    /// Number of the outer functions that may have ended unseen: those that are older than the last change of the stack,
+    /// which may have been in use by another vCPU since.
+    unproved: usize,
 }
 
 impl Lane {
     /// Makes one whose records go to this track.
     pub fn new(settings: Settings, track: Track) -> Lane {
         let stacks = Stacks::new(settings);
-        Lane { stacks, track, is_paused: settings.paused, last: 0, has_moved: true }
+        Lane { stacks, track, is_paused: settings.paused, last: 0, unproved: usize::MAX }
     }
 
     /// Returns whether nothing is recorded now.
@@ -90,13 +91,30 @@ impl Lane {
     /// Reports that the stack may change by other means than calls and returns.
     #[inline]
     pub fn moves(&mut self) {
-        self.has_moved = true;
+        self.unproved = usize::MAX;
     }
 
-    /// Returns whether the stack may have changed since this was called last.
+    /// Returns whether a return needs its slot: it may be of another function than the innermost one.
     #[inline]
-    pub fn take_move(&mut self) -> bool {
-        std::mem::take(&mut self.has_moved)
+    pub fn needs_slot(&self) -> bool {
+        self.stacks.depth() <= self.unproved
+    }
+
+    /// Reports a call, after which the called function is known to be the innermost one.
+    #[inline]
+    pub fn call_and_prove(&mut self, call: &Call, time: u64) {
+        let switches = self.stacks.counts().switches;
+        self.call(call, time);
+        if self.stacks.counts().switches != switches {
+            self.moves();
+        }
+        self.unproved = self.unproved.min(self.stacks.depth().saturating_sub(1));
+    }
+
+    /// Reports a return with a slot: nothing is known about the functions around it.
+    pub fn ret_at_slot(&mut self, ret: &Return, time: u64) {
+        self.ret(ret, time);
+        self.unproved = self.stacks.depth();
     }
 
     /// Reports a jump from a function to another one, or to one that is not recorded.

@@ -24,10 +24,10 @@ pub fn observe(
     site: *const Site,
     recorder: &Recorder,
 ) {
+    let word = site as u64;
     if !recorder.is_machine && !recorder.has_values && GUEST_BASE.load(Relaxed) == NO_BASE {
         GUEST_BASE.store(instruction.guest_base().unwrap_or(NO_BASE), Relaxed);
     }
-    let word = site as u64;
     match event {
         Event::CallAhead => {
             instruction.on_access(Accesses::Stores, Reads::Nothing, called_ahead, word)
@@ -51,7 +51,7 @@ extern "C" fn called(vcpu: c_uint, access: Access, slot: u64, word: *mut c_void)
     // SAFETY: `observe` has given the word, and QEMU calls this on the thread that runs the vCPU.
     unsafe {
         at(vcpu, word, |site, lane, now| {
-            // It also calls back for a store of an atomic instruction after the call.
+            // And for a store of an atomic instruction after the call.
             if value.is_none() && !is_pushed(site.next, slot) {
                 return;
             }

@@ -1,0 +1,169 @@
+//! Function traces that are compiled in: the events of functions that a compiler has instrumented.
+//!
+//! The header defines the two functions that instrumented code calls, if the program wants it. They call those
+//! of this module. Nothing here opens a channel but [`hypertrace_function_modules`], so that the functions of a
+//! program can be called at any time: before `main`, in a memory allocator, in a signal handler.
+//!
+//! Unsafe, because the C library lists the loaded files.
+#![allow(unsafe_code)]
+
+use hypertrace::abi::event::Bytes;
+use hypertrace::abi::event_type;
+use hypertrace::abi::schema;
+use hypertrace::{Emit, Hex, Site, this_thread};
+use std::ffi::{CStr, OsString, c_int, c_void};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering, Ordering::Relaxed};
+
+/// Records the event `function_entry`, for HYPERTRACE_FUNCTIONS.
+#[unsafe(no_mangle)]
+pub extern "C" fn hypertrace_function_entry(function: *const c_void) {
+    let (site, (address,)) = event_type!("function_entry", address = Hex(function as u64));
+    record(site, address);
+}
+
+/// Records the event `function_exit`, for HYPERTRACE_FUNCTIONS.
+#[unsafe(no_mangle)]
+pub extern "C" fn hypertrace_function_exit(function: *const c_void) {
+    let (site, (address,)) = event_type!("function_exit", address = Hex(function as u64));
+    record(site, address);
+}
+
+#[inline(always)]
+fn record<S: Site>(site: S, address: Hex) {
+    if hypertrace::is_on(const { schema::mask_slot(S::NAME) }) {
+        match this_thread::emit_leased(site, (address,)) {
+            Emit::Recorded | Emit::Full => {}
+            why => again(why, site, address),
+        }
+    }
+}
+
+/// Records an event of a thread that had no client, if it has got one. It is a separate function so that other
+/// events need not save registers across a call.
+#[cold]
+#[inline(never)]
+fn again<S: Site>(why: Emit, site: S, address: Hex) {
+    if this_thread::can_retry(why) {
+        this_thread::emit_leased(site, (address,));
+    }
+}
+
+/// Records the event `function_module` for each file of code that is loaded into the process: its path, the
+/// difference of its addresses in memory and in the file, and where it begins and ends in memory. Opens the
+/// channel as the first event does.
+///
+/// HYPERTRACE_FUNCTIONS calls it before `main`. A program that later loads libraries with instrumented
+/// functions (`dlopen`) calls it again; without new libraries it does nothing.
+#[unsafe(no_mangle)]
+pub extern "C" fn hypertrace_function_modules() {
+    let mut found = Modules { all: Vec::new(), changes: 0 };
+    // SAFETY: `add` gets this address back, and no other reference exists meanwhile.
+    unsafe { libc::dl_iterate_phdr(Some(add), (&raw mut found).cast()) };
+    if Modules::known().is_none_or(|known| known.changes != found.changes) {
+        // Never freed: another thread may use the old ones.
+        // ORDERING: pairs with the Acquire in `known`.
+        MODULES.store(Box::into_raw(Box::new(found)), Ordering::Release);
+        TOLD.store(0, Relaxed);
+    }
+    // In a forked child, and where the channel is opened later, the first client does it.
+    this_thread::greet_by(tell);
+    hypertrace::with_client(|_| tell());
+}
+
+/// Records the files of code, if this process has not. The thread has a client.
+fn tell() {
+    let process = std::process::id();
+    if let Some(modules) = Modules::known()
+        && hypertrace::is_on(schema::mask_slot("function_module"))
+        && TOLD.swap(process, Relaxed) != process
+    {
+        modules.record();
+    }
+}
+
+/// A file of code in memory.
+struct Module {
+    path: OsString,
+    /// Difference of addresses in memory and in the file.
+    offset: u64,
+    begin: u64,
+    end: u64,
+}
+
+/// The files of code in memory.
+struct Modules {
+    all: Vec<Module>,
+    /// Number of files that were loaded and unloaded so far.
+    changes: u64,
+}
+
+static MODULES: AtomicPtr<Modules> = AtomicPtr::new(null_mut());
+/// The process that has recorded them.
+static TOLD: AtomicU32 = AtomicU32::new(0);
+
+impl Modules {
+    fn known() -> Option<&'static Modules> {
+        // SAFETY: null or a leaked value. ORDERING: pairs with the Release where it is stored: it is whole.
+        unsafe { MODULES.load(Ordering::Acquire).as_ref() }
+    }
+
+    fn record(&self) {
+        for Module { path, offset, begin, end } in &self.all {
+            let (site, fields) = event_type!(
+                "function_module",
+                path = Bytes(path.as_bytes()),
+                offset = Hex(*offset),
+                begin = Hex(*begin),
+                end = Hex(*end)
+            );
+            this_thread::emit_leased(site, fields);
+        }
+    }
+}
+
+/// Adds a loaded file to the [`Modules`] at `found`.
+unsafe extern "C" fn add(info: *mut libc::dl_phdr_info, _: usize, found: *mut c_void) -> c_int {
+    // SAFETY: `hypertrace_function_modules` has given the one, the C library the other.
+    let (info, found) = unsafe { (&*info, &mut *found.cast::<Modules>()) };
+    found.changes = info.dlpi_adds.wrapping_add(info.dlpi_subs);
+    let is_program = found.all.is_empty();
+    let name = match info.dlpi_name.is_null() {
+        true => c"",
+        // SAFETY: a string of the C library, which does not unload it meanwhile.
+        false => unsafe { CStr::from_ptr(info.dlpi_name) },
+    };
+    let path = match name.to_bytes() {
+        [] if is_program => program(),
+        name => OsString::from_vec(name.to_vec()),
+    };
+    // SAFETY: the file's program headers, says the C library.
+    let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) };
+    let loaded = headers.iter().filter(|header| header.p_type == libc::PT_LOAD);
+    let begin = loaded.clone().map(|header| header.p_vaddr).min();
+    let end = loaded.clone().map(|header| header.p_vaddr.wrapping_add(header.p_memsz)).max();
+    let has_code = loaded.clone().any(|header| header.p_flags & libc::PF_X != 0);
+    // The kernel's part of the process has no path.
+    let is_file = path.as_bytes().contains(&b'/');
+    if let (Some(begin), Some(end), true) = (begin, end, has_code && is_file) {
+        let offset = info.dlpi_addr;
+        let [begin, end] = [begin, end].map(|address| offset.wrapping_add(address));
+        found.all.push(Module { path, offset, begin, end });
+    }
+    0
+}
+
+/// Returns the path of the program: without `/proc`, as it was started.
+fn program() -> OsString {
+    if let Ok(path) = std::env::current_exe() {
+        return path.into_os_string();
+    }
+    // SAFETY: takes a number.
+    let started = unsafe { libc::getauxval(libc::AT_EXECFN) } as usize as *const libc::c_char;
+    match started.is_null() {
+        true => OsString::new(),
+        // SAFETY: the kernel's string, which lives as long as the process.
+        false => OsString::from_vec(unsafe { CStr::from_ptr(started) }.to_bytes().to_vec()),
+    }
+}
