@@ -94,7 +94,11 @@ pub fn run(args: &Args) -> Result<()> {
 fn closing(args: &Args, counts: &Counts) -> String {
     let Counts { tasks, events, left_out, .. } = *counts;
     let out = args.out.display();
-    let mut line = format!("{out}: {} tracks, {} events", grouped(tasks), grouped(events));
+    let of = |number: u64, one: &str| match number {
+        1 => format!("1 {one}"),
+        _ => format!("{} {one}s", grouped(number)),
+    };
+    let mut line = format!("{out}: {}, {}", of(tasks, "track"), of(events, "event"));
     if left_out > 0 {
         line.push_str(&format!("; {} entries and exits left out", grouped(left_out)));
     }

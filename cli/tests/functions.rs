@@ -130,19 +130,53 @@ fn uftrace_shows_an_event_inside_the_function_that_emitted_it() {
     let Some(recorded) = Recorded::new("F") else { return };
 
     for lines in recorded.replays() {
-        let found = lines.iter().filter(|line| line.contains("external-data: guest/")).count();
-        assert!(found >= EMITTERS.len() * ROUNDS, "{lines:#?}");
-        for (event, function) in EMITTERS {
-            let (begin, end) = (format!("{function}() {{"), format!("}} /* {function} */"));
-            let (mut is_open, mut inside) = (false, 0);
-            for line in &lines {
-                is_open = (is_open || *line == begin) && *line != end;
-                if line.contains(&format!(" {event} ")) {
-                    assert!(is_open, "{line} is not in {function}");
-                    inside += 1;
-                }
+        check_replay(&lines);
+    }
+}
+
+/// Asserts that uftrace shows each event within its function.
+#[track_caller]
+fn check_replay(lines: &[String]) {
+    for (event, function) in EMITTERS {
+        let (begin, end) = (format!("{function}() {{"), format!("}} /* {function} */"));
+        let (mut is_open, mut inside) = (false, 0);
+        for line in lines {
+            is_open = (is_open || *line == begin) && *line != end;
+            if line.contains(&format!(" {event} ")) {
+                assert!(line.starts_with("/* external-data: guest/"), "{line}");
+                assert!(is_open, "{line} is not in {function}");
+                inside += 1;
             }
-            assert_eq!(inside, ROUNDS, "{event}");
+        }
+        assert_eq!(inside, ROUNDS, "{event}");
+    }
+}
+
+#[test]
+fn a_program_with_functions_compiled_in_needs_no_function_trace() {
+    let Some(compiler) = c::compiler() else { return };
+    let compiler = compiler.with(&["-finstrument-functions", "-DHYPERTRACE_FUNCTIONS"]);
+    let emulated = capability::program(QEMU).map(|_| ["--qemu", QEMU]);
+    for (linked, options) in [
+        (Linked::Archive, Some(&[][..])),
+        (Linked::Static, emulated.as_ref().map(|options| &options[..])),
+    ] {
+        let Some(options) = options else { continue };
+        let folder = tempfile::tempdir().unwrap();
+        let program = compiler.program(&c::source("tests/c/calls.c"), linked, folder.path());
+        let path = |name: &str| folder.path().join(name);
+        let mut command = HYPERTRACE.command(["run", "--quiet", "--out"]);
+        command.arg(path("S")).args(options).arg("--").arg(&program);
+        run(command.env("HYPERTRACE_QEMU_PLUGIN", plugin())).ok();
+
+        let mut export = HYPERTRACE.command(["export", "--to", "uftrace"]);
+        export.arg(path("S")).arg("-o").arg(path("U")).arg("--symbols").arg(&program);
+        let ran = run(&mut export);
+
+        assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+        assert!(ran.stderr.contains("1 track, ") && !ran.stderr.contains("left out"), "{ran:?}");
+        for lines in replays(&path("U")) {
+            check_replay(&lines);
         }
     }
 }
