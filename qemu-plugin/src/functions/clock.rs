@@ -77,7 +77,11 @@ mod tests {
     fn on_a_busy_machine_all_measurements_are_of_one_rate() {
         let is_over = std::sync::atomic::AtomicBool::new(false);
         let frequencies: Vec<u64> = std::thread::scope(|scope| {
-            let spin = || while !is_over.load(std::sync::atomic::Ordering::Relaxed) {};
+            let spin = || {
+                while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            };
             for _ in 0..8 {
                 scope.spawn(spin);
             }
