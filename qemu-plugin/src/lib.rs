@@ -13,6 +13,7 @@
 //! api        QEMU's plugin API, versions 1 to 7
 //! install    installation of the plugin: which of its parts serves the guest
 //! target     the guest's architecture
+//! quiet      lines on stderr and work on files that do not disturb the guest
 //! device     the device of programs under QEMU's user mode: marked stores
 //! functions  function traces of programs and whole machines
 //! ```
@@ -25,6 +26,7 @@ pub mod api;
 pub mod device;
 pub mod functions;
 mod install;
+mod quiet;
 mod target;
 
 pub use install::install;

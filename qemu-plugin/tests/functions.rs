@@ -126,6 +126,9 @@ fn at_the_limit_the_rest_is_lost_and_counted(guest: &Guest, folder: &TempDir) {
     assert!(ran.stderr.contains("limit") && !ran.stderr.contains(" 0 records lost"), "{ran:?}");
     let data = std::fs::metadata(guest.records(&dir)).unwrap().len();
     assert!((1 << 19..=1 << 20).contains(&data), "{data}");
+    // The directory says it, too.
+    let lost = format!(" {} records lost", Summary::of(&Trace::open(&dir).unwrap()).lost);
+    assert!(ran.stderr.contains(&lost), "{lost}: {}", ran.stderr);
 }
 
 fn only_the_functions_of_a_filter_are_recorded(guest: &Guest, folder: &TempDir) {

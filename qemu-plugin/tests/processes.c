@@ -1,10 +1,14 @@
 /* A program with processes, threads, stacks of its own and code that changes, for a function trace. */
 #define _GNU_SOURCE
+#include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <ucontext.h>
 #include <unistd.h>
@@ -121,6 +125,63 @@ __attribute__((noinline)) void run_atomics(void)
 	printf("%ld\n", counter);
 }
 
+/* Closes all descriptors, as daemons do, and uses the numbers for its own files. */
+static void run_close(const char *folder)
+{
+	char path[4096];
+	int files[64];
+	struct stat file;
+
+	for (int i = 3; i < 256; i++)
+		close(i);
+	for (int i = 0; i < 64; i++) {
+		snprintf(path, sizeof path, "%s/file%d", folder, i);
+		files[i] = open(path, O_RDWR | O_CREAT | O_TRUNC, 0600);
+		if (files[i] < 0 || write(files[i], "precious", 8) != 8)
+			abort();
+	}
+	repeat(100000);
+	for (int i = 0; i < 64; i++)
+		if (fstat(files[i], &file) || file.st_size != 8)
+			abort();
+}
+
+/* Leaves its directory before a thread has its first record. */
+static void run_elsewhere(void)
+{
+	pthread_t other;
+
+	if (chdir("/"))
+		abort();
+	pthread_create(&other, NULL, thread, NULL);
+	pthread_join(other, NULL);
+}
+
+/* May make no larger files than this. */
+static void run_limited(void)
+{
+	const struct rlimit most = { 4096, 4096 };
+
+	if (setrlimit(RLIMIT_FSIZE, &most))
+		abort();
+	repeat(100000);
+}
+
+/* Has a signal for whichever of its threads does not block it: there is none. */
+static void run_blocked(void)
+{
+	sigset_t set;
+	siginfo_t taken;
+
+	sigemptyset(&set);
+	sigaddset(&set, SIGUSR1);
+	sigprocmask(SIG_BLOCK, &set, NULL);
+	kill(getpid(), SIGUSR1);
+	repeat(1000);
+	if (sigwaitinfo(&set, &taken) != SIGUSR1)
+		abort();
+}
+
 int main(int argc, char **argv)
 {
 	const char *what = argc > 1 ? argv[1] : "";
@@ -137,6 +198,14 @@ int main(int argc, char **argv)
 		printf("%ld\n", deep(5000));
 	if (!strcmp(what, "stacks"))
 		run_stacks();
+	if (!strcmp(what, "close"))
+		run_close(argv[2]);
+	if (!strcmp(what, "elsewhere"))
+		run_elsewhere();
+	if (!strcmp(what, "limited"))
+		run_limited();
+	if (!strcmp(what, "blocked"))
+		run_blocked();
 	if (!strcmp(what, "exec")) {
 		repeat(700);
 		execl("/bin/true", "true", NULL);

@@ -106,3 +106,77 @@ fn an_atomic_instruction_after_a_call_is_no_call() {
     let expected = [(guest.address("count"), 3000), (guest.address("work"), 1000)];
     assert_eq!(Vec::from_iter(top), expected);
 }
+
+#[test]
+fn files_that_a_program_opens_in_place_of_all_that_it_closed_are_its_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(guest) = Guest::new(&X86_64, folder.path(), "processes.c") else { return };
+    let dir = folder.path().join("trace");
+    let mut command = guest.command(&format!("functions={}", dir.display()));
+
+    let ran: Ran = command.arg("close").arg(folder.path()).output().unwrap().into();
+
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let summary = Summary::of(&Trace::open(&dir).unwrap());
+    assert_eq!(summary.function(guest.address("work")).unwrap().calls, 100_000);
+    assert!(ran.stderr.contains(" 0 misses, 0 records lost"), "{}", ran.stderr);
+}
+
+#[test]
+fn a_relative_directory_is_the_one_at_the_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(guest) = Guest::new(&X86_64, folder.path(), "processes.c") else { return };
+    let mut command = guest.command("functions=trace");
+
+    let ran: Ran = command.arg("elsewhere").current_dir(folder.path()).output().unwrap().into();
+
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let trace = Trace::open(&folder.path().join("trace")).unwrap();
+    let work = Summary::of(&trace).function(guest.address("work")).unwrap().calls;
+    assert_eq!((trace.tasks().len(), work), (2, 1_000));
+}
+
+#[test]
+fn a_limit_of_files_ends_the_records_and_not_the_program() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(guest) = Guest::new(&X86_64, folder.path(), "processes.c") else { return };
+
+    let dir = folder.path().join("trace");
+    let mut command = guest.command(&format!("functions={}", dir.display()));
+    let ran: Ran = command.arg("limited").output().unwrap().into();
+
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert!(ran.stderr.contains("File too large"), "{}", ran.stderr);
+}
+
+#[test]
+fn a_signal_that_all_threads_of_the_program_block_is_not_taken_by_the_plugins() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(guest) = Guest::new(&X86_64, folder.path(), "processes.c") else { return };
+
+    let (calls, _) = work(&guest, folder.path(), "blocked", "");
+
+    assert_eq!(calls, 1_000);
+}
+
+#[test]
+fn a_stderr_that_takes_nothing_does_not_end_the_program() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(guest) = Guest::new(&X86_64, folder.path(), "processes.c") else { return };
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let (reader, broken) = std::io::pipe().unwrap();
+    drop(reader);
+    for (number, stderr) in [full.into(), std::process::Stdio::from(broken)].into_iter().enumerate()
+    {
+        let dir = folder.path().join(number.to_string());
+        let mut command = guest.command(&format!("functions={}", dir.display()));
+        // Not text.
+        let other = <std::ffi::OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(b"\xff");
+
+        let ended = command.arg("threads").arg(other).stderr(stderr).status().unwrap();
+
+        assert_eq!(ended.code(), Some(0), "{number}");
+        let summary = Summary::of(&Trace::open(&dir).unwrap());
+        assert_eq!(summary.function(guest.address("work")).unwrap().calls, 24_000);
+    }
+}

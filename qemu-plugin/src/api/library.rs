@@ -5,6 +5,7 @@
 
 use super::symbol::Symbol;
 use super::{Id, Info, Qemu};
+use crate::quiet::say;
 use std::error::Error;
 use std::ffi::{CStr, c_char, c_int};
 use std::fmt;
@@ -96,7 +97,7 @@ impl Library {
                     text += &format!(": {why}");
                     source = why.source();
                 }
-                eprintln!("{text}");
+                say(text);
                 1
             }
             // The panic has been reported already.
@@ -112,7 +113,7 @@ impl Library {
     /// that it asks for: QEMU's own message names versions of an API, and no remedy.
     pub fn unloaded(&self) {
         if !ASKED.load(Relaxed) {
-            eprintln!("hypertrace plugin: {}", Refused(self));
+            say(format_args!("hypertrace plugin: {}", Refused(self)));
         }
     }
 

@@ -49,7 +49,7 @@ impl Lane {
         let time = time.max(self.last);
         let Lane { stacks, track, .. } = self;
         let out = &mut |record: Record| {
-            track.push(record.to_bytes());
+            track.push(record);
         };
         match is_paused {
             true => stacks.pause(time, out),
@@ -69,7 +69,7 @@ impl Lane {
         self.last = time;
         let Lane { stacks, track, .. } = self;
         stacks.call(call, time, &mut |record| {
-            track.push(record.to_bytes());
+            track.push(record);
         });
     }
 
@@ -85,7 +85,7 @@ impl Lane {
         self.last = time;
         let Lane { stacks, track, .. } = self;
         stacks.ret(ret, time, &mut |record| {
-            track.push(record.to_bytes());
+            track.push(record);
         });
     }
 
@@ -94,7 +94,7 @@ impl Lane {
         self.last = time;
         let Lane { stacks, track, .. } = self;
         stacks.linked(event, time, &mut |record| {
-            track.push(record.to_bytes());
+            track.push(record);
         });
     }
 
@@ -145,7 +145,7 @@ impl Lane {
         }
         let Lane { stacks, track, .. } = self;
         stacks.jump(&Jump { at: site.at, target }, time, &mut |record| {
-            track.push(record.to_bytes());
+            track.push(record);
         });
     }
 
@@ -187,8 +187,13 @@ impl Lane {
     pub fn close(&mut self, time: u64) {
         let Lane { stacks, track, .. } = self;
         stacks.close(time, &mut |record| {
-            track.push(record.to_bytes());
+            track.push(record);
         });
+    }
+
+    /// Returns the lost records that no record says.
+    pub fn unsaid(&self) -> u64 {
+        self.track.unsaid()
     }
 
     /// Returns the counts of its stacks, and the records that found no room.

@@ -43,8 +43,10 @@ mod x86_64;
 pub use options::{OptionError, Options};
 
 use crate::api::{Block, Events, Qemu};
+use crate::quiet::say;
 use crate::target::Target;
 use recorder::Recorder;
+use std::cell::Cell;
 use std::ffi::c_uint;
 use std::ptr::null_mut;
 use std::sync::atomic::{
@@ -54,6 +56,11 @@ use std::sync::atomic::{
 
 /// Set before the first callback, and null in a child process.
 static RECORDER: AtomicPtr<Recorder> = AtomicPtr::new(null_mut());
+
+thread_local! {
+    /// This thread runs a vCPU.
+    static IS_VCPU: Cell<bool> = const { Cell::new(false) };
+}
 
 /// Returns the recorder of this process.
 #[inline]
@@ -68,6 +75,9 @@ pub enum InstallError {
     /// The directory.
     #[error(transparent)]
     Directory(#[from] hypertrace_functions::Error),
+    /// The current directory, in which a relative path of the trace's directory is.
+    #[error("cannot find the current directory")]
+    Path(#[source] std::io::Error),
     /// Memory for the children's count, or for a handler of their beginning.
     #[error("out of memory for what child processes need")]
     Fork,
@@ -121,6 +131,7 @@ pub(crate) struct Functions;
 impl Events for Functions {
     fn translated(block: &Block) {
         let Some(recorder) = recorder() else { return };
+        IS_VCPU.set(true);
         translate::translated(recorder, block);
     }
 
@@ -139,16 +150,22 @@ impl Events for Functions {
 
     fn ended() {
         let Some(recorder) = recorder() else { return };
-        // SAFETY: QEMU has stopped all vCPUs.
+        if recorder.is_machine && recorder.has_several() && IS_VCPU.get() {
+            say(
+                "hypertrace: a virtual CPU has ended QEMU while others ran: the function trace ends as after a kill",
+            );
+            return;
+        }
+        // SAFETY: QEMU has stopped all vCPUs, or in its user mode dropped all code with callbacks.
         let totals = unsafe { recorder.end() };
-        eprintln!(
+        say(format_args!(
             "hypertrace: {} calls, {} misses, {} records lost",
             totals.calls, totals.misses, totals.lost
-        );
+        ));
         if totals.regions == Some(0) {
-            eprintln!(
+            say(format_args!(
                 "hypertrace: no region began (region=NAME): it needs reference points NAME_begin and NAME_end of this hypertrace's guest library"
-            );
+            ));
         }
         for (count, what) in [
             (totals.too_deep, "calls deeper than 1,023 functions are not recorded"),
@@ -156,22 +173,22 @@ impl Events for Functions {
             (totals.children, "child processes are not recorded"),
         ] {
             if count > 0 {
-                eprintln!("hypertrace: {count} {what}");
+                say(format_args!("hypertrace: {count} {what}"));
             }
         }
         if totals.left_out + totals.not_observed > 0 {
-            eprintln!(
+            say(format_args!(
                 "hypertrace: {} calls and returns of further vCPUs, and {} places of further code, are left out",
                 totals.left_out, totals.not_observed
-            );
+            ));
         }
         if recorder.stack_pointer().is_some_and(|pointer| pointer.is_wrong()) {
-            eprintln!(
+            say(format_args!(
                 "hypertrace: copies of the stack pointer were wrong: some functions may have wrong ends"
-            );
+            ));
         }
         if let Some(why) = totals.failure {
-            eprintln!("hypertrace: the function trace is incomplete: {why}");
+            say(format_args!("hypertrace: the function trace is incomplete: {why}"));
         }
     }
 }

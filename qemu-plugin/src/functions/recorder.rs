@@ -14,11 +14,13 @@ use super::site::{Site, Sites};
 use super::stack_pointer::StackPointer;
 use super::windows::Keeper;
 use crate::api::Qemu;
+use crate::quiet::{Quiet, say};
 use crate::target::Target;
 use hypertrace_functions::Task;
+use hypertrace_functions::record::{Kind, Record};
 use hypertrace_functions::shadow::Settings;
 use hypertrace_functions::symbols::Source;
-use hypertrace_functions::write::{Directory, cut};
+use hypertrace_functions::write::{Directory, Records, cut};
 use memmap2::MmapMut;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use std::cell::UnsafeCell;
@@ -69,6 +71,8 @@ pub struct Recorder {
     children: Children,
     /// Copies of the stack pointers, where these can be followed.
     stack_pointer: Option<StackPointer>,
+    /// Number of vCPUs with records.
+    in_use: AtomicU64,
     /// Calls and returns of vCPUs without records.
     left_out: AtomicU64,
 }
@@ -111,7 +115,11 @@ impl Recorder {
     /// # Errors
     /// If the directory is not empty or cannot be made, or there can be no thread.
     pub fn start(qemu: &Qemu, target: Target, options: &Options) -> Result<Recorder, InstallError> {
-        let command = std::env::args().collect::<Vec<_>>().join(" ");
+        let arguments = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
+        let command = arguments.collect::<Vec<_>>().join(" ");
+        let _quiet = Quiet::begin();
+        // A program may change its own directory, and QEMU does so as a daemon.
+        let dir = std::path::absolute(&options.dir).map_err(InstallError::Path)?;
         if qemu.is_machine && qemu.version < FULL {
             return Err(InstallError::Registers(qemu.version));
         }
@@ -122,7 +130,7 @@ impl Recorder {
         if qemu.is_machine {
             code.keep(&options.parts)?;
         }
-        let mut directory = Directory::create(&options.dir, "guest", &command)?;
+        let mut directory = Directory::create(&dir, "guest", &command)?;
         if qemu.is_machine && !code.symbols().is_empty() {
             directory.add_module("guest", code.symbols())?;
         }
@@ -159,6 +167,7 @@ impl Recorder {
             region: options.region.as_deref().map(Region::new),
             children: Children::new().ok_or(InstallError::Fork)?,
             stack_pointer: None,
+            in_use: AtomicU64::new(0),
             left_out: AtomicU64::new(0),
         };
         if target == Target::Aarch64 && recorder.has_registers && recorder.sees_all() {
@@ -174,6 +183,7 @@ impl Recorder {
 
     /// Reads the symbols of the program that is about to run.
     fn read_program(&self) -> Code {
+        let _quiet = Quiet::begin();
         let made = || -> Result<Code, InstallError> {
             let mut code = Code::read(&self.sources)?;
             code.add_program();
@@ -184,7 +194,7 @@ impl Recorder {
             Ok(code)
         };
         made().unwrap_or_else(|why| {
-            eprintln!("hypertrace plugin: {why}");
+            say(format_args!("hypertrace plugin: {why}"));
             // SAFETY: ends the process, as an error at installation does: no code of the program has run, and QEMU's
             // own end would call this plugin.
             unsafe { libc::_exit(1) }
@@ -288,6 +298,7 @@ impl Recorder {
         if lanes.is_closed || self.has_ended.load(Relaxed) {
             return None;
         }
+        let _quiet = Quiet::begin();
         let name = if self.by_level { self.levels.name(level) } else { "all".into() };
         let task = Task::of_vcpu(vcpu, level.0.into(), &name);
         let mut directory = lock(&self.directory);
@@ -300,12 +311,14 @@ impl Recorder {
         });
         match made {
             Ok(track) => {
+                let is_first = lanes.all.iter().all(Option::is_none);
+                self.in_use.fetch_add(is_first.into(), Relaxed);
                 let lane = Box::new(Lane::new(self.settings, track));
                 lanes.all.get_mut(usize::from(level.0)).map(|place| &mut **place.insert(lane))
             }
             Err(why) => {
                 lanes.is_closed = true;
-                eprintln!("hypertrace: functions of vCPU {vcpu} are not recorded: {why}");
+                say(format_args!("hypertrace: functions of vCPU {vcpu} are not recorded: {why}"));
                 None
             }
         }
@@ -333,11 +346,15 @@ impl Recorder {
     /// # Safety
     /// No thread runs a vCPU.
     pub unsafe fn end(&self) -> Totals {
+        let _quiet = Quiet::begin();
         self.has_ended.store(true, Relaxed);
         let mut totals = Totals::default();
+        let mut unsaid = Vec::new();
         for vcpu in 0..MOST_VCPUS {
             // SAFETY: the caller's promise.
             totals.join(&unsafe { self.end_vcpu(vcpu as c_uint) });
+            // SAFETY: the caller's promise.
+            unsaid.extend(unsafe { self.unsaid(vcpu) });
         }
         totals.children = self.children.0.load(Relaxed);
         totals.regions = self.region.as_ref().map(Region::begun);
@@ -348,10 +365,42 @@ impl Recorder {
             Some(source) => format!("{}: {source}", failure.path.display()),
             None => "the limit of all files is reached (limit=SIZE)".into(),
         });
-        if let Err(why) = cut(lock(&self.directory).path()) {
+        let directory = lock(&self.directory);
+        let cut = cut(directory.path()).map(|_| ());
+        // Beyond the limit, if need be: a reader has to know.
+        let say = |(tid, record)| {
+            let mut file = Records::append(&directory.records(tid))?;
+            file.write(record)?;
+            file.finish()
+        };
+        if let Err(why) = cut.and_then(|()| unsaid.into_iter().try_for_each(say)) {
             totals.failure.get_or_insert_with(|| why.to_string());
         }
         totals
+    }
+
+    /// Returns records that say what a vCPU's files lack at their ends, and the numbers of the tasks.
+    ///
+    /// # Safety
+    /// As for [`Recorder::lane`].
+    unsafe fn unsaid(&self, vcpu: usize) -> Vec<(u32, Record)> {
+        let Some(part) = self.vcpus.get(vcpu) else { return Vec::new() };
+        // SAFETY: the caller's promise.
+        let lanes = unsafe { &*part.0.get() };
+        let lanes = (0..).zip(&lanes.all).filter_map(|(level, lane)| Some((level, lane.as_ref()?)));
+        let time = self.clock.now();
+        lanes
+            .filter(|(_, lane)| lane.unsaid() > 0)
+            .map(|(level, lane)| {
+                let task = Task::of_vcpu(vcpu as u32, level, "");
+                (task.tid, Record { time, kind: Kind::Lost, depth: 0, address: lane.unsaid() })
+            })
+            .collect()
+    }
+
+    /// Returns whether several vCPUs have records.
+    pub fn has_several(&self) -> bool {
+        self.in_use.load(Relaxed) > 1
     }
 }
 

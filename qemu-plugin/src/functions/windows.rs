@@ -7,10 +7,13 @@
 //! Unsafe, because a mapped file could be changed by others.
 #![allow(unsafe_code)]
 
+use crate::quiet::Quiet;
+use hypertrace_functions::record::{Kind, Record};
 use memmap2::{Advice, MmapMut, MmapOptions};
 use rustix::fs::{FallocateFlags, fallocate};
 use std::fs::File;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,7 +22,7 @@ use std::time::{Duration, Instant};
 
 /// Sizes of a file's first window and of its largest ones, bytes. Each is twice as large as the one before:
 /// a track that is hardly used takes little of the disk.
-pub const FIRST: usize = 1 << 20;
+pub const FIRST: usize = 256 << 10;
 pub const LARGEST: usize = 32 << 20;
 
 /// Bytes of a record.
@@ -38,13 +41,16 @@ pub struct Track {
     window: Option<MmapMut>,
     at: usize,
     lost: u64,
+    /// Lost records that no record in the file says.
+    unsaid: u64,
 }
 
 /// The part of a track that its keeper uses too.
 #[derive(Debug)]
 struct Shared {
     path: PathBuf,
-    file: File,
+    /// Device and inode of the file.
+    id: (u64, u64),
     exchange: Mutex<Exchange>,
 }
 
@@ -62,11 +68,11 @@ struct Exchange {
 impl Track {
     /// Stores a record. Returns whether there was room.
     #[inline]
-    pub fn push(&mut self, record: [u8; RECORD]) -> bool {
+    pub fn push(&mut self, record: Record) -> bool {
         if let Some(window) = &mut self.window
             && let Some(place) = window.get_mut(self.at..self.at + RECORD)
         {
-            place.copy_from_slice(&record);
+            place.copy_from_slice(&record.to_bytes());
             self.at += RECORD;
             return true;
         }
@@ -79,7 +85,7 @@ impl Track {
     }
 
     #[cold]
-    fn push_to_next(&mut self, record: [u8; RECORD]) -> bool {
+    fn push_to_next(&mut self, record: Record) -> bool {
         // After a loss, there is no further wait.
         let patience = if self.lost == 0 { PATIENCE } else { Duration::ZERO };
         let begin = Instant::now();
@@ -88,7 +94,7 @@ impl Track {
                 if !has_next {
                     break;
                 }
-                return self.push(record);
+                return self.push_after_loss(record);
             }
             if begin.elapsed() >= patience {
                 break;
@@ -96,7 +102,23 @@ impl Track {
             thread::yield_now();
         }
         self.lost += 1;
+        self.unsaid += 1;
         false
+    }
+
+    /// Stores a record at the beginning of a window, after one that says how many are missing before it.
+    fn push_after_loss(&mut self, record: Record) -> bool {
+        if self.unsaid > 0 {
+            let lost = Record { kind: Kind::Lost, address: self.unsaid, depth: 0, ..record };
+            self.unsaid = 0;
+            self.push(lost);
+        }
+        self.push(record)
+    }
+
+    /// Returns the lost records that no record in the file says.
+    pub fn unsaid(&self) -> u64 {
+        self.unsaid
     }
 
     /// Takes the next window. `None`: it is not there yet; false: there will be none.
@@ -125,16 +147,33 @@ impl Shared {
     }
 
     /// Maps the window after these bytes.
+    ///
+    /// The file is open for this alone: a program has its descriptors for itself, and may close all that it finds.
     fn window(&self, mapped: u64) -> io::Result<MmapMut> {
         let bytes = window_bytes(mapped);
+        let file = open(&self.path)?;
+        // The program may have closed it, and opened one of its own.
+        if id(&file)? != self.id {
+            return Err(io::Error::other("it is another file by now"));
+        }
         // A store to a page that the disk has no room for would be a signal.
-        fallocate(&self.file, FallocateFlags::empty(), mapped, bytes as u64)?;
+        fallocate(&file, FallocateFlags::empty(), mapped, bytes as u64)?;
         // SAFETY: the file is this process's own, and nobody else changes its size.
-        let window = unsafe { MmapOptions::new().offset(mapped).len(bytes).map_mut(&self.file)? };
+        let window = unsafe { MmapOptions::new().offset(mapped).len(bytes).map_mut(&file)? };
         // Otherwise the vCPU's thread would have a fault for each page. Linux before 5.14 cannot.
         let _ = window.advise(Advice::PopulateWrite);
         Ok(window)
     }
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    File::options().read(true).write(true).open(path)
+}
+
+/// Returns a file's device and inode.
+fn id(file: &File) -> io::Result<(u64, u64)> {
+    let metadata = file.metadata()?;
+    Ok((metadata.dev(), metadata.ino()))
 }
 
 /// Returns the size of the window that begins at this offset of a file.
@@ -188,6 +227,8 @@ impl Keeper {
                 thread::sleep(PAUSE);
             }
         };
+        // All signals are for the threads of the guest and of QEMU.
+        let _quiet = Quiet::begin();
         let thread = thread::Builder::new().name("functions".into()).spawn(run)?;
         Ok(Keeper { inner, thread: Some(thread) })
     }
@@ -197,11 +238,11 @@ impl Keeper {
     /// # Errors
     /// If the file cannot be opened or mapped.
     pub fn track(&self, path: &Path) -> io::Result<Track> {
-        let file = File::options().read(true).write(true).open(path)?;
+        let id = id(&open(path)?)?;
         let exchange = Mutex::default();
-        let shared = Arc::new(Shared { path: path.to_owned(), file, exchange });
+        let shared = Arc::new(Shared { path: path.to_owned(), id, exchange });
         self.inner.serve(&shared);
-        let mut track = Track { shared, window: None, at: 0, lost: 0 };
+        let mut track = Track { shared, window: None, at: 0, lost: 0, unsaid: 0 };
         track.turn();
         self.inner.serve(&track.shared);
         lock(&self.inner.tracks).push(Arc::clone(&track.shared));
@@ -265,12 +306,15 @@ mod tests {
     #[test]
     fn windows_double_up_to_the_largest() {
         let mut mapped = 0;
-        let sizes = [(); 8].map(|()| {
+        let sizes = [(); 9].map(|()| {
             let bytes = window_bytes(mapped);
             mapped += bytes as u64;
-            bytes >> 20
+            bytes >> 10
         });
-        assert_eq!(sizes, [1, 2, 4, 8, 16, 32, 32, 32]);
+        assert_eq!(
+            sizes,
+            [256, 512, 1 << 10, 2 << 10, 4 << 10, 8 << 10, 16 << 10, 32 << 10, 32 << 10]
+        );
     }
 
     fn track(keeper: &Keeper, dir: &Path) -> (PathBuf, Track) {
@@ -282,31 +326,33 @@ mod tests {
 
     #[test]
     fn records_are_in_the_file_in_their_order() {
-        const RECORDS: u128 = 1_000_000;
+        const RECORDS: u64 = 1_000_000;
         let dir = tempfile::tempdir().unwrap();
         let keeper = Keeper::start(1 << 30).unwrap();
         let (path, mut track) = track(&keeper, dir.path());
-        let record = |n: u128| (n + 1).to_le_bytes();
+        let record = |n: u64| Record { time: n, kind: Kind::Entry, depth: 1, address: n % 1_000 };
 
         assert!((0..RECORDS).all(|n| track.push(record(n))));
 
         assert!(keeper.end().is_none());
         let bytes = std::fs::read(&path).unwrap();
         let (records, rest) = bytes.as_chunks::<RECORD>().0.split_at(RECORDS as usize);
-        assert!(records.iter().zip(0..).all(|(found, n)| *found == record(n)));
+        assert!(records.iter().zip(0..).all(|(found, n)| *found == record(n).to_bytes()));
         assert!(rest.iter().all(|unused| *unused == [0; RECORD]));
     }
 
     #[test]
     fn at_the_limit_records_are_lost_and_counted() {
-        const ROOM: u64 = (3 << 20) / RECORD as u64;
+        // Windows of 256, 512 and 1,024 KiB.
+        const ROOM: u64 = (1792 << 10) / RECORD as u64;
+        const RECORD_1: Record = Record { time: 1, kind: Kind::Entry, depth: 0, address: 1 };
         let dir = tempfile::tempdir().unwrap();
         let keeper = Keeper::start(3 << 20).unwrap();
         let (_, mut track) = track(&keeper, dir.path());
 
-        let stored = (0..ROOM + 10).filter(|_| track.push([1; RECORD])).count() as u64;
+        let stored = (0..ROOM + 10).filter(|_| track.push(RECORD_1)).count() as u64;
 
-        assert_eq!((stored, track.lost()), (ROOM, 10));
+        assert_eq!((stored, track.lost(), track.unsaid()), (ROOM, 10, 10));
         assert!(keeper.end().unwrap().source.is_none());
     }
 }
