@@ -1,4 +1,4 @@
-//! What this plugin does in QEMU's process without disturbing the guest: lines on stderr, and work on files.
+//! Lines on stderr and work on files, in QEMU's process, that do not disturb the guest.
 //!
 //! In QEMU's user mode, a program's signals are those of the process. A signal that the plugin's own work causes must not
 //! reach the program, and one that is for the program must not be taken by a thread of the plugin.
