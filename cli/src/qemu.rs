@@ -74,6 +74,19 @@ impl Emulator {
         Emulator { qemu: self.qemu.clone(), plugin, functions: None }
     }
 
+    /// Returns its release, as text.
+    ///
+    /// # Errors
+    /// If it does not print one.
+    pub fn version(&self) -> Result<String> {
+        Ok(release(&self.qemu)?.to_string())
+    }
+
+    /// Returns the value of QEMU's option `-plugin`, to which options of the plugin can be added.
+    pub fn plugin_option(&self) -> OsString {
+        escaped(&self.plugin)
+    }
+
     /// Returns the emulator's program.
     pub fn qemu(&self) -> &Program {
         &self.qemu
@@ -100,13 +113,17 @@ fn plugin(qemu: &Program) -> Result<PathBuf> {
         let qemu = qemu.path().display();
         format!("no plugin for {qemu} (name one in {ENVIRONMENT} to try it)")
     };
+    let name = release(qemu).and_then(|release| Ok(release.plugin()?)).with_context(remedy)?;
+    beside(name).with_context(|| format!("{ENVIRONMENT} is not set"))
+}
+
+/// Returns the release of an emulator.
+fn release(qemu: &Program) -> Result<Release> {
     let version = printed(qemu, "--version")?;
-    let release = Release::parse(&version).with_context(|| {
+    Release::parse(&version).with_context(|| {
         let line = version.lines().next().unwrap_or_default();
         format!("`--version` prints no version: {line:?}")
-    });
-    let name = release.and_then(|release| Ok(release.plugin()?)).with_context(remedy)?;
-    beside(name).with_context(|| format!("{ENVIRONMENT} is not set"))
+    })
 }
 
 /// Finds a library that another program loads: beside this program, where cargo

@@ -47,7 +47,7 @@ const ROWS: [&str; 35] = [
     "regions",
 ];
 /// Rows that need root and the kernel's tracing, another tracer, KVM or an emulator.
-const OTHERS: [(&str, &str); 24] = [
+const OTHERS: [(&str, &str); 26] = [
     ("trace_session_lttng", "lttng-ust"),
     ("trace_simple_lttng", "lttng-ust"),
     ("lttng_ust", "lttng-ust"),
@@ -72,6 +72,8 @@ const OTHERS: [(&str, &str); 24] = [
     ("qemu_bystander", QEMU),
     ("c_emit", "cc"),
     ("c_disabled", "cc"),
+    ("c_function_call", "cc"),
+    ("c_function_call_off", "cc"),
 ];
 const QEMU: &str = "qemu-x86_64";
 /// Rows in a Linux guest.
@@ -82,6 +84,14 @@ const LINUX: [&str; 5] = [
     "shared_file_point",
     "shared_file_point_awake",
 ];
+/// Rows of function traces that need a kernel.
+const BOOTS: [(&str, &str); 3] = [
+    ("functions_boot_x86", "needs --linux-guest KERNEL"),
+    ("functions_off", "needs --linux-guest KERNEL"),
+    ("functions_boot_aarch64", "needs --aarch64-guest KERNEL"),
+];
+/// A row of function traces that needs qemu-user.
+const FUNCTIONS_USER: &str = "functions_user";
 /// A row in a Linux guest with the kernel module.
 const LINUX_MODULE: &str = "linux_ring_emit_module";
 
@@ -196,6 +206,48 @@ fn rows_in_a_linux_guest_name_the_options_that_they_need() {
 }
 
 #[test]
+fn rows_of_boots_name_the_options_that_they_need() {
+    let mut bench = Command::new(env!("CARGO_BIN_EXE_hypertrace"));
+
+    let report = report(&mut bench, &BOOTS.map(|(name, _)| name));
+
+    for (name, needed) in BOOTS {
+        let row = row(&report, name);
+        assert!(is_missing(row) && row["note"].as_str().unwrap().contains(needed), "{row}");
+    }
+}
+
+#[test]
+fn a_boot_with_a_function_trace_is_measured_and_names_qemu_and_the_kernel() {
+    let Some(linux) = Linux::find() else { return };
+    let name = BOOTS[0].0;
+    let mut args = vec![OsStr::new(name), "--qemu".as_ref(), linux.qemu.as_os_str()];
+    args.extend(["--linux-guest".as_ref(), linux.kernel.as_os_str()]);
+
+    let report = report(&mut Command::new(env!("CARGO_BIN_EXE_hypertrace")), &args);
+
+    let row = row(&report, name);
+    assert!(is_measured(row), "{row}");
+    let note = row["note"].as_str().unwrap();
+    assert!(note.contains("; QEMU 1") && note.contains(", vmlinuz-"), "{row}");
+    Linux::used();
+}
+
+#[test]
+fn a_program_with_a_function_trace_is_measured_or_gives_the_reason() {
+    let report = report(&mut Command::new(env!("CARGO_BIN_EXE_hypertrace")), &[FUNCTIONS_USER]);
+
+    let row = row(&report, FUNCTIONS_USER);
+    if is_measured(row) {
+        assert!(row["note"].as_str().unwrap().contains("; QEMU "), "{row}");
+        capability::used(QEMU);
+    } else {
+        assert!(is_missing(row) && capability::on_path(QEMU).is_none(), "{row}");
+        capability::missing(QEMU, row["note"].as_str().unwrap());
+    }
+}
+
+#[test]
 fn every_row_is_tested() {
     let mut bench = Command::new(env!("CARGO_BIN_EXE_hypertrace"));
     let output = bench.args(["bench", "nosuch"]).output().unwrap();
@@ -204,7 +256,8 @@ fn every_row_is_tested() {
 
     let mut known: Vec<&str> = known.split(", ").collect();
     let others = OTHERS.map(|(name, _)| name);
-    let mut tested = [&ROWS[..], &others, &LINUX, &[LINUX_MODULE]].concat();
+    let boots = BOOTS.map(|(name, _)| name);
+    let mut tested = [&ROWS[..], &others, &LINUX, &boots, &[FUNCTIONS_USER, LINUX_MODULE]].concat();
 
     known.sort_unstable();
     tested.sort_unstable();

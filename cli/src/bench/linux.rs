@@ -42,10 +42,19 @@ pub struct Linux {
 }
 
 impl Linux {
+    /// Returns QEMU and the kernel.
+    ///
+    /// # Errors
+    /// If no kernel is given.
+    pub fn qemu_and_kernel(&self) -> Result<(&Path, &Path)> {
+        let kernel = self.linux_guest.as_deref().context("needs --linux-guest KERNEL")?;
+        Ok((&self.qemu, kernel))
+    }
+
     /// Starts a guest with this device (options of QEMU), whose first process answers lines. The library finds
     /// the device in this way.
     fn start(&self, scratch: &Scratch, device: &[String], way: &str) -> Result<Child> {
-        let kernel = self.linux_guest.as_deref().context("needs --linux-guest KERNEL")?;
+        let (qemu, kernel) = self.qemu_and_kernel()?;
         let program = env::current_exe()?;
         let mut files = Initramfs::default();
         ["dev", "proc", "sys"].iter().for_each(|name| files.folder(name));
@@ -61,7 +70,7 @@ impl Linux {
         }
         let initrd = scratch.path().join("initrd");
         fs::write(&initrd, files.end())?;
-        let mut qemu = Command::new(&self.qemu);
+        let mut qemu = Command::new(qemu);
         qemu.args(["-M", "q35,memory-backend=ram", "-accel", "tcg", "-cpu", "max", "-m", "512M"])
             .args(["-object", "memory-backend-memfd,id=ram,size=512M,share=on"])
             .args(["-nodefaults", "-display", "none", "-no-reboot", "-serial", "stdio"])
@@ -159,7 +168,8 @@ impl Shared {
     }
 }
 
-fn options(context: &mut Context) -> Result<Linux> {
+/// Returns the options of the command line.
+pub fn options(context: &mut Context) -> Result<Linux> {
     // `bench` has put it there.
     context.resource(|| bail!("no options")).cloned()
 }

@@ -23,15 +23,22 @@ pub struct Measured {
     pub note: String,
 }
 
-/// Measures a row and its floor alternately.
-pub fn measure(row: &Row, runs: usize, context: &mut Context) -> Measured {
+/// Measures a row and its floor alternately. Calls `begin` with the number of each run.
+pub fn measure(
+    row: &Row,
+    runs: usize,
+    context: &mut Context,
+    begin: impl FnMut(usize),
+) -> Measured {
     let measured = Measured {
         name: row.name,
         floor: row.floor.map(|(name, _)| name),
         target: row.target,
         ..Measured::default()
     };
-    let (mut times, mut ratios) = match alternate(row, runs, context) {
+    let alternated = alternate(row, runs, context, begin);
+    let remark = context.take_remark();
+    let (mut times, mut ratios) = match alternated {
         Ok(found) => found,
         Err(why) => return Measured { note: format!("not measured: {why:#}"), ..measured },
     };
@@ -44,15 +51,24 @@ pub fn measure(row: &Row, runs: usize, context: &mut Context) -> Measured {
         iqr: Some(ratio.map_or(iqr, |(_, iqr)| iqr)),
         runs,
         met: row.target.and_then(|target| is_met(target, compared)),
-        note: row.note.to_owned(),
+        note: match remark {
+            Some(remark) => format!("{}; {remark}", row.note),
+            None => row.note.to_owned(),
+        },
         ..measured
     }
 }
 
 /// Returns the times of all runs, and their ratios to the floor if there is one.
-fn alternate(row: &Row, runs: usize, context: &mut Context) -> Result<(Vec<f64>, Vec<f64>)> {
+fn alternate(
+    row: &Row,
+    runs: usize,
+    context: &mut Context,
+    mut begin: impl FnMut(usize),
+) -> Result<(Vec<f64>, Vec<f64>)> {
     let (mut times, mut ratios) = (Vec::new(), Vec::new());
-    for _ in 0..runs {
+    for number in 0..runs {
+        begin(number);
         let floor = row.floor.map(|(_, run)| run(context)).transpose()?;
         let ns = (row.run)(context)?;
         times.push(ns);

@@ -11,7 +11,9 @@ mod device;
 mod drain;
 mod emulated;
 mod files;
+mod functions;
 mod hostile;
+mod init;
 mod instructions;
 mod kvm;
 mod linux;
@@ -44,12 +46,17 @@ mod events {
 use crate::output::print;
 use anyhow::{Result, bail};
 use clap::Args;
+use functions::Aarch64;
 use indicatif::{ProgressBar, ProgressStyle};
 use linux::Linux;
 use measure::{Measured, measure};
 use row::{Context, Row};
 use rows::ROWS;
 use serde::Serialize;
+use std::time::Duration;
+
+/// Runs of a row, unless the command line says otherwise.
+const RUNS: u32 = 11;
 
 /// Measure the cost of each operation on this machine, beside its floor
 #[derive(Debug, Args)]
@@ -60,22 +67,26 @@ Examples:
   hypertrace bench --runs 31 --json        more runs, for a script
   hypertrace bench --linux-guest /boot/vmlinuz linux_ shared_file
                                            rows in a Linux guest of QEMU
+  hypertrace bench --linux-guest /boot/vmlinuz functions_
+                                           function traces; takes minutes
 
 A ratio is a row's time divided by its floor's: the median over the runs, which
 alternate. Times differ from machine to machine and from minute to minute;
 ratios much less. docs/benchmarks.md explains each row.")]
 pub struct BenchArgs {
-    /// Rows to measure, by name or by the beginning of a name (default: all)
+    /// Rows to measure, by name or by the beginning of a name (default: all but those that take minutes)
     #[arg(value_name = "ROW")]
     rows: Vec<String>,
-    /// Runs of each row, alternating with its floor
-    #[arg(long, default_value_t = 11, value_parser = clap::value_parser!(u32).range(1..=1001))]
-    runs: u32,
+    /// Runs of each row, alternating with its floor (default: 11, or 3 of a row that takes minutes)
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1001))]
+    runs: Option<u32>,
     /// One JSON object instead of a table
     #[arg(long)]
     json: bool,
     #[command(flatten)]
     linux: Linux,
+    #[command(flatten)]
+    aarch64: Aarch64,
     /// Serve a benchmark in another process
     #[arg(long, hide = true)]
     serve: bool,
@@ -104,13 +115,18 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     let wanted = wanted(&args.rows)?;
     let mut context = Context::default();
     context.resource(|| Ok(args.linux.clone()))?;
+    context.resource(|| Ok(args.aarch64.clone()))?;
     let mut measured = Vec::new();
     // Shown on stderr, and only if that is a terminal.
     let style = ProgressStyle::with_template("{pos}/{len} {msg} {elapsed}")?;
     let progress = ProgressBar::new(wanted.len() as u64).with_style(style);
     for row in wanted {
-        progress.set_message(row.name);
-        measured.push(measure(row, args.runs as usize, &mut context));
+        let runs = args.runs.or(row.slow).unwrap_or(RUNS);
+        // The time that has passed is shown meanwhile only where the thread for it disturbs nothing.
+        let tick = Duration::from_millis(if row.slow.is_some() { 500 } else { 0 });
+        progress.enable_steady_tick(tick);
+        let begin = |run| progress.set_message(format!("{} {}/{runs}", row.name, run + 1));
+        measured.push(measure(row, runs as usize, &mut context, begin));
         // A running bpftrace would use CPU time during the next rows.
         context.release::<peers::Bpftrace>();
         progress.inc(1);
@@ -125,13 +141,29 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     }
 }
 
-/// Returns the rows whose names begin with one of these; all if there is none.
+/// Returns the rows whose names begin with one of these; all but those that take minutes if there is none.
 fn wanted(names: &[String]) -> Result<Vec<&'static Row>> {
     let has = |row: &Row, name: &String| row.name.starts_with(name.as_str());
     if let Some(name) = names.iter().find(|name| !ROWS.iter().any(|row| has(row, name))) {
         let known: Vec<_> = ROWS.iter().map(|row| row.name).collect();
         bail!(crate::Usage(format!("no row {name:?}; there are {}", known.join(", "))));
     }
-    let is_wanted = |row: &&Row| names.is_empty() || names.iter().any(|name| has(row, name));
+    let is_wanted = |row: &&Row| match names {
+        [] => row.slow.is_none(),
+        names => names.iter().any(|name| has(row, name)),
+    };
     Ok(ROWS.iter().filter(is_wanted).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_that_takes_minutes_is_measured_if_it_is_named() {
+        let is_boot = |row: &&Row| row.name == "functions_boot_x86";
+        let by_default = wanted(&[]).unwrap();
+        assert!(by_default.len() > 50 && !by_default.iter().any(is_boot));
+        assert!(wanted(&["functions_".into()]).unwrap().iter().any(is_boot));
+    }
 }

@@ -5,6 +5,9 @@ use std::any::{Any, TypeId};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
+/// Text that a run adds to its row: versions of programs.
+struct Remark(String);
+
 /// Resources that rows use again in their next runs, one of each type.
 #[derive(Default)]
 pub struct Context(HashMap<TypeId, Box<dyn Any>>);
@@ -22,6 +25,17 @@ impl Context {
     /// Drops the resource of a type, if there is one.
     pub fn release<T: Any>(&mut self) {
         self.0.remove(&TypeId::of::<T>());
+    }
+
+    /// Keeps a text for the row's note.
+    pub fn remark(&mut self, remark: String) {
+        self.0.insert(TypeId::of::<Remark>(), Box::new(Remark(remark)));
+    }
+
+    /// Returns the last remark, which is forgotten.
+    pub fn take_remark(&mut self) -> Option<String> {
+        let remark = self.0.remove(&TypeId::of::<Remark>())?.downcast::<Remark>().ok()?;
+        Some(remark.0)
     }
 }
 
@@ -43,11 +57,14 @@ pub struct Row {
     /// its meaning.
     pub target: Option<&'static str>,
     pub note: &'static str,
+    /// Runs of a row that takes minutes, which is only measured if it is named.
+    pub slow: Option<u32>,
 }
 
 /// Returns a row that is compared with nothing: another row's floor, or a peer.
 pub const fn row(name: &'static str, run: Run) -> Row {
-    Row { name, run, floor: None, compare: |ns, floor| ns / floor, target: None, note: "" }
+    let compare = |ns, floor| ns / floor;
+    Row { name, run, floor: None, compare, target: None, note: "", slow: None }
 }
 
 impl Row {
@@ -73,6 +90,11 @@ impl Row {
 
     pub const fn target(self, text: &'static str) -> Row {
         Row { target: Some(text), ..self }
+    }
+
+    /// Makes it a row that takes minutes, of so many runs.
+    pub const fn slow(self, runs: u32) -> Row {
+        Row { slow: Some(runs), ..self }
     }
 
     pub const fn note(self, note: &'static str) -> Row {

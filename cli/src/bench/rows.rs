@@ -4,8 +4,8 @@ use super::row::{Floor, Row, row};
 use super::trace::To;
 use super::trigger::Rules;
 use super::{
-    c, device, drain, hostile, kvm, linux, peers, qemu, regions, ring, sigsegv, spans, trace,
-    trace_dat, tracefs, trigger, user, vfio_user,
+    c, device, drain, functions, hostile, kvm, linux, peers, qemu, regions, ring, sigsegv, spans,
+    trace, trace_dat, tracefs, trigger, user, vfio_user,
 };
 use hypertrace_trace::Output;
 use kvm_vmm::Answer;
@@ -55,6 +55,12 @@ pub const ROWS: &[Row] = &[
         .note("HYPERTRACE_EVENT with two uint64_t, from C; host every 200 us"),
     row("c_disabled", c::disabled)
         .less(("empty loop", c::empty), "<= 0.5 ns over an empty loop")
+        .note("the same, switched off; ratio is the difference in ns"),
+    row("c_function_call", c::function_call)
+        .over(("a C emit", c::emit_one), "<= 2.2 x c_emit of one field")
+        .note("a call with its two events, of a function built with -finstrument-functions"),
+    row("c_function_call_off", c::function_call_off)
+        .less(("a plain call", c::call), "<= 5 ns over a call")
         .note("the same, switched off; ratio is the difference in ns"),
     row("tracing_span", spans::layer)
         .over(("region! in a span", spans::region), "<= 1.2 x an empty layer and region!")
@@ -138,6 +144,7 @@ pub const ROWS: &[Row] = &[
         .note("reference_point! every 300 us, so that the host sleeps"),
     row("lttng_ust", peers::lttng).note("LTTng-UST, two u64, to a file; a full buffer blocks"),
     row("uftrace_pg", peers::uftrace)
+        .over(("c_function_call", c::function_call), ">= 3 x c_function_call")
         .note("a call of a function built with -pg, to a file by uftrace"),
     row("report_trace_dat", trace_dat::report)
         .speedup_of(
@@ -204,6 +211,22 @@ pub const ROWS: &[Row] = &[
     row("qemu_bystander", qemu::bystander)
         .over(("no plugin", qemu::undisturbed), "<= 1.03 x without the plugin")
         .note("code with no marked store, per sorted number"),
+    row("functions_boot_x86", functions::traced_x86)
+        .over(("plain boot", functions::plain_x86), "<= 1.4 x without the plugin")
+        .note("CPU time of a boot with a function trace to tmpfs")
+        .slow(3),
+    row("functions_boot_aarch64", functions::traced_aarch64)
+        .over(("plain boot", functions::plain_aarch64), "<= 1.7 x without the plugin")
+        .note("the same, of AArch64")
+        .slow(3),
+    row("functions_off", functions::closed_x86)
+        .over(("plain boot", functions::plain_x86), "<= 1.15 x without the plugin")
+        .note("CPU time of a boot with a function trace of a region that never begins")
+        .slow(3),
+    row("functions_user", functions::traced_user)
+        .over(("plain run", functions::plain_user), "<= 2 x without the plugin")
+        .note("CPU time of a sort under qemu-user, functions of a microsecond and more traced")
+        .slow(3),
 ];
 
 #[cfg(test)]

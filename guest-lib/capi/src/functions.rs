@@ -19,24 +19,38 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering, Ordering::Relaxed};
 /// Records the event `function_entry`, for HYPERTRACE_FUNCTIONS.
 #[unsafe(no_mangle)]
 pub extern "C" fn hypertrace_function_entry(function: *const c_void) {
-    let (site, (address,)) = event_type!("function_entry", address = Hex(function as u64));
-    record(site, address);
+    if hypertrace::is_on(const { schema::mask_slot("function_entry") }) {
+        entered(function);
+    }
 }
 
 /// Records the event `function_exit`, for HYPERTRACE_FUNCTIONS.
 #[unsafe(no_mangle)]
 pub extern "C" fn hypertrace_function_exit(function: *const c_void) {
+    if hypertrace::is_on(const { schema::mask_slot("function_exit") }) {
+        left(function);
+    }
+}
+
+// Separate functions, so that an event that is off saves no registers; of C, so that they are jumped to.
+
+#[inline(never)]
+extern "C" fn entered(function: *const c_void) {
+    let (site, (address,)) = event_type!("function_entry", address = Hex(function as u64));
+    record(site, address);
+}
+
+#[inline(never)]
+extern "C" fn left(function: *const c_void) {
     let (site, (address,)) = event_type!("function_exit", address = Hex(function as u64));
     record(site, address);
 }
 
 #[inline(always)]
 fn record<S: Site>(site: S, address: Hex) {
-    if hypertrace::is_on(const { schema::mask_slot(S::NAME) }) {
-        match this_thread::emit_leased(site, (address,)) {
-            Emit::Recorded | Emit::Full => {}
-            why => again(why, site, address),
-        }
+    match this_thread::emit_leased(site, (address,)) {
+        Emit::Recorded | Emit::Full => {}
+        why => again(why, site, address),
     }
 }
 

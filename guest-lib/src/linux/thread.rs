@@ -68,7 +68,11 @@ pub fn emit<S: Site, F: Fields>(site: S, fields: F) -> Emit {
 /// Emits an event on the client that the thread has. [`Emit::Unleased`] without one: see [`can_retry`].
 #[inline(always)]
 pub fn emit_leased<S: Site, F: Fields>(site: S, fields: F) -> Emit {
-    current().map_or(Emit::Unleased, |client| client.emit(site, fields))
+    // `map_or` would be a call.
+    match current() {
+        Some(client) => client.emit(site, fields),
+        None => Emit::Unleased,
+    }
 }
 
 /// Returns true if the thread has got a client after [`emit_leased`], for another try. Counts the event of a thread

@@ -13,52 +13,74 @@ enum {
     TURNS = 20000000
 };
 
+/* All functions but one are not instrumented. */
+#define PLAIN __attribute__((no_instrument_function)) static
+
 /* Makes the compiler assume that the value changes. */
 #define HIDE(value) __asm__ volatile("" : "+r"(value))
 
-static double now(void) {
+PLAIN double now(void) {
     struct timespec time;
     clock_gettime(CLOCK_MONOTONIC, &time);
     return (double)time.tv_sec * 1e9 + (double)time.tv_nsec;
 }
 
-static __attribute__((noinline)) void pair(uint64_t a, uint64_t b) {
+PLAIN __attribute__((noinline)) void pair(uint64_t a, uint64_t b) {
     HYPERTRACE_EVENT("c_pair", a, b);
 }
 
-/* Returns 0 if there was no room. */
-static double emit(void) {
-    double total = 0;
-    for (int burst = 0; burst < BURSTS; burst++) {
-        if (!hypertrace_wait_for_room(BURST, WORDS)) {
-            return 0;
-        }
-        const double start = now();
-        for (uint64_t i = 0; i < BURST; i++) {
-            uint64_t b = i;
-            HIDE(b);
-            pair(i, b);
-        }
-        total += now() - start;
-    }
-    return total / BURST / BURSTS;
+PLAIN __attribute__((noinline)) void one(uint64_t a) { HYPERTRACE_EVENT("c_one", a); }
+
+static __attribute__((noinline)) void called(uint64_t a, uint64_t b) {
+    __asm__ volatile("" : : "r"(a), "r"(b));
 }
 
-static bool is_on(void) {
+/* Defines a function that times bursts of a statement; it returns 0 if there was no room. */
+#define BURSTS_OF(name, events, statement)                                                         \
+    PLAIN double name(void) {                                                                      \
+        double total = 0;                                                                          \
+        for (int burst = 0; burst < BURSTS; burst++) {                                             \
+            if (!hypertrace_wait_for_room((events) * (size_t)BURST, WORDS)) {                      \
+                return 0;                                                                          \
+            }                                                                                      \
+            const double start = now();                                                            \
+            for (uint64_t i = 0; i < BURST; i++) {                                                 \
+                uint64_t b = i;                                                                    \
+                HIDE(b);                                                                           \
+                statement;                                                                         \
+            }                                                                                      \
+            total += now() - start;                                                                \
+        }                                                                                          \
+        return total / BURST / BURSTS;                                                             \
+    }
+
+BURSTS_OF(emit, 1, pair(i, b))
+BURSTS_OF(emit_one, 1, one(b))
+BURSTS_OF(call, 2, called(i, b))
+
+PLAIN bool is_on(void) {
     bool computed = false;
     HYPERTRACE_EVENT("c_off", (a, (computed = true, UINT64_C(0))), (b, UINT64_C(0)));
     return computed;
 }
 
-/* Returns 0 if the event is still on after a second. */
-static double disabled(void) {
+/* Waits until the event is off. Returns false if it is still on after a second. */
+PLAIN bool switched_off(void) {
     const struct timespec moment = {0, 1000000};
     for (int tries = 0; is_on(); tries++) {
         if (tries == 1000) {
-            return 0;
+            return false;
         }
         nanosleep(&moment, NULL);
         hypertrace_poll();
+    }
+    return true;
+}
+
+/* Returns 0 if the event is not switched off; the next function, too. */
+PLAIN double disabled(void) {
+    if (!switched_off()) {
+        return 0;
     }
     const double start = now();
     for (uint64_t i = 0; i < TURNS; i++) {
@@ -69,7 +91,20 @@ static double disabled(void) {
     return (now() - start) / TURNS;
 }
 
-static double empty(void) {
+PLAIN double calls_off(void) {
+    if (!switched_off()) {
+        return 0;
+    }
+    const double start = now();
+    for (uint64_t i = 0; i < TURNS; i++) {
+        uint64_t b = i;
+        HIDE(b);
+        called(i, b);
+    }
+    return (now() - start) / TURNS;
+}
+
+PLAIN double empty(void) {
     const double start = now();
     for (uint64_t i = 0; i < TURNS; i++) {
         uint64_t a = i;
@@ -78,7 +113,7 @@ static double empty(void) {
     return (now() - start) / TURNS;
 }
 
-int main(void) {
+__attribute__((no_instrument_function)) int main(void) {
     char text[512] = "";
     if (!hypertrace_open(NULL, text, sizeof text)) {
         fprintf(stderr, "%s\n", text);
@@ -87,9 +122,12 @@ int main(void) {
     pair(0, 0);
     printf("ready\n");
     while (fflush(stdout) == 0 && fgets(text, sizeof text, stdin) != NULL) {
-        const double ns = strcmp(text, "emit\n") == 0       ? emit()
-                          : strcmp(text, "disabled\n") == 0 ? disabled()
-                                                            : empty();
+        const double ns = strcmp(text, "emit\n") == 0        ? emit()
+                          : strcmp(text, "one\n") == 0       ? emit_one()
+                          : strcmp(text, "call\n") == 0      ? call()
+                          : strcmp(text, "calls off\n") == 0 ? calls_off()
+                          : strcmp(text, "disabled\n") == 0  ? disabled()
+                                                             : empty();
         if (ns > 0) {
             printf("%.4f\n", ns);
         } else {

@@ -1,0 +1,248 @@
+//! Rows of function traces: boots of a Linux kernel, and a program under QEMU's user mode, in CPU time.
+
+use super::files::initramfs::Initramfs;
+use super::init;
+use super::row::Context;
+use super::scratch::Scratch;
+use crate::qemu::Emulator;
+use anyhow::{Context as _, Result, bail, ensure};
+use rustix::param::clock_ticks_per_second;
+use rustix::process::{WaitId, WaitIdOptions, waitid};
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// Longest time of a boot, and of a program.
+const PATIENCE: Duration = Duration::from_secs(900);
+/// Pause between two looks whether it has ended.
+const PAUSE: Duration = Duration::from_millis(20);
+/// A region that no guest here opens.
+const CLOSED: &str = "region=hypertrace_bench";
+/// Numbers that the program under QEMU's user mode sorts. In a debug build, which times nothing, the plugin is slow.
+const NUMBERS: &str = if cfg!(debug_assertions) { "1000" } else { "200000" };
+/// The emulator of user mode.
+const USER: &str = "qemu-x86_64";
+
+/// Kernels and emulators of machines of AArch64; those of x86-64 are the ones of the rows in a Linux guest.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Aarch64 {
+    /// Measure functions_boot_aarch64 with this kernel
+    #[arg(long, value_name = "KERNEL")]
+    aarch64_guest: Option<PathBuf>,
+    /// QEMU for it
+    #[arg(long, value_name = "PROGRAM", default_value = "qemu-system-aarch64")]
+    qemu_aarch64: OsString,
+}
+
+/// A machine that boots a kernel, whose only program says so and ends it.
+struct Boots {
+    emulator: Emulator,
+    options: Vec<OsString>,
+    /// QEMU's version, and the kernel.
+    what: String,
+    _scratch: Scratch,
+}
+
+impl Boots {
+    /// Boots this kernel. `machine` is options of QEMU and the kernel's console.
+    fn new(qemu: &OsStr, kernel: &Path, machine: (&[&str], &str), program: &[u8]) -> Result<Boots> {
+        let emulator = Emulator::find(qemu)?;
+        let (options, console) = machine;
+        let scratch = Scratch::new()?;
+        let initrd = scratch.path().join("initrd");
+        let mut files = Initramfs::default();
+        files.file("init", program);
+        fs::write(&initrd, files.end())?;
+        ensure!(kernel.is_file(), "no kernel {}", kernel.display());
+        // One CPU; the kernel is where its file says.
+        let command = format!("console={console} panic=-1 nokaslr");
+        let mut all: Vec<OsString> = options.iter().map(OsString::from).collect();
+        all.extend(
+            ["-accel", "tcg", "-m", "512", "-nodefaults", "-display", "none", "-no-reboot"]
+                .map(OsString::from),
+        );
+        all.extend(["-serial".into(), "stdio".into(), "-append".into(), command.into()]);
+        all.extend(["-kernel".into(), kernel.into(), "-initrd".into(), initrd.into()]);
+        let name = fs::canonicalize(kernel)?;
+        let name = name.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let what = format!("QEMU {}, {name}", emulator.version()?);
+        Ok(Boots { emulator, options: all, what, _scratch: scratch })
+    }
+
+    /// Boots once. Returns the CPU time of QEMU in nanoseconds.
+    fn boot(&self, trace: Option<&[&str]>) -> Result<f64> {
+        let ran = Ran::of(&self.emulator, trace, &self.options)?;
+        ensure!(ran.stdout.contains("booted"), "the guest has not booted: {}", ran.said());
+        Ok(ran.ns)
+    }
+}
+
+/// The boots of x86-64.
+struct X86(Boots);
+
+/// The boots of AArch64.
+struct Arm(Boots);
+
+fn x86(context: &mut Context) -> Result<&Boots> {
+    let linux = super::linux::options(context)?;
+    let X86(boots) = context.resource(|| {
+        let (qemu, kernel) = linux.qemu_and_kernel()?;
+        Boots::new(qemu.as_os_str(), kernel, (&[], "ttyS0"), &init::x86_64()).map(X86)
+    })?;
+    Ok(boots)
+}
+
+fn arm(context: &mut Context) -> Result<&Boots> {
+    // `bench` has put it there.
+    let options = context.resource::<Aarch64>(|| bail!("no options"))?.clone();
+    let Arm(boots) = context.resource(|| {
+        let kernel = options.aarch64_guest.as_deref();
+        let kernel = kernel.context("needs --aarch64-guest KERNEL")?;
+        let machine = (&["-M", "virt", "-cpu", "cortex-a57"][..], "ttyAMA0");
+        Boots::new(&options.qemu_aarch64, kernel, machine, &init::aarch64()).map(Arm)
+    })?;
+    Ok(boots)
+}
+
+/// Boots with these options of the plugin, or without the plugin.
+fn boot(
+    context: &mut Context,
+    machine: fn(&mut Context) -> Result<&Boots>,
+    trace: Option<&[&str]>,
+) -> Result<f64> {
+    let boots = machine(context)?;
+    let (ns, what) = (boots.boot(trace)?, boots.what.clone());
+    context.remark(what);
+    Ok(ns)
+}
+
+/// Boots with a function trace.
+pub fn traced_x86(context: &mut Context) -> Result<f64> {
+    boot(context, x86, Some(&[]))
+}
+
+/// Boots with a function trace that begins with a region, which never begins.
+pub fn closed_x86(context: &mut Context) -> Result<f64> {
+    boot(context, x86, Some(&[CLOSED]))
+}
+
+/// Boots without the plugin.
+pub fn plain_x86(context: &mut Context) -> Result<f64> {
+    boot(context, x86, None)
+}
+
+/// Boots with a function trace.
+pub fn traced_aarch64(context: &mut Context) -> Result<f64> {
+    boot(context, arm, Some(&[]))
+}
+
+/// Boots without the plugin.
+pub fn plain_aarch64(context: &mut Context) -> Result<f64> {
+    boot(context, arm, None)
+}
+
+/// A program that calls many short functions.
+struct Program {
+    emulator: Emulator,
+    path: PathBuf,
+    what: String,
+    _scratch: Scratch,
+}
+
+impl Program {
+    fn new() -> Result<Program> {
+        ensure!(cfg!(target_arch = "x86_64"), "the program is this machine's, for {USER}");
+        let emulator = Emulator::find(OsStr::new(USER))?;
+        let scratch = Scratch::new()?;
+        scratch.write(&[("calls.c", include_str!("functions/calls.c"))])?;
+        scratch.run(Command::new("cc").args(["-O2", "-o", "calls", "calls.c"]))?;
+        let what = format!("QEMU {}", emulator.version()?);
+        Ok(Program { emulator, path: scratch.path().join("calls"), what, _scratch: scratch })
+    }
+}
+
+fn user(context: &mut Context, trace: Option<&[&str]>) -> Result<f64> {
+    let program = context.resource(Program::new)?;
+    let arguments = [program.path.clone().into_os_string(), NUMBERS.into()];
+    let ns = Ran::of(&program.emulator, trace, &arguments)?.ns;
+    let what = program.what.clone();
+    context.remark(what);
+    Ok(ns)
+}
+
+/// Runs a program with a function trace of functions that take a microsecond.
+pub fn traced_user(context: &mut Context) -> Result<f64> {
+    user(context, Some(&["min=1us"]))
+}
+
+/// Runs the program without the plugin.
+pub fn plain_user(context: &mut Context) -> Result<f64> {
+    user(context, None)
+}
+
+/// An emulator that has ended.
+struct Ran {
+    /// CPU time, of the user and of the system.
+    ns: f64,
+    stdout: String,
+    stderr: String,
+}
+
+impl Ran {
+    /// Runs an emulator to its end, with a function trace to tmpfs if there are options for one.
+    ///
+    /// # Errors
+    /// If it fails, or records were lost.
+    fn of(emulator: &Emulator, trace: Option<&[&str]>, arguments: &[OsString]) -> Result<Ran> {
+        let scratch = Scratch::new()?;
+        let mut command = emulator.qemu().command();
+        if let Some(options) = trace {
+            let mut plugin = emulator.plugin_option();
+            plugin.push(",functions=");
+            plugin.push(scratch.path().join("functions"));
+            options.iter().for_each(|option| plugin.extend([OsStr::new(","), option.as_ref()]));
+            command.arg("-plugin").arg(plugin);
+        }
+        let [stdout, stderr] = ["stdout", "stderr"].map(|name| scratch.path().join(name));
+        command.args(arguments).stdin(Stdio::null());
+        command.stdout(File::create(&stdout)?).stderr(File::create(&stderr)?);
+        let mut child = command.spawn().context("cannot start QEMU")?;
+        let ns = cpu_time(&mut child);
+        let read = |path| fs::read(path).map(|text| String::from_utf8_lossy(&text).into_owned());
+        let ran = Ran { ns: ns?, stdout: read(stdout)?, stderr: read(stderr)? };
+        ensure!(child.wait()?.success(), "QEMU failed: {}", ran.said());
+        let is_whole = ran.stderr.contains(" 0 records lost");
+        ensure!(trace.is_none() || is_whole, "the trace is not whole: {}", ran.said());
+        Ok(ran)
+    }
+
+    /// Returns the last line that it has printed.
+    fn said(&self) -> &str {
+        let mut lines = self.stdout.lines().chain(self.stderr.lines());
+        lines.rfind(|line| !line.trim().is_empty()).unwrap_or("nothing")
+    }
+}
+
+/// Waits for a child's end, and returns its CPU time in nanoseconds. The child stays to be waited for.
+fn cpu_time(child: &mut Child) -> Result<f64> {
+    let id = rustix::process::Pid::from_child(child);
+    let begin = Instant::now();
+    let look = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
+    while waitid(WaitId::Pid(id), look)?.is_none() {
+        if begin.elapsed() > PATIENCE {
+            child.kill()?;
+            child.wait()?;
+            bail!("QEMU has not ended in {} s", PATIENCE.as_secs());
+        }
+        sleep(PAUSE);
+    }
+    let stat = fs::read_to_string(format!("/proc/{}/stat", child.id()))?;
+    // The name before may have spaces. Fields 14 and 15 are the ticks of the user and of the system.
+    let (_, rest) = stat.rsplit_once(") ").context("a line of another form in /proc")?;
+    let ticks: Vec<f64> =
+        rest.split(' ').skip(11).take(2).map(str::parse).collect::<Result<_, _>>()?;
+    Ok(ticks.iter().sum::<f64>() * 1e9 / clock_ticks_per_second() as f64)
+}
