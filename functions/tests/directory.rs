@@ -58,7 +58,7 @@ fn calls_and_times_are_added_up_by_function_and_caller() {
     assert_eq!(summary.function(fib), Some(&sums));
     let callers = [
         Caller { function: Some(PROGRAM), calls: 1, total: 2000 },
-        Caller { function: Some(fib), calls: 1, total: 1000 },
+        Caller { function: Some(fib), calls: 1, total: 0 },
     ];
     assert_eq!(summary.callers(fib), callers);
     let addresses = |by| summary.top(2, by).iter().map(|top| top.address).collect::<Vec<_>>();

@@ -56,6 +56,34 @@ fn a_file_may_be_cut_anywhere() {
 }
 
 #[test]
+fn a_long_name_of_many_tasks_is_cut() {
+    let (_folder, path) = trace();
+    let session = format!("SESS timestamp=0 pid=1 sid=1 exename=\"{}\"\n", "a".repeat(1 << 20));
+    let tasks = (1..60_000).map(|tid| format!("TASK timestamp=0 tid={tid} pid=1\n"));
+    fs::write(path.join("task.txt"), session + &tasks.collect::<String>()).unwrap();
+    fs::rename(path.join("sid-0000000000000001.map"), path.join("sid-1.map")).unwrap();
+
+    let trace = Trace::open(&path).unwrap();
+
+    assert!(trace.tasks().iter().all(|task| task.name.len() == 255));
+}
+
+#[test]
+fn links_to_one_large_map_are_refused() {
+    let (_folder, path) = trace();
+    let sessions = (1..5).map(|n| format!("SESS timestamp=0 pid={n} sid={n} exename=\"x\"\n"));
+    fs::write(path.join("task.txt"), sessions.collect::<String>()).unwrap();
+    fs::write(path.join("sid-1.map"), "0-1\n".repeat(2 << 20)).unwrap();
+    for n in 2..5 {
+        fs::hard_link(path.join("sid-1.map"), path.join(format!("sid-{n}.map"))).unwrap();
+    }
+
+    let error = Trace::open(&path).unwrap_err();
+
+    assert!(error.is_bad_input() && error.to_string().contains("16 MiB"), "{error}");
+}
+
+#[test]
 fn each_byte_may_be_another_one() {
     let (_folder, path) = trace();
     for file in FILES {

@@ -50,6 +50,10 @@ static void run_children(void)
 		pid_t child = fork();
 
 		if (!child) {
+			/* Its own child. */
+			if (!fork())
+				_exit(0);
+			wait(NULL);
 			repeat(5000);
 			_exit(0);
 		}

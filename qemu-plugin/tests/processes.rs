@@ -5,6 +5,7 @@ mod common;
 use common::Ran;
 use common::traced::{Guest, X86_64};
 use hypertrace_functions::read::{By, Summary, Trace};
+use hypertrace_functions::symbols::{Source, Symbols};
 use std::path::Path;
 
 /// Runs a part of the program. Returns the calls of its function `work`, and what the plugin printed.
@@ -44,7 +45,7 @@ fn child_processes_are_counted_and_leave_the_parents_records_alone() {
     let (calls, said) = work(&guest, folder.path(), "fork", "");
 
     assert_eq!(calls, 300);
-    assert!(said.contains("3 child processes are not recorded"), "{said}");
+    assert!(said.contains("6 child processes are not recorded"), "{said}");
     assert!(said.contains(" 0 misses, 0 records lost"), "{said}");
 }
 
@@ -178,5 +179,45 @@ fn a_stderr_that_takes_nothing_does_not_end_the_program() {
         assert_eq!(ended.code(), Some(0), "{number}");
         let summary = Summary::of(&Trace::open(&dir).unwrap());
         assert_eq!(summary.function(guest.address("work")).unwrap().calls, 24_000);
+    }
+}
+
+#[test]
+fn functions_of_a_library_have_all_their_calls() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(guest) = Guest::of_library(folder.path(), "library.c") else { return };
+    let library = folder.path().join("liblibrary.so");
+    // An emulated program's libraries have the same addresses each time. Without this, the loader binds a
+    // function at its first call, which is not seen as one of it.
+    let bind = |mut command: std::process::Command| -> Ran {
+        command
+            .env("LD_BIND_NOW", "1")
+            .env("LD_LIBRARY_PATH", folder.path())
+            .output()
+            .unwrap()
+            .into()
+    };
+    let plain = bind({
+        let mut command = std::process::Command::new(&guest.qemu);
+        command.arg(&guest.program);
+        command
+    });
+    let at = plain.stdout.rsplit("0x").next().unwrap().trim().to_owned();
+    let symbols = Symbols::read(&Source { path: library.clone(), offset: 0 }).unwrap();
+    let own = symbols.iter().find(|symbol| symbol.name == "shared_work").unwrap().address;
+    let base = u64::from_str_radix(&at, 16).unwrap() - own;
+    for filter in ["depth=1000", "symbol=shared_*"] {
+        let dir = folder.path().join(filter.replace(['=', '*'], "_"));
+        let names = format!("symbols={}:{base:#x}", library.display());
+
+        let ran = bind(guest.command(&format!("functions={},{names},{filter}", dir.display())));
+
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        let summary = Summary::of(&Trace::open(&dir).unwrap());
+        let calls = |name: &str| {
+            let symbol = symbols.iter().find(|symbol| symbol.name == name).unwrap();
+            summary.function(base + symbol.address).map(|function| function.calls)
+        };
+        assert_eq!((calls("shared_work"), calls("shared_outer")), (Some(115), Some(5)), "{filter}");
     }
 }

@@ -143,10 +143,11 @@ fn text(
             function.calls,
             Escaped(name.as_bytes())
         );
+        if !args.callers {
+            continue;
+        }
         let callers = summary.callers(function.address);
-        for Caller { function, calls, total, .. } in
-            callers.iter().take(if args.callers { MOST_CALLERS } else { 0 })
-        {
+        for Caller { function, calls, total, .. } in callers.iter().take(MOST_CALLERS) {
             let from = function.map_or("(outermost)".into(), |address| self::name(trace, address));
             let _ = writeln!(
                 out,

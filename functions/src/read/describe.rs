@@ -11,6 +11,9 @@ use crate::{Error, Result, file};
 
 const HEADER: usize = 40;
 
+/// Longest name of a task; longer ones are cut. The kernel's have at most 15 bytes.
+const MAX_NAME: usize = 255;
+
 /// Reads a description.
 fn contents(path: &Path) -> Result<Vec<u8>> {
     file::contents(path, MAX_DESCRIPTION, "give a directory that uftrace reads")
@@ -90,7 +93,9 @@ pub(super) fn sessions(path: &Path) -> Result<Sessions> {
             if session.is_empty() || session.len() > 64 || !is_name {
                 return Err(damaged("expected the letters and digits of a session: sid=ID"));
             }
-            programs.insert(number(" pid=")?, name.to_owned());
+            // Each task of the process has a copy.
+            let name = name.chars().take(MAX_NAME).collect();
+            programs.insert(number(" pid=")?, name);
             found.maps.insert(session.to_owned());
         } else if text.starts_with("TASK ") {
             tasks.push((number(" tid=")?, number(" pid=")?));
@@ -121,9 +126,12 @@ pub(super) struct Mapped {
     pub name: String,
 }
 
-/// Reads a map. Lines of one file are one module, as in uftrace.
-pub(super) fn map(path: &Path) -> Result<Vec<Mapped>> {
+/// Reads a map, whose bytes are taken from those that all maps may have. Lines of one file are one module, as in uftrace.
+pub(super) fn map(path: &Path, left: &mut u64) -> Result<Vec<Mapped>> {
     let bytes = contents(path)?;
+    *left = left
+        .checked_sub(bytes.len() as u64)
+        .ok_or_else(|| Error::unsuitable(path, "the maps of all sessions have more than 16 MiB"))?;
     let mut found: Vec<Mapped> = Vec::new();
     let mut offset = 0;
     for line in bytes.split(|byte| *byte == b'\n') {

@@ -31,7 +31,7 @@ pub struct Caller {
     pub function: Option<u64>,
     /// Calls by it.
     pub calls: u64,
-    /// Time of these calls.
+    /// Time of these calls, where recursive calls count once.
     pub total: u64,
 }
 
@@ -130,7 +130,7 @@ impl Summary {
         let caller = self.callers.entry(pair).or_default();
         caller.function = pair.1;
         caller.calls += calls;
-        caller.total = caller.total.saturating_add(time);
+        caller.total = caller.total.saturating_add(counted);
     }
 
     /// Returns the first functions in an order, the largest first.

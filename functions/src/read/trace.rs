@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::describe::{self, Mapped};
 use super::records::Records;
-use super::{MAX_MODULES, MAX_SYMBOLS};
+use super::{MAX_DESCRIPTION, MAX_MODULES, MAX_SYMBOLS};
 use crate::clock::Anchor;
 use crate::record::ADDRESS_MASK;
 use crate::symbols::{Source, Symbol, Symbols, text};
@@ -42,8 +42,9 @@ impl Trace {
         let tasks = tids.into_iter().map(|tid| Task { tid, name: name(tid) }).collect();
         let mut modules: Vec<(Mapped, Symbols)> = Vec::new();
         let mut symbol_bytes = MAX_SYMBOLS;
+        let mut map_bytes = MAX_DESCRIPTION;
         for session in &sessions.maps {
-            for mapped in describe::map(&path.join(format!("sid-{session}.map")))? {
+            for mapped in describe::map(&path.join(format!("sid-{session}.map")), &mut map_bytes)? {
                 if modules.iter().any(|(known, _)| *known == mapped) {
                     continue;
                 }

@@ -8,7 +8,7 @@ use object::{
     Object, ObjectKind, ObjectSection, ObjectSegment, ObjectSymbol, SectionKind, SymbolKind,
 };
 
-use super::{MAX_FILE, Source, Symbols};
+use super::{MAX_FILE, STUBS, Source, Symbols};
 use crate::{Error, Result, file};
 
 impl Source {
@@ -53,6 +53,10 @@ pub(super) fn read(bytes: &[u8], source: &Source, found: &mut Symbols) -> Result
             let start = section.address().wrapping_add(source.offset);
             for end in [start, start.wrapping_add(section.size())] {
                 found.push(end, 0, "");
+            }
+            // .plt, .plt.sec, .plt.got
+            if section.name().is_ok_and(|name| name.starts_with(STUBS)) {
+                found.push(start, section.size(), STUBS);
             }
         }
     }

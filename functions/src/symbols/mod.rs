@@ -97,13 +97,13 @@ impl Symbols {
         (address - symbol.address < symbol.size).then_some(symbol)
     }
 
-    /// Returns whether a function begins at an address: whether a jump to it is a tail call. Thunks are no functions, nor
-    /// are the parts that compilers move away (`NAME.cold`).
+    /// Returns whether a function begins at an address: whether a jump to it is a tail call. Thunks and stubs are no
+    /// functions, nor are the parts that compilers move away (`NAME.cold`).
     #[must_use]
     pub fn is_function(&self, address: u64) -> bool {
         self.lookup(address).is_some_and(|found| {
             let is_start = found.address == address & ADDRESS_MASK;
-            is_start && !is_thunk(found.name) && !is_part(found.name)
+            is_start && !is_thunk(found.name) && !is_part(found.name) && found.name != STUBS
         })
     }
 
@@ -182,6 +182,9 @@ fn character_boundary(text: &str, most: usize) -> usize {
     }
     end
 }
+
+/// Name of the stubs by which a program or library calls functions of others: they jump by a pointer.
+pub const STUBS: &str = ".plt";
 
 /// Returns whether a name is that of a function's part, to which the function jumps and from which it jumps back.
 fn is_part(name: &str) -> bool {

@@ -29,9 +29,10 @@ pub struct Removed {
 /// Shortens all files of records in a directory to their last whole record. No recorder may be writing there.
 ///
 /// # Errors
-/// If a file cannot be read or shortened, or has more zeros at its end than a recorder leaves.
+/// If a file cannot be read or shortened, or has more zeros at its end than a recorder leaves. The others are shortened.
 pub fn cut(directory: &Path) -> Result<Removed> {
     let mut removed = Removed::default();
+    let mut first = None;
     for entry in fs::read_dir(directory).map_err(Error::io("read", directory))? {
         let entry = entry.map_err(Error::io("read", directory))?;
         let name = entry.file_name();
@@ -42,18 +43,33 @@ pub fn cut(directory: &Path) -> Result<Removed> {
         if !is_task || !is_file {
             continue;
         }
-        let path = entry.path();
-        let file = fs::File::options().read(true).write(true).open(&path);
-        let file = file.map_err(Error::io("write", &path))?;
-        let length = file.metadata().map_err(Error::io("read", &path))?.len();
-        let end = end_of_records(&file, &path, length)?;
-        if end < length {
-            file.set_len(end).map_err(Error::io("write", &path))?;
-            removed.files += 1;
-            removed.bytes += length - end;
+        match cut_file(&entry.path()) {
+            Ok(0) => {}
+            Ok(bytes) => {
+                removed.files += 1;
+                removed.bytes += bytes;
+            }
+            Err(error) => {
+                first.get_or_insert(error);
+            }
         }
     }
-    Ok(removed)
+    match first {
+        Some(error) => Err(error),
+        None => Ok(removed),
+    }
+}
+
+/// Shortens a file. Returns the removed bytes.
+fn cut_file(path: &Path) -> Result<u64> {
+    let file = fs::File::options().read(true).write(true).open(path);
+    let file = file.map_err(Error::io("write", path))?;
+    let length = file.metadata().map_err(Error::io("read", path))?.len();
+    let end = end_of_records(&file, path, length)?;
+    if end < length {
+        file.set_len(end).map_err(Error::io("write", path))?;
+    }
+    Ok(length.saturating_sub(end))
 }
 
 /// Opens a file of records, and finds the end of the last one. `None`: there is no such file.

@@ -37,8 +37,8 @@ pub(super) fn info(program: &str, command: &str, tasks: &[Task]) -> Vec<u8> {
     let tids: Vec<_> = tasks.iter().map(|task| task.tid.to_string()).collect();
     let lines = format!(
         "exename:{}\ncmdline:{}\ntaskinfo:lines=2\ntaskinfo:nr_tid={}\ntaskinfo:tids={}\n",
-        one_line(program),
-        one_line(command),
+        short(program),
+        short(command),
         tids.len(),
         tids.join(",")
     );
@@ -125,6 +125,11 @@ pub(super) fn file_name(name: &str) -> String {
     if plain.is_empty() { "module".into() } else { plain.into() }
 }
 
+/// Returns the beginning of a text, as one line: uftrace reads at most 4,096 bytes of one.
+fn short(text: &str) -> String {
+    one_line(&text.chars().take(1_000).collect::<String>())
+}
+
 /// Replaces characters that would end a line or a name.
 fn one_line(text: &str) -> String {
     text.replace(char::is_control, " ")
@@ -147,6 +152,12 @@ mod tests {
         let expected = "exename:kernel\ncmdline:qemu -smp 2\ntaskinfo:lines=2\n\
                         taskinfo:nr_tid=2\ntaskinfo:tids=100,103\n";
         assert_eq!(String::from_utf8_lossy(lines), expected);
+    }
+
+    #[test]
+    fn a_long_command_is_cut() {
+        let info = info("kernel", &"x".repeat(5_000), &[]);
+        assert!(info[40..].split(|byte| *byte == b'\n').all(|line| line.len() < 2_000));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::options::{Part, Parts};
 use crate::api;
-use hypertrace_functions::symbols::{Source, Symbols, is_thunk};
+use hypertrace_functions::symbols::{STUBS, Source, Symbols, is_thunk};
 use hypertrace_functions::{Error, record::ADDRESS_MASK};
 
 /// A function that an option names is not there.
@@ -27,6 +27,8 @@ pub enum Place {
     Function,
     /// First byte of a thunk, which calls, jumps or returns for other functions.
     Thunk,
+    /// Stub by which a program calls a function of a library.
+    Stub,
     /// Another place, or one without a symbol.
     Other,
 }
@@ -107,6 +109,7 @@ impl Code {
         let symbol = self.symbols.lookup(address);
         match symbol {
             Some(symbol) if is_thunk(symbol.name) => Place::Thunk,
+            Some(symbol) if symbol.name == STUBS => Place::Stub,
             _ => Place::Other,
         }
     }

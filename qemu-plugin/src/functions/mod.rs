@@ -56,6 +56,8 @@ use std::sync::atomic::{
 
 /// Set before the first callback, and null in a child process.
 static RECORDER: AtomicPtr<Recorder> = AtomicPtr::new(null_mut());
+/// The same, in child processes too.
+static OF_PARENTS: AtomicPtr<Recorder> = AtomicPtr::new(null_mut());
 
 thread_local! {
     /// This thread runs a vCPU.
@@ -109,7 +111,9 @@ pub fn install(qemu: &Qemu, target: Target, options: &Options) -> Result<(), Ins
     if !RECORDER.load(Acquire).is_null() {
         return Err(InstallError::Twice);
     }
-    RECORDER.store(Box::leak(Box::new(recorder)), Release);
+    let recorder = Box::leak(Box::new(recorder));
+    OF_PARENTS.store(recorder, Release);
+    RECORDER.store(recorder, Release);
     // SAFETY: QEMU does not unload an installed plugin that does not ask for it.
     if unsafe { libc::pthread_atfork(None, None, Some(in_child)) } != 0 {
         return Err(InstallError::Fork);
@@ -119,7 +123,8 @@ pub fn install(qemu: &Qemu, target: Target, options: &Options) -> Result<(), Ins
 
 /// Ends the recording in a child process: the files are its parent's.
 extern "C" fn in_child() {
-    if let Some(recorder) = recorder() {
+    // SAFETY: as for `RECORDER`.
+    if let Some(recorder) = unsafe { OF_PARENTS.load(Acquire).as_ref() } {
         recorder.count_child();
     }
     RECORDER.store(null_mut(), Release);

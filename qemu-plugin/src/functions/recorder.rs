@@ -60,6 +60,8 @@ pub struct Recorder {
     directory: Mutex<Directory>,
     keeper: Mutex<Option<Keeper>>,
     has_ended: AtomicBool,
+    /// A line has said that a vCPU has no records.
+    has_failed: AtomicBool,
     /// Names of functions, and which are recorded. A program's are known when its first code is translated.
     code: OnceLock<Code>,
     sources: Vec<Source>,
@@ -160,6 +162,7 @@ impl Recorder {
             directory: Mutex::new(directory),
             keeper: Mutex::new(Some(keeper)),
             has_ended: AtomicBool::new(false),
+            has_failed: AtomicBool::new(false),
             code: if qemu.is_machine { code.into() } else { OnceLock::new() },
             sources: options.symbols.clone(),
             parts: options.parts.clone(),
@@ -318,6 +321,10 @@ impl Recorder {
             }
             Err(why) => {
                 lanes.is_closed = true;
+                // The others are counted.
+                if self.has_failed.swap(true, Relaxed) {
+                    return None;
+                }
                 say(format_args!("hypertrace: functions of vCPU {vcpu} are not recorded: {why}"));
                 None
             }

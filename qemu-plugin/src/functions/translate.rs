@@ -86,11 +86,14 @@ pub fn translated(recorder: &Recorder, block: &Block) {
 /// Returns the function that a call or jump reaches, if that is known and recorded.
 fn known_target(code: &Code, found: &Decoded) -> Option<u64> {
     let target = found.target?;
-    match code.is_partial() {
-        // A thunk's function is another one.
-        true => (code.is_recorded(target) && code.place(target) != Place::Thunk).then_some(target),
-        false => Some(target),
-    }
+    let is_known = match code.place(target) {
+        // The function of a stub is another one.
+        Place::Stub => false,
+        // And that of a thunk, which its return shows, if that is observed.
+        Place::Thunk => !code.is_partial(),
+        Place::Function | Place::Other => code.is_recorded(target),
+    };
+    is_known.then_some(target)
 }
 
 /// Returns the event of an instruction, if it is observed.
@@ -100,7 +103,8 @@ fn event(recorder: &Recorder, address: u64, found: &Decoded) -> Option<Event> {
         code.is_recorded(address) || code.function(address).is_some_and(|at| code.is_recorded(at))
     };
     let reaches = |target: u64| {
-        code.is_recorded(target) || code.is_partial() && code.place(target) == Place::Thunk
+        let place = code.place(target);
+        code.is_recorded(target) || matches!(place, Place::Thunk | Place::Stub)
     };
     match found.kind {
         // AArch64 needs no such calls for anything else.
@@ -117,8 +121,8 @@ fn event(recorder: &Recorder, address: u64, found: &Decoded) -> Option<Event> {
         Kind::Jump if is_inside() => match code.place(found.target?) {
             Place::Function if !code.is_same(address, found.target?) => Some(Event::Jump),
             // The function ends there: its return, or a call, is by an instruction that is not observed.
-            Place::Thunk if code.is_partial() => Some(Event::Jump),
-            Place::Thunk => Some(Event::ThunkJump),
+            Place::Thunk | Place::Stub if code.is_partial() => Some(Event::Jump),
+            Place::Thunk | Place::Stub => Some(Event::ThunkJump),
             _ => None,
         },
         // Where the stack pointer can be read, it shows which stack is in use, whatever function has changed it.

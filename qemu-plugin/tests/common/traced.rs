@@ -50,6 +50,25 @@ impl Guest {
         Some(Guest { architecture, qemu, program })
     }
 
+    /// Compiles a source as a library of this folder, and as a dynamic program that calls it by stubs.
+    pub fn of_library(folder: &Path, source: &str) -> Option<Guest> {
+        let names = [X86_64.qemu, X86_64.compiler].map(capability::program);
+        let [Some(qemu), Some(compiler)] = names else { return None };
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(source);
+        let compile = |options: &[&str], made: &Path| {
+            let mut command = Command::new(&compiler);
+            command.args(["-O1", "-Wall", "-Wextra", "-Werror"]).arg(&source).args(options);
+            let compiled: Ran = command.arg("-o").arg(made).output().unwrap().into();
+            assert_eq!(compiled.code, Some(0), "{compiled:?}");
+        };
+        compile(&["-shared", "-fPIC"], &folder.join("liblibrary.so"));
+        let program = folder.join("program");
+        let library = format!("-L{}", folder.display());
+        compile(&["-DPROGRAM", "-fPIE", "-pie", &library, "-llibrary"], &program);
+        capability::used(X86_64.qemu);
+        Some(Guest { architecture: &X86_64, qemu, program })
+    }
+
     /// Returns the only track of a trace.
     pub fn task(&self) -> Task {
         Task::of_vcpu(0, self.architecture.level, self.architecture.level_name)
