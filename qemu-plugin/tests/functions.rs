@@ -80,7 +80,8 @@ fn uftrace_has_the_same_counts(guest: &Guest, folder: &TempDir) {
 }
 
 fn what_was_recorded_before_a_kill_is_read(guest: &Guest, folder: &TempDir) {
-    for kill in 0..20 {
+    let kills = if guest.architecture.qemu == X86_64.qemu { 20 } else { 5 };
+    for kill in 0..kills {
         let dir = folder.path().join(format!("trace{kill}"));
         let mut command = guest.command(&format!("functions={}", dir.display()));
         let mut qemu = command.arg("forever").stderr(Stdio::null()).spawn().unwrap();

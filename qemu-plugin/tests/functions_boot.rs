@@ -62,11 +62,13 @@ fn a_boot_of_aarch64_is_exact() {
 }
 
 #[test]
+#[ignore = "takes long: cargo xtask full"]
 fn a_boot_of_aarch64_with_two_cpus_is_exact() {
     check(&AARCH64, 2);
 }
 
 #[test]
+#[ignore = "takes long: cargo xtask full"]
 fn a_boot_of_aarch64_under_api_7_is_exact() {
     check(&AARCH64_7, 1);
 }
@@ -82,11 +84,13 @@ fn a_boot_of_x86_64_is_exact() {
 }
 
 #[test]
+#[ignore = "takes long: cargo xtask full"]
 fn a_boot_of_x86_64_with_two_cpus_is_exact() {
     check(&X86_64, 2);
 }
 
 #[test]
+#[ignore = "takes long: cargo xtask full"]
 fn a_boot_of_x86_64_under_api_7_is_exact() {
     check(&X86_64_7, 1);
 }
@@ -97,6 +101,7 @@ fn a_boot_of_x86_64_with_two_cpus_under_api_7_is_exact() {
 }
 
 #[test]
+#[ignore = "takes long: cargo xtask full"]
 fn programs_of_aarch64_with_the_same_code_have_their_own_addresses() {
     check_addresses(&AARCH64);
 }
@@ -107,6 +112,7 @@ fn programs_of_aarch64_under_api_7_with_the_same_code_have_their_own_addresses()
 }
 
 #[test]
+#[ignore = "takes long: cargo xtask full"]
 fn programs_of_x86_64_under_api_7_with_the_same_code_have_their_own_addresses() {
     check_addresses(&X86_64_7);
 }

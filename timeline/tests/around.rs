@@ -12,6 +12,9 @@ use made::{
 };
 use trace_dat::{KVM_FPU_ID, KVM_MMIO_ID, Page, TraceDat};
 
+/// Hash of the points' name, which a guest stores with their numbers.
+const HASH: u64 = 0xbb91_3871;
+
 const STAMP: u32 = 3;
 const TID: u32 = 43;
 const MS: u64 = 1_000_000;
@@ -39,7 +42,7 @@ fn session(points: &[u64], stamps: &[u64]) -> (Made, Vec<Seen>) {
         }
         host = host.point(at + 10_000, 0, number as u32, GUEST_BASE + at, 0);
         ring = ring.event(at + 20_000, DISK_READ, &[0, 0]);
-        kernel.push((at + 1_000, KVM_MMIO_ID, trace_dat::mmio(number as u64)));
+        kernel.push((at + 1_000, KVM_MMIO_ID, trace_dat::mmio(HASH << 32 | number as u64)));
         kernel.push((at + 3_000, KVM_FPU_ID, vec![0; 4]));
         kernel.push((at + 19_000, KVM_FPU_ID, vec![1, 0, 0, 0]));
     }

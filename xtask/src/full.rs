@@ -49,7 +49,7 @@ enum Size {
 use Build::{AddressSanitizer, Checked, Miri, Program};
 use Size::{Events, Faults, Kills, Restores, Seconds, Tests};
 
-const CHECKS: [Check; 16] = [
+const CHECKS: [Check; 17] = [
     // Unit tests without files, time and assembly, which Miri would not run.
     check("unit tests of abi and trace, Miri", Miri, Tests).by(
         "-p hypertrace-abi -p hypertrace-trace --lib -- config:: layout:: schema:: event:: \
@@ -77,6 +77,8 @@ const CHECKS: [Check; 16] = [
         .by("--test record_kills a_killed_recording_is_completed_by_the_next_start"),
     check("kernel of a Linux guest, by a recorder without libraries", Program, Tests)
         .by("--test linux_guest_kernel"),
+    check("boots with function traces", Checked, Tests)
+        .by("-p hypertrace-qemu --test functions_boot -- --ignored"),
     check("four threads, Rust, natively", Program, Events)
         .by("--test run every_event_of_a_program_with_four_threads_is_recorded"),
     check("four threads, Rust, natively and under qemu-x86_64", Program, Events)

@@ -384,7 +384,7 @@ pub fn machine(kind: Kind, seed: u64, kernel: Kernel) -> Machine {
             vcpu.not_after.push((ticks, now));
             let n = vcpu.events.len() as u64 - 1;
             thread = thread.point(now as u64, number, n as u32, ticks, n);
-            see(reading + (now - reading) / 3, KVM_MMIO_ID, trace_dat::mmio(n));
+            see(reading + (now - reading) / 3, KVM_MMIO_ID, trace_dat::mmio(0xbb91_3871 << 32 | n));
             owed = Some(now);
             let reply = now;
             now += delay(r, back);

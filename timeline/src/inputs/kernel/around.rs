@@ -270,7 +270,7 @@ impl Served<'_> {
     /// Takes the points before an event of the thread.
     fn pass(&mut self, time: i64, margin: i64) {
         while let Some(sample) = self.samples.get_mut(self.passed).filter(|s| s.host <= time) {
-            let stored = self.stored.take().filter(|(_, value)| *value == u64::from(sample.seq));
+            let stored = self.stored.take().filter(|(_, value)| *value as u32 == sample.seq);
             // Otherwise the next events may be of another point.
             self.is_out = stored.is_some();
             if let Some((at, _)) = stored {
