@@ -153,7 +153,10 @@ impl Order {
     fn take(&mut self, of: &str, event: &Value) {
         let fields = &event["fields"];
         match (of, event["event"].as_str().unwrap_or_default()) {
-            ("kernel", "kvm:kvm_mmio") => self.stored = fields["val"].as_u64(),
+            // The upper half is the hash of the event's name.
+            ("kernel", "kvm:kvm_mmio") => {
+                self.stored = fields["val"].as_u64().map(|value| value & 0xffff_ffff);
+            }
             ("guest", "round_done") => {
                 self.points += 1;
                 assert_eq!(event["reference"]["seq"], self.points, "{event}");

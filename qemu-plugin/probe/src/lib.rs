@@ -3,7 +3,7 @@
 //! It asks for the version of the API that `HYPERTRACE_PROBE_API` names, so that one library is
 //! enough for all QEMU. It prints facts of the first instructions only, and counts of all. Each
 //! line begins with `probe: `. With the option `symbols=FILE` it counts the executions of functions
-//! instead ([`starts`]). Unsafe, because it is called from C.
+//! instead (`starts`). Unsafe, because it is called from C.
 #![allow(unsafe_code)]
 
 mod starts;
