@@ -88,6 +88,7 @@ fn starts(ran: &Ran) -> Vec<Start> {
 }
 
 #[test]
+#[ignore = "takes long: cargo xtask full"]
 fn functions_that_only_calls_reach_have_as_many_calls_as_executions() {
     let Some(machine) = Machine::new() else { return };
     let (kallsyms, _) = machine.boot("nokaslr -- kallsyms", &[]);

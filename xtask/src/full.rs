@@ -78,7 +78,7 @@ const CHECKS: [Check; 17] = [
     check("kernel of a Linux guest, by a recorder without libraries", Program, Tests)
         .by("--test linux_guest_kernel"),
     check("boots with function traces", Checked, Tests)
-        .by("-p hypertrace-qemu --test functions_boot -- --ignored"),
+        .by("-p hypertrace-qemu --test functions_boot --test linux -- --ignored"),
     check("four threads, Rust, natively", Program, Events)
         .by("--test run every_event_of_a_program_with_four_threads_is_recorded"),
     check("four threads, Rust, natively and under qemu-x86_64", Program, Events)
