@@ -64,7 +64,7 @@ impl Emulator {
         command
     }
 
-    /// Has the plugin record a function trace, too: the directory, and options of the plugin after commas.
+    /// Adds a function trace to what the plugin records: its directory, then options of the plugin after commas.
     pub fn with_functions(self, functions: Option<&OsStr>) -> Emulator {
         Emulator { functions: functions.map(OsStr::to_owned), ..self }
     }

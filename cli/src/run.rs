@@ -51,8 +51,8 @@ pub struct Args {
     #[arg(long, value_name = "BIN")]
     qemu: Option<OsString>,
 
-    /// Have the plugin record a function trace in this directory, new or empty, too. Options of
-    /// docs/functions.md may follow: DIR,min=1us,region=batch. A comma in DIR is written twice
+    /// Record a function trace, too, in this directory, new or empty. Options of docs/functions.md
+    /// may follow: DIR,min=1us,region=batch. A comma in DIR is written twice
     #[arg(long, value_name = "DIR[,OPTION=VALUE]", requires = "qemu")]
     functions: Option<OsString>,
 

@@ -108,8 +108,7 @@ pub(crate) struct State {
 
 /// Returns the identity of this boot of the machine, empty if it cannot be read.
 pub(crate) fn boot_id() -> String {
-    let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
-    id.unwrap_or_default().trim().to_owned()
+    hypertrace_trace::clock::boot_id().unwrap_or_default()
 }
 
 /// Opens a session's directory.

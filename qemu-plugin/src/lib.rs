@@ -13,7 +13,6 @@
 //! api        QEMU's plugin API, versions 1 to 7
 //! install    installation of the plugin: which of its parts serves the guest
 //! target     the guest's architecture
-//! quiet      lines on stderr and work on files that do not disturb the guest
 //! device     the device of programs under QEMU's user mode: marked stores
 //! functions  function traces of programs and whole machines
 //! ```
@@ -26,7 +25,17 @@ pub mod api;
 pub mod device;
 pub mod functions;
 mod install;
-mod quiet;
 mod target;
 
+use std::fmt::Display;
+use std::time::Duration;
+
 pub use install::install;
+
+/// Longest wait for a reader of stderr.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Writes a line to stderr. It is lost if stderr is closed, full or without a reader.
+fn say(line: impl Display) {
+    hypertrace_segment::signals::say(&format!("{line}\n"), PATIENCE);
+}

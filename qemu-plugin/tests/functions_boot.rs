@@ -206,7 +206,7 @@ fn entries(trace: &Trace, tid: u32) -> u64 {
 /// Records of each track that uftrace prints one by one.
 const PRINTED: u64 = 20_000;
 
-/// Has a release of uftrace read traces, if it is here: one for a report, and a short one that it prints.
+/// Reads traces with a release of uftrace, if it is here: one for a report, and a short one that it prints.
 #[track_caller]
 fn uftrace_reads(reader: &str, dir: &Path, short: &Path) {
     let Some(program) = capability::program(reader) else { return };

@@ -23,7 +23,8 @@
 //! - [`LocalPages`] is what a segment has and a device does not: the host's page
 //!   and the bells, by which a program rings the host;
 //! - [`LockFile`] is which process has which client, in a segment or a device;
-//! - [`Mapping`] is a part of a file in memory, [`futex`] sleeps on a word of it.
+//! - [`Mapping`] is a part of a file in memory, [`futex`] sleeps on a word of it;
+//! - [`signals`] keeps a program's signals and this project's work in its process apart.
 //!
 //! It serves nobody: the threads of a host are `hypertrace-user`'s.
 //!
@@ -43,6 +44,8 @@ mod local;
 mod lock;
 #[cfg(feature = "std")]
 mod mapping;
+#[cfg(feature = "std")]
+pub mod signals;
 #[cfg(feature = "std")]
 mod token;
 

@@ -33,7 +33,7 @@ impl Server {
             format!("memory-backend-file,id=ht,share=on,mem-path={},size=16M", file.display());
         let device = ["-object", &memory, "-device", "ivshmem-plain,memdev=ht"];
         let device = device.map(str::to_owned).to_vec();
-        Server::start(hypertrace, folder, &["--file", file.to_str().unwrap()], device)
+        Server::start(hypertrace, folder, "memory", &["--file", file.to_str().unwrap()], device)
     }
 
     /// Starts to serve a socket in this folder, with these options.
@@ -45,13 +45,20 @@ impl Server {
             r#"{{"driver":"vfio-user-pci","x-no-posted-writes":true,"socket":{{"type":"unix","path":"{path}"}}}}"#
         );
         let device = vec!["-device".to_owned(), device];
-        Server::start(hypertrace, folder, &[&["--socket", path], options].concat(), device)
+        Server::start(
+            hypertrace,
+            folder,
+            "socket",
+            &[&["--socket", path], options].concat(),
+            device,
+        )
     }
 
     #[track_caller]
     fn start(
         hypertrace: Hypertrace,
         folder: &Path,
+        served: &str,
         options: &[&str],
         device: Vec<String>,
     ) -> Server {
@@ -62,7 +69,9 @@ impl Server {
         interrupt::with_default_signals(&mut command);
         let process = Some(command.spawn().unwrap());
         let server = Server { hypertrace, process, session, device };
-        while !server.session.join("session.json").exists() {
+        // Stock QEMU would make a file of its own if there was none.
+        let made = [server.session.join("session.json"), folder.join(served)];
+        while !made.iter().all(|path| path.exists()) {
             sleep(Duration::from_millis(5));
         }
         server

@@ -19,7 +19,7 @@ pub mod stream;
 pub mod tsc;
 pub(crate) mod uuid;
 
-pub(crate) use clock::{Clocks, HOST_CLOCK, HostClock, boot_id};
+pub(crate) use clock::{Clocks, HOST_CLOCK, HostClock};
 pub use error::WriteFailed;
 pub(crate) use files::{Destination, Files};
 pub use folder::{Folder, Share};

@@ -38,6 +38,7 @@
 //! It does not decide which events are wanted, does not sync to disk, and does
 //! not read traces: `hypertrace-timeline` does.
 
+pub mod clock;
 pub mod control;
 #[doc(hidden)]
 pub mod ctf;

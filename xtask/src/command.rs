@@ -31,6 +31,17 @@ pub fn nightly() -> Command {
     command
 }
 
+/// Arguments of cargo for the model checks of the ring, see [`model_check`].
+pub const LOOM_TEST: &str = "test --release -p hypertrace-abi-loom";
+
+/// Sets a cargo up for model checks: `--cfg hypertrace_loom`, and a target folder of its own, so that nothing is built
+/// twice.
+pub fn model_check(command: &mut Command, target: &Path) {
+    let mut flags = std::env::var_os("RUSTFLAGS").unwrap_or_default();
+    flags.push(" --cfg hypertrace_loom");
+    command.env("RUSTFLAGS", flags).env("CARGO_TARGET_DIR", target.join("loom"));
+}
+
 /// Returns the first line of a command's output that is not empty.
 ///
 /// # Errors

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Error, Result, ensure};
 use comfy_table::{Table, presets};
 
-use crate::command::{cargo, first_line, nightly};
+use crate::command::{LOOM_TEST, cargo, first_line, model_check, nightly};
 use crate::notes::Notes;
 use crate::probe::{MIRI, Machine};
 use crate::step;
@@ -32,6 +32,8 @@ enum Build {
     AddressSanitizer,
     /// Interpreted by Miri, with the nightly toolchain
     Miri,
+    /// Model-checked by loom
+    Loom,
 }
 
 /// Unit of a check's size.
@@ -46,10 +48,10 @@ enum Size {
     Tests,
 }
 
-use Build::{AddressSanitizer, Checked, Miri, Program};
+use Build::{AddressSanitizer, Checked, Loom, Miri, Program};
 use Size::{Events, Faults, Kills, Restores, Seconds, Tests};
 
-const CHECKS: [Check; 17] = [
+const CHECKS: [Check; 18] = [
     // Unit tests without files, time and assembly, which Miri would not run.
     check("unit tests of abi and trace, Miri", Miri, Tests).by(
         "-p hypertrace-abi -p hypertrace-trace --lib -- config:: layout:: schema:: event:: \
@@ -59,6 +61,7 @@ const CHECKS: [Check; 17] = [
     check("segment, abi, device, guest-lib, trace, AddressSanitizer", AddressSanitizer, Tests)
         .by("-p hypertrace-segment -p hypertrace-abi -p hypertrace-device -p hypertrace \
          -p hypertrace-trace --all-features --lib --tests"),
+    check("ring that discards, loom", Loom, Tests).by("-- --ignored"),
     check("storm of hostile vCPUs, overflow checks", Checked, Seconds)
         .by("-p hypertrace-tests --test storm a_storm_harms_nobody"),
     check("storm of hostile vCPUs, AddressSanitizer", AddressSanitizer, Seconds)
@@ -174,7 +177,7 @@ impl Check {
     /// Returns the part of the toolchain that is missing for it, and the reason.
     fn missing(&self, machine: &Machine) -> Option<(&'static str, String)> {
         let (name, found) = match self.build {
-            Program | Checked => return None,
+            Program | Checked | Loom => return None,
             Miri => (MIRI, machine.found(MIRI).map_err(|why| Error::msg(why.to_owned()))),
             AddressSanitizer => {
                 ("nightly toolchain", first_line(nightly().arg("--version")).map(drop))
@@ -193,7 +196,11 @@ impl Check {
                 (nightly(), "test --profile checked --target x86_64-unknown-linux-gnu")
             }
             Miri => (nightly(), "miri test"),
+            Loom => (Command::new(cargo()), LOOM_TEST),
         };
+        if self.build == Loom {
+            model_check(&mut command, &root.join("target"));
+        }
         if self.build == AddressSanitizer {
             // The sanitizer's quarantine of freed memory would be counted as use. Leaks are reported for the storm alone:
             // those of the crates' tests have not been examined.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-use crate::command::{cargo, nightly, target_folder};
+use crate::command::{LOOM_TEST, cargo, model_check, nightly, target_folder};
 use crate::notes::{Notes, Required};
 use crate::probe::Machine;
 use crate::step;
@@ -106,13 +106,10 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Model-checks the ring: built with `--cfg hypertrace_loom` into a separate target folder, so that nothing is built twice.
+    /// Model-checks the ring.
     fn loom(&mut self) -> Result<()> {
-        let mut command = self.cargo("test --release -p hypertrace-abi-loom");
-        let mut flags = std::env::var_os("RUSTFLAGS").unwrap_or_default();
-        flags.push(" --cfg hypertrace_loom");
-        command.env("RUSTFLAGS", flags);
-        command.env("CARGO_TARGET_DIR", self.target.join("loom"));
+        let mut command = self.cargo(LOOM_TEST);
+        model_check(&mut command, &self.target);
         self.finish("loom: cargo test -p hypertrace-abi-loom", command)?;
         Ok(())
     }

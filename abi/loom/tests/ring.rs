@@ -199,6 +199,7 @@ fn check(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
 }
 
 #[test]
+#[ignore = "takes long: cargo xtask full"]
 fn discard_fills_drains_and_wraps() {
     check(2, || {
         let world = World::new(2, 4, RingMode::Discard);

@@ -13,7 +13,7 @@ pub trait Vm: Send + Sync {
     /// Removes a mapping, if there is one.
     fn unmap(&self, gpa: u64);
 
-    /// Has stores of `length` bytes counted on the eventfd: KVM_IOEVENTFD without a datamatch.
+    /// Counts stores of `length` bytes on the eventfd: KVM_IOEVENTFD without a datamatch.
     fn arm(&self, gpa: u64, length: u32, eventfd: &EventFd) -> io::Result<()>;
 
     /// Removes an ioeventfd, if there is one.

@@ -23,8 +23,8 @@ pub fn has_functions(session: &Session) -> bool {
     session.classes().iter().any(|class| &*class.name == ENTRY)
 }
 
-/// Writes the functions of sessions into a new or empty directory: a track for each thread. All other events stand
-/// among them. Times count from the first session's start, or from the first event if that is earlier.
+/// Writes the functions of sessions into a new or empty directory: a track for each thread, with all other events
+/// among its functions. Times count from the first session's start, or from the first event if that is earlier.
 ///
 /// # Errors
 /// If no session has functions, an input is damaged, or the directory cannot be written.

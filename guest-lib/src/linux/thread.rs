@@ -6,13 +6,13 @@
 use super::losses;
 use super::process::{self, Missing, Process};
 use super::seat::Seat;
-use super::sys::Undisturbed;
 use crate::client::{Client, Reply, hypertrace_of};
 use crate::counts;
 use crate::error::OpenError;
 use crate::os::coarse_ms;
 use hypertrace_abi::event::{Fields, Site};
 use hypertrace_abi::ring::Emit;
+use hypertrace_segment::signals::Undisturbed;
 use std::path::Path;
 use std::ptr::null_mut;
 use std::sync::OnceLock;
@@ -82,8 +82,8 @@ pub fn can_retry(why: Emit) -> bool {
     process::was_opened() && after(why).is_some()
 }
 
-/// Has a function called each time that a thread gets a client, before the thread's event: one function for the life of
-/// the process. It may emit; it must not allocate or wait, as the event may be a signal handler's.
+/// Sets the process's one function that is called each time that a thread gets a client, before the thread's event. It
+/// may emit; it must not allocate or wait, as the event may be a signal handler's.
 pub fn greet_by(greet: fn()) {
     GREETING.get_or_init(|| greet);
 }
@@ -292,7 +292,7 @@ fn sit(process: &'static Process, left: Option<u32>) -> bool {
     seat.is_some()
 }
 
-/// Has [`end`] called when the thread ends, also without a client: its lost events are published then.
+/// Arranges that [`end`] is called when the thread ends, also without a client: its lost events are published then.
 fn end_later() {
     let key = KEY.load(Relaxed);
     if key != NO_KEY {

@@ -139,14 +139,14 @@ impl Instruction<'_> {
         self.insn.cast()
     }
 
-    /// Has `callback` called after each of its accesses to memory of this kind, with `word`.
+    /// Registers `callback`, which is called with `word` after each of its accesses to memory of this kind.
     pub fn on_access(&self, accesses: Accesses, reads: Reads, callback: AccessCallback, word: u64) {
         let word = word as *mut c_void;
         // SAFETY: as above; the word is a number to all but the callback.
         unsafe { qemu_plugin_register_vcpu_mem_cb(self.insn, callback, reads, accesses, word) };
     }
 
-    /// Has `callback` called before it is executed, with `word`.
+    /// Registers `callback`, which is called with `word` before it is executed.
     pub fn on_execution(&self, reads: Reads, callback: ExecCallback, word: u64) {
         // SAFETY: as above.
         unsafe {

@@ -82,7 +82,7 @@ macro_rules! registers {
 }
 
 registers! {
-    /// Has [`Events::translated`] called for each block.
+    /// Registers [`Events::translated`], which is called for each block.
     on_translation by qemu_plugin_register_vcpu_tb_trans_cb: |tb: *mut Tb| {
         // SAFETY: QEMU's, for this callback.
         P::translated(&unsafe { Block::new(tb) });
@@ -90,39 +90,39 @@ registers! {
 }
 
 registers! {
-    /// Has [`Events::vcpu_started`] called.
+    /// Registers [`Events::vcpu_started`].
     on_vcpu_start by qemu_plugin_register_vcpu_init_cb: |vcpu: c_uint| P::vcpu_started(vcpu)
 }
 
 registers! {
-    /// Has [`Events::vcpu_idle`] called.
+    /// Registers [`Events::vcpu_idle`].
     on_vcpu_idle by qemu_plugin_register_vcpu_idle_cb: |vcpu: c_uint| P::vcpu_idle(vcpu)
 }
 
 registers! {
-    /// Has [`Events::vcpu_resumed`] called.
+    /// Registers [`Events::vcpu_resumed`].
     on_vcpu_resume by qemu_plugin_register_vcpu_resume_cb: |vcpu: c_uint| P::vcpu_resumed(vcpu)
 }
 
 registers! {
-    /// Has [`Events::flushed`] called.
+    /// Registers [`Events::flushed`].
     on_flush by qemu_plugin_register_flush_cb: | | P::flushed()
 }
 
 registers! {
-    /// Has [`Events::vcpu_ended`] called.
+    /// Registers [`Events::vcpu_ended`].
     on_vcpu_end by qemu_plugin_register_vcpu_exit_cb: |vcpu: c_uint| P::vcpu_ended(vcpu)
 }
 
 registers! {
-    /// Has [`Events::called`] called for each system call of a program.
+    /// Registers [`Events::called`], which is called for each system call of a program.
     on_call by qemu_plugin_register_vcpu_syscall_cb:
     |vcpu: c_uint, number: i64, a: u64, b: u64, c: u64, d: u64, e: u64, f: u64, g: u64, h: u64|
     P::called(vcpu, number, [a, b, c, d, e, f, g, h])
 }
 
 impl Qemu {
-    /// Has [`Events::ended`] called.
+    /// Registers [`Events::ended`].
     pub fn on_end<P: Events>(&self) {
         extern "C" fn numbered<P: Events>(_: Id, _: *mut c_void) {
             P::ended();

@@ -5,7 +5,7 @@
 
 use super::symbol::Symbol;
 use super::{Id, Info, Qemu};
-use crate::quiet::say;
+use crate::say;
 use std::error::Error;
 use std::ffi::{CStr, c_char, c_int};
 use std::fmt;

@@ -71,7 +71,7 @@ impl Scoreboard {
 }
 
 impl Instruction<'_> {
-    /// Has `value` added to a number of the vCPU before each execution. The sum wraps around.
+    /// Adds `value` to a number of the vCPU before each execution. The sum wraps around.
     pub fn adds(&self, scoreboard: &Scoreboard, index: usize, value: u64) {
         let Some(inline) = INLINE.find().filter(|_| index < scoreboard.numbers) else { return };
         let number = Number { scoreboard: scoreboard.pointer, offset: index * size_of::<u64>() };

@@ -29,7 +29,7 @@ const PAGE: u64 = 4096;
 /// Bytes of a return address.
 const WORD: u64 = 8;
 
-/// Has QEMU call back at an instruction.
+/// Adds the callbacks of an instruction.
 pub fn observe(
     instruction: &Instruction<'_>,
     event: Event,
@@ -38,7 +38,7 @@ pub fn observe(
 ) {
     let word = site as u64;
     let executed = |reads, callback| instruction.on_execution(reads, callback, word);
-    if recorder.has_registers {
+    if recorder.is_full {
         match event {
             Event::Call => executed(Reads::Registers, called),
             Event::Return if recorder.sees_all() => executed(Reads::Registers, returned),
@@ -85,7 +85,7 @@ thread_local! {
 #[inline]
 fn distance(site: &Site) -> u64 {
     let is_shared = |recorder: &Recorder| {
-        recorder.is_machine && recorder.has_registers && site.level == recorder.levels.programs
+        recorder.is_machine && recorder.is_full && site.level == recorder.levels.programs
     };
     if !recorder().is_some_and(is_shared) {
         return 0;

@@ -1,6 +1,6 @@
 //! The guest's code: names of its functions, and which of them are recorded.
 
-use super::options::{Part, Parts};
+use super::options::Part;
 use crate::api;
 use hypertrace_functions::symbols::{STUBS, Source, Symbols, is_thunk};
 use hypertrace_functions::{Error, record::ADDRESS_MASK};
@@ -52,16 +52,16 @@ impl Code {
         }
     }
 
-    /// Has only these functions recorded.
+    /// Limits the trace to these functions.
     ///
     /// # Errors
     /// If there is no function of a name.
-    pub fn keep(&mut self, parts: &Parts) -> Result<(), NoSuchFunction> {
+    pub fn keep(&mut self, parts: &[Part]) -> Result<(), NoSuchFunction> {
         if parts.is_empty() {
             return Ok(());
         }
         let mut ranges = Vec::new();
-        for part in parts.iter() {
+        for part in parts {
             let before = ranges.len();
             match part {
                 Part::Range(start, end) => ranges.push((start & ADDRESS_MASK, end & ADDRESS_MASK)),
@@ -161,17 +161,12 @@ mod tests {
         )
     }
 
-    fn keep(code: &mut Code, parts: &[Part]) -> Result<(), NoSuchFunction> {
-        code.keep(&Parts(parts.to_vec()))
-    }
-
     #[test]
     fn functions_are_recorded_by_name_and_by_range() {
         let mut code = kernel();
         assert!(!code.is_partial() && code.is_recorded(7));
         let name = Part::Name("vfs_*".into());
-        keep(&mut code, &[name, Part::Range(0xffff_ffff_8100_0410, 0xffff_ffff_8100_0420)])
-            .unwrap();
+        code.keep(&[name, Part::Range(0xffff_ffff_8100_0410, 0xffff_ffff_8100_0420)]).unwrap();
 
         let recorded = |address: u64| code.is_recorded(0xffff_ffff_8100_0000 + address);
         assert!([0, 0x1ff, 0x300, 0x410, 0x41f].into_iter().all(recorded));
@@ -180,7 +175,7 @@ mod tests {
 
     #[test]
     fn an_unknown_name_is_an_error() {
-        let error = keep(&mut kernel(), &[Part::Name("vfs_rread".into())]).unwrap_err();
+        let error = kernel().keep(&[Part::Name("vfs_rread".into())]).unwrap_err();
         assert!(error.to_string().contains("symbol=vfs_rread"), "{error}");
     }
 

@@ -177,7 +177,7 @@ impl Lane {
         self.stacks.kernel_stack()
     }
 
-    /// Says whose stacks those of the next events are.
+    /// Sets the address space whose stacks those of the next events are.
     #[inline]
     pub fn set_space(&mut self, space: u64) {
         self.stacks.set_space(space);

@@ -43,7 +43,7 @@ mod x86_64;
 pub use options::{OptionError, Options};
 
 use crate::api::{Block, Events, Qemu};
-use crate::quiet::say;
+use crate::say;
 use crate::target::Target;
 use recorder::Recorder;
 use std::cell::Cell;
@@ -102,15 +102,15 @@ pub enum InstallError {
     Registers(i32),
 }
 
-/// Prepares a function trace. [`Functions`] has its callbacks.
+/// Prepares a function trace. The `Functions` of this module have its callbacks.
 ///
 /// # Errors
 /// If the directory cannot be made, or this QEMU cannot show what is needed.
 pub fn install(qemu: &Qemu, target: Target, options: &Options) -> Result<(), InstallError> {
-    let recorder = Recorder::start(qemu, target, options)?;
     if !RECORDER.load(Acquire).is_null() {
         return Err(InstallError::Twice);
     }
+    let recorder = Recorder::start(qemu, target, options)?;
     let recorder = Box::leak(Box::new(recorder));
     OF_PARENTS.store(recorder, Release);
     RECORDER.store(recorder, Release);
@@ -168,9 +168,9 @@ impl Events for Functions {
             totals.calls, totals.misses, totals.lost
         ));
         if totals.regions == Some(0) {
-            say(format_args!(
-                "hypertrace: no region began (region=NAME): it needs reference points NAME_begin and NAME_end of this hypertrace's guest library"
-            ));
+            say(
+                "hypertrace: no region began (region=NAME): it needs reference points NAME_begin and NAME_end of this hypertrace's guest library",
+            );
         }
         for (count, what) in [
             (totals.too_deep, "calls deeper than 1,023 functions are not recorded"),
@@ -188,9 +188,9 @@ impl Events for Functions {
             ));
         }
         if recorder.stack_pointer().is_some_and(|pointer| pointer.is_wrong()) {
-            say(format_args!(
-                "hypertrace: copies of the stack pointer were wrong: some functions may have wrong ends"
-            ));
+            say(
+                "hypertrace: copies of the stack pointer were wrong: some functions may have wrong ends",
+            );
         }
         if let Some(why) = totals.failure {
             say(format_args!("hypertrace: the function trace is incomplete: {why}"));

@@ -23,17 +23,13 @@ pub struct Options {
     pub limit: u64,
     /// Files with names of functions.
     pub symbols: Vec<Source>,
-    /// Functions that are recorded.
-    pub parts: Parts,
+    /// Functions that are recorded; empty: all.
+    pub parts: Vec<Part>,
     /// The privilege level that is recorded; `None`: all.
     pub level: Option<Level>,
     /// Name of the region in which functions are recorded; `None`: always.
     pub region: Option<String>,
 }
-
-/// Functions that are recorded; empty: all.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Parts(pub Vec<Part>);
 
 /// Some of the functions that are recorded.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,18 +38,6 @@ pub enum Part {
     Name(String),
     /// Those from the first address to before the last.
     Range(u64, u64),
-}
-
-impl Parts {
-    /// Returns whether all functions are recorded.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    /// Iterates over the parts.
-    pub fn iter(&self) -> impl Iterator<Item = &Part> {
-        self.0.iter()
-    }
 }
 
 impl fmt::Display for Part {
@@ -106,7 +90,7 @@ impl Options {
             depth: None,
             limit: LIMIT,
             symbols: Vec::new(),
-            parts: Parts::default(),
+            parts: Vec::new(),
             level: None,
             region: None,
         };
@@ -146,10 +130,10 @@ impl Options {
                 "symbol" if value.is_empty() => {
                     return Err(wrong("symbol", &value, "the name of a function, or NAME*"));
                 }
-                "symbol" => found.parts.0.push(Part::Name(value)),
+                "symbol" => found.parts.push(Part::Name(value)),
                 "range" => {
                     let range = range(&value);
-                    found.parts.0.push(
+                    found.parts.push(
                         range.ok_or_else(|| wrong("range", &value, "0xSTART-0xEND, not empty"))?,
                     );
                 }
@@ -228,7 +212,7 @@ mod tests {
             depth: Some(9),
             limit: 4 << 30,
             symbols: vec![Source { path: "k".into(), offset: 16 }],
-            parts: Parts(vec![Part::Name("vfs_*".into()), Part::Range(16, 32)]),
+            parts: vec![Part::Name("vfs_*".into()), Part::Range(16, 32)],
             level: Some(Level(0)),
             region: Some("batch".into()),
         };

@@ -8,19 +8,20 @@ use super::clock::Clock;
 use super::code::Code;
 use super::lane::Lane;
 use super::level::{LEVELS, Level, Levels};
-use super::options::{Options, Parts};
+use super::options::{Options, Part};
 use super::region::Region;
 use super::site::{Site, Sites};
 use super::stack_pointer::StackPointer;
 use super::windows::Keeper;
 use crate::api::Qemu;
-use crate::quiet::{Quiet, say};
+use crate::say;
 use crate::target::Target;
 use hypertrace_functions::Task;
 use hypertrace_functions::record::{Kind, Record};
 use hypertrace_functions::shadow::Settings;
 use hypertrace_functions::symbols::Source;
 use hypertrace_functions::write::{Directory, Records, cut};
+use hypertrace_segment::signals::Undisturbed;
 use memmap2::MmapMut;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use std::cell::UnsafeCell;
@@ -46,10 +47,8 @@ pub struct Recorder {
     pub levels: Levels,
     /// A whole machine, whose code has several privilege levels.
     pub is_machine: bool,
-    /// Loads of return instructions have callbacks.
-    pub has_loads: bool,
-    /// Registers can be read.
-    pub has_registers: bool,
+    /// Loads of return instructions have callbacks, and registers can be read.
+    pub is_full: bool,
     /// The values of stores are known.
     pub has_values: bool,
     by_level: bool,
@@ -65,7 +64,7 @@ pub struct Recorder {
     /// Names of functions, and which are recorded. A program's are known when its first code is translated.
     code: OnceLock<Code>,
     sources: Vec<Source>,
-    parts: Parts,
+    parts: Vec<Part>,
     /// The privilege level that is recorded.
     level: Option<Level>,
     region: Option<Region>,
@@ -119,7 +118,7 @@ impl Recorder {
     pub fn start(qemu: &Qemu, target: Target, options: &Options) -> Result<Recorder, InstallError> {
         let arguments = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
         let command = arguments.collect::<Vec<_>>().join(" ");
-        let _quiet = Quiet::begin();
+        let _undisturbed = Undisturbed::begin_to_write();
         // A program may change its own directory, and QEMU does so as a daemon.
         let dir = std::path::absolute(&options.dir).map_err(InstallError::Path)?;
         if qemu.is_machine && qemu.version < FULL {
@@ -136,7 +135,7 @@ impl Recorder {
         if qemu.is_machine && !code.symbols().is_empty() {
             directory.add_module("guest", code.symbols())?;
         }
-        let (clock, anchor) = Clock::measure();
+        let (clock, anchor) = Clock::start();
         directory.write_anchor(&anchor)?;
         let keeper = Keeper::start(options.limit).map_err(InstallError::Thread)?;
         let defaults = Settings::default();
@@ -144,8 +143,7 @@ impl Recorder {
             target,
             levels: Levels::of(target),
             is_machine: qemu.is_machine,
-            has_loads: qemu.version >= FULL,
-            has_registers: qemu.version >= FULL,
+            is_full: qemu.version >= FULL,
             has_values: qemu.version >= VALUES,
             by_level: options.by_level,
             settings: Settings {
@@ -173,7 +171,7 @@ impl Recorder {
             in_use: AtomicU64::new(0),
             left_out: AtomicU64::new(0),
         };
-        if target == Target::Aarch64 && recorder.has_registers && recorder.sees_all() {
+        if target == Target::Aarch64 && recorder.is_full && recorder.sees_all() {
             recorder.stack_pointer = StackPointer::new();
         }
         Ok(recorder)
@@ -186,7 +184,7 @@ impl Recorder {
 
     /// Reads the symbols of the program that is about to run.
     fn read_program(&self) -> Code {
-        let _quiet = Quiet::begin();
+        let _undisturbed = Undisturbed::begin_to_write();
         let made = || -> Result<Code, InstallError> {
             let mut code = Code::read(&self.sources)?;
             code.add_program();
@@ -301,7 +299,7 @@ impl Recorder {
         if lanes.is_closed || self.has_ended.load(Relaxed) {
             return None;
         }
-        let _quiet = Quiet::begin();
+        let _undisturbed = Undisturbed::begin_to_write();
         let name = if self.by_level { self.levels.name(level) } else { "all".into() };
         let task = Task::of_vcpu(vcpu, level.0.into(), &name);
         let mut directory = lock(&self.directory);
@@ -353,7 +351,7 @@ impl Recorder {
     /// # Safety
     /// No thread runs a vCPU.
     pub unsafe fn end(&self) -> Totals {
-        let _quiet = Quiet::begin();
+        let _undisturbed = Undisturbed::begin_to_write();
         self.has_ended.store(true, Relaxed);
         let mut totals = Totals::default();
         let mut unsaid = Vec::new();

@@ -57,7 +57,7 @@ impl StackPointer {
         Some(StackPointer { copies: Scoreboard::new(LEVELS)?, is_wrong: AtomicBool::new(false) })
     }
 
-    /// Has a translated instruction add a number to the copy.
+    /// Adds a number to the copy at each execution of an instruction.
     pub fn follow(&self, instruction: &Instruction<'_>, level: Level, number: i64) {
         instruction.adds(&self.copies, level.0.into(), number.cast_unsigned());
     }

@@ -18,7 +18,7 @@ use hypertrace_functions::decode::{
 };
 use std::ffi::{c_uint, c_void};
 
-/// Has QEMU call back at the calls and returns of a translated block.
+/// Adds callbacks to the calls and returns of a translated block.
 pub fn translated(recorder: &Recorder, block: &Block) {
     let code = recorder.code();
     let target = recorder.target;
@@ -127,10 +127,10 @@ fn event(recorder: &Recorder, address: u64, found: &Decoded) -> Option<Event> {
         },
         // Where the stack pointer can be read, it shows which stack is in use, whatever function has changed it.
         Kind::StackPointerSet => {
-            (recorder.has_registers || is_inside()).then_some(Event::StackPointerSet)
+            (recorder.is_full || is_inside()).then_some(Event::StackPointerSet)
         }
-        Kind::LinkStore => (!recorder.has_registers && is_inside()).then_some(Event::LinkStore),
-        Kind::LinkLoad => (!recorder.has_registers && is_inside()).then_some(Event::LinkLoad),
+        Kind::LinkStore => (!recorder.is_full && is_inside()).then_some(Event::LinkStore),
+        Kind::LinkLoad => (!recorder.is_full && is_inside()).then_some(Event::LinkLoad),
         _ => None,
     }
 }

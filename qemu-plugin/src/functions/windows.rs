@@ -7,8 +7,8 @@
 //! Unsafe, because a mapped file could be changed by others.
 #![allow(unsafe_code)]
 
-use crate::quiet::Quiet;
 use hypertrace_functions::record::{Kind, Record};
+use hypertrace_segment::signals::Undisturbed;
 use memmap2::{Advice, MmapMut, MmapOptions};
 use rustix::fs::{FallocateFlags, fallocate};
 use std::fs::File;
@@ -228,7 +228,7 @@ impl Keeper {
             }
         };
         // All signals are for the threads of the guest and of QEMU.
-        let _quiet = Quiet::begin();
+        let _undisturbed = Undisturbed::begin_to_write();
         let thread = thread::Builder::new().name("functions".into()).spawn(run)?;
         Ok(Keeper { inner, thread: Some(thread) })
     }

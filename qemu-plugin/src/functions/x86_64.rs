@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 static GUEST_BASE: AtomicU64 = AtomicU64::new(NO_BASE);
 const NO_BASE: u64 = u64::MAX;
 
-/// Has QEMU call back at an instruction.
+/// Adds the callbacks of an instruction.
 pub fn observe(
     instruction: &Instruction<'_>,
     event: Event,
@@ -33,7 +33,7 @@ pub fn observe(
             instruction.on_access(Accesses::Stores, Reads::Nothing, called_ahead, word)
         }
         Event::Call => instruction.on_access(Accesses::Stores, Reads::Nothing, called, word),
-        Event::Return if recorder.has_loads => {
+        Event::Return if recorder.is_full => {
             instruction.on_access(Accesses::Loads, Reads::Nothing, returned, word)
         }
         Event::Return => instruction.on_execution(Reads::Nothing, returns, word),

@@ -7,7 +7,7 @@ use std::process::Command;
 /// Releases 0.13 and 0.19.
 const READERS: [&str; 2] = ["uftrace-bookworm", "uftrace-trixie"];
 
-/// Has each release read a directory by four commands, and checks that it has as many calls of a function.
+/// Reads a directory with four commands of each release, and checks how many calls of a function they find.
 #[track_caller]
 pub fn check(dir: &Path, function: &str, calls: u64) {
     for name in READERS {

@@ -13,9 +13,7 @@
 //! second.
 
 use super::FRACTION;
-
-/// Frequencies that a counter may have, ticks per second.
-pub const FREQUENCIES: std::ops::RangeInclusive<u64> = 1_000..=1_000_000_000_000;
+use hypertrace_trace::clock::FREQUENCIES;
 
 /// The host's raw counter during one boot, mapped to Unix time by one anchor and one rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -71,6 +71,7 @@ mod residuals;
 mod sweep;
 
 pub(crate) use elapsed::{GuestReading, GuestTime};
+use hypertrace_trace::clock::FREQUENCIES;
 pub(crate) use line::Line;
 pub use line::{Agreement, Contradicted};
 pub(crate) use narrow::Limits;
@@ -199,7 +200,7 @@ impl ClockMap {
 
     /// Makes the map of a clock of about `frequency` ticks per second from constraints:
     /// `not_after` means f(x) <= y, `not_before` means f(x) >= y. They may come in any order.
-    /// Returns `None` if there are none. A frequency outside of [`host::FREQUENCIES`] counts as the
+    /// Returns `None` if there are none. A frequency outside of [`FREQUENCIES`](hypertrace_trace::clock::FREQUENCIES) counts as the
     /// nearer end.
     ///
     /// Points outside of `0..LIMIT` guest ticks, or farther away than half a year, are
@@ -481,7 +482,7 @@ fn quantile(values: &mut [u64], per_cent: usize) -> Option<u64> {
 
 /// Returns the declared rate.
 fn nominal_rate(frequency: u64) -> Rate {
-    let frequency = frequency.clamp(*host::FREQUENCIES.start(), *host::FREQUENCIES.end());
+    let frequency = frequency.clamp(*FREQUENCIES.start(), *FREQUENCIES.end());
     Rate::floor(1_000_000_000 * i128::from(FRACTION), frequency.into())
 }
 

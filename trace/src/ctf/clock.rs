@@ -14,60 +14,14 @@ use super::metadata::ClockEntry;
 use super::packet::Domain;
 use super::session_json::ClockJson;
 use super::tsc::GuestTscJson;
+use crate::clock::{Anchor, FREQUENCIES, NS, frequency, read};
 use crate::limits::{MAX_CLOCKS, MAX_SESSION_CLOCKS};
 use hypertrace_abi::clock::ticks;
 use hypertrace_abi::record::ClockKind;
-use rustix::time::{ClockId, clock_gettime};
-use std::sync::OnceLock;
-use std::time::Duration;
+use rustix::time::ClockId;
 
 /// The clock of all host rings.
 pub(crate) const HOST_CLOCK: u32 = 0;
-
-/// Frequencies that a configuration may give a guest's counter.
-pub const FREQUENCIES: std::ops::RangeInclusive<u64> = 1_000..=1_000_000_000_000;
-
-const NS: i128 = 1_000_000_000;
-
-/// Returns the host's boot; `None` if `/proc` does not have it.
-pub(crate) fn boot_id() -> Option<String> {
-    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
-    Some(text.trim_end().to_owned())
-}
-
-/// One instant on all of the host's clocks.
-#[derive(Clone, Copy, Debug)]
-pub struct Anchor {
-    /// The raw counter.
-    pub raw: u64,
-    /// CLOCK_REALTIME, nanoseconds.
-    pub unix_ns: i128,
-    /// CLOCK_MONOTONIC_RAW, nanoseconds.
-    pub monotonic_ns: i128,
-}
-
-/// Reads a clock of the system, nanoseconds.
-fn read(clock: ClockId) -> i128 {
-    let time = clock_gettime(clock);
-    i128::from(time.tv_sec) * NS + i128::from(time.tv_nsec)
-}
-
-impl Anchor {
-    /// Reads the clocks between two reads of the counter. Returns the try with
-    /// the shortest time between the two reads.
-    pub fn now() -> Anchor {
-        let sample = || {
-            let before = ticks();
-            // A time before 1970 is taken as 1970.
-            let unix_ns = read(ClockId::Realtime).max(0);
-            let monotonic_ns = read(ClockId::MonotonicRaw);
-            let width = ticks().saturating_sub(before);
-            (width, Anchor { raw: before + width / 2, unix_ns, monotonic_ns })
-        };
-        let shorter = |a: (u64, Anchor), b: (u64, Anchor)| if b.0 < a.0 { b } else { a };
-        (0..32).map(|_| sample()).fold(sample(), shorter).1
-    }
-}
 
 /// The host's clock.
 #[derive(Clone, Copy, Debug)]
@@ -82,30 +36,12 @@ pub struct HostClock {
     fixed: bool,
 }
 
-/// Returns the frequency, measured once per process for 10 ms, accurate to a few parts in a
-/// million.
-fn first_frequency() -> u64 {
-    static FREQUENCY: OnceLock<u64> = OnceLock::new();
-    *FREQUENCY.get_or_init(|| {
-        let first = Anchor::now();
-        std::thread::sleep(Duration::from_millis(10));
-        frequency_between(&first, &Anchor::now()).unwrap_or(NS as u64)
-    })
-}
-
-/// Returns the ticks per second of CLOCK_MONOTONIC_RAW.
-fn frequency_between(a: &Anchor, b: &Anchor) -> Option<u64> {
-    let ns = b.monotonic_ns - a.monotonic_ns;
-    let ticks = i128::from(b.raw.checked_sub(a.raw)?);
-    u64::try_from((ticks * NS + ns / 2).checked_div(ns)?).ok().filter(|f| FREQUENCIES.contains(f))
-}
-
 impl HostClock {
     /// Anchors the clock here and now. Measures the frequency unless one is known that a counter
     /// can have.
     pub fn start(known: Option<u64>) -> HostClock {
         let known = known.filter(|frequency| FREQUENCIES.contains(frequency));
-        let frequency = known.unwrap_or_else(first_frequency);
+        let frequency = known.unwrap_or_else(frequency);
         let first = Anchor::now();
         // One second earlier, for points that were stamped before the start.
         HostClock { first, base: first.raw.saturating_sub(frequency), frequency, fixed: false }
@@ -129,7 +65,7 @@ impl HostClock {
         let now = Anchor::now();
         if !self.fixed
             && now.monotonic_ns - self.first.monotonic_ns >= 20_000_000
-            && let Some(frequency) = frequency_between(&self.first, &now)
+            && let Some(frequency) = self.first.frequency_until(&now)
         {
             self.frequency = frequency;
         }
@@ -512,6 +448,7 @@ impl Clocks {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
 
     fn host() -> HostClock {
         let mut host = HostClock::start(None);
@@ -533,26 +470,6 @@ mod tests {
         let now = Anchor::now();
         let elapsed = now.monotonic_ns - clock.first.monotonic_ns;
         assert!((clock.unix_ns(now.raw) - clock.first.unix_ns - elapsed).abs() < 20_000);
-    }
-
-    #[test]
-    fn adjustments_of_the_systems_clock_do_not_change_the_rate() {
-        let first = Anchor { raw: 5_000, unix_ns: 7_000_000_000_000, monotonic_ns: 90_000_000_000 };
-        let after = |real_ns: i128| Anchor {
-            raw: 5_000 + 26_000_000_000,
-            unix_ns: first.unix_ns + real_ns,
-            monotonic_ns: first.monotonic_ns + 10_000_000_000,
-        };
-        // Steady, slewed by 500 ppm, set back an hour.
-        for real in [10_000_000_000, 10_005_000_000, -3_590_000_000_000] {
-            assert_eq!(frequency_between(&first, &after(real)), Some(2_600_000_000));
-        }
-    }
-
-    #[test]
-    fn the_boot_has_an_id() {
-        let boot = boot_id().unwrap();
-        assert_eq!((boot.len(), boot_id()), (36, Some(boot)));
     }
 
     #[test]

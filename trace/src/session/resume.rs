@@ -12,7 +12,7 @@ mod scan;
 
 use super::error::SessionError;
 use super::place::own;
-use crate::ctf::clock::FREQUENCIES;
+use crate::clock::FREQUENCIES;
 use crate::ctf::files::CTF;
 use crate::ctf::folder::read_at;
 use crate::ctf::session_json::{FILE, FORMAT, SessionJson, StreamJson, VERSION};

@@ -1,0 +1,160 @@
+//! Work in a program's process that does not disturb the program: no handler runs meanwhile, and no signal of the work
+//! reaches it.
+//!
+//! Unsafe, because these are C functions. All of them may be called in a signal handler: none allocates or takes a
+//! lock.
+#![allow(unsafe_code)]
+
+use std::cell::Cell;
+use std::mem::MaybeUninit;
+use std::ptr::null_mut;
+use std::time::Duration;
+
+/// Signals that a write causes: of a pipe without a reader, and of a file that is too large.
+const CAUSED: [libc::c_int; 2] = [libc::SIGPIPE, libc::SIGXFSZ];
+
+/// Signals that the CPU raises. Blocked, they would kill.
+const RAISED: [libc::c_int; 5] =
+    [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP];
+
+thread_local! {
+    /// Number of the thread's values of [`Undisturbed`].
+    static UNDISTURBED: Cell<u32> = const { Cell::new(0) };
+}
+
+/// A time in which no signal handler runs on this thread. Afterwards errno is what it was.
+#[derive(Debug)]
+pub struct Undisturbed {
+    mask: libc::sigset_t,
+    errno: i32,
+    /// Signals of [`CAUSED`] that are taken back at the end.
+    taken_back: [bool; 2],
+}
+
+impl Undisturbed {
+    /// Returns true if this thread has one: it runs code of this project, or what that calls, such as a memory
+    /// allocator of the program.
+    #[must_use]
+    pub fn is_here() -> bool {
+        UNDISTURBED.get() > 0
+    }
+
+    /// Blocks all signals of this thread but those that the CPU raises.
+    #[must_use]
+    pub fn begin() -> Undisturbed {
+        let mut mask = MaybeUninit::<libc::sigset_t>::uninit();
+        // SAFETY: errno is this thread's own. sigfillset fills `all`, and pthread_sigmask, which cannot fail with
+        // these arguments, `mask`.
+        unsafe {
+            let errno = *libc::__errno_location();
+            let mut all = MaybeUninit::<libc::sigset_t>::uninit();
+            libc::sigfillset(all.as_mut_ptr());
+            for signal in RAISED {
+                libc::sigdelset(all.as_mut_ptr(), signal);
+            }
+            libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), mask.as_mut_ptr());
+            UNDISTURBED.set(UNDISTURBED.get() + 1);
+            Undisturbed { mask: mask.assume_init(), errno, taken_back: [false; 2] }
+        }
+    }
+
+    /// Blocks signals, as [`begin`](Undisturbed::begin) does, for work that writes to files. SIGPIPE and SIGXFSZ that
+    /// it causes are taken back at the end.
+    #[must_use]
+    pub fn begin_to_write() -> Undisturbed {
+        let mut begun = Undisturbed::begin();
+        // Signals that came before are the program's.
+        begun.taken_back = CAUSED.map(|signal| !is_pending(signal));
+        begun
+    }
+}
+
+impl Drop for Undisturbed {
+    fn drop(&mut self) {
+        for (signal, is_taken) in CAUSED.into_iter().zip(self.taken_back) {
+            if is_taken && is_pending(signal) {
+                take(signal);
+            }
+        }
+        UNDISTURBED.set(UNDISTURBED.get() - 1);
+        // SAFETY: `mask` is what pthread_sigmask gave; errno is this thread's. A pending signal is delivered in the
+        // first call, and its handler keeps errno or it is broken anyway.
+        unsafe {
+            *libc::__errno_location() = self.errno;
+            libc::pthread_sigmask(libc::SIG_SETMASK, &self.mask, null_mut());
+        }
+    }
+}
+
+fn is_pending(signal: libc::c_int) -> bool {
+    let mut pending = MaybeUninit::uninit();
+    // SAFETY: the function fills the set.
+    unsafe {
+        libc::sigpending(pending.as_mut_ptr()) == 0
+            && libc::sigismember(pending.as_ptr(), signal) == 1
+    }
+}
+
+/// Takes a signal that is pending.
+fn take(signal: libc::c_int) {
+    let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut set = MaybeUninit::uninit();
+    // SAFETY: the set is filled before it is used.
+    unsafe {
+        libc::sigemptyset(set.as_mut_ptr());
+        libc::sigaddset(set.as_mut_ptr(), signal);
+        libc::sigtimedwait(set.as_ptr(), null_mut(), &now);
+    }
+}
+
+/// Writes a line to stderr, if that can be done within a time. A line for a reader that is slower, or gone, is lost:
+/// the program must not be killed for it. errno stays.
+pub fn say(line: &str, within: Duration) {
+    // A line that a pipe has room for is written as a whole.
+    let line = line.as_bytes().get(..libc::PIPE_BUF).unwrap_or(line.as_bytes());
+    let within = within.as_millis().try_into().unwrap_or(libc::c_int::MAX);
+    let mut poll = libc::pollfd { fd: libc::STDERR_FILENO, events: libc::POLLOUT, revents: 0 };
+    let _undisturbed = Undisturbed::begin_to_write();
+    // SAFETY: `poll` and `line` are as long as said. Not by the standard library: a thread that a forked child does
+    // not have may hold its lock.
+    unsafe {
+        if libc::poll(&mut poll, 1, within) == 1 && poll.revents == libc::POLLOUT {
+            libc::write(poll.fd, line.as_ptr().cast(), line.len());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn raise(signal: libc::c_int) {
+        // SAFETY: sends a signal to this thread, which blocks it.
+        unsafe { libc::pthread_kill(libc::pthread_self(), signal) };
+    }
+
+    #[test]
+    fn a_signal_that_a_write_causes_is_taken_back() {
+        let undisturbed = Undisturbed::begin_to_write();
+        raise(libc::SIGXFSZ);
+        assert!(is_pending(libc::SIGXFSZ));
+
+        drop(undisturbed);
+
+        // It would have ended this process.
+        assert!(!is_pending(libc::SIGXFSZ));
+    }
+
+    #[test]
+    fn a_signal_that_came_before_stays() {
+        let outer = Undisturbed::begin();
+        raise(libc::SIGXFSZ);
+
+        drop(Undisturbed::begin_to_write());
+
+        assert!(is_pending(libc::SIGXFSZ));
+        take(libc::SIGXFSZ);
+        drop(outer);
+        assert!(!Undisturbed::is_here());
+    }
+}
