@@ -117,7 +117,7 @@ impl Linux {
         fs::write(&initrd, files.end()).unwrap();
         let qemu = Command::new(&self.qemu)
             .args(["-M", "q35", "-accel", "tcg,thread=multi", "-smp", "2"])
-            .args(["-cpu", "max", "-m", "256M", "-nodefaults", "-nographic", "-no-reboot"])
+            .args(["-cpu", "max", "-m", "512M", "-nodefaults", "-nographic", "-no-reboot"])
             .args(["-serial", "stdio", "-append", "console=ttyS0 quiet panic=-1"])
             .args(["-kernel".as_ref(), self.kernel.as_os_str()])
             .args(["-initrd".as_ref(), initrd.as_os_str()])

@@ -12,6 +12,7 @@ mod trace_dat;
 use hypertrace_timeline::{ClockMaps, Domain, KernelTrace, Session, Timeline, Value};
 use machine::{Claim, KINDS, Kernel, Kind, Vcpu, machine};
 use made::*;
+use std::fs;
 
 /// Returns the middle of the envelope's half-widths, at each of some events, by all pairs: half of the
 /// distance of the lowest upper to the highest lower limit of all constraints, for a clock whose
@@ -267,5 +268,44 @@ fn clients_that_agree_share_a_map_beside_one_that_does_not() {
             let has_bound = client < clients.len() || alone.is_empty();
             assert_eq!(event.bound_ns.is_some(), has_bound, "{clients:?}: {event:?}");
         }
+    }
+}
+
+#[test]
+fn a_guests_kernel_has_the_clock_of_clients_that_agree_and_bounds_for_the_others() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("guest.dat");
+    let page = trace_dat::Page::at(GUEST_BASE + 30_000_000).mmio(0, 5, 0);
+    fs::write(&path, trace_dat::TraceDat::new("x86-tsc").cpu(&[page]).version_7()).unwrap();
+    for (clients, least_bound) in [
+        (&[0, 0, 0][..], Some(0)),
+        (&[0, 400_000, 0, 0], Some(400_000)),
+        (&[0, 700_000, 0, 400_000, 0], Some(700_000)),
+        (&[500_000, 0, 900_000], None),
+    ] {
+        let made = offsets(clients);
+        let session = Session::open(made.path()).unwrap();
+        let maps = ClockMaps::of(&session).unwrap();
+        let mut trace = KernelTrace::open(&path).unwrap();
+
+        let placed = trace.set_guest(&session, &maps);
+
+        let Some(least_bound) = least_bound else {
+            let why = placed.unwrap_err().to_string();
+            assert!(why.contains("clients have different clocks"), "{why}");
+            continue;
+        };
+        placed.unwrap();
+        let (sessions, traces) = ([(session, maps)], [trace]);
+        let events = Timeline::with_kernel(&sessions, &traces).unwrap().map(Result::unwrap);
+        let [event] =
+            &events.filter(|event| &*event.name == "kvm:kvm_mmio").collect::<Vec<_>>()[..]
+        else {
+            panic!("{clients:?}")
+        };
+        let error = (event.ts_ns - START_NS - 30_000_000).unsigned_abs();
+        let bound = event.bound_ns.unwrap();
+        assert!(error <= 10_000, "{clients:?}: {event:?}");
+        assert!((least_bound..least_bound + 20_000).contains(&bound), "{clients:?}: {event:?}");
     }
 }

@@ -125,10 +125,10 @@ impl ClientMap {
     }
 }
 
-/// The one clock that all clients of a session read.
+/// The clock that the clients of a session read, or those that agree.
 #[derive(Clone, Debug)]
 pub(crate) struct GuestClock {
-    /// All have the same map. Each has bounds of its own.
+    /// All have the same map. Each has bounds of its own: those of one that reads another clock include the difference.
     clients: Vec<ClientMap>,
     /// Raw ticks at tick 0 of the map.
     base: u64,
@@ -161,8 +161,7 @@ impl ClockMaps {
     /// Returns the clock of the guest: that with this id, or the only one.
     ///
     /// # Errors
-    /// The reason, if it has not one TSC that all clients read and that reference points relate
-    /// to the host.
+    /// The reason, if it has not one TSC that clients agree on and that reference points relate to the host.
     pub(crate) fn guest(
         &self,
         session: &Session,
@@ -180,7 +179,7 @@ impl ClockMaps {
         if clock.kind != "tsc" {
             return Err("its guest's clock is not the TSC");
         }
-        if !maps.alone.is_empty() {
+        if !maps.alone.is_empty() && maps.alone.len() == maps.clients.len() {
             return Err("its guest's clients have different clocks");
         }
         let own = maps.clients.iter().filter(|(_, own)| own.constraints() >= FEW);
