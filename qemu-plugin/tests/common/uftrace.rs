@@ -32,6 +32,11 @@ impl Reader {
     }
 }
 
+/// Returns whether a message of uftrace is one about functions without an exit.
+pub fn is_unfinished(line: &str) -> bool {
+    line.contains("invalid rstack read")
+}
+
 /// Reads a directory with four commands of each release, and checks how many calls of a function they find.
 #[track_caller]
 pub fn check(dir: &Path, function: &str, calls: u64) {
@@ -65,8 +70,7 @@ pub fn reads(reader: &'static str, dir: &Path, short: &Path) {
         ("graph", short, "(1)"),
         ("dump", short, "[entry]"),
     ] {
-        // Of records that were cut.
-        let text = reader.read(command, dir, |line| line.contains("invalid rstack read"));
+        let text = reader.read(command, dir, is_unfinished);
         let begin = text.chars().take(2000).collect::<String>();
         assert!(text.contains(word), "{} {command}: {begin}", reader.name);
     }
