@@ -24,7 +24,7 @@ use hypertrace_functions::write::{Directory, Records, cut};
 use hypertrace_segment::signals::Undisturbed;
 use memmap2::MmapMut;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
-use std::cell::UnsafeCell;
+use std::cell::{Cell, UnsafeCell};
 use std::ffi::c_uint;
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -38,6 +38,11 @@ pub const VALUES: i32 = 4;
 
 /// Most vCPUs, or threads of a program, that are recorded.
 const MOST_VCPUS: usize = 1024;
+
+thread_local! {
+    /// Number of vCPUs that this thread runs and that have records.
+    static OWN: Cell<u64> = const { Cell::new(0) };
+}
 
 /// The recorder of a function trace.
 pub struct Recorder {
@@ -314,6 +319,7 @@ impl Recorder {
             Ok(track) => {
                 let is_first = lanes.all.iter().all(Option::is_none);
                 self.in_use.fetch_add(is_first.into(), Relaxed);
+                OWN.set(OWN.get() + u64::from(is_first));
                 let lane = Box::new(Lane::new(self.settings, track));
                 lanes.all.get_mut(usize::from(level.0)).map(|place| &mut **place.insert(lane))
             }
@@ -403,9 +409,9 @@ impl Recorder {
             .collect()
     }
 
-    /// Returns whether several vCPUs have records.
-    pub fn has_several(&self) -> bool {
-        self.in_use.load(Relaxed) > 1
+    /// Returns whether vCPUs have records that this thread does not run.
+    pub fn has_others(&self) -> bool {
+        self.in_use.load(Relaxed) > OWN.get()
     }
 }
 
