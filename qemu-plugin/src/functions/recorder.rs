@@ -14,8 +14,8 @@ use super::site::{Site, Sites};
 use super::stack_pointer::StackPointer;
 use super::windows::Keeper;
 use crate::api::Qemu;
-use crate::say;
 use crate::target::Target;
+use crate::{say, with_causes};
 use hypertrace_functions::Task;
 use hypertrace_functions::record::{Kind, Record};
 use hypertrace_functions::shadow::Settings;
@@ -200,7 +200,7 @@ impl Recorder {
             Ok(code)
         };
         made().unwrap_or_else(|why| {
-            say(format_args!("hypertrace plugin: {why}"));
+            say(format_args!("hypertrace plugin: {}", with_causes(&why)));
             // SAFETY: ends the process, as an error at installation does: no code of the program has run, and QEMU's
             // own end would call this plugin.
             unsafe { libc::_exit(1) }
@@ -309,7 +309,7 @@ impl Recorder {
         let task = Task::of_vcpu(vcpu, level.0.into(), &name);
         let mut directory = lock(&self.directory);
         let path = directory.records(task.tid);
-        let made = directory.add_tasks([task]).map_err(|why| why.to_string());
+        let made = directory.add_tasks([task]).map_err(|why| with_causes(&why));
         let made = made.and_then(|()| {
             let keeper = lock(&self.keeper);
             let keeper = keeper.as_ref().ok_or("the trace has ended")?;
@@ -385,7 +385,7 @@ impl Recorder {
             file.finish()
         };
         if let Err(why) = cut.and_then(|()| unsaid.into_iter().try_for_each(say)) {
-            totals.failure.get_or_insert_with(|| why.to_string());
+            totals.failure.get_or_insert_with(|| with_causes(&why));
         }
         totals
     }
