@@ -83,6 +83,7 @@ fn a_machine_that_one_of_its_cpus_ends_is_complete_if_they_share_a_thread() {
 
         let ran = bare.run("single", &format!("functions={}", dir.display()));
 
+        assert!(ran.stderr.contains("virtual CPUs share a thread"), "{ran:?}");
         assert!(ran.stderr.contains(" calls, 0 misses, 0 records lost"), "{ran:?}");
         let summary = Summary::of(&Trace::open(&dir).unwrap());
         assert_eq!((summary.damage.len(), summary.orphans, summary.unfinished), (0, 0, 0));
