@@ -121,8 +121,10 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     })
 }
 
+/// Returns a function's name, or its address.
 fn name(trace: &Trace, address: u64) -> String {
-    trace.function(address).map_or_else(|| format!("{address:#x}"), |symbol| symbol.name.to_owned())
+    let symbol = trace.function(address);
+    symbol.map_or_else(|| format!("{address:#x}"), |symbol| symbol.demangled().into_owned())
 }
 
 fn text(
@@ -169,10 +171,16 @@ fn text(
 
 fn json(trace: &Trace, summary: &Summary, spans: Option<&Spans>, top: &[&Function]) -> String {
     let functions = top.iter().map(|function| {
-        serde_json::json!({
-            "name": name(trace, function.address), "address": function.address, "calls": function.calls,
+        let name = name(trace, function.address);
+        let symbol = trace.function(function.address).filter(|symbol| symbol.name != name);
+        let mut json = serde_json::json!({
+            "name": name, "address": function.address, "calls": function.calls,
             "total_ns": function.total, "self_ns": function.self_time, "min_ns": function.min, "max_ns": function.max,
-        })
+        });
+        if let Some(symbol) = symbol {
+            json["symbol"] = symbol.name.into();
+        }
+        json
     });
     let functions = Vec::from_iter(functions);
     let json = serde_json::json!({
