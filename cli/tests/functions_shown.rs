@@ -1,4 +1,4 @@
-//! What `functions` and other commands show of a function trace: names of functions in C++ and Rust as in their source
+//! Output of `functions` and other commands for a function trace: names of functions in C++ and Rust as in their source
 //! for people, and as symbols for other tools; the progress on a terminal.
 
 use std::fs;
