@@ -36,6 +36,9 @@ pub const FULL: i32 = 2;
 /// API from which the values of stores are known.
 pub const VALUES: i32 = 4;
 
+/// First address of kernels, in the upper half, on both architectures.
+const KERNELS: u64 = 1 << 63;
+
 /// Most vCPUs, or threads of a program, that are recorded.
 const MOST_VCPUS: usize = 1024;
 
@@ -90,6 +93,15 @@ struct Lanes {
     last: Level,
     /// No lane can be made any more.
     is_closed: bool,
+}
+
+impl Lanes {
+    /// Returns the kernel's stack that is in use, or 0: the kernel has one for each thread of each program.
+    #[inline]
+    fn kernel_stack(&self, levels: Levels) -> u64 {
+        let kernel = self.all.get(usize::from(levels.kernels.0)).and_then(Option::as_ref);
+        kernel.and_then(|kernel| kernel.kernel_stack()).unwrap_or(0)
+    }
 }
 
 /// Number of child processes, which all of them count up.
@@ -223,6 +235,14 @@ impl Recorder {
         self.is_machine && self.level.is_none() && self.parts.is_empty()
     }
 
+    /// Returns whether an instruction may run at other addresses than that for which it was translated: QEMU runs translated
+    /// code at each virtual address of its page. Programs have the same code at different ones, and a kernel has its
+    /// first code at the machine's. Later, it has one address.
+    #[inline]
+    pub fn may_run_elsewhere(&self, site: &Site) -> bool {
+        self.is_machine && (site.level == self.levels.programs || site.at < KERNELS)
+    }
+
     /// Returns the copies of the stack pointers.
     #[inline]
     pub fn stack_pointer(&self) -> Option<&StackPointer> {
@@ -257,12 +277,11 @@ impl Recorder {
             // SAFETY: the caller's promise: no other thread has a reference.
             let lanes = unsafe { &mut *vcpu_part.0.get() };
             let has_changed = std::mem::replace(&mut lanes.last, level) != level;
-            // The kernel has a stack for each thread of each program.
-            let kernel = lanes.all.get(usize::from(self.levels.kernels.0)).and_then(Option::as_ref);
-            let thread = kernel.and_then(|kernel| kernel.kernel_stack());
+            let is_program = self.is_machine && track == self.levels.programs;
+            let thread = is_program.then(|| lanes.kernel_stack(self.levels));
             if let Some(lane) = lanes.all.get_mut(usize::from(track.0)).and_then(Option::as_mut) {
-                if self.is_machine && track == self.levels.programs {
-                    lane.set_space(thread.unwrap_or(0));
+                if let Some(thread) = thread {
+                    lane.set_space(thread);
                 }
                 if has_changed {
                     lane.moves();

@@ -47,6 +47,13 @@ pub struct Site {
     pub level: Level,
 }
 
+impl Site {
+    /// Returns the word by which QEMU's callbacks get it.
+    pub fn word(&self) -> u64 {
+        std::ptr::from_ref(self) as u64
+    }
+}
+
 /// Places in a piece of memory.
 const PIECE: usize = 1024;
 

@@ -18,17 +18,15 @@ static GUEST_BASE: AtomicU64 = AtomicU64::new(NO_BASE);
 const NO_BASE: u64 = u64::MAX;
 
 /// Adds the callbacks of an instruction.
-pub fn observe(
-    instruction: &Instruction<'_>,
-    event: Event,
-    site: *const Site,
-    recorder: &Recorder,
-) {
-    let word = site as u64;
+pub fn observe(instruction: &Instruction<'_>, event: Event, site: &Site, recorder: &Recorder) {
+    let word = site.word();
     if !recorder.is_machine && !recorder.has_values && GUEST_BASE.load(Relaxed) == NO_BASE {
         GUEST_BASE.store(instruction.guest_base().unwrap_or(NO_BASE), Relaxed);
     }
     match event {
+        Event::Call if recorder.has_values && !recorder.may_run_elsewhere(site) => {
+            instruction.on_access(Accesses::Stores, Reads::Nothing, called_here, word)
+        }
         Event::CallAhead => {
             instruction.on_access(Accesses::Stores, Reads::Nothing, called_ahead, word)
         }
@@ -55,10 +53,20 @@ extern "C" fn called(vcpu: c_uint, access: Access, slot: u64, word: *mut c_void)
             if value.is_none() && !is_pushed(site.next, slot) {
                 return;
             }
-            // QEMU runs translated code at each virtual address of its page: the return address shows where it is.
+            // The return address shows where the code is.
             let next = value.unwrap_or(site.next);
             let moved = |address: u64| address.wrapping_add(next.wrapping_sub(site.next));
             let (at, target) = (moved(site.at), site.target.map(moved));
+            lane.call(&Call { at, slot, return_address: next, target }, now);
+        });
+    }
+}
+
+/// A call of code that runs at its own address: QEMU need not be asked for the return address.
+extern "C" fn called_here(vcpu: c_uint, _: Access, slot: u64, word: *mut c_void) {
+    // SAFETY: as above.
+    unsafe {
+        at(vcpu, word, |&Site { at, next, target, .. }, lane, now| {
             lane.call(&Call { at, slot, return_address: next, target }, now);
         });
     }
