@@ -8,12 +8,13 @@ use super::clock::Clock;
 use super::code::Code;
 use super::lane::Lane;
 use super::level::{LEVELS, Level, Levels};
+use super::libraries;
 use super::options::{Options, Part};
 use super::region::Region;
 use super::site::{Site, Sites};
 use super::stack_pointer::StackPointer;
 use super::windows::Keeper;
-use crate::api::Qemu;
+use crate::api::{Instruction, Qemu};
 use crate::say;
 use crate::target::Target;
 use hypertrace_functions::Task;
@@ -27,6 +28,7 @@ use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use std::cell::UnsafeCell;
 use std::ffi::c_uint;
 use std::mem::ManuallyDrop;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -38,6 +40,9 @@ pub const VALUES: i32 = 4;
 
 /// First address of kernels, in the upper half, on both architectures.
 const KERNELS: u64 = 1 << 63;
+
+/// Name of the module with a program's functions, and its libraries'.
+const PROGRAM: &str = "program";
 
 /// Most vCPUs, or threads of a program, that are recorded.
 const MOST_VCPUS: usize = 1024;
@@ -67,6 +72,8 @@ pub struct Recorder {
     /// Names of functions, and which are recorded. A program's are known when its first code is translated.
     code: OnceLock<Code>,
     sources: Vec<Source>,
+    /// Of a program: QEMU's addresses without the program's.
+    guest_base: OnceLock<u64>,
     parts: Vec<Part>,
     /// The privilege level that is recorded.
     level: Option<Level>,
@@ -175,6 +182,7 @@ impl Recorder {
             has_failed: AtomicBool::new(false),
             code: if qemu.is_machine { code.into() } else { OnceLock::new() },
             sources: options.symbols.clone(),
+            guest_base: OnceLock::new(),
             parts: options.parts.clone(),
             level: options.level,
             region: options.region.as_deref().map(Region::new),
@@ -202,7 +210,7 @@ impl Recorder {
             code.add_program();
             code.keep(&self.parts)?;
             if !code.symbols().is_empty() {
-                lock(&self.directory).add_module("program", code.symbols())?;
+                lock(&self.directory).add_module(PROGRAM, code.symbols())?;
             }
             Ok(code)
         };
@@ -212,6 +220,34 @@ impl Recorder {
             // own end would call this plugin.
             unsafe { libc::_exit(1) }
         })
+    }
+
+    /// Adds the names of a program's libraries to the directory.
+    fn name_libraries(&self) {
+        let (Some(base), Some(code)) = (self.guest_base(), self.code.get()) else { return };
+        let Ok(maps) = std::fs::read("/proc/self/maps") else { return };
+        let is_observed = |range: &Range<u64>| lock(&self.sites).has_any(range);
+        let symbols = code.with_libraries(libraries::files(&maps, base), is_observed);
+        if symbols.len() > code.symbols().len() {
+            // The names are an addition: without them, the trace has those of the program still.
+            let _ = lock(&self.directory).set_module(PROGRAM, &symbols);
+        }
+    }
+
+    /// Finds the difference between QEMU's addresses and a program's.
+    pub fn find_guest_base(&self, of: &Instruction<'_>) {
+        if !self.is_machine
+            && self.guest_base.get().is_none()
+            && let Some(base) = of.guest_base()
+        {
+            self.guest_base.get_or_init(|| base);
+        }
+    }
+
+    /// Returns the difference between QEMU's addresses and a program's.
+    #[inline]
+    pub fn guest_base(&self) -> Option<u64> {
+        self.guest_base.get().copied()
     }
 
     /// Returns the region in which functions are recorded.
@@ -389,6 +425,7 @@ impl Recorder {
             Some(source) => format!("{}: {source}", failure.path.display()),
             None => "the limit of all files is reached (limit=SIZE)".into(),
         });
+        self.name_libraries();
         let directory = lock(&self.directory);
         let cut = cut(directory.path()).map(|_| ());
         // Beyond the limit, if need be: a reader has to know.

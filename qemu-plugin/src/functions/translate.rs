@@ -31,6 +31,9 @@ pub fn translated(recorder: &Recorder, block: &Block) {
     }
     let mut level = None;
     for (index, instruction) in block.instructions().enumerate() {
+        if index == 0 {
+            recorder.find_guest_base(&instruction);
+        }
         let address = instruction.address();
         let begins =
             index == 0 && code.is_partial() && code.is_recorded(address) && code.can_begin(address);
