@@ -207,6 +207,43 @@ fn sums_are_cut_at_the_bounds_of_regions() {
 }
 
 #[test]
+fn functions_that_are_compiled_in_are_summed_after_an_export() {
+    let Some(compiler) = c::compiler() else { return };
+    let compiler = compiler.with(&["-finstrument-functions", "-DHYPERTRACE_FUNCTIONS"]);
+    let folder = tempfile::tempdir().unwrap();
+    let program = compiler.program(&c::source("tests/c/calls.c"), Linked::Archive, folder.path());
+    let recorded = Recorded { folder, program };
+    run(HYPERTRACE
+        .command(["run", "--quiet", "--out"])
+        .arg(recorded.path("S"))
+        .arg("--")
+        .arg(&recorded.program))
+    .ok();
+
+    let said = recorded.hypertrace(&["functions", "S", "--region", "batch"]).failed(2);
+
+    let next = "`hypertrace export S --to uftrace -o U --symbols PROGRAM`, then `hypertrace functions U --session S --region batch`";
+    assert!(said.contains(next), "{said}");
+    let program = recorded.program.display().to_string();
+    let ran =
+        recorded.hypertrace(&["export", "S", "--to", "uftrace", "-o", "U", "--symbols", &program]);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    let calls = |arguments: &[&str]| {
+        let mut command = vec!["functions", "U", "--json"];
+        command.extend(arguments);
+        let json: Value = recorded.hypertrace(&command).json();
+        let functions = json["functions"].as_array().unwrap().clone();
+        ["leaf", "in_region", "has_region", "makes_point"].map(|name| {
+            let found = functions.iter().find(|function| function["name"] == name);
+            found.map_or(0, |function| function["calls"].as_u64().unwrap())
+        })
+    };
+    let rounds = ROUNDS as u64;
+    assert_eq!(calls(&[]), [52 * rounds, rounds, rounds, rounds]);
+    assert_eq!(calls(&["--session", "S", "--region", "batch"]), [50 * rounds, rounds, rounds, 0]);
+}
+
+#[test]
 fn a_region_that_is_not_there_is_refused_by_name() {
     let Some(recorded) = Recorded::new("F") else { return };
     for (arguments, named) in [
@@ -289,5 +326,7 @@ fn a_session_without_functions_is_not_exported() {
     let said = recorded.hypertrace(&["export", "S", "--to", "uftrace", "-o", "U"]).failed(2);
 
     assert!(said.contains("no functions"), "{said}");
+    let said = recorded.hypertrace(&["functions", "S"]).failed(2);
+    assert!(said.contains("a session without a function trace"), "{said}");
     assert!(!recorded.path("U").exists());
 }

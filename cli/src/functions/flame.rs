@@ -8,6 +8,8 @@ use crate::page::PageFile;
 use anyhow::{Context, Result, bail};
 use hypertrace_functions::read::{Flame, Frame, Spans, Trace};
 use inferno::flamegraph::{Options, TextTruncateDirection, from_lines};
+use std::collections::HashMap;
+use std::fmt::Write as _;
 use std::path::Path;
 
 /// The file.
@@ -47,9 +49,16 @@ pub fn write(path: &Path, trace: &Trace, spans: Option<&Spans>) -> Result<()> {
 /// Returns a line for each stack: its frames with semicolons, and its time. And the number of those that find no room.
 fn lines(trace: &Trace, flame: &Flame) -> (Vec<String>, u64) {
     let (mut lines, mut bytes, mut left_out) = (Vec::new(), 0, 0);
+    // As many as there are functions: each one is in many stacks.
+    let mut names = HashMap::new();
     for (frames, time) in flame.stacks() {
-        let frames = frames.into_iter().map(|frame| text(trace, frame));
-        let line = format!("{} {time}", frames.collect::<Vec<_>>().join(";"));
+        let mut line = String::new();
+        for frame in frames {
+            let name = names.entry(frame).or_insert_with(|| text(trace, frame));
+            line.push_str(if line.is_empty() { "" } else { ";" });
+            line.push_str(name);
+        }
+        let _ = write!(line, " {time}");
         if bytes + line.len() > MOST_BYTES {
             left_out += 1;
             continue;

@@ -3,7 +3,8 @@
 use crate::escape::{Escaped, Json, JsonText};
 use crate::losses::{causes, grouped};
 use hypertrace_timeline::{
-    Array, ClockMaps, Domain, EventRef, KernelTrace, Lost, Name, Session, Thread, ValueRef,
+    Array, ClockMaps, Domain, EventRef, KernelTrace, Kind, Lost, Name, SYMBOL, Session, Thread,
+    ValueRef,
 };
 use serde_json::json;
 use std::fmt::Write as _;
@@ -111,7 +112,9 @@ impl Lines {
             pad(buffer, event.name.len(), self.event_width);
             buffer.push(' ');
         }
-        event.fields.iter().for_each(|(name, value)| {
+        // People read the other name.
+        let is_hidden = |name: &str| event.kind == Kind::Function && name == SYMBOL;
+        event.fields.iter().filter(|(name, _)| !is_hidden(name)).for_each(|(name, value)| {
             buffer.push(' ');
             buffer.push_str(name);
             buffer.push('=');
