@@ -20,7 +20,7 @@ int main(int argc, char **argv)
 	}
 	for (int i = 0; i < 3; i++) {
 		if (!fork()) {
-			execl("/init", "init", "again", (char *)NULL);
+			execl(argv[0], argv[0], "again", (char *)NULL);
 			_exit(1);
 		}
 		wait(NULL);

@@ -88,6 +88,8 @@ __attribute__((noinline)) void outer(void)
 	asm volatile("");
 }
 
+static void (*volatile by_pointer)(void) = tail;
+
 int main(int argc, char **argv)
 {
 	int values[200];
@@ -102,6 +104,8 @@ int main(int argc, char **argv)
 		fib(22);
 		for (volatile int i = 0; i < 30; i++)
 			tail();
+		for (volatile int i = 0; i < 20; i++)
+			by_pointer();
 		outer();
 	} while (argc > 1 && argv[1][0] == 'f');
 	printf("fib %ld\ncompare %ld\ndeep %ld\n", calls_of_fib, calls_of_compare, calls_of_deep);

@@ -8,7 +8,7 @@ mod namespace;
 use common::traced::{AARCH64, Architecture, Guest, X86_64, calls, printed};
 use common::uftrace;
 use common::{Ran, capability};
-use hypertrace_functions::read::{Summary, Trace};
+use hypertrace_functions::read::{By, Summary, Trace};
 use namespace::Mount;
 use std::process::Stdio;
 use std::thread::sleep;
@@ -215,4 +215,29 @@ fn on_a_full_disk_the_rest_is_lost_and_counted(guest: &Guest, _: &TempDir) {
     let summary = Summary::of(&Trace::open(&dir).unwrap());
     assert!(summary.damage.is_empty(), "{:?}", summary.damage);
     assert!(summary.calls > 20_000, "{}", summary.calls);
+}
+
+#[test]
+fn functions_of_a_programs_libraries_have_names() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(guest) = Guest::of_library(folder.path(), "library.c") else { return };
+    let dir = folder.path().join("trace");
+    let mut command = guest.command(&format!("functions={}", dir.display()));
+    // Otherwise the first call of each function is one of the loader.
+    command.env("LD_LIBRARY_PATH", folder.path()).env("LD_BIND_NOW", "1");
+
+    let ran: Ran = command.output().unwrap().into();
+
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let trace = Trace::open(&dir).unwrap();
+    let summary = Summary::of(&trace);
+    let calls = |name: &str| {
+        let is_named = |at: u64| trace.function(at).is_some_and(|symbol| symbol.name == name);
+        let mut all = summary.top(usize::MAX, By::Calls).into_iter();
+        all.find(|function| is_named(function.address)).map(|function| function.calls)
+    };
+    // Of its own library, and of the C library.
+    assert_eq!(calls("shared_outer"), Some(5));
+    assert_eq!(calls("exit"), Some(1));
+    assert_eq!(calls("main"), Some(1));
 }

@@ -3,18 +3,54 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/io.h>
 #include <sys/mount.h>
 #include <sys/reboot.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#if defined(__x86_64__)
+#include <sys/io.h>
+#endif
 
-/* QEMU's isa-debugcon writes these bytes to a file. */
-static void write_out(const char *bytes, size_t length)
+/* A device of the machine writes this text to a file. */
+static void write_out(const char *text);
+/* Prepares the device. Returns 0 on success. */
+static int open_out(void);
+
+#if defined(__x86_64__)
+/* QEMU's isa-debugcon. */
+static void write_out(const char *text)
 {
-	asm volatile("rep outsb" : "+S"(bytes), "+c"(length) : "d"(0xe9) : "memory");
+	size_t length = strlen(text);
+
+	asm volatile("rep outsb" : "+S"(text), "+c"(length) : "d"(0xe9) : "memory");
 }
+
+static int open_out(void)
+{
+	return iopl(3);
+}
+#else
+/* Semihosting: SYS_WRITE0. QEMU reads the text by the page tables: it has to be in memory. */
+static void write_out(const char *text)
+{
+	char here[1024];
+
+	strncpy(here, text, sizeof here - 1);
+	here[sizeof here - 1] = 0;
+	{
+		register long operation asm("x0") = 4;
+		register const char *string asm("x1") = here;
+
+		asm volatile("hlt 0xf000" : "+r"(operation) : "r"(string) : "memory");
+	}
+}
+
+static int open_out(void)
+{
+	return 0;
+}
+#endif
 
 static void write_out_functions(void)
 {
@@ -22,7 +58,7 @@ static void write_out_functions(void)
 	char line[1024];
 
 	while (symbols && fgets(line, sizeof line, symbols))
-		write_out(line, strlen(line));
+		write_out(line);
 }
 
 /* Processes that wait for each other, so that the kernel switches between their stacks. */
@@ -50,13 +86,13 @@ int main(int argc, char **argv)
 	int is_for_functions = argc > 1 && !strcmp(argv[argc - 1], "kallsyms");
 
 	mkdir("/proc", 0755);
-	if (mount("proc", "/proc", "proc", 0, NULL) || iopl(3))
-		write_out("failed\n", 7);
+	if (mount("proc", "/proc", "proc", 0, NULL) || open_out())
+		write_out("failed\n");
 	if (is_for_functions) {
 		write_out_functions();
 	} else {
 		play_ping_pong(500);
-		write_out("done\n", 5);
+		write_out("done\n");
 	}
 	reboot(RB_AUTOBOOT);
 	return 1;

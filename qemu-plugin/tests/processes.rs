@@ -7,6 +7,15 @@ use common::traced::{Guest, X86_64};
 use hypertrace_functions::read::{By, Summary, Trace};
 use hypertrace_functions::symbols::{Source, Symbols};
 use std::path::Path;
+use tempfile::TempDir;
+
+/// Returns the program, in a folder of its own, if it can be compiled and run here.
+#[track_caller]
+fn guest() -> Option<(TempDir, Guest)> {
+    let folder = tempfile::tempdir().unwrap();
+    let guest = Guest::new(&X86_64, folder.path(), "processes.c")?;
+    Some((folder, guest))
+}
 
 /// Runs a part of the program. Returns the calls of its function `work`, and what the plugin printed.
 #[track_caller]
@@ -25,8 +34,7 @@ fn work(guest: &Guest, folder: &Path, part: &str, options: &str) -> (u64, String
 
 #[test]
 fn threads_have_tracks_of_their_own() {
-    let folder = tempfile::tempdir().unwrap();
-    let Some(guest) = Guest::new(&X86_64, folder.path(), "processes.c") else { return };
+    let Some((folder, guest)) = guest() else { return };
 
     let (calls, said) = work(&guest, folder.path(), "threads", "");
 
@@ -39,8 +47,7 @@ fn threads_have_tracks_of_their_own() {
 
 #[test]
 fn child_processes_are_counted_and_leave_the_parents_records_alone() {
-    let folder = tempfile::tempdir().unwrap();
-    let Some(guest) = Guest::new(&X86_64, folder.path(), "processes.c") else { return };
+    let Some((folder, guest)) = guest() else { return };
 
     let (calls, said) = work(&guest, folder.path(), "fork", "");
 
@@ -51,8 +58,7 @@ fn child_processes_are_counted_and_leave_the_parents_records_alone() {
 
 #[test]
 fn what_was_recorded_before_exec_is_read() {
-    let folder = tempfile::tempdir().unwrap();
-    let Some(guest) = Guest::new(&X86_64, folder.path(), "processes.c") else { return };
+    let Some((folder, guest)) = guest() else { return };
 
     let (calls, _) = work(&guest, folder.path(), "exec", "");
 
@@ -61,8 +67,7 @@ fn what_was_recorded_before_exec_is_read() {
 
 #[test]
 fn code_that_changes_itself_is_recorded() {
-    let folder = tempfile::tempdir().unwrap();
-    let Some(guest) = Guest::new(&X86_64, folder.path(), "processes.c") else { return };
+    let Some((folder, guest)) = guest() else { return };
 
     let (calls, said) = work(&guest, folder.path(), "code", "");
 
@@ -72,8 +77,7 @@ fn code_that_changes_itself_is_recorded() {
 
 #[test]
 fn recursion_beyond_the_bound_is_counted() {
-    let folder = tempfile::tempdir().unwrap();
-    let Some(guest) = Guest::new(&X86_64, folder.path(), "processes.c") else { return };
+    let Some((folder, guest)) = guest() else { return };
 
     let (calls, said) = work(&guest, folder.path(), "deep", "");
 
@@ -84,8 +88,7 @@ fn recursion_beyond_the_bound_is_counted() {
 
 #[test]
 fn stacks_without_end_are_forgotten_and_counted() {
-    let folder = tempfile::tempdir().unwrap();
-    let Some(guest) = Guest::new(&X86_64, folder.path(), "processes.c") else { return };
+    let Some((folder, guest)) = guest() else { return };
 
     let (calls, said) = work(&guest, folder.path(), "stacks", "");
 
@@ -95,8 +98,7 @@ fn stacks_without_end_are_forgotten_and_counted() {
 
 #[test]
 fn an_atomic_instruction_after_a_call_is_no_call() {
-    let folder = tempfile::tempdir().unwrap();
-    let Some(guest) = Guest::new(&X86_64, folder.path(), "processes.c") else { return };
+    let Some((folder, guest)) = guest() else { return };
 
     let (_, said) = work(&guest, folder.path(), "atomics", "");
 
@@ -110,8 +112,7 @@ fn an_atomic_instruction_after_a_call_is_no_call() {
 
 #[test]
 fn files_that_a_program_opens_in_place_of_all_that_it_closed_are_its_own() {
-    let folder = tempfile::tempdir().unwrap();
-    let Some(guest) = Guest::new(&X86_64, folder.path(), "processes.c") else { return };
+    let Some((folder, guest)) = guest() else { return };
     let dir = folder.path().join("trace");
     let mut command = guest.command(&format!("functions={}", dir.display()));
 
@@ -125,8 +126,7 @@ fn files_that_a_program_opens_in_place_of_all_that_it_closed_are_its_own() {
 
 #[test]
 fn a_relative_directory_is_the_one_at_the_start() {
-    let folder = tempfile::tempdir().unwrap();
-    let Some(guest) = Guest::new(&X86_64, folder.path(), "processes.c") else { return };
+    let Some((folder, guest)) = guest() else { return };
     let mut command = guest.command("functions=trace");
 
     let ran: Ran = command.arg("elsewhere").current_dir(folder.path()).output().unwrap().into();
@@ -139,8 +139,7 @@ fn a_relative_directory_is_the_one_at_the_start() {
 
 #[test]
 fn a_limit_of_files_ends_the_records_and_not_the_program() {
-    let folder = tempfile::tempdir().unwrap();
-    let Some(guest) = Guest::new(&X86_64, folder.path(), "processes.c") else { return };
+    let Some((folder, guest)) = guest() else { return };
 
     let dir = folder.path().join("trace");
     let mut command = guest.command(&format!("functions={}", dir.display()));
@@ -152,8 +151,7 @@ fn a_limit_of_files_ends_the_records_and_not_the_program() {
 
 #[test]
 fn a_signal_that_all_threads_of_the_program_block_is_not_taken_by_the_plugins() {
-    let folder = tempfile::tempdir().unwrap();
-    let Some(guest) = Guest::new(&X86_64, folder.path(), "processes.c") else { return };
+    let Some((folder, guest)) = guest() else { return };
 
     let (calls, _) = work(&guest, folder.path(), "blocked", "");
 
@@ -162,8 +160,7 @@ fn a_signal_that_all_threads_of_the_program_block_is_not_taken_by_the_plugins() 
 
 #[test]
 fn a_stderr_that_takes_nothing_does_not_end_the_program() {
-    let folder = tempfile::tempdir().unwrap();
-    let Some(guest) = Guest::new(&X86_64, folder.path(), "processes.c") else { return };
+    let Some((folder, guest)) = guest() else { return };
     let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
     let (reader, broken) = std::io::pipe().unwrap();
     drop(reader);

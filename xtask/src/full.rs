@@ -51,7 +51,7 @@ enum Size {
 use Build::{AddressSanitizer, Checked, Loom, Miri, Program};
 use Size::{Events, Faults, Kills, Restores, Seconds, Tests};
 
-const CHECKS: [Check; 18] = [
+const CHECKS: [Check; 19] = [
     // Unit tests without files, time and assembly, which Miri would not run.
     check("unit tests of abi and trace, Miri", Miri, Tests).by(
         "-p hypertrace-abi -p hypertrace-trace --lib -- config:: layout:: schema:: event:: \
@@ -78,6 +78,8 @@ const CHECKS: [Check; 18] = [
         .by("--test run_kills a_killed_run_is_recovered_into_its_session_or_a_new_one"),
     check("kills of record", Program, Kills)
         .by("--test record_kills a_killed_recording_is_completed_by_the_next_start"),
+    check("kills of a machine with a function trace", Checked, Kills)
+        .by("-p hypertrace-qemu --test kills what_a_killed_machine_has_written_is_read"),
     check("kernel of a Linux guest, by a recorder without libraries", Program, Tests)
         .by("--test linux_guest_kernel"),
     check("boots with function traces", Checked, Tests)

@@ -1,9 +1,9 @@
-//! Executions of the first instruction of each function of an x86-64 guest: by a call, or otherwise.
+//! Executions of the first instruction of each function of a guest: by a call, or otherwise.
 //!
 //! This is a slow and simple count, beside which the fast one of a function trace is held. A function that the same call
 //! reaches after an interrupt counts as reached otherwise: the guest has executed other code between.
 
-use hypertrace_functions::decode::{Architecture, decode};
+use hypertrace_functions::decode::{Architecture, Kind, decode};
 use hypertrace_functions::symbols::{Source, Symbols};
 use hypertrace_qemu::api::{Block, Events, Instruction, Qemu, Reads};
 use std::cell::Cell;
@@ -12,6 +12,8 @@ use std::ffi::{c_uint, c_void};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+/// The guest's instructions.
+static ARCHITECTURE: OnceLock<Architecture> = OnceLock::new();
 /// Functions by address, and their executions.
 static FUNCTIONS: OnceLock<Vec<Function>> = OnceLock::new();
 
@@ -28,6 +30,12 @@ thread_local! {
 
 /// Installs the counts of the functions in this file.
 pub fn install(qemu: &Qemu, symbols: &str) -> Result<(), Box<dyn Error>> {
+    let architecture = match qemu.target.as_str() {
+        "x86_64" => Architecture::X86_64,
+        "aarch64" => Architecture::Aarch64,
+        other => return Err(format!("no instructions of {other} are known").into()),
+    };
+    let _ = ARCHITECTURE.set(architecture);
     let symbols = Symbols::read(&symbols.parse::<Source>()?)?;
     let function =
         |address| Function { address, by_call: AtomicU64::new(0), otherwise: AtomicU64::new(0) };
@@ -72,9 +80,12 @@ impl Events for Starts {
 }
 
 fn is_call(instruction: &Instruction<'_>) -> bool {
+    let Some(&architecture) = ARCHITECTURE.get() else { return false };
     let address = instruction.address();
-    let found = instruction.with_bytes(|bytes| decode(Architecture::X86_64, bytes, address));
-    found.is_some_and(|found| found.kind.is_call())
+    let found = instruction.with_bytes(|bytes| decode(architecture, bytes, address));
+    // A call of a place ahead is one of a function on AArch64; on x86-64 it has another purpose.
+    let is_ahead = architecture == Architecture::Aarch64;
+    found.is_some_and(|found| found.kind.is_call() || is_ahead && found.kind == Kind::CallAhead)
 }
 
 extern "C" fn calls(_: c_uint, _: *mut c_void) {

@@ -140,6 +140,10 @@ impl Lane {
         let is_from =
             |innermost| Some(innermost) == site.function || code.is_same(innermost, site.at);
         self.last = time;
+        if !self.is_named() {
+            // The function of an indirect call: nothing else in it was observed before.
+            self.stacks.executed(site.at);
+        }
         if !self.stacks.innermost().is_some_and(is_from) {
             return;
         }

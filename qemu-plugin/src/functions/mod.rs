@@ -30,6 +30,7 @@ mod clock;
 mod code;
 mod lane;
 mod level;
+mod libraries;
 mod options;
 mod reader;
 mod recorder;

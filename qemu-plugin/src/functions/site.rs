@@ -4,6 +4,7 @@
 
 use super::level::Level;
 use std::collections::HashMap;
+use std::ops::Range;
 
 /// Most places at a time, some 150 bytes each. Code beyond is not observed until QEMU's memory for code is full, and
 /// counted.
@@ -47,6 +48,13 @@ pub struct Site {
     pub level: Level,
 }
 
+impl Site {
+    /// Returns the word by which QEMU's callbacks get it.
+    pub fn word(&self) -> u64 {
+        std::ptr::from_ref(self) as u64
+    }
+}
+
 /// Places in a piece of memory.
 const PIECE: usize = 1024;
 
@@ -88,6 +96,11 @@ impl Sites {
     /// Forgets all places: QEMU has dropped all translated code.
     pub fn forget(&mut self) {
         *self = Sites { left_out: self.left_out, ..Sites::default() };
+    }
+
+    /// Returns whether an instruction at one of these addresses is observed.
+    pub fn has_any(&self, addresses: &Range<u64>) -> bool {
+        self.newest.keys().any(|(at, _)| addresses.contains(at))
     }
 
     /// Returns the number of translated instructions that are not observed.

@@ -6,6 +6,7 @@
 
 #[path = "../../../tests/src/capability.rs"]
 pub mod capability;
+pub mod machine;
 pub mod traced;
 pub mod uftrace;
 

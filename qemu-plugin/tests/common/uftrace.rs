@@ -1,24 +1,48 @@
 //! uftrace, which reads what the plugin writes.
 
 use super::capability;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Releases 0.13 and 0.19.
-const READERS: [&str; 2] = ["uftrace-bookworm", "uftrace-trixie"];
+pub const READERS: [&str; 2] = ["uftrace-bookworm", "uftrace-trixie"];
+
+/// A release of uftrace.
+pub struct Reader {
+    name: &'static str,
+    program: PathBuf,
+}
+
+impl Reader {
+    /// Finds a release; `None` if it is not here.
+    pub fn new(name: &'static str) -> Option<Reader> {
+        Some(Reader { name, program: capability::program(name)? })
+    }
+
+    /// Returns what a command prints of a directory. uftrace's own messages have only lines for which `is_known` is true.
+    #[track_caller]
+    pub fn read(&self, command: &str, dir: &Path, is_known: fn(&str) -> bool) -> String {
+        let mut uftrace = Command::new(&self.program);
+        let ran = uftrace.args([command, "--no-pager", "-d"]).arg(dir).output().unwrap();
+        let said = String::from_utf8_lossy(&ran.stderr);
+        let is_good = ran.status.success() && said.lines().all(is_known);
+        assert!(is_good, "{} {command}: {said}", self.name);
+        capability::used(self.name);
+        String::from_utf8_lossy(&ran.stdout).into_owned()
+    }
+}
+
+/// Returns whether a message of uftrace is one about functions without an exit.
+pub fn is_unfinished(line: &str) -> bool {
+    line.contains("invalid rstack read")
+}
 
 /// Reads a directory with four commands of each release, and checks how many calls of a function they find.
 #[track_caller]
 pub fn check(dir: &Path, function: &str, calls: u64) {
-    for name in READERS {
-        let Some(uftrace) = capability::program(name) else { continue };
-        let read = |command: &str| {
-            let mut uftrace = Command::new(&uftrace);
-            let ran = uftrace.args([command, "--no-pager", "-d"]).arg(dir).output().unwrap();
-            let said = String::from_utf8_lossy(&ran.stderr).into_owned();
-            assert!(ran.status.success() && said.is_empty(), "{name} {command}: {said}");
-            String::from_utf8_lossy(&ran.stdout).into_owned()
-        };
+    for reader in READERS.into_iter().filter_map(Reader::new) {
+        let name = reader.name;
+        let read = |command: &str| reader.read(command, dir, |_| false);
         let report = read("report");
         let line = report.lines().find(|line| line.ends_with(&format!(" {function}"))).unwrap();
         let count = line.split_whitespace().rev().nth(1).unwrap();
@@ -33,6 +57,21 @@ pub fn check(dir: &Path, function: &str, calls: u64) {
         );
         assert_eq!(count(&read("dump"), &format!("[entry] {function}(")), calls, "{name}");
         assert!(read("graph").contains(&format!(") {function}\n")), "{name}");
-        capability::used(name);
+    }
+}
+
+/// Reads a directory with a release, if it is here, and a short one with the commands that print each record.
+#[track_caller]
+pub fn reads(reader: &'static str, dir: &Path, short: &Path) {
+    let Some(reader) = Reader::new(reader) else { return };
+    for (command, dir, word) in [
+        ("report", dir, "Total time"),
+        ("replay", short, "() {"),
+        ("graph", short, "(1)"),
+        ("dump", short, "[entry]"),
+    ] {
+        let text = reader.read(command, dir, is_unfinished);
+        let begin = text.chars().take(2000).collect::<String>();
+        assert!(text.contains(word), "{} {command}: {begin}", reader.name);
     }
 }

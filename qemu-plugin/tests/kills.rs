@@ -1,0 +1,78 @@
+//! SIGKILL for machines with a function trace: all that was written is read. `HYPERTRACE_TEST_KILLS` is the number of kills.
+
+mod common;
+
+use common::machine::{Ready, X86_64_7};
+use common::uftrace::{Reader, is_unfinished};
+use hypertrace_functions::read::{Summary, Trace};
+use hypertrace_functions::record::SIZE;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+const MIB: u64 = 1 << 20;
+
+fn kills() -> u64 {
+    std::env::var("HYPERTRACE_TEST_KILLS").map_or(3, |kills| kills.parse().unwrap())
+}
+
+#[test]
+fn what_a_killed_machine_has_written_is_read() {
+    let Some(machine) = X86_64_7.with("functions.c", &["-static"]) else { return };
+    let mut last = None;
+    for kill in 0..kills() {
+        // Sooner and later in the boot, with one virtual CPU and with two.
+        let (bytes, cpus) = ((1 + kill * 7 % 60) * MIB, 1 + kill as u32 % 2);
+        if let Some(dir) = last.replace(killed_after(&machine, kill, bytes, cpus)) {
+            fs::remove_dir_all(dir).unwrap();
+        }
+    }
+    let Some(reader) = Reader::new("uftrace-trixie") else { return };
+    let report = reader.read("report", &last.unwrap(), is_unfinished);
+    assert!(report.contains("Total time"), "{report}");
+}
+
+/// Boots a machine, kills it when its records' files have so many bytes, and checks the trace. Returns its directory.
+#[track_caller]
+fn killed_after(machine: &Ready, kill: u64, bytes: u64, cpus: u32) -> PathBuf {
+    let dir = machine.file(&format!("trace{kill}"));
+    let plugin = machine.plugin(&format!("functions={}", dir.display()));
+    let mut command = machine.command(cpus, "", &[&plugin]);
+    let mut qemu = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let begin = Instant::now();
+    while records(&dir).iter().map(|file| fs::metadata(file).unwrap().len()).sum::<u64>() < bytes {
+        assert!(begin.elapsed() < Duration::from_secs(60), "{kill}: it has few records");
+        sleep(Duration::from_millis(1));
+    }
+    // A file is prepared for records before it has them.
+    sleep(Duration::from_millis(kill * 13 % 40));
+    qemu.kill().unwrap();
+    qemu.wait().unwrap();
+
+    let trace = Trace::open(&dir).unwrap();
+    let summary = Summary::of(&trace);
+
+    assert!(summary.damage.is_empty(), "{kill}: {:?}", summary.damage);
+    assert_eq!((summary.orphans, summary.lost), (0, 0), "{kill}");
+    let written: u64 = records(&dir).iter().map(|file| written(file)).sum();
+    let tasks = trace.tasks().iter();
+    let read: usize = tasks.map(|task| trace.records(task.tid).unwrap().count()).sum();
+    assert_eq!(read as u64, written, "{kill}");
+    assert!(written > 1_000, "{kill}: {written}");
+    dir
+}
+
+/// Returns the files of records in a directory.
+fn records(dir: &Path) -> Vec<PathBuf> {
+    let files = fs::read_dir(dir).into_iter().flatten().map(|file| file.unwrap().path());
+    files.filter(|file| file.extension().is_some_and(|extension| extension == "dat")).collect()
+}
+
+/// Returns the number of records in a file up to its last one. The rest of it is 0.
+fn written(file: &Path) -> u64 {
+    let bytes = fs::read(file).unwrap();
+    let last = bytes.iter().rposition(|byte| *byte != 0);
+    last.map_or(0, |last| last / SIZE + 1) as u64
+}
