@@ -6,7 +6,7 @@ use crate::losses::grouped;
 use crate::output::say;
 use crate::page::PageFile;
 use anyhow::{Context, Result, bail};
-use hypertrace_functions::read::{Flame, Frame, Spans, Trace};
+use hypertrace_functions::read::{Flame, Frame, Trace};
 use inferno::flamegraph::{Options, TextTruncateDirection, from_lines};
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -24,9 +24,8 @@ const MOST_CHARACTERS: usize = 200;
 /// Most bytes of all stacks as text: 20,000 stacks of ordinary depth have 10 MB.
 const MOST_BYTES: usize = 256 << 20;
 
-/// Writes the flame graph of a trace, or of parts of its time.
-pub fn write(path: &Path, trace: &Trace, spans: Option<&Spans>) -> Result<()> {
-    let flame = Flame::of(trace, spans);
+/// Writes the flame graph of a trace.
+pub fn write(path: &Path, trace: &Trace, flame: &Flame) -> Result<()> {
     flame.damage.iter().for_each(say);
     if flame.beyond > 0 {
         let beyond = grouped(flame.beyond);
@@ -34,7 +33,7 @@ pub fn write(path: &Path, trace: &Trace, spans: Option<&Spans>) -> Result<()> {
             "{beyond} times there were too many stacks: the time counts for the caller"
         ));
     }
-    let (lines, left_out) = lines(trace, &flame);
+    let (lines, left_out) = lines(trace, flame);
     if left_out > 0 {
         say(format_args!("{} stacks are left out: they are too deep", grouped(left_out)));
     }

@@ -5,12 +5,13 @@ mod region;
 
 use crate::Usage;
 use crate::escape::Escaped;
-use crate::output::{print, say};
+use crate::output::{print, progress, say};
 use hypertrace_export::uftrace::has_functions;
-use hypertrace_functions::read::{By, Caller, Function, Spans, Summary, Trace};
+use hypertrace_functions::read::{By, Caller, Flame, Function, Spans, Summary, Trace};
 use hypertrace_functions::symbols::Source;
 use hypertrace_timeline::Session;
 use hypertrace_trace::session_json;
+use indicatif::ProgressBar;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
@@ -112,10 +113,14 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     }
     let spans =
         args.region.as_deref().map(|name| region::spans(&dir, session, name)).transpose()?;
+    let progress = watched(&mut trace)?;
     if let Some(path) = &args.flame {
-        return flame::write(path, &trace, spans.as_ref());
+        let flame = Flame::of(&trace, spans.as_ref());
+        progress.finish_and_clear();
+        return flame::write(path, &trace, &flame);
     }
     let summary = Summary::within(&trace, spans.as_ref());
+    progress.finish_and_clear();
     summary.damage.iter().for_each(say);
     let by = match args.by {
         Order::SelfTime => By::SelfTime,
@@ -127,6 +132,17 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         true => json(&trace, &summary, spans.as_ref(), &top),
         false => text(args, &trace, &summary, spans.as_ref(), &top),
     })
+}
+
+/// Returns a display of the progress while the calls of a trace are read.
+fn watched(trace: &mut Trace) -> anyhow::Result<ProgressBar> {
+    let template = "{percent}% of {human_len} records {elapsed}";
+    let progress = progress(trace.most_records(), template)?;
+    // It may begin with a long part.
+    progress.tick();
+    let shown = progress.clone();
+    trace.watch(move |records| shown.inc(records));
+    Ok(progress)
 }
 
 /// Returns what to do about a session that has no function trace in it.

@@ -1,12 +1,15 @@
-//! Names of functions in C++ and Rust: as in their source for people, as symbols for other tools.
+//! Output of `functions` and other commands for a function trace: names of functions in C++ and Rust as in their source
+//! for people, and as symbols for other tools; the progress on a terminal.
 
 use std::fs;
 use std::path::PathBuf;
+use std::process::Command;
 
 use hypertrace_functions::Task;
 use hypertrace_functions::clock::Anchor;
 use hypertrace_functions::record::{Kind, Record};
 use hypertrace_functions::write::{Directory, Records};
+use hypertrace_tests::capability;
 use hypertrace_tests::command::{Hypertrace, Ran, run};
 use hypertrace_tests::report::Line;
 use serde_json::Value;
@@ -114,4 +117,21 @@ fn uftrace_gets_the_symbols() {
     for (_, symbol, _) in FUNCTIONS {
         assert!(written.lines().any(|line| line.ends_with(&format!(" T {symbol}"))), "{written}");
     }
+}
+
+#[test]
+fn a_terminal_shows_the_progress() {
+    let traced = Traced::new();
+    let Some(script) = capability::program("script") else { return };
+    let command = format!("{} functions F --symbols symbols", HYPERTRACE.0);
+
+    let shown = run(Command::new(script)
+        .args(["--quiet", "--return", "--command", &command, "/dev/null"])
+        .current_dir(traced.0.path()))
+    .ok();
+
+    assert!(shown.contains("% of 8 records"), "{shown}");
+    assert!(shown.contains("4 calls"), "{shown}");
+    // A pipe has none.
+    traced.hypertrace(&["functions", "F"]).ok();
 }
