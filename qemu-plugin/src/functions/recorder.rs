@@ -28,7 +28,6 @@ use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use std::cell::UnsafeCell;
 use std::ffi::c_uint;
 use std::mem::ManuallyDrop;
-use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -226,8 +225,8 @@ impl Recorder {
     fn name_libraries(&self) {
         let (Some(base), Some(code)) = (self.guest_base(), self.code.get()) else { return };
         let Ok(maps) = std::fs::read("/proc/self/maps") else { return };
-        let is_observed = |range: &Range<u64>| lock(&self.sites).has_any(range);
-        let symbols = code.with_libraries(libraries::files(&maps, base), is_observed);
+        let observed = lock(&self.sites).addresses();
+        let symbols = code.with_libraries(libraries::files(&maps, base), &observed);
         if symbols.len() > code.symbols().len() {
             // The names are an addition: without them, the trace has those of the program still.
             let _ = lock(&self.directory).set_module(PROGRAM, &symbols);
