@@ -25,7 +25,7 @@ use hypertrace_functions::write::{Directory, Records, cut};
 use hypertrace_segment::signals::Undisturbed;
 use memmap2::MmapMut;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
-use std::cell::UnsafeCell;
+use std::cell::{Cell, UnsafeCell};
 use std::ffi::c_uint;
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -45,6 +45,11 @@ const PROGRAM: &str = "program";
 
 /// Most vCPUs, or threads of a program, that are recorded.
 const MOST_VCPUS: usize = 1024;
+
+thread_local! {
+    /// Number of vCPUs that this thread runs and that have records.
+    static OWN: Cell<u64> = const { Cell::new(0) };
+}
 
 /// The recorder of a function trace.
 pub struct Recorder {
@@ -368,6 +373,7 @@ impl Recorder {
             Ok(track) => {
                 let is_first = lanes.all.iter().all(Option::is_none);
                 self.in_use.fetch_add(is_first.into(), Relaxed);
+                OWN.set(OWN.get() + u64::from(is_first));
                 let lane = Box::new(Lane::new(self.settings, track));
                 lanes.all.get_mut(usize::from(level.0)).map(|place| &mut **place.insert(lane))
             }
@@ -458,9 +464,9 @@ impl Recorder {
             .collect()
     }
 
-    /// Returns whether several vCPUs have records.
-    pub fn has_several(&self) -> bool {
-        self.in_use.load(Relaxed) > 1
+    /// Returns whether vCPUs have records that this thread does not run.
+    pub fn has_others(&self) -> bool {
+        self.in_use.load(Relaxed) > OWN.get()
     }
 }
 
