@@ -37,6 +37,7 @@ tests! {
     a_jump_to_a_functions_first_byte_is_a_call_of_it
     in_a_region_functions_are_recorded_with_all_that_are_open
     code_of_another_level_is_not_recorded
+    filters_that_leave_out_all_functions_are_named
     a_function_that_a_filter_names_has_to_be_there
     on_a_full_disk_the_rest_is_lost_and_counted
 }
@@ -191,6 +192,22 @@ fn code_of_another_level_is_not_recorded(guest: &Guest, folder: &TempDir) {
 
     assert_eq!((trace.tasks(), Summary::of(&trace).calls), (&[][..], 0));
     assert!(ran.stderr.contains("0 calls"), "{}", ran.stderr);
+    let said = format!("no function was recorded: none matched {other}\n");
+    assert!(ran.stderr.contains(&said), "{}", ran.stderr);
+}
+
+fn filters_that_leave_out_all_functions_are_named(guest: &Guest, folder: &TempDir) {
+    let filters = ["range=0x10-0x20", "symbol=fib,range=0x10-0x20,min=3600000ms"];
+    let named = ["range=0x10-0x20", "symbol=fib, range=0x10-0x20, min=3600000000000ns"];
+    for (number, (options, named)) in filters.into_iter().zip(named).enumerate() {
+        let (trace, ran) = guest.run(&folder.path().join(number.to_string()), options);
+
+        assert_eq!(Summary::of(&trace).calls, 0, "{options}");
+        let said = format!("no function was recorded: none matched {named}\n");
+        assert!(ran.stderr.contains(&said), "{options}: {}", ran.stderr);
+    }
+    let (_, ran) = guest.run(&folder.path().join("some"), "symbol=fib");
+    assert!(!ran.stderr.contains("no function was recorded"), "{}", ran.stderr);
 }
 
 fn a_function_that_a_filter_names_has_to_be_there(guest: &Guest, folder: &TempDir) {

@@ -28,6 +28,7 @@ use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use std::cell::{Cell, UnsafeCell};
 use std::ffi::c_uint;
 use std::mem::ManuallyDrop;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -442,7 +443,19 @@ impl Recorder {
         if let Err(why) = cut.and_then(|()| unsaid.into_iter().try_for_each(say)) {
             totals.failure.get_or_insert_with(|| why.to_string());
         }
+        totals.is_empty = is_empty(directory.path());
         totals
+    }
+
+    /// Returns the options that leave functions out, as they were given, but for the region.
+    pub fn filters(&self) -> Vec<String> {
+        let parts = self.parts.iter().map(|part| match part {
+            Part::Name(_) => format!("symbol={part}"),
+            Part::Range(..) => format!("range={part}"),
+        });
+        let level = self.level.map(|Level(level)| format!("level={level}"));
+        let min = Some(self.settings.min).filter(|min| *min > 0).map(|min| format!("min={min}ns"));
+        parts.chain(level).chain(min).collect()
     }
 
     /// Returns records that say what a vCPU's files lack at their ends, and the numbers of the tasks.
@@ -491,6 +504,8 @@ pub struct Totals {
     pub left_out: u64,
     /// Translated calls and returns that are not observed.
     pub not_observed: u64,
+    /// Whether there is no record at all.
+    pub is_empty: bool,
     /// Why records are missing.
     pub failure: Option<String>,
 }
@@ -512,6 +527,14 @@ impl Totals {
         self.evicted += other.evicted;
         self.lost += other.lost;
     }
+}
+
+/// Returns whether no file of a directory has records. What is not known is none.
+fn is_empty(directory: &Path) -> bool {
+    let Ok(files) = std::fs::read_dir(directory) else { return false };
+    let paths = files.flatten().map(|file| file.path());
+    let mut records = paths.filter(|path| path.extension().is_some_and(|suffix| suffix == "dat"));
+    records.all(|path| path.metadata().is_ok_and(|file| file.len() == 0))
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
