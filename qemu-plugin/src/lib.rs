@@ -29,6 +29,7 @@ mod install;
 mod mappings;
 mod target;
 
+use std::error::Error;
 use std::fmt::Display;
 use std::time::Duration;
 
@@ -36,6 +37,17 @@ pub use install::install;
 
 /// Longest wait for a reader of stderr.
 const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Returns an error's message, with those of its causes.
+fn with_causes(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text += &format!(": {cause}");
+        source = cause.source();
+    }
+    text
+}
 
 /// Writes a line to stderr. It is lost if stderr is closed, full or without a reader.
 fn say(line: impl Display) {

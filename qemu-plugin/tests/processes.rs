@@ -7,6 +7,7 @@ use common::traced::{Guest, X86_64};
 use hypertrace_functions::read::{By, Summary, Trace};
 use hypertrace_functions::symbols::{Source, Symbols};
 use std::path::Path;
+use std::process::Command;
 use tempfile::TempDir;
 
 /// Returns the program, in a folder of its own, if it can be compiled and run here.
@@ -150,6 +151,24 @@ fn a_limit_of_files_ends_the_records_and_not_the_program() {
 }
 
 #[test]
+fn a_limit_of_files_at_the_start_is_no_signal() {
+    let Some((folder, guest)) = guest() else { return };
+    // In units of 512 bytes: no file; not that of the names; not one of records.
+    for (limit, code) in [(0, 1), (16, 1), (400, 0)] {
+        let dir = folder.path().join(limit.to_string());
+        let traced = guest.command(&format!("functions={}", dir.display()));
+        let mut command = Command::new("sh");
+        command.args(["-c", "ulimit -f $0; exec \"$@\"", &limit.to_string()]);
+        command.arg(traced.get_program()).args(traced.get_args());
+
+        let ran: Ran = command.arg("threads").output().unwrap().into();
+
+        assert_eq!(ran.code, Some(code), "{limit}: {ran:?}");
+        assert!(ran.stderr.contains("File too large"), "{limit}: {ran:?}");
+    }
+}
+
+#[test]
 fn a_signal_that_all_threads_of_the_program_block_is_not_taken_by_the_plugins() {
     let Some((folder, guest)) = guest() else { return };
 
@@ -186,7 +205,7 @@ fn functions_of_a_library_have_all_their_calls() {
     let library = folder.path().join("liblibrary.so");
     // An emulated program's libraries have the same addresses each time. Without this, the loader binds a
     // function at its first call, which is not seen as one of it.
-    let bind = |mut command: std::process::Command| -> Ran {
+    let bind = |mut command: Command| -> Ran {
         command
             .env("LD_BIND_NOW", "1")
             .env("LD_LIBRARY_PATH", folder.path())
@@ -195,7 +214,7 @@ fn functions_of_a_library_have_all_their_calls() {
             .into()
     };
     let plain = bind({
-        let mut command = std::process::Command::new(&guest.qemu);
+        let mut command = Command::new(&guest.qemu);
         command.arg(&guest.program);
         command
     });

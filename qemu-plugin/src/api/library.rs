@@ -5,7 +5,7 @@
 
 use super::symbol::Symbol;
 use super::{Id, Info, Qemu};
-use crate::say;
+use crate::{say, with_causes};
 use std::error::Error;
 use std::ffi::{CStr, c_char, c_int};
 use std::fmt;
@@ -91,13 +91,7 @@ impl Library {
         match installed {
             Ok(Ok(())) => 0,
             Ok(Err(why)) => {
-                let mut text = format!("hypertrace plugin: {why}");
-                let mut source = why.source();
-                while let Some(why) = source {
-                    text += &format!(": {why}");
-                    source = why.source();
-                }
-                say(text);
+                say(format_args!("hypertrace plugin: {}", with_causes(&*why)));
                 1
             }
             // The panic has been reported already.

@@ -15,8 +15,8 @@ use super::site::{Site, Sites};
 use super::stack_pointer::StackPointer;
 use super::windows::Keeper;
 use crate::api::{Instruction, Qemu};
-use crate::say;
 use crate::target::Target;
+use crate::{say, with_causes};
 use hypertrace_functions::Task;
 use hypertrace_functions::record::{Kind, Record};
 use hypertrace_functions::shadow::Settings;
@@ -220,7 +220,7 @@ impl Recorder {
             Ok(code)
         };
         made().unwrap_or_else(|why| {
-            say(format_args!("hypertrace plugin: {why}"));
+            say(format_args!("hypertrace plugin: {}", with_causes(&why)));
             // SAFETY: ends the process, as an error at installation does: no code of the program has run, and QEMU's
             // own end would call this plugin.
             unsafe { libc::_exit(1) }
@@ -364,7 +364,7 @@ impl Recorder {
         let task = Task::of_vcpu(vcpu, level.0.into(), &name);
         let mut directory = lock(&self.directory);
         let path = directory.records(task.tid);
-        let made = directory.add_tasks([task]).map_err(|why| why.to_string());
+        let made = directory.add_tasks([task]).map_err(|why| with_causes(&why));
         let made = made.and_then(|()| {
             let keeper = lock(&self.keeper);
             let keeper = keeper.as_ref().ok_or("the trace has ended")?;
@@ -441,7 +441,7 @@ impl Recorder {
             file.finish()
         };
         if let Err(why) = cut.and_then(|()| unsaid.into_iter().try_for_each(say)) {
-            totals.failure.get_or_insert_with(|| why.to_string());
+            totals.failure.get_or_insert_with(|| with_causes(&why));
         }
         totals.is_empty = is_empty(directory.path());
         totals
@@ -529,7 +529,7 @@ impl Totals {
     }
 }
 
-/// Returns whether no file of a directory has records. What is not known is none.
+/// Returns whether no file of a directory has records. A directory that cannot be read has some.
 fn is_empty(directory: &Path) -> bool {
     let Ok(files) = std::fs::read_dir(directory) else { return false };
     let paths = files.flatten().map(|file| file.path());
