@@ -524,7 +524,7 @@ impl Totals {
     }
 }
 
-/// Returns whether no file of a directory has records. What is not known is none.
+/// Returns whether no file of a directory has records. A directory that cannot be read may have some.
 fn is_empty(directory: &Path) -> bool {
     let Ok(files) = std::fs::read_dir(directory) else { return false };
     let paths = files.flatten().map(|file| file.path());
