@@ -14,7 +14,7 @@ use tempfile::TempDir;
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 const QEMU: &str = "qemu-x86_64";
 /// Releases 0.13 and 0.19.
-const READERS: [&str; 2] = ["uftrace-bookworm", "uftrace-trixie"];
+const READERS: [&str; 2] = ["uftrace-bookworm", "uftrace-forky"];
 /// Rounds of the program, each with an event, a point and a region.
 const ROUNDS: usize = 20;
 /// Event, and the function that emits it.

@@ -1,8 +1,9 @@
-//! SIGKILL for machines with a function trace: all that was written is read. `HYPERTRACE_TEST_KILLS` is the number of kills.
+//! Machines with a function trace that end in the middle of it, by SIGKILL or by one of their virtual CPUs: all that was
+//! written is read. `HYPERTRACE_TEST_KILLS` is the number of kills.
 
 mod common;
 
-use common::machine::{Ready, X86_64_7};
+use common::machine::{AARCH64, AARCH64_7, Ready, X86_64_7};
 use common::uftrace::{Reader, is_unfinished};
 use hypertrace_functions::read::{Summary, Trace};
 use hypertrace_functions::record::SIZE;
@@ -29,7 +30,7 @@ fn what_a_killed_machine_has_written_is_read() {
             fs::remove_dir_all(dir).unwrap();
         }
     }
-    let Some(reader) = Reader::new("uftrace-trixie") else { return };
+    let Some(reader) = Reader::new("uftrace-forky") else { return };
     let report = reader.read("report", &last.unwrap(), is_unfinished);
     assert!(report.contains("Total time"), "{report}");
 }
@@ -62,6 +63,47 @@ fn killed_after(machine: &Ready, kill: u64, bytes: u64, cpus: u32) -> PathBuf {
     assert_eq!(read as u64, written, "{kill}");
     assert!(written > 1_000, "{kill}: {written}");
     dir
+}
+
+#[test]
+fn a_machine_that_one_of_its_cpus_ends_has_a_trace() {
+    each_ended_by_its_first_cpu(&["-DOWN_RECORDS"]);
+}
+
+#[test]
+fn a_machine_that_a_cpu_without_records_ends_has_a_trace() {
+    each_ended_by_its_first_cpu(&[]);
+}
+
+#[test]
+fn a_machine_that_one_of_its_cpus_ends_is_complete_if_they_share_a_thread() {
+    for machine in [&AARCH64, &AARCH64_7] {
+        let Some(bare) = machine.bare("semihosting.S", &["-DOWN_RECORDS"]) else { continue };
+        let dir = bare.folder.path().join("trace");
+
+        let ran = bare.run("single", &format!("functions={}", dir.display()));
+
+        assert!(ran.stderr.contains(" calls, 0 misses, 0 records lost"), "{ran:?}");
+        let summary = Summary::of(&Trace::open(&dir).unwrap());
+        assert_eq!((summary.damage.len(), summary.orphans, summary.unfinished), (0, 0, 0));
+    }
+}
+
+/// Has one virtual CPU end QEMU while another one calls functions, by each QEMU.
+#[track_caller]
+fn each_ended_by_its_first_cpu(options: &[&str]) {
+    for machine in [&AARCH64, &AARCH64_7] {
+        let Some(bare) = machine.bare("semihosting.S", options) else { continue };
+        let dir = bare.folder.path().join("trace");
+
+        let ran = bare.run("multi", &format!("functions={}", dir.display()));
+
+        assert!(ran.stderr.contains("a virtual CPU has ended QEMU while others ran"), "{ran:?}");
+        let summary = Summary::of(&Trace::open(&dir).unwrap());
+        assert!(summary.damage.is_empty(), "{:?}", summary.damage);
+        assert_eq!((summary.orphans, summary.lost), (0, 0));
+        assert!(summary.calls > 1_000, "{}", summary.calls);
+    }
 }
 
 /// Returns the files of records in a directory.

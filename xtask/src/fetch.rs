@@ -102,10 +102,10 @@ pub const TOOLS: &[Tool] = &[
         ..PLAIN
     },
     Tool {
-        name: "uftrace-trixie",
-        programs: &[("uftrace-trixie", "usr/bin/uftrace", &[])],
+        name: "uftrace-forky",
+        programs: &[("uftrace-forky", "usr/bin/uftrace", &[])],
         packages: &["uftrace"],
-        suites: &["trixie"],
+        suites: &["forky"],
         ..PLAIN
     },
     Tool {

@@ -57,16 +57,14 @@ impl Code {
         }
     }
 
-    /// Returns the symbols, with those of the program's libraries: of files at these addresses whose code was observed. A
-    /// library without symbols has none.
-    pub fn with_libraries(
-        &self,
-        files: Vec<(PathBuf, Range<u64>)>,
-        is_observed: impl Fn(&Range<u64>) -> bool,
-    ) -> Symbols {
+    /// Returns the symbols, with those of the program's libraries: of files at these addresses whose code was observed, by the
+    /// sorted addresses of its instructions. A library without symbols has none.
+    pub fn with_libraries(&self, files: Vec<(PathBuf, Range<u64>)>, observed: &[u64]) -> Symbols {
         let mut symbols = self.symbols.clone();
         for (path, range) in files {
-            if self.program.is_some_and(|start| range.contains(&start)) || !is_observed(&range) {
+            let first = observed.partition_point(|at| *at < range.start);
+            let is_observed = observed.get(first).is_some_and(|at| *at < range.end);
+            if self.program.is_some_and(|start| range.contains(&start)) || !is_observed {
                 continue;
             }
             if let Ok(source) = Source::of_mapped(&path, range.start) {

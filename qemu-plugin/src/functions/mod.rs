@@ -156,7 +156,7 @@ impl Events for Functions {
 
     fn ended() {
         let Some(recorder) = recorder() else { return };
-        if recorder.is_machine && recorder.has_several() && IS_VCPU.get() {
+        if recorder.is_machine && IS_VCPU.get() && recorder.has_others() {
             say(
                 "hypertrace: a virtual CPU has ended QEMU while others ran: the function trace ends as after a kill",
             );

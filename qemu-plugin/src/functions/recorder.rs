@@ -25,10 +25,9 @@ use hypertrace_functions::write::{Directory, Records, cut};
 use hypertrace_segment::signals::Undisturbed;
 use memmap2::MmapMut;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
-use std::cell::UnsafeCell;
+use std::cell::{Cell, UnsafeCell};
 use std::ffi::c_uint;
 use std::mem::ManuallyDrop;
-use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -47,6 +46,11 @@ const PROGRAM: &str = "program";
 
 /// Most vCPUs, or threads of a program, that are recorded.
 const MOST_VCPUS: usize = 1024;
+
+thread_local! {
+    /// Number of vCPUs that this thread runs and that have records.
+    static OWN: Cell<u64> = const { Cell::new(0) };
+}
 
 /// The recorder of a function trace.
 pub struct Recorder {
@@ -227,8 +231,8 @@ impl Recorder {
     fn name_libraries(&self) {
         let (Some(base), Some(code)) = (self.guest_base(), self.code.get()) else { return };
         let Ok(maps) = std::fs::read("/proc/self/maps") else { return };
-        let is_observed = |range: &Range<u64>| lock(&self.sites).has_any(range);
-        let symbols = code.with_libraries(libraries::files(&maps, base), is_observed);
+        let observed = lock(&self.sites).addresses();
+        let symbols = code.with_libraries(libraries::files(&maps, base), &observed);
         if symbols.len() > code.symbols().len() {
             // The names are an addition: without them, the trace has those of the program still.
             let _ = lock(&self.directory).set_module(PROGRAM, &symbols);
@@ -370,6 +374,7 @@ impl Recorder {
             Ok(track) => {
                 let is_first = lanes.all.iter().all(Option::is_none);
                 self.in_use.fetch_add(is_first.into(), Relaxed);
+                OWN.set(OWN.get() + u64::from(is_first));
                 let lane = Box::new(Lane::new(self.settings, track));
                 lanes.all.get_mut(usize::from(level.0)).map(|place| &mut **place.insert(lane))
             }
@@ -472,9 +477,9 @@ impl Recorder {
             .collect()
     }
 
-    /// Returns whether several vCPUs have records.
-    pub fn has_several(&self) -> bool {
-        self.in_use.load(Relaxed) > 1
+    /// Returns whether vCPUs have records that this thread does not run.
+    pub fn has_others(&self) -> bool {
+        self.in_use.load(Relaxed) > OWN.get()
     }
 }
 

@@ -4,7 +4,6 @@
 
 use super::level::Level;
 use std::collections::HashMap;
-use std::ops::Range;
 
 /// Most places at a time, some 150 bytes each. Code beyond is not observed until QEMU's memory for code is full, and
 /// counted.
@@ -98,9 +97,11 @@ impl Sites {
         *self = Sites { left_out: self.left_out, ..Sites::default() };
     }
 
-    /// Returns whether an instruction at one of these addresses is observed.
-    pub fn has_any(&self, addresses: &Range<u64>) -> bool {
-        self.newest.keys().any(|(at, _)| addresses.contains(at))
+    /// Returns the addresses of all observed instructions, sorted.
+    pub fn addresses(&self) -> Vec<u64> {
+        let mut addresses: Vec<u64> = self.newest.keys().map(|(at, _)| *at).collect();
+        addresses.sort_unstable();
+        addresses
     }
 
     /// Returns the number of translated instructions that are not observed.

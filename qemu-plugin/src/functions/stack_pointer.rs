@@ -76,7 +76,10 @@ impl StackPointer {
         copy.uses = copy.uses.wrapping_add(1);
         if copy.is_valid && !copy.uses.is_multiple_of(CHECKED) {
             // SAFETY: the caller's promise.
-            return unsafe { self.copies.with(vcpu, level.0.into(), |number| *number) };
+            let number = unsafe { self.copies.with(vcpu, level.0.into(), |number| *number) };
+            if number.is_some() {
+                return number;
+            }
         }
         // SAFETY: the caller's promise.
         unsafe { self.check(vcpu, level, copy) }
@@ -93,10 +96,10 @@ impl StackPointer {
         let known = unsafe {
             self.copies.with(vcpu, level.0.into(), |number| std::mem::replace(number, value))
         };
-        if copy.is_valid && known != Some(value) {
+        if copy.is_valid && known.is_some_and(|known| known != value) {
             self.is_wrong.store(true, Relaxed);
         }
-        copy.is_valid = !self.is_wrong();
+        copy.is_valid = known.is_some() && !self.is_wrong();
         Some(value)
     }
 }

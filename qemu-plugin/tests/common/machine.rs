@@ -73,6 +73,14 @@ pub struct Ready {
     pub program: PathBuf,
 }
 
+/// A machine of AArch64 that runs a program in place of a kernel.
+pub struct Bare {
+    machine: &'static Machine,
+    qemu: PathBuf,
+    pub folder: TempDir,
+    program: PathBuf,
+}
+
 /// A machine that was booted, and has ended.
 #[derive(Debug)]
 pub struct Booted {
@@ -97,6 +105,38 @@ impl Machine {
         files.file("init", &fs::read(&program).unwrap());
         fs::write(folder.path().join("initrd"), files.end()).unwrap();
         Some(Ready { machine: self, qemu, kernel, folder, program })
+    }
+
+    /// Finds the emulator of AArch64, and compiles a program without an operating system; `None` if that cannot be done here.
+    #[track_caller]
+    pub fn bare(&'static self, source: &str, options: &[&str]) -> Option<Bare> {
+        let [qemu, compiler] = [self.qemu, self.compiler].map(capability::program);
+        let (qemu, compiler) = (qemu?, compiler?);
+        let folder = tempfile::tempdir().unwrap();
+        let options = [&["-nostdlib", "-static", "-Wl,-Ttext=0x40080000"], options].concat();
+        let program = compile(&compiler, folder.path(), source, &options);
+        Some(Bare { machine: self, qemu, folder, program })
+    }
+}
+
+impl Bare {
+    /// Runs the program to its end on two virtual CPUs, in one thread or two (`single`, `multi`), with these options of the
+    /// plugin.
+    #[track_caller]
+    pub fn run(&self, threads: &str, options: &str) -> Ran {
+        let mut command = Command::new("timeout");
+        command.args(["--signal=KILL", PATIENCE]).arg(&self.qemu);
+        command.args(["-M", "virt", "-cpu", "cortex-a57", "-m", "64", "-nodefaults"]);
+        command.args(["-display", "none", "-semihosting", "-smp", "2"]);
+        command.args(["-accel", &format!("tcg,thread={threads}"), "-kernel"]);
+        command.arg(&self.program).arg("-plugin");
+        command.arg(format!("{},{options}", library(self.machine.plugin).display()));
+
+        let ran: Ran = command.output().unwrap().into();
+
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        capability::used(self.machine.qemu);
+        ran
     }
 }
 
