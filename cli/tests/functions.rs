@@ -244,6 +244,33 @@ fn functions_that_are_compiled_in_are_summed_after_an_export() {
 }
 
 #[test]
+fn a_report_names_functions_that_are_compiled_in() {
+    let Some(compiler) = c::compiler() else { return };
+    let compiler = compiler.with(&["-finstrument-functions", "-DHYPERTRACE_FUNCTIONS"]);
+    let folder = tempfile::tempdir().unwrap();
+    let program = compiler.program(&c::source("tests/c/calls.c"), Linked::Archive, folder.path());
+    let recorded = Recorded { folder, program };
+    let mut command = HYPERTRACE.command(["run", "--quiet", "--out"]);
+    run(command.arg(recorded.path("S")).arg("--").arg(&recorded.program)).ok();
+    let program = recorded.program.display().to_string();
+    let report = |arguments: &[&str]| {
+        let mut command = vec!["report", "S", "--symbols", &program];
+        command.extend(arguments);
+        recorded.hypertrace(&command).ok()
+    };
+
+    let lines: Vec<Line> = report(&["--json"]).lines().filter_map(Line::parse).collect();
+    let text = report(&["-e", "function_entry"]);
+
+    check_inside(&lines);
+    let unnamed = text.lines().find(|line| !line.contains(" name="));
+    assert_eq!(unnamed, None);
+    for text in [text, report(&["--follow"])] {
+        assert!(text.lines().any(|line| line.ends_with(" name=makes_point")), "{text}");
+    }
+}
+
+#[test]
 fn a_region_that_is_not_there_is_refused_by_name() {
     let Some(recorded) = Recorded::new("F") else { return };
     for (arguments, named) in [

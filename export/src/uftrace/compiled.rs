@@ -61,7 +61,7 @@ pub fn compiled(source: &Source<'_>, out: &Path) -> Result<Counts> {
             time = times.at(unix_ns);
         }
         if let EntryRef::Event(event) = &entry
-            && (tracks.take(&mut directory, event, time)? || take_module(&mut modules, event))
+            && (tracks.take(&mut directory, event, time)? || place(&mut modules, event))
         {
             continue;
         }
@@ -105,7 +105,7 @@ impl Times {
 
 /// Moves the functions of a file to where an event says that they are. Returns false for other events. The first process
 /// with the file decides: a directory has one place for a file.
-fn take_module(modules: &mut [Module], event: &EventRef<'_>) -> bool {
+pub fn place(modules: &mut [Module], event: &EventRef<'_>) -> bool {
     if &**event.name != MODULE || event.client.is_none() {
         return false;
     }
@@ -124,6 +124,12 @@ fn take_module(modules: &mut [Module], event: &EventRef<'_>) -> bool {
         module.is_in_file = false;
     }
     true
+}
+
+/// Returns the address of the function that an event enters or leaves, of a program whose functions are compiled in.
+pub fn function_of(event: &EventRef<'_>) -> Option<u64> {
+    event.client?;
+    Act::of(event).map(|(Act::Entry(address) | Act::Exit(address))| address)
 }
 
 /// Tracks of all threads.
