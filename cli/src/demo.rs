@@ -360,7 +360,7 @@ fn print_excerpt(dir: &Path) -> Result<()> {
     before.iter().for_each(|event| lines.widen(&event.source));
     let mut text = format!("\n{}", lines.header());
     for event in &before {
-        text.push_str(lines.text(&event.borrow(), event.ts_ns.saturating_sub(start)));
+        text.push_str(lines.text(&event.borrow(), event.ts_ns.saturating_sub(start), None));
     }
     print(text)
 }

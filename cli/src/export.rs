@@ -7,7 +7,7 @@ use crate::output::say;
 use crate::report::{Inputs, Lines, Recordings};
 use anyhow::Result;
 use hypertrace_export::uftrace::{self, Counts, Module};
-use hypertrace_functions::symbols::{Source, Symbols};
+use hypertrace_functions::symbols::Source;
 use hypertrace_timeline::{EntryRef, Kind};
 use std::cell::RefCell;
 use std::path::PathBuf;
@@ -57,20 +57,14 @@ Exit code: 0 done, 1 failed, 2 wrong usage, or damaged or foreign input.";
 /// Runs the command.
 pub fn run(args: &Args) -> Result<()> {
     let Recordings { sessions, traces, functions } = args.inputs.open(&[])?;
-    let modules = args.symbols.iter().map(|source| {
-        let name = source.path.file_name().unwrap_or(source.path.as_os_str());
-        let name = name.to_string_lossy().into_owned();
-        let symbols = Symbols::read(source)?;
-        Ok(Module { name, symbols, is_in_file: source.offset == 0 })
-    });
-    let modules = modules.collect::<Result<Vec<Module>>>()?;
+    let modules = args.symbols.iter().map(Module::read).collect::<Result<Vec<_>, _>>()?;
     let lines = RefCell::new(Lines::compact());
     let text = |entry: &EntryRef<'_>| {
         let mut lines = lines.borrow_mut();
         let line = match entry {
             EntryRef::Event(event) if event.client.is_some() && is_carrier(event.name) => None,
             EntryRef::Event(event) if event.kind == Kind::Lease => None,
-            EntryRef::Event(event) => Some(lines.untimed(event)),
+            EntryRef::Event(event) => Some(lines.untimed(event, None)),
             EntryRef::Lost(lost) => Some(lines.untimed_lost(lost)),
         };
         line.map(|line| line.trim().to_owned())

@@ -6,6 +6,7 @@
 use crate::escape::Message;
 use anyhow::{Context, Result};
 use comfy_table::{CellAlignment, Table, presets};
+use indicatif::{ProgressBar, ProgressStyle};
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
 use std::ops::Range;
@@ -70,6 +71,13 @@ pub fn say(message: impl Display) {
         true => prompt(message.lines().map(|line| wrapped(line, "")).collect::<String>()),
         false => prompt(message + "\n"),
     }
+}
+
+/// Returns a display of the progress of so many parts, by a template of indicatif: on stderr, and only if that is a
+/// terminal.
+pub fn progress(parts: u64, template: &str) -> Result<ProgressBar> {
+    let style = ProgressStyle::with_template(template)?;
+    Ok(ProgressBar::new(parts).with_style(style))
 }
 
 /// Writes text to stderr, if it can be written.

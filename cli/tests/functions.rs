@@ -14,7 +14,7 @@ use tempfile::TempDir;
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 const QEMU: &str = "qemu-x86_64";
 /// Releases 0.13 and 0.19.
-const READERS: [&str; 2] = ["uftrace-bookworm", "uftrace-trixie"];
+const READERS: [&str; 2] = ["uftrace-bookworm", "uftrace-forky"];
 /// Rounds of the program, each with an event, a point and a region.
 const ROUNDS: usize = 20;
 /// Event, and the function that emits it.
@@ -207,6 +207,70 @@ fn sums_are_cut_at_the_bounds_of_regions() {
 }
 
 #[test]
+fn functions_that_are_compiled_in_are_summed_after_an_export() {
+    let Some(compiler) = c::compiler() else { return };
+    let compiler = compiler.with(&["-finstrument-functions", "-DHYPERTRACE_FUNCTIONS"]);
+    let folder = tempfile::tempdir().unwrap();
+    let program = compiler.program(&c::source("tests/c/calls.c"), Linked::Archive, folder.path());
+    let recorded = Recorded { folder, program };
+    run(HYPERTRACE
+        .command(["run", "--quiet", "--out"])
+        .arg(recorded.path("S"))
+        .arg("--")
+        .arg(&recorded.program))
+    .ok();
+
+    let said = recorded.hypertrace(&["functions", "S", "--region", "batch"]).failed(2);
+
+    let next = "`hypertrace export S --to uftrace -o U --symbols PROGRAM`, then `hypertrace functions U --session S --region batch`";
+    assert!(said.contains(next), "{said}");
+    let program = recorded.program.display().to_string();
+    let ran =
+        recorded.hypertrace(&["export", "S", "--to", "uftrace", "-o", "U", "--symbols", &program]);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    let calls = |arguments: &[&str]| {
+        let mut command = vec!["functions", "U", "--json"];
+        command.extend(arguments);
+        let json: Value = recorded.hypertrace(&command).json();
+        let functions = json["functions"].as_array().unwrap().clone();
+        ["leaf", "in_region", "has_region", "makes_point"].map(|name| {
+            let found = functions.iter().find(|function| function["name"] == name);
+            found.map_or(0, |function| function["calls"].as_u64().unwrap())
+        })
+    };
+    let rounds = ROUNDS as u64;
+    assert_eq!(calls(&[]), [52 * rounds, rounds, rounds, rounds]);
+    assert_eq!(calls(&["--session", "S", "--region", "batch"]), [50 * rounds, rounds, rounds, 0]);
+}
+
+#[test]
+fn a_report_names_functions_that_are_compiled_in() {
+    let Some(compiler) = c::compiler() else { return };
+    let compiler = compiler.with(&["-finstrument-functions", "-DHYPERTRACE_FUNCTIONS"]);
+    let folder = tempfile::tempdir().unwrap();
+    let program = compiler.program(&c::source("tests/c/calls.c"), Linked::Archive, folder.path());
+    let recorded = Recorded { folder, program };
+    let mut command = HYPERTRACE.command(["run", "--quiet", "--out"]);
+    run(command.arg(recorded.path("S")).arg("--").arg(&recorded.program)).ok();
+    let program = recorded.program.display().to_string();
+    let report = |arguments: &[&str]| {
+        let mut command = vec!["report", "S", "--symbols", &program];
+        command.extend(arguments);
+        recorded.hypertrace(&command).ok()
+    };
+
+    let lines: Vec<Line> = report(&["--json"]).lines().filter_map(Line::parse).collect();
+    let text = report(&["-e", "function_entry"]);
+
+    check_inside(&lines);
+    let unnamed = text.lines().find(|line| !line.contains(" name="));
+    assert_eq!(unnamed, None);
+    for text in [text, report(&["--follow"])] {
+        assert!(text.lines().any(|line| line.ends_with(" name=makes_point")), "{text}");
+    }
+}
+
+#[test]
 fn a_region_that_is_not_there_is_refused_by_name() {
     let Some(recorded) = Recorded::new("F") else { return };
     for (arguments, named) in [
@@ -289,5 +353,7 @@ fn a_session_without_functions_is_not_exported() {
     let said = recorded.hypertrace(&["export", "S", "--to", "uftrace", "-o", "U"]).failed(2);
 
     assert!(said.contains("no functions"), "{said}");
+    let said = recorded.hypertrace(&["functions", "S"]).failed(2);
+    assert!(said.contains("a session without a function trace"), "{said}");
     assert!(!recorded.path("U").exists());
 }

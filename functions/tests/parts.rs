@@ -2,6 +2,9 @@
 
 mod data;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
 use data::{KERNEL, PROGRAM};
 use hypertrace_functions::read::{Flame, Frame, MAX_STACKS, Spans, Summary, Trace};
 use hypertrace_functions::record::{ADDRESS_MASK, Kind, Record};
@@ -110,4 +113,17 @@ fn the_shortest_of_too_many_stacks_count_for_their_callers() {
     let sum: u64 =
         stacks.iter().filter(|(frames, _)| frames[0] == track).map(|(_, time)| time).sum();
     assert_eq!(sum, 100 * many);
+}
+
+#[test]
+fn a_watcher_gets_each_record_of_calls_that_are_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut trace = open(&folder);
+    let read = Arc::new(AtomicU64::new(0));
+    let watched = read.clone();
+    trace.watch(move |records| _ = watched.fetch_add(records, Relaxed));
+
+    let summary = Summary::of(&trace);
+
+    assert_eq!((read.load(Relaxed), trace.most_records(), summary.calls), (14, 14, 7));
 }

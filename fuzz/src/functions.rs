@@ -1,14 +1,17 @@
 //! Target `functions`: damage anywhere in a function trace causes an error that names the file, or ends a
-//! task's part, and never a panic: in its sums, in a flame graph, on a timeline, in a copy for uftrace.
+//! task's part, and never a panic: in its sums, in a flame graph, on a timeline, in a copy for uftrace. Any name of a
+//! function can be shown.
 
 use crate::input::Input;
 use crate::reader::{damage_all, files_of, write};
 use hypertrace_export::uftrace::{Source, beside};
 use hypertrace_functions::Result;
 use hypertrace_functions::read::{Flame, Spans, Summary, Trace};
+use hypertrace_functions::symbols::{MAX_NAME, Symbol};
 use hypertrace_functions::write::cut;
 use hypertrace_timeline::{FunctionTrace, Timeline};
 use std::path::Path;
+use std::time::Instant;
 use tempfile::TempDir;
 
 /// A small trace, which the crate's own tests have too.
@@ -17,6 +20,8 @@ mod data;
 
 /// Panics if a damaged trace makes the reader panic, or return an error without the file's name.
 pub fn run(bytes: &[u8]) {
+    shows(&format!("_Z{}", String::from_utf8_lossy(bytes)));
+    shows(&format!("_R{}", String::from_utf8_lossy(bytes)));
     let mut input = Input::new(bytes);
     let folder = TempDir::new().expect("a directory");
     let whole = files_of(&data::write(folder.path()));
@@ -35,6 +40,15 @@ pub fn run(bytes: &[u8]) {
         }
         Err(error) => assert!(error.to_string().contains(&name), "names no file: {error}"),
     }
+}
+
+/// Panics if a symbol's name for people is too long, or takes long to make.
+fn shows(symbol: &str) {
+    let symbol = &symbol[..symbol.floor_char_boundary(MAX_NAME)];
+    let begin = Instant::now();
+    let name = Symbol { address: 0, size: 1, name: symbol }.demangled();
+    assert!(name.len() <= MAX_NAME, "{} bytes", name.len());
+    assert!(begin.elapsed().as_secs() < 20, "{symbol} takes {:?}", begin.elapsed());
 }
 
 fn read(path: &Path) -> Result<Summary> {
@@ -89,7 +103,25 @@ mod tests {
         fn a_damaged_function_trace_is_read_or_named(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
             run(&bytes);
         }
+
+        #[test]
+        fn any_symbol_has_a_name(
+            parts in prop::collection::vec(prop::sample::select(PARTS), 1..5),
+            times in 1..60_usize,
+            tail in prop::collection::vec(prop::sample::select(PARTS), 0..5),
+        ) {
+            for head in ["_Z", "_Z1fI", "_Z1fDT", "_RNvC"] {
+                shows(&format!("{head}{}{}", parts.concat().repeat(times), tail.concat()));
+            }
+        }
     }
+
+    /// Parts of mangled names.
+    const PARTS: &[&str] = &[
+        "nw", "na", "gs", "I", "IL", "St", "Sa", "S_", "S0_", "T_", "T0_", "X", "DT", "J", "E",
+        "F", "N", "L_Z", "cv", "sr", "ds", "qu", "il", "cl", "1a", "i", "v", "P", "Dp", "Ul", "M",
+        "A_", "st", "C1", "_", "B_", "Cs0_1a", "TB_", "NvB_", "R", "K",
+    ];
 
     #[test]
     fn the_undamaged_function_trace_is_whole() {

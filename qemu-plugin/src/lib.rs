@@ -12,6 +12,7 @@
 //! ```text
 //! api        QEMU's plugin API, versions 1 to 7
 //! install    installation of the plugin: which of its parts serves the guest
+//! mappings   the kernel's list of this process's mappings
 //! target     the guest's architecture
 //! device     the device of programs under QEMU's user mode: marked stores
 //! functions  function traces of programs and whole machines
@@ -25,6 +26,7 @@ pub mod api;
 pub mod device;
 pub mod functions;
 mod install;
+mod mappings;
 mod target;
 
 use std::error::Error;

@@ -8,7 +8,7 @@ mod namespace;
 use common::traced::{AARCH64, Architecture, Guest, X86_64, calls, printed};
 use common::uftrace;
 use common::{Ran, capability};
-use hypertrace_functions::read::{Summary, Trace};
+use hypertrace_functions::read::{By, Summary, Trace};
 use namespace::Mount;
 use std::process::Stdio;
 use std::thread::sleep;
@@ -37,6 +37,7 @@ tests! {
     a_jump_to_a_functions_first_byte_is_a_call_of_it
     in_a_region_functions_are_recorded_with_all_that_are_open
     code_of_another_level_is_not_recorded
+    filters_that_leave_out_all_functions_are_named
     a_function_that_a_filter_names_has_to_be_there
     on_a_full_disk_the_rest_is_lost_and_counted
 }
@@ -191,6 +192,22 @@ fn code_of_another_level_is_not_recorded(guest: &Guest, folder: &TempDir) {
 
     assert_eq!((trace.tasks(), Summary::of(&trace).calls), (&[][..], 0));
     assert!(ran.stderr.contains("0 calls"), "{}", ran.stderr);
+    let said = format!("no function was recorded: none matched {other}\n");
+    assert!(ran.stderr.contains(&said), "{}", ran.stderr);
+}
+
+fn filters_that_leave_out_all_functions_are_named(guest: &Guest, folder: &TempDir) {
+    let filters = ["range=0x10-0x20", "symbol=fib,range=0x10-0x20,min=3600000ms"];
+    let named = ["range=0x10-0x20", "symbol=fib, range=0x10-0x20, min=3600000000000ns"];
+    for (number, (options, named)) in filters.into_iter().zip(named).enumerate() {
+        let (trace, ran) = guest.run(&folder.path().join(number.to_string()), options);
+
+        assert_eq!(Summary::of(&trace).calls, 0, "{options}");
+        let said = format!("no function was recorded: none matched {named}\n");
+        assert!(ran.stderr.contains(&said), "{options}: {}", ran.stderr);
+    }
+    let (_, ran) = guest.run(&folder.path().join("some"), "symbol=fib");
+    assert!(!ran.stderr.contains("no function was recorded"), "{}", ran.stderr);
 }
 
 fn a_function_that_a_filter_names_has_to_be_there(guest: &Guest, folder: &TempDir) {
@@ -215,4 +232,29 @@ fn on_a_full_disk_the_rest_is_lost_and_counted(guest: &Guest, _: &TempDir) {
     let summary = Summary::of(&Trace::open(&dir).unwrap());
     assert!(summary.damage.is_empty(), "{:?}", summary.damage);
     assert!(summary.calls > 20_000, "{}", summary.calls);
+}
+
+#[test]
+fn functions_of_a_programs_libraries_have_names() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(guest) = Guest::of_library(folder.path(), "library.c") else { return };
+    let dir = folder.path().join("trace");
+    let mut command = guest.command(&format!("functions={}", dir.display()));
+    // Otherwise the first call of each function is one of the loader.
+    command.env("LD_LIBRARY_PATH", folder.path()).env("LD_BIND_NOW", "1");
+
+    let ran: Ran = command.output().unwrap().into();
+
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let trace = Trace::open(&dir).unwrap();
+    let summary = Summary::of(&trace);
+    let calls = |name: &str| {
+        let is_named = |at: u64| trace.function(at).is_some_and(|symbol| symbol.name == name);
+        let mut all = summary.top(usize::MAX, By::Calls).into_iter();
+        all.find(|function| is_named(function.address)).map(|function| function.calls)
+    };
+    // Of its own library, and of the C library.
+    assert_eq!(calls("shared_outer"), Some(5));
+    assert_eq!(calls("exit"), Some(1));
+    assert_eq!(calls("main"), Some(1));
 }

@@ -128,7 +128,7 @@ fn check(machine: &'static Machine, cpus: u32) {
     let short = shortened(&dir, &machine.file("short"));
     uftrace::reads("uftrace-bookworm", &short, &short);
     // Some seconds for all records: one release is enough.
-    uftrace::reads("uftrace-trixie", &dir, &short);
+    uftrace::reads("uftrace-forky", &dir, &short);
 }
 
 /// Boots with a function trace that has the program's names. Returns its directory, too.

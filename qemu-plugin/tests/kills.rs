@@ -30,7 +30,7 @@ fn what_a_killed_machine_has_written_is_read() {
             fs::remove_dir_all(dir).unwrap();
         }
     }
-    let Some(reader) = Reader::new("uftrace-trixie") else { return };
+    let Some(reader) = Reader::new("uftrace-forky") else { return };
     let report = reader.read("report", &last.unwrap(), is_unfinished);
     assert!(report.contains("Total time"), "{report}");
 }

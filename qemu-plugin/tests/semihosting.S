@@ -13,10 +13,13 @@ _start:
 	adr x2, second
 	mov x3, #0
 	hvc #0
-	ldr x4, =30000000
+	// Until the second one has called often.
+	ldr x3, =rounds
+	ldr x4, =100000
 1:
-	subs x4, x4, #1
-	b.ne 1b
+	ldr x5, [x3]
+	cmp x5, x4
+	b.lo 1b
 #ifdef SYSTEM_OFF
 	// Of PSCI.
 	ldr x0, =0x84000008
@@ -32,8 +35,12 @@ _start:
 second:
 	ldr x9, =stack1
 	mov sp, x9
+	ldr x3, =rounds
+	mov x5, #0
 3:
 	bl outer
+	add x5, x5, #1
+	str x5, [x3]
 	b 3b
 
 outer:
@@ -50,6 +57,7 @@ reason:
 	.quad 0x20026, 0
 .bss
 .align 12
+rounds:
 .space 4096
 stack0:
 .space 4096

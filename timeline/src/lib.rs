@@ -60,7 +60,7 @@ pub use inputs::ctf::{
     Class, Classes, Clock, ClockMaps, ComparedTsc, Domain, EventJson, GuestTsc, Header, Offset,
     Packet, Record, Records, Segment, Session, SessionJson, Stream, StreamJson, limits,
 };
-pub use inputs::functions::{ENTRY, EXIT, FunctionTrace};
+pub use inputs::functions::{ENTRY, EXIT, FunctionTrace, SYMBOL};
 pub use inputs::kernel::{CpuStat, KernelStat, KernelTrace};
 pub use merge::Timeline;
 pub use stat::{ClockStat, SessionStat, StreamStat};

@@ -42,7 +42,7 @@ const PROBES: [(&str, Probe); 35] = [
     ("trace-cmd", |machine, name| machine.program(name, loads_decoders)),
     ("trace-cmd-3.3", |machine, name| machine.program(name, loads_decoders)),
     ("uftrace-bookworm", |machine, name| machine.program(name, |_| Ok(()))),
-    ("uftrace-trixie", |machine, name| machine.program(name, |_| Ok(()))),
+    ("uftrace-forky", |machine, name| machine.program(name, |_| Ok(()))),
     ("python3", |_, name| version(name).context("not on PATH (package python3)")),
     ("readelf", |_, name| version(name).context("not on PATH (package binutils)")),
     ("bpftrace", |machine, name| {

@@ -43,11 +43,10 @@ mod events {
     hypertrace_trace::include_events!();
 }
 
-use crate::output::print;
+use crate::output::{print, progress};
 use anyhow::{Result, bail};
 use clap::Args;
 use functions::Aarch64;
-use indicatif::{ProgressBar, ProgressStyle};
 use linux::Linux;
 use measure::{Measured, measure};
 use row::{Context, Row};
@@ -117,9 +116,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     context.resource(|| Ok(args.linux.clone()))?;
     context.resource(|| Ok(args.aarch64.clone()))?;
     let mut measured = Vec::new();
-    // Shown on stderr, and only if that is a terminal.
-    let style = ProgressStyle::with_template("{pos}/{len} {msg} {elapsed}")?;
-    let progress = ProgressBar::new(wanted.len() as u64).with_style(style);
+    let progress = progress(wanted.len() as u64, "{pos}/{len} {msg} {elapsed}")?;
     for row in wanted {
         let runs = args.runs.or(row.slow).unwrap_or(RUNS);
         // The time that has passed is shown meanwhile only where the thread for it disturbs nothing.

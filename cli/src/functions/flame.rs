@@ -6,8 +6,10 @@ use crate::losses::grouped;
 use crate::output::say;
 use crate::page::PageFile;
 use anyhow::{Context, Result, bail};
-use hypertrace_functions::read::{Flame, Frame, Spans, Trace};
+use hypertrace_functions::read::{Flame, Frame, Trace};
 use inferno::flamegraph::{Options, TextTruncateDirection, from_lines};
+use std::collections::HashMap;
+use std::fmt::Write as _;
 use std::path::Path;
 
 /// The file.
@@ -22,9 +24,8 @@ const MOST_CHARACTERS: usize = 200;
 /// Most bytes of all stacks as text: 20,000 stacks of ordinary depth have 10 MB.
 const MOST_BYTES: usize = 256 << 20;
 
-/// Writes the flame graph of a trace, or of parts of its time.
-pub fn write(path: &Path, trace: &Trace, spans: Option<&Spans>) -> Result<()> {
-    let flame = Flame::of(trace, spans);
+/// Writes the flame graph of a trace.
+pub fn write(path: &Path, trace: &Trace, flame: &Flame) -> Result<()> {
     flame.damage.iter().for_each(say);
     if flame.beyond > 0 {
         let beyond = grouped(flame.beyond);
@@ -32,7 +33,7 @@ pub fn write(path: &Path, trace: &Trace, spans: Option<&Spans>) -> Result<()> {
             "{beyond} times there were too many stacks: the time counts for the caller"
         ));
     }
-    let (lines, left_out) = lines(trace, &flame);
+    let (lines, left_out) = lines(trace, flame);
     if left_out > 0 {
         say(format_args!("{} stacks are left out: they are too deep", grouped(left_out)));
     }
@@ -47,9 +48,16 @@ pub fn write(path: &Path, trace: &Trace, spans: Option<&Spans>) -> Result<()> {
 /// Returns a line for each stack: its frames with semicolons, and its time. And the number of those that find no room.
 fn lines(trace: &Trace, flame: &Flame) -> (Vec<String>, u64) {
     let (mut lines, mut bytes, mut left_out) = (Vec::new(), 0, 0);
+    // As many as there are functions: each one is in many stacks.
+    let mut names = HashMap::new();
     for (frames, time) in flame.stacks() {
-        let frames = frames.into_iter().map(|frame| text(trace, frame));
-        let line = format!("{} {time}", frames.collect::<Vec<_>>().join(";"));
+        let mut line = String::new();
+        for frame in frames {
+            let name = names.entry(frame).or_insert_with(|| text(trace, frame));
+            line.push_str(if line.is_empty() { "" } else { ";" });
+            line.push_str(name);
+        }
+        let _ = write!(line, " {time}");
         if bytes + line.len() > MOST_BYTES {
             left_out += 1;
             continue;

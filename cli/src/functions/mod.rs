@@ -3,19 +3,25 @@
 mod flame;
 mod region;
 
+use crate::Usage;
 use crate::escape::Escaped;
-use crate::output::{print, say};
-use hypertrace_functions::read::{By, Caller, Function, Spans, Summary, Trace};
+use crate::output::{print, progress, say};
+use hypertrace_export::uftrace::has_functions;
+use hypertrace_functions::read::{By, Caller, Flame, Function, Spans, Summary, Trace};
 use hypertrace_functions::symbols::Source;
+use hypertrace_timeline::Session;
 use hypertrace_trace::session_json;
+use indicatif::ProgressBar;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
 /// Show which functions of a guest took the time
 ///
 /// DIR is a function trace of QEMU's plugin (functions=DIR), or any directory of
-/// uftrace; or a session with a function trace in its folder `functions`. Names
-/// come from the trace, and from the files of --symbols.
+/// uftrace; or a session with a function trace in its folder `functions`. For
+/// functions that are compiled in, it is what `hypertrace export --to uftrace`
+/// makes of the session. Names come from the trace, and from the files of
+/// --symbols.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, verbatim_doc_comment)]
 pub struct Args {
@@ -97,6 +103,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     // Of a session: the trace in it.
     let of_session = args.dir.join(session_json::FILE).exists();
     let dir = if of_session { args.dir.join(FOLDER) } else { args.dir.clone() };
+    if of_session && !dir.exists() {
+        return Err(without_trace(args)?.into());
+    }
     let session = args.session.as_deref().or(of_session.then_some(&args.dir));
     let mut trace = Trace::open(&dir)?;
     for source in &args.symbols {
@@ -104,10 +113,14 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     }
     let spans =
         args.region.as_deref().map(|name| region::spans(&dir, session, name)).transpose()?;
+    let progress = watched(&mut trace)?;
     if let Some(path) = &args.flame {
-        return flame::write(path, &trace, spans.as_ref());
+        let flame = Flame::of(&trace, spans.as_ref());
+        progress.finish_and_clear();
+        return flame::write(path, &trace, &flame);
     }
     let summary = Summary::within(&trace, spans.as_ref());
+    progress.finish_and_clear();
     summary.damage.iter().for_each(say);
     let by = match args.by {
         Order::SelfTime => By::SelfTime,
@@ -121,8 +134,38 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     })
 }
 
+/// Returns a display of the progress while the calls of a trace are read.
+fn watched(trace: &mut Trace) -> anyhow::Result<ProgressBar> {
+    let template = "{percent}% of {human_len} records {elapsed}";
+    let progress = progress(trace.most_records(), template)?;
+    // It may begin with a long part.
+    progress.tick();
+    let shown = progress.clone();
+    trace.watch(move |records| shown.inc(records));
+    Ok(progress)
+}
+
+/// Returns what to do about a session that has no function trace in it.
+fn without_trace(args: &Args) -> anyhow::Result<Usage> {
+    let dir = args.dir.display();
+    if !has_functions(&Session::open(&args.dir)?) {
+        return Ok(Usage(format!(
+            "{dir}: a session without a function trace in its folder `{FOLDER}`: give the directory of the trace, or \
+             record one (`hypertrace run --qemu Q --functions F --out S -- PROGRAM`)"
+        )));
+    }
+    let region = args.region.as_ref().map(|name| format!(" --session {dir} --region {name}"));
+    Ok(Usage(format!(
+        "{dir}: its functions are compiled in, as events: `hypertrace export {dir} --to uftrace -o U --symbols PROGRAM`, \
+         then `hypertrace functions U{}`",
+        region.unwrap_or_default()
+    )))
+}
+
+/// Returns a function's name, or its address.
 fn name(trace: &Trace, address: u64) -> String {
-    trace.function(address).map_or_else(|| format!("{address:#x}"), |symbol| symbol.name.to_owned())
+    let symbol = trace.function(address);
+    symbol.map_or_else(|| format!("{address:#x}"), |symbol| symbol.demangled().into_owned())
 }
 
 fn text(
@@ -169,10 +212,16 @@ fn text(
 
 fn json(trace: &Trace, summary: &Summary, spans: Option<&Spans>, top: &[&Function]) -> String {
     let functions = top.iter().map(|function| {
-        serde_json::json!({
-            "name": name(trace, function.address), "address": function.address, "calls": function.calls,
+        let name = name(trace, function.address);
+        let symbol = trace.function(function.address).filter(|symbol| symbol.name != name);
+        let mut json = serde_json::json!({
+            "name": name, "address": function.address, "calls": function.calls,
             "total_ns": function.total, "self_ns": function.self_time, "min_ns": function.min, "max_ns": function.max,
-        })
+        });
+        if let Some(symbol) = symbol {
+            json["symbol"] = symbol.name.into();
+        }
+        json
     });
     let functions = Vec::from_iter(functions);
     let json = serde_json::json!({

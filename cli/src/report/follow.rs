@@ -3,6 +3,7 @@
 //! Events are held back for [`DELAY`] after they were read, and then printed in order of time: the streams
 //! of a session are drained one after the other.
 
+use super::functions::Functions;
 use super::{Args, Lines};
 use crate::Usage;
 use crate::interrupt::Interrupts;
@@ -99,7 +100,7 @@ pub fn run(args: &Args, dir: &Path) -> anyhow::Result<()> {
     }
     let _interrupts = Interrupts::catch();
     let mut follow = Follow::open(dir)?;
-    let mut printer = Printer::new(args, follow.started_unix_ns());
+    let mut printer = Printer::new(args, follow.started_unix_ns())?;
     let mut queue = Queue { printed: i64::MIN, last: follow.started_unix_ns(), ..Queue::default() };
     let mut writer = Writer::new(dir);
     let mut said = None;
@@ -166,24 +167,30 @@ fn wait() -> anyhow::Result<bool> {
 struct Printer<'a> {
     args: &'a Args,
     lines: Lines,
+    names: Functions,
     start: i64,
     left: u64,
 }
 
 impl<'a> Printer<'a> {
-    fn new(args: &'a Args, start: i64) -> Printer<'a> {
+    fn new(args: &'a Args, start: i64) -> anyhow::Result<Printer<'a>> {
         let lines = Lines::new(&[], &[]).diff(args.ts_diff);
-        Printer { args, lines, start, left: args.limit.unwrap_or(u64::MAX) }
+        let names = Functions::read(&args.symbols)?;
+        Ok(Printer { args, lines, names, start, left: args.limit.unwrap_or(u64::MAX) })
     }
 
     /// Puts an entry into the queue, if it is to be shown.
     fn hold(&mut self, queue: &mut Queue, entry: EntryRef<'_>) {
-        let Printer { args, lines, start, .. } = self;
+        let Printer { args, lines, names, start, .. } = self;
         match entry {
             EntryRef::Event(event) => {
                 let since = event.ts_ns.saturating_sub(*start);
+                let name = names.name(&event);
                 if args.admits(&event, since) {
-                    let line = if args.json { lines.json(&event) } else { lines.untimed(&event) };
+                    let line = match args.json {
+                        true => lines.json(&event, name),
+                        false => lines.untimed(&event, name),
+                    };
                     let (since, line) = (Some(since), line.to_owned());
                     queue.push(Some(event.ts_ns), Held { since, is_event: true, line });
                 }

@@ -4,6 +4,7 @@ use crate::Usage;
 use crate::output::say;
 use anyhow::Context;
 use clap::{ArgMatches, Command, FromArgMatches};
+use hypertrace_export::uftrace::has_functions;
 use hypertrace_functions::symbols::Source;
 use hypertrace_timeline::{ClockMaps, Error, FunctionTrace, KernelTrace, Offset, Session};
 use hypertrace_trace::control::error_chain;
@@ -272,8 +273,10 @@ fn functions(
     sessions: &[(Session, ClockMaps)],
     symbols: &[Source],
 ) -> anyhow::Result<Vec<FunctionTrace>> {
-    if given.is_empty() && !symbols.is_empty() {
-        let why = "--symbols names the functions of a function trace: give its directory, too";
+    let has_functions = |(session, _): &(Session, ClockMaps)| has_functions(session);
+    if given.is_empty() && !symbols.is_empty() && !sessions.iter().any(has_functions) {
+        let why = "--symbols names the functions of a function trace, or those that are compiled in: give the \
+                   directory of the trace, too";
         return Err(Usage(why.into()).into());
     }
     let sessions: Vec<&Session> = sessions.iter().map(|(session, _)| session).collect();

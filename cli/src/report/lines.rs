@@ -1,9 +1,11 @@
 //! The lines of a report, for people and for scripts.
 
+use super::functions::FunctionName;
 use crate::escape::{Escaped, Json, JsonText};
 use crate::losses::{causes, grouped};
 use hypertrace_timeline::{
-    Array, ClockMaps, Domain, EventRef, KernelTrace, Lost, Name, Session, Thread, ValueRef,
+    Array, ClockMaps, Domain, EventRef, KernelTrace, Kind, Lost, Name, SYMBOL, Session, Thread,
+    ValueRef,
 };
 use serde_json::json;
 use std::fmt::Write as _;
@@ -72,16 +74,26 @@ impl Lines {
         Lines { is_diff, ..self }
     }
 
-    pub(crate) fn text(&mut self, event: &EventRef<'_>, since: i64) -> &str {
+    /// Formats an event, with a function's name that is not among its fields.
+    pub(crate) fn text(
+        &mut self,
+        event: &EventRef<'_>,
+        since: i64,
+        function: Option<&FunctionName>,
+    ) -> &str {
         self.times(since);
-        self.event(event);
+        self.event(event, function);
         &self.buffer
     }
 
     /// Formats an event's line without the columns of times.
-    pub(crate) fn untimed(&mut self, event: &EventRef<'_>) -> &str {
+    pub(crate) fn untimed(
+        &mut self,
+        event: &EventRef<'_>,
+        function: Option<&FunctionName>,
+    ) -> &str {
         self.buffer.clear();
-        self.event(event);
+        self.event(event, function);
         &self.buffer
     }
 
@@ -103,7 +115,7 @@ impl Lines {
     }
 
     /// Appends all columns of an event but those of times.
-    fn event(&mut self, event: &EventRef<'_>) {
+    fn event(&mut self, event: &EventRef<'_>, function: Option<&FunctionName>) {
         self.source(event.source);
         let Lines { buffer, .. } = self;
         buffer.push_str(event.name);
@@ -111,13 +123,24 @@ impl Lines {
             pad(buffer, event.name.len(), self.event_width);
             buffer.push(' ');
         }
-        event.fields.iter().for_each(|(name, value)| {
+        // People read the other name.
+        let is_hidden = |name: &str| event.kind == Kind::Function && name == SYMBOL;
+        event.fields.iter().filter(|(name, _)| !is_hidden(name)).for_each(|(name, value)| {
             buffer.push(' ');
             buffer.push_str(name);
             buffer.push('=');
             // Writing to a String does not fail.
             let _ = text_value(buffer, &value);
         });
+        if let Some(function) = function {
+            let is_plain =
+                function.name.bytes().all(|c| c.is_ascii_graphic() && !b"\"\\".contains(&c));
+            buffer.push_str(" name=");
+            match is_plain {
+                true => buffer.push_str(&function.name),
+                false => _ = text_value(buffer, &ValueRef::Str(function.name.as_bytes())),
+            }
+        }
         if let Some(reference) = &event.reference {
             let _ = write!(buffer, " @cpu{}#{}", reference.cpu, reference.seq);
         }
@@ -225,10 +248,10 @@ impl Lines {
         &self.buffer
     }
 
-    pub(crate) fn json(&mut self, event: &EventRef<'_>) -> &str {
+    pub(crate) fn json(&mut self, event: &EventRef<'_>, function: Option<&FunctionName>) -> &str {
         self.buffer.clear();
         // Writing to a String does not fail.
-        let _ = json_line(&mut self.buffer, event);
+        let _ = json_line(&mut self.buffer, event, function);
         &self.buffer
     }
 }
@@ -363,7 +386,11 @@ fn list<T: Copy>(out: &mut String, words: &[T], write: impl Fn(&mut String, T)) 
     out.push(']');
 }
 
-fn json_line(out: &mut String, event: &EventRef<'_>) -> std::fmt::Result {
+fn json_line(
+    out: &mut String,
+    event: &EventRef<'_>,
+    function: Option<&FunctionName>,
+) -> std::fmt::Result {
     write!(out, "{{\"ts_ns\":{},\"bound_ns\":", event.ts_ns)?;
     match event.bound_ns {
         Some(bound) => decimal(out, bound),
@@ -388,6 +415,13 @@ fn json_line(out: &mut String, event: &EventRef<'_>) -> std::fmt::Result {
             ValueRef::SignedWords(words) => list(out, words, signed),
             ValueRef::Array(numbers) => array(out, &numbers)?,
             ValueRef::Name(name) => named(out, &name, true)?,
+        }
+    }
+    if let Some(FunctionName { name, symbol }) = function {
+        // Their events have an address before it.
+        write!(out, ",\"name\":{}", Json(name.as_bytes()))?;
+        if let Some(symbol) = symbol {
+            write!(out, ",\"{SYMBOL}\":{}", Json(symbol.as_bytes()))?;
         }
     }
     out.push('}');

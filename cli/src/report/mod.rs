@@ -1,6 +1,7 @@
 //! `hypertrace report`: the timeline, line by line.
 
 mod follow;
+mod functions;
 mod inputs;
 mod lines;
 
@@ -10,6 +11,8 @@ pub(crate) use lines::Lines;
 use crate::output::say;
 use crate::writer::unfinished;
 use anyhow::Context;
+use functions::Functions;
+use hypertrace_export::uftrace::has_functions;
 use hypertrace_functions::symbols::Source;
 use hypertrace_timeline::{
     ClockMaps, EntryRef, EventRef, FunctionTrace, KernelTrace, Lost, Session, Timeline,
@@ -48,8 +51,9 @@ pub struct Args {
     #[command(flatten)]
     inputs: Inputs,
 
-    /// Names of functions in function traces: an ELF file, a System.map, or what /proc/kallsyms
-    /// has, moved by an offset
+    /// Names of functions in function traces, and of those that are compiled in: an ELF file, a
+    /// System.map, or what /proc/kallsyms has, moved by an offset. Where functions are compiled in,
+    /// a program and its libraries need no offset
     #[arg(long, value_name = "FILE[:0xOFFSET]")]
     symbols: Vec<Source>,
 
@@ -110,6 +114,7 @@ Examples:
                                                  a guest's, 1,500 ns earlier
   hypertrace report S GUEST.dat --guest-of S     a guest's, by the points in S
   hypertrace report S F --symbols ./program      with calls, of a function trace
+  hypertrace report S --symbols ./program        with calls that are compiled in
 
 Exit code: 0 done, 1 failed, 2 wrong usage, or damaged or foreign input.";
 
@@ -122,6 +127,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     for warning in traces.iter().flat_map(|trace| trace.warnings()) {
         say(warning);
     }
+    let is_compiled = sessions.iter().any(|(session, _)| has_functions(session));
+    let mut names = Functions::read(if is_compiled { &args.symbols } else { &[] })?;
     let started = sessions.iter().map(|(s, _)| s.json().started_unix_ns).min();
     let start = started.or(functions.iter().map(FunctionTrace::start_unix_ns).min()).unwrap_or(0);
     let mut lines = Lines::new(&sessions, &traces).diff(args.ts_diff);
@@ -136,6 +143,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         let line = match entry {
             Ok(EntryRef::Event(event)) => {
                 let since = event.ts_ns.saturating_sub(start);
+                let name = names.name(&event);
                 if args.to.is_some_and(|to| since > to) {
                     break;
                 }
@@ -143,7 +151,10 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
                     continue;
                 }
                 left -= 1;
-                if args.json { lines.json(&event) } else { lines.text(&event, since) }
+                match args.json {
+                    true => lines.json(&event, name),
+                    false => lines.text(&event, since, name),
+                }
             }
             Ok(EntryRef::Lost(lost)) => {
                 let since = lost.ts_ns.map(|at| at.saturating_sub(start));

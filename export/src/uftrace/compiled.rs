@@ -6,8 +6,10 @@ use super::stack::Stack;
 use super::{Counts, Module, Source, add_modules};
 use crate::{Error, Result};
 use hypertrace_functions::Task;
+use hypertrace_functions::clock::{Anchor, Clock};
 use hypertrace_functions::read::MAX_TASKS;
 use hypertrace_functions::write::{Directory, Records};
+use hypertrace_timeline::clock::host::{HostCounter, uuid_text};
 use hypertrace_timeline::{ENTRY, EXIT, EntryRef, EventRef, Kind, Session, Timeline, ValueRef};
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -24,15 +26,15 @@ pub fn has_functions(session: &Session) -> bool {
 }
 
 /// Writes the functions of sessions into a new or empty directory: a track for each thread, with all other events
-/// among its functions. Times count from the first session's start, or from the first event if that is earlier.
+/// among its functions. Times count from the first session's start, or from the first event if that is earlier; the
+/// directory has an anchor that says where this is on the counter of the first session with functions.
 ///
 /// # Errors
 /// If no session has functions, an input is damaged, or the directory cannot be written.
 pub fn compiled(source: &Source<'_>, out: &Path) -> Result<Counts> {
     let sessions = source.sessions.iter().map(|(session, _)| session);
-    if !sessions.clone().any(has_functions) {
-        return Err(Error::NoFunctions);
-    }
+    let counter = sessions.clone().find(|session| has_functions(session)).map(Session::counter);
+    let counter = counter.ok_or(Error::NoFunctions)?;
     let started = sessions.map(|session| session.json().started_unix_ns).min().unwrap_or(0);
     let mut directory = Directory::create(out, "program", "hypertrace export")?;
     let mut modules = source.modules.to_vec();
@@ -40,7 +42,7 @@ pub fn compiled(source: &Source<'_>, out: &Path) -> Result<Counts> {
     let mut counts = Counts::default();
     let mut events = directory.events()?;
     let mut timeline = Timeline::with_kernel(source.sessions, source.traces)?;
-    let (mut start, mut time) = (None, 0);
+    let (mut times, mut time) = (None, 0);
     while let Some(entry) = timeline.read() {
         let entry = entry?;
         let unix_ns = match &entry {
@@ -48,11 +50,18 @@ pub fn compiled(source: &Source<'_>, out: &Path) -> Result<Counts> {
             EntryRef::Lost(lost) => lost.ts_ns,
         };
         if let Some(unix_ns) = unix_ns {
-            let start = *start.get_or_insert(started.min(unix_ns));
-            time = u64::try_from(unix_ns.saturating_sub(start)).unwrap_or(0);
+            let times: &Times = match &times {
+                Some(times) => times,
+                None => {
+                    let new = Times::new(counter, started.min(unix_ns));
+                    directory.write_anchor(&new.anchor)?;
+                    times.insert(new)
+                }
+            };
+            time = times.at(unix_ns);
         }
         if let EntryRef::Event(event) = &entry
-            && (tracks.take(&mut directory, event, time)? || take_module(&mut modules, event))
+            && (tracks.take(&mut directory, event, time)? || place(&mut modules, event))
         {
             continue;
         }
@@ -68,9 +77,35 @@ pub fn compiled(source: &Source<'_>, out: &Path) -> Result<Counts> {
     Ok(counts)
 }
 
+/// Times of the directory.
+#[derive(Debug)]
+struct Times {
+    counter: HostCounter,
+    anchor: Anchor,
+    clock: Clock,
+}
+
+impl Times {
+    /// Makes times that count from a Unix time, by a host's counter.
+    fn new(counter: HostCounter, start_unix_ns: i64) -> Times {
+        let anchor = Anchor {
+            boot_id: counter.boot_id().map(uuid_text),
+            counter: counter.raw(start_unix_ns),
+            frequency: counter.frequency(),
+            unix_ns: start_unix_ns,
+        };
+        Times { counter, clock: anchor.clock(), anchor }
+    }
+
+    /// Returns the time of a Unix time, as a reader finds it by the anchor.
+    fn at(&self, unix_ns: i64) -> u64 {
+        self.clock.time(self.counter.raw(unix_ns))
+    }
+}
+
 /// Moves the functions of a file to where an event says that they are. Returns false for other events. The first process
 /// with the file decides: a directory has one place for a file.
-fn take_module(modules: &mut [Module], event: &EventRef<'_>) -> bool {
+pub fn place(modules: &mut [Module], event: &EventRef<'_>) -> bool {
     if &**event.name != MODULE || event.client.is_none() {
         return false;
     }
@@ -89,6 +124,12 @@ fn take_module(modules: &mut [Module], event: &EventRef<'_>) -> bool {
         module.is_in_file = false;
     }
     true
+}
+
+/// Returns the address of the function that an event enters or leaves, of a program whose functions are compiled in.
+pub fn function_of(event: &EventRef<'_>) -> Option<u64> {
+    event.client?;
+    Act::of(event).map(|(Act::Entry(address) | Act::Exit(address))| address)
 }
 
 /// Tracks of all threads.

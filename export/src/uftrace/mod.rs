@@ -15,9 +15,9 @@ mod compiled;
 mod stack;
 
 pub use beside::beside;
-pub use compiled::{compiled, has_functions};
+pub use compiled::{compiled, function_of, has_functions, place};
 
-use hypertrace_functions::symbols::Symbols;
+use hypertrace_functions::symbols::{self, Symbols};
 use hypertrace_functions::write::Directory;
 use hypertrace_timeline::{ClockMaps, EntryRef, KernelTrace, Session};
 use std::fmt;
@@ -37,6 +37,17 @@ pub struct Module {
 }
 
 impl Module {
+    /// Reads the functions of a file. Without an offset, their addresses are those in the file.
+    ///
+    /// # Errors
+    /// If it has none; the message says why.
+    pub fn read(source: &symbols::Source) -> Result<Module> {
+        let name = source.path.file_name().unwrap_or(source.path.as_os_str());
+        let name = name.to_string_lossy().into_owned();
+        let symbols = Symbols::read(source)?;
+        Ok(Module { name, symbols, is_in_file: source.offset == 0 })
+    }
+
     /// Returns the range of addresses of the functions.
     fn range(symbols: &Symbols) -> Option<(u64, u64)> {
         let first = symbols.iter().next()?.address;

@@ -14,6 +14,9 @@ use crate::record::{Kind, Record};
 /// Most addresses whose functions are remembered.
 const MAX_REMEMBERED: usize = 1 << 16;
 
+/// Records after which a reader of the trace is notified ([`Trace::watch`]).
+const WATCHED: u64 = 1 << 16;
+
 /// Call of a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Call {
@@ -63,6 +66,8 @@ pub struct Calls<'t> {
     was_entry: bool,
     orphans: u64,
     lost: u64,
+    /// Records since the last notification
+    unwatched: u64,
     is_over: bool,
 }
 
@@ -106,6 +111,7 @@ impl<'t> Calls<'t> {
             was_entry: false,
             orphans: 0,
             lost: 0,
+            unwatched: 0,
             is_over: false,
         }
     }
@@ -252,9 +258,16 @@ impl Iterator for Calls<'_> {
                 return self.error.take().map(Err);
             }
             match self.records.next() {
-                Some(Ok(record)) => self.take(record),
+                Some(Ok(record)) => {
+                    self.take(record);
+                    self.unwatched += 1;
+                    if self.unwatched == WATCHED {
+                        self.trace.notify(std::mem::take(&mut self.unwatched));
+                    }
+                }
                 other => {
                     self.is_over = true;
+                    self.trace.notify(self.unwatched);
                     self.error = other.and_then(Result::err);
                     self.end_from(0);
                 }

@@ -28,7 +28,7 @@ pub struct Flame {
 }
 
 /// A function of a stack.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Frame {
     /// The track of all functions in it, by its number.
     Track(u32),

@@ -2,6 +2,7 @@
 
 //! A directory with its tasks and symbols.
 
+use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -9,7 +10,7 @@ use super::describe::{self, Mapped};
 use super::records::Records;
 use super::{MAX_DESCRIPTION, MAX_MODULES, MAX_SYMBOLS};
 use crate::clock::Anchor;
-use crate::record::ADDRESS_MASK;
+use crate::record::{ADDRESS_MASK, SIZE};
 use crate::symbols::{Source, Symbol, Symbols, text};
 use crate::task::Task;
 use crate::{Error, Result, file};
@@ -23,6 +24,17 @@ pub struct Trace {
     modules: Vec<(Mapped, Symbols)>,
     /// Symbols from elsewhere, which are used first
     added: Symbols,
+    watcher: Watcher,
+}
+
+/// Function that gets numbers of records.
+#[derive(Default)]
+struct Watcher(Option<Box<dyn Fn(u64) + Send + Sync>>);
+
+impl fmt::Debug for Watcher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Watcher").field(&self.0.is_some()).finish()
+    }
 }
 
 impl Trace {
@@ -55,7 +67,14 @@ impl Trace {
                 }
             }
         }
-        Ok(Trace { path: path.to_owned(), anchor, tasks, modules, added: Symbols::default() })
+        Ok(Trace {
+            path: path.to_owned(),
+            anchor,
+            tasks,
+            modules,
+            added: Symbols::default(),
+            watcher: Watcher::default(),
+        })
     }
 
     /// Returns the directory's path.
@@ -101,12 +120,37 @@ impl Trace {
         self.added.lookup(address).or_else(in_module)
     }
 
+    /// Returns the number of records of all tasks that the sizes of their files allow: a killed recorder leaves larger
+    /// files.
+    #[must_use]
+    pub fn most_records(&self) -> u64 {
+        let sizes = self.tasks.iter().filter_map(|task| fs::metadata(self.file(task.tid)).ok());
+        sizes.map(|file| file.len() / SIZE as u64).fold(0, u64::saturating_add)
+    }
+
+    /// Calls a function with the number of records that were read since the last time, every 65,536 records and at the
+    /// end of each task, while calls are read: for a display of the progress.
+    pub fn watch(&mut self, watcher: impl Fn(u64) + Send + Sync + 'static) {
+        self.watcher = Watcher(Some(Box::new(watcher)));
+    }
+
+    /// Reports further records to the function of [`watch`](Self::watch).
+    pub(super) fn notify(&self, records: u64) {
+        if let Some(watcher) = &self.watcher.0 {
+            watcher(records);
+        }
+    }
+
     /// Returns an iterator over a task's records. A task without a file has none.
     ///
     /// # Errors
     /// If the file cannot be opened.
     pub fn records(&self, tid: u32) -> Result<Records> {
-        Records::open(&self.path.join(format!("{tid}.dat")))
+        Records::open(&self.file(tid))
+    }
+
+    fn file(&self, tid: u32) -> PathBuf {
+        self.path.join(format!("{tid}.dat"))
     }
 }
 

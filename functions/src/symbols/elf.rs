@@ -21,6 +21,19 @@ impl Source {
         let begin = code(&bytes, path)?;
         Ok(Source { path: path.to_owned(), offset: start.wrapping_sub(begin) })
     }
+
+    /// Returns the symbols of an ELF file whose first byte is mapped to an address.
+    ///
+    /// # Errors
+    /// If the file cannot be read, or is not one.
+    pub fn of_mapped(path: &Path, start: u64) -> Result<Source> {
+        let bytes = file::contents(path, MAX_FILE, "give a smaller library")?;
+        let file = parse(&bytes, path)?;
+        let mut segments = file.segments().filter(|segment| segment.file_range().0 == 0);
+        let first = segments.next().map(|segment| segment.address());
+        let first = first.ok_or_else(|| Error::unsuitable(path, "no code in it"))?;
+        Ok(Source { path: path.to_owned(), offset: start.wrapping_sub(first) })
+    }
 }
 
 /// Returns the first address of the code.

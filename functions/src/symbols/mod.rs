@@ -2,6 +2,7 @@
 
 //! Names of functions, by address: from ELF files, `kallsyms` and `System.map`.
 
+mod demangle;
 mod elf;
 mod source;
 pub(crate) mod text;
@@ -30,7 +31,7 @@ pub struct Symbol<'s> {
     pub address: u64,
     /// Bytes; at least 1.
     pub size: u64,
-    /// Name as in the file, not demangled.
+    /// Name as in the file; see [`demangled`](Self::demangled).
     pub name: &'s str,
 }
 

@@ -130,9 +130,20 @@ impl Directory {
             let why = format!("there is a module {name} already");
             return Err(Error::unsuitable(&self.path, why));
         }
-        let Some((line, contents)) = text::module(&name, symbols) else { return Ok(()) };
-        self.replace(&format!("{name}.sym"), contents.as_bytes())?;
-        self.modules.push((name, line));
+        self.set_module(&name, symbols)
+    }
+
+    /// Gives a module other functions, or adds it.
+    ///
+    /// # Errors
+    /// If a file cannot be written.
+    pub fn set_module(&mut self, name: &str, symbols: &Symbols) -> Result<()> {
+        let name = text::file_name(name);
+        self.modules.retain(|(known, _)| *known != name);
+        if let Some((line, contents)) = text::module(&name, symbols) {
+            self.replace(&format!("{name}.sym"), contents.as_bytes())?;
+            self.modules.push((name, line));
+        }
         self.write_map()
     }
 

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 /// Releases 0.13 and 0.19.
-pub const READERS: [&str; 2] = ["uftrace-bookworm", "uftrace-trixie"];
+pub const READERS: [&str; 2] = ["uftrace-bookworm", "uftrace-forky"];
 
 /// Executes a command of a release, if it is here.
 pub fn output(name: &str, command: &[&str], path: &Path) -> Option<Output> {

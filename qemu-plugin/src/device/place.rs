@@ -1,5 +1,7 @@
 //! Offsets of host addresses in the segment's file, from the kernel's list of mappings.
 
+use crate::mappings::{self, Mapping};
+
 /// A mapping of the file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Range {
@@ -33,27 +35,14 @@ impl Range {
 /// not what stat(2) returns.
 pub fn look_up(maps: &[u8], ours: u64, address: u64) -> Option<Range> {
     let file_at = |address| {
-        maps.split(|&byte| byte == b'\n').find_map(|line| {
-            let (range, file) = parse(line)?;
+        mappings::parse(maps).find_map(|Mapping { start, len, offset, file, .. }| {
+            let range = Range { start, len, offset };
             range.offset_of(address).is_some().then_some((range, file))
         })
     };
     let (_, our_file) = file_at(ours)?;
     let (range, file) = file_at(address)?;
     (file == our_file).then_some(range)
-}
-
-/// Parses `start-end perms offset dev inode path`. The file is `dev inode`.
-fn parse(line: &[u8]) -> Option<(Range, [&str; 2])> {
-    // A path may be anything.
-    let end = line.iter().position(|&byte| byte >= 0x80).unwrap_or(line.len());
-    let mut words = std::str::from_utf8(&line[..end]).ok()?.split_ascii_whitespace();
-    let (start, end) = words.next()?.split_once('-')?;
-    let hex = |text| u64::from_str_radix(text, 16).ok();
-    let start = hex(start)?;
-    let len = hex(end)?.checked_sub(start)?;
-    let offset = hex(words.nth(1)?)?;
-    Some((Range { start, len, offset }, [words.next()?, words.next()?]))
 }
 
 #[cfg(test)]

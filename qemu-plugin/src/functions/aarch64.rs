@@ -30,13 +30,8 @@ const PAGE: u64 = 4096;
 const WORD: u64 = 8;
 
 /// Adds the callbacks of an instruction.
-pub fn observe(
-    instruction: &Instruction<'_>,
-    event: Event,
-    site: *const Site,
-    recorder: &Recorder,
-) {
-    let word = site as u64;
+pub fn observe(instruction: &Instruction<'_>, event: Event, site: &Site, recorder: &Recorder) {
+    let word = site.word();
     let executed = |reads, callback| instruction.on_execution(reads, callback, word);
     if recorder.is_full {
         match event {
@@ -79,15 +74,11 @@ thread_local! {
     static PROGRAM_COUNTER: Kept<1> = const { RefCell::new(None) };
 }
 
-/// Returns the distance of the code that runs from the addresses for which it was translated: QEMU runs translated code at
-/// each virtual address of its page, and programs have the same code at different ones. Its program counter is that of an
-/// earlier instruction in the same page.
+/// Returns the distance of the code that runs from the addresses for which it was translated. QEMU's program counter is
+/// that of an earlier instruction in the same page.
 #[inline]
 fn distance(site: &Site) -> u64 {
-    let is_shared = |recorder: &Recorder| {
-        recorder.is_machine && recorder.is_full && site.level == recorder.levels.programs
-    };
-    if !recorder().is_some_and(is_shared) {
+    if !recorder().is_some_and(|recorder| recorder.is_full && recorder.may_run_elsewhere(site)) {
         return 0;
     }
     let counter = reader::read(&PROGRAM_COUNTER, ["pc"]);

@@ -4,6 +4,8 @@ use super::options::Part;
 use crate::api;
 use hypertrace_functions::symbols::{STUBS, Source, Symbols, is_thunk};
 use hypertrace_functions::{Error, record::ADDRESS_MASK};
+use std::ops::Range;
+use std::path::PathBuf;
 
 /// A function that an option names is not there.
 #[derive(Debug, thiserror::Error)]
@@ -18,6 +20,8 @@ pub struct Code {
     symbols: Symbols,
     /// Ranges of the recorded functions, sorted; `None`: all are.
     recorded: Option<Vec<(u64, u64)>>,
+    /// First address of the program's code.
+    program: Option<u64>,
 }
 
 /// The class of a place to which code jumps or calls.
@@ -41,15 +45,33 @@ impl Code {
     pub fn read(sources: &[Source]) -> Result<Code, Error> {
         let mut symbols = Symbols::default();
         sources.iter().try_for_each(|source| symbols.add(source))?;
-        Ok(Code { symbols, recorded: None })
+        Ok(Code { symbols, ..Code::default() })
     }
 
     /// Adds the symbols of the program that QEMU emulates. A program without symbols has none.
     pub fn add_program(&mut self) {
         let Some((path, start)) = api::program() else { return };
+        self.program = Some(start);
         if let Ok(source) = Source::of_program(&path, start) {
             let _ = self.symbols.add(&source);
         }
+    }
+
+    /// Returns the symbols, with those of the program's libraries: of files at these addresses whose code was observed, by the
+    /// sorted addresses of its instructions. A library without symbols has none.
+    pub fn with_libraries(&self, files: Vec<(PathBuf, Range<u64>)>, observed: &[u64]) -> Symbols {
+        let mut symbols = self.symbols.clone();
+        for (path, range) in files {
+            let first = observed.partition_point(|at| *at < range.start);
+            let is_observed = observed.get(first).is_some_and(|at| *at < range.end);
+            if self.program.is_some_and(|start| range.contains(&start)) || !is_observed {
+                continue;
+            }
+            if let Ok(source) = Source::of_mapped(&path, range.start) {
+                let _ = symbols.add(&source);
+            }
+        }
+        symbols
     }
 
     /// Limits the trace to these functions.

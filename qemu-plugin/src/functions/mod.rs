@@ -30,6 +30,7 @@ mod clock;
 mod code;
 mod lane;
 mod level;
+mod libraries;
 mod options;
 mod reader;
 mod recorder;
@@ -185,6 +186,9 @@ impl Events for Functions {
             say(
                 "hypertrace: no region began (region=NAME): it needs reference points NAME_begin and NAME_end of this hypertrace's guest library",
             );
+        } else if totals.is_empty && totals.lost == 0 && !recorder.filters().is_empty() {
+            let filters = recorder.filters().join(", ");
+            say(format_args!("hypertrace: no function was recorded: none matched {filters}"));
         }
         for (count, what) in [
             (totals.too_deep, "calls deeper than 1,023 functions are not recorded"),

@@ -8,12 +8,13 @@ use super::clock::Clock;
 use super::code::Code;
 use super::lane::Lane;
 use super::level::{LEVELS, Level, Levels};
+use super::libraries;
 use super::options::{Options, Part};
 use super::region::Region;
 use super::site::{Site, Sites};
 use super::stack_pointer::StackPointer;
 use super::windows::Keeper;
-use crate::api::Qemu;
+use crate::api::{Instruction, Qemu};
 use crate::target::Target;
 use crate::{say, with_causes};
 use hypertrace_functions::Task;
@@ -27,6 +28,7 @@ use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use std::cell::{Cell, UnsafeCell};
 use std::ffi::c_uint;
 use std::mem::ManuallyDrop;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -35,6 +37,12 @@ pub const FULL: i32 = 2;
 
 /// API from which the values of stores are known.
 pub const VALUES: i32 = 4;
+
+/// First address of kernels, in the upper half, on both architectures.
+const KERNELS: u64 = 1 << 63;
+
+/// Name of the module with a program's functions, and its libraries'.
+const PROGRAM: &str = "program";
 
 /// Most vCPUs, or threads of a program, that are recorded.
 const MOST_VCPUS: usize = 1024;
@@ -69,6 +77,8 @@ pub struct Recorder {
     /// Names of functions, and which are recorded. A program's are known when its first code is translated.
     code: OnceLock<Code>,
     sources: Vec<Source>,
+    /// Of a program: QEMU's addresses without the program's.
+    guest_base: OnceLock<u64>,
     parts: Vec<Part>,
     /// The privilege level that is recorded.
     level: Option<Level>,
@@ -95,6 +105,15 @@ struct Lanes {
     last: Level,
     /// No lane can be made any more.
     is_closed: bool,
+}
+
+impl Lanes {
+    /// Returns the kernel's stack that is in use, or 0: the kernel has one for each thread of each program.
+    #[inline]
+    fn kernel_stack(&self, levels: Levels) -> u64 {
+        let kernel = self.all.get(usize::from(levels.kernels.0)).and_then(Option::as_ref);
+        kernel.and_then(|kernel| kernel.kernel_stack()).unwrap_or(0)
+    }
 }
 
 /// Number of child processes, which all of them count up.
@@ -168,6 +187,7 @@ impl Recorder {
             has_failed: AtomicBool::new(false),
             code: if qemu.is_machine { code.into() } else { OnceLock::new() },
             sources: options.symbols.clone(),
+            guest_base: OnceLock::new(),
             parts: options.parts.clone(),
             level: options.level,
             region: options.region.as_deref().map(Region::new),
@@ -195,7 +215,7 @@ impl Recorder {
             code.add_program();
             code.keep(&self.parts)?;
             if !code.symbols().is_empty() {
-                lock(&self.directory).add_module("program", code.symbols())?;
+                lock(&self.directory).add_module(PROGRAM, code.symbols())?;
             }
             Ok(code)
         };
@@ -205,6 +225,34 @@ impl Recorder {
             // own end would call this plugin.
             unsafe { libc::_exit(1) }
         })
+    }
+
+    /// Adds the names of a program's libraries to the directory.
+    fn name_libraries(&self) {
+        let (Some(base), Some(code)) = (self.guest_base(), self.code.get()) else { return };
+        let Ok(maps) = std::fs::read("/proc/self/maps") else { return };
+        let observed = lock(&self.sites).addresses();
+        let symbols = code.with_libraries(libraries::files(&maps, base), &observed);
+        if symbols.len() > code.symbols().len() {
+            // The names are an addition: without them, the trace has those of the program still.
+            let _ = lock(&self.directory).set_module(PROGRAM, &symbols);
+        }
+    }
+
+    /// Finds the difference between QEMU's addresses and a program's.
+    pub fn find_guest_base(&self, of: &Instruction<'_>) {
+        if !self.is_machine
+            && self.guest_base.get().is_none()
+            && let Some(base) = of.guest_base()
+        {
+            self.guest_base.get_or_init(|| base);
+        }
+    }
+
+    /// Returns the difference between QEMU's addresses and a program's.
+    #[inline]
+    pub fn guest_base(&self) -> Option<u64> {
+        self.guest_base.get().copied()
     }
 
     /// Returns the region in which functions are recorded.
@@ -226,6 +274,14 @@ impl Recorder {
     /// is. In a program, signals change the stack, too.
     pub fn sees_all(&self) -> bool {
         self.is_machine && self.level.is_none() && self.parts.is_empty()
+    }
+
+    /// Returns whether an instruction may run at other addresses than that for which it was translated: QEMU runs translated
+    /// code at each virtual address of its page. Programs have the same code at different ones, and a kernel has its
+    /// first code at the machine's. Later, it has one address.
+    #[inline]
+    pub fn may_run_elsewhere(&self, site: &Site) -> bool {
+        self.is_machine && (site.level == self.levels.programs || site.at < KERNELS)
     }
 
     /// Returns the copies of the stack pointers.
@@ -262,12 +318,11 @@ impl Recorder {
             // SAFETY: the caller's promise: no other thread has a reference.
             let lanes = unsafe { &mut *vcpu_part.0.get() };
             let has_changed = std::mem::replace(&mut lanes.last, level) != level;
-            // The kernel has a stack for each thread of each program.
-            let kernel = lanes.all.get(usize::from(self.levels.kernels.0)).and_then(Option::as_ref);
-            let thread = kernel.and_then(|kernel| kernel.kernel_stack());
+            let is_program = self.is_machine && track == self.levels.programs;
+            let thread = is_program.then(|| lanes.kernel_stack(self.levels));
             if let Some(lane) = lanes.all.get_mut(usize::from(track.0)).and_then(Option::as_mut) {
-                if self.is_machine && track == self.levels.programs {
-                    lane.set_space(thread.unwrap_or(0));
+                if let Some(thread) = thread {
+                    lane.set_space(thread);
                 }
                 if has_changed {
                     lane.moves();
@@ -376,6 +431,7 @@ impl Recorder {
             Some(source) => format!("{}: {source}", failure.path.display()),
             None => "the limit of all files is reached (limit=SIZE)".into(),
         });
+        self.name_libraries();
         let directory = lock(&self.directory);
         let cut = cut(directory.path()).map(|_| ());
         // Beyond the limit, if need be: a reader has to know.
@@ -387,7 +443,19 @@ impl Recorder {
         if let Err(why) = cut.and_then(|()| unsaid.into_iter().try_for_each(say)) {
             totals.failure.get_or_insert_with(|| with_causes(&why));
         }
+        totals.is_empty = is_empty(directory.path());
         totals
+    }
+
+    /// Returns the options that leave functions out, as they were given, but for the region.
+    pub fn filters(&self) -> Vec<String> {
+        let parts = self.parts.iter().map(|part| match part {
+            Part::Name(_) => format!("symbol={part}"),
+            Part::Range(..) => format!("range={part}"),
+        });
+        let level = self.level.map(|Level(level)| format!("level={level}"));
+        let min = Some(self.settings.min).filter(|min| *min > 0).map(|min| format!("min={min}ns"));
+        parts.chain(level).chain(min).collect()
     }
 
     /// Returns records that say what a vCPU's files lack at their ends, and the numbers of the tasks.
@@ -436,6 +504,8 @@ pub struct Totals {
     pub left_out: u64,
     /// Translated calls and returns that are not observed.
     pub not_observed: u64,
+    /// Whether there is no record at all.
+    pub is_empty: bool,
     /// Why records are missing.
     pub failure: Option<String>,
 }
@@ -457,6 +527,14 @@ impl Totals {
         self.evicted += other.evicted;
         self.lost += other.lost;
     }
+}
+
+/// Returns whether no file of a directory has records. A directory that cannot be read has some.
+fn is_empty(directory: &Path) -> bool {
+    let Ok(files) = std::fs::read_dir(directory) else { return false };
+    let paths = files.flatten().map(|file| file.path());
+    let mut records = paths.filter(|path| path.extension().is_some_and(|suffix| suffix == "dat"));
+    records.all(|path| path.metadata().is_ok_and(|file| file.len() == 0))
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

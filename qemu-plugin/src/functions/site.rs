@@ -47,6 +47,13 @@ pub struct Site {
     pub level: Level,
 }
 
+impl Site {
+    /// Returns the word by which QEMU's callbacks get it.
+    pub fn word(&self) -> u64 {
+        std::ptr::from_ref(self) as u64
+    }
+}
+
 /// Places in a piece of memory.
 const PIECE: usize = 1024;
 
@@ -88,6 +95,13 @@ impl Sites {
     /// Forgets all places: QEMU has dropped all translated code.
     pub fn forget(&mut self) {
         *self = Sites { left_out: self.left_out, ..Sites::default() };
+    }
+
+    /// Returns the addresses of all observed instructions, sorted.
+    pub fn addresses(&self) -> Vec<u64> {
+        let mut addresses: Vec<u64> = self.newest.keys().map(|(at, _)| *at).collect();
+        addresses.sort_unstable();
+        addresses
     }
 
     /// Returns the number of translated instructions that are not observed.

@@ -31,6 +31,9 @@ pub fn translated(recorder: &Recorder, block: &Block) {
     }
     let mut level = None;
     for (index, instruction) in block.instructions().enumerate() {
+        if index == 0 {
+            recorder.find_guest_base(&instruction);
+        }
         let address = instruction.address();
         let begins =
             index == 0 && code.is_partial() && code.is_recorded(address) && code.can_begin(address);
@@ -66,8 +69,10 @@ pub fn translated(recorder: &Recorder, block: &Block) {
         else {
             continue;
         };
+        // SAFETY: places live until QEMU drops all translated code: it does so while none is translated.
+        let site = unsafe { &*site };
         if begins {
-            let word = site as u64;
+            let word = site.word();
             instruction.on_execution(Reads::Nothing, begins_to_run, word);
         }
         match event {
@@ -135,9 +140,9 @@ fn event(recorder: &Recorder, address: u64, found: &Decoded) -> Option<Event> {
     }
 }
 
-fn observe_jump(instruction: &Instruction<'_>, event: Event, site: *const Site) {
+fn observe_jump(instruction: &Instruction<'_>, event: Event, site: &Site) {
     let callback = if event == Event::Jump { jumps } else { jumps_to_thunk };
-    instruction.on_execution(Reads::Nothing, callback, site as u64);
+    instruction.on_execution(Reads::Nothing, callback, site.word());
 }
 
 fn observe_mark(instruction: &Instruction<'_>, recorder: &Recorder) {

@@ -6,29 +6,20 @@
 #![allow(unsafe_code)]
 
 use super::callback::at;
+use super::recorder;
 use super::recorder::Recorder;
 use super::site::{Event, Site};
 use crate::api::{Access, Accesses, Instruction, Reads};
 use hypertrace_functions::shadow::{Call, Return};
 use std::ffi::{c_uint, c_void};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-
-/// Difference between QEMU's addresses and the program's, in a user mode that does not show the values of stores.
-static GUEST_BASE: AtomicU64 = AtomicU64::new(NO_BASE);
-const NO_BASE: u64 = u64::MAX;
 
 /// Adds the callbacks of an instruction.
-pub fn observe(
-    instruction: &Instruction<'_>,
-    event: Event,
-    site: *const Site,
-    recorder: &Recorder,
-) {
-    let word = site as u64;
-    if !recorder.is_machine && !recorder.has_values && GUEST_BASE.load(Relaxed) == NO_BASE {
-        GUEST_BASE.store(instruction.guest_base().unwrap_or(NO_BASE), Relaxed);
-    }
+pub fn observe(instruction: &Instruction<'_>, event: Event, site: &Site, recorder: &Recorder) {
+    let word = site.word();
     match event {
+        Event::Call if recorder.has_values && !recorder.may_run_elsewhere(site) => {
+            instruction.on_access(Accesses::Stores, Reads::Nothing, called_here, word)
+        }
         Event::CallAhead => {
             instruction.on_access(Accesses::Stores, Reads::Nothing, called_ahead, word)
         }
@@ -55,7 +46,7 @@ extern "C" fn called(vcpu: c_uint, access: Access, slot: u64, word: *mut c_void)
             if value.is_none() && !is_pushed(site.next, slot) {
                 return;
             }
-            // QEMU runs translated code at each virtual address of its page: the return address shows where it is.
+            // The return address shows where the code is.
             let next = value.unwrap_or(site.next);
             let moved = |address: u64| address.wrapping_add(next.wrapping_sub(site.next));
             let (at, target) = (moved(site.at), site.target.map(moved));
@@ -64,14 +55,24 @@ extern "C" fn called(vcpu: c_uint, access: Access, slot: u64, word: *mut c_void)
     }
 }
 
+/// A call of code that runs at its own address: QEMU need not be asked for the return address.
+extern "C" fn called_here(vcpu: c_uint, _: Access, slot: u64, word: *mut c_void) {
+    // SAFETY: as above.
+    unsafe {
+        at(vcpu, word, |&Site { at, next, target, .. }, lane, now| {
+            lane.call(&Call { at, slot, return_address: next, target }, now);
+        });
+    }
+}
+
 /// Returns whether a return address is in a slot that the program has just stored to. Without the values of stores, a
 /// whole machine's is not known.
 fn is_pushed(next: u64, slot: u64) -> bool {
-    let at = match GUEST_BASE.load(Relaxed) {
-        NO_BASE => return true,
+    let at = match recorder().and_then(Recorder::guest_base) {
+        None => return true,
         // No stack's; it might be the last bytes of a page.
-        _ if !slot.is_multiple_of(8) => return false,
-        base => slot.wrapping_add(base) as *const u64,
+        Some(_) if !slot.is_multiple_of(8) => return false,
+        Some(base) => slot.wrapping_add(base) as *const u64,
     };
     // SAFETY: the program has just stored at this address, on this thread: its page is there. QEMU's own address is as
     // aligned, as the base is a multiple of a page's size.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Releases 0.13 and 0.19.
-pub const READERS: [&str; 2] = ["uftrace-bookworm", "uftrace-trixie"];
+pub const READERS: [&str; 2] = ["uftrace-bookworm", "uftrace-forky"];
 
 /// A release of uftrace.
 pub struct Reader {

@@ -123,6 +123,12 @@ pub fn uuid(text: &str) -> Option<u128> {
     u128::from_str_radix(&digits, 16).ok().filter(|_| is_uuid)
 }
 
+/// Formats a number as [`uuid`] parses it.
+pub fn uuid_text(number: u128) -> String {
+    let digits = format!("{number:032x}");
+    [&digits[..8], &digits[8..12], &digits[12..16], &digits[16..20], &digits[20..]].join("-")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

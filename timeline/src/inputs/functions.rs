@@ -28,6 +28,8 @@ const BOUND_NS: u64 = 1;
 pub const ENTRY: &str = "function_entry";
 /// Name of the event in which it ends.
 pub const EXIT: &str = "function_exit";
+/// Name of the field with a function's symbol, of those functions whose name is another one.
+pub const SYMBOL: &str = "symbol";
 
 /// A function trace: a directory that hypertrace's plugin wrote, with the place of its times on the host's counter.
 #[derive(Debug)]
@@ -119,8 +121,11 @@ impl FunctionTrace {
     }
 }
 
-/// Fields of a function's events: its name, or its address, and the depth.
-type FunctionFields = [(Arc<str>, Value); 2];
+/// Fields of a function's events: its name, or its address, and the depth; and its symbol if that is another name.
+type FunctionFields = Vec<(Arc<str>, Value)>;
+
+/// Place of the depth in them.
+const DEPTH: usize = 1;
 
 /// A task's records.
 #[derive(Debug)]
@@ -146,6 +151,7 @@ struct EventNames {
     name: Arc<str>,
     address: Arc<str>,
     depth: Arc<str>,
+    symbol: Arc<str>,
 }
 
 /// Returns an input for each task of a trace. `is_one`: the only trace of the timeline.
@@ -171,6 +177,7 @@ pub(crate) fn inputs<'a>(
         name: "name".into(),
         address: "address".into(),
         depth: "depth".into(),
+        symbol: SYMBOL.into(),
     });
     let lane = |task: &hypertrace_functions::Task| {
         let source = match &*task.name {
@@ -238,7 +245,7 @@ impl Input for Lane<'_> {
             }
         };
         let fields = self.kept.get_mut(index)?;
-        fields[1].1 = Value::Unsigned(record.depth.into());
+        fields.get_mut(DEPTH)?.1 = Value::Unsigned(record.depth.into());
         Some(EntryRef::Event(EventRef {
             ts_ns,
             bound_ns: Some(BOUND_NS),
@@ -275,15 +282,22 @@ impl Lane<'_> {
 }
 
 fn fields(functions: &FunctionTrace, names: &EventNames, address: u64) -> FunctionFields {
-    let function = match functions.trace.function(address) {
-        // A plain name needs no quotes.
-        Some(symbol)
-            if symbol.name.bytes().all(|c| c.is_ascii_graphic() && !b"\"\\".contains(&c)) =>
-        {
-            (names.name.clone(), Value::Name(symbol.name.into()))
-        }
-        Some(symbol) => (names.name.clone(), Value::Str(symbol.name.as_bytes().into())),
-        None => (names.address.clone(), Value::Hex(address)),
+    let depth = (names.depth.clone(), Value::Unsigned(0));
+    let Some(symbol) = functions.trace.function(address) else {
+        return vec![(names.address.clone(), Value::Hex(address)), depth];
     };
-    [function, (names.depth.clone(), Value::Unsigned(0))]
+    let name = symbol.demangled();
+    let mut fields = vec![(names.name.clone(), text(&name)), depth];
+    if name != symbol.name {
+        fields.push((names.symbol.clone(), text(symbol.name)));
+    }
+    fields
+}
+
+fn text(name: &str) -> Value {
+    // A plain name needs no quotes.
+    match name.bytes().all(|c| c.is_ascii_graphic() && !b"\"\\".contains(&c)) {
+        true => Value::Name(name.into()),
+        false => Value::Str(name.as_bytes().into()),
+    }
 }

@@ -1,0 +1,137 @@
+//! Output of `functions` and other commands for a function trace: names of functions in C++ and Rust as in their source
+//! for people, and as symbols for other tools; the progress on a terminal.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use hypertrace_functions::Task;
+use hypertrace_functions::clock::Anchor;
+use hypertrace_functions::record::{Kind, Record};
+use hypertrace_functions::write::{Directory, Records};
+use hypertrace_tests::capability;
+use hypertrace_tests::command::{Hypertrace, Ran, run};
+use hypertrace_tests::report::Line;
+use serde_json::Value;
+use tempfile::TempDir;
+
+const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
+
+/// Address, symbol, and name as in the source.
+const FUNCTIONS: [(u64, &str, &str); 4] = [
+    (0x1000, "main", "main"),
+    (0x1100, "_ZN5space6WorkerIiE3runEib", "space::Worker<int>::run(int, bool)"),
+    (0x1200, "_ZN7program6worker3run17h0123456789abcdefE", "program::worker::run"),
+    (0x1300, "_RNvNtCs1234_7program6worker4work", "program::worker::work"),
+];
+
+/// A trace `F` in which each of the functions calls the next one, and their symbols in `symbols`.
+struct Traced(TempDir);
+
+impl Traced {
+    fn new() -> Traced {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("F");
+        let mut directory = Directory::create(&path, "guest", "qemu").unwrap();
+        directory.add_tasks([Task::of_vcpu(0, 3, "Ring3")]).unwrap();
+        let anchor =
+            Anchor { boot_id: None, counter: 0, frequency: 1_000_000_000, unix_ns: 1_000_000_000 };
+        directory.write_anchor(&anchor).unwrap();
+        let mut records = Records::append(&directory.records(103)).unwrap();
+        let mut time = 0;
+        let mut write = |kind, depth: usize| {
+            time += 1_000;
+            let (address, ..) = FUNCTIONS[depth];
+            records.write(Record { time, kind, depth: depth as u16, address }).unwrap();
+        };
+        (0..FUNCTIONS.len()).for_each(|depth| write(Kind::Entry, depth));
+        (0..FUNCTIONS.len()).rev().for_each(|depth| write(Kind::Exit, depth));
+        records.finish().unwrap();
+        let line = |(address, symbol, _): &(u64, &str, &str)| format!("{address:x} T {symbol}\n");
+        let symbols: String = FUNCTIONS.iter().map(line).collect();
+        fs::write(folder.path().join("symbols"), symbols).unwrap();
+        Traced(folder)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn hypertrace(&self, arguments: &[&str]) -> Ran {
+        let mut command = HYPERTRACE.command(arguments);
+        run(command.args(["--symbols", "symbols"]).current_dir(self.0.path()))
+    }
+}
+
+#[test]
+fn people_read_the_names_of_the_source() {
+    let traced = Traced::new();
+
+    let sums = traced.hypertrace(&["functions", "F", "--callers"]).ok();
+    let report = traced.hypertrace(&["report", "F"]).ok();
+    let flame = traced.hypertrace(&["functions", "F", "--flame", "F.svg"]);
+
+    assert_eq!(flame.code, Some(0), "{}", flame.stderr);
+    let flame = fs::read_to_string(traced.path("F.svg")).unwrap();
+    for (_, symbol, name) in FUNCTIONS {
+        assert!(sums.lines().any(|line| line.ends_with(&format!("  {name}"))), "{name}: {sums}");
+        let quoted = if name.contains(' ') { format!("\"{name}\"") } else { name.into() };
+        assert!(report.contains(&format!("function_entry  name={quoted} depth=")), "{report}");
+        let title = name.replace(' ', "\u{a0}").replace('<', "&lt;").replace('>', "&gt;");
+        assert!(flame.contains(&format!("<title>{title} (")), "{title}: {flame}");
+        if symbol != name {
+            for shown in [&sums, &report, &flame] {
+                assert!(!shown.contains(symbol), "{symbol}: {shown}");
+            }
+        }
+    }
+    assert!(sums.contains("from space::Worker<int>::run(int, bool)"), "{sums}");
+}
+
+#[test]
+fn scripts_get_the_symbol_too() {
+    let traced = Traced::new();
+
+    let sums: Value = traced.hypertrace(&["functions", "F", "--json"]).json();
+    let report = traced.hypertrace(&["report", "F", "--json"]).ok();
+
+    let lines: Vec<Line> = report.lines().filter_map(Line::parse).collect();
+    for (address, symbol, name) in FUNCTIONS {
+        let other = if symbol == name { None } else { Some(Value::from(symbol)) };
+        let functions = sums["functions"].as_array().unwrap();
+        let found = functions.iter().find(|function| function["address"] == address).unwrap();
+        assert_eq!((&found["name"], found.get("symbol")), (&name.into(), other.as_ref()));
+        let line = lines.iter().find(|line| line.fields["name"] == name).unwrap();
+        assert_eq!(line.fields.get("symbol"), other.as_ref());
+    }
+}
+
+#[test]
+fn uftrace_gets_the_symbols() {
+    let traced = Traced::new();
+
+    let ran = traced.hypertrace(&["export", "F", "--to", "uftrace", "-o", "U"]);
+
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    let written = fs::read_to_string(traced.path("U/symbols.sym")).unwrap();
+    for (_, symbol, _) in FUNCTIONS {
+        assert!(written.lines().any(|line| line.ends_with(&format!(" T {symbol}"))), "{written}");
+    }
+}
+
+#[test]
+fn a_terminal_shows_the_progress() {
+    let traced = Traced::new();
+    let Some(script) = capability::program("script") else { return };
+    let command = format!("{} functions F --symbols symbols", HYPERTRACE.0);
+
+    let shown = run(Command::new(script)
+        .args(["--quiet", "--return", "--command", &command, "/dev/null"])
+        .current_dir(traced.0.path()))
+    .ok();
+
+    assert!(shown.contains("% of 8 records"), "{shown}");
+    assert!(shown.contains("4 calls"), "{shown}");
+    // A pipe has none.
+    traced.hypertrace(&["functions", "F"]).ok();
+}
