@@ -34,6 +34,9 @@ pub fn install(qemu: &Qemu, options: &[&[u8]]) -> Result<(), Box<dyn Error>> {
     }
     functions::install(qemu, target, &of_functions)?;
     qemu.on_flush::<Functions>();
+    if qemu.is_machine {
+        qemu.on_vcpu_start::<Functions>();
+    }
     if has_device {
         register::<Both<Functions, Device>>(qemu);
         qemu.on_call::<Device>();

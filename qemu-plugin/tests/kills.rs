@@ -83,10 +83,25 @@ fn a_machine_that_one_of_its_cpus_ends_is_complete_if_they_share_a_thread() {
 
         let ran = bare.run("single", &format!("functions={}", dir.display()));
 
+        assert!(ran.stderr.contains("virtual CPUs share a thread"), "{ran:?}");
         assert!(ran.stderr.contains(" calls, 0 misses, 0 records lost"), "{ran:?}");
         let summary = Summary::of(&Trace::open(&dir).unwrap());
         assert_eq!((summary.damage.len(), summary.orphans, summary.unfinished), (0, 0, 0));
     }
+}
+
+#[test]
+fn a_limit_of_files_is_no_signal_at_the_end_of_a_machine() {
+    // QEMU's main thread ends it: the others block all signals.
+    let Some(bare) = AARCH64_7.bare("semihosting.S", &["-DSYSTEM_OFF"]) else { return };
+    let dir = bare.folder.path().join("trace");
+
+    // Two windows of records, and no record after them that says how many are lost.
+    let ran = bare.run_within("1536", "multi", &format!("functions={}", dir.display()));
+
+    assert!(ran.stderr.contains("File too large"), "{ran:?}");
+    assert!(!ran.stderr.contains(" 0 records lost"), "{ran:?}");
+    assert!(Summary::of(&Trace::open(&dir).unwrap()).damage.is_empty());
 }
 
 /// Has one virtual CPU end QEMU while another one calls functions, by each QEMU.

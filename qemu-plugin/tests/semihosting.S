@@ -1,5 +1,5 @@
 // AArch64, the machine virt with two virtual CPUs: the second one calls functions without end, the first one ends QEMU.
-// With OWN_RECORDS, the first one calls a function, too.
+// With OWN_RECORDS, the first one calls a function, too. With SYSTEM_OFF, it has the machine turned off.
 .globl _start
 _start:
 	ldr x9, =stack0
@@ -20,6 +20,11 @@ _start:
 	ldr x5, [x3]
 	cmp x5, x4
 	b.lo 1b
+#ifdef SYSTEM_OFF
+	// Of PSCI.
+	ldr x0, =0x84000008
+	hvc #0
+#endif
 	// SYS_EXIT of semihosting.
 	mov w0, #0x18
 	ldr x1, =reason

@@ -7,7 +7,6 @@ use super::code::Instruction;
 use super::symbol::Symbol;
 use std::ffi::{c_int, c_uint, c_void};
 use std::mem::transmute;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 /// `QEMU_PLUGIN_INLINE_ADD_U64`.
 const ADD: c_int = 0;
@@ -22,7 +21,6 @@ pub(super) struct Number {
 
 static NEW: Symbol = Symbol::new(c"qemu_plugin_scoreboard_new");
 static FIND: Symbol = Symbol::new(c"qemu_plugin_scoreboard_find");
-static VCPUS: Symbol = Symbol::new(c"qemu_plugin_num_vcpus");
 static INLINE: Symbol = Symbol::new(c"qemu_plugin_register_vcpu_insn_exec_inline_per_vcpu");
 
 /// Some numbers for each vCPU, which are 0 at first.
@@ -31,8 +29,6 @@ pub struct Scoreboard {
     /// Lives as long as the process.
     pointer: *mut c_void,
     numbers: usize,
-    /// Number of vCPUs, as last read.
-    vcpus: AtomicU32,
 }
 
 // SAFETY: QEMU's functions take it on any thread.
@@ -43,32 +39,14 @@ unsafe impl Sync for Scoreboard {}
 impl Scoreboard {
     /// Makes one with so many numbers for each vCPU. `None` before API 2.
     pub fn new(numbers: usize) -> Option<Scoreboard> {
-        FIND.find().and(VCPUS.find()).and(INLINE.find())?;
+        FIND.find().and(INLINE.find())?;
         // SAFETY: its type in all versions that have it.
         let new: extern "C" fn(usize) -> *mut c_void = unsafe { transmute(NEW.find()?) };
         let pointer = new(numbers * size_of::<u64>());
-        let vcpus = AtomicU32::new(0);
-        (!pointer.is_null()).then_some(Scoreboard { pointer, numbers, vcpus })
+        (!pointer.is_null()).then_some(Scoreboard { pointer, numbers })
     }
 
-    /// Returns whether QEMU knows a vCPU: it ends at a number of another one. With one thread for all vCPUs, QEMU 11.1 has
-    /// code run on a vCPU that it counts later.
-    #[inline]
-    fn has(&self, vcpu: c_uint) -> bool {
-        vcpu < self.vcpus.load(Relaxed) || self.counts(vcpu)
-    }
-
-    #[cold]
-    fn counts(&self, vcpu: c_uint) -> bool {
-        let Some(vcpus) = VCPUS.find() else { return false };
-        // SAFETY: its type in all versions that have it.
-        let vcpus: extern "C" fn() -> c_int = unsafe { transmute(vcpus) };
-        let vcpus = vcpus().cast_unsigned();
-        self.vcpus.store(vcpus, Relaxed);
-        vcpu < vcpus
-    }
-
-    /// Passes a number of a vCPU to a function. `None` if there is no such number, or not yet.
+    /// Passes a number of a vCPU to a function. `None` if there is no such number.
     ///
     /// # Safety
     /// The calling thread runs this vCPU.
@@ -79,7 +57,7 @@ impl Scoreboard {
         index: usize,
         f: impl FnOnce(&mut u64) -> R,
     ) -> Option<R> {
-        if index >= self.numbers || !self.has(vcpu) {
+        if index >= self.numbers {
             return None;
         }
         // SAFETY: its type in all versions that have it. The element stays where it is while a vCPU runs, and only code

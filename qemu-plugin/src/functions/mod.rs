@@ -63,6 +63,8 @@ static OF_PARENTS: AtomicPtr<Recorder> = AtomicPtr::new(null_mut());
 thread_local! {
     /// This thread runs a vCPU.
     static IS_VCPU: Cell<bool> = const { Cell::new(false) };
+    /// Number of vCPUs that have started on this thread.
+    static STARTED: Cell<u32> = const { Cell::new(0) };
 }
 
 /// Returns the recorder of this process.
@@ -139,6 +141,18 @@ impl Events for Functions {
         let Some(recorder) = recorder() else { return };
         IS_VCPU.set(true);
         translate::translated(recorder, block);
+    }
+
+    fn vcpu_started(_: c_uint) {
+        let started = STARTED.get() + 1;
+        STARTED.set(started);
+        let Some(recorder) = recorder().filter(|_| started == 2) else { return };
+        if let Some(pointer) = recorder.stack_pointer() {
+            pointer.give_up();
+        }
+        say(
+            "hypertrace: virtual CPUs share a thread (thread=single, -icount): QEMU does not tell which one runs, and tracks have functions of several",
+        );
     }
 
     fn vcpu_ended(vcpu: c_uint) {

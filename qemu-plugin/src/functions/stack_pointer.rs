@@ -5,6 +5,8 @@
 //! level changes: then the next use reads the register. An instruction that is repeated after a page fault adds twice: the
 //! kernel's calls meanwhile are at another level. Each level has its own stack pointer, and its own copy.
 //!
+//! There are no copies where several vCPUs share a thread: QEMU up to 11.1 breaks code of all but the first one that adds.
+//!
 //! Unsafe, because the copies are QEMU's.
 #![allow(unsafe_code)]
 
@@ -49,17 +51,28 @@ pub struct StackPointer {
     copies: Scoreboard,
     /// A copy was valid and wrong.
     is_wrong: AtomicBool,
+    /// There are no copies.
+    is_given_up: AtomicBool,
 }
 
 impl StackPointer {
     /// Makes the copies. `None` before API 2.
     pub fn new() -> Option<StackPointer> {
-        Some(StackPointer { copies: Scoreboard::new(LEVELS)?, is_wrong: AtomicBool::new(false) })
+        let copies = Scoreboard::new(LEVELS)?;
+        let [is_wrong, is_given_up] = [false; 2].map(AtomicBool::new);
+        Some(StackPointer { copies, is_wrong, is_given_up })
     }
 
     /// Adds a number to the copy at each execution of an instruction.
     pub fn follow(&self, instruction: &Instruction<'_>, level: Level, number: i64) {
-        instruction.adds(&self.copies, level.0.into(), number.cast_unsigned());
+        if !self.is_given_up.load(Relaxed) {
+            instruction.adds(&self.copies, level.0.into(), number.cast_unsigned());
+        }
+    }
+
+    /// Does without copies from now on: each use reads the register.
+    pub fn give_up(&self) {
+        self.is_given_up.store(true, Relaxed);
     }
 
     /// Returns whether a copy was found to be wrong: then they are not used any more.
@@ -76,10 +89,7 @@ impl StackPointer {
         copy.uses = copy.uses.wrapping_add(1);
         if copy.is_valid && !copy.uses.is_multiple_of(CHECKED) {
             // SAFETY: the caller's promise.
-            let number = unsafe { self.copies.with(vcpu, level.0.into(), |number| *number) };
-            if number.is_some() {
-                return number;
-            }
+            return unsafe { self.copies.with(vcpu, level.0.into(), |number| *number) };
         }
         // SAFETY: the caller's promise.
         unsafe { self.check(vcpu, level, copy) }
@@ -92,14 +102,17 @@ impl StackPointer {
     #[cold]
     unsafe fn check(&self, vcpu: c_uint, level: Level, copy: &mut Copy) -> Option<u64> {
         let value = read()?;
+        if self.is_given_up.load(Relaxed) {
+            return Some(value);
+        }
         // SAFETY: the caller's promise.
         let known = unsafe {
             self.copies.with(vcpu, level.0.into(), |number| std::mem::replace(number, value))
         };
-        if copy.is_valid && known.is_some_and(|known| known != value) {
+        if copy.is_valid && known != Some(value) {
             self.is_wrong.store(true, Relaxed);
         }
-        copy.is_valid = known.is_some() && !self.is_wrong();
+        copy.is_valid = !self.is_wrong();
         Some(value)
     }
 }

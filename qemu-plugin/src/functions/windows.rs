@@ -303,6 +303,8 @@ impl Inner {
 mod tests {
     use super::*;
 
+    const RECORD_1: Record = Record { time: 1, kind: Kind::Entry, depth: 0, address: 1 };
+
     #[test]
     fn windows_double_up_to_the_largest() {
         let mut mapped = 0;
@@ -345,7 +347,6 @@ mod tests {
     fn at_the_limit_records_are_lost_and_counted() {
         // Windows of 256, 512 and 1,024 KiB.
         const ROOM: u64 = (1792 << 10) / RECORD as u64;
-        const RECORD_1: Record = Record { time: 1, kind: Kind::Entry, depth: 0, address: 1 };
         let dir = tempfile::tempdir().unwrap();
         let keeper = Keeper::start(3 << 20).unwrap();
         let (_, mut track) = track(&keeper, dir.path());
@@ -354,5 +355,21 @@ mod tests {
 
         assert_eq!((stored, track.lost(), track.unsaid()), (ROOM, 10, 10));
         assert!(keeper.end().unwrap().source.is_none());
+    }
+
+    #[test]
+    fn a_file_in_the_place_of_a_tracks_is_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let keeper = Keeper::start(1 << 30).unwrap();
+        let (path, mut track) = track(&keeper, dir.path());
+        std::fs::rename(&path, dir.path().join("old")).unwrap();
+        std::fs::write(&path, "precious").unwrap();
+
+        // The first two windows are mapped already.
+        let stored = (0..1 << 20).take_while(|_| track.push(RECORD_1)).count();
+
+        assert_eq!(stored, (768 << 10) / RECORD);
+        assert_eq!(std::fs::read(&path).unwrap(), b"precious");
+        assert!(keeper.end().unwrap().source.unwrap().to_string().contains("another file"));
     }
 }

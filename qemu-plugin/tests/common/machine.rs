@@ -124,8 +124,15 @@ impl Bare {
     /// plugin.
     #[track_caller]
     pub fn run(&self, threads: &str, options: &str) -> Ran {
+        self.run_within("unlimited", threads, options)
+    }
+
+    /// Runs it with a limit of files, in units of 512 bytes.
+    #[track_caller]
+    pub fn run_within(&self, limit: &str, threads: &str, options: &str) -> Ran {
         let mut command = Command::new("timeout");
-        command.args(["--signal=KILL", PATIENCE]).arg(&self.qemu);
+        command.args(["--signal=KILL", PATIENCE, "sh", "-c", "ulimit -f $0; exec \"$@\"", limit]);
+        command.arg(&self.qemu);
         command.args(["-M", "virt", "-cpu", "cortex-a57", "-m", "64", "-nodefaults"]);
         command.args(["-display", "none", "-semihosting", "-smp", "2"]);
         command.args(["-accel", &format!("tcg,thread={threads}"), "-kernel"]);
