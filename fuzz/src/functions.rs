@@ -44,7 +44,9 @@ pub fn run(bytes: &[u8]) {
 
 /// Panics if a symbol's name for people is too long, or takes long to make.
 fn shows(symbol: &str) {
-    let symbol = &symbol[..symbol.floor_char_boundary(MAX_NAME)];
+    // As long as those of files.
+    let end = (0..=MAX_NAME.min(symbol.len())).rev().find(|end| symbol.is_char_boundary(*end));
+    let symbol = &symbol[..end.unwrap_or(0)];
     let begin = Instant::now();
     let name = Symbol { address: 0, size: 1, name: symbol }.demangled();
     assert!(name.len() <= MAX_NAME, "{} bytes", name.len());

@@ -109,11 +109,11 @@ mod tests {
 
     #[test]
     fn a_short_symbol_for_a_very_long_name_is_cut() {
-        // Each type has the one before it twice: 2^40 names.
+        // Each type has the one before it twice: 2^30 names, which would take minutes.
         let mut symbol = "_Z1fSt4pairIiiE".to_owned();
-        for type_ in 0..36 {
+        for type_ in 0..30 {
             let digit = char::from_digit(type_, 36).unwrap().to_ascii_uppercase();
-            write!(symbol, "St4pairIS{digit}_S{digit}_E").unwrap();
+            write!(symbol, "S_IS{digit}_S{digit}_E").unwrap();
         }
 
         let name = name(&symbol);
