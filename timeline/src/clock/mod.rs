@@ -200,8 +200,7 @@ impl ClockMap {
 
     /// Makes the map of a clock of about `frequency` ticks per second from constraints:
     /// `not_after` means f(x) <= y, `not_before` means f(x) >= y. They may come in any order.
-    /// Returns `None` if there are none. A frequency outside of [`FREQUENCIES`](hypertrace_trace::clock::FREQUENCIES) counts as the
-    /// nearer end.
+    /// Returns `None` if there are none. A frequency outside of [`FREQUENCIES`] counts as the nearer end.
     ///
     /// Points outside of `0..LIMIT` guest ticks, or farther away than half a year, are
     /// left out: no clock of a session gets there.
