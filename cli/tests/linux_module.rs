@@ -10,7 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use hypertrace_abi::config::{ConfigPage, RegionPlace};
-use hypertrace_abi::layout::local::{BOOT_SEEN, PAGE_L};
+use hypertrace_abi::layout::local::PAGE_L;
 use hypertrace_abi::layout::{MASK_BYTES, PAGE};
 use hypertrace_tests::build::{root, succeed};
 use hypertrace_tests::command::Hypertrace;
@@ -239,7 +239,13 @@ fn a_guest_lives_while_a_host_writes_anything_anywhere() {
     let ended = AtomicBool::new(false);
 
     let console = thread::scope(|scope| {
-        scope.spawn(|| corrupt(&memory, &ended));
+        scope.spawn(|| {
+            // The module has found the device by then.
+            while HYPERTRACE.stat(&server.session)["total"]["events"] == 0 && !ended.load(Relaxed) {
+                thread::sleep(Duration::from_millis(50));
+            }
+            corrupt(&memory, &ended);
+        });
         let _ends = Ends(&ended);
         run(&linux, &module, folder.path(), &server.device, script)
     });
@@ -260,8 +266,7 @@ impl Drop for Ends<'_> {
     }
 }
 
-/// Stores any numbers in words of a segment, as soon as a guest has begun to use it, until it has ended: those that
-/// both sides share above all.
+/// Stores any numbers in words of a segment that a guest uses, until it has ended: those that both sides share above all.
 fn corrupt(memory: &File, ended: &AtomicBool) {
     let load = |at: u64| {
         let mut word = [0; 8];
@@ -269,9 +274,6 @@ fn corrupt(memory: &File, ended: &AtomicBool) {
         let _ = memory.read_exact_at(&mut word, at);
         u64::from_le_bytes(word)
     };
-    while load(PAGE_L + BOOT_SEEN) == 0 && !ended.load(Relaxed) {
-        thread::sleep(Duration::from_millis(1));
-    }
     let page = |offset| load(offset_of!(ConfigPage, regions) as u64 + offset);
     let rings = page(3 * size_of::<RegionPlace>() as u64) + MASK_BYTES;
     let (clients, stride) = (load(0), load(offset_of!(ConfigPage, client_stride) as u64));

@@ -12,7 +12,9 @@ use hypertrace_functions::read::{Summary, Trace};
 use hypertrace_functions::record::{Kind, Record};
 use hypertrace_functions::symbols::{self, Symbols};
 use hypertrace_functions::write::{Directory, Records, WINDOW};
-use hypertrace_timeline::{ClockMaps, EntryRef, FunctionTrace, Kind as EventKind, Session};
+use hypertrace_timeline::{
+    ClockMaps, EntryRef, FunctionTrace, Kind as EventKind, Session, ValueRef,
+};
 use made::*;
 use reader::outputs;
 use std::fs;
@@ -189,6 +191,45 @@ fn compiled_in_functions_have_a_track_for_each_thread() {
             "} /* main */",
         ];
         assert_eq!(lines, expected);
+    }
+}
+
+#[test]
+fn events_are_inside_their_functions_if_the_counter_has_not_moved() {
+    let folder = tempfile::tempdir().unwrap();
+    // The last three at one tick, beside another thread's at the next one.
+    let first = client(0)
+        .lease(100, 7, "first")
+        .event(200, ENTRY, &[MAIN])
+        .event(250, ENTRY, &[WORK])
+        .event(300, OTHER, &[1])
+        .event(300, OTHER, &[2])
+        .event(300, EXIT, &[WORK])
+        .event(900, EXIT, &[MAIN]);
+    let second = client(1)
+        .lease(100, 8, "second")
+        .event(280, ENTRY, &[WORK])
+        .event(301, OTHER, &[3])
+        .event(301, EXIT, &[WORK]);
+    let numbered = |entry: &EntryRef<'_>| match entry {
+        EntryRef::Event(event) => match event.fields.iter().next() {
+            Some((_, ValueRef::Unsigned(number))) => Some(format!("{} {number}", event.name)),
+            _ => None,
+        },
+        EntryRef::Lost(_) => None,
+    };
+    let made = program(&[&[first], &[second]]);
+    let (sessions, modules) = (open(&made), [module(folder.path(), false)]);
+    let source = Source { sessions: &sessions, traces: &[], modules: &modules, text: &numbered };
+    let out = folder.path().join("out");
+
+    compiled(&source, &out).unwrap();
+
+    for lines in outputs(&["replay", "-f", "none"], &out, "") {
+        let event = |number| format!("/* external-data: other {number} */");
+        let is_end = |line: &&String| line.starts_with('}');
+        let inside: Vec<_> = lines.iter().skip(3).take_while(|line| !is_end(line)).collect();
+        assert_eq!(inside, [&event(1), &event(2), &event(3)], "{lines:#?}");
     }
 }
 

@@ -66,6 +66,10 @@ pub fn compiled(source: &Source<'_>, out: &Path) -> Result<Counts> {
             continue;
         }
         if let Some(text) = (source.text)(&entry) {
+            let time = match &entry {
+                EntryRef::Event(event) => tracks.pass(event, time.max(events.time())),
+                EntryRef::Lost(_) => time,
+            };
             events.write(time, &text)?;
             counts.events += 1;
         }
@@ -211,6 +215,13 @@ impl Tracks {
             Act::Exit(address) => stack.exit(time, address, &mut write)?,
         }
         Ok(true)
+    }
+
+    /// Returns the time of an event that is no function's. Its thread's records before it are earlier, and those after it
+    /// later: a counter may show the same number to both.
+    fn pass(&mut self, event: &EventRef<'_>, time: u64) -> u64 {
+        let track = event.client.and_then(|client| self.open.get_mut(&(event.session, client)));
+        track.map_or(time, |track| track.stack.pass(time))
     }
 
     fn open_track(

@@ -71,6 +71,12 @@ impl Stack {
         self.close(0, f)
     }
 
+    /// Notes an event that is neither entry nor exit. Returns its time: no record has the same.
+    pub fn pass(&mut self, time: u64) -> u64 {
+        self.advance(time);
+        self.time
+    }
+
     fn advance(&mut self, time: u64) {
         self.time = time.max(self.next);
         self.next = self.time.saturating_add(1);

@@ -36,6 +36,11 @@ impl Events {
         self.file.write_all(line.as_bytes()).map_err(Error::io("write", &self.aside))
     }
 
+    /// Returns the time of the last event, in nanoseconds, or 0.
+    pub fn time(&self) -> u64 {
+        self.time
+    }
+
     /// Writes what is buffered, and gives the file its name.
     ///
     /// # Errors
