@@ -11,6 +11,7 @@ pub const MAX_FRAMES: usize = 1023;
 pub(super) const UNNAMED: u64 = u64::MAX;
 
 /// Returns the address of a function that has a name.
+#[inline]
 pub(super) fn named(address: u64) -> u64 {
     address.min(UNNAMED - 1)
 }

@@ -88,8 +88,13 @@ impl Stacks {
     pub fn call(&mut self, call: &Call, time: u64, out: &mut impl FnMut(Record)) {
         let time = self.advance(time);
         self.counts.calls += 1;
-        // The frame that had this slot has ended, too.
-        self.arrive(call.slot, call.slot.saturating_add(1), time, out);
+        match self.open.top() {
+            Some(top) if call.slot < top.slot && self.open.holds(call.slot) => {
+                self.open.stack.last = call.slot;
+            }
+            // The frame that had this slot has ended, too.
+            _ => self.arrive(call.slot, call.slot.saturating_add(1), time, out),
+        }
         self.name(call.at);
         self.open.flush(out);
         let function = call.target.map_or(UNNAMED, named);
@@ -134,23 +139,37 @@ impl Stacks {
         let Some(slot) = ret.slot else {
             return self.ret_without_slot(ret.at, time, out);
         };
+        match self.open.top() {
+            Some(top) if top.slot == slot && self.open.holds(slot) => {
+                self.open.stack.last = slot;
+                self.ret_innermost(top, ret, time, out);
+            }
+            _ => self.ret_at(ret, slot, time, out),
+        }
+    }
+
+    /// Ends the innermost function, which returns.
+    #[inline]
+    fn ret_innermost(&mut self, top: Frame, ret: &Return, time: u64, out: &mut impl FnMut(Record)) {
+        let changed = ret.value.is_some_and(|value| top.back != 0 && top.back != value);
+        self.counts.changed += u64::from(changed);
+        self.name_returning(ret.at);
+        self.pop(time, out);
+    }
+
+    /// Handles a return by a slot that is not the innermost function's.
+    #[cold]
+    fn ret_at(&mut self, ret: &Return, slot: u64, time: u64, out: &mut impl FnMut(Record)) {
         let is_here = self.open.holds(slot) || self.open.reaches(slot, &self.settings);
         if !is_here && self.ret_after_move(ret, slot, time, out) {
             return;
         }
         self.arrive(slot, slot, time, out);
         let was_fresh = std::mem::take(&mut self.fresh);
-        let Some(top) = self.open.top() else {
-            self.counts.before += 1;
-            return;
-        };
-        if top.slot == slot {
-            let changed = ret.value.is_some_and(|value| top.back != 0 && top.back != value);
-            self.counts.changed += u64::from(changed);
-            self.name_returning(ret.at);
-            self.pop(time, out);
-        } else {
-            self.ret_below(top, ret, slot, was_fresh, time, out);
+        match self.open.top() {
+            Some(top) if top.slot == slot => self.ret_innermost(top, ret, time, out),
+            Some(top) => self.ret_below(top, ret, slot, was_fresh, time, out),
+            None => self.counts.before += 1,
         }
     }
 
