@@ -30,7 +30,7 @@ impl Emulator {
     pub fn find(name: &OsStr) -> Result<Emulator> {
         let qemu = Program::find(name)?;
         let help = printed(&qemu, "-help")?;
-        if !help.contains("usage: qemu-") {
+        if !help.contains("usage: qemu-") || help.contains("usage: qemu-system-") {
             bail!("{} is not an emulator of QEMU's user mode", qemu.path().display());
         }
         if !help.contains("-plugin ") {

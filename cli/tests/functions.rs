@@ -271,6 +271,24 @@ fn a_report_names_functions_that_are_compiled_in() {
 }
 
 #[test]
+fn a_session_of_another_time_is_told() {
+    let (Some(recorded), Some(later)) = (Recorded::new("F"), Recorded::new("F")) else { return };
+    let session = later.path("S");
+
+    let ran = recorded.hypertrace(&[
+        "functions",
+        "F",
+        "--session",
+        session.to_str().unwrap(),
+        "--region",
+        "batch",
+    ]);
+
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert!(ran.stderr.contains("no call of the trace is in a region batch"), "{ran:?}");
+}
+
+#[test]
 fn a_region_that_is_not_there_is_refused_by_name() {
     let Some(recorded) = Recorded::new("F") else { return };
     for (arguments, named) in [

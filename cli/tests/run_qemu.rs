@@ -219,6 +219,12 @@ fn a_missing_emulator_or_plugin_is_reported() {
     assert!(told.contains("/nowhere/qemu: no such program"), "{told}");
     let told = refused("/bin/true", "").failed(1);
     assert!(told.contains("/bin/true is not an emulator of QEMU's user mode"), "{told}");
+    let machine = "qemu-system-x86_64";
+    if capability::program(machine).is_some() {
+        let told = refused(machine, "").failed(1);
+        assert!(told.contains("is not an emulator of QEMU's user mode"), "{told}");
+        capability::used(machine);
+    }
     if capability::program(QEMU).is_some() {
         let told = refused(QEMU, "/nowhere/plugin.so").failed(1);
         assert!(told.contains("HYPERTRACE_QEMU_PLUGIN names /nowhere/plugin.so"), "{told}");

@@ -152,6 +152,16 @@ fn a_directory_that_is_not_empty_is_refused() {
 }
 
 #[test]
+fn a_directory_of_something_else_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+
+    let error = Trace::open(folder.path()).unwrap_err();
+
+    assert!(error.is_bad_input());
+    assert!(error.to_string().contains("no file `info` in it: neither a function trace"));
+}
+
+#[test]
 fn a_number_of_a_task_is_used_once() {
     let folder = tempfile::tempdir().unwrap();
     let mut directory = Directory::create(folder.path(), "", "").unwrap();

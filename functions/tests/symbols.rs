@@ -80,6 +80,8 @@ fn hidden_addresses_and_stubs_are_errors_that_say_what_to_do() {
     assert!(stub.contains("/proc/kallsyms"), "{stub}");
     let line = error("ffffffff81000000 T a\nnonsense\n");
     assert!(line.contains("damaged at byte 21"), "{line}");
+    let kernel = error("MZ\u{7}\0\n");
+    assert!(kernel.contains("neither an ELF file nor a text"), "{kernel}");
 }
 
 #[test]

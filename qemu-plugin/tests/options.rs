@@ -43,9 +43,9 @@ fn wrong_and_missing_options_are_reported() {
     assert!(told.starts_with("no segment: start the program by `hypertrace run"), "{told}");
     assert_eq!(refused(&guest, "", Some("")), told);
     let told = refused(&guest, ",segment=", None);
-    assert_eq!(told, "unknown option \"segment=\"; there is segment=PATH");
+    assert_eq!(told, "unknown option \"segment=\"; there are segment=PATH and functions=DIR");
     let told = refused(&guest, ",colour=blue", None);
-    assert_eq!(told, "unknown option \"colour=blue\"; there is segment=PATH");
+    assert_eq!(told, "unknown option \"colour=blue\"; there are segment=PATH and functions=DIR");
     let told = refused(&guest, ",segment=/nowhere/at/all", None);
     assert_eq!(
         told,

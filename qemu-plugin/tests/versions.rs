@@ -187,7 +187,7 @@ fn a_whole_machine_is_refused_with_the_reason() {
 
         assert_eq!(ran.code, Some(1), "{name}: {ran:?}");
         let reason = "hypertrace plugin: this is qemu-system-x86_64: the plugin is for programs \
-                      under qemu-x86_64; a whole machine has the device\n";
+                      under qemu-x86_64; a whole machine has the device, and functions=DIR traces its functions\n";
         has(&ran, &[reason, "qemu_plugin_install returned error code 1"]);
         assert!(!ran.stderr.contains("refuses"), "{name}: {ran:?}");
         capability::used(name);

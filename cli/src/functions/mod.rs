@@ -122,6 +122,12 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let summary = Summary::within(&trace, spans.as_ref());
     progress.finish_and_clear();
     summary.damage.iter().for_each(say);
+    if let (Some(region), true) = (&args.region, summary.calls == 0) {
+        say(format_args!(
+            "no call of the trace is in a region {}: were both recorded at the same time?",
+            Escaped(region.as_bytes())
+        ));
+    }
     let by = match args.by {
         Order::SelfTime => By::SelfTime,
         Order::Total => By::Total,

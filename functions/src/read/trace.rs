@@ -4,6 +4,7 @@
 
 use std::fmt;
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use super::describe::{self, Mapped};
@@ -47,7 +48,12 @@ impl Trace {
         if !metadata.is_dir() {
             return Err(Error::unsuitable(path, "not a directory; give one that uftrace reads"));
         }
-        let tids = describe::tids(&path.join("info"))?;
+        let info = path.join("info");
+        if fs::symlink_metadata(&info).is_err_and(|error| error.kind() == ErrorKind::NotFound) {
+            let why = "no file `info` in it: neither a function trace (functions=DIR) nor a directory of uftrace";
+            return Err(Error::unsuitable(path, why));
+        }
+        let tids = describe::tids(&info)?;
         let anchor = Anchor::read(path)?;
         let sessions = describe::sessions(&path.join("task.txt"))?;
         let name = |tid| sessions.names.get(&tid).cloned().unwrap_or_default();

@@ -72,6 +72,9 @@ impl Symbols {
         let mut found = Symbols::default();
         if bytes.starts_with(b"\x7fELF") {
             elf::read(&bytes, source, &mut found)?;
+        } else if bytes.iter().take(64).any(|byte| *byte == 0) {
+            let why = "neither an ELF file nor a text; for a compressed kernel, copy /proc/kallsyms as root in the guest";
+            return Err(Error::unsuitable(path, why));
         } else {
             text::read(&bytes, path, source.offset, &mut found)?;
         }

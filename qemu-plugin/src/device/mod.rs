@@ -41,10 +41,10 @@ pub(crate) enum DeviceError {
     // memory is not, and a device model has what the segment would have.
     #[error(
         "this is qemu-system-{0}: the plugin is for programs under qemu-{0}; a whole machine has \
-         the device"
+         the device, and functions=DIR traces its functions"
     )]
     Machine(String),
-    #[error("unknown option {0:?}; there is segment=PATH")]
+    #[error("unknown option {0:?}; there are segment=PATH and functions=DIR")]
     Option(String),
     #[error(
         "no segment: start the program by `hypertrace run --qemu`, or give segment=PATH, or set \
