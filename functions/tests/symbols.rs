@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 use hypertrace_functions::symbols::{MAX_UNSIZED, Source, Symbols, is_thunk};
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 
 const KALLSYMS: &str = "\
 0000000000000000 A fixed_percpu_data
@@ -161,6 +162,36 @@ fn long_names_that_overlap_take_little_time() {
     }
     // 200,000 searches of 4 MB each would take a minute.
     assert!(begin.elapsed().as_secs() < 10);
+}
+
+#[test]
+fn a_pipe_that_takes_the_place_of_a_file_is_not_waited_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let [file, pipe, path, aside] =
+        ["file", "pipe", "path", "aside"].map(|n| folder.path().join(n));
+    std::fs::write(&file, "1000 T main\n").unwrap();
+    std::fs::copy(&file, &path).unwrap();
+    mknodat(CWD, &pipe, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+    let (done, all) = std::sync::mpsc::channel();
+    let source = Source { path: path.clone(), offset: 0 };
+    std::thread::spawn(move || {
+        let read = (0..20_000).filter(|_| Symbols::read(&source).is_ok()).count();
+        done.send(read).unwrap();
+    });
+
+    let begin = std::time::Instant::now();
+    let read = loop {
+        for other in [&pipe, &file] {
+            std::fs::hard_link(other, &aside).unwrap();
+            std::fs::rename(&aside, &path).unwrap();
+        }
+        if let Ok(read) = all.try_recv() {
+            break read;
+        }
+        assert!(begin.elapsed().as_secs() < 60, "a reader waits");
+    };
+
+    assert!((1..20_000).contains(&read), "{read}");
 }
 
 #[test]
