@@ -107,6 +107,24 @@ fn scripts_get_the_symbol_too() {
 }
 
 #[test]
+fn names_that_control_a_terminal_are_escaped() {
+    let traced = Traced::new();
+    // The beginnings of a terminal's commands, and a change of the direction.
+    let name = "\u{1b}[2J\u{9b}2J\u{202e}x";
+    fs::write(traced.path("symbols"), format!("1000 T {name}\n")).unwrap();
+
+    for arguments in
+        [&["functions", "F"][..], &["functions", "F", "--json"], &["report", "F", "--json"]]
+    {
+        let shown = traced.hypertrace(arguments).ok();
+        assert!(!shown.contains(['\u{1b}', '\u{9b}', '\u{202e}']), "{arguments:?}: {shown:?}");
+    }
+    let sums: Value = traced.hypertrace(&["functions", "F", "--json"]).json();
+    let functions = sums["functions"].as_array().unwrap();
+    assert!(functions.iter().any(|function| function["name"] == name));
+}
+
+#[test]
 fn uftrace_gets_the_symbols() {
     let traced = Traced::new();
 

@@ -3,12 +3,14 @@
 mod data;
 
 use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::path::Path;
 
 use data::{KERNEL, PROGRAM};
 use hypertrace_functions::Task;
 use hypertrace_functions::read::{By, Caller, Function, Summary, Trace};
 use hypertrace_functions::record::ADDRESS_MASK;
+use hypertrace_functions::symbols::{Source, Symbols};
 use hypertrace_functions::write::{Directory, Removed, WINDOW, cut};
 
 #[test]
@@ -159,6 +161,77 @@ fn a_directory_of_something_else_is_named() {
 
     assert!(error.is_bad_input());
     assert!(error.to_string().contains("no file `info` in it: neither a function trace"));
+}
+
+#[test]
+fn only_its_user_can_read_a_directory() {
+    let folder = tempfile::tempdir().unwrap();
+    // One that is given, which others can read.
+    fs::create_dir(folder.path().join("trace")).unwrap();
+    let open = fs::Permissions::from_mode(0o777);
+    fs::set_permissions(folder.path().join("trace"), open).unwrap();
+
+    let path = data::write(folder.path());
+
+    let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o777;
+    assert_eq!(mode(&path), 0o700);
+    for file in fs::read_dir(&path).unwrap() {
+        let file = file.unwrap().path();
+        assert_eq!(mode(&file), 0o600, "{}", file.display());
+    }
+}
+
+#[test]
+fn a_directory_of_another_user_is_refused() {
+    const NOBODY: u32 = 65_534;
+    let folder = tempfile::tempdir().unwrap();
+    let open = fs::Permissions::from_mode(0o777);
+    fs::set_permissions(folder.path(), open).unwrap();
+    // Only root can give it away.
+    if chown(folder.path(), Some(NOBODY), None).is_err() {
+        return;
+    }
+
+    let error = Directory::create(folder.path(), "", "").unwrap_err();
+
+    assert!(error.to_string().contains("of another user"), "{error}");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn records_by_a_symbolic_link_are_copied() {
+    let folder = tempfile::tempdir().unwrap();
+    let from = data::write(folder.path());
+    fs::rename(from.join("100.dat"), from.join("records")).unwrap();
+    symlink("records", from.join("100.dat")).unwrap();
+    let to = folder.path().join("taken");
+    let mut directory = Directory::create(&to, "", "").unwrap();
+    directory.add_tasks([Task { tid: 100, name: "x".into() }]).unwrap();
+
+    directory.take_records(100, &from.join("100.dat")).unwrap();
+
+    assert_eq!(fs::read(to.join("100.dat")).unwrap().len(), 4 * 16);
+}
+
+#[test]
+fn names_of_too_many_functions_are_left_out_and_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    let list = folder.path().join("list");
+    let line = |number: u64| format!("{:x} T {number}{}\n", 0x1000 + number, "x".repeat(4_000));
+    fs::write(&list, Vec::from_iter((0..20_000).map(line)).concat()).unwrap();
+    let symbols = Symbols::read(&Source { path: list, offset: 0 }).unwrap();
+    let path = folder.path().join("trace");
+    let mut directory = Directory::create(&path, "", "").unwrap();
+    directory.add_tasks([Task { tid: 1, name: "x".into() }]).unwrap();
+
+    directory.set_module("program", &symbols).unwrap();
+    directory.set_module("program", &symbols).unwrap();
+
+    let left_out = directory.names_left_out();
+    assert!((1..10_000).contains(&left_out), "{left_out}");
+    let trace = Trace::open(&path).unwrap();
+    let (_, names) = trace.modules().next().unwrap();
+    assert_eq!(names.len() + left_out, symbols.len());
 }
 
 #[test]

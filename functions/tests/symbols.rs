@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 use hypertrace_functions::symbols::{MAX_UNSIZED, Source, Symbols, is_thunk};
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 
 const KALLSYMS: &str = "\
 0000000000000000 A fixed_percpu_data
@@ -113,6 +114,86 @@ fn a_function_of_unknown_size_ends_with_its_section() {
     let init = symbols.iter().find(|symbol| symbol.name == "_init").expect("no function _init");
     assert!(init.size < 32, "{init:?}");
     capability::used("gcc");
+}
+
+/// Returns an ELF file with many symbols, whose names begin in the same long text.
+fn file_of_long_names(symbols: usize, kind: u8, has_end: bool) -> Vec<u8> {
+    const TEXT: usize = 4_000_000;
+    let words = |words: &[u64]| Vec::from_iter(words.iter().flat_map(|word| word.to_le_bytes()));
+    let table = 24 * symbols as u64;
+    let (start, end) = (64 + table, 64 + table + TEXT as u64);
+    let mut file = b"\x7fELF\x02\x01\x01".to_vec();
+    file.resize(16, 0);
+    // A program of x86-64, with four sections of 64 bytes.
+    file.extend(words(&[
+        1 << 32 | 62 << 16 | 2,
+        0,
+        0,
+        end,
+        64 << 32,
+        3 << 48 | 4 << 32 | 64 << 16,
+    ]));
+    assert_eq!(file.len(), 64);
+    for symbol in 0..symbols as u64 {
+        // In section 1, and a name from byte 1 to 256.
+        file.extend(words(&[1 << 48 | u64::from(kind) << 32 | (1 + symbol % 256), symbol, 1]));
+    }
+    file.push(0);
+    file.resize(end as usize - 1, b'A');
+    file.push(if has_end { 0 } else { b'A' });
+    let mut section = |kind: u64, flags, place, size, link: u64, entry| {
+        file.extend(words(&[kind << 32, flags, 0, place, size, link, 8, entry]));
+    };
+    section(0, 0, 0, 0, 0, 0);
+    section(1, 6, 0, 64, 0, 0);
+    section(2, 0, 64, table, 3, 24);
+    section(3, 0, start, TEXT as u64, 0, 0);
+    file
+}
+
+#[test]
+fn long_names_that_overlap_take_little_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("program");
+    let begin = std::time::Instant::now();
+    // Functions, and data.
+    for (kind, has_end) in [(2, true), (2, false), (1, true), (1, false)] {
+        std::fs::write(&path, file_of_long_names(200_000, kind, has_end)).unwrap();
+        let result = Symbols::read(&Source { path: path.clone(), offset: 0 });
+        assert!(result.unwrap_err().is_bad_input());
+    }
+    // 200,000 searches of 4 MB each would take a minute.
+    assert!(begin.elapsed().as_secs() < 10);
+}
+
+#[test]
+fn a_pipe_that_takes_the_place_of_a_file_is_not_waited_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let [file, pipe, path, aside] =
+        ["file", "pipe", "path", "aside"].map(|n| folder.path().join(n));
+    std::fs::write(&file, "1000 T main\n").unwrap();
+    std::fs::copy(&file, &path).unwrap();
+    mknodat(CWD, &pipe, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+    let (done, all) = std::sync::mpsc::channel();
+    let source = Source { path: path.clone(), offset: 0 };
+    std::thread::spawn(move || {
+        let read = (0..20_000).filter(|_| Symbols::read(&source).is_ok()).count();
+        done.send(read).unwrap();
+    });
+
+    let begin = std::time::Instant::now();
+    let read = loop {
+        for other in [&pipe, &file] {
+            std::fs::hard_link(other, &aside).unwrap();
+            std::fs::rename(&aside, &path).unwrap();
+        }
+        if let Ok(read) = all.try_recv() {
+            break read;
+        }
+        assert!(begin.elapsed().as_secs() < 60, "a reader waits");
+    };
+
+    assert!((1..20_000).contains(&read), "{read}");
 }
 
 #[test]

@@ -10,7 +10,8 @@ use common::uftrace;
 use common::{Ran, capability};
 use hypertrace_functions::read::{By, Summary, Trace};
 use namespace::Mount;
-use std::process::Stdio;
+use std::os::unix::fs::MetadataExt;
+use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
@@ -40,6 +41,7 @@ tests! {
     filters_that_leave_out_all_functions_are_named
     a_function_that_a_filter_names_has_to_be_there
     on_a_full_disk_the_rest_is_lost_and_counted
+    a_trace_is_its_users_whatever_the_umask_is
 }
 
 /// Runs a test, if its program can be compiled and run here.
@@ -77,6 +79,26 @@ fn uftrace_has_the_same_counts(guest: &Guest, folder: &TempDir) {
 
     for name in ["fib", "compare", "leaf"] {
         uftrace::check(&dir, name, printed(&ran, name));
+    }
+}
+
+fn a_trace_is_its_users_whatever_the_umask_is(guest: &Guest, folder: &TempDir) {
+    for umask in ["0", "0777"] {
+        let dir = folder.path().join(umask);
+        let command = guest.command(&format!("functions={}", dir.display()));
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &format!("umask {umask}; exec \"$@\""), "sh"]);
+        shell.arg(command.get_program()).args(command.get_args());
+
+        let ran: Ran = shell.output().unwrap().into();
+
+        assert!(ran.stderr.contains(" 0 records lost"), "{}", ran.stderr);
+        let files = std::fs::read_dir(&dir).unwrap().map(|file| file.unwrap().path());
+        for path in files.chain([dir]) {
+            let expected = if path.is_dir() { 0o700 } else { 0o600 };
+            let mode = std::fs::metadata(&path).unwrap().mode() & 0o777;
+            assert_eq!(mode, expected, "{}", path.display());
+        }
     }
 }
 

@@ -4,7 +4,7 @@ mod flame;
 mod region;
 
 use crate::Usage;
-use crate::escape::Escaped;
+use crate::escape::{Escaped, JsonText};
 use crate::output::{print, progress, say};
 use hypertrace_export::uftrace::has_functions;
 use hypertrace_functions::read::{By, Caller, Flame, Function, Spans, Summary, Trace};
@@ -235,5 +235,6 @@ fn json(trace: &Trace, summary: &Summary, spans: Option<&Spans>, top: &[&Functio
         "orphans": summary.orphans, "lost": summary.lost, "damage": summary.damage.len(),
         "regions_ns": spans.map(Spans::total),
     });
-    format!("{json}\n")
+    // Names are the guest's.
+    format!("{}\n", JsonText(&json.to_string()))
 }

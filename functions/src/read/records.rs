@@ -2,12 +2,12 @@
 
 //! Records of one task, in the order of the file.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, BufReader, Read as _};
 use std::path::{Path, PathBuf};
 
 use crate::record::{Malformed, Record, SIZE};
-use crate::{Error, Result};
+use crate::{Error, Result, file};
 
 /// Iterator over the records of a file.
 ///
@@ -26,14 +26,7 @@ impl Records {
     /// # Errors
     /// If it is not a file, or cannot be opened.
     pub fn open(path: &Path) -> Result<Self> {
-        let file = match fs::metadata(path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-            Err(error) => return Err(Error::io("read", path)(error)),
-            Ok(metadata) if !metadata.is_file() => {
-                return Err(Error::unsuitable(path, "not a file with records"));
-            }
-            Ok(_) => Some(File::open(path).map_err(Error::io("read", path))?),
-        };
+        let file = file::open_records(path)?;
         let file = file.map(|file| BufReader::with_capacity(1 << 16, file));
         Ok(Records { path: path.to_owned(), file, offset: 0 })
     }

@@ -8,7 +8,7 @@ use object::{
     Object, ObjectKind, ObjectSection, ObjectSegment, ObjectSymbol, SectionKind, SymbolKind,
 };
 
-use super::{MAX_FILE, STUBS, Source, Symbols};
+use super::{MAX_FILE, MAX_NAME, STUBS, Source, Symbols};
 use crate::{Error, Result, file};
 
 impl Source {
@@ -49,14 +49,40 @@ fn parse<'b>(bytes: &'b [u8], path: &Path) -> Result<object::File<'b>> {
         .map_err(|error| Error::unsuitable(path, format!("no valid ELF file: {error}")))
 }
 
+/// Names of a file, which may overlap: a small file could have many large ones, and each one is searched for its end.
+struct Names {
+    /// Bytes of further names.
+    left: usize,
+    /// Bytes for which one without an end counts: the search for it may be long.
+    without_end: usize,
+}
+
+impl Names {
+    /// Returns the next name, or an empty one if it has no end. `None`: there are too many.
+    fn next<'b>(&mut self, name: object::Result<&'b [u8]>) -> Option<&'b [u8]> {
+        let searched = name.map_or(self.without_end, <[u8]>::len);
+        self.left = self.left.checked_sub(searched)?;
+        Some(name.unwrap_or_default())
+    }
+}
+
 /// Adds the functions of the symbol table, or of the dynamic one if there is no other.
 pub(super) fn read(bytes: &[u8], source: &Source, found: &mut Symbols) -> Result<()> {
     let path = &source.path;
     let file = parse(bytes, path)?;
+    let mut names = Names { left: 4 * bytes.len(), without_end: bytes.len() / 16 };
+    let too_many = || Error::unsuitable(path, "more symbols than a file of this size can have");
     // The addresses of an object file are relative to sections, of which one has an address in the guest.
     let only = if file.kind() == ObjectKind::Relocatable {
-        let Some(text) = file.section_by_name(".text") else { return Ok(()) };
-        Some(text.index())
+        let mut only = None;
+        for section in file.sections() {
+            if names.next(section.name_bytes()).ok_or_else(too_many)? == b".text" {
+                only = Some(section.index());
+                break;
+            }
+        }
+        let Some(text) = only else { return Ok(()) };
+        Some(text)
     } else {
         None
     };
@@ -68,7 +94,8 @@ pub(super) fn read(bytes: &[u8], source: &Source, found: &mut Symbols) -> Result
                 found.push(end, 0, "");
             }
             // .plt, .plt.sec, .plt.got
-            if section.name().is_ok_and(|name| name.starts_with(STUBS)) {
+            let name = names.next(section.name_bytes()).ok_or_else(too_many)?;
+            if name.starts_with(STUBS.as_bytes()) {
                 found.push(start, section.size(), STUBS);
             }
         }
@@ -84,17 +111,17 @@ pub(super) fn read(bytes: &[u8], source: &Source, found: &mut Symbols) -> Result
             SymbolKind::Unknown => symbol.is_global() && is_code(section),
             _ => false,
         };
-        let name = symbol.name_bytes().unwrap_or_default();
-        if !is_function || name.is_empty() || only.is_some_and(|only| only != section) {
+        if !is_function || only.is_some_and(|only| only != section) {
+            return Ok(());
+        }
+        let name = names.next(symbol.name_bytes()).ok_or_else(too_many)?;
+        if name.is_empty() {
             return Ok(());
         }
         let address = symbol.address().wrapping_add(source.offset);
-        let has_room = found.push(address, symbol.size(), &String::from_utf8_lossy(name));
-        // Names may overlap in the file: a small one could have large names.
-        if !has_room || found.name_bytes() > 4 * bytes.len() {
-            return Err(Error::unsuitable(path, "more symbols than a file of this size can have"));
-        }
-        Ok(())
+        // The rest would be cut at any rate.
+        let name = String::from_utf8_lossy(name.get(..MAX_NAME + 1).unwrap_or(name));
+        if found.push(address, symbol.size(), &name) { Ok(()) } else { Err(too_many()) }
     };
     if file.symbols().next().is_some() {
         file.symbols().try_for_each(&mut add)

@@ -156,11 +156,6 @@ impl Symbols {
         true
     }
 
-    /// Returns the bytes of all names.
-    pub(crate) fn name_bytes(&self) -> usize {
-        self.names.len()
-    }
-
     /// Sorts by address and completes the sizes. Of several names of one address, the first one is used.
     pub(crate) fn finish(&mut self) {
         let is_end = |name: &Name| name.start == name.end;

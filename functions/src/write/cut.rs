@@ -3,13 +3,12 @@
 //! Cuts files of records at their last record, after the recorder was killed.
 
 use std::fs;
-use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
 use super::WINDOW;
 use crate::record::{Record, SIZE};
-use crate::{Error, Result};
+use crate::{Error, Result, file};
 
 /// Most zeros at the end of a file: a recorder has two windows at a time.
 const MAX_ZEROS: u64 = 4 * WINDOW;
@@ -74,16 +73,7 @@ fn cut_file(path: &Path) -> Result<u64> {
 
 /// Opens a file of records, and finds the end of the last one. `None`: there is no such file.
 pub(super) fn whole_records(path: &Path) -> Result<Option<(fs::File, u64)>> {
-    // Not opened before: a pipe would wait for its writer.
-    match fs::metadata(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(Error::io("read", path)(error)),
-        Ok(metadata) if !metadata.is_file() => {
-            return Err(Error::unsuitable(path, "not a file with records"));
-        }
-        Ok(_) => {}
-    }
-    let file = fs::File::open(path).map_err(Error::io("read", path))?;
+    let Some(file) = file::open_records(path)? else { return Ok(None) };
     let length = file.metadata().map_err(Error::io("read", path))?.len();
     let end = end_of_records(&file, path, length)?;
     Ok(Some((file, end)))

@@ -3,12 +3,13 @@
 //! The directory and its descriptions.
 
 use std::fs;
-use std::io;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use super::events::Events;
-use super::{cut, text};
+use super::{cut, private, text};
 use crate::clock::{self, Anchor};
+use crate::read::MAX_SYMBOLS;
 use crate::symbols::Symbols;
 use crate::task::Task;
 use crate::{Error, Result};
@@ -23,26 +24,18 @@ pub struct Directory {
     program: String,
     command: String,
     tasks: Vec<Task>,
-    /// Lines of the map, and the names of their modules
-    modules: Vec<(String, String)>,
+    /// Modules by name
+    modules: Vec<(String, text::Module)>,
 }
 
 impl Directory {
-    /// Creates a directory, or uses an empty one. `program` is what is traced, `command` what was executed for that.
+    /// Creates a directory, or uses an empty one. Only this user can read it, whatever the umask is. `program` is what is
+    /// traced, `command` what was executed for that.
     ///
     /// # Errors
-    /// If the directory is not empty, or cannot be created.
+    /// If the directory is not empty, is another user's, or cannot be created.
     pub fn create(path: &Path, program: &str, command: &str) -> Result<Self> {
-        match fs::create_dir(path) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                let mut entries = fs::read_dir(path).map_err(Error::io("read", path))?;
-                if entries.next().is_some() {
-                    let why = "not empty: give the path of a new or an empty directory";
-                    return Err(Error::unsuitable(path, why));
-                }
-            }
-            result => result.map_err(Error::io("create", path))?,
-        }
+        private::folder(path)?;
         let directory = Directory {
             path: path.to_owned(),
             program: program.to_owned(),
@@ -92,7 +85,7 @@ impl Directory {
         if task.tid == 0 || task.tid > i32::MAX as u32 {
             return wrong();
         }
-        match fs::File::create_new(&records) {
+        match private::file(&records) {
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return wrong(),
             Err(error) => return Err(Error::io("create", &records)(error)),
@@ -111,8 +104,10 @@ impl Directory {
         let to = self.records(tid);
         let aside = self.path.join(format!(".{tid}.dat.new"));
         let length = file.metadata().map_err(Error::io("read", from))?.len();
-        if end < length || fs::hard_link(from, &aside).is_err() {
-            let mut copy = fs::File::create(&aside).map_err(Error::io("create", &aside))?;
+        // A link to a symbolic one would be another of these.
+        let is_file = fs::symlink_metadata(from).is_ok_and(|from| from.is_file());
+        if end < length || !is_file || fs::hard_link(from, &aside).is_err() {
+            let mut copy = private::another_file(&aside).map_err(Error::io("create", &aside))?;
             let copied = io::copy(&mut io::Read::take(file, end), &mut copy);
             copied.map_err(Error::io("write", &aside))?;
         }
@@ -140,11 +135,20 @@ impl Directory {
     pub fn set_module(&mut self, name: &str, symbols: &Symbols) -> Result<()> {
         let name = text::file_name(name);
         self.modules.retain(|(known, _)| *known != name);
-        if let Some((line, contents)) = text::module(&name, symbols) {
+        let others: usize = self.modules.iter().map(|(_, module)| module.bytes).sum();
+        let most = (MAX_SYMBOLS as usize).saturating_sub(others);
+        if let Some((module, contents)) = text::module(&name, symbols, most) {
             self.replace(&format!("{name}.sym"), contents.as_bytes())?;
-            self.modules.push((name, line));
+            self.modules.push((name, module));
         }
         self.write_map()
+    }
+
+    /// Returns the number of functions whose names are not in the directory: those of all modules have at most
+    /// [`MAX_SYMBOLS`] bytes, as readers expect.
+    #[must_use]
+    pub fn names_left_out(&self) -> usize {
+        self.modules.iter().map(|(_, module)| module.left_out).sum()
     }
 
     /// Writes where time 0 is on the host's clocks.
@@ -190,7 +194,7 @@ impl Directory {
     }
 
     fn write_map(&self) -> Result<()> {
-        let lines = self.modules.iter().map(|(_, line)| line.as_str());
+        let lines = self.modules.iter().map(|(_, module)| module.line.as_str());
         let map = lines.chain([text::STACK_LINE]).collect::<String>();
         self.replace(&format!("sid-{SESSION}.map"), map.as_bytes())
     }
@@ -199,7 +203,8 @@ impl Directory {
     fn replace(&self, name: &str, contents: &[u8]) -> Result<()> {
         let path = self.path.join(name);
         let aside = self.path.join(format!(".{name}.new"));
-        fs::write(&aside, contents).map_err(Error::io("write", &aside))?;
+        let mut file = private::another_file(&aside).map_err(Error::io("write", &aside))?;
+        file.write_all(contents).map_err(Error::io("write", &aside))?;
         fs::rename(&aside, &path).map_err(Error::io("write", &path))
     }
 }

@@ -6,7 +6,7 @@ use std::fs::{self, File};
 use std::io::{BufWriter, Write as _};
 use std::path::{Path, PathBuf};
 
-use super::text;
+use super::{private, text};
 use crate::{Error, Result};
 
 /// Writer of `extern.dat`, which appears when it is finished.
@@ -21,7 +21,7 @@ pub struct Events {
 impl Events {
     pub(super) fn create(directory: &Path) -> Result<Self> {
         let (path, aside) = (directory.join("extern.dat"), directory.join(".extern.dat.new"));
-        let file = File::create(&aside).map_err(Error::io("create", &aside))?;
+        let file = private::another_file(&aside).map_err(Error::io("create", &aside))?;
         Ok(Events { path, aside, file: BufWriter::with_capacity(1 << 16, file), time: 0 })
     }
 

@@ -21,6 +21,7 @@
 mod cut;
 mod directory;
 mod events;
+mod private;
 mod text;
 
 use std::fs::File;

@@ -58,17 +58,35 @@ pub(super) fn tasks(tasks: &[Task], session: &str) -> String {
     text
 }
 
-/// Returns the line of the map and the contents of `.sym`; nothing for a module without functions.
-pub(super) fn module(name: &str, symbols: &Symbols) -> Option<(String, String)> {
+/// A module that is written.
+#[derive(Debug)]
+pub(super) struct Module {
+    /// Its line of the map.
+    pub line: String,
+    /// Bytes of its `.sym`.
+    pub bytes: usize,
+    /// Functions that have no name there, as there are too many.
+    pub left_out: usize,
+}
+
+/// Returns a module, and the contents of its `.sym`, of at most so many bytes; nothing for one without functions.
+pub(super) fn module(name: &str, symbols: &Symbols, most: usize) -> Option<(Module, String)> {
     const PAGE: u64 = 4096;
+    // Bytes of both lines of a function, without its name.
+    const LINES: usize = 64;
     let start = symbols.iter().next()?.address & !(PAGE - 1);
     let mut text = String::new();
     let mut end = start;
+    let mut left_out = 0;
     let mark = |text: &mut String, end| {
         // Of another type: the function before it ends here.
         let _ = writeln!(text, "{:016x} ? __end", end - start);
     };
-    for symbol in symbols.iter() {
+    for (index, symbol) in symbols.iter().enumerate() {
+        if text.len() + symbol.name.len() + LINES > most {
+            left_out = symbols.len() - index;
+            break;
+        }
         if end < symbol.address && end != start {
             mark(&mut text, end);
         }
@@ -78,7 +96,8 @@ pub(super) fn module(name: &str, symbols: &Symbols) -> Option<(String, String)> 
     }
     mark(&mut text, end);
     let end = end.div_ceil(PAGE).saturating_mul(PAGE);
-    Some((format!("{start:x}-{end:x} r-xp 00000000 00:00 0          {name}\n"), text))
+    let line = format!("{start:x}-{end:x} r-xp 00000000 00:00 0          {name}\n");
+    Some((Module { line, bytes: text.len(), left_out }, text))
 }
 
 /// Returns the name that a function gets in `.sym`.
@@ -168,13 +187,27 @@ mod tests {
         symbols.push(0xffff_ffff_8100_2000, 0x20, "third");
         symbols.finish();
 
-        let (line, sym) = module("kernel", &symbols).unwrap();
+        let (Module { line, .. }, sym) = module("kernel", &symbols, 1 << 20).unwrap();
 
         assert_eq!(line, "ffff81000000-ffff81003000 r-xp 00000000 00:00 0          kernel\n");
         let expected = "0000000000000010 T first\n0000000000000020 T longjmp@guest\n\
                         0000000000000030 ? __end\n0000000000002000 T third\n\
                         0000000000002020 ? __end\n";
         assert_eq!(sym, expected);
+    }
+
+    #[test]
+    fn names_end_where_there_is_no_room() {
+        let mut symbols = Symbols::default();
+        (0..100).for_each(|number| _ = symbols.push(0x1000 + number, 1, "name"));
+        symbols.finish();
+
+        let (Module { left_out, .. }, contents) = module("program", &symbols, 1_000).unwrap();
+
+        let names = contents.lines().filter(|line| line.ends_with("T name")).count();
+        assert!(names > 30 && contents.len() <= 1_000, "{names}: {}", contents.len());
+        assert_eq!(names + left_out, 100);
+        assert!(contents.ends_with("? __end\n"));
     }
 
     #[test]

@@ -2,10 +2,16 @@
 
 use super::options::Part;
 use crate::api;
-use hypertrace_functions::symbols::{STUBS, Source, Symbols, is_thunk};
+use hypertrace_functions::symbols::{MAX_FILE, STUBS, Source, Symbols, is_thunk};
 use hypertrace_functions::{Error, record::ADDRESS_MASK};
 use std::ops::Range;
 use std::path::PathBuf;
+
+/// Most libraries of a program that are named, of [`MAX_FILE`] bytes together.
+const MOST_LIBRARIES: usize = 1024;
+
+/// Functions after which no further library is named.
+const MOST_FUNCTIONS: usize = 1 << 20;
 
 /// A function that an option names is not there.
 #[derive(Debug, thiserror::Error)]
@@ -58,15 +64,24 @@ impl Code {
     }
 
     /// Returns the symbols, with those of the program's libraries: of files at these addresses whose code was observed, by the
-    /// sorted addresses of its instructions. A library without symbols has none.
+    /// sorted addresses of its instructions. A library without symbols has none, nor have those
+    /// beyond the limits.
     pub fn with_libraries(&self, files: Vec<(PathBuf, Range<u64>)>, observed: &[u64]) -> Symbols {
         let mut symbols = self.symbols.clone();
+        // A program may map the same large file many times.
+        let (mut bytes, mut left) = (MAX_FILE, MOST_LIBRARIES);
         for (path, range) in files {
             let first = observed.partition_point(|at| *at < range.start);
             let is_observed = observed.get(first).is_some_and(|at| *at < range.end);
             if self.program.is_some_and(|start| range.contains(&start)) || !is_observed {
                 continue;
             }
+            if left == 0 || symbols.len() > MOST_FUNCTIONS {
+                break;
+            }
+            let Ok(file) = path.metadata() else { continue };
+            let Some(rest) = bytes.checked_sub(file.len()) else { continue };
+            (bytes, left) = (rest, left - 1);
             if let Ok(source) = Source::of_mapped(&path, range.start) {
                 let _ = symbols.add(&source);
             }
@@ -193,6 +208,20 @@ mod tests {
         let recorded = |address: u64| code.is_recorded(0xffff_ffff_8100_0000 + address);
         assert!([0, 0x1ff, 0x300, 0x410, 0x41f].into_iter().all(recorded));
         assert!(![0x200, 0x2ff, 0x400, 0x420].into_iter().any(recorded));
+    }
+
+    #[test]
+    fn libraries_that_are_too_large_together_are_not_named() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::copy(std::env::current_exe().unwrap(), file.path()).unwrap();
+        file.as_file().set_len(MAX_FILE / 2 + 1).unwrap();
+        let [first, second] = [1 << 40, 2 << 40];
+        let files = [first, second].map(|start| (file.path().into(), start..start + 0x1000));
+
+        let symbols = Code::default().with_libraries(files.into(), &[first, second]);
+
+        let named = |start| symbols.iter().any(|symbol| symbol.address >= start);
+        assert!(named(first) && !named(second));
     }
 
     #[test]

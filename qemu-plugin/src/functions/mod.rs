@@ -194,6 +194,7 @@ impl Events for Functions {
             (totals.too_deep, "calls deeper than 1,023 functions are not recorded"),
             (totals.evicted, "stacks were forgotten, as there were too many"),
             (totals.children, "child processes are not recorded"),
+            (totals.without_name, "functions have no name in the directory, as there are too many"),
         ] {
             if count > 0 {
                 say(format_args!("hypertrace: {count} {what}"));

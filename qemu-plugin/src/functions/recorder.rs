@@ -433,6 +433,7 @@ impl Recorder {
         });
         self.name_libraries();
         let directory = lock(&self.directory);
+        totals.without_name = directory.names_left_out() as u64;
         let cut = cut(directory.path()).map(|_| ());
         // Beyond the limit, if need be: a reader has to know.
         let say = |(tid, record)| {
@@ -504,6 +505,8 @@ pub struct Totals {
     pub left_out: u64,
     /// Translated calls and returns that are not observed.
     pub not_observed: u64,
+    /// Functions whose names found no room in the directory.
+    pub without_name: u64,
     /// Whether there is no record at all.
     pub is_empty: bool,
     /// Why records are missing.

@@ -282,11 +282,13 @@ impl Inner {
         drop(full);
         let Some(mapped) = wanted else { return };
         let bytes = window_bytes(mapped) as u64;
-        let made = match self.left.load(Relaxed).checked_sub(bytes) {
-            Some(left) => {
-                track.window(mapped).map_err(Some).inspect(|_| self.left.store(left, Relaxed))
-            }
-            None => Err(None),
+        // Threads that make tracks are here, too: the bytes are taken before the window is made.
+        let made = match self.left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(bytes)) {
+            Ok(_) => track.window(mapped).map_err(|why| {
+                self.left.fetch_add(bytes, Relaxed);
+                Some(why)
+            }),
+            Err(_) => Err(None),
         };
         let mut exchange = track.exchange();
         match made {
@@ -355,6 +357,29 @@ mod tests {
 
         assert_eq!((stored, track.lost(), track.unsaid()), (ROOM, 10, 10));
         assert!(keeper.end().unwrap().source.is_none());
+    }
+
+    #[test]
+    fn tracks_that_are_made_at_once_have_no_more_than_the_limit() {
+        const LIMIT: u64 = 24 << 20;
+        let dir = tempfile::tempdir().unwrap();
+        let keeper = Keeper::start(LIMIT).unwrap();
+        thread::scope(|scope| {
+            for thread in 0..8 {
+                let (keeper, dir) = (&keeper, dir.path());
+                scope.spawn(move || {
+                    for number in 0..8 {
+                        let path = dir.join(format!("{thread}{number}.dat"));
+                        File::create_new(&path).unwrap();
+                        keeper.track(&path).unwrap();
+                    }
+                });
+            }
+        });
+
+        keeper.end();
+        let files = std::fs::read_dir(dir.path()).unwrap().flatten();
+        assert!(files.map(|file| file.metadata().unwrap().len()).sum::<u64>() <= LIMIT);
     }
 
     #[test]
