@@ -295,6 +295,32 @@ fn exits_without_an_entry_and_an_end_without_exits_balance() {
 }
 
 #[test]
+fn lost_events_are_counted_and_a_function_that_is_called_again_has_ended() {
+    let folder = tempfile::tempdir().unwrap();
+    let first =
+        client(0).lease(100, 7, "main").event(200, ENTRY, &[MAIN]).event(300, ENTRY, &[WORK]);
+    // 3 events were lost after this packet's.
+    let second = client(0).after(&first).with64(56, 3).event(350, OTHER, &[1]);
+    let third = client(0)
+        .after(&second)
+        .event(400, ENTRY, &[WORK])
+        .event(500, EXIT, &[WORK])
+        .event(900, EXIT, &[MAIN]);
+    let made = program(&[&[first, second, third]]);
+
+    let (counts, out) = export(&made, folder.path(), false);
+
+    assert_eq!(counts.left_out, 0);
+    let summary = Summary::of(&Trace::open(&out).unwrap());
+    assert_eq!((summary.calls, summary.unfinished, summary.lost), (3, 0, 3));
+    let depths = outputs(&["graph", "-f", "none"], &out, "");
+    for lines in depths {
+        assert!(lines.iter().any(|line| line == "(1) main"), "{lines:#?}");
+        assert!(lines.iter().any(|line| line == "(2) work"), "{lines:#?}");
+    }
+}
+
+#[test]
 fn a_session_without_functions_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let made = Made::new();

@@ -178,6 +178,22 @@ fn another_stack_is_found_by_the_first_store() {
 }
 
 #[test]
+fn a_switch_of_the_stack_by_a_function_of_another_ends_both() {
+    let mut track = track();
+    track.enter(STACK, 0xa);
+    for _ in 0..3 * MAX_FRAMES {
+        // swapcontext, which keeps its return address elsewhere, and setcontext
+        track.link(0xb);
+        track.link(0xc);
+        track.set_stack_pointer();
+        track.back();
+    }
+
+    assert_eq!(track.stacks.depth(), 1);
+    assert_eq!(track.stacks.counts().too_deep, 0);
+}
+
+#[test]
 fn a_tail_call_of_a_function_with_a_larger_frame_moves_the_slot() {
     let mut track = track();
     track.enter(STACK, 0xa);

@@ -277,6 +277,8 @@ fn functions_of_a_programs_libraries_have_names() {
     };
     // Of its own library, and of the C library.
     assert_eq!(calls("shared_outer"), Some(5));
+    // It calls this one by a stub of its own.
+    assert_eq!(calls("shared_work"), Some(115));
     assert_eq!(calls("exit"), Some(1));
     assert_eq!(calls("main"), Some(1));
 }

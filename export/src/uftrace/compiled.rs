@@ -10,7 +10,9 @@ use hypertrace_functions::clock::{Anchor, Clock};
 use hypertrace_functions::read::MAX_TASKS;
 use hypertrace_functions::write::{Directory, Records};
 use hypertrace_timeline::clock::host::{HostCounter, uuid_text};
-use hypertrace_timeline::{ENTRY, EXIT, EntryRef, EventRef, Kind, Session, Timeline, ValueRef};
+use hypertrace_timeline::{
+    ENTRY, EXIT, EntryRef, EventRef, Kind, Lost, Session, Timeline, ValueRef,
+};
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
@@ -59,6 +61,9 @@ pub fn compiled(source: &Source<'_>, out: &Path) -> Result<Counts> {
                 }
             };
             time = times.at(unix_ns);
+        }
+        if let EntryRef::Lost(lost) = &entry {
+            tracks.lose(lost);
         }
         if let EntryRef::Event(event) = &entry
             && (tracks.take(&mut directory, event, time)? || place(&mut modules, event))
@@ -222,6 +227,16 @@ impl Tracks {
     fn pass(&mut self, event: &EventRef<'_>, time: u64) -> u64 {
         let track = event.client.and_then(|client| self.open.get_mut(&(event.session, client)));
         track.map_or(time, |track| track.stack.pass(time))
+    }
+
+    /// Notes a loss of a thread's events.
+    fn lose(&mut self, lost: &Lost) {
+        let track = lost.client.and_then(|client| self.open.get_mut(&(lost.session, client)));
+        if let Some(track) = track {
+            // A signal handler's calls are lost with their exits.
+            let is_balanced = lost.causes.busy > 0 && lost.causes.busy == lost.causes.total();
+            track.stack.lose(lost.events, is_balanced);
+        }
     }
 
     fn open_track(

@@ -13,6 +13,10 @@ pub(super) struct Stack {
     open: Vec<u64>,
     /// Functions beyond [`MAX_OPEN`] that have not ended
     beyond: u64,
+    /// Number of the open functions, the outermost ones, whose exits may be lost
+    doubtful: usize,
+    /// Lost events
+    lost: u64,
     time: u64,
     /// Earliest time of the next event. No two have the same: an entry that another record follows at the same time is
     /// that of a call before.
@@ -30,6 +34,13 @@ impl Stack {
         f: &mut impl FnMut(Record) -> Result<(), E>,
     ) -> Result<(), E> {
         self.advance(time);
+        if self.doubtful > 0 && self.doubtful == self.open.len() {
+            // The next call of a function whose exit is lost, rather than a recursion: else each loss would add depths.
+            if let Some(depth) = self.open.iter().position(|open| *open == address) {
+                self.close(depth, f)?;
+                self.advance(time);
+            }
+        }
         if self.open.len() >= MAX_OPEN {
             self.beyond += 1;
             self.left_out += 1;
@@ -64,11 +75,27 @@ impl Stack {
         }
     }
 
-    /// Ends all open functions right after the last event.
+    /// Notes that events were lost here, with as many entries as exits or not.
+    pub fn lose(&mut self, events: u64, is_balanced: bool) {
+        self.lost = self.lost.saturating_add(events);
+        if is_balanced {
+            return;
+        }
+        self.beyond = 0;
+        self.doubtful = self.open.len();
+    }
+
+    /// Ends all open functions right after the last event. A record of the losses is the last one: uftrace 0.19 crashes if
+    /// it is within functions (`uftrace graph`).
     pub fn end<E>(&mut self, f: &mut impl FnMut(Record) -> Result<(), E>) -> Result<(), E> {
         self.beyond = 0;
         self.advance(self.time);
-        self.close(0, f)
+        self.close(0, f)?;
+        if self.lost == 0 {
+            return Ok(());
+        }
+        self.advance(self.time);
+        f(Record { time: self.time, kind: Kind::Lost, depth: 0, address: self.lost })
     }
 
     /// Notes an event that is neither entry nor exit. Returns its time: no record has the same.
@@ -92,6 +119,7 @@ impl Stack {
             let Some(address) = self.open.pop() else { break };
             self.record(Kind::Exit, self.open.len(), address, f)?;
         }
+        self.doubtful = self.doubtful.min(depth);
         Ok(())
     }
 
@@ -121,7 +149,11 @@ mod tests {
     fn records(events: &[(char, u64)]) -> (Vec<(char, u16, u64, u64)>, u64) {
         let mut records = Vec::new();
         let mut take = |record: Record| {
-            let sign = if record.kind == Kind::Entry { '+' } else { '-' };
+            let sign = match record.kind {
+                Kind::Entry => '+',
+                Kind::Exit => '-',
+                _ => '!',
+            };
             records.push((sign, record.depth, record.address, record.time));
             Ok::<_, Infallible>(())
         };
@@ -129,11 +161,54 @@ mod tests {
         for (time, &(sign, address)) in events.iter().enumerate() {
             let Ok(()) = match sign {
                 '+' => stack.enter(time as u64, address, &mut take),
+                '!' => {
+                    stack.lose(address, false);
+                    Ok(())
+                }
                 _ => stack.exit(time as u64, address, &mut take),
             };
         }
         let Ok(()) = stack.end(&mut take);
         (records, stack.left_out)
+    }
+
+    #[test]
+    fn a_function_that_is_called_again_after_a_loss_had_ended() {
+        let (records, left_out) = records(&[
+            ('+', 1),
+            ('+', 2),
+            ('+', 3),
+            ('!', 7),
+            ('+', 2),
+            ('+', 2),
+            ('-', 2),
+            ('-', 1),
+        ]);
+
+        let expected = [
+            ('+', 0, 1, 0),
+            ('+', 1, 2, 1),
+            ('+', 2, 3, 2),
+            ('-', 2, 3, 4),
+            ('-', 1, 2, 4),
+            ('+', 1, 2, 5),
+            ('+', 2, 2, 6),
+            ('-', 2, 2, 7),
+            ('-', 1, 2, 8),
+            ('-', 0, 1, 8),
+            ('!', 0, 7, 10),
+        ];
+        assert_eq!((records.as_slice(), left_out), (expected.as_slice(), 0));
+    }
+
+    #[test]
+    fn losses_add_no_depths() {
+        let calls = [('+', 2), ('+', 3), ('!', 1)];
+        let events: Vec<_> = [('+', 1)].into_iter().chain(calls.repeat(5_000)).collect();
+
+        let (records, left_out) = records(&events);
+
+        assert_eq!((records.iter().map(|record| record.1).max(), left_out), (Some(2), 0));
     }
 
     #[test]

@@ -46,6 +46,15 @@ pub(super) fn decode(bytes: &[u8], address: u64) -> Option<Instruction> {
     Some(Instruction::new(kind, 4))
 }
 
+/// Returns whether code is `adrp x16, PAGE` and `ldr x17, [x16, #DISTANCE]`, perhaps after `bti c`.
+pub(super) fn is_stub(bytes: &[u8]) -> bool {
+    let mut words = bytes.as_chunks().0.iter().map(|word| u32::from_le_bytes(*word)).peekable();
+    let _ = words.next_if_eq(&0xd503_245f);
+    let masked = |word: Option<u32>, mask| word.map(|word| word & mask);
+    masked(words.next(), 0x9f00_001f) == Some(0x9000_0010)
+        && masked(words.next(), 0xffc0_03ff) == Some(0xf940_0211)
+}
+
 /// Number of the link register.
 const LINK: u32 = 30;
 /// Number of the stack pointer, as the base of an address.
@@ -80,7 +89,7 @@ fn kind(is_load: bool) -> Kind {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Architecture, decode};
+    use super::super::{Architecture, STUB, decode};
     use super::*;
 
     fn decoded(word: u32) -> Option<Instruction> {
@@ -119,6 +128,19 @@ mod tests {
         }
         assert_eq!(kind(0xd400_0001), Some(Kind::SystemCall));
         assert_eq!(kind(0x9100_03bf), Some(Kind::StackPointerSet));
+    }
+
+    #[test]
+    fn stubs_jump_by_a_pointer_that_they_address() {
+        let is_stub = |words: [u32; STUB / 4]| {
+            let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+            crate::decode::is_stub(Architecture::Aarch64, bytes.first_chunk().unwrap())
+        };
+        // adrp x16, PAGE; ldr x17, [x16, #8]; add x16, x16, #8. With bti c before
+        assert!(is_stub([0xb000_0090, 0xf940_0611, 0x9100_2210]));
+        assert!(is_stub([0xd503_245f, 0xb000_0090, 0xf940_0611]));
+        // ldr x0
+        assert!(!is_stub([0xb000_0090, 0xf940_0600, 0x9100_2210]));
     }
 
     #[test]

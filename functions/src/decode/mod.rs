@@ -105,3 +105,15 @@ pub fn decode(architecture: Architecture, bytes: &[u8], address: u64) -> Option<
         Architecture::Aarch64 => aarch64::decode(bytes, address),
     }
 }
+
+/// Bytes that show whether a stub begins.
+pub const STUB: usize = 12;
+
+/// Returns whether code is a stub, by which a program or library calls a function of another: it jumps by a pointer.
+#[must_use]
+pub fn is_stub(architecture: Architecture, bytes: &[u8; STUB]) -> bool {
+    match architecture {
+        Architecture::X86_64 => x86_64::is_stub(bytes),
+        Architecture::Aarch64 => aarch64::is_stub(bytes),
+    }
+}

@@ -55,6 +55,13 @@ pub(super) fn decode(bytes: &[u8], address: u64) -> Option<Instruction> {
     }
 }
 
+/// Returns whether code is `jmp *DISTANCE(%rip)`, perhaps after `endbr64` and with the prefix `bnd`.
+pub(super) fn is_stub(bytes: &[u8]) -> bool {
+    let bytes = bytes.strip_prefix(&[0xf3, 0x0f, 0x1e, 0xfa]).unwrap_or(bytes);
+    let bytes = bytes.strip_prefix(&[0xf2]).unwrap_or(bytes);
+    bytes.starts_with(&[0xff, 0x25])
+}
+
 /// Returns the bytes of a ModRM operand, with its SIB byte and displacement.
 fn memory_operand(operands: &[u8]) -> Option<usize> {
     let modrm = *operands.first()?;
@@ -75,7 +82,7 @@ fn memory_operand(operands: &[u8]) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Architecture, decode};
+    use super::super::{Architecture, STUB, decode};
     use super::*;
 
     fn kind(bytes: &[u8]) -> Option<(Kind, u8)> {
@@ -92,6 +99,18 @@ mod tests {
         assert_eq!(target(&[0xeb, 0xfe]), Some(0x1000));
         assert_eq!(kind(&[0xe8, 0x00, 0x01, 0, 0]), Some((Kind::Call, 5)));
         assert_eq!(kind(&[0xe9, 0x00, 0x01, 0, 0]), Some((Kind::Jump, 5)));
+    }
+
+    #[test]
+    fn stubs_jump_by_a_pointer_that_they_address() {
+        let is_stub = |bytes: [u8; STUB]| crate::decode::is_stub(Architecture::X86_64, &bytes);
+        // jmp *0x2fe2(%rip); push $0
+        assert!(is_stub([0xff, 0x25, 0xe2, 0x2f, 0, 0, 0x68, 0, 0, 0, 0, 0xe9]));
+        // endbr64; bnd jmp *0x2fad(%rip)
+        assert!(is_stub([0xf3, 0x0f, 0x1e, 0xfa, 0xf2, 0xff, 0x25, 0xad, 0x2f, 0, 0, 0x0f]));
+        // jmp *%rax; endbr64; jmp .
+        assert!(!is_stub([0xff, 0xe0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]));
+        assert!(!is_stub([0xf3, 0x0f, 0x1e, 0xfa, 0xeb, 0xfe, 0, 0, 0, 0, 0, 0]));
     }
 
     #[test]

@@ -113,9 +113,13 @@ impl Stacks {
     }
 
     /// Ends a function that has stored no return address and changes the stack: `longjmp`, or the switch to another stack.
+    /// One around it that has stored none either ends with it, as `swapcontext` does with the `setcontext` that it calls.
     fn stack_pointer_set(&mut self, time: u64, out: &mut impl FnMut(Record)) {
-        let is_its = |top: Frame| is_provisional(top.slot);
-        if self.open.stack.beyond == 0 && self.open.top().is_some_and(is_its) {
+        if self.open.stack.beyond != 0 {
+            return;
+        }
+        // Each round ends a frame that a call has made: no more rounds than calls.
+        while self.open.top().is_some_and(|top| is_provisional(top.slot)) {
             self.counts.vanished += 1;
             self.pop(time, out);
             self.next = Next::Ended;

@@ -255,6 +255,17 @@ impl Recorder {
         self.guest_base.get().copied()
     }
 
+    /// Returns a program's bytes at an address, if they are there.
+    pub fn code_at<const N: usize>(&self, address: u64) -> Option<[u8; N]> {
+        let at = address.wrapping_add(self.guest_base()?);
+        let mut bytes = [0; N];
+        let local = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: N };
+        let remote = libc::iovec { iov_base: at as *mut _, iov_len: N };
+        // SAFETY: writes into `bytes` only; a bad address is an error.
+        let read = unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) };
+        (read == N as isize).then_some(bytes)
+    }
+
     /// Returns the region in which functions are recorded.
     pub fn region(&self) -> Option<&Region> {
         self.region.as_ref()

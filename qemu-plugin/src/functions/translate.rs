@@ -4,7 +4,7 @@
 #![allow(unsafe_code)]
 
 use super::callback::at;
-use super::code::{Code, Place};
+use super::code::Place;
 use super::level;
 use super::recorder;
 use super::recorder::Recorder;
@@ -14,7 +14,8 @@ use crate::api::{Access, Accesses, Block, Instruction, Reads};
 use crate::device;
 use crate::target::Target;
 use hypertrace_functions::decode::{
-    Architecture, Instruction as Decoded, Kind, StackPointerChange, decode, stack_pointer_change,
+    Architecture, Instruction as Decoded, Kind, StackPointerChange, decode, is_stub,
+    stack_pointer_change,
 };
 use std::ffi::{c_uint, c_void};
 
@@ -62,7 +63,8 @@ pub fn translated(recorder: &Recorder, block: &Block) {
         }
         let length = found.map_or(0, |found| found.length);
         let next = address.wrapping_add(length.into());
-        let called = event.and(found).and_then(|found| known_target(code, &found));
+        let called =
+            event.and(found).and_then(|found| known_target(recorder, architecture, &found));
         let function = code.function(address);
         let Some(site) =
             recorder.place(Site { at: address, next, target: called, function, level })
@@ -89,13 +91,18 @@ pub fn translated(recorder: &Recorder, block: &Block) {
 }
 
 /// Returns the function that a call or jump reaches, if that is known and recorded.
-fn known_target(code: &Code, found: &Decoded) -> Option<u64> {
+fn known_target(recorder: &Recorder, architecture: Architecture, found: &Decoded) -> Option<u64> {
+    let code = recorder.code();
     let target = found.target?;
     let is_known = match code.place(target) {
         // The function of a stub is another one.
         Place::Stub => false,
         // And that of a thunk, which its return shows, if that is observed.
         Place::Thunk => !code.is_partial(),
+        // A library's stubs have no symbols yet.
+        Place::Other if found.kind == Kind::Call && !code.is_partial() => {
+            !recorder.code_at(target).is_some_and(|bytes| is_stub(architecture, &bytes))
+        }
         Place::Function | Place::Other => code.is_recorded(target),
     };
     is_known.then_some(target)
