@@ -448,3 +448,17 @@ fn a_signal_handlers_events_are_recorded_or_counted() {
     let expected = json!({"signal": 14, "n": 0});
     assert_eq!(Value::Object(first.fields.clone()), expected);
 }
+
+#[test]
+fn a_program_whose_main_thread_ends_first_ends_with_its_last_thread() {
+    let Some(compiler) = c::compiler() else { return };
+    let place = Place::new();
+    let source = c::source("tests/c/main_ends.c");
+    let program = compiler.program(&source, Linked::Archive, place.path());
+    let program = program.to_str().unwrap();
+
+    let (lines, printed) = place.trace("main", &["timeout", "-s", "KILL", "60", program]);
+
+    assert_eq!(printed, "late\n");
+    assert_eq!(["early", "late"].map(|name| named(&lines, name).count()), [1, 1]);
+}

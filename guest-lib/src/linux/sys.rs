@@ -1,7 +1,7 @@
 //! The few system calls that threads make when they get a client.
 //!
 //! Unsafe, because they are C functions. All of them may be called in a signal
-//! handler: none allocates or takes a lock.
+//! handler, but for one: none allocates or takes a lock.
 #![allow(unsafe_code)]
 
 use hypertrace_segment::signals;
@@ -22,6 +22,17 @@ pub(super) fn is_secure() -> bool {
 pub(super) fn thread_id() -> i32 {
     // SAFETY: takes nothing.
     unsafe { libc::syscall(libc::SYS_gettid) as i32 }
+}
+
+/// Returns whether this is the process's first thread.
+pub(super) fn is_main_thread() -> bool {
+    thread_id() == std::process::id() as i32
+}
+
+/// Returns the number of the process's threads, a main thread that has ended among them, if the system shows it. Not for
+/// signal handlers.
+pub(super) fn threads() -> Option<usize> {
+    Some(std::fs::read_dir("/proc/self/task").ok()?.count())
 }
 
 /// Returns the kernel's name of this thread: the program's, unless the thread was given one.
