@@ -22,16 +22,34 @@ pub struct Emulator {
 }
 
 impl Emulator {
-    /// Finds both, and checks that the emulator takes plugins. Its release decides which plugin.
+    /// Finds an emulator of QEMU's user mode and a plugin for it, and checks that it takes plugins. Its release decides
+    /// which plugin.
     ///
     /// # Errors
-    /// If one is missing, the emulator was built without plugins, or there is no plugin for its
-    /// release.
+    /// If one is missing, the emulator is one of machines or was built without plugins, or there is no
+    /// plugin for its release.
     pub fn find(name: &OsStr) -> Result<Emulator> {
+        let (emulator, help) = Emulator::with_help(name)?;
+        if help.contains("usage: qemu-system-") {
+            bail!(not_of_programs(&emulator.qemu));
+        }
+        Ok(emulator)
+    }
+
+    /// Finds an emulator as [`Emulator::find`] does, or one of machines.
+    ///
+    /// # Errors
+    /// As there, but for machines.
+    pub fn find_any(name: &OsStr) -> Result<Emulator> {
+        Ok(Emulator::with_help(name)?.0)
+    }
+
+    /// Finds an emulator. Returns it with its help.
+    fn with_help(name: &OsStr) -> Result<(Emulator, String)> {
         let qemu = Program::find(name)?;
         let help = printed(&qemu, "-help")?;
-        if !help.contains("usage: qemu-") || help.contains("usage: qemu-system-") {
-            bail!("{} is not an emulator of QEMU's user mode", qemu.path().display());
+        if !help.contains("usage: qemu-") {
+            bail!(not_of_programs(&qemu));
         }
         if !help.contains("-plugin ") {
             bail!(
@@ -41,7 +59,7 @@ impl Emulator {
             );
         }
         let plugin = plugin(&qemu)?;
-        Ok(Emulator { qemu, plugin, functions: None })
+        Ok((Emulator { qemu, plugin, functions: None }, help))
     }
 
     /// Returns a command that starts a program under it, without the program's arguments.
@@ -91,6 +109,10 @@ impl Emulator {
     pub fn qemu(&self) -> &Program {
         &self.qemu
     }
+}
+
+fn not_of_programs(qemu: &Program) -> String {
+    format!("{} is not an emulator of QEMU's user mode", qemu.path().display())
 }
 
 /// Returns what an emulator prints with this option.

@@ -49,7 +49,7 @@ struct Boots {
 impl Boots {
     /// Boots this kernel. `machine` is options of QEMU and the kernel's console.
     fn new(qemu: &OsStr, kernel: &Path, machine: (&[&str], &str), program: &[u8]) -> Result<Boots> {
-        let emulator = Emulator::find(qemu)?;
+        let emulator = Emulator::find_any(qemu)?;
         let (options, console) = machine;
         let scratch = Scratch::new()?;
         let initrd = scratch.path().join("initrd");

@@ -340,6 +340,7 @@ pub(super) extern "C" fn in_child() {
     OPENING.store(0, Relaxed);
     counts::forget();
     mask::forget();
+    sys::forget_end();
     if let Some(parent) = inherited().filter(|process| !process.is_ours()) {
         parent.part();
     }

@@ -1,6 +1,6 @@
 //! The one thread of this library: the work that is due even if no thread emits.
 
-use super::{sys, thread};
+use super::sys;
 use crate::os;
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ pub(super) fn start(mut look: impl FnMut() -> bool + Send + 'static) {
         while look() {
             rounds = (rounds + 1) % ROUNDS;
             // Else the process would not end: its main thread has ended, and no other is left.
-            if rounds == 0 && thread::main_has_ended() && sys::threads().is_some_and(|n| n <= 2) {
+            if rounds == 0 && sys::main_has_ended() && sys::threads().is_some_and(|n| n <= 2) {
                 break;
             }
             if !os::nap(INTERVAL) {

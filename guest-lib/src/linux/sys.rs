@@ -5,6 +5,7 @@
 #![allow(unsafe_code)]
 
 use hypertrace_segment::signals;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 /// Writes a line to stderr, if that can be done at once: the program must not wait for a reader.
@@ -24,9 +25,24 @@ pub(super) fn thread_id() -> i32 {
     unsafe { libc::syscall(libc::SYS_gettid) as i32 }
 }
 
-/// Returns whether this is the process's first thread.
-pub(super) fn is_main_thread() -> bool {
-    thread_id() == std::process::id() as i32
+/// Whether the main thread has ended by itself.
+static MAIN_ENDED: AtomicBool = AtomicBool::new(false);
+
+/// Notes that the calling thread ends, and that its process may continue.
+pub(super) fn note_end() {
+    if thread_id() == std::process::id() as i32 {
+        MAIN_ENDED.store(true, Relaxed);
+    }
+}
+
+/// Forgets that of the parent, in a forked child.
+pub(super) fn forget_end() {
+    MAIN_ENDED.store(false, Relaxed);
+}
+
+/// Returns whether the main thread has ended by itself, while others may run. Only of a thread that has used the library.
+pub(super) fn main_has_ended() -> bool {
+    MAIN_ENDED.load(Relaxed)
 }
 
 /// Returns the number of the process's threads, a main thread that has ended among them, if the system shows it. Not for

@@ -49,9 +49,6 @@ thread_local! {
 static KEY: AtomicU32 = AtomicU32::new(NO_KEY);
 const NO_KEY: u32 = u32::MAX;
 
-/// See [`main_has_ended`].
-static MAIN_ENDED: AtomicBool = AtomicBool::new(false);
-
 /// See [`greet_by`].
 static GREETING: OnceLock<fn()> = OnceLock::new();
 
@@ -341,14 +338,7 @@ pub(super) fn end() {
 
 extern "C" fn ended(_: *mut libc::c_void) {
     end();
-    if sys::is_main_thread() {
-        MAIN_ENDED.store(true, Relaxed);
-    }
-}
-
-/// Returns whether the main thread has ended by itself, while others may run, if it had used the library.
-pub(super) fn main_has_ended() -> bool {
-    MAIN_ENDED.load(Relaxed)
+    sys::note_end();
 }
 
 /// Publishes the losses of a process that ends by `exit`, as those of a thread that ends.
