@@ -86,7 +86,7 @@ pub fn run(args: &Args) -> Result<()> {
 
 /// Formats the line at the end.
 fn closing(args: &Args, counts: &Counts) -> String {
-    let Counts { tasks, events, left_out, .. } = *counts;
+    let Counts { tasks, events, left_out, without_name, .. } = *counts;
     let out = args.out.display();
     let of = |number: u64, one: &str| match number {
         1 => format!("1 {one}"),
@@ -95,6 +95,10 @@ fn closing(args: &Args, counts: &Counts) -> String {
     let mut line = format!("{out}: {}, {}", of(tasks, "track"), of(events, "event"));
     if left_out > 0 {
         line.push_str(&format!("; {} entries and exits left out", grouped(left_out)));
+    }
+    if without_name > 0 {
+        let functions = of(without_name, "function");
+        line.push_str(&format!("; {functions} without a name: those of all files are too long"));
     }
     line.push_str(&format!("; read it with: uftrace replay -d {out}"));
     line

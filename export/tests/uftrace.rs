@@ -253,6 +253,59 @@ fn a_client_with_another_lessee_is_another_track() {
 }
 
 #[test]
+fn threads_of_one_number_are_tracks_of_their_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let packet = |number| {
+        client(number).lease(100, 7, "same").event(200, ENTRY, &[MAIN]).event(900, EXIT, &[MAIN])
+    };
+    let made = program(&[&[packet(0)], &[packet(1)], &[packet(2)]]);
+
+    let (counts, out) = export(&made, folder.path(), false);
+
+    assert_eq!((counts.tasks, counts.left_out), (3, 0));
+    let trace = Trace::open(&out).unwrap();
+    let mut numbers = Vec::from_iter(trace.tasks().iter().map(|task| task.tid));
+    numbers.sort_unstable();
+    assert_eq!(numbers, [43, 1_000_000_000, 1_000_000_001]);
+    assert_eq!(Summary::of(&trace).calls, 3);
+}
+
+#[test]
+fn functions_whose_names_are_too_long_together_are_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("list");
+    let line = |number: u64| format!("{:x} T {number}{}\n", 0x1000 + number, "x".repeat(4_000));
+    fs::write(&path, Vec::from_iter((0..20_000).map(line)).concat()).unwrap();
+    let module = Module::read(&symbols::Source { path, offset: 0 }).unwrap();
+    let functions = module.symbols.len() as u64;
+    let modules = [module];
+    let made = [
+        program(&[&[client(0).event(200, ENTRY, &[MAIN]).event(300, EXIT, &[MAIN])]]),
+        Made::of_boot(Some(BOOT)),
+    ];
+    let sessions = made.each_ref().map(open);
+    let [compiled_in, traced] = sessions.each_ref().map(|sessions| Source {
+        sessions,
+        traces: &[],
+        modules: &modules,
+        text: &text,
+    });
+    let mut trace = FunctionTrace::open(&function_trace(folder.path())).unwrap();
+    trace.place(&[&sessions[1][0].0], None).unwrap();
+    let outs = ["compiled", "beside"].map(|name| folder.path().join(name));
+
+    let counts =
+        [compiled(&compiled_in, &outs[0]).unwrap(), beside(&traced, &trace, &outs[1]).unwrap()];
+
+    for (counts, out) in counts.iter().zip(&outs) {
+        let trace = Trace::open(out).unwrap();
+        let named: u64 = trace.modules().map(|(_, names)| names.len() as u64).sum();
+        assert!((1..functions).contains(&counts.without_name), "{counts:?}");
+        assert!(counts.without_name + named >= functions, "{counts:?}, {named}");
+    }
+}
+
+#[test]
 fn the_place_of_a_program_is_that_of_its_own_event() {
     let folder = tempfile::tempdir().unwrap();
     let moved = 0x5555_0000_0000;

@@ -10,7 +10,9 @@ use common::uftrace;
 use common::{Ran, capability};
 use hypertrace_functions::read::{By, Summary, Trace};
 use namespace::Mount;
+use std::fs;
 use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -93,10 +95,10 @@ fn a_trace_is_its_users_whatever_the_umask_is(guest: &Guest, folder: &TempDir) {
         let ran: Ran = shell.output().unwrap().into();
 
         assert!(ran.stderr.contains(" 0 records lost"), "{}", ran.stderr);
-        let files = std::fs::read_dir(&dir).unwrap().map(|file| file.unwrap().path());
+        let files = fs::read_dir(&dir).unwrap().map(|file| file.unwrap().path());
         for path in files.chain([dir]) {
             let expected = if path.is_dir() { 0o700 } else { 0o600 };
-            let mode = std::fs::metadata(&path).unwrap().mode() & 0o777;
+            let mode = fs::metadata(&path).unwrap().mode() & 0o777;
             assert_eq!(mode, expected, "{}", path.display());
         }
     }
@@ -110,7 +112,7 @@ fn what_was_recorded_before_a_kill_is_read(guest: &Guest, folder: &TempDir) {
         let mut qemu = command.arg("forever").stderr(Stdio::null()).spawn().unwrap();
         let begin = Instant::now();
         // Two windows of 3 MiB are mapped at the beginning, and a third one when the first is full.
-        while std::fs::metadata(guest.records(&dir)).map_or(0, |data| data.len()) < 4 << 20 {
+        while fs::metadata(guest.records(&dir)).map_or(0, |data| data.len()) < 4 << 20 {
             assert!(begin.elapsed() < Duration::from_secs(60));
             sleep(Duration::from_millis(1));
         }
@@ -148,11 +150,16 @@ fn at_the_limit_the_rest_is_lost_and_counted(guest: &Guest, folder: &TempDir) {
 
     assert_eq!(ran.code, Some(0), "{ran:?}");
     assert!(ran.stderr.contains("limit") && !ran.stderr.contains(" 0 records lost"), "{ran:?}");
-    let data = std::fs::metadata(guest.records(&dir)).unwrap().len();
+    let data = fs::metadata(guest.records(&dir)).unwrap().len();
     assert!((1 << 19..=1 << 20).contains(&data), "{data}");
     // The directory says it, too.
-    let lost = format!(" {} records lost", Summary::of(&Trace::open(&dir).unwrap()).lost);
+    let summary = Summary::of(&guest.trace(&dir));
+    let lost = format!(" {} records lost", summary.lost);
     assert!(ran.stderr.contains(&lost), "{lost}: {}", ran.stderr);
+    // Functions that are open at the limit end there.
+    assert_eq!((summary.orphans, summary.unfinished), (0, 0));
+    let calls = summary.function(guest.address("fib")).unwrap().calls;
+    uftrace::check(&dir, "fib", calls);
 }
 
 fn only_the_functions_of_a_filter_are_recorded(guest: &Guest, folder: &TempDir) {
@@ -233,12 +240,15 @@ fn filters_that_leave_out_all_functions_are_named(guest: &Guest, folder: &TempDi
 }
 
 fn a_function_that_a_filter_names_has_to_be_there(guest: &Guest, folder: &TempDir) {
-    let options = format!("functions={},symbol=fibb", folder.path().join("trace").display());
+    let dir = folder.path().join("trace");
+    let options = format!("functions={},symbol=fibb", dir.display());
 
     let ran: Ran = guest.command(&options).output().unwrap().into();
 
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(1), ""));
     assert!(ran.stderr.contains("symbol=fibb"), "{}", ran.stderr);
+    let left = fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().path());
+    assert_eq!(left.collect::<Vec<_>>(), [] as [PathBuf; 0], "it can be used again");
 }
 
 fn on_a_full_disk_the_rest_is_lost_and_counted(guest: &Guest, _: &TempDir) {

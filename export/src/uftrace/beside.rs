@@ -32,7 +32,11 @@ pub fn beside(source: &Source<'_>, functions: &FunctionTrace, out: &Path) -> Res
     if let Some(anchor) = trace.anchor() {
         directory.write_anchor(anchor)?;
     }
-    let mut counts = Counts { tasks: trace.tasks().len() as u64, ..Counts::default() };
+    let mut counts = Counts {
+        tasks: trace.tasks().len() as u64,
+        without_name: directory.names_left_out() as u64,
+        ..Counts::default()
+    };
     let mut events = directory.events()?;
     let mut timeline = Timeline::with_kernel(source.sessions, source.traces)?;
     let mut time = 0;

@@ -82,6 +82,7 @@ pub fn compiled(source: &Source<'_>, out: &Path) -> Result<Counts> {
     events.finish()?;
     (counts.tasks, counts.left_out) = tracks.end()?;
     add_modules(&mut directory, &modules)?;
+    counts.without_name = directory.names_left_out() as u64;
     directory.describe()?;
     Ok(counts)
 }
@@ -147,6 +148,8 @@ struct Tracks {
     /// By session and client: at most as many as there are clients
     open: HashMap<(usize, u32), Track>,
     numbers: HashSet<u32>,
+    /// How many numbers from [`FIRST_NUMBER`] on were tried.
+    tried: u32,
     left_out: u64,
 }
 
@@ -246,12 +249,12 @@ impl Tracks {
         client: u32,
     ) -> Result<Track> {
         let thread = event.thread.map_or(client + 1, |thread| thread.tid);
-        let is_free =
-            |tid: &u32| (1..=i32::MAX as u32).contains(tid) && !self.numbers.contains(tid);
-        // At most as many as there are numbers in use.
-        let tid = Some(thread).filter(is_free).or_else(|| (FIRST_NUMBER..).find(is_free));
-        let tid = tid.unwrap_or(FIRST_NUMBER);
-        self.numbers.insert(tid);
+        let is_number = |tid: &u32| (1..=i32::MAX as u32).contains(tid);
+        let Tracks { numbers, tried, .. } = self;
+        // In all tracks, at most as many as there are tracks.
+        let others = (FIRST_NUMBER + *tried..).inspect(|_| *tried += 1);
+        let mut candidates = Some(thread).filter(is_number).into_iter().chain(others);
+        let tid = candidates.find(|tid| numbers.insert(*tid)).unwrap_or(FIRST_NUMBER);
         let name = event.source.split_once(' ').map_or(&**event.source, |(_, name)| name);
         directory.create_task(Task { tid, name: name.to_owned() })?;
         let records = Records::append(&directory.records(tid))?;

@@ -92,6 +92,8 @@ pub struct Counts {
     /// Entries and exits of compiled-in functions that are left out: exits of functions that were entered before the
     /// beginning, functions too deep, and those of too many threads.
     pub left_out: u64,
+    /// Functions without a name, as those of all modules are too long for readers.
+    pub without_name: u64,
 }
 
 /// Adds the modules to a directory.

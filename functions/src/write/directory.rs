@@ -193,10 +193,32 @@ impl Directory {
         self.replace("info", &text::info(&self.program, &self.command, &self.tasks))
     }
 
+    /// Removes the descriptions of a trace without tasks, which will have no records: the directory is an empty one again,
+    /// and can be used for the next trace.
+    ///
+    /// # Errors
+    /// If a file cannot be removed.
+    pub fn discard(&self) -> Result<()> {
+        let modules = self.modules.iter().map(|(name, _)| format!("{name}.sym"));
+        let others = ["info", "task.txt", clock::FILE].map(str::to_owned);
+        for name in modules.chain(others).chain([Self::map_name()]) {
+            let path = self.path.join(name);
+            match fs::remove_file(&path) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                result => result.map_err(Error::io("remove", &path))?,
+            }
+        }
+        Ok(())
+    }
+
+    fn map_name() -> String {
+        format!("sid-{SESSION}.map")
+    }
+
     fn write_map(&self) -> Result<()> {
         let lines = self.modules.iter().map(|(_, module)| module.line.as_str());
         let map = lines.chain([text::STACK_LINE]).collect::<String>();
-        self.replace(&format!("sid-{SESSION}.map"), map.as_bytes())
+        self.replace(&Self::map_name(), map.as_bytes())
     }
 
     /// Replaces a file as a whole.

@@ -4,7 +4,7 @@ use super::code::Code;
 use super::site::Site;
 use super::stack_pointer::Copy;
 use super::windows::Track;
-use hypertrace_functions::record::Record;
+use hypertrace_functions::record::{Kind, Record};
 use hypertrace_functions::shadow::{Call, Jump, Linked, Return, Settings, Stacks};
 
 /// Records of a vCPU at one privilege level.
@@ -20,6 +20,10 @@ pub struct Lane {
     unproved: usize,
     /// The copy of the stack pointer.
     copy: Copy,
+    /// Events that are not recorded as the next window of the file is late; `None` if it is not.
+    missing: Option<u64>,
+    /// Events that were not recorded for this in all.
+    lost: u64,
 }
 
 impl Lane {
@@ -33,6 +37,8 @@ impl Lane {
             last: 0,
             unproved: usize::MAX,
             copy: Copy::default(),
+            missing: None,
+            lost: 0,
         }
     }
 
@@ -48,14 +54,50 @@ impl Lane {
         // Another vCPU's region: events of this one may have come later.
         let time = time.max(self.last);
         let Lane { stacks, track, .. } = self;
-        let out = &mut |record: Record| {
-            track.push(record);
-        };
+        let out = &mut |record| track.push(record);
         match is_paused {
             true => stacks.pause(time, out),
-            false => stacks.replay(time, out),
+            false if self.missing.is_none() => stacks.replay(time, out),
+            false => {}
         }
         (self.is_paused, self.last) = (is_paused, time);
+        self.settle(time);
+    }
+
+    /// Looks after an event whether the next window of the file is late.
+    #[inline]
+    fn settle(&mut self, time: u64) {
+        if self.track.is_late() {
+            self.wait(time);
+        }
+    }
+
+    /// Stops recording until the next window is there: all functions get exits first and entries then, so that depths are
+    /// right on both sides of the gap. uftrace crashes if they are not.
+    #[cold]
+    fn wait(&mut self, time: u64) {
+        let Lane { stacks, track, .. } = self;
+        let Some(missing) = &mut self.missing else {
+            stacks.pause(time, &mut |record| track.push(record));
+            self.missing = Some(0);
+            return;
+        };
+        *missing += u64::from(!self.is_paused);
+        self.lost += u64::from(!self.is_paused);
+        let Some(last) = track.resume() else { return };
+        if let Some(lost) = Lane::gap(*missing, time.max(last)) {
+            track.push(lost);
+        }
+        self.missing = None;
+        if !self.is_paused {
+            stacks.replay(time, &mut |record| track.push(record));
+        }
+    }
+
+    /// Returns a record that says how many events are missing, if any.
+    fn gap(missing: u64, time: u64) -> Option<Record> {
+        let lost = Record { time, kind: Kind::Lost, depth: 0, address: missing };
+        (missing > 0).then_some(lost)
     }
 
     /// Returns the time of an event that is not recorded: only the stacks need one.
@@ -68,9 +110,8 @@ impl Lane {
     pub fn call(&mut self, call: &Call, time: u64) {
         self.last = time;
         let Lane { stacks, track, .. } = self;
-        stacks.call(call, time, &mut |record| {
-            track.push(record);
-        });
+        stacks.call(call, time, &mut |record| track.push(record));
+        self.settle(time);
     }
 
     /// Returns whether the innermost function's return address is in this slot.
@@ -84,18 +125,16 @@ impl Lane {
     pub fn ret(&mut self, ret: &Return, time: u64) {
         self.last = time;
         let Lane { stacks, track, .. } = self;
-        stacks.ret(ret, time, &mut |record| {
-            track.push(record);
-        });
+        stacks.ret(ret, time, &mut |record| track.push(record));
+        self.settle(time);
     }
 
     /// Reports an event of a guest whose return addresses are in a register, without the stack pointer.
     pub fn linked(&mut self, event: &Linked, time: u64) {
         self.last = time;
         let Lane { stacks, track, .. } = self;
-        stacks.linked(event, time, &mut |record| {
-            track.push(record);
-        });
+        stacks.linked(event, time, &mut |record| track.push(record));
+        self.settle(time);
     }
 
     /// Reports that the stack may change by other means than calls and returns.
@@ -148,9 +187,8 @@ impl Lane {
             return;
         }
         let Lane { stacks, track, .. } = self;
-        stacks.jump(&Jump { at: site.at, target }, time, &mut |record| {
-            track.push(record);
-        });
+        stacks.jump(&Jump { at: site.at, target }, time, &mut |record| track.push(record));
+        self.settle(time);
     }
 
     /// Reports that an instruction runs that is no call, return or jump to a function.
@@ -190,18 +228,149 @@ impl Lane {
     /// Ends all functions.
     pub fn close(&mut self, time: u64) {
         let Lane { stacks, track, .. } = self;
-        stacks.close(time, &mut |record| {
-            track.push(record);
-        });
+        stacks.close(time, &mut |record| track.push(record));
+        self.settle(time);
     }
 
-    /// Returns the lost records that no record says.
-    pub fn unsaid(&self) -> u64 {
-        self.track.unsaid()
+    /// Returns the records that are to follow those in the file, at the end.
+    pub fn rest(&self) -> Vec<Record> {
+        let held = self.track.held();
+        let last = held.last().map_or(0, |last| last.time);
+        let gap = Lane::gap(self.missing.unwrap_or(0), self.last.max(last));
+        held.iter().copied().chain(gap).collect()
     }
 
-    /// Returns the counts of its stacks, and the records that found no room.
+    /// Returns the counts of its stacks, and the number of events that are not recorded for lack of room.
     pub fn counts(&self) -> (hypertrace_functions::shadow::Counts, u64) {
-        (*self.stacks.counts(), self.track.lost())
+        (*self.stacks.counts(), self.lost)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::windows::{Keeper, RECORD};
+    use super::*;
+
+    /// Functions call each other to this depth.
+    const DEPTH: u64 = 5;
+
+    /// Calls functions and returns from them, one event at a time. Returns the time after the last one.
+    fn run(lane: &mut Lane, from: u64, rounds: u64) -> u64 {
+        let slot = |depth: u64| 0x7fff_0000 - 16 * depth;
+        let mut time = from;
+        for _ in 0..rounds {
+            for depth in 1..=DEPTH {
+                let target = Some(0x1000 * depth);
+                lane.call(&Call { slot: slot(depth), target, ..Call::default() }, time);
+                time += 10;
+            }
+            // The outer two stay.
+            for depth in (3..=DEPTH).rev() {
+                lane.ret(&Return { slot: Some(slot(depth)), ..Return::default() }, time);
+                time += 10;
+            }
+        }
+        time
+    }
+
+    /// Asserts that all exits are those of the last entry, and that no function is open where events are missing. Returns
+    /// the numbers of entries and of missing events.
+    fn check(records: impl IntoIterator<Item = Record>) -> (u64, u64) {
+        let (mut open, mut time) = (Vec::new(), 0);
+        let (mut entries, mut missing) = (0, 0);
+        for record in records {
+            assert!(record.time >= time, "{record:?} is not after {time}");
+            time = record.time;
+            match record.kind {
+                Kind::Entry => {
+                    assert_eq!(usize::from(record.depth), open.len(), "{record:?}");
+                    open.push(record.address);
+                    entries += 1;
+                }
+                Kind::Exit => {
+                    assert_eq!(open.pop(), Some(record.address), "{record:?}");
+                    assert_eq!(usize::from(record.depth), open.len(), "{record:?}");
+                }
+                Kind::Lost => {
+                    assert!(open.is_empty(), "{record:?}");
+                    missing += record.address;
+                }
+                Kind::Event => panic!("{record:?}"),
+            }
+        }
+        assert!(open.is_empty(), "{open:?}");
+        (entries, missing)
+    }
+
+    fn written(path: &std::path::Path) -> Vec<Record> {
+        let bytes = std::fs::read(path).unwrap();
+        bytes.as_chunks::<RECORD>().0.iter().map_while(|b| Record::from_bytes(*b).ok()).collect()
+    }
+
+    #[test]
+    fn depths_are_right_on_both_sides_of_a_gap() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("1.dat");
+        let (keeper, track) = Keeper::at_rest(&path);
+        let mut lane = Lane::new(Settings::default(), track);
+        // Two windows of the three times are there: 49,152 records.
+        let mut time = run(&mut lane, 1, 8_000);
+        let lost = lane.counts().1;
+        assert!(lost > 10_000, "{lost}");
+        // An outer function ended while nothing was recorded.
+        let ret = Return { slot: Some(0x7fff_0000 - 32), ..Return::default() };
+        lane.ret(&ret, time);
+        keeper.pass();
+
+        time = run(&mut lane, time + 10, 1_000);
+        lane.close(time);
+
+        let records = written(&path);
+        assert!(records.len() > 49_152 + 6_000, "{}", records.len());
+        let (entries, missing) = check(records);
+        assert_eq!((lane.rest(), missing), (vec![], lane.counts().1));
+        // Each call has an entry or is missing; the functions of the gap's end have two.
+        let calls = lane.counts().0.calls;
+        assert!((calls..calls + DEPTH + missing).contains(&(entries + missing)), "{entries}");
+    }
+
+    #[test]
+    fn without_a_further_window_the_open_functions_have_exits() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("1.dat");
+        let (keeper, track) = Keeper::at_rest(&path);
+        let mut lane = Lane::new(Settings::default(), track);
+
+        let time = run(&mut lane, 1, 10_000);
+        lane.close(time);
+        keeper.end();
+
+        let rest = lane.rest();
+        assert!(rest.len() < 10, "{rest:?}");
+        let (_, missing) = check(written(&path).into_iter().chain(rest));
+        assert_eq!(missing, lane.counts().1);
+    }
+
+    #[test]
+    fn a_region_that_ends_and_begins_in_a_gap_is_recorded_after_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("1.dat");
+        let (keeper, track) = Keeper::at_rest(&path);
+        let mut lane = Lane::new(Settings { paused: true, ..Settings::default() }, track);
+        lane.turn(false, 1);
+        let mut time = run(&mut lane, 2, 8_000);
+        lane.turn(true, time);
+        let lost = lane.counts().1;
+        time = run(&mut lane, time, 100);
+        assert_eq!(lane.counts().1, lost, "nothing is missing outside the region");
+        lane.turn(false, time);
+        keeper.pass();
+
+        time = run(&mut lane, time, 1_000);
+        lane.close(time);
+
+        let records = written(&path);
+        assert!(records.len() > 49_152 + 6_000, "{}", records.len());
+        assert_eq!(check(records).1, lane.counts().1);
     }
 }

@@ -18,7 +18,7 @@ use crate::api::{Instruction, Qemu};
 use crate::target::Target;
 use crate::{say, with_causes};
 use hypertrace_functions::Task;
-use hypertrace_functions::record::{Kind, Record};
+use hypertrace_functions::record::Record;
 use hypertrace_functions::shadow::Settings;
 use hypertrace_functions::symbols::Source;
 use hypertrace_functions::write::{Directory, Records, cut};
@@ -221,6 +221,8 @@ impl Recorder {
         };
         made().unwrap_or_else(|why| {
             say(format_args!("hypertrace plugin: {}", with_causes(&why)));
+            // A file that cannot be removed is named when the directory is used again.
+            let _ = lock(&self.directory).discard();
             // SAFETY: ends the process, as an error at installation does: no code of the program has run, and QEMU's
             // own end would call this plugin.
             unsafe { libc::_exit(1) }
@@ -426,12 +428,12 @@ impl Recorder {
         let _undisturbed = Undisturbed::begin_to_write();
         self.has_ended.store(true, Relaxed);
         let mut totals = Totals::default();
-        let mut unsaid = Vec::new();
+        let mut rests = Vec::new();
         for vcpu in 0..MOST_VCPUS {
             // SAFETY: the caller's promise.
             totals.join(&unsafe { self.end_vcpu(vcpu as c_uint) });
             // SAFETY: the caller's promise.
-            unsaid.extend(unsafe { self.unsaid(vcpu) });
+            rests.extend(unsafe { self.rest(vcpu) });
         }
         totals.children = self.children.0.load(Relaxed);
         totals.regions = self.region.as_ref().map(Region::begun);
@@ -447,12 +449,12 @@ impl Recorder {
         totals.without_name = directory.names_left_out() as u64;
         let cut = cut(directory.path()).map(|_| ());
         // Beyond the limit, if need be: a reader has to know.
-        let say = |(tid, record)| {
+        let say = |(tid, rest): (u32, Vec<Record>)| {
             let mut file = Records::append(&directory.records(tid))?;
-            file.write(record)?;
+            rest.into_iter().try_for_each(|record| file.write(record))?;
             file.finish()
         };
-        if let Err(why) = cut.and_then(|()| unsaid.into_iter().try_for_each(say)) {
+        if let Err(why) = cut.and_then(|()| rests.into_iter().try_for_each(say)) {
             totals.failure.get_or_insert_with(|| with_causes(&why));
         }
         totals.is_empty = is_empty(directory.path());
@@ -470,23 +472,18 @@ impl Recorder {
         parts.chain(level).chain(min).collect()
     }
 
-    /// Returns records that say what a vCPU's files lack at their ends, and the numbers of the tasks.
+    /// Returns the records that a vCPU's files lack at their ends, and the numbers of the tasks.
     ///
     /// # Safety
     /// As for [`Recorder::lane`].
-    unsafe fn unsaid(&self, vcpu: usize) -> Vec<(u32, Record)> {
+    unsafe fn rest(&self, vcpu: usize) -> Vec<(u32, Vec<Record>)> {
         let Some(part) = self.vcpus.get(vcpu) else { return Vec::new() };
         // SAFETY: the caller's promise.
         let lanes = unsafe { &*part.0.get() };
         let lanes = (0..).zip(&lanes.all).filter_map(|(level, lane)| Some((level, lane.as_ref()?)));
-        let time = self.clock.now();
-        lanes
-            .filter(|(_, lane)| lane.unsaid() > 0)
-            .map(|(level, lane)| {
-                let task = Task::of_vcpu(vcpu as u32, level, "");
-                (task.tid, Record { time, kind: Kind::Lost, depth: 0, address: lane.unsaid() })
-            })
-            .collect()
+        let rests =
+            lanes.map(|(level, lane)| (Task::of_vcpu(vcpu as u32, level, "").tid, lane.rest()));
+        rests.filter(|(_, rest)| !rest.is_empty()).collect()
     }
 
     /// Returns whether vCPUs have records that this thread does not run.

@@ -7,7 +7,7 @@
 //! Unsafe, because a mapped file could be changed by others.
 #![allow(unsafe_code)]
 
-use hypertrace_functions::record::{Kind, Record};
+use hypertrace_functions::record::Record;
 use hypertrace_segment::signals::Undisturbed;
 use memmap2::{Advice, MmapMut, MmapOptions};
 use rustix::fs::{FallocateFlags, fallocate};
@@ -31,7 +31,7 @@ pub const RECORD: usize = 16;
 /// Pause of the keeper's thread. The first windows last longer at any rate that an emulator reaches.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// Longest wait of a vCPU for its next window. The records after that are lost, and counted.
+/// Longest wait of a vCPU for a window; for those after one that was late, it does not wait.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Records of a vCPU at one privilege level: a file.
@@ -40,9 +40,9 @@ pub struct Track {
     shared: Arc<Shared>,
     window: Option<MmapMut>,
     at: usize,
-    lost: u64,
-    /// Lost records that no record in the file says.
-    unsaid: u64,
+    patience: Duration,
+    /// Records for the next window, which is late.
+    held: Vec<Record>,
 }
 
 /// The part of a track that its keeper uses too.
@@ -66,59 +66,52 @@ struct Exchange {
 }
 
 impl Track {
-    /// Stores a record. Returns whether there was room.
+    /// Stores a record, or holds it if the next window [is late](Self::is_late).
     #[inline]
-    pub fn push(&mut self, record: Record) -> bool {
+    pub fn push(&mut self, record: Record) {
         if let Some(window) = &mut self.window
             && let Some(place) = window.get_mut(self.at..self.at + RECORD)
         {
             place.copy_from_slice(&record.to_bytes());
             self.at += RECORD;
-            return true;
+            return;
         }
-        self.push_to_next(record)
+        self.push_to_next(record);
     }
 
-    /// Returns the records that were lost: no window was there in time.
-    pub fn lost(&self) -> u64 {
-        self.lost
+    /// Returns whether records are held as the next window is late, or does not come. Then those of the event are to be the
+    /// last ones until [`resume`](Self::resume) returns a time: memory is bounded.
+    #[inline]
+    pub fn is_late(&self) -> bool {
+        !self.held.is_empty()
+    }
+
+    /// Stores the records that are held, if the next window is there by now. Returns the time of the last one.
+    pub fn resume(&mut self) -> Option<u64> {
+        let last = self.held.last()?.time;
+        (self.turn() == Some(true)).then(|| {
+            std::mem::take(&mut self.held).into_iter().for_each(|record| self.push(record));
+            last
+        })
+    }
+
+    /// Returns the records that are held.
+    pub fn held(&self) -> &[Record] {
+        &self.held
     }
 
     #[cold]
-    fn push_to_next(&mut self, record: Record) -> bool {
-        // After a loss, there is no further wait.
-        let patience = if self.lost == 0 { PATIENCE } else { Duration::ZERO };
+    fn push_to_next(&mut self, record: Record) {
         let begin = Instant::now();
-        loop {
-            if let Some(has_next) = self.turn() {
-                if !has_next {
-                    break;
-                }
-                return self.push_after_loss(record);
+        while !self.is_late() {
+            match self.turn() {
+                Some(true) => return self.push(record),
+                None if begin.elapsed() < self.patience => thread::yield_now(),
+                _ => break,
             }
-            if begin.elapsed() >= patience {
-                break;
-            }
-            thread::yield_now();
         }
-        self.lost += 1;
-        self.unsaid += 1;
-        false
-    }
-
-    /// Stores a record at the beginning of a window, after one that says how many are missing before it.
-    fn push_after_loss(&mut self, record: Record) -> bool {
-        if self.unsaid > 0 {
-            let lost = Record { kind: Kind::Lost, address: self.unsaid, depth: 0, ..record };
-            self.unsaid = 0;
-            self.push(lost);
-        }
-        self.push(record)
-    }
-
-    /// Returns the lost records that no record in the file says.
-    pub fn unsaid(&self) -> u64 {
-        self.unsaid
+        self.patience = Duration::ZERO;
+        self.held.push(record);
     }
 
     /// Takes the next window. `None`: it is not there yet; false: there will be none.
@@ -242,7 +235,7 @@ impl Keeper {
         let exchange = Mutex::default();
         let shared = Arc::new(Shared { path: path.to_owned(), id, exchange });
         self.inner.serve(&shared);
-        let mut track = Track { shared, window: None, at: 0, lost: 0, unsaid: 0 };
+        let mut track = Track { shared, window: None, at: 0, patience: PATIENCE, held: Vec::new() };
         track.turn();
         self.inner.serve(&track.shared);
         lock(&self.inner.tracks).push(Arc::clone(&track.shared));
@@ -259,6 +252,25 @@ impl Keeper {
             track.exchange().is_closed = true;
         }
         lock(&self.inner.failure).take()
+    }
+}
+
+#[cfg(test)]
+impl Keeper {
+    /// Makes one without a thread, whose tracks do not wait: there are windows after a [`pass`](Self::pass) alone.
+    pub fn at_rest(path: &Path) -> (Keeper, Track) {
+        let keeper = Keeper::start(1 << 30).unwrap();
+        keeper.inner.ends.store(true, Relaxed);
+        let Keeper { inner, thread } = keeper;
+        thread.unwrap().join().unwrap();
+        let keeper = Keeper { inner, thread: None };
+        File::create_new(path).unwrap();
+        let track = keeper.track(path).unwrap();
+        (keeper, Track { patience: Duration::ZERO, ..track })
+    }
+
+    pub fn pass(&self) {
+        self.inner.pass();
     }
 }
 
@@ -304,6 +316,7 @@ impl Inner {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hypertrace_functions::record::Kind;
 
     const RECORD_1: Record = Record { time: 1, kind: Kind::Entry, depth: 0, address: 1 };
 
@@ -336,7 +349,7 @@ mod tests {
         let (path, mut track) = track(&keeper, dir.path());
         let record = |n: u64| Record { time: n, kind: Kind::Entry, depth: 1, address: n % 1_000 };
 
-        assert!((0..RECORDS).all(|n| track.push(record(n))));
+        (0..RECORDS).for_each(|n| track.push(record(n)));
 
         assert!(keeper.end().is_none());
         let bytes = std::fs::read(&path).unwrap();
@@ -346,16 +359,17 @@ mod tests {
     }
 
     #[test]
-    fn at_the_limit_records_are_lost_and_counted() {
+    fn at_the_limit_records_are_held() {
         // Windows of 256, 512 and 1,024 KiB.
-        const ROOM: u64 = (1792 << 10) / RECORD as u64;
+        const ROOM: usize = (1792 << 10) / RECORD;
         let dir = tempfile::tempdir().unwrap();
         let keeper = Keeper::start(3 << 20).unwrap();
         let (_, mut track) = track(&keeper, dir.path());
 
-        let stored = (0..ROOM + 10).filter(|_| track.push(RECORD_1)).count() as u64;
+        (0..ROOM + 10).for_each(|_| track.push(RECORD_1));
 
-        assert_eq!((stored, track.lost(), track.unsaid()), (ROOM, 10, 10));
+        assert_eq!(track.resume(), None);
+        assert_eq!(track.held(), [RECORD_1; 10]);
         assert!(keeper.end().unwrap().source.is_none());
     }
 
@@ -391,9 +405,9 @@ mod tests {
         std::fs::write(&path, "precious").unwrap();
 
         // The first two windows are mapped already.
-        let stored = (0..1 << 20).take_while(|_| track.push(RECORD_1)).count();
+        (0..=(768 << 10) / RECORD).for_each(|_| track.push(RECORD_1));
 
-        assert_eq!(stored, (768 << 10) / RECORD);
+        assert_eq!(track.held(), [RECORD_1]);
         assert_eq!(std::fs::read(&path).unwrap(), b"precious");
         assert!(keeper.end().unwrap().source.unwrap().to_string().contains("another file"));
     }
