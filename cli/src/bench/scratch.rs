@@ -1,11 +1,17 @@
 //! Temporary sessions of benchmarks, which are not read.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use hypertrace_trace::{Session, SessionConfig};
-use std::fs;
+use rustix::process::{Pid, Signal, kill_process};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
+use std::{fs, thread};
 use tempfile::TempDir;
+
+/// Longest time of a command. Some tracers do not end where a library of theirs cannot be loaded.
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// Temporary folder, on tmpfs where there is one.
 pub struct Scratch(TempDir);
@@ -30,11 +36,26 @@ impl Scratch {
     /// Runs a command in the folder to its end. Returns its output.
     ///
     /// # Errors
-    /// If it fails: the error is its output on stderr.
+    /// If it fails: the error is its output on stderr. If it does not end: then it is killed.
     pub fn run(&self, command: &mut Command) -> Result<String> {
+        self.run_within(LIMIT, command)
+    }
+
+    fn run_within(&self, limit: Duration, command: &mut Command) -> Result<String> {
         let name = command.get_program().to_string_lossy().into_owned();
-        let output = command.current_dir(self.path()).output();
-        let output = output.with_context(|| format!("cannot start {name}"))?;
+        let command = command.current_dir(self.path()).stdin(Stdio::null());
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+        let child = child.with_context(|| format!("cannot start {name}"))?;
+        let pid = Pid::from_child(&child);
+        let (ended, end) = mpsc::channel();
+        // Waits for what the command has started, too: that may take longer than the command.
+        thread::spawn(move || ended.send(child.wait_with_output()));
+        let Ok(output) = end.recv_timeout(limit) else {
+            // A process that it has left may be what did not end.
+            let _ = kill_process(pid, Signal::KILL);
+            bail!("{name} has not ended after {} s, and is killed", limit.as_secs_f64());
+        };
+        let output = output.with_context(|| format!("cannot read what {name} says"))?;
         let why = String::from_utf8_lossy(&output.stderr);
         ensure!(output.status.success(), "{name}: {}", why.trim());
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
@@ -42,5 +63,20 @@ impl Scratch {
 
     pub fn session(&self) -> Result<Session> {
         Ok(Session::create(SessionConfig::new(self.path().join("session")))?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_that_does_not_end_is_an_error() {
+        let scratch = Scratch::new().unwrap();
+        let limit = Duration::from_millis(50);
+
+        let error = scratch.run_within(limit, Command::new("sleep").arg("1000")).unwrap_err();
+
+        assert_eq!(error.to_string(), "sleep has not ended after 0.05 s, and is killed");
     }
 }
