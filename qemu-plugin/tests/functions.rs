@@ -160,6 +160,12 @@ fn at_the_limit_the_rest_is_lost_and_counted(guest: &Guest, folder: &TempDir) {
     assert_eq!((summary.orphans, summary.unfinished), (0, 0));
     let calls = summary.function(guest.address("fib")).unwrap().calls;
     uftrace::check(&dir, "fib", calls);
+
+    // The next window would be beyond the limit, and is not needed.
+    let (_, ran) = guest.run(&folder.path().join("short"), "limit=512K,symbol=main");
+
+    assert!(ran.stderr.contains(" 0 records lost"), "{}", ran.stderr);
+    assert!(!ran.stderr.contains("limit"), "{}", ran.stderr);
 }
 
 fn only_the_functions_of_a_filter_are_recorded(guest: &Guest, folder: &TempDir) {

@@ -440,6 +440,8 @@ impl Recorder {
         totals.left_out = self.left_out.load(Relaxed);
         totals.not_observed = lock(&self.sites).left_out();
         let failure = lock(&self.keeper).take().and_then(Keeper::end);
+        // A window that nothing needed is not missing.
+        let failure = failure.filter(|_| totals.lost > 0);
         totals.failure = failure.map(|failure| match failure.source {
             Some(source) => format!("{}: {source}", failure.path.display()),
             None => "the limit of all files is reached (limit=SIZE)".into(),
