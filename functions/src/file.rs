@@ -29,6 +29,16 @@ pub(crate) fn open(path: &Path, why: &str) -> Result<File> {
     Ok(file)
 }
 
+/// Opens a regular file to write at its end.
+pub(crate) fn append(path: &Path) -> Result<File> {
+    // A pipe in its place would wait for a reader.
+    let flags = OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::NOFOLLOW;
+    let file = File::options().append(true).custom_flags(flags.bits().cast_signed()).open(path);
+    let file = file.map_err(Error::io("write", path))?;
+    let is_file = file.metadata().map_err(Error::io("read", path))?.is_file();
+    is_file.then_some(file).ok_or_else(|| Error::unsuitable(path, "not a file with records"))
+}
+
 /// Opens a file of records. `None`: there is none.
 pub(crate) fn open_records(path: &Path) -> Result<Option<File>> {
     match open(path, "not a file with records") {

@@ -13,7 +13,8 @@ use hypertrace_functions::Task;
 use hypertrace_functions::read::{By, Caller, Function, Summary, Trace};
 use hypertrace_functions::record::ADDRESS_MASK;
 use hypertrace_functions::symbols::{Source, Symbols};
-use hypertrace_functions::write::{Directory, Removed, WINDOW, cut};
+use hypertrace_functions::write::{Directory, Records, Removed, WINDOW, cut};
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 
 #[test]
 fn a_directory_is_read_as_written() {
@@ -215,6 +216,20 @@ fn records_by_a_symbolic_link_are_copied() {
     directory.take_records(100, &from.join("100.dat")).unwrap();
 
     assert_eq!(fs::read(to.join("100.dat")).unwrap().len(), 4 * 16);
+}
+
+#[test]
+fn a_pipe_in_the_place_of_records_is_not_waited_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("100.dat");
+    mknodat(CWD, &pipe, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+    assert!(Records::append(&pipe).is_err());
+    // One that is read is no file either.
+    let _reader = fs::File::options().read(true).write(true).open(&pipe).unwrap();
+
+    let error = Records::append(&pipe).unwrap_err();
+
+    assert!(error.to_string().contains("not a file with records"), "{error}");
 }
 
 #[test]

@@ -160,6 +160,9 @@ fn at_the_limit_the_rest_is_lost_and_counted(guest: &Guest, folder: &TempDir) {
     assert_eq!((summary.orphans, summary.unfinished), (0, 0));
     let calls = summary.function(guest.address("fib")).unwrap().calls;
     uftrace::check(&dir, "fib", calls);
+    let (all, _) = guest.run(&folder.path().join("all"), "depth=1000");
+    let (found, records) = (2 * summary.calls + summary.lost, 2 * Summary::of(&all).calls);
+    assert!(found.abs_diff(records) < 100, "{found} of {records}");
 
     // The next window would be beyond the limit, and is not needed.
     let (_, ran) = guest.run(&folder.path().join("short"), "limit=512K,symbol=main");
@@ -269,6 +272,9 @@ fn on_a_full_disk_the_rest_is_lost_and_counted(guest: &Guest, _: &TempDir) {
     assert!(!ran.stderr.contains(" 0 records lost"), "{}", ran.stderr);
     let summary = Summary::of(&Trace::open(&dir).unwrap());
     assert!(summary.damage.is_empty(), "{:?}", summary.damage);
+    let lost = format!(" {} records lost", summary.lost);
+    assert!(ran.stderr.contains(&lost), "{lost}: {}", ran.stderr);
+    assert_eq!((summary.orphans, summary.unfinished), (0, 0));
     assert!(summary.calls > 20_000, "{}", summary.calls);
 }
 

@@ -2,7 +2,8 @@
 
 use anyhow::{Context, Result, bail, ensure};
 use hypertrace_trace::{Session, SessionConfig};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process_group};
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
@@ -36,14 +37,15 @@ impl Scratch {
     /// Runs a command in the folder to its end. Returns its output.
     ///
     /// # Errors
-    /// If it fails: the error is its output on stderr. If it does not end: then it is killed.
+    /// If it fails: the error is its output on stderr. If it does not end, or a process that it has started: then all are
+    /// killed.
     pub fn run(&self, command: &mut Command) -> Result<String> {
         self.run_within(LIMIT, command)
     }
 
     fn run_within(&self, limit: Duration, command: &mut Command) -> Result<String> {
         let name = command.get_program().to_string_lossy().into_owned();
-        let command = command.current_dir(self.path()).stdin(Stdio::null());
+        let command = command.current_dir(self.path()).stdin(Stdio::null()).process_group(0);
         let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
         let child = child.with_context(|| format!("cannot start {name}"))?;
         let pid = Pid::from_child(&child);
@@ -51,8 +53,7 @@ impl Scratch {
         // Waits for what the command has started, too: that may take longer than the command.
         thread::spawn(move || ended.send(child.wait_with_output()));
         let Ok(output) = end.recv_timeout(limit) else {
-            // A process that it has left may be what did not end.
-            let _ = kill_process(pid, Signal::KILL);
+            let _ = kill_process_group(pid, Signal::KILL);
             bail!("{name} has not ended after {} s, and is killed", limit.as_secs_f64());
         };
         let output = output.with_context(|| format!("cannot read what {name} says"))?;
@@ -75,8 +76,10 @@ mod tests {
         let scratch = Scratch::new().unwrap();
         let limit = Duration::from_millis(50);
 
-        let error = scratch.run_within(limit, Command::new("sleep").arg("1000")).unwrap_err();
+        let error = scratch
+            .run_within(limit, Command::new("sh").args(["-c", "sleep 1000 & wait"]))
+            .unwrap_err();
 
-        assert_eq!(error.to_string(), "sleep has not ended after 0.05 s, and is killed");
+        assert_eq!(error.to_string(), "sh has not ended after 0.05 s, and is killed");
     }
 }

@@ -225,8 +225,12 @@ impl Directory {
     fn replace(&self, name: &str, contents: &[u8]) -> Result<()> {
         let path = self.path.join(name);
         let aside = self.path.join(format!(".{name}.new"));
-        let mut file = private::another_file(&aside).map_err(Error::io("write", &aside))?;
-        file.write_all(contents).map_err(Error::io("write", &aside))?;
-        fs::rename(&aside, &path).map_err(Error::io("write", &path))
+        let made = private::another_file(&aside).and_then(|mut file| file.write_all(contents));
+        let made = made.and_then(|()| fs::rename(&aside, &path));
+        made.map_err(|error| {
+            // On a full disk, what is there is needed for others.
+            let _ = fs::remove_file(&aside);
+            Error::io("write", &path)(error)
+        })
     }
 }

@@ -52,7 +52,7 @@ impl Records {
     /// # Errors
     /// If the file cannot be opened.
     pub fn append(path: &Path) -> Result<Self> {
-        let file = File::options().append(true).open(path).map_err(Error::io("write", path))?;
+        let file = crate::file::append(path)?;
         Ok(Records { path: path.to_owned(), file: BufWriter::with_capacity(1 << 16, file) })
     }
 

@@ -18,7 +18,7 @@ use crate::api::{Instruction, Qemu};
 use crate::target::Target;
 use crate::{say, with_causes};
 use hypertrace_functions::Task;
-use hypertrace_functions::record::Record;
+use hypertrace_functions::record::{Kind, Record};
 use hypertrace_functions::shadow::Settings;
 use hypertrace_functions::symbols::Source;
 use hypertrace_functions::write::{Directory, Records, cut};
@@ -446,19 +446,28 @@ impl Recorder {
             Some(source) => format!("{}: {source}", failure.path.display()),
             None => "the limit of all files is reached (limit=SIZE)".into(),
         });
+        let directory = lock(&self.directory);
+        let mut ends = vec![cut(directory.path()).map(|_| ())];
+        // Beyond the limit, if need be: a reader has to know.
+        for (tid, rest) in rests {
+            let appended = Records::append(&directory.records(tid)).and_then(|mut file| {
+                rest.iter().try_for_each(|record| file.write(*record))?;
+                file.finish()
+            });
+            if appended.is_err() {
+                totals.lost +=
+                    rest.iter().filter(|record| record.kind != Kind::Lost).count() as u64;
+            }
+            ends.push(appended);
+        }
+        if let Some(why) = ends.into_iter().find_map(Result::err) {
+            totals.failure.get_or_insert_with(|| with_causes(&why));
+        }
+        drop(directory);
+        // Last: on a full disk, names would take the room of records.
         self.name_libraries();
         let directory = lock(&self.directory);
         totals.without_name = directory.names_left_out() as u64;
-        let cut = cut(directory.path()).map(|_| ());
-        // Beyond the limit, if need be: a reader has to know.
-        let say = |(tid, rest): (u32, Vec<Record>)| {
-            let mut file = Records::append(&directory.records(tid))?;
-            rest.into_iter().try_for_each(|record| file.write(record))?;
-            file.finish()
-        };
-        if let Err(why) = cut.and_then(|()| rests.into_iter().try_for_each(say)) {
-            totals.failure.get_or_insert_with(|| with_causes(&why));
-        }
         totals.is_empty = is_empty(directory.path());
         totals
     }

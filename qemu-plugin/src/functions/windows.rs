@@ -43,6 +43,8 @@ pub struct Track {
     patience: Duration,
     /// Records for the next window, which is late.
     held: Vec<Record>,
+    /// Number of records that were dropped after those; `None` if none is to be dropped.
+    dropped: Option<u64>,
 }
 
 /// The part of a track that its keeper uses too.
@@ -79,17 +81,30 @@ impl Track {
         self.push_to_next(record);
     }
 
-    /// Returns whether records are held as the next window is late, or does not come. Then those of the event are to be the
-    /// last ones until [`resume`](Self::resume) returns a time: memory is bounded.
+    /// Returns whether records are held as the next window is late, or does not come. After those of one event, further
+    /// ones are to be [dropped](Self::drop_further): memory is bounded.
     #[inline]
     pub fn is_late(&self) -> bool {
         !self.held.is_empty()
     }
 
-    /// Stores the records that are held, if the next window is there by now. Returns the time of the last one.
+    /// Drops and counts all records from now on, until the next window is there.
+    pub fn drop_further(&mut self) {
+        self.dropped = Some(0);
+    }
+
+    /// Returns the number of records that were dropped, while they are.
+    #[inline]
+    pub fn dropped(&self) -> Option<u64> {
+        self.dropped
+    }
+
+    /// Stores the records that are held, if the next window is there by now, and drops none any more. Returns the time of
+    /// the last one.
     pub fn resume(&mut self) -> Option<u64> {
         let last = self.held.last()?.time;
         (self.turn() == Some(true)).then(|| {
+            self.dropped = None;
             std::mem::take(&mut self.held).into_iter().for_each(|record| self.push(record));
             last
         })
@@ -102,6 +117,10 @@ impl Track {
 
     #[cold]
     fn push_to_next(&mut self, record: Record) {
+        if let Some(dropped) = &mut self.dropped {
+            *dropped += 1;
+            return;
+        }
         let begin = Instant::now();
         while !self.is_late() {
             match self.turn() {
@@ -235,7 +254,14 @@ impl Keeper {
         let exchange = Mutex::default();
         let shared = Arc::new(Shared { path: path.to_owned(), id, exchange });
         self.inner.serve(&shared);
-        let mut track = Track { shared, window: None, at: 0, patience: PATIENCE, held: Vec::new() };
+        let mut track = Track {
+            shared,
+            window: None,
+            at: 0,
+            patience: PATIENCE,
+            held: Vec::new(),
+            dropped: None,
+        };
         track.turn();
         self.inner.serve(&track.shared);
         lock(&self.inner.tracks).push(Arc::clone(&track.shared));
