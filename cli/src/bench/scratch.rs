@@ -70,16 +70,28 @@ impl Scratch {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Instant;
 
     #[test]
-    fn a_command_that_does_not_end_is_an_error() {
+    fn a_command_that_does_not_end_is_killed_with_what_it_has_started() {
         let scratch = Scratch::new().unwrap();
-        let limit = Duration::from_millis(50);
+        let script = "sleep 1000 & echo $! > pid; wait";
 
-        let error = scratch
-            .run_within(limit, Command::new("sh").args(["-c", "sleep 1000 & wait"]))
-            .unwrap_err();
+        let ran =
+            scratch.run_within(Duration::from_millis(500), Command::new("sh").args(["-c", script]));
 
-        assert_eq!(error.to_string(), "sh has not ended after 0.05 s, and is killed");
+        let said = ran.unwrap_err().to_string();
+        assert_eq!(said, "sh has not ended after 0.5 s, and is killed");
+        let pid = fs::read_to_string(scratch.path().join("pid")).unwrap();
+        // A process that was killed may wait for its new parent.
+        let runs = || {
+            let status = fs::read_to_string(format!("/proc/{}/status", pid.trim()));
+            status.is_ok_and(|status| !status.contains("State:\tZ"))
+        };
+        let begin = Instant::now();
+        while runs() {
+            assert!(begin.elapsed() < LIMIT, "{pid} runs");
+            thread::sleep(Duration::from_millis(1));
+        }
     }
 }

@@ -52,12 +52,7 @@ impl Lane {
         let time = time.max(self.last);
         self.settle(time);
         let Lane { stacks, track, .. } = self;
-        let is_gap = track.dropped().is_some();
-        let out = &mut |record| {
-            if !is_gap {
-                track.push(record);
-            }
-        };
+        let out = &mut |record| track.push_unless_dropping(record);
         match is_paused {
             true => stacks.pause(time, out),
             false => stacks.replay(time, out),
@@ -73,8 +68,8 @@ impl Lane {
         }
     }
 
-    /// Has records dropped until the next window is there: all functions get exits first and entries then, so that depths are
-    /// right on both sides of the gap. uftrace crashes if they are not.
+    /// Drops records while the next window is late. Before such a gap, all open functions get exits; after it, entries: so
+    /// depths are right on both sides. uftrace crashes if they are not.
     #[cold]
     fn wait(&mut self, time: u64) {
         let Lane { stacks, track, is_paused, .. } = self;
@@ -234,12 +229,7 @@ impl Lane {
     pub fn close(&mut self, time: u64) {
         self.settle(time);
         let Lane { stacks, track, .. } = self;
-        let is_gap = track.dropped().is_some();
-        stacks.close(time, &mut |record| {
-            if !is_gap {
-                track.push(record);
-            }
-        });
+        stacks.close(time, &mut |record| track.push_unless_dropping(record));
     }
 
     /// Returns the records that are to follow those in the file, at the end.
@@ -260,6 +250,8 @@ impl Lane {
 mod tests {
     use super::super::windows::{Keeper, RECORD};
     use super::*;
+    use std::path::{Path, PathBuf};
+    use tempfile::TempDir;
 
     /// Functions call each other to this depth.
     const DEPTH: u64 = 5;
@@ -312,7 +304,14 @@ mod tests {
         (entries, missing)
     }
 
-    fn written(path: &std::path::Path) -> Vec<Record> {
+    /// Makes a lane whose file gets its third window at the keeper's next pass, and not before: 49,152 records are stored.
+    fn lane(folder: &TempDir, settings: Settings) -> (PathBuf, Keeper, Lane) {
+        let path = folder.path().join("1.dat");
+        let (keeper, track) = Keeper::at_rest(&path);
+        (path, keeper, Lane::new(settings, track))
+    }
+
+    fn written(path: &Path) -> Vec<Record> {
         let bytes = std::fs::read(path).unwrap();
         bytes.as_chunks::<RECORD>().0.iter().map_while(|b| Record::from_bytes(*b).ok()).collect()
     }
@@ -320,10 +319,7 @@ mod tests {
     #[test]
     fn depths_are_right_on_both_sides_of_a_gap() {
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("1.dat");
-        let (keeper, track) = Keeper::at_rest(&path);
-        let mut lane = Lane::new(Settings::default(), track);
-        // Two windows of the three times are there: 49,152 records.
+        let (path, keeper, mut lane) = lane(&dir, Settings::default());
         let mut time = run(&mut lane, 1, 8_000);
         let lost = lane.counts().1;
         assert!(lost > 10_000, "{lost}");
@@ -348,9 +344,7 @@ mod tests {
     #[test]
     fn what_filters_leave_out_is_not_missing() {
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("1.dat");
-        let (_keeper, track) = Keeper::at_rest(&path);
-        let mut lane = Lane::new(Settings { depth: 1, ..Settings::default() }, track);
+        let (path, _keeper, mut lane) = lane(&dir, Settings { depth: 1, ..Settings::default() });
 
         let time = run(&mut lane, 1, 25_000);
         lane.close(time);
@@ -365,9 +359,7 @@ mod tests {
     #[test]
     fn without_a_further_window_the_open_functions_have_exits() {
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("1.dat");
-        let (keeper, track) = Keeper::at_rest(&path);
-        let mut lane = Lane::new(Settings::default(), track);
+        let (path, keeper, mut lane) = lane(&dir, Settings::default());
 
         let time = run(&mut lane, 1, 10_000);
         lane.close(time);
@@ -382,9 +374,7 @@ mod tests {
     #[test]
     fn a_region_that_ends_and_begins_in_a_gap_is_recorded_after_it() {
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("1.dat");
-        let (keeper, track) = Keeper::at_rest(&path);
-        let mut lane = Lane::new(Settings { paused: true, ..Settings::default() }, track);
+        let (path, keeper, mut lane) = lane(&dir, Settings { paused: true, ..Settings::default() });
         lane.turn(false, 1);
         let mut time = run(&mut lane, 2, 8_000);
         lane.turn(true, time);

@@ -81,6 +81,13 @@ impl Track {
         self.push_to_next(record);
     }
 
+    /// Stores a record of a function that a gap ends or begins: while records are dropped, it has one already.
+    pub fn push_unless_dropping(&mut self, record: Record) {
+        if self.dropped.is_none() {
+            self.push(record);
+        }
+    }
+
     /// Returns whether records are held as the next window is late, or does not come. After those of one event, further
     /// ones are to be [dropped](Self::drop_further): memory is bounded.
     #[inline]
@@ -94,7 +101,6 @@ impl Track {
     }
 
     /// Returns the number of records that were dropped, while they are.
-    #[inline]
     pub fn dropped(&self) -> Option<u64> {
         self.dropped
     }
