@@ -236,8 +236,7 @@ impl Check {
         }
         // Built first, so that the check's time does not include it.
         let build = self.command(root, machine, "--no-run");
-        let silence = options.patience.silence();
-        if !step::run(&format!("{}: build", self.what), build, silence)?.ok {
+        if !step::run(&format!("{}: build", self.what), build, step::BUILD)?.ok {
             return Ok("FAILED to build".to_owned());
         }
         let mut command = self.command(root, machine, "--no-fail-fast");
@@ -245,6 +244,7 @@ impl Check {
             command.env(variable, size.to_string()).args(["--", "--exact", "--nocapture"]);
         }
         let begin = Instant::now();
+        let silence = options.patience.silence();
         let finished = step::run(self.what, command, silence).context("cannot run cargo")?;
         *took = begin.elapsed();
         let is_figure = |line: &&str| line.starts_with("figure: ");

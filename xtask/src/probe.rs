@@ -22,6 +22,7 @@ pub struct Capability {
 }
 
 /// Results of the probes, and the environment that test commands need to use the capabilities.
+#[derive(Default)]
 pub struct Machine {
     /// Capabilities, in the order of the table
     pub capabilities: Vec<Capability>,

@@ -23,10 +23,10 @@ pub struct Finished {
     pub output: String,
 }
 
-/// Longest silence of a step
+/// Longest silence of a step that runs tests
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct Patience {
-    /// Kill a step that has printed nothing for this long. A test that hangs prints nothing, even on a slow machine
+    /// Kill tests that have printed nothing for this long: a test that hangs prints nothing. Builds have no limit
     #[arg(long, value_name = "MINUTES", default_value_t = SILENCE.as_secs() / 60, value_parser = clap::value_parser!(u64).range(1..))]
     silence: u64,
 }
@@ -41,13 +41,16 @@ impl Patience {
 /// The default of [`Patience`], for steps that have no options.
 pub const SILENCE: Duration = Duration::from_secs(600);
 
+/// The limit of a step that only builds: none. A linker is silent for as long as a busy machine makes it.
+pub const BUILD: Duration = Duration::MAX;
+
 /// Prints that a step cannot run on this machine.
 pub fn skipped(name: &str, why: &str) {
     println!("==> {name}\n    NOT RUN: {why}");
 }
 
 /// Runs a command to its end and shows its progress. Prints its output only if it failed. Kills it if it prints no
-/// line for as long as `silence`.
+/// line for as long as `silence`; never with [`BUILD`].
 ///
 /// # Errors
 /// If the command cannot be started. A command that fails is not an error.

@@ -73,7 +73,7 @@ struct Run<'a> {
     capability_file: PathBuf,
     machine: Machine,
     notes: Notes,
-    /// The longest silence of a step
+    /// The longest silence of a step that runs tests
     silence: Duration,
     /// Names of failed steps
     failed: Vec<String>,
@@ -98,29 +98,35 @@ impl Run<'_> {
 
     /// Runs all tests, optimized as for users and with the checks of a debug build.
     fn tests(&mut self) -> Result<()> {
-        self.step("test --profile checked --workspace --all-features --no-fail-fast")?;
+        self.test("test --profile checked --workspace --all-features")?;
         // A VMM without declared events; above, features of other crates add them.
         let no_events =
             "test --profile checked --no-default-features -p hypertrace-trace -p vmm-shapes";
-        self.step(&format!("{no_events} --test without_events --test firecracker"))?;
-        Ok(())
+        self.test(&format!("{no_events} --test without_events --test firecracker"))
     }
 
     /// Model-checks the ring.
     fn loom(&mut self) -> Result<()> {
-        let mut command = self.cargo(LOOM_TEST);
-        model_check(&mut command, &self.target);
-        self.finish("loom: cargo test -p hypertrace-abi-loom", command)?;
-        Ok(())
+        self.built_and_run("loom: cargo test -p hypertrace-abi-loom", |run, option| {
+            let mut command = run.cargo(LOOM_TEST);
+            model_check(&mut command, &run.target);
+            command.arg(option);
+            command
+        })
     }
 
     /// Tests the library of the fuzz targets on stable, and runs the targets if cargo-fuzz is installed.
     fn fuzz(&mut self, seconds: u32) -> Result<()> {
-        let mut command = self.cargo("test --manifest-path fuzz/Cargo.toml --lib");
-        command.env("CARGO_TARGET_DIR", self.target.join("fuzz"));
-        self.finish("fuzz: tests of the input library", command)?;
+        self.built_and_run("fuzz: tests of the input library", |run, option| {
+            let mut command = run.cargo("test --manifest-path fuzz/Cargo.toml --lib");
+            command.env("CARGO_TARGET_DIR", run.target.join("fuzz")).arg(option);
+            command
+        })?;
         if let Err(why) = self.machine.found("cargo-fuzz") {
             step::skipped("fuzz: targets", why);
+            return Ok(());
+        }
+        if !self.finish("fuzz: build of the targets", self.cargo_fuzz(&["build"]), step::BUILD)? {
             return Ok(());
         }
         let listed = self.cargo_fuzz(&["list"]).output()?;
@@ -129,7 +135,7 @@ impl Run<'_> {
             let limit = format!("-max_total_time={seconds}");
             let command = self.cargo_fuzz(&["run", fuzz_target, "--", &limit, "-len_control=0"]);
             let name = format!("fuzz: {fuzz_target} for {seconds} s");
-            if self.finish(&name, command)? {
+            if self.finish(&name, command, self.silence)? {
                 self.notes.used_by_step("cargo-fuzz", &name);
             }
         }
@@ -153,7 +159,7 @@ impl Run<'_> {
         let doc = "doc --workspace --no-deps --all-features --lib --exclude hypertrace-c";
         let mut command = self.cargo(doc);
         command.env("RUSTDOCFLAGS", "-D warnings");
-        self.finish("cargo doc, warnings are errors", command)?;
+        self.finish("cargo doc, warnings are errors", command, step::BUILD)?;
         Ok(())
     }
 
@@ -169,13 +175,36 @@ impl Run<'_> {
         Ok(())
     }
 
+    /// Runs a step that builds and checks.
     fn step(&mut self, arguments: &str) -> Result<bool> {
-        self.finish(&format!("cargo {arguments}"), self.cargo(arguments))
+        self.finish(&format!("cargo {arguments}"), self.cargo(arguments), step::BUILD)
+    }
+
+    /// Builds tests, and runs them.
+    fn test(&mut self, arguments: &str) -> Result<()> {
+        self.built_and_run(&format!("cargo {arguments}"), |run, option| {
+            let mut command = run.cargo(arguments);
+            command.arg(option);
+            command
+        })
+    }
+
+    /// Builds tests in a step without a limit, and runs them in one with the limit for tests that hang. `command` returns
+    /// the command with an option of `cargo test`.
+    fn built_and_run(
+        &mut self,
+        name: &str,
+        command: impl Fn(&Self, &str) -> Command,
+    ) -> Result<()> {
+        if self.finish(&format!("{name}: build"), command(self, "--no-run"), step::BUILD)? {
+            self.finish(name, command(self, "--no-fail-fast"), self.silence)?;
+        }
+        Ok(())
     }
 
     /// Runs a step, and reads the results of tests from its output. Returns true if it succeeded.
-    fn finish(&mut self, name: &str, command: Command) -> Result<bool> {
-        let finished = step::run(name, command, self.silence)?;
+    fn finish(&mut self, name: &str, command: Command, silence: Duration) -> Result<bool> {
+        let finished = step::run(name, command, silence)?;
         let (passed, unfinished) = (self.notes.passed, self.notes.unfinished);
         self.notes.read_output(&finished.output);
         let (passed, unfinished) = (self.notes.passed - passed, self.notes.unfinished - unfinished);
@@ -236,5 +265,31 @@ impl Run<'_> {
         );
         println!("\n{}", notes.table(&self.machine.capabilities));
         good
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_silent_build_is_waited_for_and_a_silent_test_is_killed() {
+        let mut run = Run {
+            root: Path::new("/"),
+            target: PathBuf::new(),
+            temporary: Path::new("/tmp"),
+            capability_file: PathBuf::new(),
+            machine: Machine::default(),
+            notes: Notes::default(),
+            silence: Duration::from_millis(300),
+            failed: Vec::new(),
+        };
+        let command = |_: &Run, option: &str| {
+            let mut command = Command::new("sh");
+            command.args(["-c", "[ $0 != --no-run ] || exec sleep 1; exec sleep 1000", option]);
+            command
+        };
+        run.built_and_run("sleeps", command).unwrap();
+        assert_eq!(run.failed, ["sleeps"]);
     }
 }
