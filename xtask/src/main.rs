@@ -11,6 +11,7 @@ mod header;
 mod imports;
 mod install;
 mod module;
+mod mutants;
 mod notes;
 mod probe;
 mod soak;
@@ -46,6 +47,10 @@ enum Job {
     /// threads, in Rust and in C, natively and under emulators; storms and failing disks. Takes some minutes, and
     /// some GB in the temporary folder.
     Full(full::Options),
+    /// Remove the defences of docs/threat-model.md one by one, and run the tests that must notice it
+    ///
+    /// Works in a copy of the tree, in the target folder. The defences are the patches in xtask/mutants.
+    Mutants(mutants::Options),
     /// Trace everything at full rate to slow disks for a long time, and print the counts
     ///
     /// Fails unless each backend recorded or dropped exactly the emitted events, and memory use stayed flat.
@@ -82,6 +87,7 @@ fn run(job: Job) -> Result<bool> {
     match job {
         Job::Test(options) => suite::run(&root()?, &options),
         Job::Full(options) => full::run(&root()?, &options),
+        Job::Mutants(options) => mutants::run(&root()?, &options),
         Job::Soak(options) => soak::run(&root()?, &options),
         Job::Header => {
             header::write(&root()?)?;

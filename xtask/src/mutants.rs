@@ -1,0 +1,284 @@
+//! `cargo xtask mutants`: removes one defence after the other in a copy of the tree, and runs the tests that
+//! docs/threat-model.md names for it. Each must fail.
+//!
+//! A mutant is a patch in `xtask/mutants`. Its first lines say what it removes, and name the tests as the threat model does:
+//! `Test: trace/tests/budgets.rs: a_guest_that_fills_the_tables_gets_untyped_events`.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use comfy_table::{Table, presets};
+
+use crate::command::{cargo, target_folder};
+use crate::notes::Notes;
+use crate::probe::Machine;
+use crate::{step, tree};
+
+/// Options of the mutants
+#[derive(clap::Args)]
+pub struct Options {
+    /// Run only mutants whose file name contains this text
+    #[arg(long)]
+    only: Option<String>,
+
+    #[command(flatten)]
+    patience: step::Patience,
+}
+
+/// A defence that is removed, and the tests that must notice it.
+struct Mutant {
+    name: String,
+    patch: PathBuf,
+    tests: Vec<Test>,
+}
+
+/// A test, as the threat model names it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Test {
+    file: PathBuf,
+    name: String,
+}
+
+/// Verdict on a test that does its work.
+const FAILS: &str = "fails";
+
+/// Runs all mutants, and prints a line for each. Returns false if a test passes without its defence, or could not run.
+///
+/// # Errors
+/// If the copy of the tree cannot be made, or a patch names no test.
+pub fn run(root: &Path, options: &Options) -> Result<bool> {
+    let only = options.only.as_deref().unwrap_or_default();
+    let mut mutants = read(&root.join("xtask/mutants"))?;
+    mutants.retain(|mutant| mutant.name.contains(only));
+    ensure!(!mutants.is_empty(), "no file in xtask/mutants has {only:?} in its name");
+
+    let target = target_folder(root)?.join("mutants");
+    let scratch = Scratch {
+        tree: target.join("tree"),
+        target: target.join("target"),
+        machine: Machine::probe(),
+        silence: options.patience.silence(),
+    };
+    // All of them first: each patch has its crate built again.
+    scratch.renew(root)?;
+    let mut before = BTreeMap::new();
+    for test in mutants.iter().flat_map(|mutant| &mutant.tests) {
+        if !before.contains_key(test) {
+            before
+                .insert(test, scratch.outcome(&format!("with its defence: {}", test.name), test)?);
+        }
+    }
+
+    let mut table = Table::new();
+    table.load_preset(presets::ASCII_BORDERS_ONLY_CONDENSED);
+    table.set_header(["without this defence", "test", "", "took"]);
+    let mut good = true;
+    for mutant in &mutants {
+        scratch.renew(root)?;
+        scratch.apply(&mutant.patch)?;
+        for test in &mutant.tests {
+            let begin = Instant::now();
+            let verdict = match before[test] {
+                Outcome::Passed => match scratch
+                    .outcome(&format!("without {}, must fail: {}", mutant.name, test.name), test)?
+                {
+                    Outcome::Failed => FAILS,
+                    Outcome::Passed => "PASSES without the defence",
+                    Outcome::NotBuilt => "does NOT BUILD without the defence",
+                    Outcome::Missing => "NOT RUN",
+                },
+                Outcome::Failed => "FAILS also with the defence",
+                Outcome::NotBuilt => "does NOT BUILD",
+                Outcome::Missing => "NOT RUN",
+            };
+            good &= verdict == FAILS;
+            let took = step::duration(begin.elapsed());
+            table.add_row([&mutant.name, &test.name, verdict, &took]);
+        }
+    }
+    println!("\n{table}");
+    Ok(good)
+}
+
+/// Reads all patches of a folder.
+fn read(folder: &Path) -> Result<Vec<Mutant>> {
+    let mut mutants = Vec::new();
+    for patch in tree::entries(folder)? {
+        let text = fs::read_to_string(&patch)?;
+        let tests = tests_in(&text).with_context(|| patch.display().to_string())?;
+        let name = patch.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        mutants.push(Mutant { name, patch, tests });
+    }
+    Ok(mutants)
+}
+
+/// Returns the tests that the lines before a patch name.
+fn tests_in(patch: &str) -> Result<Vec<Test>> {
+    let head = patch.lines().take_while(|line| !line.starts_with("--- "));
+    let tests = head.filter_map(|line| line.strip_prefix("Test: ")).map(|line| {
+        let (file, name) = line.split_once(": ").context("a line is not `Test: FILE: NAME`")?;
+        Ok(Test { file: PathBuf::from(file), name: name.trim().to_owned() })
+    });
+    let tests = tests.collect::<Result<Vec<_>>>()?;
+    ensure!(!tests.is_empty(), "no line begins with `Test: `");
+    Ok(tests)
+}
+
+/// What became of a test.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    Passed,
+    /// It failed, crashed, or hung
+    Failed,
+    NotBuilt,
+    /// No test of that name, or one that this machine cannot run
+    Missing,
+}
+
+/// A copy of the tree in which defences are removed.
+struct Scratch {
+    tree: PathBuf,
+    target: PathBuf,
+    machine: Machine,
+    silence: Duration,
+}
+
+impl Scratch {
+    /// Makes the copy equal to the tree. Files that are equal stay as they are, so that cargo builds little.
+    fn renew(&self, root: &Path) -> Result<()> {
+        let files = tree::files(root)?;
+        for file in &files {
+            let copy = self.tree.join(file.strip_prefix(root)?);
+            let contents = fs::read(file)?;
+            if fs::read(&copy).is_ok_and(|old| old == contents) {
+                continue;
+            }
+            fs::create_dir_all(copy.parent().context("a file without a folder")?)?;
+            fs::write(&copy, contents)?;
+            fs::set_permissions(&copy, fs::metadata(file)?.permissions())?;
+        }
+        for copy in tree::files(&self.tree)? {
+            if !root.join(copy.strip_prefix(&self.tree)?).exists() {
+                fs::remove_file(copy)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn apply(&self, patch: &Path) -> Result<()> {
+        let applied = Command::new("git")
+            .args(["apply", "-C1"])
+            .arg(patch)
+            .current_dir(&self.tree)
+            // The copy stands in the folder of a repository, whose files the patch must not change.
+            .env("GIT_CEILING_DIRECTORIES", self.tree.parent().unwrap_or(&self.tree))
+            .output()
+            .context("cannot start git")?;
+        if !applied.status.success() {
+            let why = String::from_utf8_lossy(&applied.stderr);
+            bail!(
+                "{} does not fit the tree any more: make it again\n{}",
+                patch.display(),
+                why.trim()
+            );
+        }
+        Ok(())
+    }
+
+    /// Runs a test in the copy.
+    fn outcome(&self, step: &str, test: &Test) -> Result<Outcome> {
+        let build = self.command(test, "--no-run")?;
+        if !step::run(&format!("{step}: build"), build, step::BUILD)?.ok {
+            return Ok(Outcome::NotBuilt);
+        }
+        let finished = step::run(step, self.command(test, "--no-fail-fast")?, self.silence)?;
+        let mut notes = Notes::default();
+        notes.read_output(&finished.output);
+        notes.print_missing();
+        Ok(if !finished.ok {
+            Outcome::Failed
+        } else if notes.passed == 0 || !notes.missing.is_empty() {
+            Outcome::Missing
+        } else {
+            Outcome::Passed
+        })
+    }
+
+    /// Returns the command that runs one test, with an option of `cargo test`.
+    fn command(&self, test: &Test, option: &str) -> Result<Command> {
+        let package = package_of(&self.tree, &test.file)?;
+        let manifest = fs::read_to_string(package.join("Cargo.toml"))?;
+        let name = manifest.lines().find_map(|line| line.strip_prefix("name = "));
+        let name = name.context("a package without a name")?.trim_matches('"');
+        let mut words = self.machine.prefix.iter().map(PathBuf::from).chain([cargo()]);
+        let mut command = Command::new(words.next().unwrap_or_default());
+        command.args(words).args(["test", "--profile", "checked", "--all-features", "-p", name]);
+        let inside = self.tree.join(&test.file).strip_prefix(&package)?.to_path_buf();
+        if let Ok(program) = inside.strip_prefix("tests") {
+            command.arg("--test").arg(program.with_extension(""));
+        } else if package.join("src/lib.rs").exists() {
+            command.arg("--lib");
+        } else {
+            command.arg("--bins");
+        }
+        command
+            .args([option, &test.name])
+            .current_dir(&self.tree)
+            .env("PATH", self.machine.search_path())
+            .env("CARGO_TARGET_DIR", &self.target)
+            .env("CARGO_TERM_COLOR", "never");
+        Ok(command)
+    }
+}
+
+/// Returns the folder of the package that a file is in.
+fn package_of(root: &Path, file: &Path) -> Result<PathBuf> {
+    let folders = file.ancestors().skip(1).map(|folder| root.join(folder));
+    let mut packages = folders.filter(|folder| folder.join("Cargo.toml").exists());
+    packages.next().with_context(|| format!("no package has {}", file.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_patch_names_its_tests() {
+        let test = |file: &str, name: &str| Test { file: file.into(), name: name.into() };
+        let patch = "Without a bound.\n\nTest: a/tests/b.rs: c\nTest: a/src/d.rs: e\n--- a/f\n+++ b/f\n\
+                     @@ -1 +1 @@\n-Test: g/h.rs: i\n";
+        assert_eq!(tests_in(patch).unwrap(), [test("a/tests/b.rs", "c"), test("a/src/d.rs", "e")]);
+        assert!(tests_in("Test: nothing\n--- a/f\n").is_err());
+        assert!(tests_in("--- a/f\n").is_err());
+    }
+
+    #[test]
+    fn patches_change_the_copy_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let (root, target) = (dir.path().join("root"), dir.path().join("root/target/mutants"));
+        fs::create_dir_all(root.join("a")).unwrap();
+        fs::write(root.join("a/f"), "one\ntwo\n").unwrap();
+        Command::new("git").args(["init", "-q"]).current_dir(&root).status().unwrap();
+        let scratch = Scratch {
+            tree: target.join("tree"),
+            target: target.join("target"),
+            machine: Machine::default(),
+            silence: Duration::ZERO,
+        };
+        let patch = dir.path().join("p.patch");
+        fs::write(&patch, "Test: x: y\n--- a/a/f\n+++ b/a/f\n@@ -1,2 +1,2 @@\n one\n-two\n+2\n")
+            .unwrap();
+        scratch.renew(&root).unwrap();
+        scratch.apply(&patch).unwrap();
+        let copy = || fs::read_to_string(target.join("tree/a/f")).unwrap();
+        assert_eq!(copy(), "one\n2\n");
+        assert_eq!(fs::read_to_string(root.join("a/f")).unwrap(), "one\ntwo\n");
+        assert!(scratch.apply(&patch).is_err());
+        scratch.renew(&root).unwrap();
+        assert_eq!(copy(), "one\ntwo\n");
+    }
+}
