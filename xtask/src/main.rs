@@ -1,5 +1,5 @@
 //! The few jobs that cargo cannot do: the whole test run, tests at full size, fetching the programs that they need, the
-//! C header, checks of words and imports.
+//! C header, a check of imports.
 
 mod apt;
 mod bare;
@@ -18,7 +18,6 @@ mod soak;
 mod step;
 mod suite;
 mod tree;
-mod words;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -62,8 +61,6 @@ enum Job {
     InstallC(install::Options),
     /// Show the imports in each folder, floor by floor, and find circles
     Imports,
-    /// Find words in comments and documents that read badly
-    Words,
     /// Fetch the programs that tests run, without installing them, and print their paths
     Fetch {
         /// Programs to fetch (default: all)
@@ -95,7 +92,6 @@ fn run(job: Job) -> Result<bool> {
         }
         Job::InstallC(options) => install::run(&root()?, &options).map(|()| true),
         Job::Imports => imports::check(&root()?),
-        Job::Words => words::check(&root()?),
         Job::Fetch { programs } => {
             let all = fetch::TOOLS.iter().collect();
             for tool in if programs.is_empty() { all } else { programs } {

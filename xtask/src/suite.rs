@@ -80,7 +80,7 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Checks formatting, lints, words, imports and dependencies, before the longer steps.
+    /// Checks formatting, lints, imports and dependencies, before the longer steps.
     fn style(&mut self) -> Result<()> {
         self.with("rustfmt", "fmt --all --check -- --color never")?;
         self.with("clippy", "clippy --workspace --all-targets --all-features -- -D warnings")?;
@@ -90,7 +90,6 @@ impl Run<'_> {
         // As in a VMM without declared events.
         let no_events = "clippy --no-default-features -p hypertrace-trace -- -D warnings";
         self.with("clippy", no_events)?;
-        self.step("xtask words")?;
         self.step("xtask imports")?;
         // Without advisories, which change independently of this tree.
         self.with("cargo-deny", "deny check bans licenses sources")
