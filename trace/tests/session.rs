@@ -14,7 +14,7 @@ use hypertrace_abi::schema::{id_of, name_hash};
 use hypertrace_abi::sink::{EventSink, NameSet, ReferencePoint, Status};
 use hypertrace_trace::Session;
 use hypertrace_trace::limits::{MAX_CLOCKS, MAX_GENERATIONS, MAX_RESTARTS, MAX_SESSION_CLOCKS};
-use hypertrace_trace::session_json::{Domain, SessionJson};
+use hypertrace_trace::session_json::{ClockJson, Domain, SessionJson};
 
 fn json(session: &Session) -> SessionJson {
     let text = std::fs::read_to_string(session.dir().join("session.json")).unwrap();
@@ -310,6 +310,71 @@ fn a_client_whose_time_does_not_fit_gets_its_own_clock() {
     let json = json(&session);
     assert_eq!(json.clocks.len(), 3, "{json:#?}");
     assert!(lines.is_empty() || lines.len() == 5, "{lines:#?}");
+}
+
+/// Returns how many nanoseconds later than the host's a reading is by the estimate of the guests' clock, which
+/// is the host's counter.
+fn off(session: &Session, raw: u64) -> i128 {
+    let json = json(session);
+    let unix = |clock: &ClockJson| {
+        let ticks = i128::from(raw) - i128::from(clock.base);
+        i128::from(clock.offset_ns) + ticks * 1_000_000_000 / i128::from(clock.frequency)
+    };
+    unix(&json.clocks[1]) - unix(&json.clocks[0])
+}
+
+/// Makes points of clients. The counter of each is said to be ahead by so many ticks.
+fn points(session: &Session, clients: &[(u32, u64)]) -> u64 {
+    let mut seen = 0;
+    for n in 1..=20 {
+        for (client, ahead) in clients {
+            let words = [1, n];
+            let point = point(id::HYPERTRACE, &words);
+            seen = point.host_time;
+            let guest_time = (seen - 1).wrapping_add(*ahead);
+            session.reference_point(&ReferencePoint { client: *client, guest_time, ..point });
+        }
+        session.begin_pass();
+        session.end_pass();
+    }
+    seen
+}
+
+#[test]
+fn plain_events_of_one_client_do_not_move_the_times_of_one_that_has_points() {
+    let (_dir, session) = session(|_| ());
+    let began = ticks();
+    let mut honest = Guest::new(0);
+    honest.emit(event_type!("e", x = 1u64));
+    honest.pass(&session);
+    let seen = points(&session, &[(0, 0)]);
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    let mut hostile = Guest::new(1);
+    // As far ahead as it may be without a fault.
+    let now = ticks();
+    hostile.emit_at(now + (now - began) * 9 / 10, event_type!("e", x = 2u64));
+    hostile.pass(&session);
+    let (summary, _) = finish(session.clone());
+
+    assert_eq!(summary.time_faults, 0, "{summary:?}");
+    let json = json(&session);
+    assert_eq!((json.clocks.len(), json.streams[1].clock), (2, json.streams[2].clock));
+    let off = off(&session, seen - 1);
+    assert!(off.abs() < 1_000_000, "{off} ns");
+}
+
+#[test]
+fn false_points_of_one_client_of_three_do_not_move_the_others_times() {
+    for ahead in [1 << 20, 0u64.wrapping_sub(1 << 20)] {
+        let (_dir, session) = session(|_| ());
+        std::thread::sleep(std::time::Duration::from_millis(2));
+        let seen = points(&session, &[(2, ahead), (0, 0), (1, 0)]);
+        finish(session.clone());
+
+        assert_eq!(json(&session).clocks.len(), 2);
+        let off = off(&session, seen - 1);
+        assert!(off.abs() < 100_000, "{ahead}: {off} ns");
+    }
 }
 
 #[test]

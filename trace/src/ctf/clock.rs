@@ -5,7 +5,9 @@
 //! Unix time in a session is that of its start plus the time that has passed since, and does not
 //! follow later adjustments of the system's clock. A guest's clock is an estimate that improves:
 //! the guest wrote each timestamp before the host saw it, so the smallest
-//! difference between the two bounds the offset. (`hypertrace-timeline`
+//! difference between the two bounds the offset. A client can write any time, so
+//! each client has an estimate of its own, and the map is that of the client in the
+//! middle; only those with reference points count once there are any. (`hypertrace-timeline`
 //! computes finer maps with error bounds from the reference points; these maps
 //! are for all other readers.) Readers convert ticks to doubles, so ticks are
 //! counted from a base near the session's start.
@@ -83,13 +85,16 @@ impl HostClock {
     }
 }
 
+/// Most clients whose times bound one clock: the first ones.
+const MOST_BOUNDS: usize = 64;
+
 fn ticks_to_ns(ticks: i128, frequency: u64) -> i128 {
     // 2^64 ticks x 10^9 fit 127 bits.
     (ticks * NS).div_euclid(i128::from(frequency))
 }
 
 /// A guest clock, shared by all clients whose timestamps fit it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct GuestClock {
     /// TSC or CLOCK_MONOTONIC_RAW.
     pub kind: ClockKind,
@@ -105,11 +110,14 @@ pub struct GuestClock {
     first: u64,
     /// Host's raw counter when the epoch began.
     began: u64,
-    /// The (guest, host) pair with the smallest host - guest.
+    /// By lane: the (guest, host) pair with the smallest host - guest.
+    bounds: Vec<(usize, (u64, u64))>,
+    /// Whether these are of reference points.
+    has_points: bool,
+    /// The pair of the lane in the middle, which is the map.
     best: (u64, u64),
-    /// Difference of guest times by this map to those by the published map,
-    /// nanoseconds; positive if they are later.
-    gained: i128,
+    /// How far guest times have moved since the map was published, nanoseconds.
+    moved: i128,
 }
 
 impl GuestClock {
@@ -131,8 +139,10 @@ impl GuestClock {
             base: 0,
             first,
             began,
+            bounds: Vec::new(),
+            has_points: false,
             best: (first, seen),
-            gained: 0,
+            moved: 0,
         };
         // No timestamp of the epoch is older than the epoch's beginning.
         let room = u128::from(clock.allowed(host, seen)) + u128::from(clock.frequency(host));
@@ -166,23 +176,52 @@ impl GuestClock {
         (self.base..=self.limit(host, self.first, now)).contains(&timestamp)
     }
 
-    /// Takes a pair of times: the guest's time was `guest` at or before the host's
-    /// `host_raw`. Returns true if the bound improved.
-    pub fn bound(&mut self, host: &HostClock, guest: u64, host_raw: u64) -> bool {
-        let better =
-            self.unix_at(host, (guest, host_raw), guest) - self.unix_at(host, self.best, guest);
-        if better < 0 {
-            self.best = (guest, host_raw);
-            self.gained -= better;
+    /// Takes a pair of times of a lane: the guest's time was `guest` at or before the host's
+    /// `host_raw`. Plain events say nothing once there are reference points, which are exact to an exit.
+    pub fn bound(
+        &mut self,
+        host: &HostClock,
+        lane: usize,
+        (guest, host_raw): (u64, u64),
+        is_point: bool,
+    ) {
+        if self.has_points && !is_point {
+            return;
         }
-        better < 0
+        if self.has_points != is_point {
+            self.has_points = true;
+            self.bounds.clear();
+        }
+        let mut bounds = std::mem::take(&mut self.bounds);
+        let offset = |pair: (u64, u64)| self.unix_at(host, pair, self.base);
+        let new = (guest, host_raw);
+        let own = bounds.iter().position(|(of, _)| *of == lane);
+        let is_better = match own.and_then(|own| bounds.get(own)) {
+            Some((_, best)) => offset(new) < offset(*best),
+            None => bounds.len() < MOST_BOUNDS,
+        };
+        if is_better {
+            match own {
+                Some(own) => bounds[own].1 = new,
+                None => bounds.push((lane, new)),
+            }
+            // Of an even number, the newest one does not count: two may contradict each other.
+            let odd = (bounds.len() - 1) | 1;
+            let mut offsets =
+                Vec::from_iter(bounds.iter().take(odd).map(|(_, p)| (offset(*p), *p)));
+            let middle = offsets.len() / 2;
+            let (at, best) = *offsets.select_nth_unstable(middle).1;
+            self.moved += (at - offset(self.best)).abs();
+            self.best = best;
+        }
+        self.bounds = bounds;
     }
 
     /// Returns true if the map has moved noticeably since the last call that returned true.
     pub fn has_moved(&mut self) -> bool {
-        let noticeable = self.gained >= 1_000;
+        let noticeable = self.moved >= 1_000;
         if noticeable {
-            self.gained = 0;
+            self.moved = 0;
         }
         noticeable
     }
@@ -284,8 +323,10 @@ impl Clocks {
                 base: guest.base,
                 first: guest.base,
                 began: host.base,
+                bounds: Vec::new(),
+                has_points: false,
                 best: (guest.base, seen),
-                gained: 0,
+                moved: 0,
             });
         }
         Some(clocks)
@@ -492,14 +533,32 @@ mod tests {
     }
 
     #[test]
-    fn the_smallest_difference_makes_the_offset() {
+    fn the_smallest_difference_of_the_client_in_the_middle_makes_the_offset() {
         let host = host();
         let mut clock = guest(&host, 100_000_000_000, 11_000_000_000);
         let at_first = clock.offset_ns(&host);
-        assert!(!clock.bound(&host, 100_000_000_000, 11_500_000_000));
-        assert_eq!(clock.offset_ns(&host), at_first);
-        assert!(clock.bound(&host, 100_500_000_000, 11_400_000_000));
-        assert_eq!(clock.offset_ns(&host), at_first - 100_000_000);
+        let ms = 1_000_000_i64;
+        // By client: how much later than the first pair the host saw a time, in ms.
+        for (lane, is_point, later, expected) in [
+            (0, false, 500, 500),
+            (0, false, -100, -100),
+            (0, false, 0, -100),
+            // One of two does not decide.
+            (1, false, -900, -100),
+            (2, false, -300, -300),
+            // Points count more than all events.
+            (2, true, 50, 50),
+            (0, false, -200, 50),
+            (1, true, -999, 50),
+            (3, true, 40, 40),
+            (3, true, 30, 30),
+            (4, true, 999, 30),
+        ] {
+            let pair = (100_500_000_000, (11_500_000_000_i64 + later * ms) as u64);
+            clock.bound(&host, lane, pair, is_point);
+            let off = clock.offset_ns(&host) - at_first;
+            assert_eq!(off, i128::from(expected * ms), "{lane} {is_point} {later}");
+        }
         assert!(clock.has_moved());
         assert!(!clock.has_moved());
     }

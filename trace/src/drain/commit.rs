@@ -82,7 +82,7 @@ impl Turn<'_, '_> {
             let host = state.clocks.host;
             if let Some(clock) = lane.clock.and_then(|clock| state.clocks.guest_mut(clock)) {
                 // Taken by now, so written before.
-                clock.bound(&host, packed.last, ticks());
+                clock.bound(&host, lane.stats, (packed.last, ticks()), false);
             }
         }
         Ok(Drained { words: pulled.end.wrapping_sub(pulled.begin), more: pulled.more })

@@ -370,6 +370,6 @@ fn learn_time(clocks: &mut Clocks, lane: &mut Lane, guest_time: u64, host_time: 
     if let Some(guest) = clocks.guest_mut(clock)
         && guest.fits(&host, guest_time, host_time)
     {
-        guest.bound(&host, guest_time, host_time);
+        guest.bound(&host, lane.stats, (guest_time, host_time), true);
     }
 }
