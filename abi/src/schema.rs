@@ -15,6 +15,8 @@ pub const MAX_NAME: usize = 64;
 pub const MAX_FIELDS: usize = 16;
 /// Maximum length of a schema text, in bytes.
 pub const MAX_TEXT: usize = MAX_NAME + 2 + MAX_FIELDS * (MAX_NAME + 1 + 5 + 1);
+/// Maximum number of schemas of a client: a host knows no more, and a producer describes no more.
+pub const MAX_SCHEMAS: usize = 1024;
 
 /// Continues an FNV-1a hash of 32 bits. The algorithm is small enough for constant
 /// evaluation in a compiler, a C macro or firmware.

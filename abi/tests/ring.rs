@@ -7,11 +7,12 @@ mod common;
 use common::{Memory, Seen, emit, pull};
 use hypertrace_abi::atomic::AtomicU64;
 use hypertrace_abi::config::RingMode;
+use hypertrace_abi::event::Named;
 use hypertrace_abi::event_type;
 use hypertrace_abi::layout::guest_page;
 use hypertrace_abi::record::{Flags, HEADER_WORDS, id};
 use hypertrace_abi::ring::{Consumer, ConsumerState, Emit, Fault, Flow, Logged, ProducerState};
-use hypertrace_abi::schema::id_of;
+use hypertrace_abi::schema::{MAX_SCHEMAS, id_of};
 use proptest::prelude::*;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -52,6 +53,25 @@ fn a_schema_reaches_the_host_once_before_its_first_record() {
     let mut consumer = Consumer::new(memory.client(), &mut host);
     assert_eq!(consumer.next_schema().unwrap().bytes(), b"value(value:u64)");
     assert!(consumer.next_schema().is_none());
+}
+
+#[test]
+fn a_text_is_written_once_whatever_the_number_of_types() {
+    let mut memory = Memory::new(1 << 16, 1 << 10, RingMode::Overwrite);
+    memory.schema = common::words(1 << 13);
+    let state = ProducerState::new();
+    let producer = memory.producer(&state, 7);
+    let events: Vec<_> = (0..1200).map(|n| Named::new(format!("e{n}(n:u64)"))).collect();
+    let written = || {
+        for event in &events {
+            assert_eq!(producer.emit(event, || 5, (1u64,)), Emit::Recorded);
+        }
+        memory.guest[guest_page::SCHEMA_LEN].load(Ordering::Relaxed)
+    };
+    // The host reads no more texts of a client.
+    let texts = &events[..MAX_SCHEMAS];
+    let all: usize = texts.iter().map(|event| 1 + event.as_str().len().div_ceil(8)).sum();
+    assert_eq!([written(), written()], [all as u64; 2]);
 }
 
 /// Appends a text to the log's end `written`, as a producer does.

@@ -7,7 +7,9 @@ mod common;
 use common::{Memory, pull};
 use hypertrace_abi::atomic::{AtomicU64, Ordering::Relaxed};
 use hypertrace_abi::config::RingMode;
+use hypertrace_abi::event::{Named, Text};
 use hypertrace_abi::event_type;
+use hypertrace_abi::layout::{guest_page, host_page};
 use hypertrace_abi::ring::{ConsumerState, Emit, Producer, ProducerState, Wake};
 use std::cell::Cell;
 
@@ -92,7 +94,7 @@ fn a_ring_that_discards_wakes_the_reader_from_a_quarter_on() {
     let (memory, state, bell) =
         (Memory::new(1024, 64, RingMode::Discard), ProducerState::new(), Bell::default());
     let producer = memory.producer(&state, 7).waking(&bell, u64::MAX);
-    let used = || producer.memory().guest[hypertrace_abi::layout::guest_page::HEAD].load(Relaxed);
+    let used = || producer.memory().guest[guest_page::HEAD].load(Relaxed);
     while used() < 256 - 64 {
         emit(&producer, 1);
     }
@@ -101,4 +103,52 @@ fn a_ring_that_discards_wakes_the_reader_from_a_quarter_on() {
         emit(&producer, 1);
     }
     assert!(bell.calls() > 0);
+}
+
+/// Returns a producer whose ring of 64 blocks is more than a quarter full, in the middle of a
+/// block. Its bell has been taken.
+fn beyond_a_quarter<'m>(
+    memory: &'m Memory,
+    state: &'m ProducerState,
+    bell: &'m Bell,
+) -> Producer<'m> {
+    let producer = memory.producer(state, 7).waking(bell, PAUSE);
+    let used = || memory.guest[guest_page::HEAD].load(Relaxed);
+    while used() <= memory.ring.len() as u64 / 4 {
+        emit(&producer, 1);
+    }
+    bell.calls();
+    producer
+}
+
+/// Returns events whose ids are equal in their lower 12 bits: more than the size of any
+/// producer's table of known ids.
+fn alike(count: usize) -> Vec<Named<String>> {
+    let events = (0u32..).map(|n| Named::new(format!("e{n}(n:u64)")));
+    events.filter(|event| Text::id(event).is_multiple_of(1 << 12)).take(count).collect()
+}
+
+#[test]
+fn known_ids_that_are_alike_wake_nobody_and_load_nothing_from_the_host() {
+    for count in [2, 3, 60] {
+        let mut memory = Memory::new(1 << 16, 1 << 10, RingMode::Discard);
+        memory.schema = common::words(1 << 12);
+        let (state, bell) = (ProducerState::new(), Bell::default());
+        let producer = beyond_a_quarter(&memory, &state, &bell);
+        let events = alike(count);
+        let emit = |event| producer.emit(event, || 1, (5u64,));
+        for event in &events {
+            assert_eq!(emit(event), Emit::Recorded);
+        }
+        bell.calls();
+        let texts = memory.guest[guest_page::SCHEMA_LEN].load(Relaxed);
+
+        // Whoever loads this finds a full ring.
+        memory.host[host_page::TAIL].store(u64::MAX, Relaxed);
+        for event in events.iter().cycle().take(180) {
+            assert_eq!(emit(event), Emit::Recorded, "{count} ids");
+        }
+        assert_eq!(bell.calls(), 0, "{count} ids");
+        assert_eq!(memory.guest[guest_page::SCHEMA_LEN].load(Relaxed), texts);
+    }
 }

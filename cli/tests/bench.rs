@@ -9,12 +9,13 @@ use hypertrace_tests::{c, capability};
 use serde_json::Value;
 
 /// Rows that every machine can run.
-const ROWS: [&str; 35] = [
+const ROWS: [&str; 36] = [
     "tsc",
     "ring_floor",
     "write_floor",
     "write_new_pages",
     "ring_emit",
+    "ring_emit_two_ids",
     "ring_emit_disabled",
     "ring_emit_2threads",
     "event_instructions",

@@ -59,6 +59,7 @@
 #define HT_CLOCK_MONOTONIC_RAW 0x1
 #define HT_MAX_NAME 0x40
 #define HT_MAX_TEXT 0x4b2
+#define HT_MAX_SCHEMAS 0x400
 #define HT_PAGE_L 0x1000
 #define HT_BELLS 0x2000
 #define HT_L_STATE 0x80

@@ -34,9 +34,8 @@
 #define HT_BLOCK_HEADER_WORDS 2
 #define HT_LEASE_NAME 64
 #define HT_LEASE_WORDS (HT_HEADER_WORDS + 4 + DIV_ROUND_UP(4 + HT_LEASE_NAME, HT_WORD))
-/* Slots in a client's table of known ids, and how many are used: a search ends soon. */
-#define HT_KNOWN 512
-#define HT_KNOWN_MOST (HT_KNOWN * 3 / 4)
+/* Slots in a client's table of known ids. At most half of them are used, so a search ends soon. */
+#define HT_KNOWN (2 * HT_MAX_SCHEMAS)
 
 /* The config page: docs/abi.md. */
 struct ht_config {

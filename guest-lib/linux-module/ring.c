@@ -195,27 +195,29 @@ static bool append(struct ht_client *client, const struct ht_event *event)
 	return true;
 }
 
+/*
+ * Returns a slot of the table of known ids in which `id` may be: the first, the second, and so
+ * on. Ids with the same first slot seldom have the same second one.
+ */
+static u32 *known_slot(struct ht_client *client, u32 id, u32 number)
+{
+	/* The step is odd, so it leads to each of the slots, whose number is a power of two. */
+	return &client->known[(id + number * (id >> 16 | 1)) % HT_KNOWN];
+}
+
 /* Writes an event's text to the schema log unless this lease has done so. In an emit. */
 void ht_announce(struct ht_client *client, const struct ht_event *event)
 {
-	u32 start = event->id % HT_KNOWN, i, slot = HT_KNOWN;
+	u32 number = 0, *slot;
 
-	for (i = 0; i < HT_KNOWN; i++) {
-		u32 place = (start + i) % HT_KNOWN;
-
-		if (client->known[place] == event->id) {
-			/* The id in demand now moves to the front. */
-			swap(client->known[place], client->known[start]);
+	do {
+		slot = known_slot(client, event->id, number);
+		if (*slot == event->id)
 			return;
-		}
-		if (!client->known[place]) {
-			slot = place;
-			break;
-		}
-	}
-	/* Where the table is full, a text may be written again later. */
-	if (append(client, event) && slot < HT_KNOWN && client->known_len < HT_KNOWN_MOST) {
-		client->known[slot] = event->id;
+	} while (*slot && ++number < HT_KNOWN);
+	/* The host knows no more texts. */
+	if (client->known_len < HT_MAX_SCHEMAS && append(client, event)) {
+		*slot = event->id;
 		client->known_len++;
 	}
 }
@@ -332,8 +334,8 @@ int ht_emit(struct ht_client *client, const struct ht_event *event, u16 flags, u
 	if (ht_enter(client, &now))
 		return -EBUSY;
 	head = client->head;
-	if (client->known[event->id % HT_KNOWN] != event->id || head + all > client->limit) {
-		ht_announce(client, event);
+	ht_announce(client, event);
+	if (head + all > client->limit) {
 		ht_publish_losses(client);
 		if (!find_room(client, now, all, flags & HT_REFERENCE_POINT, &head)) {
 			client->lost_full++;

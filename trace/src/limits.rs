@@ -29,7 +29,7 @@ pub const MAX_SESSION_CLOCKS: usize = 1024;
 pub const MAX_GUEST_TSCS: usize = 2048;
 
 /// Most schemas that one client can have.
-pub const MAX_CLIENT_SCHEMAS: usize = 1024;
+pub const MAX_CLIENT_SCHEMAS: usize = hypertrace_abi::schema::MAX_SCHEMAS;
 /// Bytes of a class in `session.json`, besides its text: names of the fields,
 /// indentation.
 pub(crate) const CLASS_BYTES: usize = 128;

@@ -11,7 +11,7 @@ use hypertrace_abi::layout::{
     PCI_SUBSYSTEM, PCI_VENDOR, Region, SHARED_REGISTERS, SLOT_WORDS, guest_page, host_page, module,
 };
 use hypertrace_abi::record::{ClockKind, HEADER_WORDS, MAX_WORDS};
-use hypertrace_abi::schema::{MAX_NAME, MAX_TEXT};
+use hypertrace_abi::schema::{MAX_NAME, MAX_SCHEMAS, MAX_TEXT};
 use hypertrace_abi::sink::Status;
 
 use crate::constants::{COMMON, define};
@@ -58,6 +58,7 @@ pub fn text() -> String {
         ("CLOCK_MONOTONIC_RAW", ClockKind::MonotonicRaw as u64),
         ("MAX_NAME", MAX_NAME as u64),
         ("MAX_TEXT", MAX_TEXT as u64),
+        ("MAX_SCHEMAS", MAX_SCHEMAS as u64),
         ("PAGE_L", PAGE_L),
         ("BELLS", BELLS),
         ("L_STATE", STATE),

@@ -4,7 +4,6 @@
 
 use super::producer::{Emit, Producer, store_fence};
 use super::schema_log;
-use super::state::KNOWN;
 use crate::atomic::{Ordering, Ordering::Relaxed, compiler_fence, fence};
 use crate::event::{Fields, Site};
 use crate::layout::{SLOT_HEADER_WORDS, SLOT_WORDS, guest_page};
@@ -36,7 +35,7 @@ impl Producer<'_> {
             return Err(Emit::Unleased);
         }
         let id = site.id::<F>();
-        if self.state.known[id as usize % KNOWN].load(Relaxed) != id {
+        if !self.state.knows(id) {
             schema_log::announce(&self.memory, self.state, site.text::<F>());
         }
         self.state.publish_losses(&self.memory);

@@ -8,7 +8,7 @@
 //! in the middle of an emit on the same thread.
 
 use super::lease::{Lease, walk};
-use super::state::{BY_OWNER, KNOWN, ProducerState};
+use super::state::{BY_OWNER, ProducerState};
 use super::{BLOCK_HEADER_WORDS, ClientMemory, schema_log};
 use crate::atomic::{AtomicU64, Ordering, Ordering::Relaxed, compiler_fence, fence};
 use crate::config::RingMode;
@@ -305,8 +305,7 @@ impl<'m> Producer<'m> {
         let state = self.state;
         let head = state.head.load(Relaxed);
         let new = describe();
-        let known =
-            new.text.is_none() || state.known[new.id as usize % KNOWN].load(Relaxed) == new.id;
+        let known = new.text.is_none() || state.knows(new.id);
         if !known || head + new.record_words() > state.limit.load(Relaxed) {
             return self.emit_slowly(now, describe(), put, fire);
         }
@@ -467,6 +466,10 @@ impl<'m> Producer<'m> {
         }
         if let Some(text) = new.text {
             schema_log::announce(&self.memory, state, text);
+        }
+        let head = state.head.load(Relaxed);
+        if head + new.record_words() <= state.limit.load(Relaxed) {
+            return Ok(head);
         }
         state.publish_losses(&self.memory);
         let commit = new.flags.contains(Flags::REFERENCE_POINT);

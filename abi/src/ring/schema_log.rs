@@ -8,7 +8,7 @@
 //! before the host has read it: a producer that finds no room writes no entry.
 
 use super::ClientMemory;
-use super::state::{KNOWN, KNOWN_MOST, ProducerState};
+use super::state::{KNOWN_MOST, ProducerState};
 use crate::atomic::{AtomicU64, Ordering};
 use crate::event::{Packer, Text};
 use crate::layout::{guest_page, host_page};
@@ -40,36 +40,18 @@ impl SchemaText {
     }
 }
 
-/// Appends a text to the log, once per lease. If the log is full, the event is
-/// recorded without it, and the host reports it as untyped.
+/// Appends a text to the log, once per lease. If the log is full, or the host knows no more
+/// texts, the event is recorded without it, and the host reports it as untyped.
 pub(super) fn announce(memory: &ClientMemory<'_>, state: &ProducerState, text: &dyn Text) {
-    let id = text.id();
-    let start = id as usize % KNOWN;
-    let mut slot = None;
-    for i in 0..KNOWN {
-        let at = (start + i) % KNOWN;
-        let known = state.known[at].load(Ordering::Relaxed);
-        if known == id {
-            // Another id was in its place: the id in demand now moves to the front.
-            let first = state.known[start].load(Ordering::Relaxed);
-            state.known[at].store(first, Ordering::Relaxed);
-            state.known[start].store(id, Ordering::Relaxed);
-            return;
-        }
-        if known == 0 {
-            slot = Some(at);
-            break;
-        }
-    }
+    let Some(slot) = state.free_slot(text.id()) else { return };
+    let known = state.known_len.load(Ordering::Relaxed);
     let written = state.schema_len.load(Ordering::Relaxed);
-    if let Some(written) = append(memory, written, text) {
+    if known < KNOWN_MOST
+        && let Some(written) = append(memory, written, text)
+    {
         state.schema_len.store(written, Ordering::Relaxed);
-        let known = state.known_len.load(Ordering::Relaxed);
-        // If the table is full, a text may be written again later.
-        if let Some(at) = slot.filter(|_| known < KNOWN_MOST) {
-            state.known[at].store(id, Ordering::Relaxed);
-            state.known_len.store(known + 1, Ordering::Relaxed);
-        }
+        slot.store(text.id(), Ordering::Relaxed);
+        state.known_len.store(known + 1, Ordering::Relaxed);
     }
 }
 

@@ -3,14 +3,15 @@
 //! The private state of a producer.
 
 use crate::atomic::{AtomicU32, AtomicU64, Ordering, Ordering::Relaxed, compiler_fence};
+use crate::schema::MAX_SCHEMAS;
 use core::cell::Cell;
 use core::marker::PhantomData;
 
-/// Slots in the table of known ids. A model checker visits every slot in every
-/// execution, so it gets a small table.
-pub(super) const KNOWN: usize = if cfg!(hypertrace_loom) { 4 } else { 512 };
-/// Maximum number of known ids: a probe for an absent id ends soon.
-pub(super) const KNOWN_MOST: u64 = KNOWN as u64 * 3 / 4;
+/// Maximum number of known ids. A model checker visits every slot in every execution, so
+/// it gets a small table.
+pub(super) const KNOWN_MOST: u64 = if cfg!(hypertrace_loom) { 4 } else { MAX_SCHEMAS as u64 };
+/// Slots in the table of known ids. At most half of them are used, so a search ends soon.
+const KNOWN: usize = 2 * KNOWN_MOST as usize;
 
 /// Value of `publishing` while the producer itself publishes its losses. It remains
 /// if a jump leaves the emit.
@@ -113,6 +114,28 @@ impl ProducerState {
     #[cfg(hypertrace_loom)]
     pub fn new() -> Self {
         zero_state!(AtomicU64::new(0), core::array::from_fn(|_| AtomicU32::new(0)))
+    }
+
+    /// Returns a slot of the table of known ids in which `id` may be: the first, the second,
+    /// and so on. Ids with the same first slot seldom have the same second one.
+    #[inline(always)]
+    fn slot(&self, id: u32, number: u32) -> &AtomicU32 {
+        // The step is odd, so it leads to each of the slots, whose number is a power of two.
+        let at = id.wrapping_add(number * (id >> 16 | 1));
+        &self.known[at as usize % KNOWN]
+    }
+
+    /// Returns whether the id is in one of its first two slots: almost all known ones are.
+    #[inline(always)]
+    pub(super) fn knows(&self, id: u32) -> bool {
+        self.slot(id, 0).load(Relaxed) == id || self.slot(id, 1).load(Relaxed) == id
+    }
+
+    /// Returns the slot for an id that is not known, or `None` if it is known.
+    pub(super) fn free_slot(&self, id: u32) -> Option<&AtomicU32> {
+        let slots = (0..KNOWN as u32).map(|number| self.slot(id, number));
+        let mut taken = slots.skip_while(|slot| ![0, id].contains(&slot.load(Relaxed)));
+        taken.next().filter(|slot| slot.load(Relaxed) == 0)
     }
 
     /// Returns the timestamp of an emit that was interrupted, if there is one.

@@ -10,6 +10,7 @@ use hypertrace::abi::config::{ConfigPage, HostFacts, RingMode};
 use hypertrace::abi::layout::{Geometry, host_page};
 use hypertrace::abi::record::ClockKind;
 use hypertrace::abi::ring::{ClientMemory, Consumer, ConsumerState, Flow, Record};
+use hypertrace::abi::schema::id_of;
 use hypertrace::{Channel, Client, Emit, LeaseInfo, ProducerState};
 use std::hint::black_box;
 use std::sync::atomic::{Ordering, Ordering::Relaxed};
@@ -142,6 +143,17 @@ fn emit_pair(client: &Client<'_>, a: u64, b: u64) {
     hypertrace::event!(client: client, "bench_pair", a, b);
 }
 
+/// Emits another event, whose id has the same slot in a producer's table of known ids.
+#[inline(never)]
+fn emit_twin(client: &Client<'_>, a: u64, b: u64) {
+    const {
+        let (pair, twin) = ("bench_pair(a:u64,b:u64)", "bench_pair1384(a:u64,b:u64)");
+        // More than the table's size.
+        assert!(id_of(pair) % 4096 == id_of(twin) % 4096);
+    }
+    hypertrace::event!(client: client, "bench_pair1384", a, b);
+}
+
 #[inline(never)]
 fn commit_pair(client: &Client<'_>, a: u64, b: u64) {
     let _ = hypertrace::commit!(client: client, "bench_pair", a, b);
@@ -164,6 +176,14 @@ fn memory(rings: &[AtomicU64], index: u32) -> Result<ClientMemory<'_>> {
 
 pub fn emit(context: &mut Context) -> Result<f64> {
     drained(context, emit_pair)
+}
+
+/// Measures two events alternately, as [`emit`] measures one.
+pub fn emit_two_ids(context: &mut Context) -> Result<f64> {
+    drained(context, |client, a, b| match a % 2 {
+        0 => emit_pair(client, a, b),
+        _ => emit_twin(client, a, b),
+    })
 }
 
 /// Measures commits, as [`emit`] measures events.

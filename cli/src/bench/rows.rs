@@ -38,6 +38,9 @@ pub const ROWS: &[Row] = &[
     row("ring_emit", ring::emit)
         .over(RING_FLOOR, "<= 1.3 x ring_floor")
         .note("event! with two u64, not inlined; consumer every 200 us"),
+    row("ring_emit_two_ids", ring::emit_two_ids)
+        .over(("ring_emit", ring::emit), "<= 1.3 x ring_emit")
+        .note("two such events alternately, their ids in one slot of the table of known ids"),
     row("ring_emit_disabled", ring::disabled)
         .less(EMPTY_LOOP, "<= 0.5 ns over an empty loop")
         .note("the same, switched off by the mask; ratio is the difference in ns"),
