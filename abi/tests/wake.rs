@@ -152,3 +152,34 @@ fn known_ids_that_are_alike_wake_nobody_and_load_nothing_from_the_host() {
         assert_eq!(memory.guest[guest_page::SCHEMA_LEN].load(Relaxed), texts);
     }
 }
+
+#[test]
+fn events_that_find_no_room_wake_the_reader_once_a_pause() {
+    let (memory, state, bell) =
+        (Memory::new(1024, 64, RingMode::Discard), ProducerState::new(), Bell::default());
+    let producer = beyond_a_quarter(&memory, &state, &bell);
+    while common::emit(&producer, 1, 0) == Emit::Recorded {}
+    bell.calls();
+
+    // Within the pause after the last record.
+    for now in 1..=1 + PAUSE {
+        assert_eq!(common::emit(&producer, now, 0), Emit::Full);
+    }
+    assert_eq!(bell.calls(), 0);
+    // Ten pauses.
+    for now in 1..=10 * (PAUSE + 1) {
+        assert_eq!(common::emit(&producer, 1 + PAUSE + now, 0), Emit::Full);
+    }
+    assert_eq!(bell.calls(), 10);
+}
+
+#[test]
+fn a_block_that_is_opened_wakes_the_reader_once() {
+    let (memory, state, bell) =
+        (Memory::new(1024, 64, RingMode::Discard), ProducerState::new(), Bell::default());
+    let producer = beyond_a_quarter(&memory, &state, &bell);
+    let first = memory.guest[guest_page::HEAD].load(Relaxed) / 64;
+    while common::emit(&producer, 1, 0) == Emit::Recorded {}
+    let last = (memory.guest[guest_page::HEAD].load(Relaxed) - 1) / 64;
+    assert_eq!(bell.calls(), last - first);
+}

@@ -434,12 +434,12 @@ static inline bool hypertrace_bare_make_room_(struct hypertrace_bare *client, ui
         const uint64_t tail =
             __atomic_load_n(&client->host[HYPERTRACE_ABI_H_TAIL], __ATOMIC_ACQUIRE);
         const uint64_t used = at + words - tail;
-        if (used >= device->ring_words / 4) {
-            hypertrace_bare_wake_(client);
-        }
         if (at + words < tail ||
             used > device->ring_words - (is_point ? 0 : device->reserve_words)) {
             return false;
+        }
+        if (opens && used >= device->ring_words / 4) {
+            hypertrace_bare_wake_(client);
         }
         limit = tail + device->ring_words - device->reserve_words;
     }
@@ -475,6 +475,8 @@ static inline bool hypertrace_bare_record_(struct hypertrace_bare *client,
         return false;
     }
     if (now - client->last > client->device->pause) {
+        /* If this event is dropped, the next one does not follow the same pause. */
+        client->last = now;
         hypertrace_bare_wake_(client);
     }
     hypertrace_bare_describe_(client, event);

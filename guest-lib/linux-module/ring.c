@@ -272,10 +272,12 @@ static bool find_room(struct ht_client *client, u64 now, u64 words, bool commit,
 	const struct ht_device *device = client->device;
 	u64 capacity = device->geometry.ring_words, block = device->geometry.block_words;
 	u64 start, end, limit = U64_MAX, next;
+	bool opens;
 	u32 i;
 
 	if (!place(client, words, &start, &end))
 		return false;
+	opens = start == block_start(client, start);
 	if (device->config.ring_mode == HT_DISCARD) {
 		u64 reserve = capacity / 16;
 		u64 tail = virt_load_acquire(&client->host[HT_H_TAIL]);
@@ -284,14 +286,14 @@ static bool find_room(struct ht_client *client, u64 now, u64 words, bool commit,
 		/* A tail beyond the end is the host's mistake: the ring counts as full. */
 		if (tail > end)
 			return false;
-		if (device->kicks && used >= capacity / 4)
-			ht_kick(client);
 		if (used > capacity - (commit ? 0 : reserve))
 			return false;
+		if (device->kicks && opens && used >= capacity / 4)
+			ht_kick(client);
 		limit = tail + capacity - reserve;
 	}
 	next = start;
-	if (start == block_start(client, start)) {
+	if (opens) {
 		ht_fence(device);
 		pad(client, client->head, start);
 		next = open_block(client, start);

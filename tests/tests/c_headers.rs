@@ -108,3 +108,47 @@ fn a_bit_field_with_a_cast_is_a_field() {
         object(&compiler, &["-std=c11"], &program);
     }
 }
+
+#[test]
+fn a_dropped_event_of_firmware_wakes_the_host_once_a_pause() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("program.c");
+    // A device whose registers are memory, and whose host takes nothing.
+    let text = "#include <hypertrace-bare.h>
+        #include <stdio.h>
+        static uint64_t registers[512], rings[1024 + 64 + 1024];
+        int main(void) {
+            const struct hypertrace_bare_device device = {
+                .control = (unsigned char *)registers, .rings = rings,
+                .features = HYPERTRACE_ABI_FEATURE_KICK | HYPERTRACE_ABI_FEATURE_TRAPS, .clients = 1,
+                .schema_words = 64, .ring_words = 1024, .block_words = 64, .reserve_words = 64,
+                .pause = 100000};
+            const struct hypertrace_bare_event event = hypertrace_bare_event_of(\"event()\");
+            struct hypertrace_bare client;
+            hypertrace_bare_lease(&client, &device, 0, 0, 1, \"test\");
+            const uint64_t begin = client.last;
+            uint64_t kicks = 0, dropped = 0, elapsed = 0;
+            while (elapsed < 100 * device.pause || dropped < 1000) {
+                registers[HYPERTRACE_ABI_REGISTER_KICK / 8] = 1;
+                dropped += !hypertrace_bare_emit(&client, &event, NULL, 0);
+                kicks += registers[HYPERTRACE_ABI_REGISTER_KICK / 8] == 0;
+                elapsed = hypertrace_bare_ticks_() - begin;
+            }
+            /* And once for each block from a quarter of the ring on. */
+            const uint64_t most = elapsed / device.pause + 12;
+            fprintf(stderr, \"%llu dropped, %llu kicks, %llu at most\", (unsigned long long)dropped,
+                    (unsigned long long)kicks, (unsigned long long)most);
+            return dropped != client.lost_full || kicks == 0 || kicks > most;
+        }\n";
+    fs::write(&program, text).unwrap();
+    for compiler in compilers(Language::C11) {
+        let built = folder.path().join("program");
+        let mut command = Command::new(compiler);
+        command
+            .args(WARNINGS)
+            .args(["-std=c11", "-O2", "-I"])
+            .arg(root().join("guest-lib/include"));
+        succeed(command.arg("-o").args([&built, &program]));
+        succeed(&mut Command::new(&built));
+    }
+}

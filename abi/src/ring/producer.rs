@@ -83,9 +83,9 @@ fn put(out: &[AtomicU64], prefix: &[u64], payload: &[u64]) {
 
 /// A way to wake the thread that empties a ring.
 pub trait Wake: Sync + core::fmt::Debug {
-    /// Wakes it: the ring is at least a quarter full, or an emit follows a pause. Called in
-    /// the middle of an emit, at most once a block or a pause. It must not block, and must
-    /// not emit.
+    /// Wakes it: a block is opened in a ring that is at least a quarter full, or an emit follows
+    /// a pause. Called in the middle of an emit, at most once a block or a pause, also if the
+    /// event is dropped. It must not block, and must not emit.
     fn wake(&self);
 }
 
@@ -399,7 +399,9 @@ impl<'m> Producer<'m> {
         if now.wrapping_sub(state.last.load(Relaxed)) > self.pause
             && let Some(wake) = wake
         {
-            // The reader may have stopped looking.
+            // The reader may have stopped looking. If this event is dropped, the next one does not
+            // follow the same pause.
+            state.last.store(now, Relaxed);
             wake.wake();
         }
         now
@@ -519,6 +521,7 @@ impl<'m> Producer<'m> {
         let (state, memory) = (self.state, &self.memory);
         let (start, end) = self.place(words)?;
         let block = memory.block_words();
+        let opens = start == memory.block_start(start);
         let limit = match memory.mode() {
             RingMode::Overwrite => u64::MAX,
             RingMode::Discard => {
@@ -527,19 +530,20 @@ impl<'m> Producer<'m> {
                 let tail = memory.host[host_page::TAIL].load(Ordering::Acquire);
                 // A tail beyond the end is the host's mistake: the ring counts as full.
                 let used = end.checked_sub(tail)?;
+                if used > memory.capacity() - if commit { 0 } else { memory.reserve() } {
+                    return None;
+                }
                 if let Some(wake) = self.wake
+                    && opens
                     && used >= memory.capacity() / 4
                 {
                     wake.wake();
-                }
-                if used > memory.capacity() - if commit { 0 } else { memory.reserve() } {
-                    return None;
                 }
                 tail + memory.capacity() - memory.reserve()
             }
         };
         let mut at = start;
-        if start == memory.block_start(start) {
+        if opens {
             self.order_before();
             self.pad(state.head.load(Relaxed), start);
             at = self.open_block(start);
