@@ -52,8 +52,8 @@ impl Config {
     }
 }
 
-/// A recording in progress. [`Recording::finish`] ends it; without that, it continues until the process
-/// ends, and the next call of [`sweep`](crate::sweep) completes it.
+/// A recording in progress. [`Recording::finish`] ends it and writes its file. If it is dropped without that, a call of
+/// [`sweep`](crate::sweep) after the process has ended completes it with what the kernel's buffers still hold.
 #[derive(Debug)]
 pub struct Recording {
     state: State,
@@ -101,7 +101,8 @@ impl Recording {
         match started {
             Ok(started) => Ok(Recording { state, processes, started, why_perf }),
             Err(why) => {
-                state.remove()?;
+                // The first error says more than one that follows from it. The next start removes the rest.
+                let _ = state.remove();
                 Err(why)
             }
         }
@@ -222,25 +223,16 @@ fn prepare(
     state.begin(&description.to_bytes(), &json)?;
     let pages = Pages::open(instance, state.folder.clone(), json.page_size)?;
     let drain = pages::drain(pages)?;
-    let follow = || {
-        let mut followed = 0;
-        for pid in &config.pids {
-            // The thread that records would record itself.
-            followed += threads::follow(*pid, drain.tid, |thread| instance.follow_thread(thread))?;
-        }
-        // Without a process, everything would be recorded.
-        if !config.pids.is_empty() {
-            begin(instance, state)?;
-        }
-        Ok(followed)
-    };
-    match follow() {
-        Ok(threads) => Ok((drain, events, buffer_kib, threads)),
-        Err(why) => {
-            let _ = drain.stop();
-            Err(why)
-        }
+    let mut threads = 0;
+    for pid in &config.pids {
+        // The thread that records would record itself.
+        threads += threads::follow(*pid, drain.tid, |thread| instance.follow_thread(thread))?;
     }
+    // Without a process, everything would be recorded.
+    if !config.pids.is_empty() {
+        begin(instance, state)?;
+    }
+    Ok((drain, events, buffer_kib, threads))
 }
 
 /// Returns the default size of a CPU's buffer, on a machine with so many.

@@ -3,6 +3,7 @@
 use crate::error::Error;
 use hypertrace_trace::ctf::folder::retry;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -10,10 +11,10 @@ use std::thread::JoinHandle;
 /// Time between passes without an alarm of the kernel.
 pub(crate) const PERIOD: Timespec = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
 
-/// A thread that returns its data at the end.
+/// A thread that returns its data at the end. Dropped, it ends, too.
 #[derive(Debug)]
 pub(crate) struct Worker<T> {
-    thread: JoinHandle<T>,
+    thread: Option<JoinHandle<T>>,
     /// Its number.
     pub tid: u32,
     stop: Stop,
@@ -50,19 +51,50 @@ impl<T: Send + 'static> Worker<T> {
         };
         let thread = std::thread::Builder::new().name("kernel-events".into()).spawn(body);
         let thread = thread.map_err(failed)?;
-        let tid = tid.recv().map_err(|_| failed(std::io::ErrorKind::BrokenPipe.into()))?;
-        Ok(Worker { thread, tid, stop })
+        let tid = tid.recv().map_err(|_| failed(io::ErrorKind::BrokenPipe.into()))?;
+        Ok(Worker { thread: Some(thread), tid, stop })
     }
 
     /// Ends it, and returns its data.
     ///
     /// # Errors
     /// If it panicked.
-    pub fn stop(self) -> Result<T, Error> {
+    pub fn stop(mut self) -> Result<T, Error> {
+        let panicked = || Error::System("record: its thread panicked", io::ErrorKind::Other.into());
+        self.end().ok_or_else(panicked)
+    }
+}
+
+impl<T> Worker<T> {
+    /// Ends it. Returns its data, or `None` if it panicked or has ended before.
+    fn end(&mut self) -> Option<T> {
+        let thread = self.thread.take()?;
         // An eventfd takes a 1 at any time.
         let _ = retry(|| rustix::io::write(&*self.stop.0, &1u64.to_ne_bytes()));
-        let panicked =
-            |_| Error::System("record: its thread panicked", std::io::ErrorKind::Other.into());
-        self.thread.join().map_err(panicked)
+        thread.join().ok()
+    }
+}
+
+impl<T> Drop for Worker<T> {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_is_dropped_ends_and_frees_its_data() {
+        let data = Arc::new(());
+        let in_thread = data.clone();
+        let forever = Timespec { tv_sec: 3600, tv_nsec: 0 };
+        let worker = Worker::start(move |stop| {
+            while !stop.wait(std::iter::empty(), &forever) {}
+            in_thread
+        });
+        drop(worker.unwrap());
+        assert_eq!(Arc::strong_count(&data), 1);
     }
 }
