@@ -4,7 +4,7 @@ use crate::error::Error;
 use crate::stats::{MOST_CPUS, Stats};
 use crate::trace_dat::{Description, Formats};
 use crate::tracefs::Dir;
-use hypertrace_trace::pattern::Pattern;
+use hypertrace_trace::pattern::matches;
 use std::io;
 use std::time::Duration;
 
@@ -103,19 +103,11 @@ impl Instance {
         if !event.contains(['*', '?']) {
             return Ok(vec![event.to_owned()]);
         }
-        let none = || Error::NoEvent(event.to_owned());
-        let (system, name) = event.split_once(':').ok_or_else(none)?;
-        let pattern = |text: &str| text.parse::<Pattern>().map_err(|_| none());
-        let (system, name) = (pattern(system)?, pattern(name)?);
         let path = self.root.path().join(AVAILABLE);
         let all = self.root.read(AVAILABLE);
         let all = all.map_err(|source| Error::File { action: "read", path, source })?;
-        let is_meant = |event: &&str| {
-            event.split_once(':').is_some_and(|(s, n)| system.matches(s) && name.matches(n))
-        };
-        let all = String::from_utf8_lossy(&all);
-        let found: Vec<String> = all.lines().filter(is_meant).map(str::to_owned).collect();
-        if found.is_empty() { Err(none()) } else { Ok(found) }
+        let found = fitting(&String::from_utf8_lossy(&all), event);
+        if found.is_empty() { Err(Error::NoEvent(event.to_owned())) } else { Ok(found) }
     }
 
     /// Reads the descriptions of these events, `SYSTEM:EVENT`.
@@ -237,5 +229,29 @@ impl Instance {
             }
         }
         instances.remove(&name)
+    }
+}
+
+/// Returns the lines `SYSTEM:EVENT` whose two parts fit those of a name with `*` and `?`.
+fn fitting(available: &str, wanted: &str) -> Vec<String> {
+    let Some((system, name)) = wanted.split_once(':') else { return Vec::new() };
+    let is_meant = |event: &&str| {
+        event.split_once(':').is_some_and(|(s, n)| matches(system, s) && matches(name, n))
+    };
+    available.lines().filter(is_meant).map(str::to_owned).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pattern_fits_each_part_of_a_name() {
+        let available =
+            "xhci-hcd:xhci_dbg_quirks\nkvm:kvm_exit\nkvm:kvm_entry\nkvm_nested:kvm_exit\n";
+        assert_eq!(fitting(available, "xhci-hcd:*"), ["xhci-hcd:xhci_dbg_quirks"]);
+        assert_eq!(fitting(available, "kvm:kvm_e*"), ["kvm:kvm_exit", "kvm:kvm_entry"]);
+        assert_eq!(fitting(available, "kvm*:kvm_exit"), ["kvm:kvm_exit", "kvm_nested:kvm_exit"]);
+        assert!(fitting(available, "*").is_empty() && fitting(available, "k:*").is_empty());
     }
 }
