@@ -25,9 +25,6 @@ const MOST_JSON: usize = 1 << 20;
 /// Size of a page. Kernels with the clock x86-tsc have no other.
 const PAGE: usize = 4096;
 
-/// Bit of a page's count of bytes: the kernel says so that events are missing before the page.
-const MISSED: u64 = 1 << 31;
-
 /// Name of the file which says that nothing is left to put together in a session.
 const ASSEMBLED: &str = ".guest-kernels";
 
@@ -77,8 +74,8 @@ struct Text {
 /// The pages of a CPU.
 #[derive(Debug, Default)]
 struct Pages {
-    /// Number of the page whose pieces come.
-    number: u64,
+    /// Number of the page whose pieces come, if one does.
+    number: Option<u64>,
     page: Vec<u8>,
     /// Whole pages in the file.
     written: u64,
@@ -149,12 +146,11 @@ impl Assembly {
 
     fn add_to_page(&mut self, cpu: u32, piece: &Piece<'_>) -> Result<(), Error> {
         let (number, at) = (piece.at / PAGE as u64, (piece.at % PAGE as u64) as usize);
-        if self.cpus.get(&cpu).is_none_or(|pages| pages.number != number) {
+        if self.cpus.get(&cpu).is_none_or(|pages| pages.number != Some(number)) {
             self.end_page(cpu)?;
             let pages = self.cpus.entry(cpu).or_default();
-            let expected = if pages.page.is_empty() { pages.number } else { pages.number + 1 };
-            pages.is_after_gap |= number != expected;
-            pages.number = number;
+            pages.is_after_gap |= number != pages.number.map_or(0, |last| last + 1);
+            pages.number = Some(number);
             pages.page.clear();
         }
         let pages = self.cpus.entry(cpu).or_default();
@@ -167,7 +163,7 @@ impl Assembly {
 
     /// Writes the page whose pieces came, if it is whole.
     fn end_page(&mut self, cpu: u32) -> Result<(), Error> {
-        let Some(pages) = self.cpus.get_mut(&cpu).filter(|pages| !pages.page.is_empty()) else {
+        let Some(pages) = self.cpus.get_mut(&cpu).filter(|pages| pages.number.is_some()) else {
             return Ok(());
         };
         let is_whole = pages.page.len() > page::HEADER && page::is_whole(&pages.page);
@@ -178,11 +174,11 @@ impl Assembly {
         }
         pages.page.resize(PAGE, 0);
         if pages.is_after_gap
-            && let Some(count) = pages.page.get_mut(8..16)
+            && let Some(commit) = page::commit(&pages.page)
         {
-            let mut word = [0; 8];
-            word.copy_from_slice(count);
-            count.copy_from_slice(&(u64::from_le_bytes(word) | MISSED).to_le_bytes());
+            // More are missing than the kernel has counted: nobody knows how many.
+            let commit = (commit | page::MISSED) & !page::MISSED_STORED;
+            pages.page[8..16].copy_from_slice(&commit.to_ne_bytes());
         }
         let folder = &self.state.folder;
         let failed = |source| state::failed("write", folder, &cpu_file(cpu), source);
@@ -336,7 +332,9 @@ mod tests {
         let dir = session();
         let mut assembly = described(dir.path(), &json());
         let whole = page(EVENTS);
-        for (n, left_out) in [(0, None), (1, Some(1)), (2, None), (4, None)] {
+        for (n, left_out) in
+            [(0, None), (1, Some(1)), (2, None), (4, None), (5, Some(0)), (6, None)]
+        {
             for (piece, part) in (0..).zip(pieces("cpu0", n * PAGE as u64, &whole)) {
                 if left_out != Some(piece) {
                     assembly.add(&part).unwrap();
@@ -346,11 +344,29 @@ mod tests {
 
         let summary = assembly.finish(1, 1_000_000_000).unwrap().unwrap();
 
-        assert_eq!((summary.events, summary.damage.len()), (3 * EVENTS as u64, 1), "{summary:?}");
+        assert_eq!((summary.events, summary.damage.len()), (4 * EVENTS as u64, 1), "{summary:?}");
+        assert!(summary.damage[0].starts_with("2 pages"), "{summary:?}");
         let file = fs::read(summary.path).unwrap();
         let pages = file.chunks(PAGE).filter(|page| page[16..24] == whole[16..24]);
         let gaps: Vec<bool> = pages.map(|page| page[11] & 0x80 != 0).collect();
-        assert_eq!(gaps, [false, true, true]);
+        assert_eq!(gaps, [false, true, true, true]);
+    }
+
+    #[test]
+    fn the_kernels_count_of_missing_events_stays_in_the_file() {
+        let dir = session();
+        let mut assembly = described(dir.path(), &json());
+        let mut lossy = page(EVENTS);
+        let commit = (8 * EVENTS as u64) | page::MISSED | page::MISSED_STORED;
+        lossy[8..16].copy_from_slice(&commit.to_ne_bytes());
+        lossy.extend(1234u64.to_ne_bytes());
+        pieces("cpu0", 0, &lossy).for_each(|piece| assembly.add(&piece).unwrap());
+
+        let summary = assembly.finish(1, 1_000_000_000).unwrap().unwrap();
+
+        assert_eq!((summary.events, &*summary.damage), (EVENTS as u64, &[][..]));
+        let file = fs::read(summary.path).unwrap();
+        assert!(file.windows(lossy.len()).any(|part| part == lossy));
     }
 
     #[test]

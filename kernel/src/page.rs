@@ -17,17 +17,32 @@ const TIME_STAMP: u32 = 31;
 /// Bits of the word that counts bytes: flags are above.
 const COMMIT: u64 = 0xfffff;
 
-/// Returns the number of bytes of a page that have a meaning: its header, and its events.
+/// Flag of that word: events are missing before the page.
+pub(crate) const MISSED: u64 = 1 << 31;
+
+/// Flag of that word: the number of missing events, a long, follows the events.
+pub(crate) const MISSED_STORED: u64 = 1 << 30;
+
+/// Returns the word that counts the bytes of a page's events, with its flags.
+pub(crate) fn commit(page: &[u8]) -> Option<u64> {
+    page.get(8..16).and_then(|bytes| bytes.try_into().ok()).map(u64::from_ne_bytes)
+}
+
+/// Returns the number of bytes that a page with this word has with a meaning: its header, its events, and the number of
+/// events that are missing before them.
+fn bytes(commit: u64) -> usize {
+    let stored = if commit & MISSED_STORED == 0 { 0 } else { 8 };
+    HEADER + (commit & COMMIT) as usize + stored
+}
+
+/// Returns the number of bytes of a page that have a meaning.
 pub(crate) fn used(page: &[u8]) -> usize {
-    let commit = page.get(8..16).and_then(|bytes| bytes.try_into().ok()).map(u64::from_ne_bytes);
-    let end = HEADER + (commit.unwrap_or(0) & COMMIT) as usize;
-    end.min(page.len())
+    bytes(commit(page).unwrap_or(0)).min(page.len())
 }
 
 /// Returns whether a page says that it has as many bytes as there are.
 pub(crate) fn is_whole(page: &[u8]) -> bool {
-    let commit = page.get(8..16).and_then(|bytes| bytes.try_into().ok()).map(u64::from_ne_bytes);
-    commit.is_some_and(|commit| HEADER + (commit & COMMIT) as usize == page.len())
+    commit(page).is_some_and(|commit| bytes(commit) == page.len())
 }
 
 /// Returns the number of events of a page.
@@ -40,8 +55,7 @@ pub(crate) fn count(page: &[u8]) -> Result<u64, usize> {
         let bytes = page.get(at..at + 4)?;
         Some(u32::from_ne_bytes(bytes.try_into().ok()?))
     };
-    let commit = page.get(8..16).and_then(|bytes| bytes.try_into().ok()).map(u64::from_ne_bytes);
-    let end = HEADER + (commit.ok_or(8usize)? & COMMIT) as usize;
+    let end = HEADER + (commit(page).ok_or(8usize)? & COMMIT) as usize;
     if page[..HEADER].iter().all(|byte| *byte == 0) {
         return Err(0);
     }
@@ -100,6 +114,18 @@ mod tests {
         let words = [2 | (1 << 5), 1, 2, extend, 0, 0, 8, 9, discarded, 4, 1 | (3 << 5), 5, 29, 0];
         assert_eq!(count(&page(&words)), Ok(3));
         assert_eq!(count(&page(&[])), Ok(0));
+    }
+
+    #[test]
+    fn the_number_of_missing_events_is_a_part_of_the_page() {
+        let mut lossy = page(&[2, 1, 1]);
+        assert_eq!(used(&lossy), 28);
+        let word = 12 | MISSED | MISSED_STORED;
+        lossy[8..16].copy_from_slice(&word.to_ne_bytes());
+        assert_eq!(used(&lossy), 36);
+        assert!(is_whole(&lossy[..36]) && !is_whole(&lossy[..28]));
+        // The kernel stores none where it has no room.
+        assert_eq!(used(&lossy[..30]), 30);
     }
 
     #[test]
