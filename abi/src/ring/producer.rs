@@ -469,11 +469,11 @@ impl<'m> Producer<'m> {
         if let Some(text) = new.text {
             schema_log::announce(&self.memory, state, text);
         }
+        state.publish_losses(&self.memory);
         let head = state.head.load(Relaxed);
         if head + new.record_words() <= state.limit.load(Relaxed) {
             return Ok(head);
         }
-        state.publish_losses(&self.memory);
         let commit = new.flags.contains(Flags::REFERENCE_POINT);
         let room = self.find_room(now, new.record_words(), commit);
         if room.is_none() {
