@@ -36,7 +36,7 @@ impl Producer<'_> {
         }
         let id = site.id::<F>();
         if !self.state.knows(id) {
-            schema_log::announce(&self.memory, self.state, site.text::<F>());
+            schema_log::announce(&self.memory, self.state, site.text::<F>(), self.fenced);
         }
         self.state.publish_losses(&self.memory);
         let payload = fields.words();

@@ -430,9 +430,9 @@ impl<'m> Producer<'m> {
         fence(Ordering::Release);
     }
 
+    /// Publishes the head, behind which all words are stored.
     #[inline(always)]
-    fn publish(&self, head: u64) {
-        let state = self.state;
+    fn publish_head(&self, head: u64) {
         if self.fenced {
             store_fence();
         }
@@ -442,6 +442,12 @@ impl<'m> Producer<'m> {
         if self.fenced {
             store_fence();
         }
+    }
+
+    #[inline(always)]
+    fn publish(&self, head: u64) {
+        let state = self.state;
+        self.publish_head(head);
         compiler_fence(Ordering::SeqCst);
         state.head.store(head, Relaxed);
         state.sequence.store(state.sequence.load(Relaxed).wrapping_add(1), Relaxed);
@@ -467,7 +473,7 @@ impl<'m> Producer<'m> {
             return Err(Emit::Unleased);
         }
         if let Some(text) = new.text {
-            schema_log::announce(&self.memory, state, text);
+            schema_log::announce(&self.memory, state, text, self.fenced);
         }
         state.publish_losses(&self.memory);
         let head = state.head.load(Relaxed);
@@ -626,11 +632,7 @@ impl<'m> Producer<'m> {
         if state.fresh.load(Relaxed) == 1
             && let Some(head) = self.find_room(now, 0, false)
         {
-            if self.fenced {
-                store_fence();
-            }
-            // ORDERING: as in `publish`.
-            self.memory.guest[guest_page::HEAD].store(head, Ordering::Release);
+            self.publish_head(head);
         }
         self.give_up();
     }
@@ -655,7 +657,84 @@ impl<'m> Producer<'m> {
 /// Orders all earlier stores, write-combining ones too, before later ones.
 #[inline(always)]
 pub(super) fn store_fence() {
+    #[cfg(test)]
+    tests::note_fence();
     // ORDERING: SeqCst is the one portable fence that also drains
     // write-combining buffers (mfence on x86, dmb ish on Arm).
     fence(Ordering::SeqCst);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event_type;
+    use crate::record::ClockKind;
+    use crate::ring::LeaseInfo;
+    use std::cell::RefCell;
+
+    /// What a host may see at least, at a fence.
+    #[derive(Clone, PartialEq)]
+    struct Seen {
+        guest: Vec<u64>,
+        schema: Vec<u64>,
+        ring: Vec<u64>,
+    }
+
+    impl Seen {
+        fn in_memory(memory: &ClientMemory<'_>) -> Seen {
+            let of = |words: &[AtomicU64]| words.iter().map(|word| word.load(Relaxed)).collect();
+            Seen { guest: of(memory.guest), schema: of(memory.schema), ring: of(memory.ring) }
+        }
+    }
+
+    thread_local! {
+        static NOTES: RefCell<Option<(ClientMemory<'static>, Vec<Seen>)>> = const { RefCell::new(None) };
+    }
+
+    /// Notes this thread's memory at a fence.
+    pub(super) fn note_fence() {
+        NOTES.with_borrow_mut(|notes| {
+            if let Some((memory, notes)) = notes {
+                notes.push(Seen::in_memory(memory));
+            }
+        });
+    }
+
+    fn words(count: usize) -> &'static [AtomicU64] {
+        (0..count).map(|_| AtomicU64::new(0)).collect::<Vec<_>>().leak()
+    }
+
+    #[test]
+    fn what_a_mapping_may_reorder_is_fenced_before_it_is_published() {
+        let (guest, host, schema, ring) = (words(512), words(512), words(512), words(256));
+        let memory = ClientMemory::for_test(guest, host, schema, ring, 16, RingMode::Discard);
+        NOTES.set(Some((memory, vec![Seen::in_memory(&memory)])));
+        let state = Box::leak(Box::new(ProducerState::new()));
+        let info = LeaseInfo { pid: 1, tid: 2, clock: ClockKind::Tsc, name: "test" };
+        let producer = Producer::lease(memory, state, Lease::new(7, 1, &info), true);
+        macro_rules! emit {
+            ($($name:literal)*) => {$({
+                let (site, fields) = event_type!($name, n = 5u64);
+                assert_eq!(producer.emit(site, || 9, fields), Emit::Recorded);
+            })*};
+        }
+        emit!("a" "b" "a" "c" "d" "a" "e");
+        let (site, fields) = event_type!("point", n = 5u64);
+        let slot = producer.slot(site, || 9, || 1, 0, fields, |_, _| Seen::in_memory(&memory));
+
+        let (_, notes) = NOTES.take().unwrap();
+        assert!(notes.last() == slot.ok().as_ref(), "EMIT is stored after all else");
+        for (n, pair) in notes.windows(2).enumerate() {
+            let (before, after) = (&pair[0], &pair[1]);
+            let moved = |word: usize| before.guest[word] != after.guest[word];
+            let (texts, records) = (before.schema != after.schema, before.ring != after.ring);
+            let (log, head) = (moved(guest_page::SCHEMA_LEN), moved(guest_page::HEAD));
+            assert!(!(texts && log), "a text and the log's end between fences {n} and {}", n + 1);
+            assert!(
+                !(head && (records || log)),
+                "a record and head between fences {n} and {}",
+                n + 1
+            );
+        }
+    }
 }

@@ -8,6 +8,7 @@
 //! before the host has read it: a producer that finds no room writes no entry.
 
 use super::ClientMemory;
+use super::producer::store_fence;
 use super::state::{KNOWN_MOST, ProducerState};
 use crate::atomic::{AtomicU64, Ordering};
 use crate::event::{Packer, Text};
@@ -42,12 +43,17 @@ impl SchemaText {
 
 /// Appends a text to the log, once per lease. If the log is full, or the host knows no more
 /// texts, the event is recorded without it, and the host reports it as untyped.
-pub(super) fn announce(memory: &ClientMemory<'_>, state: &ProducerState, text: &dyn Text) {
+pub(super) fn announce(
+    memory: &ClientMemory<'_>,
+    state: &ProducerState,
+    text: &dyn Text,
+    fenced: bool,
+) {
     let Some(slot) = state.free_slot(text.id()) else { return };
     let known = state.known_len.load(Ordering::Relaxed);
     let written = state.schema_len.load(Ordering::Relaxed);
     if known < KNOWN_MOST
-        && let Some(written) = append(memory, written, text)
+        && let Some(written) = append(memory, written, text, fenced)
     {
         state.schema_len.store(written, Ordering::Relaxed);
         slot.store(text.id(), Ordering::Relaxed);
@@ -56,7 +62,7 @@ pub(super) fn announce(memory: &ClientMemory<'_>, state: &ProducerState, text: &
 }
 
 /// Appends a text. Returns the log's new end, or `None` if there is no room now.
-fn append(memory: &ClientMemory<'_>, written: u64, text: &dyn Text) -> Option<u64> {
+fn append(memory: &ClientMemory<'_>, written: u64, text: &dyn Text, fenced: bool) -> Option<u64> {
     let capacity = memory.schema.len() as u64;
     let len = text.size();
     let words = 1 + len.div_ceil(8) as u64;
@@ -75,6 +81,9 @@ fn append(memory: &ClientMemory<'_>, written: u64, text: &dyn Text) -> Option<u6
     packer.finish();
     for (i, word) in (1..words).zip(&side) {
         at(i).store(word.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+    if fenced {
+        store_fence();
     }
     // ORDERING: pairs with the Acquire in `written`: the text is complete.
     memory.guest[guest_page::SCHEMA_LEN].store(written.wrapping_add(words), Ordering::Release);
