@@ -127,12 +127,12 @@ fn the_demos_regions_are_attributed() {
     // The raw samples are the same.
     let samples = regions(&out, &["--samples", "--name", "batch", "--by", "vcpu"]).ok();
     let rows: Vec<Vec<&str>> = samples.lines().map(|line| line.split(',').collect()).collect();
-    assert_eq!(rows[0][..7].join(","), "name,by,session,client,id,begin_ns,duration_ns");
+    assert_eq!(rows[0][..8].join(","), "name,by,session,client,id,t_ns,begin_ns,duration_ns");
     assert_eq!(rows.len(), 2_001);
     let numbers = |row: &[&str]| row.iter().map(|n| n.parse::<u64>().unwrap()).collect::<Vec<_>>();
     let mut sum = 0;
     for row in &rows[1..] {
-        let numbers = numbers(&row[6..]);
+        let numbers = numbers(&row[7..]);
         assert_eq!(numbers[0], numbers[1..].iter().sum::<u64>(), "{row:?}");
         sum += numbers[0];
     }

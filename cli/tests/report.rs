@@ -97,10 +97,25 @@ fn json_lines_have_the_promised_keys() {
     assert_eq!(lines[2]["event"], "disk_read");
     assert_eq!(lines[2]["source"], "guest/0 wor\u{1b}ker");
     assert_eq!(lines[3]["ts_ns"], START_NS + 40_000);
+    assert_eq!(lines[3]["t_ns"], 40_000);
     assert_eq!(lines[3]["bound_ns"], 0);
     assert_eq!(lines[4]["reference"]["guest_time"], GUEST_BASE + 30_000);
     assert_eq!(lines[5]["fields"]["name"], "a\u{1b}[31m\u{202e}\"");
     assert!(!text.contains('\u{1b}') && !text.contains('\u{202e}'));
+}
+
+#[test]
+fn a_reader_of_json_with_doubles_gets_exact_numbers() {
+    let made = Made::new();
+    let (exact, large): (u64, u64) = (1 << 53, u64::MAX - 1);
+    let events = Packet::guest(0).lease(10_000, 7, "w").event(20_001, DISK_READ, &[exact, large]);
+    let made = made.stream("guest-000-0000", &[Packet::guest(0), events]);
+    let text = ok(&["report", path(&made), "-e", "disk_read", "--json"]);
+    let line: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(line["fields"]["lba"], exact);
+    assert_eq!(line["fields"]["len"], large.to_string());
+    let from = format!("{}ns", line["t_ns"].as_f64().unwrap());
+    assert_eq!(ok(&["report", path(&made), "--from", &from, "--to", &from, "--json"]), text);
 }
 
 #[test]
@@ -244,7 +259,7 @@ fn a_json_line_says_where_how_many_events_were_lost() {
     assert_eq!((lost.len(), events.len()), (5, 6));
     assert!(events.iter().all(|event| event.get("type").is_none()));
     let expected = serde_json::json!({
-        "type": "lost", "ts_ns": START_NS + 20_000, "source": "guest/0 w", "client": 0,
+        "type": "lost", "t_ns": 20_000, "ts_ns": START_NS + 20_000, "source": "guest/0 w", "client": 0,
         "events": 2, "why": ["ring full", "emit interrupted"],
     });
     assert_eq!(*lost[0], expected);

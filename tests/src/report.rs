@@ -7,6 +7,8 @@ use serde_json::{Map, Value};
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub struct Line {
+    /// Nanoseconds since the session's start.
+    pub t_ns: i64,
     /// Unix time, nanoseconds.
     pub ts_ns: i64,
     /// Error bound of that time; `None` is unknown.
@@ -40,6 +42,7 @@ pub struct Reference {
 #[allow(missing_docs)] // as in the program's help
 pub struct Lost {
     pub r#type: String,
+    pub t_ns: Option<i64>,
     pub ts_ns: Option<i64>,
     pub source: String,
     pub client: Option<u32>,
@@ -64,9 +67,10 @@ impl Line {
         Lost::parse(text).is_none().then(parsed)
     }
 
-    /// Returns a field that is a number.
+    /// Returns a field that is a number. One that a double would round is a string.
     pub fn number(&self, field: &str) -> Option<u64> {
-        self.fields.get(field)?.as_u64()
+        let value = self.fields.get(field)?;
+        value.as_u64().or_else(|| value.as_str()?.parse().ok().filter(|n| *n > 1 << 53))
     }
 
     /// Returns the number of the guest client in the source.

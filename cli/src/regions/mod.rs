@@ -133,6 +133,7 @@ pub fn run(args: &Args) -> Result<()> {
     let warnings = args.warnings(&sessions, &traces, &regions);
     let shown = rows::Shown {
         regions: &regions,
+        started_unix_ns: sessions.iter().map(|(s, _)| s.json().started_unix_ns).min().unwrap_or(0),
         by: args.by.as_deref().unwrap_or_default(),
         subtract: args.subtract_empty,
         hides_empty: args.hides_empty(),

@@ -2,7 +2,7 @@
 
 use crate::escape::{Escaped, JsonText};
 use anyhow::{Context, Result};
-use hypertrace_timeline::regions::{Breakdown, Group, Kind, Part, Regions, Times};
+use hypertrace_timeline::regions::{Breakdown, Group, Kind, Part, Regions, Sample, Times};
 use serde_json::{Map, Value, json};
 use std::borrow::Cow;
 use std::fmt::{self, Write as _};
@@ -30,6 +30,8 @@ pub fn part_name(name: &'static str, is_program: bool) -> &'static str {
 /// Regions, and options of their output.
 pub struct Shown<'a> {
     pub regions: &'a Regions,
+    /// Unix time of the first session's start.
+    pub started_unix_ns: i64,
     /// Name of the value by which they are grouped.
     pub by: &'a str,
     /// Whether the cost of an empty region is taken off durations.
@@ -112,6 +114,11 @@ impl<'a> Shown<'a> {
         let is_other = |other: &Group| other.session != group.session;
         let name = self.regions.sessions.get(group.session)?;
         (self.regions.sessions.len() > 1 && self.groups().any(is_other)).then_some(name)
+    }
+
+    /// Returns the time from the first session's start to a region's begin, nanoseconds.
+    pub fn since_start(&self, sample: &Sample) -> i64 {
+        sample.begin_ns.saturating_sub(self.started_unix_ns)
     }
 
     /// Returns a group's durations.
@@ -218,7 +225,7 @@ impl<'a> Shown<'a> {
     pub fn samples(&self) -> Result<()> {
         let mut out = io::BufWriter::with_capacity(1 << 16, io::stdout().lock());
         let columns = part_columns(self.is_program());
-        let begin = "name,by,session,client,id,begin_ns,duration_ns";
+        let begin = "name,by,session,client,id,t_ns,begin_ns,duration_ns";
         writeln!(out, "{begin}{columns}").context("cannot write")?;
         for sample in self.regions.samples() {
             let Some(group) = self.regions.groups.get(sample.group as usize) else { continue };
@@ -228,12 +235,13 @@ impl<'a> Shown<'a> {
             let off = group.empty_ns.filter(|_| self.subtract).unwrap_or(0);
             writeln!(
                 out,
-                "{},{},{},{},{},{},{}{}",
+                "{},{},{},{},{},{},{},{}{}",
                 quoted(&group.name),
                 quoted(value(group)),
                 sample.session,
                 number(sample.client().map(u64::from)),
                 sample.id,
+                self.since_start(sample),
                 sample.begin_ns,
                 sample.duration_ns().saturating_sub(off),
                 part_values(&sample.times)

@@ -188,7 +188,7 @@ impl<'a> Printer<'a> {
                 let name = names.name(&event);
                 if args.admits(&event, since) {
                     let line = match args.json {
-                        true => lines.json(&event, name),
+                        true => lines.json(&event, since, name),
                         false => lines.untimed(&event, name),
                     };
                     let (since, line) = (Some(since), line.to_owned());
@@ -199,7 +199,7 @@ impl<'a> Printer<'a> {
                 let since = lost.ts_ns.map(|at| at.saturating_sub(*start));
                 if args.admits_lost(&lost, since) {
                     let line = match args.json {
-                        true => lines.json_lost(&lost),
+                        true => lines.json_lost(&lost, since),
                         false => lines.untimed_lost(&lost),
                     };
                     let line = line.to_owned();

@@ -234,10 +234,11 @@ impl Lines {
         self.buffer.push('\n');
     }
 
-    pub(crate) fn json_lost(&mut self, lost: &Lost) -> &str {
+    pub(crate) fn json_lost(&mut self, lost: &Lost, since: Option<i64>) -> &str {
         let why: Vec<&str> = causes(lost.causes).map(|(cause, _)| cause).collect();
         let line = json!({
             "type": "lost",
+            "t_ns": since,
             "ts_ns": lost.ts_ns,
             "source": &*lost.source,
             "client": lost.client,
@@ -248,10 +249,15 @@ impl Lines {
         &self.buffer
     }
 
-    pub(crate) fn json(&mut self, event: &EventRef<'_>, function: Option<&FunctionName>) -> &str {
+    pub(crate) fn json(
+        &mut self,
+        event: &EventRef<'_>,
+        since: i64,
+        function: Option<&FunctionName>,
+    ) -> &str {
         self.buffer.clear();
         // Writing to a String does not fail.
-        let _ = json_line(&mut self.buffer, event, function);
+        let _ = json_line(&mut self.buffer, event, since, function);
         &self.buffer
     }
 }
@@ -337,14 +343,19 @@ fn named(out: &mut String, name: &Name<'_>, always: bool) -> std::fmt::Result {
     Ok(())
 }
 
-fn array(out: &mut String, array: &Array<'_>) -> std::fmt::Result {
+fn array(
+    out: &mut String,
+    array: &Array<'_>,
+    unsigned: impl Fn(&mut String, u64),
+    signed: impl Fn(&mut String, i64),
+) -> std::fmt::Result {
     out.push('[');
     for (i, number) in array.iter().enumerate() {
         if i > 0 {
             out.push(',');
         }
         match (u64::try_from(number), i64::try_from(number)) {
-            (Ok(number), _) => decimal(out, number),
+            (Ok(number), _) => unsigned(out, number),
             (_, Ok(number)) => signed(out, number),
             _ => write!(out, "{number}")?,
         }
@@ -369,7 +380,7 @@ fn text_value(out: &mut String, value: &ValueRef<'_>) -> std::fmt::Result {
         }
         ValueRef::Words(words) => list(out, words, decimal),
         ValueRef::SignedWords(words) => list(out, words, signed),
-        ValueRef::Array(numbers) => array(out, numbers)?,
+        ValueRef::Array(numbers) => array(out, numbers, decimal, signed)?,
         ValueRef::Name(name) => named(out, name, false)?,
     }
     Ok(())
@@ -386,12 +397,33 @@ fn list<T: Copy>(out: &mut String, words: &[T], write: impl Fn(&mut String, T)) 
     out.push(']');
 }
 
+/// The largest number that every reader of JSON takes exactly: they use doubles.
+const MOST_EXACT: u64 = 1 << 53;
+
+/// Appends a number, in quotes if readers would round it.
+fn exact(out: &mut String, value: u64) {
+    quoted_if(out, value > MOST_EXACT, |out| decimal(out, value));
+}
+
+/// Appends a number with its sign, in quotes if readers would round it.
+fn exact_signed(out: &mut String, value: i64) {
+    quoted_if(out, value.unsigned_abs() > MOST_EXACT, |out| signed(out, value));
+}
+
+fn quoted_if(out: &mut String, is_quoted: bool, write: impl FnOnce(&mut String)) {
+    let quote = if is_quoted { "\"" } else { "" };
+    out.push_str(quote);
+    write(out);
+    out.push_str(quote);
+}
+
 fn json_line(
     out: &mut String,
     event: &EventRef<'_>,
+    since: i64,
     function: Option<&FunctionName>,
 ) -> std::fmt::Result {
-    write!(out, "{{\"ts_ns\":{},\"bound_ns\":", event.ts_ns)?;
+    write!(out, "{{\"t_ns\":{since},\"ts_ns\":{},\"bound_ns\":", event.ts_ns)?;
     match event.bound_ns {
         Some(bound) => decimal(out, bound),
         None => out.push_str("null"),
@@ -404,16 +436,16 @@ fn json_line(
         out.push_str(name);
         out.push_str("\":");
         match value {
-            ValueRef::Unsigned(v) | ValueRef::Hex(v) => decimal(out, v),
-            ValueRef::Signed(v) => signed(out, v),
+            ValueRef::Unsigned(v) | ValueRef::Hex(v) => exact(out, v),
+            ValueRef::Signed(v) => exact_signed(out, v),
             ValueRef::Float(v) if v.is_finite() => write!(out, "{v:?}")?,
             // JSON has no such numbers.
             ValueRef::Float(_) => out.push_str("null"),
             ValueRef::Bool(v) => out.push_str(if v { "true" } else { "false" }),
             ValueRef::Str(bytes) => write!(out, "{}", Json(bytes))?,
-            ValueRef::Words(words) => list(out, words, decimal),
-            ValueRef::SignedWords(words) => list(out, words, signed),
-            ValueRef::Array(numbers) => array(out, &numbers)?,
+            ValueRef::Words(words) => list(out, words, exact),
+            ValueRef::SignedWords(words) => list(out, words, exact_signed),
+            ValueRef::Array(numbers) => array(out, &numbers, exact, exact_signed)?,
             ValueRef::Name(name) => named(out, &name, true)?,
         }
     }
@@ -428,9 +460,11 @@ fn json_line(
     if let Some(r) = &event.reference {
         write!(
             out,
-            ",\"reference\":{{\"client\":{},\"cpu\":{},\"seq\":{},\"guest_time\":{}}}",
-            r.client, r.cpu, r.seq, r.guest_time
+            ",\"reference\":{{\"client\":{},\"cpu\":{},\"seq\":{},\"guest_time\":",
+            r.client, r.cpu, r.seq
         )?;
+        exact(out, r.guest_time);
+        out.push('}');
     }
     if let Some(Thread { tid, cpu: Some(cpu), .. }) = &event.thread {
         write!(out, ",\"thread\":{{\"tid\":{tid},\"cpu\":{cpu}}}")?;

@@ -57,10 +57,12 @@ pub struct Args {
     #[arg(long, value_name = "FILE[:0xOFFSET]")]
     symbols: Vec<Source>,
 
-    /// One JSON object per line: ts_ns (Unix time), bound_ns (null: unknown),
-    /// source, event, fields; reference points also have reference, and events of a
-    /// kernel have thread. Where events were lost: type ("lost"), ts_ns (null: unknown),
-    /// source, client, events (the number; null: unknown), why
+    /// One JSON object per line: t_ns (since the session's start; --from takes it as
+    /// 13565925ns), ts_ns (Unix time, which readers that use doubles round, such as
+    /// jq 1.6), bound_ns (null: unknown), source, event, fields; reference points also
+    /// have reference, and events of a kernel have thread. Numbers of fields that a
+    /// double would round are strings. Where events were lost: type ("lost"), t_ns and
+    /// ts_ns (null: unknown), source, client, events (the number; null: unknown), why
     #[arg(long)]
     json: bool,
 
@@ -152,7 +154,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
                 }
                 left -= 1;
                 match args.json {
-                    true => lines.json(&event, name),
+                    true => lines.json(&event, since, name),
                     false => lines.text(&event, since, name),
                 }
             }
@@ -161,7 +163,11 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
                 if !args.admits_lost(&lost, since) {
                     continue;
                 }
-                if args.json { lines.json_lost(&lost) } else { lines.text_lost(&lost, since) }
+                if args.json {
+                    lines.json_lost(&lost, since)
+                } else {
+                    lines.text_lost(&lost, since)
+                }
             }
             Err(error) => {
                 // The events before the damage are shown.

@@ -55,8 +55,7 @@ pub fn page(
     let groups = shown.groups().filter(|group| group.count() > 0);
     let groups: Vec<&Group> = groups.take(MOST_SECTIONS).collect();
     let charts = Charts::of(shown, sessions, traces, &groups)?;
-    let started = sessions.iter().map(|(s, _)| s.json().started_unix_ns).min().unwrap_or(0);
-    let page = Page { shown, started, charts };
+    let page = Page { shown, charts };
     let nonce = nonce().context("cannot get random bytes")?;
     let mut out = String::new();
     // Writing to a String does not fail.
@@ -90,8 +89,6 @@ fn short(name: &str) -> String {
 /// A page that is being written.
 struct Page<'a> {
     shown: &'a Shown<'a>,
-    /// Unix time of the first session's beginning, nanoseconds.
-    started: i64,
     charts: Charts,
 }
 
@@ -362,7 +359,7 @@ impl Page<'_> {
             out.push_str("</tr></thead>\n<tbody>\n");
             for (sample, _) in &all {
                 let client = sample.client().map_or("vmm".to_owned(), |n| n.to_string());
-                let began = sample.begin_ns.saturating_sub(self.started) as f64 / 1e9;
+                let began = self.shown.since_start(sample) as f64 / 1e9;
                 write!(
                     out,
                     "<tr><td>{}</td><td>{client}</td><td>{}</td><td>{began:.9}s</td>",
