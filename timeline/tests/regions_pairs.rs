@@ -118,6 +118,33 @@ fn a_client_that_uses_up_the_groups_leaves_one_for_other_values() {
 }
 
 #[test]
+fn a_value_of_the_end_groups_regions_whose_begin_has_none() {
+    let events = r#"[{"id":16,"schema":"a_begin(id:u64)","reference_point":false},
+        {"id":17,"schema":"a_end(id:u64,status:u32)","reference_point":false}]"#;
+    let packet = Packet::guest(0)
+        .event(10, 16, &[1])
+        .event(20, 17, &[1, 200])
+        .event(30, 16, &[2])
+        .event(50, 17, &[2, 500])
+        .event(60, 16, &[3]);
+    let made = Made::with_json(&made::json(&made::clocks(), events, "[]"));
+    let made = made.stream("guest-000-0000", &[Packet::guest(0), packet]);
+    let of = |by: &str| {
+        let regions = read(&made, &Options { by: By::Field(by.into()), ..Options::default() });
+        let groups = regions.groups.iter();
+        groups
+            .map(|group| (group.value.clone().unwrap(), group.durations_ns().to_vec()))
+            .collect::<Vec<_>>()
+    };
+
+    // The third one never ended.
+    let expected = [("none", vec![]), ("200", vec![10]), ("500", vec![20])];
+    assert_eq!(of("status"), expected.map(|(value, ns)| (value.to_owned(), ns)));
+    // Both have this field: the beginning's counts.
+    assert_eq!(of("id").len(), 3);
+}
+
+#[test]
 fn a_long_value_is_cut() {
     let events = r#"[{"id":16,"schema":"a_begin(id:u64,v:str)","reference_point":false},
         {"id":17,"schema":"a_end(id:u64)","reference_point":false}]"#;

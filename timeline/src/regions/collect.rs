@@ -348,6 +348,7 @@ impl<'a> Pass<'a> {
             id: role.id(event),
             client: event.client.unwrap_or(NO_CLIENT),
             group,
+            has_value: role.by.is_some(),
             begin: time,
             bound: event.bound_ns,
             is_point: event.kind == EventKind::ReferencePoint,
@@ -399,6 +400,12 @@ impl<'a> Pass<'a> {
         };
         for open in never {
             self.never_ended(session, client, &open);
+        }
+        if !open.has_value
+            && role.by.is_some()
+            && let Some(group) = self.group(event, role, name, thread)
+        {
+            open.group = group;
         }
         // Between two readings of one clock, its rate alone limits the time.
         let reading = event.reading.filter(|_| event.client.unwrap_or(NO_CLIENT) == open.client);

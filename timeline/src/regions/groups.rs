@@ -160,9 +160,13 @@ impl Groups {
             }
         }
         self.set_empty(store);
+        // All regions of such a group were put into others at their ends.
+        let has_any = |group: &Group| group.count() > 0 || group.not_counted.iter().any(|n| *n > 0);
+        let numbers = self.all.len();
+        self.all.retain(has_any);
         // The samples have the groups' numbers.
         self.all.sort_unstable_by(|a, b| key(a).cmp(&key(b)));
-        let mut places = vec![0; self.all.len()];
+        let mut places = vec![0; numbers];
         for (place, group) in self.all.iter().enumerate() {
             places[group.number as usize] = place as u32;
         }

@@ -23,6 +23,8 @@ pub(super) struct Open {
     /// Client of its beginning.
     pub client: u32,
     pub group: u32,
+    /// Whether its group is by a value of its beginning. If not, it is by that of its end.
+    pub has_value: bool,
     pub begin: i64,
     pub bound: Option<u64>,
     pub is_point: bool,
@@ -182,6 +184,7 @@ mod tests {
             id,
             client,
             group,
+            has_value: true,
             begin,
             bound,
             is_point,

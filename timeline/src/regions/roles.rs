@@ -37,7 +37,7 @@ pub(super) struct Role {
     /// Field with the region's id.
     id: Option<u16>,
     /// Field of the value that regions are grouped by.
-    by: Option<u16>,
+    pub by: Option<u16>,
     /// Whether the region is not of one client.
     pub is_of_any: bool,
     /// Whether it is the VMM's event before it enters the guest.
