@@ -372,10 +372,15 @@ fn print_summary(summary: &Summary, dir: &Path) -> Result<()> {
         0 => String::new(),
         n => format!("{n} filtered, "),
     };
-    let Summary { records, ring_events, reference_points, stamps, host_events, lost, .. } = summary;
+    let times = match summary.time_faults {
+        0 => String::new(),
+        n => format!(", {n} times that could not be"),
+    };
+    let Summary { records, ring_events, reference_points, stamps, host_events, .. } = summary;
+    let Summary { leases, lost, .. } = summary;
     let counts = format!(
         "{records} records: {ring_events} guest events, {reference_points} reference points, \
-         {stamps} stamps, {host_events} of the VMM; {filtered}{lost} lost, {faults} faults."
+         {stamps} stamps, {host_events} of the VMM, {leases} leases{times}; {filtered}{lost} lost, {faults} faults."
     );
     // With the name of a temporary directory, 80 columns.
     print(format_args!(

@@ -68,6 +68,14 @@ fn without_json_it_prints_an_excerpt_a_summary_and_next_steps() {
     let summary: Vec<&str> = named.lines().skip_while(|line| !line.contains("records: ")).collect();
     assert!(summary.len() > 5, "{named}");
     assert!(summary.iter().all(|line| line.chars().count() <= 80), "{summary:#?}");
+    // The parts add up to the total.
+    let numbers = |text: &str| {
+        let words = text.split(|c: char| !c.is_ascii_digit()).filter(|word| !word.is_empty());
+        words.map(|word| word.parse::<u64>().unwrap()).collect::<Vec<_>>()
+    };
+    let counts = summary.join(" ");
+    let (records, parts) = counts.split(';').next().unwrap().split_once("records:").unwrap();
+    assert_eq!(numbers(records), [numbers(parts).iter().sum::<u64>()], "{counts}");
 }
 
 #[test]
