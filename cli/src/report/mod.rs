@@ -86,7 +86,7 @@ pub struct Args {
     /// Show the events of a session while it is written, until it ends or its writer was ended: in
     /// order of time, 250 ms after they were read. An event that arrives later than that is shown
     /// late, and a message counts such. Times of a guest's own clock are the writer's estimates,
-    /// without a bound; events of the host's kernel are not shown
+    /// without a bound, and the host's may differ by some ns from those shown later; events of the host's kernel are not shown
     #[arg(long, short)]
     follow: bool,
 
