@@ -304,6 +304,26 @@ fn names_of_guests_and_files_are_text() {
 }
 
 #[test]
+fn regions_of_several_sessions_have_the_sessions_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("page.html");
+    let made = [0, 1].map(|_| session(&[Vcpu::rounds(0, 3, 50)]));
+    let mut command = HYPERTRACE.command(["regions"]);
+    command.args(made.iter().map(|made| made.path())).arg("--html").arg(&file);
+    assert_eq!(run(&mut command).code, Some(0));
+
+    let page = parse(&fs::read_to_string(file).unwrap(), BEGINNING);
+
+    let expected = made.map(|made| format!("{}:batch", made.path().file_name().unwrap().display()));
+    let expected = BTreeSet::from(expected);
+    let rows = page.all("table")[0].all("a").iter().map(|a| a.text()).collect::<BTreeSet<_>>();
+    let headings = page.all("h2").iter().map(|h2| h2.text()).collect::<BTreeSet<_>>();
+    let charts = data(&page)["groups"].as_array().unwrap().clone();
+    let charts = charts.iter().map(|chart| chart["name"].as_str().unwrap().to_owned());
+    assert_eq!((rows, headings, charts.collect()), (expected.clone(), expected.clone(), expected));
+}
+
+#[test]
 fn names_of_a_kernels_trace_are_text() {
     let vcpus = [Vcpu::rounds(0, 60, 20)];
     let made = vcpu::session(&vcpus);

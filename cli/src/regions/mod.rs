@@ -59,7 +59,7 @@ pub struct Args {
     between: Option<Vec<String>>,
 
     /// One group for each value of it: client, vcpu (the host's thread), or a field of
-    /// the event that begins the region
+    /// the event that begins the region, or of the one that ends it
     #[arg(long, value_name = "client|vcpu|FIELD")]
     by: Option<String>,
 

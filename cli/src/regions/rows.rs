@@ -110,7 +110,7 @@ impl<'a> Shown<'a> {
     }
 
     /// Returns the name of a group's session, if there are groups of several.
-    pub fn session(&self, group: &Group) -> Option<&'a str> {
+    fn session(&self, group: &Group) -> Option<&'a str> {
         let is_other = |other: &Group| other.session != group.session;
         let name = self.regions.sessions.get(group.session)?;
         (self.regions.sessions.len() > 1 && self.groups().any(is_other)).then_some(name)
@@ -119,6 +119,14 @@ impl<'a> Shown<'a> {
     /// Returns the time from the first session's start to a region's begin, nanoseconds.
     pub fn since_start(&self, sample: &Sample) -> i64 {
         sample.begin_ns.saturating_sub(self.started_unix_ns)
+    }
+
+    /// Returns a group's name, after that of its session if there are several.
+    pub fn title(&self, group: &Group) -> String {
+        match self.session(group) {
+            Some(session) => format!("{session}:{}", group.name),
+            None => group.name.clone(),
+        }
     }
 
     /// Returns a group's durations.

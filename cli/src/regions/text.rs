@@ -33,10 +33,7 @@ pub fn text(shown: &Shown<'_>) -> String {
 }
 
 fn one(out: &mut String, shown: &Shown<'_>, group: &Group) -> fmt::Result {
-    if let Some(session) = shown.session(group) {
-        write!(out, "{}:", Escaped(session.as_bytes()))?;
-    }
-    write!(out, "{}", Escaped(group.name.as_bytes()))?;
+    write!(out, "{}", Escaped(shown.title(group).as_bytes()))?;
     if let Some(value) = &group.value {
         write!(out, " [{} {}]", Escaped(shown.by.as_bytes()), Escaped(value.as_bytes()))?;
     }
@@ -137,7 +134,8 @@ pub fn footnotes(group: &Group) -> Vec<String> {
         n => format!("* mean of the {} regions from the 49th to the 51st percentile", grouped(n)),
     };
     let columns = columns(group);
-    let partial = columns.iter().find(|(_, b)| b.exits_of < b.regions);
+    let is_partial = |b: &Breakdown| b.exits_of < b.regions && b.times.get(Part::Kernel) > 0;
+    let partial = columns.iter().find(|(_, b)| is_partial(b));
     let partial = partial.map(|(name, b)| {
         let (of, all) = (grouped(b.exits_of), grouped(b.regions));
         let name = name.trim_end_matches('*');

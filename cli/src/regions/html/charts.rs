@@ -68,7 +68,7 @@ impl Charts {
         }
         let groups = groups.iter().zip(by_group).map(|(group, windows)| {
             let (x, y) = curve(&shown.durations(group).all);
-            json!({ "name": short(&group.name), "x": x, "y": y, "windows": windows })
+            json!({ "name": short(&shown.title(group)), "x": x, "y": y, "windows": windows })
         });
         let reasons = reasons.iter().map(|reason| short(reason)).collect();
         Ok(Charts { groups: groups.collect(), reasons, parts })

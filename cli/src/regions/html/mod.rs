@@ -163,7 +163,7 @@ impl Page<'_> {
             out.push_str("</tr></thead>\n<tbody>\n");
             let mut linked = 0;
             for group in all.iter().copied().take(MOST_ROWS) {
-                let name = short(&group.name);
+                let name = short(&self.shown.title(group));
                 let has_section = sections.get(linked).is_some_and(|s| std::ptr::eq(*s, group));
                 out.push_str("<tr><th scope=\"row\" class=\"name\">");
                 if has_section {
@@ -206,7 +206,7 @@ impl Page<'_> {
     fn section(&self, out: &mut String, index: usize, group: &Group) -> fmt::Result {
         let durations = self.shown.durations(group);
         write!(out, "<section aria-labelledby=\"g{index}\"><h2 id=\"g{index}\">")?;
-        write!(out, "{}", Html(&short(&group.name)))?;
+        write!(out, "{}", Html(&short(&self.shown.title(group))))?;
         if let Some(value) = &group.value {
             let (by, value) = (short(self.shown.by), short(value));
             write!(out, " <small>{} {}</small>", Html(&by), Html(&value))?;

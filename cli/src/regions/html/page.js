@@ -24,34 +24,41 @@
     const most = Math.abs(value);
     return value.toFixed(size === 1 ? 0 : most < 9.995 ? 2 : most < 99.95 ? 1 : 0) + name;
   };
-  // Times of an axis, with the digits that tell them apart.
+  // Formats numbers with as many digits as they have: 2.5 is not 3. More than `most` tell nothing.
+  const fixed = (all, most) => {
+    const step = all.length > 1 ? Math.abs(all[1] - all[0]) : 1;
+    const isExact = (digits) =>
+      all.every((value) => Math.abs(value - Number(value.toFixed(digits))) < step / 1000);
+    let digits = 0;
+    while (digits < most && !isExact(digits)) digits++;
+    return all.map((value) => value.toFixed(digits));
+  };
+  // Times of an axis.
   const times = (all) => {
     const known = all.filter((ns) => ns !== null);
     const [size, name] = unit(Math.max(...known.map(Math.abs)));
-    const step = known.length > 1 ? (known[1] - known[0]) / size : 1;
-    const digits = Math.min(9, Math.max(0, Math.ceil(-Math.log10(step) - 1e-9)));
-    return all.map((ns) => (ns === null ? "" : (ns / size).toFixed(digits) + name));
+    const texts = fixed(known.map((ns) => ns / size), 9).values();
+    return all.map((ns) => (ns === null ? "" : texts.next().value + name));
   };
 
   // Ticks of a logarithmic axis: 1, 2 and 5 of each power of ten, or even ones where it is short.
   const ticks = (plot, index, min, max) => {
     const round = (ns) => Math.round(ns * 10) / 10;
-    if (max / min < 15) {
-      const rough = (max - min) / Math.max(2, plot.over.clientWidth / 100);
-      const power = 10 ** Math.floor(Math.log10(rough));
-      const step = [1, 2, 5, 10].find((n) => n * power >= rough) * power;
+    const most = Math.max(2, plot.over.clientWidth / 60);
+    const powers = Array.from({ length: 21 }, (_, i) => 10 ** (i - 1));
+    const logarithmic = [[1, 2, 5], [1, 3], [1]].map((factors) =>
+      powers.flatMap((power) => factors.map((n) => n * power)));
+    const even = (step) => {
       const first = Math.ceil(min / step);
-      const count = Math.floor(max / step) - first + 1;
-      return Array.from({ length: Math.max(0, count) }, (_, i) => round((first + i) * step));
-    }
-    const all = [];
-    const factors = (Math.log10(max / min) * 200) / plot.over.clientWidth > 1 ? [1] : [1, 2, 5];
-    for (let power = -1; power < 20; power++) {
-      for (const ns of factors.map((n) => n * 10 ** power)) {
-        if (ns >= min && ns <= max) all.push(round(ns));
-      }
-    }
-    return all;
+      const count = Math.max(0, Math.floor(max / step) - first + 1);
+      return count > 100 ? [] : Array.from({ length: count }, (_, i) => (first + i) * step);
+    };
+    const steps = powers.flatMap((power) => [1, 2, 5].map((n) => n * power));
+    // The most ticks that have room; one alone shows no scale.
+    const choices = max / min < 15 ? steps.map(even) : logarithmic;
+    const inside = choices.map((all) => all.filter((ns) => ns >= min && ns <= max));
+    const found = inside.find((all) => all.length >= 2 && all.length <= most);
+    return (found || inside.findLast((all) => all.length >= 2) || [min, max]).map(round);
   };
   const labels = (all) => (all[1] / all[0] < 2 && all.length > 1 ? times(all)
     : all.map((ns) => { const [size, name] = unit(ns); return Number((ns / size).toPrecision(3)) + name; }));
@@ -118,9 +125,7 @@
   };
 
   const percents = (all) => {
-    const step = all.length > 1 ? (all[1] - all[0]) * 100 : 1;
-    const digits = Math.min(4, Math.max(0, Math.ceil(-Math.log10(step) - 1e-9)));
-    return all.map((part) => (part * 100).toFixed(digits) + " %");
+    return fixed(all.map((part) => part * 100), 4).map((text) => text + " %");
   };
 
   // Which share of the regions took a time at most.
