@@ -190,6 +190,30 @@ fn a_plain_user_and_the_kernel_trace_to_the_device_by_the_module() {
 }
 
 #[test]
+fn points_are_answered_although_another_user_silences_all_bells() {
+    let Some(linux) = Linux::find() else { return };
+    let Some(module) = Module::build(&linux) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::of_file(HYPERTRACE, folder.path());
+    let script = r#"
+        insmod /hypertrace.ko; give
+        as_user "check silence" >/tmp/silence &
+        until grep -q silences /tmp/silence; do sleep 0.1; done
+        program 20 20
+        killall check
+    "#;
+
+    let console = run(&linux, &module, folder.path(), &server.device, script);
+
+    assert_says(&console, &["failed: 0"]);
+    let stat = server.end();
+    // A commit is a point in the ring.
+    assert_eq!(stat["total"]["reference_points"], 2 * 4 * 20, "{stat}");
+    assert_eq!(stat["total"]["faults"], json!({}), "{stat}");
+    module.used();
+}
+
+#[test]
 fn a_guest_learns_that_its_server_has_ended() {
     let Some(linux) = Linux::find() else { return };
     let Some(module) = Module::build(&linux) else { return };

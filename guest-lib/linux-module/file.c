@@ -71,7 +71,7 @@ static enum access access_of(const struct ht_file *file, u64 offset, phys_addr_t
 		}
 		if (!device->apart)
 			return OUT_OF_REACH;
-		/* The bells have a byte of each client: one can be rung in vain. */
+		/* The bells have a byte of each client. They are hints: the host looks at the slots, too. */
 		return offset == HT_PAGE_L ? READABLE : offset == HT_BELLS ? WRITABLE : OUT_OF_REACH;
 	case HT_CONTROL:
 		/* Below are the registers of 2016, of all clients. */

@@ -205,6 +205,45 @@ fn points_are_answered_although_a_program_claims_that_the_host_is_awake() {
 }
 
 #[test]
+fn points_are_answered_although_another_program_silences_all_bells() {
+    const POINTS: u64 = 20;
+    let dir = tempfile::tempdir().unwrap();
+    let session = Session::create(Config::new(dir.path())).unwrap();
+    let (channel, local) = (channel(&session), session.segment().local());
+    let silenced = AtomicBool::new(false);
+    let done = AtomicBool::new(false);
+    let recorded = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Relaxed) {
+                local.bells(1024).iter().for_each(|bell| bell.store(0, Relaxed));
+                silenced.store(true, Relaxed);
+            }
+        });
+        while !silenced.load(Relaxed) {
+            std::thread::yield_now();
+        }
+        let states = [ProducerState::new(), ProducerState::new()];
+        let lease = |n: usize| {
+            Client::lease(channel, n as u32, &states[n], 7 + n as u64, &info("program")).unwrap()
+        };
+        let clients = [lease(0), lease(1)];
+        // In turns: the host may poll the slot of one client without its bell.
+        let recorded = (0..POINTS).filter(|n| {
+            let client = &clients[*n as usize % 2];
+            let reply = hypertrace::reference_point!(client: client, "point", n = *n);
+            reply.is_ok_and(|reply| reply.status == Status::Recorded)
+        });
+        let recorded = recorded.count() as u64;
+        done.store(true, Relaxed);
+        clients.map(Client::release);
+        recorded
+    });
+    assert_eq!(recorded, POINTS);
+    let summary = session.finish().unwrap();
+    assert_eq!((summary.lost, summary.reference_points), (0, POINTS));
+}
+
+#[test]
 fn each_thread_is_answered_whichever_slot_the_host_polls() {
     const THREADS: u64 = 3;
     const POINTS: u64 = 2_000;

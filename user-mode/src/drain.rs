@@ -3,10 +3,13 @@
 use crate::state::{HostState, PANICS, ThreadCounts};
 use hypertrace_abi::atomic::{Ordering, Ordering::Relaxed};
 use hypertrace_abi::clock::{in_ticks, ticks};
-use hypertrace_abi::layout::guest_page::{HEAD, LOST_BUSY, LOST_FULL, LOST_UNATTACHED, SCHEMA_LEN};
+use hypertrace_abi::layout::guest_page::{
+    HEAD, LOST_BUSY, LOST_FULL, LOST_UNATTACHED, SCHEMA_LEN, SLOT,
+};
 use hypertrace_abi::layout::{WORD, host_page};
 use hypertrace_abi::ring::{self, ClientMemory, Consumer, ConsumerState, Total};
 use hypertrace_abi::sink::{EventSink, NameSet};
+use hypertrace_abi::slot;
 use hypertrace_abi::turns::{self, Account, Turn, Turns, drain_rest};
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -18,8 +21,9 @@ use std::time::Duration;
 /// boots all the time must not fill the session with them.
 const BOOT: Duration = Duration::from_millis(200);
 
-/// Every so many passes look at all clients, also at those that never rang.
-const ALL_EVERY: u64 = 256;
+/// Every so many passes look at all clients, also at those that never rang. A client whose bell another program
+/// keeps silent waits for its first point as long.
+const ALL_EVERY: u64 = 16;
 
 /// State of the drain: the clients, and their turns.
 pub(crate) struct Drain<S> {
@@ -27,7 +31,7 @@ pub(crate) struct Drain<S> {
     sink: Arc<S>,
     /// Ticks of one client in one pass.
     share: u64,
-    clients: Vec<KnownClient>,
+    clients: Vec<ConsumerState>,
     /// Whose turn it is: the clients that relay others' points, and the rest.
     relays: (Turns, Vec<Account>),
     others: (Turns, Vec<Account>),
@@ -42,13 +46,6 @@ pub(crate) struct Drain<S> {
     unattached: Total,
     /// Looks at that total that found a number which cannot be.
     bad_totals: u64,
-}
-
-/// One client, as the host knows it.
-struct KnownClient {
-    state: ConsumerState,
-    /// Whether it rang once, or has written, so that it is or was leased.
-    is_used: bool,
 }
 
 /// Drains once in a period while the thread that answers points sleeps. Drains
@@ -84,8 +81,7 @@ pub(crate) fn run<S: EventSink>(drain: &Mutex<Drain<S>>, period: Duration) -> Th
 impl<S: EventSink> Drain<S> {
     pub(crate) fn new(state: Arc<HostState>, sink: Arc<S>) -> Drain<S> {
         let (relays, all) = state.segment.clients();
-        let client = |n| KnownClient { state: ConsumerState::default(), is_used: n < relays };
-        let clients = (0..all).map(client).collect();
+        let clients = (0..all).map(|_| ConsumerState::default()).collect();
         let bells = vec![0; state.segment.local().bells(all).len()];
         let share = in_ticks(state.policy.drain.budget, state.segment.page().host_frequency);
         let accounts = |of: Range<u32>| (Turns::default(), of.map(Account::new).collect());
@@ -113,7 +109,7 @@ impl<S: EventSink> Drain<S> {
         // for is seen by this one, or is requested again.
         self.state.is_drain_due.swap(false, Ordering::Acquire);
         self.look_at_boot();
-        let HostState { segment, mask_version, sleeps, .. } = &*self.state;
+        let HostState { segment, mask_version, .. } = &*self.state;
         let beat = segment.local().beat();
         beat.store(beat.load(Relaxed).wrapping_add(1), Relaxed);
         self.passes += 1;
@@ -122,13 +118,17 @@ impl<S: EventSink> Drain<S> {
             mask_version.store(version, Relaxed);
             ring::set_mask(segment.rings(), segment.geometry(), segment.mode(), mask, version);
         });
-        // Wakes the points thread in place of a program that died, or misbehaved, between its bell
-        // and the wake.
-        if sleeps.load(Relaxed) && !self.state.is_asleep() {
-            self.state.wake_points();
-        }
         if self.passes.is_multiple_of(ALL_EVERY) {
             self.look_at_all();
+        }
+        let is_point_due = self.has_asked();
+        if is_point_due {
+            self.state.is_point_due.store(true, Relaxed);
+        }
+        // Wakes the points thread in place of a program that died, or misbehaved, between its bell
+        // and the wake, or whose bell another program silences.
+        if self.state.sleeps.load(Relaxed) && (is_point_due || !self.state.is_asleep()) {
+            self.state.wake_points();
         }
         let more = self.drain_clients(between);
         if more {
@@ -174,7 +174,8 @@ impl<S: EventSink> Drain<S> {
         let version = state.mask_version.load(Relaxed) + 1;
         state.mask_version.store(version, Relaxed);
         for (number, known) in (0..all).zip(&mut self.clients) {
-            *known = KnownClient { state: ConsumerState::default(), is_used: number < relays };
+            *known = ConsumerState::default();
+            state.is_used[number as usize].store(number < relays, Relaxed);
             let Some(memory) = state.segment.client(number) else { continue };
             let words = [memory.guest, memory.host, memory.schema, memory.ring];
             words.into_iter().flatten().for_each(|word| word.store(0, Relaxed));
@@ -183,15 +184,25 @@ impl<S: EventSink> Drain<S> {
     }
 
     /// Finds clients that were used though they never rang.
-    fn look_at_all(&mut self) {
-        let segment = &self.state.segment;
-        for (number, client) in (0..).zip(&mut self.clients) {
-            if let Some(memory) = segment.client(number).filter(|_| !client.is_used) {
+    fn look_at_all(&self) {
+        let HostState { segment, is_used, .. } = &*self.state;
+        for (number, is_used) in (0..).zip(is_used) {
+            if let Some(memory) = segment.client(number).filter(|_| !is_used.load(Relaxed)) {
                 let is_touched = |word: &usize| memory.guest[*word].load(Relaxed) != 0;
-                let words = [HEAD, SCHEMA_LEN, LOST_FULL, LOST_BUSY, LOST_UNATTACHED];
-                client.is_used = words.iter().any(is_touched);
+                let words = [HEAD, SCHEMA_LEN, LOST_FULL, LOST_BUSY, LOST_UNATTACHED, SLOT];
+                // The other thread may have found it meanwhile.
+                is_used.fetch_or(words.iter().any(is_touched), Relaxed);
             }
         }
+    }
+
+    /// Returns true if a client that is used asks for a point. Every program can store to all bells, so no point
+    /// may depend on them.
+    fn has_asked(&self) -> bool {
+        let HostState { segment, is_used, .. } = &*self.state;
+        let used = (0..).zip(is_used).filter(|(_, is_used)| is_used.load(Relaxed));
+        used.filter_map(|(number, _)| segment.client(number))
+            .any(|memory| slot::asked(&memory).is_some())
     }
 
     /// Passes the count of events that were lost in processes which hold no client to the sink.
@@ -210,13 +221,13 @@ impl<S: EventSink> Drain<S> {
     fn look_at_bells(&mut self) {
         let (_, all) = self.state.segment.clients();
         let bells = self.state.segment.local().bells(all).iter().zip(&mut self.bells);
-        for ((bell, seen), clients) in bells.zip(self.clients.chunks_mut(WORD as usize)) {
+        for ((bell, seen), clients) in bells.zip(self.state.is_used.chunks(WORD as usize)) {
             let now = bell.load(Relaxed);
             if now != *seen {
                 let rang = (now ^ *seen).to_le_bytes();
                 *seen = now;
-                for (client, rang) in clients.iter_mut().zip(rang) {
-                    client.is_used |= rang != 0;
+                for (is_used, rang) in clients.iter().zip(rang) {
+                    is_used.fetch_or(rang != 0, Relaxed);
                 }
             }
         }
@@ -318,14 +329,14 @@ impl<S: EventSink> Drain<S> {
 /// head of a relay.
 fn with_consumer<R>(
     state: &HostState,
-    clients: &mut [KnownClient],
+    clients: &mut [ConsumerState],
     heads: &[u64],
     client: u32,
     f: impl FnOnce(&mut Consumer<'_>) -> R,
 ) -> Option<R> {
     let index = client as usize;
-    let memory = state.segment.client(client).filter(|_| clients[index].is_used)?;
-    let mut consumer = Consumer::new(memory, &mut clients[index].state);
+    let memory = state.segment.client(client).filter(|_| state.is_used[index].load(Relaxed))?;
+    let mut consumer = Consumer::new(memory, &mut clients[index]);
     if let Some(head) = heads.get(index) {
         consumer.up_to(*head);
     }

@@ -169,8 +169,9 @@ impl<S: EventSink> Points<'_, S> {
         };
         self.watched = self.watched.filter(has_asked);
         if self.watched.is_none() {
-            let [stop, due] = [&self.state.stop_points, &self.state.is_drain_due];
-            if !has_rung && !stop.load(Relaxed) && !due.load(Relaxed) {
+            let HostState { stop_points, is_drain_due, is_point_due, .. } = self.state;
+            let is_needed = [stop_points, is_drain_due, is_point_due].map(|why| why.load(Relaxed));
+            if !has_rung && is_needed == [false; 3] {
                 futex::wait(watches, watch::ASLEEP, None);
             }
         }
@@ -204,13 +205,21 @@ impl<S: EventSink> Points<'_, S> {
         waits
     }
 
-    /// Looks at all clients that rang, and at the one that need not. Returns whether
-    /// there was a point.
+    /// Looks at all clients that rang, and at the one that need not; at every client if a pass
+    /// found one that has asked. Returns whether there was a point.
     fn look(&mut self) -> bool {
         let mut served = false;
+        if self.state.is_point_due.load(Relaxed) {
+            self.state.is_point_due.store(false, Relaxed);
+            // At most 1,024.
+            for client in 0..self.memories.len() as u32 {
+                served |= self.answer(client);
+            }
+        }
         if let Some(client) = self.watched {
-            served = self.answer(client);
-            self.in_vain = if served { 0 } else { self.in_vain.saturating_add(1) };
+            let is_answered = self.answer(client);
+            served |= is_answered;
+            self.in_vain = if is_answered { 0 } else { self.in_vain.saturating_add(1) };
         }
         for (at, bell) in self.bells.iter().enumerate() {
             // ORDERING: pairs with the Release in `LocalPages::tell`: the client's
@@ -259,6 +268,10 @@ impl<S: EventSink> Points<'_, S> {
         // It may have rung for something else, and a point that an emulator's plugin is
         // about to answer must not be answered twice.
         let Some(seq) = slot::asked(memory) else { return false };
+        // Before the point is in the host's ring: the pass that takes it reads the client's schemas first.
+        if let Some(is_used) = self.state.is_used.get(client as usize) {
+            is_used.store(true, Relaxed);
+        }
         // Not before this: the point was made after all that its thread did before.
         let host_time = ticks_after_loads();
         let emitted = Emitted { client, seq, host_time };
@@ -291,6 +304,7 @@ impl<S: EventSink> Points<'_, S> {
         // ORDERING: pairs with the fence between the sleeper's word and its
         // look at the state, which says that this is the end.
         fence(Ordering::SeqCst);
+        self.state.is_point_due.store(true, Relaxed);
         self.look();
         // A client that waits sees that the host has ended.
         self.memories.iter().for_each(wake);

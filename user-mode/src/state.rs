@@ -30,6 +30,10 @@ pub(crate) struct HostState {
     /// The thread that answers points sleeps, or is about to.
     pub(crate) sleeps: AtomicBool,
     pub(crate) is_drain_due: AtomicBool,
+    /// Whether each client rang once, has made a point or has written, so that it is or was leased.
+    pub(crate) is_used: Box<[AtomicBool]>,
+    /// A client has asked for a point, maybe without its bell: all slots are to be looked at.
+    pub(crate) is_point_due: AtomicBool,
     /// When the last pass ended: the raw counter.
     pub(crate) last_pass: AtomicU64,
     pub(crate) stop_points: AtomicBool,
@@ -39,6 +43,7 @@ pub(crate) struct HostState {
 impl HostState {
     pub(crate) fn new(segment: Arc<Segment>, policy: Policy) -> HostState {
         let page = segment.page();
+        let (relays, all) = segment.clients();
         HostState {
             is_apart: page.features().contains(Features::APART),
             epoch: AtomicU64::new(page.epoch),
@@ -47,6 +52,8 @@ impl HostState {
             mask_version: AtomicU64::new(0),
             sleeps: AtomicBool::new(false),
             is_drain_due: AtomicBool::new(false),
+            is_used: (0..all).map(|client| AtomicBool::new(client < relays)).collect(),
+            is_point_due: AtomicBool::new(false),
             last_pass: AtomicU64::new(ticks()),
             stop_points: AtomicBool::new(false),
             stop_drain: AtomicBool::new(false),

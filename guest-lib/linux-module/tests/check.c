@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
  * Checks of /dev/hypertrace by a program: `check` prints a line for each, `check hold`
- * uses its mapping until the device is gone, `check look` looks for events of another user.
+ * uses its mapping until the device is gone, `check look` looks for events of another user,
+ * `check silence` keeps the bells of all clients silent until it is killed.
  * Linked statically.
  */
 #define _GNU_SOURCE
@@ -250,6 +251,19 @@ static int hold(int file, volatile uint64_t *all, const struct window *w)
 	return failed;
 }
 
+static int silence(volatile uint64_t *all, const struct window *w)
+{
+	volatile uint64_t *bells = all + HT_BELLS / 8;
+	uint64_t word;
+
+	printf("silences\n");
+	fflush(stdout);
+	for (;;)
+		for (word = 0; word * 8 < w->clients; word++)
+			bells[word] = 0;
+	return 0;
+}
+
 int main(int argc, char **argv)
 {
 	int file = open(NODE, O_RDWR), other = open(NODE, O_RDWR);
@@ -266,6 +280,8 @@ int main(int argc, char **argv)
 		return hold(file, all, &window);
 	if (argc > 1 && !strcmp(argv[1], "look"))
 		return look(file, all, &window);
+	if (argc > 1 && !strcmp(argv[1], "silence"))
+		return silence(all, &window);
 	check_leases(file, other, &window);
 	check_pages(file, all, &window);
 	check_mappings(file, &window);
