@@ -238,7 +238,11 @@ fn has_field(line: &str, name: &str, value: &Value) -> bool {
             [Some(n.to_string()), Some(format!("{:03}", n.as_i64().unwrap_or(0))), hex]
         }
         Value::Bool(b) => [Some(u8::from(*b).to_string()), None, None],
-        Value::String(text) => [Some(text.trim_end().to_owned()), None, None],
+        Value::String(text) => {
+            // A number that is too large for a double, or a text.
+            let hex = text.parse::<u64>().map(|n| format!("{n:#x}"));
+            [Some(text.trim_end().to_owned()), hex.ok(), None]
+        }
         _ => [None, None, None],
     };
     forms.into_iter().flatten().any(|form| line.contains(&format!(" {name}={form} ")))

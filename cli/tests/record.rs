@@ -155,7 +155,10 @@ impl Order {
         match (of, event["event"].as_str().unwrap_or_default()) {
             // The upper half is the hash of the event's name.
             ("kernel", "kvm:kvm_mmio") => {
-                self.stored = fields["val"].as_u64().map(|value| value & 0xffff_ffff);
+                // One that is too large for a double is a string.
+                let value = fields["val"].to_string();
+                let value = value.trim_matches('"').parse::<u64>().unwrap();
+                self.stored = Some(value & 0xffff_ffff);
             }
             ("guest", "round_done") => {
                 self.points += 1;

@@ -1,6 +1,7 @@
 //! Lines of `hypertrace report --json`.
 
-use serde::Deserialize;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 
 /// Line of an event.
@@ -33,7 +34,18 @@ pub struct Reference {
     pub client: u32,
     pub cpu: u32,
     pub seq: u32,
+    #[serde(deserialize_with = "exact")]
     pub guest_time: u64,
+}
+
+/// Reads a number, which is a string if a double would round it.
+fn exact<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
+    let value = Value::deserialize(from)?;
+    number(&value).ok_or_else(|| D::Error::custom(format!("{value} is no number")))
+}
+
+fn number(value: &Value) -> Option<u64> {
+    value.as_u64().or_else(|| value.as_str()?.parse().ok().filter(|n| *n > 1 << 53))
 }
 
 /// Line of a place where events were lost.
@@ -69,8 +81,7 @@ impl Line {
 
     /// Returns a field that is a number. One that a double would round is a string.
     pub fn number(&self, field: &str) -> Option<u64> {
-        let value = self.fields.get(field)?;
-        value.as_u64().or_else(|| value.as_str()?.parse().ok().filter(|n| *n > 1 << 53))
+        number(self.fields.get(field)?)
     }
 
     /// Returns the number of the guest client in the source.
