@@ -73,7 +73,7 @@ pub struct Args {
     share: Share,
 
     /// Record the host kernel's events of this process, the VMM, too, as `hypertrace
-    /// record` does
+    /// record` does, or fail. Default: where they can be recorded; not with --json
     #[arg(long)]
     pub kernel: bool,
 
@@ -96,8 +96,7 @@ Examples:
                                         record only the VMM's exits, also on
                                         stderr, and in the file t for QEMU's
                                         simpletrace reader
-  hypertrace demo --out S --kernel      record KVM's and the scheduler's events
-                                        beside it, in S/kernel.dat
+  hypertrace regions S                  show where the time of its regions went
   hypertrace demo --out S --times 100   and in another terminal, while it runs:
   hypertrace ctl S info trace           show backends and rings
   hypertrace report S | less            show the whole timeline
@@ -189,7 +188,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     drop(monitor);
     // The session is ended even if the disk is full or the guest failed.
     let (summary, written) = host.end();
-    let kernel = recording.map_or(Ok(()), |recording| kernel::finish(recording, false));
+    let kernel = recording.map_or(Ok(()), |recording| end_kernel(args, recording));
     drop(interrupts);
     if let Some(signal) = Interrupts::came() {
         return interrupted(signal, &summary, written.and(kernel), &dir);
@@ -219,17 +218,38 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     shown.map(|()| ExitCode::SUCCESS)
 }
 
-/// Starts to record the kernel's events of this process, if that is wanted.
+/// Starts to record the kernel's events of this process, if that is wanted, or can be done and is not unwanted.
 fn start_kernel(args: &Args, dir: &Path) -> Result<Option<Recording>> {
-    if !args.kernel {
+    if args.json && !args.kernel {
         return Ok(None);
     }
     let mut config = hypertrace_kernel::Config::new(dir);
     config.pids = vec![std::process::id()];
     config.share = args.share;
-    let recording = kernel::start(&config)?;
-    kernel::say_start(&recording, dir, "the guest's end ends it");
-    Ok(Some(recording))
+    match kernel::start(&config) {
+        Ok(recording) => {
+            if args.kernel {
+                kernel::say_start(&recording, dir, "the guest's end ends it");
+            }
+            Ok(Some(recording))
+        }
+        Err(why) if args.kernel => Err(why),
+        Err(why) => {
+            say(format_args!("without the kernel's events: {why:#}"));
+            Ok(None)
+        }
+    }
+}
+
+/// Ends a recording. It is no error of the demo if one that was not asked for is not complete.
+fn end_kernel(args: &Args, recording: Recording) -> Result<()> {
+    match kernel::finish(recording, !args.kernel) {
+        Err(why) if !args.kernel => {
+            say(format_args!("{why:#}"));
+            Ok(())
+        }
+        ended => ended,
+    }
 }
 
 /// Reports the session's state after a signal. Returns the exit code that a shell gives.

@@ -218,12 +218,28 @@ fn without_the_events_of_a_recording_in_progress_no_other_recording_is_advised()
     fs::create_dir(&folder).unwrap();
     fs::write(folder.join("recording.json"), "{").unwrap();
 
-    let said = regions(made.path(), &[]).stderr;
+    let ran = regions(made.path(), &[]);
 
+    let said = format!("{}{}", ran.stdout, ran.stderr);
     assert!(
         said.contains("the kernel's events, of a recording that was left incomplete"),
         "{said}"
     );
     assert!(said.contains("without the kernel's events, all time is unattributed"), "{said}");
     assert!(!said.contains("no kernel.dat"), "{said}");
+}
+
+#[test]
+fn a_table_of_nothing_but_unattributed_time_is_replaced_by_the_reason() {
+    let made = vcpu::session(&[Vcpu::rounds(0, 20, 5)]);
+
+    let ran = regions(made.path(), &[]);
+
+    let text = ran.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(
+        text.contains("where the time went: no kernel.dat: all time is unattributed;"),
+        "{text}"
+    );
+    assert!(!ran.stdout.contains("median"), "{}", ran.stdout);
+    assert_eq!(ran.stderr, "", "and is not said twice");
 }

@@ -33,7 +33,7 @@ use std::path::PathBuf;
 ///   unattributed  not proven to be any of these
 ///
 /// Time counts for a part only between two events that prove it. This needs the
-/// kernel's events beside the session (demo --kernel, run --kernel, record);
+/// kernel's events beside the session (demo, run --kernel, record);
 /// without them all time is unattributed. docs/regions.md has the details.
 ///
 /// Regions that cannot be measured are counted apart, by kind, and are not in the
@@ -91,7 +91,7 @@ pub struct Args {
 
 const EXAMPLES: &str = "\
 Examples:
-  hypertrace demo --kernel --out S             record a guest, VMM and kernel
+  hypertrace demo --out S                      record a guest, VMM and kernel
   hypertrace regions S                         all regions
   hypertrace regions S --name batch --by vcpu  one region, by vCPU
   hypertrace regions S --between vcpu_exit vcpu_run
@@ -130,7 +130,7 @@ pub fn run(args: &Args) -> Result<()> {
                    client, with nothing in them: region!(\"empty\", id)";
         return Err(Usage(why.into()).into());
     }
-    let warnings = args.warnings(&sessions, &traces, &regions);
+    let mut warnings = args.warnings(&sessions, &traces, &regions);
     let shown = rows::Shown {
         regions: &regions,
         started_unix_ns: sessions.iter().map(|(s, _)| s.json().started_unix_ns).min().unwrap_or(0),
@@ -146,7 +146,7 @@ pub fn run(args: &Args) -> Result<()> {
         None if args.json => print(rows::Json(&shown, &warnings)),
         None if args.csv => print(shown.csv()),
         None if args.samples => shown.samples(),
-        None => print(text::text(&shown)),
+        None => print(text::text(&shown, &mut warnings)),
     };
     for warning in warnings {
         say(warning);
@@ -246,7 +246,7 @@ impl Args {
         } else if !regions.has_kernel && traces.iter().all(KernelTrace::has_switches) {
             warnings.push(
                 "no kernel.dat: all time is unattributed; record the kernel's events beside the \
-                 session with `hypertrace run --kernel`, `demo --kernel` or `record`"
+                 session with `hypertrace run --kernel` or `record`"
                     .into(),
             );
         }

@@ -12,15 +12,27 @@ const BAR: u64 = 40;
 /// Most steps of a histogram that are shown; those in between have an `...`.
 const MOST_STEPS: usize = 16;
 
-/// Formats all groups.
-pub fn text(shown: &Shown<'_>) -> String {
+/// Formats all groups. If nothing is known of a group's time, the first warning that says why takes the place of the
+/// table, and is removed from the warnings.
+pub fn text(shown: &Shown<'_>, warnings: &mut Vec<String>) -> String {
     let mut out = String::new();
+    let is_unknown = |group: &Group| {
+        let times = &group.total.times;
+        times.total() > 0 && times.get(Part::Unattributed) == times.total()
+    };
+    let mut why = "nothing proves it".to_owned();
+    if shown.groups().any(is_unknown)
+        && let Some(at) = warnings.iter().position(|text| text.contains(" is unattributed"))
+    {
+        why = warnings.remove(at);
+    }
     for (number, group) in shown.groups().enumerate() {
         if number > 0 {
             out.push('\n');
         }
         // Writing to a String does not fail.
-        let _ = one(&mut out, shown, group);
+        let unknown = is_unknown(group).then(|| std::mem::replace(&mut why, "as above".into()));
+        let _ = one(&mut out, shown, group, unknown);
     }
     if out.is_empty() {
         out.push_str("no regions\n");
@@ -32,7 +44,8 @@ pub fn text(shown: &Shown<'_>) -> String {
     out
 }
 
-fn one(out: &mut String, shown: &Shown<'_>, group: &Group) -> fmt::Result {
+/// Formats a group; `unknown` is why nothing is known of its time.
+fn one(out: &mut String, shown: &Shown<'_>, group: &Group, unknown: Option<String>) -> fmt::Result {
     write!(out, "{}", Escaped(shown.title(group).as_bytes()))?;
     if let Some(value) = &group.value {
         write!(out, " [{} {}]", Escaped(shown.by.as_bytes()), Escaped(value.as_bytes()))?;
@@ -51,7 +64,10 @@ fn one(out: &mut String, shown: &Shown<'_>, group: &Group) -> fmt::Result {
             out.push_str(&wrapped(&note, "  "));
         }
         histogram(out, &durations)?;
-        breakdowns(out, shown, group)?;
+        match unknown {
+            Some(why) => out.push_str(&wrapped(&format!("where the time went: {why}"), "  ")),
+            None => breakdowns(out, shown, group)?,
+        }
     }
     let kinds = Kind::ALL.iter().map(|(kind, name)| (name, group.not_counted[*kind as usize]));
     let kinds = kinds.filter(|(_, count)| *count > 0);
