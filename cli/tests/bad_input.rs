@@ -1,13 +1,22 @@
 //! Unusable input: reported once, with its name and exit code 2 (1 if the machine is at fault), and left
 //! unchanged.
 
-use std::fs::{self, Permissions};
+#[path = "../../timeline/tests/made/mod.rs"]
+mod made;
+#[path = "../../timeline/tests/made/trace_dat.rs"]
+mod trace_dat;
+
+use std::fs::{self, File, Permissions};
 use std::io::Write;
-use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
+use hypertrace_functions::Task;
+use hypertrace_functions::clock::Anchor;
+use hypertrace_functions::record::{Kind, Record};
+use hypertrace_functions::write::{Directory, Records};
 use hypertrace_tests::capability;
 use hypertrace_tests::command::{Hypertrace, copy_program, run};
 use hypertrace_tests::namespace::Mount;
@@ -257,4 +266,170 @@ fn a_guests_strings_are_escaped_on_the_terminal() {
 
     let dir = tempfile::tempdir().unwrap();
     unreadable(&dir.path().join("\x1b[2J\u{202e}"), &["\\u{1b}[2J\\u{202e}: no such directory"]);
+}
+
+/// What stands in the place of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Odd {
+    Pipe,
+    Folder,
+    Link,
+    EndlessLink,
+    Device,
+    Sparse,
+    Largest,
+}
+
+/// Contents of a file of another place.
+const FOREIGN: &str = "words of another user\n";
+
+/// Files of a session `S`, of a function trace `F`, and others that commands read.
+const READ: [&str; 12] = [
+    "S/session.json",
+    "S/ctf/metadata",
+    "S/ctf/host-003-0000",
+    "S/kernel.dat",
+    "S/guest-kernel-1-0000000000000007.dat",
+    "S/.kernel/recording.json",
+    "S/control.sock",
+    "F/info",
+    "F/task.txt",
+    "F/103.dat",
+    "journal",
+    "segment",
+];
+
+/// Makes all files in a folder.
+fn make_files(folder: &Path) {
+    let host = made::Packet::host(3).lease(1_000, 9, "vcpu0").event(40_000, made::VCPU_EXIT, &[6]);
+    let made = made::Made::of_boot(Some(made::BOOT));
+    let made = made.stream("host-003-0000", &[made::Packet::host(3), host]);
+    run(Command::new("cp").arg("-r").arg(made.path()).arg(folder.join("S"))).ok();
+    let page = trace_dat::Page::at(1_000_000).mmio(39_000, 77, 0x17);
+    let mut dat = trace_dat::TraceDat::new("x86-tsc").cpu(&[page]);
+    dat.options.push(trace_dat::recorded(made::BOOT, 0));
+    for name in ["kernel.dat", "guest-kernel-1-0000000000000007.dat"] {
+        fs::write(folder.join("S").join(name), dat.version_7()).unwrap();
+    }
+    let mut directory = Directory::create(&folder.join("F"), "guest", "qemu").unwrap();
+    directory.add_tasks([Task::of_vcpu(0, 3, "Ring3")]).unwrap();
+    let anchor =
+        Anchor { boot_id: None, counter: 0, frequency: 1_000_000_000, unix_ns: 1_000_000_000 };
+    directory.write_anchor(&anchor).unwrap();
+    let mut records = Records::append(&directory.records(103)).unwrap();
+    for (time, kind) in [(1_000, Kind::Entry), (2_000, Kind::Exit)] {
+        records.write(Record { time, kind, depth: 0, address: 0x1000 }).unwrap();
+    }
+    records.finish().unwrap();
+}
+
+/// Puts something odd in the place of a file. Returns false if the file system has no such thing.
+fn replace(path: &Path, odd: Odd, elsewhere: &Path) -> bool {
+    let node = |kind, device| {
+        let mode = rustix::fs::Mode::from_raw_mode(0o600);
+        rustix::fs::mknodat(rustix::fs::CWD, path, kind, mode, device).is_ok()
+    };
+    let long = |bytes| File::create(path).and_then(|file| file.set_len(bytes)).is_ok();
+    let _ = fs::remove_file(path);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    match odd {
+        Odd::Pipe => node(rustix::fs::FileType::Fifo, 0),
+        Odd::Folder => fs::create_dir(path).is_ok(),
+        Odd::Link => symlink(elsewhere, path).is_ok(),
+        Odd::EndlessLink => symlink("/dev/zero", path).is_ok(),
+        Odd::Device => node(rustix::fs::FileType::CharacterDevice, rustix::fs::makedev(1, 5)),
+        Odd::Sparse => long(3 << 30),
+        Odd::Largest => long(i64::MAX as u64),
+    }
+}
+
+/// Returns the commands that read a session and other files in the current folder.
+fn readers() -> Vec<Vec<&'static str>> {
+    let help = run(&mut HYPERTRACE.command(["help"])).ok();
+    let names = help.lines().skip_while(|line| !line.starts_with("Commands:")).skip(1);
+    let names = names.map_while(|line| line.strip_prefix("  ")?.split(' ').next());
+    let cases = names.map(|name| match name {
+        "report" => vec![
+            vec!["report", "S", "F"],
+            vec!["report", "S", "--follow"],
+            vec!["report", "S/kernel.dat"],
+        ],
+        "stat" => vec![vec!["stat", "S"]],
+        "clock" => vec![vec!["clock", "S"]],
+        "regions" => vec![vec!["regions", "S"]],
+        "functions" => vec![vec!["functions", "F"], vec!["functions", "S"]],
+        "export" => vec![vec!["export", "S", "F", "--to", "uftrace", "--out", "U"]],
+        "run" => vec![vec!["run", "--recover", "segment", "--out", "S"]],
+        "record" => vec![vec!["record", "--out", "S", "--pid", "1"]],
+        "receive" => vec![vec!["receive", "journal", "--out", "R"]],
+        "ctl" => vec![vec!["ctl", "S", "help"]],
+        "demo" | "serve" | "bench" | "help" => Vec::new(),
+        new => panic!("{new} is a new command: which files does it read?"),
+    });
+    let cases: Vec<Vec<&str>> = cases.flatten().collect();
+    assert!(cases.len() > 10, "{help}");
+    cases
+}
+
+/// Most memory that a command may use for an odd file.
+const MOST_FOR_ODD: u64 = 64 << 20;
+
+/// Replaces each file by something odd, and runs each command on it.
+fn read_all(odd: Odd) {
+    let commands = readers();
+    // It takes files of 2^63 bytes, which others do not.
+    let place = if odd == Odd::Largest { "/dev/shm" } else { "/tmp" };
+    let place = tempfile::tempdir_in(place).unwrap();
+    let (whole, elsewhere) = (place.path().join("whole"), place.path().join("elsewhere"));
+    fs::create_dir(&whole).unwrap();
+    make_files(&whole);
+    fs::write(&elsewhere, FOREIGN).unwrap();
+    for file in READ {
+        for command in &commands {
+            let folder = place.path().join("case");
+            run(Command::new("cp").arg("-r").arg(&whole).arg(&folder)).ok();
+            if !replace(&folder.join(file), odd, &elsewhere) {
+                capability::missing("odd-files", &format!("{odd:?} cannot be made"));
+                return;
+            }
+            let mut limited = Command::new("sh");
+            // A pipe is a journal's usual place: the command waits for its writer.
+            let is_waiting = (odd, file, command[0]) == (Odd::Pipe, "journal", "receive");
+            let seconds = if is_waiting { "0.1" } else { "60" };
+            let script = "ulimit -v 8000000; exec timeout -k 5 \"$@\"";
+            limited.args(["-c", script, "sh", seconds, HYPERTRACE.0]).args(command);
+
+            let (ran, memory) = peak::run(limited.current_dir(&folder));
+
+            let case = format!("{odd:?} as {file}: {command:?}: {memory} bytes: {ran:?}");
+            assert!(ran.code.is_some_and(|code| code <= 2) || is_waiting, "{case}");
+            assert!(memory < MOST_FOR_ODD, "{case}");
+            assert!(!format!("{ran:?}").contains(FOREIGN.trim_end()), "{case}");
+            fs::remove_dir_all(&folder).unwrap();
+        }
+    }
+    capability::used("odd-files");
+}
+
+#[test]
+fn no_command_waits_for_a_pipe_in_the_place_of_a_file() {
+    read_all(Odd::Pipe);
+}
+
+#[test]
+fn no_command_follows_a_link_in_the_place_of_a_file() {
+    read_all(Odd::Link);
+    read_all(Odd::EndlessLink);
+}
+
+#[test]
+fn no_command_reads_a_folder_or_a_device_in_the_place_of_a_file() {
+    read_all(Odd::Folder);
+    read_all(Odd::Device);
+}
+
+#[test]
+fn no_command_takes_memory_for_a_file_that_is_too_long() {
+    read_all(Odd::Sparse);
+    read_all(Odd::Largest);
 }

@@ -3,11 +3,10 @@
 use crate::output::say;
 use anyhow::Result;
 use hypertrace_kernel::{Assembly, Error, PIECE, Piece, is_assembled, note_assembled};
-use hypertrace_timeline::{Domain, Record, Session, ValueRef};
+use hypertrace_timeline::{Domain, Record, Session, SessionJson, ValueRef};
 use hypertrace_trace::control::error_chain;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::fs;
 use std::path::Path;
 
 /// Name of the events that a guest's `record --guest` makes of its recording's pieces.
@@ -121,12 +120,12 @@ fn with_recordings(dir: &Path) -> Option<Session> {
     if is_assembled(dir) {
         return None;
     }
-    let text = fs::read(dir.join(hypertrace_trace::session_json::FILE)).ok()?;
-    let name = format!("\"{PIECE_EVENT}(");
-    if !text.windows(name.len()).any(|part| part == name.as_bytes()) {
-        return None;
-    }
-    Session::open(dir).ok()
+    let name = format!("{PIECE_EVENT}(");
+    let json = SessionJson::read(dir).ok()?;
+    json.events
+        .iter()
+        .any(|event| event.schema.starts_with(&name))
+        .then(|| Session::open(dir).ok())?
 }
 
 /// Passes the pieces of all recordings in a session, those of a stream in order, with the clock of their guest.

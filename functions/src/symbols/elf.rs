@@ -17,7 +17,7 @@ impl Source {
     /// # Errors
     /// If the file cannot be read, or is not one.
     pub fn of_program(path: &Path, start: u64) -> Result<Source> {
-        let bytes = file::contents(path, MAX_FILE, "give a smaller program")?;
+        let bytes = file::given(path, MAX_FILE, "give a smaller program")?;
         let begin = code(&bytes, path)?;
         Ok(Source { path: path.to_owned(), offset: start.wrapping_sub(begin) })
     }
@@ -27,7 +27,7 @@ impl Source {
     /// # Errors
     /// If the file cannot be read, or is not one.
     pub fn of_mapped(path: &Path, start: u64) -> Result<Source> {
-        let bytes = file::contents(path, MAX_FILE, "give a smaller library")?;
+        let bytes = file::given(path, MAX_FILE, "give a smaller library")?;
         let file = parse(&bytes, path)?;
         let mut segments = file.segments().filter(|segment| segment.file_range().0 == 0);
         let first = segments.next().map(|segment| segment.address());

@@ -68,7 +68,7 @@ impl Symbols {
         let path = source.path.as_path();
         let advice =
             "give an ELF file without debug information (strip -g), or a copy of /proc/kallsyms";
-        let bytes = file::contents(path, MAX_FILE, advice)?;
+        let bytes = file::given(path, MAX_FILE, advice)?;
         let mut found = Symbols::default();
         if bytes.starts_with(b"\x7fELF") {
             elf::read(&bytes, source, &mut found)?;
