@@ -14,7 +14,7 @@ use hypertrace_abi::layout::local::PAGE_L;
 use hypertrace_abi::layout::{MASK_BYTES, PAGE};
 use hypertrace_tests::build::{root, succeed};
 use hypertrace_tests::command::Hypertrace;
-use hypertrace_tests::linux::{Linux, static_program};
+use hypertrace_tests::linux::{LATER, Linux, static_program};
 use hypertrace_tests::linux_module::Module;
 use hypertrace_tests::report::Line;
 use hypertrace_tests::serve::Server;
@@ -245,6 +245,41 @@ fn a_guest_learns_that_its_server_has_ended() {
     let said = "its host has ended, and takes no events any more";
     assert_eq!(console.matches(said).count(), 2, "{console}");
     assert_eq!(HYPERTRACE.stat(&session)["total"]["faults"], json!({}));
+}
+
+#[test]
+fn kernels_of_later_releases_have_the_module_too() {
+    for name in LATER {
+        let Some(linux) = Linux::find_kernel(name) else { continue };
+        let Some(module) = Module::build(&linux) else { continue };
+        let folder = tempfile::tempdir().unwrap();
+        let server = Server::of_file(HYPERTRACE, folder.path());
+        let script = r#"
+            insmod /hypertrace.ko events=sched:sched_switch; echo "loaded: $?"
+            give
+            as_user "program 5000 20"
+            as_user check
+            insmod /hypertrace_test.ko; echo "tested: $?"
+            dmesg | grep -E 'hypertrace|BUG|Oops|WARNING'
+            dmesg -n 1
+            echo c >/proc/sysrq-trigger
+        "#;
+
+        let console = run(&linux, &module, folder.path(), &server.device, script);
+
+        assert_says(&console, &["loaded: 0", "failed: 0", "checks failed: 0", "tested: 0"]);
+        for wrong in ["BUG", "Oops", "WARNING"] {
+            assert!(!console.contains(wrong), "{console}");
+        }
+        let session = server.session.clone();
+        let stat = server.end();
+        assert_eq!(stat["total"]["faults"], json!({}), "{stat}");
+        assert_eq!(events(&session, &["step"]).len(), 4 * 5000);
+        assert_ne!(events(&session, &["sched_switch"]).len(), 0);
+        check_contexts(&session, &stat, &console);
+        check_panic(&session);
+        module.used();
+    }
 }
 
 #[test]

@@ -20,6 +20,7 @@
 #include <linux/nospec.h>
 #include <linux/slab.h>
 #include <linux/uaccess.h>
+#include <linux/version.h>
 
 #include "hypertrace_ioctl.h"
 #include "module.h"
@@ -119,6 +120,15 @@ static vm_fault_t store(struct vm_fault *vmf)
 
 static const struct vm_operations_struct pages = { .fault = fault, .pfn_mkwrite = store };
 
+static void change_flags(struct vm_area_struct *vma, vm_flags_t set, vm_flags_t clear)
+{
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 3, 0)
+	vm_flags_mod(vma, set, clear);
+#else
+	vma->vm_flags = (vma->vm_flags | set) & ~clear;
+#endif
+}
+
 static int map(struct file *filp, struct vm_area_struct *vma)
 {
 	struct ht_file *file = filp->private_data;
@@ -131,8 +141,7 @@ static int map(struct file *filp, struct vm_area_struct *vma)
 		return -EPERM;
 	if (vma->vm_pgoff > window || vma_pages(vma) > window - vma->vm_pgoff)
 		return -EINVAL;
-	vma->vm_flags &= ~VM_MAYEXEC;
-	vma->vm_flags |= VM_PFNMAP | VM_IO | VM_DONTCOPY | VM_DONTEXPAND | VM_DONTDUMP;
+	change_flags(vma, VM_PFNMAP | VM_IO | VM_DONTCOPY | VM_DONTEXPAND | VM_DONTDUMP, VM_MAYEXEC);
 	vma->vm_ops = &pages;
 	return 0;
 }
@@ -274,7 +283,6 @@ static const struct file_operations file_operations = {
 	.mmap = map,
 	.unlocked_ioctl = control,
 	.compat_ioctl = compat_ptr_ioctl,
-	.llseek = no_llseek,
 };
 
 /* Makes /dev/hypertrace. */

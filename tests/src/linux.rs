@@ -11,7 +11,10 @@ use crate::initramfs::Initramfs;
 
 /// Names of the capabilities.
 const QEMU: &str = "qemu-backports-system-x86_64";
-const KERNEL: &str = "linux-guest-kernel";
+/// Beginning of the names of the kernel and of its headers' programs: of the kernel that most tests use, and of later ones.
+const KERNEL: &str = "linux-guest";
+/// The later kernels, the newest one last.
+pub const LATER: [&str; 2] = ["linux-guest-trixie", "linux-guest-backports"];
 const BUSYBOX: &str = "linux-guest-busybox";
 const UDEV: &str = "linux-guest-udevadm";
 
@@ -22,6 +25,8 @@ pub struct Linux {
     pub qemu: PathBuf,
     /// The guest's kernel.
     pub kernel: PathBuf,
+    /// Beginning of the names of the capabilities that belong to the kernel.
+    pub(crate) name: &'static str,
     busybox: PathBuf,
 }
 
@@ -34,8 +39,14 @@ pub struct Guest {
 impl Linux {
     /// Finds the programs, or reports which are missing.
     pub fn find() -> Option<Linux> {
-        let [qemu, kernel, busybox] = [QEMU, KERNEL, BUSYBOX].map(capability::program);
-        Some(Linux { qemu: qemu?, kernel: kernel?, busybox: busybox? })
+        Linux::find_kernel(KERNEL)
+    }
+
+    /// As [`Linux::find`], with a kernel of [`LATER`].
+    pub fn find_kernel(name: &'static str) -> Option<Linux> {
+        let [qemu, busybox] = [QEMU, BUSYBOX].map(capability::program);
+        let kernel = capability::program(&format!("{name}-kernel"));
+        Some(Linux { qemu: qemu?, kernel: kernel?, name, busybox: busybox? })
     }
 
     /// Returns a file of one of the kernel's own modules, as `drivers/uio/uio`.
@@ -50,10 +61,14 @@ impl Linux {
     /// Returns the kernel's release, as `6.1.0-50-cloud-amd64`, and the folder of its headers.
     #[track_caller]
     pub fn headers(&self) -> (String, PathBuf) {
-        let kernel = fs::canonicalize(&self.kernel).unwrap();
-        let name = kernel.file_name().unwrap().to_string_lossy();
-        let release = name.strip_prefix("vmlinuz-").unwrap().to_owned();
-        (release, root_of(&kernel).join("usr/src"))
+        let sources = root_of(&self.kernel).join("usr/src");
+        let names = fs::read_dir(&sources).unwrap().flatten();
+        let mut releases = names.filter_map(|entry| {
+            let name = entry.file_name().into_string().unwrap();
+            let release = name.strip_prefix("linux-headers-")?;
+            release.ends_with("cloud-amd64").then(|| release.to_owned())
+        });
+        (releases.next().unwrap(), sources)
     }
 
     /// Returns the files of udev's daemon and of its `udevadm`, with their paths in the guest; or reports that
@@ -132,7 +147,12 @@ impl Linux {
 
     /// Reports that a test used them.
     pub fn used() {
-        [QEMU, KERNEL, BUSYBOX].iter().for_each(|name| capability::used(name));
+        Linux::used_with(KERNEL);
+    }
+
+    /// As [`Linux::used`], with the kernel of that name.
+    pub(crate) fn used_with(name: &str) {
+        [QEMU, &format!("{name}-kernel"), BUSYBOX].into_iter().for_each(capability::used);
     }
 }
 
@@ -184,5 +204,5 @@ pub fn static_program(package: &str) -> PathBuf {
 /// Returns the folder in place of / in which a fetched file of a folder of it is.
 fn root_of(file: &Path) -> PathBuf {
     let file = fs::canonicalize(file).unwrap();
-    file.ancestors().nth(2).unwrap().to_owned()
+    file.ancestors().find(|folder| folder.join("usr").is_dir()).unwrap().to_owned()
 }

@@ -7,10 +7,7 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::build::{root, succeed, target_folder};
 use crate::capability;
-use crate::linux::Linux;
-
-/// Name of the capability: a program of the kernel's headers.
-const HEADERS: &str = "linux-guest-modpost";
+use crate::linux::{LATER, Linux};
 
 /// The module, without symbols for debuggers.
 #[derive(Debug)]
@@ -19,6 +16,8 @@ pub struct Module {
     pub file: PathBuf,
     /// `hypertrace_test.ko`, which emits by it.
     pub test: PathBuf,
+    /// Beginning of the names of the kernel's capabilities.
+    name: &'static str,
 }
 
 impl Module {
@@ -27,17 +26,26 @@ impl Module {
     pub fn build(linux: &Linux) -> Option<Module> {
         static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-        capability::program(HEADERS)?;
+        let name = linux.name;
+        capability::program(&format!("{name}-modpost"))?;
+        // A later kernel's compiler: this machine's may lack some of its options.
+        let compiler = match LATER.contains(&name) {
+            true => capability::program(&format!("{name}-gcc"))?,
+            false => "gcc".into(),
+        };
         let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         let (release, sources) = linux.headers();
-        let folder = target_folder().join("linux-module");
+        let folder = target_folder().join("linux-module").join(&release);
         // Copied, as the kernel's makefiles write beside the sources. Unchanged files are not built again.
         copy(&root().join("guest-lib/linux-module"), &folder);
         let headers = sources.join(format!("linux-headers-{release}"));
         let common =
             sources.join(format!("linux-headers-{}", release.replace("cloud-amd64", "common")));
         let mut make = Command::new("make");
-        make.args(["--silent", "CC=gcc", "HYPERTRACE_TEST=m", "-C"]).arg(headers);
+        make.arg(format!("CC={}", compiler.display()));
+        // No types of its own for debuggers: they need a program of the headers' release.
+        make.args(["--silent", "HYPERTRACE_TEST=m", "CONFIG_DEBUG_INFO_BTF_MODULES="]);
+        make.arg("-C").arg(&headers).arg(format!("O={}", headers.display()));
         // Its own makefile names files below /usr/src.
         make.arg("-f").arg(common.join("Makefile")).arg(format!("M={}", folder.display()));
         // Of the caller, which may be a make or a cargo.
@@ -48,13 +56,17 @@ impl Module {
             succeed(Command::new("strip").arg("-d").arg("-o").arg(&to).arg(folder.join(name)));
             to
         };
-        Some(Module { file: stripped("hypertrace.ko"), test: stripped("tests/hypertrace_test.ko") })
+        let [file, test] = ["hypertrace.ko", "tests/hypertrace_test.ko"].map(stripped);
+        Some(Module { file, test, name })
     }
 
-    /// Reports that a test used it.
+    /// Reports that a test used it, in a guest.
     pub fn used(&self) {
-        Linux::used();
-        capability::used(HEADERS);
+        Linux::used_with(self.name);
+        capability::used(&format!("{}-modpost", self.name));
+        if LATER.contains(&self.name) {
+            capability::used(&format!("{}-gcc", self.name));
+        }
     }
 }
 

@@ -235,7 +235,7 @@ fn points_are_answered_although_another_program_silences_all_bells() {
         });
         let recorded = recorded.count() as u64;
         done.store(true, Relaxed);
-        clients.map(Client::release);
+        clients.into_iter().for_each(Client::release);
         recorded
     });
     assert_eq!(recorded, POINTS);

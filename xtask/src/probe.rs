@@ -36,7 +36,7 @@ pub struct Machine {
 type Probe = fn(&mut Machine, &str) -> Result<String>;
 
 /// Names of the capabilities, and their probes.
-const PROBES: [(&str, Probe); 35] = [
+const PROBES: [(&str, Probe); 41] = [
     ("kvm", |_, _| kvm()),
     ("tracefs", |machine, _| machine.tracefs()),
     ("babeltrace2", |machine, name| machine.program(name, reads_a_trace)),
@@ -62,6 +62,12 @@ const PROBES: [(&str, Probe); 35] = [
     ("linux-guest-arm64-kernel", |machine, name| machine.file(name)),
     ("linux-guest-busybox", |machine, name| machine.file(name)),
     ("linux-guest-modpost", |machine, name| machine.file(name)),
+    ("linux-guest-trixie-kernel", |machine, name| machine.file(name)),
+    ("linux-guest-trixie-modpost", |machine, name| machine.file(name)),
+    ("linux-guest-trixie-gcc", |machine, name| machine.program(name, |_| Ok(()))),
+    ("linux-guest-backports-kernel", |machine, name| machine.file(name)),
+    ("linux-guest-backports-modpost", |machine, name| machine.file(name)),
+    ("linux-guest-backports-gcc", |machine, name| machine.program(name, |_| Ok(()))),
     ("linux-guest-udevadm", |machine, name| machine.file(name)),
     ("aarch64-gcc", |machine, _| machine.program("aarch64-linux-gnu-gcc", links_for_aarch64)),
     ("aarch64-rust", |machine, _| {

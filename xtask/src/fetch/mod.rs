@@ -201,7 +201,7 @@ fn unpack(packages: &[PathBuf], root: &Path) -> Result<()> {
 /// Removes the documentation, and the tool's other files that no test reads.
 fn remove_unneeded(tool: &Tool, root: &Path) -> Result<()> {
     let everywhere = ["usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/info"];
-    let paths = everywhere.iter().chain(tool.unneeded).map(|path| root.join(path));
+    let paths = everywhere.iter().chain(tool.unneeded).map(|path| root.join(versioned(root, path)));
     for path in paths.filter(|path| path.exists()) {
         let removed = fs::remove_dir_all(&path);
         removed.with_context(|| format!("cannot remove {}", path.display()))?;
@@ -215,21 +215,37 @@ fn write_wrappers(tool: &Tool, folder: &Path) -> Result<()> {
     let layout = Layout::find(&root)
         .with_context(|| format!("the packages of {} hold no C library", tool.name))?;
     for start in tool.wrapped {
-        wrap_in_place(&layout, &root, Path::new(start))?;
+        wrap_in_place(&layout, &root, &versioned(&root, start))?;
     }
     let bin = folder.join("bin");
     fs::create_dir(&bin)?;
-    for program @ (name, path, _) in tool.programs {
-        ensure!(root.join(path).exists(), "the packages of {} hold no /{path}", tool.name);
+    for (name, path, arguments) in tool.programs {
+        let found = versioned(&root, path);
+        ensure!(root.join(&found).exists(), "the packages of {} hold no /{path}", tool.name);
+        let program = (*name, &*found.to_string_lossy(), *arguments);
         write_script(&bin.join(name), &wrapper_text(tool, &layout, program))?;
     }
     link_plain(tool, folder)
 }
 
+/// Returns a path below `root`, where a name that ends in `*` is replaced by the first one that begins so: names of
+/// packages' folders have a version.
+fn versioned(root: &Path, path: &str) -> PathBuf {
+    path.split('/').fold(PathBuf::new(), |folder, name| {
+        let fits = |path: PathBuf| {
+            let found = path.file_name()?.to_str()?.to_owned();
+            found.starts_with(name.strip_suffix('*')?).then_some(found)
+        };
+        let names = entries(&root.join(&folder)).unwrap_or_default();
+        let found = names.into_iter().find_map(fits).filter(|_| name.ends_with('*'));
+        folder.join(found.unwrap_or_else(|| name.to_owned()))
+    })
+}
+
 /// Links `bin/PROGRAM` for each program that needs no wrapper.
 fn link_plain(tool: &Tool, folder: &Path) -> Result<()> {
     for (name, start, prefix) in tool.plain {
-        let start = Path::new("root").join(start);
+        let start = Path::new("root").join(versioned(&folder.join("root"), start));
         let files = entries(&folder.join(&start)).unwrap_or_default().into_iter();
         let mut names = files.filter_map(|path| Some(path.file_name()?.to_owned()));
         let file = names.find(|name| name.to_string_lossy().starts_with(prefix));
@@ -316,8 +332,7 @@ impl Layout {
     }
 }
 
-fn wrapper_text(tool: &Tool, layout: &Layout, program: &Program) -> String {
-    let (name, path, arguments) = program;
+fn wrapper_text(tool: &Tool, layout: &Layout, (name, path, arguments): Program<'_>) -> String {
     let Layout { loader, triplet } = layout;
     let expand = |text: &str| {
         text.replace("{lib}", &format!("{{root}}/usr/lib/{triplet}")).replace("{root}", "$root")
@@ -337,7 +352,7 @@ fn wrapper_text(tool: &Tool, layout: &Layout, program: &Program) -> String {
         let _ = write!(text, " \"$root/{loader}\" --library-path \"{library_path}\"");
     }
     let _ = write!(text, " \"$root/{path}\"");
-    for argument in *arguments {
+    for argument in arguments {
         let _ = write!(text, " \"{}\"", expand(argument));
     }
     text.push_str(" \"$@\"\n");
@@ -386,7 +401,7 @@ mod tests {
             triplet: "x86_64-linux-gnu".into(),
         };
 
-        let text = wrapper_text(&EMULATOR, &layout, &EMULATOR.programs[0]);
+        let text = wrapper_text(&EMULATOR, &layout, EMULATOR.programs[0]);
 
         let lines: Vec<_> = text.lines().skip(2).collect();
         assert_eq!(

@@ -1,14 +1,15 @@
 //! The programs that can be fetched: their packages, and what is done with these.
 
-/// A program's name on PATH, path in the package, and first arguments (`{root}` is the folder in place of `/`).
-pub type Program = (&'static str, &'static str, &'static [&'static str]);
+/// A program's name on PATH, path in the package, and first arguments (`{root}` is the folder in place of `/`). Here and in
+/// the other paths of packages, a name that ends in `*` is the first one that begins so.
+pub type Program<'a> = (&'a str, &'a str, &'a [&'a str]);
 
 /// Programs of the distribution that tests run, fetched together.
 pub struct Tool {
     /// Its name in the cache
     pub name: &'static str,
     /// Its programs
-    pub programs: &'static [Program],
+    pub programs: &'static [Program<'static>],
     /// The packages to fetch, with their dependencies
     pub packages: &'static [&'static str],
     /// Another architecture whose packages are fetched, `arm64`
@@ -47,6 +48,17 @@ pub(super) const PLAIN: Tool = Tool {
 /// for its plugins there, are not needed.
 const CROSS_RUST: Tool = Tool { suites: &["trixie", "trixie-backports"], ..PLAIN };
 const SYSROOT: &[&str] = &["--sysroot", "{root}/usr"];
+
+/// A later kernel, its headers, and the compiler that has built it: other compilers lack some of its options. The kernel is
+/// a package of its own in one release, and in another one the headers depend on it.
+const LATER_LINUX: Tool = Tool {
+    packages: &["linux-image-cloud-amd64", "linux-headers-cloud-amd64"],
+    wrapped: &["usr/bin", "usr/lib/gcc", "usr/libexec/gcc", "usr/lib/linux-kbuild-*"],
+    unneeded: &["usr/lib/modules/*/kernel", "usr/lib/systemd", "usr/lib/udev"],
+    ..PLAIN
+};
+const KERNEL_GCC: &str = "usr/bin/x86_64-linux-gnu-gcc-1*";
+const MODPOST: &str = "usr/lib/linux-kbuild-*/scripts/mod";
 
 /// The tools that can be fetched.
 pub const TOOLS: &[Tool] = &[
@@ -148,13 +160,34 @@ pub const TOOLS: &[Tool] = &[
             ("linux-guest-kernel", "boot", "vmlinuz-"),
             ("linux-guest-busybox", "bin", "busybox"),
             // Of the headers, for modules of this very kernel: one download, so that both have the same version.
-            ("linux-guest-modpost", "usr/lib/linux-kbuild-6.1/scripts/mod", "modpost"),
+            ("linux-guest-modpost", MODPOST, "modpost"),
         ],
         packages: &["linux-image-cloud-amd64", "busybox-static", "linux-headers-cloud-amd64"],
         // A compiler: the machine's own builds modules too.
         given: &["linux-compiler-gcc-12-x86"],
         suites: &["bookworm"],
         ..PLAIN
+    },
+    Tool {
+        name: "linux-guest-trixie",
+        programs: &[("linux-guest-trixie-gcc", KERNEL_GCC, &[])],
+        plain: &[
+            ("linux-guest-trixie-kernel", "boot", "vmlinuz-"),
+            ("linux-guest-trixie-modpost", MODPOST, "modpost"),
+        ],
+        suites: &["trixie"],
+        ..LATER_LINUX
+    },
+    Tool {
+        // The newest one.
+        name: "linux-guest-backports",
+        programs: &[("linux-guest-backports-gcc", KERNEL_GCC, &[])],
+        plain: &[
+            ("linux-guest-backports-kernel", "usr/lib/modules/*", "vmlinuz"),
+            ("linux-guest-backports-modpost", MODPOST, "modpost"),
+        ],
+        suites: &["trixie", "trixie-backports"],
+        ..LATER_LINUX
     },
     Tool {
         name: "linux-guest-arm64",
