@@ -248,6 +248,31 @@ fn a_guest_learns_that_its_server_has_ended() {
 }
 
 #[test]
+fn an_unknown_tracepoint_is_named_and_the_others_are_forwarded() {
+    let Some(linux) = Linux::find() else { return };
+    let Some(module) = Module::build(&linux) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::of_file(HYPERTRACE, folder.path());
+    let script = r#"
+        insmod /hypertrace.ko events=sched:none,none,sched:sched_switch,; echo "loaded: $?"
+        give
+        echo irq:irq_handler_entry,sched:none >$parameters/events; echo "changed: $?"
+        mark late
+        dmesg | grep hypertrace
+    "#;
+
+    let console = run(&linux, &module, folder.path(), &server.device, script);
+
+    assert_says(&console, &["loaded: 0", "changed: 1"]);
+    assert_says(&console, &["no tracepoint sched:none", "no tracepoint none"]);
+    let session = server.session.clone();
+    server.end();
+    assert_ne!(events(&session, &["sched_switch"]).len(), 0);
+    assert_eq!(events(&session, &["irq_handler_entry"]).len(), 0);
+    module.used();
+}
+
+#[test]
 fn kernels_of_later_releases_have_the_module_too() {
     for name in LATER {
         let Some(linux) = Linux::find_kernel(name) else { continue };

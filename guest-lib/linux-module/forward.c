@@ -290,8 +290,11 @@ static void discard(struct list_head *list)
 	}
 }
 
-/* Finds the events of a list such as "sched:sched_switch,irq:irq_handler_entry". */
-static int find_all(const char *text, struct list_head *list)
+/*
+ * Finds the events of a list such as "sched:sched_switch,irq:irq_handler_entry". The kernel's
+ * log names each one that cannot be found; without `skips` it is an error.
+ */
+static int find_all(const char *text, struct list_head *list, bool skips)
 {
 	char *copy = kstrdup(text, GFP_KERNEL), *rest = copy, *word;
 	int error = copy ? 0 : -ENOMEM, count = 0;
@@ -302,17 +305,22 @@ static int find_all(const char *text, struct list_head *list)
 
 		if (!*word)
 			continue;
-		if (!name || ++count > MOST_FORWARDED) {
-			error = name ? -E2BIG : -EINVAL;
-			break;
-		}
-		*name++ = 0;
-		forwarded = find(word, name);
-		error = PTR_ERR_OR_ZERO(forwarded);
-		if (error)
-			pr_warn("hypertrace: no tracepoint %s:%s: %d\n", word, name, error);
+		if (name)
+			*name++ = 0;
+		if (count == MOST_FORWARDED)
+			forwarded = ERR_PTR(-E2BIG);
 		else
+			forwarded = name ? find(word, name) : ERR_PTR(-EINVAL);
+		if (!IS_ERR(forwarded)) {
 			list_add_tail(&forwarded->list, list);
+			count++;
+			continue;
+		}
+		error = PTR_ERR(forwarded);
+		pr_warn("hypertrace: no tracepoint %s%s%s: %d\n", word, name ? ":" : "",
+			name ?: "", error);
+		if (skips)
+			error = 0;
 	}
 	kfree(copy);
 	return error;
@@ -352,11 +360,11 @@ static int start(struct list_head *list)
 	return 0;
 }
 
-/* Replaces what is forwarded. Nothing changes if an event does not exist. */
-static int replace(const char *text)
+/* Replaces what is forwarded. Without `skips`, nothing changes if an event does not exist. */
+static int replace(const char *text, bool skips)
 {
 	LIST_HEAD(next);
-	int error = find_all(text, &next);
+	int error = find_all(text, &next, skips);
 
 	if (error) {
 		discard(&next);
@@ -384,7 +392,7 @@ static int set_events(const char *value, const struct kernel_param *param)
 	strim(copy);
 	mutex_lock(&forwarding);
 	if (is_bound)
-		error = replace(copy);
+		error = replace(copy, false);
 	/* Nothing is forwarded: the counters could not be made. */
 	if (error && list_empty(&all))
 		*copy = 0;
@@ -409,12 +417,12 @@ static const struct kernel_param_ops events_ops = { .set = set_events, .get = ge
 module_param_cb(events, &events_ops, NULL, 0644);
 MODULE_PARM_DESC(events, "tracepoints to forward, such as sched:sched_switch,irq:irq_handler_entry");
 
-/* Begins with the tracepoints that are set. */
+/* Begins with the tracepoints that are set: nobody waits for an error, so those that exist. */
 void ht_begin_forwarding(void)
 {
 	mutex_lock(&forwarding);
 	is_bound = true;
-	if (names && replace(names))
+	if (names && replace(names, true))
 		pr_warn("hypertrace: nothing is forwarded: see the parameter events\n");
 	mutex_unlock(&forwarding);
 }
