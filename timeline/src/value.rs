@@ -3,7 +3,7 @@
 //! Values of events' fields.
 
 use hypertrace_abi::schema;
-use std::fmt;
+use std::fmt::{self, Write};
 
 /// A value of an event's field.
 #[derive(Clone, Debug, PartialEq)]
@@ -94,6 +94,17 @@ impl ValueRef<'_> {
     }
 }
 
+impl ValueRef<'_> {
+    /// Returns the bytes of a text or an array in a kernel's event, 0 for a number.
+    pub(crate) fn array_len(&self) -> usize {
+        match self {
+            ValueRef::Str(text) => text.len(),
+            ValueRef::Array(array) => array.bytes.len(),
+            _ => 0,
+        }
+    }
+}
+
 impl<'a> From<schema::Value<'a>> for ValueRef<'a> {
     fn from(value: schema::Value<'a>) -> ValueRef<'a> {
         match value {
@@ -159,20 +170,67 @@ pub(crate) enum Part<'a> {
     Flags(u64, &'a str, &'a [(u64, Box<str>)]),
 }
 
+/// Most bytes of a name, or of the names of a number's flags. Whoever made the trace chose them.
+const MOST_NAME: usize = 256;
+
+/// What stands at the end of a name that is cut, or in the place of a value that is too large.
+const CUT: &str = "...";
+
+impl Name<'_> {
+    pub(crate) const CUT: Name<'static> = Name { first: Part::Text(CUT), second: None };
+
+    /// Returns the number of bytes that are shown.
+    pub(crate) fn len(&self) -> usize {
+        struct Count(usize);
+        impl Write for Count {
+            fn write_str(&mut self, text: &str) -> fmt::Result {
+                self.0 += text.len();
+                Ok(())
+            }
+        }
+        let mut count = Count(0);
+        // Counting does not fail.
+        let _ = write!(count, "{self}");
+        count.0
+    }
+}
+
 impl fmt::Display for Name<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.first.fmt(f)?;
+        let mut out = Short { f, left: Some(MOST_NAME) };
+        self.first.write(&mut out)?;
         if let Some(second) = &self.second {
-            f.write_str("|")?;
-            second.fmt(f)?;
+            out.write_str("|")?;
+            second.write(&mut out)?;
         }
         Ok(())
     }
 }
 
-impl fmt::Display for Part<'_> {
+/// Writes the first bytes of a text of ASCII, and [`CUT`] in the place of the others.
+struct Short<'a, 'b> {
+    f: &'a mut fmt::Formatter<'b>,
+    /// `None`: it is cut.
+    left: Option<usize>,
+}
+
+impl Write for Short<'_, '_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let Some(left) = self.left else { return Ok(()) };
+        self.left = left.checked_sub(text.len());
+        match self.left {
+            Some(_) => self.f.write_str(text),
+            None => {
+                self.f.write_str(text.get(..left).unwrap_or_default())?;
+                self.f.write_str(CUT)
+            }
+        }
+    }
+}
+
+impl Part<'_> {
     /// Writes flags as the kernel does: those without a name as a number at the end.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn write(&self, f: &mut impl Write) -> fmt::Result {
         let (mut left, delimiter, names) = match *self {
             Part::Text(text) => return f.write_str(text),
             Part::Flags(value, delimiter, names) => (value, delimiter, names),

@@ -7,7 +7,7 @@ mod made;
 #[path = "made/trace_dat.rs"]
 mod trace_dat;
 
-use hypertrace_timeline::{ClockMaps, Entry, Error, KernelTrace, Session, Timeline};
+use hypertrace_timeline::{ClockMaps, Entry, Error, KernelTrace, Session, Timeline, Value};
 use made::{BOOT, Made, OTHER_BOOT};
 use std::fs;
 use trace_dat::*;
@@ -130,4 +130,105 @@ fn instances_of_version_6_have_a_bounded_number_of_cpus() {
     file.cpus = vec![Vec::new(); 5_000];
 
     refused(&file.version_6(), "at most 8192 CPUs in all buffers");
+}
+
+/// Reads one event of a format with these lines for its own fields: `TYPE NAME AT SIZE SIGN`, and `print fmt`.
+/// Returns its fields as they are shown.
+fn shown(fields: &[String], print: &str, payload: &[u8]) -> Vec<String> {
+    let mut file = TraceDat::new("x86-tsc");
+    let common = file.formats[0].1.lines().find(|line| line.contains("common_type")).unwrap();
+    let common = [common, "\tfield:int common_pid;\toffset:4;\tsize:4;\tsigned:1;"].join("\n");
+    let own = fields.iter().map(|field| {
+        let parts: Vec<&str> = field.split(' ').collect();
+        let [kind, name, at, size, signed] = parts[..] else { panic!("{field}") };
+        let kind = kind.replace("char", " char");
+        format!("\tfield:{kind} {name};\toffset:{at};\tsize:{size};\tsigned:{signed};\n")
+    });
+    let own: String = own.collect();
+    let text = format!("name: made\nID: 1000\nformat:\n{common}\n\n{own}\nprint fmt: {print}\n");
+    file.formats.push(("test".into(), text));
+    let page = Page::at(1_000).event(1, 1000, 5, payload);
+    let (entries, warnings) = read(&file.cpu(&[page]).version_7()).unwrap();
+    assert_eq!(warnings, [""; 0]);
+    let [Entry::Event(event)] = &entries[..] else { panic!("{entries:?}") };
+    let text = |value: &Value| match value {
+        Value::Name(name) => name.to_string(),
+        other => format!("{other:?}"),
+    };
+    event.fields.iter().map(|(_, value)| text(value)).collect()
+}
+
+#[test]
+fn a_name_of_a_value_is_cut_where_it_is_too_long() {
+    let long = "x".repeat(100_000);
+    let print = format!(
+        "\"%s %s\", __print_symbolic(REC->a, {{ 7, \"{long}\" }}), \
+         __print_flags(REC->b, \"{long}\", {{ 1, \"A\" }}, {{ 2, \"B\" }})"
+    );
+    let fields = ["u8 a 8 1 0".to_owned(), "u8 b 9 1 0".into()];
+
+    let shown = shown(&fields, &print, &[7, 3]);
+
+    assert_eq!(shown[0], format!("{}...", &long[..256]));
+    assert_eq!(shown[1], format!("A{}...", &long[..255]));
+}
+
+#[test]
+fn flags_beyond_those_that_are_looked_up_are_a_number() {
+    let list = |first: u64, rest: u64| {
+        let all =
+            (0..1_000).map(|n| format!(", {{ {}, \"F{n}\" }}", if n == 0 { first } else { rest }));
+        all.collect::<String>() + ", { 0x40, \"LAST\" }"
+    };
+    let print = format!("\"%s\", __print_flags(REC->a, \"|\"{})", list(1, 2));
+
+    assert_eq!(shown(&["u8 a 8 1 0".into()], &print, &[0x43]), ["F0|F1|0x40"]);
+}
+
+#[test]
+fn the_names_of_an_event_are_bounded_together() {
+    let name = "n".repeat(200);
+    let fields: Vec<String> = (0..80).map(|n| format!("u8 f{n} {} 1 0", 8 + n)).collect();
+    let arguments = (0..80).map(|n| format!(", __print_symbolic(REC->f{n}, {{ 7, \"{name}\" }})"));
+    let print = format!("\"{}\"{}", "%s".repeat(80), arguments.collect::<String>());
+
+    let shown = shown(&fields, &print, &[7; 80]);
+
+    let names = shown.iter().filter(|text| **text == name).count();
+    assert_eq!((names, &*shown[79]), (20, "Unsigned(7)"));
+}
+
+#[test]
+fn arrays_of_an_event_are_together_no_longer_than_it() {
+    let fields: Vec<String> =
+        (0..10).map(|n| format!("__data_locchar[] f{n} {} 4 0", 8 + 4 * n)).collect();
+    let mut payload: Vec<u8> = (48u32 | 40 << 16).to_le_bytes().repeat(10);
+    payload.extend([b'a'; 40]);
+
+    let shown = shown(&fields, "\"\"", &payload);
+
+    let whole = shown.iter().filter(|text| text.contains("Str(")).count();
+    assert_eq!((shown.len(), whole, &*shown[9]), (10, 2, "..."), "{shown:?}");
+}
+
+#[test]
+#[should_panic(expected = "fields a and b have the same bytes")]
+fn fields_do_not_share_bytes() {
+    shown(&["u32 a 8 4 0".into(), "u16 b 10 2 0".into()], "\"\"", &[1, 2, 3, 4]);
+}
+
+#[test]
+fn a_shift_to_the_right_keeps_the_sign_of_signed_numbers_alone() {
+    let symbols = "{ -4, \"minus\" }, { 0x1fffffffffffffff, \"plus\" }";
+    for (field, argument, expected) in [
+        ("s64 a 8 8 1", "REC->a >> 1", "minus"),
+        ("s64 a 8 8 1", "(u64)REC->a >> 3", "plus"),
+        ("s64 a 8 8 1", "(unsigned long)REC->a >> 3", "plus"),
+        ("u64 a 8 8 0", "REC->a >> 3", "plus"),
+        ("u64 a 8 8 0", "-(REC->a & ~0) >> 3", "Unsigned(18446744073709551608)"),
+    ] {
+        let print = format!("\"%s\", __print_symbolic({argument}, {symbols})");
+        let shown = shown(&[field.to_owned()], &print, &(-8i64).to_le_bytes());
+        assert_eq!(shown, [expected], "{argument}");
+    }
 }

@@ -14,6 +14,8 @@ use std::sync::Arc;
 
 /// Most fields of an event: a system call has 8, the largest event of Linux 6.18 has 54.
 const MOST_FIELDS: usize = 256;
+/// Most bytes of the names of an event's fields, and of those of its values: fields of Linux 6.18 have up to 266.
+const MOST_NAMES: usize = 4096;
 /// Largest offset or size of a field: records are smaller than a page.
 const MOST_BYTES: usize = 1 << 16;
 
@@ -83,6 +85,18 @@ pub(crate) fn id(text: &str) -> Option<u16> {
     text.lines().take(8).find_map(|line| line.strip_prefix("ID:"))?.trim().parse().ok()
 }
 
+/// Checks that no byte is of two fields: an event's values are then no larger than the event.
+fn check_places(fields: &[Field]) -> Result<(), String> {
+    let mut places: Vec<&Field> = fields.iter().filter(|field| field.size > 0).collect();
+    places.sort_by_key(|field| field.at);
+    match places.windows(2).find(|pair| pair[0].at + pair[0].size > pair[1].at) {
+        Some(pair) => {
+            Err(format!("fields {} and {} have the same bytes", pair[0].name, pair[1].name))
+        }
+        None => Ok(()),
+    }
+}
+
 /// Returns whether a name can be shown without escapes.
 fn is_identifier(name: &str) -> bool {
     let known = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'_' | b'-' | b'.');
@@ -108,6 +122,10 @@ impl Format {
             let field = Field::parse(line);
             fields.push(field.ok_or_else(|| format!("{name}: a field like {line:?}"))?);
         }
+        if fields.iter().map(|field| field.name.len()).sum::<usize>() > MOST_NAMES {
+            return Err(format!("{name}: names of fields of more than {MOST_NAMES} bytes"));
+        }
+        check_places(&fields).map_err(|why| format!("{name}: {why}"))?;
         let common = fields.iter().take_while(|f: &&Field| f.name.starts_with("common_")).count();
         // The reader takes the id and the thread from there without the format.
         for (field, place) in [("common_type", (0, 2)), ("common_pid", (4, 4))] {
@@ -118,7 +136,10 @@ impl Format {
             }
         }
         if let Some(code) = text.lines().find_map(|line| line.strip_prefix("print fmt:")) {
-            let index = |name: &str| fields.iter().position(|f| &*f.name == name);
+            let index = |name: &str| {
+                let index = fields.iter().position(|f| &*f.name == name)?;
+                Some((index, matches!(fields[index].shape, Shape::Signed)))
+            };
             let Print { names, hex } = print::parse(code, &index);
             for field in hex {
                 fields[field].show_hex();
@@ -277,6 +298,13 @@ fn element(kind: &str, signed: bool, width: Option<usize>) -> Element {
     Element::Number { width, signed }
 }
 
+/// Takes a part of the room that is left. Returns whether it was there.
+fn take(room: &mut usize, part: usize) -> bool {
+    let left = room.checked_sub(part);
+    *room = left.unwrap_or(*room);
+    left.is_some()
+}
+
 /// The fields of a record.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fields<'a> {
@@ -306,10 +334,17 @@ impl<'a> Fields<'a> {
     /// Iterates over the event's own fields. Leaves out those that are not in the record.
     pub fn iter(self) -> impl Iterator<Item = (&'a Arc<str>, ValueRef<'a>)> + use<'a> {
         let Fields { format, bytes } = self;
+        // Several fields may have the same part of a record as their array.
+        let (mut arrays, mut names) = (bytes.len(), MOST_NAMES);
         format.fields[format.common..].iter().filter_map(move |field| {
             let name = (!field.names.is_empty()).then(|| self.name(field)).flatten();
-            let value = name.map(ValueRef::Name).or_else(|| field.value(bytes))?;
-            Some((&field.name, value))
+            let value = match name {
+                Some(name) => take(&mut names, name.len()).then_some(ValueRef::Name(name)),
+                None => None,
+            };
+            let value = value.or_else(|| field.value(bytes))?;
+            let is_whole = take(&mut arrays, value.array_len());
+            Some((&field.name, if is_whole { value } else { ValueRef::Name(Name::CUT) }))
         })
     }
 

@@ -15,6 +15,10 @@ use crate::value::Part;
 const MOST_DEPTH: u32 = 64;
 /// Most nodes of an argument, which bounds the recursion of its evaluation.
 const MOST_NODES: u32 = 256;
+/// Most nodes and flags of all arguments with names: an event's names take that many steps.
+const MOST_STEPS: u32 = 2048;
+/// Most flags of a list: a number has 64, and the kernel names some combinations. Others are shown as a number.
+const MOST_FLAGS: usize = 256;
 /// Most arguments with names for the same field: one for a number, one for flags.
 const MOST_NAMES: usize = 2;
 
@@ -31,7 +35,8 @@ pub(super) struct Print {
 #[derive(Debug)]
 pub(super) enum Expr {
     Number(i64),
-    Field(usize),
+    /// A field, and whether its number has a sign.
+    Field(usize, bool),
     Text(Box<str>),
     Unary(u8, Box<Expr>),
     Binary(Operator, Box<Expr>, Box<Expr>),
@@ -61,6 +66,8 @@ pub(super) enum Operator {
     Minus,
     Left,
     Right,
+    /// Of a number without a sign.
+    RightUnsigned,
     Less,
     NotMore,
     More,
@@ -105,7 +112,8 @@ impl Operator {
             Operator::Plus => a.wrapping_add(b),
             Operator::Minus => a.wrapping_sub(b),
             Operator::Left => a.checked_shl(b.try_into().ok()?)?,
-            Operator::Right => (a as u64).checked_shr(b.try_into().ok()?)? as i64,
+            Operator::Right => a.checked_shr(b.try_into().ok()?)?,
+            Operator::RightUnsigned => (a as u64).checked_shr(b.try_into().ok()?)? as i64,
             Operator::Less => (a < b).into(),
             Operator::NotMore => (a <= b).into(),
             Operator::More => (a > b).into(),
@@ -121,10 +129,14 @@ impl Operator {
     }
 }
 
+/// A cast to a number of 64 bits without a sign.
+const UNSIGNED: u8 = b'u';
+
 fn unary(operator: u8, a: i64) -> i64 {
     match operator {
         b'-' => a.wrapping_neg(),
         b'~' => !a,
+        UNSIGNED => a,
         _ => (a == 0).into(),
     }
 }
@@ -134,7 +146,7 @@ impl Expr {
     pub fn value<'a>(&'a self, field: &impl Fn(usize) -> Option<i64>) -> Option<Found<'a>> {
         let number = match self {
             Expr::Number(n) => *n,
-            Expr::Field(index) => field(*index)?,
+            Expr::Field(index, _) => field(*index)?,
             Expr::Text(text) => return Some(Found::Text(text)),
             Expr::Unary(operator, a) => unary(*operator, a.number(field)?),
             Expr::Binary(operator, a, b) => operator.apply(a.number(field)?, b.number(field)?)?,
@@ -169,10 +181,24 @@ impl Expr {
     /// Returns the first field in an expression.
     fn subject(&self) -> Option<usize> {
         match self {
-            Expr::Field(index) => Some(*index),
+            Expr::Field(index, _) => Some(*index),
             Expr::Unary(_, a) => a.subject(),
             Expr::Binary(_, a, b) => a.subject().or_else(|| b.subject()),
             _ => None,
+        }
+    }
+
+    /// Returns whether its number can be below 0 in C. A constant takes part in either.
+    fn is_signed(&self) -> bool {
+        match self {
+            Expr::Field(_, is_signed) => *is_signed,
+            Expr::Unary(operator, a) => *operator != UNSIGNED && a.is_signed(),
+            Expr::Binary(Operator::Left | Operator::Right | Operator::RightUnsigned, a, _) => {
+                a.is_signed()
+            }
+            Expr::Binary(_, a, b) => a.is_signed() && b.is_signed(),
+            Expr::If(parts) => parts[1].is_signed() && parts[2].is_signed(),
+            _ => true,
         }
     }
 
@@ -186,11 +212,13 @@ impl Expr {
     }
 }
 
-/// Parses the code after `print fmt:`, with the index of a field's name.
-pub(super) fn parse(code: &str, field: &dyn Fn(&str) -> Option<usize>) -> Print {
+/// Parses the code after `print fmt:`, with a function that returns the index of a field by its name, and whether
+/// its number has a sign.
+pub(super) fn parse(code: &str, field: &dyn Fn(&str) -> Option<(usize, bool)>) -> Print {
     let mut print = Print::default();
     let mut arguments = split(code.as_bytes()).into_iter();
-    let parser = |code| Parser { code, at: 0, nodes: 0, field };
+    let parser = |code| Parser { code, at: 0, nodes: 0, flags: 0, field };
+    let mut steps = 0;
     let Some(format) = arguments.next().and_then(|code| parser(code).text()) else {
         return print;
     };
@@ -199,12 +227,15 @@ pub(super) fn parse(code: &str, field: &dyn Fn(&str) -> Option<usize>) -> Print 
         let mut parser = parser(code);
         let parsed = parser.expression(0).filter(|_| parser.next() == 0);
         match parsed {
-            Some(Expr::Field(index)) if matches!(conversion, b'x' | b'X' | b'p') => {
+            Some(Expr::Field(index, _)) if matches!(conversion, b'x' | b'X' | b'p') => {
                 print.hex.push(index);
             }
             Some(expr) => {
                 let Some(index) = expr.named() else { continue };
-                if print.names.iter().filter(|(i, _)| *i == index).count() < MOST_NAMES {
+                let count = print.names.iter().filter(|(i, _)| *i == index).count();
+                let own = parser.nodes + parser.flags;
+                if count < MOST_NAMES && steps + own <= MOST_STEPS {
+                    steps += own;
                     print.names.push((index, expr));
                 }
             }
@@ -274,7 +305,9 @@ struct Parser<'a> {
     code: &'a [u8],
     at: usize,
     nodes: u32,
-    field: &'a dyn Fn(&str) -> Option<usize>,
+    /// Flags with names.
+    flags: u32,
+    field: &'a dyn Fn(&str) -> Option<(usize, bool)>,
 }
 
 impl<'a> Parser<'a> {
@@ -319,14 +352,17 @@ impl<'a> Parser<'a> {
             }
             let rest = &self.code[self.at..];
             let found = OPERATORS.iter().find(|(text, ..)| rest.starts_with(text.as_bytes()));
-            let Some((text, operator, precedence)) = found.filter(|(.., p)| *p > above) else {
+            let Some(&(text, mut operator, precedence)) = found.filter(|(.., p)| *p > above) else {
                 return Some(a);
             };
+            if operator == Operator::Right && !a.is_signed() {
+                operator = Operator::RightUnsigned;
+            }
             self.at += text.len();
-            let b = self.binary(*precedence, depth + 1)?;
+            let b = self.binary(precedence, depth + 1)?;
             a = match (a, b) {
                 (Expr::Number(a), Expr::Number(b)) => Expr::Number(operator.apply(a, b)?),
-                (a, b) => self.node(Expr::Binary(*operator, Box::new(a), Box::new(b)))?,
+                (a, b) => self.node(Expr::Binary(operator, Box::new(a), Box::new(b)))?,
             };
         }
     }
@@ -345,8 +381,13 @@ impl<'a> Parser<'a> {
             }
             b'(' => {
                 self.at += 1;
-                if self.cast() {
-                    return self.primary(depth + 1);
+                if let Some(is_unsigned) = self.cast() {
+                    let of = self.primary(depth + 1)?;
+                    return match of {
+                        Expr::Number(_) => Some(of),
+                        _ if is_unsigned => self.node(Expr::Unary(UNSIGNED, Box::new(of))),
+                        _ => Some(of),
+                    };
                 }
                 let inner = self.expression(depth + 1)?;
                 self.accept(")").then_some(inner)
@@ -359,8 +400,8 @@ impl<'a> Parser<'a> {
             _ => match self.word() {
                 "REC" => {
                     let name = self.accept("->").then(|| self.word())?;
-                    let index = (self.field)(name)?;
-                    self.node(Expr::Field(index))
+                    let (index, is_signed) = (self.field)(name)?;
+                    self.node(Expr::Field(index, is_signed))
                 }
                 "__print_symbolic" | "__print_symbolic64" => {
                     let of = self.accept("(").then(|| self.expression(depth + 1))??;
@@ -373,7 +414,9 @@ impl<'a> Parser<'a> {
                 "__print_flags" | "__print_flags_u64" | "__print_flags64" => {
                     let of = self.accept("(").then(|| self.expression(depth + 1))??;
                     let delimiter = self.accept(",").then(|| self.text())??;
-                    let names = self.names(depth + 1)?;
+                    let mut names = self.names(depth + 1)?;
+                    names.truncate(MOST_FLAGS);
+                    self.flags += names.len() as u32;
                     self.node(Expr::Flags(Box::new(of), delimiter.into(), names.into()))
                 }
                 _ => None,
@@ -381,24 +424,32 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Skips the rest of a cast after its parenthesis: `void *)`.
-    fn cast(&mut self) -> bool {
+    /// Skips the rest of a cast after its parenthesis: `void *)`. Returns whether it is one to a number of 64 bits
+    /// without a sign; `None` if it is no cast.
+    fn cast(&mut self) -> Option<bool> {
         let begin = self.at;
-        let mut words = 0;
+        let (mut words, mut parts_of_unsigned) = (0, 0);
         // Each turn takes a word, or is the last.
         loop {
             match self.word() {
                 "" => break,
                 "REC" => words = -1000,
-                _ => words += 1,
+                word => {
+                    words += 1;
+                    parts_of_unsigned += match word {
+                        "u64" | "__u64" | "uint64_t" | "size_t" => 2,
+                        "unsigned" | "long" => 1,
+                        _ => 0,
+                    };
+                }
             }
         }
         while self.accept("*") {}
-        let is_cast = words > 0 && self.accept(")");
-        if !is_cast {
-            self.at = begin;
+        if words > 0 && self.accept(")") {
+            return Some(parts_of_unsigned >= 2);
         }
-        is_cast
+        self.at = begin;
+        None
     }
 
     /// Parses `, { number, "name" }, ..)`. Some lists end with an entry without a name.
