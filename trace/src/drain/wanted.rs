@@ -4,8 +4,8 @@
 //! A guest's names arrive with their schemas. A slot of the mask is off only
 //! if a name that was seen, or that a rule says exactly, hashes there, and all
 //! such names are off; so what is unknown stays on, unless it shares a slot
-//! with a name that is off. An event that passes the mask and is not wanted is
-//! filtered at the drain.
+//! with a name that is off. A slot of a name that is not remembered stays on. An event
+//! that passes the mask and is not wanted is filtered at the drain.
 
 use crate::events::Pattern;
 use hypertrace_abi::layout::MASK_BYTES;
@@ -26,14 +26,27 @@ pub type Mask = [u8; MASK_BYTES as usize];
 pub struct TooManyRules;
 
 /// Rules and names of guest events.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Wanted {
     /// The last that fits a name decides.
     rules: Vec<(Pattern, bool)>,
     /// Seen names.
     seen: BTreeMap<String, bool>,
+    /// Slots of seen names that are not remembered: other names must not switch them off.
+    forgotten: [bool; MASK_BYTES as usize],
     /// The mask does not follow from the rest yet.
     changed: bool,
+}
+
+impl Default for Wanted {
+    fn default() -> Self {
+        Wanted {
+            rules: Vec::new(),
+            seen: BTreeMap::new(),
+            forgotten: [false; MASK_BYTES as usize],
+            changed: false,
+        }
+    }
 }
 
 impl Wanted {
@@ -50,9 +63,11 @@ impl Wanted {
         let wanted = self.is_wanted(name);
         if self.seen.len() < MAX_NAMES {
             self.seen.insert(name.to_owned(), wanted);
-            // One more name that is on does not change a mask that is all on.
-            self.changed |= !self.rules.is_empty();
+        } else if std::mem::replace(&mut self.forgotten[mask_slot(name)], true) {
+            return wanted;
         }
+        // One more name that is on does not change a mask that is all on.
+        self.changed |= !self.rules.is_empty();
         wanted
     }
 
@@ -105,7 +120,11 @@ impl Wanted {
             let slot = &mut slots[mask_slot(name)];
             *slot = (true, slot.1 || on);
         }
-        Some(Box::new(slots.map(|(known, on)| u8::from(known && !on))))
+        let mut mask = Box::new(slots.map(|(known, on)| u8::from(known && !on)));
+        for (byte, _) in mask.iter_mut().zip(self.forgotten).filter(|(_, forgotten)| *forgotten) {
+            *byte = 0;
+        }
+        Some(mask)
     }
 }
 
@@ -160,6 +179,23 @@ mod tests {
         wanted.set(&pattern("*"), false).unwrap();
         // The exact rule is hidden now, but the name that was seen is not.
         assert_eq!(off(&wanted.changed_mask().unwrap()), [mask_slot(&other)]);
+    }
+
+    #[test]
+    fn a_name_that_is_not_remembered_is_not_switched_off() {
+        let mut wanted = Wanted::default();
+        let noise: Vec<String> = (0..MAX_NAMES).map(|n| format!("noise_{n}")).collect();
+        for name in &noise {
+            wanted.see(name);
+        }
+        let of_noise = |name: &String| noise.iter().any(|n| mask_slot(n) == mask_slot(name));
+        let victim = (0..).map(|n| format!("victim_{n}")).find(of_noise).unwrap();
+        assert!(wanted.see(&victim));
+        wanted.set(&pattern("noise_*"), false).unwrap();
+        let mask = wanted.changed_mask().unwrap();
+        assert!(wanted.is_wanted(&victim) && mask[mask_slot(&victim)] == 0);
+        let others = noise.iter().filter(|name| mask_slot(name) != mask_slot(&victim));
+        assert!(others.into_iter().all(|name| mask[mask_slot(name)] == 1));
     }
 
     #[test]
