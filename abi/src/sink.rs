@@ -143,6 +143,13 @@ pub trait EventSink: Send + Sync {
     /// events of one generation the clock of another.
     fn begin_generation(&self, epoch: u32, known: &[KnownClient<'_>]) -> u32;
 
+    /// Begins a [generation](EventSink::begin_generation) of events that were in the rings before this host
+    /// served them, or before their machine was restored: nothing relates their times to the host's. A sink
+    /// that does not say so gives them the clock of what the host sees meanwhile.
+    fn begin_found(&self, epoch: u32, known: &[KnownClient<'_>]) -> u32 {
+        self.begin_generation(epoch, known)
+    }
+
     /// Calls `tell` with the facts about each client, for a snapshot of the device. Tokens are the
     /// device's to fill in. Called in no pass. Required: events of a restored guest would be untyped.
     fn known_clients(&self, tell: &mut dyn FnMut(&KnownClient<'_>));

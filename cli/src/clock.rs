@@ -161,6 +161,13 @@ fn clock(
     let described = session.json().clock(id);
     let kind = described.map_or(String::new(), |clock| clock_name(&clock.kind));
     writeln!(out, "\n  guest {kind} (clock {id}), {whose}")?;
+    if described.is_some_and(|clock| clock.found) {
+        return writeln!(
+            out,
+            "    offset unknown: its events were in the VM's memory before this session had it,\n    \
+             or before that went back to an older state (loadvm, migration)"
+        );
+    }
     if map.constraints() == 0 {
         return writeln!(out, "    offset unknown: there are no reference points");
     }
@@ -323,6 +330,7 @@ fn to_json(first: Option<&Session>, (session, maps, unread): &Opened) -> Value {
             "client": client,
             "kind": described.map(|clock| clock.kind.as_str()),
             "declared_hz": described.map(|clock| clock.frequency),
+            "found": described.is_some_and(|clock| clock.found),
             "least_hz": slowest,
             "most_hz": fastest,
             "has_another_rate": map.has_another_rate(),

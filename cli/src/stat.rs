@@ -164,10 +164,15 @@ fn details(out: &mut String, session: &Session, stat: &SessionStat) -> std::fmt:
     list(out, "device", device.filter(|(_, n)| *n > 0))?;
     for clock in &stat.clocks {
         let guest = clock.client.map_or("guest".into(), |client| format!("guest/{client}"));
-        let kind = session.json().clock(clock.id).map_or("", |clock| &clock.kind);
+        let described = session.json().clock(clock.id);
+        let kind = described.map_or("", |clock| &clock.kind);
         write!(out, "\n{guest} {} (clock {}): ", clock_name(kind), clock.id)?;
         if clock.constraints == 0 {
-            write!(out, "offset unknown, no reference points")?;
+            let why = match described.is_some_and(|clock| clock.found) {
+                true => "its events are from before the VM was restored",
+                false => "no reference points",
+            };
+            write!(out, "offset unknown, {why}")?;
             continue;
         }
         match clock.typical_ns.zip(clock.bound_ns) {

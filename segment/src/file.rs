@@ -17,6 +17,7 @@ use rustix::process::{Resource, getrlimit};
 use std::ffi::OsString;
 use std::fs::{File, Metadata, OpenOptions};
 use std::io;
+use std::mem::offset_of;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -319,6 +320,20 @@ impl Segment {
     /// Returns the config page, as it was written or found.
     pub fn page(&self) -> &ConfigPage {
         &self.page
+    }
+
+    /// Writes the config page again, after the memory was replaced by that of another time. Returns whether
+    /// that was of this segment's session, too.
+    pub fn write_page_again(&self) -> bool {
+        let session = offset_of!(ConfigPage, session) / 8;
+        let mut is_own = true;
+        let page = self.page.as_bytes().chunks_exact(8);
+        for (at, (word, bytes)) in self.mapping.words().iter().zip(page).enumerate() {
+            let own = bytes.try_into().map_or(0, u64::from_le_bytes);
+            is_own &= !(session..session + 2).contains(&at) || word.load(Relaxed) == own;
+            word.store(own, Relaxed);
+        }
+        is_own
     }
 
     /// Returns the sizes.

@@ -2,7 +2,7 @@
 //! boot of the guest is a generation of its own. The guest is a process of this host, with a sysfs and
 //! procfs of plain files.
 
-use std::fs;
+use std::fs::{self, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -12,9 +12,15 @@ use std::thread;
 use std::time::Duration;
 
 use hypertrace::{OpenError, Options, Place, counts, event};
+use hypertrace_abi::clock::ticks;
+use hypertrace_abi::config::RingMode;
+use hypertrace_abi::event_type;
+use hypertrace_abi::layout::{guest_page, host_page};
+use hypertrace_abi::record::ClockKind;
+use hypertrace_abi::ring::{ClientMemory, Emit, Lease, LeaseInfo, Producer, ProducerState};
 use hypertrace_tests::command::run;
 use hypertrace_tests::{babeltrace2, traced};
-use hypertrace_timeline::Kind;
+use hypertrace_timeline::{ClockMaps, Event, Kind, Timeline, Value};
 use hypertrace_user::{Config, Segment, Session};
 
 const SIZE: u64 = 16 << 20;
@@ -48,10 +54,25 @@ impl Machine {
     }
 
     fn session(&self, vm_memory: Option<u64>) -> Session {
+        self.session_in("session", vm_memory)
+    }
+
+    fn session_in(&self, dir: &str, vm_memory: Option<u64>) -> Session {
         let geometry = Segment::fitting(SIZE, 7).unwrap();
         let segment = Some(self.path("memory"));
-        let config = Config::new(self.path("session"));
+        let config = Config::new(self.path(dir));
         Session::create(Config { geometry, segment, vm_memory, ..config }).unwrap()
+    }
+
+    /// Returns the memory's contents, as a snapshot of the VM has them.
+    fn snapshot(&self) -> Vec<u8> {
+        fs::read(self.path("memory")).unwrap()
+    }
+
+    /// Writes a snapshot's contents to the memory, which a server serves, as QEMU does.
+    fn restore(&self, snapshot: &[u8]) {
+        let memory = OpenOptions::new().write(true).open(self.path("memory"));
+        memory.unwrap().write_all(snapshot).unwrap();
     }
 
     /// Runs this test's program as a guest that has booted.
@@ -308,4 +329,121 @@ fn a_file_of_zeros_in_the_servers_place_is_named_as_a_vms() {
     let why = made.unwrap_err().to_string();
     assert!(why.contains("QEMU makes such a file if it is started first"), "{why}");
     assert!(!why.contains("--recover"), "{why}");
+}
+
+/// Client that no program leases: they take the first ones.
+const LAST: u32 = 6;
+
+/// Waits until a server has taken all that a client's ring holds.
+fn wait_until_taken(memory: ClientMemory<'_>) {
+    for _ in 0..10_000 {
+        let (head, tail) = (&memory.guest[guest_page::HEAD], &memory.host[host_page::TAIL]);
+        if head.load(Relaxed) == tail.load(Relaxed) {
+            return;
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+    panic!("the ring is not emptied");
+}
+
+/// Emits events of the last client, whose clock will have lost this many ticks when the VM goes on.
+fn emit(memory: ClientMemory<'static>, token: u64, numbers: std::ops::Range<u64>, ahead: u64) {
+    let state: &'static ProducerState = Box::leak(Box::default());
+    let info = LeaseInfo { pid: 1, tid: 2, clock: ClockKind::Tsc, name: "guest" };
+    let producer = Producer::lease(memory, state, Lease::new(token, ticks() + ahead, &info), false);
+    for number in numbers {
+        let now = ticks();
+        let (site, fields) = event_type!("stopped", number = number, truth = now);
+        assert_eq!(producer.emit(site, || now + ahead, fields), Emit::Recorded);
+    }
+    producer.release();
+}
+
+fn number(event: &Event, field: usize) -> u64 {
+    let Value::Unsigned(number) = event.fields[field].1 else { panic!("{event:?}") };
+    number
+}
+
+#[test]
+fn what_another_server_left_in_a_vms_memory_has_no_bound_and_is_in_one_session() {
+    const NAME: &str =
+        "what_another_server_left_in_a_vms_memory_has_no_bound_and_is_in_one_session";
+    if let Some(machine) = traced::argument() {
+        return program(&machine);
+    }
+    let machine = Machine::new();
+    let first = machine.session(Some(SIZE));
+    machine.boot("first", NAME);
+    let copy = fs::OpenOptions::new().read(true).write(true).open(machine.path("memory")).unwrap();
+    let left = Segment::of_file(copy, &machine.path("memory")).unwrap();
+    let left: &'static Segment = Box::leak(Box::new(left));
+    let memory = left.client(LAST).unwrap();
+    assert_eq!(memory.mode(), RingMode::Discard);
+    // The guest's clock stands still for 200 ms.
+    let ahead = first.trace().host_frequency() / 5;
+    emit(memory, 7, 0..100, ahead);
+    wait_until_taken(memory);
+    fs::hard_link(machine.path("memory"), machine.path("kept")).unwrap();
+    assert_eq!(first.finish().unwrap().ring_events, traced::THREADS * EVENTS + 100);
+    // It is drained no more.
+    emit(memory, 8, 100..200, ahead);
+    let snapshot = fs::read(machine.path("kept")).unwrap();
+    thread::sleep(Duration::from_millis(200));
+
+    let second = machine.session_in("second", Some(SIZE));
+    machine.restore(&snapshot);
+    wait_until_taken(second.segment().client(LAST).unwrap());
+    machine.boot("first", NAME);
+    let summary = second.finish().unwrap();
+
+    assert_eq!((summary.ring_events, summary.lost), (traced::THREADS * EVENTS + 100, 0));
+    assert!(summary.faults.is_empty(), "{:?}", summary.faults);
+    assert_eq!(summary.time_faults, 0);
+    let session = hypertrace_timeline::Session::open(&machine.path("second")).unwrap();
+    assert_eq!(session.json().device["memory_of_others"], 1);
+    let counter = session.counter();
+    let sessions = [(ClockMaps::of(&session).unwrap(), session)].map(|(maps, s)| (s, maps));
+    let (mut numbers, mut known) = (Vec::new(), 0);
+    for event in Timeline::new(&sessions).unwrap().map(Result::unwrap) {
+        if &*event.name == "stopped" {
+            numbers.push(number(&event, 0));
+            assert_eq!(event.bound_ns, None, "{event:?}");
+            let truth = (counter.unix(number(&event, 1)) / 256) as i64;
+            assert!(event.ts_ns < truth + 1_000_000_000, "{event:?}");
+        } else if &*event.name == "step" {
+            known += u64::from(event.bound_ns.is_some());
+        }
+    }
+    assert_eq!(numbers, Vec::from_iter(100..200));
+    assert_eq!(known, traced::THREADS * EVENTS);
+    babeltrace2::read(&machine.path("second/ctf")).map(|read| read.clean());
+}
+
+#[test]
+fn a_vms_memory_that_goes_back_is_told_and_its_events_are_recorded_once() {
+    const NAME: &str = "a_vms_memory_that_goes_back_is_told_and_its_events_are_recorded_once";
+    if let Some(machine) = traced::argument() {
+        return program(&machine);
+    }
+    let machine = Machine::new();
+    let session = machine.session(Some(SIZE));
+    machine.boot("first", NAME);
+    let drained =
+        || (0..LAST).for_each(|client| wait_until_taken(session.segment().client(client).unwrap()));
+    drained();
+    let snapshot = machine.snapshot();
+    machine.boot("first", NAME);
+    drained();
+
+    machine.restore(&snapshot);
+    machine.boot("first", NAME);
+    let json = |session: &Session| session.trace().dir().join("session.json");
+    let json = json(&session);
+    let summary = session.finish().unwrap();
+
+    assert_eq!((summary.ring_events, summary.lost), (3 * traced::THREADS * EVENTS, 0));
+    assert_eq!(summary.reference_points, 3 * traced::THREADS * 2 * POINTS);
+    assert!(summary.faults.is_empty(), "{:?}", summary.faults);
+    let json: serde_json::Value = serde_json::from_slice(&fs::read(json).unwrap()).unwrap();
+    assert_eq!(json["device"]["rollbacks"], 1, "{}", json["device"]);
 }

@@ -9,9 +9,9 @@ use hypertrace_abi::config::RingMode;
 use hypertrace_abi::event::Hex;
 use hypertrace_abi::event_type;
 use hypertrace_abi::record::{Flags, id};
-use hypertrace_abi::ring::Emit;
+use hypertrace_abi::ring::{ConsumerState, Emit};
 use hypertrace_abi::schema::{id_of, name_hash};
-use hypertrace_abi::sink::{EventSink, NameSet, ReferencePoint, Status};
+use hypertrace_abi::sink::{EventSink, KnownClient, NameSet, ReferencePoint, Status};
 use hypertrace_trace::Session;
 use hypertrace_trace::limits::{MAX_CLOCKS, MAX_GENERATIONS, MAX_RESTARTS, MAX_SESSION_CLOCKS};
 use hypertrace_trace::session_json::{ClockJson, Domain, SessionJson};
@@ -413,6 +413,24 @@ fn a_lessee_without_a_tsc_gets_a_clock_of_its_kind() {
     assert_eq!(clocks[2].frequency, 1_000_000_000);
     // In order of time, as both maps are near the truth.
     assert!(lines.is_empty() || lines.last().unwrap().contains("x = 2"), "{lines:#?}");
+}
+
+#[test]
+fn a_lessee_that_begins_after_a_restore_keeps_its_clock() {
+    let (_dir, session) = session(|_| ());
+    let clock = hypertrace_abi::record::ClockKind::MonotonicRaw;
+    let known = KnownClient { client: 0, token: 0x1000, clock, name: "guest", texts: &[] };
+    let mut guest = Guest::new(0);
+    guest.pass(&session);
+    guest.consumer = ConsumerState::continue_at(&guest.consumer.place());
+    session.begin_generation(1, &[known]);
+    guest.lease_with(5, "slow", monotonic_raw(), clock);
+    guest.emit_at(monotonic_raw(), event_type!("e", x = 2u64));
+    guest.pass(&session);
+    finish(session.clone());
+
+    let kinds = json(&session).clocks.into_iter().map(|clock| clock.kind);
+    assert_eq!(Vec::from_iter(kinds), ["tsc", "tsc", "monotonic_raw"]);
 }
 
 #[test]

@@ -6,9 +6,11 @@ use hypertrace_abi::clock::{in_ticks, ticks};
 use hypertrace_abi::layout::guest_page::{
     HEAD, LOST_BUSY, LOST_FULL, LOST_UNATTACHED, SCHEMA_LEN, SLOT,
 };
+use hypertrace_abi::layout::local::State;
 use hypertrace_abi::layout::{WORD, host_page};
+use hypertrace_abi::record::ClockKind;
 use hypertrace_abi::ring::{self, ClientMemory, Consumer, ConsumerState, Total};
-use hypertrace_abi::sink::{EventSink, NameSet};
+use hypertrace_abi::sink::{EventSink, KnownClient, NameSet};
 use hypertrace_abi::slot;
 use hypertrace_abi::turns::{self, Account, Turn, Turns, drain_rest};
 use std::ops::Range;
@@ -20,6 +22,12 @@ use std::time::Duration;
 /// Shortest time between two boots of a guest. Each begins a generation, and a guest that
 /// boots all the time must not fill the session with them.
 const BOOT: Duration = Duration::from_millis(200);
+
+/// Time for which a VM's memory that was replaced must not change again: who restores a VM writes it page by page.
+const SETTLES: Duration = Duration::from_millis(200);
+
+/// Most time that is waited for that.
+const MOST_SETTLING: Duration = Duration::from_secs(5);
 
 /// Every so many passes look at all clients, also at those that never rang. A client whose bell another program
 /// keeps silent waits for its first point as long.
@@ -46,6 +54,35 @@ pub(crate) struct Drain<S> {
     unattached: Total,
     /// Looks at that total that found a number which cannot be.
     bad_totals: u64,
+    settling: Option<Settling>,
+    /// Times that the memory of this session was replaced by an older one, and by another host's.
+    rollbacks: u64,
+    taken_over: u64,
+}
+
+/// The memory was replaced, or is being replaced, as by a restored VM.
+#[derive(Default)]
+struct Settling {
+    /// When this began, and when the last change was seen: the raw counter.
+    first: u64,
+    last: u64,
+    /// Each client's tail, which the host alone stores.
+    tails: Vec<u64>,
+}
+
+/// What the sink knows of a client, to be told again.
+struct Known {
+    client: u32,
+    clock: ClockKind,
+    name: String,
+    texts: Vec<String>,
+}
+
+impl Known {
+    fn of(known: &KnownClient<'_>) -> Known {
+        let texts = known.texts.iter().map(|text| (*text).to_owned()).collect();
+        Known { client: known.client, clock: known.clock, name: known.name.to_owned(), texts }
+    }
 }
 
 /// Drains once in a period while the thread that answers points sleeps. Drains
@@ -69,9 +106,10 @@ pub(crate) fn run<S: EventSink>(drain: &Mutex<Drain<S>>, period: Duration) -> Th
     }
     panics += u64::from(catch_unwind(AssertUnwindSafe(|| lock().end())).is_err());
     let mut counts = vec![("passes", lock().passes)];
-    if lock().bad_totals > 0 {
-        counts.push(("bad_totals", lock().bad_totals));
-    }
+    let Drain { bad_totals, rollbacks, taken_over, .. } = *lock();
+    let rare =
+        [("bad_totals", bad_totals), ("rollbacks", rollbacks), ("memory_of_others", taken_over)];
+    counts.extend(rare.into_iter().filter(|(_, count)| *count > 0));
     if panics > 0 {
         counts.push((PANICS, panics));
     }
@@ -99,6 +137,9 @@ impl<S: EventSink> Drain<S> {
             booted: None,
             unattached: Total::default(),
             bad_totals: 0,
+            settling: None,
+            rollbacks: 0,
+            taken_over: 0,
         }
     }
 
@@ -108,16 +149,17 @@ impl<S: EventSink> Drain<S> {
         // ORDERING: pairs with the Release in `wake_drain`: what a pass was requested
         // for is seen by this one, or is requested again.
         self.state.is_drain_due.swap(false, Ordering::Acquire);
-        self.look_at_boot();
-        let HostState { segment, mask_version, .. } = &*self.state;
-        let beat = segment.local().beat();
-        beat.store(beat.load(Relaxed).wrapping_add(1), Relaxed);
         self.passes += 1;
-        self.sink.update_mask(&mut |mask| {
-            let version = mask_version.load(Relaxed) + 1;
-            mask_version.store(version, Relaxed);
-            ring::set_mask(segment.rings(), segment.geometry(), segment.mode(), mask, version);
-        });
+        let is_settling = self.is_settling();
+        if !is_settling {
+            self.look_at_boot();
+            let HostState { segment, mask_version, .. } = &*self.state;
+            self.sink.update_mask(&mut |mask| {
+                let version = mask_version.load(Relaxed) + 1;
+                mask_version.store(version, Relaxed);
+                ring::set_mask(segment.rings(), segment.geometry(), segment.mode(), mask, version);
+            });
+        }
         if self.passes.is_multiple_of(ALL_EVERY) {
             self.look_at_all();
         }
@@ -130,12 +172,103 @@ impl<S: EventSink> Drain<S> {
         if self.state.sleeps.load(Relaxed) && (is_point_due || !self.state.is_asleep()) {
             self.state.wake_points();
         }
-        let more = self.drain_clients(between);
+        let more = !is_settling && self.drain_clients(between);
         if more {
             self.state.is_drain_due.store(true, Relaxed);
         }
         self.state.last_pass.store(ticks(), Relaxed);
         more
+    }
+
+    /// Beats. Returns whether the memory of a VM is being replaced, so that nothing in it can be relied on.
+    fn is_settling(&mut self) -> bool {
+        let state = Arc::clone(&self.state);
+        let segment = &state.segment;
+        let beat = segment.local().beat();
+        let found = beat.load(Relaxed);
+        let is_replaced = state.is_apart
+            && (found != state.beat.load(Relaxed) || state.is_replaced.swap(false, Relaxed));
+        state.beat.store(found.wrapping_add(1), Relaxed);
+        beat.store(found.wrapping_add(1), Relaxed);
+        if !is_replaced && self.settling.is_none() {
+            return false;
+        }
+        let now = ticks();
+        let (_, all) = segment.clients();
+        let tail =
+            |client| segment.client(client).map_or(0, |m| m.host[host_page::TAIL].load(Relaxed));
+        let tails = Vec::from_iter((0..all).map(tail));
+        let settling = self.settling.get_or_insert(Settling { first: now, ..Settling::default() });
+        if is_replaced || settling.tails != tails {
+            *settling = Settling { first: settling.first, last: now, tails };
+        }
+        let of = |time| in_ticks(time, segment.page().host_frequency);
+        let is_settling = now.saturating_sub(settling.last) < of(SETTLES)
+            && now.saturating_sub(settling.first) < of(MOST_SETTLING);
+        if !is_settling {
+            self.settling = None;
+            self.take_over();
+        }
+        is_settling
+    }
+
+    /// Begins anew with memory of another time. What the rings hold was emitted before that: nothing relates its
+    /// times to the host's, so it is a generation of its own. What the memory's last host took out of the
+    /// rings is not taken again.
+    fn take_over(&mut self) {
+        let state = Arc::clone(&self.state);
+        let segment = &state.segment;
+        let local = segment.local();
+        let is_rollback = segment.write_page_again();
+        *(if is_rollback { &mut self.rollbacks } else { &mut self.taken_over }) += 1;
+        local.host_pid().store(std::process::id(), Relaxed);
+        local.end().store(0, Relaxed);
+        // ORDERING: as in `Host::start`.
+        local.state().store(State::Serving as u32, Ordering::Release);
+        self.handled = None;
+        self.unattached.replace(local.lost_unattached().load(Relaxed));
+        // No version that a guest of any time knows.
+        state.mask_version.store(ticks(), Relaxed);
+        // Points from before are of the epoch before.
+        turns::pass(&*self.sink, || ());
+        let mut known = Vec::new();
+        if is_rollback {
+            self.sink.known_clients(&mut |client| known.push(Known::of(client)));
+        }
+        for (number, client) in (0..).zip(&mut self.clients) {
+            if let Some(memory) = segment.client(number) {
+                *client = ConsumerState::found(&memory);
+            }
+        }
+        self.look_at_all();
+        self.begin_generation(&known, true);
+        self.drain_all();
+        for client in &mut self.clients {
+            *client = ConsumerState::continue_at(&client.place());
+        }
+        let mut known = Vec::new();
+        self.sink.known_clients(&mut |client| known.push(Known::of(client)));
+        self.begin_generation(&known, false);
+    }
+
+    /// Begins a generation, of records that were found in the rings or of those that come.
+    fn begin_generation(&mut self, known: &[Known], is_found: bool) {
+        let texts =
+            Vec::from_iter(known.iter().map(|k| Vec::from_iter(k.texts.iter().map(|t| &**t))));
+        let known = known.iter().zip(&texts).map(|(known, texts)| KnownClient {
+            client: known.client,
+            token: self.clients.get(known.client as usize).map_or(0, |c| c.place().token),
+            clock: known.clock,
+            name: &known.name,
+            texts,
+        });
+        let known = Vec::from_iter(known);
+        let epoch = u32::try_from(self.state.epoch.load(Relaxed) + 1).unwrap_or(u32::MAX);
+        let epoch = match is_found {
+            true => self.sink.begin_found(epoch, &known),
+            false => self.sink.begin_generation(epoch, &known),
+        };
+        self.state.epoch.store(epoch.into(), Relaxed);
     }
 
     /// Begins a generation if a VM's guest has booted since: what the rings hold is of the last boot,
@@ -159,8 +292,7 @@ impl<S: EventSink> Drain<S> {
         if seen != 0 {
             self.drain_all();
             self.forsake();
-            let epoch = u32::try_from(state.epoch.load(Relaxed) + 1).unwrap_or(u32::MAX);
-            state.epoch.store(self.sink.begin_generation(epoch, &[]).into(), Relaxed);
+            self.begin_generation(&[], false);
             self.empty();
         }
         // ORDERING: pairs with the guest's Acquire load: it finds empty rings.
@@ -313,6 +445,9 @@ impl<S: EventSink> Drain<S> {
 
     /// The rings as far as they go now.
     fn end(&mut self) {
+        if self.is_settling() {
+            self.take_over();
+        }
         self.look_at_all();
         self.sink.last_pass();
         self.drain_all();
@@ -336,6 +471,15 @@ fn with_consumer<R>(
 ) -> Option<R> {
     let index = client as usize;
     let memory = state.segment.client(client).filter(|_| state.is_used[index].load(Relaxed))?;
+    if state.is_apart {
+        // Before each step: a step stores this host's own tail.
+        let beat = state.segment.local().beat().load(Relaxed);
+        let tail = memory.host[host_page::TAIL].load(Relaxed);
+        if beat != state.beat.load(Relaxed) || tail != clients[index].place().position {
+            state.is_replaced.store(true, Relaxed);
+            return None;
+        }
+    }
     let mut consumer = Consumer::new(memory, &mut clients[index]);
     if let Some(head) = heads.get(index) {
         consumer.up_to(*head);

@@ -34,6 +34,10 @@ pub(crate) struct HostState {
     pub(crate) is_used: Box<[AtomicBool]>,
     /// A client has asked for a point, maybe without its bell: all slots are to be looked at.
     pub(crate) is_point_due: AtomicBool,
+    /// The beat that this host stored last. Another number: a VM's memory is that of another time.
+    pub(crate) beat: AtomicU64,
+    /// So is a client's tail that this host has not stored.
+    pub(crate) is_replaced: AtomicBool,
     /// When the last pass ended: the raw counter.
     pub(crate) last_pass: AtomicU64,
     pub(crate) stop_points: AtomicBool,
@@ -54,6 +58,8 @@ impl HostState {
             is_drain_due: AtomicBool::new(false),
             is_used: (0..all).map(|client| AtomicBool::new(client < relays)).collect(),
             is_point_due: AtomicBool::new(false),
+            beat: AtomicU64::new(0),
+            is_replaced: AtomicBool::new(false),
             last_pass: AtomicU64::new(ticks()),
             stop_points: AtomicBool::new(false),
             stop_drain: AtomicBool::new(false),

@@ -17,7 +17,7 @@ use crate::layout::{guest_page, host_page};
 use crate::record::{HEADER_WORDS, Header, id};
 
 /// Words of page G with running totals of lost events.
-const LOSSES: [usize; 3] =
+pub(super) const LOSSES: [usize; 3] =
     [guest_page::LOST_FULL, guest_page::LOST_BUSY, guest_page::LOST_UNATTACHED];
 
 /// A visitor's answer to a record.

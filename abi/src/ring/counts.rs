@@ -95,6 +95,11 @@ impl Total {
         self.last
     }
 
+    /// Continues with a total that did not grow out of the last one.
+    pub fn replace(&mut self, word: u64) {
+        self.last = word;
+    }
+
     /// Returns the sum of all growth so far.
     pub fn counted(&self) -> u64 {
         self.counted

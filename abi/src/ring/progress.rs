@@ -3,7 +3,11 @@
 //! A consumer's progress: what it keeps from one pass to the next, and what another consumer needs
 //! to continue in its place.
 
+use super::consumer::LOSSES;
 use super::counts::{FAULT_KINDS, Total};
+use super::{BLOCK_HEADER_WORDS, ClientMemory};
+use crate::atomic::Ordering::Relaxed;
+use crate::layout::{guest_page, host_page};
 use crate::record::HEADER_WORDS;
 
 /// A position in the ring, with the counts and the lease on the way to it.
@@ -85,6 +89,24 @@ impl ConsumerState {
         let sequence = sequence.filter(|sequence| *sequence <= Place::most_sequence(position));
         let lost = self.lost.map(|total| total.last());
         Place { position, sequence, token, lost, schemas: self.schema_seen }
+    }
+
+    /// Makes the state of a consumer of a ring that another host may have served: it begins where that one
+    /// ended, as page H says, and reads the texts that the schema log still has.
+    pub fn found(memory: &ClientMemory<'_>) -> ConsumerState {
+        let host = |word: usize| memory.host[word].load(Relaxed);
+        let guest = |word: usize| memory.guest[word].load(Relaxed);
+        let position = host(host_page::TAIL);
+        // Before the block ends, nothing says its lessee again.
+        let block = memory.block_start(position);
+        let token = match position == block {
+            true => 0,
+            false => memory.span(block, BLOCK_HEADER_WORDS)[1].load(Relaxed),
+        };
+        let has_all = guest(guest_page::SCHEMA_LEN) <= memory.schema.len() as u64;
+        let schemas = if has_all { 0 } else { host(host_page::SCHEMA_SEEN) };
+        let lost = LOSSES.map(guest);
+        ConsumerState::continue_at(&Place { position, sequence: None, token, lost, schemas })
     }
 
     /// Makes the state of a consumer that continues where another one was, for another sink: its

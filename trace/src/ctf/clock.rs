@@ -85,6 +85,9 @@ impl HostClock {
     }
 }
 
+/// Time that records may be apart which were in the rings before, in seconds: a month.
+const FOUND_SECONDS: u64 = 30 * 24 * 3600;
+
 /// Most clients whose times bound one clock: the first ones.
 const MOST_BOUNDS: usize = 64;
 
@@ -118,6 +121,8 @@ pub struct GuestClock {
     best: (u64, u64),
     /// How far guest times have moved since the map was published, nanoseconds.
     moved: i128,
+    /// Its records were in the rings before the host served them: points say nothing about them.
+    is_found: bool,
 }
 
 impl GuestClock {
@@ -127,9 +132,8 @@ impl GuestClock {
         epoch: u32,
         own_frequency: Option<u64>,
         host: &HostClock,
-        began: u64,
-        first: u64,
-        seen: u64,
+        (began, is_found): (u64, bool),
+        (first, seen): (u64, u64),
     ) -> GuestClock {
         let mut clock = GuestClock {
             kind,
@@ -143,6 +147,7 @@ impl GuestClock {
             has_points: false,
             best: (first, seen),
             moved: 0,
+            is_found,
         };
         // No timestamp of the epoch is older than the epoch's beginning.
         let room = u128::from(clock.allowed(host, seen)) + u128::from(clock.frequency(host));
@@ -158,8 +163,12 @@ impl GuestClock {
         }
     }
 
-    /// Returns the upper bound of ticks since the epoch began: the host's time x 1.001 + 1 ms.
+    /// Returns the upper bound of ticks since the epoch began: the host's time x 1.001 + 1 ms. Records that were
+    /// found may be of any time.
     pub fn allowed(&self, host: &HostClock, now: u64) -> u64 {
+        if self.is_found {
+            return self.frequency(host).saturating_mul(FOUND_SECONDS);
+        }
         let frequency = u128::from(self.frequency(host));
         let elapsed = u128::from(now.saturating_sub(self.began));
         let ticks = elapsed * frequency / u128::from(host.frequency);
@@ -185,7 +194,7 @@ impl GuestClock {
         (guest, host_raw): (u64, u64),
         is_point: bool,
     ) {
-        if self.has_points && !is_point {
+        if self.has_points && !is_point || self.is_found && is_point {
             return;
         }
         if self.has_points != is_point {
@@ -254,6 +263,8 @@ pub(crate) struct Clocks {
     epoch: u32,
     /// Host's raw counter when the epoch began.
     began: u64,
+    /// The epoch's records were in the rings before the host served them.
+    is_found: bool,
     own_frequency: Option<u64>,
     /// The boot whose counter the host's clock is.
     pub boot_id: Option<String>,
@@ -289,6 +300,7 @@ impl Clocks {
             guests: Vec::new(),
             epoch,
             began,
+            is_found: false,
             own_frequency,
             boot_id: None,
             shared: false,
@@ -327,6 +339,7 @@ impl Clocks {
                 has_points: false,
                 best: (guest.base, seen),
                 moved: 0,
+                is_found: guest.found,
             });
         }
         Some(clocks)
@@ -343,7 +356,9 @@ impl Clocks {
         self.epoch
     }
 
-    pub fn begin_epoch(&mut self, epoch: u32) {
+    /// Begins another epoch, `is_found` if its records were in the rings before the host served them.
+    pub fn begin_epoch(&mut self, epoch: u32, is_found: bool) {
+        self.is_found = is_found;
         // Each packet has its epoch, which never decreases in a file.
         self.epoch = epoch.max(self.epoch);
         // A flight recorder's rings hold records from before, which the next snapshot takes
@@ -364,6 +379,11 @@ impl Clocks {
 
     pub fn guest_mut(&mut self, clock: u32) -> Option<&mut GuestClock> {
         self.guests.get_mut((clock as usize).checked_sub(1)?)
+    }
+
+    /// Returns the kind of a clock.
+    pub fn kind(&self, clock: u32) -> ClockKind {
+        self.guest(clock).map_or(ClockKind::Tsc, |guest| guest.kind)
     }
 
     /// Returns the raw ticks at tick 0 of the clock's streams.
@@ -418,9 +438,8 @@ impl Clocks {
         if (is_first || of_epoch().count() + 1 < MAX_CLOCKS)
             && self.guests.len() + 1 < MAX_SESSION_CLOCKS
         {
-            let (host, began) = (&self.host, self.began);
-            let clock =
-                GuestClock::new(kind, self.epoch, self.own_frequency, host, began, timestamp, now);
+            let (own, began) = (self.own_frequency, (self.began, self.is_found));
+            let clock = GuestClock::new(kind, self.epoch, own, &self.host, began, (timestamp, now));
             self.guests.push(GuestClock { lane: Some(lane), ..clock });
             self.changed = true;
             return number(self.guests.len() - 1);
@@ -480,6 +499,7 @@ impl Clocks {
                 base: self.base(id),
                 offset_ns: offset_ns as i64,
                 host_frequency: self.host.frequency,
+                found: guest.is_some_and(|guest| guest.is_found),
             }
         };
         (0..self.len()).map(clock).collect()
@@ -500,7 +520,7 @@ mod tests {
     }
 
     fn guest(host: &HostClock, first: u64, seen: u64) -> GuestClock {
-        GuestClock::new(ClockKind::Tsc, 0, None, host, 10_000_000_000, first, seen)
+        GuestClock::new(ClockKind::Tsc, 0, None, host, (10_000_000_000, false), (first, seen))
     }
 
     #[test]

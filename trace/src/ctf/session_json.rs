@@ -76,6 +76,14 @@ pub struct ClockJson {
     pub offset_ns: i64,
     /// Ticks per second of the host's raw counter.
     pub host_frequency: u64,
+    /// Whether its records were in the rings before the host served them, or before the machine was
+    /// restored: nothing relates their times to the host's.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub found: bool,
+}
+
+fn is_false(value: &bool) -> bool {
+    !*value
 }
 
 /// An event class.
@@ -191,6 +199,7 @@ mod tests {
             base: u64::MAX,
             offset_ns: i64::MIN,
             host_frequency: u64::MAX,
+            found: true,
         };
         let tsc = GuestTsc { offset: i64::MIN, multiplier: u64::MAX, shift: MAX_TSC_SHIFT };
         let guest_tsc = GuestTscJson { epoch: u32::MAX, client: Some(u32::MAX), tsc };

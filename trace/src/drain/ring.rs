@@ -152,8 +152,12 @@ impl Turn<'_, '_> {
                         _ => self.commit(&pulled, packed, now),
                     }?;
                     if self.lane.is_alone && pulled.records > 0 {
-                        // The next record decides anew on the clock.
-                        (self.lane.is_alone, self.lane.lease) = (false, None);
+                        // The next record decides anew on the clock, but it says nothing of its kind.
+                        let (state, lane) = (&*self.state, &mut *self.lane);
+                        let clock = state.clocks.kind(clock);
+                        let name = state.stats[lane.stats].name.clone();
+                        lane.lessee = Some(Lessee { token: lease.token, clock, name });
+                        (lane.is_alone, lane.lease) = (false, None);
                     }
                     if waits_for.is_some() {
                         self.lane.waiting.rest = Rest::Waits;

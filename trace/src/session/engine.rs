@@ -200,11 +200,17 @@ impl Engine {
         self.finished || !is_busy
     }
 
-    /// Begins another generation of guests, of whose clients this much is known. Returns its epoch.
-    pub fn begin_generation(&mut self, least: u32, known: &[KnownClient<'_>]) -> u32 {
+    /// Begins another generation of guests, of whose clients this much is known, or of records that were
+    /// found in the rings. Returns its epoch.
+    pub fn begin_generation(
+        &mut self,
+        least: u32,
+        known: &[KnownClient<'_>],
+        is_found: bool,
+    ) -> u32 {
         let Engine { state, guests, .. } = self;
         let epoch = least.max(state.clocks.epoch().saturating_add(1));
-        state.clocks.begin_epoch(epoch);
+        state.clocks.begin_epoch(epoch, is_found);
         state.generations = state.generations.saturating_add(1);
         for lane in guests.iter_mut() {
             lane.waiting.log(&mut state.pass, Log::Read);
@@ -241,8 +247,7 @@ impl Engine {
             let (clock, name) = match (&lane.lease, &lane.lessee) {
                 (None, Some(lessee)) => (lessee.clock, &lessee.name),
                 _ => {
-                    let clock = lane.clock.and_then(|clock| state.clocks.guest(clock));
-                    let kind = clock.map_or(ClockKind::Tsc, |clock| clock.kind);
+                    let kind = lane.clock.map_or(ClockKind::Tsc, |clock| state.clocks.kind(clock));
                     (kind, &state.stats[lane.stats].name)
                 }
             };

@@ -64,7 +64,11 @@ impl EventSink for Session {
     }
 
     fn begin_generation(&self, epoch: u32, known: &[KnownClient<'_>]) -> u32 {
-        self.engine().begin_generation(epoch, known)
+        self.engine().begin_generation(epoch, known, false)
+    }
+
+    fn begin_found(&self, epoch: u32, known: &[KnownClient<'_>]) -> u32 {
+        self.engine().begin_generation(epoch, known, true)
     }
 
     fn known_clients(&self, tell: &mut dyn FnMut(&KnownClient<'_>)) {

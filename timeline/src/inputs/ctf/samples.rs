@@ -151,6 +151,8 @@ fn samples(session: &Session, found: &mut Found) -> Result<Samples> {
             match read.min() {
                 // Readings of the host's own clock add nothing about it.
                 Some((_, clock, _)) if clock == record.packet.stream_id => {}
+                // Nor do points about records of before the host served them.
+                Some((_, clock, _)) if session.json().clock(clock).is_some_and(|c| c.found) => {}
                 Some((_, clock, guest)) => {
                     let sample = Sample {
                         guest,
