@@ -304,8 +304,8 @@ impl<'m> Client<'m> {
     }
 
     /// Copies a changed enable mask and publishes the counts of dropped events; for
-    /// programs with no thread that does it. `false` if another lessee has taken this
-    /// client: stop using it then.
+    /// programs with no thread that does it. `false` if the host shows another lessee: stop
+    /// using the client then, unless a transport may still have this lease's store to LEASE.
     pub fn poll(&self) -> bool {
         self.producer.refresh(self.channel.clock.now());
         self.refresh_mask();

@@ -145,13 +145,11 @@ pub fn poll() {
         process.look_at_host();
         process.tell_unattached();
     }
-    let Some(client) = current() else {
-        return;
-    };
-    let token = client.producer().state().token();
     // In a forked child the token is gone, and so is the memory.
-    if token != 0 && !client.poll() && client.producer().state().revoke(token) {
-        counts::add(&counts::TAKEN);
+    if let Some(client) = current().filter(|client| client.producer().state().is_leased()) {
+        // A transport may post our own store to LEASE, so one look proves no other lessee: the
+        // library's thread looks twice.
+        client.poll();
     }
 }
 
