@@ -87,9 +87,11 @@ fn the_rings_can_feed_only_this_file() {
         event!(client: &client, "n", number);
     }
     pass(&host);
+    // Nothing but the empty folder that keeps other sessions away.
     let session = host.session.dir().to_owned();
-    let written = std::fs::read_dir(&session).unwrap().count();
-    assert_eq!(written, 0);
+    let written = std::fs::read_dir(&session).unwrap().map(|entry| entry.unwrap().file_name());
+    assert_eq!(Vec::from_iter(written), [".ctf"]);
+    assert_eq!(std::fs::read_dir(session.join(".ctf")).unwrap().count(), 0);
     let info = host.session.execute("info trace").unwrap();
     assert!(info.contains("session: none") && info.contains("1000 records, 0 dropped"), "{info}");
     let summary = host.finish().summary;

@@ -108,6 +108,24 @@ fn snapshots_have_the_modes_of_their_session() {
 }
 
 #[test]
+fn a_directory_has_one_session_also_if_that_writes_no_trace() {
+    for output in [Output::Trace, Output::Snapshots, Output::Nothing] {
+        let dir = tempfile::tempdir().unwrap();
+        let create = || Session::create(SessionConfig { output, ..SessionConfig::new(dir.path()) });
+        let first = create().unwrap();
+
+        let second = create().err().map(|why| why.to_string());
+
+        assert!(second.unwrap().contains("not empty"), "{output:?}");
+        first.abandon();
+        create().unwrap().finish().unwrap();
+        // A session without a trace leaves nothing.
+        let left = fs::read_dir(dir.path()).unwrap().count();
+        assert_eq!(left == 0, output != Output::Trace, "{output:?}");
+    }
+}
+
+#[test]
 fn a_session_whose_directory_is_replaced_continues_in_the_old_one() {
     let dir = tempfile::tempdir().unwrap();
     let [there, moved, victim] = ["s", "moved", "victim"].map(|name| dir.path().join(name));

@@ -294,6 +294,14 @@ impl Folder {
         for file in folder.all_names()? {
             folder.remove(file)?;
         }
+        self.remove_empty(name)
+    }
+
+    /// Removes a folder that is empty.
+    ///
+    /// # Errors
+    /// If that fails.
+    pub fn remove_empty(&self, name: &str) -> io::Result<()> {
         retry(|| unlinkat(&self.fd, name, AtFlags::REMOVEDIR))
     }
 

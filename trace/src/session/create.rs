@@ -6,7 +6,8 @@ use super::error::SessionError;
 use super::handle::{Session, SessionParts};
 use super::{place, resume};
 use crate::clock::boot_id;
-use crate::ctf::files::{Destination, Files, HIDDEN};
+use crate::ctf::Folder;
+use crate::ctf::files::{Destination, Files};
 use crate::ctf::journal::Journal;
 use crate::ctf::{Clocks, HostClock, random_uuid};
 use crate::drain::{Asker, Recorder, TraceState};
@@ -67,19 +68,19 @@ impl Session {
         }
         let mut state = TraceState::new(destination.clone(), uuid, clocks);
         config.apply(&mut state);
-        let mut recorder = None;
+        let (mut recorder, mut claim) = (None, None);
         match (destination, journal, config.output) {
             (_, Some(journal), _) => state.begin_files(Files::journal(journal), uuid)?,
             (Destination::Directory(dir), _, Output::Trace) => state.begin_trace(dir, uuid)?,
-            // A trace is for later, or never.
+            // A trace is for later, or never. Until the session's end, its folder keeps other sessions away.
             (Destination::Directory(dir), ..) => {
-                let _ = dir.remove_folder(HIDDEN);
+                claim = Some(dir.clone());
                 recorder = is_recorder.then(|| Recorder::new(dir, config.guests_snapshots));
             }
             (Destination::Journal(_), None, _) => {}
         }
         let engine = Engine::new(state, &rings, config.relays, recorder);
-        Ok(Session::with(engine, rings, ring_mode))
+        Ok(Session::with(engine, rings, ring_mode, claim))
     }
 
     /// Completes the session of this UUID that a killed process left in the
@@ -107,15 +108,21 @@ impl Session {
         state.classes = found.classes(&path)?;
         let mut engine = Engine::new(state, &rings, config.relays, None);
         engine.resume(&found);
-        Ok(Session::with(engine, rings, RingMode::Discard))
+        Ok(Session::with(engine, rings, RingMode::Discard, None))
     }
 
-    fn with(engine: Engine, rings: Arc<HostRings>, ring_mode: RingMode) -> Session {
+    fn with(
+        engine: Engine,
+        rings: Arc<HostRings>,
+        ring_mode: RingMode,
+        claim: Option<Folder>,
+    ) -> Session {
         registry::session_began();
         let trace = &engine.state.trace;
         let parts = Arc::new(SessionParts {
             uuid: trace.uuid,
             destination: trace.destination.clone(),
+            claim,
             host_frequency: engine.state.clocks.host.frequency,
             guest_frequency: engine.state.clocks.guest_frequency(),
             rings,

@@ -5,6 +5,7 @@ use super::error::SessionError;
 use super::resume::Committed;
 use super::summary::Summary;
 use super::writer::Writer;
+use crate::ctf::files::HIDDEN;
 use crate::ctf::tsc::{self, GuestTsc};
 use crate::ctf::{Destination, Folder};
 use crate::drain::{Asker, SnapshotError};
@@ -31,6 +32,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub(super) struct SessionParts {
     pub uuid: [u8; 16],
     pub destination: Destination,
+    /// Directory without a trace of its own, whose empty folder for one is removed at the end.
+    pub claim: Option<Folder>,
     pub host_frequency: u64,
     pub guest_frequency: u64,
     pub rings: Arc<HostRings>,
@@ -46,6 +49,9 @@ impl SessionParts {
     fn end(&self) {
         if !self.ended.swap(true, Ordering::Relaxed) {
             registry::session_ended();
+            if let Some(dir) = &self.claim {
+                let _ = dir.remove_empty(HIDDEN);
+            }
         }
     }
 }
