@@ -63,6 +63,37 @@ fn a_guest_that_fills_the_tables_gets_untyped_events() {
     assert_eq!(read.lines.iter().filter(|line| line.contains(" vmm_event: ")).count(), 1);
 }
 
+/// Records so many of the most expensive records of 16 bytes, of an unknown event and with an impossible time, in
+/// passes of so many. Returns the bytes of the stream's files.
+fn bytes_of(records: u64, in_a_pass: u64) -> u64 {
+    let (_dir, session) = common::session(|_| ());
+    let mut hostile = Guest::new(0);
+    for n in 1..=records {
+        hostile.producer.emit_words(1, 99, Flags::empty(), &[], &[]);
+        if n % in_a_pass == 0 {
+            hostile.pass(&session);
+        }
+    }
+    let ctf = session.dir().join("ctf");
+    let summary = session.finish().unwrap();
+    assert_eq!([summary.faults["unknown_id"], summary.faults["time_backwards"]], [records; 2]);
+    let files = std::fs::read_dir(ctf).unwrap().flatten();
+    let streams = files.filter(|entry| entry.file_name() != "metadata");
+    streams.map(|entry| entry.metadata().unwrap().len()).sum()
+}
+
+#[test]
+fn a_record_takes_at_most_sixteen_times_its_bytes() {
+    const RECORDS: u64 = 1000;
+    // A file's first packet, and the record of the lease.
+    let more = 3 * 128;
+    // A packet for each record.
+    assert!(bytes_of(RECORDS, 1) <= RECORDS * 16 * 16 + more);
+    // Full packets: 24 bytes for the time, 16 for the event.
+    let packets = RECORDS / 100 * 2 * 128;
+    assert!(bytes_of(RECORDS, 100) <= RECORDS * (16 + 24 + 16) + packets + more);
+}
+
 /// Bytes that this thread has written to files.
 fn written() -> u64 {
     let io = std::fs::read_to_string("/proc/thread-self/io").unwrap();
