@@ -2,7 +2,7 @@
 
 //! The config page, which describes the device's layout to a guest.
 
-use crate::layout::{Geometry, GeometryError, MASK_BYTES, PAGE, Region};
+use crate::layout::{Geometry, GeometryError, MASK_BYTES, PAGE, RESERVED_PART, Region};
 use bitflags::bitflags;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -19,8 +19,8 @@ bitflags! {
         const KICK = 1;
         /// A store to STAMP is completed and traced by the host's kernel.
         const STAMP = 2;
-        /// Stores to registers trap. Without it the regions are plain shared memory,
-        /// and reference points are flagged ring records.
+        /// Stores to registers trap. Without it all regions are shared memory, and a client
+        /// asks for a reference point by its slot and a bell.
         const TRAPS = 4;
         /// There are registers of the whole device, KICK and STAMP for all clients.
         const SHARED = 8;
@@ -194,7 +194,7 @@ impl ConfigPage {
             schema_size: g.schema_bytes,
             ring_size: g.ring_bytes,
             block_size: g.block_bytes,
-            ring_reserve: g.ring_bytes / 16,
+            ring_reserve: g.ring_bytes / RESERVED_PART,
             shared_registers: match facts.features.contains(Features::SHARED) {
                 true => g.shared_registers_offset(),
                 false => 0,
@@ -227,11 +227,11 @@ impl ConfigPage {
             let control = [page.control_pages_offset, page.control_page_stride];
             let mask = [page.mask_offset, page.mask_size];
             let clients = [page.client_offset, page.client_stride];
-            (page.regions, control, mask, clients, page.shared_registers)
+            (page.regions, control, mask, clients, page.shared_registers, page.ring_reserve)
         };
         let facts = HostFacts { features: self.features(), ..HostFacts::default() };
         let expected = ConfigPage::new(&g, &facts);
-        if offsets(self) != offsets(&expected) || self.ring_reserve > self.ring_size / 2 {
+        if offsets(self) != offsets(&expected) {
             return Err(ConfigError::Offsets);
         }
         Ok(g)
@@ -289,8 +289,11 @@ mod tests {
     fn shifted_offsets_are_refused() {
         let facts = HostFacts { features: Features::SHARED, ..HostFacts::default() };
         let page = ConfigPage::new(&Geometry::default(), &facts);
-        let shifts: [fn(&mut ConfigPage); 2] =
-            [|page| page.client_offset += 8, |page| page.shared_registers += 8];
+        let shifts: [fn(&mut ConfigPage); 3] = [
+            |page| page.client_offset += 8,
+            |page| page.shared_registers += 8,
+            |page| page.ring_reserve += 8,
+        ];
         for shift in shifts {
             let mut page = page;
             shift(&mut page);

@@ -131,6 +131,8 @@ pub mod host_page {
 pub const SLOT_HEADER_WORDS: usize = 4;
 /// Maximum number of payload words of a v2 reference point.
 pub const SLOT_WORDS: usize = 256;
+/// Part of a ring, its last sixteenth, that only reference points may use.
+pub const RESERVED_PART: u64 = 16;
 /// Size of the enable mask in bytes: one byte per value of `hash(name) & 0xfff`.
 pub const MASK_BYTES: u64 = 4096;
 

@@ -72,7 +72,7 @@ const char *ht_check_config(const struct ht_config *config, struct ht_geometry *
 	    config->control_page_stride != HT_PAGE || config->mask_offset ||
 	    config->mask_size != HT_MASK_BYTES || config->client_offset != HT_MASK_BYTES ||
 	    config->client_stride != g.client_stride || config->shared_registers != shared ||
-	    config->ring_reserve > config->ring_size / 2)
+	    config->ring_reserve != config->ring_size / 16)
 		return "its offsets do not follow from its sizes";
 	*geometry = g;
 	return NULL;

@@ -40,7 +40,7 @@ pub use state::ProducerState;
 
 use crate::atomic::{AtomicU64, Ordering, Ordering::Relaxed};
 use crate::config::RingMode;
-use crate::layout::{Geometry, MASK_BYTES, PAGE, WORD, guest_page, host_page};
+use crate::layout::{Geometry, MASK_BYTES, PAGE, RESERVED_PART, WORD, guest_page, host_page};
 
 /// Words in the header of a block.
 pub const BLOCK_HEADER_WORDS: u64 = 2;
@@ -155,7 +155,7 @@ impl<'m> ClientMemory<'m> {
 
     /// Returns the number of words that only reference points may use.
     fn reserve(&self) -> u64 {
-        self.capacity() / 16
+        self.capacity() / RESERVED_PART
     }
 
     #[inline(always)]
