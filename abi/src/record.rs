@@ -41,8 +41,8 @@ bitflags! {
     /// Flags of a record.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
     pub struct Flags: u16 {
-        /// A reference point. Written by the guest where nothing traps, otherwise by
-        /// the vCPU thread that served EMIT.
+        /// A reference point, written by the host's thread that served it, or a commit,
+        /// written by the guest.
         const REFERENCE_POINT = 1;
         /// A kernel-stamped point.
         const STAMP = 2;

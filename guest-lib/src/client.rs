@@ -62,7 +62,8 @@ impl<'m> Client<'m> {
     /// events would be lost, though the host would not be harmed.
     ///
     /// `state` is private memory of this client, `token` a nonzero number that
-    /// no other lessee has. Reference points carry a CPU: `info.tid` without a process
+    /// no other lessee has. The lease says the channel's clock, whatever `info.clock` is.
+    /// Reference points carry a CPU: `info.tid` without a process
     /// (`info.pid` 0), as in a kernel, or without the feature `std`. With both, it is the
     /// CPU that the calling thread runs on.
     ///

@@ -58,7 +58,8 @@
 //!
 //! # Switches
 //!
-//! An event or an entry that is off is not formatted. In a guest, patterns switch names
+//! An event or an entry that is off is not formatted, nor are the fields of a span that is
+//! made while it is off: its later entries have none. In a guest, patterns switch names
 //! by the enable mask (`trace-event request_* off`); on a host, `log_*` switch the levels,
 //! and `span_*` all spans. There all are off until they are switched on, and the backends
 //! of text get `log_*` and `span_*` as text.

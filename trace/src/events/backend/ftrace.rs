@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64 as Count, Ordering::Relaxed};
 
-/// Words of a raw record's payload; an event that has more loses its rest.
+/// Words of a raw record's payload; an event that has more is lost, and counted.
 const RAW_WORDS: usize = 128;
 
 static LOST: Count = Count::new(0);
