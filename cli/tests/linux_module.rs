@@ -248,6 +248,42 @@ fn a_guest_learns_that_its_server_has_ended() {
 }
 
 #[test]
+fn programs_outlive_their_device_and_count_what_is_lost() {
+    const EVENTS: u64 = 300_000;
+    let Some(linux) = Linux::find() else { return };
+    let Some(module) = Module::build(&linux) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::of_file(HYPERTRACE, folder.path());
+    // The driver takes the memory from a program that has it by sysfs, and loses it while another one has it by the driver.
+    let script = format!(
+        r#"
+        begin() {{ program {EVENTS} 0 >/tmp/$1 2>&1 & until grep -q found /tmp/$1; do :; done; usleep 100000; }}
+        end() {{ wait $!; echo "$1: $?"; cat /tmp/$1; }}
+        begin sysfs; insmod /hypertrace.ko; give; end sysfs
+        begin module; for f in $driver/0*; do basename $f >$driver/unbind; done; end module
+    "#
+    );
+
+    let console = run(&linux, &module, folder.path(), &server.device, &script);
+
+    // Some of their events had no room.
+    assert_says(&console, &["sysfs: 1", "module: 1"]);
+    assert_eq!(console.matches("hypertrace: the device is gone").count(), 2, "{console}");
+    let lost = console.lines().filter_map(|line| {
+        let count = line.strip_prefix("hypertrace: ")?.split_once(" events of this process")?.0;
+        count.parse::<u64>().ok()
+    });
+    let lost: Vec<u64> = lost.collect();
+    assert_eq!(lost.len(), 2, "{console}");
+    let stat = server.end();
+    let total = |name: &str| stat["total"][name].as_u64().unwrap();
+    let emitted = 2 * 4 * EVENTS;
+    assert!(total("events") + total("lost") + lost[0] + lost[1] >= emitted, "{lost:?} {stat}");
+    assert!(lost[0] + lost[1] < emitted && total("events") > 0, "{lost:?} {stat}");
+    module.used();
+}
+
+#[test]
 fn an_unknown_tracepoint_is_named_and_the_others_are_forwarded() {
     let Some(linux) = Linux::find() else { return };
     let Some(module) = Module::build(&linux) else { return };

@@ -37,7 +37,8 @@ pub struct ProcessCounts {
     /// device. It may have recorded them. Their status is [`Failed`](crate::Status::Failed).
     pub unanswered: u64,
     /// Events that no host took, as it had ended: over shared memory those that were in the rings after its
-    /// last look, and all later ones. A process that finds such a host when it opens has none, and counts nothing.
+    /// last look, and all later ones. Also the events since the device was taken away: a guest's kernel module was loaded
+    /// while the process had it by sysfs, or the driver was unbound. Then up to 10 ms of earlier ones are in it. A process that finds such a host when it opens has none, and counts nothing.
     pub host_ended: u64,
 }
 

@@ -133,6 +133,13 @@ impl LockFile {
         self.borrow().is_ok()
     }
 
+    /// Returns true if this is the kernel module's file, and its device is gone.
+    pub fn is_device_gone(&self) -> bool {
+        // Of a client that no device has: nothing is leased.
+        let refused = || self.lease(self.borrow()?, u32::MAX - 1, true);
+        self.is_module && refused().is_err_and(|why| why.raw_os_error() == Some(libc::ENODEV))
+    }
+
     /// Returns whether the other is or was the same file.
     pub fn is_same_file(&self, other: &LockFile) -> bool {
         self.inode.is_some() && self.inode == other.inode

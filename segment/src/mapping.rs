@@ -75,6 +75,15 @@ impl Mapping {
         }
     }
 
+    /// Puts private memory in its place, all zeros, so that code which uses it lives on although the file's memory is
+    /// gone. It may be called in a signal handler.
+    pub fn replace(&self) {
+        let fixed = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: exactly this mapping, of shared memory whose words may change at any time.
+        let _ = unsafe { mmap_anonymous(self.at.cast(), self.len, protection, fixed) };
+    }
+
     /// Returns the address of its first byte.
     pub fn address(&self) -> *mut u8 {
         self.at

@@ -166,6 +166,12 @@ impl ProducerState {
         self.token.load(Relaxed)
     }
 
+    /// Returns how many records it has written, and how many events it has dropped, over all lessees. For any thread.
+    pub fn attempted(&self) -> u64 {
+        let counts = [&self.sequence, &self.lost_full, &self.lost_busy];
+        counts.iter().fold(0, |sum, count| sum.wrapping_add(count.load(Relaxed)))
+    }
+
     /// Gives up the lease: later emits return
     /// [`Emit::Unleased`](super::Emit::Unleased).
     pub fn forget(&self) {

@@ -9,6 +9,9 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 /// True after the host has ended. A forked child has the same host.
 static HOST_ENDED: AtomicBool = AtomicBool::new(false);
 
+/// True if that is because the device was taken away.
+static DEVICE_GONE: AtomicBool = AtomicBool::new(false);
+
 /// Returns true if the process's host was seen to have ended.
 pub(super) fn is_host_ended() -> bool {
     HOST_ENDED.load(Relaxed)
@@ -16,7 +19,14 @@ pub(super) fn is_host_ended() -> bool {
 
 /// Notes whether the process's host has ended.
 pub(super) fn set_host_ended(has_ended: bool) {
+    DEVICE_GONE.store(false, Relaxed);
     HOST_ENDED.store(has_ended, Relaxed);
+}
+
+/// Notes that the process's device was taken away.
+pub(super) fn set_device_gone() {
+    DEVICE_GONE.store(true, Relaxed);
+    HOST_ENDED.store(true, Relaxed);
 }
 
 /// Counts an event of a thread without a client.
@@ -27,15 +37,29 @@ pub(super) fn count_lost() {
     }
 }
 
-/// Counts events that no host took, as it had ended. Says so once.
+/// Counts events that no host took, as it had ended or the device was gone. Says so once.
 pub(super) fn count_left(events: u64) {
     static SAID: AtomicBool = AtomicBool::new(false);
     counts::host_ended(events);
     if events > 0 && !SAID.swap(true, Relaxed) {
-        sys::say(
-            "hypertrace: the host has ended (`hypertrace serve` or `hypertrace run` was stopped): this process's \
-             events are lost from now on\n",
-        );
+        sys::say(match DEVICE_GONE.load(Relaxed) {
+            true => {
+                "hypertrace: the device is gone (the guest's kernel module was loaded, or has lost it): this \
+                 process's events are lost from now on\n"
+            }
+            false => {
+                "hypertrace: the host has ended (`hypertrace serve` or `hypertrace run` was stopped): this \
+                 process's events are lost from now on\n"
+            }
+        });
+    }
+}
+
+/// Says at the end of the process how many of its events are lost as its device was taken away: nobody else knows.
+pub(super) fn say_at_end() {
+    let lost = counts::counts().host_ended;
+    if lost > 0 && DEVICE_GONE.load(Relaxed) {
+        sys::say(&format!("hypertrace: {lost} events of this process were lost with the device\n"));
     }
 }
 

@@ -16,7 +16,7 @@ use super::opened::Opened;
 use super::options::{Info, Options, Place};
 use super::seat::Seat;
 use super::sys;
-use super::{device, losses, refresher, segment};
+use super::{device, losses, refresher, revoked, segment};
 use crate::channel::Channel;
 use crate::client::Client;
 use crate::counts;
@@ -81,6 +81,8 @@ pub(super) struct Process {
     /// A page whose first word counts events of forked children that have no channel of their own: they
     /// share nothing else with this process. `None`: the system refused one.
     children: Option<Mapping>,
+    /// The kernel has taken the mappings away: private memory is in their place.
+    is_revoked: AtomicBool,
     pace: Pace,
     /// The process's name, for leases where there are several processes.
     name: Option<ProcessName>,
@@ -294,6 +296,7 @@ fn start(
         lock: opened.lock,
         mappings: opened.mappings,
         children: Mapping::shared_with_children().ok(),
+        is_revoked: AtomicBool::new(false),
         pace: Pace::new(channel.clock, channel.frequency()),
         name: opened.name,
         life,
@@ -303,6 +306,9 @@ fn start(
     }));
     process.refresh_mask(clients.start);
     losses::set_host_ended(false);
+    if matches!(process.place, Place::Function(_) | Place::Uio(_) | Place::Ivshmem(_)) {
+        revoked::watch();
+    }
     // ORDERING: pairs with the Acquire in `inherited`.
     PROCESS.store(std::ptr::from_ref(process).cast_mut(), Ordering::Release);
     refresher::start(move || {
@@ -436,13 +442,34 @@ impl Process {
         }
     }
 
-    /// Returns true if its host has ended. Later events are counted as lost for that reason.
+    /// Returns true if its host has ended, or its device is gone. Later events are counted as lost for that reason.
     fn has_host_ended(&self) -> bool {
+        if self.is_device_gone() {
+            losses::set_device_gone();
+            return true;
+        }
         let has_ended = self.channel.local.is_some_and(|local| local.has_ended());
         if has_ended {
             losses::set_host_ended(true);
         }
         has_ended
+    }
+
+    /// Returns true if the kernel has taken the device away from its programs: its module has taken the function
+    /// from those by sysfs, or has lost it.
+    fn is_device_gone(&self) -> bool {
+        self.is_revoked.load(Relaxed) || self.lock.as_ref().is_some_and(LockFile::is_device_gone)
+    }
+
+    /// Puts private memory in the place of all mappings if the address is in one of them. `false` if it is not.
+    /// In a signal handler, after an access that failed.
+    pub(super) fn replace(&self, address: usize) -> bool {
+        let is_here = self.mappings.iter().any(|mapping| mapping.range().contains(&address));
+        // Another thread that comes here meanwhile makes its access again until that is done.
+        if is_here && !self.is_revoked.swap(true, Relaxed) {
+            self.mappings.iter().for_each(Mapping::replace);
+        }
+        is_here
     }
 
     /// Ends all leases once the host has ended, so that the next event of each thread is counted as lost, and
@@ -464,6 +491,12 @@ impl Process {
     /// Counts the events that a host which has ended has left in a client's ring. An emit that was under way at
     /// the last look may have added one.
     fn count_untaken(&self, seat: &Seat) {
+        if self.is_device_gone() {
+            // All since the last look at which it was there: some of them may have been recorded.
+            let attempted = self.states[seat.slot()].0.attempted();
+            losses::count_left(attempted.saturating_sub(seat.attempted.swap(attempted, Relaxed)));
+            return;
+        }
         let Ok(memory) = self.channel.memory(self.client(seat.slot())) else { return };
         let head = memory.guest[guest_page::HEAD].load(Relaxed);
         if seat.looked_at.swap(head, Relaxed) != head {
@@ -554,6 +587,9 @@ impl Process {
                 // SAFETY: this thread has set its bit, and the thread that had it before
                 // has cleared it.
                 unsafe { seat.fill(client.of_thread()) };
+                let attempted = state.attempted();
+                seat.attempted_now.store(attempted, Relaxed);
+                seat.attempted.store(attempted, Relaxed);
                 true
             }
             Err(_) => {
@@ -652,11 +688,16 @@ impl Process {
     /// the producer allows.
     pub(super) fn look_after(&self) {
         self.keeps_clients();
+        // Before the device is looked at: it was there for all of these.
+        for Held { seat, state, .. } in self.held() {
+            seat.attempted_now.store(state.attempted(), Relaxed);
+        }
         self.look_at_host();
         let held = self.held().next().map(|held| held.client);
         self.refresh_mask(held.unwrap_or(self.channel.leasable().start));
         for Held { client, seat, state, token, memory, is_taken } in self.held() {
             if !is_taken {
+                seat.attempted.store(seat.attempted_now.load(Relaxed), Relaxed);
                 seat.suspect.store(0, Relaxed);
                 state.tell_losses(&memory);
                 self.kick_for(seat, client, &memory);

@@ -21,6 +21,10 @@ pub(super) struct Seat {
     pub(super) looked_at: AtomicU64,
     /// Events that a host which has ended has left in the ring, as counted.
     pub(super) left: AtomicU64,
+    /// Events that its thread has tried to emit, at the last look before which the device was there.
+    pub(super) attempted: AtomicU64,
+    /// The same number at a look that is under way.
+    pub(super) attempted_now: AtomicU64,
 }
 
 // SAFETY: `client` is written only by `fill`, whose caller has the seat's bit,
@@ -38,6 +42,8 @@ impl Seat {
             suspect: AtomicU64::new(0),
             looked_at: AtomicU64::new(0),
             left: AtomicU64::new(0),
+            attempted: AtomicU64::new(0),
+            attempted_now: AtomicU64::new(0),
         }
     }
 

@@ -345,6 +345,7 @@ extern "C" fn at_exit() {
         end();
         process.look_after();
         process.tell_last_unattached();
+        losses::say_at_end();
     } else {
         process::tell_as_child();
     }
