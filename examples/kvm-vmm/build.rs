@@ -2,31 +2,25 @@
 //! target, linked to a fixed address. Cargo has no stable way to depend on another crate's binary,
 //! so this script runs cargo. It also generates the functions of the VMM's `trace-events`.
 
+use std::collections::BTreeSet;
 use std::env;
 use std::error::Error;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Paths of the image's sources, relative to this package's folder.
-const SOURCES: [&str; 8] = [
-    "../guest/src",
-    "../guest/Cargo.toml",
-    "../../guest-lib/src",
-    "../../guest-lib/Cargo.toml",
-    "../../abi/src",
-    "../../abi/Cargo.toml",
-    "../../Cargo.toml",
-    "../../Cargo.lock",
-];
+/// Paths, relative to this package's folder, that the image depends on besides its sources.
+const WATCHED: [&str; 4] = ["../../Cargo.toml", "../../Cargo.lock", "image.ld", "build.rs"];
 
 fn main() -> Result<(), Box<dyn Error>> {
-    for path in SOURCES.into_iter().chain(["image.ld", "build.rs"]) {
+    for path in WATCHED {
         println!("cargo::rerun-if-changed={path}");
     }
     hypertrace_trace_build::Builder::new().file("trace-events").generate_or_exit();
     let out = PathBuf::from(env::var("OUT_DIR")?);
     let image = out.join("guest.elf");
     let library = build_library(&out)?;
+    watch_sources(&library)?;
     link(&library, &image)?;
     println!("cargo::rustc-env=GUEST_IMAGE={}", image.display());
     Ok(())
@@ -73,6 +67,24 @@ fn build_library(out: &Path) -> Result<PathBuf, Box<dyn Error>> {
     cargo.env("RUSTFLAGS", "-Crelocation-model=static");
     run(&mut cargo)?;
     Ok(target_dir.join(target).join("guest/libhypertrace_guest.a"))
+}
+
+/// Watches the sources of the archive, and the manifests of their packages, by the list that cargo makes of them.
+fn watch_sources(library: &Path) -> Result<(), Box<dyn Error>> {
+    let list = fs::read_to_string(library.with_extension("d"))?;
+    let (_, sources) = list.split_once(": ").ok_or("cargo's list of sources has another form")?;
+    let mut watched = BTreeSet::new();
+    for source in sources.trim_end().replace("\\ ", "\0").split(' ') {
+        let source = PathBuf::from(source.replace('\0', " "));
+        watched.extend(
+            source.ancestors().map(|dir| dir.join("Cargo.toml")).find(|file| file.exists()),
+        );
+        watched.insert(source);
+    }
+    for path in watched {
+        println!("cargo::rerun-if-changed={}", path.display());
+    }
+    Ok(())
 }
 
 /// Links the archive into an ELF file for the addresses in image.ld. Symbols are kept, to look up
