@@ -8,18 +8,17 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use hypertrace_tests::command::{Hypertrace, run};
 use hypertrace_tests::serve::Server;
-use rustix::fs::{FlockOperation, Mode, flock};
+use rustix::fs::{FlockOperation, flock};
 use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
     SocketFlags, SocketType, bind, connect, listen, sendmsg, socket_with, sockopt,
 };
-use rustix::process::umask;
 use tempfile::TempDir;
 use vfio_user::Client;
 
@@ -174,14 +173,21 @@ fn a_socket_that_another_server_has_made_at_the_path_stays_at_the_end() {
 #[test]
 fn only_the_user_may_connect_whatever_the_mask_of_new_files_is() {
     let folder = tempfile::tempdir().unwrap();
-    let before = umask(Mode::empty());
-    let server = Server::of_socket(HYPERTRACE, folder.path(), &[]);
-    umask(before);
+    let [socket, session] = ["socket", "session"].map(|name| folder.path().join(name));
+    // Not this process's mask, which is that of other tests too.
+    let mut serve = Command::new("sh");
+    serve.args(["-c", "umask 0; exec \"$@\"", "sh", HYPERTRACE.0, "serve", "--quiet"]);
+    let mut server = serve.arg("--out").arg(&session).arg("--socket").arg(&socket).spawn().unwrap();
+    while !socket.exists() {
+        assert!(server.try_wait().unwrap().is_none(), "it has ended");
+        sleep(Duration::from_millis(5));
+    }
 
-    let mode = fs::metadata(folder.path().join("socket")).unwrap().mode();
+    let mode = fs::metadata(&socket).unwrap().mode();
 
+    server.kill().unwrap();
+    server.wait().unwrap();
     assert_eq!(mode & 0o777, 0o600);
-    server.end();
 }
 
 #[test]
