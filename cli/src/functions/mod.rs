@@ -78,7 +78,7 @@ enum Order {
 
 const EXAMPLES: &str = "\
 Examples:
-  qemu-system-x86_64 ... -plugin libhypertrace_qemu_plugin_7.so,functions=F
+  qemu-system-x86_64 ... -plugin ./libhypertrace_qemu_plugin_7.so,functions=F
   hypertrace functions F --symbols System.map | less
   hypertrace functions F --flame F.svg   the same as a flame graph
   hypertrace run --qemu qemu-x86_64 --functions S/functions --out S -- ./prog
