@@ -102,6 +102,45 @@ fn time_that_a_hypervisor_took_is_shown() {
 }
 
 #[test]
+fn columns_of_regions_during_which_a_hypervisor_took_time_are_marked() {
+    let vcpus = [Vcpu::rounds(0, 20, 5)];
+    let made = vcpu::session(&vcpus);
+    let shown = |steals: &str| {
+        let mut trace = vcpu::trace(&vcpus, |_| true);
+        trace.options = vec![trace_dat::recorded_with_steals(made::BOOT, 10, steals)];
+        fs::write(made.path().join("kernel.dat"), trace.version_7()).unwrap();
+        let json: Value = regions(made.path(), &["--json"]).json();
+        let group = &json["regions"][0];
+        let of = |breakdown: &Value| breakdown["stolen_regions"].as_u64().unwrap();
+        let counts =
+            [&group["breakdown"]["median"], &group["breakdown"]["slowest"], &group["total"]];
+        (regions(made.path(), &[]).ok(), counts.map(of))
+    };
+    shown("");
+    // Tick and nanosecond are one here.
+    let samples = regions(made.path(), &["--samples"]).ok();
+    let number = |line: &str, at| line.split(',').nth(at).unwrap().parse::<i64>().unwrap();
+    let samples = samples.lines().skip(1).map(|line| (number(line, 6), number(line, 7)));
+    let samples: Vec<_> = samples.collect();
+    let (begin, duration) = *samples.iter().max_by_key(|(_, duration)| *duration).unwrap();
+    let tick = |ns: i64| ns - made::START_NS + vcpu::HOST_BASE as i64;
+    let steal = |from, to| format!("{}-{}:10", tick(from), tick(to));
+
+    let (text, counts) = shown(&steal(begin + duration / 2, begin + duration / 2 + 1));
+
+    let header = text.lines().find(|line| line.contains("median*")).unwrap();
+    let names: Vec<&str> = header.split_whitespace().collect();
+    assert_eq!(names, ["median*", "p99~", "slowest~", "all~"], "p99 of 20 is the slowest");
+    assert_eq!(counts, [0, 1, 1]);
+    let note = "~ while such a region ran (1 of all 20), a hypervisor took time";
+    assert!(text.split_whitespace().collect::<Vec<_>>().join(" ").contains(note), "{text}");
+    let first = samples.iter().map(|(begin, _)| *begin).min().unwrap();
+    let (text, counts) = shown(&steal(first - 10, first));
+    assert!(!text.contains('~'), "{text}");
+    assert_eq!(counts, [0; 3]);
+}
+
+#[test]
 fn regions_outside_of_the_kernels_recording_are_said_with_what_to_do() {
     let vcpus = [Vcpu::rounds(0, 40, 5)];
     let made = vcpu::session(&vcpus);

@@ -70,6 +70,8 @@ pub(crate) struct Taken {
     pub instance_left: Option<String>,
     /// Damage that was left out before.
     pub damage: Vec<String>,
+    /// When a hypervisor took time from the machine: see [`Rises::finish`](crate::steal::Rises::finish).
+    pub steals: String,
 }
 
 /// Moves everything from an instance to the disk, and removes it.
@@ -92,7 +94,7 @@ pub(crate) fn take(
             .into(),
         _ => format!("cannot remove the kernel's trace instance: {error}"),
     });
-    Ok(Taken { failure, instance_left, damage: Vec::new() })
+    Ok(Taken { failure, instance_left, ..Taken::default() })
 }
 
 /// Makes the file of a recording that has ended, and removes the folder and the note. `None`: nothing was
@@ -145,6 +147,9 @@ pub(crate) fn complete(
     };
     if let Some(stolen) = stolen {
         origin.push_str(&format!("; stolen_ms={}", stolen.as_millis()));
+    }
+    if !taken.steals.is_empty() {
+        origin.push_str(&format!("; steals={}", taken.steals));
     }
     if recovered {
         origin.push_str("; recovered=1");

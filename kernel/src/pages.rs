@@ -9,12 +9,12 @@ use crate::state::{self, cpu_file};
 use crate::worker::{PERIOD, Worker};
 use hypertrace_trace::ctf::Folder;
 use hypertrace_trace::ctf::folder::{retry, write_at};
-use rustix::event::Timespec;
 use rustix::fs::OFlags;
 use rustix::io::{Errno, read};
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
 
 /// Size of the pipe: pages of one splice. The most that every user may have (pipe(7)).
 const PIPE: usize = 1 << 20;
@@ -23,7 +23,7 @@ const PIPE: usize = 1 << 20;
 const MOST_SPLICES: u32 = 64;
 
 /// Time until the next try after a write failed.
-const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// A CPU's buffer and its file.
 #[derive(Debug)]
@@ -190,9 +190,9 @@ fn failed(folder: &Folder, cpu: u32, source: io::Error) -> Error {
 /// Starts the thread that empties the buffers.
 pub(crate) fn drain(mut pages: Pages) -> Result<Worker<Pages>, Error> {
     Worker::start(move |stop| {
-        while !stop.wait(pages.cpus.iter().map(|cpu| cpu.raw.as_fd()), &PERIOD) {
+        while !stop.wait(pages.cpus.iter().map(|cpu| cpu.raw.as_fd()), PERIOD) {
             // Full pages stay in a buffer if they cannot be written, and would alarm at once.
-            if !pages.pass() && stop.wait([].into_iter(), &PAUSE) {
+            if !pages.pass() && stop.wait([].into_iter(), PAUSE) {
                 break;
             }
         }

@@ -77,7 +77,7 @@ impl Perf {
         let cpus = outputs.iter().map(|o| (o.cpu, o.ring.fd().as_raw_fd())).collect();
         let mut writer = Writer::new(outputs, folder)?;
         let worker = Worker::start(move |stop| {
-            while !stop.wait(writer.outputs.iter().map(|output| output.ring.fd()), &PERIOD) {
+            while !stop.wait(writer.outputs.iter().map(|output| output.ring.fd()), PERIOD) {
                 writer.pass();
             }
             writer
@@ -93,6 +93,11 @@ impl Perf {
     /// Returns the number of the thread that records.
     pub fn tid(&self) -> u32 {
         self.worker.tid
+    }
+
+    /// Returns when a hypervisor took time from the machine: see [`Rises::finish`](crate::steal::Rises::finish).
+    pub fn steals(&self) -> String {
+        self.worker.stop.steals()
     }
 
     /// Records a thread, and all that it starts. One that has ended is none.

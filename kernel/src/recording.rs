@@ -166,6 +166,10 @@ impl Recording {
     /// [`recover`](crate::recover) completes it from another process.
     pub fn finish(self) -> Result<Summary, Error> {
         let Recording { state, processes, started, .. } = self;
+        let steals = match &started.by {
+            By::Trace { drain, .. } => drain.stop.steals(),
+            By::Perf(perf) => perf.steals(),
+        };
         let taken = match started.by {
             By::Trace { instance, drain } => {
                 let mut panicked = None;
@@ -181,6 +185,7 @@ impl Recording {
             }
             By::Perf(perf) => Taken { failure: perf.finish(&state)?, ..Taken::default() },
         };
+        let taken = Taken { steals, ..taken };
         let mut names = Names::default();
         processes.pids().for_each(|pid| names.add_process(pid));
         let nothing = Error::System("find the recording", std::io::ErrorKind::NotFound.into());

@@ -1,15 +1,17 @@
 //! The thread that records: it waits for data or its end.
 
 use crate::error::Error;
+use crate::steal::Rises;
 use hypertrace_trace::ctf::folder::retry;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 /// Time between passes without an alarm of the kernel.
-pub(crate) const PERIOD: Timespec = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
+pub(crate) const PERIOD: Duration = Duration::from_millis(500);
 
 /// A thread that returns its data at the end. Dropped, it ends, too.
 #[derive(Debug)]
@@ -17,23 +19,45 @@ pub(crate) struct Worker<T> {
     thread: Option<JoinHandle<T>>,
     /// Its number.
     pub tid: u32,
-    stop: Stop,
+    pub stop: Stop,
 }
 
 /// The request to end.
 #[derive(Clone, Debug)]
-pub(crate) struct Stop(Arc<OwnedFd>);
+pub(crate) struct Stop {
+    asked: Arc<OwnedFd>,
+    /// What a hypervisor takes: read by the thread while it waits.
+    rises: Arc<Mutex<Rises>>,
+}
 
 impl Stop {
     /// Waits until one of these can be read, or the time is over. Returns true if the end was asked for.
-    pub fn wait<'a>(&'a self, fds: impl Iterator<Item = BorrowedFd<'a>>, time: &Timespec) -> bool {
+    pub fn wait<'a>(&'a self, fds: impl Iterator<Item = BorrowedFd<'a>>, time: Duration) -> bool {
         let mut fds: Vec<PollFd<'_>> = fds
-            .chain([self.0.as_fd()])
+            .chain([self.asked.as_fd()])
             .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
             .collect();
-        // An interrupted wait is a short one.
-        let _ = poll(&mut fds, Some(time));
-        fds.last().is_some_and(|stop| !stop.revents().is_empty())
+        let begun = Instant::now();
+        loop {
+            let left = time.saturating_sub(begun.elapsed());
+            let part = self.rises().period().map_or(left, |period| period.min(left));
+            let part = Timespec::try_from(part).ok();
+            // An interrupted wait is a short one.
+            let ready = poll(&mut fds, part.as_ref());
+            self.rises().read();
+            if ready != Ok(0) || begun.elapsed() >= time {
+                return fds.last().is_some_and(|stop| !stop.revents().is_empty());
+            }
+        }
+    }
+
+    fn rises(&self) -> std::sync::MutexGuard<'_, Rises> {
+        self.rises.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns when a hypervisor took time from the machine: see [`Rises::finish`].
+    pub fn steals(&self) -> String {
+        self.rises().finish()
     }
 }
 
@@ -42,7 +66,9 @@ impl<T: Send + 'static> Worker<T> {
     pub fn start(body: impl FnOnce(&Stop) -> T + Send + 'static) -> Result<Worker<T>, Error> {
         let failed = |error| Error::System("start the thread that records", error);
         let stop = eventfd(0, EventfdFlags::CLOEXEC).map_err(|e| failed(e.into()))?;
-        let stop = Stop(Arc::new(stop));
+        let stop = Stop { asked: Arc::new(stop), rises: Arc::default() };
+        // The first reading is of before the first event.
+        stop.rises().read();
         let asked = stop.clone();
         let (sender, tid) = std::sync::mpsc::channel();
         let body = move || {
@@ -70,7 +96,7 @@ impl<T> Worker<T> {
     fn end(&mut self) -> Option<T> {
         let thread = self.thread.take()?;
         // An eventfd takes a 1 at any time.
-        let _ = retry(|| rustix::io::write(&*self.stop.0, &1u64.to_ne_bytes()));
+        let _ = retry(|| rustix::io::write(&*self.stop.asked, &1u64.to_ne_bytes()));
         thread.join().ok()
     }
 }
@@ -89,9 +115,9 @@ mod tests {
     fn a_thread_that_is_dropped_ends_and_frees_its_data() {
         let data = Arc::new(());
         let in_thread = data.clone();
-        let forever = Timespec { tv_sec: 3600, tv_nsec: 0 };
+        let forever = Duration::from_secs(3600);
         let worker = Worker::start(move |stop| {
-            while !stop.wait(std::iter::empty(), &forever) {}
+            while !stop.wait(std::iter::empty(), forever) {}
             in_thread
         });
         drop(worker.unwrap());

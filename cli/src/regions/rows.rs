@@ -195,6 +195,7 @@ impl<'a> Shown<'a> {
             "parts": parts.collect::<Map<_, _>>(),
             "exits": exits.collect::<Vec<_>>(),
             "exits_of": breakdown.exits_of,
+            "stolen_regions": self.stolen_ms.map(|_| breakdown.stolen),
             "guest_includes_kvm": group.includes_kvm,
         })
     }

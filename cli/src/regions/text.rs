@@ -106,7 +106,7 @@ fn stolen(shown: &Shown<'_>) -> Option<String> {
     let ms = grouped(shown.stolen_ms.filter(|ms| *ms > 0)?);
     Some(format!(
         "an outer hypervisor took {ms} ms from this machine's CPUs while the kernel's events were \
-         recorded: no event shows when, it is in whatever part it hit"
+         recorded: no event shows when exactly, it is in whatever part it hit"
     ))
 }
 
@@ -132,15 +132,17 @@ pub fn notes(shown: &Shown<'_>, group: &Group) -> Vec<String> {
     bound.into_iter().chain(empty).collect()
 }
 
-/// Returns the breakdowns of a group that are shown, with their names.
+/// Returns the breakdowns of a group that are shown, with their names. Those of regions during which a hypervisor took
+/// time from the machine are marked.
 pub fn columns(group: &Group) -> Vec<(&'static str, &Breakdown)> {
     let columns = [
-        ("median*", group.median.as_ref()),
-        ("p99", group.p99.as_ref()),
-        ("slowest", group.slowest.as_ref()),
-        ("all", Some(&group.total)),
+        ("median*", "median*~", group.median.as_ref()),
+        ("p99", "p99~", group.p99.as_ref()),
+        ("slowest", "slowest~", group.slowest.as_ref()),
+        ("all", "all~", Some(&group.total)),
     ];
-    columns.into_iter().filter_map(|(name, breakdown)| Some((name, breakdown?))).collect()
+    let columns = columns.into_iter().filter_map(|(name, marked, b)| Some((name, marked, b?)));
+    columns.map(|(name, marked, b)| (if b.stolen > 0 { marked } else { name }, b)).collect()
 }
 
 /// Returns the notes below breakdowns.
@@ -154,10 +156,18 @@ pub fn footnotes(group: &Group) -> Vec<String> {
     let partial = columns.iter().find(|(_, b)| is_partial(b));
     let partial = partial.map(|(name, b)| {
         let (of, all) = (grouped(b.exits_of), grouped(b.regions));
-        let name = name.trim_end_matches('*');
+        let name = name.trim_end_matches(['*', '~']);
         format!("the exits in the column {name} are of {of} of its {all} regions")
     });
-    [regions].into_iter().chain(partial).collect()
+    let stolen = (group.total.stolen > 0).then(|| {
+        format!(
+            "~ while such a region ran ({} of all {}), a hypervisor took time from this machine's CPUs: \
+             it may be in any part",
+            grouped(group.total.stolen),
+            grouped(group.count())
+        )
+    });
+    [regions].into_iter().chain(partial).chain(stolen).collect()
 }
 
 /// Returns the reasons of exits in breakdowns, the one with the most time first.

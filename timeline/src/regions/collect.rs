@@ -15,6 +15,7 @@ use super::marks::{Kernel, Kinds, Reasons, of_kvm};
 use super::pairs::{Begun, Open, Pairs, SameId};
 use super::parts::{Mark, Part, Since, Sums, Why};
 use super::roles::{Role, Roles};
+use super::steals::Steals;
 use super::store::{Detail, NO_CLIENT, Sample, State, Store};
 use super::{By, Kind, MOST_REGIONS, Options, Regions, Select};
 use crate::clock::{FRACTION, GuestReading};
@@ -69,7 +70,11 @@ pub(super) fn collect(
             warnings.extend(lines.map(|line| format!("{}: {line}", session.dir().display())));
         }
     }
-    let mut regions = pass.finish(warnings);
+    let mut steals = vec![Vec::new(); sessions.len()];
+    for (trace, shows) in traces.iter().zip(&pass.traced) {
+        shows.iter().for_each(|(session, _)| steals[*session].extend(trace.steals()));
+    }
+    let mut regions = pass.finish(warnings, &Steals::new(steals));
     let hosts = sessions.iter().map(|(session, _)| (session.name(), session.json().host()));
     let names = Names::new(hosts.collect());
     regions.sessions =
@@ -586,7 +591,7 @@ impl<'a> Pass<'a> {
     }
 
     /// Ends all that is open, and sums up.
-    fn finish(mut self, mut warnings: Vec<String>) -> Regions {
+    fn finish(mut self, mut warnings: Vec<String>, steals: &Steals) -> Regions {
         self.end_accounts();
         warnings.extend(self.hosts.iter().flat_map(disputes));
         warnings.extend(self.hosts.iter().filter_map(unfollowed));
@@ -611,7 +616,7 @@ impl<'a> Pass<'a> {
         drop(hosts);
         let is_cut = is_cut || groups.is_cut;
         let (has_others, has_other_names) = (groups.has_others, groups.has_other_names);
-        let groups = groups.finish(&mut store);
+        let groups = groups.finish(&mut store, steals);
         if matches!(self.options.select, Select::Between(..)) && !has_both {
             warnings.push(
                 "no regions between these events: both must be of the same client, or both of the \

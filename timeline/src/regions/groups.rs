@@ -4,6 +4,7 @@
 
 use super::MOST_GROUPS;
 use super::parts::{Account, Reason, Times};
+use super::steals::Steals;
 use super::store::{Detail, Lessee, State, Store};
 use super::summary::{Group, Longest, rank};
 use std::collections::HashMap;
@@ -142,7 +143,7 @@ impl Groups {
     }
 
     /// Sums up, and sorts by name and value.
-    pub fn finish(mut self, store: &mut Store) -> Vec<Group> {
+    pub fn finish(mut self, store: &mut Store, steals: &Steals) -> Vec<Group> {
         self.by_value = HashMap::new();
         let mut counts = vec![0; self.all.len()];
         store.iter().for_each(|sample| counts[sample.group as usize] += 1);
@@ -154,7 +155,7 @@ impl Groups {
             }
         }
         for (group, order) in self.all.iter_mut().zip(orders) {
-            group.finish(store, order);
+            group.finish(store, order, steals);
             if group.count() == 0 {
                 group.bound_ns = None;
             }

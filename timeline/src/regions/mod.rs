@@ -11,6 +11,7 @@
 //! roles     the events that begin and end regions
 //! marks     the events that say what a thread does
 //! parts     how a host thread's time divides into parts
+//! steals    the times in which a hypervisor took the machine's CPUs
 //! store     the regions that were found
 //! lanes     what all threads did around chosen regions
 //! summary   quantiles, and breakdowns of single regions
@@ -43,6 +44,7 @@ mod marks;
 mod pairs;
 mod parts;
 mod roles;
+mod steals;
 mod store;
 mod summary;
 

@@ -3,6 +3,7 @@
 //! Quantiles of groups, and breakdowns of single regions.
 
 use super::parts::{Exits, Interval, PARTS, Part, REASONS, Reason, Times};
+use super::steals::Steals;
 use super::store::{Detail, Sample, Store};
 use super::{Kind, MOST_REGIONS};
 
@@ -81,6 +82,8 @@ pub struct Breakdown {
     /// Number of regions that the exits are of: details of some regions are dropped where
     /// there are too many.
     pub exits_of: u64,
+    /// Number of regions during which, as far as is known, a hypervisor took time from the machine's CPUs.
+    pub stolen: u64,
     /// One of the regions.
     pub example: Option<Example>,
 }
@@ -116,7 +119,7 @@ impl Group {
     }
 
     /// Sorts the regions of the group, and chooses those to show.
-    pub(super) fn finish(&mut self, store: &Store, mut order: Vec<u32>) {
+    pub(super) fn finish(&mut self, store: &Store, mut order: Vec<u32>, steals: &Steals) {
         self.durations = sort(&mut order, |index| store.get(index).duration_ns());
         let exits = |exits: &[Exits; REASONS]| {
             let all = exits.iter().enumerate().filter(|(_, exits)| **exits != Exits::default());
@@ -128,14 +131,15 @@ impl Group {
             bound_ns: self.bound_ns,
             exits: exits(&self.exits),
             exits_of: order.len() as u64,
+            stolen: steals.hit(store, &order),
             example: None,
         };
         let at = |part| rank(order.len(), part);
         if let Some(last) = order.last().copied() {
-            self.median = Some(around(store, &order, at(0.49)..=at(0.51), at(0.5)));
+            self.median = Some(around(store, steals, &order, at(0.49)..=at(0.51), at(0.5)));
             let p99 = nearest(store, &order, at(0.99));
-            self.p99 = Some(around(store, &order, p99..=p99, p99));
-            let mut slowest = around(store, &order[order.len() - 1..], 0..=0, 0);
+            self.p99 = Some(around(store, steals, &order, p99..=p99, p99));
+            let mut slowest = around(store, steals, &order[order.len() - 1..], 0..=0, 0);
             if let Some(longest) = self.longest.as_mut().filter(|l| l.detail.index == last) {
                 slowest.exits = longest.detail.exits.iter().map(one).collect();
                 slowest.exits_of = 1;
@@ -185,6 +189,7 @@ fn nearest(store: &Store, order: &[u32], rank: usize) -> usize {
 /// Returns the mean of the regions of some ranks, with one as example.
 fn around(
     store: &Store,
+    steals: &Steals,
     order: &[u32],
     ranks: std::ops::RangeInclusive<usize>,
     example_rank: usize,
@@ -225,7 +230,8 @@ fn around(
         intervals: Vec::new(),
         is_whole: false,
     });
-    Breakdown { regions, times, bound_ns, exits, exits_of, example }
+    let stolen = steals.hit(store, chosen);
+    Breakdown { regions, times, bound_ns, exits, exits_of, stolen, example }
 }
 
 fn one((reason, exits): &(Reason, Exits)) -> (Reason, f64, u64) {

@@ -460,7 +460,12 @@ pub fn recorded(boot: &str, clock_bound_ns: u64) -> (u16, Vec<u8>) {
 
 /// Returns the same with the time that a hypervisor took meanwhile.
 pub fn recorded_with_steal(boot: &str, stolen_ms: u64) -> (u16, Vec<u8>) {
-    let more = format!("source=tracefs; boot_id={boot}; stolen_ms={stolen_ms}");
+    recorded_with_steals(boot, stolen_ms, "")
+}
+
+/// Returns the same with the times in which that rose: `FROM-TO:MS`, in ticks.
+pub fn recorded_with_steals(boot: &str, stolen_ms: u64, steals: &str) -> (u16, Vec<u8>) {
+    let more = format!("source=tracefs; boot_id={boot}; stolen_ms={stolen_ms}; steals={steals}");
     (9, format!("hypertrace 0.1.0; {more}\0").into_bytes())
 }
 

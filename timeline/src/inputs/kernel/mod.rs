@@ -32,6 +32,7 @@ mod zstd;
 
 pub(crate) use shown::shown_by;
 
+use crate::clock::FRACTION;
 use crate::clock::host::HostCounter;
 use crate::error::{Error, Result};
 use crate::inputs::ctf::{ClockMaps, Domain, Offset, Session};
@@ -275,6 +276,16 @@ impl KernelTrace {
     /// milliseconds; `None` if it is not known. No event shows when that was.
     pub fn stolen_ms(&self) -> Option<u64> {
         self.file.options.stolen_ms
+    }
+
+    /// Returns the times in which this rose, as the recorder saw it: Unix time in nanoseconds.
+    pub(crate) fn steals(&self) -> Vec<(i64, i64)> {
+        let Some(mut times) = self.times.first().cloned() else { return Vec::new() };
+        let mut ns = |ticks| {
+            let ns = times.at(0, ticks).0.div_euclid(FRACTION.into());
+            ns.clamp(i64::MIN.into(), i64::MAX.into()) as i64
+        };
+        self.file.options.steals.iter().map(|(from, to)| (ns(*from), ns(*to))).collect()
     }
 
     /// Returns the threads that the kernel's filter had when the recording began; `None` if there is no

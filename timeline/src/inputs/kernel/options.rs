@@ -28,6 +28,9 @@ pub(crate) mod id {
 /// Names of the kernel's counters of events that were overwritten, or found no room.
 const LOSSES: [&str; 3] = ["overrun", "commit overrun", "dropped events"];
 
+/// Most times in which a hypervisor took time; a recorder notes 1,024.
+const MOST_STEALS: usize = 4096;
+
 /// Most guests of a host's trace.
 const MOST_GUESTS: usize = 1024;
 
@@ -64,6 +67,8 @@ pub(crate) struct Options {
     pub clock_bound_ns: u64,
     /// Time that a hypervisor took from the machine's CPUs meanwhile, in milliseconds.
     pub stolen_ms: Option<u64>,
+    /// From when to when this rose, in ticks of the trace's clock.
+    pub steals: Vec<(u64, u64)>,
     /// The threads that were recorded at the beginning; `None` if it has no such list.
     pub threads: Option<Vec<u32>>,
     /// Of a guest's recording, the guest's clock in its session.
@@ -92,7 +97,7 @@ impl Options {
             }
             id::VERSION => {
                 // `hypertrace 0.1.0; source=perf; boot_id=UUID; clock_bound_ns=N; stolen_ms=N;
-                // threads=N,N`.
+                // steals=FROM-TO:MS,FROM-TO:MS; threads=N,N`.
                 // Others write only their version.
                 let text = String::from_utf8_lossy(data.text("a version")?).into_owned();
                 let words = || text.split("; ").filter_map(|word| word.split_once('='));
@@ -101,6 +106,9 @@ impl Options {
                 self.clock_bound_ns =
                     find("clock_bound_ns").and_then(|ns| ns.parse().ok()).unwrap_or(0);
                 self.stolen_ms = find("stolen_ms").and_then(|ms| ms.parse().ok());
+                self.steals = find("steals")
+                    .map(|all| all.split(',').filter_map(steal).take(MOST_STEALS).collect())
+                    .unwrap_or_default();
                 self.guest_clock = find("guest_clock").and_then(|id| id.parse().ok());
                 // A word that is no number names no thread.
                 self.threads = find("threads")
@@ -128,6 +136,12 @@ impl Options {
         }
         Ok(())
     }
+}
+
+/// Parses `FROM-TO:MS`.
+fn steal(word: &str) -> Option<(u64, u64)> {
+    let (from, to) = word.split_once(':')?.0.split_once('-')?;
+    Some((from.parse().ok()?, to.parse().ok()?)).filter(|(from, to)| from <= to)
 }
 
 fn time_shift(data: &mut Bytes<'_>) -> Result<TimeShift> {
