@@ -153,6 +153,35 @@ fn stamps_take_bounded_memory() {
     assert!(text.contains("a: 0 regions\n  not counted: kernel not recorded 1\n"), "{text}");
 }
 
+/// A client's reference points, by which its clock is known.
+#[test]
+fn reference_points_take_bounded_memory() {
+    let _alone = alone();
+    const POINTS: u64 = 1_000_000;
+    let schemas = ["a_begin(id:u64)", "a_end(id:u64)", "p(n:u64)!"].map(Into::into);
+    let made = session(&schemas, false);
+    let end = 20 * US + POINTS * 10 * US;
+    let guest = Packet::guest(0).event(8 * US, 16, &[1]).event(end, 17, &[1]);
+    let made = made.stream("guest-000-0000", &[Packet::guest(0), guest]);
+    let mut file = File::create(made.file("host-000-0000")).unwrap();
+    file.write_all(&Packet::host(0).bytes()).unwrap();
+    let mut last = Packet::host(0).with64(80, 9).event_str(1_000, 1, &[9, 42, 100, 0], b"vcpu0");
+    file.write_all(&last.bytes()).unwrap();
+    for first in (0..POINTS).step_by(1_000) {
+        let mut packet = Packet::host(0).with64(80, 9).after(&last);
+        for n in first..first + 1_000 {
+            let time = 10 * US + n * 10 * US;
+            packet = packet.flagged(time, 18, 1, &[0, 0, n, GUEST_BASE + time - 100, n], 0);
+        }
+        file.write_all(&packet.bytes()).unwrap();
+        last = packet;
+    }
+
+    let text = check(&made, &[], 1);
+
+    assert!(text.contains("a: 1 region"), "{text}");
+}
+
 /// 10,000 groups, each with a slowest region of more than a thousand intervals.
 #[test]
 fn many_groups_take_bounded_memory() {

@@ -14,7 +14,8 @@
 
 use super::guest_tscs::{ComparedTsc, GuestTscs};
 use super::packet::Domain;
-use super::samples::{self, Found, Times};
+pub(crate) use super::samples::Seat;
+use super::samples::{self, Found, MOST_POINTS, Times};
 use super::session::Session;
 use super::session_json::Clock;
 use crate::clock::{
@@ -42,16 +43,6 @@ pub struct ClockMaps {
     seats: BTreeMap<u32, Vec<Seat>>,
     /// Whether the writer's estimates in `session.json` are used instead.
     is_estimate: bool,
-}
-
-/// The time in which one thread of the VMM served all reference points of a client.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Seat {
-    pub tid: u32,
-    /// The first point, in host units from the session's origin.
-    pub first: i64,
-    /// The last point.
-    pub last: i64,
 }
 
 #[derive(Clone, Debug)]
@@ -210,7 +201,16 @@ impl ClockMaps {
     /// # Errors
     /// If the session is damaged.
     pub fn of(session: &Session) -> Result<ClockMaps> {
-        let maps = ClockMaps::from(session, samples::find(session, 0)?);
+        ClockMaps::of_at_most(session, MOST_POINTS)
+    }
+
+    /// Makes a map of each guest clock of a session, from at most so many of its reference points: an even part
+    /// of each client's.
+    ///
+    /// # Errors
+    /// If the session is damaged.
+    pub fn of_at_most(session: &Session, points: usize) -> Result<ClockMaps> {
+        let maps = ClockMaps::from(session, samples::find(session, points, 0)?);
         Ok(ClockMaps { of_kernel: None, ..maps })
     }
 
@@ -227,8 +227,7 @@ impl ClockMaps {
                 (clock.id, maps)
             })
             .collect();
-        let seats = found.served.iter().map(|(client, points)| (*client, seats(points)));
-        let seats = seats.collect();
+        let seats = found.served;
         let of_kernel = Some((used, left_out));
         ClockMaps { clocks, unusable: found.unusable, of_kernel, seats, is_estimate: false }
     }
@@ -365,17 +364,6 @@ impl ClockMaps {
     pub fn of_kernel(&self) -> Option<(usize, usize)> {
         self.of_kernel
     }
-}
-
-fn seats(points: &[(i64, u32)]) -> Vec<Seat> {
-    let mut seats: Vec<Seat> = Vec::new();
-    for (time, tid) in points {
-        match seats.last_mut().filter(|seat| seat.tid == *tid) {
-            Some(seat) => seat.last = *time,
-            None => seats.push(Seat { tid: *tid, first: *time, last: *time }),
-        }
-    }
-    seats
 }
 
 impl Maps {

@@ -10,9 +10,10 @@ use super::lease::Lease;
 use super::packet::Domain;
 use super::session::Session;
 use super::session_json::Clock;
+use super::stream::Record;
 use crate::clock::{Limits, Point};
 use crate::error::Result;
-use crate::event::Kind;
+use crate::event::{Kind, Reference};
 use std::collections::BTreeMap;
 
 /// A reference point: the guest's reading was before the host's time, and the client's next reading after
@@ -46,8 +47,31 @@ pub(crate) struct Stamp {
     pub seen: Option<(i64, i64)>,
 }
 
+/// Most reference points of a session that are kept, an even part of more: memory does not grow with them.
+pub(crate) const MOST_POINTS: usize = 1 << 17;
+
 /// Samples by clock and client.
-type Samples = BTreeMap<(u32, u32), Vec<Sample>>;
+type Samples = BTreeMap<(u32, u32), Thinned<Sample>>;
+
+/// The time in which one thread of the VMM served all reference points of a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Seat {
+    pub tid: u32,
+    /// The first point, in host units from the session's origin.
+    pub first: i64,
+    /// The last point.
+    pub last: i64,
+}
+
+impl Seat {
+    /// Adds a point to seats in order of time.
+    fn add(seats: &mut Vec<Seat>, tid: u32, time: i64) {
+        match seats.last_mut().filter(|seat| seat.tid == tid && seat.last <= time) {
+            Some(seat) => seat.last = time,
+            None => seats.push(Seat { tid, first: time, last: time }),
+        }
+    }
+}
 
 /// The times of one client.
 #[derive(Debug, Default)]
@@ -93,32 +117,39 @@ pub(crate) struct Found {
     pub by_clock: BTreeMap<u32, BTreeMap<u32, Times>>,
     /// Reference points that no clock of the session can have made.
     pub unusable: u64,
-    /// Times of each client's reference points, and the threads that served them, in order.
-    pub served: BTreeMap<u32, Vec<(i64, u32)>>,
+    /// The threads that served each client's reference points, in order of time.
+    pub served: BTreeMap<u32, Vec<Seat>>,
 }
 
-/// Collects the times of a session, with `most_stamps` of its stamps. Each client with points has as many, as
-/// evenly as can be over the time of its points.
+/// Collects the times of a session, of at most so many points and stamps. Each client with points has as many
+/// stamps, as evenly as can be over the time of its points.
 ///
 /// # Errors
 /// If the session is damaged.
-pub(crate) fn find(session: &Session, most_stamps: usize) -> Result<Found> {
+pub(crate) fn find(session: &Session, most_points: usize, most_stamps: usize) -> Result<Found> {
     let mut found = Found { by_clock: BTreeMap::new(), unusable: 0, served: BTreeMap::new() };
-    let all = samples(session, &mut found)?;
+    let all = samples(session, most_points, &mut found)?;
     let most_stamps = most_stamps / all.len().max(1);
     for ((clock, client), samples) in all {
-        let samples = in_order(samples, &mut found.unusable);
+        let is_thinned = samples.every > 1;
+        let mut samples = in_order(samples.kept, &mut found.unusable);
+        if !is_thinned {
+            // What comes next is among those in order.
+            samples.iter_mut().for_each(|sample| sample.next = None);
+        }
         let times = of_client(session, (clock, client), samples, most_stamps)?;
         found.by_clock.entry(clock).or_default().insert(client, times);
     }
-    found.served.values_mut().for_each(|points| points.sort_unstable());
+    serve(session, &mut found.served)?;
     Ok(found)
 }
 
-/// Collects all reference points, by the clock that their client reads.
-fn samples(session: &Session, found: &mut Found) -> Result<Samples> {
-    let mut samples = Samples::new();
-    let mut clocks: BTreeMap<(u32, u32), Vec<&Clock>> = BTreeMap::new();
+/// Calls `each` for the reference points of a session, stream by stream, each in order of time: with the host
+/// time and the thread that served it.
+fn points(
+    session: &Session,
+    mut each: impl FnMut(&Record<'_>, Reference, i64, Option<u32>),
+) -> Result<()> {
     for stream in session.streams().iter().filter(|s| s.domain == Domain::Host) {
         let mut records = stream.records(session.classes());
         let mut tid = None;
@@ -128,47 +159,104 @@ fn samples(session: &Session, found: &mut Found) -> Result<Samples> {
             }
             let Some(point) = record.class.reference(record.payload) else { continue };
             let Some(host) = session.json().clock(record.packet.stream_id) else { continue };
-            let host = session.host_time(host, record.timestamp);
-            if let Some(tid) = tid {
-                found.served.entry(point.client).or_default().push((host, tid));
-            }
-            // The 2016 interface has no guest time.
-            if point.guest_time == 0 {
-                continue;
-            }
-            let (client, epoch) = (point.client, record.packet.epoch);
-            let read = clocks
-                .entry((client, epoch))
-                .or_insert_with(|| clocks_of(session, client, epoch))
-                .iter()
-                .filter_map(|c| {
-                    let guest = point.guest_time.checked_sub(c.base)?;
-                    let far = session.host_time(c, guest).abs_diff(host);
-                    Some((far, c.id, i64::try_from(guest).ok()?))
-                });
-            // If lessees of a client read different clocks, it has several. Then the clock
-            // whose rough map is nearest is the right one: they are far apart.
-            match read.min() {
-                // Readings of the host's own clock add nothing about it.
-                Some((_, clock, _)) if clock == record.packet.stream_id => {}
-                // Nor do points about records of before the host served them.
-                Some((_, clock, _)) if session.json().clock(clock).is_some_and(|c| c.found) => {}
-                Some((_, clock, guest)) => {
-                    let sample = Sample {
-                        guest,
-                        host,
-                        next: None,
-                        tid,
-                        seq: point.seq,
-                        reached: None,
-                        resumed: None,
-                    };
-                    samples.entry((clock, client)).or_default().push(sample);
-                }
-                None => found.unusable += 1,
-            }
+            each(&record, point, session.host_time(host, record.timestamp), tid);
         }
     }
+    Ok(())
+}
+
+/// Puts each client's seats in order. Only where threads served a client in turns, one by one point, this reads
+/// the points again.
+fn serve(session: &Session, served: &mut BTreeMap<u32, Vec<Seat>>) -> Result<()> {
+    let mut mixed: BTreeMap<u32, Vec<(i64, u32)>> = BTreeMap::new();
+    for (client, seats) in served.iter_mut() {
+        seats.sort_unstable_by_key(|seat| (seat.first, seat.last));
+        let pairs = seats.iter().zip(seats.iter().skip(1));
+        if pairs.into_iter().any(|(a, b)| a.last >= b.first) {
+            mixed.insert(*client, Vec::new());
+        } else {
+            seats.dedup_by(|next, seat| {
+                let is_same = next.tid == seat.tid;
+                if is_same {
+                    seat.last = next.last;
+                }
+                is_same
+            });
+        }
+    }
+    if mixed.is_empty() {
+        return Ok(());
+    }
+    points(session, |_, point, host, tid| {
+        if let (Some(points), Some(tid)) = (mixed.get_mut(&point.client), tid) {
+            points.push((host, tid));
+        }
+    })?;
+    for (client, mut points) in mixed {
+        points.sort_unstable();
+        let mut seats = Vec::new();
+        points.into_iter().for_each(|(time, tid)| Seat::add(&mut seats, tid, time));
+        served.insert(client, seats);
+    }
+    Ok(())
+}
+
+/// Collects reference points, by the clock that their client reads. If there are more than `most`, the client
+/// with the most has every second one left out, so that none costs another one its points.
+fn samples(session: &Session, most: usize, found: &mut Found) -> Result<Samples> {
+    let mut samples = Samples::new();
+    let mut kept = 0;
+    let mut clocks: BTreeMap<(u32, u32), Vec<&Clock>> = BTreeMap::new();
+    points(session, |record, point, host, tid| {
+        if let Some(tid) = tid {
+            Seat::add(found.served.entry(point.client).or_default(), tid, host);
+        }
+        // The 2016 interface has no guest time.
+        if point.guest_time == 0 {
+            return;
+        }
+        let (client, epoch) = (point.client, record.packet.epoch);
+        let read = clocks
+            .entry((client, epoch))
+            .or_insert_with(|| clocks_of(session, client, epoch))
+            .iter()
+            .filter_map(|c| {
+                let guest = point.guest_time.checked_sub(c.base)?;
+                let far = session.host_time(c, guest).abs_diff(host);
+                Some((far, c.id, i64::try_from(guest).ok()?))
+            });
+        // If lessees of a client read different clocks, it has several. Then the clock
+        // whose rough map is nearest is the right one: they are far apart.
+        match read.min() {
+            // Readings of the host's own clock add nothing about it.
+            Some((_, clock, _)) if clock == record.packet.stream_id => {}
+            // Nor do points about records of before the host served them.
+            Some((_, clock, _)) if session.json().clock(clock).is_some_and(|c| c.found) => {}
+            Some((_, clock, guest)) => {
+                let (reached, resumed) = (None, None);
+                let sample =
+                    Sample { guest, host, next: None, tid, seq: point.seq, reached, resumed };
+                let of = samples.entry((clock, client)).or_insert(Thinned::new(usize::MAX));
+                // Also of a point that is left out: the reading after the last one that is not.
+                if let Some(last) = of.kept.last_mut()
+                    && last.next.is_none()
+                {
+                    last.next = (last.guest < guest && last.host <= host).then_some(guest);
+                }
+                kept -= of.kept.len();
+                of.push(sample);
+                kept += of.kept.len();
+                if kept > most
+                    && let Some(largest) = samples.values_mut().max_by_key(|of| of.kept.len())
+                {
+                    kept -= largest.kept.len();
+                    largest.halve();
+                    kept += largest.kept.len();
+                }
+            }
+            None => found.unusable += 1,
+        }
+    })?;
     Ok(samples)
 }
 
@@ -228,10 +316,11 @@ fn of_client(
     most_stamps: usize,
 ) -> Result<Times> {
     let base = session.json().clock(clock).map_or(0, |clock| clock.base);
-    // Unless a record is before it.
-    let guests: Vec<i64> = samples.iter().skip(1).map(|sample| sample.guest).collect();
-    for (sample, next) in samples.iter_mut().zip(guests) {
-        sample.next = Some(next);
+    // Unless a record is before it, or a point that was left out.
+    let mut later = None;
+    for sample in samples.iter_mut().rev() {
+        sample.next = sample.next.into_iter().chain(later).min();
+        later = Some(sample.guest);
     }
     let mut stamps: Thinned<Stamp> = Thinned::new(most_stamps);
     let mut at = 0;
@@ -278,12 +367,7 @@ impl<T> Thinned<T> {
     fn push(&mut self, value: T) {
         if self.count.is_multiple_of(self.every) && self.most > 0 {
             if self.kept.len() == self.most {
-                let mut at = 0;
-                self.kept.retain(|_| {
-                    at += 1;
-                    at % 2 == 1
-                });
-                self.every *= 2;
+                self.halve();
             }
             // The first of those that are left out now may be this one.
             if self.count.is_multiple_of(self.every) {
@@ -291,6 +375,16 @@ impl<T> Thinned<T> {
             }
         }
         self.count += 1;
+    }
+
+    /// Leaves out every second one of those that are kept, and of those that come.
+    fn halve(&mut self) {
+        let mut at = 0;
+        self.kept.retain(|_| {
+            at += 1;
+            at % 2 == 1
+        });
+        self.every *= 2;
     }
 }
 

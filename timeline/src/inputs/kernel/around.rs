@@ -13,7 +13,7 @@ use super::shown::shown_by;
 use crate::clock::{FRACTION, LIMIT};
 use crate::error::Result;
 use crate::format::{Fields, Format};
-use crate::inputs::ctf::{ClockMaps, Found, Sample, Session, Stamp, find};
+use crate::inputs::ctf::{ClockMaps, Found, MOST_POINTS, Sample, Seat, Session, Stamp, find};
 use crate::inputs::input::Time;
 use std::cmp::Reverse;
 use std::collections::binary_heap::PeekMut;
@@ -66,7 +66,7 @@ impl KernelTrace {
         traces: impl IntoIterator<Item = &'a KernelTrace>,
         session: &Session,
     ) -> Result<ClockMaps> {
-        let mut found = find(session, MOST_STAMPS)?;
+        let mut found = find(session, MOST_POINTS, MOST_STAMPS)?;
         for trace in traces {
             if trace.times.iter().all(|times| times.bound.is_some()) {
                 trace.fill(session, &mut found)?;
@@ -110,7 +110,7 @@ struct Around<'a> {
     threads: HashMap<u32, Served<'a>>,
     /// By value: the client, and whether the value is not the only one.
     stamps: HashMap<u64, (u32, bool, &'a mut Stamp)>,
-    served: &'a BTreeMap<u32, Vec<(i64, u32)>>,
+    served: &'a BTreeMap<u32, Vec<Seat>>,
     /// Times between which events of a CPU were lost, in order of their ends.
     gaps: Vec<(i64, i64)>,
 }
@@ -222,10 +222,11 @@ impl<'a> Around<'a> {
                 let stored = value.and_then(|value| self.stamps.get_mut(&value));
                 let Some((client, is_known, stamp)) = stored else { return };
                 // Another client may store this value, too.
-                let is_own = self.served.get(client).is_some_and(|points| {
-                    let at = points.partition_point(|(point, _)| *point <= time);
-                    let near = [at.checked_sub(1), Some(at)].into_iter().flatten();
-                    near.filter_map(|at| points.get(at)).any(|(_, by)| *by == tid)
+                let is_own = self.served.get(client).is_some_and(|seats| {
+                    let at = seats.partition_point(|seat| seat.first <= time);
+                    let before = at.checked_sub(1).and_then(|at| seats.get(at));
+                    let after = seats.get(at).filter(|_| before.is_none_or(|b| b.last <= time));
+                    before.into_iter().chain(after).any(|seat| seat.tid == tid)
                 });
                 if is_own {
                     let times = (time.saturating_sub(margin), later(time, margin));
