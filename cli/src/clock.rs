@@ -8,7 +8,7 @@ use crate::output::print;
 use crate::report::{Opened, open_each, unplaced};
 use crate::stat::clock_name;
 use hypertrace_timeline::clock::{ClockMap, FRACTION, Jump, Residuals};
-use hypertrace_timeline::{ClockMaps, Session};
+use hypertrace_timeline::{ClockMaps, Domain, Session};
 use serde_json::{Value, json};
 use std::fmt::{self, Write as _};
 use std::path::PathBuf;
@@ -169,7 +169,16 @@ fn clock(
         );
     }
     if map.constraints() == 0 {
-        return writeln!(out, "    offset unknown: there are no reference points");
+        return match points_in_rings(session, id) {
+            0 => writeln!(out, "    offset unknown: there are no reference points"),
+            records => writeln!(
+                out,
+                "    offset unknown: there are no reference points that the host answered.\n    \
+                 {} records in rings count as points (commits, events of the 2016\n    \
+                 interface), but the guest did not wait for the host at any of them",
+                grouped(records)
+            ),
+        };
     }
     writeln!(
         out,
@@ -217,6 +226,13 @@ fn clock(
         writeln!(out, "      and {} more", count(found - SHOWN))?;
     }
     Ok(())
+}
+
+/// Returns the number of a clock's points that are records in rings, if it has no others.
+pub fn points_in_rings(session: &Session, id: u32) -> u64 {
+    let streams = session.json().streams.iter();
+    let own = streams.filter(|stream| stream.domain == Domain::Guest && stream.clock == id);
+    own.map(|stream| stream.reference_points).sum()
 }
 
 /// Writes the limits of a clock's rate, and whether anything but the declared rate is known.
@@ -352,6 +368,10 @@ fn to_json(first: Option<&Session>, (session, maps, unread): &Opened) -> Value {
         "dir": session.dir().to_string_lossy(),
         "boot_id": counter.boot_id().map(uuid),
         "frequency": counter.frequency(),
+            "points_in_rings": match map.constraints() {
+                0 => points_in_rings(session, id),
+                _ => 0,
+            },
         "anchor": { "raw": raw, "unix_ns": unix_ns },
         "moved_ns": moved(session),
         "is_placed": is_placed,

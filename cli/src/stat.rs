@@ -1,5 +1,6 @@
 //! `hypertrace stat`: a session's counts of events, losses and faults.
 
+use crate::clock::points_in_rings;
 use crate::escape::{Escaped, JsonText};
 use crate::losses::{causes, grouped};
 use crate::output::{print, say, table, wrapped};
@@ -170,6 +171,7 @@ fn details(out: &mut String, session: &Session, stat: &SessionStat) -> std::fmt:
         if clock.constraints == 0 {
             let why = match described.is_some_and(|clock| clock.found) {
                 true => "its events are from before the VM was restored",
+                false if points_in_rings(session, clock.id) > 0 => "no point was answered",
                 false => "no reference points",
             };
             write!(out, "offset unknown, {why}")?;

@@ -588,4 +588,13 @@ fn bad_input_is_an_error_that_names_it() {
     let out = run(&["clock", "/nonexistent"]);
     assert_eq!(out.status.code(), Some(2));
     assert_eq!(run(&["clock"]).status.code(), Some(2));
+    // Commits, and events of the 2016 interface in a ring, count as points.
+    let streams = r#"[{"domain":"guest","client":0,"clock":1,"reference_points":3}]"#;
+    let made = Made::with_json(&with_boot(&json(&clocks(), EVENTS, streams), Some(BOOT)));
+    let records = Packet::guest(0).flagged(5, DISK_READ, 1, &[1, 2], 0);
+    let made = made.stream("guest-0", &[Packet::guest(0), records]);
+    let out = text(&run(&["clock", path(&made)]).stdout);
+    assert!(out.contains("no reference points that the host answered.\n    3 records"), "{out}");
+    assert!(text(&run(&["stat", path(&made)]).stdout).contains("unknown, no point was answered"));
+
 }
