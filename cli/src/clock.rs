@@ -297,7 +297,24 @@ fn tell(out: &mut String, session: &Session, id: u32, jump: &Jump) -> fmt::Resul
         let seconds = since_start(session, point.y) as f64 / 1e9;
         writeln!(out, "        raw {} was {side} {seconds:.9} s of the session", tick(point.x))?;
     }
-    Ok(())
+    let Some((ppm, ns)) = measured(session, id, jump) else { return Ok(()) };
+    let how = if jump.ahead { "fast" } else { "slow" };
+    writeln!(
+        out,
+        "        measured: at least {} ppm {how} for {:.3} ms. A rate is assumed\n        \
+         to be within 1,000 ppm, so this counts as a jump",
+        grouped(ppm.abs() as u64),
+        ns / 1e6
+    )
+}
+
+/// Returns by how many ppm a clock must have been off from its declared rate to pass both constraints of a jump
+/// without one, and for how many ns of host time; `None` if no rate does.
+fn measured(session: &Session, id: u32, jump: &Jump) -> Option<(f64, f64)> {
+    let frequency = session.json().clock(id)?.frequency as f64;
+    let host = (i128::from(jump.after.y) - i128::from(jump.before.y)) as f64 / FRACTION as f64;
+    let guest = (jump.after.x - jump.before.x) as f64 / frequency * 1e9;
+    (host > 0.0).then_some(((guest / host - 1.0) * 1e6, host))
 }
 
 /// Returns a host time of a map in nanoseconds since the session's start.
@@ -351,6 +368,10 @@ fn to_json(first: Option<&Session>, (session, maps, unread): &Opened) -> Value {
             "most_hz": fastest,
             "has_another_rate": map.has_another_rate(),
             "readings": map.constraints(),
+            "points_in_rings": match map.constraints() {
+                0 => points_in_rings(session, id),
+                _ => 0,
+            },
             "bound_ns": maps.bounds((id, client, map)).map(|b| json!({
                 "p50": in_ns(b.p50), "p99": in_ns(b.p99), "max": in_ns(b.max),
             })),
@@ -368,10 +389,6 @@ fn to_json(first: Option<&Session>, (session, maps, unread): &Opened) -> Value {
         "dir": session.dir().to_string_lossy(),
         "boot_id": counter.boot_id().map(uuid),
         "frequency": counter.frequency(),
-            "points_in_rings": match map.constraints() {
-                0 => points_in_rings(session, id),
-                _ => 0,
-            },
         "anchor": { "raw": raw, "unix_ns": unix_ns },
         "moved_ns": moved(session),
         "is_placed": is_placed,
@@ -396,8 +413,11 @@ fn jump_json(session: &Session, id: u32, jump: &Jump) -> Value {
             "unix_ns": session.unix_ns(y).clamp(i64::MIN.into(), i64::MAX.into()) as i64,
         })
     };
+    let measured = measured(session, id, jump);
     json!({
         "ahead": jump.ahead,
+        "measured_ppm": measured.map(|(ppm, _)| ppm),
+        "measured_ns": measured.map(|(_, ns)| ns as u64),
         "least_ns": in_ns(jump.least),
         "before": point(jump.before.x, jump.before.y),
         "after": point(jump.after.x, jump.after.y),

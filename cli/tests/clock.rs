@@ -473,6 +473,34 @@ fn errors_hold_for_missed_jumps_of_the_least_usual_width_of_a_client() {
 }
 
 #[test]
+fn a_rate_beyond_the_limits_for_a_while_is_told_beside_the_jump_that_it_counts_as() {
+    let mut made = Made::with_json(&with_boot(&json(&clocks(), EVENTS, "[]"), Some(BOOT)));
+    let (mut ring, mut thread) = (Packet::guest(0), Packet::host(0));
+    for point in 1..200_u64 {
+        let host = point * 1_000_000;
+        // 1,700 ppm fast for 52 ms.
+        let guest = host + point.clamp(60, 112).saturating_sub(60) * 1_700;
+        thread = thread.point(host + 5_000, 0, point as u32, GUEST_BASE + guest, point);
+        ring = ring.event(guest + 10_000, DISK_READ, &[point, 0]);
+    }
+    made = made.stream("guest-0", &[Packet::guest(0), ring]);
+    made = made.stream("host-0", &[Packet::host(0), thread]);
+
+    let out = text(&run(&["clock", path(&made)]).stdout);
+    let json = run(&["clock", "--json", path(&made)]);
+
+    assert!(out.contains(" ppm fast for "), "{out}");
+    assert!(
+        out.contains("assumed\n        to be within 1,000 ppm, so this counts as a jump"),
+        "{out}"
+    );
+    let found: Value = serde_json::from_slice(&json.stdout).unwrap();
+    let jump = &found["sessions"][0]["clocks"][0]["first_jumps"][0];
+    assert!((1_000.0..1_700.0).contains(&jump["measured_ppm"].as_f64().unwrap()), "{jump}");
+    assert!(jump["measured_ns"].as_u64().unwrap() < 54_000_000, "{jump}");
+}
+
+#[test]
 fn a_rate_by_the_points_is_told_from_the_declared_one() {
     let scaled = machine(Kind::Scaled, 1, Kernel::None).made;
     // The mean rate is 2,000 ppm lower.
@@ -560,6 +588,15 @@ fn a_clock_without_points_has_no_error_to_show() {
     let out = text(&run(&["clock", path(&made)]).stdout);
     assert!(out.contains("offset unknown: there are no reference points"), "{out}");
 
+    // Commits, and events of the 2016 interface in a ring, count as points.
+    let streams = r#"[{"domain":"guest","client":0,"clock":1,"reference_points":3}]"#;
+    let made = Made::with_json(&with_boot(&json(&clocks(), EVENTS, streams), Some(BOOT)));
+    let records = Packet::guest(0).flagged(5, DISK_READ, 1, &[1, 2], 0);
+    let made = made.stream("guest-0", &[Packet::guest(0), records]);
+    let out = text(&run(&["clock", path(&made)]).stdout);
+    assert!(out.contains("no reference points that the host answered.\n    3 records"), "{out}");
+    assert!(text(&run(&["stat", path(&made)]).stdout).contains("unknown, no point was answered"));
+
     // Beside a client with points, it has that one's error.
     let made =
         stopped().stream("guest-1", &[Packet::guest(1), Packet::guest(1).event(5, 16, &[1, 2])]);
@@ -588,13 +625,4 @@ fn bad_input_is_an_error_that_names_it() {
     let out = run(&["clock", "/nonexistent"]);
     assert_eq!(out.status.code(), Some(2));
     assert_eq!(run(&["clock"]).status.code(), Some(2));
-    // Commits, and events of the 2016 interface in a ring, count as points.
-    let streams = r#"[{"domain":"guest","client":0,"clock":1,"reference_points":3}]"#;
-    let made = Made::with_json(&with_boot(&json(&clocks(), EVENTS, streams), Some(BOOT)));
-    let records = Packet::guest(0).flagged(5, DISK_READ, 1, &[1, 2], 0);
-    let made = made.stream("guest-0", &[Packet::guest(0), records]);
-    let out = text(&run(&["clock", path(&made)]).stdout);
-    assert!(out.contains("no reference points that the host answered.\n    3 records"), "{out}");
-    assert!(text(&run(&["stat", path(&made)]).stdout).contains("unknown, no point was answered"));
-
 }
