@@ -284,6 +284,25 @@ fn programs_outlive_their_device_and_count_what_is_lost() {
 }
 
 #[test]
+fn others_lease_clients_while_a_large_ring_is_erased() {
+    let Some(linux) = Linux::find() else { return };
+    let Some(module) = Module::build(&linux) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let options = ["--ring-size", "65536", "--clients", "4"];
+    let server = Server::of_socket(HYPERTRACE, folder.path(), &options);
+    let script = r#"
+        insmod /hypertrace.ko; give
+        check erase; echo "erased: $?"
+    "#;
+
+    let console = run(&linux, &module, folder.path(), &server.device, script);
+
+    assert_says(&console, &["ok: a client is erased", "erased: 0"]);
+    server.end();
+    module.used();
+}
+
+#[test]
 fn an_unknown_tracepoint_is_named_and_the_others_are_forwarded() {
     let Some(linux) = Linux::find() else { return };
     let Some(module) = Module::build(&linux) else { return };

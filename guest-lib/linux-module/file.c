@@ -159,23 +159,41 @@ static void remove_pages(struct ht_file *file, u32 client)
 			    g->client_stride, 1);
 }
 
-/* Returns true if the file can get a client that is free. The caller has the lock. */
+/* Has a client while it is erased. */
+static struct ht_file nobody;
+
+/*
+ * Returns true if the file can get a client that is free. The caller has the lock, which others
+ * get while the client is erased: a ring may have 4 GiB.
+ */
 static bool is_ready(const struct ht_file *file, u32 client)
 {
 	struct ht_device *device = file->device;
+	bool is_erased;
 
-	if (!uid_eq(device->users[client], file->user)) {
-		if (!ht_erase(device, client))
-			return false;
-		device->users[client] = file->user;
-	}
+	if (uid_eq(device->users[client], file->user))
+		return true;
+	device->owners[client] = &nobody;
+	mutex_unlock(&device->lock);
+	mutex_lock(&device->erasing);
+	is_erased = !READ_ONCE(device->gone) && ht_erase(device, client);
+	mutex_unlock(&device->erasing);
+	mutex_lock(&device->lock);
+	device->owners[client] = NULL;
+	if (!is_erased || device->gone)
+		return false;
+	device->users[client] = file->user;
 	return true;
 }
 
-/* Finds the lowest client that is free, or that of the number. The caller has the lock. */
+/*
+ * Finds a client that is free, if possible one that need not be erased, or that of the number.
+ * The caller has the lock.
+ */
 static int choose(const struct ht_file *file, u32 wanted, u32 *client)
 {
 	const struct ht_device *device = file->device;
+	bool erases;
 	u32 i;
 
 	if (device->gone)
@@ -188,13 +206,17 @@ static int choose(const struct ht_file *file, u32 wanted, u32 *client)
 			return device->owners[wanted] == file ? 0 : -EBUSY;
 		return is_ready(file, wanted) ? 0 : -EBUSY;
 	}
-	for (i = device->kernel_clients; i < device->geometry.clients; i++) {
-		if (!device->owners[i] && is_ready(file, i)) {
+	for (erases = false;; erases = true) {
+		for (i = device->kernel_clients; i < device->geometry.clients; i++) {
+			if (device->owners[i] ||
+			    (!erases && !uid_eq(device->users[i], file->user)) || !is_ready(file, i))
+				continue;
 			*client = i;
 			return 0;
 		}
+		if (erases)
+			return device->gone ? -ENODEV : -EBUSY;
 	}
-	return -EBUSY;
 }
 
 static long control(struct file *filp, unsigned int command, unsigned long arg)
@@ -305,8 +327,11 @@ void ht_end_files(struct ht_device *device)
 
 	misc_deregister(&device->misc);
 	mutex_lock(&device->lock);
-	device->gone = true;
+	WRITE_ONCE(device->gone, true);
 	list_for_each_entry(file, &device->files, list)
 		unmap_mapping_range(file->mapping, 0, 0, 1);
 	mutex_unlock(&device->lock);
+	/* Whoever erases has ended, or sees that the device is gone. */
+	mutex_lock(&device->erasing);
+	mutex_unlock(&device->erasing);
 }

@@ -15,7 +15,7 @@
 #include <linux/ioctl.h>
 #include <linux/types.h>
 
-/* In place of a client's number: the lowest one that is free. */
+/* In place of a client's number: one that is free. */
 #define HYPERTRACE_ANY 0xffffffffU
 
 /*

@@ -136,6 +136,8 @@ struct ht_device {
 	atomic64_t unattached;
 
 	struct miscdevice misc;
+	/* Held while a client is erased; before `lock`. */
+	struct mutex erasing;
 	/* Guards what follows, and each insertion of a page into a program's memory. */
 	struct mutex lock;
 	bool gone;

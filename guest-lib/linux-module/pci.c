@@ -226,6 +226,7 @@ static struct ht_device *allocate(struct pci_dev *pci)
 		return NULL;
 	kref_init(&device->kref);
 	mutex_init(&device->lock);
+	mutex_init(&device->erasing);
 	INIT_LIST_HEAD(&device->files);
 	device->pci = pci;
 	device->shown = (void *)get_zeroed_page(GFP_KERNEL);

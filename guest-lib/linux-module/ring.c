@@ -435,7 +435,7 @@ static bool is_plausible(const struct ht_client *client, u64 head, u64 tail)
  * Erases the events that the last lessee of a client has left, for a lessee of another user;
  * all but the sequence number, which the next lessee continues. The rings of a flight
  * recorder are kept: the host has not taken them. Returns false if it has not taken those of
- * another ring yet. Sleeps.
+ * another ring yet. Sleeps, and takes long where rings are large.
  */
 bool ht_erase(struct ht_device *device, u32 index)
 {

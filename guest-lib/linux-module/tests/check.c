@@ -2,12 +2,13 @@
 /*
  * Checks of /dev/hypertrace by a program: `check` prints a line for each, `check hold`
  * uses its mapping until the device is gone, `check look` looks for events of another user,
- * `check silence` keeps the bells of all clients silent until it is killed.
+ * `check erase` leases clients while another one is erased, `check silence` keeps the bells of all clients silent until it is killed.
  * Linked statically.
  */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdint.h>
@@ -251,6 +252,40 @@ static int hold(int file, volatile uint64_t *all, const struct window *w)
 	return failed;
 }
 
+static volatile int began, ended;
+
+/* Leases a client that has not been leased yet: it is erased. */
+static void *erase(void *arg)
+{
+	const struct window *w = arg;
+	int file = open(NODE, O_RDWR), client;
+
+	began = 1;
+	client = lease(file, w->clients - 1);
+	ended = 1;
+	check("a client is erased", client == (int)w->clients - 1);
+	return NULL;
+}
+
+/* Leases another client all the time meanwhile. */
+static int lease_meanwhile(int file, struct window *w)
+{
+	int client = w->kernels, leases = 0;
+	pthread_t thread;
+
+	check("the client is leased", lease(file, client) == client);
+	release(file, client);
+	pthread_create(&thread, NULL, erase, w);
+	while (!ended) {
+		if (lease(file, client) == client && !release(file, client))
+			leases += began;
+	}
+	pthread_join(thread, NULL);
+	check("others lease clients while one is erased", leases > 500);
+	printf("leases meanwhile: %d\n", leases);
+	return failed;
+}
+
 static int silence(volatile uint64_t *all, const struct window *w)
 {
 	volatile uint64_t *bells = all + HT_BELLS / 8;
@@ -280,6 +315,8 @@ int main(int argc, char **argv)
 		return hold(file, all, &window);
 	if (argc > 1 && !strcmp(argv[1], "look"))
 		return look(file, all, &window);
+	if (argc > 1 && !strcmp(argv[1], "erase"))
+		return lease_meanwhile(file, &window);
 	if (argc > 1 && !strcmp(argv[1], "silence"))
 		return silence(all, &window);
 	check_leases(file, other, &window);
