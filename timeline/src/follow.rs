@@ -5,7 +5,7 @@
 use crate::error::{Error, Result};
 use crate::event::EntryRef;
 use crate::inputs::ctf::{
-    ClockMaps, Cursor, Domain, Segment, Session, SessionJson, elsewhere, stream_files,
+    ClockMaps, Cursor, Domain, Identity, Segment, Session, SessionJson, elsewhere, stream_files,
 };
 use crate::inputs::input::nanoseconds;
 use crate::inputs::names::Names;
@@ -34,6 +34,31 @@ pub struct Follow {
     started_unix_ns: i64,
     files: HashMap<PathBuf, File>,
     names: Names,
+    json: Latest,
+}
+
+/// `session.json` as it was read last.
+#[derive(Debug)]
+struct Latest {
+    dir: PathBuf,
+    /// The file and its last change, if that was long enough ago: a later one would have another time.
+    identity: Option<Identity>,
+    json: SessionJson,
+}
+
+impl Latest {
+    fn read(dir: &Path) -> Result<Latest> {
+        let identity = Identity::of_settled(dir);
+        Ok(Latest { dir: dir.to_owned(), identity, json: SessionJson::read(dir)? })
+    }
+
+    /// Returns the file's contents. They are read again only if it has changed.
+    fn get(&mut self) -> Result<&SessionJson> {
+        if self.identity.is_none() || self.identity != Identity::of_settled(&self.dir) {
+            *self = Latest::read(&self.dir)?;
+        }
+        Ok(&self.json)
+    }
 }
 
 /// A file of which a part was read.
@@ -68,6 +93,7 @@ impl Follow {
         let json = SessionJson::read(dir)?;
         let session = Session::of(dir, json, Vec::new(), 0)?;
         Ok(Follow {
+            json: Latest::read(dir)?,
             dir: dir.to_owned(),
             started_unix_ns: session.json().started_unix_ns,
             files: HashMap::new(),
@@ -98,8 +124,8 @@ impl Follow {
         let has_news = session.is_some();
         if let Some(session) = session {
             let maps = ClockMaps::estimates();
-            let names = std::mem::replace(&mut self.names, Names::new(Vec::new()));
-            let mut timeline = Timeline::of_part(&session, &maps, names)?;
+            // They stay as they are if something is damaged.
+            let mut timeline = Timeline::of_part(&session, &maps, self.names.clone())?;
             while let Some(entry) = timeline.read() {
                 each(entry?);
             }
@@ -125,8 +151,8 @@ impl Follow {
 
     /// Finds new packets. Returns the session with those alone, `None` if there are none, the
     /// ends of its files, and whether the session had ended before.
-    fn scan(&self) -> Result<(Option<Session>, HashMap<PathBuf, Cursor>, bool)> {
-        let before = SessionJson::read(&self.dir)?;
+    fn scan(&mut self) -> Result<(Option<Session>, HashMap<PathBuf, Cursor>, bool)> {
+        let is_finished = self.json.get()?.finished;
         let paths = stream_files(&self.dir)?;
         let most = (ROUND_BYTES / paths.len().max(1) as u64).max(FILE_BYTES);
         // Files that are ahead of one that has more wait for it.
@@ -155,15 +181,15 @@ impl Follow {
             }
         }
         if segments.is_empty() {
-            return Ok((None, cursors, before.finished));
+            return Ok((None, cursors, is_finished));
         }
         // Read again: it describes all that the scan saw.
-        let json = SessionJson::read(&self.dir)?;
+        let json = self.json.get()?.clone();
         let mut session = Session::of(&self.dir, json, segments, 0)?;
         // Later files of a stream wait for earlier ones.
         let has_more = |path: &Path| cursors.get(path).is_some_and(|cursor| cursor.has_more);
         session.end_streams(has_more);
-        Ok((Some(session), cursors, before.finished))
+        Ok((Some(session), cursors, is_finished))
     }
 
     /// Notes which parts were read.

@@ -4,7 +4,7 @@
 
 mod made;
 
-use hypertrace_timeline::{ClockMaps, Error, Result, Session, SessionStat, Timeline};
+use hypertrace_timeline::{ClockMaps, Error, Follow, Result, Session, SessionStat, Timeline};
 use made::*;
 use proptest::prelude::*;
 use std::path::{Path, PathBuf};
@@ -242,4 +242,16 @@ proptest! {
             .stream("h", &[Packet::host(0).point(ts / 2, 0, 0, guest_time, 0).point(ts, 0, 0, ts, 0)]);
         prop_assert_eq!(read(made.path()).unwrap(), 3);
     }
+}
+
+#[test]
+fn a_follower_finds_the_same_damage_again() {
+    let damaged = Packet::guest(0).event(20_000, DISK_READ, &[5, 512]).event(21_000, 9_999, &[5]);
+    let packets = [Packet::guest(0), damaged];
+    let made = Made::new().stream("guest-000-0000", &packets);
+    let mut follow = Follow::open(made.path()).unwrap();
+
+    let [first, second] = [(); 2].map(|()| follow.round(&mut |_| {}).unwrap_err().to_string());
+
+    assert_eq!(first, second);
 }

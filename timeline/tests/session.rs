@@ -5,10 +5,13 @@
 mod made;
 
 use hypertrace_timeline::{
-    ClockMaps, Domain, Error, Event, Kind, Session, SessionStat, Timeline, Value,
+    ClockMaps, Domain, Error, Event, Follow, Kind, Session, SessionStat, Timeline, Value,
 };
 use made::*;
+use std::fs;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::time::{Duration, SystemTime};
 
 fn open(path: &Path) -> (Session, ClockMaps) {
     let session = Session::open(path).unwrap();
@@ -372,4 +375,28 @@ fn a_description_that_breaks_a_rule_is_refused() {
         assert!(error.to_string().contains(says), "{from} -> {to}: {error}");
         assert!(error.to_string().contains("session.json"), "{error}");
     }
+}
+
+#[test]
+fn a_follower_reads_a_description_again_only_if_it_has_changed() {
+    let made = Made::new();
+    let path = made.path().join("session.json");
+    let text = fs::read(&path).unwrap();
+    let earlier = SystemTime::now() - Duration::from_secs(60);
+    let write = |text: &[u8], changed| {
+        let file = fs::File::create(&path).unwrap();
+        file.write_all_at(text, 0).unwrap();
+        file.set_modified(changed).unwrap();
+    };
+    write(&text, earlier);
+    let mut follow = Follow::open(made.path()).unwrap();
+
+    // As before, for all that can be seen without reading it.
+    write(&vec![b'x'; text.len()], earlier);
+    let unread = follow.round(&mut |_| {});
+    write(&vec![b'x'; text.len()], earlier + Duration::from_secs(1));
+    let read = follow.round(&mut |_| {});
+
+    assert!(unread.unwrap().is_finished);
+    assert!(read.unwrap_err().to_string().contains("session.json"));
 }

@@ -16,7 +16,7 @@ pub(crate) struct Source {
 }
 
 /// The current names: a lease record changes them when the timeline passes it.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Names {
     /// For each session, the prefix of its names and the name of its host side.
     sessions: Vec<(String, &'static str)>,
@@ -28,7 +28,7 @@ pub(crate) struct Names {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place(usize);
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Lessee {
     source: Source,
     /// Token of the lease that the name belongs to; `None` if it is from a description.

@@ -19,6 +19,7 @@ use std::marker::PhantomData;
 use std::ops::Deref;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Most event classes of a session: as many as its descriptions have room for.
 pub const MAX_EVENTS: usize = DESCRIPTIONS / 128;
@@ -136,10 +137,27 @@ impl Deref for SessionJson {
 /// Attempts to read the file while its writer replaces it.
 const ATTEMPTS: u32 = 20;
 
-/// Returns which file has this name, and its last change.
-fn identity(path: &Path) -> Option<(u64, u64, i64, i64)> {
-    let found = std::fs::metadata(path).ok()?;
-    Some((found.ino(), found.len(), found.mtime(), found.mtime_nsec()))
+/// Time after a change after which another one has another time.
+const SETTLED: Duration = Duration::from_millis(100);
+
+/// A file that has this name, and its last change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Identity(u64, u64, i64, i64);
+
+impl Identity {
+    fn of(path: &Path) -> Option<Identity> {
+        let found = std::fs::metadata(path).ok()?;
+        Some(Identity(found.ino(), found.len(), found.mtime(), found.mtime_nsec()))
+    }
+
+    /// Returns that of the file in a session's directory, if its last change is not new.
+    pub fn of_settled(dir: &Path) -> Option<Identity> {
+        let identity = Identity::of(&dir.join(FILE))?;
+        let Identity(_, _, seconds, ns) = identity;
+        let changed = UNIX_EPOCH + Duration::new(seconds.try_into().ok()?, ns.try_into().ok()?);
+        let is_settled = SystemTime::now().duration_since(changed).is_ok_and(|age| age > SETTLED);
+        is_settled.then_some(identity)
+    }
 }
 
 impl SessionJson {
@@ -152,9 +170,9 @@ impl SessionJson {
         // still have that one open.
         let path = dir.join(FILE);
         for _ in 1..ATTEMPTS {
-            let before = identity(&path);
+            let before = Identity::of(&path);
             match SessionJson::read_once(dir) {
-                Err(Error::Description { .. }) if identity(&path) != before => {}
+                Err(Error::Description { .. }) if Identity::of(&path) != before => {}
                 read => return read,
             }
         }
