@@ -61,6 +61,9 @@ pub(crate) fn current() -> u32 {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Names(BTreeMap<u32, String>);
 
+/// Most bytes of a thread's name.
+const LONGEST: usize = 15;
+
 /// Most threads whose names are kept.
 const MOST_NAMES: usize = 1 << 16;
 
@@ -74,19 +77,42 @@ impl Names {
         }
     }
 
-    /// Adds the names that the kernel noted, a line `PID NAME` each. It notes one for each thread: of
-    /// two, a program put one into its own name, so both are left out.
+    /// Adds the names that the kernel noted, a line `PID NAME` each. It notes one for each thread: of several, all
+    /// but one are in the names of other threads, which may contain line ends.
     pub fn add_lines(&mut self, lines: &str) {
-        let mut found = BTreeMap::<u32, Option<&str>>::new();
-        for line in lines.lines() {
-            if let Some((thread, name)) = line.trim_start().split_once(' ')
-                && let Ok(thread) = thread.parse()
+        let mut at = 0;
+        // Thread, place of its name, end of the line.
+        let mut found: Vec<(u32, usize, usize)> = Vec::new();
+        for line in lines.split_inclusive('\n') {
+            let end = at + line.trim_end_matches('\n').len();
+            let text = line.trim_start();
+            if let Some((thread, _)) = text.split_once(' ')
+                && let Ok(number) = thread.parse()
             {
-                found.entry(thread).and_modify(|name| *name = None).or_insert(Some(name));
+                found.push((number, at + line.len() - text.len() + thread.len() + 1, end));
             }
+            at += line.len();
         }
-        for (thread, name) in found {
-            self.add(thread, name.unwrap_or_default());
+        // A name that was not UTF-8 has no more characters than bytes.
+        let fits = |from, to| lines[from..to].chars().count() <= LONGEST;
+        let is_own = |line: usize| {
+            let (thread, _, end) = found[line];
+            let mut before = found[..line].iter().rev().take_while(|(_, name, _)| fits(*name, end));
+            before.all(|(other, ..)| *other == thread)
+        };
+        let mut names = BTreeMap::<u32, Vec<usize>>::new();
+        for (line, (thread, ..)) in found.iter().enumerate() {
+            names.entry(*thread).or_default().push(line);
+        }
+        for (thread, mut all) in names {
+            if all.len() > 1 {
+                all.retain(|line| is_own(*line));
+            }
+            // If several can be, nobody knows.
+            if let [line] = all[..] {
+                let (_, name, end) = found[line];
+                self.add(thread, &lines[name..end]);
+            }
         }
     }
 
@@ -116,9 +142,23 @@ mod tests {
         names.add(12, "evil\n1 init\n");
         names.add(14, "\n");
         assert_eq!(names.to_lines(), "12 evil?1 init\n");
+        // Of thread 16, both can be in names of others.
+        names.add_lines("15 x\n16 root\n14 y\n16 other\n");
+        assert_eq!(names.to_lines(), "12 evil?1 init\n14 y\n15 x\n");
+    }
+
+    #[test]
+    fn a_name_with_a_line_end_hides_no_other_threads_name() {
         // Thread 15 has the name "x\n16 root": the kernel prints it unchanged.
-        names.add_lines("15 x\n16 root\n16 victim\n");
-        assert_eq!(names.to_lines(), "12 evil?1 init\n15 x\n");
+        for lines in [
+            "15 x\n16 root\n16 victim\n",
+            "16 victim\n15 x\n16 root\n",
+            "15 x\n16 root\n14 another one\n16 victim\n",
+        ] {
+            let mut names = Names::default();
+            names.add_lines(lines);
+            assert!(names.to_lines().ends_with("15 x\n16 victim\n"), "{names:?}");
+        }
     }
 
     #[test]
