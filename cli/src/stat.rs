@@ -283,7 +283,7 @@ fn to_json(session: &Session, stat: &SessionStat) -> Value {
         })
         .collect();
     json!({
-        "uuid": format!("{:032x}", u128::from_be_bytes(session.json().uuid)),
+        "uuid": std::ops::Deref::deref(session.json()).uuid,
         "started_unix_ns": session.json().started_unix_ns,
         "finished": session.json().finished,
         "streams": stat.streams.iter().map(row).collect::<Vec<_>>(),

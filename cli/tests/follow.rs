@@ -360,3 +360,14 @@ fn times_of_a_guests_own_clock_are_estimates() {
     let of_guest: Vec<&Line> = shown.iter().filter(of_guest).collect();
     assert!(!of_guest.is_empty() && of_guest.iter().all(|line| line.bound_ns.is_none()));
 }
+
+#[test]
+fn options_of_an_input_are_refused_when_a_session_is_followed() {
+    let dir = tempfile::tempdir().unwrap();
+    Session::create(SessionConfig::new(dir.path())).unwrap().finish().unwrap();
+    for option in [["--ts-offset", "1500"], ["--guest-of", "S"]] {
+        let said = run(HYPERTRACE.command(["report", "--follow"]).arg(dir.path()).args(option));
+
+        assert!(said.failed(2).contains("--ts-offset and --guest-of are not for it"), "{option:?}");
+    }
+}

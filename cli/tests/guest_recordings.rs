@@ -139,3 +139,14 @@ fn a_recording_that_comes_after_another_was_shown_is_shown_too() {
     let again = run(HYPERTRACE.command(["stat"]).arg(&session));
     assert!(!again.stderr.contains("a guest's kernel: "), "they are made once: {again:?}");
 }
+
+#[test]
+fn a_program_outside_of_a_vm_has_no_kernel_to_record() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = HYPERTRACE.command(["run", "--quiet", "--out"]);
+    command.arg(folder.path().join("S")).args(["--", HYPERTRACE.0, "record", "--guest"]);
+
+    let said = run(&mut command).failed(2);
+
+    assert!(said.contains("`hypertrace run --kernel` records this one"), "{said}");
+}

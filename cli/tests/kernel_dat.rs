@@ -371,3 +371,10 @@ fn stat_of_a_session_with_events_of_the_kernel_alone_has_no_table() {
     let text = stat(TraceDat::new("x86-tsc"));
     assert!(text.contains("\nkernel.dat: no events\n"), "{text}");
 }
+
+#[test]
+fn stat_writes_the_uuid_as_the_session_does() {
+    let stat = HYPERTRACE.stat(session().path());
+
+    assert_eq!(stat["uuid"], made::UUID_TEXT);
+}

@@ -192,7 +192,8 @@ fn no_cell_of_csv_is_a_formula() {
     let events = r#"[
         {"id":16,"schema":"read_begin(id:u64,v:str)","reference_point":false},
         {"id":17,"schema":"read_end(id:u64)","reference_point":false}]"#;
-    let values = ["=1+1", "+a", "@SUM(1)", "-1+1", "\t=1", "-5"];
+    let wide = ["\u{ff0b}1", "\u{ff0d}1", "\u{ff1d}1", "\u{ff20}1"];
+    let values = [&["=1+1", "+a", "@SUM(1)", "-1+1", "\t=1", "-5"][..], &wide].concat();
     let made = program(events, |packet, at| {
         let value = values[at as usize / 1_000 % values.len()];
         packet.event_str(at, 16, &[at], value.as_bytes()).event(at + 10, 17, &[at])
@@ -206,7 +207,10 @@ fn no_cell_of_csv_is_a_formula() {
         cells.sort();
         cells.dedup();
         let marked = ["\"'+a\"", "\"'-1+1\"", "\"'=1+1\"", "\"'@SUM(1)\"", "\"\\t=1\"", "-5"];
-        assert_eq!(cells, marked, "{csv}");
+        let (ascii, others) = cells.split_at(4);
+        let wide = wide.map(|value| format!("\"'{value}\""));
+        assert_eq!((ascii, &others[4..]), (&marked[..4], &marked[4..]), "{csv}");
+        assert_eq!(others[..4], wide, "{csv}");
     }
 }
 
@@ -281,4 +285,14 @@ fn a_table_of_nothing_but_unattributed_time_is_replaced_by_the_reason() {
     );
     assert!(!ran.stdout.contains("median"), "{}", ran.stdout);
     assert_eq!(ran.stderr, "", "and is not said twice");
+}
+
+#[test]
+fn help_offers_no_input_that_is_refused() {
+    let help =
+        |command: &str| run(HYPERTRACE.command([command, "--help"]).env("COLUMNS", "200")).ok();
+
+    assert!(help("report").contains("function traces"));
+    let help = help("regions");
+    assert!(help.contains("Directories of sessions") && !help.contains("function trace"), "{help}");
 }

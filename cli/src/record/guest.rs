@@ -1,16 +1,17 @@
 //! `hypertrace record --guest`: in a guest, its kernel's events, for the host.
 
 use super::Args;
+use crate::Usage;
 use crate::interrupt::Interrupts;
 use crate::losses::grouped;
 use crate::output::say;
 use anyhow::{Context, Result, bail};
 use hypertrace::abi::event_type;
-use hypertrace::{Clock, Emit, Options, event, reference_point};
+use hypertrace::{Clock, Emit, Options, Place, event, reference_point};
 use hypertrace_kernel::{Forwarding, Piece};
 use hypertrace_user::{Program, exit_code, pass_signals_on, run_command};
 use std::process::ExitCode;
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 /// Longest time between two passes over the kernel's buffers, and between two readings of the clock.
@@ -24,7 +25,11 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let interrupts = program.is_none().then(Interrupts::catch);
     // The kernel's events have it, too.
     let options = Options { clock: Some(Clock::Counter), ..Options::default() };
-    hypertrace::open(&options).context("there is no host to record for")?;
+    let opened = hypertrace::open(&options).context("there is no host to record for")?;
+    if let Place::Segment(segment) = opened.place {
+        let why = "is of a program, which has no kernel of its own; `hypertrace run --kernel` records this one";
+        return Err(Usage(format!("the segment {} {why}", segment.display())).into());
+    }
     crate::kernel::clean();
     let mut channel = Channel::default();
     channel.read_clock();
@@ -46,13 +51,13 @@ pub fn run(args: &Args) -> Result<ExitCode> {
                 let program = Program::find(&args.program[0])?;
                 move || run_command(&program, command)
             });
-            while !runner.is_finished() {
-                pass(&mut forwarding, &mut channel)?;
+            let (ended, passed) = beside(runner, || pass(&mut forwarding, &mut channel))?;
+            let ended = exit_code(ended?);
+            match passed {
+                Err(why) if ended != 0 => say(format_args!("{why:#}")),
+                passed => passed?,
             }
-            match runner.join() {
-                Ok(ended) => exit_code(ended?),
-                Err(_) => bail!("the thread that runs the program panicked"),
-            }
+            ended
         }
         None => {
             while Interrupts::came().is_none() {
@@ -76,6 +81,21 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         ));
     }
     Ok(ExitCode::from(ran))
+}
+
+/// Makes passes until the program has ended, or one fails: the program runs to its end. Returns how both ended.
+fn beside<T>(
+    program: JoinHandle<T>,
+    mut pass: impl FnMut() -> Result<()>,
+) -> Result<(T, Result<()>)> {
+    let mut passed = Ok(());
+    while passed.is_ok() && !program.is_finished() {
+        passed = pass();
+    }
+    match program.join() {
+        Ok(ended) => Ok((ended, passed)),
+        Err(_) => bail!("the thread that runs the program panicked"),
+    }
 }
 
 fn pass(forwarding: &mut Forwarding, channel: &mut Channel) -> Result<()> {
@@ -123,5 +143,26 @@ impl Channel {
         let _ = reference_point!("guest_kernel_clock");
         // The reading after the reply, which was not before the host's time.
         event!("guest_kernel_clock");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    #[test]
+    fn a_recording_that_fails_does_not_end_the_program() {
+        let (fail, failed) = mpsc::channel();
+        let program = thread::spawn(move || failed.recv().map(|()| 7));
+
+        let (ended, passed) = beside(program, || {
+            fail.send(())?;
+            bail!("no room")
+        })
+        .unwrap();
+
+        assert_eq!(ended, Ok(7));
+        assert_eq!(passed.unwrap_err().to_string(), "no room");
     }
 }

@@ -43,6 +43,7 @@ use std::path::PathBuf;
 /// that before the regions begin.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, verbatim_doc_comment)]
+#[command(mut_arg("inputs", |paths| paths.help(PATHS)))]
 pub struct Args {
     #[command(flatten)]
     inputs: Inputs,
@@ -88,6 +89,10 @@ pub struct Args {
     #[arg(long, value_name = "FILE", group = "form")]
     html: Option<PathBuf>,
 }
+
+/// Other commands take function traces, too.
+const PATHS: &str = "Directories of sessions (those with session.json in them), with their kernel.dat; or trace.dat \
+                     files of trace-cmd, beside sessions";
 
 const EXAMPLES: &str = "\
 Examples:

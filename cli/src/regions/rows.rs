@@ -275,10 +275,11 @@ fn number(number: Option<u64>) -> String {
 }
 
 /// Quotes a text for CSV, where it needs that. Dangerous characters are escaped, tabs among them. A
-/// text that a spreadsheet would run as a formula gets a `'` in front; a number is none.
+/// text that a spreadsheet would run as a formula, also with full-width signs, gets a `'` in front; a number is none.
 fn quoted(text: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-./ ".contains(&byte);
-    let is_formula = text.starts_with(['=', '+', '-', '@']);
+    let is_formula =
+        text.starts_with(['=', '+', '-', '@', '\u{ff1d}', '\u{ff0b}', '\u{ff0d}', '\u{ff20}']);
     let is_number = text.parse::<f64>().is_ok_and(f64::is_finite);
     let mark = if is_formula && !is_number { "'" } else { "" };
     match text.bytes().all(plain) && mark.is_empty() {

@@ -207,6 +207,11 @@ impl Inputs {
         self.0.iter().map(|given| &*given.path).collect()
     }
 
+    /// Returns whether an input has an option of its own.
+    pub fn have_options(&self) -> bool {
+        self.0.iter().any(|given| given.offset.is_some() || given.guest_of.is_some())
+    }
+
     /// Opens all sessions, all traces, those of the sessions first, and all function traces, with names
     /// from these files.
     pub fn open(&self, symbols: &[Source]) -> anyhow::Result<Recordings> {

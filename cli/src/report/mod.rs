@@ -8,6 +8,7 @@ mod lines;
 pub(crate) use inputs::{Inputs, Opened, Recordings, open, open_each, unplaced};
 pub(crate) use lines::Lines;
 
+use crate::Usage;
 use crate::output::say;
 use crate::writer::unfinished;
 use anyhow::Context;
@@ -123,6 +124,11 @@ Exit code: 0 done, 1 failed, 2 wrong usage, or damaged or foreign input.";
 /// Runs the command.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     if args.follow {
+        if args.inputs.have_options() {
+            let why =
+                "--follow shows one session as it is: --ts-offset and --guest-of are not for it";
+            return Err(Usage(why.into()).into());
+        }
         return follow::run(args, follow::directory(&args.inputs.paths())?);
     }
     let Recordings { sessions, traces, functions } = args.inputs.open(&args.symbols)?;
