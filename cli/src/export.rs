@@ -1,18 +1,23 @@
 //! `hypertrace export`: sessions and function traces for other readers.
 
 use crate::Usage;
-use crate::kernel::is_carrier;
+use crate::kernel::{assemble, is_carrier};
 use crate::losses::grouped;
 use crate::output::say;
 use crate::report::{Inputs, Lines, Recordings};
-use anyhow::Result;
+use anyhow::{Context, Result};
 use hypertrace_export::uftrace::{self, Counts, Module};
 use hypertrace_functions::symbols::Source;
-use hypertrace_timeline::{EntryRef, Kind};
+use hypertrace_timeline::{EntryRef, Kind, Session};
 use std::cell::RefCell;
+use std::fs::{self, DirBuilder};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 
 /// Write sessions and function traces in the format of another reader
+///
+/// trace-cmd: the recordings of guests' kernels in a session, a file each, which
+/// trace-cmd and KernelShark read.
 ///
 /// uftrace: a directory whose `uftrace replay` shows events among the calls. Of
 /// a function trace, it has the calls, and the events of the sessions that are
@@ -44,6 +49,8 @@ pub struct Args {
 enum Format {
     /// Directory of uftrace
     Uftrace,
+    /// Files trace.dat of trace-cmd
+    TraceCmd,
 }
 
 const EXAMPLES: &str = "\
@@ -51,11 +58,16 @@ Examples:
   hypertrace run --qemu qemu-x86_64 --functions F --out S -- ./program
   hypertrace export S F --to uftrace -o U --symbols ./program
   uftrace replay -d U                    calls and events, in order
+  hypertrace export S --to trace-cmd -o K
+  trace-cmd report K/guest-kernel-*.dat  a guest's kernel alone
 
 Exit code: 0 done, 1 failed, 2 wrong usage, or damaged or foreign input.";
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<()> {
+    if matches!(args.to, Format::TraceCmd) {
+        return guests(args);
+    }
     let Recordings { sessions, traces, functions } = args.inputs.open(&[])?;
     let modules = args.symbols.iter().map(Module::read).collect::<Result<Vec<_>, _>>()?;
     let lines = RefCell::new(Lines::compact());
@@ -71,7 +83,6 @@ pub fn run(args: &Args) -> Result<()> {
     };
     let source =
         uftrace::Source { sessions: &sessions, traces: &traces, modules: &modules, text: &text };
-    let Format::Uftrace = args.to;
     let counts = match &functions[..] {
         [] => uftrace::compiled(&source, &args.out)?,
         [functions] => uftrace::beside(&source, functions, &args.out)?,
@@ -81,6 +92,30 @@ pub fn run(args: &Args) -> Result<()> {
         }
     };
     say(closing(args, &counts));
+    Ok(())
+}
+
+/// Writes the recordings of guests' kernels.
+fn guests(args: &Args) -> Result<()> {
+    let out = args.out.display();
+    let paths = args.inputs.paths();
+    let [dir] = paths[..] else {
+        return Err(
+            Usage("--to trace-cmd is for one session: give its directory alone".into()).into()
+        );
+    };
+    let session = Session::open(dir)?;
+    let failed = || format!("cannot make {out}");
+    DirBuilder::new().recursive(true).mode(0o700).create(&args.out).with_context(failed)?;
+    if fs::read_dir(&args.out).with_context(failed)?.next().is_some() {
+        return Err(Usage(format!("{out} is not empty; give a new or empty directory")).into());
+    }
+    let made = assemble(&session, &args.out, "exported");
+    if made.is_empty() {
+        let why = "it has no recording of a guest's kernel that has ended";
+        return Err(Usage(format!("{}: {why}", dir.display())).into());
+    }
+    made.iter().for_each(|made| say(format_args!("a guest's kernel: {}", made.line)));
     Ok(())
 }
 

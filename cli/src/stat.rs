@@ -75,12 +75,10 @@ type Guest = (String, KernelStat);
 /// Counts the events of the guests' kernels. One that cannot be read is reported: its guest has made what
 /// is in it.
 fn guests(session: &Session, maps: &ClockMaps) -> Vec<Guest> {
-    let traces = KernelTrace::guests_of_session(0, session, maps);
+    let traces = crate::kernel::guests(0, session, maps, "counted").into_iter();
     let counted = traces.filter_map(|trace| {
-        let counted = trace.and_then(|trace| {
-            let name = trace.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
-            Ok((name, trace.stat()?))
-        });
+        let name = trace.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let counted = trace.stat().map(|stat| (name, stat));
         counted.inspect_err(|why| say(format_args!("not counted: {}", error_chain(why)))).ok()
     });
     counted.collect()

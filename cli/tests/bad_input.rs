@@ -284,12 +284,11 @@ enum Odd {
 const FOREIGN: &str = "words of another user\n";
 
 /// Files of a session `S`, of a function trace `F`, and others that commands read.
-const READ: [&str; 12] = [
+const READ: [&str; 11] = [
     "S/session.json",
     "S/ctf/metadata",
     "S/ctf/host-003-0000",
     "S/kernel.dat",
-    "S/guest-kernel-1-0000000000000007.dat",
     "S/.kernel/recording.json",
     "S/control.sock",
     "F/info",
@@ -308,9 +307,7 @@ fn make_files(folder: &Path) {
     let page = trace_dat::Page::at(1_000_000).mmio(39_000, 77, 0x17);
     let mut dat = trace_dat::TraceDat::new("x86-tsc").cpu(&[page]);
     dat.options.push(trace_dat::recorded(made::BOOT, 0));
-    for name in ["kernel.dat", "guest-kernel-1-0000000000000007.dat"] {
-        fs::write(folder.join("S").join(name), dat.version_7()).unwrap();
-    }
+    fs::write(folder.join("S/kernel.dat"), dat.version_7()).unwrap();
     let mut directory = Directory::create(&folder.join("F"), "guest", "qemu").unwrap();
     directory.add_tasks([Task::of_vcpu(0, 3, "Ring3")]).unwrap();
     let anchor =

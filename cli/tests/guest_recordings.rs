@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::process::{Child, Stdio};
-use std::thread::sleep;
+use std::sync::Barrier;
+use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
 use hypertrace::{event, reference_point};
@@ -93,13 +94,21 @@ fn start(dir: &Path, name: &str) -> (Child, Notes) {
     (command.stdout(Stdio::null()).spawn().unwrap(), notes)
 }
 
-/// Returns the files of recordings in a session, after a command that shows it. They are no traces: the
-/// descriptions have no layout of a page.
-fn shown(session: &Path) -> BTreeSet<String> {
-    run(HYPERTRACE.command(["stat"]).arg(session)).code.unwrap();
-    let names = fs::read_dir(session).unwrap().flatten();
-    let names = names.map(|entry| entry.file_name().into_string().unwrap());
-    names.filter(|name| name.ends_with(".dat")).collect()
+/// Returns the files that `export` makes of the recordings in a session.
+fn exported(session: &Path) -> BTreeSet<String> {
+    let out = tempfile::tempdir().unwrap();
+    let mut command = HYPERTRACE.command(["export", "--to", "trace-cmd", "--out"]);
+    run(command.arg(out.path()).arg(session)).code.unwrap();
+    names(out.path())
+}
+
+fn names(folder: &Path) -> BTreeSet<String> {
+    let names = fs::read_dir(folder).unwrap().flatten();
+    names.map(|entry| entry.file_name().into_string().unwrap()).collect()
+}
+
+fn has(files: &BTreeSet<String>, recording: u64) -> bool {
+    files.iter().any(|name| name.ends_with(&format!("-{recording:016x}.dat")))
 }
 
 #[test]
@@ -112,32 +121,78 @@ fn a_recording_that_comes_after_another_was_shown_is_shown_too() {
     let name = "a_recording_that_comes_after_another_was_shown_is_shown_too";
     let (mut process, notes) = start(folder.path(), name);
     wait_for(|| notes.get(SENT) == 1);
-    wait_for(|| shown(&session).len() == 1);
-    let first = shown(&session);
+    wait_for(|| exported(&session).len() == 1);
+    assert!(has(&exported(&session), RECORDINGS[0]));
     notes.set(ALLOWED, 2);
     assert!(process.wait().unwrap().success());
 
-    let all = shown(&session);
+    let all = exported(&session);
 
-    assert!(first.is_subset(&all), "{first:?} {all:?}");
-    for recording in RECORDINGS {
-        let file = format!("{recording:016x}.dat");
-        assert!(all.iter().any(|name| name.ends_with(&file)), "{file}: {all:?}");
+    assert!(all.len() == 2 && RECORDINGS.iter().all(|number| has(&all, *number)), "{all:?}");
+}
+
+#[test]
+fn a_command_that_shows_a_recording_changes_nothing_in_the_session() {
+    if let Some(notes) = traced::argument() {
+        return program(&notes);
     }
-    // As by a kill of the command that made them.
-    for left in [all.difference(&first).next().unwrap(), ".guest-kernels"] {
-        fs::remove_file(session.join(left)).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let session = folder.path().join("S");
+    let name = "a_command_that_shows_a_recording_changes_nothing_in_the_session";
+    let (mut process, notes) = start(folder.path(), name);
+    notes.set(ALLOWED, 2);
+    assert!(process.wait().unwrap().success());
+    let before = names(&session);
+    let places = tempfile::tempdir().unwrap();
+
+    for command in ["report", "stat", "regions"] {
+        let ran = run(HYPERTRACE.command([command]).arg(&session).env("TMPDIR", places.path()));
+        // The file was made: it is no trace, as its descriptions have no layout of a page.
+        assert!(ran.stderr.contains("beef.dat: damaged at byte 68: expected pages"), "{ran:?}");
+        assert!(!ran.stderr.contains(places.path().to_str().unwrap()), "{ran:?}");
     }
-    let parts = session.join(format!(".{}.parts", all.difference(&first).next().unwrap()));
-    fs::create_dir(&parts).unwrap();
-    let other = fs::File::open(&parts).unwrap();
-    other.lock().unwrap();
-    let beside = run(HYPERTRACE.command(["stat"]).arg(&session));
-    assert!(beside.stderr.contains("another command makes their file now"), "{beside:?}");
-    drop(other);
-    assert_eq!(shown(&session), all);
-    let again = run(HYPERTRACE.command(["stat"]).arg(&session));
-    assert!(!again.stderr.contains("a guest's kernel: "), "they are made once: {again:?}");
+
+    assert_eq!(names(&session), before);
+    assert!(names(places.path()).is_empty(), "nothing is left");
+}
+
+/// As a program, begins many recordings and sends some, by two threads. One has the client that the last
+/// recording's thread gets, the other one has another.
+fn noisy_program() {
+    let noise = || {
+        for number in 0..40 {
+            send(1_000 + number, "cpu0", &page());
+            send_recording(number);
+        }
+    };
+    let is_done = Barrier::new(2);
+    thread::scope(|scope| {
+        scope.spawn(noise).join().unwrap();
+        scope.spawn(|| {
+            noise();
+            is_done.wait();
+            is_done.wait();
+        });
+        is_done.wait();
+        scope.spawn(|| send_recording(RECORDINGS[0])).join().unwrap();
+        is_done.wait();
+    });
+}
+
+#[test]
+fn recordings_of_any_program_leave_room_for_those_of_another() {
+    if traced::argument().is_some() {
+        return noisy_program();
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let name = "recordings_of_any_program_leave_room_for_those_of_another";
+    let (mut process, _) = start(folder.path(), name);
+    assert!(process.wait().unwrap().success());
+
+    let files = exported(&folder.path().join("S"));
+
+    assert!(has(&files, RECORDINGS[0]), "{files:?}");
+    assert_eq!(files.len(), 9, "four of each of the others: {files:?}");
 }
 
 #[test]

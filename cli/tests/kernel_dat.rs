@@ -126,18 +126,6 @@ fn a_damaged_kernel_dat_is_refused_by_name_and_offset() {
 }
 
 #[test]
-fn a_damaged_recording_of_a_guests_kernel_leaves_stat_the_rest() {
-    let session = session();
-    fs::write(session.path().join("guest-kernel-0.dat"), "not a trace").unwrap();
-
-    let ran = run(HYPERTRACE.command(["stat"]).arg(session.path()));
-
-    assert_eq!(ran.code, Some(0), "{ran:?}");
-    assert!(ran.stdout.contains("\nkernel.dat: cpu0 2 events, "), "{ran:?}");
-    assert!(ran.stderr.contains("not counted: ") && ran.stderr.contains("guest-kernel-0.dat"));
-}
-
-#[test]
 fn a_kernel_dat_of_another_boot_is_refused_with_what_to_do() {
     let session = of_boots(Some(made::BOOT), Some(made::OTHER_BOOT));
     for command in ["report", "stat"] {

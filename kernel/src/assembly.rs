@@ -6,9 +6,7 @@ use crate::complete::{Of, Summary, Taken, complete};
 use crate::error::Error;
 use crate::forward::Piece;
 use crate::page;
-use crate::state::{
-    self, END, EndJson, HEAD, JSON, RecordingJson, State, cpu_file, guest_file, open_dir,
-};
+use crate::state::{self, END, EndJson, HEAD, JSON, RecordingJson, State, cpu_file, open_dir};
 use crate::stats::MOST_CPUS;
 use crate::threads::Names;
 use crate::trace_dat;
@@ -16,7 +14,7 @@ use hypertrace_trace::Share;
 use hypertrace_trace::ctf::folder::write_at;
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Most bytes of the descriptions, and of a JSON file: a guest that sends more takes the reader's memory.
 const MOST_HEAD: usize = 8 << 20;
@@ -25,28 +23,12 @@ const MOST_JSON: usize = 1 << 20;
 /// Size of a page. Kernels with the clock x86-tsc have no other.
 const PAGE: usize = 4096;
 
-/// Name of the file which says that nothing is left to put together in a session.
-const ASSEMBLED: &str = ".guest-kernels";
-
-/// Returns whether nothing is left to put together in a session, as [`note_assembled`] has noted.
-pub fn is_assembled(dir: &Path) -> bool {
-    dir.join(ASSEMBLED).exists()
-}
-
-/// Notes that nothing is left to put together in a session that has ended.
-///
-/// # Errors
-/// If the directory is another user's, or cannot be written.
-pub fn note_assembled(dir: &Path) -> Result<(), Error> {
-    let dir = crate::recover::shared_as_is(open_dir(dir, Share::Owner)?);
-    let failed = |source| state::failed("make", &dir, ASSEMBLED, source);
-    dir.new_file(ASSEMBLED).map(drop).map_err(failed)
-}
-
-/// A guest's recording that is put together in a session's directory.
+/// A guest's recording that is put together.
 #[derive(Debug)]
 pub struct Assembly {
-    state: State,
+    dir: PathBuf,
+    /// Name of the file that it becomes.
+    file_name: String,
     description: Description,
     end: Text,
     cpus: BTreeMap<u32, Pages>,
@@ -60,7 +42,7 @@ pub struct Assembly {
 #[derive(Debug)]
 enum Description {
     Coming { head: Text, json: Text },
-    Whole { head: Vec<u8>, json: Box<RecordingJson> },
+    Whole { head: Vec<u8>, json: Box<RecordingJson>, state: State },
     Damaged,
 }
 
@@ -84,23 +66,18 @@ struct Pages {
 }
 
 impl Assembly {
-    /// Begins a recording. `clock` is the session's clock of its guest, `recording` the number in its
-    /// pieces. `None`: its file was made before.
-    ///
-    /// # Errors
-    /// [`Error::Busy`] if another process does the same. If the directory is another user's, or cannot be
-    /// written.
-    pub fn create(dir: &Path, clock: u32, recording: u64) -> Result<Option<Assembly>, Error> {
-        let dir = crate::recover::shared_as_is(open_dir(dir, Share::Owner)?);
-        let state = State::create_guest(dir, guest_file(clock, recording))?;
-        Ok(state.map(|state| Assembly {
-            state,
+    /// Begins a recording, whose file is made in this directory under this name. Nothing is written before its
+    /// descriptions are whole.
+    pub fn new(dir: &Path, file_name: &str) -> Assembly {
+        Assembly {
+            dir: dir.to_owned(),
+            file_name: file_name.to_owned(),
             description: Description::Coming { head: Text::default(), json: Text::default() },
             end: Text::default(),
             cpus: BTreeMap::new(),
             file: None,
             damaged: 0,
-        }))
+        }
     }
 
     /// Adds a piece. Those of a file come in order, and the descriptions before the pages: nothing is
@@ -116,7 +93,7 @@ impl Assembly {
             (other, _) => {
                 let cpu = other.strip_prefix("cpu").and_then(|number| number.parse::<u32>().ok());
                 match cpu.filter(|cpu| (*cpu as usize) < MOST_CPUS) {
-                    Some(cpu) if self.is_described() => return self.add_to_page(cpu, piece),
+                    Some(cpu) if self.is_described()? => return self.add_to_page(cpu, piece),
                     _ => self.damaged += 1,
                 }
             }
@@ -125,7 +102,10 @@ impl Assembly {
     }
 
     /// Returns whether the descriptions that have come are whole. From then on they are fixed.
-    fn is_described(&mut self) -> bool {
+    ///
+    /// # Errors
+    /// If nothing can be written in the directory.
+    pub fn is_described(&mut self) -> Result<bool, Error> {
         if let Description::Coming { head, json } = &mut self.description {
             let is_good = |json: &RecordingJson| {
                 !head.is_damaged
@@ -137,11 +117,20 @@ impl Assembly {
                 Some(json) => Description::Whole {
                     head: std::mem::take(&mut head.bytes),
                     json: Box::new(json),
+                    state: State::create_guest(
+                        open_dir(&self.dir, Share::Owner)?,
+                        &self.file_name,
+                    )?,
                 },
                 None => Description::Damaged,
             };
         }
-        matches!(self.description, Description::Whole { .. })
+        Ok(matches!(self.description, Description::Whole { .. }))
+    }
+
+    /// Returns whether the guest has said that it has ended.
+    pub fn is_ended(&self) -> bool {
+        !self.end.bytes.is_empty() || self.end.is_damaged
     }
 
     fn add_to_page(&mut self, cpu: u32, piece: &Piece<'_>) -> Result<(), Error> {
@@ -180,7 +169,8 @@ impl Assembly {
             let commit = (commit | page::MISSED) & !page::MISSED_STORED;
             pages.page[8..16].copy_from_slice(&commit.to_ne_bytes());
         }
-        let folder = &self.state.folder;
+        let Description::Whole { state, .. } = &self.description else { return Ok(()) };
+        let folder = &state.folder;
         let failed = |source| state::failed("write", folder, &cpu_file(cpu), source);
         if self.file.as_ref().is_none_or(|(of, _)| *of != cpu) {
             let name = cpu_file(cpu);
@@ -202,22 +192,19 @@ impl Assembly {
     /// `None`: the guest has described nothing.
     ///
     /// # Errors
-    /// If it is damaged, or cannot be written. Another process may try again.
+    /// If it is damaged, or cannot be written.
     pub fn finish(mut self, clock: u32, frequency: u64) -> Result<Option<Summary>, Error> {
         for cpu in Vec::from_iter(self.cpus.keys().copied()) {
             self.end_page(cpu)?;
         }
         drop(self.file.take());
-        self.is_described();
-        let Description::Whole { head, json } = self.description else {
-            self.state.remove()?;
-            return Ok(None);
-        };
-        self.state.begin(&head, &json)?;
+        self.is_described()?;
+        let Description::Whole { head, json, state } = self.description else { return Ok(None) };
+        state.begin(&head, &json)?;
         let end = self.end.parsed::<EndJson>();
         let recovered = end.is_none();
         if let Some(end) = end {
-            self.state.end(&end)?;
+            state.end(&end)?;
         }
         let mut taken = Taken::default();
         if self.damaged > 0 {
@@ -227,7 +214,18 @@ impl Assembly {
                 .push(format!("{damaged} pages or parts that the guest sent are not whole"));
         }
         let of = Of::Guest { clock, frequency };
-        complete(self.state, Names::default(), taken, recovered, of)
+        complete(state, Names::default(), taken, recovered, of)
+    }
+
+    /// Removes what was written.
+    ///
+    /// # Errors
+    /// If it cannot be removed.
+    pub fn discard(self) -> Result<(), Error> {
+        match self.description {
+            Description::Whole { state, .. } => state.remove(),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -297,7 +295,7 @@ mod tests {
 
     /// Begins a recording with its descriptions.
     fn described(dir: &Path, json: &RecordingJson) -> Assembly {
-        let mut assembly = Assembly::create(dir, 4, 7).unwrap().unwrap();
+        let mut assembly = Assembly::new(dir, "guest.dat");
         let head = trace_dat::Description { page_size: 4096, ..Default::default() }.to_bytes();
         let json = serde_json::to_vec(json).unwrap();
         for piece in pieces(HEAD, 0, &head).chain(pieces(JSON, 0, &json)) {
@@ -319,11 +317,10 @@ mod tests {
         let summary = assembly.finish(4, 1_000_000_000).unwrap().unwrap();
 
         assert_eq!((summary.events, &*summary.damage), (6 * EVENTS as u64, &[][..]));
-        let file = fs::read(dir.path().join("guest-kernel-4-0000000000000007.dat")).unwrap();
+        let file = fs::read(dir.path().join("guest.dat")).unwrap();
         let text = String::from_utf8_lossy(&file);
         assert!(text.contains("; guest_clock=4"), "its clock is known");
         assert!(!text.contains("threads=1") && !text.contains('\u{1b}'), "nothing is forged");
-        assert!(Assembly::create(dir.path(), 4, 7).unwrap().is_none(), "it is made once");
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 3);
     }
 
@@ -413,7 +410,7 @@ mod tests {
     #[test]
     fn pages_without_descriptions_are_not_written() {
         let dir = session();
-        let mut assembly = Assembly::create(dir.path(), 4, 7).unwrap().unwrap();
+        let mut assembly = Assembly::new(dir.path(), "guest.dat");
         for n in 0..9 {
             pieces("cpu0", n * PAGE as u64, &page(1)).for_each(|p| assembly.add(&p).unwrap());
         }
@@ -422,7 +419,7 @@ mod tests {
         for piece in pieces(HEAD, 0, &head).chain(pieces(JSON, 0, &json)) {
             assembly.add(&piece).unwrap();
         }
-        assert_eq!(assembly.state.folder.names(9).unwrap().len(), 0);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2, "nothing is written");
 
         assert_eq!(assembly.finish(1, 1_000_000_000).unwrap(), None);
     }

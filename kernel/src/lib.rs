@@ -23,7 +23,7 @@
 //! in a directory, [`sweep`] those of all, and removes their instances.
 //!
 //! In a guest, a [`Forwarding`] sends the recording to the host in pieces, while it is made; an
-//! [`Assembly`] puts them together there, beside the session.
+//! [`Assembly`] puts them together there.
 //!
 //! It does not read `kernel.dat`: `hypertrace-timeline` does. It has no features.
 #![warn(missing_debug_implementations)]
@@ -50,12 +50,12 @@ mod trace_dat;
 mod tracefs;
 mod worker;
 
-pub use assembly::{Assembly, is_assembled, note_assembled};
+pub use assembly::Assembly;
 pub use complete::Summary;
 pub use error::Error;
 pub use forward::{Forwarded, Forwarding, PIECE, Piece};
 pub use recording::{Config, Recording};
 pub use recover::{Recovered, is_incomplete, recover, sweep};
 pub use source::Source;
-pub use state::{FILE, guest_file};
+pub use state::FILE;
 pub use steal::stolen;

@@ -26,12 +26,6 @@ pub const FILE: &str = "kernel.dat";
 
 pub(crate) const FOLDER: &str = ".kernel";
 
-/// Returns the name of the file of a guest's recording in a session's directory. `clock` is the session's
-/// clock of the guest.
-pub fn guest_file(clock: u32, recording: u64) -> String {
-    format!("guest-kernel-{clock}-{recording:016x}.dat")
-}
-
 pub(crate) const HEAD: &str = "head";
 pub(crate) const JSON: &str = "recording.json";
 pub(crate) const END: &str = "end.json";
@@ -136,31 +130,11 @@ impl State {
         State::of(dir, folder).locked()
     }
 
-    /// Makes the folder of a guest's recording, in the place of one that a kill left. `None`: its file was
-    /// made.
-    pub fn create_guest(dir: Folder, file: String) -> Result<Option<State>, Error> {
+    /// Makes the folder of a guest's recording.
+    pub fn create_guest(dir: Folder, file: &str) -> Result<State, Error> {
         let name = format!(".{file}.parts");
-        if exists(&dir, &file)? {
-            return Ok(None);
-        }
-        let made = dir.clone().shared(Share::Owner).create(&name);
-        let folder = match made {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                let left = dir.clone().shared(Share::Owner).folder(&name);
-                left.map_err(|e| failed("open", &dir, &name, e))?
-            }
-            made => made.map_err(|e| failed("make", &dir, &name, e))?,
-        };
-        let stat = folder.stat().map_err(|e| failed("open", &dir, &name, e))?;
-        check_owner(&folder, "", &stat)?;
-        let state = State { dir, folder, name, file }.locked()?;
-        // The files of a killed process are incomplete.
-        let names = state.folder.names(MOST_CPUS + 8);
-        for name in names.map_err(|e| failed("list", &state.folder, "", e))? {
-            let name = name.to_string_lossy().into_owned();
-            state.folder.remove(&name).map_err(|e| failed("remove", &state.folder, &name, e))?;
-        }
-        Ok(Some(state))
+        let folder = dir.create(&name).map_err(|e| failed("make", &dir, &name, e))?;
+        State { dir, folder, name, file: file.into() }.locked()
     }
 
     fn of(dir: Folder, folder: Folder) -> State {

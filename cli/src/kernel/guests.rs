@@ -1,13 +1,12 @@
 //! The guests' kernels' recordings in a session: they arrive as events, and become files.
 
 use crate::output::say;
-use anyhow::Result;
-use hypertrace_kernel::{Assembly, Error, PIECE, Piece, is_assembled, note_assembled};
-use hypertrace_timeline::{Domain, Record, Session, SessionJson, ValueRef};
+use anyhow::Context;
+use hypertrace_kernel::{Assembly, Error, PIECE, Piece};
+use hypertrace_timeline::{ClockMaps, Domain, KernelTrace, Record, Session, Stream, ValueRef};
 use hypertrace_trace::control::error_chain;
 use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Name of the events that a guest's `record --guest` makes of its recording's pieces.
 const PIECE_EVENT: &str = "guest_kernel";
@@ -15,137 +14,164 @@ const PIECE_EVENT: &str = "guest_kernel";
 /// Name of the reference points that it makes for its clock, and of the events after them.
 const CLOCK_EVENT: &str = "guest_kernel_clock";
 
-/// Most recordings of a session.
-const MOST: usize = 32;
+/// Most recordings of a lease: any program of the guest can send some, and root's recorder has a lease of its own.
+const MOST_OF_LEASE: usize = 4;
+
+/// Most recordings of a session, one for each client at least.
+const MOST: usize = 1024;
 
 /// Returns whether an event of this name only carries a guest's recording, whose own events are shown.
 pub fn is_carrier(name: &str) -> bool {
     [PIECE_EVENT, CLOCK_EVENT].contains(&name)
 }
 
-/// A recording in a session's streams.
-#[derive(Debug, Default)]
-struct Found {
-    is_ended: bool,
-    assembly: Option<Assembly>,
-}
-
-/// Makes the files of the guests' recordings that have ended, if the session has some. Reports what it
-/// did; a failure is no error, as the rest of the session can be read.
-pub fn complete(dir: &Path) {
-    match try_complete(dir) {
-        Ok(()) => {}
-        Err(Error::Busy(_)) => say(format_args!(
-            "{}: events of a guest's kernel are not shown: another command makes their file now; show the \
-             session again",
-            dir.display()
-        )),
-        Err(why) => say(format_args!(
-            "{}: events of a guest's kernel are not shown: {}",
-            dir.display(),
-            error_chain(&why)
-        )),
+/// Opens the recordings of guests' kernels that have ended in a session with this index. Reports why others are not
+/// `shown`.
+pub fn open(number: usize, session: &Session, maps: &ClockMaps, shown: &str) -> Vec<KernelTrace> {
+    if !session.classes().iter().any(|class| *class.name == *PIECE_EVENT) {
+        return Vec::new();
     }
-}
-
-fn try_complete(dir: &Path) -> Result<(), Error> {
-    // The command that shows the session reports what is wrong with it.
-    let Some(session) = with_recordings(dir) else { return Ok(()) };
-    let mut found: BTreeMap<(u32, u64), Found> = BTreeMap::new();
-    let mut has_more = false;
-    each_piece(&session, |piece, clock| {
-        let is_full = found.len() == MOST;
-        match found.entry((clock, piece.recording)) {
-            Entry::Vacant(_) if is_full => has_more = true,
-            entry => entry.or_default().is_ended |= piece.file == "end.json",
-        }
-        Ok(())
-    })?;
-    if has_more {
-        say(format_args!(
-            "{}: only the first {MOST} recordings of guests' kernels are shown",
-            dir.display()
-        ));
-    }
-    let is_finished = session.json().finished;
-    for (&(clock, number), recording) in &mut found {
-        if recording.is_ended || is_finished {
-            recording.assembly = Assembly::create(dir, clock, number)?;
-        } else {
-            say(format_args!(
-                "{}: a guest's kernel is still being recorded: its events are not shown yet",
-                dir.display()
-            ));
-        }
-    }
-    if found.values().any(|recording| recording.assembly.is_some()) {
-        each_piece(&session, |piece, clock| {
-            let recording = found.get_mut(&(clock, piece.recording));
-            match recording.and_then(|recording| recording.assembly.as_mut()) {
-                Some(assembly) => assembly.add(&piece),
-                None => Ok(()),
-            }
-        })?;
-    }
-    let complain = |why: &dyn std::fmt::Display| {
-        say(format_args!("{}: events of a guest's kernel are not shown: {why}", dir.display()));
-    };
-    let mut is_whole = is_finished && !has_more;
-    for ((id, _), recording) in found {
-        let Some(assembly) = recording.assembly else { continue };
-        let clock = session.json().clock(id);
-        let frequency = clock.map_or(1_000_000_000, |clock| clock.frequency.max(1));
-        match assembly.finish(id, frequency) {
-            Ok(Some(summary)) => {
-                say(format_args!("a guest's kernel: {}", super::line(&summary, None)));
-            }
-            Ok(None) => {
-                // Each command says so.
-                is_whole = false;
-                complain(&"the guest has not described them");
-            }
-            // Those of the other recordings are.
+    // Readers change nothing in a session, which may be another user's. The open files outlive the folder.
+    let place = std::env::var_os("TMPDIR").map_or(PathBuf::from("/var/tmp"), PathBuf::from);
+    let folder = tempfile::Builder::new().prefix("hypertrace-").tempdir_in(&place);
+    let folder =
+        match folder.with_context(|| format!("cannot make a folder in {}", place.display())) {
+            Ok(folder) => folder,
             Err(why) => {
-                is_whole = false;
-                complain(&error_chain(&why));
+                complain(session, shown, &format_args!("{why:#}; TMPDIR can name another one"));
+                return Vec::new();
             }
+        };
+    let without_folder = |text: &str| text.replace(&format!("{}/", folder.path().display()), "");
+    let mut traces = Vec::new();
+    for made in assemble(session, folder.path(), shown) {
+        if made.has_losses {
+            say(format_args!("a guest's kernel: {}", without_folder(&made.line)));
+        }
+        match KernelTrace::of_guest(number, session, maps, &made.path) {
+            Ok(trace) => traces.push(trace),
+            Err(why) => complain(session, shown, &without_folder(&error_chain(&why))),
         }
     }
-    if is_whole { note_assembled(dir) } else { Ok(()) }
+    traces
 }
 
-/// Opens a session if a recording may be in it whose file was not made. It is not read otherwise: that takes
-/// as long as to show it.
-fn with_recordings(dir: &Path) -> Option<Session> {
-    if is_assembled(dir) {
-        return None;
-    }
-    let name = format!("{PIECE_EVENT}(");
-    let json = SessionJson::read(dir).ok()?;
-    json.events
-        .iter()
-        .any(|event| event.schema.starts_with(&name))
-        .then(|| Session::open(dir).ok())?
+/// The file of a recording.
+#[derive(Debug)]
+pub struct Made {
+    pub path: PathBuf,
+    /// What is in it.
+    pub line: String,
+    has_losses: bool,
 }
 
-/// Passes the pieces of all recordings in a session, those of a stream in order, with the clock of their guest.
-fn each_piece(
-    session: &Session,
-    mut pass: impl FnMut(Piece<'_>, u32) -> Result<(), Error>,
-) -> Result<(), Error> {
-    let mut bytes = Vec::with_capacity(PIECE);
+/// Makes the files of the recordings in a folder, at most [`MOST`]. Reports why others are not `shown`.
+pub fn assemble(session: &Session, folder: &Path, shown: &str) -> Vec<Made> {
+    let mut rounds: Vec<Vec<Made>> = Vec::new();
     for stream in session.streams().iter().filter(|stream| stream.domain == Domain::Guest) {
-        let mut records = stream.records(session.classes());
-        // The command that shows the session reports damage.
-        while let Ok(Some(record)) = records.read() {
-            if *record.class.name == *PIECE_EVENT
-                && let Some((recording, file, at)) = piece(&record, &mut bytes)
-            {
-                pass(Piece::new(recording, file, at, &bytes), record.packet.stream_id)?;
+        match of_client(session, stream, folder, shown) {
+            Ok(made) => {
+                for (round, made) in made.into_iter().enumerate() {
+                    rounds.resize_with(rounds.len().max(round + 1), Vec::new);
+                    rounds[round].push(made);
+                }
             }
+            Err(why) => complain(session, shown, &error_chain(&why)),
         }
     }
-    Ok(())
+    let mut all: Vec<Made> = rounds.into_iter().flatten().collect();
+    if all.len() > MOST {
+        complain(session, shown, &format_args!("there are more than {MOST} recordings"));
+        all.truncate(MOST);
+    }
+    all
+}
+
+fn complain(session: &Session, shown: &str, why: &dyn std::fmt::Display) {
+    let dir = session.dir().display();
+    say(format_args!("{dir}: events of a guest's kernel are not {shown}: {why}"));
+}
+
+/// Makes the files of a client's recordings.
+fn of_client(
+    session: &Session,
+    stream: &Stream,
+    folder: &Path,
+    shown: &str,
+) -> Result<Vec<Made>, Error> {
+    let mut made = Vec::new();
+    // By clock and number.
+    let mut found: BTreeMap<(u32, u64), Assembly> = BTreeMap::new();
+    let mut lease = None;
+    let mut records = stream.records(session.classes());
+    let mut bytes = Vec::with_capacity(PIECE);
+    // The command that shows the session reports damage.
+    while let Ok(Some(record)) = records.read() {
+        if *record.class.name != *PIECE_EVENT {
+            continue;
+        }
+        let Some((recording, file, at)) = piece(&record, &mut bytes) else { continue };
+        let (clock, token) = (record.packet.stream_id, record.packet.lease_token);
+        if lease.is_some_and(|lease| lease != token) {
+            made.extend(finish(session, std::mem::take(&mut found), shown)?);
+        }
+        lease = Some(token);
+        let key = (clock, recording);
+        if !found.contains_key(&key) {
+            // Only one at a time is being described: one without descriptions before another has none.
+            let mut undescribed = Vec::new();
+            for (key, assembly) in &mut found {
+                if !assembly.is_described()? {
+                    undescribed.push(*key);
+                }
+            }
+            undescribed.iter().for_each(|key| drop(found.remove(key)));
+            if found.len() == MOST_OF_LEASE {
+                continue;
+            }
+            let client = stream.client;
+            let name = format!("guest-kernel-{clock}-{client}-{token:016x}-{recording:016x}.dat");
+            found.insert(key, Assembly::new(folder, &name));
+        }
+        if let Some(assembly) = found.get_mut(&key) {
+            assembly.add(&Piece::new(recording, file, at, &bytes))?;
+        }
+    }
+    made.extend(finish(session, found, shown)?);
+    Ok(made)
+}
+
+/// Makes the files of the recordings that have ended.
+fn finish(
+    session: &Session,
+    found: BTreeMap<(u32, u64), Assembly>,
+    shown: &str,
+) -> Result<Vec<Made>, Error> {
+    let mut made = Vec::new();
+    for ((clock, _), assembly) in found {
+        if !assembly.is_ended() && !session.json().finished {
+            say(format_args!(
+                "{}: a guest's kernel is still being recorded: its events are not {shown} yet",
+                session.dir().display()
+            ));
+            assembly.discard()?;
+            continue;
+        }
+        let frequency = session.json().clock(clock).map_or(1_000_000_000, |clock| clock.frequency);
+        match assembly.finish(clock, frequency.max(1)) {
+            Ok(Some(summary)) => made.push(Made {
+                line: super::line(&summary, None),
+                has_losses: summary.lost() > 0
+                    || !summary.losses_known
+                    || !summary.damage.is_empty(),
+                path: summary.path,
+            }),
+            Ok(None) => complain(session, shown, &"the guest has not described them"),
+            // Those of the other recordings are.
+            Err(why) => complain(session, shown, &error_chain(&why)),
+        }
+    }
+    Ok(made)
 }
 
 /// Takes a piece's bytes. Returns its recording, file and offset; `None` if it is none.

@@ -11,7 +11,7 @@ use hypertrace_trace::control::error_chain;
 use std::fmt::Write as _;
 use std::path::Path;
 
-pub use guests::is_carrier;
+pub use guests::{assemble, is_carrier, open as guests};
 
 /// Starts a recording, after the recordings of killed processes were completed.
 pub fn start(config: &Config) -> Result<Recording> {
@@ -69,10 +69,8 @@ pub fn complete(dir: &Path) -> bool {
     true
 }
 
-/// Completes the recordings of killed processes and of guests before a session is shown. Reports one in
-/// progress.
+/// Completes the recording of a killed process before a session is shown. Reports one in progress.
 pub fn complete_to_show(dir: &Path) {
-    guests::complete(dir);
     if !complete(dir) {
         say(format_args!(
             "{}: the kernel's events are still being recorded, and are not shown yet",

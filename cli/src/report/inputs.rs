@@ -1,13 +1,11 @@
 //! The arguments that name inputs: sessions, traces of kernels with their offsets, and function traces.
 
 use crate::Usage;
-use crate::output::say;
 use anyhow::Context;
 use clap::{ArgMatches, Command, FromArgMatches};
 use hypertrace_export::uftrace::has_functions;
 use hypertrace_functions::symbols::Source;
 use hypertrace_timeline::{ClockMaps, Error, FunctionTrace, KernelTrace, Offset, Session};
-use hypertrace_trace::control::error_chain;
 use hypertrace_trace::session_json;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -245,12 +243,7 @@ impl Inputs {
         let maps = maps(&sessions, &traces)?.into_iter().map(|(maps, _)| maps);
         let sessions: Vec<(Session, ClockMaps)> = sessions.into_iter().zip(maps).collect();
         for (number, (session, maps)) in sessions.iter().enumerate() {
-            for trace in KernelTrace::guests_of_session(number, session, maps) {
-                match trace {
-                    Ok(trace) => traces.push(trace),
-                    Err(why) => say(format_args!("not shown: {}", error_chain(&why))),
-                }
-            }
+            traces.extend(crate::kernel::guests(number, session, maps, "shown"));
         }
         for given in guests {
             let mut trace = given.trace()?;

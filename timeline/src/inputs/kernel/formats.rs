@@ -25,7 +25,7 @@ struct Text {
 
 impl Formats {
     pub fn new() -> Formats {
-        Formats { texts: Vec::new(), by_id: vec![0; 1 << 16], unknown: Format::unknown() }
+        Formats { texts: Vec::new(), by_id: Vec::new(), unknown: Format::unknown() }
     }
 
     /// Takes the formats of ftrace itself: a number, and that many texts.
@@ -54,6 +54,8 @@ impl Formats {
             let Some(id) = format::id(&text).map(usize::from) else { continue };
             let (system, text) = (system.into(), text.into());
             self.texts.push(Text { system, text, format: OnceLock::new() });
+            // As long as the largest id needs: a session may have many traces.
+            self.by_id.resize(self.by_id.len().max(id + 1), 0);
             self.by_id[id] = self.texts.len() as u32;
         }
         Ok(())
@@ -61,7 +63,7 @@ impl Formats {
 
     /// Returns the format of an event, or the one of unknown events with the reason.
     pub fn get(&self, id: u16) -> (&Format, Option<&str>) {
-        let number = self.by_id[usize::from(id)] as usize;
+        let number = self.by_id.get(usize::from(id)).map_or(0, |number| *number as usize);
         let Some(text) = number.checked_sub(1).and_then(|index| self.texts.get(index)) else {
             return (&self.unknown, Some("the file has no format of its id"));
         };
@@ -74,7 +76,7 @@ impl Formats {
 
     /// Returns whether the file has a format of this id, which may be one that cannot be read.
     pub fn has(&self, id: u16) -> bool {
-        self.by_id[usize::from(id)] > 0
+        self.by_id.get(usize::from(id)).is_some_and(|number| *number > 0)
     }
 
     /// Iterates over the names of all events with a format, as far as they can be read.

@@ -41,7 +41,7 @@ use crate::inputs::names::Names;
 use file::TraceFile;
 use lane::Lane;
 use std::collections::HashSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use times::{Scale, Times};
 
@@ -50,9 +50,6 @@ const FILE: &str = "kernel.dat";
 
 /// Prefix of the names of a guest kernel's threads, in the session of its host.
 const GUEST: &str = "guest-";
-
-/// Most recordings of guests' kernels in a session's directory.
-const MOST_GUESTS: usize = 32;
 
 /// Name of the kernel's clock that is the raw TSC.
 const TSC: &str = "x86-tsc";
@@ -134,29 +131,21 @@ impl KernelTrace {
         Ok(Some(trace))
     }
 
-    /// Opens the recordings of its guests' kernels that a session with this index has: `guest-kernel-*.dat`.
-    /// Their times are those of their guest's clock in the session. One that cannot be read is an error of its
-    /// own: its guest has made its contents.
-    pub fn guests_of_session<'a>(
+    /// Opens the recording of a guest's kernel, made of events in a session with this index. Its times are those of
+    /// its guest's clock in the session.
+    ///
+    /// # Errors
+    /// As for [`KernelTrace::open`]: its guest has made its contents.
+    pub fn of_guest(
         number: usize,
-        session: &'a Session,
-        maps: &'a ClockMaps,
-    ) -> impl Iterator<Item = Result<KernelTrace>> + 'a {
-        // A directory that cannot be listed is reported by the session's reader.
-        let entries = std::fs::read_dir(session.dir()).into_iter().flatten().flatten();
-        let is_recording = |path: &PathBuf| {
-            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-            name.starts_with("guest-kernel-") && name.ends_with(".dat")
-        };
-        let mut paths: Vec<PathBuf> =
-            entries.map(|entry| entry.path()).filter(is_recording).collect();
-        paths.sort_unstable();
-        paths.into_iter().take(MOST_GUESTS).map(move |path| {
-            let mut trace = KernelTrace::open(&path)?;
-            trace.session = Some(number);
-            trace.set_guest(session, maps)?;
-            Ok(trace)
-        })
+        session: &Session,
+        maps: &ClockMaps,
+        path: &Path,
+    ) -> Result<KernelTrace> {
+        let mut trace = KernelTrace::open(path)?;
+        trace.session = Some(number);
+        trace.set_guest(session, maps)?;
+        Ok(trace)
     }
 
     /// Takes raw ticks as those of a counter, if that is the TSC. Times have a bound if the boot is the same.
