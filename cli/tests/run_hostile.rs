@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use hypertrace::Emit;
+use hypertrace::{Emit, Status};
 use hypertrace_abi::atomic::AtomicU64;
 use hypertrace_abi::config::ConfigPage;
 use hypertrace_abi::event::Fields;
@@ -17,7 +17,7 @@ use hypertrace_abi::schema::FieldType;
 use hypertrace_abi::zerocopy::FromBytes;
 use hypertrace_tests::command::{Hypertrace, run};
 use hypertrace_tests::random::Random;
-use hypertrace_tests::traced::{self, Notes};
+use hypertrace_tests::traced::{self, NOTES, Notes};
 use hypertrace_tests::{babeltrace2, packets};
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
@@ -40,8 +40,8 @@ fn count(session: &Path, event: &str) -> u64 {
 }
 
 /// Writes numbers that are likely to be wrong all over the segment, except to `client`'s part and to
-/// the enable mask, which all clients share.
-fn corrupt(client: u32, done: &AtomicBool) {
+/// the enable mask, which all clients share. `begin`: the first byte.
+fn corrupt(client: u32, begin: u64, done: &AtomicBool) {
     let path = std::env::var_os("HYPERTRACE_SEGMENT").unwrap();
     let segment = File::options().read(true).write(true).open(path).unwrap();
     let mut page = [0; size_of::<ConfigPage>()];
@@ -69,7 +69,7 @@ fn corrupt(client: u32, done: &AtomicBool) {
             1 => u64::MAX - random.below(100),
             _ => random.number(),
         };
-        if !own.contains(&place) {
+        if place >= begin && !own.contains(&place) {
             segment.write_all_at(&value.to_le_bytes(), place).unwrap();
         }
     }
@@ -82,15 +82,20 @@ fn a_segment_under_constant_corruption_harms_no_other_client() {
         let client = hypertrace::with_client(|client| client.index()).unwrap();
         let done = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            scope.spawn(|| corrupt(client, &done));
-            let (begin, mut recorded) = (Instant::now(), 0);
+            scope.spawn(|| corrupt(client, 0, &done));
+            let (begin, mut recorded, mut points, mut answered) = (Instant::now(), 0, 0, 0);
             while begin.elapsed() < Duration::from_secs(1) {
                 let emit = hypertrace::commit!("honest", recorded);
                 recorded += u64::from(emit == Emit::Recorded);
+                if recorded % 16 == 0 {
+                    let reply = hypertrace::reference_point!("point", points);
+                    points += 1;
+                    answered += u64::from(reply.is_ok_and(|r| r.status == Status::Recorded));
+                }
                 std::thread::sleep(Duration::from_micros(20));
             }
             done.store(true, Ordering::Relaxed);
-            notes.set(0, recorded);
+            [recorded, points, answered].into_iter().zip(0..).for_each(|(n, i)| notes.set(i, n));
         });
         return;
     }
@@ -102,9 +107,41 @@ fn a_segment_under_constant_corruption_harms_no_other_client() {
     let session = dir.path().join("S");
     assert!(notes.get(0) > 1000);
     assert_eq!(count(&session, "honest"), notes.get(0));
+    let (points, answered) = (notes.get(1), notes.get(2));
+    assert!(answered > 10, "{answered} of {points}");
+    assert!((answered..=points).contains(&count(&session, "point")), "{answered} of {points}");
     if let Some(read) = babeltrace2::read(&session.join("ctf")) {
         assert_eq!(read.complete(), packets::committed(&session).unwrap().all());
     }
+}
+
+#[test]
+fn a_segment_under_constant_corruption_is_recovered_with_other_clients_commits() {
+    let name = "a_segment_under_constant_corruption_is_recovered_with_other_clients_commits";
+    if let Some(notes) = notes() {
+        let client = hypertrace::with_client(|client| client.index()).unwrap();
+        // Without its config page, a file is no segment.
+        std::thread::spawn(move || corrupt(client, 0x1000, &AtomicBool::new(false)));
+        traced::commit_until_killed(&notes);
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let segment = dir.path().join("segment");
+    let options = ["--clients", "4", "--segment", segment.to_str().unwrap()];
+    let (mut command, notes) = run_test(dir.path(), &options, name);
+    let mut running = command.stdout(Stdio::null()).spawn().unwrap();
+    notes.wait(NOTES[1], 1000);
+
+    running.kill().unwrap();
+    running.wait().unwrap();
+    run(Command::new("kill").args(["-KILL", &notes.get(NOTES[0]).to_string()])).ok();
+
+    for out in ["S", "new"].map(|name| dir.path().join(name)) {
+        let mut recover = HYPERTRACE.command(["run", "--recover"]);
+        run(recover.arg(&segment).arg("--out").arg(&out)).ok();
+        let stat = HYPERTRACE.stat(&out);
+        assert_eq!(stat["finished"], true, "{stat}");
+    }
+    traced::check_commits(&dir.path().join("S"), &notes, false);
 }
 
 /// Payload that ends the program while it is written.

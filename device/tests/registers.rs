@@ -125,6 +125,27 @@ fn lease_is_shown_in_page_h_and_zero_is_no_token() {
 }
 
 #[test]
+fn a_changed_config_page_changes_nothing_for_the_host() {
+    let chip = chip();
+    let page = chip.config_bytes();
+    // A VMM has mapped it for stores.
+    let mapped = chip.memory().region(Region::Config).unwrap();
+    mapped.words().iter().for_each(|word| word.store(7, Relaxed));
+
+    let mut loaded = vec![0; page.len()];
+    chip.read(Region::Config, 0, &mut loaded);
+    assert_eq!((&loaded, chip.config_bytes()), (&page, page.clone()));
+    let memory = client(&chip, 3);
+    write_slot(&memory, 9, 99, 0, &[]);
+    store(&chip, at(3, register::EMIT), &9u64.to_le_bytes());
+    assert_eq!(reply(&memory), (9, Status::Recorded as u32));
+
+    chip.reset();
+    let words = mapped.words().iter().flat_map(|word| word.load(Relaxed).to_le_bytes());
+    assert_eq!(words.take(16).collect::<Vec<_>>(), page[..16]);
+}
+
+#[test]
 fn clock_reads_the_hosts_counter_and_two_halves_belong_together() {
     let chip = chip();
     let before = ticks();
