@@ -24,3 +24,16 @@ fn every_test_in_the_threat_model_exists() {
         assert!(row.contains(".rs: ") || row.contains("*not tested*"), "{row}");
     }
 }
+
+#[test]
+fn each_test_of_a_removed_defence_is_in_the_threat_model() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let text = fs::read_to_string(root.join("docs/threat-model.md")).unwrap();
+    for patch in fs::read_dir(root.join("xtask/mutants")).unwrap() {
+        let patch = patch.unwrap().path();
+        let patched = fs::read_to_string(&patch).unwrap();
+        for test in patched.lines().filter_map(|line| line.strip_prefix("Test: ")) {
+            assert!(text.contains(&format!("`{test}`")), "{}: {test}", patch.display());
+        }
+    }
+}
