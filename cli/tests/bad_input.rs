@@ -386,7 +386,7 @@ fn read_all(odd: Odd) {
             let folder = place.path().join("case");
             run(Command::new("cp").arg("-r").arg(&whole).arg(&folder)).ok();
             if !replace(&folder.join(file), odd, &elsewhere) {
-                capability::missing("odd-files", &format!("{odd:?} cannot be made"));
+                capability::missing("odd-files", format!("{odd:?} cannot be made"));
                 return;
             }
             let mut limited = Command::new("sh");
