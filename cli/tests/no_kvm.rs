@@ -6,7 +6,7 @@ use std::process::Command;
 use hypertrace_tests::command::{Demo, Hypertrace, run};
 use hypertrace_tests::interrupt::demo_ends_cleanly;
 use hypertrace_tests::report::Line;
-use hypertrace_tests::{babeltrace2, namespace};
+use hypertrace_tests::{babeltrace2, build, capability, namespace};
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 
@@ -78,6 +78,38 @@ fn the_output_says_why_kvm_is_not_used() {
 
     assert!(shown.contains("KVM is not usable here (there is no /dev/kvm)"), "{shown}");
     assert!(shown.contains("200000 guest events, 2000 reference points"), "{shown}");
+}
+
+#[test]
+fn the_command_for_aarch64_runs_the_same_program_on_threads() {
+    let (Some(linker), Some(rustc), Some(emulator)) = (
+        build::cross_compiler("aarch64-gcc", "aarch64-linux-gnu-gcc"),
+        build::cross_compiler("aarch64-rust", "aarch64-rustc"),
+        capability::program("qemu-aarch64"),
+    ) else {
+        return;
+    };
+    let target = "aarch64-unknown-linux-gnu";
+    let (mut cargo, folder) = build::cross(&rustc);
+    cargo.args(["build", "--package", "hypertrace-cli", "--target", target]);
+    cargo.env("CARGO_PROFILE_DEV_DEBUG", "0");
+    cargo.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", linker);
+    // The emulator has no libraries of that machine.
+    let options = "-Ctarget-feature=+crt-static -Dwarnings";
+    cargo.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUSTFLAGS", options);
+    build::succeed(&mut cargo);
+    let dir = tempfile::tempdir().unwrap();
+    let mut demo = Command::new(emulator);
+    demo.arg(folder.join(target).join("debug/hypertrace"));
+
+    let demo: Demo = run(demo.args(["demo", "--json", "--out"]).arg(dir.path())).json();
+
+    assert_eq!((&*demo.mode, demo.vcpus), ("user", 2));
+    assert_eq!((demo.ring_events, demo.reference_points), (200_000, 2_000));
+    assert_eq!((demo.lost, demo.faults), (0, 0));
+    capability::used("aarch64-gcc");
+    capability::used("aarch64-rust");
+    capability::used("qemu-aarch64");
 }
 
 #[test]

@@ -8,6 +8,9 @@ use vmm_sys_util::errno::Error as Errno;
 /// Reason why KVM cannot be used on this host. A caller may fall back to threads.
 #[derive(Debug, thiserror::Error)]
 pub enum Unusable {
+    /// The guest's code is for x86-64.
+    #[error("the guest is x86-64 code, and this machine is none")]
+    Architecture,
     /// `/dev/kvm` does not exist: no KVM module, no virtualization, or a container without the
     /// device.
     #[error("there is no /dev/kvm")]

@@ -55,11 +55,11 @@ pub fn run(index: usize, vcpu: &mut VcpuFd, shared: &Shared) -> Result<Option<u3
                 // SAFETY: for this exit reason KVM has set this member; any bytes are a valid
                 // integer anyway.
                 let suberror = unsafe { vcpu.get_kvm_run().__bindgen_anon_1.internal.suberror };
-                return Err(VcpuError::Internal { suberror, rip: rip(vcpu) });
+                return Err(VcpuError::Internal { suberror, rip: registers(vcpu).0 });
             }
             Ok(VcpuExit::Shutdown) => {
-                let cr2 = vcpu.get_sregs().map_or(0, |sregs| sregs.cr2);
-                return Err(VcpuError::Shutdown { rip: rip(vcpu), cr2 });
+                let (rip, cr2) = registers(vcpu);
+                return Err(VcpuError::Shutdown { rip, cr2 });
             }
             Ok(VcpuExit::FailEntry(reason, _)) => return Err(VcpuError::FailEntry(reason)),
             Ok(exit) => return Err(VcpuError::Unexpected(format!("{exit:?}"))),
@@ -68,7 +68,15 @@ pub fn run(index: usize, vcpu: &mut VcpuFd, shared: &Shared) -> Result<Option<u3
     }
 }
 
-/// Returns the guest's instruction pointer, for an error's text.
-fn rip(vcpu: &VcpuFd) -> u64 {
-    vcpu.get_regs().map_or(0, |regs| regs.rip)
+/// Returns the guest's instruction pointer and the address of its last page fault, for an error's text.
+#[cfg(target_arch = "x86_64")]
+fn registers(vcpu: &VcpuFd) -> (u64, u64) {
+    let rip = vcpu.get_regs().map_or(0, |regs| regs.rip);
+    (rip, vcpu.get_sregs().map_or(0, |sregs| sregs.cr2))
+}
+
+/// There are no such registers: no guest runs here.
+#[cfg(not(target_arch = "x86_64"))]
+fn registers(_: &VcpuFd) -> (u64, u64) {
+    (0, 0)
 }

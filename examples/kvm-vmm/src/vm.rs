@@ -127,6 +127,7 @@ impl Vm {
         &self.fd
     }
 
+    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "for the vCPUs' state"))]
     pub(crate) fn kvm(&self) -> &Kvm {
         &self.kvm
     }
@@ -155,6 +156,9 @@ impl Drop for Memslot {
 
 /// Opens `/dev/kvm` and checks for the capabilities that this VMM needs.
 fn open() -> Result<Kvm, Unusable> {
+    if cfg!(not(target_arch = "x86_64")) {
+        return Err(Unusable::Architecture);
+    }
     let kvm = Kvm::new().map_err(|errno| {
         let error = io::Error::from(errno);
         match error.kind() {
