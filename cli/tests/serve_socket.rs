@@ -34,6 +34,8 @@ const COMMIT: &[u8] = &[
     8, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 8, 0, 0, 0, // access
     7, 0, 0, 0, 0, 0, 0, 0,
 ];
+/// The first client's LEASE.
+const LEASE: u64 = 0x1020;
 const RESET: &[u8] = &[3, 0, 13, 0, 16, 0, 0, 0, 16, 0, 0, 0, 0, 0, 0, 0];
 
 fn served(options: &[&str]) -> (TempDir, PathBuf, Server) {
@@ -279,6 +281,22 @@ fn the_first_connection_that_is_closed_beside_each_vm_is_reported() {
     let said = server.stop();
     let line = format!("closed another connection to {}: it serves one VM", socket.display());
     assert_eq!((said.matches(&line).count(), said.lines().count()), (2, 2), "{said}");
+}
+
+#[test]
+fn a_reset_of_a_vm_whose_programs_trace_is_reported_once() {
+    let (_folder, socket, mut server) = served(&[]);
+    let mut client = Client::new(&socket).unwrap();
+    for _ in 0..2 {
+        client.region_write(CONTROL, LEASE, &7u64.to_le_bytes()).unwrap();
+        client.reset().unwrap();
+    }
+    drop(client);
+
+    let said = server.stop();
+
+    assert_eq!(said.matches("the VM was reset while its programs traced").count(), 1, "{said}");
+    assert_eq!(HYPERTRACE.stat(&server.session)["device"]["reset_leased"], 2);
 }
 
 #[test]

@@ -566,6 +566,15 @@ impl<S: EventSink, T: DrainWaker> Chip<S, T> {
         self.publish(&lock(&self.mask));
     }
 
+    /// Counts a reset that a machine asks for, if a client is leased.
+    #[cfg(feature = "vfio-user")]
+    pub(crate) fn count_reset(&self) {
+        let lease = |client| Some(self.client_memory(client)?.host[host_page::LEASE].load(Relaxed));
+        if (0..self.geometry.clients).filter_map(lease).any(|token| token != 0) {
+            self.counts.add(Counter::ResetLeased);
+        }
+    }
+
     /// Drains the rings. Records that the sink cannot take count as lost.
     pub(crate) fn empty_rings(&self) {
         let _ = self.guarded(|| {

@@ -36,6 +36,9 @@ kinds! {
         /// An access to the argument slots or the rings that came by a trap: the VMM has not mapped
         /// that memory. Not a fault.
         MemoryTrapped => "memory_trapped",
+        /// A client of vfio-user has reset the device while a client was leased: a guest boots again, or a snapshot without
+        /// the device has brought it back, and its programs have lost the device.
+        ResetLeased => "reset_leased",
         /// A panic of the sink. The drain thread ends by it.
         DrainPanicked => "drain_panicked",
     }

@@ -9,9 +9,9 @@ mod common;
 
 use common::server::{CONFIG_SPACE, Server, bar, legacy_event, reply, version};
 use common::{Call, chip, geometry, points};
-use hypertrace_abi::layout::{PCI_DEVICE, PCI_VENDOR, Region};
-use hypertrace_device::PciFunction;
+use hypertrace_abi::layout::{PAGE, PCI_DEVICE, PCI_VENDOR, Region, register};
 use hypertrace_device::adapter::vfio_user::{End, serve_counted};
+use hypertrace_device::{Counter, PciFunction};
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::AsRawFd;
@@ -81,6 +81,22 @@ fn a_reset_begins_a_generation_if_the_device_was_used() {
 
     assert_eq!(epoch(), 1);
     assert!(server.chip.sink().calls.lock().unwrap().contains(&Call::Generation(1)));
+}
+
+#[test]
+fn a_reset_while_a_client_is_leased_is_counted() {
+    let (server, mut client) = with_client();
+    let geometry = server.chip.geometry();
+    let lease = geometry.control_pages_offset() + 3 * PAGE + register::LEASE;
+    let control = bar(Region::Control);
+    client.region_write(control, 8, &7u64.to_le_bytes()).unwrap();
+    client.reset().unwrap();
+    assert_eq!(server.chip.count(Counter::ResetLeased), 0);
+
+    client.region_write(control, lease, &7u64.to_le_bytes()).unwrap();
+    client.reset().unwrap();
+
+    assert_eq!(server.chip.count(Counter::ResetLeased), 1);
 }
 
 #[test]

@@ -20,7 +20,8 @@ static HOST_ENDED: AtomicU64 = AtomicU64::new(0);
 pub struct ProcessCounts {
     /// Events of threads that had no client: no client was free, the thread
     /// was ending, another took more than a second to open the device, or the program
-    /// has closed the lock file and it cannot be opened again. Not those of a process
+    /// has closed the lock file and it cannot be opened again. Also the events of the last 20 ms of a client that a reset
+    /// of the device has taken. Not those of a process
     /// without a device. The host learns the count within some 10 ms, and when a thread
     /// or the process ends, from a client that the
     /// process has; over a segment also without one.

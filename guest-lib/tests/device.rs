@@ -114,6 +114,30 @@ fn a_client_that_another_took_is_left_to_it() {
 }
 
 #[test]
+fn events_after_a_reset_of_the_device_are_counted_and_the_count_reaches_the_host() {
+    alone("events_after_a_reset_of_the_device_are_counted_and_the_count_reaches_the_host", || {
+        const LOST: u64 = 1000;
+        let system = System::with_function(0x10f0, 0);
+        let mut fake = system.host();
+        open(&system.options).unwrap();
+        emit(10);
+        fake.host.drain();
+        assert_eq!(fake.host.seen.count(TICK), 10);
+        // As loadvm does: the device's memory is as at first, and the program continues.
+        fake.store(2, register::LEASE, 0);
+        emit(LOST);
+        wait_until("taken", || counts().taken == 1);
+
+        emit(1);
+
+        assert!(counts().unattached >= LOST);
+        let told =
+            |client: u32| fake.host.memory(client).guest[guest_page::LOST_UNATTACHED].load(Relaxed);
+        wait_until("told", || (2..6).any(|client| told(client) >= LOST));
+    });
+}
+
+#[test]
 fn a_poll_takes_no_client_away_whose_lease_the_host_does_not_show_yet() {
     alone("a_poll_takes_no_client_away_whose_lease_the_host_does_not_show_yet", || {
         let system = System::with_function(0x10f0, 0);

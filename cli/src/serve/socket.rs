@@ -8,7 +8,7 @@ use crate::recording::{self, Failure};
 use crate::vmm::Device;
 use anyhow::{Context, Result, bail};
 use hypertrace_device::adapter::vfio_user::{End, PATIENCE, serve};
-use hypertrace_device::{BarForm, Geometry, PciFunction};
+use hypertrace_device::{BarForm, Counter, Geometry, PciFunction};
 use hypertrace_trace::{Session, Summary};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FlockOperation, Mode, flock};
@@ -32,6 +32,10 @@ type Function = PciFunction<Session, EventFd>;
 
 /// Shortest time between two connections: each begins a generation.
 const PAUSE: Duration = Duration::from_millis(100);
+
+/// The line about the first reset of a machine whose programs trace.
+const RESET_LEASED: &str = "the VM was reset while its programs traced: a guest that boots again traces anew; one that loadvm \
+                            brought back has lost the device, and its events are lost from now on";
 
 /// Longest wait for other servers that make a socket.
 const TURN: Duration = Duration::from_secs(1);
@@ -145,7 +149,13 @@ impl Socket<'_> {
     fn serve(&self, function: &Arc<Function>, once: bool) -> Result<()> {
         let mut served: Option<Served> = None;
         let mut is_first = true;
+        let was_reset = || function.chip().count(Counter::ResetLeased) > 0;
+        let mut told = None;
         let result = loop {
+            if told.is_none() && was_reset() {
+                // On a thread of its own: stderr may be a pipe that nobody reads.
+                told = Some(thread::spawn(|| say(RESET_LEASED)));
+            }
             if served.as_ref().is_some_and(|served| served.thread.is_finished()) {
                 is_first &= !end(served.take())?;
             }
@@ -180,6 +190,11 @@ impl Socket<'_> {
             }
         };
         end(served)?;
+        match told {
+            Some(told) => drop(told.join()),
+            None if was_reset() => say(RESET_LEASED),
+            None => {}
+        }
         result
     }
 

@@ -704,6 +704,12 @@ impl Process {
             // Twice, because a transport may post our own store to LEASE.
             } else if seat.suspect.swap(token, Relaxed) == token && state.revoke(token) {
                 counts::add(&counts::TAKEN);
+                // Nobody's: the device was reset, or its memory is out of reach, as after a QEMU's loadvm. Events
+                // since then have led nowhere.
+                if memory.host[host_page::LEASE].load(Relaxed) == 0 {
+                    let before = seat.attempted.load(Relaxed);
+                    counts::unattached(state.attempted().saturating_sub(before));
+                }
             }
         }
         self.tell_unattached();

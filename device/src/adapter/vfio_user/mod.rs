@@ -392,6 +392,7 @@ impl<S: EventSink, T: DrainWaker> Connection<'_, S, T> {
         {
             return false;
         }
+        self.function.chip().count_reset();
         self.function.reset(|_| ());
         (self.is_used, self.reset) = (false, Some(Instant::now()));
         true
