@@ -6,7 +6,6 @@ use crate::escape::{Escaped, JsonText};
 use crate::losses::grouped;
 use crate::output::print;
 use crate::report::{Opened, open_each, unplaced};
-use crate::stat::clock_name;
 use hypertrace_timeline::clock::{ClockMap, FRACTION, Jump, Residuals};
 use hypertrace_timeline::{ClockMaps, Domain, Session};
 use serde_json::{Value, json};
@@ -226,6 +225,15 @@ fn clock(
         writeln!(out, "      and {} more", count(found - SHOWN))?;
     }
     Ok(())
+}
+
+/// Returns the usual name of a clock of this kind.
+pub fn clock_name(kind: &str) -> String {
+    match kind {
+        "tsc" => "TSC".into(),
+        "monotonic_raw" => "CLOCK_MONOTONIC_RAW".into(),
+        other => Escaped(other.as_bytes()).to_string(),
+    }
 }
 
 /// Returns the number of a clock's points that are records in rings, if it has no others.

@@ -1,6 +1,6 @@
 //! `hypertrace stat`: a session's counts of events, losses and faults.
 
-use crate::clock::points_in_rings;
+use crate::clock::{clock_name, points_in_rings};
 use crate::escape::{Escaped, JsonText};
 use crate::losses::{causes, grouped};
 use crate::output::{print, say, table, wrapped};
@@ -207,15 +207,6 @@ fn details(out: &mut String, session: &Session, stat: &SessionStat) -> std::fmt:
         write!(out, "\n{said}")?;
     }
     Ok(())
-}
-
-/// Returns the usual name of a clock of this kind.
-pub fn clock_name(kind: &str) -> String {
-    match kind {
-        "tsc" => "TSC".into(),
-        "monotonic_raw" => "CLOCK_MONOTONIC_RAW".into(),
-        other => Escaped(other.as_bytes()).to_string(),
-    }
 }
 
 fn list<'a>(

@@ -7,7 +7,7 @@
 //! ([`Consumer::commit`]), and a failed write leaves them in the ring
 //! ([`Consumer::rollback`]).
 
-use super::counts::{FAULT_KINDS, Fault, Losses};
+use super::counts::{FAULT_KINDS, Fault, LOSSES, Losses};
 use super::progress::{ConsumerState, Cursor, Mark};
 use super::schema_log::{self, Logged};
 use super::{BLOCK_HEADER_WORDS, ClientMemory};
@@ -15,10 +15,6 @@ use crate::atomic::{AtomicU64, Ordering, Ordering::Relaxed, fence};
 use crate::config::RingMode;
 use crate::layout::{guest_page, host_page};
 use crate::record::{HEADER_WORDS, Header, id};
-
-/// Words of page G with running totals of lost events.
-pub(super) const LOSSES: [usize; 3] =
-    [guest_page::LOST_FULL, guest_page::LOST_BUSY, guest_page::LOST_UNATTACHED];
 
 /// A visitor's answer to a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,6 +3,11 @@
 //! A host's counts for one producer: faults and lost events.
 
 use crate::kinds;
+use crate::layout::guest_page;
+
+/// Words of page G with running totals of lost events.
+pub(super) const LOSSES: [usize; 3] =
+    [guest_page::LOST_FULL, guest_page::LOST_BUSY, guest_page::LOST_UNATTACHED];
 
 kinds! {
     /// A fault of a producer, with its name in reports. Each is counted; none stops the host.

@@ -21,6 +21,7 @@
 
 mod consumer;
 mod counts;
+mod fence;
 mod lease;
 mod losses;
 mod point;

@@ -2,7 +2,8 @@
 
 //! Reference points on the guest's side: writing the v2 slot.
 
-use super::producer::{Emit, Producer, store_fence};
+use super::fence::store_fence;
+use super::producer::{Emit, Producer};
 use super::schema_log;
 use crate::atomic::{Ordering, Ordering::Relaxed, compiler_fence, fence};
 use crate::event::{Fields, Site};

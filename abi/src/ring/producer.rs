@@ -7,6 +7,7 @@
 //! relaxed loads and stores, because a signal handler or an interrupt may emit
 //! in the middle of an emit on the same thread.
 
+use super::fence::store_fence;
 use super::lease::{Lease, walk};
 use super::state::{BY_OWNER, ProducerState};
 use super::{BLOCK_HEADER_WORDS, ClientMemory, schema_log};
@@ -654,23 +655,15 @@ impl<'m> Producer<'m> {
     }
 }
 
-/// Orders all earlier stores, write-combining ones too, before later ones.
-#[inline(always)]
-pub(super) fn store_fence() {
-    #[cfg(test)]
-    tests::note_fence();
-    // ORDERING: SeqCst is the one portable fence that also drains
-    // write-combining buffers (mfence on x86, dmb ish on Arm).
-    fence(Ordering::SeqCst);
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::event_type;
     use crate::record::ClockKind;
     use crate::ring::LeaseInfo;
+    use crate::ring::fence::AT_FENCE;
     use std::cell::RefCell;
+    use std::rc::Rc;
 
     /// What a host may see at least, at a fence.
     #[derive(Clone, PartialEq)]
@@ -687,19 +680,6 @@ mod tests {
         }
     }
 
-    thread_local! {
-        static NOTES: RefCell<Option<(ClientMemory<'static>, Vec<Seen>)>> = const { RefCell::new(None) };
-    }
-
-    /// Notes this thread's memory at a fence.
-    pub(super) fn note_fence() {
-        NOTES.with_borrow_mut(|notes| {
-            if let Some((memory, notes)) = notes {
-                notes.push(Seen::in_memory(memory));
-            }
-        });
-    }
-
     fn words(count: usize) -> &'static [AtomicU64] {
         (0..count).map(|_| AtomicU64::new(0)).collect::<Vec<_>>().leak()
     }
@@ -708,7 +688,9 @@ mod tests {
     fn what_a_mapping_may_reorder_is_fenced_before_it_is_published() {
         let (guest, host, schema, ring) = (words(512), words(512), words(512), words(256));
         let memory = ClientMemory::for_test(guest, host, schema, ring, 16, RingMode::Discard);
-        NOTES.set(Some((memory, vec![Seen::in_memory(&memory)])));
+        let notes = Rc::new(RefCell::new(vec![Seen::in_memory(&memory)]));
+        let noted = notes.clone();
+        AT_FENCE.set(Some(Box::new(move || noted.borrow_mut().push(Seen::in_memory(&memory)))));
         let state = Box::leak(Box::new(ProducerState::new()));
         let info = LeaseInfo { pid: 1, tid: 2, clock: ClockKind::Tsc, name: "test" };
         let producer = Producer::lease(memory, state, Lease::new(7, 1, &info), true);
@@ -722,7 +704,8 @@ mod tests {
         let (site, fields) = event_type!("point", n = 5u64);
         let slot = producer.slot(site, || 9, || 1, 0, fields, |_, _| Seen::in_memory(&memory));
 
-        let (_, notes) = NOTES.take().unwrap();
+        AT_FENCE.set(None);
+        let notes = notes.take();
         assert!(notes.last() == slot.ok().as_ref(), "EMIT is stored after all else");
         for (n, pair) in notes.windows(2).enumerate() {
             let (before, after) = (&pair[0], &pair[1]);

@@ -3,8 +3,7 @@
 //! A consumer's progress: what it keeps from one pass to the next, and what another consumer needs
 //! to continue in its place.
 
-use super::consumer::LOSSES;
-use super::counts::{FAULT_KINDS, Total};
+use super::counts::{FAULT_KINDS, LOSSES, Total};
 use super::{BLOCK_HEADER_WORDS, ClientMemory};
 use crate::atomic::Ordering::Relaxed;
 use crate::layout::{guest_page, host_page};

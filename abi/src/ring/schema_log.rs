@@ -8,7 +8,7 @@
 //! before the host has read it: a producer that finds no room writes no entry.
 
 use super::ClientMemory;
-use super::producer::store_fence;
+use super::fence::store_fence;
 use super::state::{KNOWN_MOST, ProducerState};
 use crate::atomic::{AtomicU64, Ordering};
 use crate::event::{Packer, Text};

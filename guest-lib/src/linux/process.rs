@@ -307,7 +307,7 @@ fn start(
     process.refresh_mask(clients.start);
     losses::set_host_ended(false);
     if matches!(process.place, Place::Function(_) | Place::Uio(_) | Place::Ivshmem(_)) {
-        revoked::watch();
+        revoked::watch(|address| ours().is_some_and(|process| process.replace(address)));
     }
     // ORDERING: pairs with the Acquire in `inherited`.
     PROCESS.store(std::ptr::from_ref(process).cast_mut(), Ordering::Release);

@@ -4,7 +4,6 @@
 //! Unsafe, because of signal handlers.
 #![allow(unsafe_code)]
 
-use super::process;
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
 use std::ptr;
@@ -13,9 +12,14 @@ use std::sync::OnceLock;
 /// The program's action for such signals.
 static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 
-/// Watches the memory of this process's channel, once and for all channels. A program that sets an action of its own later
+/// See [`watch`].
+static REPLACE: OnceLock<fn(usize) -> bool> = OnceLock::new();
+
+/// Watches the memory of this process's channel, once and for all channels: `replace` puts private memory where an address
+/// is in it, in a signal handler, and returns whether it is. A program that sets an action of its own later
 /// is not protected.
-pub(super) fn watch() {
+pub(super) fn watch(replace: fn(usize) -> bool) {
+    REPLACE.get_or_init(|| replace);
     BEFORE.get_or_init(|| {
         let mut before = MaybeUninit::<libc::sigaction>::zeroed();
         // SAFETY: all zeros are a `sigaction`. The handler calls nothing that a handler must not.
@@ -32,7 +36,7 @@ pub(super) fn watch() {
 extern "C" fn on_bus_error(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     // SAFETY: the kernel's own, for a SIGBUS: it has an address.
     let address = unsafe { (*info).si_addr() } as usize;
-    if process::ours().is_some_and(|process| process.replace(address)) {
+    if REPLACE.get().is_some_and(|replace| replace(address)) {
         return;
     }
     let Some(before) = BEFORE.get() else { return };
