@@ -20,7 +20,7 @@ use hypertrace_functions::write::{Directory, Records};
 use hypertrace_tests::capability;
 use hypertrace_tests::command::{Hypertrace, copy_program, run};
 use hypertrace_tests::namespace::Mount;
-use hypertrace_tests::peak;
+use hypertrace_tests::{peak, traced};
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 
@@ -253,6 +253,46 @@ fn damage_is_reported_with_file_and_byte() {
             assert!(fs::read(&path).unwrap() == bytes, "the file is unchanged");
         }
     }
+}
+
+/// The beginnings of a terminal's commands, a change of the direction, and a new line.
+const EVIL: &str = "\u{1b}]0;owned\u{7}\u{9b}2J\u{202e}\r\n0 fake";
+
+#[test]
+fn contents_of_events_are_escaped_on_the_terminal() {
+    let name = "contents_of_events_are_escaped_on_the_terminal";
+    if traced::argument().is_some() {
+        let thread = std::thread::Builder::new().name("\u{1b}[2J\u{202e}".into());
+        let say = || {
+            hypertrace::event!("work_begin", id = 1u64, text = EVIL);
+            hypertrace::event!("work_end", id = 1u64);
+        };
+        return thread.spawn(say).unwrap().join().unwrap();
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let session = dir.path().join("S");
+    let mut command = HYPERTRACE.command(["run", "--quiet", "--out"]);
+    traced::program(command.arg(&session), name, "");
+    run(&mut command).ok();
+
+    let commands = [
+        &["report"][..],
+        &["report", "--json"],
+        &["stat"],
+        &["stat", "--json"],
+        &["clock"],
+        &["regions", "--by", "text"],
+        &["regions", "--by", "text", "--json"],
+        &["regions", "--by", "text", "--csv"],
+    ];
+    let harmless = |c: char| c == '\n' || !c.is_control() && c != '\u{202e}';
+    let harmful = commands.iter().filter(|command| {
+        let shown = run(HYPERTRACE.command(**command).arg(&session)).stdout;
+        !shown.chars().all(harmless) || shown.lines().any(|line| line.starts_with("0 fake"))
+    });
+    assert_eq!(harmful.collect::<Vec<_>>(), Vec::<&&[&str]>::new());
+    let shown = run(HYPERTRACE.command(["report"]).arg(&session)).stdout;
+    assert!(shown.contains("\\x1b]0;owned"), "{shown}");
 }
 
 #[test]

@@ -12,7 +12,8 @@ use hypertrace::{Emit, Status};
 use hypertrace_abi::atomic::AtomicU64;
 use hypertrace_abi::config::ConfigPage;
 use hypertrace_abi::event::Fields;
-use hypertrace_abi::layout::{MASK_BYTES, Region};
+use hypertrace_abi::layout::local::BELLS;
+use hypertrace_abi::layout::{MASK_BYTES, Region, WORD, guest_page};
 use hypertrace_abi::schema::FieldType;
 use hypertrace_abi::zerocopy::FromBytes;
 use hypertrace_tests::command::{Hypertrace, run};
@@ -71,6 +72,16 @@ fn corrupt(client: u32, begin: u64, done: &AtomicBool) {
         };
         if place >= begin && !own.contains(&place) {
             segment.write_all_at(&value.to_le_bytes(), place).unwrap();
+        }
+        let other = random.below(geometry.clients.into()) as u32;
+        if other != client && random.below(16) == 0 {
+            // A point of another client, of any length.
+            let (number, words) = (random.below(1 << 32), random.below(1 << 16));
+            let slot = [number | random.number() << 32, 1, 2, words | number << 32];
+            let page = rings + geometry.client_offset(other);
+            let bytes = slot.map(u64::to_le_bytes).concat();
+            segment.write_all_at(&bytes, page + WORD * guest_page::SLOT as u64).unwrap();
+            segment.write_all_at(&[number as u8], BELLS + u64::from(other)).unwrap();
         }
     }
 }

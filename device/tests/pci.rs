@@ -222,6 +222,19 @@ proptest! {
 }
 
 #[test]
+fn a_vcpu_uses_bars_while_a_move_is_reported() {
+    let pci = Arc::new(Function::new(chip()));
+    write(&pci, 0x10, 0xe000_0000);
+    pci.config_write(4, &[2, 0], |change| {
+        let (pci, (tell, told)) = (Arc::clone(&pci), std::sync::mpsc::channel());
+        std::thread::spawn(move || tell.send(pci.read(0xe000_0000, &mut [0; 8])));
+        // The VMM maps the BAR, which takes its time.
+        let found = told.recv_timeout(Duration::from_secs(20)).expect("the vCPU does not wait");
+        assert!(found || change.region != Region::Config);
+    });
+}
+
+#[test]
 fn bars_move_while_vcpus_use_them() {
     let pci = Function::new(chip());
     let places = |i: u64| (0xe000_0000 + (i % 4) * 0x10_0000) as u32;
