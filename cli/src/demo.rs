@@ -218,7 +218,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     shown.map(|()| ExitCode::SUCCESS)
 }
 
-/// Starts to record the kernel's events of this process, if that is wanted, or can be done and is not unwanted.
+/// Starts to record the kernel's events of this process. Without `--kernel`, one that cannot start is said and left out, and
+/// `--json` has none.
 fn start_kernel(args: &Args, dir: &Path) -> Result<Option<Recording>> {
     if args.json && !args.kernel {
         return Ok(None);
@@ -394,7 +395,7 @@ fn print_summary(summary: &Summary, dir: &Path) -> Result<()> {
     };
     let times = match summary.time_faults {
         0 => String::new(),
-        n => format!(", {n} times that could not be"),
+        n => format!(", {n} corrected times"),
     };
     let Summary { records, ring_events, reference_points, stamps, host_events, .. } = summary;
     let Summary { leases, lost, .. } = summary;
