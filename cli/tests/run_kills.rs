@@ -41,7 +41,12 @@ fn check_readers(session: &Path) {
     let committed = packets::committed(session).unwrap().all();
     let report = run(HYPERTRACE.command(["report"]).arg(session)).reported();
     assert_eq!(report.lines().count() as u64, committed);
-    assert_eq!(HYPERTRACE.stat(session)["missing"], 0);
+    let stat = HYPERTRACE.stat(session);
+    assert_eq!(
+        (&stat["missing"], &stat["unusable_reference_points"]),
+        (&0.into(), &0.into()),
+        "{stat}"
+    );
     if let Some(read) = babeltrace2::read(&session.join("ctf")) {
         assert_eq!(read.clean(), committed);
     }
