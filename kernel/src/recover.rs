@@ -275,6 +275,19 @@ mod tests {
     }
 
     #[test]
+    fn an_owner_that_names_a_file_elsewhere_is_damage_and_the_file_stays() {
+        let place = tempfile::tempdir().unwrap();
+        let file = place.path().join("file");
+        fs::write(&file, "mine").unwrap();
+        let owner = format!("{}{}", "../".repeat(9), file.display());
+        let dir = remains(&RecordingJson { owner, ..json() });
+
+        assert!(matches!(recover(dir.path()), Err(Error::Damaged { .. })));
+
+        assert!(file.exists());
+    }
+
+    #[test]
     fn a_hole_in_a_file_of_pages_is_not_copied() {
         let dir = remains(&json());
         let file = dir.path().join(FOLDER).join(cpu_file(1));

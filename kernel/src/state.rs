@@ -66,9 +66,11 @@ pub(crate) struct RecordingJson {
 }
 
 impl RecordingJson {
-    /// Returns whether its numbers can be those of a machine.
+    /// Returns whether its numbers can be those of a machine, and its owner's name that of an instance: a note with
+    /// this name is removed at the end.
     pub fn is_good(&self) -> bool {
         self.version == VERSION
+            && Owner::parse(&self.owner).is_some()
             && self.page_size.is_power_of_two()
             && (4096..=65536).contains(&self.page_size)
             && self.cpus.is_sorted_by(|a, b| a < b)
@@ -212,8 +214,11 @@ impl State {
     pub fn json(&self) -> Result<Option<RecordingJson>, Error> {
         let Some(json) = self.read_json::<RecordingJson>(JSON)? else { return Ok(None) };
         let why = || {
-            let RecordingJson { version, page_size, cpus, .. } = &json;
-            format!("version {version}, page size {page_size}, or one of {} CPUs", cpus.len())
+            let RecordingJson { version, owner, page_size, cpus, .. } = &json;
+            let cpus = cpus.len();
+            format!(
+                "version {version}, owner {owner:?}, page size {page_size}, or one of {cpus} CPUs"
+            )
         };
         if json.is_good() { Ok(Some(json)) } else { Err(self.damaged(JSON, why())) }
     }
