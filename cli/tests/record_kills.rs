@@ -258,7 +258,7 @@ fn pages_on_disk_that_cannot_be_opened_are_not_replaced() {
 
     let ran = report();
 
-    assert!(ran.stderr.contains("cpu0: it is not a regular file"), "{ran:?}");
+    assert!(ran.stderr.contains("cpu0: it is a link, not a regular file"), "{ran:?}");
     assert!(out.join(".kernel").exists() && !out.join("kernel.dat").exists(), "{ran:?}");
     fs::remove_file(&file).unwrap();
     if let Some(pages) = pages {

@@ -152,6 +152,7 @@ mod tests {
     use super::*;
     use crate::state::{EndJson, FILE, FOLDER, VERSION, cpu_file};
     use crate::trace_dat::Description;
+    use hypertrace_trace::control::error_chain;
     use std::fs;
 
     /// Returns the identity of a recording by the kernel's trace, on another boot: it has no instance.
@@ -209,6 +210,34 @@ mod tests {
 
         assert_eq!(fs::read(dir.path().join(FILE)).unwrap(), whole);
         assert!(!folder.exists());
+    }
+
+    #[test]
+    fn remains_with_something_else_in_the_place_of_a_file_are_refused_at_once() {
+        use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
+        let node = |at: &Path, kind| mknodat(CWD, at, kind, Mode::RUSR, makedev(1, 5)).is_ok();
+        let make = |kind, at: &Path| match kind {
+            "a pipe" => node(at, FileType::Fifo),
+            // Only root can make one.
+            "a device" => node(at, FileType::CharacterDevice),
+            "a link" => std::os::unix::fs::symlink("/dev/zero", at).is_ok(),
+            _ => fs::create_dir(at).is_ok(),
+        };
+        for kind in ["a pipe", "a device", "a link", "a directory"] {
+            for name in ["recording.json", "head", "cpu0", "cpu1", "end.json"] {
+                let dir = remains(&json());
+                let file = dir.path().join(FOLDER).join(name);
+                let _ = fs::remove_file(&file);
+                if !make(kind, &file) {
+                    continue;
+                }
+
+                let said = error_chain(&recover(dir.path()).unwrap_err());
+
+                assert!(said.contains(name) && said.contains(kind), "{kind} as {name}: {said}");
+                assert!(!dir.path().join(FILE).exists());
+            }
+        }
     }
 
     #[test]

@@ -12,14 +12,15 @@ use hypertrace_abi::layout::local::HOST_LOCK;
 use hypertrace_abi::layout::{Geometry, GeometryError, MIN_BAR, Region, WORD};
 use hypertrace_abi::ring::ClientMemory;
 use hypertrace_abi::zerocopy::{FromBytes, IntoBytes};
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+use rustix::fs::{AtFlags, CWD, MemfdFlags, Mode, OFlags, SealFlags, fcntl_add_seals};
+use rustix::fs::{fstat, memfd_create, openat, statat, unlinkat};
 use rustix::process::{Resource, getrlimit};
 use std::ffi::OsString;
-use std::fs::{File, Metadata, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::mem::offset_of;
-use std::os::fd::{AsFd, AsRawFd, RawFd};
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Why there is no segment.
@@ -113,12 +114,45 @@ impl SegmentError {
     }
 }
 
+/// The name of a file in a directory. That is open, so that another one which gets its path is left alone.
+#[derive(Debug)]
+struct Entry {
+    directory: OwnedFd,
+    name: OsString,
+    inode: (u64, u64),
+}
+
+impl Entry {
+    /// Creates a file.
+    fn create(path: &Path) -> io::Result<(Entry, File)> {
+        let name = path.file_name().ok_or(io::ErrorKind::IsADirectory)?.to_owned();
+        let above = path.parent().filter(|above| !above.as_os_str().is_empty());
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let directory = openat(CWD, above.unwrap_or(Path::new(".")), flags, Mode::empty())?;
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let file = openat(&directory, &name, flags, Mode::RUSR | Mode::WUSR)?;
+        let stat = fstat(&file)?;
+        Ok((Entry { directory, name, inode: (stat.st_dev, stat.st_ino) }, file.into()))
+    }
+
+    /// Removes the file. Another one that has its name by now stays.
+    fn remove(&self) {
+        let found = statat(&self.directory, &self.name, AtFlags::SYMLINK_NOFOLLOW);
+        if found.is_ok_and(|found| (found.st_dev, found.st_ino) == self.inode) {
+            // Not to be removed: it does no harm.
+            let _ = unlinkat(&self.directory, &self.name, AtFlags::empty());
+        }
+    }
+}
+
 /// A segment, mapped.
 #[derive(Debug)]
 pub struct Segment {
     file: File,
     /// `None`: a memfd.
     path: Option<PathBuf>,
+    /// `None`: this did not create the file.
+    entry: Option<Entry>,
     /// The same file by a description of its own, which no child inherits: the
     /// host's lock is gone with the host. `None`: this is no host.
     host_lock: Option<LockFile>,
@@ -154,16 +188,10 @@ impl Segment {
         facts: &HostFacts,
     ) -> Result<Segment, SegmentError> {
         geometry.check()?;
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(path)
-            .map_err(|source| match source.kind() {
-                io::ErrorKind::AlreadyExists => exists(path),
-                _ => failed("create", path)(source),
-            })?;
+        let (entry, file) = Entry::create(path).map_err(|source| match source.kind() {
+            io::ErrorKind::AlreadyExists => exists(path),
+            _ => failed("create", path)(source),
+        })?;
         let made = reserve(&file, size, geometry)
             .map_err(|source| SegmentError::Reserve {
                 path: path.to_owned(),
@@ -171,11 +199,13 @@ impl Segment {
                 source,
             })
             .and_then(|()| Segment::begin(file, Some(path.to_owned()), geometry, facts));
-        if made.is_err() {
-            // This call has made it.
-            let _ = std::fs::remove_file(path);
+        match made {
+            Ok(segment) => Ok(Segment { entry: Some(entry), ..segment }),
+            Err(why) => {
+                entry.remove();
+                Err(why)
+            }
         }
-        made
     }
 
     fn begin(
@@ -258,7 +288,7 @@ impl Segment {
             return Err(SegmentError::Short { path: name.to_owned(), found, expected });
         }
         let mapping = Mapping::new(&file, 0, expected, true).map_err(failed("map", name))?;
-        Ok(Segment { file, path, host_lock: None, mapping, page, geometry, mode })
+        Ok(Segment { file, path, entry: None, host_lock: None, mapping, page, geometry, mode })
     }
 
     /// Makes this process the segment's host, until this is dropped.
@@ -305,15 +335,10 @@ impl Segment {
         Path::new("/proc").join(process).join("fd").join(descriptor).into()
     }
 
-    /// Removes its file. Another file that has the path by now stays.
+    /// Removes its file if this created it. Another file that has its name by now stays.
     pub fn remove(&self) {
-        let id = |metadata: Metadata| (metadata.dev(), metadata.ino());
-        if let Some(path) = &self.path
-            && let (Ok(own), Ok(found)) = (self.file.metadata(), path.symlink_metadata())
-            && id(own) == id(found)
-        {
-            // Not to be removed: it does no harm.
-            let _ = std::fs::remove_file(path);
+        if let Some(entry) = &self.entry {
+            entry.remove();
         }
     }
 
@@ -450,4 +475,28 @@ fn memfd(bytes: u64) -> io::Result<File> {
     file.set_len(bytes)?;
     fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
     Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn the_file_is_removed_from_its_own_directory_only() {
+        let dir = tempfile::tempdir().unwrap();
+        let [own, moved] = ["own", "moved"].map(|name| dir.path().join(name));
+        fs::create_dir(&own).unwrap();
+        let geometry = Geometry { clients: 1, ..Geometry::default() };
+        let facts = HostFacts::default();
+        let segment = Segment::create(&own.join("segment"), None, &geometry, &facts).unwrap();
+        // Another directory gets the path, with the same file in it.
+        fs::rename(&own, &moved).unwrap();
+        fs::create_dir(&own).unwrap();
+        fs::hard_link(moved.join("segment"), own.join("segment")).unwrap();
+
+        segment.remove();
+
+        assert!(own.join("segment").exists() && !moved.join("segment").exists());
+    }
 }

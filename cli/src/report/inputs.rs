@@ -6,8 +6,9 @@ use clap::{ArgMatches, Command, FromArgMatches};
 use hypertrace_export::uftrace::has_functions;
 use hypertrace_functions::symbols::Source;
 use hypertrace_timeline::{ClockMaps, Error, FunctionTrace, KernelTrace, Offset, Session};
+use hypertrace_trace::ctf::folder::{open_regular, read_at};
 use hypertrace_trace::session_json;
-use std::io::Read;
+use rustix::fs::{CWD, OFlags};
 use std::path::{Path, PathBuf};
 
 /// A session with its clocks, and why the kernel's events beside it were not used for these.
@@ -303,12 +304,12 @@ fn is_functions(path: &Path) -> bool {
 /// Returns whether a path is for the reader of traces: a file that is called so or begins so. Other
 /// files are refused as sessions.
 fn is_trace(path: &Path) -> bool {
-    let begins = || {
-        let mut magic = [0; 3];
-        let read = std::fs::File::open(path).and_then(|mut file| file.read_exact(&mut magic));
-        read.is_ok() && magic == *b"\x17\x08\x44"
-    };
-    path.is_file() && (path.extension().is_some_and(|extension| extension == "dat") || begins())
+    // A link given by name is followed.
+    let opened = path.canonicalize().and_then(|path| open_regular(CWD, &path, OFlags::RDONLY));
+    let Ok((file, _)) = opened else { return false };
+    let mut magic = [0; 3];
+    path.extension().is_some_and(|extension| extension == "dat")
+        || read_at(file, &mut magic, 0).is_ok() && magic == *b"\x17\x08\x44"
 }
 
 /// Parses an offset: nanoseconds, or a time with a unit; and the bound on its error after `+-`.

@@ -9,18 +9,14 @@ use crate::vmm::Device;
 use anyhow::{Context, Result, bail};
 use hypertrace_device::adapter::vfio_user::{End, PATIENCE, serve};
 use hypertrace_device::{BarForm, Counter, Geometry, PciFunction};
-use hypertrace_trace::{Session, Summary};
+use hypertrace_trace::ctf::Folder;
+use hypertrace_trace::monitor::MonitorError;
+use hypertrace_trace::monitor::socket::{Entry, listen};
+use hypertrace_trace::{Session, Share, Summary};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{FlockOperation, Mode, flock};
-use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recv, socket_with,
-};
-use rustix::process::umask;
-use std::fs::{self, File};
+use rustix::net::{RecvFlags, recv};
 use std::io::ErrorKind;
 use std::net::Shutdown;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::Arc;
@@ -36,9 +32,6 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// The line about the first reset of a machine whose programs trace.
 const RESET_LEASED: &str = "the VM was reset while its programs traced: a guest that boots again traces anew; one that loadvm \
                             brought back has lost the device, and its events are lost from now on";
-
-/// Longest wait for other servers that make a socket.
-const TURN: Duration = Duration::from_secs(1);
 
 /// Most bytes of a socket's path (unix(7)), without the zero at its end.
 const LONGEST: usize = 107;
@@ -89,12 +82,12 @@ fn geometry(args: &Args) -> Result<Geometry> {
     })
 }
 
-/// The socket, whose file is removed when this is dropped.
+/// The socket at which VMs connect.
 struct Socket<'p> {
     path: &'p Path,
-    /// Device and inode of the file.
-    id: Option<(u64, u64)>,
     listener: UnixListener,
+    /// Removes the file when it is dropped.
+    _entry: Entry,
 }
 
 /// A client that is served.
@@ -116,32 +109,20 @@ impl Socket<'_> {
                 "--socket {shown}: it has {bytes} bytes, and a socket's path at most {LONGEST}"
             )));
         }
-        // Of two servers that start at once, the second one finds the first one's socket.
-        let _turn = turn(path);
-        match fs::symlink_metadata(path) {
-            Ok(found) if !found.file_type().is_socket() => {
+        let name = path.file_name().unwrap_or_default();
+        let above = path.parent().filter(|above| !above.as_os_str().is_empty());
+        let folder = Folder::open(above.unwrap_or(Path::new(".")), Share::Owner);
+        let folder = folder.with_context(|| format!("cannot make {shown}"))?;
+        match listen(folder, name) {
+            Ok((listener, entry)) => Ok(Socket { path, listener, _entry: entry }),
+            Err(MonitorError::NotASocket(_)) => {
                 bail!(Usage(format!("--socket {shown}: there is a file that is no socket")))
             }
-            Ok(_) => match is_served(path) {
-                Ok(false) => {
-                    fs::remove_file(path).with_context(|| format!("cannot replace {shown}"))?;
-                }
-                Ok(true) => bail!(Usage(format!("--socket {shown}: another process serves it"))),
-                Err(why) => {
-                    return Err(why).with_context(|| format!("cannot tell who serves {shown}"));
-                }
-            },
-            Err(_) => {}
+            Err(MonitorError::InUse(_)) => {
+                bail!(Usage(format!("--socket {shown}: another process serves it")))
+            }
+            Err(why) => Err(why.into()),
         }
-        // The VM has the rights of the file's owner. Nobody else may connect, from the first instant on; no
-        // other thread of this command makes files yet.
-        let before = umask(Mode::from_raw_mode(0o177));
-        let listener = UnixListener::bind(path);
-        umask(before);
-        let listener = listener.with_context(|| format!("cannot make {shown}"))?;
-        let socket = Socket { path, id: id(path), listener };
-        socket.listener.set_nonblocking(true).with_context(|| format!("cannot make {shown}"))?;
-        Ok(socket)
     }
 
     /// Serves one client after the other. One that connects while another is served is closed at once. The
@@ -205,47 +186,6 @@ impl Socket<'_> {
              socket of its own",
             self.path.display()
         )
-    }
-}
-
-impl Drop for Socket<'_> {
-    fn drop(&mut self) {
-        // Another process's file that has the path by now stays.
-        if self.id.is_some() && self.id == id(self.path) {
-            // Not to be removed: it does no harm.
-            let _ = fs::remove_file(self.path);
-        }
-    }
-}
-
-/// Waits until no other server makes a socket in the same folder. After [`TURN`] it continues: another process than
-/// a server may hold the lock.
-fn turn(path: &Path) -> Option<File> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    let folder = File::open(folder.unwrap_or(Path::new("."))).ok()?;
-    let begin = Instant::now();
-    let lock = || flock(&folder, FlockOperation::NonBlockingLockExclusive);
-    while lock().is_err() && begin.elapsed() < TURN {
-        thread::sleep(Duration::from_millis(1));
-    }
-    Some(folder)
-}
-
-/// Returns a file's device and inode.
-fn id(path: &Path) -> Option<(u64, u64)> {
-    let metadata = fs::symlink_metadata(path).ok()?;
-    Some((metadata.dev(), metadata.ino()))
-}
-
-/// Returns whether a process has this socket. Does not wait: a process that accepts no connection would
-/// decide for how long.
-fn is_served(path: &Path) -> rustix::io::Result<bool> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let probe = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    match connect(&probe, &SocketAddrUnix::new(path)?) {
-        Ok(()) | Err(Errno::AGAIN) => Ok(true),
-        Err(Errno::CONNREFUSED) => Ok(false),
-        Err(why) => Err(why),
     }
 }
 

@@ -54,7 +54,8 @@
 //! does not read delays only itself and occupies at most [`MAX_REPLY`] bytes of
 //! memory.
 
-mod socket;
+#[doc(hidden)]
+pub mod socket;
 
 pub use socket::connect;
 
@@ -154,7 +155,7 @@ impl Monitor {
         patience: Duration,
         execute: impl FnMut(&str) -> Result<String, String> + Send + 'static,
     ) -> Result<Monitor, MonitorError> {
-        let (listener, entry) = listen(dir)?;
+        let (listener, entry) = listen(dir, SOCKET)?;
         let (wake, waker) = UnixStream::pair().map_err(MonitorError::Thread)?;
         wake.set_nonblocking(true).map_err(MonitorError::Thread)?;
         let server =

@@ -105,7 +105,7 @@ pub fn set_len(file: impl AsFd, len: u64) -> io::Result<()> {
 }
 
 /// Returns device and inode, which no other file has.
-pub(crate) fn inode(stat: &Stat) -> (u64, u64) {
+pub fn inode(stat: &Stat) -> (u64, u64) {
     (stat.st_dev, stat.st_ino)
 }
 
@@ -122,6 +122,40 @@ pub fn check_size(bytes: u64) -> io::Result<()> {
             Err(io::Error::new(io::ErrorKind::FileTooLarge, why))
         }
     }
+}
+
+/// What is in the place of a regular file, such as `a pipe`.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("it is {0}, not a regular file")]
+pub struct NotRegular(pub &'static str);
+
+impl NotRegular {
+    fn check(stat: &Stat) -> io::Result<()> {
+        let found = match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile => return Ok(()),
+            FileType::Directory => "a directory",
+            FileType::Symlink => "a link",
+            FileType::Fifo => "a pipe",
+            FileType::Socket => "a socket",
+            _ => "a device",
+        };
+        Err(io::Error::new(io::ErrorKind::InvalidInput, NotRegular(found)))
+    }
+}
+
+/// Opens a regular file, by its path from a directory. A pipe would block until there is a writer, opening a
+/// device may have an effect, and a link leads out of the session.
+///
+/// # Errors
+/// If it cannot be opened. The error holds [`NotRegular`] if something else has its name.
+pub fn open_regular(at: BorrowedFd<'_>, path: &Path, flags: OFlags) -> io::Result<(OwnedFd, Stat)> {
+    // Before the open, which for a device may have an effect.
+    NotRegular::check(&statat(at, path, AtFlags::SYMLINK_NOFOLLOW)?)?;
+    let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let file = retry(|| openat(at, path, flags, Mode::empty()))?;
+    let stat = fstat(&file)?;
+    NotRegular::check(&stat)?;
+    Ok((file, stat))
 }
 
 /// A directory of a session.
@@ -248,28 +282,14 @@ impl Folder {
         Ok(file)
     }
 
-    /// Opens a regular file. A pipe or a device that has the name is an error
-    /// at once, not a wait for its other side.
+    /// Opens a regular file, as [`open_regular`] does.
     pub fn file(&self, name: impl AsRef<OsStr>, flags: OFlags) -> io::Result<(OwnedFd, Stat)> {
-        let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
-        let name = name.as_ref();
-        let file =
-            retry(|| openat(&self.fd, name, flags, Mode::empty())).map_err(|why| {
-                match why.raw_os_error() {
-                    Some(libc::ELOOP) => not_regular(),
-                    _ => why,
-                }
-            })?;
-        let stat = fstat(&file)?;
-        match FileType::from_raw_mode(stat.st_mode) {
-            FileType::RegularFile => Ok((file, stat)),
-            _ => Err(not_regular()),
-        }
+        open_regular(self.fd.as_fd(), name.as_ref().as_ref(), flags)
     }
 
     /// Returns device and inode of what has this name.
-    pub fn stat_of(&self, name: &str) -> io::Result<Stat> {
-        Ok(statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW)?)
+    pub fn stat_of(&self, name: impl AsRef<OsStr>) -> io::Result<Stat> {
+        Ok(statat(&self.fd, name.as_ref(), AtFlags::SYMLINK_NOFOLLOW)?)
     }
 
     /// Renames what is in it; what has the new name is replaced.
@@ -286,6 +306,14 @@ impl Folder {
     pub fn remove(&self, name: impl AsRef<OsStr>) -> io::Result<()> {
         let name = name.as_ref();
         retry(|| unlinkat(&self.fd, name, AtFlags::empty()))
+    }
+
+    /// Removes a file if it is this one, by device and inode. It stays if it cannot be removed.
+    pub fn remove_own(&self, name: impl AsRef<OsStr>, own: (u64, u64)) {
+        let name = name.as_ref();
+        if self.stat_of(name).is_ok_and(|found| inode(&found) == own) {
+            let _ = self.remove(name);
+        }
     }
 
     /// Removes a directory and the files in it.
@@ -328,10 +356,6 @@ impl AsFd for Folder {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
-}
-
-fn not_regular() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file")
 }
 
 #[cfg(test)]

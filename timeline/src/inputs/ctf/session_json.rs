@@ -5,7 +5,7 @@
 use super::packet::Domain;
 use crate::clock::host;
 use crate::error::{Error, Result};
-use crate::inputs::regular::{NotOpened, Opened, open, read_at};
+use crate::inputs::regular::{Opened, not_regular, open, read_at};
 pub use hypertrace_trace::session_json::{
     ClockJson as Clock, EventJson, FILE, GuestTsc, StreamJson,
 };
@@ -182,9 +182,9 @@ impl SessionJson {
     fn read_once(dir: &Path) -> Result<SessionJson> {
         let path = dir.join(FILE);
         let wrong = |why: String| Error::Description { path: path.clone(), why };
-        let Opened { file, len } = open(&path).map_err(|why| match why {
-            NotOpened::Kind(found) => wrong(format!("expected a regular file, found {found}")),
-            NotOpened::Io(source) => missing(dir, &path, source),
+        let Opened { file, len } = open(&path).map_err(|why| match not_regular(&why) {
+            Some(found) => wrong(format!("expected a regular file, found {found}")),
+            None => missing(dir, &path, why),
         })?;
         if len > MAX_BYTES {
             return Err(wrong(format!(

@@ -1,4 +1,4 @@
-//! Creation, lookup and removal of the socket in the session's directory.
+//! Creation, lookup and removal of a socket in a directory.
 
 use super::{MonitorError, SOCKET};
 use crate::ctf::folder::{inode, retry};
@@ -6,6 +6,7 @@ use crate::ctf::{Folder, Share};
 use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, Stat};
 use rustix::fs::{chmodat, flock, openat, renameat, unlinkat};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
+use std::ffi::{OsStr, OsString};
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -60,19 +61,20 @@ fn try_connect(address: &Path) -> io::Result<UnixStream> {
 /// Returns a path to `name` in an open directory. The path uses the descriptor, so that it cannot
 /// lead to another directory which has the same path by now. Without `/proc`, as for a VMM in a
 /// jail, it uses the directory's path if that fits an address.
-fn address(directory: &impl AsRawFd, path: &Path, name: &str) -> PathBuf {
+fn address(directory: &impl AsRawFd, path: &Path, name: impl AsRef<OsStr>) -> PathBuf {
     let by_descriptor = PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd()));
-    let direct = path.join(name);
+    let direct = path.join(name.as_ref());
     if direct.as_os_str().len() < MAX_ADDRESS && !by_descriptor.exists() {
         return direct;
     }
-    by_descriptor.join(name)
+    by_descriptor.join(name.as_ref())
 }
 
 /// The socket's entry in the directory, removed on drop.
 #[derive(Debug)]
 pub struct Entry {
     folder: Folder,
+    name: OsString,
     path: PathBuf,
     /// The socket's device and inode, so that no other's entry is removed.
     inode: (u64, u64),
@@ -93,9 +95,8 @@ impl Entry {
 
 impl Drop for Entry {
     fn drop(&mut self) {
-        let is_ours = |found: Stat| inode(&found) == self.inode;
-        if self.is_this_process() && self.folder.stat_of(SOCKET).is_ok_and(is_ours) {
-            let _ = self.folder.remove(SOCKET); // an error could not be handled
+        if self.is_this_process() {
+            self.folder.remove_own(&self.name, self.inode);
         }
     }
 }
@@ -149,11 +150,19 @@ impl Drop for Nursery<'_> {
     }
 }
 
-/// Makes the socket. It gets its name last, after it has its mode and listens.
-pub fn listen(folder: Folder) -> Result<(UnixListener, Entry), MonitorError> {
-    // A VMM may change its working directory while the monitor runs.
+/// Makes a socket, in place of one that nobody serves. Only the user may connect. It gets its name last, after it
+/// has its mode and listens.
+///
+/// # Errors
+/// If it cannot be made, or another process listens at a socket of this name, or it is another kind of file's.
+pub fn listen(
+    folder: Folder,
+    name: impl AsRef<OsStr>,
+) -> Result<(UnixListener, Entry), MonitorError> {
+    let name = name.as_ref();
+    // A VMM may change its working directory while the socket is used.
     let path = std::path::absolute(folder.path()).unwrap_or_else(|_| folder.path().to_owned());
-    let at = path.join(SOCKET);
+    let at = path.join(name);
     let failed = |source| MonitorError::Socket { path: at.clone(), source };
 
     let folder = folder.moved(path);
@@ -162,19 +171,19 @@ pub fn listen(folder: Folder) -> Result<(UnixListener, Entry), MonitorError> {
 
     let _lock = lock(&folder).map_err(failed)?;
     // A connection to a plain file is also refused.
-    if folder.stat_of(SOCKET).is_ok_and(|there| !is_socket(&there)) {
+    if folder.stat_of(name).is_ok_and(|there| !is_socket(&there)) {
         return Err(MonitorError::NotASocket(at));
     }
-    if is_heard(&address(&folder.as_fd(), folder.path(), SOCKET)).map_err(failed)? {
+    if is_heard(&address(&folder.as_fd(), folder.path(), name)).map_err(failed)? {
         return Err(MonitorError::InUse(at));
     }
-    retry(|| renameat(&nursery.folder, NEWBORN, &folder, SOCKET)).map_err(failed)?;
+    retry(|| renameat(&nursery.folder, NEWBORN, &folder, name)).map_err(failed)?;
     drop(nursery);
-    let entry = Entry { folder, path: at, inode: inode(&made), process: std::process::id() };
-    Ok((listener, entry))
+    let (inode, name, process) = (inode(&made), name.to_owned(), std::process::id());
+    Ok((listener, Entry { folder, name, path: at, inode, process }))
 }
 
-/// Locks the directory, so that two monitors that start at the same time do not
+/// Locks the directory, so that two processes that start at the same time do not
 /// take each other's socket for a dead one. Other programs may hold the lock for
 /// their own reasons, perhaps as long as the VMM runs, so the wait is short and
 /// the monitor starts without the lock then.
@@ -201,5 +210,27 @@ fn is_heard(address: &Path) -> io::Result<bool> {
             ErrorKind::WouldBlock => Ok(true), // its queue is full
             _ => Err(e),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn the_socket_is_removed_from_its_own_directory_only() {
+        let dir = tempfile::tempdir().unwrap();
+        let [own, moved] = ["own", "moved"].map(|name| dir.path().join(name));
+        fs::create_dir(&own).unwrap();
+        let (_listener, entry) = listen(Folder::open(&own, Share::Owner).unwrap(), "s").unwrap();
+        // Another directory gets the path, with the same socket in it.
+        fs::rename(&own, &moved).unwrap();
+        fs::create_dir(&own).unwrap();
+        fs::hard_link(moved.join("s"), own.join("s")).unwrap();
+
+        drop(entry);
+
+        assert!(own.join("s").exists() && !moved.join("s").exists());
     }
 }
