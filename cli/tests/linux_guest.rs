@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use hypertrace_tests::build;
 use hypertrace_tests::c::{self, Linked};
 use hypertrace_tests::command::Hypertrace;
 use hypertrace_tests::linux::{Linux, static_program};
 use hypertrace_tests::serve::Server;
+use hypertrace_tests::traced::sizes;
 use hypertrace_tests::{IS_OPTIMIZED, babeltrace2, bare, interface_2016};
 use serde_json::{Value, json};
 
@@ -30,9 +32,9 @@ fn run(linux: &Linux, folder: &Path, device: &[String], points: u64) {
 
 /// Asserts that a session has all events of so many runs, each thread's in order, and nothing else.
 #[track_caller]
-fn check(session: &Path, stat: &Value, runs: u64, points: u64) {
+fn check(session: &Path, stat: &Value, runs: u64, events: u64, points: u64) {
     let total = &stat["total"];
-    let expected = [4 * EVENTS, 4 * 2 * points, 0].map(|n| Value::from(n * runs));
+    let expected = [4 * events, 4 * 2 * points, 0].map(|n| Value::from(n * runs));
     let found = ["events", "reference_points", "lost"].map(|name| total[name].clone());
     assert_eq!(found, expected, "{stat}");
     assert_eq!(total["faults"], json!({}), "{stat}");
@@ -46,7 +48,7 @@ fn check(session: &Path, stat: &Value, runs: u64, points: u64) {
         };
         let of = |name: &str| line.fields[name].as_u64().unwrap();
         let next = next.entry((of("thread"), line.event.clone())).or_default();
-        let most = if number == "n" { EVENTS } else { points };
+        let most = if number == "n" { events } else { points };
         assert_eq!(of(number), *next % most, "{line:?}");
         *next += 1;
     });
@@ -67,7 +69,7 @@ fn a_guest_with_a_shared_file_loses_nothing_over_two_boots() {
     }
 
     let session = server.session.clone();
-    check(&session, &server.end(), 2, FILE_POINTS);
+    check(&session, &server.end(), 2, EVENTS, FILE_POINTS);
     Linux::used();
 }
 
@@ -82,8 +84,35 @@ fn a_guest_with_the_device_over_vfio_user_loses_nothing_over_two_vms() {
     }
 
     let session = server.session.clone();
-    check(&session, &server.end(), 2, SOCKET_POINTS);
+    check(&session, &server.end(), 2, EVENTS, SOCKET_POINTS);
     Linux::used();
+}
+
+#[test]
+fn an_aarch64_guest_loses_nothing_by_a_shared_file_and_by_the_device_over_vfio_user() {
+    let Some(linux) = Linux::find_aarch64() else { return };
+    let Some(built) = build::aarch64("hypertrace-linux-guest", &["--release"]) else { return };
+    let program = built.join("release/hypertrace-linux-guest");
+    let folder = tempfile::tempdir().unwrap();
+    let file = Server::of_file(HYPERTRACE, &folder.path().join("file"));
+    let socket = Server::of_socket(HYPERTRACE, &folder.path().join("socket"), &[]);
+    let devices = [&file.device[..], &socket.device].concat();
+    let (events, points) = sizes(10_000);
+    let script = format!(
+        "for id in 0x1110 0x10f0; do
+        for path in /sys/bus/pci/devices/*; do grep -q $id $path/device && break; done
+        program {events} {points} ${{path##*/}}; echo \"$id ended: $?\"; done"
+    );
+
+    let console = linux.start(folder.path(), &devices, &[("program", &program)], &script).console();
+
+    let said = ["0x1110 ended: 0", "0x10f0 ended: 0"];
+    assert!(said.iter().all(|text| console.contains(text)), "{console}");
+    for server in [file, socket] {
+        let session = server.session.clone();
+        check(&session, &server.end(), 1, events, points);
+    }
+    Linux::used_aarch64();
 }
 
 #[test]

@@ -82,33 +82,17 @@ fn the_output_says_why_kvm_is_not_used() {
 
 #[test]
 fn the_command_for_aarch64_runs_the_same_program_on_threads() {
-    let (Some(linker), Some(rustc), Some(emulator)) = (
-        build::cross_compiler("aarch64-gcc", "aarch64-linux-gnu-gcc"),
-        build::cross_compiler("aarch64-rust", "aarch64-rustc"),
-        capability::program("qemu-aarch64"),
-    ) else {
-        return;
-    };
-    let target = "aarch64-unknown-linux-gnu";
-    let (mut cargo, folder) = build::cross(&rustc);
-    cargo.args(["build", "--package", "hypertrace-cli", "--target", target]);
-    cargo.env("CARGO_PROFILE_DEV_DEBUG", "0");
-    cargo.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", linker);
-    // The emulator has no libraries of that machine.
-    let options = "-Ctarget-feature=+crt-static -Dwarnings";
-    cargo.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUSTFLAGS", options);
-    build::succeed(&mut cargo);
+    let Some(emulator) = capability::program("qemu-aarch64") else { return };
+    let Some(folder) = build::aarch64("hypertrace-cli", &[]) else { return };
     let dir = tempfile::tempdir().unwrap();
     let mut demo = Command::new(emulator);
-    demo.arg(folder.join(target).join("debug/hypertrace"));
+    demo.arg(folder.join("debug/hypertrace"));
 
     let demo: Demo = run(demo.args(["demo", "--json", "--out"]).arg(dir.path())).json();
 
     assert_eq!((&*demo.mode, demo.vcpus), ("user", 2));
     assert_eq!((demo.ring_events, demo.reference_points), (200_000, 2_000));
     assert_eq!((demo.lost, demo.faults), (0, 0));
-    capability::used("aarch64-gcc");
-    capability::used("aarch64-rust");
     capability::used("qemu-aarch64");
 }
 

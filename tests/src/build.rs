@@ -44,6 +44,25 @@ pub fn cross(rustc: &Path) -> (Command, PathBuf) {
     (cargo, folder)
 }
 
+/// Builds a package of this tree for AArch64, so that its programs need no library, with these further options of cargo.
+/// Returns the folder of what it makes, or reports which compiler is missing.
+#[track_caller]
+pub fn aarch64(package: &str, options: &[&str]) -> Option<PathBuf> {
+    let linker = cross_compiler("aarch64-gcc", "aarch64-linux-gnu-gcc");
+    let rustc = cross_compiler("aarch64-rust", "aarch64-rustc");
+    let (linker, rustc) = (linker?, rustc?);
+    let target = "aarch64-unknown-linux-gnu";
+    let (mut cargo, folder) = cross(&rustc);
+    cargo.args(["build", "--package", package, "--target", target]).args(options);
+    cargo.env("CARGO_PROFILE_DEV_DEBUG", "0");
+    cargo.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", linker);
+    let flags = "-Ctarget-feature=+crt-static -Dwarnings";
+    cargo.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUSTFLAGS", flags);
+    succeed(&mut cargo);
+    ["aarch64-gcc", "aarch64-rust"].into_iter().for_each(capability::used);
+    Some(folder.join(target))
+}
+
 /// Runs a command, which must succeed.
 #[track_caller]
 pub fn succeed(command: &mut Command) {

@@ -9,13 +9,33 @@ use crate::build::{cargo, root, succeed, target_folder};
 use crate::capability;
 use crate::initramfs::Initramfs;
 
-/// Names of the capabilities.
-const QEMU: &str = "qemu-backports-system-x86_64";
+/// A machine that QEMU emulates, by the names of its capabilities.
+#[derive(Debug)]
+struct Machine {
+    qemu: &'static str,
+    busybox: &'static str,
+    options: [&'static str; 4],
+    console: &'static str,
+}
+
+const X86_64: Machine = Machine {
+    qemu: "qemu-backports-system-x86_64",
+    busybox: "linux-guest-busybox",
+    options: ["-M", "q35", "-cpu", "max"],
+    console: "ttyS0",
+};
+const AARCH64: Machine = Machine {
+    qemu: "qemu-backports-system-aarch64",
+    busybox: "linux-guest-arm64-busybox",
+    options: ["-M", "virt", "-cpu", "cortex-a57"],
+    console: "ttyAMA0",
+};
+
 /// Beginning of the names of the kernel and of its headers' programs: of the kernel that most tests use, and of later ones.
 const KERNEL: &str = "linux-guest";
 /// The later kernels, the newest one last.
 pub const LATER: [&str; 2] = ["linux-guest-trixie", "linux-guest-backports"];
-const BUSYBOX: &str = "linux-guest-busybox";
+const KERNEL_AARCH64: &str = "linux-guest-arm64";
 const UDEV: &str = "linux-guest-udevadm";
 
 /// The programs that a guest needs.
@@ -27,6 +47,7 @@ pub struct Linux {
     pub kernel: PathBuf,
     /// Beginning of the names of the capabilities that belong to the kernel.
     pub(crate) name: &'static str,
+    machine: &'static Machine,
     busybox: PathBuf,
 }
 
@@ -42,11 +63,20 @@ impl Linux {
         Linux::find_kernel(KERNEL)
     }
 
+    /// As [`Linux::find`], of AArch64.
+    pub fn find_aarch64() -> Option<Linux> {
+        Linux::find_machine(&AARCH64, KERNEL_AARCH64)
+    }
+
     /// As [`Linux::find`], with a kernel of [`LATER`].
     pub fn find_kernel(name: &'static str) -> Option<Linux> {
-        let [qemu, busybox] = [QEMU, BUSYBOX].map(capability::program);
+        Linux::find_machine(&X86_64, name)
+    }
+
+    fn find_machine(machine: &'static Machine, name: &'static str) -> Option<Linux> {
+        let [qemu, busybox] = [machine.qemu, machine.busybox].map(capability::program);
         let kernel = capability::program(&format!("{name}-kernel"));
-        Some(Linux { qemu: qemu?, kernel: kernel?, name, busybox: busybox? })
+        Some(Linux { qemu: qemu?, kernel: kernel?, name, machine, busybox: busybox? })
     }
 
     /// Returns a file of one of the kernel's own modules, as `drivers/uio/uio`.
@@ -131,9 +161,10 @@ impl Linux {
         let initrd = folder.join("initrd");
         fs::write(&initrd, files.end()).unwrap();
         let qemu = Command::new(&self.qemu)
-            .args(["-M", "q35", "-accel", "tcg,thread=multi", "-smp", "2"])
-            .args(["-cpu", "max", "-m", "512M", "-nodefaults", "-nographic", "-no-reboot"])
-            .args(["-serial", "stdio", "-append", "console=ttyS0 quiet panic=-1"])
+            .args(self.machine.options)
+            .args(["-accel", "tcg,thread=multi", "-smp", "2"])
+            .args(["-m", "512M", "-nodefaults", "-nographic", "-no-reboot", "-serial", "stdio"])
+            .args(["-append", &format!("console={} quiet panic=-1", self.machine.console)])
             .args(["-kernel".as_ref(), self.kernel.as_os_str()])
             .args(["-initrd".as_ref(), initrd.as_os_str()])
             .args(options)
@@ -150,9 +181,19 @@ impl Linux {
         Linux::used_with(KERNEL);
     }
 
+    /// As [`Linux::used`], of AArch64.
+    pub fn used_aarch64() {
+        Linux::used_machine(&AARCH64, KERNEL_AARCH64);
+    }
+
     /// As [`Linux::used`], with the kernel of that name.
     pub(crate) fn used_with(name: &str) {
-        [QEMU, &format!("{name}-kernel"), BUSYBOX].into_iter().for_each(capability::used);
+        Linux::used_machine(&X86_64, name);
+    }
+
+    fn used_machine(machine: &Machine, name: &str) {
+        let kernel = format!("{name}-kernel");
+        [machine.qemu, &kernel, machine.busybox].into_iter().for_each(capability::used);
     }
 }
 

@@ -51,7 +51,7 @@ enum Size {
 use Build::{AddressSanitizer, Checked, Loom, Miri, Program};
 use Size::{Events, Faults, Kills, Restores, Seconds, Tests};
 
-const CHECKS: [Check; 19] = [
+const CHECKS: [Check; 20] = [
     // Unit tests without files, time and assembly, which Miri would not run.
     check("unit tests of abi and trace, Miri", Miri, Tests).by(
         "-p hypertrace-abi -p hypertrace-trace --lib -- config:: layout:: schema:: event:: \
@@ -84,6 +84,9 @@ const CHECKS: [Check; 19] = [
         .by("--test linux_guest_kernel"),
     check("boots with function traces", Checked, Tests)
         .by("-p hypertrace-qemu --test functions_boot --test linux -- --ignored"),
+    check("four threads, Rust, in a Linux guest of AArch64, by each way", Program, Events)
+        .by("--test linux_guest \
+         an_aarch64_guest_loses_nothing_by_a_shared_file_and_by_the_device_over_vfio_user"),
     check("four threads, Rust, natively", Program, Events)
         .by("--test run every_event_of_a_program_with_four_threads_is_recorded"),
     check("four threads, Rust, natively and under qemu-x86_64", Program, Events)

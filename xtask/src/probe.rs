@@ -36,7 +36,7 @@ pub struct Machine {
 type Probe = fn(&mut Machine, &str) -> Result<String>;
 
 /// Names of the capabilities, and their probes.
-const PROBES: [(&str, Probe); 41] = [
+const PROBES: [(&str, Probe); 42] = [
     ("kvm", |_, _| kvm()),
     ("tracefs", |machine, _| machine.tracefs()),
     ("babeltrace2", |machine, name| machine.program(name, reads_a_trace)),
@@ -60,6 +60,7 @@ const PROBES: [(&str, Probe); 41] = [
     ("qemu-api-6", |_, _| emulator_of(&["11.0"])),
     ("linux-guest-kernel", |machine, name| machine.file(name)),
     ("linux-guest-arm64-kernel", |machine, name| machine.file(name)),
+    ("linux-guest-arm64-busybox", |machine, name| machine.file(name)),
     ("linux-guest-busybox", |machine, name| machine.file(name)),
     ("linux-guest-modpost", |machine, name| machine.file(name)),
     ("linux-guest-trixie-kernel", |machine, name| machine.file(name)),

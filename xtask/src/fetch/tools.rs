@@ -191,11 +191,13 @@ pub const TOOLS: &[Tool] = &[
     },
     Tool {
         name: "linux-guest-arm64",
-        plain: &[("linux-guest-arm64-kernel", "boot", "vmlinuz-")],
-        packages: &["linux-image-cloud-arm64:arm64"],
+        plain: &[
+            ("linux-guest-arm64-kernel", "boot", "vmlinuz-"),
+            ("linux-guest-arm64-busybox", "bin", "busybox"),
+        ],
+        packages: &["linux-image-cloud-arm64:arm64", "busybox-static:arm64"],
         foreign: Some("arm64"),
         suites: &["bookworm"],
-        // The kernel alone is needed.
         unneeded: &["lib/modules", "usr/lib/modules"],
         ..PLAIN
     },
