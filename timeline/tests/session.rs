@@ -127,6 +127,18 @@ fn a_new_lessee_has_its_own_name_and_a_lost_lease_has_none() {
 }
 
 #[test]
+fn a_long_name_in_the_description_is_cut() {
+    let name = "\u{e4}".repeat(1_000_000);
+    let streams = format!(r#"[{{"domain":"guest","client":4,"clock":1,"name":"x{name}"}}]"#);
+    let made = Made::with_json(&made::json(&made::clocks(), made::EVENTS, &streams))
+        .stream("g", &[Packet::guest(4), Packet::guest(4).event(1, DISK_READ, &[0, 0])]);
+
+    let found = events(made.path());
+
+    assert_eq!(*found[0].source, format!("guest/4 x{}", "\u{e4}".repeat(31)));
+}
+
+#[test]
 fn segments_are_ordered_by_their_contents() {
     let first = Packet::guest(0).event(10, DISK_READ, &[1, 0]);
     let base = Packet::guest(0).after(&first);

@@ -6,6 +6,8 @@ use super::packet::Domain;
 use crate::clock::host;
 use crate::error::{Error, Result};
 use crate::inputs::regular::{Opened, not_regular, open, read_at};
+use hypertrace_abi::event::cut;
+use hypertrace_abi::ring::MAX_NAME_BYTES;
 pub use hypertrace_trace::session_json::{
     ClockJson as Clock, EventJson, FILE, GuestTsc, StreamJson,
 };
@@ -217,7 +219,11 @@ impl SessionJson {
             )));
         }
         serde_json::from_slice::<Lengths>(&text).map_err(|e| wrong(e.to_string()))?;
-        let whole: Whole = serde_json::from_slice(&text).map_err(|e| wrong(e.to_string()))?;
+        let mut whole: Whole = serde_json::from_slice(&text).map_err(|e| wrong(e.to_string()))?;
+        for stream in &mut whole.streams {
+            // As the writer does: each event is shown with it.
+            stream.name.truncate(cut(&stream.name, MAX_NAME_BYTES).len());
+        }
         let uuid = host::uuid(&whole.uuid).map(u128::to_be_bytes).ok_or_else(|| {
             wrong(format!("expected a uuid of the form 8-4-4-4-12, found {:?}", whole.uuid))
         })?;
