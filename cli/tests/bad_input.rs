@@ -308,6 +308,32 @@ fn a_guests_strings_are_escaped_on_the_terminal() {
     unreadable(&dir.path().join("\x1b[2J\u{202e}"), &["\\u{1b}[2J\\u{202e}: no such directory"]);
 }
 
+#[test]
+fn a_long_name_of_a_function_takes_memory_for_some_of_its_addresses_only() {
+    let place = tempfile::tempdir().unwrap();
+    let folder = place.path().join("F");
+    let mut directory = Directory::create(&folder, "guest", "qemu").unwrap();
+    directory.add_tasks([Task::of_vcpu(0, 3, "Ring3")]).unwrap();
+    directory
+        .write_anchor(&Anchor { boot_id: None, counter: 0, frequency: 1_000_000_000, unix_ns: 0 })
+        .unwrap();
+    let map = "1000-101000 r-xp 00000000 00:00 0 /guest\n";
+    fs::write(folder.join("sid-0000000000000001.map"), map).unwrap();
+    fs::write(folder.join("guest.sym"), format!("0 100000 T {}\n", "x".repeat(4000))).unwrap();
+    let mut records = Records::append(&directory.records(103)).unwrap();
+    for n in 1..=40_000 {
+        let record = Record { time: n, kind: Kind::Entry, depth: 0, address: 0x1000 + n };
+        records.write(record).unwrap();
+    }
+    records.finish().unwrap();
+
+    let command = &mut HYPERTRACE.command(["report", "-e", "none"]);
+    let (ran, memory) = peak::run(command.arg(&folder));
+
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert!(memory < MOST_FOR_ODD, "{memory}");
+}
+
 /// What stands in the place of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Odd {

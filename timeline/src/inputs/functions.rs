@@ -18,8 +18,11 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Most functions whose fields are kept for their next record.
-const MOST_KEPT: usize = 1 << 16;
+/// Most bytes of the fields of functions that the tasks of a trace keep for their next record, each an even part.
+const MOST_KEPT: usize = 32 << 20;
+
+/// Bytes of a function's fields besides its names.
+const FIELDS: usize = 256;
 
 /// Bound on the error of a time: records have whole nanoseconds.
 const BOUND_NS: u64 = 1;
@@ -141,6 +144,8 @@ struct Lane<'a> {
     /// Index in `kept` by address.
     known: HashMap<u64, usize>,
     kept: Vec<FunctionFields>,
+    /// Bytes that there is room for in `kept`.
+    room: usize,
 }
 
 /// Names of the events and of their fields.
@@ -194,6 +199,7 @@ pub(crate) fn inputs<'a>(
             record: None,
             known: HashMap::new(),
             kept: Vec::new(),
+            room: MOST_KEPT / functions.trace.tasks().len(),
         }) as Box<dyn Input>)
     };
     functions.trace.tasks().iter().map(lane).collect()
@@ -235,11 +241,15 @@ impl Input for Lane<'_> {
         let index = match self.known.get(&record.address) {
             Some(index) => *index,
             None => {
-                if self.kept.len() >= MOST_KEPT {
+                let fields = fields(self.functions, &self.names, record.address);
+                let bytes = bytes(&fields);
+                if self.room < bytes {
                     self.kept.clear();
                     self.known.clear();
+                    self.room = MOST_KEPT / self.functions.trace.tasks().len();
                 }
-                self.kept.push(fields(self.functions, &self.names, record.address));
+                self.room = self.room.saturating_sub(bytes);
+                self.kept.push(fields);
                 self.known.insert(record.address, self.kept.len() - 1);
                 self.kept.len() - 1
             }
@@ -292,6 +302,16 @@ fn fields(functions: &FunctionTrace, names: &EventNames, address: u64) -> Functi
         fields.push((names.symbol.clone(), text(symbol.name)));
     }
     fields
+}
+
+/// Returns the bytes that a function's fields take.
+fn bytes(fields: &FunctionFields) -> usize {
+    let names = fields.iter().map(|(_, value)| match value {
+        Value::Name(name) => name.len(),
+        Value::Str(name) => name.len(),
+        _ => 0,
+    });
+    names.sum::<usize>() + FIELDS
 }
 
 fn text(name: &str) -> Value {
