@@ -52,20 +52,11 @@ pub(crate) fn append(path: &Path) -> Result<File> {
     is_file.then_some(file).ok_or_else(|| Error::unsuitable(path, NO_RECORDS))
 }
 
-/// Opens a file of records in a directory. `None`: there is none.
-pub(crate) fn open_records(path: &Path) -> Result<Option<File>> {
-    if_there(open(path, NO_RECORDS))
-}
-
-/// Opens a file of records that is given by its name, which may be a link's. `None`: there is none.
-pub(crate) fn given_records(path: &Path) -> Result<Option<File>> {
-    if_there(open_given(path, NO_RECORDS))
-}
-
 const NO_RECORDS: &str = "not a file with records";
 
-fn if_there(opened: Result<File>) -> Result<Option<File>> {
-    match opened {
+/// Opens a file of records in a directory. `None`: there is none.
+pub(crate) fn open_records(path: &Path) -> Result<Option<File>> {
+    match open(path, NO_RECORDS) {
         Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(None),
         result => result.map(Some),
     }

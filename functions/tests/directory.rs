@@ -5,7 +5,7 @@ mod capability;
 mod data;
 
 use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown, symlink};
 use std::path::Path;
 
 use data::{KERNEL, PROGRAM};
@@ -186,16 +186,12 @@ fn only_its_user_can_read_a_directory() {
 
 #[test]
 fn a_directory_of_another_user_is_refused() {
-    const NOBODY: u32 = 65_534;
     let folder = tempfile::tempdir().unwrap();
     let open = fs::Permissions::from_mode(0o777);
     fs::set_permissions(folder.path(), open).unwrap();
-    // Only root can give it away.
-    if let Err(why) = chown(folder.path(), Some(NOBODY), None) {
-        let test = "a_directory_of_another_user_is_refused";
-        return capability::missing("second-user", format!("{why}; not run: {test}"));
+    if !give_away(folder.path(), "a_directory_of_another_user_is_refused") {
+        return;
     }
-    capability::used("second-user");
 
     let error = Directory::create(folder.path(), "", "").unwrap_err();
 
@@ -203,19 +199,69 @@ fn a_directory_of_another_user_is_refused() {
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
 }
 
+/// Gives a file to another user. Returns false if only root can.
+fn give_away(path: &Path, test: &str) -> bool {
+    const NOBODY: u32 = 65_534;
+    if let Err(why) = lchown(path, Some(NOBODY), None) {
+        capability::missing("second-user", format!("{why}; not run: {test}"));
+        return false;
+    }
+    capability::used("second-user");
+    true
+}
+
 #[test]
-fn records_by_a_symbolic_link_are_copied() {
+fn another_users_link_to_a_directory_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let [own, link] = ["own", "link"].map(|name| folder.path().join(name));
+    fs::create_dir(&own).unwrap();
+    fs::set_permissions(&own, fs::Permissions::from_mode(0o755)).unwrap();
+    symlink(&own, &link).unwrap();
+    if !give_away(&link, "another_users_link_to_a_directory_is_refused") {
+        return;
+    }
+
+    let error = Directory::create(&link, "", "").unwrap_err();
+
+    assert!(error.to_string().contains("of another user"), "{error}");
+    assert_eq!(fs::metadata(&own).unwrap().mode() & 0o777, 0o755);
+    assert_eq!(fs::read_dir(&own).unwrap().count(), 0);
+}
+
+/// Makes a directory of one task.
+fn taking(path: &Path) -> Directory {
+    let mut directory = Directory::create(path, "", "").unwrap();
+    directory.add_tasks([Task { tid: 100, name: "x".into() }]).unwrap();
+    directory
+}
+
+#[test]
+fn records_by_a_symbolic_link_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let from = data::write(folder.path());
     fs::rename(from.join("100.dat"), from.join("records")).unwrap();
     symlink("records", from.join("100.dat")).unwrap();
     let to = folder.path().join("taken");
-    let mut directory = Directory::create(&to, "", "").unwrap();
-    directory.add_tasks([Task { tid: 100, name: "x".into() }]).unwrap();
 
-    directory.take_records(100, &from.join("100.dat")).unwrap();
+    let error = taking(&to).take_records(100, &from.join("100.dat")).unwrap_err();
 
-    assert_eq!(fs::read(to.join("100.dat")).unwrap().len(), 4 * 16);
+    assert!(error.to_string().contains("not a file with records"), "{error}");
+    assert_eq!(fs::read(to.join("100.dat")).unwrap(), b"");
+}
+
+#[test]
+fn another_users_records_are_copied() {
+    let folder = tempfile::tempdir().unwrap();
+    let from = data::write(folder.path()).join("100.dat");
+    if !give_away(&from, "another_users_records_are_copied") {
+        return;
+    }
+    let to = folder.path().join("taken");
+
+    taking(&to).take_records(100, &from).unwrap();
+
+    assert_eq!(fs::read(to.join("100.dat")).unwrap(), fs::read(&from).unwrap());
+    assert_eq!(fs::metadata(&from).unwrap().nlink(), 1);
 }
 
 #[test]

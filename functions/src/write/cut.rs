@@ -73,7 +73,7 @@ fn cut_file(path: &Path) -> Result<u64> {
 
 /// Opens a file of records, and finds the end of the last one. `None`: there is no such file.
 pub(super) fn whole_records(path: &Path) -> Result<Option<(fs::File, u64)>> {
-    let Some(file) = file::given_records(path)? else { return Ok(None) };
+    let Some(file) = file::open_records(path)? else { return Ok(None) };
     let length = file.metadata().map_err(Error::io("read", path))?.len();
     let end = end_of_records(&file, path, length)?;
     Ok(Some((file, end)))

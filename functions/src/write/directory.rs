@@ -4,6 +4,7 @@
 
 use std::fs;
 use std::io::{self, Write as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use super::events::Events;
@@ -94,8 +95,8 @@ impl Directory {
         Ok(())
     }
 
-    /// Takes the whole records of another file, of a task that was added: as a link to it, if it needs no cut and the
-    /// file system can, and else as a copy. A file that does not exist has no records.
+    /// Takes the whole records of another file, of a task that was added: as a link to it, if it is this user's and needs
+    /// no cut and the file system can, and else as a copy. A file that does not exist has no records.
     ///
     /// # Errors
     /// If it is not a file with records, or cannot be read or written.
@@ -103,10 +104,11 @@ impl Directory {
         let Some((file, end)) = cut::whole_records(from)? else { return Ok(()) };
         let to = self.records(tid);
         let aside = self.path.join(format!(".{tid}.dat.new"));
-        let length = file.metadata().map_err(Error::io("read", from))?.len();
-        // A link to a symbolic one would be another of these.
-        let is_file = fs::symlink_metadata(from).is_ok_and(|from| from.is_file());
-        if end < length || !is_file || fs::hard_link(from, &aside).is_err() {
+        let metadata = file.metadata().map_err(Error::io("read", from))?;
+        // Another user could change the file afterwards, or exchange it now.
+        let owner = fs::metadata(&self.path).map_err(Error::io("read", &self.path))?.uid();
+        let is_own = metadata.uid() == owner;
+        if end < metadata.len() || !is_own || fs::hard_link(from, &aside).is_err() {
             let mut copy = private::another_file(&aside).map_err(Error::io("create", &aside))?;
             let copied = io::copy(&mut io::Read::take(file, end), &mut copy);
             copied.map_err(Error::io("write", &aside))?;

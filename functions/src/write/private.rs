@@ -23,22 +23,27 @@ pub fn folder(path: &Path) -> Result<()> {
     fs::set_permissions(path, Permissions::from_mode(FOLDER)).map_err(Error::io("write", path))
 }
 
-/// Checks that a folder is empty, and this user's.
+/// Checks that a folder is empty, and this user's, as a link that leads there has to be.
 fn check(path: &Path) -> Result<()> {
-    let mut entries = fs::read_dir(path).map_err(Error::io("read", path))?;
+    let read = || Error::io("read", path);
+    let mut entries = fs::read_dir(path).map_err(read())?;
     if entries.next().is_some() {
         let why = "not empty: give the path of a new or an empty directory";
         return Err(Error::unsuitable(path, why));
+    }
+    let owner = fs::metadata(path).map_err(read())?.uid();
+    let others = || {
+        let why = "of another user, who could exchange its files: give a directory of your own";
+        Error::unsuitable(path, why)
+    };
+    if fs::symlink_metadata(path).map_err(read())?.uid() != owner {
+        return Err(others());
     }
     let probe = path.join(".new");
     let made =
         file(&probe).and_then(|file| file.metadata()).map_err(Error::io("create", &probe))?;
     fs::remove_file(&probe).map_err(Error::io("write", &probe))?;
-    if made.uid() != fs::metadata(path).map_err(Error::io("read", path))?.uid() {
-        let why = "of another user, who could exchange its files: give a directory of your own";
-        return Err(Error::unsuitable(path, why));
-    }
-    Ok(())
+    if made.uid() == owner { Ok(()) } else { Err(others()) }
 }
 
 /// Creates a file. One with this name is an error.
