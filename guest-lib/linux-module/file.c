@@ -36,6 +36,8 @@ struct ht_file {
 	kuid_t user;
 	/* In place of each page that the file may not reach. */
 	void *scratch;
+	/* In place of the host's pages once the device is gone: what a program stores then must not be its mask. */
+	void *zeros;
 };
 
 /* The access that a file has to a page of the window. */
@@ -56,8 +58,6 @@ static enum access access_of(const struct ht_file *file, u64 offset, phys_addr_t
 	int region = HT_REGIONS - 1;
 	u64 client, part;
 
-	if (device->gone)
-		return OUT_OF_REACH;
 	while (region && offset < g->offset[region])
 		region--;
 	offset -= g->offset[region];
@@ -94,12 +94,14 @@ static enum access access_of(const struct ht_file *file, u64 offset, phys_addr_t
 static vm_fault_t fault(struct vm_fault *vmf)
 {
 	struct ht_file *file = vmf->vma->vm_file->private_data;
+	enum access access;
 	phys_addr_t at;
 	vm_fault_t done;
 
 	mutex_lock(&file->device->lock);
-	if (access_of(file, (u64)vmf->pgoff << PAGE_SHIFT, &at) == OUT_OF_REACH)
-		at = virt_to_phys(file->scratch);
+	access = access_of(file, (u64)vmf->pgoff << PAGE_SHIFT, &at);
+	if (access == OUT_OF_REACH || file->device->gone)
+		at = virt_to_phys(access == READABLE ? file->zeros : file->scratch);
 	done = vmf_insert_pfn(vmf->vma, vmf->address, at >> PAGE_SHIFT);
 	mutex_unlock(&file->device->lock);
 	return done;
@@ -262,11 +264,13 @@ static int open(struct inode *inode, struct file *filp)
 
 	if (!file)
 		return -ENOMEM;
-	file->scratch = (void *)get_zeroed_page(GFP_KERNEL_ACCOUNT);
+	/* Two pages. */
+	file->scratch = (void *)__get_free_pages(GFP_KERNEL_ACCOUNT | __GFP_ZERO, 1);
 	if (!file->scratch) {
 		kfree(file);
 		return -ENOMEM;
 	}
+	file->zeros = file->scratch + PAGE_SIZE;
 	file->mapping = filp->f_mapping;
 	file->user = filp->f_cred->euid;
 	file->device = device;
@@ -292,7 +296,7 @@ static int release(struct inode *inode, struct file *filp)
 		if (device->owners[i] == file)
 			device->owners[i] = NULL;
 	mutex_unlock(&device->lock);
-	free_page((unsigned long)file->scratch);
+	free_pages((unsigned long)file->scratch, 1);
 	kfree(file);
 	kref_put(&device->kref, ht_free);
 	return 0;

@@ -234,11 +234,21 @@ static int look(int file, volatile uint64_t *all, const struct window *w)
 	return failed;
 }
 
+/* Returns how many of a page's words are not 0. */
+static int used(volatile uint64_t *page)
+{
+	int word, words = 0;
+
+	for (word = 0; word < HT_PAGE / 8; word++)
+		words += page[word] != 0;
+	return words;
+}
+
 /* Loads and stores until the device is gone, and for a while after. */
 static int hold(int file, volatile uint64_t *all, const struct window *w)
 {
 	volatile uint64_t *guest = area(all, w, w->kernels);
-	int client = lease(file, w->kernels), turns = 0;
+	int client = lease(file, w->kernels), turns = 0, word;
 
 	printf("holds client %d\n", client);
 	fflush(stdout);
@@ -249,6 +259,11 @@ static int hold(int file, volatile uint64_t *all, const struct window *w)
 	check("a mapping outlives its device", turns > 1000);
 	check("a lease is refused without a device", lease(file, HYPERTRACE_ANY) == -ENODEV);
 	check("the old pages are gone", !store(&guest[0], 0) && !load(registers(all, w, 1)));
+	/* Else a program would take them for names that the host has switched off. */
+	for (word = 0; word < HT_PAGE / 8; word++)
+		store(&guest[2 * HT_PAGE / 8 + word], UINT64_MAX);
+	check("what a program stores then is not in the mask", !used(all + w->rings / 8));
+	check("nor in the host's page", !used(&guest[HT_PAGE / 8]));
 	return failed;
 }
 
