@@ -185,11 +185,12 @@ fn lost_events_stand_before_the_page_after_them() {
 fn stat_has_the_losses_that_only_the_kernels_counters_have() {
     let dir = TempDir::new().unwrap();
     // Option 2: a CPU's counters. CPU 0 has 9 in its pages, and a place without a number.
-    let counters = |cpu: u32, overrun: u32, dropped: u32| {
-        let text =
-            format!("CPU: {cpu}\nentries: 0\noverrun: {overrun}\ndropped events: {dropped}\n\0");
+    let read = |cpu: u32, overrun: u32, dropped: u32, read: u32| {
+        let lost = format!("overrun: {overrun}\ndropped events: {dropped}");
+        let text = format!("CPU: {cpu}\nentries: 2\n{lost}\nread events: {read}\n\0");
         (2, text.into_bytes())
     };
+    let counters = |cpu, overrun, dropped| read(cpu, overrun, dropped, 0);
     let stat = |counters: [(u16, Vec<u8>); 2]| {
         let trace = counters.into_iter().fold(sample(), |trace, (id, data)| trace.option(id, data));
         let trace = KernelTrace::open(&write(&dir, "t", &trace.version_7())).unwrap();
@@ -202,6 +203,8 @@ fn stat_has_the_losses_that_only_the_kernels_counters_have() {
     assert_eq!(stat([counters(0, 20, 3), counters(1, 0, 7)]), [(23, 0), (7, 0)]);
     // Pages of several recordings in one file, or counters of another.
     assert_eq!(stat([counters(0, 0, 8), counters(1, 0, 0)]), [(9, 1), (0, 0)]);
+    // Of 12 and 5 events that were read or can be, 8 and 3 are in the pages.
+    assert_eq!(stat([read(0, 20, 3, 10), read(1, 0, 0, 3)]), [(27, 0), (2, 0)]);
 }
 
 /// Makes a session of a boot with an event of the VMM at 40,000 ns, and a trace of a boot around it.

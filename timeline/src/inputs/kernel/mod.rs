@@ -92,8 +92,8 @@ pub struct CpuStat {
     pub cpu: u32,
     /// Events in its pages.
     pub events: u64,
-    /// Events that were overwritten before they were read, or found no room, as far as the kernel
-    /// counted them.
+    /// Events that were overwritten before they were read, found no room, or were read and not written, as far as
+    /// the kernel counted them.
     pub lost: u64,
     /// Places where events were lost and not counted.
     pub uncounted: u64,
@@ -349,6 +349,9 @@ impl KernelTrace {
             {
                 (counts.lost, counts.uncounted) = (lost, 0);
             }
+            // The disk may have been full when they were read.
+            let readable = self.file.options.readable.get(&cpu).copied().unwrap_or(0);
+            counts.lost = counts.lost.saturating_add(readable.saturating_sub(counts.events));
             stat.warnings.extend(lane.warnings());
             stat.cpus.push(counts);
         }

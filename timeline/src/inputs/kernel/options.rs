@@ -28,6 +28,9 @@ pub(crate) mod id {
 /// Names of the kernel's counters of events that were overwritten, or found no room.
 const LOSSES: [&str; 3] = ["overrun", "commit overrun", "dropped events"];
 
+/// Names of the kernel's counters of events that a reader got, or that are left for it.
+const READABLE: [&str; 2] = ["read events", "entries"];
+
 /// Most times in which a hypervisor took time; a recorder notes 1,024.
 const MOST_STEALS: usize = 4096;
 
@@ -60,6 +63,8 @@ pub(crate) struct Options {
     pub guests: Vec<Guest>,
     /// Events that no reader got, by CPU, as the kernel counted them until the recording's end.
     pub lost: BTreeMap<u32, u64>,
+    /// Events that a reader got or could get, by CPU, as the kernel counted them.
+    pub readable: BTreeMap<u32, u64>,
     pub tsc: Option<TscToNs>,
     /// The boot in which it was recorded; recordings of hypertrace have it.
     pub boot_id: Option<u128>,
@@ -85,8 +90,12 @@ impl Options {
                 let values = lines().filter_map(|(key, n)| Some((key, n.trim().parse().ok()?)));
                 if let Some((_, cpu)) = values.clone().find(|(key, _)| *key == "CPU") {
                     let cpu = u32::try_from(cpu).unwrap_or(u32::MAX);
-                    let lost = values.filter(|(key, _)| LOSSES.contains(key)).map(|(_, n)| n);
-                    self.lost.insert(cpu, lost.fold(0, u64::saturating_add));
+                    let sum = |keys: &[&str]| {
+                        let values = values.clone().filter(|(key, _)| keys.contains(key));
+                        values.map(|(_, n)| n).fold(0, u64::saturating_add)
+                    };
+                    self.lost.insert(cpu, sum(&LOSSES));
+                    self.readable.insert(cpu, sum(&READABLE));
                 }
             }
             id::TRACECLOCK => {
