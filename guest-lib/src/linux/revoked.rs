@@ -34,18 +34,27 @@ pub(super) fn watch(replace: fn(usize) -> bool) {
 }
 
 extern "C" fn on_bus_error(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
-    // SAFETY: the kernel's own, for a SIGBUS: it has an address.
-    let address = unsafe { (*info).si_addr() } as usize;
-    if REPLACE.get().is_some_and(|replace| replace(address)) {
+    // SAFETY: the kernel's own.
+    let code = unsafe { (*info).si_code };
+    // Another process can send the signal, and the kernel tells of broken memory that nobody has accessed yet.
+    let is_access = code > 0 && code != libc::BUS_MCEERR_AO;
+    // SAFETY: a SIGBUS of an access has its address.
+    let address = || unsafe { (*info).si_addr() } as usize;
+    if is_access && REPLACE.get().is_some_and(|replace| replace(address())) {
         return;
     }
     let Some(before) = BEFORE.get() else { return };
     let has_info = before.sa_flags & libc::SA_SIGINFO != 0;
-    // SAFETY: the program's own action for this signal; without a handler the access is made again.
+    // SAFETY: the program's own action for this signal. Without a handler an access is made again, and another signal
+    // comes when this one's handler has returned.
     unsafe {
         match before.sa_sigaction {
+            libc::SIG_IGN if !is_access => {}
             libc::SIG_DFL | libc::SIG_IGN => {
                 libc::sigaction(libc::SIGBUS, before, ptr::null_mut());
+                if !is_access {
+                    libc::raise(libc::SIGBUS);
+                }
             }
             handler if has_info => {
                 type Handler = extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
@@ -53,5 +62,37 @@ extern "C" fn on_bus_error(signal: c_int, info: *mut libc::siginfo_t, context: *
             }
             handler => std::mem::transmute::<usize, extern "C" fn(c_int)>(handler)(signal),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::Command;
+
+    /// The action of a process that sends itself a signal.
+    const ACTION: &str = "HYPERTRACE_TEST_ACTION";
+
+    #[test]
+    fn a_signal_that_is_sent_has_the_programs_own_action() {
+        if let Some(action) = std::env::var_os(ACTION) {
+            let action = action.to_str().unwrap().parse().unwrap();
+            // SAFETY: C functions without arguments in memory.
+            unsafe { libc::signal(libc::SIGBUS, action) };
+            watch(|_| true);
+            // SAFETY: as above.
+            unsafe { libc::raise(libc::SIGBUS) };
+            return;
+        }
+        let name = "linux::revoked::tests::a_signal_that_is_sent_has_the_programs_own_action";
+        let end = |action: libc::sighandler_t| {
+            let mut command = Command::new(std::env::current_exe().unwrap());
+            command.args([name, "--exact"]).env(ACTION, action.to_string());
+            command.output().unwrap().status
+        };
+
+        assert_eq!(end(libc::SIG_DFL).signal(), Some(libc::SIGBUS));
+        assert!(end(libc::SIG_IGN).success());
     }
 }
