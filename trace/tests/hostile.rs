@@ -375,3 +375,20 @@ fn a_text_after_its_record_applies_to_later_records() {
     let Some(lines) = common::read_clean(&ctf) else { return };
     assert!(lines[1].contains(" untyped: ") && lines[2].contains(" late: "), "{lines:#?}");
 }
+
+#[test]
+fn a_schema_log_that_was_left_in_disorder_has_room_for_the_next_lessees_texts() {
+    let (_dir, session) = common::session(|_| ());
+    let mut guest = Guest::new(0);
+    for left in [1 << 40, (1 << 40) + guest.memory.schema.len() as u64] {
+        guest.poke(guest_page::SCHEMA_LEN, left);
+        guest.pass(&session);
+    }
+
+    guest.lease(2, "next", ticks());
+    guest.emit(event_type!("after", n = 1u64));
+    guest.pass(&session);
+
+    let summary = session.finish().unwrap();
+    assert_eq!(summary.faults.iter().collect::<Vec<_>>(), [(&"schema_log".to_owned(), &2)]);
+}

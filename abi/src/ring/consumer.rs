@@ -429,6 +429,12 @@ impl<'a> Consumer<'a> {
         None
     }
 
+    /// Returns whether texts were read, or a part of the log skipped, since
+    /// [`Consumer::commit_schemas`].
+    pub fn has_taken_schemas(&self) -> bool {
+        self.state.schema_cursor != self.state.schema_seen
+    }
+
     /// Gives the room of the texts that were read back to the producer: they are on disk.
     pub fn commit_schemas(&mut self) {
         self.state.schema_seen = self.state.schema_cursor;

@@ -95,7 +95,8 @@ impl Turn<'_, '_> {
             };
             lane.waiting.log(&mut state.pass, log);
         }
-        if read > 0 {
+        // Without a text, what was not readable is skipped: the next lessee needs its room.
+        if read > 0 || (lane.texts.learned.is_none() && consumer.has_taken_schemas()) {
             lane.texts.learned = Some(state.classes.version());
         }
         if let Some(version) = lane.texts.learned {
