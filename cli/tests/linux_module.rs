@@ -284,7 +284,7 @@ fn programs_outlive_their_device_and_count_what_is_lost() {
 }
 
 #[test]
-fn others_lease_clients_while_a_large_ring_is_erased() {
+fn leases_wait_neither_for_a_large_ring_that_is_erased_nor_for_mappings_of_other_files() {
     let Some(linux) = Linux::find() else { return };
     let Some(module) = Module::build(&linux) else { return };
     let folder = tempfile::tempdir().unwrap();
@@ -293,11 +293,12 @@ fn others_lease_clients_while_a_large_ring_is_erased() {
     let script = r#"
         insmod /hypertrace.ko; give
         check erase; echo "erased: $?"
+        check crowd; echo "crowd: $?"
     "#;
 
     let console = run(&linux, &module, folder.path(), &server.device, script);
 
-    assert_says(&console, &["ok: a client is erased", "erased: 0"]);
+    assert_says(&console, &["ok: a client is erased", "erased: 0", "crowd: 0"]);
     server.end();
     module.used();
 }

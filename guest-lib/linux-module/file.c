@@ -8,8 +8,11 @@
  *
  * All pages are inserted by number, read-only at first: `pfn_mkwrite` makes the kernel
  * ask before each page's first store, also after mprotect. A page of a client is removed
- * from all mappings when its lease begins or ends. `lock` is held from the decision to the
- * insertion, so a page that was inserted by an older decision is removed, too.
+ * from the file's mappings when its lease begins or ends. The file's `lock` is held from the
+ * decision to the insertion, so a page that was inserted by an older decision is removed, too.
+ *
+ * Each file has a list of mappings and a lock of its own: programs may map it as often as they
+ * like, and nobody else waits for their pages.
  */
 #include <linux/cred.h>
 #include <linux/fs.h>
@@ -31,7 +34,10 @@ static_assert(HYPERTRACE_LEASE == HT_IOCTL_LEASE && HYPERTRACE_RELEASE == HT_IOC
 struct ht_file {
 	struct ht_device *device;
 	struct list_head list;
-	struct address_space *mapping;
+	/* Has its mappings. */
+	struct address_space space;
+	/* Held from the decision on a page to its insertion. */
+	struct mutex lock;
 	/* The user that opened it. */
 	kuid_t user;
 	/* In place of each page that the file may not reach. */
@@ -43,14 +49,21 @@ struct ht_file {
 /* The access that a file has to a page of the window. */
 enum access { OUT_OF_REACH, READABLE, WRITABLE };
 
+/* The caller has the device's lock. */
+static void set_owner(struct ht_device *device, u32 client, struct ht_file *file)
+{
+	WRITE_ONCE(device->owners[client], file);
+}
+
 static bool has_leased(const struct ht_file *file, u64 client)
 {
 	u32 clients = file->device->geometry.clients;
 
-	return client < clients && file->device->owners[array_index_nospec(client, clients)] == file;
+	return client < clients &&
+	       READ_ONCE(file->device->owners[array_index_nospec(client, clients)]) == file;
 }
 
-/* Decides on a page of the window. The caller has the device's lock. */
+/* Decides on a page of the window. The caller has the file's lock. */
 static enum access access_of(const struct ht_file *file, u64 offset, phys_addr_t *at)
 {
 	const struct ht_device *device = file->device;
@@ -98,12 +111,12 @@ static vm_fault_t fault(struct vm_fault *vmf)
 	phys_addr_t at;
 	vm_fault_t done;
 
-	mutex_lock(&file->device->lock);
+	mutex_lock(&file->lock);
 	access = access_of(file, (u64)vmf->pgoff << PAGE_SHIFT, &at);
-	if (access == OUT_OF_REACH || file->device->gone)
+	if (access == OUT_OF_REACH || READ_ONCE(file->device->gone))
 		at = virt_to_phys(access == READABLE ? file->zeros : file->scratch);
 	done = vmf_insert_pfn(vmf->vma, vmf->address, at >> PAGE_SHIFT);
-	mutex_unlock(&file->device->lock);
+	mutex_unlock(&file->lock);
 	return done;
 }
 
@@ -114,9 +127,9 @@ static vm_fault_t store(struct vm_fault *vmf)
 	phys_addr_t at;
 	enum access access;
 
-	mutex_lock(&file->device->lock);
+	mutex_lock(&file->lock);
 	access = access_of(file, (u64)vmf->pgoff << PAGE_SHIFT, &at);
-	mutex_unlock(&file->device->lock);
+	mutex_unlock(&file->lock);
 	return access == READABLE ? VM_FAULT_SIGBUS : 0;
 }
 
@@ -148,20 +161,22 @@ static int map(struct file *filp, struct vm_area_struct *vma)
 	return 0;
 }
 
-/* Removes a client's pages from all mappings. The caller has the lock. */
+/* Removes a client's pages from the file's mappings. */
 static void remove_pages(struct ht_file *file, u32 client)
 {
 	const struct ht_geometry *g = &file->device->geometry;
 
-	unmap_mapping_range(file->mapping,
+	mutex_lock(&file->lock);
+	unmap_mapping_range(&file->space,
 			    g->offset[HT_CONTROL] + g->control_pages + (u64)client * HT_PAGE,
 			    HT_PAGE, 1);
-	unmap_mapping_range(file->mapping,
+	unmap_mapping_range(&file->space,
 			    g->offset[HT_RINGS] + HT_MASK_BYTES + client * g->client_stride,
 			    g->client_stride, 1);
+	mutex_unlock(&file->lock);
 }
 
-/* Has a client while it is erased. */
+/* Has a client while it is erased, and while its pages are removed from its last lessee. */
 static struct ht_file nobody;
 
 /*
@@ -175,13 +190,13 @@ static bool is_ready(const struct ht_file *file, u32 client)
 
 	if (uid_eq(device->users[client], file->user))
 		return true;
-	device->owners[client] = &nobody;
+	set_owner(device, client, &nobody);
 	mutex_unlock(&device->lock);
 	mutex_lock(&device->erasing);
 	is_erased = !READ_ONCE(device->gone) && ht_erase(device, client);
 	mutex_unlock(&device->erasing);
 	mutex_lock(&device->lock);
-	device->owners[client] = NULL;
+	set_owner(device, client, NULL);
 	if (!is_erased || device->gone)
 		return false;
 	device->users[client] = file->user;
@@ -227,6 +242,7 @@ static long control(struct file *filp, unsigned int command, unsigned long arg)
 	struct ht_device *device = file->device;
 	u32 __user *at = (u32 __user *)arg;
 	u32 wanted, client = 0;
+	bool is_new;
 	int done;
 
 	if (command != HYPERTRACE_LEASE && command != HYPERTRACE_RELEASE)
@@ -238,19 +254,25 @@ static long control(struct file *filp, unsigned int command, unsigned long arg)
 		done = has_leased(file, wanted) ? 0 : -EINVAL;
 		if (!done) {
 			wanted = array_index_nospec(wanted, device->geometry.clients);
-			device->owners[wanted] = NULL;
-			remove_pages(file, wanted);
+			set_owner(device, wanted, &nobody);
 		}
 		mutex_unlock(&device->lock);
-		return done;
+		if (done)
+			return done;
+		remove_pages(file, wanted);
+		mutex_lock(&device->lock);
+		set_owner(device, wanted, NULL);
+		mutex_unlock(&device->lock);
+		return 0;
 	}
 	mutex_lock(&device->lock);
 	done = choose(file, wanted, &client);
-	if (!done && device->owners[client] != file) {
-		device->owners[client] = file;
-		remove_pages(file, client);
-	}
+	is_new = !done && device->owners[client] != file;
+	if (is_new)
+		set_owner(device, client, file);
 	mutex_unlock(&device->lock);
+	if (is_new)
+		remove_pages(file, client);
 	/* A lease whose number does not arrive ends with the descriptor. */
 	if (!done && put_user(client, at))
 		return -EFAULT;
@@ -271,7 +293,11 @@ static int open(struct inode *inode, struct file *filp)
 		return -ENOMEM;
 	}
 	file->zeros = file->scratch + PAGE_SIZE;
-	file->mapping = filp->f_mapping;
+	address_space_init_once(&file->space);
+	file->space.host = inode;
+	file->space.a_ops = &empty_aops;
+	filp->f_mapping = &file->space;
+	mutex_init(&file->lock);
 	file->user = filp->f_cred->euid;
 	file->device = device;
 	filp->private_data = file;
@@ -294,7 +320,7 @@ static int release(struct inode *inode, struct file *filp)
 	list_del(&file->list);
 	for (i = 0; i < device->geometry.clients; i++)
 		if (device->owners[i] == file)
-			device->owners[i] = NULL;
+			set_owner(device, i, NULL);
 	mutex_unlock(&device->lock);
 	free_pages((unsigned long)file->scratch, 1);
 	kfree(file);
@@ -332,8 +358,11 @@ void ht_end_files(struct ht_device *device)
 	misc_deregister(&device->misc);
 	mutex_lock(&device->lock);
 	WRITE_ONCE(device->gone, true);
-	list_for_each_entry(file, &device->files, list)
-		unmap_mapping_range(file->mapping, 0, 0, 1);
+	list_for_each_entry(file, &device->files, list) {
+		mutex_lock(&file->lock);
+		unmap_mapping_range(&file->space, 0, 0, 1);
+		mutex_unlock(&file->lock);
+	}
 	mutex_unlock(&device->lock);
 	/* Whoever erases has ended, or sees that the device is gone. */
 	mutex_lock(&device->erasing);

@@ -138,7 +138,7 @@ struct ht_device {
 	struct miscdevice misc;
 	/* Held while a client is erased; before `lock`. */
 	struct mutex erasing;
-	/* Guards what follows, and each insertion of a page into a program's memory. */
+	/* Guards what follows. Before a file's lock. */
 	struct mutex lock;
 	bool gone;
 	struct list_head files;

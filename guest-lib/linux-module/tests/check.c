@@ -2,7 +2,8 @@
 /*
  * Checks of /dev/hypertrace by a program: `check` prints a line for each, `check hold`
  * uses its mapping until the device is gone, `check look` looks for events of another user,
- * `check erase` leases clients while another one is erased, `check silence` keeps the bells of all clients silent until it is killed.
+ * `check erase` leases clients while another one is erased, `check crowd` while another file is mapped very often,
+ * `check silence` keeps the bells of all clients silent until it is killed.
  * Linked statically.
  */
 #define _GNU_SOURCE
@@ -17,6 +18,7 @@
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "../hypertrace_abi.h"
@@ -301,6 +303,44 @@ static int lease_meanwhile(int file, struct window *w)
 	return failed;
 }
 
+/* Returns the nanoseconds of the shortest of some leases, with their ends. */
+static int64_t shortest_lease(int file, int client)
+{
+	struct timespec begin, end;
+	int64_t time, least = INT64_MAX;
+	int i;
+
+	for (i = 0; i < 50; i++) {
+		clock_gettime(CLOCK_MONOTONIC, &begin);
+		if (lease(file, client) != client || release(file, client))
+			return INT64_MAX;
+		clock_gettime(CLOCK_MONOTONIC, &end);
+		time = (end.tv_sec - begin.tv_sec) * 1000000000LL + end.tv_nsec - begin.tv_nsec;
+		least = time < least ? time : least;
+	}
+	return least;
+}
+
+/* Leases a client before and after another file's page of it is mapped very often. */
+static int lease_in_crowd(int file, int other, const struct window *w)
+{
+	int64_t alone = shortest_lease(file, w->kernels), crowded;
+	int i, mapped = 0;
+
+	for (i = 0; i < 2000; i++) {
+		volatile uint64_t *page = mmap(NULL, HT_PAGE, PROT_READ, MAP_SHARED, other,
+					       w->rings + HT_MASK_BYTES + w->kernels * w->stride);
+
+		mapped += page != MAP_FAILED && !load(page);
+	}
+	check("a file is mapped very often", mapped == 2000);
+	crowded = shortest_lease(file, w->kernels);
+	printf("ns of a lease alone and in a crowd: %lld, %lld\n", (long long)alone,
+	       (long long)crowded);
+	check("a lease does not look at mappings of other files", crowded < 10 * alone);
+	return failed;
+}
+
 static int silence(volatile uint64_t *all, const struct window *w)
 {
 	volatile uint64_t *bells = all + HT_BELLS / 8;
@@ -332,6 +372,8 @@ int main(int argc, char **argv)
 		return look(file, all, &window);
 	if (argc > 1 && !strcmp(argv[1], "erase"))
 		return lease_meanwhile(file, &window);
+	if (argc > 1 && !strcmp(argv[1], "crowd"))
+		return lease_in_crowd(file, other, &window);
 	if (argc > 1 && !strcmp(argv[1], "silence"))
 		return silence(all, &window);
 	check_leases(file, other, &window);
