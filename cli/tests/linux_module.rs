@@ -190,7 +190,7 @@ fn a_plain_user_and_the_kernel_trace_to_the_device_by_the_module() {
 }
 
 #[test]
-fn points_are_answered_although_another_user_silences_all_bells() {
+fn another_user_who_silences_bells_and_leaves_clients_in_disorder_changes_no_event() {
     let Some(linux) = Linux::find() else { return };
     let Some(module) = Module::build(&linux) else { return };
     let folder = tempfile::tempdir().unwrap();
@@ -201,15 +201,22 @@ fn points_are_answered_although_another_user_silences_all_bells() {
         until grep -q silences /tmp/silence; do sleep 0.1; done
         program 20 20
         killall check
+        as_user "check leave"
+        check look
+        program 20 20
     "#;
 
     let console = run(&linux, &module, folder.path(), &server.device, script);
 
-    assert_says(&console, &["failed: 0"]);
+    assert_says(&console, &["check leave: 0", "ok: no other word of another user's is left"]);
+    assert_eq!(console.matches("failed: 0").count(), 2, "{console}");
     let stat = server.end();
     // A commit is a point in the ring.
-    assert_eq!(stat["total"]["reference_points"], 2 * 4 * 20, "{stat}");
-    assert_eq!(stat["total"]["faults"], json!({}), "{stat}");
+    assert_eq!(stat["total"]["reference_points"], 2 * 2 * 4 * 20, "{stat}");
+    assert_eq!(stat["total"]["events"], 2 * 4 * 20, "{stat}");
+    let faults = stat["total"]["faults"].as_object().unwrap();
+    let of_others = ["head", "length", "losses", "schema_log", "sequence", "token"];
+    assert!(faults.keys().all(|name| of_others.contains(&&**name)), "{stat}");
     module.used();
 }
 

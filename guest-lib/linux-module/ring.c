@@ -432,44 +432,70 @@ static bool is_plausible(const struct ht_client *client, u64 head, u64 tail)
 }
 
 /*
- * Erases the events that the last lessee of a client has left, for a lessee of another user;
- * all but the sequence number, which the next lessee continues. The rings of a flight
- * recorder are kept: the host has not taken them. Returns false if it has not taken those of
- * another ring yet. Sleeps, and takes long where rings are large.
+ * Returns true if the host has taken all that the last lessee of a client has left. A head that
+ * cannot be is set to zero: the host counts that, and follows.
+ */
+static bool is_taken(struct ht_client *client)
+{
+	u64 head = virt_load_acquire(&client->guest[HT_G_HEAD]);
+	u64 tail = virt_load_acquire(&client->host[HT_H_TAIL]);
+
+	if (READ_ONCE(client->guest[HT_G_SCHEMA_LEN]) != READ_ONCE(client->host[HT_H_SCHEMA_SEEN]))
+		return false;
+	if (client->device->config.ring_mode == HT_OVERWRITE)
+		return true;
+	if (!is_plausible(client, head, tail))
+		virt_store_release(&client->guest[HT_G_HEAD], 0);
+	return is_plausible(client, head, tail) && head == tail;
+}
+
+static bool is_continued(u32 word)
+{
+	return word == HT_G_HEAD || word == HT_G_LOST_FULL || word == HT_G_LOST_BUSY ||
+	       word == HT_G_LOST_UNATTACHED || word == HT_G_SCHEMA_LEN;
+}
+
+/*
+ * Erases what the last lessee of a client has left, for a lessee of another user; all but the
+ * sequence number and the totals, which the next lessee continues. The rings of a flight
+ * recorder are kept: the host has not taken them. Returns false if it has not taken all of
+ * another client yet. Sleeps, and takes long where rings are large.
  */
 bool ht_erase(struct ht_device *device, u32 index)
 {
 	const struct ht_geometry *g = &device->geometry;
-	struct ht_client *client;
-	u64 head, tail, sequence, seen, length, i;
+	bool keeps = device->config.ring_mode == HT_OVERWRITE;
+	struct ht_client *client = kzalloc(sizeof(*client), GFP_KERNEL);
+	u64 head, sequence, *registers, i;
 
-	if (device->config.ring_mode == HT_OVERWRITE)
-		return true;
-	client = kzalloc(sizeof(*client), GFP_KERNEL);
 	if (!client)
 		return false;
 	attach(client, device, index);
-	head = virt_load_acquire(&client->guest[HT_G_HEAD]);
-	tail = virt_load_acquire(&client->host[HT_H_TAIL]);
-	if (is_plausible(client, head, tail) && head != tail) {
+	if (!is_taken(client)) {
+		/* It may have stopped looking. */
+		if (device->kicks)
+			ht_kick(client);
 		kfree(client);
 		return false;
 	}
+	head = READ_ONCE(client->guest[HT_G_HEAD]);
 	sequence = walk(client, head);
-	/* A ring may have 4 GiB. */
-	for (i = 0; i < g->ring_words; i += HT_PAGE / HT_WORD) {
-		memset(client->ring + i, 0, HT_PAGE);
+	/* The ring follows the log, and may have 4 GiB. */
+	for (i = 0; i < g->schema_words + (keeps ? 0 : g->ring_words); i += HT_PAGE / HT_WORD) {
+		memset(client->schema + i, 0, HT_PAGE);
 		cond_resched();
 	}
-	if (head)
+	if (head && !keeps)
 		WRITE_ONCE(*at(client, block_start(client, head - 1)), sequence);
-	/* The host may not have read the end of the log. */
-	length = READ_ONCE(client->guest[HT_G_SCHEMA_LEN]);
-	seen = READ_ONCE(client->host[HT_H_SCHEMA_SEEN]);
-	for (i = length - seen <= g->schema_words ? length - seen : 0; i < g->schema_words; i++)
-		WRITE_ONCE(client->schema[(seen + i) & (g->schema_words - 1)], 0);
-	for (i = 0; i < HT_SLOT_HEADER_WORDS + HT_SLOT_WORDS; i++)
-		WRITE_ONCE(client->guest[HT_G_SLOT + i], 0);
+	for (i = 0; i < HT_PAGE / HT_WORD; i++)
+		if (!is_continued(i))
+			WRITE_ONCE(client->guest[i], 0);
+	registers = (u64 *)client->control;
+	for (i = 0; !device->traps && i < HT_PAGE / HT_WORD; i++)
+		WRITE_ONCE(registers[i], 0);
+	/* The next point's number: one that the last lessee cannot have had answered before. */
+	if (!device->traps)
+		WRITE_ONCE(registers[HT_REGISTER_EMIT / HT_WORD], get_random_u32());
 	wmb();
 	kfree(client);
 	return true;

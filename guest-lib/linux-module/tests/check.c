@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
  * Checks of /dev/hypertrace by a program: `check` prints a line for each, `check hold`
- * uses its mapping until the device is gone, `check look` looks for events of another user,
+ * uses its mapping until the device is gone, `check look` looks for what another user has left, `check leave` leaves
+ * all clients in disorder,
  * `check erase` leases clients while another one is erased, `check crowd` while another file is mapped very often,
  * `check silence` keeps the bells of all clients silent until it is killed.
  * Linked statically.
@@ -213,14 +214,22 @@ static void check_fork(volatile uint64_t *all, const struct window *w)
 	check("its parent keeps it", guest[HT_G_SLOT] == 77);
 }
 
-/* Looks in each client for events of its last lessee, another user. */
+/* Returns true if the next lessee continues this word of page G. */
+static int is_total(int word)
+{
+	return word == HT_G_HEAD || word == HT_G_LOST_FULL || word == HT_G_LOST_BUSY ||
+	       word == HT_G_LOST_UNATTACHED || word == HT_G_SCHEMA_LEN;
+}
+
+/* Looks in each client for what its last lessee, another user, has left. */
 static int look(int file, volatile uint64_t *all, const struct window *w)
 {
-	int client, seen = 0, words, done;
+	int client, seen = 0, others = 0, words, word, done;
 
 	for (client = w->kernels; client < (int)w->clients; client++) {
 		volatile uint64_t *ring = area(all, w, client) + 2 * HT_PAGE / 8;
 		volatile uint64_t *end = area(all, w, client + 1);
+		volatile uint64_t *guest = area(all, w, client), *control = registers(all, w, client);
 
 		/* Until the host has taken the other's events. */
 		while ((done = lease(file, client)) == -EBUSY)
@@ -229,10 +238,38 @@ static int look(int file, volatile uint64_t *all, const struct window *w)
 		for (words = 0; ring < end; ring++)
 			words += *ring != 0;
 		seen = words > seen ? words : seen;
+		for (word = 0; word < HT_PAGE / 8; word++) {
+			others += !is_total(word) && guest[word];
+			others += w->features & HT_FEATURE_APART && word && control[word];
+		}
+		check("the schema log is read", guest[HT_G_SCHEMA_LEN] == guest[HT_PAGE / 8 + 1]);
 		release(file, client);
 	}
 	/* The sequence number is left. */
 	check("nothing of another user's events is left", seen <= 1);
+	check("no other word of another user's is left", !others);
+	return failed;
+}
+
+/* Leaves each client as no honest program does: the next lessee's points and texts are at stake. */
+static int leave(int file, volatile uint64_t *all, const struct window *w)
+{
+	int client, word;
+
+	for (client = w->kernels; client < (int)w->clients; client++) {
+		volatile uint64_t *guest = area(all, w, client), *control = registers(all, w, client);
+
+		check("the client is leased", lease(file, client) == client);
+		for (word = 1; word < HT_PAGE / 8; word++)
+			if (word < HT_G_SLOT || word >= HT_G_SLOT + HT_SLOT_HEADER_WORDS)
+				guest[word] = UINT64_MAX;
+		guest[HT_G_SCHEMA_LEN] = UINT64_MAX / 2;
+		guest[HT_G_HEAD] = (1ULL << 60) + 8;
+		/* The next point has a number that is answered already. */
+		control[HT_REGISTER_EMIT / 8] = guest[HT_PAGE / 8 + HT_H_REPLY] - 1;
+		control[HT_REGISTER_LEASE / 8] = UINT64_MAX;
+		release(file, client);
+	}
 	return failed;
 }
 
@@ -370,6 +407,8 @@ int main(int argc, char **argv)
 		return hold(file, all, &window);
 	if (argc > 1 && !strcmp(argv[1], "look"))
 		return look(file, all, &window);
+	if (argc > 1 && !strcmp(argv[1], "leave"))
+		return leave(file, all, &window);
 	if (argc > 1 && !strcmp(argv[1], "erase"))
 		return lease_meanwhile(file, &window);
 	if (argc > 1 && !strcmp(argv[1], "crowd"))
