@@ -334,6 +334,36 @@ fn a_long_name_of_a_function_takes_memory_for_some_of_its_addresses_only() {
     assert!(memory < MOST_FOR_ODD, "{memory}");
 }
 
+/// Returns a chunk of zstd that becomes a page with an event and zeros, 16 MiB in all.
+fn bomb(page: &trace_dat::Page) -> Vec<u8> {
+    const BLOCK: u32 = 128 << 10;
+    let block = |kind: u32, size: u32, is_last: bool, content: &[u8]| {
+        let header = (size << 3 | kind << 1 | u32::from(is_last)).to_le_bytes();
+        [&header[..3], content].concat()
+    };
+    let page = page.bytes(4096, 0);
+    let mut frame = vec![0x28, 0xb5, 0x2f, 0xfd, 0, 0x38];
+    frame.extend(block(0, 4096, false, &page));
+    (0..127).for_each(|_| frame.extend(block(1, BLOCK, false, &[0])));
+    frame.extend(block(1, BLOCK - 4096, true, &[0]));
+    let number = |n: usize| (n as u32).to_le_bytes();
+    [&number(1)[..], &number(frame.len()), &number(16 << 20), &frame].concat()
+}
+
+#[test]
+fn compressed_pages_of_many_cpus_take_bounded_memory() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("kernel.dat");
+    let mut dat = trace_dat::TraceDat::new("x86-tsc");
+    dat.cpus = vec![bomb(&trace_dat::Page::at(1_000).mmio(1, 77, 1)); 64];
+    fs::write(&file, dat.version_7_of_zstd()).unwrap();
+
+    let (ran, memory) = peak::run(HYPERTRACE.command(["report"]).arg(&file));
+
+    assert!(memory < MOST_MEMORY, "{memory} bytes: {ran:?}");
+    assert!(ran.stderr.contains("a chunk of 1 to 2097152 bytes"), "{ran:?}");
+}
+
 /// What stands in the place of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Odd {

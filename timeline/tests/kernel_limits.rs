@@ -232,3 +232,17 @@ fn a_shift_to_the_right_keeps_the_sign_of_signed_numbers_alone() {
         assert_eq!(shown, [expected], "{argument}");
     }
 }
+
+#[test]
+fn long_names_of_threads_are_cut_and_too_many_refused() {
+    let page = || [Page::at(1_000).mmio(1, 77, 1)];
+    let mut dat = TraceDat::new("x86-tsc").cpu(&page());
+    dat.comms = format!("77 {}\n", "x".repeat(1_000_000));
+    let (entries, _) = read(&dat.version_7()).unwrap();
+    let Entry::Event(event) = &entries[0] else { panic!("{entries:?}") };
+    assert_eq!(*event.source, format!("kernel/{}-77", "x".repeat(64)));
+
+    dat.comms = "77 x\n".repeat(300_000);
+    let refused = read(&dat.version_7()).unwrap_err().to_string();
+    assert!(refused.contains("names of at most 262144 threads"), "{refused}");
+}

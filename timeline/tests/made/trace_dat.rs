@@ -368,6 +368,20 @@ impl TraceDat {
         file
     }
 
+    /// Returns a file of version 7 that says of the bytes of its CPUs that they are compressed.
+    pub fn version_7_of_zstd(&self) -> Vec<u8> {
+        let mut file = self.version_7();
+        file[18..22].copy_from_slice(b"zstd");
+        // The section of the pages ends with the file.
+        let is_buffer = |at: &usize| {
+            let size = (file.len() - at - 16) as u64;
+            file[*at..].starts_with(&[&section(3, &[])[..8], &size.to_le_bytes()].concat())
+        };
+        let at = (0..file.len() - 16).find(is_buffer).unwrap();
+        file[at + 2] = 1;
+        file
+    }
+
     /// Returns a file of version 6.
     pub fn version_6(&self) -> Vec<u8> {
         let (ftrace, events) = self.event_formats();

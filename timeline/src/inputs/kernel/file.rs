@@ -14,6 +14,8 @@ use super::options::{Options, id};
 use super::zstd::decompress;
 use crate::error::{Error, Result};
 use crate::inputs::regular::{self, Opened};
+use hypertrace_abi::event::cut;
+use hypertrace_abi::ring::MAX_NAME_BYTES;
 use ruzstd::decoding::FrameDecoder;
 use std::path::{Path, PathBuf};
 
@@ -30,6 +32,8 @@ const MOST_SECTIONS: u32 = 64;
 const MOST_OPTIONS: u64 = 16 << 20;
 /// Most CPUs of all buffers: Linux has at most 8,192.
 const MOST_CPUS: usize = 8192;
+/// Most names of threads.
+const MOST_COMMS: usize = 1 << 18;
 /// Sizes of a page of the ring buffer.
 const PAGE_SIZES: std::ops::RangeInclusive<u32> = 512..=1 << 20;
 /// Flag of a compressed section.
@@ -452,9 +456,14 @@ fn comms(bytes: &mut Bytes<'_>) -> Result<Vec<(u32, Box<str>)>> {
     let text = String::from_utf8_lossy(bytes.take(len, "the threads' names")?);
     let line = |line: &str| {
         let (tid, name) = line.trim_start().split_once(' ')?;
-        Some((tid.parse().ok()?, name.into()))
+        // The kernel's are shorter: each event is shown with it.
+        Some((tid.parse().ok()?, cut(name, MAX_NAME_BYTES).into()))
     };
-    let mut comms: Vec<(u32, Box<str>)> = text.lines().filter_map(line).collect();
+    let mut comms: Vec<(u32, Box<str>)> =
+        text.lines().filter_map(line).take(MOST_COMMS + 1).collect();
+    if comms.len() > MOST_COMMS {
+        return Err(bytes.damaged(&format!("names of at most {MOST_COMMS} threads"), "more"));
+    }
     comms.sort_by_key(|(tid, _)| *tid);
     Ok(comms)
 }

@@ -6,6 +6,7 @@ use super::bytes::Bytes;
 use super::shift::{Sample, TimeShift};
 use crate::clock::host::uuid;
 use crate::error::Result;
+use hypertrace_abi::event::cut;
 use std::collections::BTreeMap;
 
 /// Ids of options. Those that are not here say nothing about events.
@@ -33,6 +34,9 @@ const READABLE: [&str; 2] = ["read events", "entries"];
 
 /// Most times in which a hypervisor took time; a recorder notes 1,024.
 const MOST_STEALS: usize = 4096;
+
+/// Most bytes of a guest's name.
+const MOST_NAME: usize = 256;
 
 /// Most guests of a host's trace.
 const MOST_GUESTS: usize = 1024;
@@ -126,7 +130,9 @@ impl Options {
             id::TRACEID => self.trace = Some(data.u64("a trace's id")?),
             id::TIME_SHIFT => self.shift = Some(time_shift(data)?),
             id::GUEST => {
-                let name = String::from_utf8_lossy(data.text("a guest's name")?).into_owned();
+                let name = String::from_utf8_lossy(data.text("a guest's name")?);
+                // Each of its events is shown with it.
+                let name = cut(&name, MOST_NAME).to_owned();
                 let trace = data.u64("a trace's id")?;
                 if self.guests.len() == MOST_GUESTS {
                     return Err(data.damaged(&format!("at most {MOST_GUESTS} guests"), "one more"));

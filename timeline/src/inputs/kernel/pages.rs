@@ -12,9 +12,9 @@ use std::fmt;
 
 /// Bytes of the window, or those of a page if that is more.
 const WINDOW: usize = 16 << 10;
-/// Most bytes of a compressed chunk, and of its content, for all CPUs together. trace-cmd's chunks
-/// have 10 pages.
-const MOST_CHUNKS: u64 = 1 << 30;
+/// Most bytes of a compressed chunk, and of its content, for all CPUs together, which all have one at a
+/// time. trace-cmd's chunks have 10 pages.
+const MOST_CHUNKS: u64 = 128 << 20;
 /// The same, for one CPU.
 const MOST_CHUNK: u64 = 16 << 20;
 
