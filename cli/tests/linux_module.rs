@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::mem::offset_of;
 use std::os::unix::fs::FileExt;
+use std::os::unix::net::UnixListener;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;
@@ -12,12 +14,15 @@ use std::time::Duration;
 use hypertrace_abi::config::{ConfigPage, RegionPlace};
 use hypertrace_abi::layout::local::PAGE_L;
 use hypertrace_abi::layout::{MASK_BYTES, PAGE};
+use hypertrace_device::adapter::vfio_user::{End, serve};
+use hypertrace_device::{Chip, ChipConfig, Counter, Geometry, Memory, PciFunction};
 use hypertrace_tests::build::{root, succeed};
 use hypertrace_tests::command::Hypertrace;
 use hypertrace_tests::linux::{LATER, Linux, static_program};
 use hypertrace_tests::linux_module::Module;
 use hypertrace_tests::report::Line;
-use hypertrace_tests::serve::Server;
+use hypertrace_tests::serve::{Server, device_at};
+use hypertrace_trace::{Session, SessionConfig};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -291,22 +296,39 @@ fn programs_outlive_their_device_and_count_what_is_lost() {
 }
 
 #[test]
-fn leases_wait_neither_for_a_large_ring_that_is_erased_nor_for_mappings_of_other_files() {
+fn leases_wait_for_nobody_elses_ring_or_mappings_and_dropped_events_kick_no_host() {
     let Some(linux) = Linux::find() else { return };
     let Some(module) = Module::build(&linux) else { return };
     let folder = tempfile::tempdir().unwrap();
-    let options = ["--ring-size", "65536", "--clients", "4"];
-    let server = Server::of_socket(HYPERTRACE, folder.path(), &options);
+    // Large rings, which nobody drains; the host wants kicks.
+    let geometry = Geometry { clients: 4, ring_bytes: 64 << 20, ..Geometry::default() };
+    let session = Session::create(SessionConfig::new(folder.path().join("session"))).unwrap();
+    let config = ChipConfig { kick_is_cheap: true, ..ChipConfig::default() };
+    let memory = Memory::anonymous(geometry).unwrap();
+    let chip = Arc::new(Chip::new(memory, &config, session, ()));
+    let socket = folder.path().join("socket");
+    let listener = UnixListener::bind(&socket).unwrap();
+    let function = PciFunction::new(Arc::clone(&chip));
+    let server = thread::spawn(move || serve(&function, &listener.accept().unwrap().0).unwrap());
     let script = r#"
         insmod /hypertrace.ko; give
         check erase; echo "erased: $?"
         check crowd; echo "crowd: $?"
+        insmod /hypertrace_test.ko alternate=600000
+        dmesg | grep hypertrace_test
     "#;
 
-    let console = run(&linux, &module, folder.path(), &server.device, script);
+    let device = device_at(socket.to_str().unwrap());
+    let console = run(&linux, &module, folder.path(), &device, script);
 
     assert_says(&console, &["ok: a client is erased", "erased: 0", "crowd: 0"]);
-    server.end();
+    let (_, dropped) = console.split_once("hypertrace_test: of 600000 events dropped ").unwrap();
+    let dropped: u64 = dropped.lines().next().unwrap().trim().parse().unwrap();
+    assert!((100_000..200_000).contains(&dropped), "{dropped}");
+    // Less than 100 in a second, for events that stay in a ring; some more for blocks and pauses.
+    let kicks = chip.count(Counter::KickTrapped);
+    assert!((1..50_000).contains(&kicks), "{kicks}");
+    assert_eq!(server.join().unwrap(), End::Closed);
     module.used();
 }
 

@@ -41,10 +41,7 @@ impl Server {
     pub fn of_socket(hypertrace: Hypertrace, folder: &Path, options: &[&str]) -> Server {
         let socket = folder.join("socket");
         let path = socket.to_str().unwrap();
-        let device = format!(
-            r#"{{"driver":"vfio-user-pci","x-no-posted-writes":true,"socket":{{"type":"unix","path":"{path}"}}}}"#
-        );
-        let device = vec!["-device".to_owned(), device];
+        let device = device_at(path);
         Server::start(
             hypertrace,
             folder,
@@ -115,6 +112,14 @@ impl Server {
         let ended = self.process.take().unwrap().wait_with_output().unwrap();
         (ended.status.code(), String::from_utf8_lossy(&ended.stderr).into_owned())
     }
+}
+
+/// Returns options of QEMU for a VM with the device that is served at this socket.
+pub fn device_at(socket: &str) -> Vec<String> {
+    let device = format!(
+        r#"{{"driver":"vfio-user-pci","x-no-posted-writes":true,"socket":{{"type":"unix","path":"{socket}"}}}}"#
+    );
+    vec!["-device".to_owned(), device]
 }
 
 impl Server {

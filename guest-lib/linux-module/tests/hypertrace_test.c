@@ -3,6 +3,8 @@
  * Emits in each context, when it is loaded: events and points of a process, with interrupts
  * off, of a softirq, an interrupt and NMIs. The last come in the middle of emits of the CPU
  * that they interrupt. Says how many were dropped.
+ *
+ * With `alternate=N`: emits N events, of two names alternately, on one CPU, and says how many were dropped.
  */
 #include <linux/completion.h>
 #include <linux/cpu.h>
@@ -16,6 +18,7 @@
 
 #include "../hypertrace_kernel.h"
 
+#define FIELDS "a:u64,b:u64,c:u64,d:u64,e:u64,f:u64,g:u64,h:u64,i:u64,j:u64,k:u64,l:u64,m:u64,n:u64,o:u64,p:u64"
 #define STEPS 20000
 #define NMIS 300
 
@@ -23,6 +26,12 @@ static HYPERTRACE_SITE(in_context, "in_context(context:u32,point:bool)");
 static HYPERTRACE_SITE(stressed, "stressed(n:u64)");
 static HYPERTRACE_SITE(in_nmi, "in_nmi(n:u64)");
 static HYPERTRACE_SITE(no_schema, "no_schema");
+/* Their ids are equal modulo 2,048, so that they share a first slot in any smaller table. */
+static HYPERTRACE_SITE(left, "left(" FIELDS ")");
+static HYPERTRACE_SITE(right, "right32(" FIELDS ")");
+
+static uint alternate;
+module_param(alternate, uint, 0);
 
 enum context { PROCESS, INTERRUPTS_OFF, SOFTIRQ, INTERRUPT };
 
@@ -84,6 +93,21 @@ static int step(void *unused)
 static struct irq_work work = IRQ_WORK_INIT_HARD(interrupt);
 static DECLARE_TASKLET(tasklet, softirq);
 
+static void emit_alternately(void)
+{
+	u64 values[16] = {};
+	u32 n, dropped = 0;
+
+	migrate_disable();
+	for (n = 0; n < alternate; n++) {
+		dropped += !!hypertrace_event(n % 2 ? &left : &right, values, ARRAY_SIZE(values));
+		if (n % 1000 == 999)
+			cond_resched();
+	}
+	migrate_enable();
+	pr_info("hypertrace_test: of %u events dropped %u\n", alternate, dropped);
+}
+
 static int __init begin(void)
 {
 	unsigned long flags;
@@ -91,6 +115,10 @@ static int __init begin(void)
 	unsigned int cpu;
 	int i;
 
+	if (alternate) {
+		emit_alternately();
+		return 0;
+	}
 	emit_in(PROCESS);
 	if (hypertrace_event(&no_schema, NULL, 0) != -EINVAL ||
 	    hypertrace(&no_schema, NULL, 0) != -EINVAL)
