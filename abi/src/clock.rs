@@ -70,10 +70,91 @@ pub fn frequency() -> Option<u64> {
     None
 }
 
+/// A machine's raw counter, as a guest tells it to the host: a claim, which the host does not rely on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counter {
+    /// Which counter it is.
+    pub kind: CounterKind,
+    /// Ticks per second; 0 if they are unknown.
+    pub frequency: u64,
+}
+
+/// The raw counter of an architecture.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum CounterKind {
+    /// Another one, or unknown, as from guests that do not tell it.
+    #[default]
+    Other = 0,
+    /// The TSC of x86-64.
+    Tsc = 1,
+    /// CNTVCT_EL0 of AArch64.
+    Cntvct = 2,
+}
+
+impl Counter {
+    /// Frequencies that a host believes to be those of a guest's counter, ticks per second.
+    pub const FREQUENCIES: core::ops::RangeInclusive<u64> = 1_000_000..=10_000_000_000;
+
+    /// Position of the kind in the word of page G.
+    pub const KIND_SHIFT: u32 = 56;
+
+    /// Returns the counter of this machine.
+    pub fn own() -> Counter {
+        let kind = if cfg!(target_arch = "x86_64") {
+            CounterKind::Tsc
+        } else if cfg!(target_arch = "aarch64") {
+            CounterKind::Cntvct
+        } else {
+            CounterKind::Other
+        };
+        Counter { kind, frequency: frequency().unwrap_or(0) }
+    }
+
+    /// Returns the word of page G that tells it.
+    pub const fn to_word(self) -> u64 {
+        let frequency = self.frequency & ((1 << Counter::KIND_SHIFT) - 1);
+        frequency | (self.kind as u64) << Counter::KIND_SHIFT
+    }
+
+    /// Returns the counter that a word of page G tells. What cannot be is unknown.
+    pub fn from_word(word: u64) -> Counter {
+        let kind = match word >> Counter::KIND_SHIFT {
+            1 => CounterKind::Tsc,
+            2 => CounterKind::Cntvct,
+            _ => CounterKind::Other,
+        };
+        let frequency = word & ((1 << Counter::KIND_SHIFT) - 1);
+        let is_possible = Counter::FREQUENCIES.contains(&frequency);
+        Counter { kind, frequency: if is_possible { frequency } else { 0 } }
+    }
+}
+
 /// Converts a time to ticks of a counter. A counter of unknown frequency (0) counts
 /// as one of 1 GHz.
 pub fn in_ticks(time: core::time::Duration, frequency: u64) -> u64 {
     let frequency = if frequency == 0 { 1_000_000_000 } else { frequency };
     let ticks = time.as_nanos() * u128::from(frequency) / 1_000_000_000;
     u64::try_from(ticks).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_guests_word_tells_its_counter_or_nothing() {
+        let own = Counter::own();
+        assert_eq!(Counter::from_word(own.to_word()), own);
+        for (word, kind, frequency) in [
+            (0, CounterKind::Other, 0),
+            (1 << 56, CounterKind::Tsc, 0),
+            (2 << 56 | 62_500_000, CounterKind::Cntvct, 62_500_000),
+            (2 << 56 | 999_999, CounterKind::Cntvct, 0),
+            (10_000_000_001, CounterKind::Other, 0),
+            (u64::MAX, CounterKind::Other, 0),
+        ] {
+            assert_eq!(Counter::from_word(word), Counter { kind, frequency }, "{word:#x}");
+        }
+    }
 }

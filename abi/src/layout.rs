@@ -84,6 +84,8 @@ pub mod module {
 pub mod guest_page {
     /// Ring position after the last published record, in words.
     pub const HEAD: usize = 0;
+    /// The guest's [`Counter`](crate::clock::Counter), stored with each lease.
+    pub const COUNTER: usize = 1;
     /// Running total of events dropped because the ring was full.
     pub const LOST_FULL: usize = 8;
     /// Running total of events dropped because they interrupted another emit.

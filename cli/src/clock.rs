@@ -184,7 +184,8 @@ fn clock(
         "    known from   {} readings around reference points",
         count(map.constraints())
     )?;
-    rate(out, map, described.map_or(0, |clock| clock.frequency))?;
+    let assumed = described.is_some_and(|clock| clock.assumed);
+    rate(out, map, described.map_or(0, |clock| clock.frequency), assumed)?;
     let bounds = maps.bounds(of);
     match bounds {
         None => writeln!(
@@ -231,6 +232,7 @@ fn clock(
 pub fn clock_name(kind: &str) -> String {
     match kind {
         "tsc" => "TSC".into(),
+        "cntvct" => "CNTVCT".into(),
         "monotonic_raw" => "CLOCK_MONOTONIC_RAW".into(),
         other => Escaped(other.as_bytes()).to_string(),
     }
@@ -244,14 +246,24 @@ pub fn points_in_rings(session: &Session, id: u32) -> u64 {
 }
 
 /// Writes the limits of a clock's rate, and whether anything but the declared rate is known.
-fn rate(out: &mut String, map: &ClockMap, declared: u64) -> fmt::Result {
-    let (slowest, fastest) = map.frequencies();
-    let (slowest, fastest) = (grouped(slowest as u64), grouped(fastest.ceil() as u64));
+fn rate(out: &mut String, map: &ClockMap, declared: u64, is_assumed: bool) -> fmt::Result {
     let declared = grouped(declared);
-    if !map.has_another_rate() {
+    let Some((slowest, fastest)) = map.frequencies() else {
         return writeln!(
             out,
-            "    rate         declared {declared} Hz, assumed to be within 1,000 ppm:\n\
+            "    rate         assumed {declared} Hz, which the points do not prove: the\n\
+             \x20                errors below allow for any rate"
+        );
+    };
+    let (slowest, fastest) = (grouped(slowest as u64), grouped(fastest.ceil() as u64));
+    if !map.has_another_rate() {
+        let (word, limits) = match is_assumed {
+            true => ("assumed", "; the points allow"),
+            false => ("declared", ", assumed to be within 1,000 ppm"),
+        };
+        return writeln!(
+            out,
+            "    rate         {word} {declared} Hz{limits}:\n\
              \x20                {slowest} to {fastest} Hz"
         );
     }
@@ -363,7 +375,7 @@ fn to_json(first: Option<&Session>, (session, maps, unread): &Opened) -> Value {
     let is_placed =
         first.is_some_and(|first| std::ptr::eq(first, session) || session.is_placed_with(first));
     let clocks: Vec<Value> = maps.iter().map(|(id, client, map)| {
-        let (slowest, fastest) = map.frequencies();
+        let (slowest, fastest) = map.frequencies().unzip();
         let described = session.json().clock(id);
         let residuals = maps.residuals((id, client, map));
         json!({
@@ -371,6 +383,7 @@ fn to_json(first: Option<&Session>, (session, maps, unread): &Opened) -> Value {
             "client": client,
             "kind": described.map(|clock| clock.kind.as_str()),
             "declared_hz": described.map(|clock| clock.frequency),
+            "assumed": described.is_some_and(|clock| clock.assumed),
             "found": described.is_some_and(|clock| clock.found),
             "least_hz": slowest,
             "most_hz": fastest,

@@ -186,6 +186,35 @@ fn the_same_program_for_aarch64_under_qemu_aarch64() {
 }
 
 #[test]
+fn the_library_for_aarch64_tells_its_counter_and_its_frequency() {
+    let (Some(compiler), Some(emulator)) = (c::aarch64(), capability::program("qemu-aarch64"))
+    else {
+        return;
+    };
+    let place = Place::new();
+    let program = compiler.program(&c::source("examples/c/events.c"), Linked::Static, place.path());
+    let command =
+        format!("HYPERTRACE_CLOCK=tsc {} {} 1 9 0 9", emulator.display(), program.display());
+
+    assert_eq!(place.run::<&str, _>("counter", &[], &["sh", "-c", &command]), "");
+
+    assert_has_cntvct(&place.session("counter"));
+    capability::used("qemu-aarch64");
+}
+
+/// Asserts that the guest of a session has the counter of AArch64, with the rate that it says.
+#[track_caller]
+fn assert_has_cntvct(session: &Path) {
+    let json = std::fs::read(session.join("session.json")).unwrap();
+    let json: Value = serde_json::from_slice(&json).unwrap();
+    let [_, guest] = json["clocks"].as_array().unwrap().as_slice() else { panic!("{json}") };
+    assert_eq!((&guest["kind"], &guest["assumed"]), (&"cntvct".into(), &true.into()));
+    // Versions of the emulator differ.
+    let frequency = guest["frequency"].as_u64().unwrap();
+    assert!([62_500_000, 1_000_000_000].contains(&frequency), "{frequency}");
+}
+
+#[test]
 fn every_type_of_field_and_kind_of_event() {
     let place = Place::new();
     for compiler in c::compilers() {
@@ -291,14 +320,15 @@ fn code_for_firmware_for_aarch64_under_qemu_aarch64() {
         let program = bare::program(&compiler, place.path());
         let dir = tempfile::tempdir_in(place.path()).unwrap();
         let command = format!("{} {}", emulator.display(), program.display());
-        firmware_in_a_segment(&place, dir.path(), &command);
+        let session = firmware_in_a_segment(&place, dir.path(), &command);
+        assert_has_cntvct(&session);
     }
     capability::used("qemu-aarch64");
 }
 
-/// Runs a program of `bare.c` with the segment of `run`, whose ring it fills ten times.
+/// Runs a program of `bare.c` with the segment of `run`, whose ring it fills ten times. Returns the session.
 #[track_caller]
-fn firmware_in_a_segment(place: &Place, dir: &Path, program: &str) {
+fn firmware_in_a_segment(place: &Place, dir: &Path, program: &str) -> PathBuf {
     let name = dir.file_name().unwrap().to_str().unwrap();
     let (events, points) = (20_000, 50);
     let script = format!("{program} \"$HYPERTRACE_SEGMENT\" 3 {events} {points}");
@@ -307,6 +337,7 @@ fn firmware_in_a_segment(place: &Place, dir: &Path, program: &str) {
     assert_eq!(printed, "dropped 0, unanswered 0\n");
     let lines = HYPERTRACE.report(&place.session(name));
     bare::check(&lines, 3, events, points, false);
+    place.session(name)
 }
 
 #[test]

@@ -207,6 +207,70 @@ fn a_clock_is_described_in_words_with_its_jumps() {
     assert!(text(&run(&["stat", path(&made)]).stdout).contains("; it jumped once"));
 }
 
+/// Makes a session with so many points of a guest whose counter has 62.5 MHz, one each millisecond: the host sees each
+/// after 5 us. The counter's name and what is declared of it are these.
+fn of_62_5_mhz(kind: &str, declared: &str, points: u64) -> Made {
+    let host = clock(0, "host", 0, GHZ, 1_000_000, START_NS);
+    let guest = clock(1, "guest", 0, GHZ, GUEST_BASE, START_NS)
+        .replace(r#""kind":"tsc""#, &format!(r#""kind":"{kind}""#))
+        .replace(&format!(r#""frequency":{GHZ}"#), declared);
+    let mut made = Made::with_json(&json(&format!("[{host},{guest}]"), EVENTS, "[]"));
+    let (mut ring, mut thread) = (Packet::guest(0), Packet::host(0));
+    for point in 1..=points {
+        let ms = |n: u64| point * 1_000_000 + n * 10_000;
+        thread = thread.point(ms(0) + 5_000, 0, point as u32, GUEST_BASE + ms(0) / 16, point);
+        // Its argument is the true time.
+        for time in [ms(1), ms(40)] {
+            ring = ring.event(time / 16, DISK_READ, &[time, 0]);
+        }
+    }
+    made = made.stream("guest-0", &[Packet::guest(0), ring]);
+    made.stream("host-0", &[Packet::host(0), thread])
+}
+
+#[test]
+fn a_rate_that_is_only_assumed_gives_no_wrong_time_with_a_small_bound() {
+    // As the guest says, and as the host's counter has it.
+    for declared in [62_500_000, 2_596_000_000_u64] {
+        for points in [1, 2, 3, 5, 100] {
+            let said = format!(r#""frequency":{declared},"assumed":true"#);
+            let made = of_62_5_mhz("cntvct", &said, points);
+            let shown = text(&run(&["report", "--json", path(&made)]).stdout);
+            let mut unknown = 0;
+            for event in shown.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()) {
+                let Some(truth) = event["fields"]["lba"].as_i64() else { continue };
+                let error = (event["ts_ns"].as_i64().unwrap() - START_NS - truth).abs();
+                match event["bound_ns"].as_i64() {
+                    None => unknown += 1,
+                    Some(bound) => assert!(error <= bound, "{declared}, {points}: {error} {event}"),
+                }
+            }
+            let text = text(&run(&["clock", path(&made)]).stdout);
+            assert!(text.contains("guest CNTVCT (clock 1), all clients"), "{text}");
+            let (is_known, rate) = match (points, declared) {
+                (1, _) => (false, "which the points do not prove"),
+                (100, 62_500_000) => (true, "assumed 62,500,000 Hz; the points allow:\n"),
+                (100, _) => (true, "declared 2,596,000,000 Hz. The points contradict that"),
+                _ => continue,
+            };
+            assert!(text.contains(rate), "{text}");
+            assert_eq!(unknown == 0, is_known, "{declared}, {points}: {unknown}");
+            assert!(text.lines().skip(1).all(|line| line.chars().count() <= 80), "{text}");
+        }
+    }
+}
+
+#[test]
+fn a_counter_has_its_own_name() {
+    for (kind, name) in [("tsc", "TSC"), ("cntvct", "CNTVCT"), ("counter", "counter")] {
+        let made = of_62_5_mhz(kind, r#""frequency":62500000"#, 2);
+        for command in ["clock", "stat"] {
+            let text = text(&run(&[command, path(&made)]).stdout);
+            assert!(text.contains(&format!("guest {name} (clock 1)")), "{text}");
+        }
+    }
+}
+
 /// Returns the bounds at half of the readings and at all, of `clock` and of `stat`.
 fn bounds(dir: &str) -> [(Value, Value); 2] {
     let json = |args: &[&str]| -> Value { serde_json::from_slice(&run(args).stdout).unwrap() };

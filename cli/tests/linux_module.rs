@@ -184,6 +184,11 @@ fn a_plain_user_and_the_kernel_trace_to_the_device_by_the_module() {
     assert_says(&console, &["write-combining, clock counter"]);
     let session = server.session.clone();
     let stat = server.end();
+    let text = std::fs::read(session.join("session.json")).unwrap();
+    let json: Value = serde_json::from_slice(&text).unwrap();
+    let mut clocks = json["clocks"].as_array().unwrap().iter();
+    assert!(clocks.any(|clock| clock["domain"] == "guest" && clock["kind"] == "tsc"), "{json}");
+    assert!(clocks.all(|clock| clock["kind"] != "counter"), "{json}");
     assert_eq!(stat["total"]["faults"], json!({}), "{stat}");
     assert_eq!(events(&session, &["step"]).len(), 4 * 5000);
     assert_ne!(events(&session, &["sched_switch"]).len(), 0);

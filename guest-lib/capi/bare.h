@@ -127,6 +127,17 @@ static inline uint64_t hypertrace_bare_ticks_(void) {
 #endif
 }
 
+/* Returns the counter's name and frequency, as page G has them. */
+static inline uint64_t hypertrace_bare_counter_(void) {
+#if defined(__x86_64__)
+    return HYPERTRACE_ABI_COUNTER_TSC;
+#else
+    uint64_t frequency;
+    __asm__("mrs %0, cntfrq_el0" : "=r"(frequency));
+    return HYPERTRACE_ABI_COUNTER_CNTVCT | frequency;
+#endif
+}
+
 /* Orders stores before it and after it, also to memory that is not write-back. */
 static inline void hypertrace_bare_fence_(void) {
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
@@ -298,6 +309,7 @@ static inline bool hypertrace_bare_lease(struct hypertrace_bare *client,
     const uint64_t tail = __atomic_load_n(&client->host[HYPERTRACE_ABI_H_TAIL], __ATOMIC_ACQUIRE);
     const bool is_plausible = tail <= head && head < (uint64_t)1 << 60 &&
                               (device->overwrites || head - tail <= device->ring_words);
+    client->guest[HYPERTRACE_ABI_G_COUNTER] = hypertrace_bare_counter_();
     client->head = is_plausible ? head : 0;
     if (!is_plausible) {
         __atomic_store_n(&client->guest[HYPERTRACE_ABI_G_HEAD], 0, __ATOMIC_RELEASE);

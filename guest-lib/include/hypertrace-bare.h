@@ -67,6 +67,7 @@
 #define HYPERTRACE_ABI_REGISTER_LEASE 0x20U
 #define HYPERTRACE_ABI_MARK_DISPLACEMENT 0x68547270U
 #define HYPERTRACE_ABI_G_HEAD 0x0U
+#define HYPERTRACE_ABI_G_COUNTER 0x1U
 #define HYPERTRACE_ABI_G_LOST_FULL 0x8U
 #define HYPERTRACE_ABI_G_LOST_BUSY 0x9U
 #define HYPERTRACE_ABI_G_SCHEMA_LEN 0x10U
@@ -81,6 +82,7 @@
 #define HYPERTRACE_ABI_ID_FIRST 0x10U
 #define HYPERTRACE_ABI_REFERENCE_POINT 0x1U
 #define HYPERTRACE_ABI_CLOCK_COUNTER 0x0U
+#define HYPERTRACE_ABI_COUNTER_TSC 0x100000000000000ULL
 #define HYPERTRACE_ABI_PAUSE_MS 0xaU
 #define HYPERTRACE_ABI_FNV_START 0x811c9dc5U
 #define HYPERTRACE_ABI_MAX_FIELDS 0x10U
@@ -88,6 +90,7 @@
 #define HYPERTRACE_ABI_MARK_IMMEDIATE 0x6874U
 #define HYPERTRACE_ABI_H_REPLY_HOST_TIME 0x11U
 #define HYPERTRACE_ABI_FNV_PRIME 0x1000193U
+#define HYPERTRACE_ABI_COUNTER_CNTVCT 0x200000000000000ULL
 
 /* A device, as its config page describes it. Offsets and sizes of memory are in words. */
 struct hypertrace_bare_device {
@@ -174,6 +177,17 @@ static inline uint64_t hypertrace_bare_ticks_(void) {
     uint64_t ticks;
     __asm__ volatile("mrs %0, cntvct_el0" : "=r"(ticks) : : "memory");
     return ticks;
+#endif
+}
+
+/* Returns the counter's name and frequency, as page G has them. */
+static inline uint64_t hypertrace_bare_counter_(void) {
+#if defined(__x86_64__)
+    return HYPERTRACE_ABI_COUNTER_TSC;
+#else
+    uint64_t frequency;
+    __asm__("mrs %0, cntfrq_el0" : "=r"(frequency));
+    return HYPERTRACE_ABI_COUNTER_CNTVCT | frequency;
 #endif
 }
 
@@ -348,6 +362,7 @@ static inline bool hypertrace_bare_lease(struct hypertrace_bare *client,
     const uint64_t tail = __atomic_load_n(&client->host[HYPERTRACE_ABI_H_TAIL], __ATOMIC_ACQUIRE);
     const bool is_plausible = tail <= head && head < (uint64_t)1 << 60 &&
                               (device->overwrites || head - tail <= device->ring_words);
+    client->guest[HYPERTRACE_ABI_G_COUNTER] = hypertrace_bare_counter_();
     client->head = is_plausible ? head : 0;
     if (!is_plausible) {
         __atomic_store_n(&client->guest[HYPERTRACE_ABI_G_HEAD], 0, __ATOMIC_RELEASE);

@@ -523,6 +523,7 @@ void ht_lease(struct ht_client *client, struct ht_device *device, u32 index)
 		head = 0;
 		virt_store_release(&client->guest[HT_G_HEAD], head);
 	}
+	WRITE_ONCE(client->guest[HT_G_COUNTER], HT_COUNTER_TSC);
 	client->head = head;
 	client->limit = 0;
 	client->sequence = walk(client, head);

@@ -8,6 +8,7 @@ use hypertrace_abi::clock::ticks;
 use hypertrace_abi::config::RingMode;
 use hypertrace_abi::event::Hex;
 use hypertrace_abi::event_type;
+use hypertrace_abi::layout::guest_page;
 use hypertrace_abi::record::{Flags, id};
 use hypertrace_abi::ring::{ConsumerState, Emit};
 use hypertrace_abi::schema::{id_of, name_hash};
@@ -413,6 +414,55 @@ fn a_lessee_without_a_tsc_gets_a_clock_of_its_kind() {
     assert_eq!(clocks[2].frequency, 1_000_000_000);
     // In order of time, as both maps are near the truth.
     assert!(lines.is_empty() || lines.last().unwrap().contains("x = 2"), "{lines:#?}");
+}
+
+#[test]
+fn the_rate_of_a_guests_counter_is_the_hosts_only_if_the_guest_has_such_a_counter() {
+    let cntvct = 2_u64 << 56;
+    for (word, kind, frequency) in [
+        // What it is by itself; what older guests write; an impossible frequency.
+        (None, "host", None),
+        (Some(0), "counter", None),
+        (Some(cntvct | 999_999), "cntvct", None),
+        (Some(cntvct | 62_500_000), "cntvct", Some(62_500_000)),
+    ] {
+        let (_dir, session) = session(|_| ());
+        let mut guest = Guest::new(0);
+        if let Some(word) = word {
+            guest.poke(guest_page::COUNTER, word);
+        }
+        // Before the record of its lease.
+        session.reference_point(&point(id::HYPERTRACE, &[]));
+        guest.pass(&session);
+        guest.emit(event_type!("e", x = 1u64));
+        guest.pass(&session);
+        finish(session.clone());
+
+        let [host, found] = &json(&session).clocks[..] else { panic!() };
+        let kind = if kind == "host" { &host.kind } else { kind };
+        assert_eq!((found.kind.as_str(), found.assumed), (kind, word.is_some()), "{word:x?}");
+        assert_eq!(found.frequency, frequency.unwrap_or(host.frequency), "{word:x?}");
+        let metadata = std::fs::read_to_string(session.dir().join("ctf/metadata")).unwrap();
+        assert!(metadata.contains(&format!("freq = {};", found.frequency)), "{metadata}");
+    }
+}
+
+#[test]
+fn clients_that_tell_other_frequencies_have_clocks_of_their_own() {
+    let (_dir, session) = session(|_| ());
+    let mut guests = [0, 1, 2].map(Guest::new);
+    for (guest, mhz) in guests.iter_mut().zip([100, 200, 100]) {
+        guest.poke(guest_page::COUNTER, mhz * 1_000_000);
+        guest.emit(event_type!("e", x = 1u64));
+        guest.pass(&session);
+    }
+    finish(session.clone());
+
+    let json = json(&session);
+    let rates = json.clocks[1..].iter().map(|clock| clock.frequency);
+    assert_eq!(Vec::from_iter(rates), [100_000_000, 200_000_000]);
+    let clocks = json.streams.iter().filter(|stream| stream.domain == Domain::Guest);
+    assert_eq!(Vec::from_iter(clocks.map(|stream| stream.clock)), [1, 2, 1]);
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::mem::offset_of;
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use hypertrace_abi::clock::{Counter, CounterKind};
 use hypertrace_abi::config::ConfigPage;
 use hypertrace_abi::layout::{LEGACY_SLOT_STRIDE_PER_ARG, host_page, mark};
 use hypertrace_abi::schema::FNV_PRIME;
@@ -52,6 +53,7 @@ pub fn text(root: &Path) -> Result<String> {
         ("MARK_IMMEDIATE", mark::IMMEDIATE.into()),
         ("H_REPLY_HOST_TIME", host_page::REPLY_HOST_TIME as u64),
         ("FNV_PRIME", FNV_PRIME.into()),
+        ("COUNTER_CNTVCT", (CounterKind::Cntvct as u64) << Counter::KIND_SHIFT),
     ];
     let mut constants = String::new();
     for (name, offset) in config {

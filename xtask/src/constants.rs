@@ -3,6 +3,7 @@
 
 use std::fmt::Write as _;
 
+use hypertrace_abi::clock::{Counter, CounterKind};
 use hypertrace_abi::config::{Features, MAGIC, RingMode, VERSION};
 use hypertrace_abi::layout::{PAGE, SLOT_HEADER_WORDS, guest_page, host_page, mark, register};
 use hypertrace_abi::record::{ClockKind, Flags, id};
@@ -11,7 +12,7 @@ use hypertrace_abi::sink::Status;
 use hypertrace_abi::turns::PAUSE;
 
 /// Names without their prefix, and values.
-pub const COMMON: [(&str, u64); 29] = [
+pub const COMMON: [(&str, u64); 31] = [
     ("PAGE", PAGE),
     ("MAGIC", MAGIC),
     ("VERSION", VERSION as u64),
@@ -24,6 +25,7 @@ pub const COMMON: [(&str, u64); 29] = [
     ("REGISTER_LEASE", register::LEASE),
     ("MARK_DISPLACEMENT", mark::DISPLACEMENT as u64),
     ("G_HEAD", guest_page::HEAD as u64),
+    ("G_COUNTER", guest_page::COUNTER as u64),
     ("G_LOST_FULL", guest_page::LOST_FULL as u64),
     ("G_LOST_BUSY", guest_page::LOST_BUSY as u64),
     ("G_SCHEMA_LEN", guest_page::SCHEMA_LEN as u64),
@@ -38,6 +40,7 @@ pub const COMMON: [(&str, u64); 29] = [
     ("ID_FIRST", id::FIRST as u64),
     ("REFERENCE_POINT", Flags::REFERENCE_POINT.bits() as u64),
     ("CLOCK_COUNTER", ClockKind::Tsc as u64),
+    ("COUNTER_TSC", (CounterKind::Tsc as u64) << Counter::KIND_SHIFT),
     ("PAUSE_MS", PAUSE.as_millis() as u64),
     ("FNV_START", FNV_START as u64),
     ("MAX_FIELDS", MAX_FIELDS as u64),

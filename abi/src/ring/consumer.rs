@@ -12,6 +12,7 @@ use super::progress::{ConsumerState, Cursor, Mark};
 use super::schema_log::{self, Logged};
 use super::{BLOCK_HEADER_WORDS, ClientMemory};
 use crate::atomic::{AtomicU64, Ordering, Ordering::Relaxed, fence};
+use crate::clock::Counter;
 use crate::config::RingMode;
 use crate::layout::{guest_page, host_page};
 use crate::record::{HEADER_WORDS, Header, id};
@@ -172,6 +173,11 @@ impl<'a> Consumer<'a> {
     /// [`Consumer::next_schema`] allows: an earlier consumer had determined that end.
     pub fn is_late(&self) -> bool {
         !self.is_marked
+    }
+
+    /// Returns the guest's counter, as its last lessee tells it.
+    pub fn counter(&self) -> Counter {
+        Counter::from_word(self.memory.guest[guest_page::COUNTER].load(Relaxed))
     }
 
     /// Returns the position at which [`Consumer::pull`] ends.

@@ -12,6 +12,7 @@ use super::lease::{Lease, walk};
 use super::state::{BY_OWNER, ProducerState};
 use super::{BLOCK_HEADER_WORDS, ClientMemory, schema_log};
 use crate::atomic::{AtomicU64, Ordering, Ordering::Relaxed, compiler_fence, fence};
+use crate::clock::Counter;
 use crate::config::RingMode;
 use crate::event::{Fields, Site, Text};
 use crate::layout::{guest_page, host_page};
@@ -146,6 +147,8 @@ impl<'m> Producer<'m> {
         if !is_plausible {
             guest[guest_page::HEAD].store(head, Ordering::Release);
         }
+        // The host reads it after the head of the first record.
+        guest[guest_page::COUNTER].store(Counter::own().to_word(), Relaxed);
         state.head.store(head, Relaxed);
         state.limit.store(0, Relaxed);
         state.sequence.store(sequence, Relaxed);

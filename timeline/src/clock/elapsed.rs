@@ -2,7 +2,7 @@
 
 //! The host time between two readings of a guest's clock, by its rate alone.
 
-use super::sweep::{Rates, Span};
+use super::sweep::{NONE, Rates, Span};
 use super::{ClockMap, LIMIT};
 
 /// A guest reading, for durations: how long it is between two readings follows from the clock's rate
@@ -19,7 +19,7 @@ pub(crate) struct GuestTime {
 
 impl GuestTime {
     /// Returns the least and the largest host time, in 1/[`FRACTION`](super::FRACTION) ns, that can have passed until a
-    /// later reading of the same clock; `None` if the clock may have jumped meanwhile.
+    /// later reading of the same clock; `None` if the clock may have jumped meanwhile, or its rate is unknown.
     pub fn until(self, later: GuestTime) -> Option<(i64, i64)> {
         let dx = later.x.checked_sub(self.x)?;
         let is_known =
@@ -28,7 +28,7 @@ impl GuestTime {
             return None;
         }
         let Span { low, high } = Span { low: 0, high: 0 }.later(self.rates, dx);
-        Some((low.max(0), high))
+        (high < NONE).then_some((low.max(0), high))
     }
 
     /// Returns the reading for a clock that has the rate and the jumps of either.

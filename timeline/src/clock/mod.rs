@@ -37,9 +37,9 @@
 //!
 //! # Assumptions
 //!
-//! - The rate stays within 1,000 ppm of the declared one. If the constraints contradict
-//!   that, and the mean rate from the first to the last constraint explains them with at least two
-//!   jumps less, it stays within 1,000 ppm of that mean. If both rates are within one per cent, a
+//! - The rate stays within 1,000 ppm of the declared one, if that is not only assumed ([`Declared`]).
+//!   If the constraints contradict that, and the mean rate from the first to the last constraint
+//!   explains them with at least two jumps less, it stays within 1,000 ppm of that mean. If both rates are within one per cent, a
 //!   clock of the declared rate that is stopped now and then could look the same: then the bound
 //!   holds for both. Before the first and after the last reading nothing checks this.
 //! - A jump that is not found is no larger than the envelope's usual width. Where points are far
@@ -108,6 +108,24 @@ pub struct Conflict {
     pub guest: i64,
 }
 
+/// The rate that a clock is said to have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Declared {
+    /// Ticks per second. A value outside of [`FREQUENCIES`] counts as the nearer end.
+    pub frequency: u64,
+    /// Whether nothing speaks for it but a guest's word. Then bounds hold for all rates that the constraints
+    /// allow: within 1,000 ppm of any mean rate between the first and the last of them. If they limit no mean
+    /// rate, or contradict it, there is no limit.
+    pub is_assumed: bool,
+}
+
+impl From<u64> for Declared {
+    /// Returns a known rate.
+    fn from(frequency: u64) -> Declared {
+        Declared { frequency, is_assumed: false }
+    }
+}
+
 /// A mapped time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -153,6 +171,8 @@ pub struct ClockMap {
     /// Readings in order of guest time; at least one.
     knots: Vec<Knot>,
     rates: Rates,
+    /// Rate before the first and after the last reading.
+    outside: Rate,
     has_another_rate: bool,
     /// The map of the same readings at the declared rate, where that explains them too: with jumps.
     otherwise: Option<Box<ClockMap>>,
@@ -189,6 +209,7 @@ impl ClockMap {
         ClockMap {
             knots: vec![knot],
             rates: around(nominal_rate(frequency)),
+            outside: nominal_rate(frequency),
             has_another_rate: false,
             otherwise: None,
             constraints: 0,
@@ -198,9 +219,9 @@ impl ClockMap {
         }
     }
 
-    /// Makes the map of a clock of about `frequency` ticks per second from constraints:
+    /// Makes the map of a clock of about this rate from constraints:
     /// `not_after` means f(x) <= y, `not_before` means f(x) >= y. They may come in any order.
-    /// Returns `None` if there are none. A frequency outside of [`FREQUENCIES`] counts as the nearer end.
+    /// Returns `None` if there are none.
     ///
     /// Points outside of `0..LIMIT` guest ticks, or farther away than half a year, are
     /// left out: no clock of a session gets there.
@@ -208,32 +229,60 @@ impl ClockMap {
     /// # Errors
     /// If the constraints contradict each other.
     pub fn fit(
-        frequency: u64,
+        declared: impl Into<Declared>,
         not_after: &[Point],
         not_before: &[Point],
     ) -> Result<Option<ClockMap>, Conflict> {
-        let readings = readings(nominal_rate(frequency), not_after, not_before);
+        let Declared { frequency, is_assumed } = declared.into();
+        let nominal = nominal_rate(frequency);
+        let readings = readings(nominal, not_after, not_before);
         let windows = windows(&readings)?;
         if readings.is_empty() {
             return Ok(None);
         }
-        let declared = around(nominal_rate(frequency));
-        let through = |rates| ClockMap::through(&readings, &windows, rates);
+        let declared = around(nominal);
+        let through = |rates, guess| ClockMap::through(&readings, &windows, rates, guess);
         let jumps = contradictions(&readings, declared);
-        if jumps > 0
-            && let Some(measured) = measured(&readings, declared)
+        let measured = measured(&readings);
+        if is_assumed {
+            let mean = measured.unwrap_or(Rates::ANY);
+            let least = contradictions(&readings, mean);
+            // Otherwise the points between jumps prove the declared rate.
+            if least <= jumps + 1 {
+                let is_possible = declared.min <= mean.max && mean.min <= declared.max;
+                let guess = Some(if is_possible { declared } else { mean });
+                if least > 0 && !mean.is_near(declared) {
+                    // A jump that is large makes the mean another rate than that between jumps.
+                    return Ok(Some(through(Rates::ANY, guess)));
+                }
+                let map = through(mean, guess);
+                // A guest of the declared rate that was stopped looks the same.
+                let is_either = (1..=least + 1).contains(&jumps);
+                let otherwise = is_either.then(|| Box::new(through(declared, None)));
+                return Ok(Some(ClockMap { has_another_rate: !is_possible, otherwise, ..map }));
+            }
+        } else if jumps > 0
+            && let Some(measured) = measured.filter(|measured| *measured != declared)
             // One jump alone may as well be one.
             && contradictions(&readings, measured) + 1 < jumps
         {
             let is_either = declared.is_near(measured);
-            let otherwise = is_either.then(|| Box::new(through(declared)));
-            return Ok(Some(ClockMap { has_another_rate: true, otherwise, ..through(measured) }));
+            let otherwise = is_either.then(|| Box::new(through(declared, None)));
+            let map = through(measured, None);
+            return Ok(Some(ClockMap { has_another_rate: true, otherwise, ..map }));
         }
-        Ok(Some(through(declared)))
+        Ok(Some(through(declared, None)))
     }
 
-    /// Makes the map under these limits of the rate.
-    fn through(readings: &[Reading], windows: &[Span], rates: Rates) -> ClockMap {
+    /// Makes the map under these limits of the rate. Within them, its times are those under the narrower limits
+    /// `guess`, if there are some.
+    fn through(
+        readings: &[Reading],
+        windows: &[Span],
+        rates: Rates,
+        guess: Option<Rates>,
+    ) -> ClockMap {
+        let guessed = guess.map(|guess| ClockMap::through(readings, windows, guess, None));
         let mut knots = Vec::with_capacity(readings.len());
         let (mut jumps, mut segments) = (Vec::new(), 1);
         let mut around_jumps = Vec::new();
@@ -270,10 +319,14 @@ impl ClockMap {
         }
         let mut widths = Vec::with_capacity(knots.len());
         let mut last = -LIMIT;
-        for (knot, window) in knots.iter_mut().zip(windows) {
+        for (at, (knot, window)) in knots.iter_mut().zip(windows).enumerate() {
             let Span { low, high } = knot.forward.both(knot.backward);
+            let guess = guessed.as_ref().and_then(|map| Some(map.knots.get(at)?.y));
             // Near a jump the two sweeps may contradict each other: then between them.
             let middle = match (low, high) {
+                (low, high) if guess.is_some_and(|guess| (low..=high).contains(&guess)) => {
+                    guess.unwrap_or(low)
+                }
                 (low, NONE) => low,
                 (low, high) if low == -NONE => high,
                 (low, high) => ((i128::from(low) + i128::from(high)) >> 1) as i64,
@@ -288,6 +341,7 @@ impl ClockMap {
         ClockMap {
             knots,
             rates,
+            outside: guessed.map_or(rates.min.between(rates.max), |map| map.outside),
             has_another_rate: false,
             otherwise: None,
             constraints: readings.len(),
@@ -343,9 +397,8 @@ impl ClockMap {
     }
 
     fn value(&self, at: usize, x: i64) -> i64 {
-        let rate = self.rates.min.between(self.rates.max);
         let along = |from: &Knot| {
-            let y = i128::from(from.y) + rate.rise(x - from.x);
+            let y = i128::from(from.y) + self.outside.rise(x - from.x);
             y.clamp(-i128::from(LIMIT), LIMIT.into()) as i64
         };
         match (at.checked_sub(1).and_then(|i| self.knots.get(i)), self.knots.get(at)) {
@@ -426,9 +479,10 @@ impl ClockMap {
         self.otherwise.is_some()
     }
 
-    /// Returns the limits of the clock's rate, in guest ticks per second of host time.
-    pub fn frequencies(&self) -> (f64, f64) {
-        (self.rates.max.frequency(), self.rates.min.frequency())
+    /// Returns the limits of the clock's rate, in guest ticks per second of host time; `None` if there are none.
+    pub fn frequencies(&self) -> Option<(f64, f64)> {
+        let Rates { min, max } = self.rates;
+        (self.rates != Rates::ANY).then(|| (max.frequency(), min.frequency()))
     }
 
     /// Returns the bounds at the readings, on the side where they are larger; `None` if
@@ -540,8 +594,8 @@ fn contradictions(readings: &[Reading], rates: Rates) -> usize {
 }
 
 /// Returns limits around all rates that the clock may have had on average from the first to the last
-/// constraint; `None` if there are none, or if they are the declared ones.
-fn measured(readings: &[Reading], declared: Rates) -> Option<Rates> {
+/// constraint; `None` if there are none.
+fn measured(readings: &[Reading]) -> Option<Rates> {
     let low = |r: &Reading| (r.span.low > -NONE).then_some(Point { x: r.x, y: r.span.low });
     let high = |r: &Reading| (r.span.high < NONE).then_some(Point { x: r.x, y: r.span.high });
     let rate = |a: Option<Point>, b: Option<Point>| match (a?, b?) {
@@ -553,7 +607,7 @@ fn measured(readings: &[Reading], declared: Rates) -> Option<Rates> {
     let steepest = rate(readings.iter().find_map(low), readings.iter().rev().find_map(high))?;
     let flattest = rate(readings.iter().find_map(high), readings.iter().rev().find_map(low))?;
     let rates = Rates { min: around(flattest).min, max: around(steepest).max };
-    (rates != declared && rates.min <= rates.max).then_some(rates)
+    (rates.min <= rates.max).then_some(rates)
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@
 //! taken as one.
 
 use super::sweep::{self, Reading};
-use super::{ClockMap, ENDS, Point, nominal_rate, readings};
+use super::{ClockMap, Declared, ENDS, Point, nominal_rate, readings};
 use std::collections::HashSet;
 
 /// One constraint of so many may contradict others. If more do, the rest cannot be relied on.
@@ -39,8 +39,8 @@ impl Limits {
         self.not_before.retain(|point| keep(point, false));
     }
 
-    fn readings(&self, frequency: u64) -> Vec<Reading> {
-        readings(nominal_rate(frequency), &self.not_after, &self.not_before)
+    fn readings(&self, declared: Declared) -> Vec<Reading> {
+        readings(nominal_rate(declared.frequency), &self.not_after, &self.not_before)
     }
 }
 
@@ -53,7 +53,7 @@ impl ClockMap {
     /// The room for jumps stays that of this map.
     pub(crate) fn narrowed(
         &self,
-        frequency: u64,
+        declared: Declared,
         certain: &Limits,
         more: &mut Limits,
     ) -> Option<ClockMap> {
@@ -73,7 +73,7 @@ impl ClockMap {
         };
         for _ in 0..PASSES {
             let mut wrong = HashSet::new();
-            sweep::forward(&with(more).readings(frequency), self.rates, ENDS, |_, found| {
+            sweep::forward(&with(more).readings(declared), self.rates, ENDS, |_, found| {
                 if let Some(found) = found {
                     wrong.insert((found.before.x, found.before.y, !found.ahead));
                     wrong.insert((found.after.x, found.after.y, found.ahead));
@@ -86,7 +86,7 @@ impl ClockMap {
             }
         }
         let all = with(more);
-        let map = ClockMap::fit(frequency, &all.not_after, &all.not_before).ok().flatten();
+        let map = ClockMap::fit(declared, &all.not_after, &all.not_before).ok().flatten();
         let map = map.filter(|map| {
             (found - more.len()) * MOST_WRONG <= found
                 && map.has_another_rate == self.has_another_rate

@@ -75,6 +75,15 @@ pub(super) struct Rates {
 }
 
 impl Rates {
+    /// No limits: a clock only never goes backwards.
+    pub const ANY: Rates = Rates { min: Rate(0), max: Rate(i64::MAX) };
+
+    /// Returns the least and the largest rise over a distance, each reading being anywhere within its tick.
+    fn rises(self, dx: i64) -> (i128, Option<i128>) {
+        let most = (self.max != Rates::ANY.max).then(|| self.max.rise_up(dx + 1));
+        (self.min.rise(dx - 1), most)
+    }
+
     /// Returns whether both ranges together are within one per cent.
     pub fn is_near(self, other: Rates) -> bool {
         let Rates { min, max } = self.or(other);
@@ -100,18 +109,14 @@ impl Span {
     /// Returns what these limits mean `dx` ticks later. Each of the two readings may have been
     /// anywhere within its tick.
     pub fn later(self, rates: Rates, dx: i64) -> Span {
-        Span {
-            low: add(self.low, rates.min.rise(dx - 1)),
-            high: add(self.high, rates.max.rise_up(dx + 1)),
-        }
+        let (least, most) = rates.rises(dx);
+        Span { low: add(self.low, least), high: most.map_or(NONE, |most| add(self.high, most)) }
     }
 
     /// Returns what these limits mean `dx` ticks earlier.
     pub fn earlier(self, rates: Rates, dx: i64) -> Span {
-        Span {
-            low: add(self.low, -rates.max.rise_up(dx + 1)),
-            high: add(self.high, -rates.min.rise(dx - 1)),
-        }
+        let (least, most) = rates.rises(dx);
+        Span { low: most.map_or(-NONE, |most| add(self.low, -most)), high: add(self.high, -least) }
     }
 
     /// Returns the distance between the limits.

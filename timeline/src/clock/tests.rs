@@ -111,6 +111,23 @@ fn a_wrong_nominal_rate_is_detected() {
 }
 
 #[test]
+fn points_that_are_far_apart_prove_an_assumed_rate() {
+    let (not_after, not_before) = points((1..100).map(|i| i * 10_000_000), |t| t / 16);
+    for (frequency, is_right) in [(62_500_000, true), (2_600_000_000, false)] {
+        let known = ClockMap::fit(62_500_000, &not_after, &not_before).unwrap().unwrap();
+        let declared = Declared { frequency, is_assumed: true };
+        let map = ClockMap::fit(declared, &not_after, &not_before).unwrap().unwrap();
+
+        assert_eq!((map.has_another_rate(), map.segments()), (!is_right, 1));
+        let (least, most) = map.frequencies().unwrap();
+        assert!((62_300_000.0..62_437_501.0).contains(&least), "{least}");
+        assert!((62_562_500.0..62_700_000.0).contains(&most), "{most}");
+        let (own, best) = (map.bounds().unwrap(), known.bounds().unwrap());
+        assert!(own.p50 <= best.p50 + best.p50 / 10, "{own:?} {best:?}");
+    }
+}
+
+#[test]
 fn impossible_readings_are_left_out() {
     let wild = [p(i64::MAX, 5), p(-1, 5), p(5, i64::MIN), p(LIMIT - 1, 5)];
     assert!(ClockMap::fit(GHZ, &wild, &wild).unwrap().is_none());
@@ -197,6 +214,32 @@ proptest! {
             let truth = known.true_host(x);
             let off = host.abs_diff(truth).max(host.abs_diff(truth + 1));
             prop_assert!(off <= bound.unwrap() + 1, "{x}: {host} {truth} {bound:?}");
+        }
+    }
+
+    #[test]
+    fn a_clock_whose_rate_is_only_assumed_has_the_truth_within_its_bound(
+        known in known_clock(),
+        few in prop_oneof![1usize..5, 1usize..120],
+        frequency in prop_oneof![Just(1_000_000u64), Just(1_000_000_000), Just(2_600_000_000)],
+    ) {
+        let few = few.min(known.not_after.len());
+        let (not_after, not_before) = (&known.not_after[..few], &known.not_before[..few]);
+        let declared = Declared { frequency, is_assumed: true };
+        let map = ClockMap::fit(declared, not_after, not_before).unwrap().unwrap();
+
+        assert_satisfies(&map, not_after, not_before);
+        assert_never_backwards(&map, not_after.iter().map(|c| c.x));
+        let end = not_before.last().unwrap().x;
+        for i in 0..=40 {
+            let x = end / 32 * i;
+            let Mapped { host, bound } = map.at(x as u64);
+            let truth = known.true_host(x);
+            let off = host.abs_diff(truth).max(host.abs_diff(truth + 1));
+            prop_assert!(bound.is_none_or(|bound| off <= bound + 1), "{x}: {host} {truth} {bound:?}");
+        }
+        if few == 1 {
+            prop_assert_eq!(map.at(end as u64 + 1).bound, None);
         }
     }
 

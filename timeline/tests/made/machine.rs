@@ -198,10 +198,24 @@ pub struct Vcpu {
 pub struct Machine {
     pub made: Made,
     pub hz: i64,
+    pub declared: i64,
     pub vcpus: Vec<Vcpu>,
 }
 
 impl Machine {
+    /// Declares the guest's rate as one that is only assumed.
+    pub fn assume(&self, frequency: u64) {
+        let path = self.made.path().join("session.json");
+        let json = std::fs::read_to_string(&path).unwrap();
+        let (from, to) = (self.declared, frequency);
+        let json = json.replacen(
+            &format!("\"frequency\":{from},"),
+            &format!("\"frequency\":{to},\"assumed\":true,"),
+            1,
+        );
+        std::fs::write(path, json).unwrap();
+    }
+
     /// Adds the VMM's word on TSCs: the client, or `None` for all others.
     pub fn tell(&self, said: &[(Option<u32>, GuestTsc)]) {
         let said = said.iter().map(|(client, tsc)| {
@@ -407,5 +421,5 @@ pub fn machine(kind: Kind, seed: u64, kernel: Kernel) -> Machine {
     if kernel != Kernel::None {
         std::fs::write(made.path().join("kernel.dat"), trace.version_7()).unwrap();
     }
-    Machine { made, hz, vcpus }
+    Machine { made, hz, declared, vcpus }
 }

@@ -18,7 +18,7 @@ use super::session_json::ClockJson;
 use super::tsc::GuestTscJson;
 use crate::clock::{Anchor, FREQUENCIES, NS, frequency, read};
 use crate::limits::{MAX_CLOCKS, MAX_SESSION_CLOCKS};
-use hypertrace_abi::clock::ticks;
+use hypertrace_abi::clock::{Counter, CounterKind, ticks};
 use hypertrace_abi::record::ClockKind;
 use rustix::time::ClockId;
 
@@ -96,17 +96,64 @@ fn ticks_to_ns(ticks: i128, frequency: u64) -> i128 {
     (ticks * NS).div_euclid(i128::from(frequency))
 }
 
+/// What a guest's clock is said to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Said {
+    /// A counter or CLOCK_MONOTONIC_RAW.
+    pub kind: ClockKind,
+    /// Which counter.
+    pub counter: CounterKind,
+    /// Ticks per second; none if it has the rate of the host's counter.
+    frequency: Option<u64>,
+    /// Nothing but the guest's word, or nothing at all, speaks for the rate.
+    pub is_assumed: bool,
+}
+
+impl Said {
+    /// Returns the ticks per second.
+    fn frequency(&self, host: &HostClock) -> u64 {
+        match self.kind {
+            ClockKind::MonotonicRaw => NS as u64,
+            ClockKind::Tsc => self.frequency.unwrap_or(host.frequency),
+        }
+    }
+
+    /// Returns the name of the kind.
+    fn name(&self) -> &'static str {
+        match self.kind {
+            ClockKind::Tsc => counter_name(self.counter),
+            ClockKind::MonotonicRaw => MONOTONIC_RAW,
+        }
+    }
+}
+
+const MONOTONIC_RAW: &str = "monotonic_raw";
+
+fn counter_name(kind: CounterKind) -> &'static str {
+    match kind {
+        CounterKind::Tsc => "tsc",
+        CounterKind::Cntvct => "cntvct",
+        CounterKind::Other => "counter",
+    }
+}
+
+/// Returns whether a guest's counter is one like the host's, of its rate as far as the guest says.
+fn is_like_hosts(counter: Counter, host: &HostClock) -> bool {
+    let far = counter.frequency.abs_diff(host.frequency);
+    counter.kind != CounterKind::Other
+        && counter.kind == Counter::own().kind
+        && (counter.frequency == 0 || far <= host.frequency / 1000)
+}
+
 /// A guest clock, shared by all clients whose timestamps fit it.
 #[derive(Clone, Debug)]
 pub struct GuestClock {
-    /// TSC or CLOCK_MONOTONIC_RAW.
-    pub kind: ClockKind,
+    /// What it is said to be.
+    pub said: Said,
     /// Clock epoch.
     pub epoch: u32,
     /// The lane for which it was added; none if another process added it.
     lane: Option<usize>,
-    /// Ticks per second; none if it has the rate of the host's counter.
-    own_frequency: Option<u64>,
     /// Raw ticks at the streams' tick 0.
     pub base: u64,
     /// The first timestamp seen.
@@ -128,18 +175,16 @@ pub struct GuestClock {
 impl GuestClock {
     /// Returns a clock from its first timestamp, seen by the host at `seen`.
     pub fn new(
-        kind: ClockKind,
+        said: Said,
         epoch: u32,
-        own_frequency: Option<u64>,
         host: &HostClock,
         (began, is_found): (u64, bool),
         (first, seen): (u64, u64),
     ) -> GuestClock {
         let mut clock = GuestClock {
-            kind,
+            said,
             epoch,
             lane: None,
-            own_frequency,
             base: 0,
             first,
             began,
@@ -157,19 +202,18 @@ impl GuestClock {
 
     /// Returns the ticks per second.
     pub fn frequency(&self, host: &HostClock) -> u64 {
-        match self.kind {
-            ClockKind::MonotonicRaw => NS as u64,
-            ClockKind::Tsc => self.own_frequency.unwrap_or(host.frequency),
-        }
+        self.said.frequency(host)
     }
 
     /// Returns the upper bound of ticks since the epoch began: the host's time x 1.001 + 1 ms. Records that were
-    /// found may be of any time.
+    /// found may be of any time. A rate that is only assumed may be as high as the host's.
     pub fn allowed(&self, host: &HostClock, now: u64) -> u64 {
+        let least = if self.said.is_assumed { host.frequency } else { 0 };
+        let frequency = self.frequency(host).max(least);
         if self.is_found {
-            return self.frequency(host).saturating_mul(FOUND_SECONDS);
+            return frequency.saturating_mul(FOUND_SECONDS);
         }
-        let frequency = u128::from(self.frequency(host));
+        let frequency = u128::from(frequency);
         let elapsed = u128::from(now.saturating_sub(self.began));
         let ticks = elapsed * frequency / u128::from(host.frequency);
         u64::try_from(ticks + ticks / 1000 + frequency / 1000).unwrap_or(u64::MAX)
@@ -244,14 +288,6 @@ impl GuestClock {
     pub fn offset_ns(&self, host: &HostClock) -> i128 {
         self.unix_at(host, self.best, self.base)
     }
-
-    /// Returns `tsc` or `monotonic_raw`.
-    pub fn kind_name(&self) -> &'static str {
-        match self.kind {
-            ClockKind::Tsc => "tsc",
-            ClockKind::MonotonicRaw => "monotonic_raw",
-        }
-    }
 }
 
 /// All clocks of a session. Number 0 is the host's.
@@ -319,19 +355,21 @@ impl Clocks {
         let mut clocks = Clocks::new(host, 0, Some(host.base), None);
         clocks.shared = same_counter;
         for guest in guests.iter().take(MAX_SESSION_CLOCKS - 1) {
-            let kind = match &*guest.kind {
-                "monotonic_raw" => ClockKind::MonotonicRaw,
-                _ => ClockKind::Tsc,
+            let (kind, counter) = match &*guest.kind {
+                MONOTONIC_RAW => (ClockKind::MonotonicRaw, CounterKind::Other),
+                "tsc" => (ClockKind::Tsc, CounterKind::Tsc),
+                "cntvct" => (ClockKind::Tsc, CounterKind::Cntvct),
+                _ => (ClockKind::Tsc, CounterKind::Other),
             };
+            let frequency = FREQUENCIES.contains(&guest.frequency).then_some(guest.frequency);
             let ns = i128::from(guest.offset_ns) - host.unix_ns(host.base);
             let ticks = ns * i128::from(host.frequency) / NS;
             let seen = (i128::from(host.base) + ticks).clamp(0, u64::MAX.into()) as u64;
             clocks.epoch = clocks.epoch.max(guest.epoch);
             clocks.guests.push(GuestClock {
-                kind,
+                said: Said { kind, counter, frequency, is_assumed: guest.assumed },
                 epoch: guest.epoch,
                 lane: None,
-                own_frequency: FREQUENCIES.contains(&guest.frequency).then_some(guest.frequency),
                 base: guest.base,
                 first: guest.base,
                 began: host.base,
@@ -383,7 +421,7 @@ impl Clocks {
 
     /// Returns the kind of a clock.
     pub fn kind(&self, clock: u32) -> ClockKind {
-        self.guest(clock).map_or(ClockKind::Tsc, |guest| guest.kind)
+        self.guest(clock).map_or(ClockKind::Tsc, |guest| guest.said.kind)
     }
 
     /// Returns the raw ticks at tick 0 of the clock's streams.
@@ -406,6 +444,22 @@ impl Clocks {
         self.limit(clock, first, now)
     }
 
+    /// Returns what the guests' clock of a kind is said to be, by the VMM and by the guest.
+    fn said(&self, kind: ClockKind, counter: Counter) -> Said {
+        let told = Some(counter.frequency).filter(|frequency| *frequency > 0);
+        let (frequency, is_assumed) = match self.own_frequency {
+            _ if kind == ClockKind::MonotonicRaw => (None, false),
+            Some(own) => (Some(own), false),
+            None if is_like_hosts(counter, &self.host) => (None, false),
+            None => (told, true),
+        };
+        let counter = match kind {
+            ClockKind::Tsc => counter.kind,
+            ClockKind::MonotonicRaw => CounterKind::Other,
+        };
+        Said { kind, counter, frequency, is_assumed }
+    }
+
     /// Returns a clock for a guest whose time is `timestamp`: the one it has, one that fits, or a
     /// new one. If no more clocks can be added to the session, it returns one that does not fit,
     /// and the guest's timestamps will be clamped. `lane` is the index of the asking lane's
@@ -414,14 +468,22 @@ impl Clocks {
         &mut self,
         lane: usize,
         current: Option<u32>,
-        kind: ClockKind,
+        (kind, counter): (ClockKind, Counter),
         timestamp: u64,
         now: u64,
     ) -> u32 {
-        if self.shared && kind == ClockKind::Tsc {
+        // A program in an emulator reads the counter of another machine.
+        let is_other = || counter != Counter::default() && !is_like_hosts(counter, &self.host);
+        if self.shared && kind == ClockKind::Tsc && !is_other() {
             return HOST_CLOCK;
         }
-        let like = |c: &GuestClock| c.kind == kind && c.epoch == self.epoch;
+        let said = self.said(kind, counter);
+        let is_said = |c: &Said| {
+            let frequency = |said: &Said| said.frequency(&self.host);
+            Said { frequency: None, ..*c } == Said { frequency: None, ..said }
+                && frequency(c) == frequency(&said)
+        };
+        let like = |c: &GuestClock| is_said(&c.said) && c.epoch == self.epoch;
         let fits = |c: &GuestClock| like(c) && c.fits(&self.host, timestamp, now);
         let is = |what: &dyn Fn(&GuestClock) -> bool| {
             current.filter(|current| self.guest(*current).is_some_and(what))
@@ -438,8 +500,8 @@ impl Clocks {
         if (is_first || of_epoch().count() + 1 < MAX_CLOCKS)
             && self.guests.len() + 1 < MAX_SESSION_CLOCKS
         {
-            let (own, began) = (self.own_frequency, (self.began, self.is_found));
-            let clock = GuestClock::new(kind, self.epoch, own, &self.host, began, (timestamp, now));
+            let began = (self.began, self.is_found);
+            let clock = GuestClock::new(said, self.epoch, &self.host, began, (timestamp, now));
             self.guests.push(GuestClock { lane: Some(lane), ..clock });
             self.changed = true;
             return number(self.guests.len() - 1);
@@ -493,12 +555,13 @@ impl Clocks {
             ClockJson {
                 id,
                 domain: guest.map_or(Domain::Host, |_| Domain::Guest),
-                kind: guest.map_or("tsc", GuestClock::kind_name).into(),
+                kind: guest.map_or(counter_name(Counter::own().kind), |g| g.said.name()).into(),
                 epoch: guest.map_or(0, |guest| guest.epoch),
                 frequency: self.frequency(id),
                 base: self.base(id),
                 offset_ns: offset_ns as i64,
                 host_frequency: self.host.frequency,
+                assumed: guest.is_some_and(|guest| guest.said.is_assumed),
                 found: guest.is_some_and(|guest| guest.is_found),
             }
         };
@@ -520,7 +583,9 @@ mod tests {
     }
 
     fn guest(host: &HostClock, first: u64, seen: u64) -> GuestClock {
-        GuestClock::new(ClockKind::Tsc, 0, None, host, (10_000_000_000, false), (first, seen))
+        let (kind, counter) = (ClockKind::Tsc, CounterKind::Tsc);
+        let said = Said { kind, counter, frequency: None, is_assumed: false };
+        GuestClock::new(said, 0, host, (10_000_000_000, false), (first, seen))
     }
 
     #[test]

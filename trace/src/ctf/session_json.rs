@@ -64,7 +64,7 @@ pub struct ClockJson {
     pub id: u32,
     /// The producer.
     pub domain: Domain,
-    /// `tsc` or `monotonic_raw`.
+    /// `tsc`, `cntvct` (AArch64), `counter` (another one, or unknown) or `monotonic_raw`.
     pub kind: String,
     /// Clock epoch.
     pub epoch: u32,
@@ -76,6 +76,9 @@ pub struct ClockJson {
     pub offset_ns: i64,
     /// Ticks per second of the host's raw counter.
     pub host_frequency: u64,
+    /// Whether only the guest's word, or nothing, speaks for the frequency.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub assumed: bool,
     /// Whether its records were in the rings before the host served them, or before the machine was
     /// restored: nothing relates their times to the host's.
     #[serde(default, skip_serializing_if = "is_false")]
@@ -199,6 +202,7 @@ mod tests {
             base: u64::MAX,
             offset_ns: i64::MIN,
             host_frequency: u64::MAX,
+            assumed: true,
             found: true,
         };
         let tsc = GuestTsc { offset: i64::MIN, multiplier: u64::MAX, shift: MAX_TSC_SHIFT };

@@ -7,6 +7,7 @@ use super::texts::Texts;
 use super::waiting::Waiting;
 use crate::ctf::{Domain, Stream};
 use crate::limits::MAX_GENERATIONS;
+use hypertrace_abi::clock::Counter;
 
 /// One ring's way into its stream.
 #[derive(Debug)]
@@ -17,6 +18,8 @@ pub(crate) struct Lane {
     pub stats: usize,
     pub texts: Texts,
     pub clock: Option<u32>,
+    /// The guest's counter, as it says.
+    pub counter: Counter,
     pub lease: Option<OpenLease>,
     /// The lessee whose lease record is not in the ring any more: of a flight recorder, or of a guest
     /// that was restored.
@@ -83,6 +86,7 @@ impl Lane {
             stats,
             texts: Texts::new(Payer::Lane(stats)),
             clock: None,
+            counter: Counter::default(),
             lease: None,
             lessee: None,
             next: Next::default(),

@@ -67,6 +67,7 @@ impl Turn<'_, '_> {
                 lane.clock.unwrap_or(HOST_CLOCK)
             }
             (Domain::Guest, _) => {
+                let kind = (kind, lane.counter);
                 state.clocks.for_guest(lane.stats, lane.clock, kind, next.timestamp, now)
             }
         };

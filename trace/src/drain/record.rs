@@ -362,7 +362,7 @@ impl Context<'_> {
 
 /// Bounds the guest's clock by a reference point: the guest's time came before.
 fn learn_time(clocks: &mut Clocks, lane: &mut Lane, guest_time: u64, host_time: u64) {
-    let kind = hypertrace_abi::record::ClockKind::Tsc;
+    let kind = (hypertrace_abi::record::ClockKind::Tsc, lane.counter);
     let found = || clocks.for_guest(lane.stats, None, kind, guest_time, host_time);
     let clock = lane.clock.unwrap_or_else(found);
     lane.clock = Some(clock);

@@ -111,6 +111,7 @@ impl Engine {
         let Some(mut lane) = guests.check_out(client, &mut state.stats) else {
             return Drained::default();
         };
+        lane.counter = consumer.counter();
         let turn = Turn { state, lane: &mut lane, guests, consumer };
         let result = run(recorder.as_ref(), turn);
         let whose = lane.stats;

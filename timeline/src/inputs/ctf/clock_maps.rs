@@ -19,8 +19,8 @@ use super::samples::{self, Found, MOST_POINTS, Times};
 use super::session::Session;
 use super::session_json::Clock;
 use crate::clock::{
-    Bounds, ClockMap, Distances, FRACTION, GuestReading, LIMIT, Limits, Line, Mapped, Point,
-    Residuals,
+    Bounds, ClockMap, Declared, Distances, FRACTION, GuestReading, LIMIT, Limits, Line, Mapped,
+    Point, Residuals,
 };
 use crate::error::Result;
 use std::collections::{BTreeMap, BTreeSet};
@@ -167,7 +167,8 @@ impl ClockMaps {
         if known.next().is_some() {
             return Err("its guest had several clocks, by reset or by several lessees");
         }
-        if clock.kind != "tsc" {
+        // Older guests do not say which counter they have.
+        if !matches!(&*clock.kind, "tsc" | "counter") {
             return Err("its guest's clock is not the TSC");
         }
         if !maps.alone.is_empty() && maps.alone.len() == maps.clients.len() {
@@ -368,7 +369,7 @@ impl ClockMaps {
 
 impl Maps {
     fn fit(session: &Session, clock: &Clock, clients: BTreeMap<u32, Times>) -> Maps {
-        let frequency = clock.frequency;
+        let declared = Declared { frequency: clock.frequency, is_assumed: clock.assumed };
         let mut of_kernel = (0, 0);
         let mut tscs = GuestTscs::of(session, clock);
         let mut limits: BTreeMap<u32, Limits> = BTreeMap::new();
@@ -376,11 +377,11 @@ impl Maps {
         for (client, times) in clients {
             let (mut certain, mut more) = (times.of_points(), times.of_kernel());
             drop(times);
-            let map = ClockMap::fit(frequency, &certain.not_after, &certain.not_before);
+            let map = ClockMap::fit(declared, &certain.not_after, &certain.not_before);
             // One client's readings are in order, so they do not conflict.
             let Ok(Some(mut map)) = map else { continue };
             let all = more.len();
-            if let Some(narrower) = map.narrowed(frequency, &certain, &mut more) {
+            if let Some(narrower) = map.narrowed(declared, &certain, &mut more) {
                 map = narrower;
                 certain.extend(&more);
             }
@@ -390,13 +391,13 @@ impl Maps {
             own.insert(client, Arc::new(map));
         }
         let start = Point { x: 0, y: session.host_time(clock, 0) };
-        let unknown = Arc::new(ClockMap::nominal(frequency, start));
+        let unknown = Arc::new(ClockMap::nominal(clock.frequency, start));
         let mut group: Vec<u32> = own.keys().copied().collect();
-        let mut shared = joint(frequency, &limits, &own, &group, of_kernel.0 > 0);
+        let mut shared = joint(declared, &limits, &own, &group, of_kernel.0 > 0);
         if shared.is_none() {
             group = largest_group(&own);
-            shared = joint(frequency, &limits, &own, &group, of_kernel.0 > 0)
-                .filter(|_| group.len() > 1);
+            shared =
+                joint(declared, &limits, &own, &group, of_kernel.0 > 0).filter(|_| group.len() > 1);
         }
         if shared.is_none() {
             group.clear();
@@ -433,7 +434,7 @@ impl Maps {
 ///
 /// `is_narrowed`: whether constraints by the kernel are among them.
 fn joint(
-    frequency: u64,
+    declared: Declared,
     limits: &BTreeMap<u32, Limits>,
     own: &BTreeMap<u32, Arc<ClockMap>>,
     group: &[u32],
@@ -446,7 +447,7 @@ fn joint(
     for limits in group.iter().filter_map(|client| limits.get(client)) {
         all.extend(limits);
     }
-    let joint = ClockMap::fit(frequency, &all.not_after, &all.not_before).ok()??;
+    let joint = ClockMap::fit(declared, &all.not_after, &all.not_before).ok()??;
     let own = || group.iter().filter_map(|client| own.get(client));
     let jumps = own().map(|map| map.segments() - 1).sum::<usize>();
     let known = || own().filter(|map| map.constraints() >= FEW);

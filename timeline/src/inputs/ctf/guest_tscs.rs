@@ -32,12 +32,13 @@ pub(super) struct GuestTscs {
 }
 
 impl GuestTscs {
-    /// Returns the VMM's word on a clock. There is none on another clock than the TSC.
+    /// Returns the VMM's word on a clock. There is none on one that cannot be a counter like the host's.
     pub fn of(session: &Session, clock: &Clock) -> GuestTscs {
         let json = session.json();
         let host = json.clocks.iter().find(|clock| clock.domain == Domain::Host);
-        let is_tsc = host.is_some_and(|host| host.kind == "tsc") && clock.kind == "tsc";
-        let said = json.guest_tscs.iter().filter(|said| is_tsc && said.epoch == clock.epoch);
+        let is_like = |host: &Clock| clock.kind == host.kind || clock.kind == "counter";
+        let is_like = host.is_some_and(is_like);
+        let said = json.guest_tscs.iter().filter(|said| is_like && said.epoch == clock.epoch);
         let said = said.filter_map(|said| {
             let line = Line::new(said.tsc, clock.base, session.counter(), session.origin())?;
             Some((said.client, line))
