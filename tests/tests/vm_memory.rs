@@ -346,17 +346,24 @@ fn wait_until_taken(memory: ClientMemory<'_>) {
     panic!("the ring is not emptied");
 }
 
-/// Emits events of the last client, whose clock will have lost this many ticks when the VM goes on.
-fn emit(memory: ClientMemory<'static>, token: u64, numbers: std::ops::Range<u64>, ahead: u64) {
-    let state: &'static ProducerState = Box::leak(Box::default());
+/// Leases the last client, whose clock will have lost this many ticks when the VM goes on.
+fn lease<'m>(
+    memory: ClientMemory<'m>,
+    state: &'m ProducerState,
+    token: u64,
+    ahead: u64,
+) -> Producer<'m> {
     let info = LeaseInfo { pid: 1, tid: 2, clock: ClockKind::Tsc, name: "guest" };
-    let producer = Producer::lease(memory, state, Lease::new(token, ticks() + ahead, &info), false);
+    Producer::lease(memory, state, Lease::new(token, ticks() + ahead, &info), false)
+}
+
+/// Emits events of a client with such a clock.
+fn emit(producer: &Producer<'_>, numbers: std::ops::Range<u64>, ahead: u64) {
     for number in numbers {
         let now = ticks();
         let (site, fields) = event_type!("stopped", number = number, truth = now);
         assert_eq!(producer.emit(site, || now + ahead, fields), Emit::Recorded);
     }
-    producer.release();
 }
 
 fn number(event: &Event, field: usize) -> u64 {
@@ -381,12 +388,17 @@ fn what_another_server_left_in_a_vms_memory_has_no_bound_and_is_in_one_session()
     assert_eq!(memory.mode(), RingMode::Discard);
     // The guest's clock stands still for 200 ms.
     let ahead = first.trace().host_frequency() / 5;
-    emit(memory, 7, 0..100, ahead);
+    let state = ProducerState::new();
+    let producer = lease(memory, &state, 7, ahead);
+    emit(&producer, 0..100, ahead);
+    producer.release();
     wait_until_taken(memory);
     fs::hard_link(machine.path("memory"), machine.path("kept")).unwrap();
     assert_eq!(first.finish().unwrap().ring_events, traced::THREADS * EVENTS + 100);
     // It is drained no more.
-    emit(memory, 8, 100..200, ahead);
+    let producer = lease(memory, &state, 8, ahead);
+    emit(&producer, 100..200, ahead);
+    producer.release();
     let snapshot = fs::read(machine.path("kept")).unwrap();
     thread::sleep(Duration::from_millis(200));
 
@@ -446,4 +458,28 @@ fn a_vms_memory_that_goes_back_is_told_and_its_events_are_recorded_once() {
     assert!(summary.faults.is_empty(), "{:?}", summary.faults);
     let json: serde_json::Value = serde_json::from_slice(&fs::read(json).unwrap()).unwrap();
     assert_eq!(json["device"]["rollbacks"], 1, "{}", json["device"]);
+}
+
+#[test]
+fn a_client_that_goes_on_when_its_vm_is_restored_counts_no_fault() {
+    let machine = Machine::new();
+    let session = machine.session(Some(SIZE));
+    let memory = session.segment().client(LAST).unwrap();
+    let state = ProducerState::new();
+    let producer = lease(memory, &state, 7, 0);
+    // The ring's end is amid a block, whose header is before it.
+    emit(&producer, 0..10, 0);
+    wait_until_taken(memory);
+
+    machine.restore(&machine.snapshot());
+    for number in 10..20 {
+        emit(&producer, number..number + 1, 0);
+        wait_until_taken(memory);
+    }
+    let dir = session.trace().dir().to_owned();
+    let summary = session.finish().unwrap();
+
+    assert_eq!((summary.ring_events, summary.lost), (20, 0));
+    assert!(summary.faults.is_empty(), "{:?}", summary.faults);
+    babeltrace2::read(&dir.join("ctf")).map(|read| read.clean());
 }

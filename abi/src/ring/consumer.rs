@@ -102,7 +102,8 @@ pub struct Pulled {
     pub end: u64,
     /// Number of records taken.
     pub records: u64,
-    /// Sequence number of the first record taken; without one, of the next record.
+    /// Sequence number of the first record taken; without one, of the next record. Assumed where none is known
+    /// before the next block.
     pub sequence: u64,
     /// Lease token of all records taken.
     pub token: u64,
@@ -257,7 +258,7 @@ impl<'a> Consumer<'a> {
         let head = if self.is_paused { cursor.position } else { self.head };
         let mut pulled = Pulled {
             begin: cursor.position,
-            sequence: cursor.sequence.unwrap_or(0),
+            sequence: cursor.sequence.unwrap_or(cursor.assumed),
             token: cursor.token,
             ..Pulled::default()
         };
@@ -269,6 +270,7 @@ impl<'a> Consumer<'a> {
         if !possible {
             count(cursor, Fault::Head);
             cursor.position = memory.block_start(head);
+            cursor.assumed = pulled.sequence;
             cursor.sequence = None;
             pulled.begin = cursor.position;
         }
@@ -588,7 +590,10 @@ fn walk(
         at = next;
     }
     cursor.position = base.wrapping_add(at as u64);
-    cursor.sequence = cursor.sequence.map(|s| s.wrapping_add(records));
+    match &mut cursor.sequence {
+        Some(sequence) => *sequence = sequence.wrapping_add(records),
+        None => cursor.assumed = cursor.assumed.wrapping_add(records),
+    }
     pulled.records += records;
     pulled.more |= stopped;
 }

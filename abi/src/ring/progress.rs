@@ -15,6 +15,8 @@ pub(super) struct Cursor {
     pub(super) position: u64,
     /// Sequence number of the next record; `None` after a resynchronisation.
     pub(super) sequence: Option<u64>,
+    /// A number in its place, until a block says it: never less than the one before.
+    pub(super) assumed: u64,
     pub(super) token: u64,
     pub(super) overwritten: u64,
     pub(super) faults: [u64; FAULT_KINDS],
@@ -71,7 +73,7 @@ impl ConsumerState {
         faults: [u64; FAULT_KINDS],
         schemas: u64,
     ) -> ConsumerState {
-        let at = Cursor { position, sequence, token, faults, overwritten: 0 };
+        let at = Cursor { position, sequence, token, faults, ..Cursor::default() };
         ConsumerState {
             committed: at,
             cursor: at,
