@@ -38,6 +38,11 @@ struct ht_file {
 	struct address_space space;
 	/* Held from the decision on a page to its insertion. */
 	struct mutex lock;
+	/*
+	 * Its pages were removed as the device is gone. Later than the device's own: a page of a ring
+	 * must not be replaced while the page with its head is the device's.
+	 */
+	bool gone;
 	/* The user that opened it. */
 	kuid_t user;
 	/* In place of each page that the file may not reach. */
@@ -113,7 +118,7 @@ static vm_fault_t fault(struct vm_fault *vmf)
 
 	mutex_lock(&file->lock);
 	access = access_of(file, (u64)vmf->pgoff << PAGE_SHIFT, &at);
-	if (access == OUT_OF_REACH || READ_ONCE(file->device->gone))
+	if (access == OUT_OF_REACH || file->gone)
 		at = virt_to_phys(access == READABLE ? file->zeros : file->scratch);
 	done = vmf_insert_pfn(vmf->vma, vmf->address, at >> PAGE_SHIFT);
 	mutex_unlock(&file->lock);
@@ -360,6 +365,7 @@ void ht_end_files(struct ht_device *device)
 	WRITE_ONCE(device->gone, true);
 	list_for_each_entry(file, &device->files, list) {
 		mutex_lock(&file->lock);
+		file->gone = true;
 		unmap_mapping_range(&file->space, 0, 0, 1);
 		mutex_unlock(&file->lock);
 	}
