@@ -334,6 +334,23 @@ fn a_long_name_of_a_function_takes_memory_for_some_of_its_addresses_only() {
     assert!(memory < MOST_FOR_ODD, "{memory}");
 }
 
+#[test]
+fn tscs_of_many_clients_and_clocks_take_bounded_memory() {
+    let clock = |id| made::clock(id, "guest", 0, made::GHZ, 0, made::START_NS);
+    let host = made::clock(0, "host", 0, made::GHZ, 0, made::START_NS);
+    let clocks = [host].into_iter().chain((1..1024).map(clock));
+    let clocks = format!("[{}]", Vec::from_iter(clocks).join(","));
+    let made = made::Made::with_json(&made::json(&clocks, made::EVENTS, "[]"));
+    let tsc =
+        |client| format!(r#"{{"epoch":0,"client":{client},"offset":5,"multiplier":1,"shift":0}}"#);
+    made.tell(&Vec::from_iter((0..2048).map(tsc)).join(","));
+
+    let (ran, memory) = peak::run(HYPERTRACE.command(["clock"]).arg(made.path()));
+
+    ran.ok();
+    assert!(memory < MOST_FOR_ODD, "{memory}");
+}
+
 /// Returns a chunk of zstd that becomes a page with an event and zeros, 16 MiB in all.
 fn bomb(page: &trace_dat::Page) -> Vec<u8> {
     const BLOCK: u32 = 128 << 10;

@@ -371,7 +371,7 @@ impl Maps {
     fn fit(session: &Session, clock: &Clock, clients: BTreeMap<u32, Times>) -> Maps {
         let declared = Declared { frequency: clock.frequency, is_assumed: clock.assumed };
         let mut of_kernel = (0, 0);
-        let mut tscs = GuestTscs::of(session, clock);
+        let mut tscs = GuestTscs::of(session, clock, &clients);
         let mut limits: BTreeMap<u32, Limits> = BTreeMap::new();
         let mut own: BTreeMap<u32, Arc<ClockMap>> = BTreeMap::new();
         for (client, times) in clients {

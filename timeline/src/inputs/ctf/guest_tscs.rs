@@ -3,10 +3,12 @@
 //! The VMM's word on the TSCs of a clock's clients, compared with their reference points.
 
 use super::packet::Domain;
+use super::samples::Times;
 use super::session::Session;
 use super::session_json::{Clock, GuestTsc};
+use super::stream::Stream;
 use crate::clock::{Agreement, ClockMap, Limits, Line};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A client's TSC by its VMM's word, and how its reference points agree with that.
 #[derive(Clone, Copy, Debug)]
@@ -32,14 +34,21 @@ pub(super) struct GuestTscs {
 }
 
 impl GuestTscs {
-    /// Returns the VMM's word on a clock. There is none on one that cannot be a counter like the host's.
-    pub fn of(session: &Session, clock: &Clock) -> GuestTscs {
+    /// Returns the VMM's word on a clock, for its clients: those with times, and those with packets. There is none on
+    /// one that cannot be a counter like the host's.
+    pub fn of(session: &Session, clock: &Clock, times: &BTreeMap<u32, Times>) -> GuestTscs {
         let json = session.json();
         let host = json.clocks.iter().find(|clock| clock.domain == Domain::Host);
         let is_like = |host: &Clock| clock.kind == host.kind || clock.kind == "counter";
         let is_like = host.is_some_and(is_like);
         let said = json.guest_tscs.iter().filter(|said| is_like && said.epoch == clock.epoch);
-        let said = said.filter_map(|said| {
+        // A session can have a thousand clocks, and two thousand words on each.
+        let guests = session.streams().iter().filter(|stream| stream.domain == Domain::Guest);
+        let is_its =
+            |stream: &&Stream| stream.segments.iter().any(|s| s.first.stream_id == clock.id);
+        let with_packets = BTreeSet::from_iter(guests.filter(is_its).map(|stream| stream.client));
+        let is_client = |client| times.contains_key(&client) || with_packets.contains(&client);
+        let said = said.filter(|said| said.client.is_none_or(is_client)).filter_map(|said| {
             let line = Line::new(said.tsc, clock.base, session.counter(), session.origin())?;
             Some((said.client, line))
         });
