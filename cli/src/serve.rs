@@ -168,11 +168,15 @@ fn say_start(args: &Args, options: &str) {
     }
 }
 
-/// Says what was recorded. `ring` is in KiB.
-fn say_end(args: &Args, ring: u64, summary: &Summary) {
+/// Says what was recorded. `ring` is in KiB. `was_reset`: the VM was reset while programs traced.
+fn say_end(args: &Args, ring: u64, summary: &Summary, was_reset: bool) {
     if !args.quiet {
         // Of a file, which is divided among the clients.
         let option = if args.file.is_some() { "--size" } else { "--ring-size" };
-        say(closing(&args.out, (option, ring), args.clients, summary));
+        let mut line = closing(&args.out, (option, ring), args.clients, summary);
+        if was_reset {
+            line.push_str("; what programs lost by the VM's reset is not known");
+        }
+        say(line);
     }
 }

@@ -38,7 +38,7 @@ pub fn record(args: &Args, file: &Path, failure: &Failure) -> Result<(Summary, R
     }
     drop(monitor);
     let (summary, written) = session.end();
-    say_end(args, ring, &summary);
+    say_end(args, ring, &summary, false);
     Ok((summary, written.map_err(Into::into)))
 }
 

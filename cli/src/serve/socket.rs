@@ -62,8 +62,9 @@ pub fn record(args: &Args, path: &Path, failure: &Failure) -> Result<(Summary, R
     );
     let served = socket.serve(&function, args.once);
     drop(monitor);
+    let was_reset = device.chip.count(Counter::ResetLeased) > 0;
     let (summary, written) = device.end();
-    say_end(args, args.ring_size, &summary);
+    say_end(args, args.ring_size, &summary, was_reset);
     served?;
     Ok((summary, written))
 }
