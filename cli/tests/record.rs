@@ -23,6 +23,11 @@ const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 /// that it is missing.
 #[track_caller]
 fn recorded(ran: &Ran) -> Option<u64> {
+    // Events that perf does not have.
+    if ran.code == Some(1) && ran.stderr.contains("only root may use it") {
+        capability::missing("tracefs", &ran.stderr);
+        return None;
+    }
     let line = ran.stderr.lines().find(|line| {
         line.contains(" kernel events (by ") && !line.contains("that was left incomplete")
     });

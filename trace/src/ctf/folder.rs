@@ -139,7 +139,13 @@ impl NotRegular {
             FileType::Socket => "a socket",
             _ => "a device",
         };
-        Err(io::Error::new(io::ErrorKind::InvalidInput, NotRegular(found)))
+        Err(NotRegular(found).into())
+    }
+}
+
+impl From<NotRegular> for io::Error {
+    fn from(why: NotRegular) -> io::Error {
+        io::Error::new(io::ErrorKind::InvalidInput, why)
     }
 }
 
@@ -151,8 +157,18 @@ impl NotRegular {
 pub fn open_regular(at: BorrowedFd<'_>, path: &Path, flags: OFlags) -> io::Result<(OwnedFd, Stat)> {
     // Before the open, which for a device may have an effect.
     NotRegular::check(&statat(at, path, AtFlags::SYMLINK_NOFOLLOW)?)?;
+    opened(at, path, flags)
+}
+
+/// Opens a regular file as [`open_regular`] does, but something else may be opened first.
+fn opened(at: BorrowedFd<'_>, path: &Path, flags: OFlags) -> io::Result<(OwnedFd, Stat)> {
     let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
-    let file = retry(|| openat(at, path, flags, Mode::empty()))?;
+    let file = retry(|| openat(at, path, flags, Mode::empty())).map_err(|why| {
+        match why.raw_os_error() {
+            Some(libc::ELOOP) => NotRegular("a link").into(),
+            _ => why,
+        }
+    })?;
     let stat = fstat(&file)?;
     NotRegular::check(&stat)?;
     Ok((file, stat))
@@ -282,9 +298,11 @@ impl Folder {
         Ok(file)
     }
 
-    /// Opens a regular file, as [`open_regular`] does.
+    /// Opens a regular file. A pipe or a device that has the name is an error
+    /// at once, not a wait for its other side.
     pub fn file(&self, name: impl AsRef<OsStr>, flags: OFlags) -> io::Result<(OwnedFd, Stat)> {
-        open_regular(self.fd.as_fd(), name.as_ref().as_ref(), flags)
+        // Without a look at it before, which is a system call more for threads that may make few.
+        opened(self.fd.as_fd(), name.as_ref().as_ref(), flags)
     }
 
     /// Returns device and inode of what has this name.

@@ -1,6 +1,7 @@
 //! babeltrace2 as the judge of what a session wrote.
 #![allow(dead_code)] // each test file uses a part
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::path::Path;
 use std::process::Command;
 
@@ -16,6 +17,9 @@ pub struct Read {
 
 /// Reads a trace with babeltrace2. `None`, loudly, if there is none here.
 pub fn read(ctf: &Path) -> Option<Read> {
+    // It opens all files of a trace at once.
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
     let out = match Command::new("babeltrace2").arg(ctf).output() {
         Ok(out) => out,
         Err(e) => {
