@@ -1,6 +1,11 @@
 //! `report --follow`: a session that is read while it is written.
 
+#[path = "../../timeline/tests/made/mod.rs"]
+mod made;
+
+use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -11,6 +16,7 @@ use hypertrace_abi::event_type;
 use hypertrace_tests::command::{Hypertrace, run};
 use hypertrace_tests::interrupt::with_default_signals;
 use hypertrace_tests::kvm;
+use hypertrace_tests::peak;
 use hypertrace_tests::report::Line;
 use hypertrace_tests::traced::{self, Notes};
 use hypertrace_trace::{Session, SessionConfig, Writer};
@@ -370,4 +376,58 @@ fn options_of_an_input_are_refused_when_a_session_is_followed() {
 
         assert!(said.failed(2).contains("--ts-offset and --guest-of are not for it"), "{option:?}");
     }
+}
+
+/// Most memory for a session of 512 streams.
+const MOST_MEMORY: u64 = 160 << 20;
+
+#[test]
+fn many_streams_and_long_lines_take_bounded_memory() {
+    // Each stream alone is small, and a round takes some of each.
+    let ticks = |client: u32| {
+        let event = |n| (1_000 + u64::from(client) * 4_096 + n, made::DISK_READ, [n, n]);
+        (0..2_048).map(event).fold(made::Packet::guest(client), |packet, (time, id, words)| {
+            packet.event(time, id, &words)
+        })
+    };
+    let texts = |client: u32| {
+        let packet = made::Packet::guest(client);
+        (0..8)
+            .fold(packet, |packet, n| packet.event_str(5_000 + n, made::OPENED, &[], &[1; 60_000]))
+    };
+    for (clients, packet) in [(512, &ticks as &dyn Fn(u32) -> made::Packet), (128, &texts)] {
+        let made = made::Made::new();
+        for client in 0..clients {
+            // A child's peak begins with this process's memory.
+            let begin = made::Packet::guest(client).bytes();
+            let bytes = [begin, packet(client).bytes()].concat();
+            std::fs::write(made.file(&format!("guest-{client:03}-0000")), bytes).unwrap();
+        }
+        let mut command = HYPERTRACE.command(["report", "--follow", "--json"]);
+
+        let (ran, memory) = peak::run(command.arg(made.path()));
+
+        assert!(ran.code == Some(0) && ran.stderr.is_empty(), "{:?}", ran.stderr);
+        assert!(memory < MOST_MEMORY, "{clients} streams: {memory}");
+    }
+}
+
+#[test]
+fn each_look_at_many_files_takes_some_time_for_each() {
+    let made = made::Made::new();
+    for file in 0..50_000 {
+        let (client, number) = (file % 1024, file / 1024);
+        let begin = made::Packet::guest(client);
+        let bytes = [begin.bytes(), begin.filler(1 << 20).bytes()].concat();
+        let file = File::create(made.file(&format!("guest-{client:03}-{number:04}"))).unwrap();
+        file.write_all_at(&bytes, 0).unwrap();
+        // There is room for more.
+        file.set_len(1 << 19).unwrap();
+    }
+    let mut limited = Command::new("sh");
+    limited.args(["-c", "ulimit -t 5; exec \"$@\"", "sh", HYPERTRACE.0, "report", "--follow"]);
+
+    let ran = run(limited.arg(made.path()));
+
+    assert_eq!(ran.code, Some(0), "{ran:?}");
 }

@@ -10,7 +10,7 @@ use crate::inputs::ctf::{
 use crate::inputs::input::nanoseconds;
 use crate::inputs::names::Names;
 use crate::merge::Timeline;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
@@ -158,6 +158,9 @@ impl Follow {
         // Files that are ahead of one that has more wait for it.
         let more = self.files.values().filter(|file| file.cursor.has_more);
         let limit = more.map(|file| file.until).min().unwrap_or(i64::MAX);
+        // So do later files of their streams.
+        let ahead = self.files.values().filter(|file| file.cursor.has_more && file.until > limit);
+        let ahead: HashSet<(Domain, u32)> = ahead.map(|file| file.source).collect();
         let mut cursors = HashMap::new();
         let mut segments = Vec::new();
         for path in paths {
@@ -167,11 +170,7 @@ impl Follow {
             }
             let after = file.map(|file| &file.cursor);
             let (segment, cursor) = Segment::scan_after(path.clone(), after, most)?;
-            // So do later files of its stream.
-            let source = (segment.first.domain, segment.first.client);
-            let is_before =
-                |file: &File| file.source == source && file.cursor.has_more && file.until > limit;
-            if self.files.values().any(is_before) {
+            if ahead.contains(&(segment.first.domain, segment.first.client)) {
                 continue;
             }
             // The last scan may have ended at the last packet.

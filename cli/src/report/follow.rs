@@ -24,6 +24,8 @@ const DELAY: Duration = Duration::from_millis(250);
 const PERIOD: Duration = Duration::from_millis(100);
 /// Number of entries that are held back at most.
 const MOST_HELD: usize = 200_000;
+/// Bytes of lines that are held back at most.
+const MOST_HELD_BYTES: usize = 64 << 20;
 
 /// An entry that waits.
 struct Held {
@@ -38,6 +40,8 @@ struct Held {
 #[derive(Default)]
 struct Queue {
     held: BTreeMap<(i64, u64), Held>,
+    /// Bytes of their lines.
+    bytes: usize,
     entries: u64,
     /// Latest time of an entry that was read.
     last: i64,
@@ -58,6 +62,7 @@ impl Queue {
             self.latest = self.latest.max(self.printed - time);
         }
         self.entries += 1;
+        self.bytes += held.line.len();
         self.held.insert((time, self.entries), held);
     }
 
@@ -65,15 +70,18 @@ impl Queue {
     fn pop(&mut self, until: i64) -> Option<Held> {
         let first = self.held.first_entry()?;
         let (time, _) = *first.key();
-        if time > until && self.entries_held() <= MOST_HELD {
+        if time > until && !self.is_full() {
             return None;
         }
         self.printed = self.printed.max(time);
-        self.held.pop_first().map(|(_, held)| held)
+        let (_, held) = self.held.pop_first()?;
+        self.bytes -= held.line.len();
+        Some(held)
     }
 
-    fn entries_held(&self) -> usize {
-        self.held.len()
+    /// Returns whether more is held back than may be.
+    fn is_full(&self) -> bool {
+        self.held.len() > MOST_HELD || self.bytes > MOST_HELD_BYTES
     }
 
     /// Ends a round. Returns the time up to which entries have waited long enough.
@@ -105,7 +113,15 @@ pub fn run(args: &Args, dir: &Path) -> anyhow::Result<()> {
     let mut writer = Writer::new(dir);
     let mut said = None;
     let ended = loop {
-        let round = follow.round(&mut |entry| printer.hold(&mut queue, entry));
+        let mut spilled = Ok(false);
+        let round = follow.round(&mut |entry| {
+            // A round reads a part of each file, however many there are.
+            if matches!(spilled, Ok(false)) {
+                printer.hold(&mut queue, entry);
+                spilled = printer.spill(&mut queue, i64::MIN);
+            }
+        });
+        spilled?;
         let round = match round {
             Ok(round) => round,
             Err(why) => {
@@ -170,13 +186,15 @@ struct Printer<'a> {
     names: Functions,
     start: i64,
     left: u64,
+    out: io::BufWriter<io::Stdout>,
 }
 
 impl<'a> Printer<'a> {
     fn new(args: &'a Args, start: i64) -> anyhow::Result<Printer<'a>> {
         let lines = Lines::new(&[], &[]).diff(args.ts_diff);
         let names = Functions::read(&args.symbols)?;
-        Ok(Printer { args, lines, names, start, left: args.limit.unwrap_or(u64::MAX) })
+        let (left, out) = (args.limit.unwrap_or(u64::MAX), io::BufWriter::new(io::stdout()));
+        Ok(Printer { args, lines, names, start, left, out })
     }
 
     /// Puts an entry into the queue, if it is to be shown.
@@ -209,9 +227,16 @@ impl<'a> Printer<'a> {
         }
     }
 
-    /// Prints the entries up to a time. Returns whether the arguments want no more.
+    /// Prints the entries up to a time, at once. Returns whether the arguments want no more.
     fn print(&mut self, queue: &mut Queue, until: i64) -> anyhow::Result<bool> {
-        let mut out = io::BufWriter::new(io::stdout().lock());
+        let is_done = self.spill(queue, until)?;
+        self.out.flush().context("cannot write")?;
+        Ok(is_done)
+    }
+
+    /// Prints the entries up to a time, and those for which there is no room. Returns whether the arguments want
+    /// no more.
+    fn spill(&mut self, queue: &mut Queue, until: i64) -> anyhow::Result<bool> {
         let mut is_done = self.left == 0;
         while !is_done && let Some(held) = queue.pop(until) {
             if held.is_event && self.args.to.is_some_and(|to| held.since > Some(to)) {
@@ -222,12 +247,11 @@ impl<'a> Printer<'a> {
                     true => &held.line,
                     false => self.lines.timed(held.since, &held.line),
                 };
-                out.write_all(line.as_bytes()).context("cannot write")?;
+                self.out.write_all(line.as_bytes()).context("cannot write")?;
                 self.left -= u64::from(held.is_event);
             }
             is_done = self.left == 0;
         }
-        out.flush().context("cannot write")?;
         Ok(is_done)
     }
 }
