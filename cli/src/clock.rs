@@ -122,7 +122,10 @@ fn to_text(
     }
     if maps.unusable() > 0 {
         let unusable = grouped(maps.unusable());
-        writeln!(out, "  {unusable} reference points have an impossible guest time: left out")?;
+        writeln!(
+            out,
+            "  {unusable} reference points have an impossible client or guest time: left out"
+        )?;
     }
     if let Some(why) = unread {
         writeln!(

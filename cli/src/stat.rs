@@ -194,7 +194,11 @@ fn details(out: &mut String, session: &Session, stat: &SessionStat) -> std::fmt:
         }
     }
     if stat.unusable > 0 {
-        write!(out, "\nreference points with an impossible guest time: {}", stat.unusable)?;
+        write!(
+            out,
+            "\nreference points with an impossible client or guest time: {}",
+            stat.unusable
+        )?;
     }
     if stat.missing > 0 {
         let missing = grouped(stat.missing);

@@ -153,29 +153,55 @@ fn stamps_take_bounded_memory() {
     assert!(text.contains("a: 0 regions\n  not counted: kernel not recorded 1\n"), "{text}");
 }
 
+/// Makes a session of a client with so many reference points, which as many threads of the host as `tids` serve in
+/// turns. `client` tells whose the n-th point is.
+fn of_points(points: u64, tids: &[u64], client: impl Fn(u64) -> u64) -> Made {
+    let schemas = ["a_begin(id:u64)", "a_end(id:u64)", "p(n:u64)!"].map(Into::into);
+    let made = session(&schemas, false);
+    let end = 20 * US + points * 10 * US;
+    let guest = Packet::guest(0).event(8 * US, 16, &[1]).event(end, 17, &[1]);
+    let made = made.stream("guest-000-0000", &[Packet::guest(0), guest]);
+    for (ring, tid) in (0..).zip(tids) {
+        let mut file = File::create(made.file(&format!("host-{ring:03}-0000"))).unwrap();
+        file.write_all(&Packet::host(ring).bytes()).unwrap();
+        let lease = [9, 42, *tid, 0];
+        let mut last = Packet::host(ring).with64(80, 9).event_str(1_000, 1, &lease, b"vcpu");
+        file.write_all(&last.bytes()).unwrap();
+        for first in (0..points).step_by(1_000) {
+            let mut packet = Packet::host(ring).with64(80, 9).after(&last);
+            let own = |n: &u64| n % tids.len() as u64 == u64::from(ring);
+            for n in (first..first + 1_000).filter(own) {
+                let time = 10 * US + n * 10 * US;
+                let payload = [client(n), 0, n, GUEST_BASE + time - 100, n];
+                packet = packet.flagged(time, 18, 1, &payload, 0);
+            }
+            file.write_all(&packet.bytes()).unwrap();
+            last = packet;
+        }
+    }
+    made
+}
+
 /// A client's reference points, by which its clock is known.
 #[test]
 fn reference_points_take_bounded_memory() {
     let _alone = alone();
-    const POINTS: u64 = 1_000_000;
-    let schemas = ["a_begin(id:u64)", "a_end(id:u64)", "p(n:u64)!"].map(Into::into);
-    let made = session(&schemas, false);
-    let end = 20 * US + POINTS * 10 * US;
-    let guest = Packet::guest(0).event(8 * US, 16, &[1]).event(end, 17, &[1]);
-    let made = made.stream("guest-000-0000", &[Packet::guest(0), guest]);
-    let mut file = File::create(made.file("host-000-0000")).unwrap();
-    file.write_all(&Packet::host(0).bytes()).unwrap();
-    let mut last = Packet::host(0).with64(80, 9).event_str(1_000, 1, &[9, 42, 100, 0], b"vcpu0");
-    file.write_all(&last.bytes()).unwrap();
-    for first in (0..POINTS).step_by(1_000) {
-        let mut packet = Packet::host(0).with64(80, 9).after(&last);
-        for n in first..first + 1_000 {
-            let time = 10 * US + n * 10 * US;
-            packet = packet.flagged(time, 18, 1, &[0, 0, n, GUEST_BASE + time - 100, n], 0);
-        }
-        file.write_all(&packet.bytes()).unwrap();
-        last = packet;
+    for tids in [[100].as_slice(), &[100, 101]] {
+        let made = of_points(1_000_000, tids, |_| 0);
+
+        let text = check(&made, &[], 1);
+
+        // Those of two threads are seats of both, and none of a known one.
+        let expected = ["a: 1 region", "a: 0 regions\n  not counted: migration 1"];
+        assert!(text.contains(expected[tids.len() - 1]), "{tids:?}: {text}");
     }
+}
+
+/// Reference points that name a client each, more than a session has.
+#[test]
+fn reference_points_of_clients_that_cannot_be_take_bounded_memory() {
+    let _alone = alone();
+    let made = of_points(1_000_000, &[100], |n| n);
 
     let text = check(&made, &[], 1);
 

@@ -11,9 +11,9 @@ use super::followed::{Followed, Tids};
 use super::marks::Kinds;
 use super::pairs::{Pairs, most_open};
 use super::parts::{Account, MOST_INTERVALS, Switches};
-use super::store::{Lessee, MOST_CLIENTS};
+use super::store::Lessee;
 use super::{Kind, unix_ns};
-use crate::inputs::ctf::{ClockMaps, Domain, Session};
+use crate::inputs::ctf::{ClockMaps, Domain, MOST_CLIENTS, Session};
 use jumps::Jumps;
 use leases::lease_ends;
 use std::collections::{BTreeSet, HashMap};
@@ -110,8 +110,9 @@ pub(super) struct Thread {
 #[derive(Debug, Default)]
 pub(super) struct Client {
     pub pairs: Pairs,
-    /// The threads that served it, each from a time on, and the last time of the one before.
-    pub seats: Vec<(i64, i64, usize)>,
+    /// The threads that served it, each from a time on, and the last time of the one before. `None` of several
+    /// in turns, and of one that has no account.
+    pub seats: Vec<(i64, i64, Option<usize>)>,
     pub seat: usize,
     /// Thread of a program.
     pub thread: Option<usize>,
@@ -193,7 +194,7 @@ impl Host {
             let seats = if is_program { &[] } else { maps.seats(number) };
             let mut before = i64::MIN;
             for seat in seats {
-                let Some(thread) = host.thread(seat.tid) else { break };
+                let thread = seat.tid.and_then(|tid| host.thread(tid));
                 client.seats.push((unix_ns(session, seat.first), before, thread));
                 before = unix_ns(session, seat.last);
             }
@@ -207,7 +208,7 @@ impl Host {
     /// Returns a client; `None` if its number is too large.
     pub fn client(&mut self, number: u32) -> Option<&mut Client> {
         let number = number as usize;
-        if number >= self.clients.len() && number < MOST_CLIENTS {
+        if number >= self.clients.len() && number < MOST_CLIENTS as usize {
             self.clients.resize_with(number + 1, Client::default);
             self.most_open = most_open(self.clients.len() + self.vmm.len());
         }
@@ -217,7 +218,7 @@ impl Host {
     /// Returns the open regions between events of a thread of the VMM; `None` if there are too many
     /// threads.
     pub fn vmm(&mut self, tid: u32) -> Option<&mut Pairs> {
-        if self.vmm.len() == MOST_CLIENTS {
+        if self.vmm.len() == MOST_CLIENTS as usize {
             return self.vmm.get_mut(&tid);
         }
         let pairs = self.vmm.entry(tid).or_default();
@@ -440,7 +441,7 @@ impl Client {
         while self.seats.get(self.seat + 1).is_some_and(|(from, ..)| time >= *from) {
             self.seat += 1;
         }
-        Some(self.seats[self.seat].2)
+        self.seats[self.seat].2
     }
 
     /// Returns whether the thread changed in a time, as far as its reference points show.

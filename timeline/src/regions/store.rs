@@ -3,6 +3,7 @@
 //! The regions that were found: 88 bytes each, and for as many as fit a limit, their exits.
 
 use super::parts::{Exits, REASONS, Reason, Sums, Times};
+use crate::inputs::ctf::MOST_CLIENTS;
 
 /// Regions in a chunk: no growth copies them.
 const CHUNK: usize = 1 << 14;
@@ -44,9 +45,6 @@ pub(super) enum State {
     Dropped,
 }
 
-/// Most clients, more than any session has.
-pub(super) const MOST_CLIENTS: usize = 4096;
-
 /// Client of a region between two events of the VMM.
 pub(super) const NO_CLIENT: u32 = u32::MAX;
 
@@ -65,7 +63,7 @@ impl Lessee {
 
     /// Makes that of a client, [`NO_CLIENT`] too, and of the number of its lease.
     pub fn new(client: u32, lease: u32) -> Lessee {
-        match (client as usize) < MOST_CLIENTS {
+        match client < MOST_CLIENTS {
             true => Lessee(lease.min(Lessee::LATE) << Lessee::CLIENT_BITS | client),
             false => Lessee::NONE,
         }
@@ -73,7 +71,7 @@ impl Lessee {
 
     /// Returns the client; `None` between two events of the VMM.
     pub fn client(self) -> Option<u32> {
-        (self != Lessee::NONE).then_some(self.0 & (MOST_CLIENTS as u32 - 1))
+        (self != Lessee::NONE).then_some(self.0 & (MOST_CLIENTS - 1))
     }
 
     /// Returns whether it is one lessee, and not all of those after too many leases.

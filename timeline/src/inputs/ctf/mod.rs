@@ -37,7 +37,7 @@ pub(crate) use clock_maps::GuestClock;
 pub use guest_tscs::ComparedTsc;
 pub(crate) use lane::{elsewhere, inputs, lanes};
 pub use packet::{Domain, Header, Packet};
-pub(crate) use samples::{Found, MOST_POINTS, Sample, Seat, Stamp, find};
+pub(crate) use samples::{Found, MOST_CLIENTS, MOST_POINTS, Sample, Seat, Stamp, find};
 pub(crate) use session::stream_files;
 pub use session::{Offset, Session};
 pub(crate) use session_json::Identity;

@@ -10,11 +10,13 @@ use super::lease::Lease;
 use super::packet::Domain;
 use super::session::Session;
 use super::session_json::Clock;
-use super::stream::Record;
+use super::stream::Records;
 use crate::clock::{Limits, Point};
 use crate::error::Result;
 use crate::event::{Kind, Reference};
-use std::collections::BTreeMap;
+use std::cmp::Reverse;
+use std::collections::binary_heap::PeekMut;
+use std::collections::{BTreeMap, BinaryHeap};
 
 /// A reference point: the guest's reading was before the host's time, and the client's next reading after
 /// it. The host's kernel may have seen the exit.
@@ -50,26 +52,65 @@ pub(crate) struct Stamp {
 /// Most reference points of a session that are kept, an even part of more: memory does not grow with them.
 pub(crate) const MOST_POINTS: usize = 1 << 17;
 
+/// Most clients, more than any session has.
+pub(crate) const MOST_CLIENTS: u32 = 1 << 12;
+
 /// Samples by clock and client.
 type Samples = BTreeMap<(u32, u32), Thinned<Sample>>;
 
 /// The time in which one thread of the VMM served all reference points of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Seat {
-    pub tid: u32,
+    /// `None` of several threads, which served it in turns.
+    pub tid: Option<u32>,
     /// The first point, in host units from the session's origin.
     pub first: i64,
     /// The last point.
     pub last: i64,
 }
 
-impl Seat {
-    /// Adds a point to seats in order of time.
-    fn add(seats: &mut Vec<Seat>, tid: u32, time: i64) {
-        match seats.last_mut().filter(|seat| seat.tid == tid && seat.last <= time) {
-            Some(seat) => seat.last = time,
-            None => seats.push(Seat { tid, first: time, last: time }),
+/// The seats of a client, in order of time. They are thinned as [`Thinned`] is: several of them become one of
+/// several threads.
+#[derive(Debug)]
+struct Seats {
+    kept: Vec<Seat>,
+    /// Most changes of the thread within one seat.
+    every: usize,
+    /// Changes within the last one, and to it. Each point in a seat of several threads is one.
+    in_last: usize,
+}
+
+impl Seats {
+    fn new() -> Seats {
+        Seats { kept: Vec::new(), every: 1, in_last: 0 }
+    }
+
+    fn push(&mut self, tid: u32, time: i64) {
+        let tid = Some(tid);
+        match self.kept.last_mut() {
+            Some(seat) if seat.tid == tid => seat.last = time,
+            Some(seat) if self.in_last < self.every => {
+                (seat.tid, seat.last) = (None, time);
+                self.in_last += 1;
+            }
+            _ => {
+                self.kept.push(Seat { tid, first: time, last: time });
+                self.in_last = 1;
+            }
         }
+    }
+
+    fn halve(&mut self) {
+        if self.kept.len().is_multiple_of(2) {
+            self.in_last += self.every;
+        }
+        let pairs = self.kept.chunks(2).filter_map(|pair| {
+            let (first, last) = (pair.first()?, pair.last()?);
+            let tid = first.tid.filter(|_| first.tid == last.tid);
+            Some(Seat { tid, first: first.first, last: last.last })
+        });
+        self.kept = pairs.collect();
+        self.every *= 2;
     }
 }
 
@@ -115,7 +156,7 @@ impl Times {
 #[derive(Debug)]
 pub(crate) struct Found {
     pub by_clock: BTreeMap<u32, BTreeMap<u32, Times>>,
-    /// Reference points that no clock of the session can have made.
+    /// Reference points that no client or no clock of the session can have made.
     pub unusable: u64,
     /// The threads that served each client's reference points, in order of time.
     pub served: BTreeMap<u32, Vec<Seat>>,
@@ -140,82 +181,103 @@ pub(crate) fn find(session: &Session, most_points: usize, most_stamps: usize) ->
         let times = of_client(session, (clock, client), samples, most_stamps)?;
         found.by_clock.entry(clock).or_default().insert(client, times);
     }
-    serve(session, &mut found.served)?;
     Ok(found)
 }
 
-/// Calls `each` for the reference points of a session, stream by stream, each in order of time: with the host
-/// time and the thread that served it.
-fn points(
-    session: &Session,
-    mut each: impl FnMut(&Record<'_>, Reference, i64, Option<u32>),
-) -> Result<()> {
-    for stream in session.streams().iter().filter(|s| s.domain == Domain::Host) {
-        let mut records = stream.records(session.classes());
-        let mut tid = None;
-        while let Some(record) = records.read()? {
-            if record.kind() == Kind::Lease {
-                tid = Lease::of(&record).tid;
-            }
-            let Some(point) = record.class.reference(record.payload) else { continue };
-            let Some(host) = session.json().clock(record.packet.stream_id) else { continue };
-            each(&record, point, session.host_time(host, record.timestamp), tid);
-        }
-    }
-    Ok(())
+/// A reference point, with what a stream of the host says about it.
+struct Served {
+    point: Reference,
+    epoch: u32,
+    /// The host's clock.
+    clock: u32,
+    /// Host units from the session's origin.
+    host: i64,
+    /// The thread that served it, if it is known.
+    tid: Option<u32>,
 }
 
-/// Puts each client's seats in order. Only where threads served a client in turns, one by one point, this reads
-/// the points again.
-fn serve(session: &Session, served: &mut BTreeMap<u32, Vec<Seat>>) -> Result<()> {
-    let mut mixed: BTreeMap<u32, Vec<(i64, u32)>> = BTreeMap::new();
-    for (client, seats) in served.iter_mut() {
-        seats.sort_unstable_by_key(|seat| (seat.first, seat.last));
-        let pairs = seats.iter().zip(seats.iter().skip(1));
-        if pairs.into_iter().any(|(a, b)| a.last >= b.first) {
-            mixed.insert(*client, Vec::new());
-        } else {
-            seats.dedup_by(|next, seat| {
-                let is_same = next.tid == seat.tid;
-                if is_same {
-                    seat.last = next.last;
-                }
-                is_same
-            });
+/// The reference points of a stream of the host.
+struct Points<'a> {
+    session: &'a Session,
+    records: Records<'a>,
+    tid: Option<u32>,
+}
+
+impl Points<'_> {
+    fn next(&mut self) -> Result<Option<Served>> {
+        while let Some(record) = self.records.read()? {
+            if record.kind() == Kind::Lease {
+                self.tid = Lease::of(&record).tid;
+            }
+            let Some(point) = record.class.reference(record.payload) else { continue };
+            let (epoch, clock) = (record.packet.epoch, record.packet.stream_id);
+            let Some(of) = self.session.json().clock(clock) else { continue };
+            let host = self.session.host_time(of, record.timestamp);
+            return Ok(Some(Served { point, epoch, clock, host, tid: self.tid }));
+        }
+        Ok(None)
+    }
+}
+
+/// Calls `each` for the reference points of a session, in order of time.
+fn points(session: &Session, mut each: impl FnMut(&Served)) -> Result<()> {
+    let mut streams = Vec::new();
+    let mut heap = BinaryHeap::new();
+    for stream in session.streams().iter().filter(|s| s.domain == Domain::Host) {
+        let records = stream.records(session.classes());
+        let mut points = Points { session, records, tid: None };
+        if let Some(next) = points.next()? {
+            heap.push(Reverse((next.host, streams.len())));
+            streams.push((points, next));
         }
     }
-    if mixed.is_empty() {
-        return Ok(());
-    }
-    points(session, |_, point, host, tid| {
-        if let (Some(points), Some(tid)) = (mixed.get_mut(&point.client), tid) {
-            points.push((host, tid));
+    while let Some(mut first) = heap.peek_mut() {
+        let Reverse((_, index)) = *first;
+        let Some((points, served)) = streams.get_mut(index) else { break };
+        each(served);
+        match points.next()? {
+            Some(next) => {
+                *first = Reverse((next.host, index));
+                *served = next;
+            }
+            None => drop(PeekMut::pop(first)),
         }
-    })?;
-    for (client, mut points) in mixed {
-        points.sort_unstable();
-        let mut seats = Vec::new();
-        points.into_iter().for_each(|(time, tid)| Seat::add(&mut seats, tid, time));
-        served.insert(client, seats);
     }
     Ok(())
 }
 
 /// Collects reference points, by the clock that their client reads. If there are more than `most`, the client
-/// with the most has every second one left out, so that none costs another one its points.
+/// with the most has every second one left out, so that none costs another one its points. The same holds for
+/// the threads that served them.
 fn samples(session: &Session, most: usize, found: &mut Found) -> Result<Samples> {
     let mut samples = Samples::new();
     let mut kept = 0;
     let mut clocks: BTreeMap<(u32, u32), Vec<&Clock>> = BTreeMap::new();
-    points(session, |record, point, host, tid| {
+    let mut served: BTreeMap<u32, Seats> = BTreeMap::new();
+    let mut seats = 0;
+    points(session, |&Served { point, epoch, clock, host, tid }| {
+        if point.client >= MOST_CLIENTS {
+            found.unusable += 1;
+            return;
+        }
         if let Some(tid) = tid {
-            Seat::add(found.served.entry(point.client).or_default(), tid, host);
+            let of = served.entry(point.client).or_insert_with(Seats::new);
+            seats -= of.kept.len();
+            of.push(tid, host);
+            seats += of.kept.len();
+            if seats > most
+                && let Some(largest) = served.values_mut().max_by_key(|of| of.kept.len())
+            {
+                seats -= largest.kept.len();
+                largest.halve();
+                seats += largest.kept.len();
+            }
         }
         // The 2016 interface has no guest time.
         if point.guest_time == 0 {
             return;
         }
-        let (client, epoch) = (point.client, record.packet.epoch);
+        let client = point.client;
         let read = clocks
             .entry((client, epoch))
             .or_insert_with(|| clocks_of(session, client, epoch))
@@ -229,7 +291,7 @@ fn samples(session: &Session, most: usize, found: &mut Found) -> Result<Samples>
         // whose rough map is nearest is the right one: they are far apart.
         match read.min() {
             // Readings of the host's own clock add nothing about it.
-            Some((_, clock, _)) if clock == record.packet.stream_id => {}
+            Some((_, read, _)) if read == clock => {}
             // Nor do points about records of before the host served them.
             Some((_, clock, _)) if session.json().clock(clock).is_some_and(|c| c.found) => {}
             Some((_, clock, guest)) => {
@@ -257,6 +319,7 @@ fn samples(session: &Session, most: usize, found: &mut Found) -> Result<Samples>
             None => found.unusable += 1,
         }
     })?;
+    found.served = served.into_iter().map(|(client, seats)| (client, seats.kept)).collect();
     Ok(samples)
 }
 
@@ -407,6 +470,30 @@ mod tests {
                 assert!(most == 0 || every == 1 || length > most * every / 2, "{most} of {length}");
             }
         }
+    }
+
+    #[test]
+    fn threads_that_serve_in_turns_become_one_seat_of_several() {
+        let mut seats = Seats::new();
+        let turns = (0..64).map(|n| (1 + n % 2, i64::from(n)));
+        let stays = (64..200).map(|n| (7, i64::from(n)));
+        for (tid, time) in turns.chain(stays) {
+            seats.push(tid, time);
+        }
+        let seat = |tid, first, last| Seat { tid, first, last };
+        assert_eq!(seats.kept.len(), 65);
+        assert_eq!(seats.kept.last(), Some(&seat(Some(7), 64, 199)));
+
+        (0..5).for_each(|_| seats.halve());
+
+        let expected = [seat(None, 0, 31), seat(None, 32, 63), seat(Some(7), 64, 199)];
+        assert_eq!(seats.kept, expected);
+
+        // The last one has room for 31 changes more.
+        (200..231).for_each(|n| seats.push(1 + (n % 2) as u32, n));
+        assert_eq!(seats.kept.len(), 3);
+        seats.push(3, 231);
+        assert_eq!(seats.kept[2..], [seat(None, 64, 230), seat(Some(3), 231, 231)]);
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! A window of 64 KiB slides over a packet's content, so memory does not
 //! depend on the size of packets, files or sessions.
 
+use super::MOST_CLIENTS;
 use super::class::{Class, Classes};
 use super::packet::{Domain, HEADER_BYTES, Header as PacketHeader, Packet, Packets, is_back};
 use crate::error::{Error, Result};
@@ -243,10 +244,11 @@ impl Record<'_> {
         self.class.kind(self.flags)
     }
 
-    /// Returns the client for which a vCPU thread made this record of a host ring.
+    /// Returns the client for which a vCPU thread made this record of a host ring, if there can be such a client.
     pub(crate) fn made_for(&self) -> Option<u32> {
         let has_client = self.class.reference_point || self.kind() == Kind::Hypertrace;
-        self.payload.first().filter(|_| has_client).map(|client| *client as u32)
+        let client = self.payload.first().filter(|_| has_client).map(|client| *client as u32);
+        client.filter(|client| *client < MOST_CLIENTS)
     }
 }
 

@@ -226,7 +226,7 @@ impl<'a> Around<'a> {
                     let at = seats.partition_point(|seat| seat.first <= time);
                     let before = at.checked_sub(1).and_then(|at| seats.get(at));
                     let after = seats.get(at).filter(|_| before.is_none_or(|b| b.last <= time));
-                    before.into_iter().chain(after).any(|seat| seat.tid == tid)
+                    before.into_iter().chain(after).any(|seat| seat.tid == Some(tid))
                 });
                 if is_own {
                     let times = (time.saturating_sub(margin), later(time, margin));
