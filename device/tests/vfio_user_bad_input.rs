@@ -19,6 +19,7 @@ use std::net::Shutdown;
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 use vmm_sys_util::sock_ctrl_msg::ScmSocket;
@@ -198,12 +199,20 @@ fn a_version_is_taken_with_any_text_after_it() {
 #[test]
 fn a_client_that_is_silent_in_the_middle_of_something_is_left_and_a_silent_vm_is_not() {
     let begin = Instant::now();
-    let (mute, _stream) = Server::raw();
+    let (mute, silent) = Server::raw();
     let (halfway, mut half) = versioned();
     half.write_all(&legacy_event(0, 1)[..20]).unwrap();
     let (slow, mut bits) = versioned();
     let (lives, mut vm) = versioned();
     let (greedy, mut many) = versioned();
+    // A server that waits without a limit fails this test, and does not keep it from ending.
+    let all = [&silent, &half, &bits, &many].map(|stream| stream.try_clone().unwrap());
+    let (ended, is_ended) = mpsc::channel::<()>();
+    let watch = thread::spawn(move || {
+        if is_ended.recv_timeout(Duration::from_secs(30)) == Err(RecvTimeoutError::Timeout) {
+            all.iter().for_each(|stream| drop(stream.shutdown(Shutdown::Both)));
+        }
+    });
     // Fills the buffers with replies that it does not take, and then with its commands.
     let filled = thread::spawn(move || {
         let query = message(command::GET_INFO, 0, &[0; 16]).repeat(64);
@@ -221,6 +230,8 @@ fn a_client_that_is_silent_in_the_middle_of_something_is_left_and_a_silent_vm_is
     });
 
     let ends = [mute, halfway, slow, greedy].map(Server::end);
+    drop(ended);
+    watch.join().unwrap();
 
     for (end, what) in ends.iter().zip(["whole message", "whole message", "whole", "reply"]) {
         assert!(matches!(end, End::Protocol(why) if why.contains(what)), "{ends:?}");
