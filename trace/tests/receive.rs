@@ -208,7 +208,7 @@ fn a_length_that_no_frame_has_is_refused() {
 
     for kind in [DESCRIBE, CREATE, WRITE, CLOSE, END] {
         let long = begun.clone().frame_of_length(kind, "", 0, b"", u32::MAX);
-        assert!(long.refused_at(at).contains("4294967295 bytes"));
+        assert!(long.refused_at(at).contains("has 4294967295 bytes"));
     }
     for len in [0, 100, UNIT, LEN + 1, 1 << 41, !127] {
         let why = begun.clone().frame(CREATE, NAME, len, &head).refused_at(at);
