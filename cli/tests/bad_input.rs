@@ -381,6 +381,88 @@ fn compressed_pages_of_many_cpus_take_bounded_memory() {
     assert!(ran.stderr.contains("a chunk of 1 to 2097152 bytes"), "{ran:?}");
 }
 
+/// Makes a session of so many clients, each with enough reference points for bounds of its own.
+fn with_points(clients: u32) -> made::Made {
+    const MS: u64 = 1_000_000;
+    let made = made::Made::new();
+    let time = |client: u32, n: u32| u64::from(n) * 10 * MS + u64::from(client) * 100;
+    let mut host = made::Packet::host(0);
+    for n in 1..=8 {
+        for client in 0..clients {
+            let at = time(client, n);
+            host = host.point(at, client, n, made::GUEST_BASE + at - 20, n.into());
+        }
+    }
+    for client in 0..clients {
+        let events = (1..=8).fold(made::Packet::guest(client), |packet, n| {
+            packet.event(time(client, n) + 30, made::DISK_READ, &[1, 2])
+        });
+        let bytes = [made::Packet::guest(client).bytes(), events.bytes()].concat();
+        fs::write(made.file(&format!("guest-{client:03}-0000")), bytes).unwrap();
+    }
+    made.stream("host-000-0000", &[made::Packet::host(0), host])
+}
+
+/// Makes a trace in which each CPU has this page.
+fn trace_of_cpus(cpus: usize, page: &trace_dat::Page) -> trace_dat::TraceDat {
+    let mut dat = trace_dat::TraceDat::new("x86-tsc");
+    dat.cpus = vec![page.bytes(4096, 0); cpus];
+    dat
+}
+
+#[test]
+fn traces_of_many_cpus_take_memory_for_what_is_on_them() {
+    const CPUS: usize = 4_096;
+    let place = tempfile::tempdir().unwrap();
+    let [host, guest] = ["host.dat", "guest.dat"].map(|name| place.path().join(name));
+    let page = || trace_dat::Page::at(made::GUEST_BASE + 30_000_000).mmio(0, 5, 0);
+    let made = with_points(600);
+    // Times of a guest's CPUs, as trace-cmd has measured them in the trace 77.
+    let sample = [1u64, 5, 1].map(|n| [n.to_le_bytes(); 40_000].concat()).concat();
+    let shift =
+        [&77u64.to_le_bytes()[..], &[0; 4], &1u32.to_le_bytes(), &40_000u32.to_le_bytes(), &sample];
+    let traced =
+        trace_dat::TraceDat::new("x86-tsc").cpu(&[page()]).option(11, 77u64.to_le_bytes().into());
+    fs::write(&host, traced.version_7()).unwrap();
+    drop(traced);
+    let (made, host, guest) = (made.path(), host.as_path(), guest.as_path());
+    let (points, shifted) = ([made, guest, Path::new("--guest-of"), made], [host, guest]);
+    for (args, options) in [(&points[..], vec![]), (&shifted, vec![(12, shift.concat())])] {
+        let dat = trace_dat::TraceDat { options, ..trace_of_cpus(CPUS, &page()) };
+        fs::write(guest, dat.version_7()).unwrap();
+        drop(dat);
+        let mut command = HYPERTRACE.command(["report", "-e", "none"]);
+
+        let (ran, memory) = peak::run(command.args(args));
+
+        assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+        assert!(memory < MOST_FOR_ODD, "{args:?}: {memory}");
+    }
+}
+
+#[test]
+fn an_event_of_a_guests_kernel_costs_the_same_with_many_clients() {
+    let made = with_points(600);
+    let events = |mut page: trace_dat::Page| {
+        (0..100).for_each(|_| {
+            page = std::mem::take(&mut page).event(1, trace_dat::PRINT_ID, 5, &[0; 16])
+        });
+        page
+    };
+    let pages =
+        (0..2_000).map(|n| events(trace_dat::Page::at(made::GUEST_BASE + 30_000_000 + n * 200)));
+    let trace = trace_dat::TraceDat::new("x86-tsc").cpu(&Vec::from_iter(pages));
+    let guest = made.path().join("guest.dat");
+    fs::write(&guest, trace.version_7()).unwrap();
+    let mut limited = Command::new("sh");
+    limited.args(["-c", "ulimit -t 3; exec \"$@\"", "sh", HYPERTRACE.0]);
+    limited.args(["report", "-e", "ftrace:print"]);
+
+    let ran = run(limited.arg(made.path()).arg(&guest).arg("--guest-of").arg(made.path()));
+
+    assert_eq!((ran.code, ran.stdout.lines().count()), (Some(0), 200_000), "{}", ran.stderr);
+}
+
 /// What stands in the place of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Odd {

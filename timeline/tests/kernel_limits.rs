@@ -246,3 +246,31 @@ fn long_names_of_threads_are_cut_and_too_many_refused() {
     let refused = read(&dat.version_7()).unwrap_err().to_string();
     assert!(refused.contains("names of at most 262144 threads"), "{refused}");
 }
+
+#[test]
+fn buffers_without_cpus_are_not_without_number() {
+    let buffer = [&[0; 8][..], b"\0x86-tsc\0", &4096u32.to_le_bytes(), &[0; 4]].concat();
+    let trace = |buffers| {
+        let options = vec![(3, buffer.clone()); buffers];
+        TraceDat { options, ..TraceDat::new("x86-tsc").cpu(&[Page::at(1).mmio(1, 77, 1)]) }
+    };
+
+    assert_eq!(read(&trace(8_191).version_7()).unwrap().0.len(), 1);
+    let why = read(&trace(8_192).version_7()).unwrap_err().to_string();
+    assert!(why.contains("at most 8192 CPUs in all buffers, found 8193"), "{why}");
+}
+
+#[test]
+fn a_long_name_of_a_clock_is_cut() {
+    for file in [TraceDat::version_6, TraceDat::version_7] {
+        let made = Made::of_boot(Some(BOOT));
+        let trace = TraceDat::new(&"x".repeat(10_000)).cpu(&[Page::at(1).mmio(1, 77, 1)]);
+        fs::write(made.path().join("kernel.dat"), file(&trace)).unwrap();
+        let session = Session::open(made.path()).unwrap();
+
+        let trace = KernelTrace::of_session(0, &session).unwrap().unwrap();
+
+        let warning = trace.warnings().last().unwrap();
+        assert!(warning.contains("its clock") && warning.len() < 1_000, "{}", warning.len());
+    }
+}

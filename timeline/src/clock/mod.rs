@@ -65,12 +65,14 @@
 mod agree;
 mod elapsed;
 pub mod host;
+mod hull;
 mod line;
 mod narrow;
 mod residuals;
 mod sweep;
 
 pub(crate) use elapsed::{GuestReading, GuestTime};
+pub(crate) use hull::Hull;
 use hypertrace_trace::clock::FREQUENCIES;
 pub(crate) use line::Line;
 pub use line::{Agreement, Contradicted};
@@ -383,17 +385,7 @@ impl ClockMap {
 
     /// Returns the number of knots at or before `x`, and makes it the hint.
     fn find(&self, hint: &mut usize, x: i64) -> usize {
-        let knots = &self.knots;
-        let is_it = |n: usize| {
-            n <= knots.len()
-                && knots.get(n).is_none_or(|after| after.x > x)
-                && n.checked_sub(1).and_then(|i| knots.get(i)).is_none_or(|before| before.x <= x)
-        };
-        if !is_it(*hint) {
-            let next = hint.saturating_add(1);
-            *hint = if is_it(next) { next } else { knots.partition_point(|k| k.x <= x) };
-        }
-        *hint
+        find(&self.knots, |knot| knot.x, hint, x)
     }
 
     fn value(&self, at: usize, x: i64) -> i64 {
@@ -516,6 +508,20 @@ impl Bounds {
             max: self.max.max(other.max),
         }
     }
+}
+
+/// Returns the number of knots at or before `x`, and makes it the hint.
+fn find<K>(knots: &[K], x_of: impl Fn(&K) -> i64, hint: &mut usize, x: i64) -> usize {
+    let is_it = |n: usize| {
+        n <= knots.len()
+            && knots.get(n).is_none_or(|after| x_of(after) > x)
+            && n.checked_sub(1).and_then(|i| knots.get(i)).is_none_or(|before| x_of(before) <= x)
+    };
+    if !is_it(*hint) {
+        let next = hint.saturating_add(1);
+        *hint = if is_it(next) { next } else { knots.partition_point(|k| x_of(k) <= x) };
+    }
+    *hint
 }
 
 /// Returns the larger distance from `host` to the two limits.

@@ -130,6 +130,11 @@ impl Span {
         Span { low: self.low.max(other.low), high: self.high.min(other.high) }
     }
 
+    /// Returns the limits that satisfy one of both at least, and what is between them.
+    pub fn or(self, other: Span) -> Span {
+        Span { low: self.low.min(other.low), high: self.high.max(other.high) }
+    }
+
     /// Returns the limits that also hold if a jump of at most `usual` is on one side, which nobody
     /// found: the time satisfies one of both limits, and the other as far as the jump may have moved
     /// it. A limit that only one of them has is kept.

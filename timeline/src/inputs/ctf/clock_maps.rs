@@ -19,12 +19,12 @@ use super::samples::{self, Found, MOST_POINTS, Times};
 use super::session::Session;
 use super::session_json::Clock;
 use crate::clock::{
-    Bounds, ClockMap, Declared, Distances, FRACTION, GuestReading, LIMIT, Limits, Line, Mapped,
-    Point, Residuals,
+    Bounds, ClockMap, Declared, Distances, FRACTION, GuestReading, Hull, LIMIT, Limits, Line,
+    Mapped, Point, Residuals,
 };
 use crate::error::Result;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// Number of a client's readings with a constraint below which these do not show whether the
 /// declared rate is wrong: its bound then holds for the others' rate, too.
@@ -60,6 +60,8 @@ struct Maps {
     tscs: GuestTscs,
     /// By client whose own map is used; `None`: of the clients that agree.
     residuals: BTreeMap<Option<u32>, Residuals>,
+    /// What the constraints of any client allow that has enough of them, once somebody asks.
+    together: OnceLock<Option<Arc<Hull>>>,
 }
 
 /// The map of a client's clock, with where the last lookups found their times.
@@ -119,8 +121,12 @@ impl ClientMap {
 /// The clock that the clients of a session read, or those that agree.
 #[derive(Clone, Debug)]
 pub(crate) struct GuestClock {
-    /// All have the same map. Each has bounds of its own: those of one that reads another clock include the difference.
-    clients: Vec<ClientMap>,
+    map: Arc<ClockMap>,
+    /// The clock by the VMM's word, if that is used for all clients.
+    line: Option<Line>,
+    /// What the constraints of any client allow: those of one that reads another clock include the difference.
+    /// `None` if there are too many.
+    limits: Option<Arc<Hull>>,
     /// Raw ticks at tick 0 of the map.
     base: u64,
     frequency: u64,
@@ -130,21 +136,21 @@ pub(crate) struct GuestClock {
 
 impl GuestClock {
     /// Maps a raw reading by anyone in the guest to Unix time, in units. The bound is that of the
-    /// client whose constraints say least about this time.
-    pub fn at(&mut self, raw: u64) -> (i128, Option<u64>) {
+    /// client whose constraints say least about this time. `hints` are where the last lookups found theirs.
+    pub fn at(&self, hints: &mut (usize, usize), raw: u64) -> (i128, Option<u64>) {
         let Some(guest) = raw.checked_sub(self.base) else {
             // Long before the first event of a client.
             let ticks = i128::from(self.base - raw) * 1_000_000_000 * i128::from(FRACTION);
-            let (first, _) = self.at(self.base);
+            let (first, _) = self.at(hints, self.base);
             return (first - ticks / i128::from(self.frequency), None);
         };
-        let mut found = (self.origin, Some(0));
-        for client in &mut self.clients {
-            let Mapped { host, bound } = client.at(guest);
-            let most = found.1.zip(bound).map(|(a, b): (u64, u64)| a.max(b));
-            found = (self.origin + i128::from(host), most);
-        }
-        found
+        let host = match &self.line {
+            None => self.map.at_from(&mut hints.0, guest).host,
+            Some(line) => line.at(i64::try_from(guest).unwrap_or(LIMIT).min(LIMIT)),
+        };
+        let limits = self.limits.as_ref();
+        let bound = limits.and_then(|limits| limits.distance_from(&mut hints.1, guest, host));
+        (self.origin + i128::from(host), bound)
     }
 }
 
@@ -178,13 +184,15 @@ impl ClockMaps {
         let mut lines = own.clone().map(|(client, _)| maps.tscs.used(*client));
         // One for all, or none.
         let line = lines.next().flatten().filter(|line| lines.all(|other| other == Some(*line)));
-        let of = |own| ClientMap::new(clock.id, &maps.shared, own).with_line(line);
-        let mut clients: Vec<ClientMap> = own.map(|(_, own)| of(Some(own.clone()))).collect();
-        if clients.is_empty() {
-            clients.push(of(None));
-        }
+        // Once for all traces.
+        let limits = maps.together.get_or_init(|| {
+            let mut own = own.map(|(_, own)| &**own).peekable();
+            let shared = own.peek().is_none().then_some(&*maps.shared);
+            Hull::of(own.chain(shared)).map(Arc::new)
+        });
         let (base, frequency) = (clock.base, clock.frequency.max(1));
-        Ok(GuestClock { clients, base, frequency, origin: session.origin() })
+        let (map, limits, origin) = (maps.shared.clone(), limits.clone(), session.origin());
+        Ok(GuestClock { map, line, limits, base, frequency, origin })
     }
 
     /// Returns no maps: times are by the writer's estimates in `session.json`, without bounds.
@@ -406,7 +414,8 @@ impl Maps {
         let alone = own.keys().copied().filter(is_alone).collect();
         let shared = shared.unwrap_or(unknown.clone());
         let residuals = BTreeMap::new();
-        let maps = Maps { shared, clients: own, alone, unknown, of_kernel, tscs, residuals };
+        let (clients, together) = (own, OnceLock::new());
+        let maps = Maps { shared, clients, alone, unknown, of_kernel, tscs, residuals, together };
         Maps { residuals: maps.residuals(&limits), ..maps }
     }
 

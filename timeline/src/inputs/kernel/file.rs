@@ -10,7 +10,7 @@
 
 use super::bytes::{Bytes, MOST, read};
 use super::formats::Formats;
-use super::options::{Options, id};
+use super::options::{Options, clock_name, id};
 use super::zstd::decompress;
 use crate::error::{Error, Result};
 use crate::inputs::regular::{self, Opened};
@@ -30,7 +30,7 @@ const TRIES: [u64; 3] = [1 << 20, 8 << 20, MOST];
 const MOST_SECTIONS: u32 = 64;
 /// Most bytes of a section of options.
 const MOST_OPTIONS: u64 = 16 << 20;
-/// Most CPUs of all buffers: Linux has at most 8,192.
+/// Most CPUs of all buffers, of which each counts as one at least: Linux has at most 8,192.
 const MOST_CPUS: usize = 8192;
 /// Most names of threads.
 const MOST_COMMS: usize = 1 << 18;
@@ -159,7 +159,7 @@ impl TraceFile {
                 if option == id::BUFFER {
                     instances.push(data.u64("the offset of an instance's buffers")?);
                     // Each has as many CPUs as the trace.
-                    self.check_cpus((instances.len() + 1).saturating_mul(cpus as usize))?;
+                    self.check_cpus((instances.len() + 1).saturating_mul(cpus.max(1) as usize))?;
                 } else {
                     self.options.take(option, &mut data)?;
                 }
@@ -232,7 +232,7 @@ impl TraceFile {
                     id::BUFFER => {
                         let buffer = self.buffer_7(&mut data, page_size)?;
                         self.buffers.push(buffer);
-                        self.check_cpus(self.buffers.iter().map(|b| b.cpus.len()).sum())?;
+                        self.check_cpus(self.buffers.iter().map(|b| b.cpus.len().max(1)).sum())?;
                     }
                     id::HEADER_INFO | id::FTRACE_EVENTS | id::EVENT_FORMATS | id::CMDLINES => {
                         // Each is there once, so their sizes bound the memory that they need.
@@ -273,7 +273,7 @@ impl TraceFile {
     fn buffer_7(&self, data: &mut Bytes<'_>, default: u32) -> Result<Buffer> {
         let at = data.u64("the offset of a buffer's section")?;
         data.text("an instance's name")?;
-        let clock = String::from_utf8_lossy(data.text("a clock's name")?).into_owned();
+        let clock = clock_name(&String::from_utf8_lossy(data.text("a clock's name")?));
         let page_size = match data.u32("a page size")? {
             0 => default,
             size => check_page_size(data, size)?,

@@ -24,7 +24,8 @@ const MOST_NAMES: usize = 1 << 15;
 #[derive(Debug)]
 pub(crate) struct Lane<'a> {
     file: &'a TraceFile,
-    times: Times,
+    times: &'a Times,
+    hints: (usize, usize),
     session: usize,
     /// Index of the trace among those of the timeline.
     pub trace: usize,
@@ -82,7 +83,8 @@ impl<'a> Lane<'a> {
     ) -> Lane<'a> {
         Lane {
             file,
-            times: times.clone(),
+            times,
+            hints: (0, 0),
             session,
             trace: 0,
             prefix: prefix.to_owned(),
@@ -198,7 +200,8 @@ impl<'a> Lane<'a> {
     fn end_page(&mut self) {
         self.is_damaged = std::mem::take(&mut self.has_damage);
         if !self.is_damaged {
-            let page = (self.page.time > 0).then(|| self.times.at(self.cpu, self.page.time).0);
+            let page = (self.page.time > 0)
+                .then(|| self.times.at(&mut self.hints, self.cpu, self.page.time).0);
             let last = page.max((self.time > Time::MIN).then_some(self.time));
             self.sound = last.max(self.sound);
         }
@@ -244,7 +247,7 @@ impl<'a> Lane<'a> {
             self.has_damage = true;
             count(&mut self.faults.short, || format!("the first, {}, at {}", format.name, here()));
         }
-        let (time, bound) = self.times.at(self.cpu, self.page.time);
+        let (time, bound) = self.times.at(&mut self.hints, self.cpu, self.page.time);
         if time < self.time {
             self.has_damage = true;
             count(&mut self.faults.backwards, || format!("the first at {}", here()));

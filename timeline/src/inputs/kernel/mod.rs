@@ -56,7 +56,7 @@ const TSC: &str = "x86-tsc";
 
 /// A trace of a kernel: a trace.dat of version 6 or 7, compressed with zstd or not.
 ///
-/// Memory: the formats of its events, the names of its threads and a window of 16 KiB
+/// Memory: the formats of its events, the names of its threads and the content of a page
 /// (or a chunk, if compressed) for each CPU. A fault of a part is a
 /// [warning](KernelTrace::warnings) if the rest can be read.
 #[derive(Debug)]
@@ -269,9 +269,9 @@ impl KernelTrace {
 
     /// Returns the times in which this rose, as the recorder saw it: Unix time in nanoseconds.
     pub(crate) fn steals(&self) -> Vec<(i64, i64)> {
-        let Some(mut times) = self.times.first().cloned() else { return Vec::new() };
-        let mut ns = |ticks| {
-            let ns = times.at(0, ticks).0.div_euclid(FRACTION.into());
+        let Some(times) = self.times.first() else { return Vec::new() };
+        let ns = |ticks| {
+            let ns = times.at(&mut (0, 0), 0, ticks).0.div_euclid(FRACTION.into());
             ns.clamp(i64::MIN.into(), i64::MAX.into()) as i64
         };
         self.file.options.steals.iter().map(|(from, to)| (ns(*from), ns(*to))).collect()

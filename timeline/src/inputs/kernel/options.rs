@@ -8,6 +8,7 @@ use crate::clock::host::uuid;
 use crate::error::Result;
 use hypertrace_abi::event::cut;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// Ids of options. Those that are not here say nothing about events.
 pub(crate) mod id {
@@ -35,7 +36,7 @@ const READABLE: [&str; 2] = ["read events", "entries"];
 /// Most times in which a hypervisor took time; a recorder notes 1,024.
 const MOST_STEALS: usize = 4096;
 
-/// Most bytes of a guest's name.
+/// Most bytes of a name of a guest or of a clock.
 const MOST_NAME: usize = 256;
 
 /// Most guests of a host's trace.
@@ -63,7 +64,7 @@ pub(crate) struct Options {
     /// Name of the clock, in version 6.
     pub clock: String,
     pub trace: Option<u64>,
-    pub shift: Option<TimeShift>,
+    pub shift: Option<Arc<TimeShift>>,
     pub guests: Vec<Guest>,
     /// Events that no reader got, by CPU, as the kernel counted them until the recording's end.
     pub lost: BTreeMap<u32, u64>,
@@ -106,7 +107,7 @@ impl Options {
                 let text = String::from_utf8_lossy(data.text("a clock's name")?).into_owned();
                 // The contents of the file `trace_clock`, which lists all clocks.
                 let chosen = text.split_once('[').and_then(|(_, rest)| rest.split_once(']'));
-                self.clock = chosen.map_or(text.trim(), |(clock, _)| clock).to_owned();
+                self.clock = clock_name(chosen.map_or(text.trim(), |(clock, _)| clock));
             }
             id::VERSION => {
                 // `hypertrace 0.1.0; source=perf; boot_id=UUID; clock_bound_ns=N; stolen_ms=N;
@@ -128,7 +129,7 @@ impl Options {
                     .map(|list| list.split(',').filter_map(|tid| tid.parse().ok()).collect());
             }
             id::TRACEID => self.trace = Some(data.u64("a trace's id")?),
-            id::TIME_SHIFT => self.shift = Some(time_shift(data)?),
+            id::TIME_SHIFT => self.shift = Some(time_shift(data)?.into()),
             id::GUEST => {
                 let name = String::from_utf8_lossy(data.text("a guest's name")?);
                 // Each of its events is shown with it.
@@ -151,6 +152,11 @@ impl Options {
         }
         Ok(())
     }
+}
+
+/// Returns the name of a clock: each buffer has it.
+pub(crate) fn clock_name(name: &str) -> String {
+    cut(name, MOST_NAME).to_owned()
 }
 
 /// Parses `FROM-TO:MS`.

@@ -34,6 +34,12 @@ const TIME_BITS: u32 = 27;
 /// Absolute times have 59 bits; those above are the ones of the time before.
 const ABSOLUTE_BITS: u32 = 59;
 
+/// Returns how many bytes of a page are used: the header, the data and a number of lost events after it.
+pub(crate) fn content(bytes: &[u8]) -> usize {
+    let length = bytes.get(8..HEADER).map_or(0, number);
+    (HEADER + (length & LENGTH) as usize + 8).min(bytes.len())
+}
+
 /// Place of a wrong value within a page.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Wrong {

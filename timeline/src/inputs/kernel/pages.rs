@@ -3,6 +3,7 @@
 //! The pages of a CPU, one after the other, through a window.
 
 use super::file::{Buffer, Cpu, TraceFile};
+use super::page::content;
 use super::zstd::decompress;
 use crate::error::{Error, Result};
 use crate::inputs::regular::read_at;
@@ -10,8 +11,6 @@ use crate::value::number;
 use ruzstd::decoding::FrameDecoder;
 use std::fmt;
 
-/// Bytes of the window, or those of a page if that is more.
-const WINDOW: usize = 16 << 10;
 /// Most bytes of a compressed chunk, and of its content, for all CPUs together, which all have one at a
 /// time. trace-cmd's chunks have 10 pages.
 const MOST_CHUNKS: u64 = 128 << 20;
@@ -25,7 +24,10 @@ pub(crate) struct Pages<'a> {
     /// Place in the file of what follows the window, and bytes there.
     at: u64,
     left: u64,
+    /// The content of a page, or of a chunk of pages.
     window: Vec<u8>,
+    /// Bytes of the page in the file after its content.
+    unused: usize,
     /// Place of the window, or of the chunk that it was.
     base: u64,
     /// The page in the window.
@@ -62,6 +64,7 @@ impl<'a> Pages<'a> {
             at: cpu.at,
             left,
             window: Vec::new(),
+            unused: 0,
             base: cpu.at,
             from: 0,
             to: 0,
@@ -77,7 +80,7 @@ impl<'a> Pages<'a> {
 
     /// Returns whether the page is as long as it should be.
     pub fn is_whole(&self) -> bool {
-        self.to - self.from == self.page_size
+        self.to - self.from + self.unused == self.page_size
     }
 
     /// Returns the place of a byte of the page, in words.
@@ -125,14 +128,14 @@ impl<'a> Pages<'a> {
                 filled
             }
             None => {
-                let len = self.left.min(WINDOW.max(self.page_size) as u64) as usize;
+                let len = self.left.min(self.page_size as u64) as usize;
                 let mut window = std::mem::take(&mut self.window);
-                if window.len() < len {
-                    window = vec![0; len];
-                }
-                window.truncate(len);
+                window.resize(len, 0);
                 let read = self.read(&mut window);
-                self.window = window;
+                // A trace may have many CPUs with little on each, of which all have a page at a time.
+                window.truncate(content(&window));
+                window.shrink_to_fit();
+                (self.unused, self.window) = (len - window.len(), window);
                 read.map(|()| len > 0)
             }
         }

@@ -8,13 +8,14 @@ use crate::clock::FRACTION;
 use crate::clock::host::HostCounter;
 use crate::inputs::ctf::{GuestClock, Offset};
 use crate::inputs::input::Time;
+use std::sync::Arc;
 
 /// Times of a trace.
 #[derive(Clone, Debug)]
 pub(crate) struct Times {
     pub scale: Scale,
     /// Map to the clock of the host, whose scale it is then.
-    pub shift: Option<TimeShift>,
+    pub shift: Option<Arc<TimeShift>>,
     /// Added to each time.
     pub offset: Option<Offset>,
     /// Bound on the error of all times against the timeline's host, in nanoseconds.
@@ -35,17 +36,18 @@ pub(crate) enum Scale {
 }
 
 impl Times {
-    /// Returns the time of an event of a CPU, and the bound on its error in nanoseconds.
-    pub fn at(&mut self, cpu: u32, raw: u64) -> (Time, Option<u64>) {
+    /// Returns the time of an event of a CPU, and the bound on its error in nanoseconds. `hints` are where the last
+    /// lookups found theirs.
+    pub fn at(&self, hints: &mut (usize, usize), cpu: u32, raw: u64) -> (Time, Option<u64>) {
         let ticks = match &self.shift {
             Some(shift) => shift.host(cpu, raw),
             None => raw.into(),
         };
         let bound = self.bound.filter(|_| self.shift.is_none());
-        let (time, bound) = match &mut self.scale {
+        let (time, bound) = match &self.scale {
             Scale::Counter(counter) => (counter.unix(ticks), bound),
             Scale::Guest(clock) => {
-                let (time, units) = clock.at(raw);
+                let (time, units) = clock.at(hints, raw);
                 // The error also has the part of a nanosecond that is not shown.
                 let bound = units.map(|units| units.div_ceil(FRACTION as u64) + 1 + self.own_bound);
                 (time, bound)
@@ -75,10 +77,14 @@ mod tests {
     fn ticks_are_scaled_as_trace_cmd_does() {
         let scale = Scale::Tsc(TscToNs { mult: 3, shift: 2 });
         let mut times = Times { scale, shift: None, offset: None, bound: None, own_bound: 3 };
-        assert_eq!(times.at(0, 1_001), ((1_001 * 3 * 256) >> 2, None));
+        assert_eq!(times.at(&mut (0, 0), 0, 1_001), ((1_001 * 3 * 256) >> 2, None));
         times.offset = Some(Offset::new(-5, None));
-        assert_eq!(times.at(0, 1_001), (((1_001 * 3 * 256) >> 2) - 5 * 256, None));
+        assert_eq!(times.at(&mut (0, 0), 0, 1_001), (((1_001 * 3 * 256) >> 2) - 5 * 256, None));
         times.offset = Some(Offset::new(-5, Some(10)));
-        assert_eq!(times.at(0, 1_001).1, Some(13), "of the offset, and of the trace's clock");
+        assert_eq!(
+            times.at(&mut (0, 0), 0, 1_001).1,
+            Some(13),
+            "of the offset, and of the trace's clock"
+        );
     }
 }
