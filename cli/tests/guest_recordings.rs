@@ -1,5 +1,8 @@
 //! Recordings of guests' kernels, as commands on the host find them while a session continues.
 
+#[path = "../../timeline/tests/made/mod.rs"]
+mod made;
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
@@ -54,15 +57,23 @@ fn send(recording: u64, file: &str, bytes: &[u8]) {
     event!("guest_kernel", recording, file, at, len, data = &data[..]);
 }
 
-fn send_recording(recording: u64) {
+/// Contents of `recording.json`.
+fn description(recording: u64) -> Vec<u8> {
     let json = serde_json::json!({
         "version": 1, "source": "tracefs", "owner": "hypertrace.1.2.3", "boot_id": "", "trace_id": recording,
         "page_size": 4096, "cpus": [0], "names": "",
     });
+    json.to_string().into_bytes()
+}
+
+/// Contents of `end.json`.
+const END: &[u8] = br#"{"stats":[],"names":""}"#;
+
+fn send_recording(recording: u64) {
     send(recording, "head", &head());
-    send(recording, "recording.json", json.to_string().as_bytes());
+    send(recording, "recording.json", &description(recording));
     send(recording, "cpu0", &page());
-    send(recording, "end.json", br#"{"stats":[],"names":""}"#);
+    send(recording, "end.json", END);
     reference_point!("sent").unwrap();
 }
 
@@ -193,6 +204,86 @@ fn recordings_of_any_program_leave_room_for_those_of_another() {
 
     assert!(has(&files, RECORDINGS[0]), "{files:?}");
     assert_eq!(files.len(), 9, "four of each of the others: {files:?}");
+}
+
+/// Pieces of a recording's files, each at its beginning.
+type Pieces<'a> = &'a [(&'a str, &'a [u8])];
+
+/// Makes a session in which a client has so many leases, each of which sends these pieces of a recording.
+fn leases(count: u64, pieces: Pieces<'_>) -> made::Made {
+    const SCHEMA: &str = "guest_kernel(recording:u64,file:str,at:u64,len:u32,data:[u64])";
+    let words = |bytes: &[u8]| -> Vec<u64> {
+        let words = bytes
+            .chunks(8)
+            .map(|part| part.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte)));
+        words.collect()
+    };
+    let payload = |(file, bytes): &(&str, &[u8])| {
+        let name = [&(file.len() as u32).to_le_bytes()[..], file.as_bytes()].concat();
+        let data = words(bytes);
+        let (len, count) = (bytes.len() as u64, data.len() as u64);
+        [&[7][..], &words(&name), &[0, len, count], &data].concat()
+    };
+    let events = format!(r#"[{{"id":16,"schema":"{SCHEMA}","reference_point":false}}]"#);
+    let made = made::Made::with_json(&made::json(&made::clocks(), &events, "[]"));
+    let mut packets = vec![made::Packet::guest(0)];
+    for token in 1..=count {
+        let packet = made::Packet::guest(0).after(packets.last().unwrap()).with64(80, token);
+        let add = |packet: made::Packet, piece| packet.event(token, 16, &payload(piece));
+        packets.push(pieces.iter().fold(packet, add));
+    }
+    made.stream("guest-000-0000", &packets)
+}
+
+#[test]
+fn recordings_of_many_leases_are_put_together_up_to_their_number() {
+    let (head, json) = (head(), description(7));
+    let made = leases(
+        1_100,
+        &[("head", &head), ("recording.json", &json), ("cpu0", &page()), ("end.json", END)],
+    );
+
+    let files = exported(made.path());
+
+    assert_eq!(files.len(), 1_024);
+}
+
+#[test]
+fn recordings_that_are_not_shown_are_reported_once() {
+    for (pieces, why) in [
+        (&[("cpu0", &page()[..])][..], "the guest has not described them"),
+        (&[("head", &head()), ("recording.json", &description(7))], "is still being recorded"),
+    ] {
+        let made = leases(20, pieces);
+        let json = made.path().join("session.json");
+        let text = fs::read_to_string(&json).unwrap();
+        let is_finished = pieces.len() == 1;
+        fs::write(&json, text.replace("\"finished\":true", &format!("\"finished\":{is_finished}")))
+            .unwrap();
+
+        let ran = run(HYPERTRACE.command(["report"]).arg(made.path()));
+
+        assert_eq!(ran.stderr.matches(why).count(), 1, "{}", ran.stderr);
+    }
+}
+
+#[test]
+fn damage_on_many_cpus_is_reported_in_a_line() {
+    let files: Vec<String> = (0..100).map(|cpu| format!("cpu{cpu}")).collect();
+    let mut json: serde_json::Value = serde_json::from_slice(&description(7)).unwrap();
+    json["cpus"] = (0..100).collect();
+    let (head, json, mut page) = (head(), json.to_string(), page());
+    // A record longer than its page.
+    page[HEADER] = 28;
+    let mut pieces = vec![("head", &head[..]), ("recording.json", json.as_bytes())];
+    pieces.extend(files.iter().map(|file| (&**file, &page[..])));
+    pieces.push(("end.json", END));
+    let made = leases(1, &pieces);
+
+    let ran = run(HYPERTRACE.command(["report"]).arg(made.path()));
+
+    assert_eq!(ran.stderr.matches("begins no event").count(), 4, "{}", ran.stderr);
+    assert!(ran.stderr.contains("; damage in 96 places more"), "{}", ran.stderr);
 }
 
 #[test]

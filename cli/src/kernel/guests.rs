@@ -17,7 +17,7 @@ const CLOCK_EVENT: &str = "guest_kernel_clock";
 /// Most recordings of a lease: any program of the guest can send some, and root's recorder has a lease of its own.
 const MOST_OF_LEASE: usize = 4;
 
-/// Most recordings of a session, one for each client at least.
+/// Most recordings of a session: an equal number of each client that sends some, one at least.
 const MOST: usize = 1024;
 
 /// Returns whether an event of this name only carries a guest's recording, whose own events are shown.
@@ -67,24 +67,47 @@ pub struct Made {
 
 /// Makes the files of the recordings in a folder, at most [`MOST`]. Reports why others are not `shown`.
 pub fn assemble(session: &Session, folder: &Path, shown: &str) -> Vec<Made> {
-    let mut rounds: Vec<Vec<Made>> = Vec::new();
-    for stream in session.streams().iter().filter(|stream| stream.domain == Domain::Guest) {
-        match of_client(session, stream, folder, shown) {
-            Ok(made) => {
-                for (round, made) in made.into_iter().enumerate() {
-                    rounds.resize_with(rounds.len().max(round + 1), Vec::new);
-                    rounds[round].push(made);
-                }
-            }
-            Err(why) => complain(session, shown, &error_chain(&why)),
+    let streams = session.streams().iter().filter(|stream| stream.domain == Domain::Guest);
+    let senders: Vec<&Stream> = streams.filter(|stream| has_pieces(session, stream)).collect();
+    let most = (MOST / senders.len().max(1)).max(1);
+    let mut all = Vec::new();
+    let mut left_out = LeftOut::default();
+    for stream in senders {
+        let (ended, made, left_out) = (0, Vec::new(), &mut left_out);
+        let mut client = Client { session, shown, most, ended, made, left_out };
+        if let Err(why) = client.assemble(stream, folder) {
+            complain(session, shown, &error_chain(&why));
         }
+        all.append(&mut client.made);
     }
-    let mut all: Vec<Made> = rounds.into_iter().flatten().collect();
-    if all.len() > MOST {
-        complain(session, shown, &format_args!("there are more than {MOST} recordings"));
-        all.truncate(MOST);
+    if left_out.undescribed {
+        complain(session, shown, &"the guest has not described them");
+    }
+    if left_out.unended {
+        say(format_args!(
+            "{}: a guest's kernel is still being recorded: its events are not {shown} yet",
+            session.dir().display()
+        ));
+    }
+    if left_out.beyond {
+        complain(
+            session,
+            shown,
+            &format_args!("there are more than {most} recordings of a client"),
+        );
     }
     all
+}
+
+/// Returns whether a client has sent a piece of a recording.
+fn has_pieces(session: &Session, stream: &Stream) -> bool {
+    let mut records = stream.records(session.classes());
+    while let Ok(Some(record)) = records.read() {
+        if *record.class.name == *PIECE_EVENT {
+            return true;
+        }
+    }
+    false
 }
 
 fn complain(session: &Session, shown: &str, why: &dyn std::fmt::Display) {
@@ -92,86 +115,99 @@ fn complain(session: &Session, shown: &str, why: &dyn std::fmt::Display) {
     say(format_args!("{dir}: events of a guest's kernel are not {shown}: {why}"));
 }
 
-/// Makes the files of a client's recordings.
-fn of_client(
-    session: &Session,
-    stream: &Stream,
-    folder: &Path,
-    shown: &str,
-) -> Result<Vec<Made>, Error> {
-    let mut made = Vec::new();
-    // By clock and number.
-    let mut found: BTreeMap<(u32, u64), Assembly> = BTreeMap::new();
-    let mut lease = None;
-    let mut records = stream.records(session.classes());
-    let mut bytes = Vec::with_capacity(PIECE);
-    // The command that shows the session reports damage.
-    while let Ok(Some(record)) = records.read() {
-        if *record.class.name != *PIECE_EVENT {
-            continue;
-        }
-        let Some((recording, file, at)) = piece(&record, &mut bytes) else { continue };
-        let (clock, token) = (record.packet.stream_id, record.packet.lease_token);
-        if lease.is_some_and(|lease| lease != token) {
-            made.extend(finish(session, std::mem::take(&mut found), shown)?);
-        }
-        lease = Some(token);
-        let key = (clock, recording);
-        if !found.contains_key(&key) {
-            // Only one at a time is being described: one without descriptions before another has none.
-            let mut undescribed = Vec::new();
-            for (key, assembly) in &mut found {
-                if !assembly.is_described()? {
-                    undescribed.push(*key);
-                }
-            }
-            undescribed.iter().for_each(|key| drop(found.remove(key)));
-            if found.len() == MOST_OF_LEASE {
-                continue;
-            }
-            let client = stream.client;
-            let name = format!("guest-kernel-{clock}-{client}-{token:016x}-{recording:016x}.dat");
-            found.insert(key, Assembly::new(folder, &name));
-        }
-        if let Some(assembly) = found.get_mut(&key) {
-            assembly.add(&Piece::new(recording, file, at, &bytes))?;
-        }
-    }
-    made.extend(finish(session, found, shown)?);
-    Ok(made)
+/// Why recordings have no file: each is said once, however many there are.
+#[derive(Default)]
+struct LeftOut {
+    undescribed: bool,
+    unended: bool,
+    beyond: bool,
 }
 
-/// Makes the files of the recordings that have ended.
-fn finish(
-    session: &Session,
-    found: BTreeMap<(u32, u64), Assembly>,
-    shown: &str,
-) -> Result<Vec<Made>, Error> {
-    let mut made = Vec::new();
-    for ((clock, _), assembly) in found {
-        if !assembly.is_ended() && !session.json().finished {
-            say(format_args!(
-                "{}: a guest's kernel is still being recorded: its events are not {shown} yet",
-                session.dir().display()
-            ));
-            assembly.discard()?;
-            continue;
+/// The recordings of a client.
+struct Client<'a> {
+    session: &'a Session,
+    shown: &'a str,
+    /// Most recordings of it, and those that were put together.
+    most: usize,
+    ended: usize,
+    made: Vec<Made>,
+    left_out: &'a mut LeftOut,
+}
+
+impl Client<'_> {
+    /// Makes the files of the recordings.
+    fn assemble(&mut self, stream: &Stream, folder: &Path) -> Result<(), Error> {
+        // By clock and number.
+        let mut found: BTreeMap<(u32, u64), Assembly> = BTreeMap::new();
+        let mut lease = None;
+        let mut records = stream.records(self.session.classes());
+        let mut bytes = Vec::with_capacity(PIECE);
+        // The command that shows the session reports damage.
+        while let Ok(Some(record)) = records.read() {
+            if *record.class.name != *PIECE_EVENT {
+                continue;
+            }
+            let Some((recording, file, at)) = piece(&record, &mut bytes) else { continue };
+            let (clock, token) = (record.packet.stream_id, record.packet.lease_token);
+            if lease.is_some_and(|lease| lease != token) {
+                self.finish(std::mem::take(&mut found))?;
+            }
+            lease = Some(token);
+            let key = (clock, recording);
+            if !found.contains_key(&key) {
+                // Only one at a time is being described: one without descriptions before another has none.
+                let mut undescribed = Vec::new();
+                for (key, assembly) in &mut found {
+                    if !assembly.is_described()? {
+                        undescribed.push(*key);
+                    }
+                }
+                undescribed.iter().for_each(|key| drop(found.remove(key)));
+                if found.len() == MOST_OF_LEASE {
+                    continue;
+                }
+                if self.ended + found.len() >= self.most {
+                    self.left_out.beyond = true;
+                    continue;
+                }
+                let client = stream.client;
+                let name =
+                    format!("guest-kernel-{clock}-{client}-{token:016x}-{recording:016x}.dat");
+                found.insert(key, Assembly::new(folder, &name));
+            }
+            if let Some(assembly) = found.get_mut(&key) {
+                assembly.add(&Piece::new(recording, file, at, &bytes))?;
+            }
         }
-        let frequency = session.json().clock(clock).map_or(1_000_000_000, |clock| clock.frequency);
-        match assembly.finish(clock, frequency.max(1)) {
-            Ok(Some(summary)) => made.push(Made {
-                line: super::line(&summary, None),
-                has_losses: summary.lost() > 0
-                    || !summary.losses_known
-                    || !summary.damage.is_empty(),
-                path: summary.path,
-            }),
-            Ok(None) => complain(session, shown, &"the guest has not described them"),
-            // Those of the other recordings are.
-            Err(why) => complain(session, shown, &error_chain(&why)),
-        }
+        self.finish(found)
     }
-    Ok(made)
+
+    /// Makes the files of the recordings that have ended.
+    fn finish(&mut self, found: BTreeMap<(u32, u64), Assembly>) -> Result<(), Error> {
+        let json = self.session.json();
+        for ((clock, _), mut assembly) in found {
+            self.ended += usize::from(assembly.is_described()?);
+            if !assembly.is_ended() && !json.finished {
+                self.left_out.unended = true;
+                assembly.discard()?;
+                continue;
+            }
+            let frequency = json.clock(clock).map_or(1_000_000_000, |clock| clock.frequency);
+            match assembly.finish(clock, frequency.max(1)) {
+                Ok(Some(summary)) => self.made.push(Made {
+                    line: super::line(&summary, None),
+                    has_losses: summary.lost() > 0
+                        || !summary.losses_known
+                        || !summary.damage.is_empty(),
+                    path: summary.path,
+                }),
+                Ok(None) => self.left_out.undescribed = true,
+                // Those of the other recordings are.
+                Err(why) => complain(self.session, self.shown, &error_chain(&why)),
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Takes a piece's bytes. Returns its recording, file and offset; `None` if it is none.

@@ -118,6 +118,9 @@ pub fn systems(events: &[String]) -> String {
     counts.join(", ")
 }
 
+/// Most places of damage in a line: each CPU can have one.
+const MOST_DAMAGE: usize = 4;
+
 /// Formats the closing line: events, losses with their causes and what helps, the file.
 pub fn line(summary: &Summary, buffer_kib: Option<u32>) -> String {
     let events = if summary.events == 1 { "event" } else { "events" };
@@ -148,8 +151,12 @@ pub fn line(summary: &Summary, buffer_kib: Option<u32>) -> String {
             let _ = write!(line, "{} lost: {}", grouped(lost), causes.join(", "));
         }
     }
-    for damage in &summary.damage {
+    for damage in summary.damage.iter().take(MOST_DAMAGE) {
         let _ = write!(line, "; {damage}");
+    }
+    match summary.damage.len().saturating_sub(MOST_DAMAGE) {
+        0 => {}
+        more => drop(write!(line, "; damage in {} places more", grouped(more as u64))),
     }
     line
 }
