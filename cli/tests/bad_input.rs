@@ -441,6 +441,22 @@ fn traces_of_many_cpus_take_memory_for_what_is_on_them() {
 }
 
 #[test]
+fn many_traces_with_large_ids_of_events_take_bounded_memory() {
+    let place = tempfile::tempdir().unwrap();
+    let mut trace = trace_of_cpus(1, &trace_dat::Page::at(1_000).event(0, u16::MAX, 5, &[]));
+    trace.formats.truncate(2);
+    trace.formats[1].1 = trace.formats[1].1.replace("ID: 38\n", "ID: 65535\n");
+    let files = (0..600).map(|n| place.path().join(format!("{n}.dat")));
+    let files: Vec<_> = files.inspect(|file| fs::write(file, trace.version_7()).unwrap()).collect();
+    let mut command = HYPERTRACE.command(["report", "-e", "none"]);
+
+    let (ran, memory) = peak::run(command.args(&files));
+
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    assert!(memory < MOST_FOR_ODD, "{memory}");
+}
+
+#[test]
 fn an_event_of_a_guests_kernel_costs_the_same_with_many_clients() {
     let made = with_points(600);
     let events = |mut page: trace_dat::Page| {

@@ -10,8 +10,9 @@ use std::sync::OnceLock;
 #[derive(Debug)]
 pub(crate) struct Formats {
     texts: Vec<Text>,
-    /// Number of the text in `texts`, counted from 1, by event id.
-    by_id: Vec<u32>,
+    /// Number of the text in `texts`, counted from 1, by the upper and the lower byte of an event's id. Only parts with
+    /// formats are there: a session may have many traces.
+    by_id: Vec<Vec<u32>>,
     /// For events without a format.
     unknown: Format,
 }
@@ -21,6 +22,11 @@ struct Text {
     system: Box<str>,
     text: Box<str>,
     format: OnceLock<std::result::Result<Format, String>>,
+}
+
+/// Returns the upper and the lower byte of an id.
+fn places(id: u16) -> [usize; 2] {
+    id.to_be_bytes().map(usize::from)
 }
 
 impl Formats {
@@ -51,20 +57,28 @@ impl Formats {
             let len = bytes.u64("the length of an event format")?;
             let text = String::from_utf8_lossy(bytes.take(len, "an event format")?);
             // An event of this id is shown without a name.
-            let Some(id) = format::id(&text).map(usize::from) else { continue };
+            let Some([upper, lower]) = format::id(&text).map(places) else { continue };
             let (system, text) = (system.into(), text.into());
             self.texts.push(Text { system, text, format: OnceLock::new() });
-            // As long as the largest id needs: a session may have many traces.
-            self.by_id.resize(self.by_id.len().max(id + 1), 0);
-            self.by_id[id] = self.texts.len() as u32;
+            self.by_id.resize(self.by_id.len().max(upper + 1), Vec::new());
+            let part = &mut self.by_id[upper];
+            part.resize(part.len().max(lower + 1), 0);
+            part[lower] = self.texts.len() as u32;
         }
         Ok(())
     }
 
+    /// Returns the number of an event's text, counted from 1; 0 if there is none.
+    fn number(&self, id: u16) -> usize {
+        let [upper, lower] = places(id);
+        let number = self.by_id.get(upper).and_then(|part| part.get(lower));
+        number.map_or(0, |number| *number as usize)
+    }
+
     /// Returns the format of an event, or the one of unknown events with the reason.
     pub fn get(&self, id: u16) -> (&Format, Option<&str>) {
-        let number = self.by_id.get(usize::from(id)).map_or(0, |number| *number as usize);
-        let Some(text) = number.checked_sub(1).and_then(|index| self.texts.get(index)) else {
+        let Some(text) = self.number(id).checked_sub(1).and_then(|index| self.texts.get(index))
+        else {
             return (&self.unknown, Some("the file has no format of its id"));
         };
         let parse = || Format::parse(&text.system, &text.text);
@@ -76,7 +90,7 @@ impl Formats {
 
     /// Returns whether the file has a format of this id, which may be one that cannot be read.
     pub fn has(&self, id: u16) -> bool {
-        self.by_id.get(usize::from(id)).is_some_and(|number| *number > 0)
+        self.number(id) > 0
     }
 
     /// Iterates over the names of all events with a format, as far as they can be read.
