@@ -36,6 +36,15 @@ impl Interrupts {
         Interrupts { _caught: caught }
     }
 
+    /// Ends the guard, and then the process if a signal was received, as that does without a guard.
+    pub fn end(self) {
+        drop(self);
+        if let Some(signal) = Interrupts::came() {
+            // SAFETY: no memory is passed.
+            unsafe { libc::raise(signal) };
+        }
+    }
+
     /// Returns the signal that was received.
     pub fn came() -> Option<c_int> {
         Some(CAME.load(Relaxed)).filter(|signal| *signal != 0)

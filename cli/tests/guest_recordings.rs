@@ -5,6 +5,7 @@ mod made;
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Stdio};
 use std::sync::Barrier;
@@ -13,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use hypertrace::{event, reference_point};
 use hypertrace_tests::command::{Hypertrace, run};
+use hypertrace_tests::interrupt::{self, with_default_signals};
 use hypertrace_tests::traced::{self, Notes};
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
@@ -284,6 +286,28 @@ fn damage_on_many_cpus_is_reported_in_a_line() {
 
     assert_eq!(ran.stderr.matches("begins no event").count(), 4, "{}", ran.stderr);
     assert!(ran.stderr.contains("; damage in 96 places more"), "{}", ran.stderr);
+}
+
+#[test]
+fn an_interrupted_command_leaves_no_recording() {
+    let files: Vec<String> = (0..20).map(|cpu| format!("cpu{cpu}")).collect();
+    let (head, json, page) = (head(), description(7), page());
+    let mut pieces = vec![("head", &head[..]), ("recording.json", &json)];
+    pieces.extend(files.iter().map(|file| (&**file, &page[..])));
+    let made = leases(1_024, &pieces);
+    let places = tempfile::tempdir().unwrap();
+    for signal in ["INT", "TERM"] {
+        let mut command = HYPERTRACE.command(["report"]);
+        command.arg(made.path()).env("TMPDIR", places.path());
+        let mut report = with_default_signals(&mut command).spawn().unwrap();
+        // It takes some seconds.
+        wait_for(|| !names(places.path()).is_empty());
+
+        interrupt::send(signal, report.id().into());
+
+        assert!(report.wait().unwrap().signal().is_some(), "it was ended");
+        assert!(names(places.path()).is_empty(), "nothing is left");
+    }
 }
 
 #[test]

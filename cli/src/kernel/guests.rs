@@ -1,5 +1,6 @@
 //! The guests' kernels' recordings in a session: they arrive as events, and become files.
 
+use crate::interrupt::Interrupts;
 use crate::output::say;
 use anyhow::Context;
 use hypertrace_kernel::{Assembly, Error, PIECE, Piece};
@@ -31,6 +32,8 @@ pub fn open(number: usize, session: &Session, maps: &ClockMaps, shown: &str) -> 
     if !session.classes().iter().any(|class| *class.name == *PIECE_EVENT) {
         return Vec::new();
     }
+    // A signal ends the command when the folder is removed.
+    let interrupts = Interrupts::catch();
     // Readers change nothing in a session, which may be another user's. The open files outlive the folder.
     let place = std::env::var_os("TMPDIR").map_or(PathBuf::from("/var/tmp"), PathBuf::from);
     let folder = tempfile::Builder::new().prefix("hypertrace-").tempdir_in(&place);
@@ -53,6 +56,8 @@ pub fn open(number: usize, session: &Session, maps: &ClockMaps, shown: &str) -> 
             Err(why) => complain(session, shown, &without_folder(&error_chain(&why))),
         }
     }
+    drop(folder);
+    interrupts.end();
     traces
 }
 
@@ -72,6 +77,7 @@ pub fn assemble(session: &Session, folder: &Path, shown: &str) -> Vec<Made> {
     let most = (MOST / senders.len().max(1)).max(1);
     let mut all = Vec::new();
     let mut left_out = LeftOut::default();
+    // After a signal, nothing is read.
     for stream in senders {
         let (ended, made, left_out) = (0, Vec::new(), &mut left_out);
         let mut client = Client { session, shown, most, ended, made, left_out };
@@ -143,7 +149,9 @@ impl Client<'_> {
         let mut records = stream.records(self.session.classes());
         let mut bytes = Vec::with_capacity(PIECE);
         // The command that shows the session reports damage.
-        while let Ok(Some(record)) = records.read() {
+        while Interrupts::came().is_none()
+            && let Ok(Some(record)) = records.read()
+        {
             if *record.class.name != *PIECE_EVENT {
                 continue;
             }
