@@ -394,3 +394,23 @@ fn a_guests_kernel_has_the_clock_of_clients_that_agree_and_bounds_for_the_others
         assert!((least_bound..least_bound + 20_000).contains(&bound), "{clients:?}: {event:?}");
     }
 }
+
+#[test]
+fn a_guests_trace_with_a_clock_of_any_bound_has_no_smaller_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("guest.dat");
+    let page = trace_dat::Page::at(GUEST_BASE + 30_000_000).mmio(0, 5, 0);
+    let (id, version) = trace_dat::recorded(made::BOOT, u64::MAX);
+    let trace = trace_dat::TraceDat::new("x86-tsc").cpu(&[page]).option(id, version);
+    fs::write(&path, trace.version_7()).unwrap();
+    let made = offsets(&[0, 0, 0]);
+    let session = Session::open(made.path()).unwrap();
+    let maps = ClockMaps::of(&session).unwrap();
+    let mut trace = KernelTrace::open(&path).unwrap();
+    trace.set_guest(&session, &maps).unwrap();
+
+    let traces = [trace];
+    let mut events = Timeline::with_kernel(&[], &traces).unwrap();
+
+    assert_eq!(events.next().unwrap().unwrap().bound_ns, Some(u64::MAX));
+}

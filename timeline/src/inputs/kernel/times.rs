@@ -49,7 +49,8 @@ impl Times {
             Scale::Guest(clock) => {
                 let (time, units) = clock.at(hints, raw);
                 // The error also has the part of a nanosecond that is not shown.
-                let bound = units.map(|units| units.div_ceil(FRACTION as u64) + 1 + self.own_bound);
+                let own = self.own_bound.saturating_add(1);
+                let bound = units.map(|units| units.div_ceil(FRACTION as u64).saturating_add(own));
                 (time, bound)
             }
             // 65 bits, 32 and 8: within 128.
