@@ -59,7 +59,7 @@ impl Queue {
         self.last = self.last.max(time);
         if held.is_event && time < self.printed {
             self.late += 1;
-            self.latest = self.latest.max(self.printed - time);
+            self.latest = self.latest.max(self.printed.saturating_sub(time));
         }
         self.entries += 1;
         self.bytes += held.line.len();
@@ -306,6 +306,17 @@ mod tests {
 
         assert_eq!(lines(&mut queue, 10), ["3"]);
         assert_eq!((queue.late, queue.latest), (1, 7));
+    }
+
+    #[test]
+    fn an_event_can_be_late_by_more_than_all_of_time() {
+        let mut queue = Queue { printed: i64::MIN, ..Queue::default() };
+        event(&mut queue, i64::MAX);
+        assert_eq!(lines(&mut queue, i64::MAX).len(), 1);
+
+        event(&mut queue, i64::MIN);
+
+        assert_eq!((queue.late, queue.latest), (1, i64::MAX));
     }
 
     #[test]
