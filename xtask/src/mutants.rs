@@ -33,6 +33,8 @@ pub struct Options {
 struct Mutant {
     name: String,
     patch: PathBuf,
+    /// The first file that it changes.
+    changed: String,
     tests: Vec<Test>,
 }
 
@@ -111,8 +113,12 @@ fn read(folder: &Path) -> Result<Vec<Mutant>> {
         let text = fs::read_to_string(&patch)?;
         let tests = tests_in(&text).with_context(|| patch.display().to_string())?;
         let name = patch.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        mutants.push(Mutant { name, patch, tests });
+        let changed = text.lines().find_map(|line| line.strip_prefix("+++ b/"));
+        let changed = changed.context("it changes no file")?.to_owned();
+        mutants.push(Mutant { name, patch, changed, tests });
     }
+    // Those of one crate one after the other: a change of another crate has more built again.
+    mutants.sort_by(|a, b| a.changed.cmp(&b.changed));
     Ok(mutants)
 }
 
