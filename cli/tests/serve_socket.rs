@@ -45,6 +45,14 @@ fn served(options: &[&str]) -> (TempDir, PathBuf, Server) {
     (folder, socket, server)
 }
 
+/// Starts a server that must not serve: one that does ends after 30 s. Returns what it says.
+#[track_caller]
+fn refused(socket: &Path, session: &Path) -> String {
+    let mut command = Command::new("timeout");
+    command.args(["30", HYPERTRACE.0, "serve", "--socket"]).arg(socket).arg("--out").arg(session);
+    run(&mut command).failed(2)
+}
+
 fn commit(client: &mut Client) {
     client.region_write(CONTROL, 8, &7u64.to_le_bytes()).unwrap();
 }
@@ -124,16 +132,13 @@ fn a_socket_that_another_process_serves_and_any_other_file_are_left_alone() {
     let (folder, socket, server) = served(&["--once"]);
     let file = folder.path().join("file");
     fs::write(&file, "precious").unwrap();
-    let again = |path: &Path| {
-        let mut command = HYPERTRACE.command(["serve", "--socket"]);
-        run(command.arg(path).arg("--out").arg(folder.path().join("other"))).failed(2)
-    };
+    let other = folder.path().join("other");
 
-    assert!(again(&socket).contains("another process serves it"));
-    assert!(again(&file).contains("no socket"));
+    assert!(refused(&socket, &other).contains("another process serves it"));
+    assert!(refused(&file, &other).contains("no socket"));
 
     assert_eq!(fs::read(&file).unwrap(), b"precious");
-    assert!(!folder.path().join("other").exists());
+    assert!(!other.exists());
     commit(&mut Client::new(&socket).unwrap());
     assert_eq!(server.end()["total"]["reference_points"], 1);
 }
@@ -155,10 +160,7 @@ fn a_socket_whose_process_accepts_nothing_is_left_alone_without_a_wait() {
         waiting.push(stream());
     }
 
-    let mut command = HYPERTRACE.command(["serve", "--socket"]);
-    command.arg(&socket).arg("--out").arg(folder.path().join("S"));
-
-    assert!(run(&mut command).failed(2).contains("another process serves it"));
+    assert!(refused(&socket, &folder.path().join("S")).contains("another process serves it"));
 }
 
 #[test]

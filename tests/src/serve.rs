@@ -65,10 +65,13 @@ impl Server {
         command.arg(&session).args(options).stderr(Stdio::piped());
         interrupt::with_default_signals(&mut command);
         let process = Some(command.spawn().unwrap());
-        let server = Server { hypertrace, process, session, device };
+        let mut server = Server { hypertrace, process, session, device };
         // Stock QEMU would make a file of its own if there was none.
         let made = [server.session.join("session.json"), folder.join(served)];
         while !made.iter().all(|path| path.exists()) {
+            if server.process.as_mut().unwrap().try_wait().unwrap().is_some() {
+                panic!("the server has ended: {:?}", server.output());
+            }
             sleep(Duration::from_millis(5));
         }
         server
