@@ -16,6 +16,8 @@ use zerocopy::FromBytes;
 
 /// Size of a packet's header and context in bytes. Packet sizes are multiples of it.
 pub const HEADER_BYTES: u64 = size_of::<Header>() as u64;
+/// Most clients, more than any session has.
+pub(crate) const MOST_CLIENTS: u32 = 1 << 12;
 const MAGIC: u32 = 0xc1fc_1fc1;
 
 pub use hypertrace_trace::session_json::Domain;

@@ -7,7 +7,7 @@
 //! that have reference points.
 
 use super::lease::Lease;
-use super::packet::Domain;
+use super::packet::{Domain, MOST_CLIENTS};
 use super::session::Session;
 use super::session_json::Clock;
 use super::stream::Records;
@@ -51,9 +51,6 @@ pub(crate) struct Stamp {
 
 /// Most reference points of a session that are kept, an even part of more: memory does not grow with them.
 pub(crate) const MOST_POINTS: usize = 1 << 17;
-
-/// Most clients, more than any session has.
-pub(crate) const MOST_CLIENTS: u32 = 1 << 12;
 
 /// Samples by clock and client.
 type Samples = BTreeMap<(u32, u32), Thinned<Sample>>;

@@ -5,9 +5,10 @@
 //! A window of 64 KiB slides over a packet's content, so memory does not
 //! depend on the size of packets, files or sessions.
 
-use super::MOST_CLIENTS;
 use super::class::{Class, Classes};
-use super::packet::{Domain, HEADER_BYTES, Header as PacketHeader, Packet, Packets, is_back};
+use super::packet::{
+    Domain, HEADER_BYTES, Header as PacketHeader, MOST_CLIENTS, Packet, Packets, is_back,
+};
 use crate::error::{Error, Result};
 use crate::event::Kind;
 use crate::value::ValueRef;
