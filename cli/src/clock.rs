@@ -245,7 +245,7 @@ pub fn clock_name(kind: &str) -> String {
 pub fn points_in_rings(session: &Session, id: u32) -> u64 {
     let streams = session.json().streams.iter();
     let own = streams.filter(|stream| stream.domain == Domain::Guest && stream.clock == id);
-    own.map(|stream| stream.reference_points).sum()
+    own.map(|stream| stream.reference_points).fold(0, u64::saturating_add)
 }
 
 /// Writes the limits of a clock's rate, and whether anything but the declared rate is known.

@@ -234,6 +234,24 @@ fn a_large_description_takes_bounded_memory() {
 }
 
 #[test]
+fn counts_that_are_too_large_together_are_the_largest() {
+    let stream = |client: u32| {
+        let count = format!(r#""reference_points":{}"#, u64::MAX - 1);
+        format!(r#"{{"domain":"guest","client":{client},"clock":1,{count}}}"#)
+    };
+    let streams = format!("[{},{}]", stream(0), stream(1));
+    let made = made::Made::with_json(&made::json(&made::clocks(), made::EVENTS, &streams));
+    let packet = made::Packet::guest(0).event(5, made::DISK_READ, &[1, 2]);
+    let made = made.stream("guest-000-0000", &[made::Packet::guest(0), packet]);
+
+    let [stat, clock] = [&["stat"][..], &["clock", "--json"]]
+        .map(|args| run(HYPERTRACE.command(args).arg(made.path())).ok());
+
+    assert!(stat.contains("no point was answered"), "{stat}");
+    assert!(clock.contains(&format!("\"points_in_rings\":{}", u64::MAX)), "{clock}");
+}
+
+#[test]
 fn damage_is_reported_with_file_and_byte() {
     // The magic and size of the first packet with events, and the time and id of its first event.
     for offset in [128, 128 + 48, 256, 256 + 8] {
