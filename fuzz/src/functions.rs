@@ -2,6 +2,7 @@
 //! task's part, and never a panic: in its sums, in a flame graph, on a timeline, in a copy for uftrace. Any name of a
 //! function can be shown.
 
+use hypertrace_test_support::functions;
 use crate::input::Input;
 use crate::reader::{damage_all, files_of, write};
 use hypertrace_export::uftrace::{Source, beside};
@@ -14,17 +15,13 @@ use std::path::Path;
 use std::time::Instant;
 use tempfile::TempDir;
 
-/// A small trace, which the crate's own tests have too.
-#[path = "../../functions/tests/data/mod.rs"]
-mod data;
-
 /// Panics if a damaged trace makes the reader panic, or return an error without the file's name.
 pub fn run(bytes: &[u8]) {
     shows(&format!("_Z{}", String::from_utf8_lossy(bytes)));
     shows(&format!("_R{}", String::from_utf8_lossy(bytes)));
     let mut input = Input::new(bytes);
     let folder = TempDir::new().expect("a directory");
-    let whole = files_of(&data::write(folder.path()));
+    let whole = files_of(&functions::write(folder.path()));
     let dir = TempDir::new().expect("a directory");
     write(&damage_all(whole, &mut input), dir.path());
     let name = dir.path().display().to_string();
@@ -128,7 +125,7 @@ mod tests {
     #[test]
     fn the_undamaged_function_trace_is_whole() {
         let folder = TempDir::new().unwrap();
-        let summary = read(&data::write(folder.path())).unwrap();
+        let summary = read(&functions::write(folder.path())).unwrap();
         assert_eq!((summary.calls, summary.unfinished, summary.damage.len()), (7, 0, 0));
     }
 }

@@ -6,11 +6,9 @@ use crate::reader::{Files, damage_all, write};
 use hypertrace_timeline::{EntryRef, KernelTrace, Result, Timeline};
 use std::path::Path;
 use tempfile::TempDir;
-use trace_dat::{Page, TraceDat, guest, time_shift, trace_id, tsc2nsec};
+use hypertrace_test_support::trace_dat::{Page, TraceDat, guest, time_shift, trace_id, tsc2nsec};
 
 /// The file's writer, which the tests of the reader have too.
-#[path = "../../timeline/tests/made/trace_dat.rs"]
-mod trace_dat;
 
 const FILE: &str = "kernel.dat";
 

@@ -38,5 +38,3 @@ pub mod trace {
 }
 
 #[cfg(test)]
-#[path = "../../tests/src/capability.rs"]
-mod capability;

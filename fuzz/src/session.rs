@@ -317,7 +317,7 @@ fn number(event: &Event) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::capability;
+    use hypertrace_test_support::capability;
     use proptest::prelude::*;
     use std::process::Command;
 

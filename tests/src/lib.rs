@@ -3,23 +3,22 @@
 //! It has a module per subject. Functions that need a special capability of the machine report that it
 //! is missing, and return `None`.
 
+pub use hypertrace_test_support::{capability, child, initramfs, namespace};
+
 pub mod acts;
 pub mod babeltrace2;
 pub mod bare;
 pub mod build;
 pub mod c;
-pub mod capability;
 pub mod command;
 pub mod forger;
 pub mod host;
-pub mod initramfs;
 pub mod inject;
 pub mod interface_2016;
 pub mod interrupt;
 pub mod kvm;
 pub mod linux;
 pub mod linux_module;
-pub mod namespace;
 pub mod packets;
 pub mod peak;
 pub mod probes;

@@ -1,5 +1,6 @@
 //! Programs in user mode: the traced side of a scenario, and a way to run a test as one.
 
+use crate::child;
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -34,7 +35,7 @@ fn this() -> PathBuf {
 }
 
 fn only(command: &mut Command, name: &str, argument: &str) {
-    command.args([name, "--exact", "--nocapture", "--test-threads=1", "-q"]);
+    command.args([&child::full_name(name), "--exact", "--nocapture", "--test-threads=1", "-q"]);
     command.env(AS_PROGRAM, argument);
 }
 

@@ -63,40 +63,40 @@ const CHECKS: [Check; 20] = [
          -p hypertrace-trace --all-features --lib --tests"),
     check("ring that discards, loom", Loom, Tests).by("-- --ignored"),
     check("storm of hostile vCPUs, overflow checks", Checked, Seconds)
-        .by("-p hypertrace-tests --test storm a_storm_harms_nobody"),
+        .by("-p hypertrace-tests --test it storm::a_storm_harms_nobody"),
     check("storm of hostile vCPUs, AddressSanitizer", AddressSanitizer, Seconds)
-        .by("-p hypertrace-tests --test storm a_storm_harms_nobody"),
-    check("faults of the disk", Checked, Faults).by("-p hypertrace-tests --test disk_faults \
-         all_events_are_recorded_or_counted_whatever_the_disk_does"),
+        .by("-p hypertrace-tests --test it storm::a_storm_harms_nobody"),
+    check("faults of the disk", Checked, Faults).by("-p hypertrace-tests --test it \
+         disk_faults::all_events_are_recorded_or_counted_whatever_the_disk_does"),
     check("restores of a guest in KVM", Checked, Restores)
-        .by("-p hypertrace-tests --test restore \
-         a_guest_in_kvm_continues_in_other_processes_with_every_event_once"),
-    check("kills of the demo", Program, Kills).by("--test kills a_killed_demo_is_read_to_its_end"),
+        .by("-p hypertrace-tests --test it \
+         restore::a_guest_in_kvm_continues_in_other_processes_with_every_event_once"),
+    check("kills of the demo", Program, Kills).by("--test it kills::a_killed_demo_is_read_to_its_end"),
     check("kills of a program", Program, Kills)
-        .by("--test run_kills a_killed_programs_commits_are_all_recorded"),
+        .by("--test it run_kills::a_killed_programs_commits_are_all_recorded"),
     check("kills of run, recovered", Program, Kills)
-        .by("--test run_kills a_killed_run_is_recovered_into_its_session_or_a_new_one"),
+        .by("--test it run_kills::a_killed_run_is_recovered_into_its_session_or_a_new_one"),
     check("kills of record", Program, Kills)
-        .by("--test record_kills a_killed_recording_is_completed_by_the_next_start"),
+        .by("--test it record_kills::a_killed_recording_is_completed_by_the_next_start"),
     check("kills of a machine with a function trace", Checked, Kills)
-        .by("-p hypertrace-qemu --test kills what_a_killed_machine_has_written_is_read"),
+        .by("-p hypertrace-qemu --test it kills::what_a_killed_machine_has_written_is_read"),
     check("kernel of a Linux guest, by a recorder without libraries", Program, Tests)
-        .by("--test linux_guest_kernel"),
+        .by("--test it linux_guest_kernel::"),
     check("boots with function traces", Checked, Tests)
-        .by("-p hypertrace-qemu --test functions_boot --test linux -- --ignored"),
+        .by("-p hypertrace-qemu --test it -- --ignored functions_boot:: linux::"),
     check("four threads, Rust, in a Linux guest of AArch64, by each way", Program, Events)
-        .by("--test linux_guest \
-         an_aarch64_guest_loses_nothing_by_a_shared_file_and_by_the_device_over_vfio_user"),
+        .by("--test it \
+         linux_guest::an_aarch64_guest_loses_nothing_by_a_shared_file_and_by_the_device_over_vfio_user"),
     check("four threads, Rust, natively", Program, Events)
-        .by("--test run every_event_of_a_program_with_four_threads_is_recorded"),
+        .by("--test it run::every_event_of_a_program_with_four_threads_is_recorded"),
     check("four threads, Rust, natively and under qemu-x86_64", Program, Events)
-        .by("--test run_qemu a_program_does_the_same_natively_and_emulated"),
+        .by("--test it run_qemu::a_program_does_the_same_natively_and_emulated"),
     check("four threads, C, natively", Program, Events)
-        .by("--test c_programs every_event_of_the_c_program_is_recorded"),
+        .by("--test it c_programs::every_event_of_the_c_program_is_recorded"),
     check("four threads, C, under qemu-x86_64, with the plugin and without", Program, Events)
-        .by("--test c_programs the_same_program_under_qemu_x86_64"),
+        .by("--test it c_programs::the_same_program_under_qemu_x86_64"),
     check("four threads, C, under qemu-aarch64, with the plugin and without", Program, Events)
-        .by("--test c_programs the_same_program_for_aarch64_under_qemu_aarch64"),
+        .by("--test it c_programs::the_same_program_for_aarch64_under_qemu_aarch64"),
 ];
 
 const fn check(what: &'static str, build: Build, size: Size) -> Check {

@@ -2,7 +2,7 @@
 //! docs/threat-model.md names for it. Each must fail.
 //!
 //! A mutant is a patch in `xtask/mutants`. Its first lines say what it removes, and name the tests as the threat model does:
-//! `Test: trace/tests/budgets.rs: a_guest_that_fills_the_tables_gets_untyped_events`.
+//! `Test: trace/tests/it/budgets.rs: a_guest_that_fills_the_tables_gets_untyped_events`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -224,8 +224,11 @@ impl Scratch {
         let mut command = Command::new(words.next().unwrap_or_default());
         command.args(words).args(["test", "--profile", "checked", "--all-features", "-p", name]);
         let inside = self.tree.join(&test.file).strip_prefix(&package)?.to_path_buf();
-        if let Ok(program) = inside.strip_prefix("tests") {
-            command.arg("--test").arg(program.with_extension(""));
+        let mut path = inside.components().map(|part| part.as_os_str().to_string_lossy());
+        if path.next().as_deref() == Some("tests") {
+            // A file in `tests`, or in a folder whose tests are one program.
+            let program = path.next().context("a file's name")?;
+            command.arg("--test").arg(program.trim_end_matches(".rs"));
         } else if package.join("src/lib.rs").exists() {
             command.arg("--lib");
         } else {

@@ -21,7 +21,7 @@ pub struct Options {
 /// If cargo cannot be started.
 pub fn run(root: &Path, options: &Options) -> Result<bool> {
     let status = Command::new(cargo())
-        .args("test --release -p hypertrace-tests --test soak -- --nocapture".split(' '))
+        .args("test --release -p hypertrace-tests --test it soak:: -- --nocapture".split(' '))
         .env("HYPERTRACE_SOAK_SECONDS", options.seconds.to_string())
         .current_dir(root)
         .status()

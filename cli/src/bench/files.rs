@@ -1,10 +1,11 @@
 //! Code that tests have, too: the writers of sessions and traces, and of a guest's first file system.
+#![allow(dead_code)] // Tests use the rest.
 
-#[path = "../../../tests/src/initramfs.rs"]
+#[path = "../../../tests/support/src/initramfs.rs"]
 pub mod initramfs;
-#[path = "../../../timeline/tests/made/mod.rs"]
+#[path = "../../../tests/support/src/made.rs"]
 pub mod made;
-#[path = "../../../timeline/tests/made/trace_dat.rs"]
+#[path = "../../../tests/support/src/trace_dat.rs"]
 pub mod trace_dat;
-#[path = "../../../timeline/tests/made/vcpu.rs"]
+#[path = "../../../tests/support/src/vcpu.rs"]
 pub mod vcpu;

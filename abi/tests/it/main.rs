@@ -1,0 +1,8 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The tests of this crate, a module a subject.
+
+mod common;
+mod losses;
+mod ring;
+mod wake;

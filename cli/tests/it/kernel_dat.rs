@@ -1,0 +1,364 @@
+//! Events of kernels in `report` and `stat`: alone, in a session, and as trace-cmd shows them.
+
+use hypertrace_test_support::{made, trace_dat};
+use hypertrace_tests::capability;
+use hypertrace_tests::command::{Hypertrace, run};
+use hypertrace_tests::tracefs::Instance;
+use rustix::fs::OFlags;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::fs::{self, OpenOptions};
+use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use trace_dat::{TraceDat, tsc2nsec};
+
+const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
+
+fn report(args: &[&Path], options: &[&str]) -> String {
+    run(HYPERTRACE.command(["report"]).args(args).args(options)).ok()
+}
+
+/// Makes a session with an event of the VMM at 40,000 ns, and kernel.dat of the same boot around it.
+fn session() -> made::Made {
+    of_boots(Some(made::BOOT), Some(made::BOOT))
+}
+
+/// Makes the same of other boots.
+fn of_boots(session: Option<&str>, trace: Option<&str>) -> made::Made {
+    let host = made::Packet::host(3).lease(1_000, 9, "vcpu0").event(40_000, made::VCPU_EXIT, &[6]);
+    let made = made::Made::of_boot(session);
+    let made = made.stream("host-003-0000", &[made::Packet::host(3), host]);
+    let before = trace_dat::Page::at(1_000_000).mmio(39_000, 77, 0x17);
+    let after =
+        trace_dat::Page::at(1_041_000).missed(true).switch(0, (77, "vcpu0"), 1, (0, "idle"));
+    let mut dat = TraceDat::new("x86-tsc").cpu(&[before, after]);
+    dat.options.extend(trace.map(|boot| trace_dat::recorded(boot, 0)));
+    fs::write(made.path().join("kernel.dat"), dat.version_7()).unwrap();
+    made
+}
+
+#[test]
+fn events_of_the_kernel_are_between_those_of_the_vmm() {
+    let session = session();
+    let lines = report(&[session.path()], &[]);
+    let shown: Vec<&str> = lines.lines().skip_while(|line| !line.contains("kvm_mmio")).collect();
+    assert_eq!(
+        shown,
+        [
+            "  0.000039000  +0.000038000  kernel/vcpu0-77  kvm:kvm_mmio            type=write \
+             len=8 gpa=0xd0000000 val=0x17 @cpu0",
+            "  0.000040000  +0.000001000  vmm/vcpu0        vcpu_exit               reason=6",
+            "  0.000041000  +0.000001000  kernel/cpu0      ... 9 events lost here (overwritten)",
+            "  0.000041000  +0.000000000  kernel/vcpu0-77  sched:sched_switch      \
+             prev_comm=\"vcpu0\" prev_pid=77 prev_prio=120 prev_state=S next_comm=\"idle\" \
+             next_pid=0 next_prio=120 @cpu0",
+        ],
+        "{lines}"
+    );
+    let only = report(&[session.path()], &["-e", "kvm:*"]);
+    assert_eq!(only.lines().filter(|line| !line.contains("lost")).count(), 1, "{only}");
+}
+
+#[test]
+fn json_has_the_thread_and_the_bound() {
+    let session = session();
+    let lines = report(&[session.path()], &["--json", "-e", "sched:*"]);
+    let last: Value = serde_json::from_str(lines.lines().last().unwrap()).unwrap();
+    assert_eq!(last["ts_ns"], made::START_NS + 41_000);
+    assert_eq!(last["bound_ns"], 0);
+    assert_eq!(last["source"], "kernel/vcpu0-77");
+    assert_eq!(last["event"], "sched:sched_switch");
+    assert_eq!(last["fields"]["prev_state"], "S");
+    assert_eq!(last["fields"]["next_pid"], 0);
+    assert_eq!(last["thread"], serde_json::json!({"tid": 77, "cpu": 0}));
+}
+
+#[test]
+fn offsets_belong_to_the_file_before_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = |name: &str, time: u64| {
+        let trace = TraceDat::new("mono").cpu(&[trace_dat::Page::at(time).mmio(0, 77, time)]);
+        let path = dir.path().join(name);
+        fs::write(&path, trace.version_6()).unwrap();
+        path
+    };
+    let (host, guest) = (file("host.dat", 1_000), file("guest.dat", 5_000));
+
+    let lines = report(&[&host, &guest], &["--ts-offset", "-4250", "--ts-diff"]);
+
+    let ends = |line: &str, begin: &str| assert!(line.starts_with(begin), "{lines}");
+    let [first, second] = lines.lines().collect::<Vec<_>>()[..] else { panic!("{lines}") };
+    ends(first, "  0.000000750          (+0)  guest.dat:kernel/vcpu0-77  kvm:kvm_mmio");
+    ends(second, "  0.000001000        (+250)  host.dat:kernel/vcpu0-77   kvm:kvm_mmio");
+    let ran = run(&mut HYPERTRACE.command(["report", "--ts-offset", "5", host.to_str().unwrap()]));
+    assert_eq!(ran.code, Some(2), "{ran:?}");
+    assert!(ran.stderr.contains("comes after the file"), "{ran:?}");
+}
+
+#[test]
+fn stat_counts_the_kernels_events_and_losses() {
+    let session = session();
+    let text = run(HYPERTRACE.command(["stat"]).arg(session.path())).ok();
+    assert!(text.contains("\nkernel.dat: cpu0 2 events, 9 lost"), "{text}");
+    let json = run(HYPERTRACE.command(["stat", "--json"]).arg(session.path())).ok();
+    let json: Value = serde_json::from_str(&json).unwrap();
+    let cpu = serde_json::json!({"cpu": 0, "events": 2, "lost": 9, "uncounted_losses": 0});
+    // It has none of the kernel's own counters, so there may be losses without a place.
+    assert!(text.contains("9 lost at least"), "{text}");
+    assert_eq!(json["kernel"], serde_json::json!({ "cpus": [cpu], "losses_known": false }));
+}
+
+#[test]
+fn a_damaged_kernel_dat_is_refused_by_name_and_offset() {
+    let session = session();
+    let path = session.path().join("kernel.dat");
+    fs::write(&path, "not a trace").unwrap();
+    for command in ["report", "stat"] {
+        let said = run(HYPERTRACE.command([command]).arg(session.path())).failed(2);
+        assert!(said.contains("kernel.dat: damaged at byte 0: expected 17084474"), "{said}");
+    }
+}
+
+#[test]
+fn a_kernel_dat_of_another_boot_is_refused_with_what_to_do() {
+    let session = of_boots(Some(made::BOOT), Some(made::OTHER_BOOT));
+    for command in ["report", "stat"] {
+        let said = run(HYPERTRACE.command([command]).arg(session.path())).failed(2);
+        let expected =
+            "kernel.dat: recorded in another boot than the session beside it: move it away";
+        assert!(said.contains(expected), "{said}");
+    }
+    // As it says: away, and shown with the session. An offset by hand puts it there.
+    let moved = tempfile::tempdir().unwrap();
+    let file = moved.path().join("other.dat");
+    fs::rename(session.path().join("kernel.dat"), &file).unwrap();
+    let offset = format!("{}", made::START_NS + 40_500 - 1_039_000);
+    let lines = report(&[session.path(), &file], &["--ts-offset", &offset, "--json"]);
+    let mmio = lines.lines().find(|line| line.contains("kvm_mmio")).unwrap();
+    let mmio: Value = serde_json::from_str(mmio).unwrap();
+    assert_eq!(mmio["ts_ns"], made::START_NS + 40_500);
+    assert_eq!(mmio["bound_ns"], Value::Null);
+    let names: Vec<bool> = lines.lines().map(|line| line.contains("kvm_mmio")).collect();
+    let exit = lines.lines().position(|line| line.contains("vcpu_exit")).unwrap();
+    assert!(names[exit + 1], "{lines}");
+}
+
+#[test]
+fn a_kernel_dat_of_an_unknown_boot_has_no_bound() {
+    let session = of_boots(Some(made::BOOT), None);
+    let ran = run(HYPERTRACE.command(["report", "--json"]).arg(session.path()));
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert!(ran.stderr.contains("does not say in which boot"), "{ran:?}");
+    let mmio = ran.stdout.lines().find(|line| line.contains("kvm_mmio")).unwrap();
+    assert!(mmio.contains("\"bound_ns\":null"), "{mmio}");
+    let ran = run(HYPERTRACE.command(["stat"]).arg(session.path()));
+    assert!(ran.code == Some(0) && ran.stderr.contains("does not say in which boot"), "{ran:?}");
+}
+
+#[test]
+fn a_kernel_dat_that_was_cut_is_shown_as_far_as_it_goes() {
+    let session = session();
+    let path = session.path().join("kernel.dat");
+    let whole = fs::read(&path).unwrap();
+    fs::write(&path, &whole[..whole.len() - 4_096]).unwrap();
+    let ran = run(HYPERTRACE.command(["report"]).arg(session.path()));
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert!(ran.stdout.contains("kvm_mmio") && !ran.stdout.contains("sched_switch"), "{ran:?}");
+    assert!(ran.stderr.contains("4096 of 8192 bytes of CPU 0 are missing"), "{ran:?}");
+}
+
+#[test]
+fn a_kernel_dat_whose_contents_cannot_be_found_is_cut_and_can_be_moved_away() {
+    let session = session();
+    let path = session.path().join("kernel.dat");
+    let whole = fs::read(&path).unwrap();
+    // Within the list of its parts.
+    fs::write(&path, &whole[..3_000]).unwrap();
+
+    for command in ["report", "stat"] {
+        let said = run(HYPERTRACE.command([command]).arg(session.path())).failed(2);
+
+        for part in ["kernel.dat: damaged at byte ", "it is cut", "move it away"] {
+            assert!(said.contains(part), "{part}: {said}");
+        }
+    }
+    fs::rename(&path, session.path().join("cut.dat")).unwrap();
+    assert!(report(&[session.path()], &[]).contains("vcpu_exit"));
+    let alone = run(HYPERTRACE.command(["report"]).arg(session.path().join("cut.dat"))).failed(2);
+    assert!(!alone.contains("move it away"), "{alone}");
+}
+
+/// An event in a form that both readers have: CPU, nanoseconds, thread, name, fields.
+type Shown = (u32, i64, u32, String, String);
+
+/// Runs trace-cmd.
+fn trace_cmd(program: &Path, args: &[&str]) -> String {
+    let output = Command::new(program).args(args).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// Parses `comm-77 [000] 0.000010100: kvm_mmio:   type=2 len=8`.
+fn of_trace_cmd(line: &str) -> Option<Shown> {
+    let at = line.find(": ")?;
+    let (head, rest) = (&line[..at], &line[at + 2..]);
+    let (head, time) = head.rsplit_once(' ')?;
+    let (seconds, ns) = time.split_once('.')?;
+    let (thread, cpu) = head.trim().rsplit_once('[')?;
+    let tid = thread.trim().rsplit_once('-')?.1.parse().ok()?;
+    let time = seconds.parse::<i64>().ok()? * 1_000_000_000 + ns.parse::<i64>().ok()?;
+    let (name, fields) = rest.split_once(':')?;
+    let cpu = cpu.trim_end_matches(']').parse().ok()?;
+    Some((cpu, time, tid, name.trim().to_owned(), format!(" {} ", fields.trim())))
+}
+
+/// Asserts that a field has the same value in trace-cmd's line, in one of the kernel's notations.
+fn has_field(line: &str, name: &str, value: &Value) -> bool {
+    let forms = match value {
+        Value::Number(n) => {
+            let hex = n.as_u64().map(|n| format!("{n:#x}"));
+            [Some(n.to_string()), Some(format!("{:03}", n.as_i64().unwrap_or(0))), hex]
+        }
+        Value::Bool(b) => [Some(u8::from(*b).to_string()), None, None],
+        Value::String(text) => {
+            // A number that is too large for a double, or a text.
+            let hex = text.parse::<u64>().map(|n| format!("{n:#x}"));
+            [Some(text.trim_end().to_owned()), hex.ok(), None]
+        }
+        _ => [None, None, None],
+    };
+    forms.into_iter().flatten().any(|form| line.contains(&format!(" {name}={form} ")))
+}
+
+/// Asserts that both readers show the same events, CPU by CPU.
+fn agree(program: &Path, file: &Path) -> usize {
+    let by_cpu = |events: Vec<(Shown, Option<Value>)>| {
+        let mut cpus: BTreeMap<u32, Vec<(Shown, Option<Value>)>> = BTreeMap::new();
+        events.into_iter().for_each(|e| cpus.entry(e.0.0).or_default().push(e));
+        cpus
+    };
+    let theirs = trace_cmd(program, &["report", "-t", "-R", file.to_str().unwrap()]);
+    let theirs = theirs.lines().filter_map(of_trace_cmd).map(|e| (e, None)).collect();
+    let ours = report(&[file], &["--json"]);
+    let ours = ours.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let ours = ours.filter(|line| line["type"].is_null() && line["event"] != "unknown");
+    let ours = ours.map(|event| {
+        let number = |name: &str| event["thread"][name].as_u64().unwrap() as u32;
+        let name = event["event"].as_str().unwrap().split_once(':').unwrap().1.to_owned();
+        let time = event["ts_ns"].as_i64().unwrap();
+        let shown = (number("cpu"), time, number("tid"), name, String::new());
+        (shown, Some(event["fields"].clone()))
+    });
+    let (ours, theirs) = (by_cpu(ours.collect()), by_cpu(theirs));
+    assert_eq!(ours.keys().collect::<Vec<_>>(), theirs.keys().collect::<Vec<_>>());
+    let mut events = 0;
+    for (ours, theirs) in ours.values().zip(theirs.values()) {
+        for ((o, fields), (t, _)) in ours.iter().zip(theirs) {
+            assert_eq!((o.0, o.1, o.2, &o.3), (t.0, t.1, t.2, &t.3));
+            for (name, value) in fields.as_ref().unwrap().as_object().unwrap() {
+                // Names of numbers, which trace-cmd leaves out here; it shows s8 as u8, and
+                // arrays byte by byte.
+                let is_named = ["type", "exit_reason", "prev_state"].contains(&name.as_str());
+                let is_odd = o.3 == "odd" && name != "mode";
+                assert!(
+                    is_named || is_odd || has_field(&t.4, name, value),
+                    "{name}={value}: {t:?}"
+                );
+            }
+            events += 1;
+        }
+        assert_eq!(ours.len(), theirs.len());
+    }
+    events
+}
+
+#[test]
+fn trace_cmd_shows_the_same_events_of_a_recording_of_this_machine() {
+    let Some(program) = capability::program("trace-cmd") else { return };
+    let Some(instance) = Instance::new() else { return };
+    let set = |file: &str, value: &str| fs::write(instance.dir().join(file), value).unwrap();
+    set("trace_clock", "x86-tsc");
+    set("buffer_size_kb", "256");
+    let events = ["sched_switch", "sched_waking", "sched_wakeup", "sched_process_fork"];
+    for event in events {
+        set(&format!("events/sched/{event}/enable"), "1");
+    }
+    for n in 0..50 {
+        set("trace_marker", &format!("marker {n}"));
+        std::thread::spawn(std::thread::yield_now).join().unwrap();
+    }
+    set("tracing_on", "0");
+    let (id, option) = tsc2nsec(403_298, 20);
+    let mut trace = TraceDat::new("x86-tsc").option(id, option);
+    trace.formats = vec![("ftrace".into(), text(&instance, "ftrace/print"))];
+    trace.formats.extend(events.map(|e| ("sched".into(), text(&instance, &format!("sched/{e}")))));
+    trace.cpus = raw_pages(instance.dir());
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("t.dat");
+    fs::write(&path, trace.version_7()).unwrap();
+
+    let events = agree(&program, &path);
+
+    assert!(events >= 50, "{events} events");
+    capability::used("tracefs");
+    // Its own conversions.
+    for options in [["--file-version", "6"], ["--compression", "zstd"]] {
+        let converted = dir.path().join("converted.dat");
+        let (from, to) = (path.to_str().unwrap(), converted.to_str().unwrap());
+        trace_cmd(&program, &["convert", "-i", from, "-o", to, options[0], options[1]]);
+        assert_eq!(report(&[&converted], &[]), report(&[&path], &[]), "{options:?}");
+    }
+    capability::used("trace-cmd");
+}
+
+fn text(instance: &Instance, event: &str) -> String {
+    fs::read_to_string(instance.dir().join(format!("../../events/{event}/format"))).unwrap()
+}
+
+/// Reads the pages of all CPUs, whole ones and the rest.
+fn raw_pages(dir: &Path) -> Vec<Vec<u8>> {
+    let mut cpus: Vec<PathBuf> =
+        fs::read_dir(dir.join("per_cpu")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    // cpu0, cpu1, .., cpu10
+    cpus.sort_by_key(|path| (path.as_os_str().len(), path.clone()));
+    let read = |path: PathBuf| {
+        let mut options = OpenOptions::new();
+        let options = options.read(true).custom_flags(OFlags::NONBLOCK.bits() as i32);
+        let mut file = options.open(path.join("trace_pipe_raw")).unwrap();
+        let (mut all, mut page) = (Vec::new(), [0; 4096]);
+        while let Ok(n @ 1..) = file.read(&mut page) {
+            page[n..].fill(0);
+            all.extend(page);
+        }
+        all
+    };
+    cpus.into_iter().map(read).collect()
+}
+
+#[test]
+fn stat_of_a_session_with_events_of_the_kernel_alone_has_no_table() {
+    let made = made::Made::of_boot(Some(made::BOOT));
+    let stat = |dat: TraceDat| {
+        let (id, version) = trace_dat::recorded(made::BOOT, 0);
+        fs::write(made.path().join("kernel.dat"), dat.option(id, version).version_7()).unwrap();
+        run(HYPERTRACE.command(["stat"]).arg(made.path())).ok()
+    };
+
+    let page = trace_dat::Page::at(1_000_000).mmio(39_000, 77, 0x17);
+    let text = stat(TraceDat::new("x86-tsc").cpu(&[page]));
+    assert!(text.contains("no events of a guest, a program or a VMM\n"), "{text}");
+    assert!(text.contains("\nkernel.dat: cpu0 1 event, "), "{text}");
+    assert!(!text.contains("total"), "{text}");
+
+    let text = stat(TraceDat::new("x86-tsc"));
+    assert!(text.contains("\nkernel.dat: no events\n"), "{text}");
+}
+
+#[test]
+fn stat_writes_the_uuid_as_the_session_does() {
+    let stat = HYPERTRACE.stat(session().path());
+
+    assert_eq!(stat["uuid"], made::UUID_TEXT);
+}

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The tests of this crate, a module a subject.
+
+mod bad_input;
+mod bench;
+mod benchmarking;
+mod c_functions;
+mod c_programs;
+mod clock;
+mod control;
+mod ctl;
+mod demo;
+mod follow;
+mod full_disk;
+mod functions;
+mod functions_shown;
+mod guest_recordings;
+mod html;
+mod kernel_dat;
+mod kills;
+mod legacy_guest;
+mod linux_deaths;
+mod linux_functions;
+mod linux_guest;
+mod linux_guest_kernel;
+mod linux_guest_kills;
+mod linux_module;
+mod linux_users;
+mod mark;
+mod no_kvm;
+mod order;
+mod private;
+mod receive;
+mod record;
+mod record_kills;
+mod regions;
+mod regions_html;
+mod regions_memory;
+mod regions_text;
+mod regions_truth;
+mod report;
+mod run;
+mod run_descriptors;
+mod run_hostile;
+mod run_kills;
+mod run_qemu;
+mod run_syscall;
+mod serve_socket;
+mod trace_options;
+mod tracing_spans;

@@ -1,0 +1,271 @@
+//! `hypertrace receive`: a session of a journal, live, after kills, and of damaged journals.
+
+use hypertrace_tests::child;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use hypertrace_abi::event_type;
+use hypertrace_abi::ring::Emit;
+use hypertrace_tests::command::{Hypertrace, Ran, run};
+use hypertrace_tests::interrupt::with_default_signals;
+use hypertrace_tests::random::Random;
+use hypertrace_tests::report::Line;
+use hypertrace_tests::{IS_OPTIMIZED, babeltrace2, packets, traced};
+use hypertrace_trace::{Session, SessionConfig, Writer};
+use rustix::fs::{CWD, Mode, mkfifoat};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
+/// Kills of each kind.
+const KILLS: u32 = if IS_OPTIMIZED { 30 } else { 5 };
+
+fn receiver(journal: impl Into<Stdio>, dir: &Path) -> Child {
+    let mut command = HYPERTRACE.command(["receive", "--out"]);
+    command.arg(dir).stdin(journal).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.spawn().unwrap()
+}
+
+fn session(journal: impl Into<OwnedFd>) -> (Session, Writer) {
+    let mut config = SessionConfig::new("J");
+    config.journal = Some(journal.into());
+    config.file_bytes = 1 << 18;
+    let session = Session::create(config).unwrap();
+    session.attach("worker");
+    let writer = session.start_writer(Duration::from_millis(1)).unwrap();
+    (session, writer)
+}
+
+fn tick(session: &Session, n: u64) {
+    while !session.has_room(1, 8) {
+        thread::yield_now();
+    }
+    session.emit(event_type!("tick", n));
+}
+
+fn ran(child: Child) -> Ran {
+    let out = child.wait_with_output().unwrap();
+    Ran {
+        code: out.status.code(),
+        stdout: String::from_utf8(out.stdout).unwrap(),
+        stderr: String::from_utf8(out.stderr).unwrap(),
+    }
+}
+
+#[test]
+fn a_journal_that_does_not_wait_by_itself_is_waited_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let (from, to) = UnixStream::pair().unwrap();
+    from.set_nonblocking(true).unwrap();
+    let receiver = receiver(OwnedFd::from(from), dir.path());
+    // It has begun to read, and there is nothing.
+    while !dir.path().join(".ctf").exists() {
+        thread::sleep(Duration::from_millis(1));
+    }
+    thread::sleep(Duration::from_millis(50));
+
+    let (session, writer) = session(to);
+    tick(&session, 1);
+    drop(writer);
+    session.finish().unwrap();
+
+    let ran = ran(receiver);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+}
+
+#[test]
+fn a_receiver_that_is_interrupted_before_it_has_begun_leaves_nothing() {
+    for wait in 0..u64::from(KILLS) {
+        let dir = tempfile::tempdir().unwrap();
+        let out = dir.path().join("S");
+        let (from, _to) = io::pipe().unwrap();
+        let receiver = receiver(from, &out);
+        while !out.join(".ctf").exists() {
+            thread::yield_now();
+        }
+        // Signals come just before the receiver waits, and while it does.
+        thread::sleep(Duration::from_micros(20 * wait));
+
+        kill_process(Pid::from_child(&receiver), Signal::TERM).unwrap();
+
+        let ran = ran(receiver);
+        assert_eq!(ran.code, Some(1), "{ran:?}");
+        assert!(ran.stderr.contains("interrupted by a signal"), "{ran:?}");
+        assert!(!out.exists());
+    }
+}
+
+#[test]
+fn a_receiver_whose_pipe_has_no_writer_ends_by_a_signal() {
+    let dir = tempfile::tempdir().unwrap();
+    let (pipe, out) = (dir.path().join("J"), dir.path().join("S"));
+    mkfifoat(CWD, &pipe, Mode::RUSR | Mode::WUSR).unwrap();
+    let mut command = HYPERTRACE.command(["receive", "--out"]);
+    let mut receiver = with_default_signals(command.arg(&out).arg(&pipe)).spawn().unwrap();
+    thread::sleep(Duration::from_millis(50));
+
+    kill_process(Pid::from_child(&receiver), Signal::TERM).unwrap();
+
+    assert!(!receiver.wait().unwrap().success());
+    assert!(!out.exists());
+}
+
+#[test]
+fn events_can_be_followed_while_they_are_received() {
+    let dir = tempfile::tempdir().unwrap();
+    let (from, to) = io::pipe().unwrap();
+    let (session, writer) = session(to);
+    let receiver = receiver(from, dir.path());
+    while !dir.path().join("ctf").exists() {
+        thread::sleep(Duration::from_millis(1));
+    }
+    let mut follow = HYPERTRACE.command(["report", "--follow", "--json", "-e", "tick"]);
+    let mut follower = follow.arg(dir.path()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(follower.stdout.take().unwrap()).lines();
+
+    for n in 0..3 {
+        tick(&session, n);
+        // Waits until it is shown.
+        let line: Line = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
+        assert_eq!(line.fields["n"], Value::from(n));
+    }
+    drop(writer);
+    session.finish().unwrap();
+
+    assert_eq!(ran(receiver).ok(), "");
+    assert!(lines.next().is_none() && follower.wait().unwrap().success());
+    assert_eq!(HYPERTRACE.stat(dir.path())["total"]["lost"], 0);
+}
+
+/// Asserts that the events in a session are the first ones of [`tick`]. Returns their number.
+#[track_caller]
+fn check_begin(dir: &Path) -> u64 {
+    let ticks = HYPERTRACE.report(dir).into_iter().filter(|line| line.event == "tick");
+    let number = ticks.zip(0u64..).map(|(line, n)| assert_eq!(line.fields["n"], n)).count() as u64;
+    if let Some(read) = babeltrace2::read(&dir.join("ctf")) {
+        read.complete();
+    }
+    number
+}
+
+/// Waits until a session has a lease and an event, and some time more.
+fn wait_for_packets(dir: &Path, random: &mut Random) {
+    while !packets::committed(dir).is_ok_and(|committed| committed.all() > 1) {
+        thread::sleep(Duration::from_millis(1));
+    }
+    thread::sleep(Duration::from_micros(random.below(30_000)));
+}
+
+#[test]
+fn a_killed_receiver_leaves_a_session() {
+    let mut random = Random::seeded();
+    for _ in 0..KILLS {
+        let dir = tempfile::tempdir().unwrap();
+        let (from, to) = io::pipe().unwrap();
+        let (session, writer) = session(to);
+        let mut receiver = receiver(from, dir.path());
+        let killed = thread::scope(|scope| {
+            let random = &mut random;
+            let kill = scope.spawn(|| {
+                wait_for_packets(dir.path(), random);
+                receiver.kill().unwrap();
+                receiver.wait().unwrap()
+            });
+            let (mut emitted, mut recorded) = (0, 0);
+            while !kill.is_finished() {
+                let emit = session.emit(event_type!("tick", n = recorded));
+                recorded += u64::from(emit == Emit::Recorded);
+                emitted += 1;
+            }
+            kill.join().unwrap();
+            (emitted, recorded)
+        });
+        drop(writer);
+
+        let (summary, ended) = session.end();
+
+        assert!(ended.is_err(), "{summary:?}");
+        assert_eq!(summary.host_events + summary.lost, killed.0, "{summary:?}");
+        let read = check_begin(dir.path());
+        assert!(0 < read && read <= killed.1, "{read} of {killed:?}");
+    }
+}
+
+/// The VMM: writes to a named pipe until it is killed.
+fn vmm(pipe: &str) {
+    let (session, _writer) = session(File::options().write(true).open(pipe).unwrap());
+    // Bounded, in case it is not killed.
+    (0..50_000_000).for_each(|n| tick(&session, n));
+}
+
+#[test]
+fn a_killed_vmm_leaves_a_session() {
+    if let Some(pipe) = traced::argument() {
+        return vmm(&pipe);
+    }
+    let mut random = Random::seeded();
+    for _ in 0..KILLS {
+        let dir = tempfile::tempdir().unwrap();
+        let (pipe, out) = (dir.path().join("pipe"), dir.path().join("s"));
+        assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        let mut vmm = child::alone("a_killed_vmm_leaves_a_session");
+        vmm.env(traced::AS_PROGRAM, &pipe).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut vmm = vmm.spawn().unwrap();
+        let mut receive = HYPERTRACE.command(["receive", "--out"]);
+        receive.arg(&out).arg(&pipe).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let receiver = receive.spawn().unwrap();
+
+        wait_for_packets(&out, &mut random);
+        vmm.kill().unwrap();
+        vmm.wait().unwrap();
+
+        let ran = ran(receiver);
+        // 1 between two frames, 2 in the middle of one.
+        assert!(matches!(ran.code, Some(1 | 2)), "{ran:?}");
+        assert!(ran.stderr.contains("has what came before: the journal "), "{ran:?}");
+        assert!(check_begin(&out) > 0);
+    }
+}
+
+/// Returns a whole journal.
+fn journal() -> Vec<u8> {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("journal");
+    let (session, writer) = session(File::create(&path).unwrap());
+    (0..100).for_each(|n| tick(&session, n));
+    drop(writer);
+    session.finish().unwrap();
+    std::fs::read(path).unwrap()
+}
+
+#[test]
+fn a_journal_that_ends_early_is_status_1_and_a_damaged_one_status_2() {
+    let whole = journal();
+    let dir = tempfile::tempdir().unwrap();
+    let receive = |name: &str, bytes: &[u8]| {
+        let path = dir.path().join(format!("{name}.journal"));
+        File::create(&path).unwrap().write_all(bytes).unwrap();
+        let out = dir.path().join(name);
+        (run(HYPERTRACE.command(["receive", "--out"]).arg(&out).arg(path)), out)
+    };
+
+    let (done, out) = receive("whole", &whole);
+    done.ok();
+    assert_eq!(check_begin(&out), 100);
+    let (cut, out) = receive("unfinished", &whole[..whole.len() - 72]);
+    assert!(cut.failed(1).contains("without the end of its session"));
+    assert_eq!(check_begin(&out), 100);
+    let (cut, out) = receive("cut", &whole[..whole.len() - 1]);
+    let why = cut.failed(2);
+    assert!(why.contains(&format!("damaged at byte {}: ", whole.len() - 72)), "{why}");
+    assert_eq!(check_begin(&out), 100);
+    let (other, out) = receive("other", b"{\"no\": \"journal\"}");
+    assert!(other.failed(2).contains("damaged at byte 0: "));
+    assert!(!out.exists(), "the directory that it made is removed");
+}

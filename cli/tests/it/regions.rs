@@ -1,0 +1,367 @@
+//! `hypertrace regions`: of a guest under KVM, of programs, and without a kernel's trace.
+
+use hypertrace_test_support::vcpu;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use hypertrace::region;
+use hypertrace_tests::command::{Demo, Hypertrace, Ran, copy_program, run};
+use hypertrace_tests::{capability, kvm, traced};
+use hypertrace_trace::{Session, SessionConfig};
+use serde_json::Value;
+use vcpu::Vcpu;
+
+const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
+
+fn regions(dir: &Path, args: &[&str]) -> Ran {
+    run(HYPERTRACE.command(["regions"]).arg(dir).args(args)).beside_missing_switches()
+}
+
+/// Returns a group of `regions --json`.
+#[track_caller]
+fn group(json: &Value, name: &str) -> Value {
+    let groups = json["regions"].as_array().unwrap();
+    let found = groups.iter().find(|group| group["name"] == name);
+    found.unwrap_or_else(|| panic!("{name}: {json}")).clone()
+}
+
+fn number(value: &Value) -> u64 {
+    value.as_u64().unwrap_or_else(|| panic!("{value}"))
+}
+
+/// Asserts that the parts of all breakdowns add up, and those of the kernel to its exits.
+#[track_caller]
+fn check_sums(group: &Value) {
+    let breakdowns = ["median", "p99", "slowest"].map(|name| &group["breakdown"][name]);
+    for breakdown in breakdowns.into_iter().chain([&group["total"]]) {
+        let parts = breakdown["parts"].as_object().unwrap();
+        let sum: u64 = parts.values().map(number).sum();
+        assert_eq!(sum, number(&breakdown["duration_ns"]), "{breakdown}");
+        let exits: u64 =
+            breakdown["exits"].as_array().unwrap().iter().map(|exit| number(&exit["ns"])).sum();
+        assert_eq!(exits, number(&breakdown["parts"]["kernel_ns"]), "{breakdown}");
+    }
+    let count: u64 =
+        group["histogram"].as_array().unwrap().iter().map(|step| number(&step["count"])).sum();
+    assert_eq!(count, number(&group["count"]));
+}
+
+/// Returns the time in which threads did something after they had been switched out, although the
+/// kernel's trace has no event of a switch back.
+fn without_switch_back(dir: &Path) -> u64 {
+    let report = run(HYPERTRACE.command(["report", "--json"]).arg(dir)).reported();
+    let events: Vec<Value> =
+        report.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let is_kvm = |event: &&Value| event["event"].as_str().unwrap().starts_with("kvm:");
+    // Only their switches are all recorded.
+    let vcpus: BTreeSet<u64> =
+        events.iter().filter(is_kvm).filter_map(|event| event["thread"]["tid"].as_u64()).collect();
+    let (mut out, mut missing): (BTreeMap<u64, u64>, u64) = (BTreeMap::new(), 0);
+    for event in &events {
+        let Some(tid) = event["thread"]["tid"].as_u64() else { continue };
+        let time = number(&event["ts_ns"]);
+        let since = if event["event"] == "sched:sched_switch" {
+            out.remove(&number(&event["fields"]["next_pid"]));
+            let away = number(&event["fields"]["prev_pid"]);
+            // Out already: it was back in between.
+            if vcpus.contains(&away) { out.insert(away, time) } else { None }
+        } else if is_kvm(&event) {
+            out.remove(&tid)
+        } else {
+            None
+        };
+        missing += since.map_or(0, |since| time - since);
+    }
+    missing
+}
+
+#[test]
+fn the_demos_regions_are_attributed() {
+    if !kvm::is_usable() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("S");
+    let ran = run(HYPERTRACE.demo(&out, 2).arg("--kernel"));
+    let demo: Demo = serde_json::from_str(&ran.stdout).unwrap_or_else(|e| panic!("{e}: {ran:?}"));
+    assert_eq!((&*demo.mode, demo.lost), ("kvm", 0));
+    if !ran.stderr.contains("(by tracefs)") {
+        capability::missing("tracefs", ran.stderr);
+        return;
+    }
+    assert!(ran.stderr.contains("none lost"), "{ran:?}");
+
+    let json: Value = regions(&out, &["--json"]).json();
+
+    let batch = group(&json, "batch");
+    assert_eq!(number(&batch["count"]), 2_000);
+    assert!(batch["not_counted"].as_object().unwrap().values().all(|n| *n == 0), "{batch}");
+    check_sums(&batch);
+    check_sums(&group(&json, "empty"));
+    assert!(batch["empty_ns"].is_u64());
+    // Each has a point: a store to the device, with the way to the VMM and back.
+    let exits = batch["total"]["exits"].as_array().unwrap();
+    let stores = exits.iter().find(|exit| exit["reason"] == "mmio write").unwrap();
+    assert!(stores["count"].as_f64().unwrap() >= 2_000.0, "{exits:?}");
+    let parts = &batch["total"]["parts"];
+    for part in ["guest_ns", "kernel_ns", "vmm_ns"] {
+        assert!(number(&parts[part]) > 0, "{part}: {parts}");
+    }
+    let (unattributed, all) =
+        (number(&parts["unattributed_ns"]), number(&batch["total"]["duration_ns"]));
+    let missing = without_switch_back(&out);
+    assert!(unattributed <= all / 100 + missing, "{unattributed} of {all}, {missing}");
+
+    // The raw samples are the same.
+    let samples = regions(&out, &["--samples", "--name", "batch", "--by", "vcpu"]).ok();
+    let rows: Vec<Vec<&str>> = samples.lines().map(|line| line.split(',').collect()).collect();
+    assert_eq!(rows[0][..8].join(","), "name,by,session,client,id,t_ns,begin_ns,duration_ns");
+    assert_eq!(rows.len(), 2_001);
+    let numbers = |row: &[&str]| row.iter().map(|n| n.parse::<u64>().unwrap()).collect::<Vec<_>>();
+    let mut sum = 0;
+    for row in &rows[1..] {
+        let numbers = numbers(&row[7..]);
+        assert_eq!(numbers[0], numbers[1..].iter().sum::<u64>(), "{row:?}");
+        sum += numbers[0];
+    }
+    assert_eq!(sum, all);
+    let threads: BTreeSet<&str> = rows[1..].iter().map(|row| row[1]).collect();
+    assert_eq!(Vec::from_iter(threads), ["vmm/vcpu0", "vmm/vcpu1"]);
+    let csv = regions(&out, &["--csv"]).ok();
+    assert_eq!(csv.lines().count(), 1 + json["regions"].as_array().unwrap().len());
+    let columns = csv.lines().map(|line| line.split(',').count()).collect::<BTreeSet<_>>();
+    assert_eq!(columns.len(), 1, "{csv}");
+
+    // For people, 80 columns wide.
+    let text = regions(&out, &[]).ok();
+    for part in ["batch: 2,000 regions", "mmio write", "unattributed", "an empty region takes"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let widest = text.lines().map(|line| line.chars().count()).max().unwrap();
+    assert!(widest <= 80, "{widest}: {text}");
+
+    // The cost of an empty region, taken off.
+    let less: Value = regions(&out, &["--json", "--subtract-empty"]).json();
+    let empty = number(&batch["empty_ns"]);
+    assert_eq!(number(&group(&less, "batch")["max_ns"]), number(&batch["max_ns"]) - empty);
+    assert_eq!(group(&less, "batch")["total"], batch["total"]);
+
+    // From exit to entry, on the VMM's threads.
+    let json: Value = regions(&out, &["--json", "--between", "vcpu_exit", "vcpu_run"]).json();
+    let vmm = group(&json, "vcpu_exit to vcpu_run");
+    assert!(number(&vmm["count"]) >= 2_000, "{vmm}");
+    assert!(number(&vmm["total"]["parts"]["guest_ns"]) == 0, "{vmm}");
+    check_sums(&vmm);
+    capability::used("kvm");
+    capability::used("tracefs");
+}
+
+const NAPS: u64 = 20;
+const NAP: Duration = Duration::from_millis(2);
+
+/// The traced program: sleeps and computes.
+fn nap_and_spin() {
+    for n in 0..NAPS {
+        {
+            let _region = region!("nap", n);
+            std::thread::sleep(NAP);
+        }
+        let _region = region!("spin", n);
+        let begun = Instant::now();
+        while begun.elapsed() < NAP / 10 {}
+    }
+}
+
+/// Checks the regions of [`nap_and_spin`]. `asleep` are the parts that its sleep may be.
+fn check_naps(dir: &Path, asleep: &[&str]) {
+    let json: Value = regions(dir, &["--json"]).json();
+    let (nap, spin) = (group(&json, "nap"), group(&json, "spin"));
+    for group in [&nap, &spin] {
+        assert_eq!(number(&group["count"]), NAPS, "{group}");
+        assert_eq!(group["bound_ns"], 0);
+        check_sums(group);
+        assert!(group["total"]["parts"]["guest_ns"].is_null(), "{group}");
+    }
+    let part = |group: &Value, name: &str| number(&group["total"]["parts"][name]);
+    assert!(number(&nap["min_ns"]) >= NAP.as_nanos() as u64, "{nap}");
+    let asleep: u64 = asleep.iter().map(|name| part(&nap, name)).sum();
+    assert!(asleep > 0, "{nap}");
+    let off = asleep + part(&nap, "runnable_ns") + part(&nap, "unattributed_ns");
+    assert!(off >= number(&nap["total"]["duration_ns"]) / 2, "{nap}");
+    assert!(part(&spin, "program_ns") > 0, "{spin}");
+}
+
+#[test]
+fn a_programs_sleep_is_blocked_time() {
+    if traced::argument().is_some() {
+        return nap_and_spin();
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("S");
+    let mut command = HYPERTRACE.command(["run", "--kernel", "--out"]);
+    command.arg(&out);
+    traced::program(&mut command, "a_programs_sleep_is_blocked_time", "nap");
+
+    let ran = run(&mut command);
+
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    if ran.stderr.contains("(by tracefs)") {
+        check_naps(&out, &["blocked_ns"]);
+        capability::used("tracefs");
+    } else {
+        capability::missing("tracefs", ran.stderr);
+    }
+}
+
+#[test]
+fn another_user_sees_blocked_and_runnable_without_tracefs() {
+    if traced::argument().is_some() {
+        return nap_and_spin();
+    }
+    let dir = tempfile::tempdir().unwrap();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    let [program, test] = ["hypertrace", "test"].map(|name| dir.path().join(name));
+    copy_program(HYPERTRACE.0, &program);
+    copy_program(std::env::current_exe().unwrap(), &test);
+    let out = dir.path().join("S");
+    let mut command = Command::new(&program);
+    command.args(["run", "--kernel", "--out"]).arg(&out);
+    traced::program(&mut command, "another_user_sees_blocked_and_runnable_without_tracefs", "nap");
+    // The copy, which that user may run.
+    let args: Vec<_> = command.get_args().map(|arg| arg.to_owned()).collect();
+    let own = std::env::current_exe().unwrap();
+    let envs: Vec<_> =
+        command.get_envs().map(|(k, v)| (k.to_owned(), v.map(|v| v.to_owned()))).collect();
+    let mut command = Command::new(&program);
+    command.args(args.iter().map(|arg| if *arg == own { test.as_os_str() } else { arg }));
+    command.envs(envs.into_iter().filter_map(|(key, value)| Some((key, value?))));
+    if rustix::process::geteuid().is_root() {
+        command.uid(65534).gid(65534).current_dir("/");
+    }
+
+    let ran = run(&mut command);
+
+    if ran.stderr.contains("perf_event_open") {
+        capability::missing("perf", ran.stderr);
+        return;
+    }
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    if ran.stderr.contains("(by tracefs)") {
+        // This machine lets all users trace.
+        return;
+    }
+    // perf does not say when a thread was woken.
+    check_naps(&out, &["off_ns", "blocked_ns"]);
+}
+
+#[test]
+fn without_a_kernels_trace_the_next_step_is_said() {
+    if traced::argument().is_some() {
+        return nap_and_spin();
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("S");
+    let mut command = HYPERTRACE.command(["run", "--quiet", "--out"]);
+    command.arg(&out);
+    traced::program(&mut command, "without_a_kernels_trace_the_next_step_is_said", "nap");
+    assert_eq!(run(&mut command).code, Some(0));
+
+    let ran = regions(&out, &["--json"]);
+
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert!(ran.stderr.contains("no kernel.dat"), "{ran:?}");
+    assert!(ran.stderr.contains("`hypertrace run --kernel`"), "{ran:?}");
+    let json: Value = serde_json::from_str(&ran.stdout).unwrap();
+    assert_eq!(json["warnings"].as_array().unwrap().len(), 1);
+    let total = &group(&json, "nap")["total"];
+    assert_eq!(total["parts"]["unattributed_ns"], total["duration_ns"]);
+
+    // Wrong requests name what there is.
+    for (args, parts) in [
+        (&["--name", "sleep"][..], &["no region is named sleep", "there are nap, spin"][..]),
+        (&["--between", "nap_begin", "x"], &["no event is named x", "hypertrace report"]),
+        (&["--by", "color"], &["no event has a field of this name", "client and vcpu"]),
+        (&["--subtract-empty"], &["region!(\"empty\", id)"]),
+    ] {
+        let said = regions(&out, args).failed(2);
+        assert!(parts.iter().all(|part| said.contains(part)), "{args:?}: {said}");
+    }
+    for args in [&["--json", "--csv"][..], &["--name", "nap", "--between", "a", "b"]] {
+        assert_eq!(regions(&out, args).code, Some(2), "{args:?}");
+    }
+}
+
+#[test]
+fn regions_of_a_vmms_own_threads_are_shown() {
+    let dir = tempfile::tempdir().unwrap();
+    let session = Session::create(SessionConfig::new(dir.path())).unwrap();
+    session.set_events(&"request_*".parse().unwrap(), true).unwrap();
+    thread::scope(|scope| {
+        for name in ["io0", "io1"] {
+            let session = &session;
+            scope.spawn(move || {
+                assert!(session.attach(name));
+                // The same ids on both threads.
+                for id in 0..10 {
+                    let _region = hypertrace_trace::region!("request", id);
+                }
+            });
+        }
+    });
+    session.finish().unwrap();
+
+    let json: Value = serde_json::from_str(&regions(dir.path(), &["--json"]).stdout).unwrap();
+
+    let request = group(&json, "request");
+    assert_eq!(number(&request["count"]), 20);
+    assert!(request["not_counted"].as_object().unwrap().values().all(|n| *n == 0), "{request}");
+}
+
+#[test]
+fn a_session_without_regions_says_how_to_make_some() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("S");
+    run(HYPERTRACE.command(["run", "--quiet", "--out"]).arg(&out).args(["--", "true"]));
+
+    let said = regions(&out, &[]).failed(2);
+
+    for part in ["no regions", "NAME_begin", "region!", "--between"] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+}
+
+#[test]
+fn regions_of_two_sessions_have_rows_of_their_own() {
+    let all = [20, 30].map(|rounds| {
+        let vcpus = [Vcpu::rounds(0, rounds, 2)];
+        let made = vcpu::session(&vcpus);
+        let trace = vcpu::trace(&vcpus, |_| true).version_7();
+        fs::write(made.path().join("kernel.dat"), trace).unwrap();
+        made
+    });
+    let dirs = all.each_ref().map(|made| made.path());
+    let both =
+        |args: &[&str]| run(HYPERTRACE.command(["regions"]).args(args).arg(dirs[0]).arg(dirs[1]));
+
+    let text = both(&[]).ok();
+    let json: Value = both(&["--json"]).json();
+    let csv = both(&["--csv"]).ok();
+
+    let rows = json["regions"].as_array().unwrap().iter();
+    let rows = rows.map(|row| (number(&row["session"]), number(&row["count"])));
+    assert_eq!(Vec::from_iter(rows), [(0, 20), (1, 30)]);
+    for (session, count) in [20, 30].iter().enumerate() {
+        let name = dirs[session].file_name().unwrap().to_str().unwrap();
+        assert!(text.contains(&format!("{name}:batch: {count} regions")), "{text}");
+        assert!(csv.contains(&format!("\nbatch,,{session},{count},")), "{csv}");
+    }
+    // The name of the only session says nothing.
+    let one = regions(dirs[0], &[]).ok();
+    assert!(one.starts_with("batch: 20 regions"), "{one}");
+}

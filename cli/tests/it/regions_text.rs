@@ -1,0 +1,292 @@
+//! `hypertrace regions` for made sessions: what is shown of groups, errors and times.
+
+use hypertrace_test_support::{made, trace_dat, vcpu};
+use hypertrace_tests::command::{Hypertrace, Ran, run};
+use made::{Made, Packet};
+use serde_json::Value;
+use std::fs;
+use std::path::Path;
+use vcpu::Vcpu;
+
+const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
+
+fn regions(dir: &Path, args: &[&str]) -> Ran {
+    run(HYPERTRACE.command(["regions"]).arg(dir).args(args))
+}
+
+/// Makes a session of a program with an event file, whose regions begin every 1,000 ns.
+fn program(events: &str, guest: impl Fn(Packet, u64) -> Packet) -> Made {
+    let json = made::json(&made::clocks(), events, "[]");
+    let json = json.replacen("\"clocks\"", "\"programs\":true,\"clocks\"", 1);
+    let begin = Packet::new(1, 0, 0);
+    let packet = (1..=10).fold(begin.clone(), |packet, n| guest(packet, n * 1_000));
+    Made::with_json(&json).stream("guest-000-0000", &[begin, packet])
+}
+
+#[test]
+fn a_chosen_region_has_the_cost_of_an_empty_one() {
+    let events = r#"[
+        {"id":16,"schema":"read_begin(id:u64)","reference_point":false},
+        {"id":17,"schema":"read_end(id:u64)","reference_point":false},
+        {"id":18,"schema":"empty_begin(id:u64)","reference_point":false},
+        {"id":19,"schema":"empty_end(id:u64)","reference_point":false}]"#;
+    let made = program(events, |packet, at| {
+        let packet = packet.event(at, 16, &[at]).event(at + 500, 17, &[at]);
+        packet.event(at + 600, 18, &[at]).event(at + 612, 19, &[at])
+    });
+    let said = |args: &[&str]| {
+        let ran = regions(made.path(), args);
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        ran.stdout
+    };
+
+    let json: Value = serde_json::from_str(&said(&["--name", "read", "--json"])).unwrap();
+
+    let groups = json["regions"].as_array().unwrap();
+    assert_eq!(
+        (groups.len(), &groups[0]["name"], &groups[0]["empty_ns"]),
+        (1, &"read".into(), &12.into())
+    );
+    let less = said(&["--name", "read", "--subtract-empty", "--csv"]);
+    assert_eq!(less.lines().count(), 2, "{less}");
+    assert!(less.contains("\nread,,0,10,488,"), "{less}");
+    assert_eq!(said(&["--name", "read", "--samples"]).lines().count(), 11);
+    assert!(said(&["--name", "read"]).starts_with("read: 10 regions"));
+    assert_eq!(said(&["--name", "read", "--name", "empty"]).matches(": 10 regions").count(), 2);
+}
+
+#[test]
+fn the_error_of_the_median_is_not_that_of_the_worst() {
+    let made = vcpu::session(&[Vcpu::rounds(0, 200, 20)]);
+
+    let json: Value = serde_json::from_str(&regions(made.path(), &["--json"]).stdout).unwrap();
+
+    let group = &json["regions"][0];
+    let bound = |value: &Value| value["bound_ns"].as_u64().unwrap();
+    let [median, p99, slowest] =
+        ["median", "p99", "slowest"].map(|name| bound(&group["breakdown"][name]));
+    assert!(median < slowest && p99 <= slowest && slowest <= bound(group), "{group}");
+    assert_eq!(bound(&group["total"]), bound(group));
+    let text = regions(made.path(), &[]).stdout;
+    let line = text.lines().find(|line| line.contains("error by the guest's clock")).unwrap();
+    assert!(line.contains("at most") && line.contains("at p50") && line.contains("anywhere"));
+}
+
+#[test]
+fn time_that_a_hypervisor_took_is_shown() {
+    let vcpus = [Vcpu::rounds(0, 20, 5)];
+    let made = vcpu::session(&vcpus);
+    let shown = |stolen_ms| {
+        let mut trace = vcpu::trace(&vcpus, |_| true);
+        trace.options = vec![trace_dat::recorded_with_steal(made::BOOT, stolen_ms)];
+        fs::write(made.path().join("kernel.dat"), trace.version_7()).unwrap();
+        let json: Value = regions(made.path(), &["--json"]).json();
+        (regions(made.path(), &[]).ok(), json["stolen_ms"].clone())
+    };
+
+    let (text, stolen) = shown(1_230);
+    assert!(
+        text.contains("\nan outer hypervisor took 1,230 ms from this machine's CPUs"),
+        "{text}"
+    );
+    assert_eq!(stolen, 1_230);
+    let (text, stolen) = shown(0);
+    assert!(!text.contains("hypervisor"), "{text}");
+    assert_eq!(stolen, 0);
+}
+
+#[test]
+fn columns_of_regions_during_which_a_hypervisor_took_time_are_marked() {
+    let vcpus = [Vcpu::rounds(0, 20, 5)];
+    let made = vcpu::session(&vcpus);
+    let shown = |steals: &str| {
+        let mut trace = vcpu::trace(&vcpus, |_| true);
+        trace.options = vec![trace_dat::recorded_with_steals(made::BOOT, 10, steals)];
+        fs::write(made.path().join("kernel.dat"), trace.version_7()).unwrap();
+        let json: Value = regions(made.path(), &["--json"]).json();
+        let group = &json["regions"][0];
+        let of = |breakdown: &Value| breakdown["stolen_regions"].as_u64().unwrap();
+        let counts =
+            [&group["breakdown"]["median"], &group["breakdown"]["slowest"], &group["total"]];
+        (regions(made.path(), &[]).ok(), counts.map(of))
+    };
+    shown("");
+    // Tick and nanosecond are one here.
+    let samples = regions(made.path(), &["--samples"]).ok();
+    let number = |line: &str, at| line.split(',').nth(at).unwrap().parse::<i64>().unwrap();
+    let samples = samples.lines().skip(1).map(|line| (number(line, 6), number(line, 7)));
+    let samples: Vec<_> = samples.collect();
+    let (begin, duration) = *samples.iter().max_by_key(|(_, duration)| *duration).unwrap();
+    let tick = |ns: i64| ns - made::START_NS + vcpu::HOST_BASE as i64;
+    let steal = |from, to| format!("{}-{}:10", tick(from), tick(to));
+
+    let (text, counts) = shown(&steal(begin + duration / 2, begin + duration / 2 + 1));
+
+    let header = text.lines().find(|line| line.contains("median*")).unwrap();
+    let names: Vec<&str> = header.split_whitespace().collect();
+    assert_eq!(names, ["median*", "p99~", "slowest~", "all~"], "p99 of 20 is the slowest");
+    assert_eq!(counts, [0, 1, 1]);
+    let note = "~ while such a region ran (1 of all 20), a hypervisor took time";
+    assert!(text.split_whitespace().collect::<Vec<_>>().join(" ").contains(note), "{text}");
+    let first = samples.iter().map(|(begin, _)| *begin).min().unwrap();
+    let (text, counts) = shown(&steal(first - 10, first));
+    assert!(!text.contains('~'), "{text}");
+    assert_eq!(counts, [0; 3]);
+}
+
+#[test]
+fn regions_outside_of_the_kernels_recording_are_said_with_what_to_do() {
+    let vcpus = [Vcpu::rounds(0, 40, 5)];
+    let made = vcpu::session(&vcpus);
+    let shown = |from| {
+        let trace = vcpu::trace(&vcpus, |number| number >= from).version_7();
+        fs::write(made.path().join("kernel.dat"), trace).unwrap();
+        let json: Value = regions(made.path(), &["--json"]).json();
+        let text = regions(made.path(), &[]).ok();
+        let words: Vec<&str> = text.split_whitespace().collect();
+        (words.join(" "), json["regions"][0]["not_counted"]["kernel_not_recorded"].clone())
+    };
+
+    let (late, count) = shown(vcpu::kernel_events(&vcpus) / 2);
+    let (whole, none) = shown(0);
+
+    assert!(count.as_u64() > Some(1), "{late}");
+    assert!(late.contains(&format!("not counted: kernel not recorded {count}")), "{late}");
+    assert!(late.contains(&format!("{count} regions are not counted, because")), "{late}");
+    assert!(late.contains("Start `hypertrace record`, in a guest `hypertrace record --guest`"));
+    assert_eq!(none, 0);
+    assert!(!whole.contains("not counted"), "{whole}");
+}
+
+#[test]
+fn lines_are_80_columns_wide() {
+    // Long counts, times and kinds: regions that end twice, never or in another order.
+    let events = r#"[
+        {"id":16,"schema":"read_begin(id:u64,v:str)","reference_point":false},
+        {"id":17,"schema":"read_end(id:u64)","reference_point":false}]"#;
+    let made = program(events, |packet, at| {
+        let packet = packet.event_str(at, 16, &[at], b"=1").event_str(at + 1, 16, &[at], b"a");
+        let packet = packet.event(at + 2, 17, &[at]).event(at + 3, 17, &[at]);
+        let packet = packet.event_str(at + 4, 16, &[at + 1], b"").event_str(at + 5, 16, &[1], b"b");
+        packet.event_str(at + 9, 16, &[at + 2], b"=1+1").event(at + 10, 17, &[at + 2])
+    });
+
+    for args in [&[][..], &["--by", "v"]] {
+        let text = regions(made.path(), args).stdout;
+        let widest = text.lines().map(|line| line.chars().count()).max().unwrap();
+        assert!(widest <= 80, "{widest}: {text}");
+        assert!(text.contains("not counted: "), "{text}");
+    }
+    let text = regions(made.path(), &["--by", "v"]).stdout;
+    assert!(text.contains("read [v =1+1]: "), "the name of the value is said: {text}");
+}
+
+#[test]
+fn no_cell_of_csv_is_a_formula() {
+    let events = r#"[
+        {"id":16,"schema":"read_begin(id:u64,v:str)","reference_point":false},
+        {"id":17,"schema":"read_end(id:u64)","reference_point":false}]"#;
+    let wide = ["\u{ff0b}1", "\u{ff0d}1", "\u{ff1d}1", "\u{ff20}1"];
+    let values = [&["=1+1", "+a", "@SUM(1)", "-1+1", "\t=1", "-5"][..], &wide].concat();
+    let made = program(events, |packet, at| {
+        let value = values[at as usize / 1_000 % values.len()];
+        packet.event_str(at, 16, &[at], value.as_bytes()).event(at + 10, 17, &[at])
+    });
+
+    for output in ["--csv", "--samples"] {
+        let csv = regions(made.path(), &["--by", "v", output]).stdout;
+
+        let cells = csv.lines().skip(1).map(|line| line.split(',').nth(1).unwrap());
+        let mut cells: Vec<&str> = cells.collect();
+        cells.sort();
+        cells.dedup();
+        let marked = ["\"'+a\"", "\"'-1+1\"", "\"'=1+1\"", "\"'@SUM(1)\"", "\"\\t=1\"", "-5"];
+        let (ascii, others) = cells.split_at(4);
+        let wide = wide.map(|value| format!("\"'{value}\""));
+        assert_eq!((ascii, &others[4..]), (&marked[..4], &marked[4..]), "{csv}");
+        assert_eq!(others[..4], wide, "{csv}");
+    }
+}
+
+#[test]
+fn an_event_of_the_kernel_begins_no_region() {
+    let made = vcpu::session(&[Vcpu::rounds(0, 20, 5)]);
+
+    let said = regions(made.path(), &["--between", "kvm:kvm_exit", "vcpu_run"]).failed(2);
+
+    assert!(said.contains("kvm:kvm_exit is an event of the kernel"), "{said}");
+}
+
+#[test]
+fn a_client_and_a_thread_of_the_vmm_have_no_regions_together() {
+    let made = vcpu::session(&[Vcpu::rounds(0, 20, 5)]);
+
+    let ran = regions(made.path(), &["--between", "batch_begin", "vcpu_exit"]);
+
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert!(ran.stdout.starts_with("batch_begin to vcpu_exit: 0 regions\n"), "{ran:?}");
+    assert!(ran.stderr.contains("both must be of the same client, or both of the same"), "{ran:?}");
+    let ran = regions(made.path(), &["--between", "vcpu_exit", "vcpu_run"]);
+    assert!(!ran.stderr.contains("no regions between"), "{ran:?}");
+}
+
+#[test]
+fn the_number_of_lost_events_is_that_of_stat() {
+    let first = Packet::guest(0).event(10, vcpu::BEGIN, &[1, 0]).event(20, vcpu::END, &[1]);
+    let second = Packet::guest(0).after(&first).with64(56, 456_743).event(30, vcpu::WORK, &[1]);
+    let made = vcpu::session(&[]);
+    let made = made.stream("guest-000-0000", &[Packet::guest(0), first, second]);
+    let stat: Value = run(HYPERTRACE.command(["stat", "--json"]).arg(made.path())).json();
+    assert_eq!(stat["total"]["lost"], 456_743);
+
+    let json: Value = serde_json::from_str(&regions(made.path(), &["--json"]).stdout).unwrap();
+    let warnings = json["warnings"].to_string();
+    let stderr = regions(made.path(), &[]).stderr;
+
+    for said in [warnings, stderr] {
+        assert!(said.contains("456743 events of 1 client were lost: all numbers are"), "{said}");
+    }
+}
+
+#[test]
+fn without_the_events_of_a_recording_in_progress_no_other_recording_is_advised() {
+    let made = vcpu::session(&[Vcpu::rounds(0, 20, 5)]);
+    let folder = made.path().join(".kernel");
+    fs::create_dir(&folder).unwrap();
+    fs::write(folder.join("recording.json"), "{").unwrap();
+
+    let ran = regions(made.path(), &[]);
+
+    let said = format!("{}{}", ran.stdout, ran.stderr);
+    assert!(
+        said.contains("the kernel's events, of a recording that was left incomplete"),
+        "{said}"
+    );
+    assert!(said.contains("without the kernel's events, all time is unattributed"), "{said}");
+    assert!(!said.contains("no kernel.dat"), "{said}");
+}
+
+#[test]
+fn a_table_of_nothing_but_unattributed_time_is_replaced_by_the_reason() {
+    let made = vcpu::session(&[Vcpu::rounds(0, 20, 5)]);
+
+    let ran = regions(made.path(), &[]);
+
+    let text = ran.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(
+        text.contains("where the time went: no kernel.dat: all time is unattributed;"),
+        "{text}"
+    );
+    assert!(!ran.stdout.contains("median"), "{}", ran.stdout);
+    assert_eq!(ran.stderr, "", "and is not said twice");
+}
+
+#[test]
+fn help_offers_no_input_that_is_refused() {
+    let help =
+        |command: &str| run(HYPERTRACE.command([command, "--help"]).env("COLUMNS", "200")).ok();
+
+    assert!(help("report").contains("function traces"));
+    let help = help("regions");
+    assert!(help.contains("Directories of sessions") && !help.contains("function trace"), "{help}");
+}

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The drain loop on a thread of its own.
+
+use crate::common;
+use common::{Call, Recorder, chip};
+use hypertrace_device::{Chip, Counter, DrainPolicy, DrainWaker, Region};
+use std::io;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
+
+/// No timer, as far as a test can tell.
+const NEVER: DrainPolicy =
+    DrainPolicy { period: Duration::from_secs(3600), budget: Duration::from_micros(250) };
+
+fn passes(chip: &Chip<Recorder>) -> usize {
+    chip.sink().calls.lock().unwrap().iter().filter(|call| **call == Call::End).count()
+}
+
+fn wait_for_pass(chip: &Chip<Recorder>, number: usize) {
+    while passes(chip) < number {
+        thread::yield_now();
+    }
+}
+
+#[test]
+fn it_drains_on_a_kick_on_a_timer_and_when_it_ends() {
+    let chip = chip();
+    let kick = EventFd::new(EFD_NONBLOCK).unwrap();
+    let drain = chip.drain_thread(&kick, NEVER, || Ok(())).unwrap();
+    kick.wake();
+    wait_for_pass(&chip, 1);
+    kick.wake();
+    wait_for_pass(&chip, 2);
+    drop(drain);
+    assert!(passes(&chip) >= 3, "the rest is drained");
+
+    let policy = DrainPolicy { period: Duration::from_millis(1), ..NEVER };
+    let drain = chip.drain_thread(&kick, policy, || Ok(())).unwrap();
+    wait_for_pass(&chip, 10);
+    drain.finish();
+}
+
+#[test]
+fn the_vmm_sets_the_thread_up_before_it_drains() {
+    let chip = chip();
+    let kick = EventFd::new(EFD_NONBLOCK).unwrap();
+    kick.wake();
+    let (name, names) = mpsc::channel();
+    let seen = chip.clone();
+    let before = move || {
+        name.send((thread::current().name().map(str::to_owned), passes(&seen))).unwrap();
+        Ok(())
+    };
+    let drain = chip.drain_thread(&kick, NEVER, before).unwrap();
+    assert_eq!(names.recv().unwrap(), (Some("hypertrace-drain".to_owned()), 0));
+    wait_for_pass(&chip, 1);
+    drop(drain);
+}
+
+#[test]
+fn a_setup_that_fails_or_panics_is_an_error_and_nothing_is_drained() {
+    let chip = chip();
+    let kick = EventFd::new(EFD_NONBLOCK).unwrap();
+    let failed = chip.drain_thread(&kick, NEVER, || Err(io::Error::other("no filter")));
+    assert_eq!(failed.unwrap_err().to_string(), "no filter");
+    chip.drain_thread(&kick, NEVER, || panic!("in the test")).unwrap_err();
+    assert_eq!(passes(&chip), 0);
+}
+
+#[test]
+fn a_sink_that_panics_ends_the_thread_which_is_counted_and_the_vm_runs_on() {
+    let chip = chip();
+    let kick = EventFd::new(EFD_NONBLOCK).unwrap();
+    let drain = chip.drain_thread(&kick, NEVER, || Ok(())).unwrap();
+    chip.sink().panics.store(true, Relaxed);
+    kick.wake();
+    while chip.count(Counter::DrainPanicked) == 0 {
+        thread::yield_now();
+    }
+    chip.sink().panics.store(false, Relaxed);
+    chip.write(Region::Control, 0, &7u64.to_le_bytes());
+    assert_eq!(common::points(&chip).len(), 1, "a vCPU makes points");
+    drain.finish();
+    assert_eq!(chip.count(Counter::DrainPanicked), 1);
+    chip.drain_all();
+}
+
+#[test]
+fn a_machine_whose_sink_panics_is_reset_all_the_same() {
+    let chip = chip();
+    chip.sink().panics.store(true, Relaxed);
+
+    chip.reset();
+    let state = chip.state();
+
+    assert_eq!(chip.count(Counter::DrainPanicked), 2);
+    assert_eq!((chip.config_page().epoch, state.clients.len()), (1, 4));
+}

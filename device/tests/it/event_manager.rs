@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The drain loop on an event loop.
+#![cfg(feature = "event-manager")]
+
+use crate::common;
+use common::{Call, chip};
+use event_manager::{EventManager, EventOps, Events, MutEventSubscriber, SubscriberOps};
+use hypertrace_device::DrainWaker;
+use hypertrace_device::adapter::event_manager::{DrainLoop, DrainPolicy};
+use std::os::fd::{AsRawFd, RawFd};
+use std::time::Duration;
+use vmm_sys_util::epoll::EventSet;
+
+/// A subscriber that has registered the descriptor of another one.
+struct Squatter(RawFd);
+
+impl MutEventSubscriber for Squatter {
+    fn process(&mut self, _: Events, _: &mut EventOps<'_>) {}
+
+    fn init(&mut self, ops: &mut EventOps<'_>) {
+        ops.add(Events::new_raw(self.0, EventSet::IN)).unwrap();
+    }
+}
+
+type Drain = DrainLoop<common::Recorder, ()>;
+
+#[test]
+fn a_kick_drains() {
+    let chip = chip();
+    let kick = Drain::kick_eventfd().unwrap();
+    let policy = DrainPolicy { period: Duration::from_secs(3600), ..DrainPolicy::default() };
+    kick.wake();
+    let mut manager = EventManager::new().unwrap();
+    let id = manager.add_subscriber(DrainLoop::new(chip.clone(), kick, policy).unwrap());
+    manager.subscriber_mut(id).unwrap().registered().unwrap();
+    manager.run().unwrap();
+    assert_eq!(chip.sink().calls.lock().unwrap()[0], Call::Begin);
+}
+
+#[test]
+fn a_descriptor_that_the_loop_refuses_is_an_error_and_no_panic() {
+    let kick = Drain::kick_eventfd().unwrap();
+    let mut manager = EventManager::<Box<dyn MutEventSubscriber>>::new().unwrap();
+    manager.add_subscriber(Box::new(Squatter(kick.as_raw_fd())));
+    let drain = DrainLoop::new(chip(), kick, DrainPolicy::default()).unwrap();
+    let drain = std::sync::Arc::new(std::sync::Mutex::new(drain));
+    manager.add_subscriber(Box::new(drain.clone()));
+    drain.lock().unwrap().registered().unwrap_err();
+}

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Mappings and doorbells of a chip, as plain data for a VMM.
+
+use crate::common;
+use common::{chip, chip_with, geometry};
+use hypertrace_device::{Bell, Chip, ChipConfig, Counter, Doorbell, Memory, Region};
+use std::os::unix::fs::FileExt;
+use zerocopy::IntoBytes;
+
+#[test]
+fn a_region_is_mapped_from_the_file_in_which_its_bytes_are() {
+    let chip = chip();
+    chip.write(Region::Data, 8, &[1; 8]);
+    chip.write(Region::Rings, 16, &[2; 8]);
+    let config = chip.config_bytes().to_vec();
+    assert_eq!(config, chip.config_page().as_bytes());
+    for (region, at, bytes) in [
+        (Region::Config, 0, config),
+        (Region::Data, 8, vec![1; 8]),
+        (Region::Rings, 16, vec![2; 8]),
+    ] {
+        let mapping = chip.mapping(region, 0xe000_0000).unwrap();
+        assert_eq!((mapping.gpa, mapping.size), (0xe000_0000, geometry().bar_size(region)));
+        assert_eq!(mapping.is_read_only, region == Region::Config);
+        let mut found = vec![0; bytes.len()];
+        mapping.file.read_exact_at(&mut found, mapping.file_offset + at).unwrap();
+        assert_eq!(found, bytes, "{region:?}");
+    }
+    assert!(chip.mapping(Region::Control, 0).is_none());
+}
+
+#[test]
+fn two_doorbells_serve_all_clients_and_work_by_traps_too() {
+    let config = ChipConfig { kick_is_cheap: true, stamp_works: true, ..ChipConfig::default() };
+    let chip = chip_with(&config);
+    let base = 0xe000_0000;
+    let bells: Vec<Doorbell> = chip.doorbells(Region::Control, base).collect();
+    assert_eq!(
+        bells.iter().map(|d| (d.bell, d.length)).collect::<Vec<_>>(),
+        [(Bell::Kick, 8), (Bell::Stamp, 8),]
+    );
+    for (bell, counter) in bells.iter().zip([Counter::KickTrapped, Counter::StampTrapped]) {
+        chip.write(Region::Control, bell.gpa - base, &[0; 8]);
+        assert_eq!(chip.count(counter), 1);
+    }
+    assert_eq!(chip.config_page().shared_registers, bells[0].gpa - base - 8);
+    for region in [Region::Config, Region::Data, Region::Rings] {
+        assert_eq!(chip.doorbells(region, base).count(), 0);
+    }
+    let stamps = ChipConfig { stamp_works: true, ..ChipConfig::default() };
+    let bells = chip_with(&stamps).doorbells(Region::Control, base).map(|d| d.bell);
+    assert_eq!(bells.collect::<Vec<_>>(), [Bell::Stamp], "those that the configuration has");
+}
+
+#[test]
+fn a_closure_wakes_the_drain_loop() {
+    let (woken, wakes) = std::sync::mpsc::channel();
+    let memory = Memory::anonymous(geometry()).unwrap();
+    let woken = std::sync::Mutex::new(woken);
+    let wake = move || woken.lock().unwrap().send(()).unwrap();
+    let chip = Chip::new(memory, &ChipConfig::default(), common::Recorder::default(), wake);
+
+    chip.write(Region::Control, common::register(0, 8), &[0; 8]);
+
+    assert_eq!(wakes.try_iter().count(), 1);
+}

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! A drain loop that waits for a KICK, without a timer, while nothing is traced.
+
+use crate::common;
+use common::{Call, Recorder, geometry, register};
+use hypertrace_abi::layout::{guest_page, register as r};
+use hypertrace_abi::ring::ClientMemory;
+use hypertrace_abi::turns::REST;
+use hypertrace_device::{Chip, ChipConfig, DrainPolicy, DrainWaker, Memory, Region};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::thread;
+use std::time::{Duration, Instant};
+use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
+
+const POLICY: DrainPolicy =
+    DrainPolicy { period: Duration::from_millis(1), budget: Duration::from_micros(250) };
+
+fn quiet() -> Recorder {
+    let recorder = Recorder::default();
+    recorder.is_quiet.store(true, Relaxed);
+    recorder
+}
+
+fn chip<T: DrainWaker>(kick_is_cheap: bool, sink: Recorder, waker: T) -> Chip<Recorder, T> {
+    let config = ChipConfig { kick_is_cheap, ..ChipConfig::default() };
+    Chip::new(Memory::anonymous(geometry()).unwrap(), &config, sink, waker)
+}
+
+/// Makes passes until the loop may rest. Returns how long that took.
+fn rest<T: DrainWaker>(chip: &Chip<Recorder, T>) -> Duration {
+    let begin = Instant::now();
+    while chip.drain(&POLICY, false).is_some() {
+        thread::yield_now();
+    }
+    begin.elapsed()
+}
+
+/// Makes passes for twice as long as a loop needs that may rest.
+fn rests_not<T: DrainWaker>(chip: &Chip<Recorder, T>) {
+    let begin = Instant::now();
+    while begin.elapsed() < 2 * REST {
+        assert_eq!(chip.drain(&POLICY, false), Some(POLICY.period));
+    }
+}
+
+#[test]
+fn a_loop_rests_after_passes_that_found_nothing_and_begins_again_with_a_kick() {
+    let chip = chip(true, quiet(), || ());
+    assert_eq!(chip.drain(&POLICY, true), Some(POLICY.period));
+    assert!(rest(&chip) >= REST);
+    assert_eq!(chip.drain(&POLICY, false), None, "a signal wakes nobody");
+    assert_eq!(chip.drain(&POLICY, true), Some(POLICY.period));
+    assert!(rest(&chip) >= REST, "what the KICK announces may come later");
+}
+
+#[test]
+fn a_ring_that_moves_keeps_the_timer() {
+    let chip = chip(true, quiet(), || ());
+    rest(&chip);
+    let rings = chip.memory().region(Region::Rings).unwrap().words();
+    let memory = ClientMemory::of_rings(rings, 2, &geometry(), Default::default()).unwrap();
+    memory.guest[guest_page::HEAD].store(8, Relaxed);
+    assert_eq!(chip.drain(&POLICY, false), Some(POLICY.period));
+    assert!(rest(&chip) >= REST);
+}
+
+#[test]
+fn each_store_that_may_record_something_wakes_a_resting_loop_once() {
+    let wakes = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&wakes);
+    let chip = chip(true, quiet(), move || _ = count.fetch_add(1, Relaxed));
+    let word = 1u64.to_le_bytes();
+    for offset in [register(1, r::EMIT), register(1, r::LEASE), 8] {
+        rest(&chip);
+        assert_eq!(wakes.swap(0, Relaxed), 0);
+        chip.write(Region::Control, offset, &word);
+        chip.write(Region::Control, offset, &word);
+        assert_eq!(wakes.swap(0, Relaxed), 1, "offset {offset:#x}");
+        assert_eq!(chip.drain(&POLICY, true), Some(POLICY.period));
+    }
+}
+
+#[test]
+fn a_loop_of_a_restored_guest_keeps_its_timer() {
+    let chip = chip(true, quiet(), || ());
+    rest(&chip);
+    let config = ChipConfig { kick_is_cheap: true, ..ChipConfig::default() };
+    let memory = Memory::anonymous(geometry()).unwrap();
+    let restored = Chip::restore(memory, &config, &chip.state(), quiet(), || ()).unwrap();
+    // It may have kicked before the snapshot for a record that it writes now.
+    rests_not(&restored);
+    // Another client than the one that kicks.
+    assert_eq!(restored.drain(&POLICY, true), Some(POLICY.period));
+    rests_not(&restored);
+}
+
+#[test]
+fn a_loop_keeps_its_timer_where_nobody_would_wake_it() {
+    rests_not(&chip(false, quiet(), || ()));
+    rests_not(&chip(true, quiet(), ()));
+    rests_not(&chip(true, Recorder::default(), || ()));
+}
+
+#[test]
+fn a_thread_that_rests_makes_no_pass_until_it_is_kicked() {
+    let chip = Arc::new(chip(true, quiet(), || ()));
+    let passes = || chip.sink().calls.lock().unwrap().iter().filter(|c| **c == Call::End).count();
+    let kick = EventFd::new(EFD_NONBLOCK).unwrap();
+    let drain = chip.drain_thread(&kick, POLICY, || Ok(())).unwrap();
+    // With a timer of a millisecond, no pass in so long happens on a machine that has stopped.
+    let rested = || {
+        let before = passes();
+        thread::sleep(Duration::from_millis(200));
+        passes() == before
+    };
+    assert!((0..50).any(|_| rested()), "it keeps its timer");
+    let before = passes();
+    kick.wake();
+    while passes() == before {
+        thread::yield_now();
+    }
+    drain.finish();
+}

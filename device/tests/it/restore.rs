@@ -1,0 +1,352 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! A device that is restored from its state: it is as at the snapshot, and no state breaks it.
+
+use crate::common;
+use common::{BARS, Call, Front, Known, Recorder, chip, geometry, register};
+use hypertrace_abi::layout::{MASK_BYTES, Region, host_page, register::EMIT};
+use hypertrace_abi::record::ClockKind;
+use hypertrace_abi::ring::{ClientMemory, Emit, Lease, LeaseInfo, Producer, ProducerState};
+use hypertrace_abi::{atomic::Ordering::Relaxed, config::RingMode};
+use hypertrace_device::{
+    BarChange, BarForm, Chip, ChipConfig, ChipState, Geometry, Memory, PciFunction, PciState,
+    RestoreError,
+};
+use std::os::unix::fs::MetadataExt;
+use std::sync::Arc;
+
+/// Returns memory with the contents of another device's.
+fn copy(chip: &Chip<Recorder>) -> Memory {
+    let memory = Memory::anonymous(geometry()).unwrap();
+    for region in [Region::Data, Region::Rings] {
+        let words = |memory: &Memory| memory.region(region).unwrap().words().as_ptr_range();
+        assert_ne!(words(&memory), words(chip.memory()));
+        let of = chip.memory().region(region).unwrap().words();
+        for (to, from) in memory.region(region).unwrap().words().iter().zip(of) {
+            to.store(from.load(Relaxed), Relaxed);
+        }
+    }
+    memory
+}
+
+fn restore(memory: Memory, state: &ChipState) -> Result<Chip<Recorder>, RestoreError> {
+    Chip::restore(memory, &ChipConfig::default(), state, Recorder::default(), ())
+}
+
+fn client(chip: &Chip<Recorder>, client: u32) -> ClientMemory<'_> {
+    let rings = chip.memory().region(Region::Rings).unwrap().words();
+    ClientMemory::of_rings(rings, client, &geometry(), RingMode::Discard).unwrap()
+}
+
+fn lease<'m>(chip: &'m Chip<Recorder>, number: u32, state: &'m ProducerState) -> Producer<'m> {
+    let info = LeaseInfo { pid: 0, tid: 0, clock: ClockKind::Tsc, name: "cpu" };
+    Producer::lease(client(chip, number), state, Lease::new(77, 1, &info), false)
+}
+
+/// Emits stamps at these times. Returns the number of those in the ring.
+fn emit(producer: &Producer<'_>, times: std::ops::Range<u64>) -> usize {
+    times.filter(|time| producer.stamp(|| *time, |_| ()) == Emit::Recorded).count()
+}
+
+/// Returns the times of records that the sink has taken, and takes them.
+fn times(chip: &Chip<Recorder>) -> Vec<u64> {
+    let records = std::mem::take(&mut *chip.sink().records.lock().unwrap());
+    records.into_iter().map(|(_, time)| time).collect()
+}
+
+#[test]
+fn memory_is_saved_and_loaded_and_zeros_take_none() {
+    let regions = [Region::Data, Region::Rings, Region::Config];
+    let old = Memory::anonymous(Geometry::default()).unwrap();
+    for region in regions {
+        let words = old.region(region).unwrap().words();
+        words[words.len() - 1].store(7 + region as u64, Relaxed);
+    }
+    let new = Memory::anonymous(Geometry::default()).unwrap();
+    new.region(Region::Rings).unwrap().words()[5].store(1, Relaxed);
+
+    let mut saved = Vec::new();
+    old.save(&mut saved).unwrap();
+    new.load(&mut &saved[..]).unwrap();
+
+    for region in regions {
+        let words = |memory: &Memory| -> Vec<u64> {
+            let words = memory.region(region).unwrap().words();
+            words.iter().map(|word| word.load(Relaxed)).collect()
+        };
+        assert!(words(&new) == words(&old), "{region:?}");
+    }
+    // Not by a look at the words, which makes pages.
+    let taken = Memory::anonymous(Geometry::default()).unwrap();
+    taken.load(&mut &saved[..]).unwrap();
+    let file = taken.region(Region::Data).unwrap().file().file();
+    let bytes = file.metadata().unwrap().blocks() * 512;
+    assert!(bytes < Memory::file_size(&Geometry::default()) / 4, "{bytes}");
+}
+
+#[test]
+fn contents_of_a_smaller_device_are_an_error() {
+    let memory = Memory::anonymous(geometry()).unwrap();
+    let size = Memory::file_size(&geometry()) as usize;
+
+    let error = memory.load(&mut &vec![0; size - 1][..]).unwrap_err();
+
+    assert_eq!(error.kind(), std::io::ErrorKind::UnexpectedEof);
+}
+
+#[test]
+fn a_restored_device_continues_registers_rings_and_versions() {
+    let old = chip();
+    let known = Known {
+        client: 1,
+        token: 0,
+        clock: ClockKind::MonotonicRaw,
+        name: "cpu1".into(),
+        texts: vec!["a()".into(), "b()".into()],
+    };
+    let other = Known { client: 2, texts: vec!["b()".into()], ..known.clone() };
+    *old.sink().known.lock().unwrap() = vec![known.clone(), other.clone()];
+    let mut mask = [0; MASK_BYTES as usize];
+    mask[7] = 1;
+    old.set_mask(&mask);
+    let private = ProducerState::new();
+    let producer = lease(&old, 1, &private);
+    emit(&producer, 10..20);
+    old.write(Region::Control, register(1, EMIT), &[9; 4]);
+
+    let state = old.state();
+    let new = restore(copy(&old), &state).unwrap();
+
+    assert_eq!(state.texts, ["a()", "b()"], "each once");
+    let known = vec![
+        Known { client: 0, token: 0, clock: ClockKind::Tsc, name: String::new(), texts: vec![] },
+        Known { token: 77, ..known },
+        other,
+        Known { client: 3, token: 0, clock: ClockKind::Tsc, name: String::new(), texts: vec![] },
+    ];
+    assert_eq!(*new.sink().known.lock().unwrap(), known);
+    assert_eq!(*new.sink().calls.lock().unwrap(), [Call::Generation(1)]);
+    assert_eq!(new.config_page().epoch, 1);
+    let mut seen = vec![0; new.config_bytes().len()];
+    new.read(Region::Config, 0, &mut seen);
+    assert_eq!(seen, new.config_bytes());
+    // The other half of the store to EMIT.
+    new.write(Region::Control, register(1, EMIT) + 4, &[0; 4]);
+    assert_eq!(client(&new, 1).host[host_page::REPLY].load(Relaxed) as u32, 0x0909_0909);
+    // The sink decides on the mask. Its version is another one.
+    let rings = new.memory().region(Region::Rings).unwrap().words();
+    assert!(rings[..512].iter().all(|word| word.load(Relaxed) == 0));
+    assert_eq!(client(&new, 3).host[host_page::MASK_VERSION].load(Relaxed), state.mask_version + 1);
+}
+
+#[test]
+fn a_guest_that_knows_nothing_of_it_continues_on_the_restored_device() {
+    let mut chip = chip();
+    let file = Arc::clone(chip.mapping(Region::Data, 0).unwrap().file);
+    let again = || Memory::from_file(geometry(), file.try_clone().unwrap()).unwrap();
+    let (guest, private) = (again(), ProducerState::new());
+    let rings = guest.region(Region::Rings).unwrap().words();
+    let memory = ClientMemory::of_rings(rings, 1, &geometry(), RingMode::Discard).unwrap();
+    let info = LeaseInfo { pid: 0, tid: 0, clock: ClockKind::Tsc, name: "cpu" };
+    let producer = Producer::lease(memory, &private, Lease::new(77, 1, &info), false);
+    let (mut emitted, mut lost, mut seen, mut counted) = (vec![1], 0, Vec::new(), 0);
+    for round in 0..40 {
+        // Some fill the ring.
+        for time in (10_000 * round + 2..).take(9 * round as usize) {
+            match producer.stamp(|| time, |_| ()) {
+                Emit::Recorded => emitted.push(time),
+                _ => lost += 1,
+            }
+        }
+        let state = chip.state();
+        seen.extend(times(&chip));
+        let mut losses = 0;
+        for (client, saved) in (0..).zip(&state.clients) {
+            let count = chip.sink().losses.lock().unwrap()[&client];
+            assert_eq!(count.1, 0, "round {round}: faults of client {client}");
+            assert!(client == 1 || saved.position == 0);
+            losses += count.0;
+        }
+        counted += losses;
+        chip = Arc::new(restore(again(), &state).unwrap());
+        assert_eq!(chip.state(), ChipState { epoch: 1 + round as u32, ..chip.state() });
+    }
+    assert!(lost > 0, "some round filled the ring");
+    assert_eq!((seen, counted), (emitted, lost));
+}
+
+#[test]
+fn clients_whose_memory_is_zero_begin_as_after_a_reset() {
+    let old = chip();
+    let private = ProducerState::new();
+    emit(&lease(&old, 1, &private), 2..9);
+    let state = old.state();
+    let new = restore(Memory::anonymous(geometry()).unwrap(), &state).unwrap();
+    let private = ProducerState::new();
+    let producer = lease(&new, 1, &private);
+    assert_eq!(emit(&producer, 20..24), 4);
+    assert_eq!(new.state().clients[1].sequence, Some(5));
+    assert_eq!(times(&new), [1, 20, 21, 22, 23]);
+    assert_eq!(new.config_page().epoch, 1);
+}
+
+#[test]
+fn memory_of_another_size_is_refused_by_name() {
+    let state = chip().state();
+    let other = geometry();
+    let sizes = [
+        (Geometry { clients: 5, ..other }, "number of clients", 5, 4),
+        (Geometry { ring_bytes: 8192, ..other }, "ring size", 8192, 4096),
+        (Geometry { ring_bytes: 8192, block_bytes: 512, ..other }, "ring size", 8192, 4096),
+        (Geometry { schema_bytes: 8192, ..other }, "schema log's size", 8192, 4096),
+        (Geometry { legacy_args: 3, ..other }, "number of arguments", 3, 4),
+    ];
+    for (geometry, what, expected, found) in sizes {
+        let why = restore(Memory::anonymous(geometry).unwrap(), &state).unwrap_err();
+        assert_eq!(why, RestoreError::Differs { what, expected, found });
+        let text = format!("the state is of a device whose {what} is {found}, expected {expected}");
+        assert_eq!(why.to_string(), text);
+    }
+}
+
+#[test]
+fn a_configuration_that_guests_would_notice_is_refused_by_name() {
+    let state = chip().state();
+    let restore = |config: ChipConfig| {
+        let memory = Memory::anonymous(geometry()).unwrap();
+        Chip::restore(memory, &config, &state, Recorder::default(), ()).map(drop).unwrap_err()
+    };
+    let overwrite = ChipConfig { ring_mode: RingMode::Overwrite, ..ChipConfig::default() };
+    let what = "ring mode";
+    assert_eq!(restore(overwrite), RestoreError::Differs { what, expected: 1, found: 0 });
+    // Guests that do not kick would be forgotten by a loop that waits for a KICK.
+    let what = "features word";
+    let cheap = ChipConfig { kick_is_cheap: true, ..ChipConfig::default() };
+    assert_eq!(restore(cheap), RestoreError::Differs { what, expected: 13, found: 12 });
+    let what = "number of clients of vCPUs";
+    let vcpus = ChipConfig { vcpu_clients: 2, ..ChipConfig::default() };
+    assert_eq!(restore(vcpus), RestoreError::Differs { what, expected: 2, found: 0 });
+}
+
+#[test]
+fn impossible_numbers_are_refused_by_name_before_the_sink_learns_of_it() {
+    let good = chip().state();
+    let lie = |change: &dyn Fn(&mut ChipState)| {
+        let mut state = good.clone();
+        change(&mut state);
+        restore(Memory::anonymous(geometry()).unwrap(), &state).map(drop)
+    };
+    let client = |what, most, found| RestoreError::Client { client: 2, what, most, found };
+    let whole = |what, most, found| RestoreError::Exceeds { what, most, found };
+    assert_eq!(lie(&|_| ()), Ok(()));
+    for (why, change) in [
+        (
+            RestoreError::Version { expected: 1, found: 2 },
+            (|s| s.version = 2) as fn(&mut ChipState),
+        ),
+        (whole("clock epoch", u64::from(u32::MAX) - 1, u32::MAX.into()), |s| s.epoch = u32::MAX),
+        (whole("version of the mask", 1 << 62, u64::MAX), |s| s.mask_version = u64::MAX),
+        (whole("longest text", 1202, 1203), |s| s.texts.push("x".repeat(1203))),
+        (client("record number", 5, 6), |s| {
+            (s.clients[2].position, s.clients[2].sequence) = (10, Some(6));
+        }),
+        (client("clock", 1, 2), |s| s.clients[2].clock = 2),
+        (client("name's length", 64, 65), |s| s.clients[2].name = "n".repeat(65)),
+        (client("number of texts", 0, 1), |s| s.clients[2].texts.push(0)),
+        (client("index of a text", 1, 2), |s| {
+            s.texts.extend(["a()".to_owned(), "b()".to_owned()]);
+            s.clients[2].texts.push(2);
+        }),
+    ] {
+        assert_eq!(lie(&change), Err(why));
+    }
+}
+
+#[test]
+fn a_state_that_contradicts_the_memory_counts_as_the_guests_fault() {
+    let old = chip();
+    let private = ProducerState::new();
+    let producer = lease(&old, 1, &private);
+    emit(&producer, 2..30);
+    let mut state = old.state();
+    let memory = copy(&old);
+    // Beyond the ring's end.
+    state.clients[1].position += 1 << 40;
+    // Totals that fall.
+    state.clients[1].lost = [9; 3];
+    let new = restore(memory, &state).unwrap();
+    new.drain_all();
+    let (losses, faults) = new.sink().losses.lock().unwrap()[&1];
+    assert_eq!(losses, 0, "no event was lost");
+    assert!(faults >= 2, "{faults}");
+}
+
+#[test]
+fn a_state_of_a_hostile_guest_can_always_be_restored() {
+    let old = chip();
+    let rings = old.memory().region(Region::Rings).unwrap().words();
+    for value in [u64::MAX, 1 << 63, 0x1234_5678_9abc, 1] {
+        rings[512..].iter().for_each(|word| word.store(value, Relaxed));
+        let state = old.state();
+        restore(copy(&old), &state).unwrap().state();
+    }
+}
+
+#[test]
+fn bars_are_restored_where_they_were_and_reported() {
+    let Front::Pci(old) = Front::all().into_iter().next_back().unwrap() else { panic!("no PCI") };
+    old.config_write(0x3c, &[9], |_| ());
+    let state = old.state();
+
+    let new = PciFunction::new(chip());
+    let mut changes = Vec::new();
+    new.restore(&state, |change| changes.push(change)).unwrap();
+
+    let there = |(region, bar)| BarChange { region, from: None, to: Some(bar) };
+    assert_eq!(changes, Region::ALL.into_iter().zip(BARS).map(there).collect::<Vec<_>>());
+    assert_eq!(new.find(BARS[3] + 8), Some((Region::Rings, 8)));
+    let header = |pci: &PciFunction<Recorder>| {
+        let mut header = [0; 64];
+        pci.config_read(0, &mut header);
+        header
+    };
+    assert_eq!(header(&new), header(&old));
+}
+
+#[test]
+fn bits_of_config_space_that_no_guest_can_change_are_refused_by_name() {
+    let Front::Pci(pci) = Front::all().into_iter().next_back().unwrap() else { panic!("no PCI") };
+    let (state, before) = (pci.state(), pci.state());
+    // All bits of dword 9, the upper half of BAR 4, are the guest's.
+    for dword in (0..16).filter(|dword| *dword != 9) {
+        let mut lie = state.clone();
+        lie.header[dword] ^= 0x100;
+        let done = pci.restore(&lie, |_| panic!("nothing changes"));
+        let Err(RestoreError::Fixed { offset, expected, found }) = done else { panic!("{done:?}") };
+        assert_eq!((offset, expected ^ found), (4 * dword as u64, 0x100));
+    }
+    assert_eq!(pci.state(), before);
+    // BARs of another form.
+    let plain = PciFunction::with_form(chip(), BarForm::Plain32).unwrap();
+    let why = plain.restore(&state, |_| ()).unwrap_err();
+    assert_eq!(why.to_string(), "config space at 0x14 has the fixed bits 0x8, expected 0x0");
+    let version = PciState { version: 7, ..state };
+    let why = pci.restore(&version, |_| ()).unwrap_err();
+    assert_eq!(why, RestoreError::Version { expected: 1, found: 7 });
+}
+
+#[cfg(feature = "serde")]
+#[test]
+fn states_are_written_and_read_and_unknown_fields_are_errors() {
+    let old = chip();
+    let private = ProducerState::new();
+    emit(&lease(&old, 1, &private), 2..9);
+    let state = old.state();
+    let text = serde_json::to_string(&state).unwrap();
+    assert_eq!(serde_json::from_str::<ChipState>(&text).unwrap(), state);
+    let more = text.replacen('{', "{\"more\":1,", 1);
+    assert!(serde_json::from_str::<ChipState>(&more).is_err());
+    let pci = PciFunction::new(old).state();
+    let text = serde_json::to_string(&pci).unwrap();
+    assert_eq!(serde_json::from_str::<PciState>(&text).unwrap(), pci);
+}

@@ -1,0 +1,212 @@
+//! The hypertrace device in a real KVM guest: in its window, and on the PCI bus.
+
+use crate::common;
+use std::sync::{Arc, Mutex};
+
+use common::{machine, run};
+use hypertrace_abi::ring::Consumer;
+use hypertrace_abi::sink::{Drained, EventSink, KnownClient, ReferencePoint, Status};
+use hypertrace_device::{Chip, ChipConfig, Counter, Geometry, Memory, Region};
+use hypertrace_guest::{Args, Program, layout};
+use kvm_vmm::{Answer, Doorbells, VmmEvent, attach_pci, attach_window};
+use vmm_sys_util::eventfd::EventFd;
+
+/// Sink that keeps reference points, and takes nothing out of rings.
+#[derive(Default)]
+struct Recorder {
+    points: Mutex<Vec<(u32, u32, Vec<u64>)>>,
+}
+
+impl EventSink for Recorder {
+    fn reference_point(&self, point: &ReferencePoint<'_>) -> Status {
+        self.points.lock().unwrap().push((point.client, point.id, point.words.to_vec()));
+        Status::Recorded
+    }
+
+    fn has_room_for_point(&self) -> bool {
+        true
+    }
+
+    fn begin_generation(&self, epoch: u32, _known: &[KnownClient<'_>]) -> u32 {
+        epoch
+    }
+
+    fn known_clients(&self, _tell: &mut dyn FnMut(&KnownClient<'_>)) {}
+
+    fn drain(&self, _: u32, _: &mut Consumer<'_>) -> Drained {
+        Drained::default()
+    }
+}
+
+type TestChip = Arc<Chip<Recorder, EventFd>>;
+
+fn device() -> (TestChip, Doorbells) {
+    let memory = Memory::anonymous(Geometry { clients: 4, ..Geometry::default() }).unwrap();
+    let doorbells = Doorbells::new().unwrap();
+    let config = ChipConfig {
+        vcpu_clients: 2,
+        kick_is_cheap: true,
+        stamp_works: true,
+        ..ChipConfig::default()
+    };
+    let waker = doorbells.kick.try_clone().unwrap();
+    (Arc::new(Chip::new(memory, &config, Recorder::default(), waker)), doorbells)
+}
+
+/// Returns the events of the 2016 driver with four clients and two events each, sorted by client.
+fn legacy_events() -> Vec<(u32, u32, Vec<u64>)> {
+    let mut events = Vec::new();
+    for client in 0..4u64 {
+        for number in 0..2 {
+            let first = client << 32 | number;
+            // hypertrace(client:u32,args:[u64])
+            let mut words = vec![client, 8, first];
+            words.extend((2..=8).map(|arg| first + arg));
+            events.push((client as u32, hypertrace_abi::record::id::HYPERTRACE, words));
+        }
+    }
+    events
+}
+
+fn sorted_points(chip: &TestChip) -> Vec<(u32, u32, Vec<u64>)> {
+    let mut points = chip.sink().points.lock().unwrap().clone();
+    points.sort_by_key(|(client, _, words)| (*client, words[2]));
+    points
+}
+
+#[test]
+fn a_driver_of_2016_works_in_the_window() {
+    let Some(mut machine) = machine(2) else {
+        return;
+    };
+    let (chip, doorbells) = device();
+    attach_window(&mut machine, &chip, &doorbells, layout::DEVICE, Answer::Device).unwrap();
+    // The driver needs only the regions' addresses; the library writes them to the board.
+    let args = Args {
+        device: layout::DEVICE,
+        events: 2,
+        params: [4, 0, 0, 0],
+        ..Args::new(Program::Legacy)
+    };
+
+    run(machine, &args);
+
+    assert_eq!(sorted_points(&chip), legacy_events());
+}
+
+#[test]
+fn a_driver_of_2016_works_on_the_pci_bus() {
+    let Some(mut machine) = machine(2) else {
+        return;
+    };
+    let (chip, doorbells) = device();
+    let events = Arc::new(Mutex::new(Vec::new()));
+    let log = Arc::clone(&events);
+    machine.observe(Arc::new(move |event| log.lock().unwrap().push(event)));
+    attach_pci(&mut machine, &chip, &doorbells).unwrap();
+    let args =
+        Args { ecam: layout::ECAM, events: 2, params: [4, 0, 0, 0], ..Args::new(Program::Legacy) };
+
+    run(machine, &args);
+
+    assert_eq!(sorted_points(&chip), legacy_events());
+    let events = events.lock().unwrap();
+    for region in Region::ALL {
+        let mapped = events.iter().filter(|event| {
+            matches!(event, VmmEvent::BarMapped { region: r, direct: true, .. } if *r == region)
+        });
+        assert_eq!(mapped.count(), 1, "{region:?}");
+    }
+}
+
+#[test]
+fn bars_can_be_moved_while_another_vcpu_uses_them() {
+    let Some(mut machine) = machine(2) else {
+        return;
+    };
+    let (chip, doorbells) = device();
+    let mapped = Arc::new(Mutex::new(Vec::new()));
+    let log = Arc::clone(&mapped);
+    machine.observe(Arc::new(move |event| {
+        if let VmmEvent::BarMapped { region: Region::Rings, gpa, direct: true } = event {
+            log.lock().unwrap().push(gpa);
+        }
+    }));
+    attach_pci(&mut machine, &chip, &doorbells).unwrap();
+    let elsewhere = layout::DEVICE + layout::DEVICE_SIZE / 2;
+    let args = Args {
+        ecam: layout::ECAM,
+        events: 200,
+        params: [elsewhere, 0, 0, 0],
+        ..Args::new(Program::MoveBars)
+    };
+
+    run(machine, &args);
+
+    let mapped = mapped.lock().unwrap();
+    assert_eq!(mapped.iter().filter(|gpa| **gpa == elsewhere).count(), 200);
+    assert_eq!(mapped.iter().filter(|gpa| **gpa != elsewhere).count(), 201);
+}
+
+#[test]
+fn a_null_device_takes_the_same_stores_and_records_nothing() {
+    let Some(mut machine) = machine(1) else {
+        return;
+    };
+    let (chip, doorbells) = device();
+    attach_window(&mut machine, &chip, &doorbells, layout::DEVICE, Answer::Null).unwrap();
+    let args = Args {
+        device: layout::DEVICE,
+        reference_points: 100,
+        ..Args::new(Program::ReferencePoints)
+    };
+
+    let outcome = run(machine, &args);
+
+    assert_eq!(outcome.results[0][1], 0, "no point was answered");
+    assert_eq!(chip.sink().points.lock().unwrap().len(), 0);
+}
+
+#[test]
+fn reference_points_of_two_vcpus_arrive_with_replies() {
+    let Some(mut machine) = machine(2) else {
+        return;
+    };
+    let (chip, doorbells) = device();
+    attach_window(&mut machine, &chip, &doorbells, layout::DEVICE, Answer::Device).unwrap();
+    let args = Args {
+        device: layout::DEVICE,
+        reference_points: 500,
+        ..Args::new(Program::ReferencePoints)
+    };
+
+    let outcome = run(machine, &args);
+
+    assert_eq!(outcome.results.iter().map(|words| words[1]).collect::<Vec<_>>(), [500, 500]);
+    for client in 0..2 {
+        let points = chip.sink().points.lock().unwrap();
+        let indexes: Vec<u64> = points
+            .iter()
+            .filter(|point| point.0 == client)
+            .map(|point| point.2[0])
+            .skip(1)
+            .collect();
+        assert_eq!(indexes, (0..500).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn stamps_ring_their_doorbell_and_do_not_trap() {
+    let Some(mut machine) = machine(2) else {
+        return;
+    };
+    let (chip, doorbells) = device();
+    attach_window(&mut machine, &chip, &doorbells, layout::DEVICE, Answer::Device).unwrap();
+    let args = Args { device: layout::DEVICE, stamps: 200, ..Args::new(Program::Stamps) };
+
+    let outcome = run(machine, &args);
+
+    assert_eq!(outcome.results.iter().map(|words| words[1]).collect::<Vec<_>>(), [200, 200]);
+    assert_eq!(doorbells.stamp.read().unwrap(), 400);
+    assert_eq!(chip.count(Counter::StampTrapped), 0);
+}

@@ -1,0 +1,106 @@
+//! A VM that traces rarely: its events are in time, though no timer runs between them.
+
+use crate::common;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use common::{machine, run};
+use hypertrace_abi::clock::ticks;
+use hypertrace_abi::ring::{Consumer, Flow};
+use hypertrace_abi::sink::{Drained, EventSink, KnownClient, ReferencePoint, Status};
+use hypertrace_device::{Chip, ChipConfig, DrainPolicy, Geometry, Memory};
+use hypertrace_guest::{Args, Program, layout};
+use kvm_vmm::{Answer, Doorbells, attach_window};
+
+/// Events, and the pause before each.
+const EVENTS: u64 = 7;
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// Sink that notes how late each event is when it is drained, in ticks.
+#[derive(Default)]
+struct Lateness {
+    late: Mutex<Vec<u64>>,
+    passes: AtomicU64,
+}
+
+impl EventSink for Lateness {
+    fn reference_point(&self, _: &ReferencePoint<'_>) -> Status {
+        Status::Recorded
+    }
+
+    fn has_room_for_point(&self) -> bool {
+        true
+    }
+
+    fn begin_generation(&self, epoch: u32, _known: &[KnownClient<'_>]) -> u32 {
+        epoch
+    }
+
+    fn known_clients(&self, _tell: &mut dyn FnMut(&KnownClient<'_>)) {}
+
+    fn drain(&self, _: u32, consumer: &mut Consumer<'_>) -> Drained {
+        let mut stage = vec![0; consumer.stage_words()];
+        let mut late = self.late.lock().unwrap();
+        let pulled = consumer.pull(&mut stage, |_, record| {
+            late.push(ticks().saturating_sub(record.header.timestamp));
+            Flow::Taken
+        });
+        consumer.commit();
+        Drained { words: pulled.end - pulled.begin, more: pulled.more }
+    }
+
+    fn end_pass(&self) {
+        self.passes.fetch_add(1, Relaxed);
+    }
+
+    fn is_quiet(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn a_lone_event_is_drained_within_100_ms_though_the_host_keeps_no_timer() {
+    let Some(mut machine) = machine(1) else {
+        return;
+    };
+    let doorbells = Doorbells::new().unwrap();
+    let frequency = 1_000_000_000;
+    let config = ChipConfig {
+        vcpu_clients: 1,
+        kick_is_cheap: true,
+        guest_frequency: frequency,
+        ..ChipConfig::default()
+    };
+    let memory = Memory::anonymous(Geometry { clients: 1, ..Geometry::default() }).unwrap();
+    let waker = doorbells.kick.try_clone().unwrap();
+    let chip = Arc::new(Chip::new(memory, &config, Lateness::default(), waker));
+    let drain = chip.drain_thread(&doorbells.kick, DrainPolicy::default(), || Ok(())).unwrap();
+    attach_window(&mut machine, &chip, &doorbells, layout::DEVICE, Answer::Device).unwrap();
+    let (begin, began) = (Instant::now(), ticks());
+    let params = [ticks_of(PAUSE), 0, 0, 0];
+
+    run(
+        machine,
+        &Args { device: layout::DEVICE, events: EVENTS, params, ..Args::new(Program::Sparse) },
+    );
+
+    let (elapsed, ticked) = (begin.elapsed(), ticks() - began);
+    let passes = chip.sink().passes.load(Relaxed);
+    drain.finish();
+    let mut late = chip.sink().late.lock().unwrap().clone();
+    late.sort_unstable();
+    // A busy machine may delay some of them.
+    let median = elapsed.mul_f64(late[late.len() / 2] as f64 / ticked as f64);
+    assert!(median < Duration::from_millis(100), "{median:?} of {late:?}");
+    let periods = elapsed.as_millis() / DrainPolicy::default().period.as_millis();
+    assert!(u128::from(passes) < periods * 2 / 3, "{passes} passes in {periods} periods");
+}
+
+/// Returns the ticks of the counter in this time.
+fn ticks_of(time: Duration) -> u64 {
+    let (begin, began) = (Instant::now(), ticks());
+    while begin.elapsed() < Duration::from_millis(20) {}
+    let (elapsed, ticked) = (begin.elapsed(), ticks() - began);
+    (ticked as f64 * time.as_secs_f64() / elapsed.as_secs_f64()) as u64
+}

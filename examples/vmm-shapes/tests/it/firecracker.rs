@@ -1,0 +1,145 @@
+//! The MMIO window on a bus of Firecracker's shape.
+
+use crate::common;
+use std::sync::{Arc, Barrier};
+
+use common::{MAGIC, Machine, POINT, geometry, kick, start};
+use hypertrace_device::{Counter, Geometry, Region};
+use hypertrace_trace::SessionConfig;
+use vmm_shapes::mmio_bus::Bus;
+use vmm_shapes::{Error, Hypertrace, MmioDevice};
+
+const BASE: u64 = 0xd000_0000;
+
+fn attach(hypertrace: &Hypertrace) -> (Machine, Bus) {
+    let (machine, mut bus) = (Machine::default(), Bus::default());
+    MmioDevice::attach(hypertrace, &machine, &mut bus, BASE).unwrap();
+    (machine, bus)
+}
+
+fn control() -> u64 {
+    BASE + geometry().window_offset(Region::Control)
+}
+
+#[test]
+fn a_window_takes_points_and_kicks() {
+    let (_dir, hypertrace) = start(None);
+    let (machine, bus) = attach(&hypertrace);
+
+    let mut magic = [0; 8];
+    assert!(bus.read(BASE + MAGIC.0, &mut magic));
+    assert!(bus.write(control() + POINT, &7u64.to_le_bytes()));
+    assert!(bus.write(control() + kick(), &0u64.to_le_bytes()));
+
+    assert_eq!(magic, MAGIC.1);
+    assert_eq!(machine.placed().memory.len(), 3);
+    assert_eq!(machine.placed().doorbells.get(&(control() + kick())), Some(&8));
+    assert_eq!(hypertrace.chip().count(Counter::KickTrapped), 1);
+    assert_eq!(hypertrace.finish().unwrap().reference_points, 1);
+}
+
+#[test]
+fn a_window_works_again_after_a_reset() {
+    let (_dir, hypertrace) = start(None);
+    let (_machine, bus) = attach(&hypertrace);
+    bus.write(control() + POINT, &7u64.to_le_bytes());
+
+    hypertrace.chip().reset();
+    bus.write(control() + POINT, &8u64.to_le_bytes());
+
+    assert_eq!(hypertrace.finish().unwrap().reference_points, 2);
+}
+
+#[test]
+fn a_window_is_restored() {
+    let (_dir, hypertrace) = start(None);
+    let (_machine, bus) = attach(&hypertrace);
+    // The register's upper half is stored after the snapshot.
+    bus.write(control() + POINT, &7u32.to_le_bytes());
+    let saved = hypertrace.save().unwrap();
+    assert_eq!(hypertrace.finish().unwrap().reference_points, 0);
+
+    let (_dir, hypertrace) = start(Some(&saved));
+    let (_machine, bus) = attach(&hypertrace);
+    bus.write(control() + POINT + 4, &0u32.to_le_bytes());
+
+    assert_eq!(hypertrace.finish().unwrap().reference_points, 1);
+}
+
+#[test]
+fn a_snapshot_of_another_device_is_refused_by_name() {
+    let (dir, hypertrace) = start(None);
+    let mut saved = hypertrace.save().unwrap();
+    saved.state.ring_bytes *= 2;
+
+    let config = hypertrace_trace::SessionConfig::new(dir.path().join("other"));
+    let Err(error) = Hypertrace::start(config, geometry(), common::VCPUS, Some(&saved)) else {
+        panic!("it was restored");
+    };
+
+    assert!(error.to_string().contains("ring size"), "{error}");
+}
+
+#[test]
+fn the_command_line_has_the_address_of_a_window_in_a_form_that_guests_take() {
+    let (_dir, hypertrace) = start(None);
+    let (machine, mut bus) = (Machine::default(), Bus::default());
+
+    let parameter = MmioDevice::attach(&hypertrace, &machine, &mut bus, BASE).unwrap();
+
+    assert_eq!(parameter, "hypertrace.mmio=0xd0000000");
+}
+
+#[test]
+fn each_of_64_vcpus_has_a_client_and_a_ring() {
+    const VCPUS: u32 = 64;
+    let dir = tempfile::tempdir().unwrap();
+    let config = SessionConfig::new(dir.path().join("s"));
+    let hypertrace = Hypertrace::start(config, geometry(), VCPUS, None).unwrap();
+    let (_machine, bus) = attach(&hypertrace);
+    let control = BASE + hypertrace.chip().geometry().window_offset(Region::Control);
+
+    // No thread ends, and gives its ring back, before all have made their points.
+    let all = Barrier::new(VCPUS as usize);
+    std::thread::scope(|scope| {
+        for vcpu in 0..u64::from(VCPUS) {
+            let (all, bus) = (&all, &bus);
+            scope.spawn(move || {
+                bus.write(control + 8 * vcpu, &vcpu.to_le_bytes());
+                all.wait();
+            });
+        }
+    });
+
+    let summary = hypertrace.finish().unwrap();
+    assert_eq!((summary.reference_points, summary.lost), (u64::from(VCPUS), 0));
+}
+
+#[test]
+fn a_window_takes_points_of_several_threads_without_a_lock() {
+    let (_dir, hypertrace) = start(None);
+    let (_machine, bus) = attach(&hypertrace);
+    let bus = Arc::new(bus);
+
+    std::thread::scope(|scope| {
+        for vcpu in 0..u64::from(common::VCPUS) {
+            let bus = &bus;
+            scope.spawn(move || bus.write(control() + 8 * vcpu, &vcpu.to_le_bytes()));
+        }
+    });
+
+    assert_eq!(hypertrace.finish().unwrap().reference_points, u64::from(common::VCPUS));
+}
+
+#[test]
+fn a_start_that_fails_leaves_the_directory_as_it_was() {
+    let dir = tempfile::tempdir().unwrap();
+    let session = dir.path().join("session");
+    let config = || SessionConfig { file_bytes: 1 << 20, ..SessionConfig::new(&session) };
+    let impossible = Geometry { ring_bytes: 3, ..geometry() };
+
+    let failed = Hypertrace::start(config(), impossible, 2, None).err().unwrap();
+
+    assert!(matches!(failed, Error::Memory(_)), "{failed}");
+    Hypertrace::start(config(), geometry(), 2, None).unwrap().finish().unwrap();
+}

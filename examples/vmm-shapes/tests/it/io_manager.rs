@@ -1,0 +1,42 @@
+//! A PCI function on the buses of the crate `vm-device`.
+
+use crate::common;
+use std::sync::{Arc, Mutex};
+
+use common::{POINT, start};
+use hypertrace_device::{BarChange, PciFunction, Region};
+use vm_device::bus::{MmioAddress, MmioRange, PioAddress};
+use vm_device::device_manager::{IoManager, MmioManager, PioManager};
+use vmm_shapes::add_function;
+
+/// Where the guest puts BAR 2, in the range of the bridge.
+const CONTROL: u64 = 0xe020_0000;
+
+fn select(io: &IoManager, register: u32) {
+    let address = 1 << 31 | 3 << 11 | register;
+    io.pio_write(PioAddress(0xcf8), &u32::to_le_bytes(address)).unwrap();
+}
+
+#[test]
+fn a_guest_places_a_bar_by_ports_and_makes_points_there() {
+    let (_dir, hypertrace) = start(None);
+    let function = Arc::new(PciFunction::new(Arc::clone(hypertrace.chip())));
+    let changes = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&changes);
+    let mut io = IoManager::new();
+    let bridge = MmioRange::new(MmioAddress(0xe000_0000), 0x1000_0000).unwrap();
+    let change = move |change| seen.lock().unwrap().push(change);
+    let ports = add_function(&mut io, function, 3, bridge, change).unwrap();
+
+    for (register, value) in [(0x18, CONTROL as u32), (4, 2)] {
+        select(&io, register);
+        io.pio_write(PioAddress(0xcfc), &value.to_le_bytes()).unwrap();
+    }
+    io.mmio_write(MmioAddress(CONTROL + POINT), &7u64.to_le_bytes()).unwrap();
+
+    let placed = BarChange { region: Region::Control, from: None, to: Some(CONTROL) };
+    assert!(changes.lock().unwrap().contains(&placed));
+    assert_eq!(ports.address() & 0xff, 4);
+    drop((io, ports));
+    assert_eq!(hypertrace.finish().unwrap().reference_points, 1);
+}

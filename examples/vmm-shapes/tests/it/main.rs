@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The tests of this crate, a module a subject.
+
+mod cloud_hypervisor;
+mod common;
+mod doc;
+mod firecracker;
+mod io_manager;
+mod memory;

@@ -1,0 +1,89 @@
+//! Shadow stacks of a recorder that observes only some functions: those at 0xa0 to 0xbf here.
+
+use crate::common;
+use common::{KERNEL, Track};
+use hypertrace_functions::shadow::{Call, Jump, Return, Settings};
+
+fn track() -> Track {
+    Track::new(Settings { named_at_start: true, ..Settings::default() })
+}
+
+/// Calls a function by a pointer.
+fn call_by_pointer(track: &mut Track, slot: u64, back: u64) {
+    track.call_by(Call { at: back - 1, slot, return_address: back, target: None });
+}
+
+fn jump(track: &mut Track, target: Option<u64>) {
+    track.time += 10;
+    let jump = Jump { at: 0xa7, target };
+    track.stacks.jump(&jump, track.time, &mut |record| track.records.push(record));
+}
+
+#[test]
+fn an_observed_function_is_named_where_it_begins() {
+    let mut track = track();
+    call_by_pointer(&mut track, KERNEL - 8, 0x30);
+    track.stacks.begins(0xa0);
+    track.ret(KERNEL - 8);
+
+    assert_eq!(track.close(), ["+a0@10", "-a0@20"]);
+    assert_eq!(track.stacks.counts().unnamed, 0);
+}
+
+#[test]
+fn other_functions_by_a_pointer_are_not_recorded() {
+    let mut track = track();
+    // It calls an observed function, and returns unseen.
+    call_by_pointer(&mut track, KERNEL - 8, 0x30);
+    track.call(KERNEL - 24, 0xb0);
+    track.ret(KERNEL - 24);
+    call_by_pointer(&mut track, KERNEL - 8, 0x35);
+    track.call(KERNEL - 24, 0xb0);
+    track.ret(KERNEL - 24);
+
+    assert_eq!(track.close(), ["+b0@20", "-b0@30", "+b0@50", "-b0@60"]);
+    let counts = track.stacks.counts();
+    assert_eq!((counts.unnamed, counts.unmatched, counts.before), (2, 0, 0));
+}
+
+#[test]
+fn an_observed_function_does_not_name_the_other_one_that_it_has_called() {
+    let mut track = track();
+    track.call(KERNEL - 8, 0xa0);
+    call_by_pointer(&mut track, KERNEL - 24, 0xa5);
+    // Another function has run, and returned to the observed one, which begins a block there.
+    track.stacks.begins(0xa5);
+    // Deeper, as after a push.
+    track.call(KERNEL - 40, 0xb0);
+    track.ret(KERNEL - 40);
+    track.ret(KERNEL - 8);
+
+    assert_eq!(track.close(), ["+a0@10", " +b0@30", " -b0@40", "-a0@50"]);
+}
+
+#[test]
+fn a_block_later_in_an_observed_function_names_nothing() {
+    let mut track = track();
+    track.call(KERNEL - 8, 0xa0);
+    call_by_pointer(&mut track, KERNEL - 24, 0xa5);
+    track.stacks.begins(0xb0);
+    track.stacks.begins(0xb5);
+    track.ret_by(Return { at: 0xb8, slot: Some(KERNEL - 24), value: Some(0xa5) });
+    track.ret(KERNEL - 8);
+
+    assert_eq!(track.close(), ["+a0@10", " +b0@20", " -b0@30", "-a0@40"]);
+}
+
+#[test]
+fn a_jump_to_another_function_ends_an_observed_one() {
+    let mut track = track();
+    track.call(KERNEL - 8, 0xa0);
+    jump(&mut track, Some(0xb0));
+    jump(&mut track, None);
+    assert_eq!(track.stacks.innermost(), None);
+    track.call(KERNEL - 8, 0xa0);
+    track.ret(KERNEL - 8);
+
+    assert_eq!(track.close(), ["+a0@10", "-a0@20", "+b0@20", "-b0@30", "+a0@40", "-a0@50"]);
+    assert_eq!(track.stacks.counts().vanished, 0);
+}

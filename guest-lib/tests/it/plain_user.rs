@@ -1,0 +1,74 @@
+//! Programs of a user who is not root, on a system made of plain files.
+#![cfg(feature = "std")]
+#![allow(unsafe_code)]
+
+use crate::common;
+use common::device::{System, assert_says, refusal};
+use common::{TICK, alone, emit, fork};
+use hypertrace::open;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+
+const BARS: [&str; 6] =
+    ["resource0", "resource1", "resource1_wc", "resource2", "resource4", "resource4_wc"];
+
+/// A device whose files have these modes, as root has left it.
+fn system(enable: &str, command: u8, bars: u32) -> System {
+    let system = System::with_function(0x10f0, 0);
+    let mut config = fs::read(system.file("config")).unwrap();
+    config[4] = command;
+    fs::write(system.file("config"), config).unwrap();
+    fs::write(system.file("enable"), enable).unwrap();
+    let set = |name: &str, mode| {
+        fs::set_permissions(system.file(name), Permissions::from_mode(mode)).unwrap();
+    };
+    BARS.iter().for_each(|name| set(name, bars));
+    ["config", "enable"].iter().for_each(|name| set(name, 0o444));
+    fs::set_permissions(system.root.path(), Permissions::from_mode(0o755)).unwrap();
+    system
+}
+
+/// Runs it in a child process of a plain user.
+fn as_plain_user(body: impl FnOnce()) {
+    let child = fork(|| {
+        // SAFETY: only this child changes; for root alone it does.
+        unsafe { libc::setresuid(65534, 65534, 65534) };
+        body();
+        0
+    });
+    assert_eq!(child.wait(), 0);
+}
+
+#[test]
+fn a_plain_user_who_may_write_to_the_bars_and_nothing_else_traces() {
+    alone("a_plain_user_who_may_write_to_the_bars_and_nothing_else_traces", || {
+        let system = system("1\n", 2, 0o666);
+        let mut fake = system.host();
+        as_plain_user(|| {
+            open(&system.options).unwrap();
+            emit(10);
+        });
+        fake.host.drain();
+        assert_eq!(fake.host.seen.count(TICK), 10);
+    });
+}
+
+#[test]
+fn a_plain_user_is_told_what_root_has_to_do() {
+    alone("a_plain_user_is_told_what_root_has_to_do", || {
+        let root = "root has to switch it on after each boot";
+        let cases: [(System, &[&str]); 3] = [
+            (system("0\n", 0, 0o666), &["cannot switch the device on with", "/enable", root]),
+            (system("1\n", 0, 0o666), &["in the COMMAND register in", "/config", root]),
+            // Not of their owner either, who may run this test.
+            (system("1\n", 2, 0), &["cannot open", "/resource2", "group hypertrace"]),
+        ];
+        for (system, parts) in cases {
+            as_plain_user(|| {
+                let told = refusal(&system);
+                assert_says(&told, parts);
+                assert_says(&told, &["Permission denied"]);
+            });
+        }
+    });
+}

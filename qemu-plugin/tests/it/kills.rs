@@ -1,0 +1,134 @@
+//! Machines with a function trace that end in the middle of it, by SIGKILL or by one of their virtual CPUs: all that was
+//! written is read. `HYPERTRACE_TEST_KILLS` is the number of kills.
+
+use crate::common;
+use common::machine::{AARCH64, AARCH64_7, Ready, X86_64_7};
+use common::uftrace::{Reader, is_unfinished};
+use hypertrace_functions::read::{Summary, Trace};
+use hypertrace_functions::record::SIZE;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+const MIB: u64 = 1 << 20;
+
+fn kills() -> u64 {
+    std::env::var("HYPERTRACE_TEST_KILLS").map_or(3, |kills| kills.parse().unwrap())
+}
+
+#[test]
+fn what_a_killed_machine_has_written_is_read() {
+    let Some(machine) = X86_64_7.with("functions.c", &["-static"]) else { return };
+    let mut last = None;
+    for kill in 0..kills() {
+        // Sooner and later in the boot, with one virtual CPU and with two.
+        let (bytes, cpus) = ((1 + kill * 7 % 60) * MIB, 1 + kill as u32 % 2);
+        if let Some(dir) = last.replace(killed_after(&machine, kill, bytes, cpus)) {
+            fs::remove_dir_all(dir).unwrap();
+        }
+    }
+    let Some(reader) = Reader::new("uftrace-forky") else { return };
+    let report = reader.read("report", &last.unwrap(), is_unfinished);
+    assert!(report.contains("Total time"), "{report}");
+}
+
+/// Boots a machine, kills it when its records' files have so many bytes, and checks the trace. Returns its directory.
+#[track_caller]
+fn killed_after(machine: &Ready, kill: u64, bytes: u64, cpus: u32) -> PathBuf {
+    let dir = machine.file(&format!("trace{kill}"));
+    let plugin = machine.plugin(&format!("functions={}", dir.display()));
+    let mut command = machine.command(cpus, "", &[&plugin]);
+    let mut qemu = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let begin = Instant::now();
+    while records(&dir).iter().map(|file| fs::metadata(file).unwrap().len()).sum::<u64>() < bytes {
+        assert!(begin.elapsed() < Duration::from_secs(60), "{kill}: it has few records");
+        sleep(Duration::from_millis(1));
+    }
+    // A file is prepared for records before it has them.
+    sleep(Duration::from_millis(kill * 13 % 40));
+    qemu.kill().unwrap();
+    qemu.wait().unwrap();
+
+    let trace = Trace::open(&dir).unwrap();
+    let summary = Summary::of(&trace);
+
+    assert!(summary.damage.is_empty(), "{kill}: {:?}", summary.damage);
+    assert_eq!((summary.orphans, summary.lost), (0, 0), "{kill}");
+    let written: u64 = records(&dir).iter().map(|file| written(file)).sum();
+    let tasks = trace.tasks().iter();
+    let read: usize = tasks.map(|task| trace.records(task.tid).unwrap().count()).sum();
+    assert_eq!(read as u64, written, "{kill}");
+    assert!(written > 1_000, "{kill}: {written}");
+    dir
+}
+
+#[test]
+fn a_machine_that_one_of_its_cpus_ends_has_a_trace() {
+    each_ended_by_its_first_cpu(&["-DOWN_RECORDS"]);
+}
+
+#[test]
+fn a_machine_that_a_cpu_without_records_ends_has_a_trace() {
+    each_ended_by_its_first_cpu(&[]);
+}
+
+#[test]
+fn a_machine_that_one_of_its_cpus_ends_is_complete_if_they_share_a_thread() {
+    for machine in [&AARCH64, &AARCH64_7] {
+        let Some(bare) = machine.bare("semihosting.S", &["-DOWN_RECORDS"]) else { continue };
+        let dir = bare.folder.path().join("trace");
+
+        let ran = bare.run("single", &format!("functions={}", dir.display()));
+
+        assert!(ran.stderr.contains("virtual CPUs share a thread"), "{ran:?}");
+        assert!(ran.stderr.contains(" calls, 0 misses, 0 records lost"), "{ran:?}");
+        let summary = Summary::of(&Trace::open(&dir).unwrap());
+        assert_eq!((summary.damage.len(), summary.orphans, summary.unfinished), (0, 0, 0));
+    }
+}
+
+#[test]
+fn a_limit_of_files_is_no_signal_at_the_end_of_a_machine() {
+    // QEMU's main thread ends it: the others block all signals.
+    let Some(bare) = AARCH64_7.bare("semihosting.S", &["-DSYSTEM_OFF"]) else { return };
+    let dir = bare.folder.path().join("trace");
+
+    // Two windows of records, and no record after them that says how many are lost.
+    let ran = bare.run_within("1536", "multi", &format!("functions={}", dir.display()));
+
+    assert!(ran.stderr.contains("File too large"), "{ran:?}");
+    assert!(!ran.stderr.contains(" 0 records lost"), "{ran:?}");
+    assert!(Summary::of(&Trace::open(&dir).unwrap()).damage.is_empty());
+}
+
+/// Has one virtual CPU end QEMU while another one calls functions, by each QEMU.
+#[track_caller]
+fn each_ended_by_its_first_cpu(options: &[&str]) {
+    for machine in [&AARCH64, &AARCH64_7] {
+        let Some(bare) = machine.bare("semihosting.S", options) else { continue };
+        let dir = bare.folder.path().join("trace");
+
+        let ran = bare.run("multi", &format!("functions={}", dir.display()));
+
+        assert!(ran.stderr.contains("a virtual CPU has ended QEMU while others ran"), "{ran:?}");
+        let summary = Summary::of(&Trace::open(&dir).unwrap());
+        assert!(summary.damage.is_empty(), "{:?}", summary.damage);
+        assert_eq!((summary.orphans, summary.lost), (0, 0));
+        assert!(summary.calls > 1_000, "{}", summary.calls);
+    }
+}
+
+/// Returns the files of records in a directory.
+fn records(dir: &Path) -> Vec<PathBuf> {
+    let files = fs::read_dir(dir).into_iter().flatten().map(|file| file.unwrap().path());
+    files.filter(|file| file.extension().is_some_and(|extension| extension == "dat")).collect()
+}
+
+/// Returns the number of records in a file up to its last one. The rest of it is 0.
+fn written(file: &Path) -> u64 {
+    let bytes = fs::read(file).unwrap();
+    let last = bytes.iter().rposition(|byte| *byte != 0);
+    last.map_or(0, |last| last / SIZE + 1) as u64
+}

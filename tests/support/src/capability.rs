@@ -1,0 +1,64 @@
+//! Reports of tests about capabilities of this machine that they used or missed.
+//!
+//! A test that cannot run on this machine returns early and passes, so it has to report that: [`missing`] prints a line
+//! on the real stderr (the test harness would hide `eprintln!` of a passing test). A test that used a special capability
+//! reports that, too: [`used`]. `cargo xtask test` reads both from the file that `HYPERTRACE_CAPABILITIES` names, and
+//! compares them with its probes of the machine.
+
+use std::fmt::Display;
+use std::io::Write;
+use std::path::PathBuf;
+
+/// Environment variable with the path of the file for reports; unset outside of `cargo xtask test`.
+pub const FILE: &str = "HYPERTRACE_CAPABILITIES";
+
+/// Reports that this test used the capability. Call it after the use, not before the attempt.
+pub fn used(name: &str) {
+    note("used", name, std::thread::current().name().unwrap_or("?"));
+}
+
+/// Reports that this test, or a part of it, did not run, and why.
+pub fn missing(name: &str, why: impl Display) {
+    let why = why.to_string();
+    // Not eprintln!, which the test harness captures. One write, because the harness prints meanwhile. A closed
+    // stderr must not fail a test.
+    let line = format!("capability missing: {name}: {}\n", one_line(&why));
+    let _ = std::io::stderr().write_all(line.as_bytes());
+    note("missing", name, &why);
+}
+
+/// Finds a program on PATH, or reports that it is missing. `cargo xtask test` puts fetched programs on PATH.
+pub fn program(name: &str) -> Option<PathBuf> {
+    let found = on_path(name);
+    if found.is_none() {
+        missing(name, "not on PATH (`cargo xtask test` fetches what it can for its own run)");
+    }
+    found
+}
+
+/// Finds a program on PATH.
+pub fn on_path(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).map(|folder| folder.join(name)).find(|file| file.is_file())
+}
+
+/// Appends a tab-separated line: `used NAME TEST` or `missing NAME WHY`. One write in append mode, so
+/// that tests in parallel threads and processes do not mix their lines.
+fn note(kind: &str, name: &str, text: &str) {
+    let Some(file) = std::env::var_os(FILE) else {
+        return;
+    };
+    let line = format!("{kind}\t{name}\t{}\n", one_line(text));
+    let written = std::fs::OpenOptions::new()
+        .append(true)
+        .create(true)
+        .open(&file)
+        .and_then(|mut file| file.write_all(line.as_bytes()));
+    if let Err(error) = written {
+        panic!("cannot append to {}: {error}", file.display());
+    }
+}
+
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Tests that run again, alone in a process of their own.
+
+use std::process::Command;
+use std::sync::OnceLock;
+
+/// Runs the calling test `name` in a process of its own, if it is not yet in one. `body` is the test.
+#[track_caller]
+pub fn in_own_process(name: &str, body: impl FnOnce()) {
+    const ALONE: &str = "HYPERTRACE_TEST_ALONE";
+    if std::env::var_os(ALONE).is_some() {
+        return body();
+    }
+    let ran = alone(name).env(ALONE, "1").output().unwrap();
+    let (out, err) = (String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
+    assert!(ran.status.success(), "{}\n{out}{err}", ran.status);
+    // The test's measurements.
+    print!("{err}");
+}
+
+/// Returns a command that runs only the test `name` of this program.
+#[track_caller]
+pub fn alone(name: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", &full_name(name), "--nocapture", "--test-threads=1"]);
+    command
+}
+
+/// Returns the name by which the harness knows the test `name`: itself, or `module::name`.
+///
+/// # Panics
+/// If this program has no such test, or several in different modules.
+#[track_caller]
+pub fn full_name(name: &str) -> String {
+    static TESTS: OnceLock<Vec<String>> = OnceLock::new();
+    let tests = TESTS.get_or_init(|| {
+        let mut list = Command::new(std::env::current_exe().unwrap());
+        let listed = list.args(["--list", "--format", "terse"]).output().unwrap().stdout;
+        let listed = String::from_utf8_lossy(&listed);
+        listed.lines().filter_map(|line| Some(line.strip_suffix(": test")?.to_owned())).collect()
+    });
+    if tests.iter().any(|test| test == name) {
+        return name.to_owned();
+    }
+    let mut found = tests.iter().filter(|test| test.rsplit("::").next() == Some(name));
+    match (found.next(), found.next()) {
+        (Some(test), None) => test.clone(),
+        found => panic!("{name} is not one test of this program: {found:?}"),
+    }
+}

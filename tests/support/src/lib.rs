@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! What the tests of several crates share.
+//!
+//! It depends on few crates, so that a crate's tests are built without waiting for others.
+// The modules say what they are for, and are no interface of a library.
+#![allow(missing_docs, clippy::new_without_default, clippy::should_implement_trait)]
+
+pub mod capability;
+pub mod child;
+#[cfg(feature = "functions")]
+pub mod functions;
+pub mod initramfs;
+#[cfg(feature = "machine")]
+pub mod machine;
+pub mod made;
+pub mod namespace;
+pub mod trace_dat;
+pub mod uftrace;
+pub mod vcpu;

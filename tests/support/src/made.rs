@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Sessions made byte by byte, without the project's writer. They decide what a reader
+//! must accept, and what it must refuse.
+
+use std::path::{Path, PathBuf};
+
+pub const UUID: [u8; 16] = [0xa5; 16];
+pub const UUID_TEXT: &str = "a5a5a5a5-a5a5-a5a5-a5a5-a5a5a5a5a5a5";
+/// Unix time at tick 0 of the host's clock.
+pub const START_NS: i64 = 1_700_000_000_000_000_000;
+pub const GHZ: u64 = 1_000_000_000;
+/// Raw ticks at tick 0 of the guest's clock.
+pub const GUEST_BASE: u64 = 5_000;
+
+/// Dense ids of [`EVENTS`].
+pub const DISK_READ: u32 = 16;
+pub const OPENED: u32 = 17;
+pub const CHECKPOINT_POINT: u32 = 18;
+pub const VCPU_EXIT: u32 = 19;
+pub const ALL_TYPES: u32 = 20;
+pub const EVENTS: &str = r#"[
+    {"id":16,"schema":"disk_read(lba:u64,len:u32)","reference_point":false},
+    {"id":17,"schema":"opened(name:str)","reference_point":false},
+    {"id":18,"schema":"checkpoint(n:u64)","reference_point":true},
+    {"id":19,"schema":"vcpu_exit(reason:u32)","reference_point":false},
+    {"id":20,"schema":"all(a:u8,b:i8,c:f64,d:bool,e:x64,s:str,w:[u64])","reference_point":false}
+]"#;
+
+pub fn clock(id: u32, domain: &str, epoch: u32, frequency: u64, base: u64, offset: i64) -> String {
+    format!(
+        r#"{{"id":{id},"domain":"{domain}","kind":"tsc","epoch":{epoch},"frequency":{frequency},
+            "base":{base},"offset_ns":{offset},"host_frequency":{GHZ}}}"#
+    )
+}
+
+pub fn clocks() -> String {
+    let host = clock(0, "host", 0, GHZ, 1_000_000, START_NS);
+    let guest = clock(1, "guest", 0, GHZ, GUEST_BASE, START_NS);
+    format!("[{host},{guest}]")
+}
+
+pub fn json(clocks: &str, events: &str, streams: &str) -> String {
+    format!(
+        r#"{{"format":"hypertrace-session","version":1,"uuid":"{UUID_TEXT}",
+            "started_unix_ns":{START_NS},"clocks":{clocks},"events":{events},
+            "streams":{streams},"device":{{"bad_width":3}},"finished":true}}"#
+    )
+}
+
+/// Boots of two machines, as in `/proc/sys/kernel/random/boot_id`.
+pub const BOOT: &str = "36d00ed1-e68a-4dcf-9f57-8bb3a1fed66d";
+pub const OTHER_BOOT: &str = "00000000-e68a-4dcf-9f57-8bb3a1fed66d";
+
+/// Adds the boot to a session.json.
+pub fn with_boot(json: &str, boot: Option<&str>) -> String {
+    match boot {
+        Some(boot) => json.replacen("\"clocks\"", &format!("\"boot_id\":\"{boot}\",\"clocks\""), 1),
+        None => json.to_owned(),
+    }
+}
+
+/// A session's directory.
+pub struct Made {
+    pub dir: tempfile::TempDir,
+}
+
+impl Made {
+    /// Makes a session with the usual clocks and events.
+    pub fn new() -> Made {
+        Made::with_json(&json(&clocks(), EVENTS, "[]"))
+    }
+
+    /// Makes the same session of a known boot.
+    pub fn of_boot(boot: Option<&str>) -> Made {
+        Made::with_json(&with_boot(&json(&clocks(), EVENTS, "[]"), boot))
+    }
+
+    pub fn with_json(json: &str) -> Made {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("ctf")).unwrap();
+        std::fs::write(dir.path().join("ctf/metadata"), "/* CTF 1.8 */").unwrap();
+        std::fs::write(dir.path().join("session.json"), json).unwrap();
+        Made { dir }
+    }
+
+    pub fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.dir.path().join("ctf").join(name)
+    }
+
+    /// Adds the VMM's word on the guests' TSCs to session.json: JSON objects, separated by commas.
+    pub fn tell(&self, tscs: &str) {
+        let path = self.dir.path().join("session.json");
+        let json = std::fs::read_to_string(&path).unwrap();
+        let clocks = format!("\"guest_tscs\":[{tscs}],\"clocks\"");
+        std::fs::write(path, json.replacen("\"clocks\"", &clocks, 1)).unwrap();
+    }
+
+    /// Writes a stream file of these packets.
+    pub fn stream(self, name: &str, packets: &[Packet]) -> Made {
+        let bytes: Vec<u8> = packets.iter().flat_map(|p| p.bytes()).collect();
+        std::fs::write(self.file(name), bytes).unwrap();
+        self
+    }
+}
+
+/// A packet that is being made.
+#[derive(Clone)]
+pub struct Packet {
+    pub header: [u8; 128],
+    pub events: Vec<u8>,
+    pad: usize,
+}
+
+impl Packet {
+    pub fn new(domain: u32, client: u32, stream_id: u32) -> Packet {
+        let mut packet = Packet { header: [0; 128], events: Vec::new(), pad: 0 };
+        packet.set32(0, 0xc1fc_1fc1);
+        packet.header[4..20].copy_from_slice(&UUID);
+        packet.set32(20, stream_id);
+        packet.set32(88, client);
+        packet.set32(124, domain);
+        packet
+    }
+
+    pub fn guest(client: u32) -> Packet {
+        Packet::new(1, client, 1)
+    }
+
+    pub fn host(ring: u32) -> Packet {
+        Packet::new(0, ring, 0)
+    }
+
+    /// Makes the packet an empty one of this size, which is the distance to the file's end.
+    pub fn filler(mut self, size: u64) -> Packet {
+        self.set64(48, size * 8);
+        self
+    }
+
+    /// Makes the packet begin where another one ended.
+    pub fn after(mut self, last: &Packet) -> Packet {
+        self.set64(24, last.get64(32));
+        self.set64(32, last.get64(32));
+        for counter in [56, 96, 104, 112] {
+            self.set64(counter, last.get64(counter));
+        }
+        self.set64(64, last.get64(72));
+        self.set64(72, last.get64(72));
+        self
+    }
+
+    pub fn set32(&mut self, at: usize, value: u32) {
+        self.header[at..at + 4].copy_from_slice(&value.to_le_bytes());
+    }
+
+    pub fn set64(&mut self, at: usize, value: u64) {
+        self.header[at..at + 8].copy_from_slice(&value.to_le_bytes());
+    }
+
+    pub fn with64(mut self, at: usize, value: u64) -> Packet {
+        self.set64(at, value);
+        self
+    }
+
+    fn get64(&self, at: usize) -> u64 {
+        u64::from_le_bytes(self.header[at..at + 8].try_into().unwrap())
+    }
+
+    pub fn event(self, ts: u64, id: u32, payload: &[u64]) -> Packet {
+        self.flagged(ts, id, 0, payload, 0)
+    }
+
+    /// Adds an event whose last field is a string, after scalar words.
+    pub fn event_str(self, ts: u64, id: u32, before: &[u64], text: &[u8]) -> Packet {
+        let mut bytes = (text.len() as u32).to_le_bytes().to_vec();
+        bytes.extend_from_slice(text);
+        let pad = bytes.len().next_multiple_of(8) - bytes.len();
+        bytes.resize(bytes.len() + pad, 0);
+        let mut payload = before.to_vec();
+        payload.extend(bytes.chunks(8).map(|c| u64::from_le_bytes(c.try_into().unwrap())));
+        self.flagged(ts, id, 0, &payload, pad)
+    }
+
+    pub fn flagged(mut self, ts: u64, id: u32, flags: u16, payload: &[u64], pad: usize) -> Packet {
+        if self.events.is_empty() && self.get64(24) == self.get64(32) {
+            self.set64(24, ts);
+        }
+        self.set64(32, ts);
+        self.events.extend(ts.to_le_bytes());
+        self.events.extend(id.to_le_bytes());
+        self.events.extend((payload.len() as u16).to_le_bytes());
+        self.events.extend(flags.to_le_bytes());
+        self.events.extend(payload.iter().flat_map(|w| w.to_le_bytes()));
+        self.pad = pad;
+        let end = self.get64(72);
+        self.set64(72, end + 2 + payload.len() as u64);
+        self
+    }
+
+    /// Adds a reference point of a client, with the guest's raw time.
+    pub fn point(self, ts: u64, client: u32, seq: u32, guest_raw: u64, n: u64) -> Packet {
+        let payload = [client.into(), 0, seq.into(), guest_raw, n];
+        self.flagged(ts, CHECKPOINT_POINT, 1, &payload, 0)
+    }
+
+    pub fn lease(self, ts: u64, token: u64, name: &str) -> Packet {
+        self.with64(80, token).event_str(ts, 1, &[token, 42, 43, 0], name.as_bytes())
+    }
+
+    /// Returns the packet's bytes in a file.
+    pub fn bytes(&self) -> Vec<u8> {
+        let mut bytes = self.header.to_vec();
+        bytes.extend_from_slice(&self.events);
+        let content = bytes.len() - self.pad;
+        bytes.resize(bytes.len().next_multiple_of(128), 0);
+        if self.get64(40) == 0 {
+            bytes[40..48].copy_from_slice(&(content as u64 * 8).to_le_bytes());
+        }
+        if self.get64(48) == 0 {
+            let size = bytes.len() as u64 * 8;
+            bytes[48..56].copy_from_slice(&size.to_le_bytes());
+        }
+        bytes
+    }
+}

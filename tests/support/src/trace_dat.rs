@@ -1,0 +1,493 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Files of trace-cmd made byte by byte, without trace-cmd: what a reader must accept.
+
+/// Formats as the kernel writes them, by their systems.
+pub const FORMATS: [(&str, &str); 9] = [
+    ("ftrace", PRINT),
+    ("kvm", KVM_MMIO),
+    ("kvm", KVM_EXIT),
+    ("kvm", KVM_EMULATE_INSN),
+    ("kvm", KVM_FPU),
+    ("kvm", KVM_USERSPACE_EXIT),
+    ("sched", SCHED_SWITCH),
+    ("sched", SCHED_WAKEUP),
+    ("test", ODD),
+];
+
+pub const PRINT_ID: u16 = 5;
+pub const KVM_MMIO_ID: u16 = 38;
+pub const KVM_EXIT_ID: u16 = 103;
+pub const KVM_EMULATE_INSN_ID: u16 = 36;
+pub const KVM_FPU_ID: u16 = 37;
+pub const KVM_USERSPACE_EXIT_ID: u16 = 42;
+pub const SCHED_SWITCH_ID: u16 = 372;
+pub const SCHED_WAKEUP_ID: u16 = 374;
+pub const SCHED_WAKEUP_NEW_ID: u16 = 373;
+pub const ODD_ID: u16 = 999;
+
+const COMMON: &str = "format:
+\tfield:unsigned short common_type;\toffset:0;\tsize:2;\tsigned:0;
+\tfield:unsigned char common_flags;\toffset:2;\tsize:1;\tsigned:0;
+\tfield:unsigned char common_preempt_count;\toffset:3;\tsize:1;\tsigned:0;
+\tfield:int common_pid;\toffset:4;\tsize:4;\tsigned:1;
+
+";
+const PRINT: &str = "name: print
+ID: 5
+COMMON\tfield:unsigned long ip;\toffset:8;\tsize:8;\tsigned:0;
+\tfield:char buf[];\toffset:16;\tsize:0;\tsigned:0;
+
+print fmt: \"%ps: %s\", (void *)REC->ip, REC->buf
+";
+const KVM_MMIO: &str = "name: kvm_mmio
+ID: 38
+COMMON\tfield:u32 type;\toffset:8;\tsize:4;\tsigned:0;
+\tfield:u32 len;\toffset:12;\tsize:4;\tsigned:0;
+\tfield:u64 gpa;\toffset:16;\tsize:8;\tsigned:0;
+\tfield:u64 val;\toffset:24;\tsize:8;\tsigned:0;
+
+print fmt: \"mmio %s len %u gpa 0x%llx val 0x%llx\", __print_symbolic(REC->type, { 0, \"unsatisfied-read\" }, { 1, \"read\" }, { 2, \"write\" }), REC->len, REC->gpa, REC->val
+";
+const KVM_EXIT: &str = "name: kvm_exit
+ID: 103
+COMMON\tfield:unsigned int exit_reason;\toffset:8;\tsize:4;\tsigned:0;
+\tfield:unsigned long guest_rip;\toffset:16;\tsize:8;\tsigned:0;
+\tfield:u32 isa;\toffset:24;\tsize:4;\tsigned:0;
+
+print fmt: \"reason %s%s%s rip 0x%lx\", (REC->isa == 1) ? __print_symbolic(REC->exit_reason & 0xffff, { 48, \"EPT_VIOLATION\" }, { 49, \"EPT_MISCONFIG\" }) : __print_symbolic(REC->exit_reason, { 0x040 + 14, \"PF excp\" }, { 0x400, \"npf\" }), (REC->isa == 1 && REC->exit_reason & ~0xffff) ? \" \" : \"\", (REC->isa == 1) ? __print_flags(REC->exit_reason & ~0xffff, \" \", { 0x80000000, \"FAILED_VMENTRY\" }) : \"\", REC->guest_rip
+";
+const KVM_EMULATE_INSN: &str = "name: kvm_emulate_insn
+ID: 36
+COMMON\tfield:__u64 rip;\toffset:8;\tsize:8;\tsigned:0;
+
+print fmt: \"rip %llx\", REC->rip
+";
+const KVM_FPU: &str = "name: kvm_fpu
+ID: 37
+COMMON\tfield:u32 load;\toffset:8;\tsize:4;\tsigned:0;
+
+print fmt: \"%s\", __print_symbolic(REC->load, {0, \"unload\"}, {1, \"load\"})
+";
+const KVM_USERSPACE_EXIT: &str = "name: kvm_userspace_exit
+ID: 42
+COMMON\tfield:__u32 reason;\toffset:8;\tsize:4;\tsigned:0;
+\tfield:int errno;\toffset:12;\tsize:4;\tsigned:1;
+
+print fmt: \"reason %s (%d)\", REC->errno < 0 ? (REC->errno == -4 ? \"restart\" : \"error\") : __print_symbolic(REC->reason, { 2, \"KVM_EXIT_\" \"IO\" }, { 5, \"KVM_EXIT_\" \"HLT\" }, { 6, \"KVM_EXIT_\" \"MMIO\" }), REC->errno < 0 ? -REC->errno : REC->reason
+";
+const SCHED_WAKEUP: &str = "name: sched_wakeup
+ID: 374
+COMMON\tfield:char comm[16];\toffset:8;\tsize:16;\tsigned:0;
+\tfield:pid_t pid;\toffset:24;\tsize:4;\tsigned:1;
+\tfield:int prio;\toffset:28;\tsize:4;\tsigned:1;
+\tfield:int target_cpu;\toffset:32;\tsize:4;\tsigned:1;
+
+print fmt: \"comm=%s pid=%d prio=%d target_cpu=%03d\", REC->comm, REC->pid, REC->prio, REC->target_cpu
+";
+const SCHED_SWITCH: &str = "name: sched_switch
+ID: 372
+COMMON\tfield:char prev_comm[16];\toffset:8;\tsize:16;\tsigned:0;
+\tfield:pid_t prev_pid;\toffset:24;\tsize:4;\tsigned:1;
+\tfield:int prev_prio;\toffset:28;\tsize:4;\tsigned:1;
+\tfield:long prev_state;\toffset:32;\tsize:8;\tsigned:1;
+\tfield:char next_comm[16];\toffset:40;\tsize:16;\tsigned:0;
+\tfield:pid_t next_pid;\toffset:56;\tsize:4;\tsigned:1;
+\tfield:int next_prio;\toffset:60;\tsize:4;\tsigned:1;
+
+print fmt: \"prev_comm=%s prev_pid=%d prev_prio=%d prev_state=%s%s ==> next_comm=%s next_pid=%d next_prio=%d\", REC->prev_comm, REC->prev_pid, REC->prev_prio, (REC->prev_state & ((((0x00000000 | 0x00000001 | 0x00000002 | 0x00000004 | 0x00000008 | 0x00000010 | 0x00000020 | 0x00000040) + 1) << 1) - 1)) ? __print_flags(REC->prev_state & ((((0x00000000 | 0x00000001 | 0x00000002 | 0x00000004 | 0x00000008 | 0x00000010 | 0x00000020 | 0x00000040) + 1) << 1) - 1), \"|\", { 0x00000001, \"S\" }, { 0x00000002, \"D\" }, { 0x00000080, \"I\" }) : \"R\", REC->prev_state & (((0x00000000 | 0x00000001) + 1) << 1) ? \"+\" : \"\", REC->next_comm, REC->next_pid, REC->next_prio
+";
+/// Fields of all other shapes.
+const ODD: &str = "name: odd
+ID: 999
+COMMON\tfield:__data_loc char[] name;\toffset:8;\tsize:4;\tsigned:0;
+\tfield:__rel_loc u16[] list;\toffset:12;\tsize:4;\tsigned:0;
+\tfield:bool flag;\toffset:16;\tsize:1;\tsigned:0;
+\tfield:s8 small;\toffset:17;\tsize:1;\tsigned:1;
+\tfield:short pair[2];\toffset:18;\tsize:4;\tsigned:1;
+\tfield:const void * ptr;\toffset:24;\tsize:8;\tsigned:0;
+\tfield:unsigned int mode;\toffset:32;\tsize:4;\tsigned:0;
+
+print fmt: \"%s %s %d %d %s %p %s\", __get_str(name), __print_array(__get_dynamic_array(list), 2, 2), REC->flag, REC->small, __print_array(REC->pair, 2, 2), REC->ptr, __print_symbolic(REC->mode, { MODE_OF_THE_KERNEL, \"A\" })
+";
+
+/// A page of the ring buffer.
+#[derive(Default)]
+pub struct Page {
+    time: u64,
+    data: Vec<u8>,
+    flags: u64,
+}
+
+impl Page {
+    /// Begins a page at a time.
+    pub fn at(time: u64) -> Page {
+        Page { time, data: Vec::new(), flags: 0 }
+    }
+
+    /// Says that events were overwritten before it, with their number if `stored`.
+    pub fn missed(mut self, stored: bool) -> Page {
+        // The kernel's `1 << 31` is negative.
+        self.flags = u64::MAX << 31 | if stored { 1 << 30 } else { 0 };
+        self
+    }
+
+    /// Appends an event of a thread, some ticks after the one before.
+    pub fn event(mut self, after: u32, id: u16, tid: u32, payload: &[u8]) -> Page {
+        let len = (8 + payload.len()).next_multiple_of(4);
+        assert!(len <= 28 * 4 && after < 1 << 27);
+        let head = (len as u32 / 4) | after << 5;
+        self.data.extend(head.to_le_bytes());
+        self.data.extend(u32::from(id).to_le_bytes());
+        self.data.extend(tid.to_le_bytes());
+        self.data.extend(payload);
+        self.data.resize(self.data.len().next_multiple_of(4), 0);
+        self
+    }
+
+    /// Appends a word of any content.
+    pub fn word(mut self, word: u32) -> Page {
+        self.data.extend(word.to_le_bytes());
+        self
+    }
+
+    /// Makes pages of events in order: their time, id, thread and payload.
+    pub fn all(events: &[(u64, u16, u32, Vec<u8>)]) -> Vec<Page> {
+        let mut pages: Vec<Page> = Vec::new();
+        let mut last = 0;
+        for (time, id, tid, payload) in events {
+            // A header of the page, of the record, and a number of lost events at the end.
+            let fits = |page: &Page| page.data.len() + payload.len() + 16 + 16 + 8 <= 4096;
+            match pages.pop_if(|page| fits(page)) {
+                Some(page) => pages.push(page.event((time - last) as u32, *id, *tid, payload)),
+                None => pages.push(Page::at(*time).event(0, *id, *tid, payload)),
+            }
+            last = *time;
+        }
+        pages
+    }
+
+    pub fn mmio(self, after: u32, tid: u32, value: u64) -> Page {
+        self.event(after, KVM_MMIO_ID, tid, &mmio(value))
+    }
+
+    /// Appends a switch from a thread with this state.
+    pub fn switch(self, after: u32, from: (u32, &str), state: i64, to: (u32, &str)) -> Page {
+        self.event(after, SCHED_SWITCH_ID, from.0, &switch(from, state, to))
+    }
+
+    /// Appends `number` events that were lost, after the data.
+    pub fn bytes(&self, page_size: usize, lost: u64) -> Vec<u8> {
+        let mut bytes = self.time.to_le_bytes().to_vec();
+        bytes.extend((self.data.len() as u64 | self.flags).to_le_bytes());
+        bytes.extend(&self.data);
+        bytes.extend(lost.to_le_bytes());
+        assert!(bytes.len() <= page_size);
+        bytes.resize(page_size, 0);
+        bytes
+    }
+}
+
+/// Returns the payload of an event `kvm_mmio` that is a write.
+pub fn mmio(value: u64) -> Vec<u8> {
+    let mut payload = [2u32.to_le_bytes(), 8u32.to_le_bytes()].concat();
+    payload.extend(0xd000_0000u64.to_le_bytes());
+    payload.extend(value.to_le_bytes());
+    payload
+}
+
+/// Returns the payload of an event `sched_switch`.
+pub fn switch(from: (u32, &str), state: i64, to: (u32, &str)) -> Vec<u8> {
+    let mut payload = comm(from.1);
+    payload.extend([from.0.to_le_bytes(), 120u32.to_le_bytes()].concat());
+    payload.extend(state.to_le_bytes());
+    payload.extend(comm(to.1));
+    payload.extend([to.0.to_le_bytes(), 120u32.to_le_bytes()].concat());
+    payload
+}
+
+/// Returns the payload of an event `sched_wakeup`.
+pub fn wakeup(tid: u32, name: &str) -> Vec<u8> {
+    [comm(name), [tid, 120, 0].map(u32::to_le_bytes).concat()].concat()
+}
+
+fn comm(name: &str) -> Vec<u8> {
+    let mut comm = name.as_bytes().to_vec();
+    comm.resize(16, 0);
+    comm
+}
+
+/// A file, before it is written.
+#[derive(Clone)]
+pub struct TraceDat {
+    pub clock: String,
+    pub page_size: usize,
+    pub comms: String,
+    pub formats: Vec<(String, String)>,
+    /// Pages of each CPU.
+    pub cpus: Vec<Vec<u8>>,
+    /// Options besides those of the sections.
+    pub options: Vec<(u16, Vec<u8>)>,
+}
+
+impl TraceDat {
+    pub fn new(clock: &str) -> TraceDat {
+        let formats = FORMATS.map(|(s, text)| (s.to_owned(), text.replace("COMMON", COMMON)));
+        TraceDat {
+            clock: clock.into(),
+            page_size: 4096,
+            comms: "77 vcpu0\n5 kworker/1:2 x\n".into(),
+            formats: formats.to_vec(),
+            cpus: Vec::new(),
+            options: Vec::new(),
+        }
+    }
+
+    /// Leaves out the description of an event.
+    pub fn without(mut self, name: &str) -> TraceDat {
+        self.formats.retain(|(_, text)| !text.starts_with(&format!("name: {name}\n")));
+        self
+    }
+
+    /// Adds the description of `sched_wakeup_new`, which has the fields of `sched_wakeup`.
+    pub fn with_wakeup_new(mut self) -> TraceDat {
+        let text = SCHED_WAKEUP.replace("wakeup", "wakeup_new").replace("COMMON", COMMON);
+        let text = text.replace("ID: 374", &format!("ID: {SCHED_WAKEUP_NEW_ID}"));
+        let after = self.formats.iter().rposition(|(system, _)| system == "sched").unwrap();
+        self.formats.insert(after + 1, ("sched".into(), text));
+        self
+    }
+
+    /// Adds a CPU with these pages.
+    pub fn cpu(mut self, pages: &[Page]) -> TraceDat {
+        let pages = pages.iter().flat_map(|page| page.bytes(self.page_size, 9));
+        self.cpus.push(pages.collect());
+        self
+    }
+
+    pub fn option(mut self, id: u16, data: Vec<u8>) -> TraceDat {
+        self.options.push((id, data));
+        self
+    }
+
+    fn header_info(&self) -> Vec<u8> {
+        let data = self.page_size - 16;
+        let page = format!(
+            "\tfield: u64 timestamp;\toffset:0;\tsize:8;\tsigned:0;\n\
+             \tfield: local_t commit;\toffset:8;\tsize:8;\tsigned:1;\n\
+             \tfield: int overwrite;\toffset:8;\tsize:1;\tsigned:1;\n\
+             \tfield: char data;\toffset:16;\tsize:{data};\tsigned:0;\n"
+        );
+        let event = "# compressed entry header\n\ttype_len    :    5 bits\n\ttime_delta  :   27 \
+                     bits\n\tarray       :   32 bits\n\n\tpadding     : type == 29\n\ttime_extend \
+                     : type == 30\n\ttime_stamp : type == 31\n\tdata max type_len  == 28\n";
+        [
+            b"header_page\0".to_vec(),
+            sized(page.as_bytes()),
+            b"header_event\0".to_vec(),
+            sized(event.as_bytes()),
+        ]
+        .concat()
+    }
+
+    /// Returns the formats of ftrace's own events, and those of all other systems.
+    fn event_formats(&self) -> (Vec<u8>, Vec<u8>) {
+        let of = |system: &str| {
+            let texts = self.formats.iter().filter(|(s, _)| s == system);
+            let texts: Vec<Vec<u8>> = texts.map(|(_, text)| sized(text.as_bytes())).collect();
+            [&(texts.len() as u32).to_le_bytes()[..], &texts.concat()].concat()
+        };
+        let mut systems: Vec<&str> = self.formats.iter().map(|(s, _)| s.as_str()).collect();
+        systems.dedup();
+        systems.retain(|s| *s != "ftrace");
+        let mut all = (systems.len() as u32).to_le_bytes().to_vec();
+        for system in systems {
+            all.extend([system.as_bytes(), b"\0", &of(system)].concat());
+        }
+        (of("ftrace"), all)
+    }
+
+    /// Returns a file of version 7, with its options before the pages.
+    pub fn version_7(&self) -> Vec<u8> {
+        let mut file = begin("7", self.page_size);
+        file.extend(b"none\0\0");
+        let options_at = file.len();
+        file.extend([0; 8]);
+        let (ftrace, events) = self.event_formats();
+        let nothing = 0u32.to_le_bytes().to_vec();
+        let mut options = Vec::new();
+        for (id, content) in [
+            (16, self.header_info()),
+            (17, ftrace),
+            (18, events),
+            (19, nothing.clone()),
+            (20, nothing),
+            (21, sized(self.comms.as_bytes())),
+        ] {
+            options.push((id, (file.len() as u64).to_le_bytes().to_vec()));
+            file.extend(section(id, &content));
+        }
+        options.extend(self.options.iter().cloned());
+        // The buffer's option has a fixed length, so that the pages' place is known.
+        let list = |at: u64| {
+            let mut option = at.to_le_bytes().to_vec();
+            option.extend([b"\0", self.clock.as_bytes(), b"\0"].concat());
+            option.extend((self.page_size as u32).to_le_bytes());
+            option.extend((self.cpus.len() as u32).to_le_bytes());
+            let mut place = (at + 16).next_multiple_of(self.page_size as u64);
+            for (cpu, pages) in self.cpus.iter().enumerate() {
+                option.extend((cpu as u32).to_le_bytes());
+                option.extend(place.to_le_bytes());
+                option.extend((pages.len() as u64).to_le_bytes());
+                place += pages.len() as u64;
+            }
+            option
+        };
+        let all = |at: u64| {
+            let mut all = options.clone();
+            all.push((3, list(at)));
+            all.push((8, (self.cpus.len() as u32).to_le_bytes().to_vec()));
+            all.push((0, 0u64.to_le_bytes().to_vec()));
+            let option = |(id, data): &(u16, Vec<u8>)| {
+                let len = (data.len() as u32).to_le_bytes();
+                [&id.to_le_bytes()[..], &len, data].concat()
+            };
+            section(0, &all.iter().flat_map(option).collect::<Vec<u8>>())
+        };
+        let here = file.len() as u64;
+        file[options_at..options_at + 8].copy_from_slice(&here.to_le_bytes());
+        let buffer = here + all(0).len() as u64;
+        file.extend(all(buffer));
+        let pages = (buffer + 16).next_multiple_of(self.page_size as u64) as usize;
+        let data = self.cpus.concat();
+        let size = (pages + data.len()) as u64 - buffer - 16;
+        file.extend([&section(3, &[])[..8], &size.to_le_bytes()].concat());
+        file.resize(pages, 0);
+        file.extend(data);
+        file
+    }
+
+    /// Returns a file of version 7 that says of the bytes of its CPUs that they are compressed.
+    pub fn version_7_of_zstd(&self) -> Vec<u8> {
+        let mut file = self.version_7();
+        file[18..22].copy_from_slice(b"zstd");
+        // The section of the pages ends with the file.
+        let is_buffer = |at: &usize| {
+            let size = (file.len() - at - 16) as u64;
+            file[*at..].starts_with(&[&section(3, &[])[..8], &size.to_le_bytes()].concat())
+        };
+        let at = (0..file.len() - 16).find(is_buffer).unwrap();
+        file[at + 2] = 1;
+        file
+    }
+
+    /// Returns a file of version 6.
+    pub fn version_6(&self) -> Vec<u8> {
+        let (ftrace, events) = self.event_formats();
+        let mut file = begin("6", self.page_size);
+        file.extend([self.header_info(), ftrace, events].concat());
+        file.extend([0; 8]);
+        file.extend(sized(self.comms.as_bytes()));
+        file.extend((self.cpus.len() as u32).to_le_bytes());
+        file.extend(b"options  \0");
+        let clock = format!("local global [{}] mono\0", self.clock).into_bytes();
+        for (id, data) in self.options.iter().cloned().chain([(4, clock)]) {
+            let len = (data.len() as u32).to_le_bytes();
+            file.extend([&id.to_le_bytes()[..], &len, &data].concat());
+        }
+        file.extend(0u16.to_le_bytes());
+        self.add_pages(&mut file);
+        file
+    }
+
+    /// Appends the table of all CPUs' pages, in the form of version 6, and the pages.
+    fn add_pages(&self, file: &mut Vec<u8>) {
+        file.extend(b"flyrecord\0");
+        let begin = (file.len() + 16 * self.cpus.len()).next_multiple_of(self.page_size);
+        let mut place = begin as u64;
+        for pages in &self.cpus {
+            file.extend(place.to_le_bytes());
+            file.extend((pages.len() as u64).to_le_bytes());
+            place += pages.len() as u64;
+        }
+        file.resize(begin, 0);
+        file.extend(self.cpus.concat());
+    }
+
+    /// Returns a file of version 6 that has the buffers of another trace, too, as those of an instance.
+    pub fn version_6_with(&self, instance: &TraceDat) -> Vec<u8> {
+        assert_eq!(self.cpus.len(), instance.cpus.len());
+        let option = |at: u64| (3, [&at.to_le_bytes()[..], b"instance\0"].concat());
+        let with = |at| {
+            let (id, data) = option(at);
+            self.clone().option(id, data).version_6()
+        };
+        let at = with(0).len() as u64;
+        let mut file = with(at);
+        instance.add_pages(&mut file);
+        file
+    }
+}
+
+fn begin(version: &str, page_size: usize) -> Vec<u8> {
+    let mut file = b"\x17\x08\x44tracing".to_vec();
+    file.extend([version.as_bytes(), b"\0", &[0, 8]].concat());
+    file.extend((page_size as u32).to_le_bytes());
+    file
+}
+
+fn sized(text: &[u8]) -> Vec<u8> {
+    [&(text.len() as u64).to_le_bytes()[..], text].concat()
+}
+
+fn section(id: u16, content: &[u8]) -> Vec<u8> {
+    let mut section = id.to_le_bytes().to_vec();
+    section.extend([0; 6]);
+    section.extend(sized(content));
+    section
+}
+
+/// Returns the option GUEST.
+pub fn guest(name: &str, trace: u64) -> (u16, Vec<u8>) {
+    let cpus = [1u32, 0, 77].map(u32::to_le_bytes).concat();
+    (13, [name.as_bytes(), b"\0", &trace.to_le_bytes(), &cpus].concat())
+}
+
+/// Returns the option TIME_SHIFT with one correction for one CPU.
+pub fn time_shift(peer: u64, offset: i64, ratio: u64, fraction: u64) -> (u16, Vec<u8>) {
+    let mut data = peer.to_le_bytes().to_vec();
+    data.extend([0u32, 1, 1].map(u32::to_le_bytes).concat());
+    data.extend([0u64, offset as u64, ratio, fraction].map(u64::to_le_bytes).concat());
+    (12, data)
+}
+
+pub fn trace_id(id: u64) -> (u16, Vec<u8>) {
+    (11, id.to_le_bytes().to_vec())
+}
+
+/// Returns the option VERSION as in recordings of hypertrace.
+pub fn recorded(boot: &str, clock_bound_ns: u64) -> (u16, Vec<u8>) {
+    let more = format!("source=perf; boot_id={boot}; clock_bound_ns={clock_bound_ns}");
+    (9, format!("hypertrace 0.1.0; {more}\0").into_bytes())
+}
+
+/// Returns the same with the time that a hypervisor took meanwhile.
+pub fn recorded_with_steal(boot: &str, stolen_ms: u64) -> (u16, Vec<u8>) {
+    recorded_with_steals(boot, stolen_ms, "")
+}
+
+/// Returns the same with the times in which that rose: `FROM-TO:MS`, in ticks.
+pub fn recorded_with_steals(boot: &str, stolen_ms: u64, steals: &str) -> (u16, Vec<u8>) {
+    let more = format!("source=tracefs; boot_id={boot}; stolen_ms={stolen_ms}; steals={steals}");
+    (9, format!("hypertrace 0.1.0; {more}\0").into_bytes())
+}
+
+/// Returns the same with the threads that the kernel's filter had at the beginning.
+pub fn recorded_with_threads(boot: &str, threads: &str) -> (u16, Vec<u8>) {
+    let more = format!("source=tracefs; boot_id={boot}; threads={threads}");
+    (9, format!("hypertrace 0.1.0; {more}\0").into_bytes())
+}
+
+pub fn tsc2nsec(mult: u32, shift: u32) -> (u16, Vec<u8>) {
+    (14, [&mult.to_le_bytes()[..], &shift.to_le_bytes(), &[0; 8]].concat())
+}

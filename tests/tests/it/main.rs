@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The tests of this crate, a module a subject.
+
+mod c_headers;
+mod capability;
+mod disk_faults;
+mod exactness;
+mod faults;
+mod ftrace;
+mod hostile;
+mod journal;
+mod pci;
+mod reset;
+mod restore;
+mod riscv64;
+mod sdt;
+mod snapshots;
+mod soak;
+mod stamps;
+mod storm;
+mod text;
+mod threat_model;
+mod unattached;
+mod user;
+mod vm_memory;
+mod workers;

@@ -1,0 +1,529 @@
+//! Snapshots of a machine, restored: in each process a session of its own, and both together have every event.
+//! `HYPERTRACE_TEST_RESTORES` is the number of restores of a guest in KVM.
+
+use hypertrace::{Channel, Client, LeaseInfo, ProducerState};
+use hypertrace_abi::config::RingMode;
+use hypertrace_abi::event_type;
+use hypertrace_abi::record::ClockKind;
+use hypertrace_abi::ring::{ClientMemory, Emit, Lease, Producer};
+use hypertrace_abi::sink::EventSink;
+use hypertrace_device::{Chip, ChipConfig, ChipState, DrainPolicy, Memory, Region};
+use hypertrace_guest::{Args, Program, layout};
+use hypertrace_tests::child;
+use hypertrace_tests::host::{events, geometry};
+use hypertrace_tests::random::Random;
+use hypertrace_tests::{IS_OPTIMIZED, babeltrace2, capability, kvm};
+use hypertrace_timeline::{Domain, Event, Stream, Value};
+use hypertrace_trace::{Output, Session, SessionConfig, Summary};
+use kvm_vmm::{Answer, Doorbells, Machine, Progress, Snapshot, attach_window, record_in};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// Clients of the guests on threads of this process.
+const CLIENTS: u32 = 3;
+
+/// A device and its session, as one process of a VMM has them.
+struct Vmm {
+    session: Session,
+    chip: Chip<Session>,
+    dir: TempDir,
+}
+
+/// Session that has ended.
+struct Ended {
+    summary: Summary,
+    dir: TempDir,
+}
+
+fn memory(file: &File) -> Memory {
+    Memory::from_file(geometry(CLIENTS), file.try_clone().unwrap()).unwrap()
+}
+
+fn config(session: &Session) -> ChipConfig {
+    let ring_mode = session.ring_mode();
+    ChipConfig { ring_mode, session: session.uuid(), ..ChipConfig::default() }
+}
+
+fn session(output: Output) -> (Session, TempDir) {
+    let dir = tempfile::tempdir().unwrap();
+    (Session::create(SessionConfig { output, ..SessionConfig::new(dir.path()) }).unwrap(), dir)
+}
+
+impl Vmm {
+    /// Boots a machine with this memory.
+    fn boot(file: &File, output: Output) -> Vmm {
+        let (session, dir) = session(output);
+        Vmm { chip: Chip::new(memory(file), &config(&session), session.clone(), ()), session, dir }
+    }
+
+    /// Restores a machine in another process, on memory with the saved contents.
+    fn restore(file: &File, state: &str, output: Output) -> Vmm {
+        let (session, dir) = session(output);
+        let state: ChipState = serde_json::from_str(state).unwrap();
+        let chip = Chip::restore(memory(file), &config(&session), &state, session.clone(), ());
+        Vmm { chip: chip.unwrap(), session, dir }
+    }
+
+    fn save(&self) -> String {
+        serde_json::to_string(&self.chip.state()).unwrap()
+    }
+
+    /// Ends the process.
+    fn end(self) -> Ended {
+        let Vmm { session, chip, dir } = self;
+        session.last_pass();
+        chip.drain_all();
+        chip.forsake();
+        Ended { summary: session.finish().unwrap(), dir }
+    }
+}
+
+/// A guest that knows nothing of snapshots.
+struct Guest<'m> {
+    client: Client<'m>,
+    emitted: u64,
+    recorded: Vec<u64>,
+}
+
+impl<'m> Guest<'m> {
+    fn new(channel: Channel<'m>, index: u32, state: &'m ProducerState) -> Guest<'m> {
+        let info = LeaseInfo { pid: 1, tid: index, clock: ClockKind::Tsc, name: "steady" };
+        let client = Client::lease(channel, index, state, u64::from(index) + 77, &info).unwrap();
+        Guest { client, emitted: 0, recorded: Vec::new() }
+    }
+
+    /// Emits events of several types.
+    fn emit(&mut self, events: u64) {
+        for _ in 0..events {
+            let n = self.emitted;
+            let emit = match n % 3 {
+                0 => emit(&self.client, event_type!("first", n)),
+                1 => emit(&self.client, event_type!("second", n, twice = 2 * n)),
+                _ => emit(&self.client, event_type!("third", n, text = "three")),
+            };
+            if emit == Emit::Recorded {
+                self.recorded.push(n);
+            }
+            self.emitted += 1;
+        }
+    }
+}
+
+fn emit<S: hypertrace_abi::event::Site, F: hypertrace_abi::event::Fields>(
+    client: &Client<'_>,
+    (site, fields): (S, F),
+) -> Emit {
+    client.emit(site, fields)
+}
+
+fn number(event: &Event) -> Option<u64> {
+    let is_ours = ["first", "second", "third"].contains(&&*event.name);
+    let field = event.fields.iter().find(|(key, _)| **key == *"n").filter(|_| is_ours);
+    field.map(|(_, value)| match value {
+        Value::Unsigned(value) => *value,
+        other => panic!("{other:?}"),
+    })
+}
+
+/// Returns the numbers of a session's events of a client, and checks what every session promises.
+fn check(ended: &Ended, client: u32) -> Vec<u64> {
+    let Ended { summary, dir } = ended;
+    assert!(summary.faults.is_empty(), "{:?}", summary.faults);
+    assert_eq!((summary.time_faults, summary.write_failures), (0, 0));
+    let events = events(dir.path());
+    assert!(events.iter().all(|event| *event.name != *"untyped"), "{events:?}");
+    read_by_others(dir.path(), summary);
+    events.iter().filter(|event| event.client == Some(client)).filter_map(number).collect()
+}
+
+fn read_by_others(dir: &Path, summary: &Summary) {
+    if let Some(count) = babeltrace2::count(&dir.join("ctf")) {
+        assert_eq!(count, summary.records);
+    }
+}
+
+#[test]
+fn guests_continue_over_many_snapshots_and_each_event_is_in_one_session_or_lost() {
+    let mut random = Random::seeded();
+    let file = tempfile::tempfile().unwrap();
+    let mut vmm = Vmm::boot(&file, Output::Trace);
+    let guests = memory(&file);
+    let rings = guests.region(Region::Rings).unwrap().words();
+    let channel = Channel::local(&vmm.chip.config_page(), rings).unwrap();
+    let states = [const { ProducerState::new() }; CLIENTS as usize];
+    let mut guests: Vec<_> =
+        (0..).zip(&states).map(|(index, state)| Guest::new(channel, index, state)).collect();
+    let (mut lost, mut recorded, mut leases) = (0, vec![Vec::new(); guests.len()], 0);
+    for _ in 0..25 {
+        for _ in 0..random.below(4) {
+            for guest in &mut guests {
+                // Some fill the ring.
+                let most = 1 << random.below(15);
+                guest.emit(random.below(most));
+            }
+            if random.below(2) == 0 {
+                vmm.chip.drain_pass(Duration::from_millis(1));
+            }
+        }
+        let state = vmm.save();
+        let next = Vmm::restore(&file, &state, Output::Trace);
+        let ended = std::mem::replace(&mut vmm, next).end();
+        lost += ended.summary.lost;
+        leases += ended.summary.leases;
+        for (client, recorded) in (0..).zip(&mut recorded) {
+            recorded.extend(check(&ended, client));
+        }
+    }
+    for guest in &guests {
+        guest.client.poll();
+    }
+    let ended = vmm.end();
+    lost += ended.summary.lost;
+
+    let missing: u64 = guests.iter().map(|g| g.emitted - g.recorded.len() as u64).sum();
+    assert_eq!(lost, missing, "emitted = recorded + lost");
+    assert_eq!(leases, u64::from(CLIENTS), "no guest had to lease again");
+    for (guest, recorded) in guests.iter().zip(recorded) {
+        assert_eq!(recorded, guest.recorded, "each once, in order");
+    }
+}
+
+#[test]
+fn a_rollback_is_a_generation_of_its_own_in_the_same_session() {
+    // Two guests that do the same, so that the second one's memory is the first one's at the snapshot.
+    let files = [tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap()];
+    let (session, dir) = session(Output::Trace);
+    let boot = |file| Chip::new(memory(file), &config(&session), session.clone(), ());
+    let first = boot(&files[0]);
+    let other = Vmm::boot(&files[1], Output::Nothing);
+    let memories = files.each_ref().map(memory);
+    let states = [const { ProducerState::new() }; 2];
+    let [mut guest, mut again] = [0, 1].map(|n| {
+        let rings = memories[n].region(Region::Rings).unwrap().words();
+        let channel = Channel::local(&first.config_page(), rings).unwrap();
+        Guest::new(channel, 1, &states[n])
+    });
+    guest.emit(1000);
+    again.emit(1000);
+    let state = first.state();
+    assert_eq!(other.chip.state().clients[1].position, state.clients[1].position);
+    // This is undone.
+    guest.emit(500);
+    first.drain_all();
+    drop(first);
+
+    let config = config(&session);
+    let rolled = Chip::restore(memory(&files[1]), &config, &state, session.clone(), ()).unwrap();
+    again.emit(700);
+    let ended = Vmm { session, chip: rolled, dir }.end();
+
+    let numbers = check(&ended, 1);
+    assert_eq!(numbers, (0..1500).chain(1000..1700).collect::<Vec<_>>());
+    assert_eq!((ended.summary.ring_events, ended.summary.lost), (2200, 0));
+    let session = hypertrace_timeline::Session::open(ended.dir.path()).unwrap();
+    let own = |stream: &&Stream| (stream.domain, stream.client) == (Domain::Guest, 1);
+    let stream = session.streams().iter().find(own).unwrap();
+    let mut records = stream.records(session.classes());
+    let mut in_epoch = [0; 2];
+    while let Some(record) = records.read().unwrap() {
+        in_epoch[record.packet.epoch as usize] += 1;
+    }
+    assert_eq!(in_epoch, [1501, 700], "with the lease");
+}
+
+#[test]
+fn a_record_that_was_under_way_at_the_snapshot_does_not_fix_the_clock_after_it() {
+    // In ticks of the guest, from the last event before the snapshot to the next record's time.
+    for jump in [1_i64 << 45, 1000, -(1 << 39)] {
+        let file = tempfile::tempfile().unwrap();
+        let vmm = Vmm::boot(&file, Output::Trace);
+        let guest = memory(&file);
+        let rings = guest.region(Region::Rings).unwrap().words();
+        let memory = ClientMemory::of_rings(rings, 1, &geometry(CLIENTS), RingMode::Discard);
+        let begin = 1_u64 << 40;
+        let info = LeaseInfo { pid: 1, tid: 1, clock: ClockKind::Tsc, name: "steady" };
+        let private = ProducerState::new();
+        let lease = Lease::new(77, begin, &info);
+        let producer = Producer::lease(memory.unwrap(), &private, lease, false);
+        let emit = |n: u64, time: u64| {
+            let (site, fields) = event_type!("first", n);
+            assert_eq!(producer.emit(site, || time, fields), Emit::Recorded);
+        };
+        (0..10).for_each(|n| emit(n, begin + n));
+        let saved = vmm.save();
+        drop(vmm);
+        let vmm = Vmm::restore(&file, &saved, Output::Trace);
+        // Its timestamp was taken before.
+        emit(10, begin + 10);
+        let again = begin.checked_add_signed(jump).unwrap();
+        (11..500).for_each(|n| emit(n, again + n));
+        let ended = vmm.end();
+
+        assert_eq!(check(&ended, 1), (10..500).collect::<Vec<_>>(), "{jump}");
+        assert_eq!(ended.summary.lost, 0);
+    }
+}
+
+#[test]
+fn a_lessees_clock_and_name_are_known_in_the_next_session() {
+    let file = tempfile::tempfile().unwrap();
+    let vmm = Vmm::boot(&file, Output::Trace);
+    let guest = memory(&file);
+    let rings = guest.region(Region::Rings).unwrap().words();
+    let memory = ClientMemory::of_rings(rings, 1, &geometry(CLIENTS), RingMode::Discard);
+    let info = LeaseInfo { pid: 1, tid: 1, clock: ClockKind::MonotonicRaw, name: "steady" };
+    let private = ProducerState::new();
+    let producer = Producer::lease(memory.unwrap(), &private, Lease::new(77, 1000, &info), false);
+    let emit = |n: u64| {
+        let (site, fields) = event_type!("first", n);
+        assert_eq!(producer.emit(site, || 1000 + n, fields), Emit::Recorded);
+    };
+    emit(1);
+    // Saved twice: the second process has no record of the client.
+    let saved = vmm.save();
+    let saved = Vmm::restore(&file, &saved, Output::Trace).save();
+    let vmm = Vmm::restore(&file, &saved, Output::Trace);
+    emit(2);
+    emit(3);
+    let ended = vmm.end();
+
+    assert_eq!(check(&ended, 1), [2, 3]);
+    let session = hypertrace_timeline::Session::open(ended.dir.path()).unwrap();
+    let own = |s: &&hypertrace_timeline::StreamJson| (s.domain, s.client) == (Domain::Guest, 1);
+    let stream = session.json().streams.iter().find(own).unwrap();
+    let clock = session.json().clocks.iter().find(|clock| clock.id == stream.clock).unwrap();
+    assert_eq!((&*stream.name, &*clock.kind), ("steady", "monotonic_raw"));
+}
+
+#[test]
+fn a_flight_recorders_snapshot_has_what_happened_since_the_restore() {
+    let file = tempfile::tempfile().unwrap();
+    let vmm = Vmm::boot(&file, Output::Snapshots);
+    let guest = memory(&file);
+    let rings = guest.region(Region::Rings).unwrap().words();
+    let channel = Channel::local(&vmm.chip.config_page(), rings).unwrap();
+    let state = ProducerState::new();
+    let mut guest = Guest::new(channel, 1, &state);
+    guest.emit(5000);
+    let saved = vmm.save();
+    guest.client.poll();
+
+    let vmm = Vmm::restore(&file, &saved, Output::Snapshots);
+    guest.emit(300);
+    let session = vmm.session.clone();
+    let asks = std::thread::spawn(move || session.snapshot().unwrap());
+    while !asks.is_finished() {
+        vmm.chip.drain_pass(Duration::from_secs(1));
+        std::thread::yield_now();
+    }
+    let snapshot = asks.join().unwrap();
+
+    let events = events(&snapshot);
+    assert_eq!(
+        events.iter().filter_map(number).collect::<Vec<_>>(),
+        (5000..5300).collect::<Vec<_>>()
+    );
+    let session = hypertrace_timeline::Session::open(&snapshot).unwrap();
+    let own = |s: &&hypertrace_timeline::StreamJson| (s.domain, s.client) == (Domain::Guest, 1);
+    let stream = session.json().streams.iter().find(own).unwrap();
+    assert_eq!((stream.lost_overwritten, &*stream.name), (0, "steady"));
+    assert!(stream.faults.is_empty(), "{:?}", stream.faults);
+}
+
+/// vCPUs of the guest in KVM, and their events and points.
+const VCPUS: usize = 2;
+const EVENTS: u64 = 60_000;
+const POINTS: u64 = 600;
+const STAMPS: u64 = 60;
+
+/// Environment variables of a process that runs the machine for a time in microseconds, 0 until its end: the directory
+/// of its session and of its snapshot, that of the snapshot to restore, and the time.
+const OUT: &str = "HYPERTRACE_RESTORE_OUT";
+const FROM: &str = "HYPERTRACE_RESTORE_FROM";
+const TIME: &str = "HYPERTRACE_RESTORE_TIME";
+
+/// Exit code of a process whose machine was not paused, because it had ended.
+const ENDED: i32 = 11;
+
+/// Runs a machine in this process. Returns whether its guest has ended.
+fn run_machine(out: &Path, from: Option<&Path>, time: Duration) -> bool {
+    let saved = from.map(|from| Snapshot::open(from).unwrap());
+    let mut machine = match &saved {
+        Some(saved) => saved.machine().unwrap(),
+        None => Machine::new(VCPUS).unwrap(),
+    };
+    let session = Session::create(SessionConfig::new(out.join("session"))).unwrap();
+    let doorbells = Doorbells::new().unwrap();
+    let config = doorbells.config(&session, VCPUS as u32);
+    let waker = doorbells.kick.try_clone().unwrap();
+    let geometry = geometry(VCPUS as u32);
+    let chip = match &saved {
+        Some(saved) => saved.device(geometry, &config, session.clone(), waker).unwrap(),
+        None => Chip::new(Memory::anonymous(geometry).unwrap(), &config, session.clone(), waker),
+    };
+    let chip = Arc::new(chip);
+    let drain = chip.drain_thread(&doorbells.kick, DrainPolicy::default(), || Ok(())).unwrap();
+    machine.observe(record_in(session.clone()));
+    attach_window(&mut machine, &chip, &doorbells, layout::DEVICE, Answer::Device).unwrap();
+    if saved.is_none() {
+        let demo = Args {
+            device: layout::DEVICE,
+            events: EVENTS,
+            reference_points: POINTS,
+            stamps: STAMPS,
+            ..Args::new(Program::Demo)
+        };
+        machine.write_args(&demo).unwrap();
+    }
+    let progress = machine.run_for(time).unwrap();
+    let has_ended = match &progress {
+        Progress::Ended(_) => true,
+        Progress::Paused(machine) => {
+            Snapshot::save(machine, &chip, &out.join("snapshot")).unwrap();
+            false
+        }
+    };
+    drop(progress);
+    drain.finish();
+    let summary = session.finish().unwrap();
+    std::fs::write(out.join("summary.json"), serde_json::to_string(&summary).unwrap()).unwrap();
+    has_ended
+}
+
+/// Runs a machine in another process. Returns whether its guest has ended.
+fn run_in_process(test: &str, out: &Path, from: Option<&Path>, time: Duration) -> bool {
+    let mut child = child::alone(test);
+    child.env(OUT, out).env(TIME, time.as_micros().to_string());
+    child.env_remove(capability::FILE);
+    child.envs(from.map(|from| (FROM, from)));
+    let output = child.output().unwrap();
+    let said = || String::from_utf8_lossy(&output.stderr).into_owned();
+    match output.status.code() {
+        Some(0) => false,
+        Some(ENDED) => true,
+        other => panic!("{other:?}: {}", said()),
+    }
+}
+
+/// Runs a machine here, if this is a process for that.
+fn run_if_told() {
+    let Some(out) = std::env::var_os(OUT) else { return };
+    let from = std::env::var_os(FROM).map(PathBuf::from);
+    let time = std::env::var(TIME).unwrap().parse().unwrap();
+    let has_ended = run_machine(out.as_ref(), from.as_deref(), Duration::from_micros(time));
+    std::process::exit(if has_ended { ENDED } else { 0 });
+}
+
+fn restores() -> u64 {
+    let usual = if IS_OPTIMIZED { 8 } else { 4 };
+    std::env::var("HYPERTRACE_TEST_RESTORES").map_or(usual, |restores| restores.parse().unwrap())
+}
+
+/// Checks the sessions of all processes of a machine against each other.
+fn check_machine(outs: &[PathBuf]) {
+    let total = |what: &str| -> u64 {
+        let number = |out: &PathBuf| {
+            let json = std::fs::read(out.join("summary.json")).unwrap();
+            let json: serde_json::Value = serde_json::from_slice(&json).unwrap();
+            json[what].as_u64().unwrap()
+        };
+        outs.iter().map(number).sum()
+    };
+    let all = VCPUS as u64;
+    assert_eq!(total("ring_events") + total("lost"), all * EVENTS);
+    assert_eq!(total("reference_points"), all * POINTS);
+    assert_eq!(total("stamps"), all * STAMPS);
+    assert_eq!((total("time_faults"), total("lost")), (0, 0), "it waits for room");
+
+    let mut rounds = vec![Vec::new(); VCPUS];
+    let mut requests = vec![Vec::new(); VCPUS];
+    for out in outs {
+        let dir = out.join("session");
+        for event in events(&dir) {
+            assert!(!event.name.contains("untyped"), "{event:?}");
+            let Some(client) = event.client else { continue };
+            let field = |name: &str| {
+                let field = event.fields.iter().find(|(key, _)| **key == *name);
+                match field {
+                    Some((_, Value::Unsigned(value))) => *value,
+                    other => panic!("{other:?}"),
+                }
+            };
+            match &*event.name {
+                "round_done" => rounds[client as usize].push(field("round")),
+                "request" | "cache_miss" | "reply" => requests[client as usize].push(field("id")),
+                _ => {}
+            }
+        }
+        let json = std::fs::read(out.join("summary.json")).unwrap();
+        let json: serde_json::Value = serde_json::from_slice(&json).unwrap();
+        assert_eq!(json["faults"], serde_json::json!({}));
+        if let Some(count) = babeltrace2::count(&dir.join("ctf")) {
+            assert_eq!(Some(count), json["records"].as_u64());
+        }
+    }
+    for (rounds, requests) in rounds.iter().zip(&requests) {
+        assert_eq!(*rounds, (0..POINTS).collect::<Vec<_>>(), "each once, in order");
+        // Of four requests, one has no number; of each round, four events are its regions'.
+        let last = EVENTS - 4 * POINTS;
+        assert_eq!(*requests, (0..last).filter(|id| id % 4 != 3).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn a_guest_in_kvm_continues_in_other_processes_with_every_event_once() {
+    const TEST: &str = "a_guest_in_kvm_continues_in_other_processes_with_every_event_once";
+    run_if_told();
+    if !kvm::is_usable() {
+        return;
+    }
+    let mut random = Random::seeded();
+    let mut left = restores();
+    while left > 0 {
+        let dir = tempfile::tempdir().unwrap();
+        let mut outs: Vec<PathBuf> = Vec::new();
+        loop {
+            let out = dir.path().join(outs.len().to_string());
+            let from = outs.last().map(|last| last.join("snapshot"));
+            // The last restore's guest runs to its end.
+            let time = match left {
+                0 => Duration::from_secs(60),
+                _ => Duration::from_micros(random.below(20_000)),
+            };
+            let has_ended = run_in_process(TEST, &out, from.as_deref(), time);
+            if let Some(from) = from {
+                std::fs::remove_dir_all(from).unwrap();
+            }
+            outs.push(out);
+            if has_ended {
+                break;
+            }
+            left = left.saturating_sub(1);
+        }
+        check_machine(&outs);
+    }
+    capability::used("kvm");
+}
+
+#[test]
+fn a_guest_in_kvm_is_rolled_back_in_the_next_process() {
+    const TEST: &str = "a_guest_in_kvm_is_rolled_back_in_the_next_process";
+    run_if_told();
+    if !kvm::is_usable() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let outs = ["0", "1", "2"].map(|name| dir.path().join(name));
+    let end = Duration::from_secs(60);
+    assert!(!run_in_process(TEST, &outs[0], None, Duration::from_millis(5)));
+    let snapshot = outs[0].join("snapshot");
+    // The same snapshot, twice: what the first one did happens again.
+    assert!(run_in_process(TEST, &outs[1], Some(&snapshot), end));
+    assert!(run_in_process(TEST, &outs[2], Some(&snapshot), end));
+    check_machine(&[outs[0].clone(), outs[1].clone()]);
+    check_machine(&[outs[0].clone(), outs[2].clone()]);
+    capability::used("kvm");
+}

@@ -1,0 +1,411 @@
+//! User mode embedded in a program: a session without `hypertrace run`, and points that are relayed for
+//! the host, as by an emulator's plugin.
+#![allow(unsafe_code)] // a segment's rings as a slice
+
+use hypertrace_tests::child;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use hypertrace::{Channel, Client, Clock, LeaseInfo, Options, ProducerState, Status};
+use hypertrace_abi::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use hypertrace_abi::clock::ticks;
+use hypertrace_abi::config::{HostFacts, RingMode};
+use hypertrace_abi::layout::local::{PAGE_L, WATCH, watch};
+use hypertrace_abi::layout::{Geometry, Region};
+use hypertrace_abi::record::{ClockKind, Flags};
+use hypertrace_abi::ring::{ClientMemory, Consumer, Emit, Lease, Producer};
+use hypertrace_abi::schema::id_of;
+use hypertrace_abi::sink::{Drained, EventSink, KnownClient, ReferencePoint};
+use hypertrace_tests::{babeltrace2, traced};
+use hypertrace_timeline::{Kind, Value};
+use hypertrace_trace::SessionConfig;
+use hypertrace_user::{Config, Host, Policy, Segment, Session};
+
+/// Makes a channel of the session's segment, which is never unmapped.
+fn channel(session: &Session) -> Channel<'static> {
+    std::mem::forget(Arc::clone(session.segment()));
+    // SAFETY: the forgotten reference keeps it mapped.
+    unsafe { Channel::at_window(session.segment().address()) }.unwrap()
+}
+
+fn rings(session: &Session) -> &'static [AtomicU64] {
+    let (segment, geometry) = (session.segment(), session.segment().geometry());
+    std::mem::forget(Arc::clone(segment));
+    // SAFETY: as in `channel`; shared memory is accessed by atomic operations only.
+    unsafe {
+        let rings = segment.address().add(geometry.window_offset(Region::Rings) as usize);
+        std::slice::from_raw_parts(rings.cast(), geometry.rings_size() as usize / 8)
+    }
+}
+
+fn info(name: &str) -> LeaseInfo<'_> {
+    LeaseInfo { pid: 1, tid: 0, clock: ClockKind::Tsc, name }
+}
+
+#[test]
+fn a_file_that_another_process_has_made_at_the_segments_path_stays_at_the_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("segment");
+    let start = |out: &str| {
+        let config = Config::new(dir.path().join(out));
+        Session::create(Config { segment: Some(path.clone()), ..config }).unwrap()
+    };
+    let first = start("first");
+    std::fs::remove_file(&path).unwrap();
+    let second = start("second");
+
+    first.finish().unwrap();
+    assert!(path.exists(), "it is the second session's");
+
+    second.finish().unwrap();
+    assert!(!path.exists());
+}
+
+#[test]
+fn a_program_can_embed_a_session() {
+    child::in_own_process("a_program_can_embed_a_session", || {
+        let dir = tempfile::tempdir().unwrap();
+        let session = Session::create(Config::new(dir.path())).unwrap();
+        let segment = Some(session.segment().location().into());
+        let info = hypertrace::open(&Options { segment, ..Options::default() }).unwrap();
+        assert!(!info.traps && info.clients == (0..64));
+
+        hypertrace::event!("before");
+        let point = hypertrace::reference_point!("point", n = 7u64).unwrap();
+        assert_eq!(hypertrace::commit!("after"), Emit::Recorded);
+
+        assert_eq!(point.status, Status::Recorded);
+        assert!(point.before <= point.host_time && point.host_time <= point.after);
+        let summary = session.finish().unwrap();
+        assert_eq!((summary.lost, summary.ring_events, summary.reference_points), (0, 1, 2));
+        let mut names = Vec::new();
+        traced::events(dir.path(), |event| names.push(event.name.to_string()));
+        names.retain(|name| name != "lease");
+        assert_eq!(names, ["before", "point", "after"]);
+    });
+}
+
+#[test]
+fn relayed_points_belong_to_their_clients() {
+    const CLIENT: u32 = 2;
+    let dir = tempfile::tempdir().unwrap();
+    let session = Session::create(Config { relays: 2, ..Config::new(dir.path()) }).unwrap();
+    let (state, relay_state) = (ProducerState::new(), ProducerState::new());
+    let client = Client::lease(channel(&session), CLIENT, &state, 7, &info("program")).unwrap();
+    let (rings, geometry) = (rings(&session), *session.segment().geometry());
+    let memory = ClientMemory::of_rings(rings, 1, &geometry, RingMode::Discard).unwrap();
+    let relay = Lease::new(9, ticks(), &info("vcpu 1"));
+    let relay = Producer::lease(memory, &relay_state, relay, false);
+
+    // Writes the schema, as the library does before it stores to EMIT.
+    hypertrace::event!(client: &client, "relayed", n = 1u64);
+    let guest_time = ticks();
+    let prefix = [CLIENT.into(), 3, 5, guest_time];
+    let id = id_of("relayed(n:u64)");
+    let emit = relay.emit_words(ticks(), id, Flags::REFERENCE_POINT, &prefix, &[2]);
+    assert_eq!(emit, Emit::Recorded);
+    client.release();
+    relay.release();
+
+    let summary = session.finish().unwrap();
+    assert_eq!((summary.reference_points, summary.faults.len()), (1, 0));
+    let mut points = Vec::new();
+    let mut sources = Vec::new();
+    traced::events(dir.path(), |event| match event.kind {
+        Kind::ReferencePoint => points.push(event),
+        _ => sources.push(event.source.to_string()),
+    });
+    let [point] = &points[..] else { panic!("{points:?}") };
+    assert_eq!((&*point.source, point.client), ("guest/2 program", Some(CLIENT)));
+    assert_eq!(point.fields[0].1, Value::Unsigned(2));
+    let reference = point.reference.unwrap();
+    assert_eq!((reference.cpu, reference.seq, reference.guest_time), (3, 5, guest_time));
+    assert!(sources.contains(&"host/vcpu 1".to_owned()), "{sources:?}");
+    if let Some(read) = babeltrace2::read(&dir.path().join("ctf")) {
+        assert_eq!(read.clean(), summary.records);
+    }
+}
+
+#[test]
+fn a_program_without_a_usable_counter_has_its_own_clock() {
+    let dir = tempfile::tempdir().unwrap();
+    let session = Session::create(Config::new(dir.path())).unwrap();
+    let states = [ProducerState::new(), ProducerState::new()];
+    let clocks = [Clock::MonotonicRaw, Clock::Counter];
+    let clients = [0, 1].map(|n| {
+        let channel = channel(&session).with_clock(clocks[n]);
+        Client::lease(channel, n as u32, &states[n], 7 + n as u64, &info("program")).unwrap()
+    });
+    for n in 0..100u64 {
+        for client in &clients {
+            hypertrace::event!(client: client, "turn", n);
+            hypertrace::reference_point!(client: client, "point", n).unwrap();
+        }
+    }
+    clients.into_iter().for_each(Client::release);
+
+    let summary = session.finish().unwrap();
+    assert_eq!((summary.faults.len(), summary.reference_points), (0, 200));
+    let mut turns = Vec::new();
+    traced::events(dir.path(), |event| {
+        // The host's own counter is exact, the other clock's map has a bound.
+        let is_exact = event.bound_ns == Some(0);
+        if &*event.name == "turn" {
+            assert_eq!(is_exact, event.client == Some(1), "{event:?}");
+            let Value::Unsigned(n) = event.fields[0].1 else { panic!("{event:?}") };
+            turns.push((n, event.client, event.ts_ns, event.bound_ns.unwrap() as i64));
+        }
+    });
+    // Each thread's events are in order; between the two, the order is right within the bound.
+    let of = |client| turns.iter().filter(move |turn| turn.1 == Some(client)).map(|turn| turn.0);
+    assert!(of(0).eq(0..100) && of(1).eq(0..100), "{turns:?}");
+    turns.sort_by_key(|turn| (turn.0, turn.1));
+    for pair in turns.windows(2) {
+        let [(.., before, one), (.., after, other)] = pair else { panic!("two") };
+        assert!(before <= &(after + one + other), "{pair:?}");
+    }
+    if let Some(read) = babeltrace2::read(&dir.path().join("ctf")) {
+        assert_eq!(read.clean(), summary.records);
+    }
+}
+
+#[test]
+fn points_are_answered_although_a_program_claims_that_the_host_is_awake() {
+    const POINTS: u64 = 200;
+    let dir = tempfile::tempdir().unwrap();
+    let session = Session::create(Config::new(dir.path())).unwrap();
+    let state = ProducerState::new();
+    let client = Client::lease(channel(&session), 0, &state, 7, &info("program")).unwrap();
+    // SAFETY: an aligned word of page L, mapped as in `channel`.
+    let watches = unsafe {
+        AtomicU32::from_ptr(session.segment().address().add((PAGE_L + WATCH) as usize).cast())
+    };
+    let (done, mut recorded) = (AtomicBool::new(false), 0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // Like a program that is killed between its bell and the wake: the host is not woken.
+            loop {
+                watches.store(watch::BELLS, Relaxed);
+                std::thread::sleep(Duration::from_micros(50));
+                if done.load(Relaxed) {
+                    break;
+                }
+            }
+        });
+        for n in 0..POINTS {
+            // A pause longer than the host stays awake.
+            std::thread::sleep(Duration::from_micros(300));
+            let reply = hypertrace::reference_point!(client: &client, "point", n);
+            recorded += u64::from(reply.is_ok_and(|reply| reply.status == Status::Recorded));
+        }
+        done.store(true, Relaxed);
+    });
+    assert_eq!(recorded, POINTS);
+    client.release();
+    let summary = session.finish().unwrap();
+    assert_eq!((summary.lost, summary.reference_points), (0, POINTS));
+}
+
+#[test]
+fn points_are_answered_although_another_program_silences_all_bells() {
+    const POINTS: u64 = 20;
+    let dir = tempfile::tempdir().unwrap();
+    let session = Session::create(Config::new(dir.path())).unwrap();
+    let (channel, local) = (channel(&session), session.segment().local());
+    let silenced = AtomicBool::new(false);
+    let done = AtomicBool::new(false);
+    let recorded = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Relaxed) {
+                local.bells(1024).iter().for_each(|bell| bell.store(0, Relaxed));
+                silenced.store(true, Relaxed);
+            }
+        });
+        while !silenced.load(Relaxed) {
+            std::thread::yield_now();
+        }
+        let states = [ProducerState::new(), ProducerState::new()];
+        let lease = |n: usize| {
+            Client::lease(channel, n as u32, &states[n], 7 + n as u64, &info("program")).unwrap()
+        };
+        let clients = [lease(0), lease(1)];
+        // In turns: the host may poll the slot of one client without its bell.
+        let recorded = (0..POINTS).filter(|n| {
+            let client = &clients[*n as usize % 2];
+            let reply = hypertrace::reference_point!(client: client, "point", n = *n);
+            reply.is_ok_and(|reply| reply.status == Status::Recorded)
+        });
+        let recorded = recorded.count() as u64;
+        done.store(true, Relaxed);
+        clients.into_iter().for_each(Client::release);
+        recorded
+    });
+    assert_eq!(recorded, POINTS);
+    let summary = session.finish().unwrap();
+    assert_eq!((summary.lost, summary.reference_points), (0, POINTS));
+}
+
+#[test]
+fn each_thread_is_answered_whichever_slot_the_host_polls() {
+    const THREADS: u64 = 3;
+    const POINTS: u64 = 2_000;
+    let dir = tempfile::tempdir().unwrap();
+    let session = Session::create(Config::new(dir.path())).unwrap();
+    let channel = channel(&session);
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            scope.spawn(move || {
+                let state = ProducerState::new();
+                let client =
+                    Client::lease(channel, thread as u32, &state, 7 + thread, &info("t")).unwrap();
+                for n in 0..POINTS {
+                    if n % 100 == thread * 30 {
+                        // The host polls another thread's slot meanwhile, or sleeps.
+                        std::thread::sleep(Duration::from_micros(100));
+                    }
+                    let reply = hypertrace::reference_point!(client: &client, "of", thread, n);
+                    let status = reply.map(|reply| reply.status);
+                    assert_eq!(status, Ok(Status::Recorded), "point {n} of {thread}");
+                }
+                client.release();
+            });
+        }
+    });
+    let summary = session.finish().unwrap();
+    assert_eq!((summary.lost, summary.reference_points), (0, THREADS * POINTS));
+    let mut next = [0; THREADS as usize];
+    traced::events(dir.path(), |event| {
+        if event.kind == Kind::ReferencePoint {
+            let [(_, Value::Unsigned(thread)), (_, n)] = &event.fields[..] else {
+                panic!("{event:?}")
+            };
+            assert_eq!(*n, Value::Unsigned(next[*thread as usize]), "{event:?}");
+            next[*thread as usize] += 1;
+        }
+    });
+    assert_eq!(next, [POINTS; THREADS as usize]);
+}
+
+/// A session whose drain is slow: during a pass many points are made.
+struct SlowDrain {
+    session: hypertrace_trace::Session,
+    /// How often its ring had no room for a point.
+    full: Arc<AtomicU32>,
+}
+
+impl EventSink for SlowDrain {
+    fn reference_point(&self, point: &ReferencePoint<'_>) -> Status {
+        self.session.reference_point(point)
+    }
+
+    fn has_room_for_point(&self) -> bool {
+        let has_room = self.session.has_room_for_point();
+        self.full.fetch_add(u32::from(!has_room), Relaxed);
+        has_room
+    }
+
+    fn begin_generation(&self, epoch: u32, known: &[KnownClient<'_>]) -> u32 {
+        self.session.begin_generation(epoch, known)
+    }
+
+    fn known_clients(&self, tell: &mut dyn FnMut(&KnownClient<'_>)) {
+        self.session.known_clients(tell);
+    }
+
+    fn begin_pass(&self) {
+        self.session.begin_pass();
+    }
+
+    fn drain(&self, client: u32, consumer: &mut Consumer<'_>) -> Drained {
+        std::thread::sleep(Duration::from_micros(50));
+        self.session.drain(client, consumer)
+    }
+
+    fn end_pass(&self) {
+        self.session.end_pass();
+    }
+}
+
+#[test]
+fn points_wait_while_the_hosts_ring_is_full() {
+    const THREADS: u32 = 40;
+    const POINTS: u64 = 100;
+    let dir = tempfile::tempdir().unwrap();
+    // Room for a third of the points.
+    let trace = SessionConfig {
+        host_ring_bytes: 64 << 10,
+        same_counter: true,
+        ..SessionConfig::new(dir.path())
+    };
+    let trace = hypertrace_trace::Session::create(trace).unwrap();
+    let geometry = Geometry { clients: THREADS, ..Geometry::default() };
+    let frequency = trace.host_frequency();
+    let facts = HostFacts {
+        session: trace.uuid(),
+        guest_frequency: frequency,
+        host_frequency: frequency,
+        ..HostFacts::default()
+    };
+    let segment = Arc::new(Segment::anonymous(&geometry, &facts).unwrap());
+    let full = Arc::new(AtomicU32::new(0));
+    let sink = SlowDrain { session: trace.clone(), full: Arc::clone(&full) };
+    let host = Host::start(&segment, sink, Policy::default()).unwrap();
+    // SAFETY: `segment` is mapped for as long as the threads below run.
+    let channel = unsafe { Channel::at_window(segment.address()) }.unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            scope.spawn(move || {
+                let state = ProducerState::new();
+                let token = 7 + u64::from(thread);
+                let client = Client::lease(channel, thread, &state, token, &info("t")).unwrap();
+                for n in 0..POINTS {
+                    // The host may get too little CPU to answer in the time that a point
+                    // waits: its own count shows which of the two it was.
+                    let _ = hypertrace::reference_point!(client: &client, "of", thread, n);
+                }
+                client.release();
+            });
+        }
+    });
+    let counts = host.finish();
+    let summary = trace.finish().unwrap();
+    assert_eq!((counts["not_recorded"], summary.lost), (0, 0), "{counts:?}");
+    assert!(full.load(Relaxed) > 0, "the ring was never full: {counts:?}");
+}
+
+#[test]
+fn the_session_ends_although_a_program_moves_the_hosts_sleep() {
+    let dir = tempfile::tempdir().unwrap();
+    let session = Session::create(Config::new(dir.path())).unwrap();
+    let state = ProducerState::new();
+    let client = Client::lease(channel(&session), 0, &state, 7, &info("program")).unwrap();
+    assert_eq!(hypertrace::commit!(client: &client, "committed", n = 1u64), Emit::Recorded);
+    let elsewhere = AtomicU32::new(0);
+    // SAFETY: an aligned word of page L, mapped as in `channel`; futex(2) takes the two addresses.
+    let moved = || unsafe {
+        let watches = session.segment().address().add((PAGE_L + WATCH) as usize);
+        let (none, most) = (0, 1);
+        let to = elsewhere.as_ptr();
+        libc::syscall(libc::SYS_futex, watches, libc::FUTEX_REQUEUE, none, most, to)
+    };
+    while moved() != 1 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+
+    let reply = hypertrace::reference_point!(client: &client, "unanswered", n = 2u64);
+    assert_eq!(reply.map(|reply| reply.status), Ok(Status::Failed));
+    client.release();
+    let summary = session.finish().unwrap();
+
+    assert_eq!((summary.ring_events, summary.lost), (0, 0));
+    let told = std::fs::read(dir.path().join("session.json")).unwrap();
+    let told: serde_json::Value = serde_json::from_slice(&told).unwrap();
+    assert_eq!(told["device"]["not_woken"], 1, "{told}");
+    let mut names = Vec::new();
+    traced::events(dir.path(), |event| names.push(event.name.to_string()));
+    assert!(names.contains(&"committed".to_owned()), "{names:?}");
+    // The host wakes at the end of the test, and finds nothing to do.
+    // SAFETY: as above.
+    unsafe { libc::syscall(libc::SYS_futex, elsewhere.as_ptr(), libc::FUTEX_WAKE, 1) };
+}

@@ -1,0 +1,411 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The truth about bounds: sessions of simulated machines with clocks of all kinds. The true time
+//! of each event is known, but not to the reader.
+
+use hypertrace_test_support::{machine, made, trace_dat};
+use hypertrace_timeline::{ClockMaps, Domain, KernelTrace, Session, Timeline, Value};
+use machine::{Claim, KINDS, Kernel, Kind, Machine, Vcpu, machine};
+use made::*;
+use std::fs;
+
+/// Returns the middle of the envelope's half-widths, at each of some events, by all pairs: half of the
+/// distance of the lowest upper to the highest lower limit of all constraints, for a clock whose
+/// frequency is within 1,000 ppm of this.
+fn envelope(vcpu: &Vcpu, hz: i64) -> Vec<f64> {
+    let (min, max) = (1e9 / (1.001 * hz as f64), 1e9 / (0.999 * hz as f64));
+    let half = |x: u64| {
+        let high = vcpu.not_after.iter().map(|(g, h)| {
+            let dx = x as f64 - *g as f64;
+            *h as f64 + if dx > 0.0 { dx * max } else { dx * min }
+        });
+        let low = vcpu.not_before.iter().map(|(g, h)| {
+            let dx = x as f64 - *g as f64;
+            *h as f64 + if dx > 0.0 { dx * min } else { dx * max }
+        });
+        (high.fold(f64::MAX, f64::min) - low.fold(f64::MIN, f64::max)) / 2.0
+    };
+    vcpu.events.iter().step_by(4).map(|(_, x)| half(*x)).collect()
+}
+
+fn quantile(values: &mut [f64], q: f64) -> f64 {
+    values.sort_unstable_by(f64::total_cmp);
+    values[((values.len() - 1) as f64 * q) as usize]
+}
+
+#[derive(Debug, Default)]
+struct Outcome {
+    clocks: usize,
+    events: usize,
+    outside: usize,
+    unknown: usize,
+    out_of_order: usize,
+    jumps: usize,
+    /// Constraints by the kernel that were used, and that were left out.
+    of_kernel: (usize, usize),
+    /// Farthest outside of the bound, ns.
+    worst: i64,
+    errors: Vec<f64>,
+    bounds: Vec<f64>,
+    /// Bounds over the envelope of the clock's points, at these quantiles of both.
+    ratios: Vec<(f64, f64)>,
+}
+
+impl Outcome {
+    fn ratios_at(&self, q: f64) -> Vec<f64> {
+        self.ratios.iter().filter(|(at, _)| *at == q).map(|(_, ratio)| *ratio).collect()
+    }
+}
+
+fn check(kind: Kind, seed: u64, kernel: Kernel, outcome: &mut Outcome) {
+    check_at_most(kind, seed, kernel, None, outcome);
+}
+
+/// Checks a machine, by so many of its reference points at most.
+fn check_at_most(
+    kind: Kind,
+    seed: u64,
+    kernel: Kernel,
+    points: Option<usize>,
+    outcome: &mut Outcome,
+) {
+    check_machine(&machine(kind, seed, kernel), kind, seed, points, outcome);
+}
+
+fn check_machine(
+    machine: &Machine,
+    kind: Kind,
+    seed: u64,
+    points: Option<usize>,
+    outcome: &mut Outcome,
+) {
+    let session = Session::open(machine.made.path()).unwrap();
+    let maps = match (KernelTrace::of_session(0, &session).unwrap(), points) {
+        (Some(trace), _) => trace.clock_maps(&session).unwrap(),
+        (None, Some(points)) => ClockMaps::of_at_most(&session, points).unwrap(),
+        (None, None) => ClockMaps::of(&session).unwrap(),
+    };
+    let (used, left_out) = maps.of_kernel().unwrap_or_default();
+    outcome.of_kernel = (outcome.of_kernel.0 + used, outcome.of_kernel.1 + left_out);
+    outcome.clocks += 1;
+    outcome.jumps += maps.iter().map(|(_, _, map)| map.segments() - 1).sum::<usize>();
+    let sessions = [(session, maps)];
+    let mut bounds = Vec::new();
+    let mut next = vec![0; machine.vcpus.len()];
+    for event in Timeline::new(&sessions).unwrap() {
+        let event = event.unwrap();
+        // The host's leases are of no client.
+        let Some(vcpu) = event.client.map(|client| client as usize) else { continue };
+        let Value::Unsigned(n) = event.fields[0].1 else { panic!() };
+        // A reader of all streams sees the events of a vCPU in the order in which it made them.
+        outcome.out_of_order += usize::from(next[vcpu] != n);
+        next[vcpu] = n + 1;
+        if event.reference.is_some() {
+            continue;
+        }
+        if !matches!(machine.vcpus[vcpu].claim, Claim::True) {
+            continue;
+        }
+        outcome.events += 1;
+        let (truth, _) = machine.vcpus[vcpu].events[n as usize];
+        let error = (event.ts_ns - START_NS - truth).abs();
+        let Some(bound) = event.bound_ns else {
+            outcome.unknown += 1;
+            continue;
+        };
+        outcome.outside += usize::from(error > bound as i64);
+        outcome.worst = outcome.worst.max(error - bound as i64);
+        outcome.errors.push(error as f64);
+        bounds.push(bound as f64);
+    }
+    assert!(sessions[0].0.streams().iter().any(|s| s.domain == Domain::Guest));
+    outcome.bounds.extend(&bounds);
+    let has_few = kind == Kind::FalseReadings && seed.is_multiple_of(4);
+    if !bounds.is_empty()
+        && !has_few
+        && !matches!(kind, Kind::SmallJump | Kind::LargeJump | Kind::JumpInPause | Kind::Stops)
+    {
+        let honest = machine.vcpus.iter().filter(|vcpu| matches!(vcpu.claim, Claim::True));
+        let mut least: Vec<f64> = honest.flat_map(|vcpu| envelope(vcpu, machine.hz)).collect();
+        for q in [0.5, 0.99] {
+            let ratio = quantile(&mut bounds, q) / quantile(&mut least, q);
+            outcome.ratios.push((q, ratio));
+        }
+    }
+}
+
+#[test]
+fn of_a_thousand_clocks_no_event_is_outside_of_its_bound() {
+    let mut all = Vec::new();
+    for (index, kind) in KINDS.into_iter().enumerate() {
+        let mut outcome = Outcome::default();
+        for number in 0..84 {
+            check(kind, 1000 * index as u64 + number, Kernel::None, &mut outcome);
+        }
+        let Outcome { clocks, events, outside, unknown, worst, jumps, out_of_order, .. } = outcome;
+        let ns = |values: &mut Vec<f64>, q| quantile(values, q) as i64;
+        println!(
+            "{kind:?}: {clocks} clocks, {events} events, {outside} outside of their bounds (by {worst} ns at \
+             most), {unknown} unknown, {out_of_order} out of order, {jumps} jumps found; error p50/p99 {}/{} ns, \
+             bound p50/p99 {}/{} ns",
+            ns(&mut outcome.errors, 0.5),
+            ns(&mut outcome.errors, 0.99),
+            ns(&mut outcome.bounds, 0.5),
+            ns(&mut outcome.bounds, 0.99),
+        );
+        for q in [0.5, 0.99] {
+            let mut ratios = outcome.ratios_at(q);
+            if !ratios.is_empty() {
+                println!(
+                    "    p{:.0} of the bounds over that of the envelope: {} above 1.5, median {:.2}, most {:.2}",
+                    100.0 * q,
+                    ratios.iter().filter(|ratio| **ratio > 1.5).count(),
+                    quantile(&mut ratios, 0.5),
+                    quantile(&mut ratios, 1.0)
+                );
+            }
+        }
+        all.push((kind, outcome));
+    }
+    for (kind, outcome) in all {
+        assert_eq!((outcome.outside, outcome.unknown, outcome.out_of_order), (0, 0, 0), "{kind:?}");
+        for ratio in outcome.ratios_at(0.5) {
+            assert!(ratio <= 1.5, "{kind:?}: {ratio}");
+        }
+        // Where points are far apart, a bound has room for a jump, and the envelope has none.
+        if !matches!(kind, Kind::Pauses | Kind::Late) {
+            let mut ratios = outcome.ratios_at(0.99);
+            let large = ratios.iter().filter(|ratio| **ratio > 1.5).count();
+            assert!(large * 16 <= ratios.len(), "{kind:?}: {large} of {}", ratios.len());
+            assert!(ratios.is_empty() || quantile(&mut ratios, 1.0) <= 2.0, "{kind:?}");
+        }
+    }
+}
+
+#[test]
+fn of_clocks_by_a_part_of_their_points_no_event_is_outside_of_its_bound() {
+    for (index, kind) in KINDS.into_iter().enumerate() {
+        // Of 100, a jump can be among those at the ends, where none is found.
+        let jumps = matches!(kind, Kind::SmallJump | Kind::LargeJump | Kind::Stops);
+        for &points in if jumps { [300].as_slice() } else { &[300, 100] } {
+            let mut outcome = Outcome::default();
+            for number in 0..12 {
+                let seed = 1000 * index as u64 + 700 + number;
+                check_at_most(kind, seed, Kernel::None, Some(points), &mut outcome);
+            }
+            let Outcome { events, outside, unknown, worst, out_of_order, .. } = outcome;
+            println!(
+                "{kind:?}, {points} points: {events} events, {outside} outside (by {worst} ns at most), {unknown} \
+                 unknown, {out_of_order} out of order; bound p50 {:.0} ns",
+                quantile(&mut outcome.bounds, 0.5)
+            );
+            // A point that was left out orders nothing.
+            assert_eq!((outside, unknown), (0, 0), "{kind:?}, {points} points");
+        }
+    }
+}
+
+#[test]
+fn of_clocks_whose_rate_is_assumed_no_event_is_outside_of_its_bound() {
+    for (index, kind) in KINDS.into_iter().enumerate() {
+        // Declared as it is, or as wrong as the host's rate is for another machine's counter.
+        for factor in [1.0, 0.024, 41.6] {
+            for points in [usize::MAX, 30] {
+                let is_hidden = match kind {
+                    // Between few points, nothing shows a jump if the rate is wrong, too.
+                    Kind::LargeJump => factor != 1.0,
+                    // A client with one point relies on others.
+                    _ => kind == Kind::FalseReadings,
+                };
+                if points != usize::MAX && is_hidden {
+                    continue;
+                }
+                let mut outcome = Outcome::default();
+                for number in 0..8 {
+                    let seed = 1000 * index as u64 + 800 + number;
+                    let machine = machine(kind, seed, Kernel::None);
+                    machine.assume((machine.declared as f64 * factor) as u64);
+                    check_machine(&machine, kind, seed, Some(points), &mut outcome);
+                }
+                let Outcome { events, outside, unknown, worst, .. } = outcome;
+                println!(
+                    "{kind:?}, {factor} x the rate, {points} points: {events} events, {outside} outside (by {worst} ns \
+                     at most), {unknown} unknown; bound p50 {:.0} ns",
+                    quantile(&mut outcome.bounds, 0.5)
+                );
+                assert_eq!(outside, 0, "{kind:?}, {factor} x the rate, {points} points");
+                // Points prove the rate, as far as they reach.
+                if points == usize::MAX && kind != Kind::Late {
+                    let mut ratios = outcome.ratios_at(0.5);
+                    let is_small = ratios.is_empty() || quantile(&mut ratios, 0.5) <= 1.5;
+                    assert!(is_small, "{kind:?}: {ratios:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_kernels_events_make_bounds_smaller_and_no_event_is_outside() {
+    for (index, kind) in KINDS.into_iter().enumerate() {
+        let mut without = 0.0;
+        for kernel in [Kernel::None, Kernel::All, Kernel::Missing, Kernel::Moved, Kernel::Random] {
+            let mut outcome = Outcome::default();
+            for number in 0..8 {
+                check(kind, 1000 * index as u64 + 500 + number, kernel, &mut outcome);
+            }
+            let Outcome { events, outside, unknown, worst, out_of_order, .. } = outcome;
+            let (used, left_out) = outcome.of_kernel;
+            let [half, most] = [0.5, 0.99].map(|q| quantile(&mut outcome.bounds, q));
+            println!(
+                "{kind:?}, {kernel:?}: {events} events, {outside} outside (by {worst} ns at most), {unknown} \
+                 unknown; of the kernel's, {used} used, {left_out} left out; bound p50/p99 {half:.0}/{most:.0} ns",
+            );
+            assert_eq!((outside, unknown, out_of_order), (0, 0, 0), "{kind:?}, {kernel:?}");
+            match kernel {
+                Kernel::None => without = half,
+                Kernel::All => assert!(half < without * 0.7, "{kind:?}: {half} of {without}"),
+                Kernel::Missing => assert!(half < without * 0.9, "{kind:?}: {half} of {without}"),
+                Kernel::Moved | Kernel::Random => {}
+            }
+        }
+    }
+}
+
+/// Makes a session of clients whose clocks have these offsets from the host's, in ns: each has a point each
+/// millisecond, seen after 5 us and answered after 5 more. The last client has events only.
+fn offsets(clients: &[u64]) -> Made {
+    let mut made = Made::new();
+    for (number, offset) in clients.iter().enumerate() {
+        let number = number as u32;
+        let (mut ring, mut host) = (Packet::guest(number), Packet::host(number));
+        for point in 1..50 {
+            let time = point * 1_000_000 + u64::from(number) * 100_000;
+            let guest = time + offset;
+            host = host.point(time + 5_000, number, point as u32, GUEST_BASE + guest, point);
+            ring = ring.event(guest + 10_000, DISK_READ, &[point, 0]);
+        }
+        made = made
+            .stream(&format!("guest-{number}"), &[Packet::guest(number), ring])
+            .stream(&format!("host-{number}"), &[Packet::host(number), host]);
+    }
+    let number = clients.len() as u32;
+    let events = Packet::guest(number).event(30_000_000, DISK_READ, &[0, 0]);
+    made.stream(&format!("guest-{number}"), &[Packet::guest(number), events])
+}
+
+#[test]
+fn the_error_of_clients_that_share_a_map_is_that_of_their_own_points() {
+    // Points of client 0 are seen late, and answered late; those of client 1 limit the map.
+    let mut made = Made::new();
+    for (number, late) in [(0, 400_000), (1, 5_000)] {
+        let (mut ring, mut host) = (Packet::guest(number), Packet::host(number));
+        for point in 1..50 {
+            let time = point * 1_000_000 + u64::from(number) * 100_000;
+            host = host.point(time + late, number, point as u32, GUEST_BASE + time, point);
+            ring = ring.event(time + 2 * late, DISK_READ, &[point, 0]);
+        }
+        made = made
+            .stream(&format!("guest-{number}"), &[Packet::guest(number), ring])
+            .stream(&format!("host-{number}"), &[Packet::host(number), host]);
+    }
+    let session = Session::open(made.path()).unwrap();
+    let maps = ClockMaps::of(&session).unwrap();
+
+    let [of @ (1, None, shared)] = Vec::from_iter(maps.iter())[..] else {
+        panic!("they share a map")
+    };
+    let bounds = maps.bounds(of).unwrap();
+
+    assert!(shared.bounds().unwrap().max * 10 < bounds.max, "{bounds:?}");
+    let sessions = [(session, maps)];
+    let events = Timeline::new(&sessions).unwrap().map(Result::unwrap);
+    let largest = events.map(|event| event.bound_ns.unwrap()).max().unwrap();
+    assert!(largest >= 300_000 && bounds.max / 256 >= largest - 1, "{largest} {bounds:?}");
+}
+
+#[test]
+fn clients_that_agree_share_a_map_beside_one_that_does_not() {
+    for (clients, alone) in [
+        (&[0, 0, 0, 0][..], &[][..]),
+        (&[0, 400_000, 0, 0], &[1]),
+        (&[500_000, 0, 0, 900_000], &[0, 3]),
+        (&[500_000, 0, 900_000], &[0, 1, 2]),
+    ] {
+        let made = offsets(clients);
+        let session = Session::open(made.path()).unwrap();
+        let maps = ClockMaps::of(&session).unwrap();
+
+        let own: Vec<u32> = maps.iter().filter_map(|(_, client, _)| client).collect();
+        assert_eq!(own, alone, "{clients:?}");
+        let is_shared = maps.iter().any(|(_, client, _)| client.is_none());
+        assert_eq!(is_shared, alone.len() < clients.len(), "{clients:?}");
+        assert_eq!(maps.without_points(&session)[&1], (1, alone.is_empty()), "{clients:?}");
+        let sessions = [(session, maps)];
+        for event in Timeline::new(&sessions).unwrap().map(Result::unwrap) {
+            let client = event.client.unwrap() as usize;
+            // The client without points may read any of the clocks.
+            let has_bound = client < clients.len() || alone.is_empty();
+            assert_eq!(event.bound_ns.is_some(), has_bound, "{clients:?}: {event:?}");
+        }
+    }
+}
+
+#[test]
+fn a_guests_kernel_has_the_clock_of_clients_that_agree_and_bounds_for_the_others() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("guest.dat");
+    let page = trace_dat::Page::at(GUEST_BASE + 30_000_000).mmio(0, 5, 0);
+    fs::write(&path, trace_dat::TraceDat::new("x86-tsc").cpu(&[page]).version_7()).unwrap();
+    for (clients, least_bound) in [
+        (&[0, 0, 0][..], Some(0)),
+        (&[0, 400_000, 0, 0], Some(400_000)),
+        (&[0, 700_000, 0, 400_000, 0], Some(700_000)),
+        (&[500_000, 0, 900_000], None),
+    ] {
+        let made = offsets(clients);
+        let session = Session::open(made.path()).unwrap();
+        let maps = ClockMaps::of(&session).unwrap();
+        let mut trace = KernelTrace::open(&path).unwrap();
+
+        let placed = trace.set_guest(&session, &maps);
+
+        let Some(least_bound) = least_bound else {
+            let why = placed.unwrap_err().to_string();
+            assert!(why.contains("clients have different clocks"), "{why}");
+            continue;
+        };
+        placed.unwrap();
+        let (sessions, traces) = ([(session, maps)], [trace]);
+        let events = Timeline::with_kernel(&sessions, &traces).unwrap().map(Result::unwrap);
+        let [event] =
+            &events.filter(|event| &*event.name == "kvm:kvm_mmio").collect::<Vec<_>>()[..]
+        else {
+            panic!("{clients:?}")
+        };
+        let error = (event.ts_ns - START_NS - 30_000_000).unsigned_abs();
+        let bound = event.bound_ns.unwrap();
+        assert!(error <= 10_000, "{clients:?}: {event:?}");
+        assert!((least_bound..least_bound + 20_000).contains(&bound), "{clients:?}: {event:?}");
+    }
+}
+
+#[test]
+fn a_guests_trace_with_a_clock_of_any_bound_has_no_smaller_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("guest.dat");
+    let page = trace_dat::Page::at(GUEST_BASE + 30_000_000).mmio(0, 5, 0);
+    let (id, version) = trace_dat::recorded(made::BOOT, u64::MAX);
+    let trace = trace_dat::TraceDat::new("x86-tsc").cpu(&[page]).option(id, version);
+    fs::write(&path, trace.version_7()).unwrap();
+    let made = offsets(&[0, 0, 0]);
+    let session = Session::open(made.path()).unwrap();
+    let maps = ClockMaps::of(&session).unwrap();
+    let mut trace = KernelTrace::open(&path).unwrap();
+    trace.set_guest(&session, &maps).unwrap();
+
+    let traces = [trace];
+    let mut events = Timeline::with_kernel(&[], &traces).unwrap();
+
+    assert_eq!(events.next().unwrap().unwrap().bound_ns, Some(u64::MAX));
+}

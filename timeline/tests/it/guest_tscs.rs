@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The VMM's word on guests' TSCs: true, false and stale ones, for clocks of all kinds.
+
+use hypertrace_test_support::{machine, made};
+use hypertrace_timeline::{ClockMaps, GuestTsc, KernelTrace, Session, Timeline, Value};
+use machine::{Claim, KINDS, Kernel, Kind, Machine, Random, machine};
+use made::*;
+
+/// Kinds of the VMM's word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Word {
+    Nothing,
+    /// Each vCPU's own. If the clock changes, that of the start: it is stale then.
+    Own,
+    /// Each vCPU's own at the end.
+    OwnAtEnd,
+    /// The first vCPU's, for all.
+    First,
+    /// The next vCPU's, for each.
+    Next,
+    /// Wrong by up to 20 us, for each.
+    Near,
+    /// Right at some time, with a rate that is wrong by up to 900 ppm.
+    Turned,
+    /// Anything.
+    Random,
+}
+
+const WORDS: [Word; 8] = [
+    Word::Nothing,
+    Word::Own,
+    Word::OwnAtEnd,
+    Word::First,
+    Word::Next,
+    Word::Near,
+    Word::Turned,
+    Word::Random,
+];
+
+fn tell(machine: &Machine, word: Word, random: &mut Random) {
+    let tsc = |vcpu: usize| machine.vcpus[vcpu % machine.vcpus.len()].counter.tsc(false);
+    let own = |of: &mut dyn FnMut(usize) -> GuestTsc| {
+        let vcpus = 0..machine.vcpus.len();
+        vcpus.map(|vcpu| (Some(vcpu as u32), of(vcpu))).collect::<Vec<_>>()
+    };
+    let ticks = |ns: i64| (i128::from(ns) * i128::from(machine.hz) / 1_000_000_000) as i64;
+    let said = match word {
+        Word::Nothing => return,
+        Word::Own => own(&mut |vcpu| tsc(vcpu)),
+        Word::OwnAtEnd => own(&mut |vcpu| machine.vcpus[vcpu].counter.tsc(true)),
+        Word::First => vec![(None, tsc(0))],
+        Word::Next => own(&mut |vcpu| tsc(vcpu + 1)),
+        Word::Near => own(&mut |vcpu| {
+            let wrong = ticks(random.in_range(-20_000, 20_000));
+            GuestTsc { offset: tsc(vcpu).offset + wrong, ..tsc(vcpu) }
+        }),
+        Word::Turned => own(&mut |vcpu| {
+            let events = &machine.vcpus[vcpu].events;
+            let at = events[random.in_range(0, events.len() as i64) as usize].0;
+            let GuestTsc { offset, multiplier, shift } = tsc(vcpu);
+            let turned = multiplier as i64 / 1_000_000 * random.in_range(-900, 901);
+            let moved = (i128::from(turned) * i128::from(at)) >> shift;
+            let multiplier = multiplier.checked_add_signed(turned).unwrap();
+            GuestTsc { offset: offset - moved as i64, multiplier, shift }
+        }),
+        Word::Random => own(&mut |_| GuestTsc {
+            offset: random.next() as i64,
+            multiplier: (random.next() >> random.in_range(0, 64)).max(1),
+            shift: random.in_range(0, 49) as u32,
+        }),
+    };
+    machine.tell(&said);
+}
+
+#[derive(Debug, Default)]
+struct Outcome {
+    events: usize,
+    outside: usize,
+    unknown: usize,
+    out_of_order: usize,
+    /// Clients whose times are by the VMM's word, and the others of which it said something.
+    used: usize,
+    unused: usize,
+    /// Of each event, ns.
+    errors: Vec<i64>,
+    bounds: Vec<i64>,
+}
+
+fn median(values: &mut [i64]) -> i64 {
+    let at = values.len() / 2;
+    *values.select_nth_unstable(at).1
+}
+
+fn check(machine: &Machine, outcome: &mut Outcome) {
+    let session = Session::open(machine.made.path()).unwrap();
+    let maps = match KernelTrace::of_session(0, &session).unwrap() {
+        Some(trace) => trace.clock_maps(&session).unwrap(),
+        None => ClockMaps::of(&session).unwrap(),
+    };
+    for compared in maps.compared_tscs() {
+        let is_used = compared.agreement.is_agreed();
+        outcome.used += usize::from(is_used);
+        outcome.unused += usize::from(!is_used);
+    }
+    let sessions = [(session, maps)];
+    let mut next = vec![0; machine.vcpus.len()];
+    for event in Timeline::new(&sessions).unwrap().map(Result::unwrap) {
+        let Some(number) = event.client.map(|client| client as usize) else { continue };
+        let vcpu = &machine.vcpus[number];
+        let Value::Unsigned(n) = event.fields[0].1 else { panic!() };
+        outcome.out_of_order += usize::from(next[number] != n);
+        next[number] = n + 1;
+        if event.reference.is_some() || !matches!(vcpu.claim, Claim::True) {
+            continue;
+        }
+        outcome.events += 1;
+        let error = (event.ts_ns - START_NS - vcpu.events[n as usize].0).abs();
+        let Some(bound) = event.bound_ns else {
+            outcome.unknown += 1;
+            continue;
+        };
+        outcome.outside += usize::from(error > bound as i64);
+        outcome.errors.push(error);
+        outcome.bounds.push(bound as i64);
+    }
+}
+
+#[test]
+fn no_event_is_outside_of_its_bound_whatever_the_vmm_says() {
+    for (index, kind) in KINDS.into_iter().enumerate() {
+        for (offset, word) in WORDS.into_iter().enumerate() {
+            let mut outcome = Outcome::default();
+            for number in 0..10 {
+                let seed = 1_000 * index as u64 + number;
+                let kernel = if number % 5 == 4 { Kernel::Missing } else { Kernel::None };
+                let machine = machine(kind, seed, kernel);
+                tell(&machine, word, &mut Random(seed + 100_000 * offset as u64));
+                check(&machine, &mut outcome);
+            }
+            let Outcome { events, outside, unknown, out_of_order, used, unused, .. } = outcome;
+            let [error, bound] = [&mut outcome.errors, &mut outcome.bounds].map(|all| median(all));
+            println!(
+                "{kind:?}, {word:?}: {events} events, {outside} outside, {unknown} unknown, {out_of_order} out of \
+                 order; {used} clients by the VMM's word, {unused} not; half of the errors at most {error} ns, of \
+                 the bounds {bound} ns"
+            );
+            assert_eq!((outside, unknown, out_of_order), (0, 0, 0), "{kind:?}, {word:?}");
+            match (kind, word) {
+                (_, Word::Nothing) => assert_eq!((used, unused), (0, 0)),
+                (_, Word::Random) => assert_eq!(used, 0, "{kind:?}"),
+                // Its clocks are straight.
+                (
+                    Kind::Steady | Kind::Scaled | Kind::PerVcpu | Kind::Pauses | Kind::Late,
+                    Word::Own,
+                ) => {
+                    assert_eq!(unused, 0, "{kind:?}");
+                    assert!(error <= 1, "{kind:?}: {error}");
+                }
+                (Kind::LargeJump, Word::Own | Word::OwnAtEnd) => {
+                    assert_eq!(used, 0, "{kind:?}, {word:?}");
+                }
+                _ => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Traces of kernels whose numbers do not fit each other: what is counted, how far a bound goes, and
+//! what is refused because it would need more memory than the file has bytes.
+
+use hypertrace_test_support::{made, trace_dat};
+use hypertrace_timeline::{ClockMaps, Entry, Error, KernelTrace, Session, Timeline, Value};
+use made::{BOOT, Made, OTHER_BOOT};
+use std::fs;
+use trace_dat::*;
+
+/// Reads a file alone: its entries and warnings.
+fn read(file: &[u8]) -> Result<(Vec<Entry>, Vec<String>), Error> {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("t.dat");
+    fs::write(&path, file).unwrap();
+    let traces = [KernelTrace::open(&path)?];
+    let mut timeline = Timeline::with_kernel(&[], &traces)?;
+    let mut entries = Vec::new();
+    while let Some(entry) = timeline.next_entry() {
+        entries.push(entry?);
+    }
+    Ok((entries, timeline.warnings()))
+}
+
+/// Makes the file of a CPU with these pages, recorded in a boot.
+fn recorded_in(boot: &str, pages: &[Page]) -> Vec<u8> {
+    let (id, version) = recorded(boot, 0);
+    TraceDat::new("x86-tsc").cpu(pages).option(id, version).version_7()
+}
+
+#[test]
+fn losses_of_pages_without_events_add_up() {
+    let pages = [
+        Page::at(1_000).mmio(1, 77, 1),
+        Page::at(2_000).missed(true),
+        Page::at(3_000).missed(false),
+        Page::at(4_000).missed(true).mmio(1, 77, 2),
+    ];
+
+    let (entries, _) = read(&TraceDat::new("x86-tsc").cpu(&pages).version_7()).unwrap();
+
+    let lost = entries.iter().filter_map(|entry| match entry {
+        Entry::Lost(lost) => Some(lost.events),
+        Entry::Event(_) => None,
+    });
+    // Each of two pages says 9; another one says that there are some.
+    assert_eq!(lost.collect::<Vec<_>>(), [18, 0]);
+}
+
+#[test]
+fn an_array_outside_of_its_record_is_counted() {
+    let mut odd = (4000_u32 | 6 << 16).to_le_bytes().to_vec();
+    odd.resize(28, 0);
+    let page = Page::at(1_000).event(1, ODD_ID, 5, &odd);
+
+    let (_, warnings) = read(&TraceDat::new("x86-tsc").cpu(&[page]).version_7()).unwrap();
+
+    let [warning] = &warnings[..] else { panic!("{warnings:?}") };
+    assert!(warning.contains("1 events that do not hold what their format says"), "{warning}");
+}
+
+#[test]
+fn an_event_that_is_shown_later_than_its_time_has_a_wider_bound() {
+    let made = Made::of_boot(Some(BOOT));
+    let pages = [Page::at(1_009_000).mmio(0, 77, 1), Page::at(1_003_000).mmio(0, 77, 2)];
+    fs::write(made.path().join("kernel.dat"), recorded_in(BOOT, &pages)).unwrap();
+    let session = Session::open(made.path()).unwrap();
+    let traces = [KernelTrace::of_session(0, &session).unwrap().unwrap()];
+    let sessions = [(session, ClockMaps::default())];
+
+    let timeline = Timeline::with_kernel(&sessions, &traces).unwrap();
+
+    let bounds: Vec<Option<u64>> = timeline.map(|event| event.unwrap().bound_ns).collect();
+    assert_eq!(bounds, [Some(0), Some(6_000)]);
+}
+
+#[test]
+fn the_kernel_of_another_boot_than_the_first_sessions_has_no_bound() {
+    let bounds = [BOOT, OTHER_BOOT].map(|boot| {
+        let (first, second) = (Made::of_boot(Some(BOOT)), Made::of_boot(Some(boot)));
+        let file = recorded_in(boot, &[Page::at(1_001_000).mmio(0, 77, 1)]);
+        fs::write(second.path().join("kernel.dat"), file).unwrap();
+        let sessions = Session::open_all(&[first.path(), second.path()]).unwrap();
+        let sessions: Vec<_> = sessions.into_iter().map(|s| (s, ClockMaps::default())).collect();
+        let traces = [KernelTrace::of_session(1, &sessions[1].0).unwrap().unwrap()];
+        let mut timeline = Timeline::with_kernel(&sessions, &traces).unwrap();
+        timeline.next().unwrap().unwrap().bound_ns
+    });
+
+    assert_eq!(bounds, [Some(0), None]);
+}
+
+/// Asserts that a file is refused because of this.
+fn refused(file: &[u8], why: &str) {
+    match read(file) {
+        Err(Error::Damaged { expected, .. }) => assert!(expected.contains(why), "{expected}"),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_section_is_read_once() {
+    let (cmdlines, nowhere) = (21, 0_u64.to_le_bytes().to_vec());
+    let file = TraceDat::new("x86-tsc").option(cmdlines, nowhere).version_7();
+
+    refused(&file, "one section of each kind");
+}
+
+#[test]
+fn cpus_do_not_share_pages() {
+    let page = |value| Page::at(1_000).mmio(0, 77, value);
+    let mut file = TraceDat::new("x86-tsc").cpu(&[page(1)]).cpu(&[page(2)]).version_7();
+    let second = (file.len() - 4096) as u64;
+    let at = file.windows(8).position(|bytes| bytes == second.to_le_bytes()).unwrap();
+    assert_eq!(read(&file).unwrap().0.len(), 2);
+
+    file[at..at + 8].copy_from_slice(&(second - 4096).to_le_bytes());
+
+    refused(&file, "pages of a CPU after those of the one before");
+}
+
+#[test]
+fn instances_of_version_6_have_a_bounded_number_of_cpus() {
+    let (buffer, nowhere) = (3, 0_u64.to_le_bytes().to_vec());
+    let mut file = TraceDat::new("x86-tsc").option(buffer, nowhere);
+    file.cpus = vec![Vec::new(); 5_000];
+
+    refused(&file.version_6(), "at most 8192 CPUs in all buffers");
+}
+
+/// Reads one event of a format with these lines for its own fields: `TYPE NAME AT SIZE SIGN`, and `print fmt`.
+/// Returns its fields as they are shown.
+fn shown(fields: &[String], print: &str, payload: &[u8]) -> Vec<String> {
+    let mut file = TraceDat::new("x86-tsc");
+    let common = file.formats[0].1.lines().find(|line| line.contains("common_type")).unwrap();
+    let common = [common, "\tfield:int common_pid;\toffset:4;\tsize:4;\tsigned:1;"].join("\n");
+    let own = fields.iter().map(|field| {
+        let parts: Vec<&str> = field.split(' ').collect();
+        let [kind, name, at, size, signed] = parts[..] else { panic!("{field}") };
+        let kind = kind.replace("char", " char");
+        format!("\tfield:{kind} {name};\toffset:{at};\tsize:{size};\tsigned:{signed};\n")
+    });
+    let own: String = own.collect();
+    let text = format!("name: made\nID: 1000\nformat:\n{common}\n\n{own}\nprint fmt: {print}\n");
+    file.formats.push(("test".into(), text));
+    let page = Page::at(1_000).event(1, 1000, 5, payload);
+    let (entries, warnings) = read(&file.cpu(&[page]).version_7()).unwrap();
+    assert_eq!(warnings, [""; 0]);
+    let [Entry::Event(event)] = &entries[..] else { panic!("{entries:?}") };
+    let text = |value: &Value| match value {
+        Value::Name(name) => name.to_string(),
+        other => format!("{other:?}"),
+    };
+    event.fields.iter().map(|(_, value)| text(value)).collect()
+}
+
+#[test]
+fn a_name_of_a_value_is_cut_where_it_is_too_long() {
+    let long = "x".repeat(100_000);
+    let print = format!(
+        "\"%s %s\", __print_symbolic(REC->a, {{ 7, \"{long}\" }}), \
+         __print_flags(REC->b, \"{long}\", {{ 1, \"A\" }}, {{ 2, \"B\" }})"
+    );
+    let fields = ["u8 a 8 1 0".to_owned(), "u8 b 9 1 0".into()];
+
+    let shown = shown(&fields, &print, &[7, 3]);
+
+    assert_eq!(shown[0], format!("{}...", &long[..256]));
+    assert_eq!(shown[1], format!("A{}...", &long[..255]));
+}
+
+#[test]
+fn flags_beyond_those_that_are_looked_up_are_a_number() {
+    let list = |first: u64, rest: u64| {
+        let all =
+            (0..1_000).map(|n| format!(", {{ {}, \"F{n}\" }}", if n == 0 { first } else { rest }));
+        all.collect::<String>() + ", { 0x40, \"LAST\" }"
+    };
+    let print = format!("\"%s\", __print_flags(REC->a, \"|\"{})", list(1, 2));
+
+    assert_eq!(shown(&["u8 a 8 1 0".into()], &print, &[0x43]), ["F0|F1|0x40"]);
+}
+
+#[test]
+fn the_names_of_an_event_are_bounded_together() {
+    let name = "n".repeat(200);
+    let fields: Vec<String> = (0..80).map(|n| format!("u8 f{n} {} 1 0", 8 + n)).collect();
+    let arguments = (0..80).map(|n| format!(", __print_symbolic(REC->f{n}, {{ 7, \"{name}\" }})"));
+    let print = format!("\"{}\"{}", "%s".repeat(80), arguments.collect::<String>());
+
+    let shown = shown(&fields, &print, &[7; 80]);
+
+    let names = shown.iter().filter(|text| **text == name).count();
+    assert_eq!((names, &*shown[79]), (20, "Unsigned(7)"));
+}
+
+#[test]
+fn arrays_of_an_event_are_together_no_longer_than_it() {
+    let fields: Vec<String> =
+        (0..10).map(|n| format!("__data_locchar[] f{n} {} 4 0", 8 + 4 * n)).collect();
+    let mut payload: Vec<u8> = (48u32 | 40 << 16).to_le_bytes().repeat(10);
+    payload.extend([b'a'; 40]);
+
+    let shown = shown(&fields, "\"\"", &payload);
+
+    let whole = shown.iter().filter(|text| text.contains("Str(")).count();
+    assert_eq!((shown.len(), whole, &*shown[9]), (10, 2, "..."), "{shown:?}");
+}
+
+#[test]
+#[should_panic(expected = "fields a and b have the same bytes")]
+fn fields_do_not_share_bytes() {
+    shown(&["u32 a 8 4 0".into(), "u16 b 10 2 0".into()], "\"\"", &[1, 2, 3, 4]);
+}
+
+#[test]
+fn a_shift_to_the_right_keeps_the_sign_of_signed_numbers_alone() {
+    let symbols = "{ -4, \"minus\" }, { 0x1fffffffffffffff, \"plus\" }";
+    for (field, argument, expected) in [
+        ("s64 a 8 8 1", "REC->a >> 1", "minus"),
+        ("s64 a 8 8 1", "(u64)REC->a >> 3", "plus"),
+        ("s64 a 8 8 1", "(unsigned long)REC->a >> 3", "plus"),
+        ("u64 a 8 8 0", "REC->a >> 3", "plus"),
+        ("u64 a 8 8 0", "-(REC->a & ~0) >> 3", "Unsigned(18446744073709551608)"),
+    ] {
+        let print = format!("\"%s\", __print_symbolic({argument}, {symbols})");
+        let shown = shown(&[field.to_owned()], &print, &(-8i64).to_le_bytes());
+        assert_eq!(shown, [expected], "{argument}");
+    }
+}
+
+#[test]
+fn long_names_of_threads_are_cut_and_too_many_refused() {
+    let page = || [Page::at(1_000).mmio(1, 77, 1)];
+    let mut dat = TraceDat::new("x86-tsc").cpu(&page());
+    dat.comms = format!("77 {}\n", "x".repeat(1_000_000));
+    let (entries, _) = read(&dat.version_7()).unwrap();
+    let Entry::Event(event) = &entries[0] else { panic!("{entries:?}") };
+    assert_eq!(*event.source, format!("kernel/{}-77", "x".repeat(64)));
+
+    dat.comms = "77 x\n".repeat(300_000);
+    let refused = read(&dat.version_7()).unwrap_err().to_string();
+    assert!(refused.contains("names of at most 262144 threads"), "{refused}");
+}
+
+#[test]
+fn buffers_without_cpus_are_not_without_number() {
+    let buffer = [&[0; 8][..], b"\0x86-tsc\0", &4096u32.to_le_bytes(), &[0; 4]].concat();
+    let trace = |buffers| {
+        let options = vec![(3, buffer.clone()); buffers];
+        TraceDat { options, ..TraceDat::new("x86-tsc").cpu(&[Page::at(1).mmio(1, 77, 1)]) }
+    };
+
+    assert_eq!(read(&trace(8_191).version_7()).unwrap().0.len(), 1);
+    let why = read(&trace(8_192).version_7()).unwrap_err().to_string();
+    assert!(why.contains("at most 8192 CPUs in all buffers, found 8193"), "{why}");
+}
+
+#[test]
+fn a_long_name_of_a_clock_is_cut() {
+    for file in [TraceDat::version_6, TraceDat::version_7] {
+        let made = Made::of_boot(Some(BOOT));
+        let trace = TraceDat::new(&"x".repeat(10_000)).cpu(&[Page::at(1).mmio(1, 77, 1)]);
+        fs::write(made.path().join("kernel.dat"), file(&trace)).unwrap();
+        let session = Session::open(made.path()).unwrap();
+
+        let trace = KernelTrace::of_session(0, &session).unwrap().unwrap();
+
+        let warning = trace.warnings().last().unwrap();
+        assert!(warning.contains("its clock") && warning.len() < 1_000, "{}", warning.len());
+    }
+}

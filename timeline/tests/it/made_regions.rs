@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Regions of sessions that were made event by event.
+#![allow(dead_code)] // each test uses a part
+
+use hypertrace_test_support::made::{Made, Packet};
+use hypertrace_test_support::vcpu::{self, Vcpu, What};
+use hypertrace_timeline::regions::{Kind, Options, Regions};
+use hypertrace_timeline::{ClockMaps, KernelTrace, Session};
+
+/// Reads a session with its kernel.dat.
+pub fn read(made: &Made, options: &Options) -> Regions {
+    let session = Session::open(made.path()).unwrap();
+    let maps = ClockMaps::of(&session).unwrap();
+    let traces = Vec::from_iter(KernelTrace::of_session(0, &session).unwrap());
+    Regions::of(&[(session, maps)], &traces, options).unwrap()
+}
+
+pub fn all(made: &Made) -> Regions {
+    read(made, &Options::default())
+}
+
+pub fn with_kernel(vcpus: &[Vcpu], keep: impl Fn(usize) -> bool) -> Made {
+    let made = vcpu::session(vcpus);
+    std::fs::write(made.path().join("kernel.dat"), vcpu::trace(vcpus, keep).version_7()).unwrap();
+    made
+}
+
+/// Returns the number of counted regions, and those of the kinds that are not.
+pub fn counts(regions: &Regions) -> (u64, Vec<(&'static str, u64)>) {
+    let mut kinds = Vec::new();
+    for (kind, name) in Kind::ALL {
+        let count: u64 = regions.groups.iter().map(|g| g.not_counted[kind as usize]).sum();
+        if count > 0 {
+            kinds.push((name, count));
+        }
+    }
+    (regions.groups.iter().map(|group| group.count()).sum(), kinds)
+}
+
+pub const B: u32 = vcpu::BEGIN;
+pub const E: u32 = vcpu::END;
+
+/// Makes vCPUs' events of regions: client, time, id of the event, id of the region.
+pub fn events(events: &[(u32, u64, u32, u64)]) -> Vec<Vcpu> {
+    let clients = events.iter().map(|(client, ..)| client + 1).max().unwrap_or(0);
+    let mut vcpus: Vec<Vcpu> = (0..clients).map(|number| Vcpu::new(number, 1)).collect();
+    for (client, time, event, id) in events {
+        let fields: &[u64] = if *event == B { &[*id, 0] } else { &[*id] };
+        vcpus[*client as usize].events.push((*time, What::Guest(*event, fields.to_vec())));
+    }
+    vcpus
+}
+
+/// Events of regions of any length, and of empty ones.
+pub const EMPTY_EVENTS: &str = r#"[
+    {"id":16,"schema":"a_begin(id:u64,v:u64)","reference_point":false},
+    {"id":17,"schema":"a_end(id:u64)","reference_point":false},
+    {"id":18,"schema":"empty_begin(id:u64)","reference_point":false},
+    {"id":19,"schema":"empty_end(id:u64)","reference_point":false}
+]"#;
+
+/// Makes a region of a client, from a time to another.
+pub fn region(packet: Packet, event: u32, id: u64, from: u64, to: u64) -> Packet {
+    let fields: &[u64] = if event == 16 { &[id, id] } else { &[id] };
+    packet.event(from, event, fields).event(to, event + 1, &[id])
+}

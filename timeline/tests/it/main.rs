@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The tests of this crate, a module a subject.
+
+mod around;
+mod clocks;
+mod damage;
+mod frozen;
+mod functions;
+mod guest_tscs;
+mod kernel;
+mod kernel_limits;
+mod made_regions;
+mod odd_files;
+mod order;
+mod regions;
+mod regions_lies;
+mod regions_missing;
+mod regions_pairs;
+mod session;
+mod written;

@@ -1,0 +1,305 @@
+//! Tests with a full disk, or a file that may not grow. Losses are counted, the
+//! error is reported once, writes are tried again, and committed packets stay
+//! intact.
+#![allow(unsafe_code)] // setrlimit
+
+use crate::common;
+use common::guest::Guest;
+use hypertrace_abi::event_type;
+use hypertrace_abi::layout::host_page;
+use hypertrace_abi::ring::Emit;
+use hypertrace_trace::session_json::Domain;
+use hypertrace_trace::{Session, SessionConfig};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+struct Outcome {
+    told: Arc<AtomicU64>,
+    session: Session,
+    guest: Guest,
+    emitted: u64,
+    recorded: u64,
+}
+
+fn begin(dir: &Path) -> Outcome {
+    let told = Arc::new(AtomicU64::new(0));
+    let mut config = SessionConfig::new(dir.join("s"));
+    config.file_bytes = 1 << 20;
+    let count = told.clone();
+    config.on_write_failed = Some(Box::new(move |failed| {
+        eprintln!("told: {failed}: {}", failed.source);
+        count.fetch_add(1, Ordering::Relaxed);
+    }));
+    let session = Session::create(config).unwrap();
+    Outcome { told, session, guest: Guest::new(0), emitted: 0, recorded: 0 }
+}
+
+impl Outcome {
+    fn rounds(&mut self, rounds: u64) {
+        for round in 0..rounds {
+            for i in 0..1000u64 {
+                self.emitted += 1;
+                let emit = self.guest.emit(event_type!("e", round, i));
+                self.recorded += u64::from(emit == Emit::Recorded);
+            }
+            self.session.emit(event_type!("round", round));
+            self.guest.pass(&self.session);
+        }
+    }
+
+    /// Finishes, and checks that every event is recorded or counted as lost.
+    fn finish(mut self, dir: &Path) {
+        self.guest.producer.release();
+        self.guest.pass(&self.session);
+        let lost_here = self.emitted - self.recorded;
+        let summary = self.session.finish().unwrap();
+        assert!(summary.write_failures > 1);
+        assert_eq!(self.told.load(Ordering::Relaxed), 1, "told once");
+        assert!(lost_here > 0);
+        assert_eq!(summary.ring_events, self.recorded);
+        let guest = summary.streams.iter().find(|s| s.domain == Domain::Guest).unwrap();
+        assert_eq!(guest.lost_full, lost_here);
+        let Some(read) = common::read(&dir.join("s/ctf")) else { return };
+        assert!(read.ok, "{}", read.stderr);
+        assert_eq!(read.lines.len() as u64, summary.records);
+        assert!(read.stderr.contains("Tracer discarded"));
+        assert!(
+            read.stderr.lines().all(|l| l.is_empty() || l.starts_with("WARNING: Tracer discarded"))
+        );
+    }
+}
+
+fn set_file_limit(bytes: u64) {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: plain calls with a valid struct; the child has no other thread
+    // that writes files now.
+    unsafe {
+        libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
+        libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit);
+        limit.rlim_cur = bytes.min(limit.rlim_max);
+        assert_eq!(libc::setrlimit(libc::RLIMIT_FSIZE, &limit), 0);
+    }
+}
+
+/// A limit that a file would go beyond when it is made, in a VMM that left SIGXFSZ alone.
+#[test]
+fn a_limit_of_a_files_size_is_an_error_and_never_a_signal() {
+    let test = "a_limit_of_a_files_size_is_an_error_and_never_a_signal";
+    let Some(dir) = std::env::var_os(common::CHILD) else {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(common::child(test, dir.path()).status().unwrap().success());
+        return;
+    };
+    let dir = Path::new(&dir);
+    // SAFETY: the default action, which no thread depends on.
+    let by_default = || unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_DFL) };
+    set_file_limit(100);
+    by_default();
+    let error = Session::create(SessionConfig::new(dir.join("refused"))).err().unwrap();
+    assert!(error.to_string().contains("session.json"), "{error}");
+    set_file_limit(u64::MAX);
+    let mut run = begin(dir);
+    run.session.set_simple_file(&dir.join("simple")).unwrap();
+    set_file_limit((1 << 20) - 1);
+    by_default();
+
+    run.rounds(3);
+
+    set_file_limit(u64::MAX);
+    let lost = run.emitted - run.recorded;
+    run.guest.producer.release();
+    run.guest.pass(&run.session);
+    let summary = run.session.finish().unwrap();
+    assert!(summary.write_failures > 0);
+    assert_eq!(run.told.load(Ordering::Relaxed), 1);
+    assert_eq!(summary.ring_events + lost, run.emitted);
+}
+
+#[test]
+fn a_file_that_may_not_grow_is_tried_again() {
+    let test = "a_file_that_may_not_grow_is_tried_again";
+    let Some(dir) = std::env::var_os(common::CHILD) else {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(common::child(test, dir.path()).status().unwrap().success());
+        return;
+    };
+    let dir = Path::new(&dir);
+    let mut run = begin(dir);
+    let told =
+        |run: &Outcome| run.guest.memory.host[host_page::WRITE_FAILED].load(Ordering::Relaxed);
+    run.rounds(3);
+    assert_eq!(told(&run), 0);
+    // Not a multiple of anything: a write is short first, then fails.
+    set_file_limit(250_001);
+    run.rounds(30);
+    assert_eq!(told(&run), 1);
+    set_file_limit(u64::MAX);
+    run.rounds(3);
+    assert_eq!(told(&run), 0);
+    run.finish(dir);
+}
+
+/// Where the last packet of a stream's file begins, and what it says was lost.
+fn last_packet(path: &Path) -> (u64, u64) {
+    let bytes = std::fs::read(path).unwrap();
+    let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
+    let mut at = 0;
+    loop {
+        let next = at + word(at + 48) as usize / 8;
+        if next == bytes.len() {
+            return (at as u64, word(at + 56));
+        }
+        at = next;
+    }
+}
+
+#[test]
+fn losses_are_reported_without_room_for_a_packet() {
+    let test = "losses_are_reported_without_room_for_a_packet";
+    let Some(dir) = std::env::var_os(common::CHILD) else {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(common::child(test, dir.path()).status().unwrap().success());
+        return;
+    };
+    let dir = Path::new(&dir);
+    let stream = dir.join("s/ctf/guest-000-0000");
+    let mut run = begin(dir);
+    run.rounds(3);
+    let (filler, told) = last_packet(&stream);
+    assert_eq!(told, 0);
+    // Not a byte after the filler's header.
+    set_file_limit(filler + 128);
+    run.rounds(30);
+    let lost = run.emitted - run.recorded;
+    run.guest.producer.release();
+    run.guest.forsake(&run.session);
+    let summary = run.session.finish().unwrap();
+    assert!(lost > 0 && summary.lost > lost, "{lost} of {}", summary.lost);
+    assert_eq!(last_packet(&stream), (filler, summary.lost));
+    let Some(read) = common::read(&dir.join("s/ctf")) else { return };
+    assert!(read.ok, "{}", read.stderr);
+    assert!(read.stderr.contains(&format!("Tracer discarded {} events", summary.lost)));
+}
+
+/// Runs a test of this file again in a mount namespace of its own, where it may
+/// mount. `None`: this is that process, and the directory for its mounts.
+fn with_mounts(test: &str) -> Option<PathBuf> {
+    if let Some(dir) = std::env::var_os(common::CHILD) {
+        return Some(dir.into());
+    }
+    let can = Command::new("unshare")
+        .args(["--mount", "sh", "-c", "mount -t tmpfs none /mnt"])
+        .output()
+        .is_ok_and(|out| out.status.success());
+    if !can {
+        eprintln!("capability missing: mount namespace (unshare --mount and tmpfs need root)");
+        return None;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let child = common::child(test, dir.path());
+    let mut command = Command::new("unshare");
+    command.arg("--mount").arg(child.get_program()).args(child.get_args());
+    command.env(common::CHILD, dir.path());
+    assert!(command.status().unwrap().success());
+    None
+}
+
+/// A disk of this size.
+fn mount(dir: &Path, bytes: u64) {
+    let size = format!("size={bytes}");
+    let command = ["-t", "tmpfs", "-o", &size, "none"];
+    assert!(Command::new("mount").args(command).arg(dir).status().unwrap().success());
+}
+
+fn unmount(dir: &Path) {
+    assert!(Command::new("umount").arg(dir).status().unwrap().success());
+}
+
+#[test]
+fn a_full_disk_is_tried_again() {
+    let Some(dir) = with_mounts("a_full_disk_is_tried_again") else { return };
+    mount(&dir, 600 << 10);
+    std::fs::write(dir.join("ballast"), vec![1; 300_000]).unwrap();
+    let mut run = begin(&dir);
+    run.rounds(40);
+    std::fs::remove_file(dir.join("ballast")).unwrap();
+    run.rounds(2);
+    run.finish(&dir);
+    unmount(&dir);
+}
+
+/// Whatever the room: each event is recorded or counted as lost, and what is
+/// counted as recorded is what a reader counts.
+#[test]
+fn whatever_the_disks_size_emitted_is_recorded_plus_lost() {
+    let test = "whatever_the_disks_size_emitted_is_recorded_plus_lost";
+    let Some(dir) = with_mounts(test) else { return };
+    let mut failed_at_all = 0;
+    for pages in 1.. {
+        mount(&dir, pages * 4096);
+        let mut config = SessionConfig::new(dir.join("s"));
+        config.file_bytes = 1 << 20;
+        let Ok(session) = Session::create(config) else {
+            unmount(&dir);
+            assert!(pages < 16, "64 KiB is enough for an empty session");
+            continue;
+        };
+        let mut guest = Guest::new(0);
+        // A host ring of its own for each session.
+        let vmm = session.clone();
+        std::thread::spawn(move || {
+            assert!(vmm.attach("vmm"));
+            for i in 0..2000u64 {
+                vmm.emit(event_type!("exit", i));
+            }
+        })
+        .join()
+        .unwrap();
+        let emitted = 2000 + 3000;
+        for i in 0..3000u64 {
+            guest.emit(event_type!("e", i, name = "abc"));
+            if i % 100 == 99 {
+                guest.pass(&session);
+            }
+        }
+        guest.producer.release();
+        guest.pass(&session);
+        guest.forsake(&session);
+
+        let (summary, written) = session.end();
+
+        // A lease record is no event: it is recorded or not, and never lost.
+        let counted = summary.records - summary.leases + summary.lost;
+        assert_eq!(counted, emitted, "{pages} pages: {summary:#?}");
+        assert_eq!(summary.time_faults, 0);
+        let is_whole = written.is_ok() && summary.lost == 0;
+        failed_at_all += u64::from(!is_whole);
+        if let Some(read) = common::read(&dir.join("s/ctf")) {
+            assert!(read.ok, "{pages} pages: {}", read.stderr);
+            assert_eq!(read.lines.len() as u64, summary.records, "{pages} pages");
+        }
+        unmount(&dir);
+        if is_whole {
+            break;
+        }
+    }
+    assert!(failed_at_all > 10, "{failed_at_all}");
+}
+
+#[test]
+fn a_session_that_cannot_begin_leaves_nothing() {
+    let test = "a_session_that_cannot_begin_leaves_nothing";
+    let Some(dir) = std::env::var_os(common::CHILD) else {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(common::child(test, dir.path()).status().unwrap().success());
+        return;
+    };
+    let dir = Path::new(&dir);
+    set_file_limit(100);
+    let error = Session::create(SessionConfig::new(dir)).err().unwrap();
+    set_file_limit(u64::MAX);
+    assert!(error.to_string().contains("session.json"), "{error}");
+    assert_eq!(std::fs::read_dir(dir).unwrap().count(), 0);
+}

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The tests of this crate, a module a subject.
+
+mod budgets;
+mod common;
+mod exact;
+mod format;
+mod full_disk;
+mod guest_tsc;
+mod hostile;
+mod kill;
+mod memory;
+mod monitor;
+mod place;
+mod quiet;
+mod receive;
+mod reentry;
+mod refusal;
+mod resume;
+mod session;
+#[cfg(feature = "events")]
+mod simple;
+mod snapshots;
+mod spare;
+mod waiting;
+mod without_events;
