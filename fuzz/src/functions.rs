@@ -2,7 +2,6 @@
 //! task's part, and never a panic: in its sums, in a flame graph, on a timeline, in a copy for uftrace. Any name of a
 //! function can be shown.
 
-use hypertrace_test_support::functions;
 use crate::input::Input;
 use crate::reader::{damage_all, files_of, write};
 use hypertrace_export::uftrace::{Source, beside};
@@ -10,6 +9,7 @@ use hypertrace_functions::Result;
 use hypertrace_functions::read::{Flame, Spans, Summary, Trace};
 use hypertrace_functions::symbols::{MAX_NAME, Symbol};
 use hypertrace_functions::write::cut;
+use hypertrace_test_support::functions;
 use hypertrace_timeline::{FunctionTrace, Timeline};
 use std::path::Path;
 use std::time::Instant;

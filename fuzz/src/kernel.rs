@@ -3,10 +3,10 @@
 
 use crate::input::Input;
 use crate::reader::{Files, damage_all, write};
+use hypertrace_test_support::trace_dat::{Page, TraceDat, guest, time_shift, trace_id, tsc2nsec};
 use hypertrace_timeline::{EntryRef, KernelTrace, Result, Timeline};
 use std::path::Path;
 use tempfile::TempDir;
-use hypertrace_test_support::trace_dat::{Page, TraceDat, guest, time_shift, trace_id, tsc2nsec};
 
 /// The file's writer, which the tests of the reader have too.
 

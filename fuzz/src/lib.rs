@@ -36,5 +36,3 @@ pub mod vmm;
 pub mod trace {
     hypertrace_trace::include_events!();
 }
-
-#[cfg(test)]
