@@ -20,11 +20,18 @@ pub fn used(name: &str) {
 /// Reports that this test, or a part of it, did not run, and why.
 pub fn missing(name: &str, why: impl Display) {
     let why = why.to_string();
+    say(&format!("{MISSING} {name}: {}", one_line(&why)));
+    note("missing", name, &why);
+}
+
+/// Begin of a line about what is missing.
+pub const MISSING: &str = "capability missing:";
+
+/// Writes a line to the real stderr.
+pub fn say(line: &str) {
     // Not eprintln!, which the test harness captures. One write, because the harness prints meanwhile. A closed
     // stderr must not fail a test.
-    let line = format!("capability missing: {name}: {}\n", one_line(&why));
-    let _ = std::io::stderr().write_all(line.as_bytes());
-    note("missing", name, &why);
+    let _ = std::io::stderr().write_all(format!("{line}\n").as_bytes());
 }
 
 /// Finds a program on PATH, or reports that it is missing. `cargo xtask test` puts fetched programs on PATH.

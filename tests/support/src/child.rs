@@ -2,6 +2,7 @@
 
 //! Tests that run again, alone in a process of their own.
 
+use crate::capability;
 use std::process::Command;
 use std::sync::OnceLock;
 
@@ -15,7 +16,8 @@ pub fn in_own_process(name: &str, body: impl FnOnce()) {
     let ran = alone(name).env(ALONE, "1").output().unwrap();
     let (out, err) = (String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
     assert!(ran.status.success(), "{}\n{out}{err}", ran.status);
-    // The test's measurements.
+    // What this machine lacks, for all to see, and the test's measurements.
+    err.lines().filter(|line| line.starts_with(capability::MISSING)).for_each(capability::say);
     print!("{err}");
 }
 

@@ -30,3 +30,18 @@ fn reports_of_a_passing_test_are_recorded() {
         "used\tkvm\tcapability::reports_of_a_passing_test_are_recorded\nmissing\ttracefs\tnot mounted, not root\n"
     );
 }
+
+#[test]
+fn reports_from_a_process_of_its_own_are_heard() {
+    const NAME: &str = "reports_from_a_process_of_its_own_are_heard";
+    if std::env::var_os(SPEAKER).is_some() {
+        return child::in_own_process(NAME, || capability::missing("tracefs", "not mounted"));
+    }
+
+    let speaker =
+        child::alone(NAME).env(SPEAKER, "1").env_remove(capability::FILE).output().unwrap();
+
+    assert!(speaker.status.success());
+    let stderr = String::from_utf8(speaker.stderr).unwrap();
+    assert_eq!(stderr, "capability missing: tracefs: not mounted\n");
+}
