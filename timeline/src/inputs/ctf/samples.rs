@@ -262,12 +262,8 @@ fn samples(session: &Session, most: usize, found: &mut Found) -> Result<Samples>
             seats -= of.kept.len();
             of.push(tid, host);
             seats += of.kept.len();
-            if seats > most
-                && let Some(largest) = served.values_mut().max_by_key(|of| of.kept.len())
-            {
-                seats -= largest.kept.len();
-                largest.halve();
-                seats += largest.kept.len();
+            if seats > most {
+                seats -= halve_largest(&mut served, |of| of.kept.len(), Seats::halve);
             }
         }
         // The 2016 interface has no guest time.
@@ -305,12 +301,8 @@ fn samples(session: &Session, most: usize, found: &mut Found) -> Result<Samples>
                 kept -= of.kept.len();
                 of.push(sample);
                 kept += of.kept.len();
-                if kept > most
-                    && let Some(largest) = samples.values_mut().max_by_key(|of| of.kept.len())
-                {
-                    kept -= largest.kept.len();
-                    largest.halve();
-                    kept += largest.kept.len();
+                if kept > most {
+                    kept -= halve_largest(&mut samples, |of| of.kept.len(), Thinned::halve);
                 }
             }
             None => found.unusable += 1,
@@ -318,6 +310,18 @@ fn samples(session: &Session, most: usize, found: &mut Found) -> Result<Samples>
     })?;
     found.served = served.into_iter().map(|(client, seats)| (client, seats.kept)).collect();
     Ok(samples)
+}
+
+/// Halves the largest of some sequences. Returns by how much it is shorter.
+fn halve_largest<K, T>(
+    all: &mut BTreeMap<K, T>,
+    len: impl Fn(&T) -> usize,
+    halve: impl Fn(&mut T),
+) -> usize {
+    let Some(largest) = all.values_mut().max_by_key(|of| len(of)) else { return 0 };
+    let before = len(largest);
+    halve(largest);
+    before - len(largest)
 }
 
 /// Returns the clocks in a client's packets in an epoch. The host's is among them if
