@@ -12,6 +12,7 @@ use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use hypertrace_test_support::child;
 use hypertrace_tests::command::{Hypertrace, run};
 use hypertrace_tests::serve::Server;
 use rustix::fs::{FlockOperation, flock};
@@ -43,6 +44,13 @@ fn served(options: &[&str]) -> (TempDir, PathBuf, Server) {
     let server = Server::of_socket(HYPERTRACE, folder.path(), options);
     let socket = folder.path().join("socket");
     (folder, socket, server)
+}
+
+/// Runs the calling test in a process of its own. What is closed in it is closed at once: beside other tests, a
+/// child that one of them has just forked still holds the connection until it runs its program.
+#[track_caller]
+fn closing(name: &str, body: impl FnOnce()) {
+    child::in_own_process(name, body);
 }
 
 /// Starts a server that must not serve: one that does ends after 30 s. Returns what it says.
@@ -234,56 +242,62 @@ fn a_descriptor_that_cannot_be_closed_does_not_keep_the_server_from_ending() {
 
 #[test]
 fn connections_that_say_nothing_are_no_vms() {
-    let (_folder, socket, server) = served(&["--once"]);
-    for _ in 0..50 {
-        drop(UnixStream::connect(&socket).unwrap());
-    }
+    closing("connections_that_say_nothing_are_no_vms", || {
+        let (_folder, socket, server) = served(&["--once"]);
+        for _ in 0..50 {
+            drop(UnixStream::connect(&socket).unwrap());
+        }
 
-    let mut client = Client::new(&socket).unwrap();
+        let mut client = Client::new(&socket).unwrap();
 
-    assert_eq!(epoch(&mut client), 0, "they begin no generation");
-    commit(&mut client);
-    drop(client);
-    assert_eq!(server.end()["total"]["reference_points"], 1);
+        assert_eq!(epoch(&mut client), 0, "they begin no generation");
+        commit(&mut client);
+        drop(client);
+        assert_eq!(server.end()["total"]["reference_points"], 1);
+    });
 }
 
 #[test]
 fn a_second_vmm_is_closed_at_once_and_served_when_the_first_has_ended() {
-    let (_folder, socket, server) = served(&[]);
-    let mut first = Client::new(&socket).unwrap();
+    closing("a_second_vmm_is_closed_at_once_and_served_when_the_first_has_ended", || {
+        let (_folder, socket, server) = served(&[]);
+        let mut first = Client::new(&socket).unwrap();
 
-    assert_closed(UnixStream::connect(&socket).unwrap());
-    commit(&mut first);
-    drop(first);
-    // At once, as a VMM that is started again by a script.
-    let mut second = Client::new(&socket).unwrap();
+        assert_closed(UnixStream::connect(&socket).unwrap());
+        commit(&mut first);
+        drop(first);
+        // At once, as a VMM that is started again by a script.
+        let mut second = Client::new(&socket).unwrap();
 
-    assert_eq!(epoch(&mut second), 1);
-    commit(&mut second);
-    drop(second);
-    let stat = server.end();
-    assert_eq!(
-        (&stat["total"]["reference_points"], &stat["total"]["lost"]),
-        (&2.into(), &0.into())
-    );
+        assert_eq!(epoch(&mut second), 1);
+        commit(&mut second);
+        drop(second);
+        let stat = server.end();
+        assert_eq!(
+            (&stat["total"]["reference_points"], &stat["total"]["lost"]),
+            (&2.into(), &0.into())
+        );
+    });
 }
 
 #[test]
 fn the_first_connection_that_is_closed_beside_each_vm_is_reported() {
-    let (_folder, socket, mut server) = served(&[]);
-    let refuse = |times| {
-        let _served = Client::new(&socket).unwrap();
-        (0..times).for_each(|_| assert_closed(UnixStream::connect(&socket).unwrap()));
-    };
+    closing("the_first_connection_that_is_closed_beside_each_vm_is_reported", || {
+        let (_folder, socket, mut server) = served(&[]);
+        let refuse = |times| {
+            let _served = Client::new(&socket).unwrap();
+            (0..times).for_each(|_| assert_closed(UnixStream::connect(&socket).unwrap()));
+        };
 
-    refuse(3);
-    refuse(0);
-    refuse(1);
+        refuse(3);
+        refuse(0);
+        refuse(1);
 
-    let said = server.stop();
-    let line = format!("closed another connection to {}: it serves one VM", socket.display());
-    // Beside the first line and the last one.
-    assert_eq!((said.matches(&line).count(), said.lines().count()), (2, 4), "{said}");
+        let said = server.stop();
+        let line = format!("closed another connection to {}: it serves one VM", socket.display());
+        // Beside the first line and the last one.
+        assert_eq!((said.matches(&line).count(), said.lines().count()), (2, 4), "{said}");
+    });
 }
 
 #[test]
@@ -305,18 +319,20 @@ fn a_reset_of_a_vm_whose_programs_trace_is_reported_once() {
 
 #[test]
 fn a_vmm_does_not_wait_for_the_commands_of_one_that_has_ended() {
-    let (_folder, socket, server) = served(&[]);
-    let mut first = UnixStream::connect(&socket).unwrap();
-    // Each reset after the first takes 100 ms.
-    first.write_all(&[VERSION, &[COMMIT, RESET].concat().repeat(100)].concat()).unwrap();
-    wait_for_commits(&server.session, 1);
-    drop(first);
+    closing("a_vmm_does_not_wait_for_the_commands_of_one_that_has_ended", || {
+        let (_folder, socket, server) = served(&[]);
+        let mut first = UnixStream::connect(&socket).unwrap();
+        // Each reset after the first takes 100 ms.
+        first.write_all(&[VERSION, &[COMMIT, RESET].concat().repeat(100)].concat()).unwrap();
+        wait_for_commits(&server.session, 1);
+        drop(first);
 
-    let mut second = Client::new(&socket).unwrap();
+        let mut second = Client::new(&socket).unwrap();
 
-    commit(&mut second);
-    drop(second);
-    server.end();
+        commit(&mut second);
+        drop(second);
+        server.end();
+    });
 }
 
 #[test]
@@ -342,21 +358,23 @@ fn a_vmm_that_is_silent_in_a_message_stops_no_draining_and_keeps_its_place_for_5
 
 #[test]
 fn vmms_that_come_and_go_in_a_loop_leave_nothing_behind() {
-    let (_folder, socket, server) = served(&[]);
-    let files = |what: &Path| fs::read_dir(what).unwrap().count();
-    commit(&mut Client::new(&socket).unwrap());
-    wait_for_commits(&server.session, 1);
-    let before = files(&server.session.join("ctf"));
+    closing("vmms_that_come_and_go_in_a_loop_leave_nothing_behind", || {
+        let (_folder, socket, server) = served(&[]);
+        let files = |what: &Path| fs::read_dir(what).unwrap().count();
+        commit(&mut Client::new(&socket).unwrap());
+        wait_for_commits(&server.session, 1);
+        let before = files(&server.session.join("ctf"));
 
-    for _ in 0..20 {
-        drop(Client::new(&socket).unwrap());
-    }
+        for _ in 0..20 {
+            drop(Client::new(&socket).unwrap());
+        }
 
-    let mut last = Client::new(&socket).unwrap();
-    assert_eq!(epoch(&mut last), 21);
-    assert_eq!(files(&server.session.join("ctf")), before);
-    drop(last);
-    server.end();
+        let mut last = Client::new(&socket).unwrap();
+        assert_eq!(epoch(&mut last), 21);
+        assert_eq!(files(&server.session.join("ctf")), before);
+        drop(last);
+        server.end();
+    });
 }
 
 #[test]
