@@ -1,5 +1,5 @@
 //! The few jobs that cargo cannot do: the whole test run, tests at full size, fetching the programs that they need, the
-//! C header, a check of imports.
+//! C header.
 
 mod apt;
 mod bare;
@@ -8,7 +8,6 @@ mod constants;
 mod fetch;
 mod full;
 mod header;
-mod imports;
 mod install;
 mod module;
 mod mutants;
@@ -59,8 +58,6 @@ enum Job {
     Header,
     /// Build the C library, and install it with its headers and a file for pkg-config
     InstallC(install::Options),
-    /// Show the imports in each folder, floor by floor, and find circles
-    Imports,
     /// Fetch the programs that tests run, without installing them, and print their paths
     Fetch {
         /// Programs to fetch (default: all)
@@ -91,7 +88,6 @@ fn run(job: Job) -> Result<bool> {
             module::write(&root()?).map(|()| true)
         }
         Job::InstallC(options) => install::run(&root()?, &options).map(|()| true),
-        Job::Imports => imports::check(&root()?),
         Job::Fetch { programs } => {
             let all = fetch::TOOLS.iter().collect();
             for tool in if programs.is_empty() { all } else { programs } {

@@ -80,7 +80,7 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Checks formatting, lints, imports and dependencies, before the longer steps.
+    /// Checks formatting, lints and dependencies, before the longer steps.
     fn style(&mut self) -> Result<()> {
         self.with("rustfmt", "fmt --all --check -- --color never")?;
         self.with("clippy", "clippy --workspace --all-targets --all-features -- -D warnings")?;
@@ -91,7 +91,6 @@ impl Run<'_> {
         let no_events =
             "clippy --no-default-features -p hypertrace-trace -p vmm-shapes --tests -- -D warnings";
         self.with("clippy", no_events)?;
-        self.step("xtask imports")?;
         // Without advisories, which change independently of this tree.
         self.with("cargo-deny", "deny check bans licenses sources")
     }

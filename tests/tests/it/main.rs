@@ -9,6 +9,7 @@ mod exactness;
 mod faults;
 mod ftrace;
 mod hostile;
+mod imports;
 mod journal;
 mod pci;
 mod reset;
