@@ -7,8 +7,6 @@ use crate::losses::grouped;
 use crate::output::{print, say, wrapped};
 use crate::recording::{Failure, serve};
 use crate::report;
-use crate::threads;
-use crate::vmm::Device;
 use anyhow::{Context, Result, bail};
 use hypertrace_device::Geometry;
 use hypertrace_guest::{Args as GuestArgs, MAX_VCPUS, Program};
@@ -18,7 +16,7 @@ use hypertrace_trace::args::TraceArgs;
 use hypertrace_trace::control::error_chain;
 use hypertrace_trace::{Session, Share, Summary};
 use hypertrace_user::Config;
-use kvm_vmm::{Machine, run_on_threads};
+use kvm_vmm::{Device, Machine, run_on_threads, segment_channel};
 use serde::Serialize;
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -296,7 +294,7 @@ impl Host {
             }
             (Host::Segment(session), _) => {
                 // Threads cannot be stopped: after a signal they run until the process ends.
-                let (channel, work) = (threads::channel(session)?, work.clone());
+                let (channel, work) = (segment_channel(session.segment())?, work.clone());
                 let (ended, end) = mpsc::channel();
                 thread::spawn(move || {
                     // After a signal, the receiver is gone.
@@ -325,7 +323,10 @@ impl Host {
 
     fn end(self) -> (Summary, Result<()>) {
         match self {
-            Host::Device(device) => device.end(),
+            Host::Device(device) => {
+                let (summary, written) = device.end();
+                (summary, written.map_err(Into::into))
+            }
             Host::Segment(session) => {
                 let (summary, written) = session.end();
                 (summary, written.map_err(Into::into))

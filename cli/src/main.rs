@@ -1,7 +1,6 @@
 //! The command `hypertrace`: records, shows and controls sessions.
 #![warn(clippy::print_stdout, clippy::print_stderr)] // they panic, see `output`
 
-mod bench;
 mod clock;
 mod ctl;
 mod demo;
@@ -13,7 +12,6 @@ mod kernel;
 mod losses;
 mod output;
 mod page;
-mod qemu;
 mod receive;
 mod record;
 mod recording;
@@ -22,8 +20,6 @@ mod report;
 mod run;
 mod serve;
 mod stat;
-mod threads;
-mod vmm;
 mod writer;
 
 use clap::{Parser, Subcommand};
@@ -57,7 +53,6 @@ enum Command {
     Record(record::Args),
     Receive(receive::Args),
     Ctl(ctl::Args),
-    Bench(bench::BenchArgs),
 }
 
 /// Wrong usage that clap does not detect.
@@ -80,7 +75,7 @@ fn main() -> ExitCode {
         | Command::Record(_) => true,
         Command::Run(args) => args.kernel,
         Command::Demo(args) => args.kernel,
-        Command::Serve(_) | Command::Receive(_) | Command::Ctl(_) | Command::Bench(_) => false,
+        Command::Serve(_) | Command::Receive(_) | Command::Ctl(_) => false,
     };
     if has_many_files {
         allow_open_files();
@@ -99,7 +94,6 @@ fn main() -> ExitCode {
         Command::Functions(args) => functions::run(&args).map(succeeded),
         Command::Export(args) => tidy(Some(&args.out), || export::run(&args)).map(succeeded),
         Command::Ctl(args) => ctl::run(&args).map(succeeded),
-        Command::Bench(args) => bench::run(&args).map(succeeded),
     };
     done.unwrap_or_else(|error| exit(&error))
 }

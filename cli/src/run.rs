@@ -4,16 +4,16 @@ use crate::Usage;
 use crate::kernel;
 use crate::losses::{causes, grouped};
 use crate::output::{print, say};
-use crate::qemu::Emulator;
 use crate::recording::{Failure, serve};
 use anyhow::{Context, Result, bail};
 use hypertrace_abi::ring::Losses;
 use hypertrace_device::Geometry;
 use hypertrace_kernel::{Recording, is_incomplete};
+use hypertrace_qemu_emulator::Emulator;
 use hypertrace_trace::session_json::{Domain, StreamJson};
 use hypertrace_trace::{SessionConfig, Share, Summary};
 use hypertrace_user::{Config, Program, Session, end_if_cut, exit_code, pass_signals_on};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -123,7 +123,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         return Err(Usage("no program to run: name it after --".into()).into());
     };
     let program = Program::find(name)?;
-    let emulator = args.qemu.as_deref().map(Emulator::find).transpose()?;
+    let emulator = args.qemu.as_deref().map(emulator_named).transpose()?;
     let functions = args.functions.as_deref();
     let emulator = emulator.map(|emulator| emulator.with_functions(functions));
     let failure = Failure::default();
@@ -189,6 +189,11 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         }
         Ok(()) => Ok(ExitCode::from(code)),
     }
+}
+
+/// Finds an emulator of QEMU's user mode.
+fn emulator_named(name: &OsStr) -> Result<Emulator> {
+    Ok(Emulator::of_programs(Program::find(name)?)?)
 }
 
 /// Starts to record the kernel's events of this process and all that it starts, if that is wanted.

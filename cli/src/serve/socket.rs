@@ -5,7 +5,6 @@ use crate::Usage;
 use crate::interrupt::Interrupts;
 use crate::output::say;
 use crate::recording::{self, Failure};
-use crate::vmm::Device;
 use anyhow::{Context, Result, bail};
 use hypertrace_device::adapter::vfio_user::{End, PATIENCE, serve};
 use hypertrace_device::{BarForm, Counter, Geometry, PciFunction};
@@ -13,6 +12,7 @@ use hypertrace_trace::ctf::Folder;
 use hypertrace_trace::monitor::MonitorError;
 use hypertrace_trace::monitor::socket::{Entry, listen};
 use hypertrace_trace::{Session, Share, Summary};
+use kvm_vmm::Device;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{RecvFlags, recv};
 use std::io::ErrorKind;
@@ -46,7 +46,7 @@ pub fn record(args: &Args, path: &Path, failure: &Failure) -> Result<(Summary, R
         Ok(device) => device,
         Err(why) => {
             session.abandon();
-            return Err(why);
+            return Err(why.into());
         }
     };
     let form = if args.bars == "32" { BarForm::Plain32 } else { BarForm::Prefetchable64 };
@@ -66,7 +66,7 @@ pub fn record(args: &Args, path: &Path, failure: &Failure) -> Result<(Summary, R
     let (summary, written) = device.end();
     say_end(args, args.ring_size, &summary, was_reset);
     served?;
-    Ok((summary, written))
+    Ok((summary, written.map_err(Into::into)))
 }
 
 fn geometry(args: &Args) -> Result<Geometry> {

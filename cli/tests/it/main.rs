@@ -3,7 +3,6 @@
 //! The tests of this crate, a module a subject.
 
 mod bad_input;
-mod bench;
 mod benchmarking;
 mod c_functions;
 mod c_programs;

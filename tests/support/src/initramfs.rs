@@ -1,6 +1,4 @@
 //! The first file system of a Linux guest, with programs of this machine.
-//!
-//! This file needs only std and nothing else of this crate, so that `hypertrace bench` can include it.
 
 use std::collections::BTreeSet;
 use std::io::{Error, Result};

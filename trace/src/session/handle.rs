@@ -218,7 +218,7 @@ impl Session {
     }
 
     /// Returns whether the calling thread's ring takes this many records of `words` words now. For
-    /// `hypertrace bench`, which waits instead of losing.
+    /// hypertrace-bench, which waits instead of losing.
     #[doc(hidden)]
     pub fn has_room(&self, records: u64, words: u64) -> bool {
         let has_room = |producer: &Producer<'_>| producer.has_room(records, words);

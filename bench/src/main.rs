@@ -1,4 +1,4 @@
-//! `hypertrace bench`: the cost of each operation on this machine, beside its floor.
+//! `hypertrace-bench`: the cost of each operation on this machine, beside its floor.
 //!
 //! Every row alternates with its floor, run by run, and reports the median of
 //! the paired ratios: disturbances by the machine affect both.
@@ -10,7 +10,6 @@ mod cpus;
 mod device;
 mod drain;
 mod emulated;
-mod files;
 mod functions;
 mod hostile;
 mod init;
@@ -19,6 +18,7 @@ mod kvm;
 mod linux;
 mod linux_parts;
 mod measure;
+mod parts;
 mod peers;
 mod qemu;
 mod regions;
@@ -43,42 +43,51 @@ mod events {
     hypertrace_trace::include_events!();
 }
 
-use crate::output::{print, progress};
-use anyhow::{Result, bail};
-use clap::Args;
+use anyhow::Result;
+use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser};
 use functions::Aarch64;
+use indicatif::{ProgressBar, ProgressStyle};
 use linux::Linux;
 use measure::{Measured, measure};
 use row::{Context, Row};
 use rows::ROWS;
 use serde::Serialize;
+use std::io::{self, Write};
+use std::process::ExitCode;
 use std::time::Duration;
 
 /// Runs of a row, unless the command line says otherwise.
 const RUNS: u32 = 11;
 
 /// Measure the cost of each operation on this machine, beside its floor
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  hypertrace bench                         every row
-  hypertrace bench ring_emit ring_drain    two rows, and the floors they need
-  hypertrace bench --runs 31 --json        more runs, for a script
-  hypertrace bench --linux-guest /boot/vmlinuz linux_ shared_file
-                                           rows in a Linux guest of QEMU
-  hypertrace bench --linux-guest /boot/vmlinuz functions_
-                                           function traces; takes minutes
+#[derive(Debug, Parser)]
+#[command(
+    version,
+    max_term_width = 100,
+    after_help = "\
+Examples, after `cargo run --release -p hypertrace-bench --`:
+  (nothing)                                    every row
+  ring_emit ring_drain                         two rows, and the floors they need
+  --runs 31 --json                             more runs, for a script
+  --linux-guest /boot/vmlinuz linux_ shared_file
+                                               rows in a Linux guest of QEMU
+  --linux-guest /boot/vmlinuz functions_       function traces; takes minutes
 
 A ratio is a row's time divided by its floor's: the median over the runs, which
 alternate. Times differ from machine to machine and from minute to minute;
-ratios much less. docs/benchmarks.md explains each row.")]
-pub struct BenchArgs {
+ratios much less. docs/benchmarks.md explains each row."
+)]
+struct Args {
     /// Rows to measure, by name or by the beginning of a name (default: all but those that take minutes)
     #[arg(value_name = "ROW")]
     rows: Vec<String>,
     /// Runs of each row, alternating with its floor (default: 11, or 3 of a row that takes minutes)
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1001))]
     runs: Option<u32>,
+    /// Print the rows with their targets, and measure nothing
+    #[arg(long, conflicts_with = "json")]
+    list: bool,
     /// One JSON object instead of a table
     #[arg(long)]
     json: bool,
@@ -100,23 +109,46 @@ struct Report<'a> {
     rows: &'a [Measured],
 }
 
-/// Runs the command.
-///
-/// # Errors
-/// If a row is unknown.
-pub fn run(args: &BenchArgs) -> Result<()> {
+fn main() -> ExitCode {
+    // Ends the process with exit code 2 on wrong usage.
+    let args = Args::parse();
+    match run(&args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) if is_closed_pipe(&why) => ExitCode::SUCCESS,
+        Err(why) => {
+            // Standard error may be closed: a panic would hide the exit code.
+            let _ = writeln!(io::stderr(), "hypertrace-bench: {why:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Returns whether the reader of the output is gone.
+fn is_closed_pipe(error: &anyhow::Error) -> bool {
+    let io = error.downcast_ref::<io::Error>();
+    io.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+}
+
+fn run(args: &Args) -> Result<()> {
     if args.init {
         linux_parts::init()?;
     }
     if args.serve || args.init {
         return serve::serve();
     }
-    let wanted = wanted(&args.rows)?;
+    let wanted = wanted(&args.rows)
+        .unwrap_or_else(|why| Args::command().error(ErrorKind::InvalidValue, why).exit());
+    if args.list {
+        let rows = if args.rows.is_empty() { ROWS.iter().collect() } else { wanted };
+        return print(&table::list(&rows, table::columns()));
+    }
     let mut context = Context::default();
     context.resource(|| Ok(args.linux.clone()))?;
     context.resource(|| Ok(args.aarch64.clone()))?;
     let mut measured = Vec::new();
-    let progress = progress(wanted.len() as u64, "{pos}/{len} {msg} {elapsed}")?;
+    // On stderr, and only if that is a terminal.
+    let style = ProgressStyle::with_template("{pos}/{len} {msg} {elapsed}")?;
+    let progress = ProgressBar::new(wanted.len() as u64).with_style(style);
     for row in wanted {
         let runs = args.runs.or(row.slow).unwrap_or(RUNS);
         // The time that has passed is shown meanwhile only where the thread for it disturbs nothing.
@@ -130,20 +162,21 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     }
     progress.finish_and_clear();
     let machine = table::Machine::new();
-    if args.json {
-        let report = serde_json::to_string(&Report { machine, rows: &measured })?;
-        print(format_args!("{report}\n"))
-    } else {
-        print(table::text(&machine, &measured))
-    }
+    print(&match args.json {
+        true => serde_json::to_string(&Report { machine, rows: &measured })? + "\n",
+        false => table::text(&machine, &measured, table::columns()),
+    })
+}
+
+fn print(text: &str) -> Result<()> {
+    Ok(io::stdout().write_all(text.as_bytes())?)
 }
 
 /// Returns the rows whose names begin with one of these; all but those that take minutes if there is none.
-fn wanted(names: &[String]) -> Result<Vec<&'static Row>> {
+fn wanted(names: &[String]) -> Result<Vec<&'static Row>, String> {
     let has = |row: &Row, name: &String| row.name.starts_with(name.as_str());
     if let Some(name) = names.iter().find(|name| !ROWS.iter().any(|row| has(row, name))) {
-        let known: Vec<_> = ROWS.iter().map(|row| row.name).collect();
-        bail!(crate::Usage(format!("no row {name:?}; there are {}", known.join(", "))));
+        return Err(format!("no row {name:?}: --list prints all"));
     }
     let is_wanted = |row: &&Row| match names {
         [] => row.slow.is_none(),

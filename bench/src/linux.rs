@@ -1,15 +1,15 @@
 //! Rows in a Linux guest of a stock QEMU, without KVM: this program is the guest's first process.
 
 use super::child::Child;
-use super::files::initramfs::{Initramfs, libraries_of};
 use super::row::Context;
 use super::scratch::Scratch;
 use super::timing::{move_to_cpu, on_one_cpu};
-use crate::vmm::Device;
 use anyhow::{Context as _, Result, bail};
 use hypertrace_device::adapter::vfio_user::serve_counted;
 use hypertrace_device::{Counter, Geometry, PciFunction};
+use hypertrace_test_support::initramfs::{Initramfs, libraries_of};
 use hypertrace_user::{Config, Segment, Session};
+use kvm_vmm::Device;
 use serde_json::json;
 use std::env;
 use std::fs;
@@ -58,7 +58,7 @@ impl Linux {
         let program = env::current_exe()?;
         let mut files = Initramfs::default();
         ["dev", "proc", "sys"].iter().for_each(|name| files.folder(name));
-        files.file("hypertrace", &read(&program)?);
+        files.file("bench", &read(&program)?);
         for (name, path) in
             libraries_of(&program).context("cannot find this program's libraries")?
         {
@@ -77,8 +77,8 @@ impl Linux {
             // Errors of the kernel would be answers; a panic ends QEMU.
             .args([
                 "-append",
-                "console=ttyS0 loglevel=1 panic=-1 rdinit=/hypertrace \
-                    HYPERTRACE_CLOCK=tsc -- bench --init",
+                "console=ttyS0 loglevel=1 panic=-1 rdinit=/bench \
+                    HYPERTRACE_CLOCK=tsc -- --init",
             ])
             .args(["-kernel".as_ref(), kernel.as_os_str(), "-initrd".as_ref(), initrd.as_os_str()])
             .args(device);

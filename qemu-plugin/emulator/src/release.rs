@@ -1,5 +1,6 @@
 //! Releases of QEMU, and the plugin for each.
 
+use crate::Error;
 use std::fmt;
 
 /// A release of QEMU: major, minor and micro number.
@@ -14,11 +15,6 @@ const PLUGINS: [(&str, Release); 2] = [
 ];
 /// The first release with plugin API 1.
 const FIRST: Release = Release([6, 0, 0]);
-
-/// A release that none of the plugins is for.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("it is QEMU {0}, and there are plugins for QEMU 6.0 to 11.1")]
-pub struct Unknown(Release);
 
 impl Release {
     /// Parses what `--version` prints: `qemu-x86_64 version 7.2.22 (Debian ..)`.
@@ -35,9 +31,9 @@ impl Release {
     ///
     /// # Errors
     /// If there is none.
-    pub fn plugin(self) -> Result<&'static str, Unknown> {
+    pub fn plugin(self) -> Result<&'static str, Error> {
         let found = PLUGINS.iter().find(|(_, end)| FIRST <= self && self < *end);
-        found.map(|(plugin, _)| *plugin).ok_or(Unknown(self))
+        found.map(|(plugin, _)| *plugin).ok_or_else(|| Error::Unknown(self.to_string()))
     }
 }
 

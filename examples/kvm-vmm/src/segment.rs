@@ -3,17 +3,16 @@
 //! Unsafe, because a channel is made from an address.
 #![allow(unsafe_code)]
 
-use anyhow::Result;
-use hypertrace::Channel;
-use hypertrace_user::Session;
 use std::sync::Arc;
 
-/// Makes a channel of the session's segment.
-pub fn channel(session: &Session) -> Result<Channel<'static>> {
-    let segment = session.segment();
+use hypertrace::{Channel, OpenError};
+use hypertrace_segment::Segment;
+
+/// Makes a channel of a segment, which stays mapped until the process ends.
+pub fn segment_channel(segment: &Arc<Segment>) -> Result<Channel<'static>, OpenError> {
     // A channel may be used until the process ends, so the segment stays mapped.
     std::mem::forget(Arc::clone(segment));
     // SAFETY: the whole segment is mapped there, writable, and never unmapped: the
     // forgotten reference keeps it.
-    Ok(unsafe { Channel::at_window(segment.address())? })
+    unsafe { Channel::at_window(segment.address()) }
 }

@@ -2,11 +2,11 @@
 //! libhypertrace.a.
 
 use super::child::Child;
+use super::parts::c_library;
 use super::ring;
 use super::row::Context;
 use super::scratch::Scratch;
 use super::timing::{BURST, BURST_RING, BURSTS};
-use crate::qemu::beside;
 use anyhow::{Context as _, Result, anyhow, ensure};
 use hypertrace_device::Geometry;
 use hypertrace_trace::Output;
@@ -17,11 +17,8 @@ use std::time::Duration;
 
 const SOURCES: [(&str, &str); 2] = [
     ("rows.c", include_str!("c/rows.c")),
-    ("hypertrace.h", include_str!("../../../guest-lib/include/hypertrace.h")),
+    ("hypertrace.h", include_str!("../../guest-lib/include/hypertrace.h")),
 ];
-const LIBRARY: &str = "libhypertrace.a";
-/// Environment variable with the library's path, if it is not beside this program.
-const ENVIRONMENT: &str = "HYPERTRACE_C_LIBRARY";
 
 /// Options for a program with a function that the compiler instruments.
 const INSTRUMENTED: [&str; 2] = ["-finstrument-functions", "-DHYPERTRACE_FUNCTIONS"];
@@ -41,10 +38,7 @@ impl Program {
     }
 
     fn compile(options: &[&str]) -> Result<Program> {
-        let library = match std::env::var_os(ENVIRONMENT).filter(|path| !path.is_empty()) {
-            Some(path) => path.into(),
-            None => beside(LIBRARY).with_context(|| format!("{ENVIRONMENT} is not set"))?,
-        };
+        let library = c_library()?;
         let scratch = Scratch::new()?;
         scratch.write(&SOURCES)?;
         let mut cc = Command::new("cc");

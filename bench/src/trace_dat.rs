@@ -1,9 +1,10 @@
 //! Rows about traces of kernels: `report` beside `trace-cmd report`, on the same file.
 
-use super::files::trace_dat::{Page, TraceDat, tsc2nsec};
+use super::parts::beside;
 use super::row::Context;
 use super::scratch::Scratch;
 use anyhow::{Context as _, Result, ensure};
+use hypertrace_test_support::trace_dat::{Page, TraceDat, tsc2nsec};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
@@ -50,7 +51,7 @@ impl File {
 
 /// Measures `report` of the file to text.
 pub fn report(context: &mut Context) -> Result<f64> {
-    let mut command = Command::new(std::env::current_exe()?);
+    let mut command = Command::new(beside("hypertrace", "hypertrace-cli")?);
     command.arg("report");
     context.resource(File::new)?.ns(command)
 }

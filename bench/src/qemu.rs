@@ -3,11 +3,12 @@
 
 use super::child::Child;
 use super::emulated::RING_BYTES;
+use super::parts::beside;
 use super::row::Context;
 use super::scratch::Scratch;
-use crate::qemu::{Emulator, beside};
 use anyhow::{Context as _, Result, ensure};
 use hypertrace_device::Geometry;
+use hypertrace_qemu_emulator::Emulator;
 use hypertrace_user::{Config, Program, Session};
 use std::ffi::OsStr;
 
@@ -29,16 +30,16 @@ struct Bench {
 impl Bench {
     fn new() -> Result<Bench> {
         ensure!(cfg!(target_arch = "x86_64"), "the guest is this program, for {QEMU}");
-        let emulator = Emulator::find(OsStr::new(QEMU))?;
+        let emulator = Emulator::of_programs(Program::find(OsStr::new(QEMU))?)?;
         let program = Program::find(std::env::current_exe()?.as_os_str())?;
         let scratch = Scratch::new()?;
         let geometry = Geometry { clients: 4, ring_bytes: RING_BYTES, ..Geometry::default() };
         let dir = scratch.path().join("session");
         let session = Session::create(Config { geometry, relays: 1, ..Config::new(dir) })?;
-        let floor = emulator.with_plugin(beside(FLOOR)?);
+        let floor = emulator.with_plugin(beside(FLOOR, "hypertrace-qemu-floor")?);
         let start = |mut command: std::process::Command| {
             session.pass_to(&mut command);
-            Child::start(command.args(["bench", "--serve"]))
+            Child::start(command.arg("--serve"))
         };
         let mut bench = Bench {
             plugin: start(emulator.command(&program))?,

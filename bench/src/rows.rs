@@ -235,7 +235,7 @@ pub const ROWS: &[Row] = &[
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::row::is_met;
+    use crate::row::is_met;
 
     #[test]
     fn every_target_has_a_limit() {

@@ -1,11 +1,11 @@
 //! Rows of function traces: boots of a Linux kernel, and a program under QEMU's user mode, in CPU time.
 
-use super::files::initramfs::Initramfs;
 use super::init;
 use super::row::Context;
 use super::scratch::Scratch;
-use crate::qemu::Emulator;
 use anyhow::{Context as _, Result, bail, ensure};
+use hypertrace_qemu_emulator::Emulator;
+use hypertrace_test_support::initramfs::Initramfs;
 use rustix::param::clock_ticks_per_second;
 use rustix::process::{WaitId, WaitIdOptions, waitid};
 use std::ffi::{OsStr, OsString};
@@ -49,7 +49,7 @@ struct Boots {
 impl Boots {
     /// Boots this kernel. `machine` is options of QEMU and the kernel's console.
     fn new(qemu: &OsStr, kernel: &Path, machine: (&[&str], &str), program: &[u8]) -> Result<Boots> {
-        let emulator = Emulator::find_any(qemu)?;
+        let emulator = Emulator::of_any(hypertrace_user::Program::find(qemu)?)?;
         let (options, console) = machine;
         let scratch = Scratch::new()?;
         let initrd = scratch.path().join("initrd");
@@ -155,7 +155,8 @@ struct Program {
 impl Program {
     fn new() -> Result<Program> {
         ensure!(cfg!(target_arch = "x86_64"), "the program is this machine's, for {USER}");
-        let emulator = Emulator::find(OsStr::new(USER))?;
+        let qemu = hypertrace_user::Program::find(OsStr::new(USER))?;
+        let emulator = Emulator::of_programs(qemu)?;
         let scratch = Scratch::new()?;
         scratch.write(&[("calls.c", include_str!("functions/calls.c"))])?;
         scratch.run(Command::new("cc").args(["-O2", "-o", "calls", "calls.c"]))?;

@@ -54,7 +54,7 @@ impl Child {
 
     /// Starts this program again, with `--serve`.
     pub fn of_this_program() -> Result<Child> {
-        Child::start(Command::new(std::env::current_exe()?).args(["bench", "--serve"]))
+        Child::start(Command::new(std::env::current_exe()?).arg("--serve"))
     }
 
     pub fn id(&self) -> u32 {

@@ -1,11 +1,11 @@
-//! `bench`: the form of its output. Times are not tested.
+//! The form of the output. Times are not tested.
 
 use std::ffi::OsStr;
 use std::process::Command;
 
+use hypertrace_tests::capability;
 use hypertrace_tests::linux::Linux;
 use hypertrace_tests::linux_module::Module;
-use hypertrace_tests::{c, capability};
 use serde_json::Value;
 
 /// Rows that every machine can run.
@@ -98,7 +98,7 @@ const LINUX_MODULE: &str = "linux_ring_emit_module";
 
 /// Runs each of these rows once; options may be among them.
 fn report(bench: &mut Command, rows: &[impl AsRef<OsStr>]) -> Value {
-    let output = bench.args(["bench", "--runs", "1", "--json"]).args(rows).output().unwrap();
+    let output = bench.args(["--runs", "1", "--json"]).args(rows).output().unwrap();
     assert!(output.status.success(), "{output:?}");
     serde_json::from_slice(&output.stdout).unwrap()
 }
@@ -128,7 +128,7 @@ fn is_missing(row: &Value) -> bool {
 
 #[test]
 fn rows_have_times_ratios_and_verdicts() {
-    let report = report(&mut Command::new(env!("CARGO_BIN_EXE_hypertrace")), &ROWS);
+    let report = report(&mut Command::new(env!("CARGO_BIN_EXE_hypertrace-bench")), &ROWS);
 
     assert!(report["machine"]["cpus"].as_u64().unwrap() > 0);
     assert!(!report["machine"]["cpus_share"].as_str().unwrap().is_empty());
@@ -140,8 +140,7 @@ fn rows_have_times_ratios_and_verdicts() {
 #[test]
 fn a_row_that_the_machine_cannot_run_gives_the_reason() {
     let names = OTHERS.map(|(name, _)| name);
-    let mut bench = Command::new(env!("CARGO_BIN_EXE_hypertrace"));
-    bench.env("HYPERTRACE_C_LIBRARY", c::library().join("libhypertrace.a"));
+    let mut bench = Command::new(env!("CARGO_BIN_EXE_hypertrace-bench"));
     let report = report(&mut bench, &names);
 
     for (name, needed) in OTHERS {
@@ -159,7 +158,7 @@ fn a_row_that_the_machine_cannot_run_gives_the_reason() {
 
 #[test]
 fn without_other_programs_their_rows_are_not_measured() {
-    let mut bench = Command::new(env!("CARGO_BIN_EXE_hypertrace"));
+    let mut bench = Command::new(env!("CARGO_BIN_EXE_hypertrace-bench"));
 
     let names = OTHERS.iter().filter(|(_, needed)| *needed != "kvm").map(|(name, _)| *name);
     let names: Vec<&str> = names.collect();
@@ -181,7 +180,7 @@ fn rows_in_a_linux_guest_are_measured_with_a_kernel() {
         args.extend([LINUX_MODULE, "--linux-module"].map(OsStr::new));
         args.push(module.file.as_os_str());
     }
-    let report = report(&mut Command::new(env!("CARGO_BIN_EXE_hypertrace")), &args);
+    let report = report(&mut Command::new(env!("CARGO_BIN_EXE_hypertrace-bench")), &args);
 
     for name in LINUX {
         assert!(is_measured(row(&report, name)), "{report}");
@@ -195,7 +194,7 @@ fn rows_in_a_linux_guest_are_measured_with_a_kernel() {
 
 #[test]
 fn rows_in_a_linux_guest_name_the_options_that_they_need() {
-    let mut bench = Command::new(env!("CARGO_BIN_EXE_hypertrace"));
+    let mut bench = Command::new(env!("CARGO_BIN_EXE_hypertrace-bench"));
 
     let report = report(&mut bench, &["linux_", "shared_file_"]);
 
@@ -208,7 +207,7 @@ fn rows_in_a_linux_guest_name_the_options_that_they_need() {
 
 #[test]
 fn rows_of_boots_name_the_options_that_they_need() {
-    let mut bench = Command::new(env!("CARGO_BIN_EXE_hypertrace"));
+    let mut bench = Command::new(env!("CARGO_BIN_EXE_hypertrace-bench"));
 
     let report = report(&mut bench, &BOOTS.map(|(name, _)| name));
 
@@ -225,7 +224,7 @@ fn a_boot_with_a_function_trace_is_measured_and_names_qemu_and_the_kernel() {
     let mut args = vec![OsStr::new(name), "--qemu".as_ref(), linux.qemu.as_os_str()];
     args.extend(["--linux-guest".as_ref(), linux.kernel.as_os_str()]);
 
-    let report = report(&mut Command::new(env!("CARGO_BIN_EXE_hypertrace")), &args);
+    let report = report(&mut Command::new(env!("CARGO_BIN_EXE_hypertrace-bench")), &args);
 
     let row = row(&report, name);
     assert!(is_measured(row), "{row}");
@@ -236,7 +235,8 @@ fn a_boot_with_a_function_trace_is_measured_and_names_qemu_and_the_kernel() {
 
 #[test]
 fn a_program_with_a_function_trace_is_measured_or_gives_the_reason() {
-    let report = report(&mut Command::new(env!("CARGO_BIN_EXE_hypertrace")), &[FUNCTIONS_USER]);
+    let report =
+        report(&mut Command::new(env!("CARGO_BIN_EXE_hypertrace-bench")), &[FUNCTIONS_USER]);
 
     let row = row(&report, FUNCTIONS_USER);
     if is_measured(row) {
@@ -250,12 +250,12 @@ fn a_program_with_a_function_trace_is_measured_or_gives_the_reason() {
 
 #[test]
 fn every_row_is_tested() {
-    let mut bench = Command::new(env!("CARGO_BIN_EXE_hypertrace"));
-    let output = bench.args(["bench", "nosuch"]).output().unwrap();
-    let text = String::from_utf8(output.stderr).unwrap();
-    let (_, known) = text.trim_end().split_once("there are ").unwrap();
+    let mut bench = Command::new(env!("CARGO_BIN_EXE_hypertrace-bench"));
+    let output = bench.arg("--list").output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
 
-    let mut known: Vec<&str> = known.split(", ").collect();
+    let entries = text.lines().filter(|line| !line.starts_with(' '));
+    let mut known: Vec<&str> = entries.map(|line| line.split(' ').next().unwrap()).collect();
     let others = OTHERS.map(|(name, _)| name);
     let boots = BOOTS.map(|(name, _)| name);
     let mut tested = [&ROWS[..], &others, &LINUX, &boots, &[FUNCTIONS_USER, LINUX_MODULE]].concat();
@@ -268,9 +268,9 @@ fn every_row_is_tested() {
 #[test]
 fn an_unknown_row_is_wrong_usage() {
     let output =
-        Command::new(env!("CARGO_BIN_EXE_hypertrace")).args(["bench", "nosuch"]).output().unwrap();
+        Command::new(env!("CARGO_BIN_EXE_hypertrace-bench")).arg("nosuch").output().unwrap();
 
     assert_eq!(output.status.code(), Some(2));
     let text = String::from_utf8(output.stderr).unwrap();
-    assert!(text.contains("no row \"nosuch\"; there are tsc, "), "{text}");
+    assert!(text.contains("no row \"nosuch\": --list prints all"), "{text}");
 }

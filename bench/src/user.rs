@@ -5,12 +5,12 @@ use super::ring::lease;
 use super::row::Context;
 use super::scratch::Scratch;
 use super::timing::{ns, timed};
-use crate::threads;
 use anyhow::{Result, ensure};
 use hypertrace::abi::clock::ticks;
 use hypertrace::{ProducerState, Status};
 use hypertrace_device::Geometry;
 use hypertrace_user::{Config, Policy, Session};
+use kvm_vmm::segment_channel;
 use rustix::thread::futex::{self, Flags};
 use std::hint::{black_box, spin_loop};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, Ordering::Relaxed, fence};
@@ -160,7 +160,7 @@ fn acknowledged(turns: u64, pause: Option<Duration>) -> Result<f64> {
         ..Config::new(scratch.path().join("session"))
     })?;
     let state = ProducerState::new();
-    let client = lease(threads::channel(&session)?, 0, &state)?;
+    let client = lease(segment_channel(session.segment())?, 0, &state)?;
     let mut recorded = 0;
     let mut point = |a: u64| {
         let reply =

@@ -4,11 +4,11 @@
 use super::row::Context;
 use super::scratch::Scratch;
 use super::timing::{BURST_RING, ns, timed};
-use crate::vmm::Device;
 use anyhow::{Result, anyhow, ensure};
 use hypertrace_device::{Bell, Geometry, Region};
 use hypertrace_guest::{Args, Program};
 use hypertrace_kernel::{Config, Recording, Source};
+use kvm_vmm::Device;
 use kvm_vmm::{Answer, Machine, Vm};
 
 const REFERENCE_POINTS: u64 = 3_000;

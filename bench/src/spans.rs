@@ -50,7 +50,7 @@ fn ask(part: &str, is_traced: bool) -> Result<f64> {
     config.policy.drain.period = Duration::from_micros(200);
     let session = Session::create(config)?;
     let mut command = Command::new(std::env::current_exe()?);
-    session.pass_to(command.args(["bench", "--serve"]));
+    session.pass_to(command.arg("--serve"));
     let mut child = Child::start(&mut command)?;
     // The first run touches the ring's pages.
     let answers = [(); 2].map(|()| child.ns(&format!("spans {part}")));

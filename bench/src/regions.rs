@@ -1,9 +1,9 @@
 //! The row about regions: what they cost beside a merge of the same files.
 
-use super::files::made::Made;
-use super::files::vcpu::{self, Vcpu};
 use super::row::Context;
 use anyhow::{Result, ensure};
+use hypertrace_test_support::made::Made;
+use hypertrace_test_support::vcpu::{self, Vcpu};
 use hypertrace_timeline::regions::{Options, Regions};
 use hypertrace_timeline::{ClockMaps, KernelTrace, Session, Timeline};
 use rustix::time::{ClockId, clock_gettime};

@@ -1,0 +1,124 @@
+//! The result as text.
+
+use super::cpus;
+use super::measure::Measured;
+use super::row::Row;
+use super::timing::TICKS_PER_NS;
+use rustix::termios::tcgetwinsize;
+use serde::Serialize;
+use std::io;
+use textwrap::Options;
+
+/// Machine that the numbers were measured on.
+#[derive(Serialize)]
+pub struct Machine {
+    cpu: String,
+    cpus: usize,
+    /// The closest unit that two of the CPUs share: core, cache, or nothing.
+    cpus_share: String,
+    kernel: String,
+    counter_hz: u64,
+    version: &'static str,
+}
+
+impl Machine {
+    pub fn new() -> Machine {
+        let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+        let cpuinfo = read("/proc/cpuinfo");
+        let cpu = cpuinfo
+            .lines()
+            .find_map(|line| line.strip_prefix("model name")?.split_once(':'))
+            .map_or("unknown", |(_, name)| name.trim());
+        Machine {
+            cpu: cpu.to_owned(),
+            cpus: std::thread::available_parallelism().map_or(1, usize::from),
+            cpus_share: cpus::shared_by_two(),
+            kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
+            counter_hz: (*TICKS_PER_NS * 1e9) as u64,
+            version: env!("CARGO_PKG_VERSION"),
+        }
+    }
+}
+
+/// Columns of an output that is no terminal.
+const COLUMNS: usize = 100;
+
+/// Returns the columns of the terminal that is standard output.
+pub fn columns() -> usize {
+    let size = tcgetwinsize(io::stdout()).ok().filter(|size| size.ws_col > 0);
+    size.map_or(COLUMNS, |size| size.ws_col.into())
+}
+
+/// Lays out the machine, and each row with what it measures below it. No line is longer than `columns`.
+pub fn text(machine: &Machine, rows: &[Measured], columns: usize) -> String {
+    let machine = format!(
+        "{}, {} CPUs (shared by two: {}), Linux {}, counter {:.3} GHz",
+        machine.cpu,
+        machine.cpus,
+        machine.cpus_share,
+        machine.kernel,
+        machine.counter_hz as f64 / 1e9
+    );
+    let name = rows.iter().map(|row| row.name.len()).max().unwrap_or(0);
+    let line = |row: &str, ns: &str, ratio: &str, iqr: &str, target: &str| {
+        format!("{row:name$} {ns:>11} {ratio:>8} {iqr:>8}  {target}").trim_end().to_owned() + "\n"
+    };
+    let mut text = wrapped(&machine, "", columns) + "\n";
+    text += &line("row", "ns", "ratio", "IQR", "target");
+    let number = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.2}"));
+    for row in rows {
+        let met = match row.met {
+            Some(true) => "met",
+            Some(false) => "missed",
+            None => "",
+        };
+        text += &line(row.name, &number(row.ns), &number(row.ratio), &number(row.iqr), met);
+        let target = row.target.map(|target| format!("; target {target}"));
+        text += &wrapped(&(row.note.clone() + &target.unwrap_or_default()), "    ", columns);
+    }
+    text
+}
+
+/// Lists rows: the name and the target of each, and below them what it measures.
+pub fn list(rows: &[&Row], columns: usize) -> String {
+    let name = rows.iter().map(|row| row.name.len()).max().unwrap_or(0);
+    let entry = |row: &&Row| {
+        let line = format!("{:name$} {}", row.name, row.target.unwrap_or_default());
+        line.trim_end().to_owned() + "\n" + &wrapped(row.note, "    ", columns)
+    };
+    rows.iter().map(entry).collect()
+}
+
+/// Divides a line between words, and indents what it becomes.
+fn wrapped(line: &str, indent: &str, columns: usize) -> String {
+    let options = Options::new(columns).initial_indent(indent).subsequent_indent(indent);
+    textwrap::fill(line, options) + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rows::ROWS;
+
+    #[test]
+    fn no_line_is_wider_than_the_terminal() {
+        let measured = |row: &Row| Measured {
+            name: row.name,
+            ns: Some(100_000_000.0),
+            ratio: Some(12_345.0),
+            iqr: Some(12_345.0),
+            target: row.target,
+            met: Some(false),
+            note: row.note.to_owned(),
+            ..Measured::default()
+        };
+        let rows: Vec<_> = ROWS.iter().map(measured).collect();
+        for columns in [80, 120] {
+            let text = text(&Machine::new(), &rows, columns)
+                + &list(&ROWS.iter().collect::<Vec<_>>(), columns);
+
+            let longest = text.lines().map(|line| line.chars().count()).max();
+            assert!(longest.unwrap() <= columns, "{text}");
+        }
+    }
+}

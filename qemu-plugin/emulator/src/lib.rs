@@ -1,0 +1,244 @@
+//! Emulators of QEMU, each with the hypertrace plugin for its release: for programs that start them.
+//!
+//! ```no_run
+//! use hypertrace_qemu_emulator::Emulator;
+//! use hypertrace_user::Program;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let emulator = Emulator::of_programs(Program::find("qemu-x86_64".as_ref())?)?;
+//! emulator.command(&Program::find("./program".as_ref())?).status()?;
+//! # Ok(())
+//! # }
+//! ```
+
+mod release;
+
+use hypertrace_user::Program;
+use release::Release;
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// Environment variable with the plugin's path, if it is not beside this program or of another name.
+pub const ENVIRONMENT: &str = "HYPERTRACE_QEMU_PLUGIN";
+
+/// Emulator and a plugin for it.
+#[derive(Debug)]
+pub struct Emulator {
+    qemu: Program,
+    plugin: PathBuf,
+    /// `functions=` and further options of a function trace.
+    functions: Option<OsString>,
+}
+
+/// Reason why an emulator cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// It is another program, or an emulator of machines.
+    #[error("{} is not an emulator of QEMU's user mode", .0.display())]
+    NotOfPrograms(PathBuf),
+    /// It has no option `-plugin`.
+    #[error(
+        "{} takes no plugins: it was built without them, as static ones are; \
+         `cargo xtask fetch qemu-x86_64 qemu-aarch64` gets some that do",
+        .0.display()
+    )]
+    NoPlugins(PathBuf),
+    /// It cannot be asked what it is.
+    #[error("cannot start {}", path.display())]
+    Start {
+        /// Its path.
+        path: PathBuf,
+        /// Reason.
+        source: io::Error,
+    },
+    /// The plugin in the environment cannot be accessed.
+    #[error("{ENVIRONMENT} names {}", path.display())]
+    Named {
+        /// The plugin's path.
+        path: PathBuf,
+        /// Reason.
+        source: io::Error,
+    },
+    /// No plugin is known for it.
+    #[error("no plugin for {} (name one in {ENVIRONMENT} to try it)", path.display())]
+    NoPlugin {
+        /// The emulator's path.
+        path: PathBuf,
+        /// Reason.
+        source: Box<Error>,
+    },
+    /// It does not print its release, but this line.
+    #[error("`--version` prints no version: {0:?}")]
+    NoVersion(String),
+    /// None of the plugins is for its release.
+    #[error("it is QEMU {0}, and there are plugins for QEMU 6.0 to 11.1")]
+    Unknown(String),
+    /// The plugin for its release is in none of the folders for it.
+    #[error(
+        "{ENVIRONMENT} is not set: no {name} in {places}: `cargo build --release` in hypertrace's \
+         source makes it"
+    )]
+    NotInstalled {
+        /// The plugin's file name.
+        name: &'static str,
+        /// The folders, separated by commas.
+        places: String,
+    },
+}
+
+impl Emulator {
+    /// Takes an emulator of QEMU's user mode and finds a plugin for it. The emulator's release decides which plugin.
+    ///
+    /// # Errors
+    /// If the emulator is one of machines or was built without plugins, or there is no plugin for its release.
+    pub fn of_programs(qemu: Program) -> Result<Emulator, Error> {
+        let help = help(&qemu)?;
+        if help.contains("usage: qemu-system-") {
+            return Err(Error::NotOfPrograms(qemu.path().to_owned()));
+        }
+        Emulator::with_help(qemu, &help)
+    }
+
+    /// Takes an emulator as [`Emulator::of_programs`] does, or one of machines.
+    ///
+    /// # Errors
+    /// As there, but for machines.
+    pub fn of_any(qemu: Program) -> Result<Emulator, Error> {
+        let help = help(&qemu)?;
+        Emulator::with_help(qemu, &help)
+    }
+
+    fn with_help(qemu: Program, help: &str) -> Result<Emulator, Error> {
+        if !help.contains("-plugin ") {
+            return Err(Error::NoPlugins(qemu.path().to_owned()));
+        }
+        let plugin = plugin(&qemu)?;
+        Ok(Emulator { qemu, plugin, functions: None })
+    }
+
+    /// Returns a command that starts a program under it, without the program's arguments.
+    pub fn command(&self, program: &Program) -> Command {
+        let mut command = self.qemu.command();
+        let mut plugin = escaped(&self.plugin);
+        if let Some(functions) = &self.functions {
+            plugin.push(",functions=");
+            plugin.push(functions);
+        }
+        command.arg("-plugin").arg(plugin);
+        command.arg("-0").arg(program.name()).arg(program.path());
+        command
+    }
+
+    /// Returns a command that starts a program under it without the plugin.
+    pub fn bare(&self, program: &Program) -> Command {
+        let mut command = self.qemu.command();
+        command.arg("-0").arg(program.name()).arg(program.path());
+        command
+    }
+
+    /// Adds a function trace to what the plugin records: its directory, then options of the plugin after commas.
+    pub fn with_functions(self, functions: Option<&OsStr>) -> Emulator {
+        Emulator { functions: functions.map(OsStr::to_owned), ..self }
+    }
+
+    /// Returns the same emulator with another plugin.
+    pub fn with_plugin(&self, plugin: PathBuf) -> Emulator {
+        Emulator { qemu: self.qemu.clone(), plugin, functions: None }
+    }
+
+    /// Returns its release, as text.
+    ///
+    /// # Errors
+    /// If it does not print one.
+    pub fn version(&self) -> Result<String, Error> {
+        Ok(release(&self.qemu)?.to_string())
+    }
+
+    /// Returns the value of QEMU's option `-plugin`, to which options of the plugin can be added.
+    pub fn plugin_option(&self) -> OsString {
+        escaped(&self.plugin)
+    }
+
+    /// Returns the emulator's program.
+    pub fn qemu(&self) -> &Program {
+        &self.qemu
+    }
+}
+
+/// Returns an emulator's help.
+///
+/// # Errors
+/// If it is another program.
+fn help(qemu: &Program) -> Result<String, Error> {
+    let help = printed(qemu, "-help")?;
+    match help.contains("usage: qemu-") {
+        true => Ok(help),
+        false => Err(Error::NotOfPrograms(qemu.path().to_owned())),
+    }
+}
+
+/// Returns what an emulator prints with this option.
+fn printed(qemu: &Program, option: &str) -> Result<String, Error> {
+    let ran = qemu.command().arg(option).stdin(Stdio::null()).output();
+    let ran = ran.map_err(|source| Error::Start { path: qemu.path().to_owned(), source })?;
+    Ok(String::from_utf8_lossy(&ran.stdout).into_owned())
+}
+
+/// Finds the plugin: at the path in the environment, or the one for the emulator's release, installed.
+fn plugin(qemu: &Program) -> Result<PathBuf, Error> {
+    if let Some(path) = std::env::var_os(ENVIRONMENT).filter(|path| !path.is_empty()) {
+        let path = PathBuf::from(path);
+        // Absolute: dlopen searches other folders for a name without a slash.
+        return std::fs::canonicalize(&path).map_err(|source| Error::Named { path, source });
+    }
+    let name = release(qemu).and_then(Release::plugin).map_err(|source| Error::NoPlugin {
+        path: qemu.path().to_owned(),
+        source: Box::new(source),
+    })?;
+    installed(name)
+}
+
+/// Returns the release of an emulator.
+fn release(qemu: &Program) -> Result<Release, Error> {
+    let version = printed(qemu, "--version")?;
+    let first = || version.lines().next().unwrap_or_default().to_owned();
+    Release::parse(&version).ok_or_else(|| Error::NoVersion(first()))
+}
+
+/// Finds a plugin beside this program, where cargo builds it, or where a package would install it.
+fn installed(name: &'static str) -> Result<PathBuf, Error> {
+    let program = std::env::current_exe().unwrap_or_default();
+    let beside = program.parent().unwrap_or(Path::new("/"));
+    let places = [beside.to_owned(), beside.join("deps"), beside.join("../lib/hypertrace")];
+    let found = places.iter().map(|place| place.join(name)).find(|file| file.is_file());
+    found.ok_or_else(|| {
+        let places = places.map(|place| place.display().to_string()).join(", ");
+        Error::NotInstalled { name, places }
+    })
+}
+
+/// Doubles each comma, as QEMU's options require.
+fn escaped(path: &Path) -> OsString {
+    let mut bytes = Vec::new();
+    for &byte in path.as_os_str().as_bytes() {
+        bytes.push(byte);
+        if byte == b',' {
+            bytes.push(byte);
+        }
+    }
+    OsString::from_vec(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commas_are_doubled() {
+        assert_eq!(escaped(Path::new("/a,b/c")), OsStr::new("/a,,b/c"));
+    }
+}
