@@ -4,7 +4,7 @@
 use super::child::Child;
 use super::parts::c_library;
 use super::ring;
-use super::row::Context;
+use super::row::{Context, Row, row};
 use super::scratch::Scratch;
 use super::timing::{BURST, BURST_RING, BURSTS};
 use anyhow::{Context as _, Result, anyhow, ensure};
@@ -14,6 +14,34 @@ use hypertrace_user::{Config, Session};
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
+
+pub const ROWS: &[Row] = &[
+    row("c_emit", emit, "`HYPERTRACE_EVENT` with two `uint64_t`, otherwise as `ring_emit`")
+        .over(("ring_floor", floor), "<= 1.3 x ring_floor"),
+    row(
+        "c_disabled",
+        disabled,
+        "`c_emit` switched off by the host; the ratio is the difference in ns",
+    )
+    .less(("empty loop", empty), "<= 0.5 ns over an empty loop"),
+    row(
+        "c_function_call",
+        function_call,
+        "a call of a function built with `-finstrument-functions`: two events",
+    )
+    .over(("a C emit", emit_one), "<= 2.2 x c_emit of one field")
+    .note(
+        "The function is empty. Compared with one event of one `uint64_t`, in the same \
+         bursts.",
+    ),
+    row(
+        "c_function_call_off",
+        function_call_off,
+        "`c_function_call` switched off; the ratio is the difference in ns",
+    )
+    .less(("a plain call", call), "<= 5 ns over a call")
+    .note("Compared with a call of the same function, not instrumented."),
+];
 
 const SOURCES: [(&str, &str); 2] = [
     ("rows.c", include_str!("c/rows.c")),

@@ -1,7 +1,7 @@
 //! Rows of the drain: from a full ring into a packet, and into a file.
 
 use super::ring::lease;
-use super::row::Context;
+use super::row::{Context, Floor, Row, row};
 use super::scratch::Scratch;
 use super::timing::{BURST_RING, ns, timed};
 use anyhow::{Context as _, Result, ensure};
@@ -13,6 +13,48 @@ use std::fs::File;
 use std::hint::black_box;
 use std::os::unix::fs::FileExt;
 
+/// What the kernel needs for the bytes of a record in a file.
+pub const WRITE_FLOOR: Floor = ("write_floor", write_floor);
+
+pub const ROWS: &[Row] = &[
+    row(
+        "write_floor",
+        write_floor,
+        "64 KiB `pwrite` to allocated pages of a tmpfs file, per 32 bytes",
+    )
+    .note(
+        "The file is as large as a session's stream file and written in order, so the \
+         pages are not in a near cache.",
+    ),
+    row(
+        "write_new_pages",
+        write_new_pages,
+        "`write_floor` to pages that the file does not have yet",
+    )
+    .compared_with(WRITE_FLOOR)
+    .note(
+        "As every page of a session's file is: the kernel's part of the rows that write \
+             new pages.",
+    ),
+    row(
+        "ring_drain",
+        |_| drain(Output::Nothing),
+        "drain of a full ring of 32-byte records, per record",
+    )
+    .target("<= 7 ns a record")
+    .note("Copied, checked completely, put into packets that are not written."),
+    row(
+        "ring_drain_file",
+        |_| drain(Output::Trace),
+        "`ring_drain`, written to the session's file on tmpfs",
+    )
+    .over(WRITE_FLOOR, "<= 1.8 x write_floor")
+    .note(
+        "Bounded by new pages of the file: the row is the sum of `write_new_pages` and \
+         `ring_drain`. *Not tested*: a file that is allocated in advance.",
+    ),
+];
+
 const RECORDS: u64 = 100_000;
 /// Bytes of one write of `write_floor`.
 const CHUNK: usize = 64 << 10;
@@ -23,14 +65,14 @@ const FILE_CHUNKS: u64 = 1024;
 
 /// File whose pages are allocated already. They are written in order, round
 /// and round, as a session's stream file is, so that no page is in a near cache.
-struct Floor {
+struct FloorFile {
     file: File,
     next: u64,
     _scratch: Scratch,
 }
 
-impl Floor {
-    fn new() -> Result<Floor> {
+impl FloorFile {
+    fn new() -> Result<FloorFile> {
         let scratch = Scratch::new()?;
         let path = scratch.path().join("floor");
         let file = File::create(&path).with_context(|| format!("create {}", path.display()))?;
@@ -38,13 +80,13 @@ impl Floor {
         for i in 0..FILE_CHUNKS {
             file.write_all_at(&chunk, i * CHUNK as u64)?;
         }
-        Ok(Floor { file, next: 0, _scratch: scratch })
+        Ok(FloorFile { file, next: 0, _scratch: scratch })
     }
 }
 
 /// Measures bare writes, per 32 bytes.
 pub fn write_floor(context: &mut Context) -> Result<f64> {
-    let floor = context.resource(Floor::new)?;
+    let floor = context.resource(FloorFile::new)?;
     let first = floor.next;
     floor.next = (first + CHUNKS) % FILE_CHUNKS;
     writes(&floor.file, (first..first + CHUNKS).map(|chunk| chunk % FILE_CHUNKS))

@@ -1,7 +1,7 @@
 //! Rows of function traces: boots of a Linux kernel, and a program under QEMU's user mode, in CPU time.
 
 use super::init;
-use super::row::Context;
+use super::row::{Context, Floor, Row, row};
 use super::scratch::Scratch;
 use anyhow::{Context as _, Result, bail, ensure};
 use hypertrace_qemu_emulator::Emulator;
@@ -14,6 +14,40 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
+
+const PLAIN_X86: Floor = ("plain boot", plain_x86);
+
+pub const ROWS: &[Row] = &[
+    row("functions_boot_x86", traced_x86, "CPU time of a boot with a function trace to tmpfs")
+        .over(PLAIN_X86, "<= 1.4 x without the plugin")
+        .note("The kernel of `--linux-guest` by the QEMU of `--qemu`, with `functions=DIR`.")
+        .slow(3),
+    row("functions_boot_aarch64", traced_aarch64, "CPU time of such a boot of AArch64")
+        .over(("plain boot", plain_aarch64), "<= 1.7 x without the plugin")
+        .note("By `--aarch64-guest KERNEL` and `--qemu-aarch64 PROGRAM`.")
+        .slow(3),
+    row("functions_off", closed_x86, "`functions_boot_x86` with a region that never begins")
+        .over(PLAIN_X86, "<= 1.15 x without the plugin")
+        .note(
+            "By `perf`, it is 1.09 for the plugin, which takes some 9 ns for each call and \
+         each return to follow the stacks; the rest is QEMU's: code that calls the \
+         plugin, and its translation.",
+        )
+        .slow(3),
+    row(
+        "functions_user",
+        traced_user,
+        "CPU time of a sort under qemu-user, functions of 1 µs and more traced",
+    )
+    .over(("plain run", plain_user), "<= 2 x without the plugin")
+    .note(
+        "A program that sorts 200,000 numbers under `qemu-x86_64`, by `qsort` and by a \
+         tree with recursive functions, with `min=1us`. A read of the counter takes 9.6 \
+         ns, and each call and return needs one: 0.7 of the ratio. The plugin's other \
+         work is 0.8, and QEMU's calls of it 0.5.",
+    )
+    .slow(3),
+];
 
 /// Longest time of a boot, and of a program.
 const PATIENCE: Duration = Duration::from_secs(900);

@@ -1,7 +1,7 @@
 //! Row of the hostile clients: the share of the drain loop's time that an honest client gets beside 15 of them.
 
 use super::ring::lease;
-use super::row::Context;
+use super::row::{Context, Row, row};
 use super::scratch::Scratch;
 use anyhow::{Context as _, Result, ensure};
 use hypertrace::abi::atomic::{AtomicU64, Ordering, Ordering::Relaxed};
@@ -19,6 +19,18 @@ use rustix::time::{ClockId, clock_gettime};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, PoisonError};
 use std::thread;
+
+pub const ROWS: &[Row] =
+    &[row("drain_hostile", beside, "drain time per record of a client beside 15 hostile ones")
+        .speedup_of(("fair share", fair), ">= 0.9 x its fair share")
+        .note(
+            "The ratio is the part of its fair share that the client gets. Its own ring is always \
+             full. The other 15 cost as much time as they can, refilled before each pass and \
+             meanwhile by another thread: a known text repeated, new texts, a lessee for each \
+             record, empty blocks, heads that jump, impossible timestamps. Time is the CPU time \
+             of passes of the drain loop with the default budget, to a session on tmpfs; the fair \
+             share is 16 times the client's time when the others write elsewhere.",
+        )];
 
 const CLIENTS: u32 = 16;
 /// The honest client is the last one of a pass.

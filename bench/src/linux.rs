@@ -1,7 +1,7 @@
 //! Rows in a Linux guest of a stock QEMU, without KVM: this program is the guest's first process.
 
 use super::child::Child;
-use super::row::Context;
+use super::row::{Context, Row, row};
 use super::scratch::Scratch;
 use super::timing::{move_to_cpu, on_one_cpu};
 use anyhow::{Context as _, Result, bail};
@@ -19,6 +19,57 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::thread;
+
+pub const ROWS: &[Row] = &[
+    row(
+        "linux_ring_emit_sysfs",
+        emit_sysfs,
+        "`event!` with two `u64` to the device over vfio-user, mapped by sysfs",
+    )
+    .target("<= 120 ns")
+    .note(
+        "By the thread's own client, not inlined. In batches of 2,000, each after a wait \
+         for room, which is not timed; the row is the time in a batch that is slower than \
+         a tenth of them.",
+    ),
+    row(
+        "linux_ring_emit_ivshmem",
+        emit_ivshmem,
+        "`event!` with two `u64` to a shared file (ivshmem)",
+    )
+    .target("<= 120 ns"),
+    row(
+        "linux_ring_emit_module",
+        emit_module,
+        "`event!` with two `u64` to the device, by the kernel module",
+    )
+    .target("<= 120 ns"),
+    row(
+        "linux_socket_messages",
+        messages,
+        "messages to the server of vfio-user for a million events (not ns)",
+    )
+    .over(("leases + kicks", leases_and_kicks), "<= 1 x leases + kicks")
+    .note(
+        "Events of a new thread. Compared with the thread's one lease and the stores to \
+         KICK that the device counts in the same run; a message for each event would be a \
+         million.",
+    ),
+    row(
+        "shared_file_point",
+        point_asleep,
+        "`reference_point!` by a shared file every 5 ms, so that the host sleeps",
+    )
+    .target("<= 3 ms")
+    .note("With two `u64`: the median of 100."),
+    row("shared_file_point_awake", point_awake, "`shared_file_point` without a pause")
+        .target("<= 100 µs")
+        .note(
+            "The time of one that is slower than a tenth of 500. The guest is moved to \
+             another CPU, where there is one: on the guest's CPU the host is never awake \
+             while the guest runs.",
+        ),
+];
 
 /// Clients of the device.
 const CLIENTS: u32 = 4;

@@ -8,6 +8,7 @@ mod c;
 mod child;
 mod cpus;
 mod device;
+mod docs;
 mod drain;
 mod emulated;
 mod functions;
@@ -51,7 +52,6 @@ use indicatif::{ProgressBar, ProgressStyle};
 use linux::Linux;
 use measure::{Measured, measure};
 use row::{Context, Row};
-use rows::ROWS;
 use serde::Serialize;
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -88,6 +88,9 @@ struct Args {
     /// Print the rows with their targets, and measure nothing
     #[arg(long, conflicts_with = "json")]
     list: bool,
+    /// Write the rows into the tables of docs/benchmarks.md, and measure nothing
+    #[arg(long, exclusive = true)]
+    write_docs: bool,
     /// One JSON object instead of a table
     #[arg(long)]
     json: bool,
@@ -136,10 +139,13 @@ fn run(args: &Args) -> Result<()> {
     if args.serve || args.init {
         return serve::serve();
     }
+    if args.write_docs {
+        return docs::write();
+    }
     let wanted = wanted(&args.rows)
         .unwrap_or_else(|why| Args::command().error(ErrorKind::InvalidValue, why).exit());
     if args.list {
-        let rows = if args.rows.is_empty() { ROWS.iter().collect() } else { wanted };
+        let rows = if args.rows.is_empty() { rows::all().collect() } else { wanted };
         return print(&table::list(&rows, table::columns()));
     }
     let mut context = Context::default();
@@ -175,14 +181,14 @@ fn print(text: &str) -> Result<()> {
 /// Returns the rows whose names begin with one of these; all but those that take minutes if there is none.
 fn wanted(names: &[String]) -> Result<Vec<&'static Row>, String> {
     let has = |row: &Row, name: &String| row.name.starts_with(name.as_str());
-    if let Some(name) = names.iter().find(|name| !ROWS.iter().any(|row| has(row, name))) {
+    if let Some(name) = names.iter().find(|name| !rows::all().any(|row| has(row, name))) {
         return Err(format!("no row {name:?}: --list prints all"));
     }
     let is_wanted = |row: &&Row| match names {
         [] => row.slow.is_none(),
         names => names.iter().any(|name| has(row, name)),
     };
-    Ok(ROWS.iter().filter(is_wanted).collect())
+    Ok(rows::all().filter(is_wanted).collect())
 }
 
 #[cfg(test)]

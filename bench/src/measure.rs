@@ -20,7 +20,11 @@ pub struct Measured {
     pub runs: usize,
     pub target: Option<&'static str>,
     pub met: Option<bool>,
+    /// What it measures, and the versions of programs; or why it was not measured.
     pub note: String,
+    /// How it is measured, and what bounds it.
+    #[serde(skip)]
+    pub details: &'static str,
 }
 
 /// Measures a row and its floor alternately. Calls `begin` with the number of each run.
@@ -34,6 +38,7 @@ pub fn measure(
         name: row.name,
         floor: row.floor.map(|(name, _)| name),
         target: row.target,
+        details: row.note,
         ..Measured::default()
     };
     let alternated = alternate(row, runs, context, begin);
@@ -52,8 +57,8 @@ pub fn measure(
         runs,
         met: row.target.and_then(|target| is_met(target, compared)),
         note: match remark {
-            Some(remark) => format!("{}; {remark}", row.note),
-            None => row.note.to_owned(),
+            Some(remark) => format!("{}; {remark}", row.what),
+            None => row.what.to_owned(),
         },
         ..measured
     }

@@ -1,11 +1,34 @@
 //! Rows of other tracers, where they are installed: an event with the same two numbers.
 
+use super::c;
 use super::child::{Child, TURNS};
-use super::row::Context;
+use super::row::{Context, Row, row};
 use super::scratch::Scratch;
 use anyhow::{Context as _, Result, bail, ensure};
 use std::io::{BufRead, BufReader, Read};
 use std::process::{self, ChildStdout, Command, Stdio};
+
+pub const ROWS: &[Row] = &[
+    row("lttng_ust", lttng, "LTTng-UST, two `u64`, to a file on tmpfs; a full buffer blocks").note(
+        "LTTng-UST 2.13 or later (`lttng-tools`, `liblttng-ust-dev` and a C compiler). A \
+         provider in C is compiled and traced by a separate session daemon: 8 buffers of \
+         1 MiB for each CPU, so nothing is lost. A million events, 22 bytes each in its \
+         file; LTTng must report that it discarded none. Only the program's loop is \
+         timed, not the daemon's remaining writes.",
+    ),
+    row("uftrace_pg", uftrace, "a call of an empty function built with `-pg`, recorded by uftrace")
+        .over(("c_function_call", c::function_call), ">= 3 x c_function_call")
+        .note(
+            "Its entry and its exit are recorded to files on tmpfs, and all of them must be \
+             there afterwards.",
+        ),
+    row(
+        "sdt_bpftrace",
+        bpftrace,
+        "the `sdt` backend with `bpftrace` attached to the event's probe, which it counts",
+    )
+    .note("Its count must be right."),
+];
 
 /// Files of the program that traces with LTTng-UST.
 const SOURCES: [(&str, &str); 3] = [

@@ -4,13 +4,44 @@
 use super::child::Child;
 use super::emulated::RING_BYTES;
 use super::parts::beside;
-use super::row::Context;
+use super::row::{Context, Floor, Row, row};
 use super::scratch::Scratch;
+use super::sigsegv;
 use anyhow::{Context as _, Result, ensure};
 use hypertrace_device::Geometry;
 use hypertrace_qemu_emulator::Emulator;
 use hypertrace_user::{Config, Program, Session};
 use std::ffi::OsStr;
+
+const FLOOR_ROW: Floor = ("qemu_plugin_floor", floor);
+const MARKED_STORE: Floor = ("qemu_marked_store", marked_store);
+
+pub const ROWS: &[Row] = &[
+    row("qemu_plugin_floor", floor, "a plugin's callback on a marked store: counter, 32 bytes")
+        .note("The guest's loop is that of the next row."),
+    row(
+        "qemu_marked_store",
+        marked_store,
+        "the store of `qemu_plugin_floor` as a reference point with two `u64`",
+    )
+    .over(FLOOR_ROW, "<= 1.5 x qemu_plugin_floor")
+    .note(
+        "Read, recorded in a relay, answered, while a session drains. Bursts that the \
+             ring holds.",
+    ),
+    row("qemu_marked_store_2016", marked_store, "`qemu_marked_store`, against the method of 2016")
+        .speedup_of(("sigsegv_2016", sigsegv::event), ">= 500 x faster than sigsegv_2016"),
+    row("qemu_syscall", syscall, "`qemu_marked_store` by a system call that no kernel has")
+        .compared_with(MARKED_STORE),
+    row(
+        "qemu_reference_point",
+        point,
+        "a whole `reference_point!`, with the emulated library's part",
+    )
+    .compared_with(MARKED_STORE),
+    row("qemu_bystander", bystander, "a sort, which has no marked store, per sorted number")
+        .over(("no plugin", undisturbed), "<= 1.03 x without the plugin"),
+];
 
 const QEMU: &str = "qemu-x86_64";
 /// The smallest possible plugin.

@@ -1,7 +1,7 @@
 //! Rows of the ring: emits, compared with the same written by hand.
 
 use super::instructions::counted;
-use super::row::Context;
+use super::row::{Context, Floor, Row, row};
 use super::timing::{BURST, BURST_RING, BURSTS, at_once, bursts, ns, timed};
 use anyhow::{Context as _, Result, ensure};
 use hypertrace::abi::atomic::AtomicU64;
@@ -14,6 +14,68 @@ use hypertrace::abi::schema::id_of;
 use hypertrace::{Channel, Client, Emit, LeaseInfo, ProducerState};
 use std::hint::black_box;
 use std::sync::atomic::{Ordering, Ordering::Relaxed};
+
+/// The fastest ring that does the job.
+pub const FLOOR: Floor = ("ring_floor", floor);
+/// A loop that does nothing.
+pub const EMPTY_LOOP: Floor = ("empty loop", empty);
+/// The event that other ways to emit are compared with.
+pub const EMIT: Floor = ("ring_emit", emit);
+
+pub const ROWS: &[Row] = &[
+    row("tsc", tsc, "one read of the counter"),
+    row("ring_floor", floor, "a ring by hand: counter, 32-byte record, full check, release store")
+        .note(
+            "No blocks, schemas or signals: counter, four stores, check against a cached \
+             tail, release store of head. Not inlined. A consumer copies everything out every \
+             200 µs.",
+        ),
+    row("ring_emit", emit, "`event!` with two `u64`: 32 bytes")
+        .over(FLOOR, "<= 1.3 x ring_floor")
+        .note(
+            "Not inlined. The library's consumer takes and copies every 200 µs; the ring \
+             holds two bursts, nothing is lost. Only the bursts are timed.",
+        ),
+    row("ring_emit_two_ids", emit_two_ids, "`ring_emit` of two events alternately")
+        .over(EMIT, "<= 1.3 x ring_emit")
+        .note("Their ids are equal modulo the size of the producer's table of known ids."),
+    row(
+        "ring_emit_disabled",
+        disabled,
+        "`ring_emit` switched off by the enable mask; the ratio is the difference in ns",
+    )
+    .less(EMPTY_LOOP, "<= 0.5 ns over an empty loop"),
+    row(
+        "ring_emit_2threads",
+        |context| emit_threads(context, 2),
+        "two threads' throughput over one thread's",
+    )
+    .speedup_of(
+        ("one thread", |context| emit_threads(context, 1)),
+        ">= 1.9 x one thread's throughput",
+    )
+    .note(
+        "Each thread has a client and a ring that holds the whole run. They begin once \
+         both are running at the same time.",
+    ),
+    row(
+        "event_instructions",
+        instructions,
+        "user instructions of `ring_emit` (not ns); the ratio is the difference",
+    )
+    .less(("empty loop", instructions_empty), "<= 40 more than an empty loop")
+    .note(
+        "With the call, counted exactly: the CPU's trap flag raises a signal after each. \
+         x86-64 only. The call and its saved registers are a sixth; the others are checks \
+         of the lease, the text, the room, the bounds and the fence, and the stores.",
+    ),
+    row(
+        "event_instructions_off",
+        instructions_off,
+        "`event_instructions` switched off by the enable mask",
+    )
+    .less(("empty loop", instructions_empty), "<= 4 more than an empty loop"),
+];
 
 const GEOMETRY: Geometry = Geometry {
     clients: 2,

@@ -49,22 +49,25 @@ pub type Floor = (&'static str, Run);
 /// Row of the benchmark.
 pub struct Row {
     pub name: &'static str,
+    /// One line: what is measured.
+    pub what: &'static str,
     pub run: Run,
     pub floor: Option<Floor>,
     /// Result of the comparison of the row's time with its floor's: the row's ratio.
     pub compare: fn(f64, f64) -> f64,
     /// Limit that the ratio should keep, or the time if there is no floor: `<=` or `>=`, a number,
-    /// its meaning.
+    /// its unit if that is µs or ms, its meaning.
     pub target: Option<&'static str>,
+    /// Sentences: how it is measured, and what bounds it.
     pub note: &'static str,
     /// Runs of a row that takes minutes, which is only measured if it is named.
     pub slow: Option<u32>,
 }
 
 /// Returns a row that is compared with nothing: another row's floor, or a peer.
-pub const fn row(name: &'static str, run: Run) -> Row {
+pub const fn row(name: &'static str, run: Run, what: &'static str) -> Row {
     let compare = |ns, floor| ns / floor;
-    Row { name, run, floor: None, compare, target: None, note: "", slow: None }
+    Row { name, what, run, floor: None, compare, target: None, note: "", slow: None }
 }
 
 impl Row {
@@ -104,11 +107,29 @@ impl Row {
 
 /// Returns whether a ratio keeps the limit of a target's text; `None` if the text has no limit.
 pub fn is_met(target: &str, ratio: f64) -> Option<bool> {
-    let (sign, rest) = target.split_once(' ')?;
-    let limit: f64 = rest.split(' ').next()?.parse().ok()?;
+    let mut words = target.split(' ');
+    let (sign, number) = (words.next()?, words.next()?.parse::<f64>().ok()?);
+    let limit = match words.next() {
+        Some("ms") => number * 1e6,
+        Some("µs") => number * 1e3,
+        _ => number,
+    };
     match sign {
         "<=" => Some(ratio <= limit),
         ">=" => Some(ratio >= limit),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_has_a_unit_or_is_in_nanoseconds() {
+        assert_eq!(is_met("<= 1 ms", 1e6), Some(true));
+        assert_eq!(is_met("<= 100 µs (0.01 % of a CPU)", 100_001.0), Some(false));
+        assert_eq!(is_met(">= 1.9 x one thread's throughput", 1.9), Some(true));
+        assert_eq!(is_met("about 3", 3.0), None);
     }
 }

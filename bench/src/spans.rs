@@ -1,7 +1,7 @@
 //! Rows of spans of the crate `tracing`: a child process that traces into a session.
 
 use super::child::Child;
-use super::row::Context;
+use super::row::{Context, Row, row};
 use super::scratch::Scratch;
 use super::timing::{BURST_RING, timed};
 use anyhow::{Context as _, Result, bail, ensure};
@@ -19,6 +19,21 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::fmt::format::FmtSpan;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::Registry;
+
+pub const ROWS: &[Row] = &[
+    row("tracing_span", layer, "a span with `HypertraceLayer`: two events")
+        .over(("region! in a span", region), "<= 1.2 x an empty layer and region!")
+        .note(
+            "Compared with a layer that does nothing on the same registry, and `region!` of \
+             the guest library in the span.",
+        ),
+    row("tracing_span_fmt", layer, "`tracing_span`, against the text of `tracing_subscriber::fmt`")
+        .over(("fmt layer", text), "<= 0.2 x the fmt layer to /dev/null")
+        .note(
+            "It writes the entry and the exit (`FmtSpan::ACTIVE`) to `/dev/null`, without \
+             colours.",
+        ),
+];
 
 /// Spans of one burst. The ring holds two.
 const SPANS: u64 = 20_000;

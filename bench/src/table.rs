@@ -49,7 +49,8 @@ pub fn columns() -> usize {
     size.map_or(COLUMNS, |size| size.ws_col.into())
 }
 
-/// Lays out the machine, and each row with what it measures below it. No line is longer than `columns`.
+/// Lays out the machine, and each row with what it measures below it; of a row that misses its target, also what
+/// bounds it. No line is longer than `columns`.
 pub fn text(machine: &Machine, rows: &[Measured], columns: usize) -> String {
     let machine = format!(
         "{}, {} CPUs (shared by two: {}), Linux {}, counter {:.3} GHz",
@@ -75,6 +76,9 @@ pub fn text(machine: &Machine, rows: &[Measured], columns: usize) -> String {
         text += &line(row.name, &number(row.ns), &number(row.ratio), &number(row.iqr), met);
         let target = row.target.map(|target| format!("; target {target}"));
         text += &wrapped(&(row.note.clone() + &target.unwrap_or_default()), "    ", columns);
+        if row.met == Some(false) && !row.details.is_empty() {
+            text += &wrapped(row.details, "    ", columns);
+        }
     }
     text
 }
@@ -84,7 +88,7 @@ pub fn list(rows: &[&Row], columns: usize) -> String {
     let name = rows.iter().map(|row| row.name.len()).max().unwrap_or(0);
     let entry = |row: &&Row| {
         let line = format!("{:name$} {}", row.name, row.target.unwrap_or_default());
-        line.trim_end().to_owned() + "\n" + &wrapped(row.note, "    ", columns)
+        line.trim_end().to_owned() + "\n" + &wrapped(row.what, "    ", columns)
     };
     rows.iter().map(entry).collect()
 }
@@ -98,7 +102,7 @@ fn wrapped(line: &str, indent: &str, columns: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rows::ROWS;
+    use crate::rows;
 
     #[test]
     fn no_line_is_wider_than_the_terminal() {
@@ -109,13 +113,14 @@ mod tests {
             iqr: Some(12_345.0),
             target: row.target,
             met: Some(false),
-            note: row.note.to_owned(),
+            note: row.what.to_owned(),
+            details: row.note,
             ..Measured::default()
         };
-        let rows: Vec<_> = ROWS.iter().map(measured).collect();
+        let rows: Vec<_> = rows::all().map(measured).collect();
         for columns in [80, 120] {
             let text = text(&Machine::new(), &rows, columns)
-                + &list(&ROWS.iter().collect::<Vec<_>>(), columns);
+                + &list(&rows::all().collect::<Vec<_>>(), columns);
 
             let longest = text.lines().map(|line| line.chars().count()).max();
             assert!(longest.unwrap() <= columns, "{text}");

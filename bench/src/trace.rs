@@ -4,8 +4,9 @@
 use super::child::Child;
 use super::drain;
 use super::events;
-use super::ring::floor;
-use super::row::Context;
+use super::peers;
+use super::ring::{self, floor};
+use super::row::{Context, Floor, Row, row};
 use super::scratch::Scratch;
 use super::timing::{BURST, BURST_RING, BURSTS, at_once, bursts, ns, timed};
 use anyhow::{Result, ensure};
@@ -18,6 +19,86 @@ use std::hint::black_box;
 use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
+
+const LTTNG_UST: Floor = ("lttng_ust", peers::lttng);
+
+pub const ROWS: &[Row] = &[
+    row(
+        "trace_disabled",
+        disabled,
+        "a declared event that is off; the ratio is the difference in ns",
+    )
+    .less(ring::EMPTY_LOOP, "<= 0.5 ns over an empty loop")
+    .note("While a session exists."),
+    row(
+        "trace_session_burst",
+        |_| burst(To::Session),
+        "bursts of 50,000 events into a thread's ring",
+    )
+    .over(ring::FLOOR, "<= 1.3 x ring_floor")
+    .note(
+        "The ring has 4 MiB and holds two bursts. The session is drained every 200 µs, to \
+         its file on tmpfs. Nothing is lost. Only the bursts are timed.",
+    ),
+    row(
+        "trace_simple_burst",
+        |_| burst(To::Simple),
+        "`trace_session_burst`, to the simple backend's file alone",
+    )
+    .over(ring::FLOOR, "<= 1.3 x ring_floor"),
+    row(
+        "trace_session_sustained",
+        |_| sustained(To::Session),
+        "a million events to the session's file, 32 bytes each",
+    )
+    .over(
+        ("ring + 32 B write", |context| sustained_floor(context, To::Session)),
+        "<= 1.5 x (ring_floor + write_floor)",
+    )
+    .note(
+        "From the first record until all are in the file: a ring of the default size (256 \
+         KiB), and a writer thread (`Session::start_writer`) that is woken when it fills. \
+         The producer checks for room every 256 records and yields while there is none, \
+         so nothing is lost.",
+    ),
+    row(
+        "trace_session_lttng",
+        |_| sustained(To::Session),
+        "`trace_session_sustained`, against LTTng-UST",
+    )
+    .over(LTTNG_UST, "<= 0.6 x lttng_ust"),
+    row(
+        "trace_simple_sustained",
+        |_| sustained(To::Simple),
+        "a million events to the simple backend's file alone, 48 bytes each",
+    )
+    .over(
+        ("ring + 48 B write", |context| sustained_floor(context, To::Simple)),
+        "<= 1.5 x (ring_floor + 1.5 x write_floor)",
+    )
+    .note(
+        "Bounded by new pages of the file, and each record is laid out twice: for the \
+         session, then for the simple file.",
+    ),
+    row(
+        "trace_simple_lttng",
+        |_| sustained(To::Simple),
+        "`trace_simple_sustained`, against LTTng-UST",
+    )
+    .over(LTTNG_UST, "<= 0.6 x lttng_ust"),
+    row("session_create", create, "`Session::create` of a process's first session, on tmpfs")
+        .target("<= 1 ms")
+        .note(
+            "With the default sizes and `host_frequency`: its files, and the memory of 16 \
+             host rings.",
+        ),
+    row("trace_2threads", |_| threads(2), "two threads' throughput over one thread's")
+        .speedup_of(("one thread", |_| threads(1)), ">= 1.9 x one thread's throughput")
+        .note(
+            "Each thread has a ring that holds the whole run. They begin once both are \
+             running at the same time.",
+        ),
+];
 
 /// Records of a sustained run: a hundred times what the ring holds.
 const SUSTAINED: u64 = 1_000_000;

@@ -1,13 +1,36 @@
 //! Rows that need the kernel's tracing, in a private instance of tracefs.
 
 use super::child::{Child, TURNS};
-use super::row::Context;
+use super::row::{Context, Floor, Row, row};
 use super::serve::probed;
 use anyhow::{Context as _, Result, ensure};
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+const MARKER: Floor = ("trace_marker_floor", marker);
+
+pub const ROWS: &[Row] = &[
+    row("trace_marker_floor", marker, "`write(2)` of an event's text, 29 bytes, to `trace_marker`")
+        .note("Of a private instance of tracefs."),
+    row(
+        "trace_ftrace",
+        ftrace,
+        "an event of the ftrace backend, which writes the bytes of `trace_marker_floor`",
+    )
+    .over(MARKER, "<= 1.15 x trace_marker_floor"),
+    row(
+        "uprobe",
+        uprobe,
+        "a call of a function with a uprobe, by `uprobe_events`, into an instance of \
+         tracefs",
+    )
+    .note(
+        "The function begins with a `push`, which the kernel emulates: the best case. \
+         Each call must be in the instance's buffer.",
+    ),
+];
 
 /// Script that mounts tracefs privately and makes an instance with the given name.
 /// It removes both when its stdin ends, also if the benchmark is killed.

@@ -1,5 +1,6 @@
 //! Rows of triggers: the cost that rules add to a reference point.
 
+use super::row::{Floor, Row, row};
 use super::scratch::Scratch;
 use super::timing::ns;
 use anyhow::{Result, ensure};
@@ -7,6 +8,30 @@ use hypertrace::abi::clock::ticks;
 use hypertrace::abi::schema::name_hash;
 use hypertrace::abi::sink::{EventSink, ReferencePoint, Status};
 use hypertrace::abi::turns;
+
+const NO_RULES: Floor = ("no rules", |_| points(Rules::None));
+
+pub const ROWS: &[Row] = &[
+    row(
+        "trigger_match",
+        |_| points(Rules::Two),
+        "the time that 16 rules, of which one fires, add to a reference point",
+    )
+    .less(NO_RULES, "<= 20 ns more")
+    .note(
+        "`EventSink::reference_point` on a thread with a ring. The points alternate \
+         between two names, as a region's begin and end do; each fires one rule, which \
+         switches a declared event on or off (`events NAME on`). That, and the request to \
+         switch the guest's events, are timed; the drain pass every 500 points, which \
+         switches the guest's events, is not.",
+    ),
+    row(
+        "trigger_miss",
+        |_| points(Rules::Others),
+        "the time that 16 rules about other names add to a reference point",
+    )
+    .less(NO_RULES, "<= 2 ns more"),
+];
 
 /// Points between two passes of the drain, which are not timed.
 const BURST: u64 = 500;

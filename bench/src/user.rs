@@ -1,8 +1,8 @@
 //! Rows of user mode: a point that a thread of the host answers, compared with
 //! the same written by hand.
 
-use super::ring::lease;
-use super::row::Context;
+use super::ring::{self, lease};
+use super::row::{Context, Floor, Row, row};
 use super::scratch::Scratch;
 use super::timing::{ns, timed};
 use anyhow::{Result, ensure};
@@ -16,6 +16,41 @@ use std::hint::{black_box, spin_loop};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, Ordering::Relaxed, fence};
 use std::thread;
 use std::time::Duration;
+
+const HANDSHAKE: Floor = ("handshake_floor", floor_awake);
+const HANDSHAKE_ASLEEP: Floor = ("handshake_asleep_floor", floor_asleep);
+
+pub const ROWS: &[Row] = &[
+    row("user_commit", ring::commit, "`commit!` with two `u64`, otherwise as `ring_emit`")
+        .over(ring::FLOOR, "<= 1.3 x ring_floor"),
+    row("handshake_floor", floor_awake, "a handshake by hand with a thread that spins").note(
+        "A thread stores six words and a number; another thread copies them, reads the \
+         counter and stores a number back. The first spins on that number, then sleeps \
+         (futex).",
+    ),
+    row(
+        "user_acknowledged",
+        awake,
+        "`reference_point!` with two `u64` over a segment whose host spins",
+    )
+    .over(HANDSHAKE, "<= 1.2 x handshake_floor")
+    .note(
+        "While its session on tmpfs is drained; each must be recorded. The floor neither \
+         records nor writes.",
+    ),
+    row(
+        "handshake_asleep_floor",
+        floor_asleep,
+        "`handshake_floor` every 300 µs, with a host that sleeps",
+    )
+    .note("On a futex. Only the handshakes are timed."),
+    row(
+        "user_acknowledged_asleep",
+        asleep,
+        "`reference_point!` every 300 µs, so that the host sleeps",
+    )
+    .over(HANDSHAKE_ASLEEP, "<= 1.2 x handshake_asleep_floor"),
+];
 
 /// Points of a run whose host is awake.
 const AWAKE: u64 = 50_000;

@@ -1,7 +1,7 @@
 //! Rows of the device over vfio-user without a VM: a client that writes to the socket what QEMU does.
 
 use super::device::Slot;
-use super::row::Context;
+use super::row::{Context, Row, row};
 use super::scratch::Scratch;
 use super::timing::{on_one_cpu, tenth};
 use anyhow::{Context as _, Result, ensure};
@@ -13,6 +13,30 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::thread;
+
+pub const ROWS: &[Row] = &[
+    row(
+        "vfio_user_null",
+        null,
+        "a store as a message of vfio-user to a thread that does one `recv` and one \
+         `send`",
+    )
+    .note(
+        "40 bytes, and a reply of 32, over a socket pair. All threads of this row and the \
+         next are on one CPU. The row is the time of an exchange that is slower than a \
+         tenth of 5,000.",
+    ),
+    row(
+        "vfio_user_point",
+        point,
+        "a reference point with two `u64` as a message to the server of vfio-user",
+    )
+    .over(("vfio_user_null", null), "<= 1.1 x vfio_user_null")
+    .note(
+        "Also one receive and one send. With a session on tmpfs; each point must be \
+         recorded.",
+    ),
+];
 
 /// Stores of a run.
 const STORES: u64 = 5_000;
