@@ -4,7 +4,6 @@
 
 use crate::layout::{Geometry, GeometryError, MASK_BYTES, PAGE, RESERVED_PART, Region};
 use bitflags::bitflags;
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// "HYPTRACE", read as a little-endian word.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"HYPTRACE");
@@ -42,7 +41,7 @@ pub enum RingMode {
 }
 
 /// Place of a region in the MMIO window, in bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct RegionPlace {
     /// Offset from the window's start.
@@ -52,7 +51,7 @@ pub struct RegionPlace {
 }
 
 /// Contents of BAR 0. The first five words are those of the 2016 interface.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct ConfigPage {
     /// 0x00: number of clients.
@@ -165,6 +164,9 @@ pub struct HostFacts {
     pub vcpu_clients: u32,
 }
 
+/// Number of u64 words of a [`ConfigPage`].
+pub const CONFIG_WORDS: usize = size_of::<ConfigPage>() / 8;
+
 impl ConfigPage {
     /// Makes the page that describes this geometry.
     pub fn new(g: &Geometry, facts: &HostFacts) -> ConfigPage {
@@ -200,6 +202,74 @@ impl ConfigPage {
                 false => 0,
             },
         }
+    }
+
+    /// Returns the page's words, as they are in memory.
+    pub fn words(&self) -> [u64; CONFIG_WORDS] {
+        let mut words = [0; CONFIG_WORDS];
+        let mut next = words.iter_mut();
+        let mut page = *self;
+        page.each_word(|own| {
+            next.next().into_iter().for_each(|word| *word = own);
+            own
+        });
+        words
+    }
+
+    /// Returns the page with these words.
+    pub fn from_words(words: &[u64; CONFIG_WORDS]) -> ConfigPage {
+        let mut next = words.iter();
+        let mut page = ConfigPage::default();
+        page.each_word(|own| next.next().copied().unwrap_or(own));
+        page
+    }
+
+    /// Replaces each word, in the order of memory.
+    fn each_word(&mut self, mut new: impl FnMut(u64) -> u64) {
+        let mut replace = |word: &mut u64| *word = new(*word);
+        [
+            &mut self.max_clients,
+            &mut self.client_args,
+            &mut self.client_data_size,
+            &mut self.control_size,
+            &mut self.data_size,
+            &mut self.magic,
+        ]
+        .into_iter()
+        .for_each(&mut replace);
+        let mut pair = zerocopy::transmute!([self.version, self.ring_mode]);
+        replace(&mut pair);
+        [self.version, self.ring_mode] = zerocopy::transmute!(pair);
+        replace(&mut self.features);
+        let mut session: [u64; 2] = zerocopy::transmute!(self.session);
+        session.iter_mut().for_each(&mut replace);
+        self.session = zerocopy::transmute!(session);
+        [
+            &mut self.epoch,
+            &mut self.guest_frequency,
+            &mut self.host_frequency,
+            &mut self.vcpu_clients,
+        ]
+        .into_iter()
+        .for_each(&mut replace);
+        for region in &mut self.regions {
+            [&mut region.offset, &mut region.size].into_iter().for_each(&mut replace);
+        }
+        [
+            &mut self.control_pages_offset,
+            &mut self.control_page_stride,
+            &mut self.mask_offset,
+            &mut self.mask_size,
+            &mut self.client_offset,
+            &mut self.client_stride,
+            &mut self.schema_size,
+            &mut self.ring_size,
+            &mut self.block_size,
+            &mut self.ring_reserve,
+            &mut self.shared_registers,
+        ]
+        .into_iter()
+        .for_each(&mut replace);
     }
 
     /// Returns the geometry that the page describes, after a check of every field:
@@ -276,6 +346,21 @@ mod tests {
         assert_eq!(core::mem::offset_of!(ConfigPage, ring_reserve), 0xf8);
         assert_eq!(core::mem::offset_of!(ConfigPage, shared_registers), 0x100);
         assert_eq!(size_of::<ConfigPage>(), 0x108);
+    }
+
+    #[test]
+    fn words_stand_in_the_order_of_memory() {
+        let words = core::array::from_fn(|at| 8 * at as u64);
+
+        let page = ConfigPage::from_words(&words);
+
+        assert_eq!(
+            (page.max_clients, page.magic, page.version, page.ring_mode),
+            (0, 0x28, 0x30, 0)
+        );
+        assert_eq!((page.features, page.session[0], page.session[8]), (0x38, 0x40, 0x48));
+        assert_eq!((page.epoch, page.regions[3].size, page.shared_registers), (0x50, 0xa8, 0x100));
+        assert_eq!(page.words(), words);
     }
 
     #[test]

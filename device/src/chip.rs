@@ -166,7 +166,7 @@ impl<S: EventSink, T: DrainWaker> Chip<S, T> {
             vcpu_clients: config.vcpu_clients.min(geometry.clients),
         };
         let page = ConfigPage::new(&geometry, &facts);
-        memory.set_config(page.as_bytes());
+        memory.set_config(page.words().as_bytes());
         Chip {
             config: page,
             geometry,
@@ -215,7 +215,7 @@ impl<S: EventSink, T: DrainWaker> Chip<S, T> {
 
     /// Returns the config page's bytes, for a VMM that copies them into memory of its own.
     pub fn config_bytes(&self) -> Vec<u8> {
-        self.config_page().as_bytes().to_vec()
+        self.config_page().words().as_bytes().to_vec()
     }
 
     /// Returns the sink.
@@ -239,7 +239,7 @@ impl<S: EventSink, T: DrainWaker> Chip<S, T> {
         let done = match region {
             Region::Config => {
                 // After the page, the rest of the region reads as zero.
-                let page = self.config_page();
+                let page = self.config_page().words();
                 if let Some(page) =
                     usize::try_from(offset).ok().and_then(|offset| page.as_bytes().get(offset..))
                 {
@@ -562,7 +562,7 @@ impl<S: EventSink, T: DrainWaker> Chip<S, T> {
             *lock(&client.consumer) = ConsumerState::default();
         }
         self.memory.clear();
-        self.memory.set_config(self.config_page().as_bytes());
+        self.memory.set_config(self.config_page().words().as_bytes());
         self.publish(&lock(&self.mask));
     }
 

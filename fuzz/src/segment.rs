@@ -79,7 +79,7 @@ fn write(path: &Path, guest: &Memory, page: &ConfigPage) {
     let at = guest.geometry().window_offset(Region::Rings);
     let write = || {
         let file = File::create(path)?;
-        file.write_all_at(page.as_bytes(), 0)?;
+        file.write_all_at(page.words().as_bytes(), 0)?;
         file.write_all_at(ticks().as_bytes(), PAGE_L + BEGAN)?;
         file.write_all_at(rings.as_bytes(), at)
     };

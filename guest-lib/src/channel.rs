@@ -9,7 +9,7 @@ use crate::mmio::Control;
 use crate::time::Clock;
 use hypertrace_abi::atomic::{AtomicU64, Ordering};
 use hypertrace_abi::clock::in_ticks;
-use hypertrace_abi::config::{ConfigPage, Features, RingMode};
+use hypertrace_abi::config::{CONFIG_WORDS, ConfigPage, Features, RingMode};
 use hypertrace_abi::layout::{Geometry, Region, WORD, host_page};
 use hypertrace_abi::record::ClockKind;
 use hypertrace_abi::ring::ClientMemory;
@@ -232,12 +232,12 @@ impl<'m> Channel<'m> {
 /// # Safety
 /// A readable page is mapped at `at`.
 pub(crate) unsafe fn read_config(at: *const u8) -> ConfigPage {
-    let mut page = [0u64; size_of::<ConfigPage>() / 8];
-    for (i, word) in page.iter_mut().enumerate() {
+    let mut words = [0; CONFIG_WORDS];
+    for (i, word) in words.iter_mut().enumerate() {
         // SAFETY: inside the page; word by word, as the page may trap.
         *word = unsafe { at.cast::<u64>().wrapping_add(i).read_volatile() };
     }
-    hypertrace_abi::zerocopy::transmute!(page)
+    ConfigPage::from_words(&words)
 }
 
 /// # Safety

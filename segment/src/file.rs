@@ -7,11 +7,13 @@ use crate::local::LocalPages;
 use crate::lock::{LockFile, own_description};
 use crate::mapping::Mapping;
 use hypertrace_abi::atomic::{AtomicU64, Ordering::Relaxed};
-use hypertrace_abi::config::{ConfigError, ConfigPage, Features, HostFacts, RingMode};
+use hypertrace_abi::config::{
+    CONFIG_WORDS, ConfigError, ConfigPage, Features, HostFacts, RingMode,
+};
 use hypertrace_abi::layout::local::HOST_LOCK;
 use hypertrace_abi::layout::{Geometry, GeometryError, MIN_BAR, Region, WORD};
 use hypertrace_abi::ring::ClientMemory;
-use hypertrace_abi::zerocopy::{FromBytes, IntoBytes};
+use hypertrace_abi::zerocopy::IntoBytes;
 use rustix::fs::{AtFlags, CWD, MemfdFlags, Mode, OFlags, SealFlags, fcntl_add_seals};
 use rustix::fs::{fstat, memfd_create, openat, statat, unlinkat};
 use rustix::process::{Resource, getrlimit};
@@ -215,7 +217,7 @@ impl Segment {
         facts: &HostFacts,
     ) -> Result<Segment, SegmentError> {
         let page = ConfigPage::new(geometry, facts);
-        file.write_all_at(page.as_bytes(), 0)
+        file.write_all_at(page.words().as_bytes(), 0)
             .map_err(failed("write", path.as_deref().unwrap_or(unnamed())))?;
         Segment::map(file, path, page)?.to_serve()
     }
@@ -267,11 +269,9 @@ impl Segment {
             return Err(SegmentError::NoPage { path, found });
         }
         // The only look at the page: other programs can change it at any time.
-        let mut bytes = [0; size_of::<ConfigPage>()];
-        file.read_exact_at(&mut bytes, 0).map_err(failed("read", &path))?;
-        let page = ConfigPage::read_from_bytes(&bytes)
-            .map_err(|_| failed("read", &path)(io::ErrorKind::InvalidData.into()))?;
-        Segment::map(file, Some(path), page)
+        let mut words = [0; CONFIG_WORDS];
+        file.read_exact_at(words.as_mut_bytes(), 0).map_err(failed("read", &path))?;
+        Segment::map(file, Some(path), ConfigPage::from_words(&words))
     }
 
     fn map(file: File, path: Option<PathBuf>, page: ConfigPage) -> Result<Segment, SegmentError> {
@@ -352,9 +352,7 @@ impl Segment {
     pub fn write_page_again(&self) -> bool {
         let session = offset_of!(ConfigPage, session) / 8;
         let mut is_own = true;
-        let page = self.page.as_bytes().chunks_exact(8);
-        for (at, (word, bytes)) in self.mapping.words().iter().zip(page).enumerate() {
-            let own = bytes.try_into().map_or(0, u64::from_le_bytes);
+        for (at, (word, own)) in self.mapping.words().iter().zip(self.page.words()).enumerate() {
             is_own &= !(session..session + 2).contains(&at) || word.load(Relaxed) == own;
             word.store(own, Relaxed);
         }

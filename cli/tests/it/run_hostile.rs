@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 
 use hypertrace::{Emit, Status};
 use hypertrace_abi::atomic::AtomicU64;
-use hypertrace_abi::config::ConfigPage;
+use hypertrace_abi::config::{CONFIG_WORDS, ConfigPage};
 use hypertrace_abi::event::Fields;
 use hypertrace_abi::layout::local::BELLS;
 use hypertrace_abi::layout::{MASK_BYTES, Region, WORD, guest_page};
 use hypertrace_abi::schema::FieldType;
-use hypertrace_abi::zerocopy::FromBytes;
+use hypertrace_abi::zerocopy::IntoBytes;
 use hypertrace_tests::command::{Hypertrace, run};
 use hypertrace_tests::random::Random;
 use hypertrace_tests::traced::{self, NOTES, Notes};
@@ -45,9 +45,9 @@ fn count(session: &Path, event: &str) -> u64 {
 fn corrupt(client: u32, begin: u64, done: &AtomicBool) {
     let path = std::env::var_os("HYPERTRACE_SEGMENT").unwrap();
     let segment = File::options().read(true).write(true).open(path).unwrap();
-    let mut page = [0; size_of::<ConfigPage>()];
-    segment.read_exact_at(&mut page, 0).unwrap();
-    let geometry = ConfigPage::read_from_bytes(&page).unwrap().geometry().unwrap();
+    let mut page = [0; CONFIG_WORDS];
+    segment.read_exact_at(page.as_mut_bytes(), 0).unwrap();
+    let geometry = ConfigPage::from_words(&page).geometry().unwrap();
     let rings = geometry.window_offset(Region::Rings);
     let own = rings + geometry.client_offset(client);
     let own = own..own + geometry.client_stride();

@@ -7,9 +7,9 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use hypertrace_abi::config::ConfigPage;
+use hypertrace_abi::config::{CONFIG_WORDS, ConfigPage};
 use hypertrace_abi::layout::{PAGE, Region};
-use hypertrace_abi::zerocopy::FromBytes;
+use hypertrace_abi::zerocopy::IntoBytes;
 use hypertrace_tests::command::{Hypertrace, run};
 use hypertrace_tests::random::Random;
 use hypertrace_tests::traced::{self, NOTES, Notes};
@@ -153,9 +153,9 @@ fn sessions_recovered_from_forged_ring_positions_are_readable() {
     kill(notes.get(NOTES[0]));
     // The host's lock ended with the host. The program does not matter.
     let file = File::options().read(true).write(true).open(&segment).unwrap();
-    let mut page = [0; size_of::<ConfigPage>()];
-    file.read_exact_at(&mut page, 0).unwrap();
-    let geometry = ConfigPage::read_from_bytes(&page).unwrap().geometry().unwrap();
+    let mut page = [0; CONFIG_WORDS];
+    file.read_exact_at(page.as_mut_bytes(), 0).unwrap();
+    let geometry = ConfigPage::from_words(&page).geometry().unwrap();
     // head and tail of client 0, on its pages G and H.
     let head = geometry.window_offset(Region::Rings) + geometry.client_offset(0);
     let tail = head + PAGE;

@@ -14,7 +14,7 @@ fn a_region_is_mapped_from_the_file_in_which_its_bytes_are() {
     chip.write(Region::Data, 8, &[1; 8]);
     chip.write(Region::Rings, 16, &[2; 8]);
     let config = chip.config_bytes().to_vec();
-    assert_eq!(config, chip.config_page().as_bytes());
+    assert_eq!(config, chip.config_page().words().as_bytes());
     for (region, at, bytes) in [
         (Region::Config, 0, config),
         (Region::Data, 8, vec![1; 8]),

@@ -2,8 +2,6 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
-
 use crate::layout;
 
 /// Greatest number of vCPUs (or threads) of a program: [`Board`] and the stacks have room for these.
@@ -96,7 +94,7 @@ impl Program {
 
 /// Arguments from the VMM to the program. Addresses are guest-physical in the image, and those of
 /// the process when the program runs on host threads.
-#[derive(Clone, Debug, FromBytes, Immutable, IntoBytes, KnownLayout)]
+#[derive(Clone, Debug)]
 #[repr(C)]
 pub struct Args {
     /// The number of a [`Program`].
@@ -133,6 +131,24 @@ impl Args {
             stamps: 0,
             params: [0; 4],
         }
+    }
+
+    /// Returns the words of the arguments, as the image finds them in memory.
+    pub fn words(&self) -> [u64; size_of::<Args>() / 8] {
+        let Args {
+            program,
+            vcpus,
+            control,
+            device,
+            ecam,
+            events,
+            reference_points,
+            stamps,
+            params,
+        } = *self;
+        let [a, b, c, d] = params;
+        let both = u64::from(program) | u64::from(vcpus) << 32;
+        [both, control, device, ecam, events, reference_points, stamps, a, b, c, d]
     }
 }
 

@@ -66,7 +66,7 @@ fn write_entry(vm: &Vm, table: u64, index: u64, entry: u64) -> Result<(), Error>
 
 /// Writes the program's arguments to RAM.
 pub fn write_args(vm: &Vm, args: &Args) -> Result<(), Error> {
-    Ok(vm.ram().write_slice(args.as_bytes(), GuestAddress(layout::ARGS))?)
+    Ok(vm.ram().write_slice(args.words().as_bytes(), GuestAddress(layout::ARGS))?)
 }
 
 /// Makes vCPU `index`, ready to call `entry(index, ARGS)`.

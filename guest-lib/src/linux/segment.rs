@@ -109,7 +109,7 @@ mod tests {
         let ((small, _), (large, geometry)) = (page(2), page(64));
         let file = tempfile::NamedTempFile::new().unwrap();
         file.as_file().set_len(geometry.window_size()).unwrap();
-        file.as_file().write_all_at(small.as_bytes(), 0).unwrap();
+        file.as_file().write_all_at(small.words().as_bytes(), 0).unwrap();
         let done = AtomicBool::new(false);
         let mut opens = Vec::new();
 
@@ -117,7 +117,7 @@ mod tests {
             scope.spawn(|| {
                 while !done.load(Relaxed) {
                     for page in [&large, &small] {
-                        file.as_file().write_all_at(page.as_bytes(), 0).unwrap();
+                        file.as_file().write_all_at(page.words().as_bytes(), 0).unwrap();
                     }
                 }
             });

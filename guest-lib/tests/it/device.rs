@@ -355,7 +355,8 @@ fn open_errors_have_defect_path_and_hint() {
         let mut all_vcpus = page();
         all_vcpus.vcpu_clients = 6;
         use hypertrace::abi::zerocopy::IntoBytes;
-        fs::write(taken.file("resource0"), [all_vcpus.as_bytes(), &[0; 4096]].concat()).unwrap();
+        fs::write(taken.file("resource0"), [all_vcpus.words().as_bytes(), &[0; 4096]].concat())
+            .unwrap();
         assert_says(&refusal(&taken), &["all 6 clients", "belong to vCPUs", "more clients"]);
 
         let missing = System::with_function(0x10f0, 0);

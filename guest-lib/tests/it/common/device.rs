@@ -73,7 +73,7 @@ impl System {
             let file = system.create(&format!("{}/{name}", folder(FUNCTION)));
             file.set_len(GEOMETRY.bar_size(region)).unwrap();
             if region == Region::Config {
-                file.write_all_at(page().as_bytes(), 0).unwrap();
+                file.write_all_at(page().words().as_bytes(), 0).unwrap();
             }
         }
         // The same memory under its other name.
@@ -89,7 +89,7 @@ impl System {
         let system = System::new();
         let memory = system.create("mem");
         memory.set_len(WINDOW + GEOMETRY.window_size()).unwrap();
-        memory.write_all_at(page().as_bytes(), WINDOW).unwrap();
+        memory.write_all_at(page().words().as_bytes(), WINDOW).unwrap();
         system
     }
 

@@ -103,7 +103,7 @@ impl Segment {
             (file, std::slice::from_raw_parts(at.cast::<AtomicU64>(), len as usize / 8))
         };
         let facts = HostFacts { vcpu_clients: relays, epoch: 7, ..HostFacts::default() };
-        file.write_all_at(ConfigPage::new(&geometry, &facts).as_bytes(), 0).unwrap();
+        file.write_all_at(ConfigPage::new(&geometry, &facts).words().as_bytes(), 0).unwrap();
         let segment = Segment { file, geometry, relays, words };
         segment.set_state(State::Serving);
         segment
