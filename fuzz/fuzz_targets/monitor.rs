@@ -1,10 +1,4 @@
 //! Target `monitor`: requests of a monitor's clients.
 #![cfg_attr(fuzzing, no_main)]
 
-#[cfg(fuzzing)]
-libfuzzer_sys::fuzz_target!(|data: &[u8]| hypertrace_fuzz::monitor::run(data));
-
-#[cfg(not(fuzzing))]
-fn main() {
-    eprintln!("run it with: cargo +nightly fuzz run monitor");
-}
+hypertrace_fuzz::target!(monitor);

@@ -1,10 +1,4 @@
 //! Target `reader`: reading a damaged session.
 #![cfg_attr(fuzzing, no_main)]
 
-#[cfg(fuzzing)]
-libfuzzer_sys::fuzz_target!(|data: &[u8]| hypertrace_fuzz::reader::run(data));
-
-#[cfg(not(fuzzing))]
-fn main() {
-    eprintln!("run it with: cargo +nightly fuzz run reader");
-}
+hypertrace_fuzz::target!(reader);

@@ -8,8 +8,6 @@ use hypertrace_timeline::{EntryRef, KernelTrace, Result, Timeline};
 use std::path::Path;
 use tempfile::TempDir;
 
-/// The file's writer, which the tests of the reader have too.
-
 const FILE: &str = "kernel.dat";
 
 /// Panics if a damaged trace makes the reader panic, or return an error without the

@@ -36,3 +36,17 @@ pub mod vmm;
 pub mod trace {
     hypertrace_trace::include_events!();
 }
+
+/// Defines a target with the input of this module: for cargo-fuzz; else, a program that says how to run it.
+#[macro_export]
+macro_rules! target {
+    ($name:ident) => {
+        #[cfg(fuzzing)]
+        libfuzzer_sys::fuzz_target!(|data: &[u8]| $crate::$name::run(data));
+
+        #[cfg(not(fuzzing))]
+        fn main() {
+            eprintln!("run it with: cargo +nightly fuzz run {}", stringify!($name));
+        }
+    };
+}
