@@ -222,6 +222,7 @@ fn discard_fills_drains_and_wraps() {
 }
 
 #[test]
+#[ignore = "takes long: cargo xtask full"]
 fn discard_writes_no_further_than_a_tail_inside_a_block() {
     check(4, || {
         let world = World::new(2, 4, RingMode::Discard);
@@ -245,6 +246,7 @@ fn discard_writes_no_further_than_a_tail_inside_a_block() {
 }
 
 #[test]
+#[ignore = "takes long: cargo xtask full"]
 fn overwrite_accepts_nothing_torn_and_counts_lost_records() {
     check(4, || {
         let world = World::new(4, 4, RingMode::Overwrite);
