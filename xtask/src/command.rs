@@ -1,8 +1,9 @@
-//! Commands of the stable toolchain, which runs this program, and of the nightly one; a command's first line of output.
+//! Commands that are written as lines of text; a command's first line of output.
 
-use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
@@ -22,24 +23,27 @@ pub fn target_folder(root: &Path) -> Result<PathBuf> {
     }
 }
 
-/// Returns a command of the nightly toolchain's cargo.
-pub fn nightly() -> Command {
-    let mut command = Command::new("rustup");
-    command.args(["run", "nightly", "cargo"]);
-    // These variables select the stable toolchain that runs this.
-    command.env_remove("CARGO").env_remove("RUSTUP_TOOLCHAIN");
+/// Returns the command of a line as one would type it: `NAME=VALUE.. PROGRAM ARGUMENT..`, without quotes. A variable of
+/// the project keeps the value that it has. `prefix` stands before the program.
+pub fn parse(line: &str, prefix: &[&str]) -> Command {
+    let mut words = line.split_whitespace().peekable();
+    let mut variables = Vec::new();
+    while let Some(variable) = words.peek().and_then(|word| word.split_once('=')) {
+        variables.push(variable);
+        words.next();
+    }
+    let program = words.next().unwrap_or_default();
+    let path = if program == "cargo" { cargo() } else { PathBuf::from(program) };
+    let mut all = prefix.iter().map(PathBuf::from).chain([path]);
+    let mut command = Command::new(all.next().unwrap_or_default());
+    command.args(all).args(words);
+    if program == "rustup" {
+        // These variables select the toolchain that runs this.
+        command.env_remove("CARGO").env_remove("RUSTUP_TOOLCHAIN");
+    }
+    let is_set = |name: &str| name.starts_with("HYPERTRACE_") && std::env::var_os(name).is_some();
+    command.envs(variables.into_iter().filter(|(name, _)| !is_set(name)));
     command
-}
-
-/// Arguments of cargo for the model checks of the ring, see [`model_check`].
-pub const LOOM_TEST: &str = "test --release -p hypertrace-abi-loom";
-
-/// Sets a cargo up for model checks: `--cfg hypertrace_loom`, and a target folder of its own, so that nothing is built
-/// twice.
-pub fn model_check(command: &mut Command, target: &Path) {
-    let mut flags = std::env::var_os("RUSTFLAGS").unwrap_or_default();
-    flags.push(" --cfg hypertrace_loom");
-    command.env("RUSTFLAGS", flags).env("CARGO_TARGET_DIR", target.join("loom"));
 }
 
 /// Returns the first line of a command's output that is not empty.
@@ -47,14 +51,10 @@ pub fn model_check(command: &mut Command, target: &Path) {
 /// # Errors
 /// If it cannot be started or fails; the first line of its stderr is the message.
 pub fn first_line(command: &mut Command) -> Result<String> {
-    let output = output(command)?;
+    let program = command.get_program().display().to_string();
+    let output = command.output().with_context(|| format!("cannot start {program}"))?;
     ensure!(output.status.success(), "{}", first(&output.stderr));
     Ok(first(&output.stdout))
-}
-
-fn output(command: &mut Command) -> Result<Output> {
-    let program = command.get_program().display().to_string();
-    command.output().with_context(|| format!("cannot start {program}"))
 }
 
 fn first(text: &[u8]) -> String {
@@ -62,36 +62,30 @@ fn first(text: &[u8]) -> String {
     text.trim().lines().next().unwrap_or_default().trim().to_owned()
 }
 
-/// Returns the first line of a program's `--version`. trace-cmd fails after it has printed that.
-///
-/// # Errors
-/// If the program cannot be started, or fails and prints nothing.
-pub fn version(program: impl AsRef<OsStr>) -> Result<String> {
-    let output = output(Command::new(program).arg("--version"))?;
-    let version = first(&output.stdout);
-    ensure!(output.status.success() || !version.is_empty(), "{}", first(&output.stderr));
-    Ok(version)
+/// Finds a program on PATH.
+pub fn on_path(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|folder| folder.join(program)).find(|file| {
+        fs::metadata(file).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs::{self, Permissions};
-    use std::os::unix::fs::PermissionsExt;
 
     #[test]
-    fn a_version_counts_although_the_program_fails() {
-        let dir = tempfile::tempdir().unwrap();
-        let program = |name: &str, script: &str| {
-            let path = dir.path().join(name);
-            fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
-            fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
-            version(path)
-        };
-        assert_eq!(program("a", "echo; echo tool 3.1; exit 255").unwrap(), "tool 3.1");
+    fn a_line_has_variables_then_a_program_with_a_prefix_then_arguments() {
+        let command = parse("A=1=2 HYPERTRACE_B=3 tool x=y --z", &["nice", "-n1"]);
+
+        let words = command.get_args().map(|word| word.to_str().unwrap());
+        assert_eq!(command.get_program(), "nice");
+        assert_eq!(words.collect::<Vec<_>>(), ["-n1", "tool", "x=y", "--z"]);
+        let variables = command.get_envs().map(|(name, value)| (name, value.unwrap()));
+        let variables: Vec<_> = variables.collect();
         assert_eq!(
-            program("b", "echo no library >&2; exit 127").unwrap_err().to_string(),
-            "no library"
+            variables,
+            [("A".as_ref(), "1=2".as_ref()), ("HYPERTRACE_B".as_ref(), "3".as_ref())]
         );
     }
 }

@@ -13,7 +13,6 @@ mod module;
 mod mutants;
 mod notes;
 mod probe;
-mod soak;
 mod step;
 mod suite;
 mod tree;
@@ -25,6 +24,8 @@ use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
 
 /// The few jobs that cargo cannot do for hypertrace
+///
+/// Before a change: `cargo xtask test -p CRATE`. Before it is handed in: `cargo xtask test`.
 #[derive(Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask")]
 struct Arguments {
@@ -34,27 +35,21 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Job {
-    /// Run all tests, and report those that this machine could not run
+    /// Run formatting, lints, all tests and the documentation; or the tests of some crates
     ///
     /// Fetches missing programs into a cache folder ($XDG_CACHE_HOME/hypertrace, ~/.cache/hypertrace); needs no root
-    /// and installs nothing. Ends with a table of capabilities: found or missing, used by a test or not.
+    /// and installs nothing. Ends with a table of what tests used of this machine, a table of the steps, and what failed.
     Test(suite::Options),
-    /// Run tests of adjustable size at full size, and print a line for each
+    /// Run what takes long: kills, storms, failing disks and fuzz targets at full size, Miri, AddressSanitizer
     ///
-    /// A hundred kills of each kind; a million events and ten thousand points of each strength in each of four
-    /// threads, in Rust and in C, natively and under emulators; storms and failing disks. Takes some minutes, and
-    /// some GB in the temporary folder.
+    /// A variable HYPERTRACE_.. that is set keeps its value, so that any size can be chosen. Takes an hour or two, and some
+    /// GB in the temporary folder.
     Full(full::Options),
     /// Remove the defences of docs/threat-model.md one by one, and run the tests that must notice it
     ///
     /// Works in a copy of the tree, in the target folder. The defences are the patches in xtask/mutants.
     Mutants(mutants::Options),
-    /// Trace everything at full rate to slow disks for a long time, and print the counts
-    ///
-    /// Fails unless each backend recorded or dropped exactly the emitted events, and memory use stayed flat.
-    Soak(soak::Options),
-    /// Make the files of C that come from Rust: the headers in guest-lib/include from the C library's source and the crate
-    /// abi, and the constants of guest-lib/linux-module
+    /// Make the files of C that come from Rust: headers in guest-lib/include, and constants of guest-lib/linux-module
     Header,
     /// Build the C library, and install it with its headers and a file for pkg-config
     InstallC(install::Options),
@@ -82,19 +77,19 @@ fn run(job: Job) -> Result<bool> {
         Job::Test(options) => suite::run(&root()?, &options),
         Job::Full(options) => full::run(&root()?, &options),
         Job::Mutants(options) => mutants::run(&root()?, &options),
-        Job::Soak(options) => soak::run(&root()?, &options),
         Job::Header => {
             header::write(&root()?)?;
             module::write(&root()?).map(|()| true)
         }
         Job::InstallC(options) => install::run(&root()?, &options).map(|()| true),
         Job::Fetch { programs } => {
-            let all = fetch::TOOLS.iter().collect();
-            for tool in if programs.is_empty() { all } else { programs } {
-                let folder = fetch::fetched(tool)?;
-                for (name, ..) in tool.programs {
-                    println!("{}", folder.join(name).display());
-                }
+            let all = fetch::tools().iter().collect();
+            let tools = if programs.is_empty() { all } else { programs };
+            let mut fetched = fetch::fetch(&tools);
+            for tool in tools {
+                let Some(folder) = fetched.remove(tool.name.as_str()) else { continue };
+                let folder = folder.with_context(|| format!("cannot fetch {}", tool.name))?;
+                tool.names().for_each(|name| println!("{}", folder.join(name).display()));
             }
             Ok(true)
         }

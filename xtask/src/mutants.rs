@@ -8,15 +8,13 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use comfy_table::{Table, presets};
 
-use crate::command::{cargo, target_folder};
-use crate::notes::Notes;
-use crate::probe::Machine;
-use crate::{step, tree};
+use crate::command::target_folder;
+use crate::probe::{self, Machine};
+use crate::step::{Limit, OK, Ran, Steps};
+use crate::tree;
 
 /// Options of the mutants
 #[derive(clap::Args)]
@@ -26,7 +24,7 @@ pub struct Options {
     only: Option<String>,
 
     #[command(flatten)]
-    patience: step::Patience,
+    limit: Limit,
 }
 
 /// A defence that is removed, and the tests that must notice it.
@@ -45,9 +43,6 @@ struct Test {
     name: String,
 }
 
-/// Verdict on a test that does its work.
-const FAILS: &str = "fails";
-
 /// Runs all mutants, and prints a line for each. Returns false if a test passes without its defence, or could not run.
 ///
 /// # Errors
@@ -58,52 +53,41 @@ pub fn run(root: &Path, options: &Options) -> Result<bool> {
     mutants.retain(|mutant| mutant.name.contains(only));
     ensure!(!mutants.is_empty(), "no file in xtask/mutants has {only:?} in its name");
 
-    let target = target_folder(root)?.join("mutants");
-    let scratch = Scratch {
-        tree: target.join("tree"),
-        target: target.join("target"),
-        machine: Machine::probe(),
-        silence: options.patience.silence(),
-    };
+    let scratch = Scratch { tree: target_folder(root)?.join("mutants/tree") };
+    let machine = Machine::probe(&probe::names().collect::<Vec<_>>());
     // All of them first: each patch has its crate built again.
     scratch.renew(root)?;
+    let mut steps = Steps::begin(&scratch.tree, &machine, options.limit)?;
     let mut before = BTreeMap::new();
     for test in mutants.iter().flat_map(|mutant| &mutant.tests) {
         if !before.contains_key(test) {
-            before
-                .insert(test, scratch.outcome(&format!("with its defence: {}", test.name), test)?);
+            let name = format!("with its defence: {}", test.name);
+            before.insert(test, verdict(&steps.test(&name, &scratch.line(test)?)?));
         }
     }
 
-    let mut table = Table::new();
-    table.load_preset(presets::ASCII_BORDERS_ONLY_CONDENSED);
-    table.set_header(["without this defence", "test", "", "took"]);
-    let mut good = true;
     for mutant in &mutants {
         scratch.renew(root)?;
         scratch.apply(&mutant.patch)?;
         for test in &mutant.tests {
-            let begin = Instant::now();
-            let verdict = match before[test] {
-                Outcome::Passed => match scratch
-                    .outcome(&format!("without {}, must fail: {}", mutant.name, test.name), test)?
-                {
-                    Outcome::Failed => FAILS,
-                    Outcome::Passed => "PASSES without the defence",
-                    Outcome::NotBuilt => "does NOT BUILD without the defence",
-                    Outcome::Missing => "NOT RUN",
-                },
-                Outcome::Failed => "FAILS also with the defence",
-                Outcome::NotBuilt => "does NOT BUILD",
-                Outcome::Missing => "NOT RUN",
-            };
-            good &= verdict == FAILS;
-            let took = step::duration(begin.elapsed());
-            table.add_row([&mutant.name, &test.name, verdict, &took]);
+            let name = format!("without {}, must fail: {}", mutant.name, test.name);
+            if before[test] != OK {
+                steps.skip(&name, "");
+                steps.fail(format!("{name}: with the defence it is {}", before[test]));
+                continue;
+            }
+            let ran = steps.test(&name, &scratch.line(test)?)?;
+            let fails = ran.built && !ran.ok;
+            steps.row(&name, &ran, if fails { OK } else { verdict(&ran) }, fails);
         }
     }
-    println!("\n{table}");
-    Ok(good)
+    Ok(steps.conclude())
+}
+
+/// Returns the verdict on a test that this machine can run.
+fn verdict(ran: &Ran) -> &'static str {
+    ran.notes.print_missing();
+    if ran.ok && !ran.notes.missing.is_empty() { "NOT RUN" } else { ran.verdict() }
 }
 
 /// Reads all patches of a folder.
@@ -134,23 +118,9 @@ fn tests_in(patch: &str) -> Result<Vec<Test>> {
     Ok(tests)
 }
 
-/// What became of a test.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Outcome {
-    Passed,
-    /// It failed, crashed, or hung
-    Failed,
-    NotBuilt,
-    /// No test of that name, or one that this machine cannot run
-    Missing,
-}
-
 /// A copy of the tree in which defences are removed.
 struct Scratch {
     tree: PathBuf,
-    target: PathBuf,
-    machine: Machine,
-    silence: Duration,
 }
 
 impl Scratch {
@@ -195,52 +165,25 @@ impl Scratch {
         Ok(())
     }
 
-    /// Runs a test in the copy.
-    fn outcome(&self, step: &str, test: &Test) -> Result<Outcome> {
-        let build = self.command(test, "--no-run")?;
-        if !step::run(&format!("{step}: build"), build, step::BUILD)?.ok {
-            return Ok(Outcome::NotBuilt);
-        }
-        let finished = step::run(step, self.command(test, "--no-fail-fast")?, self.silence)?;
-        let mut notes = Notes::default();
-        notes.read_output(&finished.output);
-        notes.print_missing();
-        Ok(if !finished.ok {
-            Outcome::Failed
-        } else if notes.passed == 0 || !notes.missing.is_empty() {
-            Outcome::Missing
-        } else {
-            Outcome::Passed
-        })
-    }
-
-    /// Returns the command that runs one test, with an option of `cargo test`.
-    fn command(&self, test: &Test, option: &str) -> Result<Command> {
+    /// Returns the command that runs one test in the copy.
+    fn line(&self, test: &Test) -> Result<String> {
         let package = package_of(&self.tree, &test.file)?;
-        let manifest = fs::read_to_string(package.join("Cargo.toml"))?;
-        let name = manifest.lines().find_map(|line| line.strip_prefix("name = "));
-        let name = name.context("a package without a name")?.trim_matches('"');
-        let mut words = self.machine.prefix.iter().map(PathBuf::from).chain([cargo()]);
-        let mut command = Command::new(words.next().unwrap_or_default());
-        command.args(words).args(["test", "--profile", "checked", "--all-features", "-p", name]);
+        let name = tree::package_name(&package.join("Cargo.toml"))?;
         let inside = self.tree.join(&test.file).strip_prefix(&package)?.to_path_buf();
         let mut path = inside.components().map(|part| part.as_os_str().to_string_lossy());
-        if path.next().as_deref() == Some("tests") {
+        let program = if path.next().as_deref() == Some("tests") {
             // A file in `tests`, or in a folder whose tests are one program.
             let program = path.next().context("a file's name")?;
-            command.arg("--test").arg(program.trim_end_matches(".rs"));
+            format!("--test {}", program.trim_end_matches(".rs"))
         } else if package.join("src/lib.rs").exists() {
-            command.arg("--lib");
+            "--lib".to_owned()
         } else {
-            command.arg("--bins");
-        }
-        command
-            .args([option, &test.name])
-            .current_dir(&self.tree)
-            .env("PATH", self.machine.search_path())
-            .env("CARGO_TARGET_DIR", &self.target)
-            .env("CARGO_TERM_COLOR", "never");
-        Ok(command)
+            "--bins".to_owned()
+        };
+        Ok(format!(
+            "CARGO_TARGET_DIR=../target cargo test --profile checked --all-features -p {name} {program} {}",
+            test.name
+        ))
     }
 }
 
@@ -272,12 +215,7 @@ mod tests {
         fs::create_dir_all(root.join("a")).unwrap();
         fs::write(root.join("a/f"), "one\ntwo\n").unwrap();
         Command::new("git").args(["init", "-q"]).current_dir(&root).status().unwrap();
-        let scratch = Scratch {
-            tree: target.join("tree"),
-            target: target.join("target"),
-            machine: Machine::default(),
-            silence: Duration::ZERO,
-        };
+        let scratch = Scratch { tree: target.join("tree") };
         let patch = dir.path().join("p.patch");
         fs::write(&patch, "Test: x: y\n--- a/a/f\n+++ b/a/f\n@@ -1,2 +1,2 @@\n one\n-two\n+2\n")
             .unwrap();

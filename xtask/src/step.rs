@@ -1,272 +1,343 @@
-//! One step of a long run: a command with its name, its progress, its duration, and its output if it fails.
+//! Steps of a long run: commands, one after the other, whose output the user sees as it comes; and a table of them.
 
-use std::io::{BufRead, BufReader, IsTerminal, Write};
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{self, RecvTimeoutError};
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
+use comfy_table::{Table, presets};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, set_child_subreaper, waitpid};
+use tempfile::TempDir;
+use vmm_sys_util::signal::register_signal_handler;
 
-/// Period of the progress lines of a running step, if stderr is not a terminal.
-const HEARTBEAT: Duration = Duration::from_secs(20);
+use crate::command::parse;
+use crate::notes::Notes;
+use crate::probe::Machine;
 
-/// Time that a step waits for the output of a process that its command left running.
-const LEFTOVERS: Duration = Duration::from_secs(2);
-
-/// Result of a step.
-pub struct Finished {
-    /// The command ended by itself, with status 0
-    pub ok: bool,
-    /// The command was killed: it printed nothing for too long
-    pub killed: bool,
-    /// Stdout and stderr of the command, in the order written
-    pub output: String,
-}
-
-/// Longest silence of a step that runs tests
+/// The longest time that tests may take
 #[derive(Clone, Copy, Debug, clap::Args)]
-pub struct Patience {
-    /// Kill tests that have printed nothing for this long: a test that hangs prints nothing. Builds have no limit
-    #[arg(long, value_name = "MINUTES", default_value_t = SILENCE.as_secs() / 60, value_parser = clap::value_parser!(u64).range(1..))]
-    silence: u64,
+pub struct Limit {
+    /// Kill a step that has run tests for so long. Builds have no limit
+    #[arg(long, value_name = "MINUTES", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
+    limit: u64,
 }
 
-impl Patience {
-    /// Returns the longest silence of a step that is not killed.
-    pub fn silence(self) -> Duration {
-        Duration::from_secs(60 * self.silence)
+/// Time in which processes that a step has left running may end by themselves.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// Verdict on a step that succeeded.
+pub const OK: &str = "ok";
+
+/// A run of steps.
+pub struct Steps<'a> {
+    /// Folder in which the commands run
+    root: &'a Path,
+    machine: &'a Machine,
+    /// Of the tests, which leave files there if they are killed
+    temporary: TempDir,
+    limit: Duration,
+    table: Table,
+    /// Steps that failed, with what their output says about it
+    failed: Vec<String>,
+}
+
+/// What became of tests.
+#[derive(Default)]
+pub struct Ran {
+    /// Duration of the build
+    build: Duration,
+    /// Duration of the tests
+    run: Duration,
+    /// The tests were built
+    pub built: bool,
+    /// They were built, ran and succeeded
+    pub ok: bool,
+    /// Output of the tests
+    pub output: String,
+    /// What the tests said of this machine
+    pub notes: Notes,
+}
+
+impl Ran {
+    /// Returns the verdict on tests of which some must have run.
+    pub fn verdict(&self) -> &'static str {
+        let mut passed = self.output.lines().filter_map(|line| line.split("result: ok. ").nth(1));
+        let some = passed.clone().next().is_none() || passed.any(|rest| !rest.starts_with("0 "));
+        match (self.built, self.ok, some) {
+            (false, ..) => "FAILED to build",
+            (_, false, _) => "FAILED",
+            (_, _, false) => "FAILED: no such test",
+            _ => OK,
+        }
     }
 }
 
-/// The default of [`Patience`], for steps that have no options.
-pub const SILENCE: Duration = Duration::from_secs(600);
-
-/// The limit of a step that only builds: none. A linker is silent for as long as a busy machine makes it.
-pub const BUILD: Duration = Duration::MAX;
-
-/// Prints that a step cannot run on this machine.
-pub fn skipped(name: &str, why: &str) {
-    println!("==> {name}\n    NOT RUN: {why}");
-}
-
-/// Runs a command to its end and shows its progress. Prints its output only if it failed. Kills it if it prints no
-/// line for as long as `silence`; never with [`BUILD`].
-///
-/// # Errors
-/// If the command cannot be started. A command that fails is not an error.
-pub fn run(name: &str, mut command: Command, silence: Duration) -> Result<Finished> {
-    println!("==> {name}");
-    let begin = Instant::now();
-    let (reader, writer) = std::io::pipe()?;
-    command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer);
-    let program = command.get_program().display().to_string();
-    let mut child = command.spawn().with_context(|| format!("cannot start {program}"))?;
-    // The command holds the pipe's writing end: the reader below would not see the end before this is dropped.
-    drop(command);
-
-    let (sender, lines) = mpsc::channel();
-    std::thread::spawn(move || {
-        for line in BufReader::new(reader).split(b'\n').map_while(Result::ok) {
-            if sender.send(line).is_err() {
-                return;
-            }
+impl<'a> Steps<'a> {
+    /// Begins a run: from now on, SIGINT and the like end it with all that it started.
+    ///
+    /// # Errors
+    /// If there is no place for temporary files, or the kernel is older than its interfaces.
+    pub fn begin(root: &'a Path, machine: &'a Machine, limit: Limit) -> Result<Self> {
+        // The children of a process that ends become this one's, and are found by that.
+        set_child_subreaper(Some(rustix::process::getpid()))?;
+        for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
+            register_signal_handler(signal.as_raw(), on_signal)?;
         }
-    });
-
-    let mut output = Vec::new();
-    let mut progress = Progress::new();
-    let mut ended: Option<Instant> = None;
-    let mut killed = false;
-    let mut heard = begin;
-    loop {
-        match lines.recv_timeout(Duration::from_millis(100)) {
-            Ok(line) => {
-                heard = Instant::now();
-                progress.last = String::from_utf8_lossy(&line).trim().to_owned();
-                output.extend_from_slice(&line);
-                output.push(b'\n');
-            }
-            // Every writer has closed the pipe: the command and the processes that it started.
-            Err(RecvTimeoutError::Disconnected) if ended.is_some() => break,
-            Err(RecvTimeoutError::Disconnected) => std::thread::sleep(Duration::from_millis(50)),
-            Err(RecvTimeoutError::Timeout) => {}
-        }
-        if ended.is_none() {
-            ended = child.try_wait()?.map(|_| Instant::now());
-        }
-        if ended.is_some_and(|at| at.elapsed() > LEFTOVERS) {
-            break;
-        }
-        if !killed && ended.is_none() && heard.elapsed() > silence {
-            killed = true;
-            kill_with_descendants(&mut child);
-        }
-        progress.show(begin.elapsed());
-    }
-    progress.clear();
-
-    let output = String::from_utf8_lossy(&output).into_owned();
-    let took = duration(begin.elapsed());
-    // It ended: the loop above waits for that.
-    let status = child.wait()?;
-    let ok = status.success() && !killed;
-    if ok {
-        println!("    ok in {took}");
-        return Ok(Finished { ok, killed, output });
-    }
-    output.lines().for_each(|line| println!("    | {line}"));
-    if killed {
-        let silence = duration(silence);
-        println!("    FAILED: killed after {took}: no output for {silence} (--silence MINUTES)");
-    } else {
-        println!("    FAILED in {took}: {status}");
-    }
-    Ok(Finished { ok, killed, output })
-}
-
-/// Formats a duration as `7.3 s` or `2 min 05 s`.
-pub fn duration(time: Duration) -> String {
-    match time.as_secs() {
-        seconds @ 60.. => format!("{} min {:02} s", seconds / 60, seconds % 60),
-        _ => format!("{:.1} s", time.as_secs_f64()),
-    }
-}
-
-/// Progress of a step: a line that changes on a terminal, an occasional line elsewhere.
-struct Progress {
-    last: String,
-    shown: Instant,
-    terminal: bool,
-}
-
-impl Progress {
-    fn new() -> Self {
-        Progress {
-            last: String::new(),
-            shown: Instant::now(),
-            terminal: std::io::stderr().is_terminal(),
-        }
+        // Open to all users like the system's own: some tests run programs as other users.
+        let temporary = tempfile::Builder::new()
+            .permissions(fs::Permissions::from_mode(0o1777))
+            .tempdir()
+            .context("cannot make a temporary folder")?;
+        let mut table = Table::new();
+        table.load_preset(presets::ASCII_BORDERS_ONLY_CONDENSED);
+        table.set_header(["step", "build", "run", ""]);
+        let limit = Duration::from_secs(60 * limit.limit);
+        Ok(Steps { root, machine, temporary, limit, table, failed: Vec::new() })
     }
 
-    fn show(&mut self, elapsed: Duration) {
-        let pause = if self.terminal { Duration::from_millis(500) } else { HEARTBEAT };
-        if self.shown.elapsed() < pause {
-            return;
+    /// Runs a command that builds and checks. Returns false if it failed.
+    ///
+    /// # Errors
+    /// If it cannot be started, or a signal came.
+    pub fn check(&mut self, line: &str) -> Result<bool> {
+        let (ok, build) = self.run(line, line, None)?;
+        let ran = Ran { build, built: ok, ok, ..Ran::default() };
+        self.row(line, &ran, if ok { OK } else { "FAILED" }, ok);
+        Ok(ok)
+    }
+
+    /// Runs tests, and builds them first if cargo can do that apart. The caller adds the row.
+    ///
+    /// # Errors
+    /// If they cannot be started, or a signal came.
+    pub fn test(&mut self, name: &str, line: &str) -> Result<Ran> {
+        let with = |option| line.replacen(" test ", &format!(" test {option} "), 1);
+        let (mut built, mut build) = (true, Duration::ZERO);
+        if with("") != line {
+            (built, build) = self.run(&format!("{name}: build"), &with("--no-run"), None)?;
         }
-        self.shown = Instant::now();
-        // A test's output is arbitrary; it may contain control characters.
-        let last = self.last.chars().filter(|c| !c.is_control()).take(90);
-        let line = format!("    {}  {}", duration(elapsed), last.collect::<String>());
-        // A failure to print progress is ignored.
-        let _ = match self.terminal {
-            true => write!(std::io::stderr(), "\r\x1b[2K{line}"),
-            false => writeln!(std::io::stderr(), "{line}"),
+        let mut ran = Ran { build, built, ..Ran::default() };
+        if built {
+            let files = ["output", "capabilities"].map(|name| self.temporary.path().join(name));
+            files.iter().for_each(|file| drop(fs::remove_file(file)));
+            (ran.ok, ran.run) = self.run(name, &with("--no-fail-fast"), Some(self.limit))?;
+            let [output, notes] = files.map(|file| fs::read(file).unwrap_or_default());
+            ran.output = String::from_utf8_lossy(&output).into_owned();
+            ran.notes = Notes::read(&String::from_utf8_lossy(&notes));
+        }
+        Ok(ran)
+    }
+
+    /// Adds a row to the table.
+    pub fn row(&mut self, name: &str, ran: &Ran, verdict: &str, good: bool) {
+        let time = |time: Duration| match time {
+            Duration::ZERO => String::new(),
+            time => format!("{:.1} s", time.as_secs_f64()),
         };
-    }
-
-    fn clear(&self) {
-        if self.terminal {
-            let _ = write!(std::io::stderr(), "\r\x1b[2K");
+        self.table.add_row([name, &time(ran.build), &time(ran.run), verdict]);
+        if !good {
+            let has_ended = |test: &str| ran.output.contains(&format!("{test} ... "));
+            let is_why = |line: &&str| {
+                let slow = line.split_once(" has been running for over ");
+                line.starts_with("test ") && line.ends_with("FAILED")
+                    || slow.is_some_and(|(test, _)| !has_ended(test))
+                    || line.starts_with("error: test failed")
+            };
+            let why = ran.output.lines().filter(is_why).map(|line| format!("\n    {line}"));
+            self.failed.push(format!("{name}: {verdict}{}", why.collect::<String>()));
         }
     }
-}
 
-/// Kills a command that hangs, and the programs that it started: without cargo, the test would continue to hang. (With
-/// a process group, a terminal's Ctrl-C would not reach them.)
-fn kill_with_descendants(child: &mut Child) {
-    let folders = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    let parents: Vec<(u32, u32)> = folders
-        .filter_map(|folder| {
-            let process = folder.file_name().to_str()?.parse().ok()?;
-            Some((process, parent_of(&std::fs::read_to_string(folder.path().join("stat")).ok()?)?))
-        })
-        .collect();
-    let mut doomed = vec![child.id()];
-    let mut next = 0;
-    while let Some(&doomed_parent) = doomed.get(next) {
-        let children = parents.iter().filter(|(_, parent)| *parent == doomed_parent);
-        let mut new: Vec<u32> = children.map(|(process, _)| *process).collect();
-        // Processes ended while the list was read, so it may have circles.
-        new.retain(|process| !doomed.contains(process));
-        doomed.extend(new);
-        next += 1;
+    /// Adds a row for a step that this machine cannot run.
+    pub fn skip(&mut self, name: &str, why: &str) {
+        println!("==> {name}\n    NOT RUN: {why}");
+        self.table.add_row([name, "", "", &format!("NOT RUN: {why}")]);
     }
-    let _ = Command::new("kill").arg("-KILL").args(doomed.iter().map(u32::to_string)).status();
-    let _ = child.kill();
+
+    /// Adds a failure that is not a step's.
+    pub fn fail(&mut self, why: String) {
+        self.failed.push(why);
+    }
+
+    /// Prints the table, and again what failed. Returns true if nothing did.
+    pub fn conclude(&self) -> bool {
+        println!("\n{}", self.table);
+        self.failed.iter().for_each(|failure| println!("FAILED: {failure}"));
+        println!("result: {}", if self.failed.is_empty() { OK } else { "FAILED" });
+        self.failed.is_empty()
+    }
+
+    /// Runs a command to its end, or to its limit. One with a limit has its output copied into a file. What it leaves
+    /// running is killed. Returns whether it succeeded, and its duration.
+    fn run(&self, name: &str, line: &str, limit: Option<Duration>) -> Result<(bool, Duration)> {
+        println!("==> {name}");
+        let begin = Instant::now();
+        let mut command = parse(line, &self.machine.prefix);
+        command
+            .current_dir(self.root)
+            .stdin(Stdio::null())
+            .env("PATH", self.machine.search_path())
+            .env("TMPDIR", self.temporary.path())
+            .env("HYPERTRACE_CAPABILITIES", self.temporary.path().join("capabilities"));
+        let mut tee = None;
+        if limit.is_some() {
+            let (reader, writer) = std::io::pipe()?;
+            let mut copy = Command::new("tee");
+            copy.arg(self.temporary.path().join("output")).stdin(reader);
+            tee = Some(copy.spawn().context("cannot start tee")?);
+            command.stdout(writer.try_clone()?).stderr(writer);
+        }
+        let mut child = command.spawn().with_context(|| format!("cannot start {line}"))?;
+        // It holds the pipe's end for writing, without which tee does not end.
+        drop(command);
+
+        let ended = wait(&mut child, limit.unwrap_or(Duration::MAX))?;
+        let grace = if ended.is_some() { GRACE } else { Duration::ZERO };
+        let killed = end_descendants(tee.as_ref().map(Child::id), grace);
+        if let Some(mut tee) = tee {
+            let _ = tee.wait();
+        }
+        if INTERRUPTED.load(Relaxed) {
+            bail!("interrupted");
+        }
+        let took = begin.elapsed();
+        match ended {
+            Some(status) if !status.success() => println!("    FAILED: {status}"),
+            Some(_) => {}
+            None => println!("    FAILED: it took longer than --limit allows"),
+        }
+        if !killed.is_empty() {
+            println!("    killed: {}", Vec::from_iter(killed).join(", "));
+        }
+        Ok((ended.is_some_and(|status| status.success()), took))
+    }
 }
 
-/// Returns the parent in `/proc/PID/stat`: the second word after the name, which is in parentheses and may contain some.
-fn parent_of(stat: &str) -> Option<u32> {
-    let after_name = &stat[stat.rfind(')')? + 1..];
-    after_name.split_whitespace().nth(1)?.parse().ok()
+/// SIGINT, SIGTERM or SIGHUP came.
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn on_signal(_: i32, _: *mut libc::siginfo_t, _: *mut libc::c_void) {
+    INTERRUPTED.store(true, Relaxed);
+}
+
+/// Waits for the end of a command. `None` after the limit, or if a signal came.
+fn wait(child: &mut Child, limit: Duration) -> Result<Option<ExitStatus>> {
+    let begin = Instant::now();
+    while begin.elapsed() < limit && !INTERRUPTED.load(Relaxed) {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(None)
+}
+
+/// Waits until the descendants of this process have ended, but for one, and kills them after some time. Returns those
+/// that it killed.
+fn end_descendants(except: Option<u32>, grace: Duration) -> BTreeSet<String> {
+    let begin = Instant::now();
+    let mut killed = BTreeSet::new();
+    loop {
+        let mut children = children();
+        children.retain(|child| Some(child.as_raw_nonzero().get() as u32) != except);
+        // A process that even SIGKILL does not end waits for the kernel.
+        if children.is_empty() || begin.elapsed() > grace + 5 * GRACE {
+            return killed;
+        }
+        for child in children {
+            let is_running = matches!(waitpid(Some(child), WaitOptions::NOHANG), Ok(None));
+            if is_running && begin.elapsed() >= grace {
+                let id = child.as_raw_nonzero();
+                let name = fs::read_to_string(format!("/proc/{id}/comm")).unwrap_or_default();
+                killed.insert(format!("{} ({id})", name.trim()));
+                let _ = kill_process(child, Signal::KILL);
+            }
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Returns the children of this process.
+fn children() -> Vec<Pid> {
+    let threads = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    let lists = threads.filter_map(|t| fs::read_to_string(t.path().join("children")).ok());
+    let ids = lists.flat_map(|list| {
+        list.split_whitespace().filter_map(|id| id.parse().ok()).collect::<Vec<i32>>()
+    });
+    ids.filter_map(Pid::from_raw).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hypertrace_test_support::child::in_own_process;
 
-    fn shell(script: &str) -> Command {
-        let mut command = Command::new("sh");
-        command.args(["-c", script]);
-        command
+    fn script(folder: &Path, text: &str) -> String {
+        fs::write(folder.join("script"), text).unwrap();
+        "sh script".to_owned()
+    }
+
+    /// Returns true if the process is there, and not a zombie.
+    fn lives(process: &str) -> bool {
+        let stat = fs::read_to_string(format!("/proc/{process}/stat"));
+        stat.is_ok_and(|stat| !stat.contains(") Z "))
     }
 
     #[test]
-    fn output_is_kept_in_the_order_written() {
-        let script = "echo one; echo two >&2; echo three";
-        let finished = run("order", shell(script), Duration::from_secs(60)).unwrap();
-        assert!(finished.ok);
-        assert_eq!(finished.output, "one\ntwo\nthree\n");
+    fn tests_beyond_the_limit_are_killed_with_what_has_left_their_group() {
+        in_own_process("tests_beyond_the_limit_are_killed_with_what_has_left_their_group", || {
+            let folder = tempfile::tempdir().unwrap();
+            let machine = Machine::default();
+            let mut steps = Steps::begin(folder.path(), &machine, Limit { limit: 1 }).unwrap();
+            steps.limit = Duration::from_millis(500);
+            let text = "echo test y has been running for over 60 seconds; echo test y ... ok\n\
+                        setsid sh -c 'echo $$ >id; echo test x has been running for over 60 seconds; \
+                        exec sleep 1000' & exec sleep 1000";
+            let line = script(folder.path(), text);
+
+            let ran = steps.test("hangs", &line).unwrap();
+
+            assert_eq!((ran.ok, ran.verdict()), (false, "FAILED"));
+            assert!(!lives(fs::read_to_string(folder.path().join("id")).unwrap().trim()));
+            steps.row("hangs", &ran, ran.verdict(), false);
+            let why = "hangs: FAILED\n    test x has been running for over 60 seconds";
+            assert_eq!(steps.failed, [why]);
+        });
     }
 
     #[test]
-    fn a_status_other_than_0_is_a_failure() {
-        let finished = run("fails", shell("exit 3"), Duration::from_secs(60)).unwrap();
-        assert!(!finished.ok);
+    fn what_a_step_leaves_running_is_killed_and_its_output_is_kept() {
+        in_own_process("what_a_step_leaves_running_is_killed_and_its_output_is_kept", || {
+            let folder = tempfile::tempdir().unwrap();
+            let machine = Machine::default();
+            let mut steps = Steps::begin(folder.path(), &machine, Limit { limit: 1 }).unwrap();
+            let text = "sleep 1000 & echo $! >id; echo one; echo two >&2\n\
+                        printf 'used\\tkvm\\tx\\n' >$HYPERTRACE_CAPABILITIES";
+            let line = script(folder.path(), text);
+
+            let ran = steps.test("leaves", &line).unwrap();
+
+            assert_eq!((ran.ok, ran.verdict(), ran.output.as_str()), (true, OK, "one\ntwo\n"));
+            assert!(ran.notes.used.contains_key("kvm"));
+            assert!(!lives(fs::read_to_string(folder.path().join("id")).unwrap().trim()));
+        });
     }
 
     #[test]
-    fn a_command_that_hangs_is_killed_with_what_it_started() {
-        let script = "sleep 1000 & echo $!; sleep 1000";
-        let finished = run("hangs", shell(script), Duration::from_millis(300)).unwrap();
-        assert!(!finished.ok && finished.killed);
-        let grandchild: u32 = finished.output.trim().parse().unwrap();
-        let lives = || {
-            let stat = std::fs::read_to_string(format!("/proc/{grandchild}/stat"));
-            // A zombie that its new parent has not collected yet is dead.
-            stat.is_ok_and(|stat| !stat.contains(") Z "))
+    fn a_filter_that_selects_no_test_is_a_failure() {
+        let ran = |output: &str| Ran {
+            built: true,
+            ok: true,
+            output: output.to_owned(),
+            ..Ran::default()
         };
-        let begin = Instant::now();
-        while lives() {
-            assert!(begin.elapsed() < Duration::from_secs(10));
-            std::thread::sleep(Duration::from_millis(10));
-        }
-    }
+        let none = "test result: ok. 0 passed; 0 failed\n";
 
-    #[test]
-    fn a_command_that_prints_all_the_time_may_take_long() {
-        let script = "for n in 1 2 3 4 5 6 7 8; do echo $n; sleep 0.2; done";
-        let finished = run("slow", shell(script), Duration::from_millis(1500)).unwrap();
-        assert!(finished.ok && !finished.killed);
-    }
-
-    #[test]
-    fn a_process_that_keeps_the_pipe_does_not_delay_the_step() {
-        let begin = Instant::now();
-        let finished = run("leaves", shell("sleep 8 & exit 0"), Duration::from_secs(60)).unwrap();
-        assert!(finished.ok);
-        assert!(begin.elapsed() < Duration::from_secs(7));
-    }
-
-    #[test]
-    fn a_name_with_parentheses_does_not_hide_the_parent() {
-        assert_eq!(parent_of("42 (a) R 7 (b)) S 17 42 42 0"), Some(17));
-        assert_eq!(parent_of("42 (sh"), None);
-    }
-
-    #[test]
-    fn durations_are_formatted_with_their_units() {
-        assert_eq!(duration(Duration::from_millis(7_340)), "7.3 s");
-        assert_eq!(duration(Duration::from_secs(125)), "2 min 05 s");
+        assert_eq!(ran(none).verdict(), "FAILED: no such test");
+        assert_eq!(ran(&format!("{none}test result: ok. 2 passed; 0 failed\n")).verdict(), OK);
     }
 }

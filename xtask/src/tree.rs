@@ -35,3 +35,13 @@ pub fn files(folder: &Path) -> Result<Vec<PathBuf>> {
     }
     Ok(found)
 }
+
+/// Returns the name of the package that a manifest describes; of none if it describes a workspace.
+///
+/// # Errors
+/// If it cannot be read.
+pub fn package_name(manifest: &Path) -> Result<String> {
+    let text = fs::read_to_string(manifest)?;
+    let name = text.lines().find_map(|line| line.strip_prefix("name = "));
+    Ok(name.unwrap_or_default().trim_matches('"').to_owned())
+}

@@ -1,27 +1,111 @@
 //! Fetching of the distribution's programs without installing them: packages are unpacked into a cache folder, with
 //! every library that they need, and a wrapper starts the program with that folder's dynamic loader. The system is only
-//! read. [`tools`] has the programs and their packages.
+//! read. `capabilities.toml` has the programs and their packages.
 
-mod tools;
-
-pub use tools::{TOOLS, Tool, find};
-
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs;
 use std::io::Read as _;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::sync::LazyLock;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use rustix::fs::{FlockOperation, flock};
+use serde::Deserialize;
 
-use crate::command::first_line;
+use crate::apt::{self, Archive};
+use crate::command::{first_line, on_path};
 use crate::tree::entries;
-use crate::{apt, step};
-use tools::Program;
+
+/// Text of the file that says what tests use, and how to get it.
+pub const CAPABILITIES: &str = include_str!("../capabilities.toml");
+
+/// What it says of tools.
+#[derive(Deserialize)]
+struct Known {
+    tool: Vec<Tool>,
+}
+
+/// Programs of the distribution that are fetched together. `capabilities.toml` says what the fields are.
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Tool {
+    pub name: String,
+    programs: BTreeMap<String, String>,
+    pub plain: BTreeMap<String, String>,
+    packages: Vec<String>,
+    foreign: Option<String>,
+    suites: Vec<String>,
+    environment: BTreeMap<String, String>,
+    wrapped: Vec<String>,
+    unneeded: Vec<String>,
+    given: Vec<String>,
+}
+
+impl Tool {
+    /// Returns the names of its programs, by which tests find them on PATH.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.programs.keys().chain(self.plain.keys()).map(String::as_str)
+    }
+
+    /// Returns the suites of its packages, the preferred one last.
+    fn suites(&self) -> Vec<String> {
+        let own = || vec![codename().unwrap_or_else(|| "unknown".to_owned())];
+        if self.suites.is_empty() { own() } else { self.suites.clone() }
+    }
+
+    /// Returns its folder in the cache.
+    fn folder(&self) -> Result<PathBuf> {
+        let suites = self.suites();
+        Ok(cache_folder()?.join(format!("{}-{}", self.name, suites[suites.len() - 1])))
+    }
+
+    fn is_there(&self) -> bool {
+        let bin = self.folder().map(|folder| folder.join("bin"));
+        bin.is_ok_and(|bin| self.names().all(|name| bin.join(name).is_file()))
+    }
+}
+
+/// Returns the tools that can be fetched.
+pub fn tools() -> &'static [Tool] {
+    static KNOWN: LazyLock<Known> =
+        LazyLock::new(|| toml::from_str(CAPABILITIES).expect("xtask/capabilities.toml is right"));
+    &KNOWN.tool
+}
+
+/// Finds the tool with a program of that name.
+///
+/// # Errors
+/// If there is none; the message lists the programs.
+pub fn find(program: &str) -> Result<&'static Tool, String> {
+    let names = || tools().iter().flat_map(Tool::names);
+    let found = tools().iter().find(|tool| tool.names().any(|name| name == program));
+    found.ok_or_else(|| format!("not one of: {}", names().collect::<Vec<_>>().join(", ")))
+}
+
+/// Fetches tools that are not in the cache. Returns the folder to put on PATH for each, by name; or an error if there is
+/// no apt, no network, or no such package in the archive.
+pub fn fetch(tools: &[&'static Tool]) -> BTreeMap<&'static str, Result<PathBuf>> {
+    // A tool may be named twice, for two of its programs.
+    let tools: BTreeMap<_, _> = tools.iter().map(|tool| (tool.name.as_str(), *tool)).collect();
+    let absent: Vec<_> = tools.values().copied().filter(|tool| !tool.is_there()).collect();
+    let apt = (!absent.is_empty()).then(|| Apt::open(&absent));
+    let fetched = |tool: &Tool| {
+        match &apt {
+            Some(Ok(apt)) if !tool.is_there() => apt.make(tool)?,
+            Some(Err(why)) if !tool.is_there() => bail!("{why:#}"),
+            _ => {}
+        }
+        Ok(tool.folder()?.join("bin"))
+    };
+    tools.into_iter().map(|(name, tool)| (name, fetched(tool))).collect()
+}
 
 /// Returns the folder of fetched programs, which is never in the source tree.
-pub fn cache_folder() -> Result<PathBuf> {
+fn cache_folder() -> Result<PathBuf> {
     let folder = |name| std::env::var_os(name).map(PathBuf::from);
     // The XDG specification says to ignore a relative path.
     let cache = folder("XDG_CACHE_HOME").filter(|path| path.is_absolute());
@@ -32,138 +116,171 @@ pub fn cache_folder() -> Result<PathBuf> {
         .context("no place for fetched programs: neither XDG_CACHE_HOME nor HOME is set")
 }
 
-/// Fetches the tool's programs unless they are in the cache. Returns the folder to put on PATH.
-///
-/// # Errors
-/// If there is no apt, no network, or no such package in the archive; the chain says which.
-pub fn fetched(tool: &Tool) -> Result<PathBuf> {
-    let release = fs::read_to_string("/etc/os-release").unwrap_or_default();
-    let codename = apt::codename(&release);
-    let suite = tool.suites.last().copied().or(codename);
-    let cache = cache_folder()?;
-    let name = format!("{}-{}", tool.name, suite.unwrap_or("unknown"));
-    let folder = cache.join(name);
-    let bin = folder.join("bin");
-    let is_there = || tool.names().all(|name| bin.join(name).is_file());
-    if is_there() {
-        return Ok(bin);
-    }
-
-    fs::create_dir_all(&cache).with_context(|| format!("cannot make {}", cache.display()))?;
-    // Made under another name and renamed, so that an interrupted download is never taken for a program. Removed on any
-    // error. Private to this user: packages may contain set-uid programs, and unpacking as root keeps these bits.
-    let aside = tempfile::Builder::new()
-        .prefix(".fetching-")
-        .permissions(fs::Permissions::from_mode(0o700))
-        .tempdir_in(&cache)
-        .with_context(|| format!("cannot make a folder in {}", cache.display()))?;
-    let sources = apt::choose(&apt::read(Path::new("/etc/apt")), codename, tool.suites);
-    let packages = download(tool, &sources, &aside.path().join("apt"))?;
-    unpack(&packages, &aside.path().join("root"))?;
-    remove_unneeded(tool, &aside.path().join("root"))?;
-    write_wrappers(tool, aside.path())?;
-    fs::remove_dir_all(aside.path().join("apt"))?;
-
-    // Of an older list of packages. Removed when the new one is there.
-    let old = tempfile::Builder::new().prefix(".old-").tempdir_in(&cache)?;
-    if folder.exists() && !is_there() {
-        let _ = fs::rename(&folder, old.path().join("old"));
-    }
-    match fs::rename(aside.path(), &folder) {
-        Ok(()) => {
-            // The folder has its final name now, so the guard must not remove it.
-            let _ = aside.keep();
-        }
-        // Another process was faster.
-        Err(_) if is_there() => {}
-        Err(error) => bail!("cannot rename to {}: {error}", folder.display()),
-    }
-    Ok(bin)
+fn codename() -> Option<String> {
+    let release = fs::read_to_string("/etc/os-release").ok()?;
+    apt::codename(&release).map(str::to_owned)
 }
 
-/// Downloads the packages with an apt that has its own state and cache, and for which nothing is installed.
-fn download(tool: &Tool, sources: &[apt::Source], folder: &Path) -> Result<Vec<PathBuf>> {
-    ensure!(
-        on_path("apt-get").is_some() && on_path("dpkg-deb").is_some(),
-        "apt-get is not here: install {} by this system's own means",
-        tool.name
-    );
-    ensure!(!sources.is_empty(), "this machine's apt sources name no mirror");
-    for needed in ["state/lists/partial", "cache/archives/partial", "none", "sources"] {
-        fs::create_dir_all(folder.join(needed))?;
-    }
-    fs::write(folder.join("status"), status_of(tool.given))?;
-    fs::write(folder.join("sources/mirror.sources"), apt::to_deb822(sources))?;
-    let dump = Command::new("apt-config").arg("dump").output();
-    let dump = dump.map(|dump| dump.stdout).unwrap_or_default();
-    let machine = apt::acquire_settings(&String::from_utf8_lossy(&dump));
-    let configuration = folder.join("apt.conf");
-    let mut settings = private_configuration(folder, &machine);
-    if let Some(foreign) = tool.foreign {
-        let native = first_line(Command::new("dpkg").arg("--print-architecture"))?;
-        let _ = writeln!(settings, "APT::Architectures {{ {native:?}; {foreign:?}; }};");
-    }
-    fs::write(&configuration, settings)?;
+/// Age at which lists of packages are fetched again.
+const OLD: Duration = Duration::from_secs(24 * 3600);
 
-    let apt_get = |arguments: &str| {
-        let mut command = Command::new("apt-get");
-        command.env("APT_CONFIG", &configuration);
-        command.args(["--quiet", "--yes"]).args(arguments.split(' '));
-        command
-    };
-    let install = || {
-        let mut install = apt_get("install --download-only --no-install-recommends");
-        if let Some(suite) = tool.suites.last() {
-            install.args(["--target-release", suite]);
-        }
-        install.args(tool.packages);
-        install
-    };
-    let run = |what: &str, command| {
-        let name = format!("{what} for {} (nothing is installed)", tool.name);
-        let finished = step::run(&name, command, step::SILENCE)?;
-        ensure!(finished.ok, "cannot fetch {what}: {}", first_error(&finished.output));
-        Ok(())
-    };
-    run("package lists", apt_get("update"))?;
-    let listed = install().arg("--print-uris").output().context("cannot start apt-get")?;
-    let megabytes = listed_bytes(&String::from_utf8_lossy(&listed.stdout)) / 1_000_000;
-    run(&format!("{megabytes} MB of packages"), install())?;
-
-    let is_package = |path: &PathBuf| path.extension().is_some_and(|e| e == "deb");
-    Ok(entries(&folder.join("cache/archives"))?.into_iter().filter(is_package).collect())
+/// An apt that has its own state and cache, and for which nothing is installed.
+struct Apt {
+    archive: Archive,
+    /// This machine's architecture, as the distribution calls it
+    native: String,
+    cache: PathBuf,
+    /// Why the lists of packages with those of an architecture are not there
+    damaged: BTreeMap<String, String>,
+    /// Held: one process fetches at a time
+    _lock: fs::File,
 }
 
-/// Adds the sizes in the output of `--print-uris`: a line with URI, file, bytes and checksum for each package.
-fn listed_bytes(output: &str) -> u64 {
-    let packages = output.lines().filter(|line| line.starts_with('\''));
-    packages.filter_map(|line| line.split_whitespace().nth(2)?.parse::<u64>().ok()).sum()
-}
-
-/// Returns the text by which apt takes these packages as installed, in any version.
-fn status_of(packages: &[&str]) -> String {
-    let mut text = String::new();
-    for package in packages {
-        let _ = writeln!(
-            text,
-            "Package: {package}\nStatus: install ok installed\nArchitecture: all\nVersion: 9999\n"
+impl Apt {
+    /// Fetches the lists of packages for all these tools, unless they are there and less than a day old.
+    fn open(tools: &[&Tool]) -> Result<Self> {
+        ensure!(
+            on_path("apt-get").is_some() && on_path("dpkg-deb").is_some(),
+            "apt-get is not here: install it by this system's own means"
         );
+        let archive = Archive::find(Path::new("/etc/apt"), codename().as_deref());
+        let archive = archive.context("this machine's apt sources do not name its archive")?;
+        let native = first_line(Command::new("dpkg").arg("--print-architecture"))?;
+        let cache = cache_folder()?;
+        fs::create_dir_all(&cache).with_context(|| format!("cannot make {}", cache.display()))?;
+        let lock = fs::File::create(cache.join("lock"))?;
+        flock(&lock, FlockOperation::LockExclusive)?;
+        let mut apt = Apt { archive, native, cache, damaged: BTreeMap::new(), _lock: lock };
+
+        // Apart by architecture: apt refuses all lists of a suite of which one is damaged.
+        let mut groups = BTreeMap::<&str, Vec<&Tool>>::new();
+        for tool in tools {
+            groups.entry(apt.architecture(tool)).or_default().push(tool);
+        }
+        let why = |(name, tools): (&&str, &Vec<&Tool>)| {
+            Some(((*name).to_owned(), format!("{:#}", apt.update(name, tools).err()?)))
+        };
+        let damaged = groups.iter().filter_map(why).collect();
+        apt.damaged = damaged;
+        Ok(apt)
     }
-    text
+
+    /// Returns the architecture by which a tool's lists are kept.
+    fn architecture<'a>(&'a self, tool: &'a Tool) -> &'a str {
+        tool.foreign.as_deref().unwrap_or(&self.native)
+    }
+
+    fn lists(&self, architecture: &str) -> PathBuf {
+        self.cache.join("lists").join(architecture)
+    }
+
+    fn update(&self, architecture: &str, tools: &[&Tool]) -> Result<()> {
+        let stamp = self.lists(architecture).join("stamp");
+        let age = fs::metadata(&stamp).and_then(|stamp| stamp.modified()).map(|at| at.elapsed());
+        let is_new = age.is_ok_and(|age| age.is_ok_and(|age| age < OLD));
+        let sources = self.sources(architecture, tools);
+        if is_new && fs::read_to_string(&stamp)? == sources {
+            return Ok(());
+        }
+        println!("==> lists of packages for {architecture}");
+        let folder = tempfile::tempdir()?;
+        run(self.get(folder.path(), architecture, tools)?.arg("update"))?;
+        Ok(fs::write(stamp, sources)?)
+    }
+
+    /// Returns the sources of some tools, each suite once.
+    fn sources(&self, architecture: &str, tools: &[&Tool]) -> String {
+        let suites: BTreeSet<_> = tools.iter().flat_map(|tool| tool.suites()).collect();
+        let architectures = Vec::from_iter(BTreeSet::from([&*self.native, architecture]));
+        suites.iter().map(|suite| self.archive.suite(suite, &architectures)).collect()
+    }
+
+    /// Returns an apt-get for the packages of some tools, with its files in a folder.
+    fn get(&self, folder: &Path, architecture: &str, tools: &[&Tool]) -> Result<Command> {
+        for needed in ["state", "cache/archives/partial", "none", "sources"] {
+            fs::create_dir_all(folder.join(needed))?;
+        }
+        let lists = self.lists(architecture);
+        fs::create_dir_all(lists.join("partial"))?;
+        let sources = folder.join("sources/archive").with_extension(self.archive.extension);
+        fs::write(sources, self.sources(architecture, tools))?;
+        let mut status = String::new();
+        for package in tools.iter().flat_map(|tool| &tool.given) {
+            let _ = write!(status, "Package: {package}\nStatus: install ok installed\n");
+            let _ = write!(status, "Architecture: all\nVersion: 9999\n\n");
+        }
+        fs::write(folder.join("status"), status)?;
+        let dump = Command::new("apt-config").arg("dump").output();
+        let dump = dump.map(|dump| dump.stdout).unwrap_or_default();
+        let mut settings = apt::acquire_settings(&String::from_utf8_lossy(&dump));
+        settings += &private_configuration(folder, &lists);
+        for architecture in BTreeSet::from([&*self.native, architecture]) {
+            let _ = writeln!(settings, "APT::Architectures:: {architecture:?};");
+        }
+        fs::write(folder.join("apt.conf"), settings)?;
+        let mut command = Command::new("apt-get");
+        command.env("APT_CONFIG", folder.join("apt.conf")).args(["--quiet", "--yes"]);
+        Ok(command)
+    }
+
+    /// Makes the folder of a tool in the cache.
+    fn make(&self, tool: &Tool) -> Result<()> {
+        // Made under another name and renamed, so that an interrupted download is never taken for a program. Removed on
+        // any error. Private to this user: packages may contain set-uid programs, and unpacking as root keeps these bits.
+        let aside = tempfile::Builder::new()
+            .prefix(".fetching-")
+            .permissions(fs::Permissions::from_mode(0o700))
+            .tempdir_in(&self.cache)?;
+        let (apt, root) = (aside.path().join("apt"), aside.path().join("root"));
+        let architecture = self.architecture(tool);
+        if let Some(why) = self.damaged.get(architecture) {
+            bail!("cannot fetch the lists of packages for {architecture}: {why}");
+        }
+        println!("==> packages of {} (nothing is installed)", tool.name);
+        let mut get = self.get(&apt, architecture, &[tool])?;
+        get.args(["--download-only", "--no-install-recommends", "--target-release"]);
+        run(get.args(tool.suites().last()).arg("install").args(&tool.packages))?;
+        let mut packages = entries(&apt.join("cache/archives"))?;
+        packages.retain(|path| path.extension().is_some_and(|end| end == "deb"));
+        unpack(&packages, &root)?;
+        remove_unneeded(tool, &root)?;
+        write_wrappers(tool, aside.path())?;
+        fs::remove_dir_all(apt)?;
+
+        // Of an older list of packages. Removed when the new one is there.
+        let (folder, old) = (tool.folder()?, tempfile::tempdir_in(&self.cache)?);
+        let _ = fs::rename(&folder, old.path().join("old"));
+        fs::rename(aside.path(), &folder)?;
+        // The folder has its final name now, so the guard must not remove it.
+        let _ = aside.keep();
+        Ok(())
+    }
+}
+
+/// Runs apt-get, whose progress goes to stderr.
+fn run(get: &mut Command) -> Result<()> {
+    let output =
+        get.stdout(Stdio::from(std::io::stderr())).output().context("cannot start apt-get")?;
+    let errors = String::from_utf8_lossy(&output.stderr);
+    eprint!("{errors}");
+    // The first one says the most about the reason; later ones only follow from it.
+    let first = errors.lines().find_map(|line| line.strip_prefix("E: "));
+    ensure!(output.status.success(), "{}", first.unwrap_or("apt-get failed"));
+    Ok(())
 }
 
 /// Returns the configuration that apt reads first. Its folders keep the machine's own files, with their hooks, out.
-fn private_configuration(folder: &Path, machine: &str) -> String {
-    let folder = folder.display();
+fn private_configuration(folder: &Path, lists: &Path) -> String {
+    let (folder, lists) = (folder.display(), lists.display());
     format!(
-        "{machine}\
-         Dir::Etc::main \"/dev/null\";\n\
+        "Dir::Etc::main \"/dev/null\";\n\
          Dir::Etc::parts \"{folder}/none\";\n\
          Dir::Etc::preferences \"/dev/null\";\n\
          Dir::Etc::preferencesparts \"{folder}/none\";\n\
          Dir::Etc::sourcelist \"/dev/null\";\n\
          Dir::Etc::sourceparts \"{folder}/sources\";\n\
          Dir::State \"{folder}/state\";\n\
+         Dir::State::lists \"{lists}\";\n\
          Dir::State::status \"{folder}/status\";\n\
          Dir::Cache \"{folder}/cache\";\n\
          Dir::Log \"{folder}/state\";\n\
@@ -182,12 +299,6 @@ fn private_configuration(folder: &Path, machine: &str) -> String {
     )
 }
 
-/// Returns apt's first error, which says the most about the reason; later ones only follow from it.
-fn first_error(output: &str) -> &str {
-    let mut errors = output.lines().filter_map(|line| line.strip_prefix("E: "));
-    errors.next().unwrap_or("apt-get failed")
-}
-
 fn unpack(packages: &[PathBuf], root: &Path) -> Result<()> {
     fs::create_dir(root)?;
     for package in packages {
@@ -201,7 +312,8 @@ fn unpack(packages: &[PathBuf], root: &Path) -> Result<()> {
 /// Removes the documentation, and the tool's other files that no test reads.
 fn remove_unneeded(tool: &Tool, root: &Path) -> Result<()> {
     let everywhere = ["usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/info"];
-    let paths = everywhere.iter().chain(tool.unneeded).map(|path| root.join(versioned(root, path)));
+    let unneeded = tool.unneeded.iter().map(String::as_str);
+    let paths = everywhere.into_iter().chain(unneeded).map(|path| root.join(versioned(root, path)));
     for path in paths.filter(|path| path.exists()) {
         let removed = fs::remove_dir_all(&path);
         removed.with_context(|| format!("cannot remove {}", path.display()))?;
@@ -214,16 +326,17 @@ fn write_wrappers(tool: &Tool, folder: &Path) -> Result<()> {
     let root = folder.join("root");
     let layout = Layout::find(&root)
         .with_context(|| format!("the packages of {} hold no C library", tool.name))?;
-    for start in tool.wrapped {
+    for start in &tool.wrapped {
         wrap_in_place(&layout, &root, &versioned(&root, start))?;
     }
     let bin = folder.join("bin");
     fs::create_dir(&bin)?;
-    for (name, path, arguments) in tool.programs {
-        let found = versioned(&root, path);
-        ensure!(root.join(&found).exists(), "the packages of {} hold no /{path}", tool.name);
-        let program = (*name, &*found.to_string_lossy(), *arguments);
-        write_script(&bin.join(name), &wrapper_text(tool, &layout, program))?;
+    for (name, start) in &tool.programs {
+        let mut words = start.split_whitespace();
+        let path = versioned(&root, words.next().unwrap_or_default());
+        ensure!(root.join(&path).exists(), "the packages of {} hold no {start}", tool.name);
+        let text = wrapper_text(tool, &layout, name, &path, words);
+        write_script(&bin.join(name), &text)?;
     }
     link_plain(tool, folder)
 }
@@ -244,16 +357,12 @@ fn versioned(root: &Path, path: &str) -> PathBuf {
 
 /// Links `bin/PROGRAM` for each program that needs no wrapper.
 fn link_plain(tool: &Tool, folder: &Path) -> Result<()> {
-    for (name, start, prefix) in tool.plain {
-        let start = Path::new("root").join(versioned(&folder.join("root"), start));
-        let files = entries(&folder.join(&start)).unwrap_or_default().into_iter();
-        let mut names = files.filter_map(|path| Some(path.file_name()?.to_owned()));
-        let file = names.find(|name| name.to_string_lossy().starts_with(prefix));
-        let missing = || format!("the packages of {} hold no {prefix}*", tool.name);
-        let path = start.join(file.with_context(missing)?);
+    for (name, path) in &tool.plain {
+        let file = Path::new("root").join(versioned(&folder.join("root"), path));
         // A kernel is no program of this machine, but is looked for like one.
-        fs::set_permissions(folder.join(&path), fs::Permissions::from_mode(0o755))?;
-        symlink(Path::new("..").join(path), folder.join("bin").join(name))?;
+        fs::set_permissions(folder.join(&file), fs::Permissions::from_mode(0o755))
+            .with_context(|| format!("the packages of {} hold no {path}", tool.name))?;
+        symlink(Path::new("..").join(file), folder.join("bin").join(name))?;
     }
     Ok(())
 }
@@ -332,7 +441,13 @@ impl Layout {
     }
 }
 
-fn wrapper_text(tool: &Tool, layout: &Layout, (name, path, arguments): Program<'_>) -> String {
+fn wrapper_text<'a>(
+    tool: &Tool,
+    layout: &Layout,
+    name: &str,
+    path: &Path,
+    arguments: impl Iterator<Item = &'a str>,
+) -> String {
     let Layout { loader, triplet } = layout;
     let expand = |text: &str| {
         text.replace("{lib}", &format!("{{root}}/usr/lib/{triplet}")).replace("{root}", "$root")
@@ -342,16 +457,16 @@ fn wrapper_text(tool: &Tool, layout: &Layout, (name, path, arguments): Program<'
          # Starts {name} with the libraries it was fetched with, not with the system's.\n\
          root=$(dirname -- \"$(dirname -- \"$(readlink -f -- \"$0\")\")\")/root\n",
     );
-    for (name, value) in tool.environment {
+    for (name, value) in &tool.environment {
         let _ = writeln!(text, "export {name}=\"{}\"", expand(value));
     }
     text.push_str("exec");
     // A program that was replaced by a wrapper needs no loader.
-    if !tool.wrapped.iter().any(|folder| Path::new(path).starts_with(folder)) {
+    if !tool.wrapped.iter().any(|folder| path.starts_with(folder)) {
         let library_path = layout.library_path();
         let _ = write!(text, " \"$root/{loader}\" --library-path \"{library_path}\"");
     }
-    let _ = write!(text, " \"$root/{path}\"");
+    let _ = write!(text, " \"$root/{}\"", path.display());
     for argument in arguments {
         let _ = write!(text, " \"{}\"", expand(argument));
     }
@@ -372,27 +487,13 @@ fn in_place_text(layout: &Layout, program: &Path, depth: usize) -> String {
     )
 }
 
-/// Finds a program on PATH.
-pub fn on_path(program: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path).map(|folder| folder.join(program)).find(|file| {
-        fs::metadata(file).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
-    })
-}
-
 #[cfg(test)]
 mod tests {
-    use super::tools::PLAIN;
     use super::*;
 
-    const EMULATOR: Tool = Tool {
-        name: "emulator",
-        programs: &[("emulator", "usr/bin/emulator", &["-L", "{root}/usr/share/emulator"])],
-        packages: &["emulator"],
-        suites: &["next", "next-backports"],
-        environment: &[("PLUGINS", "{lib}/emulator/plugins")],
-        ..PLAIN
-    };
+    fn tool(text: &str) -> Tool {
+        toml::from_str(&format!("name = \"emulator\"\n{text}")).unwrap()
+    }
 
     #[test]
     fn a_wrapper_names_everything_relative_to_itself() {
@@ -401,7 +502,10 @@ mod tests {
             triplet: "x86_64-linux-gnu".into(),
         };
 
-        let text = wrapper_text(&EMULATOR, &layout, EMULATOR.programs[0]);
+        let tool = tool("environment = { PLUGINS = \"{lib}/emulator/plugins\" }");
+        let arguments = "-L {root}/usr/share/emulator".split(' ');
+
+        let text = wrapper_text(&tool, &layout, "emulator", "usr/bin/emulator".as_ref(), arguments);
 
         let lines: Vec<_> = text.lines().skip(2).collect();
         assert_eq!(
@@ -487,31 +591,48 @@ mod tests {
         fs::create_dir(folder.path().join("bin")).unwrap();
         fs::write(boot.join("config-6.1"), "").unwrap();
         fs::write(boot.join("kernel-6.1"), "kernel").unwrap();
-        let tool = Tool { plain: &[("a-kernel", "boot", "kernel-")], ..EMULATOR };
 
-        link_plain(&tool, folder.path()).unwrap();
+        link_plain(&tool("plain = { a-kernel = \"boot/kernel-*\" }"), folder.path()).unwrap();
 
         let program = folder.path().join("bin/a-kernel");
         assert_eq!(fs::read(&program).unwrap(), b"kernel");
         assert_eq!(fs::metadata(&program).unwrap().permissions().mode() & 0o777, 0o755);
-        let absent = Tool { plain: &[("a-kernel", "boot", "none-")], ..EMULATOR };
+        let absent = tool("plain = { a-kernel = \"boot/none-*\" }");
         let error = link_plain(&absent, folder.path()).unwrap_err().to_string();
-        assert_eq!(error, "the packages of emulator hold no none-*");
-    }
-
-    #[test]
-    fn sizes_are_added() {
-        let output = "Reading package lists...\n\
-                      'http://mirror/a_1_amd64.deb' a_1_amd64.deb 1500000 MD5Sum:0\n\
-                      'http://mirror/b_1_amd64.deb' b_1_amd64.deb 600000 SHA256:0\n";
-        assert_eq!(listed_bytes(output), 2_100_000);
+        assert_eq!(error, "the packages of emulator hold no boot/none-*");
     }
 
     #[test]
     fn apt_can_install_nothing() {
-        let configuration = private_configuration(Path::new("/folder"), "");
+        let configuration = private_configuration(Path::new("/folder"), Path::new("/lists"));
         assert!(configuration.contains("APT::Get::Download-Only \"true\";"));
         assert!(configuration.contains("Dir::Bin::dpkg \"/bin/false\";"));
+    }
+
+    #[test]
+    fn an_unknown_program_is_refused_with_a_list() {
+        assert!(find("babeltrace2").is_ok());
+        let message = find("babeltrace").err().unwrap();
+        assert!(message.contains("babeltrace2"), "{message}");
+    }
+
+    #[test]
+    fn each_suite_is_listed_once_for_all_tools_of_an_architecture() {
+        let etc = tempfile::tempdir().unwrap();
+        fs::write(etc.path().join("sources.list"), "deb http://a stable main\n").unwrap();
+        let apt = Apt {
+            archive: Archive::find(etc.path(), None).unwrap(),
+            native: "amd64".to_owned(),
+            cache: PathBuf::new(),
+            damaged: BTreeMap::new(),
+            _lock: fs::File::open("/dev/null").unwrap(),
+        };
+        let tools = [tool("suites = [\"x\"]"), tool("suites = [\"x\", \"y\"]")];
+
+        let sources = apt.sources("arm64", &tools.each_ref());
+
+        let line = |suite| format!("deb [arch=amd64,arm64 ] http://a {suite} main\n");
+        assert_eq!(sources, line("x") + &line("y"));
     }
 
     #[test]
@@ -520,19 +641,12 @@ mod tests {
         for folder in ["usr/share/doc/x", "usr/lib/other", "usr/lib/own"] {
             fs::create_dir_all(root.path().join(folder)).unwrap();
         }
-        let tool = Tool { unneeded: &["usr/lib/other", "usr/lib/absent"], ..EMULATOR };
+        let tool = tool("unneeded = [\"usr/lib/other\", \"usr/lib/absent\"]");
 
         remove_unneeded(&tool, root.path()).unwrap();
 
         assert!(root.path().join("usr/lib/own").is_dir());
         assert!(!root.path().join("usr/lib/other").exists());
         assert!(!root.path().join("usr/share/doc").exists());
-    }
-
-    #[test]
-    fn the_first_of_apts_errors_is_the_one_to_show() {
-        let output = "Get:1 x\nW: slow\nE: Failed to fetch x\nE: Some failed\n";
-        assert_eq!(first_error(output), "Failed to fetch x");
-        assert_eq!(first_error(""), "apt-get failed");
     }
 }
