@@ -1,18 +1,26 @@
-//! Constants of the crate `abi` that both C headers without a library have: those of firmware and of the guest's
-//! kernel module.
+//! Constants of the crate `abi` in both C headers without a library: that of firmware, and that of the guest's kernel
+//! module.
 
 use std::fmt::Write as _;
+use std::mem::offset_of;
 
 use hypertrace_abi::clock::{Counter, CounterKind};
-use hypertrace_abi::config::{Features, MAGIC, RingMode, VERSION};
-use hypertrace_abi::layout::{PAGE, SLOT_HEADER_WORDS, guest_page, host_page, mark, register};
-use hypertrace_abi::record::{ClockKind, Flags, id};
-use hypertrace_abi::schema::{FNV_START, MAX_FIELDS};
+use hypertrace_abi::config::{ConfigPage, Features, MAGIC, RingMode, VERSION};
+use hypertrace_abi::layout::local::{BELLS, BOOT, BOOT_SEEN, END, PAGE_L, STATE, State};
+use hypertrace_abi::layout::{
+    IVSHMEM_BAR, IVSHMEM_DEVICE, LEGACY_SLOT_STRIDE_PER_ARG, MASK_BYTES, MIN_BAR, PAGE, PCI_DEVICE,
+    PCI_SUBSYSTEM, PCI_VENDOR, Region, SHARED_REGISTERS, SLOT_HEADER_WORDS, SLOT_WORDS, guest_page,
+    host_page, mark, module, register,
+};
+use hypertrace_abi::record::{ClockKind, Flags, HEADER_WORDS, MAX_WORDS, id};
+use hypertrace_abi::schema::{FNV_PRIME, FNV_START, MAX_FIELDS, MAX_NAME, MAX_SCHEMAS, MAX_TEXT};
 use hypertrace_abi::sink::Status;
 use hypertrace_abi::turns::PAUSE;
 
+const WORD: usize = size_of::<u64>();
+
 /// Names without their prefix, and values.
-pub const COMMON: [(&str, u64); 31] = [
+const COMMON: [(&str, u64); 31] = [
     ("PAGE", PAGE),
     ("MAGIC", MAGIC),
     ("VERSION", VERSION as u64),
@@ -46,9 +54,96 @@ pub const COMMON: [(&str, u64); 31] = [
     ("MAX_FIELDS", MAX_FIELDS as u64),
 ];
 
+/// Returns the constants of firmware.
+pub fn bare() -> String {
+    let region = |n: usize| offset_of!(ConfigPage, regions) + n * 2 * WORD;
+    let config = [
+        ("CLIENTS", offset_of!(ConfigPage, max_clients)),
+        ("ARGS", offset_of!(ConfigPage, client_args)),
+        ("MAGIC", offset_of!(ConfigPage, magic)),
+        // With the ring's mode in its upper half.
+        ("VERSION", offset_of!(ConfigPage, version)),
+        ("FEATURES", offset_of!(ConfigPage, features)),
+        ("FREQUENCY", offset_of!(ConfigPage, guest_frequency)),
+        ("DATA", region(1)),
+        ("CONTROL", region(2)),
+        ("RINGS", region(3)),
+        ("REGISTERS", offset_of!(ConfigPage, control_pages_offset)),
+        ("REGISTERS_STRIDE", offset_of!(ConfigPage, control_page_stride)),
+        ("FIRST_CLIENT", offset_of!(ConfigPage, client_offset)),
+        ("CLIENT_STRIDE", offset_of!(ConfigPage, client_stride)),
+        ("SCHEMA_SIZE", offset_of!(ConfigPage, schema_size)),
+        ("RING_SIZE", offset_of!(ConfigPage, ring_size)),
+        ("BLOCK_SIZE", offset_of!(ConfigPage, block_size)),
+        ("RESERVE", offset_of!(ConfigPage, ring_reserve)),
+        ("SHARED", offset_of!(ConfigPage, shared_registers)),
+    ];
+    let others = [
+        ("LEGACY_WORDS", LEGACY_SLOT_STRIDE_PER_ARG / WORD as u64),
+        ("MARK_IMMEDIATE", mark::IMMEDIATE.into()),
+        ("H_REPLY_HOST_TIME", host_page::REPLY_HOST_TIME as u64),
+        ("FNV_PRIME", FNV_PRIME.into()),
+        ("COUNTER_CNTVCT", (CounterKind::Cntvct as u64) << Counter::KIND_SHIFT),
+    ];
+    let mut text = String::new();
+    for (name, offset) in config {
+        define(&mut text, "HYPERTRACE_ABI_CONFIG_", "U", &[(name, (offset / WORD) as u64)]);
+    }
+    for constants in [&COMMON[..], &others] {
+        define(&mut text, "HYPERTRACE_ABI_", "U", constants);
+    }
+    text
+}
+
+/// Returns the constants of the kernel's module.
+pub fn module() -> String {
+    let own = [
+        ("PCI_VENDOR", PCI_VENDOR.into()),
+        ("PCI_DEVICE", PCI_DEVICE.into()),
+        ("PCI_SUBSYSTEM", PCI_SUBSYSTEM.into()),
+        ("PCI_IVSHMEM", IVSHMEM_DEVICE.into()),
+        ("IVSHMEM_BAR", IVSHMEM_BAR as u64),
+        ("BAR_CONFIG", Region::Config.bar() as u64),
+        ("BAR_CONTROL", Region::Control.bar() as u64),
+        ("BAR_RINGS", Region::Rings.bar() as u64),
+        ("MIN_BAR", MIN_BAR),
+        ("LEGACY_SLOT_STRIDE_PER_ARG", LEGACY_SLOT_STRIDE_PER_ARG),
+        ("SHARED_REGISTERS", SHARED_REGISTERS),
+        ("MASK_BYTES", MASK_BYTES),
+        ("DISCARD", RingMode::Discard as u64),
+        ("CONFIG_BYTES", size_of::<ConfigPage>() as u64),
+        ("FEATURE_APART", Features::APART.bits()),
+        ("IOCTL_LEASE", module::LEASE.into()),
+        ("IOCTL_RELEASE", module::RELEASE.into()),
+        ("G_LOST_UNATTACHED", guest_page::LOST_UNATTACHED as u64),
+        ("SLOT_WORDS", SLOT_WORDS as u64),
+        ("H_MASK_VERSION", host_page::MASK_VERSION as u64),
+        ("STATUS_FILTERED", Status::Filtered as u64),
+        ("HEADER_WORDS", HEADER_WORDS as u64),
+        ("MAX_WORDS", MAX_WORDS as u64),
+        ("CLOCK_MONOTONIC_RAW", ClockKind::MonotonicRaw as u64),
+        ("MAX_NAME", MAX_NAME as u64),
+        ("MAX_TEXT", MAX_TEXT as u64),
+        ("MAX_SCHEMAS", MAX_SCHEMAS as u64),
+        ("PAGE_L", PAGE_L),
+        ("BELLS", BELLS),
+        ("L_STATE", STATE),
+        ("L_BOOT", BOOT),
+        ("L_BOOT_SEEN", BOOT_SEEN),
+        ("L_END", END),
+        ("STATE_ENDED", State::Ended as u64),
+    ];
+    let mut text = String::new();
+    for constants in [&COMMON[..], &own] {
+        define(&mut text, "HT_", "", constants);
+        text.push('\n');
+    }
+    text
+}
+
 /// Writes constants as macros whose names have this prefix, and whose numbers have the suffix unless they need more
 /// than 32 bits.
-pub fn define(text: &mut String, prefix: &str, suffix: &str, constants: &[(&str, u64)]) {
+fn define(text: &mut String, prefix: &str, suffix: &str, constants: &[(&str, u64)]) {
     for (name, value) in constants {
         let suffix = if *value > u32::MAX.into() { "ULL" } else { suffix };
         let _ = writeln!(text, "#define {prefix}{name} {value:#x}{suffix}");

@@ -269,34 +269,10 @@ fn run(get: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Returns the configuration that apt reads first. Its folders keep the machine's own files, with their hooks, out.
+/// Returns the configuration that apt reads first.
 fn private_configuration(folder: &Path, lists: &Path) -> String {
-    let (folder, lists) = (folder.display(), lists.display());
-    format!(
-        "Dir::Etc::main \"/dev/null\";\n\
-         Dir::Etc::parts \"{folder}/none\";\n\
-         Dir::Etc::preferences \"/dev/null\";\n\
-         Dir::Etc::preferencesparts \"{folder}/none\";\n\
-         Dir::Etc::sourcelist \"/dev/null\";\n\
-         Dir::Etc::sourceparts \"{folder}/sources\";\n\
-         Dir::State \"{folder}/state\";\n\
-         Dir::State::lists \"{lists}\";\n\
-         Dir::State::status \"{folder}/status\";\n\
-         Dir::Cache \"{folder}/cache\";\n\
-         Dir::Log \"{folder}/state\";\n\
-         // As root it could change the system.\n\
-         APT::Get::Download-Only \"true\";\n\
-         Dir::Bin::dpkg \"/bin/false\";\n\
-         Acquire::Languages \"none\";\n\
-         Acquire::Retries \"2\";\n\
-         Acquire::http::Timeout \"30\";\n\
-         Acquire::https::Timeout \"30\";\n\
-         APT::Update::Error-Mode \"any\";\n\
-         // The user _apt could not write here.\n\
-         APT::Sandbox::User \"root\";\n\
-         APT::Get::List-Cleanup \"false\";\n\
-         Debug::NoLocking \"true\";\n"
-    )
+    let text = include_str!("../apt.conf").replace("{folder}", &folder.display().to_string());
+    text.replace("{lists}", &lists.display().to_string())
 }
 
 fn unpack(packages: &[PathBuf], root: &Path) -> Result<()> {
@@ -324,10 +300,10 @@ fn remove_unneeded(tool: &Tool, root: &Path) -> Result<()> {
 /// Writes `bin/PROGRAM` for each program, which starts it wherever the folder is.
 fn write_wrappers(tool: &Tool, folder: &Path) -> Result<()> {
     let root = folder.join("root");
-    let layout = Layout::find(&root)
+    let loader = loader(&root)
         .with_context(|| format!("the packages of {} hold no C library", tool.name))?;
     for start in &tool.wrapped {
-        wrap_in_place(&layout, &root, &versioned(&root, start))?;
+        wrap_in_place(&loader, &root, &versioned(&root, start))?;
     }
     let bin = folder.join("bin");
     fs::create_dir(&bin)?;
@@ -335,7 +311,7 @@ fn write_wrappers(tool: &Tool, folder: &Path) -> Result<()> {
         let mut words = start.split_whitespace();
         let path = versioned(&root, words.next().unwrap_or_default());
         ensure!(root.join(&path).exists(), "the packages of {} hold no {start}", tool.name);
-        let text = wrapper_text(tool, &layout, name, &path, words);
+        let text = wrapper_text(tool, &loader, name, &path, words);
         write_script(&bin.join(name), &text)?;
     }
     link_plain(tool, folder)
@@ -375,17 +351,17 @@ fn write_script(file: &Path, text: &str) -> Result<()> {
 
 /// Renames each program in a folder of the tree and below, and puts a wrapper in its place. A program that starts it by
 /// its path, as a compiler starts its assembler, then starts it with the right libraries.
-fn wrap_in_place(layout: &Layout, root: &Path, folder: &Path) -> Result<()> {
+fn wrap_in_place(loader: &str, root: &Path, folder: &Path) -> Result<()> {
     // The folders of a compiler's parts differ between releases: there may be none.
     let paths = entries(&root.join(folder)).unwrap_or_default();
     for path in paths.into_iter().filter(|path| !path.is_symlink()) {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         if path.is_dir() {
-            wrap_in_place(layout, root, &folder.join(&*name))?;
+            wrap_in_place(loader, root, &folder.join(&*name))?;
         } else if path.is_file() && is_program(&path)? {
             let aside = format!(".{name}.elf");
             fs::rename(&path, path.with_file_name(&aside))?;
-            let text = in_place_text(layout, &folder.join(aside), folder.components().count());
+            let text = in_place_text(loader, &folder.join(aside), folder.components().count());
             write_script(&path, &text)?;
         }
     }
@@ -399,59 +375,34 @@ fn is_program(path: &Path) -> Result<bool> {
     Ok(executable && file.read_exact(&mut magic).is_ok() && magic == *b"\x7fELF")
 }
 
-/// Places in an unpacked tree, relative to its root.
-#[derive(Debug, PartialEq, Eq)]
-struct Layout {
-    /// The dynamic loader itself; the name under which programs know it is often an absolute link out of the tree
-    loader: String,
-    /// The name of the folder of this machine's libraries, `x86_64-linux-gnu`
-    triplet: String,
+/// Returns the name of the folder of this machine's libraries.
+fn triplet() -> String {
+    format!("{}-linux-gnu", std::env::consts::ARCH)
 }
 
-impl Layout {
-    /// Finds the C library: its loader is beside `libc.so.6`, in a folder named after the machine. A tree can contain
-    /// another machine's, too.
-    fn find(root: &Path) -> Option<Self> {
-        let mut layouts = Vec::new();
-        for lib in ["usr/lib", "lib"] {
-            let mut folders = entries(&root.join(lib)).unwrap_or_default();
-            folders.retain(|folder| folder.join("libc.so.6").exists());
-            for folder in folders {
-                let triplet = folder.file_name()?.to_str()?.to_owned();
-                let files = entries(&folder).ok()?.into_iter().filter(|path| path.is_file());
-                let mut names =
-                    files.filter_map(|path| Some(path.file_name()?.to_str()?.to_owned()));
-                let is_loader =
-                    |name: &String| name.starts_with("ld-linux") || name.starts_with("ld64.so");
-                if let Some(loader) = names.find(is_loader) {
-                    let loader = format!("{lib}/{triplet}/{loader}");
-                    layouts.push(Layout { loader, triplet });
-                }
-            }
-        }
-        let is_native = |layout: &Layout| layout.triplet.starts_with(std::env::consts::ARCH);
-        let native = layouts.iter().position(is_native).unwrap_or(0);
-        layouts.into_iter().nth(native)
-    }
+/// Finds the dynamic loader in an unpacked tree, relative to its root. The name under which programs know it is often an
+/// absolute link out of the tree.
+fn loader(root: &Path) -> Option<String> {
+    let paths = ["usr/lib", "lib"].map(|lib| format!("{lib}/{}/ld-linux*", triplet()));
+    let mut found = paths.iter().map(|path| versioned(root, path));
+    Some(found.find(|path| root.join(path).is_file())?.display().to_string())
+}
 
-    /// Returns the library path of the tree, for the loader.
-    fn library_path(&self) -> String {
-        let triplet = &self.triplet;
-        format!("$root/usr/lib/{triplet}:$root/lib/{triplet}:$root/usr/lib:$root/lib")
-    }
+/// Returns the words that start a program of the tree with its own libraries.
+fn loaded(loader: &str) -> String {
+    let libraries = ["usr/lib", "lib"].map(|lib| format!("$root/{lib}/{}", triplet())).join(":");
+    format!("\"$root/{loader}\" --library-path \"{libraries}:$root/usr/lib:$root/lib\"")
 }
 
 fn wrapper_text<'a>(
     tool: &Tool,
-    layout: &Layout,
+    loader: &str,
     name: &str,
     path: &Path,
     arguments: impl Iterator<Item = &'a str>,
 ) -> String {
-    let Layout { loader, triplet } = layout;
-    let expand = |text: &str| {
-        text.replace("{lib}", &format!("{{root}}/usr/lib/{triplet}")).replace("{root}", "$root")
-    };
+    let lib = format!("$root/usr/lib/{}", triplet());
+    let expand = |text: &str| text.replace("{lib}", &lib).replace("{root}", "$root");
     let mut text = format!(
         "#!/bin/sh\n\
          # Starts {name} with the libraries it was fetched with, not with the system's.\n\
@@ -463,8 +414,7 @@ fn wrapper_text<'a>(
     text.push_str("exec");
     // A program that was replaced by a wrapper needs no loader.
     if !tool.wrapped.iter().any(|folder| path.starts_with(folder)) {
-        let library_path = layout.library_path();
-        let _ = write!(text, " \"$root/{loader}\" --library-path \"{library_path}\"");
+        let _ = write!(text, " {}", loaded(loader));
     }
     let _ = write!(text, " \"$root/{}\"", path.display());
     for argument in arguments {
@@ -476,13 +426,13 @@ fn wrapper_text<'a>(
 
 /// Returns the wrapper of a program that is `depth` folders below the root. The program is started under its own name,
 /// by which it finds its files.
-fn in_place_text(layout: &Layout, program: &Path, depth: usize) -> String {
-    let (loader, library_path) = (&layout.loader, layout.library_path());
+fn in_place_text(loader: &str, program: &Path, depth: usize) -> String {
     format!(
         "#!/bin/sh\n\
          root=$(dirname -- \"$(readlink -f -- \"$0\")\"){}\n\
-         exec \"$root/{loader}\" --library-path \"{library_path}\" --argv0 \"$0\" \"$root/{}\" \"$@\"\n",
+         exec {} --argv0 \"$0\" \"$root/{}\" \"$@\"\n",
         "/..".repeat(depth),
+        loaded(loader),
         program.display()
     )
 }
@@ -497,15 +447,11 @@ mod tests {
 
     #[test]
     fn a_wrapper_names_everything_relative_to_itself() {
-        let layout = Layout {
-            loader: "lib/x86_64-linux-gnu/ld-linux-x86-64.so.2".into(),
-            triplet: "x86_64-linux-gnu".into(),
-        };
-
+        let loader = "lib/x86_64-linux-gnu/ld-linux-x86-64.so.2";
         let tool = tool("environment = { PLUGINS = \"{lib}/emulator/plugins\" }");
         let arguments = "-L {root}/usr/share/emulator".split(' ');
 
-        let text = wrapper_text(&tool, &layout, "emulator", "usr/bin/emulator".as_ref(), arguments);
+        let text = wrapper_text(&tool, loader, "emulator", "usr/bin/emulator".as_ref(), arguments);
 
         let lines: Vec<_> = text.lines().skip(2).collect();
         assert_eq!(
@@ -519,37 +465,19 @@ mod tests {
     }
 
     #[test]
-    fn the_loader_is_found_beside_the_c_library_of_either_layout() {
+    fn the_loader_of_this_machine_is_found_in_either_layout() {
         for lib in ["lib", "usr/lib"] {
             let root = tempfile::tempdir().unwrap();
-            let folder = root.path().join(lib).join("aarch64-linux-gnu");
-            fs::create_dir_all(&folder).unwrap();
-            fs::create_dir_all(root.path().join("usr/lib/python3")).unwrap();
-            assert_eq!(Layout::find(root.path()), None);
-            fs::write(folder.join("libc.so.6"), "").unwrap();
-            fs::write(folder.join("ld-linux-aarch64.so.1"), "").unwrap();
+            assert_eq!(loader(root.path()), None);
+            for triplet in ["another-linux-gnu", &triplet(), "zz-linux-gnu"] {
+                let folder = root.path().join(lib).join(triplet);
+                fs::create_dir_all(&folder).unwrap();
+                fs::write(folder.join("ld-linux.so.2"), "").unwrap();
+            }
 
-            let layout = Layout::find(root.path()).unwrap();
-
-            assert_eq!(layout.triplet, "aarch64-linux-gnu");
-            assert_eq!(layout.loader, format!("{lib}/aarch64-linux-gnu/ld-linux-aarch64.so.1"));
+            let wanted = format!("{lib}/{}/ld-linux.so.2", triplet());
+            assert_eq!(loader(root.path()), Some(wanted));
         }
-    }
-
-    #[test]
-    fn of_two_machines_libraries_this_ones_are_taken() {
-        let root = tempfile::tempdir().unwrap();
-        let own = format!("{}-linux-gnu", std::env::consts::ARCH);
-        for triplet in ["another-linux-gnu", &own, "zz-linux-gnu"] {
-            let folder = root.path().join("usr/lib").join(triplet);
-            fs::create_dir_all(&folder).unwrap();
-            fs::write(folder.join("libc.so.6"), "").unwrap();
-            fs::write(folder.join("ld-linux.so.2"), "").unwrap();
-        }
-
-        let layout = Layout::find(root.path()).unwrap();
-
-        assert_eq!(layout.triplet, own);
     }
 
     #[test]
@@ -564,10 +492,8 @@ mod tests {
         make("cc1", "\x7fELF program", 0o755);
         make("plugin.so", "\x7fELF library", 0o644);
         make("script", "#!/bin/sh", 0o755);
-        let layout = Layout { loader: "lib/t/ld.so".into(), triplet: "t".into() };
-
-        wrap_in_place(&layout, root.path(), Path::new("usr/lib/cc")).unwrap();
-        wrap_in_place(&layout, root.path(), Path::new("absent")).unwrap();
+        wrap_in_place("lib/t/ld.so", root.path(), Path::new("usr/lib/cc")).unwrap();
+        wrap_in_place("lib/t/ld.so", root.path(), Path::new("absent")).unwrap();
 
         let text = fs::read_to_string(folder.join("cc1")).unwrap();
         let lines: Vec<_> = text.lines().skip(1).collect();
@@ -575,7 +501,7 @@ mod tests {
             lines,
             [
                 r#"root=$(dirname -- "$(readlink -f -- "$0")")/../../../.."#,
-                r#"exec "$root/lib/t/ld.so" --library-path "$root/usr/lib/t:$root/lib/t:$root/usr/lib:$root/lib" --argv0 "$0" "$root/usr/lib/cc/1/.cc1.elf" "$@""#,
+                r#"exec "$root/lib/t/ld.so" --library-path "$root/usr/lib/x86_64-linux-gnu:$root/lib/x86_64-linux-gnu:$root/usr/lib:$root/lib" --argv0 "$0" "$root/usr/lib/cc/1/.cc1.elf" "$@""#,
             ]
         );
         assert_eq!(fs::read(folder.join(".cc1.elf")).unwrap(), b"\x7fELF program");

@@ -1,11 +1,12 @@
-//! Generation of the C headers: declarations from the C library's source, texts around them from its `.h` files.
+//! Generation of the C headers: declarations from the C library's source, constants of the crate `abi`, and texts around
+//! them from `.h` files.
 
 use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result};
 
-use crate::bare;
+use crate::constants;
 
 /// A header.
 struct Header {
@@ -50,6 +51,15 @@ const HEADERS: [Header; 2] = [
     },
 ];
 
+/// Begin of the constants of the guest's kernel module.
+const MODULE: &str = "\
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR BSD-3-Clause */
+/* Made by `cargo xtask header` from the crate hypertrace-abi. docs/abi.md says what they are. */
+#ifndef HYPERTRACE_ABI_H
+#define HYPERTRACE_ABI_H
+
+";
+
 /// Rust names and their names in C.
 const NAMES: [(&str, &str); 5] = [
     ("CallSite", "hypertrace_site"),
@@ -61,12 +71,7 @@ const NAMES: [(&str, &str); 5] = [
 
 /// Generates a header's text.
 fn text(root: &Path, header: &Header) -> Result<String> {
-    let crate_folder = root.join("guest-lib/capi");
-    let read = |name: &str| {
-        let file = crate_folder.join(name);
-        fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))
-    };
-    let end = header.end.map(read).transpose()?;
+    let end = header.end.map(|name| read(root, name)).transpose()?;
     let mut config = cbindgen::Config {
         language: cbindgen::Language::C,
         style: cbindgen::Style::Tag,
@@ -76,7 +81,7 @@ fn text(root: &Path, header: &Header) -> Result<String> {
         no_includes: true,
         usize_is_size_t: true,
         after_includes: Some(header.includes.to_owned()),
-        header: Some(read(header.top)?.trim_end().to_owned()),
+        header: Some(read(root, header.top)?.trim_end().to_owned()),
         trailer: end.map(|end| end.trim_end().to_owned()),
         line_length: 100,
         tab_width: 4,
@@ -88,7 +93,7 @@ fn text(root: &Path, header: &Header) -> Result<String> {
 
     let mut builder = cbindgen::Builder::new().with_config(config);
     for source in header.sources {
-        builder = builder.with_src(crate_folder.join(source));
+        builder = builder.with_src(root.join("guest-lib/capi").join(source));
     }
     let bindings = builder.generate().context("cannot make the C header")?;
     let mut written = Vec::new();
@@ -103,21 +108,34 @@ fn text(root: &Path, header: &Header) -> Result<String> {
         .replace("// extern \"C\"", "/* extern \"C\" */"))
 }
 
+/// Returns the paths and texts of all headers.
+fn headers(root: &Path) -> Result<Vec<(&'static str, String)>> {
+    let mut texts = Vec::new();
+    for header in &HEADERS {
+        texts.push((header.path, text(root, header)?));
+    }
+    let bare = read(root, "bare.h")?.replace("@constants@", constants::bare().trim_end());
+    texts.push(("guest-lib/include/hypertrace-bare.h", bare));
+    let module = format!("{MODULE}{}#endif\n", constants::module());
+    texts.push(("guest-lib/linux-module/hypertrace_abi.h", module));
+    Ok(texts)
+}
+
 /// Writes the headers: `cargo xtask header`.
 ///
 /// # Errors
 /// If a source is missing, cbindgen cannot read it, or a header cannot be written.
 pub fn write(root: &Path) -> Result<()> {
-    for header in &HEADERS {
-        let path = root.join(header.path);
-        let text = text(root, header)?;
-        write_to(&path, &text)?;
+    for (path, text) in headers(root)? {
+        fs::write(root.join(path), text).with_context(|| format!("cannot write {path}"))?;
     }
-    write_to(&root.join(bare::PATH), &bare::text(root)?)
+    Ok(())
 }
 
-fn write_to(path: &Path, text: &str) -> Result<()> {
-    fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+/// Reads a file of the C library.
+fn read(root: &Path, name: &str) -> Result<String> {
+    let file = root.join("guest-lib/capi").join(name);
+    fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))
 }
 
 #[cfg(test)]
@@ -127,15 +145,9 @@ mod tests {
     #[test]
     fn the_headers_are_as_their_sources_say() {
         let root = crate::root().unwrap();
-        for header in &HEADERS {
-            is_committed(&root, header.path, &text(&root, header).unwrap());
+        for (path, text) in headers(&root).unwrap() {
+            let found = fs::read_to_string(root.join(path)).unwrap_or_default();
+            assert!(found == text, "run `cargo xtask header` and commit {path}");
         }
-        is_committed(&root, bare::PATH, &bare::text(&root).unwrap());
-    }
-
-    #[track_caller]
-    fn is_committed(root: &Path, path: &str, wanted: &str) {
-        let found = fs::read_to_string(root.join(path)).unwrap_or_default();
-        assert!(found == wanted, "run `cargo xtask header` and commit {path}");
     }
 }

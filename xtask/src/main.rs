@@ -2,14 +2,12 @@
 //! C header.
 
 mod apt;
-mod bare;
 mod command;
 mod constants;
 mod fetch;
 mod full;
 mod header;
 mod install;
-mod module;
 mod mutants;
 mod notes;
 mod probe;
@@ -77,10 +75,7 @@ fn run(job: Job) -> Result<bool> {
         Job::Test(options) => suite::run(&root()?, &options),
         Job::Full(options) => full::run(&root()?, &options),
         Job::Mutants(options) => mutants::run(&root()?, &options),
-        Job::Header => {
-            header::write(&root()?)?;
-            module::write(&root()?).map(|()| true)
-        }
+        Job::Header => header::write(&root()?).map(|()| true),
         Job::InstallC(options) => install::run(&root()?, &options).map(|()| true),
         Job::Fetch { programs } => {
             let all = fetch::tools().iter().collect();
