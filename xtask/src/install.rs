@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Error, Result, bail, ensure};
 
 use crate::command::{cargo, target_folder};
 use crate::tree::entries;
@@ -36,33 +36,26 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
     let target = target_folder(root)?;
 
     let to = options.destdir.join(relative);
-    let mut files = Vec::new();
+    let put = |from: &Path, folder: &str| {
+        let folder = to.join(folder);
+        fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        let file = folder.join(from.file_name().unwrap_or_default());
+        fs::copy(from, &file)
+            .with_context(|| format!("cannot copy {} to {}", from.display(), file.display()))?;
+        Ok::<_, Error>(file)
+    };
     for name in ["libhypertrace.a", "libhypertrace.so"] {
-        files.push((target.join("release").join(name), to.join("lib")));
+        put(&target.join("release").join(name), "lib")?;
     }
     for header in entries(&root.join("guest-lib/include"))? {
-        files.push((header, to.join("include")));
+        put(&header, "include")?;
     }
-    for (from, folder) in &files {
-        let name = from.file_name().context("a file has a name")?;
-        make(folder)?;
-        fs::copy(from, folder.join(name))
-            .with_context(|| format!("cannot copy {} to {}", from.display(), folder.display()))?;
-    }
-
-    let template = root.join("guest-lib/capi/hypertrace.pc.in");
-    let template = fs::read_to_string(&template)
-        .with_context(|| format!("cannot read {}", template.display()))?;
+    let template = put(&root.join("guest-lib/capi/hypertrace.pc.in"), "lib/pkgconfig")?;
+    let text = fs::read_to_string(&template)?;
     // All crates of the tree have one version.
-    let text = template.replace("@prefix@", prefix).replace("@version@", env!("CARGO_PKG_VERSION"));
-    let folder = to.join("lib/pkgconfig");
-    make(&folder)?;
-    let file = folder.join("hypertrace.pc");
-    fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
+    let text = text.replace("@prefix@", prefix).replace("@version@", env!("CARGO_PKG_VERSION"));
+    fs::write(template.with_extension(""), text)?;
+    fs::remove_file(template)?;
     println!("installed in {}; ask pkg-config --cflags --libs hypertrace", to.display());
     Ok(())
-}
-
-fn make(folder: &Path) -> Result<()> {
-    fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))
 }

@@ -9,9 +9,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 
-use crate::command::target_folder;
+use crate::command::{first_line, target_folder};
 use crate::probe::{self, Machine};
 use crate::step::{Limit, OK, Ran, Steps};
 use crate::tree;
@@ -20,8 +20,8 @@ use crate::tree;
 #[derive(clap::Args)]
 pub struct Options {
     /// Run only mutants whose file name contains this text
-    #[arg(long)]
-    only: Option<String>,
+    #[arg(long, default_value = "", hide_default_value = true)]
+    only: String,
 
     #[command(flatten)]
     limit: Limit,
@@ -48,27 +48,27 @@ struct Test {
 /// # Errors
 /// If the copy of the tree cannot be made, or a patch names no test.
 pub fn run(root: &Path, options: &Options) -> Result<bool> {
-    let only = options.only.as_deref().unwrap_or_default();
+    let only = &options.only;
     let mut mutants = read(&root.join("xtask/mutants"))?;
-    mutants.retain(|mutant| mutant.name.contains(only));
+    mutants.retain(|mutant| mutant.name.contains(only.as_str()));
     ensure!(!mutants.is_empty(), "no file in xtask/mutants has {only:?} in its name");
 
-    let scratch = Scratch { tree: target_folder(root)?.join("mutants/tree") };
+    let copy = target_folder(root)?.join("mutants/tree");
     let machine = Machine::probe(&probe::names().collect::<Vec<_>>());
     // All of them first: each patch has its crate built again.
-    scratch.renew(root)?;
-    let mut steps = Steps::begin(&scratch.tree, &machine, options.limit)?;
+    renew(&copy, root)?;
+    let mut steps = Steps::begin(&copy, &machine, options.limit)?;
     let mut before = BTreeMap::new();
     for test in mutants.iter().flat_map(|mutant| &mutant.tests) {
         if !before.contains_key(test) {
             let name = format!("with its defence: {}", test.name);
-            before.insert(test, verdict(&steps.test(&name, &scratch.line(test)?)?));
+            before.insert(test, verdict(&steps.test(&name, &line(&copy, test)?)?));
         }
     }
 
     for mutant in &mutants {
-        scratch.renew(root)?;
-        scratch.apply(&mutant.patch)?;
+        renew(&copy, root)?;
+        apply(&copy, &mutant.patch)?;
         for test in &mutant.tests {
             let name = format!("without {}, must fail: {}", mutant.name, test.name);
             if before[test] != OK {
@@ -76,7 +76,7 @@ pub fn run(root: &Path, options: &Options) -> Result<bool> {
                 steps.fail(format!("{name}: with the defence it is {}", before[test]));
                 continue;
             }
-            let ran = steps.test(&name, &scratch.line(test)?)?;
+            let ran = steps.test(&name, &line(&copy, test)?)?;
             let fails = ran.built && !ran.ok;
             steps.row(&name, &ran, if fails { OK } else { verdict(&ran) }, fails);
         }
@@ -118,73 +118,50 @@ fn tests_in(patch: &str) -> Result<Vec<Test>> {
     Ok(tests)
 }
 
-/// A copy of the tree in which defences are removed.
-struct Scratch {
-    tree: PathBuf,
+/// Makes a copy of the tree equal to it. Files that are equal stay as they are, so that cargo builds little.
+fn renew(copy: &Path, root: &Path) -> Result<()> {
+    for file in tree::files(root)? {
+        let copied = copy.join(file.strip_prefix(root)?);
+        let contents = fs::read(&file)?;
+        if fs::read(&copied).is_ok_and(|old| old == contents) {
+            continue;
+        }
+        fs::create_dir_all(copied.parent().context("a file without a folder")?)?;
+        fs::write(&copied, contents)?;
+        fs::set_permissions(&copied, fs::metadata(&file)?.permissions())?;
+    }
+    for copied in tree::files(copy)? {
+        if !root.join(copied.strip_prefix(copy)?).exists() {
+            fs::remove_file(copied)?;
+        }
+    }
+    Ok(())
 }
 
-impl Scratch {
-    /// Makes the copy equal to the tree. Files that are equal stay as they are, so that cargo builds little.
-    fn renew(&self, root: &Path) -> Result<()> {
-        let files = tree::files(root)?;
-        for file in &files {
-            let copy = self.tree.join(file.strip_prefix(root)?);
-            let contents = fs::read(file)?;
-            if fs::read(&copy).is_ok_and(|old| old == contents) {
-                continue;
-            }
-            fs::create_dir_all(copy.parent().context("a file without a folder")?)?;
-            fs::write(&copy, contents)?;
-            fs::set_permissions(&copy, fs::metadata(file)?.permissions())?;
-        }
-        for copy in tree::files(&self.tree)? {
-            if !root.join(copy.strip_prefix(&self.tree)?).exists() {
-                fs::remove_file(copy)?;
-            }
-        }
-        Ok(())
-    }
+/// Applies a patch to a copy of the tree.
+fn apply(copy: &Path, patch: &Path) -> Result<()> {
+    let mut git = Command::new("git");
+    // The copy stands in the folder of a repository, whose files the patch must not change.
+    git.env("GIT_CEILING_DIRECTORIES", copy.parent().unwrap_or(copy));
+    first_line(git.args(["apply", "-C1"]).arg(patch).current_dir(copy))
+        .with_context(|| format!("{} does not fit any more: make it again", patch.display()))?;
+    Ok(())
+}
 
-    fn apply(&self, patch: &Path) -> Result<()> {
-        let applied = Command::new("git")
-            .args(["apply", "-C1"])
-            .arg(patch)
-            .current_dir(&self.tree)
-            // The copy stands in the folder of a repository, whose files the patch must not change.
-            .env("GIT_CEILING_DIRECTORIES", self.tree.parent().unwrap_or(&self.tree))
-            .output()
-            .context("cannot start git")?;
-        if !applied.status.success() {
-            let why = String::from_utf8_lossy(&applied.stderr);
-            bail!(
-                "{} does not fit the tree any more: make it again\n{}",
-                patch.display(),
-                why.trim()
-            );
-        }
-        Ok(())
-    }
-
-    /// Returns the command that runs one test in the copy.
-    fn line(&self, test: &Test) -> Result<String> {
-        let package = package_of(&self.tree, &test.file)?;
-        let name = tree::package_name(&package.join("Cargo.toml"))?;
-        let inside = self.tree.join(&test.file).strip_prefix(&package)?.to_path_buf();
-        let mut path = inside.components().map(|part| part.as_os_str().to_string_lossy());
-        let program = if path.next().as_deref() == Some("tests") {
-            // A file in `tests`, or in a folder whose tests are one program.
-            let program = path.next().context("a file's name")?;
-            format!("--test {}", program.trim_end_matches(".rs"))
-        } else if package.join("src/lib.rs").exists() {
-            "--lib".to_owned()
-        } else {
-            "--bins".to_owned()
-        };
-        Ok(format!(
-            "CARGO_TARGET_DIR=../target cargo test --profile checked --all-features -p {name} {program} {}",
-            test.name
-        ))
-    }
+/// Returns the command that runs one test in a copy of the tree.
+fn line(copy: &Path, test: &Test) -> Result<String> {
+    let package = package_of(copy, &test.file)?;
+    let name = tree::package_name(&package.join("Cargo.toml"))?;
+    let inside = copy.join(&test.file).strip_prefix(&package)?.display().to_string();
+    let program = match inside.strip_prefix("tests/").and_then(|path| path.split(['/', '.']).next())
+    {
+        // A file in `tests`, or in a folder whose tests are one program.
+        Some(program) => format!("--test {program}"),
+        None if package.join("src/lib.rs").exists() => "--lib".to_owned(),
+        None => "--bins".to_owned(),
+    };
+    let cargo = "CARGO_TARGET_DIR=../target cargo test --profile checked --all-features";
+    Ok(format!("{cargo} -p {name} {program} {}", test.name))
 }
 
 /// Returns the folder of the package that a file is in.
@@ -211,21 +188,20 @@ mod tests {
     #[test]
     fn patches_change_the_copy_alone() {
         let dir = tempfile::tempdir().unwrap();
-        let (root, target) = (dir.path().join("root"), dir.path().join("root/target/mutants"));
+        let (root, tree) = (dir.path().join("root"), dir.path().join("root/target/mutants/tree"));
         fs::create_dir_all(root.join("a")).unwrap();
         fs::write(root.join("a/f"), "one\ntwo\n").unwrap();
         Command::new("git").args(["init", "-q"]).current_dir(&root).status().unwrap();
-        let scratch = Scratch { tree: target.join("tree") };
         let patch = dir.path().join("p.patch");
         fs::write(&patch, "Test: x: y\n--- a/a/f\n+++ b/a/f\n@@ -1,2 +1,2 @@\n one\n-two\n+2\n")
             .unwrap();
-        scratch.renew(&root).unwrap();
-        scratch.apply(&patch).unwrap();
-        let copy = || fs::read_to_string(target.join("tree/a/f")).unwrap();
+        renew(&tree, &root).unwrap();
+        apply(&tree, &patch).unwrap();
+        let copy = || fs::read_to_string(tree.join("a/f")).unwrap();
         assert_eq!(copy(), "one\n2\n");
         assert_eq!(fs::read_to_string(root.join("a/f")).unwrap(), "one\ntwo\n");
-        assert!(scratch.apply(&patch).is_err());
-        scratch.renew(&root).unwrap();
+        assert!(apply(&tree, &patch).is_err());
+        renew(&tree, &root).unwrap();
         assert_eq!(copy(), "one\ntwo\n");
     }
 }
