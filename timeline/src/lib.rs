@@ -44,12 +44,14 @@
 pub mod clock;
 pub mod regions;
 
+mod by_number;
 mod error;
 mod event;
 mod follow;
 mod format;
 mod inputs;
 mod merge;
+mod sort;
 mod stat;
 mod value;
 

@@ -2,6 +2,7 @@
 
 //! Counts of a session: recorded, lost, and filtered events, and faults.
 
+use crate::by_number::{ByNumber, Number};
 use crate::clock::FRACTION;
 use crate::error::Result;
 use crate::event::Kind;
@@ -91,7 +92,7 @@ impl SessionStat {
     /// # Errors
     /// If the session is damaged.
     pub fn with_clocks(session: &Session, maps: &ClockMaps) -> Result<SessionStat> {
-        let mut streams = BTreeMap::new();
+        let mut streams = Stats::default();
         for stream in session.streams() {
             count(session, stream, &mut streams)?;
         }
@@ -108,7 +109,7 @@ impl SessionStat {
                 stat.faults = described.faults.values().copied().fold(0, add);
             }
         }
-        let streams: Vec<StreamStat> = streams.into_values().collect();
+        let streams: Vec<StreamStat> = streams.into_iter().map(|(_, stat)| stat).collect();
         let mut total = streams.iter().fold(StreamStat::default(), StreamStat::add);
         let unattached = session.json().lost_unattached;
         total.lost = total.lost.saturating_add(unattached);
@@ -162,11 +163,17 @@ impl StreamStat {
     }
 }
 
-type Stats = BTreeMap<(Domain, u32), StreamStat>;
+type Stats = ByNumber<(Domain, u32), StreamStat>;
+
+impl Number for (Domain, u32) {
+    fn word(self) -> u64 {
+        (self.0 as u64) << 32 | u64::from(self.1)
+    }
+}
 
 fn stat_of(stats: &mut Stats, domain: Domain, client: u32) -> &mut StreamStat {
     let stream = Some((domain, client));
-    stats.entry((domain, client)).or_insert_with(|| StreamStat { stream, ..StreamStat::default() })
+    stats.get_or_insert_with((domain, client), || StreamStat { stream, ..StreamStat::default() })
 }
 
 fn count(session: &Session, stream: &Stream, stats: &mut Stats) -> Result<()> {

@@ -8,6 +8,7 @@
 
 mod print;
 
+use crate::sort;
 use crate::value::{Array, Name, Part, ValueRef, number, signed_number};
 use print::{Expr, Found, Print};
 use std::sync::Arc;
@@ -88,7 +89,7 @@ pub(crate) fn id(text: &str) -> Option<u16> {
 /// Checks that no byte is of two fields: an event's values are then no larger than the event.
 fn check_places(fields: &[Field]) -> Result<(), String> {
     let mut places: Vec<&Field> = fields.iter().filter(|field| field.size > 0).collect();
-    places.sort_by_key(|field| field.at);
+    sort::by_key(&mut places, |field| field.at);
     match places.windows(2).find(|pair| pair[0].at + pair[0].size > pair[1].at) {
         Some(pair) => {
             Err(format!("fields {} and {} have the same bytes", pair[0].name, pair[1].name))

@@ -9,6 +9,7 @@
 //! Arguments with anything unknown (functions, sizes of types, constants that the
 //! kernel did not replace by numbers) name nothing: the field is shown as a number.
 
+use crate::sort;
 use crate::value::Part;
 
 /// Most levels of parentheses and operators within each other. Linux 6.18 has 14.
@@ -407,7 +408,7 @@ impl<'a> Parser<'a> {
                     let of = self.accept("(").then(|| self.expression(depth + 1))??;
                     let mut names = self.names(depth + 1)?;
                     // The first of several names is valid: the sort is stable.
-                    names.sort_by_key(|(number, _)| *number);
+                    sort::by_key(&mut names, |(number, _)| *number);
                     names.dedup_by_key(|(number, _)| *number);
                     self.node(Expr::Symbol(Box::new(of), names.into()))
                 }

@@ -7,6 +7,7 @@ use super::parts::{Account, Reason, Times};
 use super::steals::Steals;
 use super::store::{Detail, Lessee, State, Store};
 use super::summary::{Group, Longest, rank};
+use crate::sort;
 use std::collections::HashMap;
 
 /// Name of the region whose duration is the cost of a region.
@@ -166,7 +167,7 @@ impl Groups {
         let numbers = self.all.len();
         self.all.retain(has_any);
         // The samples have the groups' numbers.
-        self.all.sort_unstable_by(|a, b| key(a).cmp(&key(b)));
+        sort::by(&mut self.all, |a, b| key(a).cmp(&key(b)));
         let mut places = vec![0; numbers];
         for (place, group) in self.all.iter().enumerate() {
             places[group.number as usize] = place as u32;

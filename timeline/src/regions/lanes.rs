@@ -3,6 +3,7 @@
 //! Lanes: the intervals of all threads of a host around chosen regions.
 
 use super::parts::{Account, Interval};
+use crate::sort;
 use std::collections::VecDeque;
 
 /// Most windows of a pass.
@@ -76,7 +77,7 @@ impl Lane {
         }
         self.is_whole = false;
         let mut order: Vec<usize> = (0..self.intervals.len()).collect();
-        order.sort_by_key(|at| {
+        sort::by_key(&mut order, |at| {
             let interval = &self.intervals[*at];
             let is_within = interval.to > window.begin && interval.from < window.end;
             (is_within, interval.to - interval.from)
@@ -116,7 +117,7 @@ impl Windows {
         let all: Vec<_> =
             windows.iter().take(MOST_WINDOWS).map(|window| (*window, Lanes::default())).collect();
         let mut open: Vec<usize> = (0..all.len()).collect();
-        open.sort_by_key(|index| all[*index].0.to());
+        sort::by_key(&mut open, |index| all[*index].0.to());
         let mut windows = Windows { all, open: open.into(), owed: Vec::new(), next: i64::MAX };
         windows.set_next();
         windows

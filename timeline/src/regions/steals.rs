@@ -3,6 +3,7 @@
 //! The times in which a hypervisor took time from the machine of a session.
 
 use super::store::Store;
+use crate::sort;
 
 /// Times of each session: in order, and apart from each other.
 #[derive(Debug)]
@@ -12,7 +13,7 @@ impl Steals {
     /// Takes the times of all recordings of each session.
     pub fn new(mut all: Vec<Vec<(i64, i64)>>) -> Steals {
         for of_session in &mut all {
-            of_session.sort_unstable();
+            sort::by_key(of_session, |times| *times);
             of_session.dedup_by(|next, before| {
                 let joins = next.0 <= before.1;
                 before.1 = if joins { before.1.max(next.1) } else { before.1 };

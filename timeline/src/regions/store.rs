@@ -4,6 +4,7 @@
 
 use super::parts::{Exits, REASONS, Reason, Sums, Times};
 use crate::inputs::ctf::MOST_CLIENTS;
+use crate::sort;
 
 /// Regions in a chunk: no growth copies them.
 const CHUNK: usize = 1 << 14;
@@ -123,7 +124,7 @@ impl Detail {
         } else {
             let mut exits = std::mem::take(&mut self.exits).into_vec();
             exits.push((reason, Exits { count: 0, time }));
-            exits.sort_unstable_by_key(|(reason, _)| *reason);
+            sort::by_key(&mut exits, |(reason, _)| *reason);
             self.exits = exits.into();
         }
     }

@@ -18,11 +18,13 @@ pub(crate) use super::samples::Seat;
 use super::samples::{self, Found, MOST_POINTS, Times};
 use super::session::Session;
 use super::session_json::Clock;
+use crate::by_number::ByNumber;
 use crate::clock::{
     Bounds, ClockMap, Declared, Distances, FRACTION, GuestReading, Hull, LIMIT, Limits, Line,
     Mapped, Point, Residuals,
 };
 use crate::error::Result;
+use crate::sort;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
 
@@ -36,11 +38,11 @@ const REFERENCES: usize = 4;
 /// Maps of a session's guest clocks; by default of none.
 #[derive(Clone, Debug, Default)]
 pub struct ClockMaps {
-    clocks: BTreeMap<u32, Maps>,
+    clocks: ByNumber<u32, Maps>,
     unusable: u64,
     /// Constraints by the kernel's trace, if there is one: used, and left out.
     of_kernel: Option<(usize, usize)>,
-    seats: BTreeMap<u32, Vec<Seat>>,
+    seats: ByNumber<u32, Vec<Seat>>,
     /// Whether the writer's estimates in `session.json` are used instead.
     is_estimate: bool,
 }
@@ -50,7 +52,7 @@ struct Maps {
     /// Map of the clients that agree.
     shared: Arc<ClockMap>,
     /// Map for each client with constraints; if there is only one, it is the shared one.
-    clients: BTreeMap<u32, Arc<ClockMap>>,
+    clients: ByNumber<u32, Arc<ClockMap>>,
     /// Clients whose own map is used, because their constraints contradict those of others.
     alone: BTreeSet<u32>,
     /// The map of a clock without constraints.
@@ -59,7 +61,7 @@ struct Maps {
     of_kernel: (usize, usize),
     tscs: GuestTscs,
     /// By client whose own map is used; `None`: of the clients that agree.
-    residuals: BTreeMap<Option<u32>, Residuals>,
+    residuals: ByNumber<Option<u32>, Residuals>,
     /// What the constraints of any client allow that has enough of them, once somebody asks.
     together: OnceLock<Option<Arc<Hull>>>,
 }
@@ -167,8 +169,8 @@ impl ClockMaps {
         let known = self.clocks.iter().filter(|(_, maps)| {
             maps.shared.constraints() > 0 || maps.clients.values().any(|m| m.constraints() > 0)
         });
-        let known = known.filter(|(found, _)| id.is_none_or(|id| id == **found));
-        let mut known = known.filter_map(|(id, maps)| Some((session.json().clock(*id)?, maps)));
+        let known = known.filter(|(found, _)| id.is_none_or(|id| id == *found));
+        let mut known = known.filter_map(|(id, maps)| Some((session.json().clock(id)?, maps)));
         let (clock, maps) = known.next().ok_or("it has no reference points of a guest")?;
         if known.next().is_some() {
             return Err("its guest had several clocks, by reset or by several lessees");
@@ -181,7 +183,7 @@ impl ClockMaps {
             return Err("its guest's clients have different clocks");
         }
         let own = maps.clients.iter().filter(|(_, own)| own.constraints() >= FEW);
-        let mut lines = own.clone().map(|(client, _)| maps.tscs.used(*client));
+        let mut lines = own.clone().map(|(client, _)| maps.tscs.used(client));
         // One for all, or none.
         let line = lines.next().flatten().filter(|line| lines.all(|other| other == Some(*line)));
         // Once for all traces.
@@ -229,7 +231,8 @@ impl ClockMaps {
         let (mut used, mut left_out) = (0, 0);
         let clocks = guests
             .map(|clock| {
-                let clients = found.by_clock.remove(&clock.id).unwrap_or_default();
+                let clients =
+                    std::mem::take(found.by_clock.get_or_insert_with(clock.id, ByNumber::default));
                 let maps = Maps::fit(session, clock, clients);
                 used += maps.of_kernel.0;
                 left_out += maps.of_kernel.1;
@@ -243,18 +246,18 @@ impl ClockMaps {
 
     /// Iterates over the clients with reference points.
     pub(crate) fn served(&self) -> impl Iterator<Item = u32> {
-        self.seats.keys().copied()
+        self.seats.iter().map(|(client, _)| client)
     }
 
     /// Returns the threads that served a client's reference points, in order of time.
     pub(crate) fn seats(&self, client: u32) -> &[Seat] {
-        self.seats.get(&client).map_or(&[], |seats| seats)
+        self.seats.get(client).map_or(&[], |seats| seats)
     }
 
     /// Returns the map of a guest clock for one of its clients.
     pub(crate) fn get(&self, clock: u32, client: u32) -> Option<ClientMap> {
-        let maps = self.clocks.get(&clock)?;
-        let own = maps.clients.get(&client);
+        let maps = self.clocks.get(clock)?;
+        let own = maps.clients.get(client);
         let line = maps.tscs.used(client);
         if let Some(own) =
             own.filter(|own| maps.alone.contains(&client) || Arc::ptr_eq(own, &maps.shared))
@@ -274,9 +277,9 @@ impl ClockMaps {
     pub fn iter(&self) -> impl Iterator<Item = (u32, Option<u32>, &ClockMap)> {
         self.clocks.iter().flat_map(|(clock, maps)| {
             let alone = maps.clients.iter().filter(|(client, _)| maps.alone.contains(client));
-            let own = alone.map(|(client, map)| (*clock, Some(*client), &**map));
+            let own = alone.map(move |(client, map)| (clock, Some(client), &**map));
             let is_shared = maps.alone.is_empty() || maps.alone.len() < maps.clients.len();
-            let shared = is_shared.then_some((*clock, None, &*maps.shared));
+            let shared = is_shared.then_some((clock, None, &*maps.shared));
             own.chain(shared)
         })
     }
@@ -285,7 +288,7 @@ impl ClockMaps {
     /// the clients that share it. `None` if one is unknown, or there are none.
     pub fn bounds(&self, of: (u32, Option<u32>, &ClockMap)) -> Option<Bounds> {
         match of {
-            (clock, Some(client), map) => match self.clocks.get(&clock)?.tscs.used(client) {
+            (clock, Some(client), map) => match self.clocks.get(clock)?.tscs.used(client) {
                 Some(_) => self.bounds_at(clock, client, map),
                 None => map.bounds(),
             },
@@ -296,8 +299,8 @@ impl ClockMaps {
     /// Returns how far the times of the clients of a map that [`ClockMaps::iter`] has are from the constraints:
     /// by the VMM's word where that is used, by the map elsewhere.
     pub fn residuals(&self, (clock, client, _): (u32, Option<u32>, &ClockMap)) -> Residuals {
-        let maps = self.clocks.get(&clock);
-        maps.and_then(|maps| maps.residuals.get(&client)).copied().unwrap_or_default()
+        let maps = self.clocks.get(clock);
+        maps.and_then(|maps| maps.residuals.get(client)).copied().unwrap_or_default()
     }
 
     /// Returns the size of a jump up to which the bounds of a map that [`ClockMaps::iter`] has hold if it is
@@ -305,7 +308,7 @@ impl ClockMaps {
     pub fn room_for_jumps(&self, of: (u32, Option<u32>, &ClockMap)) -> Option<u64> {
         let (clock, client, map) = of;
         let shared = map.width()?;
-        let maps = self.clocks.get(&clock).filter(|_| client.is_none());
+        let maps = self.clocks.get(clock).filter(|_| client.is_none());
         let own = maps.into_iter().flat_map(|maps| {
             let own = maps.clients.iter().filter(|(client, _)| !maps.alone.contains(client));
             // The bounds of those with few are the larger ones of both.
@@ -316,7 +319,7 @@ impl ClockMaps {
 
     /// Returns whether constraints by the kernel's trace limit a clock.
     pub fn is_limited_by_kernel(&self, clock: u32) -> bool {
-        self.clocks.get(&clock).is_some_and(|maps| maps.of_kernel.0 > 0)
+        self.clocks.get(clock).is_some_and(|maps| maps.of_kernel.0 > 0)
     }
 
     /// Returns the bounds of a client's times at the readings of a map.
@@ -329,12 +332,12 @@ impl ClockMaps {
     /// Returns the bounds of a clock's clients that share a map, each at its own readings: the largest of
     /// all these clients. `None` if one is unknown, or there are none.
     fn shared_bounds(&self, clock: u32) -> Option<Bounds> {
-        let maps = self.clocks.get(&clock)?;
+        let maps = self.clocks.get(clock)?;
         let mut worst: Option<Bounds> = None;
         let is_shared = |client: &u32| !maps.alone.contains(client);
         let own = maps.clients.iter().filter(|(client, _)| is_shared(client));
         for (client, own) in own.filter(|(_, own)| own.width().is_some()) {
-            let bounds = self.bounds_at(clock, *client, own)?;
+            let bounds = self.bounds_at(clock, client, own)?;
             worst = Some(worst.map_or(bounds, |worst| worst.max(bounds)));
         }
         worst
@@ -347,8 +350,8 @@ impl ClockMaps {
         let mut found = BTreeMap::new();
         for stream in session.streams().iter().filter(|s| s.domain == Domain::Guest) {
             let clocks: BTreeSet<u32> = stream.segments.iter().map(|s| s.first.stream_id).collect();
-            for (clock, maps) in clocks.iter().filter_map(|id| Some((*id, self.clocks.get(id)?))) {
-                let own = maps.clients.get(&stream.client);
+            for (clock, maps) in clocks.iter().filter_map(|id| Some((*id, self.clocks.get(*id)?))) {
+                let own = maps.clients.get(stream.client);
                 if own.is_none_or(|own| own.width().is_none()) && !maps.clients.is_empty() {
                     found.entry(clock).or_insert((0, maps.alone.is_empty())).0 += 1;
                 }
@@ -359,7 +362,7 @@ impl ClockMaps {
 
     /// Iterates over the clients whose TSC the VMM gave and that have reference points, by clock.
     pub fn compared_tscs(&self) -> impl Iterator<Item = ComparedTsc> {
-        self.clocks.iter().flat_map(|(clock, maps)| maps.tscs.compared(*clock))
+        self.clocks.iter().flat_map(|(clock, maps)| maps.tscs.compared(clock))
     }
 
     /// Returns the number of reference points that no clock of the session can have made:
@@ -376,12 +379,11 @@ impl ClockMaps {
 }
 
 impl Maps {
-    fn fit(session: &Session, clock: &Clock, clients: BTreeMap<u32, Times>) -> Maps {
+    fn fit(session: &Session, clock: &Clock, clients: ByNumber<u32, Times>) -> Maps {
         let declared = Declared { frequency: clock.frequency, is_assumed: clock.assumed };
         let mut of_kernel = (0, 0);
         let mut tscs = GuestTscs::of(session, clock, &clients);
-        let mut limits: BTreeMap<u32, Limits> = BTreeMap::new();
-        let mut own: BTreeMap<u32, Arc<ClockMap>> = BTreeMap::new();
+        let (mut limits, mut own) = (ByNumber::default(), ByNumber::default());
         for (client, times) in clients {
             let (mut certain, mut more) = (times.of_points(), times.of_kernel());
             drop(times);
@@ -400,7 +402,8 @@ impl Maps {
         }
         let start = Point { x: 0, y: session.host_time(clock, 0) };
         let unknown = Arc::new(ClockMap::nominal(clock.frequency, start));
-        let mut group: Vec<u32> = own.keys().copied().collect();
+        let clients = || own.iter().map(|(client, _)| client);
+        let mut group: Vec<u32> = clients().collect();
         let mut shared = joint(declared, &limits, &own, &group, of_kernel.0 > 0);
         if shared.is_none() {
             group = largest_group(&own);
@@ -411,22 +414,22 @@ impl Maps {
             group.clear();
         }
         let is_alone = |client: &u32| group.binary_search(client).is_err();
-        let alone = own.keys().copied().filter(is_alone).collect();
+        let alone = clients().filter(is_alone).collect();
         let shared = shared.unwrap_or(unknown.clone());
-        let residuals = BTreeMap::new();
+        let residuals = ByNumber::default();
         let (clients, together) = (own, OnceLock::new());
         let maps = Maps { shared, clients, alone, unknown, of_kernel, tscs, residuals, together };
         Maps { residuals: maps.residuals(&limits), ..maps }
     }
 
-    fn residuals(&self, limits: &BTreeMap<u32, Limits>) -> BTreeMap<Option<u32>, Residuals> {
-        let mut distances: BTreeMap<Option<u32>, Distances> = BTreeMap::new();
-        for (client, limits) in limits {
-            let alone = self.alone.contains(client).then_some(*client);
+    fn residuals(&self, limits: &ByNumber<u32, Limits>) -> ByNumber<Option<u32>, Residuals> {
+        let mut distances = ByNumber::default();
+        for (client, limits) in limits.iter() {
+            let alone = self.alone.contains(&client).then_some(client);
             let own = self.clients.get(client).filter(|_| alone.is_some());
             let map = own.unwrap_or(&self.shared);
-            let (line, mut hint) = (self.tscs.used(*client), 0);
-            distances.entry(alone).or_default().add(limits, |x| match line {
+            let (line, mut hint) = (self.tscs.used(client), 0);
+            distances.get_or_insert_with(alone, Distances::default).add(limits, |x| match line {
                 Some(line) => line.at(x),
                 // Readings are not negative.
                 None => map.at_from(&mut hint, x.unsigned_abs()).host,
@@ -444,20 +447,20 @@ impl Maps {
 /// `is_narrowed`: whether constraints by the kernel are among them.
 fn joint(
     declared: Declared,
-    limits: &BTreeMap<u32, Limits>,
-    own: &BTreeMap<u32, Arc<ClockMap>>,
+    limits: &ByNumber<u32, Limits>,
+    own: &ByNumber<u32, Arc<ClockMap>>,
     group: &[u32],
     is_narrowed: bool,
 ) -> Option<Arc<ClockMap>> {
     if let [only] = group {
-        return own.get(only).cloned();
+        return own.get(*only).cloned();
     }
     let mut all = Limits::default();
-    for limits in group.iter().filter_map(|client| limits.get(client)) {
+    for limits in group.iter().filter_map(|client| limits.get(*client)) {
         all.extend(limits);
     }
     let joint = ClockMap::fit(declared, &all.not_after, &all.not_before).ok()??;
-    let own = || group.iter().filter_map(|client| own.get(client));
+    let own = || group.iter().filter_map(|client| own.get(*client));
     let jumps = own().map(|map| map.segments() - 1).sum::<usize>();
     let known = || own().filter(|map| map.constraints() >= FEW);
     let narrowest = known().filter_map(|map| map.width()).min().unwrap_or(0);
@@ -477,12 +480,12 @@ fn joint(
 /// Returns the clients that agree with one of those with most constraints: as many as agree with any of
 /// these. Clients with false readings can prevent that others share a map, but not make it wrong: that
 /// is checked afterwards.
-fn largest_group(own: &BTreeMap<u32, Arc<ClockMap>>) -> Vec<u32> {
-    let mut by_constraints: Vec<(&u32, &Arc<ClockMap>)> = own.iter().collect();
-    by_constraints.sort_by_key(|(_, map)| std::cmp::Reverse(map.constraints()));
+fn largest_group(own: &ByNumber<u32, Arc<ClockMap>>) -> Vec<u32> {
+    let mut by_constraints: Vec<(u32, &Arc<ClockMap>)> = own.iter().collect();
+    sort::by_key(&mut by_constraints, |(_, map)| std::cmp::Reverse(map.constraints()));
     let agree = |reference: &ClockMap| {
         let agree = own.iter().filter(|(_, map)| reference.may_be(map));
-        agree.map(|(client, _)| *client).collect::<Vec<u32>>()
+        agree.map(|(client, _)| client).collect::<Vec<u32>>()
     };
     let groups = by_constraints.iter().take(REFERENCES).map(|(_, reference)| agree(reference));
     groups.max_by_key(Vec::len).unwrap_or_default()

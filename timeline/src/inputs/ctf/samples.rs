@@ -11,12 +11,14 @@ use super::packet::{Domain, MOST_CLIENTS};
 use super::session::Session;
 use super::session_json::Clock;
 use super::stream::Records;
+use crate::by_number::{ByNumber, Number};
 use crate::clock::{Limits, Point};
 use crate::error::Result;
 use crate::event::{Kind, Reference};
+use crate::sort;
 use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 use std::collections::binary_heap::PeekMut;
-use std::collections::{BTreeMap, BinaryHeap};
 
 /// A reference point: the guest's reading was before the host's time, and the client's next reading after
 /// it. The host's kernel may have seen the exit.
@@ -53,7 +55,7 @@ pub(crate) struct Stamp {
 pub(crate) const MOST_POINTS: usize = 1 << 17;
 
 /// Samples by clock and client.
-type Samples = BTreeMap<(u32, u32), Thinned<Sample>>;
+type Samples = ByNumber<(u32, u32), Thinned<Sample>>;
 
 /// The time in which one thread of the VMM served all reference points of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -152,11 +154,11 @@ impl Times {
 /// The times of a session's reference points, by clock and client.
 #[derive(Debug)]
 pub(crate) struct Found {
-    pub by_clock: BTreeMap<u32, BTreeMap<u32, Times>>,
+    pub by_clock: ByNumber<u32, ByNumber<u32, Times>>,
     /// Reference points that no client or no clock of the session can have made.
     pub unusable: u64,
     /// The threads that served each client's reference points, in order of time.
-    pub served: BTreeMap<u32, Vec<Seat>>,
+    pub served: ByNumber<u32, Vec<Seat>>,
 }
 
 /// Collects the times of a session, of at most so many points and stamps. Each client with points has as many
@@ -165,7 +167,8 @@ pub(crate) struct Found {
 /// # Errors
 /// If the session is damaged.
 pub(crate) fn find(session: &Session, most_points: usize, most_stamps: usize) -> Result<Found> {
-    let mut found = Found { by_clock: BTreeMap::new(), unusable: 0, served: BTreeMap::new() };
+    let mut found =
+        Found { by_clock: ByNumber::default(), unusable: 0, served: ByNumber::default() };
     let all = samples(session, most_points, &mut found)?;
     let most_stamps = most_stamps / all.len().max(1);
     for ((clock, client), samples) in all {
@@ -176,7 +179,7 @@ pub(crate) fn find(session: &Session, most_points: usize, most_stamps: usize) ->
             samples.iter_mut().for_each(|sample| sample.next = None);
         }
         let times = of_client(session, (clock, client), samples, most_stamps)?;
-        found.by_clock.entry(clock).or_default().insert(client, times);
+        found.by_clock.get_or_insert_with(clock, ByNumber::default).insert(client, times);
     }
     Ok(found)
 }
@@ -247,10 +250,9 @@ fn points(session: &Session, mut each: impl FnMut(&Served)) -> Result<()> {
 /// with the most has every second one left out, so that none costs another one its points. The same holds for
 /// the threads that served them.
 fn samples(session: &Session, most: usize, found: &mut Found) -> Result<Samples> {
-    let mut samples = Samples::new();
+    let mut samples = Samples::default();
     let mut kept = 0;
-    let mut clocks: BTreeMap<(u32, u32), Vec<&Clock>> = BTreeMap::new();
-    let mut served: BTreeMap<u32, Seats> = BTreeMap::new();
+    let (mut clocks, mut served) = (ByNumber::default(), ByNumber::default());
     let mut seats = 0;
     points(session, |&Served { point, epoch, clock, host, tid }| {
         if point.client >= MOST_CLIENTS {
@@ -258,7 +260,7 @@ fn samples(session: &Session, most: usize, found: &mut Found) -> Result<Samples>
             return;
         }
         if let Some(tid) = tid {
-            let of = served.entry(point.client).or_insert_with(Seats::new);
+            let of = served.get_or_insert_with(point.client, Seats::new);
             seats -= of.kept.len();
             of.push(tid, host);
             seats += of.kept.len();
@@ -272,8 +274,7 @@ fn samples(session: &Session, most: usize, found: &mut Found) -> Result<Samples>
         }
         let client = point.client;
         let read = clocks
-            .entry((client, epoch))
-            .or_insert_with(|| clocks_of(session, client, epoch))
+            .get_or_insert_with((client, epoch), || clocks_of(session, client, epoch))
             .iter()
             .filter_map(|c| {
                 let guest = point.guest_time.checked_sub(c.base)?;
@@ -291,7 +292,7 @@ fn samples(session: &Session, most: usize, found: &mut Found) -> Result<Samples>
                 let (reached, resumed) = (None, None);
                 let sample =
                     Sample { guest, host, next: None, tid, seq: point.seq, reached, resumed };
-                let of = samples.entry((clock, client)).or_insert(Thinned::new(usize::MAX));
+                let of = samples.get_or_insert_with((clock, client), || Thinned::new(usize::MAX));
                 // Also of a point that is left out: the reading after the last one that is not.
                 if let Some(last) = of.kept.last_mut()
                     && last.next.is_none()
@@ -313,12 +314,13 @@ fn samples(session: &Session, most: usize, found: &mut Found) -> Result<Samples>
 }
 
 /// Halves the largest of some sequences. Returns by how much it is shorter.
-fn halve_largest<K, T>(
-    all: &mut BTreeMap<K, T>,
+fn halve_largest<K: Number, T>(
+    all: &mut ByNumber<K, T>,
     len: impl Fn(&T) -> usize,
     halve: impl Fn(&mut T),
 ) -> usize {
-    let Some(largest) = all.values_mut().max_by_key(|of| len(of)) else { return 0 };
+    let all = all.iter_mut().map(|(_, of)| of);
+    let Some(largest) = all.max_by_key(|of| len(of)) else { return 0 };
     let before = len(largest);
     halve(largest);
     before - len(largest)
@@ -345,7 +347,7 @@ fn clocks_of(session: &Session, client: u32, epoch: u32) -> Vec<&Clock> {
 /// waits for each reply. Of points that break this, as few as possible are dropped: one wrong
 /// guest time does not cost those after it.
 fn in_order(mut samples: Vec<Sample>, unusable: &mut u64) -> Vec<Sample> {
-    samples.sort_unstable_by_key(|s| (s.host, s.guest));
+    sort::by_key(&mut samples, |s| (s.host, s.guest));
     // The longest increasing subsequence: of all with a length, the one that ends earliest.
     let mut ends: Vec<usize> = Vec::new();
     let mut before = vec![None; samples.len()];

@@ -11,6 +11,7 @@ use super::packet::{
 };
 use crate::error::{Error, Result};
 use crate::event::Kind;
+use crate::sort;
 use crate::value::ValueRef;
 use hypertrace_abi::record::{HEADER_WORDS, Header};
 use std::mem::offset_of;
@@ -168,14 +169,15 @@ impl Stream {
     /// # Errors
     /// If two segments cover the same part of a ring: one must be a copy.
     pub(crate) fn group(mut segments: Vec<Segment>) -> Result<Vec<Stream>> {
-        segments.sort_by_cached_key(|s| {
+        fn key(s: &Segment) -> impl Ord {
             let p = &s.first;
-            let name = s.path.file_name().unwrap_or_default().to_owned();
+            let name = s.path.file_name().unwrap_or_default();
             // Ring positions only grow, unless a guest made its ring jump, which counts
             // as a fault.
             let place = (p.epoch, p.faults, p.ring_begin, p.sequence);
             (p.domain, p.client, place, s.last.ring_end, name.len(), name)
-        });
+        }
+        sort::by(&mut segments, |a, b| key(a).cmp(&key(b)));
         let mut streams: Vec<Stream> = Vec::new();
         for segment in segments {
             let (domain, client) = (segment.first.domain, segment.first.client);

@@ -10,14 +10,16 @@
 use super::KernelTrace;
 use super::lane::Lane;
 use super::shown::shown_by;
+use crate::by_number::ByNumber;
 use crate::clock::{FRACTION, LIMIT};
 use crate::error::Result;
 use crate::format::{Fields, Format};
 use crate::inputs::ctf::{ClockMaps, Found, MOST_POINTS, Sample, Seat, Session, Stamp, find};
 use crate::inputs::input::Time;
+use crate::sort;
 use std::cmp::Reverse;
 use std::collections::binary_heap::PeekMut;
-use std::collections::{BTreeMap, BinaryHeap, HashMap};
+use std::collections::{BinaryHeap, HashMap};
 
 /// Most places with lost events. Where there are more, too little is known.
 const MOST_GAPS: usize = 1 << 16;
@@ -80,7 +82,7 @@ impl KernelTrace {
         let Found { by_clock, served, .. } = found;
         let mut around =
             Around { threads: HashMap::new(), stamps: HashMap::new(), served, gaps: Vec::new() };
-        for (client, times) in by_clock.values_mut().flatten() {
+        for (client, times) in by_clock.iter_mut().flat_map(|(_, clients)| clients.iter_mut()) {
             for sample in &mut times.samples {
                 let Some(tid) = sample.tid else { continue };
                 around.threads.entry(tid).or_default().samples.push(sample);
@@ -89,14 +91,14 @@ impl KernelTrace {
                 let stored = around.stamps.entry(stamp.raw);
                 // Of two with one value, none is known.
                 let stored = stored.and_modify(|stored| stored.1 = true);
-                stored.or_insert((*client, false, stamp));
+                stored.or_insert((client, false, stamp));
             }
         }
         if around.threads.is_empty() {
             return Ok(());
         }
         for thread in around.threads.values_mut() {
-            thread.samples.sort_unstable_by_key(|sample| sample.host);
+            sort::by_key(&mut thread.samples, |sample| sample.host);
         }
         around.read(self, session.origin())?;
         around.leave_out_gaps();
@@ -110,7 +112,7 @@ struct Around<'a> {
     threads: HashMap<u32, Served<'a>>,
     /// By value: the client, and whether the value is not the only one.
     stamps: HashMap<u64, (u32, bool, &'a mut Stamp)>,
-    served: &'a BTreeMap<u32, Vec<Seat>>,
+    served: &'a ByNumber<u32, Vec<Seat>>,
     /// Times between which events of a CPU were lost, in order of their ends.
     gaps: Vec<(i64, i64)>,
 }
@@ -222,7 +224,7 @@ impl<'a> Around<'a> {
                 let stored = value.and_then(|value| self.stamps.get_mut(&value));
                 let Some((client, is_known, stamp)) = stored else { return };
                 // Another client may store this value, too.
-                let is_own = self.served.get(client).is_some_and(|seats| {
+                let is_own = self.served.get(*client).is_some_and(|seats| {
                     let at = seats.partition_point(|seat| seat.first <= time);
                     let before = at.checked_sub(1).and_then(|at| seats.get(at));
                     let after = seats.get(at).filter(|_| before.is_none_or(|b| b.last <= time));

@@ -6,6 +6,7 @@ use super::bytes::Bytes;
 use super::shift::{Sample, TimeShift};
 use crate::clock::host::uuid;
 use crate::error::Result;
+use crate::sort;
 use hypertrace_abi::event::cut;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -184,7 +185,7 @@ fn time_shift(data: &mut Bytes<'_>) -> Result<TimeShift> {
             fraction: 0,
         });
         let mut samples: Vec<Sample> = samples.collect();
-        samples.sort_by_key(|sample| sample.time);
+        sort::by_key(&mut samples, |sample| sample.time);
         shift.cpus.push(samples);
     }
     // Older writers have no fractions.

@@ -7,6 +7,7 @@ use super::super::pairs::Open;
 use super::super::store::{Lessee, State};
 use super::{Kind, Pass};
 use crate::event::EventRef;
+use crate::sort;
 use std::collections::{HashMap, HashSet};
 
 /// Most begins and ends without the other that are compared with those of other clients.
@@ -162,7 +163,7 @@ impl Pass<'_> {
         }
         // In the order of the ends.
         let mut of_ends = Vec::from_iter(of_ends);
-        of_ends.sort_unstable();
+        sort::by_key(&mut of_ends, |of| *of);
         let mut children = HashSet::new();
         for (at, index) in of_ends {
             let end = &strays[at];
