@@ -23,15 +23,19 @@ fn commands(guide: &str) -> Vec<(&str, &str)> {
     commands
 }
 
-/// Makes a `cargo` that runs each benchmark once: criterion does so in `cargo test`. It also saves the
-/// time to optimize.
+/// Makes a `cargo` that runs each benchmark once: criterion does so in `cargo test`. It builds with the profile and the
+/// features of the tests, so that only the benchmark is compiled.
 fn write_cargo(path: &Path) {
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
-    let target = std::env::current_exe().unwrap();
-    let target = target.ancestors().nth(3).unwrap();
+    let target = build::target_folder();
+    let profile = Path::new(env!("CARGO_BIN_EXE_hypertrace")).parent().unwrap();
+    let profile = match profile.file_name().unwrap().to_str().unwrap() {
+        "debug" => "dev",
+        profile => profile,
+    };
     let script = format!(
-        "#!/bin/sh\n[ \"$1\" = bench ] || exit 99\nshift\ncd '{}' || exit 98\n\
-         exec '{cargo}' test --quiet --locked --target-dir '{}' \"$@\"\n",
+        "#!/bin/sh\n[ \"$1 $2 $3\" = 'bench -p hypertrace-benchmark' ] || exit 99\nshift 3\ncd '{}' || exit 98\n\
+         exec '{cargo}' test --quiet --locked --workspace --all-features --profile {profile} --target-dir '{}' \"$@\"\n",
         build::root().display(),
         target.display()
     );
