@@ -1,12 +1,11 @@
 //! Signals like those of a person at a terminal, and checks of an interrupted command.
 #![allow(unsafe_code)] // signal(2) between fork and exec
 
+use hypertrace_test_support::wait_until;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::thread;
-use std::time::Duration;
 
 use crate::command::Hypertrace;
 
@@ -41,10 +40,10 @@ pub fn demo_ends_cleanly(hypertrace: Hypertrace, demo: &mut Command, dir: &Path,
     let mut lines = BufReader::new(demo.stdout.take().unwrap()).lines();
     let said = lines.find(|line| line.as_ref().unwrap().starts_with("The session is in ")).unwrap();
     assert!(said.unwrap().ends_with(dir.to_str().unwrap()));
-    while !dir.join("ctf/guest-000-0000").exists() {
+    wait_until("a guest's events", || {
         assert!(demo.try_wait().unwrap().is_none(), "it ended by itself");
-        thread::sleep(Duration::from_millis(1));
-    }
+        dir.join("ctf/guest-000-0000").exists()
+    });
 
     send(signal, demo.id().into());
 

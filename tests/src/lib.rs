@@ -3,7 +3,7 @@
 //! It has a module per subject. Functions that need a special capability of the machine report that it
 //! is missing, and return `None`.
 
-pub use hypertrace_test_support::{capability, child, initramfs, namespace};
+pub use hypertrace_test_support::{capability, child, initramfs, kill, namespace, wait_until};
 
 pub mod acts;
 pub mod babeltrace2;

@@ -1,10 +1,9 @@
 //! `hypertrace serve`, and the devices of QEMU that are its.
 
+use hypertrace_test_support::wait_until;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
-use std::thread::sleep;
-use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -68,12 +67,12 @@ impl Server {
         let mut server = Server { hypertrace, process, session, device };
         // Stock QEMU would make a file of its own if there was none.
         let made = [server.session.join("session.json"), folder.join(served)];
-        while !made.iter().all(|path| path.exists()) {
+        wait_until("a session", || {
             if server.process.as_mut().unwrap().try_wait().unwrap().is_some() {
                 panic!("the server has ended: {:?}", server.output());
             }
-            sleep(Duration::from_millis(5));
-        }
+            made.iter().all(|path| path.exists())
+        });
         server
     }
 

@@ -1,13 +1,13 @@
 //! Programs in user mode: the traced side of a scenario, and a way to run a test as one.
 
 use crate::child;
+use hypertrace_test_support::wait_until;
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
 
 use hypertrace::{Emit, Status, commit, event, reference_point};
 use hypertrace_timeline::{ClockMaps, Event, Kind, Session, Timeline, Value};
@@ -188,11 +188,7 @@ impl Notes {
     /// Waits until a number is at least `least`.
     #[track_caller]
     pub fn wait(&self, index: u64, least: u64) {
-        let begin = Instant::now();
-        while self.get(index) < least {
-            assert!(begin.elapsed() < Duration::from_secs(30), "{} of {least}", self.get(index));
-            thread::sleep(Duration::from_micros(100));
-        }
+        wait_until(&format!("{least} of number {index}"), || self.get(index) >= least);
     }
 }
 

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use hypertrace_abi::event_type;
 use hypertrace_tests::command::{Hypertrace, run};
@@ -16,7 +16,7 @@ use hypertrace_tests::interrupt::with_default_signals;
 use hypertrace_tests::kvm;
 use hypertrace_tests::report::Line;
 use hypertrace_tests::traced::{self, Notes};
-use hypertrace_tests::{child, peak};
+use hypertrace_tests::{child, peak, wait_until};
 use hypertrace_trace::{Session, SessionConfig, Writer};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -214,7 +214,7 @@ fn a_programs_session_ends_with_run() {
     command.arg(&out);
     traced::program(&mut command, "a_programs_session_ends_with_run", "traced");
     let mut running = command.stdout(Stdio::null()).spawn().unwrap();
-    wait_for(&out.join("session.json"));
+    wait_until("session.json", || out.join("session.json").exists());
     let follower = Follower::start(&out, &["--json"]);
 
     let (code, shown, _) = follower.end();
@@ -241,14 +241,6 @@ fn parsed(text: &str) -> Vec<(i64, String)> {
     lines
 }
 
-fn wait_for(path: &Path) {
-    let begun = Instant::now();
-    while !path.exists() {
-        assert!(begun.elapsed() < Duration::from_secs(60), "{} is missing", path.display());
-        thread::sleep(Duration::from_millis(1));
-    }
-}
-
 #[test]
 fn a_killed_writer_is_noticed() {
     if traced::argument().is_some() {
@@ -261,7 +253,7 @@ fn a_killed_writer_is_noticed() {
     command.arg(&out);
     traced::program(&mut command, "a_killed_writer_is_noticed", notes.to_str().unwrap());
     let mut running = command.stdout(Stdio::null()).spawn().unwrap();
-    wait_for(&out.join("session.json"));
+    wait_until("session.json", || out.join("session.json").exists());
     let mut follower = Follower::start(&out, &["--json", "-e", "committed"]);
     let first = follower.event();
 

@@ -7,13 +7,13 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Stdio};
 use std::sync::Barrier;
-use std::thread::{self, sleep};
-use std::time::{Duration, Instant};
+use std::thread;
 
 use hypertrace::{event, reference_point};
 use hypertrace_tests::command::{Hypertrace, run};
 use hypertrace_tests::interrupt::{self, with_default_signals};
 use hypertrace_tests::traced::{self, Notes};
+use hypertrace_tests::wait_until;
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 
@@ -83,16 +83,7 @@ fn program(notes: &str) {
     for (n, recording) in (1..).zip(RECORDINGS) {
         send_recording(recording);
         notes.set(SENT, n);
-        wait_for(|| notes.get(ALLOWED) >= n);
-    }
-}
-
-#[track_caller]
-fn wait_for(is_so: impl Fn() -> bool) {
-    let begin = Instant::now();
-    while !is_so() {
-        assert!(begin.elapsed() < Duration::from_secs(60));
-        sleep(Duration::from_millis(10));
+        wait_until("allowed", || notes.get(ALLOWED) >= n);
     }
 }
 
@@ -131,8 +122,8 @@ fn a_recording_that_comes_after_another_was_shown_is_shown_too() {
     let session = folder.path().join("S");
     let name = "a_recording_that_comes_after_another_was_shown_is_shown_too";
     let (mut process, notes) = start(folder.path(), name);
-    wait_for(|| notes.get(SENT) == 1);
-    wait_for(|| exported(&session).len() == 1);
+    wait_until("sent", || notes.get(SENT) == 1);
+    wait_until("exported", || exported(&session).len() == 1);
     assert!(has(&exported(&session), RECORDINGS[0]));
     notes.set(ALLOWED, 2);
     assert!(process.wait().unwrap().success());
@@ -299,7 +290,7 @@ fn an_interrupted_command_leaves_no_recording() {
         command.arg(made.path()).env("TMPDIR", places.path());
         let mut report = with_default_signals(&mut command).spawn().unwrap();
         // It takes some seconds.
-        wait_for(|| !names(places.path()).is_empty());
+        wait_until("a place", || !names(places.path()).is_empty());
 
         interrupt::send(signal, report.id().into());
 

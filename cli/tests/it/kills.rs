@@ -1,44 +1,20 @@
-//! SIGKILL while the demo drains: every reader reads all that was committed. `HYPERTRACE_TEST_KILLS` is
-//! the number of kills.
+//! SIGKILL while the demo drains: every reader reads all that was committed.
 
-use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::Stdio;
-use std::time::{Duration, Instant};
+use std::process::{Child, Stdio};
+use std::time::Instant;
 
 use hypertrace_tests::command::{Hypertrace, run};
-use hypertrace_tests::random::Random;
-use hypertrace_tests::{IS_OPTIMIZED, babeltrace2, packets};
+use hypertrace_tests::{IS_OPTIMIZED, babeltrace2, kill, packets, wait_until};
 use serde_json::Value;
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 
-fn kills() -> u64 {
-    let usual = if IS_OPTIMIZED { 20 } else { 10 };
-    std::env::var("HYPERTRACE_TEST_KILLS").map_or(usual, |kills| kills.parse().unwrap())
-}
-
-/// Session whose process was killed, and the records committed just before.
-struct Killed {
-    dir: tempfile::TempDir,
-    committed: u64,
-}
-
-/// Runs the demo and kills it after `delay` of draining. Returns `None` if it had ended.
-fn killed_after(delay: Duration, vcpus: u32) -> Option<Killed> {
-    let dir = tempfile::tempdir().unwrap();
-    let mut demo = HYPERTRACE.demo(dir.path(), vcpus).stdout(Stdio::null()).spawn().unwrap();
-    let begin = Instant::now();
-    while !dir.path().join("ctf/guest-000-0000").exists() {
-        assert!(begin.elapsed() < Duration::from_secs(60), "it never began to drain");
-    }
-    std::thread::sleep(delay);
-    // Retried if a header is being written or a file being truncated.
-    let mut looks = (0..100).map(|_| packets::committed(dir.path()));
-    let committed = looks.find_map(Result::ok).expect("a session").all();
-    demo.kill().unwrap();
-    let by_signal = demo.wait().unwrap().signal() == Some(9);
-    (by_signal && is_mid_run(dir.path(), vcpus)).then_some(Killed { dir, committed })
+/// Starts the demo, and waits until it drains.
+fn draining(dir: &Path, vcpus: u32) -> Child {
+    let demo = HYPERTRACE.demo(dir, vcpus).stdout(Stdio::null()).spawn().unwrap();
+    wait_until("a guest's events", || dir.join("ctf/guest-000-0000").exists());
+    demo
 }
 
 /// Returns whether the session is unfinished and lacks some of the guest's records.
@@ -52,36 +28,42 @@ fn is_mid_run(dir: &Path, vcpus: u32) -> bool {
 
 #[test]
 fn a_killed_demo_is_read_to_its_end() {
-    let mut random = Random::seeded();
-    let (mut hits, mut tries, mut longest) = (0, 0, 50_000);
-    let mut sizes = Vec::new();
-    let kills = kills();
-    while hits < kills {
-        tries += 1;
-        assert!(tries < 20 * kills, "{hits} hits in {tries} tries");
-        let delay = Duration::from_micros(random.below(longest));
-        let Some(killed) = killed_after(delay, 2 + random.below(3) as u32) else {
-            longest = longest * 7 / 8;
-            continue;
-        };
-        longest = longest * 9 / 8;
-        hits += 1;
+    let whole = tempfile::tempdir().unwrap();
+    let mut demo = draining(whole.path(), 3);
+    let begin = Instant::now();
+    assert!(demo.wait().unwrap().success());
+    let span = begin.elapsed();
 
-        let committed = packets::committed(killed.dir.path()).unwrap().all();
-        assert!(committed >= killed.committed, "{committed}, and {} before", killed.committed);
-        sizes.push(committed);
-        let report = || run(HYPERTRACE.command(["report"]).arg(killed.dir.path())).reported();
-        let (report, read) = std::thread::scope(|scope| {
-            let report = scope.spawn(report);
-            let read = babeltrace2::read(&killed.dir.path().join("ctf"));
-            (report.join().unwrap(), read)
-        });
-        assert_eq!(report.lines().count() as u64, committed, "report, kill {hits}");
-        assert_eq!(HYPERTRACE.stat(killed.dir.path())["missing"], 0, "kill {hits}");
-        if let Some(read) = read {
-            assert_eq!(read.clean(), committed, "babeltrace2, kill {hits}");
-        }
-    }
-    sizes.sort();
-    println!("{hits} of {tries} kills in the middle of a run, at {sizes:?} records");
+    let start = |kill| {
+        let (dir, vcpus) = (tempfile::tempdir().unwrap(), 2 + kill as u32 % 3);
+        let demo = draining(dir.path(), vcpus);
+        (dir, vcpus, demo, 0)
+    };
+    let kills = if IS_OPTIMIZED { 20 } else { 10 };
+    kill::sweep(
+        kills,
+        span,
+        start,
+        |(dir, vcpus, demo, before)| {
+            // Retried if a header is being written or a file being truncated.
+            let mut looks = (0..100).map(|_| packets::committed(dir.path()));
+            *before = looks.find_map(Result::ok).expect("a session").all();
+            kill::kill(demo) && is_mid_run(dir.path(), *vcpus)
+        },
+        |(dir, _, _, before)| {
+            let committed = packets::committed(dir.path()).unwrap().all();
+            assert!(committed >= before, "{committed}, and {before} before");
+            let report = || run(HYPERTRACE.command(["report"]).arg(dir.path())).reported();
+            let (report, read) = std::thread::scope(|scope| {
+                let report = scope.spawn(report);
+                let read = babeltrace2::read(&dir.path().join("ctf"));
+                (report.join().unwrap(), read)
+            });
+            assert_eq!(report.lines().count() as u64, committed);
+            assert_eq!(HYPERTRACE.stat(dir.path())["missing"], 0);
+            if let Some(read) = read {
+                assert_eq!(read.clean(), committed);
+            }
+        },
+    );
 }

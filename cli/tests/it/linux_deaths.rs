@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use hypertrace_tests::IS_OPTIMIZED;
 use hypertrace_tests::command::Hypertrace;
 use hypertrace_tests::linux::{Linux, static_program};
 use hypertrace_tests::serve::Server;
+use hypertrace_tests::{IS_OPTIMIZED, wait_until};
 use rustix::process::Signal;
 use serde_json::json;
 
@@ -32,14 +32,10 @@ fn killed_programs_lose_nothing_else_and_points_to_a_stopped_server_are_counted(
     );
 
     let guest = linux.start(folder.path(), &server.device, &[("deaths", &program)], &script);
-    let begin = Instant::now();
-    // Until the second program makes points.
-    while HYPERTRACE.stat(&server.session)["total"]["reference_points"].as_u64().unwrap()
-        < KILLS + BATCHES + 5
-    {
-        assert!(begin.elapsed() < Duration::from_secs(300));
-        sleep(Duration::from_secs(1));
-    }
+    wait_until("points of the second program", || {
+        let points = &HYPERTRACE.stat(&server.session)["total"]["reference_points"];
+        points.as_u64().unwrap() >= KILLS + BATCHES + 5
+    });
     server.signal(Signal::STOP);
     // QEMU waits for 5 s, then it drops the device.
     sleep(Duration::from_secs(8));

@@ -2,13 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::thread::sleep;
-use std::time::{Duration, Instant};
 
 use hypertrace_tests::command::{Hypertrace, run};
 use hypertrace_tests::linux::{Linux, static_program};
 use hypertrace_tests::serve::Server;
-use hypertrace_tests::{babeltrace2, packets};
+use hypertrace_tests::{babeltrace2, packets, wait_until};
 
 use serde_json::Value;
 
@@ -16,16 +14,6 @@ const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 /// Events and points of each of four threads, in each boot.
 const EVENTS: u64 = 2_000;
 const POINTS: u64 = 20;
-
-/// Waits until something is so.
-#[track_caller]
-fn wait_until(mut is_so: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !is_so() {
-        assert!(begun.elapsed() < Duration::from_secs(240), "it takes too long");
-        sleep(Duration::from_millis(20));
-    }
-}
 
 /// Returns the number of guest records on the disk.
 fn recorded(session: &Path) -> u64 {
@@ -80,14 +68,14 @@ fn a_session_survives_kills_of_qemu_reboots_and_a_kill_of_its_server() {
     let script = format!("program {EVENTS} {POINTS}\nreboot -f");
 
     let first = linux.start(folder.path(), &device, &programs, &script);
-    wait_until(|| recorded(&session) > EVENTS);
+    wait_until("a boot", || recorded(&session) > EVENTS);
     first.kill();
     let killed = check(&session, &Value::Null);
 
     // A new QEMU, whose guest reboots in it.
     let second = linux.start(folder.path(), &device, &programs, &script);
     let all = recorded(&session) + 5 * EVENTS;
-    wait_until(|| recorded(&session) > all);
+    wait_until("some boots", || recorded(&session) > all);
     server.kill();
     let orphaned = check(&session, &killed);
     second.kill();

@@ -9,7 +9,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
-use std::time::Duration;
 
 use hypertrace_abi::config::{ConfigPage, RegionPlace};
 use hypertrace_abi::layout::local::PAGE_L;
@@ -22,6 +21,7 @@ use hypertrace_tests::linux::{LATER, Linux, static_program};
 use hypertrace_tests::linux_module::Module;
 use hypertrace_tests::report::Line;
 use hypertrace_tests::serve::{Server, device_at};
+use hypertrace_tests::wait_until;
 use hypertrace_trace::{Session, SessionConfig};
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -249,9 +249,9 @@ fn a_guest_learns_that_its_server_has_ended() {
 
     let console = thread::scope(|scope| {
         let guest = scope.spawn(|| run(&linux, &module, folder.path(), &server.device, script));
-        while HYPERTRACE.stat(&session)["total"]["events"] == 0 && !guest.is_finished() {
-            thread::sleep(Duration::from_millis(200));
-        }
+        wait_until("an event", || {
+            HYPERTRACE.stat(&session)["total"]["events"] != 0 || guest.is_finished()
+        });
         server.signal(Signal::TERM);
         guest.join().unwrap()
     });
@@ -415,9 +415,9 @@ fn a_guest_lives_while_a_host_writes_anything_anywhere() {
     let console = thread::scope(|scope| {
         scope.spawn(|| {
             // The module has found the device by then.
-            while HYPERTRACE.stat(&server.session)["total"]["events"] == 0 && !ended.load(Relaxed) {
-                thread::sleep(Duration::from_millis(50));
-            }
+            wait_until("an event", || {
+                HYPERTRACE.stat(&server.session)["total"]["events"] != 0 || ended.load(Relaxed)
+            });
             corrupt(&memory, &ended);
         });
         let _ends = Ends(&ended);

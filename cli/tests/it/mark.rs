@@ -4,12 +4,11 @@ use std::fs::{self, File};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::thread::sleep;
-use std::time::Duration;
 
 use hypertrace_tests::command::{Hypertrace, Ran, run};
 use hypertrace_tests::linux::static_program;
 use hypertrace_tests::report::Line;
+use hypertrace_tests::wait_until;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -182,9 +181,7 @@ fn a_mark_that_is_required_fails_after_the_hosts_end() {
     command.envs(script.get_envs().filter_map(|(name, value)| Some((name, value?))));
     run(&mut command).ok();
     File::create(path("ended")).unwrap();
-    while !path("whole").exists() {
-        sleep(Duration::from_millis(5));
-    }
+    wait_until("the whole output", || path("whole").exists());
 
     let printed = fs::read_to_string(path("whole")).unwrap();
 

@@ -1,12 +1,13 @@
 //! `hypertrace receive`: a session of a journal, live, after kills, and of damaged journals.
 
-use hypertrace_tests::child;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;
 
@@ -14,9 +15,8 @@ use hypertrace_abi::event_type;
 use hypertrace_abi::ring::Emit;
 use hypertrace_tests::command::{Hypertrace, Ran, run};
 use hypertrace_tests::interrupt::with_default_signals;
-use hypertrace_tests::random::Random;
 use hypertrace_tests::report::Line;
-use hypertrace_tests::{IS_OPTIMIZED, babeltrace2, packets, traced};
+use hypertrace_tests::{IS_OPTIMIZED, babeltrace2, child, kill, packets, traced, wait_until};
 use hypertrace_trace::{Session, SessionConfig, Writer};
 use rustix::fs::{CWD, Mode, mkfifoat};
 use rustix::process::{Pid, Signal, kill_process};
@@ -24,7 +24,9 @@ use serde_json::Value;
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 /// Kills of each kind.
-const KILLS: u32 = if IS_OPTIMIZED { 30 } else { 5 };
+const KILLS: u64 = if IS_OPTIMIZED { 30 } else { 5 };
+/// How long events are received until a kill.
+const SPAN: Duration = Duration::from_millis(30);
 
 fn receiver(journal: impl Into<Stdio>, dir: &Path) -> Child {
     let mut command = HYPERTRACE.command(["receive", "--out"]);
@@ -65,9 +67,7 @@ fn a_journal_that_does_not_wait_by_itself_is_waited_for() {
     from.set_nonblocking(true).unwrap();
     let receiver = receiver(OwnedFd::from(from), dir.path());
     // It has begun to read, and there is nothing.
-    while !dir.path().join(".ctf").exists() {
-        thread::sleep(Duration::from_millis(1));
-    }
+    wait_until("a reader", || dir.path().join(".ctf").exists());
     thread::sleep(Duration::from_millis(50));
 
     let (session, writer) = session(to);
@@ -81,7 +81,7 @@ fn a_journal_that_does_not_wait_by_itself_is_waited_for() {
 
 #[test]
 fn a_receiver_that_is_interrupted_before_it_has_begun_leaves_nothing() {
-    for wait in 0..u64::from(KILLS) {
+    for wait in 0..KILLS {
         let dir = tempfile::tempdir().unwrap();
         let out = dir.path().join("S");
         let (from, _to) = io::pipe().unwrap();
@@ -122,9 +122,7 @@ fn events_can_be_followed_while_they_are_received() {
     let (from, to) = io::pipe().unwrap();
     let (session, writer) = session(to);
     let receiver = receiver(from, dir.path());
-    while !dir.path().join("ctf").exists() {
-        thread::sleep(Duration::from_millis(1));
-    }
+    wait_until("a session", || dir.path().join("ctf").exists());
     let mut follow = HYPERTRACE.command(["report", "--follow", "--json", "-e", "tick"]);
     let mut follower = follow.arg(dir.path()).stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(follower.stdout.take().unwrap()).lines();
@@ -154,47 +152,56 @@ fn check_begin(dir: &Path) -> u64 {
     number
 }
 
-/// Waits until a session has a lease and an event, and some time more.
-fn wait_for_packets(dir: &Path, random: &mut Random) {
-    while !packets::committed(dir).is_ok_and(|committed| committed.all() > 1) {
-        thread::sleep(Duration::from_millis(1));
-    }
-    thread::sleep(Duration::from_micros(random.below(30_000)));
+/// Waits until a session has a lease and an event.
+fn wait_for_packets(dir: &Path) {
+    let has_packets = || packets::committed(dir).is_ok_and(|committed| committed.all() > 1);
+    wait_until("packets", has_packets);
 }
 
 #[test]
 fn a_killed_receiver_leaves_a_session() {
-    let mut random = Random::seeded();
-    for _ in 0..KILLS {
+    let start = |_| {
         let dir = tempfile::tempdir().unwrap();
         let (from, to) = io::pipe().unwrap();
         let (session, writer) = session(to);
-        let mut receiver = receiver(from, dir.path());
-        let killed = thread::scope(|scope| {
-            let random = &mut random;
-            let kill = scope.spawn(|| {
-                wait_for_packets(dir.path(), random);
-                receiver.kill().unwrap();
-                receiver.wait().unwrap()
-            });
-            let (mut emitted, mut recorded) = (0, 0);
-            while !kill.is_finished() {
-                let emit = session.emit(event_type!("tick", n = recorded));
-                recorded += u64::from(emit == Emit::Recorded);
-                emitted += 1;
+        let receiver = receiver(from, dir.path());
+        let killed = Arc::new(AtomicBool::new(false));
+        let emitter = thread::spawn({
+            let (session, killed) = (session.clone(), killed.clone());
+            move || {
+                let (mut emitted, mut recorded) = (0, 0);
+                while !killed.load(Relaxed) {
+                    let emit = session.emit(event_type!("tick", n = recorded));
+                    recorded += u64::from(emit == Emit::Recorded);
+                    emitted += 1;
+                }
+                (emitted, recorded)
             }
-            kill.join().unwrap();
-            (emitted, recorded)
         });
-        drop(writer);
+        wait_for_packets(dir.path());
+        (dir, session, writer, receiver, emitter, killed)
+    };
+    kill::sweep(
+        KILLS,
+        SPAN,
+        start,
+        |(_, _, _, receiver, _, killed)| {
+            let in_time = kill::kill(receiver);
+            killed.store(true, Relaxed);
+            in_time
+        },
+        |(dir, session, writer, _, emitter, _)| {
+            let killed = emitter.join().unwrap();
+            drop(writer);
 
-        let (summary, ended) = session.end();
+            let (summary, ended) = session.end();
 
-        assert!(ended.is_err(), "{summary:?}");
-        assert_eq!(summary.host_events + summary.lost, killed.0, "{summary:?}");
-        let read = check_begin(dir.path());
-        assert!(0 < read && read <= killed.1, "{read} of {killed:?}");
-    }
+            assert!(ended.is_err(), "{summary:?}");
+            assert_eq!(summary.host_events + summary.lost, killed.0, "{summary:?}");
+            let read = check_begin(dir.path());
+            assert!(0 < read && read <= killed.1, "{read} of {killed:?}");
+        },
+    );
 }
 
 /// The VMM: writes to a named pipe until it is killed.
@@ -209,28 +216,32 @@ fn a_killed_vmm_leaves_a_session() {
     if let Some(pipe) = traced::argument() {
         return vmm(&pipe);
     }
-    let mut random = Random::seeded();
-    for _ in 0..KILLS {
+    let start = |_| {
         let dir = tempfile::tempdir().unwrap();
         let (pipe, out) = (dir.path().join("pipe"), dir.path().join("s"));
         assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
         let mut vmm = child::alone("a_killed_vmm_leaves_a_session");
         vmm.env(traced::AS_PROGRAM, &pipe).stdout(Stdio::null()).stderr(Stdio::null());
-        let mut vmm = vmm.spawn().unwrap();
+        let vmm = vmm.spawn().unwrap();
         let mut receive = HYPERTRACE.command(["receive", "--out"]);
         receive.arg(&out).arg(&pipe).stdout(Stdio::piped()).stderr(Stdio::piped());
         let receiver = receive.spawn().unwrap();
-
-        wait_for_packets(&out, &mut random);
-        vmm.kill().unwrap();
-        vmm.wait().unwrap();
-
-        let ran = ran(receiver);
-        // 1 between two frames, 2 in the middle of one.
-        assert!(matches!(ran.code, Some(1 | 2)), "{ran:?}");
-        assert!(ran.stderr.contains("has what came before: the journal "), "{ran:?}");
-        assert!(check_begin(&out) > 0);
-    }
+        wait_for_packets(&out);
+        (dir, vmm, receiver)
+    };
+    kill::sweep(
+        KILLS,
+        SPAN,
+        start,
+        |(_, vmm, _)| kill::kill(vmm),
+        |(dir, _, receiver)| {
+            let ran = ran(receiver);
+            // 1 between two frames, 2 in the middle of one.
+            assert!(matches!(ran.code, Some(1 | 2)), "{ran:?}");
+            assert!(ran.stderr.contains("has what came before: the journal "), "{ran:?}");
+            assert!(check_begin(&dir.path().join("s")) > 0);
+        },
+    );
 }
 
 /// Returns a whole journal.

@@ -1,5 +1,5 @@
 //! SIGKILL for `record`: after the next start, no instance is left in the kernel and each recording can
-//! be read. `HYPERTRACE_TEST_KILLS` is the number of kills.
+//! be read.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -13,16 +13,11 @@ use std::time::Duration;
 
 use hypertrace_tests::command::{Hypertrace, Ran, copy_program, run};
 use hypertrace_tests::interrupt::{send, with_default_signals};
-use hypertrace_tests::random::Random;
 use hypertrace_tests::trace_cmd;
 use hypertrace_tests::tracefs::Instance;
-use hypertrace_tests::{capability, namespace};
+use hypertrace_tests::{capability, kill, namespace, wait_until};
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
-
-fn kills() -> u64 {
-    std::env::var("HYPERTRACE_TEST_KILLS").map_or(5, |kills| kills.parse().unwrap())
-}
 
 /// Starts to record a process.
 fn record(dir: &Path, pid: u32) -> Child {
@@ -297,32 +292,37 @@ fn an_instance_that_another_program_has_open_is_removed_by_the_next_start() {
 #[test]
 fn a_killed_recording_is_completed_by_the_next_start() {
     let dir = tempfile::tempdir().unwrap();
-    let mut random = Random::seeded();
     let busy = "while :; do /bin/true; done";
     let busy = Killed(Command::new("sh").args(["-c", busy]).spawn().unwrap());
     // Its mount is the one through which instances are seen here.
     let Some(own) = Instance::new() else { return };
     let instances = own.dir().parent().unwrap();
     let mut pids = Vec::new();
-    let kills = kills();
-    for n in 0..kills {
+    let start = |n: u64| {
         let mut recorder = record(&dir.path().join(n.to_string()), busy.0.id());
-        pids.push(recorder.id());
         // A third at any instant of the start, a third while it records, a third while it ends.
-        if n % 3 > 0 {
+        if !n.is_multiple_of(3) {
             let mut lines = BufReader::new(recorder.stderr.take().unwrap()).lines();
             let started = |line: &str| line.contains("recording the kernel's events");
             assert!(lines.any(|line| started(&line.unwrap())));
         }
         if n % 3 == 2 {
-            thread::sleep(Duration::from_millis(random.below(30)));
+            thread::sleep(Duration::from_millis(n * 7 % 30));
             send("INT", recorder.id().into());
         }
-        thread::sleep(Duration::from_micros(random.below(60_000)));
-        // It may have ended.
-        let _ = recorder.kill();
-        recorder.wait().unwrap();
-    }
+        recorder
+    };
+    kill::sweep(
+        5,
+        Duration::from_millis(60),
+        start,
+        |recorder| {
+            // It may have ended.
+            kill::kill(recorder);
+            true
+        },
+        |recorder| pids.push(recorder.id()),
+    );
 
     let out = dir.path().join("last");
     let last = run(HYPERTRACE.command(["record", "--out"]).arg(&out).args(["--", "true"]));
@@ -336,7 +336,7 @@ fn a_killed_recording_is_completed_by_the_next_start() {
     assert_eq!(left, [""; 0], "{last:?}");
     capability::used("tracefs");
     let mut read = 0;
-    for n in 0..kills {
+    for n in 0..pids.len() {
         let session = dir.path().join(n.to_string());
         assert!(!session.join(".kernel").exists(), "{n}: {last:?}");
         let file = session.join("kernel.dat");
@@ -345,11 +345,11 @@ fn a_killed_recording_is_completed_by_the_next_start() {
         if file.exists() {
             let Some(events) = trace_cmd::read(&file) else { return };
             assert!(events.is_sorted_by_key(|event| event.time), "{n}");
-            read += u64::from(!events.is_empty());
+            read += usize::from(!events.is_empty());
             run(HYPERTRACE.command(["report"]).arg(&session)).reported();
         }
     }
-    assert!(read >= kills / 3, "{read} of {kills} have events");
+    assert!(read >= pids.len() / 3, "{read} of {pids:?} have events");
 }
 
 /// System calls of a flood, and the bytes of an event of one at least.
@@ -391,9 +391,7 @@ fn pages_that_were_on_disk_and_pages_in_the_kernel_make_one_recording() {
         pages.map(|file| file.metadata().unwrap().len()).sum()
     };
     // The calls of this test itself are recorded, so some are always in the kernel's buffers.
-    while on_disk() < CALLS * EVENT_BYTES * 9 / 10 {
-        thread::sleep(Duration::from_millis(1));
-    }
+    wait_until("pages on the disk", || on_disk() >= CALLS * EVENT_BYTES * 9 / 10);
 
     drop(recorder);
 
@@ -401,9 +399,7 @@ fn pages_that_were_on_disk_and_pages_in_the_kernel_make_one_recording() {
     assert_eq!(report.code, Some(0), "{report:?}");
     capability::used("tracefs");
     // Another test's recorder may complete it at the same time.
-    while out.join(".kernel").exists() {
-        thread::sleep(Duration::from_millis(1));
-    }
+    wait_until("the recording", || !out.join(".kernel").exists());
     let Some(events) = trace_cmd::read(&out.join("kernel.dat")) else { return };
     // Pages are not full where the kernel is busy, so the bytes on the disk were of fewer events.
     assert!(events.len() as u64 >= CALLS * 7 / 10, "{}", events.len());

@@ -5,13 +5,11 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
-use hypertrace_tests::babeltrace2;
 use hypertrace_tests::command::{Hypertrace, copy_program, run};
 use hypertrace_tests::interrupt::{send, with_default_signals};
 use hypertrace_tests::namespace::Mount;
-use hypertrace_tests::traced;
+use hypertrace_tests::{babeltrace2, traced, wait_until};
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 
@@ -171,18 +169,14 @@ fn events_are_switched_and_triggers_act_while_it_runs() {
         let notes = traced::Notes::at(Path::new(&notes));
         notes.set(0, 1);
         let is_on = || hypertrace::is_on(hypertrace::abi::schema::mask_slot("loud"));
-        while {
+        wait_until("off", || {
             hypertrace::event!("loud");
-            is_on()
-        } {
-            std::thread::sleep(Duration::from_millis(1));
-        }
+            !is_on()
+        });
         notes.set(0, 2);
         // The point's trigger switches the event on again.
         hypertrace::reference_point!("louder").unwrap();
-        while !is_on() {
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        wait_until("on", is_on);
         hypertrace::event!("loud");
         notes.set(0, 3);
         return;
@@ -196,10 +190,10 @@ fn events_are_switched_and_triggers_act_while_it_runs() {
     let ctl = |words: &str| run(HYPERTRACE.command(["ctl"]).arg(&session).args(words.split(' ')));
     notes.wait(0, 1);
     // An event that is still in the ring when it is switched off is filtered.
-    while names_of(&session, "loud").is_empty() {
+    wait_until("an event", || {
         assert!(running.0.try_wait().unwrap().is_none(), "it ended early");
-        std::thread::sleep(Duration::from_millis(1));
-    }
+        !names_of(&session, "loud").is_empty()
+    });
 
     ctl("trigger add on louder do events loud on").ok();
     ctl("trace-event loud off").ok();
@@ -637,9 +631,7 @@ fn interrupted(dir: &Path, script: &str) -> Option<i32> {
     let mut command = run_script(&dir.join("S"), script);
     with_default_signals(command.env("READY", &ready)).process_group(0);
     let mut running = Running(command.spawn().unwrap());
-    while !ready.exists() {
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    wait_until("ready", || ready.exists());
     send("INT", -i64::from(running.0.id()));
     running.0.wait().unwrap().code()
 }

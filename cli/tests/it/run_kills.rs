@@ -1,5 +1,5 @@
 //! SIGKILL for traced programs: their commits are in the session exactly once, and every reader reads
-//! them. `HYPERTRACE_TEST_KILLS` is the number of kills.
+//! them.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -11,29 +11,40 @@ use hypertrace_abi::config::{CONFIG_WORDS, ConfigPage};
 use hypertrace_abi::layout::{PAGE, Region};
 use hypertrace_abi::zerocopy::IntoBytes;
 use hypertrace_tests::command::{Hypertrace, run};
-use hypertrace_tests::random::Random;
 use hypertrace_tests::traced::{self, NOTES, Notes};
-use hypertrace_tests::{babeltrace2, packets};
+use hypertrace_tests::{babeltrace2, kill, packets};
+use tempfile::TempDir;
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 
-fn kills() -> u64 {
-    std::env::var("HYPERTRACE_TEST_KILLS").map_or(5, |kills| kills.parse().unwrap())
+/// Kills of each kind, and how long a program commits until then.
+const KILLS: u64 = 5;
+const SPAN: Duration = Duration::from_millis(50);
+
+/// A `run` of this test as a program that commits until it is killed.
+struct Running {
+    dir: TempDir,
+    run: Child,
+    notes: Notes,
 }
 
-/// Starts a `run` of this test as a program that commits until it is killed.
-fn start(dir: &Path, options: &[&str], name: &str) -> (Child, Notes) {
-    let path = dir.join("notes");
+/// Starts a `run`, and waits for its first commit.
+fn start(options: &[&str], name: &str) -> Running {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("notes");
     let notes = Notes::at(&path);
     let mut command = HYPERTRACE.command(["run", "--quiet", "--out"]);
-    command.arg(dir.join("S")).args(options);
+    // In the test's directory.
+    command.current_dir(dir.path()).arg(dir.path().join("S")).args(options);
     traced::program(&mut command, name, path.to_str().unwrap());
-    (command.stdout(Stdio::null()).spawn().unwrap(), notes)
+    let run = command.stdout(Stdio::null()).spawn().unwrap();
+    notes.wait(NOTES[1], 1);
+    Running { dir, run, notes }
 }
 
-fn kill(process: u64) {
-    let sent = Command::new("kill").args(["-KILL", &process.to_string()]).status().unwrap();
-    assert!(sent.success());
+fn kill_program(notes: &Notes) -> bool {
+    let process = notes.get(NOTES[0]).to_string();
+    Command::new("kill").args(["-KILL", &process]).status().unwrap().success()
 }
 
 /// Asserts that all readers count the same number of events.
@@ -73,22 +84,18 @@ fn a_killed_programs_commits_are_all_recorded() {
     if let Some(notes) = traced::argument() {
         traced::commit_until_killed(&Notes::at(Path::new(&notes)));
     }
-    let mut random = Random::seeded();
-    let mut commits = Vec::new();
-    for _ in 0..kills() {
-        let dir = tempfile::tempdir().unwrap();
-        let (mut running, notes) = start(dir.path(), &[], name);
-        notes.wait(NOTES[1], 1);
-        std::thread::sleep(Duration::from_micros(random.below(50_000)));
-
-        kill(notes.get(NOTES[0]));
-
-        assert_eq!(running.wait().unwrap().code(), Some(128 + 9));
-        let session = dir.path().join("S");
-        commits.push(traced::check_commits(&session, &notes, true));
-        check_readers(&session);
-    }
-    println!("{} kills, after {commits:?} commits", commits.len());
+    kill::sweep(
+        KILLS,
+        SPAN,
+        |_| start(&[], name),
+        |running| kill_program(&running.notes),
+        |mut running| {
+            assert_eq!(running.run.wait().unwrap().code(), Some(128 + 9));
+            let session = running.dir.path().join("S");
+            traced::check_commits(&session, &running.notes, true);
+            check_readers(&session);
+        },
+    );
 }
 
 #[test]
@@ -97,44 +104,42 @@ fn a_killed_run_is_recovered_into_its_session_or_a_new_one() {
     if let Some(notes) = traced::argument() {
         traced::commit_until_killed(&Notes::at(Path::new(&notes)));
     }
-    let mut random = Random::seeded();
-    let mut commits = Vec::new();
-    for _ in 0..kills() {
-        let dir = tempfile::tempdir().unwrap();
-        let segment = dir.path().join("segment");
-        let options = ["--clients", "4", "--segment", segment.to_str().unwrap()];
-        let (mut running, notes) = start(dir.path(), &options, name);
-        notes.wait(NOTES[1], 1);
-        std::thread::sleep(Duration::from_micros(random.below(50_000)));
-
-        running.kill().unwrap();
-        // The program runs on without a host for a moment, and counts its losses.
-        std::thread::sleep(Duration::from_micros(random.below(2_000)));
-        kill(notes.get(NOTES[0]));
-        running.wait().unwrap();
-
-        let recover = |session: &Path| {
-            let mut command = HYPERTRACE.command(["run", "--recover"]);
-            run(command.arg(&segment).arg("--out").arg(session))
-        };
-        let session = dir.path().join("S");
-        let before = packets::committed(&session).unwrap().all();
-        HYPERTRACE.report(&session);
-        check_total(&session, &recover(&session).ok());
-        commits.push(traced::check_commits(&session, &notes, false));
-        check_readers(&session);
-        assert!(packets::committed(&session).unwrap().all() >= before);
-        // The second time, nothing is left to complete, and the session of another segment is refused.
-        assert!(recover(&session).failed(2).contains("was ended"));
-        let other = dir.path().join("other");
-        run(HYPERTRACE.command(["run", "--quiet", "--out"]).arg(&other).args(["--", "true"])).ok();
-        assert!(recover(&other).failed(2).contains("UUID"));
-        // A new session has the records whose space the dead host had not returned.
-        let new = dir.path().join("new");
-        check_total(&new, &recover(&new).ok());
-        check_readers(&new);
-    }
-    println!("{} kills, after {commits:?} commits", commits.len());
+    let mut moments = (0..2_000).step_by(370).cycle().map(Duration::from_micros);
+    kill::sweep(
+        KILLS,
+        SPAN,
+        |_| start(&["--clients", "4", "--segment", "segment"], name),
+        |running| {
+            let in_time = kill::kill(&mut running.run);
+            // The program runs on without a host for a moment, and counts its losses.
+            std::thread::sleep(moments.next().unwrap());
+            kill_program(&running.notes) && in_time
+        },
+        |Running { dir, notes, .. }| {
+            let segment = dir.path().join("segment");
+            let recover = |session: &Path| {
+                let mut command = HYPERTRACE.command(["run", "--recover"]);
+                run(command.arg(&segment).arg("--out").arg(session))
+            };
+            let session = dir.path().join("S");
+            let before = packets::committed(&session).unwrap().all();
+            HYPERTRACE.report(&session);
+            check_total(&session, &recover(&session).ok());
+            traced::check_commits(&session, &notes, false);
+            check_readers(&session);
+            assert!(packets::committed(&session).unwrap().all() >= before);
+            // The second time, nothing is left to complete, and the session of another segment is refused.
+            assert!(recover(&session).failed(2).contains("was ended"));
+            let other = dir.path().join("other");
+            run(HYPERTRACE.command(["run", "--quiet", "--out"]).arg(&other).args(["--", "true"]))
+                .ok();
+            assert!(recover(&other).failed(2).contains("UUID"));
+            // A new session has the records whose space the dead host had not returned.
+            let new = dir.path().join("new");
+            check_total(&new, &recover(&new).ok());
+            check_readers(&new);
+        },
+    );
 }
 
 #[test]
@@ -143,14 +148,11 @@ fn sessions_recovered_from_forged_ring_positions_are_readable() {
     if let Some(notes) = traced::argument() {
         traced::commit_until_killed(&Notes::at(Path::new(&notes)));
     }
-    let dir = tempfile::tempdir().unwrap();
+    let Running { dir, run: mut host, notes } =
+        start(&["--clients", "2", "--segment", "segment"], name);
     let segment = dir.path().join("segment");
-    let options = ["--clients", "2", "--segment", segment.to_str().unwrap()];
-    let (mut running, notes) = start(dir.path(), &options, name);
     notes.wait(NOTES[1], 1000);
-    running.kill().unwrap();
-    running.wait().unwrap();
-    kill(notes.get(NOTES[0]));
+    assert!(kill::kill(&mut host) && kill_program(&notes));
     // The host's lock ended with the host. The program does not matter.
     let file = File::options().read(true).write(true).open(&segment).unwrap();
     let mut page = [0; CONFIG_WORDS];

@@ -3,13 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, mpsc};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use std::{fs, thread};
 
 use hypertrace::{Emit, Reply};
 use hypertrace_tests::command::{Hypertrace, Ran, copy_program, plugin, run};
 use hypertrace_tests::report::Line;
-use hypertrace_tests::{IS_OPTIMIZED, babeltrace2, capability, traced};
+use hypertrace_tests::{IS_OPTIMIZED, babeltrace2, capability, traced, wait_until};
 use serde_json::Value;
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
@@ -81,11 +81,7 @@ const SWITCHES: u64 = 100;
 /// Makes points and checks that each trigger's write is in the file when the point returns.
 fn switch_and_look(folder: &Path) {
     let (go, tracing_on) = (folder.join("go"), folder.join("tracing_on"));
-    let begin = Instant::now();
-    while !go.exists() {
-        assert!(begin.elapsed() < Duration::from_secs(30), "the test did not signal the start");
-        thread::sleep(Duration::from_millis(1));
-    }
+    wait_until("the test's signal", || go.exists());
     let is = |state: &str, reply: Result<Reply, Emit>| {
         assert_eq!(reply.unwrap().status, hypertrace::Status::Recorded);
         assert_eq!(fs::read_to_string(&tracing_on).unwrap(), state);
@@ -126,10 +122,10 @@ fn switched(name: &str, commands: &[&str]) -> ([Vec<Line>; 2], Value) {
     let trigger = format!("trigger add on switching do kernel {argument} on");
     for command in [&*trigger].iter().chain(commands) {
         let say = || run(HYPERTRACE.command(["ctl"]).arg(&dir).args(command.split(' ')));
-        while say().code != Some(0) {
-            assert!(!running.is_finished(), "{:?}", running.join());
-            thread::sleep(Duration::from_millis(10));
-        }
+        wait_until(command, || {
+            assert!(!running.is_finished(), "it ended early");
+            say().code == Some(0)
+        });
     }
     // Time for some passes of the host.
     thread::sleep(Duration::from_millis(100));

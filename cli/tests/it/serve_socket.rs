@@ -9,12 +9,12 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use hypertrace_test_support::child;
 use hypertrace_tests::command::{Hypertrace, run};
 use hypertrace_tests::serve::Server;
+use hypertrace_tests::wait_until;
 use rustix::fs::{FlockOperation, flock};
 use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
@@ -74,11 +74,9 @@ fn epoch(client: &mut Client) -> u64 {
 /// Waits until so many commits are in a session that is being recorded.
 #[track_caller]
 fn wait_for_commits(session: &Path, commits: u64) {
-    let begin = Instant::now();
-    while HYPERTRACE.stat(session)["total"]["reference_points"].as_u64().unwrap() < commits {
-        assert!(begin.elapsed() < Duration::from_secs(60));
-        sleep(Duration::from_millis(20));
-    }
+    wait_until("commits", || {
+        HYPERTRACE.stat(session)["total"]["reference_points"].as_u64().unwrap() >= commits
+    });
 }
 
 /// Asserts that the other side closes a connection without a word.
@@ -190,10 +188,10 @@ fn only_the_user_may_connect_whatever_the_mask_of_new_files_is() {
     let mut serve = Command::new("sh");
     serve.args(["-c", "umask 0; exec \"$@\"", "sh", HYPERTRACE.0, "serve", "--quiet"]);
     let mut server = serve.arg("--out").arg(&session).arg("--socket").arg(&socket).spawn().unwrap();
-    while !socket.exists() {
+    wait_until("a socket", || {
         assert!(server.try_wait().unwrap().is_none(), "it has ended");
-        sleep(Duration::from_millis(5));
-    }
+        socket.exists()
+    });
 
     let mode = fs::metadata(&socket).unwrap().mode();
 
@@ -227,11 +225,7 @@ fn a_descriptor_that_cannot_be_closed_does_not_keep_the_server_from_ending() {
         let mut lines = all.lines().filter_map(|line| line.split_once(&port));
         lines.any(|(_, rest)| rest.split(' ').nth(1) == Some("01"))
     };
-    let begin = Instant::now();
-    while is_open() {
-        assert!(begin.elapsed() < Duration::from_secs(60));
-        sleep(Duration::from_millis(10));
-    }
+    wait_until("closed", || !is_open());
 
     let (code, said) = server.ended();
 
@@ -342,14 +336,12 @@ fn a_vmm_that_is_silent_in_a_message_stops_no_draining_and_keeps_its_place_for_5
     silent.write_all(&[VERSION, COMMIT, &COMMIT[..30]].concat()).unwrap();
 
     wait_for_commits(&server.session, 1);
-    let begin = Instant::now();
-    let mut next = loop {
-        if let Ok(client) = Client::new(&socket) {
-            break client;
-        }
-        assert!(begin.elapsed() < Duration::from_secs(60));
-        sleep(Duration::from_millis(50));
-    };
+    let mut next = None;
+    wait_until("a place", || {
+        next = Client::new(&socket).ok();
+        next.is_some()
+    });
+    let mut next = next.unwrap();
 
     commit(&mut next);
     drop((next, silent));

@@ -5,6 +5,7 @@
 use crate::common;
 use common::{Call, Recorder, chip};
 use hypertrace_device::{Chip, Counter, DrainPolicy, DrainWaker, Region};
+use hypertrace_test_support::wait_until;
 use std::io;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc;
@@ -21,9 +22,7 @@ fn passes(chip: &Chip<Recorder>) -> usize {
 }
 
 fn wait_for_pass(chip: &Chip<Recorder>, number: usize) {
-    while passes(chip) < number {
-        thread::yield_now();
-    }
+    wait_until("a pass", || passes(chip) >= number);
 }
 
 #[test]
@@ -78,9 +77,7 @@ fn a_sink_that_panics_ends_the_thread_which_is_counted_and_the_vm_runs_on() {
     let drain = chip.drain_thread(&kick, NEVER, || Ok(())).unwrap();
     chip.sink().panics.store(true, Relaxed);
     kick.wake();
-    while chip.count(Counter::DrainPanicked) == 0 {
-        thread::yield_now();
-    }
+    wait_until("a panic", || chip.count(Counter::DrainPanicked) > 0);
     chip.sink().panics.store(false, Relaxed);
     chip.write(Region::Control, 0, &7u64.to_le_bytes());
     assert_eq!(common::points(&chip).len(), 1, "a vCPU makes points");

@@ -8,6 +8,7 @@ use hypertrace_abi::layout::{guest_page, register as r};
 use hypertrace_abi::ring::ClientMemory;
 use hypertrace_abi::turns::REST;
 use hypertrace_device::{Chip, ChipConfig, DrainPolicy, DrainWaker, Memory, Region};
+use hypertrace_test_support::wait_until;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::thread;
@@ -118,8 +119,6 @@ fn a_thread_that_rests_makes_no_pass_until_it_is_kicked() {
     assert!((0..50).any(|_| rested()), "it keeps its timer");
     let before = passes();
     kick.wake();
-    while passes() == before {
-        thread::yield_now();
-    }
+    wait_until("a pass", || passes() > before);
     drain.finish();
 }

@@ -5,14 +5,12 @@ use common::traced::{AARCH64, Architecture, Guest, X86_64, calls, printed};
 use common::uftrace;
 use common::{Ran, capability};
 use hypertrace_functions::read::{By, Summary, Trace};
-use hypertrace_test_support::namespace;
+use hypertrace_test_support::{kill, namespace, wait_until};
 use namespace::Mount;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// Defines a test for each architecture of functions that take a guest and an empty folder.
@@ -107,14 +105,10 @@ fn what_was_recorded_before_a_kill_is_read(guest: &Guest, folder: &TempDir) {
         let dir = folder.path().join(format!("trace{kill}"));
         let mut command = guest.command(&format!("functions={}", dir.display()));
         let mut qemu = command.arg("forever").stderr(Stdio::null()).spawn().unwrap();
-        let begin = Instant::now();
         // Two windows of 3 MiB are mapped at the beginning, and a third one when the first is full.
-        while fs::metadata(guest.records(&dir)).map_or(0, |data| data.len()) < 4 << 20 {
-            assert!(begin.elapsed() < Duration::from_secs(60));
-            sleep(Duration::from_millis(1));
-        }
-        qemu.kill().unwrap();
-        qemu.wait().unwrap();
+        let bytes = || fs::metadata(guest.records(&dir)).map_or(0, |data| data.len());
+        wait_until("a third window", || bytes() >= 4 << 20);
+        assert!(kill::kill(&mut qemu));
 
         let summary = Summary::of(&guest.trace(&dir));
 

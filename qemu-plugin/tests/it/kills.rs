@@ -1,67 +1,67 @@
 //! Machines with a function trace that end in the middle of it, by SIGKILL or by one of their virtual CPUs: all that was
-//! written is read. `HYPERTRACE_TEST_KILLS` is the number of kills.
+//! written is read.
 
 use crate::common;
 use common::machine::{AARCH64, AARCH64_7, Ready, X86_64_7};
 use common::uftrace::{Reader, is_unfinished};
 use hypertrace_functions::read::{Summary, Trace};
 use hypertrace_functions::record::SIZE;
+use hypertrace_test_support::{kill, wait_until};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
-use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::process::{Child, Stdio};
+use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
-
-fn kills() -> u64 {
-    std::env::var("HYPERTRACE_TEST_KILLS").map_or(3, |kills| kills.parse().unwrap())
-}
 
 #[test]
 fn what_a_killed_machine_has_written_is_read() {
     let Some(machine) = X86_64_7.with("functions.c", &["-static"]) else { return };
-    let mut last = None;
-    for kill in 0..kills() {
-        // Sooner and later in the boot, with one virtual CPU and with two.
-        let (bytes, cpus) = ((1 + kill * 7 % 60) * MIB, 1 + kill as u32 % 2);
-        if let Some(dir) = last.replace(killed_after(&machine, kill, bytes, cpus)) {
-            fs::remove_dir_all(dir).unwrap();
-        }
-    }
+    let mut last: Option<PathBuf> = None;
+    // A file is prepared for records before it has them.
+    kill::sweep(
+        3,
+        Duration::from_millis(40),
+        |n| started(&machine, n),
+        |(_, qemu)| kill::kill(qemu),
+        |(dir, _)| {
+            check(&dir);
+            if let Some(dir) = last.replace(dir) {
+                fs::remove_dir_all(dir).unwrap();
+            }
+        },
+    );
     let Some(reader) = Reader::new("uftrace-forky") else { return };
     let report = reader.read("report", &last.unwrap(), is_unfinished);
     assert!(report.contains("Total time"), "{report}");
 }
 
-/// Boots a machine, kills it when its records' files have so many bytes, and checks the trace. Returns its directory.
+/// Boots a machine, sooner and later in whose boot it is to be killed, with one virtual CPU and with two.
 #[track_caller]
-fn killed_after(machine: &Ready, kill: u64, bytes: u64, cpus: u32) -> PathBuf {
+fn started(machine: &Ready, kill: u64) -> (PathBuf, Child) {
+    let (bytes, cpus) = ((1 + kill * 7 % 60) * MIB, 1 + kill as u32 % 2);
     let dir = machine.file(&format!("trace{kill}"));
     let plugin = machine.plugin(&format!("functions={}", dir.display()));
     let mut command = machine.command(cpus, "", &[&plugin]);
-    let mut qemu = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    let begin = Instant::now();
-    while records(&dir).iter().map(|file| fs::metadata(file).unwrap().len()).sum::<u64>() < bytes {
-        assert!(begin.elapsed() < Duration::from_secs(60), "{kill}: it has few records");
-        sleep(Duration::from_millis(1));
-    }
-    // A file is prepared for records before it has them.
-    sleep(Duration::from_millis(kill * 13 % 40));
-    qemu.kill().unwrap();
-    qemu.wait().unwrap();
+    let qemu = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let size = |file: &PathBuf| fs::metadata(file).unwrap().len();
+    wait_until("records", || records(&dir).iter().map(size).sum::<u64>() >= bytes);
+    (dir, qemu)
+}
 
-    let trace = Trace::open(&dir).unwrap();
+/// Checks that the trace of a killed machine has all that was written.
+#[track_caller]
+fn check(dir: &Path) {
+    let trace = Trace::open(dir).unwrap();
     let summary = Summary::of(&trace);
 
-    assert!(summary.damage.is_empty(), "{kill}: {:?}", summary.damage);
-    assert_eq!((summary.orphans, summary.lost), (0, 0), "{kill}");
-    let written: u64 = records(&dir).iter().map(|file| written(file)).sum();
+    assert!(summary.damage.is_empty(), "{:?}", summary.damage);
+    assert_eq!((summary.orphans, summary.lost), (0, 0));
+    let written: u64 = records(dir).iter().map(|file| written(file)).sum();
     let tasks = trace.tasks().iter();
     let read: usize = tasks.map(|task| trace.records(task.tid).unwrap().count()).sum();
-    assert_eq!(read as u64, written, "{kill}");
-    assert!(written > 1_000, "{kill}: {written}");
-    dir
+    assert_eq!(read as u64, written);
+    assert!(written > 1_000, "{written}");
 }
 
 #[test]

@@ -11,6 +11,7 @@ pub mod child;
 #[cfg(feature = "functions")]
 pub mod functions;
 pub mod initramfs;
+pub mod kill;
 #[cfg(feature = "machine")]
 pub mod machine;
 pub mod made;
@@ -18,3 +19,6 @@ pub mod namespace;
 pub mod trace_dat;
 pub mod uftrace;
 pub mod vcpu;
+mod wait;
+
+pub use wait::wait_until;

@@ -9,7 +9,7 @@ use std::thread;
 use hypertrace::{Client, Emit, ProducerState, event};
 use hypertrace_guest::{Args, Program, layout};
 use hypertrace_tests::host::{Host, events, geometry};
-use hypertrace_tests::{babeltrace2, kvm};
+use hypertrace_tests::{babeltrace2, kvm, wait_until};
 use hypertrace_timeline::{Domain, Event, Kind, Session, Value};
 use hypertrace_trace::{Output, SnapshotError};
 use kvm_vmm::{Answer, attach_window, record_in};
@@ -152,12 +152,7 @@ fn a_guests_trigger_takes_a_snapshot_of_guest_and_vmm() {
     let dir = host.session.dir().join("snapshot-0001");
     // The last notification: the request has been answered.
     let done = || host.session.triggers().contains("1 done");
-    for _ in 0..1_000 {
-        if done() {
-            break;
-        }
-        thread::sleep(std::time::Duration::from_millis(10));
-    }
+    wait_until("a snapshot", done);
     drain.finish();
     let triggers = host.session.triggers();
     assert!(triggers.contains("(fired 1, failed 0)"), "{triggers}");

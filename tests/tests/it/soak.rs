@@ -26,7 +26,7 @@ use hypertrace_tests::simpletrace::{Counter, Counts};
 use hypertrace_tests::slow::{self, Reaper, Throttle};
 use hypertrace_tests::syslog::Daemon;
 use hypertrace_tests::tracefs::Instance;
-use hypertrace_tests::{capability, kvm, packets, probes, syslog, trace};
+use hypertrace_tests::{capability, kvm, packets, probes, syslog, trace, wait_until};
 use hypertrace_trace::Summary;
 use hypertrace_trace::backend::{self, Backends, ftrace, log};
 use kvm_vmm::{Answer, Observer, VmmEvent, attach_window, record_in, run_on_threads};
@@ -452,9 +452,7 @@ impl Reading {
         let (from, throttle) = (path.to_owned(), throttle.clone());
         let reader = thread::spawn(move || slow::copy(File::open(from)?, to, throttle));
         // A pipe without a reader is refused.
-        while host.session.set_simple_file(path).is_err() {
-            thread::sleep(Duration::from_millis(1));
-        }
+        wait_until("a reader", || host.session.set_simple_file(path).is_ok());
         Some(Reading { reader, counter: counter? })
     }
 

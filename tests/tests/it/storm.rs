@@ -21,9 +21,9 @@ use hypertrace_abi::schema::id_of;
 use hypertrace_abi::sink::{Drained, EventSink, KnownClient, NameSet, ReferencePoint, Status};
 use hypertrace_device::DrainPolicy;
 use hypertrace_device::{Chip, ChipConfig, Geometry, Memory, Region, RingMode};
-use hypertrace_tests::babeltrace2;
 use hypertrace_tests::forger::{Forger, collision};
 use hypertrace_tests::random::Random;
+use hypertrace_tests::{babeltrace2, wait_until};
 use hypertrace_timeline::{ClockMaps, Timeline, Value};
 use hypertrace_trace::limits::{BYTES_PER_SECOND, MAX_DESCRIPTION};
 use hypertrace_trace::{Output, Session, SessionConfig, SnapshotLimit, Summary};
@@ -356,10 +356,10 @@ fn wait_until_drained(chip: &Device, drain: &ScopedJoinHandle<'_, Passes>) {
     let rings = chip.memory().region(Region::Rings).unwrap().words();
     let memory = ClientMemory::of_rings(rings, HONEST, chip.geometry(), RingMode::Discard).unwrap();
     let head = memory.guest[guest_page::HEAD].load(Relaxed);
-    while memory.host[host_page::TAIL].load(Relaxed) != head {
+    wait_until("an empty ring", || {
         assert!(!drain.is_finished(), "the drain loop has ended");
-        thread::yield_now();
-    }
+        memory.host[host_page::TAIL].load(Relaxed) == head
+    });
 }
 
 /// Commands at the control socket, in order.

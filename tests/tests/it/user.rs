@@ -17,7 +17,7 @@ use hypertrace_abi::record::{ClockKind, Flags};
 use hypertrace_abi::ring::{ClientMemory, Consumer, Emit, Lease, Producer};
 use hypertrace_abi::schema::id_of;
 use hypertrace_abi::sink::{Drained, EventSink, KnownClient, ReferencePoint};
-use hypertrace_tests::{babeltrace2, traced};
+use hypertrace_tests::{babeltrace2, traced, wait_until};
 use hypertrace_timeline::{Kind, Value};
 use hypertrace_trace::SessionConfig;
 use hypertrace_user::{Config, Host, Policy, Segment, Session};
@@ -222,9 +222,7 @@ fn points_are_answered_although_another_program_silences_all_bells() {
                 silenced.store(true, Relaxed);
             }
         });
-        while !silenced.load(Relaxed) {
-            std::thread::yield_now();
-        }
+        wait_until("silence", || silenced.load(Relaxed));
         let states = [ProducerState::new(), ProducerState::new()];
         let lease = |n: usize| {
             Client::lease(channel, n as u32, &states[n], 7 + n as u64, &info("program")).unwrap()
@@ -389,9 +387,7 @@ fn the_session_ends_although_a_program_moves_the_hosts_sleep() {
         let to = elsewhere.as_ptr();
         libc::syscall(libc::SYS_futex, watches, libc::FUTEX_REQUEUE, none, most, to)
     };
-    while moved() != 1 {
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    wait_until("the host's sleep", || moved() == 1);
 
     let reply = hypertrace::reference_point!(client: &client, "unanswered", n = 2u64);
     assert_eq!(reply.map(|reply| reply.status), Ok(Status::Failed));

@@ -19,7 +19,7 @@ use hypertrace_abi::layout::{guest_page, host_page};
 use hypertrace_abi::record::ClockKind;
 use hypertrace_abi::ring::{ClientMemory, Emit, Lease, LeaseInfo, Producer, ProducerState};
 use hypertrace_tests::command::run;
-use hypertrace_tests::{babeltrace2, traced};
+use hypertrace_tests::{babeltrace2, traced, wait_until};
 use hypertrace_timeline::{ClockMaps, Event, Kind, Timeline, Value};
 use hypertrace_user::{Config, Segment, Session};
 
@@ -186,12 +186,7 @@ fn survivor(machine: &str) {
     emit(AFTER);
     thread::spawn(move || emit(AFTER)).join().unwrap();
 
-    for _ in 0..10_000 {
-        if counts().host_ended >= 2 * AFTER {
-            break;
-        }
-        thread::sleep(Duration::from_millis(1));
-    }
+    wait_until("losses", || counts().host_ended >= 2 * AFTER);
     // No event is counted twice by a later look.
     hypertrace::poll();
     let counts = counts();
@@ -336,14 +331,8 @@ const LAST: u32 = 6;
 
 /// Waits until a server has taken all that a client's ring holds.
 fn wait_until_taken(memory: ClientMemory<'_>) {
-    for _ in 0..10_000 {
-        let (head, tail) = (&memory.guest[guest_page::HEAD], &memory.host[host_page::TAIL]);
-        if head.load(Relaxed) == tail.load(Relaxed) {
-            return;
-        }
-        thread::sleep(Duration::from_millis(1));
-    }
-    panic!("the ring is not emptied");
+    let (head, tail) = (&memory.guest[guest_page::HEAD], &memory.host[host_page::TAIL]);
+    wait_until("an empty ring", || head.load(Relaxed) == tail.load(Relaxed));
 }
 
 /// Leases the last client, whose clock will have lost this many ticks when the VM goes on.

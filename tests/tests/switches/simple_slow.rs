@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use hypertrace_tests::host::{Host, geometry};
 use hypertrace_tests::namespace::Mount;
 use hypertrace_tests::simpletrace::{self, Event};
-use hypertrace_tests::trace;
+use hypertrace_tests::{trace, wait_until};
 use hypertrace_trace::control::set_declared;
 use tempfile::TempDir;
 
@@ -137,11 +137,7 @@ impl Pipe {
 
     /// Makes the VMM write to the pipe, once it has a reader.
     fn connect(&self, vmm: &Vmm) {
-        let begun = Instant::now();
-        while let Err(failed) = vmm.host.session.set_simple_file(&self.path) {
-            assert!(begun.elapsed() < Duration::from_secs(10), "{failed}: {}", failed.source);
-            thread::sleep(Duration::from_millis(1));
-        }
+        wait_until("a reader", || vmm.host.session.set_simple_file(&self.path).is_ok());
     }
 
     fn end(self) -> (PathBuf, TempDir) {

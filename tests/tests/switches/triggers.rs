@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::thread;
-use std::time::{Duration, Instant};
 
 use hypertrace::{ProducerState, event};
 use hypertrace_abi::layout::{PAGE, Region, register};
@@ -16,7 +15,7 @@ use hypertrace_abi::sink::{EventSink, ReferencePoint, Status};
 use hypertrace_guest::{Args, Program, layout};
 use hypertrace_tests::host::{Host, geometry};
 use hypertrace_tests::tracefs::Instance;
-use hypertrace_tests::{capability, kvm, trace};
+use hypertrace_tests::{capability, kvm, trace, wait_until};
 use hypertrace_trace::control::set_declared;
 use hypertrace_trace::trigger::MAX_RULES;
 use hypertrace_trace::{Session, enabled};
@@ -38,14 +37,6 @@ fn point(session: &Session, name: &str, words: &[u64]) -> Status {
         host_time: hypertrace_abi::clock::ticks(),
         words,
     })
-}
-
-fn wait_for(what: impl Fn() -> bool) {
-    let start = Instant::now();
-    while !what() {
-        assert!(start.elapsed() < Duration::from_secs(10), "it never came");
-        thread::sleep(Duration::from_millis(1));
-    }
 }
 
 #[test]
@@ -169,7 +160,7 @@ fn callbacks_come_in_order_on_another_thread() {
         point(&host.session, name, &[]);
     }
 
-    wait_for(|| seen.lock().unwrap().len() == 4);
+    wait_until("notifications", || seen.lock().unwrap().len() == 4);
     assert_eq!(*seen.lock().unwrap(), [(a, 7), (b, 7), (b, 7), (a, 7)]);
     assert!(host.session.triggers().ends_with("0 waiting, 4 done, 0 dropped\n"));
 }
@@ -189,7 +180,7 @@ fn actions_that_do_not_fit_the_queue_are_counted() {
     }
     drop(closed);
 
-    wait_for(|| host.session.triggers().contains(" 0 waiting"));
+    wait_until("answers", || host.session.triggers().contains(" 0 waiting"));
     let list = host.session.triggers();
     let words: Vec<&str> = list.split([' ', ',', '\n']).collect();
     let number = |what: &str| -> u64 {

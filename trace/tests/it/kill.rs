@@ -6,12 +6,11 @@ use hypertrace_abi::clock::ticks;
 use hypertrace_abi::event_type;
 use hypertrace_abi::record::Flags;
 use hypertrace_abi::sink::{EventSink, ReferencePoint};
+use hypertrace_test_support::{kill, wait_until};
 use hypertrace_trace::{Session, SessionConfig};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::Duration;
-
-const KILLS: u64 = 20;
 
 /// The victim: traces on and on, and says how much is committed.
 fn trace(dir: &Path) {
@@ -78,48 +77,39 @@ fn append_schema(guest: &Guest, text: &str) {
     guest.poke(guest_page::SCHEMA_LEN, at + words.len() as u64);
 }
 
+/// Returns the number of records that the victim has committed.
+fn committed(dir: &Path) -> u64 {
+    let bytes = std::fs::read(dir.join("committed")).unwrap_or_default();
+    bytes.try_into().map_or(0, u64::from_le_bytes)
+}
+
 #[test]
 fn a_killed_session_is_read_to_its_end() {
     if let Some(dir) = std::env::var_os(common::CHILD) {
         trace(Path::new(&dir));
         return;
     }
-    let mut random = ticks() | 1;
-    let mut most = 0;
-    for kill in 0..KILLS {
+    let start = |_| {
         let dir = tempfile::tempdir().unwrap();
-        let mut child = common::child("a_killed_session_is_read_to_its_end", dir.path())
-            .stdout(std::process::Stdio::null())
-            .spawn()
-            .unwrap();
-        let told = dir.path().join("committed");
-        let committed = || -> u64 {
-            let bytes = std::fs::read(&told).unwrap_or_default();
-            bytes.try_into().map_or(0, u64::from_le_bytes)
-        };
-        let mut waited = 0;
-        while committed() == 0 {
-            assert!(waited < 10_000, "the child never began");
-            waited += 1;
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        random ^= random << 13;
-        random ^= random >> 7;
-        random ^= random << 17;
-        std::thread::sleep(Duration::from_micros(random % 150_000));
-        assert!(child.try_wait().unwrap().is_none(), "it ended by itself");
-        child.kill().unwrap();
-        child.wait().unwrap();
-
-        let committed = committed();
-        let ctf = dir.path().join("s/ctf");
-        let Some(lines) = common::read_clean(&ctf) else { return };
-        assert!(lines.len() as u64 >= committed, "kill {kill}: {} < {committed}", lines.len());
-        most = most.max(lines.len());
-        let json = std::fs::read(dir.path().join("s/session.json")).unwrap();
-        let json: hypertrace_trace::session_json::SessionJson =
-            serde_json::from_slice(&json).unwrap();
-        assert!(!json.finished);
-    }
-    println!("{KILLS} kills, up to {most} records, every trace whole");
+        let mut child = common::child("a_killed_session_is_read_to_its_end", dir.path());
+        let child = child.stdout(std::process::Stdio::null()).spawn().unwrap();
+        wait_until("a record", || committed(dir.path()) > 0);
+        (dir, child)
+    };
+    kill::sweep(
+        20,
+        Duration::from_millis(150),
+        start,
+        |(_, child)| kill::kill(child),
+        |(dir, _)| {
+            let committed = committed(dir.path());
+            let ctf = dir.path().join("s/ctf");
+            let Some(lines) = common::read_clean(&ctf) else { return };
+            assert!(lines.len() as u64 >= committed, "{} < {committed}", lines.len());
+            let json = std::fs::read(dir.path().join("s/session.json")).unwrap();
+            let json: hypertrace_trace::session_json::SessionJson =
+                serde_json::from_slice(&json).unwrap();
+            assert!(!json.finished);
+        },
+    );
 }

@@ -7,6 +7,7 @@ use hypertrace_abi::event_type;
 use hypertrace_abi::ring::Emit;
 use hypertrace_abi::sink::EventSink;
 use hypertrace_abi::turns::PAUSE;
+use hypertrace_test_support::wait_until;
 use hypertrace_trace::session_json::SessionJson;
 use hypertrace_trace::{Output, Session};
 use std::sync::Arc;
@@ -26,11 +27,10 @@ fn tick(session: &Session) {
 /// Makes passes until the session is quiet. Returns how long that took.
 fn until_quiet(session: &Session) -> Duration {
     let begin = Instant::now();
-    while !session.is_quiet() {
-        assert!(begin.elapsed() < Duration::from_secs(20), "it never is");
-        sleep(Duration::from_millis(1));
+    wait_until("quiet", || {
         pass(session);
-    }
+        session.is_quiet()
+    });
     begin.elapsed()
 }
 
@@ -104,11 +104,7 @@ fn a_flight_recorder_is_quiet_until_a_snapshot_is_asked_for() {
     assert!(session.is_quiet());
     let asker = session.clone();
     let asked = std::thread::spawn(move || asker.snapshot());
-    let begin = Instant::now();
-    while session.is_quiet() {
-        assert!(begin.elapsed() < Duration::from_secs(20), "it never is asked for");
-        sleep(Duration::from_millis(1));
-    }
+    wait_until("a request", || !session.is_quiet());
     pass(&session);
     asked.join().unwrap().unwrap();
 }

@@ -15,7 +15,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::sync::atomic::{AtomicBool, Ordering, Ordering::Relaxed};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The event of [`emit`].
 pub const TICK: &str = "tick(n:u64)";
@@ -34,6 +34,7 @@ pub fn client() -> Option<u32> {
 
 /// Runs a test alone: a process has one channel.
 pub use hypertrace_test_support::child::in_own_process as alone;
+pub use hypertrace_test_support::wait_until;
 
 /// Maps a file, until the process ends.
 pub fn map(file: &File, len: u64) -> &'static [AtomicU64] {
@@ -337,13 +338,4 @@ impl Child {
 /// A word that a parent and its children share.
 pub fn shared_word() -> &'static AtomicU64 {
     &map(&memfd(4096), 4096)[0]
-}
-
-/// Waits, for a few seconds at most, until this is so.
-pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !is_so() {
-        assert!(start.elapsed() < Duration::from_secs(20), "never: {what}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
 }

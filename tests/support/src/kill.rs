@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! SIGKILL at moments that are spread over a program's run. `HYPERTRACE_TEST_KILLS` is the number of kills.
+
+use std::os::unix::process::ExitStatusExt;
+use std::process::Child;
+use std::thread;
+use std::time::Duration;
+
+/// Runs that may end before they are killed, for each kill.
+const MOST_TRIES: u64 = 20;
+
+/// Kills `usual` runs of a program, unless the environment says how many, and checks what each one leaves.
+///
+/// `start` has the number of the kill, and returns when the run can be killed. It is at a moment within
+/// `span` after that, a different one for each run. `kill` returns whether it was in time: if the run has
+/// ended by itself, another one takes its place.
+#[track_caller]
+pub fn sweep<R>(
+    usual: u64,
+    span: Duration,
+    mut start: impl FnMut(u64) -> R,
+    mut kill: impl FnMut(&mut R) -> bool,
+    mut check: impl FnMut(R),
+) {
+    let kills = std::env::var("HYPERTRACE_TEST_KILLS");
+    let kills = kills.map_or(usual, |kills| kills.parse().unwrap());
+    let (mut killed, mut tries) = (0, 0);
+    while killed < kills {
+        assert!(tries < MOST_TRIES * kills, "{killed} of {tries} were killed before they ended");
+        // Multiples of the golden ratio fill the span evenly, whatever their number is.
+        let moment = span.mul_f64((tries as f64 * 0.618_033_988_749_895).fract());
+        tries += 1;
+        let mut run = start(killed);
+        thread::sleep(moment);
+        if kill(&mut run) {
+            println!("kill {killed}, after {moment:?}");
+            check(run);
+            killed += 1;
+        }
+    }
+}
+
+/// Kills a process. Returns whether it had not ended before.
+pub fn kill(process: &mut Child) -> bool {
+    process.kill().unwrap();
+    process.wait().unwrap().signal() == Some(9)
+}
