@@ -12,6 +12,7 @@ pub mod build;
 pub mod c;
 pub mod command;
 pub mod forger;
+pub mod golden;
 pub mod host;
 pub mod inject;
 pub mod interface_2016;

@@ -1,6 +1,8 @@
 //! `hypertrace clock`, and sessions of one or several machines on one timeline.
 
 use hypertrace_test_support::{machine, made, trace_dat};
+use hypertrace_tests::command::{Hypertrace, run};
+use hypertrace_tests::golden::golden;
 use hypertrace_tests::{capability, kvm};
 use machine::{Kernel, Kind, machine};
 use made::{
@@ -8,19 +10,16 @@ use made::{
     clocks, json, with_boot,
 };
 use serde_json::Value;
-use std::process::{Command, Output};
+use std::path::Path;
 use trace_dat::{Page, TraceDat};
 
-fn run(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_hypertrace")).args(args).output().unwrap()
-}
+const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).unwrap()
-}
-
-fn path(made: &Made) -> &str {
-    made.path().to_str().unwrap()
+/// Returns the description of a session by `clock --json`.
+#[track_caller]
+fn described(session: impl AsRef<Path>) -> Value {
+    let all: Value = run(HYPERTRACE.command(["clock", "--json"]).arg(session.as_ref())).json();
+    all["sessions"][0].clone()
 }
 
 /// Makes a session of a host whose counter had the value `base` at this Unix time after the start, with
@@ -34,76 +33,33 @@ fn host(boot: Option<&str>, base: u64, unix_ns: i64, raw: &[u64]) -> Made {
     made.stream("host-0", &[Packet::host(0), events])
 }
 
-/// Returns the raw values and the bounds of the events of a report, in its order.
-fn merged(sessions: &[&Made]) -> (Vec<(u64, Option<u64>)>, String) {
-    let mut args = vec!["report", "--json"];
-    args.extend(sessions.iter().map(|made| path(made)));
-    let out = run(&args);
-    assert!(out.status.success(), "{}", text(&out.stderr));
-    let events = text(&out.stdout)
-        .lines()
-        .map(|line| {
-            let event: Value = serde_json::from_str(line).unwrap();
-            (event["fields"]["reason"].as_u64().unwrap(), event["bound_ns"].as_u64())
-        })
-        .collect();
-    (events, text(&out.stderr))
-}
-
 #[test]
 fn sessions_of_one_boot_are_merged_by_raw_ticks_whatever_their_anchors_say() {
     // The second anchor is 700 ns too early, and the events are 100 ns apart.
     let first = host(Some(BOOT), 1_000, 0, &[2_000, 2_200, 2_400]);
     let second = host(Some(BOOT), 1_500, 500 - 700, &[2_100, 2_300, 2_500]);
-    let expected = [2_000, 2_100, 2_200, 2_300, 2_400, 2_500].map(|raw| (raw, Some(0)));
-
-    for sessions in [[&first, &second], [&second, &first]] {
-        let (events, said) = merged(&sessions);
-        assert_eq!((&events[..], &*said), (&expected[..], ""));
-    }
-    let out = text(&run(&["clock", path(&first), path(&second)]).stdout);
-    assert!(out.contains(&format!("same machine and boot as {}", path(&first))), "{out}");
-    assert!(out.contains("would be off by 700 ns"), "{out}");
+    let commands = ["report --json S T", "report --json T S", "clock S T"];
+    golden("one_boot", HYPERTRACE.transcript(&[first, second], &commands));
 }
 
 #[test]
 fn the_error_of_another_machine_or_boot_is_unknown() {
     let first = host(Some(BOOT), 1_000, 0, &[2_000]);
-    for (boot, why) in [
-        (Some(OTHER_BOOT), "recorded on another machine, or after another boot"),
-        (None, "not known to be recorded in the same boot"),
-    ] {
-        let second = host(boot, 1_000, 0, &[2_100]);
-        let (events, said) = merged(&[&first, &second]);
-        assert_eq!(events, [(2_000, Some(0)), (2_100, None)]);
-        assert_eq!(said.lines().count(), 1, "{said}");
-        assert!(said.contains(why), "{said}");
-
-        let out = run(&["clock", path(&first), path(&second)]);
-        assert_eq!((out.status.code(), text(&out.stderr)), (Some(0), String::new()));
-        assert!(text(&out.stdout).contains(why), "{}", text(&out.stdout));
-        let out = run(&["clock", "--json", path(&first), path(&second)]);
-        let found: Value = serde_json::from_slice(&out.stdout).unwrap();
-        assert_eq!(found["sessions"][0]["is_placed"], true);
-        assert_eq!(found["sessions"][1]["is_placed"], false);
-    }
+    let [other, unknown] = [Some(OTHER_BOOT), None].map(|boot| host(boot, 1_000, 0, &[2_100]));
+    let commands = ["report --json S T", "clock S T", "clock --json S T"];
+    let mut shown = HYPERTRACE.transcript(&[&first, &other], &commands);
+    shown += &HYPERTRACE.transcript(&[&first, &unknown], &commands);
     // The error of its kernel's events is not known either.
     let second = host(Some(OTHER_BOOT), 1_000, 0, &[]);
     let (id, data) = trace_dat::recorded(OTHER_BOOT, 0);
     let dat = TraceDat::new("x86-tsc").cpu(&[Page::at(2_050).mmio(0, 7, 1)]).option(id, data);
     std::fs::write(second.path().join("kernel.dat"), dat.version_7()).unwrap();
-    for (inputs, bound) in [(vec![&first, &second], "null"), (vec![&second], "0")] {
-        let paths = inputs.iter().map(|made| path(made));
-        let out = run(&["report", "--json"].into_iter().chain(paths).collect::<Vec<_>>());
-        let out = text(&out.stdout);
-        let mmio = out.lines().find(|line| line.contains("kvm_mmio")).unwrap();
-        assert!(mmio.contains(&format!("\"bound_ns\":{bound}")), "{mmio}");
-    }
-    // Two sessions that do not know their boots have nothing in common either.
-    let unknown = host(None, 1_000, 0, &[2_000]);
-    assert_eq!(merged(&[&unknown, &host(None, 1_000, 0, &[2_100])]).0[1].1, None);
-    // One alone is as exact as ever.
-    assert_eq!(merged(&[&unknown]), (vec![(2_000, Some(0))], String::new()));
+    shown += &HYPERTRACE.transcript(&[&first, &second], &["report --json S T", "report --json T"]);
+    // Two sessions that do not know their boots have nothing in common either. One alone is as exact as ever.
+    let another = host(None, 1_000, 0, &[2_000]);
+    let commands = ["report --json S T", "report --json S"];
+    shown += &HYPERTRACE.transcript(&[&another, &unknown], &commands);
+    golden("other_boot", shown);
 }
 
 #[test]
@@ -111,26 +67,12 @@ fn an_offset_by_hand_places_a_session_with_the_bound_that_it_has() {
     let first = host(Some(BOOT), 1_000, 0, &[2_000, 2_200]);
     // 150 ns too early.
     let second = host(Some(OTHER_BOOT), 1_000, -150, &[2_100]);
-    let report = |offset: &str| {
-        let out = run(&["report", "--json", path(&first), path(&second), "--ts-offset", offset]);
-        let shown = text(&out.stdout)
-            .lines()
-            .map(|line| {
-                let event: Value = serde_json::from_str(line).unwrap();
-                let ns = event["ts_ns"].as_i64().unwrap() - START_NS;
-                (ns, event["bound_ns"].as_u64())
-            })
-            .collect::<Vec<_>>();
-        (shown, text(&out.stderr))
-    };
-    let (events, said) = report("150+-30");
-    assert_eq!(events, [(1_000, Some(0)), (1_100, Some(30)), (1_200, Some(0))]);
-    assert_eq!(said, "");
-    let (events, said) = report("150");
-    assert_eq!(events, [(1_000, Some(0)), (1_100, None), (1_200, Some(0))]);
-    assert!(said.contains("placed by --ts-offset, with unknown error"), "{said}");
-    let out = run(&["report", path(&first), "--ts-offset", "5+-x"]);
-    assert_eq!(out.status.code(), Some(2));
+    let commands = [
+        "report --json S T --ts-offset 150+-30",
+        "report --json S T --ts-offset 150",
+        "report S --ts-offset 5+-x",
+    ];
+    golden("offset", HYPERTRACE.transcript(&[first, second], &commands));
 }
 
 /// Makes a session with a point every 100 us, whose clock loses a millisecond after the 50th.
@@ -155,50 +97,9 @@ fn stopping(interval: u64, every: u64, lost: u64) -> Made {
 
 #[test]
 fn a_clock_is_described_in_words_with_its_jumps() {
-    let made = stopped();
-    let out = run(&["clock", path(&made)]);
-    assert_eq!((out.status.code(), text(&out.stderr)), (Some(0), String::new()));
-    let out = text(&out.stdout);
-    for expected in [
-        "host: counter of 1,000,000,000 Hz, boot 36d00ed1-e68a-4dcf-9f57-8bb3a1fed66d",
-        "guest TSC (clock 1), all clients",
-        "known from   200 readings around reference points",
-        "declared 1,000,000,000 Hz, assumed to be within 1,000 ppm:\n",
-        "                 998,999,999 to 1,001,000,001 Hz\n",
-        "1 found; one of less than ",
-        " may be missed,\n                 and the errors above hold all the same\n",
-        "the guest's clock lost at least ",
-        "of the session",
-    ] {
-        assert!(out.contains(expected), "{expected}: {out}");
-    }
-    // The first line is the path.
-    for line in out.lines().skip(1) {
-        assert!(line.chars().count() <= 80, "{line}");
-    }
-
-    let out = run(&["clock", "--json", path(&made)]);
-    let found: Value = serde_json::from_slice(&out.stdout).unwrap();
-    let session = &found["sessions"][0];
-    assert_eq!((&session["boot_id"], &session["is_placed"]), (&BOOT.into(), &true.into()));
-    let clock = &session["clocks"][0];
-    assert_eq!((&clock["readings"], &clock["jumps"]), (&200.into(), &1.into()));
-    // As much as is certain: 1 ms less twice the 5 us.
-    let jump = &clock["first_jumps"][0];
-    let least = jump["least_ns"].as_u64().unwrap();
-    assert!((985_000..=990_100).contains(&least), "{jump}");
-    assert_eq!(jump["ahead"], false);
-    let (before, after) = (jump["before"]["raw"].as_u64(), jump["after"]["raw"].as_u64());
-    let place = GUEST_BASE + 1_000_000 + 49 * 100_000;
-    assert!(
-        before < after && (before.unwrap()..after.unwrap() + 1).contains(&(place + 100_000)),
-        "{jump}"
-    );
-    let p50 = clock["bound_ns"]["p50"].as_u64().unwrap();
-    assert!((5_000..5_500).contains(&p50), "{clock}");
-    assert!(clock["bound_ns"]["max"].as_u64().unwrap() > 490_000, "{clock}");
-    // `stat` says it shortly.
-    assert!(text(&run(&["stat", path(&made)]).stdout).contains("; it jumped once"));
+    // As much of the jump is certain as it has: 1 ms less twice the 5 us.
+    let commands = ["clock S", "clock --json S", "stat S"];
+    golden("jumps", HYPERTRACE.transcript(&[stopped()], &commands));
 }
 
 /// Makes a session with so many points of a guest whose counter has 62.5 MHz, one each millisecond: the host sees each
@@ -229,17 +130,18 @@ fn a_rate_that_is_only_assumed_gives_no_wrong_time_with_a_small_bound() {
         for points in [1, 2, 3, 5, 100] {
             let said = format!(r#""frequency":{declared},"assumed":true"#);
             let made = of_62_5_mhz("cntvct", &said, points);
-            let shown = text(&run(&["report", "--json", path(&made)]).stdout);
             let mut unknown = 0;
-            for event in shown.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()) {
-                let Some(truth) = event["fields"]["lba"].as_i64() else { continue };
-                let error = (event["ts_ns"].as_i64().unwrap() - START_NS - truth).abs();
-                match event["bound_ns"].as_i64() {
+            for event in HYPERTRACE.report(made.path()) {
+                let Some(truth) = event.number("lba") else { continue };
+                let error = (event.ts_ns - START_NS - truth as i64).unsigned_abs();
+                match event.bound_ns {
                     None => unknown += 1,
-                    Some(bound) => assert!(error <= bound, "{declared}, {points}: {error} {event}"),
+                    Some(bound) => {
+                        assert!(error <= bound, "{declared}, {points}: {error} {event:?}")
+                    }
                 }
             }
-            let text = text(&run(&["clock", path(&made)]).stdout);
+            let text = run(HYPERTRACE.command(["clock"]).arg(made.path())).stdout;
             assert!(text.contains("guest CNTVCT (clock 1), all clients"), "{text}");
             let (is_known, rate) = match (points, declared) {
                 (1, _) => (false, "which the points do not prove"),
@@ -256,20 +158,16 @@ fn a_rate_that_is_only_assumed_gives_no_wrong_time_with_a_small_bound() {
 
 #[test]
 fn a_counter_has_its_own_name() {
-    for (kind, name) in [("tsc", "TSC"), ("cntvct", "CNTVCT"), ("counter", "counter")] {
-        let made = of_62_5_mhz(kind, r#""frequency":62500000"#, 2);
-        for command in ["clock", "stat"] {
-            let text = text(&run(&[command, path(&made)]).stdout);
-            assert!(text.contains(&format!("guest {name} (clock 1)")), "{text}");
-        }
-    }
+    let sessions =
+        ["tsc", "cntvct", "counter"].map(|kind| of_62_5_mhz(kind, r#""frequency":62500000"#, 2));
+    let commands = ["clock S", "clock T", "clock U", "stat S", "stat T", "stat U"];
+    golden("names", HYPERTRACE.transcript(&sessions, &commands));
 }
 
 /// Returns the bounds at half of the readings and at all, of `clock` and of `stat`.
-fn bounds(dir: &str) -> [(Value, Value); 2] {
-    let json = |args: &[&str]| -> Value { serde_json::from_slice(&run(args).stdout).unwrap() };
-    let clock = &json(&["clock", "--json", dir])["sessions"][0]["clocks"][0]["bound_ns"];
-    let stat = &json(&["stat", "--json", dir])["clocks"][0];
+fn bounds(dir: &Path) -> [(Value, Value); 2] {
+    let clock = &described(dir)["clocks"][0]["bound_ns"];
+    let stat = &HYPERTRACE.stat(dir)["clocks"][0];
     let of = |value: &Value, half: &str, all: &str| (value[half].clone(), value[all].clone());
     [of(clock, "p50", "max"), of(stat, "typical_ns", "bound_ns")]
 }
@@ -290,7 +188,7 @@ fn stat_has_the_bounds_of_clock() {
             .stream(&format!("host-{number}"), &[Packet::host(number), host]);
     }
 
-    let [clock, stat] = bounds(path(&made));
+    let [clock, stat] = bounds(made.path());
 
     assert!(clock.1.as_u64().unwrap() >= 300_000, "{clock:?}");
     assert_eq!(stat, clock);
@@ -299,36 +197,28 @@ fn stat_has_the_bounds_of_clock() {
 #[test]
 fn a_kernels_trace_of_another_boot_is_not_used_and_named() {
     let made = stopped();
-    let before = text(&run(&["clock", path(&made)]).stdout);
-    let write = |boot: &str, pages: &[Page]| {
+    let write = |boot: &str| {
         let (id, data) = trace_dat::recorded(boot, 0);
-        let dat = TraceDat::new("x86-tsc").cpu(pages).option(id, data);
+        let page = Page::at(2_050).mmio(0, 7, 1);
+        let dat = TraceDat::new("x86-tsc").cpu(&[page]).option(id, data);
         std::fs::write(made.path().join("kernel.dat"), dat.version_7()).unwrap();
     };
-    let clock = || text(&run(&["clock", path(&made)]).stdout);
-    write(OTHER_BOOT, &[Page::at(2_050).mmio(0, 7, 1)]);
-
-    let found = clock();
-    let added = found.strip_prefix(&before).unwrap();
-    assert!(added.starts_with("  the kernel's events are not used: "), "{added}");
-    assert!(added.contains("kernel.dat") && added.contains("boot"), "{added}");
-    let out = run(&["clock", "--json", path(&made)]);
-    let json: Value = serde_json::from_slice(&out.stdout).unwrap();
-    assert!(json["sessions"][0]["kernel_error"].is_string(), "{json}");
-
+    write(OTHER_BOOT);
+    let mut shown = HYPERTRACE.transcript(&[&made], &["clock S", "clock --json S"]);
     // Of the same boot, but of other threads.
-    write(BOOT, &[Page::at(2_050).mmio(0, 7, 1)]);
-    assert_eq!(clock(), format!("{before}  kernel.dat has no exit of a reference point\n"));
+    write(BOOT);
+    shown += &HYPERTRACE.transcript(&[&made], &["clock S"]);
+    golden("kernel_of_other_boot", shown);
 }
 
 #[test]
 fn a_kernels_trace_in_another_directory_limits_clocks_as_one_inside_does() {
     let made = machine(Kind::Steady, 1, Kernel::All).made;
     let trace = made.path().join("kernel.dat");
-    let shown = |command: &[&str], others: &[&str]| {
-        let out = run(&[command, &[path(&made)], others].concat());
-        assert!(out.status.success(), "{}", text(&out.stderr));
-        let shown = text(&out.stdout);
+    let shown = |command: &[&str], others: &[&Path]| {
+        let ran = run(HYPERTRACE.command(command).arg(made.path()).args(others));
+        assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+        let shown = ran.stdout;
         // Sources have the session's name if there are several.
         let of_guest = shown.lines().filter(|line| line.contains("disk_read"));
         let bounds = of_guest.map(|line| {
@@ -351,20 +241,21 @@ fn a_kernels_trace_in_another_directory_limits_clocks_as_one_inside_does() {
     std::fs::rename(&trace, made.path().join("moved.dat")).unwrap();
     let moved = made.path().join("moved.dat");
 
-    let without = commands.map(|command| shown(command, &[path(&of_other_boot)]));
-    let in_session = commands.map(|command| shown(command, &[path(&recorder)]));
-    let alone = commands.map(|command| shown(command, &[moved.to_str().unwrap()]));
+    let without = commands.map(|command| shown(command, &[of_other_boot.path()]));
+    let in_session = commands.map(|command| shown(command, &[recorder.path()]));
+    let alone = commands.map(|command| shown(command, &[&moved]));
 
     assert!(inside[0].len() > 50 && inside[1].len() == 1, "{inside:?}");
     assert_ne!(without, inside);
     assert_eq!(in_session, inside);
     assert_eq!(alone, inside);
-    let used = |others: &[&str]| {
-        let out = run(&[&["clock", "--json", path(&made)], others].concat());
-        let found: Value = serde_json::from_slice(&out.stdout).unwrap();
+    let used = |others: &[&Path]| {
+        let mut command = HYPERTRACE.command(["clock", "--json"]);
+        let ran = run(command.arg(made.path()).args(others));
+        let found: Value = serde_json::from_str(&ran.stdout).unwrap();
         found["sessions"][0]["kernel"]["used"].as_u64()
     };
-    assert!(used(&[path(&recorder)]).unwrap() > 50);
+    assert!(used(&[recorder.path()]).unwrap() > 50);
     assert_eq!(used(&[]), None);
 }
 
@@ -375,22 +266,18 @@ fn the_kernels_events_of_a_real_guest_agree_with_its_points() {
     }
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("S");
-    let ran = run(&["demo", "--kernel", "--json", "--out", out.to_str().unwrap()]);
-    let said = text(&ran.stderr);
-    assert!(ran.status.success(), "{said}");
+    let ran = run(HYPERTRACE.command(["demo", "--kernel", "--json", "--out"]).arg(&out));
+    let said = ran.stderr;
+    assert_eq!(ran.code, Some(0), "{said}");
     if !said.contains("(by tracefs)") {
         capability::missing("tracefs", said);
         return;
     }
-    let clock = || -> Value {
-        let out = run(&["clock", "--json", out.to_str().unwrap()]);
-        serde_json::from_slice::<Value>(&out.stdout).unwrap()["sessions"][0].clone()
-    };
-    let with = clock();
-    let [of_clock, of_stat] = bounds(out.to_str().unwrap());
+    let with = described(&out);
+    let [of_clock, of_stat] = bounds(&out);
     assert_eq!(of_stat, of_clock);
     std::fs::remove_file(out.join("kernel.dat")).unwrap();
-    let without = clock();
+    let without = described(&out);
 
     let count = |value: &Value| value.as_u64().unwrap();
     let (used, left_out) = (&with["kernel"]["used"], &with["kernel"]["left_out"]);
@@ -431,76 +318,22 @@ fn a_tsc_that_the_vmm_gave_is_used_and_shown_unless_points_contradict_it() {
     // Client 1's is 6 us too early. That of epoch 1 is of no clock.
     let other = r#"{"epoch":1,"offset":7,"multiplier":1,"shift":0}"#;
     made.tell(&[&*tsc("null", -995_000), &tsc("1", -989_000), other].join(","));
-
-    let out = run(&["clock", path(&made)]);
-    assert_eq!((out.status.code(), text(&out.stderr)), (Some(0), String::new()));
-    let out = text(&out.stdout);
-    for expected in [
-        "    the VMM says host - 995,000 ticks; none of the 200 limits of\n",
-        "1 client contradicts it: times are by it. A constant\n",
-        "offset could be 4,000 ns earlier or 5,000 ns later\n",
-        "    the VMM says host - 989,000 ticks for client 1: not used.\n",
-        "100 of 200 limits contradict it, by 2,001 ns\n",
-        "at most: raw 1014000 was not before\n",
-        "0.001005000 s of the session\n",
-    ] {
-        assert!(out.contains(expected), "{expected}: {out}");
-    }
-    for line in out.lines().skip(1) {
-        assert!(line.chars().count() <= 80, "{line}");
-    }
-
-    let out = run(&["clock", "--json", path(&made)]);
-    let found: Value = serde_json::from_slice(&out.stdout).unwrap();
-    let [first, second] = &found["sessions"][0]["guest_tscs"].as_array().unwrap()[..] else {
-        panic!("{found}")
-    };
-    assert_eq!((&first["client"], &first["is_used"]), (&0.into(), &true.into()));
-    assert_eq!((&second["client"], &second["is_used"]), (&1.into(), &false.into()));
-    assert_eq!((&second["contradicting"], &second["limits"]), (&100.into(), &200.into()));
-    assert_eq!(
-        (&second["worst"]["by_ns"], &second["worst"]["raw"]),
-        (&2_001.into(), &1_014_000.into())
-    );
-}
-
-/// Returns the part of `hypertrace clock` that begins with this title.
-fn part(made: &Made, title: &str) -> String {
-    let out = text(&run(&["clock", path(made)]).stdout);
-    let is_title = |line: &&str| line.starts_with(&format!("    {title} "));
-    let mut lines = out.lines().skip_while(|line| !is_title(line));
-    let first = lines.next().unwrap_or_default().trim_start_matches("    ");
-    let rest = lines.map_while(|line| line.strip_prefix("                 "));
-    [first].into_iter().chain(rest).collect::<Vec<_>>().join(" ")
+    golden("tscs", HYPERTRACE.transcript(&[made], &["clock S", "clock --json S"]));
 }
 
 #[test]
 fn distances_of_points_are_by_the_vmms_word_where_times_are() {
     let made = steady();
     made.tell(r#"{"epoch":0,"offset":-995000,"multiplier":1,"shift":0}"#);
-
-    let found = part(&made, "a point");
-
-    let expected = "handled by the host 5,000 ns after the guest's reading; the next reading is \
-                    4,000 ns later (medians, by the times that reports show)";
-    assert!(found.ends_with(expected), "{found}");
+    golden("distances", HYPERTRACE.transcript(&[made], &["clock S"]));
 }
 
 #[test]
 fn with_the_kernels_events_a_point_reaches_the_kernel_and_jumps_are_missed_as_without() {
     let made = machine(Kind::Steady, 1, Kernel::All).made;
-    let [point, jumps] = ["a point", "jumps"].map(|title| part(&made, title));
+    let with = HYPERTRACE.transcript(&[&made], &["clock S"]);
     std::fs::remove_file(made.path().join("kernel.dat")).unwrap();
-    let without = ["a point", "jumps"].map(|title| part(&made, title));
-
-    assert!(point.contains(" reaches the host's kernel "), "{point}");
-    assert!(point.contains("for points without an exit in kernel.dat"), "{point}");
-    assert!(
-        jumps.ends_with("hold all the same (kernel.dat does not make this smaller)"),
-        "{jumps}"
-    );
-    assert!(without[0].contains(" is handled by the host "), "{without:?}");
-    assert!(without[1].ends_with(" may be missed, and the errors above hold all the same"));
+    golden("kernel", with + &HYPERTRACE.transcript(&[&made], &["clock S"]));
 }
 
 #[test]
@@ -518,16 +351,8 @@ fn errors_hold_for_missed_jumps_of_the_least_usual_width_of_a_client() {
             .stream(&format!("guest-{client}"), &[Packet::guest(client), ring])
             .stream(&format!("host-{client}"), &[Packet::host(client), host]);
     }
-
-    let out = run(&["clock", "--json", path(&made)]);
-    let found: Value = serde_json::from_slice(&out.stdout).unwrap();
-    let jumps = part(&made, "jumps");
-
-    let clock = &found["sessions"][0]["clocks"][0];
-    assert!(clock["usual_width_ns"].as_u64().unwrap() > 100_000, "{clock}");
-    let room = clock["room_for_jumps_ns"].as_u64().unwrap();
-    assert!((2_000..5_000).contains(&room), "{clock}");
-    assert!(jumps.starts_with("jumps        none found; one of less than "), "{jumps}");
+    // The usual width is that of client 1, the room for jumps that of client 0.
+    golden("widths", HYPERTRACE.transcript(&[made], &["clock S", "clock --json S"]));
 }
 
 #[test]
@@ -543,48 +368,26 @@ fn a_rate_beyond_the_limits_for_a_while_is_told_beside_the_jump_that_it_counts_a
     }
     made = made.stream("guest-0", &[Packet::guest(0), ring]);
     made = made.stream("host-0", &[Packet::host(0), thread]);
-
-    let out = text(&run(&["clock", path(&made)]).stdout);
-    let json = run(&["clock", "--json", path(&made)]);
-
-    assert!(out.contains(" ppm fast for "), "{out}");
-    assert!(
-        out.contains("assumed\n        to be within 1,000 ppm, so this counts as a jump"),
-        "{out}"
-    );
-    let found: Value = serde_json::from_slice(&json.stdout).unwrap();
-    let jump = &found["sessions"][0]["clocks"][0]["first_jumps"][0];
-    assert!((1_000.0..1_700.0).contains(&jump["measured_ppm"].as_f64().unwrap()), "{jump}");
-    assert!(jump["measured_ns"].as_u64().unwrap() < 54_000_000, "{jump}");
+    golden("fast", HYPERTRACE.transcript(&[made], &["clock S", "clock --json S"]));
 }
 
 #[test]
 fn a_rate_by_the_points_is_told_from_the_declared_one() {
     let scaled = machine(Kind::Scaled, 1, Kernel::None).made;
-    // The mean rate is 2,000 ppm lower.
+    // The mean rate is 2,000 ppm lower. A guest that is stopped again and again has the declared rate or a lower one.
     let stopped = stopping(15_000_000, 1, 30_000);
-
-    let [scaled, stopped] = [&scaled, &stopped].map(|made| part(made, "rate"));
-
-    let expected = "rate         declared 2,600,000,000 Hz. The points contradict that. Assumed to be within \
-                    1,000 ppm of the points' mean: 2,09";
-    assert!(scaled.starts_with(expected), "{scaled}");
-    // A guest that is stopped again and again has the declared rate or a lower one.
-    let expected = "The points contradict that, or the guest is stopped now and then: the errors below \
-                    allow for both. Assumed to be within 1,000 ppm of the points' mean: ";
-    assert!(stopped.contains(expected), "{stopped}");
+    golden("rates", HYPERTRACE.transcript(&[scaled, stopped], &["clock S", "clock T"]));
 }
 
 #[test]
 fn times_by_the_vmms_word_are_exact_and_their_bound_is_that_of_the_points() {
     let times = |made: &Made| {
-        let out = run(&["report", "--json", "--client", "0", "-e", "disk_read", path(made)]);
-        let shown = text(&out.stdout);
-        let events = shown.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        let events = HYPERTRACE.report(made.path()).into_iter();
+        let events = events
+            .filter(|event| event.event == "disk_read" && event.source.starts_with("guest/0"));
         let times = events.map(|event| {
-            let number = event["fields"]["lba"].as_i64().unwrap();
-            let truth = START_NS + 1_009_000 + number * 100_000;
-            (event["ts_ns"].as_i64().unwrap() - truth, event["bound_ns"].as_i64().unwrap())
+            let truth = START_NS + 1_009_000 + event.number("lba").unwrap() as i64 * 100_000;
+            (event.ts_ns - truth, event.bound_ns.unwrap() as i64)
         });
         times.collect::<Vec<_>>()
     };
@@ -610,13 +413,8 @@ fn what_kvm_adds_to_the_tsc_of_a_real_guest_is_told_and_a_false_offset_is_not_us
     }
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("S");
-    let ran = run(&["demo", "--json", "--out", out.to_str().unwrap()]);
-    assert!(ran.status.success(), "{}", text(&ran.stderr));
-    let tscs = || -> Vec<Value> {
-        let out = run(&["clock", "--json", out.to_str().unwrap()]);
-        let found: Value = serde_json::from_slice(&out.stdout).unwrap();
-        found["sessions"][0]["guest_tscs"].as_array().unwrap().clone()
-    };
+    run(HYPERTRACE.command(["demo", "--json", "--out"]).arg(&out)).ok();
+    let tscs = || described(&out)["guest_tscs"].as_array().unwrap().clone();
     let told = tscs();
     if told.is_empty() {
         capability::missing("the TSC offset of a vCPU", "needs Linux 5.16, or KVM scales the TSC");
@@ -641,46 +439,25 @@ fn what_kvm_adds_to_the_tsc_of_a_real_guest_is_told_and_a_false_offset_is_not_us
 
 #[test]
 fn a_clock_without_points_has_no_error_to_show() {
-    let made = Made::new()
+    let none = Made::new()
         .stream("guest-0", &[Packet::guest(0), Packet::guest(0).event(5, DISK_READ, &[1, 2])]);
-    let out = text(&run(&["clock", path(&made)]).stdout);
-    assert!(out.contains("offset unknown: there are no reference points"), "{out}");
-
     // Commits, and events of the 2016 interface in a ring, count as points.
     let streams = r#"[{"domain":"guest","client":0,"clock":1,"reference_points":3}]"#;
-    let made = Made::with_json(&with_boot(&json(&clocks(), EVENTS, streams), Some(BOOT)));
+    let commits = Made::with_json(&with_boot(&json(&clocks(), EVENTS, streams), Some(BOOT)));
     let records = Packet::guest(0).flagged(5, DISK_READ, 1, &[1, 2], 0);
-    let made = made.stream("guest-0", &[Packet::guest(0), records]);
-    let out = text(&run(&["clock", path(&made)]).stdout);
-    assert!(out.contains("no reference points that the host answered.\n    3 records"), "{out}");
-    assert!(text(&run(&["stat", path(&made)]).stdout).contains("unknown, no point was answered"));
-
+    let commits = commits.stream("guest-0", &[Packet::guest(0), records]);
     // Beside a client with points, it has that one's error.
-    let made =
+    let beside =
         stopped().stream("guest-1", &[Packet::guest(1), Packet::guest(1).event(5, 16, &[1, 2])]);
-    let out = text(&run(&["clock", path(&made)]).stdout);
-    let expected = "  clock 1: 1 client without reference points;\n    their error is as above if ";
-    assert!(out.contains(expected), "{out}");
+    let commands = ["clock S", "clock T", "stat T", "clock U"];
+    golden("no_points", HYPERTRACE.transcript(&[none, commits, beside], &commands));
 }
 
 #[test]
 fn bad_input_is_an_error_that_names_it() {
-    let made = Made::with_json(&with_boot(&json(&clocks(), EVENTS, "[]"), Some("no-uuid\\u001b")));
-    let out = run(&["clock", path(&made)]);
-    assert_eq!(out.status.code(), Some(2));
-    assert!(
-        text(&out.stderr).contains("session.json: expected a boot_id"),
-        "{}",
-        text(&out.stderr)
-    );
-    assert!(!text(&out.stderr).contains('\u{1b}'));
-    let made = steady();
-    made.tell(r#"{"epoch":0,"offset":0,"multiplier":0,"shift":0}"#);
-    let out = run(&["clock", path(&made)]);
-    assert_eq!(out.status.code(), Some(2));
-    let said = text(&out.stderr);
-    assert!(said.contains("session.json: expected a TSC of a guest with a multiplier"), "{said}");
-    let out = run(&["clock", "/nonexistent"]);
-    assert_eq!(out.status.code(), Some(2));
-    assert_eq!(run(&["clock"]).status.code(), Some(2));
+    let boot = Made::of_boot(Some("no-uuid\\u001b"));
+    let tsc = steady();
+    tsc.tell(r#"{"epoch":0,"offset":0,"multiplier":0,"shift":0}"#);
+    let commands = ["clock S", "clock T", "clock /nonexistent"];
+    golden("bad_input", HYPERTRACE.transcript(&[boot, tsc], &commands));
 }

@@ -7,6 +7,7 @@ use std::process::Command;
 use hypertrace_tests::c::{self, Linked};
 use hypertrace_tests::capability;
 use hypertrace_tests::command::{Hypertrace, Ran, plugin, run};
+use hypertrace_tests::golden::golden;
 use hypertrace_tests::report::Line;
 use serde_json::Value;
 use tempfile::TempDir;
@@ -273,37 +274,24 @@ fn a_report_names_functions_that_are_compiled_in() {
 #[test]
 fn a_session_of_another_time_is_told() {
     let (Some(recorded), Some(later)) = (Recorded::new("F"), Recorded::new("F")) else { return };
-    let session = later.path("S");
-
-    let ran = recorded.hypertrace(&[
-        "functions",
-        "F",
-        "--session",
-        session.to_str().unwrap(),
-        "--region",
-        "batch",
-    ]);
-
-    assert_eq!(ran.code, Some(0), "{ran:?}");
-    assert!(ran.stderr.contains("no call of the trace is in a region batch"), "{ran:?}");
+    let dirs = [later.path("S"), recorded.path("F")];
+    let commands = ["functions T --session S --region batch"];
+    golden("other_time", HYPERTRACE.transcript(&dirs, &commands));
 }
 
 #[test]
 fn a_region_that_is_not_there_is_refused_by_name() {
     let Some(recorded) = Recorded::new("F") else { return };
-    for (arguments, named) in [
-        (&["functions", "F", "--region", "batch"][..], "--session"),
-        (&["functions", "F", "--session", "S", "--region", "fetch"], "no region is named fetch"),
-        (&["regions", "F"], "F is a function trace"),
-        (&["export", "S", "F", "F", "--to", "uftrace", "-o", "U"], "give one"),
-        (&["report", "S", "--symbols", "x"], "--symbols"),
-        (&["report", "S", "F", "--ts-offset", "5"], "F is a function trace"),
-    ] {
-        let said = recorded.hypertrace(arguments).failed(2);
-
-        assert!(said.contains(named), "{arguments:?}: {said}");
-        assert!(!recorded.path("U").exists());
-    }
+    let commands = [
+        "functions F --region batch",
+        "functions F --session S --region fetch",
+        "regions F",
+        "export S F F --to uftrace -o U",
+        "report S --symbols x",
+        "report S F --ts-offset 5",
+    ];
+    golden("refused", HYPERTRACE.transcript_in(recorded.folder.path(), &commands));
+    assert!(!recorded.path("U").exists());
 }
 
 #[test]
@@ -313,16 +301,9 @@ fn a_trace_of_another_boot_is_refused_by_name() {
     let mut json: Value = serde_json::from_slice(&fs::read(&anchor).unwrap()).unwrap();
     json["boot_id"] = "00000000-0000-0000-0000-000000000000".into();
     fs::write(&anchor, json.to_string()).unwrap();
-    for command in [
-        &["report", "S", "F"][..],
-        &["export", "S", "F", "--to", "uftrace", "-o", "U"],
-        &["functions", "F", "--session", "S", "--region", "batch"],
-    ] {
-        let said = recorded.hypertrace(command).failed(2);
-
-        let named = "F: recorded on another machine, or after another boot, than S";
-        assert!(said.contains(named), "{command:?}: {said}");
-    }
+    let commands =
+        ["report S F", "export S F --to uftrace -o U", "functions F --session S --region batch"];
+    golden("other_boot", HYPERTRACE.transcript_in(recorded.folder.path(), &commands));
 }
 
 #[test]
@@ -353,25 +334,14 @@ fn a_flame_graph_is_one_file_that_replaces_only_its_like() {
 fn a_damaged_trace_is_named_in_every_command() {
     let Some(recorded) = Recorded::new("F") else { return };
     fs::write(recorded.path("F/hypertrace.json"), "{").unwrap();
-    for command in [
-        &["report", "S", "F"][..],
-        &["export", "S", "F", "--to", "uftrace", "-o", "U"],
-        &["functions", "F"],
-    ] {
-        let said = recorded.hypertrace(command).failed(2);
-
-        assert!(said.contains("F/hypertrace.json: not the anchor"), "{command:?}: {said}");
-    }
+    let commands = ["report S F", "export S F --to uftrace -o U", "functions F"];
+    golden("damaged", HYPERTRACE.transcript_in(recorded.folder.path(), &commands));
 }
 
 #[test]
 fn a_session_without_functions_is_not_exported() {
     let Some(recorded) = Recorded::new("F") else { return };
-
-    let said = recorded.hypertrace(&["export", "S", "--to", "uftrace", "-o", "U"]).failed(2);
-
-    assert!(said.contains("no functions"), "{said}");
-    let said = recorded.hypertrace(&["functions", "S"]).failed(2);
-    assert!(said.contains("a session without a function trace"), "{said}");
+    let commands = ["export S --to uftrace -o U", "functions S"];
+    golden("no_functions", HYPERTRACE.transcript_in(recorded.folder.path(), &commands));
     assert!(!recorded.path("U").exists());
 }

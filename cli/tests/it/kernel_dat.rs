@@ -3,6 +3,7 @@
 use hypertrace_test_support::{made, trace_dat};
 use hypertrace_tests::capability;
 use hypertrace_tests::command::{Hypertrace, run};
+use hypertrace_tests::golden::golden;
 use hypertrace_tests::tracefs::Instance;
 use rustix::fs::OFlags;
 use serde_json::Value;
@@ -41,120 +42,56 @@ fn of_boots(session: Option<&str>, trace: Option<&str>) -> made::Made {
 
 #[test]
 fn events_of_the_kernel_are_between_those_of_the_vmm() {
-    let session = session();
-    let lines = report(&[session.path()], &[]);
-    let shown: Vec<&str> = lines.lines().skip_while(|line| !line.contains("kvm_mmio")).collect();
-    assert_eq!(
-        shown,
-        [
-            "  0.000039000  +0.000038000  kernel/vcpu0-77  kvm:kvm_mmio            type=write \
-             len=8 gpa=0xd0000000 val=0x17 @cpu0",
-            "  0.000040000  +0.000001000  vmm/vcpu0        vcpu_exit               reason=6",
-            "  0.000041000  +0.000001000  kernel/cpu0      ... 9 events lost here (overwritten)",
-            "  0.000041000  +0.000000000  kernel/vcpu0-77  sched:sched_switch      \
-             prev_comm=\"vcpu0\" prev_pid=77 prev_prio=120 prev_state=S next_comm=\"idle\" \
-             next_pid=0 next_prio=120 @cpu0",
-        ],
-        "{lines}"
-    );
-    let only = report(&[session.path()], &["-e", "kvm:*"]);
-    assert_eq!(only.lines().filter(|line| !line.contains("lost")).count(), 1, "{only}");
+    golden("lines", HYPERTRACE.transcript(&[session()], &["report S", "report S -e kvm:*"]));
 }
 
 #[test]
 fn json_has_the_thread_and_the_bound() {
-    let session = session();
-    let lines = report(&[session.path()], &["--json", "-e", "sched:*"]);
-    let last: Value = serde_json::from_str(lines.lines().last().unwrap()).unwrap();
-    assert_eq!(last["ts_ns"], made::START_NS + 41_000);
-    assert_eq!(last["bound_ns"], 0);
-    assert_eq!(last["source"], "kernel/vcpu0-77");
-    assert_eq!(last["event"], "sched:sched_switch");
-    assert_eq!(last["fields"]["prev_state"], "S");
-    assert_eq!(last["fields"]["next_pid"], 0);
-    assert_eq!(last["thread"], serde_json::json!({"tid": 77, "cpu": 0}));
+    golden("json", HYPERTRACE.transcript(&[session()], &["report S --json -e sched:*"]));
 }
 
 #[test]
 fn offsets_belong_to_the_file_before_them() {
     let dir = tempfile::tempdir().unwrap();
-    let file = |name: &str, time: u64| {
+    for (name, time) in [("host.dat", 1_000), ("guest.dat", 5_000)] {
         let trace = TraceDat::new("mono").cpu(&[trace_dat::Page::at(time).mmio(0, 77, time)]);
-        let path = dir.path().join(name);
-        fs::write(&path, trace.version_6()).unwrap();
-        path
-    };
-    let (host, guest) = (file("host.dat", 1_000), file("guest.dat", 5_000));
-
-    let lines = report(&[&host, &guest], &["--ts-offset", "-4250", "--ts-diff"]);
-
-    let ends = |line: &str, begin: &str| assert!(line.starts_with(begin), "{lines}");
-    let [first, second] = lines.lines().collect::<Vec<_>>()[..] else { panic!("{lines}") };
-    ends(first, "  0.000000750          (+0)  guest.dat:kernel/vcpu0-77  kvm:kvm_mmio");
-    ends(second, "  0.000001000        (+250)  host.dat:kernel/vcpu0-77   kvm:kvm_mmio");
-    let ran = run(&mut HYPERTRACE.command(["report", "--ts-offset", "5", host.to_str().unwrap()]));
-    assert_eq!(ran.code, Some(2), "{ran:?}");
-    assert!(ran.stderr.contains("comes after the file"), "{ran:?}");
+        fs::write(dir.path().join(name), trace.version_6()).unwrap();
+    }
+    let commands =
+        ["report host.dat guest.dat --ts-offset -4250 --ts-diff", "report --ts-offset 5 host.dat"];
+    golden("offsets", HYPERTRACE.transcript_in(dir.path(), &commands));
 }
 
 #[test]
 fn stat_counts_the_kernels_events_and_losses() {
-    let session = session();
-    let text = run(HYPERTRACE.command(["stat"]).arg(session.path())).ok();
-    assert!(text.contains("\nkernel.dat: cpu0 2 events, 9 lost"), "{text}");
-    let json = run(HYPERTRACE.command(["stat", "--json"]).arg(session.path())).ok();
-    let json: Value = serde_json::from_str(&json).unwrap();
-    let cpu = serde_json::json!({"cpu": 0, "events": 2, "lost": 9, "uncounted_losses": 0});
     // It has none of the kernel's own counters, so there may be losses without a place.
-    assert!(text.contains("9 lost at least"), "{text}");
-    assert_eq!(json["kernel"], serde_json::json!({ "cpus": [cpu], "losses_known": false }));
+    golden("stat", HYPERTRACE.transcript(&[session()], &["stat S", "stat S --json"]));
 }
 
 #[test]
 fn a_damaged_kernel_dat_is_refused_by_name_and_offset() {
     let session = session();
-    let path = session.path().join("kernel.dat");
-    fs::write(&path, "not a trace").unwrap();
-    for command in ["report", "stat"] {
-        let said = run(HYPERTRACE.command([command]).arg(session.path())).failed(2);
-        assert!(said.contains("kernel.dat: damaged at byte 0: expected 17084474"), "{said}");
-    }
+    fs::write(session.path().join("kernel.dat"), "not a trace").unwrap();
+    golden("damaged", HYPERTRACE.transcript(&[session], &["report S", "stat S"]));
 }
 
 #[test]
 fn a_kernel_dat_of_another_boot_is_refused_with_what_to_do() {
     let session = of_boots(Some(made::BOOT), Some(made::OTHER_BOOT));
-    for command in ["report", "stat"] {
-        let said = run(HYPERTRACE.command([command]).arg(session.path())).failed(2);
-        let expected =
-            "kernel.dat: recorded in another boot than the session beside it: move it away";
-        assert!(said.contains(expected), "{said}");
-    }
+    let refused = HYPERTRACE.transcript(&[&session], &["report S", "stat S"]);
     // As it says: away, and shown with the session. An offset by hand puts it there.
     let moved = tempfile::tempdir().unwrap();
-    let file = moved.path().join("other.dat");
-    fs::rename(session.path().join("kernel.dat"), &file).unwrap();
-    let offset = format!("{}", made::START_NS + 40_500 - 1_039_000);
-    let lines = report(&[session.path(), &file], &["--ts-offset", &offset, "--json"]);
-    let mmio = lines.lines().find(|line| line.contains("kvm_mmio")).unwrap();
-    let mmio: Value = serde_json::from_str(mmio).unwrap();
-    assert_eq!(mmio["ts_ns"], made::START_NS + 40_500);
-    assert_eq!(mmio["bound_ns"], Value::Null);
-    let names: Vec<bool> = lines.lines().map(|line| line.contains("kvm_mmio")).collect();
-    let exit = lines.lines().position(|line| line.contains("vcpu_exit")).unwrap();
-    assert!(names[exit + 1], "{lines}");
+    fs::rename(session.path().join("kernel.dat"), moved.path().join("other.dat")).unwrap();
+    let offset = made::START_NS + 40_500 - 1_039_000;
+    let report = format!("report S T/other.dat --ts-offset {offset} --json");
+    let shown = HYPERTRACE.transcript(&[session.path(), moved.path()], &[&report]);
+    golden("of_other_boot", refused + &shown);
 }
 
 #[test]
 fn a_kernel_dat_of_an_unknown_boot_has_no_bound() {
     let session = of_boots(Some(made::BOOT), None);
-    let ran = run(HYPERTRACE.command(["report", "--json"]).arg(session.path()));
-    assert_eq!(ran.code, Some(0), "{ran:?}");
-    assert!(ran.stderr.contains("does not say in which boot"), "{ran:?}");
-    let mmio = ran.stdout.lines().find(|line| line.contains("kvm_mmio")).unwrap();
-    assert!(mmio.contains("\"bound_ns\":null"), "{mmio}");
-    let ran = run(HYPERTRACE.command(["stat"]).arg(session.path()));
-    assert!(ran.code == Some(0) && ran.stderr.contains("does not say in which boot"), "{ran:?}");
+    golden("of_unknown_boot", HYPERTRACE.transcript(&[session], &["report --json S", "stat S"]));
 }
 
 #[test]
@@ -163,10 +100,7 @@ fn a_kernel_dat_that_was_cut_is_shown_as_far_as_it_goes() {
     let path = session.path().join("kernel.dat");
     let whole = fs::read(&path).unwrap();
     fs::write(&path, &whole[..whole.len() - 4_096]).unwrap();
-    let ran = run(HYPERTRACE.command(["report"]).arg(session.path()));
-    assert_eq!(ran.code, Some(0), "{ran:?}");
-    assert!(ran.stdout.contains("kvm_mmio") && !ran.stdout.contains("sched_switch"), "{ran:?}");
-    assert!(ran.stderr.contains("4096 of 8192 bytes of CPU 0 are missing"), "{ran:?}");
+    golden("cut", HYPERTRACE.transcript(&[session], &["report S"]));
 }
 
 #[test]
@@ -176,18 +110,10 @@ fn a_kernel_dat_whose_contents_cannot_be_found_is_cut_and_can_be_moved_away() {
     let whole = fs::read(&path).unwrap();
     // Within the list of its parts.
     fs::write(&path, &whole[..3_000]).unwrap();
-
-    for command in ["report", "stat"] {
-        let said = run(HYPERTRACE.command([command]).arg(session.path())).failed(2);
-
-        for part in ["kernel.dat: damaged at byte ", "it is cut", "move it away"] {
-            assert!(said.contains(part), "{part}: {said}");
-        }
-    }
+    let refused = HYPERTRACE.transcript(&[&session], &["report S", "stat S"]);
     fs::rename(&path, session.path().join("cut.dat")).unwrap();
-    assert!(report(&[session.path()], &[]).contains("vcpu_exit"));
-    let alone = run(HYPERTRACE.command(["report"]).arg(session.path().join("cut.dat"))).failed(2);
-    assert!(!alone.contains("move it away"), "{alone}");
+    let moved = HYPERTRACE.transcript(&[&session], &["report S", "report S/cut.dat"]);
+    golden("cut_list", refused + &moved);
 }
 
 /// An event in a form that both readers have: CPU, nanoseconds, thread, name, fields.
@@ -343,17 +269,11 @@ fn stat_of_a_session_with_events_of_the_kernel_alone_has_no_table() {
     let stat = |dat: TraceDat| {
         let (id, version) = trace_dat::recorded(made::BOOT, 0);
         fs::write(made.path().join("kernel.dat"), dat.option(id, version).version_7()).unwrap();
-        run(HYPERTRACE.command(["stat"]).arg(made.path())).ok()
+        HYPERTRACE.transcript(&[&made], &["stat S"])
     };
-
     let page = trace_dat::Page::at(1_000_000).mmio(39_000, 77, 0x17);
-    let text = stat(TraceDat::new("x86-tsc").cpu(&[page]));
-    assert!(text.contains("no events of a guest, a program or a VMM\n"), "{text}");
-    assert!(text.contains("\nkernel.dat: cpu0 1 event, "), "{text}");
-    assert!(!text.contains("total"), "{text}");
-
-    let text = stat(TraceDat::new("x86-tsc"));
-    assert!(text.contains("\nkernel.dat: no events\n"), "{text}");
+    let an_event = stat(TraceDat::new("x86-tsc").cpu(&[page]));
+    golden("kernel_alone", an_event + &stat(TraceDat::new("x86-tsc")));
 }
 
 #[test]

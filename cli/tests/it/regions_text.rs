@@ -2,6 +2,7 @@
 
 use hypertrace_test_support::{made, trace_dat, vcpu};
 use hypertrace_tests::command::{Hypertrace, Ran, run};
+use hypertrace_tests::golden::golden;
 use made::{Made, Packet};
 use serde_json::Value;
 use std::fs;
@@ -34,25 +35,14 @@ fn a_chosen_region_has_the_cost_of_an_empty_one() {
         let packet = packet.event(at, 16, &[at]).event(at + 500, 17, &[at]);
         packet.event(at + 600, 18, &[at]).event(at + 612, 19, &[at])
     });
-    let said = |args: &[&str]| {
-        let ran = regions(made.path(), args);
-        assert_eq!(ran.code, Some(0), "{ran:?}");
-        ran.stdout
-    };
-
-    let json: Value = serde_json::from_str(&said(&["--name", "read", "--json"])).unwrap();
-
-    let groups = json["regions"].as_array().unwrap();
-    assert_eq!(
-        (groups.len(), &groups[0]["name"], &groups[0]["empty_ns"]),
-        (1, &"read".into(), &12.into())
-    );
-    let less = said(&["--name", "read", "--subtract-empty", "--csv"]);
-    assert_eq!(less.lines().count(), 2, "{less}");
-    assert!(less.contains("\nread,,0,10,488,"), "{less}");
-    assert_eq!(said(&["--name", "read", "--samples"]).lines().count(), 11);
-    assert!(said(&["--name", "read"]).starts_with("read: 10 regions"));
-    assert_eq!(said(&["--name", "read", "--name", "empty"]).matches(": 10 regions").count(), 2);
+    let commands = [
+        "regions S --name read --json",
+        "regions S --name read --subtract-empty --csv",
+        "regions S --name read --samples",
+        "regions S --name read",
+        "regions S --name read --name empty",
+    ];
+    golden("empty", HYPERTRACE.transcript(&[made], &commands));
 }
 
 #[test]
@@ -80,19 +70,9 @@ fn time_that_a_hypervisor_took_is_shown() {
         let mut trace = vcpu::trace(&vcpus, |_| true);
         trace.options = vec![trace_dat::recorded_with_steal(made::BOOT, stolen_ms)];
         fs::write(made.path().join("kernel.dat"), trace.version_7()).unwrap();
-        let json: Value = regions(made.path(), &["--json"]).json();
-        (regions(made.path(), &[]).ok(), json["stolen_ms"].clone())
+        HYPERTRACE.transcript(&[&made], &["regions S", "regions S --json"])
     };
-
-    let (text, stolen) = shown(1_230);
-    assert!(
-        text.contains("\nan outer hypervisor took 1,230 ms from this machine's CPUs"),
-        "{text}"
-    );
-    assert_eq!(stolen, 1_230);
-    let (text, stolen) = shown(0);
-    assert!(!text.contains("hypervisor"), "{text}");
-    assert_eq!(stolen, 0);
+    golden("stolen", shown(1_230) + &shown(0));
 }
 
 #[test]
@@ -141,21 +121,9 @@ fn regions_outside_of_the_kernels_recording_are_said_with_what_to_do() {
     let shown = |from| {
         let trace = vcpu::trace(&vcpus, |number| number >= from).version_7();
         fs::write(made.path().join("kernel.dat"), trace).unwrap();
-        let json: Value = regions(made.path(), &["--json"]).json();
-        let text = regions(made.path(), &[]).ok();
-        let words: Vec<&str> = text.split_whitespace().collect();
-        (words.join(" "), json["regions"][0]["not_counted"]["kernel_not_recorded"].clone())
+        HYPERTRACE.transcript(&[&made], &["regions S", "regions S --json"])
     };
-
-    let (late, count) = shown(vcpu::kernel_events(&vcpus) / 2);
-    let (whole, none) = shown(0);
-
-    assert!(count.as_u64() > Some(1), "{late}");
-    assert!(late.contains(&format!("not counted: kernel not recorded {count}")), "{late}");
-    assert!(late.contains(&format!("{count} regions are not counted, because")), "{late}");
-    assert!(late.contains("Start `hypertrace record`, in a guest `hypertrace record --guest`"));
-    assert_eq!(none, 0);
-    assert!(!whole.contains("not counted"), "{whole}");
+    golden("not_recorded", shown(vcpu::kernel_events(&vcpus) / 2) + &shown(0));
 }
 
 #[test]
@@ -193,41 +161,23 @@ fn no_cell_of_csv_is_a_formula() {
         packet.event_str(at, 16, &[at], value.as_bytes()).event(at + 10, 17, &[at])
     });
 
-    for output in ["--csv", "--samples"] {
-        let csv = regions(made.path(), &["--by", "v", output]).stdout;
-
-        let cells = csv.lines().skip(1).map(|line| line.split(',').nth(1).unwrap());
-        let mut cells: Vec<&str> = cells.collect();
-        cells.sort();
-        cells.dedup();
-        let marked = ["\"'+a\"", "\"'-1+1\"", "\"'=1+1\"", "\"'@SUM(1)\"", "\"\\t=1\"", "-5"];
-        let (ascii, others) = cells.split_at(4);
-        let wide = wide.map(|value| format!("\"'{value}\""));
-        assert_eq!((ascii, &others[4..]), (&marked[..4], &marked[4..]), "{csv}");
-        assert_eq!(others[..4], wide, "{csv}");
-    }
+    let commands = ["regions S --by v --csv", "regions S --by v --samples"];
+    golden("formulas", HYPERTRACE.transcript(&[made], &commands));
 }
 
 #[test]
 fn an_event_of_the_kernel_begins_no_region() {
     let made = vcpu::session(&[Vcpu::rounds(0, 20, 5)]);
-
-    let said = regions(made.path(), &["--between", "kvm:kvm_exit", "vcpu_run"]).failed(2);
-
-    assert!(said.contains("kvm:kvm_exit is an event of the kernel"), "{said}");
+    let commands = ["regions S --between kvm:kvm_exit vcpu_run"];
+    golden("of_kernel", HYPERTRACE.transcript(&[made], &commands));
 }
 
 #[test]
 fn a_client_and_a_thread_of_the_vmm_have_no_regions_together() {
     let made = vcpu::session(&[Vcpu::rounds(0, 20, 5)]);
-
-    let ran = regions(made.path(), &["--between", "batch_begin", "vcpu_exit"]);
-
-    assert_eq!(ran.code, Some(0), "{ran:?}");
-    assert!(ran.stdout.starts_with("batch_begin to vcpu_exit: 0 regions\n"), "{ran:?}");
-    assert!(ran.stderr.contains("both must be of the same client, or both of the same"), "{ran:?}");
-    let ran = regions(made.path(), &["--between", "vcpu_exit", "vcpu_run"]);
-    assert!(!ran.stderr.contains("no regions between"), "{ran:?}");
+    let commands =
+        ["regions S --between batch_begin vcpu_exit", "regions S --between vcpu_exit vcpu_run"];
+    golden("between", HYPERTRACE.transcript(&[made], &commands));
 }
 
 #[test]
@@ -236,16 +186,8 @@ fn the_number_of_lost_events_is_that_of_stat() {
     let second = Packet::guest(0).after(&first).with64(56, 456_743).event(30, vcpu::WORK, &[1]);
     let made = vcpu::session(&[]);
     let made = made.stream("guest-000-0000", &[Packet::guest(0), first, second]);
-    let stat: Value = run(HYPERTRACE.command(["stat", "--json"]).arg(made.path())).json();
-    assert_eq!(stat["total"]["lost"], 456_743);
-
-    let json: Value = serde_json::from_str(&regions(made.path(), &["--json"]).stdout).unwrap();
-    let warnings = json["warnings"].to_string();
-    let stderr = regions(made.path(), &[]).stderr;
-
-    for said in [warnings, stderr] {
-        assert!(said.contains("456743 events of 1 client were lost: all numbers are"), "{said}");
-    }
+    let commands = ["stat S", "regions S", "regions S --json"];
+    golden("lost", HYPERTRACE.transcript(&[made], &commands));
 }
 
 #[test]
@@ -254,31 +196,13 @@ fn without_the_events_of_a_recording_in_progress_no_other_recording_is_advised()
     let folder = made.path().join(".kernel");
     fs::create_dir(&folder).unwrap();
     fs::write(folder.join("recording.json"), "{").unwrap();
-
-    let ran = regions(made.path(), &[]);
-
-    let said = format!("{}{}", ran.stdout, ran.stderr);
-    assert!(
-        said.contains("the kernel's events, of a recording that was left incomplete"),
-        "{said}"
-    );
-    assert!(said.contains("without the kernel's events, all time is unattributed"), "{said}");
-    assert!(!said.contains("no kernel.dat"), "{said}");
+    golden("incomplete", HYPERTRACE.transcript(&[made], &["regions S"]));
 }
 
 #[test]
 fn a_table_of_nothing_but_unattributed_time_is_replaced_by_the_reason() {
     let made = vcpu::session(&[Vcpu::rounds(0, 20, 5)]);
-
-    let ran = regions(made.path(), &[]);
-
-    let text = ran.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(
-        text.contains("where the time went: no kernel.dat: all time is unattributed;"),
-        "{text}"
-    );
-    assert!(!ran.stdout.contains("median"), "{}", ran.stdout);
-    assert_eq!(ran.stderr, "", "and is not said twice");
+    golden("unattributed", HYPERTRACE.transcript(&[made], &["regions S"]));
 }
 
 #[test]

@@ -108,6 +108,12 @@ impl Made {
     }
 }
 
+impl AsRef<Path> for Made {
+    fn as_ref(&self) -> &Path {
+        self.path()
+    }
+}
+
 /// A packet that is being made.
 #[derive(Clone)]
 pub struct Packet {
