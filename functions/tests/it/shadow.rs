@@ -7,16 +7,9 @@ use hypertrace_functions::shadow::{Call, MAX_FRAMES, Return, Settings};
 #[test]
 fn calls_and_returns_are_entries_and_exits_with_their_depth() {
     let mut track = Track::new(Settings::default());
-    track.call(KERNEL - 8, 0xa);
-    track.call(KERNEL - 24, 0xb);
-    track.ret(KERNEL - 24);
-    track.call(KERNEL - 24, 0xc);
-    track.ret(KERNEL - 24);
-    track.ret(KERNEL - 8);
+    track.does("call 8 a, call 24 b, ret 24, call 24 c, ret 24, ret 8");
 
-    let records = track.close();
-
-    assert_eq!(records, ["+a@10", " +b@20", " -b@30", " +c@40", " -c@50", "-a@60"]);
+    assert_eq!(track.close(), ["+a@10", " +b@20", " -b@30", " +c@40", " -c@50", "-a@60"]);
     assert_eq!(track.stacks.counts().unmatched, 0);
 }
 
@@ -30,35 +23,25 @@ fn recursion_is_one_function_at_several_depths() {
         track.ret(KERNEL - 16 * depth);
     }
 
-    let records = track.close();
-
-    assert_eq!(records, ["+a@10", " +a@20", "  +a@30", "  -a@40", " -a@50", "-a@60"]);
+    assert_eq!(track.close(), ["+a@10", " +a@20", "  +a@30", "  -a@40", " -a@50", "-a@60"]);
 }
 
 #[test]
 fn a_jump_over_frames_ends_them_with_the_next_call() {
     let mut track = Track::new(Settings::default());
-    track.call(KERNEL - 8, 0xa);
-    track.call(KERNEL - 24, 0xb);
-    track.call(KERNEL - 40, 0xc);
+    track.does("call 8 a, call 24 b, call 40 c");
     // longjmp into a, which calls d.
-    track.call(KERNEL - 24, 0xd);
-    track.ret(KERNEL - 24);
-    track.ret(KERNEL - 8);
-
-    let records = track.close();
+    track.does("call 24 d, ret 24, ret 8");
 
     let expected = ["+a@10", " +b@20", "  +c@30", "  -c@40", " -b@40", " +d@40", " -d@50", "-a@60"];
-    assert_eq!(records, expected);
+    assert_eq!(track.close(), expected);
     assert_eq!(track.stacks.counts().vanished, 2);
 }
 
 #[test]
 fn a_jump_over_frames_ends_them_with_the_return_of_an_outer_function() {
     let mut track = Track::new(Settings::default());
-    track.call(KERNEL - 8, 0xa);
-    track.call(KERNEL - 24, 0xb);
-    track.ret(KERNEL - 8);
+    track.does("call 8 a, call 24 b, ret 8");
 
     let records = track.close();
 
@@ -68,8 +51,7 @@ fn a_jump_over_frames_ends_them_with_the_return_of_an_outer_function() {
 #[test]
 fn a_context_switch_ends_one_stack_and_begins_the_other_with_its_functions() {
     let mut track = Track::new(Settings::default());
-    track.call(KERNEL - 8, 0xa);
-    track.call(KERNEL - 24, 0xb);
+    track.does("call 8 a, call 24 b");
     track.call(OTHER - 8, 0xc);
     track.ret(KERNEL - 24);
     track.ret(OTHER - 8);
@@ -98,13 +80,11 @@ fn stacks_of_programs_are_recognized_by_distance() {
     track.ret(first - 100_000);
     track.ret(first);
 
-    let records = track.close();
-
     let expected = [
         "+a@10", " +b@20", " -b@30", "-a@30", "+c@30", "-c@40", "+a@50", " +b@50", " -b@50",
         "-a@60",
     ];
-    assert_eq!(records, expected);
+    assert_eq!(track.close(), expected);
     assert_eq!(track.stacks.counts().switches, 2);
 }
 
@@ -123,13 +103,11 @@ fn processes_with_the_same_addresses_have_stacks_of_their_own() {
     track.ret(stack - 16);
     track.ret(stack);
 
-    let records = track.close();
-
     let expected = [
         "+a@10", " +b@20", " -b@30", "-a@30", "+c@30", "-c@40", "+a@50", " +b@50", " -b@50",
         "-a@60",
     ];
-    assert_eq!(records, expected);
+    assert_eq!(track.close(), expected);
     assert_eq!(track.stacks.counts().switches, 2);
 }
 
@@ -142,28 +120,23 @@ fn the_same_space_again_is_no_other_stack() {
     track.stacks.set_space(0);
     track.ret(stack);
 
-    let records = track.close();
-
-    assert_eq!(records, ["+a@10", "-a@20"]);
+    assert_eq!(track.close(), ["+a@10", "-a@20"]);
     assert_eq!(track.stacks.counts().switches, 0);
 }
 
 #[test]
 fn functions_that_ended_while_another_stack_was_in_use_are_not_replayed() {
     let mut track = Track::new(Settings::default());
-    track.call(KERNEL - 8, 0xa);
-    track.call(KERNEL - 24, 0xb);
+    track.does("call 8 a, call 24 b");
     track.call(OTHER - 8, 0xc);
     // Another virtual CPU ran the first stack meanwhile: b has ended.
     track.call(KERNEL - 24, 0xd);
-
-    let records = track.close();
 
     let expected = [
         "+a@10", " +b@20", " -b@30", "-a@30", "+c@30", "-c@40", "+a@40", " +d@40", " -d@50",
         "-a@50",
     ];
-    assert_eq!(records, expected);
+    assert_eq!(track.close(), expected);
 }
 
 #[test]
@@ -175,23 +148,16 @@ fn a_tail_call_ends_one_function_and_begins_another() {
     track.jump(0xb);
     track.ret(KERNEL - 8);
 
-    let records = track.close();
-
-    assert_eq!(records, ["+a@10", "-a@20", "+b@20", "-b@40"]);
+    assert_eq!(track.close(), ["+a@10", "-a@20", "+b@20", "-b@40"]);
     assert_eq!(track.stacks.counts().tail_calls, 1);
 }
 
 #[test]
 fn returns_of_functions_that_were_called_before_the_beginning_are_counted() {
     let mut track = Track::new(Settings::default());
-    track.ret(KERNEL - 40);
-    track.ret(KERNEL - 24);
-    track.call(KERNEL - 24, 0xa);
-    track.ret(KERNEL - 24);
+    track.does("ret 40, ret 24, call 24 a, ret 24");
 
-    let records = track.close();
-
-    assert_eq!(records, ["+a@30", "-a@40"]);
+    assert_eq!(track.close(), ["+a@30", "-a@40"]);
     assert_eq!(track.stacks.counts().before, 2);
     assert_eq!(track.stacks.counts().unmatched, 0);
 }
@@ -205,9 +171,7 @@ fn the_function_of_an_indirect_call_is_named_by_what_it_executes() {
     track.ret_by(Return { at: 0x3000, slot: Some(KERNEL - 24), value: None });
     track.ret_by(Return { at: 0x2010, slot: Some(KERNEL - 8), value: None });
 
-    let records = track.close();
-
-    assert_eq!(records, ["+2000@10", " +3000@20", " -3000@30", "-2000@40"]);
+    assert_eq!(track.close(), ["+2000@10", " +3000@20", " -3000@30", "-2000@40"]);
 }
 
 #[test]
@@ -217,25 +181,19 @@ fn a_function_that_ends_without_a_name_is_counted() {
     track.call_by(Call { at: 0x1000, slot: KERNEL - 24, ..Call::default() });
     track.ret(KERNEL - 8);
 
-    let records = track.close();
-
-    assert_eq!(records, ["+a@10", "-a@30"]);
+    assert_eq!(track.close(), ["+a@10", "-a@30"]);
     assert_eq!(track.stacks.counts().unnamed, 1);
 }
 
 #[test]
 fn a_retpoline_that_was_jumped_to_is_a_tail_call() {
     let mut track = Track::new(Settings::default());
-    track.call(KERNEL - 8, 0xa);
-    track.call(KERNEL - 24, 0xb);
-    track.ret(KERNEL - 24);
+    track.does("call 8 a, call 24 b, ret 24");
     track.stacks.call_ahead(KERNEL - 16);
     track.ret_by(Return { at: 0x5011, slot: Some(KERNEL - 16), value: Some(0x2000) });
     track.ret(KERNEL - 8);
 
-    let records = track.close();
-
-    assert_eq!(records, ["+a@10", " +b@20", " -b@30", "-a@40", "+2000@40", "-2000@50"]);
+    assert_eq!(track.close(), ["+a@10", " +b@20", " -b@30", "-a@40", "+2000@40", "-2000@50"]);
     assert_eq!((track.stacks.counts().thunks, track.stacks.counts().unmatched), (1, 0));
 }
 
@@ -249,9 +207,7 @@ fn the_function_of_a_retpoline_is_the_one_that_it_jumps_to() {
     track.ret_by(thunk);
     track.ret(KERNEL - 8);
 
-    let records = track.close();
-
-    assert_eq!(records, ["+2000@10", "-2000@30"]);
+    assert_eq!(track.close(), ["+2000@10", "-2000@30"]);
     assert_eq!(track.stacks.counts().thunks, 1);
 }
 
@@ -271,15 +227,12 @@ fn a_function_whose_first_event_is_a_jump_to_a_thunk_keeps_its_name() {
 #[test]
 fn a_function_that_is_written_is_not_renamed_by_a_jump() {
     let mut track = Track::new(Settings::default());
-    track.call(KERNEL - 8, 0x98);
-    track.call(KERNEL - 64, 0xb);
+    track.does("call 8 98, call 64 b");
     // b has ended by longjmp; an instruction near the beginning of the outer function jumps by a return.
     track.ret_by(Return { at: 0x99, slot: Some(KERNEL - 16), value: Some(0x2000) });
     track.ret(KERNEL - 8);
 
-    let records = track.close();
-
-    assert_eq!(records, ["+98@10", " +b@20", " -b@30", "-98@40"]);
+    assert_eq!(track.close(), ["+98@10", " +b@20", " -b@30", "-98@40"]);
     assert_eq!(track.stacks.counts().thunks, 0);
 }
 
@@ -290,9 +243,7 @@ fn a_return_address_that_was_replaced_ends_its_function() {
     track.call_by(call);
     track.ret_by(Return { at: 0xa, slot: Some(KERNEL - 8), value: Some(0x7777) });
 
-    let records = track.close();
-
-    assert_eq!(records, ["+a@10", "-a@20"]);
+    assert_eq!(track.close(), ["+a@10", "-a@20"]);
     assert_eq!(track.stacks.counts().changed, 1);
 }
 
@@ -306,9 +257,7 @@ fn a_function_that_moves_to_another_stack_ends_by_its_return_address() {
     track.call(OTHER - 200, 0xb);
     track.ret(OTHER - 200);
 
-    let records = track.close();
-
-    assert_eq!(records, ["+a@10", "-a@20", "+b@30", "-b@40"]);
+    assert_eq!(track.close(), ["+a@10", "-a@20", "+b@30", "-b@40"]);
     assert_eq!(track.stacks.counts().moved, 1);
 }
 
@@ -317,14 +266,11 @@ fn a_function_that_moves_its_return_address_ends_with_it() {
     let mut track = Track::new(Settings::default());
     let call = Call { at: 1, slot: KERNEL - 8, return_address: 0x1005, target: Some(0xa) };
     track.call_by(call);
-    track.call(KERNEL - 208, 0xb);
-    track.ret(KERNEL - 208);
+    track.does("call 208 b, ret 208");
     // error_entry: it saves all registers where its return address was.
     track.ret_by(Return { at: 0xa, slot: Some(KERNEL - 128), value: Some(0x1005) });
 
-    let records = track.close();
-
-    assert_eq!(records, ["+a@10", " +b@20", " -b@30", "-a@40"]);
+    assert_eq!(track.close(), ["+a@10", " +b@20", " -b@30", "-a@40"]);
     assert_eq!((track.stacks.counts().moved, track.stacks.counts().unmatched), (1, 0));
 }
 
@@ -335,9 +281,7 @@ fn a_function_that_returns_by_a_thunk_is_named_before() {
     track.stacks.executed(0x2004);
     track.ret_by(Return { at: 0x7000, slot: Some(KERNEL - 8), value: None });
 
-    let records = track.close();
-
-    assert_eq!(records, ["+2004@10", "-2004@20"]);
+    assert_eq!(track.close(), ["+2004@10", "-2004@20"]);
 }
 
 #[test]
@@ -350,10 +294,8 @@ fn tasks_that_are_switched_by_one_call_keep_their_functions() {
     track.ret_by(back(OTHER - 8));
     track.ret_by(back(KERNEL - 8));
 
-    let records = track.close();
-
     let expected = ["+a@10", "-a@20", "+a@20", "-a@30", "+a@30", "-a@30", "+a@40", "-a@40"];
-    assert_eq!(records, expected);
+    assert_eq!(track.close(), expected);
     assert_eq!(track.stacks.counts().moved, 0);
 }
 
@@ -361,9 +303,7 @@ fn tasks_that_are_switched_by_one_call_keep_their_functions() {
 fn without_slots_of_returns_the_next_call_corrects() {
     let mut track = Track::new(Settings::default());
     let back = Return { at: 0x98, slot: None, value: None };
-    track.call(KERNEL - 8, 0xa);
-    track.call(KERNEL - 24, 0xb);
-    track.call(KERNEL - 40, 0xc);
+    track.does("call 8 a, call 24 b, call 40 c");
     // longjmp into a, whose return ends c.
     track.ret_by(back);
     track.call(KERNEL - 24, 0xd);
@@ -371,24 +311,15 @@ fn without_slots_of_returns_the_next_call_corrects() {
     track.ret_by(back);
     track.ret_by(back);
 
-    let records = track.close();
-
     let expected = ["+a@10", " +b@20", "  +c@30", "  -c@40", " -b@50", " +d@50", " -d@60", "-a@70"];
-    assert_eq!(records, expected);
+    assert_eq!(track.close(), expected);
     assert_eq!(track.stacks.counts().before, 1);
 }
 
 #[test]
 fn functions_shorter_than_the_minimum_are_left_out() {
     let mut track = Track::new(Settings { min: 25, ..Settings::default() });
-    track.call(KERNEL - 8, 0xa);
-    track.call(KERNEL - 24, 0xb);
-    track.ret(KERNEL - 24);
-    track.call(KERNEL - 24, 0xc);
-    track.call(KERNEL - 40, 0xd);
-    track.ret(KERNEL - 40);
-    track.ret(KERNEL - 24);
-    track.ret(KERNEL - 8);
+    track.does("call 8 a, call 24 b, ret 24, call 24 c, call 40 d, ret 40, ret 24, ret 8");
 
     let records = track.close();
 
@@ -413,14 +344,11 @@ fn depths_beyond_the_filter_are_left_out() {
 #[test]
 fn a_region_begins_with_the_whole_stack() {
     let mut track = Track::new(Settings { paused: true, ..Settings::default() });
-    track.call(KERNEL - 8, 0xa);
-    track.call(KERNEL - 24, 0xb);
+    track.does("call 8 a, call 24 b");
     track.replay();
-    track.call(KERNEL - 40, 0xc);
-    track.ret(KERNEL - 40);
+    track.does("call 40 c, ret 40");
     track.pause();
-    track.ret(KERNEL - 24);
-    track.ret(KERNEL - 8);
+    track.does("ret 24, ret 8");
 
     let records = track.close();
 
@@ -499,9 +427,7 @@ fn times_that_run_backwards_are_replaced_by_later_ones() {
     track.time = 40;
     track.call(KERNEL - 24, 0xb);
 
-    let records = track.close();
-
-    assert_eq!(records, ["+a@110", " +b@111", " -b@112", "-a@112"]);
+    assert_eq!(track.close(), ["+a@110", " +b@111", " -b@112", "-a@112"]);
     assert_eq!(track.stacks.counts().backwards, 2);
 }
 
@@ -510,15 +436,10 @@ fn in_a_track_of_all_levels_a_program_stays_open_around_the_kernel() {
     let program = 0x7fff_0000_0000;
     let mut track = Track::new(Settings { nested: true, ..Settings::default() });
     track.call(program, 0xa);
-    track.call(KERNEL - 8, 0xb);
-    track.call(KERNEL - 24, 0xc);
-    track.ret(KERNEL - 24);
-    track.ret(KERNEL - 8);
+    track.does("call 8 b, call 24 c, ret 24, ret 8");
     track.ret(program);
 
-    let records = track.close();
-
-    assert_eq!(records, ["+a@10", " +b@20", "  +c@30", "  -c@40", " -b@50", "-a@60"]);
+    assert_eq!(track.close(), ["+a@10", " +b@20", "  +c@30", "  -c@40", " -b@50", "-a@60"]);
 }
 
 #[test]
@@ -533,10 +454,8 @@ fn in_a_track_of_all_levels_another_task_ends_the_program() {
     track.ret(KERNEL - 8);
     track.ret(program);
 
-    let records = track.close();
-
     let expected = [
         "+a@10", " +b@20", " -b@30", "-a@30", "+c@40", "-c@60", "+b@60", "-b@60", "+a@70", "-a@70",
     ];
-    assert_eq!(records, expected);
+    assert_eq!(track.close(), expected);
 }

@@ -68,9 +68,7 @@ fn functions_with_and_without_slots_are_entries_and_exits() {
     track.leave(STACK - 32);
     track.leave(STACK);
 
-    let records = track.close();
-
-    assert_eq!(records, ["+a@10", " +b@30", " -b@40", " +c@50", " -c@80", "-a@100"]);
+    assert_eq!(track.close(), ["+a@10", " +b@30", " -b@40", " +c@50", " -c@80", "-a@100"]);
     let counts = track.stacks.counts();
     assert_eq!((counts.unmatched, counts.vanished, counts.before), (0, 0, 0));
 }
@@ -90,8 +88,6 @@ fn a_jump_over_frames_ends_them_before_the_next_call_that_has_a_slot() {
     track.leave(STACK - 32);
     track.leave(STACK);
 
-    let records = track.close();
-
     let expected = [
         "+a@10",
         " +b@30",
@@ -106,7 +102,7 @@ fn a_jump_over_frames_ends_them_before_the_next_call_that_has_a_slot() {
         " -f@140",
         "-a@160",
     ];
-    assert_eq!(records, expected);
+    assert_eq!(track.close(), expected);
     assert_eq!((track.stacks.counts().unmatched, track.stacks.counts().vanished), (0, 3));
 }
 
@@ -121,9 +117,7 @@ fn a_jump_over_frames_ends_them_with_the_return_of_an_outer_function() {
     track.back();
     track.leave(STACK);
 
-    let records = track.close();
-
-    assert_eq!(records, ["+a@10", " +b@30", "  +c@50", "  -c@60", " -b@80", "-a@90"]);
+    assert_eq!(track.close(), ["+a@10", " +b@30", "  +c@50", "  -c@60", " -b@80", "-a@90"]);
     assert_eq!(track.stacks.counts().unmatched, 0);
 }
 
@@ -136,9 +130,7 @@ fn a_function_that_restores_the_stack_pointer_of_its_own_frame_goes_on() {
     track.back();
     track.leave(STACK);
 
-    let records = track.close();
-
-    assert_eq!(records, ["+a@10", " +b@40", " -b@50", "-a@70"]);
+    assert_eq!(track.close(), ["+a@10", " +b@40", " -b@50", "-a@70"]);
 }
 
 #[test]
@@ -166,13 +158,11 @@ fn another_stack_is_found_by_the_first_store() {
     track.leave(STACK);
     track.leave(OTHER);
 
-    let records = track.close();
-
     let expected = [
         "+a@10", " +b@30", " -b@40", "-a@50", "+c@50", " +b@70", " -b@80", "-c@90", "+a@90",
         "-a@100", "+c@110", "-c@120",
     ];
-    assert_eq!(records, expected);
+    assert_eq!(track.close(), expected);
     assert_eq!((track.stacks.counts().switches, track.stacks.counts().unmatched), (3, 0));
 }
 
@@ -205,9 +195,7 @@ fn a_tail_call_of_a_function_with_a_larger_frame_moves_the_slot() {
     track.leave(STACK - 64);
     track.leave(STACK);
 
-    let records = track.close();
-
-    assert_eq!(records, ["+a@10", " +b@30", "  +d@70", "  -d@80", " -b@100", "-a@120"]);
+    assert_eq!(track.close(), ["+a@10", " +b@30", "  +d@70", "  -d@80", " -b@100", "-a@120"]);
     assert_eq!((track.stacks.counts().unmatched, track.stacks.counts().vanished), (0, 0));
 }
 
@@ -222,9 +210,7 @@ fn a_tail_call_that_is_reported_has_its_own_slot() {
     track.leave(STACK - 64);
     track.leave(STACK);
 
-    let records = track.close();
-
-    assert_eq!(records, ["+a@10", " +b@30", " -b@60", " +c@60", " -c@90", "-a@110"]);
+    assert_eq!(track.close(), ["+a@10", " +b@30", " -b@60", " +c@60", " -c@90", "-a@110"]);
     assert_eq!(track.stacks.counts().unmatched, 0);
 }
 
@@ -236,9 +222,7 @@ fn a_second_store_does_not_move_the_slot() {
     track.store(STACK - 16);
     track.leave(STACK);
 
-    let records = track.close();
-
-    assert_eq!(records, ["+a@10", "-a@60"]);
+    assert_eq!(track.close(), ["+a@10", "-a@60"]);
     assert_eq!(track.stacks.counts().unmatched, 0);
 }
 
@@ -255,9 +239,7 @@ fn a_signal_handler_that_nobody_called_ends_no_function() {
     track.leave(STACK - 32);
     track.leave(STACK);
 
-    let records = track.close();
-
-    assert_eq!(records, ["+a@10", " +b@30", "  +c@60", "  -c@70", " -b@110", "-a@130"]);
+    assert_eq!(track.close(), ["+a@10", " +b@30", "  +c@60", "  -c@70", " -b@110", "-a@130"]);
     assert_eq!(track.stacks.counts().unmatched, 1);
 }
 
@@ -291,9 +273,7 @@ fn functions_before_the_first_slot_are_ended_by_it() {
     track.leave(STACK);
     track.back();
 
-    let records = track.close();
-
-    assert_eq!(records, ["+a@10", "-a@20", "+b@20", "-b@50"]);
+    assert_eq!(track.close(), ["+a@10", "-a@20", "+b@20", "-b@50"]);
     assert_eq!((track.stacks.counts().vanished, track.stacks.counts().before), (1, 1));
 }
 

@@ -35,11 +35,9 @@ fn other_functions_by_a_pointer_are_not_recorded() {
     let mut track = track();
     // It calls an observed function, and returns unseen.
     call_by_pointer(&mut track, KERNEL - 8, 0x30);
-    track.call(KERNEL - 24, 0xb0);
-    track.ret(KERNEL - 24);
+    track.does("call 24 b0, ret 24");
     call_by_pointer(&mut track, KERNEL - 8, 0x35);
-    track.call(KERNEL - 24, 0xb0);
-    track.ret(KERNEL - 24);
+    track.does("call 24 b0, ret 24");
 
     assert_eq!(track.close(), ["+b0@20", "-b0@30", "+b0@50", "-b0@60"]);
     let counts = track.stacks.counts();
@@ -54,9 +52,7 @@ fn an_observed_function_does_not_name_the_other_one_that_it_has_called() {
     // Another function has run, and returned to the observed one, which begins a block there.
     track.stacks.begins(0xa5);
     // Deeper, as after a push.
-    track.call(KERNEL - 40, 0xb0);
-    track.ret(KERNEL - 40);
-    track.ret(KERNEL - 8);
+    track.does("call 40 b0, ret 40, ret 8");
 
     assert_eq!(track.close(), ["+a0@10", " +b0@30", " -b0@40", "-a0@50"]);
 }
@@ -81,8 +77,7 @@ fn a_jump_to_another_function_ends_an_observed_one() {
     jump(&mut track, Some(0xb0));
     jump(&mut track, None);
     assert_eq!(track.stacks.innermost(), None);
-    track.call(KERNEL - 8, 0xa0);
-    track.ret(KERNEL - 8);
+    track.does("call 8 a0, ret 8");
 
     assert_eq!(track.close(), ["+a0@10", "-a0@20", "+b0@20", "-b0@30", "+a0@40", "-a0@50"]);
     assert_eq!(track.stacks.counts().vanished, 0);

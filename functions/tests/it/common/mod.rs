@@ -46,6 +46,20 @@ impl Track {
         self.ret_by(Return { at: 0x98, slot: Some(slot), value: None });
     }
 
+    /// Calls and returns: `call 24 b` calls 0xb, whose return address goes 24 bytes below the top of the kernel's
+    /// stack, `ret 24` returns by it.
+    pub fn does(&mut self, events: &str) {
+        for event in events.split(", ") {
+            let words: Vec<&str> = event.split(' ').collect();
+            let slot = KERNEL - words[1].parse::<u64>().unwrap();
+            match words[..] {
+                ["call", _, target] => self.call(slot, u64::from_str_radix(target, 16).unwrap()),
+                ["ret", _] => self.ret(slot),
+                _ => panic!("{event}"),
+            }
+        }
+    }
+
     pub fn jump(&mut self, target: u64) {
         let time = self.tick();
         self.stacks.jump(&Jump { at: 0x97, target: Some(target) }, time, &mut |record| {
