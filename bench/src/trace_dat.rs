@@ -41,8 +41,8 @@ impl File {
             })
         };
         let pages = |tid| (1..=PAGES).map(|n| page(n, tid)).collect::<Vec<_>>();
-        let (id, option) = tsc2nsec(403_298, 20);
-        let trace = TraceDat::new("x86-tsc").option(id, option).cpu(&pages(77)).cpu(&pages(78));
+        let trace = TraceDat::new("x86-tsc").option(tsc2nsec(403_298, 20));
+        let trace = trace.cpu(&pages(77)).cpu(&pages(78));
         let scratch = Scratch::new()?;
         std::fs::write(scratch.path().join(File::NAME), trace.version_7())?;
         Ok(File(scratch))

@@ -51,7 +51,7 @@ fn sample() -> TraceDat {
     let page = |time| Page::at(time).mmio(1, 77, time).switch(2, (77, "a"), 3, (5, "b"));
     let trace = TraceDat::new("x86-tsc").cpu(&[page(1_000), page(2_000).missed(true)]);
     let options = [trace_id(1), guest("g", 1), time_shift(1, -5, 3, 1), tsc2nsec(7, 3)];
-    options.into_iter().fold(trace.cpu(&[page(3)]), |trace, (id, data)| trace.option(id, data))
+    options.into_iter().fold(trace.cpu(&[page(3)]), TraceDat::option)
 }
 
 #[cfg(test)]

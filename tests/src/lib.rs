@@ -3,10 +3,11 @@
 //! It has a module per subject. Functions that need a special capability of the machine report that it
 //! is missing, and return `None`.
 
-pub use hypertrace_test_support::{capability, child, initramfs, kill, namespace, wait_until};
+pub use hypertrace_test_support::{
+    babeltrace2, capability, child, initramfs, kill, namespace, this_test, wait_until,
+};
 
 pub mod acts;
-pub mod babeltrace2;
 pub mod bare;
 pub mod build;
 pub mod c;

@@ -8,7 +8,7 @@ use std::thread;
 
 use hypertrace::{Options, event};
 use hypertrace_tests::command::run;
-use hypertrace_tests::traced;
+use hypertrace_tests::{this_test, traced};
 use hypertrace_user::{Config, Session};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch, apply_filter_all_threads};
 
@@ -63,12 +63,11 @@ fn a_filter_that_refuses_sleep_and_locks_ends_the_librarys_thread_quietly() {
     if let Some(segment) = traced::argument() {
         return program(&segment);
     }
-    const NAME: &str = "a_filter_that_refuses_sleep_and_locks_ends_the_librarys_thread_quietly";
     let dir = tempfile::tempdir().unwrap();
     let session = Session::create(Config::new(dir.path())).unwrap();
     let segment = session.segment().location();
 
-    let ran = run(&mut traced::alone(NAME, segment.to_str().unwrap()));
+    let ran = run(&mut traced::alone(this_test!(), segment.to_str().unwrap()));
 
     assert_eq!(ran.code, Some(0), "{ran:?}");
     let said = ran.stderr.lines().filter(|line| line.starts_with("hypertrace: the system refuses"));

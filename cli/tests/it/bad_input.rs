@@ -16,7 +16,7 @@ use hypertrace_functions::write::{Directory, Records};
 use hypertrace_tests::capability;
 use hypertrace_tests::command::{Hypertrace, copy_program, run};
 use hypertrace_tests::namespace::Mount;
-use hypertrace_tests::{child, peak, traced};
+use hypertrace_tests::{child, peak, this_test, traced};
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 
@@ -46,18 +46,6 @@ fn unreadable(dir: &Path, parts: &[&str]) {
         let harmless = |c: char| c == '\n' || !c.is_control();
         assert!(said.chars().all(harmless), "{said:?}");
     }
-}
-
-#[test]
-fn an_unknown_option_starts_nothing() {
-    let dir = tempfile::tempdir().unwrap();
-    let session = dir.path().join("S");
-
-    let ran = run(HYPERTRACE.demo(&session, 1).arg("--frobnicate"));
-
-    assert_eq!(ran.code, Some(2));
-    assert!(ran.stderr.contains("--frobnicate") && ran.stdout.is_empty(), "{ran:?}");
-    assert!(!session.exists());
 }
 
 #[test]
@@ -201,7 +189,7 @@ const MOST_MEMORY: u64 = 256 << 20;
 
 #[test]
 fn a_large_description_takes_bounded_memory() {
-    child::in_own_process("a_large_description_takes_bounded_memory", || {
+    child::in_own_process(|| {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("session.json");
         // Written in small steps: a child's peak begins with this process's memory.
@@ -279,7 +267,6 @@ const EVIL: &str = "\u{1b}]0;owned\u{7}\u{9b}2J\u{202e}\r\n0 fake";
 
 #[test]
 fn contents_of_events_are_escaped_on_the_terminal() {
-    let name = "contents_of_events_are_escaped_on_the_terminal";
     if traced::argument().is_some() {
         let thread = std::thread::Builder::new().name("\u{1b}[2J\u{202e}".into());
         let say = || {
@@ -291,7 +278,7 @@ fn contents_of_events_are_escaped_on_the_terminal() {
     let dir = tempfile::tempdir().unwrap();
     let session = dir.path().join("S");
     let mut command = HYPERTRACE.command(["run", "--quiet", "--out"]);
-    traced::program(command.arg(&session), name, "");
+    traced::program(command.arg(&session), this_test!(), "");
     run(&mut command).ok();
 
     let commands = [
@@ -329,44 +316,40 @@ fn a_guests_strings_are_escaped_on_the_terminal() {
 
 #[test]
 fn a_long_name_of_a_function_takes_memory_for_some_of_its_addresses_only() {
-    child::in_own_process(
-        "a_long_name_of_a_function_takes_memory_for_some_of_its_addresses_only",
-        || {
-            let place = tempfile::tempdir().unwrap();
-            let folder = place.path().join("F");
-            let mut directory = Directory::create(&folder, "guest", "qemu").unwrap();
-            directory.add_tasks([Task::of_vcpu(0, 3, "Ring3")]).unwrap();
-            directory
-                .write_anchor(&Anchor {
-                    boot_id: None,
-                    counter: 0,
-                    frequency: 1_000_000_000,
-                    unix_ns: 0,
-                })
-                .unwrap();
-            let map = "1000-101000 r-xp 00000000 00:00 0 /guest\n";
-            fs::write(folder.join("sid-0000000000000001.map"), map).unwrap();
-            fs::write(folder.join("guest.sym"), format!("0 100000 T {}\n", "x".repeat(4000)))
-                .unwrap();
-            let mut records = Records::append(&directory.records(103)).unwrap();
-            for n in 1..=40_000 {
-                let record = Record { time: n, kind: Kind::Entry, depth: 0, address: 0x1000 + n };
-                records.write(record).unwrap();
-            }
-            records.finish().unwrap();
+    child::in_own_process(|| {
+        let place = tempfile::tempdir().unwrap();
+        let folder = place.path().join("F");
+        let mut directory = Directory::create(&folder, "guest", "qemu").unwrap();
+        directory.add_tasks([Task::of_vcpu(0, 3, "Ring3")]).unwrap();
+        directory
+            .write_anchor(&Anchor {
+                boot_id: None,
+                counter: 0,
+                frequency: 1_000_000_000,
+                unix_ns: 0,
+            })
+            .unwrap();
+        let map = "1000-101000 r-xp 00000000 00:00 0 /guest\n";
+        fs::write(folder.join("sid-0000000000000001.map"), map).unwrap();
+        fs::write(folder.join("guest.sym"), format!("0 100000 T {}\n", "x".repeat(4000))).unwrap();
+        let mut records = Records::append(&directory.records(103)).unwrap();
+        for n in 1..=40_000 {
+            let record = Record { time: n, kind: Kind::Entry, depth: 0, address: 0x1000 + n };
+            records.write(record).unwrap();
+        }
+        records.finish().unwrap();
 
-            let command = &mut HYPERTRACE.command(["report", "-e", "none"]);
-            let (ran, memory) = peak::run(command.arg(&folder));
+        let command = &mut HYPERTRACE.command(["report", "-e", "none"]);
+        let (ran, memory) = peak::run(command.arg(&folder));
 
-            assert_eq!(ran.code, Some(0), "{ran:?}");
-            assert!(memory < MOST_FOR_ODD, "{memory}");
-        },
-    );
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        assert!(memory < MOST_FOR_ODD, "{memory}");
+    });
 }
 
 #[test]
 fn tscs_of_many_clients_and_clocks_take_bounded_memory() {
-    child::in_own_process("tscs_of_many_clients_and_clocks_take_bounded_memory", || {
+    child::in_own_process(|| {
         let clock = |id| made::clock(id, "guest", 0, made::GHZ, 0, made::START_NS);
         let host = made::clock(0, "host", 0, made::GHZ, 0, made::START_NS);
         let clocks = [host].into_iter().chain((1..1024).map(clock));
@@ -402,7 +385,7 @@ fn bomb(page: &trace_dat::Page) -> Vec<u8> {
 
 #[test]
 fn compressed_pages_of_many_cpus_take_bounded_memory() {
-    child::in_own_process("compressed_pages_of_many_cpus_take_bounded_memory", || {
+    child::in_own_process(|| {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("kernel.dat");
         let mut dat = trace_dat::TraceDat::new("x86-tsc");
@@ -447,7 +430,7 @@ fn trace_of_cpus(cpus: usize, page: &trace_dat::Page) -> trace_dat::TraceDat {
 
 #[test]
 fn traces_of_many_cpus_take_memory_for_what_is_on_them() {
-    child::in_own_process("traces_of_many_cpus_take_memory_for_what_is_on_them", || {
+    child::in_own_process(|| {
         const CPUS: usize = 4_096;
         let place = tempfile::tempdir().unwrap();
         let [host, guest] = ["host.dat", "guest.dat"].map(|name| place.path().join(name));
@@ -464,7 +447,7 @@ fn traces_of_many_cpus_take_memory_for_what_is_on_them() {
         ];
         let traced = trace_dat::TraceDat::new("x86-tsc")
             .cpu(&[page()])
-            .option(11, 77u64.to_le_bytes().into());
+            .option((11, 77u64.to_le_bytes().into()));
         fs::write(&host, traced.version_7()).unwrap();
         drop(traced);
         let (made, host, guest) = (made.path(), host.as_path(), guest.as_path());
@@ -485,7 +468,7 @@ fn traces_of_many_cpus_take_memory_for_what_is_on_them() {
 
 #[test]
 fn many_traces_with_large_ids_of_events_take_bounded_memory() {
-    child::in_own_process("many_traces_with_large_ids_of_events_take_bounded_memory", || {
+    child::in_own_process(|| {
         let place = tempfile::tempdir().unwrap();
         let mut trace = trace_of_cpus(1, &trace_dat::Page::at(1_000).event(0, u16::MAX, 5, &[]));
         trace.formats.truncate(2);
@@ -667,14 +650,14 @@ fn read_all(odd: Odd) {
 
 #[test]
 fn no_command_waits_for_a_pipe_in_the_place_of_a_file() {
-    child::in_own_process("no_command_waits_for_a_pipe_in_the_place_of_a_file", || {
+    child::in_own_process(|| {
         read_all(Odd::Pipe);
     });
 }
 
 #[test]
 fn no_command_follows_a_link_in_the_place_of_a_file() {
-    child::in_own_process("no_command_follows_a_link_in_the_place_of_a_file", || {
+    child::in_own_process(|| {
         read_all(Odd::Link);
         read_all(Odd::EndlessLink);
     });
@@ -682,7 +665,7 @@ fn no_command_follows_a_link_in_the_place_of_a_file() {
 
 #[test]
 fn no_command_reads_a_folder_or_a_device_in_the_place_of_a_file() {
-    child::in_own_process("no_command_reads_a_folder_or_a_device_in_the_place_of_a_file", || {
+    child::in_own_process(|| {
         read_all(Odd::Folder);
         read_all(Odd::Device);
     });
@@ -690,7 +673,7 @@ fn no_command_reads_a_folder_or_a_device_in_the_place_of_a_file() {
 
 #[test]
 fn no_command_takes_memory_for_a_file_that_is_too_long() {
-    child::in_own_process("no_command_takes_memory_for_a_file_that_is_too_long", || {
+    child::in_own_process(|| {
         read_all(Odd::Sparse);
         read_all(Odd::Largest);
     });

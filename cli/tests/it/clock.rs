@@ -51,9 +51,10 @@ fn the_error_of_another_machine_or_boot_is_unknown() {
     shown += &HYPERTRACE.transcript(&[&first, &unknown], &commands);
     // The error of its kernel's events is not known either.
     let second = host(Some(OTHER_BOOT), 1_000, 0, &[]);
-    let (id, data) = trace_dat::recorded(OTHER_BOOT, 0);
-    let dat = TraceDat::new("x86-tsc").cpu(&[Page::at(2_050).mmio(0, 7, 1)]).option(id, data);
-    std::fs::write(second.path().join("kernel.dat"), dat.version_7()).unwrap();
+    let dat = TraceDat::new("x86-tsc")
+        .cpu(&[Page::at(2_050).mmio(0, 7, 1)])
+        .option(trace_dat::recorded(OTHER_BOOT, 0));
+    second.kernel(&dat);
     shown += &HYPERTRACE.transcript(&[&first, &second], &["report --json S T", "report --json T"]);
     // Two sessions that do not know their boots have nothing in common either. One alone is as exact as ever.
     let another = host(None, 1_000, 0, &[2_000]);
@@ -198,10 +199,9 @@ fn stat_has_the_bounds_of_clock() {
 fn a_kernels_trace_of_another_boot_is_not_used_and_named() {
     let made = stopped();
     let write = |boot: &str| {
-        let (id, data) = trace_dat::recorded(boot, 0);
         let page = Page::at(2_050).mmio(0, 7, 1);
-        let dat = TraceDat::new("x86-tsc").cpu(&[page]).option(id, data);
-        std::fs::write(made.path().join("kernel.dat"), dat.version_7()).unwrap();
+        let dat = TraceDat::new("x86-tsc").cpu(&[page]).option(trace_dat::recorded(boot, 0));
+        made.kernel(&dat);
     };
     write(OTHER_BOOT);
     let mut shown = HYPERTRACE.transcript(&[&made], &["clock S", "clock --json S"]);

@@ -16,7 +16,7 @@ use hypertrace_tests::interrupt::with_default_signals;
 use hypertrace_tests::kvm;
 use hypertrace_tests::report::Line;
 use hypertrace_tests::traced::{self, Notes};
-use hypertrace_tests::{child, peak, wait_until};
+use hypertrace_tests::{child, peak, this_test, wait_until};
 use hypertrace_trace::{Session, SessionConfig, Writer};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -212,7 +212,7 @@ fn a_programs_session_ends_with_run() {
     let out = dir.path().join("S");
     let mut command = HYPERTRACE.command(["run", "--quiet", "--out"]);
     command.arg(&out);
-    traced::program(&mut command, "a_programs_session_ends_with_run", "traced");
+    traced::program(&mut command, this_test!(), "traced");
     let mut running = command.stdout(Stdio::null()).spawn().unwrap();
     wait_until("session.json", || out.join("session.json").exists());
     let follower = Follower::start(&out, &["--json"]);
@@ -251,7 +251,7 @@ fn a_killed_writer_is_noticed() {
     let (out, notes) = (dir.path().join("S"), dir.path().join("notes"));
     let mut command = HYPERTRACE.command(["run", "--quiet", "--out"]);
     command.arg(&out);
-    traced::program(&mut command, "a_killed_writer_is_noticed", notes.to_str().unwrap());
+    traced::program(&mut command, this_test!(), notes.to_str().unwrap());
     let mut running = command.stdout(Stdio::null()).spawn().unwrap();
     wait_until("session.json", || out.join("session.json").exists());
     let mut follower = Follower::start(&out, &["--json", "-e", "committed"]);
@@ -373,7 +373,7 @@ const MOST_MEMORY: u64 = 160 << 20;
 
 #[test]
 fn many_streams_and_long_lines_take_bounded_memory() {
-    child::in_own_process("many_streams_and_long_lines_take_bounded_memory", || {
+    child::in_own_process(|| {
         // Each stream alone is small, and a round takes some of each.
         let ticks = |client: u32| {
             let event = |n| (1_000 + u64::from(client) * 4_096 + n, made::DISK_READ, [n, n]);

@@ -13,7 +13,7 @@ use hypertrace::{event, reference_point};
 use hypertrace_tests::command::{Hypertrace, run};
 use hypertrace_tests::interrupt::{self, with_default_signals};
 use hypertrace_tests::traced::{self, Notes};
-use hypertrace_tests::wait_until;
+use hypertrace_tests::{this_test, wait_until};
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 
@@ -120,8 +120,7 @@ fn a_recording_that_comes_after_another_was_shown_is_shown_too() {
     }
     let folder = tempfile::tempdir().unwrap();
     let session = folder.path().join("S");
-    let name = "a_recording_that_comes_after_another_was_shown_is_shown_too";
-    let (mut process, notes) = start(folder.path(), name);
+    let (mut process, notes) = start(folder.path(), this_test!());
     wait_until("sent", || notes.get(SENT) == 1);
     wait_until("exported", || exported(&session).len() == 1);
     assert!(has(&exported(&session), RECORDINGS[0]));
@@ -140,8 +139,7 @@ fn a_command_that_shows_a_recording_changes_nothing_in_the_session() {
     }
     let folder = tempfile::tempdir().unwrap();
     let session = folder.path().join("S");
-    let name = "a_command_that_shows_a_recording_changes_nothing_in_the_session";
-    let (mut process, notes) = start(folder.path(), name);
+    let (mut process, notes) = start(folder.path(), this_test!());
     notes.set(ALLOWED, 2);
     assert!(process.wait().unwrap().success());
     let before = names(&session);
@@ -187,8 +185,7 @@ fn recordings_of_any_program_leave_room_for_those_of_another() {
         return noisy_program();
     }
     let folder = tempfile::tempdir().unwrap();
-    let name = "recordings_of_any_program_leave_room_for_those_of_another";
-    let (mut process, _) = start(folder.path(), name);
+    let (mut process, _) = start(folder.path(), this_test!());
     assert!(process.wait().unwrap().success());
 
     let files = exported(&folder.path().join("S"));

@@ -36,7 +36,7 @@ fn of_boots(session: Option<&str>, trace: Option<&str>) -> made::Made {
         trace_dat::Page::at(1_041_000).missed(true).switch(0, (77, "vcpu0"), 1, (0, "idle"));
     let mut dat = TraceDat::new("x86-tsc").cpu(&[before, after]);
     dat.options.extend(trace.map(|boot| trace_dat::recorded(boot, 0)));
-    fs::write(made.path().join("kernel.dat"), dat.version_7()).unwrap();
+    made.kernel(&dat);
     made
 }
 
@@ -216,8 +216,7 @@ fn trace_cmd_shows_the_same_events_of_a_recording_of_this_machine() {
         std::thread::spawn(std::thread::yield_now).join().unwrap();
     }
     set("tracing_on", "0");
-    let (id, option) = tsc2nsec(403_298, 20);
-    let mut trace = TraceDat::new("x86-tsc").option(id, option);
+    let mut trace = TraceDat::new("x86-tsc").option(tsc2nsec(403_298, 20));
     trace.formats = vec![("ftrace".into(), text(&instance, "ftrace/print"))];
     trace.formats.extend(events.map(|e| ("sched".into(), text(&instance, &format!("sched/{e}")))));
     trace.cpus = raw_pages(instance.dir());
@@ -267,8 +266,11 @@ fn raw_pages(dir: &Path) -> Vec<Vec<u8>> {
 fn stat_of_a_session_with_events_of_the_kernel_alone_has_no_table() {
     let made = made::Made::of_boot(Some(made::BOOT));
     let stat = |dat: TraceDat| {
-        let (id, version) = trace_dat::recorded(made::BOOT, 0);
-        fs::write(made.path().join("kernel.dat"), dat.option(id, version).version_7()).unwrap();
+        fs::write(
+            made.path().join("kernel.dat"),
+            dat.option(trace_dat::recorded(made::BOOT, 0)).version_7(),
+        )
+        .unwrap();
         HYPERTRACE.transcript(&[&made], &["stat S"])
     };
     let page = trace_dat::Page::at(1_000_000).mmio(39_000, 77, 0x17);

@@ -16,7 +16,9 @@ use hypertrace_abi::ring::Emit;
 use hypertrace_tests::command::{Hypertrace, Ran, run};
 use hypertrace_tests::interrupt::with_default_signals;
 use hypertrace_tests::report::Line;
-use hypertrace_tests::{IS_OPTIMIZED, babeltrace2, child, kill, packets, traced, wait_until};
+use hypertrace_tests::{
+    IS_OPTIMIZED, babeltrace2, child, kill, packets, this_test, traced, wait_until,
+};
 use hypertrace_trace::{Session, SessionConfig, Writer};
 use rustix::fs::{CWD, Mode, mkfifoat};
 use rustix::process::{Pid, Signal, kill_process};
@@ -220,7 +222,7 @@ fn a_killed_vmm_leaves_a_session() {
         let dir = tempfile::tempdir().unwrap();
         let (pipe, out) = (dir.path().join("pipe"), dir.path().join("s"));
         assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-        let mut vmm = child::alone("a_killed_vmm_leaves_a_session");
+        let mut vmm = child::alone(this_test!());
         vmm.env(traced::AS_PROGRAM, &pipe).stdout(Stdio::null()).stderr(Stdio::null());
         let vmm = vmm.spawn().unwrap();
         let mut receive = HYPERTRACE.command(["receive", "--out"]);

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use hypertrace::region;
 use hypertrace_tests::command::{Demo, Hypertrace, Ran, copy_program, run};
-use hypertrace_tests::{capability, kvm, traced};
+use hypertrace_tests::{capability, kvm, this_test, traced};
 use hypertrace_trace::{Session, SessionConfig};
 use serde_json::Value;
 use vcpu::Vcpu;
@@ -206,7 +206,7 @@ fn a_programs_sleep_is_blocked_time() {
     let out = dir.path().join("S");
     let mut command = HYPERTRACE.command(["run", "--kernel", "--out"]);
     command.arg(&out);
-    traced::program(&mut command, "a_programs_sleep_is_blocked_time", "nap");
+    traced::program(&mut command, this_test!(), "nap");
 
     let ran = run(&mut command);
 
@@ -232,7 +232,7 @@ fn another_user_sees_blocked_and_runnable_without_tracefs() {
     let out = dir.path().join("S");
     let mut command = Command::new(&program);
     command.args(["run", "--kernel", "--out"]).arg(&out);
-    traced::program(&mut command, "another_user_sees_blocked_and_runnable_without_tracefs", "nap");
+    traced::program(&mut command, this_test!(), "nap");
     // The copy, which that user may run.
     let args: Vec<_> = command.get_args().map(|arg| arg.to_owned()).collect();
     let own = std::env::current_exe().unwrap();
@@ -269,7 +269,7 @@ fn without_a_kernels_trace_the_next_step_is_said() {
     let out = dir.path().join("S");
     let mut command = HYPERTRACE.command(["run", "--quiet", "--out"]);
     command.arg(&out);
-    traced::program(&mut command, "without_a_kernels_trace_the_next_step_is_said", "nap");
+    traced::program(&mut command, this_test!(), "nap");
     assert_eq!(run(&mut command).code, Some(0));
 
     let ran = regions(&out, &["--json"]);
@@ -341,8 +341,7 @@ fn regions_of_two_sessions_have_rows_of_their_own() {
     let all = [20, 30].map(|rounds| {
         let vcpus = [Vcpu::rounds(0, rounds, 2)];
         let made = vcpu::session(&vcpus);
-        let trace = vcpu::trace(&vcpus, |_| true).version_7();
-        fs::write(made.path().join("kernel.dat"), trace).unwrap();
+        made.kernel(&vcpu::trace(&vcpus, |_| true));
         made
     });
     let dirs = all.each_ref().map(|made| made.path());

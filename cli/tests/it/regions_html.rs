@@ -12,7 +12,7 @@ use html::{Element, parse};
 use hypertrace::region;
 use hypertrace_tests::command::{Hypertrace, Ran, run};
 use hypertrace_tests::namespace::Mount;
-use hypertrace_tests::{capability, kvm, traced};
+use hypertrace_tests::{capability, kvm, this_test, traced};
 use made::{Made, Packet};
 use serde_json::Value;
 use trace_dat::KVM_MMIO_ID;
@@ -43,8 +43,7 @@ fn page(dir: &Path, args: &[&str]) -> String {
 
 fn session(vcpus: &[Vcpu]) -> Made {
     let made = vcpu::session(vcpus);
-    let trace = vcpu::trace(vcpus, |_| true).version_7();
-    fs::write(made.path().join("kernel.dat"), trace).unwrap();
+    made.kernel(&vcpu::trace(vcpus, |_| true));
     made
 }
 
@@ -351,8 +350,7 @@ fn regions_outside_of_the_kernels_recording_have_a_note() {
     let vcpus = [Vcpu::rounds(0, 40, 5)];
     let made = vcpu::session(&vcpus);
     let half = vcpu::kernel_events(&vcpus) / 2;
-    let late = vcpu::trace(&vcpus, |number| number >= half).version_7();
-    fs::write(made.path().join("kernel.dat"), late).unwrap();
+    made.kernel(&vcpu::trace(&vcpus, |number| number >= half));
 
     let page = parse(&page(made.path(), &[]), BEGINNING);
 
@@ -465,7 +463,7 @@ fn a_program_has_a_page() {
     let out = dir.path().join("S");
     let mut command = HYPERTRACE.command(["run", "--kernel", "--out"]);
     command.arg(&out);
-    traced::program(&mut command, "a_program_has_a_page", "nap");
+    traced::program(&mut command, this_test!(), "nap");
     let ran = run(&mut command);
     assert_eq!(ran.code, Some(0), "{ran:?}");
     if !ran.stderr.contains("(by tracefs)") {

@@ -37,10 +37,9 @@ fn kernel(made: &Made, events: &[(u64, u16, u32, Vec<u8>)]) {
 }
 
 fn kernel_of_pages(made: &Made, pages: Vec<Page>) {
-    let (id, version) = trace_dat::recorded(made::BOOT, 0);
-    let trace = TraceDat::new("x86-tsc").option(id, version).cpu(&pages);
+    let trace = TraceDat::new("x86-tsc").option(trace_dat::recorded(made::BOOT, 0)).cpu(&pages);
     drop(pages);
-    std::fs::write(made.path().join("kernel.dat"), trace.version_7()).unwrap();
+    made.kernel(&trace);
 }
 
 /// Runs `regions`, and checks its memory.
@@ -58,7 +57,7 @@ fn check(made: &Made, args: &[&str], regions: u64) -> String {
 /// known at the end.
 #[test]
 fn regions_whose_parts_are_known_late_take_bounded_memory() {
-    child::in_own_process("regions_whose_parts_are_known_late_take_bounded_memory", || {
+    child::in_own_process(|| {
         const REGIONS: u64 = 300_000;
         let schemas = ["a_begin(id:u64)", "a_end(id:u64)", "p(n:u64)!"].map(Into::into);
         let made = session(&schemas, false);
@@ -105,7 +104,7 @@ fn regions_whose_parts_are_known_late_take_bounded_memory() {
 /// A client's kernel-stamped points, each with its store in the kernel's trace.
 #[test]
 fn stamps_take_bounded_memory() {
-    child::in_own_process("stamps_take_bounded_memory", || {
+    child::in_own_process(|| {
         const STAMPS: u64 = 300_000;
         let schemas = ["a_begin(id:u64)", "a_end(id:u64)", "p(n:u64)!"].map(Into::into);
         let made = session(&schemas, false);
@@ -176,7 +175,7 @@ fn of_points(points: u64, tids: &[u64], client: impl Fn(u64) -> u64) -> Made {
 /// A client's reference points, by which its clock is known.
 #[test]
 fn reference_points_take_bounded_memory() {
-    child::in_own_process("reference_points_take_bounded_memory", || {
+    child::in_own_process(|| {
         for tids in [[100].as_slice(), &[100, 101]] {
             let made = of_points(1_000_000, tids, |_| 0);
 
@@ -192,7 +191,7 @@ fn reference_points_take_bounded_memory() {
 /// Reference points that name a client each, more than a session has.
 #[test]
 fn reference_points_of_clients_that_cannot_be_take_bounded_memory() {
-    child::in_own_process("reference_points_of_clients_that_cannot_be_take_bounded_memory", || {
+    child::in_own_process(|| {
         let made = of_points(1_000_000, &[100], |n| n);
 
         let text = check(&made, &[], 1);
@@ -204,7 +203,7 @@ fn reference_points_of_clients_that_cannot_be_take_bounded_memory() {
 /// 10,000 groups, each with a slowest region of more than a thousand intervals.
 #[test]
 fn many_groups_take_bounded_memory() {
-    child::in_own_process("many_groups_take_bounded_memory", || {
+    child::in_own_process(|| {
         const NAMES: u64 = 1_000;
         const GROUPS: u64 = 9_000;
         let schemas = (0..NAMES).flat_map(|name| {

@@ -17,11 +17,9 @@ fn regions(dir: &Path, args: &[&str]) -> Ran {
 
 /// Makes a session of a program with an event file, whose regions begin every 1,000 ns.
 fn program(events: &str, guest: impl Fn(Packet, u64) -> Packet) -> Made {
-    let json = made::json(&made::clocks(), events, "[]");
-    let json = json.replacen("\"clocks\"", "\"programs\":true,\"clocks\"", 1);
     let begin = Packet::new(1, 0, 0);
     let packet = (1..=10).fold(begin.clone(), |packet, n| guest(packet, n * 1_000));
-    Made::with_json(&json).stream("guest-000-0000", &[begin, packet])
+    Made::of_programs(events).stream("guest-000-0000", &[begin, packet])
 }
 
 #[test]
@@ -69,7 +67,7 @@ fn time_that_a_hypervisor_took_is_shown() {
     let shown = |stolen_ms| {
         let mut trace = vcpu::trace(&vcpus, |_| true);
         trace.options = vec![trace_dat::recorded_with_steal(made::BOOT, stolen_ms)];
-        fs::write(made.path().join("kernel.dat"), trace.version_7()).unwrap();
+        made.kernel(&trace);
         HYPERTRACE.transcript(&[&made], &["regions S", "regions S --json"])
     };
     golden("stolen", shown(1_230) + &shown(0));
@@ -82,7 +80,7 @@ fn columns_of_regions_during_which_a_hypervisor_took_time_are_marked() {
     let shown = |steals: &str| {
         let mut trace = vcpu::trace(&vcpus, |_| true);
         trace.options = vec![trace_dat::recorded_with_steals(made::BOOT, 10, steals)];
-        fs::write(made.path().join("kernel.dat"), trace.version_7()).unwrap();
+        made.kernel(&trace);
         let json: Value = regions(made.path(), &["--json"]).json();
         let group = &json["regions"][0];
         let of = |breakdown: &Value| breakdown["stolen_regions"].as_u64().unwrap();
@@ -119,8 +117,7 @@ fn regions_outside_of_the_kernels_recording_are_said_with_what_to_do() {
     let vcpus = [Vcpu::rounds(0, 40, 5)];
     let made = vcpu::session(&vcpus);
     let shown = |from| {
-        let trace = vcpu::trace(&vcpus, |number| number >= from).version_7();
-        fs::write(made.path().join("kernel.dat"), trace).unwrap();
+        made.kernel(&vcpu::trace(&vcpus, |number| number >= from));
         HYPERTRACE.transcript(&[&made], &["regions S", "regions S --json"])
     };
     golden("not_recorded", shown(vcpu::kernel_events(&vcpus) / 2) + &shown(0));

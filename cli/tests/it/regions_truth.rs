@@ -24,7 +24,7 @@ use hypertrace_tests::c::{self, Linked};
 use hypertrace_tests::command::{Hypertrace, copy_program, run};
 use hypertrace_tests::host::{self, Host};
 use hypertrace_tests::truth::{self, Reading, Rival, Sample};
-use hypertrace_tests::{capability, kvm, traced};
+use hypertrace_tests::{capability, kvm, this_test, traced};
 use hypertrace_trace::session_json;
 use kvm_vmm::{Answer, Machine, attach_window, record_in};
 use serde_json::Value;
@@ -491,7 +491,7 @@ fn in_a_program() {
     without_steal(|| {
         let place = tempfile::tempdir().unwrap();
         let mut command = run_kernel(HYPERTRACE.0.as_ref(), place.path());
-        traced::program(&mut command, "in_a_program", place.path().to_str().unwrap());
+        traced::program(&mut command, this_test!(), place.path().to_str().unwrap());
         program_is_right(&mut command, place.path(), false)
     });
 }

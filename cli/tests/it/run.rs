@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use hypertrace_tests::command::{Hypertrace, copy_program, run};
 use hypertrace_tests::interrupt::{send, with_default_signals};
 use hypertrace_tests::namespace::Mount;
-use hypertrace_tests::{babeltrace2, traced, wait_until};
+use hypertrace_tests::{babeltrace2, this_test, traced, wait_until};
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 
@@ -42,8 +42,7 @@ fn every_event_of_a_program_with_four_threads_is_recorded() {
     }
     let dir = tempfile::tempdir().unwrap();
 
-    let name = "every_event_of_a_program_with_four_threads_is_recorded";
-    run(&mut run_test(dir.path(), &[], name, "-")).ok();
+    run(&mut run_test(dir.path(), &[], this_test!(), "-")).ok();
 
     traced::check_four_threads(dir.path(), events, points);
     let stat = HYPERTRACE.stat(dir.path());
@@ -124,7 +123,6 @@ fn fork(child: impl FnOnce()) {
 
 #[test]
 fn programs_at_the_same_time_share_a_session() {
-    let name = "programs_at_the_same_time_share_a_session";
     if traced::argument().is_some() {
         for n in 0..1000u64 {
             assert_eq!(hypertrace::commit!("shared", n), hypertrace::Emit::Recorded);
@@ -134,7 +132,7 @@ fn programs_at_the_same_time_share_a_session() {
     let dir = tempfile::tempdir().unwrap();
     let mut command = run_script(dir.path(), r#"for i in 1 2 3; do "$0" "$@" & done; wait"#);
     let mut program = Command::new("-");
-    traced::program(&mut program, name, "-");
+    traced::program(&mut program, this_test!(), "-");
     command.args(program.get_args().skip(1)).env("HYPERTRACE_TEST_PROGRAM", "-");
 
     run(&mut command);
@@ -164,7 +162,6 @@ impl Drop for Running {
 
 #[test]
 fn events_are_switched_and_triggers_act_while_it_runs() {
-    let name = "events_are_switched_and_triggers_act_while_it_runs";
     if let Some(notes) = traced::argument() {
         let notes = traced::Notes::at(Path::new(&notes));
         notes.set(0, 1);
@@ -185,7 +182,7 @@ fn events_are_switched_and_triggers_act_while_it_runs() {
     let path = dir.path().join("notes");
     let notes = traced::Notes::at(&path);
     let session = dir.path().join("S");
-    let mut command = run_test(&session, &[], name, path.to_str().unwrap());
+    let mut command = run_test(&session, &[], this_test!(), path.to_str().unwrap());
     let mut running = Running(command.stdout(Stdio::null()).spawn().unwrap());
     let ctl = |words: &str| run(HYPERTRACE.command(["ctl"]).arg(&session).args(words.split(' ')));
     notes.wait(0, 1);
@@ -365,7 +362,6 @@ fn a_lack_of_descriptors_or_memory_is_reported() {
 #[test]
 fn a_full_disk_is_reported_and_losses_are_counted() {
     const EVENTS: u64 = 200_000;
-    let name = "a_full_disk_is_reported_and_losses_are_counted";
     if traced::argument().is_some() {
         for n in 0..EVENTS {
             hypertrace::event!("flood", n, m = n);
@@ -375,7 +371,7 @@ fn a_full_disk_is_reported_and_losses_are_counted() {
     let Some(disk) = Mount::new("tmpfs", "size=1m") else { return };
     let session = disk.path().join("S");
 
-    let said = run(&mut run_test(&session, &["--ring", "16384"], name, "-")).failed(1);
+    let said = run(&mut run_test(&session, &["--ring", "16384"], this_test!(), "-")).failed(1);
 
     for part in ["is incomplete", "No space left on device"] {
         assert!(said.contains(part), "{part}: {said}");
@@ -390,7 +386,6 @@ fn a_full_disk_is_reported_and_losses_are_counted() {
 fn two_hundred_threads_on_64_clients_are_recorded_or_counted_exactly() {
     const THREADS: u64 = 200;
     const EVENTS: u64 = 100;
-    let name = "two_hundred_threads_on_64_clients_are_recorded_or_counted_exactly";
     if traced::argument().is_some() {
         let all = std::sync::Barrier::new(THREADS as usize);
         std::thread::scope(|scope| {
@@ -405,7 +400,7 @@ fn two_hundred_threads_on_64_clients_are_recorded_or_counted_exactly() {
     }
     let dir = tempfile::tempdir().unwrap();
 
-    run(&mut run_test(dir.path(), &[], name, "-")).ok();
+    run(&mut run_test(dir.path(), &[], this_test!(), "-")).ok();
 
     let total = HYPERTRACE.stat(dir.path())["total"].clone();
     let [events, lost, unattached] =
@@ -417,7 +412,6 @@ fn two_hundred_threads_on_64_clients_are_recorded_or_counted_exactly() {
 #[test]
 fn the_closing_line_has_losses_causes_and_remedies() {
     const EVENTS: u64 = 1_000_000;
-    let name = "the_closing_line_has_losses_causes_and_remedies";
     if traced::argument().is_some() {
         let all = std::sync::Barrier::new(2);
         std::thread::scope(|scope| {
@@ -433,7 +427,7 @@ fn the_closing_line_has_losses_causes_and_remedies() {
     }
     let dir = tempfile::tempdir().unwrap();
     let mut command = HYPERTRACE.command(["run", "--clients", "1", "--ring", "64", "--out"]);
-    traced::program(command.arg(dir.path()), name, "-");
+    traced::program(command.arg(dir.path()), this_test!(), "-");
 
     let ran = run(&mut command);
 
@@ -488,7 +482,6 @@ fn the_closing_line_reports_no_losses_and_quiet_omits_it() {
 
 #[test]
 fn a_program_that_records_nothing_is_one_that_traces() {
-    let name = "a_program_that_records_nothing_is_one_that_traces";
     if traced::argument().is_some() {
         // Takes a client, which is all.
         hypertrace::event!("off");
@@ -496,7 +489,7 @@ fn a_program_that_records_nothing_is_one_that_traces() {
     }
     let dir = tempfile::tempdir().unwrap();
     let mut command = HYPERTRACE.command(["run", "--out"]);
-    traced::program(command.arg(dir.path()), name, "-");
+    traced::program(command.arg(dir.path()), this_test!(), "-");
 
     let said = run(&mut command).failed(0);
 
@@ -592,7 +585,6 @@ fn the_program_ignores_the_signal_of_that_limit_where_its_starter_did() {
 #[test]
 fn events_of_a_process_without_a_client_are_counted() {
     const EVENTS: u64 = 1000;
-    let name = "events_of_a_process_without_a_client_are_counted";
     match traced::argument().as_deref() {
         Some("parent") => {
             // This event takes the only client.
@@ -605,7 +597,7 @@ fn events_of_a_process_without_a_client_are_counted() {
         None => {
             let dir = tempfile::tempdir().unwrap();
 
-            run(&mut run_test(dir.path(), &["--clients", "1"], name, "parent")).ok();
+            run(&mut run_test(dir.path(), &["--clients", "1"], this_test!(), "parent")).ok();
 
             let stat = HYPERTRACE.stat(dir.path());
             let total = |count: &str| stat["total"][count].as_u64().unwrap();

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use hypertrace_tests::command::{Hypertrace, run};
-use hypertrace_tests::traced;
+use hypertrace_tests::{this_test, traced};
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 
@@ -69,7 +69,6 @@ fn fork(child: impl FnOnce() -> i32) -> i32 {
 
 #[test]
 fn a_programs_files_under_the_librarys_number_are_left_alone_and_all_is_recorded() {
-    let name = "a_programs_files_under_the_librarys_number_are_left_alone_and_all_is_recorded";
     if let Some(dir) = traced::argument() {
         let dir = Path::new(&dir);
         hypertrace::event!("before");
@@ -97,7 +96,7 @@ fn a_programs_files_under_the_librarys_number_are_left_alone_and_all_is_recorded
     // Both halves of the files are to have the library's number.
     for half in [0, FILES / 2] {
         let dir = tempfile::tempdir().unwrap();
-        let mut command = run_test(dir.path(), &[], name, dir.path().to_str().unwrap());
+        let mut command = run_test(dir.path(), &[], this_test!(), dir.path().to_str().unwrap());
         // SAFETY: only dup is called between fork and exec.
         unsafe {
             command.pre_exec(move || {
@@ -118,7 +117,6 @@ fn a_programs_files_under_the_librarys_number_are_left_alone_and_all_is_recorded
 #[test]
 fn a_program_that_cannot_open_its_segment_again_has_its_events_counted() {
     const EVENTS: u64 = 100;
-    let name = "a_program_that_cannot_open_its_segment_again_has_its_events_counted";
     if let Some(dir) = traced::argument() {
         let dir = Path::new(&dir);
         let segment = dir.join("segment");
@@ -138,7 +136,7 @@ fn a_program_that_cannot_open_its_segment_again_has_its_events_counted() {
     let segment = dir.path().join("segment");
     let options = ["--clients", "2", "--ring", "64", "--segment", segment.to_str().unwrap()];
 
-    let ran = run(&mut run_test(dir.path(), &options, name, dir.path().to_str().unwrap()));
+    let ran = run(&mut run_test(dir.path(), &options, this_test!(), dir.path().to_str().unwrap()));
 
     assert_eq!((ran.code, ran.stderr.lines().count()), (Some(0), 1), "{ran:?}");
     assert!(ran.stderr.contains("it is another file than before"), "{ran:?}");
@@ -150,7 +148,6 @@ fn a_program_that_cannot_open_its_segment_again_has_its_events_counted() {
 #[test]
 fn losses_of_a_client_that_was_left_are_counted_exactly() {
     const EVENTS: u64 = 100_000;
-    let name = "losses_of_a_client_that_was_left_are_counted_exactly";
     if let Some(dir) = traced::argument() {
         (0..EVENTS).for_each(|n| hypertrace::event!("flood", n, m = n));
         let _files = close_all_and_open_files(Path::new(&dir));
@@ -160,7 +157,7 @@ fn losses_of_a_client_that_was_left_are_counted_exactly() {
     let dir = tempfile::tempdir().unwrap();
     let options = ["--clients", "1", "--ring", "64"];
 
-    run(&mut run_test(dir.path(), &options, name, dir.path().to_str().unwrap())).ok();
+    run(&mut run_test(dir.path(), &options, this_test!(), dir.path().to_str().unwrap())).ok();
 
     assert_eq!(total(dir.path(), "events") + total(dir.path(), "lost"), EVENTS + 1);
 }
@@ -168,7 +165,6 @@ fn losses_of_a_client_that_was_left_are_counted_exactly() {
 #[test]
 fn children_that_inherit_no_descriptor_are_traced() {
     const CHILDREN: usize = 10;
-    let name = "children_that_inherit_no_descriptor_are_traced";
     match traced::argument().as_deref() {
         Some("parent") => {
             for _ in 0..CHILDREN {
@@ -190,7 +186,7 @@ fn children_that_inherit_no_descriptor_are_traced() {
         None => {
             let dir = tempfile::tempdir().unwrap();
 
-            run(&mut run_test(dir.path(), &[], name, "parent")).ok();
+            run(&mut run_test(dir.path(), &[], this_test!(), "parent")).ok();
 
             assert_eq!((count(dir.path(), "child"), total(dir.path(), "lost")), (CHILDREN, 0));
         }
@@ -199,7 +195,6 @@ fn children_that_inherit_no_descriptor_are_traced() {
 
 #[test]
 fn a_program_that_may_not_look_at_run_inherits_the_descriptor() {
-    let name = "a_program_that_may_not_look_at_run_inherits_the_descriptor";
     if traced::argument().is_some() {
         let location = std::env::var_os("HYPERTRACE_SEGMENT").unwrap();
         // Another user's process, as seen by one without rights.
@@ -216,7 +211,7 @@ fn a_program_that_may_not_look_at_run_inherits_the_descriptor() {
     }
     let dir = tempfile::tempdir().unwrap();
 
-    run(&mut run_test(dir.path(), &[], name, "-")).ok();
+    run(&mut run_test(dir.path(), &[], this_test!(), "-")).ok();
 
     assert_eq!(count(dir.path(), "inherited"), 1);
 }

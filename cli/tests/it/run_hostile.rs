@@ -19,7 +19,7 @@ use hypertrace_abi::zerocopy::IntoBytes;
 use hypertrace_tests::command::{Hypertrace, run};
 use hypertrace_tests::random::Random;
 use hypertrace_tests::traced::{self, NOTES, Notes};
-use hypertrace_tests::{babeltrace2, packets};
+use hypertrace_tests::{babeltrace2, packets, this_test};
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 
@@ -88,7 +88,6 @@ fn corrupt(client: u32, begin: u64, done: &AtomicBool) {
 
 #[test]
 fn a_segment_under_constant_corruption_harms_no_other_client() {
-    let name = "a_segment_under_constant_corruption_harms_no_other_client";
     if let Some(notes) = notes() {
         let client = hypertrace::with_client(|client| client.index()).unwrap();
         let done = AtomicBool::new(false);
@@ -111,7 +110,7 @@ fn a_segment_under_constant_corruption_harms_no_other_client() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    let (mut command, notes) = run_test(dir.path(), &["--clients", "4"], name);
+    let (mut command, notes) = run_test(dir.path(), &["--clients", "4"], this_test!());
 
     assert_eq!(run(&mut command).code, Some(0));
 
@@ -215,7 +214,6 @@ fn a_program_that_dies_in_an_emit_leaves_its_commits_and_frees_its_client() {
 
 #[test]
 fn events_of_threads_without_a_free_client_are_counted() {
-    let name = "events_of_threads_without_a_free_client_are_counted";
     if let Some(notes) = notes() {
         hypertrace::open(&hypertrace::Options::default()).unwrap();
         let all = std::sync::Barrier::new(4);
@@ -231,7 +229,7 @@ fn events_of_threads_without_a_free_client_are_counted() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    let (mut command, notes) = run_test(dir.path(), &["--clients", "2"], name);
+    let (mut command, notes) = run_test(dir.path(), &["--clients", "2"], this_test!());
 
     run(&mut command).ok();
 
@@ -258,7 +256,7 @@ fn a_dead_host_costs_one_second_once() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    let (mut command, notes) = run_test(dir.path(), &[], "a_dead_host_costs_one_second_once");
+    let (mut command, notes) = run_test(dir.path(), &[], this_test!());
     let mut running = command.stdout(Stdio::null()).spawn().unwrap();
     notes.wait(0, 1);
 
@@ -273,7 +271,6 @@ fn a_dead_host_costs_one_second_once() {
 
 #[test]
 fn a_truncated_segment_ends_run_with_a_message_and_the_drained_events() {
-    let name = "a_truncated_segment_ends_run_with_a_message_and_the_drained_events";
     if let Some(segment) = traced::argument() {
         for n in 0..1000u64 {
             assert_eq!(hypertrace::commit!("committed", n), Emit::Recorded);
@@ -289,7 +286,7 @@ fn a_truncated_segment_ends_run_with_a_message_and_the_drained_events() {
     let (segment, out) = (dir.path().join("segment"), dir.path().join("S"));
     let mut command = HYPERTRACE.command(["run", "--quiet", "--clients", "4", "--segment"]);
     command.arg(&segment).arg("--out").arg(&out);
-    traced::program(&mut command, name, segment.to_str().unwrap());
+    traced::program(&mut command, this_test!(), segment.to_str().unwrap());
 
     let told = run(&mut command).failed(1);
 
@@ -301,7 +298,6 @@ fn a_truncated_segment_ends_run_with_a_message_and_the_drained_events() {
 
 #[test]
 fn an_invalid_segment_is_reported_and_events_are_off() {
-    let name = "an_invalid_segment_is_reported_and_events_are_off";
     if let Some(wrong) = traced::argument() {
         let why = hypertrace::open(&hypertrace::Options::default()).unwrap_err().to_string();
         assert!(why.contains(&wrong) && why.contains("HYPERTRACE_SEGMENT"), "{why}");
@@ -314,7 +310,7 @@ fn an_invalid_segment_is_reported_and_events_are_off() {
     std::fs::write(&file, vec![7; 1 << 17]).unwrap();
     for wrong in [Path::new("/nowhere/segment"), &file] {
         let mut program = Command::new("-");
-        traced::program(&mut program, name, wrong.to_str().unwrap());
+        traced::program(&mut program, this_test!(), wrong.to_str().unwrap());
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(program.get_args().skip(2)).env("HYPERTRACE_SEGMENT", wrong);
         command.env("HYPERTRACE_TEST_PROGRAM", wrong);

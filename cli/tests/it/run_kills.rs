@@ -12,7 +12,7 @@ use hypertrace_abi::layout::{PAGE, Region};
 use hypertrace_abi::zerocopy::IntoBytes;
 use hypertrace_tests::command::{Hypertrace, run};
 use hypertrace_tests::traced::{self, NOTES, Notes};
-use hypertrace_tests::{babeltrace2, kill, packets};
+use hypertrace_tests::{babeltrace2, kill, packets, this_test};
 use tempfile::TempDir;
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
@@ -80,14 +80,13 @@ fn check_total(session: &Path, said: &str) {
 
 #[test]
 fn a_killed_programs_commits_are_all_recorded() {
-    let name = "a_killed_programs_commits_are_all_recorded";
     if let Some(notes) = traced::argument() {
         traced::commit_until_killed(&Notes::at(Path::new(&notes)));
     }
     kill::sweep(
         KILLS,
         SPAN,
-        |_| start(&[], name),
+        |_| start(&[], this_test!()),
         |running| kill_program(&running.notes),
         |mut running| {
             assert_eq!(running.run.wait().unwrap().code(), Some(128 + 9));
@@ -100,7 +99,6 @@ fn a_killed_programs_commits_are_all_recorded() {
 
 #[test]
 fn a_killed_run_is_recovered_into_its_session_or_a_new_one() {
-    let name = "a_killed_run_is_recovered_into_its_session_or_a_new_one";
     if let Some(notes) = traced::argument() {
         traced::commit_until_killed(&Notes::at(Path::new(&notes)));
     }
@@ -108,7 +106,7 @@ fn a_killed_run_is_recovered_into_its_session_or_a_new_one() {
     kill::sweep(
         KILLS,
         SPAN,
-        |_| start(&["--clients", "4", "--segment", "segment"], name),
+        |_| start(&["--clients", "4", "--segment", "segment"], this_test!()),
         |running| {
             let in_time = kill::kill(&mut running.run);
             // The program runs on without a host for a moment, and counts its losses.
@@ -144,12 +142,11 @@ fn a_killed_run_is_recovered_into_its_session_or_a_new_one() {
 
 #[test]
 fn sessions_recovered_from_forged_ring_positions_are_readable() {
-    let name = "sessions_recovered_from_forged_ring_positions_are_readable";
     if let Some(notes) = traced::argument() {
         traced::commit_until_killed(&Notes::at(Path::new(&notes)));
     }
     let Running { dir, run: mut host, notes } =
-        start(&["--clients", "2", "--segment", "segment"], name);
+        start(&["--clients", "2", "--segment", "segment"], this_test!());
     let segment = dir.path().join("segment");
     notes.wait(NOTES[1], 1000);
     assert!(kill::kill(&mut host) && kill_program(&notes));

@@ -9,7 +9,7 @@ use std::{fs, thread};
 use hypertrace::{Emit, Reply};
 use hypertrace_tests::command::{Hypertrace, Ran, copy_program, plugin, run};
 use hypertrace_tests::report::Line;
-use hypertrace_tests::{IS_OPTIMIZED, babeltrace2, capability, traced, wait_until};
+use hypertrace_tests::{IS_OPTIMIZED, babeltrace2, capability, this_test, traced, wait_until};
 use serde_json::Value;
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
@@ -58,7 +58,7 @@ fn a_program_does_the_same_natively_and_emulated() {
         let (events, points) = traced::sizes(EVENTS);
         assert_eq!(traced::four_threads(events, points), 0);
     } else if capability::program(QEMU).is_some() {
-        does_the_same("a_program_does_the_same_natively_and_emulated", &[]);
+        does_the_same(this_test!(), &[]);
     }
 }
 
@@ -68,10 +68,7 @@ fn a_program_does_the_same_with_system_calls() {
         let (events, points) = traced::sizes(EVENTS);
         assert_eq!(traced::four_threads(events, points), 0);
     } else if capability::program(QEMU).is_some() {
-        does_the_same(
-            "a_program_does_the_same_with_system_calls",
-            &[("HYPERTRACE_STORE", "syscall")],
-        );
+        does_the_same(this_test!(), &[("HYPERTRACE_STORE", "syscall")]);
     }
 }
 
@@ -150,8 +147,7 @@ fn a_trigger_runs_before_its_point_returns_and_the_plugin_takes_other_points() {
         return;
     }
 
-    let name = "a_trigger_runs_before_its_point_returns_and_the_plugin_takes_other_points";
-    let ([plain, _], stat) = switched(name, &[]);
+    let ([plain, _], stat) = switched(this_test!(), &[]);
 
     assert_eq!(stat["device"]["reference_points"], SWITCHES, "{stat}");
     let vcpu = plain[0].reference.unwrap().cpu;
@@ -170,8 +166,7 @@ fn the_host_takes_all_points_while_guest_hypertrace_is_on() {
         return;
     }
 
-    let name = "the_host_takes_all_points_while_guest_hypertrace_is_on";
-    let (_, stat) = switched(name, &["trace-event guest_hypertrace on"]);
+    let (_, stat) = switched(this_test!(), &["trace-event guest_hypertrace on"]);
 
     assert_eq!(stat["device"]["reference_points"], 2 * SWITCHES, "{stat}");
     capability::used(QEMU);
@@ -189,7 +184,7 @@ fn the_plugin_may_be_loaded_by_hand() {
     let mut command = HYPERTRACE.command(["run", "--quiet", "--relays", "4", "--out"]);
     command.arg(dir.path()).arg("--").arg(qemu).arg("-plugin").arg(plugin());
     let mut program = Command::new("-");
-    traced::program(&mut program, "the_plugin_may_be_loaded_by_hand", "-");
+    traced::program(&mut program, this_test!(), "-");
     command.args(program.get_args().skip(1));
     command.envs(program.get_envs().filter_map(|(name, value)| Some((name, value?))));
     let ran = run(&mut command);

@@ -7,7 +7,7 @@ use std::process::Command;
 use hypertrace::{OpenError, Options, Status, Store};
 use hypertrace_tests::c::{self, Compiler, Linked};
 use hypertrace_tests::command::{Hypertrace, plugin, run};
-use hypertrace_tests::{capability, traced};
+use hypertrace_tests::{capability, this_test, traced};
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 const POINTS: u64 = 5;
@@ -92,7 +92,7 @@ fn an_unknown_way_to_store_is_reported() {
     let dir = tempfile::tempdir().unwrap();
     let mut command = HYPERTRACE.command(["run", "--quiet", "--out"]);
     command.arg(dir.path()).env(LIBRARY_ENVIRONMENT, "smoke");
-    traced::program(&mut command, "an_unknown_way_to_store_is_reported", "-");
+    traced::program(&mut command, this_test!(), "-");
     let ran = run(&mut command);
     assert_eq!((ran.code, &*ran.stderr), (Some(0), ""), "{}", ran.stdout);
 }

@@ -49,8 +49,8 @@ fn served(options: &[&str]) -> (TempDir, PathBuf, Server) {
 /// Runs the calling test in a process of its own. What is closed in it is closed at once: beside other tests, a
 /// child that one of them has just forked still holds the connection until it runs its program.
 #[track_caller]
-fn closing(name: &str, body: impl FnOnce()) {
-    child::in_own_process(name, body);
+fn closing(body: impl FnOnce()) {
+    child::in_own_process(body);
 }
 
 /// Starts a server that must not serve: one that does ends after 30 s. Returns what it says.
@@ -236,7 +236,7 @@ fn a_descriptor_that_cannot_be_closed_does_not_keep_the_server_from_ending() {
 
 #[test]
 fn connections_that_say_nothing_are_no_vms() {
-    closing("connections_that_say_nothing_are_no_vms", || {
+    closing(|| {
         let (_folder, socket, server) = served(&["--once"]);
         for _ in 0..50 {
             drop(UnixStream::connect(&socket).unwrap());
@@ -253,7 +253,7 @@ fn connections_that_say_nothing_are_no_vms() {
 
 #[test]
 fn a_second_vmm_is_closed_at_once_and_served_when_the_first_has_ended() {
-    closing("a_second_vmm_is_closed_at_once_and_served_when_the_first_has_ended", || {
+    closing(|| {
         let (_folder, socket, server) = served(&[]);
         let mut first = Client::new(&socket).unwrap();
 
@@ -276,7 +276,7 @@ fn a_second_vmm_is_closed_at_once_and_served_when_the_first_has_ended() {
 
 #[test]
 fn the_first_connection_that_is_closed_beside_each_vm_is_reported() {
-    closing("the_first_connection_that_is_closed_beside_each_vm_is_reported", || {
+    closing(|| {
         let (_folder, socket, mut server) = served(&[]);
         let refuse = |times| {
             let _served = Client::new(&socket).unwrap();
@@ -313,7 +313,7 @@ fn a_reset_of_a_vm_whose_programs_trace_is_reported_once() {
 
 #[test]
 fn a_vmm_does_not_wait_for_the_commands_of_one_that_has_ended() {
-    closing("a_vmm_does_not_wait_for_the_commands_of_one_that_has_ended", || {
+    closing(|| {
         let (_folder, socket, server) = served(&[]);
         let mut first = UnixStream::connect(&socket).unwrap();
         // Each reset after the first takes 100 ms.
@@ -350,7 +350,7 @@ fn a_vmm_that_is_silent_in_a_message_stops_no_draining_and_keeps_its_place_for_5
 
 #[test]
 fn vmms_that_come_and_go_in_a_loop_leave_nothing_behind() {
-    closing("vmms_that_come_and_go_in_a_loop_leave_nothing_behind", || {
+    closing(|| {
         let (_folder, socket, server) = served(&[]);
         let files = |what: &Path| fs::read_dir(what).unwrap().count();
         commit(&mut Client::new(&socket).unwrap());

@@ -11,7 +11,7 @@ use std::thread;
 use hypertrace_log::{Logger, MESSAGE_BYTES};
 use hypertrace_tests::command::{Hypertrace, Ran, run};
 use hypertrace_tests::report::Line;
-use hypertrace_tests::{babeltrace2, traced};
+use hypertrace_tests::{babeltrace2, this_test, traced};
 use hypertrace_trace::{Session, SessionConfig};
 use hypertrace_tracing::{HypertraceLayer, counts};
 use serde_json::{Value, json};
@@ -72,8 +72,7 @@ fn regions(dir: &Path, args: &[&str]) -> BTreeMap<String, Value> {
 
 #[test]
 fn a_span_is_a_region_with_typed_fields() {
-    const NAME: &str = "a_span_is_a_region_with_typed_fields";
-    let Some(dir) = program(NAME, || {
+    let Some(dir) = program(this_test!(), || {
         tracing::dispatcher::with_default(&guest(), || {
             let span = info_span!(
                 "http.request",
@@ -111,8 +110,7 @@ fn a_span_is_a_region_with_typed_fields() {
 
 #[test]
 fn each_entry_is_a_region_on_the_thread_that_enters() {
-    const NAME: &str = "each_entry_is_a_region_on_the_thread_that_enters";
-    let Some(dir) = program(NAME, || {
+    let Some(dir) = program(this_test!(), || {
         let dispatch = guest();
         // As a future that is polled on two threads, and closed on the second.
         let span =
@@ -143,8 +141,7 @@ fn each_entry_is_a_region_on_the_thread_that_enters() {
 
 #[test]
 fn a_span_that_is_left_open_is_a_begin_without_an_end() {
-    const NAME: &str = "a_span_that_is_left_open_is_a_begin_without_an_end";
-    let Some(dir) = program(NAME, || {
+    let Some(dir) = program(this_test!(), || {
         tracing::dispatcher::with_default(&guest(), || {
             info_span!("closed").in_scope(|| ());
             std::mem::forget(info_span!("left").entered());
@@ -162,8 +159,7 @@ fn a_span_that_is_left_open_is_a_begin_without_an_end() {
 
 #[test]
 fn events_have_level_target_message_and_typed_fields() {
-    const NAME: &str = "events_have_level_target_message_and_typed_fields";
-    let Some(dir) = program(NAME, || {
+    let Some(dir) = program(this_test!(), || {
         tracing::dispatcher::with_default(&guest(), || {
             error!(target: "disk", code = -5i64, "read of {} failed", "sda");
             warn!(full = true);
@@ -198,8 +194,7 @@ fn events_have_level_target_message_and_typed_fields() {
 
 #[test]
 fn long_texts_are_cut_and_say_how_much() {
-    const NAME: &str = "long_texts_are_cut_and_say_how_much";
-    let Some(dir) = program(NAME, || {
+    let Some(dir) = program(this_test!(), || {
         let long = "\u{e4}".repeat(MESSAGE_BYTES);
         tracing::dispatcher::with_default(&guest(), || {
             info!("{long}");
@@ -242,8 +237,7 @@ macro_rules! names {
 
 #[test]
 fn names_past_the_bound_are_in_a_field_and_counted() {
-    const NAME: &str = "names_past_the_bound_are_in_a_field_and_counted";
-    let Some(dir) = program(NAME, || {
+    let Some(dir) = program(this_test!(), || {
         tracing::dispatcher::with_default(&guest(), || {
             macro_rules! each {
                 ($name:expr) => {
@@ -280,9 +274,8 @@ fn names_past_the_bound_are_in_a_field_and_counted() {
 
 #[test]
 fn more_open_spans_than_places_lose_their_fields_and_are_counted() {
-    const NAME: &str = "more_open_spans_than_places_lose_their_fields_and_are_counted";
     const SPANS: usize = 1500;
-    let Some(dir) = program(NAME, || {
+    let Some(dir) = program(this_test!(), || {
         tracing::dispatcher::with_default(&guest(), || {
             let spans: Vec<_> = (0..SPANS as u64).map(|n| info_span!("open", n)).collect();
             for span in &spans {
@@ -315,7 +308,7 @@ fn a_value_that_logs_does_not_recur() {
             f.write_str("loud")
         }
     }
-    let Some(dir) = program("a_value_that_logs_does_not_recur", || {
+    let Some(dir) = program(this_test!(), || {
         log::set_logger(Box::leak(Box::new(Logger::guest()))).unwrap();
         log::set_max_level(log::LevelFilter::Info);
         // A default of the thread only would not be asked again.
@@ -447,7 +440,7 @@ fn the_guests_mask_switches_names_and_levels() {
     for pattern in ["log_debug", "quiet_begin", "quiet_end"] {
         session.trace().set_events(&pattern.parse().unwrap(), false).unwrap();
     }
-    let mut command = child::alone("the_guests_mask_switches_names_and_levels");
+    let mut command = child::alone(this_test!());
     command.env("HYPERTRACE_TEST_PROGRAM", "traced");
     session.pass_to(&mut command);
     let ran = run(&mut command);

@@ -9,8 +9,7 @@ use common::{Call, chip, geometry, points};
 use hypertrace_abi::layout::{PAGE, PCI_DEVICE, PCI_VENDOR, Region, register};
 use hypertrace_device::adapter::vfio_user::{End, serve_counted};
 use hypertrace_device::{Counter, PciFunction};
-use hypertrace_test_support::capability;
-use hypertrace_test_support::child;
+use hypertrace_test_support::{capability, child, this_test};
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::AsRawFd;
@@ -171,7 +170,7 @@ fn a_point_is_one_receive_and_one_send() {
         .args(["-f", "-qq", "-o", log.to_str().unwrap(), "-e"])
         .arg("trace=%network,read,write,readv,writev,poll,ppoll,select,pselect6,epoll_wait,epoll_pwait")
         .arg(std::env::current_exe().unwrap())
-        .args([&child::full_name("a_point_is_one_receive_and_one_send"), "--exact", "--test-threads=1"])
+        .args([&child::full_name(this_test!()), "--exact", "--test-threads=1"])
         .env(TRACED, "1")
         .output()
         .unwrap();

@@ -1,6 +1,6 @@
 //! Directories that are written, cut and read.
 
-use hypertrace_test_support::{capability, functions as data};
+use hypertrace_test_support::{capability, functions as data, this_test};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown, symlink};
 use std::path::Path;
@@ -186,7 +186,7 @@ fn a_directory_of_another_user_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let open = fs::Permissions::from_mode(0o777);
     fs::set_permissions(folder.path(), open).unwrap();
-    if !give_away(folder.path(), "a_directory_of_another_user_is_refused") {
+    if !give_away(folder.path(), this_test!()) {
         return;
     }
 
@@ -214,7 +214,7 @@ fn another_users_link_to_a_directory_is_refused() {
     fs::create_dir(&own).unwrap();
     fs::set_permissions(&own, fs::Permissions::from_mode(0o755)).unwrap();
     symlink(&own, &link).unwrap();
-    if !give_away(&link, "another_users_link_to_a_directory_is_refused") {
+    if !give_away(&link, this_test!()) {
         return;
     }
 
@@ -250,7 +250,7 @@ fn records_by_a_symbolic_link_are_refused() {
 fn another_users_records_are_copied() {
     let folder = tempfile::tempdir().unwrap();
     let from = data::write(folder.path()).join("100.dat");
-    if !give_away(&from, "another_users_records_are_copied") {
+    if !give_away(&from, this_test!()) {
         return;
     }
     let to = folder.path().join("taken");

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 #[test]
 fn the_pci_function_is_switched_on_and_mapped_write_combining_first() {
-    alone("the_pci_function_is_switched_on_and_mapped_write_combining_first", || {
+    alone(|| {
         let system = System::with_function(0x10f0, 0);
         let info = open(&system.options).unwrap();
         assert_eq!(
@@ -41,7 +41,7 @@ fn the_pci_function_is_switched_on_and_mapped_write_combining_first() {
 
 #[test]
 fn a_function_with_another_device_id_is_known_by_its_subsystem() {
-    alone("a_function_with_another_device_id_is_known_by_its_subsystem", || {
+    alone(|| {
         let system = System::with_function(0x10ff, 0x6874);
         fs::remove_file(system.file("resource4_wc")).unwrap();
         fs::write(system.file("enable"), "7\n").unwrap();
@@ -54,7 +54,7 @@ fn a_function_with_another_device_id_is_known_by_its_subsystem() {
 
 #[test]
 fn events_and_points_reach_the_functions_memory() {
-    alone("events_and_points_reach_the_functions_memory", || {
+    alone(|| {
         let system = System::with_function(0x10f0, 0);
         let mut fake = system.host();
         open(&system.options).unwrap();
@@ -90,7 +90,7 @@ fn events_and_points_reach_the_functions_memory() {
 
 #[test]
 fn a_client_that_another_took_is_left_to_it() {
-    alone("a_client_that_another_took_is_left_to_it", || {
+    alone(|| {
         let system = System::with_function(0x10f0, 0);
         let mut fake = system.host();
         open(&system.options).unwrap();
@@ -115,7 +115,7 @@ fn a_client_that_another_took_is_left_to_it() {
 
 #[test]
 fn events_after_a_reset_of_the_device_are_counted_and_the_count_reaches_the_host() {
-    alone("events_after_a_reset_of_the_device_are_counted_and_the_count_reaches_the_host", || {
+    alone(|| {
         const LOST: u64 = 1000;
         let system = System::with_function(0x10f0, 0);
         let mut fake = system.host();
@@ -146,7 +146,7 @@ fn events_after_a_reset_of_the_device_are_counted_and_the_count_reaches_the_host
 
 #[test]
 fn a_poll_takes_no_client_away_whose_lease_the_host_does_not_show_yet() {
-    alone("a_poll_takes_no_client_away_whose_lease_the_host_does_not_show_yet", || {
+    alone(|| {
         let system = System::with_function(0x10f0, 0);
         let fake = system.host();
         open(&system.options).unwrap();
@@ -171,7 +171,7 @@ fn a_poll_takes_no_client_away_whose_lease_the_host_does_not_show_yet() {
 
 #[test]
 fn a_forked_child_maps_the_function_anew() {
-    alone("a_forked_child_maps_the_function_anew", || {
+    alone(|| {
         let system = System::with_function(0x10f0, 0);
         let mut fake = system.host();
         open(&system.options).unwrap();
@@ -215,7 +215,7 @@ impl hypertrace::Field for Forks<'_> {
 
 #[test]
 fn a_child_forked_amid_an_emit_does_no_harm() {
-    alone("a_child_forked_amid_an_emit_does_no_harm", || {
+    alone(|| {
         let system = System::with_function(0x10f0, 0);
         let mut fake = system.host();
         open(&system.options).unwrap();
@@ -238,7 +238,7 @@ fn a_child_forked_amid_an_emit_does_no_harm() {
 
 #[test]
 fn a_window_is_found_on_the_kernel_command_line() {
-    alone("a_window_is_found_on_the_kernel_command_line", || {
+    alone(|| {
         let system = System::with_window();
         let line = format!("hypertrace.mmio=0x1000 quiet hypertrace.mmio={WINDOW:#x}\n");
         fs::write(system.options.proc.join("cmdline"), line).unwrap();
@@ -263,7 +263,7 @@ fn a_window_is_found_on_the_kernel_command_line() {
 
 #[test]
 fn a_window_can_be_given_by_options() {
-    alone("a_window_can_be_given_by_options", || {
+    alone(|| {
         let system = System::with_window();
         let options = Options {
             window: Some(WINDOW),
@@ -277,7 +277,7 @@ fn a_window_can_be_given_by_options() {
 
 #[test]
 fn the_environment_names_the_clock() {
-    alone("the_environment_names_the_clock", || {
+    alone(|| {
         let system = System::with_function(0x10f0, 0);
         // SAFETY: no other thread of this process runs.
         let set = |clock| unsafe { std::env::set_var("HYPERTRACE_CLOCK", clock) };
@@ -291,7 +291,7 @@ fn the_environment_names_the_clock() {
 
 #[test]
 fn a_guest_without_a_steady_tsc_stamps_with_the_monotonic_clock() {
-    alone("a_guest_without_a_steady_tsc_stamps_with_the_monotonic_clock", || {
+    alone(|| {
         let system = System::with_function(0x10f0, 0);
         fs::write(system.options.proc.join("cpuinfo"), "flags\t\t: fpu tsc\n").unwrap();
         assert_eq!(open(&system.options).unwrap().clock, Clock::MonotonicRaw);
@@ -301,7 +301,7 @@ fn a_guest_without_a_steady_tsc_stamps_with_the_monotonic_clock() {
 
 #[test]
 fn open_errors_have_defect_path_and_hint() {
-    alone("open_errors_have_defect_path_and_hint", || {
+    alone(|| {
         let none = System::new();
         let at = none.root.path().to_str().unwrap();
         assert_says(
@@ -371,7 +371,7 @@ fn open_errors_have_defect_path_and_hint() {
 
 #[test]
 fn an_event_after_a_pause_asks_the_host_to_drain() {
-    alone("an_event_after_a_pause_asks_the_host_to_drain", || {
+    alone(|| {
         let system = System::with_function(0x10f0, 0);
         let mut fake = system.host();
         open(&system.options).unwrap();
@@ -387,7 +387,7 @@ fn an_event_after_a_pause_asks_the_host_to_drain() {
 
 #[test]
 fn the_library_kicks_for_records_that_the_host_has_left() {
-    alone("the_library_kicks_for_records_that_the_host_has_left", || {
+    alone(|| {
         let system = System::with_function(0x10f0, 0);
         let fake = system.host();
         open(&system.options).unwrap();

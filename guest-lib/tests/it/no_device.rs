@@ -21,7 +21,7 @@ fn has_device() -> bool {
 
 #[test]
 fn the_first_event_looks_for_a_device_and_the_rest_are_off() {
-    alone("the_first_event_looks_for_a_device_and_the_rest_are_off", || {
+    alone(|| {
         let slot = mask_slot("tick");
         assert!(is_on(slot));
         event!("tick");
@@ -54,7 +54,7 @@ fn unreachable(_: Instant) -> u64 {
 
 #[test]
 fn a_device_that_is_opened_later_is_heard() {
-    alone("a_device_that_is_opened_later_is_heard", || {
+    alone(|| {
         event!("tick");
         if is_on(mask_slot("tick")) && has_device() {
             return;
@@ -70,7 +70,7 @@ fn a_device_that_is_opened_later_is_heard() {
 
 #[test]
 fn an_explicit_client_is_heard_though_there_is_no_device() {
-    alone("an_explicit_client_is_heard_though_there_is_no_device", || {
+    alone(|| {
         let geometry = Geometry::default();
         let memory = common::memfd(geometry.rings_size());
         let rings = common::map(&memory, geometry.rings_size());

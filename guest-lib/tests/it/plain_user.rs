@@ -41,7 +41,7 @@ fn as_plain_user(body: impl FnOnce()) {
 
 #[test]
 fn a_plain_user_who_may_write_to_the_bars_and_nothing_else_traces() {
-    alone("a_plain_user_who_may_write_to_the_bars_and_nothing_else_traces", || {
+    alone(|| {
         let system = system("1\n", 2, 0o666);
         let mut fake = system.host();
         as_plain_user(|| {
@@ -55,7 +55,7 @@ fn a_plain_user_who_may_write_to_the_bars_and_nothing_else_traces() {
 
 #[test]
 fn a_plain_user_is_told_what_root_has_to_do() {
-    alone("a_plain_user_is_told_what_root_has_to_do", || {
+    alone(|| {
         let root = "root has to switch it on after each boot";
         let cases: [(System, &[&str]); 3] = [
             (system("0\n", 0, 0o666), &["cannot switch the device on with", "/enable", root]),

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 #[test]
 fn a_forked_child_has_a_client_of_its_own_and_its_parents_records_are_intact() {
-    alone("a_forked_child_has_a_client_of_its_own_and_its_parents_records_are_intact", || {
+    alone(|| {
         let (mut host, memory) = Host::install(4, 1, 1 << 20);
         emit(1000);
         assert_eq!(client(), Some(1));
@@ -49,7 +49,7 @@ fn a_forked_child_has_a_client_of_its_own_and_its_parents_records_are_intact() {
 
 #[test]
 fn a_child_that_never_emits_does_not_keep_its_dead_parents_client() {
-    alone("a_child_that_never_emits_does_not_keep_its_dead_parents_client", || {
+    alone(|| {
         let (_, memory) = Host::install(2, 0, 1 << 16);
         let (grandchild, middle_has) = (shared_word(), shared_word());
         let middle = fork(|| {
@@ -77,7 +77,7 @@ fn a_child_that_never_emits_does_not_keep_its_dead_parents_client() {
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn a_child_made_without_fork_handlers_parts_at_its_first_event() {
-    alone("a_child_made_without_fork_handlers_parts_at_its_first_event", || {
+    alone(|| {
         let (mut host, memory) = Host::install(3, 0, 1 << 16);
         let (say, said) = (shared_word(), shared_word());
         let child = fork(|| {
@@ -109,7 +109,7 @@ fn a_child_made_without_fork_handlers_parts_at_its_first_event() {
 
 #[test]
 fn exec_gives_the_clients_back_though_the_process_lives() {
-    alone("exec_gives_the_clients_back_though_the_process_lives", || {
+    alone(|| {
         let (mut host, memory) = Host::install(2, 0, 1 << 16);
         let child: Child = fork(|| {
             emit(5);
@@ -134,7 +134,7 @@ fn exec_gives_the_clients_back_though_the_process_lives() {
 
 #[test]
 fn an_exiting_process_reports_its_losses() {
-    alone("an_exiting_process_reports_its_losses", || {
+    alone(|| {
         let (mut host, _) = Host::install(2, 0, 1 << 12);
         let child = fork(|| {
             emit(1000);
@@ -151,7 +151,7 @@ fn an_exiting_process_reports_its_losses() {
 
 #[test]
 fn a_lock_file_that_takes_no_locks_is_refused() {
-    alone("a_lock_file_that_takes_no_locks_is_refused", || {
+    alone(|| {
         let geometry = hypertrace::abi::layout::Geometry::default();
         let memory = common::memfd(geometry.rings_size());
         let host = Host::new(geometry, 0, common::map(&memory, geometry.rings_size()));
@@ -167,7 +167,7 @@ fn a_lock_file_that_takes_no_locks_is_refused() {
 
 #[test]
 fn many_processes_and_threads_never_share_a_client() {
-    alone("many_processes_and_threads_never_share_a_client", || {
+    alone(|| {
         let (mut host, _) = Host::install(6, 0, 1 << 16);
         let unattached = shared_word();
         host.while_draining(|| {
@@ -198,7 +198,7 @@ fn many_processes_and_threads_never_share_a_client() {
 
 #[test]
 fn a_child_of_a_channel_without_a_lock_file_has_no_client() {
-    alone("a_child_of_a_channel_without_a_lock_file_has_no_client", || {
+    alone(|| {
         let (host, _): (Host, File) = {
             let geometry = hypertrace::abi::layout::Geometry { clients: 2, ..Default::default() };
             let memory = common::memfd(geometry.rings_size());

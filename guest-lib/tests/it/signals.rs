@@ -127,7 +127,7 @@ fn tried() -> u64 {
 
 #[test]
 fn a_handler_amid_an_emit_is_recorded_or_counted() {
-    alone("a_handler_amid_an_emit_is_recorded_or_counted", || {
+    alone(|| {
         let (mut host, _) = Host::install(8, 0, 1 << 20);
         handle(libc::SIGALRM);
         handle(libc::SIGUSR1);
@@ -169,7 +169,7 @@ fn a_handler_amid_an_emit_is_recorded_or_counted() {
 
 #[test]
 fn a_thread_that_jumps_out_of_emits_gets_another_client() {
-    alone("a_thread_that_jumps_out_of_emits_gets_another_client", || {
+    alone(|| {
         let (mut host, memory) = Host::install(256, 0, 1 << 16);
         handle(libc::SIGALRM);
         JUMP_EVERY.store(17, Relaxed);

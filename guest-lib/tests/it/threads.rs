@@ -10,7 +10,7 @@ use std::time::Duration;
 
 #[test]
 fn a_thread_gives_its_client_back_and_the_next_one_has_a_token_of_its_own() {
-    alone("a_thread_gives_its_client_back_and_the_next_one_has_a_token_of_its_own", || {
+    alone(|| {
         let (mut host, _) = Host::install(4, 2, 1 << 16);
         for round in 1..=5 {
             let thread = thread::Builder::new().name(format!("worker {round}"));
@@ -31,7 +31,7 @@ fn a_thread_gives_its_client_back_and_the_next_one_has_a_token_of_its_own() {
 
 #[test]
 fn threads_without_a_client_are_counted_until_one_is_free() {
-    alone("threads_without_a_client_are_counted_until_one_is_free", || {
+    alone(|| {
         let (mut host, _) = Host::install(5, 1, 1 << 16);
         let (all_emitted, end) = (Barrier::new(7), Barrier::new(7));
         let (say, heard) = mpsc::channel();
@@ -65,7 +65,7 @@ fn threads_without_a_client_are_counted_until_one_is_free() {
 
 #[test]
 fn a_thread_that_got_no_client_asks_again_later() {
-    alone("a_thread_that_got_no_client_asks_again_later", || {
+    alone(|| {
         let (mut host, _) = Host::install(1, 0, 1 << 16);
         let (end, ended) = mpsc::channel::<()>();
         let (started, start) = mpsc::channel();
@@ -89,7 +89,7 @@ fn a_thread_that_got_no_client_asks_again_later() {
 
 #[test]
 fn a_sleeping_threads_losses_are_reported() {
-    alone("a_sleeping_threads_losses_are_reported", || {
+    alone(|| {
         let (mut host, _) = Host::install(1, 0, 1 << 12);
         let (end, ended) = mpsc::channel::<()>();
         let sleeper = thread::spawn(move || {
@@ -110,7 +110,7 @@ fn a_sleeping_threads_losses_are_reported() {
 
 #[test]
 fn losses_are_exact_while_threads_begin_and_end() {
-    alone("losses_are_exact_while_threads_begin_and_end", || {
+    alone(|| {
         let (mut host, _) = Host::install(4, 0, 1 << 12);
         host.while_draining(|| {
             let workers = [(); 3].map(|()| {
@@ -136,7 +136,7 @@ fn losses_are_exact_while_threads_begin_and_end() {
 
 #[test]
 fn the_mask_reaches_threads_that_do_nothing_for_it() {
-    alone("the_mask_reaches_threads_that_do_nothing_for_it", || {
+    alone(|| {
         let (mut host, _) = Host::install(1, 0, 1 << 16);
         let slot = hypertrace::abi::schema::mask_slot("tick");
         emit(1);
@@ -153,7 +153,7 @@ fn the_mask_reaches_threads_that_do_nothing_for_it() {
 
 #[test]
 fn reference_points_stamps_and_2016_events_go_to_the_threads_client() {
-    alone("reference_points_stamps_and_2016_events_go_to_the_threads_client", || {
+    alone(|| {
         let (mut host, _) = Host::install(1, 0, 1 << 16);
         let reply = hypertrace::reference_point!("irq", line = 3u8).unwrap();
         assert!(reply.before <= reply.after);
@@ -169,7 +169,7 @@ fn reference_points_stamps_and_2016_events_go_to_the_threads_client() {
 
 #[test]
 fn events_without_a_client_are_reported_by_the_next_thread_with_one() {
-    alone("events_without_a_client_are_reported_by_the_next_thread_with_one", || {
+    alone(|| {
         const THREADS: u64 = 200;
         let (mut host, _) = Host::install(64, 0, 1 << 16);
         let all = Arc::new(Barrier::new(THREADS as usize));
@@ -198,7 +198,7 @@ fn events_without_a_client_are_reported_by_the_next_thread_with_one() {
 
 #[test]
 fn threads_that_come_and_go_fill_all_rings_before_an_event_is_lost() {
-    alone("threads_that_come_and_go_fill_all_rings_before_an_event_is_lost", || {
+    alone(|| {
         const CLIENTS: u32 = 8;
         const EVENTS: u64 = 4;
         let (mut host, _) = Host::install(CLIENTS, 0, 1 << 16);

@@ -10,65 +10,35 @@ use std::collections::HashSet;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
-#[test]
-fn a_boot_of_aarch64_is_exact() {
-    check(&AARCH64, 1);
+/// Defines a test for each of these boots.
+macro_rules! boots {
+    ($($(#[$ignore:meta])? $test:ident: $check:ident($($of:expr),*);)*) => {$(
+        #[test]
+        $(#[$ignore])?
+        fn $test() {
+            $check($($of),*);
+        }
+    )*};
 }
 
-#[test]
-#[ignore = "takes long: cargo xtask full"]
-fn a_boot_of_aarch64_with_two_cpus_is_exact() {
-    check(&AARCH64, 2);
-}
-
-#[test]
-#[ignore = "takes long: cargo xtask full"]
-fn a_boot_of_aarch64_under_api_7_is_exact() {
-    check(&AARCH64_7, 1);
-}
-
-#[test]
-fn a_boot_of_aarch64_with_two_cpus_under_api_7_is_exact() {
-    check(&AARCH64_7, 2);
-}
-
-#[test]
-fn a_boot_of_x86_64_is_exact() {
-    check(&X86_64, 1);
-}
-
-#[test]
-#[ignore = "takes long: cargo xtask full"]
-fn a_boot_of_x86_64_with_two_cpus_is_exact() {
-    check(&X86_64, 2);
-}
-
-#[test]
-#[ignore = "takes long: cargo xtask full"]
-fn a_boot_of_x86_64_under_api_7_is_exact() {
-    check(&X86_64_7, 1);
-}
-
-#[test]
-fn a_boot_of_x86_64_with_two_cpus_under_api_7_is_exact() {
-    check(&X86_64_7, 2);
-}
-
-#[test]
-#[ignore = "takes long: cargo xtask full"]
-fn programs_of_aarch64_with_the_same_code_have_their_own_addresses() {
-    check_addresses(&AARCH64);
-}
-
-#[test]
-fn programs_of_aarch64_under_api_7_with_the_same_code_have_their_own_addresses() {
-    check_addresses(&AARCH64_7);
-}
-
-#[test]
-#[ignore = "takes long: cargo xtask full"]
-fn programs_of_x86_64_under_api_7_with_the_same_code_have_their_own_addresses() {
-    check_addresses(&X86_64_7);
+boots! {
+    a_boot_of_aarch64_is_exact: check(&AARCH64, 1);
+    #[ignore = "takes long: cargo xtask full"]
+    a_boot_of_aarch64_with_two_cpus_is_exact: check(&AARCH64, 2);
+    #[ignore = "takes long: cargo xtask full"]
+    a_boot_of_aarch64_under_api_7_is_exact: check(&AARCH64_7, 1);
+    a_boot_of_aarch64_with_two_cpus_under_api_7_is_exact: check(&AARCH64_7, 2);
+    a_boot_of_x86_64_is_exact: check(&X86_64, 1);
+    #[ignore = "takes long: cargo xtask full"]
+    a_boot_of_x86_64_with_two_cpus_is_exact: check(&X86_64, 2);
+    #[ignore = "takes long: cargo xtask full"]
+    a_boot_of_x86_64_under_api_7_is_exact: check(&X86_64_7, 1);
+    a_boot_of_x86_64_with_two_cpus_under_api_7_is_exact: check(&X86_64_7, 2);
+    #[ignore = "takes long: cargo xtask full"]
+    programs_of_aarch64_with_the_same_code_have_their_own_addresses: check_addresses(&AARCH64);
+    programs_of_aarch64_under_api_7_with_the_same_code_have_their_own_addresses: check_addresses(&AARCH64_7);
+    #[ignore = "takes long: cargo xtask full"]
+    programs_of_x86_64_under_api_7_with_the_same_code_have_their_own_addresses: check_addresses(&X86_64_7);
 }
 
 /// Boots a machine that runs one program several times, and checks the addresses of its functions.

@@ -32,6 +32,36 @@ fn work(guest: &Guest, folder: &Path, part: &str, options: &str) -> (u64, String
     (work.map_or(0, |function| function.calls), ran.stderr)
 }
 
+/// Defines a test for each part of the program: how often it calls `work`, and what the plugin says.
+macro_rules! parts {
+    ($($test:ident: $part:literal, $calls:pat, $said:expr;)*) => {$(
+        #[test]
+        fn $test() {
+            let Some((folder, guest)) = guest() else { return };
+
+            let (calls, said) = work(&guest, folder.path(), $part, "");
+
+            assert!(matches!(calls, $calls), "{calls}");
+            let expected: &[&str] = &$said;
+            assert!(expected.iter().all(|expected| said.contains(expected)), "{said}");
+        }
+    )*};
+}
+
+const NONE_LOST: &str = " 0 misses, 0 records lost";
+
+parts! {
+    child_processes_are_counted_and_leave_the_parents_records_alone:
+        "fork", 300, ["6 child processes are not recorded", NONE_LOST];
+    what_was_recorded_before_exec_is_read: "exec", 700, [];
+    code_that_changes_itself_is_recorded: "code", 500, [NONE_LOST];
+    recursion_beyond_the_bound_is_counted:
+        "deep", 1..1023, ["calls deeper than 1,023 functions are not recorded", NONE_LOST];
+    stacks_without_end_are_forgotten_and_counted: "stacks", 1000, ["stacks were forgotten"];
+    a_signal_that_all_threads_of_the_program_block_is_not_taken_by_the_plugins:
+        "blocked", 1_000, [];
+}
+
 #[test]
 fn threads_have_tracks_of_their_own() {
     let Some((folder, guest)) = guest() else { return };
@@ -43,57 +73,6 @@ fn threads_have_tracks_of_their_own() {
     let trace = Trace::open(&folder.path().join("threads")).unwrap();
     // A thread may have the number of one that has ended.
     assert!((2..=9).contains(&trace.tasks().len()), "{:?}", trace.tasks());
-}
-
-#[test]
-fn child_processes_are_counted_and_leave_the_parents_records_alone() {
-    let Some((folder, guest)) = guest() else { return };
-
-    let (calls, said) = work(&guest, folder.path(), "fork", "");
-
-    assert_eq!(calls, 300);
-    assert!(said.contains("6 child processes are not recorded"), "{said}");
-    assert!(said.contains(" 0 misses, 0 records lost"), "{said}");
-}
-
-#[test]
-fn what_was_recorded_before_exec_is_read() {
-    let Some((folder, guest)) = guest() else { return };
-
-    let (calls, _) = work(&guest, folder.path(), "exec", "");
-
-    assert_eq!(calls, 700);
-}
-
-#[test]
-fn code_that_changes_itself_is_recorded() {
-    let Some((folder, guest)) = guest() else { return };
-
-    let (calls, said) = work(&guest, folder.path(), "code", "");
-
-    assert_eq!(calls, 500);
-    assert!(said.contains(" 0 misses, 0 records lost"), "{said}");
-}
-
-#[test]
-fn recursion_beyond_the_bound_is_counted() {
-    let Some((folder, guest)) = guest() else { return };
-
-    let (calls, said) = work(&guest, folder.path(), "deep", "");
-
-    assert!((1..1023).contains(&calls), "{calls}");
-    assert!(said.contains("calls deeper than 1,023 functions are not recorded"), "{said}");
-    assert!(said.contains(" 0 misses, 0 records lost"), "{said}");
-}
-
-#[test]
-fn stacks_without_end_are_forgotten_and_counted() {
-    let Some((folder, guest)) = guest() else { return };
-
-    let (calls, said) = work(&guest, folder.path(), "stacks", "");
-
-    assert_eq!(calls, 1000);
-    assert!(said.contains("stacks were forgotten"), "{said}");
 }
 
 #[test]
@@ -165,15 +144,6 @@ fn a_limit_of_files_at_the_start_is_no_signal() {
         assert_eq!(ran.code, Some(code), "{limit}: {ran:?}");
         assert!(ran.stderr.contains("File too large"), "{limit}: {ran:?}");
     }
-}
-
-#[test]
-fn a_signal_that_all_threads_of_the_program_block_is_not_taken_by_the_plugins() {
-    let Some((folder, guest)) = guest() else { return };
-
-    let (calls, _) = work(&guest, folder.path(), "blocked", "");
-
-    assert_eq!(calls, 1_000);
 }
 
 #[test]

@@ -6,14 +6,29 @@ use crate::capability;
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// Runs the calling test `name` in a process of its own, if it is not yet in one. `body` is the test.
+/// Returns the name of the calling test, as the harness knows it.
+#[macro_export]
+macro_rules! this_test {
+    () => {{
+        fn here() {}
+        $crate::child::test_of(&here)
+    }};
+}
+
+/// Returns the name of the test that has this function or closure in it.
+pub fn test_of<F>(_: &F) -> &'static str {
+    let path = std::any::type_name::<F>().split("::{{closure}}").next().unwrap();
+    path.trim_end_matches("::here").split_once("::").unwrap().1
+}
+
+/// Runs the calling test in a process of its own, if it is not yet in one. `body` is a closure in the test.
 #[track_caller]
-pub fn in_own_process(name: &str, body: impl FnOnce()) {
+pub fn in_own_process<F: FnOnce()>(body: F) {
     const ALONE: &str = "HYPERTRACE_TEST_ALONE";
     if std::env::var_os(ALONE).is_some() {
         return body();
     }
-    let ran = alone(name).env(ALONE, "1").output().unwrap();
+    let ran = alone(test_of(&body)).env(ALONE, "1").output().unwrap();
     let (out, err) = (String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
     assert!(ran.status.success(), "{}\n{out}{err}", ran.status);
     // What this machine lacks, for all to see, and the test's measurements.

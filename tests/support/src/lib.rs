@@ -6,6 +6,7 @@
 // The modules say what they are for, and are no interface of a library.
 #![allow(missing_docs, clippy::new_without_default, clippy::should_implement_trait)]
 
+pub mod babeltrace2;
 pub mod capability;
 pub mod child;
 #[cfg(feature = "functions")]

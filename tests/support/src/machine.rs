@@ -239,7 +239,7 @@ pub fn machine(kind: Kind, seed: u64, kernel: Kernel) -> Machine {
     let mut of_kernel = Random(seed ^ 0x5555);
     let moved = of_kernel.in_range(50_000, 300_000) * if seed.is_multiple_of(2) { 1 } else { -1 };
     let (id, version) = trace_dat::recorded(BOOT, 0);
-    let mut trace = TraceDat::new("x86-tsc").option(id, version);
+    let mut trace = TraceDat::new("x86-tsc").option((id, version));
     let mut random = Random(seed);
     let r = &mut random;
     // As recorded there is a point every 0.1 ms or so. A rate that must be measured takes longer.
@@ -418,7 +418,7 @@ pub fn machine(kind: Kind, seed: u64, kernel: Kernel) -> Machine {
         vcpus.push(vcpu);
     }
     if kernel != Kernel::None {
-        std::fs::write(made.path().join("kernel.dat"), trace.version_7()).unwrap();
+        made.kernel(&trace);
     }
     Machine { made, hz, declared, vcpus }
 }

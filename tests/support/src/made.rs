@@ -3,6 +3,7 @@
 //! Sessions made byte by byte, without the project's writer. They decide what a reader
 //! must accept, and what it must refuse.
 
+use crate::trace_dat::TraceDat;
 use std::path::{Path, PathBuf};
 
 pub const UUID: [u8; 16] = [0xa5; 16];
@@ -76,6 +77,12 @@ impl Made {
         Made::with_json(&with_boot(&json(&clocks(), EVENTS, "[]"), boot))
     }
 
+    /// Makes a session of programs, with these kinds of events.
+    pub fn of_programs(events: &str) -> Made {
+        let json = json(&clocks(), events, "[]");
+        Made::with_json(&json.replacen("\"clocks\"", "\"programs\":true,\"clocks\"", 1))
+    }
+
     pub fn with_json(json: &str) -> Made {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("ctf")).unwrap();
@@ -98,6 +105,11 @@ impl Made {
         let json = std::fs::read_to_string(&path).unwrap();
         let clocks = format!("\"guest_tscs\":[{tscs}],\"clocks\"");
         std::fs::write(path, json.replacen("\"clocks\"", &clocks, 1)).unwrap();
+    }
+
+    /// Writes a kernel.dat.
+    pub fn kernel(&self, trace: &TraceDat) {
+        std::fs::write(self.dir.path().join("kernel.dat"), trace.version_7()).unwrap();
     }
 
     /// Writes a stream file of these packets.

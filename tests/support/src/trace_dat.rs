@@ -265,8 +265,8 @@ impl TraceDat {
         self
     }
 
-    pub fn option(mut self, id: u16, data: Vec<u8>) -> TraceDat {
-        self.options.push((id, data));
+    pub fn option(mut self, option: (u16, Vec<u8>)) -> TraceDat {
+        self.options.push(option);
         self
     }
 
@@ -418,10 +418,7 @@ impl TraceDat {
     pub fn version_6_with(&self, instance: &TraceDat) -> Vec<u8> {
         assert_eq!(self.cpus.len(), instance.cpus.len());
         let option = |at: u64| (3, [&at.to_le_bytes()[..], b"instance\0"].concat());
-        let with = |at| {
-            let (id, data) = option(at);
-            self.clone().option(id, data).version_6()
-        };
+        let with = |at| self.clone().option(option(at)).version_6();
         let at = with(0).len() as u64;
         let mut file = with(at);
         instance.add_pages(&mut file);

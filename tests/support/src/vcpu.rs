@@ -252,7 +252,7 @@ pub fn session(vcpus: &[Vcpu]) -> Made {
 pub fn trace(vcpus: &[Vcpu], keep: impl Fn(usize) -> bool) -> TraceDat {
     let mut number = 0;
     let (id, version) = recorded(made::BOOT, 0);
-    vcpus.iter().fold(TraceDat::new("x86-tsc").option(id, version), |trace, vcpu| {
+    vcpus.iter().fold(TraceDat::new("x86-tsc").option((id, version)), |trace, vcpu| {
         let mut events = Vec::new();
         for (time, what) in &vcpu.events {
             let What::Kernel(id, payload) = what else { continue };

@@ -1,6 +1,6 @@
 //! Reports of passing tests about capabilities: in the file, and on a stderr that the test harness does not hide.
 
-use hypertrace_tests::{capability, child};
+use hypertrace_tests::{capability, child, this_test};
 
 /// Environment variable that is set in the child process, which makes the reports.
 const SPEAKER: &str = "HYPERTRACE_CAPABILITY_SPEAKER";
@@ -15,11 +15,8 @@ fn reports_of_a_passing_test_are_recorded() {
     let file = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("capability-notes");
     let _ = std::fs::remove_file(&file);
 
-    let speaker = child::alone("reports_of_a_passing_test_are_recorded")
-        .env(SPEAKER, "1")
-        .env(capability::FILE, &file)
-        .output()
-        .unwrap();
+    let speaker =
+        child::alone(this_test!()).env(SPEAKER, "1").env(capability::FILE, &file).output().unwrap();
 
     assert!(speaker.status.success());
     let stderr = String::from_utf8(speaker.stderr).unwrap();
@@ -33,13 +30,12 @@ fn reports_of_a_passing_test_are_recorded() {
 
 #[test]
 fn reports_from_a_process_of_its_own_are_heard() {
-    const NAME: &str = "reports_from_a_process_of_its_own_are_heard";
     if std::env::var_os(SPEAKER).is_some() {
-        return child::in_own_process(NAME, || capability::missing("tracefs", "not mounted"));
+        return child::in_own_process(|| capability::missing("tracefs", "not mounted"));
     }
 
     let speaker =
-        child::alone(NAME).env(SPEAKER, "1").env_remove(capability::FILE).output().unwrap();
+        child::alone(this_test!()).env(SPEAKER, "1").env_remove(capability::FILE).output().unwrap();
 
     assert!(speaker.status.success());
     let stderr = String::from_utf8(speaker.stderr).unwrap();

@@ -16,7 +16,7 @@ const POINTS: u64 = 300;
 
 #[test]
 fn each_reference_point_is_between_its_exit_and_the_next_entry() {
-    child::in_own_process("each_reference_point_is_between_its_exit_and_the_next_entry", || {
+    child::in_own_process(|| {
         let Some(mut machine) = kvm::machine(VCPUS as usize) else { return };
         let Some(tracefs) = Instance::recording("kvm") else { return };
         let host = Host::new(geometry(VCPUS));

@@ -12,7 +12,7 @@ use hypertrace_guest::{Args, Program, layout};
 use hypertrace_tests::child;
 use hypertrace_tests::host::{events, geometry};
 use hypertrace_tests::random::Random;
-use hypertrace_tests::{IS_OPTIMIZED, babeltrace2, capability, kvm};
+use hypertrace_tests::{IS_OPTIMIZED, babeltrace2, capability, kvm, this_test};
 use hypertrace_timeline::{Domain, Event, Stream, Value};
 use hypertrace_trace::{Output, Session, SessionConfig, Summary};
 use kvm_vmm::{Answer, Doorbells, Machine, Progress, Snapshot, attach_window, record_in};
@@ -475,7 +475,6 @@ fn check_machine(outs: &[PathBuf]) {
 
 #[test]
 fn a_guest_in_kvm_continues_in_other_processes_with_every_event_once() {
-    const TEST: &str = "a_guest_in_kvm_continues_in_other_processes_with_every_event_once";
     run_if_told();
     if !kvm::is_usable() {
         return;
@@ -493,7 +492,7 @@ fn a_guest_in_kvm_continues_in_other_processes_with_every_event_once() {
                 0 => Duration::from_secs(60),
                 _ => Duration::from_micros(random.below(20_000)),
             };
-            let has_ended = run_in_process(TEST, &out, from.as_deref(), time);
+            let has_ended = run_in_process(this_test!(), &out, from.as_deref(), time);
             if let Some(from) = from {
                 std::fs::remove_dir_all(from).unwrap();
             }

@@ -26,7 +26,7 @@ use hypertrace_tests::simpletrace::{Counter, Counts};
 use hypertrace_tests::slow::{self, Reaper, Throttle};
 use hypertrace_tests::syslog::Daemon;
 use hypertrace_tests::tracefs::Instance;
-use hypertrace_tests::{capability, kvm, packets, probes, syslog, trace, wait_until};
+use hypertrace_tests::{capability, kvm, packets, probes, syslog, this_test, trace, wait_until};
 use hypertrace_trace::Summary;
 use hypertrace_trace::backend::{self, Backends, ftrace, log};
 use kvm_vmm::{Answer, Observer, VmmEvent, attach_window, record_in, run_on_threads};
@@ -81,7 +81,7 @@ fn every_event_is_recorded_or_dropped_and_memory_is_flat() {
     }
     let tracefs = Instance::new();
     let figures = tempfile::NamedTempFile::new().unwrap();
-    let mut command = child::alone("every_event_is_recorded_or_dropped_and_memory_is_flat");
+    let mut command = child::alone(this_test!());
     if let Some(mut own_dev) = inside(&format!("{}\n{}", syslog::DEV, probes::TRACEFS), &command) {
         own_dev.env(OWN_DEV, "1");
         command = own_dev;

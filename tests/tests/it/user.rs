@@ -64,7 +64,7 @@ fn a_file_that_another_process_has_made_at_the_segments_path_stays_at_the_end() 
 
 #[test]
 fn a_program_can_embed_a_session() {
-    child::in_own_process("a_program_can_embed_a_session", || {
+    child::in_own_process(|| {
         let dir = tempfile::tempdir().unwrap();
         let session = Session::create(Config::new(dir.path())).unwrap();
         let segment = Some(session.segment().location().into());

@@ -19,7 +19,7 @@ use hypertrace_abi::layout::{guest_page, host_page};
 use hypertrace_abi::record::ClockKind;
 use hypertrace_abi::ring::{ClientMemory, Emit, Lease, LeaseInfo, Producer, ProducerState};
 use hypertrace_tests::command::run;
-use hypertrace_tests::{babeltrace2, traced, wait_until};
+use hypertrace_tests::{babeltrace2, this_test, traced, wait_until};
 use hypertrace_timeline::{ClockMaps, Event, Kind, Timeline, Value};
 use hypertrace_user::{Config, Segment, Session};
 
@@ -100,7 +100,6 @@ fn program(machine: &str) {
 
 #[test]
 fn each_boot_of_a_guest_is_a_generation_and_nothing_is_lost() {
-    const NAME: &str = "each_boot_of_a_guest_is_a_generation_and_nothing_is_lost";
     if let Some(machine) = traced::argument() {
         return program(&machine);
     }
@@ -109,7 +108,7 @@ fn each_boot_of_a_guest_is_a_generation_and_nothing_is_lost() {
 
     // Two programs of the first boot, and one of the second.
     for boot in ["first", "first", "second"] {
-        machine.boot(boot, NAME);
+        machine.boot(boot, this_test!());
     }
 
     let summary = session.finish().unwrap();
@@ -138,7 +137,6 @@ fn refused(machine: &str) -> String {
 
 #[test]
 fn a_guest_without_a_host_is_told_so() {
-    const NAME: &str = "a_guest_without_a_host_is_told_so";
     if let Some(machine) = traced::argument() {
         let why = refused(&machine);
         assert!(why.ends_with("its host does not answer: is `hypertrace serve` running there?"));
@@ -151,12 +149,11 @@ fn a_guest_without_a_host_is_told_so() {
     session.finish().unwrap();
     fs::write(machine.path("memory"), copy).unwrap();
 
-    machine.boot("first", NAME);
+    machine.boot("first", this_test!());
 }
 
 #[test]
 fn a_guest_refuses_a_segment_that_is_for_programs_of_its_host() {
-    const NAME: &str = "a_guest_refuses_a_segment_that_is_for_programs_of_its_host";
     if let Some(machine) = traced::argument() {
         assert!(refused(&machine).ends_with("of a segment that no VM shares"));
         return;
@@ -164,7 +161,7 @@ fn a_guest_refuses_a_segment_that_is_for_programs_of_its_host() {
     let machine = Machine::new();
     let session = machine.session(None);
 
-    machine.boot("first", NAME);
+    machine.boot("first", this_test!());
 
     session.finish().unwrap();
 }
@@ -201,14 +198,13 @@ fn survivor(machine: &str) {
 
 #[test]
 fn events_after_the_hosts_end_are_counted_and_said_once() {
-    const NAME: &str = "events_after_the_hosts_end_are_counted_and_said_once";
     if let Some(machine) = traced::argument() {
         return survivor(&machine);
     }
     let machine = Machine::new();
     let session = machine.session(Some(SIZE));
     fs::write(machine.path("proc/sys/kernel/random/boot_id"), "first").unwrap();
-    let mut guest = traced::alone(NAME, machine.dir.path().to_str().unwrap());
+    let mut guest = traced::alone(this_test!(), machine.dir.path().to_str().unwrap());
     guest.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut guest = guest.spawn().unwrap();
     let mut lines = BufReader::new(guest.stdout.take().unwrap()).lines();
@@ -228,7 +224,6 @@ fn events_after_the_hosts_end_are_counted_and_said_once() {
 
 #[test]
 fn a_program_that_starts_after_the_hosts_end_is_told_so() {
-    const NAME: &str = "a_program_that_starts_after_the_hosts_end_is_told_so";
     if let Some(machine) = traced::argument() {
         let why = hypertrace::open(&options(&machine)).unwrap_err();
         assert!(matches!(&why, OpenError::HostEnded(_)), "{why}");
@@ -243,7 +238,7 @@ fn a_program_that_starts_after_the_hosts_end_is_told_so() {
     session.finish().unwrap();
     fs::rename(machine.path("mapped"), &file).unwrap();
 
-    machine.boot("first", NAME);
+    machine.boot("first", this_test!());
 }
 
 /// Traces as a program of the guest, and forges the host's end.
@@ -259,14 +254,13 @@ fn forger(machine: &str) {
 
 #[test]
 fn a_forged_end_of_the_host_ends_no_session() {
-    const NAME: &str = "a_forged_end_of_the_host_ends_no_session";
     if let Some(machine) = traced::argument() {
         return forger(&machine);
     }
     let machine = Machine::new();
     let session = machine.session(Some(SIZE));
 
-    machine.boot("first", NAME);
+    machine.boot("first", this_test!());
 
     let summary = session.finish().unwrap();
     assert!((BEFORE..=BEFORE + 1).contains(&summary.ring_events), "{summary:?}");
@@ -289,8 +283,9 @@ fn refused_memory(name: &str, memory: impl FnOnce(&Machine)) -> Option<String> {
 
 #[test]
 fn a_guest_whose_vm_was_started_before_the_server_is_told_so() {
-    const NAME: &str = "a_guest_whose_vm_was_started_before_the_server_is_told_so";
-    let why = refused_memory(NAME, |machine| fs::write(machine.path("memory"), [0; 8192]).unwrap());
+    let why = refused_memory(this_test!(), |machine| {
+        fs::write(machine.path("memory"), [0; 8192]).unwrap()
+    });
     let Some(why) = why else { return };
     let parts = ["0000:00:01.0 is ivshmem", "start `hypertrace serve --file FILE` first"];
     assert!(parts.iter().all(|part| why.contains(part)), "{why}");
@@ -298,8 +293,7 @@ fn a_guest_whose_vm_was_started_before_the_server_is_told_so() {
 
 #[test]
 fn a_memory_backend_that_is_too_small_is_named_with_its_remedy() {
-    const NAME: &str = "a_memory_backend_that_is_too_small_is_named_with_its_remedy";
-    let why = refused_memory(NAME, |machine| {
+    let why = refused_memory(this_test!(), |machine| {
         let session = machine.session(Some(SIZE));
         let kept = machine.path("kept");
         fs::hard_link(machine.path("memory"), &kept).unwrap();

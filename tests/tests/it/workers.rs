@@ -5,7 +5,7 @@
 
 use hypertrace::{Options, event};
 use hypertrace_tests::command::run;
-use hypertrace_tests::traced;
+use hypertrace_tests::{this_test, traced};
 use hypertrace_user::{Config, Session};
 
 /// Events of the daemon, and of each of two threads of its worker.
@@ -43,7 +43,6 @@ fn events_of_workers_that_may_not_open_the_channel_are_counted_and_said() {
     if let Some(segment) = traced::argument() {
         return daemon(&segment);
     }
-    const NAME: &str = "events_of_workers_that_may_not_open_the_channel_are_counted_and_said";
     // SAFETY: takes nothing.
     if unsafe { libc::geteuid() } != 0 {
         eprintln!("not run: only root has rights to drop");
@@ -55,7 +54,7 @@ fn events_of_workers_that_may_not_open_the_channel_are_counted_and_said() {
         Config { segment: Some(segment.clone()), ..Config::new(dir.path().join("session")) };
     let session = Session::create(config).unwrap();
 
-    let ran = run(&mut traced::alone(NAME, segment.to_str().unwrap()));
+    let ran = run(&mut traced::alone(this_test!(), segment.to_str().unwrap()));
 
     assert_eq!(ran.code, Some(0), "{ran:?}");
     let summary = session.finish().unwrap();
@@ -90,8 +89,6 @@ fn a_line_for_a_reader_that_is_gone_or_slow_neither_kills_nor_stops_the_program(
     if let Some(segment) = traced::argument() {
         return emit_in_child(&segment);
     }
-    const NAME: &str =
-        "a_line_for_a_reader_that_is_gone_or_slow_neither_kills_nor_stops_the_program";
     // SAFETY: takes nothing.
     if unsafe { libc::geteuid() } != 0 {
         eprintln!("not run: only root has rights to drop");
@@ -110,7 +107,7 @@ fn a_line_for_a_reader_that_is_gone_or_slow_neither_kills_nor_stops_the_program(
     drop(gone);
 
     for stderr in [full, closed] {
-        let mut command = traced::alone(NAME, segment.to_str().unwrap());
+        let mut command = traced::alone(this_test!(), segment.to_str().unwrap());
         let status = command.stdout(std::process::Stdio::null()).stderr(stderr).status().unwrap();
         assert!(status.success(), "{status:?}");
     }

@@ -60,10 +60,9 @@ fn pages(seen: &[Seen]) -> Vec<Page> {
 
 /// Writes a kernel.dat of these pages, each on a CPU of its own, and makes the maps.
 fn maps(made: &Made, cpus: &[Vec<Page>]) -> (Session, ClockMaps) {
-    let (id, version) = trace_dat::recorded(BOOT, 0);
-    let trace = TraceDat::new("x86-tsc").option(id, version);
+    let trace = TraceDat::new("x86-tsc").option(trace_dat::recorded(BOOT, 0));
     let trace = cpus.iter().fold(trace, |trace, pages| trace.cpu(pages));
-    std::fs::write(made.path().join("kernel.dat"), trace.version_7()).unwrap();
+    made.kernel(&trace);
     let session = Session::open(made.path()).unwrap();
     let trace = KernelTrace::of_session(0, &session).unwrap().unwrap();
     let maps = trace.clock_maps(&session).unwrap();

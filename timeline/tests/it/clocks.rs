@@ -395,8 +395,9 @@ fn a_guests_trace_with_a_clock_of_any_bound_has_no_smaller_one() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("guest.dat");
     let page = trace_dat::Page::at(GUEST_BASE + 30_000_000).mmio(0, 5, 0);
-    let (id, version) = trace_dat::recorded(made::BOOT, u64::MAX);
-    let trace = trace_dat::TraceDat::new("x86-tsc").cpu(&[page]).option(id, version);
+    let trace = trace_dat::TraceDat::new("x86-tsc")
+        .cpu(&[page])
+        .option(trace_dat::recorded(made::BOOT, u64::MAX));
     fs::write(&path, trace.version_7()).unwrap();
     let made = offsets(&[0, 0, 0]);
     let session = Session::open(made.path()).unwrap();

@@ -189,7 +189,8 @@ fn stat_has_the_losses_that_only_the_kernels_counters_have() {
     };
     let counters = |cpu, overrun, dropped| read(cpu, overrun, dropped, 0);
     let stat = |counters: [(u16, Vec<u8>); 2]| {
-        let trace = counters.into_iter().fold(sample(), |trace, (id, data)| trace.option(id, data));
+        let trace =
+            counters.into_iter().fold(sample(), |trace, (id, data)| trace.option((id, data)));
         let trace = KernelTrace::open(&write(&dir, "t", &trace.version_7())).unwrap();
         let stat = trace.stat().unwrap();
         assert!(stat.losses_known);
@@ -213,10 +214,9 @@ fn with_kernel(session: Option<&str>, trace: Option<&str>) -> made::Made {
     let page = trace_dat::Page::at(1_000_000).mmio(39_999, 77, 1).mmio(2, 77, 2);
     let mut dat = TraceDat::new("x86-tsc").cpu(&[page]);
     if let Some(boot) = trace {
-        let (id, data) = recorded(boot, 17);
-        dat = dat.option(id, data);
+        dat = dat.option(recorded(boot, 17));
     }
-    fs::write(made.path().join("kernel.dat"), dat.version_7()).unwrap();
+    made.kernel(&dat);
     made
 }
 
@@ -284,9 +284,8 @@ fn a_trace_joins_a_session_of_its_boot_alone() {
     for (boot, bound) in [(made::BOOT, Some(0)), (made::OTHER_BOOT, None)] {
         let made = made::Made::of_boot(Some(made::BOOT));
         let session = Session::open(made.path()).unwrap();
-        let (id, data) = recorded(boot, 0);
         let page = trace_dat::Page::at(1_000_000).mmio(5, 77, 1);
-        let dat = TraceDat::new("x86-tsc").cpu(&[page]).option(id, data);
+        let dat = TraceDat::new("x86-tsc").cpu(&[page]).option(recorded(boot, 0));
         let mut trace = KernelTrace::open(&write(&dir, "t", &dat.version_7())).unwrap();
         trace.join(0, &session);
         let (entries, _) = read_all(&[trace]).unwrap();
@@ -301,16 +300,12 @@ fn a_guests_trace_is_put_on_the_clock_of_its_host() {
     let dir = TempDir::new().unwrap();
     // The host ticks at 4 GHz; the guest has half its rate and began at the host's tick 10,000.
     let host = |ticks| TraceDat::new("x86-tsc").cpu(&[Page::at(ticks).mmio(0, 77, 1)]);
-    let (id, data) = trace_id(11);
-    let (guest_id, guest_data) = guest("linux", 22);
-    let (tsc_id, tsc_data) = tsc2nsec(1 << 8, 10);
-    let host = host(12_000).option(id, data).option(guest_id, guest_data).option(tsc_id, tsc_data);
-    let (shift_id, shift) = time_shift(11, 5_000, 1 << 47, 48);
-    let (id, data) = trace_id(22);
+    let host =
+        host(12_000).option(trace_id(11)).option(guest("linux", 22)).option(tsc2nsec(1 << 8, 10));
     let guest = TraceDat::new("x86-tsc")
         .cpu(&[Page::at(999).mmio(0, 5, 2).mmio(2, 5, 3)])
-        .option(id, data)
-        .option(shift_id, shift);
+        .option(trace_id(22))
+        .option(time_shift(11, 5_000, 1 << 47, 48));
     let host = KernelTrace::open(&write(&dir, "host", &host.version_7())).unwrap();
     let guest = KernelTrace::open(&write(&dir, "guest", &guest.version_7())).unwrap();
     let mut traces = [host, guest];
@@ -349,9 +344,8 @@ fn with_points() -> made::Made {
     let made = Made::of_boot(boot)
         .stream("guest-0", &[made::Packet::guest(0), ring])
         .stream("host-0", &[made::Packet::host(0), thread]);
-    let (id, data) = recorded(BOOT, 0);
-    let dat = TraceDat::new("x86-tsc").cpu(&[page]).option(id, data);
-    fs::write(made.path().join("kernel.dat"), dat.version_7()).unwrap();
+    let dat = TraceDat::new("x86-tsc").cpu(&[page]).option(recorded(BOOT, 0));
+    made.kernel(&dat);
     made
 }
 
@@ -422,7 +416,7 @@ fn another_clock_in_a_session_is_warned_about() {
     use made::*;
     let made = Made::new().stream("guest-000-0000", &[made::Packet::guest(0)]);
     let trace = TraceDat::new("mono").cpu(&[trace_dat::Page::at(5).mmio(0, 77, 1)]);
-    fs::write(made.path().join("kernel.dat"), trace.version_7()).unwrap();
+    made.kernel(&trace);
     let session = Session::open(made.path()).unwrap();
     let trace = KernelTrace::of_session(0, &session).unwrap().unwrap();
     let warnings: Vec<String> = trace.warnings().collect();

@@ -25,8 +25,7 @@ fn read(file: &[u8]) -> Result<(Vec<Entry>, Vec<String>), Error> {
 
 /// Makes the file of a CPU with these pages, recorded in a boot.
 fn recorded_in(boot: &str, pages: &[Page]) -> Vec<u8> {
-    let (id, version) = recorded(boot, 0);
-    TraceDat::new("x86-tsc").cpu(pages).option(id, version).version_7()
+    TraceDat::new("x86-tsc").cpu(pages).option(recorded(boot, 0)).version_7()
 }
 
 #[test]
@@ -102,7 +101,7 @@ fn refused(file: &[u8], why: &str) {
 #[test]
 fn a_section_is_read_once() {
     let (cmdlines, nowhere) = (21, 0_u64.to_le_bytes().to_vec());
-    let file = TraceDat::new("x86-tsc").option(cmdlines, nowhere).version_7();
+    let file = TraceDat::new("x86-tsc").option((cmdlines, nowhere)).version_7();
 
     refused(&file, "one section of each kind");
 }
@@ -123,7 +122,7 @@ fn cpus_do_not_share_pages() {
 #[test]
 fn instances_of_version_6_have_a_bounded_number_of_cpus() {
     let (buffer, nowhere) = (3, 0_u64.to_le_bytes().to_vec());
-    let mut file = TraceDat::new("x86-tsc").option(buffer, nowhere);
+    let mut file = TraceDat::new("x86-tsc").option((buffer, nowhere));
     file.cpus = vec![Vec::new(); 5_000];
 
     refused(&file.version_6(), "at most 8192 CPUs in all buffers");

@@ -22,8 +22,28 @@ pub fn all(made: &Made) -> Regions {
 
 pub fn with_kernel(vcpus: &[Vcpu], keep: impl Fn(usize) -> bool) -> Made {
     let made = vcpu::session(vcpus);
-    std::fs::write(made.path().join("kernel.dat"), vcpu::trace(vcpus, keep).version_7()).unwrap();
+    made.kernel(&vcpu::trace(vcpus, keep));
     made
+}
+
+/// Begins the packet of a program with its lease.
+pub fn lease(client: u32, time: u64, token: u64, pid: u64, tid: u64) -> Packet {
+    lease_in(Packet::new(1, client, 0), time, token, pid, tid)
+}
+
+pub fn lease_in(packet: Packet, time: u64, token: u64, pid: u64, tid: u64) -> Packet {
+    packet.with64(80, token).event_str(time, 1, &[token, pid, tid, 0], b"program")
+}
+
+/// Writes a client's stream.
+pub fn stream(made: Made, client: u32, packets: &[Packet]) -> Made {
+    let first = [Packet::new(1, client, 0)];
+    made.stream(&format!("guest-{client:03}-0000"), &[&first, packets].concat())
+}
+
+/// Makes a session of a program with this thread, and these events after its lease.
+pub fn program(tid: u64, events: impl FnOnce(Packet) -> Packet) -> Made {
+    stream(Made::of_programs(vcpu::EVENTS), 0, &[events(lease(0, 1, 9, 50, tid))])
 }
 
 /// Returns the number of counted regions, and those of the kinds that are not.

@@ -102,8 +102,7 @@ fn a_trace_of_other_threads_or_of_the_same_again_changes_nothing() {
     let at = |time: u64| (vcpu::HOST_BASE + time, trace_dat::KVM_EXIT_ID, 500, exit.clone());
     let other =
         trace_dat::TraceDat::new("x86-tsc").cpu(&trace_dat::Page::all(&[at(10), at(9_000)]));
-    let (id, version) = trace_dat::recorded(made::BOOT, 0);
-    let other = other.option(id, version);
+    let other = other.option(trace_dat::recorded(made::BOOT, 0));
     let path = made.path().join("other.dat");
     for bytes in [other.version_7(), vcpu::trace(&vcpus, |_| true).version_7()] {
         std::fs::write(&path, bytes).unwrap();
@@ -162,7 +161,7 @@ fn regions_after_a_cpus_last_losses_are_counted_apart() {
     let keep = |number: usize| number < own / 2 || number >= own;
     let made = vcpu::session(&vcpus);
     let of = |dat: trace_dat::TraceDat| {
-        std::fs::write(made.path().join("kernel.dat"), dat.version_7()).unwrap();
+        made.kernel(&dat);
         let regions = all(&made);
         let unattributed = regions.groups[0].total.times.get(Part::Unattributed);
         let not_recorded = regions.groups[0].not_counted[Kind::KernelNotRecorded as usize];
@@ -172,7 +171,7 @@ fn regions_after_a_cpus_last_losses_are_counted_apart() {
     assert_eq!(of(vcpu::trace(&vcpus, keep)), (80, true, 0));
     // The kernel counted them (option 2).
     let counters = b"CPU: 0\noverrun: 0\ndropped events: 7\n\0".to_vec();
-    let (count, unattributed, rest) = of(vcpu::trace(&vcpus, keep).option(2, counters));
+    let (count, unattributed, rest) = of(vcpu::trace(&vcpus, keep).option((2, counters)));
     assert!(!unattributed && count + rest == 80 && (30..50).contains(&rest), "{count} {rest}");
 }
 
@@ -186,7 +185,7 @@ fn the_times_of_a_damaged_last_page_make_nothing_known() {
         let first = Page::at(vcpu::HOST_BASE + 5_000).mmio(1, 500, 1);
         let pages: Vec<Page> = [first].into_iter().chain(last).collect();
         let trace = vcpu::trace(&vcpus, |number| number < kept).cpu(&pages);
-        std::fs::write(made.path().join("kernel.dat"), trace.version_7()).unwrap();
+        made.kernel(&trace);
         counts(&all(&made))
     };
     let late = || Page::at(vcpu::HOST_BASE + 100_000_000).mmio(1, 500, 1);
@@ -311,13 +310,10 @@ fn between_two_events_the_last_of_several_begins_counts() {
 
 #[test]
 fn a_programs_time_is_its_own_while_it_has_a_cpu() {
-    let json = made::json(&made::clocks(), vcpu::EVENTS, "[]");
-    let json = json.replacen("\"version\":1,", "\"version\":1,\"programs\":true,", 1);
-    let fields = [9, 50, 100, 0];
-    let program = Packet::new(1, 0, 0).with64(80, 9).event_str(1, 1, &fields, b"program");
-    let program = program.event(1_000, B, &[1, 0]).event(9_000, E, &[1]).event(9_500, B, &[2, 0]);
-    let program = program.event(9_600, E, &[2]);
-    let made = Made::with_json(&json).stream("guest-000-0000", &[Packet::new(1, 0, 0), program]);
+    let made = program(100, |lease| {
+        let first = lease.event(1_000, B, &[1, 0]).event(9_000, E, &[1]);
+        first.event(9_500, B, &[2, 0]).event(9_600, E, &[2])
+    });
     let (program, other) = ((100, "program"), (9, "other"));
     let at = |time: u64, id, payload| (vcpu::HOST_BASE + time, id, 100, payload);
     let switch = |from, state, to| trace_dat::switch(from, state, to);
@@ -332,7 +328,7 @@ fn a_programs_time_is_its_own_while_it_has_a_cpu() {
         at(9_300, trace_dat::SCHED_SWITCH_ID, switch(other, 0, program)),
     ];
     let trace = trace_dat::TraceDat::new("x86-tsc").cpu(&trace_dat::Page::all(&kernel));
-    std::fs::write(made.path().join("kernel.dat"), trace.version_7()).unwrap();
+    made.kernel(&trace);
 
     let regions = all(&made);
     let samples: Vec<_> = regions.samples().map(|sample| sample.times.0).collect();
@@ -345,16 +341,11 @@ fn a_programs_time_is_its_own_while_it_has_a_cpu() {
 
 #[test]
 fn a_programs_wait_for_its_host_in_a_reference_point_is_blocked_time() {
-    let json = made::json(&made::clocks(), vcpu::EVENTS, "[]");
-    let json = json.replacen("\"version\":1,", "\"version\":1,\"programs\":true,", 1);
-    let program = Packet::new(1, 0, 0).with64(80, 9).event_str(1, 1, &[9, 50, 100, 0], b"program");
-    let program = program.event(1_000, B, &[1, 0]).event(9_000, E, &[1]);
+    let made = program(100, |lease| lease.event(1_000, B, &[1, 0]).event(9_000, E, &[1]));
     // The host handles the point while the program's thread waits for it.
     let point = [0, 0, 1, made::GUEST_BASE + 3_900, 1];
     let host = Packet::host(0).flagged(5_000, vcpu::POINT, 1, &point, 0);
-    let made = Made::with_json(&json)
-        .stream("guest-000-0000", &[Packet::new(1, 0, 0), program])
-        .stream("host-000-0000", &[Packet::host(0), host]);
+    let made = made.stream("host-000-0000", &[Packet::host(0), host]);
     let (program, other) = ((100, "program"), (9, "other"));
     let at = |time: u64, id, payload| (vcpu::HOST_BASE + time, id, 100, payload);
     let switch = |from, state, to| trace_dat::switch(from, state, to);
@@ -366,7 +357,7 @@ fn a_programs_wait_for_its_host_in_a_reference_point_is_blocked_time() {
         at(9_900, trace_dat::SCHED_SWITCH_ID, switch(program, 1, other)),
     ];
     let trace = trace_dat::TraceDat::new("x86-tsc").cpu(&trace_dat::Page::all(&kernel));
-    std::fs::write(made.path().join("kernel.dat"), trace.version_7()).unwrap();
+    made.kernel(&trace);
 
     let regions = all(&made);
     let samples: Vec<_> = regions.samples().map(|sample| sample.times.0).collect();
@@ -377,12 +368,7 @@ fn a_programs_wait_for_its_host_in_a_reference_point_is_blocked_time() {
 
 #[test]
 fn a_thread_beside_a_recorded_one_proves_nothing() {
-    let json = made::json(&made::clocks(), vcpu::EVENTS, "[]");
-    let json = json.replacen("\"version\":1,", "\"version\":1,\"programs\":true,", 1);
-    let fields = [9, 50, 200, 0];
-    let program = Packet::new(1, 0, 0).with64(80, 9).event_str(1, 1, &fields, b"program");
-    let program = program.event(1_000, B, &[1, 0]).event(9_000, E, &[1]);
-    let made = Made::with_json(&json).stream("guest-000-0000", &[Packet::new(1, 0, 0), program]);
+    let made = program(200, |lease| lease.event(1_000, B, &[1, 0]).event(9_000, E, &[1]));
     let (idle, host, program) = ((0, "idle"), (100, "host"), (200, "program"));
     let switch = |time: u64, from: (u32, &str), state, to| {
         let payload = trace_dat::switch(from, state, to);
@@ -413,9 +399,8 @@ fn a_thread_beside_a_recorded_one_proves_nothing() {
             Some(threads) => trace_dat::recorded_with_threads(made::BOOT, threads),
             None => trace_dat::recorded(made::BOOT, 0),
         };
-        let trace = trace_dat::TraceDat::new("x86-tsc").option(id, version).with_wakeup_new();
-        let trace = trace.cpu(&trace_dat::Page::all(&kernel)).version_7();
-        std::fs::write(made.path().join("kernel.dat"), trace).unwrap();
+        let trace = trace_dat::TraceDat::new("x86-tsc").option((id, version)).with_wakeup_new();
+        made.kernel(&trace.cpu(&trace_dat::Page::all(&kernel)));
 
         let regions = all(&made);
 
@@ -437,7 +422,7 @@ fn without_switches_nothing_proves_that_a_thread_had_a_cpu() {
     vcpus[0].events.retain(|(_, what)| !is_switch(what));
     let made = vcpu::session(&vcpus);
     let trace = vcpu::trace(&vcpus, |_| true).without("sched_switch");
-    std::fs::write(made.path().join("kernel.dat"), trace.version_7()).unwrap();
+    made.kernel(&trace);
 
     let regions = all(&made);
 

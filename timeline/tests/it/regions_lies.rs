@@ -9,27 +9,6 @@ use hypertrace_timeline::regions::{self, *};
 use made::{Made, Packet};
 use made_regions::*;
 
-/// Makes the session.json of a session of programs.
-fn programs(events: &str) -> Made {
-    let json = made::json(&made::clocks(), events, "[]");
-    Made::with_json(&json.replacen("\"version\":1,", "\"version\":1,\"programs\":true,", 1))
-}
-
-/// Begins the packet of a program with its lease.
-fn lease(client: u32, time: u64, token: u64, pid: u64, tid: u64) -> Packet {
-    lease_in(Packet::new(1, client, 0), time, token, pid, tid)
-}
-
-fn lease_in(packet: Packet, time: u64, token: u64, pid: u64, tid: u64) -> Packet {
-    packet.with64(80, token).event_str(time, 1, &[token, pid, tid, 0], b"program")
-}
-
-/// Writes a client's stream.
-fn stream(made: Made, client: u32, packets: &[Packet]) -> Made {
-    let first = [Packet::new(1, client, 0)];
-    made.stream(&format!("guest-{client:03}-0000"), &[&first, packets].concat())
-}
-
 /// Returns the times of a region: as the program, runnable, unattributed.
 fn parts(regions: &Regions, id: u64) -> [u64; 3] {
     let sample = regions.samples().find(|sample| sample.id == id).unwrap();
@@ -54,7 +33,7 @@ fn with_switches(made: Made) -> Made {
         switch(30_000, program, 1, other),
     ];
     let trace = trace_dat::TraceDat::new("x86-tsc").cpu(&trace_dat::Page::all(&kernel));
-    std::fs::write(made.path().join("kernel.dat"), trace.version_7()).unwrap();
+    made.kernel(&trace);
     made
 }
 
@@ -63,7 +42,7 @@ fn a_thread_stays_with_the_program_that_has_it() {
     // 8 of 10 us are runnable. Another client names the same thread.
     for (pid, claims) in [(None, 0), (Some(51), 1), (Some(50), 1)] {
         let first = lease(0, 1, 9, 50, 100).event(10_000, B, &[1, 0]).event(20_000, E, &[1]);
-        let mut made = with_switches(stream(programs(vcpu::EVENTS), 0, &[first]));
+        let mut made = with_switches(stream(Made::of_programs(vcpu::EVENTS), 0, &[first]));
         if let Some(pid) = pid {
             let second = lease(1, 2, 10, pid, 100).event(10_500, B, &[2, 0]);
             made = stream(made, 1, &[second.event(10_600, E, &[2])]);
@@ -88,7 +67,7 @@ fn a_thread_stays_with_the_program_that_has_it() {
 fn a_program_that_another_one_replaces_leaves_it_the_thread() {
     let first = lease(0, 1, 9, 50, 100).event(1_000, B, &[1, 0]).event(2_000, E, &[1]);
     let second = lease(1, 3_000, 10, 50, 100).event(10_000, B, &[2, 0]).event(20_000, E, &[2]);
-    let made = stream(programs(vcpu::EVENTS), 0, &[first]);
+    let made = stream(Made::of_programs(vcpu::EVENTS), 0, &[first]);
 
     let regions = all(&with_switches(stream(made, 1, &[second])));
 
@@ -103,7 +82,7 @@ fn a_thread_with_events_of_two_programs_is_nobodys() {
     let first = lease(0, 1, 9, 51, 100).event(15_000, vcpu::WORK, &[0]);
     let first = first.event(22_000, B, &[1, 0]).event(23_000, E, &[1]);
     let second = lease(1, 2, 10, 50, 100).event(20_000, B, &[2, 0]).event(21_000, E, &[2]);
-    let made = stream(programs(vcpu::EVENTS), 0, &[first]);
+    let made = stream(Made::of_programs(vcpu::EVENTS), 0, &[first]);
 
     let regions = all(&with_switches(stream(made, 1, &[second])));
 
@@ -121,7 +100,7 @@ fn many_leases_that_name_other_threads_leave_space_for_the_next_one() {
         liars.push(lease_in(packet, 2 + n / 10, 100 + n, 51, 1_000 + n));
     }
     let victim = lease(0, 5_000, 9, 50, 100).event(10_000, B, &[1, 0]).event(20_000, E, &[1]);
-    let made = stream(programs(vcpu::EVENTS), 0, &[victim]);
+    let made = stream(Made::of_programs(vcpu::EVENTS), 0, &[victim]);
     let made = stream(made, 1, &liars[1..]);
 
     let regions = all(&with_switches(made));
@@ -143,7 +122,7 @@ fn an_end_of_another_process_takes_at_most_one_region_of_the_name() {
     ] {
         let second = (0..20)
             .fold(lease(1, leased, 10, 51, 101), |packet, n| packet.event(30_000 + n, E, &[1]));
-        let made = stream(programs(vcpu::EVENTS), 0, std::slice::from_ref(&first));
+        let made = stream(Made::of_programs(vcpu::EVENTS), 0, std::slice::from_ref(&first));
 
         let regions = all(&stream(made, 1, &[second]));
 
@@ -171,7 +150,7 @@ fn an_earlier_lessee_of_a_client_measures_no_other_ones_empty_region() {
         }
         let second = region(second, 16, 1, 90_000, 95_000);
 
-        let regions = all(&stream(programs(EMPTY_EVENTS), 0, &[first.clone(), second]));
+        let regions = all(&stream(Made::of_programs(EMPTY_EVENTS), 0, &[first.clone(), second]));
 
         let group = regions.groups.iter().find(|group| group.name == "a").unwrap();
         assert_eq!(group.empty_ns, expected);

@@ -10,11 +10,10 @@ use vcpu::{Vcpu, What};
 
 /// Returns a kernel.dat with switches of the thread 500 only.
 fn of_another_thread() -> Vec<u8> {
-    let (id, version) = trace_dat::recorded(made::BOOT, 0);
     let payload = switch((9, "other"), 0, (500, "another"));
     let at = |time| (vcpu::HOST_BASE + time, SCHED_SWITCH_ID, 9, payload.clone());
     let pages = Page::all(&[at(1), at(50_000_000)]);
-    TraceDat::new("x86-tsc").option(id, version).cpu(&pages).version_7()
+    TraceDat::new("x86-tsc").option(trace_dat::recorded(made::BOOT, 0)).cpu(&pages).version_7()
 }
 
 #[test]

@@ -190,18 +190,12 @@ fn a_region_that_never_ends_makes_few_others_nested() {
 
 #[test]
 fn a_new_lessee_has_no_regions_of_the_one_before() {
-    let json = made::json(&made::clocks(), vcpu::EVENTS, "[]");
-    let json = json.replacen("\"version\":1,", "\"version\":1,\"programs\":true,", 1);
-    let lease = |time: u64, pid: u64| {
-        let fields = [pid, pid, pid, 0];
-        Packet::new(1, 0, 0).with64(80, pid).event_str(time, 1, &fields, b"program")
-    };
+    let lease = |time: u64, pid: u64| lease(0, time, pid, pid, pid);
     let first = lease(1, 50).event(10, B, &[1, 0]).event(20, B, &[2, 0]);
     // The same id, another one, and an end that is not its own.
     let second = lease(30, 51).after(&first).event(40, B, &[3, 0]).event(50, E, &[3]);
     let second = second.event(60, B, &[1, 0]).event(70, E, &[1]).event(80, E, &[2]);
-    let made = Made::with_json(&json);
-    let made = made.stream("guest-000-0000", &[Packet::new(1, 0, 0), first, second]);
+    let made = stream(Made::of_programs(vcpu::EVENTS), 0, &[first, second]);
 
     let regions = all(&made);
 
@@ -306,7 +300,7 @@ fn regions_over_lost_events_of_the_kernel_are_not_counted() {
     rest[0] = std::mem::take(&mut rest[0]).missed(true);
     pages.extend(rest);
     let trace = trace_dat::TraceDat::new("x86-tsc").cpu(&pages);
-    std::fs::write(made.path().join("kernel.dat"), trace.version_7()).unwrap();
+    made.kernel(&trace);
 
     let regions = all(&made);
 
@@ -350,10 +344,9 @@ fn a_region_in_a_gap_is_found_although_one_that_ended_before_is_known_later() {
         let made = vcpu::session(&vcpus);
         let mut second = at(101, &[20, 140, 160]);
         second.extend(at(101, &[300, 900]).into_iter().map(|page| page.missed(true)));
-        let (id, version) = trace_dat::recorded(made::BOOT, 0);
-        let trace = trace_dat::TraceDat::new("x86-tsc").option(id, version);
+        let trace = trace_dat::TraceDat::new("x86-tsc").option(trace_dat::recorded(made::BOOT, 0));
         let trace = trace.cpu(&at(100, &[20, 900])).cpu(&second);
-        std::fs::write(made.path().join("kernel.dat"), trace.version_7()).unwrap();
+        made.kernel(&trace);
 
         let (_, kinds) = counts(&all(&made));
 
@@ -471,18 +464,12 @@ fn a_region_of_any_client_over_lost_events_is_not_counted() {
 
 #[test]
 fn a_region_that_a_child_process_ends_too_is_not_counted() {
-    let json = made::json(&made::clocks(), vcpu::EVENTS, "[]");
-    let json = json.replacen("\"version\":1,", "\"version\":1,\"programs\":true,", 1);
-    let lease = |client: u32, pid: u64, time: u64| {
-        let fields = [pid, pid, pid, 0];
-        Packet::new(1, client, 0).with64(80, pid).event_str(time, 1, &fields, b"program")
-    };
+    let lease = |client: u32, pid: u64, time: u64| lease(client, time, pid, pid, pid);
     let parent = lease(0, 50, 1).event(10, B, &[1, 0]).event(30, E, &[1]);
     let parent = parent.event(40, B, &[2, 0]).event(50, E, &[2]);
     let child = lease(1, 51, 15).event(20, E, &[1]);
-    let made = Made::with_json(&json)
-        .stream("guest-000-0000", &[Packet::new(1, 0, 0), parent])
-        .stream("guest-001-0000", &[Packet::new(1, 1, 0), child]);
+    let made = stream(Made::of_programs(vcpu::EVENTS), 0, &[parent]);
+    let made = stream(made, 1, &[child]);
 
     let regions = all(&made);
 

@@ -9,7 +9,7 @@ use hypertrace_abi::layout::Geometry;
 use hypertrace_abi::record::{ClockKind, Flags};
 use hypertrace_abi::schema::id_of;
 use hypertrace_abi::sink::EventSink;
-use hypertrace_test_support::wait_until;
+use hypertrace_test_support::{babeltrace2, wait_until};
 use hypertrace_trace::Summary;
 use hypertrace_trace::limits::{
     ACCOUNT_BYTES_PER_SECOND, BYTES_PER_SECOND, CLIENT_BYTES, GUESTS_BYTES,
@@ -60,8 +60,8 @@ fn a_guest_that_fills_the_tables_gets_untyped_events() {
     // 2 MiB, 16 KiB of each client, and the rest of the file.
     assert!(bytes < (2 << 20) + 11 * (16 << 10) + (64 << 10), "{bytes}");
     common::check_honest(session, 1, 0);
-    let Some(read) = common::read(&ctf) else { return };
-    assert_eq!(read.lines.iter().filter(|line| line.contains(" vmm_event: ")).count(), 1);
+    let Some(read) = babeltrace2::read(&ctf) else { return };
+    assert_eq!(read.events.iter().filter(|line| line.contains(" vmm_event: ")).count(), 1);
 }
 
 /// Records so many of the most expensive records of 16 bytes, of an unknown event and with an impossible time, in

@@ -10,6 +10,7 @@ use hypertrace_abi::layout::Geometry;
 use hypertrace_abi::ring::{Consumer, Emit};
 use hypertrace_abi::sink::EventSink;
 use hypertrace_abi::turns;
+use hypertrace_test_support::babeltrace2;
 use hypertrace_trace::Session;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -58,11 +59,10 @@ fn check(mode: RingMode, ring_bytes: u64, events: u64, cadence: Duration) {
     assert_eq!(summary.ring_events + summary.leases + summary.lost, events + 1, "{summary:?}");
     assert!(mode == RingMode::Overwrite || summary.lost == refused);
     assert!(summary.faults.is_empty() && summary.time_faults == 0, "{summary:?}");
-    let Some(read) = common::read(&ctf) else { return };
-    assert!(read.ok);
-    assert_eq!(read.lines.len() as u64, summary.records);
+    let Some(read) = babeltrace2::read(&ctf) else { return };
+    assert_eq!(read.complete(), summary.records);
     let mut before = None;
-    for line in read.lines.iter().filter(|l| l.contains(" number: ")) {
+    for line in read.events.iter().filter(|l| l.contains(" number: ")) {
         let (_, fields) = line.split_once("{ i = ").unwrap();
         let (i, twice) = fields.trim_end_matches(" }").split_once(", twice = ").unwrap();
         let (i, twice): (u64, u64) = (i.parse().unwrap(), twice.parse().unwrap());

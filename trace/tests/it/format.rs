@@ -1,8 +1,8 @@
 //! Metadata and stream files, written by hand, as babeltrace2 reads them.
 
-use crate::common;
 use hypertrace_abi::record::Header;
 use hypertrace_abi::schema::Schema;
+use hypertrace_test_support::babeltrace2;
 use hypertrace_trace::ctf::files::Files;
 use hypertrace_trace::ctf::metadata::{ClassEntry, ClockEntry, class_body, tsdl};
 use hypertrace_trace::ctf::packet::{Domain, PacketBuffer, PacketHeader};
@@ -103,7 +103,7 @@ fn names_that_tsdl_reserves_are_read_unchanged() {
     trace.event(10, 16, &payload, 0);
     trace.commit();
 
-    let Some(lines) = common::read_clean(trace.path()) else { return };
+    let Some(lines) = babeltrace2::read_clean(trace.path()) else { return };
 
     assert_eq!(lines.len(), 1);
     for part in [
@@ -131,7 +131,7 @@ fn a_reference_point_has_its_prefix_and_its_own_fields_of_the_same_name() {
     payload.extend(text(""));
     trace.event(10, 16, &payload, 4);
     trace.commit();
-    let Some(lines) = common::read_clean(trace.path()) else { return };
+    let Some(lines) = babeltrace2::read_clean(trace.path()) else { return };
     assert!(
         lines[0].contains("client = 7, cpu_ = 1, seq_ = 2, guest_time = 3, cpu = 99"),
         "{}",
@@ -152,7 +152,7 @@ fn strings_of_every_length_may_end_a_packet() {
         trace.commit();
         expected += 2;
     }
-    let Some(lines) = common::read_clean(trace.path()) else { return };
+    let Some(lines) = babeltrace2::read_clean(trace.path()) else { return };
     assert_eq!(lines.len(), expected);
     assert!(lines[39].contains(&format!("s = \"{}\"", "x".repeat(19))), "{}", lines[39]);
 }
@@ -169,7 +169,7 @@ fn hostile_bytes_stay_on_their_line() {
     trace.event(1, 16, &words, packed.len() - 4 - bytes.len());
     trace.event(2, 16, &text("a\0b\nc"), 7);
     trace.commit();
-    let Some(lines) = common::read_clean(trace.path()) else { return };
+    let Some(lines) = babeltrace2::read_clean(trace.path()) else { return };
     assert_eq!(lines.len(), 2, "{lines:?}");
 }
 
@@ -177,11 +177,11 @@ fn hostile_bytes_stay_on_their_line() {
 fn an_empty_stream_and_a_negative_offset_are_read() {
     let clocks = [clock(0, "host", -1_500_000_000), clock(1, "guest1", 7)];
     let trace = Trace::new(&[("tick()", false)], &clocks, 1 << 20);
-    assert_eq!(common::read_clean(trace.path()).map_or(0, |l| l.len()), 0);
+    assert_eq!(babeltrace2::read_clean(trace.path()).map_or(0, |l| l.len()), 0);
     let path = trace.path().to_owned();
     let Trace { dir: _dir, mut files, stream, .. } = trace;
     stream.close(&mut files).unwrap();
-    assert_eq!(common::read_clean(&path).map_or(0, |l| l.len()), 0);
+    assert_eq!(babeltrace2::read_clean(&path).map_or(0, |l| l.len()), 0);
 }
 
 #[test]
@@ -195,9 +195,8 @@ fn a_loss_is_reported_once_over_all_files() {
         trace.commit();
     }
     assert!(trace.path().join("guest-000-0002").exists());
-    let Some(read) = common::read(trace.path()) else { return };
-    assert!(read.ok);
-    assert_eq!(read.lines.len(), 12);
+    let Some(read) = babeltrace2::read(trace.path()) else { return };
+    assert_eq!(read.complete(), 12);
     assert_eq!(read.stderr.matches("Tracer discarded 5 events").count(), 1, "{}", read.stderr);
     assert_eq!(read.stderr.matches("discarded").count(), 1, "{}", read.stderr);
 }
@@ -208,7 +207,7 @@ fn a_loss_before_a_streams_first_packet_is_reported() {
     trace.header.events_discarded = i64::MAX as u64;
     trace.event(10, 16, &[], 0);
     trace.commit();
-    let Some(read) = common::read(trace.path()) else { return };
-    assert!(read.ok);
+    let Some(read) = babeltrace2::read(trace.path()) else { return };
+    read.complete();
     assert_eq!(read.stderr.matches("discarded").count(), 1, "{}", read.stderr);
 }

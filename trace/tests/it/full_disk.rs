@@ -8,6 +8,7 @@ use common::guest::Guest;
 use hypertrace_abi::event_type;
 use hypertrace_abi::layout::host_page;
 use hypertrace_abi::ring::Emit;
+use hypertrace_test_support::{babeltrace2, child, this_test};
 use hypertrace_trace::session_json::Domain;
 use hypertrace_trace::{Session, SessionConfig};
 use std::path::{Path, PathBuf};
@@ -61,13 +62,9 @@ impl Outcome {
         assert_eq!(summary.ring_events, self.recorded);
         let guest = summary.streams.iter().find(|s| s.domain == Domain::Guest).unwrap();
         assert_eq!(guest.lost_full, lost_here);
-        let Some(read) = common::read(&dir.join("s/ctf")) else { return };
-        assert!(read.ok, "{}", read.stderr);
-        assert_eq!(read.lines.len() as u64, summary.records);
+        let Some(read) = babeltrace2::read(&dir.join("s/ctf")) else { return };
+        assert_eq!(read.complete(), summary.records);
         assert!(read.stderr.contains("Tracer discarded"));
-        assert!(
-            read.stderr.lines().all(|l| l.is_empty() || l.starts_with("WARNING: Tracer discarded"))
-        );
     }
 }
 
@@ -86,59 +83,53 @@ fn set_file_limit(bytes: u64) {
 /// A limit that a file would go beyond when it is made, in a VMM that left SIGXFSZ alone.
 #[test]
 fn a_limit_of_a_files_size_is_an_error_and_never_a_signal() {
-    let test = "a_limit_of_a_files_size_is_an_error_and_never_a_signal";
-    let Some(dir) = std::env::var_os(common::CHILD) else {
+    child::in_own_process(|| {
         let dir = tempfile::tempdir().unwrap();
-        assert!(common::child(test, dir.path()).status().unwrap().success());
-        return;
-    };
-    let dir = Path::new(&dir);
-    // SAFETY: the default action, which no thread depends on.
-    let by_default = || unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_DFL) };
-    set_file_limit(100);
-    by_default();
-    let error = Session::create(SessionConfig::new(dir.join("refused"))).err().unwrap();
-    assert!(error.to_string().contains("session.json"), "{error}");
-    set_file_limit(u64::MAX);
-    let mut run = begin(dir);
-    run.session.set_simple_file(&dir.join("simple")).unwrap();
-    set_file_limit((1 << 20) - 1);
-    by_default();
+        let dir = dir.path();
+        // SAFETY: the default action, which no thread depends on.
+        let by_default = || unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_DFL) };
+        set_file_limit(100);
+        by_default();
+        let error = Session::create(SessionConfig::new(dir.join("refused"))).err().unwrap();
+        assert!(error.to_string().contains("session.json"), "{error}");
+        set_file_limit(u64::MAX);
+        let mut run = begin(dir);
+        run.session.set_simple_file(&dir.join("simple")).unwrap();
+        set_file_limit((1 << 20) - 1);
+        by_default();
 
-    run.rounds(3);
+        run.rounds(3);
 
-    set_file_limit(u64::MAX);
-    let lost = run.emitted - run.recorded;
-    run.guest.producer.release();
-    run.guest.pass(&run.session);
-    let summary = run.session.finish().unwrap();
-    assert!(summary.write_failures > 0);
-    assert_eq!(run.told.load(Ordering::Relaxed), 1);
-    assert_eq!(summary.ring_events + lost, run.emitted);
+        set_file_limit(u64::MAX);
+        let lost = run.emitted - run.recorded;
+        run.guest.producer.release();
+        run.guest.pass(&run.session);
+        let summary = run.session.finish().unwrap();
+        assert!(summary.write_failures > 0);
+        assert_eq!(run.told.load(Ordering::Relaxed), 1);
+        assert_eq!(summary.ring_events + lost, run.emitted);
+    });
 }
 
 #[test]
 fn a_file_that_may_not_grow_is_tried_again() {
-    let test = "a_file_that_may_not_grow_is_tried_again";
-    let Some(dir) = std::env::var_os(common::CHILD) else {
+    child::in_own_process(|| {
         let dir = tempfile::tempdir().unwrap();
-        assert!(common::child(test, dir.path()).status().unwrap().success());
-        return;
-    };
-    let dir = Path::new(&dir);
-    let mut run = begin(dir);
-    let told =
-        |run: &Outcome| run.guest.memory.host[host_page::WRITE_FAILED].load(Ordering::Relaxed);
-    run.rounds(3);
-    assert_eq!(told(&run), 0);
-    // Not a multiple of anything: a write is short first, then fails.
-    set_file_limit(250_001);
-    run.rounds(30);
-    assert_eq!(told(&run), 1);
-    set_file_limit(u64::MAX);
-    run.rounds(3);
-    assert_eq!(told(&run), 0);
-    run.finish(dir);
+        let dir = dir.path();
+        let mut run = begin(dir);
+        let told =
+            |run: &Outcome| run.guest.memory.host[host_page::WRITE_FAILED].load(Ordering::Relaxed);
+        run.rounds(3);
+        assert_eq!(told(&run), 0);
+        // Not a multiple of anything: a write is short first, then fails.
+        set_file_limit(250_001);
+        run.rounds(30);
+        assert_eq!(told(&run), 1);
+        set_file_limit(u64::MAX);
+        run.rounds(3);
+        assert_eq!(told(&run), 0);
+        run.finish(dir);
+    });
 }
 
 /// Where the last packet of a stream's file begins, and what it says was lost.
@@ -157,30 +148,27 @@ fn last_packet(path: &Path) -> (u64, u64) {
 
 #[test]
 fn losses_are_reported_without_room_for_a_packet() {
-    let test = "losses_are_reported_without_room_for_a_packet";
-    let Some(dir) = std::env::var_os(common::CHILD) else {
+    child::in_own_process(|| {
         let dir = tempfile::tempdir().unwrap();
-        assert!(common::child(test, dir.path()).status().unwrap().success());
-        return;
-    };
-    let dir = Path::new(&dir);
-    let stream = dir.join("s/ctf/guest-000-0000");
-    let mut run = begin(dir);
-    run.rounds(3);
-    let (filler, told) = last_packet(&stream);
-    assert_eq!(told, 0);
-    // Not a byte after the filler's header.
-    set_file_limit(filler + 128);
-    run.rounds(30);
-    let lost = run.emitted - run.recorded;
-    run.guest.producer.release();
-    run.guest.forsake(&run.session);
-    let summary = run.session.finish().unwrap();
-    assert!(lost > 0 && summary.lost > lost, "{lost} of {}", summary.lost);
-    assert_eq!(last_packet(&stream), (filler, summary.lost));
-    let Some(read) = common::read(&dir.join("s/ctf")) else { return };
-    assert!(read.ok, "{}", read.stderr);
-    assert!(read.stderr.contains(&format!("Tracer discarded {} events", summary.lost)));
+        let dir = dir.path();
+        let stream = dir.join("s/ctf/guest-000-0000");
+        let mut run = begin(dir);
+        run.rounds(3);
+        let (filler, told) = last_packet(&stream);
+        assert_eq!(told, 0);
+        // Not a byte after the filler's header.
+        set_file_limit(filler + 128);
+        run.rounds(30);
+        let lost = run.emitted - run.recorded;
+        run.guest.producer.release();
+        run.guest.forsake(&run.session);
+        let summary = run.session.finish().unwrap();
+        assert!(lost > 0 && summary.lost > lost, "{lost} of {}", summary.lost);
+        assert_eq!(last_packet(&stream), (filler, summary.lost));
+        let Some(read) = babeltrace2::read(&dir.join("s/ctf")) else { return };
+        read.complete();
+        assert!(read.stderr.contains(&format!("Tracer discarded {} events", summary.lost)));
+    });
 }
 
 /// Runs a test of this file again in a mount namespace of its own, where it may
@@ -219,7 +207,7 @@ fn unmount(dir: &Path) {
 
 #[test]
 fn a_full_disk_is_tried_again() {
-    let Some(dir) = with_mounts("a_full_disk_is_tried_again") else { return };
+    let Some(dir) = with_mounts(this_test!()) else { return };
     mount(&dir, 600 << 10);
     std::fs::write(dir.join("ballast"), vec![1; 300_000]).unwrap();
     let mut run = begin(&dir);
@@ -234,8 +222,7 @@ fn a_full_disk_is_tried_again() {
 /// counted as recorded is what a reader counts.
 #[test]
 fn whatever_the_disks_size_emitted_is_recorded_plus_lost() {
-    let test = "whatever_the_disks_size_emitted_is_recorded_plus_lost";
-    let Some(dir) = with_mounts(test) else { return };
+    let Some(dir) = with_mounts(this_test!()) else { return };
     let mut failed_at_all = 0;
     for pages in 1.. {
         mount(&dir, pages * 4096);
@@ -276,9 +263,8 @@ fn whatever_the_disks_size_emitted_is_recorded_plus_lost() {
         assert_eq!(summary.time_faults, 0);
         let is_whole = written.is_ok() && summary.lost == 0;
         failed_at_all += u64::from(!is_whole);
-        if let Some(read) = common::read(&dir.join("s/ctf")) {
-            assert!(read.ok, "{pages} pages: {}", read.stderr);
-            assert_eq!(read.lines.len() as u64, summary.records, "{pages} pages");
+        if let Some(read) = babeltrace2::read(&dir.join("s/ctf")) {
+            assert_eq!(read.complete(), summary.records, "{pages} pages");
         }
         unmount(&dir);
         if is_whole {
@@ -290,16 +276,13 @@ fn whatever_the_disks_size_emitted_is_recorded_plus_lost() {
 
 #[test]
 fn a_session_that_cannot_begin_leaves_nothing() {
-    let test = "a_session_that_cannot_begin_leaves_nothing";
-    let Some(dir) = std::env::var_os(common::CHILD) else {
+    child::in_own_process(|| {
         let dir = tempfile::tempdir().unwrap();
-        assert!(common::child(test, dir.path()).status().unwrap().success());
-        return;
-    };
-    let dir = Path::new(&dir);
-    set_file_limit(100);
-    let error = Session::create(SessionConfig::new(dir)).err().unwrap();
-    set_file_limit(u64::MAX);
-    assert!(error.to_string().contains("session.json"), "{error}");
-    assert_eq!(std::fs::read_dir(dir).unwrap().count(), 0);
+        let dir = dir.path();
+        set_file_limit(100);
+        let error = Session::create(SessionConfig::new(dir)).err().unwrap();
+        set_file_limit(u64::MAX);
+        assert!(error.to_string().contains("session.json"), "{error}");
+        assert_eq!(std::fs::read_dir(dir).unwrap().count(), 0);
+    });
 }

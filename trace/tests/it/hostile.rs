@@ -10,6 +10,7 @@ use hypertrace_abi::layout::{Geometry, guest_page};
 use hypertrace_abi::record::{Flags, Header, id};
 use hypertrace_abi::schema::id_of;
 use hypertrace_abi::sink::{EventSink, ReferencePoint};
+use hypertrace_test_support::babeltrace2;
 use hypertrace_trace::limits::MAX_NAME_BYTES;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -282,7 +283,7 @@ fn an_event_that_is_filtered_after_its_time_was_mended_ends_no_packet_early() {
     let ctf = session.dir().join("ctf");
     let summary = session.finish().unwrap();
     assert_eq!((summary.filtered, summary.time_faults), (1, 1));
-    let Some(lines) = common::read_clean(&ctf) else { return };
+    let Some(lines) = babeltrace2::read_clean(&ctf) else { return };
     assert_eq!(lines.len() as u64, summary.records);
     assert!(lines.last().unwrap().contains(" time_fault: "), "{lines:#?}");
 }
@@ -351,7 +352,7 @@ fn a_collision_is_nobodys_event() {
     let summary = session.finish().unwrap();
     assert_eq!(summary.faults["schema_hash"], 1);
     assert_eq!(summary.faults["unknown_id"], 1);
-    let Some(lines) = common::read_clean(&ctf) else { return };
+    let Some(lines) = babeltrace2::read_clean(&ctf) else { return };
     let count = |what: &str| lines.iter().filter(|l| l.contains(what)).count();
     let name = |text: &str| format!(" {}: ", text.split('(').next().unwrap());
     assert_eq!((count(&name(&a)), count(" untyped: "), count(&name(&b))), (1, 1, 1));
@@ -371,7 +372,7 @@ fn a_text_after_its_record_applies_to_later_records() {
     let ctf = session.dir().join("ctf");
     let summary = session.finish().unwrap();
     assert_eq!(summary.faults.iter().collect::<Vec<_>>(), [(&"unknown_id".to_owned(), &1)]);
-    let Some(lines) = common::read_clean(&ctf) else { return };
+    let Some(lines) = babeltrace2::read_clean(&ctf) else { return };
     assert!(lines[1].contains(" untyped: ") && lines[2].contains(" late: "), "{lines:#?}");
 }
 

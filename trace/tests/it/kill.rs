@@ -6,7 +6,7 @@ use hypertrace_abi::clock::ticks;
 use hypertrace_abi::event_type;
 use hypertrace_abi::record::Flags;
 use hypertrace_abi::sink::{EventSink, ReferencePoint};
-use hypertrace_test_support::{kill, wait_until};
+use hypertrace_test_support::{babeltrace2, kill, this_test, wait_until};
 use hypertrace_trace::{Session, SessionConfig};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -91,7 +91,7 @@ fn a_killed_session_is_read_to_its_end() {
     }
     let start = |_| {
         let dir = tempfile::tempdir().unwrap();
-        let mut child = common::child("a_killed_session_is_read_to_its_end", dir.path());
+        let mut child = common::child(this_test!(), dir.path());
         let child = child.stdout(std::process::Stdio::null()).spawn().unwrap();
         wait_until("a record", || committed(dir.path()) > 0);
         (dir, child)
@@ -104,7 +104,7 @@ fn a_killed_session_is_read_to_its_end() {
         |(dir, _)| {
             let committed = committed(dir.path());
             let ctf = dir.path().join("s/ctf");
-            let Some(lines) = common::read_clean(&ctf) else { return };
+            let Some(lines) = babeltrace2::read_clean(&ctf) else { return };
             assert!(lines.len() as u64 >= committed, "{} < {committed}", lines.len());
             let json = std::fs::read(dir.path().join("s/session.json")).unwrap();
             let json: hypertrace_trace::session_json::SessionJson =

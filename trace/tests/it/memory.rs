@@ -12,17 +12,14 @@ fn resident() -> u64 {
 
 #[test]
 fn a_session_for_2_vcpus_takes_at_most_512_kib_before_its_first_event() {
-    child::in_own_process(
-        "a_session_for_2_vcpus_takes_at_most_512_kib_before_its_first_event",
-        || {
-            let dir = tempfile::tempdir().unwrap();
-            let before = resident();
+    child::in_own_process(|| {
+        let dir = tempfile::tempdir().unwrap();
+        let before = resident();
 
-            let session = Session::create(SessionConfig::new(dir.path()).for_vcpus(2)).unwrap();
+        let session = Session::create(SessionConfig::new(dir.path()).for_vcpus(2)).unwrap();
 
-            let taken = resident().saturating_sub(before);
-            assert!(taken <= 512, "{taken} KiB");
-            session.finish().unwrap();
-        },
-    );
+        let taken = resident().saturating_sub(before);
+        assert!(taken <= 512, "{taken} KiB");
+        session.finish().unwrap();
+    });
 }

@@ -1,6 +1,6 @@
 //! The monitor's socket, with clients of every kind.
 
-use hypertrace_test_support::child;
+use hypertrace_test_support::{child, this_test};
 use hypertrace_trace::monitor::{MAX_CLIENTS, MAX_COMMAND, Monitor, MonitorError, SOCKET, connect};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
@@ -308,7 +308,7 @@ fn commands_run_one_at_a_time_on_one_thread() {
 #[test]
 fn without_descriptors_a_client_waits_and_the_thread_sleeps() {
     if !has_few_descriptors() {
-        return again("ulimit -n 64", "without_descriptors_a_client_waits_and_the_thread_sleeps");
+        return again("ulimit -n 64", this_test!());
     }
     let (dir, monitor) = started();
     let mut first = Client::new(dir.path());

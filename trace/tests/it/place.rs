@@ -6,7 +6,7 @@ use crate::common;
 use common::guest::Guest;
 use hypertrace_abi::event_type;
 use hypertrace_abi::ring::Emit;
-use hypertrace_test_support::capability;
+use hypertrace_test_support::{babeltrace2, capability, this_test};
 use hypertrace_trace::{Output, Session, SessionConfig, SessionError, Share};
 use rustix::fs::Mode;
 use rustix::process::{Resource, Rlimit, geteuid, getrlimit, setrlimit, umask};
@@ -71,7 +71,7 @@ fn check_modes(dir: &Path, share: Share) {
 
 #[test]
 fn modes_do_not_depend_on_the_umask() {
-    let Some(dir) = as_child("modes_do_not_depend_on_the_umask") else { return };
+    let Some(dir) = as_child(this_test!()) else { return };
     for (mask, name) in [(0o000, "0"), (0o022, "22"), (0o077, "77")] {
         umask(Mode::from_raw_mode(mask));
         for share in [Share::Owner, Share::Group, Share::All] {
@@ -147,7 +147,7 @@ fn a_session_whose_directory_is_replaced_continues_in_the_old_one() {
     assert_eq!((summary.ring_events, summary.write_failures), (2, 0));
     assert_eq!(fs::read_dir(&victim).unwrap().count(), 1);
     assert_eq!(fs::read_dir(victim.join("ctf")).unwrap().count(), 0);
-    if let Some(lines) = common::read_clean(&moved.join("ctf")) {
+    if let Some(lines) = babeltrace2::read_clean(&moved.join("ctf")) {
         assert_eq!(lines.len() as u64, summary.records);
     }
 }
@@ -243,7 +243,7 @@ fn a_directory_of_another_user_is_refused() {
 fn more_streams_than_descriptors_lose_nothing() {
     const CLIENTS: u32 = 100;
     const ROUNDS: u64 = 20;
-    let Some(dir) = as_child("more_streams_than_descriptors_lose_nothing") else { return };
+    let Some(dir) = as_child(this_test!()) else { return };
     let most = getrlimit(Resource::Nofile).maximum;
     setrlimit(Resource::Nofile, Rlimit { current: Some(48), maximum: most }).unwrap();
     let config = SessionConfig { file_bytes: 1 << 17, ..SessionConfig::new(dir.join("s")) };
@@ -265,7 +265,7 @@ fn more_streams_than_descriptors_lose_nothing() {
     assert_eq!((summary.lost, summary.write_failures), (0, 0));
     assert_eq!(summary.ring_events, u64::from(CLIENTS) * ROUNDS * 100);
     setrlimit(Resource::Nofile, Rlimit { current: most, maximum: most }).unwrap();
-    if let Some(lines) = common::read_clean(&dir.join("s/ctf")) {
+    if let Some(lines) = babeltrace2::read_clean(&dir.join("s/ctf")) {
         assert_eq!(lines.len() as u64, summary.records);
     }
 }

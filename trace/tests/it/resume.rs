@@ -8,6 +8,7 @@ use hypertrace_abi::event_type;
 use hypertrace_abi::ring::ConsumerState;
 use hypertrace_abi::schema::id_of;
 use hypertrace_abi::sink::{EventSink, ReferencePoint};
+use hypertrace_test_support::babeltrace2;
 use hypertrace_trace::limits::MAX_CLASSES;
 use hypertrace_trace::session_json::{Domain, SessionJson};
 use hypertrace_trace::{Session, SessionConfig, SessionError};
@@ -93,7 +94,7 @@ fn totals_are_those_of_the_packets() {
     let guest = told.streams.iter().find(|s| s.domain == Domain::Guest).unwrap();
     assert_eq!((guest.events, guest.reference_points), (8010, 40));
     assert_eq!((told.finished, &told.streams), (true, &summary.streams));
-    if let Some(lines) = common::read_clean(&dir.path().join("ctf")) {
+    if let Some(lines) = babeltrace2::read_clean(&dir.path().join("ctf")) {
         assert_eq!(lines.len() as u64, summary.records);
     }
 }
@@ -192,7 +193,7 @@ fn a_file_whose_name_says_another_number_is_not_overwritten() {
     let summary = resume(dir.path(), uuid, &mut guest).unwrap().finish().unwrap();
 
     assert_eq!((summary.ring_events, summary.host_events), (8010, 40));
-    if let Some(lines) = common::read_clean(&ctf) {
+    if let Some(lines) = babeltrace2::read_clean(&ctf) {
         assert_eq!(lines.len() as u64, summary.records);
     }
 }

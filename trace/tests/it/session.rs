@@ -2,7 +2,7 @@
 
 use crate::common;
 use common::guest::Guest;
-use common::{read, read_clean, session};
+use common::session;
 use hypertrace_abi::clock::ticks;
 use hypertrace_abi::config::RingMode;
 use hypertrace_abi::event::Hex;
@@ -12,6 +12,7 @@ use hypertrace_abi::record::{Flags, id};
 use hypertrace_abi::ring::{ConsumerState, Emit};
 use hypertrace_abi::schema::{id_of, name_hash};
 use hypertrace_abi::sink::{EventSink, KnownClient, NameSet, ReferencePoint, Status};
+use hypertrace_test_support::babeltrace2;
 use hypertrace_trace::Session;
 use hypertrace_trace::limits::{MAX_CLOCKS, MAX_GENERATIONS, MAX_RESTARTS, MAX_SESSION_CLOCKS};
 use hypertrace_trace::session_json::{ClockJson, Domain, SessionJson};
@@ -25,7 +26,7 @@ fn json(session: &Session) -> SessionJson {
 fn finish(session: Session) -> (hypertrace_trace::Summary, Vec<String>) {
     let ctf = session.dir().join("ctf");
     let summary = session.finish().unwrap();
-    let Some(lines) = read_clean(&ctf) else { return (summary, Vec::new()) };
+    let Some(lines) = babeltrace2::read_clean(&ctf) else { return (summary, Vec::new()) };
     assert_eq!(summary.records, lines.len() as u64, "{lines:#?}");
     (summary, lines)
 }
@@ -48,7 +49,7 @@ fn point<'a>(id: u32, words: &'a [u64]) -> ReferencePoint<'a> {
 fn a_session_without_events_is_read() {
     let (_dir, session) = session(|_| ());
     let ctf = session.dir().join("ctf");
-    assert_eq!(read_clean(&ctf).unwrap_or_default().len(), 0);
+    assert_eq!(babeltrace2::read_clean(&ctf).unwrap_or_default().len(), 0);
     let (summary, lines) = finish(session);
     assert_eq!((summary.records, lines.len()), (0, 0));
 }
@@ -201,9 +202,8 @@ fn a_rings_losses_are_reported_once_and_exactly() {
     let summary = session.finish().unwrap();
     assert_eq!(summary.lost, lost);
     assert_eq!(summary.ring_events + lost, 60_000);
-    let Some(read) = read(&ctf) else { return };
-    assert!(read.ok);
-    assert_eq!(read.lines.len() as u64, summary.records);
+    let Some(read) = babeltrace2::read(&ctf) else { return };
+    assert_eq!(read.complete(), summary.records);
     let told: u64 = read
         .stderr
         .lines()
@@ -495,9 +495,9 @@ fn a_flight_recorder_reports_overwritten_events() {
     assert!(summary.ring_events > 5_000);
     // The lease record is one of those that are gone.
     assert_eq!(summary.ring_events + summary.lost, 50_001, "{summary:?}");
-    let Some(read) = read(&ctf) else { return };
-    assert!(read.ok && read.stderr.contains("Tracer discarded"));
-    assert!(read.lines.last().unwrap().contains("i = 49999"));
+    let Some(read) = babeltrace2::read(&ctf) else { return };
+    assert!(read.complete() > 0 && read.stderr.contains("Tracer discarded"));
+    assert!(read.events.last().unwrap().contains("i = 49999"));
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! Files that are created ahead.
 
-use crate::common;
 use hypertrace_abi::event_type;
 use hypertrace_abi::sink::EventSink;
+use hypertrace_test_support::babeltrace2;
 use hypertrace_trace::session_json::SessionJson;
 use hypertrace_trace::{Session, SessionConfig};
 use std::path::Path;
@@ -51,7 +51,7 @@ fn spare_files_become_streams_and_the_others_are_removed_at_the_end() {
     assert!(begun.contains(&".spare-0001".into()), "{begun:?}");
     assert_eq!(used.len(), begun.len() - 1, "{used:?}");
     assert!(hidden(dir.path()).is_empty());
-    let Some(lines) = common::read_clean(&dir.path().join("ctf")) else { return };
+    let Some(lines) = babeltrace2::read_clean(&dir.path().join("ctf")) else { return };
     assert_eq!(lines.len() as u64, summary.records);
 }
 
@@ -73,7 +73,7 @@ fn descriptions_are_replaced_by_exchange_and_are_whole_for_readers() {
         };
         pass(&session);
         assert_eq!(schemas(dir.path()).len(), first + round);
-        if let Some(lines) = common::read_clean(&dir.path().join("ctf")) {
+        if let Some(lines) = babeltrace2::read_clean(&dir.path().join("ctf")) {
             assert_eq!(lines.len(), round + 1, "with the lease");
         }
     }

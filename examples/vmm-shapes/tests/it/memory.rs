@@ -14,18 +14,15 @@ fn private() -> u64 {
 
 #[test]
 fn a_session_and_a_device_for_4_vcpus_take_less_than_4_mib_of_private_memory() {
-    child::in_own_process(
-        "a_session_and_a_device_for_4_vcpus_take_less_than_4_mib_of_private_memory",
-        || {
-            let dir = tempfile::tempdir().unwrap();
-            let config = SessionConfig::new(dir.path());
-            let before = private();
+    child::in_own_process(|| {
+        let dir = tempfile::tempdir().unwrap();
+        let config = SessionConfig::new(dir.path());
+        let before = private();
 
-            let hypertrace = Hypertrace::start(config, Geometry::default(), 4, None).unwrap();
+        let hypertrace = Hypertrace::start(config, Geometry::default(), 4, None).unwrap();
 
-            let taken = private() - before;
-            assert!(taken < 4 << 10, "{taken} KiB");
-            hypertrace.finish().unwrap();
-        },
-    );
+        let taken = private() - before;
+        assert!(taken < 4 << 10, "{taken} KiB");
+        hypertrace.finish().unwrap();
+    });
 }

@@ -1,50 +1,9 @@
-//! babeltrace2 as the judge of what a session wrote.
+//! Sessions, and clients of a guest.
 #![allow(dead_code)] // each test file uses a part
 
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use hypertrace_test_support::babeltrace2;
 use std::path::Path;
 use std::process::Command;
-
-/// Output of the reader.
-pub struct Read {
-    /// Exit status 0.
-    pub ok: bool,
-    /// One line per event.
-    pub lines: Vec<String>,
-    /// Warnings and errors.
-    pub stderr: String,
-}
-
-/// Reads a trace with babeltrace2. `None`, loudly, if there is none here.
-pub fn read(ctf: &Path) -> Option<Read> {
-    // It opens all files of a trace at once.
-    let limit = getrlimit(Resource::Nofile);
-    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
-    let out = match Command::new("babeltrace2").arg(ctf).output() {
-        Ok(out) => out,
-        Err(e) => {
-            eprintln!("capability missing: babeltrace2 ({e})");
-            return None;
-        }
-    };
-    Some(Read {
-        ok: out.status.success(),
-        lines: out
-            .stdout
-            .split(|b| *b == b'\n')
-            .filter(|line| !line.is_empty())
-            .map(|line| String::from_utf8_lossy(line).into_owned())
-            .collect(),
-        stderr: String::from_utf8_lossy(&out.stderr).into_owned(),
-    })
-}
-
-/// Reads a trace that must be read to its end without a word of complaint.
-pub fn read_clean(ctf: &Path) -> Option<Vec<String>> {
-    let read = read(ctf)?;
-    assert!(read.ok && read.stderr.is_empty(), "babeltrace2: {}", read.stderr);
-    Some(read.lines)
-}
 
 pub mod guest;
 
@@ -79,13 +38,9 @@ pub fn check_honest(session: hypertrace_trace::Session, emitted: u64, seed: u64)
         "seed {seed}: {} records, {} lost, {:?}",
         summary.records, summary.lost, summary.faults
     );
-    let Some(read) = read(&ctf) else { return };
-    assert!(read.ok, "seed {seed}: {}", read.stderr);
-    for line in read.stderr.lines().filter(|l| !l.is_empty()) {
-        assert!(line.starts_with("WARNING: Tracer discarded"), "seed {seed}: {line}");
-    }
-    assert_eq!(summary.records, read.lines.len() as u64, "seed {seed}");
-    assert!(honest_events(&read.lines).into_iter().eq(0..emitted), "seed {seed}");
+    let Some(read) = babeltrace2::read(&ctf) else { return };
+    assert_eq!(summary.records, read.complete(), "seed {seed}");
+    assert!(honest_events(&read.events).into_iter().eq(0..emitted), "seed {seed}");
     let honest = summary
         .streams
         .iter()

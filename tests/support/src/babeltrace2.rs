@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
 //! babeltrace2, which checks that a session is a valid CTF trace.
 
 use std::fs;
@@ -17,10 +19,17 @@ pub struct Read {
     ok: bool,
 }
 
+/// Returns a command that reads a trace. It opens all files at once, so it has as many as it may.
+fn command(ctf: &Path) -> Option<Command> {
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -Sn $(ulimit -Hn); exec \"$0\" \"$1\""]);
+    command.arg(capability::program("babeltrace2")?).arg(ctf);
+    Some(command)
+}
+
 /// Reads a whole trace. Reports a missing babeltrace2 and returns `None`.
 pub fn read(ctf: &Path) -> Option<Read> {
-    let program = capability::program("babeltrace2")?;
-    let out = Command::new(program).arg(ctf).output().expect("babeltrace2 starts");
+    let out = command(ctf)?.output().expect("babeltrace2 starts");
     capability::used("babeltrace2");
     let text = String::from_utf8_lossy(&out.stdout);
     Some(Read {
@@ -30,17 +39,24 @@ pub fn read(ctf: &Path) -> Option<Read> {
     })
 }
 
+/// Reads a trace that must be read to its end without a complaint. Returns its events.
+#[track_caller]
+pub fn read_clean(ctf: &Path) -> Option<Vec<String>> {
+    let read = read(ctf)?;
+    read.clean();
+    Some(read.events)
+}
+
 /// Counts the events of a trace without keeping them. babeltrace2 must not complain, except about lost
 /// events. Reports a missing babeltrace2 and returns `None`.
 #[track_caller]
 pub fn count(ctf: &Path) -> Option<u64> {
-    let program = capability::program("babeltrace2")?;
+    let mut command = command(ctf)?;
     // A file, because a pipe would not be read meanwhile.
     let complaints = ctf.with_extension("complaints");
     let stderr = fs::File::create(&complaints).expect("a file beside the trace");
-    let mut command = Command::new(program);
-    let command = command.arg(ctf).stdout(Stdio::piped()).stderr(stderr);
-    let mut reader = command.spawn().expect("babeltrace2 starts");
+    let mut reader =
+        command.stdout(Stdio::piped()).stderr(stderr).spawn().expect("babeltrace2 starts");
     let lines = BufReader::new(reader.stdout.take().expect("a pipe")).split(b'\n').count();
     let ok = reader.wait().expect("babeltrace2 ends").success();
     let said = fs::read_to_string(&complaints).unwrap_or_default();
