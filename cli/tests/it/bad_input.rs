@@ -1,7 +1,7 @@
 //! Unusable input: reported once, with its name and exit code 2 (1 if the machine is at fault), and left
 //! unchanged.
 
-use hypertrace_test_support::{made, trace_dat};
+use hypertrace_test_support::{functions, made, trace_dat};
 use std::fs::{self, File, Permissions};
 use std::io::Write;
 use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
@@ -10,7 +10,6 @@ use std::path::Path;
 use std::process::Command;
 
 use hypertrace_functions::Task;
-use hypertrace_functions::clock::Anchor;
 use hypertrace_functions::record::{Kind, Record};
 use hypertrace_functions::write::{Directory, Records};
 use hypertrace_tests::capability;
@@ -321,14 +320,7 @@ fn a_long_name_of_a_function_takes_memory_for_some_of_its_addresses_only() {
         let folder = place.path().join("F");
         let mut directory = Directory::create(&folder, "guest", "qemu").unwrap();
         directory.add_tasks([Task::of_vcpu(0, 3, "Ring3")]).unwrap();
-        directory
-            .write_anchor(&Anchor {
-                boot_id: None,
-                counter: 0,
-                frequency: 1_000_000_000,
-                unix_ns: 0,
-            })
-            .unwrap();
+        directory.write_anchor(&functions::anchor_at(0)).unwrap();
         let map = "1000-101000 r-xp 00000000 00:00 0 /guest\n";
         fs::write(folder.join("sid-0000000000000001.map"), map).unwrap();
         fs::write(folder.join("guest.sym"), format!("0 100000 T {}\n", "x".repeat(4000))).unwrap();
@@ -548,16 +540,8 @@ fn make_files(folder: &Path) {
     let mut dat = trace_dat::TraceDat::new("x86-tsc").cpu(&[page]);
     dat.options.push(trace_dat::recorded(made::BOOT, 0));
     fs::write(folder.join("S/kernel.dat"), dat.version_7()).unwrap();
-    let mut directory = Directory::create(&folder.join("F"), "guest", "qemu").unwrap();
-    directory.add_tasks([Task::of_vcpu(0, 3, "Ring3")]).unwrap();
-    let anchor =
-        Anchor { boot_id: None, counter: 0, frequency: 1_000_000_000, unix_ns: 1_000_000_000 };
-    directory.write_anchor(&anchor).unwrap();
-    let mut records = Records::append(&directory.records(103)).unwrap();
-    for (time, kind) in [(1_000, Kind::Entry), (2_000, Kind::Exit)] {
-        records.write(Record { time, kind, depth: 0, address: 0x1000 }).unwrap();
-    }
-    records.finish().unwrap();
+    let records = [(1_000, '+', 0x1000), (2_000, '-', 0x1000)];
+    functions::write_task(&folder.join("F"), &functions::anchor_at(1_000_000_000), &records);
 }
 
 /// Puts something odd in the place of a file. Returns false if the file system has no such thing.

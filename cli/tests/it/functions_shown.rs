@@ -5,10 +5,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-use hypertrace_functions::Task;
-use hypertrace_functions::clock::Anchor;
-use hypertrace_functions::record::{Kind, Record};
-use hypertrace_functions::write::{Directory, Records};
+use hypertrace_test_support::functions;
 use hypertrace_tests::capability;
 use hypertrace_tests::command::{Hypertrace, Ran, run};
 use hypertrace_tests::golden::golden;
@@ -32,21 +29,11 @@ impl Traced {
     fn new() -> Traced {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("F");
-        let mut directory = Directory::create(&path, "guest", "qemu").unwrap();
-        directory.add_tasks([Task::of_vcpu(0, 3, "Ring3")]).unwrap();
-        let anchor =
-            Anchor { boot_id: None, counter: 0, frequency: 1_000_000_000, unix_ns: 1_000_000_000 };
-        directory.write_anchor(&anchor).unwrap();
-        let mut records = Records::append(&directory.records(103)).unwrap();
-        let mut time = 0;
-        let mut write = |kind, depth: usize| {
-            time += 1_000;
-            let (address, ..) = FUNCTIONS[depth];
-            records.write(Record { time, kind, depth: depth as u16, address }).unwrap();
-        };
-        (0..FUNCTIONS.len()).for_each(|depth| write(Kind::Entry, depth));
-        (0..FUNCTIONS.len()).rev().for_each(|depth| write(Kind::Exit, depth));
-        records.finish().unwrap();
+        let calls = FUNCTIONS.iter().map(|(address, ..)| ('+', *address));
+        let returns = FUNCTIONS.iter().rev().map(|(address, ..)| ('-', *address));
+        let records = (1..).zip(calls.chain(returns)).map(|(n, (sign, at))| (n * 1_000, sign, at));
+        let anchor = functions::anchor_at(1_000_000_000);
+        functions::write_task(&path, &anchor, &Vec::from_iter(records));
         let line = |(address, symbol, _): &(u64, &str, &str)| format!("{address:x} T {symbol}\n");
         let symbols: String = FUNCTIONS.iter().map(line).collect();
         fs::write(folder.path().join("symbols"), symbols).unwrap();

@@ -1,13 +1,11 @@
 //! uftrace reads what is exported for it: events inside the functions that emitted them.
 
 use hypertrace_export::uftrace::{Counts, Module, Source, beside, compiled};
-use hypertrace_functions::Task;
 use hypertrace_functions::clock::Anchor;
 use hypertrace_functions::read::{Summary, Trace};
-use hypertrace_functions::record::{Kind, Record};
 use hypertrace_functions::symbols::{self, Symbols};
-use hypertrace_functions::write::{Directory, Records, WINDOW};
-use hypertrace_test_support::{made, uftrace as reader};
+use hypertrace_functions::write::WINDOW;
+use hypertrace_test_support::{functions, made, uftrace as reader};
 use hypertrace_timeline::{
     ClockMaps, EntryRef, FunctionTrace, Kind as EventKind, Session, ValueRef,
 };
@@ -80,21 +78,10 @@ fn export(made: &Made, folder: &Path, is_in_file: bool) -> (Counts, PathBuf) {
 /// Writes a function trace: a function of 100 to 900 ns after the session's start, and one in it.
 fn function_trace(folder: &Path) -> PathBuf {
     let path = folder.join("F");
-    let mut directory = Directory::create(&path, "guest", "qemu").unwrap();
     let anchor =
         Anchor { boot_id: Some(BOOT.into()), counter: 1_000_000, frequency: GHZ, unix_ns: 0 };
-    directory.write_anchor(&anchor).unwrap();
-    directory.add_tasks([Task::of_vcpu(0, 3, "Ring3")]).unwrap();
-    let mut records = Records::append(&directory.records(103)).unwrap();
-    for (time, kind, depth, address) in [
-        (100, Kind::Entry, 0, MAIN),
-        (300, Kind::Entry, 1, WORK),
-        (600, Kind::Exit, 1, WORK),
-        (900, Kind::Exit, 0, MAIN),
-    ] {
-        records.write(Record { time, kind, depth, address }).unwrap();
-    }
-    records.finish().unwrap();
+    let calls = [(100, '+', MAIN), (300, '+', WORK), (600, '-', WORK), (900, '-', MAIN)];
+    functions::write_task(&path, &anchor, &calls);
     path
 }
 

@@ -37,6 +37,31 @@ pub fn append(path: &Path, records: &[(u64, char, u16, u64)]) {
     writer.finish().unwrap();
 }
 
+/// Returns the place of a trace's time 0 at this Unix time, in a boot that is not known, with a counter of 1 GHz.
+pub fn anchor_at(unix_ns: i64) -> Anchor {
+    Anchor { boot_id: None, counter: 0, frequency: 1_000_000_000, unix_ns }
+}
+
+/// Writes the trace of one task: time, `+` for an entry, `-` for an exit, `!` for losses, address.
+pub fn write_task(path: &Path, anchor: &Anchor, records: &[(u64, char, u64)]) {
+    let mut directory = Directory::create(path, "guest", "qemu").unwrap();
+    directory.write_anchor(anchor).unwrap();
+    directory.add_tasks([Task::of_vcpu(0, 3, "Ring3")]).unwrap();
+    let mut writer = Records::append(&directory.records(103)).unwrap();
+    let mut depth = 0;
+    for &(time, sign, address) in records {
+        let kind = match sign {
+            '+' => Kind::Entry,
+            '-' => Kind::Exit,
+            _ => Kind::Lost,
+        };
+        depth -= u16::from(kind == Kind::Exit);
+        writer.write(Record { time, kind, depth, address }).unwrap();
+        depth += u16::from(kind == Kind::Entry);
+    }
+    writer.finish().unwrap();
+}
+
 /// Writes the trace below `folder`, and returns its directory.
 pub fn write(folder: &Path) -> PathBuf {
     let kernel = symbols(

@@ -2,12 +2,9 @@
 
 //! Function traces on the timeline of a session of the same boot.
 
-use hypertrace_functions::Task;
 use hypertrace_functions::clock::Anchor;
-use hypertrace_functions::record::{Kind, Record};
 use hypertrace_functions::symbols::Source;
-use hypertrace_functions::write::{Directory, Records};
-use hypertrace_test_support::made;
+use hypertrace_test_support::{functions, made};
 use hypertrace_timeline::{ClockMaps, Entry, Error, FunctionTrace, Session, Timeline};
 use made::*;
 use std::path::{Path, PathBuf};
@@ -23,25 +20,10 @@ fn anchor(boot: &str) -> Anchor {
     Anchor { boot_id, counter: BEGIN, frequency: GHZ, unix_ns: START_NS + 77_777 }
 }
 
-/// Writes a trace of one task below a folder: time, `+` for an entry, `-` for an exit, `!` for losses, address.
+/// Writes a trace of one task below a folder.
 fn write(folder: &Path, name: &str, boot: &str, records: &[(u64, char, u64)]) -> PathBuf {
     let path = folder.join(name);
-    let mut directory = Directory::create(&path, "guest", "qemu").unwrap();
-    directory.write_anchor(&anchor(boot)).unwrap();
-    directory.add_tasks([Task::of_vcpu(0, 3, "Ring3")]).unwrap();
-    let mut writer = Records::append(&directory.records(103)).unwrap();
-    let mut depth = 0;
-    for &(time, sign, address) in records {
-        let kind = match sign {
-            '+' => Kind::Entry,
-            '-' => Kind::Exit,
-            _ => Kind::Lost,
-        };
-        depth -= u16::from(kind == Kind::Exit);
-        writer.write(Record { time, kind, depth, address }).unwrap();
-        depth += u16::from(kind == Kind::Entry);
-    }
-    writer.finish().unwrap();
+    functions::write_task(&path, &anchor(boot), records);
     path
 }
 
