@@ -7,7 +7,7 @@ use super::timing::TICKS_PER_NS;
 use rustix::termios::tcgetwinsize;
 use serde::Serialize;
 use std::io;
-use textwrap::Options;
+use textwrap::{Options, WordSplitter};
 
 /// Machine that the numbers were measured on.
 #[derive(Serialize)]
@@ -96,6 +96,8 @@ pub fn list(rows: &[&Row], columns: usize) -> String {
 /// Divides a line between words, and indents what it becomes.
 fn wrapped(line: &str, indent: &str, columns: usize) -> String {
     let options = Options::new(columns).initial_indent(indent).subsequent_indent(indent);
+    // Paths and commands stay whole, so that they can be copied.
+    let options = options.word_splitter(WordSplitter::NoHyphenation);
     textwrap::fill(line, options) + "\n"
 }
 
