@@ -3,7 +3,9 @@
 #![allow(unsafe_code)]
 
 use crate::common;
-use common::device::{FUNCTION, GEOMETRY, System, WINDOW, assert_says, is_mapped, page, refusal};
+use common::device::{
+    FUNCTION, FakeHost, GEOMETRY, System, WINDOW, assert_says, is_mapped, page, refusal,
+};
 use common::{TICK, alone, client, emit, fork, wait_until};
 use hypertrace::abi::atomic::AtomicU64;
 use hypertrace::abi::layout::{guest_page, host_page, register};
@@ -14,6 +16,14 @@ use std::fs;
 use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
+
+/// Opens a PCI function, which has a host.
+fn opened() -> (System, FakeHost) {
+    let system = System::with_function(0x10f0, 0);
+    let fake = system.host();
+    open(&system.options).unwrap();
+    (system, fake)
+}
 
 #[test]
 fn the_pci_function_is_switched_on_and_mapped_write_combining_first() {
@@ -55,9 +65,7 @@ fn a_function_with_another_device_id_is_known_by_its_subsystem() {
 #[test]
 fn events_and_points_reach_the_functions_memory() {
     alone(|| {
-        let system = System::with_function(0x10f0, 0);
-        let mut fake = system.host();
-        open(&system.options).unwrap();
+        let (_system, mut fake) = opened();
         emit(100);
         assert_eq!(hypertrace::stamp(), hypertrace::Emit::Recorded);
         // No host answers, and the reply says so.
@@ -91,9 +99,7 @@ fn events_and_points_reach_the_functions_memory() {
 #[test]
 fn a_client_that_another_took_is_left_to_it() {
     alone(|| {
-        let system = System::with_function(0x10f0, 0);
-        let mut fake = system.host();
-        open(&system.options).unwrap();
+        let (_system, mut fake) = opened();
         emit(10);
         assert_eq!(client(), Some(2));
         fake.thief.store(0xbad, Relaxed);
@@ -117,9 +123,7 @@ fn a_client_that_another_took_is_left_to_it() {
 fn events_after_a_reset_of_the_device_are_counted_and_the_count_reaches_the_host() {
     alone(|| {
         const LOST: u64 = 1000;
-        let system = System::with_function(0x10f0, 0);
-        let mut fake = system.host();
-        open(&system.options).unwrap();
+        let (_system, mut fake) = opened();
         emit(10);
         fake.host.drain();
         assert_eq!(fake.host.seen.count(TICK), 10);
@@ -147,9 +151,7 @@ fn events_after_a_reset_of_the_device_are_counted_and_the_count_reaches_the_host
 #[test]
 fn a_poll_takes_no_client_away_whose_lease_the_host_does_not_show_yet() {
     alone(|| {
-        let system = System::with_function(0x10f0, 0);
-        let fake = system.host();
-        open(&system.options).unwrap();
+        let (_system, fake) = opened();
         fake.thief.store(0xbad, Relaxed);
         let poll_twice = || {
             let begin = Instant::now();
@@ -172,9 +174,7 @@ fn a_poll_takes_no_client_away_whose_lease_the_host_does_not_show_yet() {
 #[test]
 fn a_forked_child_maps_the_function_anew() {
     alone(|| {
-        let system = System::with_function(0x10f0, 0);
-        let mut fake = system.host();
-        open(&system.options).unwrap();
+        let (system, mut fake) = opened();
         let rings = system.file("resource4_wc");
         emit(10);
         let child = fork(|| {
@@ -216,9 +216,7 @@ impl hypertrace::Field for Forks<'_> {
 #[test]
 fn a_child_forked_amid_an_emit_does_no_harm() {
     alone(|| {
-        let system = System::with_function(0x10f0, 0);
-        let mut fake = system.host();
-        open(&system.options).unwrap();
+        let (_system, mut fake) = opened();
         emit(10);
         let forked = AtomicI32::new(0);
         event!("forks", child = Forks(&forked));
@@ -372,9 +370,7 @@ fn open_errors_have_defect_path_and_hint() {
 #[test]
 fn an_event_after_a_pause_asks_the_host_to_drain() {
     alone(|| {
-        let system = System::with_function(0x10f0, 0);
-        let mut fake = system.host();
-        open(&system.options).unwrap();
+        let (_system, mut fake) = opened();
         emit(1);
         fake.host.drain();
         // Longer than 10 ms by any counter that is known or not.
@@ -388,9 +384,7 @@ fn an_event_after_a_pause_asks_the_host_to_drain() {
 #[test]
 fn the_library_kicks_for_records_that_the_host_has_left() {
     alone(|| {
-        let system = System::with_function(0x10f0, 0);
-        let fake = system.host();
-        open(&system.options).unwrap();
+        let (_system, fake) = opened();
         emit(1);
         for _ in 0..2 {
             fake.mark(2, register::KICK);
