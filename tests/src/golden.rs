@@ -3,11 +3,12 @@
 use std::fmt::Write;
 use std::os::unix::fs::symlink;
 use std::panic::Location;
-use std::path::{Path, absolute};
+use std::path::Path;
 
 use snapbox::assert::DEFAULT_ACTION_ENV;
 use snapbox::{Assert, Data};
 
+use crate::build::root;
 use crate::command::{Hypertrace, run};
 
 impl Hypertrace {
@@ -17,7 +18,10 @@ impl Hypertrace {
     pub fn transcript_in(&self, folder: &Path, commands: &[&str]) -> String {
         let mut text = String::new();
         for command in commands {
-            let ran = run(self.command(command.split_whitespace()).current_dir(folder));
+            let mut ran = self.command(command.split_whitespace());
+            // The width and colours of a terminal.
+            let ran = ran.current_dir(folder).env_remove("COLUMNS").env_remove("CLICOLOR_FORCE");
+            let ran = run(ran);
             writeln!(text, "$ hypertrace {}", command.escape_debug()).unwrap();
             text += &ran.stdout;
             ran.stderr.lines().for_each(|line| writeln!(text, "! {line}").unwrap());
@@ -45,11 +49,10 @@ impl Hypertrace {
 /// `[..]` stands for anything. With `SNAPSHOTS=overwrite` in the environment, it writes the file.
 #[track_caller]
 pub fn golden(name: &str, text: String) {
-    let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
-    let test = root.join(Location::caller().file());
+    let test = root().join(Location::caller().file());
     let module = test.file_stem().unwrap();
     let folder = test.parent().unwrap().with_file_name("golden").join(module);
-    let file = absolute(folder.join(name).with_extension("txt")).unwrap();
+    let file = folder.join(name).with_extension("txt");
     let assert = Assert::new().action_env(DEFAULT_ACTION_ENV).normalize_paths(false);
     assert.eq(text, Data::read_from(&file, None));
 }

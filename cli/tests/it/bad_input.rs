@@ -14,6 +14,7 @@ use hypertrace_functions::record::{Kind, Record};
 use hypertrace_functions::write::{Directory, Records};
 use hypertrace_tests::capability;
 use hypertrace_tests::command::{Hypertrace, copy_program, run};
+use hypertrace_tests::golden::golden;
 use hypertrace_tests::namespace::Mount;
 use hypertrace_tests::{child, peak, this_test, traced};
 
@@ -153,10 +154,7 @@ fn a_command_that_fails_leaves_no_directory() {
 #[test]
 fn record_says_what_it_can_record() {
     let dir = tempfile::tempdir().unwrap();
-
-    let said = run(HYPERTRACE.command(["record", "--out"]).arg(dir.path())).failed(2);
-
-    assert!(said.contains("--pid PID") && said.contains("-- CMD"), "{said}");
+    golden("record", HYPERTRACE.transcript(&[dir], &["record --out S"]));
 }
 
 #[test]

@@ -9,6 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use hypertrace_tests::command::{Hypertrace, Ran, run};
+use hypertrace_tests::golden::golden;
 use hypertrace_trace::monitor::{MAX_CLIENTS, Monitor, SOCKET, connect};
 use tempfile::TempDir;
 
@@ -90,16 +91,12 @@ fn commands_are_read_from_standard_input_to_its_end() {
 #[test]
 fn without_a_listener_the_message_says_what_to_check() {
     let (dir, monitor) = vmm();
-    let file = dir.path().join("file");
-    fs::write(&file, "").unwrap();
-    assert!(ctl(&dir.path().join("none"), &["help"]).failed(2).contains("there is no"));
-    assert!(ctl(&file, &["help"]).failed(2).contains("not a directory"));
-
+    fs::write(dir.path().join("file"), "").unwrap();
+    let mut said = HYPERTRACE.transcript(&[&dir], &["ctl S/none help", "ctl S/file help"]);
     drop(monitor);
-    assert!(ctl(dir.path(), &["help"]).failed(2).contains("was it started with a monitor?"));
-
+    said += &HYPERTRACE.transcript(&[&dir], &["ctl S help"]);
     drop(UnixListener::bind(dir.path().join(SOCKET)).unwrap());
-    assert!(ctl(dir.path(), &["help"]).failed(2).contains("is it still running?"));
+    golden("no_listener", said + &HYPERTRACE.transcript(&[&dir], &["ctl S help"]));
 }
 
 #[test]
@@ -143,10 +140,9 @@ fn a_reply_that_trickles_is_awaited_no_longer_than_the_timeout() {
 #[test]
 fn an_invalid_time_or_command_is_wrong_usage() {
     let (dir, _monitor) = vmm();
-    for time in ["0", "-1", "nan", "inf", "1e30", "soon"] {
-        let ran = run(HYPERTRACE.command(["ctl", &format!("--timeout={time}")]).arg(dir.path()));
-        assert_eq!(ran.code, Some(2), "{time}: {ran:?}");
-    }
+    let times =
+        ["0", "-1", "nan", "inf", "1e30", "soon"].map(|time| format!("ctl --timeout={time} S"));
+    golden("times", HYPERTRACE.transcript(&[&dir], &times.each_ref().map(|time| &**time)));
     ctl(dir.path(), &["one\ntwo"]).failed(2);
 }
 

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use hypertrace_abi::event_type;
 use hypertrace_tests::command::{Hypertrace, run};
+use hypertrace_tests::golden::golden;
 use hypertrace_tests::interrupt::with_default_signals;
 use hypertrace_tests::kvm;
 use hypertrace_tests::report::Line;
@@ -324,11 +325,8 @@ fn a_reader_that_is_gone_ends_it() {
 
 #[test]
 fn it_follows_one_session() {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_hypertrace"));
-    let line = run(command.args(["report", "--follow", "a", "b"])).failed(2);
-    assert!(line.contains("--follow is for one session"), "{line}");
-    let line = run(&mut HYPERTRACE.command(["report", "--follow", "/nonexistent"])).failed(2);
-    assert!(line.contains("/nonexistent"), "{line}");
+    let commands = ["report --follow a b", "report --follow /nonexistent"];
+    golden("one_session", HYPERTRACE.transcript_in(Path::new("/"), &commands));
 }
 
 #[test]
@@ -361,11 +359,8 @@ fn times_of_a_guests_own_clock_are_estimates() {
 fn options_of_an_input_are_refused_when_a_session_is_followed() {
     let dir = tempfile::tempdir().unwrap();
     Session::create(SessionConfig::new(dir.path())).unwrap().finish().unwrap();
-    for option in [["--ts-offset", "1500"], ["--guest-of", "S"]] {
-        let said = run(HYPERTRACE.command(["report", "--follow"]).arg(dir.path()).args(option));
-
-        assert!(said.failed(2).contains("--ts-offset and --guest-of are not for it"), "{option:?}");
-    }
+    let commands = ["report --follow S --ts-offset 1500", "report --follow S --guest-of S"];
+    golden("options", HYPERTRACE.transcript(&[dir], &commands));
 }
 
 /// Most memory for a session of 512 streams.
