@@ -289,7 +289,7 @@ mod tests {
 
     #[test]
     fn tests_beyond_the_limit_are_killed_with_what_has_left_their_group() {
-        in_own_process("tests_beyond_the_limit_are_killed_with_what_has_left_their_group", || {
+        in_own_process(|| {
             let folder = tempfile::tempdir().unwrap();
             let machine = Machine::default();
             let mut steps = Steps::begin(folder.path(), &machine, Limit { limit: 1 }).unwrap();
@@ -311,7 +311,7 @@ mod tests {
 
     #[test]
     fn what_a_step_leaves_running_is_killed_and_its_output_is_kept() {
-        in_own_process("what_a_step_leaves_running_is_killed_and_its_output_is_kept", || {
+        in_own_process(|| {
             let folder = tempfile::tempdir().unwrap();
             let machine = Machine::default();
             let mut steps = Steps::begin(folder.path(), &machine, Limit { limit: 1 }).unwrap();
