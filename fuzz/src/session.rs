@@ -101,7 +101,7 @@ fn record(
     Recorded { summary, ..recorded }
 }
 
-/// Records as [`record`], without ending the session. Returns also the memory of its guests.
+/// Records as `record`, without ending the session. Returns also the memory of its guests.
 pub fn begin(
     dir: &Path,
     setup: &Setup,
