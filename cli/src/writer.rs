@@ -1,7 +1,8 @@
 //! The process that writes a session: whether it is there.
 
 use hypertrace_timeline::Session;
-use rustix::fs::stat;
+use rustix::fs::FlockOperation::NonBlockingLockExclusive;
+use rustix::fs::{Mode, OFlags, flock, open};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -51,32 +52,11 @@ impl Writer {
     }
 }
 
-/// Returns whether a process may write the session in a directory: one of the directory's owner with that directory
-/// open, or one whose descriptors cannot be seen.
+/// Returns whether a process may write the session in a directory: one that writes it has locked the directory.
 pub fn look(dir: &Path) -> bool {
-    let (Ok(wanted), Ok(processes)) = (fs::metadata(dir), fs::read_dir("/proc")) else {
-        return true;
-    };
-    let own = std::process::id().to_string();
-    let is_writer = |process: &Path| {
-        let is_owners = fs::metadata(process).is_ok_and(|found| found.uid() == wanted.uid());
-        if !is_owners {
-            return false;
-        }
-        match fs::read_dir(process.join("fd")) {
-            Ok(mut descriptors) => descriptors.any(|descriptor| {
-                let found = descriptor.ok().and_then(|descriptor| stat(descriptor.path()).ok());
-                found.is_some_and(|found| {
-                    (found.st_dev, found.st_ino) == (wanted.dev(), wanted.ino())
-                })
-            }),
-            // One that has ended has none.
-            Err(why) => why.kind() == std::io::ErrorKind::PermissionDenied,
-        }
-    };
-    let mut processes = processes.flatten().filter(|process| {
-        let name = process.file_name();
-        name.as_encoded_bytes().iter().all(u8::is_ascii_digit) && *name != *own
-    });
-    processes.any(|process| is_writer(&process.path()))
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let locked =
+        open(dir, flags, Mode::empty()).and_then(|dir| flock(dir, NonBlockingLockExclusive));
+    // A directory that cannot be locked tells nothing.
+    locked.is_err()
 }

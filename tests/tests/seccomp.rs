@@ -35,7 +35,7 @@ macro_rules! calls {
 
 /// The system calls in the table of docs/vmm.md.
 const CALLS: &[(&str, libc::c_long)] = &calls![
-    SYS_statx SYS_prctl SYS_openat SYS_fstat SYS_fchmod SYS_mkdirat SYS_getdents64 SYS_unlinkat
+    SYS_statx SYS_prctl SYS_openat SYS_fstat SYS_fchmod SYS_flock SYS_mkdirat SYS_getdents64 SYS_unlinkat
     SYS_renameat SYS_pwrite64 SYS_read SYS_close SYS_geteuid SYS_prlimit64 SYS_getrandom
     SYS_clock_gettime SYS_clock_nanosleep SYS_epoll_wait SYS_epoll_pwait SYS_ftruncate SYS_renameat2
     SYS_pread64 SYS_lseek SYS_getsockopt SYS_setsockopt SYS_ppoll SYS_write SYS_sendto

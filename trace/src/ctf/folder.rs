@@ -10,8 +10,10 @@
 
 use super::error::WriteFailed;
 use rustix::fs::unlinkat;
-use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, RenameFlags, Stat};
-use rustix::fs::{fchmod, fstat, ftruncate, mkdirat, openat, renameat, renameat_with, statat};
+use rustix::fs::{AtFlags, CWD, Dir, FileType, FlockOperation, Mode, OFlags, RenameFlags, Stat};
+use rustix::fs::{
+    fchmod, flock, fstat, ftruncate, mkdirat, openat, renameat, renameat_with, statat,
+};
 use rustix::io::{Errno, pread, pwrite};
 use rustix::process::{Resource, getrlimit};
 use std::ffi::{OsStr, OsString};
@@ -264,6 +266,12 @@ impl Folder {
     /// Gives it the mode of a session's directory.
     pub fn set_mode(&self) -> io::Result<()> {
         retry(|| fchmod(&self.fd, self.share.folder_mode()))
+    }
+
+    /// Locks it against an exclusive lock, until its descriptor is closed: readers see by that that a process writes the
+    /// session. A file system without locks has none.
+    pub fn lock(&self) {
+        let _ = retry(|| flock(&self.fd, FlockOperation::NonBlockingLockShared));
     }
 
     /// Returns the names in it, `.` and `..` excluded; not more than `most`.
