@@ -35,8 +35,8 @@ pub mod traced;
 pub mod tracefs;
 pub mod truth;
 
-/// Whether the tests are optimized: those that would take minutes otherwise do more then.
-pub const IS_OPTIMIZED: bool = !matches!(env!("HYPERTRACE_OPT_LEVEL").as_bytes(), b"0");
+/// Whether the tests are of a release build: those that repeat something do it most often then.
+pub const FULL_SIZE: bool = !cfg!(debug_assertions);
 
 /// Events declared in the tests' `trace-events` file.
 pub mod trace {

@@ -61,13 +61,13 @@ pub fn run(root: &Path, options: &Options) -> Result<bool> {
     ensure!(!checks.is_empty(), "no check has {:?} in its line", options.only);
 
     let machine = Machine::probe(&probe::names().collect::<Vec<_>>());
-    let mut steps = Steps::begin(root, &machine, options.limit)?;
+    let mut steps = Steps::begin(root, machine, options.limit)?;
     let mut figures = Vec::new();
     for Check { name, line } in checks {
         let needs = [("cargo miri", "miri"), ("cargo fuzz", "cargo-fuzz"), ("rustup", "nightly")];
         let needed = needs.iter().find(|(words, _)| line.contains(words));
-        if let Some(Err(why)) = needed.map(|(_, capability)| machine.found(capability)) {
-            steps.skip(&name, why);
+        if let Some(Err(why)) = needed.map(|(_, capability)| steps.machine.found(capability)) {
+            steps.skip(&name, &why);
             steps.fail(format!("{name}: not run: {why}"));
             continue;
         }

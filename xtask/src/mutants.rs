@@ -57,7 +57,7 @@ pub fn run(root: &Path, options: &Options) -> Result<bool> {
     let machine = Machine::probe(&probe::names().collect::<Vec<_>>());
     // All of them first: each patch has its crate built again.
     renew(&copy, root)?;
-    let mut steps = Steps::begin(&copy, &machine, options.limit)?;
+    let mut steps = Steps::begin(&copy, machine, options.limit)?;
     let mut before = BTreeMap::new();
     for test in mutants.iter().flat_map(|mutant| &mutant.tests) {
         if !before.contains_key(test) {

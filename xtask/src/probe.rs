@@ -86,7 +86,7 @@ pub fn named_in(root: &Path, packages: &[String]) -> Result<Vec<&'static str>> {
     Ok(names().filter(|name| text.contains(&format!("\"{name}\""))).collect())
 }
 
-/// Results of the probes, and the environment that commands need to use the capabilities.
+/// Results of probes of this machine, and the environment that commands need to use the capabilities.
 #[derive(Default)]
 pub struct Machine {
     /// Capabilities, in the order of the table
@@ -124,6 +124,14 @@ impl Machine {
         machine
     }
 
+    /// Adds the results of other probes, in front.
+    pub fn join(&mut self, mut other: Machine) {
+        other.capabilities.append(&mut self.capabilities);
+        other.path.append(&mut self.path);
+        other.prefix.append(&mut self.prefix);
+        *self = other;
+    }
+
     fn add(&mut self, name: &str, full: bool, found: Result<String>) {
         let found = found.map_err(|error| format!("{error:#}"));
         self.capabilities.push(Capability { name: name.to_owned(), full, found });
@@ -156,9 +164,9 @@ impl Machine {
     }
 
     /// Returns whether the probe of that name succeeded, or its reason.
-    pub fn found(&self, name: &str) -> Result<(), &str> {
+    pub fn found(&self, name: &str) -> Result<(), String> {
         let capability = self.capabilities.iter().find(|c| c.name == name).ok_or("not probed")?;
-        capability.found.as_ref().map(drop).map_err(String::as_str)
+        capability.found.as_ref().map(drop).map_err(String::clone)
     }
 }
 

@@ -36,7 +36,8 @@ pub const OK: &str = "ok";
 pub struct Steps<'a> {
     /// Folder in which the commands run
     root: &'a Path,
-    machine: &'a Machine,
+    /// What its commands can use
+    pub machine: Machine,
     /// Of the tests, which leave files there if they are killed
     temporary: TempDir,
     limit: Duration,
@@ -81,7 +82,7 @@ impl<'a> Steps<'a> {
     ///
     /// # Errors
     /// If there is no place for temporary files, or the kernel is older than its interfaces.
-    pub fn begin(root: &'a Path, machine: &'a Machine, limit: Limit) -> Result<Self> {
+    pub fn begin(root: &'a Path, machine: Machine, limit: Limit) -> Result<Self> {
         // The children of a process that ends become this one's, and are found by that.
         set_child_subreaper(Some(rustix::process::getpid()))?;
         for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
@@ -171,7 +172,7 @@ impl<'a> Steps<'a> {
         self.failed.is_empty()
     }
 
-    /// Runs a command to its end, or to its limit. One with a limit has its output copied into a file. What it leaves
+    /// Runs a command to its end, or to its limit. One with a limit has its output copied into a file, and what it leaves
     /// running is killed. Returns whether it succeeded, and its duration.
     fn run(&self, name: &str, line: &str, limit: Option<Duration>) -> Result<(bool, Duration)> {
         println!("==> {name}");
@@ -197,9 +198,12 @@ impl<'a> Steps<'a> {
 
         let ended = wait(&mut child, limit.unwrap_or(Duration::MAX))?;
         let grace = if ended.is_some() { GRACE } else { Duration::ZERO };
-        let killed = end_descendants(tee.as_ref().map(Child::id), grace);
+        let mut killed = BTreeSet::new();
         if let Some(mut tee) = tee {
+            killed = end_descendants(Some(tee.id()), grace);
             let _ = tee.wait();
+        } else if ended.is_none() {
+            let _ = child.kill();
         }
         if INTERRUPTED.load(Relaxed) {
             bail!("interrupted");
@@ -292,7 +296,7 @@ mod tests {
         in_own_process(|| {
             let folder = tempfile::tempdir().unwrap();
             let machine = Machine::default();
-            let mut steps = Steps::begin(folder.path(), &machine, Limit { limit: 1 }).unwrap();
+            let mut steps = Steps::begin(folder.path(), machine, Limit { limit: 1 }).unwrap();
             steps.limit = Duration::from_millis(500);
             let text = "echo test y has been running for over 60 seconds; echo test y ... ok\n\
                         setsid sh -c 'echo $$ >id; echo test x has been running for over 60 seconds; \
@@ -314,7 +318,7 @@ mod tests {
         in_own_process(|| {
             let folder = tempfile::tempdir().unwrap();
             let machine = Machine::default();
-            let mut steps = Steps::begin(folder.path(), &machine, Limit { limit: 1 }).unwrap();
+            let mut steps = Steps::begin(folder.path(), machine, Limit { limit: 1 }).unwrap();
             let text = "sleep 1000 & echo $! >id; echo one; echo two >&2\n\
                         printf 'used\\tkvm\\tx\\n' >$HYPERTRACE_CAPABILITIES";
             let line = script(folder.path(), text);

@@ -1,8 +1,9 @@
 //! `cargo xtask test`: all steps of the test run, or those of some crates, and the table of capabilities.
 
 use std::path::Path;
+use std::thread;
 
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 
 use crate::notes::{Notes, Required};
 use crate::probe::{self, Machine};
@@ -30,6 +31,9 @@ pub struct Options {
 /// The profile and the lints of all steps: that of the tests, so that what they build serves for the lints too.
 const CLIPPY: &str = "cargo clippy --profile checked";
 
+/// Capabilities that the lints need.
+const TOOLCHAIN: [&str; 3] = ["rustfmt", "clippy", "cargo-deny"];
+
 /// Model checks of the ring, in a target folder of their own: all that they use is built for them.
 pub const LOOM: &str = "RUSTFLAGS=--cfg=hypertrace_loom CARGO_TARGET_DIR=target/loom \
                         cargo test --profile checked -p hypertrace-abi-loom";
@@ -44,12 +48,18 @@ pub fn run(root: &Path, options: &Options) -> Result<bool> {
         true => probe::named_in(root, &options.packages)?,
         false => probe::names().collect(),
     };
-    let machine = Machine::probe(&names);
-    let mut suite = Suite {
-        machine: &machine,
-        notes: Notes::default(),
-        steps: Steps::begin(root, &machine, options.limit)?,
-    };
+    // The lints need no other: they run while what the tests need is fetched.
+    let (toolchain, others) =
+        names.into_iter().partition::<Vec<_>, _>(|name| TOOLCHAIN.contains(name));
+    let steps = Steps::begin(root, Machine::probe(&toolchain), options.limit)?;
+    let mut suite = Suite { notes: Notes::default(), steps };
+    thread::scope(|scope| {
+        let others = scope.spawn(|| Machine::probe(&others));
+        let linted = if some { Ok(()) } else { suite.lints() };
+        let others = others.join().map_err(|_| anyhow!("the search for programs has panicked"))?;
+        suite.steps.machine.join(others);
+        linted
+    })?;
     if some {
         let packages: String = options.packages.iter().map(|name| format!(" -p {name}")).collect();
         let test = options.test.as_deref().unwrap_or_default();
@@ -57,52 +67,51 @@ pub fn run(root: &Path, options: &Options) -> Result<bool> {
         let lints = format!("{CLIPPY} --all-targets --all-features{packages} -- -D warnings");
         suite.steps.check(&lints)?;
     } else {
-        suite.all()?;
+        suite.tests("cargo test --profile checked --workspace --all-features")?;
+        suite.tests(LOOM)?;
+        // Libraries only: the guest library and the program have the same name, and would have the same pages. So would
+        // the C library, whose documentation is its header.
+        let doc = "RUSTDOCFLAGS=-Dwarnings cargo doc --profile checked --workspace --no-deps \
+                   --all-features --lib --exclude hypertrace-c";
+        suite.steps.check(doc)?;
     }
-    let Suite { notes, mut steps, .. } = suite;
-    let table = notes.table(&machine.capabilities, some);
+    let Suite { notes, mut steps } = suite;
+    let table = notes.table(&steps.machine.capabilities, some);
     if !table.is_empty() {
         println!("\n{table}");
     }
     notes.print_missing();
-    let violations = notes.violations(&machine.capabilities, &options.require);
+    let violations = notes.violations(&steps.machine.capabilities, &options.require);
     violations.into_iter().for_each(|violation| steps.fail(violation));
     Ok(steps.conclude())
 }
 
 struct Suite<'a> {
-    machine: &'a Machine,
     notes: Notes,
     steps: Steps<'a>,
 }
 
 impl Suite<'_> {
-    fn all(&mut self) -> Result<()> {
-        self.with("rustfmt", "cargo fmt --all --check")?;
+    fn lints(&mut self) -> Result<()> {
+        let [rustfmt, clippy, deny] = TOOLCHAIN;
+        self.with(rustfmt, "cargo fmt --all --check")?;
         let all = format!("{CLIPPY} --workspace --all-targets --all-features -- -D warnings");
-        self.with("clippy", &all)?;
+        self.with(clippy, &all)?;
         // Without `std`, as for a guest without an operating system: features of other crates must not hide errors.
         let no_std = "--no-default-features -p hypertrace-abi -p hypertrace -- -D warnings";
-        self.with("clippy", &format!("{CLIPPY} {no_std}"))?;
+        self.with(clippy, &format!("{CLIPPY} {no_std}"))?;
         // As in a VMM without declared events.
         let no_events =
             "--no-default-features -p hypertrace-trace -p vmm-shapes --tests -- -D warnings";
-        self.with("clippy", &format!("{CLIPPY} {no_events}"))?;
+        self.with(clippy, &format!("{CLIPPY} {no_events}"))?;
         // Without advisories, which change independently of this tree.
-        self.with("cargo-deny", "cargo deny check bans licenses sources")?;
-        self.tests("cargo test --profile checked --workspace --all-features")?;
-        self.tests(LOOM)?;
-        // Libraries only: the guest library and the program have the same name, and would have the same pages. So would
-        // the C library, whose documentation is its header.
-        let doc = "RUSTDOCFLAGS=-Dwarnings cargo doc --profile checked --workspace --no-deps \
-                   --all-features --lib --exclude hypertrace-c";
-        self.steps.check(doc).map(drop)
+        self.with(deny, "cargo deny check bans licenses sources")
     }
 
     /// Runs a step that needs a part of the toolchain that may be missing.
     fn with(&mut self, capability: &str, line: &str) -> Result<()> {
-        if let Err(why) = self.machine.found(capability) {
-            self.steps.skip(line, why);
+        if let Err(why) = self.steps.machine.found(capability) {
+            self.steps.skip(line, &why);
         } else if self.steps.check(line)? {
             self.notes.used_by_step(capability, line);
         }

@@ -5,7 +5,7 @@ use std::process::{Child, Stdio};
 use std::time::Instant;
 
 use hypertrace_tests::command::{Hypertrace, run};
-use hypertrace_tests::{IS_OPTIMIZED, babeltrace2, kill, packets, wait_until};
+use hypertrace_tests::{FULL_SIZE, babeltrace2, kill, packets, wait_until};
 use serde_json::Value;
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
@@ -39,7 +39,7 @@ fn a_killed_demo_is_read_to_its_end() {
         let demo = draining(dir.path(), vcpus);
         (dir, vcpus, demo, 0)
     };
-    let kills = if IS_OPTIMIZED { 20 } else { 10 };
+    let kills = if FULL_SIZE { 20 } else { 10 };
     kill::sweep(
         kills,
         span,

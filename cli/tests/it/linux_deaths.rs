@@ -7,13 +7,13 @@ use std::time::Duration;
 use hypertrace_tests::command::Hypertrace;
 use hypertrace_tests::linux::{Linux, static_program};
 use hypertrace_tests::serve::Server;
-use hypertrace_tests::{IS_OPTIMIZED, wait_until};
+use hypertrace_tests::{FULL_SIZE, wait_until};
 use rustix::process::Signal;
 use serde_json::json;
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 /// A thousand kills take a minute or more under an emulator: 1,000 in a release build.
-const BATCHES: u64 = if IS_OPTIMIZED { 100 } else { 20 };
+const BATCHES: u64 = if FULL_SIZE { 100 } else { 20 };
 const CHILDREN: u64 = 10;
 /// Points after which the guest program ends, of those without an answer.
 const UNANSWERED: u64 = 5;

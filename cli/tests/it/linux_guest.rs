@@ -9,15 +9,15 @@ use hypertrace_tests::command::Hypertrace;
 use hypertrace_tests::linux::{Linux, static_program};
 use hypertrace_tests::serve::Server;
 use hypertrace_tests::traced::sizes;
-use hypertrace_tests::{IS_OPTIMIZED, babeltrace2, bare, interface_2016};
+use hypertrace_tests::{FULL_SIZE, babeltrace2, bare, interface_2016};
 use serde_json::{Value, json};
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 /// Events of each of four threads.
-const EVENTS: u64 = if IS_OPTIMIZED { 250_000 } else { 20_000 };
+const EVENTS: u64 = if FULL_SIZE { 250_000 } else { 20_000 };
 /// Points of each thread by a shared file, where one takes a millisecond, and by vfio-user.
-const FILE_POINTS: u64 = if IS_OPTIMIZED { 250 } else { 100 };
-const SOCKET_POINTS: u64 = if IS_OPTIMIZED { 2_500 } else { 250 };
+const FILE_POINTS: u64 = if FULL_SIZE { 250 } else { 100 };
+const SOCKET_POINTS: u64 = if FULL_SIZE { 2_500 } else { 250 };
 
 /// Runs the program in a guest with this device.
 #[track_caller]

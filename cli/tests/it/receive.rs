@@ -17,7 +17,7 @@ use hypertrace_tests::command::{Hypertrace, Ran, run};
 use hypertrace_tests::interrupt::with_default_signals;
 use hypertrace_tests::report::Line;
 use hypertrace_tests::{
-    IS_OPTIMIZED, babeltrace2, child, kill, packets, this_test, traced, wait_until,
+    FULL_SIZE, babeltrace2, child, kill, packets, this_test, traced, wait_until,
 };
 use hypertrace_trace::{Session, SessionConfig, Writer};
 use rustix::fs::{CWD, Mode, mkfifoat};
@@ -26,7 +26,7 @@ use serde_json::Value;
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 /// Kills of each kind.
-const KILLS: u64 = if IS_OPTIMIZED { 30 } else { 5 };
+const KILLS: u64 = if FULL_SIZE { 30 } else { 5 };
 /// How long events are received until a kill.
 const SPAN: Duration = Duration::from_millis(30);
 

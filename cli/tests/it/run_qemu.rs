@@ -9,12 +9,12 @@ use std::{fs, thread};
 use hypertrace::{Emit, Reply};
 use hypertrace_tests::command::{Hypertrace, Ran, copy_program, plugin, run};
 use hypertrace_tests::report::Line;
-use hypertrace_tests::{IS_OPTIMIZED, babeltrace2, capability, this_test, traced, wait_until};
+use hypertrace_tests::{FULL_SIZE, babeltrace2, capability, this_test, traced, wait_until};
 use serde_json::Value;
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 const QEMU: &str = "qemu-x86_64";
-const EVENTS: u64 = if IS_OPTIMIZED { 250_000 } else { 5_000 };
+const EVENTS: u64 = if FULL_SIZE { 250_000 } else { 5_000 };
 /// Number of idle threads.
 const IDLE: usize = 3;
 

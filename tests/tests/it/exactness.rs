@@ -10,10 +10,10 @@ use hypertrace_abi::record::id;
 use hypertrace_device::{Geometry, RingMode};
 use hypertrace_tests::host::{Host, Recorded};
 use hypertrace_tests::random::Random;
-use hypertrace_tests::{IS_OPTIMIZED, babeltrace2};
+use hypertrace_tests::{FULL_SIZE, babeltrace2};
 use hypertrace_timeline::{Domain, Stream};
 
-const EVENTS: u64 = if IS_OPTIMIZED { 10_000_000 } else { 500_000 };
+const EVENTS: u64 = if FULL_SIZE { 10_000_000 } else { 500_000 };
 const ROUNDS: u64 = 20;
 const THREADS: u32 = 2;
 

@@ -11,13 +11,13 @@ use hypertrace_device::{Geometry, RingMode};
 use hypertrace_tests::acts::{Act, Actor, act};
 use hypertrace_tests::forger::Forger;
 use hypertrace_tests::host::{Host, Recorded};
-use hypertrace_tests::{IS_OPTIMIZED, babeltrace2};
+use hypertrace_tests::{FULL_SIZE, babeltrace2};
 use hypertrace_timeline::Value;
 use hypertrace_trace::session_json::StreamJson;
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::{Config, TestRng, TestRunner};
 
-const CASES: u32 = if IS_OPTIMIZED { 200 } else { 48 };
+const CASES: u32 = if FULL_SIZE { 200 } else { 48 };
 const HONEST: u32 = 0;
 const HOSTILE: u32 = 1;
 

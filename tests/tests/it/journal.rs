@@ -14,7 +14,7 @@ use hypertrace::{Emit, ProducerState};
 use hypertrace_abi::event_type;
 use hypertrace_device::{Geometry, RingMode};
 use hypertrace_tests::host::{self, Host, Recorded};
-use hypertrace_tests::{IS_OPTIMIZED, babeltrace2};
+use hypertrace_tests::{FULL_SIZE, babeltrace2};
 use hypertrace_timeline::{SessionStat, Value};
 use hypertrace_trace::receive::{ReceiveError, Received, receive};
 use hypertrace_trace::session_json::Domain;
@@ -297,7 +297,7 @@ impl Sample {
 
     /// Returns all bytes of frames' headers, and others: in a debug build fewer.
     fn places(&self) -> impl Iterator<Item = usize> {
-        let step = if IS_OPTIMIZED { 1 } else { 29 };
+        let step = if FULL_SIZE { 1 } else { 29 };
         let is_in_header = |at| at - (self.frame_of(at) as usize) < 72;
         (0..self.bytes.len()).filter(move |at| at % step == 0 || is_in_header(*at))
     }

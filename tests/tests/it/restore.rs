@@ -12,7 +12,7 @@ use hypertrace_guest::{Args, Program, layout};
 use hypertrace_tests::child;
 use hypertrace_tests::host::{events, geometry};
 use hypertrace_tests::random::Random;
-use hypertrace_tests::{IS_OPTIMIZED, babeltrace2, capability, kvm, this_test};
+use hypertrace_tests::{FULL_SIZE, babeltrace2, capability, kvm, this_test};
 use hypertrace_timeline::{Domain, Event, Stream, Value};
 use hypertrace_trace::{Output, Session, SessionConfig, Summary};
 use kvm_vmm::{Answer, Doorbells, Machine, Progress, Snapshot, attach_window, record_in};
@@ -418,7 +418,7 @@ fn run_if_told() {
 }
 
 fn restores() -> u64 {
-    let usual = if IS_OPTIMIZED { 8 } else { 4 };
+    let usual = if FULL_SIZE { 8 } else { 4 };
     std::env::var("HYPERTRACE_TEST_RESTORES").map_or(usual, |restores| restores.parse().unwrap())
 }
 
