@@ -6,10 +6,9 @@ use super::row::{Context, Floor, Row, row};
 use super::scratch::Scratch;
 use super::timing::{BURST_RING, ns, timed};
 use anyhow::{Result, anyhow, ensure};
-use hypertrace_device::{Bell, Geometry, Region};
+use hypertrace_device::{Geometry, Region};
 use hypertrace_guest::{Args, Program};
 use hypertrace_kernel::{Config, Recording, Source};
-use kvm_vmm::Device;
 use kvm_vmm::{Answer, Machine, Vm};
 
 const EXIT_NULL: Floor = ("kvm_exit_null", exit_null);
@@ -79,8 +78,8 @@ fn run(args: &Args, vcpus: u32, answer: Answer, expected: u64) -> Result<u64> {
         block_bytes: 1 << 16,
         ..Geometry::default()
     };
-    let device = Device::new(scratch.session()?, geometry, vcpus)?;
-    let outcome = device.run(machine, args, answer);
+    let device = scratch.device(geometry, vcpus)?;
+    let outcome = machine.run_with(&device, args, answer);
     let summary = device.finish()?;
     let outcome = outcome?;
     for results in &outcome.results {
@@ -130,14 +129,10 @@ pub fn bar_move(_: &mut Context) -> Result<f64> {
     let scratch = Scratch::new()?;
     let geometry =
         Geometry { clients: 64, ring_bytes: 1 << 16, block_bytes: 1 << 12, ..Geometry::default() };
-    let device = Device::new(scratch.session()?, geometry, 1)?;
-    let eventfd = |bell| match bell {
-        Bell::Kick => &device.doorbells.kick,
-        Bell::Stamp => &device.doorbells.stamp,
-    };
+    let device = scratch.device(geometry, 1)?;
     let place = |gpa| {
-        let bells = device.chip.doorbells(Region::Control, gpa);
-        let armed = bells.map(|d| vm.doorbell(d.gpa, d.length, eventfd(d.bell)));
+        let bells = device.chip().doorbells(Region::Control, gpa);
+        let armed = bells.map(|d| vm.doorbell(d.gpa, d.length, device.doorbells().eventfd(d.bell)));
         armed.collect::<Result<Vec<_>, _>>()
     };
     let mut armed = place(BARS[0])?;

@@ -9,7 +9,7 @@ use hypertrace_device::adapter::vfio_user::serve_counted;
 use hypertrace_device::{Counter, Geometry, PciFunction};
 use hypertrace_test_support::initramfs::{Initramfs, libraries_of};
 use hypertrace_user::{Config, Segment, Session};
-use kvm_vmm::Device;
+use hypertrace_vmm::Hypertrace;
 use serde_json::json;
 use std::env;
 use std::fs;
@@ -147,7 +147,7 @@ fn read(file: &Path) -> Result<Vec<u8>> {
 struct Socket {
     // Ended first: the server ends with the connection.
     guest: Child,
-    device: Device,
+    device: Hypertrace,
     /// Messages that the server has received.
     messages: Arc<AtomicU64>,
     /// Those of the last million events.
@@ -160,10 +160,10 @@ impl Socket {
         on_one_cpu(|| {
             let scratch = Scratch::new()?;
             let geometry = Geometry { clients: CLIENTS, ..Geometry::default() };
-            let device = Device::of_server(scratch.session()?, geometry)?;
+            let device = scratch.server(geometry)?;
             let path = scratch.path().join("socket");
             let listener = UnixListener::bind(&path)?;
-            let function = PciFunction::new(Arc::clone(&device.chip));
+            let function = PciFunction::new(Arc::clone(device.chip()));
             let messages = Arc::new(AtomicU64::new(0));
             let count = Arc::clone(&messages);
             // Ends with the connection; if QEMU never connects, with this process.
@@ -183,7 +183,7 @@ impl Socket {
 
     /// Returns the messages so far, and the kicks among them.
     fn counts(&self) -> [u64; 2] {
-        [self.messages.load(Relaxed), self.device.chip.count(Counter::KickTrapped)]
+        [self.messages.load(Relaxed), self.device.chip().count(Counter::KickTrapped)]
     }
 }
 

@@ -2,6 +2,7 @@
 
 use anyhow::{Context, Result, bail, ensure};
 use hypertrace_trace::{Session, SessionConfig};
+use hypertrace_vmm::{DeviceConfig, Geometry, Hypertrace};
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
@@ -27,6 +28,18 @@ impl Scratch {
 
     pub fn path(&self) -> &Path {
         self.0.path()
+    }
+
+    /// Starts a device with a session, and a drain thread.
+    pub fn device(&self, geometry: Geometry, vcpus: u32) -> Result<Hypertrace> {
+        let config = DeviceConfig { geometry, ..DeviceConfig::new(vcpus) };
+        Ok(Hypertrace::with_session(self.session()?, config, None)?)
+    }
+
+    /// Starts a device in a process of its own: all of its registers trap.
+    pub fn server(&self, geometry: Geometry) -> Result<Hypertrace> {
+        let config = DeviceConfig { geometry, has_doorbells: false, ..DeviceConfig::new(0) };
+        Ok(Hypertrace::with_session(self.session()?, config, None)?)
     }
 
     /// Writes files: their names and texts.

@@ -8,7 +8,6 @@ use anyhow::{Context as _, Result, ensure};
 use hypertrace::abi::layout::register;
 use hypertrace_device::adapter::vfio_user::serve;
 use hypertrace_device::{Geometry, PciFunction, Region};
-use kvm_vmm::Device;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -101,8 +100,8 @@ pub fn point(_: &mut Context) -> Result<f64> {
     on_one_cpu(|| {
         let scratch = Scratch::new()?;
         let geometry = Geometry { clients: 1, ..Geometry::default() };
-        let device = Device::of_server(scratch.session()?, geometry)?;
-        let function = PciFunction::new(Arc::clone(&device.chip));
+        let device = scratch.server(geometry)?;
+        let function = PciFunction::new(Arc::clone(device.chip()));
         let (client, server) = UnixStream::pair()?;
         let measured = thread::scope(|scope| {
             scope.spawn(|| serve(&function, &server));
@@ -114,7 +113,7 @@ pub fn point(_: &mut Context) -> Result<f64> {
             let size = header[4..8].try_into().map(u32::from_le_bytes)?;
             let rest = (size as usize).checked_sub(header.len()).context("no reply to VERSION")?;
             client.read_exact(&mut vec![0; rest])?;
-            let slot = Slot::new(device.chip.memory());
+            let slot = Slot::new(device.chip().memory());
             let emit = geometry.control_pages_offset() + register::EMIT;
             stores(&client, emit, |seq| slot.fill(seq))
         });

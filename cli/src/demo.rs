@@ -16,7 +16,8 @@ use hypertrace_trace::args::TraceArgs;
 use hypertrace_trace::control::error_chain;
 use hypertrace_trace::{Session, Share, Summary};
 use hypertrace_user::Config;
-use kvm_vmm::{Device, Machine, run_on_threads, segment_channel};
+use hypertrace_vmm::{DeviceConfig, Hypertrace};
+use kvm_vmm::{Machine, run_on_threads, segment_channel};
 use serde::Serialize;
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -142,7 +143,11 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         ..Geometry::default()
     };
     let host = match &machine {
-        Ok(_) => Host::Device(Device::new(Session::create(config)?, geometry, args.vcpus)?),
+        Ok(_) => Host::Device(Hypertrace::start(
+            config,
+            DeviceConfig { geometry, ..DeviceConfig::new(args.vcpus) },
+            None,
+        )?),
         Err(_) => Host::Segment(hypertrace_user::Session::create(Config {
             trace: config,
             geometry,
@@ -273,7 +278,7 @@ fn interrupted(
 
 /// Host of the guest.
 enum Host {
-    Device(Device),
+    Device(Hypertrace),
     /// A segment, for threads of this process.
     Segment(hypertrace_user::Session),
 }
@@ -281,7 +286,7 @@ enum Host {
 impl Host {
     fn session(&self) -> &Session {
         match self {
-            Host::Device(device) => &device.session,
+            Host::Device(device) => device.session(),
             Host::Segment(session) => session.trace(),
         }
     }
@@ -290,7 +295,7 @@ impl Host {
         match (self, machine) {
             (Host::Device(device), Some(mut machine)) => {
                 machine.stop_when(|| Interrupts::came().is_some());
-                device.run_traced(machine, work, times)?;
+                machine.run_traced(device, work, times)?;
             }
             (Host::Segment(session), _) => {
                 // Threads cannot be stopped: after a signal they run until the process ends.

@@ -36,7 +36,7 @@ mod window;
 pub use chip::{Chip, ChipConfig, DrainWaker};
 pub use counter::Counter;
 pub use drain_thread::DrainThread;
-pub use memory::{Memory, MemoryError, SharedRegion};
+pub use memory::{Memory, MemoryError, Pages, SharedRegion};
 pub use pci::{BarChange, BarForm, PciFunction};
 pub use placement::{Bell, Doorbell, Mapping};
 pub use state::{ChipState, ClientState, PciState, RestoreError, STATE_VERSION};

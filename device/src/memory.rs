@@ -11,11 +11,11 @@
 #![allow(unsafe_code)]
 
 use hypertrace_abi::atomic::{AtomicU64, Ordering, Ordering::Relaxed};
-use hypertrace_abi::layout::{Geometry, GeometryError, MIN_BAR, Region, WORD};
+use hypertrace_abi::layout::{Geometry, GeometryError, MIN_BAR, PAGE, Region, WORD};
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, memfd_create};
 use rustix::process::{Resource, getrlimit};
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
@@ -142,6 +142,24 @@ impl SharedRegion {
     }
 }
 
+/// Pages of a device's memory that follow each other, in a snapshot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(deny_unknown_fields))]
+pub struct Pages {
+    /// Offset in the memory's file.
+    pub offset: u64,
+    /// Contents, as little-endian words.
+    pub words: Vec<u64>,
+}
+
+impl Pages {
+    /// Returns the offset after the last one.
+    fn end(&self) -> u64 {
+        self.offset.saturating_add((self.words.len() as u64).saturating_mul(WORD))
+    }
+}
+
 /// Argument slots (BAR 1), rings (BAR 4) and the config page (BAR 0), in one file.
 #[derive(Debug)]
 pub struct Memory {
@@ -212,42 +230,50 @@ impl Memory {
         }
     }
 
-    /// Writes the contents of all regions, for a snapshot of the machine beside
-    /// [`Chip::state`](crate::Chip::state): as many bytes as the [file](Memory::file_size) has.
+    /// Returns the pages of all regions that are not zero, for a snapshot of the machine beside
+    /// [`Chip::state`](crate::Chip::state).
     ///
     /// Call it while no vCPU runs.
     ///
     /// # Errors
-    /// If the memory cannot be read, or `to` cannot be written.
-    pub fn save(&self, to: &mut impl Write) -> io::Result<()> {
+    /// If the memory cannot be read.
+    pub fn save(&self) -> io::Result<Vec<Pages>> {
+        let mut saved: Vec<Pages> = Vec::new();
         let mut chunk = vec![0; MIN_BAR as usize];
-        for at in self.chunks() {
-            self.file().read_exact_at(&mut chunk, at)?;
-            to.write_all(&chunk)?;
-        }
-        Ok(())
-    }
-
-    /// Replaces the contents of all regions by those that [`Memory::save`] wrote, before
-    /// [`Chip::restore`](crate::Chip::restore). Parts that are zero take no memory.
-    ///
-    /// # Errors
-    /// If `from` cannot be read or ends early, or the host has no memory.
-    pub fn load(&self, from: &mut impl Read) -> io::Result<()> {
-        self.clear();
-        let mut chunk = vec![0; MIN_BAR as usize];
-        for at in self.chunks() {
-            from.read_exact(&mut chunk)?;
-            if chunk.iter().any(|byte| *byte != 0) {
-                self.file().write_all_at(&chunk, at)?;
+        // The size of a chunk divides every region.
+        for begin in (0..Memory::file_size(&self.geometry)).step_by(MIN_BAR as usize) {
+            self.file().read_exact_at(&mut chunk, begin)?;
+            for (page, at) in chunk.chunks(PAGE as usize).zip((begin..).step_by(PAGE as usize)) {
+                if page.iter().all(|byte| *byte == 0) {
+                    continue;
+                }
+                let words = page.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word));
+                match saved.last_mut() {
+                    Some(last) if last.end() == at => last.words.extend(words),
+                    _ => saved.push(Pages { offset: at, words: words.collect() }),
+                }
             }
         }
-        Ok(())
+        Ok(saved)
     }
 
-    /// Iterates over the file's offsets in steps that divide every region.
-    fn chunks(&self) -> impl Iterator<Item = u64> + use<> {
-        (0..Memory::file_size(&self.geometry)).step_by(MIN_BAR as usize)
+    /// Replaces the contents of all regions by those that [`Memory::save`] returned, before
+    /// [`Chip::restore`](crate::Chip::restore).
+    ///
+    /// # Errors
+    /// If a page is not in this memory, or the host has no memory.
+    pub fn load(&self, saved: &[Pages]) -> io::Result<()> {
+        let size = Memory::file_size(&self.geometry);
+        if let Some(pages) = saved.iter().find(|pages| pages.end() > size) {
+            let why = format!("pages end at byte {}, expected at most {size}", pages.end());
+            return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+        }
+        self.clear();
+        for pages in saved {
+            let bytes: Vec<u8> = pages.words.iter().flat_map(|word| word.to_le_bytes()).collect();
+            self.file().write_all_at(&bytes, pages.offset)?;
+        }
+        Ok(())
     }
 
     fn file(&self) -> &File {

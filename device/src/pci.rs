@@ -173,6 +173,19 @@ impl<S: EventSink, T: DrainWaker> PciFunction<S, T> {
         self.decode(&header, &mut changed);
     }
 
+    /// Sets the address of a BAR, as no guest's store did: where there is no firmware, or where the bus does not
+    /// have the BAR where the guest has put it. Calls `changed` if its decoded address changes.
+    pub fn set_bar(&self, region: Region, address: u64, mut changed: impl FnMut(BarChange)) {
+        let mut header = self.lock();
+        let bar = BAR0 + region.bar();
+        let (low, high) = (address as u32, (address >> 32) as u32);
+        header.value[bar] = header.value[bar] & !header.mask[bar] | low & header.mask[bar];
+        if header.value[bar] & BAR_64 != 0 {
+            header.value[bar + 1] = high & header.mask[bar + 1];
+        }
+        self.decode(&header, &mut changed);
+    }
+
     /// Resets config space and the [chip](Chip::reset), as a reset of the machine does. Calls `changed`
     /// for each BAR that goes away.
     pub fn reset(&self, mut changed: impl FnMut(BarChange)) {

@@ -12,7 +12,7 @@ use hypertrace_timeline::{ClockMaps, Event, Timeline};
 use hypertrace_trace::ctf::stream::DEFAULT_FILE_BYTES;
 use hypertrace_trace::session_json::{Domain, StreamJson};
 use hypertrace_trace::{Output, Session, SessionConfig, Summary};
-use kvm_vmm::Doorbells;
+use hypertrace_vmm::Doorbells;
 use tempfile::TempDir;
 use vmm_sys_util::eventfd::EventFd;
 

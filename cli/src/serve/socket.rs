@@ -12,7 +12,7 @@ use hypertrace_trace::ctf::Folder;
 use hypertrace_trace::monitor::MonitorError;
 use hypertrace_trace::monitor::socket::{Entry, listen};
 use hypertrace_trace::{Session, Share, Summary};
-use kvm_vmm::Device;
+use hypertrace_vmm::{DeviceConfig, Hypertrace};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{RecvFlags, recv};
 use std::io::ErrorKind;
@@ -41,17 +41,11 @@ const LONGEST: usize = 107;
 pub fn record(args: &Args, path: &Path, failure: &Failure) -> Result<(Summary, Result<()>)> {
     let geometry = geometry(args)?;
     let socket = Socket::bind(path)?;
-    let session = Session::create(trace(args, failure))?;
-    let device = match Device::of_server(session.clone(), geometry) {
-        Ok(device) => device,
-        Err(why) => {
-            session.abandon();
-            return Err(why.into());
-        }
-    };
+    let config = DeviceConfig { geometry, has_doorbells: false, ..DeviceConfig::new(0) };
+    let device = Hypertrace::start(trace(args, failure), config, None)?;
     let form = if args.bars == "32" { BarForm::Plain32 } else { BarForm::Prefetchable64 };
-    let function = Arc::new(PciFunction::with_form(Arc::clone(&device.chip), form)?);
-    let monitor = recording::serve(&device.session);
+    let function = Arc::new(PciFunction::with_form(Arc::clone(device.chip()), form)?);
+    let monitor = recording::serve(device.session());
     say_start(
         args,
         &format!(
@@ -62,7 +56,7 @@ pub fn record(args: &Args, path: &Path, failure: &Failure) -> Result<(Summary, R
     );
     let served = socket.serve(&function, args.once);
     drop(monitor);
-    let was_reset = device.chip.count(Counter::ResetLeased) > 0;
+    let was_reset = device.chip().count(Counter::ResetLeased) > 0;
     let (summary, written) = device.end();
     say_end(args, args.ring_size, &summary, was_reset);
     served?;

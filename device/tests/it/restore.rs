@@ -9,8 +9,8 @@ use hypertrace_abi::record::ClockKind;
 use hypertrace_abi::ring::{ClientMemory, Emit, Lease, LeaseInfo, Producer, ProducerState};
 use hypertrace_abi::{atomic::Ordering::Relaxed, config::RingMode};
 use hypertrace_device::{
-    BarChange, BarForm, Chip, ChipConfig, ChipState, Geometry, Memory, PciFunction, PciState,
-    RestoreError,
+    BarChange, BarForm, Chip, ChipConfig, ChipState, Geometry, Memory, Pages, PciFunction,
+    PciState, RestoreError,
 };
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
@@ -65,9 +65,8 @@ fn memory_is_saved_and_loaded_and_zeros_take_none() {
     let new = Memory::anonymous(Geometry::default()).unwrap();
     new.region(Region::Rings).unwrap().words()[5].store(1, Relaxed);
 
-    let mut saved = Vec::new();
-    old.save(&mut saved).unwrap();
-    new.load(&mut &saved[..]).unwrap();
+    let saved = old.save().unwrap();
+    new.load(&saved).unwrap();
 
     for region in regions {
         let words = |memory: &Memory| -> Vec<u64> {
@@ -78,20 +77,23 @@ fn memory_is_saved_and_loaded_and_zeros_take_none() {
     }
     // Not by a look at the words, which makes pages.
     let taken = Memory::anonymous(Geometry::default()).unwrap();
-    taken.load(&mut &saved[..]).unwrap();
+    taken.load(&saved).unwrap();
     let file = taken.region(Region::Data).unwrap().file().file();
     let bytes = file.metadata().unwrap().blocks() * 512;
     assert!(bytes < Memory::file_size(&Geometry::default()) / 4, "{bytes}");
 }
 
 #[test]
-fn contents_of_a_smaller_device_are_an_error() {
+fn contents_of_a_larger_device_are_an_error() {
     let memory = Memory::anonymous(geometry()).unwrap();
-    let size = Memory::file_size(&geometry()) as usize;
+    let size = Memory::file_size(&geometry());
+    for offset in [size - 8, u64::MAX] {
+        let pages = Pages { offset, words: vec![1, 2] };
 
-    let error = memory.load(&mut &vec![0; size - 1][..]).unwrap_err();
+        let error = memory.load(&[pages]).unwrap_err();
 
-    assert_eq!(error.kind(), std::io::ErrorKind::UnexpectedEof);
+        assert_eq!(error.kind(), std::io::ErrorKind::InvalidData);
+    }
 }
 
 #[test]

@@ -11,16 +11,12 @@
 
 use std::error::Error;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
 use criterion::Criterion;
-use hypertrace_device::{Chip, DrainWaker, Geometry, Memory};
-use hypertrace_device::{DrainPolicy, DrainThread};
 use hypertrace_guest::{Args, Program, layout};
-use hypertrace_trace::{Session, SessionConfig};
-use kvm_vmm::{Answer, Doorbells, Machine, Unusable, attach_window, record_in};
-use vmm_sys_util::eventfd::EventFd;
+use hypertrace_vmm::{DeviceConfig, Hypertrace, SessionConfig};
+use kvm_vmm::{Answer, Machine, Unusable, attach_window, record_in};
 
 /// Address of a device that does nothing.
 const NULL: u64 = 0xc000_0000;
@@ -33,34 +29,25 @@ const TICKS: usize = 0;
 
 /// The host of the guests: one session for all samples.
 struct Host {
-    session: Session,
-    doorbells: Doorbells,
-    chip: Arc<Chip<Session, EventFd>>,
-    drain: DrainThread,
+    hypertrace: Hypertrace,
     /// Iterations so far: each has its own id.
     done: u64,
 }
 
 impl Host {
     fn new(dir: &Path) -> Result<Host, Box<dyn Error>> {
-        let session = Session::create(SessionConfig::new(dir).for_vcpus(1))?;
-        session.set_events(&"*".parse()?, true)?;
-        let doorbells = Doorbells::new()?;
-        let config = doorbells.config(&session, 1);
-        let memory = Memory::anonymous(Geometry::default().for_vcpus(1))?;
-        let chip = Chip::new(memory, &config, session.clone(), doorbells.kick.try_clone()?);
-        let chip = Arc::new(chip);
-        let drain = chip.drain_thread(&doorbells.kick, DrainPolicy::default(), || Ok(()))?;
-        let kick = doorbells.kick.try_clone()?;
-        session.wake_by(move || kick.wake());
-        Ok(Host { session, doorbells, chip, drain, done: 0 })
+        let hypertrace = Hypertrace::start(SessionConfig::new(dir), DeviceConfig::new(1), None)?;
+        hypertrace.session().set_events(&"*".parse()?, true)?;
+        Ok(Host { hypertrace, done: 0 })
     }
 
     /// Runs a guest that does this many iterations. Returns the time that it measured.
     fn sample(&mut self, iterations: u64) -> Result<Duration, Box<dyn Error>> {
         let mut machine = Machine::new(1)?;
-        machine.observe(record_in(self.session.clone()));
-        attach_window(&mut machine, &self.chip, &self.doorbells, layout::DEVICE, Answer::Device)?;
+        let Host { hypertrace, .. } = self;
+        machine.observe(record_in(hypertrace.session().clone()));
+        let (chip, doorbells) = (hypertrace.chip(), hypertrace.doorbells());
+        attach_window(&mut machine, chip, doorbells, layout::DEVICE, Answer::Device)?;
         let args = Args {
             device: layout::DEVICE,
             events: iterations,
@@ -70,7 +57,7 @@ impl Host {
         self.done += iterations;
         let ticks = machine.run(&args, LIMIT)?.results[0][TICKS];
         // The guest's counter is the host's.
-        let seconds = ticks as f64 / self.session.host_frequency() as f64;
+        let seconds = ticks as f64 / self.hypertrace.session().host_frequency() as f64;
         Ok(Duration::from_secs_f64(seconds))
     }
 }
@@ -93,8 +80,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         bencher.iter_custom(|iterations| host.sample(iterations).expect("a guest that ends"));
     });
     criterion.final_summary();
-    host.drain.finish();
-    let summary = host.session.finish()?;
+    let summary = host.hypertrace.finish()?;
     eprintln!("{} records in {}, {} lost", summary.records, dir.display(), summary.lost);
     Ok(())
 }

@@ -9,56 +9,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use hypertrace_abi::layout::PAGE;
 use hypertrace_abi::sink::EventSink;
-use hypertrace_device::{
-    BarChange, Bell, Chip, ChipConfig, Doorbell, DrainWaker, Mapping, PciFunction, Region, Window,
-};
+use hypertrace_device::{BarChange, Chip, DrainWaker, Mapping, PciFunction, Region, Window};
 use hypertrace_guest::layout;
-use hypertrace_trace::Session;
+use hypertrace_vmm::Doorbells;
 use vm_memory::{FileOffset, MmapRegion};
-use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 use crate::error::Error;
 use crate::ioevent::IoEvent;
 use crate::machine::Machine;
 use crate::observe::{Observer, VmmEvent};
 use crate::vm::{Access, Memslot, Vm};
-
-/// The eventfds for the registers KICK and STAMP of all clients.
-#[derive(Debug)]
-pub struct Doorbells {
-    /// Eventfd that makes the drain loop drain soon.
-    pub kick: EventFd,
-    /// Eventfd that counts stamps. It is never read: KVM's tracepoint records value and time.
-    pub stamp: EventFd,
-}
-
-impl Doorbells {
-    /// Makes non-blocking eventfds.
-    pub fn new() -> Result<Doorbells, Error> {
-        let eventfd = || EventFd::new(EFD_NONBLOCK).map_err(Error::EventFd);
-        Ok(Doorbells { kick: eventfd()?, stamp: eventfd()? })
-    }
-
-    /// Returns the configuration of a device with these doorbells, whose guests see the host's TSC
-    /// unchanged: KICK is cheap and STAMP works. Each vCPU has a client.
-    pub fn config(&self, session: &Session, vcpus: u32) -> ChipConfig {
-        ChipConfig {
-            ring_mode: session.ring_mode(),
-            vcpu_clients: vcpus,
-            session: session.uuid(),
-            guest_frequency: session.guest_frequency(),
-            host_frequency: session.host_frequency(),
-            kick_is_cheap: true,
-            stamp_works: true,
-            ..ChipConfig::default()
-        }
-    }
-
-    fn try_clone(&self) -> Result<Doorbells, Error> {
-        let clone = |eventfd: &EventFd| eventfd.try_clone().map_err(Error::EventFd);
-        Ok(Doorbells { kick: clone(&self.kick)?, stamp: clone(&self.stamp)? })
-    }
-}
 
 /// Device that answers the stores that trap.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -112,7 +72,7 @@ pub fn attach_pci<S: EventSink + 'static, T: DrainWaker + 'static>(
     let bars = Bars {
         vm: Arc::clone(machine.vm()),
         chip: Arc::clone(chip),
-        doorbells: doorbells.try_clone()?,
+        doorbells: doorbells.try_clone().map_err(Error::EventFd)?,
         placed: Mutex::default(),
         observer: machine.observer(),
     };
@@ -209,12 +169,9 @@ fn place<S: EventSink, T: DrainWaker>(
         let access = if mapping.is_read_only { Access::ReadOnly } else { Access::ReadWrite };
         placed._memory = Some(vm.map(gpa, memory, access)?);
     }
-    for Doorbell { gpa, length, bell } in chip.doorbells(region, gpa) {
-        let eventfd = match bell {
-            Bell::Kick => &doorbells.kick,
-            Bell::Stamp => &doorbells.stamp,
-        };
-        placed._bells.push(vm.doorbell(gpa, length, eventfd)?);
+    for doorbell in chip.doorbells(region, gpa) {
+        let eventfd = doorbells.eventfd(doorbell.bell);
+        placed._bells.push(vm.doorbell(doorbell.gpa, doorbell.length, eventfd)?);
     }
     Ok(placed)
 }

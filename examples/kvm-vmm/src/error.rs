@@ -67,12 +67,6 @@ pub enum Error {
     /// An eventfd could not be made.
     #[error("cannot make an eventfd")]
     EventFd(#[source] io::Error),
-    /// The device's shared memory could not be made.
-    #[error("cannot make the device's memory")]
-    Device(#[from] hypertrace_device::MemoryError),
-    /// The drain loop's thread could not be started.
-    #[error("cannot start the drain loop")]
-    Drain(#[source] io::Error),
     /// The VMM accessed an address outside of guest memory: a mistake in the memory map.
     #[error("guest memory")]
     Memory(#[from] vm_memory::GuestMemoryError),

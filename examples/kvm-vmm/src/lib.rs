@@ -20,7 +20,6 @@
 //!   takes too long;
 //! - [`attach_window`] and [`attach_pci`] add the hypertrace device, [`record_in`] traces the
 //!   VMM itself;
-//! - [`Device`] is the device with a session and its drain loop, for programs that embed this VMM;
 //! - [`Snapshot`] is a paused machine with its device in files, for a restore in another process.
 //!
 //! Without a usable KVM, [`Machine::new`] fails with [`Error::Unusable`], and [`run_on_threads`]
@@ -58,13 +57,13 @@ pub mod trace {
 }
 
 pub use bus::Bus;
-pub use device::{Answer, Doorbells, attach_pci, attach_window};
+pub use device::{Answer, attach_pci, attach_window};
 pub use error::{Error, Unusable, VcpuError};
+pub use hypertrace_vmm::Doorbells;
 pub use ioevent::IoEvent;
 pub use machine::{Machine, Outcome, Progress};
 pub use observe::{Observer, VmmEvent, record_in};
 pub use segment::segment_channel;
-pub use session::Device;
 #[cfg(target_arch = "x86_64")]
 pub use snapshot::{Snapshot, SnapshotError};
 pub use threads::run_on_threads;

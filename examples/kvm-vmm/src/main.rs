@@ -10,14 +10,12 @@ compile_error!("kvm-vmm runs x86-64 guests on x86-64 Linux");
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::time::Duration;
 
-use hypertrace_device::{Chip, DrainPolicy, DrainWaker, Geometry, Memory};
 use hypertrace_guest::{Args, Program, layout};
 use hypertrace_trace::control::error_chain;
-use hypertrace_trace::{Session, SessionConfig, Summary};
-use kvm_vmm::{Answer, Doorbells, Error, Machine, Progress, Snapshot, attach_window, record_in};
+use hypertrace_vmm::{DeviceConfig, Hypertrace, SessionConfig, Summary};
+use kvm_vmm::{Answer, Error, Machine, Progress, Snapshot, attach_window, record_in};
 
 const USAGE: &str = "usage: kvm-vmm [--save SNAPSHOT MILLISECONDS] DIR [VCPUS]
        kvm-vmm --restore SNAPSHOT [--save SNAPSHOT MILLISECONDS] DIR";
@@ -42,25 +40,15 @@ fn run(options: &Options) -> Result<Summary, Box<dyn std::error::Error>> {
         Some(saved) => saved.machine()?,
         None => Machine::new(options.vcpus.unwrap_or(1))?,
     };
-    let vcpus = machine.vcpus() as u32;
-    let geometry = Geometry::default().for_vcpus(vcpus);
-
-    let session = Session::create(SessionConfig::new(&options.dir).for_vcpus(vcpus))?;
+    let config = DeviceConfig::new(machine.vcpus() as u32);
+    let device = saved.as_ref().map(Snapshot::device);
+    let hypertrace = Hypertrace::start(SessionConfig::new(&options.dir), config, device)?;
+    let session = hypertrace.session();
     session.set_events(&"*".parse()?, true)?;
-    let doorbells = Doorbells::new()?;
-    let config = doorbells.config(&session, vcpus);
-    let waker = doorbells.kick.try_clone()?;
-    let chip = match &saved {
-        Some(saved) => saved.device(geometry, &config, session.clone(), waker)?,
-        None => Chip::new(Memory::anonymous(geometry)?, &config, session.clone(), waker),
-    };
-    let chip = Arc::new(chip);
-    let drain = chip.drain_thread(&doorbells.kick, DrainPolicy::default(), || Ok(()))?;
-    let kick = doorbells.kick.try_clone()?;
-    session.wake_by(move || kick.wake());
-    machine.give_tscs(&session);
+    machine.give_tscs(session);
     machine.observe(record_in(session.clone()));
-    attach_window(&mut machine, &chip, &doorbells, layout::DEVICE, Answer::Device)?;
+    let (chip, doorbells) = (hypertrace.chip(), hypertrace.doorbells());
+    attach_window(&mut machine, chip, doorbells, layout::DEVICE, Answer::Device)?;
 
     if saved.is_none() {
         machine.write_args(&Args {
@@ -74,14 +62,15 @@ fn run(options: &Options) -> Result<Summary, Box<dyn std::error::Error>> {
     let time = options.save.as_ref().map_or(LIMIT, |(_, time)| *time);
     match (machine.run_for(time)?, &options.save) {
         (Progress::Ended(_), _) => {}
-        (Progress::Paused(machine), Some((dir, _))) => Snapshot::save(&machine, &chip, dir)?,
+        (Progress::Paused(machine), Some((dir, _))) => {
+            Snapshot::save(&machine, hypertrace.save()?, dir)?;
+        }
         (Progress::Paused(machine), None) => {
             return Err(Error::TimedOut { running: machine.running(), limit: LIMIT }.into());
         }
     }
 
-    drain.finish();
-    Ok(session.finish()?)
+    Ok(hypertrace.finish()?)
 }
 
 fn parse(mut args: impl Iterator<Item = std::ffi::OsString>) -> Option<Options> {

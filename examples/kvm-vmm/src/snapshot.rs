@@ -1,17 +1,13 @@
 //! Snapshots: a paused machine and its hypertrace device in a directory, for a restore in another process.
 //!
-//! The directory has the guest's RAM (`ram`), the device's memory (`device`), and registers and the
-//! device's state (`state.json`).
+//! The directory has the guest's RAM (`ram`), and registers and the device (`state.json`).
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
-use hypertrace_abi::sink::EventSink;
-use hypertrace_device::{
-    Chip, ChipConfig, ChipState, DrainWaker, Geometry, Memory, MemoryError, RestoreError,
-};
 use hypertrace_guest::layout;
+use hypertrace_vmm::Saved;
 use kvm_bindings::{Msrs, kvm_fpu, kvm_msr_entry, kvm_regs, kvm_sregs};
 use serde::{Deserialize, Serialize};
 use vm_memory::{Bytes, GuestAddress};
@@ -47,19 +43,13 @@ pub enum SnapshotError {
         #[source]
         source: serde_json::Error,
     },
-    /// The device's memory is not available.
-    #[error("the device's memory")]
-    Memory(#[from] MemoryError),
-    /// The device cannot be restored.
-    #[error("the device cannot be restored")]
-    Device(#[from] RestoreError),
 }
 
-/// A snapshot: registers of the vCPUs, and the device's state.
+/// A snapshot: registers of the vCPUs, and the device.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Snapshot {
     vcpus: Vec<VcpuState>,
-    device: ChipState,
+    device: Saved,
     /// The snapshot's directory.
     #[serde(skip)]
     dir: PathBuf,
@@ -134,18 +124,11 @@ impl Snapshot {
     ///
     /// # Errors
     /// If KVM refuses, or a file cannot be written.
-    pub fn save<S: EventSink, T: DrainWaker>(
-        machine: &Machine,
-        chip: &Chip<S, T>,
-        dir: &Path,
-    ) -> Result<(), SnapshotError> {
+    pub fn save(machine: &Machine, device: Saved, dir: &Path) -> Result<(), SnapshotError> {
         fs::create_dir_all(dir).map_err(of(dir))?;
         let vcpus = machine.vcpus.iter().map(VcpuState::save).collect::<Result<_, _>>()?;
-        let snapshot = Snapshot { vcpus, device: chip.state(), dir: dir.to_owned() };
+        let snapshot = Snapshot { vcpus, device, dir: dir.to_owned() };
 
-        let path = dir.join("device");
-        let saved = File::create(&path).and_then(|mut file| chip.memory().save(&mut file));
-        saved.map_err(of(&path))?;
         let path = dir.join("ram");
         let mut ram = vec![0; layout::RAM_SIZE as usize];
         machine.vm().ram().read_slice(&mut ram, GuestAddress(0)).map_err(Error::from)?;
@@ -192,21 +175,8 @@ impl Snapshot {
         Ok(machine)
     }
 
-    /// Makes the device with the saved memory and state.
-    ///
-    /// # Errors
-    /// If its memory cannot be read, or the state is refused.
-    pub fn device<S: EventSink, T: DrainWaker>(
-        &self,
-        geometry: Geometry,
-        config: &ChipConfig,
-        sink: S,
-        waker: T,
-    ) -> Result<Chip<S, T>, SnapshotError> {
-        let memory = Memory::anonymous(geometry)?;
-        let path = self.dir.join("device");
-        let loaded = File::open(&path).and_then(|mut file| memory.load(&mut file));
-        loaded.map_err(of(&path))?;
-        Ok(Chip::restore(memory, config, &self.device, sink, waker)?)
+    /// Returns the device.
+    pub fn device(&self) -> &Saved {
+        &self.device
     }
 }

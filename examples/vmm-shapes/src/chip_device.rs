@@ -4,10 +4,9 @@ use std::io;
 use std::sync::Arc;
 
 use hypertrace_device::{PCI_CLASS, PCI_DEVICE, PCI_REVISION, PCI_SUBSYSTEM, PCI_VENDOR, Region};
+use hypertrace_vmm::{Hypertrace, Vm};
 
-use crate::hypertrace::Hypertrace;
 use crate::pci_bus::{BarReprogrammingParams, PciBarConfiguration, PciConfiguration, PciDevice};
-use crate::vm::Vm;
 
 /// The device, with the VMM's own config space.
 pub struct ChipDevice {
@@ -90,5 +89,9 @@ impl PciDevice for ChipDevice {
         self.hypertrace.remove(&*self.vm, region, old_base);
         self.bases[region as usize] = new_base;
         self.hypertrace.place(&*self.vm, region, new_base)
+    }
+
+    fn restore_bar_addr(&mut self, params: &BarReprogrammingParams) {
+        self.config.restore_bar_addr(params);
     }
 }

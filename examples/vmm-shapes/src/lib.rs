@@ -1,22 +1,19 @@
 //! The hypertrace device on the buses of other VMMs. The document `docs/vmm.md` takes its code from
 //! here.
 //!
-//! [`Hypertrace`] is what every VMM needs. [`FunctionDevice`] and [`ChipDevice`] are PCI devices of the
+//! [`FunctionDevice`] and [`ChipDevice`] are PCI devices of the
 //! shape that Cloud Hypervisor has, with config space of the library's or of the VMM's own.
-//! [`MmioDevice`] is a device of Firecracker's shape. [`add_function`] puts a function on rust-vmm's own bus. The modules [`vm`], [`pci_bus`] and [`mmio_bus`]
+//! [`MmioDevice`] is a device of Firecracker's shape. [`add_function`] puts a function on rust-vmm's own bus. The modules [`pci_bus`] and [`mmio_bus`]
 //! take the place of a VMM: a real one has them already.
 
 mod chip_device;
 mod function_device;
-mod hypertrace;
 mod io_manager;
 pub mod mmio_bus;
 mod mmio_device;
 pub mod pci_bus;
-pub mod vm;
 
 pub use chip_device::ChipDevice;
 pub use function_device::FunctionDevice;
-pub use hypertrace::{Error, Hypertrace, Saved};
 pub use io_manager::add_function;
 pub use mmio_device::MmioDevice;

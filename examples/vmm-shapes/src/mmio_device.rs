@@ -3,17 +3,13 @@
 use std::io;
 use std::sync::{Arc, Barrier};
 
-use hypertrace_device::{Region, Window};
-use hypertrace_trace::Session;
-use vmm_sys_util::eventfd::EventFd;
+use hypertrace_vmm::{Hypertrace, Vm, Window};
 
-use crate::hypertrace::Hypertrace;
 use crate::mmio_bus::{Bus, BusDeviceSync};
-use crate::vm::Vm;
 
 /// The device's window.
 pub struct MmioDevice {
-    window: Window<Session, EventFd>,
+    window: Window,
 }
 
 impl BusDeviceSync for MmioDevice {
@@ -38,11 +34,7 @@ impl MmioDevice {
         bus: &mut Bus,
         base: u64,
     ) -> io::Result<String> {
-        let window = Window::new(Arc::clone(hypertrace.chip()));
-        for region in Region::ALL {
-            let gpa = base + window.chip().geometry().window_offset(region);
-            hypertrace.place(vm, region, gpa)?;
-        }
+        let window = hypertrace.place_window(vm, base)?;
         let size = window.size();
         bus.insert(Arc::new(MmioDevice { window }), base, size);
         Ok(format!("hypertrace.mmio={base:#x}"))

@@ -2,6 +2,7 @@
 //! one device.
 
 use std::io;
+use std::ops::Range;
 
 /// A BAR that the guest has moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +36,9 @@ pub trait PciDevice: Send {
 
     /// Follows a BAR to another address, which the VMM has accepted.
     fn move_bar(&mut self, old_base: u64, new_base: u64) -> io::Result<()>;
+
+    /// Sets a BAR back to its address before, because the VMM cannot have it at the other one.
+    fn restore_bar_addr(&mut self, params: &BarReprogrammingParams);
 }
 
 /// A memory BAR, as a VMM's config space takes it.
@@ -92,6 +96,19 @@ impl PciConfiguration {
         self.registers.get(register).copied().unwrap_or(0)
     }
 
+    /// Sets a BAR back to its address before.
+    pub fn restore_bar_addr(&mut self, params: &BarReprogrammingParams) {
+        let Some(bar) = self.bars.iter_mut().find(|bar| bar.address == params.new_base) else {
+            return;
+        };
+        bar.address = params.old_base;
+        let low = BAR0 + bar.index;
+        self.registers[low] = params.old_base as u32 | self.registers[low] & 0xf;
+        if bar.is_64_bit {
+            self.registers[low + 1] = (params.old_base >> 32) as u32;
+        }
+    }
+
     /// Stores to a dword. Returns the BARs that moved, once the guest has memory space enabled.
     pub fn write_config_register(
         &mut self,
@@ -127,13 +144,15 @@ impl PciConfiguration {
 pub struct PciBus<D> {
     /// The device.
     pub device: D,
+    /// RAM, where it has no BAR.
+    pub ram: Range<u64>,
     ranges: Vec<(u64, u64)>,
 }
 
 impl<D: PciDevice> PciBus<D> {
     /// Makes a bus of a device whose BARs have these bases and sizes.
     pub fn new(device: D, bars: impl IntoIterator<Item = (u64, u64)>) -> Self {
-        PciBus { device, ranges: bars.into_iter().collect() }
+        PciBus { device, ram: 0..0, ranges: bars.into_iter().collect() }
     }
 
     /// Performs a guest's load from config space.
@@ -145,11 +164,12 @@ impl<D: PciDevice> PciBus<D> {
     pub fn config_write(&mut self, register: usize, value: u32) {
         for moved in self.device.write_config_register(register, 0, &value.to_le_bytes()) {
             let range = self.ranges.iter_mut().find(|(base, _)| *base == moved.old_base);
-            // A VMM allocates the new range here, and may refuse it.
-            if let Some(range) = range {
-                *range = (moved.new_base, moved.len);
-                let _ = self.device.move_bar(moved.old_base, moved.new_base);
-            }
+            let Some(range) = range.filter(|_| !self.ram.contains(&moved.new_base)) else {
+                self.device.restore_bar_addr(&moved);
+                continue;
+            };
+            *range = (moved.new_base, moved.len);
+            let _ = self.device.move_bar(moved.old_base, moved.new_base);
         }
     }
 

@@ -7,7 +7,7 @@ use hypertrace_abi::event_type;
 use hypertrace_abi::record::ClockKind;
 use hypertrace_abi::ring::{ClientMemory, Emit, Lease, Producer};
 use hypertrace_abi::sink::EventSink;
-use hypertrace_device::{Chip, ChipConfig, ChipState, DrainPolicy, Memory, Region};
+use hypertrace_device::{Chip, ChipConfig, ChipState, Memory, Region};
 use hypertrace_guest::{Args, Program, layout};
 use hypertrace_tests::child;
 use hypertrace_tests::host::{events, geometry};
@@ -15,10 +15,10 @@ use hypertrace_tests::random::Random;
 use hypertrace_tests::{FULL_SIZE, babeltrace2, capability, kvm, this_test};
 use hypertrace_timeline::{Domain, Event, Stream, Value};
 use hypertrace_trace::{Output, Session, SessionConfig, Summary};
-use kvm_vmm::{Answer, Doorbells, Machine, Progress, Snapshot, attach_window, record_in};
+use hypertrace_vmm::{DeviceConfig, Hypertrace};
+use kvm_vmm::{Answer, Machine, Progress, Snapshot, attach_window, record_in};
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -355,19 +355,14 @@ fn run_machine(out: &Path, from: Option<&Path>, time: Duration) -> bool {
         Some(saved) => saved.machine().unwrap(),
         None => Machine::new(VCPUS).unwrap(),
     };
-    let session = Session::create(SessionConfig::new(out.join("session"))).unwrap();
-    let doorbells = Doorbells::new().unwrap();
-    let config = doorbells.config(&session, VCPUS as u32);
-    let waker = doorbells.kick.try_clone().unwrap();
-    let geometry = geometry(VCPUS as u32);
-    let chip = match &saved {
-        Some(saved) => saved.device(geometry, &config, session.clone(), waker).unwrap(),
-        None => Chip::new(Memory::anonymous(geometry).unwrap(), &config, session.clone(), waker),
-    };
-    let chip = Arc::new(chip);
-    let drain = chip.drain_thread(&doorbells.kick, DrainPolicy::default(), || Ok(())).unwrap();
-    machine.observe(record_in(session.clone()));
-    attach_window(&mut machine, &chip, &doorbells, layout::DEVICE, Answer::Device).unwrap();
+    let vcpus = VCPUS as u32;
+    let config = DeviceConfig { geometry: geometry(vcpus), ..DeviceConfig::new(vcpus) };
+    let session = SessionConfig::new(out.join("session"));
+    let device = saved.as_ref().map(Snapshot::device);
+    let hypertrace = Hypertrace::start(session, config, device).unwrap();
+    machine.observe(record_in(hypertrace.session().clone()));
+    let (chip, doorbells) = (hypertrace.chip(), hypertrace.doorbells());
+    attach_window(&mut machine, chip, doorbells, layout::DEVICE, Answer::Device).unwrap();
     if saved.is_none() {
         let demo = Args {
             device: layout::DEVICE,
@@ -382,13 +377,12 @@ fn run_machine(out: &Path, from: Option<&Path>, time: Duration) -> bool {
     let has_ended = match &progress {
         Progress::Ended(_) => true,
         Progress::Paused(machine) => {
-            Snapshot::save(machine, &chip, &out.join("snapshot")).unwrap();
+            Snapshot::save(machine, hypertrace.save().unwrap(), &out.join("snapshot")).unwrap();
             false
         }
     };
     drop(progress);
-    drain.finish();
-    let summary = session.finish().unwrap();
+    let summary = hypertrace.finish().unwrap();
     std::fs::write(out.join("summary.json"), serde_json::to_string(&summary).unwrap()).unwrap();
     has_ended
 }

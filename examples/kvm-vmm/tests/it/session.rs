@@ -1,66 +1,39 @@
 //! The whole channel: a guest, the device, the drain loop and a session.
 
 use crate::common;
-use std::sync::Arc;
 
 use common::run;
 use hypertrace::Channel;
-use hypertrace_device::{Chip, Geometry, Memory, Region};
-use hypertrace_device::{DrainPolicy, DrainThread};
 use hypertrace_guest::{Args, Program, layout};
-use hypertrace_trace::{Session, SessionConfig, Summary};
-use kvm_vmm::{
-    Answer, Doorbells, Error, Machine, attach_pci, attach_window, record_in, run_on_threads,
-};
+use hypertrace_vmm::{DeviceConfig, Geometry, Hypertrace, Region, SessionConfig, Summary};
+use kvm_vmm::{Answer, Error, Machine, attach_pci, attach_window, record_in, run_on_threads};
 use tempfile::TempDir;
-use vmm_sys_util::eventfd::EventFd;
 
 const VCPUS: usize = 2;
 const EVENTS: u64 = 100_000;
 const REFERENCE_POINTS: u64 = 1_000;
 const STAMPS: u64 = 100;
 
-/// Session in a new directory, a device that records in it, and its drain loop.
-struct Host {
-    session: Session,
-    chip: Arc<Chip<Session, EventFd>>,
-    doorbells: Doorbells,
-    drain: DrainThread,
-    _dir: TempDir,
-}
-
-impl Host {
-    fn new() -> Host {
-        let dir = tempfile::tempdir().unwrap();
-        let session = Session::create(SessionConfig::new(dir.path())).unwrap();
-        // An eighth of a vCPU's events: unless the rings are drained while it runs, events are
-        // lost.
-        let geometry = Geometry {
-            clients: 4,
-            ring_bytes: 512 << 10,
-            block_bytes: 16 << 10,
-            ..Geometry::default()
-        };
-        let doorbells = Doorbells::new().unwrap();
-        let config = doorbells.config(&session, VCPUS as u32);
-        let memory = Memory::anonymous(geometry).unwrap();
-        let waker = doorbells.kick.try_clone().unwrap();
-        let chip = Arc::new(Chip::new(memory, &config, session.clone(), waker));
-        let drain = chip.drain_thread(&doorbells.kick, DrainPolicy::default(), || Ok(())).unwrap();
-        Host { session, chip, doorbells, drain, _dir: dir }
-    }
-
-    fn finish(self) -> Summary {
-        self.drain.finish();
-        self.session.finish().unwrap()
-    }
+/// Starts a device with a session in a new directory.
+fn start() -> (Hypertrace, TempDir) {
+    let dir = tempfile::tempdir().unwrap();
+    // An eighth of a vCPU's events: unless the rings are drained while it runs, events are
+    // lost.
+    let geometry = Geometry {
+        clients: 4,
+        ring_bytes: 512 << 10,
+        block_bytes: 16 << 10,
+        ..Geometry::default()
+    };
+    let config = DeviceConfig { geometry, ..DeviceConfig::new(VCPUS as u32) };
+    (Hypertrace::start(SessionConfig::new(dir.path()), config, None).unwrap(), dir)
 }
 
 /// Makes a machine whose events go to the host's session. Returns `None` without KVM.
-fn machine(host: &Host) -> Option<Machine> {
+fn machine(host: &Hypertrace) -> Option<Machine> {
     let mut machine = common::machine(VCPUS)?;
-    host.session.set_events(&"*".parse().unwrap(), true).unwrap();
-    machine.observe(record_in(host.session.clone()));
+    host.session().set_events(&"*".parse().unwrap(), true).unwrap();
+    machine.observe(record_in(host.session().clone()));
     Some(machine)
 }
 
@@ -84,16 +57,16 @@ fn assert_complete(summary: &Summary) {
 
 #[test]
 fn every_event_of_two_vcpus_with_a_window_is_in_the_session() {
-    let host = Host::new();
+    let (host, _dir) = start();
     let Some(mut machine) = machine(&host) else {
         return;
     };
-    attach_window(&mut machine, &host.chip, &host.doorbells, layout::DEVICE, Answer::Device)
+    attach_window(&mut machine, host.chip(), host.doorbells(), layout::DEVICE, Answer::Device)
         .unwrap();
 
     run(machine, &Args { device: layout::DEVICE, ..demo() });
 
-    let summary = host.finish();
+    let summary = host.finish().unwrap();
     assert_complete(&summary);
     // Every reference point is an exit, with an event before and after it.
     assert!(summary.host_events >= 2 * VCPUS as u64 * REFERENCE_POINTS);
@@ -101,38 +74,38 @@ fn every_event_of_two_vcpus_with_a_window_is_in_the_session() {
 
 #[test]
 fn every_event_of_two_vcpus_on_the_pci_bus_is_in_the_session() {
-    let host = Host::new();
+    let (host, _dir) = start();
     let Some(mut machine) = machine(&host) else {
         return;
     };
-    attach_pci(&mut machine, &host.chip, &host.doorbells).unwrap();
+    attach_pci(&mut machine, host.chip(), host.doorbells()).unwrap();
 
     run(machine, &Args { ecam: layout::ECAM, ..demo() });
 
-    assert_complete(&host.finish());
+    assert_complete(&host.finish().unwrap());
 }
 
 /// Returns the device's rings as shared memory.
-fn bare_rings(host: &Host) -> Channel<'_> {
-    let rings = host.chip.memory().region(Region::Rings).unwrap();
-    Channel::local(&host.chip.config_page(), rings.words()).unwrap()
+fn bare_rings(host: &Hypertrace) -> Channel<'_> {
+    let rings = host.chip().memory().region(Region::Rings).unwrap();
+    Channel::local(&host.chip().config_page(), rings.words()).unwrap()
 }
 
 #[test]
 fn every_event_of_two_threads_is_in_the_session() {
-    let host = Host::new();
+    let (host, _dir) = start();
 
     run_on_threads(bare_rings(&host), VCPUS, &demo()).unwrap();
 
-    assert_complete(&host.finish());
+    assert_complete(&host.finish().unwrap());
 }
 
 #[test]
 fn a_program_that_needs_a_machine_does_not_run_on_a_thread() {
-    let host = Host::new();
+    let (host, _dir) = start();
 
     let error = run_on_threads(bare_rings(&host), 1, &Args::new(Program::Fault)).unwrap_err();
 
     assert!(matches!(error, Error::Program { code: 127, .. }), "{error:?}");
-    host.finish();
+    host.finish().unwrap();
 }

@@ -4,9 +4,10 @@ use crate::common;
 use std::sync::{Arc, Mutex};
 
 use common::{MAGIC, Machine, POINT, geometry, kick, start};
-use hypertrace_device::{Counter, PCI_DEVICE, PCI_VENDOR, Region};
+use hypertrace_device::{PCI_DEVICE, PCI_VENDOR};
+use hypertrace_vmm::{Counter, Hypertrace, Region, Saved};
 use vmm_shapes::pci_bus::{PciBus, PciDevice};
-use vmm_shapes::{ChipDevice, FunctionDevice, Hypertrace};
+use vmm_shapes::{ChipDevice, FunctionDevice};
 
 /// Addresses of the BARs at first, in the order of `Region::ALL`, and where the guest moves the registers.
 const BASES: [u64; 4] = [0xe000_0000, 0xe010_0000, 0xe020_0000, 0x10_0000_0000];
@@ -22,9 +23,9 @@ fn bars() -> impl Iterator<Item = (u64, u64)> {
     BASES.into_iter().zip(Region::ALL.map(|region| geometry().bar_size(region)))
 }
 
-fn function_device(hypertrace: Hypertrace) -> (Arc<Machine>, PciBus<FunctionDevice>) {
+fn function_device(hypertrace: &Hypertrace) -> (Arc<Machine>, PciBus<FunctionDevice>) {
     let machine = Arc::new(Machine::default());
-    let device = FunctionDevice::new(hypertrace, machine.clone(), BASES);
+    let device = FunctionDevice::new(hypertrace, machine.clone(), BASES).unwrap();
     (machine, PciBus::new(device, bars()))
 }
 
@@ -51,7 +52,7 @@ fn move_registers(bus: &mut PciBus<impl PciDevice>) {
 #[test]
 fn a_function_takes_points_before_and_after_its_registers_move() {
     let (_dir, hypertrace) = start(None);
-    let (machine, mut bus) = function_device(hypertrace);
+    let (machine, mut bus) = function_device(&hypertrace);
 
     use_device(&mut bus);
     let armed = machine.placed().doorbells;
@@ -65,15 +66,14 @@ fn a_function_takes_points_before_and_after_its_registers_move() {
     let shift = MOVED - CONTROL;
     let moved = armed.iter().map(|(gpa, length)| (gpa + shift, *length)).collect();
     assert_eq!(machine.placed().doorbells, moved);
-    let chip = Arc::clone(bus.device.hypertrace().chip());
-    assert_eq!(chip.count(Counter::KickTrapped), 1);
-    assert_eq!(bus.device.into_hypertrace().finish().unwrap().reference_points, 2);
+    assert_eq!(hypertrace.chip().count(Counter::KickTrapped), 1);
+    assert_eq!(hypertrace.finish().unwrap().reference_points, 2);
 }
 
 #[test]
 fn the_bars_of_a_function_take_points_while_its_device_is_locked() {
     let (_dir, hypertrace) = start(None);
-    let (_machine, mut bus) = function_device(hypertrace);
+    let (_machine, mut bus) = function_device(&hypertrace);
     bus.config_write(COMMAND, MEMORY_SPACE);
     let bars = bus.device.bars();
     let bus = Mutex::new(bus);
@@ -87,14 +87,13 @@ fn the_bars_of_a_function_take_points_while_its_device_is_locked() {
     });
     drop(locked);
 
-    let hypertrace = bus.into_inner().unwrap().device.into_hypertrace();
     assert_eq!(hypertrace.finish().unwrap().reference_points, u64::from(common::VCPUS));
 }
 
 #[test]
 fn a_function_without_memory_space_is_not_mapped() {
     let (_dir, hypertrace) = start(None);
-    let (machine, mut bus) = function_device(hypertrace);
+    let (machine, mut bus) = function_device(&hypertrace);
 
     bus.config_write(COMMAND, MEMORY_SPACE);
     let on = machine.placed();
@@ -108,30 +107,49 @@ fn a_function_without_memory_space_is_not_mapped() {
 #[test]
 fn a_function_works_again_after_a_reset() {
     let (_dir, hypertrace) = start(None);
-    let (_machine, mut bus) = function_device(hypertrace);
+    let (_machine, mut bus) = function_device(&hypertrace);
     use_device(&mut bus);
 
-    bus.device.reset();
+    bus.device.function().reset();
     use_device(&mut bus);
 
-    assert_eq!(bus.device.into_hypertrace().finish().unwrap().reference_points, 2);
+    assert_eq!(hypertrace.finish().unwrap().reference_points, 2);
 }
 
 #[test]
-fn a_function_is_restored_with_its_bars_mapped() {
+fn a_function_is_restored_with_its_bars_where_the_bus_had_them() {
     let (_dir, hypertrace) = start(None);
-    let (machine, mut bus) = function_device(hypertrace);
+    let (machine, mut bus) = function_device(&hypertrace);
     use_device(&mut bus);
-    let (saved, config) = (bus.device.hypertrace().save().unwrap(), bus.device.state());
-    assert_eq!(bus.device.into_hypertrace().finish().unwrap().reference_points, 1);
+    move_registers(&mut bus);
+    let pci = Some(bus.device.function().save());
+    let saved = Saved { pci, ..hypertrace.save().unwrap() };
+    assert_eq!(hypertrace.finish().unwrap().reference_points, 1);
 
+    let json = serde_json::to_string(&saved).unwrap();
+    let saved: Saved = serde_json::from_str(&json).unwrap();
     let (_dir, hypertrace) = start(Some(&saved));
-    let (restored, mut bus) = function_device(hypertrace);
-    bus.device.restore(&config).unwrap();
-    bus.write(CONTROL + POINT, &8u64.to_le_bytes());
+    let (restored, bus) = function_device(&hypertrace);
+    bus.device.function().restore(saved.pci.as_ref().unwrap()).unwrap();
+    bus.device.bars().write(MOVED, POINT, &8u64.to_le_bytes());
 
     assert_eq!(restored.placed(), machine.placed());
-    assert_eq!(bus.device.into_hypertrace().finish().unwrap().reference_points, 1);
+    assert_eq!(hypertrace.finish().unwrap().reference_points, 1);
+}
+
+#[test]
+fn a_bar_that_the_bus_cannot_move_is_where_it_was() {
+    let (_dir, hypertrace) = start(None);
+    let (machine, mut bus) = function_device(&hypertrace);
+    use_device(&mut bus);
+    let before = (machine.placed(), bus.config_read(BAR2));
+    bus.ram = MOVED..MOVED + 1;
+
+    move_registers(&mut bus);
+    bus.write(CONTROL + POINT, &8u64.to_le_bytes());
+
+    assert_eq!((machine.placed(), bus.config_read(BAR2)), before);
+    assert_eq!(hypertrace.finish().unwrap().reference_points, 2);
 }
 
 #[test]
@@ -157,7 +175,7 @@ fn a_chip_in_the_vmms_own_config_space_takes_points_before_and_after_its_registe
 #[test]
 fn a_chip_in_the_vmms_own_config_space_has_the_ids_and_sizes_of_the_function() {
     let (_dir, hypertrace) = start(None);
-    let (_, mut function) = function_device(hypertrace);
+    let (_, mut function) = function_device(&hypertrace);
     let (_dir, hypertrace) = start(None);
     let machine = Arc::new(Machine::default());
     let mut chip = ChipDevice::new(hypertrace, machine, BASES).unwrap();

@@ -1,4 +1,4 @@
-//! docs/vmm.md says what is so: its code is this crate's, and its tables are the libraries'.
+//! docs/vmm.md says what is so: its code is the examples', and its tables are the libraries'.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -30,10 +30,13 @@ fn rows(document: &str, header: [&str; 2]) -> Vec<Vec<String>> {
 }
 
 #[test]
-fn each_block_of_code_is_in_the_example_word_for_word() {
-    let folder = root().join("examples/vmm-shapes/src");
-    let files = fs::read_dir(folder).unwrap();
-    let source = files.map(|file| fs::read_to_string(file.unwrap().path()).unwrap());
+fn each_block_of_code_is_in_the_examples_word_for_word() {
+    let folders =
+        ["vmm-shapes/src", "vmm-shapes/tests/it", "vmm-shapes/tests/it/common", "kvm-vmm/src"];
+    let files = folders.iter().flat_map(|folder| {
+        fs::read_dir(root().join("examples").join(folder)).unwrap().map(|file| file.unwrap().path())
+    });
+    let source = files.filter(|path| path.is_file()).map(|path| fs::read_to_string(path).unwrap());
     let source = normalized(&source.collect::<String>());
 
     let document = document();
@@ -43,18 +46,18 @@ fn each_block_of_code_is_in_the_example_word_for_word() {
     for block in blocks {
         let block = block.split("```").next().unwrap();
         for part in block.split("// ...\n").map(normalized) {
-            assert!(!part.is_empty() && source.contains(&part), "not in the example: {part}");
+            assert!(!part.is_empty() && source.contains(&part), "not in the examples: {part}");
         }
     }
 }
 
-/// Returns the third-party crates that device and trace link, with their versions.
+/// Returns the third-party crates that the crate links, with their versions.
 fn linked(options: &[&str]) -> BTreeSet<(String, String)> {
     let tree = Command::new(env!("CARGO"))
         .current_dir(root())
         .args(["tree", "--offline", "--locked", "--no-dedupe", "--prefix=none", "--format={p}"])
         .args(["--edges=normal,no-proc-macro", "--target=x86_64-unknown-linux-gnu"])
-        .args(["--package=hypertrace-device", "--package=hypertrace-trace"])
+        .arg("--package=hypertrace-vmm")
         .args(options)
         .output()
         .unwrap();

@@ -3,11 +3,12 @@
 use crate::common;
 use std::sync::{Arc, Barrier};
 
-use common::{MAGIC, Machine, POINT, geometry, kick, start};
-use hypertrace_device::{Counter, Geometry, Region};
-use hypertrace_trace::SessionConfig;
+use common::{MAGIC, Machine, POINT, config, geometry, kick, start};
+use hypertrace_vmm::{
+    Counter, DeviceConfig, Error, Geometry, Hypertrace, Region, Saved, SessionConfig,
+};
+use vmm_shapes::MmioDevice;
 use vmm_shapes::mmio_bus::Bus;
-use vmm_shapes::{Error, Hypertrace, MmioDevice};
 
 const BASE: u64 = 0xd000_0000;
 
@@ -56,9 +57,14 @@ fn a_window_is_restored() {
     let (_machine, bus) = attach(&hypertrace);
     // The register's upper half is stored after the snapshot.
     bus.write(control() + POINT, &7u32.to_le_bytes());
-    let saved = hypertrace.save().unwrap();
+    let mut stream = Vec::new();
+    hypertrace.save().unwrap().write(&mut stream).unwrap();
+    stream.extend(b"what the VMM saves after it");
     assert_eq!(hypertrace.finish().unwrap().reference_points, 0);
 
+    let mut stream = &stream[..];
+    let saved = Saved::read(&mut stream).unwrap();
+    assert_eq!(stream, b"what the VMM saves after it");
     let (_dir, hypertrace) = start(Some(&saved));
     let (_machine, bus) = attach(&hypertrace);
     bus.write(control() + POINT + 4, &0u32.to_le_bytes());
@@ -70,14 +76,13 @@ fn a_window_is_restored() {
 fn a_snapshot_of_another_device_is_refused_by_name() {
     let (dir, hypertrace) = start(None);
     let mut saved = hypertrace.save().unwrap();
-    saved.state.ring_bytes *= 2;
+    saved.chip.ring_bytes *= 2;
 
-    let config = hypertrace_trace::SessionConfig::new(dir.path().join("other"));
-    let Err(error) = Hypertrace::start(config, geometry(), common::VCPUS, Some(&saved)) else {
-        panic!("it was restored");
-    };
+    let session = SessionConfig::new(dir.path().join("other"));
+    let error = Hypertrace::start(session, config(), Some(&saved)).unwrap_err();
 
-    assert!(error.to_string().contains("ring size"), "{error}");
+    let why = std::error::Error::source(&error).unwrap().to_string();
+    assert!(why.contains("ring size"), "{error}: {why}");
 }
 
 #[test]
@@ -94,8 +99,9 @@ fn the_command_line_has_the_address_of_a_window_in_a_form_that_guests_take() {
 fn each_of_64_vcpus_has_a_client_and_a_ring() {
     const VCPUS: u32 = 64;
     let dir = tempfile::tempdir().unwrap();
-    let config = SessionConfig::new(dir.path().join("s"));
-    let hypertrace = Hypertrace::start(config, geometry(), VCPUS, None).unwrap();
+    let session = SessionConfig::new(dir.path().join("s"));
+    let config = DeviceConfig { vcpus: VCPUS, geometry: geometry().for_vcpus(VCPUS), ..config() };
+    let hypertrace = Hypertrace::start(session, config, None).unwrap();
     let (_machine, bus) = attach(&hypertrace);
     let control = BASE + hypertrace.chip().geometry().window_offset(Region::Control);
 
@@ -134,12 +140,13 @@ fn a_window_takes_points_of_several_threads_without_a_lock() {
 #[test]
 fn a_start_that_fails_leaves_the_directory_as_it_was() {
     let dir = tempfile::tempdir().unwrap();
-    let session = dir.path().join("session");
-    let config = || SessionConfig { file_bytes: 1 << 20, ..SessionConfig::new(&session) };
-    let impossible = Geometry { ring_bytes: 3, ..geometry() };
+    let path = dir.path().join("session");
+    let session = || SessionConfig { file_bytes: 1 << 20, ..SessionConfig::new(&path) };
+    let geometry = Geometry { ring_bytes: 3, ..geometry() };
+    let impossible = DeviceConfig { geometry, ..config() };
 
-    let failed = Hypertrace::start(config(), impossible, 2, None).err().unwrap();
+    let failed = Hypertrace::start(session(), impossible, None).unwrap_err();
 
     assert!(matches!(failed, Error::Memory(_)), "{failed}");
-    Hypertrace::start(config(), geometry(), 2, None).unwrap().finish().unwrap();
+    Hypertrace::start(session(), config(), None).unwrap().finish().unwrap();
 }

@@ -1,9 +1,7 @@
 //! Memory of a session and its device, in a process of this test's own.
 
-use hypertrace_device::Geometry;
 use hypertrace_test_support::child;
-use hypertrace_trace::SessionConfig;
-use vmm_shapes::Hypertrace;
+use hypertrace_vmm::{DeviceConfig, Hypertrace, SessionConfig};
 
 /// Returns the private memory of this process in KiB.
 fn private() -> u64 {
@@ -16,10 +14,10 @@ fn private() -> u64 {
 fn a_session_and_a_device_for_4_vcpus_take_less_than_4_mib_of_private_memory() {
     child::in_own_process(|| {
         let dir = tempfile::tempdir().unwrap();
-        let config = SessionConfig::new(dir.path());
+        let session = SessionConfig::new(dir.path());
         let before = private();
 
-        let hypertrace = Hypertrace::start(config, Geometry::default(), 4, None).unwrap();
+        let hypertrace = Hypertrace::start(session, DeviceConfig::new(4), None).unwrap();
 
         let taken = private() - before;
         assert!(taken < 4 << 10, "{taken} KiB");

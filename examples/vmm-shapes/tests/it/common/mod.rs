@@ -5,10 +5,9 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Mutex, PoisonError};
 
-use hypertrace_device::Geometry;
-use hypertrace_trace::SessionConfig;
-use vmm_shapes::vm::Vm;
-use vmm_shapes::{Hypertrace, Saved};
+use hypertrace_vmm::{
+    DeviceConfig, Doorbell, Geometry, Hypertrace, Mapping, Saved, SessionConfig, Vm,
+};
 use vmm_sys_util::eventfd::EventFd;
 
 /// Mappings (size, read-only) and ioeventfds (length), by address.
@@ -29,22 +28,23 @@ impl Machine {
 }
 
 impl Vm for Machine {
-    fn map(&self, gpa: u64, size: u64, _host: u64, is_read_only: bool) -> io::Result<()> {
-        self.0.lock().unwrap().memory.insert(gpa, (size, is_read_only));
+    fn map(&self, memory: &Mapping<'_>) -> io::Result<()> {
+        let mapped = (memory.size, memory.is_read_only);
+        self.0.lock().unwrap().memory.insert(memory.gpa, mapped);
         Ok(())
     }
 
-    fn unmap(&self, gpa: u64) {
-        self.0.lock().unwrap().memory.remove(&gpa);
+    fn unmap(&self, memory: &Mapping<'_>) {
+        self.0.lock().unwrap().memory.remove(&memory.gpa);
     }
 
-    fn arm(&self, gpa: u64, length: u32, _eventfd: &EventFd) -> io::Result<()> {
-        self.0.lock().unwrap().doorbells.insert(gpa, length);
+    fn arm(&self, doorbell: &Doorbell, _eventfd: &EventFd) -> io::Result<()> {
+        self.0.lock().unwrap().doorbells.insert(doorbell.gpa, doorbell.length);
         Ok(())
     }
 
-    fn disarm(&self, gpa: u64, _length: u32, _eventfd: &EventFd) {
-        self.0.lock().unwrap().doorbells.remove(&gpa);
+    fn disarm(&self, doorbell: &Doorbell, _eventfd: &EventFd) {
+        self.0.lock().unwrap().doorbells.remove(&doorbell.gpa);
     }
 }
 
@@ -57,11 +57,16 @@ pub fn geometry() -> Geometry {
     Geometry { schema_bytes: 4096, ..sizes }.for_vcpus(VCPUS)
 }
 
+/// Returns a configuration with small rings.
+pub fn config() -> DeviceConfig {
+    DeviceConfig { geometry: geometry(), ..DeviceConfig::new(VCPUS) }
+}
+
 /// Starts a device with a session in a new directory.
 pub fn start(saved: Option<&Saved>) -> (tempfile::TempDir, Hypertrace) {
     let dir = tempfile::tempdir().unwrap();
-    let config = SessionConfig { file_bytes: 1 << 20, ..SessionConfig::new(dir.path()) };
-    let hypertrace = Hypertrace::start(config, geometry(), VCPUS, saved).unwrap();
+    let session = SessionConfig { file_bytes: 1 << 20, ..SessionConfig::new(dir.path()) };
+    let hypertrace = Hypertrace::start(session, config(), saved).unwrap();
     (dir, hypertrace)
 }
 

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The device as a PCI function on a VMM's bus.
+
+use crate::hypertrace::Hypertrace;
+use crate::saved::SavedFunction;
+use crate::vm::{Bars, Placement, Vm};
+use hypertrace_device::{BarChange, BarForm, Region, RestoreError};
+use hypertrace_trace::Session;
+use std::fmt;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use vmm_sys_util::eventfd::EventFd;
+
+type Inner = hypertrace_device::PciFunction<Session, EventFd>;
+
+/// A BAR that the guest has moved to an address where the bus does not have it. The VMM moves it on its bus and
+/// calls [`PciFunction::move_bar`], or refuses and calls [`PciFunction::restore_bar`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Move {
+    /// Address on the bus.
+    pub from: u64,
+    /// Address that the guest has chosen: it may be over RAM, or over another device.
+    pub to: u64,
+    /// Bytes of the BAR.
+    pub size: u64,
+}
+
+/// The device as a PCI function: config space, and BARs that are mapped where both the guest and the bus have them.
+///
+/// Calls for config space take a lock, which is held while the VMM maps a BAR. Loads and stores of BARs take none.
+pub struct PciFunction {
+    function: Inner,
+    placement: Placement,
+    vm: Arc<dyn Vm>,
+    bars: Mutex<Bars>,
+}
+
+impl fmt::Debug for PciFunction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PciFunction")
+            .field("function", &self.function)
+            .field("bars", &self.bars)
+            .finish_non_exhaustive()
+    }
+}
+
+impl PciFunction {
+    /// Makes a function as after a reset. It decodes nothing until the guest sets memory space in COMMAND.
+    ///
+    /// # Errors
+    /// If there are no descriptors left, or BARs of this form cannot be so large.
+    pub fn new(
+        hypertrace: &Hypertrace,
+        vm: Arc<dyn Vm>,
+        bars: Bars,
+        form: BarForm,
+    ) -> io::Result<PciFunction> {
+        let placement = hypertrace.placement.try_clone()?;
+        let function =
+            Inner::with_form(Arc::clone(&placement.chip), form).map_err(io::Error::other)?;
+        let function = PciFunction { function, placement, vm, bars: Mutex::new(bars) };
+        function.program();
+        Ok(function)
+    }
+
+    /// Performs a load from config space, of any length. Fills every byte.
+    pub fn config_read(&self, offset: u64, data: &mut [u8]) {
+        self.function.config_read(offset, data);
+    }
+
+    /// Performs a store to config space. Returns the BARs that are not where the bus has them.
+    pub fn config_write(&self, offset: u64, data: &[u8]) -> Vec<Move> {
+        let mut moves = Vec::new();
+        self.function.config_write(offset, data, |change| moves.extend(self.change(change)));
+        moves
+    }
+
+    /// Returns a dword of config space, for a bus that counts it in dwords.
+    pub fn read_register(&self, register: usize) -> u32 {
+        let mut data = [0; 4];
+        self.config_read(4 * register as u64, &mut data);
+        u32::from_le_bytes(data)
+    }
+
+    /// Performs a store to a dword of config space, `offset` bytes into it, as [`PciFunction::config_write`].
+    pub fn write_register(&self, register: usize, offset: u64, data: &[u8]) -> Vec<Move> {
+        self.config_write(4 * register as u64 + offset, data)
+    }
+
+    /// Performs a load from a BAR, by address. Fills every byte, with ones if no BAR is there. Takes no lock.
+    pub fn read(&self, gpa: u64, data: &mut [u8]) {
+        if !self.function.read(gpa, data) {
+            data.fill(0xff);
+        }
+    }
+
+    /// Performs a store to a BAR, by address. Takes no lock.
+    pub fn write(&self, gpa: u64, data: &[u8]) {
+        self.function.write(gpa, data);
+    }
+
+    /// Notes that the bus has moved a BAR, and maps it there.
+    ///
+    /// # Errors
+    /// If the bus had no BAR at `from`, or the hypervisor refuses: the BAR traps then.
+    pub fn move_bar(&self, from: u64, to: u64) -> io::Result<()> {
+        let region = self.region(from)?;
+        if let Bars::At(bases) = &mut *self.bars() {
+            bases[region as usize] = to;
+        }
+        match self.function.find(to) {
+            Some((found, 0)) if found == region => self.placement.place(&*self.vm, region, to),
+            // The guest has turned memory space off.
+            _ => Ok(()),
+        }
+    }
+
+    /// Sets a BAR back to where the bus has it, because the bus has refused to move it: the guest reads the old address.
+    ///
+    /// # Errors
+    /// If the bus has no BAR at `from`.
+    pub fn restore_bar(&self, from: u64) -> io::Result<()> {
+        let region = self.region(from)?;
+        self.function.set_bar(region, from, |change| _ = self.change(change));
+        Ok(())
+    }
+
+    /// Resets config space and the device, as a reset of the machine does. No vCPU runs.
+    pub fn reset(&self) {
+        self.function.reset(|change| _ = self.change(change));
+        self.program();
+    }
+
+    /// Returns the state, for [`Saved::pci`](crate::Saved::pci).
+    pub fn save(&self) -> SavedFunction {
+        SavedFunction { config: self.function.state(), bars: self.bars().clone() }
+    }
+
+    /// Restores config space and the bus's addresses, and maps the BARs that were decoded. No vCPU has run yet.
+    ///
+    /// # Errors
+    /// If the state is of another function.
+    pub fn restore(&self, saved: &SavedFunction) -> Result<(), RestoreError> {
+        *self.bars() = saved.bars.clone();
+        self.function.restore(&saved.config, |change| _ = self.change(change))
+    }
+
+    /// Stores the bus's addresses to the BARs.
+    fn program(&self) {
+        let Bars::At(bases) = *self.bars() else { return };
+        for (region, base) in Region::ALL.into_iter().zip(bases) {
+            self.function.set_bar(region, base, |change| _ = self.change(change));
+        }
+    }
+
+    /// Maps and unmaps a BAR that the guest has moved. Returns it if the bus has another address.
+    fn change(&self, change: BarChange) -> Option<Move> {
+        let BarChange { region, from, to } = change;
+        let size = self.placement.chip.geometry().bar_size(region);
+        let bars = self.bars();
+        if let Some(from) = from.filter(|from| bars.contain(region, *from, size)) {
+            self.placement.remove(&*self.vm, region, from);
+        }
+        let to = to?;
+        if bars.contain(region, to, size) {
+            // Where it is not mapped, it traps.
+            let _ = self.placement.place(&*self.vm, region, to);
+            return None;
+        }
+        match &*bars {
+            Bars::At(bases) => Some(Move { from: bases[region as usize], to, size }),
+            Bars::Within(_) => None,
+        }
+    }
+
+    /// Returns the region that the bus has at an address.
+    fn region(&self, base: u64) -> io::Result<Region> {
+        let bars = self.bars();
+        let found = match &*bars {
+            Bars::At(bases) => {
+                Region::ALL.into_iter().find(|region| bases[*region as usize] == base)
+            }
+            Bars::Within(_) => None,
+        };
+        found.ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    fn bars(&self) -> MutexGuard<'_, Bars> {
+        // A VMM's call may panic. The addresses are whole by then.
+        self.bars.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

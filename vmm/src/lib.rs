@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The hypertrace device in a VMM.
+//!
+//! [`Hypertrace`] holds what a VMM needs for a guest: the session, the device with its memory and its
+//! eventfds, and the thread that drains the rings. The VMM gives it the four calls of its hypervisor
+//! as a [`Vm`], and puts the device on its bus.
+//!
+//! ```no_run
+//! use hypertrace_vmm::{DeviceConfig, Hypertrace, SessionConfig};
+//!
+//! # fn main() -> Result<(), hypertrace_vmm::Error> {
+//! let hypertrace = Hypertrace::start(SessionConfig::new("out"), DeviceConfig::new(2), None)?;
+//! // The guest runs. A store to a register goes to `hypertrace.chip()`.
+//! let summary = hypertrace.finish()?;
+//! println!("{} events, {} lost", summary.records, summary.lost);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! [`Saved`] is the device in a snapshot of the machine: it is serialized by serde, or written to a stream.
+#![warn(missing_debug_implementations)]
+
+mod function;
+mod hypertrace;
+mod saved;
+mod vm;
+
+pub use function::{Move, PciFunction};
+pub use hypertrace::{DeviceConfig, Drain, Error, Hypertrace};
+pub use saved::{Saved, SavedFunction};
+pub use vm::{Bars, Doorbells, Vm};
+
+pub use hypertrace_device::{
+    BarChange, BarForm, Bell, ChipConfig, Counter, Doorbell, DrainPolicy, Geometry, Mapping,
+    PciState, Region,
+};
+pub use hypertrace_trace::{
+    GuestTsc, Output, Session, SessionConfig, SessionError, Share, Summary,
+};
+
+use vmm_sys_util::eventfd::EventFd;
+
+/// The device, which records in a session.
+pub type Chip = hypertrace_device::Chip<Session, EventFd>;
+/// The device as one range of addresses.
+pub type Window = hypertrace_device::Window<Session, EventFd>;

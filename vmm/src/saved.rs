@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The device in a snapshot of its machine.
+
+use crate::vm::Bars;
+use hypertrace_device::{ChipState, Pages, PciState};
+use serde::{Deserialize, Serialize};
+use std::io::{self, Read, Write};
+
+/// The device in a snapshot of its machine: registers, config space and memory.
+///
+/// A VMM that saves by serde has it as a field: in JSON, too, where the memory is its words that are not zero,
+/// in decimal. One that writes a stream calls [`Saved::write`]. It is as untrusted as a guest.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Saved {
+    /// State of the device.
+    pub chip: ChipState,
+    /// Config space, of a PCI function.
+    pub pci: Option<SavedFunction>,
+    /// The pages of the device's memory that are not zero.
+    pub memory: Vec<Pages>,
+}
+
+impl Saved {
+    /// Writes it to a stream, whose memory is as many bytes as it has in the guest.
+    ///
+    /// # Errors
+    /// If that fails.
+    pub fn write(&self, to: &mut impl Write) -> io::Result<()> {
+        let state = serde_json::to_vec(&(&self.chip, &self.pci))?;
+        write_number(to, state.len() as u64)?;
+        to.write_all(&state)?;
+        for pages in &self.memory {
+            write_number(to, pages.words.len() as u64)?;
+            write_number(to, pages.offset)?;
+            pages.words.iter().try_for_each(|word| write_number(to, *word))?;
+        }
+        write_number(to, 0)
+    }
+
+    /// Reads what [`Saved::write`] wrote, and nothing after it.
+    ///
+    /// # Errors
+    /// If it ends early, or is none.
+    pub fn read(from: &mut impl Read) -> io::Result<Saved> {
+        let length = read_number(from)?;
+        let (chip, pci) = serde_json::from_slice(&read_bytes(from, length)?)?;
+        let mut memory = Vec::new();
+        loop {
+            let words = read_number(from)?;
+            if words == 0 {
+                return Ok(Saved { chip, pci, memory });
+            }
+            let offset = read_number(from)?;
+            let bytes = read_bytes(from, words.saturating_mul(8))?;
+            let words = bytes.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word));
+            memory.push(Pages { offset, words: words.collect() });
+        }
+    }
+}
+
+/// State of a [`PciFunction`](crate::PciFunction) in a snapshot of the machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SavedFunction {
+    /// Config space.
+    pub config: PciState,
+    /// Where the bus had the BARs.
+    pub bars: Bars,
+}
+
+fn write_number(to: &mut impl Write, number: u64) -> io::Result<()> {
+    to.write_all(&number.to_le_bytes())
+}
+
+fn read_number(from: &mut impl Read) -> io::Result<u64> {
+    let mut bytes = [0; 8];
+    from.read_exact(&mut bytes)?;
+    Ok(u64::from_le_bytes(bytes))
+}
+
+/// Reads so many bytes. Takes no more memory than there are, whatever `length` says.
+fn read_bytes(from: &mut impl Read, length: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    match from.take(length).read_to_end(&mut bytes)? as u64 == length {
+        true => Ok(bytes),
+        false => Err(io::ErrorKind::UnexpectedEof.into()),
+    }
+}

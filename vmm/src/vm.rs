@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The VMM's calls of its hypervisor, and the eventfds that they use.
+
+use crate::Chip;
+use hypertrace_device::{Bell, ChipConfig, Doorbell, Mapping, Region};
+use hypertrace_trace::Session;
+use serde::{Deserialize, Serialize};
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+use vmm_sys_util::eventfd::{EFD_CLOEXEC, EFD_NONBLOCK, EventFd};
+
+/// A virtual machine, as the device needs it. Calls come from the thread that starts, moves or resets the
+/// device.
+///
+/// A region that is not mapped, and a doorbell that is not armed, traps: that is slower, and no error.
+pub trait Vm: Send + Sync {
+    /// Maps memory of this process into the guest: KVM_SET_USER_MEMORY_REGION, with KVM_MEM_READONLY if
+    /// the guest may only read it.
+    ///
+    /// # Errors
+    /// If the hypervisor refuses, or cannot map memory for reading only.
+    fn map(&self, memory: &Mapping<'_>) -> io::Result<()>;
+
+    /// Removes a mapping, if it is there.
+    fn unmap(&self, memory: &Mapping<'_>);
+
+    /// Counts stores to a register on the eventfd: KVM_IOEVENTFD without a datamatch.
+    ///
+    /// # Errors
+    /// If the hypervisor refuses.
+    fn arm(&self, doorbell: &Doorbell, eventfd: &EventFd) -> io::Result<()>;
+
+    /// Removes an ioeventfd, if it is there.
+    fn disarm(&self, doorbell: &Doorbell, eventfd: &EventFd);
+}
+
+/// The eventfds of the registers KICK and STAMP.
+#[derive(Debug)]
+pub struct Doorbells {
+    /// Eventfd that makes the drain loop drain soon.
+    pub kick: EventFd,
+    /// Eventfd that counts stamps. It is never read: KVM's tracepoint records value and time.
+    pub stamp: EventFd,
+}
+
+impl Doorbells {
+    /// Makes non-blocking eventfds.
+    ///
+    /// # Errors
+    /// If the process has no descriptors left.
+    pub fn new() -> io::Result<Doorbells> {
+        let eventfd = || EventFd::new(EFD_NONBLOCK | EFD_CLOEXEC);
+        Ok(Doorbells { kick: eventfd()?, stamp: eventfd()? })
+    }
+
+    /// Returns the eventfd of a register.
+    pub fn eventfd(&self, bell: Bell) -> &EventFd {
+        match bell {
+            Bell::Kick => &self.kick,
+            Bell::Stamp => &self.stamp,
+        }
+    }
+
+    /// Returns the configuration of a device of `session` with these doorbells and a client for each of
+    /// `vcpus`.
+    pub fn config(&self, session: &Session, vcpus: u32) -> ChipConfig {
+        ChipConfig {
+            ring_mode: session.ring_mode(),
+            vcpu_clients: vcpus,
+            session: session.uuid(),
+            guest_frequency: session.guest_frequency(),
+            host_frequency: session.host_frequency(),
+            kick_is_cheap: true,
+            stamp_works: true,
+            ..ChipConfig::default()
+        }
+    }
+
+    /// Returns the same eventfds again.
+    ///
+    /// # Errors
+    /// If the process has no descriptors left.
+    pub fn try_clone(&self) -> io::Result<Doorbells> {
+        Ok(Doorbells { kick: self.kick.try_clone()?, stamp: self.stamp.try_clone()? })
+    }
+}
+
+/// What a VMM maps and arms for the device.
+#[derive(Debug)]
+pub(crate) struct Placement {
+    pub chip: Arc<Chip>,
+    pub doorbells: Doorbells,
+}
+
+impl Placement {
+    pub fn try_clone(&self) -> io::Result<Placement> {
+        Ok(Placement { chip: Arc::clone(&self.chip), doorbells: self.doorbells.try_clone()? })
+    }
+
+    pub fn place(&self, vm: &dyn Vm, region: Region, gpa: u64) -> io::Result<()> {
+        if let Some(memory) = self.chip.mapping(region, gpa) {
+            vm.map(&memory)?;
+        }
+        let mut doorbells = self.chip.doorbells(region, gpa);
+        doorbells.try_for_each(|doorbell| vm.arm(&doorbell, self.doorbells.eventfd(doorbell.bell)))
+    }
+
+    pub fn remove(&self, vm: &dyn Vm, region: Region, gpa: u64) {
+        if let Some(memory) = self.chip.mapping(region, gpa) {
+            vm.unmap(&memory);
+        }
+        for doorbell in self.chip.doorbells(region, gpa) {
+            vm.disarm(&doorbell, self.doorbells.eventfd(doorbell.bell));
+        }
+    }
+}
+
+/// Addresses at which a bus has the BARs of a function.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Bars {
+    /// An entry for each BAR, in the order of [`Region::ALL`]. The BARs have these addresses at first, and
+    /// after each reset.
+    At([u64; 4]),
+    /// A range of the host bridge, which is the function's: the guest places the BARs in it.
+    Within(Range<u64>),
+}
+
+impl Bars {
+    /// Returns whether the bus has a BAR of `size` bytes at this address.
+    pub(crate) fn contain(&self, region: Region, gpa: u64, size: u64) -> bool {
+        match self {
+            Bars::At(bases) => bases[region as usize] == gpa,
+            Bars::Within(range) => {
+                gpa >= range.start && gpa.checked_add(size).is_some_and(|end| end <= range.end)
+            }
+        }
+    }
+}

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! A device in a snapshot, as a stream.
+
+use hypertrace_vmm::{
+    BarForm, Bars, DeviceConfig, Doorbell, Drain, Geometry, Hypertrace, Mapping, PciFunction,
+    Saved, SessionConfig, Vm,
+};
+use std::io::{self, ErrorKind};
+use std::sync::Arc;
+use vmm_sys_util::eventfd::EventFd;
+
+/// A machine without a hypervisor: everything traps.
+struct Traps;
+
+impl Vm for Traps {
+    fn map(&self, _: &Mapping<'_>) -> io::Result<()> {
+        Err(ErrorKind::Unsupported.into())
+    }
+
+    fn unmap(&self, _: &Mapping<'_>) {}
+
+    fn arm(&self, _: &Doorbell, _: &EventFd) -> io::Result<()> {
+        Err(ErrorKind::Unsupported.into())
+    }
+
+    fn disarm(&self, _: &Doorbell, _: &EventFd) {}
+}
+
+fn saved() -> Saved {
+    let dir = tempfile::tempdir().unwrap();
+    let geometry = Geometry { ring_bytes: 4096, block_bytes: 256, ..Geometry::default() };
+    let config = DeviceConfig { geometry, drain: Drain::EventLoop, ..DeviceConfig::new(1) };
+    let hypertrace = Hypertrace::start(SessionConfig::new(dir.path()), config, None).unwrap();
+    let bars = Bars::Within(1 << 32..1 << 33);
+    let function = PciFunction::new(&hypertrace, Arc::new(Traps), bars, BarForm::Plain32).unwrap();
+    let saved = Saved { pci: Some(function.save()), ..hypertrace.save().unwrap() };
+    hypertrace.finish().unwrap();
+    saved
+}
+
+#[test]
+fn a_stream_gives_back_what_was_saved() {
+    let saved = saved();
+    let mut stream = Vec::new();
+    saved.write(&mut stream).unwrap();
+
+    assert!(!saved.memory.is_empty());
+    assert_eq!(Saved::read(&mut &stream[..]).unwrap(), saved);
+}
+
+#[test]
+fn a_stream_that_is_cut_anywhere_is_an_error() {
+    let mut stream = Vec::new();
+    saved().write(&mut stream).unwrap();
+
+    for end in 0..stream.len() {
+        let error = Saved::read(&mut &stream[..end]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::UnexpectedEof, "{end}");
+    }
+}
+
+#[test]
+fn a_length_beyond_the_stream_is_an_error() {
+    let mut stream = Vec::new();
+    saved().write(&mut stream).unwrap();
+    // The length of the state, and that of the memory's first pages.
+    let state = u64::from_le_bytes(stream[..8].try_into().unwrap());
+    for at in [0, 8 + state as usize] {
+        let mut stream = stream.clone();
+        stream[at..at + 8].fill(0xff);
+
+        let error = Saved::read(&mut &stream[..]).unwrap_err();
+
+        assert_eq!(error.kind(), ErrorKind::UnexpectedEof);
+    }
+}
