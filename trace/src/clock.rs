@@ -4,8 +4,6 @@ use hypertrace_abi::clock::ticks;
 use rustix::time::{ClockId, clock_gettime};
 use std::ops::RangeInclusive;
 use std::sync::OnceLock;
-use std::thread::sleep;
-use std::time::Duration;
 
 /// Frequencies that a counter may have, ticks per second.
 pub const FREQUENCIES: RangeInclusive<u64> = 1_000..=1_000_000_000_000;
@@ -13,8 +11,12 @@ pub const FREQUENCIES: RangeInclusive<u64> = 1_000..=1_000_000_000_000;
 /// Nanoseconds of a second.
 pub(crate) const NS: i128 = 1_000_000_000;
 
-/// Time for which the rate is measured.
-const MEASURED: Duration = Duration::from_millis(10);
+/// Shortest time for which the rate is measured: two readings of the clocks are some 100 ns apart, so it is within 200 parts in
+/// a million then.
+const LEAST_NS: i128 = 500_000;
+
+/// Time after which the rate is measured well enough, within some parts in a million.
+const ENOUGH_NS: i128 = 20_000_000;
 
 /// Readings of the clocks, of which the best one is taken: another thread may get the CPU between two of them.
 const READINGS: u32 = 32;
@@ -25,21 +27,33 @@ pub fn boot_id() -> Option<String> {
     Some(text.trim_end().to_owned())
 }
 
-/// Returns the counter's ticks per second: the CPU's word, or else a measurement, accurate to a few parts in a million.
-/// The first call takes 10 ms then.
+/// Returns the counter's ticks per second: the CPU's word, or else a measurement since the process's first call. In the first
+/// half of a millisecond after that one, the call takes the rest of it; the later the call, the closer is the measurement, and after
+/// 20 ms it is always the same.
 pub fn frequency() -> u64 {
     static FREQUENCY: OnceLock<u64> = OnceLock::new();
-    *FREQUENCY.get_or_init(|| {
-        let told = hypertrace_abi::clock::frequency().filter(|told| FREQUENCIES.contains(told));
-        told.or_else(measured).unwrap_or(NS as u64)
-    })
+    static FIRST: OnceLock<Anchor> = OnceLock::new();
+    if let Some(known) = FREQUENCY.get() {
+        return *known;
+    }
+    let told = hypertrace_abi::clock::frequency().filter(|told| FREQUENCIES.contains(told));
+    if let Some(told) = told {
+        return told;
+    }
+    let first = FIRST.get_or_init(Anchor::now);
+    let (measured, ns) = measured(first);
+    if ns >= ENOUGH_NS { *FREQUENCY.get_or_init(|| measured) } else { measured }
 }
 
-/// Measures the counter's ticks per second.
-fn measured() -> Option<u64> {
-    let first = Anchor::now();
-    sleep(MEASURED);
-    first.frequency_until(&Anchor::now())
+/// Measures the counter's ticks per second since an instant, half a millisecond ago at least. Returns them, and since how long.
+fn measured(first: &Anchor) -> (u64, i128) {
+    loop {
+        let now = Anchor::now();
+        let ns = now.monotonic_ns - first.monotonic_ns;
+        if ns >= LEAST_NS {
+            return (first.frequency_until(&now).unwrap_or(NS as u64), ns);
+        }
+    }
 }
 
 /// One instant on all of the host's clocks.
@@ -115,7 +129,7 @@ mod tests {
                     }
                 });
             }
-            let found = (0..10).map(|_| measured().unwrap()).collect();
+            let found = (0..10).map(|_| measured(&Anchor::now()).0).collect();
             is_over.store(true, Relaxed);
             found
         });

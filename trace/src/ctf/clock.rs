@@ -36,6 +36,8 @@ pub struct HostClock {
     pub frequency: u64,
     /// True if another process measured it: it is not measured again.
     fixed: bool,
+    /// The VMM's word, until the session has measured it.
+    is_known: bool,
 }
 
 impl HostClock {
@@ -46,7 +48,8 @@ impl HostClock {
         let frequency = known.unwrap_or_else(frequency);
         let first = Anchor::now();
         // One second earlier, for points that were stamped before the start.
-        HostClock { first, base: first.raw.saturating_sub(frequency), frequency, fixed: false }
+        let base = first.raw.saturating_sub(frequency);
+        HostClock { first, base, frequency, fixed: false, is_known: known.is_some() }
     }
 
     /// Returns the clock that `session.json` describes.
@@ -57,20 +60,21 @@ impl HostClock {
             unix_ns: i128::from(json.offset_ns) + NS,
             monotonic_ns: read(ClockId::MonotonicRaw),
         };
-        HostClock { first, base: json.base, frequency, fixed: true }
+        HostClock { first, base: json.base, frequency, fixed: true, is_known: true }
     }
 
-    /// Measures the frequency again, from the first anchor until now. Does
-    /// nothing in the first 20 ms, when the process's first measurement is more
-    /// accurate.
+    /// Measures the frequency again: from the first anchor until now, in the first 20 ms from
+    /// the process's first one.
     pub fn refresh(&mut self) {
         let now = Anchor::now();
-        if !self.fixed
-            && now.monotonic_ns - self.first.monotonic_ns >= 20_000_000
-            && let Some(frequency) = self.first.frequency_until(&now)
-        {
-            self.frequency = frequency;
+        let is_early = now.monotonic_ns - self.first.monotonic_ns < 20_000_000;
+        if self.fixed || is_early && self.is_known {
+            return;
         }
+        self.frequency = match self.first.frequency_until(&now) {
+            Some(measured) if !is_early => measured,
+            _ => frequency(),
+        };
     }
 
     /// Returns the Unix time of a raw value, nanoseconds.
