@@ -217,14 +217,15 @@ impl Folder {
         })
     }
 
-    /// Makes a directory by its path, with those above it.
+    /// Makes a directory by its path. The one above it must be there.
     pub fn create_path(path: &Path, share: Share) -> io::Result<Folder> {
-        use std::os::unix::fs::DirBuilderExt;
-        if let Some(above) = path.parent().filter(|above| !above.as_os_str().is_empty()) {
-            // A user that can write to them can rename their contents.
-            std::fs::DirBuilder::new().recursive(true).mode(0o755).create(above)?;
-        }
-        mkdirat(CWD, path, share.folder_mode())?;
+        mkdirat(CWD, path, share.folder_mode()).map_err(|why| match (why, path.parent()) {
+            (Errno::NOENT, Some(above)) if !above.is_dir() => {
+                let why = format!("there is no directory {}", above.display());
+                io::Error::new(io::ErrorKind::NotFound, why)
+            }
+            (why, _) => why.into(),
+        })?;
         let (name, flags) = (path.as_os_str(), OFlags::NOFOLLOW);
         let made = Folder::open_at(CWD, name, path.to_owned(), flags, share);
         made.and_then(|made| made.set_mode().map(|()| made)).inspect_err(|_| {

@@ -74,6 +74,7 @@ fn modes_do_not_depend_on_the_umask() {
     let Some(dir) = as_child(this_test!()) else { return };
     for (mask, name) in [(0o000, "0"), (0o022, "22"), (0o077, "77")] {
         umask(Mode::from_raw_mode(mask));
+        fs::create_dir(dir.join(name)).unwrap();
         for share in [Share::Owner, Share::Group, Share::All] {
             record(&dir.join(name).join(format!("{share:?}")), share);
         }

@@ -39,6 +39,19 @@ fn a_file_is_no_directory() {
 }
 
 #[test]
+fn a_directory_in_one_that_is_missing_is_refused_and_none_is_made() {
+    let dir = tempfile::tempdir().unwrap();
+
+    let (error, _) = refusal(&dir.path().join("a/b"));
+
+    assert!(matches!(error, SessionError::Directory { .. }));
+    let missing = dir.path().join("a");
+    let text = error_chain(&error);
+    assert!(text.ends_with(&format!("there is no directory {}", missing.display())), "{text}");
+    assert!(!missing.exists());
+}
+
+#[test]
 fn a_directory_that_cannot_be_made_is_named() {
     let (error, text) = refusal(Path::new("/proc/no/such/place"));
     assert!(matches!(error, SessionError::Directory { .. }));
@@ -48,7 +61,7 @@ fn a_directory_that_cannot_be_made_is_named() {
 #[test]
 fn an_empty_directory_and_a_new_one_below_it_are_taken() {
     let dir = tempfile::tempdir().unwrap();
-    Session::create(SessionConfig::new(dir.path().join("a/b"))).unwrap();
+    Session::create(SessionConfig::new(dir.path().join("new"))).unwrap();
     let empty = dir.path().join("empty");
     std::fs::create_dir(&empty).unwrap();
     Session::create(SessionConfig::new(&empty)).unwrap();
