@@ -8,5 +8,6 @@ mod commands;
 mod error;
 pub mod monitor;
 
-pub use commands::{Matched, set_declared};
+pub use crate::events::registry::set_declared;
+pub use crate::session::Matched;
 pub use error::error_chain;

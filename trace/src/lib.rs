@@ -63,7 +63,9 @@ pub use events::own as trace;
 pub use events::pattern;
 pub use hypertrace_abi as abi;
 pub use hypertrace_abi::region::Region;
-pub use session::{Committed, Output, Session, SessionConfig, SessionError, Summary, Writer};
+pub use session::{
+    Committed, Output, Session, SessionConfig, SessionError, Summary, Writer, attach,
+};
 
 // For recordings beside a session.
 #[doc(hidden)]

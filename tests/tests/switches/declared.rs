@@ -5,11 +5,13 @@ use crate::alone;
 
 use hypertrace::{ProducerState, event};
 use hypertrace_abi::sink::EventSink;
-use hypertrace_tests::host::{Host, geometry};
+use hypertrace_tests::host::{Host, events, geometry};
 use hypertrace_tests::{trace, trace_each_kind};
 use hypertrace_timeline::{Event, Value};
-use hypertrace_trace::enabled;
+use hypertrace_trace::control::set_declared;
 use hypertrace_trace::event::EVENTS;
+use hypertrace_trace::{Session, SessionConfig, attach, enabled};
+use std::thread;
 
 fn only(host: &Host, pattern: &str) {
     host.session.set_events(&"*".parse().unwrap(), false).unwrap();
@@ -191,4 +193,30 @@ fn a_thread_that_ends_returns_its_ring_without_loss() {
     let numbers: Vec<Value> = own.map(|event| event.fields[0].1.clone()).collect();
     assert_eq!(numbers, (0..100).map(Value::Unsigned).collect::<Vec<_>>());
     assert_eq!(recorded.summary.lost, 0);
+}
+
+#[test]
+fn events_of_the_configuration_are_on_and_a_thread_attaches_to_the_installed_session_by_name() {
+    let _alone = alone();
+    let dir = tempfile::tempdir().unwrap();
+    let on = vec!["test_pair".parse().unwrap()];
+    let config = SessionConfig { events: on, ..SessionConfig::new(dir.path()) };
+    set_declared(&"*".parse().unwrap(), false);
+    let session = Session::create(config).unwrap();
+    session.install();
+
+    thread::spawn(|| {
+        assert!(attach("vcpu7"));
+        trace::test_other(1);
+        trace::test_pair(2, 3);
+    })
+    .join()
+    .unwrap();
+
+    session.finish().unwrap();
+    let events = events(dir.path());
+    assert_eq!(names(&events), ["test_pair"]);
+    let lease = events.iter().find(|event| &*event.name == "lease").unwrap();
+    let vcpu7 = Value::Str("vcpu7".as_bytes().into());
+    assert!(lease.fields.iter().any(|(_, value)| *value == vcpu7), "{lease:?}");
 }

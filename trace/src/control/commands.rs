@@ -6,47 +6,16 @@ use super::backends;
 use super::error::error_chain;
 use super::monitor::{Monitor, MonitorError, PATIENCE};
 use crate::ctf::WriteFailed;
-use crate::drain::{TooManyRules, TraceState};
+use crate::drain::TraceState;
 use crate::events::registry;
 use crate::events::rings;
 use crate::events::{EVENTS, Pattern};
-use crate::session::Session;
+use crate::session::{Matched, Session};
 use hypertrace_abi::clock::ticks;
 use std::fmt::Write;
 use std::path::Path;
 
-/// Numbers of names that a pattern matches.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Matched {
-    /// Declared events of this program.
-    pub declared: usize,
-    /// Names of the guest's events so far.
-    pub guest: usize,
-}
-
-/// Switches declared events of this program. Returns the number of events that
-/// the pattern matches. It can be called from any thread; a vCPU's thread
-/// should switch a single event with
-/// [`TraceEvent::set`](crate::events::registry::TraceEvent::set) instead.
-pub fn set_declared(pattern: &Pattern, on: bool) -> usize {
-    let events = EVENTS.iter().filter(|event| pattern.matches(event.name()));
-    events.map(|event| event.set(on)).count()
-}
-
 impl Session {
-    /// Switches events by pattern: declared events and the guest's, including
-    /// the guest's future events.
-    ///
-    /// # Errors
-    /// If the guest has too many rules.
-    pub fn set_events(&self, pattern: &Pattern, on: bool) -> Result<Matched, TooManyRules> {
-        let guest = self.engine().set_guest_events(pattern, on)?;
-        // The guest sees it after the next pass.
-        self.wake();
-        Ok(Matched { declared: set_declared(pattern, on), guest })
-    }
-
     /// Also writes declared events to a file for QEMU's simpletrace reader. An existing file
     /// must be empty or such a trace, and is replaced; a pipe must have a reader. The session's
     /// former file is not removed.

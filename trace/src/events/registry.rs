@@ -5,6 +5,7 @@
 //! in [`EVENTS`]. Without the feature `events` there are none. An event's state is one word, the backends that get it now, so an
 //! event that is off costs one relaxed load and a branch.
 
+use super::pattern::Pattern;
 use bitflags::bitflags;
 use hypertrace_abi::event::{Event, Fields, SchemaText, Site, Text};
 use hypertrace_abi::schema::FieldType;
@@ -259,4 +260,13 @@ pub fn clashes() -> Vec<Clash> {
         .filter(|(a, b)| a.name == b.name && a.signature() != b.signature())
         .map(|(first, second)| Clash { first, second })
         .collect()
+}
+
+/// Switches declared events of this program. Returns the number of events that
+/// the pattern matches. It can be called from any thread; a vCPU's thread
+/// should switch a single event with
+/// [`TraceEvent::set`] instead.
+pub fn set_declared(pattern: &Pattern, on: bool) -> usize {
+    let events = EVENTS.iter().filter(|event| pattern.matches(event.name()));
+    events.map(|event| event.set(on)).count()
 }

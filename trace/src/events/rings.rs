@@ -320,6 +320,13 @@ fn emit_first<S: Site, F: Fields>(site: S, fields: F) -> Emit {
     rings.record(ticks, |producer| producer.emit(site, ticks, fields), true)
 }
 
+/// Claims a ring of the default session for the calling thread. `false`: none is free, or there is no such session.
+pub fn attach(name: &str) -> bool {
+    let rings = DEFAULT.load(Ordering::Acquire);
+    // SAFETY: `install` gave it a session that is never freed.
+    !rings.is_null() && unsafe { &*rings }.attach(name)
+}
+
 /// The pool of a session.
 #[derive(Debug)]
 pub(crate) struct HostRings {

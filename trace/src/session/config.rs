@@ -6,6 +6,7 @@ use crate::ctf::packet::{DEFAULT_PACKET_BYTES, HEADER_BYTES};
 use crate::ctf::stream::DEFAULT_FILE_BYTES;
 use crate::ctf::{PacketBuffer, Share};
 use crate::drain::{OnWriteFailed, SnapshotLimit, TraceState};
+use crate::events::Pattern;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
@@ -13,7 +14,7 @@ use std::path::PathBuf;
 /// directory: set fields of it, or name those that differ and take the others from
 /// `..SessionConfig::new(dir)`, as later versions may have more.
 pub struct SessionConfig {
-    /// The session's directory, which is empty or does not exist.
+    /// The session's directory, which is empty or does not exist, in one that exists.
     pub dir: PathBuf,
     /// The directory itself, for a process that can no longer find it by `dir`: opened before it
     /// entered its jail, or handed to it. It is empty and this user's. `dir` is for messages then, and for
@@ -57,7 +58,7 @@ pub struct SessionConfig {
     pub host_ring_bytes: u64,
     /// Ticks per second of the host's raw counter, if the VMM knows them: what KVM_GET_TSC_KHZ
     /// gives for a vCPU whose TSC is not scaled, times 1,000. Without them, the first session of a
-    /// process measures for 10 ms.
+    /// process measures for half a millisecond, and again while it runs.
     pub host_frequency: Option<u64>,
     /// Ticks per second of the guests' TSC, where it is not the host's.
     pub guest_frequency: Option<u64>,
@@ -73,6 +74,10 @@ pub struct SessionConfig {
     /// Guests stamp with the host's own counter: programs on this host. For user mode.
     #[doc(hidden)]
     pub same_counter: bool,
+    /// Events to switch on at the start, of guests and declared ones, as by [`Session::set_events`](crate::Session::set_events).
+    /// Guests' events are all on at first, declared ones off. Not for a session that is
+    /// [resumed](crate::Session::resume).
+    pub events: Vec<Pattern>,
     /// Called on the drain loop's thread when writing begins to fail, once
     /// until it works again.
     pub on_write_failed: Option<OnWriteFailed>,
@@ -122,6 +127,7 @@ impl SessionConfig {
             epoch_began: None,
             relays: 0,
             same_counter: false,
+            events: Vec::new(),
             on_write_failed: None,
             output: Output::Trace,
             guests_snapshots: SnapshotLimit::default(),

@@ -41,7 +41,13 @@ impl Session {
                 (Destination::Directory(dir), None)
             }
         };
-        let begun = Session::begin(config, destination.clone(), journal);
+        let events = std::mem::take(&mut config.events);
+        let begun = Session::begin(config, destination.clone(), journal).and_then(|session| {
+            for pattern in &events {
+                session.set_events(pattern, true)?;
+            }
+            Ok(session)
+        });
         begun.inspect_err(|_| destination.clear())
     }
 

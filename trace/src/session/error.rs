@@ -1,6 +1,7 @@
 //! Errors of a session.
 
 use crate::ctf::WriteFailed;
+use crate::drain::TooManyRules;
 use hypertrace_abi::layout::GeometryError;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -52,6 +53,9 @@ pub enum SessionError {
         /// Why not.
         why: String,
     },
+    /// More patterns of events than are kept.
+    #[error("cannot switch events on")]
+    Events(#[from] TooManyRules),
     /// Sizes that no host ring can have.
     #[error("cannot make host rings")]
     HostRings(#[from] GeometryError),
@@ -79,7 +83,7 @@ impl SessionError {
                 let none_left = matches!(source.raw_os_error(), Some(libc::EMFILE | libc::ENFILE));
                 !none_left && !matches!(source.kind(), StorageFull | QuotaExceeded)
             }
-            SessionError::Write(_) | SessionError::HostRings(_) => false,
+            SessionError::Write(_) | SessionError::Events(_) | SessionError::HostRings(_) => false,
         }
     }
 }

@@ -8,9 +8,9 @@ use super::writer::Writer;
 use crate::ctf::files::HIDDEN;
 use crate::ctf::tsc::{self, GuestTsc};
 use crate::ctf::{Destination, Folder};
-use crate::drain::{Asker, SnapshotError};
-use crate::events::HostRings;
-use crate::events::registry;
+use crate::drain::{Asker, SnapshotError, TooManyRules};
+use crate::events::registry::{self, set_declared};
+use crate::events::{HostRings, Pattern, rings};
 use crate::trigger::{Callback, TriggerError, Triggers};
 use hypertrace_abi::clock::ticks;
 use hypertrace_abi::config::RingMode;
@@ -60,6 +60,16 @@ impl Drop for SessionParts {
     fn drop(&mut self) {
         self.end();
     }
+}
+
+/// Numbers of names that a pattern matches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Matched {
+    /// Declared events of this program.
+    pub declared: usize,
+    /// Names of the guest's events so far.
+    pub guest: usize,
 }
 
 /// A session. Clones are the same session.
@@ -225,6 +235,18 @@ impl Session {
         self.parts.rings.with(ticks, has_room).unwrap_or(false)
     }
 
+    /// Switches events by pattern: declared events and the guest's, including
+    /// the guest's future events.
+    ///
+    /// # Errors
+    /// If the guest has too many rules.
+    pub fn set_events(&self, pattern: &Pattern, on: bool) -> Result<Matched, TooManyRules> {
+        let guest = self.engine().set_guest_events(pattern, on)?;
+        // The guest sees it after the next pass.
+        self.wake();
+        Ok(Matched { declared: set_declared(pattern, on), guest })
+    }
+
     /// Adds a [trigger](crate::trigger); gives its number.
     ///
     /// # Errors
@@ -330,4 +352,10 @@ impl Session {
         self.parts.snapshot.notify_all();
         (self.summary_of(&engine), finished.map_err(Into::into))
     }
+}
+
+/// Claims a host ring of the [installed](Session::install) session for the calling thread, as [`Session::attach`]
+/// does: for a thread that has no session at hand. Returns `false` if no session is installed, too.
+pub fn attach(name: &str) -> bool {
+    rings::attach(name)
 }
