@@ -1,56 +1,45 @@
 //! Each thread's system calls: a filter that allows no others ends the process.
 //!
-//! The lists are read from docs/vmm.md.
-//!
 //! Unsafe, because it sets an option of the C library's allocator.
 #![allow(unsafe_code)]
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
+use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Barrier, Mutex, PoisonError};
 use std::thread;
+use std::time::Duration;
 
+use event_manager::{EventManager, SubscriberOps};
 use hypertrace_abi::clock::ticks;
 use hypertrace_abi::event_type;
 use hypertrace_abi::layout::register;
 use hypertrace_abi::ring::Emit;
 use hypertrace_abi::sink::EventSink;
-use hypertrace_device::{Chip, ChipConfig, DrainPolicy, DrainWaker, Geometry, Memory, Region};
+use hypertrace_abi::turns::REST;
+use hypertrace_device::adapter::event_manager::DrainLoop;
+use hypertrace_device::{DrainPolicy, Region};
 use hypertrace_tests::babeltrace2;
 use hypertrace_trace::ctf::stream::DEFAULT_FILE_BYTES;
+use hypertrace_trace::monitor::socket::connect;
 use hypertrace_trace::receive::receive;
 use hypertrace_trace::{Session, SessionConfig, Share, Summary};
+use hypertrace_vmm::{Chip, DeviceConfig, Drain, Geometry, Hypertrace, syscalls};
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompFilter, SeccompRule, TargetArch, apply_filter,
 };
-use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
-macro_rules! calls {
-    ($($name:ident)*) => { [$((stringify!($name), libc::$name)),*] };
-}
-
-/// The system calls in the table of docs/vmm.md.
-const CALLS: &[(&str, libc::c_long)] = &calls![
-    SYS_statx SYS_prctl SYS_openat SYS_fstat SYS_fchmod SYS_flock SYS_mkdirat SYS_getdents64 SYS_unlinkat
-    SYS_renameat SYS_pwrite64 SYS_read SYS_close SYS_geteuid SYS_prlimit64 SYS_getrandom
-    SYS_clock_gettime SYS_clock_nanosleep SYS_epoll_wait SYS_epoll_pwait SYS_ftruncate SYS_renameat2
-    SYS_pread64 SYS_lseek SYS_getsockopt SYS_setsockopt SYS_ppoll SYS_write SYS_sendto
-    SYS_rt_sigtimedwait SYS_fcntl SYS_futex SYS_mmap SYS_mremap SYS_munmap SYS_madvise SYS_mprotect
-    SYS_brk SYS_rt_sigprocmask SYS_sigaltstack SYS_rseq SYS_exit
-];
-
-/// Restricts the calling thread to the calls of these rows of the table in docs/vmm.md: any other ends the
-/// process with SIGSYS.
-fn allow(rows: &[&str]) -> io::Result<()> {
+/// Restricts the calling thread to the calls of these lists: any other ends the process.
+fn allow(lists: &[&[i64]]) -> io::Result<()> {
     // As docs/vmm.md says: an arena that shrinks makes the allocator open a file.
     // SAFETY: it sets a number that the allocator reads.
     unsafe { libc::mallopt(libc::M_TRIM_THRESHOLD, libc::c_int::MAX) };
-    let calls = rows.iter().flat_map(|row| documented(row));
-    let rules = calls.map(|call| (call, vec![])).collect();
+    let rules = lists.iter().copied().flatten().map(|call| (*call, vec![])).collect();
     apply(rules, SeccompAction::KillProcess, SeccompAction::Allow)
 }
 
@@ -72,25 +61,35 @@ fn apply(
     apply_filter(&program).map_err(io::Error::other)
 }
 
-/// Returns the calls in a row of the table of docs/vmm.md.
-fn documented(thread: &str) -> Vec<libc::c_long> {
-    let start = format!("| {thread} | `");
-    let rows = include_str!("../../docs/vmm.md").lines();
-    let mut table = rows.skip_while(|line| !line.starts_with("| thread | system calls |"));
-    let row = table.find_map(|row| row.strip_prefix(&start)).expect(thread);
-    let names = row.trim_end_matches("` |").split("` `");
-    let call = |name| CALLS.iter().find(|(known, _)| known.strip_prefix("SYS_") == Some(name));
-    names.map(|name| call(name).expect(name).1).collect()
+#[test]
+fn the_table_of_the_document_has_these_lists() {
+    let document = include_str!("../../docs/vmm.md");
+    for (name, _, calls) in syscalls::ALL {
+        let calls = calls.iter().map(|call| format!("`{}`", call.trim_start_matches("SYS_")));
+        let row = format!("| `{name}` | {} |", calls.collect::<Vec<_>>().join(" "));
+
+        assert!(document.lines().any(|line| line.ends_with(&row)), "not in docs/vmm.md: {row}");
+    }
 }
 
 #[test]
 fn a_thread_that_frees_much_opens_no_file() {
     let freed = thread::spawn(|| {
-        allow(&["runtime"]).unwrap();
+        allow(&[syscalls::RUNTIME]).unwrap();
         // Blocks of an arena; larger ones are mapped alone.
         drop([0; 64].map(|_: i32| vec![1u8; 32 << 10]));
     });
     freed.join().unwrap();
+}
+
+/// Sends a command to a session's monitor. Returns the reply.
+fn ask(session: &Path, command: &str) -> String {
+    let mut stream = connect(session, Duration::from_secs(60)).unwrap();
+    writeln!(stream, "{command}").unwrap();
+    stream.shutdown(Shutdown::Write).unwrap();
+    let mut reply = String::new();
+    stream.read_to_string(&mut reply).unwrap();
+    reply
 }
 
 /// Clients of the device.
@@ -101,39 +100,36 @@ const POINTS: u64 = 20_000;
 /// Held while a session is used: two that are created at the same time wait for each other.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// Creates a session, drains it and runs vCPUs, each on a thread that makes the calls of its list only.
-fn run(create: &'static str, drain: &'static str, config: SessionConfig) -> Summary {
+/// What a filter that is installed on top of another one needs.
+const FILTER: &[i64] = &[libc::SYS_seccomp, libc::SYS_prctl];
+
+/// Starts a device, drains it and runs vCPUs, each on a thread that makes the calls of its lists only.
+fn run(start: &'static [i64], drain: &'static [i64], config: SessionConfig) -> Summary {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let create = thread::spawn(move || {
-        allow(&[create, "runtime"]).unwrap();
-        Session::create(config).unwrap()
+    let start = thread::spawn(move || {
+        // The drain thread has this filter, too.
+        allow(&[start, syscalls::START, drain, syscalls::RUNTIME, FILTER]).unwrap();
+        let filter = Box::new(move || allow(&[drain, syscalls::RUNTIME]));
+        let geometry = Geometry { clients: CLIENTS, ..Geometry::default() };
+        let drain = Drain::Thread(filter);
+        let device = DeviceConfig { geometry, drain, ..DeviceConfig::new(CLIENTS) };
+        Hypertrace::start(config, device, None).unwrap()
     });
-    let session = create.join().unwrap();
-    let kick = EventFd::new(EFD_NONBLOCK).unwrap();
-    let geometry = Geometry { clients: CLIENTS, ..Geometry::default() };
-    let config = ChipConfig { kick_is_cheap: true, vcpu_clients: CLIENTS, ..ChipConfig::default() };
-    let memory = Memory::anonymous(geometry).unwrap();
-    let waker = kick.try_clone().unwrap();
-    let chip = Arc::new(Chip::new(memory, &config, session.clone(), waker));
-    let wake = kick.try_clone().unwrap();
-    session.wake_by(move || wake.wake());
-    let filter = move || allow(&[drain, "runtime"]);
-    let drain = chip.drain_thread(&kick, DrainPolicy::default(), filter).unwrap();
+    let hypertrace = start.join().unwrap();
 
     let vcpus: Vec<_> = (0..CLIENTS)
         .map(|client| {
-            let (chip, session) = (Arc::clone(&chip), session.clone());
+            let (chip, session) = (Arc::clone(hypertrace.chip()), hypertrace.session().clone());
             thread::spawn(move || {
                 assert!(session.attach("vcpu"));
-                allow(&["vCPU", "runtime"]).unwrap();
+                allow(&[syscalls::VCPU, syscalls::RUNTIME]).unwrap();
                 run_vcpu(&chip, &session, client)
             })
         })
         .collect();
     let recorded: u64 = vcpus.into_iter().map(|vcpu| vcpu.join().unwrap()).sum();
 
-    drain.finish();
-    let summary = session.finish().unwrap();
+    let summary = hypertrace.finish().unwrap();
     let events = summary.reference_points + summary.host_events;
     assert_eq!((events, summary.lost), (recorded, 0), "{summary:?}");
     summary
@@ -155,13 +151,90 @@ fn check(dir: &Path, summary: &Summary) {
 }
 
 #[test]
-fn each_thread_makes_the_system_calls_that_it_is_documented_to_make() {
+fn each_thread_makes_the_system_calls_of_its_lists() {
     let dir = tempfile::tempdir().unwrap();
     let jail: OwnedFd = File::open(dir.path()).unwrap().into();
 
-    let summary = run("start", "drain", SessionConfig { dir_fd: Some(jail), ..config() });
+    let summary = run(
+        syscalls::START_DIR_FD,
+        syscalls::DRAIN,
+        SessionConfig { dir_fd: Some(jail), ..config() },
+    );
 
     check(dir.path(), &summary);
+}
+
+#[test]
+fn a_start_by_a_path_makes_the_system_calls_of_its_list() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = |name| SessionConfig { dir: dir.path().join(name), ..config() };
+    std::fs::create_dir(dir.path().join("empty")).unwrap();
+
+    for name in ["new", "empty"] {
+        let summary = run(syscalls::START_DIR, syscalls::DRAIN, config(name));
+
+        check(&dir.path().join(name), &summary);
+    }
+}
+
+#[test]
+fn an_event_loop_makes_the_system_calls_of_its_lists() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let dir = tempfile::tempdir().unwrap();
+    let session = SessionConfig { file_bytes: 1 << 20, ..SessionConfig::new(dir.path()) };
+    let config = DeviceConfig { drain: Drain::EventLoop, ..DeviceConfig::new(CLIENTS) };
+    let hypertrace = Hypertrace::start(session, config, None).unwrap();
+    let (chip, kick) = (Arc::clone(hypertrace.chip()), hypertrace.doorbells().kick.try_clone());
+    let is_over = Arc::new(AtomicBool::new(false));
+    let ends = Arc::clone(&is_over);
+    let event_loop = thread::spawn(move || {
+        let subscriber = DrainLoop::new(chip, kick.unwrap(), DrainPolicy::default()).unwrap();
+        let mut manager = EventManager::new().unwrap();
+        manager.add_subscriber(subscriber);
+        allow(&[syscalls::EVENT_LOOP, syscalls::DRAIN, syscalls::RUNTIME]).unwrap();
+        while !ends.load(Relaxed) {
+            manager.run_with_timeout(20).unwrap();
+        }
+    });
+
+    let recorded = run_vcpu(hypertrace.chip(), hypertrace.session(), 0);
+    // It stops its timer meanwhile, and starts it again.
+    thread::sleep(4 * REST);
+    let more = run_vcpu(hypertrace.chip(), hypertrace.session(), 0);
+    is_over.store(true, Relaxed);
+    event_loop.join().unwrap();
+
+    let summary = hypertrace.finish().unwrap();
+    let events = summary.reference_points + summary.host_events;
+    assert_eq!((events, summary.lost), (recorded + more, 0), "{summary:?}");
+}
+
+#[test]
+fn a_monitor_makes_the_system_calls_of_its_list() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let dir = tempfile::tempdir().unwrap();
+    let config = SessionConfig::new(dir.path().join("session"));
+    let session = Session::create(config).unwrap();
+    let path = session.dir().to_owned();
+    let asked = Arc::new(Barrier::new(2));
+    let ends = Arc::clone(&asked);
+
+    let serve = thread::spawn(move || {
+        allow(&[syscalls::SERVE, syscalls::RUNTIME]).unwrap();
+        let monitor = session.serve().unwrap();
+        ends.wait();
+        ends.wait();
+        drop(monitor);
+        session
+    });
+    asked.wait();
+    let commands = ["trace-event * on", "stat", "trigger add point:x event:y:on", "help"];
+    let answers = commands.map(|command| ask(&path, command));
+    asked.wait();
+    let session = serve.join().unwrap();
+
+    assert!(answers.iter().all(|answer| !answer.is_empty()), "{answers:?}");
+    session.finish().unwrap();
 }
 
 /// Returns the number of files in the trace of a session, none of them hidden.
@@ -185,7 +258,7 @@ fn a_drain_thread_with_spare_files_creates_and_opens_none() {
     let open_files = 1;
     let config = SessionConfig { dir_fd, spare_files, open_files, file_bytes, ..config() };
 
-    let summary = run("start, spare files", "drain, spare files", config);
+    let summary = run(syscalls::START_SPARE_FILES, syscalls::DRAIN_SPARE_FILES, config);
 
     assert!(files(dir.path()) > CLIENTS as usize);
     if let Some(count) = babeltrace2::count(&dir.path().join("ctf")) {
@@ -231,7 +304,7 @@ fn run_with_journal(to: impl Into<OwnedFd>, mut from: impl Read + Send + 'static
     let receiver = thread::spawn(move || receive(&mut from, &path, Share::Owner));
 
     let config = SessionConfig { journal: Some(to.into()), ..config() };
-    let summary = run("start, journal", "drain, journal", config);
+    let summary = run(syscalls::START_JOURNAL, syscalls::DRAIN_JOURNAL, config);
 
     receiver.join().unwrap().unwrap();
     check(dir.path(), &summary);
@@ -256,7 +329,7 @@ fn threads_with_a_journal_in_a_file_open_no_file() {
     let journal = File::create(&path).unwrap();
 
     let config = SessionConfig { journal: Some(journal.into()), ..config() };
-    let summary = run("start, journal", "drain, journal", config);
+    let summary = run(syscalls::START_JOURNAL, syscalls::DRAIN_JOURNAL, config);
 
     let session = dir.path().join("session");
     receive(&mut File::open(path).unwrap(), &session, Share::Owner).unwrap();
@@ -275,7 +348,13 @@ fn threads_with_a_journal_whose_reader_is_gone_make_no_other_system_calls() {
 
     let failures = thread::spawn(move || {
         assert!(session.attach("drain"));
-        allow(&["start, journal", "drain, journal", "runtime"]).unwrap();
+        allow(&[
+            syscalls::START,
+            syscalls::START_JOURNAL,
+            syscalls::DRAIN_JOURNAL,
+            syscalls::RUNTIME,
+        ])
+        .unwrap();
         assert!(Session::create(second).is_err());
         session.emit(event_type!("lost", n = 1u32));
         session.begin_pass();
@@ -296,7 +375,7 @@ fn a_start_whose_journal_cannot_be_is_an_error() {
         [to.into(), unreadable].map(|journal| SessionConfig { journal: Some(journal), ..config() });
 
     let failed = thread::spawn(move || {
-        allow(&["start, journal", "runtime"]).unwrap();
+        allow(&[syscalls::START, syscalls::START_JOURNAL, syscalls::RUNTIME]).unwrap();
         configs.map(|config| Session::create(config).is_err())
     });
 
@@ -304,7 +383,7 @@ fn a_start_whose_journal_cannot_be_is_an_error() {
 }
 
 /// Makes reference points and events of the VMM's own. Returns the number of records.
-fn run_vcpu<T: DrainWaker>(chip: &Chip<Session, T>, session: &Session, client: u32) -> u64 {
+fn run_vcpu(chip: &Chip, session: &Session, client: u32) -> u64 {
     let legacy = u64::from(client) * 8;
     let mut recorded = 0;
     for n in 0..POINTS {

@@ -24,6 +24,8 @@
 mod function;
 mod hypertrace;
 mod saved;
+#[cfg(target_arch = "x86_64")]
+pub mod syscalls;
 mod vm;
 
 pub use function::{Move, PciFunction};

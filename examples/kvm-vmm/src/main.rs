@@ -42,9 +42,10 @@ fn run(options: &Options) -> Result<Summary, Box<dyn std::error::Error>> {
     };
     let config = DeviceConfig::new(machine.vcpus() as u32);
     let device = saved.as_ref().map(Snapshot::device);
-    let hypertrace = Hypertrace::start(SessionConfig::new(&options.dir), config, device)?;
+    let events = vec!["*".parse()?];
+    let session = SessionConfig { events, ..SessionConfig::new(&options.dir) };
+    let hypertrace = Hypertrace::start(session, config, device)?;
     let session = hypertrace.session();
-    session.set_events(&"*".parse()?, true)?;
     machine.give_tscs(session);
     machine.observe(record_in(session.clone()));
     let (chip, doorbells) = (hypertrace.chip(), hypertrace.doorbells());

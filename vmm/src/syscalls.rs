@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The system calls of each thread, for seccomp filters, on x86-64 with glibc.
+//!
+//! A thread's filter is the lists of all that it does, with [`RUNTIME`]. A new thread has the filter of the thread that starts
+//! it: so the one that calls [`Hypertrace::start`](crate::Hypertrace::start) also needs the calls of the drain thread, and the
+//! one that calls [`Session::serve`](crate::Session::serve) those of the monitor.
+//!
+//! glibc's allocator opens a file when the arena of a thread shrinks for the first time in a process. Call
+//! `libc::mallopt(libc::M_TRIM_THRESHOLD, i32::MAX)` before the first filter: then arenas do not shrink.
+
+macro_rules! lists {
+    ($($(#[$doc:meta])* $name:ident: $($call:ident)*;)*) => {
+        $($(#[$doc])* pub const $name: &[i64] = &[$(libc::$call),*];)*
+
+        /// The lists by their names, with the names of their calls.
+        #[doc(hidden)]
+        pub const ALL: &[(&str, &[i64], &[&str])] =
+            &[$((stringify!($name), $name, &[$(stringify!($call)),*])),*];
+    };
+}
+
+lists! {
+    /// Start of the device: its memory, eventfds and drain thread. Besides one of the next four.
+    START: SYS_memfd_create SYS_prlimit64 SYS_ftruncate SYS_fcntl SYS_eventfd2 SYS_epoll_create1 SYS_epoll_ctl
+        SYS_clone3 SYS_set_robust_list SYS_prctl SYS_sched_getaffinity SYS_gettid SYS_getrandom SYS_clock_gettime SYS_write;
+    /// Start of a session by [`SessionConfig::dir`](crate::SessionConfig::dir).
+    START_DIR: SYS_newfstatat SYS_statx SYS_openat SYS_fstat SYS_fchmod SYS_flock SYS_mkdirat SYS_getdents64
+        SYS_unlinkat SYS_renameat SYS_pwrite64 SYS_read SYS_close SYS_geteuid;
+    /// Start of a session by [`SessionConfig::dir_fd`](crate::SessionConfig::dir_fd).
+    START_DIR_FD: SYS_statx SYS_openat SYS_fstat SYS_fchmod SYS_flock SYS_mkdirat SYS_getdents64 SYS_unlinkat SYS_renameat
+        SYS_pwrite64 SYS_read SYS_close SYS_geteuid;
+    /// The same with [`SessionConfig::spare_files`](crate::SessionConfig::spare_files).
+    START_SPARE_FILES: SYS_statx SYS_openat SYS_fstat SYS_fchmod SYS_flock SYS_mkdirat SYS_getdents64 SYS_unlinkat
+        SYS_renameat SYS_renameat2 SYS_ftruncate SYS_pread64 SYS_pwrite64 SYS_read SYS_close SYS_geteuid;
+    /// Start of a session by [`SessionConfig::journal`](crate::SessionConfig::journal), in a socket, pipe or file.
+    START_JOURNAL: SYS_close SYS_fstat SYS_lseek SYS_getsockopt SYS_setsockopt SYS_ppoll SYS_write SYS_sendto
+        SYS_rt_sigtimedwait;
+    /// Drain thread, with a directory.
+    DRAIN: SYS_fstat SYS_getrandom SYS_epoll_wait SYS_epoll_pwait SYS_read SYS_openat SYS_fchmod SYS_ftruncate
+        SYS_pwrite64 SYS_renameat SYS_unlinkat SYS_close SYS_prlimit64 SYS_clock_gettime;
+    /// Drain thread, with spare files.
+    DRAIN_SPARE_FILES: SYS_fstat SYS_getrandom SYS_epoll_wait SYS_epoll_pwait SYS_read SYS_ftruncate SYS_pwrite64
+        SYS_renameat SYS_renameat2 SYS_close SYS_prlimit64 SYS_clock_gettime;
+    /// Drain thread, with a journal.
+    DRAIN_JOURNAL: SYS_getrandom SYS_epoll_wait SYS_epoll_pwait SYS_read SYS_ppoll SYS_write SYS_sendto
+        SYS_rt_sigtimedwait SYS_close SYS_prlimit64 SYS_clock_gettime;
+    /// Event loop of the VMM that drains by the adapter for `event-manager`, besides one of the lists for drain threads.
+    EVENT_LOOP: SYS_timerfd_settime SYS_write;
+    /// Thread of a vCPU, after [`Session::attach`](crate::Session::attach).
+    VCPU: SYS_write;
+    /// Start of the monitor by [`Session::serve`](crate::Session::serve), its thread, and its end.
+    SERVE: SYS_getpid SYS_mkdirat SYS_openat SYS_fchmod SYS_statx SYS_socket SYS_bind SYS_listen SYS_ioctl SYS_newfstatat
+        SYS_fchmodat SYS_flock SYS_connect SYS_close SYS_renameat SYS_unlinkat SYS_socketpair SYS_clone3
+        SYS_set_robust_list SYS_prctl SYS_sched_getaffinity SYS_gettid SYS_ppoll SYS_accept4 SYS_recvfrom SYS_sendto
+        SYS_getrandom SYS_clock_gettime SYS_clock_nanosleep;
+    /// Every thread: memory, locks, and its end, by Rust and the C library.
+    RUNTIME: SYS_fcntl SYS_futex SYS_mmap SYS_mremap SYS_munmap SYS_madvise SYS_mprotect SYS_brk
+        SYS_rt_sigprocmask SYS_sigaltstack SYS_rseq SYS_exit;
+}
