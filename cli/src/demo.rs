@@ -143,8 +143,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         ..Geometry::default()
     };
     let host = match &machine {
-        Ok(_) => Host::Device(Hypertrace::start(
-            config,
+        Ok(_) => Host::Device(Hypertrace::with_session(
+            Session::create(config)?,
             DeviceConfig { geometry, ..DeviceConfig::new(args.vcpus) },
             None,
         )?),
