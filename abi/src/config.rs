@@ -16,12 +16,10 @@ bitflags! {
     pub struct Features: u64 {
         /// A store to KICK does not exit to the VMM.
         const KICK = 1;
-        /// A store to STAMP is completed and traced by the host's kernel.
-        const STAMP = 2;
         /// Stores to registers trap. Without it all regions are shared memory, and a client
         /// asks for a reference point by its slot and a bell.
         const TRAPS = 4;
-        /// There are registers of the whole device, KICK and STAMP for all clients.
+        /// There are registers of the whole device, KICK for all clients.
         const SHARED = 8;
         /// The two sides have kernels of their own, so neither can wake the other: both sleep for a
         /// short time and look again. A segment that is the memory of a VM's PCI function.

@@ -40,8 +40,6 @@ pub mod register {
     pub const EMIT: u64 = 0x00;
     /// Register that requests a drain. The value is ignored.
     pub const KICK: u64 = 0x08;
-    /// Register for kernel-stamped points: the value is the guest's timestamp.
-    pub const STAMP: u64 = 0x10;
     /// Register to read the host's time from: a load latches it.
     pub const CLOCK: u64 = 0x18;
     /// Register for the token of a new lessee, nonzero.
@@ -50,9 +48,9 @@ pub mod register {
     pub const END: u64 = 0x28;
 }
 
-/// Registers of the whole device: KICK and STAMP once more, for all clients. They are in the first
-/// client's page of BAR 2, this many bytes after its own. A VMM needs two doorbells for them, and
-/// not two for each client.
+/// Registers of the whole device: KICK once more, for all clients. It is in the first
+/// client's page of BAR 2, this many bytes after its own. A VMM needs a doorbell for it, and
+/// not one for each client.
 pub const SHARED_REGISTERS: u64 = 0x800;
 
 /// Marks of a store to a register, in the code of a program. An emulator that

@@ -18,8 +18,6 @@ pub mod id {
     pub const LEASE: u32 = 1;
     /// An event of the 2016 interface, or `hypertrace()` over shared memory.
     pub const HYPERTRACE: u32 = 2;
-    /// A kernel-stamped point: its timestamp was stored to STAMP.
-    pub const STAMP: u32 = 3;
     /// Written by the host: the raw value of an impossible guest timestamp.
     pub const TIME_FAULT: u32 = 4;
     /// Written by the host: a record without a matching schema.
@@ -29,10 +27,9 @@ pub mod id {
 }
 
 /// Schema texts of the reserved ids, which no schema log contains.
-pub const RESERVED: [(u32, &str); 5] = [
+pub const RESERVED: [(u32, &str); 4] = [
     (id::LEASE, "lease(token:x64,pid:u32,tid:u32,clock:u32,name:str)"),
     (id::HYPERTRACE, "hypertrace(client:u32,args:[u64])"),
-    (id::STAMP, "stamp()"),
     (id::TIME_FAULT, "time_fault(raw:u64)"),
     (id::UNTYPED, "untyped(guest_id:x64,payload:[u64])"),
 ];
@@ -44,8 +41,6 @@ bitflags! {
         /// A reference point, written by the host's thread that served it, or a commit,
         /// written by the guest.
         const REFERENCE_POINT = 1;
-        /// A kernel-stamped point.
-        const STAMP = 2;
         /// Set by the host: a reference point that came while the declared event
         /// `guest_hypertrace` was on.
         const GUEST_HYPERTRACE = 4;

@@ -30,7 +30,6 @@ use tempfile::TempDir;
 // Work of each vCPU.
 const EVENTS: u64 = 100_000;
 const REFERENCE_POINTS: u64 = 1_000;
-const STAMPS: u64 = 100;
 /// Size of a ring: less than a sixth of a vCPU's events, because it is drained while
 /// the guest runs.
 const RING_BYTES: u64 = 512 << 10;
@@ -45,10 +44,10 @@ const AFTER: usize = 4;
 
 /// Boot a small guest that traces, and show guest and VMM on one timeline
 ///
-/// Each vCPU emits 100,000 events into its own ring, makes 1,000 reference
-/// points (an exit to the VMM each) and 100 kernel-stamped points, while the
-/// VMM records its own events. Without a usable /dev/kvm the same guest program
-/// runs on threads, over shared memory.
+/// Each vCPU emits 100,000 events into its own ring and makes 1,000 reference
+/// points (an exit to the VMM each), while the VMM records its own events.
+/// Without a usable /dev/kvm the same guest program runs on threads, over
+/// shared memory.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, verbatim_doc_comment)]
 pub struct Args {
@@ -76,8 +75,8 @@ pub struct Args {
     #[arg(long)]
     pub kernel: bool,
 
-    /// One JSON object: mode, vcpus, ring_events, reference_points, stamps,
-    /// lost, faults, records, session
+    /// One JSON object: mode, vcpus, ring_events, reference_points, lost,
+    /// faults, records, session
     #[arg(long)]
     json: bool,
 
@@ -110,7 +109,6 @@ struct Report<'a> {
     vcpus: u32,
     ring_events: u64,
     reference_points: u64,
-    stamps: u64,
     lost: u64,
     faults: u64,
     records: u64,
@@ -184,7 +182,6 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         vcpus: args.vcpus,
         events: EVENTS * times,
         reference_points: REFERENCE_POINTS * times,
-        stamps: STAMPS * times,
         ..GuestArgs::new(Program::Demo)
     };
     let ran = host.run(machine.ok(), &work, args.times);
@@ -202,7 +199,6 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             vcpus: args.vcpus,
             ring_events: summary.ring_events,
             reference_points: summary.reference_points,
-            stamps: summary.stamps,
             lost: summary.lost,
             faults: summary.faults.values().sum(),
             records: summary.records,
@@ -403,11 +399,11 @@ fn print_summary(summary: &Summary, dir: &Path) -> Result<()> {
         0 => String::new(),
         n => format!(", {n} corrected times"),
     };
-    let Summary { records, ring_events, reference_points, stamps, host_events, .. } = summary;
+    let Summary { records, ring_events, reference_points, host_events, .. } = summary;
     let Summary { leases, lost, .. } = summary;
     let counts = format!(
         "{records} records: {ring_events} guest events, {reference_points} reference points, \
-         {stamps} stamps, {host_events} of the VMM, {leases} leases{times}; {filtered}{lost} lost, {faults} faults."
+         {host_events} of the VMM, {leases} leases{times}; {filtered}{lost} lost, {faults} faults."
     );
     // With the name of a temporary directory, 80 columns.
     print(format_args!(

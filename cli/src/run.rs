@@ -219,8 +219,7 @@ const UNTRACED: &str = "no program has traced: it does not call hypertrace, or H
 /// Formats the closing line: events recorded and lost, the causes, and the options
 /// that help: `ring` is the one for the rings, and their size in KiB.
 pub fn closing(out: &Path, ring: (&str, u64), clients: u32, summary: &Summary) -> String {
-    let events =
-        summary.ring_events + summary.reference_points + summary.stamps + summary.host_events;
+    let events = summary.ring_events + summary.reference_points + summary.host_events;
     let mut line = format!("{} events in {}, ", grouped(events), out.display());
     if summary.lost == 0 {
         line.push_str("none lost");

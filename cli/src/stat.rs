@@ -98,8 +98,7 @@ fn to_text(
     kernel: Option<&KernelStat>,
     guests: &[Guest],
 ) -> String {
-    let header =
-        ["stream", "name", "records", "events", "points", "stamps", "lost", "filtered", "faults"];
+    let header = ["stream", "name", "records", "events", "points", "lost", "filtered", "faults"];
     let cells = |row: &StreamStat| {
         [
             source(session, row),
@@ -107,7 +106,6 @@ fn to_text(
             row.records.to_string(),
             row.events.to_string(),
             row.reference_points.to_string(),
-            row.stamps.to_string(),
             row.lost.to_string(),
             row.filtered.to_string(),
             row.faults.to_string(),
@@ -300,7 +298,6 @@ fn row(stat: &StreamStat) -> Value {
         ("records", stat.records),
         ("events", stat.events),
         ("reference_points", stat.reference_points),
-        ("stamps", stat.stamps),
         ("lost", stat.lost),
         ("lost_full", stat.causes.full),
         ("lost_busy", stat.causes.busy),

@@ -69,8 +69,6 @@ pub struct ChipConfig {
     pub host_frequency: u64,
     /// Whether KICK is an ioeventfd.
     pub kick_is_cheap: bool,
-    /// Whether STAMP is an ioeventfd of length 8.
-    pub stamp_works: bool,
     /// Reference points per second that one client may make, 0 for no limit.
     /// They may come in bursts of up to one second's number. If `host_frequency` is not
     /// known, the limit is stricter than this.
@@ -82,18 +80,16 @@ impl ChipConfig {
     pub(crate) fn features(&self) -> Features {
         let mut features = Features::TRAPS | Features::SHARED;
         features.set(Features::KICK, self.kick_is_cheap);
-        features.set(Features::STAMP, self.stamp_works);
         features
     }
 }
 
 /// The 2016 register of a client, as an offset after those of its page.
 const LEGACY: u64 = register::END;
-/// The registers of the whole device, after it in the first client's.
+/// KICK of the whole device, after it in the first client's.
 const SHARED_KICK: u64 = LEGACY + WORD;
-const SHARED_STAMP: u64 = SHARED_KICK + WORD;
 /// Number of registers of a client that have a value between stores.
-pub(crate) const REGISTERS: usize = (SHARED_STAMP / WORD + 1) as usize;
+pub(crate) const REGISTERS: usize = (SHARED_KICK / WORD + 1) as usize;
 
 /// State of one client. Aligned so that two vCPUs share no cache line.
 #[repr(align(128))]
@@ -290,7 +286,6 @@ impl<S: EventSink, T: DrainWaker> Chip<S, T> {
             None => (offset / WORD, LEGACY),
             Some(at) if at % PAGE < register::END => (at / PAGE, at % PAGE / WORD * WORD),
             Some(at) if at / WORD * WORD == SHARED_REGISTERS + register::KICK => (0, SHARED_KICK),
-            Some(at) if at / WORD * WORD == SHARED_REGISTERS + register::STAMP => (0, SHARED_STAMP),
             Some(_) => return None,
         };
         (client < self.geometry.clients.into()).then_some((client as u32, register))
@@ -368,7 +363,6 @@ impl<S: EventSink, T: DrainWaker> Chip<S, T> {
                 self.counts.add(Counter::KickTrapped);
                 self.waker.wake();
             }
-            register::STAMP | SHARED_STAMP => self.counts.add(Counter::StampTrapped),
             register::LEASE if value == 0 => self.counts.add(Counter::LeaseZero),
             register::LEASE => {
                 if let Some(memory) = self.client_memory(client) {

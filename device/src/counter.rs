@@ -31,8 +31,6 @@ kinds! {
         ConfigWidth => "config_width",
         /// A KICK that came by a trap. Not a fault.
         KickTrapped => "kick_trapped",
-        /// A STAMP that came by a trap, although the host's kernel should complete it.
-        StampTrapped => "stamp_trapped",
         /// An access to the argument slots or the rings that came by a trap: the VMM has not mapped
         /// that memory. Not a fault.
         MemoryTrapped => "memory_trapped",

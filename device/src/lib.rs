@@ -38,7 +38,7 @@ pub use counter::Counter;
 pub use drain_thread::DrainThread;
 pub use memory::{Memory, MemoryError, Pages, SharedRegion};
 pub use pci::{BarChange, BarForm, PciFunction};
-pub use placement::{Bell, Doorbell, Mapping};
+pub use placement::Mapping;
 pub use state::{ChipState, ClientState, PciState, RestoreError, STATE_VERSION};
 pub use window::Window;
 

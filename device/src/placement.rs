@@ -30,28 +30,6 @@ pub struct Mapping<'a> {
     pub is_read_only: bool,
 }
 
-/// A guest's store that the host's kernel completes, by an ioeventfd.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Doorbell {
-    /// Guest-physical address of the register.
-    pub gpa: u64,
-    /// Bytes of the store: 8.
-    pub length: u32,
-    /// Effect of the store.
-    pub bell: Bell,
-}
-
-/// Register of a doorbell.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Bell {
-    /// KICK: makes the drain loop drain. A VMM whose ioeventfds have no length (0 means any) can
-    /// use them for it.
-    Kick,
-    /// STAMP: counted on an eventfd that nobody reads. KVM's trace has the value only of stores that
-    /// match a length of 8 bytes, without a datamatch.
-    Stamp,
-}
-
 impl<S: EventSink, T: DrainWaker> Chip<S, T> {
     /// Returns the memory to map where a region is at `gpa`; `None` for the control region.
     pub fn mapping(&self, region: Region, gpa: u64) -> Option<Mapping<'_>> {
@@ -66,29 +44,13 @@ impl<S: EventSink, T: DrainWaker> Chip<S, T> {
         })
     }
 
-    /// Iterates over the doorbells to arm where a region is at `gpa`: two for the control region of a
-    /// chip whose configuration says that both work, whatever its number of clients; none for others.
-    pub fn doorbells(
-        &self,
-        region: Region,
-        gpa: u64,
-    ) -> impl Iterator<Item = Doorbell> + use<S, T> {
-        let features = match region {
-            Region::Control => self.config_page().features(),
-            _ => Features::empty(),
-        };
-        // A guest-physical address that no BAR can have wraps, and is refused by KVM.
-        let base = gpa.wrapping_add(self.geometry().shared_registers_offset());
-        let bells = [
-            (Features::KICK, register::KICK, Bell::Kick),
-            (Features::STAMP, register::STAMP, Bell::Stamp),
-        ];
-        let works = move |(feature, _, _): &(Features, u64, Bell)| features.contains(*feature);
-        let doorbell = move |(_, register, bell)| Doorbell {
-            gpa: base.wrapping_add(register),
-            length: 8,
-            bell,
-        };
-        bells.into_iter().filter(works).map(doorbell)
+    /// Returns the guest-physical address of KICK where a region is at `gpa`, for an ioeventfd of any
+    /// length (8, or 0 for any) without a datamatch: one for all clients. `None` for a region without
+    /// it, and if the chip's configuration says that KICK is not cheap.
+    pub fn doorbell(&self, region: Region, gpa: u64) -> Option<u64> {
+        let works = self.config.features().contains(Features::KICK);
+        let offset = self.geometry().shared_registers_offset() + register::KICK;
+        // An address that no BAR can have wraps, and is refused by KVM.
+        (region == Region::Control && works).then(|| gpa.wrapping_add(offset))
     }
 }

@@ -71,7 +71,7 @@ impl<S: EventSink, T: DrainWaker> Chip<S, T> {
     /// [reset](Chip::reset).
     ///
     /// The geometry is that of the device before, and of `config` what guests rely on: the ring mode, the
-    /// number of vCPUs' clients, and whether KICK is cheap and STAMP works. Counts begin at 0. A drain loop
+    /// number of vCPUs' clients, and whether KICK is cheap. Counts begin at 0. A drain loop
     /// keeps its timer for 10 s.
     ///
     /// Call it before a vCPU runs.

@@ -83,8 +83,6 @@ pub enum Op {
     Honest(u8),
     /// Client 1 makes a reference point.
     Point,
-    /// Client 1 makes a stamp.
-    Stamp,
     /// Client 1 gets another lessee.
     Lease,
     /// Client 1 polls.
@@ -144,7 +142,6 @@ impl Op {
             35 | 40..=45 => Op::Host(Act::decode(input)),
             36 => Op::Honest(input.u8() % 64),
             37 => Op::Point,
-            38 => Op::Stamp,
             _ if input.one_in(3) => Op::Lease,
             _ => Op::Poll,
         }

@@ -61,8 +61,6 @@ impl Ambush {
 pub struct Delivered {
     /// Events by number.
     pub events: Vec<u64>,
-    /// Stamps.
-    pub stamps: u64,
     /// Lease records.
     pub leases: u64,
     /// Reference points by number.
@@ -159,7 +157,6 @@ impl EventSink for Recorder {
                 assert_eq!(client, HONEST, "client 2 does nothing");
                 match record.header.id {
                     id::LEASE => taken.leases += 1,
-                    id::STAMP => taken.stamps += 1,
                     other => {
                         assert_eq!(other, id_of(EVENT));
                         let number = event_number(&payload);
@@ -185,7 +182,6 @@ impl EventSink for Recorder {
         if client == HONEST {
             let mut delivered = self.lock();
             delivered.events.append(&mut taken.events);
-            delivered.stamps += taken.stamps;
             delivered.leases += taken.leases;
             delivered.losses = losses;
         }

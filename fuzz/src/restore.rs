@@ -133,7 +133,7 @@ fn invent(state: &mut ChipState, input: &mut Input<'_>) {
         7 => own.clock = value as u32,
         8 => own.name = "\u{e9}".repeat(input.u8().into()),
         9 => own.texts.push(input.u32() % (texts + 1)),
-        10 => own.registers = [value; 8],
+        10 => own.registers = own.registers.map(|_| value),
         11 => state.texts.push(String::from_utf8_lossy(&input.bytes(40)).into_owned()),
         12 => state.texts.push(format!("e{value}(a:u64,b:str)")),
         13 => state.texts.push("x".repeat(MAX_TEXT + usize::from(input.u8()))),

@@ -33,8 +33,6 @@ pub struct Account {
     pub before: usize,
     /// Events that found no room.
     pub full: u64,
-    /// Stamps in its ring.
-    pub stamps: u64,
     /// Leases.
     pub leases: u64,
     /// Reference points that the host reported as recorded, by number.
@@ -219,13 +217,6 @@ impl<'a, S: EventSink> Rig<'a, S> {
             Op::Host(act) => host(act),
             Op::Honest(events) => (0..*events).for_each(|_| self.event()),
             Op::Point => self.point(),
-            Op::Stamp => {
-                if self.client().stamp() == Emit::Recorded {
-                    self.account.stamps += 1;
-                } else {
-                    self.account.full += 1;
-                }
-            }
             Op::Lease => self.lease(),
             Op::Poll => assert!(self.client().poll(), "nobody took the client"),
         }
@@ -405,7 +396,7 @@ fn fills(width: usize, read: impl Fn(&mut [u8])) {
 }
 
 /// Checks the delivered records of client 1 against its own counts. `overwritten`
-/// includes lease records and stamps; `filtered` were taken and discarded.
+/// includes lease records; `filtered` were taken and discarded.
 pub fn check_exact(
     account: &Account,
     mode: RingMode,
@@ -420,9 +411,8 @@ pub fn check_exact(
         RingMode::Discard => assert_eq!((missing, overwritten), (0, 0)),
         RingMode::Overwrite => {
             assert_eq!(account.full, 0);
-            let others = account.leases + account.stamps;
             assert!(
-                (missing..=missing + others).contains(&overwritten),
+                (missing..=missing + account.leases).contains(&overwritten),
                 "{missing} events are missing, {overwritten} counted"
             );
         }

@@ -62,7 +62,7 @@ pub fn write_sample(dir: &Path) {
             let ops = [schema, text, wrong, future, Op::Publish];
             let event = Op::Host(Act::Event(n.into()));
             let more = [Op::Honest(40 * n), event, Op::Point, Op::Legacy(0, 7)];
-            let last = [Op::Stamp, Op::Lease, Op::Honest(3), Op::Pass(4)];
+            let last = [Op::Lease, Op::Honest(3), Op::Pass(4)];
             ops.iter().chain(&more).chain(&last).for_each(|op| rig.apply(op, host));
         }
         rig.finish()
@@ -217,7 +217,7 @@ impl Recorded {
     fn check_snapshots(&self, options: &Options) {
         for (n, dir) in self.snapshots.iter().enumerate() {
             let read = read(dir);
-            let Account { recorded, points, leases, stamps, .. } = &self.account;
+            let Account { recorded, points, leases, .. } = &self.account;
             let delivered = self.delivered(&read, EVENT, false);
             check_order(recorded, &delivered);
             if options.relays == 0 {
@@ -227,7 +227,7 @@ impl Recorded {
                 let missing = (recorded.len() - delivered.len()) as u64;
                 let [.., overwritten] = read.lost;
                 // Points are filtered, too, if they were not overwritten before.
-                assert!(overwritten <= missing + leases + stamps, "{overwritten} overwritten");
+                assert!(overwritten <= missing + leases, "{overwritten} overwritten");
                 assert!(missing <= overwritten + read.filtered, "{missing} are missing");
             }
         }

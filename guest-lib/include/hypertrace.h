@@ -299,14 +299,6 @@ void hypertrace_reference_point(struct hypertrace_site *site,
 bool hypertrace_open(const struct hypertrace_options *options, char *error, size_t size);
 
 /**
- * Records a kernel-stamped point of this thread. The host's kernel traces the
- * record's timestamp together with its own time, at a fraction of the cost of
- * a reference point. Where the host's kernel cannot, the point is only a
- * record.
- */
-enum hypertrace_outcome hypertrace_stamp(void);
-
-/**
  * Applies the host's enable mask and reports to the host how many events this
  * thread has dropped, immediately. A thread of the library does the same every
  * 10 ms.

@@ -9,7 +9,6 @@ use crate::os;
 use crate::time::{Clock, MOST_TURNS};
 use core::cell::Cell;
 use hypertrace_abi::atomic::{AtomicU32, AtomicU64, Ordering, Ordering::Relaxed};
-use hypertrace_abi::config::Features;
 use hypertrace_abi::event::{Fields, Site};
 use hypertrace_abi::layout::{WORD, host_page, register};
 use hypertrace_abi::record::{ClockKind, Flags, HEADER_WORDS, id};
@@ -247,24 +246,6 @@ impl<'m> Client<'m> {
         )?;
         self.refresh_mask();
         Ok(reply)
-    }
-
-    /// Records a kernel-stamped point of this client. The host's kernel traces
-    /// the record's timestamp together with its own time. The cost is a
-    /// fraction of an exit to the VMM. Where the host's kernel cannot, the
-    /// point is only a record.
-    pub fn stamp(&self) -> Emit {
-        let clock = self.channel.clock;
-        self.producer.stamp(
-            || clock.now(),
-            |now| {
-                if let Some(control) = self.channel.control
-                    && self.channel.features.contains(Features::STAMP)
-                {
-                    control.ring(self.index, register::STAMP, now);
-                }
-            },
-        )
     }
 
     /// Asks the host to drain soon.

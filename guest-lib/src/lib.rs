@@ -34,7 +34,6 @@
 //! * [`reference_point!`] for order: one exit to the host, which stamps it with
 //!   its own clock and answers ([`Reply`]).
 //! * [`region!`] and [`reference_region!`] for a beginning and its end.
-//! * [`Client::stamp`] for clocks: a point that the host's kernel stamps.
 //! * [`hypertrace()`] for the numbers-only interface of 2016.
 //!
 //! # Programs on Linux
@@ -109,7 +108,7 @@ pub use counts::{ProcessCounts, counts};
 pub use error::OpenError;
 #[cfg(feature = "std")]
 pub use linux::{
-    Info, MemoryType, Options, Place, host_has_ended, install, open, poll, say, stamp, with_client,
+    Info, MemoryType, Options, Place, host_has_ended, install, open, poll, say, with_client,
 };
 pub use mask::is_on;
 #[cfg(feature = "std")]

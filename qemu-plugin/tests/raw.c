@@ -12,7 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { EMIT = 0, KICK = 8, STAMP = 16, LEASE = 32, NAME_HASH = 77, ID = 1000, SYSCALL = 0x6874 };
+enum { EMIT = 0, KICK = 8, LEASE = 32, NAME_HASH = 77, ID = 1000, SYSCALL = 0x6874 };
 
 static char *segment;
 static char *control, *rings;
@@ -166,7 +166,7 @@ static void outside(void)
 	/* After addresses that were nowhere, the plugin looks less often. */
 	usleep(100000);
 	/* In the segment, but no register of a lessee's. */
-	marked_store(reg(relays, STAMP), 1);
+	marked_store(reg(relays, 16), 1);
 	marked_store((char *)reg(relays, EMIT) + 4, 1);
 	marked_store(reg(relays, 4088), 1);
 	marked_store(reg(0, EMIT), 1);

@@ -79,9 +79,6 @@ int main(void) {
     const uint64_t more[] = {2, 3};
     hypertrace_legacy(1, more, 2);
     hypertrace_legacy(9, NULL, 0);
-    if (hypertrace_stamp() != HYPERTRACE_OUTCOME_RECORDED) {
-        return 7;
-    }
 
     /* Without a valid schema, the event is never sent, but counted. */
     for (int i = 0; i < 3; i++) {

@@ -102,7 +102,6 @@ pub struct Demo {
     pub vcpus: u32,
     pub ring_events: u64,
     pub reference_points: u64,
-    pub stamps: u64,
     pub lost: u64,
     pub faults: u64,
     pub records: u64,

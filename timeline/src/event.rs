@@ -256,8 +256,6 @@ pub enum Kind {
     /// A reference point, on the host's clock if a vCPU thread recorded it. Those
     /// of the 2016 interface are among them.
     ReferencePoint,
-    /// A point for which the host's kernel has the time, too.
-    Stamp,
     /// The start of a new lessee of the client.
     Lease,
     /// An event of the 2016 interface that went through a ring.

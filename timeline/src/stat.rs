@@ -27,8 +27,6 @@ pub struct StreamStat {
     pub events: u64,
     /// Reference points of this client, in any stream.
     pub reference_points: u64,
-    /// Kernel-stamped points.
-    pub stamps: u64,
     /// Lost events, for any cause.
     pub lost: u64,
     /// Lost events by their causes, from `session.json`. A total includes those of
@@ -73,7 +71,7 @@ pub struct SessionStat {
     pub clocks: Vec<ClockStat>,
     /// Reference points without information about a clock.
     pub unusable: u64,
-    /// Events, reference points and stamps that `session.json` counts and no file holds. None of
+    /// Events and reference points that `session.json` counts and no file holds. None of
     /// them is lost in the sense of `total`: their packets were written, and are gone.
     pub missing: u64,
 }
@@ -114,8 +112,7 @@ impl SessionStat {
         let unattached = session.json().lost_unattached;
         total.lost = total.lost.saturating_add(unattached);
         total.causes.unattached = total.causes.unattached.saturating_add(unattached);
-        let held = [total.events, total.reference_points, total.stamps];
-        let held = held.into_iter().fold(0, u64::saturating_add);
+        let held = total.events.saturating_add(total.reference_points);
         Ok(SessionStat {
             missing: session.counted().saturating_sub(held),
             total,
@@ -146,7 +143,6 @@ impl StreamStat {
         self.records += other.records;
         self.events += other.events;
         self.reference_points += other.reference_points;
-        self.stamps += other.stamps;
         self.lost = self.lost.saturating_add(other.lost);
         let causes = &mut self.causes;
         causes.full = causes.full.saturating_add(other.causes.full);
@@ -202,7 +198,6 @@ fn count(session: &Session, stream: &Stream, stats: &mut Stats) -> Result<()> {
         match record.kind() {
             Kind::Event | Kind::Hypertrace | Kind::Untyped => stat.events += 1,
             Kind::ReferencePoint => stat.reference_points += 1,
-            Kind::Stamp => stat.stamps += 1,
             Kind::Lease | Kind::TimeFault | Kind::Kernel | Kind::Function => {}
         }
     }

@@ -69,7 +69,6 @@ impl DeviceConfig {
     fn of_chip(&self, session: &Session, doorbells: &Doorbells) -> ChipConfig {
         ChipConfig {
             kick_is_cheap: self.has_doorbells,
-            stamp_works: self.has_doorbells,
             reference_points_per_second: self.reference_points_per_second,
             ..doorbells.config(session, self.vcpus)
         }

@@ -34,7 +34,7 @@ pub use saved::{Saved, SavedFunction};
 pub use vm::{Bars, Doorbells, Vm};
 
 pub use hypertrace_device::{
-    BarChange, BarForm, Bell, ChipConfig, Counter, Doorbell, DrainPolicy, Geometry, Mapping,
+    BarChange, BarForm, ChipConfig, Counter, DrainPolicy, Geometry, Mapping,
     PciState, Region,
 };
 pub use hypertrace_trace::{

@@ -3,7 +3,7 @@
 //! The VMM's calls of its hypervisor, and the eventfds that they use.
 
 use crate::Chip;
-use hypertrace_device::{Bell, ChipConfig, Doorbell, Mapping, Region};
+use hypertrace_device::{ChipConfig, Mapping, Region};
 use hypertrace_trace::Session;
 use serde::{Deserialize, Serialize};
 use std::io;
@@ -26,44 +26,33 @@ pub trait Vm: Send + Sync {
     /// Removes a mapping, if it is there.
     fn unmap(&self, memory: &Mapping<'_>);
 
-    /// Counts stores to a register on the eventfd: KVM_IOEVENTFD without a datamatch.
+    /// Counts stores at `gpa`, of any length, on the eventfd: KVM_IOEVENTFD without a datamatch.
     ///
     /// # Errors
     /// If the hypervisor refuses.
-    fn arm(&self, doorbell: &Doorbell, eventfd: &EventFd) -> io::Result<()>;
+    fn arm(&self, gpa: u64, eventfd: &EventFd) -> io::Result<()>;
 
     /// Removes an ioeventfd, if it is there.
-    fn disarm(&self, doorbell: &Doorbell, eventfd: &EventFd);
+    fn disarm(&self, gpa: u64, eventfd: &EventFd);
 }
 
-/// The eventfds of the registers KICK and STAMP.
+/// The eventfd of the register KICK.
 #[derive(Debug)]
 pub struct Doorbells {
     /// Eventfd that makes the drain loop drain soon.
     pub kick: EventFd,
-    /// Eventfd that counts stamps. It is never read: KVM's tracepoint records value and time.
-    pub stamp: EventFd,
 }
 
 impl Doorbells {
-    /// Makes non-blocking eventfds.
+    /// Makes a non-blocking eventfd.
     ///
     /// # Errors
     /// If the process has no descriptors left.
     pub fn new() -> io::Result<Doorbells> {
-        let eventfd = || EventFd::new(EFD_NONBLOCK | EFD_CLOEXEC);
-        Ok(Doorbells { kick: eventfd()?, stamp: eventfd()? })
+        Ok(Doorbells { kick: EventFd::new(EFD_NONBLOCK | EFD_CLOEXEC)? })
     }
 
-    /// Returns the eventfd of a register.
-    pub fn eventfd(&self, bell: Bell) -> &EventFd {
-        match bell {
-            Bell::Kick => &self.kick,
-            Bell::Stamp => &self.stamp,
-        }
-    }
-
-    /// Returns the configuration of a device of `session` with these doorbells and a client for each of
+    /// Returns the configuration of a device of `session` with this doorbell and a client for each of
     /// `vcpus`.
     pub fn config(&self, session: &Session, vcpus: u32) -> ChipConfig {
         ChipConfig {
@@ -73,17 +62,16 @@ impl Doorbells {
             guest_frequency: session.guest_frequency(),
             host_frequency: session.host_frequency(),
             kick_is_cheap: true,
-            stamp_works: true,
             ..ChipConfig::default()
         }
     }
 
-    /// Returns the same eventfds again.
+    /// Returns the same eventfd again.
     ///
     /// # Errors
     /// If the process has no descriptors left.
     pub fn try_clone(&self) -> io::Result<Doorbells> {
-        Ok(Doorbells { kick: self.kick.try_clone()?, stamp: self.stamp.try_clone()? })
+        Ok(Doorbells { kick: self.kick.try_clone()? })
     }
 }
 
@@ -103,16 +91,16 @@ impl Placement {
         if let Some(memory) = self.chip.mapping(region, gpa) {
             vm.map(&memory)?;
         }
-        let mut doorbells = self.chip.doorbells(region, gpa);
-        doorbells.try_for_each(|doorbell| vm.arm(&doorbell, self.doorbells.eventfd(doorbell.bell)))
+        let doorbell = self.chip.doorbell(region, gpa);
+        doorbell.map_or(Ok(()), |gpa| vm.arm(gpa, &self.doorbells.kick))
     }
 
     pub fn remove(&self, vm: &dyn Vm, region: Region, gpa: u64) {
         if let Some(memory) = self.chip.mapping(region, gpa) {
             vm.unmap(&memory);
         }
-        for doorbell in self.chip.doorbells(region, gpa) {
-            vm.disarm(&doorbell, self.doorbells.eventfd(doorbell.bell));
+        if let Some(gpa) = self.chip.doorbell(region, gpa) {
+            vm.disarm(gpa, &self.doorbells.kick);
         }
     }
 }

@@ -200,7 +200,7 @@ impl<'m> Producer<'m> {
     #[inline(always)]
     pub fn emit<S: Site, F: Fields>(&self, site: S, clock: impl Fn() -> u64, fields: F) -> Emit {
         let describe = move || NewRecord::event(site, &fields);
-        self.emit_with(clock, describe, move |out| fields.put(out), |_| {})
+        self.emit_with(clock, describe, move |out| fields.put(out))
     }
 
     /// Tries to emit a typed event with flags, as [`Producer::emit`] does, but does not
@@ -215,7 +215,7 @@ impl<'m> Producer<'m> {
     ) -> Emit {
         let describe =
             || NewRecord { flags, is_counted: false, ..NewRecord::event(*site, &fields) };
-        self.emit_with(clock, describe, |out| fields.put(out), |_| {})
+        self.emit_with(clock, describe, |out| fields.put(out))
     }
 
     /// Emits a record of given words at `now`, nonzero: a record with a reserved id, or
@@ -233,7 +233,7 @@ impl<'m> Producer<'m> {
     ) -> Emit {
         let words = prefix.len() + payload.len();
         let describe = || NewRecord::of_words(id, flags, words);
-        self.emit_with(|| now, describe, |out| put(out, prefix, payload), |_| {})
+        self.emit_with(|| now, describe, |out| put(out, prefix, payload))
     }
 
     /// Tries to emit a record of given words with the time of `clock`, as
@@ -250,7 +250,7 @@ impl<'m> Producer<'m> {
     ) -> Emit {
         let words = prefix.len() + payload.len();
         let describe = || NewRecord { is_counted: false, ..NewRecord::of_words(id, flags, words) };
-        self.emit_with(clock, describe, |out| put(out, prefix, payload), |_| {})
+        self.emit_with(clock, describe, |out| put(out, prefix, payload))
     }
 
     /// Counts an event that found no room, outside of any emit.
@@ -283,15 +283,7 @@ impl<'m> Producer<'m> {
         Emit::Recorded
     }
 
-    /// Emits a kernel-stamped point, then calls `fire`, which stores the
-    /// record's timestamp to STAMP. No other record of this client is between the two.
-    pub fn stamp(&self, clock: impl Fn() -> u64, fire: impl FnOnce(u64)) -> Emit {
-        let describe = || NewRecord::of_words(id::STAMP, Flags::STAMP, 0);
-        self.emit_with(clock, describe, |_| {}, fire)
-    }
-
-    /// The body of all emits. `put` stores the payload; `fire` runs after the record is
-    /// published and before the emit ends. `describe` is called again if the ring is not
+    /// The body of all emits. `put` stores the payload. `describe` is called again if the ring is not
     /// ready: a value that is passed on from here would be in memory on the hot path too,
     /// and its constants would be loaded from there.
     #[inline(always)]
@@ -300,7 +292,6 @@ impl<'m> Producer<'m> {
         clock: impl Fn() -> u64,
         describe: impl Fn() -> NewRecord<'a>,
         put: impl FnOnce(&[AtomicU64]),
-        fire: impl FnOnce(u64),
     ) -> Emit {
         let now = match self.enter(clock, self.wake) {
             Ok(now) => now,
@@ -311,24 +302,18 @@ impl<'m> Producer<'m> {
         let new = describe();
         let known = new.text.is_none() || state.knows(new.id);
         if !known || head + new.record_words() > state.limit.load(Relaxed) {
-            return self.emit_slowly(now, describe(), put, fire);
+            return self.emit_slowly(now, describe(), put);
         }
-        self.write(head, now, new, put, fire)
+        self.write(head, now, new, put)
     }
 
     /// Finishes an emit that has to make room first. A function of its own, so that the
     /// hot path keeps no value across a call.
     #[cold]
     #[inline(never)]
-    fn emit_slowly(
-        &self,
-        now: u64,
-        new: NewRecord<'_>,
-        put: impl FnOnce(&[AtomicU64]),
-        fire: impl FnOnce(u64),
-    ) -> Emit {
+    fn emit_slowly(&self, now: u64, new: NewRecord<'_>, put: impl FnOnce(&[AtomicU64])) -> Emit {
         match self.make_room(now, new) {
-            Ok(head) => self.write(head, now, new, put, fire),
+            Ok(head) => self.write(head, now, new, put),
             Err(why) => why,
         }
     }
@@ -340,10 +325,8 @@ impl<'m> Producer<'m> {
         now: u64,
         new: NewRecord<'_>,
         put: impl FnOnce(&[AtomicU64]),
-        fire: impl FnOnce(u64),
     ) -> Emit {
         self.record(head, now, new, put);
-        fire(now);
         self.leave(now);
         Emit::Recorded
     }

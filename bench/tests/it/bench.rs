@@ -48,7 +48,7 @@ const ROWS: [&str; 36] = [
     "regions",
 ];
 /// Rows that need root and the kernel's tracing, another tracer, KVM or an emulator.
-const OTHERS: [(&str, &str); 26] = [
+const OTHERS: [(&str, &str); 25] = [
     ("trace_session_lttng", "lttng-ust"),
     ("trace_simple_lttng", "lttng-ust"),
     ("lttng_ust", "lttng-ust"),
@@ -62,7 +62,6 @@ const OTHERS: [(&str, &str); 26] = [
     ("kvm_reference_point_2vcpu", "kvm"),
     ("record_cost", "kvm"),
     ("report_trace_dat", "trace-cmd"),
-    ("kvm_stamp", "kvm"),
     ("bar_move", "kvm"),
     ("kvm_ring_emit", "kvm"),
     ("qemu_plugin_floor", QEMU),

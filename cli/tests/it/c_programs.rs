@@ -262,7 +262,6 @@ fn every_type_of_field_and_kind_of_event() {
             ("region_end", json!({"id": 7})),
             ("hypertrace", json!({"client": 0, "args": [1, 2, 3]})),
             ("hypertrace", json!({"client": 0, "args": [9]})),
-            ("stamp", json!({})),
         ];
         let found: Vec<_> = lines
             .iter()

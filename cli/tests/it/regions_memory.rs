@@ -7,7 +7,7 @@ use std::io::Write;
 use hypertrace_tests::command::Hypertrace;
 use hypertrace_tests::{child, peak};
 use made::{GUEST_BASE, Made, Packet};
-use trace_dat::{KVM_EXIT_ID, KVM_MMIO_ID, Page, SCHED_SWITCH_ID, TraceDat, mmio, switch};
+use trace_dat::{KVM_EXIT_ID, Page, SCHED_SWITCH_ID, TraceDat, switch};
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 
@@ -98,48 +98,6 @@ fn regions_whose_parts_are_known_late_take_bounded_memory() {
         assert!(text.contains("a: 300,000 regions"), "{text}");
         // Exits are kept for a part of the regions, but there are none to be told about.
         assert!(!text.contains("the exits in the column"), "{text}");
-    });
-}
-
-/// A client's kernel-stamped points, each with its store in the kernel's trace.
-#[test]
-fn stamps_take_bounded_memory() {
-    child::in_own_process(|| {
-        const STAMPS: u64 = 300_000;
-        let schemas = ["a_begin(id:u64)", "a_end(id:u64)", "p(n:u64)!"].map(Into::into);
-        let made = session(&schemas, false);
-        let end = 20 * US + STAMPS * 10 * US;
-        let lease = Packet::host(0).with64(80, 9).event_str(1_000, 1, &[9, 42, 100, 0], b"vcpu0");
-        let point = |packet: Packet, time: u64, n: u64| {
-            packet.flagged(time, 18, 1, &[0, 0, n, GUEST_BASE + time - 100, n], 0)
-        };
-        let host = point(point(lease, 5 * US, 1), end, 2);
-        let made = made.stream("host-000-0000", &[Packet::host(0), host]);
-        let mut file = File::create(made.file("guest-000-0000")).unwrap();
-        file.write_all(&Packet::guest(0).bytes()).unwrap();
-        let mut last = Packet::guest(0).event(8 * US, 16, &[1]);
-        file.write_all(&last.bytes()).unwrap();
-        // A child's peak begins with this process's memory.
-        let mut pages = Vec::new();
-        for first in (0..STAMPS).step_by(1_000) {
-            let mut packet = Packet::guest(0).after(&last);
-            let mut stores = Vec::new();
-            for number in first..first + 1_000 {
-                let time = 10 * US + number * 10 * US;
-                packet = packet.flagged(time, 3, 2, &[], 0);
-                stores.push((HOST_BASE + time + US, KVM_MMIO_ID, 100, mmio(GUEST_BASE + time)));
-            }
-            file.write_all(&packet.bytes()).unwrap();
-            last = packet;
-            pages.extend(Page::all(&stores));
-        }
-        let ended = Packet::guest(0).after(&last).event(end - 5 * US, 17, &[1]);
-        file.write_all(&ended.bytes()).unwrap();
-        kernel_of_pages(&made, pages);
-
-        let text = check(&made, &[], 1);
-
-        assert!(text.contains("a: 0 regions\n  not counted: kernel not recorded 1\n"), "{text}");
     });
 }
 

@@ -4,7 +4,7 @@
 
 use crate::common;
 use common::{chip, chip_with, geometry};
-use hypertrace_device::{Bell, Chip, ChipConfig, Counter, Doorbell, Memory, Region};
+use hypertrace_device::{Chip, ChipConfig, Counter, Memory, Region};
 use std::os::unix::fs::FileExt;
 use zerocopy::IntoBytes;
 
@@ -31,26 +31,17 @@ fn a_region_is_mapped_from_the_file_in_which_its_bytes_are() {
 }
 
 #[test]
-fn two_doorbells_serve_all_clients_and_work_by_traps_too() {
-    let config = ChipConfig { kick_is_cheap: true, stamp_works: true, ..ChipConfig::default() };
-    let chip = chip_with(&config);
+fn one_doorbell_serves_all_clients_and_works_by_traps_too() {
+    let chip = chip_with(&ChipConfig { kick_is_cheap: true, ..ChipConfig::default() });
     let base = 0xe000_0000;
-    let bells: Vec<Doorbell> = chip.doorbells(Region::Control, base).collect();
-    assert_eq!(
-        bells.iter().map(|d| (d.bell, d.length)).collect::<Vec<_>>(),
-        [(Bell::Kick, 8), (Bell::Stamp, 8),]
-    );
-    for (bell, counter) in bells.iter().zip([Counter::KickTrapped, Counter::StampTrapped]) {
-        chip.write(Region::Control, bell.gpa - base, &[0; 8]);
-        assert_eq!(chip.count(counter), 1);
-    }
-    assert_eq!(chip.config_page().shared_registers, bells[0].gpa - base - 8);
+    let kick = chip.doorbell(Region::Control, base).unwrap();
+    chip.write(Region::Control, kick - base, &[0; 8]);
+    assert_eq!(chip.count(Counter::KickTrapped), 1);
     for region in [Region::Config, Region::Data, Region::Rings] {
-        assert_eq!(chip.doorbells(region, base).count(), 0);
+        assert_eq!(chip.doorbell(region, base), None);
     }
-    let stamps = ChipConfig { stamp_works: true, ..ChipConfig::default() };
-    let bells = chip_with(&stamps).doorbells(Region::Control, base).map(|d| d.bell);
-    assert_eq!(bells.collect::<Vec<_>>(), [Bell::Stamp], "those that the configuration has");
+    let traps = chip_with(&ChipConfig::default());
+    assert_eq!(traps.doorbell(Region::Control, base), None, "the configuration has none");
 }
 
 #[test]

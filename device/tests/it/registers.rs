@@ -316,13 +316,10 @@ impl Model {
         let (client, kind) = match offset.checked_sub(g.control_pages_offset()) {
             None => (offset / 8, None),
             // Once more for all clients.
-            Some(offset @ (0x808..0x818)) => (0, Some((offset & !7) - 0x800)),
+            Some(offset @ (0x808..0x810)) => (0, Some((offset & !7) - 0x800)),
             Some(offset) => (offset / 4096, Some((offset % 4096) & !7)),
         };
-        let exists = matches!(
-            kind,
-            None | Some(register::EMIT | register::KICK | register::STAMP | register::LEASE)
-        );
+        let exists = matches!(kind, None | Some(register::EMIT | register::KICK | register::LEASE));
         if client >= u64::from(g.clients) || !exists {
             return count("register_unassigned");
         }
@@ -338,7 +335,6 @@ impl Model {
             Some(register::EMIT) if value as u32 == 0 => count("slot_id"),
             Some(register::EMIT) => count("slot_sequence"),
             Some(register::KICK) => count("kick_trapped"),
-            Some(register::STAMP) => count("stamp_trapped"),
             _ if value == 0 => count("lease_zero"),
             _ => self.lease[client as usize] = value,
         }

@@ -5,7 +5,7 @@
 use crate::common;
 use common::{BARS, Call, Front, Known, Recorder, chip, geometry, register};
 use hypertrace_abi::layout::{MASK_BYTES, Region, host_page, register::EMIT};
-use hypertrace_abi::record::ClockKind;
+use hypertrace_abi::record::{ClockKind, Flags};
 use hypertrace_abi::ring::{ClientMemory, Emit, Lease, LeaseInfo, Producer, ProducerState};
 use hypertrace_abi::{atomic::Ordering::Relaxed, config::RingMode};
 use hypertrace_device::{
@@ -43,9 +43,11 @@ fn lease<'m>(chip: &'m Chip<Recorder>, number: u32, state: &'m ProducerState) ->
     Producer::lease(client(chip, number), state, Lease::new(77, 1, &info), false)
 }
 
-/// Emits stamps at these times. Returns the number of those in the ring.
+/// Emits events at these times. Returns the number of those in the ring.
 fn emit(producer: &Producer<'_>, times: std::ops::Range<u64>) -> usize {
-    times.filter(|time| producer.stamp(|| *time, |_| ()) == Emit::Recorded).count()
+    times
+        .filter(|time| producer.emit_words(*time, 99, Flags::empty(), &[], &[]) == Emit::Recorded)
+        .count()
 }
 
 /// Returns the times of records that the sink has taken, and takes them.
@@ -155,7 +157,7 @@ fn a_guest_that_knows_nothing_of_it_continues_on_the_restored_device() {
     for round in 0..40 {
         // Some fill the ring.
         for time in (10_000 * round + 2..).take(9 * round as usize) {
-            match producer.stamp(|| time, |_| ()) {
+            match producer.emit_words(time, 99, Flags::empty(), &[], &[]) {
                 Emit::Recorded => emitted.push(time),
                 _ => lost += 1,
             }

@@ -28,8 +28,7 @@ pub enum Program {
     Panic,
     /// Touches an address that no page table maps.
     Fault,
-    /// The demo: `events` ring events with work between them, `reference_points` and `stamps`
-    /// spread among them. It waits for room rather than lose an event, and fails if a reference
+    /// The demo: `events` ring events with work between them, `reference_points` spread among them. It waits for room rather than lose an event, and fails if a reference
     /// point was not recorded.
     Demo,
     /// Emits `events` ring events of two u64 in a row. Posts the ticks, and the number recorded in
@@ -38,9 +37,6 @@ pub enum Program {
     /// Makes `reference_points` reference points of two u64 in a row. Posts the ticks, and the
     /// number recorded.
     ReferencePoints,
-    /// Makes `stamps` kernel-stamped points in a row. Posts the ticks, and the number recorded in
-    /// the ring.
-    Stamps,
     /// A driver of 2016: each of the first `params[0]` clients makes `events` events, alternately
     /// with one store of 8 bytes and with two of 4.
     Legacy,
@@ -51,7 +47,7 @@ pub enum Program {
     /// with a point `inside` in it.
     Regions,
     /// The last vCPU moves BAR 4 as in [`Program::MoveBars`], while the others trace through the
-    /// library: events, reference points, stamps.
+    /// library: events, reference points.
     MoveTraced,
     /// `events` rounds of a region for each way to spend time: in the guest for `params[1]` ticks, in
     /// the VMM, asleep, waiting for a CPU. `params[0]` is the address of a device of the VMM that knows
@@ -66,7 +62,7 @@ pub enum Program {
 }
 
 impl Program {
-    const ALL: [Program; 17] = [
+    const ALL: [Program; 16] = [
         Program::Hello,
         Program::Sse,
         Program::Store,
@@ -76,7 +72,6 @@ impl Program {
         Program::Demo,
         Program::RingEmit,
         Program::ReferencePoints,
-        Program::Stamps,
         Program::Legacy,
         Program::MoveBars,
         Program::Regions,
@@ -111,8 +106,6 @@ pub struct Args {
     pub events: u64,
     /// Reference points of each vCPU.
     pub reference_points: u64,
-    /// Kernel-stamped points of each vCPU.
-    pub stamps: u64,
     /// A program's own parameters.
     pub params: [u64; 4],
 }
@@ -128,27 +121,17 @@ impl Args {
             ecam: 0,
             events: 0,
             reference_points: 0,
-            stamps: 0,
             params: [0; 4],
         }
     }
 
     /// Returns the words of the arguments, as the image finds them in memory.
     pub fn words(&self) -> [u64; size_of::<Args>() / 8] {
-        let Args {
-            program,
-            vcpus,
-            control,
-            device,
-            ecam,
-            events,
-            reference_points,
-            stamps,
-            params,
-        } = *self;
+        let Args { program, vcpus, control, device, ecam, events, reference_points, params } =
+            *self;
         let [a, b, c, d] = params;
         let both = u64::from(program) | u64::from(vcpus) << 32;
-        [both, control, device, ecam, events, reference_points, stamps, a, b, c, d]
+        [both, control, device, ecam, events, reference_points, a, b, c, d]
     }
 }
 

@@ -147,11 +147,11 @@ impl<S: EventSink, T: DrainWaker> Bars<S, T> {
     }
 }
 
-/// Memory slots and doorbells that make a region work without exits. When dropped, it traps.
+/// A memory slot and a doorbell that make a region work without exits. When dropped, it traps.
 #[derive(Default)]
 struct Placed {
     _memory: Option<Memslot>,
-    _bells: Vec<IoEvent>,
+    _bell: Option<IoEvent>,
 }
 
 fn place<S: EventSink, T: DrainWaker>(
@@ -169,9 +169,8 @@ fn place<S: EventSink, T: DrainWaker>(
         let access = if mapping.is_read_only { Access::ReadOnly } else { Access::ReadWrite };
         placed._memory = Some(vm.map(gpa, memory, access)?);
     }
-    for doorbell in chip.doorbells(region, gpa) {
-        let eventfd = doorbells.eventfd(doorbell.bell);
-        placed._bells.push(vm.doorbell(doorbell.gpa, doorbell.length, eventfd)?);
+    if let Some(gpa) = chip.doorbell(region, gpa) {
+        placed._bell = Some(vm.doorbell(gpa, 8, &doorbells.kick)?);
     }
     Ok(placed)
 }

@@ -1,9 +1,8 @@
 //! Doorbells: guest stores that KVM turns into a count on an eventfd, without an exit to the VMM.
 //!
 //! kvm-ioctls derives an ioeventfd's length from the type of its datamatch, so it can register "any
-//! length, any value" and "8 bytes of this value", but not "8 bytes of any value". A kernel-stamped
-//! point needs the latter: length 8 for KVM's tracepoint to see the value, any value because it is a
-//! timestamp. So this module makes the ioctl itself.
+//! length, any value" and "8 bytes of this value", but not "8 bytes of any value". KICK may have either
+//! length; tests need the latter. So this module makes the ioctl itself.
 #![allow(unsafe_code)]
 
 use std::os::fd::AsRawFd;

@@ -56,7 +56,6 @@ fn run(options: &Options) -> Result<Summary, Box<dyn std::error::Error>> {
             device: layout::DEVICE,
             events: 100_000,
             reference_points: 1_000,
-            stamps: 100,
             ..Args::new(Program::Demo)
         })?;
     }

@@ -1,7 +1,7 @@
 //! The same guest programs on threads of this process, for hosts without a usable KVM.
 //!
 //! They use a segment, or bare rings. Nothing traps, so reference points wait for the host's thread,
-//! or are records in the rings, and stamps are records only.
+//! or are records in the rings.
 
 use std::thread;
 

@@ -4,7 +4,6 @@
 //! C program passes.
 #![allow(unsafe_code)]
 
-use crate::event::Outcome;
 use crate::site;
 use hypertrace::Client;
 use hypertrace::abi::event::cut;
@@ -116,15 +115,6 @@ pub(crate) fn system_error(why: &(dyn Error + 'static)) -> Option<i32> {
 unsafe fn string<'a>(at: *const c_char) -> Option<&'a OsStr> {
     // SAFETY: the caller's promise.
     (!at.is_null()).then(|| OsStr::from_bytes(unsafe { CStr::from_ptr(at) }.to_bytes()))
-}
-
-/// Records a kernel-stamped point of this thread. The host's kernel traces the
-/// record's timestamp together with its own time, at a fraction of the cost of
-/// a reference point. Where the host's kernel cannot, the point is only a
-/// record.
-#[unsafe(no_mangle)]
-pub extern "C" fn hypertrace_stamp() -> Outcome {
-    hypertrace::stamp().into()
 }
 
 /// Applies the host's enable mask and reports to the host how many events this

@@ -40,7 +40,7 @@ mod window;
 
 pub use mapping::MemoryType;
 pub use options::{Info, Options, Place};
-pub use thread::{poll, stamp, with_client};
+pub use thread::{poll, with_client};
 
 use crate::channel::Channel;
 use crate::error::OpenError;

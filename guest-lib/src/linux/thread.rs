@@ -132,12 +132,6 @@ pub fn reference_point<S: Site, F: Fields>(site: S, fields: F) -> Result<Reply, 
     }
 }
 
-/// Makes a kernel-stamped point on the calling thread's client: see
-/// [`Client::stamp`].
-pub fn stamp() -> Emit {
-    on_client(Client::stamp)
-}
-
 /// Copies a changed enable mask and publishes how many events this thread has
 /// dropped, at once. A thread of the library does that every 10 ms anyway.
 pub fn poll() {

@@ -67,7 +67,6 @@ fn events_and_points_reach_the_functions_memory() {
     alone(|| {
         let (_system, mut fake) = opened();
         emit(100);
-        assert_eq!(hypertrace::stamp(), hypertrace::Emit::Recorded);
         // No host answers, and the reply says so.
         let reply = hypertrace::reference_point!("irq", line = 3u8).unwrap();
         assert_eq!((reply.status, reply.host_time), (hypertrace::Status::Failed, 0));
@@ -84,7 +83,6 @@ fn events_and_points_reach_the_functions_memory() {
         assert_eq!(fake.stored(2, register::LEASE), lease.token);
         let name_hash = u64::from(name_hash("irq"));
         assert_eq!(fake.stored(2, register::EMIT), name_hash << 32 | 1);
-        assert!(fake.stored(2, register::STAMP) > 0);
         assert_eq!(fake.registers[2].load(Relaxed), 0xab);
         let slot = &fake.host.memory(2).guest[guest_page::SLOT..];
         assert_eq!(slot[0].load(Relaxed) as u32, 1);

@@ -163,8 +163,8 @@ impl Vcpu {
         self.pass(0, 2_000 + e);
     }
 
-    /// A point that the kernel completes.
-    pub fn stamp(&mut self, n: u64) {
+    /// A store that the kernel completes, such as that to KICK.
+    pub fn kick(&mut self, n: u64) {
         self.pass(0, 50);
         self.kernel(KVM_EMULATE_INSN_ID, vec![0; 8]);
         self.pass(1, 20);
@@ -188,7 +188,7 @@ impl Vcpu {
             }
         }
         if id.is_multiple_of(10) {
-            self.stamp(id);
+            self.kick(id);
         }
         self.point(id);
         self.end(id);

@@ -18,7 +18,6 @@ mod riscv64;
 mod sdt;
 mod snapshots;
 mod soak;
-mod stamps;
 mod storm;
 mod text;
 mod threat_model;

@@ -84,7 +84,6 @@ fn a_session_has_the_points_of_all_boots_of_a_machine() {
             device: layout::DEVICE,
             events: 20_000,
             reference_points: 200,
-            stamps: 50,
             ..Args::new(Program::Demo)
         };
         kvm::run(machine, &demo);

@@ -337,7 +337,6 @@ fn a_flight_recorders_snapshot_has_what_happened_since_the_restore() {
 const VCPUS: usize = 2;
 const EVENTS: u64 = 60_000;
 const POINTS: u64 = 600;
-const STAMPS: u64 = 60;
 
 /// Environment variables of a process that runs the machine for a time in microseconds, 0 until its end: the directory
 /// of its session and of its snapshot, that of the snapshot to restore, and the time.
@@ -368,7 +367,6 @@ fn run_machine(out: &Path, from: Option<&Path>, time: Duration) -> bool {
             device: layout::DEVICE,
             events: EVENTS,
             reference_points: POINTS,
-            stamps: STAMPS,
             ..Args::new(Program::Demo)
         };
         machine.write_args(&demo).unwrap();
@@ -429,7 +427,6 @@ fn check_machine(outs: &[PathBuf]) {
     let all = VCPUS as u64;
     assert_eq!(total("ring_events") + total("lost"), all * EVENTS);
     assert_eq!(total("reference_points"), all * POINTS);
-    assert_eq!(total("stamps"), all * STAMPS);
     assert_eq!((total("time_faults"), total("lost")), (0, 0), "it waits for room");
 
     let mut rounds = vec![Vec::new(); VCPUS];

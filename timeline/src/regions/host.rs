@@ -38,7 +38,7 @@ pub(super) struct Host {
     /// Whether its clients are threads that the kernel's events show: of programs of the host, or of a guest
     /// whose own kernel was recorded.
     pub is_program: bool,
-    /// Events, reference points and stamps so far.
+    /// Events and reference points so far.
     pub events: u64,
     /// Whether a thread of the VMM had an event before it entered the guest.
     pub runs: bool,

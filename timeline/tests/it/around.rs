@@ -3,7 +3,7 @@
 //! The kernel's events around reference points: which of them limit the guest's clock.
 
 use hypertrace_test_support::{made, trace_dat};
-use hypertrace_timeline::{ClockMaps, KernelTrace, Session, Timeline};
+use hypertrace_timeline::{ClockMaps, KernelTrace, Session};
 use made::{
     BOOT, DISK_READ, EVENTS, GHZ, GUEST_BASE, Made, Packet, START_NS, clock, json, with_boot,
 };
@@ -12,7 +12,6 @@ use trace_dat::{KVM_FPU_ID, KVM_MMIO_ID, Page, TraceDat};
 /// Hash of the points' name, which a guest stores with their numbers.
 const HASH: u64 = 0xbb91_3871;
 
-const STAMP: u32 = 3;
 const TID: u32 = 43;
 const MS: u64 = 1_000_000;
 
@@ -22,21 +21,13 @@ type Seen = (u64, u16, Vec<u8>);
 /// Makes a session of a guest with the host's clock: each point is read at its time, seen 10 us later,
 /// and answered 10 us after that. Then the kernel's events around the points: a store 1 us after the
 /// reading, and a load 1 us before the next one.
-fn session(points: &[u64], stamps: &[u64]) -> (Made, Vec<Seen>) {
+fn session(points: &[u64]) -> (Made, Vec<Seen>) {
     let clocks = [("host", 0), ("guest", GUEST_BASE)]
         .map(|(domain, base)| clock(u32::from(domain == "guest"), domain, 0, GHZ, base, START_NS));
     let json = json(&format!("[{}]", clocks.join(",")), EVENTS, "[]");
-    let mut all: Vec<(u64, bool)> = points.iter().map(|at| (*at, false)).collect();
-    all.extend(stamps.iter().map(|at| (*at, true)));
-    all.sort_unstable();
     let (mut ring, mut host) = (Packet::guest(0), Packet::host(0).lease(1, 9, "vcpu0"));
     let mut kernel = Vec::new();
-    for (number, (at, is_stamp)) in all.into_iter().enumerate() {
-        if is_stamp {
-            ring = ring.flagged(at, STAMP, 2, &[], 0).event(at + 2_000, DISK_READ, &[0, 0]);
-            kernel.push((at + 1_000, KVM_MMIO_ID, trace_dat::mmio(GUEST_BASE + at)));
-            continue;
-        }
+    for (number, at) in points.iter().copied().enumerate() {
         host = host.point(at + 10_000, 0, number as u32, GUEST_BASE + at, 0);
         ring = ring.event(at + 20_000, DISK_READ, &[0, 0]);
         kernel.push((at + 1_000, KVM_MMIO_ID, trace_dat::mmio(HASH << 32 | number as u64)));
@@ -80,7 +71,7 @@ fn each_ms(count: u64) -> Vec<u64> {
 
 #[test]
 fn stores_and_loads_around_points_limit_the_clock() {
-    let (made, kernel) = session(&each_ms(50), &[]);
+    let (made, kernel) = session(&each_ms(50));
     let session = Session::open(made.path()).unwrap();
     let points = ClockMaps::of(&session).unwrap();
     assert!((9_000..11_500).contains(&p50(&points)), "{}", p50(&points));
@@ -92,37 +83,8 @@ fn stores_and_loads_around_points_limit_the_clock() {
 }
 
 #[test]
-fn a_stamp_limits_the_clock_where_points_are_far_away() {
-    let stamp = 500 * MS;
-    let points = [&each_ms(20)[..], &[1_000 * MS, 1_001 * MS]].concat();
-    let (made, kernel) = session(&points, &[stamp]);
-    let (session, maps) = maps(&made, &[pages(&kernel)]);
-
-    assert_eq!(maps.of_kernel(), Some((46, 0)));
-    let sessions = [(session, maps)];
-    let events = Timeline::new(&sessions).unwrap().map(Result::unwrap);
-    let after = START_NS + stamp as i64;
-    let near = events.filter(|event| (after - 9_000..after + 9_000).contains(&event.ts_ns));
-    let bounds: Vec<_> = near.map(|event| event.bound_ns.unwrap()).collect();
-    assert_eq!(bounds.len(), 2, "the stamp and the event after it: 500 us by the points");
-    assert!(bounds.iter().all(|bound| *bound < 40_000), "{bounds:?}");
-}
-
-#[test]
-fn a_stamp_whose_value_is_stored_twice_is_not_used() {
-    let (made, mut kernel) = session(&each_ms(20), &[10 * MS + 500_000]);
-    let at = kernel.iter().position(|(time, ..)| *time == 10 * MS + 501_000).unwrap();
-    let (time, id, payload) = kernel[at].clone();
-    kernel.insert(at + 1, (time + 3_000, id, payload));
-
-    let (_, maps) = maps(&made, &[pages(&kernel)]);
-
-    assert_eq!(maps.of_kernel(), Some((40, 0)));
-}
-
-#[test]
 fn times_near_lost_events_are_not_used() {
-    let (made, kernel) = session(&each_ms(20), &[]);
+    let (made, kernel) = session(&each_ms(20));
     // On another CPU, events were lost between these.
     let (from, to) = (5 * MS + 18_000, 7 * MS + 500);
     let event = |page: Page| page.event(0, trace_dat::KVM_USERSPACE_EXIT_ID, 7, &[0; 8]);
@@ -136,7 +98,7 @@ fn times_near_lost_events_are_not_used() {
 
 #[test]
 fn a_point_whose_store_is_missing_has_no_load_of_another() {
-    let (made, mut kernel) = session(&each_ms(20), &[]);
+    let (made, mut kernel) = session(&each_ms(20));
     let at = kernel.iter().position(|(time, ..)| *time == 5 * MS + 1_000).unwrap();
     kernel.drain(at..at + 3);
 

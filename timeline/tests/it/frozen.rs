@@ -40,13 +40,9 @@ fn entries(dir: &Path) -> String {
         }
     }
     let total = &stat.total;
-    let (events, points, stamps) = (total.events, total.reference_points, total.stamps);
+    let (events, points) = (total.events, total.reference_points);
     let (lost, faults) = (total.lost, total.faults);
-    writeln!(
-        text,
-        "{events} events, {points} points, {stamps} stamps, {lost} lost, {faults} faults"
-    )
-    .unwrap();
+    writeln!(text, "{events} events, {points} points, {lost} lost, {faults} faults").unwrap();
     text
 }
 

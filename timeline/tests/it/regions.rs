@@ -50,7 +50,7 @@ fn the_parts_are_those_of_the_machine() {
 
 #[test]
 fn the_guest_runs_on_after_an_exit_that_the_kernel_completes() {
-    // As recorded by default: no event begins an exit, and a stamp has one event only.
+    // As recorded by default: no event begins an exit, and a KICK has one event only.
     let mut vcpus = [Vcpu::rounds(0, 300, 50)];
     let is_recorded =
         |what: &What| !matches!(what, What::Kernel(id, _) if *id == trace_dat::KVM_EMULATE_INSN_ID);

@@ -124,9 +124,6 @@ pub struct StreamJson {
     /// Reference points of this client, in all streams.
     #[serde(default)]
     pub reference_points: u64,
-    /// Kernel-stamped points.
-    #[serde(default)]
-    pub stamps: u64,
     /// Lost because the ring was full.
     #[serde(default)]
     pub lost_full: u64,
@@ -215,7 +212,6 @@ mod tests {
             name: "\x01".repeat(MAX_NAME_BYTES),
             events: u64::MAX,
             reference_points: u64::MAX,
-            stamps: u64::MAX,
             lost_full: u64::MAX,
             lost_busy: u64::MAX,
             lost_overwritten: u64::MAX,

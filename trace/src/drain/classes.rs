@@ -123,7 +123,7 @@ impl Classes {
 
     /// Returns the class of a reserved id that a producer may write.
     pub fn reserved(&self, id: u32) -> Option<ClassRef> {
-        let written = matches!(id, id::LEASE | id::HYPERTRACE | id::STAMP);
+        let written = matches!(id, id::LEASE | id::HYPERTRACE);
         let (shape, _) = self.reserved.get(id as usize)?.as_ref().filter(|_| written)?;
         Some(ClassRef { dense: id, shape: *shape })
     }

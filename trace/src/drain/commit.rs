@@ -56,7 +56,7 @@ impl Turn<'_, '_> {
         lane.next.position = pulled.end;
 
         let mut counts = packed.others;
-        let others = counts.reference_points + counts.stamps + counts.leases + packed.filtered;
+        let others = counts.reference_points + counts.leases + packed.filtered;
         counts.events = pulled.records - others;
         let stats = &mut state.stats[lane.stats];
         stats.counts.add(&counts);

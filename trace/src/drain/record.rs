@@ -193,8 +193,6 @@ impl<'a> Packer<'a> {
             others.reference_points += 1;
         } else if header.id == id::LEASE {
             others.leases += 1;
-        } else if header.id == id::STAMP || flags.contains(Flags::STAMP) {
-            others.stamps += 1;
         } else if flags.contains(Flags::REFERENCE_POINT) {
             others.reference_points += 1;
         }

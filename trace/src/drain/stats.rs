@@ -13,20 +13,18 @@ use std::fmt;
 pub(crate) struct Recorded {
     pub events: u64,
     pub reference_points: u64,
-    pub stamps: u64,
     pub leases: u64,
     pub time_faults: u64,
 }
 
 impl Recorded {
     pub fn records(&self) -> u64 {
-        self.events + self.reference_points + self.stamps + self.leases + self.time_faults
+        self.events + self.reference_points + self.leases + self.time_faults
     }
 
     pub fn add(&mut self, more: &Recorded) {
         self.events += more.events;
         self.reference_points += more.reference_points;
-        self.stamps += more.stamps;
         self.leases += more.leases;
         self.time_faults += more.time_faults;
     }
@@ -120,7 +118,6 @@ impl Stats {
                 Domain::Host => 0,
                 Domain::Guest => self.counts.reference_points + self.reference_points,
             },
-            stamps: self.counts.stamps,
             lost_full: self.lost.full.min(MOST_LOST),
             lost_busy: self.lost.busy.min(MOST_LOST),
             lost_unattached: self.lost.unattached.min(MOST_LOST),

@@ -12,14 +12,12 @@ use std::collections::BTreeMap;
 #[non_exhaustive]
 pub struct Summary {
     /// Events in the trace: as many as `babeltrace2 DIR/ctf` counts. The sum of the
-    /// next six.
+    /// next five.
     pub records: u64,
     /// Events out of guests' rings.
     pub ring_events: u64,
     /// Reference points.
     pub reference_points: u64,
-    /// Kernel-stamped points.
-    pub stamps: u64,
     /// The VMM's own events.
     pub host_events: u64,
     /// Lease records, of guests' rings and of host rings.
@@ -59,7 +57,6 @@ impl Summary {
             let counts = &stats.counts;
             summary.records += counts.records();
             summary.reference_points += counts.reference_points;
-            summary.stamps += counts.stamps;
             summary.leases += counts.leases;
             summary.time_faults += counts.time_faults;
             match stats.domain {

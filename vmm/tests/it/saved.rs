@@ -3,7 +3,7 @@
 //! A device in a snapshot, as a stream.
 
 use hypertrace_vmm::{
-    BarForm, Bars, DeviceConfig, Doorbell, Drain, Geometry, Hypertrace, Mapping, PciFunction,
+    BarForm, Bars, DeviceConfig, Drain, Geometry, Hypertrace, Mapping, PciFunction,
     Saved, SessionConfig, Vm,
 };
 use std::io::{self, ErrorKind};
@@ -20,11 +20,11 @@ impl Vm for Traps {
 
     fn unmap(&self, _: &Mapping<'_>) {}
 
-    fn arm(&self, _: &Doorbell, _: &EventFd) -> io::Result<()> {
+    fn arm(&self, _: u64, _: &EventFd) -> io::Result<()> {
         Err(ErrorKind::Unsupported.into())
     }
 
-    fn disarm(&self, _: &Doorbell, _: &EventFd) {}
+    fn disarm(&self, _: u64, _: &EventFd) {}
 }
 
 fn saved() -> Saved {

@@ -58,7 +58,6 @@ pub fn trace_until_done(args: &Args, board: &Board, client: &Client<'_>) -> u32 
     let trace = |number: u64| {
         event!(client: client, "traced", number);
         if number.is_multiple_of(16) {
-            client.stamp();
             // A point fails while BAR 2 is elsewhere.
             let _ = reference_point!(client: client, "traced_point", number);
         }

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use hypertrace::abi::clock::ticks;
-use hypertrace::{Client, Emit, Status, event, reference_point, region};
+use hypertrace::{Client, Status, event, reference_point, region};
 
 use crate::{Args, Board, store};
 
@@ -52,18 +52,6 @@ pub fn reference_points(cpu: u32, args: &Args, board: &Board, client: &Client<'_
     for index in 0..args.reference_points {
         let reply = reference_point!(client: client, "cost_point", index, value = start);
         recorded += u64::from(reply.is_ok_and(|reply| reply.status == Status::Recorded));
-    }
-    board.post(cpu, TICKS, ticks() - start);
-    board.post(cpu, DONE, recorded);
-    0
-}
-
-pub fn stamps(cpu: u32, args: &Args, board: &Board, client: &Client<'_>) -> u32 {
-    board.meet(args.vcpus);
-    let mut recorded = 0;
-    let start = ticks();
-    for _ in 0..args.stamps {
-        recorded += u64::from(client.stamp() == Emit::Recorded);
     }
     board.post(cpu, TICKS, ticks() - start);
     board.post(cpu, DONE, recorded);

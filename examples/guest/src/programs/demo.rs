@@ -16,7 +16,7 @@ const OF_REGIONS: u64 = 4;
 /// in all. Fails unless every reference point was recorded.
 pub fn run(work: &Args, client: &Client<'_>) -> u32 {
     let rounds = work.reference_points.max(1);
-    let (mut events, mut requests, mut stamps) = (0, 0, 0);
+    let (mut events, mut requests) = (0, 0);
     let mut recorded = true;
     // After a host has taken nothing for this long, for example because its disk is full, the
     // guest waits for it no more.
@@ -36,10 +36,6 @@ pub fn run(work: &Args, client: &Client<'_>) -> u32 {
             serve_one(client, requests);
             requests += 1;
             events += 1;
-        }
-        if stamps < work.stamps * (round + 1) / rounds {
-            client.stamp();
-            stamps += 1;
         }
         if round < work.reference_points && answered {
             let point = reference_point!(client: client, "round_done", round, served = events);

@@ -75,9 +75,6 @@ pub fn run_hosted(
         }
         Program::Regions => with_client(cpu, channel, |client| demo::regions(args, client)),
         Program::Sparse => with_client(cpu, channel, |client| spend::pause(args, client)),
-        Program::Stamps => {
-            with_client(cpu, channel, |client| cost::stamps(cpu, args, board, client))
-        }
         _ => NO_SUCH_PROGRAM,
     }
 }

@@ -43,12 +43,7 @@ type TestChip = Arc<Chip<Recorder, EventFd>>;
 fn device() -> (TestChip, Doorbells) {
     let memory = Memory::anonymous(Geometry { clients: 4, ..Geometry::default() }).unwrap();
     let doorbells = Doorbells::new().unwrap();
-    let config = ChipConfig {
-        vcpu_clients: 2,
-        kick_is_cheap: true,
-        stamp_works: true,
-        ..ChipConfig::default()
-    };
+    let config = ChipConfig { vcpu_clients: 2, kick_is_cheap: true, ..ChipConfig::default() };
     let waker = doorbells.kick.try_clone().unwrap();
     (Arc::new(Chip::new(memory, &config, Recorder::default(), waker)), doorbells)
 }
@@ -193,20 +188,4 @@ fn reference_points_of_two_vcpus_arrive_with_replies() {
             .collect();
         assert_eq!(indexes, (0..500).collect::<Vec<_>>());
     }
-}
-
-#[test]
-fn stamps_ring_their_doorbell_and_do_not_trap() {
-    let Some(mut machine) = machine(2) else {
-        return;
-    };
-    let (chip, doorbells) = device();
-    attach_window(&mut machine, &chip, &doorbells, layout::DEVICE, Answer::Device).unwrap();
-    let args = Args { device: layout::DEVICE, stamps: 200, ..Args::new(Program::Stamps) };
-
-    let outcome = run(machine, &args);
-
-    assert_eq!(outcome.results.iter().map(|words| words[1]).collect::<Vec<_>>(), [200, 200]);
-    assert_eq!(doorbells.stamp.read().unwrap(), 400);
-    assert_eq!(chip.count(Counter::StampTrapped), 0);
 }

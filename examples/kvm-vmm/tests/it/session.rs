@@ -12,7 +12,6 @@ use tempfile::TempDir;
 const VCPUS: usize = 2;
 const EVENTS: u64 = 100_000;
 const REFERENCE_POINTS: u64 = 1_000;
-const STAMPS: u64 = 100;
 
 /// Starts a device with a session in a new directory.
 fn start() -> (Hypertrace, TempDir) {
@@ -39,12 +38,7 @@ fn machine(host: &Hypertrace) -> Option<Machine> {
 
 /// Returns arguments for the demo, without `device` and `ecam`.
 fn demo() -> Args {
-    Args {
-        events: EVENTS,
-        reference_points: REFERENCE_POINTS,
-        stamps: STAMPS,
-        ..Args::new(Program::Demo)
-    }
+    Args { events: EVENTS, reference_points: REFERENCE_POINTS, ..Args::new(Program::Demo) }
 }
 
 fn assert_complete(summary: &Summary) {
@@ -52,7 +46,6 @@ fn assert_complete(summary: &Summary) {
     assert_eq!(summary.faults.values().sum::<u64>(), 0, "{summary:#?}");
     assert_eq!(summary.ring_events, VCPUS as u64 * EVENTS);
     assert_eq!(summary.reference_points, VCPUS as u64 * REFERENCE_POINTS);
-    assert_eq!(summary.stamps, VCPUS as u64 * STAMPS);
 }
 
 #[test]

@@ -29,7 +29,7 @@ pub const WINDOW: u64 = 0x2_0000;
 
 pub fn page() -> ConfigPage {
     let facts = HostFacts {
-        features: Features::TRAPS | Features::STAMP | Features::KICK,
+        features: Features::TRAPS | Features::KICK,
         vcpu_clients: VCPU_CLIENTS,
         ..HostFacts::default()
     };

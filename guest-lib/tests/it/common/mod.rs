@@ -87,7 +87,7 @@ impl Seen {
         self.events.get(&key).copied().unwrap_or(0)
     }
 
-    /// All events, stamps and points too, without lease records.
+    /// All events, points too, without lease records.
     pub fn total(&self) -> u64 {
         self.events.values().sum()
     }

@@ -11,6 +11,9 @@ use std::sync::Arc;
 /// Limit of ids: more than any device's classes, and few enough for a table by id.
 const MAX_ID: u32 = 1 << 20;
 
+/// An event of sessions of older writers.
+const STAMP: (u32, &str) = (3, "stamp()");
+
 /// An event class.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -62,8 +65,6 @@ impl Class {
             _ if self.reference_point => Kind::ReferencePoint,
             id::LEASE => Kind::Lease,
             id::TIME_FAULT => Kind::TimeFault,
-            id::STAMP => Kind::Stamp,
-            _ if flags.contains(Flags::STAMP) => Kind::Stamp,
             _ if flags.contains(Flags::REFERENCE_POINT) => Kind::ReferencePoint,
             id::HYPERTRACE => Kind::Hypertrace,
             id::UNTYPED => Kind::Untyped,
@@ -111,7 +112,7 @@ impl Classes {
     /// Makes the reserved classes and those of `session.json`.
     pub(crate) fn new(events: &[EventJson]) -> Result<Classes, String> {
         let mut classes = Classes::default();
-        for (id, text) in RESERVED {
+        for (id, text) in RESERVED.into_iter().chain([STAMP]) {
             classes.insert(id, text, false)?;
         }
         for event in events {

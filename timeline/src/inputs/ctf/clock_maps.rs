@@ -221,7 +221,7 @@ impl ClockMaps {
     /// # Errors
     /// If the session is damaged.
     pub fn of_at_most(session: &Session, points: usize) -> Result<ClockMaps> {
-        let maps = ClockMaps::from(session, samples::find(session, points, 0)?);
+        let maps = ClockMaps::from(session, samples::find(session, points)?);
         Ok(ClockMaps { of_kernel: None, ..maps })
     }
 

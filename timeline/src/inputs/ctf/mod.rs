@@ -38,7 +38,7 @@ pub use guest_tscs::ComparedTsc;
 pub(crate) use lane::{elsewhere, inputs, lanes};
 pub(crate) use packet::MOST_CLIENTS;
 pub use packet::{Domain, Header, Packet};
-pub(crate) use samples::{Found, MOST_POINTS, Sample, Seat, Stamp, find};
+pub(crate) use samples::{Found, MOST_POINTS, Sample, find};
 pub(crate) use session::stream_files;
 pub use session::{Offset, Session};
 pub(crate) use session_json::Identity;

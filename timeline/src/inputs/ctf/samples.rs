@@ -40,17 +40,6 @@ pub(crate) struct Sample {
     pub resumed: Option<i64>,
 }
 
-/// A reading that the guest stored for the host's kernel to see.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Stamp {
-    guest: i64,
-    next: Option<i64>,
-    /// The value that the guest stored.
-    pub raw: u64,
-    /// Host time at which the kernel saw it: at the earliest, and at the latest.
-    pub seen: Option<(i64, i64)>,
-}
-
 /// Most reference points of a session that are kept, an even part of more: memory does not grow with them.
 pub(crate) const MOST_POINTS: usize = 1 << 17;
 
@@ -117,7 +106,6 @@ impl Seats {
 #[derive(Debug, Default)]
 pub(crate) struct Times {
     pub samples: Vec<Sample>,
-    pub stamps: Vec<Stamp>,
 }
 
 impl Times {
@@ -135,17 +123,10 @@ impl Times {
     /// Returns the constraints of what the kernel saw.
     pub(super) fn of_kernel(&self) -> Limits {
         let mut found = Limits::default();
-        let mut add =
-            |guest: i64, next: Option<i64>, reached: Option<i64>, resumed: Option<i64>| {
-                found.not_after.extend(reached.map(|y| Point { x: guest, y }));
-                let resumed = next.zip(resumed).map(|(x, y)| Point { x, y });
-                found.not_before.extend(resumed);
-            };
         for Sample { guest, next, reached, resumed, .. } in &self.samples {
-            add(*guest, *next, *reached, *resumed);
-        }
-        for Stamp { guest, next, seen, .. } in &self.stamps {
-            add(*guest, *next, seen.map(|(_, latest)| latest), seen.map(|(earliest, _)| earliest));
+            found.not_after.extend(reached.map(|y| Point { x: *guest, y }));
+            let resumed = next.zip(*resumed).map(|(x, y)| Point { x, y });
+            found.not_before.extend(resumed);
         }
         found
     }
@@ -161,16 +142,14 @@ pub(crate) struct Found {
     pub served: ByNumber<u32, Vec<Seat>>,
 }
 
-/// Collects the times of a session, of at most so many points and stamps. Each client with points has as many
-/// stamps, as evenly as can be over the time of its points.
+/// Collects the times of a session, of at most so many points.
 ///
 /// # Errors
 /// If the session is damaged.
-pub(crate) fn find(session: &Session, most_points: usize, most_stamps: usize) -> Result<Found> {
+pub(crate) fn find(session: &Session, most_points: usize) -> Result<Found> {
     let mut found =
         Found { by_clock: ByNumber::default(), unusable: 0, served: ByNumber::default() };
     let all = samples(session, most_points, &mut found)?;
-    let most_stamps = most_stamps / all.len().max(1);
     for ((clock, client), samples) in all {
         let is_thinned = samples.every > 1;
         let mut samples = in_order(samples.kept, &mut found.unusable);
@@ -178,7 +157,7 @@ pub(crate) fn find(session: &Session, most_points: usize, most_stamps: usize) ->
             // What comes next is among those in order.
             samples.iter_mut().for_each(|sample| sample.next = None);
         }
-        let times = of_client(session, (clock, client), samples, most_stamps)?;
+        let times = of_client(session, (clock, client), samples)?;
         found.by_clock.get_or_insert_with(clock, ByNumber::default).insert(client, times);
     }
     Ok(found)
@@ -292,7 +271,7 @@ fn samples(session: &Session, most: usize, found: &mut Found) -> Result<Samples>
                 let (reached, resumed) = (None, None);
                 let sample =
                     Sample { guest, host, next: None, tid, seq: point.seq, reached, resumed };
-                let of = samples.get_or_insert_with((clock, client), || Thinned::new(usize::MAX));
+                let of = samples.get_or_insert_with((clock, client), Thinned::default);
                 // Also of a point that is left out: the reading after the last one that is not.
                 if let Some(last) = of.kept.last_mut()
                     && last.next.is_none()
@@ -373,22 +352,19 @@ fn in_order(mut samples: Vec<Sample>, unusable: &mut u64) -> Vec<Sample> {
     longest
 }
 
-/// Adds the readings after the points, and the stamps, of the client's own records: the first record
+/// Adds the readings after the points, of the client's own records: the first record
 /// after a point came after its reply.
 fn of_client(
     session: &Session,
     (clock, client): (u32, u32),
     mut samples: Vec<Sample>,
-    most_stamps: usize,
 ) -> Result<Times> {
-    let base = session.json().clock(clock).map_or(0, |clock| clock.base);
     // Unless a record is before it, or a point that was left out.
     let mut later = None;
     for sample in samples.iter_mut().rev() {
         sample.next = sample.next.into_iter().chain(later).min();
         later = Some(sample.guest);
     }
-    let mut stamps: Thinned<Stamp> = Thinned::new(most_stamps);
     let mut at = 0;
     if let Some(stream) = session.stream(Domain::Guest, client) {
         let mut records = stream.records(session.classes());
@@ -402,43 +378,31 @@ fn of_client(
                 sample.next = Some(sample.next.map_or(guest, |next| next.min(guest)));
                 at += 1;
             }
-            if let Some(stamp) = stamps.kept.last_mut().filter(|stamp| stamp.next.is_none()) {
-                stamp.next = (stamp.guest < guest).then_some(guest);
-            }
-            if record.kind() == Kind::Stamp {
-                let raw = base.saturating_add(record.timestamp);
-                stamps.push(Stamp { guest, next: None, raw, seen: None });
-            }
         }
     }
-    Ok(Times { samples, stamps: stamps.kept })
+    Ok(Times { samples })
 }
 
-/// Of a sequence of any length, a bounded number at even distances.
+/// Of a sequence of any length, a part at even distances.
 #[derive(Debug)]
 struct Thinned<T> {
     kept: Vec<T>,
-    most: usize,
     /// One of so many is kept: a power of two.
     every: usize,
     /// Number of all so far.
     count: usize,
 }
 
-impl<T> Thinned<T> {
-    fn new(most: usize) -> Thinned<T> {
-        Thinned { kept: Vec::new(), most, every: 1, count: 0 }
+impl<T> Default for Thinned<T> {
+    fn default() -> Thinned<T> {
+        Thinned { kept: Vec::new(), every: 1, count: 0 }
     }
+}
 
+impl<T> Thinned<T> {
     fn push(&mut self, value: T) {
-        if self.count.is_multiple_of(self.every) && self.most > 0 {
-            if self.kept.len() == self.most {
-                self.halve();
-            }
-            // The first of those that are left out now may be this one.
-            if self.count.is_multiple_of(self.every) {
-                self.kept.push(value);
-            }
+        if self.count.is_multiple_of(self.every) {
+            self.kept.push(value);
         }
         self.count += 1;
     }
@@ -460,17 +424,22 @@ mod tests {
 
     #[test]
     fn what_is_kept_of_a_sequence_is_even_and_bounded() {
-        for most in [0, 1, 2, 7, 100] {
+        for most in [1, 2, 7, 100] {
             for length in [0, 1, 7, 8, 99, 100, 101, 1_000] {
-                let mut thinned = Thinned::new(most);
-                (0..length).for_each(|n| thinned.push(n));
+                let mut thinned = Thinned::default();
+                for n in 0..length {
+                    thinned.push(n);
+                    if thinned.kept.len() > most {
+                        thinned.halve();
+                    }
+                }
 
                 let every = thinned.every;
-                let expected = (0..length).step_by(every).filter(|_| most > 0);
+                let expected = (0..length).step_by(every);
                 assert!(thinned.kept.iter().copied().eq(expected), "{most} of {length}");
                 assert!(thinned.kept.len() <= most);
                 // As many as can be.
-                assert!(most == 0 || every == 1 || length > most * every / 2, "{most} of {length}");
+                assert!(every == 1 || length > most * every / 2, "{most} of {length}");
             }
         }
     }

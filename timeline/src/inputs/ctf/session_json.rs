@@ -253,9 +253,9 @@ impl SessionJson {
         self.clocks.iter().find(|c| c.id == id)
     }
 
-    /// Returns the events of all streams, with reference points and stamps, as the writer counted them.
+    /// Returns the events of all streams, with reference points, as the writer counted them.
     pub(crate) fn events(&self) -> u64 {
-        let counts = self.streams.iter().flat_map(|s| [s.events, s.reference_points, s.stamps]);
+        let counts = self.streams.iter().flat_map(|s| [s.events, s.reference_points]);
         counts.fold(0, u64::saturating_add)
     }
 

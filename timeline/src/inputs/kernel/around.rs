@@ -4,17 +4,15 @@
 //!
 //! A reference point is a store that exits to the VMM. The kernel's `kvm_mmio` of it is after
 //! the guest's reading and before the host's time. The next `kvm_fpu` (load) or `kvm_entry` of the
-//! thread is after the host's time and before the guest's next reading. A stamp has no host's
-//! time, but a `kvm_mmio` of its own, between the two readings.
+//! thread is after the host's time and before the guest's next reading.
 
 use super::KernelTrace;
 use super::lane::Lane;
 use super::shown::shown_by;
-use crate::by_number::ByNumber;
 use crate::clock::{FRACTION, LIMIT};
 use crate::error::Result;
 use crate::format::{Fields, Format};
-use crate::inputs::ctf::{ClockMaps, Found, MOST_POINTS, Sample, Seat, Session, Stamp, find};
+use crate::inputs::ctf::{ClockMaps, Found, MOST_POINTS, Sample, Session, find};
 use crate::inputs::input::Time;
 use crate::sort;
 use std::cmp::Reverse;
@@ -24,15 +22,12 @@ use std::collections::{BinaryHeap, HashMap};
 /// Most places with lost events. Where there are more, too little is known.
 const MOST_GAPS: usize = 1 << 16;
 
-/// Most stamps of a session that are looked for: some 500 bytes each, while maps are made. Others limit no clock.
-const MOST_STAMPS: usize = 1 << 16;
-
 /// `kvm_mmio`'s type of a store.
 const WRITE: i64 = 2;
 
 impl KernelTrace {
     /// Makes the clock maps of the trace's session, as [`ClockMaps::of`], with the kernel's times around
-    /// reference points and stamps: bounds are smaller then. Times that contradict the reference points are
+    /// reference points: bounds are smaller then. Times that contradict the reference points are
     /// left out and counted. The trace is read once.
     ///
     /// # Errors
@@ -68,7 +63,7 @@ impl KernelTrace {
         traces: impl IntoIterator<Item = &'a KernelTrace>,
         session: &Session,
     ) -> Result<ClockMaps> {
-        let mut found = find(session, MOST_POINTS, MOST_STAMPS)?;
+        let mut found = find(session, MOST_POINTS)?;
         for trace in traces {
             if trace.times.iter().all(|times| times.bound.is_some()) {
                 trace.fill(session, &mut found)?;
@@ -79,19 +74,12 @@ impl KernelTrace {
 
     /// Fills in the kernel's times.
     fn fill(&self, session: &Session, found: &mut Found) -> Result<()> {
-        let Found { by_clock, served, .. } = found;
-        let mut around =
-            Around { threads: HashMap::new(), stamps: HashMap::new(), served, gaps: Vec::new() };
-        for (client, times) in by_clock.iter_mut().flat_map(|(_, clients)| clients.iter_mut()) {
+        let mut around = Around { threads: HashMap::new(), gaps: Vec::new() };
+        let clients = found.by_clock.iter_mut().flat_map(|(_, clients)| clients.iter_mut());
+        for (_, times) in clients {
             for sample in &mut times.samples {
                 let Some(tid) = sample.tid else { continue };
                 around.threads.entry(tid).or_default().samples.push(sample);
-            }
-            for stamp in &mut times.stamps {
-                let stored = around.stamps.entry(stamp.raw);
-                // Of two with one value, none is known.
-                let stored = stored.and_modify(|stored| stored.1 = true);
-                stored.or_insert((client, false, stamp));
             }
         }
         if around.threads.is_empty() {
@@ -106,13 +94,10 @@ impl KernelTrace {
     }
 }
 
-/// Samples and stamps of a session while the trace is read.
+/// Samples of a session while the trace is read.
 struct Around<'a> {
     /// By number of the thread.
     threads: HashMap<u32, Served<'a>>,
-    /// By value: the client, and whether the value is not the only one.
-    stamps: HashMap<u64, (u32, bool, &'a mut Stamp)>,
-    served: &'a ByNumber<u32, Vec<Seat>>,
     /// Times between which events of a CPU were lost, in order of their ends.
     gaps: Vec<(i64, i64)>,
 }
@@ -221,20 +206,6 @@ impl<'a> Around<'a> {
                 let value = (number(kind) == WRITE).then(|| number(value) as u64);
                 thread.stored = value.map(|value| (time, value));
                 thread.is_out = false;
-                let stored = value.and_then(|value| self.stamps.get_mut(&value));
-                let Some((client, is_known, stamp)) = stored else { return };
-                // Another client may store this value, too.
-                let is_own = self.served.get(*client).is_some_and(|seats| {
-                    let at = seats.partition_point(|seat| seat.first <= time);
-                    let before = at.checked_sub(1).and_then(|at| seats.get(at));
-                    let after = seats.get(at).filter(|_| before.is_none_or(|b| b.last <= time));
-                    before.into_iter().chain(after).any(|seat| seat.tid == Some(tid))
-                });
-                if is_own {
-                    let times = (time.saturating_sub(margin), later(time, margin));
-                    stamp.seen = (!*is_known).then_some(times);
-                    *is_known = true;
-                }
             }
             Kind::Fpu { load } if number(load) == 1 => thread.resume(time, margin),
             Kind::Entry => {

@@ -98,7 +98,7 @@ fn a_guests_event_that_is_placed_too_early_or_too_late_proves_nothing() {
 
 #[test]
 fn an_exit_after_an_access_that_the_kernel_completed_is_not_the_accesses() {
-    // A stamp at 101; at 500, the VMM's thread gets a signal.
+    // An access such as KICK at 101; at 500, the VMM's thread gets a signal.
     let marks = |exit| {
         let end = [(500, Unload), (505, exit), (520, Vmm), (524, Run), (530, Load), (540, Guest)];
         [(0, Guest), (101, Access)].into_iter().chain(end).collect::<Vec<_>>()

@@ -172,8 +172,6 @@ fn count(
             _ if point => &mut counts.reference_points,
             id::LEASE => &mut counts.leases,
             id::TIME_FAULT => &mut counts.time_faults,
-            id::STAMP => &mut counts.stamps,
-            _ if flags.contains(Flags::STAMP) => &mut counts.stamps,
             _ if flags.contains(Flags::REFERENCE_POINT) => &mut counts.reference_points,
             _ => &mut counts.events,
         };

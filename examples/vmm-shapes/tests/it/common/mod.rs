@@ -1,20 +1,20 @@
 //! A machine without KVM, and a guest that makes single accesses.
 #![allow(dead_code)] // each test file uses a part
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::{Mutex, PoisonError};
 
 use hypertrace_vmm::{
-    DeviceConfig, Doorbell, Geometry, Hypertrace, Mapping, Saved, SessionConfig, Vm,
+    DeviceConfig, Geometry, Hypertrace, Mapping, Saved, SessionConfig, Vm,
 };
 use vmm_sys_util::eventfd::EventFd;
 
-/// Mappings (size, read-only) and ioeventfds (length), by address.
+/// Mappings (size, read-only) by address, and addresses of ioeventfds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Placed {
     pub memory: BTreeMap<u64, (u64, bool)>,
-    pub doorbells: BTreeMap<u64, u32>,
+    pub doorbells: BTreeSet<u64>,
 }
 
 /// Keeps what a VMM would ask KVM for.
@@ -38,13 +38,13 @@ impl Vm for Machine {
         self.0.lock().unwrap().memory.remove(&memory.gpa);
     }
 
-    fn arm(&self, doorbell: &Doorbell, _eventfd: &EventFd) -> io::Result<()> {
-        self.0.lock().unwrap().doorbells.insert(doorbell.gpa, doorbell.length);
+    fn arm(&self, gpa: u64, _eventfd: &EventFd) -> io::Result<()> {
+        self.0.lock().unwrap().doorbells.insert(gpa);
         Ok(())
     }
 
-    fn disarm(&self, doorbell: &Doorbell, _eventfd: &EventFd) {
-        self.0.lock().unwrap().doorbells.remove(&doorbell.gpa);
+    fn disarm(&self, gpa: u64, _eventfd: &EventFd) {
+        self.0.lock().unwrap().doorbells.remove(&gpa);
     }
 }
 
