@@ -2,7 +2,7 @@
 
 //! The config page, which describes the device's layout to a guest.
 
-use crate::layout::{Geometry, GeometryError, MASK_BYTES, PAGE, RESERVED_PART, Region};
+use crate::layout::{Geometry, GeometryError};
 use bitflags::bitflags;
 
 /// "HYPTRACE", read as a little-endian word.
@@ -19,8 +19,6 @@ bitflags! {
         /// Stores to registers trap. Without it all regions are shared memory, and a client
         /// asks for a reference point by its slot and a bell.
         const TRAPS = 4;
-        /// There are registers of the whole device, KICK for all clients.
-        const SHARED = 8;
         /// The two sides have kernels of their own, so neither can wake the other: both sleep for a
         /// short time and look again. A segment that is the memory of a VM's PCI function.
         const APART = 16;
@@ -38,17 +36,8 @@ pub enum RingMode {
     Overwrite = 1,
 }
 
-/// Place of a region in the MMIO window, in bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(C)]
-pub struct RegionPlace {
-    /// Offset from the window's start.
-    pub offset: u64,
-    /// Size of the region's BAR.
-    pub size: u64,
-}
-
-/// Contents of BAR 0. The first five words are those of the 2016 interface.
+/// Contents of BAR 0. The first five words are those of the 2016 interface. Where everything is follows
+/// from the sizes: see [`Geometry`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct ConfigPage {
@@ -80,31 +69,12 @@ pub struct ConfigPage {
     pub host_frequency: u64,
     /// 0x68: clients [0, n) belong to vCPUs, the rest are leased.
     pub vcpu_clients: u64,
-    /// 0x70: places in the MMIO window of config, data, control, rings.
-    pub regions: [RegionPlace; 4],
-    /// 0xb0: offset of the first register page from the start of BAR 2, bytes.
-    pub control_pages_offset: u64,
-    /// 0xb8: bytes from one register page to the next.
-    pub control_page_stride: u64,
-    /// 0xc0: offset of the enable mask from the start of BAR 4, bytes.
-    pub mask_offset: u64,
-    /// 0xc8: size of the enable mask, bytes.
-    pub mask_size: u64,
-    /// 0xd0: offset of the first client's area from the start of BAR 4, bytes.
-    pub client_offset: u64,
-    /// 0xd8: bytes from one client's area to the next.
-    pub client_stride: u64,
-    /// 0xe0: size of a client's schema log, bytes; it follows pages G and H.
+    /// 0x70: size of a client's schema log, bytes; it follows pages G and H.
     pub schema_size: u64,
-    /// 0xe8: size of a client's ring, bytes; it follows its schema log.
+    /// 0x78: size of a client's ring, bytes; it follows its schema log.
     pub ring_size: u64,
-    /// 0xf0: size of a ring's block, bytes.
+    /// 0x80: size of a ring's block, bytes.
     pub block_size: u64,
-    /// 0xf8: part of a ring that only reference points may use, bytes.
-    pub ring_reserve: u64,
-    /// 0x100: offset of the registers of the whole device from the start of BAR 2, bytes; 0 without
-    /// the feature `SHARED`.
-    pub shared_registers: u64,
 }
 
 /// Why this library cannot use a config page.
@@ -119,8 +89,6 @@ pub enum ConfigError {
     RingMode(u32),
     /// A size is out of bounds.
     Geometry(GeometryError),
-    /// The offsets are not those that follow from the sizes.
-    Offsets,
 }
 
 impl core::fmt::Display for ConfigError {
@@ -134,9 +102,6 @@ impl core::fmt::Display for ConfigError {
             }
             ConfigError::RingMode(found) => write!(f, "unknown ring mode {found} at 0x34"),
             ConfigError::Geometry(why) => write!(f, "config page: {why}"),
-            ConfigError::Offsets => {
-                f.write_str("config page: offsets do not follow from its sizes")
-            }
         }
     }
 }
@@ -172,7 +137,7 @@ impl ConfigPage {
             max_clients: g.clients.into(),
             client_args: g.legacy_args.into(),
             client_data_size: 8 * u64::from(g.legacy_args),
-            control_size: g.control_pages_offset(),
+            control_size: g.kick_offset(),
             data_size: g.data_size(),
             magic: MAGIC,
             version: VERSION,
@@ -183,95 +148,67 @@ impl ConfigPage {
             guest_frequency: facts.guest_frequency,
             host_frequency: facts.host_frequency,
             vcpu_clients: facts.vcpu_clients.into(),
-            regions: Region::ALL
-                .map(|r| RegionPlace { offset: g.window_offset(r), size: g.bar_size(r) }),
-            control_pages_offset: g.control_pages_offset(),
-            control_page_stride: PAGE,
-            mask_offset: 0,
-            mask_size: MASK_BYTES,
-            client_offset: MASK_BYTES,
-            client_stride: g.client_stride(),
             schema_size: g.schema_bytes,
             ring_size: g.ring_bytes,
             block_size: g.block_bytes,
-            ring_reserve: g.ring_bytes / RESERVED_PART,
-            shared_registers: match facts.features.contains(Features::SHARED) {
-                true => g.shared_registers_offset(),
-                false => 0,
-            },
         }
     }
 
     /// Returns the page's words, as they are in memory.
     pub fn words(&self) -> [u64; CONFIG_WORDS] {
-        let mut words = [0; CONFIG_WORDS];
-        let mut next = words.iter_mut();
-        let mut page = *self;
-        page.each_word(|own| {
-            next.next().into_iter().for_each(|word| *word = own);
-            own
-        });
-        words
+        let pair = zerocopy::transmute!([self.version, self.ring_mode]);
+        let [session, session_end]: [u64; 2] = zerocopy::transmute!(self.session);
+        [
+            self.max_clients,
+            self.client_args,
+            self.client_data_size,
+            self.control_size,
+            self.data_size,
+            self.magic,
+            pair,
+            self.features,
+            session,
+            session_end,
+            self.epoch,
+            self.guest_frequency,
+            self.host_frequency,
+            self.vcpu_clients,
+            self.schema_size,
+            self.ring_size,
+            self.block_size,
+        ]
     }
 
     /// Returns the page with these words.
     pub fn from_words(words: &[u64; CONFIG_WORDS]) -> ConfigPage {
-        let mut next = words.iter();
-        let mut page = ConfigPage::default();
-        page.each_word(|own| next.next().copied().unwrap_or(own));
-        page
-    }
-
-    /// Replaces each word, in the order of memory.
-    fn each_word(&mut self, mut new: impl FnMut(u64) -> u64) {
-        let mut replace = |word: &mut u64| *word = new(*word);
-        [
-            &mut self.max_clients,
-            &mut self.client_args,
-            &mut self.client_data_size,
-            &mut self.control_size,
-            &mut self.data_size,
-            &mut self.magic,
-        ]
-        .into_iter()
-        .for_each(&mut replace);
-        let mut pair = zerocopy::transmute!([self.version, self.ring_mode]);
-        replace(&mut pair);
-        [self.version, self.ring_mode] = zerocopy::transmute!(pair);
-        replace(&mut self.features);
-        let mut session: [u64; 2] = zerocopy::transmute!(self.session);
-        session.iter_mut().for_each(&mut replace);
-        self.session = zerocopy::transmute!(session);
-        [
-            &mut self.epoch,
-            &mut self.guest_frequency,
-            &mut self.host_frequency,
-            &mut self.vcpu_clients,
-        ]
-        .into_iter()
-        .for_each(&mut replace);
-        for region in &mut self.regions {
-            [&mut region.offset, &mut region.size].into_iter().for_each(&mut replace);
+        let [max_clients, client_args, client_data_size, control_size, data_size, magic, pair, ..] =
+            *words;
+        let [.., features, session, session_end, epoch, guest_frequency, _, _, _, _, _] = *words;
+        let [.., host_frequency, vcpu_clients, schema_size, ring_size, block_size] = *words;
+        let [version, ring_mode] = zerocopy::transmute!(pair);
+        let session = zerocopy::transmute!([session, session_end]);
+        ConfigPage {
+            max_clients,
+            client_args,
+            client_data_size,
+            control_size,
+            data_size,
+            magic,
+            version,
+            ring_mode,
+            features,
+            session,
+            epoch,
+            guest_frequency,
+            host_frequency,
+            vcpu_clients,
+            schema_size,
+            ring_size,
+            block_size,
         }
-        [
-            &mut self.control_pages_offset,
-            &mut self.control_page_stride,
-            &mut self.mask_offset,
-            &mut self.mask_size,
-            &mut self.client_offset,
-            &mut self.client_stride,
-            &mut self.schema_size,
-            &mut self.ring_size,
-            &mut self.block_size,
-            &mut self.ring_reserve,
-            &mut self.shared_registers,
-        ]
-        .into_iter()
-        .for_each(&mut replace);
     }
 
-    /// Returns the geometry that the page describes, after a check of every field:
-    /// each offset is then inside its region.
+    /// Returns the geometry that the page describes, after a check of each size.
     ///
     /// # Errors
     /// The first field that is wrong.
@@ -291,17 +228,6 @@ impl ConfigPage {
             schema_bytes: self.schema_size,
         };
         g.check().map_err(ConfigError::Geometry)?;
-        let offsets = |page: &ConfigPage| {
-            let control = [page.control_pages_offset, page.control_page_stride];
-            let mask = [page.mask_offset, page.mask_size];
-            let clients = [page.client_offset, page.client_stride];
-            (page.regions, control, mask, clients, page.shared_registers, page.ring_reserve)
-        };
-        let facts = HostFacts { features: self.features(), ..HostFacts::default() };
-        let expected = ConfigPage::new(&g, &facts);
-        if offsets(self) != offsets(&expected) {
-            return Err(ConfigError::Offsets);
-        }
         Ok(g)
     }
 
@@ -339,11 +265,8 @@ mod tests {
         assert_eq!(core::mem::offset_of!(ConfigPage, features), 0x38);
         assert_eq!(core::mem::offset_of!(ConfigPage, session), 0x40);
         assert_eq!(core::mem::offset_of!(ConfigPage, vcpu_clients), 0x68);
-        assert_eq!(core::mem::offset_of!(ConfigPage, regions), 0x70);
-        assert_eq!(core::mem::offset_of!(ConfigPage, control_pages_offset), 0xb0);
-        assert_eq!(core::mem::offset_of!(ConfigPage, ring_reserve), 0xf8);
-        assert_eq!(core::mem::offset_of!(ConfigPage, shared_registers), 0x100);
-        assert_eq!(size_of::<ConfigPage>(), 0x108);
+        assert_eq!(core::mem::offset_of!(ConfigPage, schema_size), 0x70);
+        assert_eq!(size_of::<ConfigPage>(), 0x88);
     }
 
     #[test]
@@ -357,7 +280,7 @@ mod tests {
             (0, 0x28, 0x30, 0)
         );
         assert_eq!((page.features, page.session[0], page.session[8]), (0x38, 0x40, 0x48));
-        assert_eq!((page.epoch, page.regions[3].size, page.shared_registers), (0x50, 0xa8, 0x100));
+        assert_eq!((page.epoch, page.schema_size, page.block_size), (0x50, 0x70, 0x80));
         assert_eq!(page.words(), words);
     }
 
@@ -366,21 +289,5 @@ mod tests {
         let g = Geometry { clients: 5, legacy_args: 3, ..Geometry::default() };
         let page = ConfigPage::new(&g, &HostFacts::default());
         assert_eq!(page.geometry(), Ok(g));
-    }
-
-    #[test]
-    fn shifted_offsets_are_refused() {
-        let facts = HostFacts { features: Features::SHARED, ..HostFacts::default() };
-        let page = ConfigPage::new(&Geometry::default(), &facts);
-        let shifts: [fn(&mut ConfigPage); 3] = [
-            |page| page.client_offset += 8,
-            |page| page.shared_registers += 8,
-            |page| page.ring_reserve += 8,
-        ];
-        for shift in shifts {
-            let mut page = page;
-            shift(&mut page);
-            assert_eq!(page.geometry(), Err(ConfigError::Offsets));
-        }
     }
 }

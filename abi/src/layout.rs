@@ -38,20 +38,13 @@ pub const LEGACY_SLOT_STRIDE_PER_ARG: u64 = 64;
 pub mod register {
     /// Register for v2 reference points: the value is the slot's `seq`.
     pub const EMIT: u64 = 0x00;
-    /// Register that requests a drain. The value is ignored.
-    pub const KICK: u64 = 0x08;
     /// Register to read the host's time from: a load latches it.
-    pub const CLOCK: u64 = 0x18;
+    pub const CLOCK: u64 = 0x08;
     /// Register for the token of a new lessee, nonzero.
-    pub const LEASE: u64 = 0x20;
+    pub const LEASE: u64 = 0x10;
     /// End of the registers. The rest of the page reads as zero and ignores stores.
-    pub const END: u64 = 0x28;
+    pub const END: u64 = 0x18;
 }
-
-/// Registers of the whole device: KICK once more, for all clients. It is in the first
-/// client's page of BAR 2, this many bytes after its own. A VMM needs a doorbell for it, and
-/// not one for each client.
-pub const SHARED_REGISTERS: u64 = 0x800;
 
 /// Marks of a store to a register, in the code of a program. An emulator that
 /// translates the code recognises the store by its mark. A mark does not change the
@@ -242,15 +235,15 @@ impl Geometry {
         (self.clients as u64 * self.legacy_slot_stride()).next_multiple_of(PAGE)
     }
 
-    /// Returns the offset of the first client's register page in BAR 2. Below it are
-    /// the 2016 registers, a u64 at `client * 8`.
-    pub const fn control_pages_offset(&self) -> u64 {
+    /// Returns the offset of KICK in BAR 2: a store there requests a drain of all rings. It has a page of its own,
+    /// which a kernel can map for each program. Below it are the 2016 registers, a u64 at `client * 8`.
+    pub const fn kick_offset(&self) -> u64 {
         (self.clients as u64 * WORD).next_multiple_of(PAGE)
     }
 
-    /// Returns the offset of the registers of the whole device in BAR 2.
-    pub const fn shared_registers_offset(&self) -> u64 {
-        self.control_pages_offset() + SHARED_REGISTERS
+    /// Returns the offset of the first client's register page in BAR 2.
+    pub const fn control_pages_offset(&self) -> u64 {
+        self.kick_offset() + PAGE
     }
 
     /// Returns the size of the used part of BAR 2.

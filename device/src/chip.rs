@@ -9,7 +9,7 @@ use hypertrace_abi::atomic::{AtomicU64, Ordering, Ordering::Relaxed, compiler_fe
 use hypertrace_abi::clock;
 use hypertrace_abi::config::{ConfigPage, Features, HostFacts, RingMode};
 use hypertrace_abi::layout::{
-    Geometry, MASK_BYTES, PAGE, Region, SHARED_REGISTERS, WORD, guest_page, host_page, register,
+    Geometry, MASK_BYTES, PAGE, Region, WORD, guest_page, host_page, register,
 };
 use hypertrace_abi::record::id;
 use hypertrace_abi::ring::{self, ClientMemory, Consumer, ConsumerState};
@@ -78,7 +78,7 @@ pub struct ChipConfig {
 impl ChipConfig {
     /// Returns the features for the config page.
     pub(crate) fn features(&self) -> Features {
-        let mut features = Features::TRAPS | Features::SHARED;
+        let mut features = Features::TRAPS;
         features.set(Features::KICK, self.kick_is_cheap);
         features
     }
@@ -87,9 +87,9 @@ impl ChipConfig {
 /// The 2016 register of a client, as an offset after those of its page.
 const LEGACY: u64 = register::END;
 /// KICK of the whole device, after it in the first client's.
-const SHARED_KICK: u64 = LEGACY + WORD;
+const KICK: u64 = LEGACY + WORD;
 /// Number of registers of a client that have a value between stores.
-pub(crate) const REGISTERS: usize = (SHARED_KICK / WORD + 1) as usize;
+pub(crate) const REGISTERS: usize = (KICK / WORD + 1) as usize;
 
 /// State of one client. Aligned so that two vCPUs share no cache line.
 #[repr(align(128))]
@@ -282,10 +282,14 @@ impl<S: EventSink, T: DrainWaker> Chip<S, T> {
 
     /// Returns the client and the register at an offset into the control region.
     fn register(&self, offset: u64) -> Option<(u32, u64)> {
-        let (client, register) = match offset.checked_sub(self.geometry.control_pages_offset()) {
-            None => (offset / WORD, LEGACY),
+        let geometry = &self.geometry;
+        let (client, register) = match offset.checked_sub(geometry.control_pages_offset()) {
+            None => match offset.checked_sub(geometry.kick_offset()) {
+                None => (offset / WORD, LEGACY),
+                Some(at) if at < WORD => (0, KICK),
+                Some(_) => return None,
+            },
             Some(at) if at % PAGE < register::END => (at / PAGE, at % PAGE / WORD * WORD),
-            Some(at) if at / WORD * WORD == SHARED_REGISTERS + register::KICK => (0, SHARED_KICK),
             Some(_) => return None,
         };
         (client < self.geometry.clients.into()).then_some((client as u32, register))
@@ -359,7 +363,7 @@ impl<S: EventSink, T: DrainWaker> Chip<S, T> {
         match register {
             register::EMIT => self.emit(now, client, value),
             LEGACY => self.emit_legacy(now, client, value),
-            register::KICK | SHARED_KICK => {
+            KICK => {
                 self.counts.add(Counter::KickTrapped);
                 self.waker.wake();
             }

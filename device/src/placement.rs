@@ -6,7 +6,7 @@
 
 use crate::chip::{Chip, DrainWaker};
 use hypertrace_abi::config::Features;
-use hypertrace_abi::layout::{Region, register};
+use hypertrace_abi::layout::Region;
 use hypertrace_abi::sink::EventSink;
 use std::fs::File;
 use std::sync::Arc;
@@ -49,8 +49,7 @@ impl<S: EventSink, T: DrainWaker> Chip<S, T> {
     /// it, and if the chip's configuration says that KICK is not cheap.
     pub fn doorbell(&self, region: Region, gpa: u64) -> Option<u64> {
         let works = self.config.features().contains(Features::KICK);
-        let offset = self.geometry().shared_registers_offset() + register::KICK;
         // An address that no BAR can have wraps, and is refused by KVM.
-        (region == Region::Control && works).then(|| gpa.wrapping_add(offset))
+        (region == Region::Control && works).then(|| gpa.wrapping_add(self.geometry.kick_offset()))
     }
 }

@@ -43,28 +43,20 @@
 #define HYPERTRACE_ABI_CONFIG_VERSION 0x6U
 #define HYPERTRACE_ABI_CONFIG_FEATURES 0x7U
 #define HYPERTRACE_ABI_CONFIG_FREQUENCY 0xbU
-#define HYPERTRACE_ABI_CONFIG_DATA 0x10U
-#define HYPERTRACE_ABI_CONFIG_CONTROL 0x12U
-#define HYPERTRACE_ABI_CONFIG_RINGS 0x14U
-#define HYPERTRACE_ABI_CONFIG_REGISTERS 0x16U
-#define HYPERTRACE_ABI_CONFIG_REGISTERS_STRIDE 0x17U
-#define HYPERTRACE_ABI_CONFIG_FIRST_CLIENT 0x1aU
-#define HYPERTRACE_ABI_CONFIG_CLIENT_STRIDE 0x1bU
-#define HYPERTRACE_ABI_CONFIG_SCHEMA_SIZE 0x1cU
-#define HYPERTRACE_ABI_CONFIG_RING_SIZE 0x1dU
-#define HYPERTRACE_ABI_CONFIG_BLOCK_SIZE 0x1eU
-#define HYPERTRACE_ABI_CONFIG_RESERVE 0x1fU
-#define HYPERTRACE_ABI_CONFIG_SHARED 0x20U
+#define HYPERTRACE_ABI_CONFIG_SCHEMA_SIZE 0xeU
+#define HYPERTRACE_ABI_CONFIG_RING_SIZE 0xfU
+#define HYPERTRACE_ABI_CONFIG_BLOCK_SIZE 0x10U
 #define HYPERTRACE_ABI_PAGE 0x1000U
+#define HYPERTRACE_ABI_MIN_BAR 0x10000U
+#define HYPERTRACE_ABI_MASK_BYTES 0x1000U
+#define HYPERTRACE_ABI_RESERVED_PART 0x10U
 #define HYPERTRACE_ABI_MAGIC 0x4543415254505948ULL
 #define HYPERTRACE_ABI_VERSION 0x2U
 #define HYPERTRACE_ABI_OVERWRITE 0x1U
 #define HYPERTRACE_ABI_FEATURE_KICK 0x1U
 #define HYPERTRACE_ABI_FEATURE_TRAPS 0x4U
-#define HYPERTRACE_ABI_FEATURE_SHARED 0x8U
 #define HYPERTRACE_ABI_REGISTER_EMIT 0x0U
-#define HYPERTRACE_ABI_REGISTER_KICK 0x8U
-#define HYPERTRACE_ABI_REGISTER_LEASE 0x20U
+#define HYPERTRACE_ABI_REGISTER_LEASE 0x10U
 #define HYPERTRACE_ABI_MARK_DISPLACEMENT 0x68547270U
 #define HYPERTRACE_ABI_G_HEAD 0x0U
 #define HYPERTRACE_ABI_G_COUNTER 0x1U
@@ -103,9 +95,9 @@ struct hypertrace_bare_device {
     bool overwrites;
     uint64_t features;
     uint32_t clients, args;
-    /* Of the clients' registers, in bytes; `shared` are those of the whole device, 0 if there are none. */
-    uint64_t registers, registers_stride, shared;
-    uint64_t first_client, client_stride, schema_words, ring_words, block_words, reserve_words;
+    /* Of KICK and of the clients' registers, in bytes. */
+    uint64_t kick, registers;
+    uint64_t client_stride, schema_words, ring_words, block_words, reserve_words;
     /* Ticks after which the host must be woken. */
     uint64_t pause;
 };
@@ -204,6 +196,19 @@ static inline bool hypertrace_bare_is_power_(uint64_t number) {
     return number != 0 && (number & (number - 1)) == 0;
 }
 
+static inline uint64_t hypertrace_bare_round_up_(uint64_t number, uint64_t unit) {
+    return (number + unit - 1) / unit * unit;
+}
+
+/* Returns the size of a region of the window of which so many bytes are used. */
+static inline uint64_t hypertrace_bare_region_(uint64_t used) {
+    uint64_t size = HYPERTRACE_ABI_MIN_BAR;
+    while (size < used) {
+        size *= 2;
+    }
+    return size;
+}
+
 static inline uint64_t hypertrace_bare_config_(const void *config, unsigned int word) {
     return hypertrace_bare_load_((const unsigned char *)config + 8 * word);
 }
@@ -229,7 +234,7 @@ static inline bool hypertrace_bare_at_bars(struct hypertrace_bare_device *device
         clients > 1024 || args == 0 || args > 16 ||
         !hypertrace_bare_is_power_(schema) || !hypertrace_bare_is_power_(ring) ||
         !hypertrace_bare_is_power_(block) || block < 256 ||
-        block > ring / 16) {
+        ring > (uint64_t)1 << 32 || schema > 1 << 24 || block > ring / 16) {
         return false;
     }
     device->data = (uint64_t *)bar1;
@@ -240,17 +245,14 @@ static inline bool hypertrace_bare_at_bars(struct hypertrace_bare_device *device
     device->features = hypertrace_bare_config_(bar0, HYPERTRACE_ABI_CONFIG_FEATURES);
     device->clients = (uint32_t)clients;
     device->args = (uint32_t)args;
-    device->registers = hypertrace_bare_config_(bar0, HYPERTRACE_ABI_CONFIG_REGISTERS);
-    device->registers_stride = hypertrace_bare_config_(bar0, HYPERTRACE_ABI_CONFIG_REGISTERS_STRIDE);
-    device->shared = (device->features & HYPERTRACE_ABI_FEATURE_SHARED) != 0
-                         ? hypertrace_bare_config_(bar0, HYPERTRACE_ABI_CONFIG_SHARED)
-                         : 0;
-    device->first_client = hypertrace_bare_config_(bar0, HYPERTRACE_ABI_CONFIG_FIRST_CLIENT) / 8;
-    device->client_stride = hypertrace_bare_config_(bar0, HYPERTRACE_ABI_CONFIG_CLIENT_STRIDE) / 8;
+    /* After the registers of 2016. Each has a page. */
+    device->kick = hypertrace_bare_round_up_(8 * clients, HYPERTRACE_ABI_PAGE);
+    device->registers = device->kick + HYPERTRACE_ABI_PAGE;
+    device->client_stride = (2 * HYPERTRACE_ABI_PAGE + schema + ring) / 8;
     device->schema_words = schema / 8;
     device->ring_words = ring / 8;
     device->block_words = block / 8;
-    device->reserve_words = hypertrace_bare_config_(bar0, HYPERTRACE_ABI_CONFIG_RESERVE) / 8;
+    device->reserve_words = ring / 8 / HYPERTRACE_ABI_RESERVED_PART;
     /* Without a frequency, less than the shortest time that it can be. */
     device->pause = frequency != 0 ? frequency / 1000 * HYPERTRACE_ABI_PAUSE_MS : 100000;
     return true;
@@ -259,13 +261,16 @@ static inline bool hypertrace_bare_at_bars(struct hypertrace_bare_device *device
 /* As hypertrace_bare_at_bars, for a device in an MMIO window, or a segment that is mapped at this address. */
 static inline bool hypertrace_bare_at_window(struct hypertrace_bare_device *device, void *window) {
     unsigned char *base = (unsigned char *)window;
-    if (hypertrace_bare_config_(base, HYPERTRACE_ABI_CONFIG_MAGIC) != HYPERTRACE_ABI_MAGIC) {
+    /* The config page and the arguments of events of 2016 are in front of the other regions. */
+    unsigned char *data = base + HYPERTRACE_ABI_MIN_BAR;
+    if (!hypertrace_bare_at_bars(device, base, data, data, data)) {
         return false;
     }
-    return hypertrace_bare_at_bars(
-        device, base, base + hypertrace_bare_config_(base, HYPERTRACE_ABI_CONFIG_DATA),
-        base + hypertrace_bare_config_(base, HYPERTRACE_ABI_CONFIG_CONTROL),
-        base + hypertrace_bare_config_(base, HYPERTRACE_ABI_CONFIG_RINGS));
+    const uint64_t slots = 8 * (uint64_t)HYPERTRACE_ABI_LEGACY_WORDS * device->clients * device->args;
+    const uint64_t registers = device->registers + device->clients * (uint64_t)HYPERTRACE_ABI_PAGE;
+    device->control = data + hypertrace_bare_region_(slots);
+    device->rings = (uint64_t *)(device->control + hypertrace_bare_region_(registers));
+    return true;
 }
 
 /* Returns whether the host handles stores to registers at once. */
@@ -278,27 +283,21 @@ static inline void hypertrace_bare_register_(const struct hypertrace_bare *clien
                                              uint64_t value) {
     const struct hypertrace_bare_device *device = client->device;
     hypertrace_bare_store_(device->control + device->registers +
-                               client->number * device->registers_stride + offset,
+                               client->number * (uint64_t)HYPERTRACE_ABI_PAGE + offset,
                            value);
+}
+
+/* Asks the host to take the records of all rings soon. */
+static inline void hypertrace_bare_kick(const struct hypertrace_bare *client) {
+    if (hypertrace_bare_traps(client->device)) {
+        hypertrace_bare_store_(client->device->control + client->device->kick, 0);
+    }
 }
 
 /* Wakes a host that may have stopped to look at rings. */
 static inline void hypertrace_bare_wake_(const struct hypertrace_bare *client) {
-    const struct hypertrace_bare_device *device = client->device;
-    if (!hypertrace_bare_traps(device) || (device->features & HYPERTRACE_ABI_FEATURE_KICK) == 0) {
-        return;
-    }
-    if (device->shared != 0) {
-        hypertrace_bare_store_(device->control + device->shared + HYPERTRACE_ABI_REGISTER_KICK, 0);
-    } else {
-        hypertrace_bare_register_(client, HYPERTRACE_ABI_REGISTER_KICK, 0);
-    }
-}
-
-/* Asks the host to take the ring's records soon. */
-static inline void hypertrace_bare_kick(const struct hypertrace_bare *client) {
-    if (hypertrace_bare_traps(client->device)) {
-        hypertrace_bare_register_(client, HYPERTRACE_ABI_REGISTER_KICK, 0);
+    if ((client->device->features & HYPERTRACE_ABI_FEATURE_KICK) != 0) {
+        hypertrace_bare_kick(client);
     }
 }
 
@@ -342,7 +341,7 @@ static inline bool hypertrace_bare_lease(struct hypertrace_bare *client,
     if (number >= device->clients || token == 0) {
         return false;
     }
-    volatile uint64_t *area = device->rings + device->first_client + number * device->client_stride;
+    volatile uint64_t *area = device->rings + HYPERTRACE_ABI_MASK_BYTES / 8 + number * device->client_stride;
     client->device = device;
     client->guest = area;
     client->host = area + HYPERTRACE_ABI_PAGE / 8;

@@ -205,12 +205,6 @@ struct hypertrace_options {
      * command line, if there is one.
      */
     uint64_t window;
-    /**
-     * The way to notify an emulator's plugin of points. true: by a system call
-     * that no kernel has, not by the form of a store. false: as
-     * HYPERTRACE_STORE in the environment says, if it is set.
-     */
-    bool by_syscall;
 };
 
 /**

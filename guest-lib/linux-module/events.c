@@ -192,7 +192,7 @@ static void look(struct work_struct *work)
 		client->looked_at = READ_ONCE(client->head);
 		/* They were there at the last look: the CPU was lost between the kick and them. */
 		if (before > READ_ONCE(client->host[HT_H_TAIL]))
-			ht_kick(client);
+			ht_kick(device);
 	}
 	queue_delayed_work(system_power_efficient_wq, &device->look, msecs_to_jiffies(LOOK_MS));
 }

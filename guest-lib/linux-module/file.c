@@ -93,9 +93,9 @@ static enum access access_of(const struct ht_file *file, u64 offset, phys_addr_t
 		/* The bells have a byte of each client. They are hints: the host looks at the slots, too. */
 		return offset == HT_PAGE_L ? READABLE : offset == HT_BELLS ? WRITABLE : OUT_OF_REACH;
 	case HT_CONTROL:
-		/* Below are the registers of 2016, of all clients. */
+		/* KICK is everybody's. Below are the registers of 2016, of all clients. */
 		if (offset < g->control_pages)
-			return OUT_OF_REACH;
+			return device->traps && offset >= g->kick ? WRITABLE : OUT_OF_REACH;
 		return has_leased(file, (offset - g->control_pages) / HT_PAGE) ? WRITABLE : OUT_OF_REACH;
 	case HT_RINGS:
 		if (offset < HT_MASK_BYTES)

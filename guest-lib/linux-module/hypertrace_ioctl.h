@@ -4,10 +4,9 @@
  *
  * The file is the MMIO window of docs/abi.md. A mapping of it (shared, of a
  * descriptor that is open for reading and writing) has the pages of the clients
- * that the descriptor has leased, and the config page and the enable mask
+ * that the descriptor has leased, that of KICK, and the config page and the enable mask
  * read-only. All other pages are a page of the descriptor's own, which leads nowhere.
- * The config page lacks the feature SHARED, and its clients [0, vcpu_clients) are
- * the kernel's.
+ * Clients [0, vcpu_clients) of the config page are the kernel's.
  */
 #ifndef HYPERTRACE_IOCTL_H
 #define HYPERTRACE_IOCTL_H

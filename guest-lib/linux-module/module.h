@@ -44,12 +44,7 @@ struct ht_config {
 	u64 features;
 	u8 session[16];
 	u64 epoch, guest_frequency, host_frequency, vcpu_clients;
-	struct {
-		u64 offset, size;
-	} regions[4];
-	u64 control_pages_offset, control_page_stride, mask_offset, mask_size;
-	u64 client_offset, client_stride, schema_size, ring_size, block_size, ring_reserve;
-	u64 shared_registers;
+	u64 schema_size, ring_size, block_size;
 };
 
 enum ht_region { HT_CONFIG, HT_DATA, HT_CONTROL, HT_RINGS, HT_REGIONS };
@@ -60,7 +55,7 @@ struct ht_geometry {
 	u32 block_words;
 	u64 ring_words, schema_words;
 	u64 client_stride;
-	u64 control_pages;
+	u64 kick, control_pages;
 	u64 used[HT_REGIONS], offset[HT_REGIONS];
 	u64 window;
 };
@@ -161,7 +156,7 @@ u32 ht_id(const char *text, size_t length);
 bool ht_is_off(const struct ht_device *device, u32 name_hash);
 void ht_refresh_mask(struct ht_device *device);
 void ht_switch_off(struct ht_device *device);
-void ht_kick(struct ht_client *client);
+void ht_kick(struct ht_device *device);
 int ht_enter(struct ht_client *client, u64 *now);
 void ht_leave(struct ht_client *client, u64 now);
 void ht_announce(struct ht_client *client, const struct ht_event *event);

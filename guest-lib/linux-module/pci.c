@@ -199,11 +199,9 @@ static int lease_clients(struct ht_device *device)
 	device->kernel_clients = count;
 	for (i = 0; i < count; i++)
 		ht_lease(&device->clients[i], device, i);
-	/* Programs see the same device, without these clients and without shared registers. */
+	/* Programs see the same device, without these clients. */
 	*device->shown = device->config;
 	device->shown->vcpu_clients = count;
-	device->shown->features &= ~(u64)HT_FEATURE_SHARED;
-	device->shown->shared_registers = 0;
 	return 0;
 }
 

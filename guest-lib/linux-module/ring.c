@@ -78,9 +78,9 @@ static u64 meta(u32 id, u16 words, u16 flags)
 }
 
 /* Wakes the host. */
-void ht_kick(struct ht_client *client)
+void ht_kick(struct ht_device *device)
 {
-	ht_register(client->control, HT_REGISTER_KICK, 0);
+	ht_register(device->control, device->geometry.kick, 0);
 }
 
 /*
@@ -104,7 +104,7 @@ int ht_enter(struct ht_client *client, u64 *now)
 		if (*now < client->last)
 			*now = client->last;
 		if (device->kicks)
-			ht_kick(client);
+			ht_kick(client->device);
 	}
 	return 0;
 }
@@ -279,7 +279,7 @@ static bool find_room(struct ht_client *client, u64 now, u64 words, bool commit,
 		return false;
 	opens = start == block_start(client, start);
 	if (device->config.ring_mode == HT_DISCARD) {
-		u64 reserve = capacity / 16;
+		u64 reserve = capacity / HT_RESERVED_PART;
 		u64 tail = virt_load_acquire(&client->host[HT_H_TAIL]);
 		u64 used = end - tail;
 
@@ -289,7 +289,7 @@ static bool find_room(struct ht_client *client, u64 now, u64 words, bool commit,
 		if (used > capacity - (commit ? 0 : reserve))
 			return false;
 		if (device->kicks && opens && used >= capacity / 4)
-			ht_kick(client);
+			ht_kick(client->device);
 		limit = tail + capacity - reserve;
 	}
 	next = start;
@@ -474,7 +474,7 @@ bool ht_erase(struct ht_device *device, u32 index)
 	if (!is_taken(client)) {
 		/* It may have stopped looking. */
 		if (device->kicks)
-			ht_kick(client);
+			ht_kick(client->device);
 		kfree(client);
 		return false;
 	}

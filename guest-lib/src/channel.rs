@@ -109,7 +109,7 @@ impl Channel<'static> {
         let geometry = page.geometry()?;
         // SAFETY: the caller's promise; `geometry` has checked all offsets.
         unsafe {
-            let control = Control::new(control, page);
+            let control = Control::new(control, &geometry);
             let data = words(data, geometry.data_size());
             let rings = words(rings, geometry.rings_size());
             Channel::new(page, data, rings, Some(control))
@@ -169,16 +169,6 @@ impl<'m> Channel<'m> {
     #[cfg(feature = "std")]
     pub(crate) fn lent(self) -> Self {
         Channel { is_lent: true, ..self }
-    }
-
-    /// Stores to registers in this way, if they are a segment's.
-    #[cfg(feature = "std")]
-    pub fn with_store(self, store: crate::mmio::Store) -> Self {
-        let control = match self.local {
-            Some(_) => self.control.map(|control| control.with_store(store)),
-            None => self.control,
-        };
-        Channel { control, ..self }
     }
 
     /// Returns how many clients the device has.

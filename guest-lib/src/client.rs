@@ -12,7 +12,7 @@ use hypertrace_abi::atomic::{AtomicU32, AtomicU64, Ordering, Ordering::Relaxed};
 use hypertrace_abi::event::{Fields, Site};
 use hypertrace_abi::layout::{WORD, host_page, register};
 use hypertrace_abi::record::{ClockKind, Flags, HEADER_WORDS, id};
-use hypertrace_abi::ring::{Emit, Lease, LeaseInfo, Producer, ProducerState};
+use hypertrace_abi::ring::{Emit, Lease, LeaseInfo, Producer, ProducerState, Wake};
 use hypertrace_abi::sink::Status;
 
 /// Every load from a device that is not there.
@@ -92,7 +92,7 @@ impl<'m> Client<'m> {
         if channel.needs_kicks()
             && let Some(control) = channel.control
         {
-            producer = producer.waking(control.kick(index), channel.pause());
+            producer = producer.waking(control.kick(), channel.pause());
         }
         let is_thread = cfg!(feature = "std") && info.pid != 0;
         let cpu = (!is_thread).then_some(info.tid);
@@ -250,8 +250,8 @@ impl<'m> Client<'m> {
 
     /// Asks the host to drain soon.
     pub fn kick(&self) {
-        if let Some(control) = self.channel.control {
-            control.ring(self.index, register::KICK, 0);
+        if let Some(control) = self.channel.control.filter(|_| self.channel.traps()) {
+            control.kick().wake();
         }
         if let Some(local) = &self.channel.local {
             local.pages.ring(self.index);

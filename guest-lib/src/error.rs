@@ -25,9 +25,6 @@ pub enum OpenError {
     /// The value of `hypertrace.mmio=` on this kernel command line is not an address.
     #[cfg(feature = "std")]
     Address(String, std::path::PathBuf),
-    /// The value of the environment variable `HYPERTRACE_STORE` is unknown.
-    #[cfg(feature = "std")]
-    Store(String),
     /// The value of the environment variable `HYPERTRACE_CLOCK` is unknown.
     #[cfg(feature = "std")]
     Clock(String),
@@ -99,13 +96,6 @@ impl core::fmt::Display for OpenError {
                 "{}: hypertrace.mmio={found} is not an address: give it as 0x and hexadecimal \
                  digits, a multiple of the page size",
                 cmdline.display(),
-            ),
-            #[cfg(feature = "std")]
-            OpenError::Store(found) => write!(
-                f,
-                "the environment variable {}={found} names no way to store to a segment's \
-                 registers: it is marked or syscall, or not set",
-                hypertrace_abi::layout::local::STORE_ENVIRONMENT,
             ),
             #[cfg(feature = "std")]
             OpenError::Clock(found) => write!(

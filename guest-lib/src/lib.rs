@@ -111,8 +111,6 @@ pub use linux::{
     Info, MemoryType, Options, Place, host_has_ended, install, open, poll, say, with_client,
 };
 pub use mask::is_on;
-#[cfg(feature = "std")]
-pub use mmio::Store;
 pub use time::Clock;
 
 pub use hypertrace_abi::event::{Field, Fields, Hex, Site};

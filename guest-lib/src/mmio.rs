@@ -5,40 +5,20 @@
 
 use core::cell::UnsafeCell;
 use core::fmt;
-use hypertrace_abi::config::{ConfigPage, Features};
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 use hypertrace_abi::layout::mark;
-use hypertrace_abi::layout::register;
+use hypertrace_abi::layout::{Geometry, PAGE, register};
 use hypertrace_abi::ring::Wake;
-
-/// How a program stores to the registers of a segment. Those of a device are
-/// stored to in one way only.
-#[cfg(feature = "std")]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Store {
-    /// By an instruction that an emulator's plugin knows from all others.
-    #[default]
-    Marked,
-    /// By any instruction, and then a system call of a
-    /// [number](hypertrace_abi::layout::mark::SYSCALL) that no kernel has, for
-    /// an emulator that does not let its plugin see the instruction. Natively
-    /// it costs its time and does nothing.
-    Syscall,
-}
 
 /// The control region, mapped. Stores trap to the host, or to an emulator's
 /// plugin, or are just stores to a segment.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Control {
     base: *mut u8,
+    /// Offset of the first client's page.
     pages: usize,
-    stride: usize,
-    /// Offset of the registers of the whole device, if it has them.
-    shared: Option<usize>,
-    /// As [`Store`] says.
-    #[cfg(feature = "std")]
-    by_syscall: bool,
+    /// Offset of KICK.
+    kick: usize,
 }
 
 // SAFETY: registers may be stored to from any thread; the device orders that.
@@ -48,68 +28,31 @@ unsafe impl Sync for Control {}
 
 impl Control {
     /// # Safety
-    /// `base` is the start of the control region of a device with this layout, which was checked,
+    /// `base` is the start of the control region of a device with these sizes, which were checked,
     /// mapped for as long as the result is used.
-    pub(crate) unsafe fn new(base: *mut u8, page: &ConfigPage) -> Control {
-        let shared = page.features().contains(Features::SHARED);
+    pub(crate) unsafe fn new(base: *mut u8, geometry: &Geometry) -> Control {
         Control {
             base,
-            pages: page.control_pages_offset as usize,
-            stride: page.control_page_stride as usize,
-            shared: shared.then_some(page.shared_registers as usize),
-            #[cfg(feature = "std")]
-            by_syscall: false,
+            pages: geometry.control_pages_offset() as usize,
+            kick: geometry.kick_offset() as usize,
         }
-    }
-
-    /// Does all stores in this way. Only where registers are memory.
-    #[cfg(feature = "std")]
-    pub(crate) fn with_store(self, store: Store) -> Control {
-        Control { by_syscall: store == Store::Syscall, ..self }
     }
 
     fn client(&self, client: u32, register: u64) -> *mut u64 {
-        self.base
-            .wrapping_add(self.pages + client as usize * self.stride + register as usize)
-            .cast()
+        let page = client as usize * PAGE as usize;
+        self.base.wrapping_add(self.pages + page + register as usize).cast()
     }
 
     pub(crate) fn store(&self, client: u32, register: u64, value: u64) {
-        let to = self.client(client, register);
-        #[cfg(feature = "std")]
-        if self.by_syscall {
-            // For a host, which looks here when it is asked. Earlier stores are in
-            // memory too when the call is made: it is a C function, which may read
-            // all memory.
-            // SAFETY: as below.
-            unsafe { to.write_volatile(value) };
-            return crate::os::tell_plugin(to, value);
-        }
         // SAFETY: `new`'s promise; client and register were checked against
         // the layout, and registers are aligned.
-        unsafe { store(to, value) }
+        unsafe { store(self.client(client, register), value) }
     }
 
-    /// Stores to the register of the whole device, if there is one, or else to the client's: what a
-    /// VMM has a doorbell for.
-    pub(crate) fn ring(&self, client: u32, register: u64, value: u64) {
-        match self.shared {
-            // SAFETY: as in `store`.
-            Some(shared) => unsafe {
-                store(self.base.wrapping_add(shared + register as usize).cast(), value);
-            },
-            None => self.store(client, register, value),
-        }
-    }
-
-    /// Returns the KICK register that [`Control::ring`] stores to.
-    pub(crate) fn kick(&self, client: u32) -> &'static Kick {
-        let at = match self.shared {
-            Some(shared) => self.base.wrapping_add(shared + register::KICK as usize).cast(),
-            None => self.client(client, register::KICK),
-        };
+    /// Returns KICK.
+    pub(crate) fn kick(&self) -> &'static Kick {
         // SAFETY: `new`'s promise; the register is aligned.
-        unsafe { &*at.cast::<Kick>() }
+        unsafe { &*self.base.wrapping_add(self.kick).cast::<Kick>() }
     }
 
     pub(crate) fn clock(&self, client: u32) -> u64 {
@@ -129,7 +72,7 @@ impl Control {
     }
 }
 
-/// A KICK register: wakes the host's drain loop.
+/// The register KICK: wakes the host's drain loop.
 #[repr(transparent)]
 pub(crate) struct Kick(UnsafeCell<u64>);
 

@@ -11,7 +11,6 @@ pub(crate) use linux::*;
 #[cfg(feature = "std")]
 mod linux {
     use hypertrace_abi::atomic::AtomicU64;
-    use hypertrace_abi::layout::mark;
     use hypertrace_segment::futex;
     use std::time::Duration;
 
@@ -51,18 +50,6 @@ mod linux {
     pub(crate) fn nap_or_yield() {
         if !nap(Duration::from_millis(1)) {
             pause();
-        }
-    }
-
-    /// Notifies an emulator's plugin of a store to a register. A kernel has no
-    /// such system call and returns an error.
-    pub(crate) fn tell_plugin(register: *mut u64, value: u64) {
-        // SAFETY: a kernel that does not know the call does nothing, a plugin does
-        // what the store would do; errno is this thread's own.
-        unsafe {
-            let errno = *libc::__errno_location();
-            libc::syscall(mark::SYSCALL as libc::c_long, register, value);
-            *libc::__errno_location() = errno;
         }
     }
 

@@ -12,7 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { EMIT = 0, KICK = 8, LEASE = 32, NAME_HASH = 77, ID = 1000, SYSCALL = 0x6874 };
+enum { EMIT = 0, CLOCK = 8, LEASE = 16, NAME_HASH = 77, ID = 1000, SYSCALL = 0x6874 };
 
 static char *segment;
 static char *control, *rings;
@@ -21,6 +21,15 @@ static uint64_t relays, clients, stride, client_at, segment_size;
 #define CHECK(what) do { if (!(what)) { printf("failed: %s, line %d\n", #what, __LINE__); exit(1); } } while (0)
 
 static uint64_t config(int offset) { return *(uint64_t *)(segment + offset); }
+
+/* The size of a region of which so many bytes are used. */
+static uint64_t region(uint64_t used)
+{
+	uint64_t size = 0x10000;
+	while (size < used)
+		size *= 2;
+	return size;
+}
 
 static void map(void)
 {
@@ -32,10 +41,11 @@ static void map(void)
 	close(file);
 	clients = config(0x00);
 	relays = config(0x68);
-	control = segment + config(0x90) + config(0xb0);
-	rings = segment + config(0xa0);
-	client_at = config(0xd0);
-	stride = config(0xd8);
+	stride = 0x2000 + config(0x70) + config(0x78);
+	uint64_t registers = (clients * 8 + 4095) / 4096 * 4096 + 4096;
+	control = segment + 0x10000 + region(clients * config(0x08) * 64) + registers;
+	rings = control - registers + region(registers + clients * 4096);
+	client_at = 4096;
 }
 
 static void marked_store(void *to, uint64_t value)
@@ -166,7 +176,7 @@ static void outside(void)
 	/* After addresses that were nowhere, the plugin looks less often. */
 	usleep(100000);
 	/* In the segment, but no register of a lessee's. */
-	marked_store(reg(relays, 16), 1);
+	marked_store(reg(relays, CLOCK), 1);
 	marked_store((char *)reg(relays, EMIT) + 4, 1);
 	marked_store(reg(relays, 4088), 1);
 	marked_store(reg(0, EMIT), 1);
@@ -309,8 +319,6 @@ int main(int argc, char **argv)
 	else if (!strcmp(act, "syscall"))
 		for (uint32_t n = 1; n <= 3; n++)
 			point(relays, n, relays, n, by_syscall);
-	else if (!strcmp(act, "kick"))
-		marked_store(reg(relays, KICK), 0);
 	else
 		CHECK(!"known act");
 	printf("done\n");

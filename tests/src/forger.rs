@@ -117,6 +117,11 @@ impl<'c, S: EventSink, T: DrainWaker> Forger<'c, S, T> {
         self.register(register::EMIT, &u64::from(seq).to_le_bytes());
     }
 
+    /// Stores to KICK.
+    pub fn kick(&self) {
+        self.chip.write(Region::Control, self.chip.geometry().kick_offset(), &[0; 8]);
+    }
+
     /// Stores any bytes to the client's register page.
     pub fn register(&self, offset: u64, bytes: &[u8]) {
         let page = self.chip.geometry().control_pages_offset() + u64::from(self.client) * PAGE;

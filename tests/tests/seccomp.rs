@@ -18,7 +18,6 @@ use std::time::Duration;
 use event_manager::{EventManager, SubscriberOps};
 use hypertrace_abi::clock::ticks;
 use hypertrace_abi::event_type;
-use hypertrace_abi::layout::register;
 use hypertrace_abi::ring::Emit;
 use hypertrace_abi::sink::EventSink;
 use hypertrace_abi::turns::REST;
@@ -396,6 +395,6 @@ fn run_vcpu(chip: &Chip, session: &Session, client: u32) -> u64 {
         chip.write(Region::Control, legacy, &n.to_le_bytes());
         recorded += 1;
     }
-    chip.write(Region::Control, chip.geometry().control_pages_offset() + register::KICK, &[0; 8]);
+    chip.write(Region::Control, chip.geometry().kick_offset(), &[0; 8]);
     recorded
 }

@@ -34,8 +34,7 @@ pub use saved::{Saved, SavedFunction};
 pub use vm::{Bars, Doorbells, Vm};
 
 pub use hypertrace_device::{
-    BarChange, BarForm, ChipConfig, Counter, DrainPolicy, Geometry, Mapping,
-    PciState, Region,
+    BarChange, BarForm, ChipConfig, Counter, DrainPolicy, Geometry, Mapping, PciState, Region,
 };
 pub use hypertrace_trace::{
     GuestTsc, Output, Session, SessionConfig, SessionError, Share, Summary,

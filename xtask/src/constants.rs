@@ -9,7 +9,7 @@ use hypertrace_abi::config::{ConfigPage, Features, MAGIC, RingMode, VERSION};
 use hypertrace_abi::layout::local::{BELLS, BOOT, BOOT_SEEN, END, PAGE_L, STATE, State};
 use hypertrace_abi::layout::{
     IVSHMEM_BAR, IVSHMEM_DEVICE, LEGACY_SLOT_STRIDE_PER_ARG, MASK_BYTES, MIN_BAR, PAGE, PCI_DEVICE,
-    PCI_SUBSYSTEM, PCI_VENDOR, Region, SHARED_REGISTERS, SLOT_HEADER_WORDS, SLOT_WORDS, guest_page,
+    PCI_SUBSYSTEM, PCI_VENDOR, RESERVED_PART, Region, SLOT_HEADER_WORDS, SLOT_WORDS, guest_page,
     host_page, mark, module, register,
 };
 use hypertrace_abi::record::{ClockKind, Flags, HEADER_WORDS, MAX_WORDS, id};
@@ -20,16 +20,17 @@ use hypertrace_abi::turns::PAUSE;
 const WORD: usize = size_of::<u64>();
 
 /// Names without their prefix, and values.
-const COMMON: [(&str, u64); 31] = [
+const COMMON: [(&str, u64); 32] = [
     ("PAGE", PAGE),
+    ("MIN_BAR", MIN_BAR),
+    ("MASK_BYTES", MASK_BYTES),
+    ("RESERVED_PART", RESERVED_PART),
     ("MAGIC", MAGIC),
     ("VERSION", VERSION as u64),
     ("OVERWRITE", RingMode::Overwrite as u64),
     ("FEATURE_KICK", Features::KICK.bits()),
     ("FEATURE_TRAPS", Features::TRAPS.bits()),
-    ("FEATURE_SHARED", Features::SHARED.bits()),
     ("REGISTER_EMIT", register::EMIT),
-    ("REGISTER_KICK", register::KICK),
     ("REGISTER_LEASE", register::LEASE),
     ("MARK_DISPLACEMENT", mark::DISPLACEMENT as u64),
     ("G_HEAD", guest_page::HEAD as u64),
@@ -56,7 +57,6 @@ const COMMON: [(&str, u64); 31] = [
 
 /// Returns the constants of firmware.
 pub fn bare() -> String {
-    let region = |n: usize| offset_of!(ConfigPage, regions) + n * 2 * WORD;
     let config = [
         ("CLIENTS", offset_of!(ConfigPage, max_clients)),
         ("ARGS", offset_of!(ConfigPage, client_args)),
@@ -65,18 +65,9 @@ pub fn bare() -> String {
         ("VERSION", offset_of!(ConfigPage, version)),
         ("FEATURES", offset_of!(ConfigPage, features)),
         ("FREQUENCY", offset_of!(ConfigPage, guest_frequency)),
-        ("DATA", region(1)),
-        ("CONTROL", region(2)),
-        ("RINGS", region(3)),
-        ("REGISTERS", offset_of!(ConfigPage, control_pages_offset)),
-        ("REGISTERS_STRIDE", offset_of!(ConfigPage, control_page_stride)),
-        ("FIRST_CLIENT", offset_of!(ConfigPage, client_offset)),
-        ("CLIENT_STRIDE", offset_of!(ConfigPage, client_stride)),
         ("SCHEMA_SIZE", offset_of!(ConfigPage, schema_size)),
         ("RING_SIZE", offset_of!(ConfigPage, ring_size)),
         ("BLOCK_SIZE", offset_of!(ConfigPage, block_size)),
-        ("RESERVE", offset_of!(ConfigPage, ring_reserve)),
-        ("SHARED", offset_of!(ConfigPage, shared_registers)),
     ];
     let others = [
         ("LEGACY_WORDS", LEGACY_SLOT_STRIDE_PER_ARG / WORD as u64),
@@ -106,10 +97,7 @@ pub fn module() -> String {
         ("BAR_CONFIG", Region::Config.bar() as u64),
         ("BAR_CONTROL", Region::Control.bar() as u64),
         ("BAR_RINGS", Region::Rings.bar() as u64),
-        ("MIN_BAR", MIN_BAR),
         ("LEGACY_SLOT_STRIDE_PER_ARG", LEGACY_SLOT_STRIDE_PER_ARG),
-        ("SHARED_REGISTERS", SHARED_REGISTERS),
-        ("MASK_BYTES", MASK_BYTES),
         ("DISCARD", RingMode::Discard as u64),
         ("CONFIG_BYTES", size_of::<ConfigPage>() as u64),
         ("FEATURE_APART", Features::APART.bits()),

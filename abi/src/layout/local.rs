@@ -9,9 +9,6 @@
 
 /// Environment variable with the path of the segment.
 pub const ENVIRONMENT: &str = "HYPERTRACE_SEGMENT";
-/// Environment variable with the way in which a program stores to the segment's
-/// registers: `marked` (the default) or `syscall`, see [`mark`](super::mark).
-pub const STORE_ENVIRONMENT: &str = "HYPERTRACE_STORE";
 
 /// Offset of page L in the config region. The host writes it, except for [`WATCH`],
 /// [`LOST_UNATTACHED`] and [`BOOT`].

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::mem::offset_of;
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
@@ -10,9 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 
-use hypertrace_abi::config::{ConfigPage, RegionPlace};
+use hypertrace_abi::config::ConfigPage;
 use hypertrace_abi::layout::local::PAGE_L;
-use hypertrace_abi::layout::{MASK_BYTES, PAGE};
+use hypertrace_abi::layout::{MASK_BYTES, PAGE, Region};
 use hypertrace_device::adapter::vfio_user::{End, serve};
 use hypertrace_device::{Chip, ChipConfig, Counter, Geometry, Memory, PciFunction};
 use hypertrace_tests::build::{root, succeed};
@@ -448,9 +447,10 @@ fn corrupt(memory: &File, ended: &AtomicBool) {
         let _ = memory.read_exact_at(&mut word, at);
         u64::from_le_bytes(word)
     };
-    let page = |offset| load(offset_of!(ConfigPage, regions) as u64 + offset);
-    let rings = page(3 * size_of::<RegionPlace>() as u64) + MASK_BYTES;
-    let (clients, stride) = (load(0), load(offset_of!(ConfigPage, client_stride) as u64));
+    let page = ConfigPage::from_words(&std::array::from_fn(|word| load(8 * word as u64)));
+    let geometry = page.geometry().unwrap();
+    let rings = geometry.window_offset(Region::Rings) + MASK_BYTES;
+    let (clients, stride) = (geometry.clients.into(), geometry.client_stride());
     let mut random = 0x9e37_79b9_7f4a_7c15_u64;
     let mut below = |most: u64| {
         random ^= random << 13;

@@ -44,7 +44,6 @@ mod run_descriptors;
 mod run_hostile;
 mod run_kills;
 mod run_qemu;
-mod run_syscall;
 mod serve_socket;
 mod trace_options;
 mod tracing_spans;

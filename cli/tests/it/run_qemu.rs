@@ -26,15 +26,14 @@ fn run_test(dir: &Path, arguments: &[&str], name: &str, argument: &str) -> Comma
     command
 }
 
-/// Runs the program of a test natively and emulated, with these environment variables, and checks both
-/// sessions.
+/// Runs the program of a test natively and emulated, and checks both sessions.
 #[track_caller]
-fn does_the_same(name: &str, environment: &[(&str, &str)]) {
+fn does_the_same(name: &str) {
     let (events, points) = traced::sizes(EVENTS);
     for arguments in [&[][..], &["--qemu", QEMU]] {
         let dir = tempfile::tempdir().unwrap();
         let mut command = run_test(dir.path(), arguments, name, "-");
-        let ran = run(command.envs(environment.iter().copied()));
+        let ran = run(&mut command);
         assert_eq!((ran.code, &*ran.stderr), (Some(0), ""), "{}", ran.stdout);
 
         traced::check_four_threads(dir.path(), events, points);
@@ -58,17 +57,7 @@ fn a_program_does_the_same_natively_and_emulated() {
         let (events, points) = traced::sizes(EVENTS);
         assert_eq!(traced::four_threads(events, points), 0);
     } else if capability::program(QEMU).is_some() {
-        does_the_same(this_test!(), &[]);
-    }
-}
-
-#[test]
-fn a_program_does_the_same_with_system_calls() {
-    if traced::argument().is_some() {
-        let (events, points) = traced::sizes(EVENTS);
-        assert_eq!(traced::four_threads(events, points), 0);
-    } else if capability::program(QEMU).is_some() {
-        does_the_same(this_test!(), &[("HYPERTRACE_STORE", "syscall")]);
+        does_the_same(this_test!());
     }
 }
 

@@ -63,7 +63,7 @@ fn class(front: &Front, region: Region, offset: u64, len: usize, store: bool) ->
             let page = g.control_pages_offset();
             if ![1, 2, 4, 8].contains(&len) || offset % len as u64 != 0 {
                 Class::Width
-            } else if offset < 8 * u64::from(g.clients) {
+            } else if offset < 8 * u64::from(g.clients) || offset & !7 == g.kick_offset() {
                 Class::Register
             } else if offset < page || offset >= page + u64::from(g.clients) * PAGE {
                 Class::Unassigned

@@ -5,7 +5,7 @@
 use crate::common;
 use common::{Call, Done, chip, chip_with};
 use hypertrace_abi::atomic::Ordering::Relaxed;
-use hypertrace_abi::layout::{host_page, register};
+use hypertrace_abi::layout::host_page;
 use hypertrace_abi::record::{ClockKind, Flags};
 use hypertrace_abi::ring::{ClientMemory, Emit, Lease, LeaseInfo, Producer, ProducerState};
 use hypertrace_device::{Chip, ChipConfig, Counter, Region, RingMode};
@@ -137,7 +137,7 @@ fn all_remaining_records_of_an_overwritten_ring_are_drained() {
 #[test]
 fn a_trapped_kick_is_counted() {
     let chip = chip();
-    chip.write(Region::Control, common::register(0, register::KICK), &[1; 8]);
+    chip.write(Region::Control, chip.geometry().kick_offset(), &[1; 8]);
     assert_eq!(chip.count(Counter::KickTrapped), 1);
 }
 

@@ -52,7 +52,7 @@ fn a_closure_wakes_the_drain_loop() {
     let wake = move || woken.lock().unwrap().send(()).unwrap();
     let chip = Chip::new(memory, &ChipConfig::default(), common::Recorder::default(), wake);
 
-    chip.write(Region::Control, common::register(0, 8), &[0; 8]);
+    chip.write(Region::Control, geometry().kick_offset(), &[0; 8]);
 
     assert_eq!(wakes.try_iter().count(), 1);
 }

@@ -313,13 +313,16 @@ impl Model {
         if ![1, 2, 4, 8].contains(&len) || !offset.is_multiple_of(len) {
             return count("register_width");
         }
+        if (g.kick_offset()..g.kick_offset() + 8).contains(&offset) {
+            return if offset % 8 + len == 8 {
+                count("kick_trapped")
+            };
+        }
         let (client, kind) = match offset.checked_sub(g.control_pages_offset()) {
             None => (offset / 8, None),
-            // Once more for all clients.
-            Some(offset @ (0x808..0x810)) => (0, Some((offset & !7) - 0x800)),
             Some(offset) => (offset / 4096, Some((offset % 4096) & !7)),
         };
-        let exists = matches!(kind, None | Some(register::EMIT | register::KICK | register::LEASE));
+        let exists = matches!(kind, None | Some(register::EMIT | register::LEASE));
         if client >= u64::from(g.clients) || !exists {
             return count("register_unassigned");
         }
@@ -334,7 +337,6 @@ impl Model {
             // No slot was ever written: its seq is 0, and so is its id.
             Some(register::EMIT) if value as u32 == 0 => count("slot_id"),
             Some(register::EMIT) => count("slot_sequence"),
-            Some(register::KICK) => count("kick_trapped"),
             _ if value == 0 => count("lease_zero"),
             _ => self.lease[client as usize] = value,
         }
@@ -346,7 +348,7 @@ fn any_offset() -> impl Strategy<Value = u64> {
     prop_oneof![
         4 => 0..40u64,
         8 => (0..4u64, 0..48u64).prop_map(move |(client, at)| pages + client * 4096 + at),
-        2 => pages + 0x800..pages + 0x820,
+        2 => pages - 4096..pages - 4096 + 0x20,
         1 => 0..2 * pages + 5 * 4096,
         1 => any::<u64>(),
     ]

@@ -5,7 +5,8 @@
 use crate::common;
 use common::{BARS, Call, Front, chip, geometry, memory, register};
 use hypertrace_abi::config::RingMode;
-use hypertrace_abi::layout::{MASK_BYTES, Region, host_page, register::EMIT};
+use hypertrace_abi::layout::register::{EMIT, LEASE};
+use hypertrace_abi::layout::{MASK_BYTES, Region, host_page};
 use hypertrace_abi::ring::ClientMemory;
 use hypertrace_device::BarChange;
 use std::sync::atomic::Ordering::Relaxed;
@@ -23,7 +24,7 @@ fn registers_and_memory_are_zero_and_the_next_guest_sees_another_epoch() {
     }
     // A part of a store to EMIT, and a lessee.
     chip.write(Region::Control, register(1, EMIT), &[9; 4]);
-    chip.write(Region::Control, register(1, 0x20), &[3; 8]);
+    chip.write(Region::Control, register(1, LEASE), &[3; 8]);
     assert_eq!(chip.config_page().epoch, 0);
 
     chip.reset();

@@ -226,7 +226,7 @@ fn a_configuration_that_guests_would_notice_is_refused_by_name() {
     // Guests that do not kick would be forgotten by a loop that waits for a KICK.
     let what = "features word";
     let cheap = ChipConfig { kick_is_cheap: true, ..ChipConfig::default() };
-    assert_eq!(restore(cheap), RestoreError::Differs { what, expected: 13, found: 12 });
+    assert_eq!(restore(cheap), RestoreError::Differs { what, expected: 5, found: 4 });
     let what = "number of clients of vCPUs";
     let vcpus = ChipConfig { vcpu_clients: 2, ..ChipConfig::default() };
     assert_eq!(restore(vcpus), RestoreError::Differs { what, expected: 2, found: 0 });

@@ -3,15 +3,12 @@
 
 use core::fmt::Write;
 
-use hypertrace::abi::layout::{PCI_DEVICE, PCI_VENDOR};
+use hypertrace::abi::config::ConfigPage;
+use hypertrace::abi::layout::{PCI_DEVICE, PCI_VENDOR, Region};
 use hypertrace::{Channel, OpenError};
 
 use crate::pci::Function;
 use crate::{Args, Board, Console, layout};
-
-/// Offset of the table of regions in the config page: four pairs of an offset into the window and a
-/// size (docs/abi.md).
-const CONFIG_REGIONS: u64 = 0x70;
 
 /// Opens the device that `args` describes, if there is one. Every vCPU calls this; vCPU 0 sets the
 /// device up.
@@ -41,9 +38,10 @@ fn in_window(base: u64, board: &Board) -> Result<Channel<'static>, OpenError> {
     // SAFETY: `Args` says that the window is there; it is never removed.
     let channel = unsafe { Channel::at_window(base as *mut u8) }?;
     // SAFETY: the library has just read a valid config page at this address.
-    let offset =
-        |region| unsafe { ((base + CONFIG_REGIONS + 16 * region) as *const u64).read_volatile() };
-    board.set_regions([0u64, 1, 2, 3].map(|region| base + offset(region)));
+    let word = |n| unsafe { (base as *const u64).wrapping_add(n).read_volatile() };
+    let page = ConfigPage::from_words(&core::array::from_fn(word));
+    let geometry = page.geometry().map_err(OpenError::Config)?;
+    board.set_regions(Region::ALL.map(|region| base + geometry.window_offset(region)));
     Ok(channel)
 }
 

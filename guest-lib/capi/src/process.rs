@@ -28,10 +28,6 @@ pub struct Options {
     /// The physical address of the MMIO window. 0: the address on the kernel
     /// command line, if there is one.
     window: u64,
-    /// The way to notify an emulator's plugin of points. true: by a system call
-    /// that no kernel has, not by the form of a store. false: as
-    /// HYPERTRACE_STORE in the environment says, if it is set.
-    by_syscall: bool,
 }
 
 /// Opens the device, or the segment of `hypertrace run`, for this process. The
@@ -87,7 +83,6 @@ unsafe fn open(options: *const Options) -> Result<(), String> {
                 string(options.function).map(|name| name.to_string_lossy().into_owned());
         }
         wanted.window = (options.window != 0).then_some(options.window);
-        wanted.store = options.by_syscall.then_some(hypertrace::Store::Syscall);
     }
     hypertrace::open(&wanted).map(drop).map_err(|why| with_causes(&why))
 }

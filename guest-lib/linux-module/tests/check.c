@@ -76,8 +76,19 @@ struct window {
 	uint64_t clients, kernels, size, control, rings, stride, features;
 };
 
+/* Returns the size of a region of which so many bytes are used. */
+static uint64_t region(uint64_t used)
+{
+	uint64_t size = HT_MIN_BAR;
+
+	while (size < used)
+		size *= 2;
+	return size;
+}
+
 static volatile uint64_t *map(int file, struct window *window)
 {
+	uint64_t control, registers;
 	volatile uint64_t *page = mmap(NULL, HT_PAGE, PROT_READ, MAP_SHARED, file, 0);
 	void *all;
 
@@ -86,10 +97,13 @@ static volatile uint64_t *map(int file, struct window *window)
 	window->clients = page[0];
 	window->features = page[7];
 	window->kernels = page[0x68 / 8];
-	window->control = page[(0x70 + 32) / 8] + page[0xb0 / 8];
-	window->rings = page[(0x70 + 48) / 8];
-	window->size = window->rings + page[(0x70 + 56) / 8];
-	window->stride = page[0xd8 / 8];
+	window->stride = 2 * HT_PAGE + page[0x70 / 8] + page[0x78 / 8];
+	/* Registers of 2016, KICK, then the clients' registers. */
+	control = HT_MIN_BAR + region(window->clients * page[1] * HT_LEGACY_SLOT_STRIDE_PER_ARG);
+	registers = (window->clients * 8 + HT_PAGE - 1) / HT_PAGE * HT_PAGE + HT_PAGE;
+	window->control = control + registers;
+	window->rings = control + region(registers + window->clients * HT_PAGE);
+	window->size = window->rings + region(HT_MASK_BYTES + window->clients * window->stride);
 	munmap((void *)page, HT_PAGE);
 	all = mmap(NULL, window->size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
 	return all == MAP_FAILED ? NULL : all;

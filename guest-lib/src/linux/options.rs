@@ -1,7 +1,6 @@
 //! Where to look for the device, and what was found.
 
 use super::mapping::MemoryType;
-use crate::mmio::Store;
 use crate::time::Clock;
 use std::ops::Range;
 use std::path::PathBuf;
@@ -20,9 +19,6 @@ pub struct Options {
     /// The clock to stamp with; else the one that the environment variable `HYPERTRACE_CLOCK` names (`tsc`,
     /// `monotonic_raw`), else the TSC where it is steady.
     pub clock: Option<Clock>,
-    /// How to store to a segment's registers; else as the environment variable
-    /// `HYPERTRACE_STORE` says (`marked`, `syscall`), else [`Store::Marked`].
-    pub store: Option<Store>,
     /// Where sysfs is mounted: `/sys`.
     pub sysfs: PathBuf,
     /// Where device nodes are, for `/dev/hypertrace` and `/dev/uioN`: `/dev`.
@@ -40,7 +36,6 @@ impl Default for Options {
             window: None,
             function: None,
             clock: None,
-            store: None,
             sysfs: "/sys".into(),
             dev: "/dev".into(),
             proc: "/proc".into(),

@@ -695,12 +695,12 @@ impl Process {
         self.look_at_host();
         let held = self.held().next().map(|held| held.client);
         self.refresh_mask(held.unwrap_or(self.channel.leasable().start));
-        for Held { client, seat, state, token, memory, is_taken } in self.held() {
+        for Held { seat, state, token, memory, is_taken, .. } in self.held() {
             if !is_taken {
                 seat.attempted.store(seat.attempted_now.load(Relaxed), Relaxed);
                 seat.suspect.store(0, Relaxed);
                 state.tell_losses(&memory);
-                self.kick_for(seat, client, &memory);
+                self.kick_for(seat, &memory);
             // Twice, because a transport may post our own store to LEASE.
             } else if seat.suspect.swap(token, Relaxed) == token && state.revoke(token) {
                 counts::add(&counts::TAKEN);
@@ -717,7 +717,7 @@ impl Process {
 
     /// Wakes the host if it has left records in a client's ring since the last look: the
     /// thread lost its CPU in an emit for so long that the host went to sleep before.
-    fn kick_for(&self, seat: &Seat, client: u32, memory: &ClientMemory<'_>) {
+    fn kick_for(&self, seat: &Seat, memory: &ClientMemory<'_>) {
         let Some(control) = self.channel.control.filter(|_| self.channel.needs_kicks()) else {
             return;
         };
@@ -728,7 +728,7 @@ impl Process {
         let head = memory.guest[guest_page::HEAD].load(Relaxed);
         // Of an earlier lessee, it is below the tail.
         if seat.looked_at.swap(head, Relaxed) > tail {
-            control.kick(client).wake();
+            control.kick().wake();
         }
     }
 

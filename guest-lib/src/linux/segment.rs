@@ -9,8 +9,7 @@ use super::options::{Options, Place};
 use super::{clock, mapping::MemoryType, name, sys};
 use crate::channel::Channel;
 use crate::error::OpenError;
-use crate::mmio::Store;
-use hypertrace_abi::layout::local::{ENVIRONMENT, STORE_ENVIRONMENT};
+use hypertrace_abi::layout::local::ENVIRONMENT;
 use hypertrace_segment::{LockFile, Segment, SegmentError};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -57,26 +56,12 @@ fn use_segment(
     let channel = channel.with_clock(clock::choose(options, channel.frequency())?);
     Ok(Opened {
         place: Place::Segment(path.to_owned()),
-        channel: channel.with_store(store(options)?),
+        channel,
         memory_type: MemoryType::WriteBack,
         mappings: vec![mapping],
         lock: Some(lock(file)),
         name: name::of_process(options),
     })
-}
-
-/// Returns how to store to registers: the option, or else the environment's choice.
-fn store(options: &Options) -> Result<Store, OpenError> {
-    if let Some(store) = options.store {
-        return Ok(store);
-    }
-    let told = std::env::var_os(STORE_ENVIRONMENT).filter(|told| !told.is_empty());
-    match told.filter(|_| !sys::is_secure()) {
-        None => Ok(Store::default()),
-        Some(told) if told == "marked" => Ok(Store::Marked),
-        Some(told) if told == "syscall" => Ok(Store::Syscall),
-        Some(told) => Err(OpenError::Store(told.to_string_lossy().into_owned())),
-    }
 }
 
 fn unusable(path: &Path, source: io::Error) -> OpenError {

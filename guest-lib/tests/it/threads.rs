@@ -161,7 +161,7 @@ fn reference_points_and_2016_events_go_to_the_threads_client() {
         hypertrace::poll();
         host.drain();
         assert_eq!(host.seen.count("irq(line:u8)"), 1);
-        assert_eq!(host.seen.total(), 3);
+        assert_eq!(host.seen.total(), 2);
         assert_eq!((host.seen.backwards, host.faults()), (0, vec![]));
     });
 }

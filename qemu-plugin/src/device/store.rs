@@ -72,7 +72,6 @@ fn find(
             let token = value.unwrap_or_else(|| stored_at(address));
             memory.host[host_page::LEASE].store(token, Ordering::Release);
         }
-        register::KICK => segment.local.ring(client),
         _ => count(Counter::Unassigned),
     }
 }

@@ -78,7 +78,7 @@ fn files_that_are_no_segment_are_reported() {
     let device = told(&file(folder.path(), "device", &page));
     assert!(device.contains("its config page says TRAPS"), "{device}");
     page[0x38] = 0;
-    page[0xe8] = 1;
+    page[0x78] = 1;
     let sizes = told(&file(folder.path(), "sizes", &page));
     assert!(sizes.contains("ring_bytes must be a power of two"), "{sizes}");
 }

@@ -219,12 +219,3 @@ fn a_host_that_does_not_serve_is_not_spoken_for() {
         }
     });
 }
-
-#[test]
-fn a_kick_rings_the_bell() {
-    each(|guest| {
-        let segment = Segment::new(4);
-        guest.act(&segment, &[], &["kick"]);
-        assert_eq!(segment.byte(BELLS + 4), 1);
-    });
-}

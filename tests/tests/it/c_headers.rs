@@ -116,11 +116,11 @@ fn a_dropped_event_of_firmware_wakes_the_host_once_a_pause() {
     // A device whose registers are memory, and whose host takes nothing.
     let text = "#include <hypertrace-bare.h>
         #include <stdio.h>
-        static uint64_t registers[512], rings[1024 + 64 + 1024];
+        static uint64_t registers[1024], rings[512 + 1024 + 64 + 1024];
         int main(void) {
             const struct hypertrace_bare_device device = {
                 .control = (unsigned char *)registers, .rings = rings,
-                .features = HYPERTRACE_ABI_FEATURE_KICK | HYPERTRACE_ABI_FEATURE_TRAPS, .clients = 1,
+                .features = HYPERTRACE_ABI_FEATURE_KICK | HYPERTRACE_ABI_FEATURE_TRAPS, .clients = 1, .registers = 4096,
                 .schema_words = 64, .ring_words = 1024, .block_words = 64, .reserve_words = 64,
                 .pause = 100000};
             const struct hypertrace_bare_event event = hypertrace_bare_event_of(\"event()\");
@@ -129,9 +129,9 @@ fn a_dropped_event_of_firmware_wakes_the_host_once_a_pause() {
             const uint64_t begin = client.last;
             uint64_t kicks = 0, dropped = 0, elapsed = 0;
             while (elapsed < 100 * device.pause || dropped < 1000) {
-                registers[HYPERTRACE_ABI_REGISTER_KICK / 8] = 1;
+                registers[0] = 1;
                 dropped += !hypertrace_bare_emit(&client, &event, NULL, 0);
-                kicks += registers[HYPERTRACE_ABI_REGISTER_KICK / 8] == 0;
+                kicks += registers[0] == 0;
                 elapsed = hypertrace_bare_ticks_() - begin;
             }
             /* And once for each block from a quarter of the ring on. */

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use hypertrace::{Channel, Client, LeaseInfo, ProducerState};
 use hypertrace_abi::clock::ticks;
 use hypertrace_abi::event_type;
-use hypertrace_abi::layout::{WORD, guest_page, host_page, register};
+use hypertrace_abi::layout::{WORD, guest_page, host_page};
 use hypertrace_abi::record::ClockKind;
 use hypertrace_abi::ring::{ClientMemory, Consumer};
 use hypertrace_abi::schema::id_of;
@@ -283,7 +283,7 @@ impl<'c> Vcpu<'c> {
                 self.forger.emit(self.new as u32, id_of(&text), time, told, &payload);
             }
             60 => self.lease(),
-            61..=63 => self.forger.register(register::KICK, &[0; 8]),
+            61..=63 => self.forger.kick(),
             _ => self.record(),
         }
     }

@@ -3,8 +3,8 @@
 //! A device in a snapshot, as a stream.
 
 use hypertrace_vmm::{
-    BarForm, Bars, DeviceConfig, Drain, Geometry, Hypertrace, Mapping, PciFunction,
-    Saved, SessionConfig, Vm,
+    BarForm, Bars, DeviceConfig, Drain, Geometry, Hypertrace, Mapping, PciFunction, Saved,
+    SessionConfig, Vm,
 };
 use std::io::{self, ErrorKind};
 use std::sync::Arc;

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use common::{machine, run};
 use hypertrace_abi::ring::Consumer;
 use hypertrace_abi::sink::{Drained, EventSink, KnownClient, ReferencePoint, Status};
-use hypertrace_device::{Chip, ChipConfig, Counter, Geometry, Memory, Region};
+use hypertrace_device::{Chip, ChipConfig, Geometry, Memory, Region};
 use hypertrace_guest::{Args, Program, layout};
 use kvm_vmm::{Answer, Doorbells, VmmEvent, attach_pci, attach_window};
 use vmm_sys_util::eventfd::EventFd;

@@ -62,9 +62,9 @@ fn a_function_takes_points_before_and_after_its_registers_move() {
     bus.write(CONTROL + POINT, &9u64.to_le_bytes());
 
     let at = CONTROL + kick();
-    assert_eq!(armed.get(&at), Some(&8));
+    assert!(armed.contains(&at));
     let shift = MOVED - CONTROL;
-    let moved = armed.iter().map(|(gpa, length)| (gpa + shift, *length)).collect();
+    let moved = armed.iter().map(|gpa| gpa + shift).collect();
     assert_eq!(machine.placed().doorbells, moved);
     assert_eq!(hypertrace.chip().count(Counter::KickTrapped), 1);
     assert_eq!(hypertrace.finish().unwrap().reference_points, 2);
@@ -165,8 +165,8 @@ fn a_chip_in_the_vmms_own_config_space_takes_points_before_and_after_its_registe
     bus.device.hypertrace().chip().reset();
     bus.write(MOVED + POINT, &9u64.to_le_bytes());
 
-    assert_eq!(machine.placed().doorbells.get(&(MOVED + kick())), Some(&8));
-    assert_eq!(machine.placed().doorbells.len(), 2);
+    assert!(machine.placed().doorbells.contains(&(MOVED + kick())));
+    assert_eq!(machine.placed().doorbells.len(), 1);
     let chip = Arc::clone(bus.device.hypertrace().chip());
     assert_eq!(chip.count(Counter::KickTrapped), 1);
     assert_eq!(bus.device.into_hypertrace().finish().unwrap().reference_points, 3);

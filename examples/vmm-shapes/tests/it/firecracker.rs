@@ -34,7 +34,7 @@ fn a_window_takes_points_and_kicks() {
 
     assert_eq!(magic, MAGIC.1);
     assert_eq!(machine.placed().memory.len(), 3);
-    assert_eq!(machine.placed().doorbells.get(&(control() + kick())), Some(&8));
+    assert!(machine.placed().doorbells.contains(&(control() + kick())));
     assert_eq!(hypertrace.chip().count(Counter::KickTrapped), 1);
     assert_eq!(hypertrace.finish().unwrap().reference_points, 1);
 }

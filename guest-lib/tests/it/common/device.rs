@@ -208,14 +208,18 @@ impl FakeHost {
         self.registers[self::register(client, register)].store(value, Relaxed);
     }
 
-    /// Stores to a client's register, as nobody else does.
-    pub fn mark(&self, client: u32, register: u64) {
-        self.store(client, register, MARK);
+    fn kick(&self) -> &AtomicU64 {
+        &self.registers[GEOMETRY.kick_offset() as usize / 8]
     }
 
-    /// Returns whether a client's register was stored to since it was marked.
-    pub fn is_stored(&self, client: u32, register: u64) -> bool {
-        self.stored(client, register) != MARK
+    /// Stores to KICK, as nobody else does.
+    pub fn mark(&self) {
+        self.kick().store(MARK, Relaxed);
+    }
+
+    /// Returns whether KICK was stored to since it was marked.
+    pub fn is_kicked(&self) -> bool {
+        self.kick().load(Relaxed) != MARK
     }
 
     /// Returns the last value stored to a client's register.

@@ -5,9 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::{Mutex, PoisonError};
 
-use hypertrace_vmm::{
-    DeviceConfig, Geometry, Hypertrace, Mapping, Saved, SessionConfig, Vm,
-};
+use hypertrace_vmm::{DeviceConfig, Geometry, Hypertrace, Mapping, Saved, SessionConfig, Vm};
 use vmm_sys_util::eventfd::EventFd;
 
 /// Mappings (size, read-only) by address, and addresses of ioeventfds.
@@ -73,9 +71,9 @@ pub fn start(saved: Option<&Saved>) -> (tempfile::TempDir, Hypertrace) {
 /// Offset in the control region of the register of 2016 of client 1: a store there is a reference point.
 pub const POINT: u64 = 8;
 
-/// Offset in the control region of the whole device's KICK.
+/// Offset of KICK in the control region.
 pub fn kick() -> u64 {
-    geometry().shared_registers_offset() + hypertrace_abi::layout::register::KICK
+    geometry().kick_offset()
 }
 
 /// `HYPTRACE`, at this offset of the config page.
