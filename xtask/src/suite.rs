@@ -36,7 +36,7 @@ const TOOLCHAIN: [&str; 3] = ["rustfmt", "clippy", "cargo-deny"];
 
 /// Model checks of the ring, in a target folder of their own: all that they use is built for them.
 pub const LOOM: &str = "RUSTFLAGS=--cfg=hypertrace_loom CARGO_TARGET_DIR=target/loom \
-                        cargo test --profile checked -p hypertrace-abi-loom";
+                        cargo test --profile checked -p hypertrace-abi-loom --test ring";
 
 /// Runs all steps, also after a failure. Returns false if a step failed or a required capability was not used.
 ///

@@ -7,6 +7,7 @@ mod common;
 mod drain;
 mod drain_thread;
 mod event_manager;
+mod file_limit;
 mod pci;
 mod placement;
 mod registers;

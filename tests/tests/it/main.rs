@@ -8,6 +8,7 @@ mod disk_faults;
 mod exactness;
 mod faults;
 mod ftrace;
+mod guest_seccomp;
 mod hostile;
 mod imports;
 mod journal;
