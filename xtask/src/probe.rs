@@ -59,6 +59,11 @@ pub fn is_known(name: &str) -> bool {
     names().any(|known| known == name)
 }
 
+/// Returns true if only `cargo xtask full` uses the capability of that name.
+pub fn is_of_full(name: &str) -> bool {
+    KNOWN.capability.iter().any(|entry| entry.full && entry.name == name)
+}
+
 /// Returns the capabilities that tests of these packages name in quotes. A package that uses the harness in `tests` can
 /// use what that names.
 ///

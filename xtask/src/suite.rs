@@ -46,7 +46,10 @@ pub fn run(root: &Path, options: &Options) -> Result<bool> {
     let some = !options.packages.is_empty();
     let names = match some {
         true => probe::named_in(root, &options.packages)?,
-        false => probe::names().collect(),
+        false => {
+            let is_required = |name: &str| options.require.contains(&Required::Named(name.into()));
+            probe::names().filter(|name| !probe::is_of_full(name) || is_required(name)).collect()
+        }
     };
     // The lints need no other: they run while what the tests need is fetched.
     let (toolchain, others) =
