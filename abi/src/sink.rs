@@ -5,10 +5,12 @@
 //! The device knows the guest's memory but no schema; the sink knows schemas
 //! and files but no guest. The VMM connects them.
 
+use crate::config::RingMode;
 use crate::layout::WORD;
 use crate::layout::local::TRIGGERS_BYTES;
 use crate::record::ClockKind;
 use crate::ring::Consumer;
+use core::any::Any;
 
 /// Outcome of a reference point; also the status word of the reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,8 +105,24 @@ impl NameSet {
     }
 }
 
+/// Facts about a trace that a device tells its guests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Facts {
+    /// The session's UUID.
+    pub session: [u8; 16],
+    /// Behaviour of a full ring.
+    pub ring_mode: RingMode,
+    /// Ticks per second of the guests' TSC, 0 if not known.
+    pub guest_frequency: u64,
+    /// Ticks per second of the host's raw counter, 0 if not known.
+    pub host_frequency: u64,
+}
+
 /// The trace engine, as a device sees it.
-pub trait EventSink: Send + Sync {
+pub trait EventSink: Any + Send + Sync {
+    /// Returns the facts for the config page. They stay the same.
+    fn facts(&self) -> Facts;
+
     /// Records the point or counts it, on the vCPU's thread. Takes no lock, allocates
     /// nothing, waits for nothing.
     fn reference_point(&self, point: &ReferencePoint<'_>) -> Status;

@@ -59,7 +59,7 @@ pub fn fair(_: &mut Context) -> Result<f64> {
 fn run(beside: bool) -> Result<f64> {
     let scratch = Scratch::new()?;
     let session = scratch.session()?;
-    let config = ChipConfig { host_frequency: session.host_frequency(), ..ChipConfig::default() };
+    let config = ChipConfig::default();
     let chip = Chip::new(Memory::anonymous(GEOMETRY)?, &config, session.clone(), ());
     let rings = chip.memory().region(Region::Rings).context("the device has no rings")?.words();
     let channel = Channel::local(&chip.config_page(), rings)?;

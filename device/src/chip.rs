@@ -13,9 +13,10 @@ use hypertrace_abi::layout::{
 };
 use hypertrace_abi::record::id;
 use hypertrace_abi::ring::{self, ClientMemory, Consumer, ConsumerState};
-use hypertrace_abi::sink::{EventSink, ReferencePoint, Status};
+use hypertrace_abi::sink::{EventSink, Facts, ReferencePoint, Status};
 use hypertrace_abi::slot::{self, Answer, BadSlot, Emitted};
 use hypertrace_abi::turns::{self, Account, DrainPolicy, Turns, drain_rest};
+use std::any::Any;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicBool;
@@ -56,22 +57,14 @@ const FASTEST_COUNTER: u64 = 10_000_000_000;
 /// The VMM's choices.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ChipConfig {
-    /// Behaviour of a full ring.
-    pub ring_mode: RingMode,
     /// Number of clients that belong to vCPUs: clients [0, n). The rest are leased. A
     /// number above the geometry's clients means all of them.
     pub vcpu_clients: u32,
-    /// The session's UUID, for the guest to see.
-    pub session: [u8; 16],
-    /// Ticks per second of the guest's TSC, 0 if not known.
-    pub guest_frequency: u64,
-    /// Ticks per second of the host's raw counter, 0 if not known.
-    pub host_frequency: u64,
     /// Whether KICK is an ioeventfd.
     pub kick_is_cheap: bool,
     /// Reference points per second that one client may make, 0 for no limit.
-    /// They may come in bursts of up to one second's number. If `host_frequency` is not
-    /// known, the limit is stricter than this.
+    /// They may come in bursts of up to one second's number. If the sink does not know the host's
+    /// frequency, the limit is stricter than this.
     pub reference_points_per_second: u32,
 }
 
@@ -102,8 +95,8 @@ pub(crate) struct Client {
     pub(crate) consumer: Mutex<ConsumerState>,
 }
 
-/// The device. `S` records, `T` wakes the drain loop.
-pub struct Chip<S, T = ()> {
+/// The device, which records in an [`EventSink`].
+pub struct Chip {
     // Fixed configuration.
     pub(crate) config: ConfigPage,
     pub(crate) geometry: Geometry,
@@ -114,8 +107,8 @@ pub struct Chip<S, T = ()> {
     rate_second: u64,
     // Runtime glue.
     pub(crate) memory: Memory,
-    pub(crate) sink: S,
-    waker: T,
+    pub(crate) sink: Box<dyn EventSink>,
+    waker: Box<dyn DrainWaker>,
     // Volatile state.
     /// The epoch of the guest's clocks, which each reset changes.
     pub(crate) epoch: AtomicU64,
@@ -132,7 +125,7 @@ pub struct Chip<S, T = ()> {
     pub(crate) mask: Mutex<Box<[u8; MASK_BYTES as usize]>>,
 }
 
-impl<S, T> fmt::Debug for Chip<S, T> {
+impl fmt::Debug for Chip {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Chip")
             .field("geometry", &self.geometry)
@@ -142,23 +135,29 @@ impl<S, T> fmt::Debug for Chip<S, T> {
     }
 }
 
-impl<S: EventSink, T: DrainWaker> Chip<S, T> {
+impl Chip {
     /// Makes a device on this memory.
-    pub fn new(memory: Memory, config: &ChipConfig, sink: S, waker: T) -> Self {
+    pub fn new(
+        memory: Memory,
+        config: &ChipConfig,
+        sink: impl EventSink,
+        waker: impl DrainWaker + 'static,
+    ) -> Self {
         let geometry = *memory.geometry();
+        let Facts { session, ring_mode, guest_frequency, host_frequency } = sink.facts();
         // An unknown counter is taken for a faster one than any. The limit is then too
         // strict, which shows; too loose a limit would not.
-        let second = match config.host_frequency {
+        let second = match host_frequency {
             0 => FASTEST_COUNTER,
             frequency => frequency,
         };
         let facts = HostFacts {
-            ring_mode: config.ring_mode,
+            ring_mode,
             features: config.features(),
-            session: config.session,
+            session,
             epoch: 0,
-            guest_frequency: config.guest_frequency,
-            host_frequency: config.host_frequency,
+            guest_frequency,
+            host_frequency,
             vcpu_clients: config.vcpu_clients.min(geometry.clients),
         };
         let page = ConfigPage::new(&geometry, &facts);
@@ -166,14 +165,14 @@ impl<S: EventSink, T: DrainWaker> Chip<S, T> {
         Chip {
             config: page,
             geometry,
-            ring_mode: config.ring_mode,
+            ring_mode,
             rate_interval: second
                 .checked_div(config.reference_points_per_second.into())
                 .unwrap_or(0),
             rate_second: second,
             memory,
-            sink,
-            waker,
+            sink: Box::new(sink),
+            waker: Box::new(waker),
             epoch: AtomicU64::new(0),
             clients: (0..geometry.clients)
                 .map(|_| Client {
@@ -214,9 +213,10 @@ impl<S: EventSink, T: DrainWaker> Chip<S, T> {
         self.config_page().words().as_bytes().to_vec()
     }
 
-    /// Returns the sink.
-    pub fn sink(&self) -> &S {
-        &self.sink
+    /// Returns the sink, if it is of this type.
+    pub fn sink<S: EventSink>(&self) -> Option<&S> {
+        let sink: &dyn Any = &*self.sink;
+        sink.downcast_ref()
     }
 
     /// Returns the current count.
@@ -508,7 +508,7 @@ impl<S: EventSink, T: DrainWaker> Chip<S, T> {
         let (turns, accounts) = &mut *lock(&self.turns);
         self.pass(|| {
             turns.round(accounts, share, now, |client, turn| {
-                self.with_consumer(client, |consumer| turn.drain(&self.sink, client, consumer))
+                self.with_consumer(client, |consumer| turn.drain(&*self.sink, client, consumer))
                     .unwrap_or_default()
             })
         })
@@ -536,7 +536,7 @@ impl<S: EventSink, T: DrainWaker> Chip<S, T> {
     fn drain_rest(&self) {
         self.pass(|| {
             for client in 0..self.geometry.clients {
-                self.with_consumer(client, |consumer| drain_rest(&self.sink, client, consumer));
+                self.with_consumer(client, |consumer| drain_rest(&*self.sink, client, consumer));
             }
         });
     }
@@ -590,7 +590,7 @@ impl<S: EventSink, T: DrainWaker> Chip<S, T> {
 
     fn pass<R>(&self, drain: impl FnOnce() -> R) -> R {
         self.sink.update_mask(&mut |mask| self.set_mask(mask));
-        turns::pass(&self.sink, drain)
+        turns::pass(&*self.sink, drain)
     }
 
     pub(crate) fn with_consumer<R>(
@@ -609,7 +609,7 @@ impl<S: EventSink, T: DrainWaker> Chip<S, T> {
         for client in 0..self.geometry.clients {
             self.with_consumer(client, |consumer| {
                 let mut stage = vec![0; consumer.stage_words()];
-                turns::forsake(&self.sink, client, consumer, &mut stage);
+                turns::forsake(&*self.sink, client, consumer, &mut stage);
             });
         }
     }

@@ -3,7 +3,6 @@
 //! The drain loop on a thread of its own, for a VMM whose event loop shall not run it.
 
 use crate::chip::{Chip, DrainWaker};
-use hypertrace_abi::sink::EventSink;
 use hypertrace_abi::turns::DrainPolicy;
 use std::io;
 use std::os::fd::AsRawFd;
@@ -34,7 +33,7 @@ pub struct DrainThread {
     thread: Option<JoinHandle<()>>,
 }
 
-impl<S: EventSink + 'static, T: DrainWaker + 'static> Chip<S, T> {
+impl Chip {
     /// Starts a thread that drains this chip. `kick` is the eventfd of the [doorbell](crate::Bell)
     /// KICK, and what the chip's waker writes to. The thread calls `before` first: there the VMM
     /// installs the thread's seccomp filter. The thread makes the system calls `epoll_wait` and
@@ -73,15 +72,15 @@ impl<S: EventSink + 'static, T: DrainWaker + 'static> Chip<S, T> {
     }
 }
 
-struct Loop<S, T> {
-    chip: Arc<Chip<S, T>>,
+struct Loop {
+    chip: Arc<Chip>,
     kick: EventFd,
     epoll: Epoll,
     policy: DrainPolicy,
     stop: Arc<AtomicBool>,
 }
 
-impl<S: EventSink, T: DrainWaker> Loop<S, T> {
+impl Loop {
     fn run(&self) {
         let mut wait = Some(self.policy.period);
         while !self.stop.load(Relaxed) {

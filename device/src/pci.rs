@@ -6,13 +6,12 @@
 //! is a value and a mask of the bits that a guest can change. BAR sizing works by
 //! this mask, too.
 
-use crate::chip::{Chip, DrainWaker};
+use crate::chip::Chip;
 use crate::counter::Counter;
 use crate::state::{HEADER, PciState, RestoreError, STATE_VERSION};
 use hypertrace_abi::layout::{
     Geometry, GeometryError, PCI_CLASS, PCI_DEVICE, PCI_REVISION, PCI_SUBSYSTEM, PCI_VENDOR, Region,
 };
-use hypertrace_abi::sink::EventSink;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
@@ -106,17 +105,17 @@ impl Header {
 
 /// The device as a PCI function.
 #[derive(Debug)]
-pub struct PciFunction<S, T = ()> {
-    chip: Arc<Chip<S, T>>,
+pub struct PciFunction {
+    chip: Arc<Chip>,
     header: Mutex<Header>,
     /// Address at which each BAR is decoded, in the order of [`Region::ALL`]. vCPUs read it
     /// without a lock while another one writes the header.
     decoded: [AtomicU64; 4],
 }
 
-impl<S: EventSink, T: DrainWaker> PciFunction<S, T> {
+impl PciFunction {
     /// Makes a function for the chip, as after reset: nothing is decoded.
-    pub fn new(chip: Arc<Chip<S, T>>) -> Self {
+    pub fn new(chip: Arc<Chip>) -> Self {
         PciFunction::with(chip, BarForm::default())
     }
 
@@ -124,14 +123,14 @@ impl<S: EventSink, T: DrainWaker> PciFunction<S, T> {
     ///
     /// # Errors
     /// If a BAR would be too large for it: with 32 address bits, more than 2 GiB.
-    pub fn with_form(chip: Arc<Chip<S, T>>, form: BarForm) -> Result<Self, GeometryError> {
+    pub fn with_form(chip: Arc<Chip>, form: BarForm) -> Result<Self, GeometryError> {
         if form == BarForm::Plain32 && chip.geometry().bar_size(Region::Rings) > 1 << 31 {
             return Err(GeometryError("a BAR with 32 address bits has at most 2 GiB"));
         }
         Ok(PciFunction::with(chip, form))
     }
 
-    fn with(chip: Arc<Chip<S, T>>, form: BarForm) -> Self {
+    fn with(chip: Arc<Chip>, form: BarForm) -> Self {
         PciFunction {
             header: Mutex::new(Header::new(chip.geometry(), form)),
             decoded: std::array::from_fn(|_| AtomicU64::new(NOWHERE)),
@@ -140,7 +139,7 @@ impl<S: EventSink, T: DrainWaker> PciFunction<S, T> {
     }
 
     /// Returns the chip.
-    pub fn chip(&self) -> &Arc<Chip<S, T>> {
+    pub fn chip(&self) -> &Arc<Chip> {
         &self.chip
     }
 

@@ -4,10 +4,9 @@
 //!
 //! Plain data, so that a VMM makes the calls with its own types and error handling.
 
-use crate::chip::{Chip, DrainWaker};
+use crate::chip::Chip;
 use hypertrace_abi::config::Features;
 use hypertrace_abi::layout::Region;
-use hypertrace_abi::sink::EventSink;
 use std::fs::File;
 use std::sync::Arc;
 
@@ -30,7 +29,7 @@ pub struct Mapping<'a> {
     pub is_read_only: bool,
 }
 
-impl<S: EventSink, T: DrainWaker> Chip<S, T> {
+impl Chip {
     /// Returns the memory to map where a region is at `gpa`; `None` for the control region.
     pub fn mapping(&self, region: Region, gpa: u64) -> Option<Mapping<'_>> {
         let shared = self.memory().region(region)?;

@@ -12,7 +12,7 @@ use hypertrace_abi::sink::{EventSink, KnownClient};
 use std::collections::HashMap;
 use std::time::Instant;
 
-impl<S: EventSink, T: DrainWaker> Chip<S, T> {
+impl Chip {
     /// Drains the rings and returns the device's state, for a snapshot of the machine together with
     /// its memory: guest RAM and the [shared regions](Chip::memory). Records that the sink cannot
     /// take count as lost, so none is in two sessions. The device may continue afterwards.
@@ -82,10 +82,10 @@ impl<S: EventSink, T: DrainWaker> Chip<S, T> {
         memory: Memory,
         config: &ChipConfig,
         state: &ChipState,
-        sink: S,
-        waker: T,
+        sink: impl EventSink,
+        waker: impl DrainWaker + 'static,
     ) -> Result<Self, RestoreError> {
-        state.check(memory.geometry(), config)?;
+        state.check(memory.geometry(), config, sink.facts().ring_mode)?;
         let chip = Chip::new(memory, config, sink, waker);
         let texts = state.clients.iter().map(|client| {
             let texts = client.texts.iter();

@@ -6,6 +6,7 @@
 //! refused by name; those that contradict the guest's memory are counted as the guest's faults.
 
 use crate::chip::{ChipConfig, REGISTERS};
+use hypertrace_abi::config::RingMode;
 use hypertrace_abi::layout::Geometry;
 use hypertrace_abi::record::ClockKind;
 use hypertrace_abi::ring::{MAX_NAME_BYTES, Place};
@@ -174,6 +175,7 @@ impl ChipState {
         &self,
         geometry: &Geometry,
         config: &ChipConfig,
+        ring_mode: RingMode,
     ) -> Result<(), RestoreError> {
         if self.version != STATE_VERSION {
             let (expected, found) = (STATE_VERSION, self.version);
@@ -186,7 +188,7 @@ impl ChipState {
             ("block size", geometry.block_bytes, self.block_bytes),
             ("schema log's size", geometry.schema_bytes, self.schema_bytes),
             ("number of arguments", geometry.legacy_args.into(), self.legacy_args.into()),
-            ("ring mode", config.ring_mode as u64, self.ring_mode.into()),
+            ("ring mode", ring_mode as u64, self.ring_mode.into()),
             ("features word", config.features().bits(), self.features),
             ("number of clients of vCPUs", vcpus.into(), self.vcpu_clients.into()),
         ] {

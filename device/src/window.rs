@@ -2,20 +2,19 @@
 
 //! The MMIO window, for VMMs without PCI: all regions without gaps.
 
-use crate::chip::{Chip, DrainWaker};
+use crate::chip::Chip;
 use hypertrace_abi::layout::Region;
-use hypertrace_abi::sink::EventSink;
 use std::sync::Arc;
 
 /// The device as one range of guest-physical addresses.
 #[derive(Debug)]
-pub struct Window<S, T = ()> {
-    chip: Arc<Chip<S, T>>,
+pub struct Window {
+    chip: Arc<Chip>,
 }
 
-impl<S: EventSink, T: DrainWaker> Window<S, T> {
+impl Window {
     /// Makes a window for the chip.
-    pub fn new(chip: Arc<Chip<S, T>>) -> Self {
+    pub fn new(chip: Arc<Chip>) -> Self {
         Window { chip }
     }
 
@@ -50,7 +49,7 @@ impl<S: EventSink, T: DrainWaker> Window<S, T> {
     }
 
     /// Returns the chip.
-    pub fn chip(&self) -> &Arc<Chip<S, T>> {
+    pub fn chip(&self) -> &Arc<Chip> {
         &self.chip
     }
 }

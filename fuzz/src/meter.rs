@@ -3,8 +3,11 @@
 
 use crate::recorder::Ambush;
 use crate::setup::{CLIENTS, HONEST, HOSTILE, MOST_STEPS_EACH};
+use hypertrace_abi::config::RingMode;
 use hypertrace_abi::ring::Consumer;
-use hypertrace_abi::sink::{Drained, EventSink, KnownClient, NameSet, ReferencePoint, Status};
+use hypertrace_abi::sink::{
+    Drained, EventSink, Facts, KnownClient, NameSet, ReferencePoint, Status,
+};
 use hypertrace_device::Memory;
 use hypertrace_trace::Session;
 use hypertrace_trace::trace::guest_hypertrace;
@@ -21,6 +24,7 @@ const MOST_TIME: Duration = Duration::from_secs(20);
 /// Session that counts the work for a device.
 pub struct Meter {
     session: Session,
+    ring_mode: RingMode,
     ambush: Arc<Ambush>,
     guest: Arc<Memory>,
     /// Steps of this pass.
@@ -39,9 +43,25 @@ pub struct Meter {
 
 impl Meter {
     /// Makes a meter with zero counts.
-    pub fn new(session: Session, guest: Arc<Memory>, ambush: Arc<Ambush>) -> Meter {
+    pub fn new(
+        session: Session,
+        ring_mode: RingMode,
+        guest: Arc<Memory>,
+        ambush: Arc<Ambush>,
+    ) -> Meter {
         let [steps, taken, words, point_words, declared, points] = Default::default();
-        Meter { session, ambush, guest, steps, taken, words, point_words, declared, points }
+        Meter {
+            session,
+            ring_mode,
+            ambush,
+            guest,
+            steps,
+            taken,
+            words,
+            point_words,
+            declared,
+            points,
+        }
     }
 
     /// Steps that took something.
@@ -73,6 +93,10 @@ impl Meter {
 }
 
 impl EventSink for Meter {
+    fn facts(&self) -> Facts {
+        Facts { ring_mode: self.ring_mode, ..self.session.facts() }
+    }
+
     fn reference_point(&self, point: &ReferencePoint<'_>) -> Status {
         self.declared.fetch_add(guest_hypertrace::EVENT.is_wanted().into(), Relaxed);
         self.point_words.fetch_add(6 + point.words.len() as u64, Relaxed);

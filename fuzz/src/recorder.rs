@@ -5,7 +5,7 @@ use hypertrace_abi::layout::{Region, SLOT_WORDS};
 use hypertrace_abi::record::id;
 use hypertrace_abi::ring::{Consumer, Flow, Losses};
 use hypertrace_abi::schema::{Schema, id_of};
-use hypertrace_abi::sink::{Drained, EventSink, KnownClient, ReferencePoint, Status};
+use hypertrace_abi::sink::{Drained, EventSink, Facts, KnownClient, ReferencePoint, Status};
 use hypertrace_device::Memory;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -73,6 +73,7 @@ pub struct Delivered {
 pub struct Recorder {
     guest: Arc<Memory>,
     ambush: Arc<Ambush>,
+    facts: Facts,
     delivered: Mutex<Delivered>,
 }
 
@@ -83,8 +84,8 @@ const MOST_TEXTS: usize = 64;
 
 impl Recorder {
     /// Makes a sink whose guest has this memory.
-    pub fn new(guest: Arc<Memory>, ambush: Arc<Ambush>) -> Recorder {
-        Recorder { guest, ambush, delivered: Mutex::default() }
+    pub fn new(guest: Arc<Memory>, ambush: Arc<Ambush>, facts: Facts) -> Recorder {
+        Recorder { guest, ambush, facts, delivered: Mutex::default() }
     }
 
     /// Returns the delivered records.
@@ -98,6 +99,10 @@ impl Recorder {
 }
 
 impl EventSink for Recorder {
+    fn facts(&self) -> Facts {
+        self.facts
+    }
+
     fn reference_point(&self, point: &ReferencePoint<'_>) -> Status {
         assert!(point.client < CLIENTS && point.words.len() <= SLOT_WORDS);
         if point.id == id::HYPERTRACE {

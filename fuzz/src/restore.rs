@@ -42,7 +42,7 @@ fn continued(setup: &Setup, input: &mut Input<'_>) -> (ChipState, PciState, File
     };
     let guest = Arc::new(memory());
     let ambush = Arc::new(Ambush::default());
-    let sink = || Recorder::new(guest.clone(), ambush.clone());
+    let sink = || Recorder::new(guest.clone(), ambush.clone(), setup.facts());
     let mut chip = Arc::new(Chip::new(memory(), &setup.chip_config(), sink(), ()));
     let mut chips = vec![chip.clone()];
     let private = ProducerState::new();
@@ -62,7 +62,7 @@ fn continued(setup: &Setup, input: &mut Input<'_>) -> (ChipState, PciState, File
 
     let (mut events, mut points, mut full, mut overwritten) = (Vec::new(), Vec::new(), 0, 0);
     for chip in chips {
-        let delivered = chip.sink().delivered();
+        let delivered = chip.sink::<Recorder>().expect("the recorder").delivered();
         events.extend(delivered.events);
         points.extend(delivered.points);
         full += delivered.losses.full;
@@ -187,7 +187,7 @@ fn restore_one(setup: &Setup, state: &ChipState, file: &File) {
 fn restore_header(setup: &Setup, header: &PciState) {
     let memory = Memory::anonymous(setup.geometry).expect("memory for the rings");
     let guest = Arc::new(Memory::anonymous(setup.geometry).expect("memory for the rings"));
-    let sink = Recorder::new(guest, Arc::default());
+    let sink = Recorder::new(guest, Arc::default(), setup.facts());
     let chip = Chip::new(memory, &setup.chip_config(), sink, ());
     let function = PciFunction::new(Arc::new(chip));
     let mut changes = 0;

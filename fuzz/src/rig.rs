@@ -18,7 +18,6 @@ use hypertrace_abi::layout::{
 use hypertrace_abi::record::{ClockKind, Header};
 use hypertrace_abi::ring::{ClientMemory, Emit, LeaseInfo, ProducerState, mask_words};
 use hypertrace_abi::schema::id_of;
-use hypertrace_abi::sink::EventSink;
 use hypertrace_device::{Chip, Memory, PciFunction, Window};
 use std::sync::Arc;
 
@@ -40,10 +39,10 @@ pub struct Account {
 }
 
 /// Device and both producers.
-pub struct Rig<'a, S> {
-    chip: Arc<Chip<S>>,
-    window: Window<S>,
-    pci: PciFunction<S>,
+pub struct Rig<'a> {
+    chip: Arc<Chip>,
+    window: Window,
+    pci: PciFunction,
     /// Address of each BAR, as reported to the VMM.
     decoded: [Option<u64>; 4],
     memory: ClientMemory<'a>,
@@ -60,14 +59,14 @@ pub struct Rig<'a, S> {
     account: Account,
 }
 
-impl<'a, S: EventSink> Rig<'a, S> {
+impl<'a> Rig<'a> {
     /// Makes a guest with this memory at this device.
     pub fn new(
-        chip: Arc<Chip<S>>,
+        chip: Arc<Chip>,
         guest: &'a Memory,
         state: &'a ProducerState,
         ambush: &'a Ambush,
-    ) -> Rig<'a, S> {
+    ) -> Rig<'a> {
         let geometry = *chip.geometry();
         let words = |region| guest.region(region).expect("it is memory").words();
         let rings = words(Region::Rings);
@@ -127,7 +126,7 @@ impl<'a, S: EventSink> Rig<'a, S> {
     }
 
     /// Continues at a device that was restored, and restores the function in front of it.
-    pub fn continue_at(&mut self, chip: Arc<Chip<S>>) {
+    pub fn continue_at(&mut self, chip: Arc<Chip>) {
         let state = self.pci.state();
         self.window = Window::new(chip.clone());
         self.pci = PciFunction::new(chip.clone());

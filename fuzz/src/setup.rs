@@ -4,6 +4,7 @@ use crate::input::Input;
 use hypertrace_abi::atomic::{AtomicU64, Ordering};
 use hypertrace_abi::config::RingMode;
 use hypertrace_abi::layout::{Geometry, WORD};
+use hypertrace_abi::sink::Facts;
 use hypertrace_device::{ChipConfig, Memory};
 use std::cell::Cell;
 use std::sync::Arc;
@@ -71,12 +72,15 @@ impl Setup {
         (map(file), Arc::new(map(other)))
     }
 
+    /// Returns the facts of a session for the device.
+    pub fn facts(&self) -> Facts {
+        Facts { ring_mode: self.ring_mode, host_frequency: 1_000_000_000, ..Facts::default() }
+    }
+
     /// Returns the device's configuration.
     pub fn chip_config(&self) -> ChipConfig {
         ChipConfig {
-            ring_mode: self.ring_mode,
             vcpu_clients: CLIENTS,
-            host_frequency: 1_000_000_000,
             reference_points_per_second: self.points_per_second,
             ..ChipConfig::default()
         }

@@ -29,7 +29,7 @@ pub fn run(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let setup = Setup::decode(&mut input);
     let (memory, guest) = setup.memory();
-    let sink = Recorder::new(guest, Arc::new(Ambush::default()));
+    let sink = Recorder::new(guest, Arc::new(Ambush::default()), setup.facts());
     let chip = Arc::new(Chip::new(memory, &setup.chip_config(), sink, ()));
     let function = PciFunction::new(chip);
     let mut sent = Vec::new();
@@ -56,10 +56,7 @@ pub fn run(bytes: &[u8]) {
 }
 
 /// Sends these pieces, and returns the command and the error of each reply.
-fn exchange(
-    function: &PciFunction<Recorder>,
-    pieces: &mut dyn Iterator<Item = &[u8]>,
-) -> Vec<(u16, u32)> {
+fn exchange(function: &PciFunction, pieces: &mut dyn Iterator<Item = &[u8]>) -> Vec<(u16, u32)> {
     let (ours, theirs) = UnixStream::pair().expect("a pair of sockets");
     let mut replies = Vec::new();
     thread::scope(|scope| {

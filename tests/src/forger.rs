@@ -9,14 +9,11 @@ use hypertrace_abi::layout::{Geometry, PAGE, SLOT_HEADER_WORDS, WORD, guest_page
 use hypertrace_abi::record::Header;
 use hypertrace_abi::ring::ClientMemory;
 use hypertrace_abi::schema::id_of;
-use hypertrace_abi::sink::EventSink;
-use hypertrace_device::{Chip, DrainWaker, Region, RingMode};
-use hypertrace_trace::Session;
-use vmm_sys_util::eventfd::EventFd;
+use hypertrace_device::{Chip, Region, RingMode};
 
 /// Guest that writes arbitrary values anywhere in the area of one client.
-pub struct Forger<'c, S = Session, T = EventFd> {
-    chip: &'c Chip<S, T>,
+pub struct Forger<'c> {
+    chip: &'c Chip,
     client: u32,
     memory: ClientMemory<'c>,
     area: &'c [AtomicU64],
@@ -27,9 +24,9 @@ pub struct Forger<'c, S = Session, T = EventFd> {
     pub logged: u64,
 }
 
-impl<'c, S: EventSink, T: DrainWaker> Forger<'c, S, T> {
+impl<'c> Forger<'c> {
     /// Makes a forger of this client, at the beginning of its ring and log.
-    pub fn new(chip: &'c Chip<S, T>, client: u32) -> Forger<'c, S, T> {
+    pub fn new(chip: &'c Chip, client: u32) -> Forger<'c> {
         let geometry: &Geometry = chip.geometry();
         let rings = chip.memory().region(Region::Rings).unwrap().words();
         let start = (geometry.client_offset(client) / WORD) as usize;

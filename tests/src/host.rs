@@ -6,6 +6,10 @@ use std::sync::Arc;
 use hypertrace::{Channel, Client, LeaseInfo, ProducerState};
 use hypertrace_abi::clock::ticks;
 use hypertrace_abi::record::ClockKind;
+use hypertrace_abi::ring::Consumer;
+use hypertrace_abi::sink::{
+    Drained, EventSink, Facts, KnownClient, NameSet, ReferencePoint, Status,
+};
 use hypertrace_device::{Chip, ChipConfig, Counter, Geometry, Memory, Region, RingMode};
 use hypertrace_device::{DrainPolicy, DrainThread};
 use hypertrace_timeline::{ClockMaps, Event, Timeline};
@@ -14,14 +18,69 @@ use hypertrace_trace::session_json::{Domain, StreamJson};
 use hypertrace_trace::{Output, Session, SessionConfig, Summary};
 use hypertrace_vmm::Doorbells;
 use tempfile::TempDir;
-use vmm_sys_util::eventfd::EventFd;
+
+/// A session as the sink of a device whose rings have another mode than the session says.
+struct WithMode {
+    session: Session,
+    ring_mode: RingMode,
+}
+
+impl EventSink for WithMode {
+    fn facts(&self) -> Facts {
+        Facts { ring_mode: self.ring_mode, ..self.session.facts() }
+    }
+
+    fn reference_point(&self, point: &ReferencePoint<'_>) -> Status {
+        self.session.reference_point(point)
+    }
+
+    fn has_room_for_point(&self) -> bool {
+        self.session.has_room_for_point()
+    }
+
+    fn points_to_handle(&self, names: &mut NameSet) {
+        self.session.points_to_handle(names);
+    }
+
+    fn begin_pass(&self) {
+        self.session.begin_pass();
+    }
+
+    fn update_mask(&self, set: &mut dyn FnMut(&[u8; 4096])) {
+        self.session.update_mask(set);
+    }
+
+    fn begin_generation(&self, epoch: u32, known: &[KnownClient<'_>]) -> u32 {
+        self.session.begin_generation(epoch, known)
+    }
+
+    fn known_clients(&self, tell: &mut dyn FnMut(&KnownClient<'_>)) {
+        self.session.known_clients(tell);
+    }
+
+    fn last_pass(&self) {
+        self.session.last_pass();
+    }
+
+    fn drain(&self, client: u32, consumer: &mut Consumer<'_>) -> Drained {
+        self.session.drain(client, consumer)
+    }
+
+    fn end_pass(&self) {
+        self.session.end_pass();
+    }
+
+    fn is_quiet(&self) -> bool {
+        self.session.is_quiet()
+    }
+}
 
 /// Session in a new directory, and a device that records in it.
 pub struct Host {
     /// The session.
     pub session: Session,
     /// The device.
-    pub chip: Arc<Chip<Session, EventFd>>,
+    pub chip: Arc<Chip>,
     /// Its doorbells.
     pub doorbells: Doorbells,
     dir: TempDir,
@@ -70,10 +129,15 @@ impl Host {
         let session = Session::create(config).unwrap();
         session.set_events(&"*".parse().unwrap(), true).unwrap();
         let doorbells = Doorbells::new().unwrap();
-        let config = ChipConfig { ring_mode, ..doorbells.config(&session, geometry.clients) };
+        let config = ChipConfig {
+            vcpu_clients: geometry.clients,
+            kick_is_cheap: true,
+            ..ChipConfig::default()
+        };
         let memory = Memory::anonymous(geometry).unwrap();
         let waker = doorbells.kick.try_clone().unwrap();
-        let chip = Arc::new(Chip::new(memory, &config, session.clone(), waker));
+        let sink = WithMode { session: session.clone(), ring_mode };
+        let chip = Arc::new(Chip::new(memory, &config, sink, waker));
         Host { session, chip, doorbells, dir }
     }
 

@@ -46,7 +46,7 @@ fn allocations(work: impl FnOnce()) -> u64 {
     ALLOCATIONS.get() - before
 }
 
-fn chip(session: &Session) -> Chip<Session> {
+fn chip(session: &Session) -> Chip {
     let geometry = Geometry { clients: 2, ..Geometry::default() };
     let memory = Memory::anonymous(geometry).unwrap();
     Chip::new(memory, &ChipConfig::default(), session.clone(), ())

@@ -6,13 +6,11 @@ use crate::hypertrace::Hypertrace;
 use crate::saved::SavedFunction;
 use crate::vm::{Bars, Placement, Vm};
 use hypertrace_device::{BarChange, BarForm, Region, RestoreError};
-use hypertrace_trace::Session;
 use std::fmt;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use vmm_sys_util::eventfd::EventFd;
 
-type Inner = hypertrace_device::PciFunction<Session, EventFd>;
+use hypertrace_device::PciFunction as Inner;
 
 /// A BAR that the guest has moved to an address where the bus does not have it. The VMM moves it on its bus and
 /// calls [`PciFunction::move_bar`], or refuses and calls [`PciFunction::restore_bar`].

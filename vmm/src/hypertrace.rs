@@ -4,10 +4,9 @@
 
 use crate::saved::Saved;
 use crate::vm::{Doorbells, Placement, Vm};
-use crate::{Chip, Window};
 use hypertrace_device::{
-    ChipConfig, Counter, DrainPolicy, DrainThread, DrainWaker, Geometry, Memory, MemoryError,
-    Region, RestoreError,
+    Chip, ChipConfig, Counter, DrainPolicy, DrainThread, DrainWaker, Geometry, Memory, MemoryError,
+    Region, RestoreError, Window,
 };
 use hypertrace_trace::{Session, SessionConfig, SessionError, Summary};
 use std::fmt;
@@ -63,14 +62,6 @@ impl DeviceConfig {
             has_doorbells: true,
             reference_points_per_second: 0,
             drain: Drain::default(),
-        }
-    }
-
-    fn of_chip(&self, session: &Session, doorbells: &Doorbells) -> ChipConfig {
-        ChipConfig {
-            kick_is_cheap: self.has_doorbells,
-            reference_points_per_second: self.reference_points_per_second,
-            ..doorbells.config(session, self.vcpus)
         }
     }
 }
@@ -148,7 +139,11 @@ impl Hypertrace {
         let doorbells = Doorbells::new().map_err(Error::EventFd)?;
         let clone = || doorbells.kick.try_clone().map_err(Error::EventFd);
         let (waker, wake) = (clone()?, clone()?);
-        let of_chip = config.of_chip(session, &doorbells);
+        let of_chip = ChipConfig {
+            vcpu_clients: config.vcpus,
+            kick_is_cheap: config.has_doorbells,
+            reference_points_per_second: config.reference_points_per_second,
+        };
         let memory = Memory::anonymous(config.geometry)?;
         let chip = match saved {
             None => Chip::new(memory, &of_chip, session.clone(), waker),

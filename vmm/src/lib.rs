@@ -34,15 +34,9 @@ pub use saved::{Saved, SavedFunction};
 pub use vm::{Bars, Doorbells, Vm};
 
 pub use hypertrace_device::{
-    BarChange, BarForm, ChipConfig, Counter, DrainPolicy, Geometry, Mapping, PciState, Region,
+    BarChange, BarForm, Chip, ChipConfig, Counter, DrainPolicy, Geometry, Mapping, PciState,
+    Region, Window,
 };
 pub use hypertrace_trace::{
     GuestTsc, Output, Session, SessionConfig, SessionError, Share, Summary,
 };
-
-use vmm_sys_util::eventfd::EventFd;
-
-/// The device, which records in a session.
-pub type Chip = hypertrace_device::Chip<Session, EventFd>;
-/// The device as one range of addresses.
-pub type Window = hypertrace_device::Window<Session, EventFd>;

@@ -2,9 +2,7 @@
 
 //! The VMM's calls of its hypervisor, and the eventfds that they use.
 
-use crate::Chip;
-use hypertrace_device::{ChipConfig, Mapping, Region};
-use hypertrace_trace::Session;
+use hypertrace_device::{Chip, Mapping, Region};
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::ops::Range;
@@ -50,20 +48,6 @@ impl Doorbells {
     /// If the process has no descriptors left.
     pub fn new() -> io::Result<Doorbells> {
         Ok(Doorbells { kick: EventFd::new(EFD_NONBLOCK | EFD_CLOEXEC)? })
-    }
-
-    /// Returns the configuration of a device of `session` with this doorbell and a client for each of
-    /// `vcpus`.
-    pub fn config(&self, session: &Session, vcpus: u32) -> ChipConfig {
-        ChipConfig {
-            ring_mode: session.ring_mode(),
-            vcpu_clients: vcpus,
-            session: session.uuid(),
-            guest_frequency: session.guest_frequency(),
-            host_frequency: session.host_frequency(),
-            kick_is_cheap: true,
-            ..ChipConfig::default()
-        }
     }
 
     /// Returns the same eventfd again.

@@ -22,9 +22,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
-use vmm_sys_util::eventfd::EventFd;
-
-type Function = PciFunction<Session, EventFd>;
 
 /// Shortest time between two connections: each begins a generation.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -122,7 +119,7 @@ impl Socket<'_> {
 
     /// Serves one client after the other. One that connects while another is served is closed at once. The
     /// first of these is reported: its VMM may say only that a connection was closed, or nothing.
-    fn serve(&self, function: &Arc<Function>, once: bool) -> Result<()> {
+    fn serve(&self, function: &Arc<PciFunction>, once: bool) -> Result<()> {
         let mut served: Option<Served> = None;
         let mut is_first = true;
         let was_reset = || function.chip().count(Counter::ResetLeased) > 0;
@@ -185,7 +182,7 @@ impl Socket<'_> {
 }
 
 /// Starts to serve a client. Each after the first has a device as after a reset.
-fn start(function: &Arc<Function>, stream: UnixStream, is_first: bool) -> Result<Served> {
+fn start(function: &Arc<PciFunction>, stream: UnixStream, is_first: bool) -> Result<Served> {
     stream.set_nonblocking(false).context("cannot use a connection")?;
     let (function, theirs) = (Arc::clone(function), stream.try_clone()?);
     let run = move || {

@@ -4,7 +4,6 @@
 
 use crate::chip::{Chip, DrainWaker};
 use event_manager::{EventOps, Events, MutEventSubscriber};
-use hypertrace_abi::sink::EventSink;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
@@ -19,8 +18,8 @@ pub use hypertrace_abi::turns::DrainPolicy;
 /// on the thread that runs the event loop. That must not be a vCPU's. After the loop's end the VMM calls
 /// [`Chip::end_drain`].
 #[derive(Debug)]
-pub struct DrainLoop<S, T> {
-    chip: Arc<Chip<S, T>>,
+pub struct DrainLoop {
+    chip: Arc<Chip>,
     kick: EventFd,
     timer: TimerFd,
     policy: DrainPolicy,
@@ -30,12 +29,12 @@ pub struct DrainLoop<S, T> {
     error: Option<event_manager::Error>,
 }
 
-impl<S: EventSink, T: DrainWaker> DrainLoop<S, T> {
+impl DrainLoop {
     /// Makes a subscriber. `kick` is the eventfd of every client's KICK register.
     ///
     /// # Errors
     /// If the host cannot make a timer.
-    pub fn new(chip: Arc<Chip<S, T>>, kick: EventFd, policy: DrainPolicy) -> io::Result<Self> {
+    pub fn new(chip: Arc<Chip>, kick: EventFd, policy: DrainPolicy) -> io::Result<Self> {
         let mut timer = TimerFd::new().map_err(io::Error::from)?;
         timer.reset(policy.period, Some(policy.period)).map_err(io::Error::from)?;
         Ok(DrainLoop { chip, kick, timer, policy, rests: false, error: None })
@@ -60,7 +59,7 @@ impl<S: EventSink, T: DrainWaker> DrainLoop<S, T> {
     }
 }
 
-impl<S: EventSink, T: DrainWaker> MutEventSubscriber for DrainLoop<S, T> {
+impl MutEventSubscriber for DrainLoop {
     fn process(&mut self, events: Events, _ops: &mut EventOps<'_>) {
         let is_kicked = events.fd() == self.kick.as_raw_fd();
         if is_kicked {

@@ -2,17 +2,15 @@
 
 //! `vm-device` buses: the window and the BARs as MMIO, config space by ports.
 
-use crate::chip::DrainWaker;
 use crate::pci::{BarChange, PciFunction};
 use crate::window::Window;
-use hypertrace_abi::sink::EventSink;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use vm_device::bus::{MmioAddress, MmioAddressOffset, PioAddress, PioAddressOffset};
 use vm_device::{DeviceMmio, DevicePio};
 
-impl<S: EventSink, T: DrainWaker> DeviceMmio for Window<S, T> {
+impl DeviceMmio for Window {
     fn mmio_read(&self, _base: MmioAddress, offset: MmioAddressOffset, data: &mut [u8]) {
         self.read(offset, data);
     }
@@ -24,7 +22,7 @@ impl<S: EventSink, T: DrainWaker> DeviceMmio for Window<S, T> {
 
 /// For the host bridge's whole MMIO range: the guest chooses where in it the BARs
 /// are.
-impl<S: EventSink, T: DrainWaker> DeviceMmio for PciFunction<S, T> {
+impl DeviceMmio for PciFunction {
     fn mmio_read(&self, base: MmioAddress, offset: MmioAddressOffset, data: &mut [u8]) {
         data.fill(0);
         if let Some(address) = base.0.checked_add(offset) {
@@ -40,15 +38,15 @@ impl<S: EventSink, T: DrainWaker> DeviceMmio for PciFunction<S, T> {
 }
 
 /// PCI configuration mechanism #1 (ports 0xcf8 to 0xcff), for a VMM that has only this
-/// PCI function. `C` maps and unmaps BARs.
-pub struct ConfigPorts<S, T, C> {
-    function: Arc<PciFunction<S, T>>,
+/// PCI function.
+pub struct ConfigPorts {
+    function: Arc<PciFunction>,
     device: u32,
     address: AtomicU32,
-    changed: C,
+    changed: Box<dyn Fn(BarChange) + Send + Sync>,
 }
 
-impl<S: fmt::Debug, T: fmt::Debug, C> fmt::Debug for ConfigPorts<S, T, C> {
+impl fmt::Debug for ConfigPorts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ConfigPorts")
             .field("function", &self.function)
@@ -61,11 +59,15 @@ impl<S: fmt::Debug, T: fmt::Debug, C> fmt::Debug for ConfigPorts<S, T, C> {
 const ENABLE: u32 = 1 << 31;
 const CONFIG_DATA: u16 = 4;
 
-impl<S: EventSink, T: DrainWaker, C: Fn(BarChange) + Send + Sync> ConfigPorts<S, T, C> {
-    /// Makes ports with the function at bus 0, device `device` (0 to 31), function 0.
-    pub fn new(function: Arc<PciFunction<S, T>>, device: u8, changed: C) -> Self {
+impl ConfigPorts {
+    /// Makes ports with the function at bus 0, device `device` (0 to 31), function 0. `changed` maps and unmaps BARs.
+    pub fn new(
+        function: Arc<PciFunction>,
+        device: u8,
+        changed: impl Fn(BarChange) + Send + Sync + 'static,
+    ) -> Self {
         let device = u32::from(device & 31) << 11;
-        ConfigPorts { function, device, address: AtomicU32::new(0), changed }
+        ConfigPorts { function, device, address: AtomicU32::new(0), changed: Box::new(changed) }
     }
 
     /// Returns CONFIG_ADDRESS, for a snapshot.
@@ -87,9 +89,7 @@ impl<S: EventSink, T: DrainWaker, C: Fn(BarChange) + Send + Sync> ConfigPorts<S,
     }
 }
 
-impl<S: EventSink, T: DrainWaker, C: Fn(BarChange) + Send + Sync> DevicePio
-    for ConfigPorts<S, T, C>
-{
+impl DevicePio for ConfigPorts {
     fn pio_read(&self, _base: PioAddress, offset: PioAddressOffset, data: &mut [u8]) {
         // A load that no function answers returns ones.
         data.fill(0xff);

@@ -3,25 +3,26 @@
 //! The drain pass and the enable mask.
 
 use crate::common;
-use common::{Call, Done, chip, chip_with};
+use common::{Call, Done, chip, chip_of};
 use hypertrace_abi::atomic::Ordering::Relaxed;
 use hypertrace_abi::layout::host_page;
 use hypertrace_abi::record::{ClockKind, Flags};
 use hypertrace_abi::ring::{ClientMemory, Emit, Lease, LeaseInfo, Producer, ProducerState};
+use hypertrace_abi::sink::Facts;
 use hypertrace_device::{Chip, ChipConfig, Counter, Region, RingMode};
 use proptest::prelude::*;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Acquire};
 use std::time::Duration;
 
-fn client(chip: &Chip<common::Recorder>, client: u32) -> ClientMemory<'_> {
+fn client(chip: &Chip, client: u32) -> ClientMemory<'_> {
     let rings = chip.memory().region(Region::Rings).unwrap().words();
     let mode =
         if chip.config_page().ring_mode == 0 { RingMode::Discard } else { RingMode::Overwrite };
     ClientMemory::of_rings(rings, client, chip.geometry(), mode).unwrap()
 }
 
-fn lease<'c>(chip: &'c Chip<common::Recorder>, of: u32, state: &'c ProducerState) -> Producer<'c> {
+fn lease<'c>(chip: &'c Chip, of: u32, state: &'c ProducerState) -> Producer<'c> {
     let info = LeaseInfo { pid: 1, tid: 1, clock: ClockKind::Tsc, name: "test" };
     Producer::lease(client(chip, of), state, Lease::new(7, 1, &info), false)
 }
@@ -36,7 +37,7 @@ fn a_pass_begins_drains_every_client_and_ends() {
     assert!(!chip.drain_pass(Duration::from_millis(1)));
     let clients = (0..4).map(Call::Drain);
     let expected: Vec<Call> = [Call::Begin].into_iter().chain(clients).chain([Call::End]).collect();
-    assert_eq!(*chip.sink().calls.lock().unwrap(), expected);
+    assert_eq!(*chip.sink::<common::Recorder>().unwrap().calls.lock().unwrap(), expected);
 }
 
 #[test]
@@ -44,7 +45,7 @@ fn the_end_of_a_loop_takes_what_is_left_and_counts_what_the_sink_cannot_take() {
     // Nine events, and the lease, which is no event.
     for (packet, taken, lost) in [(None, 10, 0), (Some(0), 0, 9)] {
         let chip = chip();
-        *chip.sink().packet.lock().unwrap() = packet;
+        *chip.sink::<common::Recorder>().unwrap().packet.lock().unwrap() = packet;
         let state = ProducerState::new();
         let producer = lease(&chip, 1, &state);
         for now in 2..=10 {
@@ -53,8 +54,8 @@ fn the_end_of_a_loop_takes_what_is_left_and_counts_what_the_sink_cannot_take() {
 
         chip.end_drain();
 
-        assert_eq!(chip.sink().records.lock().unwrap().len(), taken);
-        let losses = chip.sink().losses.lock().unwrap();
+        assert_eq!(chip.sink::<common::Recorder>().unwrap().records.lock().unwrap().len(), taken);
+        let losses = chip.sink::<common::Recorder>().unwrap().losses.lock().unwrap();
         assert_eq!(losses.get(&1).map_or(0, |(lost, _)| *lost), lost, "{packet:?}");
     }
 }
@@ -62,7 +63,7 @@ fn the_end_of_a_loop_takes_what_is_left_and_counts_what_the_sink_cannot_take() {
 #[test]
 fn a_busy_client_gets_its_budget_and_no_more() {
     let chip = chip();
-    *chip.sink().packet.lock().unwrap() = Some(2);
+    *chip.sink::<common::Recorder>().unwrap().packet.lock().unwrap() = Some(2);
     let state = ProducerState::new();
     let producer = lease(&chip, 1, &state);
     for now in 2..=10 {
@@ -75,8 +76,9 @@ fn a_busy_client_gets_its_budget_and_no_more() {
         // Two steps.
         let more = chip.drain_pass_by(2, &steps);
         passes += 1;
-        taken.push(chip.sink().records.lock().unwrap().len());
-        let calls = std::mem::take(&mut *chip.sink().calls.lock().unwrap());
+        taken.push(chip.sink::<common::Recorder>().unwrap().records.lock().unwrap().len());
+        let calls =
+            std::mem::take(&mut *chip.sink::<common::Recorder>().unwrap().calls.lock().unwrap());
         assert!(calls.iter().filter(|c| **c == Call::Drain(1)).count() <= 2);
         assert!(calls.iter().filter(|c| **c == Call::Drain(2)).count() == 1);
         if !more {
@@ -87,7 +89,7 @@ fn a_busy_client_gets_its_budget_and_no_more() {
     // A lease record and nine others, two in a drain.
     assert_eq!(taken, [4, 8, 10]);
     let records: Vec<_> = (1..=10).map(|now| (1, now)).collect();
-    assert_eq!(*chip.sink().records.lock().unwrap(), records);
+    assert_eq!(*chip.sink::<common::Recorder>().unwrap().records.lock().unwrap(), records);
     assert_eq!(client(&chip, 1).host[host_page::TAIL].load(Relaxed), state_head(&chip));
 }
 
@@ -100,7 +102,7 @@ fn steps() -> impl Fn() -> u64 {
     }
 }
 
-fn state_head(chip: &Chip<common::Recorder>) -> u64 {
+fn state_head(chip: &Chip) -> u64 {
     client(chip, 1).guest[hypertrace_abi::layout::guest_page::HEAD].load(Relaxed)
 }
 
@@ -108,21 +110,21 @@ fn state_head(chip: &Chip<common::Recorder>) -> u64 {
 fn a_budget_of_zero_still_visits_every_client() {
     let chip = chip();
     assert!(!chip.drain_pass(Duration::ZERO));
-    assert_eq!(chip.sink().calls.lock().unwrap().len(), 6);
+    assert_eq!(chip.sink::<common::Recorder>().unwrap().calls.lock().unwrap().len(), 6);
 }
 
 #[test]
 fn all_remaining_records_of_an_overwritten_ring_are_drained() {
     let ring_mode = RingMode::Overwrite;
-    let chip = chip_with(&ChipConfig { ring_mode, ..ChipConfig::default() });
-    *chip.sink().packet.lock().unwrap() = Some(2);
+    let chip = chip_of(&ChipConfig::default(), Facts { ring_mode, ..Facts::default() });
+    *chip.sink::<common::Recorder>().unwrap().packet.lock().unwrap() = Some(2);
     let state = ProducerState::new();
     let producer = lease(&chip, 1, &state);
     for now in 2..=10_000 {
         assert_eq!(emit(&producer, now), Emit::Recorded);
     }
     chip.drain_all();
-    let records = chip.sink().records.lock().unwrap();
+    let records = chip.sink::<common::Recorder>().unwrap().records.lock().unwrap();
     let times: Vec<u64> = records.iter().map(|(_, now)| *now).collect();
     assert!(
         times.len() > 100
@@ -178,8 +180,8 @@ fn masks_set_by_two_threads_at_once_are_one_or_the_other() {
 fn race(overwrite: bool, budget: u64, each: u64) {
     let steps = steps();
     let ring_mode = if overwrite { RingMode::Overwrite } else { RingMode::Discard };
-    let chip = chip_with(&ChipConfig { ring_mode, ..ChipConfig::default() });
-    *chip.sink().packet.lock().unwrap() = Some(16);
+    let chip = chip_of(&ChipConfig::default(), Facts { ring_mode, ..Facts::default() });
+    *chip.sink::<common::Recorder>().unwrap().packet.lock().unwrap() = Some(16);
     let done: [AtomicBool; 4] = Default::default();
     let full: [AtomicU64; 4] = Default::default();
     std::thread::scope(|scope| {
@@ -201,7 +203,7 @@ fn race(overwrite: bool, budget: u64, each: u64) {
         }
         chip.drain_all();
     });
-    let records = chip.sink().records.lock().unwrap();
+    let records = chip.sink::<common::Recorder>().unwrap().records.lock().unwrap();
     for of in 0..4 {
         let times: Vec<u64> = records.iter().filter(|r| r.0 == of).map(|r| r.1).collect();
         assert!(times.is_sorted_by(|a, b| a < b));

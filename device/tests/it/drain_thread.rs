@@ -17,11 +17,18 @@ use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 const NEVER: DrainPolicy =
     DrainPolicy { period: Duration::from_secs(3600), budget: Duration::from_micros(250) };
 
-fn passes(chip: &Chip<Recorder>) -> usize {
-    chip.sink().calls.lock().unwrap().iter().filter(|call| **call == Call::End).count()
+fn passes(chip: &Chip) -> usize {
+    chip.sink::<Recorder>()
+        .unwrap()
+        .calls
+        .lock()
+        .unwrap()
+        .iter()
+        .filter(|call| **call == Call::End)
+        .count()
 }
 
-fn wait_for_pass(chip: &Chip<Recorder>, number: usize) {
+fn wait_for_pass(chip: &Chip, number: usize) {
     wait_until("a pass", || passes(chip) >= number);
 }
 
@@ -75,10 +82,10 @@ fn a_sink_that_panics_ends_the_thread_which_is_counted_and_the_vm_runs_on() {
     let chip = chip();
     let kick = EventFd::new(EFD_NONBLOCK).unwrap();
     let drain = chip.drain_thread(&kick, NEVER, || Ok(())).unwrap();
-    chip.sink().panics.store(true, Relaxed);
+    chip.sink::<Recorder>().unwrap().panics.store(true, Relaxed);
     kick.wake();
     wait_until("a panic", || chip.count(Counter::DrainPanicked) > 0);
-    chip.sink().panics.store(false, Relaxed);
+    chip.sink::<Recorder>().unwrap().panics.store(false, Relaxed);
     chip.write(Region::Control, 0, &7u64.to_le_bytes());
     assert_eq!(common::points(&chip).len(), 1, "a vCPU makes points");
     drain.finish();
@@ -89,7 +96,7 @@ fn a_sink_that_panics_ends_the_thread_which_is_counted_and_the_vm_runs_on() {
 #[test]
 fn a_machine_whose_sink_panics_is_reset_all_the_same() {
     let chip = chip();
-    chip.sink().panics.store(true, Relaxed);
+    chip.sink::<Recorder>().unwrap().panics.store(true, Relaxed);
 
     chip.reset();
     let state = chip.state();

@@ -23,7 +23,7 @@ impl MutEventSubscriber for Squatter {
     }
 }
 
-type Drain = DrainLoop<common::Recorder, ()>;
+type Drain = DrainLoop;
 
 #[test]
 fn a_kick_drains() {
@@ -35,7 +35,7 @@ fn a_kick_drains() {
     let id = manager.add_subscriber(DrainLoop::new(chip.clone(), kick, policy).unwrap());
     manager.subscriber_mut(id).unwrap().registered().unwrap();
     manager.run().unwrap();
-    assert_eq!(chip.sink().calls.lock().unwrap()[0], Call::Begin);
+    assert_eq!(chip.sink::<common::Recorder>().unwrap().calls.lock().unwrap()[0], Call::Begin);
 }
 
 #[test]

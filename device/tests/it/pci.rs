@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-type Function = PciFunction<common::Recorder>;
+type Function = PciFunction;
 
 fn read(pci: &Function, offset: u64) -> u32 {
     let mut data = [0; 4];

@@ -4,23 +4,24 @@
 //! limit, and the 2016 interface.
 
 use crate::common;
-use common::{Done, Point, chip, chip_with, counted, counters, geometry, points, register as at};
+use common::{Done, Point, chip, chip_of, counted, counters, geometry, points, register as at};
 use hypertrace_abi::atomic::Ordering::{Acquire, Relaxed, Release};
 use hypertrace_abi::clock::ticks;
 use hypertrace_abi::layout::{SLOT_WORDS, guest_page, host_page, register};
 use hypertrace_abi::record::id;
 use hypertrace_abi::ring::ClientMemory;
+use hypertrace_abi::sink::Facts;
 use hypertrace_abi::sink::Status;
 use hypertrace_device::{Chip, ChipConfig, Counter, Region, RingMode};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
 
-fn store(chip: &Chip<common::Recorder>, offset: u64, data: &[u8]) {
+fn store(chip: &Chip, offset: u64, data: &[u8]) {
     chip.write(Region::Control, offset, data);
 }
 
-fn client(chip: &Chip<common::Recorder>, client: u32) -> ClientMemory<'_> {
+fn client(chip: &Chip, client: u32) -> ClientMemory<'_> {
     let rings = chip.memory().region(Region::Rings).unwrap().words();
     ClientMemory::of_rings(rings, client, chip.geometry(), RingMode::Discard).unwrap()
 }
@@ -92,7 +93,7 @@ fn the_reply_has_the_status_of_the_sink() {
     let chip = chip();
     let memory = client(&chip, 1);
     for status in [Status::Recorded, Status::Filtered, Status::Failed] {
-        *chip.sink().status.lock().unwrap() = Some(status);
+        *chip.sink::<common::Recorder>().unwrap().status.lock().unwrap() = Some(status);
         write_slot(&memory, 9, 99, 0, &[]);
         store(&chip, at(1, register::EMIT), &9u64.to_le_bytes());
         assert_eq!(reply(&memory), (9, status as u32));
@@ -164,12 +165,8 @@ fn clock_reads_the_hosts_counter_and_two_halves_belong_together() {
 #[test]
 fn a_client_over_its_rate_is_limited_and_others_are_not() {
     // A second that does not pass while this runs.
-    let config = ChipConfig {
-        host_frequency: 1 << 50,
-        reference_points_per_second: 5,
-        ..ChipConfig::default()
-    };
-    let chip = chip_with(&config);
+    let config = ChipConfig { reference_points_per_second: 5, ..ChipConfig::default() };
+    let chip = chip_of(&config, Facts { host_frequency: 1 << 50, ..Facts::default() });
     let mut statuses = Vec::new();
     for _ in 0..8 {
         write_slot(&client(&chip, 0), 1, 99, 0, &[]);
@@ -186,12 +183,8 @@ fn a_client_over_its_rate_is_limited_and_others_are_not() {
 
 #[test]
 fn a_limited_client_may_emit_again_after_a_second() {
-    let config = ChipConfig {
-        host_frequency: 1 << 24,
-        reference_points_per_second: 4,
-        ..ChipConfig::default()
-    };
-    let chip = chip_with(&config);
+    let config = ChipConfig { reference_points_per_second: 4, ..ChipConfig::default() };
+    let chip = chip_of(&config, Facts { host_frequency: 1 << 24, ..Facts::default() });
     for _ in 0..3 {
         let until = ticks() + (1 << 25);
         while ticks() < until {

@@ -62,7 +62,7 @@ fn registers_and_memory_are_zero_and_the_next_guest_sees_another_epoch() {
 fn the_rest_is_drained_before_a_generation_begins() {
     let chip = chip();
     chip.reset();
-    let calls = chip.sink().calls.lock().unwrap();
+    let calls = chip.sink::<common::Recorder>().unwrap().calls.lock().unwrap();
     assert_eq!(calls.first(), Some(&Call::Begin));
     assert!(calls.contains(&Call::Drain(3)));
     assert_eq!(calls.last(), Some(&Call::Generation(1)));

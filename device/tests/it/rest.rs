@@ -24,13 +24,13 @@ fn quiet() -> Recorder {
     recorder
 }
 
-fn chip<T: DrainWaker>(kick_is_cheap: bool, sink: Recorder, waker: T) -> Chip<Recorder, T> {
+fn chip(kick_is_cheap: bool, sink: Recorder, waker: impl DrainWaker + 'static) -> Chip {
     let config = ChipConfig { kick_is_cheap, ..ChipConfig::default() };
     Chip::new(Memory::anonymous(geometry()).unwrap(), &config, sink, waker)
 }
 
 /// Makes passes until the loop may rest. Returns how long that took.
-fn rest<T: DrainWaker>(chip: &Chip<Recorder, T>) -> Duration {
+fn rest(chip: &Chip) -> Duration {
     let begin = Instant::now();
     while chip.drain(&POLICY, false).is_some() {
         thread::yield_now();
@@ -39,7 +39,7 @@ fn rest<T: DrainWaker>(chip: &Chip<Recorder, T>) -> Duration {
 }
 
 /// Makes passes for twice as long as a loop needs that may rest.
-fn rests_not<T: DrainWaker>(chip: &Chip<Recorder, T>) {
+fn rests_not(chip: &Chip) {
     let begin = Instant::now();
     while begin.elapsed() < 2 * REST {
         assert_eq!(chip.drain(&POLICY, false), Some(POLICY.period));
@@ -107,7 +107,16 @@ fn a_loop_keeps_its_timer_where_nobody_would_wake_it() {
 #[test]
 fn a_thread_that_rests_makes_no_pass_until_it_is_kicked() {
     let chip = Arc::new(chip(true, quiet(), || ()));
-    let passes = || chip.sink().calls.lock().unwrap().iter().filter(|c| **c == Call::End).count();
+    let passes = || {
+        chip.sink::<Recorder>()
+            .unwrap()
+            .calls
+            .lock()
+            .unwrap()
+            .iter()
+            .filter(|c| **c == Call::End)
+            .count()
+    };
     let kick = EventFd::new(EFD_NONBLOCK).unwrap();
     let drain = chip.drain_thread(&kick, POLICY, || Ok(())).unwrap();
     // With a timer of a millisecond, no pass in so long happens on a machine that has stopped.

@@ -7,6 +7,7 @@ use common::{BARS, Call, Front, Known, Recorder, chip, geometry, register};
 use hypertrace_abi::layout::{MASK_BYTES, Region, host_page, register::EMIT};
 use hypertrace_abi::record::{ClockKind, Flags};
 use hypertrace_abi::ring::{ClientMemory, Emit, Lease, LeaseInfo, Producer, ProducerState};
+use hypertrace_abi::sink::Facts;
 use hypertrace_abi::{atomic::Ordering::Relaxed, config::RingMode};
 use hypertrace_device::{
     BarChange, BarForm, Chip, ChipConfig, ChipState, Geometry, Memory, Pages, PciFunction,
@@ -16,7 +17,7 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
 /// Returns memory with the contents of another device's.
-fn copy(chip: &Chip<Recorder>) -> Memory {
+fn copy(chip: &Chip) -> Memory {
     let memory = Memory::anonymous(geometry()).unwrap();
     for region in [Region::Data, Region::Rings] {
         let words = |memory: &Memory| memory.region(region).unwrap().words().as_ptr_range();
@@ -29,16 +30,16 @@ fn copy(chip: &Chip<Recorder>) -> Memory {
     memory
 }
 
-fn restore(memory: Memory, state: &ChipState) -> Result<Chip<Recorder>, RestoreError> {
+fn restore(memory: Memory, state: &ChipState) -> Result<Chip, RestoreError> {
     Chip::restore(memory, &ChipConfig::default(), state, Recorder::default(), ())
 }
 
-fn client(chip: &Chip<Recorder>, client: u32) -> ClientMemory<'_> {
+fn client(chip: &Chip, client: u32) -> ClientMemory<'_> {
     let rings = chip.memory().region(Region::Rings).unwrap().words();
     ClientMemory::of_rings(rings, client, &geometry(), RingMode::Discard).unwrap()
 }
 
-fn lease<'m>(chip: &'m Chip<Recorder>, number: u32, state: &'m ProducerState) -> Producer<'m> {
+fn lease<'m>(chip: &'m Chip, number: u32, state: &'m ProducerState) -> Producer<'m> {
     let info = LeaseInfo { pid: 0, tid: 0, clock: ClockKind::Tsc, name: "cpu" };
     Producer::lease(client(chip, number), state, Lease::new(77, 1, &info), false)
 }
@@ -51,8 +52,8 @@ fn emit(producer: &Producer<'_>, times: std::ops::Range<u64>) -> usize {
 }
 
 /// Returns the times of records that the sink has taken, and takes them.
-fn times(chip: &Chip<Recorder>) -> Vec<u64> {
-    let records = std::mem::take(&mut *chip.sink().records.lock().unwrap());
+fn times(chip: &Chip) -> Vec<u64> {
+    let records = std::mem::take(&mut *chip.sink::<Recorder>().unwrap().records.lock().unwrap());
     records.into_iter().map(|(_, time)| time).collect()
 }
 
@@ -109,7 +110,7 @@ fn a_restored_device_continues_registers_rings_and_versions() {
         texts: vec!["a()".into(), "b()".into()],
     };
     let other = Known { client: 2, texts: vec!["b()".into()], ..known.clone() };
-    *old.sink().known.lock().unwrap() = vec![known.clone(), other.clone()];
+    *old.sink::<Recorder>().unwrap().known.lock().unwrap() = vec![known.clone(), other.clone()];
     let mut mask = [0; MASK_BYTES as usize];
     mask[7] = 1;
     old.set_mask(&mask);
@@ -128,8 +129,8 @@ fn a_restored_device_continues_registers_rings_and_versions() {
         other,
         Known { client: 3, token: 0, clock: ClockKind::Tsc, name: String::new(), texts: vec![] },
     ];
-    assert_eq!(*new.sink().known.lock().unwrap(), known);
-    assert_eq!(*new.sink().calls.lock().unwrap(), [Call::Generation(1)]);
+    assert_eq!(*new.sink::<Recorder>().unwrap().known.lock().unwrap(), known);
+    assert_eq!(*new.sink::<Recorder>().unwrap().calls.lock().unwrap(), [Call::Generation(1)]);
     assert_eq!(new.config_page().epoch, 1);
     let mut seen = vec![0; new.config_bytes().len()];
     new.read(Region::Config, 0, &mut seen);
@@ -166,7 +167,7 @@ fn a_guest_that_knows_nothing_of_it_continues_on_the_restored_device() {
         seen.extend(times(&chip));
         let mut losses = 0;
         for (client, saved) in (0..).zip(&state.clients) {
-            let count = chip.sink().losses.lock().unwrap()[&client];
+            let count = chip.sink::<Recorder>().unwrap().losses.lock().unwrap()[&client];
             assert_eq!(count.1, 0, "round {round}: faults of client {client}");
             assert!(client == 1 || saved.position == 0);
             losses += count.0;
@@ -216,13 +217,16 @@ fn memory_of_another_size_is_refused_by_name() {
 #[test]
 fn a_configuration_that_guests_would_notice_is_refused_by_name() {
     let state = chip().state();
-    let restore = |config: ChipConfig| {
+    let restore_in = |config: ChipConfig, facts| {
         let memory = Memory::anonymous(geometry()).unwrap();
-        Chip::restore(memory, &config, &state, Recorder::default(), ()).map(drop).unwrap_err()
+        let sink = Recorder { facts, ..Recorder::default() };
+        Chip::restore(memory, &config, &state, sink, ()).map(drop).unwrap_err()
     };
-    let overwrite = ChipConfig { ring_mode: RingMode::Overwrite, ..ChipConfig::default() };
+    let restore = |config| restore_in(config, Facts::default());
+    let overwrite = Facts { ring_mode: RingMode::Overwrite, ..Facts::default() };
     let what = "ring mode";
-    assert_eq!(restore(overwrite), RestoreError::Differs { what, expected: 1, found: 0 });
+    let refused = restore_in(ChipConfig::default(), overwrite);
+    assert_eq!(refused, RestoreError::Differs { what, expected: 1, found: 0 });
     // Guests that do not kick would be forgotten by a loop that waits for a KICK.
     let what = "features word";
     let cheap = ChipConfig { kick_is_cheap: true, ..ChipConfig::default() };
@@ -280,7 +284,7 @@ fn a_state_that_contradicts_the_memory_counts_as_the_guests_fault() {
     state.clients[1].lost = [9; 3];
     let new = restore(memory, &state).unwrap();
     new.drain_all();
-    let (losses, faults) = new.sink().losses.lock().unwrap()[&1];
+    let (losses, faults) = new.sink::<Recorder>().unwrap().losses.lock().unwrap()[&1];
     assert_eq!(losses, 0, "no event was lost");
     assert!(faults >= 2, "{faults}");
 }
@@ -309,7 +313,7 @@ fn bars_are_restored_where_they_were_and_reported() {
     let there = |(region, bar)| BarChange { region, from: None, to: Some(bar) };
     assert_eq!(changes, Region::ALL.into_iter().zip(BARS).map(there).collect::<Vec<_>>());
     assert_eq!(new.find(BARS[3] + 8), Some((Region::Rings, 8)));
-    let header = |pci: &PciFunction<Recorder>| {
+    let header = |pci: &PciFunction| {
         let mut header = [0; 64];
         pci.config_read(0, &mut header);
         header

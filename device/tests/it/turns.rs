@@ -4,7 +4,7 @@
 
 use hypertrace_abi::layout::{Geometry, guest_page};
 use hypertrace_abi::ring::{ClientMemory, Consumer};
-use hypertrace_abi::sink::{Drained, EventSink, KnownClient, ReferencePoint, Status};
+use hypertrace_abi::sink::{Drained, EventSink, Facts, KnownClient, ReferencePoint, Status};
 use hypertrace_device::{Chip, ChipConfig, Memory, Region, RingMode};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -33,6 +33,10 @@ struct Costs {
 }
 
 impl EventSink for Costs {
+    fn facts(&self) -> Facts {
+        Facts::default()
+    }
+
     fn reference_point(&self, _: &ReferencePoint<'_>) -> Status {
         Status::Failed
     }
@@ -84,7 +88,7 @@ impl Costs {
 
 /// Makes a device whose clients always have something in their rings, unless their
 /// steps cost nothing.
-fn chip(costs: Costs) -> Chip<Costs> {
+fn chip(costs: Costs) -> Chip {
     let geometry = Geometry {
         clients: CLIENTS,
         legacy_args: 1,
@@ -95,7 +99,9 @@ fn chip(costs: Costs) -> Chip<Costs> {
     let memory = Memory::anonymous(geometry).unwrap();
     let chip = Chip::new(memory, &ChipConfig::default(), costs, ());
     let rings = chip.memory().region(Region::Rings).unwrap().words();
-    for client in (0..CLIENTS).filter(|client| chip.sink().steps[*client as usize] > 0) {
+    for client in
+        (0..CLIENTS).filter(|client| chip.sink::<Costs>().unwrap().steps[*client as usize] > 0)
+    {
         let memory = ClientMemory::of_rings(rings, client, chip.geometry(), RingMode::Discard);
         memory.unwrap().guest[guest_page::HEAD].store(8, Relaxed);
     }
@@ -107,8 +113,8 @@ fn hostile_steps(client: u32) -> u64 {
     [10, 900, 1_100, 3_000, 12_000][client as usize % 5]
 }
 
-fn run(chip: &Chip<Costs>, ticks: u64) {
-    let sink = chip.sink();
+fn run(chip: &Chip, ticks: u64) {
+    let sink = chip.sink::<Costs>().unwrap();
     let end = sink.now.load(Relaxed) + ticks;
     while sink.now.load(Relaxed) < end {
         assert!(chip.drain_pass_by(SHARE, &|| sink.now.load(Relaxed)));
@@ -124,11 +130,13 @@ fn an_honest_client_gets_its_part_of_the_time_beside_hostile_ones() {
     let chip = chip(Costs { steps, ..Costs::default() });
     let ticks = 10_000_000;
     run(&chip, ticks);
-    let part = chip.sink().spent(HONEST) as f64 / (ticks as f64 / f64::from(CLIENTS));
+    let part =
+        chip.sink::<Costs>().unwrap().spent(HONEST) as f64 / (ticks as f64 / f64::from(CLIENTS));
     assert!(part >= 0.99, "{part} of its part");
     // Clients that take long steps get no more than their part either.
     for client in 0..CLIENTS {
-        let spent = chip.sink().spent(client) as f64 / (ticks as f64 / f64::from(CLIENTS));
+        let spent = chip.sink::<Costs>().unwrap().spent(client) as f64
+            / (ticks as f64 / f64::from(CLIENTS));
         assert!((0.98..1.02).contains(&spent), "client {client}: {spent} of its part");
     }
 }
@@ -141,11 +149,11 @@ fn a_client_with_little_to_take_does_not_wait_for_all_others() {
     });
     let chip = chip(Costs { steps, every: 20 * STEP, ..Costs::default() });
     run(&chip, 1_000_000);
-    let longest = chip.sink().longest.swap(0, Relaxed);
+    let longest = chip.sink::<Costs>().unwrap().longest.swap(0, Relaxed);
     assert!(longest > 0);
     run(&chip, 10_000_000);
     // Two rounds with the steps that end them, not a step of each of the others.
-    let longest = chip.sink().longest.load(Relaxed);
+    let longest = chip.sink::<Costs>().unwrap().longest.load(Relaxed);
     assert!(longest <= 2 * (16 * SHARE + 12_000), "{longest} ticks");
 }
 
@@ -154,7 +162,7 @@ fn a_lone_client_does_not_pay_for_a_long_step() {
     let mut steps = [0; CLIENTS as usize];
     steps[0] = 1_000_000;
     let chip = chip(Costs { steps, ..Costs::default() });
-    let sink = chip.sink();
+    let sink = chip.sink::<Costs>().unwrap();
     for _ in 0..100 {
         let before = sink.spent(0);
         chip.drain_pass_by(SHARE, &|| sink.now.load(Relaxed));
@@ -170,5 +178,5 @@ fn drain_all_ends_although_a_client_always_has_more() {
     let chip = chip(Costs { steps, ..Costs::default() });
     chip.drain_all();
     let most = (4096 + 4096) / 8;
-    assert!((1..=2 * most).contains(&chip.sink().spent(3)));
+    assert!((1..=2 * most).contains(&chip.sink::<Costs>().unwrap().spent(3)));
 }

@@ -78,7 +78,16 @@ fn a_reset_begins_a_generation_if_the_device_was_used() {
     client.reset().unwrap();
 
     assert_eq!(epoch(), 1);
-    assert!(server.chip.sink().calls.lock().unwrap().contains(&Call::Generation(1)));
+    assert!(
+        server
+            .chip
+            .sink::<common::Recorder>()
+            .unwrap()
+            .calls
+            .lock()
+            .unwrap()
+            .contains(&Call::Generation(1))
+    );
 }
 
 #[test]

@@ -287,7 +287,7 @@ fn resets_in_a_loop_begin_ten_generations_a_second_at_most() {
     }
 
     assert!(begin.elapsed() >= Duration::from_millis(100) * (ROUNDS - 1));
-    let calls = server.chip.sink().calls.lock().unwrap();
+    let calls = server.chip.sink::<common::Recorder>().unwrap().calls.lock().unwrap();
     let generations = calls.iter().filter(|call| matches!(call, Call::Generation(_))).count();
     assert_eq!(generations, ROUNDS as usize);
 }
@@ -303,7 +303,7 @@ fn commands_of_a_client_that_is_gone_wait_for_no_reset() {
     let chip = server.chip.clone();
     assert_eq!(server.end(), End::Closed);
 
-    let calls = chip.sink().calls.lock().unwrap();
+    let calls = chip.sink::<common::Recorder>().unwrap().calls.lock().unwrap();
     let generations = calls.iter().filter(|call| matches!(call, Call::Generation(_))).count();
     assert!(generations < RESETS, "{generations}");
 }

@@ -4,7 +4,7 @@
 #![cfg(feature = "vm-device")]
 
 use crate::common;
-use common::{BARS, Front, Recorder, chip};
+use common::{BARS, Front, chip};
 use hypertrace_device::adapter::vm_device::ConfigPorts;
 use hypertrace_device::{BarChange, PciFunction, Region, Window};
 use std::sync::{Arc, Mutex};
@@ -15,9 +15,7 @@ const BASE: PioAddress = PioAddress(0xcf8);
 /// CONFIG_ADDRESS for bus 0, device 3, enabled.
 const OURS: u32 = 1 << 31 | 3 << 11;
 
-fn ports(
-    changed: impl Fn(BarChange) + Send + Sync,
-) -> ConfigPorts<Recorder, (), impl Fn(BarChange) + Send + Sync> {
+fn ports(changed: impl Fn(BarChange) + Send + Sync + 'static) -> ConfigPorts {
     ConfigPorts::new(Arc::new(PciFunction::new(chip())), 3, changed)
 }
 
@@ -113,6 +111,6 @@ fn bars_and_window_answer_on_an_mmio_bus() {
     assert_eq!(common::points(pci.chip())[0].words[2], 8);
 }
 
-fn window_offset(window: &Window<Recorder>, region: Region) -> u64 {
+fn window_offset(window: &Window, region: Region) -> u64 {
     window.chip().geometry().window_offset(region)
 }

@@ -8,8 +8,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use hypertrace_abi::layout::PAGE;
-use hypertrace_abi::sink::EventSink;
-use hypertrace_device::{BarChange, Chip, DrainWaker, Mapping, PciFunction, Region, Window};
+use hypertrace_device::{BarChange, Chip, Mapping, PciFunction, Region, Window};
 use hypertrace_guest::layout;
 use hypertrace_vmm::Doorbells;
 use vm_memory::{FileOffset, MmapRegion};
@@ -30,9 +29,9 @@ pub enum Answer {
 }
 
 /// Attaches the device as one MMIO window at `base`, within the window at [`layout::DEVICE`].
-pub fn attach_window<S: EventSink + 'static, T: DrainWaker + 'static>(
+pub fn attach_window(
     machine: &mut Machine,
-    chip: &Arc<Chip<S, T>>,
+    chip: &Arc<Chip>,
     doorbells: &Doorbells,
     base: u64,
     answer: Answer,
@@ -63,9 +62,9 @@ pub fn attach_window<S: EventSink + 'static, T: DrainWaker + 'static>(
 
 /// Attaches the device to PCI bus 0 as function 00:01.0, with its configuration space in the ECAM
 /// window. The guest places its BARs in the window at [`layout::DEVICE`].
-pub fn attach_pci<S: EventSink + 'static, T: DrainWaker + 'static>(
+pub fn attach_pci(
     machine: &mut Machine,
-    chip: &Arc<Chip<S, T>>,
+    chip: &Arc<Chip>,
     doorbells: &Doorbells,
 ) -> Result<(), Error> {
     let function = Arc::new(PciFunction::new(Arc::clone(chip)));
@@ -117,15 +116,15 @@ fn config_offset(offset: u64) -> Option<u64> {
 }
 
 /// Places of the PCI function's BARs.
-struct Bars<S, T> {
+struct Bars {
     vm: Arc<Vm>,
-    chip: Arc<Chip<S, T>>,
+    chip: Arc<Chip>,
     doorbells: Doorbells,
     placed: Mutex<Vec<(Region, Placed)>>,
     observer: Observer,
 }
 
-impl<S: EventSink, T: DrainWaker> Bars<S, T> {
+impl Bars {
     /// Applies one change, on the thread of the vCPU that made it.
     fn change(&self, change: BarChange) {
         let region = change.region;
@@ -154,9 +153,9 @@ struct Placed {
     _bell: Option<IoEvent>,
 }
 
-fn place<S: EventSink, T: DrainWaker>(
+fn place(
     vm: &Arc<Vm>,
-    chip: &Chip<S, T>,
+    chip: &Chip,
     doorbells: &Doorbells,
     region: Region,
     gpa: u64,

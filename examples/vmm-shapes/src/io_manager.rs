@@ -4,10 +4,8 @@ use std::sync::Arc;
 
 use hypertrace_device::adapter::vm_device::ConfigPorts;
 use hypertrace_device::{BarChange, PciFunction};
-use hypertrace_trace::Session;
 use vm_device::bus::{self, MmioRange, PioAddress, PioRange};
 use vm_device::device_manager::{IoManager, MmioManager, PioManager};
-use vmm_sys_util::eventfd::EventFd;
 
 /// Ports of CONFIG_ADDRESS and CONFIG_DATA.
 const CONFIG_PORTS: PioAddress = PioAddress(0xcf8);
@@ -17,13 +15,13 @@ const CONFIG_PORTS: PioAddress = PioAddress(0xcf8);
 ///
 /// # Errors
 /// If something has these ports or this range already.
-pub fn add_function<C: Fn(BarChange) + Send + Sync + 'static>(
+pub fn add_function(
     io: &mut IoManager,
-    function: Arc<PciFunction<Session, EventFd>>,
+    function: Arc<PciFunction>,
     number: u8,
     bridge: MmioRange,
-    changed: C,
-) -> Result<Arc<ConfigPorts<Session, EventFd, C>>, bus::Error> {
+    changed: impl Fn(BarChange) + Send + Sync + 'static,
+) -> Result<Arc<ConfigPorts>, bus::Error> {
     let ports = Arc::new(ConfigPorts::new(Arc::clone(&function), number, changed));
     io.register_pio(PioRange::new(CONFIG_PORTS, 8)?, ports.clone())?;
     // The whole range of the host bridge: the guest chooses where in it the BARs are.

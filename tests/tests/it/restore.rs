@@ -28,7 +28,7 @@ const CLIENTS: u32 = 3;
 /// A device and its session, as one process of a VMM has them.
 struct Vmm {
     session: Session,
-    chip: Chip<Session>,
+    chip: Chip,
     dir: TempDir,
 }
 
@@ -42,11 +42,6 @@ fn memory(file: &File) -> Memory {
     Memory::from_file(geometry(CLIENTS), file.try_clone().unwrap()).unwrap()
 }
 
-fn config(session: &Session) -> ChipConfig {
-    let ring_mode = session.ring_mode();
-    ChipConfig { ring_mode, session: session.uuid(), ..ChipConfig::default() }
-}
-
 fn session(output: Output) -> (Session, TempDir) {
     let dir = tempfile::tempdir().unwrap();
     (Session::create(SessionConfig { output, ..SessionConfig::new(dir.path()) }).unwrap(), dir)
@@ -56,14 +51,18 @@ impl Vmm {
     /// Boots a machine with this memory.
     fn boot(file: &File, output: Output) -> Vmm {
         let (session, dir) = session(output);
-        Vmm { chip: Chip::new(memory(file), &config(&session), session.clone(), ()), session, dir }
+        Vmm {
+            chip: Chip::new(memory(file), &ChipConfig::default(), session.clone(), ()),
+            session,
+            dir,
+        }
     }
 
     /// Restores a machine in another process, on memory with the saved contents.
     fn restore(file: &File, state: &str, output: Output) -> Vmm {
         let (session, dir) = session(output);
         let state: ChipState = serde_json::from_str(state).unwrap();
-        let chip = Chip::restore(memory(file), &config(&session), &state, session.clone(), ());
+        let chip = Chip::restore(memory(file), &ChipConfig::default(), &state, session.clone(), ());
         Vmm { chip: chip.unwrap(), session, dir }
     }
 
@@ -196,7 +195,7 @@ fn a_rollback_is_a_generation_of_its_own_in_the_same_session() {
     // Two guests that do the same, so that the second one's memory is the first one's at the snapshot.
     let files = [tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap()];
     let (session, dir) = session(Output::Trace);
-    let boot = |file| Chip::new(memory(file), &config(&session), session.clone(), ());
+    let boot = |file| Chip::new(memory(file), &ChipConfig::default(), session.clone(), ());
     let first = boot(&files[0]);
     let other = Vmm::boot(&files[1], Output::Nothing);
     let memories = files.each_ref().map(memory);
@@ -215,8 +214,9 @@ fn a_rollback_is_a_generation_of_its_own_in_the_same_session() {
     first.drain_all();
     drop(first);
 
-    let config = config(&session);
-    let rolled = Chip::restore(memory(&files[1]), &config, &state, session.clone(), ()).unwrap();
+    let rolled =
+        Chip::restore(memory(&files[1]), &ChipConfig::default(), &state, session.clone(), ())
+            .unwrap();
     again.emit(700);
     let ended = Vmm { session, chip: rolled, dir }.end();
 
@@ -356,6 +356,7 @@ fn run_machine(out: &Path, from: Option<&Path>, time: Duration) -> bool {
     };
     let vcpus = VCPUS as u32;
     let config = DeviceConfig { geometry: geometry(vcpus), ..DeviceConfig::new(vcpus) };
+    std::fs::create_dir_all(out).unwrap();
     let session = SessionConfig::new(out.join("session"));
     let device = saved.as_ref().map(Snapshot::device);
     let hypertrace = Hypertrace::start(session, config, device).unwrap();

@@ -18,7 +18,9 @@ use hypertrace_abi::layout::{WORD, guest_page, host_page};
 use hypertrace_abi::record::ClockKind;
 use hypertrace_abi::ring::{ClientMemory, Consumer};
 use hypertrace_abi::schema::id_of;
-use hypertrace_abi::sink::{Drained, EventSink, KnownClient, NameSet, ReferencePoint, Status};
+use hypertrace_abi::sink::{
+    Drained, EventSink, Facts, KnownClient, NameSet, ReferencePoint, Status,
+};
 use hypertrace_device::DrainPolicy;
 use hypertrace_device::{Chip, ChipConfig, Geometry, Memory, Region, RingMode};
 use hypertrace_tests::forger::{Forger, collision};
@@ -74,6 +76,7 @@ enum Kind {
 /// Session that counts the calls of the drain loop.
 struct Watch {
     session: Session,
+    ring_mode: RingMode,
     /// Steps of this pass.
     steps: AtomicU64,
     /// Words taken in this pass.
@@ -81,6 +84,10 @@ struct Watch {
 }
 
 impl EventSink for Watch {
+    fn facts(&self) -> Facts {
+        Facts { ring_mode: self.ring_mode, ..self.session.facts() }
+    }
+
     fn reference_point(&self, point: &ReferencePoint<'_>) -> Status {
         self.session.reference_point(point)
     }
@@ -127,8 +134,6 @@ impl EventSink for Watch {
     }
 }
 
-type Device = Chip<Watch>;
-
 /// Measurements of the drain loop's thread.
 #[derive(Debug, Default)]
 struct Passes {
@@ -157,8 +162,8 @@ impl Passes {
 
     /// Makes and measures one pass. Every second pass counts shares in steps instead of time, so that
     /// its bound does not depend on the machine. Returns whether there is more work.
-    fn pass(&mut self, chip: &Device) -> bool {
-        let Watch { steps, words, .. } = chip.sink();
+    fn pass(&mut self, chip: &Chip) -> bool {
+        let Watch { steps, words, .. } = chip.sink::<Watch>().unwrap();
         let counted = self.passes % 2 == 1;
         let before = thread_time();
         let more = match counted {
@@ -193,8 +198,8 @@ fn thread_time() -> Duration {
 
 /// Hostile vCPU that uses a client.
 struct Vcpu<'c> {
-    forger: Forger<'c, Watch, ()>,
-    chip: &'c Device,
+    forger: Forger<'c>,
+    chip: &'c Chip,
     client: u32,
     random: Random,
     texts: Vec<String>,
@@ -202,7 +207,7 @@ struct Vcpu<'c> {
 }
 
 impl<'c> Vcpu<'c> {
-    fn new(chip: &'c Device, number: u32, random: Random) -> Vcpu<'c> {
+    fn new(chip: &'c Chip, number: u32, random: Random) -> Vcpu<'c> {
         let client = 1 + number % HOSTILE;
         let (one, other) = collision();
         let plain = ["e(x:u64)", "a(a:[u64],s:str,b:u8)", "tick()", "event(struct:str,id:u64)"];
@@ -344,7 +349,7 @@ impl<'c> Vcpu<'c> {
     }
 }
 
-fn lease<'c>(chip: &'c Device, client: u32, state: &'c ProducerState, name: &'c str) -> Client<'c> {
+fn lease<'c>(chip: &'c Chip, client: u32, state: &'c ProducerState, name: &'c str) -> Client<'c> {
     let rings = chip.memory().region(Region::Rings).unwrap().words();
     let channel = Channel::local(&chip.config_page(), rings).unwrap();
     let info = LeaseInfo { pid: 1, tid: client, clock: ClockKind::Tsc, name };
@@ -352,7 +357,7 @@ fn lease<'c>(chip: &'c Device, client: u32, state: &'c ProducerState, name: &'c 
 }
 
 /// Waits until the honest client's ring is empty.
-fn wait_until_drained(chip: &Device, drain: &ScopedJoinHandle<'_, Passes>) {
+fn wait_until_drained(chip: &Chip, drain: &ScopedJoinHandle<'_, Passes>) {
     let rings = chip.memory().region(Region::Rings).unwrap().words();
     let memory = ClientMemory::of_rings(rings, HONEST, chip.geometry(), RingMode::Discard).unwrap();
     let head = memory.guest[guest_page::HEAD].load(Relaxed);
@@ -418,9 +423,9 @@ fn storm(kind: Kind, lasts: Duration, mut random: Random) -> Round {
     let guests_snapshots = SnapshotLimit { most: 4, interval: Duration::from_millis(200) };
     let config = SessionConfig { output, guests_snapshots, ..SessionConfig::new(dir.path()) };
     let session = Session::create(config).unwrap();
-    let watch =
-        Watch { session: session.clone(), steps: AtomicU64::new(0), words: AtomicU64::new(0) };
-    let config = ChipConfig { ring_mode, session: session.uuid(), ..ChipConfig::default() };
+    let (steps, words) = (AtomicU64::new(0), AtomicU64::new(0));
+    let watch = Watch { session: session.clone(), ring_mode, steps, words };
+    let config = ChipConfig::default();
     let memory = Memory::anonymous(geometry()).unwrap();
     let chip = Arc::new(Chip::new(memory, &config, watch, ()));
 
@@ -480,7 +485,7 @@ fn storm(kind: Kind, lasts: Duration, mut random: Random) -> Round {
         done.store(true, Relaxed);
         drain.join().unwrap()
     });
-    chip.sink().last_pass();
+    chip.sink::<Watch>().unwrap().last_pass();
     chip.drain_all();
     chip.forsake();
     drop(chip);

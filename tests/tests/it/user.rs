@@ -16,7 +16,7 @@ use hypertrace_abi::layout::{Geometry, Region};
 use hypertrace_abi::record::{ClockKind, Flags};
 use hypertrace_abi::ring::{ClientMemory, Consumer, Emit, Lease, Producer};
 use hypertrace_abi::schema::id_of;
-use hypertrace_abi::sink::{Drained, EventSink, KnownClient, ReferencePoint};
+use hypertrace_abi::sink::{Drained, EventSink, Facts, KnownClient, ReferencePoint};
 use hypertrace_tests::{babeltrace2, traced, wait_until};
 use hypertrace_timeline::{Kind, Value};
 use hypertrace_trace::SessionConfig;
@@ -293,6 +293,10 @@ struct SlowDrain {
 }
 
 impl EventSink for SlowDrain {
+    fn facts(&self) -> Facts {
+        self.session.facts()
+    }
+
     fn reference_point(&self, point: &ReferencePoint<'_>) -> Status {
         self.session.reference_point(point)
     }

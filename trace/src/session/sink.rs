@@ -7,13 +7,24 @@ use crate::limits::MOST_LOST;
 use hypertrace_abi::layout::SLOT_WORDS;
 use hypertrace_abi::record::{Flags, HEADER_WORDS, REFERENCE_PREFIX_WORDS};
 use hypertrace_abi::ring::{Consumer, Emit};
-use hypertrace_abi::sink::{Drained, EventSink, KnownClient, NameSet, ReferencePoint, Status};
+use hypertrace_abi::sink::{
+    Drained, EventSink, Facts, KnownClient, NameSet, ReferencePoint, Status,
+};
 use std::sync::atomic::Ordering;
 
 /// Ring words of the largest reference point.
 const MOST_POINT_WORDS: u64 = (HEADER_WORDS + REFERENCE_PREFIX_WORDS + SLOT_WORDS) as u64;
 
 impl EventSink for Session {
+    fn facts(&self) -> Facts {
+        Facts {
+            session: self.uuid(),
+            ring_mode: self.ring_mode(),
+            guest_frequency: self.guest_frequency(),
+            host_frequency: self.host_frequency(),
+        }
+    }
+
     #[inline]
     fn reference_point(&self, point: &ReferencePoint<'_>) -> Status {
         if self.parts.ended.load(Ordering::Relaxed) {

@@ -9,10 +9,8 @@
 
 mod wire;
 
-use crate::chip::DrainWaker;
 use crate::pci::PciFunction;
 use hypertrace_abi::layout::Region;
-use hypertrace_abi::sink::EventSink;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, IoSlice, IoSliceMut};
 use rustix::net::{
@@ -84,10 +82,7 @@ impl End {
 ///
 /// # Errors
 /// If the connection fails otherwise.
-pub fn serve<S: EventSink, T: DrainWaker>(
-    function: &PciFunction<S, T>,
-    stream: &UnixStream,
-) -> io::Result<End> {
+pub fn serve(function: &PciFunction, stream: &UnixStream) -> io::Result<End> {
     serve_counted(function, stream, &AtomicU64::new(0))
 }
 
@@ -96,8 +91,8 @@ pub fn serve<S: EventSink, T: DrainWaker>(
 ///
 /// # Errors
 /// As [`serve`].
-pub fn serve_counted<S: EventSink, T: DrainWaker>(
-    function: &PciFunction<S, T>,
+pub fn serve_counted(
+    function: &PciFunction,
     stream: &UnixStream,
     messages: &AtomicU64,
 ) -> io::Result<End> {
@@ -116,8 +111,8 @@ pub fn serve_counted<S: EventSink, T: DrainWaker>(
     connection.run()
 }
 
-struct Connection<'c, S, T> {
-    function: &'c PciFunction<S, T>,
+struct Connection<'c> {
+    function: &'c PciFunction,
     stream: &'c UnixStream,
     messages: &'c AtomicU64,
     /// Bytes that are not handled yet.
@@ -141,7 +136,7 @@ enum Then<'f> {
     End(End),
 }
 
-impl<S: EventSink, T: DrainWaker> Connection<'_, S, T> {
+impl Connection<'_> {
     fn run(&mut self) -> io::Result<End> {
         self.stream.set_write_timeout(Some(PATIENCE))?;
         let mut bytes = vec![0; MOST_BYTES];

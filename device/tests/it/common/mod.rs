@@ -8,7 +8,7 @@ pub mod server;
 
 use hypertrace_abi::record::ClockKind;
 use hypertrace_abi::ring::{Consumer, Flow};
-use hypertrace_abi::sink::{Drained, EventSink, KnownClient, ReferencePoint, Status};
+use hypertrace_abi::sink::{Drained, EventSink, Facts, KnownClient, ReferencePoint, Status};
 use hypertrace_device::{Chip, ChipConfig, Counter, Geometry, Memory, PciFunction, Region, Window};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed, Ordering::Release};
@@ -71,9 +71,14 @@ pub struct Recorder {
     pub is_quiet: AtomicBool,
     /// Its next passes panic.
     pub panics: AtomicBool,
+    pub facts: Facts,
 }
 
 impl EventSink for Recorder {
+    fn facts(&self) -> Facts {
+        self.facts
+    }
+
     fn reference_point(&self, point: &ReferencePoint<'_>) -> Status {
         let ReferencePoint { client, seq, id, name_hash, cpu, guest_time, host_time, words } =
             *point;
@@ -156,24 +161,26 @@ pub fn geometry() -> Geometry {
     Geometry { clients: 4, legacy_args: 4, ring_bytes: 4096, block_bytes: 256, schema_bytes: 4096 }
 }
 
-pub fn chip_with(config: &ChipConfig) -> Arc<Chip<Recorder>> {
-    let memory = Memory::anonymous(geometry()).unwrap();
-    Arc::new(Chip::new(memory, config, Recorder::default(), ()))
+pub fn chip_with(config: &ChipConfig) -> Arc<Chip> {
+    chip_of(config, Facts::default())
 }
 
-pub fn chip() -> Arc<Chip<Recorder>> {
+/// Returns a chip whose sink has these facts.
+pub fn chip_of(config: &ChipConfig, facts: Facts) -> Arc<Chip> {
+    let memory = Memory::anonymous(geometry()).unwrap();
+    Arc::new(Chip::new(memory, config, Recorder { facts, ..Recorder::default() }, ()))
+}
+
+pub fn chip() -> Arc<Chip> {
     chip_with(&ChipConfig::default())
 }
 
-pub fn points(chip: &Chip<Recorder>) -> Vec<Point> {
-    std::mem::take(&mut chip.sink().points.lock().unwrap())
+pub fn points(chip: &Chip) -> Vec<Point> {
+    std::mem::take(&mut chip.sink::<Recorder>().unwrap().points.lock().unwrap())
 }
 
 /// Returns the counters that have changed since `before`.
-pub fn counted(
-    chip: &Chip<Recorder>,
-    before: &BTreeMap<&'static str, u64>,
-) -> Vec<(&'static str, u64)> {
+pub fn counted(chip: &Chip, before: &BTreeMap<&'static str, u64>) -> Vec<(&'static str, u64)> {
     counters(chip)
         .into_iter()
         .map(|(name, n)| (name, n - before[name]))
@@ -181,12 +188,12 @@ pub fn counted(
         .collect()
 }
 
-pub fn counters(chip: &Chip<Recorder>) -> BTreeMap<&'static str, u64> {
+pub fn counters(chip: &Chip) -> BTreeMap<&'static str, u64> {
     Counter::ALL.map(|counter| (counter.name(), chip.count(counter))).into_iter().collect()
 }
 
 /// Returns all bytes of both regions that are memory.
-pub fn memory(chip: &Chip<Recorder>) -> Vec<u8> {
+pub fn memory(chip: &Chip) -> Vec<u8> {
     let mut all = Vec::new();
     for region in [Region::Data, Region::Rings] {
         let mut bytes = vec![0; chip.geometry().bar_size(region) as usize];
@@ -203,9 +210,9 @@ pub fn register(client: u32, offset: u64) -> u64 {
 
 /// A way for a guest to reach the chip.
 pub enum Front {
-    Chip(Arc<Chip<Recorder>>),
-    Window(Window<Recorder>),
-    Pci(PciFunction<Recorder>),
+    Chip(Arc<Chip>),
+    Window(Window),
+    Pci(PciFunction),
 }
 
 /// Addresses of the tests' BARs, in the order of [`Region::ALL`].
@@ -226,7 +233,7 @@ impl Front {
         [Front::Chip(chip()), Front::Window(Window::new(chip())), Front::Pci(pci)]
     }
 
-    pub fn chip(&self) -> &Chip<Recorder> {
+    pub fn chip(&self) -> &Chip {
         match self {
             Front::Chip(chip) => chip,
             Front::Window(window) => window.chip(),

@@ -2,7 +2,7 @@
 
 //! A server of vfio-user for one client, and a client's messages.
 
-use super::{Recorder, chip};
+use super::chip;
 use hypertrace_device::adapter::vfio_user::{End, serve};
 use hypertrace_device::{Chip, PciFunction, Region};
 use std::io::Read;
@@ -38,7 +38,7 @@ pub fn bar(region: Region) -> u32 {
 
 /// A server for one client, and its device.
 pub struct Server {
-    pub chip: Arc<Chip<Recorder>>,
+    pub chip: Arc<Chip>,
     thread: JoinHandle<End>,
 }
 

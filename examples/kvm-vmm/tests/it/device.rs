@@ -5,11 +5,10 @@ use std::sync::{Arc, Mutex};
 
 use common::{machine, run};
 use hypertrace_abi::ring::Consumer;
-use hypertrace_abi::sink::{Drained, EventSink, KnownClient, ReferencePoint, Status};
+use hypertrace_abi::sink::{Drained, EventSink, Facts, KnownClient, ReferencePoint, Status};
 use hypertrace_device::{Chip, ChipConfig, Geometry, Memory, Region};
 use hypertrace_guest::{Args, Program, layout};
 use kvm_vmm::{Answer, Doorbells, VmmEvent, attach_pci, attach_window};
-use vmm_sys_util::eventfd::EventFd;
 
 /// Sink that keeps reference points, and takes nothing out of rings.
 #[derive(Default)]
@@ -18,6 +17,10 @@ struct Recorder {
 }
 
 impl EventSink for Recorder {
+    fn facts(&self) -> Facts {
+        Facts::default()
+    }
+
     fn reference_point(&self, point: &ReferencePoint<'_>) -> Status {
         self.points.lock().unwrap().push((point.client, point.id, point.words.to_vec()));
         Status::Recorded
@@ -38,9 +41,7 @@ impl EventSink for Recorder {
     }
 }
 
-type TestChip = Arc<Chip<Recorder, EventFd>>;
-
-fn device() -> (TestChip, Doorbells) {
+fn device() -> (Arc<Chip>, Doorbells) {
     let memory = Memory::anonymous(Geometry { clients: 4, ..Geometry::default() }).unwrap();
     let doorbells = Doorbells::new().unwrap();
     let config = ChipConfig { vcpu_clients: 2, kick_is_cheap: true, ..ChipConfig::default() };
@@ -63,8 +64,8 @@ fn legacy_events() -> Vec<(u32, u32, Vec<u64>)> {
     events
 }
 
-fn sorted_points(chip: &TestChip) -> Vec<(u32, u32, Vec<u64>)> {
-    let mut points = chip.sink().points.lock().unwrap().clone();
+fn sorted_points(chip: &Arc<Chip>) -> Vec<(u32, u32, Vec<u64>)> {
+    let mut points = chip.sink::<Recorder>().unwrap().points.lock().unwrap().clone();
     points.sort_by_key(|(client, _, words)| (*client, words[2]));
     points
 }
@@ -159,7 +160,7 @@ fn a_null_device_takes_the_same_stores_and_records_nothing() {
     let outcome = run(machine, &args);
 
     assert_eq!(outcome.results[0][1], 0, "no point was answered");
-    assert_eq!(chip.sink().points.lock().unwrap().len(), 0);
+    assert_eq!(chip.sink::<Recorder>().unwrap().points.lock().unwrap().len(), 0);
 }
 
 #[test]
@@ -179,7 +180,7 @@ fn reference_points_of_two_vcpus_arrive_with_replies() {
 
     assert_eq!(outcome.results.iter().map(|words| words[1]).collect::<Vec<_>>(), [500, 500]);
     for client in 0..2 {
-        let points = chip.sink().points.lock().unwrap();
+        let points = chip.sink::<Recorder>().unwrap().points.lock().unwrap();
         let indexes: Vec<u64> = points
             .iter()
             .filter(|point| point.0 == client)

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use common::{machine, run};
 use hypertrace_abi::clock::ticks;
 use hypertrace_abi::ring::{Consumer, Flow};
-use hypertrace_abi::sink::{Drained, EventSink, KnownClient, ReferencePoint, Status};
+use hypertrace_abi::sink::{Drained, EventSink, Facts, KnownClient, ReferencePoint, Status};
 use hypertrace_device::{Chip, ChipConfig, DrainPolicy, Geometry, Memory};
 use hypertrace_guest::{Args, Program, layout};
 use kvm_vmm::{Answer, Doorbells, attach_window};
@@ -16,6 +16,9 @@ use kvm_vmm::{Answer, Doorbells, attach_window};
 /// Events, and the pause before each.
 const EVENTS: u64 = 7;
 const PAUSE: Duration = Duration::from_millis(200);
+
+/// Ticks per second of the guest's counter, as the device says.
+const FREQUENCY: u64 = 1_000_000_000;
 
 /// Sink that notes how late each event is when it is drained, in ticks.
 #[derive(Default)]
@@ -25,6 +28,10 @@ struct Lateness {
 }
 
 impl EventSink for Lateness {
+    fn facts(&self) -> Facts {
+        Facts { guest_frequency: FREQUENCY, ..Facts::default() }
+    }
+
     fn reference_point(&self, _: &ReferencePoint<'_>) -> Status {
         Status::Recorded
     }
@@ -65,13 +72,7 @@ fn a_lone_event_is_drained_within_100_ms_though_the_host_keeps_no_timer() {
         return;
     };
     let doorbells = Doorbells::new().unwrap();
-    let frequency = 1_000_000_000;
-    let config = ChipConfig {
-        vcpu_clients: 1,
-        kick_is_cheap: true,
-        guest_frequency: frequency,
-        ..ChipConfig::default()
-    };
+    let config = ChipConfig { vcpu_clients: 1, kick_is_cheap: true, ..ChipConfig::default() };
     let memory = Memory::anonymous(Geometry { clients: 1, ..Geometry::default() }).unwrap();
     let waker = doorbells.kick.try_clone().unwrap();
     let chip = Arc::new(Chip::new(memory, &config, Lateness::default(), waker));
@@ -86,9 +87,9 @@ fn a_lone_event_is_drained_within_100_ms_though_the_host_keeps_no_timer() {
     );
 
     let (elapsed, ticked) = (begin.elapsed(), ticks() - began);
-    let passes = chip.sink().passes.load(Relaxed);
+    let passes = chip.sink::<Lateness>().unwrap().passes.load(Relaxed);
     drain.finish();
-    let mut late = chip.sink().late.lock().unwrap().clone();
+    let mut late = chip.sink::<Lateness>().unwrap().late.lock().unwrap().clone();
     late.sort_unstable();
     // A busy machine may delay some of them.
     let median = elapsed.mul_f64(late[late.len() / 2] as f64 / ticked as f64);
