@@ -101,10 +101,16 @@ impl<'m> Client<'m> {
         Ok(client)
     }
 
-    /// Makes it a thread's client: reference points carry the CPU that it runs on.
+    /// Makes it a thread's client: reference points carry the CPU that it runs on. It publishes the count of
+    /// events of threads without a client, if the process has no other place for it.
     #[cfg(feature = "std")]
-    pub(crate) fn of_thread(self) -> Self {
-        Client { cpu: None, ..self }
+    pub(crate) fn of_thread(self, unattached: Option<&'m AtomicU64>) -> Self {
+        let producer = match unattached {
+            Some(events) => self.producer.with_unattached(events),
+            None => self.producer,
+        };
+        producer.refresh(self.channel.clock.now());
+        Client { producer, cpu: None, ..self }
     }
 
     /// Returns its number.

@@ -4,7 +4,7 @@
 #![allow(unsafe_code)]
 
 use hypertrace_abi::atomic::AtomicU64;
-use hypertrace_abi::layout::{PAGE, WORD};
+use hypertrace_abi::layout::WORD;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use std::io;
 use std::ops::Range;
@@ -37,17 +37,6 @@ impl Mapping {
         // SAFETY: a new mapping at an address that the kernel chooses.
         let at = unsafe { mmap(ptr::null_mut(), len, protection, MapFlags::SHARED, file, offset)? };
         Ok(Mapping { at: at.cast(), len, writable })
-    }
-
-    /// Maps a page that is in no file: this process and its forked children share it.
-    ///
-    /// # Errors
-    /// If the system refuses.
-    pub fn shared_with_children() -> io::Result<Mapping> {
-        let (len, protection) = (PAGE as usize, ProtFlags::READ | ProtFlags::WRITE);
-        // SAFETY: a new mapping at an address that the kernel chooses.
-        let at = unsafe { mmap_anonymous(ptr::null_mut(), len, protection, MapFlags::SHARED)? };
-        Ok(Mapping { at: at.cast(), len, writable: true })
     }
 
     /// Keeps the mapping from being inherited by forked children.

@@ -29,7 +29,6 @@ mod producer;
 mod progress;
 mod schema_log;
 mod state;
-mod untaken;
 
 pub use consumer::{Consumer, Flow, Payload, Pulled, Record};
 pub use counts::{FAULT_KINDS, Fault, Losses, Total};

@@ -39,11 +39,11 @@ impl Producer<'_> {
         if !self.state.knows(id) {
             schema_log::announce(&self.memory, self.state, site.text::<F>(), self.fenced);
         }
-        self.state.publish_losses(&self.memory);
+        self.publish_losses();
         let payload = fields.words();
         if payload > SLOT_WORDS {
             self.give_up();
-            self.state.count(&self.state.lost_full);
+            self.count_full();
             return Err(Emit::Full);
         }
         // Inside the emit: no point of a signal handler can get the same number.

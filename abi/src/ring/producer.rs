@@ -9,7 +9,7 @@
 
 use super::fence::store_fence;
 use super::lease::{Lease, walk};
-use super::state::{BY_OWNER, ProducerState};
+use super::state::ProducerState;
 use super::{BLOCK_HEADER_WORDS, ClientMemory, schema_log};
 use crate::atomic::{AtomicU64, Ordering, Ordering::Relaxed, compiler_fence, fence};
 use crate::clock::Counter;
@@ -118,6 +118,8 @@ pub struct Producer<'m> {
     /// Whether stores need fences to stay in order: the mapping is not write-back.
     pub(super) fenced: bool,
     wake: Option<&'m dyn Wake>,
+    /// Events of threads without a client, in processes that have no other place for their count.
+    pub(super) unattached: Option<&'m AtomicU64>,
     /// Longest time between two emits, in ticks, after which the reader need not be woken.
     pause: u64,
 }
@@ -160,19 +162,18 @@ impl<'m> Producer<'m> {
         state.unpublished.store(0, Relaxed);
         state.asked.store(0, Relaxed);
         state.last.store(lease.words[0], Relaxed);
-        // A jump may have left it taken. Another thread's turn ends by itself.
-        let _ = state.publishing.compare_exchange(BY_OWNER, 0, Relaxed, Relaxed);
+        // A jump may have left it taken.
+        state.publishing.store(0, Relaxed);
         state.schema_len.store(guest[guest_page::SCHEMA_LEN].load(Relaxed), Relaxed);
         state.known_len.store(0, Relaxed);
         for slot in &state.known {
             slot.store(0, Relaxed);
         }
-        // ORDERING: pairs with the Acquire in `tell_losses`: the totals are
-        // this lease's.
-        state.token.store(lease.words[HEADER_WORDS], Ordering::Release);
+        state.token.store(lease.words[HEADER_WORDS], Relaxed);
         compiler_fence(Ordering::SeqCst);
         state.busy.store(0, Relaxed);
-        let producer = Producer { memory, state, lease, fenced, wake: None, pause: ENDLESS };
+        let (wake, unattached) = (None, None);
+        let producer = Producer { memory, state, lease, fenced, wake, unattached, pause: ENDLESS };
         producer.refresh(lease.words[0]);
         producer
     }
@@ -256,6 +257,7 @@ impl<'m> Producer<'m> {
     /// Counts an event that found no room, outside of any emit.
     pub fn count_full(&self) {
         self.state.count(&self.state.lost_full);
+        self.publish_losses();
     }
 
     /// Emits a record of `words` words that `put` stores, at `now`, which is nonzero and
@@ -440,12 +442,15 @@ impl<'m> Producer<'m> {
         state.sequence.store(state.sequence.load(Relaxed).wrapping_add(1), Relaxed);
     }
 
-    /// Counts an event that interrupted another emit. Uses private memory only, as the
-    /// interrupted emit may be at any point.
+    /// Counts an event that interrupted another emit, which may be at any point.
     #[cold]
     #[inline(never)]
     fn interrupted(&self) -> Emit {
         self.state.count(&self.state.lost_busy);
+        // A client that was revoked may be another process's.
+        if self.state.is_leased() {
+            self.publish_losses();
+        }
         Emit::Busy
     }
 
@@ -462,7 +467,7 @@ impl<'m> Producer<'m> {
         if let Some(text) = new.text {
             schema_log::announce(&self.memory, state, text, self.fenced);
         }
-        state.publish_losses(&self.memory);
+        self.publish_losses();
         let head = state.head.load(Relaxed);
         if head + new.record_words() <= state.limit.load(Relaxed) {
             return Ok(head);
@@ -477,7 +482,7 @@ impl<'m> Producer<'m> {
             if new.is_counted {
                 state.count(&state.lost_full);
                 // At once: the program may end before the next event.
-                state.publish_losses(&self.memory);
+                self.publish_losses();
             }
         }
         room.ok_or(Emit::Full)
@@ -615,7 +620,7 @@ impl<'m> Producer<'m> {
         {
             return;
         }
-        state.publish_losses(&self.memory);
+        self.publish_losses();
         if state.fresh.load(Relaxed) == 1
             && let Some(head) = self.find_room(now, 0, false)
         {
@@ -637,7 +642,7 @@ impl<'m> Producer<'m> {
                 state.lost_busy.fetch_add(1, Relaxed);
             }
         }
-        state.publish_last(&self.memory);
+        self.publish_last();
     }
 }
 

@@ -13,12 +13,6 @@ pub(super) const KNOWN_MOST: u64 = if cfg!(hypertrace_loom) { 4 } else { MAX_SCH
 /// Slots in the table of known ids. At most half of them are used, so a search ends soon.
 const KNOWN: usize = 2 * KNOWN_MOST as usize;
 
-/// Value of `publishing` while the producer itself publishes its losses. It remains
-/// if a jump leaves the emit.
-pub(super) const BY_OWNER: u64 = 1;
-/// Value of `publishing` while another thread publishes them.
-pub(super) const BY_OTHER: u64 = 2;
-
 /// The private state of a producer. All zeros means "no lease": a fork with
 /// MADV_WIPEONFORK leaves zeros to the child, which therefore never writes as its
 /// parent.
@@ -35,9 +29,8 @@ pub(super) const BY_OTHER: u64 = 2;
 /// }
 /// ```
 ///
-/// A program whose other threads publish the losses of an idle producer
-/// ([`ProducerState::tell_losses`] and the like)
-/// wraps it in a `Sync` type of its own, and argues why.
+/// A program whose other threads [revoke](ProducerState::revoke) leases or look at
+/// [counts](ProducerState::attempted) wraps it in a `Sync` type of its own, and argues why.
 #[derive(Debug)]
 #[repr(C)]
 pub struct ProducerState {
@@ -57,12 +50,10 @@ pub struct ProducerState {
     pub(super) fresh: AtomicU64,
     pub(super) lost_full: AtomicU64,
     pub(super) lost_busy: AtomicU64,
-    /// Total of events of threads without a client. Written only by the thread that has
-    /// taken `publishing`.
     pub(super) lost_unattached: AtomicU64,
+    /// 1 if a total has changed since it was published.
     pub(super) unpublished: AtomicU64,
-    /// A lock on publishing losses: with one writer at a time, the published totals never
-    /// go backwards.
+    /// 1 while the owner publishes the totals. It remains if a jump leaves that.
     pub(super) publishing: AtomicU64,
     /// 1 << 32 + seq of the reference point in progress, 0 if none.
     pub(super) asked: AtomicU64,

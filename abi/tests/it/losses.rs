@@ -79,6 +79,9 @@ fn an_emit_inside_an_emit_is_counted() {
         fn put(self, out: &[AtomicU64]) {
             assert_eq!(emit(self.0, 5, 5), Emit::Busy);
             assert_eq!(self.0.state().interrupted_since(), Some(4));
+            // The thread may not emit again.
+            let published = &self.0.memory().guest[guest_page::LOST_BUSY];
+            assert_eq!(published.load(Ordering::Relaxed), 1);
             out[0].store(1, Ordering::Relaxed);
         }
     }
@@ -95,18 +98,14 @@ fn an_emit_inside_an_emit_is_counted() {
 fn the_total_of_events_without_a_client_continues_across_lessees() {
     let memory = Memory::new(256, 16, RingMode::Discard);
     let (state, mut host) = (ProducerState::new(), ConsumerState::default());
-    let publish = |events: u64| {
-        let events = AtomicU64::new(events);
-        let published = state.tell_unattached(&memory.client(), &events);
-        (published, events.into_inner())
-    };
-    assert_eq!(publish(1), (false, 1), "nobody has the client");
-    let first = memory.producer(&state, 7);
-    assert_eq!(publish(5), (true, 0));
+    let events = AtomicU64::new(5);
+    let first = memory.producer(&state, 7).with_unattached(&events);
+    first.refresh(2);
+    events.store(1, Ordering::Relaxed);
     first.release();
-    assert_eq!(publish(1), (false, 1));
-    memory.producer(&state, 8);
-    assert_eq!(publish(3), (true, 0));
+    events.store(2, Ordering::Relaxed);
+    memory.producer(&state, 8).with_unattached(&events).refresh(3);
+    assert_eq!(events.into_inner(), 0);
 
     let mut consumer = Consumer::new(memory.client(), &mut host);
     let losses = consumer.losses();

@@ -63,6 +63,15 @@ pub(super) fn say_at_end() {
     }
 }
 
+/// Says at the end of a forked child without a channel how many of its events are lost: nobody else knows.
+pub(super) fn say_of_child() {
+    let lost = counts::counts().unattached;
+    if lost > 0 {
+        let process = std::process::id();
+        sys::say(&format!("hypertrace: {lost} events of process {process} were lost\n"));
+    }
+}
+
 /// Says once that a process has no use of the channel that it or its parent has had.
 pub(super) fn say_unusable(why: &OpenError) {
     static SAID: AtomicBool = AtomicBool::new(false);

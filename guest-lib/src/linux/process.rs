@@ -21,6 +21,7 @@ use crate::channel::Channel;
 use crate::client::Client;
 use crate::counts;
 use crate::error::OpenError;
+use crate::local::LocalHost;
 use crate::mask;
 use crate::os;
 use hypertrace_abi::config::RingMode;
@@ -35,8 +36,7 @@ use std::iter::repeat;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering, Ordering::Relaxed};
 
-/// How long to wait for another thread: an event for one that opens a channel, the end of a
-/// thread for one that publishes counts of lost events.
+/// How long an event waits for another thread that opens a channel.
 const MOST_MS: u32 = 1000;
 
 /// How many eighths of a ring may be in use when a thread gets it: 4 if there is such a
@@ -66,8 +66,7 @@ struct Life {
 struct State(ProducerState);
 
 // SAFETY: the thread that has the slot's seat uses it as a producer's; other threads
-// call only what a producer allows of them: `tell_losses`, `tell_unattached`,
-// `revoke`, `revoke_untold`, and questions. All of it is atomic.
+// call only what a producer allows of them: `revoke`, and questions. All of it is atomic.
 unsafe impl Sync for State {}
 
 /// A channel, and who uses which of its clients. Never freed.
@@ -78,9 +77,6 @@ pub(super) struct Process {
     memory_type: MemoryType,
     lock: Option<LockFile>,
     mappings: Vec<Mapping>,
-    /// A page whose first word counts events of forked children that have no channel of their own: they
-    /// share nothing else with this process. `None`: the system refused one.
-    children: Option<Mapping>,
     /// The kernel has taken the mappings away: private memory is in their place.
     is_revoked: AtomicBool,
     pace: Pace,
@@ -174,27 +170,12 @@ pub(super) fn for_event(prepare: Prepare) -> Result<&'static Process, Missing> {
                 OpenError::HostEnded(_) => losses::set_host_ended(true),
                 why => losses::say_unusable(&why),
             }
-            tell_as_child();
             return Missing::Now;
         }
         NOBODY.store(true, Relaxed);
         mask::nobody_listens();
         Missing::Nobody
     })
-}
-
-/// Passes the events that a forked child without a channel has counted to the process that has opened one.
-pub(super) fn tell_as_child() {
-    let Some(word) = inherited().filter(|parent| !parent.is_ours()).and_then(Process::of_children)
-    else {
-        return;
-    };
-    // A handler that jumped out would never end its turn.
-    let _undisturbed = Undisturbed::begin();
-    if let Some(untold) = counts::begin_telling() {
-        word.fetch_add(untold.swap(0, Relaxed), Relaxed);
-        counts::end_telling();
-    }
 }
 
 /// Returns true if this process's host has ended.
@@ -295,7 +276,6 @@ fn start(
         memory_type: opened.memory_type,
         lock: opened.lock,
         mappings: opened.mappings,
-        children: Mapping::shared_with_children().ok(),
         is_revoked: AtomicBool::new(false),
         pace: Pace::new(channel.clock, channel.frequency()),
         name: opened.name,
@@ -473,7 +453,7 @@ impl Process {
     }
 
     /// Ends all leases once the host has ended, so that the next event of each thread is counted as lost, and
-    /// counts the events that the host has left in the rings.
+    /// counts the events since it was there.
     pub(super) fn look_at_host(&self) {
         if !self.has_host_ended() {
             return;
@@ -485,24 +465,14 @@ impl Process {
             let (word, bit) = self.bit(seat.slot());
             word.load(Relaxed) & bit != 0
         };
-        self.seats.iter().filter(is_used).for_each(|seat| self.count_untaken(seat));
+        self.seats.iter().filter(is_used).for_each(|seat| self.count_since_last_look(seat));
     }
 
-    /// Counts the events that a host which has ended has left in a client's ring. An emit that was under way at
-    /// the last look may have added one.
-    fn count_untaken(&self, seat: &Seat) {
-        if self.is_device_gone() {
-            // All since the last look at which it was there: some of them may have been recorded.
-            let attempted = self.states[seat.slot()].0.attempted();
-            losses::count_left(attempted.saturating_sub(seat.attempted.swap(attempted, Relaxed)));
-            return;
-        }
-        let Ok(memory) = self.channel.memory(self.client(seat.slot())) else { return };
-        let head = memory.guest[guest_page::HEAD].load(Relaxed);
-        if seat.looked_at.swap(head, Relaxed) != head {
-            let untaken = memory.untaken();
-            losses::count_left(untaken.saturating_sub(seat.left.swap(untaken, Relaxed)));
-        }
+    /// Counts the events of a client since the last look at which the host was there. It may have recorded some of
+    /// them.
+    fn count_since_last_look(&self, seat: &Seat) {
+        let attempted = self.states[seat.slot()].0.attempted();
+        losses::count_left(attempted.saturating_sub(seat.attempted.swap(attempted, Relaxed)));
     }
 
     /// Returns whether the process still has its lock file. A program that closes
@@ -511,8 +481,8 @@ impl Process {
     fn keeps_clients(&self) -> bool {
         let keeps = self.lock.as_ref().is_none_or(LockFile::is_open);
         if !keeps {
-            for Held { memory, state, .. } in self.held() {
-                counts::unattached(state.revoke_untold(&memory));
+            for Held { state, token, .. } in self.held() {
+                state.revoke(token);
             }
         }
         keeps
@@ -586,7 +556,7 @@ impl Process {
             Ok(client) => {
                 // SAFETY: this thread has set its bit, and the thread that had it before
                 // has cleared it.
-                unsafe { seat.fill(client.of_thread()) };
+                unsafe { seat.fill(client.of_thread(self.own_place())) };
                 let attempted = state.attempted();
                 seat.attempted_now.store(attempted, Relaxed);
                 seat.attempted.store(attempted, Relaxed);
@@ -607,61 +577,27 @@ impl Process {
             unsafe { seat.client() }.producer().release();
         }
         if self.has_host_ended() {
-            self.count_untaken(seat);
+            self.count_since_last_look(seat);
         }
         self.unlock(self.client(seat.slot()));
         let (word, bit) = self.bit(seat.slot());
         word.fetch_and(!bit, Ordering::Release);
     }
 
-    /// Publishes the count of events of threads without a client: in the totals of a
-    /// client that any thread of the process has, else in the segment's. Without
-    /// either, the process keeps the count until it gets a client. Returns `true` if
-    /// another thread was publishing, which may have missed the caller's events. Only
-    /// for a process that [is ours](Process::is_ours).
-    pub(super) fn tell_unattached(&self) -> bool {
-        if let Some(word) = self.of_children()
-            && word.load(Relaxed) > 0
-        {
-            counts::unattached(word.swap(0, Relaxed));
+    /// Publishes the count of events of threads without a client on page L, if the process can store there.
+    pub(super) fn publish_unattached(&self) {
+        if let Some(local) = self.page_l() {
+            counts::publish(local.pages.lost_unattached());
         }
-        if counts::is_told() {
-            return false;
-        }
-        // A handler that jumped out would never end its turn.
-        let _undisturbed = Undisturbed::begin();
-        let Some(untold) = counts::begin_telling() else {
-            return true;
-        };
-        self.keeps_clients();
-        // The words of a client that another process took are that one's.
-        let mut leased = self.held().filter(|held| !held.is_taken).peekable();
-        let has_client = leased.peek().is_some();
-        let mut told = leased.map(|held| held.state.tell_unattached(&held.memory, untold));
-        let told = told.any(|told| told);
-        let local = self.channel.local.filter(|_| !self.channel.is_lent);
-        if !told && let Some(local) = &local {
-            // Other processes add to this word too.
-            local.pages.lost_unattached().fetch_add(untold.swap(0, Relaxed), Relaxed);
-        }
-        counts::end_telling();
-        !told && has_client && local.is_none()
     }
 
-    /// Returns the count of events that children have lost.
-    fn of_children(&self) -> Option<&AtomicU64> {
-        self.children.as_ref()?.words().first()
+    fn page_l(&self) -> Option<LocalHost> {
+        self.channel.local.filter(|_| !self.channel.is_lent)
     }
 
-    /// Publishes as [`Process::tell_unattached`] does, at the end of a thread or of the
-    /// process: waits for another thread that is publishing.
-    pub(super) fn tell_last_unattached(&self) {
-        for _ in 0..MOST_MS {
-            if !self.tell_unattached() {
-                return;
-            }
-            os::nap_or_yield();
-        }
+    /// Returns the count of events of threads without a client, if threads with one have to publish it.
+    fn own_place(&self) -> Option<&'static AtomicU64> {
+        self.page_l().is_none().then_some(&counts::UNPUBLISHED)
     }
 
     /// Returns the clients of this process's threads.
@@ -683,7 +619,7 @@ impl Process {
     }
 
     /// Does the periodic work: copies the mask, finds clients that another lessee has
-    /// taken, publishes losses that their threads have not published. Called on the
+    /// taken, publishes losses of threads without a client. Called on the
     /// refresher's thread; of other threads' private state it uses only the parts that
     /// the producer allows.
     pub(super) fn look_after(&self) {
@@ -699,7 +635,6 @@ impl Process {
             if !is_taken {
                 seat.attempted.store(seat.attempted_now.load(Relaxed), Relaxed);
                 seat.suspect.store(0, Relaxed);
-                state.tell_losses(&memory);
                 self.kick_for(seat, &memory);
             // Twice, because a transport may post our own store to LEASE.
             } else if seat.suspect.swap(token, Relaxed) == token && state.revoke(token) {
@@ -712,7 +647,7 @@ impl Process {
                 }
             }
         }
-        self.tell_unattached();
+        self.publish_unattached();
     }
 
     /// Wakes the host if it has left records in a client's ring since the last look: the

@@ -19,9 +19,7 @@ pub(super) struct Seat {
     pub(super) suspect: AtomicU64,
     /// Head of the ring at the last look.
     pub(super) looked_at: AtomicU64,
-    /// Events that a host which has ended has left in the ring, as counted.
-    pub(super) left: AtomicU64,
-    /// Events that its thread has tried to emit, at the last look before which the device was there.
+    /// Events that its thread has tried to emit, at the last look before which the host was there.
     pub(super) attempted: AtomicU64,
     /// The same number at a look that is under way.
     pub(super) attempted_now: AtomicU64,
@@ -41,7 +39,6 @@ impl Seat {
             next: AtomicPtr::new(std::ptr::null_mut()),
             suspect: AtomicU64::new(0),
             looked_at: AtomicU64::new(0),
-            left: AtomicU64::new(0),
             attempted: AtomicU64::new(0),
             attempted_now: AtomicU64::new(0),
         }
@@ -56,7 +53,6 @@ impl Seat {
         unsafe { (*self.client.get()).write(client) };
         self.suspect.store(0, Relaxed);
         self.looked_at.store(0, Relaxed);
-        self.left.store(0, Relaxed);
     }
 
     /// Returns the client.

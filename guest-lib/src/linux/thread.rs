@@ -137,7 +137,7 @@ pub fn reference_point<S: Site, F: Fields>(site: S, fields: F) -> Result<Reply, 
 pub fn poll() {
     if let Some(process) = process::ours() {
         process.look_at_host();
-        process.tell_unattached();
+        process.publish_unattached();
     }
     // In a forked child the token is gone, and so is the memory.
     if let Some(client) = current().filter(|client| client.producer().state().is_leased()) {
@@ -181,7 +181,7 @@ fn after(why: Emit) -> Option<&'static Client<'static>> {
                 if ENDED.with(|ended| ended.load(Relaxed))
                     && let Some(process) = process::ours()
                 {
-                    process.tell_last_unattached();
+                    process.publish_unattached();
                 }
             }
             client
@@ -230,7 +230,7 @@ fn attach() -> Option<&'static Client<'static>> {
         Some(_) => GREETING.get().into_iter().for_each(|greet| greet()),
         None => pause(),
     }
-    process.tell_unattached();
+    process.publish_unattached();
     client
 }
 
@@ -312,12 +312,8 @@ pub(super) fn end() {
     let _undisturbed = Undisturbed::begin();
     ENDED.with(|ended| ended.store(true, Relaxed));
     CURRENT.with(|current| current.store(null_mut(), Relaxed));
-    let Some(process) = process::ours() else {
-        process::tell_as_child();
-        return;
-    };
-    // Before its client is given back, which may be the process's only one.
-    process.tell_last_unattached();
+    let Some(process) = process::ours() else { return };
+    process.publish_unattached();
     HELD.with(|held| {
         while let Some(seat) = Seat::pop_from(held) {
             // In a forked child there is nothing of its parent's to give back.
@@ -338,10 +334,9 @@ extern "C" fn at_exit() {
     if let Some(process) = process::ours() {
         end();
         process.look_after();
-        process.tell_last_unattached();
         losses::say_at_end();
-    } else {
-        process::tell_as_child();
+    } else if process::was_opened() {
+        losses::say_of_child();
     }
 }
 
