@@ -124,7 +124,7 @@ pub fn bar_move(_: &mut Context) -> Result<f64> {
     let device = scratch.device(geometry, 1)?;
     let place = |gpa| {
         let bell = device.chip().doorbell(Region::Control, gpa);
-        bell.map(|gpa| vm.doorbell(gpa, 8, &device.doorbells().kick)).transpose()
+        bell.map(|gpa| vm.doorbell(gpa, 8, device.device().kick())).transpose()
     };
     let mut armed = place(BARS[0])?;
     let mut failed = None;

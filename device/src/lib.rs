@@ -44,6 +44,6 @@ pub use window::Window;
 
 pub use hypertrace_abi::config::RingMode;
 pub use hypertrace_abi::layout::{
-    Geometry, PCI_CLASS, PCI_DEVICE, PCI_REVISION, PCI_SUBSYSTEM, PCI_VENDOR, Region,
+    Geometry, GeometryError, PCI_CLASS, PCI_DEVICE, PCI_REVISION, PCI_SUBSYSTEM, PCI_VENDOR, Region,
 };
 pub use hypertrace_abi::turns::DrainPolicy;

@@ -13,6 +13,8 @@ use std::sync::Arc;
 /// A region that a VMM maps into the guest's physical memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Mapping<'a> {
+    /// The region.
+    pub region: Region,
     /// Guest-physical address of the region.
     pub gpa: u64,
     /// Bytes, whole pages.
@@ -34,6 +36,7 @@ impl Chip {
     pub fn mapping(&self, region: Region, gpa: u64) -> Option<Mapping<'_>> {
         let shared = self.memory().region(region)?;
         Some(Mapping {
+            region,
             gpa,
             size: shared.size(),
             host_address: shared.host_address() as u64,

@@ -16,8 +16,9 @@ use hypertrace_timeline::{ClockMaps, Event, Timeline};
 use hypertrace_trace::ctf::stream::DEFAULT_FILE_BYTES;
 use hypertrace_trace::session_json::{Domain, StreamJson};
 use hypertrace_trace::{Output, Session, SessionConfig, Summary};
-use hypertrace_vmm::Doorbells;
+use hypertrace_vmm::Device;
 use tempfile::TempDir;
+use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 /// A session as the sink of a device whose rings have another mode than the session says.
 struct WithMode {
@@ -81,8 +82,8 @@ pub struct Host {
     pub session: Session,
     /// The device.
     pub chip: Arc<Chip>,
-    /// Its doorbells.
-    pub doorbells: Doorbells,
+    /// The same with its doorbell, for a bus.
+    pub device: Device,
     dir: TempDir,
 }
 
@@ -128,17 +129,18 @@ impl Host {
     ) -> Host {
         let session = Session::create(config).unwrap();
         session.set_events(&"*".parse().unwrap(), true).unwrap();
-        let doorbells = Doorbells::new().unwrap();
+        let kick = EventFd::new(EFD_NONBLOCK).unwrap();
         let config = ChipConfig {
             vcpu_clients: geometry.clients,
             kick_is_cheap: true,
             ..ChipConfig::default()
         };
         let memory = Memory::anonymous(geometry).unwrap();
-        let waker = doorbells.kick.try_clone().unwrap();
+        let waker = kick.try_clone().unwrap();
         let sink = WithMode { session: session.clone(), ring_mode };
         let chip = Arc::new(Chip::new(memory, &config, sink, waker));
-        Host { session, chip, doorbells, dir }
+        let device = Device::new(Arc::clone(&chip), kick);
+        Host { session, chip, device, dir }
     }
 
     /// Returns the session's directory.
@@ -148,7 +150,7 @@ impl Host {
 
     /// Starts the drain loop. Call [`DrainThread::finish`] before [`Host::finish`].
     pub fn drain(&self) -> DrainThread {
-        self.chip.drain_thread(&self.doorbells.kick, DrainPolicy::default(), || Ok(())).unwrap()
+        self.chip.drain_thread(self.device.kick(), DrainPolicy::default(), || Ok(())).unwrap()
     }
 
     /// Returns the channel that a guest on threads of this process uses.

@@ -183,7 +183,7 @@ fn an_event_loop_makes_the_system_calls_of_its_lists() {
     let session = SessionConfig { file_bytes: 1 << 20, ..SessionConfig::new(dir.path()) };
     let config = DeviceConfig { drain: Drain::EventLoop, ..DeviceConfig::new(CLIENTS) };
     let hypertrace = Hypertrace::start(session, config, None).unwrap();
-    let (chip, kick) = (Arc::clone(hypertrace.chip()), hypertrace.doorbells().kick.try_clone());
+    let (chip, kick) = (Arc::clone(hypertrace.chip()), hypertrace.device().kick().try_clone());
     let is_over = Arc::new(AtomicBool::new(false));
     let ends = Arc::clone(&is_over);
     let event_loop = thread::spawn(move || {

@@ -2,15 +2,13 @@
 
 //! The device as a PCI function on a VMM's bus.
 
-use crate::hypertrace::Hypertrace;
 use crate::saved::SavedFunction;
-use crate::vm::{Bars, Placement, Vm};
-use hypertrace_device::{BarChange, BarForm, Region, RestoreError};
+use crate::vm::{Bars, Device, Vm};
+use hypertrace_device::PciFunction as Inner;
+use hypertrace_device::{BarChange, BarForm, GeometryError, Region, RestoreError};
 use std::fmt;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-use hypertrace_device::PciFunction as Inner;
 
 /// A BAR that the guest has moved to an address where the bus does not have it. The VMM moves it on its bus and
 /// calls [`PciFunction::move_bar`], or refuses and calls [`PciFunction::restore_bar`].
@@ -29,7 +27,7 @@ pub struct Move {
 /// Calls for config space take a lock, which is held while the VMM maps a BAR. Loads and stores of BARs take none.
 pub struct PciFunction {
     function: Inner,
-    placement: Placement,
+    device: Device,
     vm: Arc<dyn Vm>,
     bars: Mutex<Bars>,
 }
@@ -47,17 +45,15 @@ impl PciFunction {
     /// Makes a function as after a reset. It decodes nothing until the guest sets memory space in COMMAND.
     ///
     /// # Errors
-    /// If there are no descriptors left, or BARs of this form cannot be so large.
+    /// If BARs of this form cannot be so large.
     pub fn new(
-        hypertrace: &Hypertrace,
+        device: &Device,
         vm: Arc<dyn Vm>,
         bars: Bars,
         form: BarForm,
-    ) -> io::Result<PciFunction> {
-        let placement = hypertrace.placement.try_clone()?;
-        let function =
-            Inner::with_form(Arc::clone(&placement.chip), form).map_err(io::Error::other)?;
-        let function = PciFunction { function, placement, vm, bars: Mutex::new(bars) };
+    ) -> Result<PciFunction, GeometryError> {
+        let function = Inner::with_form(Arc::clone(device.chip()), form)?;
+        let function = PciFunction { function, device: device.clone(), vm, bars: Mutex::new(bars) };
         function.program();
         Ok(function)
     }
@@ -108,7 +104,7 @@ impl PciFunction {
             bases[region as usize] = to;
         }
         match self.function.find(to) {
-            Some((found, 0)) if found == region => self.placement.place(&*self.vm, region, to),
+            Some((found, 0)) if found == region => self.device.place(&*self.vm, region, to),
             // The guest has turned memory space off.
             _ => Ok(()),
         }
@@ -155,15 +151,15 @@ impl PciFunction {
     /// Maps and unmaps a BAR that the guest has moved. Returns it if the bus has another address.
     fn change(&self, change: BarChange) -> Option<Move> {
         let BarChange { region, from, to } = change;
-        let size = self.placement.chip.geometry().bar_size(region);
+        let size = self.device.chip().geometry().bar_size(region);
         let bars = self.bars();
         if let Some(from) = from.filter(|from| bars.contain(region, *from, size)) {
-            self.placement.remove(&*self.vm, region, from);
+            self.device.remove(&*self.vm, region, from);
         }
         let to = to?;
         if bars.contain(region, to, size) {
             // Where it is not mapped, it traps.
-            let _ = self.placement.place(&*self.vm, region, to);
+            let _ = self.device.place(&*self.vm, region, to);
             return None;
         }
         match &*bars {

@@ -3,15 +3,16 @@
 //! Session, device and drain thread.
 
 use crate::saved::Saved;
-use crate::vm::{Doorbells, Placement, Vm};
+use crate::vm::Device;
 use hypertrace_device::{
     Chip, ChipConfig, Counter, DrainPolicy, DrainThread, DrainWaker, Geometry, Memory, MemoryError,
-    Region, RestoreError, Window,
+    RestoreError,
 };
 use hypertrace_trace::{Session, SessionConfig, SessionError, Summary};
 use std::fmt;
 use std::io;
 use std::sync::Arc;
+use vmm_sys_util::eventfd::{EFD_CLOEXEC, EFD_NONBLOCK, EventFd};
 
 /// Error of the device. Guests cause none.
 #[derive(Debug, thiserror::Error)]
@@ -70,7 +71,7 @@ impl DeviceConfig {
 pub enum Drain {
     /// One that is made for that. It calls the function first: there the VMM installs the thread's seccomp filter.
     Thread(Box<dyn FnOnce() -> io::Result<()> + Send>),
-    /// One of the VMM, not a vCPU's: its event loop calls [`Chip::drain`] when [`Hypertrace::doorbells`]' `kick` is
+    /// One of the VMM, not a vCPU's: its event loop calls [`Chip::drain`] when [`Device::kick`] is
     /// readable, or has the adapter for `event-manager` do so.
     EventLoop,
 }
@@ -95,7 +96,7 @@ impl fmt::Debug for Drain {
 #[derive(Debug)]
 pub struct Hypertrace {
     session: Session,
-    pub(crate) placement: Placement,
+    device: Device,
     drain: Option<DrainThread>,
 }
 
@@ -136,8 +137,8 @@ impl Hypertrace {
         config: DeviceConfig,
         saved: Option<&Saved>,
     ) -> Result<Hypertrace, Error> {
-        let doorbells = Doorbells::new().map_err(Error::EventFd)?;
-        let clone = || doorbells.kick.try_clone().map_err(Error::EventFd);
+        let kick = EventFd::new(EFD_NONBLOCK | EFD_CLOEXEC).map_err(Error::EventFd)?;
+        let clone = || kick.try_clone().map_err(Error::EventFd);
         let (waker, wake) = (clone()?, clone()?);
         let of_chip = ChipConfig {
             vcpu_clients: config.vcpus,
@@ -157,53 +158,27 @@ impl Hypertrace {
         let drain = match config.drain {
             Drain::EventLoop => None,
             Drain::Thread(first) => {
-                let thread = chip.drain_thread(&doorbells.kick, DrainPolicy::default(), first);
+                let thread = chip.drain_thread(&kick, DrainPolicy::default(), first);
                 Some(thread.map_err(Error::Drain)?)
             }
         };
-        let placement = Placement { chip, doorbells };
-        Ok(Hypertrace { session: session.clone(), placement, drain })
+        let device = Device::new(chip, kick);
+        Ok(Hypertrace { session: session.clone(), device, drain })
     }
 
-    /// Returns the device.
+    /// Returns the device, for a bus.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Returns the device's registers, memory and counters.
     pub fn chip(&self) -> &Arc<Chip> {
-        &self.placement.chip
+        self.device.chip()
     }
 
     /// Returns the session.
     pub fn session(&self) -> &Session {
         &self.session
-    }
-
-    /// Returns the eventfds of the doorbells.
-    pub fn doorbells(&self) -> &Doorbells {
-        &self.placement.doorbells
-    }
-
-    /// Makes a region that is decoded at `gpa` work without exits. Where this fails, its accesses trap.
-    ///
-    /// # Errors
-    /// If the hypervisor refuses.
-    pub fn place(&self, vm: &dyn Vm, region: Region, gpa: u64) -> io::Result<()> {
-        self.placement.place(vm, region, gpa)
-    }
-
-    /// Undoes [`Hypertrace::place`], complete or not.
-    pub fn remove(&self, vm: &dyn Vm, region: Region, gpa: u64) {
-        self.placement.remove(vm, region, gpa);
-    }
-
-    /// Places all regions in one window at `base`, for a VMM without PCI. `base` is a multiple of 4 KiB, outside
-    /// of RAM. The guest's kernel command line gets `hypertrace.mmio=` and the address.
-    ///
-    /// # Errors
-    /// If the hypervisor refuses.
-    pub fn place_window(&self, vm: &dyn Vm, base: u64) -> io::Result<Window> {
-        let window = Window::new(Arc::clone(self.chip()));
-        for region in Region::ALL {
-            self.place(vm, region, base + self.chip().geometry().window_offset(region))?;
-        }
-        Ok(window)
     }
 
     /// Returns the device for a snapshot of the machine, without config space. What the rings hold goes to this session
@@ -236,7 +211,7 @@ impl Hypertrace {
 
     /// Drains the rest, and gives the session the device's counters.
     fn stop(self) -> Session {
-        let chip = self.placement.chip;
+        let chip = self.device.chip();
         match self.drain {
             Some(drain) => drain.finish(),
             None => chip.end_drain(),

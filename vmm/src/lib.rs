@@ -31,11 +31,11 @@ mod vm;
 pub use function::{Move, PciFunction};
 pub use hypertrace::{DeviceConfig, Drain, Error, Hypertrace};
 pub use saved::{Saved, SavedFunction};
-pub use vm::{Bars, Doorbells, Vm};
+pub use vm::{Bars, Device, Vm};
 
 pub use hypertrace_device::{
-    BarChange, BarForm, Chip, ChipConfig, Counter, DrainPolicy, Geometry, Mapping, PciState,
-    Region, Window,
+    BarChange, BarForm, Chip, ChipConfig, Counter, DrainPolicy, Geometry, GeometryError, Mapping,
+    PciState, Region, Window,
 };
 pub use hypertrace_trace::{
     GuestTsc, Output, Session, SessionConfig, SessionError, Share, Summary,

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The VMM's calls of its hypervisor, and the eventfds that they use.
+//! The VMM's calls of its hypervisor, and what the device needs of them.
 
-use hypertrace_device::{Chip, Mapping, Region};
+use hypertrace_device::{Chip, Mapping, Region, Window};
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
-use vmm_sys_util::eventfd::{EFD_CLOEXEC, EFD_NONBLOCK, EventFd};
+use vmm_sys_util::eventfd::EventFd;
 
 /// A virtual machine, as the device needs it. Calls come from the thread that starts, moves or resets the
 /// device.
@@ -34,58 +34,61 @@ pub trait Vm: Send + Sync {
     fn disarm(&self, gpa: u64, eventfd: &EventFd);
 }
 
-/// The eventfd of the register KICK.
-#[derive(Debug)]
-pub struct Doorbells {
-    /// Eventfd that makes the drain loop drain soon.
-    pub kick: EventFd,
+/// The device and its doorbell, for a bus. Clones are the same device.
+#[derive(Clone, Debug)]
+pub struct Device {
+    chip: Arc<Chip>,
+    kick: Arc<EventFd>,
 }
 
-impl Doorbells {
-    /// Makes a non-blocking eventfd.
+impl Device {
+    /// Makes it of a chip with any sink, and of the eventfd of its waker.
+    pub fn new(chip: Arc<Chip>, kick: EventFd) -> Device {
+        Device { chip, kick: Arc::new(kick) }
+    }
+
+    /// Returns the chip.
+    pub fn chip(&self) -> &Arc<Chip> {
+        &self.chip
+    }
+
+    /// Returns the eventfd of the register KICK, which makes the drain loop drain.
+    pub fn kick(&self) -> &EventFd {
+        &self.kick
+    }
+
+    /// Makes a region that is decoded at `gpa` work without exits. Where this fails, its accesses trap.
     ///
     /// # Errors
-    /// If the process has no descriptors left.
-    pub fn new() -> io::Result<Doorbells> {
-        Ok(Doorbells { kick: EventFd::new(EFD_NONBLOCK | EFD_CLOEXEC)? })
-    }
-
-    /// Returns the same eventfd again.
-    ///
-    /// # Errors
-    /// If the process has no descriptors left.
-    pub fn try_clone(&self) -> io::Result<Doorbells> {
-        Ok(Doorbells { kick: self.kick.try_clone()? })
-    }
-}
-
-/// What a VMM maps and arms for the device.
-#[derive(Debug)]
-pub(crate) struct Placement {
-    pub chip: Arc<Chip>,
-    pub doorbells: Doorbells,
-}
-
-impl Placement {
-    pub fn try_clone(&self) -> io::Result<Placement> {
-        Ok(Placement { chip: Arc::clone(&self.chip), doorbells: self.doorbells.try_clone()? })
-    }
-
+    /// If the hypervisor refuses.
     pub fn place(&self, vm: &dyn Vm, region: Region, gpa: u64) -> io::Result<()> {
         if let Some(memory) = self.chip.mapping(region, gpa) {
             vm.map(&memory)?;
         }
-        let doorbell = self.chip.doorbell(region, gpa);
-        doorbell.map_or(Ok(()), |gpa| vm.arm(gpa, &self.doorbells.kick))
+        self.chip.doorbell(region, gpa).map_or(Ok(()), |gpa| vm.arm(gpa, &self.kick))
     }
 
+    /// Undoes [`Device::place`], complete or not.
     pub fn remove(&self, vm: &dyn Vm, region: Region, gpa: u64) {
         if let Some(memory) = self.chip.mapping(region, gpa) {
             vm.unmap(&memory);
         }
         if let Some(gpa) = self.chip.doorbell(region, gpa) {
-            vm.disarm(gpa, &self.doorbells.kick);
+            vm.disarm(gpa, &self.kick);
         }
+    }
+
+    /// Places all regions in one window at `base`, for a VMM without PCI. `base` is a multiple of 4 KiB, outside
+    /// of RAM. The guest's kernel command line gets `hypertrace.mmio=` and the address.
+    ///
+    /// # Errors
+    /// If the hypervisor refuses.
+    pub fn place_window(&self, vm: &dyn Vm, base: u64) -> io::Result<Window> {
+        let window = Window::new(Arc::clone(&self.chip));
+        for region in Region::ALL {
+            self.place(vm, region, base + self.chip.geometry().window_offset(region))?;
+        }
+        Ok(window)
     }
 }
 

@@ -65,8 +65,7 @@ fn events_are_switched_off_and_on_while_the_vm_runs() {
     let drain = host.drain();
     let monitor = host.session.serve().unwrap();
     machine.observe(record_in(host.session.clone()));
-    attach_window(&mut machine, &host.chip, &host.doorbells, layout::DEVICE, Answer::Device)
-        .unwrap();
+    attach_window(&mut machine, &host.device, layout::DEVICE, Answer::Device).unwrap();
     let args = Args {
         device: layout::DEVICE,
         events: 300_000,

@@ -20,7 +20,7 @@ fn report_shows_each_event_with_its_client_and_its_arguments() {
     let host = Host::new(geometry(CLIENTS as u32));
     let drain = host.drain();
     machine.observe(record_in(host.session.clone()));
-    attach_pci(&mut machine, &host.chip, &host.doorbells).unwrap();
+    attach_pci(&mut machine, &host.device).unwrap();
     let legacy = Args {
         ecam: layout::ECAM,
         events: EVENTS,

@@ -179,7 +179,7 @@ fn guest_is_right() -> bool {
     let drain = host.drain();
     machine.observe(record_in(host.session.clone()));
     let base = layout::DEVICE;
-    attach_window(&mut machine, &host.chip, &host.doorbells, base, Answer::Device).unwrap();
+    attach_window(&mut machine, &host.device, base, Answer::Device).unwrap();
     let spender = attach_spender(&mut machine);
     let frequency = host.session.host_frequency();
     let ticks_of = |ns: u64| ns * (frequency / 1_000) / 1_000_000;

@@ -46,8 +46,7 @@ impl Host {
         let mut machine = Machine::new(1)?;
         let Host { hypertrace, .. } = self;
         machine.observe(record_in(hypertrace.session().clone()));
-        let (chip, doorbells) = (hypertrace.chip(), hypertrace.doorbells());
-        attach_window(&mut machine, chip, doorbells, layout::DEVICE, Answer::Device)?;
+        attach_window(&mut machine, hypertrace.device(), layout::DEVICE, Answer::Device)?;
         let args = Args {
             device: layout::DEVICE,
             events: iterations,

@@ -4,14 +4,16 @@
 //! is a read-only slot, and the registers that need no immediate answer are doorbells. The other
 //! registers trap, as reference points should.
 
+use std::collections::BTreeMap;
+use std::io;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hypertrace_abi::layout::PAGE;
-use hypertrace_device::{BarChange, Chip, Mapping, PciFunction, Region, Window};
 use hypertrace_guest::layout;
-use hypertrace_vmm::Doorbells;
+use hypertrace_vmm::{BarForm, Bars, Device, Mapping, PciFunction, Region};
 use vm_memory::{FileOffset, MmapRegion};
+use vmm_sys_util::eventfd::EventFd;
 
 use crate::error::Error;
 use crate::ioevent::IoEvent;
@@ -31,22 +33,17 @@ pub enum Answer {
 /// Attaches the device as one MMIO window at `base`, within the window at [`layout::DEVICE`].
 pub fn attach_window(
     machine: &mut Machine,
-    chip: &Arc<Chip>,
-    doorbells: &Doorbells,
+    device: &Device,
     base: u64,
     answer: Answer,
 ) -> Result<(), Error> {
-    let window = Arc::new(Window::new(Arc::clone(chip)));
-    let size = window.size();
+    let size = device.chip().geometry().window_size();
     if base < WINDOW.start || base.checked_add(size).is_none_or(|end| end > WINDOW.end) {
         return Err(Error::Window { base, size });
     }
-    for region in Region::ALL {
-        let gpa = base + chip.geometry().window_offset(region);
-        let placed = place(machine.vm(), chip, doorbells, region, gpa)?;
-        machine.keep(placed);
-        machine.observer()(VmmEvent::BarMapped { region, gpa, direct: true });
-    }
+    let slots = Slots::new(machine, device);
+    let window = Arc::new(device.place_window(&slots, base).map_err(Error::Device)?);
+    machine.keep(slots);
     let reader = Arc::clone(&window);
     machine.bus_mut().add(
         base..base + size,
@@ -62,19 +59,12 @@ pub fn attach_window(
 
 /// Attaches the device to PCI bus 0 as function 00:01.0, with its configuration space in the ECAM
 /// window. The guest places its BARs in the window at [`layout::DEVICE`].
-pub fn attach_pci(
-    machine: &mut Machine,
-    chip: &Arc<Chip>,
-    doorbells: &Doorbells,
-) -> Result<(), Error> {
-    let function = Arc::new(PciFunction::new(Arc::clone(chip)));
-    let bars = Bars {
-        vm: Arc::clone(machine.vm()),
-        chip: Arc::clone(chip),
-        doorbells: doorbells.try_clone().map_err(Error::EventFd)?,
-        placed: Mutex::default(),
-        observer: machine.observer(),
-    };
+pub fn attach_pci(machine: &mut Machine, device: &Device) -> Result<(), Error> {
+    let slots = Arc::new(Slots::new(machine, device));
+    // The guest may place one BAR over another. Then the second one traps, which is slower, and
+    // as undefined as on a real bus.
+    let function = PciFunction::new(device, slots, Bars::Within(WINDOW), BarForm::default());
+    let function = Arc::new(function.map_err(|why| Error::Device(io::Error::other(why)))?);
     let bus = machine.bus_mut();
     let (reader, writer) = (Arc::clone(&function), Arc::clone(&function));
     bus.add(
@@ -85,21 +75,16 @@ pub fn attach_pci(
         },
         move |offset, data| {
             if let Some(offset) = config_offset(offset) {
-                writer.config_write(offset, data, |change| bars.change(change));
+                // Within the window, the bus has each BAR already.
+                writer.config_write(offset, data);
             }
         },
     );
     let reader = Arc::clone(&function);
     bus.add(
         WINDOW,
-        move |offset, data| {
-            if !reader.read(WINDOW.start + offset, data) {
-                data.fill(0xff);
-            }
-        },
-        move |offset, data| {
-            function.write(WINDOW.start + offset, data);
-        },
+        move |offset, data| reader.read(WINDOW.start + offset, data),
+        move |offset, data| function.write(WINDOW.start + offset, data),
     );
     Ok(())
 }
@@ -115,61 +100,67 @@ fn config_offset(offset: u64) -> Option<u64> {
     (offset / PAGE == FUNCTION).then_some(offset % PAGE)
 }
 
-/// Places of the PCI function's BARs.
-struct Bars {
+/// Memory slots and doorbells of the device, by address. When dropped, all of it traps.
+struct Slots {
     vm: Arc<Vm>,
-    chip: Arc<Chip>,
-    doorbells: Doorbells,
-    placed: Mutex<Vec<(Region, Placed)>>,
+    /// Offset of the doorbell in its region.
+    kick_offset: u64,
+    memory: Mutex<BTreeMap<u64, Memslot>>,
+    doorbells: Mutex<BTreeMap<u64, IoEvent>>,
     observer: Observer,
 }
 
-impl Bars {
-    /// Applies one change, on the thread of the vCPU that made it.
-    fn change(&self, change: BarChange) {
-        let region = change.region;
-        let mut placed = self.placed.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(gpa) = change.from {
-            placed.retain(|(other, _)| *other != region);
-            (self.observer)(VmmEvent::BarUnmapped { region, gpa });
+impl Slots {
+    fn new(machine: &Machine, device: &Device) -> Slots {
+        Slots {
+            vm: Arc::clone(machine.vm()),
+            kick_offset: device.chip().geometry().kick_offset(),
+            memory: Mutex::default(),
+            doorbells: Mutex::default(),
+            observer: machine.observer(),
         }
-        let Some(gpa) = change.to else { return };
-        let end = gpa.checked_add(self.chip.geometry().bar_size(region));
-        if gpa < WINDOW.start || end.is_none_or(|end| end > WINDOW.end) {
-            return;
+    }
+
+    fn map_now(&self, memory: &Mapping<'_>) -> Result<(), Error> {
+        if memory.is_read_only && !self.vm.has_readonly_memory() {
+            return Ok(());
         }
-        // The guest may place one BAR over another. Then the second one traps, which is slower, and
-        // as undefined as on a real bus.
-        let new = place(&self.vm, &self.chip, &self.doorbells, region, gpa);
-        (self.observer)(VmmEvent::BarMapped { region, gpa, direct: new.is_ok() });
-        placed.extend(new.ok().map(|new| (region, new)));
+        let file = FileOffset::from_arc(Arc::clone(memory.file), memory.file_offset);
+        let region = MmapRegion::from_file(file, memory.size as usize)?;
+        let access = if memory.is_read_only { Access::ReadOnly } else { Access::ReadWrite };
+        lock(&self.memory).insert(memory.gpa, self.vm.map(memory.gpa, region, access)?);
+        Ok(())
     }
 }
 
-/// A memory slot and a doorbell that make a region work without exits. When dropped, it traps.
-#[derive(Default)]
-struct Placed {
-    _memory: Option<Memslot>,
-    _bell: Option<IoEvent>,
+impl hypertrace_vmm::Vm for Slots {
+    fn map(&self, memory: &Mapping<'_>) -> io::Result<()> {
+        let mapped = self.map_now(memory).map_err(io::Error::other);
+        let Mapping { region, gpa, .. } = *memory;
+        (self.observer)(VmmEvent::BarMapped { region, gpa, direct: mapped.is_ok() });
+        mapped
+    }
+
+    fn unmap(&self, memory: &Mapping<'_>) {
+        lock(&self.memory).remove(&memory.gpa);
+        (self.observer)(VmmEvent::BarUnmapped { region: memory.region, gpa: memory.gpa });
+    }
+
+    fn arm(&self, gpa: u64, eventfd: &EventFd) -> io::Result<()> {
+        let armed = self.vm.doorbell(gpa, 8, eventfd).map_err(io::Error::other);
+        let (region, base) = (Region::Control, gpa.wrapping_sub(self.kick_offset));
+        (self.observer)(VmmEvent::BarMapped { region, gpa: base, direct: armed.is_ok() });
+        lock(&self.doorbells).insert(gpa, armed?);
+        Ok(())
+    }
+
+    fn disarm(&self, gpa: u64, _: &EventFd) {
+        lock(&self.doorbells).remove(&gpa);
+        let gpa = gpa.wrapping_sub(self.kick_offset);
+        (self.observer)(VmmEvent::BarUnmapped { region: Region::Control, gpa });
+    }
 }
 
-fn place(
-    vm: &Arc<Vm>,
-    chip: &Chip,
-    doorbells: &Doorbells,
-    region: Region,
-    gpa: u64,
-) -> Result<Placed, Error> {
-    let mut placed = Placed::default();
-    let can_map = |mapping: &Mapping<'_>| !mapping.is_read_only || vm.has_readonly_memory();
-    if let Some(mapping) = chip.mapping(region, gpa).filter(can_map) {
-        let file = FileOffset::from_arc(Arc::clone(mapping.file), mapping.file_offset);
-        let memory = MmapRegion::from_file(file, mapping.size as usize)?;
-        let access = if mapping.is_read_only { Access::ReadOnly } else { Access::ReadWrite };
-        placed._memory = Some(vm.map(gpa, memory, access)?);
-    }
-    if let Some(gpa) = chip.doorbell(region, gpa) {
-        placed._bell = Some(vm.doorbell(gpa, 8, &doorbells.kick)?);
-    }
-    Ok(placed)
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

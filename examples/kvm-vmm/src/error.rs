@@ -67,6 +67,9 @@ pub enum Error {
     /// An eventfd could not be made.
     #[error("cannot make an eventfd")]
     EventFd(#[source] io::Error),
+    /// The device could not be mapped into the guest.
+    #[error("cannot map the device")]
+    Device(#[source] io::Error),
     /// The VMM accessed an address outside of guest memory: a mistake in the memory map.
     #[error("guest memory")]
     Memory(#[from] vm_memory::GuestMemoryError),

@@ -59,7 +59,6 @@ pub mod trace {
 pub use bus::Bus;
 pub use device::{Answer, attach_pci, attach_window};
 pub use error::{Error, Unusable, VcpuError};
-pub use hypertrace_vmm::Doorbells;
 pub use ioevent::IoEvent;
 pub use machine::{Machine, Outcome, Progress};
 pub use observe::{Observer, VmmEvent, record_in};

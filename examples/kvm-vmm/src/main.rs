@@ -48,8 +48,7 @@ fn run(options: &Options) -> Result<Summary, Box<dyn std::error::Error>> {
     let session = hypertrace.session();
     machine.give_tscs(session);
     machine.observe(record_in(session.clone()));
-    let (chip, doorbells) = (hypertrace.chip(), hypertrace.doorbells());
-    attach_window(&mut machine, chip, doorbells, layout::DEVICE, Answer::Device)?;
+    attach_window(&mut machine, hypertrace.device(), layout::DEVICE, Answer::Device)?;
 
     if saved.is_none() {
         machine.write_args(&Args {

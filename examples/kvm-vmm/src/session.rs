@@ -35,7 +35,7 @@ impl Machine {
         limit: Duration,
     ) -> Result<Outcome, Error> {
         let base = layout::DEVICE;
-        attach_window(&mut self, hypertrace.chip(), hypertrace.doorbells(), base, answer)?;
+        attach_window(&mut self, hypertrace.device(), base, answer)?;
         self.run(&Args { device: base, ..args.clone() }, limit)
     }
 

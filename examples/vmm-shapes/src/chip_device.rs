@@ -4,13 +4,13 @@ use std::io;
 use std::sync::Arc;
 
 use hypertrace_device::{PCI_CLASS, PCI_DEVICE, PCI_REVISION, PCI_SUBSYSTEM, PCI_VENDOR, Region};
-use hypertrace_vmm::{Hypertrace, Vm};
+use hypertrace_vmm::{Device, Vm};
 
 use crate::pci_bus::{BarReprogrammingParams, PciBarConfiguration, PciConfiguration, PciDevice};
 
 /// The device, with the VMM's own config space.
 pub struct ChipDevice {
-    hypertrace: Hypertrace,
+    device: Device,
     config: PciConfiguration,
     vm: Arc<dyn Vm>,
     /// Addresses of the BARs, in the order of [`Region::ALL`].
@@ -22,7 +22,7 @@ impl ChipDevice {
     ///
     /// # Errors
     /// If KVM refuses.
-    pub fn new(hypertrace: Hypertrace, vm: Arc<dyn Vm>, bases: [u64; 4]) -> io::Result<ChipDevice> {
+    pub fn new(device: Device, vm: Arc<dyn Vm>, bases: [u64; 4]) -> io::Result<ChipDevice> {
         let subsystem = [PCI_VENDOR, PCI_SUBSYSTEM];
         let mut config =
             PciConfiguration::new(PCI_VENDOR, PCI_DEVICE, PCI_CLASS, PCI_REVISION, subsystem);
@@ -30,28 +30,18 @@ impl ChipDevice {
             config.add_pci_bar(PciBarConfiguration {
                 index: region.bar(),
                 address,
-                size: hypertrace.chip().geometry().bar_size(region),
+                size: device.chip().geometry().bar_size(region),
                 is_64_bit: region == Region::Rings,
                 is_prefetchable: matches!(region, Region::Data | Region::Rings),
             });
-            hypertrace.place(&*vm, region, address)?;
+            device.place(&*vm, region, address)?;
         }
-        Ok(ChipDevice { hypertrace, config, vm, bases })
+        Ok(ChipDevice { device, config, vm, bases })
     }
 
     /// Returns the region whose BAR is at an address.
     fn region(&self, base: u64) -> Option<Region> {
         Region::ALL.into_iter().find(|region| self.bases[*region as usize] == base)
-    }
-
-    /// Returns the device's core.
-    pub fn hypertrace(&self) -> &Hypertrace {
-        &self.hypertrace
-    }
-
-    /// Ends the device.
-    pub fn into_hypertrace(self) -> Hypertrace {
-        self.hypertrace
     }
 }
 
@@ -71,14 +61,14 @@ impl PciDevice for ChipDevice {
 
     fn read_bar(&mut self, base: u64, offset: u64, data: &mut [u8]) {
         match self.region(base) {
-            Some(region) => self.hypertrace.chip().read(region, offset, data),
+            Some(region) => self.device.chip().read(region, offset, data),
             None => data.fill(0xff),
         }
     }
 
     fn write_bar(&mut self, base: u64, offset: u64, data: &[u8]) {
         if let Some(region) = self.region(base) {
-            self.hypertrace.chip().write(region, offset, data);
+            self.device.chip().write(region, offset, data);
         }
     }
 
@@ -86,9 +76,9 @@ impl PciDevice for ChipDevice {
         let Some(region) = self.region(old_base) else {
             return Err(io::ErrorKind::NotFound.into());
         };
-        self.hypertrace.remove(&*self.vm, region, old_base);
+        self.device.remove(&*self.vm, region, old_base);
         self.bases[region as usize] = new_base;
-        self.hypertrace.place(&*self.vm, region, new_base)
+        self.device.place(&*self.vm, region, new_base)
     }
 
     fn restore_bar_addr(&mut self, params: &BarReprogrammingParams) {

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::{Arc, Barrier};
 
-use hypertrace_vmm::{BarForm, Bars, Hypertrace, Move, PciFunction, Vm};
+use hypertrace_vmm::{BarForm, Bars, Device, GeometryError, Move, PciFunction, Vm};
 
 use crate::mmio_bus::BusDeviceSync;
 use crate::pci_bus::{BarReprogrammingParams, PciDevice};
@@ -17,13 +17,13 @@ impl FunctionDevice {
     /// Makes a device whose BARs are at addresses that the VMM has allocated.
     ///
     /// # Errors
-    /// If there are no descriptors left.
+    /// If the BARs are too large.
     pub fn new(
-        hypertrace: &Hypertrace,
+        device: &Device,
         vm: Arc<dyn Vm>,
         bases: [u64; 4],
-    ) -> io::Result<FunctionDevice> {
-        let function = PciFunction::new(hypertrace, vm, Bars::At(bases), BarForm::default())?;
+    ) -> Result<FunctionDevice, GeometryError> {
+        let function = PciFunction::new(device, vm, Bars::At(bases), BarForm::default())?;
         Ok(FunctionDevice { function: Arc::new(function) })
     }
 

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::{Arc, Barrier};
 
-use hypertrace_vmm::{Hypertrace, Vm, Window};
+use hypertrace_vmm::{Device, Vm, Window};
 
 use crate::mmio_bus::{Bus, BusDeviceSync};
 
@@ -28,13 +28,8 @@ impl MmioDevice {
     ///
     /// # Errors
     /// If KVM refuses.
-    pub fn attach(
-        hypertrace: &Hypertrace,
-        vm: &dyn Vm,
-        bus: &mut Bus,
-        base: u64,
-    ) -> io::Result<String> {
-        let window = hypertrace.place_window(vm, base)?;
+    pub fn attach(device: &Device, vm: &dyn Vm, bus: &mut Bus, base: u64) -> io::Result<String> {
+        let window = device.place_window(vm, base)?;
         let size = window.size();
         bus.insert(Arc::new(MmioDevice { window }), base, size);
         Ok(format!("hypertrace.mmio={base:#x}"))

@@ -26,8 +26,7 @@ fn each_reference_point_is_between_its_exit_and_the_next_entry() {
         backend::add(Backends::FTRACE);
         let drain = host.drain();
         machine.observe(record_in(host.session.clone()));
-        attach_window(&mut machine, &host.chip, &host.doorbells, layout::DEVICE, Answer::Device)
-            .unwrap();
+        attach_window(&mut machine, &host.device, layout::DEVICE, Answer::Device).unwrap();
         let args = Args { reference_points: POINTS, ..Args::new(Program::ReferencePoints) };
 
         kvm::run(machine, &Args { device: layout::DEVICE, ..args });

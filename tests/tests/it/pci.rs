@@ -15,7 +15,7 @@ fn run(args: &Args) -> Option<Recorded> {
     let host = Host::new(geometry(VCPUS));
     let drain = host.drain();
     machine.observe(record_in(host.session.clone()));
-    attach_pci(&mut machine, &host.chip, &host.doorbells).unwrap();
+    attach_pci(&mut machine, &host.device).unwrap();
     kvm::run(machine, &Args { ecam: layout::ECAM, ..args.clone() });
     drain.finish();
     Some(host.finish())

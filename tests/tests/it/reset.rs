@@ -78,8 +78,7 @@ fn a_session_has_the_points_of_all_boots_of_a_machine() {
     for boot in 0..BOOTS {
         let Some(mut machine) = kvm::machine(2) else { return };
         machine.observe(record_in(host.session.clone()));
-        attach_window(&mut machine, &host.chip, &host.doorbells, layout::DEVICE, Answer::Device)
-            .unwrap();
+        attach_window(&mut machine, &host.device, layout::DEVICE, Answer::Device).unwrap();
         let demo = Args {
             device: layout::DEVICE,
             events: 20_000,

@@ -361,8 +361,7 @@ fn run_machine(out: &Path, from: Option<&Path>, time: Duration) -> bool {
     let device = saved.as_ref().map(Snapshot::device);
     let hypertrace = Hypertrace::start(session, config, device).unwrap();
     machine.observe(record_in(hypertrace.session().clone()));
-    let (chip, doorbells) = (hypertrace.chip(), hypertrace.doorbells());
-    attach_window(&mut machine, chip, doorbells, layout::DEVICE, Answer::Device).unwrap();
+    attach_window(&mut machine, hypertrace.device(), layout::DEVICE, Answer::Device).unwrap();
     if saved.is_none() {
         let demo = Args {
             device: layout::DEVICE,

@@ -143,8 +143,7 @@ fn a_guests_trigger_takes_a_snapshot_of_guest_and_vmm() {
     host.session.add_trigger(&format!("on end:measured if arg1=={last} do snapshot")).unwrap();
     let drain = host.drain();
     machine.observe(record_in(host.session.clone()));
-    attach_window(&mut machine, &host.chip, &host.doorbells, layout::DEVICE, Answer::Device)
-        .unwrap();
+    attach_window(&mut machine, &host.device, layout::DEVICE, Answer::Device).unwrap();
     let args = Args { reference_points: ROUNDS, ..Args::new(Program::Regions) };
 
     kvm::run(machine, &Args { device: layout::DEVICE, ..args });

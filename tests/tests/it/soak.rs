@@ -283,8 +283,8 @@ impl Soak {
         };
         if let Some(mut machine) = self.has_kvm.then(|| kvm::machine(VCPUS as usize)).flatten() {
             machine.observe(Arc::clone(&self.observer));
-            let (chip, bells) = (&host.chip, &host.doorbells);
-            attach_window(&mut machine, chip, bells, layout::DEVICE, Answer::Device).unwrap();
+            let answer = Answer::Device;
+            attach_window(&mut machine, &host.device, layout::DEVICE, answer).unwrap();
             kvm::run(machine, &args);
             if points {
                 return Emitted { points: count, ..Emitted::default() };

@@ -54,8 +54,7 @@ fn vmm_and_kernel_events_are_on_only_inside_the_guests_region() {
     rule(format!("on end:measured do kernel {dir} off, events vcpu_* off"));
     let drain = host.drain();
     machine.observe(record_in(host.session.clone()));
-    attach_window(&mut machine, &host.chip, &host.doorbells, layout::DEVICE, Answer::Device)
-        .unwrap();
+    attach_window(&mut machine, &host.device, layout::DEVICE, Answer::Device).unwrap();
     let args = Args { reference_points: ROUNDS, ..Args::new(Program::Regions) };
 
     kvm::run(machine, &Args { device: layout::DEVICE, ..args });

@@ -33,7 +33,8 @@ fn saved() -> Saved {
     let config = DeviceConfig { geometry, drain: Drain::EventLoop, ..DeviceConfig::new(1) };
     let hypertrace = Hypertrace::start(SessionConfig::new(dir.path()), config, None).unwrap();
     let bars = Bars::Within(1 << 32..1 << 33);
-    let function = PciFunction::new(&hypertrace, Arc::new(Traps), bars, BarForm::Plain32).unwrap();
+    let function =
+        PciFunction::new(hypertrace.device(), Arc::new(Traps), bars, BarForm::Plain32).unwrap();
     let saved = Saved { pci: Some(function.save()), ..hypertrace.save().unwrap() };
     hypertrace.finish().unwrap();
     saved

@@ -8,7 +8,9 @@ use hypertrace_abi::ring::Consumer;
 use hypertrace_abi::sink::{Drained, EventSink, Facts, KnownClient, ReferencePoint, Status};
 use hypertrace_device::{Chip, ChipConfig, Geometry, Memory, Region};
 use hypertrace_guest::{Args, Program, layout};
-use kvm_vmm::{Answer, Doorbells, VmmEvent, attach_pci, attach_window};
+use hypertrace_vmm::Device;
+use kvm_vmm::{Answer, VmmEvent, attach_pci, attach_window};
+use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 /// Sink that keeps reference points, and takes nothing out of rings.
 #[derive(Default)]
@@ -41,12 +43,12 @@ impl EventSink for Recorder {
     }
 }
 
-fn device() -> (Arc<Chip>, Doorbells) {
+fn device() -> Device {
     let memory = Memory::anonymous(Geometry { clients: 4, ..Geometry::default() }).unwrap();
-    let doorbells = Doorbells::new().unwrap();
+    let kick = EventFd::new(EFD_NONBLOCK).unwrap();
     let config = ChipConfig { vcpu_clients: 2, kick_is_cheap: true, ..ChipConfig::default() };
-    let waker = doorbells.kick.try_clone().unwrap();
-    (Arc::new(Chip::new(memory, &config, Recorder::default(), waker)), doorbells)
+    let waker = kick.try_clone().unwrap();
+    Device::new(Arc::new(Chip::new(memory, &config, Recorder::default(), waker)), kick)
 }
 
 /// Returns the events of the 2016 driver with four clients and two events each, sorted by client.
@@ -75,8 +77,9 @@ fn a_driver_of_2016_works_in_the_window() {
     let Some(mut machine) = machine(2) else {
         return;
     };
-    let (chip, doorbells) = device();
-    attach_window(&mut machine, &chip, &doorbells, layout::DEVICE, Answer::Device).unwrap();
+    let device = device();
+    let chip = device.chip();
+    attach_window(&mut machine, &device, layout::DEVICE, Answer::Device).unwrap();
     // The driver needs only the regions' addresses; the library writes them to the board.
     let args = Args {
         device: layout::DEVICE,
@@ -87,7 +90,7 @@ fn a_driver_of_2016_works_in_the_window() {
 
     run(machine, &args);
 
-    assert_eq!(sorted_points(&chip), legacy_events());
+    assert_eq!(sorted_points(chip), legacy_events());
 }
 
 #[test]
@@ -95,17 +98,18 @@ fn a_driver_of_2016_works_on_the_pci_bus() {
     let Some(mut machine) = machine(2) else {
         return;
     };
-    let (chip, doorbells) = device();
+    let device = device();
+    let chip = device.chip();
     let events = Arc::new(Mutex::new(Vec::new()));
     let log = Arc::clone(&events);
     machine.observe(Arc::new(move |event| log.lock().unwrap().push(event)));
-    attach_pci(&mut machine, &chip, &doorbells).unwrap();
+    attach_pci(&mut machine, &device).unwrap();
     let args =
         Args { ecam: layout::ECAM, events: 2, params: [4, 0, 0, 0], ..Args::new(Program::Legacy) };
 
     run(machine, &args);
 
-    assert_eq!(sorted_points(&chip), legacy_events());
+    assert_eq!(sorted_points(chip), legacy_events());
     let events = events.lock().unwrap();
     for region in Region::ALL {
         let mapped = events.iter().filter(|event| {
@@ -120,7 +124,7 @@ fn bars_can_be_moved_while_another_vcpu_uses_them() {
     let Some(mut machine) = machine(2) else {
         return;
     };
-    let (chip, doorbells) = device();
+    let device = device();
     let mapped = Arc::new(Mutex::new(Vec::new()));
     let log = Arc::clone(&mapped);
     machine.observe(Arc::new(move |event| {
@@ -128,7 +132,7 @@ fn bars_can_be_moved_while_another_vcpu_uses_them() {
             log.lock().unwrap().push(gpa);
         }
     }));
-    attach_pci(&mut machine, &chip, &doorbells).unwrap();
+    attach_pci(&mut machine, &device).unwrap();
     let elsewhere = layout::DEVICE + layout::DEVICE_SIZE / 2;
     let args = Args {
         ecam: layout::ECAM,
@@ -149,8 +153,9 @@ fn a_null_device_takes_the_same_stores_and_records_nothing() {
     let Some(mut machine) = machine(1) else {
         return;
     };
-    let (chip, doorbells) = device();
-    attach_window(&mut machine, &chip, &doorbells, layout::DEVICE, Answer::Null).unwrap();
+    let device = device();
+    let chip = device.chip();
+    attach_window(&mut machine, &device, layout::DEVICE, Answer::Null).unwrap();
     let args = Args {
         device: layout::DEVICE,
         reference_points: 100,
@@ -168,8 +173,9 @@ fn reference_points_of_two_vcpus_arrive_with_replies() {
     let Some(mut machine) = machine(2) else {
         return;
     };
-    let (chip, doorbells) = device();
-    attach_window(&mut machine, &chip, &doorbells, layout::DEVICE, Answer::Device).unwrap();
+    let device = device();
+    let chip = device.chip();
+    attach_window(&mut machine, &device, layout::DEVICE, Answer::Device).unwrap();
     let args = Args {
         device: layout::DEVICE,
         reference_points: 500,

@@ -11,7 +11,9 @@ use hypertrace_abi::ring::{Consumer, Flow};
 use hypertrace_abi::sink::{Drained, EventSink, Facts, KnownClient, ReferencePoint, Status};
 use hypertrace_device::{Chip, ChipConfig, DrainPolicy, Geometry, Memory};
 use hypertrace_guest::{Args, Program, layout};
-use kvm_vmm::{Answer, Doorbells, attach_window};
+use hypertrace_vmm::Device;
+use kvm_vmm::{Answer, attach_window};
+use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 /// Events, and the pause before each.
 const EVENTS: u64 = 7;
@@ -71,13 +73,14 @@ fn a_lone_event_is_drained_within_100_ms_though_the_host_keeps_no_timer() {
     let Some(mut machine) = machine(1) else {
         return;
     };
-    let doorbells = Doorbells::new().unwrap();
+    let kick = EventFd::new(EFD_NONBLOCK).unwrap();
     let config = ChipConfig { vcpu_clients: 1, kick_is_cheap: true, ..ChipConfig::default() };
     let memory = Memory::anonymous(Geometry { clients: 1, ..Geometry::default() }).unwrap();
-    let waker = doorbells.kick.try_clone().unwrap();
+    let waker = kick.try_clone().unwrap();
     let chip = Arc::new(Chip::new(memory, &config, Lateness::default(), waker));
-    let drain = chip.drain_thread(&doorbells.kick, DrainPolicy::default(), || Ok(())).unwrap();
-    attach_window(&mut machine, &chip, &doorbells, layout::DEVICE, Answer::Device).unwrap();
+    let drain = chip.drain_thread(&kick, DrainPolicy::default(), || Ok(())).unwrap();
+    let device = Device::new(Arc::clone(&chip), kick);
+    attach_window(&mut machine, &device, layout::DEVICE, Answer::Device).unwrap();
     let (begin, began) = (Instant::now(), ticks());
     let params = [ticks_of(PAUSE), 0, 0, 0];
 

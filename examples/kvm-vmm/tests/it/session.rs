@@ -54,8 +54,7 @@ fn every_event_of_two_vcpus_with_a_window_is_in_the_session() {
     let Some(mut machine) = machine(&host) else {
         return;
     };
-    attach_window(&mut machine, host.chip(), host.doorbells(), layout::DEVICE, Answer::Device)
-        .unwrap();
+    attach_window(&mut machine, host.device(), layout::DEVICE, Answer::Device).unwrap();
 
     run(machine, &Args { device: layout::DEVICE, ..demo() });
 
@@ -71,7 +70,7 @@ fn every_event_of_two_vcpus_on_the_pci_bus_is_in_the_session() {
     let Some(mut machine) = machine(&host) else {
         return;
     };
-    attach_pci(&mut machine, host.chip(), host.doorbells()).unwrap();
+    attach_pci(&mut machine, host.device()).unwrap();
 
     run(machine, &Args { ecam: layout::ECAM, ..demo() });
 

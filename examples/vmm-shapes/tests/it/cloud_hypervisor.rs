@@ -25,7 +25,7 @@ fn bars() -> impl Iterator<Item = (u64, u64)> {
 
 fn function_device(hypertrace: &Hypertrace) -> (Arc<Machine>, PciBus<FunctionDevice>) {
     let machine = Arc::new(Machine::default());
-    let device = FunctionDevice::new(hypertrace, machine.clone(), BASES).unwrap();
+    let device = FunctionDevice::new(hypertrace.device(), machine.clone(), BASES).unwrap();
     (machine, PciBus::new(device, bars()))
 }
 
@@ -117,6 +117,21 @@ fn a_function_works_again_after_a_reset() {
 }
 
 #[test]
+fn a_function_that_is_made_anew_at_a_reboot_continues_the_session() {
+    let (_dir, hypertrace) = start(None);
+    let (_machine, mut bus) = function_device(&hypertrace);
+    use_device(&mut bus);
+    drop(bus);
+
+    hypertrace.chip().reset();
+    let (machine, mut bus) = function_device(&hypertrace);
+    use_device(&mut bus);
+
+    assert_eq!(machine.placed().memory.len(), 3);
+    assert_eq!(hypertrace.finish().unwrap().reference_points, 2);
+}
+
+#[test]
 fn a_function_is_restored_with_its_bars_where_the_bus_had_them() {
     let (_dir, hypertrace) = start(None);
     let (machine, mut bus) = function_device(&hypertrace);
@@ -156,20 +171,19 @@ fn a_bar_that_the_bus_cannot_move_is_where_it_was() {
 fn a_chip_in_the_vmms_own_config_space_takes_points_before_and_after_its_registers_move() {
     let (_dir, hypertrace) = start(None);
     let machine = Arc::new(Machine::default());
-    let device = ChipDevice::new(hypertrace, machine.clone(), BASES).unwrap();
+    let device = ChipDevice::new(hypertrace.device().clone(), machine.clone(), BASES).unwrap();
     let mut bus = PciBus::new(device, bars());
 
     use_device(&mut bus);
     move_registers(&mut bus);
     bus.write(MOVED + POINT, &8u64.to_le_bytes());
-    bus.device.hypertrace().chip().reset();
+    hypertrace.chip().reset();
     bus.write(MOVED + POINT, &9u64.to_le_bytes());
 
     assert!(machine.placed().doorbells.contains(&(MOVED + kick())));
     assert_eq!(machine.placed().doorbells.len(), 1);
-    let chip = Arc::clone(bus.device.hypertrace().chip());
-    assert_eq!(chip.count(Counter::KickTrapped), 1);
-    assert_eq!(bus.device.into_hypertrace().finish().unwrap().reference_points, 3);
+    assert_eq!(hypertrace.chip().count(Counter::KickTrapped), 1);
+    assert_eq!(hypertrace.finish().unwrap().reference_points, 3);
 }
 
 #[test]
@@ -178,7 +192,7 @@ fn a_chip_in_the_vmms_own_config_space_has_the_ids_and_sizes_of_the_function() {
     let (_, mut function) = function_device(&hypertrace);
     let (_dir, hypertrace) = start(None);
     let machine = Arc::new(Machine::default());
-    let mut chip = ChipDevice::new(hypertrace, machine, BASES).unwrap();
+    let mut chip = ChipDevice::new(hypertrace.device().clone(), machine, BASES).unwrap();
 
     for register in 4..10 {
         function.device.write_config_register(register, 0, &[0xff; 4]);

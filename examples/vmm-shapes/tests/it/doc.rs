@@ -126,3 +126,21 @@ fn text(bytes: u64) -> String {
         _ => format!("{} KiB", bytes >> 10),
     }
 }
+
+#[test]
+fn the_lines_of_a_device_on_a_bus_are_those_of_the_example() {
+    let lines = |file: &str| {
+        let text = fs::read_to_string(root().join("examples/vmm-shapes/src").join(file)).unwrap();
+        let is_code = |line: &&str| !line.trim().is_empty() && !line.trim().starts_with("//");
+        text.lines().filter(is_code).count()
+    };
+    let expected = format!(
+        "{} lines of code for a PCI bus of Cloud Hypervisor's shape, {} for an MMIO bus",
+        lines("function_device.rs"),
+        lines("mmio_device.rs")
+    );
+
+    let text = fs::read_to_string(root().join("docs/integrate.md")).unwrap();
+
+    assert!(text.contains(&expected), "{expected}");
+}
