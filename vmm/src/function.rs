@@ -26,7 +26,7 @@ pub struct Move {
 ///
 /// Calls for config space take a lock, which is held while the VMM maps a BAR. Loads and stores of BARs take none.
 pub struct PciFunction {
-    function: Inner,
+    pub(crate) function: Inner,
     device: Device,
     vm: Arc<dyn Vm>,
     bars: Mutex<Bars>,

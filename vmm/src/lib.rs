@@ -27,11 +27,15 @@ mod saved;
 #[cfg(target_arch = "x86_64")]
 pub mod syscalls;
 mod vm;
+#[cfg(feature = "vm-device")]
+mod vm_device;
 
 pub use function::{Move, PciFunction};
 pub use hypertrace::{DeviceConfig, Drain, Error, Hypertrace};
 pub use saved::{Saved, SavedFunction};
 pub use vm::{Bars, Device, Vm};
+#[cfg(feature = "vm-device")]
+pub use vm_device::ConfigPorts;
 
 pub use hypertrace_device::{
     BarChange, BarForm, Chip, ChipConfig, Counter, DrainPolicy, Geometry, GeometryError, Mapping,

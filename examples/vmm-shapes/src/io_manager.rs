@@ -2,16 +2,15 @@
 
 use std::sync::Arc;
 
-use hypertrace_device::adapter::vm_device::ConfigPorts;
-use hypertrace_device::{BarChange, PciFunction};
+use hypertrace_vmm::{ConfigPorts, PciFunction};
 use vm_device::bus::{self, MmioRange, PioAddress, PioRange};
 use vm_device::device_manager::{IoManager, MmioManager, PioManager};
 
 /// Ports of CONFIG_ADDRESS and CONFIG_DATA.
 const CONFIG_PORTS: PioAddress = PioAddress(0xcf8);
 
-/// Adds the function as device `number` of a PCI bus that has no other. `changed` maps and unmaps BARs.
-/// Returns the ports, whose address belongs to a snapshot.
+/// Adds the function as device `number` of a PCI bus that has no other. Returns the ports, whose address belongs
+/// to a snapshot.
 ///
 /// # Errors
 /// If something has these ports or this range already.
@@ -20,9 +19,8 @@ pub fn add_function(
     function: Arc<PciFunction>,
     number: u8,
     bridge: MmioRange,
-    changed: impl Fn(BarChange) + Send + Sync + 'static,
 ) -> Result<Arc<ConfigPorts>, bus::Error> {
-    let ports = Arc::new(ConfigPorts::new(Arc::clone(&function), number, changed));
+    let ports = Arc::new(ConfigPorts::new(Arc::clone(&function), number));
     io.register_pio(PioRange::new(CONFIG_PORTS, 8)?, ports.clone())?;
     // The whole range of the host bridge: the guest chooses where in it the BARs are.
     io.register_mmio(bridge, function)?;

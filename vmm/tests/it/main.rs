@@ -2,4 +2,7 @@
 
 //! The tests of this crate, a module a subject. Those of the buses are in `examples/vmm-shapes`.
 
+mod common;
 mod saved;
+#[cfg(feature = "vm-device")]
+mod vm_device;

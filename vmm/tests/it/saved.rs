@@ -2,36 +2,14 @@
 
 //! A device in a snapshot, as a stream.
 
-use hypertrace_vmm::{
-    BarForm, Bars, DeviceConfig, Drain, Geometry, Hypertrace, Mapping, PciFunction, Saved,
-    SessionConfig, Vm,
-};
-use std::io::{self, ErrorKind};
+use crate::common::{Traps, start};
+use hypertrace_vmm::{BarForm, Bars, PciFunction, Saved};
+use std::io::ErrorKind;
 use std::sync::Arc;
-use vmm_sys_util::eventfd::EventFd;
-
-/// A machine without a hypervisor: everything traps.
-struct Traps;
-
-impl Vm for Traps {
-    fn map(&self, _: &Mapping<'_>) -> io::Result<()> {
-        Err(ErrorKind::Unsupported.into())
-    }
-
-    fn unmap(&self, _: &Mapping<'_>) {}
-
-    fn arm(&self, _: u64, _: &EventFd) -> io::Result<()> {
-        Err(ErrorKind::Unsupported.into())
-    }
-
-    fn disarm(&self, _: u64, _: &EventFd) {}
-}
 
 fn saved() -> Saved {
     let dir = tempfile::tempdir().unwrap();
-    let geometry = Geometry { ring_bytes: 4096, block_bytes: 256, ..Geometry::default() };
-    let config = DeviceConfig { geometry, drain: Drain::EventLoop, ..DeviceConfig::new(1) };
-    let hypertrace = Hypertrace::start(SessionConfig::new(dir.path()), config, None).unwrap();
+    let hypertrace = start(dir.path());
     let bars = Bars::Within(1 << 32..1 << 33);
     let function =
         PciFunction::new(hypertrace.device(), Arc::new(Traps), bars, BarForm::Plain32).unwrap();

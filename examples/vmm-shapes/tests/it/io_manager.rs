@@ -1,13 +1,17 @@
 //! A PCI function on the buses of the crate `vm-device`.
 
 use crate::common;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
-use common::{POINT, start};
-use hypertrace_device::{BarChange, PciFunction, Region};
+use common::{Machine, POINT, kick, start};
+use hypertrace_vmm::{BarForm, Bars, PciFunction};
 use vm_device::bus::{MmioAddress, MmioRange, PioAddress};
 use vm_device::device_manager::{IoManager, MmioManager, PioManager};
 use vmm_shapes::add_function;
+
+/// Range of the host bridge.
+const BRIDGE: u64 = 0xe000_0000;
+const SIZE: u64 = 0x1000_0000;
 
 /// Where the guest puts BAR 2, in the range of the bridge.
 const CONTROL: u64 = 0xe020_0000;
@@ -20,13 +24,12 @@ fn select(io: &IoManager, register: u32) {
 #[test]
 fn a_guest_places_a_bar_by_ports_and_makes_points_there() {
     let (_dir, hypertrace) = start(None);
-    let function = Arc::new(PciFunction::new(Arc::clone(hypertrace.chip())));
-    let changes = Arc::new(Mutex::new(Vec::new()));
-    let seen = Arc::clone(&changes);
+    let machine = Arc::new(Machine::default());
+    let (bars, form) = (Bars::Within(BRIDGE..BRIDGE + SIZE), BarForm::default());
+    let function = PciFunction::new(hypertrace.device(), machine.clone(), bars, form).unwrap();
     let mut io = IoManager::new();
-    let bridge = MmioRange::new(MmioAddress(0xe000_0000), 0x1000_0000).unwrap();
-    let change = move |change| seen.lock().unwrap().push(change);
-    let ports = add_function(&mut io, function, 3, bridge, change).unwrap();
+    let bridge = MmioRange::new(MmioAddress(BRIDGE), SIZE).unwrap();
+    let ports = add_function(&mut io, Arc::new(function), 3, bridge).unwrap();
 
     for (register, value) in [(0x18, CONTROL as u32), (4, 2)] {
         select(&io, register);
@@ -34,8 +37,7 @@ fn a_guest_places_a_bar_by_ports_and_makes_points_there() {
     }
     io.mmio_write(MmioAddress(CONTROL + POINT), &7u64.to_le_bytes()).unwrap();
 
-    let placed = BarChange { region: Region::Control, from: None, to: Some(CONTROL) };
-    assert!(changes.lock().unwrap().contains(&placed));
+    assert!(machine.placed().doorbells.contains(&(CONTROL + kick())));
     assert_eq!(ports.address() & 0xff, 4);
     drop((io, ports));
     assert_eq!(hypertrace.finish().unwrap().reference_points, 1);

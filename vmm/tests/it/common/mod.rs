@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! A machine without a hypervisor, and a small device.
+
+use hypertrace_vmm::{DeviceConfig, Drain, Geometry, Hypertrace, Mapping, SessionConfig, Vm};
+use std::io::{self, ErrorKind};
+use std::path::Path;
+use vmm_sys_util::eventfd::EventFd;
+
+/// A machine without a hypervisor: everything traps.
+pub struct Traps;
+
+impl Vm for Traps {
+    fn map(&self, _: &Mapping<'_>) -> io::Result<()> {
+        Err(ErrorKind::Unsupported.into())
+    }
+
+    fn unmap(&self, _: &Mapping<'_>) {}
+
+    fn arm(&self, _: u64, _: &EventFd) -> io::Result<()> {
+        Err(ErrorKind::Unsupported.into())
+    }
+
+    fn disarm(&self, _: u64, _: &EventFd) {}
+}
+
+/// Starts a device with small rings.
+pub fn start(dir: &Path) -> Hypertrace {
+    let geometry = Geometry { ring_bytes: 4096, block_bytes: 256, ..Geometry::default() };
+    let config = DeviceConfig { geometry, drain: Drain::EventLoop, ..DeviceConfig::new(1) };
+    Hypertrace::start(SessionConfig::new(dir), config, None).unwrap()
+}
