@@ -66,8 +66,8 @@ pub const ROWS: &[Row] = &[
     .less(("empty loop", instructions_empty), "<= 40 more than an empty loop")
     .note(
         "With the call, counted exactly: the CPU's trap flag raises a signal after each. \
-         x86-64 only. The call and its saved registers are a sixth; the others are checks \
-         of the lease, the text, the room, the bounds and the fence, and the stores.",
+         x86-64 only. The most are checks of the mask, the clock, the lease, the text, the \
+         pause, the room and the bounds, and the stores.",
     ),
     row(
         "event_instructions_off",

@@ -22,10 +22,6 @@ use crate::record::{Flags, HEADER_WORDS, Header, id};
 /// Highest plausible head: at a word per nanosecond a ring gets there in 36 years.
 const MOST_HEAD: u64 = 1 << 60;
 
-/// Distance in words to the cache line that is prefetched. At the pace of an emit the
-/// line arrives before it is needed; a quarter of this is too little.
-const AHEAD: usize = 128;
-
 /// Outcome of an emit. Callers need not handle it: each dropped event is counted, and
 /// the count reaches the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,17 +107,22 @@ const ENDLESS: u64 = i64::MAX as u64;
 /// }
 /// ```
 #[derive(Debug)]
+#[repr(C)]
 pub struct Producer<'m> {
-    pub(super) memory: ClientMemory<'m>,
+    // What each emit needs is at the front, in one cache line.
     pub(super) state: &'m ProducerState,
+    ring: &'m [AtomicU64],
+    /// The word of page G that publishes records.
+    published: &'m AtomicU64,
+    /// Longest time between two emits, in ticks, after which the reader need not be woken.
+    pause: u64,
+    pub(super) memory: ClientMemory<'m>,
     lease: Lease,
     /// Whether stores need fences to stay in order: the mapping is not write-back.
     pub(super) fenced: bool,
     wake: Option<&'m dyn Wake>,
     /// Events of threads without a client, in processes that have no other place for their count.
     pub(super) unattached: Option<&'m AtomicU64>,
-    /// Longest time between two emits, in ticks, after which the reader need not be woken.
-    pause: u64,
 }
 
 impl<'m> Producer<'m> {
@@ -153,6 +154,7 @@ impl<'m> Producer<'m> {
         guest[guest_page::COUNTER].store(Counter::own().to_word(), Relaxed);
         state.head.store(head, Relaxed);
         state.limit.store(0, Relaxed);
+        state.room.store(0, Relaxed);
         state.sequence.store(sequence, Relaxed);
         state.fresh.store(1, Relaxed);
         state.lost_full.store(guest[guest_page::LOST_FULL].load(Relaxed), Relaxed);
@@ -172,8 +174,17 @@ impl<'m> Producer<'m> {
         state.token.store(lease.words[HEADER_WORDS], Relaxed);
         compiler_fence(Ordering::SeqCst);
         state.busy.store(0, Relaxed);
-        let (wake, unattached) = (None, None);
-        let producer = Producer { memory, state, lease, fenced, wake, unattached, pause: ENDLESS };
+        let producer = Producer {
+            state,
+            ring: memory.ring,
+            published: &memory.guest[guest_page::HEAD],
+            pause: ENDLESS,
+            memory,
+            lease,
+            fenced,
+            wake: None,
+            unattached: None,
+        };
         producer.refresh(lease.words[0]);
         producer
     }
@@ -281,7 +292,7 @@ impl<'m> Producer<'m> {
                 Err(why) => return why,
             },
         };
-        self.record(head, now, new, put);
+        self.record(head, now, new, put, self.fenced);
         Emit::Recorded
     }
 
@@ -295,56 +306,68 @@ impl<'m> Producer<'m> {
         describe: impl Fn() -> NewRecord<'a>,
         put: impl FnOnce(&[AtomicU64]),
     ) -> Emit {
-        let now = match self.enter(clock, self.wake) {
-            Ok(now) => now,
-            Err(busy) => return busy,
-        };
         let state = self.state;
+        let now = clock();
+        compiler_fence(Ordering::SeqCst);
+        if state.busy.load(Relaxed) != 0 {
+            return self.interrupted();
+        }
+        state.busy.store(now, Relaxed);
+        compiler_fence(Ordering::SeqCst);
         let head = state.head.load(Relaxed);
         let new = describe();
-        let known = new.text.is_none() || state.knows(new.id);
-        if !known || head + new.record_words() > state.limit.load(Relaxed) {
-            return self.emit_slowly(now, describe(), put);
+        if new.text.is_some() && !state.knows(new.id) {
+            return self.emit_slowly(now, clock, describe, put);
         }
-        self.write(head, now, new, put)
+        if self.is_rare(now) || head + new.record_words() > state.limit.load(Relaxed) {
+            return self.emit_slowly(now, clock, describe, put);
+        }
+        self.record(head, now, new, put, false);
+        self.leave(now);
+        Emit::Recorded
     }
 
-    /// Finishes an emit that has to make room first. A function of its own, so that the
-    /// hot path keeps no value across a call.
+    /// Finishes an emit that has begun and has something rare to do first. All of these are this one call, the
+    /// last thing that the hot path does: it saves no registers.
     #[cold]
     #[inline(never)]
-    fn emit_slowly(&self, now: u64, new: NewRecord<'_>, put: impl FnOnce(&[AtomicU64])) -> Emit {
-        match self.make_room(now, new) {
-            Ok(head) => self.write(head, now, new, put),
-            Err(why) => why,
-        }
-    }
-
-    #[inline(always)]
-    fn write(
+    fn emit_slowly<'a>(
         &self,
-        head: u64,
         now: u64,
-        new: NewRecord<'_>,
+        clock: impl Fn() -> u64,
+        describe: impl Fn() -> NewRecord<'a>,
         put: impl FnOnce(&[AtomicU64]),
     ) -> Emit {
-        self.record(head, now, new, put);
+        let new = describe();
+        let now = self.enter_rarely(now, clock, self.wake);
+        match self.make_room(now, new) {
+            Ok(head) => self.record(head, now, new, put, self.fenced),
+            Err(why) => return why,
+        }
         self.leave(now);
         Emit::Recorded
     }
 
     /// Writes a record and publishes it.
     #[inline(always)]
-    fn record(&self, head: u64, now: u64, new: NewRecord<'_>, put: impl FnOnce(&[AtomicU64])) {
+    fn record(
+        &self,
+        head: u64,
+        now: u64,
+        new: NewRecord<'_>,
+        put: impl FnOnce(&[AtomicU64]),
+        fenced: bool,
+    ) {
         let words = new.record_words();
-        let record = self.memory.span(head, words);
+        let start = head as usize & (self.ring.len() - 1);
+        let record = &self.ring[start..start + words as usize];
         // The host's CPU has the line, as it has read the record that is overwritten.
-        prefetch_for_store(record.as_ptr().wrapping_add(AHEAD));
+        prefetch_for_store(self.ring, start);
         self.order_before();
         record[0].store(now, Relaxed);
         record[1].store(Header::meta(new.id, new.words as u16, new.flags.bits()), Relaxed);
         put(&record[HEADER_WORDS..]);
-        self.publish(head + words);
+        self.publish(head + words, fenced);
     }
 
     /// Begins an emit and returns its timestamp, nonzero. Until [`Producer::leave`], all
@@ -366,11 +389,17 @@ impl<'m> Producer<'m> {
         }
         state.busy.store(now, Relaxed);
         compiler_fence(Ordering::SeqCst);
-        // One comparison for both rare cases: below zero, the difference is above any pause.
-        if now.wrapping_sub(state.last.load(Relaxed)) > self.pause {
+        if self.is_rare(now) {
             now = self.enter_rarely(now, clock, wake);
         }
         Ok(now)
+    }
+
+    /// Returns whether an emit at `now` was overtaken by a signal handler's, or follows a pause.
+    #[inline(always)]
+    fn is_rare(&self, now: u64) -> bool {
+        // One comparison for both: below zero, the difference is above any pause.
+        now.wrapping_sub(self.state.last.load(Relaxed)) > self.pause
     }
 
     /// Begins an emit that a signal handler's has overtaken, or that follows a pause. Returns
@@ -421,22 +450,22 @@ impl<'m> Producer<'m> {
 
     /// Publishes the head, behind which all words are stored.
     #[inline(always)]
-    fn publish_head(&self, head: u64) {
-        if self.fenced {
+    fn publish_head(&self, head: u64, fenced: bool) {
+        if fenced {
             store_fence();
         }
         // ORDERING: pairs with the Acquire load in the consumer's `load_head`: the
         // record is complete.
-        self.memory.guest[guest_page::HEAD].store(head, Ordering::Release);
-        if self.fenced {
+        self.published.store(head, Ordering::Release);
+        if fenced {
             store_fence();
         }
     }
 
     #[inline(always)]
-    fn publish(&self, head: u64) {
+    fn publish(&self, head: u64, fenced: bool) {
         let state = self.state;
-        self.publish_head(head);
+        self.publish_head(head, fenced);
         compiler_fence(Ordering::SeqCst);
         state.head.store(head, Relaxed);
         state.sequence.store(state.sequence.load(Relaxed).wrapping_add(1), Relaxed);
@@ -469,7 +498,7 @@ impl<'m> Producer<'m> {
         }
         self.publish_losses();
         let head = state.head.load(Relaxed);
-        if head + new.record_words() <= state.limit.load(Relaxed) {
+        if head + new.record_words() <= state.room.load(Relaxed) {
             return Ok(head);
         }
         let commit = new.flags.contains(Flags::REFERENCE_POINT);
@@ -562,7 +591,10 @@ impl<'m> Producer<'m> {
             }
             state.head.store(at, Relaxed);
         }
-        state.limit.store((memory.block_start(at) + block).min(limit), Relaxed);
+        let limit = (memory.block_start(at) + block).min(limit);
+        state.room.store(limit, Relaxed);
+        // Each emit to a mapping that needs fences is a slow one.
+        state.limit.store(if self.fenced { 0 } else { limit }, Relaxed);
         Some(at)
     }
 
@@ -624,7 +656,7 @@ impl<'m> Producer<'m> {
         if state.fresh.load(Relaxed) == 1
             && let Some(head) = self.find_room(now, 0, false)
         {
-            self.publish_head(head);
+            self.publish_head(head, self.fenced);
         }
         self.give_up();
     }

@@ -42,6 +42,8 @@ pub struct ProducerState {
     pub(super) head: AtomicU64,
     /// Position up to which records are written without any other check.
     pub(super) limit: AtomicU64,
+    /// Position up to which there is room.
+    pub(super) room: AtomicU64,
     /// Number of records written, over all lessees.
     pub(super) sequence: AtomicU64,
     /// Token of the lease, 0 without one.
@@ -77,6 +79,7 @@ macro_rules! zero_state {
             last: $zero64,
             head: $zero64,
             limit: $zero64,
+            room: $zero64,
             sequence: $zero64,
             token: $zero64,
             fresh: $zero64,
