@@ -128,7 +128,16 @@ fn run(start: &'static [i64], drain: &'static [i64], config: SessionConfig) -> S
         .collect();
     let recorded: u64 = vcpus.into_iter().map(|vcpu| vcpu.join().unwrap()).sum();
 
-    let summary = hypertrace.finish().unwrap();
+    // Spare files that are left are removed.
+    let removes =
+        if drain == syscalls::DRAIN_SPARE_FILES { syscalls::START_SPARE_FILES } else { drain };
+    let end = thread::spawn(move || {
+        allow(&[syscalls::RESET_SAVE_FINISH, removes, drain, syscalls::RUNTIME]).unwrap();
+        hypertrace.save().unwrap();
+        hypertrace.chip().reset();
+        hypertrace.finish().unwrap()
+    });
+    let summary = end.join().unwrap();
     let events = summary.reference_points + summary.host_events;
     assert_eq!((events, summary.lost), (recorded, 0), "{summary:?}");
     summary

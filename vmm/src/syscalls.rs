@@ -47,6 +47,9 @@ lists! {
         SYS_rt_sigtimedwait SYS_close SYS_prlimit64 SYS_clock_gettime;
     /// Event loop of the VMM that drains by the adapter for `event-manager`, besides one of the lists for drain threads.
     EVENT_LOOP: SYS_timerfd_settime SYS_write;
+    /// Reset, save and finish of the device, besides one of the lists for drain threads: they drain on the thread that calls them.
+    /// With spare files also [`START_SPARE_FILES`]: those that are left are removed.
+    RESET_SAVE_FINISH: SYS_fallocate SYS_pread64 SYS_write;
     /// Thread of a vCPU, after [`Session::attach`](crate::Session::attach).
     VCPU: SYS_write;
     /// Start of the monitor by [`Session::serve`](crate::Session::serve), its thread, and its end.
