@@ -36,7 +36,7 @@ const COMMIT: &[u8] = &[
     7, 0, 0, 0, 0, 0, 0, 0,
 ];
 /// The first client's LEASE.
-const LEASE: u64 = 0x1020;
+const LEASE: u64 = 0x2010;
 const RESET: &[u8] = &[3, 0, 13, 0, 16, 0, 0, 0, 16, 0, 0, 0, 0, 0, 0, 0];
 
 fn served(options: &[&str]) -> (TempDir, PathBuf, Server) {
