@@ -1,11 +1,13 @@
 //! Counts of this process, apart from those of its clients' rings.
 #![cfg_attr(not(feature = "std"), allow(dead_code))]
 
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 
 static UNATTACHED: AtomicU64 = AtomicU64::new(0);
 /// Those of [`UNATTACHED`] that are not published yet.
 pub(crate) static UNPUBLISHED: AtomicU64 = AtomicU64::new(0);
+/// Threads that have taken those and not added them yet.
+static PUBLISHERS: AtomicU64 = AtomicU64::new(0);
 pub(crate) static ABANDONED: AtomicU64 = AtomicU64::new(0);
 pub(crate) static UNANSWERED: AtomicU64 = AtomicU64::new(0);
 pub(crate) static TAKEN: AtomicU64 = AtomicU64::new(0);
@@ -64,7 +66,21 @@ pub(crate) fn host_ended(events: u64) {
 /// Adds the events that are not published to a total that other processes add to, too.
 pub(crate) fn publish(total: &AtomicU64) {
     if UNPUBLISHED.load(Relaxed) != 0 {
-        total.fetch_add(UNPUBLISHED.swap(0, Relaxed), Relaxed);
+        PUBLISHERS.fetch_add(1, SeqCst);
+        total.fetch_add(UNPUBLISHED.swap(0, SeqCst), SeqCst);
+        PUBLISHERS.fetch_sub(1, SeqCst);
+    }
+}
+
+/// Waits for the threads that are publishing, a tenth of a second at most: if the process ended before, what they have
+/// taken would be in no count.
+#[cfg(feature = "std")]
+pub(crate) fn settle() {
+    for _ in 0..100 {
+        if PUBLISHERS.load(SeqCst) == 0 {
+            break;
+        }
+        crate::os::nap_or_yield();
     }
 }
 
@@ -75,7 +91,34 @@ pub(crate) fn add(count: &AtomicU64) {
 
 /// In a forked child.
 pub(crate) fn forget() {
-    for count in [&UNATTACHED, &UNPUBLISHED, &ABANDONED, &TAKEN, &UNANSWERED, &HOST_ENDED] {
+    for count in
+        [&UNATTACHED, &UNPUBLISHED, &PUBLISHERS, &ABANDONED, &TAKEN, &UNANSWERED, &HOST_ENDED]
+    {
         count.store(0, Relaxed);
+    }
+}
+
+#[cfg(all(test, feature = "std"))]
+mod tests {
+    use super::*;
+    use std::thread::{scope, sleep};
+    use std::time::Duration;
+
+    #[test]
+    fn the_end_of_a_process_waits_for_a_thread_that_publishes() {
+        let total = AtomicU64::new(0);
+        // In the middle of `publish`.
+        PUBLISHERS.fetch_add(1, SeqCst);
+        scope(|scope| {
+            scope.spawn(|| {
+                sleep(Duration::from_millis(20));
+                total.fetch_add(3, SeqCst);
+                PUBLISHERS.fetch_sub(1, SeqCst);
+            });
+
+            settle();
+
+            assert_eq!(total.load(SeqCst), 3);
+        });
     }
 }

@@ -334,6 +334,7 @@ extern "C" fn at_exit() {
     if let Some(process) = process::ours() {
         end();
         process.look_after();
+        counts::settle();
         losses::say_at_end();
     } else if process::was_opened() {
         losses::say_of_child();
