@@ -52,11 +52,12 @@ impl Writer {
     }
 }
 
-/// Returns whether a process may write the session in a directory: one that writes it has locked the directory.
+/// Returns whether a process may write the session in a directory: one that writes it has locked the folder
+/// of the trace.
 pub fn look(dir: &Path) -> bool {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let locked =
-        open(dir, flags, Mode::empty()).and_then(|dir| flock(dir, NonBlockingLockExclusive));
+    let locked = open(&dir.join("ctf"), flags, Mode::empty())
+        .and_then(|dir| flock(dir, NonBlockingLockExclusive));
     // A directory that cannot be locked tells nothing.
     locked.is_err()
 }

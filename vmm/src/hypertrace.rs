@@ -45,7 +45,7 @@ pub struct DeviceConfig {
     pub geometry: Geometry,
     /// Number of vCPUs: clients [0, n) are theirs, and programs lease the others.
     pub vcpus: u32,
-    /// Whether [`Vm::arm`] works. Guests rely on it. If not, the drain loop keeps its timer of a millisecond.
+    /// Whether [`Vm::arm`](crate::Vm::arm) works. Guests rely on it. If not, the drain loop keeps its timer of a millisecond.
     pub has_doorbells: bool,
     /// Reference points per second that one client may make, 0 for no limit.
     pub reference_points_per_second: u32,

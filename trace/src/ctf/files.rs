@@ -98,13 +98,14 @@ impl Files {
         Ok(Files(Kind::Directory { dir: folder, files, descriptions: None }))
     }
 
-    /// Opens the folder of this name in the session's directory.
+    /// Opens and locks the folder of this name in the session's directory.
     ///
     /// # Errors
     /// If there is no such folder.
     pub(crate) fn open(dir: &Folder, name: &str, most: usize) -> Result<Files, WriteFailed> {
         let path = dir.path().join(name);
         let folder = dir.folder(name).map_err(WriteFailed::on("open", &path))?;
+        folder.lock();
         let files = OpenFiles::new(folder, most);
         Ok(Files(Kind::Directory { dir: dir.clone(), files, descriptions: None }))
     }

@@ -44,7 +44,6 @@ pub(crate) fn prepare(
         let _ = folder.remove_folder(HIDDEN);
         return Err(not_empty());
     }
-    folder.lock();
     Ok(folder)
 }
 

@@ -67,12 +67,10 @@ pub(crate) struct Found {
 
 /// Opens the directory, which must be this user's.
 pub(crate) fn open(dir: &Path, share: Share) -> Result<Folder, SessionError> {
-    let dir = own(dir, share)?.ok_or_else(|| SessionError::Directory {
+    own(dir, share)?.ok_or_else(|| SessionError::Directory {
         path: dir.to_owned(),
         source: io::ErrorKind::NotFound.into(),
-    })?;
-    dir.lock();
-    Ok(dir)
+    })
 }
 
 /// Looks at a directory with a session of this UUID that was not ended.

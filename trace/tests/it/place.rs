@@ -6,9 +6,10 @@ use crate::common;
 use common::guest::Guest;
 use hypertrace_abi::event_type;
 use hypertrace_abi::ring::Emit;
-use hypertrace_test_support::{babeltrace2, capability, this_test};
+use hypertrace_test_support::{babeltrace2, capability, this_test, wait_until};
 use hypertrace_trace::{Output, Session, SessionConfig, SessionError, Share};
-use rustix::fs::Mode;
+use rustix::fs::{FlockOperation, Mode, flock};
+use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, geteuid, getrlimit, setrlimit, umask};
 use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
@@ -269,4 +270,20 @@ fn more_streams_than_descriptors_lose_nothing() {
     if let Some(lines) = babeltrace2::read_clean(&dir.join("s/ctf")) {
         assert_eq!(lines.len() as u64, summary.records);
     }
+}
+
+#[test]
+fn a_writer_locks_the_trace_and_leaves_the_lock_of_the_directory_to_others() {
+    let dir = tempfile::tempdir().unwrap();
+    let lock = |path: &Path| {
+        flock(fs::File::open(path).unwrap(), FlockOperation::NonBlockingLockExclusive)
+    };
+    let session = Session::create(SessionConfig::new(dir.path())).unwrap();
+
+    let (of_dir, of_trace) = (lock(dir.path()), lock(&dir.path().join("ctf")));
+    session.finish().unwrap();
+
+    assert_eq!((of_dir, of_trace), (Ok(()), Err(Errno::WOULDBLOCK)));
+    // A process that another test starts has all descriptors for a moment.
+    wait_until("the end of the lock", || lock(&dir.path().join("ctf")).is_ok());
 }
