@@ -56,7 +56,7 @@ impl Writer {
 /// of the trace.
 pub fn look(dir: &Path) -> bool {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let locked = open(&dir.join("ctf"), flags, Mode::empty())
+    let locked = open(dir.join("ctf"), flags, Mode::empty())
         .and_then(|dir| flock(dir, NonBlockingLockExclusive));
     // A directory that cannot be locked tells nothing.
     locked.is_err()
