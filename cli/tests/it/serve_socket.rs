@@ -202,36 +202,38 @@ fn only_the_user_may_connect_whatever_the_mask_of_new_files_is() {
 
 #[test]
 fn a_descriptor_that_cannot_be_closed_does_not_keep_the_server_from_ending() {
-    let (_folder, socket, mut server) = served(&[]);
-    // Closing the last descriptor of a socket with data that nobody takes waits, if that was asked for.
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let lingers = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    let _taken = listener.accept().unwrap();
-    sockopt::set_socket_linger(&lingers, Some(Duration::from_secs(600))).unwrap();
-    lingers.set_nonblocking(true).unwrap();
-    while (&lingers).write(&[0; 1 << 16]).is_ok() {}
-    lingers.set_nonblocking(false).unwrap();
-    let vmm = UnixStream::connect(&socket).unwrap();
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    let sent = [lingers.as_fd()];
-    control.push(SendAncillaryMessage::ScmRights(&sent));
-    sendmsg(&vmm, &[IoSlice::new(VERSION)], &mut control, SendFlags::empty()).unwrap();
-    let port = format!(":{:04X} ", lingers.local_addr().unwrap().port());
-    drop(lingers);
-    // The kernel's list of connections: state 01 is an open one.
-    let is_open = || {
-        let all = fs::read_to_string("/proc/net/tcp").unwrap();
-        let mut lines = all.lines().filter_map(|line| line.split_once(&port));
-        lines.any(|(_, rest)| rest.split(' ').nth(1) == Some("01"))
-    };
-    wait_until("closed", || !is_open());
+    closing(|| {
+        let (_folder, socket, mut server) = served(&[]);
+        // Closing the last descriptor of a socket with data that nobody takes waits, if that was asked for.
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let lingers = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let _taken = listener.accept().unwrap();
+        sockopt::set_socket_linger(&lingers, Some(Duration::from_secs(600))).unwrap();
+        lingers.set_nonblocking(true).unwrap();
+        while (&lingers).write(&[0; 1 << 16]).is_ok() {}
+        lingers.set_nonblocking(false).unwrap();
+        let vmm = UnixStream::connect(&socket).unwrap();
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let sent = [lingers.as_fd()];
+        control.push(SendAncillaryMessage::ScmRights(&sent));
+        sendmsg(&vmm, &[IoSlice::new(VERSION)], &mut control, SendFlags::empty()).unwrap();
+        let port = format!(":{:04X} ", lingers.local_addr().unwrap().port());
+        drop(lingers);
+        // The kernel's list of connections: state 01 is an open one.
+        let is_open = || {
+            let all = fs::read_to_string("/proc/net/tcp").unwrap();
+            let mut lines = all.lines().filter_map(|line| line.split_once(&port));
+            lines.any(|(_, rest)| rest.split(' ').nth(1) == Some("01"))
+        };
+        wait_until("closed", || !is_open());
 
-    let (code, said) = server.ended();
+        let (code, said) = server.ended();
 
-    assert_eq!(code, Some(1), "{said}");
-    assert!(said.contains("a descriptor that it sent cannot be closed"), "{said}");
-    assert_eq!(HYPERTRACE.stat(&server.session)["finished"], true);
+        assert_eq!(code, Some(1), "{said}");
+        assert!(said.contains("a descriptor that it sent cannot be closed"), "{said}");
+        assert_eq!(HYPERTRACE.stat(&server.session)["finished"], true);
+    });
 }
 
 #[test]
