@@ -44,6 +44,8 @@ pub struct Steps<'a> {
     table: Table,
     /// Steps that failed, with what their output says about it
     failed: Vec<String>,
+    /// Tests that are left to the full run
+    ignored: Vec<String>,
 }
 
 /// What became of tests.
@@ -97,7 +99,15 @@ impl<'a> Steps<'a> {
         table.load_preset(presets::ASCII_BORDERS_ONLY_CONDENSED);
         table.set_header(["step", "build", "run", ""]);
         let limit = Duration::from_secs(60 * limit.limit);
-        Ok(Steps { root, machine, temporary, limit, table, failed: Vec::new() })
+        Ok(Steps {
+            root,
+            machine,
+            temporary,
+            limit,
+            table,
+            failed: Vec::new(),
+            ignored: Vec::new(),
+        })
     }
 
     /// Runs a command that builds and checks. Returns false if it failed.
@@ -140,6 +150,8 @@ impl<'a> Steps<'a> {
             time => format!("{:.1} s", time.as_secs_f64()),
         };
         self.table.add_row([name, &time(ran.build), &time(ran.run), verdict]);
+        let is_ignored = |line: &&str| line.starts_with("test ") && line.contains(" ... ignored");
+        self.ignored.extend(ran.output.lines().filter(is_ignored).map(str::to_owned));
         if !good {
             let has_ended = |test: &str| ran.output.contains(&format!("{test} ... "));
             let is_why = |line: &&str| {
@@ -167,6 +179,7 @@ impl<'a> Steps<'a> {
     /// Prints the table, and again what failed. Returns true if nothing did.
     pub fn conclude(&self) -> bool {
         println!("\n{}", self.table);
+        self.ignored.iter().for_each(|test| println!("{test}"));
         self.failed.iter().for_each(|failure| println!("FAILED: {failure}"));
         println!("result: {}", if self.failed.is_empty() { OK } else { "FAILED" });
         self.failed.is_empty()
