@@ -184,10 +184,13 @@ fn survivor(machine: &str) {
     thread::spawn(move || emit(AFTER)).join().unwrap();
 
     wait_until("losses", || counts().host_ended >= 2 * AFTER);
+    // Those of the last 10 ms before the end, which the host has recorded, may be in it.
+    let counted = counts();
+    assert!(counted.host_ended <= BEFORE + 2 * AFTER, "{counted:?}");
+    assert_eq!(counted.unattached, 0);
     // No event is counted twice by a later look.
     hypertrace::poll();
-    let counts = counts();
-    assert_eq!((counts.host_ended, counts.unattached), (2 * AFTER, 0));
+    assert_eq!(counts(), counted);
     assert!(hypertrace::host_has_ended());
     let point = hypertrace::reference_point!("late");
     assert_eq!(point, Err(hypertrace::Emit::Unleased));
