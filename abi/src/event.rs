@@ -226,13 +226,14 @@ pub trait Site: Copy {
         const { schema::name_hash(Self::NAME) }
     }
 
-    /// Returns the schema text, which a producer needs only on its slow path.
+    /// Returns the schema text, which a producer needs only on its slow path. `None` if the host need not
+    /// know one.
     #[inline(always)]
-    fn text<'t, F: Fields>(self) -> &'t dyn Text
+    fn text<'t, F: Fields>(self) -> Option<&'t dyn Text>
     where
         Self: 't,
     {
-        &Event::<Self, F>::TEXT
+        Some(&Event::<Self, F>::TEXT)
     }
 }
 
@@ -365,11 +366,35 @@ impl<T: AsRef<str>> Site for &Named<T> {
     }
 
     #[inline(always)]
-    fn text<'t, F: Fields>(self) -> &'t dyn Text
+    fn text<'t, F: Fields>(self) -> Option<&'t dyn Text>
     where
         Self: 't,
     {
-        self
+        Some(self)
+    }
+}
+
+/// The id of a record without a text: a reserved one, or one that the host knows already.
+#[derive(Clone, Copy, Debug)]
+pub struct Id(pub u32);
+
+impl Site for Id {
+    const NAME: &'static str = "";
+    const FIELDS: &'static [&'static str] = &[];
+
+    #[inline(always)]
+    fn id<F: Fields>(self) -> u32 {
+        self.0
+    }
+
+    #[inline(always)]
+    fn name_hash(self) -> u32 {
+        0
+    }
+
+    #[inline(always)]
+    fn text<'t, F: Fields>(self) -> Option<&'t dyn Text> {
+        None
     }
 }
 
@@ -404,6 +429,21 @@ impl Fields for Words<'_> {
                 }
             }
         }
+    }
+}
+
+/// Words that are in two places.
+impl Fields for [Words<'_>; 2] {
+    const TYPES: &'static [FieldType] = &[];
+    #[inline(always)]
+    fn words(self) -> usize {
+        self[0].words() + self[1].words()
+    }
+    #[inline(always)]
+    fn put(self, out: &[AtomicU64]) {
+        let (first, second) = out.split_at(self[0].words());
+        self[0].put(first);
+        self[1].put(second);
     }
 }
 

@@ -9,10 +9,10 @@ use crate::os;
 use crate::time::{Clock, MOST_TURNS};
 use core::cell::Cell;
 use hypertrace_abi::atomic::{AtomicU32, AtomicU64, Ordering, Ordering::Relaxed};
-use hypertrace_abi::event::{Fields, Site};
+use hypertrace_abi::event::{Fields, Site, Words};
 use hypertrace_abi::layout::{WORD, host_page, register};
 use hypertrace_abi::record::{ClockKind, Flags, HEADER_WORDS, id};
-use hypertrace_abi::ring::{Emit, Lease, LeaseInfo, Producer, ProducerState, Wake};
+use hypertrace_abi::ring::{Emit, Lease, LeaseInfo, NewRecord, Producer, ProducerState, Wake};
 use hypertrace_abi::sink::Status;
 
 /// Every load from a device that is not there.
@@ -136,7 +136,7 @@ impl<'m> Client<'m> {
     #[inline(always)]
     pub fn emit<S: Site, F: Fields>(&self, site: S, fields: F) -> Emit {
         match self.clock {
-            Clock::Counter => self.producer.emit(site, hypertrace_abi::clock::ticks, fields),
+            Clock::Counter => self.producer.emit((site, fields), hypertrace_abi::clock::ticks),
             #[cfg(feature = "std")]
             clock => self.emit_by_system_clock(clock, site, fields),
         }
@@ -149,34 +149,30 @@ impl<'m> Client<'m> {
     #[cold]
     #[inline(never)]
     fn emit_by_system_clock<S: Site, F: Fields>(&self, clock: Clock, site: S, fields: F) -> Emit {
-        self.producer.emit(site, || clock.now(), fields)
+        self.producer.emit((site, fields), || clock.now())
     }
 
     /// Commits an event: [`commit!`](crate::commit) calls this. The wait for room ends
     /// after a second, and at once where the host is known to be dead: counted then.
     #[inline(always)]
     pub fn commit<S: Site, F: Fields>(&self, site: S, fields: F) -> Emit {
-        let flags = Flags::REFERENCE_POINT;
+        let record = NewRecord::from((site, fields)).with_flags(Flags::REFERENCE_POINT);
         let emitted = match self.clock {
-            Clock::Counter => {
-                let clock = hypertrace_abi::clock::ticks;
-                self.producer.try_emit(&site, clock, flags, fields)
-            }
+            Clock::Counter => self.producer.try_emit(record, hypertrace_abi::clock::ticks),
             #[cfg(feature = "std")]
-            clock => self.producer.try_emit(&site, || clock.now(), flags, fields),
+            clock => self.producer.try_emit(record, || clock.now()),
         };
         match emitted {
-            Emit::Full => self.commit_slowly(site, fields),
+            Emit::Full => self.commit_slowly(record),
             done => done,
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn commit_slowly<S: Site, F: Fields>(&self, site: S, fields: F) -> Emit {
+    fn commit_slowly<S: Site, F: Fields>(&self, record: NewRecord<S, F>) -> Emit {
         let clock = self.clock;
-        let flags = Flags::REFERENCE_POINT;
-        self.insist(|| self.producer.try_emit(&site, || clock.now(), flags, fields))
+        self.insist(|| self.producer.try_emit(record, || clock.now()))
     }
 
     /// Makes a reference point: [`reference_point!`](crate::reference_point) calls this.
@@ -192,7 +188,8 @@ impl<'m> Client<'m> {
                     before.set(clock.now());
                     before.get()
                 };
-                self.producer.try_emit(&site, clock, Flags::REFERENCE_POINT, fields)
+                let record = NewRecord::from((site, fields));
+                self.producer.try_emit(record.with_flags(Flags::REFERENCE_POINT), clock)
             }) {
                 Emit::Recorded => Ok(Reply {
                     status: Status::Recorded,
@@ -399,16 +396,10 @@ pub(crate) fn hypertrace_of(client: &Client<'_>, number: u32, arg1: u64, args: &
     let Some((control, slot)) = trapping.zip(slot) else {
         let count = 1 + args.len() as u64;
         let clock = channel.clock;
-        client.insist(|| {
-            let prefix = [number.into(), count, arg1];
-            client.producer.try_words(
-                || clock.now(),
-                id::HYPERTRACE,
-                Flags::REFERENCE_POINT,
-                &prefix,
-                args,
-            )
-        });
+        let prefix = [number.into(), count, arg1];
+        let record = NewRecord::of_id(id::HYPERTRACE, [Words(&prefix), Words(args)])
+            .with_flags(Flags::REFERENCE_POINT);
+        client.insist(|| client.producer.try_emit(record, || clock.now()));
         return;
     };
     for (i, word) in slot.iter().enumerate() {

@@ -163,7 +163,7 @@ mod tests {
         };
         let emit = |n: u64| {
             let (site, fields) = event_type!("number", n);
-            assert_eq!(producer.emit(site, ticks, fields), Emit::Recorded);
+            assert_eq!(producer.emit((site, fields), ticks), Emit::Recorded);
         };
         emit(0);
         pass();

@@ -22,11 +22,12 @@
 
 use hypertrace_abi_loom::atomic::AtomicU64;
 use hypertrace_abi_loom::config::RingMode;
+use hypertrace_abi_loom::event::Words;
 use hypertrace_abi_loom::event_type;
 use hypertrace_abi_loom::record::{ClockKind, Flags, id};
 use hypertrace_abi_loom::ring::{
-    ClientMemory, Consumer, ConsumerState, Emit, FAULT_KINDS, Flow, Lease, LeaseInfo, Producer,
-    ProducerState, Pulled,
+    ClientMemory, Consumer, ConsumerState, Emit, FAULT_KINDS, Flow, Lease, LeaseInfo, NewRecord,
+    Producer, ProducerState, Pulled,
 };
 use hypertrace_abi_loom::schema::id_of;
 use loom::thread;
@@ -97,7 +98,7 @@ impl World {
     fn emit(&self, producer: &Producer<'_>, timestamp: u64, words: usize) -> u64 {
         self.turn();
         let payload: [u64; WHOLE] = std::array::from_fn(|i| word(timestamp, i));
-        match producer.emit_words(timestamp, 99, Flags::empty(), &[], &payload[..words]) {
+        match producer.emit(NewRecord::of_id(99, Words(&payload[..words])), || timestamp) {
             Emit::Recorded => 1,
             Emit::Full => 0,
             other => panic!("{other:?}"),
@@ -108,7 +109,7 @@ impl World {
     fn emit_small(&self, producer: &Producer<'_>, timestamp: u64) -> u64 {
         self.turn();
         let (site, fields) = event_type!("a", x = word(timestamp, 0));
-        u64::from(producer.emit(site, || timestamp, fields) == Emit::Recorded)
+        u64::from(producer.emit((site, fields), || timestamp) == Emit::Recorded)
     }
 }
 
@@ -339,16 +340,16 @@ fn a_schema_is_read_before_the_record_that_uses_it() {
         let x = 1u64;
         world.turn();
         let (site, fields) = event_type!("a", x);
-        producer.emit(site, || 2, fields);
+        producer.emit((site, fields), || 2);
         world.turn();
         let (site, fields) = event_type!("b", x);
-        producer.emit(site, || 3, fields);
+        producer.emit((site, fields), || 3);
         let (mut state, mut known) = consumer.join().unwrap();
         learn_then_pull(&world, &mut state, &mut known);
         assert_eq!(known, [id_of("a(x:u64)"), id_of("b(x:u64)")]);
         // The host has read both: there is room for a third.
         let (site, fields) = event_type!("c", x);
-        producer.emit(site, || 4, fields);
+        producer.emit((site, fields), || 4);
         learn_then_pull(&world, &mut state, &mut known);
         assert_eq!(known.len(), 3);
     });

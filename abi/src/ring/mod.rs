@@ -27,13 +27,14 @@ mod losses;
 mod point;
 mod producer;
 mod progress;
+mod room;
 mod schema_log;
 mod state;
 
 pub use consumer::{Consumer, Flow, Payload, Pulled, Record};
 pub use counts::{FAULT_KINDS, Fault, Losses, Total};
 pub use lease::{Lease, LeaseInfo, MAX_NAME_BYTES};
-pub use producer::{Emit, Producer, Wake};
+pub use producer::{Emit, NewRecord, Producer, Wake};
 pub use progress::{ConsumerState, Place};
 pub use schema_log::{Logged, SchemaText as LoggedSchema};
 pub use state::ProducerState;

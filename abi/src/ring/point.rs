@@ -36,8 +36,8 @@ impl Producer<'_> {
             return Err(Emit::Unleased);
         }
         let id = site.id::<F>();
-        if !self.state.knows(id) {
-            schema_log::announce(&self.memory, self.state, site.text::<F>(), self.fenced);
+        if let Some(text) = site.text::<F>().filter(|_| !self.state.knows(id)) {
+            schema_log::announce(&self.memory, self.state, text, self.fenced);
         }
         self.publish_losses();
         let payload = fields.words();

@@ -10,14 +10,14 @@
 use super::fence::store_fence;
 use super::lease::{Lease, walk};
 use super::state::ProducerState;
-use super::{BLOCK_HEADER_WORDS, ClientMemory, schema_log};
+use super::{ClientMemory, schema_log};
 use crate::atomic::{AtomicU64, Ordering, Ordering::Relaxed, compiler_fence, fence};
 use crate::clock::Counter;
 use crate::config::RingMode;
-use crate::event::{Fields, Site, Text};
+use crate::event::{Fields, Id, Site, Text};
 use crate::layout::{guest_page, host_page};
 use crate::prefetch::prefetch_for_store;
-use crate::record::{Flags, HEADER_WORDS, Header, id};
+use crate::record::{Flags, HEADER_WORDS, Header};
 
 /// Highest plausible head: at a word per nanosecond a ring gets there in 36 years.
 const MOST_HEAD: u64 = 1 << 60;
@@ -36,46 +36,43 @@ pub enum Emit {
     Unleased,
 }
 
-/// Description of a record to emit, except for its payload.
-#[derive(Clone, Copy)]
-struct NewRecord<'a> {
-    id: u32,
+/// A record to emit: `(site, fields)` is an event, [`NewRecord::of_id`] one with a given id.
+#[derive(Clone, Copy, Debug)]
+pub struct NewRecord<S, F> {
+    site: S,
+    fields: F,
     flags: Flags,
-    /// Schema that the host must know before the record.
-    text: Option<&'a dyn Text>,
-    /// Number of payload words.
-    words: usize,
     /// Whether a full ring is counted as a loss.
     is_counted: bool,
 }
 
-impl<'a> NewRecord<'a> {
+impl<F: Fields> NewRecord<Id, F> {
+    /// Makes a record with an id whose text the host knows, or that has none.
     #[inline(always)]
-    fn of_words(id: u32, flags: Flags, words: usize) -> Self {
-        NewRecord { id, flags, text: None, words, is_counted: true }
-    }
-
-    #[inline(always)]
-    fn event<S: Site + 'a, F: Fields>(site: S, fields: &F) -> Self {
-        let text = Some(site.text::<F>());
-        NewRecord { text, ..Self::of_words(site.id::<F>(), Flags::empty(), fields.words()) }
-    }
-
-    #[inline(always)]
-    fn record_words(&self) -> u64 {
-        (HEADER_WORDS + self.words) as u64
+    pub fn of_id(id: u32, fields: F) -> Self {
+        (Id(id), fields).into()
     }
 }
 
-/// Stores a payload that has two parts.
-#[inline(always)]
-fn put(out: &[AtomicU64], prefix: &[u64], payload: &[u64]) {
-    let (first, second) = out.split_at(prefix.len());
-    for (to, &from) in first.iter().zip(prefix) {
-        to.store(from, Relaxed);
+impl<S: Site, F: Fields> NewRecord<S, F> {
+    /// Returns the same with flags. A reference point may use the part of the ring that is reserved for
+    /// reference points.
+    #[inline(always)]
+    #[must_use]
+    pub fn with_flags(self, flags: Flags) -> Self {
+        NewRecord { flags, ..self }
     }
-    for (to, &from) in second.iter().zip(payload) {
-        to.store(from, Relaxed);
+}
+
+#[inline(always)]
+fn record_words(fields: impl Fields) -> u64 {
+    (HEADER_WORDS + fields.words()) as u64
+}
+
+impl<S: Site, F: Fields> From<(S, F)> for NewRecord<S, F> {
+    #[inline(always)]
+    fn from((site, fields): (S, F)) -> Self {
+        NewRecord { site, fields, flags: Flags::empty(), is_counted: true }
     }
 }
 
@@ -117,10 +114,10 @@ pub struct Producer<'m> {
     /// Longest time between two emits, in ticks, after which the reader need not be woken.
     pause: u64,
     pub(super) memory: ClientMemory<'m>,
-    lease: Lease,
+    pub(super) lease: Lease,
     /// Whether stores need fences to stay in order: the mapping is not write-back.
     pub(super) fenced: bool,
-    wake: Option<&'m dyn Wake>,
+    pub(super) wake: Option<&'m dyn Wake>,
     /// Events of threads without a client, in processes that have no other place for their count.
     pub(super) unattached: Option<&'m AtomicU64>,
 }
@@ -206,63 +203,27 @@ impl<'m> Producer<'m> {
         self.state
     }
 
-    /// Emits a typed event with the time of `clock`, nonzero. The clock is read again if a
+    /// Emits a record with the time of `clock`, nonzero. The clock is read again if a
     /// signal handler has emitted since, so a client's timestamps never go backwards.
     /// Never allocates, blocks or formats.
     #[inline(always)]
-    pub fn emit<S: Site, F: Fields>(&self, site: S, clock: impl Fn() -> u64, fields: F) -> Emit {
-        let describe = move || NewRecord::event(site, &fields);
-        self.emit_with(clock, describe, move |out| fields.put(out))
+    pub fn emit<S: Site, F: Fields>(
+        &self,
+        record: impl Into<NewRecord<S, F>>,
+        clock: impl Fn() -> u64,
+    ) -> Emit {
+        self.emit_new(record.into(), clock)
     }
 
-    /// Tries to emit a typed event with flags, as [`Producer::emit`] does, but does not
-    /// count a full ring: the caller tries again, or calls [`Producer::count_full`].
+    /// Emits a record as [`Producer::emit`] does, but does not count a full ring: the caller tries again, or
+    /// calls [`Producer::count_full`].
     #[inline(always)]
     pub fn try_emit<S: Site, F: Fields>(
         &self,
-        site: &S,
+        record: impl Into<NewRecord<S, F>>,
         clock: impl Fn() -> u64,
-        flags: Flags,
-        fields: F,
     ) -> Emit {
-        let describe =
-            || NewRecord { flags, is_counted: false, ..NewRecord::event(*site, &fields) };
-        self.emit_with(clock, describe, |out| fields.put(out))
-    }
-
-    /// Emits a record of given words at `now`, nonzero: a record with a reserved id, or
-    /// one that a host thread writes on a guest's behalf. A record that is flagged
-    /// as a reference point may use the part of the ring that is reserved for
-    /// reference points.
-    #[inline]
-    pub fn emit_words(
-        &self,
-        now: u64,
-        id: u32,
-        flags: Flags,
-        prefix: &[u64],
-        payload: &[u64],
-    ) -> Emit {
-        let words = prefix.len() + payload.len();
-        let describe = || NewRecord::of_words(id, flags, words);
-        self.emit_with(|| now, describe, |out| put(out, prefix, payload))
-    }
-
-    /// Tries to emit a record of given words with the time of `clock`, as
-    /// [`Producer::emit_words`] does. Does not count a full ring, like
-    /// [`Producer::try_emit`].
-    #[inline]
-    pub fn try_words(
-        &self,
-        clock: impl Fn() -> u64,
-        id: u32,
-        flags: Flags,
-        prefix: &[u64],
-        payload: &[u64],
-    ) -> Emit {
-        let words = prefix.len() + payload.len();
-        let describe = || NewRecord { is_counted: false, ..NewRecord::of_words(id, flags, words) };
-        self.emit_with(clock, describe, |out| put(out, prefix, payload))
+        self.emit_new(NewRecord { is_counted: false, ..record.into() }, clock)
     }
 
     /// Counts an event that found no room, outside of any emit.
@@ -271,41 +232,10 @@ impl<'m> Producer<'m> {
         self.publish_losses();
     }
 
-    /// Emits a record of `words` words that `put` stores, at `now`, which is nonzero and
-    /// no earlier than the last record. A full ring is not counted. Only for a thread
-    /// where no interruption emits to this ring: it does not detect one.
+    // The parts of the record are arguments: as a whole it would be in memory, on the hot path too.
     #[inline(always)]
-    pub fn emit_alone(
-        &self,
-        now: u64,
-        id: u32,
-        flags: Flags,
-        words: usize,
-        put: impl FnOnce(&[AtomicU64]),
-    ) -> Emit {
-        let new = NewRecord { is_counted: false, ..NewRecord::of_words(id, flags, words) };
-        let head = self.state.head.load(Relaxed);
-        let head = match head + new.record_words() <= self.state.limit.load(Relaxed) {
-            true => head,
-            false => match self.make_room(now, new) {
-                Ok(head) => head,
-                Err(why) => return why,
-            },
-        };
-        self.record(head, now, new, put, self.fenced);
-        Emit::Recorded
-    }
-
-    /// The body of all emits. `put` stores the payload. `describe` is called again if the ring is not
-    /// ready: a value that is passed on from here would be in memory on the hot path too,
-    /// and its constants would be loaded from there.
-    #[inline(always)]
-    fn emit_with<'a>(
-        &self,
-        clock: impl Fn() -> u64,
-        describe: impl Fn() -> NewRecord<'a>,
-        put: impl FnOnce(&[AtomicU64]),
-    ) -> Emit {
+    fn emit_new<S: Site, F: Fields>(&self, new: NewRecord<S, F>, clock: impl Fn() -> u64) -> Emit {
+        let NewRecord { site, fields, flags, is_counted } = new;
         let state = self.state;
         let now = clock();
         compiler_fence(Ordering::SeqCst);
@@ -315,33 +245,34 @@ impl<'m> Producer<'m> {
         state.busy.store(now, Relaxed);
         compiler_fence(Ordering::SeqCst);
         let head = state.head.load(Relaxed);
-        let new = describe();
-        if new.text.is_some() && !state.knows(new.id) {
-            return self.emit_slowly(now, clock, describe, put);
+        // One call for all that is rare, the last thing that the hot path does: it saves no registers.
+        if site.text::<F>().is_some() && !state.knows(site.id::<F>()) {
+            return self.emit_slowly(now, site, fields, flags, is_counted, clock);
         }
-        if self.is_rare(now) || head + new.record_words() > state.limit.load(Relaxed) {
-            return self.emit_slowly(now, clock, describe, put);
+        if self.is_rare(now) || head + record_words(fields) > state.limit.load(Relaxed) {
+            return self.emit_slowly(now, site, fields, flags, is_counted, clock);
         }
-        self.record(head, now, new, put, false);
+        self.record(head, now, site, fields, flags, false);
         self.leave(now);
         Emit::Recorded
     }
 
-    /// Finishes an emit that has begun and has something rare to do first. All of these are this one call, the
-    /// last thing that the hot path does: it saves no registers.
+    /// Finishes an emit that has begun and has something rare to do first.
     #[cold]
     #[inline(never)]
-    fn emit_slowly<'a>(
+    fn emit_slowly<S: Site, F: Fields>(
         &self,
         now: u64,
+        site: S,
+        fields: F,
+        flags: Flags,
+        is_counted: bool,
         clock: impl Fn() -> u64,
-        describe: impl Fn() -> NewRecord<'a>,
-        put: impl FnOnce(&[AtomicU64]),
     ) -> Emit {
-        let new = describe();
         let now = self.enter_rarely(now, clock, self.wake);
-        match self.make_room(now, new) {
-            Ok(head) => self.record(head, now, new, put, self.fenced),
+        let text = site.text::<F>();
+        match self.make_room(now, record_words(fields), text, flags, is_counted) {
+            Ok(head) => self.record(head, now, site, fields, flags, self.fenced),
             Err(why) => return why,
         }
         self.leave(now);
@@ -350,23 +281,25 @@ impl<'m> Producer<'m> {
 
     /// Writes a record and publishes it.
     #[inline(always)]
-    fn record(
+    fn record<S: Site, F: Fields>(
         &self,
         head: u64,
         now: u64,
-        new: NewRecord<'_>,
-        put: impl FnOnce(&[AtomicU64]),
+        site: S,
+        fields: F,
+        flags: Flags,
         fenced: bool,
     ) {
-        let words = new.record_words();
+        let words = record_words(fields);
         let start = head as usize & (self.ring.len() - 1);
         let record = &self.ring[start..start + words as usize];
         // The host's CPU has the line, as it has read the record that is overwritten.
         prefetch_for_store(self.ring, start);
         self.order_before();
         record[0].store(now, Relaxed);
-        record[1].store(Header::meta(new.id, new.words as u16, new.flags.bits()), Relaxed);
-        put(&record[HEADER_WORDS..]);
+        let payload = fields.words() as u16;
+        record[1].store(Header::meta(site.id::<F>(), payload, flags.bits()), Relaxed);
+        fields.put(&record[HEADER_WORDS..]);
         self.publish(head + words, fenced);
     }
 
@@ -442,7 +375,7 @@ impl<'m> Producer<'m> {
     /// Orders the published head before the stores to come. In overwrite mode a consumer
     /// may be reading the words that they overwrite.
     #[inline(always)]
-    fn order_before(&self) {
+    pub(super) fn order_before(&self) {
         // ORDERING: pairs with the Acquire fence in `Consumer::pull`: a consumer
         // that sees one of the words stored next sees the head published before.
         fence(Ordering::Release);
@@ -463,7 +396,7 @@ impl<'m> Producer<'m> {
     }
 
     #[inline(always)]
-    fn publish(&self, head: u64, fenced: bool) {
+    pub(super) fn publish(&self, head: u64, fenced: bool) {
         let state = self.state;
         self.publish_head(head, fenced);
         compiler_fence(Ordering::SeqCst);
@@ -487,161 +420,40 @@ impl<'m> Producer<'m> {
     /// publishes losses. Returns the position at which the record of `now` may be written.
     #[cold]
     #[inline(never)]
-    fn make_room(&self, now: u64, new: NewRecord<'_>) -> Result<u64, Emit> {
+    fn make_room(
+        &self,
+        now: u64,
+        words: u64,
+        text: Option<&dyn Text>,
+        flags: Flags,
+        is_counted: bool,
+    ) -> Result<u64, Emit> {
         let state = self.state;
         if !state.is_leased() {
             self.give_up();
             return Err(Emit::Unleased);
         }
-        if let Some(text) = new.text {
+        if let Some(text) = text {
             schema_log::announce(&self.memory, state, text, self.fenced);
         }
         self.publish_losses();
         let head = state.head.load(Relaxed);
-        if head + new.record_words() <= state.room.load(Relaxed) {
+        if head + words <= state.room.load(Relaxed) {
             return Ok(head);
         }
-        let commit = new.flags.contains(Flags::REFERENCE_POINT);
-        let room = self.find_room(now, new.record_words(), commit);
+        let commit = flags.contains(Flags::REFERENCE_POINT);
+        let room = self.announce(now, commit).and_then(|()| self.find_room(words, false, commit));
         if room.is_none() {
             // End the emit before the count: an interrupted count must not look like
             // an interrupted emit.
             self.give_up();
             compiler_fence(Ordering::SeqCst);
-            if new.is_counted {
-                state.count(&state.lost_full);
+            if is_counted {
                 // At once: the program may end before the next event.
-                self.publish_losses();
+                self.count_full();
             }
         }
         room.ok_or(Emit::Full)
-    }
-
-    /// Returns the positions of a record of `words` words if it is the next one: its begin,
-    /// or that of the block which it opens, and its end. `None` if it is too long for any
-    /// block.
-    fn place(&self, words: u64) -> Option<(u64, u64)> {
-        let (state, memory) = (self.state, &self.memory);
-        if words > memory.max_record_words() {
-            return None;
-        }
-        let head = state.head.load(Relaxed);
-        let block = memory.block_words();
-        let block_start = memory.block_start(head);
-        let fresh = state.fresh.load(Relaxed) == 1;
-        if !fresh && head != block_start && head + words <= block_start + block {
-            return Some((head, head + words));
-        }
-        // A block's header and the lease record are written before its first record.
-        let start = if head == block_start { head } else { block_start + block };
-        let lease = if fresh { self.lease.len } else { 0 };
-        let before = match lease + words > memory.max_record_words() {
-            // The lease record takes almost a whole block, and gets one of its own.
-            true => block + BLOCK_HEADER_WORDS,
-            false => BLOCK_HEADER_WORDS + lease,
-        };
-        Some((start, start + before + words))
-    }
-
-    /// Finds the position for a record of `words` words, and writes at `now` what precedes it.
-    fn find_room(&self, now: u64, words: u64, commit: bool) -> Option<u64> {
-        let (state, memory) = (self.state, &self.memory);
-        let (start, end) = self.place(words)?;
-        let block = memory.block_words();
-        let opens = start == memory.block_start(start);
-        let limit = match memory.mode() {
-            RingMode::Overwrite => u64::MAX,
-            RingMode::Discard => {
-                // ORDERING: pairs with the Release in `Consumer::commit`: the
-                // host has read the words that are overwritten now.
-                let tail = memory.host[host_page::TAIL].load(Ordering::Acquire);
-                // A tail beyond the end is the host's mistake: the ring counts as full.
-                let used = end.checked_sub(tail)?;
-                if used > memory.capacity() - if commit { 0 } else { memory.reserve() } {
-                    return None;
-                }
-                if let Some(wake) = self.wake
-                    && opens
-                    && used >= memory.capacity() / 4
-                {
-                    wake.wake();
-                }
-                tail + memory.capacity() - memory.reserve()
-            }
-        };
-        let mut at = start;
-        if opens {
-            self.order_before();
-            self.pad(state.head.load(Relaxed), start);
-            at = self.open_block(start);
-            if state.fresh.load(Relaxed) == 1 {
-                let lease = memory.span(at, self.lease.len);
-                for (to, &from) in lease.iter().zip(&self.lease.words) {
-                    to.store(from, Relaxed);
-                }
-                // A lease that found a full ring is announced later, perhaps in another epoch.
-                lease[0].store(now, Relaxed);
-                at += self.lease.len;
-                state.sequence.store(state.sequence.load(Relaxed).wrapping_add(1), Relaxed);
-                if end - start > block {
-                    self.pad(at, start + block);
-                    at = self.open_block(start + block);
-                }
-                state.fresh.store(0, Relaxed);
-            }
-            state.head.store(at, Relaxed);
-        }
-        let limit = (memory.block_start(at) + block).min(limit);
-        state.room.store(limit, Relaxed);
-        // Each emit to a mapping that needs fences is a slow one.
-        state.limit.store(if self.fenced { 0 } else { limit }, Relaxed);
-        Some(at)
-    }
-
-    /// Returns whether the next `records` records find room if each has at most `words`
-    /// words, its header included; in overwrite mode all do. Loads from shared memory, so
-    /// not for the hot path.
-    pub fn has_room(&self, records: u64, words: u64) -> bool {
-        let memory = &self.memory;
-        let words = words.max(HEADER_WORDS as u64);
-        let Some((_, end)) = self.place(words) else { return false };
-        let end = self.end_of(records.saturating_sub(1), words, end);
-        // ORDERING: an estimate; `find_room` loads tail again.
-        let tail = memory.host[host_page::TAIL].load(Relaxed);
-        let most = memory.capacity() - memory.reserve();
-        records == 0
-            || memory.mode() == RingMode::Overwrite
-            || end.checked_sub(tail).is_some_and(|used| used <= most)
-    }
-
-    /// Returns an upper bound of the ring's end after `records` more records of at most
-    /// `words` words, if the last record before them ends at `end`.
-    fn end_of(&self, records: u64, words: u64, end: u64) -> u64 {
-        let block = self.memory.block_words();
-        let block_end = self.memory.block_start(end - 1) + block;
-        // A block that is left for the next one holds no fewer records, whatever their sizes.
-        let fit = (block_end - end) / words;
-        let Some(last) = records.checked_sub(fit + 1) else { return end + records * words };
-        let each = (block - BLOCK_HEADER_WORDS) / words;
-        let blocks = (last / each).saturating_mul(block);
-        (block_end + BLOCK_HEADER_WORDS + (last % each + 1) * words).saturating_add(blocks)
-    }
-
-    /// Fills the words from `from` to the block's end `to`. A single word needs no pad.
-    fn pad(&self, from: u64, to: u64) {
-        if to - from >= HEADER_WORDS as u64 {
-            let words = (to - from) as usize - HEADER_WORDS;
-            let pad = self.memory.span(from, HEADER_WORDS as u64);
-            pad[0].store(0, Relaxed);
-            pad[1].store(Header::meta(id::PAD, words.min(u16::MAX.into()) as u16, 0), Relaxed);
-        }
-    }
-
-    fn open_block(&self, start: u64) -> u64 {
-        let header = self.memory.span(start, BLOCK_HEADER_WORDS);
-        header[0].store(self.state.sequence.load(Relaxed), Relaxed);
-        header[1].store(self.lease.words[HEADER_WORDS], Relaxed);
-        start + BLOCK_HEADER_WORDS
     }
 
     /// Announces the lease if that has not happened, and publishes losses, at `now`.
@@ -653,11 +465,8 @@ impl<'m> Producer<'m> {
             return;
         }
         self.publish_losses();
-        if state.fresh.load(Relaxed) == 1
-            && let Some(head) = self.find_room(now, 0, false)
-        {
-            self.publish_head(head, self.fenced);
-        }
+        // If the ring is full, the next one tries again.
+        let _ = self.announce(now, false);
         self.give_up();
     }
 
@@ -720,7 +529,7 @@ mod tests {
         macro_rules! emit {
             ($($name:literal)*) => {$({
                 let (site, fields) = event_type!($name, n = 5u64);
-                assert_eq!(producer.emit(site, || 9, fields), Emit::Recorded);
+                assert_eq!(producer.emit((site, fields), || 9), Emit::Recorded);
             })*};
         }
         emit!("a" "b" "a" "c" "d" "a" "e");

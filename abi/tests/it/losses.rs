@@ -6,10 +6,13 @@ use crate::common;
 use common::{Memory, emit, pull};
 use hypertrace_abi::atomic::AtomicU64;
 use hypertrace_abi::config::RingMode;
+use hypertrace_abi::event::Words;
 use hypertrace_abi::event_type;
 use hypertrace_abi::layout::guest_page;
 use hypertrace_abi::record::{Flags, id};
-use hypertrace_abi::ring::{Consumer, ConsumerState, Emit, Fault, Producer, ProducerState};
+use hypertrace_abi::ring::{
+    Consumer, ConsumerState, Emit, Fault, NewRecord, Producer, ProducerState,
+};
 use std::sync::atomic::Ordering;
 
 #[test]
@@ -21,7 +24,11 @@ fn a_full_ring_drops_and_counts_and_keeps_room_for_reference_points() {
     for i in 0..1000 {
         recorded += u64::from(emit(&producer, i + 1, i) == Emit::Recorded);
     }
-    let point = producer.emit_words(2000, id::HYPERTRACE, Flags::REFERENCE_POINT, &[1], &[0]);
+    let point = producer.emit(
+        NewRecord::of_id(id::HYPERTRACE, [Words(&[1]), Words(&[0])])
+            .with_flags(Flags::REFERENCE_POINT),
+        || 2000,
+    );
     assert_eq!(point, Emit::Recorded);
     let mut seen = Vec::new();
     pull(&memory, &mut host, usize::MAX, &mut seen);
@@ -86,7 +93,7 @@ fn an_emit_inside_an_emit_is_counted() {
         }
     }
     let (site, fields) = event_type!("outer", x = Emits(&producer));
-    assert_eq!(producer.emit(site, || 4, fields), Emit::Recorded);
+    assert_eq!(producer.emit((site, fields), || 4), Emit::Recorded);
     emit(&producer, 6, 6);
     let mut seen = Vec::new();
     pull(&memory, &mut host, usize::MAX, &mut seen);

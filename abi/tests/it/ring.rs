@@ -6,11 +6,13 @@ use crate::common;
 use common::{Memory, Seen, emit, pull};
 use hypertrace_abi::atomic::AtomicU64;
 use hypertrace_abi::config::RingMode;
-use hypertrace_abi::event::Named;
+use hypertrace_abi::event::{Named, Words};
 use hypertrace_abi::event_type;
 use hypertrace_abi::layout::guest_page;
-use hypertrace_abi::record::{Flags, HEADER_WORDS, id};
-use hypertrace_abi::ring::{Consumer, ConsumerState, Emit, Fault, Flow, Logged, ProducerState};
+use hypertrace_abi::record::{HEADER_WORDS, id};
+use hypertrace_abi::ring::{
+    Consumer, ConsumerState, Emit, Fault, Flow, Logged, NewRecord, ProducerState,
+};
 use hypertrace_abi::schema::{MAX_SCHEMAS, id_of};
 use proptest::prelude::*;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -63,7 +65,7 @@ fn a_text_is_written_once_whatever_the_number_of_types() {
     let events: Vec<_> = (0..1200).map(|n| Named::new(format!("e{n}(n:u64)"))).collect();
     let written = || {
         for event in &events {
-            assert_eq!(producer.emit(event, || 5, (1u64,)), Emit::Recorded);
+            assert_eq!(producer.emit((event, (1u64,)), || 5), Emit::Recorded);
         }
         memory.guest[guest_page::SCHEMA_LEN].load(Ordering::Relaxed)
     };
@@ -132,7 +134,7 @@ fn a_log_may_be_read_in_parts_and_no_record_is_taken_before_its_text() {
         consumer.commit_schemas();
         // These come later, and so do their texts.
         let (site, fields) = event_type!("later", x = 1u64);
-        producer.emit(site, || 10 + texts, fields);
+        producer.emit((site, fields), || 10 + texts);
     }
     assert_eq!((texts, seen), (9, vec![1, 2]));
     let mut consumer = Consumer::new(memory.client(), &mut host);
@@ -349,7 +351,7 @@ fn race(ring: usize, block: u64, mode: RingMode, count: u64, stall: u64) -> (u64
                 let len = now.wrapping_mul(0x9e37_79b9) >> 7 & 7;
                 let payload: [u64; 8] = std::array::from_fn(|i| now.wrapping_mul(i as u64 + 3));
                 let payload = &payload[..len.min(most) as usize];
-                producer.emit_words(now, 99, Flags::empty(), &[], payload);
+                producer.emit(NewRecord::of_id(99, Words(payload)), || now);
                 if stall > 0 && now % stall == 0 {
                     std::thread::yield_now();
                 }
@@ -418,7 +420,7 @@ proptest! {
             if producer.has_room(records, most as u64) {
                 for (&words, _) in sizes.iter().cycle().zip(0..records) {
                     now += 1;
-                    let record = producer.emit_words(now, 1 << 20, Flags::empty(), &[], &[7; 13][..words]);
+                    let record = producer.emit(NewRecord::of_id(1 << 20, Words(&[7; 13][..words])), || now);
                     prop_assert_eq!(record, Emit::Recorded);
                 }
             }
@@ -558,7 +560,7 @@ fn a_producer_that_laps_the_consumer_exactly_is_no_fault() {
             now += 1;
             let left = 16 - head() % 16;
             let words = if left == 16 || left < 2 { 12 } else { left as usize - 2 };
-            producer.emit_words(now, 99, Flags::empty(), &[], &[0; 12][..words]);
+            producer.emit(NewRecord::of_id(99, Words(&[0; 12][..words])), || now);
         }
         assert_eq!(head(), target);
         now
@@ -597,7 +599,7 @@ fn a_head_near_the_largest_number_does_not_prevent_a_release() {
         }
     }
     let (site, fields) = event_type!("jumps", x = Jumps);
-    let left = std::panic::AssertUnwindSafe(|| producer.emit(site, || 4, fields));
+    let left = std::panic::AssertUnwindSafe(|| producer.emit((site, fields), || 4));
     std::panic::catch_unwind(left).unwrap_err();
     assert_eq!(state.interrupted_since(), Some(4));
     // Another program with the same segment overwrites the ring.

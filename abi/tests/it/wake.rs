@@ -60,7 +60,7 @@ fn an_event_that_another_overtook_wakes_nobody() {
     let times = Cell::new(80);
     let clock = || times.replace(91);
     let (site, fields) = event_type!("value", n = 0u64);
-    assert_eq!(producer.emit(site, clock, fields), Emit::Recorded);
+    assert_eq!(producer.emit((site, fields), clock), Emit::Recorded);
     let mut seen = Vec::new();
     pull(&memory, &mut ConsumerState::default(), 9, &mut seen);
     assert_eq!(seen.last().map(|(time, ..)| *time), Some(91), "read again");
@@ -135,7 +135,7 @@ fn known_ids_that_are_alike_wake_nobody_and_load_nothing_from_the_host() {
         let (state, bell) = (ProducerState::new(), Bell::default());
         let producer = beyond_a_quarter(&memory, &state, &bell);
         let events = alike(count);
-        let emit = |event| producer.emit(event, || 1, (5u64,));
+        let emit = |event| producer.emit((event, (5u64,)), || 1);
         for event in &events {
             assert_eq!(emit(event), Emit::Recorded);
         }

@@ -5,9 +5,12 @@
 use crate::common;
 use common::{Call, Done, chip, chip_of};
 use hypertrace_abi::atomic::Ordering::Relaxed;
+use hypertrace_abi::event::Words;
 use hypertrace_abi::layout::host_page;
-use hypertrace_abi::record::{ClockKind, Flags};
-use hypertrace_abi::ring::{ClientMemory, Emit, Lease, LeaseInfo, Producer, ProducerState};
+use hypertrace_abi::record::ClockKind;
+use hypertrace_abi::ring::{
+    ClientMemory, Emit, Lease, LeaseInfo, NewRecord, Producer, ProducerState,
+};
 use hypertrace_abi::sink::Facts;
 use hypertrace_device::{Chip, ChipConfig, Counter, Region, RingMode};
 use proptest::prelude::*;
@@ -28,7 +31,7 @@ fn lease<'c>(chip: &'c Chip, of: u32, state: &'c ProducerState) -> Producer<'c> 
 }
 
 fn emit(producer: &Producer<'_>, now: u64) -> Emit {
-    producer.emit_words(now, 99, Flags::empty(), &[], &[now])
+    producer.emit(NewRecord::of_id(99, Words(&[now])), || now)
 }
 
 #[test]

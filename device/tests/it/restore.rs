@@ -4,9 +4,12 @@
 
 use crate::common;
 use common::{BARS, Call, Front, Known, Recorder, chip, geometry, register};
+use hypertrace_abi::event::Words;
 use hypertrace_abi::layout::{MASK_BYTES, Region, host_page, register::EMIT};
-use hypertrace_abi::record::{ClockKind, Flags};
-use hypertrace_abi::ring::{ClientMemory, Emit, Lease, LeaseInfo, Producer, ProducerState};
+use hypertrace_abi::record::ClockKind;
+use hypertrace_abi::ring::{
+    ClientMemory, Emit, Lease, LeaseInfo, NewRecord, Producer, ProducerState,
+};
 use hypertrace_abi::sink::Facts;
 use hypertrace_abi::{atomic::Ordering::Relaxed, config::RingMode};
 use hypertrace_device::{
@@ -47,7 +50,7 @@ fn lease<'m>(chip: &'m Chip, number: u32, state: &'m ProducerState) -> Producer<
 /// Emits events at these times. Returns the number of those in the ring.
 fn emit(producer: &Producer<'_>, times: std::ops::Range<u64>) -> usize {
     times
-        .filter(|time| producer.emit_words(*time, 99, Flags::empty(), &[], &[]) == Emit::Recorded)
+        .filter(|time| producer.emit(NewRecord::of_id(99, Words(&[])), || *time) == Emit::Recorded)
         .count()
 }
 
@@ -158,7 +161,7 @@ fn a_guest_that_knows_nothing_of_it_continues_on_the_restored_device() {
     for round in 0..40 {
         // Some fill the ring.
         for time in (10_000 * round + 2..).take(9 * round as usize) {
-            match producer.emit_words(time, 99, Flags::empty(), &[], &[]) {
+            match producer.emit(NewRecord::of_id(99, Words(&[])), || time) {
                 Emit::Recorded => emitted.push(time),
                 _ => lost += 1,
             }

@@ -309,11 +309,11 @@ impl Site for Known<'_> {
     }
 
     #[inline(always)]
-    fn text<'t, F: Fields>(self) -> &'t dyn Text
+    fn text<'t, F: Fields>(self) -> Option<&'t dyn Text>
     where
         Self: 't,
     {
-        self.0
+        Some(self.0)
     }
 }
 

@@ -12,9 +12,11 @@ use super::counts::{Counter, count};
 use super::relay::{Emitter, Entry, Vcpu, stored_at};
 use hypertrace_abi::atomic::{AtomicU64, Ordering, Ordering::Relaxed};
 use hypertrace_abi::clock::ticks;
+use hypertrace_abi::event::Fields;
 use hypertrace_abi::layout::{host_page, register};
 use hypertrace_abi::record::{Flags, REFERENCE_PREFIX_WORDS};
-use hypertrace_abi::ring::Emit;
+use hypertrace_abi::ring::{Emit, NewRecord};
+use hypertrace_abi::schema::FieldType;
 use hypertrace_abi::sink::{ReferencePoint, Status};
 use hypertrace_abi::slot::{self, Answer, Emitted};
 
@@ -106,6 +108,33 @@ fn emit(
     }
 }
 
+/// Payload of a point's record, from the slot directly into the ring: no code looks at the words between.
+#[derive(Clone, Copy)]
+struct Point<'a> {
+    prefix: [u64; REFERENCE_PREFIX_WORDS],
+    words: &'a [AtomicU64],
+}
+
+impl Fields for Point<'_> {
+    const TYPES: &'static [FieldType] = &[];
+
+    #[inline(always)]
+    fn words(self) -> usize {
+        self.prefix.len() + self.words.len()
+    }
+
+    #[inline(always)]
+    fn put(self, out: &[AtomicU64]) {
+        let (prefix, words) = out.split_at(self.prefix.len());
+        for (to, from) in prefix.iter().zip(self.prefix) {
+            to.store(from, Relaxed);
+        }
+        for (to, from) in words.iter().zip(self.words) {
+            to.store(from.load(Relaxed), Relaxed);
+        }
+    }
+}
+
 /// Records the point. `None` if the host has to handle it.
 #[inline(always)]
 fn record(
@@ -129,21 +158,9 @@ fn record(
         return None;
     };
     let ReferencePoint { client, seq, guest_time, host_time, id, .. } = point;
-    // From the slot directly into the ring: no code looks at them between. By value,
-    // as captures by reference have to be in memory, and this path consists of stores.
-    let put = move |out: &[AtomicU64]| {
-        let Some((prefix, out)) = out.split_first_chunk::<REFERENCE_PREFIX_WORDS>() else { return };
-        prefix[0].store(client.into(), Relaxed);
-        prefix[1].store(index.into(), Relaxed);
-        prefix[2].store(seq.into(), Relaxed);
-        prefix[3].store(guest_time, Relaxed);
-        for (to, from) in out.iter().zip(words) {
-            to.store(from.load(Relaxed), Relaxed);
-        }
-    };
-    let words = REFERENCE_PREFIX_WORDS + words.len();
-    // Guest code and QEMU's own code run on this thread; neither enters this function.
-    let emitted = producer.emit_alone(host_time, id, Flags::REFERENCE_POINT, words, put);
+    let prefix = [client.into(), index.into(), seq.into(), guest_time];
+    let record = NewRecord::of_id(id, Point { prefix, words }).with_flags(Flags::REFERENCE_POINT);
+    let emitted = producer.try_emit(record, || host_time);
     if emitted == Emit::Recorded {
         // Its only writer is this thread.
         let recorded = &entry.recorded;

@@ -24,7 +24,7 @@ fn boot(host: &Host, generation: u64, boot: u64, events: u64) -> u64 {
     let mut lost = 0;
     for n in 0..events {
         let (site, fields) = event_type!("booted", generation, n);
-        lost += u64::from(producer.emit(site, || boot + 1 + n, fields) != Emit::Recorded);
+        lost += u64::from(producer.emit((site, fields), || boot + 1 + n) != Emit::Recorded);
     }
     // The count of those that found no room.
     producer.refresh(boot + 1 + events);

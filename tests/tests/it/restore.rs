@@ -250,7 +250,7 @@ fn a_record_that_was_under_way_at_the_snapshot_does_not_fix_the_clock_after_it()
         let producer = Producer::lease(memory.unwrap(), &private, lease, false);
         let emit = |n: u64, time: u64| {
             let (site, fields) = event_type!("first", n);
-            assert_eq!(producer.emit(site, || time, fields), Emit::Recorded);
+            assert_eq!(producer.emit((site, fields), || time), Emit::Recorded);
         };
         (0..10).for_each(|n| emit(n, begin + n));
         let saved = vmm.save();
@@ -279,7 +279,7 @@ fn a_lessees_clock_and_name_are_known_in_the_next_session() {
     let producer = Producer::lease(memory.unwrap(), &private, Lease::new(77, 1000, &info), false);
     let emit = |n: u64| {
         let (site, fields) = event_type!("first", n);
-        assert_eq!(producer.emit(site, || 1000 + n, fields), Emit::Recorded);
+        assert_eq!(producer.emit((site, fields), || 1000 + n), Emit::Recorded);
     };
     emit(1);
     // Saved twice: the second process has no record of the client.

@@ -11,10 +11,11 @@ use hypertrace::{Channel, Client, Clock, LeaseInfo, Options, ProducerState, Stat
 use hypertrace_abi::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use hypertrace_abi::clock::ticks;
 use hypertrace_abi::config::{HostFacts, RingMode};
+use hypertrace_abi::event::Words;
 use hypertrace_abi::layout::local::{PAGE_L, WATCH, watch};
 use hypertrace_abi::layout::{Geometry, Region};
 use hypertrace_abi::record::{ClockKind, Flags};
-use hypertrace_abi::ring::{ClientMemory, Consumer, Emit, Lease, Producer};
+use hypertrace_abi::ring::{ClientMemory, Consumer, Emit, Lease, NewRecord, Producer};
 use hypertrace_abi::schema::id_of;
 use hypertrace_abi::sink::{Drained, EventSink, Facts, KnownClient, ReferencePoint};
 use hypertrace_tests::{babeltrace2, traced, wait_until};
@@ -103,7 +104,10 @@ fn relayed_points_belong_to_their_clients() {
     let guest_time = ticks();
     let prefix = [CLIENT.into(), 3, 5, guest_time];
     let id = id_of("relayed(n:u64)");
-    let emit = relay.emit_words(ticks(), id, Flags::REFERENCE_POINT, &prefix, &[2]);
+    let emit = relay.emit(
+        NewRecord::of_id(id, [Words(&prefix), Words(&[2])]).with_flags(Flags::REFERENCE_POINT),
+        ticks,
+    );
     assert_eq!(emit, Emit::Recorded);
     client.release();
     relay.release();

@@ -348,7 +348,7 @@ fn emit(producer: &Producer<'_>, numbers: std::ops::Range<u64>, ahead: u64) {
     for number in numbers {
         let now = ticks();
         let (site, fields) = event_type!("stopped", number = number, truth = now);
-        assert_eq!(producer.emit(site, || now + ahead, fields), Emit::Recorded);
+        assert_eq!(producer.emit((site, fields), || now + ahead), Emit::Recorded);
     }
 }
 

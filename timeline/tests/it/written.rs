@@ -5,12 +5,12 @@
 use hypertrace_abi::atomic::AtomicU64;
 use hypertrace_abi::clock::ticks;
 use hypertrace_abi::config::RingMode;
-use hypertrace_abi::event::{Fields, Site};
+use hypertrace_abi::event::{Fields, Site, Words};
 use hypertrace_abi::event_type;
 use hypertrace_abi::layout::Geometry;
 use hypertrace_abi::record::ClockKind;
 use hypertrace_abi::ring::{
-    ClientMemory, Consumer, ConsumerState, Lease, LeaseInfo, Producer, ProducerState,
+    ClientMemory, Consumer, ConsumerState, Lease, LeaseInfo, NewRecord, Producer, ProducerState,
 };
 use hypertrace_abi::schema::id_of;
 use hypertrace_abi::sink::{EventSink, ReferencePoint, Status};
@@ -53,7 +53,7 @@ impl Guest {
     }
 
     fn emit<S: Site, F: Fields>(&self, event: (S, F)) {
-        self.producer.emit(event.0, || self.now(), event.1);
+        self.producer.emit(event, || self.now());
     }
 
     /// Serves the store to EMIT, as a vCPU's thread does.
@@ -165,13 +165,7 @@ fn counts_agree_with_the_writers() {
                 guest.emit(event_type!("disk_read", lba = i, name = "x"));
             }
             guest.point(&session, round);
-            guest.producer.emit_words(
-                guest.now(),
-                0xdead_beef,
-                Default::default(),
-                &[],
-                &[1, 2, 3],
-            );
+            guest.producer.emit(NewRecord::of_id(0xdead_beef, Words(&[1, 2, 3])), || guest.now());
             guest.pass(&session);
         }
     }

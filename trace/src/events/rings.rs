@@ -289,7 +289,7 @@ pub fn emit<S: Site, F: Fields>(site: S, fields: F) -> Emit {
     }
     // SAFETY: as in `held`.
     let claim = unsafe { &*claim };
-    let emitted = claim.producer.emit(site, ticks, fields);
+    let emitted = claim.producer.emit((site, fields), ticks);
     if emitted != Emit::Recorded {
         claim.lost();
     }
@@ -317,7 +317,7 @@ fn emit_first<S: Site, F: Fields>(site: S, fields: F) -> Emit {
     }
     // SAFETY: `install` gave it a session that is never freed.
     let rings = unsafe { &*rings };
-    rings.record(ticks, |producer| producer.emit(site, ticks, fields), true)
+    rings.record(ticks, |producer| producer.emit((site, fields), ticks), true)
 }
 
 /// Claims a ring of the default session for the calling thread. `false`: none is free, or there is no such session.
@@ -384,7 +384,7 @@ impl HostRings {
     /// Records an event on the calling thread's ring of these.
     #[inline]
     pub fn emit<S: Site, F: Fields>(&self, site: S, fields: F) -> Emit {
-        self.record(ticks, |producer| producer.emit(site, ticks, fields), false)
+        self.record(ticks, |producer| producer.emit((site, fields), ticks), false)
     }
 
     /// Gives the calling thread's ring to `emit`; claims one at first use, as

@@ -4,9 +4,10 @@ use super::handle::Session;
 use crate::drain::wanted::Mask;
 use crate::events::own;
 use crate::limits::MOST_LOST;
+use hypertrace_abi::event::Words;
 use hypertrace_abi::layout::SLOT_WORDS;
 use hypertrace_abi::record::{Flags, HEADER_WORDS, REFERENCE_PREFIX_WORDS};
-use hypertrace_abi::ring::{Consumer, Emit};
+use hypertrace_abi::ring::{Consumer, Emit, NewRecord};
 use hypertrace_abi::sink::{
     Drained, EventSink, Facts, KnownClient, NameSet, ReferencePoint, Status,
 };
@@ -39,7 +40,13 @@ impl EventSink for Session {
         flags.set(Flags::GUEST_HYPERTRACE, declared);
         let emit = self.parts.rings.record(
             || now,
-            |producer| producer.emit_words(now, point.id, flags, &prefix, point.words),
+            |producer| {
+                producer.emit(
+                    NewRecord::of_id(point.id, [Words(&prefix), Words(point.words)])
+                        .with_flags(flags),
+                    || now,
+                )
+            },
             declared,
         );
         own::reference_point(point);

@@ -4,9 +4,11 @@
 use crate::common;
 use common::guest::{Guest, geometry};
 use hypertrace_abi::config::RingMode;
+use hypertrace_abi::event::Words;
 use hypertrace_abi::event_type;
 use hypertrace_abi::layout::Geometry;
 use hypertrace_abi::record::{ClockKind, Flags};
+use hypertrace_abi::ring::NewRecord;
 use hypertrace_abi::schema::id_of;
 use hypertrace_abi::sink::EventSink;
 use hypertrace_test_support::{babeltrace2, wait_until};
@@ -70,7 +72,7 @@ fn bytes_of(records: u64, in_a_pass: u64) -> u64 {
     let (_dir, session) = common::session(|_| ());
     let mut hostile = Guest::new(0);
     for n in 1..=records {
-        hostile.producer.emit_words(1, 99, Flags::empty(), &[], &[]);
+        hostile.producer.emit(NewRecord::of_id(99, Words(&[])), || 1);
         if n % in_a_pass == 0 {
             hostile.pass(&session);
         }
@@ -185,7 +187,7 @@ fn new_names_and_a_new_clock_wait_for_one_replacement_of_the_files() {
         let text = format!("honest_{n}()");
         honest.log(&text);
         let (id, flags) = (id_of(&text), Flags::empty());
-        honest.producer.emit_words((1 << 60) + n, id, flags, &[], &[]);
+        honest.producer.emit(NewRecord::of_id(id, Words(&[])).with_flags(flags), || (1 << 60) + n);
     }
     let own = |summary: Summary| {
         summary.streams.into_iter().find(|s| (s.domain, s.client) == (Domain::Guest, 0))

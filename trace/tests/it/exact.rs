@@ -37,7 +37,7 @@ fn race(session: &Session, guest: &mut Guest, events: u64, cadence: Duration) ->
         let mut refused = 0;
         for i in 0..events {
             let (site, fields) = event_type!("number", i, twice = 2 * i);
-            let emit = producer.emit(site, ticks, fields);
+            let emit = producer.emit((site, fields), ticks);
             refused += u64::from(emit != Emit::Recorded);
         }
         producer.release();

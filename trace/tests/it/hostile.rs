@@ -5,9 +5,11 @@ use crate::common;
 use common::guest::{Guest, geometry};
 use hypertrace_abi::clock::ticks;
 use hypertrace_abi::config::RingMode;
+use hypertrace_abi::event::Words;
 use hypertrace_abi::event_type;
 use hypertrace_abi::layout::{Geometry, guest_page};
 use hypertrace_abi::record::{Flags, Header, id};
+use hypertrace_abi::ring::NewRecord;
 use hypertrace_abi::schema::id_of;
 use hypertrace_abi::sink::{EventSink, ReferencePoint};
 use hypertrace_test_support::babeltrace2;
@@ -294,13 +296,7 @@ fn a_lessees_name_is_cut() {
     let mut guest = Guest::new(0);
     // Three bytes each: the cut is between two letters.
     let name = "\u{20ac}".repeat(1000);
-    guest.producer.emit_words(
-        ticks(),
-        id::LEASE,
-        Flags::empty(),
-        &[],
-        &forged_lease(name.as_bytes()),
-    );
+    guest.producer.emit(NewRecord::of_id(id::LEASE, Words(&forged_lease(name.as_bytes()))), ticks);
     guest.pass(&session);
     let summary = session.finish().unwrap();
     let told = &summary.streams[0].name;
@@ -338,7 +334,7 @@ fn a_collision_is_nobodys_event() {
     let mut hostile = Guest::new(1);
     let emit = |guest: &mut Guest| {
         let flags = Flags::empty();
-        guest.producer.emit_words(ticks(), id_of(&a), flags, &[], &[1]);
+        guest.producer.emit(NewRecord::of_id(id_of(&a), Words(&[1])).with_flags(flags), ticks);
         guest.pass(&session);
     };
     hostile.log(&a);
@@ -364,10 +360,10 @@ fn a_text_after_its_record_applies_to_later_records() {
     let mut guest = Guest::new(0);
     let flags = Flags::empty();
     let text = "late(x:u64)";
-    guest.producer.emit_words(ticks(), id_of(text), flags, &[], &[1]);
+    guest.producer.emit(NewRecord::of_id(id_of(text), Words(&[1])).with_flags(flags), ticks);
     guest.pass(&session);
     guest.log(text);
-    guest.producer.emit_words(ticks(), id_of(text), flags, &[], &[1]);
+    guest.producer.emit(NewRecord::of_id(id_of(text), Words(&[1])).with_flags(flags), ticks);
     guest.pass(&session);
     let ctf = session.dir().join("ctf");
     let summary = session.finish().unwrap();

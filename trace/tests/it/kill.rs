@@ -3,8 +3,9 @@
 use crate::common;
 use common::guest::Guest;
 use hypertrace_abi::clock::ticks;
+use hypertrace_abi::event::Words;
 use hypertrace_abi::event_type;
-use hypertrace_abi::record::Flags;
+use hypertrace_abi::ring::NewRecord;
 use hypertrace_abi::sink::{EventSink, ReferencePoint};
 use hypertrace_test_support::{babeltrace2, kill, this_test, wait_until};
 use hypertrace_trace::{Session, SessionConfig};
@@ -35,7 +36,7 @@ fn trace(dir: &Path) {
                 append_schema(guest, &text);
             }
             let known = hypertrace_abi::schema::id_of(&text);
-            guest.producer.emit_words(ticks(), known, Flags::empty(), &[], &[round]);
+            guest.producer.emit(NewRecord::of_id(known, Words(&[round])), ticks);
             let host_time = ticks();
             session.reference_point(&ReferencePoint {
                 client: guest.client,

@@ -5,11 +5,11 @@ use common::guest::Guest;
 use common::session;
 use hypertrace_abi::clock::ticks;
 use hypertrace_abi::config::RingMode;
-use hypertrace_abi::event::Hex;
+use hypertrace_abi::event::{Hex, Words};
 use hypertrace_abi::event_type;
 use hypertrace_abi::layout::guest_page;
 use hypertrace_abi::record::{Flags, id};
-use hypertrace_abi::ring::{ConsumerState, Emit};
+use hypertrace_abi::ring::{ConsumerState, Emit, NewRecord};
 use hypertrace_abi::schema::{id_of, name_hash};
 use hypertrace_abi::sink::{EventSink, KnownClient, NameSet, ReferencePoint, Status};
 use hypertrace_test_support::babeltrace2;
@@ -259,7 +259,7 @@ fn unknown_ids_and_wrong_lengths_are_untyped() {
         (id::UNTYPED, &[1, 0]),
         (9, &[]),
     ] {
-        guest.producer.emit_words(ticks(), id, Flags::empty(), &[], payload);
+        guest.producer.emit(NewRecord::of_id(id, Words(payload)), ticks);
     }
     guest.emit(event_type!("e", s = "def", n = 2u8));
     guest.pass(&session);
@@ -506,7 +506,9 @@ fn committed_records_are_counted_apart() {
     let mut guest = Guest::new(0);
     guest.emit(event_type!("e", x = 1u64));
     let id = id_of("e(x:u64)");
-    guest.producer.emit_words(ticks(), id, Flags::REFERENCE_POINT, &[], &[2]);
+    guest
+        .producer
+        .emit(NewRecord::of_id(id, Words(&[2])).with_flags(Flags::REFERENCE_POINT), ticks);
     guest.pass(&session);
     let (summary, _) = finish(session);
     assert_eq!((summary.ring_events, summary.reference_points), (1, 1));

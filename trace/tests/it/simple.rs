@@ -4,8 +4,9 @@
 use crate::common;
 use common::guest::Guest;
 use hypertrace_abi::clock::ticks;
+use hypertrace_abi::event::Words;
 use hypertrace_abi::record::Flags;
-use hypertrace_abi::ring::Emit;
+use hypertrace_abi::ring::{Emit, NewRecord};
 use hypertrace_abi::schema::id_of;
 use hypertrace_trace::trace::guest_hypertrace;
 
@@ -36,7 +37,7 @@ fn records_of_a_relay_that_are_no_events_are_not_in_the_file() {
     session.set_simple_file(&path).unwrap();
     let mut relay = Guest::new(0);
     let emit = |id: u32, flags: Flags, words: &[u64]| {
-        let emit = relay.producer.emit_words(ticks(), id, flags, &[], words);
+        let emit = relay.producer.emit(NewRecord::of_id(id, Words(words)).with_flags(flags), ticks);
         assert_eq!(emit, Emit::Recorded);
     };
     // A point without a point's prefix, and what is no point, both unknown.

@@ -80,5 +80,5 @@ pub fn pull(
 
 pub fn emit(producer: &Producer<'_>, now: u64, value: u64) -> Emit {
     let (site, fields) = event_type!("value", value);
-    producer.emit(site, || now, fields)
+    producer.emit((site, fields), || now)
 }

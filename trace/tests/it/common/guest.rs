@@ -3,11 +3,12 @@
 use hypertrace_abi::atomic::{AtomicU64, Ordering};
 use hypertrace_abi::clock::ticks;
 use hypertrace_abi::config::RingMode;
-use hypertrace_abi::event::{Fields, Site};
+use hypertrace_abi::event::{Fields, Site, Words};
 use hypertrace_abi::layout::{Geometry, guest_page};
-use hypertrace_abi::record::{ClockKind, Flags};
+use hypertrace_abi::record::ClockKind;
 use hypertrace_abi::ring::{
-    ClientMemory, Consumer, ConsumerState, Emit, Lease, LeaseInfo, Producer, ProducerState,
+    ClientMemory, Consumer, ConsumerState, Emit, Lease, LeaseInfo, NewRecord, Producer,
+    ProducerState,
 };
 use hypertrace_abi::schema::id_of;
 use hypertrace_abi::sink::{Drained, EventSink};
@@ -55,11 +56,11 @@ impl Guest {
     }
 
     pub fn emit<S: Site, F: Fields>(&self, event: (S, F)) -> Emit {
-        self.producer.emit(event.0, ticks, event.1)
+        self.producer.emit(event, ticks)
     }
 
     pub fn emit_at<S: Site, F: Fields>(&self, now: u64, event: (S, F)) -> Emit {
-        self.producer.emit(event.0, || now, event.1)
+        self.producer.emit(event, || now)
     }
 
     pub fn drain(&mut self, session: &Session) -> Drained {
@@ -99,7 +100,7 @@ impl Guest {
 
     /// Emits a record of this text with these payload words, past the schema.
     pub fn emit_words(&self, text: &str, words: &[u64]) -> Emit {
-        self.producer.emit_words(ticks(), id_of(text), Flags::empty(), &[], words)
+        self.producer.emit(NewRecord::of_id(id_of(text), Words(words)), ticks)
     }
 
     /// A word that the guest can write: page G by index, then as in
