@@ -63,10 +63,10 @@ pub const ROWS: &[Row] = &[
         instructions,
         "user instructions of `ring_emit` (not ns); the ratio is the difference",
     )
-    .less(("empty loop", instructions_empty), "<= 40 more than an empty loop")
+    .less(("empty loop", instructions_empty), "<= 48 more than an empty loop")
     .note(
         "With the call, counted exactly: the CPU's trap flag raises a signal after each. \
-         x86-64 only. The most are checks of the mask, the clock, the lease, the text, the \
+         x86-64 only. The most are checks of the mask, of an emit under way, the text, the \
          pause, the room and the bounds, and the stores.",
     ),
     row(

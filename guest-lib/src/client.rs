@@ -7,8 +7,8 @@ use crate::local::LocalHost;
 use crate::mask;
 use crate::os;
 use crate::time::{Clock, MOST_TURNS};
-use core::cell::Cell;
 use hypertrace_abi::atomic::{AtomicU32, AtomicU64, Ordering, Ordering::Relaxed};
+use hypertrace_abi::clock::ticks;
 use hypertrace_abi::event::{Fields, Site, Words};
 use hypertrace_abi::layout::{WORD, host_page, register};
 use hypertrace_abi::record::{ClockKind, Flags, HEADER_WORDS, id};
@@ -49,8 +49,7 @@ pub struct Reply {
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Client<'m> {
-    // What each emit needs is at the front, in one cache line: the channel's clock, and a part of the producer.
-    clock: Clock,
+    // What each emit needs is at its front, in one cache line.
     producer: Producer<'m>,
     channel: Channel<'m>,
     index: u32,
@@ -97,10 +96,13 @@ impl<'m> Client<'m> {
         {
             producer = producer.waking(control.kick(), channel.pause());
         }
+        #[cfg(feature = "std")]
+        if let Clock::MonotonicRaw = channel.clock {
+            producer = producer.with_system_clock(os::nanoseconds);
+        }
         let is_thread = cfg!(feature = "std") && info.pid != 0;
         let cpu = (!is_thread).then_some(info.tid);
-        let clock = channel.clock;
-        let client = Client { clock, producer, channel, index, cpu, seq: AtomicU32::new(seq) };
+        let client = Client { producer, channel, index, cpu, seq: AtomicU32::new(seq) };
         client.refresh_mask();
         Ok(client)
     }
@@ -135,21 +137,7 @@ impl<'m> Client<'m> {
     /// Emits an event: [`event!`](crate::event) calls this.
     #[inline(always)]
     pub fn emit<S: Site, F: Fields>(&self, site: S, fields: F) -> Emit {
-        match self.clock {
-            Clock::Counter => self.producer.emit((site, fields), hypertrace_abi::clock::ticks),
-            #[cfg(feature = "std")]
-            clock => self.emit_by_system_clock(clock, site, fields),
-        }
-    }
-
-    /// Emits with a timestamp from a system clock. It is a separate function so
-    /// that an emit with the counter as its clock need not save registers
-    /// across a call.
-    #[cfg(feature = "std")]
-    #[cold]
-    #[inline(never)]
-    fn emit_by_system_clock<S: Site, F: Fields>(&self, clock: Clock, site: S, fields: F) -> Emit {
-        self.producer.emit((site, fields), || clock.now())
+        self.producer.emit((site, fields), ticks)
     }
 
     /// Commits an event: [`commit!`](crate::commit) calls this. The wait for room ends
@@ -157,12 +145,7 @@ impl<'m> Client<'m> {
     #[inline(always)]
     pub fn commit<S: Site, F: Fields>(&self, site: S, fields: F) -> Emit {
         let record = NewRecord::from((site, fields)).with_flags(Flags::REFERENCE_POINT);
-        let emitted = match self.clock {
-            Clock::Counter => self.producer.try_emit(record, hypertrace_abi::clock::ticks),
-            #[cfg(feature = "std")]
-            clock => self.producer.try_emit(record, || clock.now()),
-        };
-        match emitted {
+        match self.producer.try_emit(record, ticks) {
             Emit::Full => self.commit_slowly(record),
             done => done,
         }
@@ -171,8 +154,7 @@ impl<'m> Client<'m> {
     #[cold]
     #[inline(never)]
     fn commit_slowly<S: Site, F: Fields>(&self, record: NewRecord<S, F>) -> Emit {
-        let clock = self.clock;
-        self.insist(|| self.producer.try_emit(record, || clock.now()))
+        self.insist(|| self.producer.try_emit(record, ticks))
     }
 
     /// Makes a reference point: [`reference_point!`](crate::reference_point) calls this.
@@ -180,20 +162,14 @@ impl<'m> Client<'m> {
     /// # Errors
     /// [`Emit::Busy`], [`Emit::Full`] (both counted) or [`Emit::Unleased`].
     pub fn reference_point<S: Site, F: Fields>(&self, site: S, fields: F) -> Result<Reply, Emit> {
-        let clock = self.clock;
+        let clock = self.channel.clock;
         let Some(control) = self.channel.control else {
-            let before = Cell::new(0);
-            return match self.insist(|| {
-                let clock = || {
-                    before.set(clock.now());
-                    before.get()
-                };
-                let record = NewRecord::from((site, fields));
-                self.producer.try_emit(record.with_flags(Flags::REFERENCE_POINT), clock)
-            }) {
+            let before = clock.now();
+            let record = NewRecord::from((site, fields)).with_flags(Flags::REFERENCE_POINT);
+            return match self.insist(|| self.producer.try_emit(record, ticks)) {
                 Emit::Recorded => Ok(Reply {
                     status: Status::Recorded,
-                    before: before.get(),
+                    before,
                     host_time: 0,
                     after: clock.now(),
                     epoch: 0,
@@ -395,11 +371,10 @@ pub(crate) fn hypertrace_of(client: &Client<'_>, number: u32, arg1: u64, args: &
     let trapping = channel.control.filter(|_| channel.traps() && !channel.is_lent);
     let Some((control, slot)) = trapping.zip(slot) else {
         let count = 1 + args.len() as u64;
-        let clock = channel.clock;
         let prefix = [number.into(), count, arg1];
         let record = NewRecord::of_id(id::HYPERTRACE, [Words(&prefix), Words(args)])
             .with_flags(Flags::REFERENCE_POINT);
-        client.insist(|| client.producer.try_emit(record, || clock.now()));
+        client.insist(|| client.producer.try_emit(record, ticks));
         return;
     };
     for (i, word) in slot.iter().enumerate() {

@@ -24,7 +24,7 @@ use hypertrace_abi_loom::atomic::AtomicU64;
 use hypertrace_abi_loom::config::RingMode;
 use hypertrace_abi_loom::event::Words;
 use hypertrace_abi_loom::event_type;
-use hypertrace_abi_loom::record::{ClockKind, Flags, id};
+use hypertrace_abi_loom::record::{ClockKind, id};
 use hypertrace_abi_loom::ring::{
     ClientMemory, Consumer, ConsumerState, Emit, FAULT_KINDS, Flow, Lease, LeaseInfo, NewRecord,
     Producer, ProducerState, Pulled,

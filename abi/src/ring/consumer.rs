@@ -301,8 +301,8 @@ impl<'a> Consumer<'a> {
                     let stage = &mut stage[..len as usize];
                     Payload::Ring(words).copy_to(stage);
                     // ORDERING: pairs with the Release fence in the producer's
-                    // `order_before`: if a word copied above was of a later record, the
-                    // head loaded below is at least that record's start.
+                    // `find_room`: if a word copied above was of a later block, the
+                    // head loaded below is at least in the block before that one.
                     fence(Ordering::Acquire);
                     let now = memory.guest[guest_page::HEAD].load(Relaxed);
                     if is_ahead(oldest(&memory, now), cursor.position) {

@@ -3,7 +3,7 @@
 //! Reference points on the guest's side: writing the v2 slot.
 
 use super::fence::store_fence;
-use super::producer::{Emit, Producer};
+use super::producer::{Emit, Producer, give_up, leave};
 use super::schema_log;
 use crate::atomic::{Ordering, Ordering::Relaxed, compiler_fence, fence};
 use crate::event::{Fields, Site};
@@ -32,7 +32,7 @@ impl Producer<'_> {
         // The store to EMIT wakes the reader.
         let now = self.enter(clock, None)?;
         if !self.state.is_leased() {
-            self.give_up();
+            give_up(self.state);
             return Err(Emit::Unleased);
         }
         let id = site.id::<F>();
@@ -42,7 +42,7 @@ impl Producer<'_> {
         self.publish_losses();
         let payload = fields.words();
         if payload > SLOT_WORDS {
-            self.give_up();
+            give_up(self.state);
             self.count_full();
             return Err(Emit::Full);
         }
@@ -70,7 +70,7 @@ impl Producer<'_> {
         let fired = fire(now, seq);
         compiler_fence(Ordering::SeqCst);
         self.state.asked.store(0, Relaxed);
-        self.leave(now);
+        leave(self.state, now);
         Ok(fired)
     }
 }

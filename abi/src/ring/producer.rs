@@ -11,7 +11,7 @@ use super::fence::store_fence;
 use super::lease::{Lease, walk};
 use super::state::ProducerState;
 use super::{ClientMemory, schema_log};
-use crate::atomic::{AtomicU64, Ordering, Ordering::Relaxed, compiler_fence, fence};
+use crate::atomic::{AtomicU64, Ordering, Ordering::Relaxed, compiler_fence};
 use crate::clock::Counter;
 use crate::config::RingMode;
 use crate::event::{Fields, Id, Site, Text};
@@ -76,6 +76,30 @@ impl<S: Site, F: Fields> From<(S, F)> for NewRecord<S, F> {
     }
 }
 
+/// Writes a record.
+#[inline(always)]
+fn write<S: Site, F: Fields>(record: &[AtomicU64], now: u64, new: NewRecord<S, F>) {
+    let NewRecord { site, fields, flags, .. } = new;
+    record[0].store(now, Relaxed);
+    let words = fields.words() as u16;
+    record[1].store(Header::meta(site.id::<F>(), words, flags.bits()), Relaxed);
+    fields.put(&record[HEADER_WORDS..]);
+}
+
+/// Ends an emit that published its record at `now`.
+#[inline(always)]
+pub(super) fn leave(state: &ProducerState, now: u64) {
+    state.last.store(now, Relaxed);
+    give_up(state);
+}
+
+/// Ends an emit without a record.
+#[inline(always)]
+pub(super) fn give_up(state: &ProducerState) {
+    compiler_fence(Ordering::SeqCst);
+    state.busy.store(0, Relaxed);
+}
+
 /// A way to wake the thread that empties a ring.
 pub trait Wake: Sync + core::fmt::Debug {
     /// Wakes it: a block is opened in a ring that is at least a quarter full, or an emit follows
@@ -109,6 +133,8 @@ pub struct Producer<'m> {
     // What each emit needs is at the front, in one cache line.
     pub(super) state: &'m ProducerState,
     ring: &'m [AtomicU64],
+    /// Makes an index in the ring of a position.
+    mask: u32,
     /// The word of page G that publishes records.
     published: &'m AtomicU64,
     /// Longest time between two emits, in ticks, after which the reader need not be woken.
@@ -117,6 +143,8 @@ pub struct Producer<'m> {
     pub(super) lease: Lease,
     /// Whether stores need fences to stay in order: the mapping is not write-back.
     pub(super) fenced: bool,
+    /// Clock in place of the one that emits are called with.
+    pub(super) system_clock: Option<fn() -> u64>,
     pub(super) wake: Option<&'m dyn Wake>,
     /// Events of threads without a client, in processes that have no other place for their count.
     pub(super) unattached: Option<&'m AtomicU64>,
@@ -174,11 +202,13 @@ impl<'m> Producer<'m> {
         let producer = Producer {
             state,
             ring: memory.ring,
+            mask: (memory.capacity() - 1) as u32,
             published: &memory.guest[guest_page::HEAD],
             pause: ENDLESS,
             memory,
             lease,
             fenced,
+            system_clock: None,
             wake: None,
             unattached: None,
         };
@@ -191,6 +221,13 @@ impl<'m> Producer<'m> {
     /// is a quarter full.
     pub fn waking(self, wake: &'m dyn Wake, pause: u64) -> Self {
         Producer { wake: Some(wake), pause: pause.min(ENDLESS), ..self }
+    }
+
+    /// Returns the producer with a clock that is a call, and would cost the hot path more than itself: each emit is
+    /// a slow one, and reads it.
+    pub fn with_system_clock(self, clock: fn() -> u64) -> Self {
+        self.state.limit.store(0, Relaxed);
+        Producer { system_clock: Some(clock), ..self }
     }
 
     /// Returns the client's memory.
@@ -232,7 +269,6 @@ impl<'m> Producer<'m> {
         self.publish_losses();
     }
 
-    // The parts of the record are arguments: as a whole it would be in memory, on the hot path too.
     #[inline(always)]
     fn emit_new<S: Site, F: Fields>(&self, new: NewRecord<S, F>, clock: impl Fn() -> u64) -> Emit {
         let NewRecord { site, fields, flags, is_counted } = new;
@@ -244,17 +280,30 @@ impl<'m> Producer<'m> {
         }
         state.busy.store(now, Relaxed);
         compiler_fence(Ordering::SeqCst);
-        let head = state.head.load(Relaxed);
-        // One call for all that is rare, the last thing that the hot path does: it saves no registers.
-        if site.text::<F>().is_some() && !state.knows(site.id::<F>()) {
-            return self.emit_slowly(now, site, fields, flags, is_counted, clock);
+        'rare: {
+            if site.text::<F>().is_some() && !state.knows(site.id::<F>()) {
+                break 'rare;
+            }
+            let head = state.head.load(Relaxed);
+            let words = record_words(fields);
+            if self.is_rare(now) || head + words > state.limit.load(Relaxed) {
+                break 'rare;
+            }
+            // Of 32 bits: the sum cannot wrap, so one bound is checked.
+            let start = (head as u32 & self.mask) as usize;
+            let Some(record) = self.ring.get(start..start + words as usize) else {
+                break 'rare;
+            };
+            // The host's CPU has the line, as it has read the record that is overwritten.
+            prefetch_for_store(self.ring, start);
+            write(record, now, new);
+            self.publish(state, head + words, false);
+            leave(state, now);
+            return Emit::Recorded;
         }
-        if self.is_rare(now) || head + record_words(fields) > state.limit.load(Relaxed) {
-            return self.emit_slowly(now, site, fields, flags, is_counted, clock);
-        }
-        self.record(head, now, site, fields, flags, false);
-        self.leave(now);
-        Emit::Recorded
+        // The last thing that the hot path does: it saves no registers. The parts of the record are arguments: as a
+        // whole it would be in memory, on the hot path too.
+        self.emit_slowly(fields, now, site, flags, is_counted, clock)
     }
 
     /// Finishes an emit that has begun and has something rare to do first.
@@ -262,45 +311,24 @@ impl<'m> Producer<'m> {
     #[inline(never)]
     fn emit_slowly<S: Site, F: Fields>(
         &self,
+        fields: F,
         now: u64,
         site: S,
-        fields: F,
         flags: Flags,
         is_counted: bool,
         clock: impl Fn() -> u64,
     ) -> Emit {
         let now = self.enter_rarely(now, clock, self.wake);
-        let text = site.text::<F>();
-        match self.make_room(now, record_words(fields), text, flags, is_counted) {
-            Ok(head) => self.record(head, now, site, fields, flags, self.fenced),
+        let (words, text) = (record_words(fields), site.text::<F>());
+        let head = match self.make_room(now, words, text, flags, is_counted) {
+            Ok(head) => head,
             Err(why) => return why,
-        }
-        self.leave(now);
+        };
+        let new = NewRecord { site, fields, flags, is_counted };
+        write(self.memory.span(head, words), now, new);
+        self.publish(self.state, head + words, self.fenced);
+        leave(self.state, now);
         Emit::Recorded
-    }
-
-    /// Writes a record and publishes it.
-    #[inline(always)]
-    fn record<S: Site, F: Fields>(
-        &self,
-        head: u64,
-        now: u64,
-        site: S,
-        fields: F,
-        flags: Flags,
-        fenced: bool,
-    ) {
-        let words = record_words(fields);
-        let start = head as usize & (self.ring.len() - 1);
-        let record = &self.ring[start..start + words as usize];
-        // The host's CPU has the line, as it has read the record that is overwritten.
-        prefetch_for_store(self.ring, start);
-        self.order_before();
-        record[0].store(now, Relaxed);
-        let payload = fields.words() as u16;
-        record[1].store(Header::meta(site.id::<F>(), payload, flags.bits()), Relaxed);
-        fields.put(&record[HEADER_WORDS..]);
-        self.publish(head + words, fenced);
     }
 
     /// Begins an emit and returns its timestamp, nonzero. Until [`Producer::leave`], all
@@ -341,9 +369,9 @@ impl<'m> Producer<'m> {
     #[inline(never)]
     fn enter_rarely(&self, mut now: u64, clock: impl Fn() -> u64, wake: Option<&dyn Wake>) -> u64 {
         let state = self.state;
-        if now < state.last.load(Relaxed) {
-            // The handler has emitted between the clock and `busy`.
-            now = clock();
+        if self.system_clock.is_some() || now < state.last.load(Relaxed) {
+            // Or the handler has emitted between the clock and `busy`.
+            now = self.system_clock.map_or_else(clock, |clock| clock());
             state.busy.store(now, Relaxed);
         }
         // Still below: the clock was set back, by a restore perhaps, and how long ago is not known.
@@ -356,29 +384,6 @@ impl<'m> Producer<'m> {
             wake.wake();
         }
         now
-    }
-
-    /// Ends an emit that published its record at `now`.
-    #[inline(always)]
-    pub(super) fn leave(&self, now: u64) {
-        self.state.last.store(now, Relaxed);
-        self.give_up();
-    }
-
-    /// Ends an emit without a record.
-    #[inline(always)]
-    pub(super) fn give_up(&self) {
-        compiler_fence(Ordering::SeqCst);
-        self.state.busy.store(0, Relaxed);
-    }
-
-    /// Orders the published head before the stores to come. In overwrite mode a consumer
-    /// may be reading the words that they overwrite.
-    #[inline(always)]
-    pub(super) fn order_before(&self) {
-        // ORDERING: pairs with the Acquire fence in `Consumer::pull`: a consumer
-        // that sees one of the words stored next sees the head published before.
-        fence(Ordering::Release);
     }
 
     /// Publishes the head, behind which all words are stored.
@@ -396,8 +401,7 @@ impl<'m> Producer<'m> {
     }
 
     #[inline(always)]
-    pub(super) fn publish(&self, head: u64, fenced: bool) {
-        let state = self.state;
+    pub(super) fn publish(&self, state: &ProducerState, head: u64, fenced: bool) {
         self.publish_head(head, fenced);
         compiler_fence(Ordering::SeqCst);
         state.head.store(head, Relaxed);
@@ -430,7 +434,7 @@ impl<'m> Producer<'m> {
     ) -> Result<u64, Emit> {
         let state = self.state;
         if !state.is_leased() {
-            self.give_up();
+            give_up(state);
             return Err(Emit::Unleased);
         }
         if let Some(text) = text {
@@ -446,7 +450,7 @@ impl<'m> Producer<'m> {
         if room.is_none() {
             // End the emit before the count: an interrupted count must not look like
             // an interrupted emit.
-            self.give_up();
+            give_up(state);
             compiler_fence(Ordering::SeqCst);
             if is_counted {
                 // At once: the program may end before the next event.
@@ -467,7 +471,7 @@ impl<'m> Producer<'m> {
         self.publish_losses();
         // If the ring is full, the next one tries again.
         let _ = self.announce(now, false);
-        self.give_up();
+        give_up(state);
     }
 
     /// Gives up the client: the thread ends. If a jump has left an emit, its event counts

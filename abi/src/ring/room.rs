@@ -4,7 +4,7 @@
 
 use super::producer::Producer;
 use super::{BLOCK_HEADER_WORDS, host_page};
-use crate::atomic::{Ordering, Ordering::Relaxed};
+use crate::atomic::{Ordering, Ordering::Relaxed, fence};
 use crate::config::RingMode;
 use crate::record::{HEADER_WORDS, Header, id};
 
@@ -24,7 +24,7 @@ impl Producer<'_> {
         // A lease that found a full ring is announced later, perhaps in another epoch.
         record[0].store(now, Relaxed);
         state.fresh.store(0, Relaxed);
-        self.publish(at + lease.len, self.fenced);
+        self.publish(state, at + lease.len, self.fenced);
         Some(())
     }
 
@@ -56,7 +56,10 @@ impl Producer<'_> {
         };
         let mut at = start;
         if opens {
-            self.order_before();
+            // ORDERING: pairs with the Acquire fence in `Consumer::pull`. In overwrite mode a consumer may be reading
+            // the words that are overwritten from here on: if it sees one of a block, it sees a head that was
+            // published before the block was opened.
+            fence(Ordering::Release);
             self.pad(head, start);
             let header = memory.span(start, BLOCK_HEADER_WORDS);
             header[0].store(state.sequence.load(Relaxed), Relaxed);
@@ -66,8 +69,9 @@ impl Producer<'_> {
         }
         let limit = (memory.block_start(at) + memory.block_words()).min(limit);
         state.room.store(limit, Relaxed);
-        // Each emit to a mapping that needs fences is a slow one.
-        state.limit.store(if self.fenced { 0 } else { limit }, Relaxed);
+        // Each emit that needs fences, or a system clock, is a slow one.
+        let is_slow = self.fenced || self.system_clock.is_some();
+        state.limit.store(if is_slow { 0 } else { limit }, Relaxed);
         Some(at)
     }
 
