@@ -186,6 +186,28 @@ fn a_start_by_a_path_makes_the_system_calls_of_its_list() {
 }
 
 #[test]
+fn an_end_that_cannot_write_counts_what_is_missing() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let dir = tempfile::tempdir().unwrap();
+    let config = DeviceConfig { drain: Drain::EventLoop, ..DeviceConfig::new(CLIENTS) };
+    let hypertrace = Hypertrace::start(SessionConfig::new(dir.path()), config, None).unwrap();
+    let session = hypertrace.session().clone();
+    for i in 0..100u64 {
+        assert_eq!(session.emit(event_type!("e", i)), Emit::Recorded);
+    }
+
+    let end = thread::spawn(move || {
+        refuse(&[libc::SYS_pwrite64]).unwrap();
+        hypertrace.finish()
+    });
+    let ended = end.join().unwrap();
+
+    assert!(ended.is_err(), "{ended:?}");
+    let summary = session.summary();
+    assert_eq!(summary.host_events + summary.lost, 100, "{summary:?}");
+}
+
+#[test]
 fn an_event_loop_makes_the_system_calls_of_its_lists() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let dir = tempfile::tempdir().unwrap();

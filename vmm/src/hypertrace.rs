@@ -194,9 +194,10 @@ impl Hypertrace {
     /// Ends the session. No vCPU runs any more.
     ///
     /// # Errors
-    /// If it cannot be written to its end: a clone of the session may try again.
+    /// If it cannot be written to its end, as [`Hypertrace::end`], which returns the summary all the same.
     pub fn finish(self) -> Result<Summary, SessionError> {
-        self.stop().finish()
+        let (summary, written) = self.end();
+        written.map(|()| summary)
     }
 
     /// Ends the session, also where it cannot be written to its end: see [`Session::end`]. No vCPU runs any more.
