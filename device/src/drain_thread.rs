@@ -37,7 +37,7 @@ impl Chip {
     /// Starts a thread that drains this chip. `kick` is the eventfd of the [doorbell](crate::Chip::doorbell)
     /// KICK, and what the chip's waker writes to. The thread calls `before` first: there the VMM
     /// installs the thread's seccomp filter. The thread makes the system calls `epoll_wait` and
-    /// `read`, and those of the sink and of its own end: docs/vmm.md has the list.
+    /// `read`, and those of the sink and of its own end: `hypertrace_vmm::syscalls` has the list.
     ///
     /// # Errors
     /// If the host can make no thread or descriptor, or `before` fails.

@@ -37,7 +37,7 @@ pub use chip::{Chip, ChipConfig, DrainWaker};
 pub use counter::Counter;
 pub use drain_thread::DrainThread;
 pub use memory::{Memory, MemoryError, Pages, SharedRegion};
-pub use pci::{BarChange, BarForm, PciFunction};
+pub use pci::{Bar, BarChange, BarForm, PciFunction};
 pub use placement::Mapping;
 pub use state::{ChipState, ClientState, PciState, RestoreError, STATE_VERSION};
 pub use window::Window;

@@ -53,6 +53,35 @@ pub enum BarForm {
     Plain32,
 }
 
+impl BarForm {
+    /// Returns the BARs of a function of this form, in the order of [`Region::ALL`].
+    pub fn bars(self, geometry: &Geometry) -> [Bar; 4] {
+        Region::ALL.map(|region| Bar {
+            region,
+            index: region.bar(),
+            size: geometry.bar_size(region),
+            is_64_bit: self == BarForm::Prefetchable64 && region == Region::Rings,
+            is_prefetchable: self == BarForm::Prefetchable64
+                && matches!(region, Region::Data | Region::Rings),
+        })
+    }
+}
+
+/// A memory BAR, as a bus allocates and enters it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bar {
+    /// The region.
+    pub region: Region,
+    /// Number of the BAR.
+    pub index: usize,
+    /// Bytes, a power of two: the address is a multiple of it.
+    pub size: u64,
+    /// The address has 64 bits: the next BAR has its upper half.
+    pub is_64_bit: bool,
+    /// Loads have no side effects.
+    pub is_prefetchable: bool,
+}
+
 #[derive(Debug)]
 struct Header {
     value: [u32; HEADER],
@@ -69,19 +98,16 @@ impl Header {
         value[SUBSYSTEM] = u32::from(PCI_VENDOR) | u32::from(PCI_SUBSYSTEM) << 16;
         mask[COMMAND] = COMMAND_MEMORY;
         mask[INTERRUPT_LINE] = 0xff;
-        for region in Region::ALL {
-            let bar = BAR0 + region.bar();
-            let size = geometry.bar_size(region);
-            mask[bar] = !((size - 1) as u32) & !0xf;
-            value[bar] = match region {
-                _ if form == BarForm::Plain32 => 0,
-                Region::Config | Region::Control => 0,
-                Region::Data => BAR_PREFETCHABLE,
-                Region::Rings => {
-                    mask[bar + 1] = !((size - 1) >> 32) as u32;
-                    BAR_PREFETCHABLE | BAR_64
-                }
-            };
+        for bar in form.bars(geometry) {
+            let low = BAR0 + bar.index;
+            mask[low] = !((bar.size - 1) as u32) & !0xf;
+            if bar.is_prefetchable {
+                value[low] |= BAR_PREFETCHABLE;
+            }
+            if bar.is_64_bit {
+                value[low] |= BAR_64;
+                mask[low + 1] = !((bar.size - 1) >> 32) as u32;
+            }
         }
         Header { value, mask, form }
     }

@@ -61,13 +61,11 @@ fn apply(
 }
 
 #[test]
-fn the_table_of_the_document_has_these_lists() {
+fn the_document_says_which_thread_has_each_list() {
     let document = include_str!("../../docs/vmm.md");
-    for (name, _, calls) in syscalls::ALL {
-        let calls = calls.iter().map(|call| format!("`{}`", call.trim_start_matches("SYS_")));
-        let row = format!("| `{name}` | {} |", calls.collect::<Vec<_>>().join(" "));
-
-        assert!(document.lines().any(|line| line.ends_with(&row)), "not in docs/vmm.md: {row}");
+    let rows = document.lines().filter(|line| line.starts_with('|')).collect::<String>();
+    for (name, _) in syscalls::ALL {
+        assert!(rows.contains(&format!("`{name}`")), "not in docs/vmm.md: {name}");
     }
 }
 

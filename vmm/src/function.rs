@@ -5,7 +5,7 @@
 use crate::saved::SavedFunction;
 use crate::vm::{Bars, Device, Vm};
 use hypertrace_device::PciFunction as Inner;
-use hypertrace_device::{BarChange, BarForm, GeometryError, Region, RestoreError};
+use hypertrace_device::{Bar, BarChange, BarForm, GeometryError, Region, RestoreError};
 use std::fmt;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,12 +14,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// calls [`PciFunction::move_bar`], or refuses and calls [`PciFunction::restore_bar`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Move {
+    /// The BAR.
+    pub bar: Bar,
     /// Address on the bus.
     pub from: u64,
     /// Address that the guest has chosen: it may be over RAM, or over another device.
     pub to: u64,
-    /// Bytes of the BAR.
-    pub size: u64,
 }
 
 /// The device as a PCI function: config space, and BARs that are mapped where both the guest and the bus have them.
@@ -27,6 +27,7 @@ pub struct Move {
 /// Calls for config space take a lock, which is held while the VMM maps a BAR. Loads and stores of BARs take none.
 pub struct PciFunction {
     pub(crate) function: Inner,
+    form: BarForm,
     device: Device,
     vm: Arc<dyn Vm>,
     bars: Mutex<Bars>,
@@ -53,9 +54,22 @@ impl PciFunction {
         form: BarForm,
     ) -> Result<PciFunction, GeometryError> {
         let function = Inner::with_form(Arc::clone(device.chip()), form)?;
-        let function = PciFunction { function, device: device.clone(), vm, bars: Mutex::new(bars) };
+        let bars = Mutex::new(bars);
+        let function = PciFunction { function, form, device: device.clone(), vm, bars };
         function.program();
         Ok(function)
+    }
+
+    /// Returns the BARs, in the order of [`Region::ALL`].
+    pub fn bars(&self) -> [Bar; 4] {
+        self.form.bars(self.device.chip().geometry())
+    }
+
+    /// Sets where the bus has the BARs, for a bus that allocates the addresses after the function is made. The guest
+    /// has not run yet.
+    pub fn set_bars(&self, bars: Bars) {
+        *self.places() = bars;
+        self.program();
     }
 
     /// Performs a load from config space, of any length. Fills every byte.
@@ -100,7 +114,7 @@ impl PciFunction {
     /// If the bus had no BAR at `from`, or the hypervisor refuses: the BAR traps then.
     pub fn move_bar(&self, from: u64, to: u64) -> io::Result<()> {
         let region = self.region(from)?;
-        if let Bars::At(bases) = &mut *self.bars() {
+        if let Bars::At(bases) = &mut *self.places() {
             bases[region as usize] = to;
         }
         match self.function.find(to) {
@@ -128,7 +142,7 @@ impl PciFunction {
 
     /// Returns the state, for [`Saved::pci`](crate::Saved::pci).
     pub fn save(&self) -> SavedFunction {
-        SavedFunction { config: self.function.state(), bars: self.bars().clone() }
+        SavedFunction { config: self.function.state(), bars: self.places().clone() }
     }
 
     /// Restores config space and the bus's addresses, and maps the BARs that were decoded. No vCPU has run yet.
@@ -136,13 +150,13 @@ impl PciFunction {
     /// # Errors
     /// If the state is of another function.
     pub fn restore(&self, saved: &SavedFunction) -> Result<(), RestoreError> {
-        *self.bars() = saved.bars.clone();
+        *self.places() = saved.bars.clone();
         self.function.restore(&saved.config, |change| _ = self.change(change))
     }
 
     /// Stores the bus's addresses to the BARs.
     fn program(&self) {
-        let Bars::At(bases) = *self.bars() else { return };
+        let Bars::At(bases) = *self.places() else { return };
         for (region, base) in Region::ALL.into_iter().zip(bases) {
             self.function.set_bar(region, base, |change| _ = self.change(change));
         }
@@ -151,8 +165,9 @@ impl PciFunction {
     /// Maps and unmaps a BAR that the guest has moved. Returns it if the bus has another address.
     fn change(&self, change: BarChange) -> Option<Move> {
         let BarChange { region, from, to } = change;
-        let size = self.device.chip().geometry().bar_size(region);
-        let bars = self.bars();
+        let bar = self.bars()[region as usize];
+        let size = bar.size;
+        let bars = self.places();
         if let Some(from) = from.filter(|from| bars.contain(region, *from, size)) {
             self.device.remove(&*self.vm, region, from);
         }
@@ -163,14 +178,14 @@ impl PciFunction {
             return None;
         }
         match &*bars {
-            Bars::At(bases) => Some(Move { from: bases[region as usize], to, size }),
+            Bars::At(bases) => Some(Move { bar, from: bases[region as usize], to }),
             Bars::Within(_) => None,
         }
     }
 
     /// Returns the region that the bus has at an address.
     fn region(&self, base: u64) -> io::Result<Region> {
-        let bars = self.bars();
+        let bars = self.places();
         let found = match &*bars {
             Bars::At(bases) => {
                 Region::ALL.into_iter().find(|region| bases[*region as usize] == base)
@@ -180,7 +195,7 @@ impl PciFunction {
         found.ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
-    fn bars(&self) -> MutexGuard<'_, Bars> {
+    fn places(&self) -> MutexGuard<'_, Bars> {
         // A VMM's call may panic. The addresses are whole by then.
         self.bars.lock().unwrap_or_else(PoisonError::into_inner)
     }

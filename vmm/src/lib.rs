@@ -38,9 +38,9 @@ pub use vm::{Bars, Device, Vm};
 pub use vm_device::ConfigPorts;
 
 pub use hypertrace_device::{
-    BarChange, BarForm, Chip, ChipConfig, Counter, DrainPolicy, Geometry, GeometryError, Mapping,
-    PciState, Region, Window,
+    Bar, BarChange, BarForm, Chip, ChipConfig, Counter, DrainPolicy, Geometry, GeometryError,
+    Mapping, PciState, Region, Window,
 };
 pub use hypertrace_trace::{
-    GuestTsc, Output, Session, SessionConfig, SessionError, Share, Summary,
+    GuestTsc, Output, Session, SessionConfig, SessionError, Share, Summary, attach,
 };

@@ -11,12 +11,16 @@
 
 macro_rules! lists {
     ($($(#[$doc:meta])* $name:ident: $($call:ident)*;)*) => {
-        $($(#[$doc])* pub const $name: &[i64] = &[$(libc::$call),*];)*
+        $(
+            $(#[$doc])*
+            ///
+            #[doc = concat!($("`", stringify!($call), "` "),*)]
+            pub const $name: &[i64] = &[$(libc::$call),*];
+        )*
 
-        /// The lists by their names, with the names of their calls.
+        /// The lists by their names.
         #[doc(hidden)]
-        pub const ALL: &[(&str, &[i64], &[&str])] =
-            &[$((stringify!($name), $name, &[$(stringify!($call)),*])),*];
+        pub const ALL: &[(&str, &[i64])] = &[$((stringify!($name), $name)),*];
     };
 }
 
@@ -57,7 +61,7 @@ lists! {
         SYS_fchmodat SYS_flock SYS_connect SYS_close SYS_renameat SYS_unlinkat SYS_socketpair SYS_clone3
         SYS_set_robust_list SYS_prctl SYS_sched_getaffinity SYS_gettid SYS_ppoll SYS_accept4 SYS_recvfrom SYS_sendto
         SYS_getrandom SYS_clock_gettime SYS_clock_nanosleep;
-    /// Every thread: memory, locks, and its end, by Rust and the C library.
+    /// Every thread: memory, locks, and its end, by Rust and the C library. Builds with debug assertions call `fcntl` at each close.
     RUNTIME: SYS_fcntl SYS_futex SYS_mmap SYS_mremap SYS_munmap SYS_madvise SYS_mprotect SYS_brk
         SYS_rt_sigprocmask SYS_sigaltstack SYS_rseq SYS_exit;
 }

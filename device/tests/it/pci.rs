@@ -126,6 +126,29 @@ fn bars_with_32_address_bits_are_plain() {
 }
 
 #[test]
+fn the_bars_of_a_form_are_those_that_a_guest_sizes() {
+    for form in [BarForm::Prefetchable64, BarForm::Plain32] {
+        let pci = Function::with_form(chip(), form).unwrap();
+        let mut expected = [0; 6];
+        for bar in form.bars(&geometry()) {
+            let mask = !(bar.size - 1);
+            let kind = u32::from(bar.is_64_bit) << 2 | u32::from(bar.is_prefetchable) << 3;
+            expected[bar.index] = mask as u32 | kind;
+            if bar.is_64_bit {
+                expected[bar.index + 1] = (mask >> 32) as u32;
+            }
+        }
+
+        for bar in 0..6u64 {
+            write(&pci, 0x10 + bar * 4, !0);
+        }
+
+        let sized = [0, 1, 2, 3, 4, 5].map(|bar| read(&pci, 0x10 + bar * 4));
+        assert_eq!(sized, expected, "{form:?}");
+    }
+}
+
+#[test]
 fn no_address_is_found_while_decoding_is_off() {
     let pci = Function::new(chip());
     for address in [0, 1, 1 << 32, u64::MAX - 1, u64::MAX] {

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use hypertrace_device::{PCI_CLASS, PCI_DEVICE, PCI_REVISION, PCI_SUBSYSTEM, PCI_VENDOR, Region};
-use hypertrace_vmm::{Device, Vm};
+use hypertrace_vmm::{BarForm, Device, Vm};
 
 use crate::pci_bus::{BarReprogrammingParams, PciBarConfiguration, PciConfiguration, PciDevice};
 
@@ -26,15 +26,16 @@ impl ChipDevice {
         let subsystem = [PCI_VENDOR, PCI_SUBSYSTEM];
         let mut config =
             PciConfiguration::new(PCI_VENDOR, PCI_DEVICE, PCI_CLASS, PCI_REVISION, subsystem);
-        for (region, address) in Region::ALL.into_iter().zip(bases) {
+        let bars = BarForm::default().bars(device.chip().geometry());
+        for (bar, address) in bars.into_iter().zip(bases) {
             config.add_pci_bar(PciBarConfiguration {
-                index: region.bar(),
+                index: bar.index,
                 address,
-                size: device.chip().geometry().bar_size(region),
-                is_64_bit: region == Region::Rings,
-                is_prefetchable: matches!(region, Region::Data | Region::Rings),
+                size: bar.size,
+                is_64_bit: bar.is_64_bit,
+                is_prefetchable: bar.is_prefetchable,
             });
-            device.place(&*vm, region, address)?;
+            device.place(&*vm, bar.region, address)?;
         }
         Ok(ChipDevice { device, config, vm, bases })
     }

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::{Arc, Barrier};
 
-use hypertrace_vmm::{BarForm, Bars, Device, GeometryError, Move, PciFunction, Vm};
+use hypertrace_vmm::{Bar, BarForm, Bars, Device, GeometryError, Move, PciFunction, Vm};
 
 use crate::mmio_bus::BusDeviceSync;
 use crate::pci_bus::{BarReprogrammingParams, PciDevice};
@@ -14,17 +14,19 @@ pub struct FunctionDevice {
 }
 
 impl FunctionDevice {
-    /// Makes a device whose BARs are at addresses that the VMM has allocated.
+    /// Makes a device whose bus allocates its BARs' addresses later.
     ///
     /// # Errors
     /// If the BARs are too large.
-    pub fn new(
-        device: &Device,
-        vm: Arc<dyn Vm>,
-        bases: [u64; 4],
-    ) -> Result<FunctionDevice, GeometryError> {
-        let function = PciFunction::new(device, vm, Bars::At(bases), BarForm::default())?;
+    pub fn new(device: &Device, vm: Arc<dyn Vm>) -> Result<FunctionDevice, GeometryError> {
+        let function = PciFunction::new(device, vm, Bars::At([0; 4]), BarForm::default())?;
         Ok(FunctionDevice { function: Arc::new(function) })
+    }
+
+    /// Allocates the BARs' addresses.
+    pub fn allocate_bars(&mut self, allocate: impl FnMut(Bar) -> u64) {
+        let bases = self.function.bars().map(allocate);
+        self.function.set_bars(Bars::At(bases));
     }
 
     /// Returns the function, to reset, save and restore it.
@@ -50,10 +52,11 @@ impl PciDevice for FunctionDevice {
         data: &[u8],
     ) -> Vec<BarReprogrammingParams> {
         let moves = self.function.write_register(register, offset, data);
-        let params = |Move { from, to, size }| BarReprogrammingParams {
+        let params = |Move { bar, from, to }| BarReprogrammingParams {
             old_base: from,
             new_base: to,
-            len: size,
+            len: bar.size,
+            is_64_bit: bar.is_64_bit,
         };
         moves.into_iter().map(params).collect()
     }

@@ -3,7 +3,7 @@
 //!
 //! [`FunctionDevice`] and [`ChipDevice`] are PCI devices of the
 //! shape that Cloud Hypervisor has, with config space of the library's or of the VMM's own.
-//! [`MmioDevice`] is a device of Firecracker's shape. [`add_function`] puts a function on rust-vmm's own bus. The modules [`pci_bus`] and [`mmio_bus`]
+//! [`attach_window`] puts the device on a bus of Firecracker's shape, [`add_function`] on rust-vmm's own bus. The modules [`pci_bus`] and [`mmio_bus`]
 //! take the place of a VMM: a real one has them already.
 
 mod chip_device;
@@ -16,4 +16,4 @@ pub mod pci_bus;
 pub use chip_device::ChipDevice;
 pub use function_device::FunctionDevice;
 pub use io_manager::add_function;
-pub use mmio_device::MmioDevice;
+pub use mmio_device::attach_window;

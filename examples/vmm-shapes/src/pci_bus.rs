@@ -13,6 +13,8 @@ pub struct BarReprogrammingParams {
     pub new_base: u64,
     /// Size.
     pub len: u64,
+    /// Whether the BAR's address has 64 bits.
+    pub is_64_bit: bool,
 }
 
 /// A PCI device.
@@ -133,7 +135,8 @@ impl PciConfiguration {
             let (old_base, new_base) = (bar.address, low | u64::from(high) << 32);
             if old_base != new_base {
                 bar.address = new_base;
-                moved.push(BarReprogrammingParams { old_base, new_base, len: bar.size });
+                let (len, is_64_bit) = (bar.size, bar.is_64_bit);
+                moved.push(BarReprogrammingParams { old_base, new_base, len, is_64_bit });
             }
         }
         moved

@@ -46,7 +46,8 @@ pub struct SessionConfig {
     /// ([`file_bytes`](Self::file_bytes)) of a stream. All of them are open, whatever
     /// [`open_files`](Self::open_files) says. `session.json` and
     /// the metadata are then replaced by exchanging names with spare files, where the file system can do so.
-    /// When there are none left, files are created as without them. Those that remain are removed at the end. Snapshots, and sessions
+    /// When there are none left, files are created as without them; where a filter refuses that with an error number, it is a
+    /// failed write. Those that remain are removed at the end. Snapshots, and sessions
     /// that are [resumed](crate::Session::resume), have none.
     pub spare_files: usize,
     /// The users that may read what is written.

@@ -3,6 +3,7 @@
 //! The tests of this crate, a module a subject. Those of the buses are in `examples/vmm-shapes`.
 
 mod common;
+mod function;
 mod saved;
 #[cfg(feature = "vm-device")]
 mod vm_device;

@@ -25,7 +25,8 @@ fn bars() -> impl Iterator<Item = (u64, u64)> {
 
 fn function_device(hypertrace: &Hypertrace) -> (Arc<Machine>, PciBus<FunctionDevice>) {
     let machine = Arc::new(Machine::default());
-    let device = FunctionDevice::new(hypertrace.device(), machine.clone(), BASES).unwrap();
+    let mut device = FunctionDevice::new(hypertrace.device(), machine.clone()).unwrap();
+    device.allocate_bars(|bar| BASES[bar.region as usize]);
     (machine, PciBus::new(device, bars()))
 }
 

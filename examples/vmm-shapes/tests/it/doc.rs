@@ -1,4 +1,4 @@
-//! docs/vmm.md says what is so: its code is the examples', and its tables are the libraries'.
+//! The documents for VMMs say what is so: their code is the examples', and their tables are the libraries'.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,8 +11,8 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-fn document() -> String {
-    fs::read_to_string(root().join("docs/vmm.md")).unwrap()
+fn document(name: &str) -> String {
+    fs::read_to_string(root().join(name)).unwrap()
 }
 
 /// Returns the text with one space for all white space between words.
@@ -39,7 +39,7 @@ fn each_block_of_code_is_in_the_examples_word_for_word() {
     let source = files.filter(|path| path.is_file()).map(|path| fs::read_to_string(path).unwrap());
     let source = normalized(&source.collect::<String>());
 
-    let document = document();
+    let document = document("docs/vmm.md");
     let blocks: Vec<_> = document.split("```rust\n").skip(1).collect();
 
     assert!(blocks.len() > 8, "{}", blocks.len());
@@ -72,7 +72,7 @@ fn linked(options: &[&str]) -> BTreeSet<(String, String)> {
 fn each_third_party_crate_that_is_linked_is_in_the_table() {
     let linked = linked(&[]);
 
-    let table = rows(&document(), ["crate", "version"]);
+    let table = rows(&document("vmm/README.md"), ["crate", "version"]);
 
     assert_eq!(table.len(), linked.len(), "{linked:?}");
     for ((name, version), row) in linked.iter().zip(table.iter().collect::<BTreeSet<_>>()) {
@@ -85,7 +85,7 @@ fn each_third_party_crate_that_is_linked_is_in_the_table() {
 fn without_declared_events_no_crate_of_that_feature_is_linked() {
     let without = linked(&["--no-default-features"]);
 
-    let table = rows(&document(), ["crate", "version"]);
+    let table = rows(&document("vmm/README.md"), ["crate", "version"]);
     let (of_events, others): (Vec<_>, Vec<_>) =
         table.into_iter().partition(|row| row[3].starts_with("feature `events`"));
 
@@ -98,7 +98,7 @@ fn without_declared_events_no_crate_of_that_feature_is_linked() {
 
 #[test]
 fn the_sizes_of_bars_are_those_of_the_geometry() {
-    let table = rows(&document(), ["clients", "ring"]);
+    let table = rows(&document("device/README.md"), ["clients", "ring"]);
 
     assert!(table.len() > 3, "{table:?}");
     for row in table {
@@ -140,7 +140,7 @@ fn the_lines_of_a_device_on_a_bus_are_those_of_the_example() {
         lines("mmio_device.rs")
     );
 
-    let text = fs::read_to_string(root().join("docs/integrate.md")).unwrap();
+    let text = document("docs/integrate.md");
 
     assert!(text.contains(&expected), "{expected}");
 }

@@ -7,14 +7,14 @@ use common::{MAGIC, Machine, POINT, config, geometry, kick, start};
 use hypertrace_vmm::{
     Counter, DeviceConfig, Error, Geometry, Hypertrace, Region, Saved, SessionConfig,
 };
-use vmm_shapes::MmioDevice;
+use vmm_shapes::attach_window;
 use vmm_shapes::mmio_bus::Bus;
 
 const BASE: u64 = 0xd000_0000;
 
 fn attach(hypertrace: &Hypertrace) -> (Machine, Bus) {
     let (machine, mut bus) = (Machine::default(), Bus::default());
-    MmioDevice::attach(hypertrace.device(), &machine, &mut bus, BASE).unwrap();
+    attach_window(hypertrace.device(), &machine, &mut bus, BASE).unwrap();
     (machine, bus)
 }
 
@@ -90,7 +90,7 @@ fn the_command_line_has_the_address_of_a_window_in_a_form_that_guests_take() {
     let (_dir, hypertrace) = start(None);
     let (machine, mut bus) = (Machine::default(), Bus::default());
 
-    let parameter = MmioDevice::attach(hypertrace.device(), &machine, &mut bus, BASE).unwrap();
+    let parameter = attach_window(hypertrace.device(), &machine, &mut bus, BASE).unwrap();
 
     assert_eq!(parameter, "hypertrace.mmio=0xd0000000");
 }
