@@ -106,13 +106,27 @@ impl Field for Bytes<'_> {
     fn words(self) -> usize {
         (4 + self.0.len().min(MAX_STR)).div_ceil(8)
     }
+    #[inline]
     fn put(self, out: &[AtomicU64]) {
         let bytes = &self.0[..self.0.len().min(MAX_STR)];
-        let mut packer = Packer::new(out);
-        packer.bytes(&(bytes.len() as u32).to_le_bytes());
-        packer.bytes(bytes);
-        packer.finish();
+        let (first, rest) = bytes.split_at(bytes.len().min(4));
+        out[0].store(bytes.len() as u64 | word(first) << 32, Relaxed);
+        let (words, last) = rest.as_chunks();
+        for (to, from) in out[1..].iter().zip(words) {
+            to.store(u64::from_le_bytes(*from), Relaxed);
+        }
+        if !last.is_empty() {
+            out[1 + words.len()].store(word(last), Relaxed);
+        }
     }
+}
+
+/// Returns a word of at most eight bytes.
+#[inline]
+fn word(bytes: &[u8]) -> u64 {
+    let mut word = [0; 8];
+    word[..bytes.len()].copy_from_slice(bytes);
+    u64::from_le_bytes(word)
 }
 
 impl Field for &[u64] {
@@ -126,43 +140,6 @@ impl Field for &[u64] {
         out[0].store(len as u64, Relaxed);
         for (to, &from) in out[1..=len].iter().zip(self) {
             to.store(from, Relaxed);
-        }
-    }
-}
-
-/// A writer that packs bytes into little-endian words and stores each word once.
-pub(crate) struct Packer<'a> {
-    out: &'a [AtomicU64],
-    at: usize,
-    word: u64,
-    filled: u32,
-}
-
-impl<'a> Packer<'a> {
-    pub(crate) fn new(out: &'a [AtomicU64]) -> Self {
-        Packer { out, at: 0, word: 0, filled: 0 }
-    }
-
-    pub(crate) fn bytes(&mut self, bytes: &[u8]) {
-        for &byte in bytes {
-            self.word |= u64::from(byte) << (8 * self.filled);
-            self.filled += 1;
-            if self.filled == 8 {
-                self.flush();
-            }
-        }
-    }
-
-    fn flush(&mut self) {
-        self.out[self.at].store(self.word, Relaxed);
-        self.at += 1;
-        self.word = 0;
-        self.filled = 0;
-    }
-
-    pub(crate) fn finish(mut self) {
-        if self.filled > 0 {
-            self.flush();
         }
     }
 }
@@ -522,6 +499,18 @@ mod tests {
                 V::Words(&[3, 4])
             ]
         );
+    }
+
+    #[test]
+    fn strings_of_all_lengths_are_padded_with_zeros() {
+        for len in 0..24 {
+            let string: String = ('a'..='z').take(len).collect();
+            let (_, _, words) = parts!("s", string = string.as_str());
+            let mut bytes = (len as u32).to_le_bytes().to_vec();
+            bytes.extend(string.bytes());
+            bytes.resize(bytes.len().next_multiple_of(8), 0);
+            assert_eq!(words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<_>>(), bytes);
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use crate::counts::{CUT, FIELDS, add};
 use crate::names::Shape;
 use hypertrace_abi::atomic::AtomicU64 as Word;
-use hypertrace_abi::event::{Fields, cut};
+use hypertrace_abi::event::{Bytes, Field as _, Fields, cut};
 use hypertrace_abi::schema::FieldType;
 use hypertrace_log::parts::Message;
 use std::fmt;
@@ -81,7 +81,11 @@ impl<'w> Values<'w> {
             let rest = u32::try_from(text.len() - fits.len()).unwrap_or(u32::MAX);
             self.cut = self.cut.saturating_add(rest);
         }
-        self.len += put(&self.words[self.len..], fits.as_bytes());
+        let (bytes, room) = (Bytes(fits.as_bytes()), &self.words[self.len..]);
+        if let Some(out) = room.get(..bytes.words()) {
+            bytes.put(out);
+            self.len += bytes.words();
+        }
     }
 
     /// Takes in a field of the metadata. `false`, counted: there is no room for it.
@@ -104,24 +108,6 @@ impl<'w> Values<'w> {
             self.word(word);
         }
     }
-}
-
-/// Writes a text in the form of a record: its length, its bytes, zeros. Returns the number of
-/// words.
-#[inline]
-fn put(words: &[AtomicU64], text: &[u8]) -> usize {
-    let (head, rest) = text.split_at(text.len().min(4));
-    let mut first = [0; 8];
-    first[..4].copy_from_slice(&(text.len() as u32).to_le_bytes());
-    first[4..4 + head.len()].copy_from_slice(head);
-    let Some((to, others)) = words.split_first() else { return 0 };
-    to.store(u64::from_le_bytes(first), Relaxed);
-    for (to, chunk) in others.iter().zip(rest.chunks(8)) {
-        let mut word = [0; 8];
-        word[..chunk.len()].copy_from_slice(chunk);
-        to.store(u64::from_le_bytes(word), Relaxed);
-    }
-    1 + rest.len().div_ceil(8)
 }
 
 /// The words of a record that are emitted.

@@ -10,8 +10,8 @@
 use super::ClientMemory;
 use super::fence::store_fence;
 use super::state::{KNOWN_MOST, ProducerState};
-use crate::atomic::{AtomicU64, Ordering};
-use crate::event::{Packer, Text};
+use crate::atomic::Ordering;
+use crate::event::Text;
 use crate::layout::{guest_page, host_page};
 use crate::schema::MAX_TEXT;
 use core::fmt;
@@ -74,13 +74,15 @@ fn append(memory: &ClientMemory<'_>, written: u64, text: &dyn Text, fenced: bool
     }
     let at = |i: u64| &memory.schema[(written.wrapping_add(i) & (capacity - 1)) as usize];
     at(0).store(u64::from(text.id()) | (len as u64) << 32, Ordering::Relaxed);
-    // The text may wrap around the log's end, so it is packed in a buffer first.
-    let side: [AtomicU64; MAX_WORDS] = core::array::from_fn(|_| AtomicU64::new(0));
-    let mut packer = Packer::new(&side);
-    text.pieces(&mut |piece| packer.bytes(piece));
-    packer.finish();
-    for (i, word) in (1..words).zip(&side) {
-        at(i).store(word.load(Ordering::Relaxed), Ordering::Relaxed);
+    // The text may wrap around the log's end, and its pieces around words, so it is made whole first.
+    let mut bytes = [0; MAX_WORDS * 8];
+    let mut end = 0;
+    text.pieces(&mut |piece| {
+        bytes[end..end + piece.len()].copy_from_slice(piece);
+        end += piece.len();
+    });
+    for (i, word) in (1..words).zip(bytes.as_chunks().0) {
+        at(i).store(u64::from_le_bytes(*word), Ordering::Relaxed);
     }
     if fenced {
         store_fence();
