@@ -508,6 +508,7 @@ static inline bool hypertrace_bare_make_room_(struct hypertrace_bare *client, ui
         limit = tail + device->ring_words - device->reserve_words;
     }
     if (opens) {
+        /* Where the ring overwrites, the head is published before words of a block are overwritten. */
         __atomic_thread_fence(__ATOMIC_RELEASE);
         hypertrace_bare_pad_(client, head, start);
         *hypertrace_bare_word_(client, start) = client->sequence;
@@ -551,8 +552,6 @@ static inline bool hypertrace_bare_record_(struct hypertrace_bare *client,
         hypertrace_bare_leave_(client, client->last);
         return false;
     }
-    /* Where the ring overwrites, the head is published before the words are overwritten. */
-    __atomic_thread_fence(__ATOMIC_RELEASE);
     volatile uint64_t *record = hypertrace_bare_word_(client, client->head);
     record[0] = now;
     record[1] = hypertrace_bare_meta_(event->id, count, flags);
