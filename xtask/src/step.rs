@@ -1,11 +1,13 @@
 //! Steps of a long run: commands, one after the other, whose output the user sees as it comes; and a table of them.
 
 use std::collections::BTreeSet;
+use std::env;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -28,6 +30,9 @@ pub struct Limit {
 
 /// Time in which processes that a step has left running may end by themselves.
 const GRACE: Duration = Duration::from_secs(2);
+
+/// Tests that run at the same time, as their programs take it.
+const THREADS: &str = "RUST_TEST_THREADS";
 
 /// Verdict on a step that succeeded.
 pub const OK: &str = "ok";
@@ -202,6 +207,11 @@ impl<'a> Steps<'a> {
             let (reader, writer) = std::io::pipe()?;
             let mut copy = Command::new("tee");
             copy.arg(self.temporary.path().join("output")).stdin(reader);
+            if env::var_os(THREADS).is_none() {
+                // Half as many again as there are CPUs: tests also wait, for guests and for times.
+                let cpus = available_parallelism().map_or(1, usize::from);
+                command.env(THREADS, (cpus + cpus.div_ceil(2)).to_string());
+            }
             tee = Some(copy.spawn().context("cannot start tee")?);
             command.stdout(writer.try_clone()?).stderr(writer);
         }
