@@ -234,50 +234,33 @@ static void pad(struct ht_client *client, u64 from, u64 to)
 	WRITE_ONCE(*at(client, from + 1), meta(HT_ID_PAD, words, 0));
 }
 
-static u64 open_block(struct ht_client *client, u64 start)
+static void publish(struct ht_client *client, u64 head)
 {
-	WRITE_ONCE(*at(client, start), client->sequence);
-	WRITE_ONCE(*at(client, start + 1), client->token);
-	return start + HT_BLOCK_HEADER_WORDS;
+	ht_fence(client->device);
+	virt_store_release(&client->guest[HT_G_HEAD], head);
+	if (client->device->fenced)
+		wmb();
+	client->head = head;
 }
 
 /*
- * Finds the begin and the end of a record of `words` words if it is the next one; the
- * begin of the block that it opens, if it opens one. False: it is too long for any block.
+ * Has the head where the next record of `words` words begins, which may open a block. False: there
+ * is no room, or it is too long for any block.
  */
-static bool place(const struct ht_client *client, u64 words, u64 *start, u64 *end)
-{
-	u64 block = client->device->geometry.block_words;
-	u64 most = min_t(u64, block - HT_BLOCK_HEADER_WORDS, HT_HEADER_WORDS + HT_MAX_WORDS);
-	u64 head = client->head, first = block_start(client, head), lease;
-
-	if (words > most)
-		return false;
-	if (!client->fresh && head != first && head + words <= first + block) {
-		*start = head;
-		*end = head + words;
-		return true;
-	}
-	*start = head == first ? head : first + block;
-	lease = client->fresh ? client->lease_words : 0;
-	/* A lease record that takes almost a whole block gets one of its own. */
-	*end = *start + words +
-	       (lease + words > most ? block + HT_BLOCK_HEADER_WORDS : HT_BLOCK_HEADER_WORDS + lease);
-	return true;
-}
-
-/* Finds the position for a record, and writes what precedes it. False: there is no room. */
-static bool find_room(struct ht_client *client, u64 now, u64 words, bool commit, u64 *position)
+static bool find_room(struct ht_client *client, u64 words, bool opens, bool commit)
 {
 	const struct ht_device *device = client->device;
 	u64 capacity = device->geometry.ring_words, block = device->geometry.block_words;
-	u64 start, end, limit = U64_MAX, next;
-	bool opens;
-	u32 i;
+	u64 head = client->head, start = head, end = head + words, limit = U64_MAX;
 
-	if (!place(client, words, &start, &end))
+	if (words > min_t(u64, block - HT_BLOCK_HEADER_WORDS, HT_HEADER_WORDS + HT_MAX_WORDS))
 		return false;
-	opens = start == block_start(client, start);
+	opens |= head == block_start(client, head) || end > block_start(client, head) + block;
+	if (opens) {
+		/* The next begin of a block, or here. */
+		start = block_start(client, head + block - 1);
+		end = start + HT_BLOCK_HEADER_WORDS + words;
+	}
 	if (device->config.ring_mode == HT_DISCARD) {
 		u64 reserve = capacity / HT_RESERVED_PART;
 		u64 tail = virt_load_acquire(&client->host[HT_H_TAIL]);
@@ -292,54 +275,53 @@ static bool find_room(struct ht_client *client, u64 now, u64 words, bool commit,
 			ht_kick(client->device);
 		limit = tail + capacity - reserve;
 	}
-	next = start;
 	if (opens) {
+		/* The head is published before words of a block are overwritten. */
 		ht_fence(device);
-		pad(client, client->head, start);
-		next = open_block(client, start);
-		if (client->fresh) {
-			for (i = 0; i < client->lease_words; i++)
-				WRITE_ONCE(*at(client, next + i), client->lease[i]);
-			/* A lease that found a full ring is announced later. */
-			WRITE_ONCE(*at(client, next), now);
-			next += client->lease_words;
-			client->sequence++;
-			if (end - start > block) {
-				pad(client, next, start + block);
-				next = open_block(client, start + block);
-			}
-			client->fresh = false;
-		}
-		client->head = next;
+		pad(client, head, start);
+		WRITE_ONCE(*at(client, start), client->sequence);
+		WRITE_ONCE(*at(client, start + 1), client->token);
+		client->head = start + HT_BLOCK_HEADER_WORDS;
 	}
-	client->limit = min(block_start(client, next) + block, limit);
-	*position = next;
+	client->limit = min(block_start(client, client->head) + block, limit);
 	return true;
 }
 
-static void publish(struct ht_client *client, u64 head)
+/* Writes the lease record if that has not happened. False: there is no room. */
+static bool announce_lease(struct ht_client *client, u64 now, bool commit)
 {
-	ht_fence(client->device);
-	virt_store_release(&client->guest[HT_G_HEAD], head);
-	if (client->device->fenced)
-		wmb();
-	client->head = head;
+	u32 i;
+
+	if (!client->fresh)
+		return true;
+	/* A block has the token of one lease. */
+	if (!find_room(client, client->lease_words, true, commit))
+		return false;
+	/* A lease that found a full ring is announced later. */
+	client->lease[0] = now;
+	for (i = 0; i < client->lease_words; i++)
+		WRITE_ONCE(*at(client, client->head + i), client->lease[i]);
+	client->sequence++;
+	client->fresh = false;
+	publish(client, client->head + client->lease_words);
+	return true;
 }
 
 /* Emits a record. Returns 0, or -EBUSY or -ENOSPC, counted. */
 int ht_emit(struct ht_client *client, const struct ht_event *event, u16 flags, u32 words,
 	    ht_put put, const void *arg)
 {
-	u64 now, head, *record;
+	u64 now, *record;
 	u64 all = HT_HEADER_WORDS + (u64)words;
+	bool commit = flags & HT_REFERENCE_POINT;
 
 	if (ht_enter(client, &now))
 		return -EBUSY;
-	head = client->head;
 	ht_announce(client, event);
-	if (head + all > client->limit) {
+	if (client->head + all > client->limit) {
 		ht_publish_losses(client);
-		if (!find_room(client, now, all, flags & HT_REFERENCE_POINT, &head)) {
+		if (!announce_lease(client, now, commit) ||
+		    !find_room(client, all, false, commit)) {
 			client->lost_full++;
 			ht_publish_losses(client);
 			ht_leave(client, now);
@@ -347,13 +329,12 @@ int ht_emit(struct ht_client *client, const struct ht_event *event, u16 flags, u
 		}
 	}
 	/* In one block: no record crosses the ring's end. */
-	record = at(client, head);
-	virt_wmb();
+	record = at(client, client->head);
 	WRITE_ONCE(record[0], now);
 	WRITE_ONCE(record[1], meta(event->id, words, flags));
 	put(record + HT_HEADER_WORDS, arg);
 	client->sequence++;
-	publish(client, head + all);
+	publish(client, client->head + all);
 	ht_leave(client, now);
 	return 0;
 }
