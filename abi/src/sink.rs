@@ -157,7 +157,7 @@ pub trait EventSink: Any + Send + Sync {
     /// what is `known` of their clients, and do not send that again. It is as untrusted as what guests send.
     ///
     /// Returns the generation's clock epoch, at least `epoch`. Everything before was drained or
-    /// forsaken. Called in no pass. Required: a sink around another that did not forward it would give
+    /// discarded. Called in no pass. Required: a sink around another that did not forward it would give
     /// events of one generation the clock of another.
     fn begin_generation(&self, epoch: u32, known: &[KnownClient<'_>]) -> u32;
 
@@ -170,7 +170,7 @@ pub trait EventSink: Any + Send + Sync {
 
     /// Calls `tell` with the facts about each client, for a snapshot of the device. Tokens are the
     /// device's to fill in. Called in no pass. Required: events of a restored guest would be untyped.
-    fn known_clients(&self, tell: &mut dyn FnMut(&KnownClient<'_>));
+    fn known_clients(&self, each: &mut dyn FnMut(&KnownClient<'_>));
 
     /// Announces the last passes, on the drain loop's thread: no producer runs any more, so
     /// the passes from now on take everything that is left. The sink need not protect

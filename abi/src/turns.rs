@@ -122,13 +122,13 @@ pub fn drain_rest(sink: &(impl EventSink + ?Sized), client: u32, consumer: &mut 
 
 /// Counts the records that are left in a client's ring as lost: for the end, after the
 /// last pass, if the sink could not take them. `stage` is that of [`Consumer::pull`].
-pub fn forsake(
+pub fn discard_unread(
     sink: &(impl EventSink + ?Sized),
     client: u32,
     consumer: &mut Consumer<'_>,
     stage: &mut [u64],
 ) {
-    consumer.forsake(stage);
+    consumer.discard_unread(stage);
     // Nothing is left to take: the sink reads the losses.
     sink.drain(client, consumer);
 }

@@ -40,7 +40,7 @@ pub const ROWS: &[Row] = &[
     )
     .compared_with(MARKED_STORE),
     row("qemu_bystander", bystander, "a sort, which has no marked store, per sorted number")
-        .over(("no plugin", undisturbed), "<= 1.03 x without the plugin"),
+        .over(("no plugin", without_plugin), "<= 1.03 x without the plugin"),
 ];
 
 const QEMU: &str = "qemu-x86_64";
@@ -122,6 +122,6 @@ pub fn bystander(context: &mut Context) -> Result<f64> {
 }
 
 /// Measures code that does not trace, without a plugin.
-pub fn undisturbed(context: &mut Context) -> Result<f64> {
+pub fn without_plugin(context: &mut Context) -> Result<f64> {
     bench(context)?.bare.ns("emulated bystander")
 }

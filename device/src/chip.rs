@@ -530,7 +530,7 @@ impl Chip {
         self.sink.last_pass();
         self.drain_all();
         // Records are left only if they could not be written.
-        self.forsake();
+        self.discard_unread();
     }
 
     fn drain_rest(&self) {
@@ -577,7 +577,7 @@ impl Chip {
     pub(crate) fn empty_rings(&self) {
         let _ = self.guarded(|| {
             self.drain_rest();
-            self.forsake();
+            self.discard_unread();
         });
     }
 
@@ -605,11 +605,11 @@ impl Chip {
 
     /// Counts what is still in the rings as lost, because the sink could not take it. For
     /// the end: after the last pass, when no vCPU runs any more.
-    pub fn forsake(&self) {
+    pub fn discard_unread(&self) {
         for client in 0..self.geometry.clients {
             self.with_consumer(client, |consumer| {
                 let mut stage = vec![0; consumer.stage_words()];
-                turns::forsake(&*self.sink, client, consumer, &mut stage);
+                turns::discard_unread(&*self.sink, client, consumer, &mut stage);
             });
         }
     }

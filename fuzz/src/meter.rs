@@ -118,8 +118,8 @@ impl EventSink for Meter {
         self.session.begin_generation(epoch, known)
     }
 
-    fn known_clients(&self, tell: &mut dyn FnMut(&KnownClient<'_>)) {
-        self.session.known_clients(tell);
+    fn known_clients(&self, each: &mut dyn FnMut(&KnownClient<'_>)) {
+        self.session.known_clients(each);
     }
 
     fn begin_pass(&self) {

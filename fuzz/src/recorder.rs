@@ -126,7 +126,7 @@ impl EventSink for Recorder {
         epoch
     }
 
-    fn known_clients(&self, _tell: &mut dyn FnMut(&KnownClient<'_>)) {}
+    fn known_clients(&self, _each: &mut dyn FnMut(&KnownClient<'_>)) {}
 
     fn drain(&self, client: u32, consumer: &mut Consumer<'_>) -> Drained {
         let mut texts = 0;

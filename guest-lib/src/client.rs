@@ -85,7 +85,7 @@ impl<'m> Client<'m> {
         // look like one to this.
         let mut seq = 0;
         if let (Some(local), Some(control)) = (channel.local, channel.control) {
-            local.pages.tell(index);
+            local.pages.notify(index);
             seq = control.emitted(index);
         }
         let info = LeaseInfo { clock: channel.clock.kind(), ..*info };
@@ -154,7 +154,7 @@ impl<'m> Client<'m> {
     #[cold]
     #[inline(never)]
     fn commit_slowly<S: Site, F: Fields>(&self, record: NewRecord<S, F>) -> Emit {
-        self.insist(|| self.producer.try_emit(record, ticks))
+        self.emit_waiting(|| self.producer.try_emit(record, ticks))
     }
 
     /// Makes a reference point: [`reference_point!`](crate::reference_point) calls this.
@@ -166,7 +166,7 @@ impl<'m> Client<'m> {
         let Some(control) = self.channel.control else {
             let before = clock.now();
             let record = NewRecord::from((site, fields)).with_flags(Flags::REFERENCE_POINT);
-            return match self.insist(|| self.producer.try_emit(record, ticks)) {
+            return match self.emit_waiting(|| self.producer.try_emit(record, ticks)) {
                 Emit::Recorded => Ok(Reply {
                     status: Status::Recorded,
                     before,
@@ -294,7 +294,7 @@ impl<'m> Client<'m> {
     }
 
     /// Emits, and waits for a bounded time for room.
-    fn insist(&self, emit: impl Fn() -> Emit) -> Emit {
+    fn emit_waiting(&self, emit: impl Fn() -> Emit) -> Emit {
         let mut patience = Patience::new(&self.channel, self.producer.memory().host);
         loop {
             match emit() {
@@ -374,7 +374,7 @@ pub(crate) fn hypertrace_of(client: &Client<'_>, number: u32, arg1: u64, args: &
         let prefix = [number.into(), count, arg1];
         let record = NewRecord::of_id(id::HYPERTRACE, [Words(&prefix), Words(args)])
             .with_flags(Flags::REFERENCE_POINT);
-        client.insist(|| client.producer.try_emit(record, ticks));
+        client.emit_waiting(|| client.producer.try_emit(record, ticks));
         return;
     };
     for (i, word) in slot.iter().enumerate() {

@@ -127,7 +127,7 @@ pub use hypertrace_abi as abi;
 #[doc(hidden)]
 pub mod this_thread {
     pub use crate::linux::thread::{
-        can_retry, commit, emit, emit_leased, greet_by, hypertrace_as, reference_point,
+        can_retry, commit, emit, emit_leased, hypertrace_as, on_new_client, reference_point,
     };
 }
 

@@ -130,7 +130,7 @@ impl<'m> LocalPages<'m> {
     ///
     /// # Panics
     /// If no segment has so many clients.
-    pub fn tell(self, client: u32) {
+    pub fn notify(self, client: u32) {
         let client = u64::from(client);
         // ORDERING: pairs with the host's Acquire load: the registers are stored.
         self.word(PAGE + client).fetch_add(1 << (client % WORD * 8), Ordering::Release);
@@ -142,7 +142,7 @@ impl<'m> LocalPages<'m> {
     /// # Panics
     /// As [`LocalPages::tell`].
     pub fn ring(self, client: u32) {
-        self.tell(client);
+        self.notify(client);
         // ORDERING: pairs with the host's fence between its word and its look
         // at the bells: one of the two sees what the other did.
         fence(Ordering::SeqCst);
@@ -186,7 +186,7 @@ mod tests {
         let pages = LocalPages(&words);
         std::thread::scope(|scope| {
             for client in 0..8 {
-                scope.spawn(move || (0..100).for_each(|_| pages.tell(client)));
+                scope.spawn(move || (0..100).for_each(|_| pages.notify(client)));
             }
         });
         assert_eq!(pages.bells(8)[0].load(Relaxed).to_le_bytes(), [100; 8]);

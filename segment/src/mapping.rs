@@ -51,7 +51,7 @@ impl Mapping {
 
     /// Fills the hole that it left in a forked child with private memory, so that
     /// code which was in the middle of an emit has memory to store to.
-    pub fn plug(&self) {
+    pub fn detach(&self) {
         let fixed = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: maps only at addresses where nothing is.

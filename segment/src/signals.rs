@@ -18,30 +18,30 @@ const RAISED: [libc::c_int; 5] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP];
 
 thread_local! {
-    /// Number of the thread's values of [`Undisturbed`].
-    static UNDISTURBED: Cell<u32> = const { Cell::new(0) };
+    /// Number of the thread's values of [`SignalsBlocked`].
+    static BLOCKED: Cell<u32> = const { Cell::new(0) };
 }
 
 /// A time in which no signal handler runs on this thread. Afterwards errno is what it was.
 #[derive(Debug)]
-pub struct Undisturbed {
+pub struct SignalsBlocked {
     mask: libc::sigset_t,
     errno: i32,
     /// Signals of [`CAUSED`] that are taken back at the end.
     taken_back: [bool; 2],
 }
 
-impl Undisturbed {
+impl SignalsBlocked {
     /// Returns true if this thread has one: it runs code of this project, or what that calls, such as a memory
     /// allocator of the program.
     #[must_use]
     pub fn is_here() -> bool {
-        UNDISTURBED.get() > 0
+        BLOCKED.get() > 0
     }
 
     /// Blocks all signals of this thread but those that the CPU raises.
     #[must_use]
-    pub fn begin() -> Undisturbed {
+    pub fn begin() -> SignalsBlocked {
         let mut mask = MaybeUninit::<libc::sigset_t>::uninit();
         // SAFETY: errno is this thread's own. sigfillset fills `all`, and pthread_sigmask, which cannot fail with
         // these arguments, `mask`.
@@ -53,30 +53,30 @@ impl Undisturbed {
                 libc::sigdelset(all.as_mut_ptr(), signal);
             }
             libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), mask.as_mut_ptr());
-            UNDISTURBED.set(UNDISTURBED.get() + 1);
-            Undisturbed { mask: mask.assume_init(), errno, taken_back: [false; 2] }
+            BLOCKED.set(BLOCKED.get() + 1);
+            SignalsBlocked { mask: mask.assume_init(), errno, taken_back: [false; 2] }
         }
     }
 
-    /// Blocks signals, as [`begin`](Undisturbed::begin) does, for work that writes to files. SIGPIPE and SIGXFSZ that
+    /// Blocks signals, as [`begin`](SignalsBlocked::begin) does, for work that writes to files. SIGPIPE and SIGXFSZ that
     /// it causes are taken back at the end.
     #[must_use]
-    pub fn begin_to_write() -> Undisturbed {
-        let mut begun = Undisturbed::begin();
+    pub fn begin_to_write() -> SignalsBlocked {
+        let mut begun = SignalsBlocked::begin();
         // Signals that came before are the program's.
         begun.taken_back = CAUSED.map(|signal| !is_pending(signal));
         begun
     }
 }
 
-impl Drop for Undisturbed {
+impl Drop for SignalsBlocked {
     fn drop(&mut self) {
         for (signal, is_taken) in CAUSED.into_iter().zip(self.taken_back) {
             if is_taken && is_pending(signal) {
                 take(signal);
             }
         }
-        UNDISTURBED.set(UNDISTURBED.get() - 1);
+        BLOCKED.set(BLOCKED.get() - 1);
         // SAFETY: `mask` is what pthread_sigmask gave; errno is this thread's. A pending signal is delivered in the
         // first call, and its handler keeps errno or it is broken anyway.
         unsafe {
@@ -114,7 +114,7 @@ pub fn say(line: &str, within: Duration) {
     let line = line.as_bytes().get(..libc::PIPE_BUF).unwrap_or(line.as_bytes());
     let within = within.as_millis().try_into().unwrap_or(libc::c_int::MAX);
     let mut poll = libc::pollfd { fd: libc::STDERR_FILENO, events: libc::POLLOUT, revents: 0 };
-    let _undisturbed = Undisturbed::begin_to_write();
+    let _signals_blocked = SignalsBlocked::begin_to_write();
     // SAFETY: `poll` and `line` are as long as said. Not by the standard library: a thread that a forked child does
     // not have may hold its lock.
     unsafe {
@@ -135,11 +135,11 @@ mod tests {
 
     #[test]
     fn a_signal_that_a_write_causes_is_taken_back() {
-        let undisturbed = Undisturbed::begin_to_write();
+        let signals_blocked = SignalsBlocked::begin_to_write();
         raise(libc::SIGXFSZ);
         assert!(is_pending(libc::SIGXFSZ));
 
-        drop(undisturbed);
+        drop(signals_blocked);
 
         // It would have ended this process.
         assert!(!is_pending(libc::SIGXFSZ));
@@ -147,14 +147,14 @@ mod tests {
 
     #[test]
     fn a_signal_that_came_before_stays() {
-        let outer = Undisturbed::begin();
+        let outer = SignalsBlocked::begin();
         raise(libc::SIGXFSZ);
 
-        drop(Undisturbed::begin_to_write());
+        drop(SignalsBlocked::begin_to_write());
 
         assert!(is_pending(libc::SIGXFSZ));
         take(libc::SIGXFSZ);
         drop(outer);
-        assert!(!Undisturbed::is_here());
+        assert!(!SignalsBlocked::is_here());
     }
 }

@@ -55,8 +55,8 @@ impl EventSink for WithMode {
         self.session.begin_generation(epoch, known)
     }
 
-    fn known_clients(&self, tell: &mut dyn FnMut(&KnownClient<'_>)) {
-        self.session.known_clients(tell);
+    fn known_clients(&self, each: &mut dyn FnMut(&KnownClient<'_>)) {
+        self.session.known_clients(each);
     }
 
     fn last_pass(&self) {

@@ -467,13 +467,13 @@ impl Simple {
             }
             thread::sleep(NAP);
         };
-        let left = self.forsake();
+        let left = self.discard_unread();
         (left, closed.map_err(WriteFailed::on("finish", &self.path)))
     }
 
     /// Gives up the records that wait, and counts their events as dropped. Returns the number of
     /// missing events that are not counted in the file.
-    pub fn forsake(&mut self) -> u64 {
+    pub fn discard_unread(&mut self) -> u64 {
         (0..self.gaps.len()).for_each(|lane| self.write_gap(lane));
         let (mut events, mut counted) = (0, 0u64);
         for mut bytes in [self.out.unsent(), &self.records] {

@@ -291,7 +291,7 @@ impl<S: EventSink> Drain<S> {
         // The rings of a new segment are empty.
         if seen != 0 {
             self.drain_all();
-            self.forsake();
+            self.discard_unread();
             self.begin_generation(&[], false);
             self.empty();
         }
@@ -419,13 +419,13 @@ impl<S: EventSink> Drain<S> {
     }
 
     /// Counts what is still in the rings as lost: the sink could not take it.
-    fn forsake(&mut self) {
+    fn discard_unread(&mut self) {
         let Drain { state, sink, clients, .. } = self;
         let (_, all) = state.segment.clients();
         for client in 0..all {
             with_consumer(state, clients, &[], client, |consumer| {
                 let mut stage = vec![0; consumer.stage_words()];
-                turns::forsake(&**sink, client, consumer, &mut stage);
+                turns::discard_unread(&**sink, client, consumer, &mut stage);
             });
         }
     }
@@ -455,7 +455,7 @@ impl<S: EventSink> Drain<S> {
         self.drain_all();
         // A segment with a name is kept for what could not be written.
         if self.state.segment.path().is_none() {
-            self.forsake();
+            self.discard_unread();
         }
     }
 }

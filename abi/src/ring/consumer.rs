@@ -338,7 +338,7 @@ impl<'a> Consumer<'a> {
     ///
     /// # Panics
     /// If `stage` is too short.
-    pub fn forsake(&mut self, stage: &mut [u64]) {
+    pub fn discard_unread(&mut self, stage: &mut [u64]) {
         for _ in 0..self.most_leases() {
             let mut events = 0;
             let pulled = self.pull(stage, |_, record| {

@@ -39,7 +39,7 @@ fn a_full_ring_drops_and_counts_and_keeps_room_for_reference_points() {
 }
 
 #[test]
-fn forsaken_records_are_counted_and_their_room_given_back() {
+fn discarded_records_are_counted_and_their_room_given_back() {
     let memory = Memory::new(256, 16, RingMode::Discard);
     let mut host = ConsumerState::default();
     for token in 1..=3 {
@@ -49,7 +49,7 @@ fn forsaken_records_are_counted_and_their_room_given_back() {
         producer.release();
     }
     let mut consumer = Consumer::new(memory.client(), &mut host);
-    consumer.forsake(&mut []);
+    consumer.discard_unread(&mut []);
     // An event each: a lease record is none.
     assert_eq!(consumer.losses().overwritten, 3);
     let tail = memory.host[0].load(Ordering::Relaxed);

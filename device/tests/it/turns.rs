@@ -49,7 +49,7 @@ impl EventSink for Costs {
         epoch
     }
 
-    fn known_clients(&self, _tell: &mut dyn FnMut(&KnownClient<'_>)) {}
+    fn known_clients(&self, _each: &mut dyn FnMut(&KnownClient<'_>)) {}
 
     fn drain(&self, client: u32, consumer: &mut Consumer<'_>) -> Drained {
         let cost = if consumer.is_paused() { 0 } else { self.steps[client as usize] };

@@ -79,19 +79,19 @@ pub extern "C" fn hypertrace_function_modules() {
         // Never freed: another thread may use the old ones.
         // ORDERING: pairs with the Acquire in `known`.
         MODULES.store(Box::into_raw(Box::new(found)), Ordering::Release);
-        TOLD.store(0, Relaxed);
+        RECORDED_BY.store(0, Relaxed);
     }
     // In a forked child, and where the channel is opened later, the first client does it.
-    this_thread::greet_by(tell);
-    hypertrace::with_client(|_| tell());
+    this_thread::on_new_client(record_modules);
+    hypertrace::with_client(|_| record_modules());
 }
 
 /// Records the files of code, if this process has not. The thread has a client.
-fn tell() {
+fn record_modules() {
     let process = std::process::id();
     if let Some(modules) = Modules::known()
         && hypertrace::is_on(schema::mask_slot("function_module"))
-        && TOLD.swap(process, Relaxed) != process
+        && RECORDED_BY.swap(process, Relaxed) != process
     {
         modules.record();
     }
@@ -115,7 +115,7 @@ struct Modules {
 
 static MODULES: AtomicPtr<Modules> = AtomicPtr::new(null_mut());
 /// The process that has recorded them.
-static TOLD: AtomicU32 = AtomicU32::new(0);
+static RECORDED_BY: AtomicU32 = AtomicU32::new(0);
 
 impl Modules {
     fn known() -> Option<&'static Modules> {

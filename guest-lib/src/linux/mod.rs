@@ -1,7 +1,7 @@
 //! Linux: finds the device, and gives each thread a client of its own.
 //!
 //! ```text
-//! event! -> thread   CURRENT: one thread-local pointer ----------> Seat: Client
+//! event! -> thread   CURRENT: one thread-local pointer ----------> ClientCell: Client
 //!             | first event, fork, revoked, stale                    ^
 //!             v                                                      | claim
 //!           process  the channel, a bitmap of clients, wiped states -+
@@ -16,6 +16,7 @@
 //! which they do not know, the library's among them: the next event opens the
 //! device again.
 
+mod cell;
 mod clock;
 mod device;
 mod function;
@@ -30,7 +31,6 @@ mod pci;
 mod process;
 mod refresher;
 mod revoked;
-mod seat;
 mod segment;
 mod steady;
 mod sys;

@@ -9,12 +9,12 @@
 //! Unsafe, because all of that is reached by one pointer and never freed.
 #![allow(unsafe_code)]
 
+use super::cell::ClientCell;
 use super::clock::Pace;
 use super::mapping::{MemoryType, wiped_on_fork};
 use super::name::{LeaseName, ProcessName};
 use super::opened::Opened;
 use super::options::{Info, Options, Place};
-use super::seat::Seat;
 use super::sys;
 use super::{device, losses, refresher, revoked, segment};
 use crate::channel::Channel;
@@ -28,7 +28,7 @@ use hypertrace_abi::config::RingMode;
 use hypertrace_abi::layout::{guest_page, host_page};
 use hypertrace_abi::record::ClockKind;
 use hypertrace_abi::ring::{ClientMemory, LeaseInfo, ProducerState, Wake};
-use hypertrace_segment::signals::Undisturbed;
+use hypertrace_segment::signals::SignalsBlocked;
 use hypertrace_segment::{LockFile, Mapping, token};
 use std::fmt::Write;
 use std::fs::File;
@@ -65,7 +65,7 @@ struct Life {
 #[repr(align(128))]
 struct State(ProducerState);
 
-// SAFETY: the thread that has the slot's seat uses it as a producer's; other threads
+// SAFETY: the thread that has the slot's cell uses it as a producer's; other threads
 // call only what a producer allows of them: `revoke`, and questions. All of it is atomic.
 unsafe impl Sync for State {}
 
@@ -86,14 +86,14 @@ pub(super) struct Process {
     life: &'static Life,
     states: &'static [State],
     // By the client's number less the first that can be leased.
-    seats: Box<[Seat]>,
+    cells: Box<[ClientCell]>,
     in_use: Box<[AtomicU64]>,
 }
 
 /// A client that a thread of this process has.
 struct Held<'a> {
     client: u32,
-    seat: &'a Seat,
+    cell: &'a ClientCell,
     state: &'a ProducerState,
     /// Token of its lease.
     token: u64,
@@ -281,7 +281,7 @@ fn start(
         name: opened.name,
         life,
         states,
-        seats: (0..count).map(Seat::new).collect(),
+        cells: (0..count).map(ClientCell::new).collect(),
         in_use: (0..count.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
     }));
     process.refresh_mask(clients.start);
@@ -334,18 +334,18 @@ pub(super) extern "C" fn in_child() {
 
 /// The right to open a channel, and no signals meanwhile.
 struct Opening {
-    _undisturbed: Undisturbed,
+    _signals_blocked: SignalsBlocked,
 }
 
 impl Opening {
     /// Begins to open the channel. `None` if another thread is opening it.
     fn begin() -> Option<Opening> {
-        let undisturbed = Undisturbed::begin();
+        let signals_blocked = SignalsBlocked::begin();
         let me = std::process::id();
         let other = OPENING.load(Relaxed);
         (other != me && OPENING.compare_exchange(other, me, Ordering::Acquire, Relaxed).is_ok())
             // Not `then_some`: dropping an `Opening` ends it.
-            .then(|| Opening { _undisturbed: undisturbed })
+            .then(|| Opening { _signals_blocked: signals_blocked })
     }
 
     fn wait() -> Opening {
@@ -393,9 +393,9 @@ impl Process {
         }
     }
 
-    /// Returns true if the seat is one of this channel, and not of an ancestor's.
-    pub(super) fn has(&self, seat: &Seat) -> bool {
-        self.seats.as_ptr_range().contains(&std::ptr::from_ref(seat))
+    /// Returns true if the cell is one of this channel, and not of an ancestor's.
+    pub(super) fn has(&self, cell: &ClientCell) -> bool {
+        self.cells.as_ptr_range().contains(&std::ptr::from_ref(cell))
     }
 
     /// Returns the durations of emits on this channel's clock.
@@ -418,7 +418,7 @@ impl Process {
             }
         }
         for mapping in &self.mappings {
-            mapping.plug();
+            mapping.detach();
         }
     }
 
@@ -461,18 +461,18 @@ impl Process {
         for Held { state, token, .. } in self.held() {
             state.revoke(token);
         }
-        let is_used = |seat: &&Seat| {
-            let (word, bit) = self.bit(seat.slot());
+        let is_used = |cell: &&ClientCell| {
+            let (word, bit) = self.bit(cell.slot());
             word.load(Relaxed) & bit != 0
         };
-        self.seats.iter().filter(is_used).for_each(|seat| self.count_since_last_look(seat));
+        self.cells.iter().filter(is_used).for_each(|cell| self.count_since_last_look(cell));
     }
 
     /// Counts the events of a client since the last look at which the host was there. It may have recorded some of
     /// them.
-    fn count_since_last_look(&self, seat: &Seat) {
-        let attempted = self.states[seat.slot()].0.attempted();
-        losses::count_left(attempted.saturating_sub(seat.attempted.swap(attempted, Relaxed)));
+    fn count_since_last_look(&self, cell: &ClientCell) {
+        let attempted = self.states[cell.slot()].0.attempted();
+        losses::count_left(attempted.saturating_sub(cell.attempted.swap(attempted, Relaxed)));
     }
 
     /// Returns whether the process still has its lock file. A program that closes
@@ -493,32 +493,32 @@ impl Process {
     ///
     /// The client is the lowest one whose ring has room: each lease begins a block, so threads
     /// that come and go would fill the first ring, however few events they emit.
-    pub(super) fn claim(&'static self, left: Option<u32>) -> Option<&'static Seat> {
+    pub(super) fn claim(&'static self, left: Option<u32>) -> Option<&'static ClientCell> {
         if self.has_host_ended() {
             return None;
         }
         let mut by_room =
-            MOST_USED.into_iter().flat_map(|most| self.seats.iter().zip(repeat(most)));
-        let seat = by_room.find(|(seat, most)| {
-            let (word, bit) = self.bit(seat.slot());
+            MOST_USED.into_iter().flat_map(|most| self.cells.iter().zip(repeat(most)));
+        let cell = by_room.find(|(cell, most)| {
+            let (word, bit) = self.bit(cell.slot());
             if word.load(Relaxed) & bit != 0
-                || !self.has_room(seat, *most)
+                || !self.has_room(cell, *most)
                 || word.fetch_or(bit, Ordering::Acquire) & bit != 0
             {
                 return false;
             }
-            let leased = self.lease(seat, left);
+            let leased = self.lease(cell, left);
             if !leased {
                 word.fetch_and(!bit, Ordering::Release);
             }
             leased
         });
-        seat.map(|(seat, _)| seat)
+        cell.map(|(cell, _)| cell)
     }
 
     /// Returns whether no more than so many eighths of a client's ring are used now.
-    fn has_room(&self, seat: &Seat, most: u64) -> bool {
-        self.channel.memory(self.client(seat.slot())).is_ok_and(|memory| {
+    fn has_room(&self, cell: &ClientCell, most: u64) -> bool {
+        self.channel.memory(self.client(cell.slot())).is_ok_and(|memory| {
             let head = memory.guest[guest_page::HEAD].load(Relaxed);
             // ORDERING: an estimate; the lessee loads both again.
             let used = head.wrapping_sub(memory.host[host_page::TAIL].load(Relaxed));
@@ -528,8 +528,8 @@ impl Process {
         })
     }
 
-    fn lease(&'static self, seat: &'static Seat, left: Option<u32>) -> bool {
-        let client = self.client(seat.slot());
+    fn lease(&'static self, cell: &'static ClientCell, left: Option<u32>) -> bool {
+        let client = self.client(cell.slot());
         if self.lock.as_ref().is_some_and(|lock| !lock.lock(client)) {
             return false;
         }
@@ -551,15 +551,15 @@ impl Process {
             clock: ClockKind::Tsc,
             name: text.as_str(),
         };
-        let state = &self.states[seat.slot()].0;
+        let state = &self.states[cell.slot()].0;
         match Client::lease(self.channel, client, state, token(), &info) {
             Ok(client) => {
                 // SAFETY: this thread has set its bit, and the thread that had it before
                 // has cleared it.
-                unsafe { seat.fill(client.of_thread(self.own_place())) };
+                unsafe { cell.fill(client.of_thread(self.own_place())) };
                 let attempted = state.attempted();
-                seat.attempted_now.store(attempted, Relaxed);
-                seat.attempted.store(attempted, Relaxed);
+                cell.attempted_now.store(attempted, Relaxed);
+                cell.attempted.store(attempted, Relaxed);
                 true
             }
             Err(_) => {
@@ -569,18 +569,18 @@ impl Process {
         }
     }
 
-    /// Takes a seat of this process back from the calling thread, which ends.
-    pub(super) fn give_back(&self, seat: &Seat) {
+    /// Takes a cell of this process back from the calling thread, which ends.
+    pub(super) fn give_back(&self, cell: &ClientCell) {
         // A revoked client has another lessee, whose words must not be stored to.
-        if self.keeps_clients() && self.states[seat.slot()].0.is_leased() {
+        if self.keeps_clients() && self.states[cell.slot()].0.is_leased() {
             // SAFETY: the thread had it until now.
-            unsafe { seat.client() }.producer().release();
+            unsafe { cell.client() }.producer().release();
         }
         if self.has_host_ended() {
-            self.count_since_last_look(seat);
+            self.count_since_last_look(cell);
         }
-        self.unlock(self.client(seat.slot()));
-        let (word, bit) = self.bit(seat.slot());
+        self.unlock(self.client(cell.slot()));
+        let (word, bit) = self.bit(cell.slot());
         word.fetch_and(!bit, Ordering::Release);
     }
 
@@ -602,9 +602,9 @@ impl Process {
 
     /// Returns the clients of this process's threads.
     fn held(&self) -> impl Iterator<Item = Held<'_>> {
-        self.channel.leasable().zip(&self.seats).zip(self.states).filter_map(
-            |((client, seat), state)| {
-                let (word, bit) = self.bit(seat.slot());
+        self.channel.leasable().zip(&self.cells).zip(self.states).filter_map(
+            |((client, cell), state)| {
+                let (word, bit) = self.bit(cell.slot());
                 let State(state) = state;
                 let token = state.token();
                 if word.load(Relaxed) & bit == 0 || token == 0 {
@@ -613,7 +613,7 @@ impl Process {
                 let memory = self.channel.memory(client).ok()?;
                 let is_taken =
                     self.channel.traps() && memory.host[host_page::LEASE].load(Relaxed) != token;
-                Some(Held { client, seat, state, token, memory, is_taken })
+                Some(Held { client, cell, state, token, memory, is_taken })
             },
         )
     }
@@ -625,24 +625,24 @@ impl Process {
     pub(super) fn look_after(&self) {
         self.keeps_clients();
         // Before the device is looked at: it was there for all of these.
-        for Held { seat, state, .. } in self.held() {
-            seat.attempted_now.store(state.attempted(), Relaxed);
+        for Held { cell, state, .. } in self.held() {
+            cell.attempted_now.store(state.attempted(), Relaxed);
         }
         self.look_at_host();
         let held = self.held().next().map(|held| held.client);
         self.refresh_mask(held.unwrap_or(self.channel.leasable().start));
-        for Held { seat, state, token, memory, is_taken, .. } in self.held() {
+        for Held { cell, state, token, memory, is_taken, .. } in self.held() {
             if !is_taken {
-                seat.attempted.store(seat.attempted_now.load(Relaxed), Relaxed);
-                seat.suspect.store(0, Relaxed);
-                self.kick_for(seat, &memory);
+                cell.attempted.store(cell.attempted_now.load(Relaxed), Relaxed);
+                cell.suspect.store(0, Relaxed);
+                self.kick_for(cell, &memory);
             // Twice, because a transport may post our own store to LEASE.
-            } else if seat.suspect.swap(token, Relaxed) == token && state.revoke(token) {
+            } else if cell.suspect.swap(token, Relaxed) == token && state.revoke(token) {
                 counts::add(&counts::TAKEN);
                 // Nobody's: the device was reset, or its memory is out of reach, as after a QEMU's loadvm. Events
                 // since then have led nowhere.
                 if memory.host[host_page::LEASE].load(Relaxed) == 0 {
-                    let before = seat.attempted.load(Relaxed);
+                    let before = cell.attempted.load(Relaxed);
                     counts::unattached(state.attempted().saturating_sub(before));
                 }
             }
@@ -652,7 +652,7 @@ impl Process {
 
     /// Wakes the host if it has left records in a client's ring since the last look: the
     /// thread lost its CPU in an emit for so long that the host went to sleep before.
-    fn kick_for(&self, seat: &Seat, memory: &ClientMemory<'_>) {
+    fn kick_for(&self, cell: &ClientCell, memory: &ClientMemory<'_>) {
         let Some(control) = self.channel.control.filter(|_| self.channel.needs_kicks()) else {
             return;
         };
@@ -662,7 +662,7 @@ impl Process {
         let tail = memory.host[host_page::TAIL].load(Relaxed);
         let head = memory.guest[guest_page::HEAD].load(Relaxed);
         // Of an earlier lessee, it is below the tail.
-        if seat.looked_at.swap(head, Relaxed) > tail {
+        if cell.looked_at.swap(head, Relaxed) > tail {
             control.kick().wake();
         }
     }

@@ -3,9 +3,9 @@
 //! Unsafe, because a thread-local pointer and a thread key's destructor are.
 #![allow(unsafe_code)]
 
+use super::cell::ClientCell;
 use super::losses;
 use super::process::{self, Missing, Process};
-use super::seat::Seat;
 use super::sys;
 use crate::client::{Client, Reply, hypertrace_of};
 use crate::counts;
@@ -13,7 +13,7 @@ use crate::error::OpenError;
 use crate::os::coarse_ms;
 use hypertrace_abi::event::{Fields, Site};
 use hypertrace_abi::ring::Emit;
-use hypertrace_segment::signals::Undisturbed;
+use hypertrace_segment::signals::SignalsBlocked;
 use std::path::Path;
 use std::ptr::null_mut;
 use std::sync::OnceLock;
@@ -29,9 +29,9 @@ const PAUSE_MS: u64 = 10;
 // first and need no drop: an access is an access, with nothing to register.
 thread_local! {
     /// Where this thread's events go; null if it has no client.
-    static CURRENT: AtomicPtr<Seat> = const { AtomicPtr::new(null_mut()) };
-    /// All seats that this thread holds, the abandoned ones too.
-    static HELD: AtomicPtr<Seat> = const { AtomicPtr::new(null_mut()) };
+    static CURRENT: AtomicPtr<ClientCell> = const { AtomicPtr::new(null_mut()) };
+    /// All cells that this thread holds, the abandoned ones too.
+    static HELD: AtomicPtr<ClientCell> = const { AtomicPtr::new(null_mut()) };
     /// The emit that an event found under way, by its timestamp, and when an
     /// event found it first.
     static STUCK: AtomicU64 = const { AtomicU64::new(0) };
@@ -49,13 +49,13 @@ thread_local! {
 static KEY: AtomicU32 = AtomicU32::new(NO_KEY);
 const NO_KEY: u32 = u32::MAX;
 
-/// See [`greet_by`].
-static GREETING: OnceLock<fn()> = OnceLock::new();
+/// See [`on_new_client`].
+static ON_NEW_CLIENT: OnceLock<fn()> = OnceLock::new();
 
 /// Returns the calling thread's client, if it has one.
 #[inline(always)]
 fn current() -> Option<&'static Client<'static>> {
-    // SAFETY: null or a seat: seats are never freed. `sit` has put it there, so it was
+    // SAFETY: null or a cell: cells are never freed. `use_other_client` has put it there, so it was
     // filled for this thread, which keeps it until it ends.
     CURRENT.with(|current| unsafe { Some(current.load(Relaxed).as_ref()?.client()) })
 }
@@ -85,8 +85,8 @@ pub fn can_retry(why: Emit) -> bool {
 
 /// Sets the process's one function that is called each time that a thread gets a client, before the thread's event. It
 /// may emit; it must not allocate or wait, as the event may be a signal handler's.
-pub fn greet_by(greet: fn()) {
-    GREETING.get_or_init(|| greet);
+pub fn on_new_client(notify: fn()) {
+    ON_NEW_CLIENT.get_or_init(|| notify);
 }
 
 /// Commits an event: [`commit!`](crate::commit) calls this.
@@ -203,10 +203,10 @@ fn attach() -> Option<&'static Client<'static>> {
         return None;
     }
     // In the middle of this function, an event can come from the program's memory allocator.
-    if ENDED.with(|ended| ended.load(Relaxed)) || is_paused() || Undisturbed::is_here() {
+    if ENDED.with(|ended| ended.load(Relaxed)) || is_paused() || SignalsBlocked::is_here() {
         return None;
     }
-    let _undisturbed = Undisturbed::begin();
+    let _signals_blocked = SignalsBlocked::begin();
     let process = match process::for_event(prepare) {
         Ok(process) => process,
         Err(Missing::Nobody) => return None,
@@ -217,17 +217,17 @@ fn attach() -> Option<&'static Client<'static>> {
         }
     };
     HELD.with(|held| {
-        // SAFETY: null or a seat, and seats are never freed.
+        // SAFETY: null or a cell, and cells are never freed.
         let first = unsafe { held.load(Relaxed).as_ref() };
-        if first.is_some_and(|seat| !process.has(seat)) {
+        if first.is_some_and(|cell| !process.has(cell)) {
             // The parent's.
             held.store(null_mut(), Relaxed);
         }
     });
-    sit(process, None);
+    use_other_client(process, None);
     let client = current();
     match client {
-        Some(_) => GREETING.get().into_iter().for_each(|greet| greet()),
+        Some(_) => ON_NEW_CLIENT.get().into_iter().for_each(|notify| notify()),
         None => pause(),
     }
     process.publish_unattached();
@@ -257,32 +257,32 @@ fn abandon_if_stuck() {
         return;
     }
     let age = now.saturating_sub(STUCK_SINCE.with(|since| since.load(Relaxed)));
-    if !process.pace().is_over_10_ms(age) || is_paused() || Undisturbed::is_here() {
+    if !process.pace().is_over_10_ms(age) || is_paused() || SignalsBlocked::is_here() {
         return;
     }
-    let _undisturbed = Undisturbed::begin();
+    let _signals_blocked = SignalsBlocked::begin();
     // If none is free it stays: its events are counted there.
-    if sit(process, Some(client.index())) {
+    if use_other_client(process, Some(client.index())) {
         counts::add(&counts::ABANDONED);
     } else {
         pause();
     }
 }
 
-/// Claims a seat for the thread, and makes it the one where its events go. `left` is
+/// Claims a cell for the thread, and makes it the one where its events go. `left` is
 /// the client that it leaves for it, which it keeps if there is no other: `false`.
-fn sit(process: &'static Process, left: Option<u32>) -> bool {
-    let seat = process.claim(left);
-    let to = seat.map_or(null_mut(), |seat| std::ptr::from_ref(seat).cast_mut());
-    if let Some(seat) = seat {
-        HELD.with(|held| seat.push_to(held));
+fn use_other_client(process: &'static Process, left: Option<u32>) -> bool {
+    let cell = process.claim(left);
+    let to = cell.map_or(null_mut(), |cell| std::ptr::from_ref(cell).cast_mut());
+    if let Some(cell) = cell {
+        HELD.with(|held| cell.push_to(held));
     } else if left.is_some() {
         return false;
     }
     end_later();
     compiler_fence(SeqCst);
     CURRENT.with(|current| current.store(to, Relaxed));
-    seat.is_some()
+    cell.is_some()
 }
 
 /// Arranges that [`end`] is called when the thread ends, also without a client: its lost events are published then.
@@ -309,16 +309,16 @@ fn is_paused() -> bool {
 /// losses and those of threads without a client, and settles emits that were left by
 /// a jump.
 pub(super) fn end() {
-    let _undisturbed = Undisturbed::begin();
+    let _signals_blocked = SignalsBlocked::begin();
     ENDED.with(|ended| ended.store(true, Relaxed));
     CURRENT.with(|current| current.store(null_mut(), Relaxed));
     let Some(process) = process::ours() else { return };
     process.publish_unattached();
     HELD.with(|held| {
-        while let Some(seat) = Seat::pop_from(held) {
+        while let Some(cell) = ClientCell::pop_from(held) {
             // In a forked child there is nothing of its parent's to give back.
-            if process.has(seat) {
-                process.give_back(seat);
+            if process.has(cell) {
+                process.give_back(cell);
             }
         }
     });

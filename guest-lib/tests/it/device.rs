@@ -176,7 +176,7 @@ fn a_forked_child_maps_the_function_anew() {
         let rings = system.file("resource4_wc");
         emit(10);
         let child = fork(|| {
-            // Not inherited; nor its client, at whose address is a plug.
+            // Not inherited; nor its client, at whose address is private memory.
             assert!(!is_mapped(&rings));
             hypertrace::poll();
             emit(20);

@@ -218,7 +218,7 @@ impl Vcpu {
 
     /// The relay's ring is full.
     #[cold]
-    pub fn hurry(&self) {
+    pub fn wake_host(&self) {
         if let Some(relay) = &self.relay {
             self.segment.local.ring(relay.client);
         }

@@ -168,6 +168,6 @@ fn record(
         return Some(Status::Recorded);
     }
     count(Counter::Full);
-    vcpu.hurry();
+    vcpu.wake_host();
     None
 }

@@ -22,7 +22,7 @@ use hypertrace_functions::record::{Kind, Record};
 use hypertrace_functions::shadow::Settings;
 use hypertrace_functions::symbols::Source;
 use hypertrace_functions::write::{Directory, Records, cut};
-use hypertrace_segment::signals::Undisturbed;
+use hypertrace_segment::signals::SignalsBlocked;
 use memmap2::MmapMut;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use std::cell::{Cell, UnsafeCell};
@@ -142,7 +142,7 @@ impl Recorder {
     pub fn start(qemu: &Qemu, target: Target, options: &Options) -> Result<Recorder, InstallError> {
         let arguments = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
         let command = arguments.collect::<Vec<_>>().join(" ");
-        let _undisturbed = Undisturbed::begin_to_write();
+        let _signals_blocked = SignalsBlocked::begin_to_write();
         // A program may change its own directory, and QEMU does so as a daemon.
         let dir = std::path::absolute(&options.dir).map_err(InstallError::Path)?;
         if qemu.is_machine && qemu.version < FULL {
@@ -209,7 +209,7 @@ impl Recorder {
 
     /// Reads the symbols of the program that is about to run.
     fn read_program(&self) -> Code {
-        let _undisturbed = Undisturbed::begin_to_write();
+        let _signals_blocked = SignalsBlocked::begin_to_write();
         let made = || -> Result<Code, InstallError> {
             let mut code = Code::read(&self.sources)?;
             code.add_program();
@@ -372,7 +372,7 @@ impl Recorder {
         if lanes.is_closed || self.has_ended.load(Relaxed) {
             return None;
         }
-        let _undisturbed = Undisturbed::begin_to_write();
+        let _signals_blocked = SignalsBlocked::begin_to_write();
         let name = if self.by_level { self.levels.name(level) } else { "all".into() };
         let task = Task::of_vcpu(vcpu, level.0.into(), &name);
         let mut directory = lock(&self.directory);
@@ -425,7 +425,7 @@ impl Recorder {
     /// # Safety
     /// No thread runs a vCPU.
     pub unsafe fn end(&self) -> Totals {
-        let _undisturbed = Undisturbed::begin_to_write();
+        let _signals_blocked = SignalsBlocked::begin_to_write();
         self.has_ended.store(true, Relaxed);
         let mut totals = Totals::default();
         let mut rests = Vec::new();

@@ -8,7 +8,7 @@
 #![allow(unsafe_code)]
 
 use hypertrace_functions::record::Record;
-use hypertrace_segment::signals::Undisturbed;
+use hypertrace_segment::signals::SignalsBlocked;
 use memmap2::{Advice, MmapMut, MmapOptions};
 use rustix::fs::{FallocateFlags, fallocate};
 use std::fs::File;
@@ -246,7 +246,7 @@ impl Keeper {
             }
         };
         // All signals are for the threads of the guest and of QEMU.
-        let _undisturbed = Undisturbed::begin_to_write();
+        let _signals_blocked = SignalsBlocked::begin_to_write();
         let thread = thread::Builder::new().name("functions".into()).spawn(run)?;
         Ok(Keeper { inner, thread: Some(thread) })
     }

@@ -132,7 +132,7 @@ fn record(faults: &Faults, mut random: Random, one_of: u64, whole: Whole) {
     if whole == Whole::BeforeTheEnd {
         faults.end();
     }
-    host.chip.forsake();
+    host.chip.discard_unread();
     if whole == Whole::AfterTheEndFailed {
         // Once, or until it succeeds.
         while host.session.clone().finish().is_err() && faults.is_on() {

@@ -75,7 +75,7 @@ impl Vmm {
         let Vmm { session, chip, dir } = self;
         session.last_pass();
         chip.drain_all();
-        chip.forsake();
+        chip.discard_unread();
         Ended { summary: session.finish().unwrap(), dir }
     }
 }

@@ -104,8 +104,8 @@ impl EventSink for Watch {
         self.session.begin_generation(epoch, known)
     }
 
-    fn known_clients(&self, tell: &mut dyn FnMut(&KnownClient<'_>)) {
-        self.session.known_clients(tell);
+    fn known_clients(&self, each: &mut dyn FnMut(&KnownClient<'_>)) {
+        self.session.known_clients(each);
     }
 
     fn begin_pass(&self) {
@@ -487,7 +487,7 @@ fn storm(kind: Kind, lasts: Duration, mut random: Random) -> Round {
     });
     chip.sink::<Watch>().unwrap().last_pass();
     chip.drain_all();
-    chip.forsake();
+    chip.discard_unread();
     drop(chip);
     let summary = session.finish().unwrap();
     Round { dir, summary, emitted, passes, resident_kib }

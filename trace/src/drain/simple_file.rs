@@ -47,7 +47,7 @@ impl SimpleFile {
         let mut new = Simple::create(path, dir, clock, now)?;
         if let Some(mut old) = self.file.take() {
             let (left, closed) =
-                if same { (old.forsake(), Ok(())) } else { old.close(SWITCH_PATIENCE) };
+                if same { (old.discard_unread(), Ok(())) } else { old.close(SWITCH_PATIENCE) };
             new.lost(0, now, left);
             failures.note(SIMPLE, closed);
         }

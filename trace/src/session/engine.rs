@@ -116,7 +116,7 @@ impl Engine {
         let result = run(recorder.as_ref(), turn);
         let whose = lane.stats;
         if result.is_ok() && !consumer.is_paused() && !consumer.has_more() {
-            // Records that could not be written may have been forsaken.
+            // Records that could not be written may have been discarded.
             state.failures.worked(whose);
         }
         self.guests.check_in(lane);
@@ -242,7 +242,7 @@ impl Engine {
     }
 
     /// Calls `tell` with what is known of each guest's client.
-    pub fn known_clients(&mut self, tell: &mut dyn FnMut(&KnownClient<'_>)) {
+    pub fn known_clients(&mut self, each: &mut dyn FnMut(&KnownClient<'_>)) {
         let Engine { state, guests, .. } = self;
         for lane in guests.iter_mut() {
             let (clock, name) = match (&lane.lease, &lane.lessee) {
@@ -253,7 +253,7 @@ impl Engine {
                 }
             };
             let texts = &lane.texts.table.texts(&state.classes)[..];
-            tell(&KnownClient { client: lane.number, token: 0, clock, name, texts });
+            each(&KnownClient { client: lane.number, token: 0, clock, name, texts });
         }
     }
 
@@ -394,7 +394,7 @@ impl Engine {
         for (host, lane) in hosts {
             if let Some(mut consumer) = host.consumer() {
                 state.fit_stage(&consumer);
-                consumer.forsake(&mut state.stage);
+                consumer.discard_unread(&mut state.stage);
                 Turn { state, lane, guests, consumer: &mut consumer }.note();
             }
         }

@@ -89,8 +89,8 @@ impl EventSink for Session {
         self.engine().begin_generation(epoch, known, true)
     }
 
-    fn known_clients(&self, tell: &mut dyn FnMut(&KnownClient<'_>)) {
-        self.engine().known_clients(tell);
+    fn known_clients(&self, each: &mut dyn FnMut(&KnownClient<'_>)) {
+        self.engine().known_clients(each);
     }
 
     fn unattached(&self, total: u64) {

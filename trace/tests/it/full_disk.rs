@@ -161,7 +161,7 @@ fn losses_are_reported_without_room_for_a_packet() {
         run.rounds(30);
         let lost = run.emitted - run.recorded;
         run.guest.producer.release();
-        run.guest.forsake(&run.session);
+        run.guest.discard_unread(&run.session);
         let summary = run.session.finish().unwrap();
         assert!(lost > 0 && summary.lost > lost, "{lost} of {}", summary.lost);
         assert_eq!(last_packet(&stream), (filler, summary.lost));
@@ -255,7 +255,7 @@ fn whatever_the_disks_size_emitted_is_recorded_plus_lost() {
         }
         guest.producer.release();
         guest.pass(&session);
-        guest.forsake(&session);
+        guest.discard_unread(&session);
 
         let (summary, written) = session.end();
 

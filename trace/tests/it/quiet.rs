@@ -78,7 +78,7 @@ fn a_write_that_failed_is_tried_again_by_the_timer() {
 }
 
 #[test]
-fn a_client_whose_records_were_forsaken_keeps_no_failed_write() {
+fn a_client_whose_records_were_discarded_keeps_no_failed_write() {
     let (_dir, session) = session(|_| ());
     session.wake_by(|| ());
     let mut guest = Guest::new(0);
@@ -90,7 +90,7 @@ fn a_client_whose_records_were_forsaken_keeps_no_failed_write() {
     assert!(session.summary().write_failures > 0);
     std::fs::remove_dir_all(&hidden).unwrap();
 
-    guest.forsake(&session);
+    guest.discard_unread(&session);
 
     until_quiet(&session);
 }

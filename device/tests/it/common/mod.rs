@@ -139,10 +139,10 @@ impl EventSink for Recorder {
         epoch
     }
 
-    fn known_clients(&self, tell: &mut dyn FnMut(&KnownClient<'_>)) {
+    fn known_clients(&self, each: &mut dyn FnMut(&KnownClient<'_>)) {
         for Known { client, token, clock, name, texts } in &*self.known.lock().unwrap() {
             let texts = &texts.iter().map(String::as_str).collect::<Vec<_>>()[..];
-            tell(&KnownClient { client: *client, token: *token, clock: *clock, name, texts });
+            each(&KnownClient { client: *client, token: *token, clock: *clock, name, texts });
         }
     }
 }

@@ -36,7 +36,7 @@ impl EventSink for Recorder {
         epoch
     }
 
-    fn known_clients(&self, _tell: &mut dyn FnMut(&KnownClient<'_>)) {}
+    fn known_clients(&self, _each: &mut dyn FnMut(&KnownClient<'_>)) {}
 
     fn drain(&self, _: u32, _: &mut Consumer<'_>) -> Drained {
         Drained::default()

@@ -46,7 +46,7 @@ impl EventSink for Lateness {
         epoch
     }
 
-    fn known_clients(&self, _tell: &mut dyn FnMut(&KnownClient<'_>)) {}
+    fn known_clients(&self, _each: &mut dyn FnMut(&KnownClient<'_>)) {}
 
     fn drain(&self, _: u32, consumer: &mut Consumer<'_>) -> Drained {
         let mut stage = vec![0; consumer.stage_words()];

@@ -75,9 +75,9 @@ impl Guest {
     }
 
     /// The end: what the session could not take is lost, and it looks at that.
-    pub fn forsake(&mut self, session: &Session) {
+    pub fn discard_unread(&mut self, session: &Session) {
         let mut consumer = Consumer::new(self.memory, &mut self.consumer);
-        consumer.forsake(&mut vec![0; consumer.stage_words()]);
+        consumer.discard_unread(&mut vec![0; consumer.stage_words()]);
         session.drain(self.client, &mut consumer);
     }
 

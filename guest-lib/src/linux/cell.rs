@@ -1,7 +1,7 @@
-//! A seat: where a thread finds its client.
+//! A cell: where a thread finds its client.
 //!
-//! Unsafe, because seats are filled by shared references; the bit in the process's
-//! bitmap says which thread has a seat.
+//! Unsafe, because cells are filled by shared references; the bit in the process's
+//! bitmap says which thread has a cell.
 #![allow(unsafe_code)]
 
 use crate::client::Client;
@@ -10,11 +10,11 @@ use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::Relaxed};
 
 /// Never freed, so that a thread-local pointer to one is always good.
-pub(super) struct Seat {
+pub(super) struct ClientCell {
     client: UnsafeCell<MaybeUninit<Client<'static>>>,
     slot: usize,
-    /// The next seat that the same thread holds.
-    next: AtomicPtr<Seat>,
+    /// The next cell that the same thread holds.
+    next: AtomicPtr<ClientCell>,
     /// The lease that another's token was seen against at the last look.
     pub(super) suspect: AtomicU64,
     /// Head of the ring at the last look.
@@ -25,15 +25,15 @@ pub(super) struct Seat {
     pub(super) attempted_now: AtomicU64,
 }
 
-// SAFETY: `client` is written only by `fill`, whose caller has the seat's bit,
+// SAFETY: `client` is written only by `fill`, whose caller has the cell's bit,
 // and read only by the thread that it was filled for.
-unsafe impl Sync for Seat {}
+unsafe impl Sync for ClientCell {}
 // SAFETY: as above.
-unsafe impl Send for Seat {}
+unsafe impl Send for ClientCell {}
 
-impl Seat {
-    pub(super) fn new(slot: usize) -> Seat {
-        Seat {
+impl ClientCell {
+    pub(super) fn new(slot: usize) -> ClientCell {
+        ClientCell {
             client: UnsafeCell::new(MaybeUninit::uninit()),
             slot,
             next: AtomicPtr::new(std::ptr::null_mut()),
@@ -44,10 +44,10 @@ impl Seat {
         }
     }
 
-    /// Fills the seat for the calling thread.
+    /// Fills the cell for the calling thread.
     ///
     /// # Safety
-    /// The seat is the caller's, and no thread uses the client that is there.
+    /// The cell is the caller's, and no thread uses the client that is there.
     pub(super) unsafe fn fill(&self, client: Client<'static>) {
         // SAFETY: no other thread looks, says the caller. Clients need no drop.
         unsafe { (*self.client.get()).write(client) };
@@ -58,10 +58,10 @@ impl Seat {
     /// Returns the client.
     ///
     /// # Safety
-    /// The seat was filled for this thread.
+    /// The cell was filled for this thread.
     #[inline(always)]
     pub(super) unsafe fn client(&self) -> &Client<'static> {
-        // SAFETY: the seat was filled, and is not filled again while this thread holds it.
+        // SAFETY: the cell was filled, and is not filled again while this thread holds it.
         unsafe { (*self.client.get()).assume_init_ref() }
     }
 
@@ -69,15 +69,15 @@ impl Seat {
         self.slot
     }
 
-    /// Puts this seat in front of those that the thread holds.
-    pub(super) fn push_to(&'static self, held: &AtomicPtr<Seat>) {
+    /// Puts this cell in front of those that the thread holds.
+    pub(super) fn push_to(&'static self, held: &AtomicPtr<ClientCell>) {
         self.next.store(held.load(Relaxed), Relaxed);
         held.store(std::ptr::from_ref(self).cast_mut(), Relaxed);
     }
 
-    /// Takes the first of the seats that the thread holds.
-    pub(super) fn pop_from(held: &AtomicPtr<Seat>) -> Option<&'static Seat> {
-        // SAFETY: the list holds seats only, and those are never freed.
+    /// Takes the first of the cells that the thread holds.
+    pub(super) fn pop_from(held: &AtomicPtr<ClientCell>) -> Option<&'static ClientCell> {
+        // SAFETY: the list holds cells only, and those are never freed.
         let first = unsafe { held.load(Relaxed).as_ref() }?;
         held.store(first.next.load(Relaxed), Relaxed);
         Some(first)
