@@ -47,7 +47,11 @@ impl<'m> Producer<'m> {
                 (guest_page::LOST_BUSY, &state.lost_busy),
                 (guest_page::LOST_UNATTACHED, &state.lost_unattached),
             ] {
-                self.memory.guest[word].store(total.load(Relaxed), Relaxed);
+                let (published, total) = (&self.memory.guest[word], total.load(Relaxed));
+                // The host's CPU may have the line.
+                if published.load(Relaxed) != total {
+                    published.store(total, Relaxed);
+                }
             }
             compiler_fence(Ordering::SeqCst);
             state.publishing.store(0, Relaxed);
