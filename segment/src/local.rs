@@ -136,11 +136,11 @@ impl<'m> LocalPages<'m> {
         self.word(PAGE + client).fetch_add(1 << (client % WORD * 8), Ordering::Release);
     }
 
-    /// Rings a client's bell: as [`LocalPages::tell`], and wakes the host if it
+    /// Rings a client's bell: as [`LocalPages::notify`], and wakes the host if it
     /// sleeps.
     ///
     /// # Panics
-    /// As [`LocalPages::tell`].
+    /// As [`LocalPages::notify`].
     pub fn ring(self, client: u32) {
         self.notify(client);
         // ORDERING: pairs with the host's fence between its word and its look
