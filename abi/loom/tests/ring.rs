@@ -200,7 +200,6 @@ fn check(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
 }
 
 #[test]
-#[ignore = "takes long: cargo xtask full"]
 fn discard_fills_drains_and_wraps() {
     check(2, || {
         let world = World::new(2, 4, RingMode::Discard);
@@ -223,7 +222,6 @@ fn discard_fills_drains_and_wraps() {
 }
 
 #[test]
-#[ignore = "takes long: cargo xtask full"]
 fn discard_writes_no_further_than_a_tail_inside_a_block() {
     check(4, || {
         let world = World::new(2, 4, RingMode::Discard);
