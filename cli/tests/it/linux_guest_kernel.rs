@@ -135,10 +135,13 @@ fn check_stat(session: &Path, stat: &Value, events: u64) {
 /// Asserts that the times of regions are those that the guest's kernel has counted for their threads.
 #[track_caller]
 fn check_regions(session: &Path) {
-    let mut worked = 0;
+    // CPU time that the threads have read just inside and just outside of their regions. On a busy host, a CPU of
+    // the guest can stop for long between the two.
+    let (mut within, mut around) = (0, 0);
     HYPERTRACE.report_each(session, |line| {
         if line.event == "worked" {
-            worked += line.number("cpu_ns").unwrap();
+            within += line.number("within_ns").unwrap();
+            around += line.number("around_ns").unwrap();
         }
     });
     let json = run(HYPERTRACE.command(["regions", "--json"]).arg(session)).ok();
@@ -156,7 +159,9 @@ fn check_regions(session: &Path) {
         assert!(of(name, "unattributed_ns") < 0.01, "{json}");
     }
     let program = named("working")["total"]["parts"]["program_ns"].as_u64().unwrap();
-    assert!(program.abs_diff(worked) < worked / 20, "{program} {worked}");
+    let tolerance = within / 20;
+    let expected = within - tolerance..around + tolerance;
+    assert!(expected.contains(&program), "{program} {expected:?}");
     // Four threads had two CPUs.
     assert!(of("working", "runnable_ns") > 0.2, "{json}");
     assert!(of("sleeping", "blocked_ns") > of("sleeping", "program_ns"), "{json}");

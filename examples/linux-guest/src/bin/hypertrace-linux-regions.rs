@@ -44,14 +44,16 @@ fn run(together: &Barrier, first: u64, rounds: u64) {
             thread::sleep(SLEEP);
         }
         event!("slept", n, cpu_ns = cpu_ns() - begin);
-        let begin = cpu_ns();
-        {
+        let before = cpu_ns();
+        let within = {
             let _region = region!("working", n);
+            let begin = cpu_ns();
             while cpu_ns() - begin < WORK_NS {
                 std::hint::spin_loop();
             }
-        }
-        event!("worked", n, cpu_ns = cpu_ns() - begin);
+            cpu_ns() - begin
+        };
+        event!("worked", n, within_ns = within, around_ns = cpu_ns() - before);
     }
 }
 

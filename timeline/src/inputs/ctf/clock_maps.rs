@@ -439,10 +439,8 @@ impl Maps {
     }
 }
 
-/// Returns the map of several clients, if they read one clock, as far as their constraints show. All
-/// together need no more jumps than each alone, the map stays within what each client's own constraints
-/// allow, and it costs those whose constraints say most no more than a quarter of their bounds. A
-/// difference between two clocks moves the shared map away from the middle of both.
+/// Returns the map of several clients, if no constraint contradicts that they read one clock: all together
+/// need no more jumps than each alone, and the map stays within what each client's own constraints allow.
 ///
 /// `is_narrowed`: whether constraints by the kernel are among them.
 fn joint(
@@ -462,13 +460,10 @@ fn joint(
     let joint = ClockMap::fit(declared, &all.not_after, &all.not_before).ok()??;
     let own = || group.iter().filter_map(|client| own.get(*client));
     let jumps = own().map(|map| map.segments() - 1).sum::<usize>();
-    let known = || own().filter(|map| map.constraints() >= FEW);
-    let narrowest = known().filter_map(|map| map.width()).min().unwrap_or(0);
-    let mut best = known().filter(|map| map.width().is_some_and(|w| w <= narrowest / 2 * 3));
+    let known = own().filter(|map| map.constraints() >= FEW);
+    let narrowest = known.filter_map(|map| map.width()).min().unwrap_or(0);
     let steep = joint.steep();
-    let is_one = joint.segments() - 1 <= jumps
-        && own().all(|own| joint.is_within(own, &steep))
-        && best.all(|own| costs_little(&joint, own));
+    let is_one = joint.segments() - 1 <= jumps && own().all(|own| joint.is_within(own, &steep));
     let joint = match joint.width() {
         // The room for jumps stays.
         Some(width) if is_narrowed => joint.with_width(Some(width.max(narrowest))),
@@ -489,18 +484,4 @@ fn largest_group(own: &ByNumber<u32, Arc<ClockMap>>) -> Vec<u32> {
     };
     let groups = by_constraints.iter().take(REFERENCES).map(|(_, reference)| agree(reference));
     groups.max_by_key(Vec::len).unwrap_or_default()
-}
-
-fn costs_little(joint: &ClockMap, own: &ClockMap) -> bool {
-    let mut hints = (0, 0, 0);
-    let bounds = own.readings().map(|guest| {
-        let host = joint.at_from(&mut hints.0, guest).host;
-        let shared = own.distance_from(&mut hints.1, guest, host);
-        (shared.unwrap_or(0), own.at_from(&mut hints.2, guest).bound.unwrap_or(0))
-    });
-    let add = |sums: (u128, u128), (shared, own): (u64, u64)| {
-        (sums.0 + u128::from(shared), sums.1 + u128::from(own))
-    };
-    let (shared, alone) = bounds.fold((0, 0), add);
-    shared <= alone + alone / 4
 }
