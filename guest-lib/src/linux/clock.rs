@@ -1,7 +1,7 @@
 //! Which clock a guest's threads stamp with, and how long 10 ms are on it.
 
 use super::options::Options;
-use super::{steady, sys};
+use super::sys;
 use crate::error::OpenError;
 use crate::os;
 use crate::time::Clock;
@@ -19,7 +19,7 @@ const CHEAP: [&str; 3] = ["tsc", "kvm-clock", "hyperv_clocksource_tsc_page"];
 /// always ticks at one rate, but an emulator's counter is not the one whose
 /// frequency the host knows.
 ///
-/// A TSC that the kernel has dropped is checked: see [`steady`]. `told` is its rate, as the host says.
+/// `told` is the rate of AArch64's counter, as the host says; 0: it does not.
 ///
 /// # Errors
 /// If the environment names no clock.
@@ -37,12 +37,7 @@ pub(super) fn choose(options: &Options, told: u64) -> Result<Clock, OpenError> {
     let text = |path| fs::read_to_string(path).unwrap_or_default();
     let sources = options.sysfs.join("devices/system/clocksource/clocksource0");
     let available = text(sources.join("available_clocksource"));
-    let is_usable = match tsc(&text(options.proc.join("cpuinfo")), &available) {
-        Tsc::Usable => true,
-        Tsc::Unusable => false,
-        Tsc::Dropped { is_steady } => (is_steady || told > 0) && steady::is_one_clock(told),
-    };
-    if is_usable {
+    if is_usable(&text(options.proc.join("cpuinfo")), &available) {
         return Ok(Clock::Counter);
     }
     let current = text(sources.join("current_clocksource"));
@@ -75,31 +70,15 @@ fn warn(source: &str) {
     }
 }
 
-/// State of the TSC, as the kernel shows it.
-#[derive(Debug, PartialEq, Eq)]
-enum Tsc {
-    /// It always ticks at one rate, or a hypervisor offers it, and the kernel would use it.
-    Usable,
-    /// The kernel would not use it.
-    Dropped {
-        is_steady: bool,
-    },
-    Unusable,
-}
-
-fn tsc(cpuinfo: &str, clocksources: &str) -> Tsc {
+/// Returns whether the TSC always ticks at one rate, or a hypervisor offers it, and the kernel has not dropped it.
+fn is_usable(cpuinfo: &str, clocksources: &str) -> bool {
     let flags = cpuinfo.lines().find(|line| line.starts_with("flags")).unwrap_or_default();
     let has = |flag| flags.split_whitespace().any(|word| word == flag);
     let offered = clocksources.split_whitespace().any(|word| word == "tsc");
     let is_steady = has("constant_tsc") && has("nonstop_tsc");
-    if !has("tsc") || !(is_steady || has("hypervisor")) {
-        Tsc::Unusable
     // A system that shows no clocks has not dropped any.
-    } else if offered || (is_steady && clocksources.trim().is_empty()) {
-        Tsc::Usable
-    } else {
-        Tsc::Dropped { is_steady }
-    }
+    let is_kept = offered || (is_steady && clocksources.trim().is_empty());
+    has("tsc") && (is_steady || has("hypervisor")) && is_kept
 }
 
 /// Ticks of a clock, in time.
@@ -151,19 +130,16 @@ mod tests {
     fn the_tsc_is_taken_where_it_is_steady_or_offered_by_a_hypervisor() {
         let steady = "processor: 0\nflags\t\t: fpu tsc constant_tsc nonstop_tsc\n";
         let guest = "flags\t\t: fpu tsc hypervisor\n";
-        assert_eq!(tsc(steady, ""), Tsc::Usable);
-        assert_eq!(tsc(guest, "kvm-clock tsc acpi_pm\n"), Tsc::Usable);
-        assert_eq!(tsc("flags\t\t: tsc constant_tsc\n", "tsc hpet"), Tsc::Unusable);
-        assert_eq!(tsc("", ""), Tsc::Unusable);
+        assert!(is_usable(steady, ""));
+        assert!(is_usable(guest, "kvm-clock tsc acpi_pm\n"));
+        assert!(!is_usable("flags\t\t: tsc constant_tsc\n", "tsc hpet"));
+        assert!(!is_usable("", ""));
     }
 
     #[test]
-    fn a_tsc_that_the_kernel_has_dropped_is_to_be_checked() {
-        let steady = "flags\t\t: tsc constant_tsc nonstop_tsc\n";
-        assert_eq!(tsc(steady, "hpet acpi_pm\n"), Tsc::Dropped { is_steady: true });
-        let guest = "flags\t\t: fpu tsc hypervisor\n";
-        assert_eq!(tsc(guest, "hpet acpi_pm\n"), Tsc::Dropped { is_steady: false });
-        assert_eq!(tsc("flags\t\t: fpu tsc\n", "hpet acpi_pm\n"), Tsc::Unusable);
+    fn a_tsc_that_the_kernel_has_dropped_is_not_taken() {
+        assert!(!is_usable("flags\t\t: tsc constant_tsc nonstop_tsc\n", "hpet acpi_pm\n"));
+        assert!(!is_usable("flags\t\t: fpu tsc hypervisor\n", "hpet acpi_pm\n"));
     }
 
     #[test]

@@ -32,7 +32,6 @@ mod process;
 mod refresher;
 mod revoked;
 mod segment;
-mod steady;
 mod sys;
 pub(crate) mod thread;
 mod uio;
