@@ -57,9 +57,6 @@ pub mod mark {
     /// Operand of the instruction before the marked 64-bit `str` on AArch64:
     /// `movz xzr, #IMMEDIATE`. It has no effect, and compilers do not emit it. "ht".
     pub const IMMEDIATE: u16 = 0x6874;
-    /// Number of a system call that no kernel has, in place of the store in programs
-    /// that cannot have one. Arguments: the register's address, the value.
-    pub const SYSCALL: i64 = 0x6874;
 }
 
 /// Calls (ioctl) of `/dev/hypertrace`, which a Linux guest's kernel module makes. Their argument is the

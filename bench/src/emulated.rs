@@ -126,18 +126,12 @@ fn marked(register: &AtomicU64, value: u64) {
 #[cfg(not(target_arch = "x86_64"))]
 fn marked(_: &AtomicU64, _: u64) {}
 
-fn by_syscall(register: &AtomicU64, value: u64) {
-    // SAFETY: a system call that no kernel has.
-    unsafe { libc::syscall(mark::SYSCALL, register.as_ptr(), value) };
-}
-
 /// Runs a part of the benchmark. Returns ticks and turns.
 pub fn answer(part: &str) -> Result<(u64, u64)> {
     match part {
         // The plugin of the floor does not answer.
         "floor" => Ok((Raw::get()?.points(POINTS, marked)?.0, POINTS * BURSTS)),
         "store" => answered(Raw::get()?.points(POINTS, marked)?),
-        "syscall" => answered(Raw::get()?.points(POINTS, by_syscall)?),
         "library" => library(),
         "bystander" => Ok(bystander()),
         _ => bail!("no part {part:?}"),

@@ -31,8 +31,6 @@ pub const ROWS: &[Row] = &[
     ),
     row("qemu_marked_store_2016", marked_store, "`qemu_marked_store`, against the method of 2016")
         .speedup_of(("sigsegv_2016", sigsegv::event), ">= 500 x faster than sigsegv_2016"),
-    row("qemu_syscall", syscall, "`qemu_marked_store` by a system call that no kernel has")
-        .compared_with(MARKED_STORE),
     row(
         "qemu_reference_point",
         point,
@@ -104,11 +102,6 @@ pub fn floor(context: &mut Context) -> Result<f64> {
 /// Measures the same store, as part of a reference point.
 pub fn marked_store(context: &mut Context) -> Result<f64> {
     bench(context)?.points("store")
-}
-
-/// Measures the same by a system call.
-pub fn syscall(context: &mut Context) -> Result<f64> {
-    bench(context)?.points("syscall")
 }
 
 /// Measures a whole reference point, as the library makes it.

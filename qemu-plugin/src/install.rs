@@ -23,7 +23,6 @@ pub fn install(qemu: &Qemu, options: &[&[u8]]) -> Result<(), Box<dyn Error>> {
     let Some(of_functions) = functions::Options::parse(&others)? else {
         device::install(qemu, target, options)?;
         register::<Device>(qemu);
-        qemu.on_call::<Device>();
         return Ok(());
     };
     // A machine has the device itself.
@@ -39,7 +38,6 @@ pub fn install(qemu: &Qemu, options: &[&[u8]]) -> Result<(), Box<dyn Error>> {
     }
     if has_device {
         register::<Both<Functions, Device>>(qemu);
-        qemu.on_call::<Device>();
     } else {
         register::<Functions>(qemu);
     }

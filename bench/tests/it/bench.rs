@@ -48,7 +48,7 @@ const ROWS: [&str; 36] = [
     "regions",
 ];
 /// Rows that need root and the kernel's tracing, another tracer, KVM or an emulator.
-const OTHERS: [(&str, &str); 25] = [
+const OTHERS: [(&str, &str); 24] = [
     ("trace_session_lttng", "lttng-ust"),
     ("trace_simple_lttng", "lttng-ust"),
     ("lttng_ust", "lttng-ust"),
@@ -67,7 +67,6 @@ const OTHERS: [(&str, &str); 25] = [
     ("qemu_plugin_floor", QEMU),
     ("qemu_marked_store", QEMU),
     ("qemu_marked_store_2016", QEMU),
-    ("qemu_syscall", QEMU),
     ("qemu_reference_point", QEMU),
     ("qemu_bystander", QEMU),
     ("c_emit", "cc"),

@@ -26,8 +26,6 @@ pub trait Events: 'static {
     fn vcpu_resumed(_vcpu: c_uint) {}
     /// This vCPU ends. Called on its thread.
     fn vcpu_ended(_vcpu: c_uint) {}
-    /// A program's system call begins: vCPU, number, arguments.
-    fn called(_vcpu: c_uint, _number: i64, _arguments: [u64; 8]) {}
     /// All translated blocks are dropped, with their callbacks. No vCPU runs.
     fn flushed() {}
     /// QEMU ends. vCPUs may still run.
@@ -42,7 +40,6 @@ unsafe extern "C" {
     fn qemu_plugin_register_vcpu_resume_cb();
     fn qemu_plugin_register_vcpu_exit_cb();
     fn qemu_plugin_register_flush_cb();
-    fn qemu_plugin_register_vcpu_syscall_cb();
     // This one has taken a word in all versions: only its callback has two types.
     fn qemu_plugin_register_atexit_cb(id: Id, callback: *const c_void, word: *mut c_void);
 }
@@ -112,13 +109,6 @@ registers! {
 registers! {
     /// Registers [`Events::vcpu_ended`].
     on_vcpu_end by qemu_plugin_register_vcpu_exit_cb: |vcpu: c_uint| P::vcpu_ended(vcpu)
-}
-
-registers! {
-    /// Registers [`Events::called`], which is called for each system call of a program.
-    on_call by qemu_plugin_register_vcpu_syscall_cb:
-    |vcpu: c_uint, number: i64, a: u64, b: u64, c: u64, d: u64, e: u64, f: u64, g: u64, h: u64|
-    P::called(vcpu, number, [a, b, c, d, e, f, g, h])
 }
 
 impl Qemu {

@@ -23,8 +23,8 @@ use crate::api::{self, Access, Accesses, Block, Events, Instruction, Qemu, Reads
 use crate::target::Target;
 use attached::Attached;
 use counts::{Counter, count, summary};
+use hypertrace_abi::layout::PAGE;
 use hypertrace_abi::layout::local::ENVIRONMENT;
-use hypertrace_abi::layout::{PAGE, mark};
 use hypertrace_segment::SegmentError;
 use relay::Entry;
 use std::ffi::{OsStr, c_uint, c_void};
@@ -32,7 +32,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// Why the device is not installed.
 #[derive(Debug, thiserror::Error)]
@@ -64,9 +64,6 @@ struct Plugin {
     segment: Attached,
 }
 
-/// Difference between QEMU's address and the guest's, from the last block that was
-/// translated: for system calls, whose callback names no instruction.
-static GUEST_BASE: AtomicU64 = AtomicU64::new(0);
 static PLUGIN: OnceLock<Plugin> = OnceLock::new();
 /// A panic: nothing is done any more.
 static BROKEN: AtomicBool = AtomicBool::new(false);
@@ -123,9 +120,6 @@ impl Events for Device {
     /// Instruments a block.
     fn translated(block: &Block) {
         guarded(|plugin| {
-            if let Some(base) = block.instructions().next().and_then(|first| first.guest_base()) {
-                GUEST_BASE.store(base, Relaxed);
-            }
             marked_stores(plugin.target, block, instrument);
         });
     }
@@ -137,14 +131,6 @@ impl Events for Device {
                 unsafe { entry.vcpu() }.release();
             }
         });
-    }
-
-    /// Handles a system call. Ours has a number that no kernel uses.
-    fn called(vcpu: c_uint, number: i64, [address, value, ..]: [u64; 8]) {
-        if number == mark::SYSCALL {
-            let address = address.wrapping_add(GUEST_BASE.load(Relaxed));
-            guarded(|plugin| at_register(plugin, vcpu, address, Some(value)));
-        }
     }
 
     /// Handles the end of the process. QEMU lets the other vCPUs run again before it calls
@@ -212,15 +198,15 @@ fn instrument(instruction: &Instruction<'_>) {
 /// Handles a marked store, after it was done.
 extern "C" fn stored(vcpu: c_uint, _: Access, address: u64, guest_base: *mut c_void) {
     let address = address.wrapping_add(guest_base as u64);
-    guarded(|plugin| at_register(plugin, vcpu, address, None));
+    guarded(|plugin| at_register(plugin, vcpu, address));
 }
 
 #[inline(always)]
-fn at_register(plugin: &'static Plugin, index: c_uint, address: u64, value: Option<u64>) {
+fn at_register(plugin: &'static Plugin, index: c_uint, address: u64) {
     let Some(entry) = Entry::get(&plugin.segment, index) else {
         return count(Counter::NoRelay);
     };
     // SAFETY: in a callback of this vCPU, on its thread, which has no other reference.
     let vcpu = unsafe { entry.vcpu() };
-    store::store(&plugin.segment, vcpu, entry, address, value);
+    store::store(&plugin.segment, vcpu, entry, address);
 }

@@ -20,37 +20,21 @@ use hypertrace_abi::schema::FieldType;
 use hypertrace_abi::sink::{ReferencePoint, Status};
 use hypertrace_abi::slot::{self, Answer, Emitted};
 
-/// Handles a vCPU's store to this host address. `value` is the stored value, if
-/// it is not in memory there.
+/// Handles a vCPU's store to this host address, after it was done.
 #[inline(always)]
-pub fn store(
-    segment: &'static Attached,
-    vcpu: &mut Vcpu,
-    entry: &Entry,
-    address: u64,
-    value: Option<u64>,
-) {
+pub fn store(segment: &'static Attached, vcpu: &mut Vcpu, entry: &Entry, address: u64) {
     // Entry: what the guest did before its store is before this.
     let now = ticks();
     match vcpu.last {
-        Some(emitter) if emitter.address == address => {
-            emit(segment, vcpu, entry, now, emitter, value)
-        }
-        _ => find(segment, vcpu, entry, now, address, value),
+        Some(emitter) if emitter.address == address => emit(segment, vcpu, entry, now, emitter),
+        _ => find(segment, vcpu, entry, now, address),
     }
 }
 
 /// Returns the register at this address.
 #[cold]
 #[inline(never)]
-fn find(
-    segment: &'static Attached,
-    vcpu: &mut Vcpu,
-    entry: &Entry,
-    now: u64,
-    address: u64,
-    value: Option<u64>,
-) {
+fn find(segment: &'static Attached, vcpu: &mut Vcpu, entry: &Entry, now: u64, address: u64) {
     let Some(offset) = vcpu.offset_of(address) else {
         return count(Counter::Outside);
     };
@@ -68,28 +52,19 @@ fn find(
             };
             let emitter = Emitter { address, client, guest: vcpu.as_guest(segment, guest), host };
             vcpu.last = Some(emitter);
-            emit(segment, vcpu, entry, now, emitter, value);
+            emit(segment, vcpu, entry, now, emitter);
         }
         register::LEASE => {
-            let token = value.unwrap_or_else(|| stored_at(address));
-            memory.host[host_page::LEASE].store(token, Ordering::Release);
+            memory.host[host_page::LEASE].store(stored_at(address), Ordering::Release);
         }
         _ => count(Counter::Unassigned),
     }
 }
 
 #[inline(always)]
-fn emit(
-    segment: &'static Attached,
-    vcpu: &mut Vcpu,
-    entry: &Entry,
-    now: u64,
-    emitter: Emitter,
-    value: Option<u64>,
-) {
+fn emit(segment: &'static Attached, vcpu: &mut Vcpu, entry: &Entry, now: u64, emitter: Emitter) {
     let Emitter { address, client, guest, host } = emitter;
-    let emitted =
-        Emitted { client, seq: value.unwrap_or_else(|| stored_at(address)) as u32, host_time: now };
+    let emitted = Emitted { client, seq: stored_at(address) as u32, host_time: now };
     // SAFETY: the page is the one where the guest has just written a slot: the kernel
     // has confirmed that it is the same file. It is only loaded from, atomically, and
     // no longer than this callback runs. A guest that unmaps it during its own store
