@@ -4,7 +4,13 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
 
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::FULL_SIZE;
 use crate::build::{cargo, root, succeed, target_folder};
 use crate::capability;
 use crate::initramfs::Initramfs;
@@ -50,6 +56,9 @@ pub struct Linux {
     machine: &'static Machine,
     busybox: PathBuf,
 }
+
+/// The longest time that a script may take.
+const LIMIT: Duration = Duration::from_secs(60 * if FULL_SIZE { 30 } else { 5 });
 
 /// A guest that has started.
 #[derive(Debug)]
@@ -199,10 +208,21 @@ impl Linux {
 }
 
 impl Guest {
-    /// Waits for the guest's end. Returns what it has written to its console.
+    /// Waits for the guest's end. Returns what it has written to its console. A guest that hangs is ended, and
+    /// fails the test with its console.
     #[track_caller]
     pub fn console(self) -> String {
-        let ended = self.qemu.wait_with_output().unwrap();
+        let pid = Pid::from_child(&self.qemu);
+        let (ended, is_ended) = mpsc::channel::<()>();
+        let watch = thread::spawn(move || {
+            if is_ended.recv_timeout(LIMIT) == Err(mpsc::RecvTimeoutError::Timeout) {
+                let _ = kill_process(pid, Signal::KILL);
+            }
+        });
+        let output = self.qemu.wait_with_output();
+        drop(ended);
+        watch.join().unwrap();
+        let ended = output.unwrap();
         let console = String::from_utf8_lossy(&ended.stdout).into_owned();
         let errors = String::from_utf8_lossy(&ended.stderr);
         assert!(ended.status.success(), "{}\n{errors}\n{console}", ended.status);
