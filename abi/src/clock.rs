@@ -112,13 +112,13 @@ impl Counter {
     }
 
     /// Returns the word of page G that tells it.
-    pub const fn to_word(self) -> u64 {
+    pub(crate) const fn to_word(self) -> u64 {
         let frequency = self.frequency & ((1 << Counter::KIND_SHIFT) - 1);
         frequency | (self.kind as u64) << Counter::KIND_SHIFT
     }
 
     /// Returns the counter that a word of page G tells. What cannot be is unknown.
-    pub fn from_word(word: u64) -> Counter {
+    pub(crate) fn from_word(word: u64) -> Counter {
         let kind = match word >> Counter::KIND_SHIFT {
             1 => CounterKind::Tsc,
             2 => CounterKind::Cntvct,

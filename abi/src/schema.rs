@@ -20,7 +20,7 @@ pub const MAX_SCHEMAS: usize = 1024;
 
 /// Continues an FNV-1a hash of 32 bits. The algorithm is small enough for constant
 /// evaluation in a compiler, a C macro or firmware.
-pub const fn fnv1a(mut hash: u32, bytes: &[u8]) -> u32 {
+pub(crate) const fn fnv1a(mut hash: u32, bytes: &[u8]) -> u32 {
     let mut i = 0;
     while i < bytes.len() {
         hash = (hash ^ bytes[i] as u32).wrapping_mul(FNV_PRIME);
@@ -36,7 +36,7 @@ pub const FNV_START: u32 = 0x811c_9dc5;
 pub const FNV_PRIME: u32 = 0x0100_0193;
 
 /// Turns a hash into an id: ids below [`id::FIRST`] are reserved.
-pub const fn id_of_hash(hash: u32) -> u32 {
+pub(crate) const fn id_of_hash(hash: u32) -> u32 {
     if hash < id::FIRST { hash | 0x8000_0000 } else { hash }
 }
 
@@ -88,7 +88,7 @@ kinds! {
 
 impl FieldType {
     /// Returns whether every value takes exactly one word.
-    pub const fn is_scalar(self) -> bool {
+    pub(crate) const fn is_scalar(self) -> bool {
         !matches!(self, FieldType::Str | FieldType::Words)
     }
 

@@ -39,7 +39,7 @@ pub use drain_thread::DrainThread;
 pub use memory::{Memory, MemoryError, Pages, SharedRegion};
 pub use pci::{Bar, BarChange, BarForm, PciFunction};
 pub use placement::Mapping;
-pub use state::{ChipState, ClientState, PciState, RestoreError, STATE_VERSION};
+pub use state::{ChipState, ClientState, PciState, RestoreError};
 pub use window::Window;
 
 pub use hypertrace_abi::config::RingMode;

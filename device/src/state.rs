@@ -14,7 +14,7 @@ use hypertrace_abi::schema::MAX_TEXT;
 use thiserror::Error;
 
 /// Version of [`ChipState`] and [`PciState`].
-pub const STATE_VERSION: u32 = 1;
+pub(crate) const STATE_VERSION: u32 = 1;
 
 /// Number of dwords of a PCI header of type 0.
 pub(crate) const HEADER: usize = 16;
@@ -83,7 +83,7 @@ pub enum RestoreError {
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(deny_unknown_fields))]
 pub struct ChipState {
-    /// [`STATE_VERSION`].
+    /// The version of this form, 1.
     pub version: u32,
     /// Size of a client's ring in bytes.
     pub ring_bytes: u64,
@@ -114,7 +114,7 @@ pub struct ChipState {
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(deny_unknown_fields))]
 pub struct PciState {
-    /// [`STATE_VERSION`].
+    /// The version of this form, 1.
     pub version: u32,
     /// The header's dwords: COMMAND, BARs and the interrupt line are the guest's, the rest is fixed.
     pub header: [u32; HEADER],

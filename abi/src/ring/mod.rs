@@ -44,7 +44,7 @@ use crate::config::RingMode;
 use crate::layout::{Geometry, MASK_BYTES, PAGE, RESERVED_PART, WORD, guest_page, host_page};
 
 /// Words in the header of a block.
-pub const BLOCK_HEADER_WORDS: u64 = 2;
+pub(crate) const BLOCK_HEADER_WORDS: u64 = 2;
 
 /// Returns whether a running counter has gone backwards. A guest can make it wrap,
 /// so half of all differences count as forwards.
