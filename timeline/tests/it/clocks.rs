@@ -169,16 +169,18 @@ fn of_a_thousand_clocks_no_event_is_outside_of_its_bound() {
     }
     for (kind, outcome) in all {
         assert_eq!((outcome.outside, outcome.unknown, outcome.out_of_order), (0, 0, 0), "{kind:?}");
-        // One map for clocks whose difference no constraint shows is not in the middle of each one's limits.
-        let most = if kind == Kind::PerVcpu { 2.0 } else { 1.5 };
+        // One map for clocks whose differences, or false readings, no constraint shows is not in the middle of each
+        // one's limits.
+        let most = if matches!(kind, Kind::PerVcpu | Kind::FalseReadings) { 2.0 } else { 1.5 };
         for ratio in outcome.ratios_at(0.5) {
             assert!(ratio <= most, "{kind:?}: {ratio}");
         }
         // Where points are far apart, a bound has room for a jump, and the envelope has none.
-        if !matches!(kind, Kind::Pauses | Kind::Late | Kind::PerVcpu) {
+        if !matches!(kind, Kind::Pauses | Kind::Late) {
             let mut ratios = outcome.ratios_at(0.99);
             let large = ratios.iter().filter(|ratio| **ratio > 1.5).count();
-            assert!(large * 16 <= ratios.len(), "{kind:?}: {large} of {}", ratios.len());
+            let is_rare = large * 16 <= ratios.len() || kind == Kind::PerVcpu;
+            assert!(is_rare, "{kind:?}: {large} of {}", ratios.len());
             assert!(ratios.is_empty() || quantile(&mut ratios, 1.0) <= 2.0, "{kind:?}");
         }
     }
