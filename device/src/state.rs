@@ -83,7 +83,7 @@ pub enum RestoreError {
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(deny_unknown_fields))]
 pub struct ChipState {
-    /// The version of this form, 1.
+    /// The version of this form.
     pub version: u32,
     /// Size of a client's ring in bytes.
     pub ring_bytes: u64,
@@ -114,7 +114,7 @@ pub struct ChipState {
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(deny_unknown_fields))]
 pub struct PciState {
-    /// The version of this form, 1.
+    /// The version of this form.
     pub version: u32,
     /// The header's dwords: COMMAND, BARs and the interrupt line are the guest's, the rest is fixed.
     pub header: [u32; HEADER],
