@@ -1,6 +1,7 @@
 //! Rows of the ring: emits, compared with the same written by hand.
 
 use super::instructions::counted;
+use super::measure::quantile;
 use super::row::{Context, Floor, Row, row};
 use super::timing::{BURST, BURST_RING, BURSTS, at_once, bursts, ns, timed};
 use anyhow::{Context as _, Result, ensure};
@@ -14,6 +15,7 @@ use hypertrace::abi::schema::id_of;
 use hypertrace::{Channel, Client, Emit, LeaseInfo, ProducerState};
 use std::hint::black_box;
 use std::sync::atomic::{Ordering, Ordering::Relaxed};
+use std::time::{Duration, Instant};
 
 /// The fastest ring that does the job.
 pub const FLOOR: Floor = ("ring_floor", floor);
@@ -39,6 +41,13 @@ pub const ROWS: &[Row] = &[
     row("ring_emit_two_ids", emit_two_ids, "`ring_emit` of two events alternately")
         .over(EMIT, "<= 1.3 x ring_emit")
         .note("Their ids are equal modulo the size of the producer's table of known ids."),
+    row("ring_emit_cold", cold, "`ring_emit` after 10 ms in which the caches were overwritten")
+        .over(("cold floor", cold_floor), "<= 1.3 x a floor that touches the same cache lines")
+        .note(
+            "The median of 50 events. Between two, 64 MiB are written again and again. With both reads of the \
+             counter. The floor loads the event's word of the mask, stores its record and the head, and keeps its \
+             position in a line of its own.",
+        ),
     row(
         "ring_emit_disabled",
         disabled,
@@ -296,6 +305,73 @@ fn drained(context: &mut Context, emit: impl Fn(&Client<'_>, u64, u64)) -> Resul
     );
     ensure!(losses == 0, "{losses} records lost");
     Ok(ns(total, BURST * BURSTS))
+}
+
+/// Events of a run of [`cold`].
+const COLD_EVENTS: u64 = 50;
+
+/// Times single events, each after 10 ms in which the caches are overwritten. Returns their median in
+/// nanoseconds.
+fn after_others(mut emit: impl FnMut(u64)) -> f64 {
+    let mut others = vec![0u64; 8 << 20];
+    let times = (0..COLD_EVENTS).map(|n| {
+        let begin = Instant::now();
+        while begin.elapsed() < Duration::from_millis(10) {
+            others.iter_mut().step_by(8).for_each(|word| *word += 1);
+            black_box(&others);
+        }
+        ns(timed(1, |_| emit(n)), 1)
+    });
+    quantile(&mut times.collect::<Vec<f64>>(), 0.5)
+}
+
+/// Measures an event whose cache lines are in memory only.
+pub fn cold(context: &mut Context) -> Result<f64> {
+    let rings = rings(context)?;
+    let state = ProducerState::new();
+    let client = lease(channel(rings)?, 0, &state)?;
+    // The first one writes the event's text.
+    emit_pair(&client, 0, 0);
+    let time = after_others(|n| emit_pair(&client, n, black_box(n)));
+    client.release();
+    ensure!(memory(rings, 0)?.guest[8].load(Relaxed) == 0, "records lost");
+    Ok(time)
+}
+
+/// Measures the same loads and stores by hand.
+pub fn cold_floor(context: &mut Context) -> Result<f64> {
+    let rings = rings(context)?;
+    let memory = memory(rings, 0)?;
+    let mut head = Box::new(0);
+    let mut recorded = 0;
+    let time = after_others(|n| {
+        recorded += u64::from(floor_cold_emit(&rings[0], memory, &mut head, n, black_box(n)));
+    });
+    ensure!(recorded == COLD_EVENTS, "records lost");
+    Ok(time)
+}
+
+/// Writes a record unless the mask's word switches it off. Not inlined, like the function that it is
+/// compared with.
+#[inline(never)]
+fn floor_cold_emit(
+    mask: &AtomicU64,
+    memory: ClientMemory<'_>,
+    head: &mut usize,
+    a: u64,
+    b: u64,
+) -> bool {
+    if mask.load(Relaxed) != 0 {
+        return false;
+    }
+    let Some(record) = memory.ring.get(*head..*head + 4) else { return false };
+    record[0].store(ticks(), Relaxed);
+    record[1].store(0x2_1234_5678, Relaxed);
+    record[2].store(a, Relaxed);
+    record[3].store(b, Relaxed);
+    *head += 4;
+    memory.guest[0].store(*head as u64, Ordering::Release);
+    true
 }
 
 /// Counts the instructions of an event, with those of the loop.

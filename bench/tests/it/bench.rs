@@ -16,6 +16,7 @@ const ROWS: [&str; 36] = [
     "write_new_pages",
     "ring_emit",
     "ring_emit_two_ids",
+    "ring_emit_cold",
     "ring_emit_disabled",
     "ring_emit_2threads",
     "event_instructions",

@@ -1,9 +1,8 @@
 //! Finding a device and opening it.
 
-use super::mapping::{MemoryType, memory_type};
 use super::opened::Opened;
 use super::options::{Options, Place};
-use super::{clock, function, ivshmem, module, pci, segment, window};
+use super::{function, ivshmem, module, pci, segment, window};
 use crate::error::OpenError;
 use std::path::PathBuf;
 
@@ -69,19 +68,13 @@ fn place(function: PathBuf) -> Place {
 
 /// Maps the device that is there.
 pub(super) fn open(place: &Place, options: &Options) -> Result<Opened, OpenError> {
-    let mut opened = match place {
-        Place::Function(function) | Place::Uio(function) => pci::open(function, options)?,
-        Place::Window(address) => window::open(*address, options)?,
-        Place::Module(node) => return module::open(node, options),
-        Place::Ivshmem(function) => return ivshmem::open(function, options),
-        Place::Segment(path) => return segment::open(path, options),
+    match place {
+        Place::Function(function) | Place::Uio(function) => pci::open(function, options),
+        Place::Window(address) => window::open(*address, options),
+        Place::Module(node) => module::open(node, options),
+        Place::Ivshmem(function) => ivshmem::open(function, options),
+        Place::Segment(path) => segment::open(path, options),
         // Nothing to map: the program did.
-        Place::Installed => return Err(OpenError::Open),
-    };
-    opened.memory_type = memory_type(opened.channel.rings);
-    opened.channel = opened
-        .channel
-        .with_fences(opened.memory_type == MemoryType::Uncached)
-        .with_clock(clock::choose(options, opened.channel.frequency())?);
-    Ok(opened)
+        Place::Installed => Err(OpenError::Open),
+    }
 }

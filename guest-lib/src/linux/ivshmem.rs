@@ -1,19 +1,14 @@
 //! A segment that is the memory of a PCI function: ivshmem, whose BAR 2 is a file of the VM's host.
-//!
-//! Unsafe, because what is mapped here is taken for a segment.
-#![allow(unsafe_code)]
 
-use super::mapping::{MemoryType, memory_type};
-use super::opened::{Opened, map, not_a_device, open_bar};
+use super::function;
+use super::opened::{Opened, Window, not_a_device, open_bar};
 use super::options::{Options, Place};
-use super::{clock, function, name};
-use crate::channel::{Channel, read_config};
 use crate::error::OpenError;
 use crate::local::LocalHost;
 use crate::os;
 use hypertrace_abi::atomic::Ordering;
 use hypertrace_abi::config::Features;
-use hypertrace_abi::layout::{IVSHMEM_BAR, MIN_BAR, PAGE, Region};
+use hypertrace_abi::layout::{IVSHMEM_BAR, Region};
 use hypertrace_segment::LockFile;
 use std::fs;
 use std::io;
@@ -30,9 +25,8 @@ const MOST_MS: u32 = 2000;
 pub(super) fn is_segment(function: &Path) -> Result<bool, OpenError> {
     function::enable(function)?;
     let path = function::combining(function, IVSHMEM_BAR);
-    let page = map(&open_bar(&path, true)?, &path, 0, PAGE, false)?;
-    // SAFETY: a page is mapped.
-    Ok(unsafe { read_config(page.address()) }.geometry().is_ok())
+    let window = Window { file: &open_bar(&path, true)?, path: &path, offset: 0 };
+    Ok(window.config_page()?.geometry().is_ok())
 }
 
 /// Maps the segment.
@@ -40,16 +34,14 @@ pub(super) fn open(function: &Path, options: &Options) -> Result<Opened, OpenErr
     function::enable(function)?;
     let path = function::combining(function, IVSHMEM_BAR);
     let file = open_bar(&path, false)?;
-    let has = file.metadata().map_err(|why| OpenError::because("look at", &path, why))?.len();
-    let first = map(&file, &path, 0, MIN_BAR.min(has), false)?;
-    // SAFETY: a page of it is mapped: no BAR is smaller.
-    let page = unsafe { read_config(first.address()) };
+    let window = Window { file: &file, path: &path, offset: 0 };
+    let page = window.config_page()?;
     let geometry = page.geometry().map_err(|why| not_a_device(&path, why))?;
-    drop(first);
     let unusable = |why: &str| OpenError::because("use as a segment", &path, io::Error::other(why));
     if page.features().contains(Features::TRAPS) || !page.features().contains(Features::APART) {
         return Err(unusable("its config page is a device's, or of a segment that no VM shares"));
     }
+    let has = file.metadata().map_err(|why| OpenError::because("look at", &path, why))?.len();
     let used = geometry.window_offset(Region::Rings) + geometry.rings_size();
     if has < used {
         return Err(unusable(&format!(
@@ -57,28 +49,15 @@ pub(super) fn open(function: &Path, options: &Options) -> Result<Opened, OpenErr
              `hypertrace serve` has printed"
         )));
     }
-    let segment = map(&file, &path, 0, used, true)?;
-    // SAFETY: the segment is mapped up to the end of the last region of this very copy of the
-    // page, and the process keeps the mapping with the channel.
-    let channel = unsafe { Channel::in_window(&page, segment.address())? };
+    let (channel, mapping) = window.map(&page)?;
     if let Some(host) = &channel.local
         && !host.has_ended()
         && !is_boot_seen(host, options)
     {
         return Err(unusable("its host does not answer: is `hypertrace serve` running there?"));
     }
-    let memory_type = memory_type(channel.rings);
-    let channel = channel
-        .with_fences(memory_type == MemoryType::Uncached)
-        .with_clock(clock::choose(options, channel.frequency())?);
-    Ok(Opened {
-        place: Place::Ivshmem(function.to_owned()),
-        channel,
-        memory_type,
-        mappings: vec![segment],
-        lock: Some(LockFile::new(file, 0, LockFile::ANY)),
-        name: name::of_process(options),
-    })
+    let lock = LockFile::new(file, 0, LockFile::ANY);
+    Opened::new(Place::Ivshmem(function.to_owned()), channel, vec![mapping], lock, options)
 }
 
 /// Shows the host which boot of the guest this is, and waits until it knows: another boot has another

@@ -1,11 +1,16 @@
-//! A device that is open, and its files.
+//! A device that is open, its files, and the window that a file has.
+//!
+//! Unsafe, because what is mapped here is taken for a device's regions.
+#![allow(unsafe_code)]
 
-use super::mapping::MemoryType;
-use super::name::ProcessName;
-use super::options::Place;
-use crate::channel::Channel;
+use super::clock;
+use super::mapping::{MemoryType, memory_type};
+use super::name::{self, ProcessName};
+use super::options::{Options, Place};
+use crate::channel::{Channel, read_config};
 use crate::error::OpenError;
-use hypertrace_abi::config::ConfigError;
+use hypertrace_abi::config::{ConfigError, ConfigPage};
+use hypertrace_abi::layout::{PAGE, Region};
 use hypertrace_segment::{LockFile, Mapping};
 use std::fs::{File, OpenOptions};
 use std::path::Path;
@@ -21,6 +26,56 @@ pub(super) struct Opened {
     pub lock: Option<LockFile>,
     /// The process's name, for leases where several processes share the device.
     pub name: Option<ProcessName>,
+}
+
+impl Opened {
+    /// Returns a device that is mapped, with the clock and the fences that its mapping needs.
+    pub(super) fn new(
+        place: Place,
+        channel: Channel<'static>,
+        mappings: Vec<Mapping>,
+        lock: LockFile,
+        options: &Options,
+    ) -> Result<Opened, OpenError> {
+        let memory_type = match place {
+            Place::Segment(_) => MemoryType::WriteBack,
+            _ => memory_type(channel.rings),
+        };
+        let channel = channel
+            .with_fences(memory_type == MemoryType::Uncached)
+            .with_clock(clock::choose(options, channel.frequency())?);
+        let is_shared = matches!(place, Place::Module(_) | Place::Ivshmem(_) | Place::Segment(_));
+        let name = is_shared.then(|| name::of_process(options)).flatten();
+        Ok(Opened { place, channel, memory_type, mappings, lock: Some(lock), name })
+    }
+}
+
+/// The window of a device, or a segment, at an offset of a file.
+pub(super) struct Window<'a> {
+    pub file: &'a File,
+    /// The name of the file, for errors.
+    pub path: &'a Path,
+    pub offset: u64,
+}
+
+impl Window<'_> {
+    /// Copies its config page.
+    pub(super) fn config_page(&self) -> Result<ConfigPage, OpenError> {
+        let first = map(self.file, self.path, self.offset, PAGE, false)?;
+        // SAFETY: a page is mapped.
+        Ok(unsafe { read_config(first.address()) })
+    }
+
+    /// Maps all regions that this copy of its page describes.
+    pub(super) fn map(&self, page: &ConfigPage) -> Result<(Channel<'static>, Mapping), OpenError> {
+        let geometry = page.geometry().map_err(|why| not_a_device(self.path, why))?;
+        let end = geometry.window_offset(Region::Rings) + geometry.rings_size();
+        let window = map(self.file, self.path, self.offset, end, true)?;
+        // SAFETY: the window is mapped up to the end of the last region of this very copy of the page, and
+        // the process keeps the mapping with the channel.
+        let channel = unsafe { Channel::in_window(page, window.address())? };
+        Ok((channel, window))
+    }
 }
 
 /// Returns the error that this file has no valid config page.

@@ -4,7 +4,6 @@
 #![allow(unsafe_code)]
 
 use super::function::{bar_file, combining, decode, enable};
-use super::mapping::MemoryType;
 use super::opened::{self, Opened, not_a_device, open_bar};
 use super::options::{Options, Place};
 use super::uio::Uio;
@@ -23,32 +22,29 @@ pub(super) fn open(function: &Path, options: &Options) -> Result<Opened, OpenErr
     // Both routes lock the same file, as programs can come by either.
     let path = bar_file(function, Region::Control.bar());
     let lock = LockFile::new(open_bar(&path, false)?, 0, LockFile::ANY);
-    let opened =
-        map_all(function, Place::Function(function.to_owned()), |bar, len, is_writable| {
-            let path = match bar == Region::Data.bar() || bar == Region::Rings.bar() {
-                true => combining(function, bar),
-                false => bar_file(function, bar),
-            };
-            map(&path, len, is_writable)
-        });
-    let opened = match (opened, Uio::of(function, options)) {
+    let mapped = map_all(function, |bar, len, is_writable| {
+        let path = match bar == Region::Data.bar() || bar == Region::Rings.bar() {
+            true => combining(function, bar),
+            false => bar_file(function, bar),
+        };
+        map(&path, len, is_writable)
+    });
+    let ((channel, mappings), place) = match (mapped, Uio::of(function, options)) {
         (Err(why), Some(uio)) if why.is_refused() => {
-            map_all(function, Place::Uio(function.to_owned()), |bar, len, is_writable| {
-                uio.map(function, bar, len, is_writable)
-            })
+            let map = |bar, len, is_writable| uio.map(function, bar, len, is_writable);
+            (map_all(function, map)?, Place::Uio(function.to_owned()))
         }
-        (opened, _) => opened,
+        (mapped, _) => (mapped?, Place::Function(function.to_owned())),
     };
-    Ok(Opened { lock: Some(lock), ..opened? })
+    Opened::new(place, channel, mappings, lock, options)
 }
 
 /// Maps the BARs by this function, which takes a BAR's number, a length, and whether it is for stores
 /// too.
 fn map_all(
     function: &Path,
-    place: Place,
     map: impl Fn(usize, u64, bool) -> Result<Mapping, OpenError>,
-) -> Result<Opened, OpenError> {
+) -> Result<(Channel<'static>, Vec<Mapping>), OpenError> {
     let config = map(Region::Config.bar(), PAGE, false)?;
     // SAFETY: a page of it is mapped.
     let page = unsafe { read_config(config.address()) };
@@ -61,14 +57,7 @@ fn map_all(
     // the mappings with the channel.
     let channel =
         unsafe { Channel::at_regions(&page, data.address(), control.address(), rings.address())? };
-    Ok(Opened {
-        place,
-        channel,
-        memory_type: MemoryType::Uncached,
-        mappings: vec![data, control, rings],
-        lock: None,
-        name: None,
-    })
+    Ok((channel, vec![data, control, rings]))
 }
 
 fn map(path: &Path, len: u64, writable: bool) -> Result<Mapping, OpenError> {

@@ -6,7 +6,7 @@
 
 use super::opened::{Opened, keep_from_children};
 use super::options::{Options, Place};
-use super::{clock, mapping::MemoryType, name, sys};
+use super::sys;
 use crate::channel::Channel;
 use crate::error::OpenError;
 use hypertrace_abi::layout::local::ENVIRONMENT;
@@ -53,15 +53,8 @@ fn use_segment(
     // SAFETY: the segment is mapped up to the end of the last region of this
     // very copy of the page, and the process keeps the mapping with the channel.
     let channel = unsafe { Channel::in_window(&page, mapping.address())? };
-    let channel = channel.with_clock(clock::choose(options, channel.frequency())?);
-    Ok(Opened {
-        place: Place::Segment(path.to_owned()),
-        channel,
-        memory_type: MemoryType::WriteBack,
-        mappings: vec![mapping],
-        lock: Some(lock(file)),
-        name: name::of_process(options),
-    })
+    let place = Place::Segment(path.to_owned());
+    Opened::new(place, channel, vec![mapping], lock(file), options)
 }
 
 fn unusable(path: &Path, source: io::Error) -> OpenError {

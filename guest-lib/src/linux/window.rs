@@ -1,14 +1,9 @@
 //! The device as an MMIO window, through /dev/mem.
-//!
-//! Unsafe, because what is mapped here is taken for a device's regions.
-#![allow(unsafe_code)]
 
-use super::mapping::MemoryType;
-use super::opened::{Opened, map, not_a_device, open_file};
+use super::opened::{Opened, Window, open_file};
 use super::options::{Options, Place};
-use crate::channel::{Channel, read_config};
 use crate::error::OpenError;
-use hypertrace_abi::layout::{MIN_BAR, PAGE, Region};
+use hypertrace_abi::layout::PAGE;
 use hypertrace_segment::LockFile;
 use std::fs;
 use std::path::PathBuf;
@@ -44,32 +39,12 @@ fn address(text: &str) -> Option<u64> {
 
 /// Maps the window at this physical address.
 pub(super) fn open(address: u64, options: &Options) -> Result<Opened, OpenError> {
-    let path = &options.memory;
-    let memory = open_file(path, false)?;
-    // The first region is the config page; it says how far the rest goes.
-    let first = map(&memory, path, address, MIN_BAR, false)?;
-    // SAFETY: a page of it is mapped.
-    let page = unsafe { read_config(first.address()) };
-    let geometry = page.geometry().map_err(|why| not_a_device(path, why))?;
-    drop(first);
-
-    let end = geometry.window_offset(Region::Rings) + geometry.rings_size();
-    let window = map(&memory, path, address, end, true)?;
-    let at = |region| window.address().wrapping_add(geometry.window_offset(region) as usize);
-    // SAFETY: the window is mapped up to the last region's end, and the
-    // process keeps the mapping with the channel.
-    let channel = unsafe {
-        Channel::at_regions(&page, at(Region::Data), at(Region::Control), at(Region::Rings))?
-    };
-    Ok(Opened {
-        place: Place::Window(address),
-        channel,
-        memory_type: MemoryType::Uncached,
-        mappings: vec![window],
-        // Two windows do not share bytes of the lock file.
-        lock: Some(LockFile::new(memory, address, LockFile::ANY)),
-        name: None,
-    })
+    let file = open_file(&options.memory, false)?;
+    let window = Window { file: &file, path: &options.memory, offset: address };
+    let (channel, mapping) = window.map(&window.config_page()?)?;
+    // Two windows do not share bytes of the lock file.
+    let lock = LockFile::new(file, address, LockFile::ANY);
+    Opened::new(Place::Window(address), channel, vec![mapping], lock, options)
 }
 
 #[cfg(test)]
