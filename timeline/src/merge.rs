@@ -4,7 +4,7 @@
 
 use crate::error::Result;
 use crate::event::{Entry, EntryRef, Event};
-use crate::inputs::ctf::{ClockMaps, Session, inputs, lanes};
+use crate::inputs::ctf::{ClockMaps, Session, inputs, stream_inputs};
 use crate::inputs::functions::{self, FunctionTrace};
 use crate::inputs::input::{Input, Time};
 use crate::inputs::kernel::{self, KernelTrace};
@@ -118,8 +118,8 @@ impl<'a> Timeline<'a> {
         maps: &'a ClockMaps,
         mut names: Names,
     ) -> Result<Timeline<'a>> {
-        let lanes = lanes(0, session, maps, &mut names);
-        Timeline::of(lanes, names)
+        let stream_inputs = stream_inputs(0, session, maps, &mut names);
+        Timeline::of(stream_inputs, names)
     }
 
     fn of(mut inputs: Vec<Box<dyn Input + 'a>>, names: Names) -> Result<Timeline<'a>> {

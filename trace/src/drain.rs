@@ -1,6 +1,6 @@
 //! Draining rings: producers' records become packets of the trace.
 //!
-//! Each ring has a [`lane`](lane::Lane); a [`turn`](turn::Turn) takes one packet out of
+//! Each ring has a [`source`](source::Source); a [`turn`](turn::Turn) takes one packet out of
 //! it. Nothing that a producer writes is trusted: [`record`] checks ids, lengths and
 //! timestamps on the way.
 
@@ -10,13 +10,13 @@ mod commit;
 pub(crate) mod failures;
 pub(crate) mod guests;
 pub(crate) mod host;
-pub(crate) mod lane;
 mod lease;
 pub(crate) mod lessee;
 mod record;
 pub(crate) mod recorder;
 mod ring;
 mod simple_file;
+pub(crate) mod source;
 pub(crate) mod state;
 pub(crate) mod stats;
 mod texts;
@@ -29,9 +29,9 @@ pub(crate) use classes::Classes;
 pub use failures::OnWriteFailed;
 pub(crate) use guests::Guests;
 pub(crate) use host::HostConsumer;
-pub(crate) use lane::Lane;
 pub(crate) use recorder::{Asker, Recorder};
 pub use recorder::{SnapshotError, SnapshotLimit};
+pub(crate) use source::Source;
 pub(crate) use state::TraceState;
 pub(crate) use stats::{Recorded, Stats};
 pub(crate) use turn::Turn;

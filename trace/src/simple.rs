@@ -120,7 +120,7 @@ pub(crate) struct Simple {
     records: Vec<u8>,
     places: Vec<Place>,
     in_order: bool,
-    /// Events lost while `records` is full, by lane.
+    /// Events lost while `records` is full, by source.
     gaps: Vec<Gap>,
     /// True if the file takes no more bytes in this pass.
     stuck: bool,
@@ -200,29 +200,29 @@ impl Simple {
         self.out.unsent().len() + self.records.len()
     }
 
-    /// Counts declared events of a lane that are missing, the last of them at `raw`.
-    pub fn lost(&mut self, lane: u32, raw: u64, lost: u64) {
+    /// Counts declared events of a source that are missing, the last of them at `raw`.
+    pub fn lost(&mut self, source: u32, raw: u64, lost: u64) {
         if lost == 0 || !self.window.contains(&raw) {
             return;
         }
         self.dropped = self.dropped.saturating_add(lost);
-        let lane = lane as usize;
-        if self.gaps.len() <= lane {
-            self.gaps.resize(lane + 1, Gap::default());
+        let source = source as usize;
+        if self.gaps.len() <= source {
+            self.gaps.resize(source + 1, Gap::default());
         }
-        let gap = &mut self.gaps[lane];
+        let gap = &mut self.gaps[source];
         if gap.lost == 0 {
             gap.time = raw;
         }
         gap.lost = gap.lost.saturating_add(lost);
         if !self.is_full() {
-            self.write_gap(lane);
+            self.write_gap(source);
         }
     }
 
-    /// Writes the number of a lane's missing events, before the lane's next event.
-    fn write_gap(&mut self, lane: usize) {
-        let Some(gap) = self.gaps.get_mut(lane).map(std::mem::take) else { return };
+    /// Writes the number of a source's missing events, before the source's next event.
+    fn write_gap(&mut self, source: usize) {
+        let Some(gap) = self.gaps.get_mut(source).map(std::mem::take) else { return };
         if gap.lost > 0 {
             let start = self.begin(DROPPED, gap.time);
             self.records.extend_from_slice(gap.lost.as_bytes());
@@ -238,7 +238,7 @@ impl Simple {
     /// its timestamps count from; `schema` returns a dense id's text.
     pub fn record_packet<'t>(
         &mut self,
-        lane: u32,
+        source: u32,
         mut body: &[u64],
         base: u64,
         schema: impl Fn(u32) -> Option<&'t str>,
@@ -250,7 +250,7 @@ impl Simple {
             body = &body[words..];
             let raw = header.timestamp.wrapping_add(base);
             if self.window.contains(&raw) {
-                self.record_one(lane, &header, raw, payload, &schema);
+                self.record_one(source, &header, raw, payload, &schema);
             }
         }
     }
@@ -258,7 +258,7 @@ impl Simple {
     #[inline]
     fn record_one<'t>(
         &mut self,
-        lane: u32,
+        source: u32,
         header: &Header,
         raw: u64,
         mut payload: &[u64],
@@ -289,7 +289,7 @@ impl Simple {
             // A disk takes them all; only the order among threads is lost then.
             self.stuck = self.stuck || self.advance().is_err() || self.is_full();
             if self.stuck {
-                return self.lost(lane, raw, 1);
+                return self.lost(source, raw, 1);
             }
         }
         match class {
@@ -421,7 +421,7 @@ impl Simple {
 
     /// Moves the taken records to the bytes that wait to be written, in order of time.
     fn gather(&mut self) {
-        (0..self.gaps.len()).for_each(|lane| self.write_gap(lane));
+        (0..self.gaps.len()).for_each(|source| self.write_gap(source));
         if self.places.is_empty() {
             return;
         }
@@ -474,7 +474,7 @@ impl Simple {
     /// Gives up the records that wait, and counts their events as dropped. Returns the number of
     /// missing events that are not counted in the file.
     pub fn discard_unread(&mut self) -> u64 {
-        (0..self.gaps.len()).for_each(|lane| self.write_gap(lane));
+        (0..self.gaps.len()).for_each(|source| self.write_gap(source));
         let (mut events, mut counted) = (0, 0u64);
         for mut bytes in [self.out.unsent(), &self.records] {
             while let Some(len) = record_len(bytes).filter(|len| *len <= bytes.len()) {

@@ -10,13 +10,13 @@
 #![allow(unsafe_code)]
 
 use super::callback::at;
-use super::lane::Lane;
 use super::level::Level;
 use super::reader::{self, Kept};
 use super::recorder;
 use super::recorder::Recorder;
 use super::site::{Event, Site};
 use super::stack_pointer;
+use super::tracer::Tracer;
 use crate::api::{Access, Accesses, Instruction, Reads};
 use hypertrace_functions::shadow::{Call, Linked, Return};
 use std::cell::RefCell;
@@ -60,11 +60,11 @@ pub fn observe(instruction: &Instruction<'_>, event: Event, site: &Site, recorde
 /// # Safety
 /// The calling thread runs this vCPU.
 #[inline]
-unsafe fn slot(vcpu: c_uint, level: Level, lane: &mut Lane) -> Option<u64> {
+unsafe fn slot(vcpu: c_uint, level: Level, tracer: &mut Tracer) -> Option<u64> {
     let follows = recorder().and_then(|recorder| recorder.stack_pointer());
     let pointer = match follows {
         // SAFETY: the caller's promise.
-        Some(follows) => unsafe { follows.value(vcpu, level, lane.copy()) },
+        Some(follows) => unsafe { follows.value(vcpu, level, tracer.copy()) },
         None => stack_pointer::read(),
     };
     Some(pointer?.wrapping_sub(WORD))
@@ -97,17 +97,17 @@ fn call(site: &Site, slot: u64) -> Call {
 }
 
 /// Returns the return of a place. Its address is needed if it names the function.
-fn ret(site: &Site, slot: Option<u64>, lane: &Lane) -> Return {
-    let distance = if lane.is_named() { 0 } else { distance(site) };
+fn ret(site: &Site, slot: Option<u64>, tracer: &Tracer) -> Return {
+    let distance = if tracer.is_named() { 0 } else { distance(site) };
     Return { at: site.at.wrapping_add(distance), slot, value: None }
 }
 
 extern "C" fn called(vcpu: c_uint, word: *mut c_void) {
     // SAFETY: `observe` has given the word, and QEMU calls this on the thread that runs the vCPU. So below.
     unsafe {
-        at(vcpu, word, |site, lane, now| {
-            if let Some(slot) = slot(vcpu, site.level, lane) {
-                lane.call_and_prove(&call(site, slot), now);
+        at(vcpu, word, |site, tracer, now| {
+            if let Some(slot) = slot(vcpu, site.level, tracer) {
+                tracer.call_and_prove(&call(site, slot), now);
             }
         });
     }
@@ -116,12 +116,12 @@ extern "C" fn called(vcpu: c_uint, word: *mut c_void) {
 extern "C" fn returned(vcpu: c_uint, word: *mut c_void) {
     // SAFETY: as above.
     unsafe {
-        at(vcpu, word, |site, lane, now| {
-            if lane.needs_slot() {
-                let slot = slot(vcpu, site.level, lane);
-                lane.ret_at_slot(&ret(site, slot, lane), now);
+        at(vcpu, word, |site, tracer, now| {
+            if tracer.needs_slot() {
+                let slot = slot(vcpu, site.level, tracer);
+                tracer.ret_at_slot(&ret(site, slot, tracer), now);
             } else {
-                lane.ret(&ret(site, None, lane), now);
+                tracer.ret(&ret(site, None, tracer), now);
             }
         });
     }
@@ -130,55 +130,55 @@ extern "C" fn returned(vcpu: c_uint, word: *mut c_void) {
 extern "C" fn returned_at_slot(vcpu: c_uint, word: *mut c_void) {
     // SAFETY: as above.
     unsafe {
-        at(vcpu, word, |site, lane, now| {
-            let slot = slot(vcpu, site.level, lane);
-            lane.ret_at_slot(&ret(site, slot, lane), now);
+        at(vcpu, word, |site, tracer, now| {
+            let slot = slot(vcpu, site.level, tracer);
+            tracer.ret_at_slot(&ret(site, slot, tracer), now);
         });
     }
 }
 
 extern "C" fn moves(vcpu: c_uint, word: *mut c_void) {
     // SAFETY: as above.
-    unsafe { at(vcpu, word, |_, lane, _| lane.moves()) };
+    unsafe { at(vcpu, word, |_, tracer, _| tracer.moves()) };
 }
 
 extern "C" fn loses(vcpu: c_uint, word: *mut c_void) {
     // SAFETY: as above.
-    unsafe { at(vcpu, word, |_, lane, _| lane.copy().lose()) };
+    unsafe { at(vcpu, word, |_, tracer, _| tracer.copy().lose()) };
 }
 
 extern "C" fn links(vcpu: c_uint, word: *mut c_void) {
     // SAFETY: as above.
     unsafe {
-        at(vcpu, word, |site, lane, now| lane.linked(&Linked::Call(call(site, 0)), now));
+        at(vcpu, word, |site, tracer, now| tracer.linked(&Linked::Call(call(site, 0)), now));
     }
 }
 
 extern "C" fn returns(vcpu: c_uint, word: *mut c_void) {
     // SAFETY: as above.
     unsafe {
-        at(vcpu, word, |site, lane, now| {
-            lane.linked(&Linked::Return(ret(site, None, lane)), now);
+        at(vcpu, word, |site, tracer, now| {
+            tracer.linked(&Linked::Return(ret(site, None, tracer)), now);
         });
     }
 }
 
 extern "C" fn sets(vcpu: c_uint, word: *mut c_void) {
     // SAFETY: as above.
-    unsafe { at(vcpu, word, |_, lane, now| lane.linked(&Linked::StackPointerSet, now)) };
+    unsafe { at(vcpu, word, |_, tracer, now| tracer.linked(&Linked::StackPointerSet, now)) };
 }
 
 extern "C" fn stored(vcpu: c_uint, _: Access, address: u64, word: *mut c_void) {
     // SAFETY: as above.
     unsafe {
-        at(vcpu, word, |_, lane, now| lane.linked(&Linked::Stored(pair(address)), now));
+        at(vcpu, word, |_, tracer, now| tracer.linked(&Linked::Stored(pair(address)), now));
     }
 }
 
 extern "C" fn loaded(vcpu: c_uint, _: Access, address: u64, word: *mut c_void) {
     // SAFETY: as above.
     unsafe {
-        at(vcpu, word, |_, lane, now| lane.linked(&Linked::Loaded(pair(address)), now));
+        at(vcpu, word, |_, tracer, now| tracer.linked(&Linked::Loaded(pair(address)), now));
     }
 }
 

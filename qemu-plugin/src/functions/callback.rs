@@ -3,9 +3,9 @@
 //! Unsafe, because QEMU keeps the observed instruction as a word.
 #![allow(unsafe_code)]
 
-use super::lane::Lane;
 use super::recorder;
 use super::site::Site;
+use super::tracer::Tracer;
 use std::ffi::{c_uint, c_void};
 
 /// Passes an observed instruction to a function, with the records of the vCPU at its level, and the time.
@@ -13,10 +13,10 @@ use std::ffi::{c_uint, c_void};
 /// # Safety
 /// The word is that of a [`Site`], and the calling thread runs this vCPU.
 #[inline]
-pub unsafe fn at(vcpu: c_uint, word: *mut c_void, event: impl FnOnce(&Site, &mut Lane, u64)) {
+pub unsafe fn at(vcpu: c_uint, word: *mut c_void, event: impl FnOnce(&Site, &mut Tracer, u64)) {
     let Some(recorder) = recorder() else { return };
     // SAFETY: the caller's promise. Places live until QEMU drops all translated code: no callback runs then.
     let site = unsafe { &*word.cast::<Site>() };
     // SAFETY: the caller's promise.
-    unsafe { recorder.lane(vcpu, site.level, |lane, now| event(site, lane, now)) };
+    unsafe { recorder.tracer(vcpu, site.level, |tracer, now| event(site, tracer, now)) };
 }

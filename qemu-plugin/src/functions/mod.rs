@@ -15,7 +15,7 @@
 //! translate      which instructions are observed
 //! x86_64         calls and returns of x86-64, and what happens when they run
 //! aarch64        those of AArch64
-//! lane           a vCPU's shadow stacks at one level, and where their records go
+//! tracer         a vCPU's shadow stacks at one level, and where their records go
 //! recorder       all vCPUs, and the directory
 //! windows        files of records, mapped
 //! clock          the time of records
@@ -28,7 +28,6 @@ mod aarch64;
 mod callback;
 mod clock;
 mod code;
-mod lane;
 mod level;
 mod libraries;
 mod options;
@@ -37,6 +36,7 @@ mod recorder;
 mod region;
 mod site;
 mod stack_pointer;
+mod tracer;
 mod translate;
 mod windows;
 mod x86_64;

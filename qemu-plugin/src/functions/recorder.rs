@@ -6,13 +6,13 @@
 use super::InstallError;
 use super::clock::Clock;
 use super::code::Code;
-use super::lane::Lane;
 use super::level::{LEVELS, Level, Levels};
 use super::libraries;
 use super::options::{Options, Part};
 use super::region::Region;
 use super::site::{Site, Sites};
 use super::stack_pointer::StackPointer;
+use super::tracer::Tracer;
 use super::windows::Keeper;
 use crate::api::{Instruction, Qemu};
 use crate::target::Target;
@@ -95,19 +95,19 @@ pub struct Recorder {
 
 /// The part of a vCPU, which only the thread that runs it uses.
 #[derive(Default)]
-struct Vcpu(UnsafeCell<Lanes>);
+struct Vcpu(UnsafeCell<Tracers>);
 
 /// Records of a vCPU by privilege level.
 #[derive(Default)]
-struct Lanes {
-    all: [Option<Box<Lane>>; LEVELS],
+struct Tracers {
+    all: [Option<Box<Tracer>>; LEVELS],
     /// Level of the last event.
     last: Level,
-    /// No lane can be made any more.
+    /// No tracer can be made any more.
     is_closed: bool,
 }
 
-impl Lanes {
+impl Tracers {
     /// Returns the kernel's stack that is in use, or 0: the kernel has one for each thread of each program.
     #[inline]
     fn kernel_stack(&self, levels: Levels) -> u64 {
@@ -131,7 +131,7 @@ impl Children {
     }
 }
 
-// SAFETY: see `Recorder::lane`.
+// SAFETY: see `Recorder::tracer`.
 unsafe impl Sync for Vcpu {}
 
 impl Recorder {
@@ -325,42 +325,43 @@ impl Recorder {
     /// # Safety
     /// The calling thread runs this vCPU, or no thread does.
     #[inline]
-    pub unsafe fn lane(&self, vcpu: c_uint, level: Level, f: impl FnOnce(&mut Lane, u64)) {
+    pub unsafe fn tracer(&self, vcpu: c_uint, level: Level, f: impl FnOnce(&mut Tracer, u64)) {
         let track = if self.by_level { level } else { Level(0) };
         if let Some(vcpu_part) = self.vcpus.get(vcpu as usize) {
             // SAFETY: the caller's promise: no other thread has a reference.
-            let lanes = unsafe { &mut *vcpu_part.0.get() };
-            let has_changed = std::mem::replace(&mut lanes.last, level) != level;
+            let tracers = unsafe { &mut *vcpu_part.0.get() };
+            let has_changed = std::mem::replace(&mut tracers.last, level) != level;
             let is_program = self.is_machine && track == self.levels.programs;
-            let thread = is_program.then(|| lanes.kernel_stack(self.levels));
-            if let Some(lane) = lanes.all.get_mut(usize::from(track.0)).and_then(Option::as_mut) {
+            let thread = is_program.then(|| tracers.kernel_stack(self.levels));
+            if let Some(tracer) = tracers.all.get_mut(usize::from(track.0)).and_then(Option::as_mut)
+            {
                 if let Some(thread) = thread {
-                    lane.set_space(thread);
+                    tracer.set_space(thread);
                 }
                 if has_changed {
-                    lane.moves();
+                    tracer.moves();
                 }
-                let time = self.time(lane);
-                return f(lane, time);
+                let time = self.time(tracer);
+                return f(tracer, time);
             }
-            if let Some(lane) = self.open(lanes, vcpu, track) {
-                let time = self.time(lane);
-                return f(lane, time);
+            if let Some(tracer) = self.open(tracers, vcpu, track) {
+                let time = self.time(tracer);
+                return f(tracer, time);
             }
         }
         self.left_out.fetch_add(1, Relaxed);
     }
 
-    /// Returns the time of an event. Has the lane record if a region is open, and else pause.
+    /// Returns the time of an event. Resumes recording while a region is open; pauses otherwise.
     #[inline]
-    fn time(&self, lane: &mut Lane) -> u64 {
+    fn time(&self, tracer: &mut Tracer) -> u64 {
         if let Some(region) = &self.region {
             let is_paused = !region.is_open();
-            if lane.is_paused() != is_paused {
-                lane.turn(is_paused, region.time());
+            if tracer.is_paused() != is_paused {
+                tracer.turn(is_paused, region.time());
             }
             if is_paused {
-                return lane.time_while_paused();
+                return tracer.time_while_paused();
             }
         }
         self.clock.now()
@@ -368,8 +369,13 @@ impl Recorder {
 
     /// Makes the records of a vCPU at a level.
     #[cold]
-    fn open<'l>(&self, lanes: &'l mut Lanes, vcpu: u32, level: Level) -> Option<&'l mut Lane> {
-        if lanes.is_closed || self.has_ended.load(Relaxed) {
+    fn open<'l>(
+        &self,
+        tracers: &'l mut Tracers,
+        vcpu: u32,
+        level: Level,
+    ) -> Option<&'l mut Tracer> {
+        if tracers.is_closed || self.has_ended.load(Relaxed) {
             return None;
         }
         let _signals_blocked = SignalsBlocked::begin_to_write();
@@ -385,14 +391,14 @@ impl Recorder {
         });
         match made {
             Ok(track) => {
-                let is_first = lanes.all.iter().all(Option::is_none);
+                let is_first = tracers.all.iter().all(Option::is_none);
                 self.in_use.fetch_add(is_first.into(), Relaxed);
                 OWN.set(OWN.get() + u64::from(is_first));
-                let lane = Box::new(Lane::new(self.settings, track));
-                lanes.all.get_mut(usize::from(level.0)).map(|place| &mut **place.insert(lane))
+                let tracer = Box::new(Tracer::new(self.settings, track));
+                tracers.all.get_mut(usize::from(level.0)).map(|place| &mut **place.insert(tracer))
             }
             Err(why) => {
-                lanes.is_closed = true;
+                tracers.is_closed = true;
                 // The others are counted.
                 if self.has_failed.swap(true, Relaxed) {
                     return None;
@@ -406,16 +412,16 @@ impl Recorder {
     /// Ends the records of a vCPU that has ended.
     ///
     /// # Safety
-    /// As for [`Recorder::lane`].
+    /// As for [`Recorder::tracer`].
     pub unsafe fn end_vcpu(&self, vcpu: c_uint) -> Totals {
         let mut totals = Totals::default();
         let Some(vcpu) = self.vcpus.get(vcpu as usize) else { return totals };
         // SAFETY: the caller's promise.
-        let lanes = unsafe { &mut *vcpu.0.get() };
-        for lane in lanes.all.iter_mut().flatten() {
-            let time = self.time(lane);
-            lane.close(time);
-            totals.add(lane);
+        let tracers = unsafe { &mut *vcpu.0.get() };
+        for tracer in tracers.all.iter_mut().flatten() {
+            let time = self.time(tracer);
+            tracer.close(time);
+            totals.add(tracer);
         }
         totals
     }
@@ -486,14 +492,15 @@ impl Recorder {
     /// Returns the records that a vCPU's files lack at their ends, and the numbers of the tasks.
     ///
     /// # Safety
-    /// As for [`Recorder::lane`].
+    /// As for [`Recorder::tracer`].
     unsafe fn rest(&self, vcpu: usize) -> Vec<(u32, Vec<Record>)> {
         let Some(part) = self.vcpus.get(vcpu) else { return Vec::new() };
         // SAFETY: the caller's promise.
-        let lanes = unsafe { &*part.0.get() };
-        let lanes = (0..).zip(&lanes.all).filter_map(|(level, lane)| Some((level, lane.as_ref()?)));
-        let rests =
-            lanes.map(|(level, lane)| (Task::of_vcpu(vcpu as u32, level, "").tid, lane.rest()));
+        let tracers = unsafe { &*part.0.get() };
+        let tracers =
+            (0..).zip(&tracers.all).filter_map(|(level, tracer)| Some((level, tracer.as_ref()?)));
+        let rests = tracers
+            .map(|(level, tracer)| (Task::of_vcpu(vcpu as u32, level, "").tid, tracer.rest()));
         rests.filter(|(_, rest)| !rest.is_empty()).collect()
     }
 
@@ -533,8 +540,8 @@ pub struct Totals {
 }
 
 impl Totals {
-    fn add(&mut self, lane: &Lane) {
-        let (counts, lost) = lane.counts();
+    fn add(&mut self, tracer: &Tracer) {
+        let (counts, lost) = tracer.counts();
         self.calls += counts.calls;
         self.misses += counts.unmatched;
         self.too_deep += counts.too_deep;

@@ -179,16 +179,16 @@ extern "C" fn jumps(vcpu: c_uint, word: *mut c_void) {
     let Some(recorder) = recorder() else { return };
     // SAFETY: `translated` has given the word, and QEMU calls this on the thread that runs the vCPU.
     unsafe {
-        at(vcpu, word, |site, lane, now| lane.jump(site, recorder.code(), site.target, now));
+        at(vcpu, word, |site, tracer, now| tracer.jump(site, recorder.code(), site.target, now));
     }
 }
 
 extern "C" fn jumps_to_thunk(vcpu: c_uint, word: *mut c_void) {
     // SAFETY: as above.
-    unsafe { at(vcpu, word, |site, lane, _| lane.executed(site.at)) };
+    unsafe { at(vcpu, word, |site, tracer, _| tracer.executed(site.at)) };
 }
 
 extern "C" fn begins_to_run(vcpu: c_uint, word: *mut c_void) {
     // SAFETY: as above.
-    unsafe { at(vcpu, word, |site, lane, _| lane.begins(site.at)) };
+    unsafe { at(vcpu, word, |site, tracer, _| tracer.begins(site.at)) };
 }

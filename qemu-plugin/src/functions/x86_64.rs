@@ -41,7 +41,7 @@ extern "C" fn called(vcpu: c_uint, access: Access, slot: u64, word: *mut c_void)
     }
     // SAFETY: `observe` has given the word, and QEMU calls this on the thread that runs the vCPU.
     unsafe {
-        at(vcpu, word, |site, lane, now| {
+        at(vcpu, word, |site, tracer, now| {
             // And for a store of an atomic instruction after the call.
             if value.is_none() && !is_pushed(site.next, slot) {
                 return;
@@ -50,7 +50,7 @@ extern "C" fn called(vcpu: c_uint, access: Access, slot: u64, word: *mut c_void)
             let next = value.unwrap_or(site.next);
             let moved = |address: u64| address.wrapping_add(next.wrapping_sub(site.next));
             let (at, target) = (moved(site.at), site.target.map(moved));
-            lane.call(&Call { at, slot, return_address: next, target }, now);
+            tracer.call(&Call { at, slot, return_address: next, target }, now);
         });
     }
 }
@@ -59,8 +59,8 @@ extern "C" fn called(vcpu: c_uint, access: Access, slot: u64, word: *mut c_void)
 extern "C" fn called_here(vcpu: c_uint, _: Access, slot: u64, word: *mut c_void) {
     // SAFETY: as above.
     unsafe {
-        at(vcpu, word, |&Site { at, next, target, .. }, lane, now| {
-            lane.call(&Call { at, slot, return_address: next, target }, now);
+        at(vcpu, word, |&Site { at, next, target, .. }, tracer, now| {
+            tracer.call(&Call { at, slot, return_address: next, target }, now);
         });
     }
 }
@@ -81,16 +81,16 @@ fn is_pushed(next: u64, slot: u64) -> bool {
 
 extern "C" fn called_ahead(vcpu: c_uint, _: Access, slot: u64, word: *mut c_void) {
     // SAFETY: as above.
-    unsafe { at(vcpu, word, |_, lane, _| lane.call_ahead(slot)) };
+    unsafe { at(vcpu, word, |_, tracer, _| tracer.call_ahead(slot)) };
 }
 
 extern "C" fn returned(vcpu: c_uint, access: Access, slot: u64, word: *mut c_void) {
     // SAFETY: as above.
     unsafe {
-        at(vcpu, word, |site, lane, now| {
+        at(vcpu, word, |site, tracer, now| {
             // To ask QEMU takes longer than all the rest.
-            let value = if lane.expects(slot) { None } else { access.value() };
-            lane.ret(&Return { at: site.at, slot: Some(slot), value }, now);
+            let value = if tracer.expects(slot) { None } else { access.value() };
+            tracer.ret(&Return { at: site.at, slot: Some(slot), value }, now);
         });
     }
 }
@@ -98,8 +98,8 @@ extern "C" fn returned(vcpu: c_uint, access: Access, slot: u64, word: *mut c_voi
 extern "C" fn returns(vcpu: c_uint, word: *mut c_void) {
     // SAFETY: as above.
     unsafe {
-        at(vcpu, word, |site, lane, now| {
-            lane.ret(&Return { at: site.at, slot: None, value: None }, now);
+        at(vcpu, word, |site, tracer, now| {
+            tracer.ret(&Return { at: site.at, slot: None, value: None }, now);
         });
     }
 }

@@ -132,7 +132,7 @@ const DEPTH: usize = 1;
 
 /// A task's records.
 #[derive(Debug)]
-struct Lane<'a> {
+struct TaskInput<'a> {
     functions: &'a FunctionTrace,
     records: Records,
     session: usize,
@@ -184,12 +184,12 @@ pub(crate) fn inputs<'a>(
         depth: "depth".into(),
         symbol: SYMBOL.into(),
     });
-    let lane = |task: &hypertrace_functions::Task| {
+    let input = |task: &hypertrace_functions::Task| {
         let source = match &*task.name {
             "" => format!("{prefix}{}", task.tid),
             name => format!("{prefix}{name}"),
         };
-        Ok(Box::new(Lane {
+        Ok(Box::new(TaskInput {
             functions,
             records: functions.trace.records(task.tid).map_err(Error::Functions)?,
             session,
@@ -202,10 +202,10 @@ pub(crate) fn inputs<'a>(
             room: MOST_KEPT / functions.trace.tasks().len(),
         }) as Box<dyn Input>)
     };
-    functions.trace.tasks().iter().map(lane).collect()
+    functions.trace.tasks().iter().map(input).collect()
 }
 
-impl Input for Lane<'_> {
+impl Input for TaskInput<'_> {
     fn advance(&mut self) -> Result<Option<Time>> {
         if self.record.is_none() {
             self.record = self.next()?;
@@ -278,7 +278,7 @@ impl Input for Lane<'_> {
     }
 }
 
-impl Lane<'_> {
+impl TaskInput<'_> {
     /// Reads the next record that is shown.
     fn next(&mut self) -> Result<Option<Record>> {
         // Ends with the file.

@@ -156,19 +156,19 @@ pub struct GuestClock {
     pub said: Said,
     /// Clock epoch.
     pub epoch: u32,
-    /// The lane for which it was added; none if another process added it.
-    lane: Option<usize>,
+    /// The source for which it was added; none if another process added it.
+    source: Option<usize>,
     /// Raw ticks at the streams' tick 0.
     pub base: u64,
     /// The first timestamp seen.
     first: u64,
     /// Host's raw counter when the epoch began.
     began: u64,
-    /// By lane: the (guest, host) pair with the smallest host - guest.
+    /// By source: the (guest, host) pair with the smallest host - guest.
     bounds: Vec<(usize, (u64, u64))>,
     /// Whether these are of reference points.
     has_points: bool,
-    /// The pair of the lane in the middle, which is the map.
+    /// The pair of the source in the middle, which is the map.
     best: (u64, u64),
     /// How far guest times have moved since the map was published, nanoseconds.
     moved: i128,
@@ -188,7 +188,7 @@ impl GuestClock {
         let mut clock = GuestClock {
             said,
             epoch,
-            lane: None,
+            source: None,
             base: 0,
             first,
             began,
@@ -233,12 +233,12 @@ impl GuestClock {
         (self.base..=self.limit(host, self.first, now)).contains(&timestamp)
     }
 
-    /// Takes a pair of times of a lane: the guest's time was `guest` at or before the host's
+    /// Takes a pair of times of a source: the guest's time was `guest` at or before the host's
     /// `host_raw`. Plain events say nothing once there are reference points, which are exact to an exit.
     pub fn bound(
         &mut self,
         host: &HostClock,
-        lane: usize,
+        source: usize,
         (guest, host_raw): (u64, u64),
         is_point: bool,
     ) {
@@ -252,7 +252,7 @@ impl GuestClock {
         let mut bounds = std::mem::take(&mut self.bounds);
         let offset = |pair: (u64, u64)| self.unix_at(host, pair, self.base);
         let new = (guest, host_raw);
-        let own = bounds.iter().position(|(of, _)| *of == lane);
+        let own = bounds.iter().position(|(of, _)| *of == source);
         let is_better = match own.and_then(|own| bounds.get(own)) {
             Some((_, best)) => offset(new) < offset(*best),
             None => bounds.len() < MOST_BOUNDS,
@@ -260,7 +260,7 @@ impl GuestClock {
         if is_better {
             match own {
                 Some(own) => bounds[own].1 = new,
-                None => bounds.push((lane, new)),
+                None => bounds.push((source, new)),
             }
             // Of an even number, the newest one does not count: two may contradict each other.
             let odd = (bounds.len() - 1) | 1;
@@ -373,7 +373,7 @@ impl Clocks {
             clocks.guests.push(GuestClock {
                 said: Said { kind, counter, frequency, is_assumed: guest.assumed },
                 epoch: guest.epoch,
-                lane: None,
+                source: None,
                 base: guest.base,
                 first: guest.base,
                 began: host.base,
@@ -466,11 +466,11 @@ impl Clocks {
 
     /// Returns a clock for a guest whose time is `timestamp`: the one it has, one that fits, or a
     /// new one. If no more clocks can be added to the session, it returns one that does not fit,
-    /// and the guest's timestamps will be clamped. `lane` is the index of the asking lane's
-    /// `Stats`; each lane may add its first new clock of an epoch, however many others were added.
+    /// and the guest's timestamps will be clamped. `source` is the index of the asking source's
+    /// `Stats`; each source may add its first new clock of an epoch, however many others were added.
     pub fn for_guest(
         &mut self,
-        lane: usize,
+        source: usize,
         current: Option<u32>,
         (kind, counter): (ClockKind, Counter),
         timestamp: u64,
@@ -500,13 +500,13 @@ impl Clocks {
             return number(index);
         }
         let of_epoch = || self.guests.iter().filter(|clock| clock.epoch == self.epoch);
-        let is_first = of_epoch().all(|clock| clock.lane != Some(lane));
+        let is_first = of_epoch().all(|clock| clock.source != Some(source));
         if (is_first || of_epoch().count() + 1 < MAX_CLOCKS)
             && self.guests.len() + 1 < MAX_SESSION_CLOCKS
         {
             let began = (self.began, self.is_found);
             let clock = GuestClock::new(said, self.epoch, &self.host, began, (timestamp, now));
-            self.guests.push(GuestClock { lane: Some(lane), ..clock });
+            self.guests.push(GuestClock { source: Some(source), ..clock });
             self.changed = true;
             return number(self.guests.len() - 1);
         }
@@ -628,7 +628,7 @@ mod tests {
         let at_first = clock.offset_ns(&host);
         let ms = 1_000_000_i64;
         // By client: how much later than the first pair the host saw a time, in ms.
-        for (lane, is_point, later, expected) in [
+        for (source, is_point, later, expected) in [
             (0, false, 500, 500),
             (0, false, -100, -100),
             (0, false, 0, -100),
@@ -644,9 +644,9 @@ mod tests {
             (4, true, 999, 30),
         ] {
             let pair = (100_500_000_000, (11_500_000_000_i64 + later * ms) as u64);
-            clock.bound(&host, lane, pair, is_point);
+            clock.bound(&host, source, pair, is_point);
             let off = clock.offset_ns(&host) - at_first;
-            assert_eq!(off, i128::from(expected * ms), "{lane} {is_point} {later}");
+            assert_eq!(off, i128::from(expected * ms), "{source} {is_point} {later}");
         }
         assert!(clock.has_moved());
         assert!(!clock.has_moved());

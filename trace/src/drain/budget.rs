@@ -18,9 +18,9 @@ use crate::limits::{
 pub(crate) enum Payer {
     /// The VMM.
     Host,
-    /// A lane that a guest or a program fills, by the number of its
+    /// A source that a guest or a program fills, by the number of its
     /// [`Stats`](super::stats::Stats).
-    Lane(usize),
+    Source(usize),
     /// An earlier process, which has paid.
     Earlier,
 }
@@ -30,7 +30,7 @@ pub(crate) enum Payer {
 pub(crate) struct Budget {
     host: usize,
     guests: usize,
-    /// By lane.
+    /// By source.
     reserves: Vec<usize>,
 }
 
@@ -51,12 +51,12 @@ impl Budget {
                 true
             }
             Payer::Host => draw(&mut self.host),
-            Payer::Lane(lane) => {
+            Payer::Source(source) => {
                 draw(&mut self.guests) || {
-                    if self.reserves.len() <= lane {
-                        self.reserves.resize(lane + 1, CLIENT_BYTES);
+                    if self.reserves.len() <= source {
+                        self.reserves.resize(source + 1, CLIENT_BYTES);
                     }
-                    draw(&mut self.reserves[lane])
+                    draw(&mut self.reserves[source])
                 }
             }
         }
@@ -125,20 +125,20 @@ mod tests {
     #[test]
     fn a_client_keeps_its_reserve_when_others_use_up_the_pool() {
         let mut budget = Budget::default();
-        while budget.pay(Payer::Lane(0), 1000) {}
+        while budget.pay(Payer::Source(0), 1000) {}
         let mut paid = 0;
-        while budget.pay(Payer::Lane(7), 1000) {
+        while budget.pay(Payer::Source(7), 1000) {
             paid += 1000;
         }
         assert_eq!(paid, (16 << 10) / 1000 * 1000);
-        assert!(!budget.pay(Payer::Lane(0), 1000));
+        assert!(!budget.pay(Payer::Source(0), 1000));
     }
 
     #[test]
     fn guests_do_not_use_the_hosts_budget() {
         let mut budget = Budget::default();
-        for lane in 0..100 {
-            while budget.pay(Payer::Lane(lane), 100) {}
+        for source in 0..100 {
+            while budget.pay(Payer::Source(source), 100) {}
         }
         let mut paid = 0;
         while budget.pay(Payer::Host, 1 << 10) {

@@ -1,7 +1,7 @@
 //! Committing a packet: the file first, then the ring's room and the accounts.
 
-use super::lane::Lane;
 use super::record::Packed;
+use super::source::Source;
 use super::turn::{Turn, write_counters};
 use crate::ctf::{Domain, Files, HOST_CLOCK, PacketHeader, Stream, WriteFailed};
 use hypertrace_abi::clock::ticks;
@@ -19,8 +19,8 @@ impl Turn<'_, '_> {
     ) -> Result<Drained, WriteFailed> {
         self.note();
         self.consumer.commit();
-        if now.saturating_sub(self.lane.file.committed_at) > self.state.clocks.host.frequency {
-            write_counters(self.state, self.lane, now)?;
+        if now.saturating_sub(self.source.file.committed_at) > self.state.clocks.host.frequency {
+            write_counters(self.state, self.source, now)?;
         }
         Ok(Drained { words: 0, more: pulled.more })
     }
@@ -40,33 +40,33 @@ impl Turn<'_, '_> {
                 self.forget_pending();
                 return Err(failed);
             }
-            self.lane.file.committed_at = now;
+            self.source.file.committed_at = now;
         }
         self.consumer.commit();
-        let (state, lane) = (&mut *self.state, &mut *self.lane);
-        if lane.domain == Domain::Host
+        let (state, source) = (&mut *self.state, &mut *self.source);
+        if source.domain == Domain::Host
             && let Some(simple) = &mut state.simple.file
         {
             let base = state.clocks.base(HOST_CLOCK);
             let schema = |dense| state.classes.text(dense);
-            simple.record_packet(lane.number, state.buffer.events(), base, schema);
+            simple.record_packet(source.number, state.buffer.events(), base, schema);
         }
-        lane.next.timestamp = packed.last;
-        lane.next.sequence = pulled.sequence.wrapping_add(pulled.records);
-        lane.next.position = pulled.end;
+        source.next.timestamp = packed.last;
+        source.next.sequence = pulled.sequence.wrapping_add(pulled.records);
+        source.next.position = pulled.end;
 
         let mut counts = packed.others;
         let others = counts.reference_points + counts.leases + packed.filtered;
         counts.events = pulled.records - others;
-        let stats = &mut state.stats[lane.stats];
+        let stats = &mut state.stats[source.stats];
         stats.counts.add(&counts);
-        if lane.domain == Domain::Guest {
+        if source.domain == Domain::Guest {
             stats.filtered += packed.filtered;
         }
         if let Some(name) = packed.name {
             stats.name = name;
         }
-        if lane.domain == Domain::Host && counts.reference_points + packed.filtered > 0 {
+        if source.domain == Domain::Host && counts.reference_points + packed.filtered > 0 {
             for guest in self.guests.iter_mut() {
                 let pending = std::mem::take(&mut guest.pending);
                 let stats = &mut state.stats[guest.stats];
@@ -80,9 +80,9 @@ impl Turn<'_, '_> {
         }
         if !packed.clamped {
             let host = state.clocks.host;
-            if let Some(clock) = lane.clock.and_then(|clock| state.clocks.guest_mut(clock)) {
+            if let Some(clock) = source.clock.and_then(|clock| state.clocks.guest_mut(clock)) {
                 // Taken by now, so written before.
-                clock.bound(&host, lane.stats, (packed.last, ticks()), false);
+                clock.bound(&host, source.stats, (packed.last, ticks()), false);
             }
         }
         Ok(Drained { words: pulled.end.wrapping_sub(pulled.begin), more: pulled.more })
@@ -91,7 +91,7 @@ impl Turn<'_, '_> {
     fn write(&mut self, pulled: &Pulled, packed: &Packed) -> Result<(), WriteFailed> {
         self.note();
         let next = pulled.sequence.wrapping_add(pulled.records);
-        if let Some(stream) = &self.lane.file.stream {
+        if let Some(stream) = &self.source.file.stream {
             let last = stream.last();
             let back = is_back(last.ring_end, pulled.begin)
                 || is_back(last.sequence, pulled.sequence)
@@ -99,8 +99,8 @@ impl Turn<'_, '_> {
                 || pulled.end < pulled.begin
                 || pulled.sequence < last.sequence
                 || next < pulled.sequence;
-            let is_of_this = !self.lane.file.begins_anew;
-            if back && is_of_this && last.faults == self.state.stats[self.lane.stats].faults() {
+            let is_of_this = !self.source.file.begins_anew;
+            if back && is_of_this && last.faults == self.state.stats[self.source.stats].faults() {
                 // A guest can bring its counters to wrap, and after something
                 // unreadable a block may say any number. Readers take a step back
                 // for damage unless a fault explains it.
@@ -108,13 +108,13 @@ impl Turn<'_, '_> {
                 self.note();
             }
         }
-        let (state, lane) = (&mut *self.state, &mut *self.lane);
+        let (state, source) = (&mut *self.state, &mut *self.source);
         if packed.needs_description {
             state.sync()?;
         }
-        let clock = lane.clock.unwrap_or(HOST_CLOCK);
+        let clock = source.clock.unwrap_or(HOST_CLOCK);
         let begin = state.buffer.events().first().copied().unwrap_or(0);
-        let stats = &state.stats[lane.stats];
+        let stats = &state.stats[source.stats];
         let (uuid, epoch) = (state.trace.uuid, state.clocks.epoch());
         let header = PacketHeader {
             timestamp_begin: begin,
@@ -126,20 +126,20 @@ impl Turn<'_, '_> {
             events_filtered: stats.filtered,
             faults: stats.faults(),
             sequence: pulled.sequence,
-            ..PacketHeader::new(uuid, clock, lane.domain, lane.number, epoch)
+            ..PacketHeader::new(uuid, clock, source.domain, source.number, epoch)
         };
         let Some(files) = &mut state.trace.files else {
             return Ok(());
         };
-        let stream = stream(files, state.trace.file_bytes, lane, &header)?;
+        let stream = stream(files, state.trace.file_bytes, source, &header)?;
         stream.append(files, &mut state.buffer, &header, next)?;
-        lane.file.begins_anew = false;
+        source.file.begins_anew = false;
         Ok(())
     }
 
     /// Forgets the counts of points in a packet that is not committed.
     pub(super) fn forget_pending(&mut self) {
-        if self.lane.domain == Domain::Host {
+        if self.source.domain == Domain::Host {
             for guest in self.guests.iter_mut() {
                 guest.pending = Default::default();
             }
@@ -147,15 +147,15 @@ impl Turn<'_, '_> {
     }
 }
 
-/// Returns the lane's stream, in a file that can take this packet.
+/// Returns the source's stream, in a file that can take this packet.
 fn stream<'l>(
     files: &mut Files,
     file_bytes: u64,
-    lane: &'l mut Lane,
+    source: &'l mut Source,
     packet: &PacketHeader,
 ) -> Result<&'l mut Stream, WriteFailed> {
-    let prefix = lane.prefix();
-    let (file, earlier) = (&mut lane.file, &lane.earlier);
+    let prefix = source.prefix();
+    let (file, earlier) = (&mut source.file, &source.earlier);
     // Where the last packet ended, not the last record: those that are not wanted
     // are in no packet, and a ring can go back meanwhile.
     let (ring_end, sequence, faults) = match file.stream.as_ref().map(Stream::last) {

@@ -19,7 +19,7 @@ pub(crate) const JOURNAL: usize = usize::MAX - 2;
 pub(crate) struct Failures {
     pub count: u64,
     pub on_failed: Option<OnWriteFailed>,
-    /// Writers whose last write failed: lanes by the index of their
+    /// Writers whose last write failed: sources by the index of their
     /// [`Stats`](super::stats::Stats), [`BOOKS`], [`SIMPLE`] and [`JOURNAL`].
     failing: BTreeSet<usize>,
 }

@@ -1,7 +1,7 @@
 //! The drain loop's side of a host ring.
 
 use super::classes::Classes;
-use super::lane::Lane;
+use super::source::Source;
 use super::stats::Stats;
 use crate::events::Escaped;
 use crate::events::rings::HostRing;
@@ -75,7 +75,7 @@ impl HostConsumer {
     pub fn describe(
         &self,
         text: &mut String,
-        lane: &Lane,
+        source: &Source,
         stats: &Stats,
         classes: &Classes,
     ) -> fmt::Result {
@@ -103,7 +103,7 @@ impl HostConsumer {
         writeln!(
             text,
             "ring {}: {stats}; {}% of {} KiB waiting",
-            lane.number,
+            source.number,
             waiting * 100 / capacity,
             capacity / 128
         )?;
@@ -111,7 +111,7 @@ impl HostConsumer {
         for (header, words) in newest {
             let ago = now.saturating_sub(header.timestamp);
             write!(text, "  {ago} ticks ago: ")?;
-            describe_record(text, lane.texts.table.text(classes, header.id), &words)?;
+            describe_record(text, source.texts.table.text(classes, header.id), &words)?;
         }
         Ok(())
     }

@@ -41,56 +41,58 @@ impl Turn<'_, '_> {
     /// packet begins a new file if the one that is open is of another stream class, or
     /// already further in time.
     pub(super) fn open(&mut self, next: &First, now: u64) -> Result<bool, WriteFailed> {
-        let (state, lane) = (&mut *self.state, &mut *self.lane);
-        let file = lane.file.stream.as_ref().map(|stream| {
+        let (state, source) = (&mut *self.state, &mut *self.source);
+        let file = source.file.stream.as_ref().map(|stream| {
             let last = stream.last();
             (last.stream_id, state.clocks.base(last.stream_id).saturating_add(last.timestamp_end))
         });
-        if lane.lease.is_some_and(|lease| lease.epoch != state.clocks.epoch()) {
+        if source.lease.is_some_and(|lease| lease.epoch != state.clocks.epoch()) {
             // That was the VMM's doing: what the guest has spent was the last epoch's.
-            lane.file.restarts = 0;
+            source.file.restarts = 0;
         }
-        let spent = lane.file.restarts >= MAX_RESTARTS;
+        let spent = source.file.restarts >= MAX_RESTARTS;
         let mut kind = next.kind.unwrap_or(ClockKind::Tsc);
-        if let (None, Some(lessee)) = (next.kind, &lane.lessee)
+        if let (None, Some(lessee)) = (next.kind, &source.lessee)
             && lessee.token == next.token
         {
             kind = lessee.clock;
-            state.stats[lane.stats].name.clone_from(&lessee.name);
+            state.stats[source.stats].name.clone_from(&lessee.name);
         }
-        let clock = match (lane.domain, file) {
+        let clock = match (source.domain, file) {
             (Domain::Host, _) => HOST_CLOCK,
             // Another generation may have another clock, as long as the session may have more.
-            (Domain::Guest, Some((clock, _))) if spent && !lane.file.begins_anew => clock,
+            (Domain::Guest, Some((clock, _))) if spent && !source.file.begins_anew => clock,
             // Its lease record was taken by an earlier process.
-            (Domain::Guest, None) if next.token == lane.earlier.token && lane.clock.is_some() => {
-                lane.clock.unwrap_or(HOST_CLOCK)
+            (Domain::Guest, None)
+                if next.token == source.earlier.token && source.clock.is_some() =>
+            {
+                source.clock.unwrap_or(HOST_CLOCK)
             }
             (Domain::Guest, _) => {
-                let kind = (kind, lane.counter);
-                state.clocks.for_guest(lane.stats, lane.clock, kind, next.timestamp, now)
+                let kind = (kind, source.counter);
+                state.clocks.for_guest(source.stats, source.clock, kind, next.timestamp, now)
             }
         };
         // Before a file or a packet needs it. A clock that has to wait is in the tables
-        // already: the next replacement of the files, for any lane, describes it.
+        // already: the next replacement of the files, for any source, describes it.
         if clock >= state.clocks.described {
-            if lane.domain == Domain::Guest && !state.may_describe(now) {
+            if source.domain == Domain::Guest && !state.may_describe(now) {
                 return Ok(false);
             }
             state.sync()?;
         }
         let base = state.clocks.base(clock);
         let first = next.timestamp.clamp(base, state.clocks.latest(clock, now).max(base));
-        (lane.next.timestamp, lane.file.is_next_new) = match file {
+        (source.next.timestamp, source.file.is_next_new) = match file {
             Some((class, last)) if class == clock && (first >= last || spent) => (last, false),
             _ => (base, true),
         };
-        if lane.clock != Some(clock) || lane.file.stream.is_none() {
-            lane.texts.forget();
-            lane.clock = Some(clock);
-            state.stats[lane.stats].clock = clock;
+        if source.clock != Some(clock) || source.file.stream.is_none() {
+            source.texts.forget();
+            source.clock = Some(clock);
+            state.stats[source.stats].clock = clock;
         }
-        lane.lease = Some(OpenLease { token: next.token, epoch: state.clocks.epoch(), first });
+        source.lease = Some(OpenLease { token: next.token, epoch: state.clocks.epoch(), first });
         Ok(true)
     }
 }

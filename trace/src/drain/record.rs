@@ -7,8 +7,8 @@
 use super::budget::Payer;
 use super::classes::{ClassRef, Classes, Declared, Table};
 use super::guests::Guests;
-use super::lane::Lane;
 use super::lessee::{OpenLease, lease_name};
+use super::source::Source;
 use super::stats::{Recorded, Stats};
 use super::texts::{CACHE, Cached};
 use super::waiting::WaitsFor;
@@ -293,9 +293,9 @@ impl Context<'_> {
     /// Returns whether a point's schema is known.
     fn knows_point(&mut self, header: &Header, client: u64) -> bool {
         let client = u32::try_from(client).unwrap_or(u32::MAX);
-        let lane = self.guests.lane(client, self.stats);
+        let source = self.guests.source(client, self.stats);
         header.id < id::FIRST
-            || lane.is_some_and(|lane| lane.texts.table.plain(header.id).is_some())
+            || source.is_some_and(|source| source.texts.table.plain(header.id).is_some())
     }
 
     /// Checks a guest's reference point in a host ring, and returns its class, or the class of
@@ -311,24 +311,24 @@ impl Context<'_> {
             return Err(id::UNTYPED);
         };
         let client = u32::try_from(client).unwrap_or(u32::MAX);
-        let Some(lane) = self.guests.lane(client, self.stats) else {
+        let Some(source) = self.guests.source(client, self.stats) else {
             return Err(self.untyped_point());
         };
-        lane.pending.points += 1;
+        source.pending.points += 1;
         if guest_time != 0 {
-            learn_time(self.clocks, lane, guest_time, header.timestamp);
+            learn_time(self.clocks, source, guest_time, header.timestamp);
         }
         let class = match header.id {
             id::HYPERTRACE => self.classes.reserved_reference(header.id).ok_or(Fault::UnknownId),
             // No other reserved id is in the table.
-            _ => lane.texts.table.reference(lane.texts.payer, self.classes, header.id),
+            _ => source.texts.table.reference(source.texts.payer, self.classes, header.id),
         };
         let checked = class.and_then(|class| {
             let pad = class.shape.check(payload).ok_or(Fault::Payload)?;
             let wanted = self.classes.is_wanted(class.dense);
             let mut pending = false;
             if wanted && self.is_open {
-                let declared = self.classes.declare(lane.texts.payer, self.clock, class.dense);
+                let declared = self.classes.declare(source.texts.payer, self.clock, class.dense);
                 pending = declared == Declared::Pending;
                 // The host's ring cannot wait for a guest's new names.
                 if declared == Declared::Refused || pending && !self.may_describe {
@@ -340,13 +340,13 @@ impl Context<'_> {
         match checked {
             Ok(checked) => {
                 if !checked.wanted {
-                    lane.pending.points -= 1;
-                    lane.pending.filtered += 1;
+                    source.pending.points -= 1;
+                    source.pending.filtered += 1;
                 }
                 Ok(checked)
             }
             Err(fault) => {
-                lane.pending.faults[fault as usize] += 1;
+                source.pending.faults[fault as usize] += 1;
                 Err(self.untyped_point())
             }
         }
@@ -359,15 +359,15 @@ impl Context<'_> {
 }
 
 /// Bounds the guest's clock by a reference point: the guest's time came before.
-fn learn_time(clocks: &mut Clocks, lane: &mut Lane, guest_time: u64, host_time: u64) {
-    let kind = (hypertrace_abi::record::ClockKind::Tsc, lane.counter);
-    let found = || clocks.for_guest(lane.stats, None, kind, guest_time, host_time);
-    let clock = lane.clock.unwrap_or_else(found);
-    lane.clock = Some(clock);
+fn learn_time(clocks: &mut Clocks, source: &mut Source, guest_time: u64, host_time: u64) {
+    let kind = (hypertrace_abi::record::ClockKind::Tsc, source.counter);
+    let found = || clocks.for_guest(source.stats, None, kind, guest_time, host_time);
+    let clock = source.clock.unwrap_or_else(found);
+    source.clock = Some(clock);
     let host = clocks.host;
     if let Some(guest) = clocks.guest_mut(clock)
         && guest.fits(&host, guest_time, host_time)
     {
-        guest.bound(&host, lane.stats, (guest_time, host_time), true);
+        guest.bound(&host, source.stats, (guest_time, host_time), true);
     }
 }

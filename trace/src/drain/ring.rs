@@ -25,14 +25,14 @@ impl Turn<'_, '_> {
     /// Takes at most one packet out of a ring, commits it, and gives its room
     /// back.
     pub fn drain(&mut self) -> Result<Drained, WriteFailed> {
-        self.lane.waiting.rest = Rest::Empty;
-        let end = self.lane.next.position;
+        self.source.waiting.rest = Rest::Empty;
+        let end = self.source.next.position;
         let drained = match self.learn() {
             Ok(true) => self.pull(),
             // The log is not fully read: the records that need its texts are not taken yet.
             Ok(false) => {
                 self.note();
-                let more = !self.consumer.is_paused() || self.lane.until.is_some();
+                let more = !self.consumer.is_paused() || self.source.until.is_some();
                 Ok(Drained { words: 0, more })
             }
             Err(failed) => Err(failed),
@@ -45,15 +45,15 @@ impl Turn<'_, '_> {
             self.note();
         }
         let mut drained = drained?;
-        match self.lane.until {
+        match self.source.until {
             None => drained.more |= self.consumer.is_late(),
             // A ring that goes back while a snapshot is taken would never be empty.
-            Some(_) => drained.more &= !is_back(end, self.lane.next.position),
+            Some(_) => drained.more &= !is_back(end, self.source.next.position),
         }
-        match self.lane.waiting.rest {
+        match self.source.waiting.rest {
             // An immediate retry would find the same.
             Rest::Waits => drained.more = false,
-            _ if drained.more => self.lane.waiting.rest = Rest::Ready,
+            _ if drained.more => self.source.waiting.rest = Rest::Ready,
             _ => {}
         }
         Ok(drained)
@@ -63,9 +63,9 @@ impl Turn<'_, '_> {
     /// are on disk. Returns `false` if there is more to read before the records that
     /// may need it.
     pub fn learn(&mut self) -> Result<bool, WriteFailed> {
-        let (state, lane) = (&mut *self.state, &mut *self.lane);
+        let (state, source) = (&mut *self.state, &mut *self.source);
         let consumer = &mut *self.consumer;
-        let most = match lane.domain {
+        let most = match source.domain {
             Domain::Guest => MOST_TEXTS,
             // The host's own. A relay's log is bounded by its size.
             Domain::Host => consumer.most_schemas(),
@@ -74,11 +74,12 @@ impl Turn<'_, '_> {
         let mut is_read = false;
         // Bound: `most` turns.
         while read < most && !is_read {
-            match consumer.next_schema_beside(|id| lane.texts.table.text(&state.classes, id)) {
+            match consumer.next_schema_beside(|id| source.texts.table.text(&state.classes, id)) {
                 Some(Logged::Known) => read += 1,
                 Some(Logged::Text(text)) => {
                     read += 1;
-                    if let Err(fault) = lane.texts.learn(lane.domain, &mut state.classes, &text) {
+                    if let Err(fault) = source.texts.learn(source.domain, &mut state.classes, &text)
+                    {
                         consumer.fault(fault);
                     }
                 }
@@ -86,27 +87,27 @@ impl Turn<'_, '_> {
             }
         }
         let is_paused = consumer.is_paused();
-        if lane.domain == Domain::Guest {
+        if source.domain == Domain::Guest {
             let is_all = is_read && !is_paused && !consumer.is_late();
             let log = match is_all || !consumer.has_schemas() {
                 true => Log::Read,
                 false if is_read => Log::Growing,
                 false => Log::InPart,
             };
-            lane.waiting.log(&mut state.pass, log);
+            source.waiting.log(&mut state.pass, log);
         }
         // Without a text, what was not readable is skipped: the next lessee needs its room.
-        if read > 0 || (lane.texts.learned.is_none() && consumer.has_taken_schemas()) {
-            lane.texts.learned = Some(state.classes.version());
+        if read > 0 || (source.texts.learned.is_none() && consumer.has_taken_schemas()) {
+            source.texts.learned = Some(state.classes.version());
         }
-        if let Some(version) = lane.texts.learned {
+        if let Some(version) = source.texts.learned {
             let is_open = state.trace.is_open();
             let is_described = !is_open || state.classes.is_described(version);
             if !is_described && state.may_describe(ticks()) {
                 state.sync()?;
             }
             if !is_open || state.classes.is_described(version) {
-                lane.texts.learned = None;
+                source.texts.learned = None;
                 consumer.commit_schemas();
             }
         }
@@ -119,14 +120,15 @@ impl Turn<'_, '_> {
         self.state.buffer.clear();
         let TraceState { buffer, stage, classes, .. } = &mut *self.state;
         let scratch = buffer.free();
-        let lane = &mut *self.lane;
+        let source = &mut *self.source;
         // Bound: the leases that fit the ring.
         for _ in 0..self.consumer.most_leases() {
             let pulled = self.consumer.pull(stage, |_, record| {
                 let len = record.payload.len();
                 if record.header.id == id::LEASE && len <= scratch.len() {
                     record.payload.copy_to(scratch);
-                    lane.lessee = Lessee::parse(classes, &scratch[..len]).or(lane.lessee.take());
+                    source.lessee =
+                        Lessee::parse(classes, &scratch[..len]).or(source.lessee.take());
                 }
                 Flow::Taken
             });
@@ -142,8 +144,8 @@ impl Turn<'_, '_> {
         for _ in 0..MOST_TRIES {
             let now = ticks();
             let epoch = self.state.clocks.epoch();
-            if let Some(lease) = self.lane.lease.filter(|lease| lease.epoch == epoch)
-                && let Some(clock) = self.lane.clock
+            if let Some(lease) = self.source.lease.filter(|lease| lease.epoch == epoch)
+                && let Some(clock) = self.source.clock
             {
                 let (pulled, packed) = self.pull_packet(lease, clock, now);
                 if pulled.token == lease.token {
@@ -152,16 +154,16 @@ impl Turn<'_, '_> {
                         0 => self.commit_nothing(&pulled, now),
                         _ => self.commit(&pulled, packed, now),
                     }?;
-                    if self.lane.is_alone && pulled.records > 0 {
+                    if self.source.is_alone && pulled.records > 0 {
                         // The next record decides anew on the clock, but it says nothing of its kind.
-                        let (state, lane) = (&*self.state, &mut *self.lane);
+                        let (state, source) = (&*self.state, &mut *self.source);
                         let clock = state.clocks.kind(clock);
-                        let name = state.stats[lane.stats].name.clone();
-                        lane.lessee = Some(Lessee { token: lease.token, clock, name });
-                        (lane.is_alone, lane.lease) = (false, None);
+                        let name = state.stats[source.stats].name.clone();
+                        source.lessee = Some(Lessee { token: lease.token, clock, name });
+                        (source.is_alone, source.lease) = (false, None);
                     }
                     if waits_for.is_some() {
-                        self.lane.waiting.rest = Rest::Waits;
+                        self.source.waiting.rest = Rest::Waits;
                     }
                     if waits_for == Some(WaitsFor::Description) {
                         self.announce(clock, pulled.end);
@@ -178,7 +180,7 @@ impl Turn<'_, '_> {
             self.consumer.rollback();
             if !self.open(&next, now)? {
                 // Its clock would be a new one.
-                self.lane.waiting.rest = Rest::Waits;
+                self.source.waiting.rest = Rest::Waits;
                 return Ok(Drained::default());
             }
         }
@@ -189,16 +191,16 @@ impl Turn<'_, '_> {
 
     #[inline]
     fn pull_packet(&mut self, lease: OpenLease, clock: u32, now: u64) -> (Pulled, Packed) {
-        let (state, lane) = (&mut *self.state, &mut *self.lane);
+        let (state, source) = (&mut *self.state, &mut *self.source);
         state.buffer.clear();
         let may_describe = state.may_describe(now);
         let context = Context {
-            domain: lane.domain,
+            domain: source.domain,
             clock,
             lease,
-            table: &mut lane.texts.table,
-            points_wait: lane.waiting.points_wait(&state.pass),
-            payer: lane.texts.payer,
+            table: &mut source.texts.table,
+            points_wait: source.waiting.points_wait(&state.pass),
+            payer: source.texts.payer,
             is_open: state.trace.is_open(),
             may_describe,
             classes: &mut state.classes,
@@ -206,9 +208,10 @@ impl Turn<'_, '_> {
             guests: self.guests,
             stats: &mut state.stats,
         };
-        let first = lane.next.timestamp;
-        let mut packer = Packer::new(&mut state.buffer, &mut lane.texts.cache, first, now, context);
-        let pulled = match lane.is_alone {
+        let first = source.next.timestamp;
+        let mut packer =
+            Packer::new(&mut state.buffer, &mut source.texts.cache, first, now, context);
+        let pulled = match source.is_alone {
             false => {
                 self.consumer.pull(&mut state.stage, |faults, record| packer.visit(faults, record))
             }
@@ -223,19 +226,19 @@ impl Turn<'_, '_> {
             }
         };
         let packed = packer.packed;
-        lane.waiting.looked(packed.waits_for, pulled.more);
+        source.waiting.looked(packed.waits_for, pulled.more);
         (pulled, packed)
     }
 
     /// Declares the classes of the records that wait for the files to be replaced,
-    /// so that the next replacement has all of them, whichever lane it is for: a client
+    /// so that the next replacement has all of them, whichever source it is for: a client
     /// that brings many new names waits once, not once for each of them.
     fn announce(&mut self, clock: u32, position: u64) {
-        if !self.lane.waiting.announce((position, self.consumer.head())) {
+        if !self.source.waiting.announce((position, self.consumer.head())) {
             return;
         }
         let TraceState { stage, classes, .. } = &mut *self.state;
-        let texts = &self.lane.texts;
+        let texts = &self.source.texts;
         self.consumer.pull(stage, |_, record| {
             let id = record.header.id;
             // Classes in the cache are on disk already.

@@ -70,17 +70,17 @@ impl SimpleFile {
         }
     }
 
-    /// Notes declared events that a lane lost, the last of them at `time`.
-    pub fn lost(&mut self, lane: u32, time: u64, lost: u64) {
+    /// Notes declared events that a source lost, the last of them at `time`.
+    pub fn lost(&mut self, source: u32, time: u64, lost: u64) {
         if let Some(file) = &mut self.file {
-            file.lost(lane, time, lost);
+            file.lost(source, time, lost);
         }
     }
 
-    /// Notes what threads without a ring lost, as the events of one more lane.
-    pub fn lost_without_ring(&mut self, lane: u32) {
+    /// Notes what threads without a ring lost, as the events of one more source.
+    pub fn lost_without_ring(&mut self, source: u32) {
         let missed = self.missed.declared.load(Relaxed);
-        self.lost(lane, ticks(), missed - self.missed_reported);
+        self.lost(source, ticks(), missed - self.missed_reported);
         self.missed_reported = missed;
     }
 }

@@ -1,4 +1,4 @@
-//! State that all lanes of a session share: classes, clocks, the packet buffer, accounts,
+//! State that all sources of a session share: classes, clocks, the packet buffer, accounts,
 //! and the two files that describe the rest.
 
 use super::budget::Pace;
@@ -83,7 +83,7 @@ impl TraceFiles {
     }
 }
 
-/// State that all lanes of a session share.
+/// State that all sources of a session share.
 pub(crate) struct TraceState {
     pub trace: TraceFiles,
     pub buffer: PacketBuffer,

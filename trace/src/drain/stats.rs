@@ -1,4 +1,4 @@
-//! Accounts of a lane: recorded and lost events, faults.
+//! Accounts of a source: recorded and lost events, faults.
 
 use crate::ctf::Domain;
 use crate::ctf::session_json::StreamJson;
@@ -30,14 +30,14 @@ impl Recorded {
     }
 }
 
-/// Accounts of a lane, for `session.json`.
+/// Accounts of a source, for `session.json`.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Stats {
     pub domain: Domain,
     pub number: u32,
     pub clock: u32,
     pub name: String,
-    /// In this lane's own stream.
+    /// In this source's own stream.
     pub counts: Recorded,
     /// Of this client, in streams of host rings.
     pub reference_points: u64,

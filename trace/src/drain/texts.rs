@@ -1,4 +1,4 @@
-//! Meanings of the ids in a lane's ring.
+//! Meanings of the ids in a source's ring.
 
 use super::budget::Payer;
 use super::classes::{ClassRef, Classes, Table};
@@ -37,7 +37,7 @@ impl Cached {
     }
 }
 
-/// The classes of a lane's ids.
+/// The classes of a source's ids.
 #[derive(Debug)]
 pub(crate) struct Texts {
     /// The budget that its new names are paid from.
@@ -55,7 +55,7 @@ impl Texts {
         Texts { payer, learned: None, table: Table::default(), cache }
     }
 
-    /// Adds a text of the lane's schema log.
+    /// Adds a text of the source's schema log.
     pub fn learn(
         &mut self,
         domain: Domain,

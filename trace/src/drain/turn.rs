@@ -1,7 +1,7 @@
 //! One ring's turn in a pass, and the counters that it brings up to date.
 
 use super::guests::Guests;
-use super::lane::Lane;
+use super::source::Source;
 use super::state::TraceState;
 use crate::ctf::{PacketHeader, WriteFailed};
 use hypertrace_abi::ring::Consumer;
@@ -9,15 +9,15 @@ use hypertrace_abi::ring::Consumer;
 /// One ring's turn in a pass.
 pub(crate) struct Turn<'t, 'c> {
     pub state: &'t mut TraceState,
-    pub lane: &'t mut Lane,
+    pub source: &'t mut Source,
     pub guests: &'t mut Guests,
     pub consumer: &'t mut Consumer<'c>,
 }
 
 impl Turn<'_, '_> {
-    /// Brings the lane's counters up to date.
+    /// Brings the source's counters up to date.
     pub fn note(&mut self) {
-        let stats = &mut self.state.stats[self.lane.stats];
+        let stats = &mut self.state.stats[self.source.stats];
         stats.note(&self.consumer.losses(), &self.consumer.faults());
     }
 }
@@ -25,11 +25,11 @@ impl Turn<'_, '_> {
 /// Writes an empty packet if the counters have changed since the last one.
 pub(crate) fn write_counters(
     state: &mut TraceState,
-    lane: &mut Lane,
+    source: &mut Source,
     now: u64,
 ) -> Result<(), WriteFailed> {
-    let stats = &state.stats[lane.stats];
-    let (Some(stream), Some(files)) = (&mut lane.file.stream, &mut state.trace.files) else {
+    let stats = &state.stats[source.stats];
+    let (Some(stream), Some(files)) = (&mut source.file.stream, &mut state.trace.files) else {
         return Ok(());
     };
     // Its position in the ring stays: records that are not wanted are in no packet.
@@ -45,6 +45,6 @@ pub(crate) fn write_counters(
         return Ok(());
     }
     stream.append_counters(files, &mut state.buffer, &header, last.sequence)?;
-    lane.file.committed_at = now;
+    source.file.committed_at = now;
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Waiting: why records of a lane stay in their ring until a later pass.
+//! Waiting: why records of a source stay in their ring until a later pass.
 //!
 //! A record waits for two things: for the schema text that it needs, which the drain has
 //! had no time to read, and for its class to be described on disk, while the files may
@@ -43,7 +43,7 @@ pub(crate) enum Log {
     Growing,
 }
 
-/// State of a lane whose records wait.
+/// State of a source whose records wait.
 #[derive(Debug, Default)]
 pub(crate) struct Waiting {
     /// Records that the last drain left in the ring.
@@ -58,7 +58,7 @@ pub(crate) struct Waiting {
     announced: Option<(u64, u64)>,
 }
 
-/// State of the waits of all lanes in this pass.
+/// State of the waits of all sources in this pass.
 #[derive(Debug, Default)]
 pub(crate) struct Pass {
     /// The guests' schema logs were not read since the host rings were noted:

@@ -4,12 +4,12 @@ use super::resume::{Committed, Found};
 use crate::ctf::files::HIDDEN;
 use crate::ctf::{Domain, WriteFailed, random_uuid};
 use crate::drain::failures::BOOKS;
-use crate::drain::lane::Next;
 use crate::drain::lessee::Lessee;
+use crate::drain::source::Next;
 use crate::drain::turn::write_counters;
 use crate::drain::waiting::{Log, Rest};
 use crate::drain::{
-    Guests, HostConsumer, Lane, Payer, Recorder, Stats, TooManyRules, TraceState, Turn,
+    Guests, HostConsumer, Payer, Recorder, Source, Stats, TooManyRules, TraceState, Turn,
 };
 use crate::events::{HostRings, Pattern};
 use crate::limits::{MAX_CLIENT_SCHEMAS, MAX_CLIENTS};
@@ -23,9 +23,9 @@ use std::sync::Arc;
 pub(crate) struct Engine {
     pub state: TraceState,
     pub guests: Guests,
-    hosts: Vec<(HostConsumer, Lane)>,
+    hosts: Vec<(HostConsumer, Source)>,
     /// Clients that relay others' points.
-    relays: Vec<Lane>,
+    relays: Vec<Source>,
     /// If it is a flight recorder.
     pub recorder: Option<Recorder>,
     /// Another process began the session.
@@ -44,24 +44,24 @@ impl Engine {
     ) -> Engine {
         state.simple.missed = Arc::clone(&rings.missed);
         let mut stats = std::mem::take(&mut state.stats);
-        let mut lane = |number, payer: Option<Payer>| {
-            let mut lane = Lane::new(Domain::Host, number, stats.len());
-            lane.texts.payer = payer.unwrap_or(lane.texts.payer);
+        let mut source = |number, payer: Option<Payer>| {
+            let mut source = Source::new(Domain::Host, number, stats.len());
+            source.texts.payer = payer.unwrap_or(source.texts.payer);
             stats.push(Stats::new(Domain::Host, number));
-            lane
+            source
         };
         let hosts: Vec<_> = rings
             .rings
             .iter()
             .zip(0..)
             .map(|(ring, number)| {
-                (HostConsumer::new(Arc::clone(ring)), lane(number, Some(Payer::Host)))
+                (HostConsumer::new(Arc::clone(ring)), source(number, Some(Payer::Host)))
             })
             .collect();
         // One number is that of threads which found no ring.
         let first = hosts.len() as u32 + 1;
         let relays = first..first + relays.min(MAX_CLIENTS);
-        let relays = relays.map(|number| lane(number, None)).collect();
+        let relays = relays.map(|number| source(number, None)).collect();
         state.stats = stats;
         let guests = Guests::default();
         Engine { state, guests, hosts, relays, recorder, is_resumed: false, finished: false }
@@ -71,11 +71,11 @@ impl Engine {
     pub fn resume(&mut self, found: &Found) {
         for number in found.guests() {
             // Made, if there can be such a client.
-            let _ = self.guests.lane(number, &mut self.state.stats);
+            let _ = self.guests.source(number, &mut self.state.stats);
         }
-        self.for_each_lane(|state, lane| {
-            let stats = &mut state.stats[lane.stats];
-            found.resume(lane, stats, &mut state.classes, &state.clocks);
+        self.for_each_source(|state, source| {
+            let stats = &mut state.stats[source.stats];
+            found.resume(source, stats, &mut state.classes, &state.clocks);
         });
         let others: Vec<Stats> = found.others(&self.state.stats).collect();
         self.state.stats.extend(others);
@@ -87,12 +87,12 @@ impl Engine {
         if !self.is_resumed {
             return None;
         }
-        let lane = match self.relays.get_mut(client as usize) {
+        let source = match self.relays.get_mut(client as usize) {
             Some(relay) => relay,
-            None => self.guests.lane(client, &mut self.state.stats)?,
+            None => self.guests.source(client, &mut self.state.stats)?,
         };
-        let Next { position, sequence, .. } = lane.next;
-        let (token, faults) = (lane.earlier.token, self.state.stats[lane.stats].faults);
+        let Next { position, sequence, .. } = source.next;
+        let (token, faults) = (source.earlier.token, self.state.stats[source.stats].faults);
         Some(Committed { position, sequence, token, faults })
     }
 
@@ -103,23 +103,23 @@ impl Engine {
             return Drained::default();
         }
         let Engine { state, guests, relays, recorder, .. } = self;
-        if let Some(lane) = relays.get_mut(client as usize) {
-            let whose = lane.stats;
-            let result = run(recorder.as_ref(), Turn { state, lane, guests, consumer });
+        if let Some(source) = relays.get_mut(client as usize) {
+            let whose = source.stats;
+            let result = run(recorder.as_ref(), Turn { state, source, guests, consumer });
             return self.account(whose, result);
         }
-        let Some(mut lane) = guests.check_out(client, &mut state.stats) else {
+        let Some(mut source) = guests.check_out(client, &mut state.stats) else {
             return Drained::default();
         };
-        lane.counter = consumer.counter();
-        let turn = Turn { state, lane: &mut lane, guests, consumer };
+        source.counter = consumer.counter();
+        let turn = Turn { state, source: &mut source, guests, consumer };
         let result = run(recorder.as_ref(), turn);
-        let whose = lane.stats;
+        let whose = source.stats;
         if result.is_ok() && !consumer.is_paused() && !consumer.has_more() {
             // Records that could not be written may have been discarded.
             state.failures.worked(whose);
         }
-        self.guests.check_in(lane);
+        self.guests.check_in(source);
         self.account(whose, result)
     }
 
@@ -130,9 +130,9 @@ impl Engine {
         let Some(dir) = self.recorder.as_mut().and_then(Recorder::begin) else {
             return;
         };
-        self.for_each_lane(|state, lane| {
-            lane.restart();
-            state.stats[lane.stats].restart();
+        self.for_each_source(|state, source| {
+            source.restart();
+            state.stats[source.stats].restart();
         });
         let state = &mut self.state;
         let begun = dir.and_then(|dir| {
@@ -189,10 +189,11 @@ impl Engine {
     /// Returns whether the next pass has nothing to do unless a ring gets something.
     pub fn is_quiet(&self) -> bool {
         let Engine { state, hosts, recorder, relays, .. } = self;
-        let lanes = hosts.iter().map(|(_, lane)| lane).chain(relays).chain(self.guests.iter());
-        let has_rest = |lane: &Lane| lane.waiting.rest != Rest::Empty;
+        let sources =
+            hosts.iter().map(|(_, source)| source).chain(relays).chain(self.guests.iter());
+        let has_rest = |source: &Source| source.waiting.rest != Rest::Empty;
         let is_busy = hosts.iter().any(|(host, _)| !host.is_quiet())
-            || lanes.into_iter().any(has_rest)
+            || sources.into_iter().any(has_rest)
             || recorder.as_ref().is_some_and(Recorder::is_busy)
             || state.failures.is_failing()
             || state.trace.has_waiting()
@@ -213,18 +214,18 @@ impl Engine {
         let epoch = least.max(state.clocks.epoch().saturating_add(1));
         state.clocks.begin_epoch(epoch, is_found);
         state.generations = state.generations.saturating_add(1);
-        for lane in guests.iter_mut() {
-            lane.waiting.log(&mut state.pass, Log::Read);
-            lane.begin_generation(state.generations);
-            state.stats[lane.stats].begin_generation();
+        for source in guests.iter_mut() {
+            source.waiting.log(&mut state.pass, Log::Read);
+            source.begin_generation(state.generations);
+            state.stats[source.stats].begin_generation();
         }
         for known in known {
-            let Some(lane) = guests.lane(known.client, &mut state.stats) else { continue };
-            let stats = &mut state.stats[lane.stats];
+            let Some(source) = guests.source(known.client, &mut state.stats) else { continue };
+            let stats = &mut state.stats[source.stats];
             for (number, text) in known.texts.iter().enumerate() {
                 // A client has no more: the others are not even read.
                 let adopted = match number < MAX_CLIENT_SCHEMAS {
-                    true => lane.texts.adopt(&mut state.classes, text),
+                    true => source.texts.adopt(&mut state.classes, text),
                     false => Err(Fault::SchemaTable),
                 };
                 if let Err(fault) = adopted {
@@ -234,7 +235,7 @@ impl Engine {
             if known.token != 0 {
                 let lessee = Lessee::of(known);
                 stats.name.clone_from(&lessee.name);
-                lane.restore(lessee);
+                source.restore(lessee);
             }
         }
         state.classes.wanted.publish();
@@ -244,23 +245,24 @@ impl Engine {
     /// Calls `tell` with what is known of each guest's client.
     pub fn known_clients(&mut self, each: &mut dyn FnMut(&KnownClient<'_>)) {
         let Engine { state, guests, .. } = self;
-        for lane in guests.iter_mut() {
-            let (clock, name) = match (&lane.lease, &lane.lessee) {
+        for source in guests.iter_mut() {
+            let (clock, name) = match (&source.lease, &source.lessee) {
                 (None, Some(lessee)) => (lessee.clock, &lessee.name),
                 _ => {
-                    let kind = lane.clock.map_or(ClockKind::Tsc, |clock| state.clocks.kind(clock));
-                    (kind, &state.stats[lane.stats].name)
+                    let kind =
+                        source.clock.map_or(ClockKind::Tsc, |clock| state.clocks.kind(clock));
+                    (kind, &state.stats[source.stats].name)
                 }
             };
-            let texts = &lane.texts.table.texts(&state.classes)[..];
-            each(&KnownClient { client: lane.number, token: 0, clock, name, texts });
+            let texts = &source.texts.table.texts(&state.classes)[..];
+            each(&KnownClient { client: source.number, token: 0, clock, name, texts });
         }
     }
 
     /// Switches guest events by pattern; gives the names seen that it is about.
     pub fn set_guest_events(&mut self, pattern: &Pattern, on: bool) -> Result<usize, TooManyRules> {
         let about = self.state.classes.wanted.set(pattern, on)?;
-        self.guests.iter_mut().for_each(|lane| lane.texts.forget());
+        self.guests.iter_mut().for_each(|source| source.texts.forget());
         Ok(about)
     }
 
@@ -269,25 +271,25 @@ impl Engine {
         let Engine { state, guests, hosts, recorder, .. } = self;
         // Writing to a String does not fail.
         let _ = state.describe_files(text, recorder.as_ref());
-        for (consumer, lane) in hosts {
-            let stats = &state.stats[lane.stats];
+        for (consumer, source) in hosts {
+            let stats = &state.stats[source.stats];
             if consumer.ring.is_claimed() || stats.is_used() {
-                let _ = consumer.describe(text, lane, stats, &state.classes);
+                let _ = consumer.describe(text, source, stats, &state.classes);
             }
         }
-        for lane in guests.iter_mut() {
-            let _ = writeln!(text, "guest client {}: {}", lane.number, state.stats[lane.stats]);
+        for source in guests.iter_mut() {
+            let _ = writeln!(text, "guest client {}: {}", source.number, state.stats[source.stats]);
         }
     }
 
     /// Drains one packet of a host ring.
     fn drain_host(&mut self, i: usize) -> Result<Drained, WriteFailed> {
         let Engine { state, guests, hosts, recorder, .. } = self;
-        let (host, lane) = &mut hosts[i];
+        let (host, source) = &mut hosts[i];
         let Some(mut consumer) = host.consumer() else {
             return Ok(Drained::default());
         };
-        run(recorder.as_ref(), Turn { state, lane, guests, consumer: &mut consumer })
+        run(recorder.as_ref(), Turn { state, source, guests, consumer: &mut consumer })
     }
 
     fn account(&mut self, whose: usize, result: Result<Drained, WriteFailed>) -> Drained {
@@ -317,7 +319,7 @@ impl Engine {
     /// Completes the snapshot, unless some ring has more to take.
     fn end_snapshot(&mut self) {
         let mut unfinished = false;
-        self.for_each_lane(|_, lane| unfinished |= lane.waiting.rest != Rest::Empty);
+        self.for_each_source(|_, source| unfinished |= source.waiting.rest != Rest::Empty);
         if unfinished && self.recorder.as_ref().is_some_and(|recorder| recorder.failed.is_none()) {
             return;
         }
@@ -334,27 +336,28 @@ impl Engine {
         }
     }
 
-    fn for_each_lane(&mut self, mut f: impl FnMut(&mut TraceState, &mut Lane)) {
+    fn for_each_source(&mut self, mut f: impl FnMut(&mut TraceState, &mut Source)) {
         let Engine { state, guests, hosts, relays, .. } = self;
-        let hosts = hosts.iter_mut().map(|(_, lane)| lane).chain(relays);
-        hosts.chain(guests.iter_mut()).for_each(|lane| f(state, lane));
+        let hosts = hosts.iter_mut().map(|(_, source)| source).chain(relays);
+        hosts.chain(guests.iter_mut()).for_each(|source| f(state, source));
     }
 
     /// Writes the last counters, until a write fails.
     fn write_all_counters(&mut self) -> Result<(), WriteFailed> {
         let now = ticks();
         let mut written = Ok(());
-        self.for_each_lane(|state, lane| {
+        self.for_each_source(|state, source| {
             if written.is_ok() {
-                written = write_counters(state, lane, now);
+                written = write_counters(state, source, now);
             }
         });
         written
     }
 
     fn close_all(&mut self) {
-        self.for_each_lane(|state, lane| {
-            if let (Some(stream), Some(files)) = (lane.file.stream.take(), &mut state.trace.files) {
+        self.for_each_source(|state, source| {
+            if let (Some(stream), Some(files)) = (source.file.stream.take(), &mut state.trace.files)
+            {
                 // A file that cannot be cut is whole with its filler.
                 let _ = stream.close(files);
             }
@@ -373,7 +376,7 @@ impl Engine {
         self.begin_pass();
         // Nothing more is read that a point could wait for.
         self.state.pass.stop();
-        self.for_each_lane(|_, lane| lane.waiting.stop());
+        self.for_each_source(|_, source| source.waiting.stop());
         if let Err(failed) = self.finish_streams() {
             self.state.simple.end_pass(&self.state.clocks.host, &mut self.state.failures);
             return Err(failed);
@@ -391,17 +394,17 @@ impl Engine {
     /// counts as lost, and that is written as far as it can be.
     pub fn give_up(&mut self) {
         let Engine { state, guests, hosts, .. } = self;
-        for (host, lane) in hosts {
+        for (host, source) in hosts {
             if let Some(mut consumer) = host.consumer() {
                 state.fit_stage(&consumer);
                 consumer.discard_unread(&mut state.stage);
-                Turn { state, lane, guests, consumer: &mut consumer }.note();
+                Turn { state, source, guests, consumer: &mut consumer }.note();
             }
         }
-        // Each lane by itself: the files of some may have room.
+        // Each source by itself: the files of some may have room.
         let now = ticks();
-        self.for_each_lane(|state, lane| {
-            let _ = write_counters(state, lane, now);
+        self.for_each_source(|state, source| {
+            let _ = write_counters(state, source, now);
         });
         self.close();
         if self.state.trace.is_open() {
@@ -434,9 +437,9 @@ impl Engine {
     /// Notes in the simple backend's file which declared events the host rings lost.
     fn note_gaps(&mut self, gaps: impl Fn(&mut HostConsumer, u64, &mut dyn FnMut(u64, u64))) {
         let Engine { state, hosts, .. } = self;
-        for (consumer, lane) in hosts.iter_mut() {
-            let end = lane.next.position;
-            gaps(consumer, end, &mut |time, more| state.simple.lost(lane.number, time, more));
+        for (consumer, source) in hosts.iter_mut() {
+            let end = source.next.position;
+            gaps(consumer, end, &mut |time, more| state.simple.lost(source.number, time, more));
         }
         state.simple.lost_without_ring(hosts.len() as u32);
     }
@@ -453,7 +456,7 @@ fn run(recorder: Option<&Recorder>, mut turn: Turn<'_, '_>) -> Result<Drained, W
         turn.meet();
         return Ok(Drained::default());
     }
-    let until = match turn.lane.until {
+    let until = match turn.source.until {
         Some(until) => until,
         None => {
             turn.consumer.rewind();
@@ -461,7 +464,7 @@ fn run(recorder: Option<&Recorder>, mut turn: Turn<'_, '_>) -> Result<Drained, W
             turn.consumer.head()
         }
     };
-    turn.lane.until = Some(until);
+    turn.source.until = Some(until);
     turn.consumer.up_to(until);
     turn.drain()
 }

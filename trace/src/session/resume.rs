@@ -18,8 +18,8 @@ use crate::ctf::folder::read_at;
 use crate::ctf::session_json::{FILE, FORMAT, SessionJson, StreamJson, VERSION};
 use crate::ctf::{Clocks, Domain, Folder, PacketHeader, Share, Uuid};
 use crate::drain::classes::Table;
-use crate::drain::lane::{Earlier, Next};
-use crate::drain::{Classes, Lane, Recorded, Stats};
+use crate::drain::source::{Earlier, Next};
+use crate::drain::{Classes, Recorded, Source, Stats};
 use crate::limits::{
     MAX_CLASSES, MAX_CLIENTS, MAX_GUEST_TSCS, MAX_HOST_STREAMS, MAX_SESSION_CLOCKS,
     MAX_SESSION_JSON, MOST_LOST,
@@ -200,28 +200,28 @@ impl Found {
         own.map(|(_, client)| *client).chain(self.points.keys().copied())
     }
 
-    /// Restores a lane to where its stream ended.
+    /// Restores a source to where its stream ended.
     pub fn resume(
         &self,
-        lane: &mut Lane,
+        source: &mut Source,
         stats: &mut Stats,
         classes: &mut Classes,
         clocks: &Clocks,
     ) {
-        lane.texts.table = Table::of_all(classes);
-        lane.earlier.files = self.files;
-        if lane.domain == Domain::Guest {
-            stats.reference_points = self.points.get(&lane.number).copied().unwrap_or(0);
+        source.texts.table = Table::of_all(classes);
+        source.earlier.files = self.files;
+        if source.domain == Domain::Guest {
+            stats.reference_points = self.points.get(&source.number).copied().unwrap_or(0);
         }
-        let Some(found) = self.streams.get(&(lane.domain as u32, lane.number)) else { return };
+        let Some(found) = self.streams.get(&(source.domain as u32, source.number)) else { return };
         let last = &found.last;
-        lane.clock = Some(last.stream_id);
-        lane.next = Next {
+        source.clock = Some(last.stream_id);
+        source.next = Next {
             timestamp: clocks.base(last.stream_id).saturating_add(last.timestamp_end),
             sequence: last.sequence,
             position: last.ring_end,
         };
-        lane.earlier = Earlier {
+        source.earlier = Earlier {
             files: self.files,
             token: last.lease_token,
             lost: found.lost,
@@ -232,7 +232,7 @@ impl Found {
         self.restore(found, stats);
     }
 
-    /// Returns the streams of the host that no lane continues.
+    /// Returns the streams of the host that no source continues.
     pub fn others<'f>(&'f self, stats: &'f [Stats]) -> impl Iterator<Item = Stats> + 'f {
         let others = self.streams.iter().filter(move |((domain, number), _)| {
             *domain == Domain::Host as u32

@@ -3,7 +3,7 @@
 //! Sessions: directories with a CTF trace and its description.
 //!
 //! ```text
-//! lane         the session's inputs: one per stream
+//! stream_input the session's inputs: one per stream
 //! clock_maps   maps of the guests' clocks
 //! guest_tscs   the VMM's word on the guests' TSCs
 //! lease        lease records
@@ -18,13 +18,13 @@
 mod class;
 mod clock_maps;
 mod guest_tscs;
-mod lane;
 mod lease;
 mod packet;
 mod samples;
 mod session;
 mod session_json;
 mod stream;
+mod stream_input;
 
 /// Maximum sizes of a session, which are those of its writer.
 pub mod limits {
@@ -35,7 +35,6 @@ pub use class::{Class, Classes};
 pub use clock_maps::ClockMaps;
 pub(crate) use clock_maps::GuestClock;
 pub use guest_tscs::ComparedTsc;
-pub(crate) use lane::{elsewhere, inputs, lanes};
 pub(crate) use packet::MOST_CLIENTS;
 pub use packet::{Domain, Header, Packet};
 pub(crate) use samples::{Found, MOST_POINTS, Sample, find};
@@ -45,3 +44,4 @@ pub(crate) use session_json::Identity;
 pub use session_json::{Clock, EventJson, GuestTsc, SessionJson, StreamJson};
 pub(crate) use stream::Cursor;
 pub use stream::{Record, Records, Segment, Stream};
+pub(crate) use stream_input::{elsewhere, inputs, stream_inputs};

@@ -7,7 +7,7 @@
 //! thread is after the host's time and before the guest's next reading.
 
 use super::KernelTrace;
-use super::lane::Lane;
+use super::cpu_input::CpuInput;
 use super::shown::shown_by;
 use crate::clock::{FRACTION, LIMIT};
 use crate::error::Result;
@@ -151,16 +151,16 @@ impl Kind {
 impl<'a> Around<'a> {
     /// Reads all events of all CPUs, in order of time.
     fn read(&mut self, trace: &KernelTrace, origin: Time) -> Result<()> {
-        let mut lanes: Vec<Lane<'_>> = trace.lanes(0, "").map(|(_, lane)| lane).collect();
+        let mut inputs: Vec<CpuInput<'_>> = trace.inputs(0, "").map(|(_, input)| input).collect();
         let mut heap = BinaryHeap::new();
         // A few formats, by their addresses.
         let mut kinds: HashMap<usize, Kind> = HashMap::new();
-        let mut last = vec![-LIMIT; lanes.len()];
+        let mut last = vec![-LIMIT; inputs.len()];
         let mut at_end = Vec::new();
-        for (number, lane) in lanes.iter_mut().enumerate() {
-            match lane.read()? {
-                true => heap.push(Reverse((lane.time(), number))),
-                false if lane.is_cut() || lane.take_missed().is_some() => {
+        for (number, input) in inputs.iter_mut().enumerate() {
+            match input.read()? {
+                true => heap.push(Reverse((input.time(), number))),
+                false if input.is_cut() || input.take_missed().is_some() => {
                     at_end.push((-LIMIT, LIMIT));
                 }
                 false => {}
@@ -168,25 +168,25 @@ impl<'a> Around<'a> {
         }
         while let Some(mut first) = heap.peek_mut() {
             let number = first.0.1;
-            let lane = &mut lanes[number];
-            let time = (lane.time() - origin).clamp((-LIMIT).into(), LIMIT.into()) as i64;
-            let margin = lane.bound_ns().map_or(LIMIT, |ns| {
+            let input = &mut inputs[number];
+            let time = (input.time() - origin).clamp((-LIMIT).into(), LIMIT.into()) as i64;
+            let margin = input.bound_ns().map_or(LIMIT, |ns| {
                 i64::try_from(ns).unwrap_or(LIMIT).saturating_mul(FRACTION).min(LIMIT)
             });
-            let record = lane.record().filter(|(tid, _)| self.threads.contains_key(tid));
+            let record = input.record().filter(|(tid, _)| self.threads.contains_key(tid));
             if let Some((tid, fields)) = record {
                 let format = std::ptr::from_ref(fields.format).addr();
                 let kind = *kinds.entry(format).or_insert_with(|| Kind::of(fields.format));
                 self.take(tid, kind, fields, (time, margin));
             }
-            if lane.take_missed().is_some() && self.gaps.len() <= MOST_GAPS {
+            if input.take_missed().is_some() && self.gaps.len() <= MOST_GAPS {
                 self.gaps.push((last[number], time));
             }
             last[number] = time;
-            match lane.read()? {
-                true => first.0.0 = lane.time(),
+            match input.read()? {
+                true => first.0.0 = input.time(),
                 false => {
-                    if lane.is_cut() || lane.take_missed().is_some() {
+                    if input.is_cut() || input.take_missed().is_some() {
                         at_end.push((time, LIMIT));
                     }
                     PeekMut::pop(first);

@@ -3,25 +3,25 @@
 //! Traces of a kernel: `kernel.dat` of a session, and any trace.dat of trace-cmd.
 //!
 //! ```text
-//! around   the kernel's times around reference points, which make clock maps narrower
-//! lane     the input of a CPU: its next event or loss
-//! pages    the pages of a CPU, through a window
-//! page     the records of a page
-//! times    from ticks to Unix time
-//! file     the parts of a trace.dat, versions 6 and 7
-//! formats  the event formats in it
-//! options  what both versions say about the trace
-//! shown    the sessions whose hosts a trace shows
-//! shift    the map from a guest's clock to its host's
-//! zstd     decompression with a bound
-//! bytes    reading with the place of what is wrong
+//! around    the kernel's times around reference points, which make clock maps narrower
+//! cpu_input the input of a CPU: its next event or loss
+//! pages     the pages of a CPU, through a window
+//! page      the records of a page
+//! times     from ticks to Unix time
+//! file      the parts of a trace.dat, versions 6 and 7
+//! formats   the event formats in it
+//! options   what both versions say about the trace
+//! shown     the sessions whose hosts a trace shows
+//! shift     the map from a guest's clock to its host's
+//! zstd      decompression with a bound
+//! bytes     reading with the place of what is wrong
 //! ```
 
 mod around;
 mod bytes;
+mod cpu_input;
 mod file;
 mod formats;
-mod lane;
 mod options;
 mod page;
 mod pages;
@@ -38,8 +38,8 @@ use crate::error::{Error, Result};
 use crate::inputs::ctf::{ClockMaps, Domain, Offset, Session};
 use crate::inputs::input::Input;
 use crate::inputs::names::Names;
+use cpu_input::CpuInput;
 use file::TraceFile;
-use lane::Lane;
 use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
@@ -336,13 +336,13 @@ impl KernelTrace {
         let warnings = self.warnings().collect();
         let clock = self.guest_clock();
         let mut stat = KernelStat { clock, losses_known, warnings, cpus: Vec::new() };
-        for (cpu, mut lane) in self.lanes(0, "") {
+        for (cpu, mut input) in self.inputs(0, "") {
             let mut counts = CpuStat { cpu, ..CpuStat::default() };
-            while lane.read()? {
+            while input.read()? {
                 counts.events += 1;
-                counts.add_lost(&mut lane);
+                counts.add_lost(&mut input);
             }
-            counts.add_lost(&mut lane);
+            counts.add_lost(&mut input);
             // Losses at a buffer's end have no place in its pages, and others no number there.
             if let Some(&lost) = self.file.options.lost.get(&cpu)
                 && lost >= counts.lost.max(1)
@@ -352,7 +352,7 @@ impl KernelTrace {
             // The disk may have been full when they were read.
             let readable = self.file.options.readable.get(&cpu).copied().unwrap_or(0);
             counts.lost = counts.lost.saturating_add(readable.saturating_sub(counts.events));
-            stat.warnings.extend(lane.warnings());
+            stat.warnings.extend(input.warnings());
             stat.cpus.push(counts);
         }
         Ok(stat)
@@ -364,11 +364,11 @@ impl KernelTrace {
     /// If the file cannot be read.
     pub(crate) fn first_names(&self, most: usize) -> Result<HashSet<Arc<str>>> {
         let mut names = HashSet::new();
-        for (_, mut lane) in self.lanes(0, "") {
+        for (_, mut input) in self.inputs(0, "") {
             let mut read = 0;
-            while read < most && lane.read()? {
+            while read < most && input.read()? {
                 read += 1;
-                if let Some(name) = lane.name().filter(|name| !names.contains(*name)) {
+                if let Some(name) = input.name().filter(|name| !names.contains(*name)) {
                     names.insert(name.clone());
                 }
             }
@@ -389,12 +389,12 @@ impl KernelTrace {
             for cpu in &buffer.cpus {
                 let counted = self.file.options.lost.get(&cpu.number).copied().unwrap_or(0);
                 let read = |cpu| {
-                    let mut lane = Lane::new(&self.file, times, 0, "", (buffer, cpu));
+                    let mut input = CpuInput::new(&self.file, times, 0, "", (buffer, cpu));
                     let mut lost: u64 = 0;
-                    while lane.read()? {
-                        lost = lost.saturating_add(lane.take_missed().unwrap_or(0));
+                    while input.read()? {
+                        lost = lost.saturating_add(input.take_missed().unwrap_or(0));
                     }
-                    Ok((lane, lost))
+                    Ok((input, lost))
                 };
                 let mut last = *cpu;
                 // Losses in earlier pages are before later events: only the last page can end in one.
@@ -403,19 +403,19 @@ impl KernelTrace {
                     let before = (cpu.len - 1) / page * page;
                     (last.at, last.len) = (cpu.at + before, cpu.len - before);
                 }
-                let (mut lane, mut lost) = read(last)?;
-                if lane.is_damaged() && last.len < cpu.len {
-                    (lane, lost) = read(*cpu)?;
+                let (mut input, mut lost) = read(last)?;
+                if input.is_damaged() && last.len < cpu.len {
+                    (input, lost) = read(*cpu)?;
                 }
-                let after = lane.take_missed();
-                end = end.max(lane.last());
+                let after = input.take_missed();
+                end = end.max(input.last());
                 if counted > lost
                     || after.is_some()
                     || cpu.is_cut
-                    || lane.is_cut()
-                    || lane.is_damaged()
+                    || input.is_cut()
+                    || input.is_damaged()
                 {
-                    known = known.min(lane.last().unwrap_or(i64::MIN));
+                    known = known.min(input.last().unwrap_or(i64::MIN));
                 }
             }
         }
@@ -423,20 +423,24 @@ impl KernelTrace {
     }
 
     /// Returns the input of each CPU that has pages.
-    fn lanes<'a>(&'a self, session: usize, prefix: &str) -> impl Iterator<Item = (u32, Lane<'a>)> {
+    fn inputs<'a>(
+        &'a self,
+        session: usize,
+        prefix: &str,
+    ) -> impl Iterator<Item = (u32, CpuInput<'a>)> {
         let buffers = self.file.buffers.iter().zip(&self.times);
         buffers.flat_map(move |(buffer, times)| {
             let cpus = buffer.cpus.iter().filter(|cpu| cpu.len > 0);
             cpus.map(move |cpu| {
-                (cpu.number, Lane::new(&self.file, times, session, prefix, (buffer, *cpu)))
+                (cpu.number, CpuInput::new(&self.file, times, session, prefix, (buffer, *cpu)))
             })
         })
     }
 }
 
 impl CpuStat {
-    fn add_lost(&mut self, lane: &mut Lane<'_>) {
-        while let Some(missed) = lane.take_missed() {
+    fn add_lost(&mut self, input: &mut CpuInput<'_>) {
+        while let Some(missed) = input.take_missed() {
             self.lost = self.lost.saturating_add(missed);
             self.uncounted += u64::from(missed == 0);
         }
@@ -459,10 +463,10 @@ pub(crate) fn inputs<'a>(
     if trace.is_in_session_of_host() {
         prefix.push_str(GUEST);
     }
-    let lanes = trace.lanes(session, &prefix);
-    let input = |(_, mut lane): (u32, Lane<'a>)| {
-        lane.trace = number;
-        Box::new(lane) as Box<dyn Input>
+    let inputs = trace.inputs(session, &prefix);
+    let boxed = |(_, mut input): (u32, CpuInput<'a>)| {
+        input.trace = number;
+        Box::new(input) as Box<dyn Input>
     };
-    lanes.map(input).collect()
+    inputs.map(boxed).collect()
 }

@@ -1,4 +1,4 @@
-//! A lane: one ring's way into its stream.
+//! A source: one ring's way into its stream.
 
 use super::budget::Payer;
 use super::lessee::{Lessee, OpenLease};
@@ -11,7 +11,7 @@ use hypertrace_abi::clock::Counter;
 
 /// One ring's way into its stream.
 #[derive(Debug)]
-pub(crate) struct Lane {
+pub(crate) struct Source {
     pub domain: Domain,
     pub number: u32,
     /// Index of its [`Stats`](super::stats::Stats).
@@ -25,7 +25,7 @@ pub(crate) struct Lane {
     /// that was restored.
     pub lessee: Option<Lessee>,
     pub next: Next,
-    pub file: LaneFile,
+    pub file: StreamFile,
     pub earlier: Earlier,
     pub pending: PendingPoints,
     /// Where the snapshot that is being taken ends in this ring.
@@ -49,9 +49,9 @@ pub(crate) struct Next {
     pub position: u64,
 }
 
-/// The file that a lane writes.
+/// The file that a source writes.
 #[derive(Debug, Default)]
-pub(crate) struct LaneFile {
+pub(crate) struct StreamFile {
     pub stream: Option<Stream>,
     /// The next packet begins a new file.
     pub is_next_new: bool,
@@ -63,7 +63,7 @@ pub(crate) struct LaneFile {
     pub committed_at: u64,
 }
 
-/// State of a lane's stream that an earlier process left.
+/// State of a source's stream that an earlier process left.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Earlier {
     pub files: u32,
@@ -78,19 +78,19 @@ pub(crate) struct Earlier {
     pub sequence: u64,
 }
 
-impl Lane {
-    pub fn new(domain: Domain, number: u32, stats: usize) -> Lane {
-        Lane {
+impl Source {
+    pub fn new(domain: Domain, number: u32, stats: usize) -> Source {
+        Source {
             domain,
             number,
             stats,
-            texts: Texts::new(Payer::Lane(stats)),
+            texts: Texts::new(Payer::Source(stats)),
             clock: None,
             counter: Counter::default(),
             lease: None,
             lessee: None,
             next: Next::default(),
-            file: LaneFile::default(),
+            file: StreamFile::default(),
             earlier: Earlier::default(),
             pending: PendingPoints::default(),
             until: None,
@@ -104,7 +104,7 @@ impl Lane {
     /// schemas stays.
     pub fn restart(&mut self) {
         (self.lease, self.until) = (None, None);
-        (self.next, self.file) = (Next::default(), LaneFile::default());
+        (self.next, self.file) = (Next::default(), StreamFile::default());
         self.pending = PendingPoints::default();
         self.waiting.restart();
         self.is_alone = self.is_restored;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The inputs of a session: a lane for each stream.
+//! The inputs of a session: an input for each stream.
 
 use super::clock_maps::{ClientMap, ClockMaps};
 use super::lease::Lease;
@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 /// A stream and its next entry.
 #[derive(Debug)]
-struct Lane<'a> {
+struct StreamInput<'a> {
     session: &'a Session,
     source: Source,
     place: Place,
@@ -76,7 +76,7 @@ pub(crate) fn inputs<'a>(
 ) -> Vec<Box<dyn Input + 'a>> {
     let has_files = |domain, client| session.stream(domain, client).is_some();
     let elsewhere = elsewhere(number, session.json(), &has_files, names);
-    let mut inputs = lanes(number, session, maps, names);
+    let mut inputs = stream_inputs(number, session, maps, names);
     inputs.push(Box::new(elsewhere));
     inputs
 }
@@ -117,19 +117,19 @@ fn place(names: &mut Names, source: Source, name: &str) -> Place {
 }
 
 /// Returns the inputs of a session's streams.
-pub(crate) fn lanes<'a>(
+pub(crate) fn stream_inputs<'a>(
     number: usize,
     session: &'a Session,
     maps: &'a ClockMaps,
     names: &mut Names,
 ) -> Vec<Box<dyn Input + 'a>> {
     let json = session.json();
-    let lane = |stream: &'a Stream| {
+    let input = |stream: &'a Stream| {
         let described = json.stream(stream.domain, stream.client);
         let causes = described.map_or(Losses::default(), StreamJson::causes);
         let source = Source { session: number, domain: stream.domain, client: stream.client };
         let name = described.map_or("", |described| &*described.name);
-        Box::new(Lane {
+        Box::new(StreamInput {
             session,
             source,
             place: place(names, source, name),
@@ -149,10 +149,10 @@ pub(crate) fn lanes<'a>(
             thread: None,
         }) as Box<dyn Input>
     };
-    session.streams().iter().map(lane).collect()
+    session.streams().iter().map(input).collect()
 }
 
-impl Input for Lane<'_> {
+impl Input for StreamInput<'_> {
     fn advance(&mut self) -> Result<Option<Time>> {
         if self.event.is_none() {
             self.read()?;
@@ -238,7 +238,7 @@ impl Input for Lane<'_> {
     }
 }
 
-impl Lane<'_> {
+impl StreamInput<'_> {
     /// Reads the next event, if there is one, and finds the losses before it.
     fn read(&mut self) -> Result<()> {
         let Some(record) = self.records.read()? else {

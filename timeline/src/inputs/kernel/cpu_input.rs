@@ -22,7 +22,7 @@ const MOST_NAMES: usize = 1 << 15;
 
 /// A CPU and its next entry.
 #[derive(Debug)]
-pub(crate) struct Lane<'a> {
+pub(crate) struct CpuInput<'a> {
     file: &'a TraceFile,
     times: &'a Times,
     hints: (usize, usize),
@@ -73,15 +73,15 @@ struct Faults {
     cut: Option<String>,
 }
 
-impl<'a> Lane<'a> {
+impl<'a> CpuInput<'a> {
     pub fn new(
         file: &'a TraceFile,
         times: &'a Times,
         session: usize,
         prefix: &str,
         (buffer, cpu): (&Buffer, Cpu),
-    ) -> Lane<'a> {
-        Lane {
+    ) -> CpuInput<'a> {
+        CpuInput {
             file,
             times,
             hints: (0, 0),
@@ -284,7 +284,7 @@ fn count(fault: &mut Option<(u64, String)>, first: impl FnOnce() -> String) {
     }
 }
 
-impl Input for Lane<'_> {
+impl Input for CpuInput<'_> {
     fn advance(&mut self) -> Result<Option<Time>> {
         let there = self.event.is_some() || self.read()?;
         if !there && self.missed == 0 && !self.has_uncounted {

@@ -8,7 +8,7 @@ use hypertrace_functions::record::{Kind, Record};
 use hypertrace_functions::shadow::{Call, Jump, Linked, Return, Settings, Stacks};
 
 /// Records of a vCPU at one privilege level.
-pub struct Lane {
+pub struct Tracer {
     stacks: Stacks,
     track: Track,
     /// Nothing is recorded now: no region is open.
@@ -24,11 +24,11 @@ pub struct Lane {
     lost: u64,
 }
 
-impl Lane {
+impl Tracer {
     /// Makes one whose records go to this track.
-    pub fn new(settings: Settings, track: Track) -> Lane {
+    pub fn new(settings: Settings, track: Track) -> Tracer {
         let stacks = Stacks::new(settings);
-        Lane {
+        Tracer {
             stacks,
             track,
             is_paused: settings.paused,
@@ -51,7 +51,7 @@ impl Lane {
         // Another vCPU's region: events of this one may have come later.
         let time = time.max(self.last);
         self.settle(time);
-        let Lane { stacks, track, .. } = self;
+        let Tracer { stacks, track, .. } = self;
         let out = &mut |record| track.push_unless_dropping(record);
         match is_paused {
             true => stacks.pause(time, out),
@@ -72,12 +72,12 @@ impl Lane {
     /// depths are right on both sides. uftrace crashes if they are not.
     #[cold]
     fn wait(&mut self, time: u64) {
-        let Lane { stacks, track, is_paused, .. } = self;
+        let Tracer { stacks, track, is_paused, .. } = self;
         let dropped = track.dropped();
         if let Some(last) = track.resume() {
             let Some(dropped) = dropped else { return };
             self.lost += dropped;
-            if let Some(gap) = Lane::gap(dropped, time.max(last)) {
+            if let Some(gap) = Tracer::gap(dropped, time.max(last)) {
                 track.push(gap);
             }
             if !*is_paused {
@@ -110,7 +110,7 @@ impl Lane {
     pub fn call(&mut self, call: &Call, time: u64) {
         self.last = time;
         self.settle(time);
-        let Lane { stacks, track, .. } = self;
+        let Tracer { stacks, track, .. } = self;
         stacks.call(call, time, &mut |record| track.push(record));
     }
 
@@ -125,7 +125,7 @@ impl Lane {
     pub fn ret(&mut self, ret: &Return, time: u64) {
         self.last = time;
         self.settle(time);
-        let Lane { stacks, track, .. } = self;
+        let Tracer { stacks, track, .. } = self;
         stacks.ret(ret, time, &mut |record| track.push(record));
     }
 
@@ -133,7 +133,7 @@ impl Lane {
     pub fn linked(&mut self, event: &Linked, time: u64) {
         self.last = time;
         self.settle(time);
-        let Lane { stacks, track, .. } = self;
+        let Tracer { stacks, track, .. } = self;
         stacks.linked(event, time, &mut |record| track.push(record));
     }
 
@@ -187,7 +187,7 @@ impl Lane {
             return;
         }
         self.settle(time);
-        let Lane { stacks, track, .. } = self;
+        let Tracer { stacks, track, .. } = self;
         stacks.jump(&Jump { at: site.at, target }, time, &mut |record| track.push(record));
     }
 
@@ -228,7 +228,7 @@ impl Lane {
     /// Ends all functions.
     pub fn close(&mut self, time: u64) {
         self.settle(time);
-        let Lane { stacks, track, .. } = self;
+        let Tracer { stacks, track, .. } = self;
         stacks.close(time, &mut |record| track.push_unless_dropping(record));
     }
 
@@ -236,7 +236,7 @@ impl Lane {
     pub fn rest(&self) -> Vec<Record> {
         let held = self.track.held();
         let last = held.last().map_or(0, |last| last.time);
-        let gap = Lane::gap(self.track.dropped().unwrap_or(0), self.last.max(last));
+        let gap = Tracer::gap(self.track.dropped().unwrap_or(0), self.last.max(last));
         held.iter().copied().chain(gap).collect()
     }
 
@@ -257,18 +257,18 @@ mod tests {
     const DEPTH: u64 = 5;
 
     /// Calls functions and returns from them, one event at a time. Returns the time after the last one.
-    fn run(lane: &mut Lane, from: u64, rounds: u64) -> u64 {
+    fn run(tracer: &mut Tracer, from: u64, rounds: u64) -> u64 {
         let slot = |depth: u64| 0x7fff_0000 - 16 * depth;
         let mut time = from;
         for _ in 0..rounds {
             for depth in 1..=DEPTH {
                 let target = Some(0x1000 * depth);
-                lane.call(&Call { slot: slot(depth), target, ..Call::default() }, time);
+                tracer.call(&Call { slot: slot(depth), target, ..Call::default() }, time);
                 time += 10;
             }
             // The outer two stay.
             for depth in (3..=DEPTH).rev() {
-                lane.ret(&Return { slot: Some(slot(depth)), ..Return::default() }, time);
+                tracer.ret(&Return { slot: Some(slot(depth)), ..Return::default() }, time);
                 time += 10;
             }
         }
@@ -304,11 +304,11 @@ mod tests {
         (entries, missing)
     }
 
-    /// Makes a lane whose file gets its third window at the keeper's next pass, and not before: 49,152 records are stored.
-    fn lane(folder: &TempDir, settings: Settings) -> (PathBuf, Keeper, Lane) {
+    /// Makes a tracer whose file gets its third window at the keeper's next pass, and not before: 49,152 records are stored.
+    fn tracer(folder: &TempDir, settings: Settings) -> (PathBuf, Keeper, Tracer) {
         let path = folder.path().join("1.dat");
         let (keeper, track) = Keeper::at_rest(&path);
-        (path, keeper, Lane::new(settings, track))
+        (path, keeper, Tracer::new(settings, track))
     }
 
     fn written(path: &Path) -> Vec<Record> {
@@ -319,24 +319,24 @@ mod tests {
     #[test]
     fn depths_are_right_on_both_sides_of_a_gap() {
         let dir = tempfile::tempdir().unwrap();
-        let (path, keeper, mut lane) = lane(&dir, Settings::default());
-        let mut time = run(&mut lane, 1, 8_000);
-        let lost = lane.counts().1;
+        let (path, keeper, mut tracer) = tracer(&dir, Settings::default());
+        let mut time = run(&mut tracer, 1, 8_000);
+        let lost = tracer.counts().1;
         assert!(lost > 10_000, "{lost}");
         // An outer function ended while nothing was recorded.
         let ret = Return { slot: Some(0x7fff_0000 - 32), ..Return::default() };
-        lane.ret(&ret, time);
+        tracer.ret(&ret, time);
         keeper.pass();
 
-        time = run(&mut lane, time + 10, 1_000);
-        lane.close(time);
+        time = run(&mut tracer, time + 10, 1_000);
+        tracer.close(time);
 
         let records = written(&path);
         assert!(records.len() > 49_152 + 6_000, "{}", records.len());
         let (entries, missing) = check(records);
-        assert_eq!((lane.rest(), missing), (vec![], lane.counts().1));
+        assert_eq!((tracer.rest(), missing), (vec![], tracer.counts().1));
         // Each call has two records. The gap has exits and entries more, but for one that was not written yet.
-        let records = 2 * lane.counts().0.calls;
+        let records = 2 * tracer.counts().0.calls;
         let found = 2 * entries + missing;
         assert!((records - 2..=records + 2 * DEPTH).contains(&found), "{found} of {records}");
     }
@@ -344,13 +344,14 @@ mod tests {
     #[test]
     fn what_filters_leave_out_is_not_missing() {
         let dir = tempfile::tempdir().unwrap();
-        let (path, _keeper, mut lane) = lane(&dir, Settings { depth: 1, ..Settings::default() });
+        let (path, _keeper, mut tracer) =
+            tracer(&dir, Settings { depth: 1, ..Settings::default() });
 
-        let time = run(&mut lane, 1, 25_000);
-        lane.close(time);
-        lane.close(time);
+        let time = run(&mut tracer, 1, 25_000);
+        tracer.close(time);
+        tracer.close(time);
 
-        let records = written(&path).into_iter().chain(lane.rest());
+        let records = written(&path).into_iter().chain(tracer.rest());
         let (entries, missing) = check(records);
         let found = 2 * entries + missing;
         assert!((49_998..=50_002).contains(&found) && missing > 0, "{found}, {missing}");
@@ -359,36 +360,37 @@ mod tests {
     #[test]
     fn without_a_further_window_the_open_functions_have_exits() {
         let dir = tempfile::tempdir().unwrap();
-        let (path, keeper, mut lane) = lane(&dir, Settings::default());
+        let (path, keeper, mut tracer) = tracer(&dir, Settings::default());
 
-        let time = run(&mut lane, 1, 10_000);
-        lane.close(time);
+        let time = run(&mut tracer, 1, 10_000);
+        tracer.close(time);
         keeper.end();
 
-        let rest = lane.rest();
+        let rest = tracer.rest();
         assert!(rest.len() < 10, "{rest:?}");
         let (_, missing) = check(written(&path).into_iter().chain(rest));
-        assert_eq!(missing, lane.counts().1);
+        assert_eq!(missing, tracer.counts().1);
     }
 
     #[test]
     fn a_region_that_ends_and_begins_in_a_gap_is_recorded_after_it() {
         let dir = tempfile::tempdir().unwrap();
-        let (path, keeper, mut lane) = lane(&dir, Settings { paused: true, ..Settings::default() });
-        lane.turn(false, 1);
-        let mut time = run(&mut lane, 2, 8_000);
-        lane.turn(true, time);
-        let lost = lane.counts().1;
-        time = run(&mut lane, time, 100);
-        assert_eq!(lane.counts().1, lost, "nothing is missing outside the region");
-        lane.turn(false, time);
+        let (path, keeper, mut tracer) =
+            tracer(&dir, Settings { paused: true, ..Settings::default() });
+        tracer.turn(false, 1);
+        let mut time = run(&mut tracer, 2, 8_000);
+        tracer.turn(true, time);
+        let lost = tracer.counts().1;
+        time = run(&mut tracer, time, 100);
+        assert_eq!(tracer.counts().1, lost, "nothing is missing outside the region");
+        tracer.turn(false, time);
         keeper.pass();
 
-        time = run(&mut lane, time, 1_000);
-        lane.close(time);
+        time = run(&mut tracer, time, 1_000);
+        tracer.close(time);
 
         let records = written(&path);
         assert!(records.len() > 49_152 + 6_000, "{}", records.len());
-        assert_eq!(check(records).1, lane.counts().1);
+        assert_eq!(check(records).1, tracer.counts().1);
     }
 }
