@@ -9,7 +9,7 @@ use hypertrace_tests::linux_module::Module;
 use serde_json::Value;
 
 /// Rows that every machine can run.
-const ROWS: [&str; 36] = [
+const ROWS: [&str; 37] = [
     "tsc",
     "ring_floor",
     "write_floor",

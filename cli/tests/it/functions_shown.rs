@@ -113,6 +113,8 @@ fn a_terminal_shows_the_progress() {
 
     let shown = run(Command::new(script)
         .args(["--quiet", "--return", "--command", &command, "/dev/null"])
+        // A dumb terminal is shown none.
+        .env("TERM", "xterm")
         .current_dir(traced.0.path()))
     .ok();
 
