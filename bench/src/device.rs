@@ -29,7 +29,7 @@ pub const ROWS: &[Row] = &[
     ),
     row("restore", restore, "`Chip::restore` of a device with 64 clients, to a new session")
         .target("<= 1 ms")
-        .note("Each client has a lessee and 8 types of events."),
+        .note("Each client has a holder and 8 types of events."),
     row(
         "idle_cpu",
         idle_cpu,

@@ -26,7 +26,7 @@ pub const ROWS: &[Row] =
         .note(
             "The ratio is the part of its fair share that the client gets. Its own ring is always \
              full. The other 15 cost as much time as they can, refilled before each pass and \
-             meanwhile by another thread: a known text repeated, new texts, a lessee for each \
+             meanwhile by another thread: a known text repeated, new texts, a holder for each \
              record, empty blocks, heads that jump, impossible timestamps. Time is the CPU time \
              of passes of the drain loop with the default budget, to a session on tmpfs; the fair \
              share is 16 times the client's time when the others write elsewhere.",
@@ -35,7 +35,7 @@ pub const ROWS: &[Row] =
 const CLIENTS: u32 = 16;
 /// The honest client is the last one of a pass.
 const HONEST: u32 = CLIENTS - 1;
-/// The blocks are small because each lessee takes at least one.
+/// The blocks are small because each holder takes at least one.
 const GEOMETRY: Geometry = Geometry {
     clients: CLIENTS,
     legacy_args: 1,
@@ -135,8 +135,8 @@ enum Kind {
     KnownTexts,
     /// Writes a new text each time.
     NewTexts,
-    /// Uses another lessee for each record.
-    Lessees,
+    /// Uses another holder for each record.
+    Holders,
     /// Writes empty blocks.
     Pads,
     /// Stores arbitrary values to head.
@@ -146,7 +146,7 @@ enum Kind {
 }
 
 const KINDS: [Kind; 6] =
-    [Kind::KnownTexts, Kind::NewTexts, Kind::Lessees, Kind::Pads, Kind::Heads, Kind::Times];
+    [Kind::KnownTexts, Kind::NewTexts, Kind::Holders, Kind::Pads, Kind::Heads, Kind::Times];
 
 /// Client that costs the host as much time as it can.
 struct Hostile<'m> {
@@ -173,7 +173,7 @@ impl<'m> Hostile<'m> {
                     self.number += 1;
                 }
             }
-            Kind::Lessees => self.blocks(|number| (number, 1, ticks())),
+            Kind::Holders => self.blocks(|number| (number, 1, ticks())),
             Kind::Pads => self.blocks(|_| (7, 0, 0)),
             Kind::Times => {
                 self.blocks(|number| (7, 60, if number % 2 == 0 { 1 } else { u64::MAX }))
@@ -215,7 +215,7 @@ impl<'m> Hostile<'m> {
         true
     }
 
-    /// Writes blocks while there is room. `of` gives the lessee's token, the number
+    /// Writes blocks while there is room. `of` gives the holder's token, the number
     /// of records in the block, and a record's timestamp. The records have no
     /// payload; a pad follows them.
     fn blocks(&mut self, of: impl Fn(u64) -> (u64, u64, u64)) {

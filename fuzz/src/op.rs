@@ -83,7 +83,7 @@ pub enum Op {
     Honest(u8),
     /// Client 1 makes a reference point.
     Point,
-    /// Client 1 gets another lessee.
+    /// Client 1 gets another holder.
     Lease,
     /// Client 1 polls.
     Poll,

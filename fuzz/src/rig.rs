@@ -352,7 +352,7 @@ impl<'a> Rig<'a> {
         match self.client().emit(site, fields) {
             Emit::Recorded => self.account.recorded.push(n),
             Emit::Full => self.account.full += 1,
-            other => panic!("{other:?}: no interrupt, and no other lessee"),
+            other => panic!("{other:?}: no interrupt, and no other holder"),
         }
     }
 

@@ -173,7 +173,7 @@ static void outside(void)
 	}
 	/* After addresses that were nowhere, the plugin looks less often. */
 	usleep(100000);
-	/* In the segment, but no register of a lessee's. */
+	/* In the segment, but no register of a holder's. */
 	marked_store(reg(relays, CLOCK), 1);
 	marked_store((char *)reg(relays, EMIT) + 4, 1);
 	marked_store(reg(relays, 4088), 1);

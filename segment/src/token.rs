@@ -3,7 +3,7 @@
 use hypertrace_abi::clock::ticks;
 use rustix::rand::{GetRandomFlags, getrandom};
 
-/// Returns a lease token: nonzero, and no other lessee's. May be called in a
+/// Returns a lease token: nonzero, and no other holder's. May be called in a
 /// signal handler.
 pub fn token() -> u64 {
     let mut token = [0; 8];

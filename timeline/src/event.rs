@@ -256,7 +256,7 @@ pub enum Kind {
     /// A reference point, on the host's clock if a vCPU thread recorded it. Those
     /// of the 2016 interface are among them.
     ReferencePoint,
-    /// The start of a new lessee of the client.
+    /// The start of a new holder of the client.
     Lease,
     /// An event of the 2016 interface that went through a ring.
     Hypertrace,

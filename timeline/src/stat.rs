@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 pub struct StreamStat {
     /// Producer of the stream; `None` in a total.
     pub stream: Option<(Domain, u32)>,
-    /// Name of its last lessee, by the guest's account: escape it.
+    /// Name of its last holder, by the guest's account: escape it.
     pub name: String,
     /// Packets with events.
     pub packets: u64,

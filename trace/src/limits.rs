@@ -34,7 +34,7 @@ pub const MAX_CLIENT_SCHEMAS: usize = hypertrace_abi::schema::MAX_SCHEMAS;
 /// indentation.
 pub(crate) const CLASS_BYTES: usize = 128;
 
-/// Files that one source may begin in a clock epoch because its lessee or its
+/// Files that one source may begin in a clock epoch because its holder or its
 /// clock changed, so that a hostile guest cannot fill the folder with files.
 /// After that its timestamps are clamped into the file that is open. A VMM that
 /// begins an epoch allows as many again.

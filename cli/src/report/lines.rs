@@ -44,7 +44,7 @@ impl Lines {
 
     pub(crate) fn new(sessions: &[(Session, ClockMaps)], traces: &[KernelTrace]) -> Lines {
         let classes = sessions.iter().flat_map(|(s, _)| s.classes().iter());
-        // A lessee may appear later: a column may still grow.
+        // A holder may appear later: a column may still grow.
         let streams = sessions.iter().flat_map(|(s, _)| &s.json().streams);
         let sources = streams.map(|s| {
             let client = if s.domain == Domain::Guest { s.client.to_string().len() + 1 } else { 0 };

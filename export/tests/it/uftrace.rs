@@ -217,7 +217,7 @@ fn events_are_inside_their_functions_if_the_counter_has_not_moved() {
 }
 
 #[test]
-fn a_client_with_another_lessee_is_another_track() {
+fn a_client_with_another_holder_is_another_track() {
     let folder = tempfile::tempdir().unwrap();
     let first = client(0).lease(100, 7, "first").event(200, ENTRY, &[MAIN]).event(300, OTHER, &[1]);
     // Its thread was killed: no exit.

@@ -12,7 +12,7 @@ kinds! {
         /// back for atomic instructions that follow a marked store which was the
         /// last of its block.
         Outside => "outside",
-        /// Marked stores into the segment where no register of a lessee is.
+        /// Marked stores into the segment where no register of a holder is.
         Unassigned => "unassigned",
         /// A malformed slot: answered as invalid.
         BadSlot => "bad_slot",

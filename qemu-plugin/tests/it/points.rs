@@ -29,7 +29,7 @@ fn check(taken: &Taken, client: u32, seqs: impl Iterator<Item = u64>) {
         assert_eq!(point.words, [client.into(), point.seq]);
         assert_eq!(point.guest_time, 5000 + point.seq);
         assert_eq!(point.vcpu, points[0].vcpu);
-        assert_eq!((point.relay, point.lessee), (points[0].relay, points[0].lessee));
+        assert_eq!((point.relay, point.holder), (points[0].relay, points[0].holder));
     }
     assert!(points.windows(2).all(|two| two[0].time <= two[1].time));
 }
@@ -47,12 +47,12 @@ fn points_of_all_threads_arrive_once_and_in_order() {
             check(&taken, client, 1..=1000);
             // The lease names the thread that made them.
             let point = taken.of(client)[0];
-            let lessee = &taken.lessees[point.lessee];
-            assert_eq!(lessee.name, format!("vcpu {}", point.vcpu));
-            let tid = format!("client {client} tid {}\n", lessee.tid);
-            assert!(stdout.contains(&tid), "{stdout}{lessee:?}");
+            let holder = &taken.holders[point.holder];
+            assert_eq!(holder.name, format!("vcpu {}", point.vcpu));
+            let tid = format!("client {client} tid {}\n", holder.tid);
+            assert!(stdout.contains(&tid), "{stdout}{holder:?}");
         }
-        let threads: BTreeSet<u64> = taken.lessees.iter().map(|lessee| lessee.tid).collect();
+        let threads: BTreeSet<u64> = taken.holders.iter().map(|holder| holder.tid).collect();
         assert_eq!(threads.len(), 4);
     });
 }
@@ -81,7 +81,7 @@ fn a_thread_that_ends_gives_its_relay_back() {
         for client in 2..16 {
             check(&taken, client, 1..=3);
         }
-        assert_eq!(taken.lessees.len(), 14);
+        assert_eq!(taken.holders.len(), 14);
     });
 }
 
@@ -95,7 +95,7 @@ fn a_forked_child_has_a_relay_of_its_own() {
         check(&taken, 5, 1..=3);
         let (parent, child) = (taken.of(4)[0].relay, taken.of(5)[0].relay);
         assert_ne!(parent, child);
-        let pid = |client| taken.lessees[taken.of(client)[0].lessee].pid;
+        let pid = |client| taken.holders[taken.of(client)[0].holder].pid;
         assert!(stdout.contains(&format!("child {}\n", pid(5))), "{stdout}");
         assert_ne!(pid(4), pid(5));
     });

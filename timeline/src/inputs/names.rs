@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Names of sources: a client has its lessee's name; a thread of the VMM, or of the
+//! Names of sources: a client has its holder's name; a thread of the VMM, or of the
 //! host if there is no VMM, has its own.
 
 use hypertrace_trace::session_json::Domain;
@@ -21,7 +21,7 @@ pub(crate) struct Names {
     /// For each session, the prefix of its names and the name of its host side.
     sessions: Vec<(String, &'static str)>,
     places: HashMap<Source, Place>,
-    lessees: Vec<Lessee>,
+    holders: Vec<Holder>,
 }
 
 /// Place of a source in [`Names`], which finds it without a search.
@@ -29,7 +29,7 @@ pub(crate) struct Names {
 pub(crate) struct Place(usize);
 
 #[derive(Clone, Debug)]
-struct Lessee {
+struct Holder {
     source: Source,
     /// Token of the lease that the name belongs to; `None` if it is from a description.
     token: Option<u64>,
@@ -49,7 +49,7 @@ impl Names {
                 _ => format!("{name}#{}:", number + 1),
             };
         }
-        Names { sessions, places: HashMap::new(), lessees: Vec::new() }
+        Names { sessions, places: HashMap::new(), holders: Vec::new() }
     }
 
     /// Returns whether a source has a place.
@@ -60,32 +60,32 @@ impl Names {
     /// Returns the place of a source. A stream asks once, not for each event.
     pub fn place(&mut self, source: Source) -> Place {
         *self.places.entry(source).or_insert_with(|| {
-            self.lessees.push(Lessee { source, token: None, name: String::new(), shown: None });
-            Place(self.lessees.len() - 1)
+            self.holders.push(Holder { source, token: None, name: String::new(), shown: None });
+            Place(self.holders.len() - 1)
         })
     }
 
     /// Sets the name of a lease, with its token if that is known.
     pub fn lease(&mut self, Place(at): Place, token: Option<u64>, name: String) {
-        let source = self.lessees[at].source;
-        self.lessees[at] = Lessee { source, token, name, shown: None };
+        let source = self.holders[at].source;
+        self.holders[at] = Holder { source, token, name, shown: None };
     }
 
     /// Notes the lease of a record that passes. If it is another lease than the known one,
     /// its lease record was lost, and with it the name.
     pub fn token(&mut self, place: Place, token: u64) {
-        match self.lessees[place.0].token {
+        match self.holders[place.0].token {
             Some(known) if known == token => {}
             Some(_) => self.lease(place, Some(token), String::new()),
-            None => self.lessees[place.0].token = Some(token),
+            None => self.holders[place.0].token = Some(token),
         }
     }
 
     /// Returns the name to show: `guest/0 worker`, `vmm/vcpu0`, `host/vcpu 0` if there is
     /// no VMM, with `S1:` in front if there are several sessions.
     pub fn get(&mut self, Place(at): Place) -> &Arc<str> {
-        let Lessee { source: Source { session, domain, client }, name, shown, .. } =
-            &mut self.lessees[at];
+        let Holder { source: Source { session, domain, client }, name, shown, .. } =
+            &mut self.holders[at];
         let (prefix, host) = &self.sessions[*session];
         shown.get_or_insert_with(|| {
             match (domain, name.as_str()) {

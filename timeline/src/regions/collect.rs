@@ -270,7 +270,7 @@ impl<'a> Pass<'a> {
         let role = self.roles.get(event);
         let session = event.session;
         if let (EventKind::Lease, Some(client)) = (event.kind, event.client) {
-            self.end_lessee(session, client, event);
+            self.end_holder(session, client, event);
         }
         let Some(host) = self.hosts.get_mut(session) else { return };
         let time = event.ts_ns;
@@ -531,7 +531,7 @@ impl<'a> Pass<'a> {
             times: sums.times,
             bound: open.bound.and_then(|ns| ns.try_into().ok()).unwrap_or(u32::MAX),
             group: open.group,
-            lessee: host.note(client),
+            holder: host.note(client),
             session: u16::try_from(session).unwrap_or(u16::MAX),
             state,
         };

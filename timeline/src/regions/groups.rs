@@ -5,7 +5,7 @@
 use super::MOST_GROUPS;
 use super::parts::{Account, Reason, Times};
 use super::steals::Steals;
-use super::store::{Detail, Lessee, State, Store};
+use super::store::{Detail, Holder, State, Store};
 use super::summary::{Group, Longest, rank};
 use crate::sort;
 use std::collections::HashMap;
@@ -179,18 +179,18 @@ impl Groups {
         self.all
     }
 
-    /// Sets the cost of an empty region: the least median of its lessees' own ones, if each of them has
-    /// some. An earlier lessee of a client may be another program, which measured something else.
+    /// Sets the cost of an empty region: the least median of its holders' own ones, if each of them has
+    /// some. An earlier holder of a client may be another program, which measured something else.
     fn set_empty(&mut self, store: &Store) {
-        // By session, lessee, and whether they begin with a reference point.
-        let mut medians: HashMap<(u16, Lessee, bool), u64> = HashMap::new();
+        // By session, holder, and whether they begin with a reference point.
+        let mut medians: HashMap<(u16, Holder, bool), u64> = HashMap::new();
         for group in self.all.iter().filter(|group| group.name == EMPTY) {
             let of = |index: &u32| {
                 let sample = store.get(*index);
-                (sample.session, sample.lessee, group.is_point)
+                (sample.session, sample.holder, group.is_point)
             };
             let mut counts: HashMap<_, (usize, usize)> = HashMap::new();
-            let of_one = |index: &&u32| store.get(**index).lessee.is_one();
+            let of_one = |index: &&u32| store.get(**index).holder.is_one();
             for index in group.order.iter().filter(of_one) {
                 counts.entry(of(index)).or_default().0 += 1;
             }
@@ -211,7 +211,7 @@ impl Groups {
         for group in self.all.iter_mut().filter(|group| group.name_number.is_some()) {
             let own = |index: &u32| {
                 let sample = store.get(*index);
-                medians.get(&(sample.session, sample.lessee, group.is_point)).copied()
+                medians.get(&(sample.session, sample.holder, group.is_point)).copied()
             };
             let all: Option<u64> = group
                 .order

@@ -11,7 +11,7 @@ use super::followed::{Followed, Tids};
 use super::marks::Kinds;
 use super::pairs::{Pairs, most_open};
 use super::parts::{Account, MOST_INTERVALS, Switches};
-use super::store::Lessee;
+use super::store::Holder;
 use super::{Kind, unix_ns};
 use crate::inputs::ctf::{ClockMaps, Domain, MOST_CLIENTS, Session};
 use jumps::Jumps;
@@ -27,8 +27,8 @@ const MOST_TRIED: usize = 64;
 const INTERVALS: (usize, usize) = (1 << 17, 8);
 /// Slots for the numbers of threads.
 const TID_SLOTS: usize = 4096;
-/// Most lessees whose processes are kept, of some 20 bytes.
-const MOST_LESSEES: usize = 1 << 17;
+/// Most holders whose processes are kept, of some 20 bytes.
+const MOST_HOLDERS: usize = 1 << 17;
 /// Most CPUs, more than any kernel has.
 const MOST_CPUS: usize = 1 << 13;
 
@@ -59,7 +59,7 @@ pub(super) struct Host {
     pub most_open: usize,
     pub jumps: Jumps,
     /// The processes of the programs that have a region.
-    pids: HashMap<Lessee, u32>,
+    pids: HashMap<Holder, u32>,
     /// Times of the last events of programs' leases, by client and token.
     lease_ends: HashMap<(u32, u64), i64>,
     /// Leases that named a thread which another program held.
@@ -126,7 +126,7 @@ pub(super) struct Client {
     until: i64,
     /// Number of leases.
     leases: u32,
-    /// Whether the process of the lessee is kept.
+    /// Whether the process of the holder is kept.
     is_noted: bool,
 }
 
@@ -225,29 +225,29 @@ impl Host {
         Some(pairs)
     }
 
-    /// Returns the lessee of a client.
-    pub fn lessee(&self, client: u32) -> Lessee {
+    /// Returns the holder of a client.
+    pub fn holder(&self, client: u32) -> Holder {
         let leases = self.clients.get(client as usize).map_or(0, |client| client.leases);
-        Lessee::new(client, leases)
+        Holder::new(client, leases)
     }
 
-    /// Returns the lessee of a client, and keeps its process.
-    pub fn note(&mut self, client: u32) -> Lessee {
-        let lessee = self.lessee(client);
+    /// Returns the holder of a client, and keeps its process.
+    pub fn note(&mut self, client: u32) -> Holder {
+        let holder = self.holder(client);
         if self.is_program
             && let Some(of) = self.clients.get_mut(client as usize)
             && !std::mem::replace(&mut of.is_noted, true)
-            && lessee.is_one()
-            && self.pids.len() < MOST_LESSEES
+            && holder.is_one()
+            && self.pids.len() < MOST_HOLDERS
         {
-            self.pids.insert(lessee, of.pid);
+            self.pids.insert(holder, of.pid);
         }
-        lessee
+        holder
     }
 
-    /// Returns the process of a lessee that has a region, 0 if it is unknown.
-    pub fn pid_of(&self, lessee: Lessee) -> u32 {
-        self.pids.get(&lessee).copied().unwrap_or(0)
+    /// Returns the process of a holder that has a region, 0 if it is unknown.
+    pub fn pid_of(&self, holder: Holder) -> u32 {
+        self.pids.get(&holder).copied().unwrap_or(0)
     }
 
     /// Returns a thread, which gets an account if it has none.

@@ -155,7 +155,7 @@ impl Pairs {
         self.open.iter_mut().for_each(|open| open.wrong = Some(Kind::LostEvents));
     }
 
-    /// Closes those that a new lessee cannot end: all but those that reference points began at a time or
+    /// Closes those that a new holder cannot end: all but those that reference points began at a time or
     /// later.
     pub fn take_before(&mut self, time: i64) -> Vec<Open> {
         let all = std::mem::take(&mut self.open).into_iter();

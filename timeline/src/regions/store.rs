@@ -28,8 +28,8 @@ pub struct Sample {
     pub(super) bound: u32,
     /// Index of its group.
     pub group: u32,
-    /// Lessee of the client.
-    pub(super) lessee: Lessee,
+    /// Holder of the client.
+    pub(super) holder: Holder,
     /// Index of the session.
     pub session: u16,
     pub(super) state: State,
@@ -49,35 +49,35 @@ pub(super) enum State {
 /// Client of a region between two events of the VMM.
 pub(super) const NO_CLIENT: u32 = u32::MAX;
 
-/// A lessee of a client: the client's number, and the number of the lease. In 4 bytes, as each region
+/// A holder of a client: the client's number, and the number of the lease. In 4 bytes, as each region
 /// has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Lessee(u32);
+pub(super) struct Holder(u32);
 
-impl Lessee {
+impl Holder {
     /// Bits of the client's number.
     const CLIENT_BITS: u32 = MOST_CLIENTS.trailing_zeros();
     /// Number of all leases from this one on. They count as one.
-    const LATE: u32 = (1 << (u32::BITS - Lessee::CLIENT_BITS)) - 2;
+    const LATE: u32 = (1 << (u32::BITS - Holder::CLIENT_BITS)) - 2;
     /// No client: the lease's number is none of a client.
-    pub const NONE: Lessee = Lessee(u32::MAX);
+    pub const NONE: Holder = Holder(u32::MAX);
 
     /// Makes that of a client, [`NO_CLIENT`] too, and of the number of its lease.
-    pub fn new(client: u32, lease: u32) -> Lessee {
+    pub fn new(client: u32, lease: u32) -> Holder {
         match client < MOST_CLIENTS {
-            true => Lessee(lease.min(Lessee::LATE) << Lessee::CLIENT_BITS | client),
-            false => Lessee::NONE,
+            true => Holder(lease.min(Holder::LATE) << Holder::CLIENT_BITS | client),
+            false => Holder::NONE,
         }
     }
 
     /// Returns the client; `None` between two events of the VMM.
     pub fn client(self) -> Option<u32> {
-        (self != Lessee::NONE).then_some(self.0 & (MOST_CLIENTS - 1))
+        (self != Holder::NONE).then_some(self.0 & (MOST_CLIENTS - 1))
     }
 
-    /// Returns whether it is one lessee, and not all of those after too many leases.
+    /// Returns whether it is one holder, and not all of those after too many leases.
     pub fn is_one(self) -> bool {
-        self.0 >> Lessee::CLIENT_BITS < Lessee::LATE
+        self.0 >> Holder::CLIENT_BITS < Holder::LATE
     }
 }
 
@@ -99,7 +99,7 @@ impl Sample {
 
     /// Returns the client of the guest; `None` between two events of the VMM.
     pub fn client(&self) -> Option<u32> {
-        self.lessee.client()
+        self.holder.client()
     }
 }
 
@@ -249,7 +249,7 @@ mod tests {
             times: Times::default(),
             bound: 0,
             group: 0,
-            lessee: Lessee::new(0, 0),
+            holder: Holder::new(0, 0),
             session: 0,
             state: State::Counted,
         };

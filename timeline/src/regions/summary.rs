@@ -27,7 +27,7 @@ pub struct Group {
     /// Whether the guest's time includes KVM's own part, which the kernel did not trace.
     pub includes_kvm: bool,
     /// Median of the regions `empty` of the same kind (events in a ring, or reference points) and
-    /// lessee; the least one of several lessees. `None` if one of its lessees has none.
+    /// holder; the least one of several holders. `None` if one of its holders has none.
     pub empty_ns: Option<u64>,
     /// Mean of the regions from the 49th to the 51st percentile.
     pub median: Option<Breakdown>,

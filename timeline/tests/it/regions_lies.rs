@@ -135,7 +135,7 @@ fn an_end_of_another_process_takes_at_most_one_region_of_the_name() {
 }
 
 #[test]
-fn an_earlier_lessee_of_a_client_measures_no_other_ones_empty_region() {
+fn an_earlier_holder_of_a_client_measures_no_other_ones_empty_region() {
     let empties = |packet: Packet, from: u64, ns: u64| {
         (0..5).fold(packet, |packet, n| {
             region(packet, 18, n, from + 1_000 * n, from + 1_000 * n + ns)

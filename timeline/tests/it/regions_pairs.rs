@@ -189,7 +189,7 @@ fn a_region_that_never_ends_makes_few_others_nested() {
 }
 
 #[test]
-fn a_new_lessee_has_no_regions_of_the_one_before() {
+fn a_new_holder_has_no_regions_of_the_one_before() {
     let lease = |time: u64, pid: u64| lease(0, time, pid, pid, pid);
     let first = lease(1, 50).event(10, B, &[1, 0]).event(20, B, &[2, 0]);
     // The same id, another one, and an end that is not its own.

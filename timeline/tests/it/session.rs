@@ -110,7 +110,7 @@ fn without_reference_points_the_clock_of_the_description_holds() {
 }
 
 #[test]
-fn a_new_lessee_has_its_own_name_and_a_lost_lease_has_none() {
+fn a_new_holder_has_its_own_name_and_a_lost_lease_has_none() {
     let first = Packet::guest(0).lease(1, 7, "one").event(2, DISK_READ, &[0, 0]);
     let lost = Packet::guest(0).after(&first).with64(80, 8).event(3, DISK_READ, &[0, 0]);
     let third = Packet::guest(0).after(&lost).lease(4, 9, "three").event(5, DISK_READ, &[0, 0]);

@@ -62,7 +62,7 @@ pub struct PacketHeader {
     pub ring_begin: u64,
     /// Ring position after the last word that the packet covers.
     pub ring_end: u64,
-    /// The lessee's token, 0 if there is none.
+    /// The holder's token, 0 if there is none.
     pub lease_token: u64,
     /// Client, or number of the host ring.
     pub client: u32,

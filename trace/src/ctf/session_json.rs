@@ -115,7 +115,7 @@ pub struct StreamJson {
     /// The clock of its last packet.
     #[serde(default)]
     pub clock: u32,
-    /// Its last lessee's name; as the guest says, so escape it.
+    /// Its last holder's name; as the guest says, so escape it.
     #[serde(default)]
     pub name: String,
     /// Ring events: declared ones, 2016 ones, untyped ones.

@@ -1,13 +1,13 @@
 //! Opening a lease: which clock and which file its records go to.
 
-use super::lessee::{OpenLease, clock_kind};
+use super::holder::{OpenLease, clock_kind};
 use super::turn::Turn;
 use crate::ctf::{Domain, HOST_CLOCK, WriteFailed};
 use crate::limits::MAX_RESTARTS;
 use hypertrace_abi::record::{ClockKind, id};
 use hypertrace_abi::ring::Flow;
 
-/// The first record of another lessee.
+/// The first record of another holder.
 pub(super) struct First {
     token: u64,
     timestamp: u64,
@@ -52,11 +52,11 @@ impl Turn<'_, '_> {
         }
         let spent = source.file.restarts >= MAX_RESTARTS;
         let mut kind = next.kind.unwrap_or(ClockKind::Tsc);
-        if let (None, Some(lessee)) = (next.kind, &source.lessee)
-            && lessee.token == next.token
+        if let (None, Some(holder)) = (next.kind, &source.holder)
+            && holder.token == next.token
         {
-            kind = lessee.clock;
-            state.stats[source.stats].name.clone_from(&lessee.name);
+            kind = holder.clock;
+            state.stats[source.stats].name.clone_from(&holder.name);
         }
         let clock = match (source.domain, file) {
             (Domain::Host, _) => HOST_CLOCK,

@@ -7,7 +7,7 @@
 use super::budget::Payer;
 use super::classes::{ClassRef, Classes, Declared, Table};
 use super::guests::Guests;
-use super::lessee::{OpenLease, lease_name};
+use super::holder::{OpenLease, lease_name};
 use super::source::Source;
 use super::stats::{Recorded, Stats};
 use super::texts::{CACHE, Cached};
@@ -68,7 +68,7 @@ pub(crate) struct Packed {
     pub needs_description: bool,
     /// The record that it ended at waits for this.
     pub waits_for: Option<WaitsFor>,
-    /// The lessee's name, if there was a lease record.
+    /// The holder's name, if there was a lease record.
     pub name: Option<String>,
 }
 

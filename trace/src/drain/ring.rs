@@ -2,7 +2,7 @@
 //! that whatever is on disk is declared, and nothing is given back to a
 //! producer that is not on disk.
 
-use super::lessee::{Lessee, OpenLease};
+use super::holder::{Holder, OpenLease};
 use super::record::{Context, Packed, Packer};
 use super::state::TraceState;
 use super::texts::CACHE;
@@ -14,7 +14,7 @@ use hypertrace_abi::record::id;
 use hypertrace_abi::ring::{Flow, Logged, Pulled, is_back};
 use hypertrace_abi::sink::Drained;
 
-/// Tries to find a ring's lessee unchanged between two looks.
+/// Tries to find a ring's holder unchanged between two looks.
 const MOST_TRIES: usize = 3;
 
 /// Texts of a guest's schema log that one call reads: as long as a small packet
@@ -96,7 +96,7 @@ impl Turn<'_, '_> {
             };
             source.waiting.log(&mut state.pass, log);
         }
-        // Without a text, what was not readable is skipped: the next lessee needs its room.
+        // Without a text, what was not readable is skipped: the next holder needs its room.
         if read > 0 || (source.texts.learned.is_none() && consumer.has_taken_schemas()) {
             source.texts.learned = Some(state.classes.version());
         }
@@ -114,7 +114,7 @@ impl Turn<'_, '_> {
         Ok(is_read && !is_paused)
     }
 
-    /// Notes the lessee of a flight recorder's ring, and takes nothing.
+    /// Notes the holder of a flight recorder's ring, and takes nothing.
     pub fn meet(&mut self) {
         self.state.fit_stage(self.consumer);
         self.state.buffer.clear();
@@ -127,8 +127,8 @@ impl Turn<'_, '_> {
                 let len = record.payload.len();
                 if record.header.id == id::LEASE && len <= scratch.len() {
                     record.payload.copy_to(scratch);
-                    source.lessee =
-                        Lessee::parse(classes, &scratch[..len]).or(source.lessee.take());
+                    source.holder =
+                        Holder::parse(classes, &scratch[..len]).or(source.holder.take());
                 }
                 Flow::Taken
             });
@@ -159,7 +159,7 @@ impl Turn<'_, '_> {
                         let (state, source) = (&*self.state, &mut *self.source);
                         let clock = state.clocks.kind(clock);
                         let name = state.stats[source.stats].name.clone();
-                        source.lessee = Some(Lessee { token: lease.token, clock, name });
+                        source.holder = Some(Holder { token: lease.token, clock, name });
                         (source.is_alone, source.lease) = (false, None);
                     }
                     if waits_for.is_some() {
@@ -170,7 +170,7 @@ impl Turn<'_, '_> {
                     }
                     return Ok(drained);
                 }
-                // Another lessee's: what was taken was taken by the wrong rules.
+                // Another holder's: what was taken was taken by the wrong rules.
                 self.forget_pending();
                 self.consumer.rollback();
             }
@@ -184,7 +184,7 @@ impl Turn<'_, '_> {
                 return Ok(Drained::default());
             }
         }
-        // A producer that changes its lessee between any two looks.
+        // A producer that changes its holder between any two looks.
         self.consumer.rollback();
         Ok(Drained::default())
     }

@@ -1,7 +1,7 @@
 //! A source: one ring's way into its stream.
 
 use super::budget::Payer;
-use super::lessee::{Lessee, OpenLease};
+use super::holder::{Holder, OpenLease};
 use super::stats::PendingPoints;
 use super::texts::Texts;
 use super::waiting::Waiting;
@@ -21,9 +21,9 @@ pub(crate) struct Source {
     /// The guest's counter, as it says.
     pub counter: Counter,
     pub lease: Option<OpenLease>,
-    /// The lessee whose lease record is not in the ring any more: of a flight recorder, or of a guest
+    /// The holder whose lease record is not in the ring any more: of a flight recorder, or of a guest
     /// that was restored.
-    pub lessee: Option<Lessee>,
+    pub holder: Option<Holder>,
     pub next: Next,
     pub file: StreamFile,
     pub earlier: Earlier,
@@ -67,7 +67,7 @@ pub(crate) struct StreamFile {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Earlier {
     pub files: u32,
-    /// Token of the last lessee.
+    /// Token of the last holder.
     pub token: u64,
     /// Lost events.
     pub lost: u64,
@@ -88,7 +88,7 @@ impl Source {
             clock: None,
             counter: Counter::default(),
             lease: None,
-            lessee: None,
+            holder: None,
             next: Next::default(),
             file: StreamFile::default(),
             earlier: Earlier::default(),
@@ -114,7 +114,7 @@ impl Source {
 
     /// Begins another generation, this many after the first, whose ring begins anew.
     pub fn begin_generation(&mut self, number: u32) {
-        (self.lease, self.clock, self.lessee) = (None, None, None);
+        (self.lease, self.clock, self.holder) = (None, None, None);
         (self.is_restored, self.is_alone) = (false, false);
         self.next = Next::default();
         self.waiting.restart();
@@ -125,9 +125,9 @@ impl Source {
         }
     }
 
-    /// Continues with a lessee whose lease record another session has.
-    pub fn restore(&mut self, lessee: Lessee) {
-        self.lessee = Some(lessee);
+    /// Continues with a holder whose lease record another session has.
+    pub fn restore(&mut self, holder: Holder) {
+        self.holder = Some(holder);
         (self.is_restored, self.is_alone) = (true, true);
     }
 

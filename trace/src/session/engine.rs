@@ -4,7 +4,7 @@ use super::resume::{Committed, Found};
 use crate::ctf::files::HIDDEN;
 use crate::ctf::{Domain, WriteFailed, random_uuid};
 use crate::drain::failures::BOOKS;
-use crate::drain::lessee::Lessee;
+use crate::drain::holder::Holder;
 use crate::drain::source::Next;
 use crate::drain::turn::write_counters;
 use crate::drain::waiting::{Log, Rest};
@@ -233,9 +233,9 @@ impl Engine {
                 }
             }
             if known.token != 0 {
-                let lessee = Lessee::of(known);
-                stats.name.clone_from(&lessee.name);
-                source.restore(lessee);
+                let holder = Holder::of(known);
+                stats.name.clone_from(&holder.name);
+                source.restore(holder);
             }
         }
         state.classes.wanted.publish();
@@ -246,8 +246,8 @@ impl Engine {
     pub fn known_clients(&mut self, each: &mut dyn FnMut(&KnownClient<'_>)) {
         let Engine { state, guests, .. } = self;
         for source in guests.iter_mut() {
-            let (clock, name) = match (&source.lease, &source.lessee) {
-                (None, Some(lessee)) => (lessee.clock, &lessee.name),
+            let (clock, name) = match (&source.lease, &source.holder) {
+                (None, Some(holder)) => (holder.clock, &holder.name),
                 _ => {
                     let kind =
                         source.clock.map_or(ClockKind::Tsc, |clock| state.clocks.kind(clock));

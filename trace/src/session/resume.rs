@@ -37,7 +37,7 @@ pub struct Committed {
     pub position: u64,
     /// Number of the next record.
     pub sequence: u64,
-    /// The token of the last lessee, 0 if there was none.
+    /// The token of the last holder, 0 if there was none.
     pub token: u64,
     /// Faults so far, by kind.
     pub faults: [u64; FAULT_KINDS],

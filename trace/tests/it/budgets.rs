@@ -104,7 +104,7 @@ fn written() -> u64 {
     line.unwrap().parse().unwrap()
 }
 
-/// Clients bring new texts, and lessees with clocks of their own, as fast as
+/// Clients bring new texts, and holders with clocks of their own, as fast as
 /// they can: each event class could be declared for each clock.
 #[test]
 fn texts_times_clocks_cost_a_bounded_rate_of_bytes() {

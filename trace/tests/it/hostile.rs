@@ -291,7 +291,7 @@ fn an_event_that_is_filtered_after_its_time_was_mended_ends_no_packet_early() {
 }
 
 #[test]
-fn a_lessees_name_is_cut() {
+fn a_holders_name_is_cut() {
     let (_dir, session) = common::session(|_| ());
     let mut guest = Guest::new(0);
     // Three bytes each: the cut is between two letters.
@@ -373,7 +373,7 @@ fn a_text_after_its_record_applies_to_later_records() {
 }
 
 #[test]
-fn a_schema_log_that_was_left_in_disorder_has_room_for_the_next_lessees_texts() {
+fn a_schema_log_that_was_left_in_disorder_has_room_for_the_next_holders_texts() {
     let (_dir, session) = common::session(|_| ());
     let mut guest = Guest::new(0);
     for left in [1 << 40, (1 << 40) + guest.memory.schema.len() as u64] {

@@ -378,7 +378,7 @@ fn false_points_of_one_client_of_three_do_not_move_the_others_times() {
 }
 
 #[test]
-fn a_lessee_that_begins_before_the_last_one_gets_a_new_file() {
+fn a_holder_that_begins_before_the_last_one_gets_a_new_file() {
     let (_dir, session) = session(|_| ());
     let mut guest = Guest::new(0);
     let before = ticks();
@@ -394,7 +394,7 @@ fn a_lessee_that_begins_before_the_last_one_gets_a_new_file() {
 }
 
 #[test]
-fn a_lessee_without_a_tsc_gets_a_clock_of_its_kind() {
+fn a_holder_without_a_tsc_gets_a_clock_of_its_kind() {
     let (_dir, session) = session(|_| ());
     let mut guest = Guest::new(0);
     guest.emit(event_type!("e", x = 1u64));
@@ -465,7 +465,7 @@ fn clients_that_tell_other_frequencies_have_clocks_of_their_own() {
 }
 
 #[test]
-fn a_lessee_that_begins_after_a_restore_keeps_its_clock() {
+fn a_holder_that_begins_after_a_restore_keeps_its_clock() {
     let (_dir, session) = session(|_| ());
     let clock = hypertrace_abi::record::ClockKind::MonotonicRaw;
     let known = KnownClient { client: 0, token: 0x1000, clock, name: "guest", texts: &[] };
@@ -612,7 +612,7 @@ fn each_epoch_may_begin_files_and_clocks_anew() {
     let (summary, _) = finish(session.clone());
     assert_eq!((summary.ring_events, summary.time_faults, summary.lost), (guests, 0, 0));
     let (clocks, files) = (json(&session).clocks.len() as u64, files(&session) as u64);
-    // And the host's clock, and those of the guest's first lessee.
+    // And the host's clock, and those of the guest's first holder.
     assert_eq!((clocks, files), (guests + 2, guests + 1));
 }
 

@@ -89,7 +89,7 @@ fn with_client(
         return NO_DEVICE;
     };
     let state = ProducerState::new();
-    // The token differs from every other lessee's: by the vCPU, and by the time.
+    // The token differs from every other holder's: by the vCPU, and by the time.
     let token = ticks() << 8 | (u64::from(cpu) + 1);
     match Client::lease(channel, cpu, &state, token, &info) {
         Ok(client) => {

@@ -28,8 +28,8 @@ use std::sync::atomic::Ordering::Relaxed;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Point {
     pub relay: u32,
-    /// Whose the relay was then: its number in [`Taken::lessees`].
-    pub lessee: usize,
+    /// Whose the relay was then: its number in [`Taken::holders`].
+    pub holder: usize,
     pub client: u64,
     pub vcpu: u64,
     pub seq: u64,
@@ -39,9 +39,9 @@ pub struct Point {
     pub time: u64,
 }
 
-/// A lessee of a relay.
+/// A holder of a relay.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Lessee {
+pub struct Holder {
     pub relay: u32,
     pub pid: u64,
     pub tid: u64,
@@ -52,7 +52,7 @@ pub struct Lessee {
 #[derive(Debug, Default)]
 pub struct Taken {
     pub points: Vec<Point>,
-    pub lessees: Vec<Lessee>,
+    pub holders: Vec<Holder>,
 }
 
 impl Taken {
@@ -151,7 +151,7 @@ impl Segment {
                         let len = words[4] as u32 as usize;
                         let bytes: Vec<u8> =
                             words[4..].iter().flat_map(|word| word.to_le_bytes()).collect();
-                        taken.lessees.push(Lessee {
+                        taken.holders.push(Holder {
                             relay,
                             pid: words[1],
                             tid: words[2],
@@ -162,7 +162,7 @@ impl Segment {
                     assert_eq!(header.flags, Flags::REFERENCE_POINT.bits());
                     taken.points.push(Point {
                         relay,
-                        lessee: taken.lessees.len() - 1,
+                        holder: taken.holders.len() - 1,
                         client: words[0],
                         vcpu: words[1],
                         seq: words[2],

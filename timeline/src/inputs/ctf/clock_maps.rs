@@ -173,7 +173,7 @@ impl ClockMaps {
         let mut known = known.filter_map(|(id, maps)| Some((session.json().clock(id)?, maps)));
         let (clock, maps) = known.next().ok_or("it has no reference points of a guest")?;
         if known.next().is_some() {
-            return Err("its guest had several clocks, by reset or by several lessees");
+            return Err("its guest had several clocks, by reset or by several holders");
         }
         // Older guests do not say which counter they have.
         if !matches!(&*clock.kind, "tsc" | "counter") {

@@ -11,9 +11,9 @@ use hypertrace_abi::schema::Value;
 pub(super) struct Lease {
     /// Token of the lease.
     pub token: Option<u64>,
-    /// Thread of the lessee.
+    /// Thread of the holder.
     pub tid: Option<u32>,
-    /// Name of the lessee.
+    /// Name of the holder.
     pub name: String,
 }
 
@@ -33,7 +33,7 @@ impl Lease {
     }
 }
 
-/// Returns a lessee's name, cut to [`MAX_NAME_BYTES`]: each of its events is shown with it.
+/// Returns a holder's name, cut to [`MAX_NAME_BYTES`]: each of its events is shown with it.
 fn shown(name: &[u8]) -> String {
     let name = &name[..name.len().min(MAX_NAME_BYTES)];
     String::from_utf8_lossy(name).into_owned()

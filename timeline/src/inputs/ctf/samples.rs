@@ -260,7 +260,7 @@ fn samples(session: &Session, most: usize, found: &mut Found) -> Result<Samples>
                 let far = session.host_time(c, guest).abs_diff(host);
                 Some((far, c.id, i64::try_from(guest).ok()?))
             });
-        // If lessees of a client read different clocks, it has several. Then the clock
+        // If holders of a client read different clocks, it has several. Then the clock
         // whose rough map is nearest is the right one: they are far apart.
         match read.min() {
             // Readings of the host's own clock add nothing about it.

@@ -4,7 +4,7 @@
 //! or was in two processes.
 
 use super::super::pairs::Open;
-use super::super::store::{Lessee, State};
+use super::super::store::{Holder, State};
 use super::{Kind, Pass};
 use crate::event::EventRef;
 use crate::sort;
@@ -21,8 +21,8 @@ const MOST_ALIKE: usize = 16;
 pub(super) struct Stray {
     pub session: usize,
     pub client: u32,
-    pub lessee: Lessee,
-    /// Process of the lessee, 0 if it is unknown.
+    pub holder: Holder,
+    /// Process of the holder, 0 if it is unknown.
     pub pid: u32,
     /// Time of its lease.
     pub leased: i64,
@@ -40,8 +40,8 @@ impl Pass<'_> {
         self.stray_begin(session, client, open);
     }
 
-    /// Closes the regions that the last lessee of a client left open.
-    pub fn end_lessee(&mut self, session: usize, client: u32, lease: &EventRef<'_>) {
+    /// Closes the regions that the last holder of a client left open.
+    pub fn end_holder(&mut self, session: usize, client: u32, lease: &EventRef<'_>) {
         let host = self.hosts.get_mut(session);
         let of = host.and_then(|host| host.clients.get_mut(client as usize));
         let Some(of) = of else { return };
@@ -70,10 +70,10 @@ impl Pass<'_> {
         is_begin: bool,
     ) {
         let host = &self.hosts[session];
-        let lessee = host.lessee(client);
+        let holder = host.holder(client);
         let of = host.clients.get(client as usize);
         let (pid, leased) = of.map_or((0, i64::MIN), |of| (of.pid, of.leased));
-        let stray = Stray { session, client, lessee, pid, leased, name, id, time, group, is_begin };
+        let stray = Stray { session, client, holder, pid, leased, name, id, time, group, is_begin };
         if self.strays.len() < MOST_STRAYS {
             self.strays.push(stray);
         } else {
@@ -146,7 +146,7 @@ impl Pass<'_> {
             let session = usize::from(sample.session);
             let Some(name) = self.groups.all[sample.group as usize].name_number else { continue };
             let Some(alike) = ends.get(&(session, name, sample.id)) else { continue };
-            let parent = self.hosts[session].pid_of(sample.lessee);
+            let parent = self.hosts[session].pid_of(sample.holder);
             for at in alike {
                 let end = &strays[*at];
                 let is_of_child = parent != 0
@@ -168,7 +168,7 @@ impl Pass<'_> {
         for (at, index) in of_ends {
             let end = &strays[at];
             if self.store.get(index).state != State::Dropped
-                && children.insert((end.session, end.lessee, end.name))
+                && children.insert((end.session, end.holder, end.name))
             {
                 kinds[at] = Some(Some(Kind::Fork));
                 self.drop_sample(index, Kind::Fork);

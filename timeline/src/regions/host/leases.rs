@@ -3,7 +3,7 @@
 //! Leases: the clients of programs, and the threads that they name.
 
 use super::super::unix_ns;
-use super::{Host, MOST_LESSEES};
+use super::{Host, MOST_HOLDERS};
 use crate::event::EventRef;
 use crate::inputs::ctf::{ClockMaps, Domain, Session};
 use crate::value::ValueRef;
@@ -26,7 +26,7 @@ impl Counted {
 }
 
 impl Host {
-    /// Gives a thread to a client of a program, by the client's own words. The lessee that holds a thread
+    /// Gives a thread to a client of a program, by the client's own words. The holder that holds a thread
     /// keeps it while its lease lasts, which its later events show. Another one that names it has no
     /// thread: if it is the right one, its time is unattributed. After the last event of a lease, a
     /// program has begun another one, or the kernel has used the thread's number again.
@@ -138,7 +138,7 @@ pub(super) fn lease_ends(session: &Session, maps: &ClockMaps) -> HashMap<(u32, u
                 },
             };
             let end = unix_ns(session, end);
-            if ends.len() < MOST_LESSEES || ends.contains_key(&(stream.client, *token)) {
+            if ends.len() < MOST_HOLDERS || ends.contains_key(&(stream.client, *token)) {
                 let last = ends.entry((stream.client, *token)).or_insert(end);
                 *last = end.max(*last);
             }

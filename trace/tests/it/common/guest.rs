@@ -44,12 +44,12 @@ impl Guest {
         Guest { client, area, memory, producer, consumer: ConsumerState::default(), logged: 0 }
     }
 
-    /// Another lessee takes the client over.
+    /// Another holder takes the client over.
     pub fn lease(&mut self, token: u64, name: &str, now: u64) {
         self.lease_with(token, name, now, ClockKind::Tsc);
     }
 
-    /// The same, by a lessee that stamps with that clock.
+    /// The same, by a holder that stamps with that clock.
     pub fn lease_with(&mut self, token: u64, name: &str, now: u64, clock: ClockKind) {
         self.producer.release();
         self.producer = lease(self.memory, token, name, now, clock);

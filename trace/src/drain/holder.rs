@@ -16,27 +16,27 @@ pub(crate) struct OpenLease {
     pub first: u64,
 }
 
-/// The lessee, from its lease record.
+/// The holder, from its lease record.
 #[derive(Debug)]
-pub(crate) struct Lessee {
+pub(crate) struct Holder {
     pub token: u64,
     pub clock: ClockKind,
     pub name: String,
 }
 
-impl Lessee {
-    /// Returns the lessee of a restored client.
-    pub fn of(known: &KnownClient<'_>) -> Lessee {
+impl Holder {
+    /// Returns the holder of a restored client.
+    pub fn of(known: &KnownClient<'_>) -> Holder {
         let name = cut(known.name, MAX_NAME_BYTES).to_owned();
-        Lessee { token: known.token, clock: known.clock, name }
+        Holder { token: known.token, clock: known.clock, name }
     }
 
     /// Reads the payload of a lease record; `None` if it is malformed.
-    pub fn parse(classes: &Classes, payload: &[u64]) -> Option<Lessee> {
+    pub fn parse(classes: &Classes, payload: &[u64]) -> Option<Holder> {
         let class = classes.reserved(id::LEASE)?;
         class.shape.check(payload)?;
         let &[token, _pid, _tid, clock, ..] = payload else { return None };
-        Some(Lessee { token, clock: clock_kind(clock), name: lease_name(&class, payload)? })
+        Some(Holder { token, clock: clock_kind(clock), name: lease_name(&class, payload)? })
     }
 }
 
