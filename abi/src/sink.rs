@@ -6,8 +6,8 @@
 //! and files but no guest. The VMM connects them.
 
 use crate::config::RingMode;
-use crate::layout::WORD;
 use crate::layout::local::TRIGGERS_BYTES;
+use crate::layout::{MASK_BYTES, WORD};
 use crate::record::ClockKind;
 use crate::ring::Consumer;
 use core::any::Any;
@@ -86,6 +86,9 @@ impl NameSet {
     /// The empty set.
     pub const EMPTY: NameSet = NameSet([0; NAME_SET_WORDS]);
 
+    /// The set of all names.
+    pub const ALL: NameSet = NameSet([u64::MAX; NAME_SET_WORDS]);
+
     /// Returns the place of a name, given its hash: the index of a word, and a mask of its bit.
     #[inline(always)]
     pub const fn place(name_hash: u32) -> (usize, u64) {
@@ -98,10 +101,22 @@ impl NameSet {
         let (word, bit) = NameSet::place(name_hash);
         self.0[word] |= bit;
     }
+}
 
-    /// Adds all names.
-    pub fn set_all(&mut self) {
-        self.0 = [u64::MAX; NAME_SET_WORDS];
+/// Settings of a sink at the beginning of a pass.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// The guest's enable mask, a byte per slot, 0 is on, if it may have changed since the last pass.
+    pub mask: Option<[u8; MASK_BYTES as usize]>,
+    /// Names of the reference points that may have an effect in the host: [`EventSink::reference_point`]
+    /// must be called for those. Others may be recorded on the host's behalf, in a relay's ring.
+    pub points: NameSet,
+}
+
+impl Default for Settings {
+    /// Leaves the mask as it is. Every point may have an effect.
+    fn default() -> Settings {
+        Settings { mask: None, points: NameSet::ALL }
     }
 }
 
@@ -119,6 +134,8 @@ pub struct Facts {
 }
 
 /// The trace engine, as a device sees it.
+///
+/// A sink around another one forwards every method: the defaults are those of a sink that keeps nothing.
 pub trait EventSink: Any + Send + Sync {
     /// Returns the facts for the config page. They stay the same.
     fn facts(&self) -> Facts;
@@ -128,27 +145,16 @@ pub trait EventSink: Any + Send + Sync {
     fn reference_point(&self, point: &ReferencePoint<'_>) -> Status;
 
     /// Returns whether the calling thread could record any reference point now. A host that
-    /// can let a point wait drains first if not. Required: a sink around another that did not
-    /// forward it would lose points.
-    fn has_room_for_point(&self) -> bool;
-
-    /// Adds to `names`, which is empty, the names of reference points that may have an
-    /// effect in the host: [`EventSink::reference_point`] must be called for those. Others
-    /// may be recorded on the host's behalf, in a relay's ring. Called on the drain
-    /// loop's thread when a pass begins.
-    fn points_to_handle(&self, names: &mut NameSet) {
-        names.set_all();
+    /// can let a point wait drains first if not.
+    fn has_room_for_point(&self) -> bool {
+        true
     }
 
     /// Begins a pass over all clients, on the drain loop's thread. Everything that a vCPU
     /// thread recorded before this call has its schema in some client's log, so the sink
-    /// notes the ends of its own rings.
-    fn begin_pass(&self) {}
-
-    /// Calls `set` with the guest's enable mask, a byte per slot, 0 is on, if the mask has
-    /// changed. Called on the drain loop's thread when a pass begins.
-    fn update_mask(&self, set: &mut dyn FnMut(&[u8; 4096])) {
-        let _ = set;
+    /// notes the ends of its own rings. Returns what guests have to know from now on.
+    fn begin_pass(&self) -> Settings {
+        Settings::default()
     }
 
     /// Begins another generation of guests, after a reset or a restore, with another clock: positions in
@@ -157,9 +163,11 @@ pub trait EventSink: Any + Send + Sync {
     /// what is `known` of their clients, and do not send that again. It is as untrusted as what guests send.
     ///
     /// Returns the generation's clock epoch, at least `epoch`. Everything before was drained or
-    /// discarded. Called in no pass. Required: a sink around another that did not forward it would give
-    /// events of one generation the clock of another.
-    fn begin_generation(&self, epoch: u32, known: &[KnownClient<'_>]) -> u32;
+    /// discarded. Called in no pass.
+    fn begin_generation(&self, epoch: u32, known: &[KnownClient<'_>]) -> u32 {
+        let _ = known;
+        epoch
+    }
 
     /// Begins a [generation](EventSink::begin_generation) of events that were in the rings before this host
     /// served them, or before their machine was restored: nothing relates their times to the host's. A sink
@@ -168,9 +176,11 @@ pub trait EventSink: Any + Send + Sync {
         self.begin_generation(epoch, known)
     }
 
-    /// Calls `tell` with the facts about each client, for a snapshot of the device. Tokens are the
-    /// device's to fill in. Called in no pass. Required: events of a restored guest would be untyped.
-    fn known_clients(&self, each: &mut dyn FnMut(&KnownClient<'_>));
+    /// Calls `each` with the facts about each client, for a snapshot of the device. Tokens are the
+    /// device's to fill in. Called in no pass.
+    fn known_clients(&self, each: &mut dyn FnMut(&KnownClient<'_>)) {
+        let _ = each;
+    }
 
     /// Announces the last passes, on the drain loop's thread: no producer runs any more, so
     /// the passes from now on take everything that is left. The sink need not protect

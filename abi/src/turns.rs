@@ -11,7 +11,7 @@
 //! all those with much. Time that no other client needs goes to any client that has more.
 
 use crate::ring::Consumer;
-use crate::sink::{Drained, EventSink};
+use crate::sink::{Drained, EventSink, Settings};
 use core::time::Duration;
 
 /// Longest pause between two events of a client after which it need not wake a drain loop that
@@ -41,11 +41,10 @@ impl Default for DrainPolicy {
     }
 }
 
-/// Runs one pass of a drain loop: calls `drain` between the sink's `begin_pass` and
-/// `end_pass`. Returns the result of `drain`.
-pub fn pass<R>(sink: &(impl EventSink + ?Sized), drain: impl FnOnce() -> R) -> R {
-    sink.begin_pass();
-    let drained = drain();
+/// Runs one pass of a drain loop: calls `drain` with the sink's settings, between its
+/// `begin_pass` and `end_pass`. Returns the result of `drain`.
+pub fn pass<R>(sink: &(impl EventSink + ?Sized), drain: impl FnOnce(Settings) -> R) -> R {
+    let drained = drain(sink.begin_pass());
     sink.end_pass();
     drained
 }

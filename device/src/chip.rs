@@ -589,8 +589,12 @@ impl Chip {
     }
 
     fn pass<R>(&self, drain: impl FnOnce() -> R) -> R {
-        self.sink.update_mask(&mut |mask| self.set_mask(mask));
-        turns::pass(&*self.sink, drain)
+        turns::pass(&*self.sink, |settings| {
+            if let Some(mask) = &settings.mask {
+                self.set_mask(mask);
+            }
+            drain()
+        })
     }
 
     pub(crate) fn with_consumer<R>(

@@ -122,7 +122,6 @@ impl Chip {
         lock(&chip.rest).restore(heads, Instant::now());
         chip.memory.set_config(&chip.config_bytes());
         chip.publish(&lock(&chip.mask));
-        chip.sink.update_mask(&mut |mask| chip.set_mask(mask));
         Ok(chip)
     }
 }

@@ -6,7 +6,7 @@ use crate::setup::{CLIENTS, HONEST, HOSTILE, MOST_STEPS_EACH};
 use hypertrace_abi::config::RingMode;
 use hypertrace_abi::ring::Consumer;
 use hypertrace_abi::sink::{
-    Drained, EventSink, Facts, KnownClient, NameSet, ReferencePoint, Status,
+    Drained, EventSink, Facts, KnownClient, ReferencePoint, Settings, Status,
 };
 use hypertrace_device::Memory;
 use hypertrace_trace::Session;
@@ -110,10 +110,6 @@ impl EventSink for Meter {
         self.session.has_room_for_point()
     }
 
-    fn points_to_handle(&self, names: &mut NameSet) {
-        self.session.points_to_handle(names);
-    }
-
     fn begin_generation(&self, epoch: u32, known: &[KnownClient<'_>]) -> u32 {
         self.session.begin_generation(epoch, known)
     }
@@ -122,13 +118,9 @@ impl EventSink for Meter {
         self.session.known_clients(each);
     }
 
-    fn begin_pass(&self) {
+    fn begin_pass(&self) -> Settings {
         self.steps.store(0, Relaxed);
-        self.timed("begin_pass", || self.session.begin_pass());
-    }
-
-    fn update_mask(&self, set: &mut dyn FnMut(&[u8; 4096])) {
-        self.session.update_mask(set);
+        self.timed("begin_pass", || self.session.begin_pass())
     }
 
     fn drain(&self, client: u32, consumer: &mut Consumer<'_>) -> Drained {

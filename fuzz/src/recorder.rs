@@ -5,7 +5,7 @@ use hypertrace_abi::layout::{Region, SLOT_WORDS};
 use hypertrace_abi::record::id;
 use hypertrace_abi::ring::{Consumer, Flow, Losses};
 use hypertrace_abi::schema::{Schema, id_of};
-use hypertrace_abi::sink::{Drained, EventSink, Facts, KnownClient, ReferencePoint, Status};
+use hypertrace_abi::sink::{Drained, EventSink, Facts, ReferencePoint, Status};
 use hypertrace_device::Memory;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -117,16 +117,6 @@ impl EventSink for Recorder {
         }
         Status::Recorded
     }
-
-    fn has_room_for_point(&self) -> bool {
-        true
-    }
-
-    fn begin_generation(&self, epoch: u32, _known: &[KnownClient<'_>]) -> u32 {
-        epoch
-    }
-
-    fn known_clients(&self, _each: &mut dyn FnMut(&KnownClient<'_>)) {}
 
     fn drain(&self, client: u32, consumer: &mut Consumer<'_>) -> Drained {
         let mut texts = 0;

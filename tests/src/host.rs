@@ -8,7 +8,7 @@ use hypertrace_abi::clock::ticks;
 use hypertrace_abi::record::ClockKind;
 use hypertrace_abi::ring::Consumer;
 use hypertrace_abi::sink::{
-    Drained, EventSink, Facts, KnownClient, NameSet, ReferencePoint, Status,
+    Drained, EventSink, Facts, KnownClient, ReferencePoint, Settings, Status,
 };
 use hypertrace_device::{Chip, ChipConfig, Counter, Geometry, Memory, Region, RingMode};
 use hypertrace_device::{DrainPolicy, DrainThread};
@@ -39,16 +39,8 @@ impl EventSink for WithMode {
         self.session.has_room_for_point()
     }
 
-    fn points_to_handle(&self, names: &mut NameSet) {
-        self.session.points_to_handle(names);
-    }
-
-    fn begin_pass(&self) {
-        self.session.begin_pass();
-    }
-
-    fn update_mask(&self, set: &mut dyn FnMut(&[u8; 4096])) {
-        self.session.update_mask(set);
+    fn begin_pass(&self) -> Settings {
+        self.session.begin_pass()
     }
 
     fn begin_generation(&self, epoch: u32, known: &[KnownClient<'_>]) -> u32 {

@@ -228,8 +228,10 @@ impl Triggers {
     }
 
     /// Adds the names that there are rules on.
-    pub fn names(&self, names: &mut NameSet) {
+    pub fn names(&self) -> NameSet {
+        let mut names = NameSet::EMPTY;
         self.control().rules.iter().for_each(|rule| names.set(rule.hash));
+        names
     }
 
     /// Returns all rules and what became of them, a line each.

@@ -10,7 +10,7 @@ use hypertrace_abi::layout::local::State;
 use hypertrace_abi::layout::{WORD, host_page};
 use hypertrace_abi::record::ClockKind;
 use hypertrace_abi::ring::{self, ClientMemory, Consumer, ConsumerState, Total};
-use hypertrace_abi::sink::{EventSink, KnownClient, NameSet};
+use hypertrace_abi::sink::{EventSink, KnownClient, Settings};
 use hypertrace_abi::slot;
 use hypertrace_abi::turns::{self, Account, Turn, Turns, drain_rest};
 use std::ops::Range;
@@ -45,8 +45,6 @@ pub(crate) struct Drain<S> {
     others: (Turns, Vec<Account>),
     /// The bells at the last look.
     bells: Vec<u64>,
-    /// The names that page L has.
-    handled: Option<NameSet>,
     passes: u64,
     /// When the guest's last boot was seen: the raw counter.
     booted: Option<u64>,
@@ -132,7 +130,6 @@ impl<S: EventSink> Drain<S> {
             relays,
             others,
             bells,
-            handled: None,
             passes: 0,
             booted: None,
             unattached: Total::default(),
@@ -153,12 +150,6 @@ impl<S: EventSink> Drain<S> {
         let is_settling = self.is_settling();
         if !is_settling {
             self.look_at_boot();
-            let HostState { segment, mask_version, .. } = &*self.state;
-            self.sink.update_mask(&mut |mask| {
-                let version = mask_version.load(Relaxed) + 1;
-                mask_version.store(version, Relaxed);
-                ring::set_mask(segment.rings(), segment.geometry(), segment.mode(), mask, version);
-            });
         }
         if self.passes.is_multiple_of(ALL_EVERY) {
             self.look_at_all();
@@ -225,12 +216,11 @@ impl<S: EventSink> Drain<S> {
         local.end().store(0, Relaxed);
         // ORDERING: as in `Host::start`.
         local.state().store(State::Serving as u32, Ordering::Release);
-        self.handled = None;
         self.unattached.replace(local.lost_unattached().load(Relaxed));
         // No version that a guest of any time knows.
         state.mask_version.store(ticks(), Relaxed);
         // Points from before are of the epoch before.
-        turns::pass(&*self.sink, || ());
+        turns::pass(&*self.sink, |settings| self.set(&settings));
         let mut known = Vec::new();
         if is_rollback {
             self.sink.known_clients(&mut |client| known.push(Known::of(client)));
@@ -367,11 +357,9 @@ impl<S: EventSink> Drain<S> {
 
     /// Begins a pass. Returns how far the relays' rings go: the points there refer
     /// to schemas that the pass reads before it takes them.
-    fn begin(&mut self) -> Vec<u64> {
+    fn begin(&mut self, settings: &Settings) -> Vec<u64> {
         self.look_at_total();
-        // After the sink has begun its pass: for a trigger that is added later, it
-        // begins another one.
-        self.publish_triggers();
+        self.set(settings);
         let segment = &self.state.segment;
         let (relays, _) = segment.clients();
         // ORDERING: as in the consumer's own load.
@@ -386,8 +374,8 @@ impl<S: EventSink> Drain<S> {
     /// logs before the relays' points that may need them.
     fn drain_clients(&mut self, between: &mut dyn FnMut()) -> bool {
         let sink = Arc::clone(&self.sink);
-        turns::pass(&*sink, || {
-            let heads = self.begin();
+        turns::pass(&*sink, |settings| {
+            let heads = self.begin(&settings);
             let Drain { state, clients, relays, others, share, .. } = self;
             let mut step = |client: u32, turn: Turn| {
                 let drained = with_consumer(state, clients, &heads, client, |consumer| {
@@ -407,8 +395,8 @@ impl<S: EventSink> Drain<S> {
     /// Drains the rings as far as they go now.
     fn drain_all(&mut self) {
         let sink = Arc::clone(&self.sink);
-        turns::pass(&*sink, || {
-            let heads = self.begin();
+        turns::pass(&*sink, |settings| {
+            let heads = self.begin(&settings);
             let (relays, all) = self.state.segment.clients();
             for client in (relays..all).chain(0..relays) {
                 with_consumer(&self.state, &mut self.clients, &heads, client, |consumer| {
@@ -430,16 +418,18 @@ impl<S: EventSink> Drain<S> {
         }
     }
 
-    /// Publishes the names whose points an emulator's plugin must leave to the host.
-    pub(crate) fn publish_triggers(&mut self) {
-        let mut names = NameSet::EMPTY;
-        self.sink.points_to_handle(&mut names);
-        if self.handled != Some(names) {
-            let words = self.state.segment.local().triggers();
-            for (word, bits) in words.iter().zip(names.0) {
+    /// Publishes the enable mask, and the names whose points an emulator's plugin must leave to the host.
+    pub(crate) fn set(&self, settings: &Settings) {
+        let HostState { segment, mask_version, .. } = &*self.state;
+        if let Some(mask) = &settings.mask {
+            let version = mask_version.load(Relaxed) + 1;
+            mask_version.store(version, Relaxed);
+            ring::set_mask(segment.rings(), segment.geometry(), segment.mode(), mask, version);
+        }
+        for (word, bits) in segment.local().triggers().iter().zip(settings.points.0) {
+            if word.load(Relaxed) != bits {
                 word.store(bits, Relaxed);
             }
-            self.handled = Some(names);
         }
     }
 

@@ -13,7 +13,7 @@ use crate::state::{HostState, PANICS, ThreadCounts};
 use hypertrace_abi::atomic::{Ordering, Ordering::Relaxed};
 use hypertrace_abi::clock::ticks;
 use hypertrace_abi::layout::local::{BEAT_MS, State};
-use hypertrace_abi::sink::EventSink;
+use hypertrace_abi::sink::{EventSink, Settings};
 use hypertrace_segment::Segment;
 use std::collections::BTreeMap;
 use std::io;
@@ -48,8 +48,9 @@ impl Host {
         local.host_pid().store(std::process::id(), Relaxed);
         local.began().store(ticks(), Relaxed);
         let sink = Arc::new(sink);
-        let mut drain = Drain::new(Arc::clone(&state), Arc::clone(&sink));
-        drain.publish_triggers();
+        let drain = Drain::new(Arc::clone(&state), Arc::clone(&sink));
+        // All, until the first pass says which.
+        drain.set(&Settings::default());
         // ORDERING: a program that sees this state sees the rest of the page.
         local.state().store(State::Serving as u32, Ordering::Release);
         let drain = Arc::new(Mutex::new(drain));

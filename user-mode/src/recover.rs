@@ -34,7 +34,7 @@ pub fn recover(path: &Path, mut trace: SessionConfig) -> Result<Summary, Error> 
         Session::resume(trace, segment.page().session)?
     };
     session.last_pass();
-    turns::pass(&session, || {
+    turns::pass(&session, |_| {
         let mut unattached = Total::default();
         if unattached.look(segment.local().lost_unattached().load(Relaxed)) {
             session.unattached(unattached.counted());
@@ -157,7 +157,7 @@ mod tests {
         let producer = Producer::lease(memory, &state, lease, false);
         let mut consumer = ConsumerState::default();
         let mut pass = || {
-            turns::pass(&session, || {
+            turns::pass(&session, |_| {
                 drain_rest(&session, 0, &mut Consumer::new(memory, &mut consumer));
             });
         };

@@ -4,7 +4,7 @@
 
 use hypertrace_abi::layout::{Geometry, guest_page};
 use hypertrace_abi::ring::{ClientMemory, Consumer};
-use hypertrace_abi::sink::{Drained, EventSink, Facts, KnownClient, ReferencePoint, Status};
+use hypertrace_abi::sink::{Drained, EventSink, Facts, ReferencePoint, Status};
 use hypertrace_device::{Chip, ChipConfig, Memory, Region, RingMode};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -40,16 +40,6 @@ impl EventSink for Costs {
     fn reference_point(&self, _: &ReferencePoint<'_>) -> Status {
         Status::Failed
     }
-
-    fn has_room_for_point(&self) -> bool {
-        true
-    }
-
-    fn begin_generation(&self, epoch: u32, _known: &[KnownClient<'_>]) -> u32 {
-        epoch
-    }
-
-    fn known_clients(&self, _each: &mut dyn FnMut(&KnownClient<'_>)) {}
 
     fn drain(&self, client: u32, consumer: &mut Consumer<'_>) -> Drained {
         let cost = if consumer.is_paused() { 0 } else { self.steps[client as usize] };

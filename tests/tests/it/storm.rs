@@ -19,7 +19,7 @@ use hypertrace_abi::record::ClockKind;
 use hypertrace_abi::ring::{ClientMemory, Consumer};
 use hypertrace_abi::schema::id_of;
 use hypertrace_abi::sink::{
-    Drained, EventSink, Facts, KnownClient, NameSet, ReferencePoint, Status,
+    Drained, EventSink, Facts, KnownClient, ReferencePoint, Settings, Status,
 };
 use hypertrace_device::DrainPolicy;
 use hypertrace_device::{Chip, ChipConfig, Geometry, Memory, Region, RingMode};
@@ -96,10 +96,6 @@ impl EventSink for Watch {
         self.session.has_room_for_point()
     }
 
-    fn points_to_handle(&self, names: &mut NameSet) {
-        self.session.points_to_handle(names);
-    }
-
     fn begin_generation(&self, epoch: u32, known: &[KnownClient<'_>]) -> u32 {
         self.session.begin_generation(epoch, known)
     }
@@ -108,12 +104,8 @@ impl EventSink for Watch {
         self.session.known_clients(each);
     }
 
-    fn begin_pass(&self) {
-        self.session.begin_pass();
-    }
-
-    fn update_mask(&self, set: &mut dyn FnMut(&[u8; 4096])) {
-        self.session.update_mask(set);
+    fn begin_pass(&self) -> Settings {
+        self.session.begin_pass()
     }
 
     fn last_pass(&self) {

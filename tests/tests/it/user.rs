@@ -17,7 +17,7 @@ use hypertrace_abi::layout::{Geometry, Region};
 use hypertrace_abi::record::{ClockKind, Flags};
 use hypertrace_abi::ring::{ClientMemory, Consumer, Emit, Lease, NewRecord, Producer};
 use hypertrace_abi::schema::id_of;
-use hypertrace_abi::sink::{Drained, EventSink, Facts, KnownClient, ReferencePoint};
+use hypertrace_abi::sink::{Drained, EventSink, Facts, KnownClient, ReferencePoint, Settings};
 use hypertrace_tests::{babeltrace2, traced, wait_until};
 use hypertrace_timeline::{Kind, Value};
 use hypertrace_trace::SessionConfig;
@@ -319,8 +319,8 @@ impl EventSink for SlowDrain {
         self.session.known_clients(each);
     }
 
-    fn begin_pass(&self) {
-        self.session.begin_pass();
+    fn begin_pass(&self) -> Settings {
+        self.session.begin_pass()
     }
 
     fn drain(&self, client: u32, consumer: &mut Consumer<'_>) -> Drained {

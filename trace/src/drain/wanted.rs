@@ -107,7 +107,7 @@ impl Wanted {
     }
 
     /// Returns the mask, if it may have changed since the last call.
-    pub fn changed_mask(&mut self) -> Option<Box<Mask>> {
+    pub fn changed_mask(&mut self) -> Option<Mask> {
         if !std::mem::take(&mut self.changed) {
             return None;
         }
@@ -120,7 +120,7 @@ impl Wanted {
             let slot = &mut slots[mask_slot(name)];
             *slot = (true, slot.1 || on);
         }
-        let mut mask = Box::new(slots.map(|(known, on)| u8::from(known && !on)));
+        let mut mask = slots.map(|(known, on)| u8::from(known && !on));
         for (byte, _) in mask.iter_mut().zip(self.forgotten).filter(|(_, forgotten)| *forgotten) {
             *byte = 0;
         }

@@ -1,7 +1,6 @@
 //! A session as the sink that a device pulls its events into.
 
 use super::handle::Session;
-use crate::drain::wanted::Mask;
 use crate::events::own;
 use crate::limits::MOST_LOST;
 use hypertrace_abi::event::Words;
@@ -9,7 +8,7 @@ use hypertrace_abi::layout::SLOT_WORDS;
 use hypertrace_abi::record::{Flags, HEADER_WORDS, REFERENCE_PREFIX_WORDS};
 use hypertrace_abi::ring::{Consumer, Emit, NewRecord};
 use hypertrace_abi::sink::{
-    Drained, EventSink, Facts, KnownClient, NameSet, ReferencePoint, Status,
+    Drained, EventSink, Facts, KnownClient, NameSet, ReferencePoint, Settings, Status,
 };
 use std::sync::atomic::Ordering;
 
@@ -61,26 +60,6 @@ impl EventSink for Session {
         self.parts.rings.has_room(MOST_POINT_WORDS)
     }
 
-    fn update_mask(&self, set: &mut dyn FnMut(&Mask)) {
-        let mut engine = self.engine();
-        self.parts.triggers.pass(|pattern, on| {
-            // The guest has too many rules: the mask stays unchanged.
-            let _ = engine.set_guest_events(pattern, on);
-        });
-        if let Some(mask) = engine.state.classes.wanted.changed_mask() {
-            set(&mask);
-        }
-    }
-
-    fn points_to_handle(&self, names: &mut NameSet) {
-        if own::is_wanted() {
-            // Each point is an event of the host's own, of any name.
-            names.set_all();
-        } else {
-            self.parts.triggers.names(names);
-        }
-    }
-
     fn begin_generation(&self, epoch: u32, known: &[KnownClient<'_>]) -> u32 {
         self.engine().begin_generation(epoch, known, false)
     }
@@ -97,10 +76,24 @@ impl EventSink for Session {
         self.engine().state.clientless = total.min(MOST_LOST);
     }
 
-    fn begin_pass(&self) {
+    fn begin_pass(&self) -> Settings {
+        let triggers = &self.parts.triggers;
+        let mut engine = self.engine();
+        triggers.pass(|pattern, on| {
+            // The guest has too many rules: the mask stays unchanged.
+            let _ = engine.set_guest_events(pattern, on);
+        });
+        let mask = engine.state.classes.wanted.changed_mask();
         // Before the rings are looked at: a thread that fills one later wakes again.
         self.parts.rings.woken();
-        self.engine().begin_pass();
+        engine.begin_pass();
+        // For a trigger that is added later, another pass begins.
+        let points = match own::is_wanted() {
+            // Each point is an event of the host's own, of any name.
+            true => NameSet::ALL,
+            false => triggers.names(),
+        };
+        Settings { mask, points }
     }
 
     fn last_pass(&self) {

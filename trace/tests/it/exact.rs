@@ -25,7 +25,7 @@ fn race(session: &Session, guest: &mut Guest, events: u64, cadence: Duration) ->
         scope.spawn(|| {
             loop {
                 let last = done.load(Ordering::Acquire);
-                turns::pass(session, || {
+                turns::pass(session, |_| {
                     while session.drain(client, &mut Consumer::new(memory, consumer)).more {}
                 });
                 if last {

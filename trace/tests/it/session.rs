@@ -687,11 +687,7 @@ fn a_guest_that_begins_anew_by_itself_spends_its_epochs_budget() {
 #[test]
 fn the_host_handles_points_that_have_triggers_and_no_others() {
     let (_dir, session) = session(|_| ());
-    let handled = || {
-        let mut names = NameSet::EMPTY;
-        session.points_to_handle(&mut names);
-        names
-    };
+    let handled = || session.begin_pass().points;
     let names = |names: &[&str]| {
         let mut set = NameSet::EMPTY;
         names.iter().for_each(|name| set.set(name_hash(name)));

@@ -47,8 +47,7 @@ fn commands_and_triggers_switch_guests_events() {
 
     session.execute("trigger add on done do events work off").unwrap();
     point(&session);
-    // The device asks so in each pass.
-    session.update_mask(&mut |_| ());
+    guest.pass(&session);
 
     let events = session.execute("info trace-events work").unwrap();
     assert_eq!(events, "work : state 0 (guest)\n");

@@ -8,7 +8,9 @@ pub mod server;
 
 use hypertrace_abi::record::ClockKind;
 use hypertrace_abi::ring::{Consumer, Flow};
-use hypertrace_abi::sink::{Drained, EventSink, Facts, KnownClient, ReferencePoint, Status};
+use hypertrace_abi::sink::{
+    Drained, EventSink, Facts, KnownClient, ReferencePoint, Settings, Status,
+};
 use hypertrace_device::{Chip, ChipConfig, Counter, Geometry, Memory, PciFunction, Region, Window};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed, Ordering::Release};
@@ -96,12 +98,9 @@ impl EventSink for Recorder {
         self.status.lock().unwrap().unwrap_or(Status::Recorded)
     }
 
-    fn has_room_for_point(&self) -> bool {
-        true
-    }
-
-    fn begin_pass(&self) {
+    fn begin_pass(&self) -> Settings {
         self.calls.lock().unwrap().push(Call::Begin);
+        Settings::default()
     }
 
     fn drain(&self, client: u32, consumer: &mut Consumer<'_>) -> Drained {

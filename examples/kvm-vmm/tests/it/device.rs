@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use common::{machine, run};
 use hypertrace_abi::ring::Consumer;
-use hypertrace_abi::sink::{Drained, EventSink, Facts, KnownClient, ReferencePoint, Status};
+use hypertrace_abi::sink::{Drained, EventSink, Facts, ReferencePoint, Status};
 use hypertrace_device::{Chip, ChipConfig, Geometry, Memory, Region};
 use hypertrace_guest::{Args, Program, layout};
 use hypertrace_vmm::Device;
@@ -27,16 +27,6 @@ impl EventSink for Recorder {
         self.points.lock().unwrap().push((point.client, point.id, point.words.to_vec()));
         Status::Recorded
     }
-
-    fn has_room_for_point(&self) -> bool {
-        true
-    }
-
-    fn begin_generation(&self, epoch: u32, _known: &[KnownClient<'_>]) -> u32 {
-        epoch
-    }
-
-    fn known_clients(&self, _each: &mut dyn FnMut(&KnownClient<'_>)) {}
 
     fn drain(&self, _: u32, _: &mut Consumer<'_>) -> Drained {
         Drained::default()

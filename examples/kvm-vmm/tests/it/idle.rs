@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use common::{machine, run};
 use hypertrace_abi::clock::ticks;
 use hypertrace_abi::ring::{Consumer, Flow};
-use hypertrace_abi::sink::{Drained, EventSink, Facts, KnownClient, ReferencePoint, Status};
+use hypertrace_abi::sink::{Drained, EventSink, Facts, ReferencePoint, Status};
 use hypertrace_device::{Chip, ChipConfig, DrainPolicy, Geometry, Memory};
 use hypertrace_guest::{Args, Program, layout};
 use hypertrace_vmm::Device;
@@ -37,16 +37,6 @@ impl EventSink for Lateness {
     fn reference_point(&self, _: &ReferencePoint<'_>) -> Status {
         Status::Recorded
     }
-
-    fn has_room_for_point(&self) -> bool {
-        true
-    }
-
-    fn begin_generation(&self, epoch: u32, _known: &[KnownClient<'_>]) -> u32 {
-        epoch
-    }
-
-    fn known_clients(&self, _each: &mut dyn FnMut(&KnownClient<'_>)) {}
 
     fn drain(&self, _: u32, consumer: &mut Consumer<'_>) -> Drained {
         let mut stage = vec![0; consumer.stage_words()];
