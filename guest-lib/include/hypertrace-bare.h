@@ -17,7 +17,14 @@
  * A client is of one CPU or thread. An interrupt may emit in the middle of an emit: its event is dropped
  * and counted.
  *
- * Made by `cargo xtask header` from guest-lib/capi and the crate hypertrace-abi; docs/c.md describes its use.
+ * Macros that a source may define before it includes the header, as the module for Linux does (guest-lib/linux-module):
+ *
+ *     HYPERTRACE_BARE_HAS_TYPES    there are uint64_t, bool, NULL, .. without the headers of C
+ *     HYPERTRACE_BARE_NOW(device)  the time, if it may be another clock's than the CPU's counter: device->clock says which
+ *     HYPERTRACE_BARE_FENCE()      orders stores before it and after it, also to memory that is not write-back
+ *     HYPERTRACE_BARE_EVENTS       most events of a client that have a text: a power of two, up to 1,024
+ *
+ * docs/c.md describes its use.
  *
  * SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
  */
@@ -32,20 +39,25 @@
 #error "hypertrace-bare.h is for little-endian code with addresses of 64 bits"
 #endif
 
+#if !defined(HYPERTRACE_BARE_HAS_TYPES)
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#endif
 
-/* Constants of docs/abi.md. Indices are of words of 64 bits. */
+/* Constants of docs/abi.md, by `cargo xtask header`. Indices are of words of 64 bits. */
 #define HYPERTRACE_ABI_CONFIG_CLIENTS 0x0U
 #define HYPERTRACE_ABI_CONFIG_ARGS 0x1U
 #define HYPERTRACE_ABI_CONFIG_MAGIC 0x5U
 #define HYPERTRACE_ABI_CONFIG_VERSION 0x6U
 #define HYPERTRACE_ABI_CONFIG_FEATURES 0x7U
+#define HYPERTRACE_ABI_CONFIG_SESSION 0x8U
 #define HYPERTRACE_ABI_CONFIG_FREQUENCY 0xbU
+#define HYPERTRACE_ABI_CONFIG_VCPU_CLIENTS 0xdU
 #define HYPERTRACE_ABI_CONFIG_SCHEMA_SIZE 0xeU
 #define HYPERTRACE_ABI_CONFIG_RING_SIZE 0xfU
 #define HYPERTRACE_ABI_CONFIG_BLOCK_SIZE 0x10U
+#define HYPERTRACE_ABI_CONFIG_WORDS 0x11U
 #define HYPERTRACE_ABI_PAGE 0x1000U
 #define HYPERTRACE_ABI_MIN_BAR 0x10000U
 #define HYPERTRACE_ABI_MASK_BYTES 0x1000U
@@ -83,6 +95,49 @@
 #define HYPERTRACE_ABI_H_REPLY_HOST_TIME 0x11U
 #define HYPERTRACE_ABI_FNV_PRIME 0x1000193U
 #define HYPERTRACE_ABI_COUNTER_CNTVCT 0x200000000000000ULL
+#define HYPERTRACE_ABI_PCI_VENDOR 0x1af4U
+#define HYPERTRACE_ABI_PCI_DEVICE 0x10f0U
+#define HYPERTRACE_ABI_PCI_SUBSYSTEM 0x6874U
+#define HYPERTRACE_ABI_PCI_IVSHMEM 0x1110U
+#define HYPERTRACE_ABI_IVSHMEM_BAR 0x2U
+#define HYPERTRACE_ABI_BAR_CONFIG 0x0U
+#define HYPERTRACE_ABI_BAR_CONTROL 0x2U
+#define HYPERTRACE_ABI_BAR_RINGS 0x4U
+#define HYPERTRACE_ABI_FEATURE_APART 0x10U
+#define HYPERTRACE_ABI_IOCTL_LEASE 0xc004e700U
+#define HYPERTRACE_ABI_IOCTL_RELEASE 0x4004e701U
+#define HYPERTRACE_ABI_G_LOST_UNATTACHED 0xaU
+#define HYPERTRACE_ABI_SLOT_WORDS 0x100U
+#define HYPERTRACE_ABI_H_MASK_VERSION 0x9U
+#define HYPERTRACE_ABI_STATUS_FILTERED 0x1U
+#define HYPERTRACE_ABI_HEADER_WORDS 0x2U
+#define HYPERTRACE_ABI_MAX_WORDS 0x1000U
+#define HYPERTRACE_ABI_CLOCK_MONOTONIC_RAW 0x1U
+#define HYPERTRACE_ABI_MAX_NAME 0x40U
+#define HYPERTRACE_ABI_MAX_TEXT 0x4b2U
+#define HYPERTRACE_ABI_MAX_SCHEMAS 0x400U
+#define HYPERTRACE_ABI_PAGE_L 0x1000U
+#define HYPERTRACE_ABI_BELLS 0x2000U
+#define HYPERTRACE_ABI_L_STATE 0x80U
+#define HYPERTRACE_ABI_L_BOOT 0x100U
+#define HYPERTRACE_ABI_L_BOOT_SEEN 0x140U
+#define HYPERTRACE_ABI_L_END 0x180U
+#define HYPERTRACE_ABI_STATE_ENDED 0x2U
+/* End of the constants. */
+
+/* The host knows no more texts of a client: others than the first ones are not described. */
+#if !defined(HYPERTRACE_BARE_EVENTS)
+#define HYPERTRACE_BARE_EVENTS HYPERTRACE_ABI_MAX_SCHEMAS
+#endif
+
+/* Regions of a device: BARs, or parts of a window. */
+enum {
+    HYPERTRACE_BARE_CONFIG,
+    HYPERTRACE_BARE_DATA,
+    HYPERTRACE_BARE_CONTROL,
+    HYPERTRACE_BARE_RINGS,
+    HYPERTRACE_BARE_REGIONS
+};
 
 /* A device, as its config page describes it. Offsets and sizes of memory are in words. */
 struct hypertrace_bare_device {
@@ -95,15 +150,16 @@ struct hypertrace_bare_device {
     bool overwrites;
     uint64_t features;
     uint32_t clients, args;
+    /* Kind of the clock in lease records. */
+    uint32_t clock;
     /* Of KICK and of the clients' registers, in bytes. */
     uint64_t kick, registers;
     uint64_t client_stride, schema_words, ring_words, block_words, reserve_words;
     /* Ticks after which the host must be woken. */
     uint64_t pause;
+    /* Bytes of the regions that are used, their places in a window, and its size. */
+    uint64_t used[HYPERTRACE_BARE_REGIONS], offset[HYPERTRACE_BARE_REGIONS], window;
 };
-
-/* Most events that a client remembers to have described. Others are described again. */
-enum { HYPERTRACE_BARE_EVENTS = 64 };
 
 /* A client: a ring, a slot and registers for one CPU or thread. */
 struct hypertrace_bare {
@@ -113,14 +169,15 @@ struct hypertrace_bare {
     volatile bool is_busy;
     bool is_fresh;
     uint64_t token, head, limit, sequence, last, schema_len;
-    /* Counts of dropped events: no room, or in the middle of another emit. */
-    volatile uint64_t lost_full, lost_busy;
-    uint64_t lease[9];
-    uint32_t known[HYPERTRACE_BARE_EVENTS];
+    /* Totals of dropped events: no room; in the middle of another emit; of CPUs without a client, which the caller may
+       add here. */
+    volatile uint64_t lost_full, lost_busy, lost_unattached;
+    uint64_t lease[2 + 4 + (4 + HYPERTRACE_ABI_MAX_NAME + 7) / 8];
+    /* Ids of the events that are described. Half of the slots stay empty, so that a search ends soon. */
+    uint32_t described, known[2 * HYPERTRACE_BARE_EVENTS];
 };
 
-/* An event, by its text: name(field:type,field:type). Types are those of a word: u8 to u64, i8 to i64, f64,
-   bool, x64. */
+/* An event, by its text: name(field:type,field:type). */
 struct hypertrace_bare_event {
     const char *text;
     uint32_t length, id, name_hash;
@@ -129,7 +186,7 @@ struct hypertrace_bare_event {
 /* Results of hypertrace_bare_point besides the host's status, which is HYPERTRACE_ABI_STATUS_RECORDED if it is recorded. */
 enum { HYPERTRACE_BARE_NOT_MADE = -1 };
 
-/* Names that end with an underscore are not for programs. */
+/* Names that end with an underscore are not for programs, but for the module for Linux. */
 
 /* Stores to a register, by one instruction of the form that emulators' plugins know. */
 static inline void hypertrace_bare_store_(void *to, uint64_t value) {
@@ -183,17 +240,47 @@ static inline uint64_t hypertrace_bare_counter_(void) {
 #endif
 }
 
-/* Orders stores before it and after it, also to memory that is not write-back. */
-static inline void hypertrace_bare_fence_(void) {
-    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+#if !defined(HYPERTRACE_BARE_NOW)
+#define HYPERTRACE_BARE_NOW(device) hypertrace_bare_ticks_()
+#endif
+#if !defined(HYPERTRACE_BARE_FENCE)
+#define HYPERTRACE_BARE_FENCE() __atomic_thread_fence(__ATOMIC_SEQ_CST)
+#endif
+
+/* Orders stores to memory that is shared. */
+static inline void hypertrace_bare_order_(const struct hypertrace_bare_device *device) {
+    if (device->is_fenced) {
+        HYPERTRACE_BARE_FENCE();
+    } else {
+        __atomic_thread_fence(__ATOMIC_RELEASE);
+    }
+}
+
+/* Stores to a word that is shared, after all that was stored before. */
+static inline void hypertrace_bare_publish_(const struct hypertrace_bare_device *device,
+                                            volatile uint64_t *word, uint64_t value) {
+    hypertrace_bare_order_(device);
+    __atomic_store_n(word, value, __ATOMIC_RELEASE);
+    if (device->is_fenced) {
+        HYPERTRACE_BARE_FENCE();
+    }
+}
+
+/* Adds 1 to a count. On x86-64 an interrupt may do so too at any time. */
+static inline void hypertrace_bare_count_(volatile uint64_t *count) {
+#if defined(__x86_64__)
+    __asm__ volatile("{addq $1, (%0)|add qword ptr [%0], 1}" : : "r"(count) : "memory", "cc");
+#else
+    *count = *count + 1;
+#endif
 }
 
 static inline void hypertrace_bare_barrier_(void) {
     __asm__ volatile("" : : : "memory");
 }
 
-static inline bool hypertrace_bare_is_power_(uint64_t number) {
-    return number != 0 && (number & (number - 1)) == 0;
+static inline bool hypertrace_bare_is_size_(uint64_t size, uint64_t least, uint64_t most) {
+    return (size & (size - 1)) == 0 && size >= least && size <= most;
 }
 
 static inline uint64_t hypertrace_bare_round_up_(uint64_t number, uint64_t unit) {
@@ -209,42 +296,47 @@ static inline uint64_t hypertrace_bare_region_(uint64_t used) {
     return size;
 }
 
-static inline uint64_t hypertrace_bare_config_(const void *config, unsigned int word) {
-    return hypertrace_bare_load_((const unsigned char *)config + 8 * word);
+/* Copies a config page, word by word: loads of it may trap. */
+static inline void hypertrace_bare_copy_config_(uint64_t *config, const void *page) {
+    for (uint32_t i = 0; i < HYPERTRACE_ABI_CONFIG_WORDS; i++) {
+        config[i] = hypertrace_bare_load_((const unsigned char *)page + 8 * i);
+    }
 }
 
-/*
- * Looks for a device whose BARs 0, 1, 2 and 4 are mapped at these addresses. Returns false if it is none, or has
- * impossible sizes.
- */
-static inline bool hypertrace_bare_at_bars(struct hypertrace_bare_device *device, const void *bar0,
-                                           void *bar1, void *bar2, void *bar4) {
-    if (hypertrace_bare_config_(bar0, HYPERTRACE_ABI_CONFIG_MAGIC) != HYPERTRACE_ABI_MAGIC) {
-        return false;
+/* Fills what follows from a copy of a config page. Returns NULL, or why it is none: the bounds of docs/abi.md. */
+static inline const char *hypertrace_bare_describe_device_(struct hypertrace_bare_device *device,
+                                                           const uint64_t *config) {
+    const uint64_t version = config[HYPERTRACE_ABI_CONFIG_VERSION];
+    const uint64_t clients = config[HYPERTRACE_ABI_CONFIG_CLIENTS];
+    const uint64_t args = config[HYPERTRACE_ABI_CONFIG_ARGS];
+    const uint64_t frequency = config[HYPERTRACE_ABI_CONFIG_FREQUENCY];
+    const uint64_t schema = config[HYPERTRACE_ABI_CONFIG_SCHEMA_SIZE];
+    const uint64_t ring = config[HYPERTRACE_ABI_CONFIG_RING_SIZE];
+    const uint64_t block = config[HYPERTRACE_ABI_CONFIG_BLOCK_SIZE];
+    if (config[HYPERTRACE_ABI_CONFIG_MAGIC] != HYPERTRACE_ABI_MAGIC) {
+        return "no hypertrace device: its magic is another";
     }
-    const uint64_t version = hypertrace_bare_config_(bar0, HYPERTRACE_ABI_CONFIG_VERSION);
-    const uint64_t clients = hypertrace_bare_config_(bar0, HYPERTRACE_ABI_CONFIG_CLIENTS);
-    const uint64_t args = hypertrace_bare_config_(bar0, HYPERTRACE_ABI_CONFIG_ARGS);
-    const uint64_t frequency = hypertrace_bare_config_(bar0, HYPERTRACE_ABI_CONFIG_FREQUENCY);
-    const uint64_t schema = hypertrace_bare_config_(bar0, HYPERTRACE_ABI_CONFIG_SCHEMA_SIZE);
-    const uint64_t ring = hypertrace_bare_config_(bar0, HYPERTRACE_ABI_CONFIG_RING_SIZE);
-    const uint64_t block = hypertrace_bare_config_(bar0, HYPERTRACE_ABI_CONFIG_BLOCK_SIZE);
-    /* Bounds of docs/abi.md. */
-    if ((uint32_t)version != HYPERTRACE_ABI_VERSION || clients == 0 ||
-        clients > 1024 || args == 0 || args > 16 ||
-        !hypertrace_bare_is_power_(schema) || !hypertrace_bare_is_power_(ring) ||
-        !hypertrace_bare_is_power_(block) || block < 256 ||
-        ring > (uint64_t)1 << 32 || schema > 1 << 24 || block > ring / 16) {
-        return false;
+    if ((uint32_t)version != HYPERTRACE_ABI_VERSION) {
+        return "unknown version of the interface";
     }
-    device->data = (uint64_t *)bar1;
-    device->control = (unsigned char *)bar2;
-    device->rings = (uint64_t *)bar4;
+    if (version >> 32 > HYPERTRACE_ABI_OVERWRITE) {
+        return "unknown ring mode";
+    }
+    if (clients == 0 || clients > 1024 || args == 0 || args > 16) {
+        return "clients must be 1 to 1024, arguments 1 to 16";
+    }
+    if (!hypertrace_bare_is_size_(schema, 4096, 1 << 24) ||
+        !hypertrace_bare_is_size_(ring, 4096, (uint64_t)1 << 32) ||
+        !hypertrace_bare_is_size_(block, 256, 1 << 20) || block > ring / 16 ||
+        clients * (2 * HYPERTRACE_ABI_PAGE + schema + ring) + HYPERTRACE_ABI_MASK_BYTES > (uint64_t)1 << 40) {
+        return "a size is out of bounds";
+    }
     device->is_fenced = true;
     device->overwrites = version >> 32 == HYPERTRACE_ABI_OVERWRITE;
-    device->features = hypertrace_bare_config_(bar0, HYPERTRACE_ABI_CONFIG_FEATURES);
+    device->features = config[HYPERTRACE_ABI_CONFIG_FEATURES];
     device->clients = (uint32_t)clients;
     device->args = (uint32_t)args;
+    device->clock = HYPERTRACE_ABI_CLOCK_COUNTER;
     /* After the registers of 2016. Each has a page. */
     device->kick = hypertrace_bare_round_up_(8 * clients, HYPERTRACE_ABI_PAGE);
     device->registers = device->kick + HYPERTRACE_ABI_PAGE;
@@ -255,21 +347,42 @@ static inline bool hypertrace_bare_at_bars(struct hypertrace_bare_device *device
     device->reserve_words = ring / 8 / HYPERTRACE_ABI_RESERVED_PART;
     /* Without a frequency, less than the shortest time that it can be. */
     device->pause = frequency != 0 ? frequency / 1000 * HYPERTRACE_ABI_PAUSE_MS : 100000;
-    return true;
+    device->used[HYPERTRACE_BARE_CONFIG] = HYPERTRACE_ABI_PAGE;
+    device->used[HYPERTRACE_BARE_DATA] =
+        hypertrace_bare_round_up_(8 * HYPERTRACE_ABI_LEGACY_WORDS * clients * args, HYPERTRACE_ABI_PAGE);
+    device->used[HYPERTRACE_BARE_CONTROL] = device->registers + clients * HYPERTRACE_ABI_PAGE;
+    device->used[HYPERTRACE_BARE_RINGS] = HYPERTRACE_ABI_MASK_BYTES + clients * device->client_stride * 8;
+    device->window = 0;
+    for (uint32_t i = 0; i < HYPERTRACE_BARE_REGIONS; i++) {
+        device->offset[i] = device->window;
+        device->window += hypertrace_bare_region_(device->used[i]);
+    }
+    return NULL;
+}
+
+/*
+ * Looks for a device whose BARs 0, 1, 2 and 4 are mapped at these addresses. Returns false if it is none, or has
+ * impossible sizes.
+ */
+static inline bool hypertrace_bare_at_bars(struct hypertrace_bare_device *device, const void *bar0,
+                                           void *bar1, void *bar2, void *bar4) {
+    uint64_t config[HYPERTRACE_ABI_CONFIG_WORDS];
+    hypertrace_bare_copy_config_(config, bar0);
+    device->data = (uint64_t *)bar1;
+    device->control = (unsigned char *)bar2;
+    device->rings = (uint64_t *)bar4;
+    return hypertrace_bare_describe_device_(device, config) == NULL;
 }
 
 /* As hypertrace_bare_at_bars, for a device in an MMIO window, or a segment that is mapped at this address. */
 static inline bool hypertrace_bare_at_window(struct hypertrace_bare_device *device, void *window) {
     unsigned char *base = (unsigned char *)window;
-    /* The config page and the arguments of events of 2016 are in front of the other regions. */
-    unsigned char *data = base + HYPERTRACE_ABI_MIN_BAR;
-    if (!hypertrace_bare_at_bars(device, base, data, data, data)) {
+    if (!hypertrace_bare_at_bars(device, base, NULL, NULL, NULL)) {
         return false;
     }
-    const uint64_t slots = 8 * (uint64_t)HYPERTRACE_ABI_LEGACY_WORDS * device->clients * device->args;
-    const uint64_t registers = device->registers + device->clients * (uint64_t)HYPERTRACE_ABI_PAGE;
-    device->control = data + hypertrace_bare_region_(slots);
-    device->rings = (uint64_t *)(device->control + hypertrace_bare_region_(registers));
+    device->data = (uint64_t *)(base + device->offset[HYPERTRACE_BARE_DATA]);
+    device->control = base + device->offset[HYPERTRACE_BARE_CONTROL];
+    device->rings = (uint64_t *)(base + device->offset[HYPERTRACE_BARE_RINGS]);
     return true;
 }
 
@@ -278,13 +391,10 @@ static inline bool hypertrace_bare_traps(const struct hypertrace_bare_device *de
     return (device->features & HYPERTRACE_ABI_FEATURE_TRAPS) != 0;
 }
 
-/* Stores to one of a client's registers. */
-static inline void hypertrace_bare_register_(const struct hypertrace_bare *client, uint64_t offset,
-                                             uint64_t value) {
+/* Returns the address of one of a client's registers. */
+static inline void *hypertrace_bare_register_(const struct hypertrace_bare *client, uint64_t offset) {
     const struct hypertrace_bare_device *device = client->device;
-    hypertrace_bare_store_(device->control + device->registers +
-                               client->number * (uint64_t)HYPERTRACE_ABI_PAGE + offset,
-                           value);
+    return device->control + device->registers + client->number * (uint64_t)HYPERTRACE_ABI_PAGE + offset;
 }
 
 /* Asks the host to take the records of all rings soon. */
@@ -306,6 +416,11 @@ static inline volatile uint64_t *hypertrace_bare_word_(const struct hypertrace_b
     return &client->ring[position & (client->device->ring_words - 1)];
 }
 
+static inline uint64_t hypertrace_bare_block_start_(const struct hypertrace_bare *client,
+                                                    uint64_t position) {
+    return position & ~(client->device->block_words - 1);
+}
+
 /* Returns the second word of a record's header. */
 static inline uint64_t hypertrace_bare_meta_(uint32_t id, uint64_t words, uint64_t flags) {
     return id | words << 32 | flags << 48;
@@ -316,7 +431,7 @@ static inline uint64_t hypertrace_bare_walk_(const struct hypertrace_bare *clien
     if (head == 0) {
         return 0;
     }
-    const uint64_t start = (head - 1) & ~(client->device->block_words - 1);
+    const uint64_t start = hypertrace_bare_block_start_(client, head - 1);
     uint64_t sequence = *hypertrace_bare_word_(client, start);
     /* Each turn adds at least two words, up to a block's. */
     for (uint64_t at = start + 2; at + 2 <= head;) {
@@ -330,10 +445,51 @@ static inline uint64_t hypertrace_bare_walk_(const struct hypertrace_bare *clien
     return sequence;
 }
 
+/* Returns whether the head and the tail that a client's last holder has left can be. */
+static inline bool hypertrace_bare_is_plausible_(const struct hypertrace_bare *client, uint64_t head,
+                                                 uint64_t tail) {
+    /* At a word a nanosecond a ring gets there in 36 years. */
+    return tail <= head && head < (uint64_t)1 << 60 &&
+           (client->device->overwrites || head - tail <= client->device->ring_words);
+}
+
+/* Finds the memory of a client. */
+static inline void hypertrace_bare_attach_(struct hypertrace_bare *client,
+                                           const struct hypertrace_bare_device *device, uint32_t number) {
+    volatile uint64_t *area = device->rings + HYPERTRACE_ABI_MASK_BYTES / 8 + number * device->client_stride;
+    client->device = device;
+    client->number = number;
+    client->guest = area;
+    client->host = area + HYPERTRACE_ABI_PAGE / 8;
+    client->schema = area + 2 * HYPERTRACE_ABI_PAGE / 8;
+    client->ring = client->schema + device->schema_words;
+}
+
+/* Returns the words of a field of type str with so many bytes. */
+static inline uint32_t hypertrace_bare_string_words(uint32_t length) {
+    return (4 + length + 7) / 8;
+}
+
+/* Stores the words of a field of type str. Returns how many. */
+static inline uint32_t hypertrace_bare_put_string(volatile uint64_t *to, const char *text,
+                                                  uint32_t length) {
+    uint64_t word = length;
+    uint32_t at = 4;
+    for (uint32_t i = 0; i < length; i++, at++) {
+        if (at % 8 == 0) {
+            to[at / 8 - 1] = word;
+            word = 0;
+        }
+        word |= (uint64_t)(unsigned char)text[i] << (at % 8 * 8);
+    }
+    to[(at - 1) / 8] = word;
+    return hypertrace_bare_string_words(length);
+}
+
 /*
- * Takes client `number` of the device, which must have no other lessee; kernels and firmware have the client of the
- * CPU's number. `token` is a nonzero number that no other lessee has. `cpu` is shown with reference points. The
- * name is cut to 20 bytes. Returns false if there is no such client.
+ * Takes client `number` of the device, which must have no other holder; kernels and firmware have the client of the
+ * CPU's number. `token` is a nonzero number that no other holder has. `cpu` is shown with reference points. The
+ * name is cut to 64 bytes. Returns false if there is no such client.
  */
 static inline bool hypertrace_bare_lease(struct hypertrace_bare *client,
                                          const struct hypertrace_bare_device *device, uint32_t number,
@@ -341,54 +497,50 @@ static inline bool hypertrace_bare_lease(struct hypertrace_bare *client,
     if (number >= device->clients || token == 0) {
         return false;
     }
-    volatile uint64_t *area = device->rings + HYPERTRACE_ABI_MASK_BYTES / 8 + number * device->client_stride;
-    client->device = device;
-    client->guest = area;
-    client->host = area + HYPERTRACE_ABI_PAGE / 8;
-    client->schema = area + 2 * HYPERTRACE_ABI_PAGE / 8;
-    client->ring = client->schema + device->schema_words;
-    client->number = number;
+    hypertrace_bare_attach_(client, device, number);
     client->cpu = cpu;
     client->token = token;
     client->is_busy = false;
     client->is_fresh = true;
+    /* A late answer to the last holder is none to this one. */
     if (hypertrace_bare_traps(device)) {
-        hypertrace_bare_register_(client, HYPERTRACE_ABI_REGISTER_LEASE, token);
+        hypertrace_bare_store_(hypertrace_bare_register_(client, HYPERTRACE_ABI_REGISTER_LEASE), token);
+        client->seq = (uint32_t)client->host[HYPERTRACE_ABI_H_REPLY];
+    } else {
+        const void *emit = hypertrace_bare_register_(client, HYPERTRACE_ABI_REGISTER_EMIT);
+        client->seq = (uint32_t)hypertrace_bare_load_(emit);
     }
-    /* A late answer to the last lessee is none to this one. */
-    client->seq = (uint32_t)client->host[HYPERTRACE_ABI_H_REPLY];
-    const uint64_t head = __atomic_load_n(&client->guest[HYPERTRACE_ABI_G_HEAD], __ATOMIC_ACQUIRE);
+    client->head = __atomic_load_n(&client->guest[HYPERTRACE_ABI_G_HEAD], __ATOMIC_ACQUIRE);
     const uint64_t tail = __atomic_load_n(&client->host[HYPERTRACE_ABI_H_TAIL], __ATOMIC_ACQUIRE);
-    const bool is_plausible = tail <= head && head < (uint64_t)1 << 60 &&
-                              (device->overwrites || head - tail <= device->ring_words);
-    client->guest[HYPERTRACE_ABI_G_COUNTER] = hypertrace_bare_counter_();
-    client->head = is_plausible ? head : 0;
-    if (!is_plausible) {
+    if (!hypertrace_bare_is_plausible_(client, client->head, tail)) {
+        /* The host counts that, and follows. */
+        client->head = 0;
         __atomic_store_n(&client->guest[HYPERTRACE_ABI_G_HEAD], 0, __ATOMIC_RELEASE);
     }
+    client->guest[HYPERTRACE_ABI_G_COUNTER] = hypertrace_bare_counter_();
     client->sequence = hypertrace_bare_walk_(client, client->head);
     client->limit = 0;
     client->lost_full = client->guest[HYPERTRACE_ABI_G_LOST_FULL];
     client->lost_busy = client->guest[HYPERTRACE_ABI_G_LOST_BUSY];
+    client->lost_unattached = client->guest[HYPERTRACE_ABI_G_LOST_UNATTACHED];
     client->schema_len = client->guest[HYPERTRACE_ABI_G_SCHEMA_LEN];
-    for (unsigned int i = 0; i < HYPERTRACE_BARE_EVENTS; i++) {
+    client->described = 0;
+    for (uint32_t i = 0; i < 2 * HYPERTRACE_BARE_EVENTS; i++) {
         client->known[i] = 0;
     }
 
     /* The record of the lease. */
-    uint64_t length = 0;
-    client->lease[6] = client->lease[7] = client->lease[8] = 0;
-    for (; length < 20 && name[length] != 0; length++) {
-        const uint64_t at = 4 + length;
-        client->lease[6 + at / 8] |= (uint64_t)(unsigned char)name[length] << (at % 8 * 8);
+    uint32_t length = 0;
+    while (length < HYPERTRACE_ABI_MAX_NAME && name[length] != 0) {
+        length++;
     }
-    client->lease[6] |= length;
-    client->lease[1] = hypertrace_bare_meta_(HYPERTRACE_ABI_ID_LEASE, 4 + (4 + length + 7) / 8, 0);
+    const uint32_t words = 4 + hypertrace_bare_put_string(&client->lease[6], name, length);
+    client->lease[1] = hypertrace_bare_meta_(HYPERTRACE_ABI_ID_LEASE, words, 0);
     client->lease[2] = token;
     client->lease[3] = 0;
     client->lease[4] = cpu;
-    client->lease[5] = HYPERTRACE_ABI_CLOCK_COUNTER;
-    client->last = hypertrace_bare_ticks_();
+    client->lease[5] = device->clock;
+    client->last = HYPERTRACE_BARE_NOW(device);
     return true;
 }
 
@@ -410,62 +562,78 @@ static inline struct hypertrace_bare_event hypertrace_bare_event_of(const char *
 /* Writes an event's text to the log of schemas, before its first record. */
 static inline void hypertrace_bare_describe_(struct hypertrace_bare *client,
                                              const struct hypertrace_bare_event *event) {
-    uint32_t *known = NULL;
-    for (uint32_t i = 0; i < HYPERTRACE_BARE_EVENTS; i++) {
-        uint32_t *at = &client->known[(event->id + i) % HYPERTRACE_BARE_EVENTS];
-        if (*at == event->id) {
+    /* The step is odd, so that it leads to each slot. Ids with the same first slot seldom have the same second one. */
+    uint32_t at = event->id;
+    uint32_t *known = &client->known[at % (2 * HYPERTRACE_BARE_EVENTS)];
+    while (*known != event->id) {
+        if (*known != 0) {
+            at += event->id >> 16 | 1;
+            known = &client->known[at % (2 * HYPERTRACE_BARE_EVENTS)];
+            continue;
+        }
+        const uint64_t capacity = client->device->schema_words, from = client->schema_len;
+        const uint64_t words = 1 + ((uint64_t)event->length + 7) / 8;
+        const uint64_t seen =
+            __atomic_load_n(&client->host[HYPERTRACE_ABI_H_SCHEMA_SEEN], __ATOMIC_ACQUIRE);
+        if (client->described == HYPERTRACE_BARE_EVENTS || from - seen > capacity ||
+            words > capacity - (from - seen)) {
             return;
         }
-        if (*at == 0) {
-            known = at;
-            break;
+        client->schema[from & (capacity - 1)] = event->id | (uint64_t)event->length << 32;
+        for (uint64_t i = 1; i < words; i++) {
+            uint64_t word = 0;
+            for (uint64_t j = 0; j < 8 && 8 * (i - 1) + j < event->length; j++) {
+                word |= (uint64_t)(unsigned char)event->text[8 * (i - 1) + j] << (8 * j);
+            }
+            client->schema[(from + i) & (capacity - 1)] = word;
         }
-    }
-    const uint64_t capacity = client->device->schema_words, from = client->schema_len;
-    const uint64_t words = 1 + (event->length + 7) / 8;
-    const uint64_t seen =
-        __atomic_load_n(&client->host[HYPERTRACE_ABI_H_SCHEMA_SEEN], __ATOMIC_ACQUIRE);
-    if (from - seen > capacity || words > capacity - (from - seen)) {
-        return;
-    }
-    client->schema[from & (capacity - 1)] = event->id | (uint64_t)event->length << 32;
-    for (uint64_t i = 1; i < words; i++) {
-        uint64_t word = 0;
-        for (uint32_t j = 0; j < 8 && 8 * (i - 1) + j < event->length; j++) {
-            word |= (uint64_t)(unsigned char)event->text[8 * (i - 1) + j] << (8 * j);
-        }
-        client->schema[(from + i) & (capacity - 1)] = word;
-    }
-    if (client->device->is_fenced) {
-        hypertrace_bare_fence_();
-    }
-    client->schema_len = from + words;
-    __atomic_store_n(&client->guest[HYPERTRACE_ABI_G_SCHEMA_LEN], client->schema_len,
-                     __ATOMIC_RELEASE);
-    if (known != NULL) {
+        client->schema_len = from + words;
+        hypertrace_bare_publish_(client->device, &client->guest[HYPERTRACE_ABI_G_SCHEMA_LEN],
+                                 client->schema_len);
+        client->described++;
         *known = event->id;
     }
 }
 
-/* Begins an emit. Returns its timestamp, 0 if it is in the middle of another. */
-static inline uint64_t hypertrace_bare_enter_(struct hypertrace_bare *client) {
+/* Begins an emit. Returns its timestamp in `now`, or false, counted, if it is in the middle of another. */
+static inline bool hypertrace_bare_enter_(struct hypertrace_bare *client, uint64_t *now) {
     if (client->is_busy) {
-        client->lost_busy = client->lost_busy + 1;
-        return 0;
+        hypertrace_bare_count_(&client->lost_busy);
+        return false;
     }
     client->is_busy = true;
     hypertrace_bare_barrier_();
     /* After the flag: what an interrupt emits before it is earlier. */
-    return hypertrace_bare_ticks_();
+    *now = HYPERTRACE_BARE_NOW(client->device);
+    if (*now < client->last) {
+        /* The clock was set back. */
+        *now = client->last;
+    }
+    return true;
 }
 
-static inline void hypertrace_bare_leave_(struct hypertrace_bare *client, uint64_t now) {
-    client->last = now;
+static inline void hypertrace_bare_leave_(struct hypertrace_bare *client) {
     hypertrace_bare_barrier_();
     client->is_busy = false;
 }
 
-/* Fills the words up to the block's end. */
+static inline void hypertrace_bare_store_losses_(struct hypertrace_bare *client) {
+    client->guest[HYPERTRACE_ABI_G_LOST_FULL] = client->lost_full;
+    client->guest[HYPERTRACE_ABI_G_LOST_BUSY] = client->lost_busy;
+    client->guest[HYPERTRACE_ABI_G_LOST_UNATTACHED] = client->lost_unattached;
+}
+
+/* Publishes the totals of dropped events. Call it at the end, if there is one. */
+static inline void hypertrace_bare_publish_losses(struct hypertrace_bare *client) {
+    if (!client->is_busy) {
+        client->is_busy = true;
+        hypertrace_bare_barrier_();
+        hypertrace_bare_store_losses_(client);
+        hypertrace_bare_leave_(client);
+    }
+}
+
+/* Fills the words up to the block's end. A single word needs no pad. */
 static inline void hypertrace_bare_pad_(const struct hypertrace_bare *client, uint64_t from,
                                         uint64_t to) {
     if (to - from >= 2) {
@@ -476,68 +644,87 @@ static inline void hypertrace_bare_pad_(const struct hypertrace_bare *client, ui
     }
 }
 
-/* Publishes the counts of dropped events. Call it at the end, if there is one. */
-static inline void hypertrace_bare_publish_losses(struct hypertrace_bare *client) {
-    client->guest[HYPERTRACE_ABI_G_LOST_FULL] = client->lost_full;
-    client->guest[HYPERTRACE_ABI_G_LOST_BUSY] = client->lost_busy;
+static inline void hypertrace_bare_move_head_(struct hypertrace_bare *client, uint64_t words) {
+    client->sequence++;
+    client->head += words;
+    hypertrace_bare_publish_(client->device, &client->guest[HYPERTRACE_ABI_G_HEAD], client->head);
 }
 
-/* Finds the position for a record, and writes all that precedes it. Returns false if there is no room. */
-static inline bool hypertrace_bare_make_room_(struct hypertrace_bare *client, uint64_t now,
-                                              uint64_t words, bool is_point) {
-    hypertrace_bare_publish_losses(client);
+/*
+ * Has the head where the next record of so many words begins, which may open a block. Returns false if there is no
+ * room, or it is too long for any block.
+ */
+static inline bool hypertrace_bare_find_room_(struct hypertrace_bare *client, uint64_t words,
+                                              bool opens, bool is_point) {
     const struct hypertrace_bare_device *device = client->device;
     const uint64_t head = client->head, block = device->block_words;
-    const uint64_t block_start = head & ~(block - 1);
-    const uint64_t lease_words = client->is_fresh ? 2 + (client->lease[1] >> 32 & 0xffff) : 0;
-    const bool opens = client->is_fresh || head == block_start || head + words > block_start + block;
-    const uint64_t start = opens && head != block_start ? block_start + block : head;
-    const uint64_t at = opens ? start + 2 + lease_words : start;
-    uint64_t limit = UINT64_MAX;
+    if (words > block - 2 || words > 2 + HYPERTRACE_ABI_MAX_WORDS) {
+        return false;
+    }
+    uint64_t block_start = hypertrace_bare_block_start_(client, head);
+    opens = opens || head == block_start || head + words > block_start + block;
+    if (opens && head != block_start) {
+        block_start += block;
+    }
+    uint64_t limit = block_start + block;
     if (!device->overwrites) {
-        const uint64_t tail =
-            __atomic_load_n(&client->host[HYPERTRACE_ABI_H_TAIL], __ATOMIC_ACQUIRE);
-        const uint64_t used = at + words - tail;
-        if (at + words < tail ||
-            used > device->ring_words - (is_point ? 0 : device->reserve_words)) {
+        const uint64_t tail = __atomic_load_n(&client->host[HYPERTRACE_ABI_H_TAIL], __ATOMIC_ACQUIRE);
+        const uint64_t end = (opens ? block_start + 2 : head) + words;
+        const uint64_t room = device->ring_words - (is_point ? 0 : device->reserve_words);
+        /* A tail beyond the end is the host's mistake. */
+        if (tail > end || end - tail > room) {
             return false;
         }
-        if (opens && used >= device->ring_words / 4) {
+        if (opens && end - tail >= device->ring_words / 4) {
             hypertrace_bare_wake_(client);
         }
-        limit = tail + device->ring_words - device->reserve_words;
+        if (limit > tail + device->ring_words - device->reserve_words) {
+            limit = tail + device->ring_words - device->reserve_words;
+        }
     }
     if (opens) {
         /* Where the ring overwrites, the head is published before words of a block are overwritten. */
-        __atomic_thread_fence(__ATOMIC_RELEASE);
-        hypertrace_bare_pad_(client, head, start);
-        *hypertrace_bare_word_(client, start) = client->sequence;
-        *hypertrace_bare_word_(client, start + 1) = client->token;
-        if (client->is_fresh) {
-            client->lease[0] = now;
-            for (uint64_t i = 0; i < lease_words; i++) {
-                *hypertrace_bare_word_(client, start + 2 + i) = client->lease[i];
-            }
-            client->sequence++;
-            client->is_fresh = false;
-        }
-        client->head = at;
+        hypertrace_bare_order_(device);
+        hypertrace_bare_pad_(client, head, block_start);
+        *hypertrace_bare_word_(client, block_start) = client->sequence;
+        *hypertrace_bare_word_(client, block_start + 1) = client->token;
+        client->head = block_start + 2;
     }
-    const uint64_t end = (client->head & ~(block - 1)) + block;
-    client->limit = end < limit ? end : limit;
+    client->limit = limit;
     return true;
 }
 
-/* Writes a record to the ring. */
-static inline bool hypertrace_bare_record_(struct hypertrace_bare *client,
-                                           const struct hypertrace_bare_event *event,
-                                           const uint64_t *args, uint32_t count, uint64_t flags) {
-    if (count > HYPERTRACE_ABI_MAX_FIELDS) {
-        return false;
+/* Finds the place of a record, after the record of the lease: as long as that is not written, each one is dropped. */
+static inline bool hypertrace_bare_make_room_(struct hypertrace_bare *client, uint64_t now,
+                                              uint64_t words, bool is_point) {
+    if (client->is_fresh) {
+        const uint64_t lease_words = 2 + (client->lease[1] >> 32 & 0xffff);
+        /* A block has the token of one lease. */
+        if (!hypertrace_bare_find_room_(client, lease_words, true, is_point)) {
+            return false;
+        }
+        client->lease[0] = now;
+        for (uint64_t i = 0; i < lease_words; i++) {
+            *hypertrace_bare_word_(client, client->head + i) = client->lease[i];
+        }
+        client->is_fresh = false;
+        hypertrace_bare_move_head_(client, lease_words);
     }
-    const uint64_t now = hypertrace_bare_enter_(client), words = 2 + count;
-    if (now == 0) {
-        return false;
+    return hypertrace_bare_find_room_(client, words, false, is_point);
+}
+
+/*
+ * Begins a record with so many words of payload. Returns where the caller stores them, in any order, before it calls
+ * hypertrace_bare_end with the same number; or NULL if the event is dropped, and counted. Flags are 0, or
+ * HYPERTRACE_ABI_REFERENCE_POINT for one that may use the part of the ring that is kept for such.
+ */
+static inline volatile uint64_t *hypertrace_bare_begin(struct hypertrace_bare *client,
+                                                       const struct hypertrace_bare_event *event,
+                                                       uint32_t count, uint64_t flags) {
+    const uint64_t words = 2 + (uint64_t)count;
+    uint64_t now;
+    if (!hypertrace_bare_enter_(client, &now)) {
+        return NULL;
     }
     if (now - client->last > client->device->pause) {
         /* If this event is dropped, the next one does not follow the same pause. */
@@ -545,29 +732,39 @@ static inline bool hypertrace_bare_record_(struct hypertrace_bare *client,
         hypertrace_bare_wake_(client);
     }
     hypertrace_bare_describe_(client, event);
-    if (client->head + words > client->limit &&
-        !hypertrace_bare_make_room_(client, now, words, flags != 0)) {
-        client->lost_full = client->lost_full + 1;
-        hypertrace_bare_publish_losses(client);
-        hypertrace_bare_leave_(client, client->last);
-        return false;
+    if (client->head + words > client->limit) {
+        hypertrace_bare_store_losses_(client);
+        if (!hypertrace_bare_make_room_(client, now, words, flags != 0)) {
+            hypertrace_bare_count_(&client->lost_full);
+            hypertrace_bare_store_losses_(client);
+            hypertrace_bare_leave_(client);
+            return NULL;
+        }
     }
     volatile uint64_t *record = hypertrace_bare_word_(client, client->head);
     record[0] = now;
     record[1] = hypertrace_bare_meta_(event->id, count, flags);
+    client->last = now;
+    return record + 2;
+}
+
+/* Ends a record, which the host sees from now on. */
+static inline void hypertrace_bare_end(struct hypertrace_bare *client, uint32_t count) {
+    hypertrace_bare_move_head_(client, 2 + (uint64_t)count);
+    hypertrace_bare_leave_(client);
+}
+
+static inline bool hypertrace_bare_record_(struct hypertrace_bare *client,
+                                           const struct hypertrace_bare_event *event,
+                                           const uint64_t *args, uint32_t count, uint64_t flags) {
+    volatile uint64_t *payload = hypertrace_bare_begin(client, event, count, flags);
+    if (payload == NULL) {
+        return false;
+    }
     for (uint32_t i = 0; i < count; i++) {
-        record[2 + i] = args[i];
+        payload[i] = args[i];
     }
-    if (client->device->is_fenced) {
-        hypertrace_bare_fence_();
-    }
-    client->head += words;
-    client->sequence++;
-    __atomic_store_n(&client->guest[HYPERTRACE_ABI_G_HEAD], client->head, __ATOMIC_RELEASE);
-    if (client->device->is_fenced) {
-        hypertrace_bare_fence_();
-    }
-    hypertrace_bare_leave_(client, now);
+    hypertrace_bare_end(client, count);
     return true;
 }
 
@@ -576,11 +773,65 @@ static inline bool hypertrace_bare_is_taken(const struct hypertrace_bare *client
     return __atomic_load_n(&client->host[HYPERTRACE_ABI_H_TAIL], __ATOMIC_ACQUIRE) == client->head;
 }
 
-/* Records an event in the ring: `args` has a word for each field. Returns false if it is dropped, and counted. */
+/*
+ * Records an event in the ring: `args` has a word for each field, or those of hypertrace_bare_put_string. Returns
+ * false if it is dropped, and counted.
+ */
 static inline bool hypertrace_bare_emit(struct hypertrace_bare *client,
                                         const struct hypertrace_bare_event *event,
                                         const uint64_t *args, uint32_t count) {
     return hypertrace_bare_record_(client, event, args, count, 0);
+}
+
+/* Writes the slot, and stores its number to EMIT. In an emit. */
+static inline void hypertrace_bare_fire_(struct hypertrace_bare *client,
+                                         const struct hypertrace_bare_event *event, uint64_t now,
+                                         const uint64_t *args, uint32_t count) {
+    volatile uint64_t *slot = &client->guest[HYPERTRACE_ABI_G_SLOT];
+    /* 0 asks a segment's host for nothing. */
+    client->seq = client->seq + 1 != 0 ? client->seq + 1 : 1;
+    /* First the word that a segment's host may still poll for the point before. */
+    slot[3] = count;
+    slot[0] = client->seq | (uint64_t)event->id << 32;
+    hypertrace_bare_order_(client->device);
+    slot[1] = event->name_hash | (uint64_t)client->cpu << 32;
+    slot[2] = now;
+    for (uint32_t i = 0; i < count; i++) {
+        slot[HYPERTRACE_ABI_SLOT_HEADER_WORDS + i] = args[i];
+    }
+    HYPERTRACE_BARE_FENCE();
+    hypertrace_bare_store_(hypertrace_bare_register_(client, HYPERTRACE_ABI_REGISTER_EMIT),
+                           client->seq | (uint64_t)event->name_hash << 32);
+}
+
+/*
+ * Begins a point, up to the store to EMIT. The caller ends the emit. Returns false, counted, if it is in the middle of
+ * another, or has too many words.
+ */
+static inline bool hypertrace_bare_begin_point_(struct hypertrace_bare *client,
+                                                const struct hypertrace_bare_event *event,
+                                                const uint64_t *args, uint32_t count) {
+    uint64_t now;
+    if (!hypertrace_bare_enter_(client, &now)) {
+        return false;
+    }
+    client->last = now;
+    hypertrace_bare_describe_(client, event);
+    const bool fits = count <= HYPERTRACE_ABI_SLOT_WORDS;
+    if (!fits) {
+        hypertrace_bare_count_(&client->lost_full);
+    }
+    hypertrace_bare_store_losses_(client);
+    if (fits) {
+        hypertrace_bare_fire_(client, event, now, args, count);
+    } else {
+        hypertrace_bare_leave_(client);
+    }
+    return fits;
+}
+
+static inline uint64_t hypertrace_bare_reply_(const struct hypertrace_bare *client) {
+    return __atomic_load_n(&client->host[HYPERTRACE_ABI_H_REPLY], __ATOMIC_ACQUIRE);
 }
 
 /*
@@ -599,35 +850,15 @@ static inline int hypertrace_bare_point(struct hypertrace_bare *client,
                                                          HYPERTRACE_ABI_REFERENCE_POINT);
         return is_recorded ? (int)HYPERTRACE_ABI_STATUS_RECORDED : (int)HYPERTRACE_BARE_NOT_MADE;
     }
-    if (count > HYPERTRACE_ABI_MAX_FIELDS) {
+    if (!hypertrace_bare_begin_point_(client, event, args, count)) {
         return HYPERTRACE_BARE_NOT_MADE;
     }
-    const uint64_t now = hypertrace_bare_enter_(client);
-    if (now == 0) {
-        return HYPERTRACE_BARE_NOT_MADE;
-    }
-    hypertrace_bare_describe_(client, event);
-    hypertrace_bare_publish_losses(client);
-    volatile uint64_t *slot = &client->guest[HYPERTRACE_ABI_G_SLOT];
-    /* 0 asks a segment's host for nothing. */
-    client->seq = client->seq + 1 != 0 ? client->seq + 1 : 1;
-    slot[3] = count;
-    slot[0] = client->seq | (uint64_t)event->id << 32;
-    __atomic_thread_fence(__ATOMIC_RELEASE);
-    slot[1] = event->name_hash | (uint64_t)client->cpu << 32;
-    slot[2] = now;
-    for (uint32_t i = 0; i < count; i++) {
-        slot[HYPERTRACE_ABI_SLOT_HEADER_WORDS + i] = args[i];
-    }
-    hypertrace_bare_fence_();
-    hypertrace_bare_register_(client, HYPERTRACE_ABI_REGISTER_EMIT,
-                             client->seq | (uint64_t)event->name_hash << 32);
-    const uint64_t reply = __atomic_load_n(&client->host[HYPERTRACE_ABI_H_REPLY], __ATOMIC_ACQUIRE);
+    const uint64_t reply = hypertrace_bare_reply_(client);
     const bool is_answered = (uint32_t)reply == client->seq;
     if (is_answered && host_time != NULL) {
         *host_time = client->host[HYPERTRACE_ABI_H_REPLY_HOST_TIME];
     }
-    hypertrace_bare_leave_(client, now);
+    hypertrace_bare_leave_(client);
     return is_answered ? (int)(reply >> 32) : (int)HYPERTRACE_BARE_NOT_MADE;
 }
 
@@ -644,7 +875,7 @@ static inline void hypertrace_bare_2016(const struct hypertrace_bare_device *dev
     for (uint32_t i = 0; i + 1 < device->args; i++) {
         slot[i] = i < count ? args[i] : 0;
     }
-    hypertrace_bare_fence_();
+    HYPERTRACE_BARE_FENCE();
     hypertrace_bare_store_(device->control + 8 * (uint64_t)number, arg1);
 }
 

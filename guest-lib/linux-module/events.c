@@ -30,27 +30,49 @@ struct ht_device *ht_current(void)
 	return READ_ONCE(current_device);
 }
 
-/* Returns this CPU's client, or null, counted. The caller has interrupts off. */
+/* Returns true if the host wants no event of this name, by a private copy of the mask. */
+bool ht_is_off(const struct ht_device *device, u32 name_hash)
+{
+	return READ_ONCE(device->mask[name_hash % HYPERTRACE_ABI_MASK_BYTES]);
+}
+
+/* Copies the mask if the host says that it has changed. One caller at a time. */
+static void refresh_mask(struct ht_device *device)
+{
+	volatile u64 *host = device->clients[0].bare.host;
+	u64 version = virt_load_acquire(&host[HYPERTRACE_ABI_H_MASK_VERSION]);
+	const u8 *mask = (const u8 *)device->bare.rings;
+	unsigned int i;
+
+	if (version == device->mask_version || device->ended)
+		return;
+	for (i = 0; i < HYPERTRACE_ABI_MASK_BYTES; i++)
+		WRITE_ONCE(device->mask[i], READ_ONCE(mask[i]));
+	device->mask_version = version;
+}
+
+/* Switches all events off, for good: the host has ended. */
+static void switch_off(struct ht_device *device)
+{
+	unsigned int i;
+
+	WRITE_ONCE(device->ended, true);
+	for (i = 0; i < HYPERTRACE_ABI_MASK_BYTES; i++)
+		WRITE_ONCE(device->mask[i], 1);
+}
+
+/*
+ * Returns this CPU's client, or null. Then the event is counted, in the total of the first
+ * client. The caller has interrupts off.
+ */
 struct ht_client *ht_this_cpu(struct ht_device *device)
 {
 	u32 cpu = raw_smp_processor_id();
 
 	if (cpu < device->kernel_clients)
 		return &device->clients[cpu];
-	atomic64_inc(&device->unattached);
+	atomic64_inc((atomic64_t *)&device->clients[0].bare.lost_unattached);
 	return NULL;
-}
-
-struct values {
-	const u64 *words;
-	u32 count;
-};
-
-static void put_values(u64 *to, const void *arg)
-{
-	const struct values *values = arg;
-
-	ht_put_words(to, values->words, values->count);
 }
 
 /* Returns true if a text may be a schema: a name, and fields in parentheses. The host checks the rest. */
@@ -63,22 +85,23 @@ static bool is_schema(const char *text, u32 length)
  * Fills what follows from the schema; the id is 0 if it is none. Two CPUs may do so at a time: they
  * store the same.
  */
-static struct ht_event describe(struct hypertrace_site *site)
+static struct hypertrace_bare_event describe(struct hypertrace_site *site)
 {
 	u32 id = READ_ONCE(site->id);
 
 	if (!id) {
-		const char *end = strnchr(site->text, site->length, '(');
+		struct hypertrace_bare_event event;
 
 		if (!is_schema(site->text, site->length)) {
 			pr_warn_once("hypertrace: no schema, as in name(field:u64): %s\n", site->text);
-			return (struct ht_event){};
+			return (struct hypertrace_bare_event){};
 		}
-		WRITE_ONCE(site->name_hash, ht_hash(HT_FNV_START, site->text, end - site->text));
-		id = ht_id(site->text, site->length);
-		smp_store_release(&site->id, id);
+		event = hypertrace_bare_event_of(site->text);
+		WRITE_ONCE(site->name_hash, event.name_hash);
+		smp_store_release(&site->id, event.id);
+		return event;
 	}
-	return (struct ht_event){
+	return (struct hypertrace_bare_event){
 		.text = site->text,
 		.length = site->length,
 		.id = id,
@@ -88,12 +111,11 @@ static struct ht_event describe(struct hypertrace_site *site)
 
 static bool is_possible(const struct hypertrace_site *site, unsigned int count)
 {
-	return site->length <= HT_MAX_TEXT && count <= HT_MAX_FIELDS;
+	return site->length <= HYPERTRACE_ABI_MAX_TEXT && count <= HYPERTRACE_ABI_MAX_FIELDS;
 }
 
 int hypertrace_event(struct hypertrace_site *site, const u64 *values, unsigned int count)
 {
-	struct values arg = { values, count };
 	struct ht_device *device;
 	unsigned long flags;
 	int done = -ENODEV;
@@ -103,7 +125,7 @@ int hypertrace_event(struct hypertrace_site *site, const u64 *values, unsigned i
 	raw_local_irq_save(flags);
 	device = ht_current();
 	if (device) {
-		struct ht_event event = describe(site);
+		struct hypertrace_bare_event event = describe(site);
 		struct ht_client *client = NULL;
 
 		done = event.id ? 0 : -EINVAL;
@@ -112,7 +134,7 @@ int hypertrace_event(struct hypertrace_site *site, const u64 *values, unsigned i
 			done = -ENOSPC;
 		}
 		if (client)
-			done = ht_emit(client, &event, 0, count, put_values, &arg);
+			done = ht_record(client, &event, values, count, 0);
 	}
 	raw_local_irq_restore(flags);
 	return done;
@@ -127,7 +149,6 @@ static bool may_sleep(void)
 
 int hypertrace(struct hypertrace_site *site, const u64 *values, unsigned int count)
 {
-	struct values arg = { values, count };
 	struct ht_client *client = NULL;
 	struct ht_device *device;
 	bool waits = may_sleep();
@@ -142,13 +163,13 @@ int hypertrace(struct hypertrace_site *site, const u64 *values, unsigned int cou
 	raw_local_irq_save(flags);
 	device = ht_current();
 	if (device && !READ_ONCE(device->ended)) {
-		struct ht_event event = describe(site);
+		struct hypertrace_bare_event event = describe(site);
 
 		done = event.id ? -ENOSPC : -EINVAL;
 		if (event.id)
 			client = ht_this_cpu(device);
 		if (client)
-			done = ht_point(client, &event, count, put_values, &arg, &asked);
+			done = ht_point(client, &event, values, count, &asked);
 	}
 	raw_local_irq_restore(flags);
 	if (waits) {
@@ -160,10 +181,18 @@ int hypertrace(struct hypertrace_site *site, const u64 *values, unsigned int cou
 }
 EXPORT_SYMBOL_GPL(hypertrace);
 
+/* Returns true if a total is not published. For any CPU: a hint. */
+static bool has_losses(const struct hypertrace_bare *bare)
+{
+	return bare->lost_full != bare->guest[HYPERTRACE_ABI_G_LOST_FULL] ||
+	       bare->lost_busy != bare->guest[HYPERTRACE_ABI_G_LOST_BUSY] ||
+	       bare->lost_unattached != bare->guest[HYPERTRACE_ABI_G_LOST_UNATTACHED];
+}
+
 /* On the client's CPU, in an interrupt. */
 static void publish_losses(void *client)
 {
-	ht_publish_idle(client);
+	hypertrace_bare_publish_losses(client);
 }
 
 /*
@@ -176,23 +205,22 @@ static void look(struct work_struct *work)
 	u32 i;
 
 	if (device->apart && !device->ended && ht_has_ended(device)) {
-		ht_switch_off(device);
+		switch_off(device);
 		dev_warn(&device->pci->dev,
 			 "the host has ended: events are off; start `hypertrace serve` anew, and then the VM\n");
 	}
-	ht_refresh_mask(device);
+	refresh_mask(device);
 	for (i = 0; i < device->kernel_clients; i++)
-		if (ht_has_losses(&device->clients[i]))
-			smp_call_function_single(i, publish_losses, &device->clients[i], true);
-	for (i = 0; device->kicks && device->config.ring_mode == HT_DISCARD &&
-	     i < device->kernel_clients; i++) {
+		if (has_losses(&device->clients[i].bare))
+			smp_call_function_single(i, publish_losses, &device->clients[i].bare, true);
+	for (i = 0; !device->bare.overwrites && i < device->kernel_clients; i++) {
 		struct ht_client *client = &device->clients[i];
 		u64 before = client->looked_at;
 
-		client->looked_at = READ_ONCE(client->head);
+		client->looked_at = READ_ONCE(client->bare.head);
 		/* They were there at the last look: the CPU was lost between the kick and them. */
-		if (before > READ_ONCE(client->host[HT_H_TAIL]))
-			ht_kick(device);
+		if (before > client->bare.host[HYPERTRACE_ABI_H_TAIL])
+			hypertrace_bare_wake_(&client->bare);
 	}
 	queue_delayed_work(system_power_efficient_wq, &device->look, msecs_to_jiffies(LOOK_MS));
 }
@@ -212,7 +240,7 @@ static struct notifier_block panic_block = { .notifier_call = panicked, .priorit
 void ht_begin_events(struct ht_device *device)
 {
 	ht_prepare_panic(device);
-	ht_refresh_mask(device);
+	refresh_mask(device);
 	smp_store_release(&current_device, device);
 	INIT_DEFERRABLE_WORK(&device->look, look);
 	queue_delayed_work(system_power_efficient_wq, &device->look, msecs_to_jiffies(LOOK_MS));
@@ -231,5 +259,5 @@ void ht_end_events(void)
 	synchronize_srcu(&waiting);
 	cancel_delayed_work_sync(&device->look);
 	for (i = 0; i < device->kernel_clients; i++)
-		ht_publish_losses(&device->clients[i]);
+		hypertrace_bare_publish_losses(&device->clients[i].bare);
 }

@@ -21,6 +21,7 @@
 #include <linux/mm.h>
 #include <linux/module.h>
 #include <linux/nospec.h>
+#include <linux/random.h>
 #include <linux/slab.h>
 #include <linux/uaccess.h>
 #include <linux/version.h>
@@ -28,7 +29,10 @@
 #include "hypertrace_ioctl.h"
 #include "module.h"
 
-static_assert(HYPERTRACE_LEASE == HT_IOCTL_LEASE && HYPERTRACE_RELEASE == HT_IOCTL_RELEASE);
+static_assert(HYPERTRACE_LEASE == HYPERTRACE_ABI_IOCTL_LEASE);
+static_assert(HYPERTRACE_RELEASE == HYPERTRACE_ABI_IOCTL_RELEASE);
+
+#define PAGE_WORDS (PAGE_SIZE / sizeof(u64))
 
 /* An open description. */
 struct ht_file {
@@ -62,28 +66,34 @@ static void set_owner(struct ht_device *device, u32 client, struct ht_file *file
 
 static bool has_leased(const struct ht_file *file, u64 client)
 {
-	u32 clients = file->device->geometry.clients;
+	u32 clients = file->device->bare.clients;
 
 	return client < clients &&
 	       READ_ONCE(file->device->owners[array_index_nospec(client, clients)]) == file;
+}
+
+/* Returns the bytes of a client's part of the rings. */
+static u64 stride(const struct hypertrace_bare_device *device)
+{
+	return device->client_stride * sizeof(u64);
 }
 
 /* Decides on a page of the window. The caller has the file's lock. */
 static enum access access_of(const struct ht_file *file, u64 offset, phys_addr_t *at)
 {
 	const struct ht_device *device = file->device;
-	const struct ht_geometry *g = &device->geometry;
-	int region = HT_REGIONS - 1;
+	const struct hypertrace_bare_device *g = &device->bare;
+	int region = HYPERTRACE_BARE_REGIONS - 1;
 	u64 client, part;
 
 	while (region && offset < g->offset[region])
 		region--;
 	offset -= g->offset[region];
-	if (offset >= g->used[region] && region != HT_CONFIG)
+	if (offset >= g->used[region] && region != HYPERTRACE_BARE_CONFIG)
 		return OUT_OF_REACH;
 	*at = device->place[region] + offset;
 	switch (region) {
-	case HT_CONFIG:
+	case HYPERTRACE_BARE_CONFIG:
 		if (!offset) {
 			*at = virt_to_phys(device->shown);
 			return READABLE;
@@ -91,19 +101,21 @@ static enum access access_of(const struct ht_file *file, u64 offset, phys_addr_t
 		if (!device->apart)
 			return OUT_OF_REACH;
 		/* The bells have a byte of each client. They are hints: the host looks at the slots, too. */
-		return offset == HT_PAGE_L ? READABLE : offset == HT_BELLS ? WRITABLE : OUT_OF_REACH;
-	case HT_CONTROL:
-		/* KICK is everybody's. Below are the registers of 2016, of all clients. */
-		if (offset < g->control_pages)
-			return device->traps && offset >= g->kick ? WRITABLE : OUT_OF_REACH;
-		return has_leased(file, (offset - g->control_pages) / HT_PAGE) ? WRITABLE : OUT_OF_REACH;
-	case HT_RINGS:
-		if (offset < HT_MASK_BYTES)
+		if (offset == HYPERTRACE_ABI_PAGE_L)
 			return READABLE;
-		client = div64_u64_rem(offset - HT_MASK_BYTES, g->client_stride, &part);
+		return offset == HYPERTRACE_ABI_BELLS ? WRITABLE : OUT_OF_REACH;
+	case HYPERTRACE_BARE_CONTROL:
+		/* KICK is everybody's. Below are the registers of 2016, of all clients. */
+		if (offset < g->registers)
+			return device->traps && offset >= g->kick ? WRITABLE : OUT_OF_REACH;
+		return has_leased(file, (offset - g->registers) / PAGE_SIZE) ? WRITABLE : OUT_OF_REACH;
+	case HYPERTRACE_BARE_RINGS:
+		if (offset < HYPERTRACE_ABI_MASK_BYTES)
+			return READABLE;
+		client = div64_u64_rem(offset - HYPERTRACE_ABI_MASK_BYTES, stride(g), &part);
 		if (!has_leased(file, client))
 			return OUT_OF_REACH;
-		return part == HT_PAGE ? READABLE : WRITABLE;
+		return part == PAGE_SIZE ? READABLE : WRITABLE;
 	default:
 		return OUT_OF_REACH;
 	}
@@ -152,7 +164,7 @@ static void change_flags(struct vm_area_struct *vma, vm_flags_t set, vm_flags_t 
 static int map(struct file *filp, struct vm_area_struct *vma)
 {
 	struct ht_file *file = filp->private_data;
-	u64 window = file->device->geometry.window >> PAGE_SHIFT;
+	u64 window = file->device->bare.window >> PAGE_SHIFT;
 
 	/* Not private, and by a descriptor that may store: else there would be copies. */
 	if (!(vma->vm_flags & VM_SHARED))
@@ -169,19 +181,93 @@ static int map(struct file *filp, struct vm_area_struct *vma)
 /* Removes a client's pages from the file's mappings. */
 static void remove_pages(struct ht_file *file, u32 client)
 {
-	const struct ht_geometry *g = &file->device->geometry;
+	const struct hypertrace_bare_device *g = &file->device->bare;
 
 	mutex_lock(&file->lock);
 	unmap_mapping_range(&file->space,
-			    g->offset[HT_CONTROL] + g->control_pages + (u64)client * HT_PAGE,
-			    HT_PAGE, 1);
+			    g->offset[HYPERTRACE_BARE_CONTROL] + g->registers +
+				    (u64)client * PAGE_SIZE,
+			    PAGE_SIZE, 1);
 	unmap_mapping_range(&file->space,
-			    g->offset[HT_RINGS] + HT_MASK_BYTES + client * g->client_stride,
-			    g->client_stride, 1);
+			    g->offset[HYPERTRACE_BARE_RINGS] + HYPERTRACE_ABI_MASK_BYTES +
+				    client * stride(g),
+			    stride(g), 1);
 	mutex_unlock(&file->lock);
 }
 
-/* Has a client while it is erased, and while its pages are removed from its last lessee. */
+/*
+ * Returns true if the host has taken all that the last holder of a client has left. A head that
+ * cannot be is set to zero: the host counts that, and follows.
+ */
+static bool is_taken(struct hypertrace_bare *client)
+{
+	u64 head = virt_load_acquire(&client->guest[HYPERTRACE_ABI_G_HEAD]);
+	u64 tail = virt_load_acquire(&client->host[HYPERTRACE_ABI_H_TAIL]);
+
+	if (client->guest[HYPERTRACE_ABI_G_SCHEMA_LEN] != client->host[HYPERTRACE_ABI_H_SCHEMA_SEEN])
+		return false;
+	if (client->device->overwrites)
+		return true;
+	if (!hypertrace_bare_is_plausible_(client, head, tail)) {
+		virt_store_release(&client->guest[HYPERTRACE_ABI_G_HEAD], 0);
+		return false;
+	}
+	return head == tail;
+}
+
+static bool is_continued(u32 word)
+{
+	return word == HYPERTRACE_ABI_G_HEAD || word == HYPERTRACE_ABI_G_LOST_FULL ||
+	       word == HYPERTRACE_ABI_G_LOST_BUSY || word == HYPERTRACE_ABI_G_LOST_UNATTACHED ||
+	       word == HYPERTRACE_ABI_G_SCHEMA_LEN;
+}
+
+/*
+ * Erases what the last holder of a client has left, for a holder of another user; all but the
+ * sequence number and the totals, which the next holder continues. The rings of a flight
+ * recorder are kept: the host has not taken them. Returns false if it has not taken all of
+ * another client yet. Sleeps, and takes long where rings are large.
+ */
+static bool erase(struct ht_device *device, u32 index)
+{
+	const struct hypertrace_bare_device *g = &device->bare;
+	struct hypertrace_bare *client = kzalloc(sizeof(*client), GFP_KERNEL);
+	volatile u64 *registers;
+	u64 head, sequence, i;
+
+	if (!client)
+		return false;
+	hypertrace_bare_attach_(client, g, index);
+	if (!is_taken(client)) {
+		/* It may have stopped looking. */
+		hypertrace_bare_wake_(client);
+		kfree(client);
+		return false;
+	}
+	head = client->guest[HYPERTRACE_ABI_G_HEAD];
+	sequence = hypertrace_bare_walk_(client, head);
+	/* The ring follows the log, and may have 4 GiB. */
+	for (i = 0; i < g->schema_words + (g->overwrites ? 0 : g->ring_words); i += PAGE_WORDS) {
+		memset((void *)(client->schema + i), 0, PAGE_SIZE);
+		cond_resched();
+	}
+	if (head && !g->overwrites)
+		*hypertrace_bare_word_(client, hypertrace_bare_block_start_(client, head - 1)) = sequence;
+	for (i = 0; i < PAGE_WORDS; i++)
+		if (!is_continued(i))
+			client->guest[i] = 0;
+	registers = hypertrace_bare_register_(client, 0);
+	for (i = 0; !device->traps && i < PAGE_WORDS; i++)
+		registers[i] = 0;
+	/* The next point's number: one that the last holder cannot have had answered before. */
+	if (!device->traps)
+		registers[HYPERTRACE_ABI_REGISTER_EMIT / sizeof(u64)] = get_random_u32();
+	wmb();
+	kfree(client);
+	return true;
+}
+
+/* Has a client while it is erased, and while its pages are removed from its last holder. */
 static struct ht_file nobody;
 
 /*
@@ -198,7 +284,7 @@ static bool is_ready(const struct ht_file *file, u32 client)
 	set_owner(device, client, &nobody);
 	mutex_unlock(&device->lock);
 	mutex_lock(&device->erasing);
-	is_erased = !READ_ONCE(device->gone) && ht_erase(device, client);
+	is_erased = !READ_ONCE(device->gone) && erase(device, client);
 	mutex_unlock(&device->erasing);
 	mutex_lock(&device->lock);
 	set_owner(device, client, NULL);
@@ -221,15 +307,15 @@ static int choose(const struct ht_file *file, u32 wanted, u32 *client)
 	if (device->gone)
 		return -ENODEV;
 	if (wanted != HYPERTRACE_ANY) {
-		if (wanted < device->kernel_clients || wanted >= device->geometry.clients)
+		if (wanted < device->kernel_clients || wanted >= device->bare.clients)
 			return -EINVAL;
-		*client = wanted = array_index_nospec(wanted, device->geometry.clients);
+		*client = wanted = array_index_nospec(wanted, device->bare.clients);
 		if (device->owners[wanted])
 			return device->owners[wanted] == file ? 0 : -EBUSY;
 		return is_ready(file, wanted) ? 0 : -EBUSY;
 	}
 	for (erases = false;; erases = true) {
-		for (i = device->kernel_clients; i < device->geometry.clients; i++) {
+		for (i = device->kernel_clients; i < device->bare.clients; i++) {
 			if (device->owners[i] ||
 			    (!erases && !uid_eq(device->users[i], file->user)) || !is_ready(file, i))
 				continue;
@@ -258,7 +344,7 @@ static long control(struct file *filp, unsigned int command, unsigned long arg)
 		mutex_lock(&device->lock);
 		done = has_leased(file, wanted) ? 0 : -EINVAL;
 		if (!done) {
-			wanted = array_index_nospec(wanted, device->geometry.clients);
+			wanted = array_index_nospec(wanted, device->bare.clients);
 			set_owner(device, wanted, &nobody);
 		}
 		mutex_unlock(&device->lock);
@@ -323,7 +409,7 @@ static int release(struct inode *inode, struct file *filp)
 
 	mutex_lock(&device->lock);
 	list_del(&file->list);
-	for (i = 0; i < device->geometry.clients; i++)
+	for (i = 0; i < device->bare.clients; i++)
 		if (device->owners[i] == file)
 			set_owner(device, i, NULL);
 	mutex_unlock(&device->lock);

@@ -35,10 +35,10 @@ struct field {
 struct forwarded {
 	struct list_head list;
 	struct trace_event_file *file;
-	struct ht_event event;
+	struct hypertrace_bare_event event;
 	u32 count;
-	struct field fields[HT_MAX_FIELDS];
-	char text[HT_MAX_TEXT + 1];
+	struct field fields[HYPERTRACE_ABI_MAX_FIELDS];
+	char text[HYPERTRACE_ABI_MAX_TEXT + 1];
 	struct perf_event *counters[];
 };
 
@@ -56,7 +56,7 @@ static char *names;
 static bool is_bound;
 
 /* Finds the bytes of a string in the record. */
-static const u8 *string(const struct occurrence *of, const struct field *field, u32 *length)
+static const char *string(const struct occurrence *of, const struct field *field, u32 *length)
 {
 	u32 offset = field->offset, size = field->size, location;
 
@@ -69,7 +69,7 @@ static const u8 *string(const struct occurrence *of, const struct field *field, 
 		offset = of->size;
 	size = min3(size, of->size - offset, (u32)MOST_STRING);
 	*length = strnlen(of->record + offset, size);
-	return of->record + offset;
+	return (const char *)of->record + offset;
 }
 
 static u32 words_of(const struct occurrence *of)
@@ -81,7 +81,7 @@ static u32 words_of(const struct occurrence *of)
 
 		if (field->kind >= STRING) {
 			string(of, field, &length);
-			words += DIV_ROUND_UP(4 + length, HT_WORD);
+			words += hypertrace_bare_string_words(length);
 		} else {
 			words++;
 		}
@@ -100,35 +100,31 @@ static u64 number(const u8 *at, const struct field *field)
 	return word;
 }
 
-static u64 *put_string(u64 *to, const u8 *bytes, u32 length)
+static void put_fields(volatile u64 *to, const struct occurrence *of)
 {
-	u32 i, j, words = DIV_ROUND_UP(4 + length, HT_WORD);
-
-	for (i = 0; i < words; i++) {
-		u64 word = i ? 0 : length;
-
-		for (j = i ? 0 : 4; j < HT_WORD && i * HT_WORD + j - 4 < length; j++)
-			word |= (u64)bytes[i * HT_WORD + j - 4] << (8 * j);
-		WRITE_ONCE(*to++, word);
-	}
-	return to;
-}
-
-static void put_fields(u64 *to, const void *arg)
-{
-	const struct occurrence *of = arg;
 	u32 i, length;
 
 	for (i = 0; i < of->forwarded->count; i++) {
 		const struct field *field = &of->forwarded->fields[i];
-		const u8 *bytes;
 
 		if (field->kind >= STRING) {
-			bytes = string(of, field, &length);
-			to = put_string(to, bytes, length);
+			const char *text = string(of, field, &length);
+
+			to += hypertrace_bare_put_string(to, text, length);
 		} else {
-			WRITE_ONCE(*to++, number(of->record + field->offset, field));
+			*to++ = number(of->record + field->offset, field);
 		}
+	}
+}
+
+static void emit(struct hypertrace_bare *client, const struct occurrence *of)
+{
+	u32 words = words_of(of);
+	volatile u64 *payload = hypertrace_bare_begin(client, &of->forwarded->event, words, 0);
+
+	if (payload) {
+		put_fields(payload, of);
+		hypertrace_bare_end(client, words);
 	}
 }
 
@@ -154,7 +150,7 @@ static void met(struct perf_event *counter, struct perf_sample_data *data, struc
 	if (device && !ht_is_off(device, forwarded->event.name_hash)) {
 		client = ht_this_cpu(device);
 		if (client)
-			ht_emit(client, &forwarded->event, 0, words_of(&of), put_fields, &of);
+			emit(&client->bare, &of);
 	}
 	raw_local_irq_restore(flags);
 }
@@ -163,7 +159,7 @@ static bool is_name(const char *name)
 {
 	size_t length = strlen(name), i;
 
-	if (!length || length > HT_MAX_NAME || isdigit(name[0]))
+	if (!length || length > HYPERTRACE_ABI_MAX_NAME || isdigit(name[0]))
 		return false;
 	for (i = 0; i < length; i++)
 		if (!isalnum(name[i]) && name[i] != '_')
@@ -215,7 +211,7 @@ static int describe(struct forwarded *forwarded, struct trace_event_call *call)
 		struct field *field = &forwarded->fields[forwarded->count];
 		const char *type;
 
-		if (forwarded->count == HT_MAX_FIELDS)
+		if (forwarded->count == HYPERTRACE_ABI_MAX_FIELDS)
 			break;
 		/* As event_define_fields of the kernel does. */
 		offset = ALIGN(offset, from->align);
@@ -228,13 +224,8 @@ static int describe(struct forwarded *forwarded, struct trace_event_call *call)
 				    forwarded->count ? "," : "", from->name, type);
 		forwarded->count++;
 	}
-	length += scnprintf(forwarded->text + length, room - length, ")");
-	forwarded->event = (struct ht_event){
-		.text = forwarded->text,
-		.length = length,
-		.id = ht_id(forwarded->text, length),
-		.name_hash = ht_hash(HT_FNV_START, name, strlen(name)),
-	};
+	scnprintf(forwarded->text + length, room - length, ")");
+	forwarded->event = hypertrace_bare_event_of(forwarded->text);
 	return 0;
 }
 

@@ -6,6 +6,7 @@
 #include <linux/module.h>
 #include <linux/random.h>
 #include <linux/slab.h>
+#include <linux/utsname.h>
 #include <linux/vmalloc.h>
 
 #include "module.h"
@@ -19,7 +20,7 @@ static struct ht_device *bound;
 
 static bool is_segment(const struct pci_dev *pci)
 {
-	return pci->device == HT_PCI_IVSHMEM;
+	return pci->device == HYPERTRACE_ABI_PCI_IVSHMEM;
 }
 
 /* Returns true if the mapping's entry says write-back. */
@@ -39,11 +40,11 @@ static void *map_memory(struct ht_device *device, phys_addr_t start, u64 size)
 {
 	void *at = (void __force *)ioremap_cache(start, size);
 
-	if (at && is_write_back(at))
+	device->bare.is_fenced = !at || !is_write_back(at);
+	if (!device->bare.is_fenced)
 		return at;
 	if (at)
 		iounmap((void __force __iomem *)at);
-	device->fenced = true;
 	return (void __force *)ioremap_wc(start, size);
 }
 
@@ -53,74 +54,77 @@ static phys_addr_t start_of(struct pci_dev *pci, int bar, u64 size)
 		       pci_resource_start(pci, bar) : 0;
 }
 
-/* Copies and checks the config page. */
+/* Copies and checks the config page: then every offset is inside its region. */
 static int read_config(struct ht_device *device)
 {
 	struct pci_dev *pci = device->pci;
-	phys_addr_t start = start_of(pci, is_segment(pci) ? HT_IVSHMEM_BAR : HT_BAR_CONFIG, HT_PAGE);
-	void __iomem *page = start ? ioremap(start, HT_PAGE) : NULL;
+	const u64 *config = device->config;
+	int bar = is_segment(pci) ? HYPERTRACE_ABI_IVSHMEM_BAR : HYPERTRACE_ABI_BAR_CONFIG;
+	phys_addr_t start = start_of(pci, bar, PAGE_SIZE);
+	void __iomem *page = start ? ioremap(start, PAGE_SIZE) : NULL;
 	const char *why;
 
 	if (!page)
 		return -ENODEV;
-	ht_read_config(&device->config, page);
+	hypertrace_bare_copy_config_(device->config, (void __force *)page);
 	iounmap(page);
-	why = ht_check_config(&device->config, &device->geometry);
-	device->traps = device->config.features & HT_FEATURE_TRAPS;
-	device->apart = device->config.features & HT_FEATURE_APART;
+	why = hypertrace_bare_describe_device_(&device->bare, config);
+	device->traps = config[HYPERTRACE_ABI_CONFIG_FEATURES] & HYPERTRACE_ABI_FEATURE_TRAPS;
+	device->apart = config[HYPERTRACE_ABI_CONFIG_FEATURES] & HYPERTRACE_ABI_FEATURE_APART;
 	if (!why && (is_segment(pci) ? device->traps || !device->apart : !device->traps))
 		why = "it is of another kind of device";
-	if (is_segment(pci) && !device->config.magic)
+	if (is_segment(pci) && !config[HYPERTRACE_ABI_CONFIG_MAGIC])
 		dev_warn(&pci->dev,
 			 "ivshmem without a server: start `hypertrace serve --file` first, then the VM\n");
 	/* Any other ivshmem is somebody else's. */
-	if (why && (!is_segment(pci) || device->config.magic == HT_MAGIC))
+	if (why && (!is_segment(pci) || config[HYPERTRACE_ABI_CONFIG_MAGIC] == HYPERTRACE_ABI_MAGIC))
 		dev_err(&pci->dev, "config page: %s\n", why);
 	return why ? -ENODEV : 0;
 }
 
 static int map_segment(struct ht_device *device)
 {
-	const struct ht_geometry *g = &device->geometry;
-	u64 size = g->offset[HT_RINGS] + g->used[HT_RINGS];
-	phys_addr_t start = start_of(device->pci, HT_IVSHMEM_BAR, size);
+	const struct hypertrace_bare_device *g = &device->bare;
+	u64 size = g->offset[HYPERTRACE_BARE_RINGS] + g->used[HYPERTRACE_BARE_RINGS];
+	phys_addr_t start = start_of(device->pci, HYPERTRACE_ABI_IVSHMEM_BAR, size);
 	u8 *window = start ? map_memory(device, start, size) : NULL;
 	int i;
 
 	if (!start) {
 		dev_err(&device->pci->dev,
 			"its memory has %llu bytes, %llu are used: give the VM's memory backend the size that `hypertrace serve` has printed\n",
-			(u64)pci_resource_len(device->pci, HT_IVSHMEM_BAR), size);
+			(u64)pci_resource_len(device->pci, HYPERTRACE_ABI_IVSHMEM_BAR), size);
 		return -EINVAL;
 	}
 	if (!window)
 		return -ENOMEM;
 	device->memory = window;
-	device->local = window + HT_PAGE_L;
-	device->control = window + g->offset[HT_CONTROL];
-	device->rings = window + g->offset[HT_RINGS];
-	for (i = 0; i < HT_REGIONS; i++)
+	device->local = window + HYPERTRACE_ABI_PAGE_L;
+	device->bare.control = window + g->offset[HYPERTRACE_BARE_CONTROL];
+	device->bare.rings = (u64 *)(window + g->offset[HYPERTRACE_BARE_RINGS]);
+	for (i = 0; i < HYPERTRACE_BARE_REGIONS; i++)
 		device->place[i] = start + g->offset[i];
 	return 0;
 }
 
 static int map_device(struct ht_device *device)
 {
-	const struct ht_geometry *g = &device->geometry;
+	const struct hypertrace_bare_device *g = &device->bare;
 	struct pci_dev *pci = device->pci;
-	phys_addr_t control = start_of(pci, HT_BAR_CONTROL, g->used[HT_CONTROL]);
-	phys_addr_t rings = start_of(pci, HT_BAR_RINGS, g->used[HT_RINGS]);
+	u64 registers = g->used[HYPERTRACE_BARE_CONTROL], memory = g->used[HYPERTRACE_BARE_RINGS];
+	phys_addr_t control = start_of(pci, HYPERTRACE_ABI_BAR_CONTROL, registers);
+	phys_addr_t rings = start_of(pci, HYPERTRACE_ABI_BAR_RINGS, memory);
 
 	if (!control || !rings)
 		return -ENODEV;
-	device->registers = ioremap(control, g->used[HT_CONTROL]);
-	device->memory = device->registers ? map_memory(device, rings, g->used[HT_RINGS]) : NULL;
+	device->registers = ioremap(control, registers);
+	device->memory = device->registers ? map_memory(device, rings, memory) : NULL;
 	if (!device->memory)
 		return -ENOMEM;
-	device->control = (u8 __force *)device->registers;
-	device->rings = device->memory;
-	device->place[HT_CONTROL] = control;
-	device->place[HT_RINGS] = rings;
+	device->bare.control = (u8 __force *)device->registers;
+	device->bare.rings = device->memory;
+	device->place[HYPERTRACE_BARE_CONTROL] = control;
+	device->place[HYPERTRACE_BARE_RINGS] = rings;
 	return 0;
 }
 
@@ -138,15 +142,15 @@ static void unmap(struct ht_device *device)
  */
 static int begin_boot(struct ht_device *device)
 {
-	u64 *boot = (u64 *)(device->local + HT_L_BOOT), number = get_random_u64() | 1;
-	u64 *seen = (u64 *)(device->local + HT_L_BOOT_SEEN);
+	u64 *boot = (u64 *)(device->local + HYPERTRACE_ABI_L_BOOT), number = get_random_u64() | 1;
+	u64 *seen = (u64 *)(device->local + HYPERTRACE_ABI_L_BOOT_SEEN);
 	int i;
 
 	for (i = 0; i < BOOT_MS && !ht_has_ended(device); i++) {
 		if (virt_load_acquire(seen) == number)
 			return 0;
 		virt_store_release(boot, number);
-		if (device->fenced)
+		if (device->bare.is_fenced)
 			wmb();
 		usleep_range(1000, 1200);
 	}
@@ -175,22 +179,33 @@ static bool is_counter_usable(void)
 
 static void choose_clock(struct ht_device *device)
 {
-	u64 frequency = NSEC_PER_SEC;
+	u64 frequency = device->config[HYPERTRACE_ABI_CONFIG_FREQUENCY] ?: 1000ULL * tsc_khz;
 
-	device->counter = is_counter_usable();
-	if (device->counter)
-		frequency = device->config.guest_frequency ?: 1000ULL * tsc_khz;
-	/* Above half of all numbers are those of a clock that was set back. */
-	device->pause = min_t(u64, div_u64(frequency, MSEC_PER_SEC) * HT_PAUSE_MS, S64_MAX);
+	if (!is_counter_usable()) {
+		device->bare.clock = HYPERTRACE_ABI_CLOCK_MONOTONIC_RAW;
+		frequency = NSEC_PER_SEC;
+	}
+	device->bare.pause = div_u64(frequency, MSEC_PER_SEC) * HYPERTRACE_ABI_PAUSE_MS;
+}
+
+static void lease(struct ht_device *device, u32 client)
+{
+	char name[HYPERTRACE_ABI_MAX_NAME + 1];
+	u64 token;
+
+	snprintf(name, sizeof(name), "kernel %s/cpu%u", init_utsname()->release, client);
+	do {
+		token = get_random_u64();
+	} while (!token);
+	hypertrace_bare_lease(&device->clients[client].bare, &device->bare, client, client, token, name);
 }
 
 /* Leases a client for each CPU: those that the host has set aside, or else the first ones. */
 static int lease_clients(struct ht_device *device)
 {
-	u32 i, clients = device->geometry.clients, count = device->config.vcpu_clients;
+	u32 i, clients = device->bare.clients;
+	u32 count = min_t(u64, device->config[HYPERTRACE_ABI_CONFIG_VCPU_CLIENTS], clients);
 
-	if (device->config.vcpu_clients >= clients)
-		count = clients;
 	if (!count)
 		count = min(nr_cpu_ids, max(clients / 2, 1U));
 	device->clients = vzalloc(array_size(count, sizeof(*device->clients)));
@@ -198,10 +213,10 @@ static int lease_clients(struct ht_device *device)
 		return -ENOMEM;
 	device->kernel_clients = count;
 	for (i = 0; i < count; i++)
-		ht_lease(&device->clients[i], device, i);
+		lease(device, i);
 	/* Programs see the same device, without these clients. */
-	*device->shown = device->config;
-	device->shown->vcpu_clients = count;
+	memcpy(device->shown, device->config, sizeof(device->config));
+	device->shown[HYPERTRACE_ABI_CONFIG_VCPU_CLIENTS] = count;
 	return 0;
 }
 
@@ -243,18 +258,17 @@ static int begin(struct ht_device *device)
 	error = read_config(device);
 	if (error)
 		return error;
-	device->owners = kcalloc(device->geometry.clients, sizeof(*device->owners), GFP_KERNEL);
-	device->users = kcalloc(device->geometry.clients, sizeof(*device->users), GFP_KERNEL);
+	device->owners = kcalloc(device->bare.clients, sizeof(*device->owners), GFP_KERNEL);
+	device->users = kcalloc(device->bare.clients, sizeof(*device->users), GFP_KERNEL);
 	if (!device->owners || !device->users)
 		return -ENOMEM;
-	for (i = 0; i < device->geometry.clients; i++)
+	for (i = 0; i < device->bare.clients; i++)
 		device->users[i] = INVALID_UID;
 	error = is_segment(pci) ? map_segment(device) : map_device(device);
 	if (!error && device->apart)
 		error = begin_boot(device);
 	if (error)
 		return error;
-	device->kicks = device->traps && device->config.features & HT_FEATURE_KICK;
 	choose_clock(device);
 	error = lease_clients(device);
 	if (error)
@@ -295,9 +309,9 @@ static int probe(struct pci_dev *pci, const struct pci_device_id *id)
 	ht_begin_forwarding();
 	mutex_unlock(&binding);
 	dev_info(&pci->dev, "%u clients, %u of them the kernel's; memory %s, clock %s\n",
-		 device->geometry.clients, device->kernel_clients,
-		 device->fenced ? "write-combining" : "write-back",
-		 device->counter ? "counter" : "monotonic_raw");
+		 device->bare.clients, device->kernel_clients,
+		 device->bare.is_fenced ? "write-combining" : "write-back",
+		 device->bare.clock == HYPERTRACE_ABI_CLOCK_COUNTER ? "counter" : "monotonic_raw");
 	return 0;
 
 release:
@@ -331,10 +345,11 @@ static void remove(struct pci_dev *pci)
 }
 
 static const struct pci_device_id ids[] = {
-	{ PCI_DEVICE(HT_PCI_VENDOR, HT_PCI_DEVICE) },
-	{ PCI_DEVICE(HT_PCI_VENDOR, HT_PCI_IVSHMEM) },
+	{ PCI_DEVICE(HYPERTRACE_ABI_PCI_VENDOR, HYPERTRACE_ABI_PCI_DEVICE) },
+	{ PCI_DEVICE(HYPERTRACE_ABI_PCI_VENDOR, HYPERTRACE_ABI_PCI_IVSHMEM) },
 	/* A device id that a VMM has chosen. */
-	{ PCI_DEVICE_SUB(HT_PCI_VENDOR, PCI_ANY_ID, HT_PCI_VENDOR, HT_PCI_SUBSYSTEM) },
+	{ PCI_DEVICE_SUB(HYPERTRACE_ABI_PCI_VENDOR, PCI_ANY_ID, HYPERTRACE_ABI_PCI_VENDOR,
+			 HYPERTRACE_ABI_PCI_SUBSYSTEM) },
 	{}
 };
 MODULE_DEVICE_TABLE(pci, ids);

@@ -9,6 +9,9 @@ use crate::build::{root, succeed, target_folder};
 use crate::capability;
 use crate::linux::{LATER, Linux};
 
+/// Header that it includes.
+const BARE: &str = "hypertrace-bare.h";
+
 /// The module, without symbols for debuggers.
 #[derive(Debug)]
 pub struct Module {
@@ -38,6 +41,7 @@ impl Module {
         let folder = target_folder().join("linux-module").join(&release);
         // Copied, as the kernel's makefiles write beside the sources. Unchanged files are not built again.
         copy(&root().join("guest-lib/linux-module"), &folder);
+        copy_file(&root().join("guest-lib/include").join(BARE), &folder.join(BARE));
         let headers = sources.join(format!("linux-headers-{release}"));
         let common =
             sources.join(format!("linux-headers-{}", release.replace("cloud-amd64", "common")));
@@ -77,8 +81,14 @@ fn copy(from: &Path, to: &Path) {
         let (from, to) = (entry.path(), to.join(entry.file_name()));
         if from.is_dir() {
             copy(&from, &to);
-        } else if fs::read(&from).unwrap() != fs::read(&to).unwrap_or_default() {
-            fs::copy(&from, &to).unwrap();
+        } else {
+            copy_file(&from, &to);
         }
+    }
+}
+
+fn copy_file(from: &Path, to: &Path) {
+    if fs::read(from).unwrap() != fs::read(to).unwrap_or_default() {
+        fs::copy(from, to).unwrap();
     }
 }

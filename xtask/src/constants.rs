@@ -1,5 +1,4 @@
-//! Constants of the crate `abi` in both C headers without a library: that of firmware, and that of the guest's kernel
-//! module.
+//! Constants of the crate `abi` in the C header without a library, for firmware and the guest's kernel module.
 
 use std::fmt::Write as _;
 use std::mem::offset_of;
@@ -19,8 +18,24 @@ use hypertrace_abi::turns::PAUSE;
 
 const WORD: usize = size_of::<u64>();
 
+/// Words of the config page. The version's has the ring's mode in its upper half.
+const CONFIG: &[(&str, usize)] = &[
+    ("CLIENTS", offset_of!(ConfigPage, max_clients)),
+    ("ARGS", offset_of!(ConfigPage, client_args)),
+    ("MAGIC", offset_of!(ConfigPage, magic)),
+    ("VERSION", offset_of!(ConfigPage, version)),
+    ("FEATURES", offset_of!(ConfigPage, features)),
+    ("SESSION", offset_of!(ConfigPage, session)),
+    ("FREQUENCY", offset_of!(ConfigPage, guest_frequency)),
+    ("VCPU_CLIENTS", offset_of!(ConfigPage, vcpu_clients)),
+    ("SCHEMA_SIZE", offset_of!(ConfigPage, schema_size)),
+    ("RING_SIZE", offset_of!(ConfigPage, ring_size)),
+    ("BLOCK_SIZE", offset_of!(ConfigPage, block_size)),
+];
+
 /// Names without their prefix, and values.
-const COMMON: [(&str, u64); 32] = [
+const OTHERS: &[(&str, u64)] = &[
+    ("CONFIG_WORDS", (size_of::<ConfigPage>() / WORD) as u64),
     ("PAGE", PAGE),
     ("MIN_BAR", MIN_BAR),
     ("MASK_BYTES", MASK_BYTES),
@@ -53,87 +68,55 @@ const COMMON: [(&str, u64); 32] = [
     ("PAUSE_MS", PAUSE.as_millis() as u64),
     ("FNV_START", FNV_START as u64),
     ("MAX_FIELDS", MAX_FIELDS as u64),
+    ("LEGACY_WORDS", LEGACY_SLOT_STRIDE_PER_ARG / WORD as u64),
+    ("MARK_IMMEDIATE", mark::IMMEDIATE as u64),
+    ("H_REPLY_HOST_TIME", host_page::REPLY_HOST_TIME as u64),
+    ("FNV_PRIME", FNV_PRIME as u64),
+    ("COUNTER_CNTVCT", (CounterKind::Cntvct as u64) << Counter::KIND_SHIFT),
+    ("PCI_VENDOR", PCI_VENDOR as u64),
+    ("PCI_DEVICE", PCI_DEVICE as u64),
+    ("PCI_SUBSYSTEM", PCI_SUBSYSTEM as u64),
+    ("PCI_IVSHMEM", IVSHMEM_DEVICE as u64),
+    ("IVSHMEM_BAR", IVSHMEM_BAR as u64),
+    ("BAR_CONFIG", Region::Config.bar() as u64),
+    ("BAR_CONTROL", Region::Control.bar() as u64),
+    ("BAR_RINGS", Region::Rings.bar() as u64),
+    ("FEATURE_APART", Features::APART.bits()),
+    ("IOCTL_LEASE", module::LEASE as u64),
+    ("IOCTL_RELEASE", module::RELEASE as u64),
+    ("G_LOST_UNATTACHED", guest_page::LOST_UNATTACHED as u64),
+    ("SLOT_WORDS", SLOT_WORDS as u64),
+    ("H_MASK_VERSION", host_page::MASK_VERSION as u64),
+    ("STATUS_FILTERED", Status::Filtered as u64),
+    ("HEADER_WORDS", HEADER_WORDS as u64),
+    ("MAX_WORDS", MAX_WORDS as u64),
+    ("CLOCK_MONOTONIC_RAW", ClockKind::MonotonicRaw as u64),
+    ("MAX_NAME", MAX_NAME as u64),
+    ("MAX_TEXT", MAX_TEXT as u64),
+    ("MAX_SCHEMAS", MAX_SCHEMAS as u64),
+    ("PAGE_L", PAGE_L),
+    ("BELLS", BELLS),
+    ("L_STATE", STATE),
+    ("L_BOOT", BOOT),
+    ("L_BOOT_SEEN", BOOT_SEEN),
+    ("L_END", END),
+    ("STATE_ENDED", State::Ended as u64),
 ];
 
-/// Returns the constants of firmware.
-pub fn bare() -> String {
-    let config = [
-        ("CLIENTS", offset_of!(ConfigPage, max_clients)),
-        ("ARGS", offset_of!(ConfigPage, client_args)),
-        ("MAGIC", offset_of!(ConfigPage, magic)),
-        // With the ring's mode in its upper half.
-        ("VERSION", offset_of!(ConfigPage, version)),
-        ("FEATURES", offset_of!(ConfigPage, features)),
-        ("FREQUENCY", offset_of!(ConfigPage, guest_frequency)),
-        ("SCHEMA_SIZE", offset_of!(ConfigPage, schema_size)),
-        ("RING_SIZE", offset_of!(ConfigPage, ring_size)),
-        ("BLOCK_SIZE", offset_of!(ConfigPage, block_size)),
-    ];
-    let others = [
-        ("LEGACY_WORDS", LEGACY_SLOT_STRIDE_PER_ARG / WORD as u64),
-        ("MARK_IMMEDIATE", mark::IMMEDIATE.into()),
-        ("H_REPLY_HOST_TIME", host_page::REPLY_HOST_TIME as u64),
-        ("FNV_PRIME", FNV_PRIME.into()),
-        ("COUNTER_CNTVCT", (CounterKind::Cntvct as u64) << Counter::KIND_SHIFT),
-    ];
+/// Returns the macros of all constants.
+pub fn text() -> String {
     let mut text = String::new();
-    for (name, offset) in config {
-        define(&mut text, "HYPERTRACE_ABI_CONFIG_", "U", &[(name, (offset / WORD) as u64)]);
+    for (name, offset) in CONFIG {
+        define(&mut text, &format!("CONFIG_{name}"), (offset / WORD) as u64);
     }
-    for constants in [&COMMON[..], &others] {
-        define(&mut text, "HYPERTRACE_ABI_", "U", constants);
+    for (name, value) in OTHERS {
+        define(&mut text, name, *value);
     }
     text
 }
 
-/// Returns the constants of the kernel's module.
-pub fn module() -> String {
-    let own = [
-        ("PCI_VENDOR", PCI_VENDOR.into()),
-        ("PCI_DEVICE", PCI_DEVICE.into()),
-        ("PCI_SUBSYSTEM", PCI_SUBSYSTEM.into()),
-        ("PCI_IVSHMEM", IVSHMEM_DEVICE.into()),
-        ("IVSHMEM_BAR", IVSHMEM_BAR as u64),
-        ("BAR_CONFIG", Region::Config.bar() as u64),
-        ("BAR_CONTROL", Region::Control.bar() as u64),
-        ("BAR_RINGS", Region::Rings.bar() as u64),
-        ("LEGACY_SLOT_STRIDE_PER_ARG", LEGACY_SLOT_STRIDE_PER_ARG),
-        ("DISCARD", RingMode::Discard as u64),
-        ("CONFIG_BYTES", size_of::<ConfigPage>() as u64),
-        ("FEATURE_APART", Features::APART.bits()),
-        ("IOCTL_LEASE", module::LEASE.into()),
-        ("IOCTL_RELEASE", module::RELEASE.into()),
-        ("G_LOST_UNATTACHED", guest_page::LOST_UNATTACHED as u64),
-        ("SLOT_WORDS", SLOT_WORDS as u64),
-        ("H_MASK_VERSION", host_page::MASK_VERSION as u64),
-        ("STATUS_FILTERED", Status::Filtered as u64),
-        ("HEADER_WORDS", HEADER_WORDS as u64),
-        ("MAX_WORDS", MAX_WORDS as u64),
-        ("CLOCK_MONOTONIC_RAW", ClockKind::MonotonicRaw as u64),
-        ("MAX_NAME", MAX_NAME as u64),
-        ("MAX_TEXT", MAX_TEXT as u64),
-        ("MAX_SCHEMAS", MAX_SCHEMAS as u64),
-        ("PAGE_L", PAGE_L),
-        ("BELLS", BELLS),
-        ("L_STATE", STATE),
-        ("L_BOOT", BOOT),
-        ("L_BOOT_SEEN", BOOT_SEEN),
-        ("L_END", END),
-        ("STATE_ENDED", State::Ended as u64),
-    ];
-    let mut text = String::new();
-    for constants in [&COMMON[..], &own] {
-        define(&mut text, "HT_", "", constants);
-        text.push('\n');
-    }
-    text
-}
-
-/// Writes constants as macros whose names have this prefix, and whose numbers have the suffix unless they need more
-/// than 32 bits.
-fn define(text: &mut String, prefix: &str, suffix: &str, constants: &[(&str, u64)]) {
-    for (name, value) in constants {
-        let suffix = if *value > u32::MAX.into() { "ULL" } else { suffix };
-        let _ = writeln!(text, "#define {prefix}{name} {value:#x}{suffix}");
-    }
+/// Writes a constant as a macro. Its number is long if it needs more than 32 bits.
+fn define(text: &mut String, name: &str, value: u64) {
+    let suffix = if value > u32::MAX.into() { "ULL" } else { "U" };
+    let _ = writeln!(text, "#define HYPERTRACE_ABI_{name} {value:#x}{suffix}");
 }

@@ -1,5 +1,5 @@
-//! Generation of the C headers: declarations from the C library's source, constants of the crate `abi`, and texts around
-//! them from `.h` files.
+//! Generation of the C headers: declarations from the C library's source with texts around them from `.h` files, and
+//! constants of the crate `abi` in the header without a library.
 
 use std::fs;
 use std::path::Path;
@@ -51,14 +51,11 @@ const HEADERS: [Header; 2] = [
     },
 ];
 
-/// Begin of the constants of the guest's kernel module.
-const MODULE: &str = "\
-/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR BSD-3-Clause */
-/* Made by `cargo xtask header` from the crate hypertrace-abi. docs/abi.md says what they are. */
-#ifndef HYPERTRACE_ABI_H
-#define HYPERTRACE_ABI_H
-
-";
+/// Header for firmware and kernels. Its constants are between these lines.
+const BARE: &str = "guest-lib/include/hypertrace-bare.h";
+const BEGIN: &str =
+    "/* Constants of docs/abi.md, by `cargo xtask header`. Indices are of words of 64 bits. */\n";
+const END: &str = "/* End of the constants. */\n";
 
 /// Rust names and their names in C.
 const NAMES: [(&str, &str); 5] = [
@@ -108,16 +105,22 @@ fn text(root: &Path, header: &Header) -> Result<String> {
         .replace("// extern \"C\"", "/* extern \"C\" */"))
 }
 
+/// Returns the header for firmware with the present constants.
+fn bare(root: &Path) -> Result<String> {
+    let text =
+        fs::read_to_string(root.join(BARE)).with_context(|| format!("cannot read {BARE}"))?;
+    let parts = text.split_once(BEGIN).zip(text.split_once(END));
+    let ((before, _), (_, after)) = parts.context("no place for constants")?;
+    Ok(format!("{before}{BEGIN}{}{END}{after}", constants::text()))
+}
+
 /// Returns the paths and texts of all headers.
 fn headers(root: &Path) -> Result<Vec<(&'static str, String)>> {
     let mut texts = Vec::new();
     for header in &HEADERS {
         texts.push((header.path, text(root, header)?));
     }
-    let bare = read(root, "bare.h")?.replace("@constants@", constants::bare().trim_end());
-    texts.push(("guest-lib/include/hypertrace-bare.h", bare));
-    let module = format!("{MODULE}{}#endif\n", constants::module());
-    texts.push(("guest-lib/linux-module/hypertrace_abi.h", module));
+    texts.push((BARE, bare(root)?));
     Ok(texts)
 }
 

@@ -47,7 +47,7 @@ enum Job {
     ///
     /// Works in a copy of the tree, in the target folder. The defences are the patches in xtask/mutants.
     Mutants(mutants::Options),
-    /// Make the files of C that come from Rust: headers in guest-lib/include, and constants of guest-lib/linux-module
+    /// Make the files of C that come from Rust: headers in guest-lib/include
     Header,
     /// Build the C library, and install it with its headers and a file for pkg-config
     InstallC(install::Options),

@@ -45,8 +45,8 @@ fn run(linux: &Linux, module: &Module, folder: &Path, device: &[String], script:
     let source = root().join("guest-lib/linux-module/tests/check.c");
     succeed(
         std::process::Command::new("cc")
-            .args(["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-static", "-o"])
-            .args([&check, &source]),
+            .args(["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-static", "-I"])
+            .args([&*root().join("guest-lib/include"), Path::new("-o"), &check, &source]),
     );
     let program = static_program("hypertrace-linux-guest");
     let mark = static_program("hypertrace-mark");

@@ -22,10 +22,12 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "../hypertrace_abi.h"
+#include <hypertrace-bare.h>
 #include "../hypertrace_ioctl.h"
 
 #define NODE "/dev/hypertrace"
+#define PAGE HYPERTRACE_ABI_PAGE
+#define SLOT HYPERTRACE_ABI_G_SLOT
 
 static int failed;
 static sigjmp_buf before;
@@ -76,47 +78,34 @@ struct window {
 	uint64_t clients, kernels, size, control, rings, stride, features;
 };
 
-/* Returns the size of a region of which so many bytes are used. */
-static uint64_t region(uint64_t used)
-{
-	uint64_t size = HT_MIN_BAR;
-
-	while (size < used)
-		size *= 2;
-	return size;
-}
-
 static volatile uint64_t *map(int file, struct window *window)
 {
-	uint64_t control, registers;
-	volatile uint64_t *page = mmap(NULL, HT_PAGE, PROT_READ, MAP_SHARED, file, 0);
+	const void *page = mmap(NULL, PAGE, PROT_READ, MAP_SHARED, file, 0);
+	struct hypertrace_bare_device device;
 	void *all;
 
-	if (page == MAP_FAILED)
+	if (page == MAP_FAILED || !hypertrace_bare_at_bars(&device, page, NULL, NULL, NULL))
 		return NULL;
-	window->clients = page[0];
-	window->features = page[7];
-	window->kernels = page[0x68 / 8];
-	window->stride = 2 * HT_PAGE + page[0x70 / 8] + page[0x78 / 8];
-	/* Registers of 2016, KICK, then the clients' registers. */
-	control = HT_MIN_BAR + region(window->clients * page[1] * HT_LEGACY_SLOT_STRIDE_PER_ARG);
-	registers = (window->clients * 8 + HT_PAGE - 1) / HT_PAGE * HT_PAGE + HT_PAGE;
-	window->control = control + registers;
-	window->rings = control + region(registers + window->clients * HT_PAGE);
-	window->size = window->rings + region(HT_MASK_BYTES + window->clients * window->stride);
-	munmap((void *)page, HT_PAGE);
+	window->clients = device.clients;
+	window->features = device.features;
+	window->kernels = ((const uint64_t *)page)[HYPERTRACE_ABI_CONFIG_VCPU_CLIENTS];
+	window->stride = 8 * device.client_stride;
+	window->control = device.offset[HYPERTRACE_BARE_CONTROL] + device.registers;
+	window->rings = device.offset[HYPERTRACE_BARE_RINGS];
+	window->size = device.window;
+	munmap((void *)page, PAGE);
 	all = mmap(NULL, window->size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
 	return all == MAP_FAILED ? NULL : all;
 }
 
 static volatile uint64_t *area(volatile uint64_t *all, const struct window *w, uint64_t client)
 {
-	return all + (w->rings + HT_MASK_BYTES + client * w->stride) / 8;
+	return all + (w->rings + HYPERTRACE_ABI_MASK_BYTES + client * w->stride) / 8;
 }
 
 static volatile uint64_t *registers(volatile uint64_t *all, const struct window *w, uint64_t client)
 {
-	return all + (w->control + client * HT_PAGE) / 8;
+	return all + (w->control + client * PAGE) / 8;
 }
 
 static void check_leases(int one, int other, const struct window *w)
@@ -126,10 +115,10 @@ static void check_leases(int one, int other, const struct window *w)
 
 	check("a lease of any client is one that is not the kernel's", client == (int)w->kernels);
 	check("the same lease again is no error", lease(one, client) == client);
-	check("a client has one lessee", lease(other, client) == -EBUSY);
+	check("a client has one holder", lease(other, client) == -EBUSY);
 	for (count = 0; done >= 0; count++)
 		done = lease(other, HYPERTRACE_ANY);
-	check("more lessees than clients are refused", done == -EBUSY);
+	check("more holders than clients are refused", done == -EBUSY);
 	check("all clients but the kernel's are leased",
 	      count == (int)(w->clients - w->kernels));
 	check("the kernel's client is refused", lease(one, 0) == -EINVAL);
@@ -149,41 +138,41 @@ static void check_pages(int one, volatile uint64_t *all, const struct window *w)
 	int other = open(NODE, O_RDWR), client = w->kernels;
 	struct window same;
 	volatile uint64_t *others = map(other, &same), *guest = area(all, w, client);
-	uint64_t word = HT_PAGE / 8, page;
+	uint64_t word = PAGE / 8, page;
 
 	check("another has the client", lease(other, client) == -EBUSY);
-	check("a leased page can be stored to", !store(&guest[HT_G_SLOT], 77) && guest[HT_G_SLOT] == 77);
+	check("a leased page can be stored to", !store(&guest[SLOT], 77) && guest[SLOT] == 77);
 	check("another's page cannot be seen",
-	      !load(area(others, w, client) + HT_G_SLOT) && area(others, w, client)[HT_G_SLOT] != 77);
+	      !load(area(others, w, client) + SLOT) && area(others, w, client)[SLOT] != 77);
 	check("a store to another's page leads nowhere",
-	      !store(area(others, w, client) + HT_G_SLOT, 78) && guest[HT_G_SLOT] == 77);
+	      !store(area(others, w, client) + SLOT, 78) && guest[SLOT] == 77);
 	check("a store to the kernel's page leads nowhere",
-	      !store(area(all, w, 0) + HT_G_SLOT, 79) && area(others, w, 0)[HT_G_SLOT] != 79);
+	      !store(area(all, w, 0) + SLOT, 79) && area(others, w, 0)[SLOT] != 79);
 	check("the kernel's registers are out of reach",
 	      !store(registers(all, w, 0), 80) && registers(all, w, 0)[0] == 80 &&
 		      registers(others, w, 0)[0] != 80);
 	check("the host's page is read-only", store(&guest[word], 1) == SIGBUS);
 	check("the mask is read-only", store(all + w->rings / 8, 1) == SIGBUS);
 	check("the config page is read-only", store(all, 1) == SIGBUS);
-	if (w->features & HT_FEATURE_APART)
-		check("page L is read-only", store(all + HT_PAGE_L / 8, 1) == SIGBUS);
+	if (w->features & HYPERTRACE_ABI_FEATURE_APART)
+		check("page L is read-only", store(all + HYPERTRACE_ABI_PAGE_L / 8, 1) == SIGBUS);
 	load(&guest[word]);
-	mprotect((void *)&guest[word], HT_PAGE, PROT_NONE);
-	mprotect((void *)&guest[word], HT_PAGE, PROT_READ | PROT_WRITE);
+	mprotect((void *)&guest[word], PAGE, PROT_NONE);
+	mprotect((void *)&guest[word], PAGE, PROT_READ | PROT_WRITE);
 	check("the host's page stays read-only", store(&guest[word], 1) == SIGBUS);
 	check("a mapping does not grow",
-	      mremap((void *)all, w->size, w->size + HT_PAGE, MREMAP_MAYMOVE) == MAP_FAILED);
+	      mremap((void *)all, w->size, w->size + PAGE, MREMAP_MAYMOVE) == MAP_FAILED);
 
 	release(one, client);
-	check("a page is out of reach after its lease", guest[HT_G_SLOT] != 77);
-	store(&guest[HT_G_SLOT], 81);
-	check("the next lessee gets it", lease(other, client) == client &&
-					     area(others, w, client)[HT_G_SLOT] == 77);
+	check("a page is out of reach after its lease", guest[SLOT] != 77);
+	store(&guest[SLOT], 81);
+	check("the next holder gets it", lease(other, client) == client &&
+					     area(others, w, client)[SLOT] == 77);
 	release(other, client);
 	lease(one, client);
-	check("and so does the last one again", guest[HT_G_SLOT] == 77);
+	check("and so does the last one again", guest[SLOT] == 77);
 	/* The window's end, the middle of nowhere, and each page once. */
-	for (page = 0; page < w->size; page += HT_PAGE)
+	for (page = 0; page < w->size; page += PAGE)
 		if (load(others + page / 8))
 			check("each page can be loaded", 0);
 	munmap((void *)others, w->size);
@@ -201,17 +190,17 @@ static void check_mappings(int file, const struct window *w)
 	off_t last = (off_t)1 << 62;
 
 	check("a private mapping is refused",
-	      try(file, HT_PAGE, both, MAP_PRIVATE, 0) == MAP_FAILED && errno == EINVAL);
+	      try(file, PAGE, both, MAP_PRIVATE, 0) == MAP_FAILED && errno == EINVAL);
 	check("one to execute is refused",
-	      try(file, HT_PAGE, PROT_READ | PROT_EXEC, MAP_SHARED, 0) == MAP_FAILED);
+	      try(file, PAGE, PROT_READ | PROT_EXEC, MAP_SHARED, 0) == MAP_FAILED);
 	check("one by a reader is refused",
-	      try(reader, HT_PAGE, PROT_READ, MAP_SHARED, 0) == MAP_FAILED);
+	      try(reader, PAGE, PROT_READ, MAP_SHARED, 0) == MAP_FAILED);
 	check("one that is too long is refused",
-	      try(file, w->size + HT_PAGE, both, MAP_SHARED, 0) == MAP_FAILED);
+	      try(file, w->size + PAGE, both, MAP_SHARED, 0) == MAP_FAILED);
 	check("one after the window is refused",
-	      try(file, HT_PAGE, both, MAP_SHARED, w->size) == MAP_FAILED);
+	      try(file, PAGE, both, MAP_SHARED, w->size) == MAP_FAILED);
 	check("one far after it is refused",
-	      try(file, HT_PAGE, both, MAP_SHARED, last) == MAP_FAILED);
+	      try(file, PAGE, both, MAP_SHARED, last) == MAP_FAILED);
 	close(reader);
 }
 
@@ -226,23 +215,24 @@ static void check_fork(volatile uint64_t *all, const struct window *w)
 	waitpid(child, &status, 0);
 	check("a child does not inherit the mapping",
 	      WIFEXITED(status) && WEXITSTATUS(status) == SIGSEGV);
-	check("its parent keeps it", guest[HT_G_SLOT] == 77);
+	check("its parent keeps it", guest[SLOT] == 77);
 }
 
-/* Returns true if the next lessee continues this word of page G. */
-static int is_total(int word)
+/* Returns true if the next holder continues this word of page G. */
+static int is_total(unsigned int word)
 {
-	return word == HT_G_HEAD || word == HT_G_LOST_FULL || word == HT_G_LOST_BUSY ||
-	       word == HT_G_LOST_UNATTACHED || word == HT_G_SCHEMA_LEN;
+	return word == HYPERTRACE_ABI_G_HEAD || word == HYPERTRACE_ABI_G_LOST_FULL || word == HYPERTRACE_ABI_G_LOST_BUSY ||
+	       word == HYPERTRACE_ABI_G_LOST_UNATTACHED || word == HYPERTRACE_ABI_G_SCHEMA_LEN;
 }
 
-/* Looks in each client for what its last lessee, another user, has left. */
+/* Looks in each client for what its last holder, another user, has left. */
 static int look(int file, volatile uint64_t *all, const struct window *w)
 {
-	int client, seen = 0, others = 0, words, word, done;
+	int client, seen = 0, others = 0, words, done;
+	unsigned int word;
 
 	for (client = w->kernels; client < (int)w->clients; client++) {
-		volatile uint64_t *ring = area(all, w, client) + 2 * HT_PAGE / 8;
+		volatile uint64_t *ring = area(all, w, client) + 2 * PAGE / 8;
 		volatile uint64_t *end = area(all, w, client + 1);
 		volatile uint64_t *guest = area(all, w, client), *control = registers(all, w, client);
 
@@ -253,11 +243,11 @@ static int look(int file, volatile uint64_t *all, const struct window *w)
 		for (words = 0; ring < end; ring++)
 			words += *ring != 0;
 		seen = words > seen ? words : seen;
-		for (word = 0; word < HT_PAGE / 8; word++) {
+		for (word = 0; word < PAGE / 8; word++) {
 			others += !is_total(word) && guest[word];
-			others += w->features & HT_FEATURE_APART && word && control[word];
+			others += w->features & HYPERTRACE_ABI_FEATURE_APART && word && control[word];
 		}
-		check("the schema log is read", guest[HT_G_SCHEMA_LEN] == guest[HT_PAGE / 8 + 1]);
+		check("the schema log is read", guest[HYPERTRACE_ABI_G_SCHEMA_LEN] == guest[PAGE / 8 + 1]);
 		release(file, client);
 	}
 	/* The sequence number is left. */
@@ -266,23 +256,24 @@ static int look(int file, volatile uint64_t *all, const struct window *w)
 	return failed;
 }
 
-/* Leaves each client as no honest program does: the next lessee's points and texts are at stake. */
+/* Leaves each client as no honest program does: the next holder's points and texts are at stake. */
 static int leave(int file, volatile uint64_t *all, const struct window *w)
 {
-	int client, word;
+	unsigned int word;
+	int client;
 
 	for (client = w->kernels; client < (int)w->clients; client++) {
 		volatile uint64_t *guest = area(all, w, client), *control = registers(all, w, client);
 
 		check("the client is leased", lease(file, client) == client);
-		for (word = 1; word < HT_PAGE / 8; word++)
-			if (word < HT_G_SLOT || word >= HT_G_SLOT + HT_SLOT_HEADER_WORDS)
+		for (word = 1; word < PAGE / 8; word++)
+			if (word < SLOT || word >= SLOT + HYPERTRACE_ABI_SLOT_HEADER_WORDS)
 				guest[word] = UINT64_MAX;
-		guest[HT_G_SCHEMA_LEN] = UINT64_MAX / 2;
-		guest[HT_G_HEAD] = (1ULL << 60) + 8;
+		guest[HYPERTRACE_ABI_G_SCHEMA_LEN] = UINT64_MAX / 2;
+		guest[HYPERTRACE_ABI_G_HEAD] = (1ULL << 60) + 8;
 		/* The next point has a number that is answered already. */
-		control[HT_REGISTER_EMIT / 8] = guest[HT_PAGE / 8 + HT_H_REPLY] - 1;
-		control[HT_REGISTER_LEASE / 8] = UINT64_MAX;
+		control[HYPERTRACE_ABI_REGISTER_EMIT / 8] = guest[PAGE / 8 + HYPERTRACE_ABI_H_REPLY] - 1;
+		control[HYPERTRACE_ABI_REGISTER_LEASE / 8] = UINT64_MAX;
 		release(file, client);
 	}
 	return failed;
@@ -291,9 +282,10 @@ static int leave(int file, volatile uint64_t *all, const struct window *w)
 /* Returns how many of a page's words are not 0. */
 static int used(volatile uint64_t *page)
 {
-	int word, words = 0;
+	unsigned int word;
+	int words = 0;
 
-	for (word = 0; word < HT_PAGE / 8; word++)
+	for (word = 0; word < PAGE / 8; word++)
 		words += page[word] != 0;
 	return words;
 }
@@ -302,22 +294,23 @@ static int used(volatile uint64_t *page)
 static int hold(int file, volatile uint64_t *all, const struct window *w)
 {
 	volatile uint64_t *guest = area(all, w, w->kernels);
-	int client = lease(file, w->kernels), turns = 0, word;
+	int client = lease(file, w->kernels), turns = 0;
+	unsigned int word;
 
 	printf("holds client %d\n", client);
 	fflush(stdout);
 	while (lease(file, w->kernels) >= 0 || turns++ < 1000) {
-		if (store(&guest[HT_G_SLOT], 1) || load(&guest[HT_PAGE / 8]) || load(all))
+		if (store(&guest[SLOT], 1) || load(&guest[PAGE / 8]) || load(all))
 			break;
 	}
 	check("a mapping outlives its device", turns > 1000);
 	check("a lease is refused without a device", lease(file, HYPERTRACE_ANY) == -ENODEV);
 	check("the old pages are gone", !store(&guest[0], 0) && !load(registers(all, w, 1)));
 	/* Else a program would take them for names that the host has switched off. */
-	for (word = 0; word < HT_PAGE / 8; word++)
-		store(&guest[2 * HT_PAGE / 8 + word], UINT64_MAX);
+	for (word = 0; word < PAGE / 8; word++)
+		store(&guest[2 * PAGE / 8 + word], UINT64_MAX);
 	check("what a program stores then is not in the mask", !used(all + w->rings / 8));
-	check("nor in the host's page", !used(&guest[HT_PAGE / 8]));
+	check("nor in the host's page", !used(&guest[PAGE / 8]));
 	return failed;
 }
 
@@ -380,8 +373,8 @@ static int lease_in_crowd(int file, int other, const struct window *w)
 	int i, mapped = 0;
 
 	for (i = 0; i < 2000; i++) {
-		volatile uint64_t *page = mmap(NULL, HT_PAGE, PROT_READ, MAP_SHARED, other,
-					       w->rings + HT_MASK_BYTES + w->kernels * w->stride);
+		volatile uint64_t *page = mmap(NULL, PAGE, PROT_READ, MAP_SHARED, other,
+					       w->rings + HYPERTRACE_ABI_MASK_BYTES + w->kernels * w->stride);
 
 		mapped += page != MAP_FAILED && !load(page);
 	}
@@ -395,7 +388,7 @@ static int lease_in_crowd(int file, int other, const struct window *w)
 
 static int silence(volatile uint64_t *all, const struct window *w)
 {
-	volatile uint64_t *bells = all + HT_BELLS / 8;
+	volatile uint64_t *bells = all + HYPERTRACE_ABI_BELLS / 8;
 	uint64_t word;
 
 	printf("silences\n");

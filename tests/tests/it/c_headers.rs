@@ -109,22 +109,41 @@ fn a_bit_field_with_a_cast_is_a_field() {
     }
 }
 
+/// A device for firmware whose registers are memory, and whose host takes nothing but texts.
+const DEVICE: &str = "
+    static uint64_t registers[1024], rings[512 + 1024 + 64 + 1024];
+    static struct hypertrace_bare_device device = {
+        .control = (unsigned char *)registers, .rings = rings,
+        .features = HYPERTRACE_ABI_FEATURE_KICK | HYPERTRACE_ABI_FEATURE_TRAPS, .clients = 1, .registers = 4096,
+        .schema_words = 64, .ring_words = 1024, .block_words = 64, .reserve_words = 64,
+        .pause = 100000};
+    static struct hypertrace_bare client;
+    #define GUEST (rings + 512)
+    #define HOST (rings + 1024)
+    #define RING (rings + 1600)\n";
+
+/// Runs a program with the header for firmware, which ends with 0.
+#[track_caller]
+fn run_bare(before: &str, after: &str) {
+    let folder = tempfile::tempdir().unwrap();
+    let [program, built] = ["program.c", "program"].map(|name| folder.path().join(name));
+    let includes = "#include <hypertrace-bare.h>\n#include <stdio.h>\n#include <string.h>\n";
+    fs::write(&program, format!("{before}{includes}{after}")).unwrap();
+    for compiler in compilers(Language::C11) {
+        let mut command = Command::new(compiler);
+        command
+            .args(WARNINGS)
+            .args(["-std=c11", "-O2", "-I"])
+            .arg(root().join("guest-lib/include"));
+        succeed(command.arg("-o").args([&built, &program]));
+        succeed(&mut Command::new(&built));
+    }
+}
+
 #[test]
 fn a_dropped_event_of_firmware_wakes_the_host_once_a_pause() {
-    let folder = tempfile::tempdir().unwrap();
-    let program = folder.path().join("program.c");
-    // A device whose registers are memory, and whose host takes nothing.
-    let text = "#include <hypertrace-bare.h>
-        #include <stdio.h>
-        static uint64_t registers[1024], rings[512 + 1024 + 64 + 1024];
-        int main(void) {
-            const struct hypertrace_bare_device device = {
-                .control = (unsigned char *)registers, .rings = rings,
-                .features = HYPERTRACE_ABI_FEATURE_KICK | HYPERTRACE_ABI_FEATURE_TRAPS, .clients = 1, .registers = 4096,
-                .schema_words = 64, .ring_words = 1024, .block_words = 64, .reserve_words = 64,
-                .pause = 100000};
+    let text = "int main(void) {
             const struct hypertrace_bare_event event = hypertrace_bare_event_of(\"event()\");
-            struct hypertrace_bare client;
             hypertrace_bare_lease(&client, &device, 0, 0, 1, \"test\");
             const uint64_t begin = client.last;
             uint64_t kicks = 0, dropped = 0, elapsed = 0;
@@ -140,15 +159,156 @@ fn a_dropped_event_of_firmware_wakes_the_host_once_a_pause() {
                     (unsigned long long)kicks, (unsigned long long)most);
             return dropped != client.lost_full || kicks == 0 || kicks > most;
         }\n";
-    fs::write(&program, text).unwrap();
-    for compiler in compilers(Language::C11) {
-        let built = folder.path().join("program");
-        let mut command = Command::new(compiler);
-        command
-            .args(WARNINGS)
-            .args(["-std=c11", "-O2", "-I"])
-            .arg(root().join("guest-lib/include"));
-        succeed(command.arg("-o").args([&built, &program]));
-        succeed(&mut Command::new(&built));
-    }
+    run_bare("", &format!("{DEVICE}{text}"));
+}
+
+#[test]
+fn firmware_describes_each_event_once_up_to_those_that_the_host_knows() {
+    let text = "int main(void) {
+            char text[1100][16];
+            hypertrace_bare_lease(&client, &device, 0, 0, 1, \"test\");
+            for (int round = 0; round < 2; round++) {
+                for (int i = 0; i < 1100; i++) {
+                    (void)snprintf(text[i], sizeof text[i], \"event%d()\", i);
+                    const struct hypertrace_bare_event event = hypertrace_bare_event_of(text[i]);
+                    hypertrace_bare_emit(&client, &event, NULL, 0);
+                    HOST[HYPERTRACE_ABI_H_SCHEMA_SEEN] = GUEST[HYPERTRACE_ABI_G_SCHEMA_LEN];
+                    HOST[HYPERTRACE_ABI_H_TAIL] = GUEST[HYPERTRACE_ABI_G_HEAD];
+                }
+            }
+            /* `event0()` to `event9()` have two words, the others three; 1,024 of them. */
+            const uint64_t words = GUEST[HYPERTRACE_ABI_G_SCHEMA_LEN];
+            fprintf(stderr, \"%llu words\", (unsigned long long)words);
+            return words != 10 * 2 + 1014 * 3;
+        }\n";
+    run_bare("", &format!("{DEVICE}{text}"));
+}
+
+#[test]
+fn firmware_may_have_types_a_clock_and_a_fence_of_its_own() {
+    let before = "typedef unsigned long uint64_t;
+        typedef unsigned int uint32_t;
+        typedef unsigned long uintptr_t;
+        #define bool _Bool
+        enum { false, true };
+        #define NULL ((void *)0)
+        #define HYPERTRACE_BARE_HAS_TYPES
+        static uint64_t instant = 1000, fences;
+        #define HYPERTRACE_BARE_NOW(device) ((device)->clock == HYPERTRACE_ABI_CLOCK_MONOTONIC_RAW ? instant : 0)
+        #define HYPERTRACE_BARE_FENCE() fences++\n";
+    let text = "int main(void) {
+            const struct hypertrace_bare_event event = hypertrace_bare_event_of(\"event()\");
+            device.clock = HYPERTRACE_ABI_CLOCK_MONOTONIC_RAW;
+            device.is_fenced = 1;
+            hypertrace_bare_lease(&client, &device, 0, 0, 1, \"test\");
+            hypertrace_bare_emit(&client, &event, NULL, 0);
+            /* Set back: no record is earlier than the last one. */
+            instant = 500;
+            hypertrace_bare_emit(&client, &event, NULL, 0);
+            instant = 1500;
+            hypertrace_bare_emit(&client, &event, NULL, 0);
+            /* After the block's header, the lease record has the kind of its clock. */
+            const uint64_t *record = RING + 2 + 2 + 5;
+            return RING[2] != 1000 || RING[2 + 2 + 3] != HYPERTRACE_ABI_CLOCK_MONOTONIC_RAW ||
+                   record[0] != 1000 || record[2] != 1000 || record[4] != 1500 || fences == 0;
+        }\n";
+    run_bare(before, &format!("{DEVICE}{text}"));
+}
+
+#[test]
+fn firmware_publishes_all_totals_which_its_next_holder_continues() {
+    let text = "int main(void) {
+            GUEST[HYPERTRACE_ABI_G_LOST_UNATTACHED] = 5;
+            hypertrace_bare_lease(&client, &device, 0, 0, 1, \"test\");
+            client.lost_unattached++;
+            /* As in an interrupt. */
+            const struct hypertrace_bare_event event = hypertrace_bare_event_of(\"event()\");
+            client.is_busy = 1;
+            const bool is_recorded = hypertrace_bare_emit(&client, &event, NULL, 0);
+            hypertrace_bare_publish_losses(&client);
+            const uint64_t early = GUEST[HYPERTRACE_ABI_G_LOST_UNATTACHED];
+            client.is_busy = 0;
+            hypertrace_bare_publish_losses(&client);
+            return is_recorded || early != 5 || GUEST[HYPERTRACE_ABI_G_LOST_UNATTACHED] != 6 ||
+                   GUEST[HYPERTRACE_ABI_G_LOST_BUSY] != 1 || GUEST[HYPERTRACE_ABI_G_LOST_FULL] != 0;
+        }\n";
+    run_bare("", &format!("{DEVICE}{text}"));
+}
+
+#[test]
+fn firmware_stores_strings_and_payloads_of_any_size_that_fits() {
+    let text = "int main(void) {
+            const struct hypertrace_bare_event event = hypertrace_bare_event_of(\"event(text:str)\");
+            static const char letters[] = \"abcdefghijklm\";
+            hypertrace_bare_lease(&client, &device, 0, 0, 1, \"test\");
+            for (uint32_t length = 0; length <= 13; length++) {
+                uint64_t words[3] = {~0ULL, ~0ULL, ~0ULL};
+                unsigned char expected[24] = {(unsigned char)length};
+                memcpy(expected + 4, letters, length);
+                const uint32_t count = hypertrace_bare_put_string(words, letters, length);
+                if (count != hypertrace_bare_string_words(length) || memcmp(words, expected, 8 * count) != 0) {
+                    return 1;
+                }
+                volatile uint64_t *payload = hypertrace_bare_begin(&client, &event, count, 0);
+                for (uint32_t i = 0; i < count; i++) {
+                    payload[i] = words[i];
+                }
+                hypertrace_bare_end(&client, count);
+                if (GUEST[HYPERTRACE_ABI_G_HEAD] != client.head ||
+                    memcmp(RING + client.head - count, words, 8 * count) != 0) {
+                    return 2;
+                }
+            }
+            /* A block has 64 words, two of them its own, and two are the record's. */
+            static const uint64_t large[61];
+            return !hypertrace_bare_emit(&client, &event, large, 60) || client.lost_full != 0 ||
+                   hypertrace_bare_emit(&client, &event, large, 61) || client.lost_full != 1;
+        }\n";
+    run_bare("", &format!("{DEVICE}{text}"));
+}
+
+#[test]
+fn firmware_refuses_a_config_page_out_of_the_bounds_of_the_interface() {
+    let text = "static uint64_t page[512];
+        static bool is_taken_with(uint32_t word, uint64_t value) {
+            struct hypertrace_bare_device device;
+            const uint64_t right = page[word];
+            page[word] = value;
+            const bool is_taken = hypertrace_bare_at_bars(&device, page, NULL, NULL, NULL);
+            page[word] = right;
+            return is_taken;
+        }
+        int main(void) {
+            page[HYPERTRACE_ABI_CONFIG_MAGIC] = HYPERTRACE_ABI_MAGIC;
+            page[HYPERTRACE_ABI_CONFIG_VERSION] = HYPERTRACE_ABI_VERSION;
+            page[HYPERTRACE_ABI_CONFIG_CLIENTS] = 1024;
+            page[HYPERTRACE_ABI_CONFIG_ARGS] = 16;
+            page[HYPERTRACE_ABI_CONFIG_SCHEMA_SIZE] = 4096;
+            page[HYPERTRACE_ABI_CONFIG_RING_SIZE] = 1 << 20;
+            page[HYPERTRACE_ABI_CONFIG_BLOCK_SIZE] = 4096;
+            static const struct {
+                uint32_t word;
+                uint64_t value;
+            } wrong[] = {
+                {HYPERTRACE_ABI_CONFIG_MAGIC, 1}, {HYPERTRACE_ABI_CONFIG_VERSION, 3},
+                {HYPERTRACE_ABI_CONFIG_VERSION, HYPERTRACE_ABI_VERSION | (uint64_t)2 << 32},
+                {HYPERTRACE_ABI_CONFIG_CLIENTS, 0}, {HYPERTRACE_ABI_CONFIG_CLIENTS, 1025},
+                {HYPERTRACE_ABI_CONFIG_ARGS, 0}, {HYPERTRACE_ABI_CONFIG_ARGS, 17},
+                {HYPERTRACE_ABI_CONFIG_SCHEMA_SIZE, 0}, {HYPERTRACE_ABI_CONFIG_SCHEMA_SIZE, 2048},
+                {HYPERTRACE_ABI_CONFIG_SCHEMA_SIZE, 4097}, {HYPERTRACE_ABI_CONFIG_SCHEMA_SIZE, 1 << 25},
+                {HYPERTRACE_ABI_CONFIG_RING_SIZE, 32768}, {HYPERTRACE_ABI_CONFIG_RING_SIZE, (uint64_t)1 << 33},
+                /* 1,024 of them are larger than 1 TiB. */
+                {HYPERTRACE_ABI_CONFIG_RING_SIZE, (uint64_t)1 << 32},
+                {HYPERTRACE_ABI_CONFIG_BLOCK_SIZE, 128}, {HYPERTRACE_ABI_CONFIG_BLOCK_SIZE, 1 << 17},
+            };
+            int taken = !is_taken_with(HYPERTRACE_ABI_CONFIG_CLIENTS, 1);
+            for (unsigned int i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+                if (is_taken_with(wrong[i].word, wrong[i].value)) {
+                    fprintf(stderr, \"word %u: %llu\\n\", wrong[i].word, (unsigned long long)wrong[i].value);
+                    taken++;
+                }
+            }
+            return taken;
+        }\n";
+    run_bare("", text);
 }
