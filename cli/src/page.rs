@@ -2,7 +2,7 @@
 
 use crate::Usage;
 use anyhow::{Context, Result};
-use hypertrace_trace::ctf::folder::{open_regular, read_at};
+use hypertrace_format::folder::{open_regular, read_at};
 use rustix::fs::{CWD, OFlags};
 use rustix::process::{Resource, getrlimit};
 use std::fs;

@@ -5,13 +5,13 @@
 use crate::complete::{Of, Summary, Taken, complete};
 use crate::error::Error;
 use crate::forward::Piece;
-use crate::page;
 use crate::state::{self, END, EndJson, HEAD, JSON, RecordingJson, State, cpu_file, open_dir};
 use crate::stats::MOST_CPUS;
 use crate::threads::Names;
 use crate::trace_dat;
-use hypertrace_trace::Share;
-use hypertrace_trace::ctf::folder::write_at;
+use hypertrace_format::folder::Share;
+use hypertrace_format::folder::write_at;
+use hypertrace_format::ring_page;
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -155,7 +155,7 @@ impl Assembly {
         let Some(pages) = self.cpus.get_mut(&cpu).filter(|pages| pages.number.is_some()) else {
             return Ok(());
         };
-        let is_whole = pages.page.len() > page::HEADER && page::is_whole(&pages.page);
+        let is_whole = pages.page.len() > ring_page::HEADER && ring_page::is_whole(&pages.page);
         if !is_whole {
             pages.is_after_gap = true;
             self.damaged += 1;
@@ -163,10 +163,10 @@ impl Assembly {
         }
         pages.page.resize(PAGE, 0);
         if pages.is_after_gap
-            && let Some(commit) = page::commit(&pages.page)
+            && let Some(commit) = ring_page::length(&pages.page)
         {
             // More are missing than the kernel has counted: nobody knows how many.
-            let commit = (commit | page::MISSED) & !page::MISSED_STORED;
+            let commit = (commit | ring_page::MISSED) & !ring_page::MISSED_STORED;
             pages.page[8..16].copy_from_slice(&commit.to_ne_bytes());
         }
         let Description::Whole { state, .. } = &self.description else { return Ok(()) };
@@ -257,7 +257,7 @@ mod tests {
 
     /// Returns a page with so many events of 8 bytes, without the rest.
     fn page(events: usize) -> Vec<u8> {
-        let mut page = vec![0; page::HEADER];
+        let mut page = vec![0; ring_page::HEADER];
         page[0] = 1;
         page[8..16].copy_from_slice(&(8 * events as u64).to_ne_bytes());
         (0..events).for_each(|_| page.extend([1, 0, 0, 0, 7, 7, 7, 7]));
@@ -354,7 +354,7 @@ mod tests {
         let dir = session();
         let mut assembly = described(dir.path(), &json());
         let mut lossy = page(EVENTS);
-        let commit = (8 * EVENTS as u64) | page::MISSED | page::MISSED_STORED;
+        let commit = (8 * EVENTS as u64) | ring_page::MISSED | ring_page::MISSED_STORED;
         lossy[8..16].copy_from_slice(&commit.to_ne_bytes());
         lossy.extend(1234u64.to_ne_bytes());
         pieces("cpu0", 0, &lossy).for_each(|piece| assembly.add(&piece).unwrap());

@@ -6,7 +6,6 @@
 use crate::error::Error;
 use crate::instance::Instance;
 use crate::owner::Owner;
-use crate::page;
 use crate::recording::{default_buffer_kib, json, next_owner};
 use crate::registry;
 use crate::source::Source;
@@ -14,7 +13,8 @@ use crate::state::{END, EndJson, HEAD, JSON, cpu_file};
 use crate::stats::Stats;
 use crate::threads;
 use crate::tracefs;
-use hypertrace_trace::ctf::folder::retry;
+use hypertrace_format::folder::retry;
+use hypertrace_format::ring_page;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::read;
 use serde::Serialize;
@@ -185,7 +185,7 @@ impl Forwarding {
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                     Err(error) => return Err(Error::System("read the kernel's trace", error)),
                 };
-                let used = &page[..page::used(&page[..bytes])];
+                let used = &page[..ring_page::used(&page[..bytes])];
                 let start = cpu.pages * page.len() as u64;
                 cpu.pages += 1;
                 let mut pieces = (start..).step_by(PIECE).zip(used.chunks(PIECE));

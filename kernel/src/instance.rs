@@ -4,7 +4,7 @@ use crate::error::Error;
 use crate::stats::{MOST_CPUS, Stats};
 use crate::trace_dat::{Description, Formats};
 use crate::tracefs::Dir;
-use hypertrace_trace::pattern::matches;
+use hypertrace_format::pattern::matches;
 use std::io;
 use std::time::Duration;
 

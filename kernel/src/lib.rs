@@ -34,7 +34,6 @@ mod error;
 mod forward;
 mod instance;
 mod owner;
-mod page;
 mod pages;
 mod perf;
 mod processes;

@@ -14,7 +14,7 @@ use crate::steal::stolen;
 use crate::threads::{self, Names};
 use crate::tracefs;
 use crate::worker::Worker;
-use hypertrace_trace::Share;
+use hypertrace_format::folder::Share;
 use hypertrace_trace::control::error_chain;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};

@@ -6,10 +6,10 @@
 
 use crate::error::Error;
 use crate::owner::Owner;
-use hypertrace_trace::Share;
+use hypertrace_format::folder::Folder;
+use hypertrace_format::folder::Share;
+use hypertrace_format::folder::retry;
 use hypertrace_trace::control::error_chain;
-use hypertrace_trace::ctf::Folder;
-use hypertrace_trace::ctf::folder::retry;
 use hypertrace_trace::own_directory;
 use rustix::fs::{readlinkat, symlinkat};
 use std::ffi::OsStr;

@@ -11,10 +11,11 @@ use crate::error::Error;
 use crate::owner::Owner;
 use crate::source::Source;
 use crate::stats::{MOST_CPUS, Stats};
-use hypertrace_trace::ctf::Folder;
-use hypertrace_trace::ctf::folder::{read_at, retry};
-use hypertrace_trace::session_json;
-use hypertrace_trace::{SessionError, Share, own_directory};
+use hypertrace_format::folder::Folder;
+use hypertrace_format::folder::Share;
+use hypertrace_format::folder::{read_at, retry};
+use hypertrace_format::session_json;
+use hypertrace_trace::{SessionError, own_directory};
 use rustix::fs::{FlockOperation, OFlags, Stat, flock};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -104,7 +105,7 @@ pub(crate) struct State {
 
 /// Returns the identity of this boot of the machine, empty if it cannot be read.
 pub(crate) fn boot_id() -> String {
-    hypertrace_trace::clock::boot_id().unwrap_or_default()
+    hypertrace_format::clock::boot_id().unwrap_or_default()
 }
 
 /// Opens a session's directory.

@@ -5,10 +5,10 @@
 //! section's size has 64 bits, and BUFFER has the size of a page.
 
 use crate::error::Error;
-use crate::page;
 use crate::state::cpu_file;
-use hypertrace_trace::ctf::Folder;
-use hypertrace_trace::ctf::folder::{check_size, read_at, write_at};
+use hypertrace_format::folder::Folder;
+use hypertrace_format::folder::{check_size, read_at, write_at};
+use hypertrace_format::ring_page;
 use rustix::fs::OFlags;
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -298,7 +298,7 @@ fn copy(
             // A page that was being written when its writer was killed is cut off.
             let mut whole = read - read % page_size;
             for (at, page) in (0..).step_by(page_size).zip(chunk[..whole].chunks(page_size)) {
-                match page::count(page) {
+                match ring_page::count(page) {
                     Ok(n) => events += n,
                     Err(offset) => {
                         let byte = place.bytes + (at + offset) as u64;

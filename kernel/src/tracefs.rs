@@ -4,7 +4,7 @@
 //! by a descriptor of this process alone and ends with it, so the system is not changed.
 
 use crate::error::Error;
-use hypertrace_trace::ctf::folder::retry;
+use hypertrace_format::folder::retry;
 use rustix::fs::{AtFlags, CWD, Dir as Entries, Mode, OFlags, mkdirat, openat, unlinkat};
 use rustix::io::{Errno, read, write};
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};

@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use crate::steal::Rises;
-use hypertrace_trace::ctf::folder::retry;
+use hypertrace_format::folder::retry;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -58,9 +58,10 @@ mod value;
 pub use error::{Error, Result};
 pub use event::{Entry, EntryRef, Event, EventRef, Fields, Kind, Lost, Reference, Thread};
 pub use follow::{Follow, Round};
+pub use hypertrace_format::limits;
 pub use inputs::ctf::{
-    Class, Classes, Clock, ClockMaps, ComparedTsc, Domain, EventJson, GuestTsc, Header, Offset,
-    Packet, Record, Records, Segment, Session, SessionJson, Stream, StreamJson, limits,
+    Class, Classes, Clock, ClockMaps, ComparedTsc, Domain, EventJson, GuestTsc, Offset, Packet,
+    PacketHeader, Record, Records, Segment, Session, SessionJson, Stream, StreamJson,
 };
 pub use inputs::functions::{ENTRY, EXIT, FunctionTrace, SYMBOL};
 pub use inputs::kernel::{CpuStat, KernelStat, KernelTrace};

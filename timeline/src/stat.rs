@@ -182,10 +182,10 @@ fn count(session: &Session, stream: &Stream, stats: &mut Stats) -> Result<()> {
     own.lost = stream
         .segments
         .iter()
-        .map(|s| s.last.lost.saturating_sub(s.first.lost))
+        .map(|s| s.last.events_discarded.saturating_sub(s.first.events_discarded))
         .fold(0, u64::saturating_add);
     if let Some(segment) = stream.segments.last() {
-        own.filtered = segment.last.filtered;
+        own.filtered = segment.last.events_filtered;
         own.faults = segment.last.faults;
     }
     let mut records = stream.records(session.classes());

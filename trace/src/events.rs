@@ -11,14 +11,13 @@ pub(crate) mod gaps;
 #[cfg(feature = "events")]
 pub(crate) mod line;
 pub mod own;
-pub mod pattern;
 #[cfg(feature = "events")]
 mod region;
 pub mod registry;
 pub(crate) mod rings;
 pub(crate) mod text;
 
-pub use pattern::Pattern;
+pub(crate) use hypertrace_format::pattern::Pattern;
 pub use registry::{EVENTS, TraceEvent};
 pub(crate) use rings::{HostRings, Missed};
 pub(crate) use text::Escaped;

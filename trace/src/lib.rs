@@ -38,13 +38,11 @@
 //! It does not decide which events are wanted, does not sync to disk, and does
 //! not read traces: `hypertrace-timeline` does.
 
-pub mod clock;
 pub mod control;
 #[doc(hidden)]
 pub mod ctf;
 mod drain;
 mod events;
-pub mod limits;
 pub mod receive;
 mod session;
 mod simple;
@@ -53,16 +51,17 @@ pub mod trigger;
 #[cfg(feature = "clap")]
 pub use control::args;
 pub use control::monitor;
-pub use ctf::tsc::GuestTsc;
-pub use ctf::{Share, WriteFailed, session_json};
 pub use drain::{OnWriteFailed, SnapshotError, SnapshotLimit, TooManyRules};
 #[cfg(feature = "events")]
 pub use events::backend;
 #[cfg(feature = "events")]
 pub use events::own as trace;
-pub use events::pattern;
 pub use hypertrace_abi as abi;
 pub use hypertrace_abi::region::Region;
+pub use hypertrace_format::error::WriteFailed;
+pub use hypertrace_format::folder::Share;
+pub use hypertrace_format::session_json::{self, GuestTsc};
+pub use hypertrace_format::{clock, limits, pattern};
 pub use session::{
     Committed, Output, Session, SessionConfig, SessionError, Summary, Writer, attach,
 };

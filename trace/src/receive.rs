@@ -17,10 +17,10 @@ use crate::ctf::journal::frame::{
     FrameHeader, HEADER_BYTES as FRAME_BYTES, KEEP, Kind, LARGEST, MAGIC, MOST_FILE_BYTES,
     MOST_PACKET_BYTES, VERSION, sum,
 };
-use crate::ctf::packet::{HEADER_BYTES, MAGIC as PACKET_MAGIC};
 use crate::ctf::{Domain, Folder, PacketHeader, Share, WriteFailed};
-use crate::limits::MAX_SESSION_JSON;
 use crate::session::{SessionError, default_open_files, is_stream, prepare};
+use hypertrace_format::limits::MAX_SESSION_JSON;
+use hypertrace_format::packet::{HEADER_BYTES, MAGIC as PACKET_MAGIC};
 use std::collections::BTreeMap;
 use std::io::{self, Read};
 use std::path::Path;

@@ -4,10 +4,10 @@ use crate::Usage;
 use anyhow::Context;
 use clap::{ArgMatches, Command, FromArgMatches};
 use hypertrace_export::uftrace::has_functions;
+use hypertrace_format::folder::{open_regular, read_at};
+use hypertrace_format::session_json;
 use hypertrace_functions::symbols::Source;
 use hypertrace_timeline::{ClockMaps, Error, FunctionTrace, KernelTrace, Offset, Session};
-use hypertrace_trace::ctf::folder::{open_regular, read_at};
-use hypertrace_trace::session_json;
 use rustix::fs::{CWD, OFlags};
 use std::path::{Path, PathBuf};
 

@@ -14,11 +14,11 @@ use crate::writer::unfinished;
 use anyhow::Context;
 use functions::Functions;
 use hypertrace_export::uftrace::has_functions;
+use hypertrace_format::pattern::matches;
 use hypertrace_functions::symbols::Source;
 use hypertrace_timeline::{
     ClockMaps, EntryRef, EventRef, FunctionTrace, KernelTrace, Lost, Session, Timeline,
 };
-use hypertrace_trace::pattern::matches;
 use inputs::time;
 use std::fmt::Write as _;
 use std::io::{self, Write as _};

@@ -8,7 +8,7 @@ use crate::recording::{self, Failure};
 use anyhow::{Context, Result, bail};
 use hypertrace_device::adapter::vfio_user::{End, PATIENCE, serve};
 use hypertrace_device::{BarForm, Counter, Geometry, PciFunction};
-use hypertrace_trace::ctf::Folder;
+use hypertrace_format::folder::Folder;
 use hypertrace_trace::monitor::MonitorError;
 use hypertrace_trace::monitor::socket::{Entry, listen};
 use hypertrace_trace::{Session, Share, Summary};

@@ -206,7 +206,7 @@ fn a_large_description_takes_bounded_memory() {
             out.flush()
         };
         // One of the largest size allowed, and a far larger one.
-        let most = hypertrace_timeline::limits::MAX_BYTES as usize;
+        let most = hypertrace_timeline::limits::MAX_SESSION_JSON as usize;
         for (bytes, part) in [(most, "at most 3073"), (175 << 20, "too many")] {
             write(bytes).unwrap();
             for command in ["report", "stat"] {

@@ -4,11 +4,11 @@ use super::clock::{Map, Reading};
 use super::records::{Record, first};
 use super::{CLOCK_FILE, records_file};
 use crate::error::Error;
-use crate::page::HEADER;
 use crate::state::{RecordingJson, State, cpu_file, failed};
 use crate::threads::Names;
 use crate::trace_dat::{Description, Formats};
-use hypertrace_trace::ctf::folder::{read_at, write_at};
+use hypertrace_format::folder::{read_at, write_at};
+use hypertrace_format::ring_page::HEADER;
 use rustix::fs::OFlags;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -252,7 +252,7 @@ impl Pages {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::page::count;
+    use hypertrace_format::ring_page::count;
 
     #[test]
     fn pages_hold_all_events_and_say_where_some_are_missing() {

@@ -3,7 +3,7 @@
 //! Unsafe, because of perf_event_open(2) and mmap(2).
 #![allow(unsafe_code)]
 
-use hypertrace_trace::ctf::folder::retry;
+use hypertrace_format::folder::retry;
 use rustix::param::page_size;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};

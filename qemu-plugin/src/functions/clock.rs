@@ -1,8 +1,8 @@
 //! The time of records.
 
 use hypertrace_abi::clock::ticks;
+use hypertrace_format::clock;
 use hypertrace_functions::clock::{Anchor, Clock as Scale};
-use hypertrace_trace::clock;
 
 /// Nanoseconds since the beginning, by this machine's counter.
 #[derive(Clone, Copy, Debug)]

@@ -14,7 +14,7 @@
 
 use super::FRACTION;
 use crate::sort;
-use hypertrace_trace::clock::FREQUENCIES;
+use hypertrace_format::clock::FREQUENCIES;
 
 /// The host's raw counter during one boot, mapped to Unix time by one anchor and one rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

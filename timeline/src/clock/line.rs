@@ -9,7 +9,7 @@
 use super::host::HostCounter;
 use super::sweep::{Rate, Rates};
 use super::{ClockMap, Distances, FRACTION, LIMIT, Limits, Point, Residuals};
-use hypertrace_trace::session_json::GuestTsc;
+use hypertrace_format::session_json::GuestTsc;
 
 /// A guest's clock by its VMM's word: a map from guest ticks to host time that never goes backwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -74,7 +74,7 @@ mod sweep;
 use crate::sort;
 pub(crate) use elapsed::{GuestReading, GuestTime};
 pub(crate) use hull::Hull;
-use hypertrace_trace::clock::FREQUENCIES;
+use hypertrace_format::clock::FREQUENCIES;
 pub(crate) use line::Line;
 pub use line::{Agreement, Contradicted};
 pub(crate) use narrow::Limits;

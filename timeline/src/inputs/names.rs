@@ -3,7 +3,7 @@
 //! Names of sources: a client has its holder's name; a thread of the VMM, or of the
 //! host if there is no VMM, has its own.
 
-use hypertrace_trace::session_json::Domain;
+use hypertrace_format::session_json::Domain;
 use std::collections::HashMap;
 use std::sync::Arc;
 

@@ -3,8 +3,8 @@
 //! Opening and reading the files of inputs. Only regular files are accepted.
 
 use crate::error::{Error, Result};
-pub(crate) use hypertrace_trace::ctf::folder::read_at;
-use hypertrace_trace::ctf::folder::{NotRegular, open_regular};
+pub(crate) use hypertrace_format::folder::read_at;
+use hypertrace_format::folder::{NotRegular, open_regular};
 use rustix::fs::{CWD, OFlags};
 use std::fs::File;
 use std::io;

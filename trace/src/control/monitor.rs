@@ -59,8 +59,8 @@ pub mod socket;
 
 pub use socket::connect;
 
-use crate::ctf::folder::{MOST_TRIES, retry};
 use crate::ctf::{Folder, Share};
+use hypertrace_format::folder::{MOST_TRIES, retry};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::SendFlags;

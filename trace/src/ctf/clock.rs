@@ -13,13 +13,13 @@
 //! counted from a base near the session's start.
 
 use super::metadata::ClockEntry;
-use super::packet::Domain;
-use super::session_json::ClockJson;
-use super::tsc::GuestTscJson;
-use crate::clock::{Anchor, FREQUENCIES, NS, frequency, read};
-use crate::limits::{MAX_CLOCKS, MAX_SESSION_CLOCKS};
 use hypertrace_abi::clock::{Counter, CounterKind, ticks};
 use hypertrace_abi::record::ClockKind;
+use hypertrace_format::clock::{Anchor, FREQUENCIES, NS, frequency, read};
+use hypertrace_format::limits::{MAX_CLOCKS, MAX_SESSION_CLOCKS};
+use hypertrace_format::packet::Domain;
+use hypertrace_format::session_json::ClockJson;
+use hypertrace_format::session_json::GuestTscJson;
 use rustix::time::ClockId;
 
 /// The clock of all host rings.

@@ -1,11 +1,11 @@
 //! The files of a trace: in a directory, or as operations in a journal.
 
-use super::error::WriteFailed;
-use super::folder::{Folder, Share};
 use super::journal::Journal;
 use super::open_files::{Inode, OpenFiles};
-use super::session_json;
 use super::spare::{Exchanged, remove_spares};
+use hypertrace_format::error::WriteFailed;
+use hypertrace_format::folder::{Folder, Share};
+use hypertrace_format::session_json;
 use std::io;
 use std::path::{Path, PathBuf};
 

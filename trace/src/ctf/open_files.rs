@@ -4,8 +4,8 @@
 //! has other uses for its descriptors. The file that was written least recently
 //! is closed when another one is needed, and opened again at its next packet.
 
-use super::folder::{Folder, check_size, inode as inode_of, set_len, write_at};
 use super::spare::Spare;
+use hypertrace_format::folder::{Folder, check_size, inode as inode_of, set_len, write_at};
 use rustix::fs::OFlags;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -147,7 +147,7 @@ impl OpenFiles {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ctf::folder::Share;
+    use hypertrace_format::folder::Share;
 
     fn files(dir: &tempfile::TempDir, most: usize) -> OpenFiles {
         OpenFiles::new(Folder::open(dir.path(), Share::Owner).unwrap(), most)

@@ -2,8 +2,8 @@
 //!
 //! A spare file is open and has a hidden name, until it gets its contents and then its name.
 
-use super::error::WriteFailed;
-use super::folder::{Folder, check_size, read_at, set_len, write_at};
+use hypertrace_format::error::WriteFailed;
+use hypertrace_format::folder::{Folder, check_size, read_at, set_len, write_at};
 use rustix::fs::OFlags;
 use std::collections::VecDeque;
 use std::io;

@@ -10,9 +10,10 @@
 //! size (RLIMIT_FSIZE), which is compared with the full size before the file is made, unless the
 //! process lowers it later.
 
-use super::error::WriteFailed;
 use super::files::{FileId, Files};
-use super::packet::{HEADER_BYTES, PacketBuffer, PacketHeader};
+use super::packet_buffer::PacketBuffer;
+use hypertrace_format::error::WriteFailed;
+use hypertrace_format::packet::{HEADER_BYTES, PacketHeader};
 use std::io;
 use zerocopy::IntoBytes;
 
@@ -288,7 +289,7 @@ impl StreamFile {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ctf::packet::Domain;
+    use hypertrace_format::packet::Domain;
     use std::path::Path;
     use zerocopy::FromBytes;
 
@@ -303,7 +304,7 @@ mod tests {
         let mut found = Vec::new();
         while at < bytes.len() {
             let (header, _) = PacketHeader::read_from_prefix(&bytes[at..]).unwrap();
-            assert_eq!(header.magic, crate::ctf::packet::MAGIC);
+            assert_eq!(header.magic, hypertrace_format::packet::MAGIC);
             at += header.packet_size as usize / 8;
             found.push(header);
         }

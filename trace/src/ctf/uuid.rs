@@ -1,7 +1,7 @@
 //! A trace's UUID: its text, and new ones.
 
-use super::folder::retry;
 use hypertrace_abi::clock::ticks;
+use hypertrace_format::folder::retry;
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::fmt::{self, Write};
 use std::hash::{BuildHasher, RandomState};

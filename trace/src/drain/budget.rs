@@ -9,7 +9,7 @@
 //! no other can use up, the host has a pool of its own; and the files are
 //! replaced at a bounded rate of bytes.
 
-use crate::limits::{
+use hypertrace_format::limits::{
     ACCOUNT_BYTES_PER_SECOND, BYTES_PER_SECOND, CLIENT_BYTES, GUESTS_BYTES, HOST_BYTES,
 };
 

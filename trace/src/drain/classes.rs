@@ -10,11 +10,11 @@
 use super::budget::{Budget, Payer};
 use super::wanted::Wanted;
 use crate::ctf::metadata::{ClassEntry, class_body};
-use crate::ctf::session_json::EventJson;
-use crate::limits::{CLASS_BYTES, MAX_CLIENT_SCHEMAS};
 use hypertrace_abi::record::{RESERVED, id};
 use hypertrace_abi::ring::{Fault, LoggedSchema};
 use hypertrace_abi::schema::{Schema, Shape, id_of};
+use hypertrace_format::limits::{CLASS_BYTES, MAX_CLIENT_SCHEMAS};
+use hypertrace_format::session_json::EventJson;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;

@@ -3,7 +3,7 @@
 use super::source::Source;
 use super::stats::Stats;
 use crate::ctf::Domain;
-use crate::limits::MAX_CLIENTS;
+use hypertrace_format::limits::MAX_CLIENTS;
 
 /// The guests' sources, by client.
 #[derive(Debug, Default)]

@@ -3,9 +3,9 @@
 use super::holder::{OpenLease, clock_kind};
 use super::turn::Turn;
 use crate::ctf::{Domain, HOST_CLOCK, WriteFailed};
-use crate::limits::MAX_RESTARTS;
 use hypertrace_abi::record::{ClockKind, id};
 use hypertrace_abi::ring::Flow;
+use hypertrace_format::limits::MAX_RESTARTS;
 
 /// The first record of another holder.
 pub(super) struct First {

@@ -6,8 +6,8 @@ use super::stats::PendingPoints;
 use super::texts::Texts;
 use super::waiting::Waiting;
 use crate::ctf::{Domain, Stream};
-use crate::limits::MAX_GENERATIONS;
 use hypertrace_abi::clock::Counter;
+use hypertrace_format::limits::MAX_GENERATIONS;
 
 /// One ring's way into its stream.
 #[derive(Debug)]

@@ -1,10 +1,10 @@
 //! Accounts of a source: recorded and lost events, faults.
 
 use crate::ctf::Domain;
-use crate::ctf::session_json::StreamJson;
 use crate::events::Escaped;
-use crate::limits::MOST_LOST;
 use hypertrace_abi::ring::{FAULT_KINDS, Fault, Losses};
+use hypertrace_format::limits::MOST_LOST;
+use hypertrace_format::session_json::StreamJson;
 use std::collections::BTreeMap;
 use std::fmt;
 

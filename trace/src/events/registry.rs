@@ -5,10 +5,10 @@
 //! in [`EVENTS`]. Without the feature `events` there are none. An event's state is one word, the backends that get it now, so an
 //! event that is off costs one relaxed load and a branch.
 
-use super::pattern::Pattern;
 use bitflags::bitflags;
 use hypertrace_abi::event::{Event, Fields, SchemaText, Site, Text};
 use hypertrace_abi::schema::FieldType;
+use hypertrace_format::pattern::Pattern;
 use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed, Ordering::SeqCst};
 

@@ -2,11 +2,12 @@
 
 use super::error::SessionError;
 use crate::ctf::journal::frame::{MOST_FILE_BYTES, MOST_PACKET_BYTES};
-use crate::ctf::packet::{DEFAULT_PACKET_BYTES, HEADER_BYTES};
+use crate::ctf::packet_buffer::DEFAULT_PACKET_BYTES;
 use crate::ctf::stream::DEFAULT_FILE_BYTES;
 use crate::ctf::{PacketBuffer, Share};
 use crate::drain::{OnWriteFailed, SnapshotLimit, TraceState};
 use crate::events::Pattern;
+use hypertrace_format::packet::HEADER_BYTES;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 

@@ -12,11 +12,11 @@ use crate::drain::{
     Guests, HostConsumer, Payer, Recorder, Source, Stats, TooManyRules, TraceState, Turn,
 };
 use crate::events::{HostRings, Pattern};
-use crate::limits::{MAX_CLIENT_SCHEMAS, MAX_CLIENTS};
 use hypertrace_abi::clock::ticks;
 use hypertrace_abi::record::ClockKind;
 use hypertrace_abi::ring::{Consumer, Fault};
 use hypertrace_abi::sink::{Drained, KnownClient};
+use hypertrace_format::limits::{MAX_CLIENT_SCHEMAS, MAX_CLIENTS};
 use std::fmt::Write;
 use std::sync::Arc;
 

@@ -12,19 +12,19 @@ mod scan;
 
 use super::error::SessionError;
 use super::place::own;
-use crate::clock::FREQUENCIES;
 use crate::ctf::files::CTF;
-use crate::ctf::folder::read_at;
-use crate::ctf::session_json::{FILE, FORMAT, SessionJson, StreamJson, VERSION};
 use crate::ctf::{Clocks, Domain, Folder, PacketHeader, Share, Uuid};
 use crate::drain::classes::Table;
 use crate::drain::source::{Earlier, Next};
 use crate::drain::{Classes, Recorded, Source, Stats};
-use crate::limits::{
+use hypertrace_abi::ring::{FAULT_KINDS, Fault, Losses};
+use hypertrace_format::clock::FREQUENCIES;
+use hypertrace_format::folder::read_at;
+use hypertrace_format::limits::{
     MAX_CLASSES, MAX_CLIENTS, MAX_GUEST_TSCS, MAX_HOST_STREAMS, MAX_SESSION_CLOCKS,
     MAX_SESSION_JSON, MOST_LOST,
 };
-use hypertrace_abi::ring::{FAULT_KINDS, Fault, Losses};
+use hypertrace_format::session_json::{FILE, FORMAT, SessionJson, StreamJson, VERSION};
 use rustix::fs::OFlags;
 use std::collections::BTreeMap;
 use std::io;

@@ -2,7 +2,6 @@
 
 use super::handle::Session;
 use crate::events::own;
-use crate::limits::MOST_LOST;
 use hypertrace_abi::event::Words;
 use hypertrace_abi::layout::SLOT_WORDS;
 use hypertrace_abi::record::{Flags, HEADER_WORDS, REFERENCE_PREFIX_WORDS};
@@ -10,6 +9,7 @@ use hypertrace_abi::ring::{Consumer, Emit, NewRecord};
 use hypertrace_abi::sink::{
     Drained, EventSink, Facts, KnownClient, NameSet, ReferencePoint, Settings, Status,
 };
+use hypertrace_format::limits::MOST_LOST;
 use std::sync::atomic::Ordering;
 
 /// Ring words of the largest reference point.

@@ -1,9 +1,9 @@
 //! Summary of a session: what it holds and what it lost.
 
 use crate::ctf::Domain;
-use crate::ctf::session_json::StreamJson;
 use crate::drain::{Stats, TraceState};
-use crate::limits::MOST_LOST;
+use hypertrace_format::limits::MOST_LOST;
+use hypertrace_format::session_json::StreamJson;
 use serde::Serialize;
 use std::collections::BTreeMap;
 

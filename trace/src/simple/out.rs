@@ -7,7 +7,7 @@
 
 use super::HEADER;
 use crate::ctf::Folder;
-use crate::ctf::folder::{check_size, inode, read_at, retry, set_len};
+use hypertrace_format::folder::{check_size, inode, read_at, retry, set_len};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags};
 use rustix::fs::{fchmod, openat, stat, statat};
 use std::fs::{File, Metadata};

@@ -2,10 +2,11 @@
 
 use hypertrace_abi::record::Header;
 use hypertrace_abi::schema::Schema;
+use hypertrace_format::packet::{Domain, PacketHeader};
 use hypertrace_test_support::babeltrace2;
 use hypertrace_trace::ctf::files::Files;
 use hypertrace_trace::ctf::metadata::{ClassEntry, ClockEntry, class_body, tsdl};
-use hypertrace_trace::ctf::packet::{Domain, PacketBuffer, PacketHeader};
+use hypertrace_trace::ctf::packet_buffer::PacketBuffer;
 use hypertrace_trace::ctf::stream::Stream;
 use std::path::Path;
 

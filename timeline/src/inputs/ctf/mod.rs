@@ -26,17 +26,12 @@ mod session_json;
 mod stream;
 mod stream_input;
 
-/// Maximum sizes of a session, which are those of its writer.
-pub mod limits {
-    pub use super::session_json::{MAX_BYTES, MAX_CLOCKS, MAX_EVENTS, MAX_GUEST_TSCS, MAX_STREAMS};
-}
-
 pub use class::{Class, Classes};
 pub use clock_maps::ClockMaps;
 pub(crate) use clock_maps::GuestClock;
 pub use guest_tscs::ComparedTsc;
 pub(crate) use packet::MOST_CLIENTS;
-pub use packet::{Domain, Header, Packet};
+pub use packet::{Domain, Packet, PacketHeader};
 pub(crate) use samples::{Found, MOST_POINTS, Sample, find};
 pub(crate) use session::stream_files;
 pub use session::{Offset, Session};

@@ -2,8 +2,7 @@
 
 //! Packets of a stream file: reading and checking their headers in order.
 //!
-//! The layout is in `docs/session.md`. The reader has its own copy of
-//! it, so that a change of the writer alone fails a test.
+//! The layout is the writer's, which `docs/session.md` describes.
 
 use crate::error::{Error, Result};
 use crate::inputs::regular::{Opened, open_stream, read_at};
@@ -12,55 +11,12 @@ use std::fmt::Display;
 use std::mem::offset_of;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
-use zerocopy::FromBytes;
 
 /// Size of a packet's header and context in bytes. Packet sizes are multiples of it.
-pub const HEADER_BYTES: u64 = size_of::<Header>() as u64;
+pub const HEADER_BYTES: u64 = size_of::<PacketHeader>() as u64;
 /// Most clients, more than any session has.
 pub(crate) const MOST_CLIENTS: u32 = 1 << 12;
-const MAGIC: u32 = 0xc1fc_1fc1;
-
-pub use hypertrace_trace::session_json::Domain;
-
-/// A packet's header and context, as in the file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes)]
-#[non_exhaustive]
-#[repr(C)]
-pub struct Header {
-    magic: u32,
-    /// UUID of the session.
-    pub uuid: [u8; 16],
-    /// Stream class, which is the clock's id.
-    pub stream_id: u32,
-    /// Lower limit of the timestamps of its events.
-    pub begin: u64,
-    /// Upper limit of the timestamps of its events.
-    pub end: u64,
-    /// Size up to the end of the last event, in bits.
-    pub content_bits: u64,
-    /// Size up to the next packet, in bits.
-    pub size_bits: u64,
-    /// Running total of lost events.
-    pub lost: u64,
-    /// Ring position of the first word covered.
-    pub ring_begin: u64,
-    /// Ring position after the last word covered.
-    pub ring_end: u64,
-    /// Token of the lease.
-    pub lease_token: u64,
-    /// Client, or number of the host ring.
-    pub client: u32,
-    /// Clock epoch.
-    pub epoch: u32,
-    /// Running total of filtered events, which no trace wanted.
-    pub filtered: u64,
-    /// Running total of guest faults.
-    pub faults: u64,
-    /// Sequence number of its first ring record.
-    pub sequence: u64,
-    reserved: u32,
-    domain: u32,
-}
+pub use hypertrace_format::packet::{Domain, MAGIC, PacketHeader};
 
 /// A packet, of which the header is checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,13 +26,13 @@ pub struct Packet {
     pub at: u64,
     /// Producer of the stream.
     pub domain: Domain,
-    header: Header,
+    header: PacketHeader,
 }
 
 impl Deref for Packet {
-    type Target = Header;
+    type Target = PacketHeader;
 
-    fn deref(&self) -> &Header {
+    fn deref(&self) -> &PacketHeader {
         &self.header
     }
 }
@@ -84,12 +40,12 @@ impl Deref for Packet {
 impl Packet {
     /// Returns the size up to the end of the last event, in bytes.
     pub fn content(&self) -> u64 {
-        self.content_bits / 8
+        self.content_size / 8
     }
 
     /// Returns the size up to the next packet, in bytes.
     pub fn size(&self) -> u64 {
-        self.size_bits / 8
+        self.packet_size / 8
     }
 
     /// Returns whether the packet has no event: a baseline, counters, or the filler.
@@ -99,7 +55,7 @@ impl Packet {
 
     /// Returns the packet with a larger count of lost events.
     pub(super) fn with_lost(mut self, lost: u64) -> Packet {
-        self.header.lost = lost.max(self.header.lost);
+        self.header.events_discarded = lost.max(self.header.events_discarded);
         self
     }
 
@@ -116,44 +72,55 @@ impl Packet {
 
     /// Unpacks a header and checks every field by itself.
     fn parse(path: &Path, at: u64, bytes: [u8; HEADER_BYTES as usize]) -> Result<Packet> {
-        let header: Header = zerocopy::transmute!(bytes);
-        let Header { magic, content_bits: content, size_bits: size, begin, end, .. } = header;
-        let Header { ring_begin, ring_end, reserved, domain, .. } = header;
+        let header: PacketHeader = zerocopy::transmute!(bytes);
+        let PacketHeader { magic, content_size: content, packet_size: size, .. } = header;
+        let PacketHeader {
+            timestamp_begin: begin, timestamp_end: end, ring_begin, ring_end, ..
+        } = header;
+        let PacketHeader { reserved, domain, .. } = header;
         let damaged = |field: usize, expected: &str, found: &dyn Display| {
             Err(Error::damaged(path, at + field as u64, expected, found))
         };
         if magic != MAGIC {
             let expected = "a packet's magic number c1fc1fc1";
-            return damaged(offset_of!(Header, magic), expected, &format_args!("{magic:08x}"));
+            return damaged(
+                offset_of!(PacketHeader, magic),
+                expected,
+                &format_args!("{magic:08x}"),
+            );
         }
         let bits = format_args!("{content} bits");
         if content < HEADER_BYTES * 8 || content % 8 != 0 {
             let expected = "a content size of at least 1024 bits, in whole bytes";
-            return damaged(offset_of!(Header, content_bits), expected, &bits);
+            return damaged(offset_of!(PacketHeader, content_size), expected, &bits);
         }
         if content > size {
             let expected = format!("a content size within the packet's {size} bits");
-            return damaged(offset_of!(Header, content_bits), &expected, &bits);
+            return damaged(offset_of!(PacketHeader, content_size), &expected, &bits);
         }
         if size % (HEADER_BYTES * 8) != 0 {
             let expected = "a packet size that is a multiple of 1024 bits";
-            return damaged(offset_of!(Header, size_bits), expected, &format_args!("{size} bits"));
+            return damaged(
+                offset_of!(PacketHeader, packet_size),
+                expected,
+                &format_args!("{size} bits"),
+            );
         }
         if begin > end {
             let expected = format!("an end that is not before the packet's begin {begin}");
-            return damaged(offset_of!(Header, end), &expected, &end);
+            return damaged(offset_of!(PacketHeader, timestamp_end), &expected, &end);
         }
         if is_back(ring_begin, ring_end) {
             let expected = format!("a ring end that is not before the ring begin {ring_begin}");
-            return damaged(offset_of!(Header, ring_end), &expected, &ring_end);
+            return damaged(offset_of!(PacketHeader, ring_end), &expected, &ring_end);
         }
         if reserved != 0 {
-            return damaged(offset_of!(Header, reserved), "zero", &reserved);
+            return damaged(offset_of!(PacketHeader, reserved), "zero", &reserved);
         }
         let domain = match domain {
             0 => Domain::Host,
             1 => Domain::Guest,
-            other => return damaged(offset_of!(Header, domain), "domain 0 or 1", &other),
+            other => return damaged(offset_of!(PacketHeader, domain), "domain 0 or 1", &other),
         };
         Ok(Packet { at, domain, header })
     }
@@ -161,13 +128,14 @@ impl Packet {
     /// Checks the packet against the one before it in the same file.
     fn follows(&self, last: &Packet, path: &Path) -> Result<()> {
         if self.uuid != last.uuid {
-            let (field, expected) = (offset_of!(Header, uuid), "the UUID of the packets before");
+            let (field, expected) =
+                (offset_of!(PacketHeader, uuid), "the UUID of the packets before");
             return Err(self.damaged(path, field, expected, "another"));
         }
         for (field, name, this, before) in [
-            (offset_of!(Header, stream_id), "stream id", self.stream_id, last.stream_id),
-            (offset_of!(Header, client), "client", self.client, last.client),
-            (offset_of!(Header, domain), "domain", self.header.domain, last.header.domain),
+            (offset_of!(PacketHeader, stream_id), "stream id", self.stream_id, last.stream_id),
+            (offset_of!(PacketHeader, client), "client", self.client, last.client),
+            (offset_of!(PacketHeader, domain), "domain", self.header.domain, last.header.domain),
         ] {
             if this != before {
                 let expected = format!("{name} {before}, as in the packets before");
@@ -179,16 +147,31 @@ impl Packet {
             Err(self.damaged(path, field, expected, this))
         };
         for (field, name, this, before) in [
-            (offset_of!(Header, epoch), "a clock epoch", self.epoch.into(), last.epoch.into()),
-            (offset_of!(Header, begin), "a begin", self.begin, last.end),
-            (offset_of!(Header, lost), "a count of lost events", self.lost, last.lost),
             (
-                offset_of!(Header, filtered),
-                "a count of filtered events",
-                self.filtered,
-                last.filtered,
+                offset_of!(PacketHeader, epoch),
+                "a clock epoch",
+                self.epoch.into(),
+                last.epoch.into(),
             ),
-            (offset_of!(Header, faults), "a count of faults", self.faults, last.faults),
+            (
+                offset_of!(PacketHeader, timestamp_begin),
+                "a begin",
+                self.timestamp_begin,
+                last.timestamp_end,
+            ),
+            (
+                offset_of!(PacketHeader, events_discarded),
+                "a count of lost events",
+                self.events_discarded,
+                last.events_discarded,
+            ),
+            (
+                offset_of!(PacketHeader, events_filtered),
+                "a count of filtered events",
+                self.events_filtered,
+                last.events_filtered,
+            ),
+            (offset_of!(PacketHeader, faults), "a count of faults", self.faults, last.faults),
         ] {
             if this < before {
                 return damaged(field, name, this, before);
@@ -198,8 +181,18 @@ impl Packet {
         // anew, with another epoch.
         if (self.epoch, self.faults) == (last.epoch, last.faults) {
             for (field, name, this, before) in [
-                (offset_of!(Header, ring_begin), "a ring begin", self.ring_begin, last.ring_end),
-                (offset_of!(Header, sequence), "a sequence number", self.sequence, last.sequence),
+                (
+                    offset_of!(PacketHeader, ring_begin),
+                    "a ring begin",
+                    self.ring_begin,
+                    last.ring_end,
+                ),
+                (
+                    offset_of!(PacketHeader, sequence),
+                    "a sequence number",
+                    self.sequence,
+                    last.sequence,
+                ),
             ] {
                 if is_back(before, this) {
                     return damaged(field, name, this, before);
@@ -295,7 +288,7 @@ impl Packets {
         if packet.size() > rest && !packet.is_empty() {
             let expected = format!("a packet within the file's remaining {rest} bytes");
             let found = format!("a packet of {} bytes", packet.size());
-            let field = offset_of!(Header, size_bits);
+            let field = offset_of!(PacketHeader, packet_size);
             return Err(packet.damaged(&self.path, field, expected, found));
         }
         Ok(packet)

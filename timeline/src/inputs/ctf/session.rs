@@ -3,7 +3,7 @@
 //! An open session.
 
 use super::class::Classes;
-use super::packet::{Domain, Header};
+use super::packet::{Domain, PacketHeader};
 use super::session_json::{self, Clock, SessionJson};
 use super::stream::{Segment, Stream};
 use crate::clock::FRACTION;
@@ -279,13 +279,13 @@ pub(crate) fn stream_files(dir: &Path) -> Result<Vec<PathBuf>> {
 /// Checks the fields that a file's packets have in common against the description.
 fn check(segment: &Segment, json: &SessionJson) -> Result<()> {
     let domain = segment.first.domain;
-    let Header { uuid, stream_id, epoch, .. } = *segment.first;
+    let PacketHeader { uuid, stream_id, epoch, .. } = *segment.first;
     let damaged = |field, expected: &str, found: String| {
         Err(segment.first.damaged(&segment.path, field, expected, found))
     };
     if uuid != json.uuid {
         let found = format!("{:032x}", u128::from_be_bytes(uuid));
-        return damaged(offset_of!(Header, uuid), "the UUID in session.json", found);
+        return damaged(offset_of!(PacketHeader, uuid), "the UUID in session.json", found);
     }
     match json.clock(stream_id) {
         // Programs on the host may stamp with the host's own clock.
@@ -293,13 +293,13 @@ fn check(segment: &Segment, json: &SessionJson) -> Result<()> {
             // When there are no more clocks, an old one serves a new epoch.
             if epoch < clock.epoch {
                 let expected = format!("an epoch of at least {}, its clock's", clock.epoch);
-                return damaged(offset_of!(Header, epoch), &expected, epoch.to_string());
+                return damaged(offset_of!(PacketHeader, epoch), &expected, epoch.to_string());
             }
             Ok(())
         }
         _ => {
             let expected = format!("the id of a clock of the {} in session.json", domain.name());
-            damaged(offset_of!(Header, stream_id), &expected, stream_id.to_string())
+            damaged(offset_of!(PacketHeader, stream_id), &expected, stream_id.to_string())
         }
     }
 }

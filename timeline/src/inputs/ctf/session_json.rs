@@ -8,10 +8,13 @@ use crate::error::{Error, Result};
 use crate::inputs::regular::{Opened, not_regular, open, read_at};
 use hypertrace_abi::event::cut;
 use hypertrace_abi::ring::MAX_NAME_BYTES;
-pub use hypertrace_trace::session_json::{
+use hypertrace_format::limits::{
+    MAX_CLASSES, MAX_GUEST_TSCS, MAX_SESSION_CLOCKS, MAX_SESSION_JSON, MAX_STREAMS,
+};
+pub use hypertrace_format::session_json::{
     ClockJson as Clock, EventJson, FILE, GuestTsc, StreamJson,
 };
-use hypertrace_trace::session_json::{FORMAT, MAX_TSC_SHIFT, SessionJson as Whole, VERSION};
+use hypertrace_format::session_json::{FORMAT, MAX_TSC_SHIFT, SessionJson as Whole, VERSION};
 use serde::de::{Expected, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use std::collections::BTreeSet;
@@ -23,26 +26,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Most event classes of a session: as many as its descriptions have room for.
-pub const MAX_EVENTS: usize = DESCRIPTIONS / 128;
-/// Most clocks of a session.
-pub const MAX_CLOCKS: usize = 1024;
-/// Most streams of a session: 1,024 clients, as many relays, 1,024 rings of the
-/// host and one more.
-pub const MAX_STREAMS: usize = 3073;
-/// Most TSCs of guests that the VMM gave.
-pub const MAX_GUEST_TSCS: usize = 2048;
 /// Most counters of a device, or of faults of a stream.
 const MAX_COUNTERS: usize = 4096;
-/// Bytes of the descriptions of events: 2 MiB of all guests, 16 KiB of each of
-/// 1,024 clients, 8 MiB of the host.
-const DESCRIPTIONS: usize = (2 << 20) + 1024 * (16 << 10) + (8 << 20);
-/// Most bytes of a `session.json`: the descriptions of events, 384 bytes for each
-/// clock, 192 for each TSC of a guest, 1.5 KiB for each stream, 256 KiB for the rest.
-pub const MAX_BYTES: u64 =
-    (DESCRIPTIONS + MAX_CLOCKS * 384 + MAX_GUEST_TSCS * 192 + MAX_STREAMS * 1536 + (256 << 10))
-        as u64;
-
 /// The parts that must be right before the rest can be looked at.
 #[derive(Deserialize)]
 struct Kind {
@@ -54,8 +39,8 @@ struct Kind {
 #[derive(Deserialize)]
 #[expect(dead_code, reason = "only read, to be counted")]
 struct Lengths {
-    clocks: AtMost<IgnoredAny, MAX_CLOCKS>,
-    events: AtMost<IgnoredAny, MAX_EVENTS>,
+    clocks: AtMost<IgnoredAny, MAX_SESSION_CLOCKS>,
+    events: AtMost<IgnoredAny, MAX_CLASSES>,
     #[serde(default)]
     streams: AtMost<StreamLengths, MAX_STREAMS>,
     #[serde(default)]
@@ -188,10 +173,10 @@ impl SessionJson {
             Some(found) => wrong(format!("expected a regular file, found {found}")),
             None => missing(dir, &path, why),
         })?;
-        if len > MAX_BYTES {
+        if len > MAX_SESSION_JSON {
             return Err(wrong(format!(
                 "{len} bytes are too many for the description of a session, which has at most \
-                 {MAX_BYTES}"
+                 {MAX_SESSION_JSON}"
             )));
         }
         let mut text = vec![0; len as usize];

@@ -6,9 +6,7 @@
 //! depend on the size of packets, files or sessions.
 
 use super::class::{Class, Classes};
-use super::packet::{
-    Domain, HEADER_BYTES, Header as PacketHeader, MOST_CLIENTS, Packet, Packets, is_back,
-};
+use super::packet::{Domain, HEADER_BYTES, MOST_CLIENTS, Packet, PacketHeader, Packets, is_back};
 use crate::error::{Error, Result};
 use crate::event::Kind;
 use crate::sort;
@@ -116,7 +114,7 @@ impl Segment {
             }
         }
         cursor.is_whole = !cursor.has_more && cursor.at >= len;
-        cursor.last = cursor.last.with_lost(segment.last.lost);
+        cursor.last = cursor.last.with_lost(segment.last.events_discarded);
         Ok((segment, cursor))
     }
 
@@ -124,7 +122,7 @@ impl Segment {
     fn add(&mut self, packet: &Packet) {
         self.end = packet.at + packet.size();
         self.packets += 1;
-        let end = (packet.lease_token, packet.stream_id, packet.end);
+        let end = (packet.lease_token, packet.stream_id, packet.timestamp_end);
         self.leases.pop_if(|last| last.0 == end.0);
         if self.leases.len() < MOST_LEASES {
             self.leases.push(end);
@@ -133,7 +131,7 @@ impl Segment {
 
     /// Returns whether it has events, or counts of lost ones, after an earlier scan.
     pub(crate) fn has_news(&self) -> bool {
-        self.packets > 0 || self.last.lost > self.first.lost
+        self.packets > 0 || self.last.events_discarded > self.first.events_discarded
     }
 }
 
@@ -360,8 +358,8 @@ impl<'a> Records<'a> {
             Err(Error::damaged(open.packets.path(), open.offset + field, expected, found))
         };
         let time = header.timestamp;
-        if time < open.last || time > open.packet.end {
-            let expected = format!("a timestamp of {} to {}", open.last, open.packet.end);
+        if time < open.last || time > open.packet.timestamp_end {
+            let expected = format!("a timestamp of {} to {}", open.last, open.packet.timestamp_end);
             return damaged(0, expected, time.to_string());
         }
         let Some(class) = self.classes.get(header.id) else {
@@ -376,10 +374,10 @@ impl<'a> Records<'a> {
         open.offset += words as u64 * 8;
         self.at += words;
         let content = (open.end - open.packet.at - pad as u64) * 8;
-        if open.offset == open.end && open.packet.content_bits != content {
+        if open.offset == open.end && open.packet.content_size != content {
             let expected = format!("a content size of {content} bits");
-            let found = format!("{} bits", open.packet.content_bits);
-            let field = offset_of!(PacketHeader, content_bits);
+            let found = format!("{} bits", open.packet.content_size);
+            let field = offset_of!(PacketHeader, content_size);
             return Err(open.packet.damaged(open.packets.path(), field, expected, found));
         }
         Ok(Some((header, class)))
@@ -402,8 +400,8 @@ impl<'a> Records<'a> {
                     offset: 0,
                     end: 0,
                     last: 0,
-                    discarded: segment.first.lost,
-                    discarded_last: segment.last.lost,
+                    discarded: segment.first.events_discarded,
+                    discarded_last: segment.last.events_discarded,
                 });
             }
             let Some(open) = &mut self.open else { return Ok(false) };
@@ -411,12 +409,12 @@ impl<'a> Records<'a> {
             match packet {
                 Some(packet) if packet.is_empty() => {}
                 Some(packet) => {
-                    open.lose(&mut self.lost, packet.lost);
+                    open.lose(&mut self.lost, packet.events_discarded);
                     self.packets += 1;
                     open.packet = packet;
                     open.offset = packet.at + HEADER_BYTES;
                     open.end = packet.at + packet.content().next_multiple_of(8);
-                    open.last = packet.begin;
+                    open.last = packet.timestamp_begin;
                     (self.at, self.filled) = (0, 0);
                     return Ok(true);
                 }

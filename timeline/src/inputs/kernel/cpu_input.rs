@@ -3,7 +3,6 @@
 //! The input of a CPU's pages.
 
 use super::file::{Buffer, Cpu, TraceFile};
-use super::page::{Page, Wrong};
 use super::pages::Pages;
 use super::times::Times;
 use crate::error::{Error, Result};
@@ -13,6 +12,7 @@ use crate::inputs::input::{Input, Time, UNPLACED, nanoseconds, nanoseconds_up};
 use crate::inputs::names::Names;
 use crate::value::number;
 use hypertrace_abi::ring::Losses;
+use hypertrace_format::ring_page::{Page, Wrong};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;

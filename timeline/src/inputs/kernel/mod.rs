@@ -6,7 +6,6 @@
 //! around    the kernel's times around reference points, which make clock maps narrower
 //! cpu_input the input of a CPU: its next event or loss
 //! pages     the pages of a CPU, through a window
-//! page      the records of a page
 //! times     from ticks to Unix time
 //! file      the parts of a trace.dat, versions 6 and 7
 //! formats   the event formats in it
@@ -23,7 +22,6 @@ mod cpu_input;
 mod file;
 mod formats;
 mod options;
-mod page;
 mod pages;
 mod shift;
 mod shown;

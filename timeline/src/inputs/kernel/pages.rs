@@ -3,11 +3,11 @@
 //! The pages of a CPU, one after the other, through a window.
 
 use super::file::{Buffer, Cpu, TraceFile};
-use super::page::content;
 use super::zstd::decompress;
 use crate::error::{Error, Result};
 use crate::inputs::regular::read_at;
 use crate::value::number;
+use hypertrace_format::ring_page::used;
 use ruzstd::decoding::FrameDecoder;
 use std::fmt;
 
@@ -133,7 +133,7 @@ impl<'a> Pages<'a> {
                 window.resize(len, 0);
                 let read = self.read(&mut window);
                 // A trace may have many CPUs with little on each, of which all have a page at a time.
-                window.truncate(content(&window));
+                window.truncate(used(&window));
                 window.shrink_to_fit();
                 (self.unused, self.window) = (len - window.len(), window);
                 read.map(|()| len > 0)

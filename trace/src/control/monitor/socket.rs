@@ -1,8 +1,8 @@
 //! Creation, lookup and removal of a socket in a directory.
 
 use super::{MonitorError, SOCKET};
-use crate::ctf::folder::{inode, retry};
 use crate::ctf::{Folder, Share};
+use hypertrace_format::folder::{inode, retry};
 use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, Stat};
 use rustix::fs::{chmodat, flock, openat, renameat, unlinkat};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};

@@ -5,8 +5,8 @@
 //!   no look at it beforehand would do. Nobody else writes to it.
 //! - A file is written at its own position, as any file of a session is.
 
-use super::super::folder::{check_size, retry};
 use super::signal::without_sigpipe;
+use hypertrace_format::folder::{check_size, retry};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, OFlags, SeekFrom, fcntl_getfl, fcntl_setfl, fstat, seek};
 use rustix::io::write;

@@ -2,7 +2,7 @@
 //!
 //! Layout: `docs/session.md`. Little endian, as the machine is.
 
-use crate::limits::MAX_DESCRIPTION;
+use hypertrace_format::limits::MAX_DESCRIPTION;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// First bytes of a frame: `htjl`.

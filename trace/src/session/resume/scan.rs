@@ -5,14 +5,14 @@
 //! of holes ends at once.
 
 use super::is_stream;
-use crate::ctf::folder::read_at;
 use crate::ctf::metadata::REFERENCE_FIELDS;
-use crate::ctf::packet::{HEADER_BYTES, MAGIC};
-use crate::ctf::session_json::SessionJson;
 use crate::ctf::{Domain, PacketHeader};
 use crate::drain::Recorded;
-use crate::limits::MOST_LOST;
 use hypertrace_abi::record::{Flags, HEADER_WORDS, Header, RESERVED, id};
+use hypertrace_format::folder::read_at;
+use hypertrace_format::limits::MOST_LOST;
+use hypertrace_format::packet::{HEADER_BYTES, MAGIC};
+use hypertrace_format::session_json::SessionJson;
 use rustix::fs::Stat;
 use std::collections::BTreeMap;
 use std::io;

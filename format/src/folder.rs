@@ -8,7 +8,7 @@
 //!
 //! System calls are rustix's, as std repeats an interrupted one without bound.
 
-use super::error::WriteFailed;
+use crate::error::WriteFailed;
 use rustix::fs::unlinkat;
 use rustix::fs::{AtFlags, CWD, Dir, FileType, FlockOperation, Mode, OFlags, RenameFlags, Stat};
 use rustix::fs::{
@@ -25,7 +25,7 @@ use std::sync::Arc;
 
 /// Tries of a system call that signals interrupt. After that the interruption
 /// is an error like any other.
-pub(crate) const MOST_TRIES: u32 = 100;
+pub const MOST_TRIES: u32 = 100;
 
 /// Entries that a folder is asked for at most; a trace has fewer files.
 const MOST_NAMES: usize = 1 << 20;
@@ -47,7 +47,8 @@ pub enum Share {
 }
 
 impl Share {
-    pub(crate) fn folder_mode(self) -> Mode {
+    /// Returns the mode of directories.
+    pub fn folder_mode(self) -> Mode {
         Mode::from_raw_mode(match self {
             Share::Owner => 0o700,
             Share::Group => 0o750,
@@ -55,7 +56,8 @@ impl Share {
         })
     }
 
-    pub(crate) fn file_mode(self) -> Mode {
+    /// Returns the mode of files.
+    pub fn file_mode(self) -> Mode {
         self.folder_mode() & !Mode::from_raw_mode(0o111)
     }
 }

@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 pub const FREQUENCIES: RangeInclusive<u64> = 1_000..=1_000_000_000_000;
 
 /// Nanoseconds of a second.
-pub(crate) const NS: i128 = 1_000_000_000;
+pub const NS: i128 = 1_000_000_000;
 
 /// Shortest time for which the rate is measured: two readings of the clocks are some 100 ns apart, so it is within 200 parts in
 /// a million then.
@@ -84,7 +84,7 @@ impl Anchor {
 
     /// Returns the counter's ticks per second of CLOCK_MONOTONIC_RAW from here to a later instant. `None` if no counter
     /// has this frequency.
-    pub(crate) fn frequency_until(&self, later: &Anchor) -> Option<u64> {
+    pub fn frequency_until(&self, later: &Anchor) -> Option<u64> {
         let ns = later.monotonic_ns - self.monotonic_ns;
         let ticks = i128::from(later.raw.checked_sub(self.raw)?);
         let frequency = u64::try_from((ticks * NS + ns / 2).checked_div(ns)?).ok()?;
@@ -93,7 +93,7 @@ impl Anchor {
 }
 
 /// Reads a clock of the system, nanoseconds.
-pub(crate) fn read(clock: ClockId) -> i128 {
+pub fn read(clock: ClockId) -> i128 {
     let time = clock_gettime(clock);
     i128::from(time.tv_sec) * NS + i128::from(time.tv_nsec)
 }

@@ -25,14 +25,14 @@ pub const MAX_CLOCKS: usize = 64;
 /// Most clocks of a session: epochs beyond use the last ones.
 pub const MAX_SESSION_CLOCKS: usize = 1024;
 
-/// Most [TSCs of guests](crate::Session::set_guest_tsc) of a session, in all its epochs.
+/// Most TSCs of guests of a session, in all its epochs.
 pub const MAX_GUEST_TSCS: usize = 2048;
 
 /// Most schemas that one client can have.
 pub const MAX_CLIENT_SCHEMAS: usize = hypertrace_abi::schema::MAX_SCHEMAS;
 /// Bytes of a class in `session.json`, besides its text: names of the fields,
 /// indentation.
-pub(crate) const CLASS_BYTES: usize = 128;
+pub const CLASS_BYTES: usize = 128;
 
 /// Files that one source may begin in a clock epoch because its holder or its
 /// clock changed, so that a hostile guest cannot fill the folder with files.
@@ -60,6 +60,8 @@ pub const MAX_HOST_RINGS: usize = 1024;
 /// Streams of the host: its rings, the one of threads without a ring, and
 /// relays.
 pub const MAX_HOST_STREAMS: u32 = MAX_HOST_RINGS as u32 + 1 + MAX_CLIENTS;
+/// Streams of a session at most.
+pub const MAX_STREAMS: usize = (MAX_CLIENTS + MAX_HOST_STREAMS) as usize;
 /// Bytes of `session.json` and of the metadata together at most, for
 /// readers: `session.json`'s ([`MAX_SESSION_JSON`]), and 8 KiB for each clock,
 /// where the metadata has the reserved classes again.
@@ -74,5 +76,5 @@ pub const MAX_SESSION_JSON: u64 = (GUESTS_BYTES
     + HOST_BYTES
     + MAX_SESSION_CLOCKS * 384
     + MAX_GUEST_TSCS * 192
-    + (MAX_CLIENTS + MAX_HOST_STREAMS) as usize * 1536
+    + MAX_STREAMS * 1536
     + (256 << 10)) as u64;

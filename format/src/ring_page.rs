@@ -1,6 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-
-//! Pages of a kernel's ring buffer.
+//! Pages of a kernel's ring buffer, as `trace_pipe_raw` gives them.
 //!
 //! A page is: u64 time, u64 length of the data with flags, data. The data is a sequence
 //! of records: u32 with the type in the lower 5 bits and the time since the record
@@ -16,17 +14,16 @@
 //!
 //! `events/header_page` and `events/header_event` of tracefs say the same.
 
-use crate::value::number;
 use std::ops::Range;
 
 /// Bytes before the data.
-pub(crate) const HEADER: usize = 16;
+pub const HEADER: usize = 16;
 /// Flag of the length: events were overwritten before this page. The kernel adds it as a negative
 /// `int`, so that all bits above it are set, too.
-const MISSED: u64 = 1 << 31;
+pub const MISSED: u64 = 1 << 31;
 const ABOVE: u64 = u64::MAX << 32;
 /// Flag of the length: after the data is a u64, the number of those events.
-const STORED: u64 = 1 << 30;
+pub const MISSED_STORED: u64 = 1 << 30;
 /// Bits of the length.
 const LENGTH: u64 = (1 << 27) - 1;
 /// Bits of a record's time.
@@ -34,23 +31,66 @@ const TIME_BITS: u32 = 27;
 /// Absolute times have 59 bits; those above are the ones of the time before.
 const ABSOLUTE_BITS: u32 = 59;
 
-/// Returns how many bytes of a page are used: the header, the data and a number of lost events after it.
-pub(crate) fn content(bytes: &[u8]) -> usize {
-    let length = bytes.get(8..HEADER).map_or(0, number);
-    (HEADER + (length & LENGTH) as usize + 8).min(bytes.len())
+/// Largest type of a record that is an event's length in 32-bit words.
+pub const MAX_TYPE_LEN: u32 = 28;
+
+/// Returns a number of 4 or 8 bytes.
+fn number(bytes: &[u8]) -> u64 {
+    bytes.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte))
+}
+
+/// Returns the length of a page's data, with its flags. `None`: the page is too short.
+pub fn length(page: &[u8]) -> Option<u64> {
+    page.get(8..HEADER).map(number)
+}
+
+/// Returns the bytes that a page with this length has with a meaning.
+fn bytes(length: u64) -> usize {
+    let stored = if length & MISSED_STORED == 0 { 0 } else { 8 };
+    HEADER + (length & LENGTH) as usize + stored
+}
+
+/// Returns how many bytes of a page have a meaning: the header, the data and a number of lost events after it.
+pub fn used(page: &[u8]) -> usize {
+    bytes(length(page).unwrap_or(0)).min(page.len())
+}
+
+/// Returns whether a page says that it has as many bytes as there are.
+pub fn is_whole(page: &[u8]) -> bool {
+    length(page).is_some_and(|length| bytes(length) == page.len())
+}
+
+/// Returns the number of events of a page.
+///
+/// # Errors
+/// If it is a hole in a file, without a time and events, or a length does not fit the page: the offset
+/// of the record in the page.
+pub fn count(bytes: &[u8]) -> Result<u64, usize> {
+    if bytes.len() >= HEADER && bytes[..HEADER].iter().all(|byte| *byte == 0) {
+        return Err(0);
+    }
+    let (mut page, _) = Page::open(bytes).map_err(|_| 8usize)?;
+    let mut events = 0;
+    while page.next(bytes).map_err(|_| page.at)?.is_some() {
+        events += 1;
+    }
+    Ok(events)
 }
 
 /// Place of a wrong value within a page.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Wrong {
+pub struct Wrong {
+    /// Its offset in the page, in bytes.
     pub at: usize,
+    /// What should be there.
     pub expected: String,
+    /// What is there.
     pub found: String,
 }
 
 /// Position in a page.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Page {
+pub struct Page {
     /// Time of the record that was read last, in ticks.
     pub time: u64,
     /// Place of the next record.
@@ -62,6 +102,9 @@ pub(crate) struct Page {
 impl Page {
     /// Reads the header. Returns the number of the events that were overwritten before the
     /// page too, 0 if it is not known, or `None` if there are none.
+    ///
+    /// # Errors
+    /// If the page is shorter than it says.
     pub fn open(bytes: &[u8]) -> Result<(Page, Option<u64>), Wrong> {
         let (Some(time), Some(length)) = (bytes.get(..8), bytes.get(8..HEADER)) else {
             let expected = format!("the {HEADER} bytes of a page's header");
@@ -71,16 +114,19 @@ impl Page {
         let end = HEADER + (length & LENGTH) as usize;
         let is_extended = length & MISSED != 0 && length & ABOVE == ABOVE;
         let flags = if is_extended { length & !ABOVE } else { length };
-        if end > bytes.len() || flags & !(LENGTH | MISSED | STORED) != 0 {
+        if end > bytes.len() || flags & !(LENGTH | MISSED | MISSED_STORED) != 0 {
             let expected = format!("at most {} bytes of records in a page", bytes.len() - HEADER);
             return Err(Wrong { at: 8, expected, found: format!("{length:#x}") });
         }
-        let stored = bytes.get(end..end + 8).filter(|_| length & STORED != 0);
+        let stored = bytes.get(end..end + 8).filter(|_| length & MISSED_STORED != 0);
         let missed = (length & MISSED != 0).then(|| stored.map_or(0, number));
         Ok((Page { time: number(time), at: HEADER, end }, missed))
     }
 
     /// Returns the place of the next event's data; `None` at the page's end.
+    ///
+    /// # Errors
+    /// If a record does not fit the page. Then the position stays before it.
     pub fn next(&mut self, bytes: &[u8]) -> Result<Option<Range<usize>>, Wrong> {
         // Each turn takes 4 bytes at least.
         while self.at < self.end {
@@ -203,14 +249,14 @@ mod tests {
 
     #[test]
     fn missed_events_are_counted_where_the_page_has_room_for_the_number() {
-        let mut bytes = page(&[29], MISSED | STORED);
+        let mut bytes = page(&[29], MISSED | MISSED_STORED);
         bytes.extend(77u64.to_le_bytes());
         assert_eq!(Page::open(&bytes).unwrap().1, Some(77));
         assert_eq!(Page::open(&page(&[29], MISSED)).unwrap().1, Some(0));
         let as_the_kernel_adds_it = u64::MAX << 31;
         assert_eq!(Page::open(&page(&[29], as_the_kernel_adds_it)).unwrap().1, Some(0));
         assert_eq!(Page::open(&page(&[29], 0)).unwrap().1, None);
-        for wrong in [ABOVE, ABOVE | STORED, 1 << 32 | MISSED] {
+        for wrong in [ABOVE, ABOVE | MISSED_STORED, 1 << 32 | MISSED] {
             assert_eq!(Page::open(&page(&[29], wrong)).unwrap_err().at, 8, "{wrong:#x}");
         }
     }
@@ -225,5 +271,45 @@ mod tests {
         assert_eq!(Page::open(&[0; 15]).unwrap_err().at, 0);
         let longer = page(&[1, 0], 4);
         assert_eq!(Page::open(&longer).unwrap_err().at, 8);
+    }
+
+    /// Makes a page of a file, with room after its data.
+    fn raw(words: &[u32]) -> Vec<u8> {
+        let mut bytes = page(words, MISSED);
+        bytes.resize(4096, 0);
+        bytes
+    }
+
+    #[test]
+    fn events_are_counted_and_nothing_else() {
+        let extend = 30 | (7 << 5);
+        let discarded = 29 | (1 << 5);
+        let words = [2 | (1 << 5), 1, 2, extend, 0, 0, 8, 9, discarded, 4, 1 | (3 << 5), 5, 29, 0];
+        assert_eq!(count(&raw(&words)), Ok(3));
+        assert_eq!(count(&raw(&[])), Ok(0));
+    }
+
+    #[test]
+    fn the_number_of_missing_events_is_a_part_of_the_page() {
+        let mut lossy = raw(&[2, 1, 1]);
+        assert_eq!(used(&lossy), 28);
+        let word = 12 | MISSED | MISSED_STORED;
+        lossy[8..16].copy_from_slice(&word.to_ne_bytes());
+        assert_eq!(used(&lossy), 36);
+        assert!(is_whole(&lossy[..36]) && !is_whole(&lossy[..28]));
+        // The kernel stores none where it has no room.
+        assert_eq!(used(&lossy[..30]), 30);
+    }
+
+    #[test]
+    fn a_length_beyond_the_page_is_an_error() {
+        assert_eq!(count(&raw(&[2, 1])), Err(16), "an event that is longer than the data");
+        assert_eq!(count(&raw(&[0, u32::MAX])), Err(16));
+        assert_eq!(count(&raw(&[1, 1, 0, 0])), Err(24), "a length that has no room for itself");
+        let mut long = raw(&[]);
+        long[8..16].copy_from_slice(&4096u64.to_ne_bytes());
+        assert_eq!(count(&long), Err(8));
+        assert_eq!(count(&[0; 7]), Err(8));
+        assert_eq!(count(&[0; 4096]), Err(0), "a hole");
     }
 }

@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 /// are intact, and the same call may be made again.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {action} {}", path.display())]
-#[non_exhaustive]
 pub struct WriteFailed {
     /// The action that failed.
     pub action: &'static str,
@@ -20,7 +19,7 @@ pub struct WriteFailed {
 
 impl WriteFailed {
     /// Returns a conversion for `map_err`.
-    pub(crate) fn on<'a>(
+    pub fn on<'a>(
         action: &'static str,
         path: &'a Path,
     ) -> impl FnOnce(io::Error) -> WriteFailed + 'a {

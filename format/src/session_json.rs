@@ -4,8 +4,8 @@
 //! clock bases, losses by cause. The file is replaced by rename, always before
 //! the metadata that it goes with. Nothing is checked here but the types.
 
-pub use super::packet::Domain;
-pub use super::tsc::{GuestTsc, GuestTscJson, MAX_TSC_SHIFT};
+pub use crate::packet::Domain;
+pub use crate::tsc::{GuestTsc, GuestTscJson, MAX_TSC_SHIFT};
 use hypertrace_abi::ring::Losses;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -166,7 +166,7 @@ impl SessionJson {
     ///
     /// # Errors
     /// If it cannot be encoded.
-    pub(crate) fn text(&self) -> serde_json::Result<Vec<u8>> {
+    pub fn text(&self) -> serde_json::Result<Vec<u8>> {
         let mut text = serde_json::to_vec_pretty(self)?;
         text.push(b'\n');
         Ok(text)

@@ -1,0 +1,26 @@
+//! What the writers and the readers of a session's files must agree on.
+//!
+//! ```text
+//! folder        a session's directory, and its files: opened, made, replaced
+//! packet        the header of a packet of events
+//! session_json  the session's description
+//! tsc           in it, the TSCs of guests
+//! limits        bounds of both
+//! ring_page     pages of a kernel's ring buffer
+//! clock         one instant on all of the host's clocks
+//! pattern       patterns of event names
+//! error         a write that failed
+//! ```
+//!
+//! `docs/session.md` describes the files. Nothing here checks what is read: a reader does.
+#![warn(missing_debug_implementations)]
+
+pub mod clock;
+pub mod error;
+pub mod folder;
+pub mod limits;
+pub mod packet;
+pub mod pattern;
+pub mod ring_page;
+pub mod session_json;
+pub mod tsc;

@@ -1,0 +1,133 @@
+//! One packet of a stream file: its 128 bytes of header and context.
+//!
+//! Layout: `docs/session.md`. Little endian, as the machine is.
+
+use serde::{Deserialize, Serialize};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
+
+/// CTF's magic number for a packet.
+pub const MAGIC: u32 = 0xc1fc_1fc1;
+/// Bytes of a packet's header and context, and the unit of packet sizes: a
+/// header never crosses a page, so that no kill leaves half of one.
+pub const HEADER_BYTES: usize = 128;
+/// The producer of a stream.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(rename_all = "lowercase")]
+#[repr(u32)]
+pub enum Domain {
+    /// A thread of the VMM.
+    #[default]
+    Host = 0,
+    /// A client of the guest, or a thread of a program in user mode.
+    Guest = 1,
+}
+
+impl Domain {
+    /// Returns its name in `session.json`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Domain::Host => "host",
+            Domain::Guest => "guest",
+        }
+    }
+}
+
+/// Packet header and packet context, in the layout of the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct PacketHeader {
+    /// [`MAGIC`].
+    pub magic: u32,
+    /// The session's.
+    pub uuid: [u8; 16],
+    /// Stream class, which is the clock's number.
+    pub stream_id: u32,
+    /// Ticks of the class's clock: the first event, or the last before it.
+    pub timestamp_begin: u64,
+    /// The last event's.
+    pub timestamp_end: u64,
+    /// Bits up to the last event's last byte.
+    pub content_size: u64,
+    /// Bits up to the next packet.
+    pub packet_size: u64,
+    /// Running total of this stream's lost events.
+    pub events_discarded: u64,
+    /// Ring position of the first word that the packet covers.
+    pub ring_begin: u64,
+    /// Ring position after the last word that the packet covers.
+    pub ring_end: u64,
+    /// The holder's token, 0 if there is none.
+    pub lease_token: u64,
+    /// Client, or number of the host ring.
+    pub client: u32,
+    /// Clock epoch.
+    pub epoch: u32,
+    /// Running total of events that passed the mask and were not wanted.
+    pub events_filtered: u64,
+    /// Running total of this stream's guest faults.
+    pub faults: u64,
+    /// Number of the packet's first ring record; of the next one if empty.
+    pub sequence: u64,
+    /// Zero.
+    pub reserved: u32,
+    /// A [`Domain`].
+    pub domain: u32,
+}
+
+const _: () = assert!(size_of::<PacketHeader>() == HEADER_BYTES);
+
+impl PacketHeader {
+    /// Returns a header with nothing counted yet.
+    pub fn new(uuid: [u8; 16], stream_id: u32, domain: Domain, client: u32, epoch: u32) -> Self {
+        PacketHeader {
+            magic: MAGIC,
+            uuid,
+            stream_id,
+            content_size: HEADER_BYTES as u64 * 8,
+            packet_size: HEADER_BYTES as u64 * 8,
+            client,
+            epoch,
+            domain: domain as u32,
+            ..PacketHeader::new_zeroed()
+        }
+    }
+
+    /// Returns the empty packet that follows this one: counters carried, no time passed, no ring
+    /// covered.
+    pub fn following(&self, next_sequence: u64, bytes: u64) -> Self {
+        PacketHeader {
+            timestamp_begin: self.timestamp_end,
+            content_size: HEADER_BYTES as u64 * 8,
+            packet_size: bytes * 8,
+            ring_begin: self.ring_end,
+            sequence: next_sequence,
+            ..*self
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_are_at_the_offsets_of_the_layout() {
+        use std::mem::offset_of;
+        assert_eq!(offset_of!(PacketHeader, uuid), 4);
+        assert_eq!(offset_of!(PacketHeader, stream_id), 20);
+        assert_eq!(offset_of!(PacketHeader, timestamp_begin), 24);
+        assert_eq!(offset_of!(PacketHeader, content_size), 40);
+        assert_eq!(offset_of!(PacketHeader, packet_size), 48);
+        assert_eq!(offset_of!(PacketHeader, events_discarded), 56);
+        assert_eq!(offset_of!(PacketHeader, ring_begin), 64);
+        assert_eq!(offset_of!(PacketHeader, lease_token), 80);
+        assert_eq!(offset_of!(PacketHeader, client), 88);
+        assert_eq!(offset_of!(PacketHeader, epoch), 92);
+        assert_eq!(offset_of!(PacketHeader, events_filtered), 96);
+        assert_eq!(offset_of!(PacketHeader, faults), 104);
+        assert_eq!(offset_of!(PacketHeader, sequence), 112);
+        assert_eq!(offset_of!(PacketHeader, domain), 124);
+    }
+}

@@ -1,0 +1,143 @@
+//! The buffer in which the drain builds a packet of a stream file.
+
+use hypertrace_format::packet::{HEADER_BYTES, PacketHeader};
+use zerocopy::IntoBytes;
+
+/// Words of a packet's header and context.
+const HEADER_WORDS: usize = HEADER_BYTES / 8;
+
+/// The one buffer in which a drain loop builds packets: bounded, allocated
+/// once.
+///
+/// It alone knows where the events end: [`next`](Self::next) and
+/// [`add`](Self::add) move the end and set the padding together, so that no
+/// order of calls gives a packet that ends in the middle of an event.
+///
+/// Words 0 to 15 are room for the header. After the largest packet there is
+/// room for the next filler's header, so that body and filler leave in one
+/// write.
+#[derive(Debug)]
+pub struct PacketBuffer {
+    words: Box<[u64]>,
+    used: usize,
+    pad: usize,
+}
+
+/// Bytes of the largest packet, by default.
+pub const DEFAULT_PACKET_BYTES: usize = 64 * 1024;
+/// A packet must hold the largest record, wrapped as `untyped`, and a
+/// `time_fault` before it.
+pub const MIN_PACKET_BYTES: usize = 40 * 1024;
+
+impl PacketBuffer {
+    /// Returns a buffer for packets of at most this many bytes, rounded to the unit.
+    pub fn new(packet_bytes: usize) -> Self {
+        let bytes = packet_bytes.max(MIN_PACKET_BYTES).next_multiple_of(HEADER_BYTES);
+        PacketBuffer {
+            words: vec![0; bytes / 8 + HEADER_WORDS].into_boxed_slice(),
+            used: HEADER_WORDS,
+            pad: 0,
+        }
+    }
+
+    /// Returns the bytes of the largest packet.
+    pub fn packet_bytes(&self) -> usize {
+        (self.words.len() - HEADER_WORDS) * 8
+    }
+
+    /// Forgets what was put in.
+    #[inline]
+    pub fn clear(&mut self) {
+        self.used = HEADER_WORDS;
+        self.pad = 0;
+    }
+
+    /// Returns whether there is no event in it.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.used == HEADER_WORDS
+    }
+
+    /// Appends an event of this many words, which ends without padding, and
+    /// returns its words to be filled in. `None`: there is no room for it.
+    #[inline(always)]
+    pub fn next(&mut self, words: usize) -> Option<&mut [u64]> {
+        let limit = self.words.len() - HEADER_WORDS;
+        let event = self.words[..limit].get_mut(self.used..self.used + words)?;
+        self.used += words;
+        self.pad = 0;
+        Some(event)
+    }
+
+    /// Returns the words that are free.
+    #[inline(always)]
+    pub fn free(&mut self) -> &mut [u64] {
+        let end = self.words.len() - HEADER_WORDS;
+        &mut self.words[self.used..end]
+    }
+
+    /// Takes in the first `words` of what is [`free`](Self::free), of which
+    /// the last `pad` bytes are a string's padding.
+    ///
+    /// More than what is free is cut to it.
+    #[inline(always)]
+    pub fn add(&mut self, words: usize, pad: usize) {
+        debug_assert!(self.used + words <= self.words.len() - HEADER_WORDS && pad < 8);
+        self.used = (self.used + words).min(self.words.len() - HEADER_WORDS);
+        self.pad = pad;
+    }
+
+    /// Returns the events that are in it.
+    pub fn events(&self) -> &[u64] {
+        &self.words[HEADER_WORDS..self.used]
+    }
+
+    /// Returns the bytes up to the last event's last byte.
+    pub fn content_bytes(&self) -> usize {
+        self.used * 8 - self.pad
+    }
+
+    /// Returns the bytes of the packet, padded to the unit.
+    pub fn padded_bytes(&self) -> usize {
+        (self.used * 8).next_multiple_of(HEADER_BYTES)
+    }
+
+    /// Zeroes the padding, puts both headers in, and gives the packet with
+    /// the filler's header after it.
+    pub(crate) fn seal(&mut self, header: &PacketHeader, filler: &PacketHeader) -> &[u8] {
+        let bytes = self.padded_bytes();
+        self.words[self.used..bytes / 8].fill(0);
+        let whole = self.words.as_mut_bytes();
+        whole[..HEADER_BYTES].copy_from_slice(header.as_bytes());
+        whole[bytes..bytes + HEADER_BYTES].copy_from_slice(filler.as_bytes());
+        &whole[..bytes + HEADER_BYTES]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hypertrace_format::packet::Domain;
+
+    #[test]
+    fn content_ends_with_the_last_byte_and_padding_is_zero() {
+        let header = PacketHeader::new([7; 16], 1, Domain::Guest, 0, 0);
+        let mut buffer = PacketBuffer::new(0);
+        buffer.free().fill(u64::MAX);
+        buffer.add(3, 5);
+        assert_eq!(buffer.content_bytes(), 128 + 24 - 5);
+        assert_eq!(buffer.padded_bytes(), 256);
+
+        let sealed = buffer.seal(&header, &header.following(1, 4096)).to_vec();
+
+        assert_eq!(sealed.len(), 384);
+        assert!(sealed[152..256].iter().all(|b| *b == 0));
+        assert_eq!(&sealed[..128], header.as_bytes());
+    }
+
+    #[test]
+    fn a_buffer_holds_the_largest_record_twice_wrapped() {
+        let words = hypertrace_abi::record::MAX_WORDS + 2 + 2 + 3;
+        assert!(MIN_PACKET_BYTES / 8 - HEADER_WORDS >= words);
+    }
+}
