@@ -129,6 +129,10 @@
 #if !defined(HYPERTRACE_BARE_EVENTS)
 #define HYPERTRACE_BARE_EVENTS HYPERTRACE_ABI_MAX_SCHEMAS
 #endif
+#if HYPERTRACE_BARE_EVENTS == 0 || HYPERTRACE_BARE_EVENTS > HYPERTRACE_ABI_MAX_SCHEMAS || \
+    (HYPERTRACE_BARE_EVENTS & (HYPERTRACE_BARE_EVENTS - 1)) != 0
+#error "HYPERTRACE_BARE_EVENTS is a power of two, up to 1,024"
+#endif
 
 /* Regions of a device: BARs, or parts of a window. */
 enum {

@@ -3,8 +3,8 @@
  * /dev/hypertrace: see hypertrace_ioctl.h.
  *
  * A program controls the arguments of each call, the offsets of its mappings, and all
- * bytes of the pages that it may write. So no byte of those is used here, and each page is
- * decided by its offset and the leases, at the fault and again at the first store.
+ * bytes of the pages that it may write. `erase` alone reads such bytes, each once and bounded. Each
+ * page is decided by its offset and the leases, at the fault and again at the first store.
  *
  * All pages are inserted by number, read-only at first: `pfn_mkwrite` makes the kernel
  * ask before each page's first store, also after mprotect. A page of a client is removed

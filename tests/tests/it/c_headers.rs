@@ -52,17 +52,22 @@ fn the_header_for_firmware_makes_the_same_code_in_intels_dialect() {
 }
 
 #[test]
-fn the_header_for_firmware_refuses_other_code_by_name() {
+fn the_header_for_firmware_refuses_other_code_and_impossible_numbers() {
     for compiler in compilers(Language::C11) {
         // As compilers define them for x32 and for big-endian AArch64.
-        for option in ["-D__ILP32__", "-D__AARCH64EB__"] {
+        let refusals = [
+            ("-D__ILP32__", "little-endian code"),
+            ("-D__AARCH64EB__", "little-endian code"),
+            ("-DHYPERTRACE_BARE_EVENTS=100", "a power of two"),
+        ];
+        for (option, why) in refusals {
             let mut command = Command::new(&compiler);
             command.args(["-fsyntax-only", option, "-I"]).arg(root().join("guest-lib/include"));
 
             let refused = command.arg(source("tests/c/bare_guest.c")).output().unwrap();
 
             let said = String::from_utf8_lossy(&refused.stderr);
-            assert!(!refused.status.success() && said.contains("little-endian code"), "{said}");
+            assert!(!refused.status.success() && said.contains(why), "{said}");
         }
     }
 }
@@ -165,7 +170,7 @@ fn a_dropped_event_of_firmware_wakes_the_host_once_a_pause() {
 #[test]
 fn firmware_describes_each_event_once_up_to_those_that_the_host_knows() {
     let text = "int main(void) {
-            char text[1100][16];
+            char text[1100][24];
             hypertrace_bare_lease(&client, &device, 0, 0, 1, \"test\");
             for (int round = 0; round < 2; round++) {
                 for (int i = 0; i < 1100; i++) {
@@ -180,6 +185,48 @@ fn firmware_describes_each_event_once_up_to_those_that_the_host_knows() {
             const uint64_t words = GUEST[HYPERTRACE_ABI_G_SCHEMA_LEN];
             fprintf(stderr, \"%llu words\", (unsigned long long)words);
             return words != 10 * 2 + 1014 * 3;
+        }\n";
+    run_bare("", &format!("{DEVICE}{text}"));
+}
+
+#[test]
+fn firmware_with_room_for_few_events_describes_the_first_ones() {
+    let text = "int main(void) {
+            static const char *const texts[] = {\"a()\", \"b()\", \"c()\", \"d()\", \"e()\", \"f()\"};
+            hypertrace_bare_lease(&client, &device, 0, 0, 1, \"test\");
+            for (int i = 0; i < 12; i++) {
+                const struct hypertrace_bare_event event = hypertrace_bare_event_of(texts[i % 6]);
+                hypertrace_bare_emit(&client, &event, NULL, 0);
+            }
+            /* Two words each. */
+            return GUEST[HYPERTRACE_ABI_G_SCHEMA_LEN] != 4 * 2 || client.sequence != 1 + 12;
+        }\n";
+    run_bare("#define HYPERTRACE_BARE_EVENTS 4\n", &format!("{DEVICE}{text}"));
+}
+
+#[test]
+fn firmware_in_a_ring_that_overwrites_drops_nothing_and_its_next_holder_continues_the_numbers() {
+    let text = "int main(void) {
+            const struct hypertrace_bare_event event = hypertrace_bare_event_of(\"event(n:u64)\");
+            device.overwrites = 1;
+            uint64_t records = 0;
+            for (uint64_t n = 0; n < 7000; n++) {
+                if (n % 1000 == 0) {
+                    hypertrace_bare_lease(&client, &device, 0, 0, n + 1, \"test\");
+                    records++;
+                }
+                records += hypertrace_bare_emit(&client, &event, &n, 1);
+                if (RING[(client.head - 1) % 1024] != n) {
+                    return 1;
+                }
+            }
+            /* Of the last block. */
+            uint64_t at = (client.head - 1) / 64 * 64, number = RING[at % 1024];
+            const uint64_t token = RING[at % 1024 + 1];
+            for (at += 2; at < client.head; number++) {
+                at += 2 + (RING[at % 1024 + 1] >> 32 & 0xffff);
+            }
+            return records != 7007 || client.sequence != 7007 || number != 7007 || token != 6001;
         }\n";
     run_bare("", &format!("{DEVICE}{text}"));
 }
