@@ -34,15 +34,17 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{
-    AtomicBool, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
+    AtomicBool, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
 };
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
-use table::{Current, Table};
+use table::{Table, Tables};
 
 /// Upper bound on the number of rules.
 pub const MAX_RULES: usize = 256;
+/// Upper bound on the number of rules that a session adds and removes.
+pub const MAX_CHANGES: usize = 1024;
 /// Upper bound on the number of waiting jobs. Further jobs are counted and not done.
 pub const MAX_QUEUED: usize = 1024;
 
@@ -69,7 +71,7 @@ pub struct Fired {
 #[derive(Default)]
 struct Control {
     rules: Vec<Arc<Rule>>,
-    /// No longer rules, and the guest's events have still to follow.
+    /// Rules no more. A point that looked them up before may still fire them.
     removed: Vec<Arc<Rule>>,
     last: u32,
     callbacks: BTreeMap<String, Callback>,
@@ -78,7 +80,7 @@ struct Control {
 /// The triggers of a session.
 #[derive(Default)]
 pub(crate) struct Triggers {
-    table: Current,
+    tables: Tables,
     control: Mutex<Control>,
     /// An action may be due.
     due: AtomicBool,
@@ -106,16 +108,19 @@ impl Default for Queue {
 }
 
 impl Triggers {
-    /// Executes the rules for this point, on the vCPU's thread. `looking` is as
-    /// in [`Current::with`].
+    /// Executes the rules for this point, on the vCPU's thread.
     #[inline(always)]
-    pub fn point(&self, point: &ReferencePoint<'_>, looking: Option<&AtomicU32>) {
-        self.table.with(point.name_hash, looking, |table| self.matched(table, point));
+    pub fn point(&self, point: &ReferencePoint<'_>) {
+        let rules = self.tables.slot(point.name_hash);
+        if !rules.is_empty() {
+            self.matched(rules, point);
+        }
     }
 
     #[inline(never)]
-    fn matched(&self, table: &Table, point: &ReferencePoint<'_>) {
-        for rule in table.rules(point.name_hash).filter(|rule| rule.fits(point.words)) {
+    fn matched(&self, rules: &[Arc<Rule>], point: &ReferencePoint<'_>) {
+        let named = rules.iter().filter(|rule| rule.hash == point.name_hash);
+        for rule in named.filter(|rule| rule.fits(point.words)) {
             rule.fired.fetch_add(1, Relaxed);
             self.fire(rule, point);
         }
@@ -160,7 +165,7 @@ impl Triggers {
         if !self.due.load(Relaxed) || !self.due.swap(false, Acquire) {
             return;
         }
-        let mut control = self.control();
+        let control = self.control();
         let mut due = Vec::new();
         for rule in control.rules.iter().chain(&control.removed) {
             for (index, action) in rule.actions.iter().enumerate() {
@@ -175,7 +180,6 @@ impl Triggers {
             set(pattern, on);
             self.queue.done.fetch_add(1, Relaxed);
         }
-        control.removed.clear();
     }
 
     fn control(&self) -> MutexGuard<'_, Control> {
@@ -187,16 +191,15 @@ impl Triggers {
         self.control().callbacks.insert(name.to_owned(), callback);
     }
 
-    /// Adds a rule; gives its number. `words` are those of all threads that
-    /// look.
-    pub fn add<'w>(
-        &self,
-        text: &str,
-        words: impl Iterator<Item = &'w AtomicU32>,
-    ) -> Result<u32, TriggerError> {
+    /// Adds a rule; gives its number.
+    pub fn add(&self, text: &str) -> Result<u32, TriggerError> {
         let mut control = self.control();
         if control.rules.len() >= MAX_RULES {
             return Err(TriggerError::TooMany);
+        }
+        // Each that is there can still be removed.
+        if self.tables.len() + control.rules.len() + 2 > MAX_CHANGES {
+            return Err(TriggerError::TooManyChanges);
         }
         let number = control.last + 1;
         let rule = Rule::parse(text, number, |name| control.callbacks.get(name).cloned())?;
@@ -206,24 +209,17 @@ impl Triggers {
         }
         control.last = number;
         control.rules.push(Arc::new(rule));
-        self.table.replace(Some(Table::new(&control.rules)), words);
+        self.tables.replace(Table::new(&control.rules));
         Ok(number)
     }
 
     /// Removes a rule.
-    pub fn remove<'w>(
-        &self,
-        number: u32,
-        words: impl Iterator<Item = &'w AtomicU32>,
-    ) -> Result<(), TriggerError> {
+    pub fn remove(&self, number: u32) -> Result<(), TriggerError> {
         let mut control = self.control();
         let place = control.rules.iter().position(|rule| rule.number == number);
         let rule = control.rules.remove(place.ok_or(TriggerError::Unknown(number))?);
-        let table = (!control.rules.is_empty()).then(|| Table::new(&control.rules));
-        self.table.replace(table, words);
-        if rule.actions.iter().any(Action::is_due) {
-            control.removed.push(rule);
-        }
+        self.tables.replace(Table::new(&control.rules));
+        control.removed.push(rule);
         Ok(())
     }
 

@@ -17,7 +17,7 @@ use hypertrace_tests::host::{Host, geometry};
 use hypertrace_tests::tracefs::Instance;
 use hypertrace_tests::{capability, kvm, trace, wait_until};
 use hypertrace_trace::control::set_declared;
-use hypertrace_trace::trigger::MAX_RULES;
+use hypertrace_trace::trigger::{MAX_CHANGES, MAX_RULES};
 use hypertrace_trace::{Session, enabled};
 use kvm_vmm::{Answer, attach_window, record_in};
 
@@ -255,11 +255,12 @@ fn rules_are_added_and_removed_while_points_are_made() {
                 session.end_pass();
             }
         });
-        let mut rules = 0;
-        while rules < 500 || points.load(Relaxed) < 500 {
+        for rules in 0..500 {
             let rule = session.add_trigger("on go if arg1==1 do events test_pair on").unwrap();
+            while points.load(Relaxed) < rules {
+                thread::yield_now();
+            }
             session.remove_trigger(rule).unwrap();
-            rules += 1;
         }
         done.store(1, Relaxed);
     });
@@ -291,4 +292,24 @@ fn an_invalid_rule_is_refused_with_the_expected_syntax() {
     }
     let error = host.session.add_trigger("on x do events a on").unwrap_err();
     assert!(error.to_string().contains("more than 256 rules"), "{error}");
+}
+
+#[test]
+fn a_rule_can_be_removed_however_often_rules_were_changed() {
+    let _alone = alone();
+    let host = Host::new(geometry(1));
+    let add = || host.session.add_trigger("on x do events a on");
+    let first = add().unwrap();
+    let mut changes = 1;
+    let refused = loop {
+        match add() {
+            Ok(number) => host.session.remove_trigger(number).unwrap(),
+            Err(refused) => break refused.to_string(),
+        }
+        changes += 2;
+    };
+    assert!(refused.contains("change 1024 times at most"), "{refused}");
+    assert!((MAX_CHANGES - 2..MAX_CHANGES).contains(&changes), "{changes}");
+    host.session.remove_trigger(first).unwrap();
+    assert_eq!(host.session.triggers().lines().count(), 1);
 }

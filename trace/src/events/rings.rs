@@ -32,8 +32,6 @@ pub(crate) struct HostRing {
     mode: RingMode,
     state: ProducerState,
     claimed: AtomicBool,
-    /// Nonzero while the thread that holds the ring looks at triggers.
-    looking: AtomicU32,
     /// Pause in ticks after which an event wakes the drain loop.
     pause: u64,
     /// Declared events that it had no room for.
@@ -93,7 +91,6 @@ impl HostRing {
             mode,
             state: ProducerState::new(),
             claimed: AtomicBool::new(false),
-            looking: AtomicU32::new(0),
             pause,
             gaps: Gaps::default(),
             waker: Arc::clone(waker),
@@ -465,20 +462,5 @@ impl HostRings {
     /// Notes that the drain loop has come.
     pub fn woken(&self) {
         self.waker.called.store(false, Ordering::Relaxed);
-    }
-
-    /// Calls `f` with the word that says whether the calling thread looks at
-    /// triggers, if it has a ring of these.
-    #[inline]
-    pub fn looking<R>(&self, f: impl FnOnce(Option<&AtomicU32>) -> R) -> R {
-        let claim = HELD.get();
-        // SAFETY: as in `held`.
-        let claim = unsafe { claim.as_ref() }.filter(|claim| claim.session == self.session);
-        f(claim.map(|claim| &claim.ring.looking))
-    }
-
-    /// Returns those words of all threads.
-    pub fn all_looking(&self) -> impl Iterator<Item = &AtomicU32> {
-        self.rings.iter().map(|ring| &ring.looking)
     }
 }

@@ -253,18 +253,18 @@ impl Session {
     /// # Errors
     /// If it is not one, or names something that is not there.
     pub fn add_trigger(&self, rule: &str) -> Result<u32, TriggerError> {
-        let number = self.parts.triggers.add(rule, self.parts.rings.all_looking())?;
+        let number = self.parts.triggers.add(rule)?;
         // A relay may take points in the host's place until the next pass.
         self.wake();
         Ok(number)
     }
 
-    /// Removes a trigger.
+    /// Removes a trigger. A point that a vCPU's thread is handling now may still fire it.
     ///
     /// # Errors
     /// If there is none of this number.
     pub fn remove_trigger(&self, number: u32) -> Result<(), TriggerError> {
-        self.parts.triggers.remove(number, self.parts.rings.all_looking())
+        self.parts.triggers.remove(number)
     }
 
     /// Returns all triggers and what became of them, a line each.

@@ -49,7 +49,7 @@ impl EventSink for Session {
             declared,
         );
         own::reference_point(point);
-        self.parts.rings.looking(|looking| self.parts.triggers.point(point, looking));
+        self.parts.triggers.point(point);
         match emit {
             Emit::Recorded => Status::Recorded,
             _ => Status::Failed,

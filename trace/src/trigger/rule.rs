@@ -1,6 +1,6 @@
 //! One rule: its text, conditions, actions and counts.
 
-use super::{Callback, MAX_RULES, SNAPSHOT};
+use super::{Callback, MAX_CHANGES, MAX_RULES, SNAPSHOT};
 use crate::drain::SnapshotError;
 use crate::events::{EVENTS, Pattern, TraceEvent};
 use hypertrace_abi::layout::SLOT_WORDS;
@@ -44,6 +44,12 @@ pub enum TriggerError {
     /// There are enough.
     #[error("more than {MAX_RULES} rules: remove one first")]
     TooMany,
+    /// The session's rules were changed too often.
+    #[error(
+        "a session's rules change {MAX_CHANGES} times at most, and the changes that are left can only remove rules: \
+         begin another session"
+    )]
+    TooManyChanges,
     /// There is no rule of this number.
     #[error("no rule {0}")]
     Unknown(u32),
