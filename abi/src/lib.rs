@@ -9,10 +9,10 @@
 //! id, and the text reaches the host once, through the client's schema log.
 //! [`layout`] defines every region and offset, and the [`config`] page describes
 //! them to the guest. [`slot`] serves reference points. [`sink`] is the one trait
-//! between a device and a trace engine. [`turns`] shares the time of a drain loop
-//! between clients.
+//! between a device and a trace engine. [`clients`] has the host's side of all rings,
+//! and divides the time of a [`drain`] loop between them.
 //!
-//! `no_std`, no allocation, little-endian machines only. Neither side trusts shared
+//! `no_std`, no allocation except in `clients` (feature `host`), little-endian machines only. Neither side trusts shared
 //! memory: each keeps its own state in private memory, and checks what it reads.
 #![warn(missing_debug_implementations)]
 #![cfg_attr(not(any(test, hypertrace_loom)), no_std)]
@@ -20,9 +20,15 @@
 #[cfg(target_endian = "big")]
 compile_error!("the hypertrace wire is defined for little-endian machines only");
 
+#[cfg(feature = "host")]
+extern crate alloc;
+
 pub mod atomic;
+#[cfg(feature = "host")]
+pub mod clients;
 pub mod clock;
 pub mod config;
+pub mod drain;
 pub mod event;
 mod kinds;
 pub mod layout;
@@ -33,7 +39,6 @@ pub mod ring;
 pub mod schema;
 pub mod sink;
 pub mod slot;
-pub mod turns;
 
 #[doc(hidden)]
 pub use zerocopy;

@@ -204,7 +204,7 @@ pub trait EventSink: Any + Send + Sync {
 
     /// Returns whether the sink needs no other pass until the drain loop is woken: everything was
     /// written, its own rings are empty, and a thread that records there after a
-    /// [pause](crate::turns::PAUSE) wakes the loop. Called on the drain loop's thread after a
+    /// [pause](crate::drain::PAUSE) wakes the loop. Called on the drain loop's thread after a
     /// pass. If `false`, the loop keeps its timer.
     fn is_quiet(&self) -> bool {
         false

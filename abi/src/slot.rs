@@ -3,9 +3,10 @@
 //! Reference points on the host's side: reading the v2 slot, once, and replying.
 
 use crate::atomic::{AtomicU64, Ordering, Ordering::Relaxed, fence};
-use crate::layout::{SLOT_HEADER_WORDS, SLOT_WORDS, guest_page, host_page};
+use crate::config::RingMode;
+use crate::layout::{Geometry, MASK_BYTES, SLOT_HEADER_WORDS, SLOT_WORDS, guest_page, host_page};
 use crate::record::id;
-use crate::ring::ClientMemory;
+use crate::ring::{ClientMemory, mask_words};
 use crate::sink::{ReferencePoint, Status};
 
 /// A store to EMIT.
@@ -28,6 +29,49 @@ pub struct Answer {
     pub epoch: u64,
     /// Version of the enable mask.
     pub mask_version: u64,
+}
+
+/// Clock epoch and version of the enable mask, which each reply has.
+#[derive(Debug, Default)]
+pub struct Versions {
+    /// Clock epoch.
+    pub epoch: AtomicU64,
+    /// Version of the enable mask.
+    pub mask: AtomicU64,
+}
+
+impl Versions {
+    /// Begins another generation by a call of the sink with the least epoch that it can have. `begin` returns
+    /// its epoch.
+    pub fn begin_generation(&self, begin: impl FnOnce(u32) -> u32) {
+        let least = u32::try_from(self.epoch.load(Relaxed) + 1).unwrap_or(u32::MAX);
+        self.epoch.store(begin(least).into(), Relaxed);
+    }
+
+    /// Replaces the enable mask in BAR 4, one byte per slot: 0 is on, 1 is off. Then
+    /// shows its new version to every client, which copies the mask. One caller at a
+    /// time.
+    pub fn set_mask(
+        &self,
+        rings: &[AtomicU64],
+        geometry: &Geometry,
+        mode: RingMode,
+        mask: &[u8; MASK_BYTES as usize],
+    ) {
+        let version = self.mask.load(Relaxed) + 1;
+        let words = mask_words(rings).unwrap_or_default();
+        for (word, bytes) in words.iter().zip(mask.as_chunks().0) {
+            word.store(u64::from_le_bytes(*bytes), Relaxed);
+        }
+        for client in 0..geometry.clients {
+            if let Some(memory) = ClientMemory::of_rings(rings, client, geometry, mode) {
+                // ORDERING: pairs with the Acquire load of a guest that then
+                // copies the mask.
+                memory.host[host_page::MASK_VERSION].store(version, Ordering::Release);
+            }
+        }
+        self.mask.store(version, Relaxed);
+    }
 }
 
 /// Why a slot is malformed.
@@ -123,15 +167,17 @@ pub fn reply(page: &[AtomicU64], emitted: &Emitted, answer: Answer) {
 pub fn serve(
     memory: &ClientMemory<'_>,
     emitted: Emitted,
-    record: impl FnOnce(Result<&ReferencePoint<'_>, BadSlot>) -> Answer,
+    versions: &Versions,
+    record: impl FnOnce(Result<&ReferencePoint<'_>, BadSlot>) -> Status,
 ) {
     // Most events are short, and zeroing 2 KiB costs as much as all the rest.
-    let answer = match read(memory.guest, &emitted) {
+    let status = match read(memory.guest, &emitted) {
         Err(bad) => record(Err(bad)),
         Ok((point, words)) if words.len() <= 16 => copied::<16>(memory, point, words, record),
         Ok((point, words)) => copied::<SLOT_WORDS>(memory, point, words, record),
     };
-    reply(memory.host, &emitted, answer);
+    let (epoch, mask_version) = (versions.epoch.load(Relaxed), versions.mask.load(Relaxed));
+    reply(memory.host, &emitted, Answer { status, epoch, mask_version });
 }
 
 #[inline(always)]
@@ -139,8 +185,8 @@ fn copied<const N: usize>(
     memory: &ClientMemory<'_>,
     point: ReferencePoint<'_>,
     slot: &[AtomicU64],
-    record: impl FnOnce(Result<&ReferencePoint<'_>, BadSlot>) -> Answer,
-) -> Answer {
+    record: impl FnOnce(Result<&ReferencePoint<'_>, BadSlot>) -> Status,
+) -> Status {
     let mut words = [0; N];
     copy(&mut words, slot);
     // ORDERING: pairs with the Release fence in `Producer::slot`. If the guest did not

@@ -11,7 +11,7 @@ use super::scratch::Scratch;
 use super::timing::{BURST, BURST_RING, BURSTS, at_once, bursts, ns, timed};
 use anyhow::{Result, ensure};
 use hypertrace::abi::clock::ticks;
-use hypertrace::abi::turns;
+use hypertrace::abi::drain::pass;
 use hypertrace_trace::event::TraceEvent;
 use hypertrace_trace::{Output, Session, SessionConfig, Summary};
 use std::cell::Cell;
@@ -212,7 +212,7 @@ pub fn burst(to: To) -> Result<f64> {
             }
             recorded.set(recorded.get() + BURST);
         },
-        || turns::pass(session, |_| ()),
+        || pass(session, |_| ()),
         || session.summary().host_events == recorded.get(),
     );
     host.finish(BURST * BURSTS + 1)?;

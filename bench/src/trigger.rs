@@ -5,9 +5,9 @@ use super::scratch::Scratch;
 use super::timing::ns;
 use anyhow::{Result, ensure};
 use hypertrace::abi::clock::ticks;
+use hypertrace::abi::drain::pass;
 use hypertrace::abi::schema::name_hash;
 use hypertrace::abi::sink::{EventSink, ReferencePoint, Status};
-use hypertrace::abi::turns;
 
 const NO_RULES: Floor = ("no rules", |_| points(Rules::None));
 
@@ -84,7 +84,7 @@ pub fn points(rules: Rules) -> Result<f64> {
             failed += u64::from(status != Status::Recorded);
         }
         total += ticks() - start;
-        turns::pass(&session, |_| ());
+        pass(&session, |_| ());
     }
     let listed = session.triggers();
     ensure!(failed == 0, "{failed} points found no room");

@@ -6,16 +6,17 @@ use crate::counter::{Counter, Counts};
 use crate::memory::Memory;
 use crate::rest::Rest;
 use hypertrace_abi::atomic::{AtomicU64, Ordering, Ordering::Relaxed, compiler_fence};
+use hypertrace_abi::clients::{Clients, Rings};
 use hypertrace_abi::clock;
 use hypertrace_abi::config::{ConfigPage, Features, HostFacts, RingMode};
+use hypertrace_abi::drain::{self, DrainPolicy};
 use hypertrace_abi::layout::{
     Geometry, MASK_BYTES, PAGE, Region, WORD, guest_page, host_page, register,
 };
 use hypertrace_abi::record::id;
-use hypertrace_abi::ring::{self, ClientMemory, Consumer, ConsumerState};
+use hypertrace_abi::ring::{ClientMemory, Consumer, ConsumerState};
 use hypertrace_abi::sink::{EventSink, Facts, ReferencePoint, Status};
-use hypertrace_abi::slot::{self, Answer, BadSlot, Emitted};
-use hypertrace_abi::turns::{self, Account, DrainPolicy, Turns, drain_rest};
+use hypertrace_abi::slot::{self, BadSlot, Emitted, Versions};
 use std::any::Any;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -84,15 +85,14 @@ const KICK: u64 = LEGACY + WORD;
 /// Number of registers of a client that have a value between stores.
 pub(crate) const REGISTERS: usize = (KICK / WORD + 1) as usize;
 
-/// State of one client. Aligned so that two vCPUs share no cache line.
+/// A client's registers. Aligned so that two vCPUs share no cache line.
+#[derive(Default)]
 #[repr(align(128))]
-pub(crate) struct Client {
-    // Volatile state: values of registers between stores, by offset.
+pub(crate) struct Registers {
+    /// Values of registers between stores, by offset.
     pub(crate) shadows: [AtomicU64; REGISTERS],
     /// Time at which the next reference point is due, in host ticks (rate limit).
     due: AtomicU64,
-    // Volatile state of the drain loop; vCPU threads never lock it.
-    pub(crate) consumer: Mutex<ConsumerState>,
 }
 
 /// The device, which records in an [`EventSink`].
@@ -110,17 +110,16 @@ pub struct Chip {
     pub(crate) sink: Box<dyn EventSink>,
     waker: Box<dyn DrainWaker>,
     // Volatile state.
-    /// The epoch of the guest's clocks, which each reset changes.
-    pub(crate) epoch: AtomicU64,
-    pub(crate) clients: Box<[Client]>,
-    /// Turns of the drain loop.
-    pub(crate) turns: Mutex<(Turns, Box<[Account]>)>,
+    /// Each reset changes the epoch of the guest's clocks.
+    pub(crate) versions: Versions,
+    pub(crate) registers: Box<[Registers]>,
+    /// The drain loop's; vCPU threads never lock it.
+    pub(crate) clients: Mutex<Clients>,
     /// The drain loop's decision to rest.
     pub(crate) rest: Mutex<Rest>,
     /// The drain loop waits for a KICK, or will.
     rests: AtomicBool,
     counts: Counts,
-    pub(crate) mask_version: AtomicU64,
     /// The enable mask, all on at first. Locked during a change, so that each version is one mask.
     pub(crate) mask: Mutex<Box<[u8; MASK_BYTES as usize]>>,
 }
@@ -173,22 +172,12 @@ impl Chip {
             memory,
             sink: Box::new(sink),
             waker: Box::new(waker),
-            epoch: AtomicU64::new(0),
-            clients: (0..geometry.clients)
-                .map(|_| Client {
-                    shadows: Default::default(),
-                    due: AtomicU64::new(0),
-                    consumer: Mutex::new(ConsumerState::default()),
-                })
-                .collect(),
-            turns: Mutex::new((
-                Turns::default(),
-                (0..geometry.clients).map(Account::new).collect(),
-            )),
+            versions: Versions::default(),
+            registers: (0..geometry.clients).map(|_| Registers::default()).collect(),
+            clients: Mutex::new(Clients::new(0, geometry.clients)),
             rest: Mutex::new(Rest::new(geometry.clients as usize)),
             rests: AtomicBool::new(false),
             counts: Counts::default(),
-            mask_version: AtomicU64::new(0),
             mask: Mutex::new(Box::new([0; MASK_BYTES as usize])),
         }
     }
@@ -205,7 +194,7 @@ impl Chip {
 
     /// Returns the config page. A reset changes its epoch.
     pub fn config_page(&self) -> ConfigPage {
-        ConfigPage { epoch: self.epoch.load(Relaxed), ..self.config }
+        ConfigPage { epoch: self.versions.epoch.load(Relaxed), ..self.config }
     }
 
     /// Returns the config page's bytes, for a VMM that copies them into memory of its own.
@@ -297,7 +286,7 @@ impl Chip {
 
     /// Returns the value of a register between stores.
     fn shadow(&self, client: u32, register: u64) -> &AtomicU64 {
-        &self.clients[client as usize].shadows[(register / WORD) as usize]
+        &self.registers[client as usize].shadows[(register / WORD) as usize]
     }
 
     fn read_register(&self, offset: u64, data: &mut [u8]) {
@@ -384,20 +373,16 @@ impl Chip {
             return;
         };
         let emitted = Emitted { client, seq: value as u32, host_time: now };
-        slot::serve(&memory, emitted, |point| {
-            let status = match point {
-                Ok(point) => self.record(point),
-                Err(bad) => {
-                    self.counts.add(match bad {
-                        BadSlot::Sequence => Counter::SlotSequence,
-                        BadSlot::Words => Counter::SlotWords,
-                        BadSlot::Id => Counter::SlotId,
-                    });
-                    Status::Invalid
-                }
-            };
-            let mask_version = self.mask_version.load(Relaxed);
-            Answer { status, epoch: self.epoch.load(Relaxed), mask_version }
+        slot::serve(&memory, emitted, &self.versions, |point| match point {
+            Ok(point) => self.record(point),
+            Err(bad) => {
+                self.counts.add(match bad {
+                    BadSlot::Sequence => Counter::SlotSequence,
+                    BadSlot::Words => Counter::SlotWords,
+                    BadSlot::Id => Counter::SlotId,
+                });
+                Status::Invalid
+            }
         });
     }
 
@@ -439,7 +424,7 @@ impl Chip {
     /// Applies the generic cell rate algorithm: each point delays `due` by one
     /// interval; more than a second ahead of now is too much.
     fn is_due(&self, point: &ReferencePoint<'_>) -> bool {
-        let due = &self.clients[point.client as usize].due;
+        let due = &self.registers[point.client as usize].due;
         let now = point.host_time;
         let next = due.load(Relaxed).max(now) + self.rate_interval;
         let allowed = next - now <= self.rate_second;
@@ -505,13 +490,8 @@ impl Chip {
     /// its ticks.
     #[doc(hidden)]
     pub fn drain_pass_by(&self, share: u64, now: &dyn Fn() -> u64) -> bool {
-        let (turns, accounts) = &mut *lock(&self.turns);
-        self.pass(|| {
-            turns.round(accounts, share, now, |client, turn| {
-                self.with_consumer(client, |consumer| turn.drain(&*self.sink, client, consumer))
-                    .unwrap_or_default()
-            })
-        })
+        let clients = &mut *lock(&self.clients);
+        self.pass(|rings| clients.round(&*self.sink, rings, share, now))
     }
 
     /// Drains everything that is in the rings now, however long it takes: for the end.
@@ -519,8 +499,8 @@ impl Chip {
     ///
     /// Only for the drain loop's thread, never for a vCPU's.
     pub fn drain_all(&self) {
-        let _turns = lock(&self.turns);
-        self.drain_rest();
+        let clients = &mut *lock(&self.clients);
+        self.pass(|rings| clients.drain_rest(&*self.sink, rings));
     }
 
     /// Ends the drain loop of a VMM: drains what is left, and counts what cannot be written as
@@ -533,14 +513,6 @@ impl Chip {
         self.discard_unread();
     }
 
-    fn drain_rest(&self) {
-        self.pass(|| {
-            for client in 0..self.geometry.clients {
-                self.with_consumer(client, |consumer| drain_rest(&*self.sink, client, consumer));
-            }
-        });
-    }
-
     /// Resets the device, as a reset of the machine does: registers, argument slots and rings are zero.
     /// The next guest leases its clients anew, and its clock is another one. The session continues: what
     /// the rings hold is drained before, or counted as lost, totals continue, and the sink begins another
@@ -550,15 +522,15 @@ impl Chip {
     ///
     /// Call it while no vCPU runs, on any thread that may wait for a disk.
     pub fn reset(&self) {
-        let _turns = lock(&self.turns);
-        let epoch = u32::try_from(self.epoch.load(Relaxed) + 1).unwrap_or(u32::MAX);
-        self.empty_rings();
-        let begun = self.guarded(|| self.sink.begin_generation(epoch, &[]));
-        self.epoch.store(begun.unwrap_or(epoch).into(), Relaxed);
-        for client in &self.clients {
+        let clients = &mut *lock(&self.clients);
+        self.empty_rings(clients);
+        self.versions.begin_generation(|epoch| {
+            self.guarded(|| self.sink.begin_generation(epoch, &[])).unwrap_or(epoch)
+        });
+        for client in &self.registers {
             client.shadows.iter().for_each(|shadow| shadow.store(0, Relaxed));
-            *lock(&client.consumer) = ConsumerState::default();
         }
+        clients.states.fill_with(ConsumerState::default);
         self.memory.clear();
         self.memory.set_config(self.config_page().words().as_bytes());
         self.publish(&lock(&self.mask));
@@ -574,10 +546,10 @@ impl Chip {
     }
 
     /// Drains the rings. Records that the sink cannot take count as lost.
-    pub(crate) fn empty_rings(&self) {
+    pub(crate) fn empty_rings(&self, clients: &mut Clients) {
         let _ = self.guarded(|| {
-            self.drain_rest();
-            self.discard_unread();
+            self.pass(|rings| clients.drain_rest(&*self.sink, rings));
+            clients.discard_unread(&*self.sink, &mut &*self);
         });
     }
 
@@ -588,34 +560,19 @@ impl Chip {
         done.inspect_err(|_| self.counts.add(Counter::DrainPanicked)).ok()
     }
 
-    fn pass<R>(&self, drain: impl FnOnce() -> R) -> R {
-        turns::pass(&*self.sink, |settings| {
+    fn pass<R>(&self, drain: impl FnOnce(&mut &Chip) -> R) -> R {
+        drain::pass(&*self.sink, |settings| {
             if let Some(mask) = &settings.mask {
                 self.set_mask(mask);
             }
-            drain()
+            drain(&mut &*self)
         })
-    }
-
-    pub(crate) fn with_consumer<R>(
-        &self,
-        client: u32,
-        f: impl FnOnce(&mut Consumer<'_>) -> R,
-    ) -> Option<R> {
-        let memory = self.client_memory(client)?;
-        let mut state = lock(&self.clients[client as usize].consumer);
-        Some(f(&mut Consumer::new(memory, &mut state)))
     }
 
     /// Counts what is still in the rings as lost, because the sink could not take it. For
     /// the end: after the last pass, when no vCPU runs any more.
     pub fn discard_unread(&self) {
-        for client in 0..self.geometry.clients {
-            self.with_consumer(client, |consumer| {
-                let mut stage = vec![0; consumer.stage_words()];
-                turns::discard_unread(&*self.sink, client, consumer, &mut stage);
-            });
-        }
+        lock(&self.clients).discard_unread(&*self.sink, &mut &*self);
     }
 
     /// Replaces the enable mask, one byte per slot: 0 is on, 1 is off. Guests
@@ -627,9 +584,13 @@ impl Chip {
     }
 
     pub(crate) fn publish(&self, mask: &[u8; MASK_BYTES as usize]) {
-        let version = self.mask_version.load(Relaxed) + 1;
-        ring::set_mask(self.memory.rings(), &self.geometry, self.ring_mode, mask, version);
-        self.mask_version.store(version, Relaxed);
+        self.versions.set_mask(self.memory.rings(), &self.geometry, self.ring_mode, mask);
+    }
+}
+
+impl Rings for &Chip {
+    fn ring<'c>(&'c mut self, client: u32, state: &'c mut ConsumerState) -> Option<Consumer<'c>> {
+        Some(Consumer::new(self.client_memory(client)?, state))
     }
 }
 

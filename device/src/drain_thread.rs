@@ -3,7 +3,7 @@
 //! The drain loop on a thread of its own, for a VMM whose event loop shall not run it.
 
 use crate::chip::{Chip, DrainWaker};
-use hypertrace_abi::turns::DrainPolicy;
+use hypertrace_abi::drain::DrainPolicy;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};

@@ -43,7 +43,7 @@ pub use state::{ChipState, ClientState, PciState, RestoreError};
 pub use window::Window;
 
 pub use hypertrace_abi::config::RingMode;
+pub use hypertrace_abi::drain::DrainPolicy;
 pub use hypertrace_abi::layout::{
     Geometry, GeometryError, PCI_CLASS, PCI_DEVICE, PCI_REVISION, PCI_SUBSYSTEM, PCI_VENDOR, Region,
 };
-pub use hypertrace_abi::turns::DrainPolicy;

@@ -2,7 +2,7 @@
 
 //! The decision of a drain loop to wait for a KICK, without a timer.
 
-use hypertrace_abi::turns::REST;
+use hypertrace_abi::drain::REST;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 

@@ -7,8 +7,9 @@ use crate::memory::Memory;
 use crate::state::{ChipState, ClientState, RestoreError, STATE_VERSION};
 use hypertrace_abi::atomic::Ordering::Relaxed;
 use hypertrace_abi::record::ClockKind;
-use hypertrace_abi::ring::{ConsumerState, Place};
+use hypertrace_abi::ring::{Consumer, ConsumerState, Place};
 use hypertrace_abi::sink::{EventSink, KnownClient};
+use hypertrace_abi::slot::Versions;
 use std::collections::HashMap;
 use std::time::Instant;
 
@@ -19,11 +20,10 @@ impl Chip {
     ///
     /// Call it while no vCPU runs, on any thread that may wait for a disk.
     pub fn state(&self) -> ChipState {
-        let _turns = lock(&self.turns);
-        self.empty_rings();
-        let clients = self.clients.iter().map(|client| {
-            let place = lock(&client.consumer).place();
-            let Place { position, sequence, token, lost, schemas } = place;
+        let of_loop = &mut *lock(&self.clients);
+        self.empty_rings(of_loop);
+        let clients = self.registers.iter().zip(&of_loop.states).map(|(client, state)| {
+            let Place { position, sequence, token, lost, schemas } = state.place();
             let registers = client.shadows.each_ref().map(|shadow| shadow.load(Relaxed));
             let rest = ClientState::default();
             ClientState { registers, position, sequence, token, lost, schemas, ..rest }
@@ -38,8 +38,8 @@ impl Chip {
             ring_mode: self.ring_mode as u32,
             features: self.config.features().bits(),
             vcpu_clients: self.config.vcpu_clients as u32,
-            epoch: self.epoch.load(Relaxed) as u32,
-            mask_version: self.mask_version.load(Relaxed),
+            epoch: self.versions.epoch.load(Relaxed) as u32,
+            mask_version: self.versions.mask.load(Relaxed),
             texts: Vec::new(),
             clients: clients.collect(),
         };
@@ -86,7 +86,9 @@ impl Chip {
         waker: impl DrainWaker + 'static,
     ) -> Result<Self, RestoreError> {
         state.check(memory.geometry(), config, sink.facts().ring_mode)?;
-        let chip = Chip::new(memory, config, sink, waker);
+        let mut chip = Chip::new(memory, config, sink, waker);
+        chip.versions =
+            Versions { epoch: u64::from(state.epoch).into(), mask: state.mask_version.into() };
         let texts = state.clients.iter().map(|client| {
             let texts = client.texts.iter();
             texts.filter_map(|text| Some(state.texts.get(*text as usize)?.as_str())).collect()
@@ -99,23 +101,21 @@ impl Chip {
             };
             KnownClient { client, token: saved.token, clock, name: &saved.name, texts }
         });
-        let epoch = chip.sink.begin_generation(state.epoch + 1, &known.collect::<Vec<_>>());
-        chip.epoch.store(epoch.into(), Relaxed);
-        chip.mask_version.store(state.mask_version, Relaxed);
-        for (client, saved) in chip.clients.iter().zip(&state.clients) {
+        let known: Vec<_> = known.collect();
+        chip.versions.begin_generation(|epoch| chip.sink.begin_generation(epoch, &known));
+        for (client, saved) in chip.registers.iter().zip(&state.clients) {
             for (shadow, value) in client.shadows.iter().zip(saved.registers) {
                 shadow.store(value, Relaxed);
             }
         }
-        for (client, saved) in (0..).zip(&state.clients) {
-            if chip.client_memory(client).is_some_and(|memory| !memory.is_fresh()) {
-                *lock(&chip.clients[client as usize].consumer) =
-                    ConsumerState::continue_at(&saved.place());
+        let saved = (0..).zip(&state.clients);
+        for ((client, saved), own) in saved.zip(&mut lock(&chip.clients).states) {
+            if let Some(memory) = chip.client_memory(client).filter(|memory| !memory.is_fresh()) {
+                *own = ConsumerState::continue_at(&saved.place());
                 // A guest may have overwritten what it waits for.
-                chip.with_consumer(client, |consumer| {
-                    consumer.publish_tail();
-                    consumer.commit_schemas();
-                });
+                let mut consumer = Consumer::new(memory, own);
+                consumer.publish_tail();
+                consumer.commit_schemas();
             }
         }
         let heads = (0..chip.geometry.clients).map(|client| chip.head(client));

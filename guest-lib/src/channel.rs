@@ -10,10 +10,10 @@ use crate::time::Clock;
 use hypertrace_abi::atomic::{AtomicU64, Ordering};
 use hypertrace_abi::clock::in_ticks;
 use hypertrace_abi::config::{CONFIG_WORDS, ConfigPage, Features, RingMode};
+use hypertrace_abi::drain::PAUSE;
 use hypertrace_abi::layout::{Geometry, Region, WORD, host_page};
 use hypertrace_abi::record::ClockKind;
 use hypertrace_abi::ring::ClientMemory;
-use hypertrace_abi::turns::PAUSE;
 use hypertrace_segment::LocalPages;
 
 /// A device, or shared memory that takes its place.

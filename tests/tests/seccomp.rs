@@ -17,10 +17,10 @@ use std::time::Duration;
 
 use event_manager::{EventManager, SubscriberOps};
 use hypertrace_abi::clock::ticks;
+use hypertrace_abi::drain::REST;
 use hypertrace_abi::event_type;
 use hypertrace_abi::ring::Emit;
 use hypertrace_abi::sink::EventSink;
-use hypertrace_abi::turns::REST;
 use hypertrace_device::adapter::event_manager::DrainLoop;
 use hypertrace_device::{DrainPolicy, Region};
 use hypertrace_tests::babeltrace2;

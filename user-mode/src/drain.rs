@@ -2,18 +2,18 @@
 
 use crate::state::{HostState, PANICS, ThreadCounts};
 use hypertrace_abi::atomic::{Ordering, Ordering::Relaxed};
+use hypertrace_abi::clients::{Clients, Rings};
 use hypertrace_abi::clock::{in_ticks, ticks};
+use hypertrace_abi::drain;
 use hypertrace_abi::layout::guest_page::{
     HEAD, LOST_BUSY, LOST_FULL, LOST_UNATTACHED, SCHEMA_LEN, SLOT,
 };
 use hypertrace_abi::layout::local::State;
 use hypertrace_abi::layout::{WORD, host_page};
 use hypertrace_abi::record::ClockKind;
-use hypertrace_abi::ring::{self, ClientMemory, Consumer, ConsumerState, Total};
+use hypertrace_abi::ring::{ClientMemory, Consumer, ConsumerState, Total};
 use hypertrace_abi::sink::{EventSink, KnownClient, Settings};
 use hypertrace_abi::slot;
-use hypertrace_abi::turns::{self, Account, Turn, Turns, drain_rest};
-use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -39,10 +39,7 @@ pub(crate) struct Drain<S> {
     sink: Arc<S>,
     /// Ticks of one client in one pass.
     share: u64,
-    clients: Vec<ConsumerState>,
-    /// Whose turn it is: the clients that relay others' points, and the rest.
-    relays: (Turns, Vec<Account>),
-    others: (Turns, Vec<Account>),
+    clients: Clients,
     /// The bells at the last look.
     bells: Vec<u64>,
     passes: u64,
@@ -117,18 +114,13 @@ pub(crate) fn run<S: EventSink>(drain: &Mutex<Drain<S>>, period: Duration) -> Th
 impl<S: EventSink> Drain<S> {
     pub(crate) fn new(state: Arc<HostState>, sink: Arc<S>) -> Drain<S> {
         let (relays, all) = state.segment.clients();
-        let clients = (0..all).map(|_| ConsumerState::default()).collect();
         let bells = vec![0; state.segment.local().bells(all).len()];
         let share = in_ticks(state.policy.drain.budget, state.segment.page().host_frequency);
-        let accounts = |of: Range<u32>| (Turns::default(), of.map(Account::new).collect());
-        let (relays, others) = (accounts(0..relays), accounts(relays..all));
         Drain {
             state,
             sink,
             share,
-            clients,
-            relays,
-            others,
+            clients: Clients::new(relays, all),
             bells,
             passes: 0,
             booted: None,
@@ -140,8 +132,8 @@ impl<S: EventSink> Drain<S> {
         }
     }
 
-    /// Drains every client for a share of time, with a call of `between` after
-    /// each step. Returns whether some client has more.
+    /// Drains every client for a share of time, with a call of `between` before
+    /// each step and at the end. Returns whether some client has more.
     pub(crate) fn pass(&mut self, between: &mut dyn FnMut()) -> bool {
         // ORDERING: pairs with the Release in `wake_drain`: what a pass was requested
         // for is seen by this one, or is requested again.
@@ -163,7 +155,11 @@ impl<S: EventSink> Drain<S> {
         if self.state.sleeps.load(Relaxed) && (is_point_due || !self.state.is_asleep()) {
             self.state.wake_points();
         }
-        let more = !is_settling && self.drain_clients(between);
+        let share = self.share;
+        let more = !is_settling
+            && self.drain_clients(between, |clients, sink, rings| {
+                clients.round(sink, rings, share, ticks)
+            });
         if more {
             self.state.is_drain_due.store(true, Relaxed);
         }
@@ -218,14 +214,14 @@ impl<S: EventSink> Drain<S> {
         local.state().store(State::Serving as u32, Ordering::Release);
         self.unattached.replace(local.lost_unattached().load(Relaxed));
         // No version that a guest of any time knows.
-        state.mask_version.store(ticks(), Relaxed);
+        state.versions.mask.store(ticks(), Relaxed);
         // Points from before are of the epoch before.
-        turns::pass(&*self.sink, |settings| self.set(&settings));
+        drain::pass(&*self.sink, |settings| self.set(&settings));
         let mut known = Vec::new();
         if is_rollback {
             self.sink.known_clients(&mut |client| known.push(Known::of(client)));
         }
-        for (number, client) in (0..).zip(&mut self.clients) {
+        for (number, client) in (0..).zip(&mut self.clients.states) {
             if let Some(memory) = segment.client(number) {
                 *client = ConsumerState::found(&memory);
             }
@@ -233,7 +229,7 @@ impl<S: EventSink> Drain<S> {
         self.look_at_all();
         self.begin_generation(&known, true);
         self.drain_all();
-        for client in &mut self.clients {
+        for client in &mut self.clients.states {
             *client = ConsumerState::continue_at(&client.place());
         }
         let mut known = Vec::new();
@@ -247,18 +243,16 @@ impl<S: EventSink> Drain<S> {
             Vec::from_iter(known.iter().map(|k| Vec::from_iter(k.texts.iter().map(|t| &**t))));
         let known = known.iter().zip(&texts).map(|(known, texts)| KnownClient {
             client: known.client,
-            token: self.clients.get(known.client as usize).map_or(0, |c| c.place().token),
+            token: self.clients.states.get(known.client as usize).map_or(0, |c| c.place().token),
             clock: known.clock,
             name: &known.name,
             texts,
         });
         let known = Vec::from_iter(known);
-        let epoch = u32::try_from(self.state.epoch.load(Relaxed) + 1).unwrap_or(u32::MAX);
-        let epoch = match is_found {
+        self.state.versions.begin_generation(|epoch| match is_found {
             true => self.sink.begin_found(epoch, &known),
             false => self.sink.begin_generation(epoch, &known),
-        };
-        self.state.epoch.store(epoch.into(), Relaxed);
+        });
     }
 
     /// Begins a generation if a VM's guest has booted since: what the rings hold is of the last boot,
@@ -293,10 +287,10 @@ impl<S: EventSink> Drain<S> {
     fn empty(&mut self) {
         let state = Arc::clone(&self.state);
         let (relays, all) = state.segment.clients();
-        let version = state.mask_version.load(Relaxed) + 1;
-        state.mask_version.store(version, Relaxed);
-        for (number, known) in (0..all).zip(&mut self.clients) {
-            *known = ConsumerState::default();
+        let version = state.versions.mask.load(Relaxed) + 1;
+        state.versions.mask.store(version, Relaxed);
+        self.clients.states.fill_with(ConsumerState::default);
+        for number in 0..all {
             state.is_used[number as usize].store(number < relays, Relaxed);
             let Some(memory) = state.segment.client(number) else { continue };
             let words = [memory.guest, memory.host, memory.schema, memory.ring];
@@ -370,61 +364,39 @@ impl<S: EventSink> Drain<S> {
         heads
     }
 
-    /// Drains the clients that are used, as far as their turns go: their schema
-    /// logs before the relays' points that may need them.
-    fn drain_clients(&mut self, between: &mut dyn FnMut()) -> bool {
+    /// Makes a pass: drains the clients that are used, by `drain`.
+    fn drain_clients<R>(
+        &mut self,
+        between: &mut dyn FnMut(),
+        drain: impl FnOnce(&mut Clients, &S, &mut Used<'_>) -> R,
+    ) -> R {
         let sink = Arc::clone(&self.sink);
-        turns::pass(&*sink, |settings| {
+        drain::pass(&*sink, |settings| {
             let heads = self.begin(&settings);
-            let Drain { state, clients, relays, others, share, .. } = self;
-            let mut step = |client: u32, turn: Turn| {
-                let drained = with_consumer(state, clients, &heads, client, |consumer| {
-                    let drained = turn.drain(&*sink, client, consumer);
-                    between();
-                    drained
-                });
-                drained.unwrap_or_default()
-            };
-            let mut round = |(turns, accounts): &mut (Turns, Vec<Account>)| {
-                turns.round(accounts, *share, ticks, &mut step)
-            };
-            round(others) | round(relays)
+            let mut rings = Used { host: &self.state, heads, between };
+            let drained = drain(&mut self.clients, &sink, &mut rings);
+            between();
+            drained
         })
     }
 
     /// Drains the rings as far as they go now.
     fn drain_all(&mut self) {
-        let sink = Arc::clone(&self.sink);
-        turns::pass(&*sink, |settings| {
-            let heads = self.begin(&settings);
-            let (relays, all) = self.state.segment.clients();
-            for client in (relays..all).chain(0..relays) {
-                with_consumer(&self.state, &mut self.clients, &heads, client, |consumer| {
-                    drain_rest(&*sink, client, consumer);
-                });
-            }
-        });
+        self.drain_clients(&mut || {}, |clients, sink, rings| clients.drain_rest(sink, rings));
     }
 
     /// Counts what is still in the rings as lost: the sink could not take it.
     fn discard_unread(&mut self) {
         let Drain { state, sink, clients, .. } = self;
-        let (_, all) = state.segment.clients();
-        for client in 0..all {
-            with_consumer(state, clients, &[], client, |consumer| {
-                let mut stage = vec![0; consumer.stage_words()];
-                turns::discard_unread(&**sink, client, consumer, &mut stage);
-            });
-        }
+        let mut rings = Used { host: state, heads: Vec::new(), between: &mut || {} };
+        clients.discard_unread(&**sink, &mut rings);
     }
 
     /// Publishes the enable mask, and the names whose points an emulator's plugin must leave to the host.
     pub(crate) fn set(&self, settings: &Settings) {
-        let HostState { segment, mask_version, .. } = &*self.state;
+        let HostState { segment, versions, .. } = &*self.state;
         if let Some(mask) = &settings.mask {
-            let version = mask_version.load(Relaxed) + 1;
-            mask_version.store(version, Relaxed);
-            ring::set_mask(segment.rings(), segment.geometry(), segment.mode(), mask, version);
+            versions.set_mask(segment.rings(), segment.geometry(), segment.mode(), mask);
         }
         for (word, bits) in segment.local().triggers().iter().zip(settings.points.0) {
             if word.load(Relaxed) != bits {
@@ -450,29 +422,34 @@ impl<S: EventSink> Drain<S> {
     }
 }
 
-/// Calls `f` with the consumer of a client that is used, which ends at the noted
-/// head of a relay.
-fn with_consumer<R>(
-    state: &HostState,
-    clients: &mut [ConsumerState],
-    heads: &[u64],
-    client: u32,
-    f: impl FnOnce(&mut Consumer<'_>) -> R,
-) -> Option<R> {
-    let index = client as usize;
-    let memory = state.segment.client(client).filter(|_| state.is_used[index].load(Relaxed))?;
-    if state.is_apart {
-        // Before each step: a step stores this host's own tail.
-        let beat = state.segment.local().beat().load(Relaxed);
-        let tail = memory.host[host_page::TAIL].load(Relaxed);
-        if beat != state.beat.load(Relaxed) || tail != clients[index].place().position {
-            state.is_replaced.store(true, Relaxed);
-            return None;
+/// The rings of the clients that are used.
+struct Used<'d> {
+    host: &'d HostState,
+    /// The ends of the relays' rings.
+    heads: Vec<u64>,
+    /// Called before each step.
+    between: &'d mut dyn FnMut(),
+}
+
+impl Rings for Used<'_> {
+    fn ring<'c>(&'c mut self, client: u32, state: &'c mut ConsumerState) -> Option<Consumer<'c>> {
+        let Used { host, heads, between } = self;
+        let index = client as usize;
+        let memory = host.segment.client(client).filter(|_| host.is_used[index].load(Relaxed))?;
+        between();
+        if host.is_apart {
+            // Before each step: a step stores this host's own tail.
+            let beat = host.segment.local().beat().load(Relaxed);
+            let tail = memory.host[host_page::TAIL].load(Relaxed);
+            if beat != host.beat.load(Relaxed) || tail != state.place().position {
+                host.is_replaced.store(true, Relaxed);
+                return None;
+            }
         }
+        let mut consumer = Consumer::new(memory, state);
+        if let Some(head) = heads.get(index) {
+            consumer.up_to(*head);
+        }
+        Some(consumer)
     }
-    let mut consumer = Consumer::new(memory, &mut clients[index]);
-    if let Some(head) = heads.get(index) {
-        consumer.up_to(*head);
-    }
-    Some(f(&mut consumer))
 }

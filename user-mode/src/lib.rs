@@ -52,5 +52,5 @@ pub use recover::recover;
 pub use session::{Config, Error, Session};
 pub use signals::Signals;
 
-pub use hypertrace_abi::turns::DrainPolicy;
+pub use hypertrace_abi::drain::DrainPolicy;
 pub use hypertrace_segment::{Segment, SegmentError};

@@ -10,7 +10,7 @@ use hypertrace_abi::layout::host_page;
 use hypertrace_abi::layout::local::watch;
 use hypertrace_abi::ring::ClientMemory;
 use hypertrace_abi::sink::{EventSink, Status};
-use hypertrace_abi::slot::{self, Answer, Emitted};
+use hypertrace_abi::slot::{self, Emitted};
 use hypertrace_segment::futex;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, TryLockError};
@@ -276,21 +276,17 @@ impl<S: EventSink> Points<'_, S> {
         let host_time = ticks_after_loads();
         let emitted = Emitted { client, seq, host_time };
         let Points { sink, counts, state, .. } = self;
-        slot::serve(memory, emitted, |point| {
-            let status = match point {
-                Ok(point) => {
-                    let status = sink.reference_point(point);
-                    counts[POINTS] += 1;
-                    counts[NOT_RECORDED] += u64::from(status == Status::Failed);
-                    status
-                }
-                Err(bad) => {
-                    counts[BAD + bad as usize] += 1;
-                    Status::Invalid
-                }
-            };
-            let mask_version = state.mask_version.load(Relaxed);
-            Answer { status, epoch: state.epoch.load(Relaxed), mask_version }
+        slot::serve(memory, emitted, &state.versions, |point| match point {
+            Ok(point) => {
+                let status = sink.reference_point(point);
+                counts[POINTS] += 1;
+                counts[NOT_RECORDED] += u64::from(status == Status::Failed);
+                status
+            }
+            Err(bad) => {
+                counts[BAD + bad as usize] += 1;
+                Status::Invalid
+            }
         });
         // ORDERING: pairs with the fence between the sleeper's word and its
         // look at the reply: one of the two sees what the other did.

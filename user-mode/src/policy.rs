@@ -1,6 +1,6 @@
 //! When a host drains, and how long it stays awake.
 
-use hypertrace_abi::turns::DrainPolicy;
+use hypertrace_abi::drain::DrainPolicy;
 use std::time::Duration;
 
 /// When and how much to drain, and how long to stay awake.

@@ -5,10 +5,12 @@
 
 use crate::session::Error;
 use hypertrace_abi::atomic::{Ordering, Ordering::Relaxed};
+use hypertrace_abi::clients::drain_rest;
+use hypertrace_abi::drain;
 use hypertrace_abi::layout::{guest_page, host_page};
 use hypertrace_abi::ring::{ClientMemory, Consumer, ConsumerState, FAULT_KINDS, Fault, Total};
 use hypertrace_abi::sink::EventSink;
-use hypertrace_abi::turns::{self, drain_rest};
+
 use hypertrace_segment::Segment;
 use hypertrace_trace::{Committed, Session, SessionConfig, Summary};
 use std::io;
@@ -34,7 +36,7 @@ pub fn recover(path: &Path, mut trace: SessionConfig) -> Result<Summary, Error> 
         Session::resume(trace, segment.page().session)?
     };
     session.last_pass();
-    turns::pass(&session, |_| {
+    drain::pass(&session, |_| {
         let mut unattached = Total::default();
         if unattached.look(segment.local().lost_unattached().load(Relaxed)) {
             session.unattached(unattached.counted());
@@ -157,7 +159,7 @@ mod tests {
         let producer = Producer::lease(memory, &state, lease, false);
         let mut consumer = ConsumerState::default();
         let mut pass = || {
-            turns::pass(&session, |_| {
+            drain::pass(&session, |_| {
                 drain_rest(&session, 0, &mut Consumer::new(memory, &mut consumer));
             });
         };

@@ -5,6 +5,7 @@ use hypertrace_abi::atomic::{AtomicU64, Ordering, Ordering::Relaxed, fence};
 use hypertrace_abi::clock::ticks;
 use hypertrace_abi::config::Features;
 use hypertrace_abi::layout::local::watch;
+use hypertrace_abi::slot::Versions;
 use hypertrace_segment::{Segment, futex};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -23,10 +24,7 @@ pub(crate) struct HostState {
     pub(crate) policy: Policy,
     /// The segment is a VM's: neither side can wake the other.
     pub(crate) is_apart: bool,
-    /// The clock epoch.
-    pub(crate) epoch: AtomicU64,
-    /// Version of the enable mask.
-    pub(crate) mask_version: AtomicU64,
+    pub(crate) versions: Versions,
     /// The thread that answers points sleeps, or is about to.
     pub(crate) sleeps: AtomicBool,
     pub(crate) is_drain_due: AtomicBool,
@@ -50,10 +48,9 @@ impl HostState {
         let (relays, all) = segment.clients();
         HostState {
             is_apart: page.features().contains(Features::APART),
-            epoch: AtomicU64::new(page.epoch),
+            versions: Versions { epoch: page.epoch.into(), ..Versions::default() },
             segment,
             policy,
-            mask_version: AtomicU64::new(0),
             sleeps: AtomicBool::new(false),
             is_drain_due: AtomicBool::new(false),
             is_used: (0..all).map(|client| AtomicBool::new(client < relays)).collect(),

@@ -5,6 +5,7 @@ use std::mem::offset_of;
 
 use hypertrace_abi::clock::{Counter, CounterKind};
 use hypertrace_abi::config::{ConfigPage, Features, MAGIC, RingMode, VERSION};
+use hypertrace_abi::drain::PAUSE;
 use hypertrace_abi::layout::local::{BELLS, BOOT, BOOT_SEEN, END, PAGE_L, STATE, State};
 use hypertrace_abi::layout::{
     IVSHMEM_BAR, IVSHMEM_DEVICE, LEGACY_SLOT_STRIDE_PER_ARG, MASK_BYTES, MIN_BAR, PAGE, PCI_DEVICE,
@@ -14,7 +15,6 @@ use hypertrace_abi::layout::{
 use hypertrace_abi::record::{ClockKind, Flags, HEADER_WORDS, MAX_WORDS, id};
 use hypertrace_abi::schema::{FNV_PRIME, FNV_START, MAX_FIELDS, MAX_NAME, MAX_SCHEMAS, MAX_TEXT};
 use hypertrace_abi::sink::Status;
-use hypertrace_abi::turns::PAUSE;
 
 const WORD: usize = size_of::<u64>();
 

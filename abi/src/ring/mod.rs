@@ -39,7 +39,7 @@ pub use progress::{ConsumerState, Place};
 pub use schema_log::{Logged, SchemaText as LoggedSchema};
 pub use state::ProducerState;
 
-use crate::atomic::{AtomicU64, Ordering, Ordering::Relaxed};
+use crate::atomic::{AtomicU64, Ordering::Relaxed};
 use crate::config::RingMode;
 use crate::layout::{Geometry, MASK_BYTES, PAGE, RESERVED_PART, WORD, guest_page, host_page};
 
@@ -175,31 +175,6 @@ impl<'m> ClientMemory<'m> {
     fn span(&self, position: u64, words: u64) -> &'m [AtomicU64] {
         let start = (position & (self.capacity() - 1)) as usize;
         &self.ring[start..start + words as usize]
-    }
-}
-
-/// Replaces the enable mask in BAR 4, one byte per slot: 0 is on, 1 is off. Then
-/// shows its new version to every client, which copies the mask. One caller at a
-/// time.
-pub fn set_mask(
-    rings: &[AtomicU64],
-    geometry: &Geometry,
-    mode: RingMode,
-    mask: &[u8; MASK_BYTES as usize],
-    version: u64,
-) {
-    let Some(words) = mask_words(rings) else {
-        return;
-    };
-    for (word, bytes) in words.iter().zip(mask.as_chunks().0) {
-        word.store(u64::from_le_bytes(*bytes), Ordering::Relaxed);
-    }
-    for client in 0..geometry.clients {
-        if let Some(memory) = ClientMemory::of_rings(rings, client, geometry, mode) {
-            // ORDERING: pairs with the Acquire load of a guest that then
-            // copies the mask.
-            memory.host[host_page::MASK_VERSION].store(version, Ordering::Release);
-        }
     }
 }
 

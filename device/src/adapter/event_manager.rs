@@ -12,7 +12,7 @@ use vmm_sys_util::epoll::EventSet;
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 use vmm_sys_util::timerfd::TimerFd;
 
-pub use hypertrace_abi::turns::DrainPolicy;
+pub use hypertrace_abi::drain::DrainPolicy;
 
 /// An event-loop subscriber that drains the chip on KICK, and on a timer while there are records,
 /// on the thread that runs the event loop. That must not be a vCPU's. After the loop's end the VMM calls

@@ -4,9 +4,9 @@
 
 use crate::common;
 use common::{Call, Recorder, geometry, register};
+use hypertrace_abi::drain::REST;
 use hypertrace_abi::layout::{guest_page, register as r};
 use hypertrace_abi::ring::ClientMemory;
-use hypertrace_abi::turns::REST;
 use hypertrace_device::{Chip, ChipConfig, DrainPolicy, DrainWaker, Memory, Region};
 use hypertrace_test_support::wait_until;
 use std::sync::Arc;

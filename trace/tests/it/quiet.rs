@@ -3,10 +3,10 @@
 use crate::common;
 use common::guest::Guest;
 use common::session;
+use hypertrace_abi::drain::PAUSE;
 use hypertrace_abi::event_type;
 use hypertrace_abi::ring::Emit;
 use hypertrace_abi::sink::EventSink;
-use hypertrace_abi::turns::PAUSE;
 use hypertrace_test_support::wait_until;
 use hypertrace_trace::session_json::SessionJson;
 use hypertrace_trace::{Output, Session};

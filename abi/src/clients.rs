@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The host's side of all clients of a device or a segment: what was read of each, and the turns in
+//! which that is done.
+//!
+//! A pass gives each client that has something a share of time, in ticks of the
+//! raw counter. Bytes or packets would be no measure, because a client chooses what
+//! they cost. An account holds the time that was spent on each client. A client gets at
+//! most a share more than the waiting client with the least. A step cannot be divided,
+//! so a client whose step took longer than its share waits until the others have had as
+//! much. Short steps come first, so that a client with little to take does not wait for
+//! all those with much. Time that no other client needs goes to any client that has more.
+
+use crate::ring::{Consumer, ConsumerState};
+use crate::sink::{Drained, EventSink};
+use alloc::boxed::Box;
+use alloc::vec;
+use core::ops::Range;
+
+/// Access to the rings of a device or a segment.
+pub trait Rings {
+    /// Returns a consumer of the client's ring for one step. `None`: there is nothing to take.
+    fn ring<'c>(&'c mut self, client: u32, state: &'c mut ConsumerState) -> Option<Consumer<'c>>;
+}
+
+/// The host's side of all clients.
+#[derive(Debug)]
+pub struct Clients {
+    /// How far each client was read, by number.
+    pub states: Box<[ConsumerState]>,
+    groups: Box<[Group]>,
+}
+
+impl Clients {
+    /// Makes `all` clients, of memory that is zero. The first `relays` of them relay others' points, and share the
+    /// loop's time with each other: they come after the rest, whose schemas the points may need.
+    pub fn new(relays: u32, all: u32) -> Clients {
+        let groups = [relays..all, 0..relays].into_iter().filter(|group| !group.is_empty());
+        Clients {
+            states: (0..all).map(|_| ConsumerState::default()).collect(),
+            groups: groups.map(Group::new).collect(),
+        }
+    }
+
+    /// Gives each client a turn: a `share` of ticks if it has so much, or only a look whether there is something.
+    /// Returns whether some client has more.
+    ///
+    /// A group's round ends after 16 shares and a step. Clients that it did not reach come first
+    /// in the next one. `now` reads the raw counter.
+    pub fn round(
+        &mut self,
+        sink: &(impl EventSink + ?Sized),
+        rings: &mut impl Rings,
+        share: u64,
+        now: impl Fn() -> u64,
+    ) -> bool {
+        let Clients { states, groups } = self;
+        let mut more = false;
+        for group in groups {
+            more |= group.round(share, &now, |client, takes| {
+                let consumer = rings.ring(client, &mut states[client as usize]);
+                let Some(mut consumer) = consumer else { return Drained::default() };
+                if takes {
+                    return sink.drain(client, &mut consumer);
+                }
+                let more = consumer.has_more();
+                consumer.pause();
+                sink.drain(client, &mut consumer);
+                Drained { words: 0, more }
+            });
+        }
+        more
+    }
+
+    /// Lets the sink take everything that the clients have now. Ends when the sink stops, and
+    /// at the latest when it has taken as much as rings and schema logs hold.
+    pub fn drain_rest(&mut self, sink: &(impl EventSink + ?Sized), rings: &mut impl Rings) {
+        self.each(rings, |client, consumer| drain_rest(sink, client, consumer));
+    }
+
+    /// Counts the records that are left in the rings as lost: for the end, after the last pass, if the
+    /// sink could not take them.
+    pub fn discard_unread(&mut self, sink: &(impl EventSink + ?Sized), rings: &mut impl Rings) {
+        self.each(rings, |client, consumer| {
+            consumer.discard_unread(&mut vec![0; consumer.stage_words()]);
+            // Nothing is left to take: the sink reads the losses.
+            sink.drain(client, consumer);
+        });
+    }
+
+    fn each(&mut self, rings: &mut impl Rings, mut f: impl FnMut(u32, &mut Consumer<'_>)) {
+        for client in self.groups.iter().flat_map(|group| group.clients.clone()) {
+            if let Some(mut consumer) = rings.ring(client, &mut self.states[client as usize]) {
+                f(client, &mut consumer);
+            }
+        }
+    }
+}
+
+/// Maximum lead of one client over the others, in shares. If the loop lost its CPU in
+/// the middle of a step, that must not count against the client for long. Also the
+/// length of one round.
+const MOST_SHARES: u64 = 16;
+
+/// Account of the time that was spent on one client.
+#[derive(Debug)]
+struct Account {
+    client: u32,
+    /// Time spent on the client in ticks, on the scale of all accounts.
+    spent: u64,
+    /// Expected ticks of a step: those of the last one, or most of an earlier longer one.
+    step: u64,
+    /// Whether there was more to take at its last turn.
+    waits: bool,
+}
+
+/// Lets the sink take everything that a client has now. Ends when the sink stops, and
+/// at the latest when it has taken as much as ring and schema log hold.
+pub fn drain_rest(sink: &(impl EventSink + ?Sized), client: u32, consumer: &mut Consumer<'_>) {
+    consumer.up_to(consumer.head());
+    // Bound: no client has more, whatever it claims. In an overwritten ring the first
+    // step skips the records that are gone, and counts as much as a whole ring.
+    let most = consumer.most_words();
+    let mut room = 2 * most;
+    while room > 0 {
+        let drained = sink.drain(client, consumer);
+        room = room.saturating_sub(drained.words.clamp(1, most));
+        if !drained.more {
+            break;
+        }
+    }
+}
+
+/// Clients that share a loop's time.
+#[derive(Debug)]
+struct Group {
+    clients: Range<u32>,
+    /// In the order of the last round.
+    accounts: Box<[Account]>,
+    /// Least time that was spent on a waiting client.
+    floor: u64,
+    /// Time at which the last round ended.
+    ended: u64,
+}
+
+impl Group {
+    fn new(clients: Range<u32>) -> Group {
+        let account = |client| Account { client, spent: 0, step: 0, waits: false };
+        let accounts = clients.clone().map(account).collect();
+        Group { clients, accounts, floor: 0, ended: 0 }
+    }
+
+    /// Calls `step` for each client: as often as its `share` of ticks allows, with `true`, or once with `false`,
+    /// so that it only looks whether there is something. Returns whether some client has more.
+    fn round(
+        &mut self,
+        share: u64,
+        now: impl Fn() -> u64,
+        mut step: impl FnMut(u32, bool) -> Drained,
+    ) -> bool {
+        let accounts = &mut self.accounts;
+        let (share, begin) = (share.max(1), now());
+        let most = share.saturating_mul(MOST_SHARES);
+        self.floor = match accounts.iter().filter(|a| a.waits).map(|a| a.spent).min() {
+            Some(least) => self.floor.max(least),
+            // No client waited: the idle time counts as spent on each of them.
+            None => self.floor.saturating_add(begin.saturating_sub(self.ended)),
+        };
+        let until = self.floor.saturating_add(share);
+        // The time at which the next step would end. Sorted before accounts are raised to
+        // the floor, so that a client that spends less than its share stays before others.
+        accounts.sort_unstable_by_key(|a| (a.spent.saturating_add(a.step), a.client));
+        let (mut last, mut more) = (begin, false);
+        for account in accounts {
+            let Account { client, spent, step: usual, waits } = account;
+            *spent = (*spent).clamp(self.floor, self.floor.saturating_add(most));
+            let takes = *spent < until && last.saturating_sub(begin) < most;
+            loop {
+                let drained = step(*client, takes);
+                let end = now();
+                let ticks = end.saturating_sub(last);
+                *spent = spent.saturating_add(ticks);
+                if takes {
+                    *usual = ticks.max(*usual - *usual / 8);
+                }
+                last = end;
+                *waits = drained.more;
+                if !drained.more || !takes || *spent >= until {
+                    break;
+                }
+            }
+            more |= *waits;
+        }
+        self.ended = last;
+        more
+    }
+}
