@@ -263,7 +263,9 @@ static inline void hypertrace_bare_order_(const struct hypertrace_bare_device *d
 /* Stores to a word that is shared, after all that was stored before. */
 static inline void hypertrace_bare_publish_(const struct hypertrace_bare_device *device,
                                             volatile uint64_t *word, uint64_t value) {
-    hypertrace_bare_order_(device);
+    if (device->is_fenced) {
+        HYPERTRACE_BARE_FENCE();
+    }
     __atomic_store_n(word, value, __ATOMIC_RELEASE);
     if (device->is_fenced) {
         HYPERTRACE_BARE_FENCE();
