@@ -539,8 +539,10 @@ fn walk(
 ) {
     let base = cursor.position;
     let len = source.len();
-    let mut at = 0;
-    if base == memory.block_start(base) {
+    // The rest of a header, within which an earlier head was: no record begins there.
+    let header = BLOCK_HEADER_WORDS.saturating_sub(base - memory.block_start(base));
+    let mut at = header as usize;
+    if header == BLOCK_HEADER_WORDS {
         if len < BLOCK_HEADER_WORDS as usize {
             count(cursor, Fault::Length);
             cursor.position = end;
@@ -550,7 +552,6 @@ fn walk(
         if !enter_block(cursor, pulled, sequence, token) {
             return;
         }
-        at = BLOCK_HEADER_WORDS as usize;
     }
     let mut records = 0;
     let mut stopped = false;

@@ -321,6 +321,24 @@ fn a_lying_producer_is_counted_and_does_not_harm_the_host() {
     assert!(seen.iter().filter(|s| s.2.len() == 1).count() >= 99, "{}", seen.len());
 }
 
+#[test]
+fn a_head_within_a_blocks_header_makes_no_record_longer_than_a_block_has_room_for() {
+    let memory = Memory::new(256, 16, RingMode::Discard);
+    let mut host = ConsumerState::default();
+    let mut seen = Vec::new();
+    memory.guest[guest_page::HEAD].store(1, Ordering::Relaxed);
+    pull(&memory, &mut host, usize::MAX, &mut seen);
+    // From the header's second word to the block's end.
+    memory.ring[2].store(u64::from(id::FIRST) | 13 << 32, Ordering::Relaxed);
+    memory.guest[guest_page::HEAD].store(16, Ordering::Relaxed);
+
+    pull(&memory, &mut host, usize::MAX, &mut seen);
+
+    let consumer = Consumer::new(memory.client(), &mut host);
+    assert!(seen.iter().all(|record| record.2.len() <= consumer.max_payload_words()), "{seen:?}");
+    assert_eq!(consumer.faults()[Fault::Length as usize], 1);
+}
+
 /// Emits `count` records of random sizes on one thread while another takes
 /// them. Checks order, content and sums.
 fn race(ring: usize, block: u64, mode: RingMode, count: u64, stall: u64) -> (u64, u64) {
