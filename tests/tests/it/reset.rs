@@ -5,11 +5,13 @@ use hypertrace_abi::event_type;
 use hypertrace_abi::layout::Region;
 use hypertrace_abi::record::ClockKind;
 use hypertrace_abi::ring::{ClientMemory, Emit, Lease, LeaseInfo, Producer, ProducerState};
+use hypertrace_device::{Chip, ChipConfig, Memory};
 use hypertrace_guest::{Args, Program, layout};
 use hypertrace_tests::host::{Host, geometry};
 use hypertrace_tests::{babeltrace2, capability, kvm};
-use hypertrace_timeline::Value;
+use hypertrace_timeline::{Event, Value};
 use kvm_vmm::{Answer, attach_window, record_in};
+use std::sync::Arc;
 
 const RESETS: u64 = 20;
 
@@ -29,6 +31,14 @@ fn boot(host: &Host, generation: u64, boot: u64, events: u64) -> u64 {
     // The count of those that found no room.
     producer.refresh(boot + 1 + events);
     lost
+}
+
+/// Returns the value of an event's field.
+fn number(event: &Event, name: &str) -> u64 {
+    match event.fields.iter().find(|(key, _)| **key == *name) {
+        Some((_, Value::Unsigned(value))) => *value,
+        other => panic!("{other:?}"),
+    }
 }
 
 #[test]
@@ -52,13 +62,6 @@ fn totals_continue_and_no_event_is_lost_or_twice_over_resets() {
     let summary = &recorded.summary;
     assert_eq!((summary.ring_events, summary.lost), (emitted - lost, lost), "{summary:?}");
     assert!(summary.faults.is_empty(), "{:?}", summary.faults);
-    let number = |event: &hypertrace_timeline::Event, name: &str| {
-        let field = event.fields.iter().find(|(key, _)| **key == *name);
-        match field {
-            Some((_, Value::Unsigned(value))) => *value,
-            other => panic!("{other:?}"),
-        }
-    };
     let events = recorded.events();
     let events = events.iter().filter(|event| *event.name == *"booted");
     let numbers: Vec<_> =
@@ -68,6 +71,33 @@ fn totals_continue_and_no_event_is_lost_or_twice_over_resets() {
     if let Some(count) = babeltrace2::count(&recorded.ctf()) {
         assert_eq!(count, summary.records);
     }
+}
+
+#[test]
+fn a_new_chip_continues_the_session_of_another() {
+    const CHIPS: u64 = 4;
+    let mut host = Host::new(geometry(2));
+    for number in 0..CHIPS {
+        // The first clock is ahead of the next.
+        assert_eq!(boot(&host, number, 1_000 + (number + 1) % 2 * 1_000_000, 500), 0);
+        host.chip.reset();
+        let memory = Memory::anonymous(geometry(2)).unwrap();
+        let config = ChipConfig { vcpu_clients: 2, ..ChipConfig::default() };
+        host.chip = Arc::new(Chip::new(memory, &config, host.session.clone(), ()));
+        host.chip.reset();
+        assert!(host.chip.config_page().epoch > number, "the clock is another one");
+    }
+    let recorded = host.finish();
+
+    let summary = &recorded.summary;
+    assert_eq!((summary.ring_events, summary.lost), (CHIPS * 500, 0), "{summary:?}");
+    assert_eq!((summary.faults.len(), summary.time_faults), (0, 0), "{summary:?}");
+    let events = recorded.events();
+    let booted = events.iter().filter(|event| *event.name == *"booted");
+    let numbers: Vec<_> =
+        booted.map(|event| (number(event, "generation"), number(event, "n"))).collect();
+    assert_eq!(numbers.len() as u64, CHIPS * 500, "each has its type");
+    assert!(numbers.is_sorted(), "in the order in which they happened");
 }
 
 #[test]
