@@ -2,7 +2,7 @@
 
 use crate::output::say;
 use anyhow::{Result, bail};
-use hypertrace_trace::control::error_chain;
+use hypertrace_format::error::error_chain;
 use hypertrace_trace::monitor::Monitor;
 use hypertrace_trace::{Session, SessionConfig, Share};
 use std::fs;

@@ -7,10 +7,10 @@ use crate::output::{print, say, table, wrapped};
 use crate::report;
 use crate::writer::unfinished;
 use hypertrace_abi::ring::Losses;
+use hypertrace_format::error::error_chain;
 use hypertrace_timeline::{
     ClockMaps, Domain, KernelStat, KernelTrace, Session, SessionStat, StreamStat,
 };
-use hypertrace_trace::control::error_chain;
 use serde_json::{Map, Value, json};
 use std::fmt::Write as _;
 use std::path::PathBuf;

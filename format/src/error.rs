@@ -1,4 +1,4 @@
-//! The error of a write to a session's files.
+//! Errors of a session's directory and files, and errors as messages.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -25,4 +25,65 @@ impl WriteFailed {
     ) -> impl FnOnce(io::Error) -> WriteFailed + 'a {
         move |source| WriteFailed { action, path: path.to_owned(), source }
     }
+}
+
+/// Error: a directory cannot be a session's.
+#[derive(Debug, thiserror::Error)]
+pub enum DirectoryError {
+    /// The directory is a file or the like.
+    #[error("{} is not a directory; give a new or an empty one", .0.display())]
+    NotADirectory(PathBuf),
+    /// It belongs to another user, who could exchange and read its files.
+    #[error(
+        "{} belongs to user {owner}, not to user {user} who runs this; give a directory of your \
+         own, or a new one",
+        path.display()
+    )]
+    NotOwned {
+        /// Which.
+        path: PathBuf,
+        /// Its owner.
+        owner: u32,
+        /// The user of this process.
+        user: u32,
+    },
+    /// It cannot be made or read.
+    #[error("cannot use {} as a session directory; give one that can be written", path.display())]
+    Unusable {
+        /// Which.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+}
+
+impl DirectoryError {
+    /// Returns a conversion for `map_err`.
+    pub fn unusable(path: &Path) -> impl Fn(io::Error) -> DirectoryError + '_ {
+        |source| DirectoryError::Unusable { path: path.to_owned(), source }
+    }
+
+    /// Returns whether another directory would help: the request is at fault, not the machine.
+    pub fn is_bad_input(&self) -> bool {
+        use io::ErrorKind::{QuotaExceeded, StorageFull};
+        match self {
+            DirectoryError::NotADirectory(_) | DirectoryError::NotOwned { .. } => true,
+            DirectoryError::Unusable { source, .. } => {
+                let none_left = matches!(source.raw_os_error(), Some(libc::EMFILE | libc::ENFILE));
+                !none_left && !matches!(source.kind(), StorageFull | QuotaExceeded)
+            }
+        }
+    }
+}
+
+/// Formats an error with its causes on one line, for messages to a VMM's user.
+pub fn error_chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
 }

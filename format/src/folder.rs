@@ -8,14 +8,14 @@
 //!
 //! System calls are rustix's, as std repeats an interrupted one without bound.
 
-use crate::error::WriteFailed;
+use crate::error::{DirectoryError, WriteFailed};
 use rustix::fs::unlinkat;
 use rustix::fs::{AtFlags, CWD, Dir, FileType, FlockOperation, Mode, OFlags, RenameFlags, Stat};
 use rustix::fs::{
     fchmod, flock, fstat, ftruncate, mkdirat, openat, renameat, renameat_with, statat,
 };
 use rustix::io::{Errno, pread, pwrite};
-use rustix::process::{Resource, getrlimit};
+use rustix::process::{Resource, geteuid, getrlimit};
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -178,6 +178,15 @@ fn opened(at: BorrowedFd<'_>, path: &Path, flags: OFlags) -> io::Result<(OwnedFd
     Ok((file, stat))
 }
 
+/// Checks that a file or directory is this user's. `path` is for the message.
+///
+/// # Errors
+/// If it is another user's.
+pub fn check_owner(stat: &Stat, path: &Path) -> Result<(), DirectoryError> {
+    let (path, owner, user) = (path.to_owned(), stat.st_uid, geteuid().as_raw());
+    if owner == user { Ok(()) } else { Err(DirectoryError::NotOwned { path, owner, user }) }
+}
+
 /// A directory of a session.
 #[derive(Clone, Debug)]
 pub struct Folder {
@@ -191,6 +200,36 @@ impl Folder {
     /// Opens a directory that is there.
     pub fn open(path: &Path, share: Share) -> io::Result<Folder> {
         Folder::open_at(CWD, path.as_os_str(), path.to_owned(), OFlags::empty(), share)
+    }
+
+    /// Opens a directory that is there, `None` if there is none. It, and a link to it if it is one, must be this
+    /// user's: in another's, that user could exchange and read what is written.
+    ///
+    /// # Errors
+    /// If it is another user's, is no directory, or cannot be opened.
+    pub fn open_own(path: &Path, share: Share) -> Result<Option<Folder>, DirectoryError> {
+        let unusable = DirectoryError::unusable(path);
+        match statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW) {
+            Err(Errno::NOENT) => return Ok(None),
+            found => check_owner(&found.map_err(|why| unusable(why.into()))?, path)?,
+        }
+        let folder = Folder::open(path, share).map_err(|why| match why.kind() {
+            io::ErrorKind::NotADirectory => DirectoryError::NotADirectory(path.to_owned()),
+            _ => unusable(why),
+        })?;
+        folder.check_own().map(|()| Some(folder))
+    }
+
+    /// Checks that it is a directory of this user.
+    ///
+    /// # Errors
+    /// If it is not.
+    pub fn check_own(&self) -> Result<(), DirectoryError> {
+        let stat = self.stat().map_err(DirectoryError::unusable(&self.path))?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
+            return Err(DirectoryError::NotADirectory(self.path.clone()));
+        }
+        check_owner(&stat, &self.path)
     }
 
     /// Makes a folder of an open directory, whose path is for messages.

@@ -9,8 +9,7 @@ use crate::state::{self, END, EndJson, HEAD, JSON, RecordingJson, State, cpu_fil
 use crate::stats::MOST_CPUS;
 use crate::threads::Names;
 use crate::trace_dat;
-use hypertrace_format::folder::Share;
-use hypertrace_format::folder::write_at;
+use hypertrace_format::folder::{Share, write_at};
 use hypertrace_format::ring_page;
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;

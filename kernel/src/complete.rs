@@ -11,7 +11,7 @@ use crate::stats::Stats;
 use crate::steal::stolen;
 use crate::threads::Names;
 use crate::trace_dat::{self, Contents, Ending};
-use hypertrace_trace::control::error_chain;
+use hypertrace_format::error::error_chain;
 use std::path::PathBuf;
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
 //! Errors of recordings.
 
-use hypertrace_trace::SessionError;
+use hypertrace_format::error::DirectoryError;
 use std::io;
 use std::path::PathBuf;
 
@@ -10,7 +10,7 @@ use std::path::PathBuf;
 pub enum Error {
     /// The directory cannot be used.
     #[error(transparent)]
-    Directory(#[from] SessionError),
+    Directory(#[from] DirectoryError),
     /// There is no session in the directory.
     #[error("{} has no session.json: it is no session's directory", .0.display())]
     NoSession(PathBuf),

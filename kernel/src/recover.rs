@@ -11,8 +11,7 @@ use crate::state::{RecordingJson, State, boot_id, open_dir};
 use crate::stats::Stats;
 use crate::threads::Names;
 use crate::tracefs::{self, Dir};
-use hypertrace_format::folder::Folder;
-use hypertrace_format::folder::Share;
+use hypertrace_format::folder::{Folder, Share};
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -152,7 +151,7 @@ mod tests {
     use super::*;
     use crate::state::{EndJson, FILE, FOLDER, VERSION, cpu_file};
     use crate::trace_dat::Description;
-    use hypertrace_trace::control::error_chain;
+    use hypertrace_format::error::error_chain;
     use std::fs;
 
     /// Returns the identity of a recording by the kernel's trace, on another boot: it has no instance.

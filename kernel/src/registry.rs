@@ -6,11 +6,8 @@
 
 use crate::error::Error;
 use crate::owner::Owner;
-use hypertrace_format::folder::Folder;
-use hypertrace_format::folder::Share;
-use hypertrace_format::folder::retry;
-use hypertrace_trace::control::error_chain;
-use hypertrace_trace::own_directory;
+use hypertrace_format::error::error_chain;
+use hypertrace_format::folder::{Folder, Share, retry};
 use rustix::fs::{readlinkat, symlinkat};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -34,7 +31,7 @@ fn folder() -> Result<Folder, Error> {
         })?;
         runtime.join("hypertrace")
     };
-    match own_directory(&path, Share::Owner) {
+    match Folder::open_own(&path, Share::Owner) {
         Ok(Some(folder)) => Ok(folder),
         Ok(None) => {
             Folder::create_path(&path, Share::Owner).map_err(|e| failed(&path, e.to_string()))

@@ -11,11 +11,8 @@ use crate::error::Error;
 use crate::owner::Owner;
 use crate::source::Source;
 use crate::stats::{MOST_CPUS, Stats};
-use hypertrace_format::folder::Folder;
-use hypertrace_format::folder::Share;
-use hypertrace_format::folder::{read_at, retry};
+use hypertrace_format::folder::{self, Folder, Share, read_at, retry};
 use hypertrace_format::session_json;
-use hypertrace_trace::{SessionError, own_directory};
 use rustix::fs::{FlockOperation, OFlags, Stat, flock};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -110,7 +107,7 @@ pub(crate) fn boot_id() -> String {
 
 /// Opens a session's directory.
 pub(crate) fn open_dir(path: &Path, share: Share) -> Result<Folder, Error> {
-    own_directory(path, share)?.ok_or_else(|| Error::NoSession(path.to_owned()))
+    Folder::open_own(path, share)?.ok_or_else(|| Error::NoSession(path.to_owned()))
 }
 
 impl State {
@@ -275,13 +272,7 @@ impl State {
 
 /// Checks that a file, or the folder itself, is this user's.
 fn check_owner(at: &Folder, name: &str, stat: &Stat) -> Result<(), Error> {
-    let (owner, user) = (stat.st_uid, rustix::process::geteuid().as_raw());
-    let path = || at.path().join(name);
-    if owner == user {
-        Ok(())
-    } else {
-        Err(SessionError::NotOwned { path: path(), owner, user }.into())
-    }
+    Ok(folder::check_owner(stat, &at.path().join(name))?)
 }
 
 /// Returns whether there is a file. An error is no answer.

@@ -6,8 +6,7 @@
 
 use crate::error::Error;
 use crate::state::cpu_file;
-use hypertrace_format::folder::Folder;
-use hypertrace_format::folder::{check_size, read_at, write_at};
+use hypertrace_format::folder::{Folder, check_size, read_at, write_at};
 use hypertrace_format::ring_page;
 use rustix::fs::OFlags;
 use std::collections::BTreeMap;

@@ -5,9 +5,8 @@
 pub mod args;
 mod backends;
 mod commands;
-mod error;
 pub mod monitor;
 
 pub use crate::events::registry::set_declared;
 pub use crate::session::Matched;
-pub use error::error_chain;
+pub use hypertrace_format::error::error_chain;

@@ -58,17 +58,13 @@ pub use events::backend;
 pub use events::own as trace;
 pub use hypertrace_abi as abi;
 pub use hypertrace_abi::region::Region;
-pub use hypertrace_format::error::WriteFailed;
+pub use hypertrace_format::error::{DirectoryError, WriteFailed};
 pub use hypertrace_format::folder::Share;
 pub use hypertrace_format::session_json::{self, GuestTsc};
 pub use hypertrace_format::{clock, limits, pattern};
 pub use session::{
     Committed, Output, Session, SessionConfig, SessionError, Summary, Writer, attach,
 };
-
-// For recordings beside a session.
-#[doc(hidden)]
-pub use session::own as own_directory;
 
 // Generated code names this crate.
 extern crate self as hypertrace_trace;

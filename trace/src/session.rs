@@ -18,7 +18,6 @@ pub(crate) use config::default_open_files;
 pub use config::{Output, SessionConfig};
 pub use error::SessionError;
 pub use handle::{Matched, Session, attach};
-pub use place::own;
 pub(crate) use place::prepare;
 pub use resume::Committed;
 pub(crate) use resume::is_stream;

@@ -3,9 +3,9 @@
 use crate::interrupt::Interrupts;
 use crate::output::say;
 use anyhow::Context;
+use hypertrace_format::error::error_chain;
 use hypertrace_kernel::{Assembly, Error, PIECE, Piece};
 use hypertrace_timeline::{ClockMaps, Domain, KernelTrace, Record, Session, Stream, ValueRef};
-use hypertrace_trace::control::error_chain;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 

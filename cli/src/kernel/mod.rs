@@ -5,9 +5,9 @@ mod guests;
 use crate::losses::grouped;
 use crate::output::say;
 use anyhow::{Context, Result};
+use hypertrace_format::error::DirectoryError;
+use hypertrace_format::error::error_chain;
 use hypertrace_kernel::{Config, Error, Recording, Source, Summary, is_incomplete, recover, sweep};
-use hypertrace_trace::SessionError;
-use hypertrace_trace::control::error_chain;
 use std::fmt::Write as _;
 use std::path::Path;
 
@@ -53,7 +53,7 @@ pub fn complete(dir: &Path) -> bool {
         // Nothing was recorded.
         Ok(None) => {}
         Err(Error::Busy(_)) => return false,
-        Err(Error::Directory(SessionError::NotOwned { path, owner, .. })) if path == dir => {
+        Err(Error::Directory(DirectoryError::NotOwned { path, owner, .. })) if path == dir => {
             say(format_args!(
                 "{}: the kernel's events are not shown: they are still being recorded, or their \
                  recorder was killed and `hypertrace report` of user {owner} has to complete them",

@@ -1,9 +1,9 @@
 //! `--trace` and `--trace-backend`: options for a VMM's command line.
 
-use super::error::error_chain;
 use crate::events::Pattern;
 use crate::events::registry::{self, Clash};
 use crate::session::Session;
+use hypertrace_format::error::error_chain;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 

@@ -1,8 +1,8 @@
 //! Backends that commands switch.
 
-#[cfg(feature = "events")]
-use super::error::error_chain;
 use crate::events::registry::Backends;
+#[cfg(feature = "events")]
+use hypertrace_format::error::error_chain;
 
 /// Backends that commands switch, by name.
 const SWITCHED: [(&str, Backends); 5] = [

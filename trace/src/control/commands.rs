@@ -3,7 +3,6 @@
 //! the monitor.
 
 use super::backends;
-use super::error::error_chain;
 use super::monitor::{Monitor, MonitorError, PATIENCE};
 use crate::ctf::WriteFailed;
 use crate::drain::TraceState;
@@ -12,6 +11,7 @@ use crate::events::rings;
 use crate::events::{EVENTS, Pattern};
 use crate::session::{Matched, Session};
 use hypertrace_abi::clock::ticks;
+use hypertrace_format::error::error_chain;
 use std::fmt::Write;
 use std::path::Path;
 

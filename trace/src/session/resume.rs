@@ -11,7 +11,6 @@
 mod scan;
 
 use super::error::SessionError;
-use super::place::own;
 use crate::ctf::files::CTF;
 use crate::ctf::{Clocks, Domain, Folder, PacketHeader, Share, Uuid};
 use crate::drain::classes::Table;
@@ -19,6 +18,7 @@ use crate::drain::source::{Earlier, Next};
 use crate::drain::{Classes, Recorded, Source, Stats};
 use hypertrace_abi::ring::{FAULT_KINDS, Fault, Losses};
 use hypertrace_format::clock::FREQUENCIES;
+use hypertrace_format::error::DirectoryError;
 use hypertrace_format::folder::read_at;
 use hypertrace_format::limits::{
     MAX_CLASSES, MAX_CLIENTS, MAX_GUEST_TSCS, MAX_HOST_STREAMS, MAX_SESSION_CLOCKS,
@@ -67,17 +67,15 @@ pub(crate) struct Found {
 
 /// Opens the directory, which must be this user's.
 pub(crate) fn open(dir: &Path, share: Share) -> Result<Folder, SessionError> {
-    own(dir, share)?.ok_or_else(|| SessionError::Directory {
-        path: dir.to_owned(),
-        source: io::ErrorKind::NotFound.into(),
-    })
+    let not_found = || DirectoryError::unusable(dir)(io::ErrorKind::NotFound.into()).into();
+    Folder::open_own(dir, share)?.ok_or_else(not_found)
 }
 
 /// Looks at a directory with a session of this UUID that was not ended.
 pub(crate) fn look(dir: &Folder, uuid: &[u8; 16]) -> Result<Found, SessionError> {
     let path = dir.path();
     let wrong = |why: &str| SessionError::not_resumable(path, why);
-    let failed = |source| SessionError::Directory { path: path.to_owned(), source };
+    let failed = DirectoryError::unusable(path);
     let json = read_json(dir)?;
     if json.format != FORMAT || json.version != VERSION {
         return Err(wrong("its session.json is of another format"));
@@ -91,9 +89,9 @@ pub(crate) fn look(dir: &Folder, uuid: &[u8; 16]) -> Result<Found, SessionError>
     check(&json).map_err(|why| wrong(&format!("its session.json is damaged: {why}")))?;
 
     let known = scan::Known::of(&json, uuid);
-    let ctf = dir.folder(CTF).map_err(failed)?;
+    let ctf = dir.folder(CTF).map_err(&failed)?;
     let mut found = Found { json, streams: BTreeMap::new(), points: BTreeMap::new(), files: 0 };
-    for name in ctf.all_names().map_err(failed)? {
+    for name in ctf.all_names().map_err(&failed)? {
         let Some(number) = name.to_str().and_then(number) else { continue };
         // The next number must be one, too.
         if number >= u32::MAX / 2 {

@@ -7,7 +7,7 @@ use common::guest::Guest;
 use hypertrace_abi::event_type;
 use hypertrace_abi::ring::Emit;
 use hypertrace_test_support::{babeltrace2, capability, this_test, wait_until};
-use hypertrace_trace::{Output, Session, SessionConfig, SessionError, Share};
+use hypertrace_trace::{DirectoryError, Output, Session, SessionConfig, SessionError, Share};
 use rustix::fs::{FlockOperation, Mode, flock};
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, geteuid, getrlimit, setrlimit, umask};
@@ -192,7 +192,7 @@ fn a_directory_of_another_user_is_refused() {
     let test = "a_directory_of_another_user_is_refused";
     let refused = |dir: &Path, owner: u32, user: u32| {
         let error = Session::create(SessionConfig::new(dir)).unwrap_err();
-        let owned = matches!(error, SessionError::NotOwned { owner: o, user: u, .. }
+        let owned = matches!(error, SessionError::Directory(DirectoryError::NotOwned { owner: o, user: u, .. })
             if (o, u) == (owner, user));
         assert!(owned && error.is_bad_input(), "{error}");
         assert_eq!(fs::read_dir(dir).unwrap().count(), 0);
@@ -208,7 +208,10 @@ fn a_directory_of_another_user_is_refused() {
     if !geteuid().is_root() {
         // The tests' own user has one that it must not use: /proc's.
         let error = Session::create(SessionConfig::new("/proc/1")).unwrap_err();
-        assert!(matches!(error, SessionError::NotOwned { .. }), "{error}");
+        assert!(
+            matches!(error, SessionError::Directory(DirectoryError::NotOwned { .. })),
+            "{error}"
+        );
         capability::missing("second-user", format!("needs root; a part not run: {test}"));
         return;
     }

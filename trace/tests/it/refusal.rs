@@ -1,7 +1,7 @@
 //! Directories that a session does not touch.
 
 use hypertrace_trace::control::error_chain;
-use hypertrace_trace::{Session, SessionConfig, SessionError};
+use hypertrace_trace::{DirectoryError, Session, SessionConfig, SessionError};
 use std::path::Path;
 
 fn refusal(dir: &Path) -> (SessionError, String) {
@@ -33,8 +33,11 @@ fn a_file_is_no_directory() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("file");
     std::fs::write(&file, "mine").unwrap();
-    assert!(matches!(refusal(&file).0, SessionError::NotADirectory(_)));
-    assert!(matches!(refusal(&file.join("below")).0, SessionError::Directory { .. }));
+    assert!(matches!(refusal(&file).0, SessionError::Directory(DirectoryError::NotADirectory(_))));
+    assert!(matches!(
+        refusal(&file.join("below")).0,
+        SessionError::Directory(DirectoryError::Unusable { .. })
+    ));
     assert_eq!(std::fs::read(&file).unwrap(), b"mine");
 }
 
@@ -44,7 +47,7 @@ fn a_directory_in_one_that_is_missing_is_refused_and_none_is_made() {
 
     let (error, _) = refusal(&dir.path().join("a/b"));
 
-    assert!(matches!(error, SessionError::Directory { .. }));
+    assert!(matches!(error, SessionError::Directory(DirectoryError::Unusable { .. })));
     let missing = dir.path().join("a");
     let text = error_chain(&error);
     assert!(text.ends_with(&format!("there is no directory {}", missing.display())), "{text}");
@@ -54,7 +57,7 @@ fn a_directory_in_one_that_is_missing_is_refused_and_none_is_made() {
 #[test]
 fn a_directory_that_cannot_be_made_is_named() {
     let (error, text) = refusal(Path::new("/proc/no/such/place"));
-    assert!(matches!(error, SessionError::Directory { .. }));
+    assert!(matches!(error, SessionError::Directory(DirectoryError::Unusable { .. })));
     assert!(text.contains("give one that can be written"), "{text}");
 }
 
