@@ -21,7 +21,7 @@ bitflags! {
         const TRAPS = 4;
         /// The two sides have kernels of their own, so neither can wake the other: both sleep for a
         /// short time and look again. A segment that is the memory of a VM's PCI function.
-        const APART = 16;
+        const REMOTE = 16;
     }
 }
 

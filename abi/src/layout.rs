@@ -40,7 +40,7 @@ pub mod register {
     pub const EMIT: u64 = 0x00;
     /// Register to read the host's time from: a load latches it.
     pub const CLOCK: u64 = 0x08;
-    /// Register for the token of a new lessee, nonzero.
+    /// Register for the token of a new holder, nonzero.
     pub const LEASE: u64 = 0x10;
     /// End of the registers. The rest of the page reads as zero and ignores stores.
     pub const END: u64 = 0x18;
@@ -79,7 +79,7 @@ pub mod guest_page {
     /// Running total of events dropped because they interrupted another emit.
     pub const LOST_BUSY: usize = 9;
     /// Running total of events of threads without a client. A process adds them to
-    /// the total of a client that it holds, so this one has those of all its lessees.
+    /// the total of a client that it holds, so this one has those of all its holders.
     pub const LOST_UNATTACHED: usize = 10;
     /// Running total of words written to the schema log.
     pub const SCHEMA_LEN: usize = 16;

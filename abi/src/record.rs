@@ -14,7 +14,7 @@ pub const MAX_WORDS: usize = 4096;
 pub mod id {
     /// A pad: the rest of the block is empty.
     pub const PAD: u32 = 0;
-    /// A new lessee of this client, with its description.
+    /// A new holder of this client, with its description.
     pub const LEASE: u32 = 1;
     /// An event of the 2016 interface, or `hypertrace()` over shared memory.
     pub const HYPERTRACE: u32 = 2;

@@ -64,11 +64,11 @@ pub struct Drained {
 pub struct KnownClient<'a> {
     /// The client.
     pub client: u32,
-    /// Token of its lessee, 0 if there was none.
+    /// Token of its holder, 0 if there was none.
     pub token: u64,
-    /// Clock of the lessee's timestamps.
+    /// Clock of the holder's timestamps.
     pub clock: ClockKind,
-    /// Name of the lessee, by the guest's account.
+    /// Name of the holder, by the guest's account.
     pub name: &'a str,
     /// Schema texts of the client's events.
     pub texts: &'a [&'a str],

@@ -131,15 +131,15 @@ pub struct ClientState {
     pub position: u64,
     /// Number of the next record, if it is known.
     pub sequence: Option<u64>,
-    /// Token of the lessee, 0 if there was none.
+    /// Token of the holder, 0 if there was none.
     pub token: u64,
     /// The guest's running totals of lost events when they were last seen: full, busy, unattached.
     pub lost: [u64; 3],
     /// Position in the schema log up to which the host has all texts on disk, in words.
     pub schemas: u64,
-    /// Clock of the lessee's timestamps, as in its lease record.
+    /// Clock of the holder's timestamps, as in its lease record.
     pub clock: u32,
-    /// Name of the lessee, by the guest's account.
+    /// Name of the holder, by the guest's account.
     pub name: String,
     /// Texts that the guest has sent: indices in [`ChipState::texts`].
     pub texts: Vec<u32>,

@@ -204,7 +204,7 @@ static void look(struct work_struct *work)
 	struct ht_device *device = container_of(to_delayed_work(work), struct ht_device, look);
 	u32 i;
 
-	if (device->apart && !device->ended && ht_has_ended(device)) {
+	if (device->remote && !device->ended && ht_has_ended(device)) {
 		switch_off(device);
 		dev_warn(&device->pci->dev,
 			 "the host has ended: events are off; start `hypertrace serve` anew, and then the VM\n");

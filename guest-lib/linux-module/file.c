@@ -98,7 +98,7 @@ static enum access access_of(const struct ht_file *file, u64 offset, phys_addr_t
 			*at = virt_to_phys(device->shown);
 			return READABLE;
 		}
-		if (!device->apart)
+		if (!device->remote)
 			return OUT_OF_REACH;
 		/* The bells have a byte of each client. They are hints: the host looks at the slots, too. */
 		if (offset == HYPERTRACE_ABI_PAGE_L)

@@ -56,7 +56,7 @@ struct ht_device {
 	/* The config page, copied once, and what follows from it. */
 	u64 config[HYPERTRACE_ABI_CONFIG_WORDS];
 	struct hypertrace_bare_device bare;
-	bool traps, apart;
+	bool traps, remote;
 	/* The segment's host has ended: all events are off. */
 	bool ended;
 

@@ -70,8 +70,8 @@ static int read_config(struct ht_device *device)
 	iounmap(page);
 	why = hypertrace_bare_describe_device_(&device->bare, config);
 	device->traps = config[HYPERTRACE_ABI_CONFIG_FEATURES] & HYPERTRACE_ABI_FEATURE_TRAPS;
-	device->apart = config[HYPERTRACE_ABI_CONFIG_FEATURES] & HYPERTRACE_ABI_FEATURE_APART;
-	if (!why && (is_segment(pci) ? device->traps || !device->apart : !device->traps))
+	device->remote = config[HYPERTRACE_ABI_CONFIG_FEATURES] & HYPERTRACE_ABI_FEATURE_REMOTE;
+	if (!why && (is_segment(pci) ? device->traps || !device->remote : !device->traps))
 		why = "it is of another kind of device";
 	if (is_segment(pci) && !config[HYPERTRACE_ABI_CONFIG_MAGIC])
 		dev_warn(&pci->dev,
@@ -265,7 +265,7 @@ static int begin(struct ht_device *device)
 	for (i = 0; i < device->bare.clients; i++)
 		device->users[i] = INVALID_UID;
 	error = is_segment(pci) ? map_segment(device) : map_device(device);
-	if (!error && device->apart)
+	if (!error && device->remote)
 		error = begin_boot(device);
 	if (error)
 		return error;

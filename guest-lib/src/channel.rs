@@ -74,7 +74,7 @@ impl Channel<'static> {
                 #[cfg(feature = "std")]
                 end_mark: page.end_mark(),
                 #[cfg(feature = "std")]
-                is_apart: channel.features.contains(Features::APART),
+                is_remote: channel.features.contains(Features::REMOTE),
             });
             Ok(Channel { local, ..channel })
         }

@@ -59,11 +59,11 @@ pub struct Client<'m> {
 }
 
 impl<'m> Client<'m> {
-    /// Leases client `index` of the channel. It must have no other lessee meanwhile:
+    /// Leases client `index` of the channel. It must have no other holder meanwhile:
     /// events would be lost, though the host would not be harmed.
     ///
     /// `state` is private memory of this client, `token` a nonzero number that
-    /// no other lessee has. The lease says the channel's clock, whatever `info.clock` is.
+    /// no other holder has. The lease says the channel's clock, whatever `info.clock` is.
     /// Reference points carry a CPU: `info.tid` without a process
     /// (`info.pid` 0), as in a kernel, or without the feature `std`. With both, it is the
     /// CPU that the calling thread runs on.
@@ -81,7 +81,7 @@ impl<'m> Client<'m> {
         if let Some(control) = channel.control {
             control.store(index, register::LEASE, token);
         }
-        // Where registers are memory, a late reply to the last lessee must not
+        // Where registers are memory, a late reply to the last holder must not
         // look like one to this.
         let mut seq = 0;
         if let (Some(local), Some(control)) = (channel.local, channel.control) {
@@ -269,7 +269,7 @@ impl<'m> Client<'m> {
     }
 
     /// Copies a changed enable mask and publishes the counts of dropped events; for
-    /// programs with no thread that does it. `false` if the host shows another lessee: stop
+    /// programs with no thread that does it. `false` if the host shows another holder: stop
     /// using the client then, unless a transport may still have this lease's store to LEASE.
     pub fn poll(&self) -> bool {
         self.producer.refresh(self.channel.clock.now());

@@ -31,7 +31,7 @@ pub(crate) struct LocalHost {
     pub(crate) end_mark: u64,
     /// Its kernel is another one: nobody wakes a thread that waits for it.
     #[cfg(feature = "std")]
-    pub(crate) is_apart: bool,
+    pub(crate) is_remote: bool,
 }
 
 /// [`LocalHost::sign_of_life`] of the host that did not answer for a second, as it was
@@ -104,7 +104,7 @@ impl LocalHost {
             for until in [begin + RING_AGAIN, begin + 1_000_000_000] {
                 while self.pages.state().load(Relaxed) != State::Ended as u32 {
                     let found = reply.load(Relaxed) as u32;
-                    if found == seq || !os::sleep(reply, found, until, self.is_apart) {
+                    if found == seq || !os::sleep(reply, found, until, self.is_remote) {
                         break;
                     }
                 }

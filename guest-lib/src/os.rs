@@ -18,12 +18,12 @@ mod linux {
     const NAP: u64 = 200_000;
 
     /// Sleeps on the low half of a word that processes share, if it is `found`, until
-    /// it is woken or the time ([`nanoseconds`]) has come: `false`. `is_apart`: the word's writer
+    /// it is woken or the time ([`nanoseconds`]) has come: `false`. `is_remote`: the word's writer
     /// has another kernel, so nobody wakes this thread.
-    pub(crate) fn sleep(word: &AtomicU64, found: u32, until: u64, is_apart: bool) -> bool {
+    pub(crate) fn sleep(word: &AtomicU64, found: u32, until: u64, is_remote: bool) -> bool {
         let left = until.saturating_sub(nanoseconds());
         let of = Duration::from_nanos;
-        if left > 0 && (is_apart || !futex::wait_low(word, found, Some(of(left)))) {
+        if left > 0 && (is_remote || !futex::wait_low(word, found, Some(of(left)))) {
             nap(of(left.min(NAP)));
         }
         left > 0

@@ -153,7 +153,7 @@ impl Host {
 
     /// Leases a client of [`Host::channel`], as a thread of a guest does.
     pub fn lease<'h>(&'h self, index: u32, state: &'h ProducerState, name: &'h str) -> Client<'h> {
-        // The token differs from every other lessee's.
+        // The token differs from every other holder's.
         let token = ticks() | 1;
         let info = LeaseInfo { pid: 1, tid: index, clock: ClockKind::Tsc, name };
         Client::lease(self.channel(), index, state, token, &info).unwrap()

@@ -173,7 +173,7 @@ impl<S: EventSink> Drain<S> {
         let segment = &state.segment;
         let beat = segment.local().beat();
         let found = beat.load(Relaxed);
-        let is_replaced = state.is_apart
+        let is_replaced = state.is_remote
             && (found != state.beat.load(Relaxed) || state.is_replaced.swap(false, Relaxed));
         state.beat.store(found.wrapping_add(1), Relaxed);
         beat.store(found.wrapping_add(1), Relaxed);
@@ -263,7 +263,7 @@ impl<S: EventSink> Drain<S> {
         // ORDERING: pairs with the guest's Release store.
         let boot = local.boot().load(Ordering::Acquire);
         let seen = local.boot_seen().load(Relaxed);
-        if !state.is_apart || boot == 0 || boot == seen {
+        if !state.is_remote || boot == 0 || boot == seen {
             return;
         }
         let now = ticks();
@@ -437,7 +437,7 @@ impl Rings for Used<'_> {
         let index = client as usize;
         let memory = host.segment.client(client).filter(|_| host.is_used[index].load(Relaxed))?;
         between();
-        if host.is_apart {
+        if host.is_remote {
             // Before each step: a step stores this host's own tail.
             let beat = host.segment.local().beat().load(Relaxed);
             let tail = memory.host[host_page::TAIL].load(Relaxed);

@@ -149,7 +149,7 @@ impl<S: EventSink> Points<'_, S> {
 
     /// Sleeps unless a client has rung.
     fn sleep(&mut self) {
-        if self.state.is_apart {
+        if self.state.is_remote {
             // Nobody can wake it.
             self.state.sleeps.store(true, Relaxed);
             thread::park_timeout(NAP);

@@ -103,7 +103,7 @@ impl Session {
             guest_frequency: trace.guest_frequency(),
             host_frequency: trace.host_frequency(),
             vcpu_clients: relays,
-            features: if vm_memory.is_some() { Features::APART } else { Features::empty() },
+            features: if vm_memory.is_some() { Features::REMOTE } else { Features::empty() },
             ..HostFacts::default()
         };
         let segment = match &segment {

@@ -23,7 +23,7 @@ pub(crate) struct HostState {
     pub(crate) segment: Arc<Segment>,
     pub(crate) policy: Policy,
     /// The segment is a VM's: neither side can wake the other.
-    pub(crate) is_apart: bool,
+    pub(crate) is_remote: bool,
     pub(crate) versions: Versions,
     /// The thread that answers points sleeps, or is about to.
     pub(crate) sleeps: AtomicBool,
@@ -47,7 +47,7 @@ impl HostState {
         let page = segment.page();
         let (relays, all) = segment.clients();
         HostState {
-            is_apart: page.features().contains(Features::APART),
+            is_remote: page.features().contains(Features::REMOTE),
             versions: Versions { epoch: page.epoch.into(), ..Versions::default() },
             segment,
             policy,

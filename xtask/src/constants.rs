@@ -81,7 +81,7 @@ const OTHERS: &[(&str, u64)] = &[
     ("BAR_CONFIG", Region::Config.bar() as u64),
     ("BAR_CONTROL", Region::Control.bar() as u64),
     ("BAR_RINGS", Region::Rings.bar() as u64),
-    ("FEATURE_APART", Features::APART.bits()),
+    ("FEATURE_REMOTE", Features::REMOTE.bits()),
     ("IOCTL_LEASE", module::LEASE as u64),
     ("IOCTL_RELEASE", module::RELEASE as u64),
     ("G_LOST_UNATTACHED", guest_page::LOST_UNATTACHED as u64),

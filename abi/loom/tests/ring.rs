@@ -296,7 +296,7 @@ fn rolled_back_records_are_taken_again() {
 }
 
 #[test]
-fn records_have_the_token_of_their_lessee() {
+fn records_have_the_token_of_their_holder() {
     check(4, || {
         let world = World::new(4, 4, RingMode::Discard);
         let producer = world.lease(&world.state, 1, 10);

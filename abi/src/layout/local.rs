@@ -13,7 +13,7 @@ pub const ENVIRONMENT: &str = "HYPERTRACE_SEGMENT";
 /// Offset of page L in the config region. The host writes it, except for [`WATCH`],
 /// [`LOST_UNATTACHED`] and [`BOOT`].
 pub const PAGE_L: u64 = 0x1000;
-/// Offset of the bells in the config region. Each client has a byte. Its lessee adds 1
+/// Offset of the bells in the config region. Each client has a byte. Its holder adds 1
 /// to make the host look at the client's registers, by an atomic add to the u64 that
 /// the byte is in: all sides access these words whole. A byte that wraps carries into
 /// the next one, whose client the host then looks at in vain.
@@ -33,7 +33,7 @@ pub const BEGAN: u64 = 136;
 /// u64 in page L: running total of events of threads without a client, in processes
 /// that hold no client. Many processes add to it atomically.
 pub const LOST_UNATTACHED: u64 = 192;
-/// u64 in page L, written by guests where the two sides are apart: a number of the guest's boot, nonzero.
+/// u64 in page L, written by guests where host and guest run under different kernels: a number of the guest's boot, nonzero.
 /// Before a process of another boot uses the segment, it stores its own here and waits until
 /// [`BOOT_SEEN`] is the same.
 pub const BOOT: u64 = 256;

@@ -107,7 +107,7 @@ pub struct Pulled {
     pub sequence: u64,
     /// Lease token of all records taken.
     pub token: u64,
-    /// There may be more now: the visitor stopped, another lessee's records follow, the
+    /// There may be more now: the visitor stopped, another holder's records follow, the
     /// producer has overwritten the next records, or the pull reached its limit of words.
     /// The caller reads schemas, then pulls again.
     pub more: bool,
@@ -176,7 +176,7 @@ impl<'a> Consumer<'a> {
         !self.is_marked
     }
 
-    /// Returns the guest's counter, as its last lessee tells it.
+    /// Returns the guest's counter, as its last holder tells it.
     pub fn counter(&self) -> Counter {
         Counter::from_word(self.memory.guest[guest_page::COUNTER].load(Relaxed))
     }
@@ -241,7 +241,7 @@ impl<'a> Consumer<'a> {
     /// Takes records, in order, up to the end that the last `None` of
     /// [`Consumer::next_schema`] set (or [`Consumer::new`]). So a producer cannot keep it
     /// busy, and the schema of every record has been read. Ends earlier if `visit` stops
-    /// or another lessee's records follow. `stage` needs [`Consumer::stage_words`] words.
+    /// or another holder's records follow. `stage` needs [`Consumer::stage_words`] words.
     ///
     /// Gives no room back to the producer: [`Consumer::commit`] does.
     ///
@@ -355,7 +355,7 @@ impl<'a> Consumer<'a> {
     }
 
     /// Writes tail to page H if it is not there. A guest can overwrite the page, and
-    /// a later lessee would then wait for room in vain.
+    /// a later holder would then wait for room in vain.
     pub fn publish_tail(&mut self) {
         let tail = &self.memory.host[host_page::TAIL];
         if tail.load(Relaxed) != self.state.committed.position {
@@ -375,7 +375,7 @@ impl<'a> Consumer<'a> {
     }
 
     /// Returns an upper bound on the calls of [`Consumer::pull`] that empty the ring:
-    /// each change of lessee ends a call, and begins a block.
+    /// each change of holder ends a call, and begins a block.
     pub fn most_leases(&self) -> u64 {
         self.memory.capacity() / self.memory.block_words() + 1
     }
@@ -498,7 +498,7 @@ fn skip_overwritten(memory: &ClientMemory<'_>, cursor: &mut Cursor, head: u64, n
 }
 
 /// Reads a block's header at `cursor`. Returns `false` if the block is of another
-/// lessee than the records that were taken: the pull ends before it.
+/// holder than the records that were taken: the pull ends before it.
 #[inline(never)]
 fn enter_block(cursor: &mut Cursor, pulled: &mut Pulled, sequence: u64, token: u64) -> bool {
     if token != cursor.token && pulled.records > 0 {

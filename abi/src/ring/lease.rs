@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The lease record of a new lessee, and the position at which it continues the ring.
+//! The lease record of a new holder, and the position at which it continues the ring.
 
 use super::{BLOCK_HEADER_WORDS, ClientMemory};
 use crate::atomic::{AtomicU64, Ordering::Relaxed};
 use crate::event::{Fields, Hex, cut};
 use crate::record::{ClockKind, HEADER_WORDS, Header, id};
 
-/// Description of a new lessee, for its lease record.
+/// Description of a new holder, for its lease record.
 #[derive(Clone, Copy, Debug)]
 pub struct LeaseInfo<'a> {
     /// Process id, 0 for firmware.
@@ -20,7 +20,7 @@ pub struct LeaseInfo<'a> {
     pub name: &'a str,
 }
 
-/// Maximum length of a lessee's name, in bytes.
+/// Maximum length of a holder's name, in bytes.
 pub const MAX_NAME_BYTES: usize = 64;
 const LEASE_WORDS: usize = HEADER_WORDS + 4 + (4 + MAX_NAME_BYTES).div_ceil(8);
 

@@ -151,7 +151,7 @@ pub struct Producer<'m> {
 }
 
 impl<'m> Producer<'m> {
-    /// Takes over the client from its last lessee, if there was one. Reads the end of its
+    /// Takes over the client from its last holder, if there was one. Reads the end of its
     /// ring (no other load from shared memory is outside of a slow path), continues
     /// its sequence and its totals, and announces the lease.
     ///
@@ -165,7 +165,7 @@ impl<'m> Producer<'m> {
         let guest = memory.guest;
         let published = guest[guest_page::HEAD].load(Ordering::Acquire);
         let tail = memory.host[host_page::TAIL].load(Ordering::Acquire);
-        // The last lessee may have left nonsense. Then this client starts at zero and
+        // The last holder may have left nonsense. Then this client starts at zero and
         // publishes that now: the host counts a fault and follows.
         let is_plausible = published <= MOST_HEAD
             && tail <= published

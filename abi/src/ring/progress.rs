@@ -98,7 +98,7 @@ impl ConsumerState {
         let host = |word: usize| memory.host[word].load(Relaxed);
         let guest = |word: usize| memory.guest[word].load(Relaxed);
         let position = host(host_page::TAIL);
-        // Before the block ends, nothing says its lessee again.
+        // Before the block ends, nothing says its holder again.
         let block = memory.block_start(position);
         let token = match position == block {
             true => 0,
@@ -135,7 +135,7 @@ pub struct Place {
     pub position: u64,
     /// Number of the next record, if it is known.
     pub sequence: Option<u64>,
-    /// Token of the lessee, 0 if there was none.
+    /// Token of the holder, 0 if there was none.
     pub token: u64,
     /// The running totals of lost events: full, busy, unattached.
     pub lost: [u64; 3],

@@ -44,7 +44,7 @@ pub struct ProducerState {
     pub(super) limit: AtomicU64,
     /// Position up to which there is room.
     pub(super) room: AtomicU64,
-    /// Number of records written, over all lessees.
+    /// Number of records written, over all holders.
     pub(super) sequence: AtomicU64,
     /// Token of the lease, 0 without one.
     pub(super) token: AtomicU64,
@@ -160,7 +160,7 @@ impl ProducerState {
         self.token.load(Relaxed)
     }
 
-    /// Returns how many records it has written, and how many events it has dropped, over all lessees. For any thread.
+    /// Returns how many records it has written, and how many events it has dropped, over all holders. For any thread.
     pub fn attempted(&self) -> u64 {
         let counts = [&self.sequence, &self.lost_full, &self.lost_busy];
         counts.iter().fold(0, |sum, count| sum.wrapping_add(count.load(Relaxed)))

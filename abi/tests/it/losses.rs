@@ -102,7 +102,7 @@ fn an_emit_inside_an_emit_is_counted() {
 }
 
 #[test]
-fn the_total_of_events_without_a_client_continues_across_lessees() {
+fn the_total_of_events_without_a_client_continues_across_holders() {
     let memory = Memory::new(256, 16, RingMode::Discard);
     let (state, mut host) = (ProducerState::new(), ConsumerState::default());
     let events = AtomicU64::new(5);

@@ -257,7 +257,7 @@ fn an_empty_ring_has_room_for_a_burst_of_most_of_its_words() {
 }
 
 #[test]
-fn a_new_lessee_continues_in_a_new_block_with_its_own_token() {
+fn a_new_holder_continues_in_a_new_block_with_its_own_token() {
     let memory = Memory::new(256, 16, RingMode::Discard);
     let mut host = ConsumerState::default();
     let mut tokens = Vec::new();
@@ -310,7 +310,7 @@ fn a_lying_producer_is_counted_and_does_not_harm_the_host() {
     }
     let consumer = Consumer::new(memory.client(), &mut host);
     assert!(consumer.faults()[Fault::Head as usize] >= 3);
-    // An honest lessee after that is recorded again.
+    // An honest holder after that is recorded again.
     let state = ProducerState::new();
     let producer = memory.producer(&state, 9);
     seen.clear();

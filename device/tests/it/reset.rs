@@ -22,7 +22,7 @@ fn registers_and_memory_are_zero_and_the_next_guest_sees_another_epoch() {
     for at in (0..geometry().rings_size()).step_by(512) {
         chip.write(Region::Rings, at, &[0xa5; 8]);
     }
-    // A part of a store to EMIT, and a lessee.
+    // A part of a store to EMIT, and a holder.
     chip.write(Region::Control, register(1, EMIT), &[9; 4]);
     chip.write(Region::Control, register(1, LEASE), &[3; 8]);
     assert_eq!(chip.config_page().epoch, 0);

@@ -154,7 +154,7 @@ static void check_pages(int one, volatile uint64_t *all, const struct window *w)
 	check("the host's page is read-only", store(&guest[word], 1) == SIGBUS);
 	check("the mask is read-only", store(all + w->rings / 8, 1) == SIGBUS);
 	check("the config page is read-only", store(all, 1) == SIGBUS);
-	if (w->features & HYPERTRACE_ABI_FEATURE_APART)
+	if (w->features & HYPERTRACE_ABI_FEATURE_REMOTE)
 		check("page L is read-only", store(all + HYPERTRACE_ABI_PAGE_L / 8, 1) == SIGBUS);
 	load(&guest[word]);
 	mprotect((void *)&guest[word], PAGE, PROT_NONE);
@@ -245,7 +245,7 @@ static int look(int file, volatile uint64_t *all, const struct window *w)
 		seen = words > seen ? words : seen;
 		for (word = 0; word < PAGE / 8; word++) {
 			others += !is_total(word) && guest[word];
-			others += w->features & HYPERTRACE_ABI_FEATURE_APART && word && control[word];
+			others += w->features & HYPERTRACE_ABI_FEATURE_REMOTE && word && control[word];
 		}
 		check("the schema log is read", guest[HYPERTRACE_ABI_G_SCHEMA_LEN] == guest[PAGE / 8 + 1]);
 		release(file, client);

@@ -38,7 +38,7 @@ pub(super) fn open(function: &Path, options: &Options) -> Result<Opened, OpenErr
     let page = window.config_page()?;
     let geometry = page.geometry().map_err(|why| not_a_device(&path, why))?;
     let unusable = |why: &str| OpenError::because("use as a segment", &path, io::Error::other(why));
-    if page.features().contains(Features::TRAPS) || !page.features().contains(Features::APART) {
+    if page.features().contains(Features::TRAPS) || !page.features().contains(Features::REMOTE) {
         return Err(unusable("its config page is a device's, or of a segment that no VM shares"));
     }
     let has = file.metadata().map_err(|why| OpenError::because("look at", &path, why))?.len();

@@ -520,7 +520,7 @@ impl Process {
     fn has_room(&self, cell: &ClientCell, most: u64) -> bool {
         self.channel.memory(self.client(cell.slot())).is_ok_and(|memory| {
             let head = memory.guest[guest_page::HEAD].load(Relaxed);
-            // ORDERING: an estimate; the lessee loads both again.
+            // ORDERING: an estimate; the holder loads both again.
             let used = head.wrapping_sub(memory.host[host_page::TAIL].load(Relaxed));
             most == 8
                 || memory.mode() == RingMode::Overwrite
@@ -571,7 +571,7 @@ impl Process {
 
     /// Takes a cell of this process back from the calling thread, which ends.
     pub(super) fn give_back(&self, cell: &ClientCell) {
-        // A revoked client has another lessee, whose words must not be stored to.
+        // A revoked client has another holder, whose words must not be stored to.
         if self.keeps_clients() && self.states[cell.slot()].0.is_leased() {
             // SAFETY: the thread had it until now.
             unsafe { cell.client() }.producer().release();
@@ -618,7 +618,7 @@ impl Process {
         )
     }
 
-    /// Does the periodic work: copies the mask, finds clients that another lessee has
+    /// Does the periodic work: copies the mask, finds clients that another holder has
     /// taken, publishes losses of threads without a client. Called on the
     /// refresher's thread; of other threads' private state it uses only the parts that
     /// the producer allows.
@@ -661,7 +661,7 @@ impl Process {
         }
         let tail = memory.host[host_page::TAIL].load(Relaxed);
         let head = memory.guest[guest_page::HEAD].load(Relaxed);
-        // Of an earlier lessee, it is below the tail.
+        // Of an earlier holder, it is below the tail.
         if cell.looked_at.swap(head, Relaxed) > tail {
             control.kick().wake();
         }

@@ -141,7 +141,7 @@ pub fn poll() {
     }
     // In a forked child the token is gone, and so is the memory.
     if let Some(client) = current().filter(|client| client.producer().state().is_leased()) {
-        // A transport may post our own store to LEASE, so one look proves no other lessee: the
+        // A transport may post our own store to LEASE, so one look proves no other holder: the
         // library's thread looks twice.
         client.poll();
     }

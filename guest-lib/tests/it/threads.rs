@@ -127,7 +127,7 @@ fn losses_are_exact_while_threads_begin_and_end() {
         let lost = host.losses();
         assert!(lost.full > 0);
         assert_eq!(host.seen.count(TICK) + lost.total(), 600_000);
-        // A lessee that met a full ring only may have left no record at all.
+        // A holder that met a full ring only may have left no record at all.
         assert!((100..=300).contains(&host.seen.leases.len()));
         assert_eq!(host.faults(), []);
         assert_eq!(counts(), ProcessCounts::default());

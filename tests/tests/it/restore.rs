@@ -268,7 +268,7 @@ fn a_record_that_was_under_way_at_the_snapshot_does_not_fix_the_clock_after_it()
 }
 
 #[test]
-fn a_lessees_clock_and_name_are_known_in_the_next_session() {
+fn a_holders_clock_and_name_are_known_in_the_next_session() {
     let file = tempfile::tempfile().unwrap();
     let vmm = Vmm::boot(&file, Output::Trace);
     let guest = memory(&file);

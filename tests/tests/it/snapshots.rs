@@ -57,7 +57,7 @@ fn a_snapshot_has_the_newest_events_and_counts_the_older_ones() {
     let host = Host::with_output(geometry(2), Output::Snapshots);
     let states = [ProducerState::new(), ProducerState::new()];
     let (a, b) = (host.lease(0, &states[0], "first"), host.lease(1, &states[1], "second"));
-    // The lessee is known if a pass reads its lease record before that is overwritten.
+    // The holder is known if a pass reads its lease record before that is overwritten.
     host.chip.drain_all();
     let drain = host.drain();
     emit(&a, 0..1_000_000);

@@ -182,7 +182,7 @@ fn a_thread_that_ends_returns_its_ring_without_loss() {
             trace::test_other(n);
         });
         thread.join().unwrap();
-        // Each lessee takes a block of the ring.
+        // Each holder takes a block of the ring.
         host.session.begin_pass();
         host.session.end_pass();
     }

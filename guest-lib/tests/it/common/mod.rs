@@ -75,7 +75,7 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// Events with this schema, of all lessees.
+    /// Events with this schema, of all holders.
     pub fn count(&self, schema: &str) -> u64 {
         let wanted = schema::id_of(schema);
         self.events.iter().filter(|((_, id), _)| *id == wanted).map(|(_, n)| n).sum()
