@@ -87,13 +87,13 @@ impl PciFunction {
     /// Returns a dword of config space, for a bus that counts it in dwords.
     pub fn read_register(&self, register: usize) -> u32 {
         let mut data = [0; 4];
-        self.config_read(4 * register as u64, &mut data);
+        self.config_read(offset_of(register), &mut data);
         u32::from_le_bytes(data)
     }
 
     /// Performs a store to a dword of config space, `offset` bytes into it, as [`PciFunction::config_write`].
     pub fn write_register(&self, register: usize, offset: u64, data: &[u8]) -> Vec<Move> {
-        self.config_write(4 * register as u64 + offset, data)
+        self.config_write(offset_of(register).saturating_add(offset), data)
     }
 
     /// Performs a load from a BAR, by address. Fills every byte, with ones if no BAR is there. Takes no lock.
@@ -114,7 +114,9 @@ impl PciFunction {
     /// If the bus had no BAR at `from`, or the hypervisor refuses: the BAR traps then.
     pub fn move_bar(&self, from: u64, to: u64) -> io::Result<()> {
         let region = self.region(from)?;
-        if let Bars::At(bases) = &mut *self.places() {
+        // Locked until the BAR is mapped: another vCPU that turns memory space off meanwhile unmaps it afterwards.
+        let mut bars = self.places();
+        if let Bars::At(bases) = &mut *bars {
             bases[region as usize] = to;
         }
         match self.function.find(to) {
@@ -199,4 +201,9 @@ impl PciFunction {
         // A VMM's call may panic. The addresses are whole by then.
         self.bars.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Returns the offset of a dword of config space, whatever a bus takes for its number.
+fn offset_of(register: usize) -> u64 {
+    (register as u64).saturating_mul(4)
 }

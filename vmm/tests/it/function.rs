@@ -3,8 +3,12 @@
 //! The PCI function on a bus that has an entry for each BAR.
 
 use crate::common::{Traps, start};
-use hypertrace_vmm::{BarForm, Bars, Hypertrace, Move, PciFunction, Region};
-use std::sync::Arc;
+use hypertrace_vmm::{BarForm, Bars, Hypertrace, Mapping, Move, PciFunction, Region, Vm};
+use std::io;
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+use vmm_sys_util::eventfd::EventFd;
 
 /// Addresses that the bus allocates, in the order of `Region::ALL`.
 const BASES: [u64; 4] = [0xe000_0000, 0xe010_0000, 0xe020_0000, 0x10_0000_0000];
@@ -52,4 +56,75 @@ fn a_bar_that_moves_is_named_once_the_guest_decodes_it() {
 
         assert_eq!((store, moves), (vec![], vec![Move { bar, from, to }]));
     }
+}
+
+/// A machine that keeps what is mapped. While it maps something, another vCPU turns memory space off, if there is one.
+#[derive(Default)]
+struct Interrupted {
+    mapped: Mutex<Vec<u64>>,
+    function: Mutex<Option<Arc<PciFunction>>>,
+    vcpu: Mutex<Option<thread::JoinHandle<()>>>,
+}
+
+impl Vm for Interrupted {
+    fn map(&self, memory: &Mapping<'_>) -> io::Result<()> {
+        if let Some(function) = self.function.lock().unwrap().take() {
+            let vcpu = thread::spawn(move || _ = function.write_register(COMMAND, 0, &[0; 4]));
+            // It may have to wait for this thread.
+            let begin = Instant::now();
+            while !vcpu.is_finished() && begin.elapsed() < Duration::from_millis(50) {
+                thread::yield_now();
+            }
+            *self.vcpu.lock().unwrap() = Some(vcpu);
+        }
+        self.mapped.lock().unwrap().push(memory.gpa);
+        Ok(())
+    }
+
+    fn unmap(&self, memory: &Mapping<'_>) {
+        self.mapped.lock().unwrap().retain(|gpa| *gpa != memory.gpa);
+    }
+
+    fn arm(&self, _: u64, _: &EventFd) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn disarm(&self, _: u64, _: &EventFd) {}
+}
+
+#[test]
+fn a_bar_that_is_turned_off_while_the_bus_moves_it_is_not_mapped() {
+    let dir = tempfile::tempdir().unwrap();
+    let hypertrace = start(&dir.path().join("s"));
+    let vm = Arc::new(Interrupted::default());
+    let (bars, form) = (Bars::At(BASES), BarForm::default());
+    let function = PciFunction::new(hypertrace.device(), vm.clone(), bars, form).unwrap();
+    let function = Arc::new(function);
+    function.write_register(COMMAND, 0, &MEMORY_SPACE);
+    assert_eq!(vm.mapped.lock().unwrap().len(), 3, "all but the registers");
+    let to = BASES[1] as u32 + (1 << 24);
+    let moves = function.write_register(BAR0 + Region::Data.bar(), 0, &to.to_le_bytes());
+    let [Move { from, to, .. }] = moves[..] else { panic!("{moves:?}") };
+
+    *vm.function.lock().unwrap() = Some(Arc::clone(&function));
+    function.move_bar(from, to).unwrap();
+    vm.vcpu.lock().unwrap().take().unwrap().join().unwrap();
+
+    assert_eq!(*vm.mapped.lock().unwrap(), [0; 0]);
+}
+
+#[test]
+fn a_dword_beyond_config_space_is_none_of_it() {
+    let (_dir, _hypertrace, function) = function();
+    let before = function.save();
+
+    // Times four, some of these numbers are those of dwords of the header.
+    for register in [1 << 10, 1 << 62, (1 << 62) + COMMAND, usize::MAX] {
+        for offset in [0, 1, 4, u64::MAX - 3] {
+            assert_eq!(function.write_register(register, offset, &MEMORY_SPACE), []);
+        }
+        assert_eq!(function.read_register(register), 0);
+    }
+
+    assert_eq!(function.save(), before);
 }
