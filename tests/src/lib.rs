@@ -50,6 +50,6 @@ pub fn trace_each_kind() {
     trace::test_small(-1, 65_535, i32::MIN, true);
     trace::test_text(7, "héllo\n");
     trace::test_two_texts(b"\xff\xfe", String::new(), -5);
-    trace::test_address(0xdead_beef, -0.5);
+    trace::test_address(0xdead_beef, i64::MIN);
     trace::test_disabled(1);
 }

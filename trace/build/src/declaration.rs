@@ -2,7 +2,7 @@
 
 use crate::format::Format;
 use crate::printf::Segment;
-use crate::types::{CType, Kind};
+use crate::types::CType;
 
 /// An event of a `trace-events` file. Only [`parse`](crate::parse) makes one,
 /// so its names are valid and its format fits its arguments.
@@ -66,19 +66,14 @@ impl EventDecl {
     /// `disable`.
     ///
     /// QEMU's reader refuses a whole file for one type that it does not know,
-    /// so each type is QEMU's type for the [recorded value](Kind::c). Macros
-    /// are those of C's headers, and a double's bits are shown in hexadecimal.
+    /// so each type is QEMU's type for the [recorded value](crate::Kind::c).
     pub fn declaration(&self) -> String {
         let mut format = Format::new();
-        let mut arguments = self.arguments.iter();
         for segment in &self.segments {
             match segment {
                 // Its percent signs are plain characters.
                 Segment::Text(text) => format.push_text(&text.replace('%', "%%")),
-                Segment::Conversion(conversion) => {
-                    let kind = arguments.next().map(|argument| argument.ty().kind());
-                    conversion.spell(kind == Some(Kind::F64), &mut format);
-                }
+                Segment::Conversion(conversion) => conversion.spell(&mut format),
             }
         }
         format!("{} {}", self.signed(|argument| argument.ty().kind().c()), format.text())

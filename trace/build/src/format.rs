@@ -29,9 +29,8 @@ pub(crate) struct Unit {
 }
 
 /// Expected text in the message about an unknown macro.
-const KNOWN: &str = "a string, the end of the line or a macro \
-    (PRI[diouxX](8|16|32|64|PTR|MAX), HWADDR_PRI[diouxX], HWADDR_FMT_plx, VADDR_PRI[diouxX], \
-    TARGET_PRI[diouxX], RAM_ADDR_FMT, TARGET_FMT_(lx|ld|lu|plx))";
+const KNOWN: &str =
+    "a string, the end of the line or a macro (PRI[diouxX](8|16|32|64|PTR), such as PRIx64)";
 
 impl Format {
     /// Returns an empty format.
@@ -112,24 +111,13 @@ pub(crate) fn parse(lexer: &mut Lexer<'_>, report: &mut Report<'_>) -> Option<(F
 
 /// Returns the expansion of a macro on a 64-bit machine.
 fn expand(name: &str) -> Option<String> {
-    match name {
-        "RAM_ADDR_FMT" => return Some("%lx".to_owned()),
-        "TARGET_FMT_lx" | "TARGET_FMT_plx" | "HWADDR_FMT_plx" => return Some("%016lx".to_owned()),
-        "TARGET_FMT_ld" => return Some("%ld".to_owned()),
-        "TARGET_FMT_lu" => return Some("%lu".to_owned()),
-        _ => {}
-    }
-    let word = ["HWADDR_PRI", "VADDR_PRI", "TARGET_PRI"].iter().find_map(|p| name.strip_prefix(p));
-    let (conversion, length) = match word {
-        Some(conversion) => (conversion, "l"),
-        None => match name.strip_prefix("PRI")?.split_at_checked(1)? {
-            (conversion, "8" | "16" | "32") => (conversion, ""),
-            (conversion, "64" | "PTR" | "MAX") => (conversion, "l"),
-            _ => return None,
-        },
+    let (letter, bits) = name.strip_prefix("PRI")?.split_at_checked(1)?;
+    let length = match bits {
+        "8" | "16" | "32" => "",
+        "64" | "PTR" => "l",
+        _ => return None,
     };
-    let known = ["d", "i", "o", "u", "x", "X"].contains(&conversion);
-    known.then(|| format!("{length}{conversion}"))
+    "diouxX".contains(letter).then(|| format!("{length}{letter}"))
 }
 
 /// Returns a text in the syntax of C source, without hidden characters and quotes.

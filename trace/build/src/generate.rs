@@ -3,11 +3,9 @@
 use crate::declaration::{Argument, EventDecl};
 use crate::names::{identifier, parameters, unused};
 use crate::printf::Segment;
-use crate::rust_format::{Shown, shown};
+use crate::rust_format::statement;
 use crate::types::Kind;
 
-/// Module that each generated file contains, for formats that `core::fmt` does not have.
-const C_PRINTF: &str = include_str!("c_printf.rs");
 /// Lints that make no sense for generated code.
 const ALLOWED: &str = "dead_code, non_snake_case, unreachable_pub, unused_qualifications, \
     missing_debug_implementations, clippy::all, clippy::pedantic";
@@ -33,26 +31,16 @@ pub(crate) fn generate_all(files: &[(&str, &[EventDecl])]) -> String {
             }
         }
     }
-    if source.needs_c_printf {
-        source.line("");
-        source.line(format!("#[allow({ALLOWED})]"));
-        source.line("mod c_printf {");
-        source.text.push_str(C_PRINTF);
-        source.line("}");
-    }
-    source.text
+    source.0
 }
 
 #[derive(Default)]
-struct Source {
-    text: String,
-    needs_c_printf: bool,
-}
+struct Source(String);
 
 impl Source {
     fn line(&mut self, line: impl AsRef<str>) {
-        self.text.push_str(line.as_ref());
-        self.text.push('\n');
+        self.0.push_str(line.as_ref());
+        self.0.push('\n');
     }
 }
 
@@ -157,14 +145,13 @@ fn fire(source: &mut Source, event: &EventDecl, arguments: &[(&Argument, String)
     let probe = listed(arguments, |(a, p)| match a.ty().kind() {
         Kind::Str => format!("g::c_string({p}).as_ptr()"),
         Kind::Bool => format!("u8::from({p})"),
-        Kind::F64 => format!("{p}.to_bits()"),
         _ => p.clone(),
     });
     let types = listed(arguments, |(a, _)| match a.ty().kind() {
         Kind::Str => "&[u8]".to_owned(),
         kind => kind.rust().to_owned(),
     });
-    let text = text(source, event, arguments, &out);
+    let text = text(event, arguments, &out);
     let statements: Vec<_> = text.iter().map(|line| format!("                {line}\n")).collect();
     // A linker that drops an uncalled function leaves its probe's note: hence `FIRE`. The
     // macro of the probe takes the name as text, so a raw identifier would be visible.
@@ -207,44 +194,20 @@ fn is_hex(event: &EventDecl) -> Vec<bool> {
         .collect()
 }
 
-/// Generates the statements that write the text. `core::fmt` is used only where
-/// it is needed: it takes longer for one number than the kernel may take for
-/// the whole event.
-fn text(
-    source: &mut Source,
-    event: &EventDecl,
-    arguments: &[(&Argument, String)],
-    out: &str,
-) -> Vec<String> {
+/// Generates the statements that write the text.
+fn text(event: &EventDecl, arguments: &[(&Argument, String)], out: &str) -> Vec<String> {
     let mut statements = Vec::new();
     let mut next = arguments.iter();
     for segment in &event.segments {
-        let conversion = match segment {
-            Segment::Text(text) => {
-                statements.push(format!("{out}.push({text:?}.as_bytes());"));
-                continue;
+        match segment {
+            Segment::Text(text) => statements.push(format!("{out}.push({text:?}.as_bytes());")),
+            // The parser has checked their number.
+            Segment::Conversion(conversion) => {
+                statements.extend(next.next().map(|(argument, parameter)| {
+                    statement(conversion, argument.ty().kind(), parameter, out)
+                }))
             }
-            Segment::Conversion(conversion) => conversion,
-        };
-        let Some((argument, parameter)) = next.next() else {
-            continue; // The parser has checked their number.
-        };
-        let kind = argument.ty().kind();
-        let Shown { spec, prefix, value, needs_c_printf } = shown(conversion, kind, parameter);
-        source.needs_c_printf |= needs_c_printf;
-        let is_integer = (kind.integer().is_some() || kind == Kind::Address)
-            && conversion.letter != 'c'
-            && !needs_c_printf;
-        if !prefix.is_empty() {
-            statements.push(format!("{out}.push(b{prefix:?});"));
         }
-        statements.push(match spec.as_str() {
-            "" if is_integer => format!("{out}.decimal({value});"),
-            ":x" if is_integer => format!("{out}.hex({value});"),
-            _ => format!(
-                "let _ = ::core::fmt::Write::write_fmt({out}, ::core::format_args!(\"{{{spec}}}\", {value}));"
-            ),
-        });
     }
     if statements.is_empty() {
         statements.push(format!("let _ = {out};"));

@@ -29,7 +29,7 @@
 //! ```
 //! # let events = hypertrace_trace_build::parse("trace-events", r#"
 //! virtio_irq(int vq, uint8_t isr, const char *name, void *p) "vq %d isr 0x%02x name %s p %p"
-//! disable dma_map(hwaddr addr, size_t len) "addr 0x%" HWADDR_PRIx " len %zu"
+//! disable dma_map(uint64_t addr, size_t len) "addr 0x%" PRIx64 " len %zu"
 //! vm_started(void) "started"
 //! # "#).unwrap();
 //! # assert_eq!(events.len(), 3);
@@ -44,7 +44,7 @@
 //!
 //! | C type | Rust |
 //! |---|---|
-//! | `bool`, `double` | `bool`, `f64` |
+//! | `bool` | `bool` |
 //! | `char`, `short`, `int`, `long`, `long long`, `signed`, `unsigned`, in C's combinations | `i8` to `i64`, `u8` to `u64` |
 //! | `int8_t` to `int64_t`, `uint8_t` to `uint64_t` | `i8` to `i64`, `u8` to `u64` |
 //! | `ssize_t`, `off_t`, `ptrdiff_t`, `intptr_t`, `intmax_t` | `i64` |
@@ -54,11 +54,12 @@
 //!
 //! | in a format | |
 //! |---|---|
-//! | integers | `%d %i %u %o %x %X %c`; lengths `hh h l ll z j t` |
-//! | doubles | `%f %F %e %E %g %G` |
-//! | strings, pointers | `%s`, `%p` |
-//! | flags, width, precision | `- + space # 0`, numbers to 999 |
-//! | macros | `PRI[diouxX](8\|16\|32\|64\|PTR\|MAX)`, `HWADDR_PRI*`, `VADDR_PRI*`, `TARGET_PRI*`, `HWADDR_FMT_plx`, `RAM_ADDR_FMT`, `TARGET_FMT_lx`, `_ld`, `_lu`, `_plx` |
+//! | integers | `%d %i %u %o %x %X`; lengths `l ll z`; a width, with or without `0`: `%04x`, also as `%.4x` |
+//! | characters, pointers | `%c`, `%p` |
+//! | strings | `%s`, with or without a width |
+//! | macros | `PRI[diouxX](8\|16\|32\|64\|PTR)` |
+//!
+//! These are the forms that QEMU's own files use, except a `*` for the width.
 //!
 //! An unsigned integer that the format shows by `%x` is recorded as a
 //! hexadecimal number, like an address.
@@ -73,15 +74,13 @@
 //!
 //! # What it does not do
 //!
-//! It does not know QEMU's properties `vcpu` and `tcg`, `%m`, `*` as a width,
-//! wide strings, `long double`, numbered arguments, or newlines in a format.
+//! It does not know QEMU's properties `vcpu` and `tcg`, doubles, or any form of
+//! C's printf that is not in the table: each is an error that says what to write.
 //! It does not look for events in C or Rust code, and reads no C headers: a
 //! type or macro that is not in the tables is an error. The crate that
 //! includes the code may deny `unsafe_code`, but not forbid it.
 
 mod builder;
-#[cfg(test)]
-mod c_printf;
 mod declaration;
 mod error;
 mod format;

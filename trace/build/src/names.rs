@@ -21,8 +21,7 @@ const IMPOSSIBLE: &[&str] = &["_", "self", "Self", "super", "crate"];
 
 /// Names in the same scope as the events' modules: types of parameters, and the
 /// module of the generated code.
-const TAKEN: &[&str] =
-    &["i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64", "bool", "f64", "AsRef", "c_printf"];
+const TAKEN: &[&str] = &["i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64", "bool", "AsRef"];
 
 /// Constants in scope, whose names a parameter must not have.
 const CONSTANTS: &[&str] = &["EVENT", "FIRE", "Names", "None", "Some", "Ok", "Err"];

@@ -4,8 +4,8 @@ use crate::error::{Report, quoted};
 use crate::format::{Format, Unit};
 use crate::types::{CType, Kind};
 
-/// Upper bound on widths and precisions. A line of text is not much longer.
-const MAX_NUMBER: u32 = 999;
+/// Upper bound on widths. A line of text is not much longer.
+const MAX_WIDTH: u32 = 999;
 
 /// A part of a format whose macros are expanded.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,47 +14,36 @@ pub(crate) enum Segment {
     Conversion(Conversion),
 }
 
-/// The flags of a conversion, in the order in which they are spelled.
-const FLAGS: &str = "-+ #0";
-
 /// `%` and what follows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Conversion {
-    /// Those of [`FLAGS`] that are set, in that order.
-    flags: String,
-    pub width: Option<u32>,
-    pub precision: Option<u32>,
-    /// Bits of the integer that the length selects: 8, 16, 32 or 64.
-    pub bits: u32,
+    /// True if zeros, not spaces, fill the width.
+    pub zero: bool,
+    /// The width; 0 if there is none.
+    pub width: u32,
+    /// True if the length selects 64 bits, not 32.
+    pub is_long: bool,
     /// The last character, which is one of those in [`takes`].
     pub letter: char,
 }
 
 impl Conversion {
-    /// Returns whether a flag is set.
-    pub fn has(&self, flag: char) -> bool {
-        self.flags.contains(flag)
+    /// Writes the conversion in C's syntax.
+    pub fn spell(&self, out: &mut Format) {
+        let Conversion { is_long, letter, .. } = self;
+        out.push_text(&format!("%{}", self.padding()));
+        match is_long {
+            true => out.push_macro(&format!("PRI{letter}64")),
+            false => out.push_text(&letter.to_string()),
+        }
     }
 
-    /// Writes the conversion in C's syntax. With `bits_of_double`, writes one for the bits of a
-    /// double instead.
-    pub fn spell(&self, bits_of_double: bool, out: &mut Format) {
-        if bits_of_double {
-            out.push_text("0x%016");
-            return out.push_macro("PRIx64");
-        }
-        let Conversion { flags, width, precision, bits, letter } = self;
-        let mut text = format!("%{flags}");
-        text.extend(width.map(|width| width.to_string()));
-        text.extend(precision.map(|precision| format!(".{precision}")));
-        match bits {
-            8 => out.push_text(&format!("{text}hh{letter}")),
-            16 => out.push_text(&format!("{text}h{letter}")),
-            32 => out.push_text(&format!("{text}{letter}")),
-            _ => {
-                out.push_text(&text);
-                out.push_macro(&format!("PRI{letter}64"));
-            }
+    /// Returns the zero and the width as C and Rust spell them, or nothing.
+    pub fn padding(&self) -> String {
+        match (self.zero, self.width) {
+            (_, 0) => String::new(),
+            (true, width) => format!("0{width}"),
+            (false, width) => width.to_string(),
         }
     }
 }
@@ -63,7 +52,6 @@ impl Conversion {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Class {
     Integer,
-    Float,
     Str,
     Address,
 }
@@ -71,7 +59,6 @@ enum Class {
 fn takes(letter: char) -> Option<Class> {
     Some(match letter {
         'd' | 'i' | 'u' | 'o' | 'x' | 'X' | 'c' => Class::Integer,
-        'f' | 'F' | 'e' | 'E' | 'g' | 'G' => Class::Float,
         's' => Class::Str,
         'p' => Class::Address,
         _ => return None,
@@ -146,118 +133,85 @@ struct Cursor<'a> {
 }
 
 impl Cursor<'_> {
-    fn next_if(&mut self, wanted: impl Fn(char) -> bool) -> Option<char> {
-        let c = self.units.get(self.at).map(|unit| unit.c).filter(|c| wanted(*c))?;
+    fn next(&mut self) -> Option<char> {
+        let c = self.units.get(self.at)?.c;
         self.at += 1;
         Some(c)
+    }
+
+    /// Reads the characters that are wanted.
+    fn all(&mut self, wanted: impl Fn(char) -> bool) -> String {
+        let rest = self.units.get(self.at..).unwrap_or_default();
+        let read: String = rest.iter().map(|unit| unit.c).take_while(|c| wanted(*c)).collect();
+        self.at += read.chars().count();
+        read
+    }
+
+    /// Reads a number; 0 if there are no digits.
+    fn number(&mut self) -> u32 {
+        let digits = self.all(|c| c.is_ascii_digit());
+        if digits.is_empty() { 0 } else { digits.parse().unwrap_or(u32::MAX) }
     }
 
     /// Returns the text that was read, in the file's spelling.
     fn shown(&self) -> String {
         let mut text = String::new();
-        let mut last = None;
         for unit in self.units.get(self.start..self.at).unwrap_or_default() {
             match &unit.origin {
                 None => text.push(unit.c),
-                Some(name) if last != Some(unit.column) => text.extend(["\" ", name]),
-                Some(_) => {}
+                // A macro ends the conversion.
+                Some(name) => {
+                    text.extend(["\" ", name]);
+                    break;
+                }
             }
-            last = unit.origin.as_ref().map(|_| unit.column);
         }
         quoted(&text)
     }
 
-    /// Reads the conversion after its `%`. Returns None, after a report, if it
-    /// is invalid. In both cases, all of its characters are taken.
+    /// Reads the conversion after its `%`: the forms that QEMU's own files use. Returns None,
+    /// after a report, for any other. In both cases, all of its characters are taken.
     fn conversion(&mut self, report: &mut Report<'_>) -> Option<Conversion> {
         let column = self.units.get(self.start).map_or(1, |unit| unit.column);
-        let flags = self.flags();
+        let flags = self.all(|c| "-+ #0".contains(c));
         let width = self.number();
-        // A dot alone is a precision of 0.
-        let dot = self.next_if(|c| c == '.');
-        let precision = dot.map(|_| self.number().unwrap_or(0));
-        let length = self.length();
-        let letter = self.next_if(|_| true);
-        let mut wrong = |expected: &str| {
-            report.add(column, expected, self.shown());
-            None
+        let has_precision = self.units.get(self.at).is_some_and(|unit| unit.c == '.');
+        self.at += usize::from(has_precision);
+        let digits = if has_precision { self.number() } else { 0 };
+        let length = self.all(|c| "hlzjtLq".contains(c));
+        let letter = self.next().unwrap_or('\0');
+        let expected = match letter {
+            '\0' => "a whole conversion or '%%'",
+            '*' => "a number for the width or precision, as an event has no argument for '*'",
+            '$' => "conversions in the order of the arguments",
+            'm' => "the error number as an argument of its own",
+            '%' => "'%%' with nothing between",
+            'f' | 'F' | 'e' | 'E' | 'g' | 'G' => "an integer of a smaller unit and '%d' or '%u'",
+            _ if takes(letter).is_none() => "a conversion (one of d i u o x X c s p)",
+            _ if flags.contains('#') => "'0x%x' or '0%o' instead of the flag '#'",
+            _ if flags.contains(['-', '+', ' ']) => "no flag but '0'",
+            's' if has_precision => "'%s' without a precision, and a string that the caller cuts",
+            's' if !flags.is_empty() || !length.is_empty() => "'%s' with at most a width",
+            'c' | 'p' if self.at - self.start > 2 => "'%c' and '%p' with nothing between",
+            _ if !["", "l", "ll", "z"].contains(&&*length) => {
+                "the length l, ll or z for 64 bits, or none"
+            }
+            _ if has_precision && (letter != 'x' || digits < width.max(1)) => {
+                "a width with a zero, such as '%08x', instead of a precision"
+            }
+            _ if width.max(digits) > MAX_WIDTH => "a width of at most 999",
+            _ => {
+                // The precision is at least the width: that many digits.
+                return Some(Conversion {
+                    zero: has_precision || !flags.is_empty(),
+                    width: width.max(digits),
+                    is_long: !length.is_empty(),
+                    letter,
+                });
+            }
         };
-        let Some(letter) = letter else {
-            return wrong("a whole conversion or '%%'");
-        };
-        let Some(class) = takes(letter) else {
-            return wrong(match letter {
-                '*' => "a number for the width or precision, as an event has no argument for '*'",
-                '$' => "conversions in the order of the arguments",
-                'm' => "the error number as an argument of its own",
-                '%' => "'%%' with nothing between",
-                _ => "a conversion (one of d i u o x X c s p f F e E g G)",
-            });
-        };
-        let Some(length) = length else {
-            return wrong("at most one of the lengths hh h l ll z j t");
-        };
-        let length_fits = match class {
-            Class::Integer if letter != 'c' => true,
-            Class::Float => length == "l" || length.is_empty(),
-            _ => length.is_empty(),
-        };
-        if !length_fits {
-            return wrong(&format!("no length {} before '{letter}'", quoted(length)));
-        }
-        if let Some(flag) = flags.chars().find(|flag| !has_meaning(*flag, letter)) {
-            return wrong(&format!("no flag '{flag}', which means nothing to '%{letter}'"));
-        }
-        if precision.is_some() && matches!(letter, 'c' | 'p') {
-            return wrong(&format!("no precision, which means nothing to '%{letter}'"));
-        }
-        if width.max(precision) > Some(MAX_NUMBER) {
-            return wrong("a width and a precision of at most 999");
-        }
-        let bits = match length {
-            "hh" => 8,
-            "h" => 16,
-            "" => 32,
-            _ => 64,
-        };
-        Some(Conversion { flags, width, precision, bits, letter })
-    }
-
-    fn flags(&mut self) -> String {
-        let mut set = String::new();
-        while let Some(flag) = self.next_if(|c| FLAGS.contains(c)) {
-            set.push(flag);
-        }
-        FLAGS.chars().filter(|flag| set.contains(*flag)).collect()
-    }
-
-    /// Reads a number, if there are digits.
-    fn number(&mut self) -> Option<u32> {
-        let mut number = None;
-        while let Some(digit) = self.next_if(|c| c.is_ascii_digit()).and_then(|c| c.to_digit(10)) {
-            number = Some(number.unwrap_or(0_u32).saturating_mul(10).saturating_add(digit));
-        }
-        number
-    }
-
-    /// Reads the length, which may be empty. Returns None if C does not have it.
-    fn length(&mut self) -> Option<&'static str> {
-        let mut all = String::new();
-        while let Some(c) = self.next_if(|c| matches!(c, 'h' | 'l' | 'z' | 'j' | 't' | 'L' | 'q')) {
-            all.push(c);
-        }
-        ["", "hh", "h", "l", "ll", "z", "j", "t"].into_iter().find(|known| *known == all)
-    }
-}
-
-/// Returns whether C defines a flag for a conversion.
-fn has_meaning(flag: char, letter: char) -> bool {
-    let float = takes(letter) == Some(Class::Float);
-    match flag {
-        '+' | ' ' => float || matches!(letter, 'd' | 'i'),
-        '#' => float || matches!(letter, 'o' | 'x' | 'X'),
-        '0' => float || matches!(letter, 'd' | 'i' | 'u' | 'o' | 'x' | 'X'),
-        _ => true,
+        report.add(column, expected, self.shown());
+        None
     }
 }
 
@@ -267,7 +221,6 @@ fn expected_instead(conversion: &Conversion, name: &str, ty: &CType) -> Option<S
     let class = match kind {
         Kind::Str => Class::Str,
         Kind::Address => Class::Address,
-        Kind::F64 => Class::Float,
         _ => Class::Integer,
     };
     let of = format!("for {}, which is {}", quoted(name), a(ty.text()));
@@ -281,7 +234,7 @@ fn expected_instead(conversion: &Conversion, name: &str, ty: &CType) -> Option<S
         'c' => 'u',
         letter => letter,
     };
-    match (bits == 64, conversion.bits == 64) {
+    match (bits == 64, conversion.is_long) {
         (true, false) => Some(format!("PRI{letter}64 {of}")),
         (false, true) => Some(format!("'%{letter}' {of}")),
         _ => None,
@@ -293,7 +246,6 @@ fn fitting(kind: Kind) -> &'static str {
     match kind {
         Kind::Str => "'%s'",
         Kind::Address => "'%p'",
-        Kind::F64 => "'%f', '%e' or '%g'",
         Kind::I64 => "PRId64 or PRIx64",
         Kind::U64 => "PRIu64 or PRIx64",
         Kind::I8 | Kind::I16 | Kind::I32 => "'%d' or '%x'",

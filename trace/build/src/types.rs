@@ -13,7 +13,6 @@ pub enum Kind {
     U32,
     U64,
     Bool,
-    F64,
     /// `char *`: bytes; in Rust any type that is `AsRef<[u8]>`.
     Str,
     /// Every other pointer: a u64 that is shown in hexadecimal.
@@ -28,8 +27,7 @@ impl Kind {
 
     /// Returns the type in `trace-events-all`. QEMU's reader takes C's
     /// integers, integers of a fixed size, and pointers to them or to `void`. A
-    /// type that begins with `char *` or `const char *` is a string to it. A
-    /// double is recorded as its bits.
+    /// type that begins with `char *` or `const char *` is a string to it.
     pub const fn c(self) -> &'static str {
         self.spelled().1
     }
@@ -51,7 +49,6 @@ impl Kind {
             Kind::U32 => ("u32", "uint32_t", Some((32, false))),
             Kind::U64 => ("u64", "uint64_t", Some((64, false))),
             Kind::Bool => ("bool", "bool", Some((8, false))),
-            Kind::F64 => ("f64", "uint64_t", None),
             Kind::Str => ("impl AsRef<[u8]>", "const char *", None),
             Kind::Address => ("u64", "void *", None),
         }
@@ -66,7 +63,7 @@ pub struct CType {
 }
 
 /// Expected text in the message about an unknown type.
-pub(crate) const KNOWN: &str = "a type (bool, double, char, short, int, long, long long, \
+pub(crate) const KNOWN: &str = "a type (bool, char, short, int, long, long long, \
     signed, unsigned, int8_t to int64_t, uint8_t to uint64_t, intptr_t, uintptr_t, intmax_t, \
     uintmax_t, size_t, ssize_t, off_t, ptrdiff_t, hwaddr, ram_addr_t, vaddr, target_ulong, \
     dma_addr_t, or a pointer)";
@@ -176,7 +173,6 @@ fn value(base: &[&str]) -> Option<Kind> {
 fn named(word: &str) -> Option<Kind> {
     Some(match word {
         "bool" | "_Bool" => Kind::Bool,
-        "double" => Kind::F64,
         "int8_t" => Kind::I8,
         "int16_t" => Kind::I16,
         "int32_t" => Kind::I32,

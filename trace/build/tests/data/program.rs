@@ -17,7 +17,7 @@ fn main() {
     trace::vcpu_indented(9);
     trace::ram_slot_set(0, 0x1000, 0x2_0000, 0xabc);
     trace::ram_dirty(0xfe, 0xf000);
-    trace::ram_grown(10, 15, 1.5);
+    trace::ram_grown(10, 15);
     trace::ram_share(-1, -9);
     trace::virtio_queue_notify("net0", 2);
     trace::virtio_queue_pop(0x10, u64::MAX, -1, 65535);
@@ -33,9 +33,8 @@ fn main() {
     trace::json_send(String::from("a"), -5);
     trace::percent(42);
     trace::tabbed(vec![b'k'], 'x' as i32);
-    trace::unicode(21.55);
-    trace::flags(0, 0x1f, 8, 7, -7, 7, -7);
-    trace::floats(0.0001, 12345.678, -1.5);
+    trace::unicode(21);
+    trace::padded(0xab, 0x1f, 8, 7, -7);
     trace::wide(1, 2, 3, 4, 5, 6, 7, 8, 9, 10);
     trace::opaque(1, 2, 3, 4);
     trace::braces();
@@ -46,7 +45,7 @@ fn main() {
     println!("{}", trace::irq_route::EVENT.describe());
     println!("{}", trace::percent::EVENT.describe());
     println!("{}", trace::tabbed::EVENT.describe());
-    println!("{}", trace::flags::EVENT.describe());
+    println!("{}", trace::padded::EVENT.describe());
     println!("{}", trace::vcpu_indented::EVENT.describe());
     println!("{}", trace::opaque::EVENT.describe());
 }

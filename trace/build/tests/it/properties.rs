@@ -20,7 +20,6 @@ const PIECES: &[&str] = &[
     "*",
     "void",
     "struct",
-    "double",
     "type",
     "self",
     "(",
@@ -34,8 +33,7 @@ const PIECES: &[&str] = &[
     "%*",
     "%.3",
     "PRIx64",
-    "HWADDR_PRIx",
-    "RAM_ADDR_FMT",
+    "PRIuPTR",
     "\\",
     "\\n",
     "\\x",
@@ -61,15 +59,14 @@ const PIECES: &[&str] = &[
 
 /// A type, and a conversion for it.
 const TYPES: &[(&str, &[&str])] = &[
-    ("int", &["%d", "%#x", "% .3d", "%c", "%hhu"]),
+    ("int", &["%d", "%x", "%03d", "%c", "%u"]),
     ("const uint8_t", &["0x%02x", "%\" PRIu8 \""]),
-    ("unsigned long long int", &["%llu", "%\" PRIx64 \"", "%020zX"]),
-    ("hwaddr", &["0x%\" HWADDR_PRIx \"", "\" HWADDR_FMT_plx \""]),
+    ("unsigned long long int", &["%llu", "%\" PRIx64 \"", "%020zX", "%8.8lx", "%lo"]),
+    ("hwaddr", &["0x%\" PRIx64 \"", "%016\" PRIXPTR \""]),
     ("bool", &["%d"]),
-    ("double", &["%f", "%+.3e", "%G"]),
-    ("const char *", &["%s", "%-10s", "'%.5s'"]),
+    ("const char *", &["%s", "%10s"]),
     ("char const *const", &["%s"]),
-    ("const struct Foo *", &["%p", "%20p"]),
+    ("const struct Foo *", &["%p"]),
 ];
 
 const TEXTS: &[&str] = &[

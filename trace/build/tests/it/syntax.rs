@@ -15,7 +15,7 @@ fn event(text: &str) -> EventDecl {
 
 /// Returns the kind and the spelling of an argument's type.
 fn ty(text: &str) -> (Kind, String) {
-    let conversions = ["%d", "%\" PRId64", "%s", "%p", "%f"]
+    let conversions = ["%d", "%\" PRId64", "%s", "%p"]
         .map(|c| format!("e({text}) \"{c}{}", if c.contains('"') { "" } else { "\"" }));
     let parsed = conversions.iter().find_map(|text| parse("trace-events", text).ok());
     let event = parsed.unwrap_or_else(|| panic!("no conversion fits {text}"))[0].clone();
@@ -58,8 +58,8 @@ fn a_declaration_has_one_spelling() {
         assert_eq!(event(text).declaration(), declaration);
         assert_eq!(event(declaration).declaration(), declaration);
     }
-    let first = event(r#"a(ram_addr_t x) "" RAM_ADDR_FMT"#);
-    assert_eq!(first.format().text(), r#""" RAM_ADDR_FMT"#);
+    let first = event(r#"a(ram_addr_t x) "%" PRIX64"#);
+    assert_eq!(first.format().text(), r#""%" PRIX64"#);
     assert_eq!(event("disable a(int x) \"%d\"").signature(), "a(int x)");
 }
 
@@ -67,19 +67,16 @@ fn a_declaration_has_one_spelling() {
 fn a_declaration_has_the_types_that_qemus_reader_takes() {
     let spelled = [
         (
-            "a(hwaddr x, off_t y) \"%\" HWADDR_PRIx \" %ld\"",
+            "a(hwaddr x, off_t y) \"%\" PRIxPTR \" %ld\"",
             r#"a(uint64_t x, int64_t y) "%" PRIx64 " %" PRId64"#,
         ),
         (
-            "a(size_t x, char y) \"%-#20zx|%hhd\"",
-            r#"a(uint64_t x, int8_t y) "%-#20" PRIx64 "|%hhd""#,
+            "a(size_t x, char y) \"%020zx|%\" PRId8",
+            r#"a(uint64_t x, int8_t y) "%020" PRIx64 "|%d""#,
         ),
         ("a(const struct S *x, Foo **y) \"%p %p\"", r#"a(void *x, void *y) "%p %p""#),
-        ("a(char const *const x, _Bool y) \"%.5s%u\"", r#"a(const char *x, bool y) "%.5s%u""#),
-        (
-            "a(double x, short y) \"%5.1f%% %hd\"",
-            r#"a(uint64_t x, int16_t y) "0x%016" PRIx64 "%% %hd""#,
-        ),
+        ("a(char const *const x, _Bool y) \"%5s%u\"", r#"a(const char *x, bool y) "%5s%u""#),
+        ("a(unsigned x, short y) \"%8.8x%% %.2x\"", r#"a(uint32_t x, int16_t y) "%08x%% %02x""#),
         // Words that it looks for without what is before them.
         (r#"a(void) "100%%mark C:\\new""#, r#"a(void) "100%%\155ark C:\134new""#),
     ];
@@ -129,7 +126,6 @@ fn integers_have_many_names() {
 fn other_types() {
     for (kind, names) in [
         (Kind::Bool, "bool|_Bool|const bool"),
-        (Kind::F64, "double|const double"),
         (Kind::Str, "char *|const char *|char const *|char *const|const char *const"),
         (
             Kind::Address,
@@ -153,7 +149,7 @@ fn other_types() {
 #[test]
 fn types_can_be_names_after_a_type() {
     assert_eq!(event("a(uint64_t vaddr) \"%\" PRIx64").arguments()[0].name(), "vaddr");
-    assert_eq!(event("a(vaddr vaddr) \"%\" VADDR_PRIx").arguments()[0].name(), "vaddr");
+    assert_eq!(event("a(vaddr vaddr) \"%\" PRIx64").arguments()[0].name(), "vaddr");
     assert_eq!(event("a(void *size_t) \"%p\"").arguments()[0].name(), "size_t");
 }
 
@@ -162,8 +158,8 @@ fn a_conversion_may_show_less_or_another_sign() {
     for text in [
         "a(int x) \"%u\"",
         "a(uint32_t x) \"%i\"",
-        "a(int x) \"%hhx\"",
-        "a(unsigned x) \"%hd\"",
+        "a(int x) \"%x\"",
+        "a(unsigned x) \"%d\"",
         "a(uint8_t x) \"%d\"",
         "a(bool x) \"%d\"",
         "a(int64_t x) \"%zu\"",
@@ -179,6 +175,6 @@ fn a_conversion_may_show_less_or_another_sign() {
 fn limits_are_reached() {
     let name = "n".repeat(64);
     let arguments: Vec<_> = (0..10).map(|i| format!("int a{i}")).collect();
-    let text = format!("{name}({}) \"{}\"", arguments.join(","), "%999.999d".repeat(10));
+    let text = format!("{name}({}) \"{}\"", arguments.join(","), "%999d".repeat(10));
     assert_eq!(event(&text).arguments().len(), 10);
 }

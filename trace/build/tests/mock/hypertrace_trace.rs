@@ -32,7 +32,7 @@ pub mod generated {
         ($($ty:ty => $name:literal),*) => { $(impl Field for $ty { const TYPE: &'static str = $name; })* };
     }
     fields!(i8 => "i8", i16 => "i16", i32 => "i32", i64 => "i64", u8 => "u8", u16 => "u16", u32 => "u32",
-        u64 => "u64", bool => "bool", f64 => "f64", Hex => "x64", Bytes<'_> => "str");
+        u64 => "u64", bool => "bool", Hex => "x64", Bytes<'_> => "str");
 
     pub trait Fields: Copy {
         const TYPES: &'static [&'static str];
