@@ -320,9 +320,8 @@ fn lock_path(place: &Place) -> &Path {
     }
 }
 
-/// Releases the parent's channel in a forked child, before the child does anything
-/// else. It must be safe in a signal handler.
-pub(super) extern "C" fn in_child() {
+/// Releases the parent's channel in a forked child. It must be safe in a signal handler.
+pub(super) fn in_child() {
     OPENING.store(0, Relaxed);
     counts::forget();
     mask::forget();

@@ -341,6 +341,13 @@ extern "C" fn at_exit() {
     }
 }
 
+/// Begins anew in a forked child, before it does anything else. It must be safe in a signal handler.
+extern "C" fn in_child() {
+    // The parent's thread may have found no client. The child has to open a channel to count its events.
+    PAUSED_UNTIL.with(|until| until.store(0, Relaxed));
+    process::in_child();
+}
+
 /// Prepares the process for threads that come and go, and for forks: children
 /// inherit that.
 pub(super) fn prepare() -> Result<(), OpenError> {
@@ -350,7 +357,7 @@ pub(super) fn prepare() -> Result<(), OpenError> {
         // SAFETY: both functions live as long as the process. If there is no
         // memory for them, the wiped pages still keep a child from harm.
         unsafe {
-            libc::pthread_atfork(None, None, Some(process::in_child));
+            libc::pthread_atfork(None, None, Some(in_child));
             libc::atexit(at_exit);
         }
     }

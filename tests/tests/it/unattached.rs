@@ -1,10 +1,13 @@
 //! More threads than clients: each event is recorded or counted as lost, exactly.
 
+#![allow(unsafe_code)] // fork
+
 use hypertrace_tests::child;
 use std::sync::{Arc, Barrier};
 use std::thread;
 
 use hypertrace::{Options, counts};
+use hypertrace_device::Geometry;
 use hypertrace_timeline::{Session as Recorded, SessionStat};
 use hypertrace_user::{Config, Session};
 
@@ -40,5 +43,49 @@ fn two_hundred_threads_on_64_clients_are_recorded_or_counted_exactly() {
         assert_eq!((total.events, total.lost), (summary.ring_events, summary.lost));
         assert_eq!(total.causes.unattached, summary.lost_unattached);
         assert_eq!(total.faults, 0);
+    });
+}
+
+/// A thread that got no client asks for none for 10 ms. Its child has another channel, which it opens at its first event:
+/// without one, nobody would learn what it loses.
+#[test]
+fn a_child_of_a_thread_that_waits_for_a_client_counts_what_it_loses() {
+    child::in_own_process(|| {
+        let dir = tempfile::tempdir().unwrap();
+        let config = Config::new(dir.path());
+        let geometry = Geometry { clients: 1, ..config.geometry };
+        let session = Session::create(Config { geometry, ..config }).unwrap();
+        let segment = Some(session.segment().location().into());
+        hypertrace::open(&Options { segment, ..Options::default() }).unwrap();
+        let (is_held, is_over) = (Barrier::new(2), Barrier::new(2));
+
+        thread::scope(|threads| {
+            threads.spawn(|| {
+                hypertrace::event!("holds");
+                is_held.wait();
+                is_over.wait();
+            });
+            is_held.wait();
+            for _ in 0..20 {
+                hypertrace::event!("step");
+                // SAFETY: the child emits, and ends without a return to the harness.
+                match unsafe { libc::fork() } {
+                    0 => {
+                        (0..EVENTS).for_each(|n| hypertrace::event!("step", n));
+                        // SAFETY: as above.
+                        unsafe { libc::exit(0) }
+                    }
+                    pid => {
+                        let mut status = -1;
+                        // SAFETY: writes the status.
+                        assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+                        assert_eq!(status, 0);
+                    }
+                }
+            }
+            is_over.wait();
+        });
+
+        assert_eq!(session.finish().unwrap().lost_unattached, 20 * (1 + EVENTS));
     });
 }
