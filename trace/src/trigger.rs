@@ -33,6 +33,7 @@ use rule::{Action, Rule};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::sync::atomic::{
     AtomicBool, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
 };
@@ -137,7 +138,7 @@ impl Triggers {
                     // something is due sees the action's `due`, too.
                     self.due.store(true, Release);
                 }
-                Action::Kernel { tracing_on, on } => {
+                Action::Kernel { tracing_on, on, .. } => {
                     let state: &[u8] = if *on { b"1" } else { b"0" };
                     if tracing_on.write_at(state, 0).is_err() {
                         rule.failed.fetch_add(1, Relaxed);
@@ -202,7 +203,13 @@ impl Triggers {
             return Err(TriggerError::TooManyChanges);
         }
         let number = control.last + 1;
-        let rule = Rule::parse(text, number, |name| control.callbacks.get(name).cloned())?;
+        let callback = |name: &str| control.callbacks.get(name).cloned();
+        // A removed rule keeps its files until the session ends. A rule that comes and goes must not use up descriptors.
+        let opened = |path: &Path| {
+            let mut rules = control.rules.iter().chain(&control.removed);
+            rules.find_map(|rule| rule.opened(path)).cloned()
+        };
+        let rule = Rule::parse(text, number, callback, opened)?;
         if rule.actions.iter().any(|action| matches!(action, Action::Call(_))) {
             let queue = Arc::clone(&self.queue);
             self.worker.get_or_init(|| thread::spawn(move || queue.work()));

@@ -313,3 +313,26 @@ fn a_rule_can_be_removed_however_often_rules_were_changed() {
     host.session.remove_trigger(first).unwrap();
     assert_eq!(host.session.triggers().lines().count(), 1);
 }
+
+/// A rule that was removed stays with its files until the session ends.
+#[test]
+fn a_rule_that_comes_and_goes_opens_its_instance_once() {
+    let _alone = alone();
+    let host = Host::new(geometry(1));
+    let instance = tempfile::tempdir().unwrap();
+    let tracing_on = instance.path().join("tracing_on");
+    fs::write(&tracing_on, "0").unwrap();
+    let rule = format!("on x do kernel {} on", instance.path().display());
+
+    for _ in 0..20 {
+        let number = host.session.add_trigger(&rule).unwrap();
+        point(&host.session, "x", &[]);
+        assert_eq!(fs::read_to_string(&tracing_on).unwrap(), "1");
+        fs::write(&tracing_on, "0").unwrap();
+        host.session.remove_trigger(number).unwrap();
+    }
+
+    let descriptors = fs::read_dir("/proc/self/fd").unwrap();
+    let links = descriptors.filter_map(|entry| fs::read_link(entry.unwrap().path()).ok());
+    assert_eq!(links.filter(|link| *link == tracing_on).count(), 1);
+}

@@ -8,6 +8,7 @@ use hypertrace_abi::schema::{is_name, name_hash};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Error of adding or removing a rule.
@@ -65,7 +66,9 @@ pub(super) enum Action {
         due: AtomicU64,
     },
     Kernel {
-        tracing_on: File,
+        path: PathBuf,
+        /// Of all rules with this path.
+        tracing_on: Arc<File>,
         on: bool,
     },
     Call(Callback),
@@ -96,11 +99,12 @@ fn syntax(expected: &'static str, found: &str) -> TriggerError {
 }
 
 impl Rule {
-    /// Parses a rule. `callback` finds a callback by its name.
+    /// Parses a rule. `callback` finds a callback by its name, `opened` a file that another rule has opened.
     pub fn parse(
         text: &str,
         number: u32,
         callback: impl Fn(&str) -> Option<Callback>,
+        opened: impl Fn(&Path) -> Option<Arc<File>>,
     ) -> Result<Rule, TriggerError> {
         let text = text.trim();
         let rest = text.strip_prefix("on ").ok_or_else(|| syntax("\"on NAME\"", text))?;
@@ -118,7 +122,8 @@ impl Rule {
         if !is_name(&name) {
             return Err(syntax("an event's name, begin:REGION or end:REGION", &name));
         }
-        let actions = actions.split(',').map(|action| parse_action(action.trim(), &callback));
+        let actions =
+            actions.split(',').map(|action| parse_action(action.trim(), &callback, &opened));
         Ok(Rule {
             number,
             text: text.to_owned(),
@@ -127,6 +132,14 @@ impl Rule {
             actions: actions.collect::<Result<_, _>>()?,
             fired: AtomicU64::new(0),
             failed: AtomicU64::new(0),
+        })
+    }
+
+    /// Returns the file of an action that has opened this path.
+    pub fn opened(&self, path: &Path) -> Option<&Arc<File>> {
+        self.actions.iter().find_map(|action| match action {
+            Action::Kernel { path: of, tracing_on, .. } if of == path => Some(tracing_on),
+            _ => None,
         })
     }
 
@@ -154,6 +167,7 @@ fn parse_condition(text: &str) -> Result<(usize, u64), TriggerError> {
 fn parse_action(
     text: &str,
     callback: &impl Fn(&str) -> Option<Callback>,
+    opened: &impl Fn(&Path) -> Option<Arc<File>>,
 ) -> Result<Action, TriggerError> {
     let words: Vec<&str> = text.split_whitespace().collect();
     match *words.as_slice() {
@@ -167,8 +181,9 @@ fn parse_action(
         ["kernel", instance, state] => {
             let path = Path::new(instance).join("tracing_on");
             let on = switch(state)?;
-            match OpenOptions::new().write(true).open(&path) {
-                Ok(tracing_on) => Ok(Action::Kernel { tracing_on, on }),
+            let open = || OpenOptions::new().write(true).open(&path).map(Arc::new);
+            match opened(&path).map_or_else(open, Ok) {
+                Ok(tracing_on) => Ok(Action::Kernel { path, tracing_on, on }),
                 Err(source) => Err(TriggerError::Kernel { path, source }),
             }
         }
