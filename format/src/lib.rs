@@ -5,14 +5,15 @@
 //! packet        the header of a packet of events
 //! session_json  the session's description
 //! tsc           in it, the TSCs of guests
-//! limits        bounds of both
+//! limits        bounds of a session
 //! ring_page     pages of a kernel's ring buffer
 //! clock         one instant on all of the host's clocks
 //! pattern       patterns of event names
-//! error         a write that failed
+//! error         errors of a directory and of a write
 //! ```
 //!
-//! `docs/session.md` describes the files. Nothing here checks what is read: a reader does.
+//! `docs/session.md` describes the files. A session's reader checks what it reads: here are the
+//! types. Only a page of the kernel's ring buffer is parsed here.
 #![warn(missing_debug_implementations)]
 
 pub mod clock;

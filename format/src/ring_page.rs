@@ -31,9 +31,6 @@ const TIME_BITS: u32 = 27;
 /// Absolute times have 59 bits; those above are the ones of the time before.
 const ABSOLUTE_BITS: u32 = 59;
 
-/// Largest type of a record that is an event's length in 32-bit words.
-pub const MAX_TYPE_LEN: u32 = 28;
-
 /// Returns a number of 4 or 8 bytes.
 fn number(bytes: &[u8]) -> u64 {
     bytes.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte))

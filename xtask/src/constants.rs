@@ -12,7 +12,7 @@ use hypertrace_abi::layout::{
     PCI_SUBSYSTEM, PCI_VENDOR, RESERVED_PART, Region, SLOT_HEADER_WORDS, SLOT_WORDS, guest_page,
     host_page, mark, module, register,
 };
-use hypertrace_abi::record::{ClockKind, Flags, HEADER_WORDS, MAX_WORDS, id};
+use hypertrace_abi::record::{ClockKind, Flags, MAX_WORDS, id};
 use hypertrace_abi::schema::{FNV_PRIME, FNV_START, MAX_FIELDS, MAX_NAME, MAX_SCHEMAS, MAX_TEXT};
 use hypertrace_abi::sink::Status;
 
@@ -88,7 +88,6 @@ const OTHERS: &[(&str, u64)] = &[
     ("SLOT_WORDS", SLOT_WORDS as u64),
     ("H_MASK_VERSION", host_page::MASK_VERSION as u64),
     ("STATUS_FILTERED", Status::Filtered as u64),
-    ("HEADER_WORDS", HEADER_WORDS as u64),
     ("MAX_WORDS", MAX_WORDS as u64),
     ("CLOCK_MONOTONIC_RAW", ClockKind::MonotonicRaw as u64),
     ("MAX_NAME", MAX_NAME as u64),
