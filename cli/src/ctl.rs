@@ -68,9 +68,9 @@ pub fn run(args: &Args) -> Result<()> {
     if command.contains('\n') {
         bail!(Usage("a command is one line; give several on standard input".into()));
     }
-    let mut vmm = Vmm::connect(&args.dir, args.timeout)?;
+    let vmm = Vmm { dir: &args.dir, timeout: args.timeout };
     if args.command.is_empty() {
-        return converse(&mut vmm);
+        return converse(&vmm);
     }
     let text = vmm.ask(command.as_bytes())?.map_err(anyhow::Error::msg)?;
     print(Message(&text))
@@ -86,7 +86,8 @@ fn seconds(text: &str) -> Result<Duration, String> {
 }
 
 /// Executes commands from standard input until it ends.
-fn converse(vmm: &mut Vmm) -> Result<()> {
+fn converse(vmm: &Vmm<'_>) -> Result<()> {
+    vmm.connect()?;
     let interactive = io::stdin().is_terminal();
     let (mut commands, mut failed) = (0, 0);
     let ask = || {
@@ -121,17 +122,22 @@ fn converse(vmm: &mut Vmm) -> Result<()> {
     Ok(())
 }
 
-/// Connection to a monitor.
-struct Vmm {
-    /// The socket's path, for messages.
-    socket: String,
-    replies: BufReader<Timed>,
+/// A VMM with a monitor. Each command has a connection of its own, because other clients wait
+/// while one is connected.
+struct Vmm<'a> {
+    /// The session's directory.
+    dir: &'a Path,
     timeout: Duration,
 }
 
-impl Vmm {
-    fn connect(dir: &Path, timeout: Duration) -> Result<Vmm> {
-        let socket = dir.join(SOCKET).display().to_string();
+impl Vmm<'_> {
+    fn socket(&self) -> String {
+        self.dir.join(SOCKET).display().to_string()
+    }
+
+    fn connect(&self) -> Result<BufReader<Timed>> {
+        let (dir, timeout, socket) = (self.dir, self.timeout, self.socket());
+        let until = Instant::now() + timeout;
         let stream = monitor::connect(dir, timeout).map_err(|error| {
             let here = dir.display();
             anyhow!(Usage(match error.kind() {
@@ -155,33 +161,27 @@ impl Vmm {
                 _ => return anyhow!(error).context(format!("cannot connect to {socket}")),
             }))
         })?;
-        let replies = BufReader::new(Timed { stream, until: Instant::now() });
-        Ok(Vmm { socket, replies, timeout })
+        Ok(BufReader::new(Timed { stream, until }))
     }
 
     /// Sends one command. Returns its reply: text or an error message.
-    fn ask(&mut self, command: &[u8]) -> Result<Result<String, String>> {
-        let timed = self.replies.get_mut();
-        timed.until = Instant::now() + self.timeout;
-        match timed.write_all(&[command, b"\n"].concat()) {
+    fn ask(&self, command: &[u8]) -> Result<Result<String, String>> {
+        let mut replies = self.connect()?;
+        match replies.get_mut().write_all(&[command, b"\n"].concat()) {
             // The monitor may have sent a reason before it closed the connection.
             Err(e) if matches!(e.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => {}
             sent => sent.map_err(|e| self.failed(&e))?,
         }
-        self.reply()
-    }
-
-    fn reply(&mut self) -> Result<Result<String, String>> {
         let mut text = String::new();
         loop {
             let mut line = Vec::new();
             // The peer is not trusted to end its reply.
             let room = (MAX_REPLY + 1).saturating_sub(text.len()) as u64;
-            let read = (&mut self.replies).take(room).read_until(b'\n', &mut line);
+            let read = (&mut replies).take(room).read_until(b'\n', &mut line);
             read.map_err(|e| self.failed(&e))?;
             let Some(line) = line.strip_suffix(b"\n") else {
                 if line.len() as u64 == room {
-                    bail!("the reply of {} has no end; it is not a monitor", self.socket);
+                    bail!("the reply of {} has no end; it is not a monitor", self.socket());
                 }
                 return Err(self.failed(&ErrorKind::UnexpectedEof.into()));
             };
@@ -194,7 +194,7 @@ impl Vmm {
             } else if let Some(message) = line.strip_prefix("error: ") {
                 return Ok(Err(format!("{message}\n{text}").trim_end().to_owned()));
             } else {
-                bail!("{} did not send a monitor's reply: {line}", self.socket);
+                bail!("{} did not send a monitor's reply: {line}", self.socket());
             }
         }
     }
@@ -203,11 +203,11 @@ impl Vmm {
     /// broken pipe in the chain for a closed standard output.
     fn failed(&self, error: &io::Error) -> anyhow::Error {
         match error.kind() {
-            ErrorKind::TimedOut => no_reply(&self.socket, self.timeout),
+            ErrorKind::TimedOut => no_reply(&self.socket(), self.timeout),
             ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset => {
-                anyhow!("{} was closed without a reply: has the VMM ended?", self.socket)
+                anyhow!("{} was closed without a reply: has the VMM ended?", self.socket())
             }
-            _ => anyhow!("cannot talk to {}: {error}", self.socket),
+            _ => anyhow!("cannot talk to {}: {error}", self.socket()),
         }
     }
 }

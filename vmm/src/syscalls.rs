@@ -57,8 +57,8 @@ lists! {
     /// Thread of a vCPU, after [`Session::attach`](crate::Session::attach).
     VCPU: SYS_write;
     /// Start of the monitor by [`Session::serve`](crate::Session::serve), its thread, and its end.
-    SERVE: SYS_getpid SYS_mkdirat SYS_openat SYS_fchmod SYS_statx SYS_socket SYS_bind SYS_listen SYS_ioctl SYS_newfstatat
-        SYS_fchmodat SYS_flock SYS_connect SYS_close SYS_renameat SYS_unlinkat SYS_socketpair SYS_clone3
+    SERVE: SYS_getpid SYS_openat SYS_fchmod SYS_statx SYS_socket SYS_bind SYS_listen SYS_ioctl SYS_newfstatat
+        SYS_flock SYS_connect SYS_close SYS_renameat SYS_unlinkat SYS_socketpair SYS_clone3
         SYS_set_robust_list SYS_prctl SYS_sched_getaffinity SYS_gettid SYS_ppoll SYS_accept4 SYS_recvfrom SYS_sendto
         SYS_getrandom SYS_clock_gettime SYS_clock_nanosleep;
     /// Every thread: memory, locks, and its end, by Rust and the C library. Builds with debug assertions call `fcntl` at each close.

@@ -1,7 +1,7 @@
 //! `hypertrace ctl` with a monitor, with other programs at the socket, and without a listener.
 
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::Stdio;
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use hypertrace_tests::command::{Hypertrace, Ran, run};
 use hypertrace_tests::golden::golden;
-use hypertrace_trace::monitor::{MAX_CLIENTS, Monitor, SOCKET, connect};
+use hypertrace_trace::monitor::{Monitor, SOCKET};
 use tempfile::TempDir;
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
@@ -175,21 +175,21 @@ fn a_reply_that_is_not_a_monitors_is_refused() {
 }
 
 #[test]
-fn one_client_too_many_is_refused_with_a_message() {
+fn commands_are_executed_between_those_of_one_that_pauses() {
     let (dir, _monitor) = vmm();
-    let clients: Vec<_> = (0..MAX_CLIENTS)
-        .map(|_| {
-            let mut client = connect(dir.path(), Duration::from_secs(10)).unwrap();
-            client.write_all(b"\n").unwrap();
-            client.read_exact(&mut [0; 3]).unwrap(); // accepted, then
-            client
-        })
-        .collect();
-
-    let said = ctl(dir.path(), &["help"]).failed(1);
-
-    assert_eq!(said, "hypertrace: too many clients\n");
-    drop(clients);
+    let mut pausing = HYPERTRACE.command(["ctl"]);
+    pausing.arg(dir.path()).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut pausing = pausing.spawn().unwrap();
+    let (mut input, output) = (pausing.stdin.take().unwrap(), pausing.stdout.take().unwrap());
+    let mut replies = BufReader::new(output).lines();
+    for command in ["one", "two"] {
+        writeln!(input, "{command}").unwrap();
+        assert_eq!(replies.next().unwrap().unwrap(), format!("<{command}>"));
+        // It stays, with its input open: its next command finds the other one gone.
+        assert_eq!(ctl(dir.path(), &["help"]).ok(), "<help>\n");
+    }
+    drop(input);
+    assert!(pausing.wait().unwrap().success());
 }
 
 #[test]

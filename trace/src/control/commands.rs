@@ -3,7 +3,7 @@
 //! the monitor.
 
 use super::backends;
-use super::monitor::{Monitor, MonitorError, PATIENCE};
+use super::monitor::{Monitor, MonitorError};
 use crate::ctf::WriteFailed;
 use crate::drain::TraceState;
 use crate::events::registry;
@@ -47,7 +47,7 @@ impl Session {
         let folder = self
             .folder()
             .map_err(|source| MonitorError::Directory { path: self.dir().to_owned(), source })?;
-        Monitor::start_in(folder.clone(), PATIENCE, move |line| session.execute(line))
+        Monitor::start_in(folder.clone(), move |line| session.execute(line))
     }
 
     /// Executes a command of the monitor and returns its text.

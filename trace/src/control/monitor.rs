@@ -42,17 +42,21 @@
 //! * A client may shut down its sending side and continue to read. A last line
 //!   without a line end is not executed then, because it may be half of a
 //!   command.
-//! * The connection ends after `error: too many clients` ([`MAX_CLIENTS`]), and when
-//!   a client has read nothing of a reply for 30 s.
+//!
+//! # One client at a time
+//! Clients are served one after another, in the order in which they connect; the
+//! others wait in the socket's queue. A client may stay for as long as it likes
+//! while no other one waits. When one does, a client that has neither completed a
+//! request nor read any of its reply for [`IDLE`] gives way: its connection is
+//! closed, after a line `error: ...` if it was between two replies. A program
+//! that may pause therefore connects for each command, as `hypertrace ctl` does.
 //!
 //! # What it does not do
 //! It knows no commands; the closure does. It asks for no password: the socket
-//! has mode 0600 and is never more open than that. Commands of all clients run
-//! one after another on the monitor's one thread, and the clients take turns. A
-//! slow command therefore delays the others, but no vCPU and no drain loop. A
-//! command begins after this client's earlier replies are sent, so a client that
-//! does not read delays only itself and occupies at most [`MAX_REPLY`] bytes of
-//! memory.
+//! has mode 0600 and is never more open than that. Commands run on the monitor's
+//! one thread. A slow command therefore delays other clients, but no vCPU and no
+//! drain loop. A command begins after earlier replies are sent, so clients occupy
+//! at most one request and [`MAX_REPLY`] bytes of memory.
 
 #[doc(hidden)]
 pub mod socket;
@@ -60,7 +64,7 @@ pub mod socket;
 pub use socket::connect;
 
 use crate::ctf::{Folder, Share};
-use hypertrace_format::folder::{MOST_TRIES, retry};
+use hypertrace_format::folder::retry;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::SendFlags;
@@ -79,11 +83,11 @@ pub const SOCKET: &str = "control.sock";
 pub const MAX_COMMAND: usize = 4096;
 /// Bytes of a reply; an error replaces a longer one.
 pub const MAX_REPLY: usize = 1 << 20;
-/// Clients at a time.
-pub const MAX_CLIENTS: usize = 256;
+/// Time after which an idle client gives way to one that waits.
+pub const IDLE: Duration = Duration::from_secs(1);
 
-/// Time for which a client may read nothing of its reply.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+/// The last line to a client that gives way.
+const GAVE_WAY: &[u8] = b"error: another client waits and this one was idle; connect again\n";
 /// Time until the next try when the machine is out of descriptors or memory.
 const BACK_OFF: Duration = Duration::from_millis(100);
 
@@ -145,21 +149,18 @@ impl Monitor {
     ) -> Result<Monitor, MonitorError> {
         let folder = Folder::open(dir, Share::Owner)
             .map_err(|source| MonitorError::Directory { path: dir.to_owned(), source })?;
-        Monitor::start_in(folder, PATIENCE, execute)
+        Monitor::start_in(folder, execute)
     }
 
-    /// Starts in the same way in a directory that is open already. `patience` is
-    /// [`PATIENCE`] or, in a test, less.
+    /// Starts in the same way in a directory that is open already.
     pub(crate) fn start_in(
         dir: Folder,
-        patience: Duration,
         execute: impl FnMut(&str) -> Result<String, String> + Send + 'static,
     ) -> Result<Monitor, MonitorError> {
         let (listener, entry) = listen(dir, SOCKET)?;
         let (wake, waker) = UnixStream::pair().map_err(MonitorError::Thread)?;
         wake.set_nonblocking(true).map_err(MonitorError::Thread)?;
-        let server =
-            Server { listener, wake, execute, patience, clients: Vec::new(), accept_from: None };
+        let server = Server { listener, wake, execute };
         let thread = thread::Builder::new()
             .name("monitor".into())
             .spawn(move || server.serve())
@@ -194,97 +195,83 @@ struct Server<E> {
     /// Readable when the monitor is dropped.
     wake: UnixStream,
     execute: E,
-    patience: Duration,
-    clients: Vec<Connection>,
-    /// Earliest time at which a client is accepted.
-    accept_from: Option<Instant>,
 }
 
 impl<E: FnMut(&str) -> Result<String, String>> Server<E> {
     fn serve(mut self) {
-        let mut interrupted = 0;
+        while let Some([waits]) = self.poll([PollFd::new(&self.listener, PollFlags::IN)], None) {
+            if !waits {
+                continue;
+            }
+            match self.listener.accept() {
+                Ok((stream, _)) => _ = self.converse(&stream),
+                Err(e) if e.kind() == ErrorKind::WouldBlock => {}
+                // No descriptors: the listener stays readable, and the loop must not spin.
+                Err(_) => thread::sleep(BACK_OFF),
+            }
+        }
+    }
+
+    /// Serves one client. Returns `None` when its connection is to be closed.
+    fn converse(&mut self, stream: &UnixStream) -> Option<()> {
+        stream.set_nonblocking(true).ok()?;
+        let (mut input, mut moved) = (Input::default(), Instant::now());
         loop {
-            let now = Instant::now();
-            self.accept_from = self.accept_from.filter(|from| *from > now);
-            let accepting = match self.accept_from {
-                Some(_) => PollFlags::empty(),
-                None => PollFlags::IN,
+            let Some(request) = input.request() else {
+                self.wait(stream, PollFlags::IN, moved)?;
+                input.receive(stream).ok()?;
+                continue;
             };
-            let wake = PollFd::new(&self.wake, PollFlags::IN);
-            let mut fds = vec![wake, PollFd::new(&self.listener, accepting)];
-            fds.extend(self.clients.iter().map(|c| PollFd::new(&c.stream, c.waits_for())));
-            let timeout = self.timeout(now).and_then(|left| Timespec::try_from(left).ok());
-            let failed = match poll(&mut fds, timeout.as_ref()) {
-                // The timeout begins anew, so it is another one.
-                Err(Errno::INTR) if interrupted < MOST_TRIES => {
-                    interrupted += 1;
-                    continue;
-                }
-                polled => polled.is_err(),
-            };
-            interrupted = 0;
-            if failed {
-                // Everything is tried after that; none of it blocks.
-                thread::sleep(BACK_OFF);
-            }
-            let ready: Vec<bool> =
-                fds.iter().map(|fd| failed || !fd.revents().is_empty()).collect();
-
-            if ready[0] && is_closed(&self.wake) {
-                return;
-            }
-            let mut clients_ready = ready[2..].iter();
-            self.clients.retain_mut(|client| {
-                client.turn(clients_ready.next() == Some(&true), &mut self.execute, self.patience)
-            });
-            if ready[1] && self.accept_from.is_none() {
-                self.accept();
-            }
-        }
-    }
-
-    /// Returns the time until there is something to do if no client sends anything.
-    fn timeout(&self, now: Instant) -> Option<Duration> {
-        if self.clients.iter().any(Connection::has_work) {
-            return Some(Duration::ZERO);
-        }
-        let unread = self.clients.iter().filter(|c| !c.output.is_empty());
-        let ends = unread.map(|c| c.moved + self.patience).chain(self.accept_from);
-        ends.min().map(|end| end.saturating_duration_since(now))
-    }
-
-    fn accept(&mut self) {
-        // Bounded, so that the present clients get their turn.
-        for _ in 0..MAX_CLIENTS {
-            let stream = match self.listener.accept() {
-                Ok((stream, _)) => stream,
-                Err(e) => match e.kind() {
-                    ErrorKind::WouldBlock => return,
-                    ErrorKind::Interrupted | ErrorKind::ConnectionAborted => continue,
-                    // No descriptors: the listener stays readable, and the loop must not spin.
-                    _ => {
-                        self.accept_from = Some(Instant::now() + BACK_OFF);
-                        return;
+            let reply = reply(request.and_then(|command| run(&mut self.execute, &command)));
+            let mut unsent = reply.as_slice();
+            moved = Instant::now();
+            while !unsent.is_empty() {
+                match send(stream, unsent) {
+                    Err(e) if e.kind() == ErrorKind::WouldBlock => {
+                        self.wait(stream, PollFlags::OUT, moved)?;
                     }
-                },
-            };
-            if stream.set_nonblocking(true).is_err() {
-                continue;
+                    sent => (unsent, moved) = (&unsent[sent.ok()?..], Instant::now()),
+                }
             }
-            if self.clients.len() >= MAX_CLIENTS {
-                let _ = send(&stream, b"error: too many clients\n");
-                continue;
-            }
-            self.clients.push(Connection {
-                stream,
-                input: Vec::new(),
-                skipping: false,
-                ended: false,
-                output: Vec::new(),
-                sent: 0,
-                moved: Instant::now(),
-            });
         }
+    }
+
+    /// Waits until a client, idle since `moved`, has sent something or has room. Returns `None`
+    /// if it gives way to another, or the monitor ends.
+    fn wait(&self, stream: &UnixStream, ready: PollFlags, moved: Instant) -> Option<()> {
+        loop {
+            let left = IDLE.checked_sub(moved.elapsed());
+            let others = if left.is_some() { PollFlags::empty() } else { PollFlags::IN };
+            let fds = [PollFd::new(stream, ready), PollFd::new(&self.listener, others)];
+            let [is_ready, another_waits] = self.poll(fds, left)?;
+            if another_waits {
+                if ready == PollFlags::IN {
+                    let _ = send(stream, GAVE_WAY);
+                }
+                return None;
+            }
+            if is_ready {
+                return Some(());
+            }
+        }
+    }
+
+    /// Waits until one of these is ready, a signal comes or the time is over. Returns which are,
+    /// or `None` if the monitor ends.
+    fn poll<const N: usize>(
+        &self,
+        fds: [PollFd<'_>; N],
+        timeout: Option<Duration>,
+    ) -> Option<[bool; N]> {
+        let wake = PollFd::new(&self.wake, PollFlags::IN);
+        let mut all: Vec<_> = fds.into_iter().chain([wake]).collect();
+        let timeout = timeout.and_then(|left| Timespec::try_from(left).ok());
+        match poll(&mut all, timeout.as_ref()) {
+            Ok(_) => {}
+            Err(Errno::INTR) => all.iter_mut().for_each(PollFd::clear_revents),
+            Err(_) => thread::sleep(BACK_OFF), // no memory
+        }
+        (!is_closed(&self.wake)).then(|| std::array::from_fn(|n| !all[n].revents().is_empty()))
     }
 }
 
@@ -301,107 +288,48 @@ fn is_closed(mut stream: &UnixStream) -> bool {
     }
 }
 
-/// One connection.
-struct Connection {
-    stream: UnixStream,
-    /// Bytes that are received and not yet executed: less than a line and one read.
-    input: Vec<u8>,
+/// What a client has sent.
+#[derive(Default)]
+struct Input {
+    /// Bytes that are not yet executed: less than a line and one read.
+    bytes: Vec<u8>,
     /// True in a line that was too long.
     skipping: bool,
-    /// True if the client sends nothing more.
-    ended: bool,
-    /// The reply that is being sent; `sent` bytes of it are sent.
-    output: Vec<u8>,
-    sent: usize,
-    /// The time of the last progress of the output: when it was made, or a part of it was sent.
-    moved: Instant,
 }
 
-impl Connection {
-    /// Returns the events that poll waits for. It reports a closed connection anyway.
-    fn waits_for(&self) -> PollFlags {
-        if !self.output.is_empty() {
-            PollFlags::OUT
-        } else if self.ended || self.has_line() {
-            PollFlags::empty()
-        } else {
-            PollFlags::IN
-        }
-    }
-
-    fn has_line(&self) -> bool {
-        self.input.contains(&b'\n')
-    }
-
-    fn has_work(&self) -> bool {
-        self.output.is_empty() && self.has_line()
-    }
-
-    /// Reads, executes and sends without waiting, and executes at most one
-    /// command, so that clients take turns. Returns `false` if the connection has
-    /// ended.
-    fn turn(
-        &mut self,
-        ready: bool,
-        execute: &mut impl FnMut(&str) -> Result<String, String>,
-        patience: Duration,
-    ) -> bool {
-        if ready && !self.output.is_empty() && self.send().is_err() {
-            return false;
-        }
-        if !self.output.is_empty() {
-            return self.moved.elapsed() < patience;
-        }
-        if ready && !self.ended && !self.has_line() && self.receive().is_err() {
-            return false;
-        }
-        let Some(request) = self.request() else { return !self.ended };
-        self.output = reply(request.and_then(|command| run(execute, &command)));
-        self.moved = Instant::now();
-        self.send().is_ok()
-    }
-
-    fn receive(&mut self) -> io::Result<()> {
+impl Input {
+    /// Receives what there is.
+    ///
+    /// # Errors
+    /// If the client sends nothing more.
+    fn receive(&mut self, mut stream: &UnixStream) -> io::Result<()> {
         let mut chunk = [0; 4096];
-        match (&self.stream).read(&mut chunk) {
-            Ok(0) => self.ended = true,
-            Ok(n) => self.input.extend_from_slice(&chunk[..n]),
+        match stream.read(&mut chunk) {
+            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+            Ok(n) => self.bytes.extend_from_slice(&chunk[..n]),
             Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
             Err(e) => return Err(e),
         }
         Ok(())
     }
 
-    fn send(&mut self) -> io::Result<()> {
-        while self.sent < self.output.len() {
-            match send(&self.stream, &self.output[self.sent..]) {
-                Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(()),
-                sent => self.sent += sent?,
-            }
-            self.moved = Instant::now();
-        }
-        // A long reply's memory is not kept.
-        (self.output, self.sent) = (Vec::new(), 0);
-        Ok(())
-    }
-
     /// Returns the next request, or the error that answers it.
     fn request(&mut self) -> Option<Result<String, String>> {
         loop {
-            let Some(end) = self.input.iter().position(|byte| *byte == b'\n') else {
+            let Some(end) = self.bytes.iter().position(|byte| *byte == b'\n') else {
                 if self.skipping {
-                    self.input.clear();
+                    self.bytes.clear();
                     return None;
                 }
                 // One byte more than the longest request, because the last may be a CR.
-                if self.input.len() <= MAX_COMMAND + 1 {
+                if self.bytes.len() <= MAX_COMMAND + 1 {
                     return None;
                 }
-                self.input.clear();
+                self.bytes.clear();
                 self.skipping = true;
                 return Some(Err(too_long()));
             };
-            let mut line: Vec<u8> = self.input.drain(..=end).collect();
+            let mut line: Vec<u8> = self.bytes.drain(..=end).collect();
             if std::mem::take(&mut self.skipping) {
                 continue; // the end of the long line
             }
@@ -483,53 +411,29 @@ mod tests {
     use std::os::unix::thread::JoinHandleExt;
 
     #[test]
-    fn a_client_that_reads_nothing_of_a_reply_is_disconnected() {
-        let dir = tempfile::tempdir().unwrap();
-        let patience = Duration::from_millis(50);
-        let folder = Folder::open(dir.path(), Share::Owner).unwrap();
-        let long = |_: &str| Ok("x".repeat(MAX_REPLY / 2));
-        let _monitor = Monitor::start_in(folder, patience, long).unwrap();
-        let mut client = connect(dir.path(), patience).unwrap();
-
-        client.write_all(b"a\n").unwrap();
-        thread::sleep(10 * patience);
-
-        let mut received = Vec::new();
-        client.read_to_end(&mut received).unwrap();
-        assert!(!received.is_empty() && received.len() < MAX_REPLY / 2, "{}", received.len());
-    }
-
-    #[test]
     #[allow(unsafe_code)] // signal(2)
-    fn signals_do_not_delay_the_disconnection_of_a_client() {
+    fn signals_do_not_keep_an_idle_client_connected() {
         extern "C" fn nothing(_: libc::c_int) {}
         let dir = tempfile::tempdir().unwrap();
-        let patience = Duration::from_millis(200);
-        let folder = Folder::open(dir.path(), Share::Owner).unwrap();
-        let long = |_: &str| Ok("x".repeat(MAX_REPLY / 2));
-        let monitor = Monitor::start_in(folder, patience, long).unwrap();
+        let monitor = Monitor::start(dir.path(), |_| Ok("x".repeat(MAX_REPLY / 2))).unwrap();
         let thread = monitor.thread.as_ref().unwrap().as_pthread_t();
-        let mut client = connect(dir.path(), patience).unwrap();
+        let [mut idle, mut waiting] = [(); 2].map(|()| connect(dir.path(), IDLE).unwrap());
+        idle.write_all(b"it reads no reply\n").unwrap();
+        waiting.write_all(b"a\n").unwrap();
+        waiting.set_nonblocking(true).unwrap();
+        let begun = Instant::now();
 
-        client.write_all(b"a\n").unwrap();
-        for _ in 0..60 {
+        while waiting.read(&mut [0]).is_err() {
+            assert!(begun.elapsed() < 20 * IDLE, "the idle client is still connected");
             // SAFETY: the handler does nothing, and the monitor has its thread.
             unsafe {
                 libc::signal(libc::SIGUSR2, nothing as extern "C" fn(_) as libc::sighandler_t);
                 libc::pthread_kill(thread, libc::SIGUSR2);
             }
-            thread::sleep(patience / 4);
+            thread::sleep(IDLE / 10);
         }
 
-        // Less than the reply, and then the connection's end.
-        let (mut received, mut part) = (0, vec![0; MAX_REPLY]);
-        while received < MAX_REPLY / 2 {
-            match client.read(&mut part).unwrap() {
-                0 => return,
-                bytes => received += bytes,
-            }
-        }
-        panic!("the client is still connected");
+        assert!(begun.elapsed() >= IDLE * 9 / 10, "it had less than its time");
     }
 
     #[test]

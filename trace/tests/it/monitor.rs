@@ -1,7 +1,7 @@
 //! The monitor's socket, with clients of every kind.
 
 use hypertrace_test_support::{child, this_test};
-use hypertrace_trace::monitor::{MAX_CLIENTS, MAX_COMMAND, Monitor, MonitorError, SOCKET, connect};
+use hypertrace_trace::monitor::{MAX_COMMAND, Monitor, MonitorError, SOCKET, connect};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::Shutdown;
@@ -124,8 +124,8 @@ fn a_hundred_clients_are_served_beside_one_that_never_reads_and_one_that_talks_n
         for client in 0..100 {
             let (dir, begin) = (dir.path(), &begin);
             scope.spawn(move || {
-                let mut connection = Client::new(dir);
                 begin.wait();
+                let mut connection = Client::new(dir);
                 for n in 0..100 {
                     let command = format!("client {client} command {n}");
                     assert_eq!(connection.ask(&command), format!("  {command}\nok\n"));
@@ -153,19 +153,39 @@ fn a_line_that_is_too_long_is_answered_at_once_and_skipped() {
 }
 
 #[test]
-fn one_client_too_many_gets_an_error() {
+fn an_idle_client_stays_until_another_waits_and_gives_way_then() {
     let (dir, _monitor) = started();
-    let mut clients: Vec<_> = (0..MAX_CLIENTS).map(|_| Client::new(dir.path())).collect();
-    for client in &mut clients {
-        client.ask("there");
+    let mut first = Client::new(dir.path());
+    first.ask("there");
+    thread::sleep(Duration::from_millis(1500));
+    assert_eq!(first.ask("still"), "  still\nok\n");
+    first.send(b"half of a l");
+
+    let mut others: Vec<_> = (0..20).map(|_| Client::new(dir.path())).collect();
+    for other in &mut others {
+        other.send(b"one\n");
+    }
+    // All are in the queue. Each has its turn, and goes.
+    for mut other in others {
+        assert_eq!(other.reply(), "  one\nok\n");
     }
 
-    assert_eq!(Client::new(dir.path()).rest(), "error: too many clients\n");
+    assert_eq!(first.rest(), "error: another client waits and this one was idle; connect again\n");
+}
 
-    assert_eq!(clients[0].ask("still"), "  still\nok\n");
-    drop(clients.pop());
-    assert_eq!(clients[0].ask("so that it was seen"), "  so that it was seen\nok\n");
-    assert_eq!(Client::new(dir.path()).ask("now"), "  now\nok\n");
+#[test]
+fn a_client_that_sends_a_byte_at_a_time_gives_way_too() {
+    let (dir, _monitor) = started();
+    let mut slow = Client::new(dir.path());
+    slow.ask("there");
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while slow.0.get_mut().write_all(b"x").is_ok() {
+                thread::sleep(Duration::from_millis(10));
+            }
+        });
+        assert_eq!(Client::new(dir.path()).ask("another"), "  another\nok\n");
+    });
 }
 
 #[test]
@@ -311,8 +331,7 @@ fn without_descriptors_a_client_waits_and_the_thread_sleeps() {
         return again("ulimit -n 64", this_test!());
     }
     let (dir, monitor) = started();
-    let mut first = Client::new(dir.path());
-    first.ask("so that the thread has its name");
+    Client::new(dir.path()).ask("so that the thread has its name");
     let stat = stat_of_thread("monitor");
     let mut taken: Vec<_> = std::iter::from_fn(|| File::open("/dev/null").ok()).collect();
     taken.pop();
@@ -326,7 +345,6 @@ fn without_descriptors_a_client_waits_and_the_thread_sleeps() {
 
     assert_eq!(answer, Err(ErrorKind::WouldBlock), "there was a descriptor");
     assert!(spent <= 10, "{spent} ticks of 10 ms");
-    assert_eq!(first.ask("still"), "  still\nok\n");
     drop(taken);
     stream.set_read_timeout(Some(SOON)).unwrap();
     assert_eq!(Client(BufReader::new(stream)).reply(), "  now\nok\n");

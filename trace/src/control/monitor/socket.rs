@@ -1,11 +1,11 @@
 //! Creation, lookup and removal of a socket in a directory.
 
 use super::{MonitorError, SOCKET};
-use crate::ctf::{Folder, Share};
+use crate::ctf::Folder;
 use hypertrace_format::folder::{inode, retry};
 use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, Stat};
-use rustix::fs::{chmodat, flock, openat, renameat, unlinkat};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
+use rustix::fs::{fchmod, flock, openat, renameat, unlinkat};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, socket_with};
 use std::ffi::{OsStr, OsString};
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 
 /// Bytes of an address's path, with a NUL (`sun_path`, unix(7)).
 const MAX_ADDRESS: usize = 108;
-/// The socket's name in its nursery.
-const NEWBORN: &str = "s";
+/// Clients that wait in the socket's queue; others wait in connect(2).
+const QUEUE: i32 = 128;
 
 /// Connects to the monitor of the session in `dir`, whatever the length of its
 /// path. The stream is blocking.
@@ -105,51 +105,6 @@ fn is_socket(stat: &Stat) -> bool {
     FileType::from_raw_mode(stat.st_mode) == FileType::Socket
 }
 
-/// A private directory in which the socket is made. No other user can reach the
-/// socket while it still has the mode that the umask gave it.
-struct Nursery<'f> {
-    above: &'f Folder,
-    folder: Folder,
-    name: String,
-}
-
-impl Nursery<'_> {
-    fn new(above: &Folder) -> io::Result<Nursery<'_>> {
-        let ours = above.clone().shared(Share::Owner);
-        // A process that was killed at this point may have left a directory with this name.
-        for attempt in 0..1000 {
-            let name = format!(".{SOCKET}-{}-{attempt}", std::process::id());
-            match ours.create(&name) {
-                Err(e) if e.kind() == ErrorKind::AlreadyExists => {}
-                done => return done.map(|folder| Nursery { above, folder, name }),
-            }
-        }
-        Err(ErrorKind::AlreadyExists.into())
-    }
-
-    /// Returns the socket, which listens and has its final mode.
-    fn listener(&self) -> io::Result<(UnixListener, Stat)> {
-        let listener =
-            UnixListener::bind(address(&self.folder.as_fd(), self.folder.path(), NEWBORN))?;
-        listener.set_nonblocking(true)?;
-        // Where there is no `/proc`, a directory of this path may be another by now.
-        let made = self.folder.stat_of(NEWBORN)?;
-        if !is_socket(&made) {
-            return Err(ErrorKind::NotFound.into());
-        }
-        chmodat(&self.folder, NEWBORN, Mode::from_raw_mode(0o600), AtFlags::empty())?;
-        Ok((listener, made))
-    }
-}
-
-impl Drop for Nursery<'_> {
-    fn drop(&mut self) {
-        // Leftovers do no harm.
-        let _ = unlinkat(&self.folder, NEWBORN, AtFlags::empty());
-        let _ = unlinkat(self.above, &self.name, AtFlags::REMOVEDIR);
-    }
-}
-
 /// Makes a socket, in place of one that nobody serves. Only the user may connect. It gets its name last, after it
 /// has its mode and listens.
 ///
@@ -166,9 +121,6 @@ pub fn listen(
     let failed = |source| MonitorError::Socket { path: at.clone(), source };
 
     let folder = folder.moved(path);
-    let nursery = Nursery::new(&folder).map_err(failed)?;
-    let (listener, made) = nursery.listener().map_err(failed)?;
-
     let _lock = lock(&folder).map_err(failed)?;
     // A connection to a plain file is also refused.
     if folder.stat_of(name).is_ok_and(|there| !is_socket(&there)) {
@@ -177,10 +129,36 @@ pub fn listen(
     if is_heard(&address(&folder.as_fd(), folder.path(), name)).map_err(failed)? {
         return Err(MonitorError::InUse(at));
     }
-    retry(|| renameat(&nursery.folder, NEWBORN, &folder, name)).map_err(failed)?;
-    drop(nursery);
-    let (inode, name, process) = (inode(&made), name.to_owned(), std::process::id());
-    Ok((listener, Entry { folder, name, path: at, inode, process }))
+    let process = std::process::id();
+    let newborn = format!(".{SOCKET}-{process}");
+    // One that a killed process of this number has left.
+    let _ = unlinkat(&folder, &newborn, AtFlags::empty());
+    let named = new_socket(&folder, &newborn).and_then(|(listener, inode)| {
+        retry(|| renameat(&folder, &newborn, &folder, name))?;
+        Ok((listener, inode))
+    });
+    let (listener, inode) = named.map_err(|why| {
+        let _ = unlinkat(&folder, &newborn, AtFlags::empty());
+        failed(why)
+    })?;
+    Ok((listener, Entry { folder, name: name.to_owned(), path: at, inode, process }))
+}
+
+/// Returns a new socket that listens, with its device and inode.
+fn new_socket(folder: &Folder, name: &str) -> io::Result<(UnixListener, (u64, u64))> {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    // Before it has a name: bind(2) gives the file the mode of the descriptor, less the umask.
+    fchmod(&socket, Mode::from_raw_mode(0o600))?;
+    bind(&socket, &SocketAddrUnix::new(address(&folder.as_fd(), folder.path(), name))?)?;
+    rustix::net::listen(&socket, QUEUE)?;
+    // Where there is no `/proc`, a directory of this path may be another by now.
+    let made = folder.stat_of(name)?;
+    if is_socket(&made) {
+        Ok((socket.into(), inode(&made)))
+    } else {
+        Err(ErrorKind::NotFound.into())
+    }
 }
 
 /// Locks the directory, so that two processes that start at the same time do not
@@ -216,6 +194,7 @@ fn is_heard(address: &Path) -> io::Result<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ctf::Share;
     use std::fs;
 
     #[test]
