@@ -259,19 +259,21 @@ impl PciFunction {
             let from = decoded.load(Relaxed);
             if from != to {
                 decoded.store(to, Relaxed);
-                let known = |address| (address != NOWHERE).then_some(address);
                 changed(BarChange { region, from: known(from), to: known(to) });
             }
         }
+    }
+
+    /// Returns the guest-physical address at which a BAR is decoded. Takes no lock.
+    pub fn decoded(&self, region: Region) -> Option<u64> {
+        known(self.decoded[region as usize].load(Relaxed))
     }
 
     /// Returns the region that is decoded at a guest-physical address, and the offset in
     /// it. Takes no lock.
     pub fn find(&self, address: u64) -> Option<(Region, u64)> {
         Region::ALL.into_iter().find_map(|region| {
-            let base = self.decoded[region as usize].load(Relaxed);
-            // NOWHERE is also the last address of all.
-            let inside = address.checked_sub(base).filter(|_| base != NOWHERE)?;
+            let inside = address.checked_sub(self.decoded(region)?)?;
             (inside < self.chip.geometry().bar_size(region)).then_some((region, inside))
         })
     }
@@ -294,6 +296,10 @@ impl PciFunction {
         // The callback of a config store may panic. The header is complete by then.
         self.header.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
+}
+
+fn known(address: u64) -> Option<u64> {
+    (address != NOWHERE).then_some(address)
 }
 
 fn is_config_access(offset: u64, len: usize) -> bool {

@@ -87,8 +87,9 @@ impl Chip {
     ) -> Result<Self, RestoreError> {
         state.check(memory.geometry(), config, sink.facts().ring_mode)?;
         let mut chip = Chip::new(memory, config, sink, waker);
-        chip.versions =
-            Versions { epoch: u64::from(state.epoch).into(), mask: state.mask_version.into() };
+        // Guests see whether they change, no more. So the greatest ones begin again, where there is room for as many.
+        let (epoch, mask) = (u64::from(state.epoch) % (1 << 31), state.mask_version % (1 << 63));
+        chip.versions = Versions { epoch: epoch.into(), mask: mask.into() };
         let texts = state.clients.iter().map(|client| {
             let texts = client.texts.iter();
             texts.filter_map(|text| Some(state.texts.get(*text as usize)?.as_str())).collect()
