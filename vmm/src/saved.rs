@@ -3,7 +3,9 @@
 //! The device in a snapshot of its machine.
 
 use crate::vm::Bars;
-use hypertrace_device::{ChipState, Pages, PciState};
+use hypertrace_abi::layout::PAGE;
+use hypertrace_abi::schema::{MAX_SCHEMAS, MAX_TEXT};
+use hypertrace_device::{ChipState, Geometry, Memory, Pages, PciState};
 use serde::{Deserialize, Serialize};
 use std::io::{self, Read, Write};
 
@@ -39,11 +41,12 @@ impl Saved {
         write_number(to, 0)
     }
 
-    /// Reads what [`Saved::write`] wrote, and nothing after it.
+    /// Reads what [`Saved::write`] wrote of a device of these sizes, and nothing after it.
     ///
     /// # Errors
-    /// If it ends early, or is none.
-    pub fn read(from: &mut impl Read) -> io::Result<Saved> {
+    /// If it ends early, is longer than any such device's, or is none.
+    pub fn read(from: &mut impl Read, geometry: &Geometry) -> io::Result<Saved> {
+        let from = &mut from.take(most_bytes(geometry));
         let length = read_number(from)?;
         let (chip, pci) = serde_json::from_slice(&read_bytes(from, length)?)?;
         let mut memory = Vec::new();
@@ -68,6 +71,14 @@ pub struct SavedFunction {
     pub config: PciState,
     /// Where the bus had the BARs.
     pub bars: Bars,
+}
+
+/// Returns the size of the longest stream: all texts of all clients are different, and every other page is zero.
+fn most_bytes(geometry: &Geometry) -> u64 {
+    // Each text with its quotes, comma and index; registers, numbers and an escaped name.
+    let client = (MAX_SCHEMAS * (MAX_TEXT + 16) + PAGE as usize) as u64;
+    let memory = Memory::file_size(geometry);
+    u64::from(geometry.clients) * client + memory + memory / PAGE * 16 + 2 * PAGE
 }
 
 fn write_number(to: &mut impl Write, number: u64) -> io::Result<()> {

@@ -2,9 +2,9 @@
 
 //! A device in a snapshot, as a stream.
 
-use crate::common::{Traps, start};
+use crate::common::{Traps, geometry, start};
 use hypertrace_vmm::{BarForm, Bars, PciFunction, Saved};
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Read};
 use std::sync::Arc;
 
 fn saved() -> Saved {
@@ -25,7 +25,7 @@ fn a_stream_gives_back_what_was_saved() {
     saved.write(&mut stream).unwrap();
 
     assert!(!saved.memory.is_empty());
-    assert_eq!(Saved::read(&mut &stream[..]).unwrap(), saved);
+    assert_eq!(Saved::read(&mut &stream[..], &geometry()).unwrap(), saved);
 }
 
 #[test]
@@ -34,9 +34,24 @@ fn a_stream_that_is_cut_anywhere_is_an_error() {
     saved().write(&mut stream).unwrap();
 
     for end in 0..stream.len() {
-        let error = Saved::read(&mut &stream[..end]).unwrap_err();
+        let error = Saved::read(&mut &stream[..end], &geometry()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::UnexpectedEof, "{end}");
     }
+}
+
+#[test]
+fn a_stream_that_does_not_end_is_read_as_far_as_a_device_goes() {
+    let mut stream = Vec::new();
+    saved().write(&mut stream).unwrap();
+    let state = u64::from_le_bytes(stream[..8].try_into().unwrap());
+    stream.truncate(8 + state as usize);
+    stream.extend(u64::MAX.to_le_bytes());
+    let mut endless = std::io::Cursor::new(stream).chain(std::io::repeat(7)).take(1 << 28);
+
+    let error = Saved::read(&mut endless, &geometry()).unwrap_err();
+
+    assert_eq!(error.kind(), ErrorKind::UnexpectedEof);
+    assert!(endless.limit() > 0, "all was read");
 }
 
 #[test]
@@ -49,7 +64,7 @@ fn a_length_beyond_the_stream_is_an_error() {
         let mut stream = stream.clone();
         stream[at..at + 8].fill(0xff);
 
-        let error = Saved::read(&mut &stream[..]).unwrap_err();
+        let error = Saved::read(&mut &stream[..], &geometry()).unwrap_err();
 
         assert_eq!(error.kind(), ErrorKind::UnexpectedEof);
     }

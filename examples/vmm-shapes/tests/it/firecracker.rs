@@ -63,7 +63,7 @@ fn a_window_is_restored() {
     assert_eq!(hypertrace.finish().unwrap().reference_points, 0);
 
     let mut stream = &stream[..];
-    let saved = Saved::read(&mut stream).unwrap();
+    let saved = Saved::read(&mut stream, &geometry()).unwrap();
     assert_eq!(stream, b"what the VMM saves after it");
     let (_dir, hypertrace) = start(Some(&saved));
     let (_machine, bus) = attach(&hypertrace);

@@ -24,9 +24,14 @@ impl Vm for Traps {
     fn disarm(&self, _: u64, _: &EventFd) {}
 }
 
+/// Returns the sizes of [`start`]'s device.
+pub fn geometry() -> Geometry {
+    Geometry { ring_bytes: 4096, block_bytes: 256, ..Geometry::default() }
+}
+
 /// Starts a device with small rings.
 pub fn start(dir: &Path) -> Hypertrace {
-    let geometry = Geometry { ring_bytes: 4096, block_bytes: 256, ..Geometry::default() };
-    let config = DeviceConfig { geometry, drain: Drain::EventLoop, ..DeviceConfig::new(1) };
+    let config =
+        DeviceConfig { geometry: geometry(), drain: Drain::EventLoop, ..DeviceConfig::new(1) };
     Hypertrace::start(SessionConfig::new(dir), config, None).unwrap()
 }
