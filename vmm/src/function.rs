@@ -111,29 +111,34 @@ impl PciFunction {
     /// Notes that the bus has moved a BAR, and maps it there.
     ///
     /// # Errors
-    /// If the bus had no BAR at `from`, or the hypervisor refuses: the BAR traps then.
-    pub fn move_bar(&self, from: u64, to: u64) -> io::Result<()> {
-        let region = self.region(from)?;
+    /// If the hypervisor refuses: the BAR traps then.
+    pub fn move_bar(&self, region: Region, to: u64) -> io::Result<()> {
         // Locked until the BAR is mapped: another vCPU that turns memory space off meanwhile unmaps it afterwards.
         let mut bars = self.places();
         if let Bars::At(bases) = &mut *bars {
             bases[region as usize] = to;
         }
-        match self.function.find(to) {
-            Some((found, 0)) if found == region => self.device.place(&*self.vm, region, to),
+        match self.function.decoded(region) == Some(to) {
+            true => self.device.place(&*self.vm, region, to),
             // The guest has turned memory space off.
-            _ => Ok(()),
+            false => Ok(()),
         }
     }
 
     /// Sets a BAR back to where the bus has it, because the bus has refused to move it: the guest reads the old address.
-    ///
-    /// # Errors
-    /// If the bus has no BAR at `from`.
-    pub fn restore_bar(&self, from: u64) -> io::Result<()> {
-        let region = self.region(from)?;
-        self.function.set_bar(region, from, |change| _ = self.change(change));
-        Ok(())
+    pub fn restore_bar(&self, region: Region) {
+        let Bars::At(bases) = *self.places() else { return };
+        self.function.set_bar(region, bases[region as usize], |change| _ = self.change(change));
+    }
+
+    /// Returns the BAR that the bus has at an address, for a bus that names its BARs so and has no two at one address.
+    pub fn bar_at(&self, base: u64) -> Option<Region> {
+        match &*self.places() {
+            Bars::At(bases) => {
+                Region::ALL.into_iter().find(|region| bases[*region as usize] == base)
+            }
+            Bars::Within(_) => None,
+        }
     }
 
     /// Resets config space and the device, as a reset of the machine does. No vCPU runs.
@@ -183,18 +188,6 @@ impl PciFunction {
             Bars::At(bases) => Some(Move { bar, from: bases[region as usize], to }),
             Bars::Within(_) => None,
         }
-    }
-
-    /// Returns the region that the bus has at an address.
-    fn region(&self, base: u64) -> io::Result<Region> {
-        let bars = self.places();
-        let found = match &*bars {
-            Bars::At(bases) => {
-                Region::ALL.into_iter().find(|region| bases[*region as usize] == base)
-            }
-            Bars::Within(_) => None,
-        };
-        found.ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
     fn places(&self) -> MutexGuard<'_, Bars> {

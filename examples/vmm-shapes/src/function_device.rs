@@ -70,11 +70,14 @@ impl PciDevice for FunctionDevice {
     }
 
     fn move_bar(&mut self, old_base: u64, new_base: u64) -> io::Result<()> {
-        self.function.move_bar(old_base, new_base)
+        let bar = self.function.bar_at(old_base).ok_or(io::ErrorKind::NotFound)?;
+        self.function.move_bar(bar, new_base)
     }
 
     fn restore_bar_addr(&mut self, params: &BarReprogrammingParams) {
-        let _ = self.function.restore_bar(params.old_base);
+        if let Some(bar) = self.function.bar_at(params.old_base) {
+            self.function.restore_bar(bar);
+        }
     }
 }
 

@@ -51,7 +51,7 @@ fn a_bar_that_moves_is_named_once_the_guest_decodes_it() {
         let to = from + bar.size;
         let store = function.write_register(BAR0 + bar.index, 0, &(to as u32).to_le_bytes());
         let moves = function.write_register(COMMAND, 0, &MEMORY_SPACE);
-        function.restore_bar(from).unwrap();
+        function.restore_bar(bar.region);
         function.write_register(COMMAND, 0, &[0; 4]);
 
         assert_eq!((store, moves), (vec![], vec![Move { bar, from, to }]));
@@ -104,13 +104,35 @@ fn a_bar_that_is_turned_off_while_the_bus_moves_it_is_not_mapped() {
     assert_eq!(vm.mapped.lock().unwrap().len(), 3, "all but the registers");
     let to = BASES[1] as u32 + (1 << 24);
     let moves = function.write_register(BAR0 + Region::Data.bar(), 0, &to.to_le_bytes());
-    let [Move { from, to, .. }] = moves[..] else { panic!("{moves:?}") };
+    let [Move { bar, to, .. }] = moves[..] else { panic!("{moves:?}") };
 
     *vm.function.lock().unwrap() = Some(Arc::clone(&function));
-    function.move_bar(from, to).unwrap();
+    function.move_bar(bar.region, to).unwrap();
     vm.vcpu.lock().unwrap().take().unwrap().join().unwrap();
 
     assert_eq!(*vm.mapped.lock().unwrap(), [0; 0]);
+}
+
+#[test]
+fn a_bar_that_leaves_the_address_of_another_one_is_mapped_where_it_goes() {
+    let dir = tempfile::tempdir().unwrap();
+    let hypertrace = start(&dir.path().join("s"));
+    let vm = Arc::new(Interrupted::default());
+    let (bars, form) = (Bars::At(BASES), BarForm::default());
+    let function = PciFunction::new(hypertrace.device(), vm.clone(), bars, form).unwrap();
+    function.write_register(COMMAND, 0, &MEMORY_SPACE);
+    let place = |region: Region, base: u64| {
+        let moves = function.write_register(BAR0 + region.bar(), 0, &(base as u32).to_le_bytes());
+        for Move { bar, to, .. } in moves {
+            function.move_bar(bar.region, to).unwrap();
+        }
+    };
+
+    // Both are at one address for a while.
+    place(Region::Config, BASES[1]);
+    place(Region::Data, BASES[1] + (1 << 24));
+
+    assert!(vm.mapped.lock().unwrap().contains(&(BASES[1] + (1 << 24))));
 }
 
 #[test]
