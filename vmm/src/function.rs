@@ -155,10 +155,17 @@ impl PciFunction {
     /// Restores config space and the bus's addresses, and maps the BARs that were decoded. No vCPU has run yet.
     ///
     /// # Errors
-    /// If the state is of another function.
+    /// If the state is of another function, or of another kind of bus: then nothing was done.
     pub fn restore(&self, saved: &SavedFunction) -> Result<(), RestoreError> {
+        let before = self.places().clone();
+        for ((what, expected), (_, found)) in before.fixed().into_iter().zip(saved.bars.fixed()) {
+            if expected != found {
+                return Err(RestoreError::Differs { what, expected, found });
+            }
+        }
         *self.places() = saved.bars.clone();
-        self.function.restore(&saved.config, |change| _ = self.change(change))
+        let restored = self.function.restore(&saved.config, |change| _ = self.change(change));
+        restored.inspect_err(|_| *self.places() = before)
     }
 
     /// Stores the bus's addresses to the BARs.

@@ -39,7 +39,7 @@ pub use vm_device::ConfigPorts;
 
 pub use hypertrace_device::{
     Bar, BarChange, BarForm, Chip, ChipConfig, Counter, DrainPolicy, Geometry, GeometryError,
-    Mapping, PciState, Region, Window,
+    Mapping, PciState, Region, RestoreError, Window,
 };
 pub use hypertrace_trace::{
     GuestTsc, Output, Session, SessionConfig, SessionError, Share, Summary, attach,

@@ -103,6 +103,20 @@ pub enum Bars {
 }
 
 impl Bars {
+    /// Returns what is the bus's and in no state another one: a wider range would let the guest place BARs outside of
+    /// the bus's.
+    pub(crate) fn fixed(&self) -> [(&'static str, u64); 3] {
+        let (entries, range) = match self {
+            Bars::At(bases) => (bases.len() as u64, 0..0),
+            Bars::Within(range) => (0, range.clone()),
+        };
+        [
+            ("number of addresses", entries),
+            ("begin of the BARs' range", range.start),
+            ("end of the BARs' range", range.end),
+        ]
+    }
+
     /// Returns whether the bus has a BAR of `size` bytes at this address.
     pub(crate) fn contain(&self, region: Region, gpa: u64, size: u64) -> bool {
         match self {

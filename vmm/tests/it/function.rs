@@ -3,7 +3,9 @@
 //! The PCI function on a bus that has an entry for each BAR.
 
 use crate::common::{Traps, start};
-use hypertrace_vmm::{BarForm, Bars, Hypertrace, Mapping, Move, PciFunction, Region, Vm};
+use hypertrace_vmm::{
+    BarForm, Bars, Hypertrace, Mapping, Move, PciFunction, Region, RestoreError, SavedFunction, Vm,
+};
 use std::io;
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -133,6 +135,36 @@ fn a_bar_that_leaves_the_address_of_another_one_is_mapped_where_it_goes() {
     place(Region::Data, BASES[1] + (1 << 24));
 
     assert!(vm.mapped.lock().unwrap().contains(&(BASES[1] + (1 << 24))));
+}
+
+#[test]
+fn a_state_of_another_function_changes_nothing() {
+    let (_dir, _hypertrace, function) = function();
+    let before = function.save();
+    let mut lie = SavedFunction { bars: Bars::At([0x1000; 4]), ..before.clone() };
+    lie.config.header[0] ^= 1;
+    let other_bus = SavedFunction { bars: Bars::Within(0..u64::MAX), ..before.clone() };
+
+    for state in [lie, other_bus] {
+        assert!(function.restore(&state).is_err());
+        assert_eq!(function.save(), before);
+    }
+}
+
+#[test]
+fn a_state_does_not_widen_the_range_of_a_bus() {
+    let (_dir, hypertrace, _) = function();
+    let bars = Bars::Within(1 << 32..1 << 33);
+    let function =
+        PciFunction::new(hypertrace.device(), Arc::new(Traps), bars, BarForm::default()).unwrap();
+    let before = function.save();
+    let wider = SavedFunction { bars: Bars::Within(0..1 << 33), ..before.clone() };
+
+    let refused = function.restore(&wider).unwrap_err();
+
+    let what = "begin of the BARs' range";
+    assert_eq!(refused, RestoreError::Differs { what, expected: 1 << 32, found: 0 });
+    assert_eq!(function.save(), before);
 }
 
 #[test]
