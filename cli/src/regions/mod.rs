@@ -38,9 +38,9 @@ use std::path::PathBuf;
 ///
 /// Regions that cannot be measured are counted apart, by kind, and are not in the
 /// numbers: without an end or a begin, an id twice, nested in one of the same name,
-/// over lost events, over a jump of the clock, over a migration, over a fork, or
-/// outside of the recording of the kernel's events (kernel not recorded): start
-/// that before the regions begin.
+/// over lost events, over a jump of the clock, over a migration, or outside of the
+/// recording of the kernel's events (kernel not recorded): start that before the
+/// regions begin.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, verbatim_doc_comment)]
 #[command(mut_arg("inputs", |paths| paths.help(PATHS)))]

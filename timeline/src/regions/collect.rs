@@ -4,7 +4,6 @@
 //! clients.
 
 mod losses;
-mod strays;
 mod warnings;
 
 use super::followed::Followed;
@@ -27,7 +26,6 @@ use crate::inputs::kernel::{KernelTrace, shown_by};
 use crate::inputs::names::Names;
 use crate::merge::Timeline;
 use losses::Losses;
-use strays::Stray;
 use warnings::{disputes, missing, unfollowed, unreturned, unshown};
 
 /// Events of each CPU that are read before the merge, to see which kinds there are.
@@ -45,7 +43,6 @@ struct Pass<'a> {
     groups: Groups,
     store: Store,
     windows: Windows,
-    strays: Vec<Stray>,
     /// Of each session.
     losses: Vec<Losses>,
     /// Whether a client, or a thread of the VMM, had events that begin and events that end regions.
@@ -182,7 +179,6 @@ impl<'a> Pass<'a> {
             reasons: Reasons::new(),
             store: Store::new(),
             windows: Windows::new(&[]),
-            strays: Vec::new(),
             losses: vec![Losses::default(); sessions.len()],
             has_both: false,
             is_cut: false,
@@ -371,9 +367,7 @@ impl<'a> Pass<'a> {
         };
         match self.pairs(event, role).map(|pairs| pairs.begin(open, most, same_id)) {
             Some(Begun::Open) => {}
-            Some(Begun::Instead(old)) => {
-                self.never_ended(session, of_role(event, role), &old);
-            }
+            Some(Begun::Instead(old)) => self.never_ended(session, &old),
             Some(Begun::Again { group, is_first }) => {
                 // One end closes both.
                 self.forget(session, cut);
@@ -394,17 +388,16 @@ impl<'a> Pass<'a> {
         is_unknown: bool,
     ) {
         let (session, end, id) = (event.session, event.ts_ns, role.id(event));
-        let client = of_role(event, role);
         let Some((mut open, never)) = self.pairs(event, role).and_then(|pairs| pairs.end(name, id))
         else {
             if matches!(self.options.select, Select::Names(_)) {
                 let Some(group) = self.group(event, role, name, thread) else { return };
-                self.stray((session, client), (name, id, group), end, false);
+                self.count(group, Kind::EndWithoutBegin);
             }
             return;
         };
         for open in never {
-            self.never_ended(session, client, &open);
+            self.never_ended(session, &open);
         }
         if !open.has_value
             && role.by.is_some()
@@ -424,6 +417,7 @@ impl<'a> Pass<'a> {
         });
         let sum = open.bound.zip(event.bound_ns).map(|(a, b)| a.saturating_add(b));
         open.bound = sum.map(|sum| sum.min(of_rate));
+        let client = event.client.filter(|_| !role.is_of_any).unwrap_or(NO_CLIENT);
         let host = &self.hosts[session];
         let has_moved =
             host.clients.get(client as usize).is_some_and(|client| client.moved(open.begin, end));
@@ -441,6 +435,26 @@ impl<'a> Pass<'a> {
         }
         open.is_unknown |= is_unknown;
         self.add(&open, session, client, end);
+    }
+
+    /// Takes a region whose end is no longer waited for.
+    fn never_ended(&mut self, session: usize, open: &Open) {
+        self.forget(session, open.thread);
+        // Without its end, nothing is nested in it.
+        let why = open.wrong.filter(|why| *why != Kind::Nested);
+        self.count(open.group, why.unwrap_or(Kind::BeginWithoutEnd));
+    }
+
+    /// Closes the regions that the last holder of a client left open.
+    fn end_holder(&mut self, session: usize, client: u32, lease: &EventRef<'_>) {
+        let host = self.hosts.get_mut(session);
+        let of = host.and_then(|host| host.clients.get_mut(client as usize));
+        let Some(of) = of else { return };
+        // The host's time of a point, and the mapped one of the lease.
+        let bound = lease.bound_ns.and_then(|ns| i64::try_from(ns).ok()).unwrap_or(i64::MAX);
+        for open in of.pairs.take_before(lease.ts_ns.saturating_sub(bound)) {
+            self.never_ended(session, &open);
+        }
     }
 
     /// Forgets the cut of a region that will not be counted.
@@ -531,7 +545,7 @@ impl<'a> Pass<'a> {
             times: sums.times,
             bound: open.bound.and_then(|ns| ns.try_into().ok()).unwrap_or(u32::MAX),
             group: open.group,
-            holder: host.note(client),
+            holder: host.holder(client),
             session: u16::try_from(session).unwrap_or(u16::MAX),
             state,
         };
@@ -596,18 +610,10 @@ impl<'a> Pass<'a> {
         warnings.extend(self.hosts.iter().flat_map(disputes));
         warnings.extend(self.hosts.iter().filter_map(unfollowed));
         for session in 0..self.hosts.len() {
-            let clients = (0..).zip(&mut self.hosts[session].clients);
-            let mut open: Vec<(u32, Open)> = clients
-                .flat_map(|(number, client)| client.pairs.take().map(move |open| (number, open)))
-                .collect();
-            let vmm = self.hosts[session].vmm.values_mut();
-            open.extend(vmm.flat_map(|pairs| pairs.take().map(|open| (NO_CLIENT, open))));
-            open.extend(self.hosts[session].of_any.take().map(|open| (NO_CLIENT, open)));
-            for (client, open) in open {
-                self.stray_begin(session, client, &open);
+            for open in self.hosts[session].take_open() {
+                self.never_ended(session, &open);
             }
         }
-        self.match_strays();
         self.drop_unrecorded();
         let has_kernel = self.hosts.iter().any(|host| !host.recordings.is_empty());
         let reasons = self.reasons.names().to_vec();
@@ -637,9 +643,4 @@ impl<'a> Pass<'a> {
             store,
         }
     }
-}
-
-/// Returns the client that an event's region is of; [`NO_CLIENT`] if it is of none or of any.
-fn of_role(event: &EventRef<'_>, role: Role) -> u32 {
-    event.client.filter(|_| !role.is_of_any).unwrap_or(NO_CLIENT)
 }

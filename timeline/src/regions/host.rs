@@ -9,7 +9,7 @@ pub(super) use leases::{Counted, lease};
 
 use super::followed::{Followed, Tids};
 use super::marks::Kinds;
-use super::pairs::{Pairs, most_open};
+use super::pairs::{Open, Pairs, most_open};
 use super::parts::{Account, MOST_INTERVALS, Switches};
 use super::store::Holder;
 use super::{Kind, unix_ns};
@@ -27,8 +27,8 @@ const MOST_TRIED: usize = 64;
 const INTERVALS: (usize, usize) = (1 << 17, 8);
 /// Slots for the numbers of threads.
 const TID_SLOTS: usize = 4096;
-/// Most holders whose processes are kept, of some 20 bytes.
-const MOST_HOLDERS: usize = 1 << 17;
+/// Most leases whose ends are kept, of some 20 bytes.
+const MOST_LEASES: usize = 1 << 17;
 /// Most CPUs, more than any kernel has.
 const MOST_CPUS: usize = 1 << 13;
 
@@ -58,8 +58,6 @@ pub(super) struct Host {
     /// Most open regions of a client.
     pub most_open: usize,
     pub jumps: Jumps,
-    /// The processes of the programs that have a region.
-    pids: HashMap<Holder, u32>,
     /// Times of the last events of programs' leases, by client and token.
     lease_ends: HashMap<(u32, u64), i64>,
     /// Leases that named a thread which another program held.
@@ -116,18 +114,12 @@ pub(super) struct Client {
     pub seat: usize,
     /// Thread of a program.
     pub thread: Option<usize>,
-    /// Process of a program, 0 if unknown.
-    pub pid: u32,
-    /// Time of the last lease.
-    pub leased: i64,
-    /// Its token.
+    /// Token of the last lease.
     token: Option<u64>,
     /// Time of its last event.
     until: i64,
     /// Number of leases.
     leases: u32,
-    /// Whether the process of the holder is kept.
-    is_noted: bool,
 }
 
 impl Recording {
@@ -178,7 +170,6 @@ impl Host {
             of_any: Pairs::of_all_clients(),
             most_open: most_open(0),
             jumps: Jumps::new(jumps.collect()),
-            pids: HashMap::new(),
             lease_ends: if is_program { lease_ends(session, maps) } else { HashMap::new() },
             claimed: Counted::default(),
             disputed: Counted::default(),
@@ -231,23 +222,11 @@ impl Host {
         Holder::new(client, leases)
     }
 
-    /// Returns the holder of a client, and keeps its process.
-    pub fn note(&mut self, client: u32) -> Holder {
-        let holder = self.holder(client);
-        if self.is_program
-            && let Some(of) = self.clients.get_mut(client as usize)
-            && !std::mem::replace(&mut of.is_noted, true)
-            && holder.is_one()
-            && self.pids.len() < MOST_HOLDERS
-        {
-            self.pids.insert(holder, of.pid);
-        }
-        holder
-    }
-
-    /// Returns the process of a holder that has a region, 0 if it is unknown.
-    pub fn pid_of(&self, holder: Holder) -> u32 {
-        self.pids.get(&holder).copied().unwrap_or(0)
+    /// Takes all open regions.
+    pub fn take_open(&mut self) -> Vec<Open> {
+        let clients = self.clients.iter_mut().map(|client| &mut client.pairs);
+        let all = clients.chain(self.vmm.values_mut()).chain([&mut self.of_any]);
+        all.flat_map(Pairs::take).collect()
     }
 
     /// Returns a thread, which gets an account if it has none.

@@ -119,17 +119,15 @@ pub enum Kind {
     LostEvents,
     /// The client's clock jumped in it.
     ClockJump,
-    /// It ended on another client or thread of the host than it began on.
+    /// It ended on another thread of the host than it began on.
     Migration,
-    /// A child process of the one that began it ended it, too.
-    Fork,
     /// The kernel's events of its thread were not recorded when it began or when it ended.
     KernelNotRecorded,
 }
 
 impl Kind {
     /// All kinds, with their names.
-    pub const ALL: [(Kind, &str); 9] = [
+    pub const ALL: [(Kind, &str); 8] = [
         (Kind::BeginWithoutEnd, "begin_without_end"),
         (Kind::EndWithoutBegin, "end_without_begin"),
         (Kind::IdTwice, "id_twice"),
@@ -137,7 +135,6 @@ impl Kind {
         (Kind::LostEvents, "lost_events"),
         (Kind::ClockJump, "clock_jump"),
         (Kind::Migration, "migration"),
-        (Kind::Fork, "fork"),
         (Kind::KernelNotRecorded, "kernel_not_recorded"),
     ];
 }

@@ -3,7 +3,7 @@
 //! Leases: the clients of programs, and the threads that they name.
 
 use super::super::unix_ns;
-use super::{Host, MOST_HOLDERS};
+use super::{Host, MOST_LEASES};
 use crate::event::EventRef;
 use crate::inputs::ctf::{ClockMaps, Domain, Session};
 use crate::value::ValueRef;
@@ -98,7 +98,6 @@ pub(in super::super) fn lease(host: &mut Host, event: &EventRef<'_>, for_lanes: 
         name(host, thread);
     }
     let Some(number) = event.client else { return };
-    let pid = numbered("pid").unwrap_or(0);
     let token = event.fields.iter().find_map(|(name, value)| match value {
         ValueRef::Hex(token) if &**name == "token" => Some(token),
         _ => None,
@@ -107,11 +106,11 @@ pub(in super::super) fn lease(host: &mut Host, event: &EventRef<'_>, for_lanes: 
     let until = token.and_then(|token| host.lease_ends.get(&(number, token)).copied());
     let Some(client) = host.client(number) else { return };
     // Where it is not known, it lasts.
-    (client.pid, client.until) = (pid, until.unwrap_or(i64::MAX));
+    client.until = until.unwrap_or(i64::MAX);
     // A lease that is said again is the same one.
     if client.leases == 0 || client.token != token {
         client.leases = client.leases.saturating_add(1);
-        (client.token, client.leased, client.is_noted) = (token, event.ts_ns, false);
+        client.token = token;
     }
     if is_program {
         if let (None, Some(tid)) = (thread, tid.filter(|tid| *tid != 0)) {
@@ -138,7 +137,7 @@ pub(super) fn lease_ends(session: &Session, maps: &ClockMaps) -> HashMap<(u32, u
                 },
             };
             let end = unix_ns(session, end);
-            if ends.len() < MOST_HOLDERS || ends.contains_key(&(stream.client, *token)) {
+            if ends.len() < MOST_LEASES || ends.contains_key(&(stream.client, *token)) {
                 let last = ends.entry((stream.client, *token)).or_insert(end);
                 *last = end.max(*last);
             }
