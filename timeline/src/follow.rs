@@ -10,6 +10,7 @@ use crate::inputs::ctf::{
 use crate::inputs::input::nanoseconds;
 use crate::inputs::names::Names;
 use crate::merge::Timeline;
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -134,6 +135,16 @@ impl Follow {
         }
         let more = self.files.values().filter(|file| file.cursor.has_more);
         Ok(Round { has_news, is_finished, more_after: more.map(|file| file.until).min() })
+    }
+
+    /// Returns whether a process may still write the session: its writer holds a lock on the folder of
+    /// the trace.
+    pub fn has_writer(&self) -> bool {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let locked = open(self.dir.join("ctf"), flags, Mode::empty())
+            .and_then(|dir| flock(dir, FlockOperation::NonBlockingLockExclusive));
+        // A folder that cannot be locked tells nothing.
+        locked.is_err()
     }
 
     /// Gives the losses that belong to no stream, once the session has ended.

@@ -51,6 +51,7 @@ mod follow;
 mod format;
 mod inputs;
 mod merge;
+mod order;
 mod sort;
 mod stat;
 mod value;
@@ -66,5 +67,6 @@ pub use inputs::ctf::{
 pub use inputs::functions::{ENTRY, EXIT, FunctionTrace, SYMBOL};
 pub use inputs::kernel::{CpuStat, KernelStat, KernelTrace};
 pub use merge::Timeline;
+pub use order::{Late, Order};
 pub use stat::{ClockStat, SessionStat, StreamStat};
 pub use value::{Array, Name, Value, ValueRef};

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Order of entries of a session that is being written.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::{Duration, Instant};
+
+/// Time for which an entry waits for earlier ones of other streams.
+const DELAY: Duration = Duration::from_millis(250);
+/// Number of entries that are held back at most.
+const MOST_HELD: usize = 200_000;
+/// Bytes of them that are held back at most.
+const MOST_HELD_BYTES: usize = 64 << 20;
+
+/// Entries of [`Follow`](crate::Follow) in order of time, and of reading where that is the same. The streams of a
+/// session are drained one after the other, so an entry waits a quarter of a second for earlier ones. At most
+/// 200,000 wait, of 64 MiB.
+///
+/// `T` is what the caller keeps of an entry.
+#[derive(Debug)]
+pub struct Order<T> {
+    held: BTreeMap<(i64, u64), Held<T>>,
+    /// Bytes of those that are held.
+    bytes: usize,
+    entries: u64,
+    /// Latest time of an entry that was read.
+    last: i64,
+    /// Times of rounds, and the latest times of their entries.
+    rounds: VecDeque<(Instant, i64)>,
+    /// Latest time that was given.
+    given: i64,
+    late: Late,
+}
+
+#[derive(Debug)]
+struct Held<T> {
+    bytes: usize,
+    entry: T,
+}
+
+/// Events that came after later ones had been given.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Late {
+    /// Their number.
+    pub events: u64,
+    /// The most that one was late by, nanoseconds.
+    pub most_ns: i64,
+}
+
+impl<T> Order<T> {
+    /// Makes an empty one for a session that started at this Unix time, in nanoseconds.
+    pub fn new(started_unix_ns: i64) -> Order<T> {
+        Order {
+            held: BTreeMap::new(),
+            bytes: 0,
+            entries: 0,
+            last: started_unix_ns,
+            rounds: VecDeque::new(),
+            given: i64::MIN,
+            late: Late::default(),
+        }
+    }
+
+    /// Adds an event of this Unix time, in nanoseconds. `bytes` is what it takes.
+    pub fn event(&mut self, ts_ns: i64, bytes: usize, event: T) {
+        if ts_ns < self.given {
+            self.late.events += 1;
+            self.late.most_ns = self.late.most_ns.max(self.given.saturating_sub(ts_ns));
+        }
+        self.push(ts_ns, bytes, event);
+    }
+
+    /// Adds a place where events were lost. One of an unknown time has the place of the latest entry.
+    pub fn lost(&mut self, ts_ns: Option<i64>, bytes: usize, lost: T) {
+        self.push(ts_ns.unwrap_or(self.last), bytes, lost);
+    }
+
+    fn push(&mut self, time: i64, bytes: usize, entry: T) {
+        self.last = self.last.max(time);
+        self.entries += 1;
+        self.bytes += bytes;
+        self.held.insert((time, self.entries), Held { bytes, entry });
+    }
+
+    /// Takes an entry that need not wait any more: up to the time `until`, or of an order that is full.
+    pub fn pop(&mut self, until: i64) -> Option<T> {
+        let first = self.held.first_entry()?;
+        let (time, _) = *first.key();
+        if time > until && !self.is_full() {
+            return None;
+        }
+        self.given = self.given.max(time);
+        let (_, Held { bytes, entry }) = self.held.pop_first()?;
+        self.bytes -= bytes;
+        Some(entry)
+    }
+
+    fn is_full(&self) -> bool {
+        self.held.len() > MOST_HELD || self.bytes > MOST_HELD_BYTES
+    }
+
+    /// Ends a [round](crate::Round). Returns the time up to which entries have waited long enough.
+    pub fn settle(&mut self, now: Instant, more_after: Option<i64>) -> i64 {
+        self.rounds.push_back((now, self.last));
+        let mut until = i64::MIN;
+        while let Some((at, last)) = self.rounds.front()
+            && now.duration_since(*at) >= DELAY
+        {
+            until = until.max(*last);
+            self.rounds.pop_front();
+        }
+        // Nothing of a stream that has more may be overtaken.
+        more_after.map_or(until, |after| {
+            until.max(after.saturating_sub(DELAY.as_nanos() as i64)).min(after)
+        })
+    }
+
+    /// Returns the events that came too late for their place.
+    pub fn late(&self) -> Late {
+        self.late
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn order(times: &[i64]) -> Order<i64> {
+        let mut order = Order::new(0);
+        times.iter().for_each(|time| order.event(*time, 1, *time));
+        order
+    }
+
+    fn pop(order: &mut Order<i64>, until: i64) -> Vec<i64> {
+        std::iter::from_fn(|| order.pop(until)).collect()
+    }
+
+    #[test]
+    fn events_wait_for_earlier_ones_of_later_rounds() {
+        let begun = Instant::now();
+        let mut order = order(&[10]);
+        let first = order.settle(begun, None);
+        assert!(pop(&mut order, first).is_empty());
+        order.event(5, 1, 5);
+        order.event(20, 1, 20);
+
+        let until = order.settle(begun + DELAY, None);
+
+        assert_eq!(pop(&mut order, until), [5, 10]);
+        assert_eq!(order.late(), Late::default());
+    }
+
+    #[test]
+    fn an_event_that_comes_too_late_is_given_and_counted() {
+        let mut order = order(&[10]);
+        assert_eq!(pop(&mut order, 10), [10]);
+
+        order.event(3, 1, 3);
+        order.lost(Some(1), 1, 1);
+
+        assert_eq!(pop(&mut order, 10), [1, 3]);
+        assert_eq!(order.late(), Late { events: 1, most_ns: 7 });
+    }
+
+    #[test]
+    fn an_event_can_be_late_by_more_than_all_of_time() {
+        let mut order = order(&[i64::MAX]);
+        assert_eq!(pop(&mut order, i64::MAX).len(), 1);
+
+        order.event(i64::MIN, 1, 0);
+
+        assert_eq!(order.late(), Late { events: 1, most_ns: i64::MAX });
+    }
+
+    #[test]
+    fn a_stream_that_has_more_is_not_overtaken() {
+        let (begun, second) = (Instant::now(), 1_000_000_000);
+        let mut order = order(&[second, 3 * second]);
+        order.settle(begun, Some(second));
+
+        let until = order.settle(begun + DELAY, Some(second));
+
+        assert_eq!(until, second);
+        assert_eq!(pop(&mut order, until), [second]);
+    }
+
+    #[test]
+    fn a_full_order_gives_its_first() {
+        let mut order = order(&[]);
+        (0..MOST_HELD as i64 + 2).for_each(|time| order.event(time, 1, time));
+
+        assert_eq!(pop(&mut order, i64::MIN), [0, 1]);
+        order.event(-1, MOST_HELD_BYTES, -1);
+        assert_eq!(pop(&mut order, i64::MIN), [-1]);
+    }
+}
