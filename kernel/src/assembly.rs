@@ -25,6 +25,8 @@ const PAGE: usize = 4096;
 /// A guest's recording that is put together.
 #[derive(Debug)]
 pub struct Assembly {
+    clock: u32,
+    frequency: u64,
     dir: PathBuf,
     /// Name of the file that it becomes.
     file_name: String,
@@ -66,9 +68,11 @@ struct Pages {
 
 impl Assembly {
     /// Begins a recording, whose file is made in this directory under this name. Nothing is written before its
-    /// descriptions are whole.
-    pub fn new(dir: &Path, file_name: &str) -> Assembly {
+    /// descriptions are whole. `clock` is the session's clock of the guest, `frequency` its ticks per second.
+    pub fn new(dir: &Path, file_name: &str, clock: u32, frequency: u64) -> Assembly {
         Assembly {
+            clock,
+            frequency: frequency.max(1),
             dir: dir.to_owned(),
             file_name: file_name.to_owned(),
             description: Description::Coming { head: Text::default(), json: Text::default() },
@@ -187,12 +191,11 @@ impl Assembly {
         Ok(())
     }
 
-    /// Makes the file. `clock` is the session's clock of the guest, `frequency` its ticks per second.
-    /// `None`: the guest has described nothing.
+    /// Makes the file. Returns `None` if the guest has described nothing.
     ///
     /// # Errors
     /// If it is damaged, or cannot be written.
-    pub fn finish(mut self, clock: u32, frequency: u64) -> Result<Option<Summary>, Error> {
+    pub fn finish(mut self) -> Result<Option<Summary>, Error> {
         for cpu in Vec::from_iter(self.cpus.keys().copied()) {
             self.end_page(cpu)?;
         }
@@ -212,7 +215,7 @@ impl Assembly {
                 .damage
                 .push(format!("{damaged} pages or parts that the guest sent are not whole"));
         }
-        let of = Of::Guest { clock, frequency };
+        let of = Of::Guest { clock: self.clock, frequency: self.frequency };
         complete(state, Names::default(), taken, recovered, of)
     }
 
@@ -294,7 +297,7 @@ mod tests {
 
     /// Begins a recording with its descriptions.
     fn described(dir: &Path, json: &RecordingJson) -> Assembly {
-        let mut assembly = Assembly::new(dir, "guest.dat");
+        let mut assembly = Assembly::new(dir, "guest.dat", 4, 1_000_000_000);
         let head = trace_dat::Description { page_size: 4096, ..Default::default() }.to_bytes();
         let json = serde_json::to_vec(json).unwrap();
         for piece in pieces(HEAD, 0, &head).chain(pieces(JSON, 0, &json)) {
@@ -313,7 +316,7 @@ mod tests {
             }
         }
 
-        let summary = assembly.finish(4, 1_000_000_000).unwrap().unwrap();
+        let summary = assembly.finish().unwrap().unwrap();
 
         assert_eq!((summary.events, &*summary.damage), (6 * EVENTS as u64, &[][..]));
         let file = fs::read(dir.path().join("guest.dat")).unwrap();
@@ -338,7 +341,7 @@ mod tests {
             }
         }
 
-        let summary = assembly.finish(1, 1_000_000_000).unwrap().unwrap();
+        let summary = assembly.finish().unwrap().unwrap();
 
         assert_eq!((summary.events, summary.damage.len()), (4 * EVENTS as u64, 1), "{summary:?}");
         assert!(summary.damage[0].starts_with("2 pages"), "{summary:?}");
@@ -358,7 +361,7 @@ mod tests {
         lossy.extend(1234u64.to_ne_bytes());
         pieces("cpu0", 0, &lossy).for_each(|piece| assembly.add(&piece).unwrap());
 
-        let summary = assembly.finish(1, 1_000_000_000).unwrap().unwrap();
+        let summary = assembly.finish().unwrap().unwrap();
 
         assert_eq!((summary.events, &*summary.damage), (EVENTS as u64, &[][..]));
         let file = fs::read(summary.path).unwrap();
@@ -380,7 +383,7 @@ mod tests {
                 }
             }
 
-            assert_eq!(assembly.finish(1, 1_000_000_000).unwrap(), None);
+            assert_eq!(assembly.finish().unwrap(), None);
             assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2, "nothing is left");
         }
     }
@@ -402,14 +405,14 @@ mod tests {
             pieces(HEAD, 0, &head).for_each(|piece| assembly.add(&piece).unwrap());
             pieces("cpu0", 0, &page(EVENTS)).for_each(|piece| assembly.add(&piece).unwrap());
 
-            assert_eq!(assembly.finish(1, 1_000_000_000).unwrap(), None);
+            assert_eq!(assembly.finish().unwrap(), None);
         }
     }
 
     #[test]
     fn pages_without_descriptions_are_not_written() {
         let dir = session();
-        let mut assembly = Assembly::new(dir.path(), "guest.dat");
+        let mut assembly = Assembly::new(dir.path(), "guest.dat", 4, 1_000_000_000);
         for n in 0..9 {
             pieces("cpu0", n * PAGE as u64, &page(1)).for_each(|p| assembly.add(&p).unwrap());
         }
@@ -420,7 +423,7 @@ mod tests {
         }
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2, "nothing is written");
 
-        assert_eq!(assembly.finish(1, 1_000_000_000).unwrap(), None);
+        assert_eq!(assembly.finish().unwrap(), None);
     }
 
     #[test]
@@ -432,6 +435,6 @@ mod tests {
         let Description::Coming { head, .. } = &assembly.description else { panic!() };
         assert!(head.bytes.len() <= MOST_HEAD);
 
-        assert_eq!(assembly.finish(1, 1_000_000_000).unwrap(), None);
+        assert_eq!(assembly.finish().unwrap(), None);
     }
 }

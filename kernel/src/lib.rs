@@ -22,8 +22,8 @@
 //! The data survive a kill at any instant: [`recover`] completes the recording of a killed process
 //! in a directory, [`sweep`] those of all, and removes their instances.
 //!
-//! In a guest, a [`Forwarding`] sends the recording to the host in pieces, while it is made; an
-//! [`Assembly`] puts them together there.
+//! In a guest, a [`Forwarding`] sends the recording to the host in pieces, while it is made;
+//! [`GuestRecordings`] put them together there.
 //!
 //! It does not read `kernel.dat`: `hypertrace-timeline` does. It has no features.
 #![warn(missing_debug_implementations)]
@@ -32,6 +32,7 @@ mod assembly;
 mod complete;
 mod error;
 mod forward;
+mod guest;
 mod instance;
 mod owner;
 mod pages;
@@ -49,10 +50,10 @@ mod trace_dat;
 mod tracefs;
 mod worker;
 
-pub use assembly::Assembly;
 pub use complete::Summary;
 pub use error::Error;
 pub use forward::{Forwarded, Forwarding, PIECE, Piece};
+pub use guest::{GuestFiles, GuestRecordings};
 pub use recording::{Config, Recording};
 pub use recover::{Recovered, is_incomplete, recover, sweep};
 pub use source::Source;

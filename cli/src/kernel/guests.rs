@@ -4,9 +4,8 @@ use crate::interrupt::Interrupts;
 use crate::output::say;
 use anyhow::Context;
 use hypertrace_format::error::error_chain;
-use hypertrace_kernel::{Assembly, Error, PIECE, Piece};
+use hypertrace_kernel::{Error, GuestRecordings, PIECE, Piece};
 use hypertrace_timeline::{ClockMaps, Domain, KernelTrace, Record, Session, Stream, ValueRef};
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// Name of the events that a guest's `record --guest` makes of its recording's pieces.
@@ -14,12 +13,6 @@ const PIECE_EVENT: &str = "guest_kernel";
 
 /// Name of the reference points that it makes for its clock, and of the events after them.
 const CLOCK_EVENT: &str = "guest_kernel_clock";
-
-/// Most recordings of a lease: any program of the guest can send some, and root's recorder has a lease of its own.
-const MOST_OF_LEASE: usize = 4;
-
-/// Most recordings of a session: an equal number of each client that sends some, one at least.
-const MOST: usize = 1024;
 
 /// Returns whether an event of this name only carries a guest's recording, whose own events are shown.
 pub fn is_carrier(name: &str) -> bool {
@@ -70,39 +63,80 @@ pub struct Made {
     has_losses: bool,
 }
 
-/// Makes the files of the recordings in a folder, at most [`MOST`]. Reports why others are not `shown`.
+/// Makes the files of the recordings in a folder. Reports why others are not `shown`.
 pub fn assemble(session: &Session, folder: &Path, shown: &str) -> Vec<Made> {
     let streams = session.streams().iter().filter(|stream| stream.domain == Domain::Guest);
-    let senders: Vec<&Stream> = streams.filter(|stream| has_pieces(session, stream)).collect();
-    let most = (MOST / senders.len().max(1)).max(1);
-    let mut all = Vec::new();
-    let mut left_out = LeftOut::default();
-    // After a signal, nothing is read.
-    for stream in senders {
-        let (ended, made, left_out) = (0, Vec::new(), &mut left_out);
-        let mut client = Client { session, shown, most, ended, made, left_out };
-        if let Err(why) = client.assemble(stream, folder) {
+    let clients: Vec<&Stream> = streams.filter(|stream| has_pieces(session, stream)).collect();
+    let mut made = Vec::new();
+    // Each reason is said once, however many recordings it is of.
+    let (mut undescribed, mut unended, mut beyond) = (false, false, None);
+    for stream in &clients {
+        let mut recordings =
+            GuestRecordings::new(folder, stream.client, clients.len(), session.json().finished);
+        if let Err(why) = add_pieces(&mut recordings, session, stream) {
             complain(session, shown, &error_chain(&why));
         }
-        all.append(&mut client.made);
+        let found = match recordings.finish() {
+            Ok(found) => found,
+            Err(why) => {
+                complain(session, shown, &error_chain(&why));
+                continue;
+            }
+        };
+        undescribed |= found.undescribed;
+        unended |= found.unended;
+        beyond = beyond.or(found.beyond);
+        for file in found.files {
+            match file {
+                Ok(summary) => made.push(Made {
+                    line: super::line(&summary, None),
+                    has_losses: summary.lost() > 0
+                        || !summary.losses_known
+                        || !summary.damage.is_empty(),
+                    path: summary.path,
+                }),
+                Err(why) => complain(session, shown, &error_chain(&why)),
+            }
+        }
     }
-    if left_out.undescribed {
+    if undescribed {
         complain(session, shown, &"the guest has not described them");
     }
-    if left_out.unended {
+    if unended {
         say(format_args!(
             "{}: a guest's kernel is still being recorded: its events are not {shown} yet",
             session.dir().display()
         ));
     }
-    if left_out.beyond {
-        complain(
-            session,
-            shown,
-            &format_args!("there are more than {most} recordings of a client"),
-        );
+    if let Some(most) = beyond {
+        let why = format_args!("there are more than {most} recordings of a client");
+        complain(session, shown, &why);
     }
-    all
+    made
+}
+
+/// Adds the pieces in a stream.
+fn add_pieces(
+    recordings: &mut GuestRecordings<'_>,
+    session: &Session,
+    stream: &Stream,
+) -> Result<(), Error> {
+    let mut records = stream.records(session.classes());
+    let mut bytes = Vec::with_capacity(PIECE);
+    // After a signal, nothing is read. The command that shows the session reports damage.
+    while Interrupts::came().is_none()
+        && let Ok(Some(record)) = records.read()
+    {
+        if *record.class.name == *PIECE_EVENT
+            && let Some((recording, file, at)) = piece(&record, &mut bytes)
+        {
+            let piece = Piece::new(recording, file, at, &bytes);
+            let clock = record.packet.stream_id;
+            let frequency = session.json().clock(clock).map_or(1_000_000_000, |c| c.frequency);
+            recordings.add(record.packet.lease_token, (clock, frequency), &piece)?;
+        }
+    }
+    Ok(())
 }
 
 /// Returns whether a client has sent a piece of a recording.
@@ -119,103 +153,6 @@ fn has_pieces(session: &Session, stream: &Stream) -> bool {
 fn complain(session: &Session, shown: &str, why: &dyn std::fmt::Display) {
     let dir = session.dir().display();
     say(format_args!("{dir}: events of a guest's kernel are not {shown}: {why}"));
-}
-
-/// Why recordings have no file: each is said once, however many there are.
-#[derive(Default)]
-struct LeftOut {
-    undescribed: bool,
-    unended: bool,
-    beyond: bool,
-}
-
-/// The recordings of a client.
-struct Client<'a> {
-    session: &'a Session,
-    shown: &'a str,
-    /// Most recordings of it, and those that were put together.
-    most: usize,
-    ended: usize,
-    made: Vec<Made>,
-    left_out: &'a mut LeftOut,
-}
-
-impl Client<'_> {
-    /// Makes the files of the recordings.
-    fn assemble(&mut self, stream: &Stream, folder: &Path) -> Result<(), Error> {
-        // By clock and number.
-        let mut found: BTreeMap<(u32, u64), Assembly> = BTreeMap::new();
-        let mut lease = None;
-        let mut records = stream.records(self.session.classes());
-        let mut bytes = Vec::with_capacity(PIECE);
-        // The command that shows the session reports damage.
-        while Interrupts::came().is_none()
-            && let Ok(Some(record)) = records.read()
-        {
-            if *record.class.name != *PIECE_EVENT {
-                continue;
-            }
-            let Some((recording, file, at)) = piece(&record, &mut bytes) else { continue };
-            let (clock, token) = (record.packet.stream_id, record.packet.lease_token);
-            if lease.is_some_and(|lease| lease != token) {
-                self.finish(std::mem::take(&mut found))?;
-            }
-            lease = Some(token);
-            let key = (clock, recording);
-            if !found.contains_key(&key) {
-                // Only one at a time is being described: one without descriptions before another has none.
-                let mut undescribed = Vec::new();
-                for (key, assembly) in &mut found {
-                    if !assembly.is_described()? {
-                        undescribed.push(*key);
-                    }
-                }
-                undescribed.iter().for_each(|key| drop(found.remove(key)));
-                if found.len() == MOST_OF_LEASE {
-                    continue;
-                }
-                if self.ended + found.len() >= self.most {
-                    self.left_out.beyond = true;
-                    continue;
-                }
-                let client = stream.client;
-                let name =
-                    format!("guest-kernel-{clock}-{client}-{token:016x}-{recording:016x}.dat");
-                found.insert(key, Assembly::new(folder, &name));
-            }
-            if let Some(assembly) = found.get_mut(&key) {
-                assembly.add(&Piece::new(recording, file, at, &bytes))?;
-            }
-        }
-        self.finish(found)
-    }
-
-    /// Makes the files of the recordings that have ended.
-    fn finish(&mut self, found: BTreeMap<(u32, u64), Assembly>) -> Result<(), Error> {
-        let json = self.session.json();
-        for ((clock, _), mut assembly) in found {
-            self.ended += usize::from(assembly.is_described()?);
-            if !assembly.is_ended() && !json.finished {
-                self.left_out.unended = true;
-                assembly.discard()?;
-                continue;
-            }
-            let frequency = json.clock(clock).map_or(1_000_000_000, |clock| clock.frequency);
-            match assembly.finish(clock, frequency.max(1)) {
-                Ok(Some(summary)) => self.made.push(Made {
-                    line: super::line(&summary, None),
-                    has_losses: summary.lost() > 0
-                        || !summary.losses_known
-                        || !summary.damage.is_empty(),
-                    path: summary.path,
-                }),
-                Ok(None) => self.left_out.undescribed = true,
-                // Those of the other recordings are.
-                Err(why) => complain(self.session, self.shown, &error_chain(&why)),
-            }
-        }
-        Ok(())
-    }
 }
 
 /// Takes a piece's bytes. Returns its recording, file and offset; `None` if it is none.
