@@ -7,7 +7,10 @@
 //! on the thread that serves. The device makes no DMA and has no interrupt: memory of the guest that a
 //! client offers is accepted and not used, and every descriptor that it sends is closed at once.
 
+mod server;
 mod wire;
+
+pub use server::{Notice, Server};
 
 use crate::pci::PciFunction;
 use hypertrace_abi::layout::Region;

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! A server of one VMM after another.
+
+use super::{End, PATIENCE, serve};
+use crate::pci::PciFunction;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{RecvFlags, recv};
+use std::fmt;
+use std::io::{self, ErrorKind};
+use std::net::Shutdown;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// Shortest time between two connections: each begins a generation.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Time between two looks at the listener.
+const PERIOD: Duration = Duration::from_millis(20);
+
+/// What happens to a [`Server`] that people should learn of.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Notice {
+    /// Another connection was closed, because a VMM is served: the first one beside each. That VMM
+    /// may say only that a connection was closed, or nothing.
+    Refused,
+    /// A VMM's connection was ended because of what it sent, or failed.
+    Ended(io::Result<End>),
+}
+
+/// A server of one VMM after another, each on a thread of its own. One that connects while another is served
+/// is closed at once. Each after the first has a device as after a reset.
+pub struct Server {
+    function: Arc<PciFunction>,
+    listener: UnixListener,
+    notice: Arc<dyn Fn(Notice) + Send + Sync>,
+    client: Option<Client>,
+    has_served: bool,
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Server { listener, client, has_served, .. } = self;
+        f.debug_struct("Server")
+            .field("listener", listener)
+            .field("client", client)
+            .field("has_served", has_served)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A client that is served.
+#[derive(Debug)]
+struct Client {
+    stream: UnixStream,
+    /// Returns whether it was a VMM: it has sent something.
+    thread: JoinHandle<bool>,
+    has_refused: bool,
+}
+
+impl Server {
+    /// Makes a server of the VMMs that connect here. `notice` is called on threads of its own.
+    ///
+    /// # Errors
+    /// If the listener cannot be used.
+    pub fn new(
+        function: Arc<PciFunction>,
+        listener: UnixListener,
+        notice: impl Fn(Notice) + Send + Sync + 'static,
+    ) -> io::Result<Server> {
+        listener.set_nonblocking(true)?;
+        let notice = Arc::new(notice);
+        Ok(Server { function, listener, notice, client: None, has_served: false })
+    }
+
+    /// Returns whether a VMM was served and has left, and no other is served.
+    pub fn is_left(&self) -> bool {
+        self.has_served && self.client.is_none()
+    }
+
+    /// Accepts VMMs for a moment, and takes leave of one that has ended.
+    ///
+    /// # Errors
+    /// If no connection can be accepted or served; or, with `TimedOut`, if one does not end, because its client
+    /// has sent a descriptor that cannot be closed. The device must not be given to another client then.
+    pub fn turn(&mut self) -> io::Result<()> {
+        if self.client.as_ref().is_some_and(|client| client.thread.is_finished()) {
+            self.end()?;
+        }
+        match self.listener.accept() {
+            Ok((stream, _)) => self.admit(stream),
+            Err(why) if why.kind() == ErrorKind::WouldBlock => {
+                thread::sleep(PERIOD);
+                Ok(())
+            }
+            Err(why) => Err(why),
+        }
+    }
+
+    fn admit(&mut self, stream: UnixStream) -> io::Result<()> {
+        if self.client.as_ref().is_some_and(|client| has_closed(&client.stream)) {
+            self.end()?;
+        }
+        if let Some(client) = &mut self.client {
+            if !std::mem::replace(&mut client.has_refused, true) {
+                let notice = Arc::clone(&self.notice);
+                thread::spawn(move || notice(Notice::Refused));
+            }
+            return Ok(());
+        }
+        stream.set_nonblocking(false)?;
+        let (function, theirs) = (Arc::clone(&self.function), stream.try_clone()?);
+        let (notice, is_first) = (Arc::clone(&self.notice), !self.has_served);
+        let run = move || {
+            let is_vmm = sends(&theirs);
+            if is_vmm {
+                if !is_first {
+                    thread::sleep(PAUSE);
+                    function.reset(|_| ());
+                }
+                match serve(&function, &theirs) {
+                    Ok(End::Closed) => {}
+                    ended => notice(Notice::Ended(ended)),
+                }
+            }
+            // The client learns of the end by the last descriptor.
+            let _ = theirs.shutdown(Shutdown::Both);
+            is_vmm
+        };
+        let thread = thread::Builder::new().name("vfio-user".into()).spawn(run)?;
+        self.client = Some(Client { stream, thread, has_refused: false });
+        Ok(())
+    }
+
+    /// Ends the connection that is served, if there is one.
+    ///
+    /// # Errors
+    /// As [`turn`](Server::turn).
+    pub fn end(&mut self) -> io::Result<()> {
+        let Some(Client { stream, thread, .. }) = self.client.take() else { return Ok(()) };
+        let _ = stream.shutdown(Shutdown::Both);
+        let begun = Instant::now();
+        while !thread.is_finished() {
+            if begun.elapsed() > PATIENCE {
+                let why =
+                    "the VMM's connection does not end: a descriptor that it sent cannot be closed";
+                return Err(io::Error::new(ErrorKind::TimedOut, why));
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+        self.has_served |= thread.join().unwrap_or(true);
+        Ok(())
+    }
+}
+
+/// Waits for a client's first byte. Returns false if there is none: another process only looks whether the socket
+/// is served, or holds it.
+fn sends(stream: &UnixStream) -> bool {
+    let mut byte = [0];
+    stream.set_read_timeout(Some(PATIENCE)).is_ok()
+        && recv(stream, &mut byte, RecvFlags::PEEK).is_ok_and(|(n, _)| n > 0)
+}
+
+/// Returns whether the other side of a connection has closed it.
+fn has_closed(stream: &UnixStream) -> bool {
+    // The end is reported without being asked for.
+    let mut polled = [PollFd::new(stream, PollFlags::empty())];
+    poll(&mut polled, Some(&Timespec::default())).is_ok_and(|n| n > 0)
+}
