@@ -8,6 +8,7 @@ mod fetch;
 mod full;
 mod header;
 mod install;
+mod lines;
 mod mutants;
 mod notes;
 mod probe;
@@ -49,6 +50,8 @@ enum Job {
     Mutants(mutants::Options),
     /// Make the files of C that come from Rust: headers in guest-lib/include
     Header,
+    /// Count the lines of code of each folder, without comments, blank lines and tests
+    Lines,
     /// Build the C library, and install it with its headers and a file for pkg-config
     InstallC(install::Options),
     /// Fetch the programs that tests run, without installing them, and print their paths
@@ -76,6 +79,7 @@ fn run(job: Job) -> Result<bool> {
         Job::Full(options) => full::run(&root()?, &options),
         Job::Mutants(options) => mutants::run(&root()?, &options),
         Job::Header => header::write(&root()?).map(|()| true),
+        Job::Lines => lines::print(&root()?).map(|()| true),
         Job::InstallC(options) => install::run(&root()?, &options).map(|()| true),
         Job::Fetch { programs } => {
             let all = fetch::tools().iter().collect();
