@@ -13,6 +13,10 @@ pub const PAUSE: Duration = Duration::from_millis(10);
 /// than [`PAUSE`]: a client that has not paused was seen by then.
 pub const REST: Duration = Duration::from_millis(50);
 
+/// Least time between the begin of a pass and that of the next one by a KICK: guests may kick as often as they like.
+/// A ring of 1 MiB takes longer than this to be filled.
+pub const KICK_SPACING: Duration = Duration::from_micros(200);
+
 /// Period and budget of the passes of a drain loop.
 #[derive(Clone, Copy, Debug)]
 pub struct DrainPolicy {

@@ -447,6 +447,7 @@ impl Chip {
     /// [quiet](EventSink::is_quiet).
     ///
     /// A loop that waits for an eventfd reads it before each call: one that stays readable wakes the loop at once.
+    /// Guests may kick as often as they like: no call by a KICK within 200 us of the last call bounds what that costs.
     ///
     /// Only for the drain loop's thread, never for a vCPU's.
     pub fn drain(&self, policy: &DrainPolicy, is_kicked: bool) -> Option<Duration> {

@@ -31,6 +31,8 @@ kinds! {
         ConfigWidth => "config_width",
         /// A KICK that came by a trap. Not a fault.
         KickTrapped => "kick_trapped",
+        /// A pass of the drain loop that waited because a KICK came too soon after the last pass. Not a fault.
+        KickLimited => "kick_limited",
         /// An access to the argument slots or the rings that came by a trap: the VMM has not mapped
         /// that memory. Not a fault.
         MemoryTrapped => "memory_trapped",

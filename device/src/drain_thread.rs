@@ -3,13 +3,14 @@
 //! The drain loop on a thread of its own, for a VMM whose event loop shall not run it.
 
 use crate::chip::{Chip, DrainWaker};
-use hypertrace_abi::drain::DrainPolicy;
+use crate::counter::Counter;
+use hypertrace_abi::drain::{DrainPolicy, KICK_SPACING};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
 use vmm_sys_util::eventfd::EventFd;
 
@@ -83,14 +84,22 @@ struct Loop {
 impl Loop {
     fn run(&self) {
         let mut wait = Some(self.policy.period);
+        let mut next = Instant::now();
         while !self.stop.load(Relaxed) {
             // A signal ends the wait early, which does no harm.
             let woken = self.epoll.wait(milliseconds(wait), &mut [EpollEvent::default()]);
             let is_kicked = matches!(woken, Ok(1));
             if is_kicked {
+                let early = next.saturating_duration_since(Instant::now());
+                if !early.is_zero() && !self.stop.load(Relaxed) {
+                    self.chip.counts().add(Counter::KickLimited);
+                    // By a futex: a filter has that anyway.
+                    thread::park_timeout(early);
+                }
                 // Readable: this does not wait.
                 let _ = self.kick.read();
             }
+            next = Instant::now() + KICK_SPACING;
             wait = self.chip.drain(&self.policy, is_kicked);
         }
         self.chip.end_drain();

@@ -50,7 +50,7 @@ lists! {
     DRAIN_JOURNAL: SYS_getrandom SYS_epoll_wait SYS_epoll_pwait SYS_read SYS_ppoll SYS_write SYS_sendto
         SYS_rt_sigtimedwait SYS_close SYS_prlimit64 SYS_clock_gettime;
     /// Event loop of the VMM that drains by the adapter for `event-manager`, besides one of the lists for drain threads.
-    EVENT_LOOP: SYS_timerfd_settime SYS_write;
+    EVENT_LOOP: SYS_timerfd_settime SYS_epoll_ctl SYS_write;
     /// Reset, save and finish of the device, besides one of the lists for drain threads: they drain on the thread that calls them.
     /// With spare files also [`START_SPARE_FILES`]: those that are left are removed.
     RESET_SAVE_FINISH: SYS_fallocate SYS_pread64 SYS_write;

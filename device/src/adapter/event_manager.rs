@@ -3,11 +3,13 @@
 //! The drain loop as an `event-manager` subscriber.
 
 use crate::chip::{Chip, DrainWaker};
+use crate::counter::Counter;
 use event_manager::{EventOps, Events, MutEventSubscriber};
+use hypertrace_abi::drain::KICK_SPACING;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use vmm_sys_util::epoll::EventSet;
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 use vmm_sys_util::timerfd::TimerFd;
@@ -25,6 +27,10 @@ pub struct DrainLoop {
     policy: DrainPolicy,
     /// The timer is disarmed.
     rests: bool,
+    /// When a KICK may cause the next pass.
+    next: Instant,
+    /// A KICK came too early: the loop does not look for any until the timer fires, at `next`.
+    is_deaf: bool,
     /// Error of [`MutEventSubscriber::init`], which cannot return it.
     error: Option<event_manager::Error>,
 }
@@ -37,7 +43,8 @@ impl DrainLoop {
     pub fn new(chip: Arc<Chip>, kick: EventFd, policy: DrainPolicy) -> io::Result<Self> {
         let mut timer = TimerFd::new().map_err(io::Error::from)?;
         timer.reset(policy.period, Some(policy.period)).map_err(io::Error::from)?;
-        Ok(DrainLoop { chip, kick, timer, policy, rests: false, error: None })
+        let next = Instant::now();
+        Ok(DrainLoop { chip, kick, timer, policy, rests: false, next, is_deaf: false, error: None })
     }
 
     /// Makes an eventfd that is suitable for [`DrainLoop::new`].
@@ -60,16 +67,30 @@ impl DrainLoop {
 }
 
 impl MutEventSubscriber for DrainLoop {
-    fn process(&mut self, events: Events, _ops: &mut EventOps<'_>) {
-        let is_kicked = events.fd() == self.kick.as_raw_fd();
-        if is_kicked {
-            let _ = self.kick.read();
-        } else {
+    fn process(&mut self, events: Events, ops: &mut EventOps<'_>) {
+        let mut is_kicked = events.fd() == self.kick.as_raw_fd();
+        let early = self.next.saturating_duration_since(Instant::now());
+        if is_kicked && !early.is_zero() {
+            self.chip.counts().add(Counter::KickLimited);
+            let none = Events::new(&self.kick, EventSet::empty());
+            self.is_deaf = self.timer.reset(early, Some(self.policy.period)).is_ok()
+                && ops.modify(none).is_ok();
+            return;
+        }
+        if !is_kicked {
             let _ = self.timer.wait();
         }
+        if self.is_deaf && ops.modify(Events::new(&self.kick, EventSet::IN)).is_ok() {
+            (self.is_deaf, is_kicked) = (false, true);
+        }
+        if is_kicked {
+            let _ = self.kick.read();
+        }
+        self.next = Instant::now() + KICK_SPACING;
         let wait = self.chip.drain(&self.policy, is_kicked);
         if wait == Some(Duration::ZERO) {
             // There is more to take: come back after the loop's other subscribers.
+            self.next = Instant::now();
             self.kick.wake();
         }
         let rests = wait.is_none();

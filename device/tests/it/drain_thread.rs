@@ -3,30 +3,19 @@
 //! The drain loop on a thread of its own.
 
 use crate::common;
-use common::{Call, Recorder, chip};
+use common::{Recorder, chip, passes};
 use hypertrace_device::{Chip, Counter, DrainPolicy, DrainWaker, Region};
 use hypertrace_test_support::wait_until;
 use std::io;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 /// No timer, as far as a test can tell.
 const NEVER: DrainPolicy =
     DrainPolicy { period: Duration::from_secs(3600), budget: Duration::from_micros(250) };
-
-fn passes(chip: &Chip) -> usize {
-    chip.sink::<Recorder>()
-        .unwrap()
-        .calls
-        .lock()
-        .unwrap()
-        .iter()
-        .filter(|call| **call == Call::End)
-        .count()
-}
 
 fn wait_for_pass(chip: &Chip, number: usize) {
     wait_until("a pass", || passes(chip) >= number);
@@ -47,6 +36,27 @@ fn it_drains_on_a_kick_on_a_timer_and_when_it_ends() {
     let policy = DrainPolicy { period: Duration::from_millis(1), ..NEVER };
     let drain = chip.drain_thread(&kick, policy, || Ok(())).unwrap();
     wait_for_pass(&chip, 10);
+    drain.finish();
+}
+
+#[test]
+fn a_flood_of_kicks_causes_a_pass_each_200_us_at_most_and_the_last_one_is_served() {
+    let chip = chip();
+    let kick = EventFd::new(EFD_NONBLOCK).unwrap();
+    let drain = chip.drain_thread(&kick, NEVER, || Ok(())).unwrap();
+
+    let begin = Instant::now();
+    while passes(&chip) < 20 {
+        kick.wake();
+    }
+
+    let passes = passes(&chip);
+    assert!(passes as u128 <= begin.elapsed().as_micros() / 200 + 1, "{passes}");
+    assert!(chip.count(Counter::KickLimited) > 0);
+    for number in 1..=2 {
+        kick.wake();
+        wait_for_pass(&chip, passes + number);
+    }
     drain.finish();
 }
 

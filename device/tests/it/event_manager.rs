@@ -4,12 +4,12 @@
 #![cfg(feature = "event-manager")]
 
 use crate::common;
-use common::{Call, chip};
+use common::{Call, chip, passes};
 use event_manager::{EventManager, EventOps, Events, MutEventSubscriber, SubscriberOps};
-use hypertrace_device::DrainWaker;
 use hypertrace_device::adapter::event_manager::{DrainLoop, DrainPolicy};
+use hypertrace_device::{Counter, DrainWaker};
 use std::os::fd::{AsRawFd, RawFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use vmm_sys_util::epoll::EventSet;
 
 /// A subscriber that has registered the descriptor of another one.
@@ -36,6 +36,30 @@ fn a_kick_drains() {
     manager.subscriber_mut(id).unwrap().registered().unwrap();
     manager.run().unwrap();
     assert_eq!(chip.sink::<common::Recorder>().unwrap().calls.lock().unwrap()[0], Call::Begin);
+}
+
+#[test]
+fn a_flood_of_kicks_causes_a_pass_each_200_us_at_most_and_the_last_one_is_served() {
+    let chip = chip();
+    let kick = Drain::kick_eventfd().unwrap();
+    let guest = kick.try_clone().unwrap();
+    let policy = DrainPolicy { period: Duration::from_secs(3600), ..DrainPolicy::default() };
+    let mut manager = EventManager::new().unwrap();
+    manager.add_subscriber(DrainLoop::new(chip.clone(), kick, policy).unwrap());
+
+    let begin = Instant::now();
+    while passes(&chip) < 20 {
+        guest.wake();
+        manager.run_with_timeout(0).unwrap();
+    }
+
+    let before = passes(&chip);
+    assert!(before as u128 <= begin.elapsed().as_micros() / 200 + 1, "{before}");
+    assert!(chip.count(Counter::KickLimited) > 0);
+    guest.wake();
+    while passes(&chip) == before {
+        manager.run().unwrap();
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 //! A drain loop that waits for a KICK, without a timer, while nothing is traced.
 
 use crate::common;
-use common::{Call, Recorder, geometry, register};
+use common::{Recorder, geometry, register};
 use hypertrace_abi::drain::REST;
 use hypertrace_abi::layout::{guest_page, register as r};
 use hypertrace_abi::ring::ClientMemory;
@@ -107,16 +107,7 @@ fn a_loop_keeps_its_timer_where_nobody_would_wake_it() {
 #[test]
 fn a_thread_that_rests_makes_no_pass_until_it_is_kicked() {
     let chip = Arc::new(chip(true, quiet(), || ()));
-    let passes = || {
-        chip.sink::<Recorder>()
-            .unwrap()
-            .calls
-            .lock()
-            .unwrap()
-            .iter()
-            .filter(|c| **c == Call::End)
-            .count()
-    };
+    let passes = || common::passes(&chip);
     let kick = EventFd::new(EFD_NONBLOCK).unwrap();
     let drain = chip.drain_thread(&kick, POLICY, || Ok(())).unwrap();
     // With a timer of a millisecond, no pass in so long happens on a machine that has stopped.

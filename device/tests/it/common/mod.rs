@@ -178,6 +178,12 @@ pub fn points(chip: &Chip) -> Vec<Point> {
     std::mem::take(&mut chip.sink::<Recorder>().unwrap().points.lock().unwrap())
 }
 
+/// Returns the number of complete passes.
+pub fn passes(chip: &Chip) -> usize {
+    let calls = chip.sink::<Recorder>().unwrap().calls.lock().unwrap();
+    calls.iter().filter(|call| **call == Call::End).count()
+}
+
 /// Returns the counters that have changed since `before`.
 pub fn counted(chip: &Chip, before: &BTreeMap<&'static str, u64>) -> Vec<(&'static str, u64)> {
     counters(chip)
