@@ -12,7 +12,7 @@ use super::host::{Host, Recording, lease};
 use super::lanes::{Lanes, Window, Windows};
 use super::marks::{Kernel, Kinds, Reasons, of_kvm};
 use super::pairs::{Begun, Open, Pairs, SameId};
-use super::parts::{Mark, Part, Since, Sums, Why};
+use super::parts::{Account, Mark, Sums, Why};
 use super::roles::{Role, Roles};
 use super::steals::Steals;
 use super::store::{Detail, NO_CLIENT, Sample, State, Store};
@@ -26,7 +26,7 @@ use crate::inputs::kernel::{KernelTrace, shown_by};
 use crate::inputs::names::Names;
 use crate::merge::Timeline;
 use losses::Losses;
-use warnings::{disputes, missing, unfollowed, unreturned, unshown};
+use warnings::{disputes, given_up, missing, unfollowed, unreturned, unshown};
 
 /// Events of each CPU that are read before the merge, to see which kinds there are.
 const FIRST_EVENTS: usize = 1 << 12;
@@ -63,7 +63,7 @@ pub(super) fn collect(
     }
     for (number, ((session, _), host)) in sessions.iter().zip(&pass.hosts).enumerate() {
         if pass.groups.all.iter().any(|group| group.session == number) {
-            let lines = [unshown(host), unreturned(host)].into_iter().flatten();
+            let lines = [unshown(host), unreturned(host), given_up(host)].into_iter().flatten();
             warnings.extend(lines.map(|line| format!("{}: {line}", session.dir().display())));
         }
     }
@@ -343,7 +343,10 @@ impl<'a> Pass<'a> {
         let (session, time) = (event.session, event.ts_ns);
         let host = &mut self.hosts[session];
         let most = host.most_open;
-        let cut = thread.map(|thread| (thread, host.threads[thread].account.cut(time)));
+        let begun = thread.map(|at| {
+            let thread = &mut host.threads[at];
+            (at, thread.tally.begin(&mut thread.account, time))
+        });
         let open = Open {
             name,
             id: role.id(event),
@@ -354,7 +357,7 @@ impl<'a> Pass<'a> {
             bound: event.bound_ns,
             is_point: event.kind == EventKind::ReferencePoint,
             guest_time: event.reading.map(GuestReading::time),
-            thread: cut,
+            thread: begun,
             is_unknown,
             wrong: None,
             may_have_ended: false,
@@ -370,12 +373,12 @@ impl<'a> Pass<'a> {
             Some(Begun::Instead(old)) => self.never_ended(session, &old),
             Some(Begun::Again { group, is_first }) => {
                 // One end closes both.
-                self.forget(session, cut);
+                self.forget(session, begun);
                 if !is_first {
                     self.count(group, Kind::IdTwice);
                 }
             }
-            None => self.forget(session, cut),
+            None => self.forget(session, begun),
         }
     }
 
@@ -457,10 +460,10 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Forgets the cut of a region that will not be counted.
-    fn forget(&mut self, session: usize, cut: Option<(usize, u32)>) {
-        if let Some((thread, cut)) = cut {
-            self.hosts[session].threads[thread].account.cuts.forget(cut);
+    /// Forgets a region of a thread that will not be counted.
+    fn forget(&mut self, session: usize, of: Option<(usize, u32)>) {
+        if let Some((thread, number)) = of {
+            self.hosts[session].threads[thread].tally.forget(number);
         }
     }
 
@@ -469,31 +472,20 @@ impl<'a> Pass<'a> {
         self.groups.all[group as usize].not_counted[why as usize] += 1;
     }
 
-    /// Takes the parts of a thread's time that are known now.
-    fn release(&mut self, session: usize, thread: usize) {
-        let account = &mut self.hosts[session].threads[thread].account;
-        if account.cuts.has_found() {
-            self.find(session, thread);
-        } else if !self.windows.is_empty() && account.cuts.take_news() {
-            self.windows.settle((session, thread), account);
-        }
-    }
-
-    /// Adds times whose part became known to their regions.
-    fn find(&mut self, session: usize, thread: usize) {
-        let account = &mut self.hosts[session].threads[thread].account;
-        while let Some((regions, part, reason)) = account.cuts.found() {
-            for (index, time) in regions {
-                let sample = self.store.get_mut(index);
-                sample.times.0[part as usize] += time;
-                let Sample { group, begin_ns, state, .. } = *sample;
-                if part == Part::Kernel && state == State::Counted {
-                    self.groups.all[group as usize].exits[usize::from(reason)].time += time;
-                    self.groups.add_exit(group, index, reason, time);
-                    self.store.add_exit(index, reason, time);
-                }
-                self.groups.take_steps(group, index, begin_ns, account);
+    /// Takes the intervals of a thread that are proven now, and divides the regions that they have passed.
+    fn release(&mut self, session: usize, at: usize) {
+        let thread = &mut self.hosts[session].threads[at];
+        if let Some(passed) = thread.tally.pass(&mut thread.account) {
+            while let Some((index, begun)) = thread.tally.next_ended() {
+                let sample = self.store.get(index);
+                let begun = begun.map_or_else(|| passed.at(sample.begin_ns), |begun| *begun);
+                let sums = passed.at(sample.end_ns()).since(&begun);
+                divide(&mut self.store, &mut self.groups, index, &sums, Some(&thread.account));
             }
+        }
+        if !self.windows.is_empty() {
+            let until = thread.account.proven_until();
+            self.windows.settle((session, at), &thread.account, until);
         }
     }
 
@@ -515,9 +507,9 @@ impl<'a> Pass<'a> {
                 if is_own {
                     self.windows.set_own(index);
                 }
-                let (of, cut) = ((window.session, at), thread.account.cut(window.to()));
-                self.windows.owe(of, cut, (index, lane));
-                self.windows.settle(of, &mut thread.account);
+                let of = (window.session, at);
+                self.windows.owe(of, (index, lane));
+                self.windows.settle(of, &thread.account, thread.account.proven_until());
             }
         }
     }
@@ -530,19 +522,12 @@ impl<'a> Pass<'a> {
             return;
         }
         let host = &mut self.hosts[session];
-        let since = match open.thread {
-            Some((thread, cut)) => host.threads[thread].account.since(cut, end),
-            None => {
-                let times = unattributed(end.abs_diff(open.begin));
-                Since { sums: Sums { times, ..Sums::default() }, unknown: [0; 2] }
-            }
-        };
-        let Since { sums, unknown } = since;
         let state = if open.is_unknown { State::Unrecorded } else { State::Counted };
         let sample = Sample {
             id: open.id,
             begin_ns: open.begin,
-            times: sums.times,
+            // Until it is divided.
+            times: unattributed(end.saturating_sub(open.begin).max(0) as u64),
             bound: open.bound.and_then(|ns| ns.try_into().ok()).unwrap_or(u32::MAX),
             group: open.group,
             holder: host.holder(client),
@@ -556,18 +541,17 @@ impl<'a> Pass<'a> {
         let kinds = open.thread.map_or(Kinds::default(), |(thread, _)| host.kinds(thread));
         group.includes_kvm |= !host.is_program && kinds.includes_kvm();
         group.bound_ns = group.bound_ns.zip(open.bound).map(|(a, b)| a.max(b));
-        if state == State::Counted {
-            add_exits(group, &sums.exits);
-            let duration = sums.times.total() + unknown.iter().sum::<u64>();
-            self.groups.offer(open.group, duration, end, || Detail::new(index, &sums));
-        }
         if self.store.wants(index) {
-            self.store.keep(Detail::new(index, &sums));
+            self.store.keep(Detail::new(index, &Sums::default()));
         }
-        if let Some((thread, _)) = open.thread {
-            let account = &mut host.threads[thread].account;
-            account.cuts.owe(index, unknown);
-            self.groups.take_steps(open.group, index, open.begin, account);
+        let (store, groups) = (&mut self.store, &mut self.groups);
+        let Some((thread, number)) = open.thread else {
+            let sums = Sums { times: sample.times, ..Sums::default() };
+            return divide(store, groups, index, &sums, None);
+        };
+        let thread = &mut host.threads[thread];
+        if let Some(sums) = thread.tally.end(&mut thread.account, number, end, index) {
+            divide(store, groups, index, &sums, Some(&thread.account));
         }
     }
 
@@ -600,6 +584,8 @@ impl<'a> Pass<'a> {
             for thread in 0..self.hosts[session].threads.len() {
                 self.hosts[session].threads[thread].account.end();
                 self.release(session, thread);
+                let account = &self.hosts[session].threads[thread].account;
+                self.windows.settle((session, thread), account, i64::MAX);
             }
         }
     }
@@ -642,5 +628,25 @@ impl<'a> Pass<'a> {
             has_kernel,
             store,
         }
+    }
+}
+
+/// Divides the time of a region into its parts.
+fn divide(
+    store: &mut Store,
+    groups: &mut Groups,
+    index: u32,
+    sums: &Sums,
+    account: Option<&Account>,
+) {
+    let sample = store.get_mut(index);
+    sample.times = sums.times;
+    let sample = *sample;
+    if sample.state == State::Counted {
+        add_exits(&mut groups.all[sample.group as usize], &sums.exits);
+        groups.offer(&sample, || Detail::new(index, sums), index, account);
+    }
+    if store.wants(index) {
+        store.keep(Detail::new(index, sums));
     }
 }

@@ -3,9 +3,9 @@
 //! The groups of regions, by session, name and value.
 
 use super::MOST_GROUPS;
-use super::parts::{Account, Reason, Times};
+use super::parts::{Account, Times};
 use super::steals::Steals;
-use super::store::{Detail, Holder, State, Store};
+use super::store::{Detail, Holder, Sample, State, Store};
 use super::summary::{Group, Longest, rank};
 use crate::sort;
 use std::collections::HashMap;
@@ -108,39 +108,32 @@ impl Groups {
         Some(number)
     }
 
-    /// Notes a region with this duration and its end as the slowest of its group, if it is.
-    pub fn offer(&mut self, group: u32, duration: u64, end: i64, detail: impl FnOnce() -> Detail) {
-        let group = &mut self.all[group as usize];
-        if group.longest.as_ref().is_none_or(|longest| duration >= longest.duration) {
-            let (intervals, is_whole) = (Box::default(), false);
-            let new = Longest { duration, end, detail: detail(), intervals, is_whole };
-            if let Some(old) = group.longest.replace(new) {
-                self.steps -= old.intervals.len();
-            }
-        }
-    }
-
-    /// Takes the intervals of a region, if it is the slowest of its group.
-    pub fn take_steps(&mut self, group: u32, index: u32, begin: i64, account: &Account) {
-        let Some(longest) = &mut self.all[group as usize].longest else { return };
-        if longest.detail.index != index {
+    /// Notes a region as the slowest of its group, if it is, with what its thread did.
+    pub fn offer(
+        &mut self,
+        sample: &Sample,
+        detail: impl FnOnce() -> Detail,
+        index: u32,
+        account: Option<&Account>,
+    ) {
+        let group = &mut self.all[sample.group as usize];
+        let key = (sample.duration_ns(), index);
+        if group
+            .longest
+            .as_ref()
+            .is_some_and(|longest| (longest.duration, longest.detail.index) > key)
+        {
             return;
         }
-        self.steps -= longest.intervals.len();
-        let (intervals, is_whole) = account.intervals(begin, longest.end);
-        let fit = self.steps + intervals.len() <= MOST_STEPS;
-        longest.intervals = if fit { intervals.into() } else { Box::default() };
-        longest.is_whole = fit && is_whole;
-        self.steps += longest.intervals.len();
-    }
-
-    /// Adds a time in the kernel that was not known when the region ended.
-    pub fn add_exit(&mut self, group: u32, index: u32, reason: Reason, time: u64) {
-        if let Some(longest) = &mut self.all[group as usize].longest
-            && longest.detail.index == index
-        {
-            longest.detail.add(reason, time);
+        let of = |account: &Account| account.intervals(sample.begin_ns, sample.end_ns());
+        let (mut intervals, mut is_whole) = account.map_or_else(Default::default, of);
+        self.steps -= group.longest.as_ref().map_or(0, |longest| longest.intervals.len());
+        if self.steps + intervals.len() > MOST_STEPS {
+            (intervals, is_whole) = (Vec::new(), false);
         }
+        self.steps += intervals.len();
+        let (duration, detail, intervals) = (key.0, detail(), intervals.into());
+        group.longest = Some(Longest { duration, detail, intervals, is_whole });
     }
 
     /// Sums up, and sorts by name and value.

@@ -12,6 +12,7 @@ use super::marks::Kinds;
 use super::pairs::{Open, Pairs, most_open};
 use super::parts::{Account, MOST_INTERVALS, Switches};
 use super::store::Holder;
+use super::tally::Tally;
 use super::{Kind, unix_ns};
 use crate::inputs::ctf::{ClockMaps, Domain, MOST_CLIENTS, Session};
 use jumps::Jumps;
@@ -93,6 +94,7 @@ pub(super) struct Thread {
     pub tid: u32,
     pub name: Option<Arc<str>>,
     pub account: Account,
+    pub tally: Tally,
     /// The client of a program that it is.
     owner: Option<u32>,
     /// Whether another lease named it while its client held it.
@@ -244,6 +246,7 @@ impl Host {
             tid,
             name: None,
             account,
+            tally: Tally::default(),
             owner: None,
             is_claimed: false,
             disputed_until: i64::MIN,
@@ -277,7 +280,7 @@ impl Host {
             let at = self.next_free % self.threads.len();
             self.next_free = at + 1;
             let thread = &self.threads[at];
-            let is_free = thread.owner.is_none() && thread.account.cuts.is_unused();
+            let is_free = thread.owner.is_none() && thread.tally.is_unused();
             is_free.then_some(at)
         })
     }

@@ -95,8 +95,6 @@ impl Lane {
 struct Owed {
     /// Session and thread.
     of: (usize, usize),
-    /// The cut of its account that is to be known.
-    cut: u32,
     window: usize,
     lane: usize,
 }
@@ -160,10 +158,10 @@ impl Windows {
         Some(lanes.lanes.len() - 1)
     }
 
-    /// Notes that the intervals of a lane are known when the account of a thread knows this cut.
-    pub fn owe(&mut self, of: (usize, usize), cut: u32, (window, lane): (usize, usize)) {
+    /// Notes that a lane waits for the intervals of a thread.
+    pub fn owe(&mut self, of: (usize, usize), (window, lane): (usize, usize)) {
         // At most one for each lane of each window.
-        self.owed.push(Owed { of, cut, window, lane });
+        self.owed.push(Owed { of, window, lane });
     }
 
     /// Notes that the first lane is that of the client's thread.
@@ -171,15 +169,14 @@ impl Windows {
         self.all[window].1.has_own = true;
     }
 
-    /// Takes the intervals of a thread's lanes that are known now.
-    pub fn settle(&mut self, of: (usize, usize), account: &mut Account) {
+    /// Takes the intervals of a thread's lanes that are proven up to this time.
+    pub fn settle(&mut self, of: (usize, usize), account: &Account, until: i64) {
         let all = &mut self.all;
         self.owed.retain(|owed| {
-            if owed.of != of || !account.cuts.is_known(owed.cut) {
+            let (window, lanes) = &mut all[owed.window];
+            if owed.of != of || until < window.to() {
                 return true;
             }
-            account.cuts.forget(owed.cut);
-            let (window, lanes) = &mut all[owed.window];
             let lane = &mut lanes.lanes[owed.lane];
             (lane.intervals, lane.is_whole) = account.intervals(window.from(), window.to());
             lane.shorten(MOST_INTERVALS, window);
@@ -195,13 +192,14 @@ impl Windows {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::regions::Part;
 
     #[test]
     fn intervals_in_the_region_and_the_longest_are_kept_in_order() {
         let of = |lengths: &[i64]| {
             let all = lengths.iter().enumerate().map(|(at, length)| {
                 let from = at as i64 * 100;
-                Interval { from, to: from + length, part: None, reason: 0 }
+                Interval { from, to: from + length, part: Part::Vmm, reason: 0 }
             });
             Lane { name: String::new(), tid: 1, intervals: all.collect(), is_whole: true }
         };

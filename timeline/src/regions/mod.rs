@@ -11,6 +11,7 @@
 //! roles     the events that begin and end regions
 //! marks     the events that say what a thread does
 //! parts     how a host thread's time divides into parts
+//! tally     the regions that wait for proven time
 //! steals    the times in which a hypervisor took the machine's CPUs
 //! store     the regions that were found
 //! lanes     what all threads did around chosen regions
@@ -47,6 +48,7 @@ mod roles;
 mod steals;
 mod store;
 mod summary;
+mod tally;
 
 pub use lanes::{Lane, Lanes, MOST_WINDOWS, Window};
 pub use parts::{Exits, Interval, PARTS, Part, Reason, Times};

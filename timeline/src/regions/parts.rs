@@ -10,9 +10,10 @@
 //! another part. (Two events that are missing together, a switch away from the thread and
 //! the next one back, leave no trace. The kernel reports such losses.)
 //!
-//! While a thread is on a CPU it is in a *mode*. Every mark that ends a mode confirms it, also
+//! While a thread is on a CPU it is in a *mode*. Every mark that ends a mode proves it, also
 //! across the time in which the thread was switched out: that time has its own proof, the
-//! switches and the wake-up.
+//! switches and the wake-up. Until then its intervals wait. They are taken in order of time, and do
+//! not change any more: see [`Account::take_proven`].
 //!
 //! | mark | ends | begins |
 //! |---|---|---|
@@ -36,9 +37,6 @@
 //! end, nor if it contradicts the others by no more than its bound. A region begins and ends
 //! at the mapped times, in whatever part they are.
 
-mod cuts;
-
-use cuts::{Cut, Cuts};
 use std::collections::VecDeque;
 
 /// Parts of a thread's time.
@@ -137,10 +135,12 @@ impl Sums {
         Sums { times: self.times.since(&before.times), exits: std::array::from_fn(exits) }
     }
 
-    fn add(&mut self, part: Part, reason: Reason, time: u64) {
-        self.times.0[part as usize] += time;
-        if part == Part::Kernel {
-            self.exits[usize::from(reason)].time += time;
+    /// Adds an interval.
+    pub fn add(&mut self, interval: &Interval) {
+        let time = interval.length();
+        self.times.0[interval.part as usize] += time;
+        if interval.part == Part::Kernel {
+            self.exits[usize::from(interval.reason)].time += time;
         }
     }
 }
@@ -152,18 +152,22 @@ pub struct Interval {
     pub from: i64,
     /// End.
     pub to: i64,
-    /// `None` until it is known.
-    pub part: Option<Part>,
+    /// What the thread did.
+    pub part: Part,
     /// Reason of the exit, in the kernel: an index of [`Regions::reasons`](super::Regions::reasons).
     pub reason: Reason,
 }
 
-/// The sums of a thread since a cut.
-#[derive(Clone, Copy, Debug)]
-pub struct Since {
-    pub sums: Sums,
-    /// Time whose part is not known yet: on a CPU, and off it.
-    pub unknown: [u64; 2],
+impl Interval {
+    /// Returns its length, 0 if its end is before its beginning.
+    pub fn length(&self) -> u64 {
+        between((self.from, self.to))
+    }
+
+    /// Returns what of it is within a time.
+    pub(super) fn within(&self, from: i64, to: i64) -> Interval {
+        Interval { from: self.from.max(from), to: self.to.min(to), ..*self }
+    }
 }
 
 impl Mode {
@@ -234,6 +238,20 @@ pub struct Exactness {
     pub runs: bool,
 }
 
+/// A time that waits for its proof, or for the proof of one before it.
+#[derive(Clone, Copy, Debug)]
+struct Waiting {
+    from: i64,
+    to: i64,
+    /// `None`: on a CPU, and not proven yet.
+    part: Option<Part>,
+    reason: Reason,
+    /// Whether a region began or ended in it, at its beginning or at its end.
+    has_border: bool,
+    /// Whether it is the sum of several, and not their times.
+    is_merged: bool,
+}
+
 /// Whether the thread has a CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cpu {
@@ -254,17 +272,21 @@ pub struct Account {
     last: Option<i64>,
     /// Time of the mark that began the mode.
     begun: i64,
-    /// Time on a CPU since the mark that began the mode: its part is not confirmed yet.
-    pending: u64,
-    sums: Sums,
     /// Reason of the last exit, and whether that is to be counted.
     reason: Reason,
     is_new: bool,
-    pub cuts: Cuts,
-    /// The last intervals, and how many of them may wait for their part.
-    intervals: VecDeque<Interval>,
-    most_intervals: usize,
-    unconfirmed: usize,
+    /// Exit that was counted since the last call of [`Account::take_exit`].
+    exit: Option<Reason>,
+    /// The time since the last interval that was taken, in order, and whether the part of some of it is not proven.
+    waiting: Vec<Waiting>,
+    is_unproven: bool,
+    /// Whether a region began or ended since the last mark, and when the last one did.
+    has_border: bool,
+    last_border: i64,
+    /// The last intervals that were taken.
+    log: VecDeque<Interval>,
+    /// Most intervals of the log. Four times as many may wait.
+    most: usize,
     /// Whether the thread had an event of its own while another one had the CPU: a switch is missing, or
     /// the event is another thread's.
     pub is_contradicted: bool,
@@ -278,6 +300,8 @@ pub struct Switches {
     pub away: u64,
     /// Those after which it had an event that needs a CPU, and no switch back before that.
     pub unreturned: u64,
+    /// How often too many intervals waited for their proof.
+    pub given_up: u64,
 }
 
 impl Account {
@@ -289,14 +313,15 @@ impl Account {
             cpu: Cpu::On,
             last: None,
             begun: 0,
-            pending: 0,
-            sums: Sums::default(),
             reason: 0,
             is_new: false,
-            cuts: Cuts::default(),
-            intervals: VecDeque::new(),
-            most_intervals: MOST_INTERVALS,
-            unconfirmed: 0,
+            exit: None,
+            waiting: Vec::new(),
+            is_unproven: false,
+            has_border: false,
+            last_border: i64::MIN,
+            log: VecDeque::new(),
+            most: MOST_INTERVALS,
             is_contradicted: false,
             switches: Switches::default(),
         }
@@ -309,14 +334,13 @@ impl Account {
 
     /// Changes how many of the last intervals are kept.
     pub fn keep_intervals(&mut self, most: usize) {
-        self.most_intervals = most;
-        let excess = self.intervals.len().saturating_sub(most);
-        self.intervals.drain(..excess);
-        self.intervals.shrink_to(most);
-        self.unconfirmed = self.unconfirmed.min(most);
+        self.most = most;
+        let excess = self.log.len().saturating_sub(most);
+        self.log.drain(..excess);
+        self.log.shrink_to(most);
     }
 
-    /// Takes the next mark. Marks in the guest or the VMM leave nothing pending.
+    /// Takes the next mark.
     pub fn mark(&mut self, time: i64, mark: Mark) {
         if (mark, self.cpu) == (Mark::Wakeup, Cpu::On) {
             // Before it was switched out, or after a switch that is missing: the next mark shows.
@@ -331,7 +355,7 @@ impl Account {
             // Of a thread that is ready already: the event before it is missing.
             (Mark::Wakeup, _) => self.off(Part::Unattributed, since, Cpu::Woken),
             (Mark::Out(why), Cpu::On) => {
-                self.hold(since);
+                self.push(since, None);
                 self.cpu = Cpu::Out(why);
             }
             (Mark::Out(why), _) => self.off(Part::Unattributed, since, Cpu::Out(why)),
@@ -391,84 +415,72 @@ impl Account {
     /// Takes all time up to now as unattributed: nothing is known of the thread until then.
     pub fn skip(&mut self, time: i64) {
         let last = self.last.replace(time).unwrap_or(time);
-        self.confirm(Part::Unattributed);
-        self.add((last, time), Part::Unattributed);
-        self.cuts.settle(Part::Unattributed, self.reason);
+        self.prove(Part::Unattributed);
+        self.push((last, time), Some(Part::Unattributed));
         (self.mode, self.cpu, self.is_new) = (None, Cpu::On, false);
     }
 
     /// Ends the account: what is not known until now never will be.
     pub fn end(&mut self) {
         if let Some(last) = self.last {
-            self.skip(last);
+            self.skip(last.max(self.last_border));
         }
     }
 
-    /// Makes a cut, and returns its number. It is held until [`Account::since`] or
-    /// [`Cuts::forget`].
-    pub fn cut(&mut self, time: i64) -> u32 {
-        let now = self.now(time);
-        self.cuts.add(now)
+    /// Notes that a region begins or ends now. Returns whether all time before it is proven.
+    pub fn border(&mut self, time: i64) -> bool {
+        let last = *self.last.get_or_insert(time);
+        (self.has_border, self.last_border) = (true, time);
+        self.waiting.is_empty() && time <= last
     }
 
-    /// Returns the sums from a cut to now, and forgets the cut.
-    pub fn since(&mut self, number: u32, time: i64) -> Since {
-        let now = self.now(time);
-        // If its time is not known yet, this is a part of the time that is not known now.
-        let then = self.cuts.take(number);
-        let pending = now.pending.saturating_sub(then.pending);
-        let open = now.open.saturating_sub(then.open);
-        let unknown = if self.cpu == Cpu::On { [pending + open, 0] } else { [pending, open] };
-        Since { sums: now.sums.since(&then.sums), unknown }
+    /// Returns the time up to which all is proven; all of time if the thread had no mark.
+    pub fn proven_until(&self) -> i64 {
+        let first = self.waiting.first().filter(|_| self.is_unproven);
+        first.map(|waiting| waiting.from).or(self.last).unwrap_or(i64::MAX)
     }
 
-    fn now(&mut self, time: i64) -> Cut {
-        let open = between((*self.last.get_or_insert(time), time));
-        Cut { sums: self.sums, pending: self.pending, open }
+    /// Returns whether all time up to the last mark is proven, and some of it, or an exit, was not taken.
+    pub fn has_proven(&self) -> bool {
+        !self.is_unproven && (!self.waiting.is_empty() || self.exit.is_some())
     }
 
-    /// Returns the sums so far. Time that is not confirmed yet is in none.
-    #[cfg(test)]
-    pub fn sums(&self) -> &Sums {
-        &self.sums
+    /// Takes the intervals that wait, if they are proven: in order, and from the end of those that were taken before.
+    pub fn take_proven(&mut self, mut take: impl FnMut(&Interval)) {
+        for waiting in self.waiting.drain(..) {
+            let Waiting { from, to, part, reason, is_merged, .. } = waiting;
+            let interval = Interval { from, to, part: part.unwrap_or(Part::Unattributed), reason };
+            take(&interval);
+            log(&mut self.log, self.most, interval, is_merged);
+        }
     }
 
-    /// Returns the last intervals within a time, and whether they are all of it.
+    /// Takes the exit that began with the proven intervals, if one did.
+    pub fn take_exit(&mut self) -> Option<Reason> {
+        self.exit.take()
+    }
+
+    /// Returns the last intervals that were taken, within a time, and whether they are all of it.
     pub fn intervals(&self, from: i64, to: i64) -> (Vec<Interval>, bool) {
-        let begin = self.intervals.partition_point(|interval| interval.to <= from);
-        let end = self.intervals.partition_point(|interval| interval.from < to);
-        let within = self.intervals.range(begin..end.max(begin));
-        let cut = |interval: &Interval| Interval {
-            from: interval.from.max(from),
-            to: interval.to.min(to),
-            ..*interval
-        };
-        let is_whole = self.intervals.front().is_some_and(|first| first.from <= from);
+        let begin = self.log.partition_point(|interval| interval.to <= from);
+        let end = self.log.partition_point(|interval| interval.from < to);
+        let within = self.log.range(begin..end.max(begin));
+        let is_whole = self.log.front().is_some_and(|first| first.from <= from);
         // Of a known length: one allocation for each region.
-        (within.map(cut).collect(), is_whole)
+        (within.map(|interval| interval.within(from, to)).collect(), is_whole)
     }
 
     /// Ends a time off the CPU.
     fn off(&mut self, part: Part, since: (i64, i64), cpu: Cpu) {
-        let time = between(since);
-        self.sums.add(part, 0, time);
-        self.push(since, Some(part), 0);
+        self.push(since, Some(part));
         self.cpu = cpu;
-        self.cuts.end_off(part);
-    }
-
-    /// Takes a time on the CPU, which a later mark confirms.
-    fn hold(&mut self, since: (i64, i64)) {
-        self.pending += between(since);
-        self.push(since, None, 0);
-        self.cuts.hold();
     }
 
     /// Takes a mark that begins a mode, and confirms the one before.
     fn change(&mut self, since: (i64, i64), mark: Mark) {
         if (mark, self.mode) == (Mark::Unload, Some(Mode::Access)) && !self.exactness.entries {
             // The reason of the way to the VMM says whether it was the access.
-            self.hold(since);
+            self.push(since, None);
             (self.mode, self.begun) = (Some(Mode::AccessLeave), since.1);
             return;
         }
@@ -486,11 +498,10 @@ impl Account {
             None => Part::Unattributed,
         };
         if part == Part::Kernel && std::mem::take(&mut self.is_new) {
-            self.sums.exits[usize::from(self.reason)].count += 1;
+            self.exit = Some(self.reason);
         }
-        self.confirm(part);
-        self.add(since, part);
-        self.cuts.settle(part, self.reason);
+        self.prove(part);
+        self.push(since, Some(part));
         if begins != Mode::Guest || self.mode != Some(Mode::Guest) {
             self.begun = since.1;
         }
@@ -500,42 +511,63 @@ impl Account {
         self.mode = Some(begins);
     }
 
-    /// Adds the time that was pending to a part.
-    fn confirm(&mut self, part: Part) {
-        if self.unconfirmed > 0 {
-            let last = self.intervals.iter_mut().rev().take(self.unconfirmed);
-            for interval in last.filter(|interval| interval.part.is_none()) {
-                (interval.part, interval.reason) = (Some(part), self.reason);
+    /// Proves the part of all time on a CPU that waits.
+    fn prove(&mut self, part: Part) {
+        if std::mem::take(&mut self.is_unproven) {
+            let reason = self.reason_of(part);
+            for waiting in self.waiting.iter_mut().filter(|waiting| waiting.part.is_none()) {
+                (waiting.part, waiting.reason) = (Some(part), reason);
             }
-            self.unconfirmed = 0;
         }
-        self.sums.add(part, self.reason, std::mem::take(&mut self.pending));
     }
 
-    /// Adds a time on the CPU to a part.
-    fn add(&mut self, since: (i64, i64), part: Part) {
-        self.sums.add(part, self.reason, between(since));
-        self.push(since, Some(part), self.reason);
-    }
-
-    fn push(&mut self, (from, to): (i64, i64), part: Option<Part>, reason: Reason) {
+    /// Adds an interval. Without a part, it waits for the mark that proves it, and those after it wait, too.
+    fn push(&mut self, (from, to): (i64, i64), part: Option<Part>) {
         if to <= from {
             return;
         }
-        let reason = if part == Some(Part::Kernel) { reason } else { 0 };
-        if let Some(last) = self.intervals.back_mut()
-            && (last.to, last.part, last.reason) == (from, part, reason)
-            && part.is_some()
-        {
-            last.to = to;
-            return;
+        if self.is_unproven && self.waiting.len() >= 4 * self.most {
+            self.merge();
         }
-        if self.intervals.len() >= self.most_intervals {
-            self.intervals.pop_front();
+        let reason = part.map_or(0, |part| self.reason_of(part));
+        let has_border = std::mem::take(&mut self.has_border);
+        self.is_unproven |= part.is_none();
+        self.waiting.push(Waiting { from, to, part, reason, has_border, is_merged: false });
+    }
+
+    fn reason_of(&self, part: Part) -> Reason {
+        if part == Part::Kernel { self.reason } else { 0 }
+    }
+
+    /// Makes one interval of all that wait, are of one part, and have no border of a region between them: their
+    /// order counts for no region. If that does not help, nothing proves them.
+    fn merge(&mut self) {
+        let (before, first) = (self.waiting.len(), self.waiting[0].from);
+        let mut merged: Vec<Waiting> = Vec::new();
+        let mut joinable = 0;
+        for waiting in self.waiting.drain(..) {
+            let same = merged[joinable..].iter_mut().find(|other| other.part == waiting.part);
+            match same.filter(|_| !waiting.has_border) {
+                Some(same) => {
+                    same.to += waiting.to - waiting.from;
+                    same.is_merged = true;
+                }
+                None => {
+                    merged.push(waiting);
+                    if waiting.has_border {
+                        joinable = merged.len();
+                    }
+                }
+            }
         }
-        self.intervals.push_back(Interval { from, to, part, reason });
-        if part.is_none() || self.unconfirmed > 0 {
-            self.unconfirmed = (self.unconfirmed + 1).min(self.most_intervals);
+        merged.iter_mut().fold(first, |from, waiting| {
+            (waiting.from, waiting.to) = (from, from + waiting.to - waiting.from);
+            waiting.to
+        });
+        self.waiting = merged;
+        if self.waiting.len() > before / 2 {
+            self.switches.given_up += 1;
+            self.prove(Part::Unattributed);
         }
     }
 
@@ -581,7 +613,26 @@ impl std::ops::AddAssign for Switches {
     fn add_assign(&mut self, other: Switches) {
         self.away += other.away;
         self.unreturned += other.unreturned;
+        self.given_up += other.given_up;
     }
+}
+
+/// Adds an interval to a log. After intervals without their times, the log begins again.
+fn log(log: &mut VecDeque<Interval>, most: usize, interval: Interval, is_merged: bool) {
+    if is_merged {
+        log.clear();
+        return;
+    }
+    if let Some(last) = log.back_mut()
+        && (last.to, last.part, last.reason) == (interval.from, interval.part, interval.reason)
+    {
+        last.to = interval.to;
+        return;
+    }
+    if log.len() >= most {
+        log.pop_front();
+    }
+    log.push_back(interval);
 }
 
 /// Returns the time between two times, 0 if the second is before the first.

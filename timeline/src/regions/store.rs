@@ -4,7 +4,6 @@
 
 use super::parts::{Exits, REASONS, Reason, Sums, Times};
 use crate::inputs::ctf::MOST_CLIENTS;
-use crate::sort;
 
 /// Regions in a chunk: no growth copies them.
 const CHUNK: usize = 1 << 14;
@@ -117,18 +116,6 @@ impl Detail {
         Detail { index, exits: exits.collect() }
     }
 
-    /// Adds a time in the kernel.
-    pub fn add(&mut self, reason: Reason, time: u64) {
-        if let Some((_, exits)) = self.exits.iter_mut().find(|(known, _)| *known == reason) {
-            exits.time += time;
-        } else {
-            let mut exits = std::mem::take(&mut self.exits).into_vec();
-            exits.push((reason, Exits { count: 0, time }));
-            sort::by_key(&mut exits, |(reason, _)| *reason);
-            self.exits = exits.into();
-        }
-    }
-
     /// Bytes of its own allocation.
     fn bytes(&self) -> usize {
         match self.exits.len() {
@@ -208,10 +195,14 @@ impl Store {
         index.is_multiple_of(self.stride)
     }
 
-    /// Keeps details. If they are too many, half of all are dropped.
+    /// Keeps details: without exits at a region's end, and with them when they are known. If they are too many, half
+    /// of all are dropped.
     pub fn keep(&mut self, detail: Detail) {
         self.bytes += detail.bytes();
-        self.details.push(detail);
+        match self.details.binary_search_by_key(&detail.index, |known| known.index) {
+            Ok(at) => self.details[at] = detail,
+            Err(_) => self.details.push(detail),
+        }
         let all = |store: &Store| store.bytes + store.details.capacity() * size_of::<Detail>();
         // The stride's 32 bits.
         while all(self) > MOST_DETAILS && self.details.len() > 1 {
@@ -219,15 +210,6 @@ impl Store {
             self.details.retain(|detail| detail.index.is_multiple_of(self.stride));
             self.details.shrink_to(self.details.len() * 2);
             self.bytes = self.details.iter().map(Detail::bytes).sum();
-        }
-    }
-
-    /// Adds a time in the kernel to a region's details, if they are kept.
-    pub fn add_exit(&mut self, index: u32, reason: Reason, time: u64) {
-        if let Ok(at) = self.details.binary_search_by_key(&index, |detail| detail.index) {
-            let before = self.details[at].bytes();
-            self.details[at].add(reason, time);
-            self.bytes += self.details[at].bytes() - before;
         }
     }
 

@@ -59,7 +59,6 @@ pub struct Group {
 #[derive(Clone, Debug)]
 pub(super) struct Longest {
     pub duration: u64,
-    pub end: i64,
     pub detail: Detail,
     pub intervals: Box<[Interval]>,
     /// Whether the intervals are all of its time.

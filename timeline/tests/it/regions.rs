@@ -506,7 +506,7 @@ fn the_lanes_of_a_window_are_what_its_threads_did() {
         let mut times = [0; 7];
         for interval in &own.intervals {
             assert!(window.begin <= interval.from && interval.to <= window.end, "{interval:?}");
-            times[interval.part.unwrap() as usize] += (interval.to - interval.from) as u64;
+            times[interval.part as usize] += (interval.to - interval.from) as u64;
         }
         assert_eq!(times, sample.times.0, "the region's parts");
         for lane in &lanes.lanes {

@@ -6,9 +6,7 @@ use super::super::text::time;
 use super::short;
 use crate::escape::JsonInHtml;
 use anyhow::Result;
-use hypertrace_timeline::regions::{
-    Group, Interval, Lane, Lanes, MOST_WINDOWS, Part, Sample, Window, lanes,
-};
+use hypertrace_timeline::regions::{Group, Lane, Lanes, MOST_WINDOWS, Part, Sample, Window, lanes};
 use hypertrace_timeline::{ClockMaps, KernelTrace, Session};
 use serde_json::{Value, json};
 
@@ -57,7 +55,7 @@ impl Charts {
         let mut parts = vec![Vec::new(); groups.len()];
         for (((group, label, sample), window), lanes) in chosen.iter().zip(&windows).zip(all) {
             let intervals = lanes.lanes.iter().flat_map(|lane| &lane.intervals);
-            for part in intervals.map(part_of) {
+            for part in intervals.map(|interval| interval.part) {
                 if !parts[*group].contains(&part) {
                     parts[*group].push(part);
                 }
@@ -172,15 +170,11 @@ fn window_json(label: &str, sample: &Sample, window: &Window, lanes: Lanes, most
     })
 }
 
-fn part_of(interval: &Interval) -> Part {
-    interval.part.unwrap_or(Part::Unattributed)
-}
-
 fn lane_json(lane: &Lane, from: i64) -> Value {
     let mut at = from;
     let mut numbers = Vec::with_capacity(lane.intervals.len() * 3);
     for interval in &lane.intervals {
-        let part = part_of(interval) as i64;
+        let part = interval.part as i64;
         let reason = if part == Part::Kernel as i64 { i64::from(interval.reason) } else { 0 };
         let length = interval.to.saturating_sub(interval.from);
         numbers.extend([interval.from.saturating_sub(at), length, part + 8 * reason]);

@@ -394,7 +394,7 @@ impl Page<'_> {
                  <th scope=\"col\" class=\"name\">part</th></tr></thead>\n<tbody>\n",
             );
             for interval in example.intervals.iter().take(MOST_STEPS) {
-                let part = interval.part.unwrap_or(Part::Unattributed);
+                let part = interval.part;
                 let name = PARTS.iter().find(|(known, _)| *known == part).map_or("", |p| p.1);
                 let after = interval.from.saturating_sub(example.sample.begin_ns);
                 let length = interval.to.saturating_sub(interval.from);

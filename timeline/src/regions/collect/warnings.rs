@@ -84,12 +84,23 @@ pub(super) fn unshown(host: &Host) -> Option<String> {
 
 /// Returns a line about switches that are missing in a kernel's trace.
 pub(super) fn unreturned(host: &Host) -> Option<String> {
-    let Switches { away, unreturned } = host.switches();
+    let Switches { away, unreturned, .. } = host.switches();
     (unreturned > 0).then(|| {
         format!(
             "the kernel's trace has no switch back after {unreturned} of {away} switches away from the \
              session's threads, also where it counts no loss: the time up to the next event is \
              unattributed, and runnable time and that on a CPU are too small by as much"
+        )
+    })
+}
+
+/// Returns a line about time that waited too long for its proof.
+pub(super) fn given_up(host: &Host) -> Option<String> {
+    let times = host.switches().given_up;
+    (times > 0).then(|| {
+        format!(
+            "{times} times, more intervals of a thread between the borders of regions waited for the event \
+             that proves them than are kept: that time is unattributed"
         )
     })
 }

@@ -2,6 +2,7 @@
 
 //! The account of a thread, given marks with known times; and with each event of the kernel missing.
 
+use super::super::tally::Tally;
 use super::*;
 use Mark::{
     Access, AccessExit, Entry, Exit, Guest, In, Load, Out, Run, Unload, UserspaceExit, Vmm, Wakeup,
@@ -18,11 +19,49 @@ const SCHEDULER: Exactness =
     Exactness { exits: false, entries: false, registers: false, runs: true };
 
 fn account(exactness: Exactness, marks: &[(u64, Mark)]) -> Times {
+    let mut sums = Sums::default();
+    intervals(exactness, marks).iter().for_each(|interval| sums.add(interval));
+    sums.times
+}
+
+/// Returns the intervals that marks prove.
+fn intervals(exactness: Exactness, marks: &[(u64, Mark)]) -> Vec<Interval> {
     let mut account = Account::new(exactness);
+    marks.iter().for_each(|(time, mark)| account.mark(*time as i64, *mark));
+    let mut proven = Vec::new();
+    account.take_proven(|interval| proven.push(*interval));
+    proven
+}
+
+/// Divides a region of a life.
+fn region(exactness: Exactness, marks: &[(u64, Mark)], (begin, end): (i64, i64)) -> Times {
+    let (mut account, mut tally) = (Account::new(exactness), Tally::default());
+    let (mut number, mut has_ended, mut times) = (None, false, None);
     for (time, mark) in marks {
-        account.mark(*time as i64, *mark);
+        let time = *time as i64;
+        if number.is_none() && begin < time {
+            number = Some(tally.begin(&mut account, begin));
+        }
+        if !has_ended && end < time {
+            has_ended = true;
+            times = tally.end(&mut account, number.unwrap(), end, 0);
+        }
+        account.mark(time, *mark);
+        if let Some(passed) = tally.pass(&mut account)
+            && let Some((_, begun)) = tally.next_ended()
+        {
+            let begun = begun.map_or_else(|| passed.at(begin), |begun| *begun);
+            times = Some(passed.at(end).since(&begun));
+        }
     }
-    account.sums().times
+    times.unwrap().times
+}
+
+/// Returns the sums of the time that is proven.
+fn proven(account: &mut Account) -> Times {
+    let mut sums = Sums::default();
+    account.take_proven(|interval| sums.add(interval));
+    sums.times
 }
 
 fn times(parts: &[(Part, u64)]) -> Times {
@@ -80,19 +119,23 @@ fn a_guests_event_that_is_placed_too_early_or_too_late_proves_nothing() {
         let later = POINT[6..].iter().map(|(time, mark)| (time + 1_000, *mark));
         let marks = POINT[..6].iter().copied().chain(later);
         let marks = marks.filter(|(_, mark)| exactness.exits || *mark != Exit);
-        let mut cut = None;
+        let (mut tally, mut region) = (Tally::default(), None);
         for (time, mark) in marks {
             let time = time as i64;
-            if cut.is_none() && time > guest {
+            if region.is_none() && time > guest {
                 account.guest(guest, Some(20));
-                cut = Some(account.cut(guest));
+                tally.pass(&mut account);
+                region = Some(tally.begin(&mut account, guest));
             }
             account.mark(time, mark);
+            tally.pass(&mut account);
         }
-        assert_eq!(account.sums().times, expected, "{guest}");
-        let sums = account.cuts.sums_at(cut.unwrap());
-        assert_eq!(sums.times.total(), guest as u64, "{guest}");
-        assert_eq!(sums.times.get(Part::Unattributed), 0, "{guest}");
+        let begun = tally.forget(region.unwrap()).unwrap();
+        assert_eq!(begun.times.total(), guest as u64, "{guest}");
+        assert_eq!(begun.times.get(Part::Unattributed), 0, "{guest}");
+        let region = tally.begin(&mut account, 1_140);
+        let all = tally.forget(region).unwrap();
+        assert_eq!(all.times, expected, "{guest}");
     }
 }
 
@@ -126,7 +169,7 @@ fn an_own_event_of_a_thread_that_is_switched_out_proves_no_time_on_a_cpu() {
         let runnable = 30 - back[0].0 as u64;
         let expected =
             [(Part::Guest, 20), (Part::Unattributed, 20 - runnable), (Part::Runnable, runnable)];
-        assert_eq!(account.sums().times, times(&expected));
+        assert_eq!(proven(&mut account), times(&expected));
     }
 }
 
@@ -204,6 +247,7 @@ proptest! {
             .prop_flat_map(|exactness| (Just(exactness), life(exactness)))
     ) {
         let complete = account(exactness, &marks);
+        let whole = intervals(exactness, &marks);
         let (from, to) = (marks[0].0, marks[marks.len() - 1].0);
         prop_assert_eq!(complete.total(), to - from);
         if exactness != SCHEDULER {
@@ -214,10 +258,68 @@ proptest! {
             let (_, mark) = rest.remove(missing);
             let times = account(exactness, &rest);
             prop_assert_eq!(times.total(), to - from);
-            for part in 0..PARTS - 1 {
-                let (with, without) = (complete.0[part], times.0[part]);
-                prop_assert!(without <= with, "{part}: {with} {without}, {mark:?} at {missing}");
+            // At no time is it another part: so it is in no region, whenever that begins and ends.
+            for interval in intervals(exactness, &rest) {
+                let within = whole.iter().map(|known| known.within(interval.from, interval.to));
+                let other = within.filter(|known| known.length() > 0 && known.part != interval.part);
+                let is_unattributed = interval.part == Part::Unattributed;
+                prop_assert!(other.count() == 0 || is_unattributed, "{interval:?}, {mark:?} at {missing}");
             }
         }
     }
+
+    #[test]
+    fn the_parts_of_a_region_are_its_intervals(
+        (exactness, marks) in prop::sample::select(vec![NESTED, HARDWARE, SCHEDULER])
+            .prop_flat_map(|exactness| (Just(exactness), life(exactness))),
+        borders in (0..1000i64, 0..1000i64),
+    ) {
+        let (first, last) = (marks[0].0 as i64, marks[marks.len() - 1].0 as i64);
+        let at = |border: i64| first + (last - 1 - first) * border / 1000;
+        let (begin, end) = (at(borders.0.min(borders.1)), at(borders.0.max(borders.1)));
+        let mut sums = Sums::default();
+        for interval in intervals(exactness, &marks) {
+            sums.add(&interval.within(begin, end));
+        }
+        prop_assert_eq!(region(exactness, &marks, (begin, end)), sums.times);
+    }
+}
+
+#[test]
+fn a_region_that_ends_before_a_missing_switch_shows_is_not_proven() {
+    // Between 0 and 100, a switch away is missing: nobody knows whether it was before 50 or after.
+    let marks = [(0, Guest), (100, In), (200, Guest)];
+    assert_eq!(region(NESTED, &marks, (10, 50)), times(&[(Part::Unattributed, 40)]));
+}
+
+/// A thread that is switched out again and again, with no event that proves what it does on a CPU until the end.
+fn waits(switches: i64, border: impl Fn(i64) -> bool) -> (Times, u64) {
+    let (mut account, mut tally) = (Account::new(NESTED), Tally::default());
+    account.mark(0, Guest);
+    let whole = tally.begin(&mut account, 0);
+    for n in 0..switches {
+        if border(n) {
+            let region = tally.begin(&mut account, n * 100 + 1);
+            tally.forget(region);
+        }
+        account.mark(n * 100 + 10, Out(Preempted));
+        account.mark(n * 100 + 30, In);
+        tally.pass(&mut account);
+    }
+    assert_eq!(tally.end(&mut account, whole, switches * 100 - 50, 0), None);
+    account.mark(switches * 100, Guest);
+    let passed = tally.pass(&mut account).unwrap();
+    let (_, begun) = tally.next_ended().unwrap();
+    (passed.at(switches * 100 - 50).since(&begun.unwrap()).times, account.switches.given_up)
+}
+
+#[test]
+fn intervals_that_wait_are_merged_between_the_borders_of_regions() {
+    let expected = [(Part::Runnable, 20 * 100_000), (Part::Guest, 80 * 100_000 - 50)];
+    assert_eq!(waits(100_000, |_| false), (times(&expected), 0));
+    // A border now and then does not prevent it; one in each does.
+    assert_eq!(waits(100_000, |n| n % 1_000 == 0), (times(&expected), 0));
+    let (times, given_up) = waits(100_000, |_| true);
+    assert!(times.get(Part::Unattributed) > 0 && given_up > 0, "{times:?} {given_up}");
+    assert_eq!((times.total(), times.get(Part::Runnable)), (100_000 * 100 - 50, 20 * 100_000));
 }

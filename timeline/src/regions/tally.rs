@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The sums of a thread's proven time, and the regions that wait for it.
+//!
+//! A region's parts are the sums at its end less those at its beginning. Both are known when a
+//! proven interval has passed them.
+
+use super::parts::{Account, Interval, Sums};
+use std::collections::VecDeque;
+
+/// The sums of a thread up to its last proven interval, and its regions.
+#[derive(Debug, Default)]
+pub(super) struct Tally {
+    sums: Sums,
+    /// Open regions by number, with the sums at their beginnings if they are known; the numbers that are free;
+    /// and those whose sums are not known.
+    open: Vec<(i64, Option<Box<Sums>>)>,
+    free: Vec<u32>,
+    early: Vec<u32>,
+    /// Regions that have ended, in the order of their ends: their indices in the store.
+    ended: VecDeque<u32>,
+    /// The sums at the beginnings of those that began in time which was proven when they ended: of each region that
+    /// was open then, one at most.
+    begun: VecDeque<(u32, Box<Sums>)>,
+}
+
+/// Proven intervals, with the sums at each of their borders.
+#[derive(Debug)]
+pub(super) struct Passed {
+    intervals: Vec<Interval>,
+    /// Before each interval, and after the last one.
+    sums: Vec<Sums>,
+}
+
+impl Passed {
+    /// Returns the sums at a time.
+    pub fn at(&self, time: i64) -> Sums {
+        let at = self.intervals.partition_point(|interval| interval.to <= time);
+        let mut sums = self.sums[at];
+        if let Some(interval) = self.intervals.get(at) {
+            sums.add(&interval.within(i64::MIN, time));
+        }
+        sums
+    }
+}
+
+impl Tally {
+    /// Begins a region. Returns its number, which is held until [`Tally::end`] or [`Tally::forget`].
+    pub fn begin(&mut self, account: &mut Account, time: i64) -> u32 {
+        let is_known = account.border(time);
+        let region = (time, is_known.then(|| Box::new(self.sums)));
+        let number = match self.free.pop() {
+            Some(number) => {
+                self.open[number as usize] = region;
+                number
+            }
+            None => {
+                self.open.push(region);
+                (self.open.len() - 1) as u32
+            }
+        };
+        if !is_known {
+            self.early.push(number);
+        }
+        number
+    }
+
+    /// Ends a region, which gets this index in the store. Returns its sums if they are known; if they are not, it
+    /// waits for them.
+    pub fn end(
+        &mut self,
+        account: &mut Account,
+        number: u32,
+        time: i64,
+        index: u32,
+    ) -> Option<Sums> {
+        let is_known = account.border(time);
+        match self.forget(number) {
+            Some(begun) if is_known => return Some(self.sums.since(&begun)),
+            Some(begun) => self.begun.push_back((index, begun)),
+            None => {}
+        }
+        self.ended.push_back(index);
+        None
+    }
+
+    /// Forgets an open region. Returns the sums at its beginning if they are known.
+    pub fn forget(&mut self, number: u32) -> Option<Box<Sums>> {
+        self.free.push(number);
+        let begun = self.open[number as usize].1.take();
+        if begun.is_none()
+            && let Some(at) = self.early.iter().rposition(|early| *early == number)
+        {
+            self.early.swap_remove(at);
+        }
+        begun
+    }
+
+    /// Returns whether no region is open or waits.
+    pub fn is_unused(&self) -> bool {
+        self.free.len() == self.open.len() && self.ended.is_empty()
+    }
+
+    /// Adds the proven intervals of the account. Returns them if regions wait for them.
+    pub fn pass(&mut self, account: &mut Account) -> Option<Passed> {
+        if !account.has_proven() {
+            return None;
+        }
+        let passed = match self.early.is_empty() && self.ended.is_empty() {
+            true => {
+                account.take_proven(|interval| self.sums.add(interval));
+                None
+            }
+            false => {
+                let mut passed = Passed { intervals: Vec::new(), sums: vec![self.sums] };
+                account.take_proven(|interval| {
+                    self.sums.add(interval);
+                    passed.intervals.push(*interval);
+                    passed.sums.push(self.sums);
+                });
+                for number in self.early.drain(..) {
+                    let (begin, sums) = &mut self.open[number as usize];
+                    *sums = Some(Box::new(passed.at(*begin)));
+                }
+                Some(passed)
+            }
+        };
+        if let Some(reason) = account.take_exit() {
+            self.sums.exits[usize::from(reason)].count += 1;
+        }
+        passed
+    }
+
+    /// Takes the next region that the proven intervals have passed, with the sums at its beginning if it began
+    /// before them.
+    pub fn next_ended(&mut self) -> Option<(u32, Option<Box<Sums>>)> {
+        let index = self.ended.pop_front()?;
+        let has_begun = self.begun.front().is_some_and(|(of, _)| *of == index);
+        let begun = if has_begun { self.begun.pop_front() } else { None };
+        Some((index, begun.map(|(_, sums)| sums)))
+    }
+}
