@@ -5,6 +5,7 @@
 #![allow(unsafe_code)]
 
 use hypertrace_segment::signals;
+use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
@@ -49,6 +50,12 @@ pub(super) fn main_has_ended() -> bool {
 /// signal handlers.
 pub(super) fn threads() -> Option<usize> {
     Some(std::fs::read_dir("/proc/self/task").ok()?.count())
+}
+
+/// Names the calling thread.
+pub(super) fn name_thread(name: &CStr) {
+    // SAFETY: PR_SET_NAME reads up to the NUL.
+    unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
 }
 
 /// Returns the kernel's name of this thread: the program's, unless the thread was given one.

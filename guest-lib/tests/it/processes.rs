@@ -5,10 +5,11 @@
 
 use crate::common;
 use common::{Child, Host, TICK, alone, client, emit, fork, is_locked, shared_word, wait_until};
+use hypertrace::abi::schema;
 use hypertrace::counts;
 use std::ffi::CString;
 use std::fs::File;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;
 
@@ -216,5 +217,38 @@ fn a_child_of_a_channel_without_a_lock_file_has_no_client() {
         });
         assert_eq!(child.wait(), 0);
         assert_eq!(counts().unattached, 0);
+    });
+}
+
+#[test]
+fn a_child_that_is_forked_while_threads_begin_and_end_has_its_own_refresher() {
+    alone(|| {
+        let (host, _memory) = Host::install(4, 0, 1 << 16);
+        emit(1);
+        let stop = AtomicBool::new(false);
+        thread::scope(|scope| {
+            for _ in 0..16 {
+                scope.spawn(|| {
+                    while !stop.load(Relaxed) {
+                        thread::spawn(|| ()).join().unwrap();
+                    }
+                });
+            }
+            let slot = schema::mask_slot("tick");
+            let child = |version: u64| {
+                host.set_mask("tick", false, 2 * version);
+                let child = fork(|| {
+                    emit(1);
+                    host.set_mask("tick", true, 2 * version + 1);
+                    // Not by an event of this thread: by its refresher.
+                    wait_until("the mask", || !hypertrace::is_on(slot));
+                    0
+                });
+                child.wait()
+            };
+            let ends: Vec<_> = (1..500).map(child).collect();
+            stop.store(true, Relaxed);
+            assert!(ends.iter().all(|code| *code == 0), "{ends:?}");
+        });
     });
 }
