@@ -12,7 +12,7 @@ use super::host::{Host, Recording, lease};
 use super::lanes::{Lanes, Window, Windows};
 use super::marks::{Kernel, Kinds, Reasons, of_kvm};
 use super::pairs::{Begun, Open, Pairs, SameId};
-use super::parts::{Account, Mark, Sums, Why};
+use super::parts::{Account, Evidence, Mark, Stream, Sums, Why};
 use super::roles::{Role, Roles};
 use super::steals::Steals;
 use super::store::{Detail, NO_CLIENT, Sample, State, Store};
@@ -190,11 +190,13 @@ impl<'a> Pass<'a> {
         if self.windows.has_ended(event.ts_ns) {
             self.end_windows(event.ts_ns);
         }
-        let kernel = self.roles.kernel(event);
+        let (kernel, number) = self.roles.kernel(event);
         let (Some(fields), Some(running)) = (event.fields.kernel(), event.thread) else { return };
+        let (trace, cpu) = (event.trace as u16, running.cpu.unwrap_or(0) as u16);
+        let by = Evidence { stream: Stream::Kernel { trace, cpu }, event: number };
         for at in 0..self.traced.get(event.trace).map_or(0, Vec::len) {
             let to = self.traced[event.trace][at];
-            self.kernel_of(to, event.ts_ns, kernel, fields, running);
+            self.kernel_of(to, event.ts_ns, kernel, fields, (running, by));
         }
     }
 
@@ -205,7 +207,7 @@ impl<'a> Pass<'a> {
         time: i64,
         kernel: Kernel,
         fields: format::Fields<'_>,
-        running: Thread,
+        (running, by): (Thread, Evidence),
     ) {
         let host = &mut self.hosts[session];
         if let Some(cpu) = running.cpu {
@@ -223,6 +225,7 @@ impl<'a> Pass<'a> {
         let mut mark = |tid, mark| {
             let thread = host.traced(tid, recording);
             if let Some(account) = host.account(thread, recording, time) {
+                account.by = Some(by);
                 account.mark(time, mark);
             }
             thread
@@ -246,6 +249,7 @@ impl<'a> Pass<'a> {
                     let last = account.reason();
                     let mark = of_kvm(kernel, kinds, fields, &mut self.reasons, last);
                     if let Some((mark, reason)) = mark {
+                        account.by = Some(by);
                         account.exit(time, mark, reason);
                     }
                 }
@@ -289,7 +293,10 @@ impl<'a> Pass<'a> {
             is_unknown = host.is_unknown(thread, time);
             if !is_unknown {
                 let mark = if is_run { Mark::Run } else { Mark::Vmm };
-                host.threads[thread].account.mark(time, mark);
+                let account = &mut host.threads[thread].account;
+                let stream = Stream::Thread(event.thread.map_or(0, |thread| thread.tid));
+                account.by = Some(Evidence { stream, event: role.event });
+                account.mark(time, mark);
             }
         }
         if let (Some(client), None) = (event.client, of_vmm) {
@@ -300,6 +307,8 @@ impl<'a> Pass<'a> {
                 let is_of_host = host.is_program && event.kind == EventKind::ReferencePoint;
                 if !is_unknown && !is_of_host {
                     let clock = event.reading.map(|reading| reading.clock);
+                    let by = Evidence { stream: Stream::Client(client), event: role.event };
+                    host.threads[thread].account.by = Some(by);
                     host.guest(thread, time, event.bound_ns, clock);
                 }
             }
@@ -603,7 +612,7 @@ impl<'a> Pass<'a> {
         self.drop_unrecorded();
         let has_kernel = self.hosts.iter().any(|host| !host.recordings.is_empty());
         let reasons = self.reasons.names().to_vec();
-        let Pass { mut store, groups, hosts, has_both, is_cut, .. } = self;
+        let Pass { mut store, groups, hosts, roles, has_both, is_cut, .. } = self;
         // Their memory is for the groups' numbers.
         drop(hosts);
         let is_cut = is_cut || groups.is_cut;
@@ -621,6 +630,7 @@ impl<'a> Pass<'a> {
             groups,
             sessions,
             reasons,
+            events: roles.into_events(),
             warnings,
             is_cut,
             has_others,

@@ -199,7 +199,7 @@ mod tests {
         let of = |lengths: &[i64]| {
             let all = lengths.iter().enumerate().map(|(at, length)| {
                 let from = at as i64 * 100;
-                Interval { from, to: from + length, part: Part::Vmm, reason: 0 }
+                Interval { from, to: from + length, part: Part::Vmm, reason: 0, ended_by: None }
             });
             Lane { name: String::new(), tid: 1, intervals: all.collect(), is_whole: true }
         };

@@ -51,7 +51,7 @@ mod summary;
 mod tally;
 
 pub use lanes::{Lane, Lanes, MOST_WINDOWS, Window};
-pub use parts::{Exits, Interval, PARTS, Part, Reason, Times};
+pub use parts::{Evidence, Exits, Interval, PARTS, Part, Reason, Stream, Times};
 pub use roles::names;
 pub use store::Sample;
 pub use summary::{Breakdown, Example, Group};
@@ -60,6 +60,7 @@ use crate::clock::FRACTION;
 use crate::error::Result;
 use crate::inputs::ctf::{ClockMaps, Session};
 use crate::inputs::kernel::KernelTrace;
+use std::sync::Arc;
 
 /// Most regions: their times are kept, 100 bytes each.
 pub const MOST_REGIONS: usize = 10_000_000;
@@ -151,6 +152,8 @@ pub struct Regions {
     pub sessions: Vec<String>,
     /// Names of exits' reasons, by [`Interval::reason`].
     pub reasons: Vec<String>,
+    /// Names of events, by [`Evidence::event`]. Chosen by guests: escape them.
+    pub events: Vec<Arc<str>>,
     /// Faults of the inputs, although they could be read, and what could not be known.
     pub warnings: Vec<String>,
     /// Whether there are more than [`MOST_REGIONS`] regions: those after them are missing.

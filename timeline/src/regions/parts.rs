@@ -156,6 +156,34 @@ pub struct Interval {
     pub part: Part,
     /// Reason of the exit, in the kernel: an index of [`Regions::reasons`](super::Regions::reasons).
     pub reason: Reason,
+    /// The event that ended it, at its end; later, where a region or a window ends before. `None` where nothing
+    /// proves what the thread did.
+    pub ended_by: Option<Evidence>,
+}
+
+/// An event that proves when a part of a thread's time ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Evidence {
+    /// Where it was recorded.
+    pub stream: Stream,
+    /// Its name: an index of [`Regions::events`](super::Regions::events).
+    pub event: u32,
+}
+
+/// A stream of events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stream {
+    /// A CPU of a kernel's trace.
+    Kernel {
+        /// Index of the trace.
+        trace: u16,
+        /// Number of the CPU.
+        cpu: u16,
+    },
+    /// A client of the guest.
+    Client(u32),
+    /// A thread of the VMM.
+    Thread(u32),
 }
 
 impl Interval {
@@ -246,6 +274,7 @@ struct Waiting {
     /// `None`: on a CPU, and not proven yet.
     part: Option<Part>,
     reason: Reason,
+    ended_by: Option<Evidence>,
     /// Whether a region began or ended in it, at its beginning or at its end.
     has_border: bool,
     /// Whether it is the sum of several, and not their times.
@@ -270,6 +299,8 @@ pub struct Account {
     cpu: Cpu,
     /// Time of the last mark of any kind; `None` before the first one.
     last: Option<i64>,
+    /// The event of the next mark.
+    pub by: Option<Evidence>,
     /// Time of the mark that began the mode.
     begun: i64,
     /// Reason of the last exit, and whether that is to be counted.
@@ -312,6 +343,7 @@ impl Account {
             mode: None,
             cpu: Cpu::On,
             last: None,
+            by: None,
             begun: 0,
             reason: 0,
             is_new: false,
@@ -415,6 +447,7 @@ impl Account {
     /// Takes all time up to now as unattributed: nothing is known of the thread until then.
     pub fn skip(&mut self, time: i64) {
         let last = self.last.replace(time).unwrap_or(time);
+        self.by = None;
         self.prove(Part::Unattributed);
         self.push((last, time), Some(Part::Unattributed));
         (self.mode, self.cpu, self.is_new) = (None, Cpu::On, false);
@@ -448,8 +481,9 @@ impl Account {
     /// Takes the intervals that wait, if they are proven: in order, and from the end of those that were taken before.
     pub fn take_proven(&mut self, mut take: impl FnMut(&Interval)) {
         for waiting in self.waiting.drain(..) {
-            let Waiting { from, to, part, reason, is_merged, .. } = waiting;
-            let interval = Interval { from, to, part: part.unwrap_or(Part::Unattributed), reason };
+            let Waiting { from, to, part, reason, ended_by, is_merged, .. } = waiting;
+            let part = part.unwrap_or(Part::Unattributed);
+            let interval = Interval { from, to, part, reason, ended_by };
             take(&interval);
             log(&mut self.log, self.most, interval, is_merged);
         }
@@ -532,7 +566,8 @@ impl Account {
         let reason = part.map_or(0, |part| self.reason_of(part));
         let has_border = std::mem::take(&mut self.has_border);
         self.is_unproven |= part.is_none();
-        self.waiting.push(Waiting { from, to, part, reason, has_border, is_merged: false });
+        let (ended_by, is_merged) = (self.by, false);
+        self.waiting.push(Waiting { from, to, part, reason, ended_by, has_border, is_merged });
     }
 
     fn reason_of(&self, part: Part) -> Reason {
@@ -626,7 +661,7 @@ fn log(log: &mut VecDeque<Interval>, most: usize, interval: Interval, is_merged:
     if let Some(last) = log.back_mut()
         && (last.to, last.part, last.reason) == (interval.from, interval.part, interval.reason)
     {
-        last.to = interval.to;
+        (last.to, last.ended_by) = (interval.to, interval.ended_by);
         return;
     }
     if log.len() >= most {

@@ -7,7 +7,7 @@ use super::{By, Options, Select};
 use crate::event::EventRef;
 use crate::inputs::ctf::{ClockMaps, Session};
 use crate::value::ValueRef;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 /// Field of events whose regions may begin on one client and end on another.
@@ -42,10 +42,18 @@ pub(super) struct Role {
     pub is_of_any: bool,
     /// Whether it is the VMM's event before it enters the guest.
     pub is_run: bool,
+    /// Number of its name.
+    pub event: u32,
 }
 
 impl Role {
-    fn of(name: &str, fields: &[Arc<str>], names: &[String], options: &Options) -> Role {
+    fn of(
+        name: &str,
+        fields: &[Arc<str>],
+        event: u32,
+        names: &[String],
+        options: &Options,
+    ) -> Role {
         let number = |suffix| {
             let name = name.strip_suffix(suffix)?;
             // They are sorted.
@@ -64,7 +72,7 @@ impl Role {
             _ => None,
         };
         let is_of_any = field(ANY_CLIENT).is_some();
-        Role { begins, ends, id, by, is_of_any, is_run: is_run(name) }
+        Role { begins, ends, id, by, is_of_any, is_run: is_run(name), event }
     }
 
     /// Returns the id in an event with this role, 0 if it has none.
@@ -91,8 +99,26 @@ pub(super) struct Roles {
     names: Vec<String>,
     /// By session and the class's id.
     all: Vec<Vec<Role>>,
-    /// By the addresses of the events' names.
-    last_of_kernel: Vec<(usize, Kernel)>,
+    /// Kinds and names of a kernel's events, by the addresses of their names.
+    last_of_kernel: Vec<(usize, (Kernel, u32))>,
+    events: Events,
+}
+
+/// Names of events, by number.
+#[derive(Debug, Default)]
+struct Events {
+    all: Vec<Arc<str>>,
+    numbers: HashMap<Arc<str>, u32>,
+}
+
+impl Events {
+    fn number(&mut self, name: &Arc<str>) -> u32 {
+        let next = self.all.len() as u32;
+        *self.numbers.entry(name.clone()).or_insert_with(|| {
+            self.all.push(name.clone());
+            next
+        })
+    }
 }
 
 impl Roles {
@@ -104,19 +130,22 @@ impl Roles {
             Select::Between(a, b) => [format!("{a} to {b}")].into(),
         };
         let names = Vec::from_iter(names);
+        let mut events = Events::default();
         let of_session = |(session, _): &(Session, ClockMaps)| {
             let mut roles = Vec::new();
             for class in session.classes().iter() {
                 // As many as the session has in its own table.
                 roles.resize(class.id as usize, Role::default());
-                roles.push(Role::of(&class.name, &class.fields, &names, options));
+                let event = events.number(&class.name);
+                roles.push(Role::of(&class.name, &class.fields, event, &names, options));
             }
             roles
         };
         Roles {
             all: sessions.iter().map(of_session).collect(),
             names,
-            last_of_kernel: vec![(0, Kernel::Other); SLOTS],
+            last_of_kernel: vec![(0, (Kernel::Other, 0)); SLOTS],
+            events,
         }
     }
 
@@ -136,9 +165,15 @@ impl Roles {
             .unwrap_or_default()
     }
 
-    /// Returns the kind of a kernel's event.
-    pub fn kernel(&mut self, event: &EventRef<'_>) -> Kernel {
-        look_up(&mut self.last_of_kernel, address(event.name), || Kernel::of(event))
+    /// Returns the kind of a kernel's event, and the number of its name.
+    pub fn kernel(&mut self, event: &EventRef<'_>) -> (Kernel, u32) {
+        let find = || (Kernel::of(event), self.events.number(event.name));
+        look_up(&mut self.last_of_kernel, address(event.name), find)
+    }
+
+    /// Returns the names of events.
+    pub fn into_events(self) -> Vec<Arc<str>> {
+        self.events.all
     }
 }
 

@@ -49,6 +49,36 @@ fn the_parts_are_those_of_the_machine() {
 }
 
 #[test]
+fn an_interval_names_the_event_that_ended_it() {
+    let vcpus = [Vcpu::rounds(0, 60, 5)];
+
+    let regions = all(&with_kernel(&vcpus, |_| true));
+
+    let slowest = regions.groups[0].slowest.as_ref().unwrap();
+    let example = slowest.example.as_ref().unwrap();
+    let kernel = regions::Stream::Kernel { trace: 0, cpu: 0 };
+    let vmm = regions::Stream::Thread(vcpus[0].tid());
+    // The last one ends with the region, before its event.
+    let (_, intervals) = example.intervals.split_last().unwrap();
+    for interval in intervals {
+        let by = interval.ended_by.unwrap();
+        let expected = match interval.part {
+            // The VMM's own event ends the kernel's way to it, and begins its own way to the guest.
+            Part::Kernel => [(vmm, "vcpu_exit"), (kernel, "kvm:kvm_fpu")],
+            Part::Vmm => [(vmm, "vcpu_run"), (kernel, "sched:sched_switch")],
+            Part::Guest => [(kernel, "kvm:kvm_emulate_insn"), (kernel, "sched:sched_switch")],
+            Part::Blocked => [(kernel, "sched:sched_wakeup"); 2],
+            _ => [(kernel, "sched:sched_switch"); 2],
+        };
+        let name = &*regions.events[by.event as usize];
+        assert!(expected.contains(&(by.stream, name)), "{interval:?} {name}");
+        let made = (interval.to - made::START_NS) as u64;
+        assert!(vcpus[0].events.iter().any(|(time, _)| *time == made), "{interval:?}");
+    }
+    assert!(intervals.len() > 5);
+}
+
+#[test]
 fn the_guest_runs_on_after_an_exit_that_the_kernel_completes() {
     // As recorded by default: no event begins an exit, and a KICK has one event only.
     let mut vcpus = [Vcpu::rounds(0, 300, 50)];

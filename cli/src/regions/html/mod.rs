@@ -387,11 +387,13 @@ impl Page<'_> {
         let Some(example) = example.filter(|example| !example.intervals.is_empty()) else {
             return Ok(());
         };
+        let events = &self.shown.regions.events;
         out.push_str("<details><summary>Steps of the slowest region</summary>\n");
         scrolled(out, "Steps of the slowest region", |out| {
             out.push_str(
                 "<table><thead><tr><th scope=\"col\">after</th><th scope=\"col\">for</th>\
-                 <th scope=\"col\" class=\"name\">part</th></tr></thead>\n<tbody>\n",
+                 <th scope=\"col\" class=\"name\">part</th>\
+                 <th scope=\"col\" class=\"name\">until the event</th></tr></thead>\n<tbody>\n",
             );
             for interval in example.intervals.iter().take(MOST_STEPS) {
                 let part = interval.part;
@@ -409,7 +411,9 @@ impl Page<'_> {
                     let reason = short(self.shown.reason(interval.reason));
                     write!(out, ", {}", Html(&reason))?;
                 }
-                out.push_str("</td></tr>\n");
+                let event = interval.ended_by.and_then(|by| events.get(by.event as usize));
+                let event = short(event.map_or("", |name| name));
+                writeln!(out, "</td><td class=\"name\">{}</td></tr>", Html(&event))?;
             }
             out.push_str("</tbody></table>\n");
             Ok(())
