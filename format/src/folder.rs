@@ -10,10 +10,8 @@
 
 use crate::error::{DirectoryError, WriteFailed};
 use rustix::fs::unlinkat;
-use rustix::fs::{AtFlags, CWD, Dir, FileType, FlockOperation, Mode, OFlags, RenameFlags, Stat};
-use rustix::fs::{
-    fchmod, flock, fstat, ftruncate, mkdirat, openat, renameat, renameat_with, statat,
-};
+use rustix::fs::{AtFlags, CWD, Dir, FileType, FlockOperation, Mode, OFlags, Stat};
+use rustix::fs::{fchmod, flock, fstat, ftruncate, mkdirat, openat, renameat, statat};
 use rustix::io::{Errno, pread, pwrite};
 use rustix::process::{Resource, geteuid, getrlimit};
 use std::ffi::{OsStr, OsString};
@@ -363,11 +361,6 @@ impl Folder {
     /// Renames what is in it; what has the new name is replaced.
     pub fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         retry(|| renameat(&self.fd, from, &self.fd, to))
-    }
-
-    /// Exchanges the names of two files in it.
-    pub fn exchange(&self, one: &str, other: &str) -> io::Result<()> {
-        retry(|| renameat_with(&self.fd, one, &self.fd, other, RenameFlags::EXCHANGE))
     }
 
     /// Removes a file.

@@ -11,7 +11,6 @@ pub mod journal;
 pub mod metadata;
 mod open_files;
 pub mod packet_buffer;
-mod spare;
 pub mod stream;
 pub mod tsc;
 pub(crate) mod uuid;

@@ -25,7 +25,7 @@ macro_rules! lists {
 }
 
 lists! {
-    /// Start of the device: its memory, eventfds and drain thread. Besides one of the next four.
+    /// Start of the device: its memory, eventfds and drain thread. Besides one of the next three.
     START: SYS_memfd_create SYS_prlimit64 SYS_ftruncate SYS_fcntl SYS_eventfd2 SYS_epoll_create1 SYS_epoll_ctl
         SYS_clone3 SYS_set_robust_list SYS_prctl SYS_sched_getaffinity SYS_gettid SYS_getrandom SYS_clock_gettime SYS_write;
     /// Start of a session by [`SessionConfig::dir`](crate::SessionConfig::dir).
@@ -34,25 +34,18 @@ lists! {
     /// Start of a session by [`SessionConfig::dir_fd`](crate::SessionConfig::dir_fd).
     START_DIR_FD: SYS_statx SYS_openat SYS_fstat SYS_fchmod SYS_flock SYS_mkdirat SYS_getdents64 SYS_unlinkat SYS_renameat
         SYS_pwrite64 SYS_read SYS_close SYS_geteuid;
-    /// The same with [`SessionConfig::spare_files`](crate::SessionConfig::spare_files).
-    START_SPARE_FILES: SYS_statx SYS_openat SYS_fstat SYS_fchmod SYS_flock SYS_mkdirat SYS_getdents64 SYS_unlinkat
-        SYS_renameat SYS_renameat2 SYS_ftruncate SYS_pread64 SYS_pwrite64 SYS_read SYS_close SYS_geteuid;
     /// Start of a session by [`SessionConfig::journal`](crate::SessionConfig::journal), in a socket, pipe or file.
     START_JOURNAL: SYS_close SYS_fstat SYS_lseek SYS_getsockopt SYS_setsockopt SYS_ppoll SYS_write SYS_sendto
         SYS_rt_sigtimedwait;
     /// Drain thread, with a directory.
     DRAIN: SYS_fstat SYS_getrandom SYS_epoll_wait SYS_epoll_pwait SYS_read SYS_openat SYS_fchmod SYS_ftruncate
         SYS_pwrite64 SYS_renameat SYS_unlinkat SYS_close SYS_prlimit64 SYS_clock_gettime;
-    /// Drain thread, with spare files.
-    DRAIN_SPARE_FILES: SYS_fstat SYS_getrandom SYS_epoll_wait SYS_epoll_pwait SYS_read SYS_ftruncate SYS_pwrite64
-        SYS_renameat SYS_renameat2 SYS_close SYS_prlimit64 SYS_clock_gettime;
     /// Drain thread, with a journal.
     DRAIN_JOURNAL: SYS_getrandom SYS_epoll_wait SYS_epoll_pwait SYS_read SYS_ppoll SYS_write SYS_sendto
         SYS_rt_sigtimedwait SYS_close SYS_prlimit64 SYS_clock_gettime;
     /// Event loop of the VMM that drains by the adapter for `event-manager`, besides one of the lists for drain threads.
     EVENT_LOOP: SYS_timerfd_settime SYS_epoll_ctl SYS_write;
     /// Reset, save and finish of the device, besides one of the lists for drain threads: they drain on the thread that calls them.
-    /// With spare files also [`START_SPARE_FILES`]: those that are left are removed.
     RESET_SAVE_FINISH: SYS_fallocate SYS_pread64 SYS_write;
     /// Thread of a vCPU, after [`Session::attach`](crate::Session::attach).
     VCPU: SYS_write;

@@ -87,7 +87,6 @@ fn record(faults: &Faults, mut random: Random, one_of: u64, whole: Whole) {
     let told = Arc::new(AtomicU64::new(0));
     let mut config = SessionConfig::new(dir.path());
     (config.file_bytes, config.open_files) = (1 << 18, 2);
-    config.spare_files = random.pick(&[0, 4]);
     let tell = Arc::clone(&told);
     config.on_write_failed = Some(Box::new(move |_| {
         tell.fetch_add(1, Ordering::Relaxed);

@@ -2,7 +2,6 @@
 
 use super::journal::Journal;
 use super::open_files::{Inode, OpenFiles};
-use super::spare::{Exchanged, remove_spares};
 use hypertrace_format::error::WriteFailed;
 use hypertrace_format::folder::{Folder, Share};
 use hypertrace_format::session_json;
@@ -22,7 +21,6 @@ pub(crate) fn clear(dir: &Folder) {
     let _ = dir.remove_folder(HIDDEN);
     let _ = dir.remove_folder(CTF);
     let _ = dir.remove(session_json::FILE);
-    remove_spares(dir);
 }
 
 /// Destination of a session.
@@ -81,8 +79,6 @@ enum Kind {
         /// The session's.
         dir: Folder,
         files: OpenFiles,
-        /// `session.json` and the metadata, if they have spare files.
-        descriptions: Option<[Exchanged; 2]>,
     },
     Journal(Journal),
 }
@@ -95,7 +91,7 @@ impl Files {
     pub fn at(folder: &Path, most: usize) -> io::Result<Files> {
         let folder = Folder::open(folder, Share::Owner)?;
         let files = OpenFiles::new(folder.clone(), most);
-        Ok(Files(Kind::Directory { dir: folder, files, descriptions: None }))
+        Ok(Files(Kind::Directory { dir: folder, files }))
     }
 
     /// Opens and locks the folder of this name in the session's directory.
@@ -107,39 +103,11 @@ impl Files {
         let folder = dir.folder(name).map_err(WriteFailed::on("open", &path))?;
         folder.lock();
         let files = OpenFiles::new(folder, most);
-        Ok(Files(Kind::Directory { dir: dir.clone(), files, descriptions: None }))
+        Ok(Files(Kind::Directory { dir: dir.clone(), files }))
     }
 
     pub(crate) fn journal(journal: Journal) -> Files {
         Files(Kind::Journal(journal))
-    }
-
-    /// Creates this many stream files ahead, and spare files of the descriptions, which exist.
-    ///
-    /// # Errors
-    /// If one cannot be created.
-    pub(crate) fn create_spares(&mut self, number: usize) -> Result<(), WriteFailed> {
-        let Kind::Directory { dir, files, descriptions } = &mut self.0 else { return Ok(()) };
-        let path = files.folder().path().to_owned();
-        let mut create = || {
-            files.create_spares(number)?;
-            let session_json = Exchanged::of(dir, session_json::FILE)?;
-            *descriptions = session_json
-                .zip(Exchanged::of(files.folder(), METADATA)?)
-                .map(|(session_json, tsdl)| [session_json, tsdl]);
-            Ok(())
-        };
-        create().map_err(WriteFailed::on("create spare files in", &path))
-    }
-
-    /// Removes spare files that are not used, also those of a killed process.
-    pub(crate) fn remove_spares(&mut self) {
-        if let Kind::Directory { dir, files, descriptions } = &mut self.0 {
-            files.forget_spares();
-            *descriptions = None;
-            remove_spares(dir);
-            remove_spares(files.folder());
-        }
     }
 
     /// Gives the folder of a trace that has a description its name.
@@ -147,7 +115,7 @@ impl Files {
     /// # Errors
     /// If it cannot be renamed.
     pub(crate) fn appear(&mut self) -> Result<(), WriteFailed> {
-        let Kind::Directory { dir, files, .. } = &mut self.0 else { return Ok(()) };
+        let Kind::Directory { dir, files } = &mut self.0 else { return Ok(()) };
         let path = dir.path().join(CTF);
         dir.rename(HIDDEN, CTF).map_err(WriteFailed::on("create", &path))?;
         files.moved(path);
@@ -164,13 +132,9 @@ impl Files {
         metadata: Option<&[u8]>,
     ) -> Result<(), WriteFailed> {
         match &mut self.0 {
-            Kind::Directory { dir, files, descriptions: None } => {
+            Kind::Directory { dir, files } => {
                 dir.replace(session_json::FILE, json)?;
                 metadata.map_or(Ok(()), |text| files.folder().replace(METADATA, text))
-            }
-            Kind::Directory { dir, files, descriptions: Some([session_json, tsdl]) } => {
-                session_json.replace(dir, json)?;
-                metadata.map_or(Ok(()), |text| tsdl.replace(files.folder(), text))
             }
             Kind::Journal(journal) => {
                 let path = journal.path().join(session_json::FILE);

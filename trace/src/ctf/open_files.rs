@@ -4,7 +4,6 @@
 //! has other uses for its descriptors. The file that was written least recently
 //! is closed when another one is needed, and opened again at its next packet.
 
-use super::spare::Spare;
 use hypertrace_format::folder::{Folder, check_size, inode as inode_of, set_len, write_at};
 use rustix::fs::OFlags;
 use std::io;
@@ -30,14 +29,12 @@ pub(super) struct OpenFiles {
     most: usize,
     open: Vec<Open>,
     uses: u64,
-    /// Created ahead; the last one is used first.
-    spares: Vec<Spare>,
 }
 
 impl OpenFiles {
     /// Returns the files of a trace in this folder, at most `most` of them open.
     pub fn new(folder: Folder, most: usize) -> OpenFiles {
-        OpenFiles { folder, most: most.max(1), open: Vec::new(), uses: 0, spares: Vec::new() }
+        OpenFiles { folder, most: most.max(1), open: Vec::new(), uses: 0 }
     }
 
     pub fn folder(&self) -> &Folder {
@@ -49,50 +46,25 @@ impl OpenFiles {
         self.folder = self.folder.clone().moved(path);
     }
 
-    /// Creates this many files ahead.
-    pub fn create_spares(&mut self, number: usize) -> io::Result<()> {
-        self.spares = Spare::create_many(&self.folder, number)?;
-        // They are open, so no file that takes one needs to be closed; one more, for a stream whose next
-        // file is made before its last one is closed.
-        self.most = self.most.max(number + 1);
-        Ok(())
-    }
-
-    /// Closes the files that were created ahead.
-    pub fn forget_spares(&mut self) {
-        self.spares.clear();
-    }
-
     /// Creates a file of this length, sparse, that begins with `head`. It has
     /// its name once all of that is so; nothing is left otherwise.
     pub fn create(&mut self, name: &str, len: u64, head: &[u8]) -> io::Result<Inode> {
         check_size(len)?;
         self.make_room();
-        let (file, is_spare) = match self.spares.pop() {
-            Some(spare) => (spare, true),
-            None => (Spare::create(&self.folder, format!(".{name}"))?, false),
+        let hidden = format!(".{name}");
+        let make = || -> io::Result<(Inode, OwnedFd)> {
+            let file = self.folder.new_file(&hidden)?;
+            set_len(&file, len)?;
+            write_at(&file, head, 0)?;
+            let inode = inode_of(&rustix::fs::fstat(&file)?);
+            self.folder.rename(&hidden, name)?;
+            Ok((inode, file))
         };
-        let make = |Spare { name: hidden, file }: &Spare| {
-            set_len(file, len)?;
-            write_at(file, head, 0)?;
-            let inode = inode_of(&rustix::fs::fstat(file)?);
-            self.folder.rename(hidden, name).map(|()| inode)
-        };
-        match make(&file) {
-            Ok(inode) => {
-                self.keep(inode, file.file);
-                Ok(inode)
-            }
-            Err(why) => {
-                if is_spare {
-                    // For the next try: there may be no other.
-                    self.spares.push(file);
-                } else {
-                    let _ = self.folder.remove(&file.name);
-                }
-                Err(why)
-            }
-        }
+        let (inode, file) = make().inspect_err(|_| {
+            let _ = self.folder.remove(&hidden);
+        })?;
+        self.keep(inode, file);
+        Ok(inode)
     }
 
     /// Writes all of `bytes`.

@@ -35,7 +35,6 @@ pub(crate) struct TraceFiles {
     pub files: Option<Files>,
     /// As in [`SessionConfig`](crate::SessionConfig).
     pub open_files: usize,
-    pub spare_files: usize,
     pub file_bytes: u64,
 }
 
@@ -61,11 +60,8 @@ impl TraceFiles {
         }
     }
 
-    /// Ends a journal, or removes spare files.
+    /// Ends a journal.
     pub fn end(&mut self) -> Result<(), WriteFailed> {
-        if let Some(files) = self.files.as_mut().filter(|_| self.spare_files > 0) {
-            files.remove_spares();
-        }
         self.on_journal("end", Journal::end)
     }
 
@@ -114,7 +110,6 @@ impl TraceState {
             uuid,
             files: None,
             open_files: 1,
-            spare_files: 0,
             file_bytes: DEFAULT_FILE_BYTES,
         };
         TraceState {
@@ -150,10 +145,6 @@ impl TraceState {
         self.classes.forget_described();
         self.trace.files = Some(files);
         let begun = self.describe(false).and_then(|_| match &mut self.trace.files {
-            Some(files) if self.trace.spare_files > 0 => {
-                files.create_spares(self.trace.spare_files)?;
-                files.appear()
-            }
             Some(files) => files.appear(),
             None => Ok(()),
         });
@@ -162,9 +153,7 @@ impl TraceState {
 
     /// Opens the trace that is in the session's directory.
     pub fn open_trace(&mut self, dir: &Folder) -> Result<(), WriteFailed> {
-        let mut files = Files::open(dir, CTF, self.trace.open_files)?;
-        files.remove_spares();
-        self.trace.files = Some(files);
+        self.trace.files = Some(Files::open(dir, CTF, self.trace.open_files)?);
         Ok(())
     }
 

@@ -42,15 +42,6 @@ pub struct SessionConfig {
     /// its descriptors. The one that was written least recently is closed when
     /// another is needed.
     pub open_files: usize,
-    /// Stream files that are created and kept open ahead, hidden, for a drain thread whose filter allows no call that
-    /// creates a file: one for each client and each thread that traces, and one for each 64 MiB
-    /// ([`file_bytes`](Self::file_bytes)) of a stream. All of them are open, whatever
-    /// [`open_files`](Self::open_files) says. `session.json` and
-    /// the metadata are then replaced by exchanging names with spare files, where the file system can do so.
-    /// When there are none left, files are created as without them; where a filter refuses that with an error number, it is a
-    /// failed write. Those that remain are removed at the end. Snapshots, and sessions
-    /// that are [resumed](crate::Session::resume), have none.
-    pub spare_files: usize,
     /// The users that may read what is written.
     pub share: Share,
     /// Host rings: threads of the VMM that can trace at the same time, vCPUs' among them, at most
@@ -119,7 +110,6 @@ impl SessionConfig {
             file_bytes: DEFAULT_FILE_BYTES,
             packet_bytes: DEFAULT_PACKET_BYTES,
             open_files: default_open_files(),
-            spare_files: 0,
             share: Share::default(),
             host_rings: 8 + OTHER_THREADS,
             host_ring_bytes: 256 * 1024,
@@ -154,9 +144,6 @@ impl SessionConfig {
             Output::Snapshots => return refused("snapshots of a flight recorder need a directory"),
             Output::Nothing => return refused("it has no output"),
         }
-        if self.spare_files > 0 {
-            return refused("spare files need a directory");
-        }
         if self.packet_bytes > MOST_PACKET_BYTES {
             return refused("its packets are larger than 16 MiB");
         }
@@ -172,9 +159,6 @@ impl SessionConfig {
         let least = (state.buffer.packet_bytes() + 2 * HEADER_BYTES) as u64;
         state.trace.file_bytes = self.file_bytes.max(least).next_multiple_of(HEADER_BYTES as u64);
         state.trace.open_files = self.open_files;
-        if self.output == Output::Trace {
-            state.trace.spare_files = self.spare_files;
-        }
         state.failures.on_failed = self.on_write_failed.take();
     }
 }

@@ -22,6 +22,5 @@ mod session;
 #[cfg(feature = "events")]
 mod simple;
 mod snapshots;
-mod spare;
 mod waiting;
 mod without_events;
