@@ -394,17 +394,17 @@ impl Folder {
         retry(|| unlinkat(&self.fd, name, AtFlags::REMOVEDIR))
     }
 
-    /// Replaces a file by rename, so that a reader sees the old or the new one.
+    /// Replaces a file by rename, so that a reader sees the old or the new one. Returns the new one.
     ///
     /// # Errors
     /// If it cannot be written: the old one stays.
-    pub fn replace(&self, name: &str, text: &[u8]) -> Result<(), WriteFailed> {
+    pub fn replace(&self, name: &str, text: &[u8]) -> Result<OwnedFd, WriteFailed> {
         let hidden = format!(".{name}.new");
         let write = || {
             check_size(text.len() as u64)?;
             let file = self.new_file(&hidden)?;
             write_at(&file, text, 0)?;
-            self.rename(&hidden, name)
+            self.rename(&hidden, name).map(|()| file)
         };
         write().map_err(|source| {
             let _ = self.remove(&hidden);

@@ -4,6 +4,7 @@
 //! folder        a session's directory, and its files: opened, made, replaced
 //! packet        the header of a packet of events
 //! session_json  the session's description
+//! classes       its event classes, a line each
 //! tsc           in it, the TSCs of guests
 //! limits        bounds of a session
 //! ring_page     pages of a kernel's ring buffer
@@ -16,6 +17,7 @@
 //! types. Only a page of the kernel's ring buffer is parsed here.
 #![warn(missing_debug_implementations)]
 
+pub mod classes;
 pub mod clock;
 pub mod error;
 pub mod folder;

@@ -10,13 +10,8 @@ pub const CLIENT_BYTES: usize = 16 << 10;
 /// Bytes of description that the host has for its own events.
 pub const HOST_BYTES: usize = 8 << 20;
 
-/// Bytes of description that are written in a second while guests bring new
-/// names all the time.
-pub const BYTES_PER_SECOND: u64 = 16 << 20;
-
-/// Bytes of accounts that are written in a second while there are no new names
-/// or clocks: `session.json` is replaced once a second, and less often where it
-/// is larger.
+/// Bytes that are written in a second to replace `session.json`, and the metadata for its clocks: once a second, and
+/// less often where they are larger.
 pub const ACCOUNT_BYTES_PER_SECOND: u64 = 1 << 20;
 
 /// Most clocks of an epoch, the host's among them; a hostile guest could ask
@@ -30,8 +25,7 @@ pub const MAX_GUEST_TSCS: usize = 2048;
 
 /// Most schemas that one client can have.
 pub const MAX_CLIENT_SCHEMAS: usize = hypertrace_abi::schema::MAX_SCHEMAS;
-/// Bytes of a class in `session.json`, besides its text: names of the fields,
-/// indentation.
+/// Bytes of a class in `classes.jsonl`, besides its text.
 pub const CLASS_BYTES: usize = 128;
 
 /// Files that one source may begin in a clock epoch because its holder or its
@@ -62,19 +56,17 @@ pub const MAX_HOST_RINGS: usize = 1024;
 pub const MAX_HOST_STREAMS: u32 = MAX_HOST_RINGS as u32 + 1 + MAX_CLIENTS;
 /// Streams of a session at most.
 pub const MAX_STREAMS: usize = (MAX_CLIENTS + MAX_HOST_STREAMS) as usize;
-/// Bytes of `session.json` and of the metadata together at most, for
-/// readers: `session.json`'s ([`MAX_SESSION_JSON`]), and 8 KiB for each clock,
-/// where the metadata has the reserved classes again.
-pub const MAX_DESCRIPTION: u64 = MAX_SESSION_JSON + MAX_SESSION_CLOCKS as u64 * 8192;
-/// Bytes of `session.json` at most: what [guests](GUESTS_BYTES), [clients](CLIENT_BYTES) and the
-/// [host](HOST_BYTES) can pay for; for each clock ([`MAX_SESSION_CLOCKS`])
+/// Bytes of `session.json` at most: for each clock ([`MAX_SESSION_CLOCKS`])
 /// 384 bytes, for each [TSC of a guest](MAX_GUEST_TSCS) 192; 1.5 KiB for each stream (a name whose every byte is escaped,
 /// counts of everything); and 256 KiB for the rest, a device's counters among
 /// it.
-pub const MAX_SESSION_JSON: u64 = (GUESTS_BYTES
-    + MAX_CLIENTS as usize * CLIENT_BYTES
-    + HOST_BYTES
-    + MAX_SESSION_CLOCKS * 384
-    + MAX_GUEST_TSCS * 192
-    + MAX_STREAMS * 1536
-    + (256 << 10)) as u64;
+pub const MAX_SESSION_JSON: u64 =
+    (MAX_SESSION_CLOCKS * 384 + MAX_GUEST_TSCS * 192 + MAX_STREAMS * 1536 + (256 << 10)) as u64;
+/// Bytes of `classes.jsonl` at most: what [guests](GUESTS_BYTES), [clients](CLIENT_BYTES) and the
+/// [host](HOST_BYTES) can pay for, and 384 for each clock.
+pub const MAX_CLASSES_BYTES: u64 =
+    (GUESTS_BYTES + MAX_CLIENTS as usize * CLIENT_BYTES + HOST_BYTES + MAX_SESSION_CLOCKS * 384)
+        as u64;
+/// Bytes of the metadata at most: as many as in [`classes.jsonl`](MAX_CLASSES_BYTES), and 8 KiB for each clock, whose stream
+/// class has the reserved event classes again; and as many again, which are left out so that no block crosses a page.
+pub const MAX_METADATA: u64 = 2 * (MAX_CLASSES_BYTES + MAX_SESSION_CLOCKS as u64 * 8192);

@@ -1,8 +1,8 @@
 //! `session.json`: what a session is, for its writer here and for readers.
 //!
 //! CTF has no place for several of these facts: schemas by their text, exact
-//! clock bases, losses by cause. The file is replaced by rename, always before
-//! the metadata that it goes with. Nothing is checked here but the types.
+//! clock bases, losses by cause. The file is replaced by rename, once a second at most.
+//! The event classes are in [`classes.jsonl`](crate::classes). Nothing is checked here but the types.
 
 pub use crate::packet::Domain;
 pub use crate::tsc::{GuestTsc, GuestTscJson, MAX_TSC_SHIFT};
@@ -15,7 +15,7 @@ pub const FILE: &str = "session.json";
 /// Value of `format`.
 pub const FORMAT: &str = "hypertrace-session";
 /// Value of `version`.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// The whole file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,8 +41,6 @@ pub struct SessionJson {
     /// TSCs of guests, as the VMM said.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub guest_tscs: Vec<GuestTscJson>,
-    /// Event classes, besides the reserved ones.
-    pub events: Vec<EventJson>,
     /// Streams: one per client of the guest, one per host ring.
     #[serde(default)]
     pub streams: Vec<StreamJson>,
@@ -89,7 +87,7 @@ fn is_false(value: &bool) -> bool {
     !*value
 }
 
-/// An event class.
+/// An event class, besides the reserved ones.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EventJson {
     /// Dense id, as in the packets.
@@ -99,10 +97,6 @@ pub struct EventJson {
     /// Whether client, cpu, seq and guest time come before the fields.
     #[serde(default)]
     pub reference_point: bool,
-    /// Clocks whose stream classes have it. `None`, from versions that did not
-    /// say so: all.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub clocks: Option<Vec<u32>>,
 }
 
 /// Description of one stream, with its counts of events and losses.
@@ -176,20 +170,15 @@ impl SessionJson {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::classes::Line;
     use crate::limits::{
-        CLASS_BYTES, CLIENT_BYTES, GUESTS_BYTES, HOST_BYTES, MAX_CLIENTS, MAX_GUEST_TSCS,
-        MAX_HOST_STREAMS, MAX_NAME_BYTES, MAX_SESSION_CLOCKS, MAX_SESSION_JSON,
+        CLASS_BYTES, MAX_CLIENTS, MAX_GUEST_TSCS, MAX_HOST_STREAMS, MAX_NAME_BYTES,
+        MAX_SESSION_CLOCKS, MAX_SESSION_JSON,
     };
     use hypertrace_abi::ring::Fault;
 
     #[test]
     fn the_largest_session_is_described_within_its_bound() {
-        // The longest text that each class can pay for, if all can have one.
-        let budget = GUESTS_BYTES + MAX_CLIENTS as usize * CLIENT_BYTES + HOST_BYTES;
-        let classes = 10_000;
-        let schema = "x".repeat(budget / classes - CLASS_BYTES);
-        let (id, clocks) = (u32::MAX, None);
-        let event = EventJson { id, schema, reference_point: false, clocks };
         let clock = ClockJson {
             id: u32::MAX,
             domain: Domain::Guest,
@@ -229,7 +218,6 @@ mod tests {
             programs: false,
             clocks: vec![clock; MAX_SESSION_CLOCKS],
             guest_tscs: vec![guest_tsc; MAX_GUEST_TSCS],
-            events: vec![event; classes],
             streams: vec![stream; (MAX_CLIENTS + MAX_HOST_STREAMS) as usize],
             lost_unattached: u64::MAX,
             device,
@@ -240,5 +228,13 @@ mod tests {
 
         assert!(bytes < MAX_SESSION_JSON, "{bytes} of {MAX_SESSION_JSON}");
         assert!(bytes > MAX_SESSION_JSON / 2, "{bytes}: the bound is loose");
+    }
+
+    #[test]
+    fn a_line_of_a_class_is_within_what_the_class_pays() {
+        let event = EventJson { id: u32::MAX, schema: String::new(), reference_point: false };
+        let mut line = Vec::new();
+        Line::Event(event).append_to(&mut line).unwrap();
+        assert!(line.len() <= CLASS_BYTES, "{}", line.len());
     }
 }

@@ -56,7 +56,10 @@ fn check(out: &Path) -> u64 {
     let mut written = 0;
     for entry in entries(out).map(|entry| entry.expect("an entry")) {
         let name = entry.file_name();
-        assert!(name == "session.json" || name == "ctf", "{name:?}");
+        assert!(
+            ["session.json", "classes.jsonl", "ctf"].iter().any(|known| name == *known),
+            "{name:?}"
+        );
         written += entry.metadata().expect("it is there").blocks() * 512;
     }
     let ctf = out.join("ctf");
@@ -115,7 +118,8 @@ fn damaged(mut frames: Vec<Frame>, input: &mut Input<'_>) -> Vec<u8> {
         let frame = &mut frames[at];
         match input.below(8) {
             0 => {
-                let kinds = [Kind::Describe, Kind::Create, Kind::Write, Kind::Close, Kind::End];
+                use Kind::{Append, Close, Create, End, Replace, Write};
+                let kinds = [Replace, Append, Create, Write, Close, End];
                 frame.header.kind = input.pick(&kinds) as u16;
             }
             1 => {

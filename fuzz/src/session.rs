@@ -268,17 +268,19 @@ impl Recorded {
     /// Checks the bytes on disk against the words taken out of the rings and the
     /// descriptions.
     fn check_size(&self, dir: &Path, options: &Options) {
-        let text = std::fs::read(dir.join("session.json")).expect("it is there");
+        let len = |name| dir.join(name).metadata().expect("it is there").len();
+        let (text, lines) = (len("session.json"), len("classes.jsonl"));
         let json = SessionJson::read(dir).expect("a description");
-        let metadata = dir.join("ctf/metadata").metadata().expect("it is there").len();
+        let metadata = len("ctf/metadata");
         let texts: usize =
             json.events.iter().map(|e| CLASS_BYTES + TEXT_FACTOR * e.schema.len()).sum();
         let clocks = json.clocks.len() as u64;
         let streams = json.streams.len() as u64;
         let most = REST_BYTES + clocks * (8192 + 384 + texts as u64) + streams * 1536;
-        let descriptions = text.len() as u64 + metadata;
+        let descriptions = text + lines + metadata;
         assert!(descriptions <= most, "{descriptions} bytes of {most}");
-        assert!(descriptions <= limits::MAX_DESCRIPTION);
+        assert!(text <= limits::MAX_SESSION_JSON && lines <= limits::MAX_CLASSES_BYTES);
+        assert!(metadata <= limits::MAX_METADATA);
 
         let files = std::fs::read_dir(dir.join("ctf"))
             .expect("a folder")

@@ -323,7 +323,7 @@ mod tests {
         let text = String::from_utf8_lossy(&file);
         assert!(text.contains("; guest_clock=4"), "its clock is known");
         assert!(!text.contains("threads=1") && !text.contains('\u{1b}'), "nothing is forged");
-        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 3);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 4);
     }
 
     #[test]
@@ -384,7 +384,7 @@ mod tests {
             }
 
             assert_eq!(assembly.finish().unwrap(), None);
-            assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2, "nothing is left");
+            assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 3, "nothing is left");
         }
     }
 
@@ -421,7 +421,7 @@ mod tests {
         for piece in pieces(HEAD, 0, &head).chain(pieces(JSON, 0, &json)) {
             assembly.add(&piece).unwrap();
         }
-        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2, "nothing is written");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 3, "nothing is written");
 
         assert_eq!(assembly.finish().unwrap(), None);
     }

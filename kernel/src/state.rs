@@ -205,7 +205,7 @@ impl State {
 
     fn replace(&self, name: &str, bytes: &[u8]) -> Result<(), Error> {
         let written = self.folder.replace(name, bytes);
-        written.map_err(|e| failed("write", &self.folder, name, e.source))
+        written.map(drop).map_err(|e| failed("write", &self.folder, name, e.source))
     }
 
     /// Reads the identity; `None` if the owner was killed before it was written.

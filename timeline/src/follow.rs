@@ -5,7 +5,7 @@
 use crate::error::{Error, Result};
 use crate::event::EntryRef;
 use crate::inputs::ctf::{
-    ClockMaps, Cursor, Domain, Identity, Segment, Session, SessionJson, elsewhere, stream_files,
+    ClockMaps, Cursor, Domain, Segment, Session, SessionJson, elsewhere, stream_files,
 };
 use crate::inputs::input::nanoseconds;
 use crate::inputs::names::Names;
@@ -35,31 +35,7 @@ pub struct Follow {
     started_unix_ns: i64,
     files: HashMap<PathBuf, File>,
     names: Names,
-    json: Latest,
-}
-
-/// `session.json` as it was read last.
-#[derive(Debug)]
-struct Latest {
-    dir: PathBuf,
-    /// The file and its last change, if that was long enough ago: a later one would have another time.
-    identity: Option<Identity>,
     json: SessionJson,
-}
-
-impl Latest {
-    fn read(dir: &Path) -> Result<Latest> {
-        let identity = Identity::of_settled(dir);
-        Ok(Latest { dir: dir.to_owned(), identity, json: SessionJson::read(dir)? })
-    }
-
-    /// Returns the file's contents. They are read again only if it has changed.
-    fn get(&mut self) -> Result<&SessionJson> {
-        if self.identity.is_none() || self.identity != Identity::of_settled(&self.dir) {
-            *self = Latest::read(&self.dir)?;
-        }
-        Ok(&self.json)
-    }
 }
 
 /// A file of which a part was read.
@@ -92,9 +68,9 @@ impl Follow {
     /// If it is not a session's directory, or its description is damaged.
     pub fn open(dir: &Path) -> Result<Follow> {
         let json = SessionJson::read(dir)?;
-        let session = Session::of(dir, json, Vec::new(), 0)?;
+        let session = Session::of(dir, json.clone(), Vec::new(), 0)?;
         Ok(Follow {
-            json: Latest::read(dir)?,
+            json,
             dir: dir.to_owned(),
             started_unix_ns: session.json().started_unix_ns,
             files: HashMap::new(),
@@ -152,10 +128,10 @@ impl Follow {
     /// # Errors
     /// If the description is damaged.
     pub fn end(mut self, each: &mut dyn FnMut(EntryRef<'_>)) -> Result<()> {
-        let json = SessionJson::read(&self.dir)?;
+        self.json.read_again(&self.dir)?;
         let files = &self.files;
         let has_files = |domain, client| files.values().any(|file| file.source == (domain, client));
-        let all = elsewhere(0, &json, &has_files, &mut self.names);
+        let all = elsewhere(0, &self.json, &has_files, &mut self.names);
         all.into_iter().for_each(|lost| each(EntryRef::Lost(lost)));
         Ok(())
     }
@@ -163,7 +139,8 @@ impl Follow {
     /// Finds new packets. Returns the session with those alone, `None` if there are none, the
     /// ends of its files, and whether the session had ended before.
     fn scan(&mut self) -> Result<(Option<Session>, HashMap<PathBuf, Cursor>, bool)> {
-        let is_finished = self.json.get()?.finished;
+        self.json.read_again(&self.dir)?;
+        let is_finished = self.json.finished;
         let paths = stream_files(&self.dir)?;
         let most = (ROUND_BYTES / paths.len().max(1) as u64).max(FILE_BYTES);
         // Files that are ahead of one that has more wait for it.
@@ -193,9 +170,9 @@ impl Follow {
         if segments.is_empty() {
             return Ok((None, cursors, is_finished));
         }
-        // Read again: it describes all that the scan saw.
-        let json = self.json.get()?.clone();
-        let mut session = Session::of(&self.dir, json, segments, 0)?;
+        // It then describes all that the scan saw.
+        self.json.read_classes(&self.dir)?;
+        let mut session = Session::of(&self.dir, self.json.clone(), segments, 0)?;
         // Later files of a stream wait for earlier ones.
         let has_more = |path: &Path| cursors.get(path).is_some_and(|cursor| cursor.has_more);
         session.end_streams(has_more);

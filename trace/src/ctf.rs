@@ -1,10 +1,11 @@
-//! The files of a session: a CTF 1.8 trace and `session.json`, whose layouts are those of `hypertrace-format`.
+//! The files of a session: a CTF 1.8 trace, `session.json` and `classes.jsonl`, whose layouts are those of `hypertrace-format`.
 //!
 //! [`stream`] writes files that survive a kill at any instant, in packets that a [`packet_buffer`] holds;
 //! [`metadata`] describes them to CTF's readers, `clock` maps raw counters to Unix
-//! time, [`tsc`] has the VMM's word on guests' TSCs. `files` and `open_files` are the only code that opens,
+//! time, [`tsc`] has the VMM's word on guests' TSCs. `files`, `open_files` and `appended` are the only code that opens,
 //! renames or removes files; where the session is written to a descriptor, `journal` sends the same operations to it.
 
+mod appended;
 pub(crate) mod clock;
 pub mod files;
 pub mod journal;

@@ -12,14 +12,14 @@
 //!
 //! The contents of packets and descriptions are not checked here: readers of a session do not trust them.
 
-use crate::ctf::files::{FileId, Files, HIDDEN, clear};
+use crate::ctf::files::{Description, FileId, Files, HIDDEN, clear};
 use crate::ctf::journal::frame::{
     FrameHeader, HEADER_BYTES as FRAME_BYTES, KEEP, Kind, LARGEST, MAGIC, MOST_FILE_BYTES,
     MOST_PACKET_BYTES, VERSION, sum,
 };
-use crate::ctf::{Domain, Folder, PacketHeader, Share, WriteFailed};
+use crate::ctf::{Domain, PacketHeader, Share, WriteFailed};
 use crate::session::{SessionError, default_open_files, is_stream, prepare};
-use hypertrace_format::limits::MAX_SESSION_JSON;
+use hypertrace_format::limits::{MAX_CLASSES_BYTES, MAX_METADATA, MAX_SESSION_JSON};
 use hypertrace_format::packet::{HEADER_BYTES, MAGIC as PACKET_MAGIC};
 use std::collections::BTreeMap;
 use std::io::{self, Read};
@@ -104,11 +104,12 @@ pub fn receive(
     share: Share,
 ) -> Result<Received, ReceiveError> {
     let dir = prepare(dir, None, share)?;
+    let files = Files::open(&dir, HIDDEN, default_open_files())?;
     let mut session =
-        Receiver { dir: dir.clone(), files: None, streams: BTreeMap::new(), payload: Vec::new() };
+        Receiver { files, is_begun: false, streams: BTreeMap::new(), payload: Vec::new() };
     let mut done = Received::default();
     let received = session.receive(journal, &mut done);
-    if session.files.is_none() {
+    if !session.is_begun {
         clear(&dir);
     }
     done.files = session.streams.len();
@@ -141,9 +142,9 @@ fn wrong<T>(what: impl Into<String>) -> Result<T, Fault> {
 }
 
 struct Receiver {
-    dir: Folder,
-    /// From the first description on.
-    files: Option<Files>,
+    files: Files,
+    /// All descriptions are there, and the trace's folder has its name.
+    is_begun: bool,
     /// Stream files by name. `None`: it was closed.
     streams: BTreeMap<String, Option<StreamFile>>,
     payload: Vec<u8>,
@@ -192,20 +193,20 @@ impl Receiver {
     }
 
     fn apply(&mut self, kind: Kind, header: &FrameHeader) -> Result<(), Fault> {
-        let Receiver { dir, files, streams, payload } = self;
+        let name = header.name().unwrap_or("?");
+        if let Kind::Replace | Kind::Append = kind {
+            return self.describe(kind, name, header.at);
+        }
+        let Receiver { files, streams, payload, .. } = self;
         let is_of_stream = matches!(kind, Kind::Create | Kind::Write | Kind::Close);
-        let name = match header.name() {
-            Some(name) if is_stream_name(name) && is_of_stream => name,
-            Some("") if !is_of_stream => "",
-            _ => return wrong("its name is not one of a stream's file"),
-        };
-        let files = match (files, kind) {
-            (files, Kind::Describe) => return describe(dir, files, payload, header.at),
-            (Some(files), _) => files,
-            (None, _) => return wrong("it does not begin with a description"),
-        };
+        if is_of_stream && !is_stream_name(name) || !is_of_stream && !name.is_empty() {
+            return wrong("its name is not one of a stream's file");
+        }
+        if !self.is_begun {
+            return wrong("it does not begin with all descriptions");
+        }
         match kind {
-            Kind::Describe | Kind::End => {}
+            Kind::Replace | Kind::Append | Kind::End => {}
             Kind::Create => {
                 if streams.len() >= MOST_FILES || streams.contains_key(name) {
                     return wrong(format!(
@@ -235,6 +236,37 @@ impl Receiver {
         }
         Ok(())
     }
+
+    /// Replaces a file that describes the session, or appends to it at this place. The first time that all are there,
+    /// makes the trace appear.
+    fn describe(&mut self, kind: Kind, name: &str, at: u64) -> Result<(), Fault> {
+        let Some(what) = Description::ALL.into_iter().find(|what| what.name() == name) else {
+            return wrong("its name is not one of a description");
+        };
+        let most = match what {
+            Description::Session => MAX_SESSION_JSON,
+            Description::Classes => MAX_CLASSES_BYTES,
+            Description::Metadata => MAX_METADATA,
+        };
+        let Receiver { files, payload, .. } = self;
+        let before = if kind == Kind::Append { files.len(what) } else { 0 };
+        let len = before + payload.len() as u64;
+        if len > most || at != before {
+            return wrong(format!("{name} cannot have {len} bytes, of them new from byte {at} on"));
+        }
+        if kind == Kind::Append {
+            if !self.is_begun || what == Description::Session {
+                return wrong(format!("nothing can be appended to {name}"));
+            }
+            return Ok(files.append(what, payload)?);
+        }
+        files.replace(what, payload)?;
+        if !self.is_begun && Description::ALL.iter().all(|what| files.len(*what) > 0) {
+            files.appear()?;
+            self.is_begun = true;
+        }
+        Ok(())
+    }
 }
 
 /// Checks a header alone. Returns what the frame does.
@@ -255,7 +287,7 @@ fn check(header: &FrameHeader, number: u64) -> Result<Kind, String> {
         return Err(format!("there is no kind {} of frames", header.kind));
     };
     let most = match kind {
-        Kind::Describe => LARGEST,
+        Kind::Replace | Kind::Append => LARGEST,
         Kind::Create => 2 * HEADER_BYTES,
         Kind::Write => MOST_PACKET_BYTES + 2 * HEADER_BYTES,
         Kind::Close | Kind::End => 0,
@@ -277,31 +309,6 @@ fn is_stream_name(name: &str) -> bool {
         (is_exact && number < u32::MAX / 2).then_some(is_stream(domain as u32, client))
     };
     [Domain::Host, Domain::Guest].into_iter().find_map(numbers) == Some(true)
-}
-
-/// Replaces the files that describe the session; the first time, makes the trace appear.
-fn describe(
-    dir: &Folder,
-    files: &mut Option<Files>,
-    payload: &[u8],
-    json: u64,
-) -> Result<(), Fault> {
-    let is_possible = (1..=MAX_SESSION_JSON).contains(&json);
-    let parts = usize::try_from(json).ok().and_then(|json| payload.split_at_checked(json));
-    let Some((json, metadata)) = parts.filter(|_| is_possible) else {
-        return wrong(format!("session.json cannot have {json} bytes"));
-    };
-    match files {
-        Some(files) => files.describe(json, (!metadata.is_empty()).then_some(metadata))?,
-        None if metadata.is_empty() => return wrong("it begins without metadata"),
-        None => {
-            let mut hidden = Files::open(dir, HIDDEN, default_open_files())?;
-            hidden.describe(json, Some(metadata))?;
-            hidden.appear()?;
-            *files = Some(hidden);
-        }
-    }
-    Ok(())
 }
 
 /// Creates a stream file.

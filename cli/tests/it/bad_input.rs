@@ -195,9 +195,9 @@ fn a_large_description_takes_bounded_memory() {
             let uuid = "a5a5a5a5-a5a5-a5a5-a5a5-a5a5a5a5a5a5";
             write!(
                 out,
-                r#"{{"format":"hypertrace-session","version":1,"uuid":"{uuid}","clocks":[],"#
+                r#"{{"format":"hypertrace-session","version":2,"uuid":"{uuid}","clocks":[],"#
             )?;
-            write!(out, r#""events":[],"started_unix_ns":0,"finished":true,"streams":["#)?;
+            write!(out, r#""started_unix_ns":0,"finished":true,"streams":["#)?;
             let stream = r#"{"domain":"host","client":1}"#;
             for _ in 0..(bytes - 200) / (stream.len() + 1) {
                 write!(out, "{stream},")?;
@@ -301,11 +301,11 @@ fn contents_of_events_are_escaped_on_the_terminal() {
 #[test]
 fn a_guests_strings_are_escaped_on_the_terminal() {
     let session = session();
-    let path = session.path().join("session.json");
+    let path = session.path().join("classes.jsonl");
     let text = fs::read_to_string(&path).unwrap();
     let evil = r"\u001b]0;owned\u0007\u202e\r";
     fs::write(&path, text.replace("request(", &format!("request{evil}("))).unwrap();
-    unreadable(session.path(), &["session.json", "request\\u{1b}]0;owned"]);
+    unreadable(session.path(), &["classes.jsonl", "request\\u{1b}]0;owned"]);
 
     let dir = tempfile::tempdir().unwrap();
     unreadable(&dir.path().join("\x1b[2J\u{202e}"), &["\\u{1b}[2J\\u{202e}: no such directory"]);
@@ -514,8 +514,9 @@ enum Odd {
 const FOREIGN: &str = "words of another user\n";
 
 /// Files of a session `S`, of a function trace `F`, and others that commands read.
-const READ: [&str; 11] = [
+const READ: [&str; 12] = [
     "S/session.json",
+    "S/classes.jsonl",
     "S/ctf/metadata",
     "S/ctf/host-003-0000",
     "S/kernel.dat",

@@ -28,8 +28,8 @@ fn session(schemas: &[String], programs: bool) -> Made {
     });
     let events = format!("[{}]", Vec::from_iter(events).join(","));
     let json = made::with_boot(&made::json(&made::clocks(), &events, "[]"), Some(made::BOOT));
-    let programs = format!("\"version\":1,\"programs\":{programs},");
-    Made::with_json(&json.replacen("\"version\":1,", &programs, 1))
+    let programs = format!("\"version\":2,\"programs\":{programs},");
+    Made::with_json(&json.replacen("\"version\":2,", &programs, 1))
 }
 
 fn kernel(made: &Made, events: &[(u64, u16, u32, Vec<u8>)]) {

@@ -41,9 +41,10 @@ pub fn clocks() -> String {
     format!("[{host},{guest}]")
 }
 
+/// Returns the descriptions in one, for [`Made::with_json`].
 pub fn json(clocks: &str, events: &str, streams: &str) -> String {
     format!(
-        r#"{{"format":"hypertrace-session","version":1,"uuid":"{UUID_TEXT}",
+        r#"{{"format":"hypertrace-session","version":2,"uuid":"{UUID_TEXT}",
             "started_unix_ns":{START_NS},"clocks":{clocks},"events":{events},
             "streams":{streams},"device":{{"bad_width":3}},"finished":true}}"#
     )
@@ -59,6 +60,37 @@ pub fn with_boot(json: &str, boot: Option<&str>) -> String {
         Some(boot) => json.replacen("\"clocks\"", &format!("\"boot_id\":\"{boot}\",\"clocks\""), 1),
         None => json.to_owned(),
     }
+}
+
+/// Takes the list `events` out of a JSON text. Returns the rest, and a line for each.
+fn split(json: &str) -> (String, String) {
+    let key = "\"events\":[";
+    let Some(begin) = json.find(key) else { return (json.to_owned(), String::new()) };
+    let list = &json[begin + key.len()..];
+    let (mut depth, mut is_text, mut is_escaped) = (0, false, false);
+    let mut lines = String::new();
+    for (at, c) in list.char_indices() {
+        match c {
+            _ if is_escaped => is_escaped = false,
+            '\\' => is_escaped = true,
+            '"' => is_text = !is_text,
+            _ if is_text => {}
+            '{' => depth += 1,
+            '}' => depth -= 1,
+            ']' if depth == 0 => {
+                let rest = list[at + 1..].trim_start_matches(',');
+                return (format!("{}{rest}", &json[..begin]), lines);
+            }
+            _ => {}
+        }
+        match (c, depth) {
+            ('{', 1) if !is_text => lines += "{\"event\":{",
+            ('}', 0) if !is_text => lines += "}}\n",
+            (_, 1..) if c != '\n' => lines.push(c),
+            _ => {}
+        }
+    }
+    (json.to_owned(), String::new())
 }
 
 /// A session's directory.
@@ -83,12 +115,21 @@ impl Made {
         Made::with_json(&json.replacen("\"clocks\"", "\"programs\":true,\"clocks\"", 1))
     }
 
+    /// Makes a session of a `session.json` with `events`, which go to `classes.jsonl`.
     pub fn with_json(json: &str) -> Made {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("ctf")).unwrap();
         std::fs::write(dir.path().join("ctf/metadata"), "/* CTF 1.8 */").unwrap();
-        std::fs::write(dir.path().join("session.json"), json).unwrap();
-        Made { dir }
+        let made = Made { dir };
+        made.describe(json);
+        made
+    }
+
+    /// Writes `session.json` and `classes.jsonl` of a text as [`Made::with_json`] takes it.
+    pub fn describe(&self, json: &str) {
+        let (json, lines) = split(json);
+        std::fs::write(self.path().join("session.json"), json).unwrap();
+        std::fs::write(self.path().join("classes.jsonl"), lines).unwrap();
     }
 
     pub fn path(&self) -> &Path {

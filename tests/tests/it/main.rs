@@ -2,6 +2,7 @@
 
 //! The tests of this crate, a module a subject.
 
+mod append;
 mod c_headers;
 mod capability;
 mod disk_faults;

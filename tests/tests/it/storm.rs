@@ -27,7 +27,7 @@ use hypertrace_tests::forger::{Forger, collision};
 use hypertrace_tests::random::Random;
 use hypertrace_tests::{babeltrace2, wait_until};
 use hypertrace_timeline::{ClockMaps, Timeline, Value};
-use hypertrace_trace::limits::{BYTES_PER_SECOND, MAX_DESCRIPTION};
+use hypertrace_trace::limits::{CLIENT_BYTES, GUESTS_BYTES, MAX_CLOCKS};
 use hypertrace_trace::{Output, Session, SessionConfig, SnapshotLimit, Summary};
 
 const SECONDS: &str = "HYPERTRACE_STORM_SECONDS";
@@ -543,12 +543,14 @@ impl Round {
         // padding, each client has 65 files of at least a page in each epoch.
         let epochs = 2 + lasted.as_secs();
         let files = u64::from(geometry().clients) * 65 * epochs * 4096 * 2;
-        let rate = BYTES_PER_SECOND * (lasted.as_secs() + 2);
         let words = match kind {
             Kind::Snapshots => found.len() as u64 * geometry().rings_size() / WORD,
             _ => self.passes.words + geometry().rings_size() / WORD,
         };
-        let description = (found.len() as u64 * MAX_DESCRIPTION).min(rate);
+        // Texts, with room between the metadata's blocks; clocks; counts of streams and the rest.
+        let texts = 2 * (GUESTS_BYTES + geometry().clients as usize * CLIENT_BYTES) as u64;
+        let description = texts + epochs * MAX_CLOCKS as u64 * (16 << 10) + (1 << 20);
+        let description = found.len() as u64 * description;
         let most = words * WORD * 4 + self.passes.steps * 256 + files + description;
         assert!(bytes <= most, "{bytes} bytes on disk, and {most} are the most");
 

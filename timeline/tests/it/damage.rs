@@ -220,7 +220,7 @@ proptest! {
         let end = (at + len).min(text.len());
         let made = session_of(&guest_file());
         let text = format!("{}{with}{}", &text[..at], &text[end..]);
-        std::fs::write(made.path().join("session.json"), text).unwrap();
+        made.describe(&text);
         let _ = read(made.path());
     }
 

@@ -36,7 +36,7 @@ fn open_with_pipe(session: &Path, pipe: &Path) -> Result<Session, Error> {
 
 #[test]
 fn a_pipe_a_folder_or_a_link_is_refused_as_a_file_of_a_session() {
-    for name in ["session.json", "ctf/metadata", "ctf/guest-000-0000"] {
+    for name in ["session.json", "classes.jsonl", "ctf/metadata", "ctf/guest-000-0000"] {
         for kind in ["a pipe", "a directory", "a link"] {
             let made = session();
             let path = made.path().join(name);
@@ -84,4 +84,16 @@ fn a_description_that_no_session_has_is_refused_by_its_size_or_its_counts() {
     let made = Made::with_json(&json(&clocks(), "[]", &format!("[{streams}]")));
     let text = Session::open(made.path()).unwrap_err().to_string();
     assert!(text.contains("length 3074, expected a list of at most 3073"), "{text}");
+
+    let made = session();
+    let path = made.path().join("classes.jsonl");
+    let line = "{\"event\":{\"id\":16,\"schema\":\"e()\"}}\n";
+    fs::write(&path, line.repeat(limits::MAX_CLASSES + 1)).unwrap();
+    let text = Session::open(made.path()).unwrap_err().to_string();
+    let most = format!("more than {} event classes", limits::MAX_CLASSES);
+    assert!(text.contains("classes.jsonl") && text.contains(&most), "{text}");
+    let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+    file.set_len(limits::MAX_CLASSES_BYTES + 1).unwrap();
+    let text = Session::open(made.path()).unwrap_err().to_string();
+    assert!(text.contains("classes.jsonl") && text.contains("bytes"), "{text}");
 }

@@ -4,7 +4,7 @@
 
 use hypertrace_test_support::made;
 use hypertrace_timeline::{
-    ClockMaps, Domain, Error, Event, Follow, Kind, Session, SessionStat, Timeline, Value,
+    ClockMaps, Domain, EntryRef, Error, Event, Follow, Kind, Session, SessionStat, Timeline, Value,
 };
 use made::*;
 use std::fs;
@@ -366,7 +366,7 @@ fn a_description_that_breaks_a_rule_is_refused() {
     let good = json(&clocks(), EVENTS, "[]");
     for (from, to, says) in [
         ("hypertrace-session", "other", "expected format"),
-        ("\"version\":1", "\"version\":2", "expected version 1"),
+        ("\"version\":2", "\"version\":1", "expected version 2, found 1"),
         (UUID_TEXT, "a5a5", "8-4-4-4-12"),
         (UUID_TEXT, "a5a5a5a5-a5a5-a5a5-a5a5-a5a5a5a5a5zz", "8-4-4-4-12"),
         ("\"frequency\":1000000000", "\"frequency\":0", "frequency"),
@@ -384,8 +384,57 @@ fn a_description_that_breaks_a_rule_is_refused() {
         let error = Session::open(made.path()).unwrap_err();
         assert!(matches!(error, Error::Description { .. }), "{error}");
         assert!(error.to_string().contains(says), "{from} -> {to}: {error}");
-        assert!(error.to_string().contains("session.json"), "{error}");
+        let is_of_events = matches!(says, "occurs twice" | "reserved" | "too large" | "opened");
+        let file = if is_of_events { "classes.jsonl" } else { "session.json" };
+        assert!(error.to_string().contains(file), "{error}");
     }
+}
+
+#[test]
+fn a_last_line_of_the_classes_that_is_cut_is_ignored_and_another_is_damage() {
+    let made = Made::new();
+    let path = made.path().join("classes.jsonl");
+    let before = fs::read_to_string(&path).unwrap();
+    let known = before.lines().count();
+    let more = "{\"event\":{\"id\":21,\"schema\":\"more(n:u64)\",\"reference_point\":false}}\n";
+    for cut in 0..=more.len() {
+        fs::write(&path, format!("{before}{}", &more[..cut])).unwrap();
+        let session = Session::open(made.path()).unwrap();
+        assert_eq!(session.json().events.len(), known + usize::from(cut == more.len()));
+    }
+
+    fs::write(&path, format!("{before}{}\n{more}", &more[..20])).unwrap();
+    let error = Session::open(made.path()).unwrap_err().to_string();
+    let place = format!("classes.jsonl: damaged at byte {}", before.len());
+    assert!(error.contains(&place), "{error}");
+    fs::remove_file(&path).unwrap();
+    let error = Session::open(made.path()).unwrap_err();
+    assert!(error.is_bad_input() && error.to_string().contains("classes.jsonl"), "{error}");
+}
+
+#[test]
+fn a_follower_learns_classes_and_clocks_as_they_are_appended() {
+    let made = Made::new();
+    let mut follow = Follow::open(made.path()).unwrap();
+    assert!(!follow.round(&mut |_| {}).unwrap().has_news);
+    let path = made.path().join("classes.jsonl");
+    let before = fs::read_to_string(&path).unwrap();
+    let event = "{\"event\":{\"id\":21,\"schema\":\"more(n:u64)\",\"reference_point\":false}}\n";
+    let clock = clock(2, "guest", 0, GHZ, GUEST_BASE, START_NS).replace('\n', " ");
+    fs::write(&path, format!("{before}{event}{{\"clock\":{clock}}}\n{{\"ev")).unwrap();
+    let packet = Packet::new(1, 5, 2).event(20, 21, &[7]);
+    let made = made.stream("guest-005-0000", &[Packet::new(1, 5, 2), packet]);
+
+    let mut names = Vec::new();
+    let round = follow.round(&mut |entry| {
+        if let EntryRef::Event(event) = entry {
+            names.push(event.name.to_string());
+        }
+    });
+
+    assert!(round.unwrap().has_news);
+    assert_eq!(names, ["more"]);
+    drop(made);
 }
 
 #[test]

@@ -21,6 +21,7 @@ use hypertrace_format::packet::Domain;
 use hypertrace_format::session_json::ClockJson;
 use hypertrace_format::session_json::GuestTscJson;
 use rustix::time::ClockId;
+use std::ops::Range;
 
 /// The clock of all host rings.
 pub(crate) const HOST_CLOCK: u32 = 0;
@@ -316,6 +317,8 @@ pub(crate) struct Clocks {
     pub guest_tscs: Vec<GuestTscJson>,
     /// True if the maps differ from those in the metadata on disk.
     pub changed: bool,
+    /// Number of clocks that `classes.jsonl` has, or `session.json` had from the beginning.
+    pub listed: u32,
     /// Number of clocks in the metadata on disk.
     pub described: u32,
 }
@@ -346,7 +349,8 @@ impl Clocks {
             shared: false,
             is_recorder: false,
             guest_tscs: Vec::new(),
-            changed: true,
+            changed: false,
+            listed: 0,
             described: 0,
         }
     }
@@ -507,7 +511,6 @@ impl Clocks {
             let began = (self.began, self.is_found);
             let clock = GuestClock::new(said, self.epoch, &self.host, began, (timestamp, now));
             self.guests.push(GuestClock { source: Some(source), ..clock });
-            self.changed = true;
             return number(self.guests.len() - 1);
         }
         let last = number(self.guests.len() - 1);
@@ -535,7 +538,15 @@ impl Clocks {
         self.guest(clock).map_or(self.host.offset_ns(), |guest| guest.offset_ns(&self.host))
     }
 
-    pub fn entries(&self, uuid: &[u8; 16]) -> Vec<ClockEntry> {
+    /// Returns whether the files on disk have all clocks.
+    #[inline]
+    pub fn is_described(&self) -> bool {
+        let clocks = self.len();
+        (self.listed, self.described) == (clocks, clocks)
+    }
+
+    /// Returns these clocks for the metadata.
+    pub fn entries(&self, uuid: &[u8; 16], clocks: Range<u32>) -> Vec<ClockEntry> {
         let entry = |id: u32| {
             let mut uuid = *uuid;
             // Each clock has its own UUID, made from the session's.
@@ -549,10 +560,11 @@ impl Clocks {
             let (frequency, offset_ns) = (self.frequency(id), self.offset_ns(id));
             ClockEntry { id, name, uuid, frequency, offset_ns }
         };
-        (0..self.len()).map(entry).collect()
+        clocks.map(entry).collect()
     }
 
-    pub fn to_json(&self) -> Vec<ClockJson> {
+    /// Returns these clocks for the descriptions in JSON.
+    pub fn to_json(&self, clocks: Range<u32>) -> Vec<ClockJson> {
         let clock = |id: u32| {
             let guest = self.guest(id);
             let offset_ns = self.offset_ns(id).clamp(i64::MIN.into(), i64::MAX.into());
@@ -569,7 +581,7 @@ impl Clocks {
                 found: guest.is_some_and(|guest| guest.is_found),
             }
         };
-        (0..self.len()).map(clock).collect()
+        clocks.map(clock).collect()
     }
 }
 

@@ -1,10 +1,11 @@
 //! The files of a trace: in a directory, or as operations in a journal.
 
+use super::appended::Appended;
 use super::journal::Journal;
 use super::open_files::{Inode, OpenFiles};
 use hypertrace_format::error::WriteFailed;
 use hypertrace_format::folder::{Folder, Share};
-use hypertrace_format::session_json;
+use hypertrace_format::{classes, session_json};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -13,14 +14,39 @@ use std::path::{Path, PathBuf};
 pub(crate) const HIDDEN: &str = ".ctf";
 /// Its name from then on.
 pub(crate) const CTF: &str = "ctf";
-/// Name of the trace's description in that folder.
-const METADATA: &str = "metadata";
+
+/// A file that describes the session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Description {
+    /// `classes.jsonl`.
+    Classes,
+    /// `session.json`.
+    Session,
+    /// `ctf/metadata`.
+    Metadata,
+}
+
+impl Description {
+    /// All, in the order in which they are made.
+    pub const ALL: [Description; 3] =
+        [Description::Classes, Description::Session, Description::Metadata];
+
+    /// Returns its name, in the session's directory or in the trace's folder.
+    pub fn name(self) -> &'static str {
+        match self {
+            Description::Classes => classes::FILE,
+            Description::Session => session_json::FILE,
+            Description::Metadata => "metadata",
+        }
+    }
+}
 
 /// Removes what was made in a directory that was empty.
 pub(crate) fn clear(dir: &Folder) {
     let _ = dir.remove_folder(HIDDEN);
     let _ = dir.remove_folder(CTF);
     let _ = dir.remove(session_json::FILE);
+    let _ = dir.remove(classes::FILE);
 }
 
 /// Destination of a session.
@@ -79,8 +105,14 @@ enum Kind {
         /// The session's.
         dir: Folder,
         files: OpenFiles,
+        /// Those that exist, in the order of [`Description`].
+        descriptions: [Option<Appended>; 3],
     },
-    Journal(Journal),
+    Journal {
+        journal: Journal,
+        /// Bytes of the descriptions.
+        lengths: [u64; 3],
+    },
 }
 
 impl Files {
@@ -91,7 +123,7 @@ impl Files {
     pub fn at(folder: &Path, most: usize) -> io::Result<Files> {
         let folder = Folder::open(folder, Share::Owner)?;
         let files = OpenFiles::new(folder.clone(), most);
-        Ok(Files(Kind::Directory { dir: folder, files }))
+        Ok(Files(Kind::Directory { dir: folder, files, descriptions: [None, None, None] }))
     }
 
     /// Opens and locks the folder of this name in the session's directory.
@@ -103,11 +135,11 @@ impl Files {
         let folder = dir.folder(name).map_err(WriteFailed::on("open", &path))?;
         folder.lock();
         let files = OpenFiles::new(folder, most);
-        Ok(Files(Kind::Directory { dir: dir.clone(), files }))
+        Ok(Files(Kind::Directory { dir: dir.clone(), files, descriptions: [None, None, None] }))
     }
 
     pub(crate) fn journal(journal: Journal) -> Files {
-        Files(Kind::Journal(journal))
+        Files(Kind::Journal { journal, lengths: [0; 3] })
     }
 
     /// Gives the folder of a trace that has a description its name.
@@ -115,32 +147,65 @@ impl Files {
     /// # Errors
     /// If it cannot be renamed.
     pub(crate) fn appear(&mut self) -> Result<(), WriteFailed> {
-        let Kind::Directory { dir, files } = &mut self.0 else { return Ok(()) };
+        let Kind::Directory { dir, files, .. } = &mut self.0 else { return Ok(()) };
         let path = dir.path().join(CTF);
         dir.rename(HIDDEN, CTF).map_err(WriteFailed::on("create", &path))?;
         files.moved(path);
         Ok(())
     }
 
-    /// Replaces `session.json`, then the metadata.
+    /// Replaces a description.
     ///
     /// # Errors
-    /// If one cannot be written: the old one stays.
-    pub(crate) fn describe(
-        &mut self,
-        json: &[u8],
-        metadata: Option<&[u8]>,
-    ) -> Result<(), WriteFailed> {
+    /// If it cannot be written: the old one stays.
+    pub(crate) fn replace(&mut self, what: Description, text: &[u8]) -> Result<(), WriteFailed> {
+        let len = text.len() as u64;
         match &mut self.0 {
-            Kind::Directory { dir, files } => {
-                dir.replace(session_json::FILE, json)?;
-                metadata.map_or(Ok(()), |text| files.folder().replace(METADATA, text))
+            Kind::Directory { dir, files, descriptions } => {
+                let folder = if what == Description::Metadata { files.folder() } else { dir };
+                let file = folder.replace(what.name(), text)?;
+                descriptions[what as usize] = Some(Appended::new(file, len));
             }
-            Kind::Journal(journal) => {
-                let path = journal.path().join(session_json::FILE);
-                let sent = journal.describe(json, metadata.unwrap_or_default());
-                sent.map_err(WriteFailed::on("write", &path))
+            Kind::Journal { journal, lengths } => {
+                let path = journal.path().join(what.name());
+                journal.replace(what, text).map_err(WriteFailed::on("write", &path))?;
+                lengths[what as usize] = len;
             }
+        }
+        Ok(())
+    }
+
+    /// Appends a piece to a description: all of it or nothing.
+    ///
+    /// # Errors
+    /// If it cannot be written: the description is as before.
+    pub(crate) fn append(&mut self, what: Description, piece: &[u8]) -> Result<(), WriteFailed> {
+        let (appended, path) = match &mut self.0 {
+            Kind::Directory { dir, files, descriptions } => {
+                let folder = if what == Description::Metadata { files.folder() } else { dir };
+                let appended = match &mut descriptions[what as usize] {
+                    Some(file) => file.append(piece),
+                    None => Err(not_here()),
+                };
+                (appended, folder.path().join(what.name()))
+            }
+            Kind::Journal { journal, lengths } => {
+                let len = &mut lengths[what as usize];
+                let appended = journal.append(what, *len, piece);
+                *len += if appended.is_ok() { piece.len() as u64 } else { 0 };
+                (appended, journal.path().join(what.name()))
+            }
+        };
+        appended.map_err(WriteFailed::on("write", &path))
+    }
+
+    /// Returns the bytes of a description.
+    pub(crate) fn len(&self, what: Description) -> u64 {
+        match &self.0 {
+            Kind::Directory { descriptions, .. } => {
+                descriptions[what as usize].as_ref().map_or(0, Appended::len)
+            }
+            Kind::Journal { lengths, .. } => lengths[what as usize],
         }
     }
 
@@ -148,7 +213,7 @@ impl Files {
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         match &self.0 {
             Kind::Directory { files, .. } => files.folder().path().join(name),
-            Kind::Journal(journal) => journal.path().join(CTF).join(name),
+            Kind::Journal { journal, .. } => journal.path().join(CTF).join(name),
         }
     }
 
@@ -157,7 +222,7 @@ impl Files {
     pub(crate) fn create(&mut self, name: &str, len: u64, head: &[u8]) -> io::Result<FileId> {
         let inode = match &mut self.0 {
             Kind::Directory { files, .. } => Some(files.create(name, len, head)?),
-            Kind::Journal(journal) => {
+            Kind::Journal { journal, .. } => {
                 journal.create(name, len, head)?;
                 None
             }
@@ -168,14 +233,14 @@ impl Files {
     /// Returns whether a packet is written by one [`write`](Self::write), which is done whole or not at all.
     /// Otherwise its header is to be written last.
     pub(crate) fn takes_whole_packets(&self) -> bool {
-        matches!(self.0, Kind::Journal(_))
+        matches!(self.0, Kind::Journal { .. })
     }
 
     /// Writes all of `bytes`.
     pub(crate) fn write(&mut self, id: &FileId, bytes: &[u8], at: u64) -> io::Result<()> {
         match (&mut self.0, id.inode) {
             (Kind::Directory { files, .. }, Some(inode)) => files.write(&id.name, inode, bytes, at),
-            (Kind::Journal(journal), None) => journal.write(&id.name, bytes, at),
+            (Kind::Journal { journal, .. }, None) => journal.write(&id.name, bytes, at),
             _ => Err(not_here()),
         }
     }
@@ -184,21 +249,21 @@ impl Files {
     pub(crate) fn close(&mut self, id: &FileId, end: Option<u64>) -> io::Result<()> {
         match (&mut self.0, id.inode) {
             (Kind::Directory { files, .. }, Some(inode)) => files.close(&id.name, inode, end),
-            (Kind::Journal(journal), None) => journal.close(&id.name, end),
+            (Kind::Journal { journal, .. }, None) => journal.close(&id.name, end),
             _ => Err(not_here()),
         }
     }
 
     /// Returns whether a journal's reader has to take something before all is written.
     pub(crate) fn has_waiting(&self) -> bool {
-        matches!(&self.0, Kind::Journal(journal) if journal.has_waiting())
+        matches!(&self.0, Kind::Journal { journal, .. } if journal.has_waiting())
     }
 
     /// Returns the journal, if it is one.
     pub(crate) fn as_journal(&mut self) -> Option<&mut Journal> {
         match &mut self.0 {
             Kind::Directory { .. } => None,
-            Kind::Journal(journal) => Some(journal),
+            Kind::Journal { journal, .. } => Some(journal),
         }
     }
 }

@@ -11,6 +11,7 @@ mod descriptor;
 pub mod frame;
 mod signal;
 
+use super::files::Description;
 use descriptor::Descriptor;
 use frame::{FrameHeader, HEADER_BYTES, Kind, LARGEST, name_bytes};
 use std::io;
@@ -70,24 +71,29 @@ impl Journal {
         &self.path
     }
 
-    /// Replaces `session.json`, then the metadata unless it is empty.
-    pub fn describe(&mut self, json: &[u8], metadata: &[u8]) -> io::Result<()> {
-        self.send(Kind::Describe, "", json.len() as u64, [json, metadata])
+    /// Replaces a description.
+    pub fn replace(&mut self, what: Description, text: &[u8]) -> io::Result<()> {
+        self.send(Kind::Replace, what.name(), 0, text)
+    }
+
+    /// Appends to a description of this length.
+    pub fn append(&mut self, what: Description, len: u64, piece: &[u8]) -> io::Result<()> {
+        self.send(Kind::Append, what.name(), len, piece)
     }
 
     /// Creates a stream file of this length that begins with `head`.
     pub fn create(&mut self, name: &str, len: u64, head: &[u8]) -> io::Result<()> {
-        self.send(Kind::Create, name, len, [head, &[]])
+        self.send(Kind::Create, name, len, head)
     }
 
     /// Writes a packet and the header of the filler after it, or the filler's header alone.
     pub fn write(&mut self, name: &str, bytes: &[u8], at: u64) -> io::Result<()> {
-        self.send(Kind::Write, name, at, [bytes, &[]])
+        self.send(Kind::Write, name, at, bytes)
     }
 
     /// Cuts a stream file to this length, if one is given: nothing more is written to it.
     pub fn close(&mut self, name: &str, end: Option<u64>) -> io::Result<()> {
-        self.send(Kind::Close, name, end.unwrap_or(frame::KEEP), [&[], &[]])
+        self.send(Kind::Close, name, end.unwrap_or(frame::KEEP), &[])
     }
 
     /// Waits for the reader from now on, before a frame is refused.
@@ -108,7 +114,7 @@ impl Journal {
     pub fn end(&mut self) -> io::Result<()> {
         self.be_patient();
         if !self.is_ended {
-            self.send(Kind::End, "", 0, [&[], &[]])?;
+            self.send(Kind::End, "", 0, &[])?;
             self.is_ended = true;
         }
         self.wait_for_less(0)
@@ -185,15 +191,14 @@ impl Journal {
     ///
     /// # Errors
     /// If it is refused: nothing of it is written.
-    fn send(&mut self, kind: Kind, name: &str, at: u64, payload: [&[u8]; 2]) -> io::Result<()> {
+    fn send(&mut self, kind: Kind, name: &str, at: u64, payload: &[u8]) -> io::Result<()> {
         if self.is_ended {
             // The reader has all that the session ended with.
             return Ok(());
         }
-        let length = payload[0].len() + payload[1].len();
-        let header = u32::try_from(length)
+        let header = u32::try_from(payload.len())
             .ok()
-            .filter(|_| length <= LARGEST)
+            .filter(|_| payload.len() <= LARGEST)
             .zip(name_bytes(name))
             .map(|(length, name)| FrameHeader::new(kind, name, self.sequence, at, length));
         let Some(mut header) = header else {
@@ -207,7 +212,7 @@ impl Journal {
         self.sent = 0;
         let before = self.bytes.len();
         self.bytes.extend_from_slice(header.as_bytes());
-        payload.iter().for_each(|part| self.bytes.extend_from_slice(part));
+        self.bytes.extend_from_slice(payload);
         let (place, payload) = self.bytes[before..].split_at_mut(HEADER_BYTES);
         header.seal(payload);
         place.copy_from_slice(header.as_bytes());
@@ -379,7 +384,8 @@ mod tests {
         let (mut journal, _) = fill(to, &[7; 1000]);
         drop(from);
 
-        let refused = [journal.write("a", b"b", 0), journal.describe(b"a", b"b"), journal.end()];
+        let replaced = journal.replace(Description::Session, b"a");
+        let refused = [journal.write("a", b"b", 0), replaced, journal.end()];
 
         for refused in refused {
             assert_eq!(refused.unwrap_err().kind(), io::ErrorKind::BrokenPipe);

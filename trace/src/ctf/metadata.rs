@@ -1,7 +1,9 @@
 //! The trace's TSDL text (CTF 1.8), from which any CTF reader knows the rest.
 //!
 //! One clock and one stream class per entry of [`ClockEntry`]; an event class
-//! is repeated in each stream class that has such events. Names come from
+//! is repeated in each stream class that has such events. Both are blocks, which are appended to the file as
+//! they are needed: a block never crosses a page of the file, so that no kill leaves a part of one, which
+//! would make the whole trace unreadable. Names come from
 //! guests: [`Schema::parse`] leaves only ASCII identifiers, and every one gets
 //! an underscore in front, as LTTng does it, so that a field may be called
 //! `struct` or `event`. Readers take that underscore off again.
@@ -42,6 +44,9 @@ pub const REFERENCE_FIELDS: [&str; 4] = ["client", "cpu", "seq", "guest_time"];
 
 const NS: i128 = 1_000_000_000;
 
+/// Bytes of a page of the file, which the kernel writes whole or not at all.
+const PAGE: u64 = 4096;
+
 /// Returns the whole text.
 pub fn tsdl<'a>(
     uuid: &[u8; 16],
@@ -50,16 +55,49 @@ pub fn tsdl<'a>(
 ) -> String {
     let mut out = String::with_capacity(4096);
     // Writing to a String does not fail.
-    let _ = write_all(&mut out, uuid, clocks, classes);
-    out
+    let _ = write_head(&mut out, uuid);
+    let at = out.len() as u64;
+    out + &blocks(at, clocks, classes)
 }
 
-fn write_all<'a>(
-    out: &mut String,
-    uuid: &[u8; 16],
+/// Returns the blocks of clocks and event classes, to be appended at this place of the file.
+pub fn blocks<'a>(
+    at: u64,
     clocks: &[ClockEntry],
     classes: impl Iterator<Item = ClassEntry<'a>>,
-) -> fmt::Result {
+) -> String {
+    let mut out = Blocks { text: String::new(), at };
+    clocks.iter().for_each(|clock| out.add(|text| write_clock(text, clock)));
+    for ClassEntry { stream_id, id, body } in classes {
+        out.add(|text| {
+            write!(text, "\nevent {{\n\tid = {id};\n\tstream_id = {stream_id};\n{body}}};\n")
+        });
+    }
+    out.text
+}
+
+struct Blocks {
+    text: String,
+    /// Where the text begins in the file.
+    at: u64,
+}
+
+impl Blocks {
+    /// Adds a block, at the beginning of the next page if it would cross that.
+    fn add(&mut self, write: impl FnOnce(&mut String) -> fmt::Result) {
+        let begin = self.text.len();
+        // Writing to a String does not fail.
+        let _ = write(&mut self.text);
+        let bytes = (self.text.len() - begin) as u64;
+        let left = PAGE - (self.at + begin as u64) % PAGE;
+        debug_assert!(bytes <= PAGE, "a block of {bytes} bytes");
+        if bytes > left {
+            self.text.insert_str(begin, &"\n".repeat(left as usize));
+        }
+    }
+}
+
+fn write_head(out: &mut String, uuid: &[u8; 16]) -> fmt::Result {
     write!(
         out,
         r#"/* CTF 1.8 */
@@ -92,14 +130,7 @@ env {{
 }};
 "#,
         Uuid(uuid)
-    )?;
-    for clock in clocks {
-        write_clock(out, clock)?;
-    }
-    for ClassEntry { stream_id, id, body } in classes {
-        write!(out, "\nevent {{\n\tid = {id};\n\tstream_id = {stream_id};\n{body}}};\n")?;
-    }
-    Ok(())
+    )
 }
 
 fn write_clock(out: &mut String, clock: &ClockEntry) -> fmt::Result {
@@ -153,7 +184,7 @@ stream {{
     )
 }
 
-/// Returns name and fields of an event class: made once, as the metadata is written often.
+/// Returns name and fields of an event class: made once for all clocks.
 /// `reference_point`: client, cpu, seq and guest time come before the schema's own fields.
 pub fn class_body(schema: &Schema<'_>, reference_point: bool) -> String {
     let mut out = String::new();
@@ -235,6 +266,31 @@ mod tests {
         assert!(text.contains("u64 _cpu_;"), "{text}");
         assert!(text.contains("length __s_len_;\n\t\tutf8 _s[__s_len_];"), "{text}");
         assert!(text.contains("u64 __s_len;"), "{text}");
+    }
+
+    #[test]
+    fn no_block_crosses_a_page_and_the_largest_fits_one() {
+        use hypertrace_abi::schema::{MAX_FIELDS, MAX_NAME};
+        // Strings have the longest text here.
+        let field = |n: usize| format!("{}{n:x}:str", "a".repeat(MAX_NAME - 1));
+        let fields: Vec<String> = (0..MAX_FIELDS).map(field).collect();
+        let largest = class(&format!("{}({})", "n".repeat(MAX_NAME), fields.join(",")), true);
+        let bodies = [largest, class("small(n:u64)", false)];
+        let classes = (0..100usize).map(|n| {
+            let body = &bodies[usize::from(n % 3 > 0)];
+            ClassEntry { stream_id: u32::MAX, id: u32::MAX, body }
+        });
+        for at in [0, 1, 4095, 4096, 5000] {
+            let text = blocks(at, &[clock(i64::MAX.into())], classes.clone());
+
+            assert_eq!(text.matches("event {").count(), 100);
+            let file = "\n".repeat(at as usize) + &text;
+            for page in file.as_bytes().chunks(PAGE as usize) {
+                let count = |brace| page.iter().filter(|byte| **byte == brace).count();
+                assert_eq!(count(b'{'), count(b'}'));
+                assert!(page.ends_with(b"\n"));
+            }
+        }
     }
 
     #[test]

@@ -1,17 +1,12 @@
-//! The budget of descriptions: how many bytes of `session.json` and of the
-//! metadata guests and the host can cause, and how often these files may be
-//! replaced.
+//! The budget of descriptions: how many bytes of `classes.jsonl` and of the
+//! metadata guests and the host can cause, and how often files are replaced.
 //!
-//! A guest pays with its own texts for the size of the files, and each new text
-//! asks for the files to be replaced. Without a bound on both, one client could
-//! keep the drain loop busy with files that grow, and leave no room for the
+//! Each new text of a guest is appended to these files. Without a bound, one client could
+//! fill the disk with them, and leave no room for the
 //! events of others. So the guests share a pool, every client has a reserve that
-//! no other can use up, the host has a pool of its own; and the files are
-//! replaced at a bounded rate of bytes.
+//! no other can use up, and the host has a pool of its own.
 
-use hypertrace_format::limits::{
-    ACCOUNT_BYTES_PER_SECOND, BYTES_PER_SECOND, CLIENT_BYTES, GUESTS_BYTES, HOST_BYTES,
-};
+use hypertrace_format::limits::{ACCOUNT_BYTES_PER_SECOND, CLIENT_BYTES, GUESTS_BYTES, HOST_BYTES};
 
 /// The party whose record needs a description.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,58 +58,48 @@ impl Budget {
     }
 }
 
-/// When `session.json` and the metadata are replaced: for guests that bring something
-/// new, by a token bucket that holds what a second brings; for the accounts, once a second
-/// or less often.
+/// When files are replaced: `session.json` for its accounts, once a second or less often, and then the metadata for the
+/// maps of its clocks, each time after twice as long.
 #[derive(Debug)]
 pub(crate) struct Pace {
-    /// Bytes that may be written now.
-    credit: u64,
-    /// When the credit was counted last, host's raw counter.
-    counted_at: u64,
-    /// Bytes that were written the last time.
-    size: u64,
-    /// When `session.json` was last replaced for its accounts, host's raw counter.
+    /// When the last accounts were written, host's raw counter.
     accounts_at: u64,
     /// Bytes that this took.
-    pub accounts_bytes: u64,
+    pub bytes: u64,
+    /// When the maps were written last, and the seconds until they may be written again.
+    maps_at: u64,
+    maps_seconds: u64,
 }
 
 impl Pace {
-    /// Returns a full bucket.
     pub fn new(now: u64) -> Pace {
-        let credit = BYTES_PER_SECOND;
-        Pace { credit, counted_at: now, size: 0, accounts_at: now, accounts_bytes: 0 }
-    }
-
-    /// Returns whether the files may be replaced now. `frequency`: ticks per second.
-    pub fn allows(&mut self, now: u64, frequency: u64) -> bool {
-        let elapsed = now.saturating_sub(self.counted_at).min(frequency);
-        let gained =
-            u128::from(elapsed) * u128::from(BYTES_PER_SECOND) / u128::from(frequency.max(1));
-        // Ticks that gain no whole byte count later.
-        if gained > 0 {
-            self.credit = self.credit.saturating_add(gained as u64).min(BYTES_PER_SECOND);
-            self.counted_at = now;
-        }
-        self.credit >= self.size.min(BYTES_PER_SECOND)
-    }
-
-    /// Counts the bytes of a replacement.
-    pub fn spend(&mut self, bytes: u64) {
-        self.credit = self.credit.saturating_sub(bytes);
-        self.size = bytes;
+        Pace { accounts_at: now, bytes: 0, maps_at: now, maps_seconds: 1 }
     }
 
     /// Returns whether the accounts are due, and notes that they are written now: once a
-    /// second, or as often as [`ACCOUNT_BYTES_PER_SECOND`] allows.
+    /// second, or as often as [`ACCOUNT_BYTES_PER_SECOND`] allows. `frequency`: ticks per second.
     pub fn begins_accounts(&mut self, now: u64, frequency: u64) -> bool {
-        let seconds = self.accounts_bytes.div_ceil(ACCOUNT_BYTES_PER_SECOND).max(1);
+        let seconds = self.bytes.div_ceil(ACCOUNT_BYTES_PER_SECOND).max(1);
         let is_due = now.saturating_sub(self.accounts_at) > frequency.saturating_mul(seconds);
         if is_due {
             self.accounts_at = now;
         }
         is_due
+    }
+
+    /// Returns whether maps that have changed are due, and notes that they are written now.
+    pub fn begins_maps(&mut self, now: u64, frequency: u64) -> bool {
+        let wait = frequency.saturating_mul(self.maps_seconds);
+        let is_due = now.saturating_sub(self.maps_at) >= wait;
+        if is_due {
+            (self.maps_at, self.maps_seconds) = (now, self.maps_seconds.saturating_mul(2));
+        }
+        is_due
+    }
+
+    /// Notes that there is a new clock, whose map is soon a better one.
+    pub fn clock_added(&mut self, now: u64) {
+        (self.maps_at, self.maps_seconds) = (now, 1);
     }
 }
 
@@ -148,17 +133,14 @@ mod tests {
     }
 
     #[test]
-    fn files_of_a_size_are_replaced_as_often_as_the_rate_allows() {
+    fn maps_are_written_after_twice_as_long_each_time_until_there_is_a_new_clock() {
         const HZ: u64 = 1_000_000_000;
         let mut pace = Pace::new(0);
-        let mut written = 0u64;
-        for now in (0..10 * HZ).step_by(HZ as usize / 1000) {
-            if pace.allows(now, HZ) {
-                pace.spend(1 << 20);
-                written += 1 << 20;
-            }
-        }
-        let most = 11 * BYTES_PER_SECOND;
-        assert!((most - (2 << 20)..=most).contains(&written), "{written}");
+        let mut written = |seconds: std::ops::Range<u64>| -> Vec<u64> {
+            seconds.filter(|second| pace.begins_maps(second * HZ, HZ)).collect()
+        };
+        assert_eq!(written(0..100), [1, 3, 7, 15, 31, 63]);
+        pace.clock_added(100 * HZ);
+        assert!(pace.begins_maps(101 * HZ, HZ) && !pace.begins_maps(102 * HZ, HZ));
     }
 }

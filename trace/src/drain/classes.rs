@@ -5,7 +5,8 @@
 //! against texts whose hash was computed here, and each (text, reference point
 //! or not) gets one dense id for the whole session. All tables are bounded,
 //! because guests fill them: each class and each declaration is paid for with
-//! the bytes that describe it on disk, out of a [`Budget`].
+//! the bytes that describe it on disk, out of a [`Budget`]. What is new is appended to the files before the next
+//! packet.
 
 use super::budget::{Budget, Payer};
 use super::wanted::Wanted;
@@ -17,6 +18,7 @@ use hypertrace_format::limits::{CLASS_BYTES, MAX_CLIENT_SCHEMAS};
 use hypertrace_format::session_json::EventJson;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// A class that a record can be of.
@@ -42,16 +44,14 @@ pub(crate) struct Classes {
     list: Vec<Class>,
     by_text: [HashMap<Arc<str>, u32>; 2],
     reserved: [Option<(Shape, Box<str>)>; id::FIRST as usize],
+    /// Number of those that `classes.jsonl` has.
+    listed: usize,
     /// Per clock, the classes that its stream class has.
     declared: Vec<BitSet>,
-    /// Those of them that the metadata on disk has.
-    described: Vec<BitSet>,
+    /// Those of them, by clock and dense id, that the metadata does not have yet.
+    undescribed: Vec<(u32, u32)>,
     /// Bytes of description that guests and the host may still add.
     budget: Budget,
-    /// Counts the changes of classes and declarations.
-    version: u64,
-    /// The version that is on disk.
-    described_version: u64,
     /// Which of the guests' are wanted.
     pub wanted: Wanted,
 }
@@ -86,25 +86,12 @@ impl BitSet {
     }
 }
 
-/// State of a class in a clock's stream class.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Declared {
-    /// The metadata on disk describes it.
-    Described,
-    /// The next metadata will describe it.
-    Pending,
-    /// The budget has no room for it.
-    Refused,
-}
-
-/// Bytes of a declaration, besides the class's body: its frame in the metadata,
-/// the clock's number in `session.json`.
+/// Bytes of a declaration, besides the class's body: its frame in the metadata.
 const DECLARATION_BYTES: usize = 64;
 
 impl Classes {
     pub fn new() -> Classes {
-        // None is described yet.
-        let mut classes = Classes { version: 1, ..Classes::default() };
+        let mut classes = Classes::default();
         for (id, text) in RESERVED {
             if let Ok(schema) = Schema::parse(text) {
                 let body = class_body(&schema, false).into();
@@ -163,13 +150,12 @@ impl Classes {
         let body = class_body(schema, reference_point).into();
         self.list.push(Class { text: Arc::clone(&text), body, shape, reference_point });
         self.by_text[usize::from(reference_point)].insert(text, dense);
-        self.version += 1;
         Some(ClassRef { dense, shape })
     }
 
-    /// Takes in a class as an earlier process numbered and declared it.
+    /// Takes in a class as an earlier process numbered it, declared for these clocks.
     /// `false`: it does not come out the same.
-    pub fn restore(&mut self, event: &EventJson, clocks: u32) -> bool {
+    pub fn restore(&mut self, event: &EventJson, clocks: impl Iterator<Item = u32>) -> bool {
         let Ok(schema) = Schema::parse(&event.schema) else { return false };
         let class = self.intern(Payer::Earlier, &schema, event.reference_point);
         if class.is_none_or(|class| class.dense != event.id) {
@@ -178,11 +164,8 @@ impl Classes {
         if !event.reference_point {
             self.see(event.id);
         }
-        let declare = |clock| self.declare(Payer::Earlier, clock, event.id);
-        match &event.clocks {
-            Some(listed) if listed.iter().any(|clock| *clock >= clocks) => return false,
-            Some(listed) => listed.iter().copied().map(declare).for_each(drop),
-            None => (0..clocks).map(declare).for_each(drop),
+        for clock in clocks {
+            self.declare(Payer::Earlier, clock, event.id);
         }
         true
     }
@@ -213,92 +196,83 @@ impl Classes {
         self.name(dense).is_none_or(|name| self.wanted.is_wanted(name))
     }
 
-    /// Sees to it that the stream class of a clock has this event class, in the
-    /// next metadata at the latest.
-    pub fn declare(&mut self, payer: Payer, clock: u32, dense: u32) -> Declared {
-        let Some(class) = dense.checked_sub(id::FIRST) else {
-            return Declared::Described;
-        };
+    /// Sees to it that the stream class of a clock has this event class, before the next packet
+    /// is written. `false`: the payer's budget has no room for it.
+    pub fn declare(&mut self, payer: Payer, clock: u32, dense: u32) -> bool {
+        let Some(class) = dense.checked_sub(id::FIRST) else { return true };
         let at = clock as usize;
-        if self.described.get(at).is_some_and(|set| set.has(dense)) {
-            return Declared::Described;
-        }
         if self.declared.get(at).is_some_and(|set| set.has(dense)) {
-            return Declared::Pending;
+            return true;
         }
         let body = self.list.get(class as usize).map_or(0, |class| class.body.len());
         if !self.budget.pay(payer, body + DECLARATION_BYTES) {
-            return Declared::Refused;
+            return false;
         }
         if self.declared.len() <= at {
             self.declared.resize_with(at + 1, BitSet::default);
         }
         self.declared[at].insert(dense);
-        self.version += 1;
-        Declared::Pending
+        self.undescribed.push((clock, dense));
+        true
     }
 
-    /// Returns the number of changes so far.
-    pub fn version(&self) -> u64 {
-        self.version
+    /// Returns whether the files on disk have everything.
+    #[inline]
+    pub fn is_described(&self) -> bool {
+        self.listed == self.list.len() && self.undescribed.is_empty()
     }
 
-    /// Returns whether the files on disk have all changes up to this one.
-    pub fn is_described(&self, version: u64) -> bool {
-        self.described_version >= version
-    }
-
-    /// Notes that the files on disk have everything.
-    pub fn described(&mut self) {
-        self.described_version = self.version;
-        self.described.clone_from(&self.declared);
-    }
-
-    /// Notes that there is no file on disk.
-    pub fn forget_described(&mut self) {
-        self.described_version = 0;
-        self.described.clear();
-    }
-
-    /// Returns the event classes of the metadata: reserved ones in every stream class, others where
-    /// they were declared.
-    pub fn entries(&self, clocks: u32) -> impl Iterator<Item = ClassEntry<'_>> {
-        (0..clocks).flat_map(move |stream_id| {
-            let reserved = self.reserved.iter().zip(0..).filter_map(move |(class, id)| {
-                let (_, body) = class.as_ref()?;
-                Some(ClassEntry { stream_id, id, body })
-            });
-            // Not all classes for each clock: of both there can be many.
-            let declared = self.declared.get(stream_id as usize);
-            let own = declared.into_iter().flat_map(BitSet::iter).filter_map(move |dense| {
-                let class = self.list.get(dense.checked_sub(id::FIRST)? as usize)?;
-                Some(ClassEntry { stream_id, id: dense, body: &class.body })
-            });
-            reserved.chain(own)
+    /// Returns the classes that `classes.jsonl` does not have.
+    pub fn unlisted(&self) -> impl Iterator<Item = EventJson> {
+        self.list.iter().zip(id::FIRST..).skip(self.listed).map(|(class, id)| EventJson {
+            id,
+            schema: class.text.as_ref().into(),
+            reference_point: class.reference_point,
         })
     }
 
-    /// Returns the event classes of `session.json`.
-    pub fn to_json(&self) -> Vec<EventJson> {
-        let mut clocks = vec![Vec::new(); self.list.len()];
-        for (clock, set) in (0..).zip(&self.declared) {
-            for dense in set.iter() {
-                if let Some(clocks) = clocks.get_mut(dense.wrapping_sub(id::FIRST) as usize) {
-                    clocks.push(clock);
-                }
-            }
-        }
-        self.list
-            .iter()
-            .zip(id::FIRST..)
-            .zip(clocks)
-            .map(|((class, id), clocks)| EventJson {
-                id,
-                schema: class.text.as_ref().into(),
-                reference_point: class.reference_point,
-                clocks: Some(clocks),
+    /// Notes that `classes.jsonl` has all, or is empty.
+    pub fn listed(&mut self, all: bool) {
+        self.listed = if all { self.list.len() } else { 0 };
+    }
+
+    /// Notes that the metadata has everything.
+    pub fn described(&mut self) {
+        self.undescribed.clear();
+    }
+
+    /// Returns all event classes of the metadata: reserved ones in every stream class, others where
+    /// they were declared.
+    pub fn entries(&self, clocks: u32) -> impl Iterator<Item = ClassEntry<'_>> {
+        // Not all classes for each clock: of both there can be many.
+        let declared = (0..clocks).zip(&self.declared);
+        let declared =
+            declared.flat_map(|(clock, set)| set.iter().map(move |dense| (clock, dense)));
+        self.reserved_entries(0..clocks).chain(self.entries_of(declared))
+    }
+
+    /// Returns those that the metadata does not have: reserved ones in the stream classes of these clocks, and others.
+    pub fn new_entries(&self, clocks: Range<u32>) -> impl Iterator<Item = ClassEntry<'_>> {
+        self.reserved_entries(clocks).chain(self.entries_of(self.undescribed.iter().copied()))
+    }
+
+    fn reserved_entries(&self, clocks: Range<u32>) -> impl Iterator<Item = ClassEntry<'_>> {
+        clocks.flat_map(|stream_id| {
+            self.reserved.iter().zip(0..).filter_map(move |(class, id)| {
+                let (_, body) = class.as_ref()?;
+                Some(ClassEntry { stream_id, id, body })
             })
-            .collect()
+        })
+    }
+
+    fn entries_of(
+        &self,
+        declared: impl Iterator<Item = (u32, u32)>,
+    ) -> impl Iterator<Item = ClassEntry<'_>> {
+        declared.filter_map(|(stream_id, dense)| {
+            let class = self.list.get(dense.checked_sub(id::FIRST)? as usize)?;
+            Some(ClassEntry { stream_id, id: dense, body: &class.body })
+        })
     }
 }
 

@@ -109,9 +109,7 @@ impl Turn<'_, '_> {
             }
         }
         let (state, source) = (&mut *self.state, &mut *self.source);
-        if packed.needs_description {
-            state.sync()?;
-        }
+        state.sync()?;
         let clock = source.clock.unwrap_or(HOST_CLOCK);
         let begin = state.buffer.events().first().copied().unwrap_or(0);
         let stats = &state.stats[source.stats];

@@ -2,7 +2,7 @@
 
 use super::holder::{OpenLease, clock_kind};
 use super::turn::Turn;
-use crate::ctf::{Domain, HOST_CLOCK, WriteFailed};
+use crate::ctf::{Domain, HOST_CLOCK};
 use hypertrace_abi::record::{ClockKind, id};
 use hypertrace_abi::ring::Flow;
 use hypertrace_format::limits::MAX_RESTARTS;
@@ -37,10 +37,10 @@ impl Turn<'_, '_> {
         found.map(|(timestamp, kind)| First { token: pulled.token, timestamp, kind })
     }
 
-    /// Opens a lease: finds its clock, or returns false if that must wait. Its first
+    /// Opens a lease: finds its clock. Its first
     /// packet begins a new file if the one that is open is of another stream class, or
     /// already further in time.
-    pub(super) fn open(&mut self, next: &First, now: u64) -> Result<bool, WriteFailed> {
+    pub(super) fn open(&mut self, next: &First, now: u64) {
         let (state, source) = (&mut *self.state, &mut *self.source);
         let file = source.file.stream.as_ref().map(|stream| {
             let last = stream.last();
@@ -73,14 +73,6 @@ impl Turn<'_, '_> {
                 state.clocks.for_guest(source.stats, source.clock, kind, next.timestamp, now)
             }
         };
-        // Before a file or a packet needs it. A clock that has to wait is in the tables
-        // already: the next replacement of the files, for any source, describes it.
-        if clock >= state.clocks.described {
-            if source.domain == Domain::Guest && !state.may_describe(now) {
-                return Ok(false);
-            }
-            state.sync()?;
-        }
         let base = state.clocks.base(clock);
         let first = next.timestamp.clamp(base, state.clocks.latest(clock, now).max(base));
         (source.next.timestamp, source.file.is_next_new) = match file {
@@ -93,6 +85,5 @@ impl Turn<'_, '_> {
             state.stats[source.stats].clock = clock;
         }
         source.lease = Some(OpenLease { token: next.token, epoch: state.clocks.epoch(), first });
-        Ok(true)
     }
 }

@@ -5,13 +5,12 @@
 //! whatever the producer writes and whenever.
 
 use super::budget::Payer;
-use super::classes::{ClassRef, Classes, Declared, Table};
+use super::classes::{ClassRef, Classes, Table};
 use super::guests::Guests;
 use super::holder::{OpenLease, lease_name};
 use super::source::Source;
 use super::stats::{Recorded, Stats};
 use super::texts::{CACHE, Cached};
-use super::waiting::WaitsFor;
 use crate::ctf::{Clocks, Domain, PacketBuffer};
 use hypertrace_abi::atomic::Ordering::Relaxed;
 use hypertrace_abi::clock::ticks;
@@ -31,10 +30,6 @@ pub(crate) struct Context<'a> {
     pub points_wait: bool,
     /// The budget of this ring's new names.
     pub payer: Payer,
-    /// There are files that describe the classes.
-    pub is_open: bool,
-    /// They may be replaced before this packet because a guest needs it.
-    pub may_describe: bool,
     pub table: &'a mut Table,
     pub classes: &'a mut Classes,
     pub clocks: &'a mut Clocks,
@@ -64,10 +59,8 @@ pub(crate) struct Packed {
     pub others: Recorded,
     /// Not wanted, so not in the packet.
     pub filtered: u64,
-    /// The packet has a class that is not on disk yet.
-    pub needs_description: bool,
-    /// The record that it ended at waits for this.
-    pub waits_for: Option<WaitsFor>,
+    /// It ended at a reference point that waits for its schema text.
+    pub waits: bool,
     /// The holder's name, if there was a lease record.
     pub name: Option<String>,
 }
@@ -134,11 +127,7 @@ impl<'a> Packer<'a> {
             && let Payload::Ring([client, ..]) = &record.payload
             && !self.context.knows_point(&header, client.load(Relaxed))
         {
-            self.packed.waits_for = Some(WaitsFor::Text);
-            return Flow::Stop;
-        }
-        if !point && self.context.must_wait(&header) {
-            self.packed.waits_for = Some(WaitsFor::Description);
+            self.packed.waits = true;
             return Flow::Stop;
         }
         let timestamp = self.time(header.timestamp, faults);
@@ -163,8 +152,7 @@ impl<'a> Packer<'a> {
                 self.packed.filtered += 1;
                 return Flow::Taken;
             }
-            Ok(Checked { class, pad, pending, .. }) => {
-                self.packed.needs_description |= pending;
+            Ok(Checked { class, pad, .. }) => {
                 if header.id == id::LEASE && !point {
                     self.packed.name = lease_name(&class, payload);
                 }
@@ -234,8 +222,6 @@ struct Checked {
     /// Bytes of padding after a last string.
     pad: usize,
     wanted: bool,
-    /// It is not on disk yet.
-    pending: bool,
 }
 
 impl Context<'_> {
@@ -246,7 +232,6 @@ impl Context<'_> {
         payload: &[u64],
         known: &mut Cached,
     ) -> Result<Checked, Fault> {
-        let mut pending = false;
         let (class, wanted) = match known.class.filter(|_| known.id == header.id) {
             Some(class) => (class, !known.filtered),
             None if header.id < id::FIRST => {
@@ -255,39 +240,19 @@ impl Context<'_> {
             None => {
                 let class = self.table.plain(header.id).ok_or(Fault::UnknownId)?;
                 let wanted = self.is_wanted(class);
-                if wanted && self.is_open {
-                    let declared = self.classes.declare(self.payer, self.clock, class.dense);
-                    if declared == Declared::Refused {
-                        return Err(Fault::SchemaTable);
-                    }
-                    pending = declared == Declared::Pending;
+                if wanted && !self.classes.declare(self.payer, self.clock, class.dense) {
+                    return Err(Fault::SchemaTable);
                 }
-                // The hot path does not ask whether a class is on disk.
-                if !pending {
-                    *known = Cached::new(header.id, class, wanted);
-                }
+                *known = Cached::new(header.id, class, wanted);
                 (class, wanted)
             }
         };
         let pad = class.shape.check(payload).ok_or(Fault::Payload)?;
-        Ok(Checked { class, pad, wanted, pending })
+        Ok(Checked { class, pad, wanted })
     }
 
     fn is_wanted(&self, class: ClassRef) -> bool {
         self.domain == Domain::Host || self.classes.is_wanted(class.dense)
-    }
-
-    /// Returns whether a record of a client's ring has a class that is not on disk, and must stay
-    /// in the ring until the files may be replaced.
-    fn must_wait(&mut self, header: &Header) -> bool {
-        if self.may_describe || self.payer == Payer::Host {
-            return false;
-        }
-        let Some(class) = self.table.plain(header.id).filter(|_| header.id >= id::FIRST) else {
-            return false;
-        };
-        self.is_wanted(class)
-            && self.classes.declare(self.payer, self.clock, class.dense) == Declared::Pending
     }
 
     /// Returns whether a point's schema is known.
@@ -326,16 +291,11 @@ impl Context<'_> {
         let checked = class.and_then(|class| {
             let pad = class.shape.check(payload).ok_or(Fault::Payload)?;
             let wanted = self.classes.is_wanted(class.dense);
-            let mut pending = false;
-            if wanted && self.is_open {
-                let declared = self.classes.declare(source.texts.payer, self.clock, class.dense);
-                pending = declared == Declared::Pending;
-                // The host's ring cannot wait for a guest's new names.
-                if declared == Declared::Refused || pending && !self.may_describe {
-                    return Err(Fault::SchemaTable);
-                }
+            let payer = source.texts.payer;
+            if wanted && !self.classes.declare(payer, self.clock, class.dense) {
+                return Err(Fault::SchemaTable);
             }
-            Ok(Checked { class, pad, wanted, pending })
+            Ok(Checked { class, pad, wanted })
         });
         match checked {
             Ok(checked) => {

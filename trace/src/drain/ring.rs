@@ -5,9 +5,8 @@
 use super::holder::{Holder, OpenLease};
 use super::record::{Context, Packed, Packer};
 use super::state::TraceState;
-use super::texts::CACHE;
 use super::turn::Turn;
-use super::waiting::{Log, Rest, WaitsFor};
+use super::waiting::{Log, Rest};
 use crate::ctf::{Domain, WriteFailed};
 use hypertrace_abi::clock::ticks;
 use hypertrace_abi::record::id;
@@ -96,20 +95,10 @@ impl Turn<'_, '_> {
             };
             source.waiting.log(&mut state.pass, log);
         }
-        // Without a text, what was not readable is skipped: the next holder needs its room.
-        if read > 0 || (source.texts.learned.is_none() && consumer.has_taken_schemas()) {
-            source.texts.learned = Some(state.classes.version());
-        }
-        if let Some(version) = source.texts.learned {
-            let is_open = state.trace.is_open();
-            let is_described = !is_open || state.classes.is_described(version);
-            if !is_described && state.may_describe(ticks()) {
-                state.sync()?;
-            }
-            if !is_open || state.classes.is_described(version) {
-                source.texts.learned = None;
-                consumer.commit_schemas();
-            }
+        // Also without a text, where what was not readable is skipped: the next holder needs its room.
+        if consumer.has_taken_schemas() {
+            state.sync()?;
+            consumer.commit_schemas();
         }
         Ok(is_read && !is_paused)
     }
@@ -149,7 +138,7 @@ impl Turn<'_, '_> {
             {
                 let (pulled, packed) = self.pull_packet(lease, clock, now);
                 if pulled.token == lease.token {
-                    let waits_for = packed.waits_for;
+                    let waits = packed.waits;
                     let drained = match pulled.records {
                         0 => self.commit_nothing(&pulled, now),
                         _ => self.commit(&pulled, packed, now),
@@ -162,11 +151,8 @@ impl Turn<'_, '_> {
                         source.holder = Some(Holder { token: lease.token, clock, name });
                         (source.is_alone, source.lease) = (false, None);
                     }
-                    if waits_for.is_some() {
+                    if waits {
                         self.source.waiting.rest = Rest::Waits;
-                    }
-                    if waits_for == Some(WaitsFor::Description) {
-                        self.announce(clock, pulled.end);
                     }
                     return Ok(drained);
                 }
@@ -178,11 +164,7 @@ impl Turn<'_, '_> {
                 return self.commit_nothing(&Pulled::default(), now);
             };
             self.consumer.rollback();
-            if !self.open(&next, now)? {
-                // Its clock would be a new one.
-                self.source.waiting.rest = Rest::Waits;
-                return Ok(Drained::default());
-            }
+            self.open(&next, now);
         }
         // A producer that changes its holder between any two looks.
         self.consumer.rollback();
@@ -193,7 +175,6 @@ impl Turn<'_, '_> {
     fn pull_packet(&mut self, lease: OpenLease, clock: u32, now: u64) -> (Pulled, Packed) {
         let (state, source) = (&mut *self.state, &mut *self.source);
         state.buffer.clear();
-        let may_describe = state.may_describe(now);
         let context = Context {
             domain: source.domain,
             clock,
@@ -201,8 +182,6 @@ impl Turn<'_, '_> {
             table: &mut source.texts.table,
             points_wait: source.waiting.points_wait(&state.pass),
             payer: source.texts.payer,
-            is_open: state.trace.is_open(),
-            may_describe,
             classes: &mut state.classes,
             clocks: &mut state.clocks,
             guests: self.guests,
@@ -226,31 +205,7 @@ impl Turn<'_, '_> {
             }
         };
         let packed = packer.packed;
-        source.waiting.looked(packed.waits_for, pulled.more);
+        source.waiting.looked(packed.waits, pulled.more);
         (pulled, packed)
-    }
-
-    /// Declares the classes of the records that wait for the files to be replaced,
-    /// so that the next replacement has all of them, whichever source it is for: a client
-    /// that brings many new names waits once, not once for each of them.
-    fn announce(&mut self, clock: u32, position: u64) {
-        if !self.source.waiting.announce((position, self.consumer.head())) {
-            return;
-        }
-        let TraceState { stage, classes, .. } = &mut *self.state;
-        let texts = &self.source.texts;
-        self.consumer.pull(stage, |_, record| {
-            let id = record.header.id;
-            // Classes in the cache are on disk already.
-            if id >= id::FIRST
-                && texts.cache[id as usize % CACHE].id != id
-                && let Some(class) = texts.table.plain(id)
-                && classes.is_wanted(class.dense)
-            {
-                classes.declare(texts.payer, clock, class.dense);
-            }
-            Flow::Taken
-        });
-        self.consumer.rollback();
     }
 }

@@ -4,7 +4,7 @@ use super::budget::Payer;
 use super::holder::{Holder, OpenLease};
 use super::stats::PendingPoints;
 use super::texts::Texts;
-use super::waiting::Waiting;
+use super::waiting::{Rest, Waiting};
 use crate::ctf::{Domain, Stream};
 use hypertrace_abi::clock::Counter;
 use hypertrace_format::limits::MAX_GENERATIONS;
@@ -106,7 +106,7 @@ impl Source {
         (self.lease, self.until) = (None, None);
         (self.next, self.file) = (Next::default(), StreamFile::default());
         self.pending = PendingPoints::default();
-        self.waiting.restart();
+        self.waiting.rest = Rest::Empty;
         self.is_alone = self.is_restored;
         // The classes in the cache are not described there.
         self.texts.forget();
@@ -117,7 +117,7 @@ impl Source {
         (self.lease, self.clock, self.holder) = (None, None, None);
         (self.is_restored, self.is_alone) = (false, false);
         self.next = Next::default();
-        self.waiting.restart();
+        self.waiting.rest = Rest::Empty;
         self.texts.forget();
         self.file.begins_anew = true;
         if number < MAX_GENERATIONS {

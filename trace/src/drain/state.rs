@@ -1,5 +1,5 @@
 //! State that all sources of a session share: classes, clocks, the packet buffer, accounts,
-//! and the two files that describe the rest.
+//! and the files that describe the rest.
 
 use super::budget::Pace;
 use super::classes::Classes;
@@ -8,16 +8,17 @@ use super::recorder::Recorder;
 use super::simple_file::SimpleFile;
 use super::stats::Stats;
 use super::waiting::Pass;
-use crate::ctf::files::{CTF, Destination, Files, HIDDEN, clear};
+use crate::ctf::files::{CTF, Description, Destination, Files, HIDDEN, clear};
 use crate::ctf::journal::Journal;
-use crate::ctf::metadata::tsdl;
+use crate::ctf::metadata::{blocks, tsdl};
 use crate::ctf::packet_buffer::DEFAULT_PACKET_BYTES;
 use crate::ctf::stream::DEFAULT_FILE_BYTES;
 use crate::ctf::{Clocks, Folder, PacketBuffer, Uuid, WriteFailed};
 use hypertrace_abi::clock::ticks;
 use hypertrace_abi::ring::Consumer;
+use hypertrace_format::classes::Line;
 use hypertrace_format::limits::MOST_LOST;
-use hypertrace_format::session_json::{self, FORMAT, SessionJson, VERSION};
+use hypertrace_format::session_json::{FORMAT, SessionJson, VERSION};
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 use std::io;
@@ -99,7 +100,7 @@ pub(crate) struct TraceState {
     pub simple: SimpleFile,
     /// Generations of guests after the first.
     pub generations: u32,
-    /// How often `session.json` and the metadata may be replaced.
+    /// How often `session.json` and the metadata are replaced.
     pub pace: Pace,
 }
 
@@ -142,38 +143,71 @@ impl TraceState {
     /// Begins a trace in these files.
     pub fn begin_files(&mut self, files: Files, uuid: [u8; 16]) -> Result<(), WriteFailed> {
         self.trace.uuid = uuid;
-        self.classes.forget_described();
         self.trace.files = Some(files);
-        let begun = self.describe(false).and_then(|_| match &mut self.trace.files {
-            Some(files) => files.appear(),
-            None => Ok(()),
+        let begun = self.write_classes().and_then(|()| {
+            self.write_json(false)?;
+            self.write_metadata()?;
+            self.trace.files.as_mut().map_or(Ok(()), Files::appear)
         });
         begun.inspect_err(|_| self.trace.files = None)
     }
 
-    /// Opens the trace that is in the session's directory.
+    /// Opens the trace that is in the session's directory, of which the classes were restored. Its descriptions may end
+    /// in the middle of a line or block.
     pub fn open_trace(&mut self, dir: &Folder) -> Result<(), WriteFailed> {
         self.trace.files = Some(Files::open(dir, CTF, self.trace.open_files)?);
-        Ok(())
+        self.write_classes()?;
+        self.write_json(false)?;
+        self.write_metadata().map(drop)
     }
 
-    /// Returns whether `session.json` and the metadata may be replaced now because a
-    /// guest brought something new.
-    pub fn may_describe(&mut self, now: u64) -> bool {
-        !self.trace.is_open()
-            || self.pass.is_last
-            || self.pace.allows(now, self.clocks.host.frequency)
-    }
-
-    /// Brings `session.json` and the metadata up to date, if a packet may need
-    /// something that they do not have yet.
+    /// Appends the classes and clocks that are new to `classes.jsonl` and the metadata, as the next packet may
+    /// need them.
     #[inline]
     pub fn sync(&mut self) -> Result<(), WriteFailed> {
-        let is_described = self.classes.is_described(self.classes.version());
-        if self.trace.is_open() && (!is_described || self.clocks.changed) {
-            self.describe(false)?;
+        let is_described = self.classes.is_described() && self.clocks.is_described();
+        if self.trace.is_open() && !is_described { self.append() } else { Ok(()) }
+    }
+
+    fn append(&mut self) -> Result<(), WriteFailed> {
+        let lines = self.lines()?;
+        let TraceState { trace, classes, clocks, pace, .. } = self;
+        let Some(files) = &mut trace.files else { return Ok(()) };
+        if !lines.is_empty() {
+            files.append(Description::Classes, &lines)?;
         }
+        classes.listed(true);
+        clocks.listed = clocks.len();
+        let new = clocks.described..clocks.len();
+        let at = files.len(Description::Metadata);
+        let entries = clocks.entries(&trace.uuid, new.clone());
+        let text = blocks(at, &entries, classes.new_entries(new.clone()));
+        if !text.is_empty() {
+            files.append(Description::Metadata, text.as_bytes())?;
+        }
+        if !new.is_empty() {
+            pace.clock_added(ticks());
+        }
+        classes.described();
+        clocks.described = clocks.len();
         Ok(())
+    }
+
+    /// Returns the lines that `classes.jsonl` does not have.
+    fn lines(&self) -> Result<Vec<u8>, WriteFailed> {
+        let clocks = self.clocks.to_json(self.clocks.listed..self.clocks.len());
+        let classes = self.classes.unlisted().map(Line::Event);
+        let mut text = Vec::new();
+        for line in clocks.into_iter().map(Line::Clock).chain(classes) {
+            line.append_to(&mut text)
+                .map_err(|why| self.cannot_encode(Description::Classes, why))?;
+        }
+        Ok(text)
+    }
+
+    fn cannot_encode(&self, what: Description, why: serde_json::Error) -> WriteFailed {
+        let path = self.trace.destination.path().join(what.name());
+        WriteFailed { action: "encode", path, source: why.into() }
     }
 
     /// Makes room for what this consumer's pull puts aside.
@@ -191,42 +225,62 @@ impl TraceState {
     }
 
     /// Replaces `session.json` for its accounts, and the metadata where a map of a
-    /// clock has changed, if the accounts are due.
+    /// clock has changed, if they are due.
     pub fn write_accounts(&mut self, now: u64) {
+        let frequency = self.clocks.host.frequency;
         // A failed write is tried again when the accounts are due again.
-        if !self.pace.begins_accounts(now, self.clocks.host.frequency) {
+        if !self.pace.begins_accounts(now, frequency) {
             return;
         }
         self.clocks.refresh();
         if !self.trace.is_open() {
             return;
         }
-        let written = match self.clocks.changed {
-            true => self.describe(false),
-            false => self.write_json(),
-        };
+        let has_maps = self.clocks.changed && self.pace.begins_maps(now, frequency);
+        let written = self.write_json(false).and_then(|bytes| match has_maps {
+            true => Ok(bytes + self.write_metadata()?),
+            false => Ok(bytes),
+        });
         if let Some(bytes) = self.failures.note(BOOKS, written) {
             self.is_ahead = false;
-            self.pace.accounts_bytes = bytes;
+            self.pace.bytes = bytes;
         }
     }
 
-    /// Replaces `session.json`, then the metadata. Returns their size in bytes.
-    pub fn describe(&mut self, finished: bool) -> Result<u64, WriteFailed> {
-        let json = self.json(finished)?;
-        let uuid = &self.trace.uuid;
-        let clocks = self.clocks.entries(uuid);
-        let text = tsdl(uuid, &clocks, self.classes.entries(self.clocks.len()));
-        let bytes = (json.len() + text.len()) as u64;
-        // Spent also where a write fails: the work was done.
-        self.pace.spend(bytes);
+    /// Replaces `session.json`, and the metadata where a map of a clock has changed, as the session ends.
+    pub fn write_end(&mut self) -> Result<(), WriteFailed> {
+        self.write_json(true)?;
+        if self.clocks.changed {
+            self.write_metadata()?;
+        }
+        Ok(())
+    }
+
+    /// Replaces `classes.jsonl`.
+    fn write_classes(&mut self) -> Result<(), WriteFailed> {
+        self.classes.listed(false);
+        // The clocks of the beginning are in session.json.
+        self.clocks.listed = self.clocks.len();
+        let lines = self.lines()?;
         if let Some(files) = &mut self.trace.files {
-            files.describe(&json, Some(text.as_bytes()))?;
+            files.replace(Description::Classes, &lines)?;
+        }
+        self.classes.listed(true);
+        Ok(())
+    }
+
+    /// Replaces the metadata. Returns its size in bytes.
+    fn write_metadata(&mut self) -> Result<u64, WriteFailed> {
+        let (uuid, clocks) = (&self.trace.uuid, self.clocks.len());
+        let entries = self.clocks.entries(uuid, 0..clocks);
+        let text = tsdl(uuid, &entries, self.classes.entries(clocks));
+        if let Some(files) = &mut self.trace.files {
+            files.replace(Description::Metadata, text.as_bytes())?;
         }
         self.classes.described();
         self.clocks.changed = false;
-        self.clocks.described = self.clocks.len();
-        Ok(bytes)
+        self.clocks.described = clocks;
+        Ok(text.len() as u64)
     }
 
     /// Returns the number of lost events that belong to no stream: of processes that hold
@@ -237,16 +291,7 @@ impl TraceState {
     }
 
     /// Replaces `session.json`. Returns its size in bytes.
-    fn write_json(&mut self) -> Result<u64, WriteFailed> {
-        let json = self.json(false)?;
-        if let Some(files) = &mut self.trace.files {
-            files.describe(&json, None)?;
-        }
-        Ok(json.len() as u64)
-    }
-
-    /// Returns the text of `session.json`.
-    fn json(&self, finished: bool) -> Result<Vec<u8>, WriteFailed> {
+    fn write_json(&mut self, finished: bool) -> Result<u64, WriteFailed> {
         let json = SessionJson {
             format: FORMAT.into(),
             version: VERSION,
@@ -254,19 +299,18 @@ impl TraceState {
             started_unix_ns: self.clocks.host.first.unix_ns.try_into().unwrap_or(0),
             boot_id: self.clocks.boot_id.clone(),
             programs: self.clocks.shared,
-            clocks: self.clocks.to_json(),
+            clocks: self.clocks.to_json(0..self.clocks.len()),
             guest_tscs: self.clocks.guest_tscs.clone(),
-            events: self.classes.to_json(),
             streams: self.stats.iter().filter(|s| s.is_used()).map(Stats::to_json).collect(),
             lost_unattached: self.unattached(),
             device: self.device.clone(),
             finished,
         };
-        json.text().map_err(|why| WriteFailed {
-            action: "encode",
-            path: self.trace.destination.path().join(session_json::FILE),
-            source: why.into(),
-        })
+        let text = json.text().map_err(|why| self.cannot_encode(Description::Session, why))?;
+        if let Some(files) = &mut self.trace.files {
+            files.replace(Description::Session, &text)?;
+        }
+        Ok(text.len() as u64)
     }
 
     /// Formats a human-readable status of the session's files.

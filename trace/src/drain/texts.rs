@@ -42,9 +42,6 @@ impl Cached {
 pub(crate) struct Texts {
     /// The budget that its new names are paid from.
     pub payer: Payer,
-    /// The version of the classes with the texts that were read last, until
-    /// those are on disk and their room in the schema log is given back.
-    pub learned: Option<u64>,
     pub table: Table,
     pub cache: Box<[Cached; CACHE]>,
 }
@@ -52,7 +49,7 @@ pub(crate) struct Texts {
 impl Texts {
     pub fn new(payer: Payer) -> Texts {
         let cache = Box::new([Cached::default(); CACHE]);
-        Texts { payer, learned: None, table: Table::default(), cache }
+        Texts { payer, table: Table::default(), cache }
     }
 
     /// Adds a text of the source's schema log.
@@ -75,7 +72,7 @@ impl Texts {
         Ok(())
     }
 
-    /// Adds a text that the client had sent to another session. The next metadata describes its class
+    /// Adds a text that the client had sent to another session. The metadata gets its class
     /// when a record is of it.
     pub fn adopt(&mut self, classes: &mut Classes, text: &str) -> Result<(), Fault> {
         if let Some(class) = self.table.learn_text(self.payer, classes, text)? {

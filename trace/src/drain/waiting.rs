@@ -1,8 +1,7 @@
-//! Waiting: why records of a source stay in their ring until a later pass.
+//! Waiting: why reference points stay in their ring until a later pass.
 //!
-//! A record waits for two things: for the schema text that it needs, which the drain has
-//! had no time to read, and for its class to be described on disk, while the files may
-//! not be replaced. Both waits are bounded, so that one client cannot hold up others.
+//! A point waits for the schema text that it needs, which the drain has
+//! had no time to read. The wait is bounded, so that one client cannot hold up others.
 
 /// Passes in which a client's points wait for texts of its log that there was no
 /// time to read. A client that keeps its log full for longer has its points
@@ -21,15 +20,6 @@ pub(crate) enum Rest {
     Ready,
     /// Some, and the first of them waits for a later pass.
     Waits,
-}
-
-/// Reason why a record waits in its ring.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum WaitsFor {
-    /// The schema text of a reference point.
-    Text,
-    /// The description of its class on disk, while the files may not be replaced.
-    Description,
 }
 
 /// State of a look at a client's schema log.
@@ -53,9 +43,6 @@ pub(crate) struct Waiting {
     /// Of a host ring: looks at a point that waited for its text, since the ring
     /// was last empty.
     points: u32,
-    /// The part of the ring, from where to where, whose classes were declared
-    /// while its records wait for the files to be replaced.
-    announced: Option<(u64, u64)>,
 }
 
 /// State of the waits of all sources in this pass.
@@ -100,23 +87,12 @@ impl Waiting {
 
     /// Notes whether a packet ended at a point that waits for its text, or else whether
     /// the ring has more.
-    pub fn looked(&mut self, waits_for: Option<WaitsFor>, more: bool) {
-        self.points = match waits_for {
-            Some(WaitsFor::Text) => self.points.saturating_add(1),
+    pub fn looked(&mut self, waits: bool, more: bool) {
+        self.points = match waits {
+            true => self.points.saturating_add(1),
             _ if more => self.points,
             _ => 0,
         };
-    }
-
-    /// Notes that the classes in this part of the ring are declared. Returns `false`
-    /// if they were before.
-    pub fn announce(&mut self, part: (u64, u64)) -> bool {
-        self.announced.replace(part) != Some(part)
-    }
-
-    /// Begins with another trace, from the ring's beginning.
-    pub fn restart(&mut self) {
-        (self.rest, self.announced) = (Rest::Empty, None);
     }
 }
 

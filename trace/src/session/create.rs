@@ -110,8 +110,8 @@ impl Session {
         clocks.guest_tscs.clone_from(&found.json.guest_tscs);
         let mut state = TraceState::new(Destination::Directory(dir.clone()), uuid, clocks);
         config.apply(&mut state);
-        state.open_trace(&dir)?;
         state.classes = found.classes(&path)?;
+        state.open_trace(&dir)?;
         let mut engine = Engine::new(state, &rings, config.relays, None);
         engine.resume(&found);
         Ok(Session::with(engine, rings, RingMode::Discard, None))

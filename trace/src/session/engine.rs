@@ -326,7 +326,7 @@ impl Engine {
         if self.state.trace.is_open() {
             let written = self.write_all_counters();
             self.close_all();
-            if let Err(failed) = written.and_then(|()| self.state.describe(true).map(drop)) {
+            if let Err(failed) = written.and_then(|()| self.state.write_end()) {
                 self.failed(BOOKS, failed);
             }
         }
@@ -386,7 +386,7 @@ impl Engine {
         if !self.state.trace.is_open() {
             return Ok(());
         }
-        self.state.describe(true)?;
+        self.state.write_end()?;
         self.state.trace.end()
     }
 
@@ -408,7 +408,7 @@ impl Engine {
         });
         self.close();
         if self.state.trace.is_open() {
-            let _ = self.state.describe(true);
+            let _ = self.state.write_end();
             let _ = self.state.trace.end();
         }
     }

@@ -1,8 +1,8 @@
 //! Completing a session that a killed process left: reads its files.
 //!
 //! The packets on disk are the truth about how far each ring was committed, and
-//! about what was recorded; `session.json` and the metadata were replaced before
-//! the packets that need them, and its counts may be a second old. New packets
+//! about what was recorded; `classes.jsonl` and the metadata have all that
+//! they need, and the counts in `session.json` may be a second old. New packets
 //! go to new files after the old ones, which are whole.
 //!
 //! The files may come from anywhere: each number is checked before it is used, and
@@ -17,16 +17,17 @@ use crate::drain::classes::Table;
 use crate::drain::source::{Earlier, Next};
 use crate::drain::{Classes, Recorded, Source, Stats};
 use hypertrace_abi::ring::{FAULT_KINDS, Fault, Losses};
+use hypertrace_format::classes::{self, Line};
 use hypertrace_format::clock::FREQUENCIES;
 use hypertrace_format::error::DirectoryError;
 use hypertrace_format::folder::read_at;
 use hypertrace_format::limits::{
-    MAX_CLASSES, MAX_CLIENTS, MAX_GUEST_TSCS, MAX_HOST_STREAMS, MAX_SESSION_CLOCKS,
-    MAX_SESSION_JSON, MOST_LOST,
+    MAX_CLASSES, MAX_CLASSES_BYTES, MAX_CLIENTS, MAX_GUEST_TSCS, MAX_HOST_STREAMS,
+    MAX_SESSION_CLOCKS, MAX_SESSION_JSON, MOST_LOST,
 };
-use hypertrace_format::session_json::{FILE, FORMAT, SessionJson, StreamJson, VERSION};
+use hypertrace_format::session_json::{EventJson, FILE, FORMAT, SessionJson, StreamJson, VERSION};
 use rustix::fs::OFlags;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
 
@@ -58,6 +59,9 @@ struct FoundStream {
 #[derive(Debug)]
 pub(crate) struct Found {
     pub json: SessionJson,
+    events: Vec<EventJson>,
+    /// Classes of the events in the packets, by clock.
+    declared: BTreeMap<u32, BTreeSet<u32>>,
     streams: BTreeMap<(u32, u32), FoundStream>,
     /// Reference points in streams of the host, by the client that made them.
     points: BTreeMap<u32, u64>,
@@ -76,7 +80,8 @@ pub(crate) fn look(dir: &Folder, uuid: &[u8; 16]) -> Result<Found, SessionError>
     let path = dir.path();
     let wrong = |why: &str| SessionError::not_resumable(path, why);
     let failed = DirectoryError::unusable(path);
-    let json = read_json(dir)?;
+    let mut json: SessionJson = serde_json::from_slice(&read(dir, FILE, MAX_SESSION_JSON)?)
+        .map_err(|e| wrong(&format!("its {FILE}: {e}")))?;
     if json.format != FORMAT || json.version != VERSION {
         return Err(wrong("its session.json is of another format"));
     }
@@ -86,11 +91,30 @@ pub(crate) fn look(dir: &Folder, uuid: &[u8; 16]) -> Result<Found, SessionError>
     if json.finished {
         return Err(wrong("its session was ended: there is nothing to complete"));
     }
-    check(&json).map_err(|why| wrong(&format!("its session.json is damaged: {why}")))?;
+    let text = read(dir, classes::FILE, MAX_CLASSES_BYTES)?;
+    let mut events = Vec::new();
+    for (at, line) in classes::lines(&text) {
+        match line {
+            Ok(Line::Event(event)) => events.push(event),
+            Ok(Line::Clock(clock)) if clock.id as usize == json.clocks.len() => {
+                json.clocks.push(clock)
+            }
+            Ok(Line::Clock(_)) => {}
+            Err(e) => return Err(wrong(&format!("its classes.jsonl at byte {at}: {e}"))),
+        }
+    }
+    check(&json, &events).map_err(|why| wrong(&format!("its description is damaged: {why}")))?;
 
-    let known = scan::Known::of(&json, uuid);
+    let known = scan::Known::of(&json, &events, uuid);
     let ctf = dir.folder(CTF).map_err(&failed)?;
-    let mut found = Found { json, streams: BTreeMap::new(), points: BTreeMap::new(), files: 0 };
+    let mut found = Found {
+        json,
+        events,
+        declared: BTreeMap::new(),
+        streams: BTreeMap::new(),
+        points: BTreeMap::new(),
+        files: 0,
+    };
     for name in ctf.all_names().map_err(&failed)? {
         let Some(number) = name.to_str().and_then(number) else { continue };
         // The next number must be one, too.
@@ -112,27 +136,29 @@ fn number(name: &str) -> Option<u32> {
     number.parse().ok().filter(|_| !prefix.starts_with('.'))
 }
 
-fn read_json(dir: &Folder) -> Result<SessionJson, SessionError> {
+/// Reads a description, of so many bytes at most.
+fn read(dir: &Folder, name: &str, most: u64) -> Result<Vec<u8>, SessionError> {
     let wrong = |why: String| SessionError::not_resumable(dir.path(), why);
-    let (file, stat) = match dir.file(FILE, OFlags::RDONLY) {
+    let (file, stat) = match dir.file(name, OFlags::RDONLY) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => {
-            return Err(wrong("it holds something else than a session".into()));
+            return Err(wrong(format!("it holds something else than a session: it has no {name}")));
         }
-        opened => opened.map_err(|e| wrong(format!("its {FILE}: {e}")))?,
+        opened => opened.map_err(|e| wrong(format!("its {name}: {e}")))?,
     };
     let len = u64::try_from(stat.st_size).unwrap_or(u64::MAX);
-    if len > MAX_SESSION_JSON {
+    if len > most {
         return Err(wrong(format!(
-            "its {FILE} has {len} bytes, and no session has one of more than {MAX_SESSION_JSON}"
+            "its {name} has {len} bytes, and no session has one of more than {most}"
         )));
     }
     let mut text = vec![0; len as usize];
-    let read = read_at(&file, &mut text, 0).map_err(|e| wrong(format!("its {FILE}: {e}")))?;
-    serde_json::from_slice(text.get(..read).unwrap_or_default()).map_err(|e| wrong(e.to_string()))
+    let read = read_at(&file, &mut text, 0).map_err(|e| wrong(format!("its {name}: {e}")))?;
+    text.truncate(read);
+    Ok(text)
 }
 
 /// Checks the numbers that are used of it.
-fn check(json: &SessionJson) -> Result<(), String> {
+fn check(json: &SessionJson, events: &[EventJson]) -> Result<(), String> {
     for (clock, id) in json.clocks.iter().zip(0..) {
         let domain = if id == 0 { Domain::Host } else { Domain::Guest };
         if clock.id != id || clock.domain != domain {
@@ -149,7 +175,7 @@ fn check(json: &SessionJson) -> Result<(), String> {
     }
     for (what, count, most) in [
         ("clocks", json.clocks.len(), MAX_SESSION_CLOCKS),
-        ("events", json.events.len(), MAX_CLASSES),
+        ("events", events.len(), MAX_CLASSES),
         ("TSCs of guests", json.guest_tscs.len(), MAX_GUEST_TSCS),
     ] {
         if count > most {
@@ -165,7 +191,8 @@ fn check(json: &SessionJson) -> Result<(), String> {
 
 impl Found {
     fn add(&mut self, scanned: scan::Scanned) {
-        let scan::Scanned { last, counts, points } = scanned;
+        let scan::Scanned { last, counts, points, classes } = scanned;
+        self.declared.entry(last.stream_id).or_default().extend(classes);
         for (client, more) in points {
             *self.points.entry(client).or_default() += more;
         }
@@ -180,12 +207,15 @@ impl Found {
         }
     }
 
-    /// Returns the event classes, with the ids that they had, declared for all clocks.
+    /// Returns the event classes, with the ids that they had, declared for the clocks of their events.
     pub fn classes(&self, dir: &Path) -> Result<Classes, SessionError> {
         let mut classes = Classes::new();
-        let clocks = self.json.clocks.len() as u32;
-        if !self.json.events.iter().all(|event| classes.restore(event, clocks)) {
-            let why = "the event classes in its session.json are damaged";
+        let mut restore = |event: &EventJson| {
+            let clocks = self.declared.iter().filter(|(_, all)| all.contains(&event.id));
+            classes.restore(event, clocks.map(|(clock, _)| *clock))
+        };
+        if !self.events.iter().all(&mut restore) {
+            let why = "the event classes in its classes.jsonl are damaged";
             return Err(SessionError::not_resumable(dir, why));
         }
         Ok(classes)

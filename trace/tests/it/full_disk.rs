@@ -91,7 +91,7 @@ fn a_limit_of_a_files_size_is_an_error_and_never_a_signal() {
         set_file_limit(100);
         by_default();
         let error = Session::create(SessionConfig::new(dir.join("refused"))).err().unwrap();
-        assert!(error.to_string().contains("session.json"), "{error}");
+        assert!(error.to_string().contains("classes.jsonl"), "{error}");
         set_file_limit(u64::MAX);
         let mut run = begin(dir);
         run.session.set_simple_file(&dir.join("simple")).unwrap();
@@ -246,9 +246,14 @@ fn whatever_the_disks_size_emitted_is_recorded_plus_lost() {
         })
         .join()
         .unwrap();
-        let emitted = 2000 + 3000;
+        let emitted = 2000 + 3000 + 100;
         for i in 0..3000u64 {
             guest.emit(event_type!("e", i, name = "abc"));
+            if i % 30 == 0 {
+                let text = format!("name_{i}(a_field_that_takes_room_in_the_descriptions:u64)");
+                guest.log(&text);
+                guest.emit_words(&text, &[i]);
+            }
             if i % 100 == 99 {
                 guest.pass(&session);
             }
@@ -284,7 +289,7 @@ fn a_session_that_cannot_begin_leaves_nothing() {
         set_file_limit(100);
         let error = Session::create(SessionConfig::new(dir)).err().unwrap();
         set_file_limit(u64::MAX);
-        assert!(error.to_string().contains("session.json"), "{error}");
+        assert!(error.to_string().contains("classes.jsonl"), "{error}");
         assert_eq!(std::fs::read_dir(dir).unwrap().count(), 0);
     });
 }

@@ -9,11 +9,12 @@ use tempfile::TempDir;
 const HEADER: usize = 72;
 const UNIT: u64 = 128;
 
-const DESCRIBE: u16 = 1;
+const REPLACE: u16 = 1;
 const CREATE: u16 = 2;
 const WRITE: u16 = 3;
 const CLOSE: u16 = 4;
 const END: u16 = 5;
+const APPEND: u16 = 6;
 
 /// FNV-1a of 64 bits by words, as docs/session.md says.
 fn sum(bytes: &[u8]) -> u64 {
@@ -32,9 +33,12 @@ struct Forged {
 }
 
 impl Forged {
-    /// Begins with a description.
+    /// Begins with all descriptions.
     fn new() -> Forged {
-        Forged::default().frame(DESCRIBE, "", 2, b"{}/* CTF 1.8 */")
+        Forged::default()
+            .frame(REPLACE, "classes.jsonl", 0, b"{}\n")
+            .frame(REPLACE, "session.json", 0, b"{}")
+            .frame(REPLACE, "metadata", 0, b"/* CTF 1.8 */")
     }
 
     fn frame(self, kind: u16, name: &str, at: u64, payload: &[u8]) -> Forged {
@@ -51,7 +55,7 @@ impl Forged {
     ) -> Forged {
         let mut header = Vec::with_capacity(HEADER);
         header.extend(b"htjl");
-        header.extend(1u16.to_le_bytes());
+        header.extend(2u16.to_le_bytes());
         header.extend(kind.to_le_bytes());
         header.extend(self.frames.to_le_bytes());
         header.extend(at.to_le_bytes());
@@ -111,18 +115,19 @@ fn a_journal_as_the_document_describes_it_is_a_session() {
         .frame(WRITE, NAME, UNIT, &body.concat())
         .frame(WRITE, NAME, 3 * UNIT, &packet(UNIT, 7 * UNIT))
         .frame(CLOSE, NAME, 3 * UNIT, b"")
-        .frame(DESCRIBE, "", 3, b"{ }")
+        .frame(REPLACE, "session.json", 0, b"{ }")
+        .frame(APPEND, "metadata", 13, b"event")
         .frame(END, "", 0, b"");
     let dir = TempDir::new().unwrap();
 
     let received = journal.receive(dir.path()).unwrap();
 
-    assert_eq!((received.frames, received.files), (7, 1));
+    assert_eq!((received.frames, received.files), (10, 1));
     assert_eq!(received.bytes, journal.bytes.len() as u64);
     let file = std::fs::read(dir.path().join("ctf").join(NAME)).unwrap();
     assert_eq!(file, [packet(UNIT, UNIT), body[0].clone(), body[1].clone()].concat());
     assert_eq!(std::fs::read(dir.path().join("session.json")).unwrap(), b"{ }");
-    assert_eq!(std::fs::read(dir.path().join("ctf/metadata")).unwrap(), b"/* CTF 1.8 */");
+    assert_eq!(std::fs::read(dir.path().join("ctf/metadata")).unwrap(), b"/* CTF 1.8 */event");
 }
 
 #[test]
@@ -206,7 +211,7 @@ fn a_length_that_no_frame_has_is_refused() {
     let head = [packet(UNIT, UNIT), packet(UNIT, LEN - UNIT)].concat();
     let at = begun.bytes.len();
 
-    for kind in [DESCRIBE, CREATE, WRITE, CLOSE, END] {
+    for kind in [REPLACE, CREATE, WRITE, CLOSE, END, APPEND] {
         let long = begun.clone().frame_of_length(kind, "", 0, b"", u32::MAX);
         assert!(long.refused_at(at).contains("has 4294967295 bytes"));
     }
@@ -214,8 +219,8 @@ fn a_length_that_no_frame_has_is_refused() {
         let why = begun.clone().frame(CREATE, NAME, len, &head).refused_at(at);
         assert!(why.contains("cannot have"), "{why}");
     }
-    let json = begun.clone().frame(DESCRIBE, "", 100, b"{}").refused_at(at);
-    assert!(json.contains("session.json cannot have 100 bytes"), "{json}");
+    let json = begun.clone().frame(REPLACE, "session.json", 0, &vec![0; 8 << 20]).refused_at(at);
+    assert!(json.contains("session.json cannot have 8388608 bytes"), "{json}");
 }
 
 #[test]
@@ -223,13 +228,43 @@ fn a_journal_that_does_not_begin_with_a_description_leaves_nothing() {
     for journal in [
         Forged::default().file(NAME, LEN),
         Forged::default().frame(END, "", 0, b""),
-        Forged::default().frame(DESCRIBE, "", 2, b"{}"),
+        Forged::default().frame(REPLACE, "", 0, b"{}"),
+        Forged::default().frame(APPEND, "metadata", 0, b"{}"),
         Forged { bytes: b"{\"format\": \"hypertrace-session\"}".repeat(10), frames: 0 },
     ] {
         let dir = TempDir::new().unwrap();
         let failed = journal.receive(dir.path()).unwrap_err();
         assert!(matches!(failed, ReceiveError::Damaged { at: 0, .. }), "{failed:?}");
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+}
+
+#[test]
+fn a_journal_of_a_part_of_the_descriptions_leaves_nothing() {
+    let journal = Forged::default().frame(REPLACE, "session.json", 0, b"{}").frame(END, "", 0, b"");
+    let dir = TempDir::new().unwrap();
+    let failed = journal.receive(dir.path()).unwrap_err();
+    assert!(matches!(failed, ReceiveError::Damaged { at: 74, .. }), "{failed:?}");
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn what_does_not_continue_a_description_is_refused() {
+    let begun = Forged::new();
+    for (name, at) in [
+        ("metadata", 12),
+        ("metadata", 14),
+        ("metadata", u64::MAX),
+        ("session.json", 2),
+        ("classes.jsonl", 0),
+        ("guest-000-0000", 0),
+        ("../metadata", 13),
+    ] {
+        let why = begun.clone().frame(APPEND, name, at, b"x").refused_at(begun.bytes.len());
+        assert!(
+            why.contains("cannot have") || why.contains("name") || why.contains("nothing can be"),
+            "{why}"
+        );
     }
 }
 

@@ -71,7 +71,7 @@ fn an_empty_directory_and_a_new_one_below_it_are_taken() {
     let mut names: Vec<_> =
         std::fs::read_dir(&empty).unwrap().map(|e| e.unwrap().file_name()).collect();
     names.sort();
-    assert_eq!(names, ["ctf", "session.json"]);
+    assert_eq!(names, ["classes.jsonl", "ctf", "session.json"]);
 }
 
 #[test]

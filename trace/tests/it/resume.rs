@@ -114,7 +114,7 @@ fn numbers_that_cannot_be_are_refused_with_their_place() {
         (96, &[0xff; 8], "18446744073709551615 filtered events"),
         (104, &[0xff; 8], "18446744073709551615 faults"),
         (124, &[7], "domain 7"),
-        (136, &[0xff, 0xff, 0, 0], "session.json does not describe"),
+        (136, &[0xff, 0xff, 0, 0], "classes.jsonl does not describe"),
         (140, &[0xff, 0xff], "beyond its packet's end"),
     ] {
         let dir = tempfile::tempdir().unwrap();
@@ -149,9 +149,6 @@ fn a_description_that_cannot_be_is_refused() {
     assert!(with(&|json| json.clocks.clear()).contains("clock"));
     assert!(with(&|json| json.clocks[0].id = 9).contains("clock 0"));
     assert!(with(&|json| json.clocks[0].frequency = 0).contains("frequency of 0"));
-    let many = MAX_CLASSES + 1;
-    let more = with(&|json| json.events = vec![json.events[0].clone(); many]);
-    assert!(more.contains(&format!("{many} events")), "{more}");
     let stream = |json: &mut SessionJson| {
         let faults = [("head".to_owned(), u64::MAX)].into();
         let stream = hypertrace_trace::session_json::StreamJson { faults, ..Default::default() };
@@ -161,8 +158,31 @@ fn a_description_that_cannot_be_is_refused() {
 }
 
 #[test]
+fn event_classes_that_cannot_be_are_refused() {
+    let with = |change: &dyn Fn(&mut String)| {
+        let dir = tempfile::tempdir().unwrap();
+        let (uuid, mut guest) = killed(dir.path());
+        let path = dir.path().join("classes.jsonl");
+        let mut lines = fs::read_to_string(&path).unwrap();
+        change(&mut lines);
+        fs::write(&path, lines).unwrap();
+        let error = resume(dir.path(), uuid, &mut guest).unwrap_err();
+        assert!(error.is_bad_input());
+        error.to_string()
+    };
+    let many = |lines: &mut String| {
+        let line = lines.split_inclusive('\n').next().unwrap().to_owned();
+        *lines = line.repeat(MAX_CLASSES + 1);
+    };
+    assert!(with(&many).contains(&format!("{} events", MAX_CLASSES + 1)));
+    assert!(with(&|lines| lines.insert_str(0, "{}\n")).contains("classes.jsonl at byte 0"));
+    let other = with(&|lines| *lines = lines.replacen("\"id\":16", "\"id\":17", 1));
+    assert!(other.contains("classes.jsonl are damaged"), "{other}");
+}
+
+#[test]
 fn a_pipe_in_place_of_a_file_is_refused_at_once() {
-    for name in ["session.json", "ctf/guest-000-0000"] {
+    for name in ["session.json", "classes.jsonl", "ctf/guest-000-0000"] {
         let dir = tempfile::tempdir().unwrap();
         let (uuid, mut guest) = killed(dir.path());
         let path = dir.path().join(name);

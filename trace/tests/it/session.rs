@@ -601,8 +601,6 @@ fn files(session: &Session) -> usize {
 #[test]
 fn each_epoch_may_begin_files_and_clocks_anew() {
     let (_dir, session) = session(|_| ());
-    // How often files may be replaced for a guest is not what this is about.
-    session.last_pass();
     let mut guest = Guest::new(0);
     let guests = 3 * u64::from(MAX_RESTARTS);
     for epoch in 1..=guests {
@@ -619,7 +617,6 @@ fn each_epoch_may_begin_files_and_clocks_anew() {
 #[test]
 fn a_guest_that_is_reset_in_a_loop_begins_a_bounded_number_of_files() {
     let (_dir, session) = session(|_| ());
-    session.last_pass();
     let mut events = 0;
     let generations = 2 * MAX_GENERATIONS;
     for generation in 1..=generations {
@@ -644,7 +641,6 @@ fn a_guest_that_is_reset_in_a_loop_begins_a_bounded_number_of_files() {
 #[test]
 fn an_honest_guest_may_be_reset_as_often_as_there_are_clocks() {
     let (_dir, session) = session(|_| ());
-    session.last_pass();
     let generations = 3 * MAX_GENERATIONS;
     for generation in 1..=generations {
         let mut guest = Guest::new(0);
@@ -661,8 +657,6 @@ fn an_honest_guest_may_be_reset_as_often_as_there_are_clocks() {
 #[test]
 fn a_guest_that_begins_anew_by_itself_spends_its_epochs_budget() {
     let (_dir, session) = session(|_| ());
-    // How often files may be replaced for a guest is not what this is about.
-    session.last_pass();
     let mut guests = [Guest::new(0), Guest::new(1), Guest::new(2)];
     // And a new epoch allows as much again, no more.
     for epoch in 1..=2 {

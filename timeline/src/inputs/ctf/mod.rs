@@ -35,7 +35,6 @@ pub use packet::{Domain, Packet, PacketHeader};
 pub(crate) use samples::{Found, MOST_POINTS, Sample, find};
 pub(crate) use session::stream_files;
 pub use session::{Offset, Session};
-pub(crate) use session_json::Identity;
 pub use session_json::{Clock, EventJson, GuestTsc, SessionJson, StreamJson};
 pub(crate) use stream::Cursor;
 pub use stream::{Record, Records, Segment, Stream};

@@ -4,12 +4,13 @@
 
 use super::class::Classes;
 use super::packet::{Domain, PacketHeader};
-use super::session_json::{self, Clock, SessionJson};
+use super::session_json::{Clock, SessionJson};
 use super::stream::{Segment, Stream};
 use crate::clock::FRACTION;
 use crate::clock::host::{HostCounter, share};
 use crate::error::{Error, Result};
 use crate::inputs::regular::open_stream;
+use hypertrace_format::classes;
 use std::mem::offset_of;
 use std::path::{Path, PathBuf};
 
@@ -63,13 +64,11 @@ impl Session {
     /// # Errors
     /// If it is not a session's directory, or something in it is damaged.
     pub fn open(dir: &Path) -> Result<Session> {
-        // Read first for a good error if this is not a session.
-        let before = SessionJson::read(dir)?;
+        let mut json = SessionJson::read(dir)?;
+        let counted = json.events();
         let segments = scan(dir)?;
-        // Read again: the writer replaces it before it writes packets that need something
-        // new in it. So it describes all that the scan saw, even while a VMM is writing.
-        let json = SessionJson::read(dir)?;
-        let counted = before.events();
+        // Even while a VMM is writing, it then describes all that the scan saw.
+        json.read_classes(dir)?;
         Session::of(dir, json, segments, counted)
     }
 
@@ -84,7 +83,7 @@ impl Session {
         counted: u64,
     ) -> Result<Session> {
         let classes = Classes::new(&json.events)
-            .map_err(|why| Error::Description { path: dir.join(session_json::FILE), why })?;
+            .map_err(|why| Error::Description { path: dir.join(classes::FILE), why })?;
         for segment in &segments {
             check(segment, &json)?;
         }

@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! `session.json`: read, bounded and checked. Its types are the writer's.
+//! `session.json` and `classes.jsonl`: read, bounded and checked. Their types are the writer's.
 
 use super::packet::Domain;
 use crate::clock::host;
 use crate::error::{Error, Result};
-use crate::inputs::regular::{Opened, not_regular, open, read_at};
+use crate::inputs::regular::{Opened, not_regular, open, open_stream, read_at};
 use hypertrace_abi::event::cut;
 use hypertrace_abi::ring::MAX_NAME_BYTES;
+use hypertrace_format::classes::{self, Line};
 use hypertrace_format::limits::{
-    MAX_CLASSES, MAX_GUEST_TSCS, MAX_SESSION_CLOCKS, MAX_SESSION_JSON, MAX_STREAMS,
+    MAX_CLASSES, MAX_CLASSES_BYTES, MAX_GUEST_TSCS, MAX_SESSION_CLOCKS, MAX_SESSION_JSON,
+    MAX_STREAMS,
 };
 pub use hypertrace_format::session_json::{
     ClockJson as Clock, EventJson, FILE, GuestTsc, StreamJson,
@@ -19,12 +21,12 @@ use serde::de::{Expected, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use std::collections::BTreeSet;
 use std::fmt;
+use std::fs::Metadata;
 use std::io;
 use std::marker::PhantomData;
 use std::ops::Deref;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Most counters of a device, or of faults of a stream.
 const MAX_COUNTERS: usize = 4096;
@@ -40,7 +42,6 @@ struct Kind {
 #[expect(dead_code, reason = "only read, to be counted")]
 struct Lengths {
     clocks: AtMost<IgnoredAny, MAX_SESSION_CLOCKS>,
-    events: AtMost<IgnoredAny, MAX_CLASSES>,
     #[serde(default)]
     streams: AtMost<StreamLengths, MAX_STREAMS>,
     #[serde(default)]
@@ -102,17 +103,32 @@ impl<'de, T: Deserialize<'de>, const N: usize> Deserialize<'de> for AtMost<T, N>
     }
 }
 
-/// The file, checked.
+/// The session's description, checked.
 #[derive(Clone, Debug)]
 pub struct SessionJson {
     /// The trace's UUID.
     pub uuid: [u8; 16],
     /// The host's boot; `None` if it is unknown.
     pub boot_id: Option<u128>,
+    /// Event classes, besides the reserved ones.
+    pub events: Vec<EventJson>,
     whole: Whole,
+    /// Clocks of `classes.jsonl`.
+    later: Vec<Clock>,
+    /// Bytes that were read of it.
+    read: u64,
+    /// Of the `session.json` that was read.
+    identity: Identity,
 }
 
-/// The file, by the writer's declaration.
+/// A file and its last change.
+type Identity = (u64, i64, i64);
+
+fn identity(found: &Metadata) -> Identity {
+    (found.ino(), found.mtime(), found.mtime_nsec())
+}
+
+/// `session.json`, by the writer's declaration. Its clocks are all that are known.
 impl Deref for SessionJson {
     type Target = Whole;
 
@@ -121,52 +137,77 @@ impl Deref for SessionJson {
     }
 }
 
-/// Attempts to read the file while its writer replaces it.
-const ATTEMPTS: u32 = 20;
-
-/// Time after a change after which another one has another time.
-const SETTLED: Duration = Duration::from_millis(100);
-
-/// A file that has this name, and its last change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Identity(u64, u64, i64, i64);
-
-impl Identity {
-    fn of(path: &Path) -> Option<Identity> {
-        let found = std::fs::metadata(path).ok()?;
-        Some(Identity(found.ino(), found.len(), found.mtime(), found.mtime_nsec()))
-    }
-
-    /// Returns that of the file in a session's directory, if its last change is not new.
-    pub fn of_settled(dir: &Path) -> Option<Identity> {
-        let identity = Identity::of(&dir.join(FILE))?;
-        let Identity(_, _, seconds, ns) = identity;
-        let changed = UNIX_EPOCH + Duration::new(seconds.try_into().ok()?, ns.try_into().ok()?);
-        let is_settled = SystemTime::now().duration_since(changed).is_ok_and(|age| age > SETTLED);
-        is_settled.then_some(identity)
-    }
-}
-
 impl SessionJson {
-    /// Reads and checks the file in a session's directory.
+    /// Reads and checks the files in a session's directory.
     ///
     /// # Errors
     /// If there is none, or it is not one of ours, or breaks a rule.
     pub fn read(dir: &Path) -> Result<SessionJson> {
-        // A writer with spare files uses a file again that it has replaced, although a slow reader may
-        // still have that one open.
-        let path = dir.join(FILE);
-        for _ in 1..ATTEMPTS {
-            let before = Identity::of(&path);
-            match SessionJson::read_once(dir) {
-                Err(Error::Description { .. }) if Identity::of(&path) != before => {}
-                read => return read,
-            }
-        }
-        SessionJson::read_once(dir)
+        let mut json = SessionJson::read_json(dir)?;
+        json.read_classes(dir)?;
+        Ok(json)
     }
 
-    fn read_once(dir: &Path) -> Result<SessionJson> {
+    /// Reads `session.json` again if it was replaced. What was read of `classes.jsonl` stays.
+    ///
+    /// # Errors
+    /// As [`SessionJson::read`].
+    pub(crate) fn read_again(&mut self, dir: &Path) -> Result<()> {
+        let found = std::fs::metadata(dir.join(FILE));
+        if found.is_ok_and(|found| identity(&found) == self.identity) {
+            return Ok(());
+        }
+        let SessionJson { uuid, boot_id, whole, identity, .. } = SessionJson::read_json(dir)?;
+        (self.uuid, self.boot_id, self.whole, self.identity) = (uuid, boot_id, whole, identity);
+        self.add_later(dir)
+    }
+
+    /// Reads what was appended to `classes.jsonl`. The writer does that before it writes packets that need it.
+    ///
+    /// # Errors
+    /// As [`SessionJson::read`].
+    pub(crate) fn read_classes(&mut self, dir: &Path) -> Result<()> {
+        let path = dir.join(classes::FILE);
+        let Opened { file, len } = open_stream(&path)?;
+        if len > MAX_CLASSES_BYTES {
+            let most = format!("at most {MAX_CLASSES_BYTES} bytes");
+            return Err(Error::damaged(&path, 0, most, format!("{len} bytes")));
+        }
+        let mut text = vec![0; len.saturating_sub(self.read) as usize];
+        let read = read_at(&file, &mut text, self.read).map_err(Error::io(&path))?;
+        text.truncate(classes::whole(&text[..read]));
+        for (at, line) in classes::lines(&text) {
+            let wrong = |found: String| {
+                let expected = "a line with an event class or a clock";
+                Error::damaged(&path, self.read + at as u64, expected, found)
+            };
+            match line.map_err(|why| wrong(why.to_string()))? {
+                Line::Event(_) if self.events.len() >= MAX_CLASSES => {
+                    return Err(wrong(format!("more than {MAX_CLASSES} event classes")));
+                }
+                Line::Clock(_) if self.later.len() >= MAX_SESSION_CLOCKS => {
+                    return Err(wrong(format!("more than {MAX_SESSION_CLOCKS} clocks")));
+                }
+                Line::Event(event) => self.events.push(event),
+                Line::Clock(clock) => self.later.push(clock),
+            }
+        }
+        self.read += text.len() as u64;
+        self.add_later(dir)
+    }
+
+    /// Adds the clocks of `classes.jsonl` that `session.json` does not have.
+    fn add_later(&mut self, dir: &Path) -> Result<()> {
+        for clock in &self.later {
+            if self.whole.clocks.iter().all(|known| known.id != clock.id) {
+                self.whole.clocks.push(clock.clone());
+            }
+        }
+        let path = dir.join(classes::FILE);
+        check_clocks(&self.whole.clocks).map_err(|why| Error::Description { path, why })
+    }
+
+    fn read_json(dir: &Path) -> Result<SessionJson> {
         let path = dir.join(FILE);
         let wrong = |why: String| Error::Description { path: path.clone(), why };
         let Opened { file, len } = open(&path).map_err(|why| match not_regular(&why) {
@@ -179,6 +220,7 @@ impl SessionJson {
                  {MAX_SESSION_JSON}"
             )));
         }
+        let identity = identity(&file.metadata().map_err(Error::io(&path))?);
         let mut text = vec![0; len as usize];
         let read = read_at(&file, &mut text, 0).map_err(Error::io(&path))?;
         text.truncate(read);
@@ -225,7 +267,15 @@ impl SessionJson {
                  {MAX_TSC_SHIFT}, found {multiplier} and {shift}"
             )));
         }
-        Ok(SessionJson { uuid, boot_id: boot_id.transpose()?, whole })
+        Ok(SessionJson {
+            uuid,
+            boot_id: boot_id.transpose()?,
+            events: Vec::new(),
+            whole,
+            later: Vec::new(),
+            read: 0,
+            identity,
+        })
     }
 
     /// Returns the name of the host's side: `vmm`, or `host` if there is no VMM.

@@ -2,17 +2,17 @@
 //!
 //! Layout: `docs/session.md`. Little endian, as the machine is.
 
-use hypertrace_format::limits::MAX_DESCRIPTION;
+use hypertrace_format::limits::MAX_METADATA;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// First bytes of a frame: `htjl`.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"htjl");
 /// Version of the journal.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 /// Bytes of a frame's header.
 pub const HEADER_BYTES: usize = 72;
-/// Bytes of the largest payload: a description.
-pub const LARGEST: usize = MAX_DESCRIPTION as usize;
+/// Bytes of the largest payload: the largest description.
+pub const LARGEST: usize = MAX_METADATA as usize;
 /// Bytes of the largest packet.
 pub const MOST_PACKET_BYTES: usize = 16 << 20;
 /// Bytes of the largest stream file.
@@ -26,8 +26,8 @@ const NAME_BYTES: usize = 24;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub enum Kind {
-    /// Replace `session.json`, then the metadata.
-    Describe = 1,
+    /// Replace a description.
+    Replace = 1,
     /// Create a stream file.
     Create = 2,
     /// Write a packet.
@@ -36,13 +36,15 @@ pub enum Kind {
     Close = 4,
     /// The session has ended.
     End = 5,
+    /// Append to a description.
+    Append = 6,
 }
 
 impl Kind {
     /// Returns the kind of this number.
     pub fn of(number: u16) -> Option<Kind> {
-        use Kind::{Close, Create, Describe, End, Write};
-        [Describe, Create, Write, Close, End].into_iter().find(|kind| *kind as u16 == number)
+        use Kind::{Append, Close, Create, End, Replace, Write};
+        [Replace, Create, Write, Close, End, Append].into_iter().find(|kind| *kind as u16 == number)
     }
 }
 
@@ -64,7 +66,7 @@ pub struct FrameHeader {
     pub length: u32,
     /// Zero.
     pub reserved: u32,
-    /// Name of the stream file, then zeros.
+    /// Name of the file, then zeros.
     pub name: [u8; NAME_BYTES],
     /// [`sum`] of the payload.
     pub payload_sum: u64,

@@ -12,9 +12,9 @@ use hypertrace_abi::record::{Flags, HEADER_WORDS, Header, RESERVED, id};
 use hypertrace_format::folder::read_at;
 use hypertrace_format::limits::MOST_LOST;
 use hypertrace_format::packet::{HEADER_BYTES, MAGIC};
-use hypertrace_format::session_json::SessionJson;
+use hypertrace_format::session_json::{EventJson, SessionJson};
 use rustix::fs::Stat;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::OwnedFd;
 use zerocopy::FromBytes;
@@ -36,10 +36,10 @@ pub(super) struct Known {
 }
 
 impl Known {
-    pub fn of(json: &SessionJson, uuid: &[u8; 16]) -> Known {
-        let mut classes = vec![None; id::FIRST as usize + json.events.len()];
+    pub fn of(json: &SessionJson, events: &[EventJson], uuid: &[u8; 16]) -> Known {
+        let mut classes = vec![None; id::FIRST as usize + events.len()];
         let reserved = RESERVED.iter().map(|(id, _)| (*id, false));
-        let events = json.events.iter().map(|event| (event.id, event.reference_point));
+        let events = events.iter().map(|event| (event.id, event.reference_point));
         for (id, point) in reserved.chain(events) {
             // An id that is not dense is an error later.
             if let Some(class) = classes.get_mut(id as usize) {
@@ -64,6 +64,8 @@ pub(super) struct Scanned {
     pub counts: Recorded,
     /// In a stream of the host: reference points by client.
     pub points: BTreeMap<u32, u64>,
+    /// Event classes of its events.
+    pub classes: BTreeSet<u32>,
 }
 
 /// Reads a file. `None`: it is empty. The error names the damaged byte.
@@ -85,6 +87,7 @@ pub(super) fn scan(
             last: header,
             counts: Recorded::default(),
             points: BTreeMap::new(),
+            classes: BTreeSet::new(),
         });
         found.last = header;
         let events = at + UNIT..at + (header.content_size / 8).next_multiple_of(8);
@@ -159,12 +162,15 @@ fn count(
         let header = Header::from_words(time, meta);
         let class = known.classes.get(header.id as usize).copied().flatten();
         let Some(point) = class else {
-            return Err(damaged("an event that session.json does not describe"));
+            return Err(damaged("an event that classes.jsonl does not describe"));
         };
         let payload = at + EVENT;
         at = payload + 8 * u64::from(header.words);
         if at > events.end {
             return Err(damaged("an event beyond its packet's end"));
+        }
+        if header.id >= id::FIRST {
+            found.classes.insert(header.id);
         }
         let flags = Flags::from_bits_retain(header.flags);
         let counts = &mut found.counts;

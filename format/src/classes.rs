@@ -1,0 +1,68 @@
+//! `classes.jsonl`: the event classes of a session, and clocks that came after `session.json` was last written.
+//!
+//! A JSON object a line, only ever appended, and always before the first packet that needs it. The last line may be
+//! cut: by a kill, or because it is being written. Nothing is checked here but the types.
+
+use crate::session_json::{ClockJson, EventJson};
+use serde::{Deserialize, Serialize};
+
+/// The file's name in a session's directory.
+pub const FILE: &str = "classes.jsonl";
+
+/// A line.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Line {
+    /// An event class.
+    Event(EventJson),
+    /// A clock, as it was first described.
+    Clock(ClockJson),
+}
+
+impl Line {
+    /// Appends the line to a text.
+    ///
+    /// # Errors
+    /// If it cannot be encoded.
+    pub fn append_to(&self, text: &mut Vec<u8>) -> serde_json::Result<()> {
+        serde_json::to_writer(&mut *text, self)?;
+        text.push(b'\n');
+        Ok(())
+    }
+}
+
+/// Iterates over the lines that have an end, each with the offset of its first byte.
+pub fn lines(text: &[u8]) -> impl Iterator<Item = (usize, serde_json::Result<Line>)> {
+    let mut at = 0;
+    text[..whole(text)].split_inclusive(|byte| *byte == b'\n').map(move |line| {
+        let begin = at;
+        at += line.len();
+        (begin, serde_json::from_slice(line))
+    })
+}
+
+/// Returns the bytes of the lines that have an end.
+pub fn whole(text: &[u8]) -> usize {
+    text.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_last_line_without_an_end_is_no_line() {
+        let event = |id| EventJson { id, schema: format!("e{id}()"), reference_point: false };
+        let mut text = Vec::new();
+        Line::Event(event(16)).append_to(&mut text).unwrap();
+        let first = text.len();
+        Line::Event(event(17)).append_to(&mut text).unwrap();
+
+        for cut in 0..=text.len() {
+            let found: Vec<_> = lines(&text[..cut]).map(|(at, line)| (at, line.unwrap())).collect();
+            let all = [(0, Line::Event(event(16))), (first, Line::Event(event(17)))];
+            let whole = usize::from(cut >= first) + usize::from(cut == text.len());
+            assert_eq!(found, all[..whole]);
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! A file to which whole pieces are appended.
+
+use hypertrace_format::folder::{check_size, set_len, write_at};
+use std::io;
+use std::os::fd::OwnedFd;
+
+/// A file that ends with the last piece that was appended whole.
+#[derive(Debug)]
+pub(super) struct Appended {
+    file: OwnedFd,
+    len: u64,
+    /// A part of another piece could not be cut off.
+    is_torn: bool,
+}
+
+impl Appended {
+    /// Returns a file of this length.
+    pub fn new(file: OwnedFd, len: u64) -> Appended {
+        Appended { file, len, is_torn: false }
+    }
+
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Appends a piece, by one write. On a full disk, a part of it is cut off again.
+    ///
+    /// # Errors
+    /// If it cannot be written: the file is as before.
+    pub fn append(&mut self, piece: &[u8]) -> io::Result<()> {
+        let end = self.len + piece.len() as u64;
+        check_size(end)?;
+        self.mend()?;
+        write_at(&self.file, piece, self.len).inspect_err(|_| {
+            self.is_torn = true;
+            let _ = self.mend();
+        })?;
+        self.len = end;
+        Ok(())
+    }
+
+    /// Cuts off what a failed write left.
+    fn mend(&mut self) -> io::Result<()> {
+        if self.is_torn {
+            set_len(&self.file, self.len)?;
+            self.is_torn = false;
+        }
+        Ok(())
+    }
+}
