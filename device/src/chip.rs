@@ -434,6 +434,7 @@ impl Chip {
         allowed
     }
 
+    #[inline]
     pub(crate) fn client_memory(&self, client: u32) -> Option<ClientMemory<'_>> {
         ClientMemory::of_rings(self.memory.rings(), client, &self.geometry, self.ring_mode)
     }

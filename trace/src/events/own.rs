@@ -21,6 +21,7 @@ mod declared {
     crate::include_events!();
 
     /// Returns whether it is switched on.
+    #[inline(always)]
     pub(crate) fn is_wanted() -> bool {
         guest_hypertrace::EVENT.is_wanted()
     }
