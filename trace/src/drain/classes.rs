@@ -170,6 +170,17 @@ impl Classes {
         true
     }
 
+    /// Returns the meanings of all ids, for the clients of an earlier process: an id is the hash of a text.
+    pub fn by_id(&self) -> Earlier {
+        let mut all = Earlier::new();
+        for (class, dense) in self.list.iter().zip(id::FIRST..).filter(|(c, _)| !c.reference_point)
+        {
+            let found = ClassRef { dense, shape: class.shape };
+            all.entry(id_of(&class.text)).and_modify(|found| *found = None).or_insert(Some(found));
+        }
+        all
+    }
+
     /// Returns the schema of a class that has one.
     pub fn text(&self, dense: u32) -> Option<&str> {
         Some(&*self.list.get(dense.checked_sub(id::FIRST)? as usize)?.text)
@@ -286,23 +297,21 @@ enum Known {
     Ambiguous,
 }
 
+/// Meanings of the ids of all clients of an earlier process. `None`: two texts have the id.
+pub(crate) type Earlier = HashMap<u32, Option<ClassRef>>;
+
 /// Meanings of the ids of one client.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     known: HashMap<u32, Known>,
+    /// For ids that the client's own texts do not have.
+    earlier: Arc<Earlier>,
 }
 
 impl Table {
-    /// Returns a table of all of the session's classes. It serves every client, because an id
-    /// is the hash of the text.
-    pub fn of_all(classes: &Classes) -> Table {
-        let mut known = HashMap::new();
-        let plain = classes.list.iter().zip(id::FIRST..).filter(|(c, _)| !c.reference_point);
-        for (class, dense) in plain.take(MAX_CLIENT_SCHEMAS) {
-            let plain = ClassRef { dense, shape: class.shape };
-            known.insert(id_of(&class.text), Known::Schema { plain, reference: None });
-        }
-        Table { known }
+    /// Returns a table of a client whose texts an earlier process read: they are among these.
+    pub fn of_earlier(earlier: Arc<Earlier>) -> Table {
+        Table { known: HashMap::new(), earlier }
     }
 
     /// Takes in a text of the client's schema log. `Some` if it is new.
@@ -368,9 +377,10 @@ impl Table {
 
     /// Returns the class of a record in the client's ring.
     pub fn plain(&self, id: u32) -> Option<ClassRef> {
-        match self.known.get(&id)? {
-            Known::Schema { plain, .. } => Some(*plain),
-            Known::Ambiguous => None,
+        match self.known.get(&id) {
+            Some(Known::Schema { plain, .. }) => Some(*plain),
+            Some(Known::Ambiguous) => None,
+            None => *self.earlier.get(&id)?,
         }
     }
 
@@ -381,6 +391,9 @@ impl Table {
         classes: &mut Classes,
         id: u32,
     ) -> Result<ClassRef, Fault> {
+        if let Some(Some(plain)) = self.earlier.get(&id) {
+            self.known.entry(id).or_insert(Known::Schema { plain: *plain, reference: None });
+        }
         match self.known.get_mut(&id) {
             Some(Known::Schema { reference: Some(reference), .. }) => Ok(*reference),
             Some(Known::Schema { plain, reference }) => {

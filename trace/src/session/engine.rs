@@ -73,9 +73,10 @@ impl Engine {
             // Made, if there can be such a client.
             let _ = self.guests.source(number, &mut self.state.stats);
         }
+        let texts = Arc::new(self.state.classes.by_id());
         self.for_each_source(|state, source| {
             let stats = &mut state.stats[source.stats];
-            found.resume(source, stats, &mut state.classes, &state.clocks);
+            found.resume(source, stats, &texts, &state.clocks);
         });
         let others: Vec<Stats> = found.others(&self.state.stats).collect();
         self.state.stats.extend(others);

@@ -13,7 +13,7 @@ mod scan;
 use super::error::SessionError;
 use crate::ctf::files::CTF;
 use crate::ctf::{Clocks, Domain, Folder, PacketHeader, Share, Uuid};
-use crate::drain::classes::Table;
+use crate::drain::classes::{Earlier as EarlierTexts, Table};
 use crate::drain::source::{Earlier, Next};
 use crate::drain::{Classes, Recorded, Source, Stats};
 use hypertrace_abi::ring::{FAULT_KINDS, Fault, Losses};
@@ -30,6 +30,7 @@ use rustix::fs::OFlags;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 
 /// Where a client's ring was committed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -233,10 +234,10 @@ impl Found {
         &self,
         source: &mut Source,
         stats: &mut Stats,
-        classes: &mut Classes,
+        texts: &Arc<EarlierTexts>,
         clocks: &Clocks,
     ) {
-        source.texts.table = Table::of_all(classes);
+        source.texts.table = Table::of_earlier(Arc::clone(texts));
         source.earlier.files = self.files;
         if source.domain == Domain::Guest {
             stats.reference_points = self.points.get(&source.number).copied().unwrap_or(0);

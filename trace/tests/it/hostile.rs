@@ -314,21 +314,9 @@ fn forged_lease(name: &[u8]) -> Vec<u64> {
     words
 }
 
-/// Two texts of one hash, by brute force: 32 bits are not many.
-fn collision() -> (String, String) {
-    let mut seen = std::collections::HashMap::new();
-    (0..)
-        .find_map(|n| {
-            let text = format!("collide{n}(x:u64)");
-            let other = seen.insert(id_of(&text), text.clone())?;
-            Some((other, text))
-        })
-        .unwrap()
-}
-
 #[test]
 fn a_collision_is_nobodys_event() {
-    let (a, b) = collision();
+    let (a, b) = common::guest::collision();
     let (_dir, session) = common::session(|_| ());
     let mut honest = Guest::new(0);
     let mut hostile = Guest::new(1);

@@ -11,7 +11,7 @@ use hypertrace_abi::sink::{EventSink, ReferencePoint};
 use hypertrace_test_support::babeltrace2;
 use hypertrace_trace::limits::MAX_CLASSES;
 use hypertrace_trace::session_json::{Domain, SessionJson};
-use hypertrace_trace::{Session, SessionConfig, SessionError};
+use hypertrace_trace::{Session, SessionConfig, SessionError, Summary};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -96,6 +96,52 @@ fn totals_are_those_of_the_packets() {
     assert_eq!((told.finished, &told.streams), (true, &summary.streams));
     if let Some(lines) = babeltrace2::read_clean(&dir.path().join("ctf")) {
         assert_eq!(lines.len() as u64, summary.records);
+    }
+}
+
+/// Kills a session with texts of other clients that came before and after `text`, of which an honest client has events in its
+/// ring. Returns the summary after the recovery.
+#[track_caller]
+fn recovered_beside(before: &[String], text: &str, after: &[String]) -> Summary {
+    let dir = tempfile::tempdir().unwrap();
+    let session = Session::create(config(dir.path())).unwrap();
+    let mut hostiles: Vec<Guest> = (1..4).map(Guest::new).collect();
+    let mut log = |texts: &[String]| {
+        for (n, other) in texts.iter().enumerate() {
+            hostiles[n % 3].log(other);
+            hostiles[n % 3].pass(&session);
+        }
+    };
+    log(before);
+    let mut guest = Guest::new(0);
+    guest.log(text);
+    guest.emit_words(text, &[0]);
+    guest.pass(&session);
+    log(after);
+    for n in 1..=1000 {
+        guest.emit_words(text, &[n]);
+    }
+    let uuid = session.uuid();
+    drop(session);
+
+    let session = resume(dir.path(), uuid, &mut guest).unwrap();
+    session.finish().unwrap()
+}
+
+#[test]
+fn many_texts_of_other_clients_leave_a_clients_own_known() {
+    let texts: Vec<String> = (0..1030).map(|n| format!("hostile_{n}()")).collect();
+    let summary = recovered_beside(&texts, "honest(n:u64)", &[]);
+    assert_eq!((summary.ring_events, summary.faults.len()), (1001, 0), "{summary:?}");
+}
+
+#[test]
+fn a_text_of_another_client_with_the_same_id_leaves_a_clients_own_known() {
+    let (text, other) = common::guest::collision();
+    let other = [other];
+    for (before, after) in [(&other[..], &[][..]), (&[], &other)] {
+        let summary = recovered_beside(before, &text, after);
+        assert_eq!((summary.ring_events, summary.faults.len()), (1001, 0), "{summary:?}");
     }
 }
 

@@ -121,3 +121,15 @@ fn lease(
     let info = LeaseInfo { pid: 1, tid: 2, clock, name };
     Producer::lease(memory, state, Lease::new(token, now, &info), false)
 }
+
+/// Two texts of one hash, by brute force: 32 bits are not many.
+pub fn collision() -> (String, String) {
+    let mut seen = std::collections::HashMap::new();
+    (0..)
+        .find_map(|n| {
+            let text = format!("collide{n}(x:u64)");
+            let other = seen.insert(id_of(&text), text.clone())?;
+            Some((other, text))
+        })
+        .unwrap()
+}
