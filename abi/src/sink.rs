@@ -80,7 +80,7 @@ pub struct KnownClient<'a> {
 pub struct NameSet(pub [u64; NAME_SET_WORDS]);
 
 /// Number of words in a [`NameSet`].
-pub const NAME_SET_WORDS: usize = (TRIGGERS_BYTES / WORD) as usize;
+const NAME_SET_WORDS: usize = (TRIGGERS_BYTES / WORD) as usize;
 
 impl NameSet {
     /// The empty set.

@@ -11,7 +11,7 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use vmm_sys_util::epoll::EventSet;
-use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
+use vmm_sys_util::eventfd::EventFd;
 use vmm_sys_util::timerfd::TimerFd;
 
 pub use hypertrace_abi::drain::DrainPolicy;
@@ -36,7 +36,7 @@ pub struct DrainLoop {
 }
 
 impl DrainLoop {
-    /// Makes a subscriber. `kick` is the eventfd of every client's KICK register.
+    /// Makes a subscriber. `kick` is the eventfd of KICK, with `EFD_NONBLOCK`.
     ///
     /// # Errors
     /// If the host cannot make a timer.
@@ -45,14 +45,6 @@ impl DrainLoop {
         timer.reset(policy.period, Some(policy.period)).map_err(io::Error::from)?;
         let next = Instant::now();
         Ok(DrainLoop { chip, kick, timer, policy, rests: false, next, is_deaf: false, error: None })
-    }
-
-    /// Makes an eventfd that is suitable for [`DrainLoop::new`].
-    ///
-    /// # Errors
-    /// If the host cannot make one.
-    pub fn kick_eventfd() -> io::Result<EventFd> {
-        EventFd::new(EFD_NONBLOCK)
     }
 
     /// Checks that the event loop has accepted both descriptors. A VMM calls this once,

@@ -11,6 +11,7 @@ use hypertrace_device::{Counter, DrainWaker};
 use std::os::fd::{AsRawFd, RawFd};
 use std::time::{Duration, Instant};
 use vmm_sys_util::epoll::EventSet;
+use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 /// A subscriber that has registered the descriptor of another one.
 struct Squatter(RawFd);
@@ -23,12 +24,10 @@ impl MutEventSubscriber for Squatter {
     }
 }
 
-type Drain = DrainLoop;
-
 #[test]
 fn a_kick_drains() {
     let chip = chip();
-    let kick = Drain::kick_eventfd().unwrap();
+    let kick = EventFd::new(EFD_NONBLOCK).unwrap();
     let policy = DrainPolicy { period: Duration::from_secs(3600), ..DrainPolicy::default() };
     kick.wake();
     let mut manager = EventManager::new().unwrap();
@@ -41,7 +40,7 @@ fn a_kick_drains() {
 #[test]
 fn a_flood_of_kicks_causes_a_pass_each_200_us_at_most_and_the_last_one_is_served() {
     let chip = chip();
-    let kick = Drain::kick_eventfd().unwrap();
+    let kick = EventFd::new(EFD_NONBLOCK).unwrap();
     let guest = kick.try_clone().unwrap();
     let policy = DrainPolicy { period: Duration::from_secs(3600), ..DrainPolicy::default() };
     let mut manager = EventManager::new().unwrap();
@@ -64,7 +63,7 @@ fn a_flood_of_kicks_causes_a_pass_each_200_us_at_most_and_the_last_one_is_served
 
 #[test]
 fn a_descriptor_that_the_loop_refuses_is_an_error_and_no_panic() {
-    let kick = Drain::kick_eventfd().unwrap();
+    let kick = EventFd::new(EFD_NONBLOCK).unwrap();
     let mut manager = EventManager::<Box<dyn MutEventSubscriber>>::new().unwrap();
     manager.add_subscriber(Box::new(Squatter(kick.as_raw_fd())));
     let drain = DrainLoop::new(chip(), kick, DrainPolicy::default()).unwrap();
