@@ -145,7 +145,7 @@ pub fn run(args: &Args) -> Result<()> {
         stolen_ms: traces.iter().filter_map(KernelTrace::stolen_ms).reduce(u64::saturating_add),
     };
     let printed = match &args.html {
-        Some(path) => html::page(&shown, &sessions, &traces, &warnings)
+        Some(path) => html::page(&shown, &sessions, &warnings)
             .and_then(|page| html::PAGE.save(path, &page))
             .map(|()| say(format_args!("wrote {}: open it in a browser", path.display()))),
         None if args.json => print(rows::Json(&shown, &warnings)),
@@ -227,7 +227,7 @@ impl Args {
                 return Err(Usage(format!("{why}; client and vcpu need none")).into());
             }
         }
-        Ok(Options { select, by })
+        Ok(Options { select, by, keeps_intervals: self.html.is_some() })
     }
 
     /// Returns whether the empty regions are read for their cost only.

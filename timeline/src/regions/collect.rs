@@ -9,13 +9,13 @@ mod warnings;
 use super::followed::Followed;
 use super::groups::{Groups, add_exits, unattributed};
 use super::host::{Host, Recording, lease};
-use super::lanes::{Lanes, Window, Windows};
+use super::lanes::Logged;
 use super::marks::{Kernel, Kinds, Reasons, of_kvm};
 use super::pairs::{Begun, Open, Pairs, SameId};
-use super::parts::{Account, Evidence, Mark, Stream, Sums, Why};
+use super::parts::{Evidence, Mark, Stream, Sums, Why};
 use super::roles::{Role, Roles};
 use super::steals::Steals;
-use super::store::{Detail, NO_CLIENT, Sample, State, Store};
+use super::store::{Detail, NO_CLIENT, NO_THREAD, Sample, State, Store};
 use super::{By, Kind, MOST_REGIONS, Options, Regions, Select};
 use crate::clock::{FRACTION, GuestReading};
 use crate::error::Result;
@@ -30,6 +30,8 @@ use warnings::{disputes, given_up, missing, unfollowed, unreturned, unshown};
 
 /// Events of each CPU that are read before the merge, to see which kinds there are.
 const FIRST_EVENTS: usize = 1 << 12;
+/// Most intervals of all threads that are kept, of 32 bytes each. If there are more, the first half of the time is forgotten.
+const MOST_LOGGED: usize = 1 << 23;
 
 /// The pass.
 struct Pass<'a> {
@@ -42,7 +44,8 @@ struct Pass<'a> {
     reasons: Reasons,
     groups: Groups,
     store: Store,
-    windows: Windows,
+    /// Number of all threads' intervals that are kept.
+    logged: usize,
     /// Of each session.
     losses: Vec<Losses>,
     /// Whether a client, or a thread of the VMM, had events that begin and events that end regions.
@@ -56,7 +59,7 @@ pub(super) fn collect(
     traces: &[KernelTrace],
     options: &Options,
 ) -> Result<Regions> {
-    let (pass, mut warnings) = read(sessions, traces, options, &[])?;
+    let (pass, mut warnings) = read(sessions, traces, options)?;
     warnings.extend(sessions.iter().zip(&pass.hosts).filter_map(missing));
     for ((session, _), losses) in sessions.iter().zip(&pass.losses) {
         warnings.extend(losses.said(session.dir()));
@@ -79,27 +82,11 @@ pub(super) fn collect(
     Ok(regions)
 }
 
-/// Reads everything up to the end of some windows. See [`super::lanes`].
-pub(super) fn lanes(
-    sessions: &[(Session, ClockMaps)],
-    traces: &[KernelTrace],
-    windows: &[Window],
-) -> Result<(Vec<Lanes>, Vec<String>)> {
-    // No event has an empty name.
-    let select = Select::Names(vec![String::new()]);
-    let options = Options { select, by: By::Nothing };
-    let (mut pass, _) = read(sessions, traces, &options, windows)?;
-    pass.end_windows(i64::MAX);
-    pass.end_accounts();
-    Ok((pass.windows.into_lanes(), pass.reasons.names().to_vec()))
-}
-
-/// Reads everything; if there are windows, only until all are known.
+/// Reads everything.
 fn read<'a>(
     sessions: &[(Session, ClockMaps)],
     traces: &[KernelTrace],
     options: &'a Options,
-    windows: &[Window],
 ) -> Result<(Pass<'a>, Vec<String>)> {
     let mut warnings = Vec::new();
     let mut hosts: Vec<Host> = (0..)
@@ -107,7 +94,7 @@ fn read<'a>(
         .map(|(number, (session, maps))| {
             let own = || traces.iter().filter(|trace| trace.session() == Some(number));
             let has_guests = own().next().is_some() && own().all(KernelTrace::is_of_guest);
-            Host::new(session, maps, has_guests)
+            Host::new(session, maps, has_guests, options.keeps_intervals)
         })
         .collect();
     let mut traced = vec![Vec::new(); traces.len()];
@@ -146,7 +133,6 @@ fn read<'a>(
     }
     let mut pass = Pass::new(sessions, options, hosts);
     pass.traced = traced;
-    pass.windows = Windows::new(windows);
     let mut timeline = Timeline::with_kernel(sessions, traces)?;
     loop {
         // By reference: a copy of each event would cost as much as its account.
@@ -158,9 +144,6 @@ fn read<'a>(
             Some(Ok(EntryRef::Lost(ref lost))) => pass.lost(lost),
             Some(Err(error)) => return Err(error),
             None => break,
-        }
-        if !windows.is_empty() && pass.windows.is_done() {
-            break;
         }
     }
     warnings.extend(timeline.warnings());
@@ -178,7 +161,7 @@ impl<'a> Pass<'a> {
             hosts,
             reasons: Reasons::new(),
             store: Store::new(),
-            windows: Windows::new(&[]),
+            logged: 0,
             losses: vec![Losses::default(); sessions.len()],
             has_both: false,
             is_cut: false,
@@ -187,9 +170,6 @@ impl<'a> Pass<'a> {
 
     /// Takes an event of a kernel.
     fn kernel(&mut self, event: &EventRef<'_>) {
-        if self.windows.has_ended(event.ts_ns) {
-            self.end_windows(event.ts_ns);
-        }
         let (kernel, number) = self.roles.kernel(event);
         let (Some(fields), Some(running)) = (event.fields.kernel(), event.thread) else { return };
         let (trace, cpu) = (event.trace as u16, running.cpu.unwrap_or(0) as u16);
@@ -264,9 +244,6 @@ impl<'a> Pass<'a> {
 
     /// Takes an event of a session.
     fn event(&mut self, event: &EventRef<'_>) {
-        if self.windows.has_ended(event.ts_ns) {
-            self.end_windows(event.ts_ns);
-        }
         let role = self.roles.get(event);
         let session = event.session;
         if let (EventKind::Lease, Some(client)) = (event.kind, event.client) {
@@ -275,7 +252,7 @@ impl<'a> Pass<'a> {
         let Some(host) = self.hosts.get_mut(session) else { return };
         let time = event.ts_ns;
         match event.kind {
-            EventKind::Lease => lease(host, event, !self.windows.is_empty()),
+            EventKind::Lease => lease(host, event),
             EventKind::TimeFault => {}
             _ => host.events += 1,
         }
@@ -285,7 +262,9 @@ impl<'a> Pass<'a> {
         let mut thread = served;
         // A guest may have events of this name, too.
         let is_run = role.is_run && event.client.is_none();
-        if is_run && served.is_some() && !std::mem::replace(&mut host.runs, true) {
+        let for_lanes = |host: &Host, thread: usize| host.threads[thread].for_lanes;
+        let is_divided = served.is_some_and(|thread| !for_lanes(host, thread));
+        if is_run && is_divided && !std::mem::replace(&mut host.runs, true) {
             host.set_all_exactness();
         }
         let mut is_unknown = false;
@@ -317,8 +296,9 @@ impl<'a> Pass<'a> {
             self.release(session, thread);
         }
         // Its end may be on another thread: none of its time is one thread's.
-        let thread = thread.filter(|_| !role.is_of_any);
-        let is_unknown = is_unknown && !role.is_of_any;
+        let host = &self.hosts[session];
+        let thread = thread.filter(|thread| !role.is_of_any && !for_lanes(host, *thread));
+        let is_unknown = is_unknown && thread.is_some();
         if let Some(name) = role.ends {
             self.end(event, role, name, thread, is_unknown);
         }
@@ -484,42 +464,31 @@ impl<'a> Pass<'a> {
     /// Takes the intervals of a thread that are proven now, and divides the regions that they have passed.
     fn release(&mut self, session: usize, at: usize) {
         let thread = &mut self.hosts[session].threads[at];
+        let logged = thread.tally.log().len();
         if let Some(passed) = thread.tally.pass(&mut thread.account) {
             while let Some((index, begun)) = thread.tally.next_ended() {
                 let sample = self.store.get(index);
                 let begun = begun.map_or_else(|| passed.at(sample.begin_ns), |begun| *begun);
                 let sums = passed.at(sample.end_ns()).since(&begun);
-                divide(&mut self.store, &mut self.groups, index, &sums, Some(&thread.account));
+                divide(&mut self.store, &mut self.groups, index, &sums);
             }
         }
-        if !self.windows.is_empty() {
-            let until = thread.account.proven_until();
-            self.windows.settle((session, at), &thread.account, until);
+        self.logged += thread.tally.log().len() - logged;
+        if self.logged > MOST_LOGGED {
+            self.shorten_logs();
         }
     }
 
-    /// Begins the lanes of the windows that end at this time or earlier.
-    fn end_windows(&mut self, time: i64) {
-        while let Some((index, window)) = self.windows.ended(time) {
-            let Some(host) = self.hosts.get_mut(window.session) else { continue };
-            let client = window.client.and_then(|client| host.clients.get_mut(client as usize));
-            let own = client.and_then(|client| client.thread(window.end));
-            let others = (0..host.threads.len()).filter(|thread| Some(*thread) != own);
-            for at in own.into_iter().chain(others) {
-                let thread = &mut host.threads[at];
-                let is_own = Some(at) == own;
-                if thread.recording.is_none() || thread.name.is_none() && !is_own {
-                    continue;
-                }
-                let name = thread.name.as_deref().unwrap_or("thread").to_owned();
-                let Some(lane) = self.windows.add(index, name, thread.tid) else { continue };
-                if is_own {
-                    self.windows.set_own(index);
-                }
-                let of = (window.session, at);
-                self.windows.owe(of, (index, lane));
-                self.windows.settle(of, &thread.account, thread.account.proven_until());
-            }
+    /// Forgets the intervals of all threads in the first half of the time that is kept.
+    fn shorten_logs(&mut self) {
+        let threads = || self.hosts.iter().flat_map(|host| &host.threads);
+        let first = threads().filter_map(|thread| Some(thread.tally.log().first()?.from)).min();
+        let last = threads().filter_map(|thread| Some(thread.tally.log().last()?.to)).max();
+        let half = first.zip(last).map_or(i64::MAX, |(first, last)| first.midpoint(last));
+        self.logged = 0;
+        for thread in self.hosts.iter_mut().flat_map(|host| &mut host.threads) {
+            thread.tally.forget_before(half);
+            self.logged += thread.tally.log().len();
         }
     }
 
@@ -538,7 +507,8 @@ impl<'a> Pass<'a> {
             // Until it is divided.
             times: unattributed(end.saturating_sub(open.begin).max(0) as u64),
             bound: open.bound.and_then(|ns| ns.try_into().ok()).unwrap_or(u32::MAX),
-            group: open.group,
+            group: open.group as u16,
+            thread: open.thread.map_or(NO_THREAD, |(thread, _)| thread as u16),
             holder: host.holder(client),
             session: u16::try_from(session).unwrap_or(u16::MAX),
             state,
@@ -556,11 +526,11 @@ impl<'a> Pass<'a> {
         let (store, groups) = (&mut self.store, &mut self.groups);
         let Some((thread, number)) = open.thread else {
             let sums = Sums { times: sample.times, ..Sums::default() };
-            return divide(store, groups, index, &sums, None);
+            return divide(store, groups, index, &sums);
         };
         let thread = &mut host.threads[thread];
         if let Some(sums) = thread.tally.end(&mut thread.account, number, end, index) {
-            divide(store, groups, index, &sums, Some(&thread.account));
+            divide(store, groups, index, &sums);
         }
     }
 
@@ -593,8 +563,6 @@ impl<'a> Pass<'a> {
             for thread in 0..self.hosts[session].threads.len() {
                 self.hosts[session].threads[thread].account.end();
                 self.release(session, thread);
-                let account = &self.hosts[session].threads[thread].account;
-                self.windows.settle((session, thread), account, i64::MAX);
             }
         }
     }
@@ -614,7 +582,8 @@ impl<'a> Pass<'a> {
         let reasons = self.reasons.names().to_vec();
         let Pass { mut store, groups, hosts, roles, has_both, is_cut, .. } = self;
         // Their memory is for the groups' numbers.
-        drop(hosts);
+        let logs = |host: Host| host.threads.into_iter().map(Logged::of).collect();
+        let threads = hosts.into_iter().map(logs).collect();
         let is_cut = is_cut || groups.is_cut;
         let (has_others, has_other_names) = (groups.has_others, groups.has_other_names);
         let groups = groups.finish(&mut store, steals);
@@ -636,25 +605,20 @@ impl<'a> Pass<'a> {
             has_others,
             has_other_names,
             has_kernel,
+            threads,
             store,
         }
     }
 }
 
 /// Divides the time of a region into its parts.
-fn divide(
-    store: &mut Store,
-    groups: &mut Groups,
-    index: u32,
-    sums: &Sums,
-    account: Option<&Account>,
-) {
+fn divide(store: &mut Store, groups: &mut Groups, index: u32, sums: &Sums) {
     let sample = store.get_mut(index);
     sample.times = sums.times;
     let sample = *sample;
     if sample.state == State::Counted {
         add_exits(&mut groups.all[sample.group as usize], &sums.exits);
-        groups.offer(&sample, || Detail::new(index, sums), index, account);
+        groups.offer(&sample, Detail::new(index, sums));
     }
     if store.wants(index) {
         store.keep(Detail::new(index, sums));

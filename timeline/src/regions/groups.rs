@@ -3,7 +3,7 @@
 //! The groups of regions, by session, name and value.
 
 use super::MOST_GROUPS;
-use super::parts::{Account, Times};
+use super::parts::Times;
 use super::steals::Steals;
 use super::store::{Detail, Holder, Sample, State, Store};
 use super::summary::{Group, Longest, rank};
@@ -19,8 +19,6 @@ const OTHERS: &str = "other values";
 /// Name of the regions whose own name has no group, as there are too many. No event has a space in its
 /// name.
 const OTHER_NAMES: &str = "other names";
-/// Most intervals of the slowest regions of all groups together, of 24 bytes each.
-const MOST_STEPS: usize = 1 << 17;
 
 /// All groups.
 #[derive(Debug)]
@@ -33,8 +31,6 @@ pub(super) struct Groups {
     most_names: usize,
     /// Most groups of values: there is space for the other values of each name.
     most_values: usize,
-    /// Intervals of the slowest regions.
-    steps: usize,
     /// Whether values had no group of their own.
     pub has_others: bool,
     /// Whether names had no group of their own.
@@ -53,7 +49,6 @@ impl Groups {
             by_value: HashMap::new(),
             most_names,
             most_values: most_names - others,
-            steps: 0,
             has_others: false,
             has_other_names: false,
             is_cut: false,
@@ -99,7 +94,7 @@ impl Groups {
             name_number: key.1,
             is_others: value.is_some() && key.2.is_none(),
             value,
-            number,
+            number: number as u16,
             bound_ns: Some(0),
             ..Group::default()
         };
@@ -108,32 +103,13 @@ impl Groups {
         Some(number)
     }
 
-    /// Notes a region as the slowest of its group, if it is, with what its thread did.
-    pub fn offer(
-        &mut self,
-        sample: &Sample,
-        detail: impl FnOnce() -> Detail,
-        index: u32,
-        account: Option<&Account>,
-    ) {
-        let group = &mut self.all[sample.group as usize];
-        let key = (sample.duration_ns(), index);
-        if group
-            .longest
-            .as_ref()
-            .is_some_and(|longest| (longest.duration, longest.detail.index) > key)
-        {
-            return;
+    /// Notes a region as the slowest of its group, if it is.
+    pub fn offer(&mut self, sample: &Sample, detail: Detail) {
+        let longest = &mut self.all[usize::from(sample.group)].longest;
+        let key = (sample.duration_ns(), detail.index);
+        if longest.as_ref().is_none_or(|longest| key >= (longest.duration, longest.detail.index)) {
+            *longest = Some(Longest { duration: key.0, detail });
         }
-        let of = |account: &Account| account.intervals(sample.begin_ns, sample.end_ns());
-        let (mut intervals, mut is_whole) = account.map_or_else(Default::default, of);
-        self.steps -= group.longest.as_ref().map_or(0, |longest| longest.intervals.len());
-        if self.steps + intervals.len() > MOST_STEPS {
-            (intervals, is_whole) = (Vec::new(), false);
-        }
-        self.steps += intervals.len();
-        let (duration, detail, intervals) = (key.0, detail(), intervals.into());
-        group.longest = Some(Longest { duration, detail, intervals, is_whole });
     }
 
     /// Sums up, and sorts by name and value.
@@ -163,7 +139,7 @@ impl Groups {
         sort::by(&mut self.all, |a, b| key(a).cmp(&key(b)));
         let mut places = vec![0; numbers];
         for (place, group) in self.all.iter().enumerate() {
-            places[group.number as usize] = place as u32;
+            places[usize::from(group.number)] = place as u16;
         }
         for index in 0..store.len() as u32 {
             let sample = store.get_mut(index);

@@ -10,7 +10,7 @@ pub(super) use leases::{Counted, lease};
 use super::followed::{Followed, Tids};
 use super::marks::Kinds;
 use super::pairs::{Open, Pairs, most_open};
-use super::parts::{Account, MOST_INTERVALS, Switches};
+use super::parts::{Account, MOST_WAITING, Switches};
 use super::store::Holder;
 use super::tally::Tally;
 use super::{Kind, unix_ns};
@@ -24,8 +24,8 @@ use std::sync::Arc;
 const MOST_THREADS: usize = 1 << 14;
 /// Threads that are looked at to find one whose account is free.
 const MOST_TRIED: usize = 64;
-/// Most intervals of all threads together, of 24 bytes each, and those of a thread in any case.
-const INTERVALS: (usize, usize) = (1 << 17, 8);
+/// Most intervals of all threads together that wait, of some 60 bytes each, and those of a thread in any case.
+const WAITING: (usize, usize) = (1 << 19, 32);
 /// Slots for the numbers of threads.
 const TID_SLOTS: usize = 4096;
 /// Most leases whose ends are kept, of some 20 bytes.
@@ -43,6 +43,8 @@ pub(super) struct Host {
     pub events: u64,
     /// Whether a thread of the VMM had an event before it entered the guest.
     pub runs: bool,
+    /// Whether all intervals of its threads are kept, also of those that have a lane only.
+    pub has_log: bool,
     /// The traces of the kernel that may show its threads.
     pub recordings: Vec<Recording>,
     pub threads: Vec<Thread>,
@@ -95,6 +97,8 @@ pub(super) struct Thread {
     pub name: Option<Arc<str>>,
     pub account: Account,
     pub tally: Tally,
+    /// Whether it has an account for its lane only: no region's time is divided by it.
+    pub for_lanes: bool,
     /// The client of a program that it is.
     owner: Option<u32>,
     /// Whether another lease named it while its client held it.
@@ -150,7 +154,7 @@ impl Recording {
 
 impl Host {
     /// `has_guests`: its guests' kernels were recorded, and the host's was not.
-    pub fn new(session: &Session, maps: &ClockMaps, has_guests: bool) -> Host {
+    pub fn new(session: &Session, maps: &ClockMaps, has_guests: bool, has_log: bool) -> Host {
         let json = session.json();
         let is_program = json.programs || has_guests;
         let jumps = maps.iter().flat_map(|(_, client, map)| {
@@ -163,6 +167,7 @@ impl Host {
             is_program,
             events: 0,
             runs: false,
+            has_log,
             recordings: Vec::new(),
             threads: Vec::new(),
             by_tid: HashMap::new(),
@@ -234,6 +239,7 @@ impl Host {
     /// Returns a thread, which gets an account if it has none.
     pub fn thread(&mut self, tid: u32) -> Option<usize> {
         if let Some(thread) = self.by_tid.get(&tid) {
+            self.threads[*thread].for_lanes = false;
             return Some(*thread);
         }
         if tid == 0 {
@@ -246,7 +252,8 @@ impl Host {
             tid,
             name: None,
             account,
-            tally: Tally::default(),
+            tally: Tally::new(self.has_log),
+            for_lanes: false,
             owner: None,
             is_claimed: false,
             disputed_until: i64::MIN,
@@ -254,20 +261,39 @@ impl Host {
         };
         let new = if self.threads.len() < MOST_THREADS {
             self.threads.push(thread);
-            self.share_intervals();
+            self.share_waiting();
             self.threads.len() - 1
         } else {
             let at = self.free_thread()?;
             self.by_tid.remove(&self.threads[at].tid);
             self.switches += self.threads[at].account.switches;
             self.threads[at] = thread;
-            self.threads[at].account.keep_intervals(INTERVALS.1);
+            self.threads[at].account.set_most(WAITING.1);
             at
         };
         self.set_exactness(new);
         self.by_tid.insert(tid, new);
         self.slots[tid as usize % TID_SLOTS] = new as u32 + 1;
         Some(new)
+    }
+
+    /// Returns a thread, which gets an account for its lane if it has none.
+    pub fn thread_for_lanes(&mut self, tid: u32) -> Option<usize> {
+        self.known(tid).or_else(|| {
+            let thread = self.thread(tid)?;
+            self.threads[thread].for_lanes = true;
+            Some(thread)
+        })
+    }
+
+    /// Returns a thread by which regions are divided.
+    pub fn dividing(&self, tid: u32) -> Option<usize> {
+        self.known(tid).filter(|thread| !self.threads[*thread].for_lanes)
+    }
+
+    /// Iterates over the threads by which regions are divided.
+    pub fn all_dividing(&self) -> impl Iterator<Item = &Thread> {
+        self.threads.iter().filter(|thread| !thread.for_lanes)
     }
 
     /// Returns a thread of a program that ended, whose account nothing needs any more.
@@ -285,16 +311,13 @@ impl Host {
         })
     }
 
-    /// Divides the memory for intervals among the threads.
-    fn share_intervals(&mut self) {
+    /// Divides the memory for intervals that wait among the threads.
+    fn share_waiting(&mut self) {
         let count = self.threads.len();
-        let share = |count: usize| (INTERVALS.0 / count).clamp(INTERVALS.1, MOST_INTERVALS);
+        let most = (WAITING.0 / count.next_power_of_two()).clamp(WAITING.1, MOST_WAITING);
         // Each time their number doubles.
-        let most = share(count.next_power_of_two());
-        if count.is_power_of_two() && most < MOST_INTERVALS {
-            self.threads.iter_mut().for_each(|thread| thread.account.keep_intervals(most / 2));
-        }
-        self.threads[count - 1].account.keep_intervals(most);
+        let first = if count.is_power_of_two() { 0 } else { count - 1 };
+        self.threads[first..].iter_mut().for_each(|thread| thread.account.set_most(most));
     }
 
     /// Returns a thread that has an account, if the recording has all of its events. In a session of
@@ -315,14 +338,14 @@ impl Host {
     /// Returns the numbers of all threads' switches.
     pub fn switches(&self) -> Switches {
         let mut all = self.switches;
-        self.threads.iter().for_each(|thread| all += thread.account.switches);
+        self.all_dividing().for_each(|thread| all += thread.account.switches);
         all
     }
 
     /// Iterates over the threads that no recording has all events of.
     pub fn unfollowed(&self) -> impl Iterator<Item = &Thread> {
         let is_followed = |tid| self.recordings.iter().any(|recording| recording.followed.has(tid));
-        let unshown = self.threads.iter().filter(|thread| thread.recording.is_none());
+        let unshown = self.all_dividing().filter(|thread| thread.recording.is_none());
         unshown.filter(move |thread| !self.recordings.is_empty() && !is_followed(thread.tid))
     }
 

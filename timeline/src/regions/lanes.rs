@@ -2,12 +2,11 @@
 
 //! Lanes: the intervals of all threads of a host around chosen regions.
 
-use super::parts::{Account, Interval};
+use super::host::Thread;
+use super::parts::Interval;
 use crate::sort;
-use std::collections::VecDeque;
+use std::sync::Arc;
 
-/// Most windows of a pass.
-pub const MOST_WINDOWS: usize = 64;
 /// Most lanes of a window.
 const MOST_LANES: usize = 32;
 /// Most intervals of a lane.
@@ -16,10 +15,6 @@ const MOST_INTERVALS: usize = 1000;
 /// A region, and a time around it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
-    /// Index of the session.
-    pub session: usize,
-    /// Client of the region.
-    pub client: Option<u32>,
     /// Beginning of the region, Unix time in nanoseconds.
     pub begin: i64,
     /// End of the region.
@@ -62,8 +57,7 @@ pub struct Lane {
     pub tid: u32,
     /// In order. Times are Unix times in nanoseconds.
     pub intervals: Vec<Interval>,
-    /// Whether the intervals are all of the time: only the last ones of a thread are known, and
-    /// of those the ones within the region and the longest are kept.
+    /// Whether the intervals are all of the time: of too many, those within the region and the longest are kept.
     pub is_whole: bool,
 }
 
@@ -90,102 +84,54 @@ impl Lane {
     }
 }
 
-/// A lane whose intervals are not known yet.
+/// A thread of a session's host, and what it did.
 #[derive(Debug)]
-struct Owed {
-    /// Session and thread.
-    of: (usize, usize),
-    window: usize,
-    lane: usize,
+pub(super) struct Logged {
+    name: Option<Arc<str>>,
+    tid: u32,
+    is_recorded: bool,
+    intervals: Vec<Interval>,
 }
 
-/// The windows of a pass.
-#[derive(Debug)]
-pub(super) struct Windows {
-    all: Vec<(Window, Lanes)>,
-    /// Indices of the windows that have not ended, the first end first.
-    open: VecDeque<usize>,
-    owed: Vec<Owed>,
-    /// End of the next window.
-    next: i64,
+impl Logged {
+    pub fn of(thread: Thread) -> Logged {
+        let Thread { name, tid, recording, mut tally, .. } = thread;
+        Logged { name, tid, is_recorded: recording.is_some(), intervals: tally.take_log() }
+    }
+
+    /// Returns the intervals within a time, and whether they are all of it.
+    pub fn within(&self, from: i64, to: i64) -> (Vec<Interval>, bool) {
+        let begin = self.intervals.partition_point(|interval| interval.to <= from);
+        let end = self.intervals.partition_point(|interval| interval.from < to);
+        let within = &self.intervals[begin..end.max(begin)];
+        let is_whole = self.intervals.first().is_some_and(|first| first.from <= from)
+            && within.windows(2).all(|pair| pair[0].to == pair[1].from);
+        (within.iter().map(|interval| interval.within(from, to)).collect(), is_whole)
+    }
 }
 
-impl Windows {
-    pub fn new(windows: &[Window]) -> Windows {
-        let all: Vec<_> =
-            windows.iter().take(MOST_WINDOWS).map(|window| (*window, Lanes::default())).collect();
-        let mut open: Vec<usize> = (0..all.len()).collect();
-        sort::by_key(&mut open, |index| all[*index].0.to());
-        let mut windows = Windows { all, open: open.into(), owed: Vec::new(), next: i64::MAX };
-        windows.set_next();
-        windows
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.all.is_empty()
-    }
-
-    /// Returns whether all lanes are known.
-    pub fn is_done(&self) -> bool {
-        self.open.is_empty() && self.owed.is_empty()
-    }
-
-    /// Returns whether a window ends at this time or earlier.
-    pub fn has_ended(&self, time: i64) -> bool {
-        time >= self.next
-    }
-
-    /// Takes the next window that ends at this time or earlier.
-    pub fn ended(&mut self, time: i64) -> Option<(usize, Window)> {
-        let index = *self.open.front().filter(|index| self.all[**index].0.to() <= time)?;
-        self.open.pop_front();
-        self.set_next();
-        Some((index, self.all[index].0))
-    }
-
-    fn set_next(&mut self) {
-        self.next = self.open.front().map_or(i64::MAX, |index| self.all[*index].0.to());
-    }
-
-    /// Adds a lane. Returns its number, if there is space.
-    pub fn add(&mut self, window: usize, name: String, tid: u32) -> Option<usize> {
-        let lanes = &mut self.all[window].1;
-        if lanes.lanes.len() == MOST_LANES {
-            lanes.left_out += 1;
-            return None;
-        }
-        lanes.lanes.push(Lane { name, tid, intervals: Vec::new(), is_whole: false });
-        Some(lanes.lanes.len() - 1)
-    }
-
-    /// Notes that a lane waits for the intervals of a thread.
-    pub fn owe(&mut self, of: (usize, usize), (window, lane): (usize, usize)) {
-        // At most one for each lane of each window.
-        self.owed.push(Owed { of, window, lane });
-    }
-
-    /// Notes that the first lane is that of the client's thread.
-    pub fn set_own(&mut self, window: usize) {
-        self.all[window].1.has_own = true;
-    }
-
-    /// Takes the intervals of a thread's lanes that are proven up to this time.
-    pub fn settle(&mut self, of: (usize, usize), account: &Account, until: i64) {
-        let all = &mut self.all;
-        self.owed.retain(|owed| {
-            let (window, lanes) = &mut all[owed.window];
-            if owed.of != of || until < window.to() {
-                return true;
+impl Lanes {
+    /// Returns the lanes of threads in a window, that of the region's own thread first.
+    pub(super) fn of(threads: &[Logged], own: usize, window: &Window) -> Lanes {
+        let mut lanes = Lanes::default();
+        let others = (0..threads.len()).filter(|at| *at != own);
+        for at in threads.get(own).map(|_| own).into_iter().chain(others) {
+            let (thread, is_own) = (&threads[at], at == own);
+            if !thread.is_recorded || !is_own && thread.name.is_none() {
+                continue;
             }
-            let lane = &mut lanes.lanes[owed.lane];
-            (lane.intervals, lane.is_whole) = account.intervals(window.from(), window.to());
+            if lanes.lanes.len() == MOST_LANES {
+                lanes.left_out += 1;
+                continue;
+            }
+            let name = thread.name.as_deref().unwrap_or("thread").to_owned();
+            let (intervals, is_whole) = thread.within(window.from(), window.to());
+            let mut lane = Lane { name, tid: thread.tid, intervals, is_whole };
             lane.shorten(MOST_INTERVALS, window);
-            false
-        });
-    }
-
-    pub fn into_lanes(self) -> Vec<Lanes> {
-        self.all.into_iter().map(|(_, lanes)| lanes).collect()
+            lanes.has_own |= is_own;
+            lanes.lanes.push(lane);
+        }
+        lanes
     }
 }
 
@@ -203,7 +149,7 @@ mod tests {
             });
             Lane { name: String::new(), tid: 1, intervals: all.collect(), is_whole: true }
         };
-        let window = |begin, end| Window { session: 0, client: None, begin, end, around: 0 };
+        let window = |begin, end| Window { begin, end, around: 0 };
         for most in 0..9 {
             let mut lane = of(&[5, 1, 9, 5, 5, 2, 7]);
             lane.shorten(most, &window(0, 0));

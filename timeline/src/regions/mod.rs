@@ -50,11 +50,11 @@ mod store;
 mod summary;
 mod tally;
 
-pub use lanes::{Lane, Lanes, MOST_WINDOWS, Window};
+pub use lanes::{Lane, Lanes, Window};
 pub use parts::{Evidence, Exits, Interval, PARTS, Part, Reason, Stream, Times};
 pub use roles::names;
 pub use store::Sample;
-pub use summary::{Breakdown, Example, Group};
+pub use summary::{Breakdown, Group};
 
 use crate::clock::FRACTION;
 use crate::error::Result;
@@ -74,6 +74,9 @@ pub struct Options {
     pub select: Select,
     /// Value by which the regions of a name are grouped.
     pub by: By,
+    /// Whether the intervals of all threads are kept, for [`Regions::steps`] and [`Regions::lanes`]: the last
+    /// 4,194,304 at least, of 32 bytes each.
+    pub keeps_intervals: bool,
 }
 
 /// Events that begin and end a region.
@@ -166,6 +169,8 @@ pub struct Regions {
     pub has_other_names: bool,
     /// Whether a kernel's trace says what a thread of a region did.
     pub has_kernel: bool,
+    /// By session.
+    threads: Vec<Vec<lanes::Logged>>,
     store: store::Store,
 }
 
@@ -200,19 +205,20 @@ impl Regions {
             (self.store.get(*index), detail.map(|detail| &*detail.exits))
         })
     }
-}
 
-/// Reads sessions again, for what their threads did in some windows. Only the first
-/// [`MOST_WINDOWS`] are read. The result has the lanes of each, and the names of exits' reasons.
-///
-/// # Errors
-/// If a stream or a trace is damaged.
-pub fn lanes(
-    sessions: &[(Session, ClockMaps)],
-    traces: &[KernelTrace],
-    windows: &[Window],
-) -> Result<(Vec<Lanes>, Vec<String>)> {
-    collect::lanes(sessions, traces, windows)
+    /// Returns what the thread of a region did in it, and whether that is all.
+    pub fn steps(&self, sample: &Sample) -> (Vec<Interval>, bool) {
+        let of_session = self.threads.get(usize::from(sample.session));
+        let thread = of_session.and_then(|threads| threads.get(usize::from(sample.thread)));
+        let within = |thread: &lanes::Logged| thread.within(sample.begin_ns, sample.end_ns());
+        thread.map_or_else(Default::default, within)
+    }
+
+    /// Returns what the threads of a region's session did around it.
+    pub fn lanes(&self, sample: &Sample, window: &Window) -> Lanes {
+        let threads = self.threads.get(usize::from(sample.session));
+        Lanes::of(threads.map_or(&[], |threads| threads), sample.thread.into(), window)
+    }
 }
 
 /// Returns host units as nanoseconds of Unix time.

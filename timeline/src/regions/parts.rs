@@ -37,8 +37,6 @@
 //! end, nor if it contradicts the others by no more than its bound. A region begins and ends
 //! at the mapped times, in whatever part they are.
 
-use std::collections::VecDeque;
-
 /// Parts of a thread's time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
@@ -104,8 +102,8 @@ pub const REASONS: usize = 16;
 /// Number of a reason: the first is that of exits whose reason is not known.
 pub type Reason = u8;
 
-/// Most intervals that are kept of a thread.
-pub const MOST_INTERVALS: usize = 1024;
+/// Most intervals of a thread that wait for their proof.
+pub const MOST_WAITING: usize = 4096;
 
 /// Exits for one reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -314,9 +312,7 @@ pub struct Account {
     /// Whether a region began or ended since the last mark, and when the last one did.
     has_border: bool,
     last_border: i64,
-    /// The last intervals that were taken.
-    log: VecDeque<Interval>,
-    /// Most intervals of the log. Four times as many may wait.
+    /// Most of them.
     most: usize,
     /// Whether the thread had an event of its own while another one had the CPU: a switch is missing, or
     /// the event is another thread's.
@@ -352,8 +348,7 @@ impl Account {
             is_unproven: false,
             has_border: false,
             last_border: i64::MIN,
-            log: VecDeque::new(),
-            most: MOST_INTERVALS,
+            most: MOST_WAITING,
             is_contradicted: false,
             switches: Switches::default(),
         }
@@ -364,12 +359,9 @@ impl Account {
         self.exactness = exactness;
     }
 
-    /// Changes how many of the last intervals are kept.
-    pub fn keep_intervals(&mut self, most: usize) {
+    /// Changes how many intervals may wait.
+    pub fn set_most(&mut self, most: usize) {
         self.most = most;
-        let excess = self.log.len().saturating_sub(most);
-        self.log.drain(..excess);
-        self.log.shrink_to(most);
     }
 
     /// Takes the next mark.
@@ -467,41 +459,25 @@ impl Account {
         self.waiting.is_empty() && time <= last
     }
 
-    /// Returns the time up to which all is proven; all of time if the thread had no mark.
-    pub fn proven_until(&self) -> i64 {
-        let first = self.waiting.first().filter(|_| self.is_unproven);
-        first.map(|waiting| waiting.from).or(self.last).unwrap_or(i64::MAX)
-    }
-
     /// Returns whether all time up to the last mark is proven, and some of it, or an exit, was not taken.
     pub fn has_proven(&self) -> bool {
         !self.is_unproven && (!self.waiting.is_empty() || self.exit.is_some())
     }
 
-    /// Takes the intervals that wait, if they are proven: in order, and from the end of those that were taken before.
-    pub fn take_proven(&mut self, mut take: impl FnMut(&Interval)) {
+    /// Takes the intervals that wait, if they are proven: in order, and from the end of those that were taken before. Those
+    /// that are the sum of several have their length, but not their times.
+    pub fn take_proven(&mut self, mut take: impl FnMut(&Interval, bool)) {
         for waiting in self.waiting.drain(..) {
             let Waiting { from, to, part, reason, ended_by, is_merged, .. } = waiting;
             let part = part.unwrap_or(Part::Unattributed);
             let interval = Interval { from, to, part, reason, ended_by };
-            take(&interval);
-            log(&mut self.log, self.most, interval, is_merged);
+            take(&interval, is_merged);
         }
     }
 
     /// Takes the exit that began with the proven intervals, if one did.
     pub fn take_exit(&mut self) -> Option<Reason> {
         self.exit.take()
-    }
-
-    /// Returns the last intervals that were taken, within a time, and whether they are all of it.
-    pub fn intervals(&self, from: i64, to: i64) -> (Vec<Interval>, bool) {
-        let begin = self.log.partition_point(|interval| interval.to <= from);
-        let end = self.log.partition_point(|interval| interval.from < to);
-        let within = self.log.range(begin..end.max(begin));
-        let is_whole = self.log.front().is_some_and(|first| first.from <= from);
-        // Of a known length: one allocation for each region.
-        (within.map(|interval| interval.within(from, to)).collect(), is_whole)
     }
 
     /// Ends a time off the CPU.
@@ -560,7 +536,7 @@ impl Account {
         if to <= from {
             return;
         }
-        if self.is_unproven && self.waiting.len() >= 4 * self.most {
+        if self.is_unproven && self.waiting.len() >= self.most {
             self.merge();
         }
         let reason = part.map_or(0, |part| self.reason_of(part));
@@ -650,24 +626,6 @@ impl std::ops::AddAssign for Switches {
         self.unreturned += other.unreturned;
         self.given_up += other.given_up;
     }
-}
-
-/// Adds an interval to a log. After intervals without their times, the log begins again.
-fn log(log: &mut VecDeque<Interval>, most: usize, interval: Interval, is_merged: bool) {
-    if is_merged {
-        log.clear();
-        return;
-    }
-    if let Some(last) = log.back_mut()
-        && (last.to, last.part, last.reason) == (interval.from, interval.part, interval.reason)
-    {
-        (last.to, last.ended_by) = (interval.to, interval.ended_by);
-        return;
-    }
-    if log.len() >= most {
-        log.pop_front();
-    }
-    log.push_back(interval);
 }
 
 /// Returns the time between two times, 0 if the second is before the first.

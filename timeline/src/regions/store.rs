@@ -26,7 +26,9 @@ pub struct Sample {
     /// large.
     pub(super) bound: u32,
     /// Index of its group.
-    pub group: u32,
+    pub group: u16,
+    /// Index of its thread in the session, [`NO_THREAD`] if it has none.
+    pub(super) thread: u16,
     /// Holder of the client.
     pub(super) holder: Holder,
     /// Index of the session.
@@ -45,6 +47,8 @@ pub(super) enum State {
     Dropped,
 }
 
+/// Thread of a region that is of no single one.
+pub(super) const NO_THREAD: u16 = u16::MAX;
 /// Client of a region between two events of the VMM.
 pub(super) const NO_CLIENT: u32 = u32::MAX;
 
@@ -231,6 +235,7 @@ mod tests {
             times: Times::default(),
             bound: 0,
             group: 0,
+            thread: NO_THREAD,
             holder: Holder::new(0, 0),
             session: 0,
             state: State::Counted,

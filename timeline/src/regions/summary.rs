@@ -2,7 +2,7 @@
 
 //! Quantiles of groups, and breakdowns of single regions.
 
-use super::parts::{Exits, Interval, PARTS, Part, REASONS, Reason, Times};
+use super::parts::{Exits, PARTS, Part, REASONS, Reason, Times};
 use super::steals::Steals;
 use super::store::{Detail, Sample, Store};
 use super::{Kind, MOST_REGIONS};
@@ -38,7 +38,7 @@ pub struct Group {
     /// Sum of all regions.
     pub total: Breakdown,
     /// Its number while regions are added.
-    pub(super) number: u32,
+    pub(super) number: u16,
     /// Number of the name; `None` for all other names.
     pub(super) name_number: Option<u32>,
     /// Whether it is the group of all other values.
@@ -60,9 +60,6 @@ pub struct Group {
 pub(super) struct Longest {
     pub duration: u64,
     pub detail: Detail,
-    pub intervals: Box<[Interval]>,
-    /// Whether the intervals are all of its time.
-    pub is_whole: bool,
 }
 
 /// How the time of one or several regions divides.
@@ -84,20 +81,7 @@ pub struct Breakdown {
     /// Number of regions during which, as far as is known, a hypervisor took time from the machine's CPUs.
     pub stolen: u64,
     /// One of the regions.
-    pub example: Option<Example>,
-}
-
-/// A single region; the slowest one with its intervals.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct Example {
-    /// The region.
-    pub sample: Sample,
-    /// Intervals of its thread, in order. Times are Unix times in nanoseconds. There are none where
-    /// the groups are too many.
-    pub intervals: Vec<Interval>,
-    /// Whether the intervals are all of it: only the last ones of a thread are kept.
-    pub is_whole: bool,
+    pub example: Option<Sample>,
 }
 
 impl Group {
@@ -139,14 +123,10 @@ impl Group {
             let p99 = nearest(store, &order, at(0.99));
             self.p99 = Some(around(store, steals, &order, p99..=p99, p99));
             let mut slowest = around(store, steals, &order[order.len() - 1..], 0..=0, 0);
-            if let Some(longest) = self.longest.as_mut().filter(|l| l.detail.index == last) {
+            if let Some(longest) = self.longest.as_ref().filter(|l| l.detail.index == last) {
                 slowest.exits = longest.detail.exits.iter().map(one).collect();
                 slowest.exits_of = 1;
-                slowest.example = Some(Example {
-                    sample: *store.get(last),
-                    intervals: std::mem::take(&mut longest.intervals).into_vec(),
-                    is_whole: longest.is_whole,
-                });
+                slowest.example = Some(*store.get(last));
             }
             self.slowest = Some(slowest);
         }
@@ -224,11 +204,8 @@ fn around(
     });
     let exits = exits.collect();
     let detail = order.get(nearest(store, order, example_rank));
-    let example = detail.and_then(|index| store.detail(*index)).map(|detail| Example {
-        sample: *store.get(detail.index),
-        intervals: Vec::new(),
-        is_whole: false,
-    });
+    let example = detail.and_then(|index| store.detail(*index));
+    let example = example.map(|detail| *store.get(detail.index));
     let stolen = steals.hit(store, chosen);
     Breakdown { regions, times, bound_ns, exits, exits_of, stolen, example }
 }

@@ -22,6 +22,8 @@ pub(super) struct Tally {
     /// The sums at the beginnings of those that began in time which was proven when they ended: of each region that
     /// was open then, one at most.
     begun: VecDeque<(u32, Box<Sums>)>,
+    /// All proven intervals, if they are wanted.
+    log: Option<Vec<Interval>>,
 }
 
 /// Proven intervals, with the sums at each of their borders.
@@ -45,6 +47,11 @@ impl Passed {
 }
 
 impl Tally {
+    /// Makes that of a thread; with a log of its intervals if that is wanted.
+    pub fn new(has_log: bool) -> Tally {
+        Tally { log: has_log.then(Vec::new), ..Tally::default() }
+    }
+
     /// Begins a region. Returns its number, which is held until [`Tally::end`] or [`Tally::forget`].
     pub fn begin(&mut self, account: &mut Account, time: i64) -> u32 {
         let is_known = account.border(time);
@@ -106,25 +113,26 @@ impl Tally {
         if !account.has_proven() {
             return None;
         }
-        let passed = match self.early.is_empty() && self.ended.is_empty() {
-            true => {
-                account.take_proven(|interval| self.sums.add(interval));
-                None
+        let has_regions = !self.early.is_empty() || !self.ended.is_empty();
+        let (sums, log) = (&mut self.sums, &mut self.log);
+        let first = || Passed { intervals: Vec::new(), sums: vec![*sums] };
+        let mut passed = has_regions.then(first);
+        account.take_proven(|interval, is_merged| {
+            sums.add(interval);
+            if let Some(passed) = &mut passed {
+                passed.intervals.push(*interval);
+                passed.sums.push(*sums);
             }
-            false => {
-                let mut passed = Passed { intervals: Vec::new(), sums: vec![self.sums] };
-                account.take_proven(|interval| {
-                    self.sums.add(interval);
-                    passed.intervals.push(*interval);
-                    passed.sums.push(self.sums);
-                });
-                for number in self.early.drain(..) {
-                    let (begin, sums) = &mut self.open[number as usize];
-                    *sums = Some(Box::new(passed.at(*begin)));
-                }
-                Some(passed)
+            if let Some(log) = log.as_mut().filter(|_| !is_merged) {
+                add(log, interval);
             }
-        };
+        });
+        if let Some(passed) = &passed {
+            for number in self.early.drain(..) {
+                let (begin, sums) = &mut self.open[number as usize];
+                *sums = Some(Box::new(passed.at(*begin)));
+            }
+        }
         if let Some(reason) = account.take_exit() {
             self.sums.exits[usize::from(reason)].count += 1;
         }
@@ -138,5 +146,36 @@ impl Tally {
         let has_begun = self.begun.front().is_some_and(|(of, _)| *of == index);
         let begun = if has_begun { self.begun.pop_front() } else { None };
         Some((index, begun.map(|(_, sums)| sums)))
+    }
+
+    /// Returns the intervals of the log.
+    pub fn log(&self) -> &[Interval] {
+        self.log.as_deref().unwrap_or_default()
+    }
+
+    /// Removes the intervals of the log that end before a time.
+    pub fn forget_before(&mut self, time: i64) {
+        if let Some(log) = &mut self.log {
+            log.drain(..log.partition_point(|interval| interval.to <= time));
+            log.shrink_to_fit();
+        }
+    }
+
+    /// Takes the log.
+    pub fn take_log(&mut self) -> Vec<Interval> {
+        self.log.take().unwrap_or_default()
+    }
+}
+
+/// Adds an interval to a log. It is joined with one of the same part before it.
+fn add(log: &mut Vec<Interval>, interval: &Interval) {
+    match log.last_mut() {
+        Some(last)
+            if (last.to, last.part, last.reason)
+                == (interval.from, interval.part, interval.reason) =>
+        {
+            (last.to, last.ended_by) = (interval.to, interval.ended_by);
+        }
+        _ => log.push(*interval),
     }
 }

@@ -4,9 +4,7 @@
 
 use crate::made_regions;
 use hypertrace_test_support::{made, trace_dat, vcpu};
-use hypertrace_timeline::regions::{
-    self, By, Kind, MOST_WINDOWS, Options, Part, Regions, Select, Window, lanes,
-};
+use hypertrace_timeline::regions::{self, By, Kind, Options, Part, Regions, Select, Window};
 use hypertrace_timeline::{ClockMaps, KernelTrace, Session};
 use made::{Made, Packet};
 use made_regions::*;
@@ -14,11 +12,17 @@ use vcpu::{Vcpu, What};
 
 const PARTS: [Part; 5] = [Part::Guest, Part::Kernel, Part::Vmm, Part::Runnable, Part::Blocked];
 
+/// Reads a session of vCPUs with its kernel.dat, and keeps what their threads did.
+fn with_intervals(vcpus: &[Vcpu]) -> Regions {
+    let options = Options { keeps_intervals: true, ..Options::default() };
+    read(&with_kernel(vcpus, |_| true), &options)
+}
+
 #[test]
 fn the_parts_are_those_of_the_machine() {
     let vcpus = [Vcpu::rounds(0, 300, 50), Vcpu::rounds(1, 200, 20)];
 
-    let regions = all(&with_kernel(&vcpus, |_| true));
+    let regions = with_intervals(&vcpus);
 
     let [group] = &regions.groups[..] else { panic!("{:?}", regions.groups) };
     assert_eq!((group.name.as_str(), group.count()), ("batch", 500));
@@ -41,9 +45,9 @@ fn the_parts_are_those_of_the_machine() {
         assert_eq!(sample.times.total(), sample.duration_ns());
     }
     let slowest = group.slowest.as_ref().unwrap();
-    let example = slowest.example.as_ref().unwrap();
-    assert!(example.is_whole);
-    let within: u64 = example.intervals.iter().map(|i| (i.to - i.from) as u64).sum();
+    let (intervals, is_whole) = regions.steps(&slowest.example.unwrap());
+    assert!(is_whole);
+    let within: u64 = intervals.iter().map(|i| (i.to - i.from) as u64).sum();
     assert_eq!(within, slowest.times.total());
     assert_eq!(slowest.times.total(), *group.durations_ns().last().unwrap());
 }
@@ -52,14 +56,14 @@ fn the_parts_are_those_of_the_machine() {
 fn an_interval_names_the_event_that_ended_it() {
     let vcpus = [Vcpu::rounds(0, 60, 5)];
 
-    let regions = all(&with_kernel(&vcpus, |_| true));
+    let regions = with_intervals(&vcpus);
 
     let slowest = regions.groups[0].slowest.as_ref().unwrap();
-    let example = slowest.example.as_ref().unwrap();
+    let (intervals, _) = regions.steps(&slowest.example.unwrap());
     let kernel = regions::Stream::Kernel { trace: 0, cpu: 0 };
     let vmm = regions::Stream::Thread(vcpus[0].tid());
     // The last one ends with the region, before its event.
-    let (_, intervals) = example.intervals.split_last().unwrap();
+    let (_, intervals) = intervals.split_last().unwrap();
     for interval in intervals {
         let by = interval.ended_by.unwrap();
         let expected = match interval.part {
@@ -507,27 +511,13 @@ fn false_readings_of_a_client_change_no_region_of_another() {
 #[test]
 fn the_lanes_of_a_window_are_what_its_threads_did() {
     let vcpus = [Vcpu::rounds(0, 60, 20), Vcpu::rounds(1, 60, 20)];
-    let made = with_kernel(&vcpus, |_| true);
-    let session = Session::open(made.path()).unwrap();
-    let maps = ClockMaps::of(&session).unwrap();
-    let traces = Vec::from_iter(KernelTrace::of_session(0, &session).unwrap());
-    let sessions = [(session, maps)];
-    let regions = Regions::of(&sessions, &traces, &Options::default()).unwrap();
-    let samples: Vec<_> = regions.samples().copied().collect();
-    let window = |sample: &regions::Sample| Window {
-        session: 0,
-        client: sample.client(),
-        begin: sample.begin_ns,
-        end: sample.end_ns(),
-        around: 0,
-    };
-    let windows: Vec<Window> = samples.iter().map(window).take(MOST_WINDOWS).collect();
+    let regions = with_intervals(&vcpus);
 
-    let (all, reasons) = lanes(&sessions, &traces, &windows).unwrap();
-
-    assert_eq!(all.len(), MOST_WINDOWS);
+    let reasons = &regions.reasons;
     assert!(reasons.iter().any(|reason| reason == "mmio write"), "{reasons:?}");
-    for ((lanes, window), sample) in all.iter().zip(&windows).zip(&samples) {
+    for sample in regions.samples() {
+        let window = Window { begin: sample.begin_ns, end: sample.end_ns(), around: 0 };
+        let lanes = regions.lanes(sample, &window);
         let client = sample.client().unwrap();
         let own = &lanes.lanes[0];
         assert!(lanes.has_own && own.is_whole, "{lanes:?}");

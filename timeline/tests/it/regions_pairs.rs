@@ -85,7 +85,8 @@ fn an_empty_region_costs_what_the_client_has_measured_itself() {
         let made = Made::with_json(&json)
             .stream("guest-000-0000", &[Packet::guest(0), client(0, &[10, 20, 900])])
             .stream("guest-001-0000", &[Packet::guest(1), client(1, second)]);
-        let options = |by| Options { select: Select::Names(vec!["a".into(), "empty".into()]), by };
+        let select = || Select::Names(vec!["a".into(), "empty".into()]);
+        let options = |by| Options { select: select(), by, ..Options::default() };
         let empty = |by| {
             let regions = read(&made, &options(by));
             let groups = regions.groups.iter().filter(|group| group.name == "a");

@@ -5,9 +5,7 @@ use super::super::rows::{PARTS, Shown, part_name};
 use super::super::text::time;
 use super::short;
 use crate::escape::JsonInHtml;
-use anyhow::Result;
-use hypertrace_timeline::regions::{Group, Lane, Lanes, MOST_WINDOWS, Part, Sample, Window, lanes};
-use hypertrace_timeline::{ClockMaps, KernelTrace, Session};
+use hypertrace_timeline::regions::{Group, Lane, Lanes, Part, Sample, Window};
 use serde_json::{Value, json};
 
 /// Points of a curve: these many evenly, and towards the slowest ones as many in each tenth.
@@ -15,6 +13,8 @@ const EVENLY: usize = 200;
 const IN_A_TENTH: usize = 40;
 /// Regions of a group with lanes, beside the median and p99.
 const SLOWEST: usize = 3;
+/// Most regions of the page with lanes.
+const MOST_WINDOWS: usize = 64;
 /// Most intervals of all lanes of the page.
 const MOST_INTERVALS: usize = 16_000;
 /// Most intervals of a window.
@@ -29,31 +29,20 @@ pub struct Charts {
 }
 
 impl Charts {
-    /// Reads the sessions again, for the lanes.
-    ///
-    /// # Errors
-    /// If a stream or a trace is damaged.
-    pub fn of(
-        shown: &Shown<'_>,
-        sessions: &[(Session, ClockMaps)],
-        traces: &[KernelTrace],
-        groups: &[&Group],
-    ) -> Result<Charts> {
+    /// Makes the charts of groups.
+    pub fn of(shown: &Shown<'_>, groups: &[&Group]) -> Charts {
         let mut chosen: Vec<(usize, String, Sample)> = Vec::new();
         let has_kernel = shown.regions.has_kernel;
         for (index, group) in groups.iter().enumerate().filter(|_| has_kernel) {
             chosen.extend(choose(shown, group).into_iter().map(|(name, s)| (index, name, s)));
         }
         chosen.truncate(MOST_WINDOWS);
-        let windows: Vec<Window> = chosen.iter().map(|(.., sample)| window(sample)).collect();
-        let (all, reasons) = match windows.is_empty() {
-            true => (Vec::new(), Vec::new()),
-            false => lanes(sessions, traces, &windows)?,
-        };
-        let most = (MOST_INTERVALS / windows.len().max(1)).min(MOST_IN_WINDOW);
+        let most = (MOST_INTERVALS / chosen.len().max(1)).min(MOST_IN_WINDOW);
         let mut by_group = vec![Vec::new(); groups.len()];
         let mut parts = vec![Vec::new(); groups.len()];
-        for (((group, label, sample), window), lanes) in chosen.iter().zip(&windows).zip(all) {
+        for (group, label, sample) in &chosen {
+            let window = window(sample);
+            let lanes = shown.regions.lanes(sample, &window);
             let intervals = lanes.lanes.iter().flat_map(|lane| &lane.intervals);
             for part in intervals.map(|interval| interval.part) {
                 if !parts[*group].contains(&part) {
@@ -61,15 +50,18 @@ impl Charts {
                 }
             }
             if !lanes.lanes.is_empty() {
-                by_group[*group].push(window_json(label, sample, window, lanes, most));
+                by_group[*group].push(window_json(label, sample, &window, lanes, most));
             }
         }
         let groups = groups.iter().zip(by_group).map(|(group, windows)| {
             let (x, y) = curve(&shown.durations(group).all);
             json!({ "name": short(&shown.title(group)), "x": x, "y": y, "windows": windows })
         });
-        let reasons = reasons.iter().map(|reason| short(reason)).collect();
-        Ok(Charts { groups: groups.collect(), reasons, parts })
+        let reasons = match chosen.is_empty() {
+            true => Vec::new(),
+            false => shown.regions.reasons.iter().map(|reason| short(reason)).collect(),
+        };
+        Charts { groups: groups.collect(), reasons, parts }
     }
 
     /// Returns the text of a `script` element of data.
@@ -88,9 +80,9 @@ fn choose(shown: &Shown<'_>, group: &Group) -> Vec<(String, Sample)> {
         index => (format!("no. {} of the slowest", index + 1), *sample),
     });
     let others = [("at p99", &group.p99), ("near the median", &group.median)];
-    let others = others.into_iter().filter_map(|(name, breakdown)| {
-        Some((name.to_owned(), breakdown.as_ref()?.example.as_ref()?.sample))
-    });
+    let others = others
+        .into_iter()
+        .filter_map(|(name, breakdown)| Some((name.to_owned(), breakdown.as_ref()?.example?)));
     let mut chosen: Vec<(String, Sample)> = Vec::new();
     for (name, sample) in slowest.chain(others) {
         if !chosen.iter().any(|(_, known)| *known == sample) {
@@ -103,8 +95,6 @@ fn choose(shown: &Shown<'_>, group: &Group) -> Vec<(String, Sample)> {
 /// Returns the time around a region: a tenth of its duration before and after it.
 fn window(sample: &Sample) -> Window {
     Window {
-        session: sample.session.into(),
-        client: sample.client(),
         begin: sample.begin_ns,
         end: sample.end_ns(),
         around: (sample.duration_ns() / 10).max(1_000),

@@ -13,7 +13,7 @@ use anyhow::{Context, Result};
 use bars::{bar, legend, named, patterns};
 use charts::Charts;
 use hypertrace_timeline::regions::{Breakdown, Group, Kind, Part, Sample};
-use hypertrace_timeline::{ClockMaps, KernelTrace, Session};
+use hypertrace_timeline::{ClockMaps, Session};
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::fmt::{self, Write as _};
 
@@ -42,19 +42,18 @@ const MOST_STEPS: usize = 100;
 /// Most characters of a name.
 const MOST_CHARACTERS: usize = 100;
 
-/// Makes the page. Reads the sessions again, for what threads did around some regions.
+/// Makes the page.
 ///
 /// # Errors
-/// If a stream or a trace is damaged.
+/// If the system has no random bytes.
 pub fn page(
     shown: &Shown<'_>,
     sessions: &[(Session, ClockMaps)],
-    traces: &[KernelTrace],
     warnings: &[String],
 ) -> Result<String> {
     let groups = shown.groups().filter(|group| group.count() > 0);
     let groups: Vec<&Group> = groups.take(MOST_SECTIONS).collect();
-    let charts = Charts::of(shown, sessions, traces, &groups)?;
+    let charts = Charts::of(shown, &groups);
     let page = Page { shown, charts };
     let nonce = nonce().context("cannot get random bytes")?;
     let mut out = String::new();
@@ -384,9 +383,11 @@ impl Page<'_> {
     /// Writes what the thread of the slowest region did, step by step.
     fn steps(&self, out: &mut String, group: &Group) -> fmt::Result {
         let example = group.slowest.as_ref().and_then(|slowest| slowest.example.as_ref());
-        let Some(example) = example.filter(|example| !example.intervals.is_empty()) else {
+        let Some(example) = example else { return Ok(()) };
+        let (intervals, is_whole) = self.shown.regions.steps(example);
+        if intervals.is_empty() {
             return Ok(());
-        };
+        }
         let events = &self.shown.regions.events;
         out.push_str("<details><summary>Steps of the slowest region</summary>\n");
         scrolled(out, "Steps of the slowest region", |out| {
@@ -395,10 +396,10 @@ impl Page<'_> {
                  <th scope=\"col\" class=\"name\">part</th>\
                  <th scope=\"col\" class=\"name\">until the event</th></tr></thead>\n<tbody>\n",
             );
-            for interval in example.intervals.iter().take(MOST_STEPS) {
+            for interval in intervals.iter().take(MOST_STEPS) {
                 let part = interval.part;
                 let name = PARTS.iter().find(|(known, _)| *known == part).map_or("", |p| p.1);
-                let after = interval.from.saturating_sub(example.sample.begin_ns);
+                let after = interval.from.saturating_sub(example.begin_ns);
                 let length = interval.to.saturating_sub(interval.from);
                 write!(
                     out,
@@ -418,11 +419,11 @@ impl Page<'_> {
             out.push_str("</tbody></table>\n");
             Ok(())
         })?;
-        let left = example.intervals.len().saturating_sub(MOST_STEPS);
+        let left = intervals.len().saturating_sub(MOST_STEPS);
         if left > 0 {
             writeln!(out, "<p class=\"note\">{left} more steps are left out.</p>")?;
         }
-        if !example.is_whole {
+        if !is_whole {
             out.push_str("<p class=\"note\">Only its last steps are known.</p>\n");
         }
         out.push_str("</details>\n");

@@ -74,7 +74,7 @@ impl Pass<'_> {
                 }
             }
             // Another thread's ring has its own space.
-            None => match lost.thread.and_then(|thread| host.known(thread.tid)) {
+            None => match lost.thread.and_then(|thread| host.dividing(thread.tid)) {
                 Some(thread) => host.spoil_of(thread),
                 None => host.spoil(),
             },
@@ -127,7 +127,7 @@ impl Pass<'_> {
 
     /// Drops the regions of threads that were not recorded when they began or ended.
     pub fn drop_unrecorded(&mut self) {
-        let is_recorded = |host: &Host| host.threads.iter().any(|t| t.recording.is_some());
+        let is_recorded = |host: &Host| host.all_dividing().any(|t| t.recording.is_some());
         let are_recorded: Vec<bool> = self.hosts.iter().map(is_recorded).collect();
         for index in 0..self.store.len() as u32 {
             let sample = self.store.get(index);

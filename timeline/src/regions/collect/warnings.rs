@@ -60,11 +60,11 @@ pub(super) fn unfollowed(host: &Host) -> Option<String> {
 
 /// Returns a line for a session of which no kernel's trace shows a thread.
 pub(super) fn unshown(host: &Host) -> Option<String> {
-    let is_shown = host.threads.iter().any(|thread| thread.recording.is_some());
+    let is_shown = host.all_dividing().any(|thread| thread.recording.is_some());
     if host.recordings.is_empty() || is_shown || unfollowed(host).is_some() {
         return None;
     }
-    let (what, next) = match (host.threads.is_empty(), host.is_program) {
+    let (what, next) = match (host.all_dividing().next().is_none(), host.is_program) {
         (true, false) => (
             "which threads of the host ran its clients is not known",
             "a reference point of each client shows that",

@@ -71,8 +71,8 @@ impl Host {
 
 /// Takes a lease record: who holds a ring of the VMM, or a client of a program.
 ///
-/// For lanes, all threads of the VMM that have a ring get an account.
-pub(in super::super) fn lease(host: &mut Host, event: &EventRef<'_>, for_lanes: bool) {
+/// If intervals are kept, all threads of the VMM that have a ring get an account for their lanes.
+pub(in super::super) fn lease(host: &mut Host, event: &EventRef<'_>) {
     let numbered = |wanted: &str| {
         let mut fields = event.fields.iter();
         fields.find_map(|(name, value)| match value {
@@ -86,7 +86,7 @@ pub(in super::super) fn lease(host: &mut Host, event: &EventRef<'_>, for_lanes: 
     let tid = event.thread.map(|thread| thread.tid).or_else(own);
     let thread = tid.and_then(|tid| match (event.client, host.is_program) {
         (Some(_), true) => host.thread(tid),
-        (None, _) if for_lanes => host.thread(tid),
+        (None, _) if host.has_log => host.thread_for_lanes(tid),
         _ => host.known(tid),
     });
     let name = |host: &mut Host, thread: Option<usize>| {

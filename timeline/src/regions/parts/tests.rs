@@ -29,7 +29,7 @@ fn intervals(exactness: Exactness, marks: &[(u64, Mark)]) -> Vec<Interval> {
     let mut account = Account::new(exactness);
     marks.iter().for_each(|(time, mark)| account.mark(*time as i64, *mark));
     let mut proven = Vec::new();
-    account.take_proven(|interval| proven.push(*interval));
+    account.take_proven(|interval, _| proven.push(*interval));
     proven
 }
 
@@ -60,7 +60,7 @@ fn region(exactness: Exactness, marks: &[(u64, Mark)], (begin, end): (i64, i64))
 /// Returns the sums of the time that is proven.
 fn proven(account: &mut Account) -> Times {
     let mut sums = Sums::default();
-    account.take_proven(|interval| sums.add(interval));
+    account.take_proven(|interval, _| sums.add(interval));
     sums.times
 }
 
