@@ -6,7 +6,7 @@ use crate::reader::read;
 use hypertrace_abi::event_type;
 use hypertrace_trace::ctf::journal::frame::{FrameHeader, HEADER_BYTES, KEEP, Kind};
 use hypertrace_trace::receive::{ReceiveError, receive};
-use hypertrace_trace::{Session, SessionConfig, Share};
+use hypertrace_trace::{Destination, Session, SessionConfig, Share};
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -80,7 +80,8 @@ fn sample() -> &'static [Frame] {
         let dir = TempDir::new().expect("a directory");
         let path = dir.path().join("journal");
         let mut config = SessionConfig::new("J");
-        config.journal = Some(File::create(&path).expect("a file").into());
+        config.destination =
+            Destination::Journal(File::create(&path).expect("a file").into(), "J".into());
         (config.packet_bytes, config.file_bytes) = (40 << 10, 64 << 10);
         let session = Session::create(config).expect("a session");
         session.attach("vmm");

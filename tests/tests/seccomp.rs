@@ -27,7 +27,7 @@ use hypertrace_tests::babeltrace2;
 use hypertrace_trace::ctf::stream::DEFAULT_FILE_BYTES;
 use hypertrace_trace::monitor::socket::connect;
 use hypertrace_trace::receive::receive;
-use hypertrace_trace::{Session, SessionConfig, Share, Summary};
+use hypertrace_trace::{Destination, Session, SessionConfig, Share, Summary};
 use hypertrace_vmm::{Chip, DeviceConfig, Drain, Geometry, Hypertrace, syscalls};
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompFilter, SeccompRule, TargetArch, apply_filter,
@@ -161,7 +161,7 @@ fn each_thread_makes_the_system_calls_of_its_lists() {
     let summary = run(
         syscalls::START_DIR_FD,
         syscalls::DRAIN,
-        SessionConfig { dir_fd: Some(jail), ..config() },
+        SessionConfig { destination: Destination::Fd(jail, "/gone/session".into()), ..config() },
     );
 
     check(dir.path(), &summary);
@@ -170,7 +170,8 @@ fn each_thread_makes_the_system_calls_of_its_lists() {
 #[test]
 fn a_start_by_a_path_makes_the_system_calls_of_its_list() {
     let dir = tempfile::tempdir().unwrap();
-    let config = |name| SessionConfig { dir: dir.path().join(name), ..config() };
+    let config =
+        |name| SessionConfig { destination: Destination::Path(dir.path().join(name)), ..config() };
     std::fs::create_dir(dir.path().join("empty")).unwrap();
 
     for name in ["new", "empty"] {
@@ -298,7 +299,8 @@ fn run_with_journal(to: impl Into<OwnedFd>, mut from: impl Read + Send + 'static
     let path = dir.path().to_owned();
     let receiver = thread::spawn(move || receive(&mut from, &path, Share::Owner));
 
-    let config = SessionConfig { journal: Some(to.into()), ..config() };
+    let config =
+        SessionConfig { destination: Destination::Journal(to.into(), "J".into()), ..config() };
     let summary = run(syscalls::START_JOURNAL, syscalls::DRAIN_JOURNAL, config);
 
     receiver.join().unwrap().unwrap();
@@ -323,7 +325,8 @@ fn threads_with_a_journal_in_a_file_open_no_file() {
     let path = dir.path().join("journal");
     let journal = File::create(&path).unwrap();
 
-    let config = SessionConfig { journal: Some(journal.into()), ..config() };
+    let config =
+        SessionConfig { destination: Destination::Journal(journal.into(), "J".into()), ..config() };
     let summary = run(syscalls::START_JOURNAL, syscalls::DRAIN_JOURNAL, config);
 
     let session = dir.path().join("session");
@@ -335,11 +338,16 @@ fn threads_with_a_journal_in_a_file_open_no_file() {
 fn threads_with_a_journal_whose_reader_is_gone_make_no_other_system_calls() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let (from, to) = io::pipe().unwrap();
-    let session = Session::create(SessionConfig { journal: Some(to.into()), ..config() }).unwrap();
+    let session = Session::create(SessionConfig {
+        destination: Destination::Journal(to.into(), "J".into()),
+        ..config()
+    })
+    .unwrap();
     drop(from);
     let (gone, to) = io::pipe().unwrap();
     drop(gone);
-    let second = SessionConfig { journal: Some(to.into()), ..config() };
+    let second =
+        SessionConfig { destination: Destination::Journal(to.into(), "J".into()), ..config() };
 
     let failures = thread::spawn(move || {
         assert!(session.attach("drain"));
@@ -366,8 +374,10 @@ fn a_start_whose_journal_cannot_be_is_an_error() {
     let (gone, to) = io::pipe().unwrap();
     drop(gone);
     let unreadable: OwnedFd = File::open("/dev/null").unwrap().into();
-    let configs =
-        [to.into(), unreadable].map(|journal| SessionConfig { journal: Some(journal), ..config() });
+    let configs = [to.into(), unreadable].map(|journal| SessionConfig {
+        destination: Destination::Journal(journal, "J".into()),
+        ..config()
+    });
 
     let failed = thread::spawn(move || {
         allow(&[syscalls::START, syscalls::START_JOURNAL, syscalls::RUNTIME]).unwrap();

@@ -17,7 +17,7 @@ pub mod tsc;
 pub(crate) mod uuid;
 
 pub(crate) use clock::{Clocks, HOST_CLOCK, HostClock};
-pub(crate) use files::{Destination, Files};
+pub(crate) use files::{Files, Root};
 pub(crate) use hypertrace_format::error::WriteFailed;
 pub(crate) use hypertrace_format::folder::{Folder, Share};
 pub(crate) use hypertrace_format::packet::{Domain, PacketHeader};

@@ -33,7 +33,7 @@
 //! buffer, host rings, and the limits in [`limits`].
 //!
 //! In a process that can open no file, a session is written to a descriptor as a
-//! [journal](SessionConfig::journal), of which [`receive`] makes the files in another one.
+//! [journal](Destination::Journal), of which [`receive`] makes the files in another one.
 //!
 //! It does not decide which events are wanted, does not sync to disk, and does
 //! not read traces: `hypertrace-timeline` does.
@@ -63,7 +63,7 @@ pub use hypertrace_format::folder::Share;
 pub use hypertrace_format::session_json::{self, GuestTsc};
 pub use hypertrace_format::{clock, limits, pattern};
 pub use session::{
-    Committed, Output, Session, SessionConfig, SessionError, Summary, Writer, attach,
+    Committed, Destination, Output, Session, SessionConfig, SessionError, Summary, Writer, attach,
 };
 
 // Generated code names this crate.

@@ -1,7 +1,7 @@
 //! Making a session of a journal.
 //!
 //! A VMM that can open no file writes its session as a journal to a descriptor
-//! ([`SessionConfig::journal`](crate::SessionConfig)). [`receive`] does in a directory
+//! ([`Destination::Journal`](crate::Destination)). [`receive`] does in a directory
 //! what the journal says, frame by frame, so that the directory is a session for all readers
 //! while it is written.
 //!

@@ -15,7 +15,7 @@ pub(crate) mod summary;
 mod writer;
 
 pub(crate) use config::default_open_files;
-pub use config::{Output, SessionConfig};
+pub use config::{Destination, Output, SessionConfig};
 pub use error::SessionError;
 pub use handle::{Matched, Session, attach};
 pub(crate) use place::prepare;

@@ -16,7 +16,7 @@ use hypertrace_trace::{Committed, Session, SessionConfig, Summary};
 use std::io;
 use std::path::Path;
 
-/// Saves the records that are left in the segment at `path` to the session in `trace.dir`:
+/// Saves the records that are left in the segment at `path` to the session at the path of `trace`:
 /// completes the one that was being written when its host died, or makes a new
 /// one if the directory is new or empty. Events whose schema is not in the
 /// segment any more are shown untyped in a new one. The file stays: it is not
@@ -29,7 +29,7 @@ pub fn recover(path: &Path, mut trace: SessionConfig) -> Result<Summary, Error> 
     let (relays, all) = segment.clients();
     trace.relays = relays;
     trace.same_counter = true;
-    let session = if is_new(&trace.dir) {
+    let session = if is_new(trace.destination.path()) {
         trace.epoch_began = Some(segment.local().began().load(Relaxed));
         Session::create(trace)?
     } else {

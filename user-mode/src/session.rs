@@ -36,7 +36,9 @@ pub struct Config {
 
 impl fmt::Debug for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Config").field("dir", &self.trace.dir).finish_non_exhaustive()
+        f.debug_struct("Config")
+            .field("destination", &self.trace.destination)
+            .finish_non_exhaustive()
     }
 }
 

@@ -42,5 +42,5 @@ pub use hypertrace_device::{
     Mapping, PciState, Region, RestoreError, Window,
 };
 pub use hypertrace_trace::{
-    GuestTsc, Output, Session, SessionConfig, SessionError, Share, Summary, attach,
+    Destination, GuestTsc, Output, Session, SessionConfig, SessionError, Share, Summary, attach,
 };

@@ -28,13 +28,13 @@ lists! {
     /// Start of the device: its memory, eventfds and drain thread. Besides one of the next three.
     START: SYS_memfd_create SYS_prlimit64 SYS_ftruncate SYS_fcntl SYS_eventfd2 SYS_epoll_create1 SYS_epoll_ctl
         SYS_clone3 SYS_set_robust_list SYS_prctl SYS_sched_getaffinity SYS_gettid SYS_getrandom SYS_clock_gettime SYS_write;
-    /// Start of a session by [`SessionConfig::dir`](crate::SessionConfig::dir).
+    /// Start of a session by [`Destination::Path`](crate::Destination::Path).
     START_DIR: SYS_newfstatat SYS_statx SYS_openat SYS_fstat SYS_fchmod SYS_flock SYS_mkdirat SYS_getdents64
         SYS_unlinkat SYS_renameat SYS_pwrite64 SYS_read SYS_close SYS_geteuid;
-    /// Start of a session by [`SessionConfig::dir_fd`](crate::SessionConfig::dir_fd).
+    /// Start of a session by [`Destination::Fd`](crate::Destination::Fd).
     START_DIR_FD: SYS_statx SYS_openat SYS_fstat SYS_fchmod SYS_flock SYS_mkdirat SYS_getdents64 SYS_unlinkat SYS_renameat
         SYS_pwrite64 SYS_read SYS_close SYS_geteuid;
-    /// Start of a session by [`SessionConfig::journal`](crate::SessionConfig::journal), in a socket, pipe or file.
+    /// Start of a session by [`Destination::Journal`](crate::Destination::Journal), in a socket, pipe or file.
     START_JOURNAL: SYS_close SYS_fstat SYS_lseek SYS_getsockopt SYS_setsockopt SYS_ppoll SYS_write SYS_sendto
         SYS_rt_sigtimedwait;
     /// Drain thread, with a directory.

@@ -19,7 +19,7 @@ use hypertrace_tests::report::Line;
 use hypertrace_tests::{
     FULL_SIZE, babeltrace2, child, kill, packets, this_test, traced, wait_until,
 };
-use hypertrace_trace::{Session, SessionConfig, Writer};
+use hypertrace_trace::{Destination, Session, SessionConfig, Writer};
 use rustix::fs::{CWD, Mode, mkfifoat};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -38,7 +38,7 @@ fn receiver(journal: impl Into<Stdio>, dir: &Path) -> Child {
 
 fn session(journal: impl Into<OwnedFd>) -> (Session, Writer) {
     let mut config = SessionConfig::new("J");
-    config.journal = Some(journal.into());
+    config.destination = Destination::Journal(journal.into(), "J".into());
     config.file_bytes = 1 << 18;
     let session = Session::create(config).unwrap();
     session.attach("worker");

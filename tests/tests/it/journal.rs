@@ -18,7 +18,7 @@ use hypertrace_tests::{FULL_SIZE, babeltrace2};
 use hypertrace_timeline::{SessionStat, Value};
 use hypertrace_trace::receive::{ReceiveError, Received, receive};
 use hypertrace_trace::session_json::Domain;
-use hypertrace_trace::{Output, Session, SessionConfig, SessionError, Share};
+use hypertrace_trace::{Destination, Output, Session, SessionConfig, SessionError, Share};
 use tempfile::TempDir;
 
 const CLIENTS: u32 = 3;
@@ -39,7 +39,7 @@ fn small_rings() -> Geometry {
 fn host(journal: impl Into<OwnedFd>, with: impl FnOnce(&mut SessionConfig)) -> Host {
     let dir = tempfile::tempdir().unwrap();
     let mut config = SessionConfig::new(dir.path());
-    config.journal = Some(journal.into());
+    config.destination = Destination::Journal(journal.into(), "J".into());
     config.file_bytes = 1 << 18;
     with(&mut config);
     Host::of(dir, config, small_rings(), RingMode::Discard)
@@ -210,7 +210,10 @@ fn a_reader_that_is_gone_is_a_failed_write_and_all_events_are_counted() {
 fn a_descriptor_without_a_reader_is_an_error_of_the_creation() {
     let (from, to) = io::pipe().unwrap();
     drop(from);
-    let config = SessionConfig { journal: Some(to.into()), ..SessionConfig::new("J") };
+    let config = SessionConfig {
+        destination: Destination::Journal(to.into(), "J".into()),
+        ..SessionConfig::new("J")
+    };
 
     let failed = Session::create(config).unwrap_err();
 
@@ -220,7 +223,10 @@ fn a_descriptor_without_a_reader_is_an_error_of_the_creation() {
 #[test]
 fn a_journal_that_cannot_be_is_refused_at_the_creation() {
     let refused = |journal: OwnedFd, with: &dyn Fn(&mut SessionConfig)| {
-        let mut config = SessionConfig { journal: Some(journal), ..SessionConfig::new("J") };
+        let mut config = SessionConfig {
+            destination: Destination::Journal(journal, "J".into()),
+            ..SessionConfig::new("J")
+        };
         with(&mut config);
         match Session::create(config).unwrap_err() {
             SessionError::Journal(why) => why.to_string(),
@@ -232,14 +238,12 @@ fn a_journal_that_cannot_be_is_refused_at_the_creation() {
 
     let snapshots = refused(file(), &|config| config.output = Output::Snapshots);
     let nothing = refused(file(), &|config| config.output = Output::Nothing);
-    let directory = refused(file(), &|config| config.dir_fd = Some(folder()));
     let read_only = refused(folder(), &|_| ());
     let (datagrams, _other) = std::os::unix::net::UnixDatagram::pair().unwrap();
     let datagrams = refused(datagrams.into(), &|_| ());
 
     assert!(snapshots.contains("flight recorder"), "{snapshots}");
     assert!(nothing.contains("no output"), "{nothing}");
-    assert!(directory.contains("directory, too"), "{directory}");
     assert!(read_only.contains("not open for writing"), "{read_only}");
     assert!(datagrams.contains("stream socket"), "{datagrams}");
 }
@@ -247,14 +251,18 @@ fn a_journal_that_cannot_be_is_refused_at_the_creation() {
 #[test]
 fn what_needs_a_directory_is_refused_of_a_session_in_a_journal() {
     let file = tempfile::tempfile().unwrap();
-    let config = SessionConfig { journal: Some(file.into()), ..SessionConfig::new("J") };
+    let config = SessionConfig {
+        destination: Destination::Journal(file.into(), "J".into()),
+        ..SessionConfig::new("J")
+    };
     let session = Session::create(config).unwrap();
     let dir = tempfile::tempdir().unwrap();
-    let journal = Some(tempfile::tempfile().unwrap().into());
+    let journal = tempfile::tempfile().unwrap();
 
     let served = session.serve().map(drop).unwrap_err();
     let simple = session.set_simple_file(&dir.path().join("simple")).unwrap_err();
-    let config = SessionConfig { journal, ..SessionConfig::new(dir.path()) };
+    let destination = Destination::Journal(journal.into(), dir.path().into());
+    let config = SessionConfig { destination, ..SessionConfig::new(dir.path()) };
     let resumed = Session::resume(config, session.uuid()).unwrap_err();
 
     for error in [&served as &dyn std::error::Error, &simple, &resumed] {
@@ -275,7 +283,7 @@ impl Sample {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("journal");
         let mut config = SessionConfig::new("J");
-        config.journal = Some(File::create(&path).unwrap().into());
+        config.destination = Destination::Journal(File::create(&path).unwrap().into(), "J".into());
         let session = Session::create(config).unwrap();
         session.attach("vmm");
         for n in 0..20u64 {

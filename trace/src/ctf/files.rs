@@ -49,19 +49,19 @@ pub(crate) fn clear(dir: &Folder) {
     let _ = dir.remove(classes::FILE);
 }
 
-/// Destination of a session.
+/// The open directory of a session, or its journal's path.
 #[derive(Clone, Debug)]
-pub(crate) enum Destination {
+pub(crate) enum Root {
     Directory(Folder),
     /// A journal, with the path that stands for its session in messages.
     Journal(PathBuf),
 }
 
-impl Destination {
+impl Root {
     pub fn path(&self) -> &Path {
         match self {
-            Destination::Directory(dir) => dir.path(),
-            Destination::Journal(path) => path,
+            Root::Directory(dir) => dir.path(),
+            Root::Journal(path) => path,
         }
     }
 
@@ -71,8 +71,8 @@ impl Destination {
     /// If it is a journal.
     pub fn folder(&self) -> io::Result<&Folder> {
         match self {
-            Destination::Directory(dir) => Ok(dir),
-            Destination::Journal(_) => {
+            Root::Directory(dir) => Ok(dir),
+            Root::Journal(_) => {
                 let why = "the session is written to a journal and has no directory here";
                 Err(io::Error::new(io::ErrorKind::Unsupported, why))
             }
@@ -81,7 +81,7 @@ impl Destination {
 
     /// Removes what was made in a directory that was empty.
     pub fn clear(&self) {
-        if let Destination::Directory(dir) = self {
+        if let Root::Directory(dir) = self {
             clear(dir);
         }
     }

@@ -8,7 +8,7 @@ use super::recorder::Recorder;
 use super::simple_file::SimpleFile;
 use super::stats::Stats;
 use super::waiting::Pass;
-use crate::ctf::files::{CTF, Description, Destination, Files, HIDDEN, clear};
+use crate::ctf::files::{CTF, Description, Files, HIDDEN, Root, clear};
 use crate::ctf::journal::Journal;
 use crate::ctf::metadata::{blocks, tsdl};
 use crate::ctf::packet_buffer::DEFAULT_PACKET_BYTES;
@@ -28,7 +28,7 @@ use std::sync::atomic::Ordering::Relaxed;
 #[derive(Debug)]
 pub(crate) struct TraceFiles {
     /// The session's directory or journal; of a flight recorder, the last snapshot's directory.
-    pub destination: Destination,
+    pub destination: Root,
     pub uuid: [u8; 16],
     /// The trace's files, in [`HIDDEN`] while the session is created. If there are
     /// none, packets are built and checked, and not written. A flight recorder has
@@ -105,7 +105,7 @@ pub(crate) struct TraceState {
 }
 
 impl TraceState {
-    pub fn new(destination: Destination, uuid: [u8; 16], clocks: Clocks) -> TraceState {
+    pub fn new(destination: Root, uuid: [u8; 16], clocks: Clocks) -> TraceState {
         let trace = TraceFiles {
             destination,
             uuid,
@@ -134,7 +134,7 @@ impl TraceState {
     /// Begins a trace in a directory that holds [`HIDDEN`] and nothing else.
     pub fn begin_trace(&mut self, dir: Folder, uuid: [u8; 16]) -> Result<(), WriteFailed> {
         let begun = Files::open(&dir, HIDDEN, self.trace.open_files).and_then(|files| {
-            self.trace.destination = Destination::Directory(dir.clone());
+            self.trace.destination = Root::Directory(dir.clone());
             self.begin_files(files, uuid)
         });
         begun.inspect_err(|_| clear(&dir))

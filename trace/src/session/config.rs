@@ -9,27 +9,14 @@ use crate::drain::{OnWriteFailed, SnapshotLimit, TraceState};
 use crate::events::Pattern;
 use hypertrace_format::packet::HEADER_BYTES;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Configuration of a session. [`SessionConfig::new`] has defaults for all but the
-/// directory: set fields of it, or name those that differ and take the others from
+/// destination: set fields of it, or name those that differ and take the others from
 /// `..SessionConfig::new(dir)`, as later versions may have more.
 pub struct SessionConfig {
-    /// The session's directory, which is empty or does not exist, in one that exists.
-    pub dir: PathBuf,
-    /// The directory itself, for a process that can no longer find it by `dir`: opened before it
-    /// entered its jail, or handed to it. It is empty and this user's. `dir` is for messages then, and for
-    /// the path of a [snapshot](crate::Session::snapshot). [`Session::serve`](crate::Session::serve) needs
-    /// `/proc` then.
-    /// Not for a session that is [resumed](crate::Session::resume).
-    pub dir_fd: Option<OwnedFd>,
-    /// A regular file, pipe or stream socket that the session is written to, in place of a directory: a
-    /// journal, which `hypertrace receive` makes a session of. The session opens no file then, and
-    /// never waits for the reader while it runs; it must be the descriptor's only writer. `dir` is for
-    /// messages. Not for [`Output::Snapshots`] and [`Output::Nothing`], nor for a session that is
-    /// [resumed](crate::Session::resume); without [`Session::serve`](crate::Session::serve) and without
-    /// a file for simpletrace.
-    pub journal: Option<OwnedFd>,
+    /// Where the session is written to.
+    pub destination: Destination,
     /// The host's boot, from `/proc/sys/kernel/random/boot_id`, if the VMM knows it. Otherwise that file is
     /// read, unless the session is written to a journal.
     pub boot_id: Option<String>,
@@ -74,10 +61,39 @@ pub struct SessionConfig {
     /// Called on the drain loop's thread when writing begins to fail, once
     /// until it works again.
     pub on_write_failed: Option<OnWriteFailed>,
-    /// Contents of `dir`, beside the control socket.
+    /// Contents of the directory, beside the control socket.
     pub output: Output,
     /// How many snapshots guests may take, by triggers.
     pub guests_snapshots: SnapshotLimit,
+}
+
+/// Where a session is written to. Not a journal for [`Output::Snapshots`] and [`Output::Nothing`]; a session is
+/// [resumed](crate::Session::resume) by its path.
+#[derive(Debug)]
+pub enum Destination {
+    /// A directory, which is empty or does not exist, in one that exists.
+    Path(PathBuf),
+    /// An open directory, which is empty and this user's, for a process that can no longer find it by its path: opened before it
+    /// entered its jail, or handed to it. The path is for messages, and for
+    /// that of a [snapshot](crate::Session::snapshot). [`Session::serve`](crate::Session::serve) needs
+    /// `/proc` then.
+    Fd(OwnedFd, PathBuf),
+    /// A regular file, pipe or stream socket that gets a journal, which `hypertrace receive` makes a session of. The
+    /// session opens no file then, and never waits for the reader while it runs; it must be the descriptor's
+    /// only writer. The path is for messages. Without [`Session::serve`](crate::Session::serve) and without
+    /// a file for simpletrace.
+    Journal(OwnedFd, PathBuf),
+}
+
+impl Destination {
+    /// Returns the path, which is only for messages where there is a descriptor.
+    pub fn path(&self) -> &Path {
+        match self {
+            Destination::Path(path) | Destination::Fd(_, path) | Destination::Journal(_, path) => {
+                path
+            }
+        }
+    }
 }
 
 /// Contents of a session's directory.
@@ -103,9 +119,7 @@ impl SessionConfig {
     /// readable for the owner alone, guests whose TSC counts as the host's.
     pub fn new(dir: impl Into<PathBuf>) -> SessionConfig {
         SessionConfig {
-            dir: dir.into(),
-            dir_fd: None,
-            journal: None,
+            destination: Destination::Path(dir.into()),
             boot_id: None,
             file_bytes: DEFAULT_FILE_BYTES,
             packet_bytes: DEFAULT_PACKET_BYTES,
@@ -136,9 +150,6 @@ impl SessionConfig {
     /// Checks that a session of this configuration can be written to a journal.
     pub(super) fn check_journal(&self) -> Result<(), SessionError> {
         let refused = |why| Err(SessionError::not_in_a_journal(why));
-        if self.dir_fd.is_some() {
-            return refused("it has a directory, too; give one of both");
-        }
         match self.output {
             Output::Trace => {}
             Output::Snapshots => return refused("snapshots of a flight recorder need a directory"),

@@ -1,12 +1,12 @@
 //! Creating a session, or completing one that a killed process left.
 
-use super::config::{Output, SessionConfig};
+use super::config::{Destination, Output, SessionConfig};
 use super::engine::Engine;
 use super::error::SessionError;
 use super::handle::{Session, SessionParts};
 use super::{place, resume};
 use crate::ctf::Folder;
-use crate::ctf::files::{Destination, Files};
+use crate::ctf::files::{Files, Root};
 use crate::ctf::journal::Journal;
 use crate::ctf::{Clocks, HostClock, random_uuid};
 use crate::drain::{Asker, Recorder, TraceState};
@@ -29,17 +29,19 @@ impl Session {
     /// If there is something in the directory, or it cannot be written; if the session cannot be written to
     /// a journal.
     pub fn create(mut config: SessionConfig) -> Result<Session, SessionError> {
-        let (destination, journal) = match config.journal.take() {
-            Some(descriptor) => {
-                config.check_journal()?;
-                let journal =
-                    Journal::new(descriptor, &config.dir).map_err(SessionError::Journal)?;
-                (Destination::Journal(config.dir.clone()), Some(journal))
-            }
-            None => {
-                let dir = place::prepare(&config.dir, config.dir_fd.take(), config.share)?;
-                (Destination::Directory(dir), None)
-            }
+        let path = config.destination.path().to_owned();
+        let (fd, journal) =
+            match std::mem::replace(&mut config.destination, Destination::Path(path.clone())) {
+                Destination::Path(_) => (None, None),
+                Destination::Fd(dir, _) => (Some(dir), None),
+                Destination::Journal(descriptor, _) => {
+                    config.check_journal()?;
+                    (None, Some(Journal::new(descriptor, &path).map_err(SessionError::Journal)?))
+                }
+            };
+        let destination = match &journal {
+            Some(_) => Root::Journal(path),
+            None => Root::Directory(place::prepare(&path, fd, config.share)?),
         };
         let events = std::mem::take(&mut config.events);
         let begun = Session::begin(config, destination.clone(), journal).and_then(|session| {
@@ -53,7 +55,7 @@ impl Session {
 
     fn begin(
         mut config: SessionConfig,
-        destination: Destination,
+        destination: Root,
         journal: Option<Journal>,
     ) -> Result<Session, SessionError> {
         let is_recorder = config.output == Output::Snapshots;
@@ -77,13 +79,13 @@ impl Session {
         let (mut recorder, mut claim) = (None, None);
         match (destination, journal, config.output) {
             (_, Some(journal), _) => state.begin_files(Files::journal(journal), uuid)?,
-            (Destination::Directory(dir), _, Output::Trace) => state.begin_trace(dir, uuid)?,
+            (Root::Directory(dir), _, Output::Trace) => state.begin_trace(dir, uuid)?,
             // A trace is for later, or never. Until the session's end, its folder keeps other sessions away.
-            (Destination::Directory(dir), ..) => {
+            (Root::Directory(dir), ..) => {
                 claim = Some(dir.clone());
                 recorder = is_recorder.then(|| Recorder::new(dir, config.guests_snapshots));
             }
-            (Destination::Journal(_), None, _) => {}
+            (Root::Journal(_), None, _) => {}
         }
         let engine = Engine::new(state, &rings, config.relays, recorder);
         Ok(Session::with(engine, rings, ring_mode, claim))
@@ -96,10 +98,11 @@ impl Session {
     /// # Errors
     /// If there is no such session, or it was ended.
     pub fn resume(mut config: SessionConfig, uuid: [u8; 16]) -> Result<Session, SessionError> {
-        if config.journal.is_some() {
-            return Err(SessionError::not_in_a_journal("a session is continued in its directory"));
-        }
-        let path = config.dir.clone();
+        let Destination::Path(path) = &config.destination else {
+            let why = "a session is continued in its directory, by its path";
+            return Err(SessionError::not_in_a_journal(why));
+        };
+        let path = path.clone();
         let dir = resume::open(&path, config.share)?;
         let found = resume::look(&dir, &uuid)?;
         let mut clocks = Clocks::restore(&found.json.clocks, config.same_counter)
@@ -108,7 +111,7 @@ impl Session {
         // The rings hold ticks of that boot, which may be an earlier one.
         clocks.boot_id.clone_from(&found.json.boot_id);
         clocks.guest_tscs.clone_from(&found.json.guest_tscs);
-        let mut state = TraceState::new(Destination::Directory(dir.clone()), uuid, clocks);
+        let mut state = TraceState::new(Root::Directory(dir.clone()), uuid, clocks);
         config.apply(&mut state);
         state.classes = found.classes(&path)?;
         state.open_trace(&dir)?;

@@ -7,7 +7,7 @@ use super::summary::Summary;
 use super::writer::Writer;
 use crate::ctf::files::HIDDEN;
 use crate::ctf::tsc;
-use crate::ctf::{Destination, Folder};
+use crate::ctf::{Folder, Root};
 use crate::drain::{Asker, SnapshotError, TooManyRules};
 use crate::events::registry::{self, set_declared};
 use crate::events::{HostRings, Pattern, rings};
@@ -32,7 +32,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// The parts of a session, which its clones share.
 pub(super) struct SessionParts {
     pub uuid: [u8; 16],
-    pub destination: Destination,
+    pub destination: Root,
     /// Directory without a trace of its own, whose empty folder for one is removed at the end.
     pub claim: Option<Folder>,
     pub host_frequency: u64,
