@@ -5,6 +5,7 @@ mod guest_tscs;
 use crate::escape::{Escaped, JsonText};
 use crate::losses::grouped;
 use crate::output::print;
+use crate::place;
 use crate::report::{Opened, open_each, unplaced};
 use hypertrace_timeline::clock::{ClockMap, FRACTION, Jump, Residuals};
 use hypertrace_timeline::{ClockMaps, Domain, Session};
@@ -34,7 +35,7 @@ const SHOWN: usize = 10;
 #[command(after_help = EXAMPLES, verbatim_doc_comment)]
 pub struct Args {
     /// Directories of sessions (those with session.json in them)
-    #[arg(required = true, value_name = "DIR")]
+    #[arg(value_name = "DIR", default_value = place::DEFAULT)]
     dirs: Vec<PathBuf>,
 
     /// Print one JSON object

@@ -42,7 +42,7 @@ const BEFORE: usize = 8;
 /// Lines of the excerpt after its reference point.
 const AFTER: usize = 4;
 
-/// Boot a small guest that traces, and show guest and VMM on one timeline
+/// Trace a small guest and its VMM, and show both on one timeline
 ///
 /// Each vCPU emits 100,000 events into its own ring and makes 1,000 reference
 /// points (an exit to the VMM each), while the VMM records its own events.
@@ -53,8 +53,8 @@ const AFTER: usize = 4;
 pub struct Args {
     /// Directory for the session: new or empty (default: a new one in the
     /// temporary folder)
-    #[arg(long, value_name = "DIR")]
-    pub out: Option<PathBuf>,
+    #[arg(long, short, value_name = "DIR")]
+    pub output: Option<PathBuf>,
 
     /// vCPUs of the guest
     #[arg(long, value_name = "N", default_value_t = 2,
@@ -87,15 +87,15 @@ pub struct Args {
 const EXAMPLES: &str = "\
 Examples:
   hypertrace demo                       run it and print an excerpt
-  hypertrace demo --out S               keep the session in S
-  hypertrace demo --out S --json        numbers for a script
-  hypertrace demo --out S --share group let the group of S read it
+  hypertrace demo -o S               keep the session in S
+  hypertrace demo -o S --json        numbers for a script
+  hypertrace demo -o S --share group let the group of S read it
   hypertrace demo --trace 'vcpu_exit,file=t' --trace-backend log
                                         record only the VMM's exits, also on
                                         stderr, and in the file t for QEMU's
                                         simpletrace reader
   hypertrace regions S                  show where the time of its regions went
-  hypertrace demo --out S --times 100   and in another terminal, while it runs:
+  hypertrace demo -o S --times 100   and in another terminal, while it runs:
   hypertrace ctl S info trace           show backends and rings
   hypertrace report S | less            show the whole timeline
 
@@ -123,7 +123,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         Err(kvm_vmm::Error::Unusable(why)) => Err(why),
         Err(other) => return Err(other.into()),
     };
-    let (dir, temporary) = match &args.out {
+    let (dir, temporary) = match &args.output {
         Some(dir) => (dir.clone(), None),
         None => {
             // The name is random: the temporary folder is shared with other users.

@@ -35,8 +35,8 @@ pub struct Args {
     to: Format,
 
     /// Directory for the result: new or empty
-    #[arg(long, short = 'o', value_name = "DIR")]
-    pub out: PathBuf,
+    #[arg(long, short, value_name = "DIR")]
+    pub output: PathBuf,
 
     /// Names of functions: an ELF file, a System.map, or what /proc/kallsyms has, moved by an offset.
     /// Where functions are compiled in, a program and its libraries need no offset
@@ -55,7 +55,7 @@ enum Format {
 
 const EXAMPLES: &str = "\
 Examples:
-  hypertrace run --qemu qemu-x86_64 --functions F --out S -- ./program
+  hypertrace record --qemu qemu-x86_64 --functions F -o S ./program
   hypertrace export S F --to uftrace -o U --symbols ./program
   uftrace replay -d U                    calls and events, in order
   hypertrace export S --to trace-cmd -o K
@@ -84,8 +84,8 @@ pub fn run(args: &Args) -> Result<()> {
     let source =
         uftrace::Source { sessions: &sessions, traces: &traces, modules: &modules, text: &text };
     let counts = match &functions[..] {
-        [] => uftrace::compiled(&source, &args.out)?,
-        [functions] => uftrace::beside(&source, functions, &args.out)?,
+        [] => uftrace::compiled(&source, &args.output)?,
+        [functions] => uftrace::beside(&source, functions, &args.output)?,
         _ => {
             let why = "one directory of uftrace has one function trace: give one";
             return Err(Usage(why.into()).into());
@@ -97,7 +97,7 @@ pub fn run(args: &Args) -> Result<()> {
 
 /// Writes the recordings of guests' kernels.
 fn guests(args: &Args) -> Result<()> {
-    let out = args.out.display();
+    let out = args.output.display();
     let paths = args.inputs.paths();
     let [dir] = paths[..] else {
         return Err(
@@ -106,11 +106,11 @@ fn guests(args: &Args) -> Result<()> {
     };
     let session = Session::open(dir)?;
     let failed = || format!("cannot make {out}");
-    DirBuilder::new().recursive(true).mode(0o700).create(&args.out).with_context(failed)?;
-    if fs::read_dir(&args.out).with_context(failed)?.next().is_some() {
+    DirBuilder::new().recursive(true).mode(0o700).create(&args.output).with_context(failed)?;
+    if fs::read_dir(&args.output).with_context(failed)?.next().is_some() {
         return Err(Usage(format!("{out} is not empty; give a new or empty directory")).into());
     }
-    let made = assemble(&session, &args.out, "exported");
+    let made = assemble(&session, &args.output, "exported");
     if made.is_empty() {
         let why = "it has no recording of a guest's kernel that has ended";
         return Err(Usage(format!("{}: {why}", dir.display())).into());
@@ -122,7 +122,7 @@ fn guests(args: &Args) -> Result<()> {
 /// Formats the line at the end.
 fn closing(args: &Args, counts: &Counts) -> String {
     let Counts { tasks, events, left_out, without_name, .. } = *counts;
-    let out = args.out.display();
+    let out = args.output.display();
     let of = |number: u64, one: &str| match number {
         1 => format!("1 {one}"),
         _ => format!("{} {one}s", grouped(number)),

@@ -6,29 +6,32 @@ mod ctl;
 mod demo;
 mod escape;
 mod export;
+mod forward;
 mod functions;
 mod interrupt;
 mod kernel;
 mod losses;
 mod output;
 mod page;
+mod place;
 mod receive;
 mod record;
 mod recording;
+mod recover;
 mod regions;
 mod report;
-mod run;
 mod serve;
 mod stat;
 mod writer;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use hypertrace_trace::receive::ReceiveError;
 use hypertrace_trace::{SessionError, session_json};
 use hypertrace_user::{ProgramError, allow_open_files};
 use recording::tidy;
 use std::io;
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::process::ExitCode;
 
 /// Record and show events of guests and of their host on one timeline
@@ -41,18 +44,28 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    Demo(demo::Args),
+    Record(record::Args),
+    Serve(serve::Args),
+    Receive(receive::Args),
+    Forward(forward::Args),
+    Recover(recover::Args),
     Report(report::Args),
     Stat(stat::Args),
     Clock(clock::Args),
     Regions(regions::Args),
     Functions(functions::Args),
     Export(export::Args),
-    Run(run::Args),
-    Serve(serve::Args),
-    Record(record::Args),
-    Receive(receive::Args),
     Ctl(ctl::Args),
+    Demo(demo::Args),
+    #[command(hide = true, disable_help_flag = true)]
+    Run(Former),
+}
+
+/// A command that has another name now, and its arguments.
+#[derive(Debug, clap::Args)]
+struct Former {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    arguments: Vec<std::ffi::OsString>,
 }
 
 /// Wrong usage that clap does not detect.
@@ -62,7 +75,10 @@ struct Usage(String);
 
 fn main() -> ExitCode {
     // Ends the process with exit code 2 on wrong usage.
-    let cli = Cli::parse();
+    let command = Cli::command();
+    let help = help(&command);
+    let matches = command.help_template(help).get_matches();
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     // All streams of a session are read at the same time, and all CPUs' buffers of the kernel are
     // open: that can be more than the usual 1,024.
     let has_many_files = match &cli.command {
@@ -72,30 +88,56 @@ fn main() -> ExitCode {
         | Command::Regions(_)
         | Command::Export(_)
         | Command::Functions(_)
-        | Command::Record(_) => true,
-        Command::Run(args) => args.kernel,
+        | Command::Forward(_) => true,
         Command::Demo(args) => args.kernel,
-        Command::Serve(_) | Command::Receive(_) | Command::Ctl(_) => false,
+        _ => false,
     };
     if has_many_files {
         allow_open_files();
     }
     let succeeded = |()| ExitCode::SUCCESS;
     let done = match cli.command {
-        Command::Run(args) => tidy(Some(&args.out), || run::run(&args)),
-        Command::Serve(args) => tidy(Some(&args.out), || serve::run(&args)),
-        Command::Record(args) => tidy(args.out.as_deref(), || record::run(&args)),
-        Command::Receive(args) => tidy(Some(&args.out), || receive::run(&args)).map(succeeded),
-        Command::Demo(args) => tidy(args.out.as_deref(), || demo::run(&args)),
+        Command::Record(args) => record::run(&args),
+        Command::Serve(args) => tidy(Some(&args.output), || serve::run(&args)),
+        Command::Receive(args) => tidy(Some(&args.output), || receive::run(&args)).map(succeeded),
+        Command::Forward(args) => forward::run(&args),
+        Command::Recover(args) => recover::run(&args).map(succeeded),
+        Command::Demo(args) => tidy(args.output.as_deref(), || demo::run(&args)),
         Command::Report(args) => report::run(&args).map(succeeded),
         Command::Stat(args) => stat::run(&args).map(succeeded),
         Command::Clock(args) => clock::run(&args).map(succeeded),
         Command::Regions(args) => regions::run(&args).map(succeeded),
         Command::Functions(args) => functions::run(&args).map(succeeded),
-        Command::Export(args) => tidy(Some(&args.out), || export::run(&args)).map(succeeded),
+        Command::Export(args) => tidy(Some(&args.output), || export::run(&args)).map(succeeded),
         Command::Ctl(args) => ctl::run(&args).map(succeeded),
+        Command::Run(_) => Err(Usage(
+            "`run` is `record` now: hypertrace record -o DIR PROGRAM; `run --recover` is `recover`"
+                .into(),
+        )
+        .into()),
     };
     done.unwrap_or_else(|error| exit(&error))
+}
+
+/// Commands by what they are for.
+const GROUPS: [(&str, &[&str]); 4] = [
+    ("Try it", &["demo"]),
+    ("Record", &["record", "serve", "receive", "forward", "recover", "ctl"]),
+    ("Look", &["report", "regions", "functions", "stat", "clock"]),
+    ("Hand over", &["export"]),
+];
+
+/// Returns the template of the help, with the commands in groups.
+fn help(command: &clap::Command) -> String {
+    let mut text = "{about}\n\n{usage-heading} {usage}\n".to_owned();
+    for (group, names) in GROUPS {
+        text += &format!("\n{group}:\n");
+        for name in names {
+            let about = command.find_subcommand(name).and_then(clap::Command::get_about);
+            text += &format!("  {name:<10} {}\n", about.cloned().unwrap_or_default());
+        }
+    }
+    text + "\nOptions:\n{options}\n\n`hypertrace help COMMAND` describes a command."
 }
 
 /// Returns what can be done about an error in reading a session, if its text does not say that.
@@ -107,6 +149,9 @@ fn next_step(error: &anyhow::Error) -> Option<String> {
                 && path.with_file_name(session_json::FILE).exists() =>
         {
             Some("without this file (move it away), the rest of the session is shown".into())
+        }
+        Error::NotASession { path, .. } if path == Path::new(place::DEFAULT) && !path.exists() => {
+            Some("record one here: hypertrace record PROGRAM".into())
         }
         Error::Io { path, source } if source.kind() == io::ErrorKind::PermissionDenied => {
             // The closest directory above that this user may look at.

@@ -29,8 +29,8 @@ pub struct Args {
     journal: PathBuf,
 
     /// New or empty directory for the session
-    #[arg(long, value_name = "DIR")]
-    pub out: PathBuf,
+    #[arg(long, short, value_name = "DIR")]
+    pub output: PathBuf,
 
     /// Users that may read the session
     #[arg(long, value_enum, default_value_t)]
@@ -39,11 +39,11 @@ pub struct Args {
 
 const EXAMPLES: &str = "\
 Examples:
-  mkfifo J; hypertrace receive J --out S         receive what a VMM writes to J;
+  mkfifo J; hypertrace receive J -o S         receive what a VMM writes to J;
                                                  and in another terminal, once
                                                  the VMM has started:
   hypertrace report S --follow                   show its events as they come
-  hypertrace receive --out S < journal           make a session of a finished journal
+  hypertrace receive -o S < journal           make a session of a finished journal
 
 Exit code: 0 done, 1 failed or the VMM was ended, 2 wrong usage, or a damaged journal.";
 
@@ -84,13 +84,13 @@ pub fn run(args: &Args) -> Result<()> {
     };
     // A receiver that is ended before it has begun leaves nothing.
     let _interrupts = Interrupts::catch();
-    let received = receive(&mut Waiting(journal), &args.out, args.share);
-    let is_begun = args.out.join(session_json::FILE).exists();
+    let received = receive(&mut Waiting(journal), &args.output, args.share);
+    let is_begun = args.output.join(session_json::FILE).exists();
     match received {
         Err(error @ (ReceiveError::Damaged { .. } | ReceiveError::Unfinished { .. }))
             if is_begun =>
         {
-            let kept = format!("{} has what came before", args.out.display());
+            let kept = format!("{} has what came before", args.output.display());
             Err(error).context(kept)
         }
         received => Ok(received.map(drop)?),

@@ -1,97 +1,147 @@
-//! `hypertrace record`: the host kernel's events beside a session.
+//! `hypertrace record`: records a program, or the host kernel's events of processes.
 
-mod guest;
+mod beside;
+mod program;
+
+pub use program::closing;
 
 use crate::Usage;
-use crate::interrupt::Interrupts;
-use crate::kernel;
-use crate::output::say;
-use crate::recording::Failure;
-use anyhow::Result;
-use hypertrace_kernel::{Config, Recording, is_incomplete};
-use hypertrace_trace::{Session, Share, session_json};
-use hypertrace_user::{Program, exit_code, pass_signals_on, run_command};
+use anyhow::{Result, bail};
+use hypertrace_trace::Share;
+use hypertrace_user::{Program, allow_open_files};
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
-use std::thread;
-use std::time::Duration;
 
-/// Most time until a signal is seen that came just before the wait for the processes.
-const PERIOD: Duration = Duration::from_millis(200);
-
-/// Record the host kernel's events of processes, on the same clock as a session
+/// Run a program and record its events, or the kernel's of processes
 ///
-/// The events join the session in DIR, which a VMM or `hypertrace run` writes, or
-/// a new one: they are in DIR/kernel.dat, which trace-cmd and KernelShark read,
-/// too. Recorded are all threads of the processes, and the threads and processes
-/// that they start; a kernel thread that works for them, such as vhost's, is
-/// recorded if its number is given, too.
+/// The program uses the hypertrace library. It and its children find the session
+/// through the environment variable HYPERTRACE_SEGMENT. The events of all their
+/// threads are recorded until the program ends; then `record` ends with the
+/// program's status. With --kernel, the host kernel's events of these threads are
+/// recorded, too.
 ///
-/// As root, this uses a private instance of the kernel's trace. As another user,
-/// or without tracefs, it records the scheduling of the user's threads by perf.
+/// With -p or -a instead of a program, only the kernel's events are recorded: of
+/// these processes and of all that they start, or of all threads. They join the
+/// session that a VMM is recording in DIR, or make a new one. A kernel thread that
+/// works for a VM, such as vhost's, is recorded if its number is given, too.
+///
+/// The kernel's events are in DIR/kernel.dat, which trace-cmd and KernelShark read,
+/// too. As root, they come from a private instance of the kernel's trace. As
+/// another user, or without tracefs, only the scheduling of the user's own threads
+/// is recorded, by perf.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, verbatim_doc_comment)]
+#[command(override_usage = "hypertrace record [OPTIONS] [--] PROGRAM [ARGS]...\n       \
+                            hypertrace record [OPTIONS] -p PID... | -a")]
 pub struct Args {
-    /// Directory of a session, or a new or empty one
-    #[arg(long, value_name = "DIR", required_unless_present = "guest")]
-    pub out: Option<PathBuf>,
+    /// Directory for the session: new or empty (default: hypertrace.data; the session that is there
+    /// becomes hypertrace.data.old)
+    #[arg(long, short, value_name = "DIR")]
+    pub output: Option<PathBuf>,
 
-    /// In a guest: send its kernel's events to the host, into the session of its VM. All
-    /// threads are recorded, until Ctrl-C, or until CMD ends
-    #[arg(long, conflicts_with_all = ["out", "pid", "share"])]
-    guest: bool,
+    /// Record the host kernel's events of the program, too
+    #[arg(long, short)]
+    pub kernel: bool,
 
-    /// Events of the kernel's trace instead of the usual ones, with * and ?. May be
-    /// given several times (default: kvm:kvm_entry kvm:kvm_exit kvm:kvm_fpu kvm:kvm_mmio
-    /// kvm:kvm_pio kvm:kvm_userspace_exit sched:sched_switch sched:sched_wakeup
-    /// sched:sched_wakeup_new)
+    /// Events of the kernel instead of the usual ones, with * and ?. May be given several times
+    /// (default: kvm:kvm_entry kvm:kvm_exit kvm:kvm_fpu kvm:kvm_mmio kvm:kvm_pio
+    /// kvm:kvm_userspace_exit sched:sched_switch sched:sched_wakeup sched:sched_wakeup_new). Implies
+    /// --kernel
     #[arg(long, short, value_name = "SYSTEM:EVENT", value_parser = event)]
-    event: Vec<String>,
+    pub event: Vec<String>,
 
-    /// A process to record, until all of them have ended or Ctrl-C. May be given
-    /// several times
-    #[arg(long, short, value_name = "PID",
-          conflicts_with = "program", value_parser = clap::value_parser!(u32).range(1..=i32::MAX as i64))]
+    /// A process whose events of the kernel are recorded, until all of them have ended or Ctrl-C. May
+    /// be given several times
+    #[arg(long, short, value_name = "PID", conflicts_with = "program",
+          value_parser = clap::value_parser!(u32).range(1..=i32::MAX as i64))]
     pid: Vec<u32>,
+
+    /// Record the kernel's events of all threads of this machine, until Ctrl-C; as root only
+    #[arg(long, short, conflicts_with_all = ["pid", "program"])]
+    all: bool,
 
     /// Size of each CPU's buffer in the kernel's trace, KiB; without root, the size
     /// cannot be chosen (default: 8192; less on machines with more than 64 CPUs)
     #[arg(long, value_name = "KIB", value_parser = clap::value_parser!(u32).range(64..=1 << 22))]
     buffer: Option<u32>,
 
-    /// Users that may read the recording
+    /// Threads of all programs that can trace at the same time
+    #[arg(long, value_name = "N", default_value_t = 64,
+          value_parser = clap::value_parser!(u32).range(1..=1024))]
+    clients: u32,
+
+    /// Size of each thread's ring in KiB: a power of two
+    #[arg(long, value_name = "KIB", default_value_t = 1024,
+          value_parser = clap::value_parser!(u64).range(64..=1 << 20))]
+    ring: u64,
+
+    /// Keep the rings in this new file, on tmpfs, so that their events outlive a crash of
+    /// this process and the programs: see `hypertrace recover` (default: in memory)
+    #[arg(long, value_name = "FILE")]
+    segment: Option<PathBuf>,
+
+    /// Run the program under this emulator of QEMU's user mode, with the
+    /// hypertrace plugin: `--qemu qemu-aarch64`
+    #[arg(long, value_name = "BIN")]
+    qemu: Option<OsString>,
+
+    /// Record a function trace, too, in this directory, new or empty. Options of docs/functions.md
+    /// may follow: DIR,min=1us,region=batch. A comma in DIR is written twice
+    #[arg(long, value_name = "DIR[,OPTION=VALUE]", requires = "qemu")]
+    functions: Option<OsString>,
+
+    /// Emulated threads whose points the plugin can record (default: as many as
+    /// --clients with --qemu, else none). For an emulator that is PROGRAM itself
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=512))]
+    relays: Option<u32>,
+
+    /// Users that may read the session
     #[arg(long, value_name = "WHO", value_enum, default_value_t)]
     share: Share,
 
-    /// Print no lines at the start and at the end
+    /// Print no line at the end. The default is a line on stderr with the number
+    /// of events recorded and lost, the causes, and the options that help
     #[arg(long, short)]
     quiet: bool,
 
-    /// A program to run and record, and its arguments
-    #[arg(last = true, value_name = "CMD")]
+    /// The program and its arguments; options end here
+    #[arg(trailing_var_arg = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
+}
+
+impl Args {
+    fn records_kernel(&self) -> bool {
+        self.kernel || !self.event.is_empty()
+    }
 }
 
 const EXAMPLES: &str = "\
 Examples:
-  hypertrace record --out S --pid 1234    the events of a running VMM, beside
-                                          its session S
-  hypertrace record --out S -- ./program  run a program; S is made
-  hypertrace record --out S -e 'kvm:*' -e 'sched:*' --pid 1234
-                                          all events of KVM and the scheduler,
-                                          which cost more (available_events in
-                                          /sys/kernel/tracing lists them)
-  trace-cmd report S/kernel.dat           show the kernel's events alone
-  hypertrace record --guest -- ./program  in a guest: its kernel's events while
-                                          the program runs, for the host
+  hypertrace record ./server --port 80   record a program in hypertrace.data
+  hypertrace report | less               show the whole timeline
+  hypertrace ctl hypertrace.data info trace
+                                         show backends and rings while it runs
+  hypertrace record --kernel ./server    record when the kernel ran it, too
+  hypertrace record -e 'kvm:*' -e 'sched:*' ./vmm
+                                         all events of KVM and the scheduler,
+                                         which cost more (available_events in
+                                         /sys/kernel/tracing lists them)
+  hypertrace record -o S -p 1234         the kernel's events of a running VMM,
+                                         in its session S
+  hypertrace record --qemu qemu-aarch64 ./server
+                                         run it under an emulator
+  hypertrace record --segment /dev/shm/s ./server
+                                         keep the rings in a file; after a
+                                         crash of record:
+  hypertrace recover /dev/shm/s
 
-Exit code: with --pid 0 at the end, also after Ctrl-C; with a program, the
-program's, as `hypertrace run` gives it; 1 if the recording is incomplete, 2 for
-wrong usage.";
+Exit code: the program's; 128 plus the signal's number if one ended it; 127 if
+there is no such program, 126 if it cannot be run; with -p or -a 0, also after
+Ctrl-C; 1 if the session is incomplete, 2 for wrong usage.";
 
 /// Parses the name of an event or of several.
-fn event(text: &str) -> Result<String, String> {
+pub fn event(text: &str) -> Result<String, String> {
     let is_name = |part: &str| {
         let is_good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '*' | '?');
         !part.is_empty() && part.chars().all(is_good)
@@ -104,90 +154,15 @@ fn event(text: &str) -> Result<String, String> {
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<ExitCode> {
-    let Some(out) = &args.out else { return guest::run(args) };
-    if args.pid.is_empty() && args.program.is_empty() {
-        let why = "nothing to record: give processes, --pid PID, or a program to run, -- CMD";
-        return Err(Usage(why.into()).into());
+    if args.records_kernel() || args.all || !args.pid.is_empty() {
+        allow_open_files();
     }
-    let program = args.program.first().map(|name| Program::find(name)).transpose()?;
-    let mut config = Config::new(out);
-    config.events.clone_from(&args.event);
-    config.buffer_kib = args.buffer;
-    config.pids.clone_from(&args.pid);
-    config.share = args.share;
-    // Live until the recording has ended: a signal must not leave it unfinished.
-    let signals = program.is_some().then(pass_signals_on);
-    let interrupts = program.is_none().then(Interrupts::catch);
-    kernel::complete(out);
-    let failure = Failure::default();
-    let own = own_session(out, args.share, &failure)?;
-    let mut recording = match kernel::start(&config) {
-        Ok(recording) => recording,
-        Err(why) => {
-            match own {
-                // Another recorder has joined it already.
-                Some(session) if is_incomplete(out) => drop(session.end()),
-                Some(session) => session.abandon(),
-                None => {}
-            }
-            return Err(why);
-        }
-    };
-    let ran = match &program {
-        Some(program) => run_program((args, out), program, &mut recording),
-        None => {
-            wait((args, out), &mut recording);
-            Ok(0)
-        }
-    };
-    // First, as it measures the clock once more.
-    let written = own.map_or(Ok(()), |session| session.end().1.map_err(Into::into));
-    let finished = kernel::finish(recording, args.quiet);
-    drop((signals, interrupts));
-    let code = ran?;
-    match finished.and(failure.check(written)) {
-        Ok(()) if args.quiet => {}
-        Ok(()) => say(format_args!("next: hypertrace report {} | less", out.display())),
-        Err(why) if code != 0 => say(format_args!("{why:#}")),
-        Err(why) => return Err(why),
+    match args.program.first() {
+        Some(name) => program::run(args, &Program::find(name)?),
+        None if args.all || !args.pid.is_empty() => beside::run(args),
+        None => bail!(Usage(
+            "nothing to record: give a program to run, processes, -p PID, or all threads, -a"
+                .into()
+        )),
     }
-    Ok(ExitCode::from(code))
-}
-
-/// Makes a session in a new or empty directory. `None`: there is one already.
-fn own_session(dir: &Path, share: Share, failure: &Failure) -> Result<Option<Session>> {
-    if dir.join(session_json::FILE).exists() {
-        return Ok(None);
-    }
-    Ok(Some(Session::create(failure.of_session(dir, share))?))
-}
-
-/// Waits until the processes have ended, or for a signal.
-fn wait((args, out): (&Args, &Path), recording: &mut Recording) {
-    if !args.quiet {
-        kernel::say_start(recording, out, "Ctrl-C ends it");
-    }
-    while Interrupts::came().is_none() && !recording.wait(PERIOD) {}
-}
-
-/// Runs the program and records it to its end. Returns its exit code.
-fn run_program(
-    (args, out): (&Args, &Path),
-    program: &Program,
-    recording: &mut Recording,
-) -> Result<u8> {
-    let mut command = program.command();
-    command.args(&args.program[1..]);
-    // In a thread of its own, from which the program inherits being recorded.
-    let ran = thread::scope(|scope| {
-        let runner = scope.spawn(|| {
-            recording.follow_this_thread()?;
-            if !args.quiet {
-                kernel::say_start(recording, out, "the program's end ends it");
-            }
-            anyhow::Ok(run_command(program, command))
-        });
-        runner.join().unwrap_or_else(|_| anyhow::bail!("the thread that runs the program panicked"))
-    });
-    Ok(exit_code(ran??))
 }

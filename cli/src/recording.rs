@@ -1,4 +1,4 @@
-//! Sessions that this process records, for `run` and `demo`.
+//! Sessions that this process records, for `record` and `demo`.
 
 use crate::output::say;
 use anyhow::{Result, bail};

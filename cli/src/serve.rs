@@ -6,8 +6,8 @@ mod socket;
 use crate::Usage;
 use crate::interrupt::Interrupts;
 use crate::output::say;
+use crate::record::closing;
 use crate::recording::Failure;
-use crate::run::closing;
 use anyhow::{Context, Result, bail};
 use hypertrace_trace::{SessionConfig, Share, Summary};
 use std::path::{Path, PathBuf};
@@ -68,8 +68,8 @@ pub struct Args {
     once: bool,
 
     /// Directory for the session: new or empty
-    #[arg(long, value_name = "DIR")]
-    pub out: PathBuf,
+    #[arg(long, short, value_name = "DIR")]
+    pub output: PathBuf,
 
     /// Clients: threads of the guest that can trace at the same time. The file is
     /// divided among them
@@ -88,13 +88,13 @@ pub struct Args {
 
 const EXAMPLES: &str = "\
 Examples:
-  hypertrace serve --file /dev/shm/vm1 --out S
+  hypertrace serve --file /dev/shm/vm1 -o S
                                         and in another terminal:
   qemu-system-x86_64 ... -object \\
     memory-backend-file,id=ht,share=on,mem-path=/dev/shm/vm1,size=16M \\
     -device ivshmem-plain,memdev=ht
 
-  hypertrace serve --socket /run/vm1.sock --out S
+  hypertrace serve --socket /run/vm1.sock -o S
   qemu-system-x86_64 ... -device '{\"driver\":\"vfio-user-pci\",\"x-no-posted-writes\":true,
     \"socket\":{\"type\":\"unix\",\"path\":\"/run/vm1.sock\"}}'
 
@@ -103,7 +103,7 @@ Examples:
 Exit code: 0 after SIGINT, SIGTERM or SIGHUP, or with --once at the VM's end, if
 the session is complete; 1 if it is not, 2 for wrong usage. After a crash of
 this command with --file:
-  hypertrace run --recover /dev/shm/vm1 --out S";
+  hypertrace recover /dev/shm/vm1 S";
 
 /// Largest size of the file, in MiB.
 const MOST_MIB: u64 = 1 << 14;
@@ -150,20 +150,20 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         (None, None) => return Ok(ExitCode::from(2)),
     };
     let whole = failure.check(written).with_context(|| {
-        format!("{} is incomplete, {} events are lost", args.out.display(), summary.lost)
+        format!("{} is incomplete, {} events are lost", args.output.display(), summary.lost)
     });
     whole.map(|()| ExitCode::SUCCESS)
 }
 
 /// Returns the configuration of the trace.
 fn trace(args: &Args, failure: &Failure) -> SessionConfig {
-    failure.of_session(&args.out, args.share)
+    failure.of_session(&args.output, args.share)
 }
 
 /// Says where it records, and how a VM is started.
 fn say_start(args: &Args, options: &str) {
     if !args.quiet {
-        let out = args.out.display();
+        let out = args.output.display();
         say(format_args!("recording in {out}, until Ctrl-C; start the VM with: {options}"));
     }
 }
@@ -173,7 +173,7 @@ fn say_end(args: &Args, ring: u64, summary: &Summary, was_reset: bool) {
     if !args.quiet {
         // Of a file, which is divided among the clients.
         let option = if args.file.is_some() { "--size" } else { "--ring-size" };
-        let mut line = closing(&args.out, (option, ring), args.clients, summary);
+        let mut line = closing(&args.output, (option, ring), args.clients, summary);
         if was_reset {
             line.push_str("; what programs lost by the VM's reset is not known");
         }

@@ -4,6 +4,7 @@ use crate::clock::{clock_name, points_in_rings};
 use crate::escape::{Escaped, JsonText};
 use crate::losses::{causes, grouped};
 use crate::output::{print, say, table, wrapped};
+use crate::place;
 use crate::report;
 use crate::writer::unfinished;
 use hypertrace_abi::ring::Losses;
@@ -28,7 +29,7 @@ use std::path::PathBuf;
 #[command(after_help = EXAMPLES, verbatim_doc_comment)]
 pub struct Args {
     /// Directory of a session (the one with session.json in it)
-    #[arg(value_name = "DIR")]
+    #[arg(value_name = "DIR", default_value = place::DEFAULT)]
     dir: PathBuf,
 
     /// Print one JSON object

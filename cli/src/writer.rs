@@ -6,7 +6,6 @@ use hypertrace_timeline::Session;
 pub fn unfinished(session: &Session) -> Option<String> {
     let json = session.json();
     let said = "not finished: still being written, or its writer was ended";
-    let recover =
-        "; if that was `hypertrace run --segment FILE`: hypertrace run --recover FILE --out DIR";
+    let recover = "; if that was `hypertrace record --segment FILE`: hypertrace recover FILE DIR";
     (!json.finished).then(|| format!("{said}{}", if json.programs { recover } else { "" }))
 }

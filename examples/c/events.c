@@ -1,5 +1,5 @@
 /*
- * The same program in three places: in a VM with the device, natively under `hypertrace run`, and
+ * The same program in three places: in a VM with the device, natively under `hypertrace record`, and
  * under an emulator.
  *
  *     events THREADS EVENTS COMMITS POINTS

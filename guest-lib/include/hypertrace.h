@@ -277,7 +277,7 @@ void hypertrace_reference_point(struct hypertrace_site *site,
                                 struct hypertrace_reply *reply);
 
 /**
- * Opens the device, or the segment of `hypertrace run`, for this process. The
+ * Opens the device, or the segment of `hypertrace record`, for this process. The
  * first event does the same, but reports no error.
  *
  * `options` may be NULL. If there is nothing to open, or the system does not

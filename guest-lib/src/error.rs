@@ -76,7 +76,7 @@ impl core::fmt::Display for OpenError {
                 "no hypertrace device: {} has no PCI function {:04x}:{:04x} nor one with subsystem \
                  id {:04x}, and {} has no hypertrace.mmio=ADDRESS; start the VM with the device, \
                  or tell the address of its window; if this is a program on the host itself, start \
-                 it with: hypertrace run --out DIR -- PROG",
+                 it with: hypertrace record -o DIR PROG",
                 devices.display(),
                 hypertrace_abi::layout::PCI_VENDOR,
                 hypertrace_abi::layout::PCI_DEVICE,
@@ -118,7 +118,7 @@ impl core::fmt::Display for OpenError {
             OpenError::HostEnded(path) => write!(
                 f,
                 "{}: its host has ended, and takes no events any more: in a VM, start `hypertrace serve` \
-                 anew, and then the VM; on the host itself, start the program with: hypertrace run --out DIR \
+                 anew, and then the VM; on the host itself, start the program with: hypertrace record -o DIR \
                  -- PROG",
                 path.display(),
             ),

@@ -19,7 +19,7 @@
 //!
 //! ```console
 //! $ cargo build
-//! $ hypertrace run --out S -- target/debug/program
+//! $ hypertrace record -o S target/debug/program
 //! $ hypertrace report S
 //! ```
 //!
@@ -41,7 +41,7 @@
 //! The library finds the device at the first event, and leases a client for each
 //! thread at that thread's first. [`open`] does it earlier, and returns what it
 //! found, or why there is no device and what to do: "not traced: no hypertrace
-//! device: ..., start it with: hypertrace run --out DIR -- PROG".
+//! device: ..., start it with: hypertrace record -o DIR PROG".
 //!
 //! ```
 //! match hypertrace::open(&hypertrace::Options::default()) {

@@ -38,14 +38,14 @@ pub struct Config {
     /// Size of each CPU's buffer in the kernel, KiB (default: 8,192, less on machines with more than
     /// 64 CPUs).
     pub buffer_kib: Option<u32>,
-    /// Processes whose threads are recorded, with all that they start.
+    /// Processes whose threads are recorded, with all that they start. None: all threads of the machine.
     pub pids: Vec<u32>,
     /// Users that may read the file.
     pub share: Share,
 }
 
 impl Config {
-    /// Returns the defaults for a directory: the usual events, of no process yet.
+    /// Returns the defaults for a directory: the usual events, of all threads.
     pub fn new(dir: impl Into<PathBuf>) -> Config {
         let (events, pids) = (Vec::new(), Vec::new());
         Config { dir: dir.into(), events, buffer_kib: None, pids, share: Share::default() }
@@ -79,7 +79,7 @@ enum By {
 
 impl Recording {
     /// Starts a recording. Where the kernel's trace cannot be used, it is of scheduling only, unless
-    /// events or the size of its buffers are named.
+    /// events or the size of its buffers are named, or no process is.
     ///
     /// # Errors
     /// If the directory has no session, or has a recording; if an event or a process does not exist;
@@ -88,7 +88,8 @@ impl Recording {
         let processes = Processes::open(&config.pids)?;
         let state = State::create(open_dir(&config.dir, config.share)?)?;
         let owner = next_owner();
-        let is_trace_wanted = !config.events.is_empty() || config.buffer_kib.is_some();
+        let is_trace_wanted =
+            !config.events.is_empty() || config.buffer_kib.is_some() || config.pids.is_empty();
         let mut why_perf = None;
         let mut started = start_trace(&state, &owner, config);
         if let Err(why) = &started
@@ -106,23 +107,6 @@ impl Recording {
                 Err(why)
             }
         }
-    }
-
-    /// Records the calling thread, too, and with it the processes that it starts.
-    ///
-    /// # Errors
-    /// If the kernel refuses it.
-    pub fn follow_this_thread(&mut self) -> Result<(), Error> {
-        let thread = threads::current();
-        match &mut self.started.by {
-            By::Trace { instance, .. } => {
-                instance.follow_thread(thread)?;
-                begin(instance, &self.state)?;
-            }
-            By::Perf(perf) => perf.follow(thread)?,
-        }
-        self.started.threads += 1;
-        Ok(())
     }
 
     /// Returns the source of the events.
@@ -233,9 +217,14 @@ fn prepare(
         // The thread that records would record itself.
         threads += threads::follow(*pid, drain.tid, |thread| instance.follow_thread(thread))?;
     }
-    // Without a process, everything would be recorded.
-    if !config.pids.is_empty() {
-        begin(instance, state)?;
+    if config.pids.is_empty() {
+        // It would record itself.
+        instance.leave_out(drain.tid)?;
+        instance.switch(true)?;
+    } else {
+        // Those that they start later have an event.
+        instance.switch(true)?;
+        state.set_threads(instance.followed()?)?;
     }
     Ok((drain, events, buffer_kib, threads))
 }
@@ -244,12 +233,6 @@ fn prepare(
 pub(crate) fn default_buffer_kib(cpus: usize) -> u32 {
     let cpus = u32::try_from(cpus).unwrap_or(u32::MAX).max(1);
     (BUFFERS_KIB / cpus).clamp(SMALLEST_KIB, BUFFER_KIB)
-}
-
-/// Starts an instance, and notes the threads that it records. Those that they start later have an event.
-fn begin(instance: &Instance, state: &State) -> Result<(), Error> {
-    instance.switch(true)?;
-    state.set_threads(instance.followed()?)
 }
 
 fn start_perf(state: &State, owner: &Owner, config: &Config) -> Result<Started, Error> {

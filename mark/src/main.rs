@@ -24,7 +24,7 @@ usage: hypertrace-mark [OPTIONS] NAME [KEY=VALUE]..             an event
        hypertrace-mark [OPTIONS] [NAME] [KEY=VALUE].. -- COMMAND [ARGUMENT]..
                                                                 a region around a command
 
-Records events of a shell script: in a guest, or under `hypertrace run`.
+Records events of a shell script: in a guest, or under `hypertrace record`.
 
       --ring     record in the ring, and never wait (the default)
       --sync     make reference points: the host has handled each when the program ends

@@ -34,7 +34,7 @@ pub enum SegmentError {
     Geometry(#[from] GeometryError),
     /// There is a file already.
     #[error(
-        "{} exists: it may hold what a killed run left; save that with `hypertrace run --recover`, \
+        "{} exists: it may hold what a killed run left; save that with `hypertrace recover`, \
          or remove it",
         .0.display()
     )]

@@ -127,7 +127,7 @@ impl Hypertrace {
 
     /// Returns the command `demo --json` into `dir`.
     pub fn demo(&self, dir: &Path, vcpus: u32) -> Command {
-        let mut command = self.command(["demo", "--json", "--vcpus", &vcpus.to_string(), "--out"]);
+        let mut command = self.command(["demo", "--json", "--vcpus", &vcpus.to_string(), "-o"]);
         command.arg(dir);
         command
     }

@@ -60,7 +60,7 @@ impl Server {
     ) -> Server {
         fs::create_dir_all(folder).unwrap();
         let session = folder.join("session");
-        let mut command = hypertrace.command(["serve", "--out"]);
+        let mut command = hypertrace.command(["serve", "-o"]);
         command.arg(&session).args(options).stderr(Stdio::piped());
         interrupt::with_default_signals(&mut command);
         let process = Some(command.spawn().unwrap());

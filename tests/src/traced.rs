@@ -15,7 +15,7 @@ use hypertrace_timeline::{ClockMaps, Event, Kind, Session, Timeline, Value};
 /// Environment variable with the argument of a test that is run as a program.
 pub const AS_PROGRAM: &str = "HYPERTRACE_TEST_PROGRAM";
 
-/// Adds this test executable to `hypertrace run` as a program that runs only the test `name`, in which
+/// Adds this test executable to `hypertrace record` as a program that runs only the test `name`, in which
 /// [`argument`] returns `argument`: the arguments after `--`, and the environment.
 pub fn program(command: &mut Command, name: &str, argument: &str) {
     command.arg("--").arg(this());

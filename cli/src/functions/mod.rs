@@ -6,6 +6,7 @@ mod region;
 use crate::Usage;
 use crate::escape::{Escaped, JsonText};
 use crate::output::{print, progress, say};
+use crate::place;
 use hypertrace_export::uftrace::has_functions;
 use hypertrace_format::session_json;
 use hypertrace_functions::read::{By, Caller, Flame, Function, Spans, Summary, Trace};
@@ -26,7 +27,7 @@ use std::path::PathBuf;
 #[command(after_help = EXAMPLES, verbatim_doc_comment)]
 pub struct Args {
     /// Directory of the function trace
-    #[arg(value_name = "DIR")]
+    #[arg(value_name = "DIR", default_value = place::DEFAULT)]
     dir: PathBuf,
 
     /// Names: an ELF file, a System.map, or what /proc/kallsyms has, moved by an offset
@@ -81,7 +82,7 @@ Examples:
   qemu-system-x86_64 ... -plugin ./libhypertrace_qemu_plugin_7.so,functions=F
   hypertrace functions F --symbols System.map | less
   hypertrace functions F --flame F.svg   the same as a flame graph
-  hypertrace run --qemu qemu-x86_64 --functions S/functions --out S -- ./prog
+  hypertrace record --qemu qemu-x86_64 --functions S/functions -o S ./prog
   hypertrace functions S --region batch  only in the regions `batch`
   hypertrace functions F --session S --region batch
                                          the same with a trace elsewhere
@@ -157,7 +158,7 @@ fn without_trace(args: &Args) -> anyhow::Result<Usage> {
     if !has_functions(&Session::open(&args.dir)?) {
         return Ok(Usage(format!(
             "{dir}: a session without a function trace in its folder `{FOLDER}`: give the directory of the trace, or \
-             record one (`hypertrace run --qemu Q --functions F --out S -- PROGRAM`)"
+             record one (`hypertrace record --qemu Q --functions F -o S PROGRAM`)"
         )));
     }
     let region = args.region.as_ref().map(|name| format!(" --session {dir} --region {name}"));

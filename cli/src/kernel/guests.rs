@@ -8,7 +8,7 @@ use hypertrace_kernel::{Error, GuestRecordings, PIECE, Piece};
 use hypertrace_timeline::{ClockMaps, Domain, KernelTrace, Record, Session, Stream, ValueRef};
 use std::path::{Path, PathBuf};
 
-/// Name of the events that a guest's `record --guest` makes of its recording's pieces.
+/// Name of the events that a guest's `forward` makes of its recording's pieces.
 const PIECE_EVENT: &str = "guest_kernel";
 
 /// Name of the reference points that it makes for its clock, and of the events after them.

@@ -1,4 +1,4 @@
-//! The kernel's events beside a session, for `record`, `run`, `demo`, `report` and `stat`.
+//! The kernel's events beside a session, for `record`, `record`, `demo`, `report` and `stat`.
 
 mod guests;
 
@@ -91,11 +91,12 @@ pub fn say_start(recording: &Recording, dir: &Path, end: &str) {
         Source::Perf => "scheduling by perf".into(),
     };
     let threads = match recording.threads() {
-        1 => "1 thread".into(),
-        n => format!("{} threads", grouped(n as u64)),
+        0 => "all threads".into(),
+        1 => "1 thread and all that it starts".into(),
+        n => format!("{} threads and all that they start", grouped(n as u64)),
     };
     say(format_args!(
-        "recording the kernel's events ({what}) of {threads} and all that they start in {}; {end}",
+        "recording the kernel's events ({what}) of {threads} in {}; {end}",
         dir.display()
     ));
     if let Some(why) = recording.why_perf() {

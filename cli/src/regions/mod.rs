@@ -96,7 +96,7 @@ const PATHS: &str = "Directories of sessions (those with session.json in them), 
 
 const EXAMPLES: &str = "\
 Examples:
-  hypertrace demo --out S                      record a guest, VMM and kernel
+  hypertrace demo -o S                      record a guest, VMM and kernel
   hypertrace regions S                         all regions
   hypertrace regions S --name batch --by vcpu  one region, by vCPU
   hypertrace regions S --between vcpu_exit vcpu_run
@@ -105,7 +105,7 @@ Examples:
   hypertrace regions S --samples > samples.csv
                                                for statistics of your own
   hypertrace regions S --html regions.html     a page for a browser
-  hypertrace run --kernel --out T -- ./program && hypertrace regions T
+  hypertrace record --kernel -o T ./program && hypertrace regions T
                                                a program without a VM
 
 Exit code: 0 done, 1 failed, 2 wrong usage, no such region, or damaged or
@@ -251,7 +251,7 @@ impl Args {
         } else if !regions.has_kernel && traces.iter().all(KernelTrace::has_switches) {
             warnings.push(
                 "no kernel.dat: all time is unattributed; record the kernel's events beside the \
-                 session with `hypertrace run --kernel` or `record`"
+                 session with `hypertrace record --kernel` or `record`"
                     .into(),
             );
         }

@@ -94,7 +94,7 @@ fn unrecorded(shown: &Shown<'_>) -> Option<String> {
         format!(
             "{} {regions} not counted, because the kernel's events of their threads were not recorded \
              from their begin to their end: nothing proves where the time went. Start `hypertrace record`, \
-             in a guest `hypertrace record --guest`, before the regions begin, and end it after they have ended. \
+             in a guest `hypertrace forward`, before the regions begin, and end it after they have ended. \
              `hypertrace report` shows when they began and ended",
             grouped(count)
         )

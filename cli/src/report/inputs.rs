@@ -1,6 +1,7 @@
 //! The arguments that name inputs: sessions, traces of kernels with their offsets, and function traces.
 
 use crate::Usage;
+use crate::place;
 use anyhow::Context;
 use clap::{ArgMatches, Command, FromArgMatches};
 use hypertrace_export::uftrace::has_functions;
@@ -127,7 +128,7 @@ impl clap::Args for Inputs {
             .value_name("DIR|FILE")
             .value_parser(clap::value_parser!(PathBuf))
             .num_args(1..)
-            .required(true)
+            .default_value(place::DEFAULT)
             .help(
                 "Directories of sessions (those with session.json in them), with their \
                  kernel.dat; directories of function traces; or trace.dat files of trace-cmd",

@@ -20,7 +20,7 @@ pub fn record(args: &Args, file: &Path, failure: &Failure) -> Result<(Summary, R
     let said = format!(
         "hypertrace: {} was cut off while it was in use: {} holds what was drained before",
         file.display(),
-        args.out.display()
+        args.output.display()
     );
     let watched = end_if_cut(session.segment(), &escape::Message(&said).to_string());
     watched.context("cannot watch the file for being cut off")?;
@@ -51,6 +51,6 @@ fn config(args: &Args, file: &Path, failure: &Failure) -> Result<Config> {
         )));
     };
     let (segment, vm_memory) = (Some(file.to_owned()), Some(bytes));
-    let config = Config::new(&args.out);
+    let config = Config::new(&args.output);
     Ok(Config { trace: trace(args, failure), geometry, segment, vm_memory, ..config })
 }

@@ -133,7 +133,7 @@ fn a_cut_description_is_said_to_be_cut() {
 fn a_command_that_fails_leaves_no_directory() {
     let dir = tempfile::tempdir().unwrap();
     let fails = |args: &[&str], out: &str| {
-        let mut command = HYPERTRACE.command([args[0], "--out"]);
+        let mut command = HYPERTRACE.command([args[0], "-o"]);
         let ran = run(command.arg(dir.path().join(out)).args(&args[1..]));
         assert!(ran.code.is_some_and(|code| code != 0), "{ran:?}");
     };
@@ -144,7 +144,7 @@ fn a_command_that_fails_leaves_no_directory() {
     fails(&["record", "--pid", &gone], "a/b/S");
     fails(&["record", "--pid", &gone], "kept");
     fails(&["record", "--pid", &gone], "kept/S");
-    fails(&["run", "--segment", "/proc/none/segment", "--", "true"], "S");
+    fails(&["record", "--segment", "/proc/none/segment", "--", "true"], "S");
 
     let left: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
     assert_eq!(left, ["kept"], "directories that were there stay");
@@ -154,7 +154,7 @@ fn a_command_that_fails_leaves_no_directory() {
 #[test]
 fn record_says_what_it_can_record() {
     let dir = tempfile::tempdir().unwrap();
-    golden("record", HYPERTRACE.transcript(&[dir], &["record --out S"]));
+    golden("record", HYPERTRACE.transcript(&[dir], &["record -o S"]));
 }
 
 #[test]
@@ -274,7 +274,7 @@ fn contents_of_events_are_escaped_on_the_terminal() {
     }
     let dir = tempfile::tempdir().unwrap();
     let session = dir.path().join("S");
-    let mut command = HYPERTRACE.command(["run", "--quiet", "--out"]);
+    let mut command = HYPERTRACE.command(["record", "--quiet", "-o"]);
     traced::program(command.arg(&session), this_test!(), "");
     run(&mut command).ok();
 
@@ -566,8 +566,8 @@ fn replace(path: &Path, odd: Odd, elsewhere: &Path) -> bool {
 /// Returns the commands that read a session and other files in the current folder.
 fn readers() -> Vec<Vec<&'static str>> {
     let help = run(&mut HYPERTRACE.command(["help"])).ok();
-    let names = help.lines().skip_while(|line| !line.starts_with("Commands:")).skip(1);
-    let names = names.map_while(|line| line.strip_prefix("  ")?.split(' ').next());
+    let names = help.lines().take_while(|line| !line.starts_with("Options:"));
+    let names = names.filter_map(|line| line.strip_prefix("  ")?.split(' ').next());
     let cases = names.map(|name| match name {
         "report" => vec![
             vec!["report", "S", "F"],
@@ -578,12 +578,12 @@ fn readers() -> Vec<Vec<&'static str>> {
         "clock" => vec![vec!["clock", "S"]],
         "regions" => vec![vec!["regions", "S"]],
         "functions" => vec![vec!["functions", "F"], vec!["functions", "S"]],
-        "export" => vec![vec!["export", "S", "F", "--to", "uftrace", "--out", "U"]],
-        "run" => vec![vec!["run", "--recover", "segment", "--out", "S"]],
-        "record" => vec![vec!["record", "--out", "S", "--pid", "1"]],
-        "receive" => vec![vec!["receive", "journal", "--out", "R"]],
+        "export" => vec![vec!["export", "S", "F", "--to", "uftrace", "-o", "U"]],
+        "recover" => vec![vec!["recover", "segment", "S"]],
+        "record" => vec![vec!["record", "-o", "S", "--pid", "1"]],
+        "receive" => vec![vec!["receive", "journal", "-o", "R"]],
         "ctl" => vec![vec!["ctl", "S", "help"]],
-        "demo" | "serve" | "help" => Vec::new(),
+        "demo" | "serve" | "forward" => Vec::new(),
         new => panic!("{new} is a new command: which files does it read?"),
     });
     let cases: Vec<Vec<&str>> = cases.flatten().collect();

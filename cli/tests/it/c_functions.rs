@@ -46,7 +46,7 @@ struct Traced {
 type Counts = [u64; 2];
 
 impl Traced {
-    /// Compiles a program, and runs it under `run` with these options of `run` and this argument.
+    /// Compiles a program, and runs it under `record` with these options of `record` and this argument.
     #[track_caller]
     fn run(compiler: &Compiler, linked: Linked, options: &[&OsStr], how: &str) -> Traced {
         Traced::run_source(compiler, "tests/c/functions.c", linked, options, &[how])
@@ -62,7 +62,7 @@ impl Traced {
     ) -> Traced {
         let folder = tempfile::tempdir().unwrap();
         let program = compiler.program(&c::source(source), linked, folder.path());
-        let mut command = HYPERTRACE.command(["run", "--quiet", "--out"]);
+        let mut command = HYPERTRACE.command(["record", "--quiet", "-o"]);
         command.arg(folder.path().join("session")).args(options);
         command.env("HYPERTRACE_QEMU_PLUGIN", plugin());
         let printed = run(command.arg("--").arg(&program).args(arguments)).ok();

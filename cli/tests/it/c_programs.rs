@@ -1,4 +1,4 @@
-//! C and C++ programs under `hypertrace run`: all of their events are in the session.
+//! C and C++ programs under `hypertrace record`: all of their events are in the session.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -29,14 +29,14 @@ impl Place {
         self.0.path()
     }
 
-    /// Runs a program under `run`. Returns the lines of `report`, and its output.
+    /// Runs a program under `record`. Returns the lines of `report`, and its output.
     #[track_caller]
     fn trace<A: AsRef<OsStr>>(&self, name: &str, program: &[A]) -> (Vec<Line>, String) {
         let printed = self.run::<&str, A>(name, &[], program);
         (HYPERTRACE.report(&self.session(name)), printed)
     }
 
-    /// Runs a program under `run` with these options. Returns its output.
+    /// Runs a program under `record` with these options. Returns its output.
     #[track_caller]
     fn run<O: AsRef<OsStr>, A: AsRef<OsStr>>(
         &self,
@@ -44,7 +44,7 @@ impl Place {
         options: &[O],
         program: &[A],
     ) -> String {
-        let mut command = HYPERTRACE.command(["run", "--quiet", "--out"]);
+        let mut command = HYPERTRACE.command(["record", "--quiet", "-o"]);
         command.arg(self.session(name)).args(options).env("HYPERTRACE_QEMU_PLUGIN", plugin());
         run(command.arg("--").args(program)).ok()
     }
@@ -150,7 +150,7 @@ fn says_what_to_do(command: &mut Command) {
     let Ran { code, stdout, stderr } = run(command);
     assert_eq!((code, &*stdout), (Some(0), ""), "{stderr}");
     assert!(stderr.starts_with("not traced: "), "{stderr}");
-    assert!(stderr.ends_with("start it with: hypertrace run --out DIR -- PROG\n"), "{stderr}");
+    assert!(stderr.ends_with("start it with: hypertrace record -o DIR PROG\n"), "{stderr}");
 }
 
 /// Runs the program under an emulator. With the plugin, its points are recorded on the vCPUs'
@@ -325,7 +325,7 @@ fn code_for_firmware_for_aarch64_under_qemu_aarch64() {
     capability::used("qemu-aarch64");
 }
 
-/// Runs a program of `bare.c` with the segment of `run`, whose ring it fills ten times. Returns the session.
+/// Runs a program of `bare.c` with the segment of `record`, whose ring it fills ten times. Returns the session.
 #[track_caller]
 fn firmware_in_a_segment(place: &Place, dir: &Path, program: &str) -> PathBuf {
     let name = dir.file_name().unwrap().to_str().unwrap();
@@ -365,7 +365,7 @@ fn an_installed_library_is_found_by_pkg_config() {
         compile.arg(c::source("examples/c/events.c")).args(ask(options).split_whitespace());
         build::succeed(&mut compile);
 
-        let mut command = HYPERTRACE.command(["run", "--quiet", "--out"]);
+        let mut command = HYPERTRACE.command(["record", "--quiet", "-o"]);
         command.arg(place.session(name)).env("LD_LIBRARY_PATH", prefix.join("lib"));
         run(command.arg("--").args(with_counts(&[&program]))).ok();
         check_events(&place.session(name), &program);

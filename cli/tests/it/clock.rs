@@ -266,7 +266,7 @@ fn the_kernels_events_of_a_real_guest_agree_with_its_points() {
     }
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("S");
-    let ran = run(HYPERTRACE.command(["demo", "--kernel", "--json", "--out"]).arg(&out));
+    let ran = run(HYPERTRACE.command(["demo", "--kernel", "--json", "-o"]).arg(&out));
     let said = ran.stderr;
     assert_eq!(ran.code, Some(0), "{said}");
     if !said.contains("(by tracefs)") {
@@ -413,7 +413,7 @@ fn what_kvm_adds_to_the_tsc_of_a_real_guest_is_told_and_a_false_offset_is_not_us
     }
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("S");
-    run(HYPERTRACE.command(["demo", "--json", "--out"]).arg(&out)).ok();
+    run(HYPERTRACE.command(["demo", "--json", "-o"]).arg(&out)).ok();
     let tscs = || described(&out)["guest_tscs"].as_array().unwrap().clone();
     let told = tscs();
     if told.is_empty() {

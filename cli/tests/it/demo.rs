@@ -48,7 +48,7 @@ fn without_json_it_prints_an_excerpt_a_summary_and_next_steps() {
     let dir = tempfile::tempdir().unwrap();
     let session = dir.path().join("S");
 
-    let shown = HYPERTRACE.run(["demo", "--out", session.to_str().unwrap()]).ok();
+    let shown = HYPERTRACE.run(["demo", "-o", session.to_str().unwrap()]).ok();
 
     for part in ["200000 guest events", "2000 reference points", "0 lost, 0 faults"] {
         assert!(shown.contains(part), "{part}: {shown}");
@@ -79,7 +79,7 @@ fn without_json_it_prints_an_excerpt_a_summary_and_next_steps() {
 
 #[test]
 fn a_reader_that_has_enough_ends_neither_the_guest_nor_its_session() {
-    for options in [&["demo", "--out"][..], &["demo", "--json", "--out"]] {
+    for options in [&["demo", "-o"][..], &["demo", "--json", "-o"]] {
         let dir = tempfile::tempdir().unwrap();
         let (reader, closed) = std::io::pipe().unwrap();
         drop(reader);
@@ -101,7 +101,7 @@ fn a_limit_of_a_files_size_is_said_and_what_is_missing_is_counted() {
     let mut limited = std::process::Command::new("sh");
     limited.args(["-c", r#"ulimit -f 65536; exec "$0" "$@""#, HYPERTRACE.0]);
 
-    let said = run(limited.args(["demo", "--json", "--out"]).arg(&session)).failed(1);
+    let said = run(limited.args(["demo", "--json", "-o"]).arg(&session)).failed(1);
 
     for part in ["RLIMIT_FSIZE, 33554432", "is incomplete"] {
         assert!(said.contains(part), "{part}: {said}");
@@ -115,7 +115,7 @@ fn a_limit_of_a_files_size_is_said_and_what_is_missing_is_counted() {
 fn a_signal_ends_it_and_keeps_what_was_recorded() {
     for signal in ["INT", "TERM"] {
         let dir = tempfile::tempdir().unwrap();
-        let mut demo = HYPERTRACE.command(["demo", "--times", "10000", "--out"]);
+        let mut demo = HYPERTRACE.command(["demo", "--times", "10000", "-o"]);
         demo_ends_cleanly(HYPERTRACE, demo.arg(dir.path()), dir.path(), signal);
     }
 }

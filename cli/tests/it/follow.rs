@@ -211,7 +211,7 @@ fn a_programs_session_ends_with_run() {
     }
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("S");
-    let mut command = HYPERTRACE.command(["run", "--quiet", "--out"]);
+    let mut command = HYPERTRACE.command(["record", "--quiet", "-o"]);
     command.arg(&out);
     traced::program(&mut command, this_test!(), "traced");
     let mut running = command.stdout(Stdio::null()).spawn().unwrap();
@@ -250,7 +250,7 @@ fn a_killed_writer_is_noticed() {
     }
     let dir = tempfile::tempdir().unwrap();
     let (out, notes) = (dir.path().join("S"), dir.path().join("notes"));
-    let mut command = HYPERTRACE.command(["run", "--quiet", "--out"]);
+    let mut command = HYPERTRACE.command(["record", "--quiet", "-o"]);
     command.arg(&out);
     traced::program(&mut command, this_test!(), notes.to_str().unwrap());
     let mut running = command.stdout(Stdio::null()).spawn().unwrap();

@@ -1,4 +1,4 @@
-//! Function traces beside a session: `run --functions`, `report`, `export --to uftrace`, `functions --region`.
+//! Function traces beside a session: `record --functions`, `report`, `export --to uftrace`, `functions --region`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -41,7 +41,7 @@ impl Recorded {
         let program =
             compiler.program(&c::source("tests/c/calls.c"), Linked::Static, folder.path());
         let recorded = Recorded { folder, program };
-        let mut command = HYPERTRACE.command(["run", "--quiet", "--qemu", QEMU, "--out"]);
+        let mut command = HYPERTRACE.command(["record", "--quiet", "--qemu", QEMU, "-o"]);
         command.arg(recorded.path("S")).arg("--functions").arg(recorded.path(functions));
         command.arg("--").arg(&recorded.program).env("HYPERTRACE_QEMU_PLUGIN", plugin());
         let ran = run(&mut command);
@@ -166,7 +166,7 @@ fn a_program_with_functions_compiled_in_needs_no_function_trace() {
         let folder = tempfile::tempdir().unwrap();
         let program = compiler.program(&c::source("tests/c/calls.c"), linked, folder.path());
         let path = |name: &str| folder.path().join(name);
-        let mut command = HYPERTRACE.command(["run", "--quiet", "--out"]);
+        let mut command = HYPERTRACE.command(["record", "--quiet", "-o"]);
         command.arg(path("S")).args(options).arg("--").arg(&program);
         run(command.env("HYPERTRACE_QEMU_PLUGIN", plugin())).ok();
 
@@ -215,7 +215,7 @@ fn functions_that_are_compiled_in_are_summed_after_an_export() {
     let program = compiler.program(&c::source("tests/c/calls.c"), Linked::Archive, folder.path());
     let recorded = Recorded { folder, program };
     run(HYPERTRACE
-        .command(["run", "--quiet", "--out"])
+        .command(["record", "--quiet", "-o"])
         .arg(recorded.path("S"))
         .arg("--")
         .arg(&recorded.program))
@@ -251,7 +251,7 @@ fn a_report_names_functions_that_are_compiled_in() {
     let folder = tempfile::tempdir().unwrap();
     let program = compiler.program(&c::source("tests/c/calls.c"), Linked::Archive, folder.path());
     let recorded = Recorded { folder, program };
-    let mut command = HYPERTRACE.command(["run", "--quiet", "--out"]);
+    let mut command = HYPERTRACE.command(["record", "--quiet", "-o"]);
     run(command.arg(recorded.path("S")).arg("--").arg(&recorded.program)).ok();
     let program = recorded.program.display().to_string();
     let report = |arguments: &[&str]| {

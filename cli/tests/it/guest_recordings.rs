@@ -90,7 +90,7 @@ fn program(notes: &str) {
 fn start(dir: &Path, name: &str) -> (Child, Notes) {
     let path = dir.join("notes");
     let notes = Notes::at(&path);
-    let mut command = HYPERTRACE.command(["run", "--quiet", "--out"]);
+    let mut command = HYPERTRACE.command(["record", "--quiet", "-o"]);
     command.arg(dir.join("S"));
     traced::program(&mut command, name, path.to_str().unwrap());
     (command.stdout(Stdio::null()).spawn().unwrap(), notes)
@@ -99,7 +99,7 @@ fn start(dir: &Path, name: &str) -> (Child, Notes) {
 /// Returns the files that `export` makes of the recordings in a session.
 fn exported(session: &Path) -> BTreeSet<String> {
     let out = tempfile::tempdir().unwrap();
-    let mut command = HYPERTRACE.command(["export", "--to", "trace-cmd", "--out"]);
+    let mut command = HYPERTRACE.command(["export", "--to", "trace-cmd", "-o"]);
     run(command.arg(out.path()).arg(session)).code.unwrap();
     names(out.path())
 }
@@ -299,10 +299,10 @@ fn an_interrupted_command_leaves_no_recording() {
 #[test]
 fn a_program_outside_of_a_vm_has_no_kernel_to_record() {
     let folder = tempfile::tempdir().unwrap();
-    let mut command = HYPERTRACE.command(["run", "--quiet", "--out"]);
-    command.arg(folder.path().join("S")).args(["--", HYPERTRACE.0, "record", "--guest"]);
+    let mut command = HYPERTRACE.command(["record", "--quiet", "-o"]);
+    command.arg(folder.path().join("S")).args(["--", HYPERTRACE.0, "forward"]);
 
     let said = run(&mut command).failed(2);
 
-    assert!(said.contains("`hypertrace run --kernel` records this one"), "{said}");
+    assert!(said.contains("`hypertrace record --kernel` records this one"), "{said}");
 }

@@ -1,4 +1,4 @@
-//! `hypertrace record --guest`: a Linux guest's kernel beside its programs' events, on the host's clock.
+//! `hypertrace forward`: a Linux guest's kernel beside its programs' events, on the host's clock.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -57,8 +57,8 @@ fn the_kernel_of_a_guest_stands_beside_its_programs() {
     let mut programs = vec![("program", &*program), ("regions", &regions)];
     programs.extend(recorder.iter().map(|(name, path)| (&**name, &**path)));
     let script = format!(
-        "hypertrace record --guest -- program {EVENTS} {POINTS}; echo \"ended: $?\"
-        hypertrace record --guest -- regions {ROUNDS}; echo \"ended: $?\""
+        "hypertrace forward program {EVENTS} {POINTS}; echo \"ended: $?\"
+        hypertrace forward regions {ROUNDS}; echo \"ended: $?\""
     );
 
     let console = linux.start(folder.path(), &server.device, &programs, &script).console();
@@ -67,7 +67,7 @@ fn the_kernel_of_a_guest_stands_beside_its_programs() {
     let session = server.session.clone();
     server.stop();
     let kernels = folder.path().join("K");
-    let mut export = HYPERTRACE.command(["export", "--to", "trace-cmd", "--out"]);
+    let mut export = HYPERTRACE.command(["export", "--to", "trace-cmd", "-o"]);
     let made = run(export.arg(&kernels).arg(&session));
     assert!(made.stderr.contains("kernel events (by tracefs)"), "{made:?}");
     assert!(made.stderr.contains("none lost"), "{made:?}");

@@ -80,8 +80,8 @@ fn a_session_survives_kills_of_qemu_reboots_and_a_kill_of_its_server() {
     let orphaned = check(&session, &killed);
     second.kill();
     let memory = folder.path().join("memory");
-    let mut recover = HYPERTRACE.command(["run", "--quiet", "--recover"]);
-    run(recover.arg(memory).arg("--out").arg(&session)).ok();
+    let mut recover = HYPERTRACE.command(["recover"]);
+    run(recover.arg(memory).arg(&session)).ok();
 
     let total = check(&session, &orphaned);
 

@@ -1,4 +1,4 @@
-//! `hypertrace-mark` in shell scripts under `hypertrace run`, and without a host.
+//! `hypertrace-mark` in shell scripts under `hypertrace record`, and without a host.
 
 use std::fs::{self, File};
 use std::os::unix::process::ExitStatusExt;
@@ -35,7 +35,7 @@ impl Traced {
         let folder = tempfile::tempdir().unwrap();
         let session = folder.path().join("session");
         let script = shell(script);
-        let mut command = HYPERTRACE.command(["run", "--quiet", "--out"]);
+        let mut command = HYPERTRACE.command(["record", "--quiet", "-o"]);
         command.arg(&session).arg("--").arg(script.get_program()).args(script.get_args());
         command.envs(script.get_envs().filter_map(|(name, value)| Some((name, value?))));
         let printed = run(&mut command).ok();
@@ -152,7 +152,7 @@ fn a_required_host_that_is_missing_is_a_failure_that_says_what_to_do() {
         let mut shell = shell(&format!("mark --require {arguments}"));
         let said = run(shell.current_dir(&folder)).failed(125);
         assert!(said.starts_with("hypertrace-mark: not recorded: no hypertrace device"), "{said}");
-        assert!(said.ends_with("start it with: hypertrace run --out DIR -- PROG\n"), "{said}");
+        assert!(said.ends_with("start it with: hypertrace record -o DIR PROG\n"), "{said}");
         assert!(!Path::exists(&folder.path().join("touched")));
     }
 }
@@ -169,13 +169,13 @@ fn a_mark_that_is_required_fails_after_the_hosts_end() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
     let shown = folder.path().display();
-    // The program that outlives `run` has no stream of it.
+    // The program that outlives `record` has no stream of it.
     let script = shell(&format!(
         "(until test -e {shown}/ended; do sleep 0.01; done; mark late; echo \"late: $?\"
           mark --require required; echo \"required: $?\"; mark --require --sync point; echo \"point: $?\"
           mv {shown}/out {shown}/whole) </dev/null >{shown}/out 2>&1 & mark early"
     ));
-    let mut command = HYPERTRACE.command(["run", "--quiet", "--out"]);
+    let mut command = HYPERTRACE.command(["record", "--quiet", "-o"]);
     command.arg(path("session")).arg("--");
     command.arg(script.get_program()).args(script.get_args());
     command.envs(script.get_envs().filter_map(|(name, value)| Some((name, value?))));

@@ -71,7 +71,7 @@ fn leases_name_the_threads_that_run_the_guests_program() {
 #[test]
 fn the_output_says_why_kvm_is_not_used() {
     let dir = tempfile::tempdir().unwrap();
-    let demo = HYPERTRACE.command(["demo", "--out", dir.path().to_str().unwrap()]);
+    let demo = HYPERTRACE.command(["demo", "-o", dir.path().to_str().unwrap()]);
     let Some(mut demo) = hidden(NO_DEVICE, demo) else { return };
 
     let shown = run(&mut demo).ok();
@@ -89,7 +89,7 @@ fn the_command_for_aarch64_runs_the_same_program_on_threads() {
     let mut demo = Command::new(emulator);
     demo.arg(folder.join("debug/hypertrace"));
 
-    let demo: Demo = run(demo.args(["demo", "--json", "--out"]).arg(dir.path())).json();
+    let demo: Demo = run(demo.args(["demo", "--json", "-o"]).arg(dir.path())).json();
 
     assert_eq!((&*demo.mode, demo.vcpus), ("user", 2));
     assert_eq!((demo.ring_events, demo.reference_points), (200_000, 2_000));
@@ -100,7 +100,7 @@ fn the_command_for_aarch64_runs_the_same_program_on_threads() {
 #[test]
 fn a_signal_ends_it_and_keeps_what_was_recorded() {
     let dir = tempfile::tempdir().unwrap();
-    let mut demo = HYPERTRACE.command(["demo", "--times", "10000", "--out"]);
+    let mut demo = HYPERTRACE.command(["demo", "--times", "10000", "-o"]);
     demo.arg(dir.path());
     let Some(mut demo) = hidden(NO_DEVICE, demo) else { return };
     demo_ends_cleanly(HYPERTRACE, &mut demo, dir.path(), "INT");

@@ -1,5 +1,5 @@
 //! Access to sessions: private to the user whatever the umask is, shared with `--share`, and at an
-//! unpredictable path without `--out`.
+//! unpredictable path without `-o`.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -46,14 +46,14 @@ fn files_of_a_run_are_private_to_its_user() {
     for umask in ["000", "077"] {
         let out = dir.path().join(umask);
         let segment = dir.path().join("segment");
-        // Checked while `run` runs, so that the socket and the segment exist.
+        // Checked while `record` runs, so that the socket and the segment exist.
         let script = format!("stat -c %a {} {}/control.sock", segment.display(), out.display());
         let args = [
-            "run",
+            "record",
             "--quiet",
             "--segment",
             segment.to_str().unwrap(),
-            "--out",
+            "-o",
             out.to_str().unwrap(),
         ];
         let mut command = with_umask(umask, &[&args[..], &["--", "sh", "-c", &script]].concat());
@@ -69,7 +69,7 @@ fn a_session_can_be_shared_for_reading() {
     let dir = tempfile::tempdir().unwrap();
     for (who, folders, files) in [("group", 0o750, 0o640), ("all", 0o755, 0o644)] {
         let out = dir.path().join(who);
-        let args = ["run", "--quiet", "--share", who, "--out", out.to_str().unwrap(), "--", "true"];
+        let args = ["record", "--quiet", "--share", who, "-o", out.to_str().unwrap(), "--", "true"];
         run(&mut with_umask("077", &args)).ok();
         check(&out, folders, files);
     }

@@ -31,7 +31,7 @@ const KILLS: u64 = if FULL_SIZE { 30 } else { 5 };
 const SPAN: Duration = Duration::from_millis(30);
 
 fn receiver(journal: impl Into<Stdio>, dir: &Path) -> Child {
-    let mut command = HYPERTRACE.command(["receive", "--out"]);
+    let mut command = HYPERTRACE.command(["receive", "-o"]);
     command.arg(dir).stdin(journal).stdout(Stdio::piped()).stderr(Stdio::piped());
     command.spawn().unwrap()
 }
@@ -108,7 +108,7 @@ fn a_receiver_whose_pipe_has_no_writer_ends_by_a_signal() {
     let dir = tempfile::tempdir().unwrap();
     let (pipe, out) = (dir.path().join("J"), dir.path().join("S"));
     mkfifoat(CWD, &pipe, Mode::RUSR | Mode::WUSR).unwrap();
-    let mut command = HYPERTRACE.command(["receive", "--out"]);
+    let mut command = HYPERTRACE.command(["receive", "-o"]);
     let mut receiver = with_default_signals(command.arg(&out).arg(&pipe)).spawn().unwrap();
     thread::sleep(Duration::from_millis(50));
 
@@ -225,7 +225,7 @@ fn a_killed_vmm_leaves_a_session() {
         let mut vmm = child::alone(this_test!());
         vmm.env(traced::AS_PROGRAM, &pipe).stdout(Stdio::null()).stderr(Stdio::null());
         let vmm = vmm.spawn().unwrap();
-        let mut receive = HYPERTRACE.command(["receive", "--out"]);
+        let mut receive = HYPERTRACE.command(["receive", "-o"]);
         receive.arg(&out).arg(&pipe).stdout(Stdio::piped()).stderr(Stdio::piped());
         let receiver = receive.spawn().unwrap();
         wait_for_packets(&out);
@@ -265,7 +265,7 @@ fn a_journal_that_ends_early_is_status_1_and_a_damaged_one_status_2() {
         let path = dir.path().join(format!("{name}.journal"));
         File::create(&path).unwrap().write_all(bytes).unwrap();
         let out = dir.path().join(name);
-        (run(HYPERTRACE.command(["receive", "--out"]).arg(&out).arg(path)), out)
+        (run(HYPERTRACE.command(["receive", "-o"]).arg(&out).arg(path)), out)
     };
 
     let (done, out) = receive("whole", &whole);

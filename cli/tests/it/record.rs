@@ -1,4 +1,4 @@
-//! `record`, `run --kernel` and `demo --kernel`: the kernel's events beside a session, as trace-cmd
+//! `record`, `record --kernel` and `demo --kernel`: the kernel's events beside a session, as trace-cmd
 //! reads them.
 
 use std::collections::BTreeMap;
@@ -46,8 +46,8 @@ fn recorded(ran: &Ran) -> Option<u64> {
 
 /// Returns a command that records a program into `dir`.
 fn record(dir: &Path, program: &[&str]) -> Command {
-    let mut command = HYPERTRACE.command(["record", "--out"]);
-    command.arg(dir).arg("--").args(program);
+    let mut command = HYPERTRACE.command(["record", "--kernel", "-o"]);
+    command.arg(dir).args(program);
     command
 }
 
@@ -185,7 +185,7 @@ impl Order {
 fn run_records_the_kernel_beside_its_events() {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("S");
-    let mut command = HYPERTRACE.command(["run", "--kernel", "--out"]);
+    let mut command = HYPERTRACE.command(["record", "--kernel", "-o"]);
 
     let ran = run(command.arg(&out).args(["--", "sh", "-c", "sleep 0.001; exit 3"]));
 
@@ -198,7 +198,7 @@ fn run_records_the_kernel_beside_its_events() {
 
 /// Starts to record a process, and waits until it is recorded.
 fn start(dir: &Path, pid: u32) -> (Child, String) {
-    let mut command = HYPERTRACE.command(["record", "--out"]);
+    let mut command = HYPERTRACE.command(["record", "-o"]);
     command.arg(dir).args(["--pid", &pid.to_string()]).stderr(Stdio::piped());
     let mut child = with_default_signals(&mut command).spawn().unwrap();
     let mut said = String::new();
@@ -227,7 +227,7 @@ fn a_running_process_joins_a_session_until_it_ends() {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("S");
     let session =
-        run(HYPERTRACE.command(["run", "--quiet", "--out"]).arg(&out).args(["--", "true"]));
+        run(HYPERTRACE.command(["record", "--quiet", "-o"]).arg(&out).args(["--", "true"]));
     assert_eq!(session.code, Some(0), "{session:?}");
     let json = fs::read(out.join("session.json")).unwrap();
     let mut shell = waiting_shell();
@@ -279,7 +279,7 @@ const NO_TRACE: &str =
 #[test]
 fn perf_records_where_the_kernels_trace_refuses() {
     let dir = tempfile::tempdir().unwrap();
-    let record = HYPERTRACE.command(["record", "--out"]);
+    let record = HYPERTRACE.command(["record", "--kernel", "-o"]);
     let Some(mut command) = namespace::inside(NO_TRACE, &record) else { return };
 
     let ran = run(command.arg(dir.path().join("S")).args(["--", "sh", "-c", "exit 7"]));
@@ -302,12 +302,12 @@ fn perf_records_where_the_kernels_trace_refuses() {
 fn a_session_whose_kernel_events_cannot_be_recorded_is_not_made() {
     // perf needs the list of CPUs.
     let mounts = format!("{NO_TRACE} && mount -t tmpfs none /sys/devices/system/cpu");
-    for command in ["run", "demo"] {
+    for command in ["record", "demo"] {
         let dir = tempfile::tempdir().unwrap();
-        let start = HYPERTRACE.command([command, "--kernel", "--out"]);
+        let start = HYPERTRACE.command([command, "--kernel", "-o"]);
         let Some(mut start) = namespace::inside(&mounts, &start) else { return };
         start.arg(dir.path());
-        if command == "run" {
+        if command == "record" {
             start.args(["--", "true"]);
         }
 
@@ -321,11 +321,11 @@ fn a_session_whose_kernel_events_cannot_be_recorded_is_not_made() {
 
 #[test]
 fn a_program_has_the_limit_of_files_that_it_had_without_a_recorder() {
-    for command in ["record", "run --kernel"] {
+    for command in ["record", "record --kernel"] {
         let dir = tempfile::tempdir().unwrap();
         let (out, limit) = (dir.path().join("S"), dir.path().join("limit"));
         let script = format!(
-            "ulimit -Sn 256; exec {} {command} --quiet --out {} -- sh -c 'ulimit -Sn > {}'",
+            "ulimit -Sn 256; exec {} {command} --quiet -o {} sh -c 'ulimit -Sn > {}'",
             HYPERTRACE.0,
             out.display(),
             limit.display()
@@ -347,7 +347,7 @@ fn another_user_records_the_scheduling_of_its_threads() {
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
     let out = dir.path().join("S");
     let mut command = Command::new(&program);
-    command.args(["record", "--out"]).arg(&out).args(["--", "sh", "-c", "sleep 0.01; exit 7"]);
+    command.args(["record", "--kernel", "-o"]).arg(&out).args(["sh", "-c", "sleep 0.01; exit 7"]);
     if is_root {
         command.uid(65534).gid(65534).current_dir("/");
     }
@@ -380,7 +380,7 @@ fn another_user_records_the_scheduling_of_its_threads() {
     }
     // With named events, it does not record others instead.
     let mut command = Command::new(&program);
-    command.args(["record", "-e", "kvm:*", "--out"]).arg(dir.path().join("T")).args(["--", "true"]);
+    command.args(["record", "-e", "kvm:*", "-o"]).arg(dir.path().join("T")).args(["--", "true"]);
     if is_root {
         command.uid(65534).gid(65534).current_dir("/");
     }
@@ -395,7 +395,7 @@ fn in_a_pid_namespace_perf_records_as_the_kernels_trace_has_other_numbers() {
     let out = dir.path().join("S");
     let inside = |arguments: &[&str]| {
         let mut command = Command::new("unshare");
-        command.args(["--pid", "--fork", "--mount-proc", HYPERTRACE.0, "record", "--out"]);
+        command.args(["--pid", "--fork", "--mount-proc", HYPERTRACE.0, "record", "--kernel", "-o"]);
         run(command.arg(&out).args(arguments))
     };
 
@@ -418,11 +418,40 @@ fn in_a_pid_namespace_perf_records_as_the_kernels_trace_has_other_numbers() {
 }
 
 #[test]
+fn all_threads_of_the_machine_are_recorded() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = HYPERTRACE.command(["record", "-a", "-o"]);
+    command.arg(dir.path().join("S")).stderr(Stdio::piped());
+    let mut recorder = with_default_signals(&mut command).spawn().unwrap();
+    let (mut said, mut stderr) = (String::new(), BufReader::new(recorder.stderr.take().unwrap()));
+    let mut is_said = true;
+    while is_said && !said.contains("of all threads in ") {
+        is_said = stderr.read_line(&mut said).unwrap() > 0;
+    }
+    // Nobody named it.
+    let shell = Command::new("sh").args(["-c", "sleep 0.01; echo $$"]).output().unwrap();
+    let thread = String::from_utf8(shell.stdout).unwrap().trim().parse::<u32>().unwrap();
+    if is_said {
+        send("INT", recorder.id().into());
+    }
+    let ended = recorder.wait().unwrap();
+
+    if !is_said {
+        assert!(said.contains("tracing cannot be used"), "{said}");
+        return capability::missing("tracefs", said);
+    }
+    assert_eq!(ended.code(), Some(0));
+    let Some(read) = trace_cmd::read(&dir.path().join("S/kernel.dat")) else { return };
+    assert!(read.iter().any(|event| event.thread == thread), "{thread}");
+    capability::used("tracefs");
+}
+
+#[test]
 fn wrong_requests_are_refused_and_leave_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("S");
     let arguments = |more: &[&str]| {
-        let mut command = HYPERTRACE.command(["record", "--out"]);
+        let mut command = HYPERTRACE.command(["record", "-o"]);
         command.arg(&out).args(more);
         run(&mut command)
     };
@@ -447,9 +476,11 @@ fn wrong_requests_are_refused_and_leave_nothing() {
     let left = fs::read_dir(&out).map_or(0, Iterator::count);
     assert_eq!(left, 0);
 
-    assert_eq!(arguments(&["--", "true"]).code, Some(0));
-    let said = arguments(&["--", "true"]).failed(2);
+    assert_eq!(arguments(&["--kernel", "true"]).code, Some(0));
+    let said = arguments(&["--pid", &std::process::id().to_string()]).failed(2);
     assert!(said.contains("has a kernel.dat already"), "{said}");
+    let said = arguments(&["true"]).failed(2);
+    assert!(said.contains("is not empty"), "{said}");
     fs::write(dir.path().join("file"), "").unwrap();
     let foreign = run(&mut record(dir.path(), &["true"])).failed(2);
     assert!(foreign.contains("is not empty"), "{foreign}");
@@ -462,7 +493,8 @@ fn two_recordings_of_one_session_do_not_mix() {
     let mut shell = waiting_shell();
     let (recorder, said) = start(&out, shell.id());
 
-    let second = run(&mut record(&out, &["true"])).failed(2);
+    let mut second = HYPERTRACE.command(["record", "-o"]);
+    let second = run(second.arg(&out).args(["-p", &std::process::id().to_string()])).failed(2);
 
     assert!(second.contains("another process records into"), "{second}");
     drop(shell.stdin.take());
@@ -497,7 +529,7 @@ fn flood(dir: &Path) -> Option<Ran> {
     let dd = format!("read line; dd if=/dev/zero of=/dev/null bs=1 count={}", CALLS / 2);
     shell.args(["-c", &dd]).stdin(Stdio::piped()).stderr(Stdio::null());
     let mut shell = shell.spawn().unwrap();
-    let mut command = HYPERTRACE.command(["record", "--buffer", "64", "--out"]);
+    let mut command = HYPERTRACE.command(["record", "--buffer", "64", "-o"]);
     command.arg(dir).args(["-e", "raw_syscalls:sys_enter", "--pid", &shell.id().to_string()]);
     let mut recorder = command.stderr(Stdio::piped()).spawn().unwrap();
     let (mut said, mut stderr) = (String::new(), BufReader::new(recorder.stderr.take().unwrap()));
@@ -572,7 +604,7 @@ fn switches_that_no_ring_of_perf_held_are_counted() {
     as_user(shell.args(["-c", turns]).stdin(Stdio::piped()).stderr(Stdio::piped()));
     let mut shell = shell.spawn().unwrap();
     let mut recorder = Command::new(&program);
-    recorder.args(["record", "--out", "S", "--pid", &shell.id().to_string()]);
+    recorder.args(["record", "-o", "S", "--pid", &shell.id().to_string()]);
     as_user(recorder.stderr(Stdio::piped()));
     let mut recorder = recorder.spawn().unwrap();
     let (mut said, mut stderr) = (String::new(), BufReader::new(recorder.stderr.take().unwrap()));
@@ -611,11 +643,11 @@ fn a_recording_on_a_full_disk_is_completed_when_there_is_room() {
     let Some(disk) = Mount::new("tmpfs", "size=4m") else { return };
     let (out, ballast) = (disk.path().join("S"), disk.path().join("ballast"));
     let session =
-        run(HYPERTRACE.command(["run", "--quiet", "--out"]).arg(&out).args(["--", "true"]));
+        run(HYPERTRACE.command(["record", "--quiet", "-o"]).arg(&out).args(["--", "true"]));
     assert_eq!(session.code, Some(0), "{session:?}");
     // A recording of the same event without a flood: descriptions, and a page or two of data.
     let dir = tempfile::tempdir().unwrap();
-    let mut small = HYPERTRACE.command(["record", "-e", "raw_syscalls:sys_enter", "--out"]);
+    let mut small = HYPERTRACE.command(["record", "-e", "raw_syscalls:sys_enter", "-o"]);
     let ran = run(small.arg(dir.path()).args(["--", "true"]));
     if ran.code != Some(0) {
         capability::missing("tracefs", ran.stderr);
@@ -651,7 +683,7 @@ fn a_recording_on_a_full_disk_is_completed_when_there_is_room() {
 fn events_are_chosen_by_patterns() {
     let dir = tempfile::tempdir().unwrap();
     let of = |events: &[&str], out: &Path| {
-        let mut command = HYPERTRACE.command(["record", "--out"]);
+        let mut command = HYPERTRACE.command(["record", "-o"]);
         command.arg(out).args(events.iter().flat_map(|event| ["-e", event]));
         run(command.args(["--", "sh", "-c", "sleep 0.001"]))
     };
@@ -669,7 +701,7 @@ fn events_are_chosen_by_patterns() {
 fn damage_in_the_files_of_a_killed_process_is_reported() {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("S");
-    let ran = run(HYPERTRACE.command(["run", "--quiet", "--out"]).arg(&out).args(["--", "true"]));
+    let ran = run(HYPERTRACE.command(["record", "--quiet", "-o"]).arg(&out).args(["--", "true"]));
     assert_eq!(ran.code, Some(0), "{ran:?}");
     let state = out.join(".kernel");
     fs::create_dir(&state).unwrap();

@@ -21,7 +21,7 @@ const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 
 /// Starts to record a process.
 fn record(dir: &Path, pid: u32) -> Child {
-    let mut command = HYPERTRACE.command(["record", "--out"]);
+    let mut command = HYPERTRACE.command(["record", "-o"]);
     command.arg(dir).args(["--pid", &pid.to_string()]).stderr(Stdio::piped());
     with_default_signals(&mut command).spawn().unwrap()
 }
@@ -54,7 +54,7 @@ impl Notes {
     /// Starts to record this process, and waits until it is recorded. `None`, with a report, if the
     /// kernel's trace cannot be used.
     fn recorder(&self, dir: &Path, more: &[&str]) -> Option<Killed> {
-        let mut command = self.command(["record", "--out"])?;
+        let mut command = self.command(["record", "-o"])?;
         command.arg(dir).args(["--pid", &std::process::id().to_string()]).args(more);
         let command = with_default_signals(&mut command);
         let mut recorder = Killed(command.stderr(Stdio::piped()).spawn().unwrap());
@@ -79,7 +79,7 @@ impl Notes {
     /// Runs another recording, which looks for those that were left.
     fn start_another(&self) -> Ran {
         let dir = tempfile::tempdir().unwrap();
-        let mut command = self.command(["record", "--quiet", "--out"]).unwrap();
+        let mut command = self.command(["record", "--kernel", "--quiet", "-o"]).unwrap();
         let ran = run(command.arg(dir.path()).args(["--", "true"]));
         assert_eq!(ran.code, Some(0), "{ran:?}");
         ran
@@ -89,7 +89,7 @@ impl Notes {
     /// note, and an empty folder. Returns the instance.
     fn remains(&self, own: &Instance, session: &Path) -> PathBuf {
         let ran =
-            run(HYPERTRACE.command(["run", "--quiet", "--out"]).arg(session).args(["--", "true"]));
+            run(HYPERTRACE.command(["record", "--quiet", "-o"]).arg(session).args(["--", "true"]));
         assert_eq!(ran.code, Some(0), "{ran:?}");
         fs::create_dir(session.join(".kernel")).unwrap();
         let instance = instance_of_an_ended_process(own);
@@ -103,7 +103,7 @@ impl Drop for Notes {
         // A test that failed leaves an instance, which nobody finds without its note.
         if fs::read_dir(self.0.path()).is_ok_and(|mut notes| notes.next().is_some())
             && let (Some(mut command), Ok(dir)) =
-                (self.command(["record", "--quiet", "--out"]), tempfile::tempdir())
+                (self.command(["record", "--kernel", "--quiet", "-o"]), tempfile::tempdir())
         {
             let _ = command.arg(dir.path()).args(["--", "true"]).output();
         }
@@ -325,7 +325,7 @@ fn a_killed_recording_is_completed_by_the_next_start() {
     );
 
     let out = dir.path().join("last");
-    let last = run(HYPERTRACE.command(["record", "--out"]).arg(&out).args(["--", "true"]));
+    let last = run(HYPERTRACE.command(["record", "--kernel", "-o"]).arg(&out).args(["--", "true"]));
 
     assert_eq!(last.code, Some(0), "{last:?}");
     let left: Vec<String> = fs::read_dir(instances)
@@ -364,7 +364,7 @@ fn pages_that_were_on_disk_and_pages_in_the_kernel_make_one_recording() {
     let mut shell = Command::new("sh");
     shell.args(["-c", &dd]).stdin(Stdio::piped()).stderr(Stdio::null());
     let mut shell = shell.spawn().unwrap();
-    let mut command = HYPERTRACE.command(["record", "-e", "raw_syscalls:sys_enter", "--out"]);
+    let mut command = HYPERTRACE.command(["record", "-e", "raw_syscalls:sys_enter", "-o"]);
     command.arg(&out).args([
         "--pid",
         &shell.id().to_string(),

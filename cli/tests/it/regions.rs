@@ -204,7 +204,7 @@ fn a_programs_sleep_is_blocked_time() {
     }
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("S");
-    let mut command = HYPERTRACE.command(["run", "--kernel", "--out"]);
+    let mut command = HYPERTRACE.command(["record", "--kernel", "-o"]);
     command.arg(&out);
     traced::program(&mut command, this_test!(), "nap");
 
@@ -231,7 +231,7 @@ fn another_user_sees_blocked_and_runnable_without_tracefs() {
     copy_program(std::env::current_exe().unwrap(), &test);
     let out = dir.path().join("S");
     let mut command = Command::new(&program);
-    command.args(["run", "--kernel", "--out"]).arg(&out);
+    command.args(["record", "--kernel", "-o"]).arg(&out);
     traced::program(&mut command, this_test!(), "nap");
     // The copy, which that user may run.
     let args: Vec<_> = command.get_args().map(|arg| arg.to_owned()).collect();
@@ -267,7 +267,7 @@ fn without_a_kernels_trace_the_next_step_is_said() {
     }
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("S");
-    let mut command = HYPERTRACE.command(["run", "--quiet", "--out"]);
+    let mut command = HYPERTRACE.command(["record", "--quiet", "-o"]);
     command.arg(&out);
     traced::program(&mut command, this_test!(), "nap");
     assert_eq!(run(&mut command).code, Some(0));
@@ -276,7 +276,7 @@ fn without_a_kernels_trace_the_next_step_is_said() {
 
     assert_eq!(ran.code, Some(0), "{ran:?}");
     assert!(ran.stderr.contains("no kernel.dat"), "{ran:?}");
-    assert!(ran.stderr.contains("`hypertrace run --kernel`"), "{ran:?}");
+    assert!(ran.stderr.contains("`hypertrace record --kernel`"), "{ran:?}");
     let json: Value = serde_json::from_str(&ran.stdout).unwrap();
     assert_eq!(json["warnings"].as_array().unwrap().len(), 1);
     let total = &group(&json, "nap")["total"];
@@ -327,7 +327,7 @@ fn regions_of_a_vmms_own_threads_are_shown() {
 fn a_session_without_regions_says_how_to_make_some() {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("S");
-    run(HYPERTRACE.command(["run", "--quiet", "--out"]).arg(&out).args(["--", "true"]));
+    run(HYPERTRACE.command(["record", "--quiet", "-o"]).arg(&out).args(["--", "true"]));
 
     let said = regions(&out, &[]).failed(2);
 

@@ -461,7 +461,7 @@ fn a_program_has_a_page() {
     }
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("S");
-    let mut command = HYPERTRACE.command(["run", "--kernel", "--out"]);
+    let mut command = HYPERTRACE.command(["record", "--kernel", "-o"]);
     command.arg(&out);
     traced::program(&mut command, this_test!(), "nap");
     let ran = run(&mut command);

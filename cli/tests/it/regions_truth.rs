@@ -452,7 +452,7 @@ fn measured(lines: &str) -> Measured {
     lines.map(parse).collect()
 }
 
-/// Runs a program with `run --kernel`, and compares its regions with its readings.
+/// Runs a program with `record --kernel`, and compares its regions with its readings.
 /// Without the kernel's trace, what perf records is compared; `is_hidden` is true if that is on purpose.
 /// Returns whether their parts are what they were, or cannot be known here.
 #[track_caller]
@@ -472,10 +472,10 @@ fn program_is_right(command: &mut Command, place: &Path, is_hidden: bool) -> boo
     measured.is_some()
 }
 
-/// Returns the command `run --kernel` into `place`.
+/// Returns the command `record --kernel` into `place`.
 fn run_kernel(hypertrace: &Path, place: &Path) -> Command {
     let mut command = Command::new(hypertrace);
-    command.args(["run", "--kernel", "--out"]).arg(place.join("S"));
+    command.args(["record", "--kernel", "-o"]).arg(place.join("S"));
     command
 }
 

@@ -242,8 +242,8 @@ fn help_teaches_by_example() {
         "regions",
         "functions",
         "export",
-        "run",
         "record",
+        "forward",
         "ctl",
     ];
     for command in commands {

@@ -1,4 +1,4 @@
-//! `hypertrace run`: programs on this host, traced without a VM.
+//! `hypertrace record`: programs on this host, traced without a VM.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -13,17 +13,17 @@ use hypertrace_tests::{babeltrace2, this_test, traced, wait_until};
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 
-/// Returns a `run` with these arguments and this test as the program.
+/// Returns a `record` with these arguments and this test as the program.
 fn run_test(dir: &Path, options: &[&str], name: &str, argument: &str) -> Command {
-    let mut command = HYPERTRACE.command(["run", "--quiet", "--out"]);
+    let mut command = HYPERTRACE.command(["record", "--quiet", "-o"]);
     command.arg(dir).args(options);
     traced::program(&mut command, name, argument);
     command
 }
 
-/// Returns a `run` of this shell script.
+/// Returns a `record` of this shell script.
 fn run_script(dir: &Path, script: &str) -> Command {
-    let mut command = HYPERTRACE.command(["run", "--quiet", "--out"]);
+    let mut command = HYPERTRACE.command(["record", "--quiet", "-o"]);
     command.arg(dir).args(["--", "sh", "-c", script]);
     command
 }
@@ -80,7 +80,7 @@ fn a_fork_and_an_exec_get_their_own_clients() {
             hypertrace::event!("before");
             let mut child = Command::new(std::env::current_exe().unwrap());
             traced::program(&mut child, name, "child");
-            // The arguments after the dashes are for `hypertrace run`.
+            // The arguments after the dashes are for `hypertrace record`.
             let args: Vec<_> = child.get_args().skip(2).map(ToOwned::to_owned).collect();
             let mut child = Command::new(std::env::current_exe().unwrap());
             child.args(args).env("HYPERTRACE_TEST_PROGRAM", "child");
@@ -149,12 +149,12 @@ fn programs_at_the_same_time_share_a_session() {
     assert!(!sources.is_empty());
 }
 
-/// Guard that ends a `run` with its test, also if the test panics.
+/// Guard that ends a `record` with its test, also if the test panics.
 struct Running(Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // `run` forwards the signal to the program. It may have ended.
+        // `record` forwards the signal to the program. It may have ended.
         let _ = Command::new("kill").arg(self.0.id().to_string()).stderr(Stdio::null()).status();
         let _ = self.0.wait();
     }
@@ -208,7 +208,7 @@ fn a_program_that_cannot_run_is_named_and_leaves_no_files() {
     fs::write(&file, "#!/bin/sh\n").unwrap();
     let refused = |program: &Path, code| {
         let said = run(HYPERTRACE
-            .command(["run", "--quiet", "--out"])
+            .command(["record", "--quiet", "-o"])
             .arg(&session)
             .arg("--")
             .arg(program));
@@ -221,7 +221,7 @@ fn a_program_that_cannot_run_is_named_and_leaves_no_files() {
     let missing = refused(Path::new("no-such-program-anywhere"), 127);
     assert!(missing.contains("no such program in PATH"), "{missing}");
     assert!(refused(&file, 126).contains("cannot be executed"));
-    let usage = run(HYPERTRACE.command(["run", "--quiet", "--out"]).arg(&session));
+    let usage = run(HYPERTRACE.command(["record", "--quiet", "-o"]).arg(&session));
     assert_eq!(usage.code, Some(2));
 }
 
@@ -254,7 +254,7 @@ fn a_setuid_program_is_named_and_started() {
     let mine = dir.path().metadata().unwrap();
     let other = Some((mine.uid() + 1, mine.gid() + 1));
     let started = |copy: &Path, name: &str| {
-        let mut command = HYPERTRACE.command(["run", "--quiet", "--out"]);
+        let mut command = HYPERTRACE.command(["record", "--quiet", "-o"]);
         command.arg(dir.path().join(name)).arg("--").arg(copy);
         run(&mut command)
     };
@@ -296,13 +296,13 @@ fn a_program_with_file_capabilities_is_named_and_started() {
     let command = dir.path().join("hypertrace");
     copy_program(HYPERTRACE.0, &command);
     let mut as_nobody = Command::new(command);
-    as_nobody.args(["run", "--quiet", "--out"]).arg(dir.path().join("S")).arg("--").arg(&copy);
+    as_nobody.args(["record", "--quiet", "-o"]).arg(dir.path().join("S")).arg("--").arg(&copy);
 
     let said = run(as_nobody.current_dir("/").uid(65534).gid(65534)).failed(0);
 
     assert!(said.contains("true will not be traced: it has file capabilities"), "{said}");
     // Root has the capability anyway.
-    let mut as_root = HYPERTRACE.command(["run", "--quiet", "--out"]);
+    let mut as_root = HYPERTRACE.command(["record", "--quiet", "-o"]);
     run(as_root.arg(dir.path().join("T")).arg("--").arg(&copy)).ok();
 }
 
@@ -337,14 +337,14 @@ fn a_lack_of_descriptors_or_memory_is_reported() {
     let dir = tempfile::tempdir().unwrap();
     let session = dir.path().join("S");
     let mut few = Command::new("sh");
-    few.args(["-c", r#"ulimit -n 4; exec "$0" "$@""#, HYPERTRACE.0, "run", "--out"]);
+    few.args(["-c", r#"ulimit -n 4; exec "$0" "$@""#, HYPERTRACE.0, "record", "-o"]);
     few.arg(&session).args(["--", "true"]);
     let said = run(&mut few).failed(1);
     assert!(said.contains("Too many open files"), "{said}");
 
     let Some(disk) = Mount::new("tmpfs", "size=4m") else { return };
     let segment = disk.path().join("segment");
-    let mut full = HYPERTRACE.command(["run", "--quiet", "--out"]);
+    let mut full = HYPERTRACE.command(["record", "--quiet", "-o"]);
     full.arg(&session).arg("--segment").arg(&segment).args(["--", "true"]);
     let said = run(&mut full).failed(1);
     for part in ["cannot reserve", segment.to_str().unwrap(), "fewer clients", "No space left"] {
@@ -353,7 +353,7 @@ fn a_lack_of_descriptors_or_memory_is_reported() {
     assert!(!segment.exists());
     // A smaller segment fits, and is removed at the end.
     let mut fits =
-        HYPERTRACE.command(["run", "--quiet", "--clients", "4", "--ring", "64", "--out"]);
+        HYPERTRACE.command(["record", "--quiet", "--clients", "4", "--ring", "64", "-o"]);
     fits.arg(dir.path().join("T")).arg("--segment").arg(&segment).args(["--", "true"]);
     run(&mut fits).ok();
     assert!(!segment.exists());
@@ -426,7 +426,7 @@ fn the_closing_line_has_losses_causes_and_remedies() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    let mut command = HYPERTRACE.command(["run", "--clients", "1", "--ring", "64", "--out"]);
+    let mut command = HYPERTRACE.command(["record", "--clients", "1", "--ring", "64", "-o"]);
     traced::program(command.arg(dir.path()), this_test!(), "-");
 
     let ran = run(&mut command);
@@ -462,7 +462,7 @@ fn the_closing_line_reports_no_losses_and_quiet_omits_it() {
     let dir = tempfile::tempdir().unwrap();
     let run_in = |name: &str, options: &[&str]| {
         let session = dir.path().join(name);
-        let mut command = HYPERTRACE.command(["run", "--out"]);
+        let mut command = HYPERTRACE.command(["record", "-o"]);
         command.arg(&session).args(options).args(["--", "true"]);
         (run(&mut command), session)
     };
@@ -488,7 +488,7 @@ fn a_program_that_records_nothing_is_one_that_traces() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    let mut command = HYPERTRACE.command(["run", "--out"]);
+    let mut command = HYPERTRACE.command(["record", "-o"]);
     traced::program(command.arg(dir.path()), this_test!(), "-");
 
     let said = run(&mut command).failed(0);
@@ -508,7 +508,7 @@ fn a_stderr_that_takes_nothing_changes_neither_the_program_nor_its_session() {
     let dir = tempfile::tempdir().unwrap();
     for (n, stderr) in useless().into_iter().enumerate() {
         let session = dir.path().join(n.to_string());
-        let mut command = HYPERTRACE.command(["run", "--out"]);
+        let mut command = HYPERTRACE.command(["record", "-o"]);
         command.arg(&session).args(["--", "sh", "-c", "exit 7"]).stderr(stderr);
         assert_eq!(run(&mut command).code, Some(7));
         assert_eq!(HYPERTRACE.stat(&session)["finished"], true);
@@ -521,7 +521,7 @@ fn a_stderr_that_takes_nothing_changes_neither_the_program_nor_its_session() {
     }
     for (n, stderr) in useless().into_iter().enumerate() {
         let session = dir.path().join(format!("setuid {n}"));
-        let mut command = HYPERTRACE.command(["run", "--out"]);
+        let mut command = HYPERTRACE.command(["record", "-o"]);
         command.arg(&session).arg("--").arg(dir.path().join("true")).stderr(stderr);
         assert_eq!(run(&mut command).code, Some(0));
         assert_eq!(HYPERTRACE.stat(&session)["finished"], true);
@@ -533,7 +533,7 @@ fn limited(action: &str) -> Command {
     let mut command = Command::new("sh");
     // In blocks of 512 bytes.
     let script = format!(r#"trap {action} XFSZ; ulimit -f 80000; exec "$0" "$@""#);
-    command.args(["-c", &script, HYPERTRACE.0, "run", "--quiet", "--out"]);
+    command.args(["-c", &script, HYPERTRACE.0, "record", "--quiet", "-o"]);
     command
 }
 

@@ -1,4 +1,4 @@
-//! `hypertrace run` of programs that close descriptors they do not know.
+//! `hypertrace record` of programs that close descriptors they do not know.
 #![allow(unsafe_code)]
 
 use std::fs::{self, File};
@@ -15,9 +15,9 @@ const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 /// More descriptors than a program of these tests has.
 const FILES: i32 = 64;
 
-/// `run` with these options and this test as the program.
+/// `record` with these options and this test as the program.
 fn run_test(dir: &Path, options: &[&str], name: &str, argument: &str) -> Command {
-    let mut command = HYPERTRACE.command(["run", "--quiet", "--out"]);
+    let mut command = HYPERTRACE.command(["record", "--quiet", "-o"]);
     command.arg(dir.join("S")).args(options);
     traced::program(&mut command, name, argument);
     command

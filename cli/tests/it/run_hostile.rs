@@ -1,4 +1,4 @@
-//! `hypertrace run` with programs that break the rules: they harm only their own events, not those of
+//! `hypertrace record` with programs that break the rules: they harm only their own events, not those of
 //! other programs, nor the host, and the whole session is readable.
 
 use std::fs::File;
@@ -23,10 +23,10 @@ use hypertrace_tests::{babeltrace2, packets, this_test};
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 
-/// Returns a `run` with these options and the test `name` as the program, which writes to DIR/notes.
+/// Returns a `record` with these options and the test `name` as the program, which writes to DIR/notes.
 fn run_test(dir: &Path, options: &[&str], name: &str) -> (Command, Notes) {
     let path = dir.join("notes");
-    let mut command = HYPERTRACE.command(["run", "--quiet", "--out"]);
+    let mut command = HYPERTRACE.command(["record", "--quiet", "-o"]);
     command.arg(dir.join("S")).args(options);
     traced::program(&mut command, name, path.to_str().unwrap());
     (command, Notes::at(&path))
@@ -146,8 +146,8 @@ fn a_segment_under_constant_corruption_is_recovered_with_other_clients_commits()
     run(Command::new("kill").args(["-KILL", &notes.get(NOTES[0]).to_string()])).ok();
 
     for out in ["S", "new"].map(|name| dir.path().join(name)) {
-        let mut recover = HYPERTRACE.command(["run", "--recover"]);
-        run(recover.arg(&segment).arg("--out").arg(&out)).ok();
+        let mut recover = HYPERTRACE.command(["recover"]);
+        run(recover.arg(&segment).arg(&out)).ok();
         let stat = HYPERTRACE.stat(&out);
         assert_eq!(stat["finished"], true, "{stat}");
     }
@@ -284,8 +284,8 @@ fn a_truncated_segment_ends_run_with_a_message_and_the_drained_events() {
     }
     let dir = tempfile::tempdir().unwrap();
     let (segment, out) = (dir.path().join("segment"), dir.path().join("S"));
-    let mut command = HYPERTRACE.command(["run", "--quiet", "--clients", "4", "--segment"]);
-    command.arg(&segment).arg("--out").arg(&out);
+    let mut command = HYPERTRACE.command(["record", "--quiet", "--clients", "4", "--segment"]);
+    command.arg(&segment).arg("-o").arg(&out);
     traced::program(&mut command, this_test!(), segment.to_str().unwrap());
 
     let told = run(&mut command).failed(1);
@@ -316,9 +316,8 @@ fn an_invalid_segment_is_reported_and_events_are_off() {
         command.env("HYPERTRACE_TEST_PROGRAM", wrong);
         assert_eq!(run(&mut command).code, Some(0));
     }
-    let recover = |segment: &Path| {
-        run(HYPERTRACE.command(["run", "--recover"]).arg(segment).arg("--out").arg(dir.path()))
-    };
+    let recover =
+        |segment: &Path| run(HYPERTRACE.command(["recover"]).arg(segment).arg(dir.path()));
     assert!(recover(&file).failed(2).contains("is not a segment"));
     assert!(recover(Path::new("/nowhere/segment")).failed(1).contains("cannot open"));
 }

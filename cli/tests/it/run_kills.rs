@@ -21,19 +21,19 @@ const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 const KILLS: u64 = 5;
 const SPAN: Duration = Duration::from_millis(50);
 
-/// A `run` of this test as a program that commits until it is killed.
+/// A `record` of this test as a program that commits until it is killed.
 struct Running {
     dir: TempDir,
     run: Child,
     notes: Notes,
 }
 
-/// Starts a `run`, and waits for its first commit.
+/// Starts a `record`, and waits for its first commit.
 fn start(options: &[&str], name: &str) -> Running {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("notes");
     let notes = Notes::at(&path);
-    let mut command = HYPERTRACE.command(["run", "--quiet", "--out"]);
+    let mut command = HYPERTRACE.command(["record", "--quiet", "-o"]);
     // In the test's directory.
     command.current_dir(dir.path()).arg(dir.path().join("S")).args(options);
     traced::program(&mut command, name, path.to_str().unwrap());
@@ -116,8 +116,8 @@ fn a_killed_run_is_recovered_into_its_session_or_a_new_one() {
         |Running { dir, notes, .. }| {
             let segment = dir.path().join("segment");
             let recover = |session: &Path| {
-                let mut command = HYPERTRACE.command(["run", "--recover"]);
-                run(command.arg(&segment).arg("--out").arg(session))
+                let mut command = HYPERTRACE.command(["recover"]);
+                run(command.arg(&segment).arg(session))
             };
             let session = dir.path().join("S");
             let before = packets::committed(&session).unwrap().all();
@@ -129,7 +129,7 @@ fn a_killed_run_is_recovered_into_its_session_or_a_new_one() {
             // The second time, nothing is left to complete, and the session of another segment is refused.
             assert!(recover(&session).failed(2).contains("was ended"));
             let other = dir.path().join("other");
-            run(HYPERTRACE.command(["run", "--quiet", "--out"]).arg(&other).args(["--", "true"]))
+            run(HYPERTRACE.command(["record", "--quiet", "-o"]).arg(&other).args(["--", "true"]))
                 .ok();
             assert!(recover(&other).failed(2).contains("UUID"));
             // A new session has the records whose space the dead host had not returned.
@@ -181,8 +181,8 @@ fn sessions_recovered_from_forged_ring_positions_are_readable() {
         file.write_all_at(&u64::to_le_bytes(tail_is), tail).unwrap();
         let new = dir.path().join(format!("new{number}"));
 
-        let mut command = HYPERTRACE.command(["run", "--recover"]);
-        let said = run(command.arg(&segment).arg("--out").arg(&new)).ok();
+        let mut command = HYPERTRACE.command(["recover"]);
+        let said = run(command.arg(&segment).arg(&new)).ok();
 
         check_total(&new, &said);
         check_readers(&new);

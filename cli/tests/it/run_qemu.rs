@@ -1,4 +1,4 @@
-//! `hypertrace run --qemu`: the same programs under an emulator.
+//! `hypertrace record --qemu`: the same programs under an emulator.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -18,9 +18,9 @@ const EVENTS: u64 = if FULL_SIZE { 250_000 } else { 5_000 };
 /// Number of idle threads.
 const IDLE: usize = 3;
 
-/// Returns a `run` with these arguments and this test as the program.
+/// Returns a `record` with these arguments and this test as the program.
 fn run_test(dir: &Path, arguments: &[&str], name: &str, argument: &str) -> Command {
-    let mut command = HYPERTRACE.command(["run", "--quiet", "--out"]);
+    let mut command = HYPERTRACE.command(["record", "--quiet", "-o"]);
     command.arg(dir).args(arguments).env("HYPERTRACE_QEMU_PLUGIN", plugin());
     traced::program(&mut command, name, argument);
     command
@@ -170,7 +170,7 @@ fn the_plugin_may_be_loaded_by_hand() {
     }
     let Some(qemu) = capability::program(QEMU) else { return };
     let dir = tempfile::tempdir().unwrap();
-    let mut command = HYPERTRACE.command(["run", "--quiet", "--relays", "4", "--out"]);
+    let mut command = HYPERTRACE.command(["record", "--quiet", "--relays", "4", "-o"]);
     command.arg(dir.path()).arg("--").arg(qemu).arg("-plugin").arg(plugin());
     let mut program = Command::new("-");
     traced::program(&mut program, this_test!(), "-");
@@ -188,7 +188,7 @@ fn a_missing_emulator_or_plugin_is_reported() {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("S");
     let refused = |qemu: &str, plugin: &str| {
-        let mut command = HYPERTRACE.command(["run", "--quiet", "--out"]);
+        let mut command = HYPERTRACE.command(["record", "--quiet", "-o"]);
         command.arg(&out).args(["--qemu", qemu, "--", "/bin/true"]);
         command.env("HYPERTRACE_QEMU_PLUGIN", plugin);
         let ran = run(&mut command);
@@ -210,7 +210,7 @@ fn a_missing_emulator_or_plugin_is_reported() {
         assert!(told.contains("HYPERTRACE_QEMU_PLUGIN names /nowhere/plugin.so"), "{told}");
     }
     let mut command =
-        HYPERTRACE.command(["run", "--quiet", "--clients", "1000", "--relays", "100", "--out"]);
+        HYPERTRACE.command(["record", "--quiet", "--clients", "1000", "--relays", "100", "-o"]);
     let told = run(command.arg(&out).args(["--", "/bin/true"])).failed(2);
     assert!(told.contains("more than the 1024"), "{told}");
 }
@@ -233,7 +233,7 @@ fn emulator(dir: &Path, version: &str) -> PathBuf {
 /// Runs a program under an emulator of this version, with no plugin in the environment.
 fn run_under(hypertrace: &Path, dir: &Path, version: &str) -> Ran {
     let mut command = Command::new(hypertrace);
-    command.args(["run", "--quiet", "--out"]).arg(dir.join("S")).arg("--qemu");
+    command.args(["record", "--quiet", "-o"]).arg(dir.join("S")).arg("--qemu");
     command.arg(emulator(dir, version)).args(["--", "/bin/true"]);
     run(command.env_remove("HYPERTRACE_QEMU_PLUGIN"))
 }
@@ -330,7 +330,7 @@ fn the_exit_code_is_that_of_the_program() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    let mut command = HYPERTRACE.command(["run", "--quiet", "--qemu", QEMU, "--out"]);
+    let mut command = HYPERTRACE.command(["record", "--quiet", "--qemu", QEMU, "-o"]);
     command.arg(dir.path()).env("HYPERTRACE_QEMU_PLUGIN", plugin());
     let ran = run(command.args(["--", "sh", "-c", "exit 7"]));
     assert_eq!((ran.code, &*ran.stderr), (Some(7), ""));

@@ -57,7 +57,7 @@ fn closing(body: impl FnOnce()) {
 #[track_caller]
 fn refused(socket: &Path, session: &Path) -> String {
     let mut command = Command::new("timeout");
-    command.args(["30", HYPERTRACE.0, "serve", "--socket"]).arg(socket).arg("--out").arg(session);
+    command.args(["30", HYPERTRACE.0, "serve", "--socket"]).arg(socket).arg("-o").arg(session);
     run(&mut command).failed(2)
 }
 
@@ -111,7 +111,7 @@ fn of_two_servers_that_start_at_once_the_second_one_is_refused() {
     let turn = fs::File::open(folder.path()).unwrap();
     flock(&turn, FlockOperation::LockExclusive).unwrap();
     let mut command = HYPERTRACE.command(["serve", "--socket"]);
-    command.arg(&socket).arg("--out").arg(folder.path().join("S")).stderr(Stdio::piped());
+    command.arg(&socket).arg("-o").arg(folder.path().join("S")).stderr(Stdio::piped());
     let server = command.spawn().unwrap();
     let files = format!("/proc/{}/fd", server.id());
     let waits = || {
@@ -187,7 +187,7 @@ fn only_the_user_may_connect_whatever_the_mask_of_new_files_is() {
     // Not this process's mask, which is that of other tests too.
     let mut serve = Command::new("sh");
     serve.args(["-c", "umask 0; exec \"$@\"", "sh", HYPERTRACE.0, "serve", "--quiet"]);
-    let mut server = serve.arg("--out").arg(&session).arg("--socket").arg(&socket).spawn().unwrap();
+    let mut server = serve.arg("-o").arg(&session).arg("--socket").arg(&socket).spawn().unwrap();
     wait_until("a socket", || {
         assert!(server.try_wait().unwrap().is_none(), "it has ended");
         socket.exists()
@@ -377,8 +377,8 @@ fn one_way_is_needed_and_two_are_refused() {
     let out = folder.path().join("S");
     let out = out.to_str().unwrap();
 
-    let none = HYPERTRACE.run(["serve", "--out", out]);
-    let both = HYPERTRACE.run(["serve", "--file", "f", "--socket", "s", "--out", out]);
+    let none = HYPERTRACE.run(["serve", "-o", out]);
+    let both = HYPERTRACE.run(["serve", "--file", "f", "--socket", "s", "-o", out]);
 
     assert_eq!((none.code, both.code), (Some(2), Some(2)));
     assert!(none.stderr.contains("<--file <FILE>|--socket <PATH>>"), "{}", none.stderr);
@@ -399,7 +399,7 @@ fn wrong_paths_and_sizes_are_refused_with_what_is_right() {
         (["--size", "big", "--file", &path("f")].map(str::to_owned).to_vec(), "such as 16"),
     ];
     for (options, said) in cases {
-        let mut command = HYPERTRACE.command(["serve", "--out"]);
+        let mut command = HYPERTRACE.command(["serve", "-o"]);
         let ran = run(command.arg(folder.path().join("session")).args(&options));
         assert_eq!(ran.code, Some(2), "{options:?} {ran:?}");
         assert!(ran.stderr.contains(said), "{options:?} {ran:?}");

@@ -37,7 +37,7 @@ fn program(test: &str, body: impl FnOnce()) -> Option<TempDir> {
         return None;
     }
     let dir = tempfile::tempdir().unwrap();
-    let mut command = HYPERTRACE.command(["run", "--quiet", "--out"]);
+    let mut command = HYPERTRACE.command(["record", "--quiet", "-o"]);
     command.arg(dir.path());
     traced::program(&mut command, test, "traced");
     let ran = run(&mut command);

@@ -2,7 +2,7 @@
 //! operating system and measures with its own counter; criterion runs in the VMM and does the statistics.
 //!
 //! ```console
-//! $ HYPERTRACE_OUT=S hypertrace record --out K -- cargo bench -p hypertrace-benchmark --bench guest
+//! $ HYPERTRACE_OUT=S hypertrace record --kernel -o K cargo bench -p hypertrace-benchmark --bench guest
 //! $ hypertrace regions S K
 //! ```
 //!

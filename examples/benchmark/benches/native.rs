@@ -1,7 +1,7 @@
 //! Benchmarks of a program without a VM, whose iterations are regions:
 //!
 //! ```console
-//! $ hypertrace run --kernel --out S -- cargo bench -p hypertrace-benchmark --bench native
+//! $ hypertrace record --kernel -o S cargo bench -p hypertrace-benchmark --bench native
 //! $ hypertrace regions S
 //! ```
 

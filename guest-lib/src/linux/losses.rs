@@ -48,7 +48,7 @@ pub(super) fn count_left(events: u64) {
                  process's events are lost from now on\n"
             }
             false => {
-                "hypertrace: the host has ended (`hypertrace serve` or `hypertrace run` was stopped): this \
+                "hypertrace: the host has ended (`hypertrace serve` or `hypertrace record` was stopped): this \
                  process's events are lost from now on\n"
             }
         });

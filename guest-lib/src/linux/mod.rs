@@ -67,7 +67,7 @@ pub fn say(line: &str) {
 }
 
 /// Returns true if this process has a channel whose host has ended: what it traces is lost. Only shared memory
-/// shows it, that of `hypertrace run` and `hypertrace serve --file`. Also if the guest's kernel has taken the device away.
+/// shows it, that of `hypertrace record` and `hypertrace serve --file`. Also if the guest's kernel has taken the device away.
 pub fn host_has_ended() -> bool {
     process::has_host_ended()
 }

@@ -59,7 +59,7 @@ pub enum Place {
     Ivshmem(PathBuf),
     /// The MMIO window at this physical address.
     Window(u64),
-    /// The segment in this file, made by `hypertrace run` or the like.
+    /// The segment in this file, made by `hypertrace record` or the like.
     Segment(PathBuf),
     /// The program provided it, by [`install`](crate::install).
     Installed,

@@ -61,7 +61,7 @@ fn unusable(path: &Path, source: io::Error) -> OpenError {
     OpenError::System {
         doing: "use as a segment",
         path: path.to_owned(),
-        hint: "HYPERTRACE_SEGMENT names the file that `hypertrace run` has made, or a descriptor \
+        hint: "HYPERTRACE_SEGMENT names the file that `hypertrace record` has made, or a descriptor \
                of it, which a program of another user has to inherit",
         source,
     }

@@ -308,7 +308,7 @@ fn open_errors_have_defect_path_and_hint() {
                 "1af4:10f0",
                 "hypertrace.mmio=",
                 "start the VM",
-                "start it with: hypertrace run --out DIR -- PROG",
+                "start it with: hypertrace record -o DIR PROG",
             ],
         );
         fs::write(none.options.proc.join("cmdline"), "hypertrace.mmio=here\n").unwrap();

@@ -47,7 +47,7 @@ pub(crate) enum DeviceError {
     #[error("unknown option {0:?}; there are segment=PATH and functions=DIR")]
     Option(String),
     #[error(
-        "no segment: start the program by `hypertrace run --qemu`, or give segment=PATH, or set \
+        "no segment: start the program by `hypertrace record --qemu`, or give segment=PATH, or set \
          HYPERTRACE_SEGMENT"
     )]
     NoSegment,

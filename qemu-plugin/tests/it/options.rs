@@ -39,7 +39,7 @@ fn wrong_and_missing_options_are_reported() {
     let folder = tempfile::tempdir().unwrap();
     let Some(guest) = guest(folder.path()) else { return };
     let told = refused(&guest, "", None);
-    assert!(told.starts_with("no segment: start the program by `hypertrace run"), "{told}");
+    assert!(told.starts_with("no segment: start the program by `hypertrace record"), "{told}");
     assert_eq!(refused(&guest, "", Some("")), told);
     let told = refused(&guest, ",segment=", None);
     assert_eq!(told, "unknown option \"segment=\"; there are segment=PATH and functions=DIR");

@@ -1,4 +1,4 @@
-//! User mode embedded in a program: a session without `hypertrace run`, and points that are relayed for
+//! User mode embedded in a program: a session without `hypertrace record`, and points that are relayed for
 //! the host, as by an emulator's plugin.
 #![allow(unsafe_code)] // a segment's rings as a slice
 

@@ -41,7 +41,7 @@ fn a_trace_without_the_sessions_threads_says_how_to_record_them() {
 
     let [line] = &warnings[..] else { panic!("{warnings:?}") };
     assert!(line.contains("no event of its threads: all time is unattributed"), "{line}");
-    assert!(line.contains("hypertrace run --kernel"), "{line}");
+    assert!(line.contains("hypertrace record --kernel"), "{line}");
 }
 
 #[test]

@@ -60,7 +60,7 @@ fn killed(dir: &Path) -> ([u8; 16], Guest) {
     (uuid, guest)
 }
 
-/// Takes what is in the ring, as `hypertrace run --recover` does.
+/// Takes what is in the ring, as `hypertrace recover` does.
 fn resume(dir: &Path, uuid: [u8; 16], guest: &mut Guest) -> Result<Session, SessionError> {
     let session = Session::resume(config(dir), uuid)?;
     let committed = session.committed(0).unwrap();

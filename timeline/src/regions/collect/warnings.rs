@@ -75,7 +75,7 @@ pub(super) fn unshown(host: &Host) -> Option<String> {
         ),
         (false, _) => (
             "the kernel's trace has no event of its threads",
-            "record them with `hypertrace run --kernel`, or `record --pid` of their \
+            "record them with `hypertrace record --kernel`, or `record --pid` of their \
              process before the regions begin",
         ),
     };

@@ -1,21 +1,57 @@
-//! `hypertrace record --guest`: in a guest, its kernel's events, for the host.
+//! `hypertrace forward`: in a guest, its kernel's events, for the host.
 
-use super::Args;
 use crate::Usage;
 use crate::interrupt::Interrupts;
 use crate::losses::grouped;
 use crate::output::say;
+use crate::record;
 use anyhow::{Context, Result, bail};
 use hypertrace::abi::event_type;
 use hypertrace::{Clock, Emit, Options, Place, event, reference_point};
 use hypertrace_kernel::{Forwarding, Piece};
 use hypertrace_user::{Program, exit_code, pass_signals_on, run_command};
+use std::ffi::OsString;
 use std::process::ExitCode;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 /// Longest time between two passes over the kernel's buffers, and between two readings of the clock.
 const PERIOD: Duration = Duration::from_millis(200);
+
+/// In a guest: send its kernel's events to the host
+///
+/// They join the session of its VM, where `hypertrace report` shows them with those
+/// of the host. All threads are recorded, until Ctrl-C, or until PROGRAM ends. This
+/// needs root and the guest's channel to its host.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES, verbatim_doc_comment)]
+pub struct Args {
+    /// Events of the kernel instead of those of the scheduler, with * and ?. May be given several
+    /// times
+    #[arg(long, short, value_name = "SYSTEM:EVENT", value_parser = record::event)]
+    event: Vec<String>,
+
+    /// Size of each CPU's buffer in the kernel's trace, KiB (default: 8192; less on machines with
+    /// more than 64 CPUs)
+    #[arg(long, value_name = "KIB", value_parser = clap::value_parser!(u32).range(64..=1 << 22))]
+    buffer: Option<u32>,
+
+    /// Print no lines at the start and at the end
+    #[arg(long, short)]
+    quiet: bool,
+
+    /// A program to run meanwhile, and its arguments; options end here
+    #[arg(trailing_var_arg = true, value_name = "PROGRAM")]
+    program: Vec<OsString>,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  hypertrace forward                     until Ctrl-C
+  hypertrace forward ./program           while the program runs
+
+Exit code: the program's, as `hypertrace record` gives it, or 0; 1 if the host
+has no complete recording, 2 for wrong usage.";
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<ExitCode> {
@@ -27,7 +63,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let options = Options { clock: Some(Clock::Counter), ..Options::default() };
     let opened = hypertrace::open(&options).context("there is no host to record for")?;
     if let Place::Segment(segment) = opened.place {
-        let why = "is of a program, which has no kernel of its own; `hypertrace run --kernel` records this one";
+        let why = "is of a program, which has no kernel of its own; `hypertrace record --kernel` records this one";
         return Err(Usage(format!("the segment {} {why}", segment.display())).into());
     }
     crate::kernel::clean();

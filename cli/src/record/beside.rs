@@ -1,0 +1,70 @@
+//! `hypertrace record -p` and `-a`: the host kernel's events beside a session.
+
+use super::Args;
+use crate::interrupt::Interrupts;
+use crate::kernel;
+use crate::output::say;
+use crate::place;
+use crate::recording::{Failure, tidy};
+use anyhow::Result;
+use hypertrace_kernel::{Config, is_incomplete};
+use hypertrace_trace::{Session, Share, session_json};
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Most time until a signal is seen that came just before the wait for the processes.
+const PERIOD: Duration = Duration::from_millis(200);
+
+/// Records the processes, or all threads.
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let out = place::joined(args.output.as_deref())?;
+    tidy(Some(&out), || record(args, &out)).map(|()| ExitCode::SUCCESS)
+}
+
+fn record(args: &Args, out: &Path) -> Result<()> {
+    let mut config = Config::new(out);
+    config.events.clone_from(&args.event);
+    config.buffer_kib = args.buffer;
+    config.pids.clone_from(&args.pid);
+    config.share = args.share;
+    // Live until the recording has ended: a signal must not leave it unfinished.
+    let interrupts = Interrupts::catch();
+    kernel::complete(out);
+    let failure = Failure::default();
+    let own = own_session(out, args.share, &failure)?;
+    let mut recording = match kernel::start(&config) {
+        Ok(recording) => recording,
+        Err(why) => {
+            match own {
+                // Another recorder has joined it already.
+                Some(session) if is_incomplete(out) => drop(session.end()),
+                Some(session) => session.abandon(),
+                None => {}
+            }
+            return Err(why);
+        }
+    };
+    if !args.quiet {
+        kernel::say_start(&recording, out, "Ctrl-C ends it");
+    }
+    // All threads are no processes that end.
+    while Interrupts::came().is_none() && (!recording.wait(PERIOD) || args.all) {}
+    // First, as it measures the clock once more.
+    let written = own.map_or(Ok(()), |session| session.end().1.map_err(Into::into));
+    let finished = kernel::finish(recording, args.quiet);
+    drop(interrupts);
+    finished.and(failure.check(written))?;
+    if !args.quiet {
+        say(format_args!("next: hypertrace report {} | less", out.display()));
+    }
+    Ok(())
+}
+
+/// Makes a session in a new or empty directory. `None`: there is one already.
+fn own_session(dir: &Path, share: Share, failure: &Failure) -> Result<Option<Session>> {
+    if dir.join(session_json::FILE).exists() {
+        return Ok(None);
+    }
+    Ok(Some(Session::create(failure.of_session(dir, share))?))
+}

@@ -1,0 +1,48 @@
+//! `hypertrace recover`: the events that a killed recorder has left.
+
+use crate::output::print;
+use crate::place;
+use crate::recording::tidy;
+use anyhow::Result;
+use hypertrace_trace::{SessionConfig, Share};
+use std::path::PathBuf;
+
+/// Recover the events that a crash left in a file of rings
+///
+/// FILE is that of `record --segment` or `serve --file`. The session in DIR is
+/// completed, or a new one is made if there is none. FILE is not needed afterwards.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES, verbatim_doc_comment)]
+pub struct Args {
+    /// The file of the rings
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+
+    /// Directory of the session: that of the crash, or a new one
+    #[arg(value_name = "DIR", default_value = place::DEFAULT)]
+    dir: PathBuf,
+
+    /// Users that may read a new session
+    #[arg(long, value_name = "WHO", value_enum, default_value_t)]
+    share: Share,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  hypertrace recover /dev/shm/s          complete the session hypertrace.data
+  hypertrace recover /dev/shm/s S        that in S, or make a new one there
+
+Exit code: 0 done, 1 failed, 2 wrong usage, or damaged or foreign input.";
+
+/// Runs the command.
+pub fn run(args: &Args) -> Result<()> {
+    let config = SessionConfig { share: args.share, ..SessionConfig::new(&args.dir) };
+    let summary = tidy(Some(&args.dir), || Ok(hypertrace_user::recover(&args.file, config)?))?;
+    print(format_args!(
+        "{} holds {} records now, {} lost; {} is not needed any more.\n",
+        args.dir.display(),
+        summary.records,
+        summary.lost,
+        args.file.display(),
+    ))
+}

@@ -1,0 +1,192 @@
+//! The default directory, `hypertrace.data`: what is moved and removed there, and what is not.
+
+use std::fs::{self, File};
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
+use std::path::Path;
+
+use hypertrace_tests::command::{Hypertrace, Ran, run};
+use rustix::fs::{FlockOperation, flock};
+use serde_json::Value;
+
+const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
+
+/// Runs a command in a directory.
+fn at(dir: &Path, args: &[&str]) -> Ran {
+    run(HYPERTRACE.command(args).current_dir(dir))
+}
+
+fn record(dir: &Path) -> Ran {
+    at(dir, &["record", "--quiet", "true"])
+}
+
+/// Records a session whose directory has a file of this name, by which it is known again.
+fn recorded(dir: &Path, mark: &str) {
+    assert_eq!(record(dir).code, Some(0));
+    fs::write(dir.join("hypertrace.data").join(mark), "").unwrap();
+}
+
+#[track_caller]
+fn assert_here(dir: &Path, names: &[&str]) {
+    let mut left: Vec<String> =
+        fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    left.sort();
+    assert_eq!(left, names);
+}
+
+#[test]
+fn the_last_session_is_kept_as_old_and_the_one_before_it_is_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    recorded(dir, "first");
+    fs::create_dir_all(dir.join("hypertrace.data/kept/deep")).unwrap();
+    symlink("/etc", dir.join("hypertrace.data/kept/link")).unwrap();
+
+    recorded(dir, "second");
+    assert!(dir.join("hypertrace.data.old/first").exists());
+    recorded(dir, "third");
+
+    assert_here(dir, &["hypertrace.data", "hypertrace.data.old"]);
+    assert!(dir.join("hypertrace.data/third").exists());
+    assert!(dir.join("hypertrace.data.old/second").exists());
+    assert!(Path::new("/etc/passwd").exists());
+    for command in ["report", "stat", "clock"] {
+        assert_eq!(at(dir, &[command]).code, Some(0), "{command}");
+    }
+}
+
+#[test]
+fn a_command_that_starts_nothing_moves_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    recorded(dir.path(), "first");
+
+    assert_eq!(at(dir.path(), &["record", "/no/such/program"]).code, Some(127));
+    assert_eq!(at(dir.path(), &["record", "--ring", "100", "true"]).code, Some(2));
+    assert_eq!(at(dir.path(), &["record"]).code, Some(2));
+
+    assert_here(dir.path(), &["hypertrace.data"]);
+    assert!(dir.path().join("hypertrace.data/first").exists());
+}
+
+#[test]
+fn what_is_no_session_of_this_user_that_has_ended_stays() {
+    let refused = |make: &dyn Fn(&Path), part: &str| {
+        let dir = tempfile::tempdir().unwrap();
+        make(dir.path());
+        let before = fs::read_dir(dir.path()).unwrap().count();
+        let said = record(dir.path()).failed(2);
+        assert!(said.contains(part) && said.contains("-o"), "{part}: {said}");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), before, "{part}");
+        assert!(fs::symlink_metadata(dir.path().join("hypertrace.data")).is_ok(), "{part}");
+    };
+    let data = |dir: &Path| dir.join("hypertrace.data");
+    let unfinished = |dir: &Path| {
+        let path = data(dir).join("session.json");
+        let mut json: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        json["finished"] = false.into();
+        fs::write(path, json.to_string()).unwrap();
+    };
+    refused(&|dir| fs::write(data(dir), "mine").unwrap(), "is not a session's directory");
+    refused(&|dir| fs::create_dir(data(dir)).unwrap(), "is not a session's directory");
+    refused(&|dir| symlink("/etc", data(dir)).unwrap(), "is not a session's directory");
+    refused(
+        &|dir| {
+            recorded(dir, "first");
+            fs::rename(data(dir), dir.join("elsewhere")).unwrap();
+            symlink("elsewhere", data(dir)).unwrap();
+        },
+        "is not a session's directory",
+    );
+    refused(
+        &|dir| {
+            recorded(dir, "first");
+            fs::write(data(dir).join("session.json"), "{}").unwrap();
+        },
+        "is not a session's directory",
+    );
+    refused(
+        &|dir| {
+            recorded(dir, "first");
+            unfinished(dir);
+        },
+        "nothing has recovered it",
+    );
+    refused(
+        &|dir| {
+            recorded(dir, "first");
+            fs::write(dir.join("hypertrace.data.old"), "mine").unwrap();
+        },
+        "hypertrace.data.old is not a session's directory",
+    );
+    if rustix::process::geteuid().is_root() {
+        refused(
+            &|dir| {
+                recorded(dir, "first");
+                chown(data(dir), Some(65534), None).unwrap();
+            },
+            "belongs to user 65534",
+        );
+    }
+}
+
+#[test]
+fn a_session_that_is_being_recorded_is_joined_or_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    recorded(dir.path(), "first");
+    let ctf = File::open(dir.path().join("hypertrace.data/ctf")).unwrap();
+    flock(&ctf, FlockOperation::LockShared).unwrap();
+
+    let said = record(dir.path()).failed(2);
+
+    assert!(said.contains("a session is being recorded in it"), "{said}");
+    assert!(dir.path().join("hypertrace.data/first").exists());
+    // It ends at once: the process has ended already.
+    let pid = i32::MAX.to_string();
+    let said = at(dir.path(), &["record", "-p", &pid]).failed(2);
+    assert!(said.contains("there is no process"), "{said}");
+    assert_here(dir.path(), &["hypertrace.data"]);
+}
+
+#[test]
+fn a_session_that_cannot_be_moved_is_an_error_that_names_it() {
+    if rustix::process::geteuid().is_root() {
+        return; // root may write everywhere
+    }
+    let dir = tempfile::tempdir().unwrap();
+    recorded(dir.path(), "first");
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o555)).unwrap();
+
+    let said = record(dir.path()).failed(1);
+
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    assert!(said.contains("cannot rename hypertrace.data"), "{said}");
+}
+
+#[test]
+fn without_a_session_here_the_next_step_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    for command in ["report", "stat", "clock", "regions"] {
+        let said = at(dir.path(), &[command]).failed(2);
+        assert!(said.contains("record one here: hypertrace record PROGRAM"), "{said}");
+    }
+}
+
+#[test]
+fn an_old_spelling_names_the_new_one() {
+    let said = HYPERTRACE.run(["run", "--out", "S", "--", "true"]).failed(2);
+    assert!(said.contains("hypertrace record -o DIR PROGRAM"), "{said}");
+    let ran = HYPERTRACE.run(["record", "--out", "S", "true"]);
+    assert_eq!(ran.code, Some(2));
+    assert!(ran.stderr.contains("'--output'"), "{ran:?}");
+}
+
+#[test]
+fn help_shows_each_command_in_80_columns() {
+    let help = HYPERTRACE.run(["--help"]).ok();
+
+    for line in help.lines() {
+        assert!(line.chars().count() <= 80, "{line}");
+    }
+    // Clap's own list, for shells' completions, has all commands.
+    let listed = help.lines().filter(|line| line.starts_with("  ") && !line.starts_with("  -"));
+    assert_eq!(listed.count(), 13, "{help}");
+}
