@@ -1,6 +1,6 @@
 //! The monitor's socket, with clients of every kind.
 
-use hypertrace_test_support::{child, this_test};
+use hypertrace_test_support::{child, this_test, wait_until};
 use hypertrace_trace::monitor::{MAX_COMMAND, Monitor, MonitorError, SOCKET, connect};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
@@ -125,10 +125,10 @@ fn a_hundred_clients_are_served_beside_one_that_never_reads_and_one_that_talks_n
             let (dir, begin) = (dir.path(), &begin);
             scope.spawn(move || {
                 begin.wait();
-                let mut connection = Client::new(dir);
                 for n in 0..100 {
                     let command = format!("client {client} command {n}");
-                    assert_eq!(connection.ask(&command), format!("  {command}\nok\n"));
+                    // Each by a connection of its own: one that pauses would give way.
+                    assert_eq!(Client::new(dir).ask(&command), format!("  {command}\nok\n"));
                 }
             });
         }
@@ -331,7 +331,10 @@ fn without_descriptors_a_client_waits_and_the_thread_sleeps() {
         return again("ulimit -n 64", this_test!());
     }
     let (dir, monitor) = started();
+    let open = || fs::read_dir("/proc/self/fd").unwrap().count();
+    let before = open();
     Client::new(dir.path()).ask("so that the thread has its name");
+    wait_until("the client's end", || open() == before);
     let stat = stat_of_thread("monitor");
     let mut taken: Vec<_> = std::iter::from_fn(|| File::open("/dev/null").ok()).collect();
     taken.pop();
