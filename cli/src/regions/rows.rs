@@ -2,7 +2,7 @@
 
 use crate::escape::{Escaped, JsonText};
 use anyhow::{Context, Result};
-use hypertrace_timeline::regions::{Breakdown, Group, Kind, Part, Regions, Sample, Times};
+use hypertrace_timeline::regions::{Breakdown, Group, NotCounted, Part, Regions, Sample, Times};
 use serde_json::{Map, Value, json};
 use std::borrow::Cow;
 use std::fmt::{self, Write as _};
@@ -153,7 +153,7 @@ impl<'a> Shown<'a> {
             .histogram()
             .into_iter()
             .map(|(from, to, count)| json!({ "from_ns": from, "to_ns": to, "count": count }));
-        let kinds = Kind::ALL
+        let kinds = NotCounted::ALL
             .iter()
             .map(|(kind, name)| ((*name).to_owned(), group.not_counted[*kind as usize].into()));
         let by = group.value.as_ref().map(|value| json!({ "key": self.by, "value": value }));
@@ -209,7 +209,7 @@ impl<'a> Shown<'a> {
         let mut out =
             "name,by,session,count,min_ns,p50_ns,p90_ns,p99_ns,max_ns,bound_ns,empty_ns".to_owned();
         // Writing to a String does not fail.
-        for (_, name) in Kind::ALL {
+        for (_, name) in NotCounted::ALL {
             let _ = write!(out, ",{name}");
         }
         out.push_str(&part_columns(self.is_program()));
@@ -221,7 +221,7 @@ impl<'a> Shown<'a> {
                 let _ = write!(out, ",{}", number((group.count() > 0).then_some(ns)));
             }
             let _ = write!(out, ",{},{}", number(group.bound_ns), number(group.empty_ns));
-            for (kind, _) in Kind::ALL {
+            for (kind, _) in NotCounted::ALL {
                 let _ = write!(out, ",{}", group.not_counted[kind as usize]);
             }
             out.push_str(&part_values(&group.total.times));

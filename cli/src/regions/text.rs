@@ -4,7 +4,7 @@ use super::rows::{Durations, PARTS, Shown, part_name};
 use crate::escape::Escaped;
 use crate::losses::grouped;
 use crate::output::wrapped;
-use hypertrace_timeline::regions::{Breakdown, Group, Kind, Part};
+use hypertrace_timeline::regions::{Breakdown, Group, NotCounted, Part};
 use std::fmt::{self, Write as _};
 
 /// Columns of a histogram's longest bar.
@@ -69,7 +69,8 @@ fn one(out: &mut String, shown: &Shown<'_>, group: &Group, unknown: Option<Strin
             None => breakdowns(out, shown, group)?,
         }
     }
-    let kinds = Kind::ALL.iter().map(|(kind, name)| (name, group.not_counted[*kind as usize]));
+    let kinds =
+        NotCounted::ALL.iter().map(|(kind, name)| (name, group.not_counted[*kind as usize]));
     let kinds = kinds.filter(|(_, count)| *count > 0);
     let kinds = kinds.map(|(name, count)| format!("{} {}", name.replace('_', " "), grouped(count)));
     let kinds = Vec::from_iter(kinds).join(", ");
@@ -87,7 +88,7 @@ pub fn remarks(shown: &Shown<'_>) -> impl Iterator<Item = String> {
 /// Returns a line about regions outside of the kernel's recordings, if there are any: why they are not counted,
 /// and what to do.
 fn unrecorded(shown: &Shown<'_>) -> Option<String> {
-    let kind = Kind::KernelNotRecorded as usize;
+    let kind = NotCounted::KernelNotRecorded as usize;
     let count: u64 = shown.groups().map(|group| group.not_counted[kind]).sum();
     let regions = if count == 1 { "region is" } else { "regions are" };
     (count > 0).then(|| {

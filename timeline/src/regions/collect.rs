@@ -16,7 +16,7 @@ use super::parts::{Evidence, Mark, Stream, Sums, Why};
 use super::roles::{Role, Roles};
 use super::steals::Steals;
 use super::store::{Detail, NO_CLIENT, NO_THREAD, Sample, State, Store};
-use super::{By, Kind, MOST_REGIONS, Options, Regions, Select};
+use super::{By, MOST_REGIONS, NotCounted, Options, Regions, Select};
 use crate::clock::{FRACTION, GuestReading};
 use crate::error::Result;
 use crate::event::{EntryRef, EventRef, Kind as EventKind, Thread};
@@ -364,7 +364,7 @@ impl<'a> Pass<'a> {
                 // One end closes both.
                 self.forget(session, begun);
                 if !is_first {
-                    self.count(group, Kind::IdTwice);
+                    self.count(group, NotCounted::IdTwice);
                 }
             }
             None => self.forget(session, begun),
@@ -384,7 +384,7 @@ impl<'a> Pass<'a> {
         else {
             if matches!(self.options.select, Select::Names(_)) {
                 let Some(group) = self.group(event, role, name, thread) else { return };
-                self.count(group, Kind::EndWithoutBegin);
+                self.count(group, NotCounted::EndWithoutBegin);
             }
             return;
         };
@@ -414,11 +414,11 @@ impl<'a> Pass<'a> {
         let has_moved =
             host.clients.get(client as usize).is_some_and(|client| client.moved(open.begin, end));
         if open.thread.map(|(thread, _)| thread) != thread || has_moved {
-            open.wrong.get_or_insert(Kind::Migration);
+            open.wrong.get_or_insert(NotCounted::Migration);
         }
         let mut clients = [Some(open.client), event.client].into_iter().flatten();
         if clients.any(|of| of != NO_CLIENT && host.jumps.has(of, open.begin, end)) {
-            open.wrong.get_or_insert(Kind::ClockJump);
+            open.wrong.get_or_insert(NotCounted::ClockJump);
         }
         if let Some(why) = open.wrong {
             self.forget(session, open.thread);
@@ -433,8 +433,8 @@ impl<'a> Pass<'a> {
     fn never_ended(&mut self, session: usize, open: &Open) {
         self.forget(session, open.thread);
         // Without its end, nothing is nested in it.
-        let why = open.wrong.filter(|why| *why != Kind::Nested);
-        self.count(open.group, why.unwrap_or(Kind::BeginWithoutEnd));
+        let why = open.wrong.filter(|why| *why != NotCounted::Nested);
+        self.count(open.group, why.unwrap_or(NotCounted::BeginWithoutEnd));
     }
 
     /// Closes the regions that the last holder of a client left open.
@@ -457,7 +457,7 @@ impl<'a> Pass<'a> {
     }
 
     /// Counts a region as one that cannot be measured.
-    fn count(&mut self, group: u32, why: Kind) {
+    fn count(&mut self, group: u32, why: NotCounted) {
         self.groups.all[group as usize].not_counted[why as usize] += 1;
     }
 

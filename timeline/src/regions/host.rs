@@ -13,7 +13,7 @@ use super::pairs::{Open, Pairs, most_open};
 use super::parts::{Account, MOST_WAITING, Switches};
 use super::store::Holder;
 use super::tally::Tally;
-use super::{Kind, unix_ns};
+use super::{NotCounted, unix_ns};
 use crate::inputs::ctf::{ClockMaps, Domain, MOST_CLIENTS, Session};
 use jumps::Jumps;
 use leases::lease_ends;
@@ -391,9 +391,9 @@ impl Host {
 
     /// Counts no region that is open now: events of all clients may be lost.
     pub fn spoil(&mut self) {
-        self.clients.iter_mut().for_each(|client| client.pairs.spoil(Kind::LostEvents));
-        self.vmm.values_mut().for_each(|pairs| pairs.spoil(Kind::LostEvents));
-        self.of_any.spoil(Kind::LostEvents);
+        self.clients.iter_mut().for_each(|client| client.pairs.spoil(NotCounted::LostEvents));
+        self.vmm.values_mut().for_each(|pairs| pairs.spoil(NotCounted::LostEvents));
+        self.of_any.spoil(NotCounted::LostEvents);
     }
 
     /// Counts no region that is open now on a thread of the VMM: its own events are lost, and those of the
@@ -401,8 +401,8 @@ impl Host {
     pub fn spoil_of(&mut self, thread: usize) {
         let pairs = self.clients.iter_mut().map(|client| &mut client.pairs);
         let own = self.vmm.get_mut(&self.threads[thread].tid);
-        pairs.chain(own).for_each(|pairs| pairs.spoil_of(thread, Kind::LostEvents));
-        self.of_any.spoil(Kind::LostEvents);
+        pairs.chain(own).for_each(|pairs| pairs.spoil_of(thread, NotCounted::LostEvents));
+        self.of_any.spoil(NotCounted::LostEvents);
     }
 
     /// Takes a client's own event for the account of its thread. `clock` is the guest's clock that stamps it.

@@ -112,7 +112,7 @@ pub enum By {
 /// Why a region is not counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
-pub enum Kind {
+pub enum NotCounted {
     /// No event ended it.
     BeginWithoutEnd,
     /// No event began it.
@@ -131,17 +131,17 @@ pub enum Kind {
     KernelNotRecorded,
 }
 
-impl Kind {
+impl NotCounted {
     /// All kinds, with their names.
-    pub const ALL: [(Kind, &str); 8] = [
-        (Kind::BeginWithoutEnd, "begin_without_end"),
-        (Kind::EndWithoutBegin, "end_without_begin"),
-        (Kind::IdTwice, "id_twice"),
-        (Kind::Nested, "nested"),
-        (Kind::LostEvents, "lost_events"),
-        (Kind::ClockJump, "clock_jump"),
-        (Kind::Migration, "migration"),
-        (Kind::KernelNotRecorded, "kernel_not_recorded"),
+    pub const ALL: [(NotCounted, &str); 8] = [
+        (NotCounted::BeginWithoutEnd, "begin_without_end"),
+        (NotCounted::EndWithoutBegin, "end_without_begin"),
+        (NotCounted::IdTwice, "id_twice"),
+        (NotCounted::Nested, "nested"),
+        (NotCounted::LostEvents, "lost_events"),
+        (NotCounted::ClockJump, "clock_jump"),
+        (NotCounted::Migration, "migration"),
+        (NotCounted::KernelNotRecorded, "kernel_not_recorded"),
     ];
 }
 

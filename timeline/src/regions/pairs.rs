@@ -2,7 +2,7 @@
 
 //! The regions that are open on a client, or on a thread of the VMM.
 
-use super::Kind;
+use super::NotCounted;
 use crate::clock::GuestTime;
 use std::collections::VecDeque;
 
@@ -35,7 +35,7 @@ pub(super) struct Open {
     /// Whether nothing was known of the thread when it began.
     pub is_unknown: bool,
     /// Why it will not be counted.
-    pub wrong: Option<Kind>,
+    pub wrong: Option<NotCounted>,
     /// Whether its end may be lost: then it is no longer taken as open, but waits for its end.
     pub may_have_ended: bool,
     /// Regions of its name that began and ended in it.
@@ -78,7 +78,7 @@ pub(super) fn most_open(clients: usize) -> usize {
 }
 
 impl Open {
-    fn spoil(&mut self, why: Kind) {
+    fn spoil(&mut self, why: NotCounted) {
         self.wrong = Some(why);
         self.may_have_ended = true;
     }
@@ -98,15 +98,15 @@ impl Pairs {
         if let Some(at) = same {
             let open = &mut self.open[at];
             if same_id == SameId::Joins && !open.may_have_ended {
-                let is_first = open.wrong.replace(Kind::IdTwice) != Some(Kind::IdTwice);
+                let is_first = open.wrong.replace(NotCounted::IdTwice) != Some(NotCounted::IdTwice);
                 return Begun::Again { group: open.group, is_first };
             }
             old = self.open.remove(at);
         }
         for open in self.open.iter_mut().filter(|open| open.name == new.name) {
             if !open.may_have_ended && !self.may_overlap {
-                open.wrong.get_or_insert(Kind::Nested);
-                new.wrong = Some(Kind::Nested);
+                open.wrong.get_or_insert(NotCounted::Nested);
+                new.wrong = Some(NotCounted::Nested);
             }
         }
         if old.is_none() && self.open.len() >= most {
@@ -140,19 +140,19 @@ impl Pairs {
     }
 
     /// Marks all that are open as wrong. Their ends may be lost.
-    pub fn spoil(&mut self, why: Kind) {
+    pub fn spoil(&mut self, why: NotCounted) {
         self.open.iter_mut().for_each(|open| open.spoil(why));
     }
 
     /// Marks those of a thread as wrong. Their ends may be lost.
-    pub fn spoil_of(&mut self, thread: usize, why: Kind) {
+    pub fn spoil_of(&mut self, thread: usize, why: NotCounted) {
         let is_of = |open: &&mut Open| open.thread.is_some_and(|(of, _)| of == thread);
         self.open.iter_mut().filter(is_of).for_each(|open| open.spoil(why));
     }
 
     /// Marks all that are open as wrong: events of the kernel are lost, but no ends.
     pub fn spoil_by_kernel(&mut self) {
-        self.open.iter_mut().for_each(|open| open.wrong = Some(Kind::LostEvents));
+        self.open.iter_mut().for_each(|open| open.wrong = Some(NotCounted::LostEvents));
     }
 
     /// Closes those that a new holder cannot end: all but those that reference points began at a time or
@@ -201,7 +201,7 @@ mod tests {
         pairs.begin(open(id), 8, SameId::Joins)
     }
 
-    fn end(pairs: &mut Pairs, id: u64) -> Option<Kind> {
+    fn end(pairs: &mut Pairs, id: u64) -> Option<NotCounted> {
         pairs.end(0, id).unwrap().0.wrong
     }
 
@@ -209,13 +209,13 @@ mod tests {
     fn a_region_whose_end_may_be_lost_contains_no_other() {
         let mut pairs = Pairs::default();
         begin(&mut pairs, 1);
-        pairs.spoil(Kind::LostEvents);
+        pairs.spoil(NotCounted::LostEvents);
         begin(&mut pairs, 2);
         assert_eq!(end(&mut pairs, 2), None);
         begin(&mut pairs, 3);
         begin(&mut pairs, 4);
-        assert_eq!(end(&mut pairs, 4), Some(Kind::Nested));
-        assert_eq!(end(&mut pairs, 1), Some(Kind::LostEvents));
+        assert_eq!(end(&mut pairs, 4), Some(NotCounted::Nested));
+        assert_eq!(end(&mut pairs, 1), Some(NotCounted::LostEvents));
     }
 
     #[test]
@@ -224,7 +224,7 @@ mod tests {
         begin(&mut pairs, 1);
         pairs.spoil_by_kernel();
         begin(&mut pairs, 2);
-        assert_eq!(end(&mut pairs, 2), Some(Kind::Nested));
+        assert_eq!(end(&mut pairs, 2), Some(NotCounted::Nested));
         assert!(matches!(begin(&mut pairs, 1), Begun::Again { .. }));
     }
 }

@@ -5,7 +5,7 @@
 use super::parts::{Exits, PARTS, Part, REASONS, Reason, Times};
 use super::steals::Steals;
 use super::store::{Detail, Sample, Store};
-use super::{Kind, MOST_REGIONS};
+use super::{MOST_REGIONS, NotCounted};
 
 /// Regions with a name, and with a value if there is a [`By`](super::By).
 #[derive(Clone, Debug, Default)]
@@ -20,8 +20,8 @@ pub struct Group {
     pub value: Option<String>,
     /// Largest bound on the error of a duration, nanoseconds; `None` if one is unknown.
     pub bound_ns: Option<u64>,
-    /// Number of regions that are not counted, by [`Kind`](super::Kind).
-    pub not_counted: [u64; Kind::ALL.len()],
+    /// Number of regions that are not counted, by [`NotCounted`](super::NotCounted).
+    pub not_counted: [u64; NotCounted::ALL.len()],
     /// Whether they are of programs of the host: the part "guest" is the program then.
     pub is_program: bool,
     /// Whether the guest's time includes KVM's own part, which the kernel did not trace.

@@ -5,7 +5,7 @@
 
 use hypertrace_test_support::made::{Made, Packet};
 use hypertrace_test_support::vcpu::{self, Vcpu, What};
-use hypertrace_timeline::regions::{Kind, Options, Regions};
+use hypertrace_timeline::regions::{NotCounted, Options, Regions};
 use hypertrace_timeline::{ClockMaps, KernelTrace, Session};
 
 /// Reads a session with its kernel.dat.
@@ -49,7 +49,7 @@ pub fn program(tid: u64, events: impl FnOnce(Packet) -> Packet) -> Made {
 /// Returns the number of counted regions, and those of the kinds that are not.
 pub fn counts(regions: &Regions) -> (u64, Vec<(&'static str, u64)>) {
     let mut kinds = Vec::new();
-    for (kind, name) in Kind::ALL {
+    for (kind, name) in NotCounted::ALL {
         let count: u64 = regions.groups.iter().map(|g| g.not_counted[kind as usize]).sum();
         if count > 0 {
             kinds.push((name, count));

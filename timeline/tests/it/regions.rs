@@ -4,7 +4,7 @@
 
 use crate::made_regions;
 use hypertrace_test_support::{made, trace_dat, vcpu};
-use hypertrace_timeline::regions::{self, By, Kind, Options, Part, Regions, Select, Window};
+use hypertrace_timeline::regions::{self, By, NotCounted, Options, Part, Regions, Select, Window};
 use hypertrace_timeline::{ClockMaps, KernelTrace, Session};
 use made::{Made, Packet};
 use made_regions::*;
@@ -26,7 +26,7 @@ fn the_parts_are_those_of_the_machine() {
 
     let [group] = &regions.groups[..] else { panic!("{:?}", regions.groups) };
     assert_eq!((group.name.as_str(), group.count()), ("batch", 500));
-    assert_eq!(group.not_counted, [0; Kind::ALL.len()]);
+    assert_eq!(group.not_counted, [0; NotCounted::ALL.len()]);
     let times = group.total.times;
     assert_eq!(times.get(Part::Unattributed), 0);
     for (number, part) in PARTS.into_iter().enumerate().skip(1) {
@@ -198,7 +198,7 @@ fn regions_after_a_cpus_last_losses_are_counted_apart() {
         made.kernel(&dat);
         let regions = all(&made);
         let unattributed = regions.groups[0].total.times.get(Part::Unattributed);
-        let not_recorded = regions.groups[0].not_counted[Kind::KernelNotRecorded as usize];
+        let not_recorded = regions.groups[0].not_counted[NotCounted::KernelNotRecorded as usize];
         (regions.groups[0].count(), unattributed > 0, not_recorded)
     };
     // Nothing says so: the time is unattributed.
@@ -312,7 +312,7 @@ fn between_two_events_regions_need_no_id() {
     let points = between("done", "done");
     assert_eq!(points.groups[0].count(), 31);
     assert_eq!(points.groups[0].bound_ns, Some(0), "both are on the host's clock");
-    assert_eq!(points.groups[0].not_counted[Kind::BeginWithoutEnd as usize], 1);
+    assert_eq!(points.groups[0].not_counted[NotCounted::BeginWithoutEnd as usize], 1);
 }
 
 #[test]
@@ -500,7 +500,7 @@ fn false_readings_of_a_client_change_no_region_of_another() {
     let regions = all(&made);
 
     let [group] = &regions.groups[..] else { panic!("{:?}", regions.groups) };
-    assert_eq!((group.count(), group.not_counted), (199, [0; Kind::ALL.len()]));
+    assert_eq!((group.count(), group.not_counted), (199, [0; NotCounted::ALL.len()]));
     let bound = group.bound_ns.unwrap();
     assert!(bound <= 10_005, "{bound}: 0.2 % of 5 ms");
     for duration in group.durations_ns() {

@@ -12,7 +12,7 @@ use crate::page::PageFile;
 use anyhow::{Context, Result};
 use bars::{bar, legend, named, patterns};
 use charts::Charts;
-use hypertrace_timeline::regions::{Breakdown, Group, Kind, Part, Sample};
+use hypertrace_timeline::regions::{Breakdown, Group, NotCounted, Part, Sample};
 use hypertrace_timeline::{ClockMaps, Session};
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::fmt::{self, Write as _};
@@ -220,7 +220,7 @@ impl Page<'_> {
         for note in notes(self.shown, group) {
             write!(out, "<li>{note}</li>")?;
         }
-        for (kind, name) in Kind::ALL {
+        for (kind, name) in NotCounted::ALL {
             let count = group.not_counted[kind as usize];
             if count > 0 {
                 write!(out, "<li>not counted: {} {}</li>", grouped(count), name.replace('_', " "))?;

@@ -5,7 +5,7 @@
 use super::super::host::Host;
 use super::super::pairs::Pairs;
 use super::super::store::State;
-use super::{Kind, Pass};
+use super::{NotCounted, Pass};
 use crate::event::Lost;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -69,8 +69,8 @@ impl Pass<'_> {
         match lost.client {
             Some(client) => {
                 if let Some(client) = host.clients.get_mut(client as usize) {
-                    client.pairs.spoil(Kind::LostEvents);
-                    host.of_any.spoil(Kind::LostEvents);
+                    client.pairs.spoil(NotCounted::LostEvents);
+                    host.of_any.spoil(NotCounted::LostEvents);
                 }
             }
             // Another thread's ring has its own space.
@@ -105,13 +105,13 @@ impl Pass<'_> {
             let is_in_gap = sample.end_ns() >= from;
             if is_in_gap && usize::from(sample.session) == session && sample.state != State::Dropped
             {
-                self.drop_sample(index, Kind::LostEvents);
+                self.drop_sample(index, NotCounted::LostEvents);
             }
         }
     }
 
     /// Takes a region that was counted out again.
-    pub fn drop_sample(&mut self, index: u32, why: Kind) {
+    pub fn drop_sample(&mut self, index: u32, why: NotCounted) {
         let sample = self.store.get_mut(index);
         let state = std::mem::replace(&mut sample.state, State::Dropped);
         let group = &mut self.groups.all[sample.group as usize];
@@ -133,7 +133,7 @@ impl Pass<'_> {
             let sample = self.store.get(index);
             let is_recorded = are_recorded.get(usize::from(sample.session)) == Some(&true);
             if sample.state == State::Unrecorded && is_recorded {
-                self.drop_sample(index, Kind::KernelNotRecorded);
+                self.drop_sample(index, NotCounted::KernelNotRecorded);
             }
         }
     }
