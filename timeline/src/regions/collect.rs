@@ -465,11 +465,10 @@ impl<'a> Pass<'a> {
     fn release(&mut self, session: usize, at: usize) {
         let thread = &mut self.hosts[session].threads[at];
         let logged = thread.tally.log().len();
-        if let Some(passed) = thread.tally.pass(&mut thread.account) {
-            while let Some((index, begun)) = thread.tally.next_ended() {
-                let sample = self.store.get(index);
-                let begun = begun.map_or_else(|| passed.at(sample.begin_ns), |begun| *begun);
-                let sums = passed.at(sample.end_ns()).since(&begun);
+        if thread.tally.pass(&mut thread.account) {
+            while let Some((index, sums)) =
+                thread.tally.next_passed(|index| self.store.times(index))
+            {
                 divide(&mut self.store, &mut self.groups, index, &sums);
             }
         }
@@ -615,12 +614,12 @@ impl<'a> Pass<'a> {
 fn divide(store: &mut Store, groups: &mut Groups, index: u32, sums: &Sums) {
     let sample = store.get_mut(index);
     sample.times = sums.times;
-    let sample = *sample;
+    let (sample, detail) = (*sample, Detail::new(index, sums));
     if sample.state == State::Counted {
-        add_exits(&mut groups.all[sample.group as usize], &sums.exits);
-        groups.offer(&sample, Detail::new(index, sums));
+        add_exits(&mut groups.all[usize::from(sample.group)], &sums.exits);
+        groups.offer(&sample, &detail);
     }
     if store.wants(index) {
-        store.keep(Detail::new(index, sums));
+        store.keep(detail);
     }
 }

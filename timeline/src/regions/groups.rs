@@ -104,11 +104,11 @@ impl Groups {
     }
 
     /// Notes a region as the slowest of its group, if it is.
-    pub fn offer(&mut self, sample: &Sample, detail: Detail) {
+    pub fn offer(&mut self, sample: &Sample, detail: &Detail) {
         let longest = &mut self.all[usize::from(sample.group)].longest;
         let key = (sample.duration_ns(), detail.index);
         if longest.as_ref().is_none_or(|longest| key >= (longest.duration, longest.detail.index)) {
-            *longest = Some(Longest { duration: key.0, detail });
+            *longest = Some(Longest { duration: key.0, detail: detail.clone() });
         }
     }
 

@@ -467,12 +467,13 @@ impl Account {
     /// Takes the intervals that wait, if they are proven: in order, and from the end of those that were taken before. Those
     /// that are the sum of several have their length, but not their times.
     pub fn take_proven(&mut self, mut take: impl FnMut(&Interval, bool)) {
-        for waiting in self.waiting.drain(..) {
-            let Waiting { from, to, part, reason, ended_by, is_merged, .. } = waiting;
+        for waiting in &self.waiting {
+            let Waiting { from, to, part, reason, ended_by, is_merged, .. } = *waiting;
             let part = part.unwrap_or(Part::Unattributed);
             let interval = Interval { from, to, part, reason, ended_by };
             take(&interval, is_merged);
         }
+        self.waiting.clear();
     }
 
     /// Takes the exit that began with the proven intervals, if one did.

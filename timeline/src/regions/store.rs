@@ -178,6 +178,12 @@ impl Store {
         &self.chunks[index as usize / CHUNK][index as usize % CHUNK]
     }
 
+    /// Returns when a region began and ended.
+    pub fn times(&self, index: u32) -> (i64, i64) {
+        let sample = self.get(index);
+        (sample.begin_ns, sample.end_ns())
+    }
+
     pub fn get_mut(&mut self, index: u32) -> &mut Sample {
         &mut self.chunks[index as usize / CHUNK][index as usize % CHUNK]
     }

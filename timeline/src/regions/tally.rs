@@ -8,27 +8,32 @@
 use super::parts::{Account, Interval, Sums};
 use std::collections::VecDeque;
 
+/// Intervals whose memory is kept for the next ones.
+const MOST_SPARE: usize = 16;
+
 /// The sums of a thread up to its last proven interval, and its regions.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     sums: Sums,
     /// Open regions by number, with the sums at their beginnings if they are known; the numbers that are free;
     /// and those whose sums are not known.
-    open: Vec<(i64, Option<Box<Sums>>)>,
+    open: Vec<(i64, Option<Sums>)>,
     free: Vec<u32>,
     early: Vec<u32>,
     /// Regions that have ended, in the order of their ends: their indices in the store.
     ended: VecDeque<u32>,
     /// The sums at the beginnings of those that began in time which was proven when they ended: of each region that
     /// was open then, one at most.
-    begun: VecDeque<(u32, Box<Sums>)>,
+    begun: VecDeque<(u32, Sums)>,
+    /// The last proven intervals, if regions waited for them.
+    passed: Passed,
     /// All proven intervals, if they are wanted.
     log: Option<Vec<Interval>>,
 }
 
 /// Proven intervals, with the sums at each of their borders.
-#[derive(Debug)]
-pub(super) struct Passed {
+#[derive(Debug, Default)]
+struct Passed {
     intervals: Vec<Interval>,
     /// Before each interval, and after the last one.
     sums: Vec<Sums>,
@@ -36,7 +41,7 @@ pub(super) struct Passed {
 
 impl Passed {
     /// Returns the sums at a time.
-    pub fn at(&self, time: i64) -> Sums {
+    fn at(&self, time: i64) -> Sums {
         let at = self.intervals.partition_point(|interval| interval.to <= time);
         let mut sums = self.sums[at];
         if let Some(interval) = self.intervals.get(at) {
@@ -55,7 +60,7 @@ impl Tally {
     /// Begins a region. Returns its number, which is held until [`Tally::end`] or [`Tally::forget`].
     pub fn begin(&mut self, account: &mut Account, time: i64) -> u32 {
         let is_known = account.border(time);
-        let region = (time, is_known.then(|| Box::new(self.sums)));
+        let region = (time, is_known.then_some(self.sums));
         let number = match self.free.pop() {
             Some(number) => {
                 self.open[number as usize] = region;
@@ -92,7 +97,7 @@ impl Tally {
     }
 
     /// Forgets an open region. Returns the sums at its beginning if they are known.
-    pub fn forget(&mut self, number: u32) -> Option<Box<Sums>> {
+    pub fn forget(&mut self, number: u32) -> Option<Sums> {
         self.free.push(number);
         let begun = self.open[number as usize].1.take();
         if begun.is_none()
@@ -108,18 +113,23 @@ impl Tally {
         self.free.len() == self.open.len() && self.ended.is_empty()
     }
 
-    /// Adds the proven intervals of the account. Returns them if regions wait for them.
-    pub fn pass(&mut self, account: &mut Account) -> Option<Passed> {
+    /// Adds the proven intervals of the account. Returns whether they have passed the ends of regions.
+    pub fn pass(&mut self, account: &mut Account) -> bool {
         if !account.has_proven() {
-            return None;
+            return false;
         }
         let has_regions = !self.early.is_empty() || !self.ended.is_empty();
-        let (sums, log) = (&mut self.sums, &mut self.log);
-        let first = || Passed { intervals: Vec::new(), sums: vec![*sums] };
-        let mut passed = has_regions.then(first);
+        let Tally { sums, passed, log, .. } = self;
+        if has_regions {
+            passed.intervals.clear();
+            passed.intervals.shrink_to(MOST_SPARE);
+            passed.sums.clear();
+            passed.sums.shrink_to(MOST_SPARE);
+            passed.sums.push(*sums);
+        }
         account.take_proven(|interval, is_merged| {
             sums.add(interval);
-            if let Some(passed) = &mut passed {
+            if has_regions {
                 passed.intervals.push(*interval);
                 passed.sums.push(*sums);
             }
@@ -127,25 +137,25 @@ impl Tally {
                 add(log, interval);
             }
         });
-        if let Some(passed) = &passed {
-            for number in self.early.drain(..) {
-                let (begin, sums) = &mut self.open[number as usize];
-                *sums = Some(Box::new(passed.at(*begin)));
-            }
+        for number in self.early.drain(..) {
+            let (begin, sums) = &mut self.open[number as usize];
+            *sums = Some(passed.at(*begin));
         }
         if let Some(reason) = account.take_exit() {
             self.sums.exits[usize::from(reason)].count += 1;
         }
-        passed
+        !self.ended.is_empty()
     }
 
-    /// Takes the next region that the proven intervals have passed, with the sums at its beginning if it began
-    /// before them.
-    pub fn next_ended(&mut self) -> Option<(u32, Option<Box<Sums>>)> {
+    /// Takes the next region that the last proven intervals have passed, with its sums. `times` returns when it began
+    /// and ended.
+    pub fn next_passed(&mut self, times: impl Fn(u32) -> (i64, i64)) -> Option<(u32, Sums)> {
         let index = self.ended.pop_front()?;
+        let (begin, end) = times(index);
         let has_begun = self.begun.front().is_some_and(|(of, _)| *of == index);
         let begun = if has_begun { self.begun.pop_front() } else { None };
-        Some((index, begun.map(|(_, sums)| sums)))
+        let begun = begun.map_or_else(|| self.passed.at(begin), |(_, sums)| sums);
+        Some((index, self.passed.at(end).since(&begun)))
     }
 
     /// Returns the intervals of the log.

@@ -47,11 +47,8 @@ fn region(exactness: Exactness, marks: &[(u64, Mark)], (begin, end): (i64, i64))
             times = tally.end(&mut account, number.unwrap(), end, 0);
         }
         account.mark(time, *mark);
-        if let Some(passed) = tally.pass(&mut account)
-            && let Some((_, begun)) = tally.next_ended()
-        {
-            let begun = begun.map_or_else(|| passed.at(begin), |begun| *begun);
-            times = Some(passed.at(end).since(&begun));
+        if tally.pass(&mut account) {
+            times = tally.next_passed(|_| (begin, end)).map(|(_, sums)| sums);
         }
     }
     times.unwrap().times
@@ -308,9 +305,9 @@ fn waits(switches: i64, border: impl Fn(i64) -> bool) -> (Times, u64) {
     }
     assert_eq!(tally.end(&mut account, whole, switches * 100 - 50, 0), None);
     account.mark(switches * 100, Guest);
-    let passed = tally.pass(&mut account).unwrap();
-    let (_, begun) = tally.next_ended().unwrap();
-    (passed.at(switches * 100 - 50).since(&begun.unwrap()).times, account.switches.given_up)
+    assert!(tally.pass(&mut account));
+    let (_, sums) = tally.next_passed(|_| (0, switches * 100 - 50)).unwrap();
+    (sums.times, account.switches.given_up)
 }
 
 #[test]
