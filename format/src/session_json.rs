@@ -127,7 +127,8 @@ pub struct StreamJson {
     /// Lost by threads that had no client, in processes that had this one.
     #[serde(default)]
     pub lost_unattached: u64,
-    /// Lost because the ring went round (flight recorder).
+    /// Overwritten before they were read (flight recorder), not readable, or left in the ring at the end because
+    /// the disk was full.
     #[serde(default)]
     pub lost_overwritten: u64,
     /// Passed the mask and not wanted.

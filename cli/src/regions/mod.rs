@@ -33,7 +33,7 @@ use std::path::PathBuf;
 ///   unattributed  not proven to be any of these
 ///
 /// Time counts for a part only between two events that prove it. This needs the
-/// kernel's events beside the session (demo, run --kernel, record);
+/// kernel's events beside the session (demo, record --kernel, record -p);
 /// without them all time is unattributed. docs/regions.md has the details.
 ///
 /// Regions that cannot be measured are counted apart, by kind, and are not in the
