@@ -77,8 +77,10 @@ fn main() -> ExitCode {
     // Ends the process with exit code 2 on wrong usage.
     let command = Cli::command();
     let help = help(&command);
-    let matches = command.help_template(help).get_matches();
-    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    let mut command = command.help_template(help);
+    let matches = command.get_matches_mut();
+    let cli =
+        Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.format(&mut command).exit());
     // All streams of a session are read at the same time, and all CPUs' buffers of the kernel are
     // open: that can be more than the usual 1,024.
     let has_many_files = match &cli.command {
