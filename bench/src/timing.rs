@@ -68,7 +68,7 @@ fn cpu(index: usize) -> Result<CpuSet> {
     Ok(one)
 }
 
-/// Runs `record` on a thread that stays on the first CPU, as do the threads and processes that it starts.
+/// Runs `run` on a thread that stays on the first CPU, as do the threads and processes that it starts.
 pub fn on_one_cpu<T: Send>(run: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     let pinned = || {
         sched_setaffinity(None, &cpu(0)?)?;
@@ -115,7 +115,7 @@ pub fn bursts(
     total
 }
 
-/// Runs `record` on so many threads, with the thread's number and a function that waits
+/// Runs `run` on so many threads, with the thread's number and a function that waits
 /// until all threads run. It returns its times of begin and end. Returns the ticks from
 /// the first begin to the last end.
 pub fn at_once(

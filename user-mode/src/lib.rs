@@ -21,7 +21,7 @@
 //! - [`Segment`] is the file: a memfd, or one on tmpfs that outlives a crash;
 //! - [`Host`] is the threads: they answer reference points, drain rings, and beat;
 //! - [`Session`] is a trace session with both;
-//! - [`record`] starts a program in it, as `hypertrace record` does;
+//! - [`run`] starts a program in it, as `hypertrace record` does;
 //! - [`recover`](fn@recover) saves the records that a crash left in a segment.
 //!
 //! It does not watch programs: one that never calls the library leaves nothing,

@@ -128,7 +128,7 @@ pub fn run(
     run_command(program, command)
 }
 
-/// Runs a program to its end as [`record`] does, without a session.
+/// Runs a program to its end as [`run`] does, without a session.
 ///
 /// # Errors
 /// If it cannot be started.
@@ -189,7 +189,7 @@ extern "C" fn pass_on(signal: libc::c_int) {
 }
 
 /// Keeps signals from ending this process, until the result is dropped: they are
-/// the program's of [`record`], also those that come before it is started. For a
+/// the program's of [`run`], also those that come before it is started. For a
 /// process that creates a session before, and has to end it after. SIGXFSZ is caught
 /// too: a write beyond the limit of a file's size (RLIMIT_FSIZE) is an error then. The
 /// program gets the action that was there before, as a handler ends at its exec.

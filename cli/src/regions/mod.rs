@@ -251,7 +251,7 @@ impl Args {
         } else if !regions.has_kernel && traces.iter().all(KernelTrace::has_switches) {
             warnings.push(
                 "no kernel.dat: all time is unattributed; record the kernel's events beside the \
-                 session with `hypertrace record --kernel` or `record`"
+                 session with `hypertrace record --kernel` or `record -p`"
                     .into(),
             );
         }

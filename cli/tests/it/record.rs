@@ -1,4 +1,4 @@
-//! `record`, `record --kernel` and `demo --kernel`: the kernel's events beside a session, as trace-cmd
+//! `record -p`, `record --kernel` and `demo --kernel`: the kernel's events beside a session, as trace-cmd
 //! reads them.
 
 use std::collections::BTreeMap;

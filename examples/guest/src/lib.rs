@@ -7,7 +7,7 @@
 //!
 //! - [`layout`]: the guest's memory map, a constant of both sides;
 //! - [`Args`]: the VMM's arguments to the program; [`Board`]: the program's results for the VMM;
-//! - [`Program`]: the programs by number; [`record`] runs one.
+//! - [`Program`]: the programs by number; [`run`] runs one.
 
 #![no_std]
 

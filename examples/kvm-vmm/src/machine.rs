@@ -151,7 +151,7 @@ impl Machine {
     /// Runs all vCPUs until their programs have ended, and pauses those that still run after this time.
     ///
     /// # Errors
-    /// As [`record`](Machine::run), except for the time.
+    /// As [`run`](Machine::run), except for the time.
     pub fn run_for(self, time: Duration) -> Result<Progress, Error> {
         let deadline = Instant::now() + time;
         let kick = kick_signal()?;

@@ -3,7 +3,7 @@
 //! `--save SNAPSHOT MILLISECONDS` in front pauses the guest after this time, if it still runs, and saves it in the
 //! directory SNAPSHOT. `--restore SNAPSHOT` continues it, in a session of its own.
 //!
-//! [`record`] is all that a VMM has to add for hypertrace.
+//! [`run`] is all that a VMM has to add for hypertrace.
 
 #[cfg(not(target_arch = "x86_64"))]
 compile_error!("kvm-vmm runs x86-64 guests on x86-64 Linux");

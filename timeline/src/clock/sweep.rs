@@ -29,7 +29,7 @@ pub struct Point {
 pub(super) struct Rate(i64);
 
 impl Rate {
-    /// Makes the rate `rise / run`, rounded down; 0 at least. `record` is positive.
+    /// Makes the rate `rise / run`, rounded down; 0 at least. `run` is positive.
     pub fn floor(rise: i128, run: i128) -> Rate {
         // Differences of coordinates have 63 bits, so the shift fits.
         Rate(((rise << BITS) / run).clamp(0, LIMIT.into()) as i64)
