@@ -72,11 +72,11 @@ pub(crate) fn publish(total: &AtomicU64) {
     }
 }
 
-/// Waits for the threads that are publishing, a tenth of a second at most: if the process ended before, what they have
+/// Waits for the threads that are publishing, a second at most: if the process ended before, what they have
 /// taken would be in no count.
 #[cfg(feature = "std")]
 pub(crate) fn settle() {
-    for _ in 0..100 {
+    for _ in 0..1000 {
         if PUBLISHERS.load(SeqCst) == 0 {
             break;
         }
@@ -111,7 +111,8 @@ mod tests {
         PUBLISHERS.fetch_add(1, SeqCst);
         scope(|scope| {
             scope.spawn(|| {
-                sleep(Duration::from_millis(20));
+                // A busy machine has given its CPU to others.
+                sleep(Duration::from_millis(400));
                 total.fetch_add(3, SeqCst);
                 PUBLISHERS.fetch_sub(1, SeqCst);
             });
