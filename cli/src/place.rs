@@ -4,13 +4,9 @@ use crate::Usage;
 use anyhow::{Context, Result, bail};
 use hypertrace_format::folder::{Folder, Share};
 use hypertrace_trace::session_json;
-use rustix::fs::{AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, RenameFlags};
-use rustix::fs::{flock, openat, renameat_with, unlinkat};
-use rustix::io::Errno;
-use std::ffi::CStr;
+use rustix::fs::{OFlags, RenameFlags, renameat_with};
 use std::fs;
-use std::io::{self, Read};
-use std::os::fd::OwnedFd;
+use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 /// The directory of a session that nobody named.
@@ -28,9 +24,7 @@ const MOST_JSON: u64 = 64 << 20;
 /// If what is in the default place is not a session of this user that has ended.
 pub fn output(given: Option<&Path>) -> Result<PathBuf> {
     if given.is_none() {
-        let here =
-            Folder::open(Path::new("."), Share::Owner).context("cannot use this directory")?;
-        make_room(&here)?;
+        make_room(&here()?)?;
     }
     Ok(given.unwrap_or(Path::new(DEFAULT)).to_owned())
 }
@@ -41,40 +35,32 @@ pub fn output(given: Option<&Path>) -> Result<PathBuf> {
 /// # Errors
 /// As [`output`].
 pub fn joined(given: Option<&Path>) -> Result<PathBuf> {
-    let is_live = |found: Option<Ended>| matches!(found, Some(Err(NotEnded::Live)));
-    if given.is_none() {
-        let here =
-            Folder::open(Path::new("."), Share::Owner).context("cannot use this directory")?;
-        if is_live(found(&here, DEFAULT)?.map(|found| found.state)) {
-            return Ok(DEFAULT.into());
-        }
+    match given {
+        None if matches!(find(&here()?, DEFAULT)?, Some((_, State::Live))) => Ok(DEFAULT.into()),
+        _ => output(given),
     }
-    output(given)
 }
 
-/// Why a session may neither be moved nor removed.
+fn here() -> Result<Folder> {
+    Folder::open(Path::new("."), Share::Owner).context("cannot use this directory")
+}
+
+/// What may be done with a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum NotEnded {
+enum State {
+    /// It may be moved.
+    Ended,
     Live,
     Killed,
 }
 
-type Ended = std::result::Result<(), NotEnded>;
-
-/// A session of this user.
-struct Found {
-    folder: OwnedFd,
-    state: Ended,
-}
-
 /// Moves the session in the default place away, and removes the one that was moved before.
 fn make_room(here: &Folder) -> Result<()> {
-    let Some(last) = found(here, DEFAULT)? else { return Ok(()) };
-    check(&last, DEFAULT)?;
-    if let Some(old) = found(here, OLD)? {
-        check(&old, OLD)?;
-        let removed = remove_all(&old.folder)
-            .and_then(|()| unlinkat(here, OLD, AtFlags::REMOVEDIR).map_err(Into::into));
+    let Some((_, last)) = find(here, DEFAULT)? else { return Ok(()) };
+    check(last, DEFAULT)?;
+    if let Some((old, state)) = find(here, OLD)? {
+        check(state, OLD)?;
+        let removed = old.remove_all().and_then(|()| here.remove_empty(OLD));
         removed.with_context(|| format!("cannot remove {OLD}"))?;
     }
     // Whatever has got its name meanwhile stays.
@@ -83,11 +69,11 @@ fn make_room(here: &Folder) -> Result<()> {
 }
 
 /// Refuses a session that is being recorded, or whose events may still be recovered.
-fn check(found: &Found, name: &str) -> Result<()> {
-    let why = match found.state {
-        Ok(()) => return Ok(()),
-        Err(NotEnded::Live) => "a session is being recorded in it: wait for its end",
-        Err(NotEnded::Killed) => {
+fn check(state: State, name: &str) -> Result<()> {
+    let why = match state {
+        State::Ended => return Ok(()),
+        State::Live => "a session is being recorded in it: wait for its end",
+        State::Killed => {
             "its recorder was killed, and nothing has recovered it: do that, or move it away \
              or remove it"
         }
@@ -99,63 +85,33 @@ fn check(found: &Found, name: &str) -> Result<()> {
 ///
 /// # Errors
 /// If something else has it.
-fn found(here: &Folder, name: &str) -> Result<Option<Found>> {
-    let refuse = |why: &str| {
-        Usage(format!("{name} is {why}: move it away, or name another directory with -o"))
+fn find(here: &Folder, name: &str) -> Result<Option<(Folder, State)>> {
+    let foreign = || {
+        let why = "not a session's directory: move it away, or name another directory with -o";
+        Usage(format!("{name} is {why}"))
     };
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let folder = match openat(here, name, flags, Mode::empty()) {
+    let folder = match here.folder(name) {
         Ok(folder) => folder,
-        Err(Errno::NOENT) => return Ok(None),
-        Err(Errno::NOTDIR | Errno::LOOP) => bail!(refuse("not a session's directory")),
-        Err(why) => return Err(why).with_context(|| format!("cannot look at {name}")),
+        Err(why) if why.kind() == ErrorKind::NotFound => return Ok(None),
+        // A link is refused as such.
+        Err(why) if why.kind() == ErrorKind::PermissionDenied => {
+            return Err(why).with_context(|| format!("cannot look at {name}"));
+        }
+        Err(_) => bail!(foreign()),
     };
-    let folder = Folder::of(folder, Path::new(name), Share::Owner);
     folder.check_own().map_err(|why| Usage(format!("{why}; name another directory with -o")))?;
-    let Ok((json, _)) = folder.file(session_json::FILE, OFlags::RDONLY) else {
-        bail!(refuse("not a session's directory"));
-    };
+    let Ok((json, _)) = folder.file(session_json::FILE, OFlags::RDONLY) else { bail!(foreign()) };
     let mut text = Vec::new();
     let read = fs::File::from(json).take(MOST_JSON).read_to_end(&mut text);
     read.with_context(|| format!("cannot read {name}/{}", session_json::FILE))?;
     let json: serde_json::Value = serde_json::from_slice(&text).unwrap_or_default();
-    let Some(finished) = json["finished"].as_bool() else {
-        bail!(refuse("not a session's directory"));
-    };
-    let state = if has_writer(&folder) {
-        Err(NotEnded::Live)
-    } else if finished || folder.stat_of("recovered").is_ok() {
-        Ok(())
+    let Some(finished) = json["finished"].as_bool() else { bail!(foreign()) };
+    let state = if folder.folder("ctf").and_then(|ctf| ctf.is_locked()).unwrap_or(false) {
+        State::Live
+    } else if finished {
+        State::Ended
     } else {
-        Err(NotEnded::Killed)
+        State::Killed
     };
-    let folder = openat(&folder, ".", flags, Mode::empty()).context("cannot open a directory")?;
-    Ok(Some(Found { folder, state }))
-}
-
-/// Returns whether a process writes the session: it has locked the folder of the trace.
-fn has_writer(folder: &Folder) -> bool {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let locked = openat(folder, "ctf", flags, Mode::empty())
-        .and_then(|ctf| flock(ctf, FlockOperation::NonBlockingLockExclusive));
-    locked == Err(Errno::WOULDBLOCK)
-}
-
-/// Removes what is in a directory. No link is followed on the way.
-fn remove_all(folder: &OwnedFd) -> io::Result<()> {
-    for entry in Dir::read_from(folder)? {
-        let entry = entry?;
-        let name: &CStr = entry.file_name();
-        if [c".", c".."].contains(&name) {
-            continue;
-        }
-        if entry.file_type() == FileType::Directory {
-            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            remove_all(&openat(folder, name, flags, Mode::empty())?)?;
-            unlinkat(folder, name, AtFlags::REMOVEDIR)?;
-        } else {
-            unlinkat(folder, name, AtFlags::empty())?;
-        }
-    }
-    Ok(())
+    Ok(Some((folder, state)))
 }

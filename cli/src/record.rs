@@ -13,6 +13,9 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+/// Ways to record no program, for which its options are nothing.
+const BESIDE: [&str; 2] = ["pid", "all"];
+
 /// Run a program and record its events, or the kernel's of processes
 ///
 /// The program uses the hypertrace library. It and its children find the session
@@ -62,28 +65,28 @@ pub struct Args {
     all: bool,
 
     /// Size of each CPU's buffer in the kernel's trace, KiB; without root, the size
-    /// cannot be chosen (default: 8192; less on machines with more than 64 CPUs)
+    /// cannot be chosen (default: 8192; less on machines with more than 64 CPUs). Implies --kernel
     #[arg(long, value_name = "KIB", value_parser = clap::value_parser!(u32).range(64..=1 << 22))]
     buffer: Option<u32>,
 
     /// Threads of all programs that can trace at the same time
-    #[arg(long, value_name = "N", default_value_t = 64,
+    #[arg(long, value_name = "N", default_value_t = 64, conflicts_with_all = BESIDE,
           value_parser = clap::value_parser!(u32).range(1..=1024))]
     clients: u32,
 
     /// Size of each thread's ring in KiB: a power of two
-    #[arg(long, value_name = "KIB", default_value_t = 1024,
+    #[arg(long, value_name = "KIB", default_value_t = 1024, conflicts_with_all = BESIDE,
           value_parser = clap::value_parser!(u64).range(64..=1 << 20))]
     ring: u64,
 
     /// Keep the rings in this new file, on tmpfs, so that their events outlive a crash of
     /// this process and the programs: see `hypertrace recover` (default: in memory)
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with_all = BESIDE)]
     segment: Option<PathBuf>,
 
     /// Run the program under this emulator of QEMU's user mode, with the
     /// hypertrace plugin: `--qemu qemu-aarch64`
-    #[arg(long, value_name = "BIN")]
+    #[arg(long, value_name = "BIN", conflicts_with_all = BESIDE)]
     qemu: Option<OsString>,
 
     /// Record a function trace, too, in this directory, new or empty. Options of docs/functions.md
@@ -93,7 +96,8 @@ pub struct Args {
 
     /// Emulated threads whose points the plugin can record (default: as many as
     /// --clients with --qemu, else none). For an emulator that is PROGRAM itself
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=512))]
+    #[arg(long, value_name = "N", conflicts_with_all = BESIDE,
+          value_parser = clap::value_parser!(u32).range(0..=512))]
     relays: Option<u32>,
 
     /// Users that may read the session
@@ -112,7 +116,7 @@ pub struct Args {
 
 impl Args {
     fn records_kernel(&self) -> bool {
-        self.kernel || !self.event.is_empty()
+        self.kernel || !self.event.is_empty() || self.buffer.is_some()
     }
 }
 

@@ -314,6 +314,20 @@ impl Folder {
         let _ = retry(|| flock(&self.fd, FlockOperation::NonBlockingLockShared));
     }
 
+    /// Returns whether a process has [locked](Folder::lock) it.
+    ///
+    /// # Errors
+    /// If its file system does not say.
+    pub fn is_locked(&self) -> io::Result<bool> {
+        // A separate open file description: its close releases the lock.
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let folder = retry(|| openat(&self.fd, ".", flags, Mode::empty()))?;
+        match retry(|| flock(&folder, FlockOperation::NonBlockingLockExclusive)) {
+            Err(why) if why.kind() == io::ErrorKind::WouldBlock => Ok(true),
+            locked => locked.map(|()| false),
+        }
+    }
+
     /// Returns the names in it, `.` and `..` excluded; not more than `most`.
     pub fn names(&self, most: usize) -> io::Result<Vec<OsString>> {
         let mut names = Vec::new();
@@ -384,6 +398,23 @@ impl Folder {
             folder.remove(file)?;
         }
         self.remove_empty(name)
+    }
+
+    /// Removes what is in it. No link is followed on the way.
+    ///
+    /// # Errors
+    /// If that fails: a part may be removed.
+    pub fn remove_all(&self) -> io::Result<()> {
+        for name in self.all_names()? {
+            if FileType::from_raw_mode(self.stat_of(&name)?.st_mode) == FileType::Directory {
+                let (path, flags) = (self.path.join(&name), OFlags::NOFOLLOW);
+                Folder::open_at(self.fd.as_fd(), &name, path, flags, self.share)?.remove_all()?;
+                retry(|| unlinkat(&self.fd, &name, AtFlags::REMOVEDIR))?;
+            } else {
+                self.remove(&name)?;
+            }
+        }
+        Ok(())
     }
 
     /// Removes a folder that is empty.

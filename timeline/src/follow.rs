@@ -10,7 +10,7 @@ use crate::inputs::ctf::{
 use crate::inputs::input::nanoseconds;
 use crate::inputs::names::Names;
 use crate::merge::Timeline;
-use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
+use hypertrace_format::folder::{Folder, Share};
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -116,11 +116,9 @@ impl Follow {
     /// Returns whether a process may still write the session: its writer holds a lock on the folder of
     /// the trace.
     pub fn has_writer(&self) -> bool {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let locked = open(self.dir.join("ctf"), flags, Mode::empty())
-            .and_then(|dir| flock(dir, FlockOperation::NonBlockingLockExclusive));
+        let locked = Folder::open(&self.dir.join("ctf"), Share::Owner).and_then(|f| f.is_locked());
         // A folder that cannot be locked tells nothing.
-        locked.is_err()
+        locked.unwrap_or(true)
     }
 
     /// Gives the losses that belong to no stream, once the session has ended.

@@ -2,9 +2,11 @@
 
 use std::fs::{self, File};
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
+use std::process::Command;
 
-use hypertrace_tests::command::{Hypertrace, Ran, run};
+use hypertrace_tests::command::{Hypertrace, Ran, copy_program, run};
 use rustix::fs::{FlockOperation, flock};
 use serde_json::Value;
 
@@ -148,17 +150,31 @@ fn a_session_that_is_being_recorded_is_joined_or_left_alone() {
 
 #[test]
 fn a_session_that_cannot_be_moved_is_an_error_that_names_it() {
-    if rustix::process::geteuid().is_root() {
-        return; // root may write everywhere
-    }
     let dir = tempfile::tempdir().unwrap();
-    recorded(dir.path(), "first");
-    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o555)).unwrap();
+    let [programs, here] = ["programs", "here"].map(|name| dir.path().join(name));
+    [&programs, &here].into_iter().for_each(|dir| fs::create_dir(dir).unwrap());
+    for (path, mode) in [(dir.path(), 0o755), (&programs, 0o755), (&here, 0o777)] {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    }
+    let program = programs.join("hypertrace");
+    copy_program(HYPERTRACE.0, &program);
+    let record = || {
+        let mut command = Command::new(&program);
+        command.args(["record", "--quiet", "true"]).current_dir(&here);
+        // Root may write everywhere.
+        if rustix::process::geteuid().is_root() {
+            command.uid(65534).gid(65534);
+        }
+        run(&mut command)
+    };
+    assert_eq!(record().code, Some(0));
+    fs::set_permissions(&here, fs::Permissions::from_mode(0o555)).unwrap();
 
-    let said = record(dir.path()).failed(1);
+    let said = record().failed(1);
 
-    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    fs::set_permissions(&here, fs::Permissions::from_mode(0o755)).unwrap();
     assert!(said.contains("cannot rename hypertrace.data"), "{said}");
+    assert!(here.join("hypertrace.data/session.json").exists());
 }
 
 #[test]

@@ -470,6 +470,12 @@ fn wrong_requests_are_refused_and_leave_nothing() {
         assert_eq!(ran.code, Some(2), "{ran:?}");
         assert!(ran.stderr.contains("an event is SYSTEM:EVENT"), "{ran:?}");
     }
+    // Options of a program, where there is none.
+    for option in ["--ring=64", "--clients=2", "--segment=f", "--qemu=q", "--relays=1"] {
+        let ran = arguments(&["-p", "1", option]);
+        assert_eq!(ran.code, Some(2), "{ran:?}");
+        assert!(ran.stderr.contains("cannot be used with"), "{ran:?}");
+    }
     let said = arguments(&["--", "/no/such/program"]).failed(127);
     assert!(said.contains("no such program"), "{said}");
     // Each left the directory empty or did not make it.
