@@ -1,5 +1,5 @@
 //! `cargo xtask mutants`: removes one defence after the other in a copy of the tree, and runs the tests that
-//! docs/threat-model.md names for it. Each must fail.
+//! tests/threat-model.toml names for it. Each must fail.
 //!
 //! A mutant is a patch in `xtask/mutants`. Its first lines say what it removes, and name the tests as the threat model does:
 //! `Test: trace/tests/it/budgets.rs: a_guest_that_fills_the_tables_gets_untyped_events`.

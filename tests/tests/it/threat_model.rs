@@ -1,39 +1,84 @@
-//! The tests that the threat model names for its promises exist.
+//! The threat model: the tests that `threat-model.toml` names exist, and the page has its tables.
 
+use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use snapbox::Data;
+use snapbox::assert::{Assert, DEFAULT_ACTION_ENV};
+
+/// What is promised against a threat.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Row {
+    threat: String,
+    promise: String,
+    /// `FILE: FUNCTION` each. Without any, the promise is not tested.
+    tests: Vec<String>,
+}
 
 #[test]
 fn every_test_in_the_threat_model_exists() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let text = fs::read_to_string(root.join("docs/threat-model.md")).unwrap();
-    let mut named = 0;
-    // Between backquotes: `file: name`.
-    for (file, name) in text.split('`').filter_map(|part| part.split_once(".rs: ")) {
-        let source = fs::read_to_string(root.join(format!("{file}.rs")));
-        let source = source.unwrap_or_else(|e| panic!("{file}.rs: {e}"));
-        assert!(source.contains(&format!("fn {name}(")), "{file}.rs has no {name}");
-        named += 1;
-    }
-    assert!(named > 40, "{named}");
-    // Each row of a table of promises has a test, or the words "not tested".
-    let promises = text.split("## Duties of the VMM").next().unwrap();
-    for row in
-        promises.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| threat"))
-    {
-        assert!(row.contains(".rs: ") || row.contains("*not tested*"), "{row}");
+    let rows: Vec<Row> = sections().into_values().flatten().collect();
+    assert!(rows.len() > 150, "{}", rows.len());
+    for test in rows.iter().flat_map(|row| &row.tests) {
+        let (file, name) = test.split_once(": ").unwrap_or_else(|| panic!("{test}"));
+        let source = fs::read_to_string(root().join(file));
+        let source = source.unwrap_or_else(|e| panic!("{file}: {e}"));
+        assert!(source.contains(&format!("fn {name}(")), "{file} has no {name}");
     }
 }
 
 #[test]
 fn each_test_of_a_removed_defence_is_in_the_threat_model() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let text = fs::read_to_string(root.join("docs/threat-model.md")).unwrap();
-    for patch in fs::read_dir(root.join("xtask/mutants")).unwrap() {
+    let rows: Vec<Row> = sections().into_values().flatten().collect();
+    for patch in fs::read_dir(root().join("xtask/mutants")).unwrap() {
         let patch = patch.unwrap().path();
         let patched = fs::read_to_string(&patch).unwrap();
         for test in patched.lines().filter_map(|line| line.strip_prefix("Test: ")) {
-            assert!(text.contains(&format!("`{test}`")), "{}: {test}", patch.display());
+            let named = rows.iter().any(|row| row.tests.iter().any(|named| named == test));
+            assert!(named, "{}: {test}", patch.display());
         }
     }
+}
+
+#[test]
+fn the_page_has_the_rows_as_they_are() {
+    let file = root().join("docs/threat-model.md");
+    let page = with_tables(&fs::read_to_string(&file).unwrap());
+    let assert = Assert::new().action_env(DEFAULT_ACTION_ENV).normalize_paths(false);
+    assert.eq(page, Data::read_from(&file, None));
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+fn sections() -> BTreeMap<String, Vec<Row>> {
+    toml::from_str(&fs::read_to_string(root().join("tests/threat-model.toml")).unwrap()).unwrap()
+}
+
+/// Returns a page with the rows of each section in its table.
+fn with_tables(page: &str) -> String {
+    let (mut sections, mut made) = (sections(), String::new());
+    let mut section = None;
+    for line in page.lines() {
+        if let Some(name) = line.strip_prefix("## ") {
+            section = Some(name);
+        }
+        let is_row = line.starts_with("| ") && !line.starts_with("| threat ");
+        if !is_row {
+            made += &format!("{line}\n");
+        }
+        if line.starts_with("|--") {
+            let rows = section.and_then(|name| sections.remove(name));
+            for Row { threat, promise, tests } in rows.unwrap_or_else(|| panic!("{section:?}")) {
+                let tested = if tests.is_empty() { " (*not tested*)" } else { "" };
+                made += &format!("| {threat} | {promise}{tested} |\n");
+            }
+        }
+    }
+    assert!(sections.is_empty(), "no table of {:?}", sections.keys());
+    made
 }
