@@ -3,6 +3,7 @@
 //! The tests of this crate, a module a subject.
 
 mod append;
+mod book;
 mod c_headers;
 mod capability;
 mod disk_faults;

@@ -1,0 +1,115 @@
+//! The documents as a book: each page is in its table of contents, and each link leads somewhere.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+fn root() -> PathBuf {
+    fs::canonicalize(Path::new(env!("CARGO_MANIFEST_DIR")).join("..")).unwrap()
+}
+
+/// Returns the source tree's files with one of these extensions.
+fn files(folder: &Path, extensions: &[&str]) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for path in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+        let name = path.file_name().unwrap().to_str().unwrap();
+        if path.is_dir() && !name.starts_with('.') && name != "target" {
+            found.extend(files(&path, extensions));
+        } else if path.extension().is_some_and(|e| extensions.contains(&e.to_str().unwrap())) {
+            found.push(path);
+        }
+    }
+    found
+}
+
+/// Returns the lines of a page outside of its blocks of code.
+fn prose(page: &str) -> impl Iterator<Item = &str> {
+    let mut is_code = false;
+    page.lines().filter(move |line| {
+        let is_fence = line.trim_start().starts_with("```");
+        is_code ^= is_fence;
+        !is_code && !is_fence
+    })
+}
+
+/// Returns the destinations of a page's links within the source tree.
+fn links(page: &str) -> Vec<String> {
+    let text = prose(page).collect::<Vec<_>>().join(" ");
+    let destinations = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+    destinations.filter(|link| !link.contains("://")).map(str::to_owned).collect()
+}
+
+/// Returns the anchors of a page's headings, as GitHub and mdBook make them.
+fn anchors(page: &str) -> BTreeSet<String> {
+    let mut uses = BTreeMap::new();
+    let headings = prose(page).filter_map(|line| line.trim_start_matches('#').strip_prefix(' '));
+    let anchor = |heading: &str| {
+        let kept = heading.trim().to_lowercase().replace(' ', "-");
+        let kept = kept.replace(|c: char| !c.is_alphanumeric() && c != '-' && c != '_', "");
+        let earlier = uses.entry(kept.clone()).or_insert(0);
+        *earlier += 1;
+        if *earlier == 1 { kept } else { format!("{kept}-{}", *earlier - 1) }
+    };
+    headings.map(anchor).collect()
+}
+
+#[test]
+fn each_page_is_in_the_table_of_contents_once() {
+    let docs = root().join("docs");
+    let listed = links(&fs::read_to_string(docs.join("SUMMARY.md")).unwrap());
+    let pages: BTreeSet<_> = listed.iter().cloned().collect();
+
+    let there: BTreeSet<_> = files(&docs, &["md"])
+        .iter()
+        .map(|page| page.strip_prefix(&docs).unwrap().to_str().unwrap().to_owned())
+        .filter(|page| page != "SUMMARY.md")
+        .collect();
+
+    assert_eq!(pages, there);
+    assert_eq!(listed.len(), pages.len(), "{listed:?}");
+}
+
+#[test]
+fn each_link_leads_to_a_file_and_a_heading() {
+    let root = root();
+    let mut read = 0;
+    for page in files(&root, &["md"]) {
+        let text = fs::read_to_string(&page).unwrap();
+        for link in links(&text) {
+            let (file, anchor) = link.split_once('#').unwrap_or((&link, ""));
+            let target = page.parent().unwrap().join(file);
+            let target = if file.is_empty() { page.clone() } else { target };
+            assert!(target.exists(), "{}: {link}", page.display());
+            if !anchor.is_empty() {
+                let headings = anchors(&fs::read_to_string(&target).unwrap());
+                assert!(headings.contains(anchor), "{}: {link}", page.display());
+            }
+            read += 1;
+        }
+    }
+    assert!(read > 200, "{read}");
+}
+
+#[test]
+fn each_page_that_code_names_exists() {
+    let root = root();
+    let mut read = 0;
+    for file in files(&root, &["rs", "h", "c", "toml", "md"]) {
+        let text = fs::read_to_string(&file).unwrap();
+        for (_, rest) in
+            text.match_indices("docs/").map(|(at, name)| text[at..].split_at(name.len()))
+        {
+            let name = rest.split_once(".md").map_or("", |(name, _)| name);
+            let is_name = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+            if !name.is_empty() && name.chars().all(is_name) {
+                assert!(
+                    root.join(format!("docs/{name}.md")).exists(),
+                    "{}: {name}",
+                    file.display()
+                );
+                read += 1;
+            }
+        }
+    }
+    assert!(read > 50, "{read}");
+}
