@@ -33,9 +33,18 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
     let mut build = Command::new(cargo());
     build.current_dir(root).args(["build", "--release", "--locked", "--package", "hypertrace-c"]);
     ensure!(build.status()?.success(), "the C library does not compile");
-    let target = target_folder(root)?;
-
     let to = options.destdir.join(relative);
+    copy(root, &target_folder(root)?.join("release"), &to, prefix)?;
+    println!("installed in {}; ask pkg-config --cflags --libs hypertrace", to.display());
+    Ok(())
+}
+
+/// Copies the library that was built in a folder, with its headers, `to` the folder of lib and include. Programs will find
+/// them in `prefix`.
+///
+/// # Errors
+/// If a file cannot be written; the chain says which.
+pub fn copy(root: &Path, built: &Path, to: &Path, prefix: &str) -> Result<()> {
     let put = |from: &Path, folder: &str| {
         let folder = to.join(folder);
         fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
@@ -45,7 +54,7 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
         Ok::<_, Error>(file)
     };
     for name in ["libhypertrace.a", "libhypertrace.so"] {
-        put(&target.join("release").join(name), "lib")?;
+        put(&built.join(name), "lib")?;
     }
     for header in entries(&root.join("guest-lib/include"))? {
         put(&header, "include")?;
@@ -56,6 +65,5 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
     let text = text.replace("@prefix@", prefix).replace("@version@", env!("CARGO_PKG_VERSION"));
     fs::write(template.with_extension(""), text)?;
     fs::remove_file(template)?;
-    println!("installed in {}; ask pkg-config --cflags --libs hypertrace", to.display());
     Ok(())
 }

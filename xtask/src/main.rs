@@ -11,6 +11,7 @@ mod install;
 mod lines;
 mod mutants;
 mod notes;
+mod package;
 mod probe;
 mod step;
 mod suite;
@@ -54,6 +55,8 @@ enum Job {
     Lines,
     /// Build the C library, and install it with its headers and a file for pkg-config
     InstallC(install::Options),
+    /// Make the packages for users: Debian's, and archives of programs that need no library
+    Package(package::Options),
     /// Fetch the programs that tests run, without installing them, and print their paths
     Fetch {
         /// Programs to fetch (default: all)
@@ -81,6 +84,7 @@ fn run(job: Job) -> Result<bool> {
         Job::Header => header::write(&root()?).map(|()| true),
         Job::Lines => lines::print(&root()?).map(|()| true),
         Job::InstallC(options) => install::run(&root()?, &options).map(|()| true),
+        Job::Package(options) => package::run(&root()?, &options).map(|()| true),
         Job::Fetch { programs } => {
             let all = fetch::tools().iter().collect();
             let tools = if programs.is_empty() { all } else { programs };
@@ -101,4 +105,36 @@ fn root() -> Result<PathBuf> {
         .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
     let root = package.parent().context("the xtask package has no parent folder")?;
     Ok(root.to_path_buf())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn a_job_of_a_workflow_is_one_line_that_a_contributor_can_type() {
+        let workflows = tree::entries(&root().unwrap().join(".github/workflows")).unwrap();
+        let mut lines = Vec::new();
+        for file in &workflows {
+            let text = fs::read_to_string(file).unwrap();
+            lines.extend(
+                text.lines()
+                    .filter_map(|line| line.trim().strip_prefix("- run: "))
+                    .map(str::to_owned),
+            );
+        }
+        assert!(lines.len() >= workflows.len(), "{lines:?}");
+        for line in &lines {
+            let (program, rest) = line.split_once(' ').expect(line);
+            assert!(["cargo", "mdbook", "gh"].contains(&program), "{line}");
+            if let Some(job) = rest.strip_prefix("xtask ") {
+                let words = ["cargo xtask"].into_iter().chain(job.split_whitespace());
+                Arguments::try_parse_from(words).unwrap_or_else(|error| panic!("{line}: {error}"));
+            }
+        }
+        // The job of this tree's own script is that of the workflow.
+        let own = fs::read_to_string(root().unwrap().join(".ci/run")).unwrap();
+        assert!(lines.iter().any(|line| own.contains(line)), "{own}");
+    }
 }

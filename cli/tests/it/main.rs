@@ -29,6 +29,7 @@ mod linux_users;
 mod mark;
 mod no_kvm;
 mod order;
+mod packages;
 mod place;
 mod private;
 mod receive;

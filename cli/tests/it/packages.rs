@@ -1,0 +1,154 @@
+//! Packages for users: installed over a version before in a root without anything else, used, and removed.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use hypertrace_test_support::capability;
+use hypertrace_tests::build::{self, root, succeed, target_folder};
+use hypertrace_tests::command::{Hypertrace, plugin, run};
+use hypertrace_tests::linux::static_program;
+use tempfile::TempDir;
+
+const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
+
+/// Packages of the programs that `cargo xtask full` has built for users, or of those that the tests have.
+fn packages(folder: &TempDir) -> PathBuf {
+    if let Some(made) = std::env::var_os("HYPERTRACE_TEST_PACKAGES") {
+        return root().join(made);
+    }
+    let library = target_folder().join("release");
+    succeed(build::cargo().args(["build", "--release", "--package", "hypertrace-c"]));
+    let built = folder.path().join("built");
+    fs::create_dir(&built).unwrap();
+    for file in [
+        HYPERTRACE.0.into(),
+        static_program("hypertrace-mark"),
+        plugin(),
+        plugin().with_file_name("libhypertrace_qemu_plugin_7.so"),
+        library.join("libhypertrace.so"),
+        library.join("libhypertrace.a"),
+    ] {
+        fs::copy(&file, built.join(file.file_name().unwrap())).unwrap();
+    }
+    let made = folder.path().join("packages");
+    let mut package = build::cargo();
+    package.args(["xtask", "package", "--output"]).arg(&made).arg("--built").arg(built);
+    succeed(package.env("CARGO_TARGET_DIR", target_folder()));
+    made
+}
+
+/// A program that runs as root, or as one that thinks so.
+fn as_root(program: &Path) -> Command {
+    if rustix::process::geteuid().is_root() {
+        return Command::new(program);
+    }
+    let mut command = Command::new("unshare");
+    command.args(["--user", "--map-root-user"]).arg(program);
+    command
+}
+
+/// Returns the files below a folder, with their contents.
+fn files(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    fn add(folder: &Path, below: &Path, found: &mut BTreeMap<PathBuf, Vec<u8>>) {
+        for entry in fs::read_dir(folder.join(below)).into_iter().flatten() {
+            let name = below.join(entry.unwrap().file_name());
+            match folder.join(&name).is_dir() {
+                true => add(folder, &name, found),
+                false => drop(found.insert(name.clone(), fs::read(folder.join(name)).unwrap())),
+            }
+        }
+    }
+    let mut found = BTreeMap::new();
+    add(folder, Path::new(""), &mut found);
+    found
+}
+
+#[test]
+fn packages_are_installed_over_older_ones_used_and_removed() {
+    let Some(dpkg) = capability::program("dpkg") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let made = packages(&folder);
+    let system = folder.path().join("root");
+    for below in ["info", "updates", "triggers"] {
+        fs::create_dir_all(system.join("var/lib/dpkg").join(below)).unwrap();
+    }
+    for file in ["status", "available"] {
+        fs::write(system.join("var/lib/dpkg").join(file), "").unwrap();
+    }
+    let dpkg = |arguments: &[&str]| {
+        let mut command = as_root(&dpkg);
+        command.arg(format!("--root={}", system.display()));
+        command.args(["--force-not-root", "--force-script-chrootless", "--log=/dev/null"]);
+        succeed(command.args(arguments));
+    };
+    let names = ["hypertrace", "libhypertrace-dev", "hypertrace-guest"];
+    let version = env!("CARGO_PKG_VERSION");
+    let file = |name: &str| made.join(format!("{name}_{version}_amd64.deb"));
+
+    // A version before, with a file that this one has no more.
+    for name in names {
+        let older = folder.path().join("older");
+        succeed(as_root("dpkg-deb".as_ref()).arg("-R").arg(file(name)).arg(&older));
+        fs::write(older.join("usr").join(format!("{name}.old")), "").unwrap();
+        let control = older.join("DEBIAN/control");
+        let text = fs::read_to_string(&control).unwrap();
+        fs::write(&control, text.replace(version, "0.0.9")).unwrap();
+        let package = folder.path().join("older.deb");
+        succeed(as_root("dpkg-deb".as_ref()).arg("-b").arg(&older).arg(&package));
+        dpkg(&["-i", package.to_str().unwrap()]);
+        assert!(system.join("usr").join(format!("{name}.old")).exists());
+        fs::remove_dir_all(older).unwrap();
+    }
+    names.iter().for_each(|name| dpkg(&["-i", file(name).to_str().unwrap()]));
+    let usr = system.join("usr");
+    let old: Vec<_> = files(&usr).into_keys().filter(|file| file.ends_with(".old")).collect();
+    assert_eq!(old, [""; 0].map(PathBuf::from), "files of the version before");
+
+    // Record an event, and read it.
+    let session = folder.path().join("session");
+    let mut record = Command::new(usr.join("bin/hypertrace"));
+    record.args(["record", "--quiet", "-o"]).arg(&session);
+    run(record.arg(usr.join("bin/hypertrace-mark")).args(["packaged", "n=7"])).ok();
+    let report = run(Command::new(usr.join("bin/hypertrace")).arg("report").arg(&session)).ok();
+    assert!(report.contains(" packaged ") && report.contains(" n=7 "), "{report}");
+    // The plugins are where the command looks for them.
+    for plugin in ["libhypertrace_qemu_plugin.so", "libhypertrace_qemu_plugin_7.so"] {
+        assert!(usr.join("bin/../lib/hypertrace").join(plugin).is_file(), "{plugin}");
+    }
+    // What DKMS builds is what the tests of the module build.
+    let mut sources = files(&usr.join(format!("src/hypertrace-{version}")));
+    let dkms = sources.remove(Path::new("dkms.conf")).unwrap();
+    let dkms = String::from_utf8(dkms).unwrap();
+    assert!(dkms.contains(&format!("PACKAGE_VERSION=\"{version}\"")), "{dkms}");
+    let mut module = files(&root().join("guest-lib/linux-module"));
+    let bare = "hypertrace-bare.h";
+    module.insert(bare.into(), fs::read(root().join("guest-lib/include").join(bare)).unwrap());
+    assert_eq!(sources, module);
+
+    dpkg(&[&["--purge"], &names[..]].concat());
+    assert_eq!(files(&usr), BTreeMap::new());
+    capability::used("dpkg");
+}
+
+#[test]
+fn archives_run_from_where_they_are_unpacked() {
+    let folder = tempfile::tempdir().unwrap();
+    let made = packages(&folder);
+    for name in ["hypertrace", "hypertrace-guest"] {
+        let file = format!("{name}-{}-x86_64.tar.gz", env!("CARGO_PKG_VERSION"));
+        let to = folder.path();
+        succeed(Command::new("tar").arg("-xzf").arg(made.join(file)).arg("-C").arg(to));
+    }
+    let bin =
+        |name: &str| folder.path().join(format!("{name}-{}-x86_64/bin", env!("CARGO_PKG_VERSION")));
+    let version = run(Command::new(bin("hypertrace").join("hypertrace")).arg("--version")).ok();
+    assert!(version.starts_with(concat!("hypertrace ", env!("CARGO_PKG_VERSION"))), "{version}");
+    let session = folder.path().join("session");
+    let mut record = Command::new(bin("hypertrace").join("hypertrace"));
+    record.args(["record", "--quiet", "-o"]).arg(&session);
+    record.arg(bin("hypertrace-guest").join("hypertrace-mark"));
+    run(record.args(["unpacked", "n=8"])).ok();
+    assert!(HYPERTRACE.report(&session).iter().any(|line| line.event == "unpacked"));
+}
