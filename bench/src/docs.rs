@@ -46,8 +46,7 @@ fn table(rows: &[&[Row]]) -> String {
     let line = |row: &Row| {
         let target = row.target.unwrap_or_default();
         let target = target.replace("<=", "≤").replace(">=", "≥").replace(" x ", " × ");
-        let note = if row.note.is_empty() { String::new() } else { format!(". {}", row.note) };
-        format!("| `{}` | {}{note} | {target} |\n", row.name, row.what)
+        format!("| `{}` | {} | {target} |\n", row.name, row.what)
     };
     let head = "| row | what | target |\n|---|---|---|\n".to_owned();
     head + &rows.iter().copied().flatten().map(line).collect::<String>()

@@ -76,7 +76,7 @@ Examples, after `cargo run --release -p hypertrace-bench --`:
 
 A ratio is a row's time divided by its floor's: the median over the runs, which
 alternate. Times differ from machine to machine and from minute to minute;
-ratios much less. docs/benchmarks.md explains each row."
+ratios much less. --list ROW says how a row is measured."
 )]
 struct Args {
     /// Rows to measure, by name or by the beginning of a name (default: all but those that take minutes)
@@ -85,7 +85,7 @@ struct Args {
     /// Runs of each row, alternating with its floor (default: 11, or 3 of a row that takes minutes)
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1001))]
     runs: Option<u32>,
-    /// Print the rows with their targets, and measure nothing
+    /// Print the rows with their targets and how they are measured, and measure nothing
     #[arg(long, conflicts_with = "json")]
     list: bool,
     /// Write the rows into the tables of docs/benchmarks.md, and measure nothing

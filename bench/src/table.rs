@@ -83,12 +83,13 @@ pub fn text(machine: &Machine, rows: &[Measured], columns: usize) -> String {
     text
 }
 
-/// Lists rows: the name and the target of each, and below them what it measures.
+/// Lists rows: the name and the target of each, and below them what it measures and how.
 pub fn list(rows: &[&Row], columns: usize) -> String {
     let name = rows.iter().map(|row| row.name.len()).max().unwrap_or(0);
     let entry = |row: &&Row| {
         let line = format!("{:name$} {}", row.name, row.target.unwrap_or_default());
-        line.trim_end().to_owned() + "\n" + &wrapped(row.what, "    ", columns)
+        let text = format!("{}. {}", row.what, row.note);
+        line.trim_end().to_owned() + "\n" + &wrapped(text.trim_end(), "    ", columns)
     };
     rows.iter().map(entry).collect()
 }
