@@ -4,7 +4,7 @@
 
 use crate::error::Result;
 use crate::event::{Entry, EntryRef, Event};
-use crate::inputs::ctf::{ClockMaps, Session, inputs, stream_inputs};
+use crate::inputs::ctf::{ClockMaps, Session, Unneeded, inputs, stream_inputs};
 use crate::inputs::functions::{self, FunctionTrace};
 use crate::inputs::input::{Input, Time};
 use crate::inputs::kernel::{self, KernelTrace};
@@ -74,6 +74,28 @@ impl<'a> Timeline<'a> {
         traces: &'a [KernelTrace],
         functions: &'a [FunctionTrace],
     ) -> Result<Timeline<'a>> {
+        Timeline::of_all(sessions, traces, functions, &[])
+    }
+
+    /// Starts at the beginning of all sessions and of traces of kernels. Guests' events of the classes `unneeded`, by
+    /// session, are left out.
+    ///
+    /// # Errors
+    /// If the first records of a stream or of a trace are damaged.
+    pub(crate) fn without(
+        unneeded: &'a [Box<Unneeded>],
+        sessions: &'a [(Session, ClockMaps)],
+        traces: &'a [KernelTrace],
+    ) -> Result<Timeline<'a>> {
+        Timeline::of_all(sessions, traces, &[], unneeded)
+    }
+
+    fn of_all(
+        sessions: &'a [(Session, ClockMaps)],
+        traces: &'a [KernelTrace],
+        functions: &'a [FunctionTrace],
+        unneeded: &'a [Box<Unneeded>],
+    ) -> Result<Timeline<'a>> {
         let mut hosts: Vec<_> = sessions.iter().map(|(s, _)| (s.name(), s.json().host())).collect();
         let mut numbers = Vec::new();
         for trace in traces {
@@ -98,7 +120,8 @@ impl<'a> Timeline<'a> {
                 || stated.is_some()
                 || sessions.first().is_some_and(|(first, _)| session.is_placed_with(first));
             margins.push(is_placed.then_some(stated.unwrap_or(0)));
-            all.extend(inputs(number, session, maps, &mut names));
+            let unneeded = unneeded.get(number).map_or(&[][..], |unneeded| unneeded);
+            all.extend(inputs(number, session, maps, unneeded, &mut names));
         }
         for (trace, number) in traces.iter().enumerate().zip(numbers) {
             all.extend(kernel::inputs(number, trace, &names));
@@ -118,7 +141,7 @@ impl<'a> Timeline<'a> {
         maps: &'a ClockMaps,
         mut names: Names,
     ) -> Result<Timeline<'a>> {
-        let stream_inputs = stream_inputs(0, session, maps, &mut names);
+        let stream_inputs = stream_inputs(0, session, maps, &[], &mut names);
         Timeline::of(stream_inputs, names)
     }
 
@@ -174,6 +197,11 @@ impl<'a> Timeline<'a> {
             event.bound_ns = both.map(|(bound, margin)| bound.saturating_add(margin));
         }
         Some(Ok(entry))
+    }
+
+    /// Iterates over the sessions of events that were left out, with their numbers.
+    pub(crate) fn left_out(&self) -> impl Iterator<Item = (usize, u64)> {
+        self.inputs.iter().filter_map(|input| input.left_out())
     }
 
     /// Returns the faults of the traces of kernels so far, although they could be read: with

@@ -44,6 +44,11 @@ pub(crate) trait Input: Debug {
     /// never the time of an event after it.
     fn is_host(&self) -> bool;
 
+    /// Returns the session of events that were left out, and their number so far.
+    fn left_out(&self) -> Option<(usize, u64)> {
+        None
+    }
+
     /// Returns the faults of the entries so far, although they could be read.
     fn warnings(&self) -> Vec<String> {
         Vec::new()

@@ -21,7 +21,7 @@ use crate::clock::{FRACTION, GuestReading};
 use crate::error::Result;
 use crate::event::{EntryRef, EventRef, Kind as EventKind, Thread};
 use crate::format;
-use crate::inputs::ctf::{ClockMaps, Session};
+use crate::inputs::ctf::{ClockMaps, Session, Unneeded};
 use crate::inputs::kernel::{KernelTrace, shown_by};
 use crate::inputs::names::Names;
 use crate::merge::Timeline;
@@ -133,7 +133,8 @@ fn read<'a>(
     }
     let mut pass = Pass::new(sessions, options, hosts);
     pass.traced = traced;
-    let mut timeline = Timeline::with_kernel(sessions, traces)?;
+    let unneeded = pass.unneeded();
+    let mut timeline = Timeline::without(&unneeded, sessions, traces)?;
     loop {
         // By reference: a copy of each event would cost as much as its account.
         match timeline.read() {
@@ -145,6 +146,9 @@ fn read<'a>(
             Some(Err(error)) => return Err(error),
             None => break,
         }
+    }
+    for (session, events) in timeline.left_out() {
+        pass.hosts[session].events += events;
     }
     warnings.extend(timeline.warnings());
     Ok((pass, warnings))
@@ -166,6 +170,20 @@ impl<'a> Pass<'a> {
             has_both: false,
             is_cut: false,
         }
+    }
+
+    /// Returns the classes of each session whose events say nothing if a guest made them on a clock of its own: no region
+    /// begins or ends with them, and the kernel's events say when the guest ran.
+    fn unneeded(&self) -> Vec<Box<Unneeded>> {
+        let of_session = |(session, host): (usize, &Host)| {
+            let has_exits = |recording: &Recording| recording.kinds.exactness(false).exits;
+            // A log has the times of all events where nothing is known of a thread.
+            match !host.is_program && !host.has_log && host.recordings.iter().all(has_exits) {
+                true => self.roles.no_borders(session),
+                false => Box::default(),
+            }
+        };
+        self.hosts.iter().enumerate().map(of_session).collect()
     }
 
     /// Takes an event of a kernel.

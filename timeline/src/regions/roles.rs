@@ -7,6 +7,7 @@ use super::{By, Options, Select};
 use crate::event::EventRef;
 use crate::inputs::ctf::{ClockMaps, Session};
 use crate::value::ValueRef;
+use hypertrace_abi::record::id;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
@@ -147,6 +148,14 @@ impl Roles {
             last_of_kernel: vec![(0, (Kernel::Other, 0)); SLOTS],
             events,
         }
+    }
+
+    /// Returns for each class of a session whether it is declared and no region begins or ends with its events.
+    pub fn no_borders(&self, session: usize) -> Box<[bool]> {
+        let is_none = |(class, role): (u32, &Role)| {
+            class >= id::FIRST && role.begins.is_none() && role.ends.is_none()
+        };
+        (0..).zip(&self.all[session]).map(is_none).collect()
     }
 
     /// Returns the names of the regions.

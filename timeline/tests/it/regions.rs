@@ -160,14 +160,30 @@ fn a_trace_of_other_threads_or_of_the_same_again_changes_nothing() {
 fn events_that_no_file_holds_are_said() {
     let counted = |events: u64| {
         let streams = format!(r#"[{{"domain":"guest","client":0,"clock":1,"events":{events}}}]"#);
-        let json = made::json(&made::clocks(), EMPTY_EVENTS, &streams);
-        let packet = region(Packet::guest(0), 16, 1, 1_000, 2_000);
+        let json = made::json(&made::clocks(), vcpu::EVENTS, &streams);
+        let packet = region(Packet::guest(0).event(900, vcpu::WORK, &[7]), 16, 1, 1_000, 2_000);
         let made = Made::with_json(&json);
         all(&made.stream("guest-000-0000", &[Packet::guest(0), packet])).warnings
     };
-    assert_eq!(counted(2), [""; 0]);
-    let said = counted(7);
+    assert_eq!(counted(3), [""; 0]);
+    let said = counted(8);
     assert!(said.len() == 1 && said[0].contains("5 events that session.json counts"), "{said:?}");
+}
+
+#[test]
+fn events_that_are_left_out_change_no_region() {
+    // Without a log, those of the guest that neither begin nor end a region.
+    for vcpus in [[Vcpu::rounds(0, 60, 9)], [Vcpu::rounds(0, 9, 60)]] {
+        for phase in 0..20 {
+            let made = with_kernel(&vcpus, |number| number % 20 != phase);
+
+            let with = read(&made, &Options { keeps_intervals: true, ..Options::default() });
+            let without = all(&made);
+
+            assert!(without.samples().eq(with.samples()), "{phase}");
+            assert_eq!(without.warnings, with.warnings, "{phase}");
+        }
+    }
 }
 
 #[test]

@@ -41,7 +41,14 @@ struct StreamInput<'a> {
     losses: PacketLosses,
     /// Token of the last lease record, and its thread of the host.
     thread: Option<(u64, u32)>,
+    /// The classes whose events are left out.
+    unneeded: &'a Unneeded,
+    /// Number of those that were.
+    left_out: u64,
 }
+
+/// Classes of a session, by id: events of these are left out if their times have an error. They cost no turn in a merge.
+pub(crate) type Unneeded = [bool];
 
 /// Lost events, by the packets of a stream.
 #[derive(Debug, Default)]
@@ -72,11 +79,12 @@ pub(crate) fn inputs<'a>(
     number: usize,
     session: &'a Session,
     maps: &'a ClockMaps,
+    unneeded: &'a Unneeded,
     names: &mut Names,
 ) -> Vec<Box<dyn Input + 'a>> {
     let has_files = |domain, client| session.stream(domain, client).is_some();
     let elsewhere = elsewhere(number, session.json(), &has_files, names);
-    let mut inputs = stream_inputs(number, session, maps, names);
+    let mut inputs = stream_inputs(number, session, maps, unneeded, names);
     inputs.push(Box::new(elsewhere));
     inputs
 }
@@ -121,6 +129,7 @@ pub(crate) fn stream_inputs<'a>(
     number: usize,
     session: &'a Session,
     maps: &'a ClockMaps,
+    unneeded: &'a Unneeded,
     names: &mut Names,
 ) -> Vec<Box<dyn Input + 'a>> {
     let json = session.json();
@@ -147,6 +156,8 @@ pub(crate) fn stream_inputs<'a>(
                 ..PacketLosses::default()
             },
             thread: None,
+            unneeded,
+            left_out: 0,
         }) as Box<dyn Input>
     };
     session.streams().iter().map(input).collect()
@@ -236,39 +247,52 @@ impl Input for StreamInput<'_> {
     fn is_host(&self) -> bool {
         self.source.domain == Domain::Host && self.time != UNPLACED
     }
+
+    fn left_out(&self) -> Option<(usize, u64)> {
+        Some((self.source.session, self.left_out))
+    }
 }
 
 impl StreamInput<'_> {
-    /// Reads the next event, if there is one, and finds the losses before it.
+    /// Reads the next event that is needed, if there is one, and finds the losses before it.
     fn read(&mut self) -> Result<()> {
-        let Some(record) = self.records.read()? else {
-            self.lost = self.losses.at_end(&self.records);
+        loop {
+            let Some(record) = self.records.read()? else {
+                self.lost = self.losses.at_end(&self.records);
+                return Ok(());
+            };
+            let id = record.packet.stream_id;
+            let ticks = match &mut self.clock {
+                Some((known, ticks)) if *known == id => ticks,
+                clock => {
+                    let ticks = ticks(self.session, self.maps, self.stream, record.packet)?;
+                    &mut clock.insert((id, ticks)).1
+                }
+            };
+            let (units, bound) = match ticks {
+                Ticks::Host(clock) => (self.session.host_time(clock, record.timestamp), Some(0)),
+                Ticks::Estimate(clock) => (self.session.host_time(clock, record.timestamp), None),
+                Ticks::Guest(map) => {
+                    let mapped = map.at(record.timestamp);
+                    (mapped.host, mapped.bound)
+                }
+            };
+            let is_unneeded = self.unneeded.get(record.class.id as usize) == Some(&true);
+            let mapped = self.session.origin() + Time::from(units);
+            // Where the clock changes, a map may begin before the last one ended.
+            let time = mapped.max(self.time);
+            let late = u64::try_from(time - mapped).unwrap_or(u64::MAX);
+            let bound = bound.map(|bound| bound.saturating_add(late));
+            self.lost = self.losses.at_event(&self.records);
+            if is_unneeded && bound != Some(0) && self.lost == 0 {
+                self.left_out += 1;
+                // A loss after it has its time.
+                self.time = time;
+                continue;
+            }
+            self.event = Some((time, bound));
             return Ok(());
-        };
-        let id = record.packet.stream_id;
-        let ticks = match &mut self.clock {
-            Some((known, ticks)) if *known == id => ticks,
-            clock => {
-                let ticks = ticks(self.session, self.maps, self.stream, record.packet)?;
-                &mut clock.insert((id, ticks)).1
-            }
-        };
-        let (units, bound) = match ticks {
-            Ticks::Host(clock) => (self.session.host_time(clock, record.timestamp), Some(0)),
-            Ticks::Estimate(clock) => (self.session.host_time(clock, record.timestamp), None),
-            Ticks::Guest(map) => {
-                let mapped = map.at(record.timestamp);
-                (mapped.host, mapped.bound)
-            }
-        };
-        let mapped = self.session.origin() + Time::from(units);
-        // Where the clock changes, a map may begin before the last one ended.
-        let time = mapped.max(self.time);
-        let late = u64::try_from(time - mapped).unwrap_or(u64::MAX);
-        let bound = bound.map(|bound| bound.saturating_add(late));
-        self.event = Some((time, bound));
-        self.lost = self.losses.at_event(&self.records);
-        Ok(())
+        }
     }
 }
 
