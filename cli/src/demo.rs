@@ -411,7 +411,7 @@ fn print_summary(summary: &Summary, dir: &Path) -> Result<()> {
 Next:
   hypertrace report {dir} | less  show the whole timeline
   hypertrace regions {dir}        show where time went
-  hypertrace stat {dir}           count events and losses
+  hypertrace info {dir}           count events and losses
   babeltrace2 {dir}/ctf | less    show it by a CTF reader
 ",
         wrapped(&counts, "")

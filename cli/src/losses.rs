@@ -1,4 +1,4 @@
-//! Names for the causes of losses, the same in `record`, `stat` and `report`.
+//! Names for the causes of losses, the same in `record`, `info` and `report`.
 
 use hypertrace_abi::ring::Losses;
 

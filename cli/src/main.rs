@@ -1,13 +1,13 @@
 //! The command `hypertrace`: records, shows and controls sessions.
 #![warn(clippy::print_stdout, clippy::print_stderr)] // they panic, see `output`
 
-mod clock;
 mod ctl;
 mod demo;
 mod escape;
 mod export;
 mod forward;
 mod functions;
+mod info;
 mod interrupt;
 mod kernel;
 mod losses;
@@ -21,7 +21,6 @@ mod recover;
 mod regions;
 mod report;
 mod serve;
-mod stat;
 mod writer;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -50,23 +49,20 @@ enum Command {
     Forward(forward::Args),
     Recover(recover::Args),
     Report(report::Args),
-    Stat(stat::Args),
-    Clock(clock::Args),
+    Info(info::Args),
     Regions(regions::Args),
     Functions(functions::Args),
     Export(export::Args),
     Ctl(ctl::Args),
     Demo(demo::Args),
-    #[command(hide = true, disable_help_flag = true)]
-    Run(Former),
 }
 
-/// A command that has another name now, and its arguments.
-#[derive(Debug, clap::Args)]
-struct Former {
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-    arguments: Vec<std::ffi::OsString>,
-}
+/// Commands and options that have other names now.
+const FORMER: [(&str, &str); 3] = [
+    ("run", "`record` now: hypertrace record -o DIR PROGRAM; `run --recover` is `recover`"),
+    ("stat", "a part of `info` now: hypertrace info DIR"),
+    ("clock", "a part of `info` now: hypertrace info DIR"),
+];
 
 /// Wrong usage that clap does not detect.
 #[derive(Debug, thiserror::Error)]
@@ -78,15 +74,20 @@ fn main() -> ExitCode {
     let command = Cli::command();
     let help = help(&command);
     let mut command = command.help_template(help);
-    let matches = command.get_matches_mut();
+    let matches = match command.try_get_matches_from_mut(std::env::args_os()) {
+        Ok(matches) => matches,
+        Err(error) => match renamed(&error) {
+            Some(said) => return exit(&Usage(said).into()),
+            None => error.exit(),
+        },
+    };
     let cli =
         Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.format(&mut command).exit());
     // All streams of a session are read at the same time, and all CPUs' buffers of the kernel are
     // open: that can be more than the usual 1,024.
     let has_many_files = match &cli.command {
         Command::Report(_)
-        | Command::Stat(_)
-        | Command::Clock(_)
+        | Command::Info(_)
         | Command::Regions(_)
         | Command::Export(_)
         | Command::Functions(_)
@@ -106,26 +107,31 @@ fn main() -> ExitCode {
         Command::Recover(args) => recover::run(&args).map(succeeded),
         Command::Demo(args) => tidy(args.output.as_deref(), || demo::run(&args)),
         Command::Report(args) => report::run(&args).map(succeeded),
-        Command::Stat(args) => stat::run(&args).map(succeeded),
-        Command::Clock(args) => clock::run(&args).map(succeeded),
+        Command::Info(args) => info::run(&args).map(succeeded),
         Command::Regions(args) => regions::run(&args).map(succeeded),
         Command::Functions(args) => functions::run(&args).map(succeeded),
         Command::Export(args) => tidy(Some(&args.output), || export::run(&args)).map(succeeded),
         Command::Ctl(args) => ctl::run(&args).map(succeeded),
-        Command::Run(_) => Err(Usage(
-            "`run` is `record` now: hypertrace record -o DIR PROGRAM; `run --recover` is `recover`"
-                .into(),
-        )
-        .into()),
     };
     done.unwrap_or_else(|error| exit(&error))
+}
+
+/// Returns what to say of a name that was changed, if an error is of one.
+fn renamed(error: &clap::Error) -> Option<String> {
+    use clap::error::{ContextKind, ContextValue};
+    let unknown = [ContextKind::InvalidSubcommand, ContextKind::InvalidArg];
+    let ContextValue::String(name) = unknown.into_iter().find_map(|kind| error.get(kind))? else {
+        return None;
+    };
+    let (_, now) = FORMER.iter().find(|(former, _)| former == name)?;
+    Some(format!("`{name}` is {now}"))
 }
 
 /// Commands by what they are for.
 const GROUPS: [(&str, &[&str]); 4] = [
     ("Try it", &["demo"]),
     ("Record", &["record", "serve", "receive", "forward", "recover", "ctl"]),
-    ("Look", &["report", "regions", "functions", "stat", "clock"]),
+    ("Look", &["report", "regions", "functions", "info"]),
     ("Hand over", &["export"]),
 ];
 

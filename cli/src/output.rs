@@ -3,13 +3,16 @@
 //! `println!` and `eprintln!` panic where the reader is gone or the disk is full. A message that
 //! cannot be written is dropped: it must not end a program that is being traced.
 
-use crate::escape::Message;
+use crate::escape::{JsonText, Message};
 use anyhow::{Context, Result};
 use comfy_table::{CellAlignment, Table, presets};
 use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::{Number, Value};
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
 use std::ops::Range;
+use terminal_size::terminal_size;
+use textwrap::{Options, WordSplitter};
 
 /// Writes text to stdout.
 ///
@@ -18,6 +21,37 @@ use std::ops::Range;
 pub fn print(text: impl Display) -> Result<()> {
     let mut out = io::stdout().lock();
     write!(out, "{text}").and_then(|()| out.flush()).context("cannot write")
+}
+
+/// Version of the JSON of each command, which docs/json.md describes.
+pub const JSON_VERSION: u32 = 1;
+
+/// The largest number that every reader of JSON takes exactly: they use doubles.
+pub const MOST_EXACT: u64 = 1 << 53;
+
+/// Writes a JSON object to stdout, with its version. Numbers that readers would round become strings.
+///
+/// # Errors
+/// As [`print`].
+pub fn print_json(mut json: Value) -> Result<()> {
+    json["version"] = JSON_VERSION.into();
+    print(format_args!("{}\n", JsonText(&exact(json).to_string())))
+}
+
+/// Returns a value with the numbers that readers would round as strings.
+pub fn exact(json: Value) -> Value {
+    let is_rounded = |number: &Number| {
+        let size = number.as_u64().or(number.as_i64().map(i64::unsigned_abs));
+        size.is_some_and(|size| size > MOST_EXACT)
+    };
+    match json {
+        Value::Number(number) if is_rounded(&number) => Value::String(number.to_string()),
+        Value::Array(values) => values.into_iter().map(exact).collect(),
+        Value::Object(values) => {
+            values.into_iter().map(|(name, value)| (name, exact(value))).collect()
+        }
+        other => other,
+    }
 }
 
 /// Lays out rows below a header. The columns `numbers` are aligned to the right.
@@ -34,33 +68,26 @@ pub fn table<const N: usize>(
     table
 }
 
-/// Columns of a terminal for which lines are laid out.
+/// Columns for which lines are laid out where there is no terminal.
 const COLUMNS: usize = 80;
 
-/// Divides a line between words into lines that fit a terminal: the first begins with `indent`, the
+/// Returns the number of columns of the terminal.
+pub fn columns() -> usize {
+    let terminal = terminal_size().map(|(width, _)| usize::from(width.0));
+    terminal.map_or(COLUMNS, |columns| columns.max(1))
+}
+
+/// Divides a line between words into lines that fit the terminal: the first begins with `indent`, the
 /// others with two more spaces. Longer words, such as paths, are not divided.
 pub fn wrapped(line: &str, indent: &str) -> String {
-    let mut out = indent.to_owned();
-    let mut column = indent.chars().count();
-    let mut is_first = true;
-    for word in line.split(' ') {
-        let len = word.chars().count();
-        if is_first {
-            is_first = false;
-        } else if column + 1 + len > COLUMNS {
-            out.push('\n');
-            out.push_str(indent);
-            out.push_str("  ");
-            column = indent.chars().count() + 2;
-        } else {
-            out.push(' ');
-            column += 1;
-        }
-        out.push_str(word);
-        column += len;
-    }
-    out.push('\n');
-    out
+    hanging(line, indent, &format!("{indent}  "))
+}
+
+/// Divides a line as [`wrapped`]: all lines but the first begin with `others`.
+pub fn hanging(line: &str, first: &str, others: &str) -> String {
+    let options = Options::new(columns()).initial_indent(first).subsequent_indent(others);
+    let options = options.break_words(false).word_splitter(WordSplitter::NoHyphenation);
+    textwrap::fill(line, options) + "\n"
 }
 
 /// Writes a message to stderr, escaped, if it can be written. On a terminal, its lines are divided

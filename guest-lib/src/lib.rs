@@ -108,7 +108,8 @@ pub use counts::{ProcessCounts, counts};
 pub use error::OpenError;
 #[cfg(feature = "std")]
 pub use linux::{
-    Info, MemoryType, Options, Place, host_has_ended, install, open, poll, say, with_client,
+    Info, MemoryType, Options, Place, default_clock, host_has_ended, install, open, poll, say,
+    with_client,
 };
 pub use mask::is_on;
 pub use time::Clock;

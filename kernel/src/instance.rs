@@ -12,7 +12,7 @@ use std::time::Duration;
 const MOST_EVENTS: usize = 1 << 16;
 
 /// File with the names of all events of this kernel, `SYSTEM:EVENT` each line.
-const AVAILABLE: &str = "available_events";
+pub(crate) const AVAILABLE: &str = "available_events";
 
 /// Events that tell where a region's time went. The first ones are missing in a kernel without KVM,
 /// and some of them in older kernels. Others of KVM are left out because each costs a

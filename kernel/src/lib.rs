@@ -28,6 +28,7 @@
 //! It does not read `kernel.dat`: `hypertrace-timeline` does. It has no features.
 #![warn(missing_debug_implementations)]
 
+pub mod ability;
 mod assembly;
 mod complete;
 mod error;

@@ -84,6 +84,16 @@ impl Perf {
         Ok(Perf { cpus, events: Vec::new(), worker })
     }
 
+    /// Checks that the kernel lets this thread record itself.
+    ///
+    /// # Errors
+    /// As [`Perf::start`].
+    pub fn check() -> Result<(), Error> {
+        let thread = crate::threads::current();
+        let opened = Ring::new(0).and_then(|ring| Event::open(thread, 0, ring.fd().as_raw_fd()));
+        opened.map(drop).map_err(|error| refused(thread, &error))
+    }
+
     /// Returns the numbers of the CPUs.
     pub fn cpus(&self) -> Vec<u32> {
         self.cpus.iter().map(|(cpu, _)| *cpu).collect()

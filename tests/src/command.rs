@@ -158,10 +158,11 @@ impl Hypertrace {
         assert!(report.wait().unwrap().success(), "report of {}", dir.display());
     }
 
-    /// Returns the output of `stat --json` for a session.
+    /// Returns the numbers of a session, of `info --json`.
     #[track_caller]
-    pub fn stat(&self, dir: &Path) -> Value {
-        run(self.command(["stat", "--json"]).arg(dir)).json()
+    pub fn info(&self, dir: &Path) -> Value {
+        let mut all: Value = run(self.command(["info", "--json"]).arg(dir)).json();
+        all["sessions"][0].take()
     }
 
     /// Returns the names of a session's regions, with the numbers of those that `regions` counts.

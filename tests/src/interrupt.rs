@@ -53,7 +53,7 @@ pub fn demo_ends_cleanly(hypertrace: Hypertrace, demo: &mut Command, dir: &Path,
     assert_eq!(demo.wait().unwrap().code(), Some(code), "{stderr}");
     assert_eq!((stderr.lines().count(), lines.count()), (1, 0), "{stderr}");
     assert!(stderr.contains(&format!("ended by SIG{signal}: {}", dir.display())), "{stderr}");
-    let stat = hypertrace.stat(dir);
+    let stat = hypertrace.info(dir);
     assert_eq!(stat["finished"], true);
     assert!(stat["total"]["events"].as_u64().unwrap() > 0, "{stat}");
 }

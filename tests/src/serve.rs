@@ -81,11 +81,11 @@ impl Server {
         kill_process(Pid::from_child(self.process.as_ref().unwrap()), signal).unwrap();
     }
 
-    /// Ends it, which must succeed. Returns the numbers of `stat --json`.
+    /// Ends it, which must succeed. Returns the numbers of `info --json`.
     #[track_caller]
     pub fn end(mut self) -> Value {
         self.stop();
-        self.hypertrace.stat(&self.session)
+        self.hypertrace.info(&self.session)
     }
 
     /// Ends it, which must succeed. Returns what it has written to stderr.

@@ -68,5 +68,5 @@ pub use inputs::functions::{ENTRY, EXIT, FunctionTrace, SYMBOL};
 pub use inputs::kernel::{CpuStat, KernelStat, KernelTrace};
 pub use merge::Timeline;
 pub use order::{Late, Order};
-pub use stat::{ClockStat, SessionStat, StreamStat};
+pub use stat::{SessionStat, StreamStat};
 pub use value::{Array, Name, Value, ValueRef};

@@ -3,10 +3,9 @@
 //! Counts of a session: recorded, lost, and filtered events, and faults.
 
 use crate::by_number::{ByNumber, Number};
-use crate::clock::FRACTION;
 use crate::error::Result;
 use crate::event::Kind;
-use crate::inputs::ctf::{ClockMaps, Domain, Session, Stream};
+use crate::inputs::ctf::{Domain, Session, Stream};
 use hypertrace_abi::ring::Losses;
 use std::collections::BTreeMap;
 
@@ -40,25 +39,6 @@ pub struct StreamStat {
     pub faults_by_kind: BTreeMap<String, u64>,
 }
 
-/// Quality of the map of a guest clock.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct ClockStat {
-    /// Id of the clock, which is a stream class.
-    pub id: u32,
-    /// Client, if each has its own map.
-    pub client: Option<u32>,
-    /// Number of guest readings that the map was fitted to.
-    pub constraints: usize,
-    /// Number of pieces of the map that no jump divides.
-    pub segments: usize,
-    /// Bound on the error at half of a client's own readings, in nanoseconds, rounded up: see
-    /// [`ClockMaps::bounds`]. `None` is unknown.
-    pub typical_ns: Option<u64>,
-    /// The same at all of them.
-    pub bound_ns: Option<u64>,
-}
-
 /// Counts of a session.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -67,29 +47,17 @@ pub struct SessionStat {
     pub streams: Vec<StreamStat>,
     /// Sums over all streams.
     pub total: StreamStat,
-    /// Quality of the guest clocks' maps.
-    pub clocks: Vec<ClockStat>,
-    /// Reference points without information about a clock.
-    pub unusable: u64,
     /// Events and reference points that `session.json` counts and no file holds. None of
     /// them is lost in the sense of `total`: their packets were written, and are gone.
     pub missing: u64,
 }
 
 impl SessionStat {
-    /// Counts everything in a session, with its clocks as its own reference points show them.
+    /// Counts everything in a session.
     ///
     /// # Errors
     /// If the session is damaged.
     pub fn of(session: &Session) -> Result<SessionStat> {
-        SessionStat::with_clocks(session, &ClockMaps::of(session)?)
-    }
-
-    /// The same with these maps of its clocks.
-    ///
-    /// # Errors
-    /// If the session is damaged.
-    pub fn with_clocks(session: &Session, maps: &ClockMaps) -> Result<SessionStat> {
         let mut streams = Stats::default();
         for stream in session.streams() {
             count(session, stream, &mut streams)?;
@@ -113,27 +81,7 @@ impl SessionStat {
         total.lost = total.lost.saturating_add(unattached);
         total.causes.unattached = total.causes.unattached.saturating_add(unattached);
         let held = total.events.saturating_add(total.reference_points);
-        Ok(SessionStat {
-            missing: session.counted().saturating_sub(held),
-            total,
-            streams,
-            clocks: maps
-                .iter()
-                .map(|(id, client, map)| {
-                    let bounds = maps.bounds((id, client, map));
-                    let ns = |units: u64| units.div_ceil(FRACTION as u64);
-                    ClockStat {
-                        id,
-                        client,
-                        constraints: map.constraints(),
-                        segments: map.segments(),
-                        typical_ns: bounds.map(|b| ns(b.p50)),
-                        bound_ns: bounds.map(|b| ns(b.max)),
-                    }
-                })
-                .collect(),
-            unusable: maps.unusable(),
-        })
+        Ok(SessionStat { missing: session.counted().saturating_sub(held), total, streams })
     }
 }
 

@@ -3,8 +3,8 @@
 use crate::Usage;
 use crate::output::say;
 use crate::regions::check_names;
-use crate::report::open_each;
-use anyhow::{Context, Result};
+use crate::report::open;
+use anyhow::Result;
 use hypertrace_functions::read::Spans;
 use hypertrace_timeline::FunctionTrace;
 use hypertrace_timeline::regions::{MOST_REGIONS, Options, Regions, Select};
@@ -17,7 +17,7 @@ pub fn spans(dir: &Path, session: Option<&Path>, name: &str) -> Result<Spans> {
         return Err(Usage(why.into()).into());
     };
     let mut trace = FunctionTrace::open(dir)?;
-    let (session, maps, _) = open_each(&[session.to_owned()])?.pop().context("no session")?;
+    let (session, maps) = open(session)?;
     trace.place(&[&session], None)?;
     let sessions = [(session, maps)];
     let wanted = [name.to_owned()];

@@ -1,4 +1,4 @@
-//! The kernel's events beside a session, for `record`, `demo`, `report` and `stat`.
+//! The kernel's events beside a session, for `record`, `demo`, `report` and `info`.
 
 mod guests;
 

@@ -176,7 +176,7 @@ pub fn closing(out: &Path, ring: (&str, u64), clients: u32, summary: &Summary) -
     }
     let faults: u64 = summary.faults.values().sum();
     if faults > 0 {
-        let _ = write!(line, "; {} faults, see hypertrace stat", grouped(faults));
+        let _ = write!(line, "; {} faults, see hypertrace info", grouped(faults));
     }
     line
 }

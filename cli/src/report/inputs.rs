@@ -12,25 +12,33 @@ use hypertrace_timeline::{ClockMaps, Error, FunctionTrace, KernelTrace, Offset, 
 use rustix::fs::{CWD, OFlags};
 use std::path::{Path, PathBuf};
 
-/// A session with its clocks, and why the kernel's events beside it were not used for these.
-pub type Opened = (Session, ClockMaps, Option<Error>);
+/// A session with its clocks, and the kernel's events in it.
+pub struct Opened {
+    pub session: Session,
+    pub maps: ClockMaps,
+    pub kernel: Option<KernelTrace>,
+    /// Why the kernel's events are not used.
+    pub unread: Option<Error>,
+}
 
 /// Opens sessions with their clocks, on one anchor where they are of one boot.
 pub fn open_each(dirs: &[PathBuf]) -> anyhow::Result<Vec<Opened>> {
     let sessions = open_sessions(dirs)?;
     let (mut traces, mut unread) = (Vec::new(), Vec::new());
     for (number, session) in sessions.iter().enumerate() {
-        match KernelTrace::of_session(number, session) {
-            Ok(trace) => {
-                traces.extend(trace);
-                unread.push(None);
-            }
-            Err(why) => unread.push(Some(why)),
-        }
+        let trace = KernelTrace::of_session(number, session);
+        unread.push(trace.map(|trace| traces.extend(trace)).err());
     }
     let maps = maps(&sessions, &traces)?;
-    let opened = sessions.into_iter().zip(maps).zip(unread);
-    Ok(opened.map(|((session, (maps, why)), unread)| (session, maps, unread.or(why))).collect())
+    let mut opened = Vec::new();
+    for (((session, (maps, why)), unread), number) in
+        sessions.into_iter().zip(maps).zip(unread).zip(0..)
+    {
+        let kernel = traces.iter().position(|trace| trace.session() == Some(number));
+        let kernel = kernel.map(|at| traces.swap_remove(at));
+        opened.push(Opened { session, maps, kernel, unread: unread.or(why) });
+    }
+    Ok(opened)
 }
 
 fn open_sessions(dirs: &[PathBuf]) -> anyhow::Result<Vec<Session>> {
@@ -77,7 +85,7 @@ pub fn unplaced(first: &Session, session: &Session) -> Option<String> {
 /// Opens a session with its clocks.
 pub fn open(dir: &Path) -> anyhow::Result<(Session, ClockMaps)> {
     let opened = open_each(&[dir.to_owned()])?.pop();
-    let (session, maps, _) = opened.context("no session")?;
+    let Opened { session, maps, .. } = opened.context("no session")?;
     Ok((session, maps))
 }
 

@@ -78,7 +78,7 @@ impl Traced {
     #[track_caller]
     fn check(&self) -> Vec<Line> {
         let lines = HYPERTRACE.report(&self.session());
-        assert_eq!(HYPERTRACE.stat(&self.session())["total"]["lost"], 0);
+        assert_eq!(HYPERTRACE.info(&self.session())["total"]["lost"], 0);
         check(&self.printed, &lines);
         lines
     }
@@ -273,7 +273,7 @@ fn calls_in_a_signal_handler_are_recorded_or_counted() {
         .map(|(_, f)| f.1.iter().sum::<u64>())
         .sum();
     let recorded: u64 = recorded(&HYPERTRACE.report(&traced.session())).values().flatten().sum();
-    let stat = HYPERTRACE.stat(&traced.session());
+    let stat = HYPERTRACE.info(&traced.session());
     assert_eq!(counted, recorded + stat["total"]["lost"].as_u64().unwrap(), "{stat}");
     assert!(printed(&traced.printed)["handler"].1[0] > 0);
 }

@@ -103,7 +103,7 @@ fn check_events(session: &Path, program: &Path) -> u64 {
     });
     assert_eq!(next, vec![[events, commits, points]; threads as usize]);
     assert_eq!(works, [threads; 2]);
-    let stat = HYPERTRACE.stat(session);
+    let stat = HYPERTRACE.info(session);
     for stream in stat["streams"].as_array().unwrap() {
         for count in ["lost", "filtered", "faults_total"] {
             assert_eq!(stream[count], 0, "{count} of {stream}");
@@ -471,7 +471,7 @@ fn a_signal_handlers_events_are_recorded_or_counted() {
 
     let emitted: Vec<u64> = printed.split_whitespace().map(|n| n.parse().unwrap()).collect();
     let recorded = ["handler", "amid"].map(|name| named(&lines, name).count() as u64);
-    let stat = HYPERTRACE.stat(&place.session("signal"));
+    let stat = HYPERTRACE.info(&place.session("signal"));
     let streams = stat["streams"].as_array().unwrap();
     let lost: u64 = streams.iter().map(|stream| stream["lost"].as_u64().unwrap()).sum();
     assert_eq!(emitted.iter().sum::<u64>(), recorded.iter().sum::<u64>() + lost);

@@ -1,4 +1,4 @@
-//! `hypertrace clock`, and sessions of one or several machines on one timeline.
+//! Clocks in `hypertrace info`, and sessions of one or several machines on one timeline.
 
 use hypertrace_test_support::{machine, made, trace_dat};
 use hypertrace_tests::command::{Hypertrace, run};
@@ -14,13 +14,6 @@ use std::path::Path;
 use trace_dat::{Page, TraceDat};
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
-
-/// Returns the description of a session by `clock --json`.
-#[track_caller]
-fn described(session: impl AsRef<Path>) -> Value {
-    let all: Value = run(HYPERTRACE.command(["clock", "--json"]).arg(session.as_ref())).json();
-    all["sessions"][0].clone()
-}
 
 /// Makes a session of a host whose counter had the value `base` at this Unix time after the start, with
 /// events at these raw values.
@@ -38,7 +31,7 @@ fn sessions_of_one_boot_are_merged_by_raw_ticks_whatever_their_anchors_say() {
     // The second anchor is 700 ns too early, and the events are 100 ns apart.
     let first = host(Some(BOOT), 1_000, 0, &[2_000, 2_200, 2_400]);
     let second = host(Some(BOOT), 1_500, 500 - 700, &[2_100, 2_300, 2_500]);
-    let commands = ["report --json S T", "report --json T S", "clock S T"];
+    let commands = ["report --json S T", "report --json T S", "info S T"];
     golden("one_boot", HYPERTRACE.transcript(&[first, second], &commands));
 }
 
@@ -46,7 +39,7 @@ fn sessions_of_one_boot_are_merged_by_raw_ticks_whatever_their_anchors_say() {
 fn the_error_of_another_machine_or_boot_is_unknown() {
     let first = host(Some(BOOT), 1_000, 0, &[2_000]);
     let [other, unknown] = [Some(OTHER_BOOT), None].map(|boot| host(boot, 1_000, 0, &[2_100]));
-    let commands = ["report --json S T", "clock S T", "clock --json S T"];
+    let commands = ["report --json S T", "info S T", "info --json S T"];
     let mut shown = HYPERTRACE.transcript(&[&first, &other], &commands);
     shown += &HYPERTRACE.transcript(&[&first, &unknown], &commands);
     // The error of its kernel's events is not known either.
@@ -99,7 +92,7 @@ fn stopping(interval: u64, every: u64, lost: u64) -> Made {
 #[test]
 fn a_clock_is_described_in_words_with_its_jumps() {
     // As much of the jump is certain as it has: 1 ms less twice the 5 us.
-    let commands = ["clock S", "clock --json S", "stat S"];
+    let commands = ["info S", "info --json S"];
     golden("jumps", HYPERTRACE.transcript(&[stopped()], &commands));
 }
 
@@ -142,7 +135,7 @@ fn a_rate_that_is_only_assumed_gives_no_wrong_time_with_a_small_bound() {
                     }
                 }
             }
-            let text = run(HYPERTRACE.command(["clock"]).arg(made.path())).stdout;
+            let text = run(HYPERTRACE.command(["info"]).arg(made.path())).stdout;
             assert!(text.contains("guest CNTVCT (clock 1), all clients"), "{text}");
             let (is_known, rate) = match (points, declared) {
                 (1, _) => (false, "which the points do not prove"),
@@ -161,38 +154,8 @@ fn a_rate_that_is_only_assumed_gives_no_wrong_time_with_a_small_bound() {
 fn a_counter_has_its_own_name() {
     let sessions =
         ["tsc", "cntvct", "counter"].map(|kind| of_62_5_mhz(kind, r#""frequency":62500000"#, 2));
-    let commands = ["clock S", "clock T", "clock U", "stat S", "stat T", "stat U"];
+    let commands = ["info S", "info T", "info U"];
     golden("names", HYPERTRACE.transcript(&sessions, &commands));
-}
-
-/// Returns the bounds at half of the readings and at all, of `clock` and of `stat`.
-fn bounds(dir: &Path) -> [(Value, Value); 2] {
-    let clock = &described(dir)["clocks"][0]["bound_ns"];
-    let stat = &HYPERTRACE.stat(dir)["clocks"][0];
-    let of = |value: &Value, half: &str, all: &str| (value[half].clone(), value[all].clone());
-    [of(clock, "p50", "max"), of(stat, "typical_ns", "bound_ns")]
-}
-
-#[test]
-fn stat_has_the_bounds_of_clock() {
-    // The points of one client are handled later than those of the other one.
-    let mut made = Made::new();
-    for (number, late) in [(0, 1_000), (1, 300_000)] {
-        let (mut host, mut ring) = (Packet::host(number), Packet::guest(number));
-        for point in 1..50 {
-            let time = point * 1_000_000 + u64::from(number) * 100_000;
-            host = host.point(time + late, number, point as u32, GUEST_BASE + time, point);
-            ring = ring.event(time + 2 * late, DISK_READ, &[point, 0]);
-        }
-        made = made
-            .stream(&format!("guest-{number}"), &[Packet::guest(number), ring])
-            .stream(&format!("host-{number}"), &[Packet::host(number), host]);
-    }
-
-    let [clock, stat] = bounds(made.path());
-
-    assert!(clock.1.as_u64().unwrap() >= 300_000, "{clock:?}");
-    assert_eq!(stat, clock);
 }
 
 #[test]
@@ -204,10 +167,10 @@ fn a_kernels_trace_of_another_boot_is_not_used_and_named() {
         made.kernel(&dat);
     };
     write(OTHER_BOOT);
-    let mut shown = HYPERTRACE.transcript(&[&made], &["clock S", "clock --json S"]);
+    let mut shown = HYPERTRACE.transcript(&[&made], &["info S", "info --json S"]);
     // Of the same boot, but of other threads.
     write(BOOT);
-    shown += &HYPERTRACE.transcript(&[&made], &["clock S"]);
+    shown += &HYPERTRACE.transcript(&[&made], &["info S"]);
     golden("kernel_of_other_boot", shown);
 }
 
@@ -250,10 +213,10 @@ fn a_kernels_trace_in_another_directory_limits_clocks_as_one_inside_does() {
     assert_eq!(in_session, inside);
     assert_eq!(alone, inside);
     let used = |others: &[&Path]| {
-        let mut command = HYPERTRACE.command(["clock", "--json"]);
+        let mut command = HYPERTRACE.command(["info", "--json"]);
         let ran = run(command.arg(made.path()).args(others));
         let found: Value = serde_json::from_str(&ran.stdout).unwrap();
-        found["sessions"][0]["kernel"]["used"].as_u64()
+        found["sessions"][0]["kernel_limits"]["used"].as_u64()
     };
     assert!(used(&[recorder.path()]).unwrap() > 50);
     assert_eq!(used(&[]), None);
@@ -273,19 +236,17 @@ fn the_kernels_events_of_a_real_guest_agree_with_its_points() {
         capability::missing("tracefs", said);
         return;
     }
-    let with = described(&out);
-    let [of_clock, of_stat] = bounds(&out);
-    assert_eq!(of_stat, of_clock);
+    let with = HYPERTRACE.info(&out);
     std::fs::remove_file(out.join("kernel.dat")).unwrap();
-    let without = described(&out);
+    let without = HYPERTRACE.info(&out);
 
     let count = |value: &Value| value.as_u64().unwrap();
-    let (used, left_out) = (&with["kernel"]["used"], &with["kernel"]["left_out"]);
+    let (used, left_out) = (&with["kernel_limits"]["used"], &with["kernel_limits"]["left_out"]);
     assert!(said.contains("none lost"), "{said}");
     // Two times of each of 2,000 points. A few events may be missing without a trace.
     assert!(count(used) >= 3_800, "{with}");
     assert!(count(left_out) * 100 <= count(used), "{with}");
-    assert_eq!(without["kernel"], Value::Null);
+    assert_eq!(without["kernel_limits"], Value::Null);
     let p50 = |session: &Value| count(&session["clocks"][0]["bound_ns"]["p50"]);
     assert!(p50(&with) < p50(&without), "{with} {without}");
     capability::used("kvm");
@@ -318,22 +279,22 @@ fn a_tsc_that_the_vmm_gave_is_used_and_shown_unless_points_contradict_it() {
     // Client 1's is 6 us too early. That of epoch 1 is of no clock.
     let other = r#"{"epoch":1,"offset":7,"multiplier":1,"shift":0}"#;
     made.tell(&[&*tsc("null", -995_000), &tsc("1", -989_000), other].join(","));
-    golden("tscs", HYPERTRACE.transcript(&[made], &["clock S", "clock --json S"]));
+    golden("tscs", HYPERTRACE.transcript(&[made], &["info S", "info --json S"]));
 }
 
 #[test]
 fn distances_of_points_are_by_the_vmms_word_where_times_are() {
     let made = steady();
     made.tell(r#"{"epoch":0,"offset":-995000,"multiplier":1,"shift":0}"#);
-    golden("distances", HYPERTRACE.transcript(&[made], &["clock S"]));
+    golden("distances", HYPERTRACE.transcript(&[made], &["info S"]));
 }
 
 #[test]
 fn with_the_kernels_events_a_point_reaches_the_kernel_and_jumps_are_missed_as_without() {
     let made = machine(Kind::Steady, 1, Kernel::All).made;
-    let with = HYPERTRACE.transcript(&[&made], &["clock S"]);
+    let with = HYPERTRACE.transcript(&[&made], &["info S"]);
     std::fs::remove_file(made.path().join("kernel.dat")).unwrap();
-    golden("kernel", with + &HYPERTRACE.transcript(&[&made], &["clock S"]));
+    golden("kernel", with + &HYPERTRACE.transcript(&[&made], &["info S"]));
 }
 
 #[test]
@@ -352,7 +313,7 @@ fn errors_hold_for_missed_jumps_of_the_least_usual_width_of_a_client() {
             .stream(&format!("host-{client}"), &[Packet::host(client), host]);
     }
     // The usual width is that of client 1, the room for jumps that of client 0.
-    golden("widths", HYPERTRACE.transcript(&[made], &["clock S", "clock --json S"]));
+    golden("widths", HYPERTRACE.transcript(&[made], &["info S", "info --json S"]));
 }
 
 #[test]
@@ -368,7 +329,7 @@ fn a_rate_beyond_the_limits_for_a_while_is_told_beside_the_jump_that_it_counts_a
     }
     made = made.stream("guest-0", &[Packet::guest(0), ring]);
     made = made.stream("host-0", &[Packet::host(0), thread]);
-    golden("fast", HYPERTRACE.transcript(&[made], &["clock S", "clock --json S"]));
+    golden("fast", HYPERTRACE.transcript(&[made], &["info S", "info --json S"]));
 }
 
 #[test]
@@ -376,7 +337,7 @@ fn a_rate_by_the_points_is_told_from_the_declared_one() {
     let scaled = machine(Kind::Scaled, 1, Kernel::None).made;
     // The mean rate is 2,000 ppm lower. A guest that is stopped again and again has the declared rate or a lower one.
     let stopped = stopping(15_000_000, 1, 30_000);
-    golden("rates", HYPERTRACE.transcript(&[scaled, stopped], &["clock S", "clock T"]));
+    golden("rates", HYPERTRACE.transcript(&[scaled, stopped], &["info S", "info T"]));
 }
 
 #[test]
@@ -414,7 +375,7 @@ fn what_kvm_adds_to_the_tsc_of_a_real_guest_is_told_and_a_false_offset_is_not_us
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("S");
     run(HYPERTRACE.command(["demo", "--json", "-o"]).arg(&out)).ok();
-    let tscs = || described(&out)["guest_tscs"].as_array().unwrap().clone();
+    let tscs = || HYPERTRACE.info(&out)["guest_tscs"].as_array().unwrap().clone();
     let told = tscs();
     if told.is_empty() {
         capability::missing("the TSC offset of a vCPU", "needs Linux 5.16, or KVM scales the TSC");
@@ -449,7 +410,7 @@ fn a_clock_without_points_has_no_error_to_show() {
     // Beside a client with points, it has that one's error.
     let beside =
         stopped().stream("guest-1", &[Packet::guest(1), Packet::guest(1).event(5, 16, &[1, 2])]);
-    let commands = ["clock S", "clock T", "stat T", "clock U"];
+    let commands = ["info S", "info T", "info U"];
     golden("no_points", HYPERTRACE.transcript(&[none, commits, beside], &commands));
 }
 
@@ -458,6 +419,6 @@ fn bad_input_is_an_error_that_names_it() {
     let boot = Made::of_boot(Some("no-uuid\\u001b"));
     let tsc = steady();
     tsc.tell(r#"{"epoch":0,"offset":0,"multiplier":0,"shift":0}"#);
-    let commands = ["clock S", "clock T", "clock /nonexistent"];
+    let commands = ["info S", "info T", "info /nonexistent"];
     golden("bad_input", HYPERTRACE.transcript(&[boot, tsc], &commands));
 }

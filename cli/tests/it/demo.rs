@@ -20,7 +20,7 @@ fn everything_is_there(vcpus: u32) {
     assert!(demo.ring_events >= each * 100_000, "{demo:?}");
     assert!(demo.reference_points >= each * 1_000, "{demo:?}");
     assert_eq!((demo.lost, demo.faults), (0, 0));
-    let stat = HYPERTRACE.stat(&session);
+    let stat = HYPERTRACE.info(&session);
     assert_eq!((&stat["finished"], &stat["missing"]), (&true.into(), &0.into()));
     assert_eq!(packets::committed(&session).unwrap().all(), demo.records);
     capability::used("kvm");
@@ -87,7 +87,7 @@ fn a_reader_that_has_enough_ends_neither_the_guest_nor_its_session() {
         let ran = run(HYPERTRACE.command(options).arg(dir.path()).stdout(closed));
 
         assert_eq!((ran.code, &*ran.stderr), (Some(0), ""));
-        let stat = HYPERTRACE.stat(dir.path());
+        let stat = HYPERTRACE.info(dir.path());
         assert_eq!(stat["finished"], true);
         assert!(stat["total"]["events"].as_u64().unwrap() > 0, "{stat}");
     }
@@ -106,7 +106,7 @@ fn a_limit_of_a_files_size_is_said_and_what_is_missing_is_counted() {
     for part in ["RLIMIT_FSIZE, 33554432", "is incomplete"] {
         assert!(said.contains(part), "{part}: {said}");
     }
-    let stat = HYPERTRACE.stat(&session);
+    let stat = HYPERTRACE.info(&session);
     assert_eq!(stat["finished"], true);
     assert!(stat["total"]["lost"].as_u64().unwrap() >= 200_000, "{stat}");
 }

@@ -145,7 +145,7 @@ fn a_command_that_shows_a_recording_changes_nothing_in_the_session() {
     let before = names(&session);
     let places = tempfile::tempdir().unwrap();
 
-    for command in ["report", "stat", "regions"] {
+    for command in ["report", "info", "regions"] {
         let ran = run(HYPERTRACE.command([command]).arg(&session).env("TMPDIR", places.path()));
         // The file was made: it is no trace, as its descriptions have no layout of a page.
         assert!(ran.stderr.contains("beef.dat: damaged at byte 68: expected pages"), "{ran:?}");

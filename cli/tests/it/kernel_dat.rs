@@ -1,4 +1,4 @@
-//! Events of kernels in `report` and `stat`: alone, in a session, and as trace-cmd shows them.
+//! Events of kernels in `report` and `info`: alone, in a session, and as trace-cmd shows them.
 
 use hypertrace_test_support::{made, trace_dat};
 use hypertrace_tests::capability;
@@ -65,20 +65,20 @@ fn offsets_belong_to_the_file_before_them() {
 #[test]
 fn stat_counts_the_kernels_events_and_losses() {
     // It has none of the kernel's own counters, so there may be losses without a place.
-    golden("stat", HYPERTRACE.transcript(&[session()], &["stat S", "stat S --json"]));
+    golden("info", HYPERTRACE.transcript(&[session()], &["info S", "info S --json"]));
 }
 
 #[test]
 fn a_damaged_kernel_dat_is_refused_by_name_and_offset() {
     let session = session();
     fs::write(session.path().join("kernel.dat"), "not a trace").unwrap();
-    golden("damaged", HYPERTRACE.transcript(&[session], &["report S", "stat S"]));
+    golden("damaged", HYPERTRACE.transcript(&[session], &["report S", "info S"]));
 }
 
 #[test]
 fn a_kernel_dat_of_another_boot_is_refused_with_what_to_do() {
     let session = of_boots(Some(made::BOOT), Some(made::OTHER_BOOT));
-    let refused = HYPERTRACE.transcript(&[&session], &["report S", "stat S"]);
+    let refused = HYPERTRACE.transcript(&[&session], &["report S", "info S"]);
     // As it says: away, and shown with the session. An offset by hand puts it there.
     let moved = tempfile::tempdir().unwrap();
     fs::rename(session.path().join("kernel.dat"), moved.path().join("other.dat")).unwrap();
@@ -91,7 +91,7 @@ fn a_kernel_dat_of_another_boot_is_refused_with_what_to_do() {
 #[test]
 fn a_kernel_dat_of_an_unknown_boot_has_no_bound() {
     let session = of_boots(Some(made::BOOT), None);
-    golden("of_unknown_boot", HYPERTRACE.transcript(&[session], &["report --json S", "stat S"]));
+    golden("of_unknown_boot", HYPERTRACE.transcript(&[session], &["report --json S", "info S"]));
 }
 
 #[test]
@@ -110,7 +110,7 @@ fn a_kernel_dat_whose_contents_cannot_be_found_is_cut_and_can_be_moved_away() {
     let whole = fs::read(&path).unwrap();
     // Within the list of its parts.
     fs::write(&path, &whole[..3_000]).unwrap();
-    let refused = HYPERTRACE.transcript(&[&session], &["report S", "stat S"]);
+    let refused = HYPERTRACE.transcript(&[&session], &["report S", "info S"]);
     fs::rename(&path, session.path().join("cut.dat")).unwrap();
     let moved = HYPERTRACE.transcript(&[&session], &["report S", "report S/cut.dat"]);
     golden("cut_list", refused + &moved);
@@ -271,7 +271,7 @@ fn stat_of_a_session_with_events_of_the_kernel_alone_has_no_table() {
             dat.option(trace_dat::recorded(made::BOOT, 0)).version_7(),
         )
         .unwrap();
-        HYPERTRACE.transcript(&[&made], &["stat S"])
+        HYPERTRACE.transcript(&[&made], &["info S"])
     };
     let page = trace_dat::Page::at(1_000_000).mmio(39_000, 77, 0x17);
     let an_event = stat(TraceDat::new("x86-tsc").cpu(&[page]));
@@ -280,7 +280,7 @@ fn stat_of_a_session_with_events_of_the_kernel_alone_has_no_table() {
 
 #[test]
 fn stat_writes_the_uuid_as_the_session_does() {
-    let stat = HYPERTRACE.stat(session().path());
+    let stat = HYPERTRACE.info(session().path());
 
     assert_eq!(stat["uuid"], made::UUID_TEXT);
 }

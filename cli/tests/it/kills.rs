@@ -60,7 +60,7 @@ fn a_killed_demo_is_read_to_its_end() {
                 (report.join().unwrap(), read)
             });
             assert_eq!(report.lines().count() as u64, committed);
-            assert_eq!(HYPERTRACE.stat(dir.path())["missing"], 0);
+            assert_eq!(HYPERTRACE.info(dir.path())["missing"], 0);
             if let Some(read) = read {
                 assert_eq!(read.clean(), committed);
             }

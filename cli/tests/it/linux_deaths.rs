@@ -33,7 +33,7 @@ fn killed_programs_lose_nothing_else_and_points_to_a_stopped_server_are_counted(
 
     let guest = linux.start(folder.path(), &server.device, &[("deaths", &program)], &script);
     wait_until("points of the second program", || {
-        let points = &HYPERTRACE.stat(&server.session)["total"]["reference_points"];
+        let points = &HYPERTRACE.info(&server.session)["total"]["reference_points"];
         points.as_u64().unwrap() >= KILLS + BATCHES + 5
     });
     server.signal(Signal::STOP);

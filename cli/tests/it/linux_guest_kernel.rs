@@ -71,7 +71,7 @@ fn the_kernel_of_a_guest_stands_beside_its_programs() {
     let made = run(export.arg(&kernels).arg(&session));
     assert!(made.stderr.contains("kernel events (by tracefs)"), "{made:?}");
     assert!(made.stderr.contains("none lost"), "{made:?}");
-    let stat = HYPERTRACE.stat(&session);
+    let stat = HYPERTRACE.info(&session);
     assert_eq!(stat["total"]["lost"], 0, "{stat}");
     let mut threads: BTreeMap<u64, Thread> = BTreeMap::new();
     let mut tids: BTreeMap<String, u64> = BTreeMap::new();
@@ -113,7 +113,7 @@ fn the_kernel_of_a_guest_stands_beside_its_programs() {
     Linux::used();
 }
 
-/// Asserts that `stat` counts the events of both recordings, and says whose they are.
+/// Asserts that `info` counts the events of both recordings, and says whose they are.
 #[track_caller]
 fn check_stat(session: &Path, stat: &Value, events: u64) {
     let kernels = stat["guest_kernels"].as_array().unwrap();
@@ -124,7 +124,7 @@ fn check_stat(session: &Path, stat: &Value, events: u64) {
         lost += cpu["lost"].as_u64().unwrap();
     }
     assert_eq!((kernels.len(), sum, lost), (2, events, 0), "{stat}");
-    let text = run(HYPERTRACE.command(["stat"]).arg(session)).ok();
+    let text = run(HYPERTRACE.command(["info"]).arg(session)).ok();
     for kernel in kernels {
         let file = kernel["file"].as_str().unwrap();
         let line = format!("{file} (clock {}): cpu0 ", kernel["clock"]);

@@ -249,7 +249,7 @@ fn a_guest_learns_that_its_server_has_ended() {
     let console = thread::scope(|scope| {
         let guest = scope.spawn(|| run(&linux, &module, folder.path(), &server.device, script));
         wait_until("an event", || {
-            HYPERTRACE.stat(&session)["total"]["events"] != 0 || guest.is_finished()
+            HYPERTRACE.info(&session)["total"]["events"] != 0 || guest.is_finished()
         });
         server.signal(Signal::TERM);
         guest.join().unwrap()
@@ -260,7 +260,7 @@ fn a_guest_learns_that_its_server_has_ended() {
     assert_says(&console, &["the host has ended: events are off", "the segment's host has ended"]);
     let said = "its host has ended, and takes no events any more";
     assert_eq!(console.matches(said).count(), 2, "{console}");
-    assert_eq!(HYPERTRACE.stat(&session)["total"]["faults"], json!({}));
+    assert_eq!(HYPERTRACE.info(&session)["total"]["faults"], json!({}));
 }
 
 #[test]
@@ -426,7 +426,7 @@ fn a_guest_lives_while_a_host_writes_anything_anywhere() {
         scope.spawn(|| {
             // The module has found the device by then.
             wait_until("an event", || {
-                HYPERTRACE.stat(&server.session)["total"]["events"] != 0 || ended.load(Relaxed)
+                HYPERTRACE.info(&server.session)["total"]["events"] != 0 || ended.load(Relaxed)
             });
             corrupt(&memory, &ended);
         });

@@ -16,6 +16,7 @@ mod functions;
 mod functions_shown;
 mod guest_recordings;
 mod html;
+mod info;
 mod kernel_dat;
 mod kills;
 mod legacy_guest;

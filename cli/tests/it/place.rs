@@ -51,7 +51,7 @@ fn the_last_session_is_kept_as_old_and_the_one_before_it_is_removed() {
     assert!(dir.join("hypertrace.data/third").exists());
     assert!(dir.join("hypertrace.data.old/second").exists());
     assert!(Path::new("/etc/passwd").exists());
-    for command in ["report", "stat", "clock"] {
+    for command in ["report", "info"] {
         assert_eq!(at(dir, &[command]).code, Some(0), "{command}");
     }
 }
@@ -180,7 +180,7 @@ fn a_session_that_cannot_be_moved_is_an_error_that_names_it() {
 #[test]
 fn without_a_session_here_the_next_step_is_named() {
     let dir = tempfile::tempdir().unwrap();
-    for command in ["report", "stat", "clock", "regions"] {
+    for command in ["report", "regions"] {
         let said = at(dir.path(), &[command]).failed(2);
         assert!(said.contains("record one here: hypertrace record PROGRAM"), "{said}");
     }
@@ -190,6 +190,10 @@ fn without_a_session_here_the_next_step_is_named() {
 fn an_old_spelling_names_the_new_one() {
     let said = HYPERTRACE.run(["run", "--out", "S", "--", "true"]).failed(2);
     assert!(said.contains("hypertrace record -o DIR PROGRAM"), "{said}");
+    for former in ["stat", "clock"] {
+        let said = HYPERTRACE.run([former, "S", "--json"]).failed(2);
+        assert!(said.contains("hypertrace info DIR"), "{said}");
+    }
     let ran = HYPERTRACE.run(["record", "--out", "S", "true"]);
     assert_eq!(ran.code, Some(2));
     assert!(ran.stderr.contains("'--output'"), "{ran:?}");
@@ -204,5 +208,5 @@ fn help_shows_each_command_in_80_columns() {
     }
     // Clap's own list, for shells' completions, has all commands.
     let listed = help.lines().filter(|line| line.starts_with("  ") && !line.starts_with("  -"));
-    assert_eq!(listed.count(), 13, "{help}");
+    assert_eq!(listed.count(), 12, "{help}");
 }

@@ -140,7 +140,7 @@ fn events_can_be_followed_while_they_are_received() {
 
     assert_eq!(ran(receiver).ok(), "");
     assert!(lines.next().is_none() && follower.wait().unwrap().success());
-    assert_eq!(HYPERTRACE.stat(dir.path())["total"]["lost"], 0);
+    assert_eq!(HYPERTRACE.info(dir.path())["total"]["lost"], 0);
 }
 
 /// Asserts that the events in a session are the first ones of [`tick`]. Returns their number.

@@ -89,7 +89,7 @@ fn a_program_is_recorded_with_its_children_and_its_exit_code() {
     check_times(&out, &events, from, to);
     let names: Vec<&str> = events.iter().map(|event| event.name.as_str()).collect();
     assert!(names.contains(&"sched_switch") && names.contains(&"sched_wakeup"), "{names:?}");
-    let stat = run(HYPERTRACE.command(["stat"]).arg(&out)).ok();
+    let stat = run(HYPERTRACE.command(["info"]).arg(&out)).ok();
     assert!(stat.contains(" events, 0 lost") && !stat.contains("? lost"), "{stat}");
     let forks = events.iter().filter(|event| event.name == "sched_wakeup_new").count();
     assert!(forks >= 3, "the shell and two children: {forks}");
@@ -557,9 +557,9 @@ fn flood(dir: &Path) -> Option<Ran> {
 
 /// Returns the numbers of kernel events that a session has and lacks.
 fn kernel_counts(session: &Path) -> (u64, u64) {
-    let stat = run(HYPERTRACE.command(["stat", "--json"]).arg(session));
+    let stat = run(HYPERTRACE.command(["info", "--json"]).arg(session));
     let json: serde_json::Value = serde_json::from_str(&stat.stdout).unwrap();
-    let cpus = json["kernel"]["cpus"].as_array().unwrap();
+    let cpus = json["sessions"][0]["kernel"]["cpus"].as_array().unwrap();
     let sum = |key: &str| cpus.iter().map(|cpu| cpu[key].as_u64().unwrap()).sum();
     (sum("events"), sum("lost"))
 }

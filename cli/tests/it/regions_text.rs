@@ -183,7 +183,7 @@ fn the_number_of_lost_events_is_that_of_stat() {
     let second = Packet::guest(0).after(&first).with64(56, 456_743).event(30, vcpu::WORK, &[1]);
     let made = vcpu::session(&[]);
     let made = made.stream("guest-000-0000", &[Packet::guest(0), first, second]);
-    let commands = ["stat S", "regions S", "regions S --json"];
+    let commands = ["info S", "regions S", "regions S --json"];
     golden("lost", HYPERTRACE.transcript(&[made], &commands));
 }
 

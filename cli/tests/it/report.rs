@@ -1,4 +1,4 @@
-//! `hypertrace report` and `hypertrace stat`: their output for people and for scripts.
+//! `hypertrace report` and `hypertrace info`: their output for people and for scripts.
 
 use hypertrace_test_support::made;
 use hypertrace_tests::command::{Hypertrace, run};
@@ -33,7 +33,7 @@ fn a_session_of_more_streams_than_files_may_be_open_is_read() {
             Packet::guest(client).lease(10_000, 7, "w").event(20_000, DISK_READ, &[5, 512]);
         made.stream(&format!("guest-{client:03}-0000"), &[Packet::guest(client), events])
     });
-    for command in ["report", "stat"] {
+    for command in ["report", "info"] {
         let mut limited = Command::new("sh");
         limited.args(["-c", "ulimit -S -n 64; exec \"$0\" \"$1\" \"$2\"", HYPERTRACE.0, command]);
         run(limited.arg(made.path())).ok();
@@ -103,7 +103,7 @@ fn a_session_that_was_not_ended_is_told() {
         json(&clocks(), EVENTS, "[]").replace("\"finished\":true", "\"finished\":false");
     let of_programs = unfinished.replacen("\"device\"", "\"programs\":true,\"device\"", 1);
     let sessions = [unfinished, of_programs].map(|json| Made::with_json(&json));
-    let commands = ["report S", "stat S", "report T", "stat T"];
+    let commands = ["report S", "info S", "report T", "info T"];
     golden("not_ended", HYPERTRACE.transcript(&sessions, &commands));
 }
 
@@ -115,7 +115,7 @@ fn stat_says_how_many_events_no_file_holds() {
     let all = Packet::host(3).event(40_000, VCPU_EXIT, &[6]).event(41_000, VCPU_EXIT, &[7]);
     let made = made.stream("host-003-0000", &[Packet::host(3), all]);
     // A count that is older than the files is no finding.
-    let commands = ["stat S", "stat S --json", "stat T"];
+    let commands = ["info S", "info S --json", "info T"];
     golden("missing", HYPERTRACE.transcript(&[made, session()], &commands));
 }
 
@@ -148,7 +148,7 @@ fn lossy(causes: &str) -> Made {
 #[test]
 fn a_line_says_where_how_many_events_were_lost() {
     let made = lossy(r#""lost_full":1005"#);
-    golden("losses", HYPERTRACE.transcript(&[made], &["report S", "stat S --json"]));
+    golden("losses", HYPERTRACE.transcript(&[made], &["report S", "info S --json"]));
 }
 
 #[test]
@@ -183,12 +183,12 @@ fn stat_shows_a_table_and_the_same_as_json() {
     let made = Made::with_json(&json(&clocks(), EVENTS, streams));
     let guest = Packet::guest(0).event(20_000, DISK_READ, &[5, 512]).with64(56, 2).with64(104, 1);
     let made = made.stream("g", &[Packet::guest(0), guest]);
-    golden("stat", HYPERTRACE.transcript(&[made], &["stat S", "stat S --json"]));
+    golden("info", HYPERTRACE.transcript(&[made], &["info S", "info S --json"]));
 }
 
 #[test]
 fn stat_says_how_a_guest_clock_is_known() {
-    golden("stat_clock", HYPERTRACE.transcript(&[session()], &["stat S"]));
+    golden("info_clock", HYPERTRACE.transcript(&[session()], &["info S"]));
 }
 
 #[test]
@@ -206,7 +206,7 @@ fn bad_input_is_exit_code_2_and_one_line_with_file_and_byte() {
     std::fs::write(&file, bytes).unwrap();
     let commands = [
         "report S",
-        "stat S",
+        "info S",
         "report /nonexistent/x",
         "report S/session.json",
         "report S/session.json/x",
@@ -234,18 +234,8 @@ fn a_closed_pipe_is_success() {
 
 #[test]
 fn help_teaches_by_example() {
-    let commands = [
-        "demo",
-        "report",
-        "stat",
-        "clock",
-        "regions",
-        "functions",
-        "export",
-        "record",
-        "forward",
-        "ctl",
-    ];
+    let commands =
+        ["demo", "report", "info", "regions", "functions", "export", "record", "forward", "ctl"];
     for command in commands {
         let text = HYPERTRACE.run([command, "--help"]).ok();
         assert!(text.contains("Examples:") && text.contains("Exit code"), "{text}");

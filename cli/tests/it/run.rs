@@ -45,11 +45,11 @@ fn every_event_of_a_program_with_four_threads_is_recorded() {
     run(&mut run_test(dir.path(), &[], this_test!(), "-")).ok();
 
     traced::check_four_threads(dir.path(), events, points);
-    let stat = HYPERTRACE.stat(dir.path());
+    let stat = HYPERTRACE.info(dir.path());
     let total = stat["total"].clone();
     assert_eq!((total["lost"].as_u64(), total["faults_total"].as_u64()), (Some(0), Some(0)));
     assert_eq!(stat["missing"], 0);
-    let shown = run(HYPERTRACE.command(["stat"]).arg(dir.path())).ok();
+    let shown = run(HYPERTRACE.command(["info"]).arg(dir.path())).ok();
     assert!(shown.contains("host/0") && !shown.contains("vmm/"), "{shown}");
     let Some(read) = babeltrace2::count(&dir.path().join("ctf")) else { return };
     assert_eq!(Some(read), total["records"].as_u64());
@@ -376,7 +376,7 @@ fn a_full_disk_is_reported_and_losses_are_counted() {
     for part in ["is incomplete", "No space left on device"] {
         assert!(said.contains(part), "{part}: {said}");
     }
-    let total = HYPERTRACE.stat(&session)["total"].clone();
+    let total = HYPERTRACE.info(&session)["total"].clone();
     let [events, lost] = ["events", "lost"].map(|count| total[count].as_u64().unwrap());
     assert!(lost > 0, "{total}");
     assert!(events + lost >= EVENTS, "{total}");
@@ -402,7 +402,7 @@ fn two_hundred_threads_on_64_clients_are_recorded_or_counted_exactly() {
 
     run(&mut run_test(dir.path(), &[], this_test!(), "-")).ok();
 
-    let total = HYPERTRACE.stat(dir.path())["total"].clone();
+    let total = HYPERTRACE.info(dir.path())["total"].clone();
     let [events, lost, unattached] =
         ["events", "lost", "lost_unattached"].map(|count| total[count].as_u64().unwrap());
     assert_eq!(events + lost, THREADS * EVENTS);
@@ -431,7 +431,7 @@ fn the_closing_line_has_losses_causes_and_remedies() {
 
     let ran = run(&mut command);
 
-    let total = HYPERTRACE.stat(dir.path())["total"].clone();
+    let total = HYPERTRACE.info(dir.path())["total"].clone();
     let count = |count: &str| total[count].as_u64().unwrap();
     assert_eq!((ran.code, count("events") + count("lost")), (Some(0), EVENTS + 2));
     assert_eq!(ran.stderr.lines().count(), 1, "{}", ran.stderr);
@@ -511,7 +511,7 @@ fn a_stderr_that_takes_nothing_changes_neither_the_program_nor_its_session() {
         let mut command = HYPERTRACE.command(["record", "-o"]);
         command.arg(&session).args(["--", "sh", "-c", "exit 7"]).stderr(stderr);
         assert_eq!(run(&mut command).code, Some(7));
-        assert_eq!(HYPERTRACE.stat(&session)["finished"], true);
+        assert_eq!(HYPERTRACE.info(&session)["finished"], true);
     }
     let mine = dir.path().metadata().unwrap();
     let other = Some((mine.uid() + 1, mine.gid() + 1));
@@ -524,7 +524,7 @@ fn a_stderr_that_takes_nothing_changes_neither_the_program_nor_its_session() {
         let mut command = HYPERTRACE.command(["record", "-o"]);
         command.arg(&session).arg("--").arg(dir.path().join("true")).stderr(stderr);
         assert_eq!(run(&mut command).code, Some(0));
-        assert_eq!(HYPERTRACE.stat(&session)["finished"], true);
+        assert_eq!(HYPERTRACE.info(&session)["finished"], true);
     }
 }
 
@@ -556,7 +556,7 @@ fn a_limit_of_a_files_size_is_said_and_what_is_missing_is_counted() {
     for part in ["is incomplete", "RLIMIT_FSIZE, 40960000"] {
         assert!(said.contains(part), "{part}: {said}");
     }
-    let stat = HYPERTRACE.stat(&session);
+    let stat = HYPERTRACE.info(&session);
     assert_eq!(stat["finished"], true);
     assert!(stat["total"]["lost"].as_u64().unwrap() >= EVENTS, "{stat}");
     // The segment of 64 clients is larger than that.
@@ -599,14 +599,14 @@ fn events_of_a_process_without_a_client_are_counted() {
 
             run(&mut run_test(dir.path(), &["--clients", "1"], this_test!(), "parent")).ok();
 
-            let stat = HYPERTRACE.stat(dir.path());
+            let stat = HYPERTRACE.info(dir.path());
             let total = |count: &str| stat["total"][count].as_u64().unwrap();
             assert_eq!(
                 (total("events"), total("lost"), total("lost_unattached")),
                 (1, EVENTS, EVENTS)
             );
             assert_eq!(stat["streams"][0]["lost"], 0, "{stat}");
-            let shown = run(HYPERTRACE.command(["stat"]).arg(dir.path())).ok();
+            let shown = run(HYPERTRACE.command(["info"]).arg(dir.path())).ok();
             assert!(
                 shown.contains(
                     "lost by threads without a client or a host ring: no free client 1000"
@@ -636,6 +636,6 @@ fn an_interrupt_ends_the_program_and_completes_its_session() {
     ] {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(interrupted(dir.path(), script), Some(code), "{script}");
-        assert_eq!(HYPERTRACE.stat(&dir.path().join("S"))["finished"], true);
+        assert_eq!(HYPERTRACE.info(&dir.path().join("S"))["finished"], true);
     }
 }

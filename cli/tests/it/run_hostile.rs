@@ -148,7 +148,7 @@ fn a_segment_under_constant_corruption_is_recovered_with_other_clients_commits()
     for out in ["S", "new"].map(|name| dir.path().join(name)) {
         let mut recover = HYPERTRACE.command(["recover"]);
         run(recover.arg(&segment).arg(&out)).ok();
-        let stat = HYPERTRACE.stat(&out);
+        let stat = HYPERTRACE.info(&out);
         assert_eq!(stat["finished"], true, "{stat}");
     }
     traced::check_commits(&dir.path().join("S"), &notes, false);
@@ -206,7 +206,7 @@ fn a_program_that_dies_in_an_emit_leaves_its_commits_and_frees_its_client() {
     assert_eq!(notes.get(0), 3);
     assert_eq!((count(&session, "committed"), count(&session, "alive")), (3, 1));
     assert_eq!(count(&session, "deadly"), 0);
-    assert_eq!(HYPERTRACE.stat(&session)["total"]["faults_total"], 0);
+    assert_eq!(HYPERTRACE.info(&session)["total"]["faults_total"], 0);
     if let Some(read) = babeltrace2::read(&session.join("ctf")) {
         assert_eq!(read.clean(), packets::committed(&session).unwrap().all());
     }
@@ -293,7 +293,7 @@ fn a_truncated_segment_ends_run_with_a_message_and_the_drained_events() {
     assert!(told.contains(segment.to_str().unwrap()), "{told}");
     assert!(told.contains("was cut off while it was in use"), "{told}");
     assert_eq!(count(&out, "committed"), 1000);
-    assert_eq!(HYPERTRACE.stat(&out)["finished"], false);
+    assert_eq!(HYPERTRACE.info(&out)["finished"], false);
 }
 
 #[test]

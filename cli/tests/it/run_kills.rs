@@ -52,7 +52,7 @@ fn check_readers(session: &Path) {
     let committed = packets::committed(session).unwrap().all();
     let report = run(HYPERTRACE.command(["report"]).arg(session)).reported();
     assert_eq!(report.lines().count() as u64, committed);
-    let stat = HYPERTRACE.stat(session);
+    let stat = HYPERTRACE.info(session);
     assert_eq!(
         (&stat["missing"], &stat["unusable_reference_points"]),
         (&0.into(), &0.into()),
@@ -69,7 +69,7 @@ fn check_total(session: &Path, said: &str) {
     assert!(said.contains(&format!(" holds {committed} records now")), "{committed}: {said}");
     let told = std::fs::read(session.join("session.json")).unwrap();
     let told: serde_json::Value = serde_json::from_slice(&told).unwrap();
-    let stat = HYPERTRACE.stat(session);
+    let stat = HYPERTRACE.info(session);
     assert_eq!(stat["total"]["records"], committed);
     for kind in ["events", "reference_points"] {
         let streams = told["streams"].as_array().unwrap().iter();
@@ -186,6 +186,6 @@ fn sessions_recovered_from_forged_ring_positions_are_readable() {
 
         check_total(&new, &said);
         check_readers(&new);
-        assert!(HYPERTRACE.stat(&new)["total"]["faults"]["head"].as_u64() > Some(0), "{number}");
+        assert!(HYPERTRACE.info(&new)["total"]["faults"]["head"].as_u64() > Some(0), "{number}");
     }
 }

@@ -37,7 +37,7 @@ fn does_the_same(name: &str) {
         assert_eq!((ran.code, &*ran.stderr), (Some(0), ""), "{}", ran.stdout);
 
         traced::check_four_threads(dir.path(), events, points);
-        let stat = HYPERTRACE.stat(dir.path());
+        let stat = HYPERTRACE.info(dir.path());
         let total = &stat["total"];
         assert_eq!((total["lost"].as_u64(), total["faults_total"].as_u64()), (Some(0), Some(0)));
         // The points were recorded on the vCPUs' threads, not by the host.
@@ -96,7 +96,7 @@ fn switch_and_look_among_others(folder: &str) {
 }
 
 /// Runs the program of the test `name`, with a trigger on its points `switching` and these commands of
-/// `ctl`. Returns the lines of its two kinds of points, and the output of `stat`.
+/// `ctl`. Returns the lines of its two kinds of points, and the output of `info`.
 #[track_caller]
 fn switched(name: &str, commands: &[&str]) -> ([Vec<Line>; 2], Value) {
     let folder = tempfile::tempdir().unwrap();
@@ -124,7 +124,7 @@ fn switched(name: &str, commands: &[&str]) -> ([Vec<Line>; 2], Value) {
         assert_eq!(points.len() as u64, SWITCHES, "{name}");
         points
     });
-    (points, HYPERTRACE.stat(&dir))
+    (points, HYPERTRACE.info(&dir))
 }
 
 #[test]
@@ -180,7 +180,7 @@ fn the_plugin_may_be_loaded_by_hand() {
     assert_eq!((ran.code, &*ran.stderr), (Some(0), ""), "{}", ran.stdout);
     let points = HYPERTRACE.report(dir.path());
     assert!(points.iter().any(|line| line.event == "acknowledged"), "{points:?}");
-    assert!(HYPERTRACE.stat(dir.path()).to_string().contains("\"vcpu "));
+    assert!(HYPERTRACE.info(dir.path()).to_string().contains("\"vcpu "));
 }
 
 #[test]

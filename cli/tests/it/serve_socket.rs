@@ -75,7 +75,7 @@ fn epoch(client: &mut Client) -> u64 {
 #[track_caller]
 fn wait_for_commits(session: &Path, commits: u64) {
     wait_until("commits", || {
-        HYPERTRACE.stat(session)["total"]["reference_points"].as_u64().unwrap() >= commits
+        HYPERTRACE.info(session)["total"]["reference_points"].as_u64().unwrap() >= commits
     });
 }
 
@@ -232,7 +232,7 @@ fn a_descriptor_that_cannot_be_closed_does_not_keep_the_server_from_ending() {
 
         assert_eq!(code, Some(1), "{said}");
         assert!(said.contains("a descriptor that it sent cannot be closed"), "{said}");
-        assert_eq!(HYPERTRACE.stat(&server.session)["finished"], true);
+        assert_eq!(HYPERTRACE.info(&server.session)["finished"], true);
     });
 }
 
@@ -310,7 +310,7 @@ fn a_reset_of_a_vm_whose_programs_trace_is_reported_once() {
 
     assert_eq!(said.matches("the VM was reset while its programs traced").count(), 1, "{said}");
     assert!(said.contains("what programs lost by the VM's reset is not known"), "{said}");
-    assert_eq!(HYPERTRACE.stat(&server.session)["device"]["reset_leased"], 2);
+    assert_eq!(HYPERTRACE.info(&server.session)["device"]["reset_leased"], 2);
 }
 
 #[test]

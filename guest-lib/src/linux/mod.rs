@@ -43,7 +43,16 @@ pub use thread::{poll, with_client};
 
 use crate::channel::Channel;
 use crate::error::OpenError;
+use crate::time::Clock;
 use std::fs::File;
+
+/// Returns the clock that this process stamps with on this machine, if the options name none.
+///
+/// # Errors
+/// If the environment names no clock.
+pub fn default_clock() -> Result<Clock, OpenError> {
+    clock::choose(&Options::default(), 0)
+}
 
 /// Opens the device for this process. An event without an open channel does the
 /// same with the default options, but reports no error, and no later event tries

@@ -1,83 +1,21 @@
-//! `hypertrace clock`: how well the clocks of sessions are known, and why.
+//! How well the clocks of a session are known, and why.
 
-mod guest_tscs;
-
-use crate::escape::{Escaped, JsonText};
+use super::guest_tscs;
+use crate::escape::Escaped;
 use crate::losses::grouped;
-use crate::output::print;
-use crate::place;
-use crate::report::{Opened, open_each, unplaced};
+use crate::report::{Opened, unplaced};
 use hypertrace_timeline::clock::{ClockMap, FRACTION, Jump, Residuals};
 use hypertrace_timeline::{ClockMaps, Domain, Session};
 use serde_json::{Value, json};
 use std::fmt::{self, Write as _};
-use std::path::PathBuf;
 
 /// Most jumps of a clock that are shown as text.
 const SHOWN: usize = 10;
 
-/// Show how well guests' clocks are known, and what that is based on
-///
-/// Each reference point is a pair of times: the guest read its clock before the
-/// host handled the point, and its next reading was after that. These pairs limit
-/// the guest's clock against the host's. For each clock this shows how many
-/// readings they limit, what rate is assumed, the bounds on the error of times,
-/// how far the pairs are from these times, and the jumps that two pairs prove.
-///
-/// Where the VMM gave the TSC of a guest, it shows whether the pairs agree.
-///
-/// The bounds assume that a clock is never off from its rate by more than 1,000
-/// ppm, except where it jumps. docs/clocks.md says what else they assume.
-///
-/// With several sessions, it also shows which of them have the host's clock in
-/// common: those of one machine and boot.
-#[derive(Debug, clap::Args)]
-#[command(after_help = EXAMPLES, verbatim_doc_comment)]
-pub struct Args {
-    /// Directories of sessions (those with session.json in them)
-    #[arg(value_name = "DIR", default_value = place::DEFAULT)]
-    dirs: Vec<PathBuf>,
-
-    /// Print one JSON object
-    #[arg(long)]
-    json: bool,
-}
-
-const EXAMPLES: &str = "\
-Examples:
-  hypertrace clock S                     the clocks of a session
-  hypertrace clock S1 S2                 also: can their events be ordered?
-  hypertrace clock S --json | jq '.sessions[].clocks[].bound_ns.p99'
-
-Exit code: 0 done, 1 failed, 2 wrong usage, or damaged or foreign input.";
-
-/// Runs the command.
-pub fn run(args: &Args) -> anyhow::Result<()> {
-    let sessions = open_each(&args.dirs)?;
-    if args.json {
-        let first = sessions.first().map(|(first, ..)| first);
-        let all: Vec<Value> = sessions.iter().map(|s| to_json(first, s)).collect();
-        return print(format_args!("{}\n", JsonText(&json!({ "sessions": all }).to_string())));
-    }
-    let mut out = String::new();
-    for (number, opened) in sessions.iter().enumerate() {
-        if number > 0 {
-            out.push('\n');
-        }
-        let first = sessions.first().filter(|_| number > 0);
-        // Writing to a String does not fail.
-        let _ = to_text(&mut out, first.map(|(first, ..)| first), opened);
-    }
-    print(out)
-}
-
-fn to_text(
-    out: &mut String,
-    first: Option<&Session>,
-    (session, maps, unread): &Opened,
-) -> fmt::Result {
+/// Writes what is known of a session's clocks. `first`: the session before it, on whose timeline it is placed.
+pub fn text(out: &mut String, first: Option<&Session>, opened: &Opened) -> fmt::Result {
+    let Opened { session, maps, unread, .. } = opened;
     let counter = session.counter();
-    writeln!(out, "{}", Escaped(session.dir().as_os_str().as_encoded_bytes()))?;
     write!(out, "  host: counter of {} Hz, ", grouped(counter.frequency()))?;
     match counter.boot_id() {
         Some(boot) => writeln!(out, "boot {}", uuid(boot))?,
@@ -233,7 +171,7 @@ fn clock(
 }
 
 /// Returns the usual name of a clock of this kind.
-pub fn clock_name(kind: &str) -> String {
+fn clock_name(kind: &str) -> String {
     match kind {
         "tsc" => "TSC".into(),
         "cntvct" => "CNTVCT".into(),
@@ -243,7 +181,7 @@ pub fn clock_name(kind: &str) -> String {
 }
 
 /// Returns the number of a clock's points that are records in rings, if it has no others.
-pub fn points_in_rings(session: &Session, id: u32) -> u64 {
+fn points_in_rings(session: &Session, id: u32) -> u64 {
     let streams = session.json().streams.iter();
     let own = streams.filter(|stream| stream.domain == Domain::Guest && stream.clock == id);
     own.map(|stream| stream.reference_points).fold(0, u64::saturating_add)
@@ -342,7 +280,7 @@ fn measured(session: &Session, id: u32, jump: &Jump) -> Option<(f64, f64)> {
 }
 
 /// Returns a host time of a map in nanoseconds since the session's start.
-fn since_start(session: &Session, host: i64) -> i128 {
+pub fn since_start(session: &Session, host: i64) -> i128 {
     let unix = session.unix_ns(host);
     unix - i128::from(session.json().started_unix_ns)
 }
@@ -355,15 +293,15 @@ fn moved(session: &Session) -> i64 {
     (common - i128::from(own)).clamp(i64::MIN.into(), i64::MAX.into()) as i64
 }
 
-fn count(n: usize) -> String {
+pub fn count(n: usize) -> String {
     grouped(n as u64)
 }
 
-fn in_ns(units: u64) -> u64 {
+pub fn in_ns(units: u64) -> u64 {
     units.div_ceil(FRACTION.unsigned_abs())
 }
 
-fn ns(units: u64) -> String {
+pub fn ns(units: u64) -> String {
     grouped(in_ns(units))
 }
 
@@ -373,7 +311,9 @@ fn uuid(number: u128) -> String {
     groups.join("-")
 }
 
-fn to_json(first: Option<&Session>, (session, maps, unread): &Opened) -> Value {
+/// Returns the same as JSON.
+pub fn json(first: Option<&Session>, opened: &Opened) -> Value {
+    let Opened { session, maps, unread, .. } = opened;
     let counter = session.counter();
     let (raw, unix_ns) = counter.anchor();
     let is_placed =
@@ -422,7 +362,7 @@ fn to_json(first: Option<&Session>, (session, maps, unread): &Opened) -> Value {
             "clock": id, "clients": clients, "has_bound": has_bound,
         })).collect::<Vec<_>>(),
         "guest_tscs": guest_tscs::to_json(session, maps),
-        "kernel": maps.of_kernel().map(|(used, left_out)| json!({
+        "kernel_limits": maps.of_kernel().map(|(used, left_out)| json!({
             "used": used, "left_out": left_out,
         })),
         "kernel_error": unread.as_ref().map(ToString::to_string),

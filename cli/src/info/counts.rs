@@ -1,12 +1,11 @@
-//! `hypertrace stat`: a session's counts of events, losses and faults.
+//! A session's counts of events, losses and faults.
 
-use crate::clock::{clock_name, points_in_rings};
-use crate::escape::{Escaped, JsonText};
+use crate::escape::Escaped;
 use crate::losses::{causes, grouped};
-use crate::output::{print, say, table, wrapped};
-use crate::place;
-use crate::report;
+use crate::output::{say, table, wrapped};
+use crate::report::Opened;
 use crate::writer::unfinished;
+use anyhow::Result;
 use hypertrace_abi::ring::Losses;
 use hypertrace_format::error::error_chain;
 use hypertrace_timeline::{
@@ -14,60 +13,40 @@ use hypertrace_timeline::{
 };
 use serde_json::{Map, Value, json};
 use std::fmt::Write as _;
-use std::path::PathBuf;
 
-/// Count a session's events and losses by stream
-///
-/// The counts are of the session's packets; causes of losses and kinds of faults
-/// are those in session.json. "points" are a client's reference points, in
-/// whichever stream they are. "records" is the number that other readers of the
-/// trace count. "lost" events were dropped by a producer or overwritten,
-/// "filtered" events were switched off, "faults" are a guest's violations of the
-/// interface. Events of the host's kernel (kernel.dat) are counted by CPU, and
-/// those of guests' kernels (guest-kernel-*.dat), with the clock of the guest.
-#[derive(Debug, clap::Args)]
-#[command(after_help = EXAMPLES, verbatim_doc_comment)]
-pub struct Args {
-    /// Directory of a session (the one with session.json in it)
-    #[arg(value_name = "DIR", default_value = place::DEFAULT)]
-    dir: PathBuf,
-
-    /// Print one JSON object
-    #[arg(long)]
-    json: bool,
+/// Counts of a session, and of the kernels' events in it.
+pub struct Counts<'s> {
+    session: &'s Session,
+    stat: SessionStat,
+    kernel: Option<KernelStat>,
+    guests: Vec<Guest>,
 }
 
-const EXAMPLES: &str = "\
-Examples:
-  hypertrace stat S                              print a table
-  hypertrace stat S --json | jq .total.lost      print the number of lost events
-  hypertrace clock S                             how well clocks are known
-
-Exit code: 0 done, 1 failed, 2 wrong usage, or damaged or foreign input.";
-
-/// Runs the command.
-pub fn run(args: &Args) -> anyhow::Result<()> {
-    let (session, maps) = report::open(&args.dir)?;
-    let stat = SessionStat::with_clocks(&session, &maps)?;
-    let kernel = KernelTrace::of_session(0, &session)?.map(|trace| trace.stat()).transpose()?;
-    let guests = guests(&session, &maps);
-    let kernels = kernel.iter().chain(guests.iter().map(|(_, kernel)| kernel));
-    for warning in kernels.flat_map(|kernel| &kernel.warnings) {
-        say(warning);
+impl Counts<'_> {
+    /// Counts a session's events. Reports what the kernels' files lack.
+    pub fn of(opened: &Opened) -> Result<Counts<'_>> {
+        let Opened { session, maps, kernel, unread } = opened;
+        let stat = SessionStat::of(session)?;
+        let kernel = kernel.as_ref().filter(|_| unread.is_none());
+        let kernel = kernel.map(KernelTrace::stat).transpose()?;
+        let guests = guests(session, maps);
+        let kernels = kernel.iter().chain(guests.iter().map(|(_, kernel)| kernel));
+        for warning in kernels.flat_map(|kernel| &kernel.warnings) {
+            say(warning);
+        }
+        Ok(Counts { session, stat, kernel, guests })
     }
-    let text = if args.json {
-        let mut json = to_json(&session, &stat);
-        if let Some(kernel) = &kernel {
+
+    pub fn json(&self) -> Value {
+        let mut json = to_json(self.session, &self.stat);
+        if let Some(kernel) = &self.kernel {
             json["kernel"] = kernel_json(kernel);
         }
-        if !guests.is_empty() {
-            json["guest_kernels"] = guests.iter().map(guest_json).collect();
+        if !self.guests.is_empty() {
+            json["guest_kernels"] = self.guests.iter().map(guest_json).collect();
         }
-        format!("{}\n", JsonText(&json.to_string()))
-    } else {
-        to_text(&session, &stat, kernel.as_ref(), &guests)
-    };
-    print(text)
+        json
+    }
 }
 
 /// A guest's kernel: the name of its file, and its counts.
@@ -93,12 +72,9 @@ fn source(session: &Session, stat: &StreamStat) -> String {
     }
 }
 
-fn to_text(
-    session: &Session,
-    stat: &SessionStat,
-    kernel: Option<&KernelStat>,
-    guests: &[Guest],
-) -> String {
+/// Formats the table of a session's streams, and what is to be said of them.
+pub fn text(counts: &Counts<'_>) -> String {
+    let Counts { session, stat, kernel, guests } = counts;
     let header = ["stream", "name", "records", "events", "points", "lost", "filtered", "faults"];
     let cells = |row: &StreamStat| {
         [
@@ -129,7 +105,7 @@ fn to_text(
     let mut below = String::new();
     // Writing to a String does not fail.
     let _ = details(&mut below, session, stat);
-    let _ = kernel.map_or(Ok(()), |kernel| kernel_text(&mut below, "kernel.dat", kernel));
+    let _ = kernel.as_ref().map_or(Ok(()), |kernel| kernel_text(&mut below, "kernel.dat", kernel));
     for (name, kernel) in guests {
         let clock = kernel.clock.map_or(String::new(), |clock| format!(" (clock {clock})"));
         let _ = kernel_text(&mut below, &format!("{name}{clock}"), kernel);
@@ -160,45 +136,6 @@ fn details(out: &mut String, session: &Session, stat: &SessionStat) -> std::fmt:
     }
     let device = session.json().device.iter().map(|(k, n)| (k.as_str(), *n));
     list(out, "device", device.filter(|(_, n)| *n > 0))?;
-    for clock in &stat.clocks {
-        let guest = clock.client.map_or("guest".into(), |client| format!("guest/{client}"));
-        let described = session.json().clock(clock.id);
-        let kind = described.map_or("", |clock| &clock.kind);
-        write!(out, "\n{guest} {} (clock {}): ", clock_name(kind), clock.id)?;
-        if clock.constraints == 0 {
-            let why = match described.is_some_and(|clock| clock.found) {
-                true => "its events are from before the VM was restored",
-                false if points_in_rings(session, clock.id) > 0 => "no point was answered",
-                false => "no reference points",
-            };
-            write!(out, "offset unknown, {why}")?;
-            continue;
-        }
-        match clock.typical_ns.zip(clock.bound_ns) {
-            None => write!(out, "offset fitted, error unknown,")?,
-            Some((typical, most)) => {
-                let (typical, most) = (grouped(typical), grouped(most));
-                write!(
-                    out,
-                    "offset known to \u{b1} {typical} ns (\u{b1} {most} ns at most at its points)"
-                )?;
-            }
-        }
-        let readings = grouped(clock.constraints as u64);
-        write!(out, " from {readings} readings around reference points")?;
-        match clock.segments - 1 {
-            0 => {}
-            1 => write!(out, "; it jumped once")?,
-            jumps => write!(out, "; it jumped {} times", grouped(jumps as u64))?,
-        }
-    }
-    if stat.unusable > 0 {
-        write!(
-            out,
-            "\nreference points with an impossible client or guest time: {}",
-            stat.unusable
-        )?;
-    }
     if stat.missing > 0 {
         let missing = grouped(stat.missing);
         write!(
@@ -263,25 +200,12 @@ fn guest_json((name, kernel): &Guest) -> Value {
 }
 
 fn to_json(session: &Session, stat: &SessionStat) -> Value {
-    let clocks: Vec<Value> = stat
-        .clocks
-        .iter()
-        .map(|c| {
-            json!({
-                "id": c.id, "client": c.client,
-                "constraints": c.constraints, "segments": c.segments,
-                "typical_ns": c.typical_ns, "bound_ns": c.bound_ns,
-            })
-        })
-        .collect();
     json!({
         "uuid": std::ops::Deref::deref(session.json()).uuid,
         "started_unix_ns": session.json().started_unix_ns,
         "finished": session.json().finished,
         "streams": stat.streams.iter().map(row).collect::<Vec<_>>(),
         "total": row(&stat.total),
-        "clocks": clocks,
-        "unusable_reference_points": stat.unusable,
         "missing": stat.missing,
         "device": session.json().device,
     })

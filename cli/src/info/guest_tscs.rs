@@ -1,6 +1,6 @@
-//! The part of `hypertrace clock` about TSCs that the VMM gave.
+//! TSCs of guests that the VMM gave.
 
-use super::{count, in_ns, ns, since_start};
+use super::clocks::{count, in_ns, ns, since_start};
 use crate::losses::grouped;
 use hypertrace_timeline::clock::{Agreement, Contradicted};
 use hypertrace_timeline::{ClockMaps, ComparedTsc, GuestTsc, Session};

@@ -1,0 +1,122 @@
+//! What this user can record on this machine.
+
+use crate::output::{hanging, print, print_json};
+use anyhow::Result;
+use hypertrace::Clock;
+use hypertrace_format::error::error_chain;
+use hypertrace_kernel::ability;
+use kvm_vmm::{Machine, Unusable};
+use rustix::process::{Resource, getrlimit};
+use serde_json::json;
+use std::fs;
+
+/// Something that a machine can do, or why not.
+struct Ability {
+    name: &'static str,
+    /// What it is needed for.
+    purpose: &'static str,
+    /// A detail, or why not and what helps.
+    found: Result<String, (String, String)>,
+}
+
+/// Prints what this machine can do.
+pub fn show(is_json: bool) -> Result<()> {
+    let abilities = [kvm(), tracefs(), perf(), locked_memory(), clock()];
+    if is_json {
+        let all = abilities.iter().map(|Ability { name, purpose, found }| {
+            let (why, remedy) = found.as_ref().err().cloned().unzip();
+            json!({
+                "name": name, "purpose": purpose, "usable": found.is_ok(),
+                "detail": found.as_ref().ok(), "why_not": why, "remedy": remedy,
+            })
+        });
+        return print_json(json!({ "machine": all.collect::<Vec<_>>() }));
+    }
+    let mut text = String::from("What this user can record on this machine:\n");
+    for Ability { name, purpose, found } in &abilities {
+        let (answer, detail) = match found {
+            Ok(detail) => ("yes", detail),
+            Err((why, _)) => ("no", why),
+        };
+        let below = format!("{:17}", "");
+        text += &hanging(&format!("{answer}: {detail}"), &format!("  {name:<15}"), &below);
+        text += &hanging(&format!("for {purpose}"), &below, &below);
+        if let Err((_, remedy)) = found {
+            text += &hanging(&format!("what helps: {remedy}"), &below, &below);
+        }
+    }
+    print(text + "\nNext: hypertrace demo, or hypertrace record PROGRAM\n")
+}
+
+fn kvm() -> Ability {
+    let found = match Machine::new(1) {
+        Ok(_) => Ok("a VM can be made".into()),
+        Err(kvm_vmm::Error::Unusable(why)) => {
+            let remedy = match &why {
+                Unusable::Architecture => "the demo runs on threads here",
+                Unusable::Missing => {
+                    "modprobe kvm_intel or kvm_amd; in a VM or a container, its host has to offer KVM"
+                }
+                Unusable::Permission => "usermod -aG kvm USER as root, and log in again",
+                _ => "enable virtualization in the firmware; end other hypervisors",
+            };
+            Err((error_chain(&why), remedy.into()))
+        }
+        Err(why) => Err((error_chain(&why), "dmesg may say more".into())),
+    };
+    Ability { name: "KVM", purpose: "VMs; without it, the demo runs on threads", found }
+}
+
+fn tracefs() -> Ability {
+    let found = ability::tracefs().map(|path| path.display().to_string());
+    let purpose = "all events of the kernel: record --kernel, -e, -p, -a";
+    Ability { name: "tracefs", purpose, found: found.map_err(|why| parts(&why)) }
+}
+
+fn perf() -> Ability {
+    let paranoid = setting("/proc/sys/kernel/perf_event_paranoid");
+    let found = ability::perf().map(|()| format!("perf_event_paranoid {paranoid}"));
+    let purpose = "own threads' scheduling, where tracefs cannot be used";
+    Ability { name: "perf", purpose, found: found.map_err(|why| parts(&why)) }
+}
+
+/// Compares what perf may lock with what a recording needs for each CPU.
+fn locked_memory() -> Ability {
+    let of_perf = setting("/proc/sys/kernel/perf_event_mlock_kb");
+    let limit = getrlimit(Resource::Memlock).current;
+    let shown = limit.map_or("unlimited".into(), |bytes| format!("{} KiB", bytes >> 10));
+    let needed = ability::PERF_KIB;
+    let is_enough = of_perf.parse().is_ok_and(|kib: u64| kib >= needed)
+        || limit.is_none_or(|bytes| bytes >> 10 >= needed);
+    let detail = format!("{shown}, and {of_perf} KiB for each CPU by perf_event_mlock_kb");
+    let found = match is_enough {
+        true => Ok(detail),
+        false => Err((detail, format!("sysctl kernel.perf_event_mlock_kb={needed} as root"))),
+    };
+    Ability { name: "locked memory", purpose: "perf's buffers", found }
+}
+
+fn clock() -> Ability {
+    let source = setting("/sys/devices/system/clocksource/clocksource0/current_clocksource");
+    let found = match hypertrace::default_clock() {
+        Ok(Clock::Counter) => Ok(format!("the CPU's counter; the kernel uses {source}")),
+        Ok(_) => Err((
+            format!("the TSC is not known to be one clock on all CPUs; the kernel uses {source}"),
+            "HYPERTRACE_CLOCK=tsc takes it nevertheless".into(),
+        )),
+        Err(why) => Err((error_chain(&why), "unset HYPERTRACE_CLOCK".into())),
+    };
+    Ability { name: "clock", purpose: "stamps that cost nanoseconds", found }
+}
+
+/// Returns the first line of a file of settings.
+fn setting(path: &str) -> String {
+    fs::read_to_string(path).map_or("unknown".into(), |text| text.trim().to_owned())
+}
+
+/// Divides an error's message, which says after a semicolon what helps.
+fn parts(error: &hypertrace_kernel::Error) -> (String, String) {
+    let text = error_chain(error);
+    let (why, remedy) = text.rsplit_once("; ").unwrap_or((&text, "run this as root"));
+    (why.to_owned(), remedy.to_owned())
+}

@@ -1,0 +1,111 @@
+//! `hypertrace info`: what sessions hold, or what this machine can do.
+
+mod clocks;
+mod counts;
+mod guest_tscs;
+mod machine;
+
+use crate::escape::Escaped;
+use crate::output::{print, print_json};
+use crate::place;
+use crate::report::{Opened, open_each};
+use counts::Counts;
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+
+/// Show what a session holds, or what this machine can do
+///
+/// Of a session, first its counts: "records" is the number that other readers of
+/// the trace count, "points" are a client's reference points, in whichever stream
+/// they are. "lost" events were dropped by a producer or overwritten, "filtered"
+/// events were switched off, "faults" are a guest's violations of the interface.
+/// Events of the host's kernel (kernel.dat) are counted by CPU, and those of
+/// guests' kernels (guest-kernel-*.dat), with the clock of the guest.
+///
+/// Then, how well guests' clocks are known. Each reference point is a pair of
+/// times: the guest read its clock before the host handled the point, and its next
+/// reading was after that. These pairs limit the guest's clock against the host's.
+/// For each clock this shows how many readings they limit, what rate is assumed,
+/// the bounds on the error of times, how far the pairs are from these times, and
+/// the jumps that two pairs prove. Where the VMM gave the TSC of a guest, it shows
+/// whether the pairs agree. docs/clocks.md says what all that assumes.
+///
+/// With several sessions, it also shows which of them have the host's clock in
+/// common: those of one machine and boot.
+///
+/// Without DIR, and where there is no session hypertrace.data, it shows what this
+/// user can record on this machine, what not, why, and what helps.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES, verbatim_doc_comment)]
+pub struct Args {
+    /// Directories of sessions (those with session.json in them) [default: hypertrace.data]
+    #[arg(value_name = "DIR")]
+    dirs: Vec<PathBuf>,
+
+    /// Show what this machine can do, also where there is a session
+    #[arg(long, short, conflicts_with = "dirs")]
+    machine: bool,
+
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  hypertrace info                        hypertrace.data here, or this machine
+  hypertrace info S1 S2                  also: can their events be ordered?
+  hypertrace info S --json | jq '.sessions[0].total.lost'
+                                         the number of lost events
+  hypertrace info S --json | jq '.sessions[].clocks[].bound_ns.p99'
+
+Exit code: 0 done, 1 failed, 2 wrong usage, or damaged or foreign input.";
+
+/// Runs the command.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let default = Path::new(place::DEFAULT);
+    let dirs = match &args.dirs[..] {
+        [] if args.machine || default.symlink_metadata().is_err() => {
+            return machine::show(args.json);
+        }
+        [] => &[default.to_owned()],
+        dirs => dirs,
+    };
+    let sessions = open_each(dirs)?;
+    let mut shown = Vec::new();
+    let mut text = String::new();
+    for (number, opened) in sessions.iter().enumerate() {
+        let first = sessions.first().map(|first| &first.session);
+        let counts = Counts::of(opened)?;
+        if args.json {
+            shown.push(to_json(first, opened, &counts));
+        } else {
+            let gap = if number > 0 { "\n" } else { "" };
+            text +=
+                &format!("{gap}{}\n", Escaped(opened.session.dir().as_os_str().as_encoded_bytes()));
+            text += &counts::text(&counts);
+            text.push('\n');
+            // Writing to a String does not fail.
+            let _ = clocks::text(&mut text, first.filter(|_| number > 0), opened);
+        }
+    }
+    match args.json {
+        true => print_json(json!({ "sessions": shown }))?,
+        false => print(text)?,
+    }
+    // What could be read was shown.
+    let unread = sessions.into_iter().find_map(|opened| opened.unread);
+    unread.map_or(Ok(()), |why| Err(why.into()))
+}
+
+fn to_json(
+    first: Option<&hypertrace_timeline::Session>,
+    opened: &Opened,
+    counts: &Counts<'_>,
+) -> Value {
+    let (mut json, clocks) = (counts.json(), clocks::json(first, opened));
+    if let (Some(json), Value::Object(mut clocks)) = (json.as_object_mut(), clocks) {
+        json.append(&mut clocks);
+    }
+    json
+}

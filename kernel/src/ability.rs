@@ -1,0 +1,40 @@
+//! What this process may record on this machine.
+
+use crate::error::Error;
+use crate::instance::AVAILABLE;
+use crate::perf::Perf;
+use crate::tracefs;
+use std::path::PathBuf;
+
+/// Memory of each CPU that perf locks in a recording, KiB: its ring, and the page before it.
+pub const PERF_KIB: u64 = Perf::BUFFER_KIB as u64 + 4;
+
+/// Returns where the kernel's trace is, if this process may record from it.
+///
+/// # Errors
+/// If it may not; the message says why, and after a semicolon what helps.
+pub fn tracefs() -> Result<PathBuf, Error> {
+    Ok(tracefs::find()?.path().to_owned())
+}
+
+/// Checks that this process may record its own scheduling by perf.
+///
+/// # Errors
+/// If it may not; the message says what helps.
+pub fn perf() -> Result<(), Error> {
+    Perf::check()
+}
+
+/// Returns the events that this kernel offers, as `SYSTEM:EVENT`, in alphabetical order.
+///
+/// # Errors
+/// As [`tracefs`].
+pub fn events() -> Result<Vec<String>, Error> {
+    let root = tracefs::find()?;
+    let path = root.path().join(AVAILABLE);
+    let text = root.text(AVAILABLE);
+    let text = text.map_err(|source| Error::File { action: "read", path, source })?;
+    let mut events = Vec::from_iter(text.lines().map(str::to_owned));
+    events.sort_unstable();
+    Ok(events)
+}
