@@ -8,6 +8,8 @@ use serde::Deserialize;
 use snapbox::Data;
 use snapbox::assert::{Assert, DEFAULT_ACTION_ENV};
 
+const FILE: &str = "tests/threat-model.toml";
+
 /// What is promised against a threat.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -25,8 +27,8 @@ fn every_test_in_the_threat_model_exists() {
     for test in rows.iter().flat_map(|row| &row.tests) {
         let (file, name) = test.split_once(": ").unwrap_or_else(|| panic!("{test}"));
         let source = fs::read_to_string(root().join(file));
-        let source = source.unwrap_or_else(|e| panic!("{file}: {e}"));
-        assert!(source.contains(&format!("fn {name}(")), "{file} has no {name}");
+        let source = source.unwrap_or_else(|e| panic!("{FILE} names {file}: {e}"));
+        assert!(source.contains(&format!("fn {name}(")), "{FILE} names {name}, not in {file}");
     }
 }
 
@@ -38,7 +40,7 @@ fn each_test_of_a_removed_defence_is_in_the_threat_model() {
         let patched = fs::read_to_string(&patch).unwrap();
         for test in patched.lines().filter_map(|line| line.strip_prefix("Test: ")) {
             let named = rows.iter().any(|row| row.tests.iter().any(|named| named == test));
-            assert!(named, "{}: {test}", patch.display());
+            assert!(named, "{FILE} does not name {test} of {}", patch.display());
         }
     }
 }
@@ -56,7 +58,7 @@ fn root() -> PathBuf {
 }
 
 fn sections() -> BTreeMap<String, Vec<Row>> {
-    toml::from_str(&fs::read_to_string(root().join("tests/threat-model.toml")).unwrap()).unwrap()
+    toml::from_str(&fs::read_to_string(root().join(FILE)).unwrap()).unwrap()
 }
 
 /// Returns a page with the rows of each section in its table.
