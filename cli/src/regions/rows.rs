@@ -2,7 +2,9 @@
 
 use crate::escape::{Escaped, JsonText};
 use anyhow::{Context, Result};
-use hypertrace_timeline::regions::{Breakdown, Group, NotCounted, Part, Regions, Sample, Times};
+use hypertrace_timeline::regions::{
+    Breakdown, Group, Histogram, NotCounted, Part, Regions, Sample, Times,
+};
 use serde_json::{Map, Value, json};
 use std::borrow::Cow;
 use std::fmt::{self, Write as _};
@@ -63,24 +65,6 @@ impl Durations<'_> {
             ("p99", self.p99),
             ("max", self.max),
         ]
-    }
-
-    /// Counts durations in steps of 1, 2, 5, 10 and so on: from, to, number.
-    pub fn histogram(&self) -> Vec<(u64, u64, u64)> {
-        let mut steps = Vec::new();
-        let (mut from, mut at) = (0, 0);
-        // 1, 2 and 5 of 20 powers of ten.
-        for to in (0..20).flat_map(|power| [1, 2, 5].map(|n| n * 10u64.saturating_pow(power))) {
-            let end = self.all.partition_point(|duration| *duration < to);
-            if end > at || !steps.is_empty() {
-                steps.push((from, to, (end - at) as u64));
-            }
-            (from, at) = (to, end);
-            if at == self.all.len() {
-                break;
-            }
-        }
-        steps
     }
 }
 
@@ -149,10 +133,11 @@ impl<'a> Shown<'a> {
 
     fn group(&self, group: &Group) -> Value {
         let durations = self.durations(group);
-        let histogram = durations
-            .histogram()
-            .into_iter()
-            .map(|(from, to, count)| json!({ "from_ns": from, "to_ns": to, "count": count }));
+        let histogram = Histogram::of(&durations.all);
+        let steps = histogram
+            .steps()
+            .iter()
+            .map(|step| json!({ "from_ns": step.from, "to_ns": step.to, "count": step.count }));
         let kinds = NotCounted::ALL
             .iter()
             .map(|(kind, name)| ((*name).to_owned(), group.not_counted[*kind as usize].into()));
@@ -163,7 +148,7 @@ impl<'a> Shown<'a> {
             "by": by,
             "count": group.count(),
             "bound_ns": group.bound_ns,
-            "histogram": histogram.collect::<Vec<_>>(),
+            "histogram": steps.collect::<Vec<_>>(),
             "not_counted": kinds.collect::<Map<_, _>>(),
             "breakdown": {
                 "median": self.breakdown(group, group.median.as_ref()),
@@ -304,17 +289,6 @@ fn part_values(times: &Times) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn steps_of_a_histogram_hold_all_durations() {
-        let all = vec![0, 1, 9, 10, 49, 50, 2_000].into();
-        let durations = Durations { all, min: 0, p50: 10, p90: 2_000, p99: 2_000, max: 2_000 };
-        let steps = durations.histogram();
-        assert_eq!(steps[0], (0, 1, 1));
-        assert_eq!(steps.last(), Some(&(2_000, 5_000, 1)));
-        assert_eq!(steps.iter().map(|(.., count)| count).sum::<u64>(), 7);
-        assert!(steps.windows(2).all(|pair| pair[0].1 == pair[1].0));
-    }
 
     #[test]
     fn values_with_commas_are_quoted() {

@@ -1,10 +1,10 @@
 //! Regions as text for people, 80 columns wide.
 
-use super::rows::{Durations, PARTS, Shown, part_name};
+use super::rows::{PARTS, Shown, part_name};
 use crate::escape::Escaped;
 use crate::losses::grouped;
 use crate::output::wrapped;
-use hypertrace_timeline::regions::{Breakdown, Group, NotCounted, Part};
+use hypertrace_timeline::regions::{Breakdown, Group, Histogram, NotCounted, Part, Step};
 use std::fmt::{self, Write as _};
 
 /// Columns of a histogram's longest bar.
@@ -63,7 +63,7 @@ fn one(out: &mut String, shown: &Shown<'_>, group: &Group, unknown: Option<Strin
         for note in notes(shown, group) {
             out.push_str(&wrapped(&note, "  "));
         }
-        histogram(out, &durations)?;
+        histogram(out, &Histogram::of(&durations.all))?;
         match unknown {
             Some(why) => out.push_str(&wrapped(&format!("where the time went: {why}"), "  ")),
             None => breakdowns(out, shown, group)?,
@@ -206,12 +206,11 @@ fn short_count(count: f64) -> String {
     format!("{value:.digits$}{name}")
 }
 
-fn histogram(out: &mut String, durations: &Durations) -> fmt::Result {
-    let steps = durations.histogram();
-    let most = steps.iter().map(|(.., count)| *count).max().unwrap_or(1).max(1);
-    let shown = steps.iter().filter(|(.., count)| *count > 0 || steps.len() <= MOST_STEPS);
+fn histogram(out: &mut String, histogram: &Histogram) -> fmt::Result {
+    let (steps, most) = (histogram.steps(), histogram.most().max(1));
+    let shown = steps.iter().filter(|step| step.count > 0 || steps.len() <= MOST_STEPS);
     let mut before = None;
-    for (from, to, count) in shown {
+    for Step { from, to, count } in shown {
         if before.is_some_and(|before| before != from) {
             writeln!(out, "{:>12} {:>17}", "...", 0)?;
         }

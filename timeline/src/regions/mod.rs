@@ -16,6 +16,7 @@
 //! store     the regions that were found
 //! lanes     what all threads did around chosen regions
 //! summary   quantiles, and breakdowns of single regions
+//! histogram numbers of durations in steps
 //! ```
 //!
 //! ```no_run
@@ -39,6 +40,7 @@
 mod collect;
 mod followed;
 mod groups;
+mod histogram;
 mod host;
 mod lanes;
 mod marks;
@@ -50,6 +52,7 @@ mod store;
 mod summary;
 mod tally;
 
+pub use histogram::{Histogram, Step};
 pub use lanes::{Lane, Lanes, Window};
 pub use parts::{Evidence, Exits, Interval, PARTS, Part, Reason, Stream, Times};
 pub use roles::names;

@@ -4,7 +4,7 @@
 mod bars;
 mod charts;
 
-use super::rows::{Durations, PARTS, Shown};
+use super::rows::{PARTS, Shown};
 use super::text::{columns, exit_count, footnotes, notes, reasons, remarks, time};
 use crate::escape::Html;
 use crate::losses::grouped;
@@ -12,7 +12,7 @@ use crate::page::PageFile;
 use anyhow::{Context, Result};
 use bars::{bar, legend, named, patterns};
 use charts::Charts;
-use hypertrace_timeline::regions::{Breakdown, Group, NotCounted, Part, Sample};
+use hypertrace_timeline::regions::{Breakdown, Group, Histogram, NotCounted, Part, Sample, Step};
 use hypertrace_timeline::{ClockMaps, Session};
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::fmt::{self, Write as _};
@@ -227,7 +227,7 @@ impl Page<'_> {
             }
         }
         out.push_str("</ul>\n<div class=\"columns\"><div>");
-        histogram(out, &durations)?;
+        histogram(out, &Histogram::of(&durations.all))?;
         out.push_str("</div><div><h3>Share of the regions by duration</h3>");
         writeln!(out, "<div data-curve=\"{index}\">{NO_SCRIPT}</div></div></div>")?;
         out.push_str("<h3>Where the time went</h3>\n");
@@ -469,15 +469,14 @@ fn scrolled(
     Ok(())
 }
 
-fn histogram(out: &mut String, durations: &Durations) -> fmt::Result {
-    let steps = durations.histogram();
-    let most = steps.iter().map(|(.., count)| *count).max().unwrap_or(1).max(1);
+fn histogram(out: &mut String, histogram: &Histogram) -> fmt::Result {
+    let most = histogram.most().max(1);
     out.push_str(
         "<h3>How long they took</h3>\n<table class=\"wide\"><thead><tr>\
          <th scope=\"col\">duration</th><th scope=\"col\">regions</th><td></td></tr></thead>\n\
          <tbody>\n",
     );
-    for (from, to, count) in &steps {
+    for Step { from, to, count } in histogram.steps() {
         let width = *count as f64 * 100.0 / most as f64;
         writeln!(
             out,
