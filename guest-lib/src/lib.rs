@@ -1,7 +1,7 @@
 //! Trace events from a guest, on the host's timeline.
 //!
 //! ```console
-//! $ cargo add hypertrace
+//! $ cargo add hypertrace --path ../hypertrace/guest-lib
 //! ```
 //!
 //! ```

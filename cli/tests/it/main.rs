@@ -3,7 +3,6 @@
 //! The tests of this crate, a module a subject.
 
 mod bad_input;
-mod benchmarking;
 mod c_functions;
 mod c_programs;
 mod clock;
@@ -15,6 +14,7 @@ mod full_disk;
 mod functions;
 mod functions_shown;
 mod guest_recordings;
+mod guides;
 mod html;
 mod info;
 mod kernel_dat;

@@ -1,0 +1,194 @@
+//! The commands of README.md and of the guides, run unchanged.
+
+use std::fmt::Write;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use hypertrace_tests::command::{Ran, run};
+use hypertrace_tests::linux::static_program;
+use hypertrace_tests::{build, capability, kvm};
+use tempfile::TempDir;
+
+/// Folder in which the commands of one page run.
+struct Place {
+    folder: TempDir,
+    /// Folder of this build's programs.
+    programs: PathBuf,
+}
+
+impl Place {
+    fn new() -> Place {
+        let programs = Path::new(env!("CARGO_BIN_EXE_hypertrace")).parent().unwrap();
+        let place = Place { folder: tempfile::tempdir().unwrap(), programs: programs.to_owned() };
+        fs::create_dir(place.path().join("programs")).unwrap();
+        place.write("cargo", &cargo(programs));
+        place.write("less", "exec cat\n");
+        // What a release build would make.
+        fs::create_dir(place.path().join("target")).unwrap();
+        symlink(programs, place.path().join("target/release")).unwrap();
+        symlink(build::root(), place.path().join("hypertrace")).unwrap();
+        place
+    }
+
+    fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Writes a program that the commands find before others of its name.
+    fn write(&self, name: &str, script: &str) {
+        let path = self.path().join("programs").join(name);
+        fs::write(&path, format!("#!/bin/sh\n{script}")).unwrap();
+        fs::set_permissions(path, Permissions::from_mode(0o755)).unwrap();
+    }
+
+    /// Runs a script, which must succeed. Returns what it printed, or reports that this machine has no scheduling events.
+    #[track_caller]
+    fn run(&self, script: &str) -> Option<Ran> {
+        let mut shell = Command::new("sh");
+        shell.args(["-e", "-x", "-c", script]).current_dir(self.path());
+        let path = std::env::var("PATH").unwrap();
+        let ours =
+            [&self.path().join("programs"), &self.programs].map(|path| path.display().to_string());
+        shell.env("PATH", format!("{}:{path}", ours.join(":")));
+        shell.env("CARGO_NET_OFFLINE", "true").env_remove("CARGO_TARGET_DIR");
+        let ran = run(&mut shell);
+        if ran.stderr.contains("perf_event_open") {
+            capability::missing("perf", ran.stderr);
+            return None;
+        }
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        Some(ran)
+    }
+}
+
+/// Returns a `cargo` for the commands. It installs nothing: the command is on the path. It builds in the tree with the
+/// profile and the features of the tests, and keeps what it builds for the project of a page. It runs each benchmark once: criterion does so in `cargo test`.
+fn cargo(programs: &Path) -> String {
+    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
+    let profile = match programs.file_name().unwrap().to_str().unwrap() {
+        "debug" => "dev",
+        profile => profile,
+    };
+    let (root, target) = (build::root().display(), build::target_folder());
+    let options = format!(
+        "--quiet --locked --all-features --profile {profile} --target-dir '{}'",
+        target.display()
+    );
+    format!(
+        "case \"$*\" in
+        'install --quiet --path cli') exit 0 ;;
+        'build --quiet --release -p hypertrace --example lookups')
+            cd '{root}'; exec '{cargo}' build {options} -p hypertrace --example lookups ;;
+        'bench -p hypertrace-benchmark '*) shift 3; cd '{root}'; exec '{cargo}' test {options} --workspace \"$@\" ;;
+        'new --quiet program' | 'add --quiet '*) exec '{cargo}' \"$@\" ;;
+        'build --quiet') mkdir -p '{target}/guides'; ln -s '{target}/guides' target; exec '{cargo}' build --quiet ;;
+        *) exit 99 ;;
+        esac\n",
+        target = target.display()
+    )
+}
+
+/// Returns the blocks of a page in these languages, each with the section that it is in.
+fn blocks<'a>(page: &'a str, languages: &[&str]) -> Vec<(&'a str, &'a str, String)> {
+    let (mut section, mut language, mut blocks) = ("", None, Vec::new());
+    for line in page.lines() {
+        match (line.strip_prefix("```"), language) {
+            (Some(next), None) => {
+                language = Some(next);
+                blocks.push((section, next, String::new()));
+            }
+            (Some(_), Some(_)) => language = None,
+            (None, Some(_)) => writeln!(blocks.last_mut().unwrap().2, "{line}").unwrap(),
+            (None, None) => section = line.strip_prefix("## ").unwrap_or(section),
+        }
+    }
+    blocks.retain(|(_, language, _)| languages.contains(language));
+    blocks
+}
+
+fn page(name: &str) -> String {
+    fs::read_to_string(build::root().join(name)).unwrap()
+}
+
+/// Returns the commands of a page as one script.
+fn commands(name: &str) -> String {
+    blocks(&page(name), &["sh"]).into_iter().map(|(.., commands)| commands).collect()
+}
+
+#[test]
+fn the_commands_of_the_front_page_work() {
+    let place = Place::new();
+
+    let Some(ran) = place.run(&commands("README.md")) else { return };
+
+    assert!(ran.stdout.contains("look_up: 4,000 regions\n"), "{ran:?}");
+    assert!(place.path().join("batch.html").exists(), "{ran:?}");
+}
+
+#[test]
+fn the_commands_of_the_tutorial_work() {
+    let place = Place::new();
+
+    let Some(ran) = place.run(&commands("docs/tutorial.md")) else { return };
+
+    assert!(ran.stdout.contains("look_up: 4,000 regions\n"), "{ran:?}");
+    assert!(ran.stdout.contains(" load_begin "), "{ran:?}");
+    // The page shows the program's own lines.
+    let program = page("guest-lib/examples/lookups.rs");
+    for (.., code) in blocks(&page("docs/tutorial.md"), &["rust"]) {
+        assert!(program.contains(&code), "{code}");
+    }
+}
+
+#[test]
+fn the_program_of_the_guide_for_rust_is_traced() {
+    let place = Place::new();
+    let guide = page("docs/rust.md");
+    let as_script = |(_, language, block): (&str, &str, String)| match language {
+        "rust" => format!("cat >src/main.rs <<'END'\n{block}END\n"),
+        _ => block,
+    };
+    let script: String = blocks(&guide, &["sh", "rust"]).into_iter().map(as_script).collect();
+
+    let Some(ran) = place.run(&script) else { return };
+
+    assert!(ran.stdout.contains("read: 1,000 regions\n"), "{ran:?}");
+}
+
+#[test]
+fn the_marks_of_the_guide_for_scripts_are_recorded() {
+    let place = Place::new();
+    symlink(static_program("hypertrace-mark"), place.path().join("programs/hypertrace-mark"))
+        .unwrap();
+    fs::write(place.path().join("script"), commands("docs/shell.md")).unwrap();
+    let guide = page("docs/shell.md");
+    let (.., then) = &blocks(&guide, &["console"])[0];
+
+    let ran = place.run(&then.replace("$ ", "")).unwrap();
+
+    assert!(ran.stdout.contains(" mounted  "), "{ran:?}");
+    assert!(ran.stdout.contains("\nnetwork: 1 region\n"), "{ran:?}");
+    assert!(ran.stdout.contains("boot_done to mounted: 1 region\n"), "{ran:?}");
+}
+
+#[test]
+fn the_commands_of_the_guide_for_benchmarks_work() {
+    let place = Place::new();
+    let guide = page("docs/benchmarking.md");
+    let has_kvm = kvm::is_usable();
+    let blocks = blocks(&guide, &["sh"]);
+    assert!(blocks.len() > 2, "{blocks:?}");
+    for (section, _, commands) in blocks {
+        if section == "In a guest" && !has_kvm {
+            continue;
+        }
+        let Some(ran) = place.run(&commands) else { return };
+        let shown = commands.contains("hypertrace regions") && !commands.contains(" > ");
+        assert!(!shown || ran.stdout.contains(": 1 region\n"), "{commands}: {ran:?}");
+    }
+    if has_kvm {
+        capability::used("kvm");
+    }
+}
