@@ -12,7 +12,7 @@ use hypertrace_device::Geometry;
 use hypertrace_format::error::error_chain;
 use hypertrace_guest::{Args as GuestArgs, MAX_VCPUS, Program};
 use hypertrace_kernel::{Recording, is_incomplete};
-use hypertrace_timeline::{KernelTrace, Kind, Timeline};
+use hypertrace_timeline::{EventKind, KernelTrace, Timeline};
 use hypertrace_trace::args::TraceArgs;
 use hypertrace_trace::{Session, Share, Summary};
 use hypertrace_user::Config;
@@ -365,7 +365,7 @@ fn print_excerpt(dir: &Path) -> Result<()> {
     let mut left = None;
     for event in Timeline::with_kernel(&sessions, &traces)? {
         let event = event?;
-        if event.kind == Kind::ReferencePoint {
+        if event.kind == EventKind::ReferencePoint {
             points += 1;
             // The first points are slow: memory is touched for the first time.
             if points == 20 {

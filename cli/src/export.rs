@@ -8,7 +8,7 @@ use crate::report::{Inputs, Lines, Recordings};
 use anyhow::{Context, Result};
 use hypertrace_export::uftrace::{self, Counts, Module};
 use hypertrace_functions::symbols::Source;
-use hypertrace_timeline::{EntryRef, Kind, Session};
+use hypertrace_timeline::{EntryRef, EventKind, Session};
 use std::cell::RefCell;
 use std::fs::{self, DirBuilder};
 use std::os::unix::fs::DirBuilderExt;
@@ -75,7 +75,7 @@ pub fn run(args: &Args) -> Result<()> {
         let mut lines = lines.borrow_mut();
         let line = match entry {
             EntryRef::Event(event) if event.client.is_some() && is_carrier(event.name) => None,
-            EntryRef::Event(event) if event.kind == Kind::Lease => None,
+            EntryRef::Event(event) if event.kind == EventKind::Lease => None,
             EntryRef::Event(event) => Some(lines.untimed(event, None)),
             EntryRef::Lost(lost) => Some(lines.untimed_lost(lost)),
         };

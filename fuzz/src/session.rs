@@ -15,7 +15,7 @@ use hypertrace_abi::ring::ProducerState;
 use hypertrace_abi::schema::Schema;
 use hypertrace_device::{Chip, Memory};
 use hypertrace_timeline::{
-    ClockMaps, Domain, Event, Kind, SessionJson, SessionStat, Timeline, Value,
+    ClockMaps, Domain, Event, EventKind, SessionJson, SessionStat, Timeline, Value,
 };
 use hypertrace_trace::{Output, Session, Summary, limits};
 use std::cell::Cell;
@@ -188,7 +188,8 @@ impl Read {
     fn honest(&self, text: &str, point: bool) -> Vec<u64> {
         let name = name(text);
         let ours = self.events.iter().filter(|e| e.client == Some(HONEST));
-        let ours = ours.filter(|e| &*e.name == name && (e.kind == Kind::ReferencePoint) == point);
+        let ours =
+            ours.filter(|e| &*e.name == name && (e.kind == EventKind::ReferencePoint) == point);
         ours.map(|e| number(e).unwrap_or_else(|| panic!("torn: {e:?}"))).collect()
     }
 }
@@ -246,7 +247,7 @@ impl Recorded {
         assert!(read.faults.is_empty(), "{:?} with {options:?}", read.faults);
         let delivered_points = self.delivered(read, POINT, true);
         check_order(points, &delivered_points);
-        let all = |e: &&Event| e.client == Some(HONEST) && e.kind == Kind::ReferencePoint;
+        let all = |e: &&Event| e.client == Some(HONEST) && e.kind == EventKind::ReferencePoint;
         let missing = self.points - read.events.iter().filter(all).count() as u64;
         let filtered = read.filtered.checked_sub(missing).expect("a point is missing");
         check_exact(&self.account, mode, &delivered, read.lost[2], filtered);

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 use hypertrace::{Emit, Status, commit, event, reference_point};
-use hypertrace_timeline::{ClockMaps, Event, Kind, Session, Timeline, Value};
+use hypertrace_timeline::{ClockMaps, Event, EventKind, Session, Timeline, Value};
 
 /// Environment variable with the argument of a test that is run as a program.
 pub const AS_PROGRAM: &str = "HYPERTRACE_TEST_PROGRAM";
@@ -131,10 +131,10 @@ pub fn check_four_threads(dir: &Path, events: u64, points: u64) {
     let mut next = [[0u64; 3]; THREADS as usize];
     self::events(dir, |event| {
         let (at, kind) = match &*event.name {
-            "step" => (0, Kind::Event),
-            "committed" => (1, Kind::ReferencePoint),
-            "acknowledged" => (2, Kind::ReferencePoint),
-            _ => return assert_eq!(event.kind, Kind::Lease, "{event:?}"),
+            "step" => (0, EventKind::Event),
+            "committed" => (1, EventKind::ReferencePoint),
+            "acknowledged" => (2, EventKind::ReferencePoint),
+            _ => return assert_eq!(event.kind, EventKind::Lease, "{event:?}"),
         };
         assert_eq!((event.kind, event.bound_ns), (kind, Some(0)), "{event:?}");
         let Some(Value::Unsigned(thread)) = field(&event, "thread") else { panic!("{event:?}") };

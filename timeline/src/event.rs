@@ -63,8 +63,8 @@ pub struct Event {
     pub flags: u16,
     /// Guest client that it came from; `None` for the VMM's own events.
     pub client: Option<u32>,
-    /// Kind of the event.
-    pub kind: Kind,
+    /// EventKind of the event.
+    pub kind: EventKind,
     /// Words of a reference point that a vCPU thread recorded.
     pub reference: Option<Reference>,
     /// Thread of the host that recorded the event, if it is known: of a kernel's event, of
@@ -92,8 +92,8 @@ pub struct EventRef<'a> {
     pub flags: u16,
     /// Guest client that it came from.
     pub client: Option<u32>,
-    /// Kind of the event.
-    pub kind: Kind,
+    /// EventKind of the event.
+    pub kind: EventKind,
     /// Words of a reference point that a vCPU thread recorded.
     pub reference: Option<Reference>,
     /// Thread of the host that recorded the event, if it is known.
@@ -248,9 +248,9 @@ pub struct Lost {
     pub causes: Losses,
 }
 
-/// Kind of an event.
+/// EventKind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum EventKind {
     /// A declared event, in the guest's ring or of the VMM.
     Event,
     /// A reference point, on the host's clock if a vCPU thread recorded it. Those

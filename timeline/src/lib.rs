@@ -57,7 +57,7 @@ mod stat;
 mod value;
 
 pub use error::{Error, Result};
-pub use event::{Entry, EntryRef, Event, EventRef, Fields, Kind, Lost, Reference, Thread};
+pub use event::{Entry, EntryRef, Event, EventKind, EventRef, Fields, Lost, Reference, Thread};
 pub use follow::{Follow, Round};
 pub use hypertrace_format::limits;
 pub use inputs::ctf::{

@@ -4,7 +4,7 @@
 
 use crate::by_number::{ByNumber, Number};
 use crate::error::Result;
-use crate::event::Kind;
+use crate::event::EventKind;
 use crate::inputs::ctf::{Domain, Session, Stream};
 use hypertrace_abi::ring::Losses;
 use std::collections::BTreeMap;
@@ -144,9 +144,9 @@ fn count(session: &Session, stream: &Stream, stats: &mut Stats) -> Result<()> {
             _ => &mut own,
         };
         match record.kind() {
-            Kind::Event | Kind::Hypertrace | Kind::Untyped => stat.events += 1,
-            Kind::ReferencePoint => stat.reference_points += 1,
-            Kind::Lease | Kind::TimeFault | Kind::Kernel | Kind::Function => {}
+            EventKind::Event | EventKind::Hypertrace | EventKind::Untyped => stat.events += 1,
+            EventKind::ReferencePoint => stat.reference_points += 1,
+            EventKind::Lease | EventKind::TimeFault | EventKind::Kernel | EventKind::Function => {}
         }
     }
     stats.insert((domain, client), own);

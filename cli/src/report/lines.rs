@@ -4,8 +4,8 @@ use super::functions::FunctionName;
 use crate::escape::{Escaped, Json, JsonText};
 use crate::losses::{causes, grouped};
 use hypertrace_timeline::{
-    Array, ClockMaps, Domain, EventRef, KernelTrace, Kind, Lost, Name, SYMBOL, Session, Thread,
-    ValueRef,
+    Array, ClockMaps, Domain, EventKind, EventRef, KernelTrace, Lost, Name, SYMBOL, Session,
+    Thread, ValueRef,
 };
 use serde_json::json;
 use std::fmt::Write as _;
@@ -124,7 +124,7 @@ impl Lines {
             buffer.push(' ');
         }
         // People read the other name.
-        let is_hidden = |name: &str| event.kind == Kind::Function && name == SYMBOL;
+        let is_hidden = |name: &str| event.kind == EventKind::Function && name == SYMBOL;
         event.fields.iter().filter(|(name, _)| !is_hidden(name)).for_each(|(name, value)| {
             buffer.push(' ');
             buffer.push_str(name);

@@ -11,7 +11,7 @@ use hypertrace_functions::read::MAX_TASKS;
 use hypertrace_functions::write::{Directory, Records};
 use hypertrace_timeline::clock::host::{HostCounter, uuid_text};
 use hypertrace_timeline::{
-    ENTRY, EXIT, EntryRef, EventRef, Kind, Lost, Session, Timeline, ValueRef,
+    ENTRY, EXIT, EntryRef, EventKind, EventRef, Lost, Session, Timeline, ValueRef,
 };
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -200,7 +200,7 @@ impl Tracks {
     fn take(&mut self, directory: &mut Directory, event: &EventRef<'_>, time: u64) -> Result<bool> {
         let Some(client) = event.client else { return Ok(false) };
         let key = (event.session, client);
-        if event.kind == Kind::Lease {
+        if event.kind == EventKind::Lease {
             // Another thread has the client now.
             if let Some(track) = self.open.remove(&key) {
                 self.left_out += track.end()?;

@@ -6,9 +6,7 @@ use hypertrace_functions::read::{Summary, Trace};
 use hypertrace_functions::symbols::{self, Symbols};
 use hypertrace_functions::write::WINDOW;
 use hypertrace_test_support::{functions, made, uftrace as reader};
-use hypertrace_timeline::{
-    ClockMaps, EntryRef, FunctionTrace, Kind as EventKind, Session, ValueRef,
-};
+use hypertrace_timeline::{ClockMaps, EntryRef, EventKind, FunctionTrace, Session, ValueRef};
 use made::*;
 use reader::outputs;
 use std::fs;

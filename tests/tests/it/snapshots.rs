@@ -10,7 +10,7 @@ use hypertrace::{Client, Emit, ProducerState, event};
 use hypertrace_guest::{Args, Program, layout};
 use hypertrace_tests::host::{Host, events, geometry};
 use hypertrace_tests::{babeltrace2, kvm, wait_until};
-use hypertrace_timeline::{Domain, Event, Kind, Session, Value};
+use hypertrace_timeline::{Domain, Event, EventKind, Session, Value};
 use hypertrace_trace::{Output, SnapshotError};
 use kvm_vmm::{Answer, attach_window, record_in};
 
@@ -160,7 +160,7 @@ fn a_guests_trigger_takes_a_snapshot_of_guest_and_vmm() {
     let found = events(&dir);
     let ends = found.iter().filter(|event| &*event.name == "measured_end");
     assert_eq!(ends.clone().count() as u64, ROUNDS);
-    assert!(ends.clone().all(|event| event.kind == Kind::ReferencePoint));
+    assert!(ends.clone().all(|event| event.kind == EventKind::ReferencePoint));
     // The VMM's events for each of them are in the same snapshot.
     let exits = found.iter().filter(|event| &*event.name == "vcpu_exit").count() as u64;
     assert!(exits >= 2 * ROUNDS, "{exits}");

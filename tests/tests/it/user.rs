@@ -19,7 +19,7 @@ use hypertrace_abi::ring::{ClientMemory, Consumer, Emit, Lease, NewRecord, Produ
 use hypertrace_abi::schema::id_of;
 use hypertrace_abi::sink::{Drained, EventSink, Facts, KnownClient, ReferencePoint, Settings};
 use hypertrace_tests::{babeltrace2, traced, wait_until};
-use hypertrace_timeline::{Kind, Value};
+use hypertrace_timeline::{EventKind, Value};
 use hypertrace_trace::SessionConfig;
 use hypertrace_user::{Config, Host, Policy, Segment, Session};
 
@@ -117,7 +117,7 @@ fn relayed_points_belong_to_their_clients() {
     let mut points = Vec::new();
     let mut sources = Vec::new();
     traced::events(dir.path(), |event| match event.kind {
-        Kind::ReferencePoint => points.push(event),
+        EventKind::ReferencePoint => points.push(event),
         _ => sources.push(event.source.to_string()),
     });
     let [point] = &points[..] else { panic!("{points:?}") };
@@ -278,7 +278,7 @@ fn each_thread_is_answered_whichever_slot_the_host_polls() {
     assert_eq!((summary.lost, summary.reference_points), (0, THREADS * POINTS));
     let mut next = [0; THREADS as usize];
     traced::events(dir.path(), |event| {
-        if event.kind == Kind::ReferencePoint {
+        if event.kind == EventKind::ReferencePoint {
             let [(_, Value::Unsigned(thread)), (_, n)] = &event.fields[..] else {
                 panic!("{event:?}")
             };

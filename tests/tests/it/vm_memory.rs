@@ -20,7 +20,7 @@ use hypertrace_abi::record::ClockKind;
 use hypertrace_abi::ring::{ClientMemory, Emit, Lease, LeaseInfo, Producer, ProducerState};
 use hypertrace_tests::command::run;
 use hypertrace_tests::{babeltrace2, this_test, traced, wait_until};
-use hypertrace_timeline::{ClockMaps, Event, Kind, Timeline, Value};
+use hypertrace_timeline::{ClockMaps, Event, EventKind, Timeline, Value};
 use hypertrace_user::{Config, Segment, Session};
 
 const SIZE: u64 = 16 << 20;
@@ -117,7 +117,9 @@ fn each_boot_of_a_guest_is_a_generation_and_nothing_is_lost() {
     assert_eq!(summary.reference_points, 3 * traced::THREADS * 2 * POINTS);
     assert!(summary.faults.is_empty(), "{:?}", summary.faults);
     let mut seen = 0;
-    traced::events(&machine.path("session"), |event| seen += u64::from(event.kind == Kind::Event));
+    traced::events(&machine.path("session"), |event| {
+        seen += u64::from(event.kind == EventKind::Event)
+    });
     assert_eq!(seen, events);
     let json = fs::read(machine.path("session/session.json")).unwrap();
     let json: serde_json::Value = serde_json::from_slice(&json).unwrap();

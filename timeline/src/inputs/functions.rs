@@ -4,7 +4,7 @@
 
 use crate::clock::host::{self, HostCounter};
 use crate::error::{Error, Result};
-use crate::event::{Encoded, EntryRef, EventRef, Fields, Kind, Lost};
+use crate::event::{Encoded, EntryRef, EventKind, EventRef, Fields, Lost};
 use crate::inputs::ctf::Session;
 use crate::inputs::input::{Input, Time, UNPLACED, nanoseconds};
 use crate::inputs::names::Names;
@@ -265,7 +265,7 @@ impl Input for TaskInput<'_> {
             fields: Fields(Encoded::Copied(fields)),
             flags: 0,
             client: None,
-            kind: Kind::Function,
+            kind: EventKind::Function,
             reference: None,
             thread: None,
             reading: None,

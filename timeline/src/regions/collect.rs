@@ -19,7 +19,7 @@ use super::store::{Detail, NO_CLIENT, NO_THREAD, Sample, State, Store};
 use super::{By, MOST_REGIONS, NotCounted, Options, Regions, Select};
 use crate::clock::{FRACTION, GuestReading};
 use crate::error::Result;
-use crate::event::{EntryRef, EventRef, Kind as EventKind, Thread};
+use crate::event::{EntryRef, EventKind, EventRef, Thread};
 use crate::format;
 use crate::inputs::ctf::{ClockMaps, Session, Unneeded};
 use crate::inputs::kernel::{KernelTrace, shown_by};

@@ -4,7 +4,8 @@
 
 use hypertrace_test_support::made;
 use hypertrace_timeline::{
-    ClockMaps, Domain, EntryRef, Error, Event, Follow, Kind, Session, SessionStat, Timeline, Value,
+    ClockMaps, Domain, EntryRef, Error, Event, EventKind, Follow, Session, SessionStat, Timeline,
+    Value,
 };
 use made::*;
 use std::fs;
@@ -67,7 +68,7 @@ fn events_come_in_order_with_source_fields_and_bound() {
     assert_eq!(exit.ts_ns, START_NS + 40_000);
     assert_eq!(exit.bound_ns, Some(0));
     let point = &found[4];
-    assert_eq!((&*point.source, point.kind), ("guest/0 worker", Kind::ReferencePoint));
+    assert_eq!((&*point.source, point.kind), ("guest/0 worker", EventKind::ReferencePoint));
     assert_eq!(point.ts_ns, START_NS + 41_000);
     assert_eq!(point.fields.len(), 1);
     let reference = point.reference.unwrap();
@@ -239,7 +240,7 @@ fn records_larger_than_the_window_and_packets_of_many_windows_are_read() {
     let found = events(made.path());
 
     assert_eq!(found.len(), 30_001);
-    assert_eq!(found[0].kind, Kind::Untyped);
+    assert_eq!(found[0].kind, EventKind::Untyped);
     assert_eq!(found[30_000].fields[0].1, Value::Unsigned(29_999));
 }
 

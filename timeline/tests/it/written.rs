@@ -15,7 +15,7 @@ use hypertrace_abi::ring::{
 use hypertrace_abi::schema::id_of;
 use hypertrace_abi::sink::{EventSink, ReferencePoint, Status};
 use hypertrace_timeline::{
-    ClockMaps, Event, Kind, Session, SessionStat, StreamStat, Timeline, Value,
+    ClockMaps, Event, EventKind, Session, SessionStat, StreamStat, Timeline, Value,
 };
 use hypertrace_trace::SessionConfig;
 use hypertrace_trace::session_json::SessionJson;
@@ -126,14 +126,14 @@ fn written_events_are_read_in_the_order_in_which_they_happened() {
     let mut before_exit = true;
     for event in &events {
         match (&*event.name, event.kind) {
-            ("disk_read", Kind::Event) => {
+            ("disk_read", EventKind::Event) => {
                 assert_eq!(event.fields[0].1, Value::Unsigned(next));
                 assert_eq!(&*event.source, "guest/0 worker");
                 // No error was 100 us here, but a busy machine may have one.
                 assert!(event.bound_ns.is_some(), "{event:?}");
                 next += 1;
             }
-            ("disk_read", Kind::ReferencePoint) => {
+            ("disk_read", EventKind::ReferencePoint) => {
                 // All events of earlier rounds, and none of later ones.
                 let Value::Unsigned(round) = event.fields[0].1 else { panic!() };
                 assert_eq!(next, (round + 1) * EACH);
@@ -145,7 +145,7 @@ fn written_events_are_read_in_the_order_in_which_they_happened() {
                 before_exit = false;
             }
             ("vcpu_entry", _) => before_exit = true,
-            ("lease", Kind::Lease) => {}
+            ("lease", EventKind::Lease) => {}
             other => panic!("{other:?}"),
         }
     }

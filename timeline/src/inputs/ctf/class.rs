@@ -3,7 +3,7 @@
 //! Event classes: the names and types of the events with a dense id on disk.
 
 use super::session_json::EventJson;
-use crate::event::{Encoded, Fields, Kind, Record, Reference};
+use crate::event::{Encoded, EventKind, Fields, Record, Reference};
 use hypertrace_abi::record::{Flags, REFERENCE_PREFIX_WORDS, RESERVED, id};
 use hypertrace_abi::schema::{self, Schema, Shape};
 use std::sync::Arc;
@@ -59,16 +59,16 @@ impl Class {
     }
 
     /// Returns the kind of a record of this class.
-    pub(crate) fn kind(&self, flags: u16) -> Kind {
+    pub(crate) fn kind(&self, flags: u16) -> EventKind {
         let flags = Flags::from_bits_retain(flags);
         match self.id {
-            _ if self.reference_point => Kind::ReferencePoint,
-            id::LEASE => Kind::Lease,
-            id::TIME_FAULT => Kind::TimeFault,
-            _ if flags.contains(Flags::REFERENCE_POINT) => Kind::ReferencePoint,
-            id::HYPERTRACE => Kind::Hypertrace,
-            id::UNTYPED => Kind::Untyped,
-            _ => Kind::Event,
+            _ if self.reference_point => EventKind::ReferencePoint,
+            id::LEASE => EventKind::Lease,
+            id::TIME_FAULT => EventKind::TimeFault,
+            _ if flags.contains(Flags::REFERENCE_POINT) => EventKind::ReferencePoint,
+            id::HYPERTRACE => EventKind::Hypertrace,
+            id::UNTYPED => EventKind::Untyped,
+            _ => EventKind::Event,
         }
     }
 

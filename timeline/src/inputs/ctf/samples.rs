@@ -14,7 +14,7 @@ use super::stream::Records;
 use crate::by_number::{ByNumber, Number};
 use crate::clock::{Limits, Point};
 use crate::error::Result;
-use crate::event::{Kind, Reference};
+use crate::event::{EventKind, Reference};
 use crate::sort;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -185,7 +185,7 @@ struct Points<'a> {
 impl Points<'_> {
     fn next(&mut self) -> Result<Option<Served>> {
         while let Some(record) = self.records.read()? {
-            if record.kind() == Kind::Lease {
+            if record.kind() == EventKind::Lease {
                 self.tid = Lease::of(&record).tid;
             }
             let Some(point) = record.class.reference(record.payload) else { continue };

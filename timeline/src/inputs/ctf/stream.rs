@@ -8,7 +8,7 @@
 use super::class::{Class, Classes};
 use super::packet::{Domain, HEADER_BYTES, MOST_CLIENTS, Packet, PacketHeader, Packets, is_back};
 use crate::error::{Error, Result};
-use crate::event::Kind;
+use crate::event::EventKind;
 use crate::sort;
 use crate::value::ValueRef;
 use hypertrace_abi::record::{HEADER_WORDS, Header};
@@ -241,13 +241,13 @@ impl<'a> Record<'a> {
 
 impl Record<'_> {
     /// Returns the kind of its event.
-    pub(crate) fn kind(&self) -> Kind {
+    pub(crate) fn kind(&self) -> EventKind {
         self.class.kind(self.flags)
     }
 
     /// Returns the client for which a vCPU thread made this record of a host ring, if there can be such a client.
     pub(crate) fn made_for(&self) -> Option<u32> {
-        let has_client = self.class.reference_point || self.kind() == Kind::Hypertrace;
+        let has_client = self.class.reference_point || self.kind() == EventKind::Hypertrace;
         let client = self.payload.first().filter(|_| has_client).map(|client| *client as u32);
         client.filter(|client| *client < MOST_CLIENTS)
     }

@@ -10,7 +10,7 @@ use super::session_json::{Clock, SessionJson, StreamJson};
 use super::stream::{Records, Stream};
 use crate::clock::FRACTION;
 use crate::error::{Error, Result};
-use crate::event::{EntryRef, EventRef, Kind, Lost, Thread};
+use crate::event::{EntryRef, EventKind, EventRef, Lost, Thread};
 use crate::inputs::input::{Input, Time, UNPLACED, nanoseconds};
 use crate::inputs::names::{Names, Place, Source};
 use hypertrace_abi::ring::Losses;
@@ -195,7 +195,7 @@ impl Input for StreamInput<'_> {
         let record = self.records.last()?;
         let kind = record.kind();
         let holder = record.packet.lease_token;
-        if kind == Kind::Lease {
+        if kind == EventKind::Lease {
             let Lease { token, tid, name } = Lease::of(&record);
             names.lease(self.place, token, name);
             // The thread of a guest's client is the guest's, unless the guest is a program.

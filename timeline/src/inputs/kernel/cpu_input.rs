@@ -6,7 +6,7 @@ use super::file::{Buffer, Cpu, TraceFile};
 use super::pages::Pages;
 use super::times::Times;
 use crate::error::{Error, Result};
-use crate::event::{Encoded, EntryRef, EventRef, Fields, Kind, Lost, Thread};
+use crate::event::{Encoded, EntryRef, EventKind, EventRef, Fields, Lost, Thread};
 use crate::format::{self, COMMON, Format};
 use crate::inputs::input::{Input, Time, UNPLACED, nanoseconds, nanoseconds_up};
 use crate::inputs::names::Names;
@@ -322,7 +322,7 @@ impl Input for CpuInput<'_> {
             fields: Fields(Encoded::Kernel(format::Fields { format, bytes })),
             flags: 0,
             client: None,
-            kind: Kind::Kernel,
+            kind: EventKind::Kernel,
             reference: None,
             thread: Some(Thread { tid, cpu: Some(self.cpu) }),
             reading: None,
