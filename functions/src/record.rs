@@ -18,7 +18,7 @@ const MAGIC: u64 = 5;
 
 /// Type of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum RecordType {
     /// Entry into a function.
     Entry,
     /// Exit of a function.
@@ -35,7 +35,7 @@ pub struct Record {
     /// Nanoseconds since the beginning that all records of a directory share.
     pub time: u64,
     /// Its type.
-    pub kind: Kind,
+    pub kind: RecordType,
     /// Functions around this one, at most [`MAX_DEPTH`].
     pub depth: u16,
     /// Address of the function, of which 48 bits are stored.
@@ -89,10 +89,10 @@ impl Record {
             return Err(Malformed::More);
         }
         let kind = match word & 3 {
-            0 => Kind::Entry,
-            1 => Kind::Exit,
-            2 => Kind::Lost,
-            _ => Kind::Event,
+            0 => RecordType::Entry,
+            1 => RecordType::Exit,
+            2 => RecordType::Lost,
+            _ => RecordType::Event,
         };
         let depth = (word >> 6) as u16 & MAX_DEPTH;
         Ok(Record { time, kind, depth, address: word >> 16 })
@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn the_bytes_are_those_that_uftrace_reads() {
-        let record = Record { time: 0x0102, kind: Kind::Exit, depth: 3, address: 0x40_1000 };
+        let record = Record { time: 0x0102, kind: RecordType::Exit, depth: 3, address: 0x40_1000 };
         let word = 1_u64 | 5 << 3 | 3 << 6 | 0x40_1000 << 16;
 
         let bytes = record.to_bytes();
@@ -127,7 +127,7 @@ mod tests {
     #[test]
     fn an_address_of_a_kernel_keeps_its_sign() {
         let address = 0xffff_ffff_8100_0000;
-        let record = Record { time: 1, kind: Kind::Entry, depth: 0, address };
+        let record = Record { time: 1, kind: RecordType::Entry, depth: 0, address };
 
         let read = Record::from_bytes(record.to_bytes()).unwrap();
 
@@ -140,7 +140,7 @@ mod tests {
     fn bytes_that_are_no_record_are_named() {
         assert_eq!(Record::from_bytes([0; 16]), Err(Malformed::Unwritten));
         assert_eq!(Record::from_bytes([0xff; 16]), Err(Malformed::Mark(7)));
-        let mut more = Record { time: 1, kind: Kind::Entry, depth: 0, address: 1 }.to_bytes();
+        let mut more = Record { time: 1, kind: RecordType::Entry, depth: 0, address: 1 }.to_bytes();
         more[8] |= 4;
         assert_eq!(Record::from_bytes(more), Err(Malformed::More));
     }
@@ -153,7 +153,7 @@ mod tests {
             address in 0..=ADDRESS_MASK,
             kind in 0_usize..4,
         ) {
-            let kind = [Kind::Entry, Kind::Exit, Kind::Lost, Kind::Event][kind];
+            let kind = [RecordType::Entry, RecordType::Exit, RecordType::Lost, RecordType::Event][kind];
             let record = Record { time, kind, depth, address };
             prop_assert_eq!(Record::from_bytes(record.to_bytes()), Ok(record));
         }

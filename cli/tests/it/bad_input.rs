@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::Command;
 
 use hypertrace_functions::Task;
-use hypertrace_functions::record::{Kind, Record};
+use hypertrace_functions::record::{Record, RecordType};
 use hypertrace_functions::write::{Directory, Records};
 use hypertrace_tests::capability;
 use hypertrace_tests::command::{Hypertrace, copy_program, run};
@@ -323,7 +323,7 @@ fn a_long_name_of_a_function_takes_memory_for_some_of_its_addresses_only() {
         fs::write(folder.join("guest.sym"), format!("0 100000 T {}\n", "x".repeat(4000))).unwrap();
         let mut records = Records::append(&directory.records(103)).unwrap();
         for n in 1..=40_000 {
-            let record = Record { time: n, kind: Kind::Entry, depth: 0, address: 0x1000 + n };
+            let record = Record { time: n, kind: RecordType::Entry, depth: 0, address: 0x1000 + n };
             records.write(record).unwrap();
         }
         records.finish().unwrap();

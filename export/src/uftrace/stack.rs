@@ -2,7 +2,7 @@
 
 //! The open functions of a thread, of which only entries and exits are known.
 
-use hypertrace_functions::record::{Kind, MAX_DEPTH, Record};
+use hypertrace_functions::record::{MAX_DEPTH, Record, RecordType};
 
 /// Most open functions: those within are left out. A search looks at all of them.
 const MAX_OPEN: usize = 1 << 14;
@@ -48,7 +48,7 @@ impl Stack {
         }
         let depth = self.open.len();
         self.open.push(address);
-        self.record(Kind::Entry, depth, address, f)
+        self.record(RecordType::Entry, depth, address, f)
     }
 
     /// Notes an exit, and calls `f` with its record, after those of the functions within it whose exits are missing: a
@@ -95,7 +95,7 @@ impl Stack {
             return Ok(());
         }
         self.advance(self.time);
-        f(Record { time: self.time, kind: Kind::Lost, depth: 0, address: self.lost })
+        f(Record { time: self.time, kind: RecordType::Lost, depth: 0, address: self.lost })
     }
 
     /// Notes an event that is neither entry nor exit. Returns its time: no record has the same.
@@ -117,7 +117,7 @@ impl Stack {
     ) -> Result<(), E> {
         while self.open.len() > depth {
             let Some(address) = self.open.pop() else { break };
-            self.record(Kind::Exit, self.open.len(), address, f)?;
+            self.record(RecordType::Exit, self.open.len(), address, f)?;
         }
         self.doubtful = self.doubtful.min(depth);
         Ok(())
@@ -125,7 +125,7 @@ impl Stack {
 
     fn record<E>(
         &mut self,
-        kind: Kind,
+        kind: RecordType,
         depth: usize,
         address: u64,
         f: &mut impl FnMut(Record) -> Result<(), E>,
@@ -150,8 +150,8 @@ mod tests {
         let mut records = Vec::new();
         let mut take = |record: Record| {
             let sign = match record.kind {
-                Kind::Entry => '+',
-                Kind::Exit => '-',
+                RecordType::Entry => '+',
+                RecordType::Exit => '-',
                 _ => '!',
             };
             records.push((sign, record.depth, record.address, record.time));

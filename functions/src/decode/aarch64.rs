@@ -2,38 +2,38 @@
 
 //! AArch64, by the encodings in the Arm Architecture Reference Manual, section C4.1.
 
-use super::{Instruction, Kind};
+use super::{Instruction, InstructionKind};
 
 /// Masks of the fixed bits, their values, and the kind.
-const PATTERNS: &[(u32, u32, Kind)] = &[
+const PATTERNS: &[(u32, u32, InstructionKind)] = &[
     // br, braaz and brabz, braa and brab
-    (0xffff_fc1f, 0xd61f_0000, Kind::JumpIndirect),
-    (0xffff_f81f, 0xd61f_081f, Kind::JumpIndirect),
-    (0xffff_f800, 0xd71f_0800, Kind::JumpIndirect),
+    (0xffff_fc1f, 0xd61f_0000, InstructionKind::JumpIndirect),
+    (0xffff_f81f, 0xd61f_081f, InstructionKind::JumpIndirect),
+    (0xffff_f800, 0xd71f_0800, InstructionKind::JumpIndirect),
     // blr, blraaz and blrabz, blraa and blrab
-    (0xffff_fc1f, 0xd63f_0000, Kind::CallIndirect),
-    (0xffff_f81f, 0xd63f_081f, Kind::CallIndirect),
-    (0xffff_f800, 0xd73f_0800, Kind::CallIndirect),
+    (0xffff_fc1f, 0xd63f_0000, InstructionKind::CallIndirect),
+    (0xffff_f81f, 0xd63f_081f, InstructionKind::CallIndirect),
+    (0xffff_f800, 0xd73f_0800, InstructionKind::CallIndirect),
     // ret; retaa, retab and those with a register; those with a distance
-    (0xffff_fc1f, 0xd65f_0000, Kind::Return),
-    (0xffff_fbe0, 0xd65f_0be0, Kind::Return),
-    (0xffc0_001f, 0x5500_001f, Kind::Return),
+    (0xffff_fc1f, 0xd65f_0000, InstructionKind::Return),
+    (0xffff_fbe0, 0xd65f_0be0, InstructionKind::Return),
+    (0xffc0_001f, 0x5500_001f, InstructionKind::Return),
     // eret, eretaa, eretab
-    (0xffff_ffff, 0xd69f_03e0, Kind::ReturnFromException),
-    (0xffff_fbff, 0xd69f_0bff, Kind::ReturnFromException),
+    (0xffff_ffff, 0xd69f_03e0, InstructionKind::ReturnFromException),
+    (0xffff_fbff, 0xd69f_0bff, InstructionKind::ReturnFromException),
     // svc, hvc, smc
-    (0xffe0_001f, 0xd400_0001, Kind::SystemCall),
-    (0xffe0_001f, 0xd400_0002, Kind::SystemCall),
-    (0xffe0_001f, 0xd400_0003, Kind::SystemCall),
+    (0xffe0_001f, 0xd400_0001, InstructionKind::SystemCall),
+    (0xffe0_001f, 0xd400_0002, InstructionKind::SystemCall),
+    (0xffe0_001f, 0xd400_0003, InstructionKind::SystemCall),
     // mov sp, xN: an add of 0
-    (0xffff_fc1f, 0x9100_001f, Kind::StackPointerSet),
+    (0xffff_fc1f, 0x9100_001f, InstructionKind::StackPointerSet),
 ];
 
 pub(super) fn decode(bytes: &[u8], address: u64) -> Option<Instruction> {
     let word = u32::from_le_bytes(*bytes.first_chunk()?);
     let direct = match word >> 26 {
-        0b00_0101 => Some(Kind::Jump),
-        0b10_0101 => Some(Kind::Call),
+        0b00_0101 => Some(InstructionKind::Jump),
+        0b10_0101 => Some(InstructionKind::Call),
         _ => None,
     };
     if let Some(kind) = direct {
@@ -61,7 +61,7 @@ const LINK: u32 = 30;
 const STACK: u32 = 31;
 
 /// Returns the kind of a load or store of the link register that the stack pointer addresses.
-fn link(word: u32) -> Option<Kind> {
+fn link(word: u32) -> Option<InstructionKind> {
     if word >> 5 & 31 != STACK {
         return None;
     }
@@ -83,8 +83,8 @@ fn link(word: u32) -> Option<Kind> {
     (is_single && first == LINK).then(|| kind(is_load))
 }
 
-fn kind(is_load: bool) -> Kind {
-    if is_load { Kind::LinkLoad } else { Kind::LinkStore }
+fn kind(is_load: bool) -> InstructionKind {
+    if is_load { InstructionKind::LinkLoad } else { InstructionKind::LinkStore }
 }
 
 #[cfg(test)]
@@ -100,11 +100,11 @@ mod tests {
     fn branches_have_their_targets() {
         // bl .+0x100, b .-4, bl .-0x8000000, bl .+4
         let target = |word| decoded(word).map(|found| (found.kind, found.target.unwrap()));
-        assert_eq!(target(0x9400_0040), Some((Kind::Call, 0x10100)));
-        assert_eq!(target(0x17ff_ffff), Some((Kind::Jump, 0xfffc)));
+        assert_eq!(target(0x9400_0040), Some((InstructionKind::Call, 0x10100)));
+        assert_eq!(target(0x17ff_ffff), Some((InstructionKind::Jump, 0xfffc)));
         let farthest = 0x10000_u64.wrapping_sub(0x800_0000);
-        assert_eq!(target(0x9600_0000), Some((Kind::Call, farthest)));
-        assert_eq!(target(0x9400_0001), Some((Kind::CallAhead, 0x10004)));
+        assert_eq!(target(0x9600_0000), Some((InstructionKind::Call, farthest)));
+        assert_eq!(target(0x9400_0001), Some((InstructionKind::CallAhead, 0x10004)));
     }
 
     #[test]
@@ -112,22 +112,22 @@ mod tests {
         let kind = |word| decoded(word).map(|found| found.kind);
         // br x16, braaz x1, brab x2, x3
         for word in [0xd61f_0200, 0xd61f_083f, 0xd71f_0c43] {
-            assert_eq!(kind(word), Some(Kind::JumpIndirect), "{word:x}");
+            assert_eq!(kind(word), Some(InstructionKind::JumpIndirect), "{word:x}");
         }
         // blr x8, blrabz x1, blraa x8, x9
         for word in [0xd63f_0100, 0xd63f_0c3f, 0xd73f_0909] {
-            assert_eq!(kind(word), Some(Kind::CallIndirect), "{word:x}");
+            assert_eq!(kind(word), Some(InstructionKind::CallIndirect), "{word:x}");
         }
         // ret, ret x17, retaa, retab, retaasppc
         for word in [0xd65f_03c0, 0xd65f_0220, 0xd65f_0bff, 0xd65f_0fff, 0x5500_009f] {
-            assert_eq!(kind(word), Some(Kind::Return), "{word:x}");
+            assert_eq!(kind(word), Some(InstructionKind::Return), "{word:x}");
         }
         // eret, eretaa
         for word in [0xd69f_03e0, 0xd69f_0bff] {
-            assert_eq!(kind(word), Some(Kind::ReturnFromException), "{word:x}");
+            assert_eq!(kind(word), Some(InstructionKind::ReturnFromException), "{word:x}");
         }
-        assert_eq!(kind(0xd400_0001), Some(Kind::SystemCall));
-        assert_eq!(kind(0x9100_03bf), Some(Kind::StackPointerSet));
+        assert_eq!(kind(0xd400_0001), Some(InstructionKind::SystemCall));
+        assert_eq!(kind(0x9100_03bf), Some(InstructionKind::StackPointerSet));
     }
 
     #[test]
@@ -157,12 +157,12 @@ mod tests {
             0xf81f_83fe,
             0xa9bf_7bf0,
         ] {
-            assert_eq!(kind(word), Some(Kind::LinkStore), "{word:x}");
+            assert_eq!(kind(word), Some(InstructionKind::LinkStore), "{word:x}");
         }
         // ldp x29, x30, [sp], #16; ldp x29, x30, [sp, #32]; ldp x30, x19, [sp], #32; ldr x30, [sp], #16;
         // ldr x30, [sp, #24]
         for word in [0xa8c1_7bfd, 0xa942_7bfd, 0xa8c2_4ffe, 0xf841_07fe, 0xf940_0ffe] {
-            assert_eq!(kind(word), Some(Kind::LinkLoad), "{word:x}");
+            assert_eq!(kind(word), Some(InstructionKind::LinkLoad), "{word:x}");
         }
         // stp x29, x30, [x0, #80]; str x30, [x8]; stp x19, x20, [sp, #16]; stp x29, x30, [sp, #8];
         // str x19, [sp, #16]; str w30, [sp, #24]; stp w29, w30, [sp]; stp d29, d30, [sp]; str d30, [sp, #24]

@@ -22,9 +22,9 @@ pub enum Architecture {
     Aarch64,
 }
 
-/// Kind of an instruction that changes the flow of control.
+/// InstructionKind of an instruction that changes the flow of control.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum InstructionKind {
     /// Call whose target is in the instruction.
     Call,
     /// Call of a place 0 to [`AHEAD`] bytes after the instruction, which is no function call unless symbols say that a
@@ -57,17 +57,20 @@ pub enum Kind {
     LinkLoad,
 }
 
-impl Kind {
+impl InstructionKind {
     /// Returns whether the instruction calls a function.
     #[must_use]
     pub fn is_call(self) -> bool {
-        matches!(self, Kind::Call | Kind::CallIndirect | Kind::CallFar)
+        matches!(
+            self,
+            InstructionKind::Call | InstructionKind::CallIndirect | InstructionKind::CallFar
+        )
     }
 
     /// Returns whether the instruction returns from a function.
     #[must_use]
     pub fn is_return(self) -> bool {
-        matches!(self, Kind::Return | Kind::ReturnFar)
+        matches!(self, InstructionKind::Return | InstructionKind::ReturnFar)
     }
 }
 
@@ -75,7 +78,7 @@ impl Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Instruction {
     /// Its kind.
-    pub kind: Kind,
+    pub kind: InstructionKind,
     /// Its length in bytes.
     pub length: u8,
     /// The target's address, if it is in the instruction.
@@ -83,20 +86,20 @@ pub struct Instruction {
 }
 
 impl Instruction {
-    fn new(kind: Kind, length: u8) -> Self {
+    fn new(kind: InstructionKind, length: u8) -> Self {
         Instruction { kind, length, target: None }
     }
 
     /// Returns a direct call or jump of `distance` bytes from the instruction's end.
-    fn direct(kind: Kind, length: u8, address: u64, distance: i64) -> Self {
+    fn direct(kind: InstructionKind, length: u8, address: u64, distance: i64) -> Self {
         let next = address.wrapping_add(length.into());
-        let is_ahead = kind == Kind::Call && (0..=AHEAD as i64).contains(&distance);
-        let kind = if is_ahead { Kind::CallAhead } else { kind };
+        let is_ahead = kind == InstructionKind::Call && (0..=AHEAD as i64).contains(&distance);
+        let kind = if is_ahead { InstructionKind::CallAhead } else { kind };
         Instruction { kind, length, target: Some(next.wrapping_add_signed(distance)) }
     }
 }
 
-/// Classifies the instruction that begins with `bytes`, at `address`. Returns `None` for an instruction of no [`Kind`],
+/// Classifies the instruction that begins with `bytes`, at `address`. Returns `None` for an instruction of no [`InstructionKind`],
 /// and for incomplete or invalid bytes. Conditional jumps have no kind.
 #[must_use]
 pub fn decode(architecture: Architecture, bytes: &[u8], address: u64) -> Option<Instruction> {

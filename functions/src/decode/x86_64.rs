@@ -2,7 +2,7 @@
 
 //! x86-64, by the opcode maps of AMD's manual, volume 3, appendix A.
 
-use super::{Instruction, Kind};
+use super::{Instruction, InstructionKind};
 
 /// Longest instruction, by the same manual, section 1.1.
 const MAX_LENGTH: usize = 15;
@@ -24,31 +24,31 @@ pub(super) fn decode(bytes: &[u8], address: u64) -> Option<Instruction> {
         Some(Instruction::direct(kind, length(4)?, address, distance.into()))
     };
     match bytes[opcode] {
-        0xe8 => near(Kind::Call),
-        0xe9 => near(Kind::Jump),
+        0xe8 => near(InstructionKind::Call),
+        0xe9 => near(InstructionKind::Jump),
         0xeb => {
             let distance = i8::from_le_bytes(*operands.first_chunk()?);
-            Some(Instruction::direct(Kind::Jump, length(1)?, address, distance.into()))
+            Some(Instruction::direct(InstructionKind::Jump, length(1)?, address, distance.into()))
         }
-        0xc3 => plain(Kind::Return, 0),
-        0xc2 => plain(Kind::Return, 2),
-        0xcb => plain(Kind::ReturnFar, 0),
-        0xca => plain(Kind::ReturnFar, 2),
-        0xcf => plain(Kind::ReturnFromException, 0),
+        0xc3 => plain(InstructionKind::Return, 0),
+        0xc2 => plain(InstructionKind::Return, 2),
+        0xcb => plain(InstructionKind::ReturnFar, 0),
+        0xca => plain(InstructionKind::ReturnFar, 2),
+        0xcf => plain(InstructionKind::ReturnFromException, 0),
         0xff => {
             let modrm = *operands.first()?;
             let is_register = modrm >> 6 == 3;
             let kind = match modrm >> 3 & 7 {
-                2 => Kind::CallIndirect,
-                3 if !is_register => Kind::CallFar,
-                4 | 5 if modrm >> 3 & 7 == 4 || !is_register => Kind::JumpIndirect,
+                2 => InstructionKind::CallIndirect,
+                3 if !is_register => InstructionKind::CallFar,
+                4 | 5 if modrm >> 3 & 7 == 4 || !is_register => InstructionKind::JumpIndirect,
                 _ => return None,
             };
             plain(kind, memory_operand(operands)?)
         }
         0x0f => match operands.first()? {
-            0x05 | 0x34 => plain(Kind::SystemCall, 1),
-            0x07 | 0x35 => plain(Kind::SystemReturn, 1),
+            0x05 | 0x34 => plain(InstructionKind::SystemCall, 1),
+            0x07 | 0x35 => plain(InstructionKind::SystemReturn, 1),
             _ => None,
         },
         _ => None,
@@ -85,7 +85,7 @@ mod tests {
     use super::super::{Architecture, STUB, decode};
     use super::*;
 
-    fn kind(bytes: &[u8]) -> Option<(Kind, u8)> {
+    fn kind(bytes: &[u8]) -> Option<(InstructionKind, u8)> {
         let found = decode(Architecture::X86_64, bytes, 0x1000)?;
         Some((found.kind, found.length))
     }
@@ -97,8 +97,8 @@ mod tests {
         assert_eq!(target(&[0xe8, 0xfb, 0xff, 0xff, 0xff]), Some(0x1000));
         assert_eq!(target(&[0xe9, 0x00, 0x10, 0, 0]), Some(0x2005));
         assert_eq!(target(&[0xeb, 0xfe]), Some(0x1000));
-        assert_eq!(kind(&[0xe8, 0x00, 0x01, 0, 0]), Some((Kind::Call, 5)));
-        assert_eq!(kind(&[0xe9, 0x00, 0x01, 0, 0]), Some((Kind::Jump, 5)));
+        assert_eq!(kind(&[0xe8, 0x00, 0x01, 0, 0]), Some((InstructionKind::Call, 5)));
+        assert_eq!(kind(&[0xe9, 0x00, 0x01, 0, 0]), Some((InstructionKind::Jump, 5)));
     }
 
     #[test]
@@ -115,42 +115,45 @@ mod tests {
 
     #[test]
     fn a_call_of_the_next_bytes_is_no_function_call() {
-        assert_eq!(kind(&[0xe8, 0, 0, 0, 0]), Some((Kind::CallAhead, 5)));
-        assert_eq!(kind(&[0xe8, 32, 0, 0, 0]), Some((Kind::CallAhead, 5)));
-        assert_eq!(kind(&[0xe8, 33, 0, 0, 0]), Some((Kind::Call, 5)));
+        assert_eq!(kind(&[0xe8, 0, 0, 0, 0]), Some((InstructionKind::CallAhead, 5)));
+        assert_eq!(kind(&[0xe8, 32, 0, 0, 0]), Some((InstructionKind::CallAhead, 5)));
+        assert_eq!(kind(&[0xe8, 33, 0, 0, 0]), Some((InstructionKind::Call, 5)));
     }
 
     #[test]
     fn prefixes_belong_to_the_instruction() {
         // bnd ret, notrack jmp *%rax, the padded call of __tls_get_addr
-        assert_eq!(kind(&[0xf2, 0xc3]), Some((Kind::Return, 2)));
-        assert_eq!(kind(&[0x3e, 0xff, 0xe0]), Some((Kind::JumpIndirect, 3)));
-        assert_eq!(kind(&[0x66, 0x66, 0x48, 0xe8, 0, 1, 0, 0]), Some((Kind::Call, 8)));
+        assert_eq!(kind(&[0xf2, 0xc3]), Some((InstructionKind::Return, 2)));
+        assert_eq!(kind(&[0x3e, 0xff, 0xe0]), Some((InstructionKind::JumpIndirect, 3)));
+        assert_eq!(kind(&[0x66, 0x66, 0x48, 0xe8, 0, 1, 0, 0]), Some((InstructionKind::Call, 8)));
     }
 
     #[test]
     fn indirect_operands_have_their_lengths() {
         // *%rax, *%r11, *8(%rax), *0x100(%rip), *(%rsp), *table(,%rax,8), *0x100(%r12)
-        assert_eq!(kind(&[0xff, 0xd0]), Some((Kind::CallIndirect, 2)));
-        assert_eq!(kind(&[0x41, 0xff, 0xd3]), Some((Kind::CallIndirect, 3)));
-        assert_eq!(kind(&[0xff, 0x50, 8]), Some((Kind::CallIndirect, 3)));
-        assert_eq!(kind(&[0xff, 0x15, 0, 1, 0, 0]), Some((Kind::CallIndirect, 6)));
-        assert_eq!(kind(&[0xff, 0x14, 0x24]), Some((Kind::CallIndirect, 3)));
-        assert_eq!(kind(&[0xff, 0x24, 0xc5, 0, 0, 0, 0]), Some((Kind::JumpIndirect, 7)));
-        assert_eq!(kind(&[0x41, 0xff, 0x94, 0x24, 0, 1, 0, 0]), Some((Kind::CallIndirect, 8)));
-        assert_eq!(kind(&[0xff, 0x18]), Some((Kind::CallFar, 2)));
-        assert_eq!(kind(&[0xff, 0x28]), Some((Kind::JumpIndirect, 2)));
+        assert_eq!(kind(&[0xff, 0xd0]), Some((InstructionKind::CallIndirect, 2)));
+        assert_eq!(kind(&[0x41, 0xff, 0xd3]), Some((InstructionKind::CallIndirect, 3)));
+        assert_eq!(kind(&[0xff, 0x50, 8]), Some((InstructionKind::CallIndirect, 3)));
+        assert_eq!(kind(&[0xff, 0x15, 0, 1, 0, 0]), Some((InstructionKind::CallIndirect, 6)));
+        assert_eq!(kind(&[0xff, 0x14, 0x24]), Some((InstructionKind::CallIndirect, 3)));
+        assert_eq!(kind(&[0xff, 0x24, 0xc5, 0, 0, 0, 0]), Some((InstructionKind::JumpIndirect, 7)));
+        assert_eq!(
+            kind(&[0x41, 0xff, 0x94, 0x24, 0, 1, 0, 0]),
+            Some((InstructionKind::CallIndirect, 8))
+        );
+        assert_eq!(kind(&[0xff, 0x18]), Some((InstructionKind::CallFar, 2)));
+        assert_eq!(kind(&[0xff, 0x28]), Some((InstructionKind::JumpIndirect, 2)));
     }
 
     #[test]
     fn returns_and_changes_of_level_are_distinguished() {
-        assert_eq!(kind(&[0xc3]), Some((Kind::Return, 1)));
-        assert_eq!(kind(&[0xc2, 8, 0]), Some((Kind::Return, 3)));
-        assert_eq!(kind(&[0x48, 0xcb]), Some((Kind::ReturnFar, 2)));
-        assert_eq!(kind(&[0x48, 0xcf]), Some((Kind::ReturnFromException, 2)));
-        assert_eq!(kind(&[0x0f, 0x05]), Some((Kind::SystemCall, 2)));
-        assert_eq!(kind(&[0x0f, 0x34]), Some((Kind::SystemCall, 2)));
-        assert_eq!(kind(&[0x48, 0x0f, 0x07]), Some((Kind::SystemReturn, 3)));
+        assert_eq!(kind(&[0xc3]), Some((InstructionKind::Return, 1)));
+        assert_eq!(kind(&[0xc2, 8, 0]), Some((InstructionKind::Return, 3)));
+        assert_eq!(kind(&[0x48, 0xcb]), Some((InstructionKind::ReturnFar, 2)));
+        assert_eq!(kind(&[0x48, 0xcf]), Some((InstructionKind::ReturnFromException, 2)));
+        assert_eq!(kind(&[0x0f, 0x05]), Some((InstructionKind::SystemCall, 2)));
+        assert_eq!(kind(&[0x0f, 0x34]), Some((InstructionKind::SystemCall, 2)));
+        assert_eq!(kind(&[0x48, 0x0f, 0x07]), Some((InstructionKind::SystemReturn, 3)));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use super::records::Records;
 use super::spans::{Cursor, Place, Spans};
 use super::trace::Trace;
 use crate::Result;
-use crate::record::{Kind, Record};
+use crate::record::{Record, RecordType};
 
 /// Most addresses whose functions are remembered.
 const MAX_REMEMBERED: usize = 1 << 16;
@@ -166,9 +166,9 @@ impl<'t> Calls<'t> {
         if let Some(last) = self.open.last_mut().filter(|_| self.was_entry && is_same_time) {
             last.is_continued = true;
         }
-        self.was_entry = record.kind == Kind::Entry;
+        self.was_entry = record.kind == RecordType::Entry;
         match record.kind {
-            Kind::Entry => {
+            RecordType::Entry => {
                 self.end_from(record.depth);
                 let function = self.function(record.address);
                 let (depth, start) = (record.depth, self.time);
@@ -185,7 +185,7 @@ impl<'t> Calls<'t> {
                     is_continued: false,
                 });
             }
-            Kind::Exit => {
+            RecordType::Exit => {
                 let function = self.function(record.address);
                 let is_its = |open: &Open| {
                     // Some writers give an exit the depth of its caller.
@@ -202,8 +202,8 @@ impl<'t> Calls<'t> {
                     None => self.orphans += 1,
                 }
             }
-            Kind::Lost => self.lost = self.lost.saturating_add(record.address),
-            Kind::Event => {}
+            RecordType::Lost => self.lost = self.lost.saturating_add(record.address),
+            RecordType::Event => {}
         }
     }
 

@@ -6,7 +6,7 @@ use std::cmp::Ordering;
 
 use super::Settings;
 use super::stack::{Frame, MAX_FRAMES, Region, Stack, UNNAMED, named};
-use crate::record::{Kind, Record};
+use crate::record::{Record, RecordType};
 
 /// Stacks of a track with their frames: the current one, all others, and with [`Settings::nested`] the program's around
 /// the current one.
@@ -118,7 +118,7 @@ impl Open {
             }
             if index < self.stack.written {
                 let depth = (self.base() + index) as u16;
-                out(Record { time, kind: Kind::Exit, depth, address: frame.function });
+                out(Record { time, kind: RecordType::Exit, depth, address: frame.function });
             }
         }
         self.stack.len = index;
@@ -195,7 +195,7 @@ impl Open {
             }
             // An entry that is written is less deep than MAX_FRAMES.
             let depth = (base + index) as u16;
-            out(Record { time, kind: Kind::Entry, depth, address });
+            out(Record { time, kind: RecordType::Entry, depth, address });
         }
         end.max(due.start)
     }
@@ -231,7 +231,7 @@ impl Open {
         let base = self.base();
         for index in (0..self.stack.written).rev() {
             let address = self.frame(self.current, index).function;
-            out(Record { time, kind: Kind::Exit, depth: (base + index) as u16, address });
+            out(Record { time, kind: RecordType::Exit, depth: (base + index) as u16, address });
         }
         self.stack.written = 0;
     }

@@ -103,7 +103,7 @@ impl Stacks {
         self.counts.too_deep += u64::from(!self.fresh);
     }
 
-    /// Reports a call of a place just ahead ([`CallAhead`](crate::decode::Kind::CallAhead)). A retpoline makes one, replaces
+    /// Reports a call of a place just ahead ([`CallAhead`](crate::decode::InstructionKind::CallAhead)). A retpoline makes one, replaces
     /// the return address by a function's, and returns to that.
     #[inline]
     pub fn call_ahead(&mut self, slot: u64) {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use data::{KERNEL, PROGRAM};
 use hypertrace_functions::read::{Flame, Frame, MAX_STACKS, Spans, Summary, Trace};
-use hypertrace_functions::record::{ADDRESS_MASK, Kind, Record};
+use hypertrace_functions::record::{ADDRESS_MASK, Record, RecordType};
 use hypertrace_functions::write::Records;
 
 const WORK: u64 = PROGRAM + 0x100;
@@ -93,14 +93,14 @@ fn the_shortest_of_too_many_stacks_count_for_their_callers() {
         records.write(Record { time, kind, depth, address }).unwrap();
     };
     let many = 2 * MAX_STACKS as u64;
-    write(0, Kind::Entry, 0, 1);
+    write(0, RecordType::Entry, 0, 1);
     for n in 0..many {
         // One is longer than the others.
         let length = if n == 7 { 50 } else { 5 };
-        write(100 * n, Kind::Entry, 1, 1_000 + n);
-        write(100 * n + length, Kind::Exit, 1, 1_000 + n);
+        write(100 * n, RecordType::Entry, 1, 1_000 + n);
+        write(100 * n + length, RecordType::Exit, 1, 1_000 + n);
     }
-    write(100 * many, Kind::Exit, 0, 1);
+    write(100 * many, RecordType::Exit, 0, 1);
     records.finish().unwrap();
 
     let stacks = Flame::of(&Trace::open(&path).unwrap(), None).stacks();

@@ -3,7 +3,7 @@
 //! This is a slow and simple count, beside which the fast one of a function trace is held. A function that the same call
 //! reaches after an interrupt counts as reached otherwise: the guest has executed other code between.
 
-use hypertrace_functions::decode::{Architecture, Kind, decode};
+use hypertrace_functions::decode::{Architecture, InstructionKind, decode};
 use hypertrace_functions::symbols::{Source, Symbols};
 use hypertrace_qemu::api::{Block, Events, Instruction, Qemu, Reads};
 use std::cell::Cell;
@@ -85,7 +85,9 @@ fn is_call(instruction: &Instruction<'_>) -> bool {
     let found = instruction.with_bytes(|bytes| decode(architecture, bytes, address));
     // A call of a place ahead is one of a function on AArch64; on x86-64 it has another purpose.
     let is_ahead = architecture == Architecture::Aarch64;
-    found.is_some_and(|found| found.kind.is_call() || is_ahead && found.kind == Kind::CallAhead)
+    found.is_some_and(|found| {
+        found.kind.is_call() || is_ahead && found.kind == InstructionKind::CallAhead
+    })
 }
 
 extern "C" fn calls(_: c_uint, _: *mut c_void) {

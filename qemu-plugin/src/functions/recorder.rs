@@ -18,7 +18,7 @@ use crate::api::{Instruction, Qemu};
 use crate::target::Target;
 use crate::{say, with_causes};
 use hypertrace_functions::Task;
-use hypertrace_functions::record::{Kind, Record};
+use hypertrace_functions::record::{Record, RecordType};
 use hypertrace_functions::shadow::Settings;
 use hypertrace_functions::symbols::Source;
 use hypertrace_functions::write::{Directory, Records, cut};
@@ -462,7 +462,7 @@ impl Recorder {
             });
             if appended.is_err() {
                 totals.lost +=
-                    rest.iter().filter(|record| record.kind != Kind::Lost).count() as u64;
+                    rest.iter().filter(|record| record.kind != RecordType::Lost).count() as u64;
             }
             ends.push(appended);
         }

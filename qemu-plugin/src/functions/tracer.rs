@@ -4,7 +4,7 @@ use super::code::Code;
 use super::site::Site;
 use super::stack_pointer::Copy;
 use super::windows::Track;
-use hypertrace_functions::record::{Kind, Record};
+use hypertrace_functions::record::{Record, RecordType};
 use hypertrace_functions::shadow::{Call, Jump, Linked, Return, Settings, Stacks};
 
 /// Records of a vCPU at one privilege level.
@@ -96,7 +96,7 @@ impl Tracer {
 
     /// Returns a record that says how many records are missing, if any.
     fn gap(missing: u64, time: u64) -> Option<Record> {
-        let lost = Record { time, kind: Kind::Lost, depth: 0, address: missing };
+        let lost = Record { time, kind: RecordType::Lost, depth: 0, address: missing };
         (missing > 0).then_some(lost)
     }
 
@@ -284,20 +284,20 @@ mod tests {
             assert!(record.time >= time, "{record:?} is not after {time}");
             time = record.time;
             match record.kind {
-                Kind::Entry => {
+                RecordType::Entry => {
                     assert_eq!(usize::from(record.depth), open.len(), "{record:?}");
                     open.push(record.address);
                     entries += 1;
                 }
-                Kind::Exit => {
+                RecordType::Exit => {
                     assert_eq!(open.pop(), Some(record.address), "{record:?}");
                     assert_eq!(usize::from(record.depth), open.len(), "{record:?}");
                 }
-                Kind::Lost => {
+                RecordType::Lost => {
                     assert!(open.is_empty(), "{record:?}");
                     missing += record.address;
                 }
-                Kind::Event => panic!("{record:?}"),
+                RecordType::Event => panic!("{record:?}"),
             }
         }
         assert!(open.is_empty(), "{open:?}");

@@ -14,7 +14,7 @@ use crate::api::{Access, Accesses, Block, Instruction, Reads};
 use crate::device;
 use crate::target::Target;
 use hypertrace_functions::decode::{
-    Architecture, Instruction as Decoded, Kind, StackPointerChange, decode, is_stub,
+    Architecture, Instruction as Decoded, InstructionKind, StackPointerChange, decode, is_stub,
     stack_pointer_change,
 };
 use std::ffi::{c_uint, c_void};
@@ -100,7 +100,7 @@ fn known_target(recorder: &Recorder, architecture: Architecture, found: &Decoded
         // And that of a thunk, which its return shows, if that is observed.
         Place::Thunk => !code.is_partial(),
         // A library's stubs have no symbols yet.
-        Place::Other if found.kind == Kind::Call && !code.is_partial() => {
+        Place::Other if found.kind == InstructionKind::Call && !code.is_partial() => {
             !recorder.code_at(target).is_some_and(|bytes| is_stub(architecture, &bytes))
         }
         Place::Function | Place::Other => code.is_recorded(target),
@@ -120,17 +120,19 @@ fn event(recorder: &Recorder, address: u64, found: &Decoded) -> Option<Event> {
     };
     match found.kind {
         // AArch64 needs no such calls for anything else.
-        Kind::CallAhead
+        InstructionKind::CallAhead
             if recorder.target == Target::Aarch64
                 || code.place(found.target?) == Place::Function =>
         {
             reaches(found.target?).then_some(Event::Call)
         }
-        Kind::CallAhead => (!code.is_partial()).then_some(Event::CallAhead),
-        Kind::CallIndirect | Kind::CallFar => Some(Event::Call),
-        Kind::Call => reaches(found.target?).then_some(Event::Call),
-        Kind::Return | Kind::ReturnFar => is_inside().then_some(Event::Return),
-        Kind::Jump if is_inside() => match code.place(found.target?) {
+        InstructionKind::CallAhead => (!code.is_partial()).then_some(Event::CallAhead),
+        InstructionKind::CallIndirect | InstructionKind::CallFar => Some(Event::Call),
+        InstructionKind::Call => reaches(found.target?).then_some(Event::Call),
+        InstructionKind::Return | InstructionKind::ReturnFar => {
+            is_inside().then_some(Event::Return)
+        }
+        InstructionKind::Jump if is_inside() => match code.place(found.target?) {
             Place::Function if !code.is_same(address, found.target?) => Some(Event::Jump),
             // The function ends there: its return, or a call, is by an instruction that is not observed.
             Place::Thunk | Place::Stub if code.is_partial() => Some(Event::Jump),
@@ -138,11 +140,13 @@ fn event(recorder: &Recorder, address: u64, found: &Decoded) -> Option<Event> {
             _ => None,
         },
         // Where the stack pointer can be read, it shows which stack is in use, whatever function has changed it.
-        Kind::StackPointerSet => {
+        InstructionKind::StackPointerSet => {
             (recorder.is_full || is_inside()).then_some(Event::StackPointerSet)
         }
-        Kind::LinkStore => (!recorder.is_full && is_inside()).then_some(Event::LinkStore),
-        Kind::LinkLoad => (!recorder.is_full && is_inside()).then_some(Event::LinkLoad),
+        InstructionKind::LinkStore => {
+            (!recorder.is_full && is_inside()).then_some(Event::LinkStore)
+        }
+        InstructionKind::LinkLoad => (!recorder.is_full && is_inside()).then_some(Event::LinkLoad),
         _ => None,
     }
 }

@@ -348,9 +348,9 @@ impl Inner {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hypertrace_functions::record::Kind;
+    use hypertrace_functions::record::RecordType;
 
-    const RECORD_1: Record = Record { time: 1, kind: Kind::Entry, depth: 0, address: 1 };
+    const RECORD_1: Record = Record { time: 1, kind: RecordType::Entry, depth: 0, address: 1 };
 
     #[test]
     fn windows_double_up_to_the_largest() {
@@ -379,7 +379,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let keeper = Keeper::start(1 << 30).unwrap();
         let (path, mut track) = track(&keeper, dir.path());
-        let record = |n: u64| Record { time: n, kind: Kind::Entry, depth: 1, address: n % 1_000 };
+        let record =
+            |n: u64| Record { time: n, kind: RecordType::Entry, depth: 1, address: n % 1_000 };
 
         (0..RECORDS).for_each(|n| track.push(record(n)));
 

@@ -4,7 +4,7 @@ use crate::common;
 use common::machine::{AARCH64, AARCH64_7, Booted, Machine, Ready, X86_64, X86_64_7};
 use common::uftrace;
 use hypertrace_functions::read::{Summary, Trace};
-use hypertrace_functions::record::{Kind, SIZE};
+use hypertrace_functions::record::{RecordType, SIZE};
 use hypertrace_functions::symbols::{Source, Symbols};
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -119,12 +119,12 @@ fn entries(trace: &Trace, tid: u32) -> u64 {
         assert!(record.time >= last, "{tid}: {record:?} after {last}");
         last = record.time;
         match record.kind {
-            Kind::Entry => {
+            RecordType::Entry => {
                 assert_eq!(usize::from(record.depth), open.len(), "{tid}: {record:?}");
                 open.push(record.address);
                 entries += 1;
             }
-            Kind::Exit => {
+            RecordType::Exit => {
                 assert_eq!(open.pop(), Some(record.address), "{tid}: {record:?}");
                 assert_eq!(usize::from(record.depth), open.len(), "{tid}: {record:?}");
             }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use hypertrace_functions::Task;
 use hypertrace_functions::clock::Anchor;
-use hypertrace_functions::record::{Kind, Record};
+use hypertrace_functions::record::{Record, RecordType};
 use hypertrace_functions::symbols::{Source, Symbols};
 use hypertrace_functions::write::{Directory, Records};
 
@@ -31,7 +31,7 @@ fn symbols(folder: &Path, text: &str) -> Symbols {
 pub fn append(path: &Path, records: &[(u64, char, u16, u64)]) {
     let mut writer = Records::append(path).unwrap();
     for &(time, sign, depth, address) in records {
-        let kind = if sign == '+' { Kind::Entry } else { Kind::Exit };
+        let kind = if sign == '+' { RecordType::Entry } else { RecordType::Exit };
         writer.write(Record { time, kind, depth, address }).unwrap();
     }
     writer.finish().unwrap();
@@ -51,13 +51,13 @@ pub fn write_task(path: &Path, anchor: &Anchor, records: &[(u64, char, u64)]) {
     let mut depth = 0;
     for &(time, sign, address) in records {
         let kind = match sign {
-            '+' => Kind::Entry,
-            '-' => Kind::Exit,
-            _ => Kind::Lost,
+            '+' => RecordType::Entry,
+            '-' => RecordType::Exit,
+            _ => RecordType::Lost,
         };
-        depth -= u16::from(kind == Kind::Exit);
+        depth -= u16::from(kind == RecordType::Exit);
         writer.write(Record { time, kind, depth, address }).unwrap();
-        depth += u16::from(kind == Kind::Entry);
+        depth += u16::from(kind == RecordType::Entry);
     }
     writer.finish().unwrap();
 }

@@ -212,7 +212,7 @@ impl Input for TaskInput<'_> {
             let Some(record) = &self.record else { return Ok(None) };
             let (first, last) = self.functions.clock.counter(record.time);
             // An event of the same nanosecond is within the function.
-            let counter = if record.kind == record::Kind::Exit { last } else { first };
+            let counter = if record.kind == record::RecordType::Exit { last } else { first };
             self.time = self.time.max(self.functions.counter.unix(counter)).min(UNPLACED - 1);
         }
         Ok(Some(self.time))
@@ -222,8 +222,8 @@ impl Input for TaskInput<'_> {
         let record = self.record.take()?;
         let ts_ns = nanoseconds(self.time);
         let name = match record.kind {
-            record::Kind::Entry => &self.names.entry,
-            record::Kind::Exit => &self.names.exit,
+            record::RecordType::Entry => &self.names.entry,
+            record::RecordType::Exit => &self.names.exit,
             _ => {
                 return Some(EntryRef::Lost(Lost {
                     ts_ns: Some(ts_ns),
@@ -284,7 +284,7 @@ impl TaskInput<'_> {
         // Ends with the file.
         loop {
             match self.records.next().transpose().map_err(Error::Functions)? {
-                Some(Record { kind: record::Kind::Event, .. }) => {}
+                Some(Record { kind: record::RecordType::Event, .. }) => {}
                 other => return Ok(other),
             }
         }

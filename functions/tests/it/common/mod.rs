@@ -1,7 +1,7 @@
 //! A track whose records are checked, and the calls and returns of a guest.
 #![allow(dead_code)] // each test uses a part of it
 
-use hypertrace_functions::record::{Kind, Record};
+use hypertrace_functions::record::{Record, RecordType};
 use hypertrace_functions::shadow::{Call, Jump, Linked, Return, Settings, Stacks};
 
 /// Top of a kernel's stack.
@@ -92,7 +92,7 @@ impl Track {
 }
 
 fn text(record: &Record) -> String {
-    let sign = if record.kind == Kind::Entry { '+' } else { '-' };
+    let sign = if record.kind == RecordType::Entry { '+' } else { '-' };
     format!("{}{sign}{:x}@{}", " ".repeat(record.depth.into()), record.address, record.time)
 }
 
@@ -104,11 +104,11 @@ pub fn check(records: &[Record]) {
         assert!(record.time >= last, "{record:?} after {last}");
         last = record.time;
         match record.kind {
-            Kind::Entry => {
+            RecordType::Entry => {
                 assert_eq!(usize::from(record.depth), stack.len(), "{record:?}");
                 stack.push(record.address);
             }
-            Kind::Exit => {
+            RecordType::Exit => {
                 assert_eq!(stack.pop(), Some(record.address), "{record:?}");
                 assert_eq!(usize::from(record.depth), stack.len(), "{record:?}");
             }
