@@ -32,7 +32,7 @@ pub struct Assembly {
     file_name: String,
     description: Description,
     end: Text,
-    cpus: BTreeMap<u32, Pages>,
+    cpus: BTreeMap<u32, CpuPages>,
     /// File of the CPU whose page was the last.
     file: Option<(u32, OwnedFd)>,
     /// Pages of which a part is missing, and pieces that are none.
@@ -56,7 +56,7 @@ struct Text {
 
 /// The pages of a CPU.
 #[derive(Debug, Default)]
-struct Pages {
+struct CpuPages {
     /// Number of the page whose pieces come, if one does.
     number: Option<u64>,
     page: Vec<u8>,

@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use crate::instance::Instance;
-use crate::pages::Pages;
+use crate::pages::Buffers;
 use crate::perf;
 use crate::registry;
 use crate::source::Source;
@@ -80,7 +80,7 @@ pub(crate) struct Taken {
 /// If something cannot be moved: the instance stays, switched off.
 pub(crate) fn take(
     instance: Instance,
-    pages: impl FnOnce(&Instance) -> Result<Pages, Error>,
+    pages: impl FnOnce(&Instance) -> Result<Buffers, Error>,
     state: &State,
 ) -> Result<Taken, Error> {
     instance.switch(false)?;

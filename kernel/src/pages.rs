@@ -36,7 +36,7 @@ struct Cpu {
 
 /// All buffers of an instance.
 #[derive(Debug)]
-pub(crate) struct Pages {
+pub(crate) struct Buffers {
     folder: Folder,
     page_size: usize,
     cpus: Vec<Cpu>,
@@ -47,9 +47,9 @@ pub(crate) struct Pages {
     failure: Option<Error>,
 }
 
-impl Pages {
+impl Buffers {
     /// Opens the buffers. Files that a killed process left are continued at their last whole page.
-    pub fn open(instance: &Instance, folder: Folder, page_size: usize) -> Result<Pages, Error> {
+    pub fn open(instance: &Instance, folder: Folder, page_size: usize) -> Result<Buffers, Error> {
         let mut cpus = Vec::new();
         for number in instance.cpus()? {
             let dir = instance.cpu(number)?;
@@ -76,7 +76,7 @@ impl Pages {
         let pipe = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).map_err(failed)?;
         // A smaller one works, with more calls.
         let _ = fcntl_setpipe_size(&pipe.1, PIPE);
-        Ok(Pages { folder, page_size, cpus, pipe, pending: (0, 0), failure: None })
+        Ok(Buffers { folder, page_size, cpus, pipe, pending: (0, 0), failure: None })
     }
 
     /// Moves all full pages. Returns false if a write failed: later passes try again, meanwhile the
@@ -187,7 +187,7 @@ fn failed(folder: &Folder, cpu: u32, source: io::Error) -> Error {
 }
 
 /// Starts the thread that empties the buffers.
-pub(crate) fn drain(mut pages: Pages) -> Result<Worker<Pages>, Error> {
+pub(crate) fn drain(mut pages: Buffers) -> Result<Worker<Buffers>, Error> {
     Worker::start(move |stop| {
         while !stop.wait(pages.cpus.iter().map(|cpu| cpu.raw.as_fd()), PERIOD) {
             // Full pages stay in a buffer if they cannot be written, and would alarm at once.

@@ -4,7 +4,7 @@ use crate::complete::{Of, Summary, Taken, complete, take};
 use crate::error::Error;
 use crate::instance::Instance;
 use crate::owner::Owner;
-use crate::pages::{self, Pages};
+use crate::pages::{self, Buffers};
 use crate::perf::Perf;
 use crate::processes::Processes;
 use crate::registry;
@@ -73,7 +73,7 @@ struct Started {
 
 #[derive(Debug)]
 enum By {
-    Trace { instance: Instance, drain: Worker<Pages> },
+    Trace { instance: Instance, drain: Worker<Buffers> },
     Perf(Perf),
 }
 
@@ -161,7 +161,7 @@ impl Recording {
                     Ok(pages) => Ok(pages),
                     Err(why) => {
                         panicked = Some(why);
-                        Pages::open(instance, state.folder.clone(), rustix::param::page_size())
+                        Buffers::open(instance, state.folder.clone(), rustix::param::page_size())
                     }
                 };
                 let taken = take(instance, pages, &state)?;
@@ -203,14 +203,14 @@ fn prepare(
     owner: &Owner,
     instance: &Instance,
     config: &Config,
-) -> Result<(Worker<Pages>, Vec<String>, u32, usize), Error> {
+) -> Result<(Worker<Buffers>, Vec<String>, u32, usize), Error> {
     let cpus = instance.cpus()?;
     let buffer_kib = config.buffer_kib.unwrap_or(default_buffer_kib(cpus.len()));
     let events = instance.configure(&config.events, buffer_kib)?;
     let json = json(owner, Source::Tracefs, cpus, &config.pids);
     let description = instance.describe(&events, json.page_size as u32)?;
     state.begin(&description.to_bytes(), &json)?;
-    let pages = Pages::open(instance, state.folder.clone(), json.page_size)?;
+    let pages = Buffers::open(instance, state.folder.clone(), json.page_size)?;
     let drain = pages::drain(pages)?;
     let mut threads = 0;
     for pid in &config.pids {

@@ -4,7 +4,7 @@ use crate::complete::{Of, Summary, Taken, complete, take};
 use crate::error::Error;
 use crate::instance::Instance;
 use crate::owner::Owner;
-use crate::pages::Pages;
+use crate::pages::Buffers;
 use crate::registry;
 use crate::source::Source;
 use crate::state::{RecordingJson, State, boot_id, open_dir};
@@ -103,7 +103,7 @@ fn finish(state: State) -> Result<Option<Summary>, Error> {
         && let Some(instance) = instance_of(&json)?
     {
         let pages =
-            |instance: &Instance| Pages::open(instance, state.folder.clone(), json.page_size);
+            |instance: &Instance| Buffers::open(instance, state.folder.clone(), json.page_size);
         taken = take(instance, pages, &state)?;
     }
     complete(state, Names::default(), taken, true, Of::Host)

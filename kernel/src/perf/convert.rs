@@ -116,7 +116,7 @@ pub(crate) fn convert(
         };
         let made = folder.new_file(&cpu_file(cpu));
         let made = made.map_err(|e| failed("make", folder, &cpu_file(cpu), e))?;
-        let mut pages = Pages::new(made, json.page_size);
+        let mut pages = PageWriter::new(made, json.page_size);
         let mut at = 0u64;
         let mut chunk = vec![0; CHUNK];
         // Each turn passes a record, or ends.
@@ -175,7 +175,7 @@ fn body(pid: u32, tid: u32, out: bool, preempted: bool) -> Vec<u32> {
 }
 
 /// Writer of pages.
-struct Pages {
+struct PageWriter {
     file: OwnedFd,
     page: Vec<u8>,
     /// End of the events in the page.
@@ -187,10 +187,10 @@ struct Pages {
     lost: u64,
 }
 
-impl Pages {
-    fn new(file: OwnedFd, page_size: usize) -> Pages {
+impl PageWriter {
+    fn new(file: OwnedFd, page_size: usize) -> PageWriter {
         let page = vec![0; page_size];
-        Pages { file, page, at: HEADER, written: 0, last: 0, lost: 0 }
+        PageWriter { file, page, at: HEADER, written: 0, last: 0, lost: 0 }
     }
 
     /// Adds an event. One that is older than its predecessor gets that one's time: perf writes both
@@ -257,7 +257,7 @@ mod tests {
     #[test]
     fn pages_hold_all_events_and_say_where_some_are_missing() {
         let file = tempfile::tempfile().unwrap();
-        let mut pages = Pages::new(file.try_clone().unwrap().into(), 4096);
+        let mut pages = PageWriter::new(file.try_clone().unwrap().into(), 4096);
         for n in 0..1000u64 {
             // Every tenth is a long time after.
             pages.event(n * 100 + n / 10 * (1 << 30), &body(1, 2, n % 2 == 0, false)).unwrap();

@@ -117,7 +117,7 @@ struct Served<'a> {
 
 /// Kind of an event, with the indices of the fields that it needs.
 #[derive(Clone, Copy)]
-enum Kind {
+enum KernelEvent {
     Mmio {
         kind: usize,
         value: usize,
@@ -131,20 +131,20 @@ enum Kind {
     Other,
 }
 
-impl Kind {
-    fn of(format: &Format) -> Kind {
+impl KernelEvent {
+    fn of(format: &Format) -> KernelEvent {
         let found = || {
             Some(match &*format.name {
                 "kvm:kvm_mmio" => {
-                    Kind::Mmio { kind: format.field("type")?, value: format.field("val")? }
+                    KernelEvent::Mmio { kind: format.field("type")?, value: format.field("val")? }
                 }
-                "kvm:kvm_fpu" => Kind::Fpu { load: format.field("load")? },
-                "kvm:kvm_entry" => Kind::Entry,
-                "kvm:kvm_exit" | "kvm:kvm_emulate_insn" => Kind::Exit,
+                "kvm:kvm_fpu" => KernelEvent::Fpu { load: format.field("load")? },
+                "kvm:kvm_entry" => KernelEvent::Entry,
+                "kvm:kvm_exit" | "kvm:kvm_emulate_insn" => KernelEvent::Exit,
                 _ => return None,
             })
         };
-        found().unwrap_or(Kind::Other)
+        found().unwrap_or(KernelEvent::Other)
     }
 }
 
@@ -154,7 +154,7 @@ impl<'a> Around<'a> {
         let mut inputs: Vec<CpuInput<'_>> = trace.inputs(0, "").map(|(_, input)| input).collect();
         let mut heap = BinaryHeap::new();
         // A few formats, by their addresses.
-        let mut kinds: HashMap<usize, Kind> = HashMap::new();
+        let mut kinds: HashMap<usize, KernelEvent> = HashMap::new();
         let mut last = vec![-LIMIT; inputs.len()];
         let mut at_end = Vec::new();
         for (number, input) in inputs.iter_mut().enumerate() {
@@ -176,7 +176,7 @@ impl<'a> Around<'a> {
             let record = input.record().filter(|(tid, _)| self.threads.contains_key(tid));
             if let Some((tid, fields)) = record {
                 let format = std::ptr::from_ref(fields.format).addr();
-                let kind = *kinds.entry(format).or_insert_with(|| Kind::of(fields.format));
+                let kind = *kinds.entry(format).or_insert_with(|| KernelEvent::of(fields.format));
                 self.take(tid, kind, fields, (time, margin));
             }
             if input.take_missed().is_some() && self.gaps.len() <= MOST_GAPS {
@@ -197,23 +197,29 @@ impl<'a> Around<'a> {
         Ok(())
     }
 
-    fn take(&mut self, tid: u32, kind: Kind, fields: Fields<'_>, (time, margin): (i64, i64)) {
+    fn take(
+        &mut self,
+        tid: u32,
+        kind: KernelEvent,
+        fields: Fields<'_>,
+        (time, margin): (i64, i64),
+    ) {
         let Some(thread) = self.threads.get_mut(&tid) else { return };
         thread.pass(time, margin);
         let number = |field| fields.number(field).unwrap_or(-1);
         match kind {
-            Kind::Mmio { kind, value } => {
+            KernelEvent::Mmio { kind, value } => {
                 let value = (number(kind) == WRITE).then(|| number(value) as u64);
                 thread.stored = value.map(|value| (time, value));
                 thread.is_out = false;
             }
-            Kind::Fpu { load } if number(load) == 1 => thread.resume(time, margin),
-            Kind::Entry => {
+            KernelEvent::Fpu { load } if number(load) == 1 => thread.resume(time, margin),
+            KernelEvent::Entry => {
                 thread.resume(time, margin);
                 thread.is_out = false;
             }
-            Kind::Fpu { .. } | Kind::Exit => thread.is_out = false,
-            Kind::Other => {}
+            KernelEvent::Fpu { .. } | KernelEvent::Exit => thread.is_out = false,
+            KernelEvent::Other => {}
         }
     }
 

@@ -3,7 +3,7 @@
 //! The input of a CPU's pages.
 
 use super::file::{Buffer, Cpu, TraceFile};
-use super::pages::Pages;
+use super::pages::PageReader;
 use super::times::Times;
 use crate::error::{Error, Result};
 use crate::event::{Encoded, EntryRef, EventKind, EventRef, Fields, Lost, Thread};
@@ -31,7 +31,7 @@ pub(crate) struct CpuInput<'a> {
     pub trace: usize,
     prefix: String,
     cpu: u32,
-    pages: Pages<'a>,
+    pages: PageReader<'a>,
     page: Page,
     /// The event that was read last, until it was taken.
     event: Option<Event<'a>>,
@@ -89,7 +89,7 @@ impl<'a> CpuInput<'a> {
             trace: 0,
             prefix: prefix.to_owned(),
             cpu: cpu.number,
-            pages: Pages::new(file, buffer, cpu),
+            pages: PageReader::new(file, buffer, cpu),
             page: Page::default(),
             event: None,
             missed: 0,

@@ -3,7 +3,7 @@
 //! Options of a trace.dat that versions 6 and 7 have in common.
 
 use super::bytes::Bytes;
-use super::shift::{Sample, TimeShift};
+use super::shift::{Correction, TimeShift};
 use crate::clock::host::uuid;
 use crate::error::Result;
 use crate::sort;
@@ -178,13 +178,13 @@ fn time_shift(data: &mut Bytes<'_>) -> Result<TimeShift> {
         let lists = [list("times")?, list("time offsets")?, list("time ratios")?];
         let numbers = lists.map(|list| list.chunks_exact(8).map(crate::value::number));
         let [times, offsets, ratios] = numbers;
-        let samples = times.zip(offsets).zip(ratios).map(|((time, offset), ratio)| Sample {
+        let samples = times.zip(offsets).zip(ratios).map(|((time, offset), ratio)| Correction {
             time,
             offset: offset as i64,
             ratio,
             fraction: 0,
         });
-        let mut samples: Vec<Sample> = samples.collect();
+        let mut samples: Vec<Correction> = samples.collect();
         sort::by_key(&mut samples, |sample| sample.time);
         shift.cpus.push(samples);
     }

@@ -18,7 +18,7 @@ const MOST_CHUNKS: u64 = 128 << 20;
 const MOST_CHUNK: u64 = 16 << 20;
 
 /// Position in the pages of a CPU.
-pub(crate) struct Pages<'a> {
+pub(crate) struct PageReader<'a> {
     file: &'a TraceFile,
     page_size: usize,
     /// Place in the file of what follows the window, and bytes there.
@@ -44,21 +44,21 @@ struct Chunks {
     decoder: Box<FrameDecoder>,
 }
 
-impl fmt::Debug for Pages<'_> {
+impl fmt::Debug for PageReader<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pages").field("at", &self.at).field("left", &self.left).finish()
+        f.debug_struct("PageReader").field("at", &self.at).field("left", &self.left).finish()
     }
 }
 
-impl<'a> Pages<'a> {
-    pub fn new(file: &'a TraceFile, buffer: &Buffer, cpu: Cpu) -> Pages<'a> {
+impl<'a> PageReader<'a> {
+    pub fn new(file: &'a TraceFile, buffer: &Buffer, cpu: Cpu) -> PageReader<'a> {
         let is_compressed = buffer.is_compressed && cpu.len > 0;
         let decoder = || Box::new(FrameDecoder::new());
         let chunks = || Chunks { left: None, packed: Vec::new(), decoder: decoder() };
         // trace-cmd 3.1 does not count the four bytes of the number of chunks.
         let there = file.file.len.saturating_sub(cpu.at);
         let left = if is_compressed { (cpu.len + 4).min(there) } else { cpu.len };
-        Pages {
+        PageReader {
             file,
             page_size: buffer.page_size,
             at: cpu.at,

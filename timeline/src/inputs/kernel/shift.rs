@@ -11,7 +11,7 @@ pub(crate) struct TimeShift {
     /// that of the correction before.
     pub interpolated: bool,
     /// Corrections of each CPU, in order of time.
-    pub cpus: Vec<Vec<Sample>>,
+    pub cpus: Vec<Vec<Correction>>,
 }
 
 /// A correction: the host's time is `((guest + offset) << fraction) / ratio`.
@@ -19,7 +19,7 @@ pub(crate) struct TimeShift {
 /// KVM computes `guest = (host * ratio >> fraction) - offset`, with a fraction of
 /// 48 bits on Intel and 32 on AMD.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Sample {
+pub(crate) struct Correction {
     /// Time of the guest from which it is valid.
     pub time: u64,
     pub offset: i64,
@@ -60,8 +60,8 @@ impl TimeShift {
 mod tests {
     use super::*;
 
-    fn sample(time: u64, offset: i64) -> Sample {
-        Sample { time, offset, ratio: 1, fraction: 0 }
+    fn sample(time: u64, offset: i64) -> Correction {
+        Correction { time, offset, ratio: 1, fraction: 0 }
     }
 
     #[test]
@@ -92,7 +92,7 @@ mod tests {
         let ratio = (1u64 << fraction) / 5 * 4;
         let offset = 3_000_000_000i64;
         let guest = ((u128::from(host) * u128::from(ratio)) >> fraction) as i64 - offset;
-        let correction = Sample { time: 0, offset, ratio, fraction };
+        let correction = Correction { time: 0, offset, ratio, fraction };
         let shift = TimeShift { peer: 1, interpolated: false, cpus: vec![vec![correction]] };
         let mapped = shift.host(0, guest as u64);
         assert!((mapped - i128::from(host)).abs() <= 2, "{mapped}");
