@@ -1,8 +1,8 @@
 //! `hypertrace ctl`: commands to a running VMM, over its session's socket.
 
-use crate::Usage;
 use crate::escape::Message;
 use crate::output::{print, prompt, say};
+use crate::{Usage, place, units};
 use anyhow::{Context, Result, anyhow, bail};
 use hypertrace_trace::monitor::{self, MAX_REPLY, SOCKET};
 use std::io::{self, BufRead, BufReader, ErrorKind, IsTerminal, Read, Write};
@@ -19,13 +19,12 @@ use std::time::{Duration, Instant};
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, verbatim_doc_comment)]
 pub struct Args {
-    /// Seconds to wait for a reply; this option precedes COMMAND
-    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
+    /// Time to wait for a reply; options precede COMMAND
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::wait)]
     timeout: Duration,
 
-    /// Directory of the session of a running VMM (the one with session.json in
-    /// it)
-    #[arg(value_name = "DIR")]
+    /// Directory of a session that is being recorded (the one with session.json in it)
+    #[arg(long = "directory", short, value_name = "DIR", default_value = place::DEFAULT)]
     dir: PathBuf,
 
     /// Command and its arguments; words are joined by spaces
@@ -50,12 +49,12 @@ Commands:
   snapshot                       write a flight recorder's contents as a session
 
 Examples:
-  hypertrace ctl S info trace-events 'virtio_*'  show which of these are on
-  hypertrace ctl S trace-event 'disk_*' off      switch these events off
-  hypertrace ctl S trace-file set /tmp/trace     continue in another file
-  hypertrace ctl S < commands                    execute commands, one per line
-  hypertrace ctl S                               type commands
-  hypertrace ctl --timeout 60 S trace-file flush wait longer, for a slow disk
+  hypertrace ctl info trace-events 'virtio_*'    show which of these are on
+  hypertrace ctl trace-event 'disk_*' off        switch these events off
+  hypertrace ctl -d S trace-file set /tmp/trace  continue in another file
+  hypertrace ctl -d S < commands                 execute commands, one per line
+  hypertrace ctl                                 type commands
+  hypertrace ctl --timeout 60s trace-file flush  wait longer, for a slow disk
 
 Quote patterns, or the shell replaces them by file names.
 
@@ -68,21 +67,15 @@ pub fn run(args: &Args) -> Result<()> {
     if command.contains('\n') {
         bail!(Usage("a command is one line; give several on standard input".into()));
     }
+    if let Some(first) = args.command.first().filter(|first| Path::new(first).is_dir()) {
+        bail!(Usage(format!("`ctl DIR` is `ctl -d DIR` now: hypertrace ctl -d {first} COMMAND")));
+    }
     let vmm = Vmm { dir: &args.dir, timeout: args.timeout };
     if args.command.is_empty() {
         return converse(&vmm);
     }
     let text = vmm.ask(command.as_bytes())?.map_err(anyhow::Error::msg)?;
     print(Message(&text))
-}
-
-fn seconds(text: &str) -> Result<Duration, String> {
-    let number: f64 = text.parse().map_err(|_| "not a number".to_string())?;
-    // Up to a year, so that adding it to a point in time cannot overflow.
-    if !(0.001..=31_536_000.0).contains(&number) {
-        return Err("not a time from 0.001 to 31536000 seconds".into());
-    }
-    Ok(Duration::from_secs_f64(number))
 }
 
 /// Executes commands from standard input until it ends.

@@ -96,7 +96,7 @@ Examples:
                                         simpletrace reader
   hypertrace regions S                  show where the time of its regions went
   hypertrace demo -o S --times 100   and in another terminal, while it runs:
-  hypertrace ctl S info trace           show backends and rings
+  hypertrace ctl -d S info trace        show backends and rings
   hypertrace report S | less            show the whole timeline
 
 Exit code: 0 done, 1 failed, 2 wrong usage (such as a directory that is not

@@ -5,6 +5,7 @@ use crate::interrupt::Interrupts;
 use crate::losses::grouped;
 use crate::output::say;
 use crate::record;
+use crate::units;
 use anyhow::{Context, Result, bail};
 use hypertrace::abi::event_type;
 use hypertrace::{Clock, Emit, Options, Place, event, reference_point};
@@ -31,9 +32,9 @@ pub struct Args {
     #[arg(long, short, value_name = "SYSTEM:EVENT", value_parser = record::event)]
     event: Vec<String>,
 
-    /// Size of each CPU's buffer in the kernel's trace, KiB (default: 8192; less on machines with
-    /// more than 64 CPUs)
-    #[arg(long, value_name = "KIB", value_parser = clap::value_parser!(u32).range(64..=1 << 22))]
+    /// Size of each CPU's buffer in the kernel's trace, such as 64K (default: 8M; less on machines
+    /// with more than 64 CPUs)
+    #[arg(long, value_name = "SIZE", value_parser = units::buffer_kib)]
     buffer: Option<u32>,
 
     /// Print no lines at the start and at the end
@@ -110,9 +111,10 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if !args.quiet || counts.overwritten > 0 || counts.unsent > 0 {
         say(format_args!(
             "{} bytes of the kernel's events went to the host; {} events were overwritten before \
-             (--buffer, {buffer_kib} KiB now), {} pages found no room on the way",
+             (--buffer, {} now), {} pages found no room on the way",
             grouped(counts.bytes),
             grouped(counts.overwritten),
+            units::shown(u64::from(buffer_kib) << 10),
             grouped(counts.unsent)
         ));
     }

@@ -10,6 +10,7 @@ mod functions;
 mod info;
 mod interrupt;
 mod kernel;
+mod list;
 mod losses;
 mod output;
 mod page;
@@ -21,6 +22,7 @@ mod recover;
 mod regions;
 mod report;
 mod serve;
+mod units;
 mod writer;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -50,6 +52,7 @@ enum Command {
     Recover(recover::Args),
     Report(report::Args),
     Info(info::Args),
+    List(list::Args),
     Regions(regions::Args),
     Functions(functions::Args),
     Export(export::Args),
@@ -58,10 +61,14 @@ enum Command {
 }
 
 /// Commands and options that have other names now.
-const FORMER: [(&str, &str); 3] = [
+const FORMER: [(&str, &str); 7] = [
     ("run", "`record` now: hypertrace record -o DIR PROGRAM; `run --recover` is `recover`"),
     ("stat", "a part of `info` now: hypertrace info DIR"),
     ("clock", "a part of `info` now: hypertrace info DIR"),
+    ("-e", "for events of the kernel, in `record` and `forward`; others are chosen by `--event`"),
+    ("-n", "a count, in `report` and `functions`; names are chosen by `--name`"),
+    ("--top", "`-n` now"),
+    ("--ring-size", "`--ring` now"),
 ];
 
 /// Wrong usage that clap does not detect.
@@ -88,6 +95,7 @@ fn main() -> ExitCode {
     let has_many_files = match &cli.command {
         Command::Report(_)
         | Command::Info(_)
+        | Command::List(_)
         | Command::Regions(_)
         | Command::Export(_)
         | Command::Functions(_)
@@ -108,6 +116,7 @@ fn main() -> ExitCode {
         Command::Demo(args) => tidy(args.output.as_deref(), || demo::run(&args)),
         Command::Report(args) => report::run(&args).map(succeeded),
         Command::Info(args) => info::run(&args).map(succeeded),
+        Command::List(args) => list::run(&args).map(succeeded),
         Command::Regions(args) => regions::run(&args).map(succeeded),
         Command::Functions(args) => functions::run(&args).map(succeeded),
         Command::Export(args) => tidy(Some(&args.output), || export::run(&args)).map(succeeded),
@@ -131,7 +140,7 @@ fn renamed(error: &clap::Error) -> Option<String> {
 const GROUPS: [(&str, &[&str]); 4] = [
     ("Try it", &["demo"]),
     ("Record", &["record", "serve", "receive", "forward", "recover", "ctl"]),
-    ("Look", &["report", "regions", "functions", "info"]),
+    ("Look", &["report", "regions", "functions", "info", "list"]),
     ("Hand over", &["export"]),
 ];
 

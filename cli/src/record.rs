@@ -5,7 +5,7 @@ mod program;
 
 pub use program::closing;
 
-use crate::Usage;
+use crate::{Usage, units};
 use anyhow::{Result, bail};
 use hypertrace_trace::Share;
 use hypertrace_user::{Program, allow_open_files};
@@ -64,9 +64,9 @@ pub struct Args {
     #[arg(long, short, conflicts_with_all = ["pid", "program"])]
     all: bool,
 
-    /// Size of each CPU's buffer in the kernel's trace, KiB; without root, the size
-    /// cannot be chosen (default: 8192; less on machines with more than 64 CPUs). Implies --kernel
-    #[arg(long, value_name = "KIB", value_parser = clap::value_parser!(u32).range(64..=1 << 22))]
+    /// Size of each CPU's buffer in the kernel's trace, such as 64K; without root, it
+    /// cannot be chosen (default: 8M; less on machines with more than 64 CPUs). Implies --kernel
+    #[arg(long, value_name = "SIZE", value_parser = units::buffer_kib)]
     buffer: Option<u32>,
 
     /// Threads of all programs that can trace at the same time
@@ -74,9 +74,9 @@ pub struct Args {
           value_parser = clap::value_parser!(u32).range(1..=1024))]
     clients: u32,
 
-    /// Size of each thread's ring in KiB: a power of two
-    #[arg(long, value_name = "KIB", default_value_t = 1024, conflicts_with_all = BESIDE,
-          value_parser = clap::value_parser!(u64).range(64..=1 << 20))]
+    /// Size of each thread's ring, from 64K on: a power of two
+    #[arg(long, value_name = "SIZE", default_value = "1M", conflicts_with_all = BESIDE,
+          value_parser = units::ring)]
     ring: u64,
 
     /// Keep the rings in this new file, on tmpfs, so that their events outlive a crash of
@@ -124,13 +124,12 @@ const EXAMPLES: &str = "\
 Examples:
   hypertrace record ./server --port 80   record a program in hypertrace.data
   hypertrace report | less               show the whole timeline
-  hypertrace ctl hypertrace.data info trace
-                                         show backends and rings while it runs
+  hypertrace ctl info trace              show backends and rings while it runs
   hypertrace record --kernel ./server    record when the kernel ran it, too
   hypertrace record -e 'kvm:*' -e 'sched:*' ./vmm
                                          all events of KVM and the scheduler,
-                                         which cost more (available_events in
-                                         /sys/kernel/tracing lists them)
+                                         which cost more (hypertrace list events
+                                         shows all)
   hypertrace record -o S -p 1234         the kernel's events of a running VMM,
                                          in its session S
   hypertrace record --qemu qemu-aarch64 ./server

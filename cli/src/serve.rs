@@ -3,11 +3,11 @@
 mod file;
 mod socket;
 
-use crate::Usage;
 use crate::interrupt::Interrupts;
 use crate::output::say;
 use crate::record::closing;
 use crate::recording::Failure;
+use crate::{Usage, units};
 use anyhow::{Context, Result, bail};
 use hypertrace_trace::{SessionConfig, Share, Summary};
 use std::path::{Path, PathBuf};
@@ -38,9 +38,9 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
 
-    /// Size of the file in MiB, a power of two: PCI has no others
-    #[arg(long, value_name = "MIB", default_value_t = 16, conflicts_with = "socket",
-          value_parser = mib)]
+    /// Size of the file, a power of two: PCI has no others
+    #[arg(long, value_name = "SIZE", default_value = "16M", conflicts_with = "socket",
+          value_parser = file_size)]
     size: u64,
 
     /// The socket. A file that is there is replaced if it is a socket that nobody serves
@@ -53,10 +53,10 @@ pub struct Args {
           value_parser = ["64", "32"])]
     bars: String,
 
-    /// Size of each client's ring in KiB, a power of two
-    #[arg(long, value_name = "KIB", default_value_t = 1024, conflicts_with = "file",
-          value_parser = clap::value_parser!(u64).range(64..=1 << 20))]
-    ring_size: u64,
+    /// Size of each client's ring, from 64K on: a power of two
+    #[arg(long, value_name = "SIZE", default_value = "1M", conflicts_with = "file",
+          value_parser = units::ring)]
+    ring: u64,
 
     /// Arguments of an event of the interface of 2016
     #[arg(long, value_name = "N", default_value_t = 4, conflicts_with = "file",
@@ -105,18 +105,9 @@ the session is complete; 1 if it is not, 2 for wrong usage. After a crash of
 this command with --file:
   hypertrace recover /dev/shm/vm1 S";
 
-/// Largest size of the file, in MiB.
-const MOST_MIB: u64 = 1 << 14;
-
-/// Parses the size of the file, with or without the unit that QEMU's option has.
-fn mib(text: &str) -> Result<u64, String> {
-    let number = text.strip_suffix('M').unwrap_or(text).parse::<u64>();
-    let size = number.map_err(|_| "a number of MiB is needed, such as 16")?;
-    let next = size.checked_next_power_of_two().unwrap_or(MOST_MIB).clamp(1, MOST_MIB);
-    match size == next {
-        true => Ok(size),
-        false => Err(format!("PCI has powers of two only, up to {MOST_MIB}: the next is {next}")),
-    }
+/// Parses the size of the file: PCI has powers of two only.
+fn file_size(text: &str) -> Result<u64, String> {
+    units::power_of_two(text, 1 << 20..=16 << 30)
 }
 
 /// Checks that a new file's directory is there.
@@ -168,11 +159,11 @@ fn say_start(args: &Args, options: &str) {
     }
 }
 
-/// Says what was recorded. `ring` is in KiB. `was_reset`: the VM was reset while programs traced.
+/// Says what was recorded. `was_reset`: the VM was reset while programs traced.
 fn say_end(args: &Args, ring: u64, summary: &Summary, was_reset: bool) {
     if !args.quiet {
         // Of a file, which is divided among the clients.
-        let option = if args.file.is_some() { "--size" } else { "--ring-size" };
+        let option = if args.file.is_some() { "--size" } else { "--ring" };
         let mut line = closing(&args.output, (option, ring), args.clients, summary);
         if was_reset {
             line.push_str("; what programs lost by the VM's reset is not known");

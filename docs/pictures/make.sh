@@ -33,6 +33,6 @@ picture "$made/lookups" look_up 490 lookups
 # The timeline of the slowest: from its begin to its end.
 hypertrace regions "$made/lookups" --name look_up --samples | sort -t, -k8 -n | tail -1 | {
     IFS=, read -r name by session client id begin begin_unix duration parts
-    hypertrace report "$made/lookups" -e miss -e 'load_*' -e 'sched:*' \
+    hypertrace report "$made/lookups" --event miss --event 'load_*' --event 'sched:*' \
         --from "${begin}ns" --to "$((begin + duration))ns"
 }

@@ -35,9 +35,7 @@ pub enum Error {
         source: io::Error,
     },
     /// An event that the kernel does not have.
-    #[error(
-        "this kernel has no event {0:?}: `available_events` in /sys/kernel/tracing lists them, as SYSTEM:EVENT"
-    )]
+    #[error("this kernel has no event {0:?}: `hypertrace list events` shows all, as SYSTEM:EVENT")]
     NoEvent(String),
     /// A process that does not exist.
     #[error("there is no process {0}")]

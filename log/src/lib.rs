@@ -12,7 +12,7 @@
 //!
 //! A record is an event `log_error`, `log_warn`, `log_info`, `log_debug` or
 //! `log_trace`, with the fields `target`, `message` and `cut`. So patterns switch
-//! levels while the program runs: `hypertrace ctl DIR trace-event log_debug off`. A
+//! levels while the program runs: `hypertrace ctl -d DIR trace-event log_debug off`. A
 //! record whose event is off is not formatted.
 //!
 //! [`Logger::guest`] records into the ring of a guest's or a program's thread

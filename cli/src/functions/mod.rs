@@ -48,8 +48,8 @@ pub struct Args {
     flame: Option<PathBuf>,
 
     /// Number of functions
-    #[arg(long, value_name = "N", default_value_t = 20)]
-    top: usize,
+    #[arg(long, short = 'n', value_name = "N", default_value_t = 20)]
+    limit: usize,
 
     /// Order: self, total or calls
     #[arg(long, value_name = "KEY", value_enum, default_value_t)]
@@ -134,7 +134,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         Order::Total => By::Total,
         Order::Calls => By::Calls,
     };
-    let top = summary.top(args.top, by);
+    let top = summary.top(args.limit, by);
     print(match args.json {
         true => json(&trace, &summary, spans.as_ref(), &top),
         false => text(args, &trace, &summary, spans.as_ref(), &top),

@@ -4,6 +4,7 @@ mod guests;
 
 use crate::losses::grouped;
 use crate::output::say;
+use crate::units::shown;
 use anyhow::{Context, Result};
 use hypertrace_format::error::DirectoryError;
 use hypertrace_format::error::error_chain;
@@ -139,7 +140,7 @@ pub fn line(summary: &Summary, buffer_kib: Option<u32>) -> String {
             if summary.overwritten > 0 {
                 let hint = match (buffer_kib, summary.source) {
                     (Some(kib), Source::Tracefs) => {
-                        format!("buffer full (raise --buffer, {kib} KiB now)")
+                        format!("buffer full (raise --buffer, {} now)", shown(u64::from(kib) << 10))
                     }
                     _ => "buffer full".into(),
                 };

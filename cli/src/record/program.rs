@@ -1,12 +1,12 @@
 //! `hypertrace record PROGRAM`: traces a program on this host, without a VM.
 
 use super::Args;
-use crate::Usage;
 use crate::kernel;
 use crate::losses::{causes, grouped};
 use crate::output::say;
 use crate::place;
 use crate::recording::{Failure, serve, tidy};
+use crate::{Usage, units};
 use anyhow::{Context, Result, bail};
 use hypertrace_abi::ring::Losses;
 use hypertrace_device::Geometry;
@@ -136,7 +136,7 @@ const UNTRACED: &str = "no program has traced: it does not call hypertrace, or H
                         give --segment FILE)";
 
 /// Formats the closing line: events recorded and lost, the causes, and the options
-/// that help: `ring` is the one for the rings, and their size in KiB.
+/// that help: `ring` is the one for the rings, and their size.
 pub fn closing(out: &Path, ring: (&str, u64), clients: u32, summary: &Summary) -> String {
     let events = summary.ring_events + summary.reference_points + summary.host_events;
     let mut line = format!("{} events in {}, ", grouped(events), out.display());
@@ -159,7 +159,7 @@ pub fn closing(out: &Path, ring: (&str, u64), clients: u32, summary: &Summary) -
         };
         let causes = causes(losses).map(|(cause, n)| {
             let hint = match cause {
-                "ring full" => format!("raise {}, {} KiB now", ring.0, ring.1),
+                "ring full" => format!("raise {}, {} now", ring.0, units::shown(ring.1)),
                 "emit interrupted" => "by a signal handler that emits".into(),
                 "no free client" => format!("raise --clients, {clients} now"),
                 _ => "left in the ring, or not readable".into(),
@@ -183,10 +183,7 @@ pub fn closing(out: &Path, ring: (&str, u64), clients: u32, summary: &Summary) -
 
 /// Returns the segment's geometry, and how many of its clients are relays.
 fn geometry(args: &Args) -> Result<(Geometry, u32)> {
-    if !args.ring.is_power_of_two() {
-        bail!(Usage(format!("--ring {}: a ring's KiB are a power of two", args.ring)));
-    }
-    let ring_bytes = args.ring << 10;
+    let ring_bytes = args.ring;
     let default = if args.qemu.is_some() { args.clients } else { 0 };
     let relays = args.relays.unwrap_or(default);
     let clients = args.clients + relays;
@@ -212,15 +209,15 @@ mod tests {
             let mut summary = Summary::default();
             summary.lost = streams.iter().map(StreamJson::lost).sum();
             summary.streams = streams.to_vec();
-            closing(Path::new("S"), (option, 1024), 64, &summary)
+            closing(Path::new("S"), (option, 1 << 20), 64, &summary)
         };
         let closing = |streams: &[StreamJson]| closing_of("--ring", streams);
 
         let points = "30 host ring full (points came faster than they could be written)";
-        let ring = "2,000 ring full (raise --ring, 1024 KiB now)";
+        let ring = "2,000 ring full (raise --ring, 1M now)";
         assert_eq!(closing(&streams[1..]), format!("0 events in S, 30 lost: {points}"));
         assert_eq!(closing(&streams), format!("0 events in S, 2,030 lost: {ring}, {points}"));
-        let of_server = "0 events in S, 2,000 lost: 2,000 ring full (raise --size, 1024 KiB now)";
+        let of_server = "0 events in S, 2,000 lost: 2,000 ring full (raise --size, 1M now)";
         assert_eq!(closing_of("--size", &streams[..1]), of_server);
     }
 }

@@ -50,7 +50,7 @@ pub struct Args {
 
     /// Only this region: NAME_begin to NAME_end. May be given several times. Default:
     /// all that have an id. The cost of an empty region is shown, too
-    #[arg(long, short, value_name = "NAME", conflicts_with = "between")]
+    #[arg(long, value_name = "NAME", conflicts_with = "between")]
     name: Vec<String>,
 
     /// From an event A to the next event B of the same client, or of the same thread of

@@ -10,6 +10,7 @@ pub(crate) use lines::Lines;
 
 use crate::Usage;
 use crate::output::say;
+use crate::units::time;
 use crate::writer::unfinished;
 use anyhow::Context;
 use functions::Functions;
@@ -19,7 +20,6 @@ use hypertrace_functions::symbols::Source;
 use hypertrace_timeline::{
     ClockMaps, EntryRef, EventRef, FunctionTrace, KernelTrace, Lost, Session, Timeline,
 };
-use inputs::time;
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
 
@@ -69,14 +69,15 @@ pub struct Args {
 
     /// Only events whose name matches this pattern with * (any text) and ? (any
     /// character). May be given several times
-    #[arg(long, short, value_name = "GLOB")]
+    #[arg(long, value_name = "GLOB")]
     event: Vec<String>,
 
     /// Only events of this client of the guest. May be given several times
     #[arg(long, short, value_name = "N")]
     client: Vec<u32>,
 
-    /// Only events from this time on, counted from the start: 1.5ms, 200us, 2s, 2
+    /// Only events from this time on, counted from the start: 1.5ms, 200us, 2s, or as
+    /// shown: 0.001500000
     #[arg(long, value_name = "T", value_parser = time, allow_hyphen_values = true)]
     from: Option<i64>,
 
@@ -103,7 +104,8 @@ pub struct Args {
 const EXAMPLES: &str = "\
 Examples:
   hypertrace report S                            everything
-  hypertrace report S -e 'disk_*' -e vcpu_exit   disk events and exits
+  hypertrace report S --event 'disk_*' --event vcpu_exit
+                                                 disk events and exits
   hypertrace report S -c 0 -c 1                  what guest clients 0 and 1 did
   hypertrace report S --from 1.5ms --to 2ms      half a millisecond of it
   hypertrace report S | less -S                  long lines, to scroll through
@@ -111,9 +113,10 @@ Examples:
                                                  events placed worse than 10 us
   hypertrace report S --follow --json            live, for a program
   hypertrace report S1 S2                        two sessions, merged
-  hypertrace report S -e 'kvm:*' -e 'disk_*'     a guest's disk events and KVM's
+  hypertrace report S --event 'kvm:*' --event 'disk_*'
+                                                 a guest's disk events and KVM's
   hypertrace report trace.dat                    a file of trace-cmd record
-  hypertrace report HOST.dat GUEST.dat --ts-offset -1500
+  hypertrace report HOST.dat GUEST.dat --ts-offset -1500ns
                                                  a guest's, 1,500 ns earlier
   hypertrace report S GUEST.dat --guest-of S     a guest's, by the points in S
   hypertrace report S F --symbols ./program      with calls, of a function trace

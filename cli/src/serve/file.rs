@@ -3,7 +3,7 @@
 use super::{Args, say_end, say_start, trace};
 use crate::interrupt::Interrupts;
 use crate::recording::{self, Failure};
-use crate::{Usage, escape};
+use crate::{Usage, escape, units};
 use anyhow::{Context, Result, bail};
 use hypertrace_trace::Summary;
 use hypertrace_user::{Config, Segment, Session, end_if_cut};
@@ -15,7 +15,7 @@ use std::time::Duration;
 /// its end.
 pub fn record(args: &Args, file: &Path, failure: &Failure) -> Result<(Summary, Result<()>)> {
     let config = config(args, file, failure)?;
-    let ring = config.geometry.ring_bytes >> 10;
+    let ring = config.geometry.ring_bytes;
     let session = Session::create(config)?;
     let said = format!(
         "hypertrace: {} was cut off while it was in use: {} holds what was drained before",
@@ -25,11 +25,11 @@ pub fn record(args: &Args, file: &Path, failure: &Failure) -> Result<(Summary, R
     let watched = end_if_cut(session.segment(), &escape::Message(&said).to_string());
     watched.context("cannot watch the file for being cut off")?;
     let monitor = recording::serve(session.trace());
-    let (path, size) = (file.display(), args.size);
+    let (path, size) = (file.display(), units::shown(args.size));
     say_start(
         args,
         &format!(
-            "-object memory-backend-file,id=ht,share=on,mem-path={path},size={size}M -device \
+            "-object memory-backend-file,id=ht,share=on,mem-path={path},size={size} -device \
              ivshmem-plain,memdev=ht"
         ),
     );
@@ -43,11 +43,11 @@ pub fn record(args: &Args, file: &Path, failure: &Failure) -> Result<(Summary, R
 }
 
 fn config(args: &Args, file: &Path, failure: &Failure) -> Result<Config> {
-    let (size, clients) = (args.size, args.clients);
-    let bytes = size << 20;
+    let (bytes, clients) = (args.size, args.clients);
     let Some(geometry) = Segment::fitting(bytes, clients) else {
         bail!(Usage(format!(
-            "--size {size}: rings of {clients} threads do not fit; give a larger size, or fewer --clients"
+            "--size {}: rings of {clients} threads do not fit; give a larger size, or fewer --clients",
+            units::shown(bytes)
         )));
     };
     let (segment, vm_memory) = (Some(file.to_owned()), Some(bytes));

@@ -28,7 +28,7 @@ const LONGEST: usize = 107;
 /// Records until the command is interrupted, or the VM ends with `--once`. Returns the summary, and whether
 /// the session was written to its end.
 pub fn record(args: &Args, path: &Path, failure: &Failure) -> Result<(Summary, Result<()>)> {
-    let geometry = geometry(args)?;
+    let geometry = geometry(args);
     let (listener, entry) = bind(path)?;
     let config = DeviceConfig { geometry, has_doorbells: false, ..DeviceConfig::new(0) };
     let device = Hypertrace::with_session(Session::create(trace(args, failure))?, config, None)?;
@@ -48,23 +48,20 @@ pub fn record(args: &Args, path: &Path, failure: &Failure) -> Result<(Summary, R
     drop(monitor);
     let was_reset = device.chip().count(Counter::ResetLeased) > 0;
     let (summary, written) = device.end();
-    say_end(args, args.ring_size, &summary, was_reset);
+    say_end(args, args.ring, &summary, was_reset);
     served?;
     Ok((summary, written.map_err(Into::into)))
 }
 
-fn geometry(args: &Args) -> Result<Geometry> {
-    if !args.ring_size.is_power_of_two() {
-        bail!(Usage(format!("--ring-size {}: a ring's KiB are a power of two", args.ring_size)));
-    }
-    let ring_bytes = args.ring_size << 10;
-    Ok(Geometry {
+fn geometry(args: &Args) -> Geometry {
+    let ring_bytes = args.ring;
+    Geometry {
         clients: args.clients,
         legacy_args: args.args,
         ring_bytes,
         block_bytes: (ring_bytes / 16).min(Geometry::default().block_bytes),
         ..Geometry::default()
-    })
+    }
 }
 
 /// Makes the socket at which VMs connect, in place of one that nobody serves. The second value removes its file.

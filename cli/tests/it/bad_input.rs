@@ -328,7 +328,7 @@ fn a_long_name_of_a_function_takes_memory_for_some_of_its_addresses_only() {
         }
         records.finish().unwrap();
 
-        let command = &mut HYPERTRACE.command(["report", "-e", "none"]);
+        let command = &mut HYPERTRACE.command(["report", "--event", "none"]);
         let (ran, memory) = peak::run(command.arg(&folder));
 
         assert_eq!(ran.code, Some(0), "{ran:?}");
@@ -445,7 +445,7 @@ fn traces_of_many_cpus_take_memory_for_what_is_on_them() {
             let dat = trace_dat::TraceDat { options, ..trace_of_cpus(CPUS, &page()) };
             fs::write(guest, dat.version_7()).unwrap();
             drop(dat);
-            let mut command = HYPERTRACE.command(["report", "-e", "none"]);
+            let mut command = HYPERTRACE.command(["report", "--event", "none"]);
 
             let (ran, memory) = peak::run(command.args(args));
 
@@ -465,7 +465,7 @@ fn many_traces_with_large_ids_of_events_take_bounded_memory() {
         let files = (0..600).map(|n| place.path().join(format!("{n}.dat")));
         let files: Vec<_> =
             files.inspect(|file| fs::write(file, trace.version_7()).unwrap()).collect();
-        let mut command = HYPERTRACE.command(["report", "-e", "none"]);
+        let mut command = HYPERTRACE.command(["report", "--event", "none"]);
 
         let (ran, memory) = peak::run(command.args(&files));
 
@@ -490,7 +490,7 @@ fn an_event_of_a_guests_kernel_costs_the_same_with_many_clients() {
     fs::write(&guest, trace.version_7()).unwrap();
     let mut limited = Command::new("sh");
     limited.args(["-c", "ulimit -t 3; exec \"$@\"", "sh", HYPERTRACE.0]);
-    limited.args(["report", "-e", "ftrace:print"]);
+    limited.args(["report", "--event", "ftrace:print"]);
 
     let ran = run(limited.arg(made.path()).arg(&guest).arg("--guest-of").arg(made.path()));
 
@@ -574,13 +574,16 @@ fn readers() -> Vec<Vec<&'static str>> {
             vec!["report", "S/kernel.dat"],
         ],
         "info" => vec![vec!["info", "S"]],
+        "list" => {
+            vec![vec!["list", "S"], vec!["list", "F"], vec!["list", "events", "S/kernel.dat"]]
+        }
         "regions" => vec![vec!["regions", "S"]],
         "functions" => vec![vec!["functions", "F"], vec!["functions", "S"]],
         "export" => vec![vec!["export", "S", "F", "--to", "uftrace", "-o", "U"]],
         "recover" => vec![vec!["recover", "segment", "S"]],
         "record" => vec![vec!["record", "-o", "S", "--pid", "1"]],
         "receive" => vec![vec!["receive", "journal", "-o", "R"]],
-        "ctl" => vec![vec!["ctl", "S", "help"]],
+        "ctl" => vec![vec!["ctl", "-d", "S", "help"]],
         "demo" | "serve" | "forward" => Vec::new(),
         new => panic!("{new} is a new command: which files does it read?"),
     });

@@ -331,7 +331,7 @@ fn firmware_in_a_segment(place: &Place, dir: &Path, program: &str) -> PathBuf {
     let name = dir.file_name().unwrap().to_str().unwrap();
     let (events, points) = (20_000, 50);
     let script = format!("{program} \"$HYPERTRACE_SEGMENT\" 3 {events} {points}");
-    let options = ["--ring", "64"];
+    let options = ["--ring", "64K"];
     let printed = place.run(name, &options, &["sh", "-c", &script]);
     assert_eq!(printed, "dropped 0, unanswered 0\n");
     let lines = HYPERTRACE.report(&place.session(name));

@@ -62,9 +62,9 @@ fn an_offset_by_hand_places_a_session_with_the_bound_that_it_has() {
     // 150 ns too early.
     let second = host(Some(OTHER_BOOT), 1_000, -150, &[2_100]);
     let commands = [
-        "report --json S T --ts-offset 150+-30",
-        "report --json S T --ts-offset 150",
-        "report S --ts-offset 5+-x",
+        "report --json S T --ts-offset 150ns+-30ns",
+        "report --json S T --ts-offset 150ns",
+        "report S --ts-offset 5ns+-x",
     ];
     golden("offset", HYPERTRACE.transcript(&[first, second], &commands));
 }
@@ -195,7 +195,7 @@ fn a_kernels_trace_in_another_directory_limits_clocks_as_one_inside_does() {
         bounds.collect::<Vec<_>>()
     };
     let commands: [&[&str]; 2] = [
-        &["report", "--json", "--client", "0", "-e", "disk_read"],
+        &["report", "--json", "--client", "0", "--event", "disk_read"],
         &["regions", "--json", "--between", "disk_read", "disk_read"],
     ];
     let inside = commands.map(|command| shown(command, &[]));

@@ -36,7 +36,7 @@ impl Ctl {
     /// Executes a command. Returns its reply.
     #[track_caller]
     fn say(&self, command: &str) -> String {
-        run(HYPERTRACE.command(["ctl"]).arg(&self.dir).args(command.split(' '))).ok()
+        run(HYPERTRACE.command(["ctl", "-d"]).arg(&self.dir).args(command.split(' '))).ok()
     }
 
     /// Waits while the VM runs, then executes a command. Returns the times of the command and of its reply.
@@ -113,7 +113,7 @@ fn an_unknown_command_is_answered_with_the_list() {
     let host = Host::new(geometry(1));
     let _monitor = host.session.serve().unwrap();
     let ctl = |command: &str| {
-        run(HYPERTRACE.command(["ctl"]).arg(host.session.dir()).args(command.split(' ')))
+        run(HYPERTRACE.command(["ctl", "-d"]).arg(host.session.dir()).args(command.split(' ')))
     };
     for (command, expected) in [
         ("trace-events on", "no command"),

@@ -27,7 +27,7 @@ fn vmm() -> (TempDir, Monitor) {
 }
 
 fn ctl(dir: &Path, words: &[&str]) -> Ran {
-    run(HYPERTRACE.command(["ctl"]).arg(dir).args(words))
+    run(HYPERTRACE.command(["ctl", "-d"]).arg(dir).args(words))
 }
 
 /// Runs `ctl` with these commands on standard input.
@@ -35,7 +35,7 @@ fn ctl_reads(dir: &Path, commands: &[u8]) -> Ran {
     let mut input = tempfile::tempfile().unwrap();
     input.write_all(commands).unwrap();
     std::io::Seek::rewind(&mut input).unwrap();
-    run(HYPERTRACE.command(["ctl"]).arg(dir).stdin(input))
+    run(HYPERTRACE.command(["ctl", "-d"]).arg(dir).stdin(input))
 }
 
 /// Listens at the socket as another program: accepts one connection, reads a line, and sends this.
@@ -92,11 +92,11 @@ fn commands_are_read_from_standard_input_to_its_end() {
 fn without_a_listener_the_message_says_what_to_check() {
     let (dir, monitor) = vmm();
     fs::write(dir.path().join("file"), "").unwrap();
-    let mut said = HYPERTRACE.transcript(&[&dir], &["ctl S/none help", "ctl S/file help"]);
+    let mut said = HYPERTRACE.transcript(&[&dir], &["ctl -d S/none help", "ctl -d S/file help"]);
     drop(monitor);
-    said += &HYPERTRACE.transcript(&[&dir], &["ctl S help"]);
+    said += &HYPERTRACE.transcript(&[&dir], &["ctl -d S help"]);
     drop(UnixListener::bind(dir.path().join(SOCKET)).unwrap());
-    golden("no_listener", said + &HYPERTRACE.transcript(&[&dir], &["ctl S help"]));
+    golden("no_listener", said + &HYPERTRACE.transcript(&[&dir], &["ctl -d S help"]));
 }
 
 #[test]
@@ -115,7 +115,8 @@ fn a_missing_reply_is_awaited_no_longer_than_the_timeout() {
     let _silent = UnixListener::bind(dir.path().join(SOCKET)).unwrap();
     let begun = Instant::now();
 
-    let said = run(HYPERTRACE.command(["ctl", "--timeout", "0.2"]).arg(dir.path()).arg("help"));
+    let said =
+        run(HYPERTRACE.command(["ctl", "--timeout", "0.2", "-d"]).arg(dir.path()).arg("help"));
 
     assert!(said.failed(1).contains("within 0.2 s"));
     assert!(begun.elapsed() < Duration::from_secs(5));
@@ -132,7 +133,8 @@ fn a_reply_that_trickles_is_awaited_no_longer_than_the_timeout() {
         }
     });
 
-    let said = run(HYPERTRACE.command(["ctl", "--timeout", "0.2"]).arg(dir.path()).arg("help"));
+    let said =
+        run(HYPERTRACE.command(["ctl", "--timeout", "0.2", "-d"]).arg(dir.path()).arg("help"));
 
     assert!(said.failed(1).contains("within 0.2 s"));
 }
@@ -141,7 +143,7 @@ fn a_reply_that_trickles_is_awaited_no_longer_than_the_timeout() {
 fn an_invalid_time_or_command_is_wrong_usage() {
     let (dir, _monitor) = vmm();
     let times =
-        ["0", "-1", "nan", "inf", "1e30", "soon"].map(|time| format!("ctl --timeout={time} S"));
+        ["0", "-1", "nan", "inf", "1e30", "soon"].map(|time| format!("ctl --timeout={time} -d S"));
     golden("times", HYPERTRACE.transcript(&[&dir], &times.each_ref().map(|time| &**time)));
     ctl(dir.path(), &["one\ntwo"]).failed(2);
 }
@@ -177,7 +179,7 @@ fn a_reply_that_is_not_a_monitors_is_refused() {
 #[test]
 fn commands_are_executed_between_those_of_one_that_pauses() {
     let (dir, _monitor) = vmm();
-    let mut pausing = HYPERTRACE.command(["ctl"]);
+    let mut pausing = HYPERTRACE.command(["ctl", "-d"]);
     pausing.arg(dir.path()).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut pausing = pausing.spawn().unwrap();
     let (mut input, output) = (pausing.stdin.take().unwrap(), pausing.stdout.take().unwrap());
@@ -196,7 +198,7 @@ fn commands_are_executed_between_those_of_one_that_pauses() {
 fn a_closed_output_pipe_is_success() {
     let (dir, _monitor) = vmm();
     let full = "x".repeat(3000);
-    let mut ctl = HYPERTRACE.command(["ctl"]);
+    let mut ctl = HYPERTRACE.command(["ctl", "-d"]);
     ctl.arg(dir.path()).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = ctl.spawn().unwrap();
     drop(child.stdout.take());
@@ -216,7 +218,7 @@ fn a_message_that_cannot_be_written_changes_no_exit_code() {
         let ended = run(command.arg(dir.path()).arg("no such").stderr(full)).code;
         assert_eq!(ended, Some(code), "{args:?}");
     };
-    command(&["ctl"], 1);
+    command(&["ctl", "-d"], 1);
     // Not a session.
     command(&["report"], 2);
 }
@@ -234,7 +236,7 @@ fn output_that_cannot_be_written_is_a_failure() {
     let (dir, _monitor) = vmm();
     let full = File::options().write(true).open("/dev/full").unwrap();
 
-    let ran = run(HYPERTRACE.command(["ctl"]).arg(dir.path()).arg("help").stdout(full));
+    let ran = run(HYPERTRACE.command(["ctl", "-d"]).arg(dir.path()).arg("help").stdout(full));
 
     assert!(ran.failed(1).contains("cannot write"));
 }

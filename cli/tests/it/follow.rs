@@ -123,7 +123,7 @@ fn a_finished_session_is_shown_as_report_shows_it() {
 
     assert_eq!((code, &*said), (Some(0), ""));
     assert_eq!(shown, report(dir.path()));
-    let text = Follower::start(dir.path(), &["-e", "tick", "-n", "2"]).end().1;
+    let text = Follower::start(dir.path(), &["--event", "tick", "-n", "2"]).end().1;
     let lines: Vec<&str> = text.lines().collect();
     assert!(
         lines.len() == 2 && lines[1].contains("vmm/worker") && lines[1].ends_with("n=1"),
@@ -257,7 +257,7 @@ fn a_killed_writer_is_noticed() {
     wait_until("session.json", || out.join("session.json").exists());
     // A process that only has the directory open, as a reader, is no writer.
     let _reader = File::open(&out).unwrap();
-    let mut follower = Follower::start(&out, &["--json", "-e", "committed"]);
+    let mut follower = Follower::start(&out, &["--json", "--event", "committed"]);
     let first = follower.event();
 
     running.kill().unwrap();
@@ -282,7 +282,7 @@ fn a_writer_that_is_silent_is_not_taken_for_dead() {
     let session = Session::create(SessionConfig::new(dir.path())).unwrap();
     session.attach("worker");
     // Nothing drains it, so it gives no sign.
-    let follower = Follower::start(dir.path(), &["--json", "-e", "tick"]);
+    let follower = Follower::start(dir.path(), &["--json", "--event", "tick"]);
     let ended = AtomicBool::new(false);
     thread::scope(|scope| {
         let waiting = scope.spawn(|| {
@@ -361,7 +361,7 @@ fn times_of_a_guests_own_clock_are_estimates() {
 fn options_of_an_input_are_refused_when_a_session_is_followed() {
     let dir = tempfile::tempdir().unwrap();
     Session::create(SessionConfig::new(dir.path())).unwrap().finish().unwrap();
-    let commands = ["report --follow S --ts-offset 1500", "report --follow S --guest-of S"];
+    let commands = ["report --follow S --ts-offset 1500ns", "report --follow S --guest-of S"];
     golden("options", HYPERTRACE.transcript(&[dir], &commands));
 }
 

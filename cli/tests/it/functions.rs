@@ -186,7 +186,7 @@ fn a_program_with_functions_compiled_in_needs_no_function_trace() {
 fn sums_are_cut_at_the_bounds_of_regions() {
     let Some(recorded) = Recorded::new("S/functions") else { return };
     let sums = |arguments: &[&str]| {
-        let mut command = vec!["functions", "S", "--json", "--top", "10000"];
+        let mut command = vec!["functions", "S", "--json", "-n", "10000"];
         command.extend(arguments);
         let json: Value = recorded.hypertrace(&command).json();
         let functions = json["functions"].as_array().unwrap().clone();
@@ -261,7 +261,7 @@ fn a_report_names_functions_that_are_compiled_in() {
     };
 
     let lines: Vec<Line> = report(&["--json"]).lines().filter_map(Line::parse).collect();
-    let text = report(&["-e", "function_entry"]);
+    let text = report(&["--event", "function_entry"]);
 
     check_inside(&lines);
     let unnamed = text.lines().find(|line| !line.contains(" name="));
@@ -288,7 +288,7 @@ fn a_region_that_is_not_there_is_refused_by_name() {
         "regions F",
         "export S F F --to uftrace -o U",
         "report S --symbols x",
-        "report S F --ts-offset 5",
+        "report S F --ts-offset 5ns",
     ];
     golden("refused", HYPERTRACE.transcript_in(recorded.folder.path(), &commands));
     assert!(!recorded.path("U").exists());

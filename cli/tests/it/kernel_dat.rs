@@ -42,12 +42,12 @@ fn of_boots(session: Option<&str>, trace: Option<&str>) -> made::Made {
 
 #[test]
 fn events_of_the_kernel_are_between_those_of_the_vmm() {
-    golden("lines", HYPERTRACE.transcript(&[session()], &["report S", "report S -e kvm:*"]));
+    golden("lines", HYPERTRACE.transcript(&[session()], &["report S", "report S --event kvm:*"]));
 }
 
 #[test]
 fn json_has_the_thread_and_the_bound() {
-    golden("json", HYPERTRACE.transcript(&[session()], &["report S --json -e sched:*"]));
+    golden("json", HYPERTRACE.transcript(&[session()], &["report S --json --event sched:*"]));
 }
 
 #[test]
@@ -57,8 +57,10 @@ fn offsets_belong_to_the_file_before_them() {
         let trace = TraceDat::new("mono").cpu(&[trace_dat::Page::at(time).mmio(0, 77, time)]);
         fs::write(dir.path().join(name), trace.version_6()).unwrap();
     }
-    let commands =
-        ["report host.dat guest.dat --ts-offset -4250 --ts-diff", "report --ts-offset 5 host.dat"];
+    let commands = [
+        "report host.dat guest.dat --ts-offset -4250ns --ts-diff",
+        "report --ts-offset 5ns host.dat",
+    ];
     golden("offsets", HYPERTRACE.transcript_in(dir.path(), &commands));
 }
 
@@ -83,7 +85,7 @@ fn a_kernel_dat_of_another_boot_is_refused_with_what_to_do() {
     let moved = tempfile::tempdir().unwrap();
     fs::rename(session.path().join("kernel.dat"), moved.path().join("other.dat")).unwrap();
     let offset = made::START_NS + 40_500 - 1_039_000;
-    let report = format!("report S T/other.dat --ts-offset {offset} --json");
+    let report = format!("report S T/other.dat --ts-offset {offset}ns --json");
     let shown = HYPERTRACE.transcript(&[session.path(), moved.path()], &[&report]);
     golden("of_other_boot", refused + &shown);
 }

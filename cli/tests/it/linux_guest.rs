@@ -121,7 +121,7 @@ fn an_aarch64_guest_loses_nothing_by_a_shared_file_and_by_the_device_over_vfio_u
 fn a_boot_with_marks_of_its_shell_a_program_of_2016_and_firmware() {
     let (Some(linux), Some(compiler)) = (Linux::find(), c::compiler()) else { return };
     let folder = tempfile::tempdir().unwrap();
-    let options = ["--args", "5", "--ring-size", "64"];
+    let options = ["--args", "5", "--ring", "64K"];
     let server = Server::of_socket(HYPERTRACE, folder.path(), &options);
     let source = c::source("tests/c/interface_2016.c");
     let legacy = compiler.program(&source, Linked::Static, folder.path());

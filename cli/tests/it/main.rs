@@ -27,6 +27,7 @@ mod linux_guest_kernel;
 mod linux_guest_kills;
 mod linux_module;
 mod linux_users;
+mod list;
 mod mark;
 mod no_kvm;
 mod order;

@@ -62,7 +62,7 @@ fn a_command_that_starts_nothing_moves_nothing() {
     recorded(dir.path(), "first");
 
     assert_eq!(at(dir.path(), &["record", "/no/such/program"]).code, Some(127));
-    assert_eq!(at(dir.path(), &["record", "--ring", "100", "true"]).code, Some(2));
+    assert_eq!(at(dir.path(), &["record", "--ring", "96K", "true"]).code, Some(2));
     assert_eq!(at(dir.path(), &["record"]).code, Some(2));
 
     assert_here(dir.path(), &["hypertrace.data"]);
@@ -194,6 +194,17 @@ fn an_old_spelling_names_the_new_one() {
         let said = HYPERTRACE.run([former, "S", "--json"]).failed(2);
         assert!(said.contains("hypertrace info DIR"), "{said}");
     }
+    let renamed = [
+        (&["report", "-e", "x"][..], "--event"),
+        (&["regions", "-n", "x"], "--name"),
+        (&["functions", "--top", "5"], "`-n` now"),
+        (&["serve", "--ring-size", "1M", "-o", "S"], "`--ring` now"),
+        (&["ctl", "/tmp", "help"], "hypertrace ctl -d /tmp COMMAND"),
+    ];
+    for (command, now) in renamed {
+        let said = HYPERTRACE.run(command).failed(2);
+        assert!(said.contains(now), "{said}");
+    }
     let ran = HYPERTRACE.run(["record", "--out", "S", "true"]);
     assert_eq!(ran.code, Some(2));
     assert!(ran.stderr.contains("'--output'"), "{ran:?}");
@@ -208,5 +219,5 @@ fn help_shows_each_command_in_80_columns() {
     }
     // Clap's own list, for shells' completions, has all commands.
     let listed = help.lines().filter(|line| line.starts_with("  ") && !line.starts_with("  -"));
-    assert_eq!(listed.count(), 12, "{help}");
+    assert_eq!(listed.count(), 13, "{help}");
 }

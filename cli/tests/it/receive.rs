@@ -125,7 +125,7 @@ fn events_can_be_followed_while_they_are_received() {
     let (session, writer) = session(to);
     let receiver = receiver(from, dir.path());
     wait_until("a session", || dir.path().join("ctf").exists());
-    let mut follow = HYPERTRACE.command(["report", "--follow", "--json", "-e", "tick"]);
+    let mut follow = HYPERTRACE.command(["report", "--follow", "--json", "--event", "tick"]);
     let mut follower = follow.arg(dir.path()).stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(follower.stdout.take().unwrap()).lines();
 

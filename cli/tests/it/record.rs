@@ -289,7 +289,7 @@ fn perf_records_where_the_kernels_trace_refuses() {
     }
     assert_eq!(ran.code, Some(7), "{ran:?}");
     assert!(ran.stderr.contains("(by perf)"), "{ran:?}");
-    for option in [["-e", "sched:*"], ["--buffer", "64"]] {
+    for option in [["-e", "sched:*"], ["--buffer", "64K"]] {
         let mut command = namespace::inside(NO_TRACE, &record).unwrap();
         let ran = run(command.arg(dir.path().join("T")).args(option).args(["--", "true"]));
         let said = ran.failed(1);
@@ -471,7 +471,7 @@ fn wrong_requests_are_refused_and_leave_nothing() {
         assert!(ran.stderr.contains("an event is SYSTEM:EVENT"), "{ran:?}");
     }
     // Options of a program, where there is none.
-    for option in ["--ring=64", "--clients=2", "--segment=f", "--qemu=q", "--relays=1"] {
+    for option in ["--ring=64K", "--clients=2", "--segment=f", "--qemu=q", "--relays=1"] {
         let ran = arguments(&["-p", "1", option]);
         assert_eq!(ran.code, Some(2), "{ran:?}");
         assert!(ran.stderr.contains("cannot be used with"), "{ran:?}");
@@ -535,7 +535,7 @@ fn flood(dir: &Path) -> Option<Ran> {
     let dd = format!("read line; dd if=/dev/zero of=/dev/null bs=1 count={}", CALLS / 2);
     shell.args(["-c", &dd]).stdin(Stdio::piped()).stderr(Stdio::null());
     let mut shell = shell.spawn().unwrap();
-    let mut command = HYPERTRACE.command(["record", "--buffer", "64", "-o"]);
+    let mut command = HYPERTRACE.command(["record", "--buffer", "64K", "-o"]);
     command.arg(dir).args(["-e", "raw_syscalls:sys_enter", "--pid", &shell.id().to_string()]);
     let mut recorder = command.stderr(Stdio::piped()).spawn().unwrap();
     let (mut said, mut stderr) = (String::new(), BufReader::new(recorder.stderr.take().unwrap()));
@@ -579,7 +579,7 @@ fn events_that_no_buffer_held_are_counted() {
 
     assert_eq!(ran.code, Some(0), "{ran:?}");
     let line = ran.stderr.lines().find(|line| line.contains(" lost: ")).unwrap();
-    assert!(line.contains("buffer full (raise --buffer, 64 KiB now)"), "{line}");
+    assert!(line.contains("buffer full (raise --buffer, 64K now)"), "{line}");
     let (events, lost) = (number_before(" kernel events", line), number_before(" lost: ", line));
     assert!(events > 0 && events + lost >= CALLS, "{line}");
     capability::used("tracefs");

@@ -59,7 +59,7 @@ fn a_reader_of_json_with_doubles_gets_exact_numbers() {
         let mut command = HYPERTRACE.command(["report", "--json"]);
         run(command.arg(made.path()).args(args)).ok()
     };
-    let text = report(&["-e", "disk_read"]);
+    let text = report(&["--event", "disk_read"]);
     let line: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!(line["fields"]["lba"], exact);
     assert_eq!(line["fields"]["len"], large.to_string());
@@ -70,9 +70,9 @@ fn a_reader_of_json_with_doubles_gets_exact_numbers() {
 #[test]
 fn filters_choose_by_event_client_time_and_number() {
     let filters = [
-        "report S -e disk_*",
-        "report S -e disk_* --event opened",
-        "report S -e disk",
+        "report S --event disk_*",
+        "report S --event disk_* --event opened",
+        "report S --event disk",
         "report S -c 0",
         "report S --client 1",
         "report S --from 19us --to 0.00004",
@@ -89,10 +89,10 @@ fn filters_that_nothing_matches_are_told() {
         "report S -c 99",
         "report S --from 60s",
         "report S --to -1s --json",
-        "report S -e nosuch",
-        "report S -e disk_* -c 99",
-        "report S -e x\x1b -e opened --to 1ns",
-        "report S -n 0 -e nosuch",
+        "report S --event nosuch",
+        "report S --event disk_* -c 99",
+        "report S --event x\x1b --event opened --to 1ns",
+        "report S -n 0 --event nosuch",
     ];
     golden("no_match", HYPERTRACE.transcript(&[session()], &filters));
 }
@@ -165,7 +165,8 @@ fn overwritten_events_are_shown_before_those_of_their_packet() {
 
 #[test]
 fn losses_are_filtered_by_time_and_client_but_not_by_name() {
-    let filters = ["report S -e nothing", "report S -c 0", "report S --to 30us", "report S -n 2"];
+    let filters =
+        ["report S --event nothing", "report S -c 0", "report S --to 30us", "report S -n 2"];
     let made = lossy(r#""lost_full":1005"#);
     golden("losses_filtered", HYPERTRACE.transcript(&[made], &filters));
 }
@@ -234,8 +235,18 @@ fn a_closed_pipe_is_success() {
 
 #[test]
 fn help_teaches_by_example() {
-    let commands =
-        ["demo", "report", "info", "regions", "functions", "export", "record", "forward", "ctl"];
+    let commands = [
+        "demo",
+        "report",
+        "info",
+        "list",
+        "regions",
+        "functions",
+        "export",
+        "record",
+        "forward",
+        "ctl",
+    ];
     for command in commands {
         let text = HYPERTRACE.run([command, "--help"]).ok();
         assert!(text.contains("Examples:") && text.contains("Exit code"), "{text}");

@@ -184,7 +184,8 @@ fn events_are_switched_and_triggers_act_while_it_runs() {
     let session = dir.path().join("S");
     let mut command = run_test(&session, &[], this_test!(), path.to_str().unwrap());
     let mut running = Running(command.stdout(Stdio::null()).spawn().unwrap());
-    let ctl = |words: &str| run(HYPERTRACE.command(["ctl"]).arg(&session).args(words.split(' ')));
+    let ctl =
+        |words: &str| run(HYPERTRACE.command(["ctl", "-d"]).arg(&session).args(words.split(' ')));
     notes.wait(0, 1);
     // An event that is still in the ring when it is switched off is filtered.
     wait_until("an event", || {
@@ -353,7 +354,7 @@ fn a_lack_of_descriptors_or_memory_is_reported() {
     assert!(!segment.exists());
     // A smaller segment fits, and is removed at the end.
     let mut fits =
-        HYPERTRACE.command(["record", "--quiet", "--clients", "4", "--ring", "64", "-o"]);
+        HYPERTRACE.command(["record", "--quiet", "--clients", "4", "--ring", "64K", "-o"]);
     fits.arg(dir.path().join("T")).arg("--segment").arg(&segment).args(["--", "true"]);
     run(&mut fits).ok();
     assert!(!segment.exists());
@@ -371,7 +372,7 @@ fn a_full_disk_is_reported_and_losses_are_counted() {
     let Some(disk) = Mount::new("tmpfs", "size=1m") else { return };
     let session = disk.path().join("S");
 
-    let said = run(&mut run_test(&session, &["--ring", "16384"], this_test!(), "-")).failed(1);
+    let said = run(&mut run_test(&session, &["--ring", "16M"], this_test!(), "-")).failed(1);
 
     for part in ["is incomplete", "No space left on device"] {
         assert!(said.contains(part), "{part}: {said}");
@@ -426,7 +427,7 @@ fn the_closing_line_has_losses_causes_and_remedies() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    let mut command = HYPERTRACE.command(["record", "--clients", "1", "--ring", "64", "-o"]);
+    let mut command = HYPERTRACE.command(["record", "--clients", "1", "--ring", "64K", "-o"]);
     traced::program(command.arg(dir.path()), this_test!(), "-");
 
     let ran = run(&mut command);
@@ -437,7 +438,7 @@ fn the_closing_line_has_losses_causes_and_remedies() {
     assert_eq!(ran.stderr.lines().count(), 1, "{}", ran.stderr);
     for part in [
         "events in ",
-        " ring full (raise --ring, 64 KiB now)",
+        " ring full (raise --ring, 64K now)",
         " no free client (raise --clients, 1 now)",
     ] {
         assert!(ran.stderr.contains(part), "{part}: {}", ran.stderr);

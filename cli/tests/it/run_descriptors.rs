@@ -134,7 +134,7 @@ fn a_program_that_cannot_open_its_segment_again_has_its_events_counted() {
     }
     let dir = tempfile::tempdir().unwrap();
     let segment = dir.path().join("segment");
-    let options = ["--clients", "2", "--ring", "64", "--segment", segment.to_str().unwrap()];
+    let options = ["--clients", "2", "--ring", "64K", "--segment", segment.to_str().unwrap()];
 
     let ran = run(&mut run_test(dir.path(), &options, this_test!(), dir.path().to_str().unwrap()));
 
@@ -155,7 +155,7 @@ fn losses_of_a_client_that_was_left_are_counted_exactly() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    let options = ["--clients", "1", "--ring", "64"];
+    let options = ["--clients", "1", "--ring", "64K"];
 
     run(&mut run_test(dir.path(), &options, this_test!(), dir.path().to_str().unwrap())).ok();
 

@@ -107,7 +107,7 @@ fn switched(name: &str, commands: &[&str]) -> ([Vec<Line>; 2], Value) {
     let running = thread::spawn(move || run(&mut command));
     let trigger = format!("trigger add on switching do kernel {argument} on");
     for command in [&*trigger].iter().chain(commands) {
-        let say = || run(HYPERTRACE.command(["ctl"]).arg(&dir).args(command.split(' ')));
+        let say = || run(HYPERTRACE.command(["ctl", "-d"]).arg(&dir).args(command.split(' ')));
         wait_until(command, || {
             assert!(!running.is_finished(), "it ended early");
             say().code == Some(0)

@@ -1,0 +1,189 @@
+//! `hypertrace list`: names of events, those that can be recorded and those that were.
+
+use crate::escape::Escaped;
+use crate::output::{print, print_json, table};
+use crate::report::{Opened, open_each};
+use crate::{Usage, place};
+use anyhow::{Context, Result, bail};
+use hypertrace_abi::record::id;
+use hypertrace_format::folder::open_regular;
+use hypertrace_kernel::ability;
+use hypertrace_timeline::{Domain, regions};
+use object::{Object, ObjectSection};
+use rustix::fs::{CWD, OFlags};
+use serde_json::json;
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+/// List the events that can be recorded, or the names in a session
+///
+/// events: without a path, the events that this machine's kernel offers, as
+/// `record -e` takes them. Of a program, the events of its trace-events files,
+/// which are in it as probes (the events that it emits by the guest's library are
+/// known when they are recorded). Of a session, the events in it.
+///
+/// names: of a session, the names that other commands take: its events with their
+/// fields (report --event), its regions (regions --name), its streams.
+///
+/// Without one of these words: names of a session, events of others.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES, verbatim_doc_comment)]
+#[command(override_usage = "hypertrace list [OPTIONS] [events|names] [DIR|PROGRAM]")]
+pub struct Args {
+    /// What to list, and of what: a session's directory, or a program
+    #[arg(value_name = "events|names|DIR|PROGRAM", num_args = 0..=2)]
+    words: Vec<PathBuf>,
+
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  hypertrace list events                 this kernel's events
+  hypertrace list events ./vmm           the events that a VMM declares
+  hypertrace list names                  the names in hypertrace.data
+  hypertrace list S --json | jq -r '.events[].name'
+
+Exit code: 0 done, 1 failed, 2 wrong usage, or damaged or foreign input.";
+
+/// Most bytes of notes that are read.
+const MOST_NOTES: u64 = 16 << 20;
+
+/// Names to show.
+#[derive(Debug, Default)]
+struct Names {
+    /// Events, with the names of their fields where these are known.
+    events: BTreeSet<(String, Option<Vec<String>>)>,
+    regions: BTreeSet<String>,
+    streams: Vec<(String, String)>,
+}
+
+/// Runs the command.
+pub fn run(args: &Args) -> Result<()> {
+    let (is_names, path) = match &args.words[..] {
+        [] => (false, None),
+        [word] if word == Path::new("events") => (false, None),
+        [word] if word == Path::new("names") => (true, Some(Path::new(place::DEFAULT))),
+        [path] => (path.is_dir(), Some(&**path)),
+        [word, path] if word == Path::new("events") => (false, Some(&**path)),
+        [word, path] if word == Path::new("names") => (true, Some(&**path)),
+        [word, ..] => {
+            let word = word.display();
+            bail!(Usage(format!("list {word}: there are `list events` and `list names`")));
+        }
+    };
+    let mut names = match path {
+        None => of_kernel()?,
+        Some(path) if is_names || path.is_dir() => of_session(path)?,
+        Some(path) => of_program(path)?,
+    };
+    if !is_names {
+        names = Names { events: names.events, ..Names::default() };
+    }
+    match args.json {
+        true => print_json(to_json(&names, is_names)),
+        false => print(text(&names)),
+    }
+}
+
+fn of_kernel() -> Result<Names> {
+    let events = ability::events().context("cannot list the kernel's events")?;
+    let events = events.into_iter().map(|event| (event, None)).collect();
+    Ok(Names { events, ..Names::default() })
+}
+
+fn of_session(dir: &Path) -> Result<Names> {
+    let opened = open_each(&[dir.to_owned()])?.pop().context("no session")?;
+    let Opened { session, maps, kernel, .. } = opened;
+    let mut names = Names::default();
+    for class in session.classes().iter().filter(|class| class.id >= id::FIRST) {
+        let fields = class.fields.iter().map(|field| field.to_string()).collect();
+        names.events.insert((class.name.to_string(), Some(fields)));
+    }
+    names.events.extend(kernel.iter().flat_map(|trace| trace.events()).map(|name| (name, None)));
+    for stream in &session.json().streams {
+        let domain = match stream.domain {
+            Domain::Host => session.json().host(),
+            Domain::Guest => "guest",
+        };
+        let source = format!("{domain}/{}", stream.client);
+        names.streams.push((source, stream.name.clone()));
+    }
+    names.regions = regions::names(&[(session, maps)]);
+    Ok(names)
+}
+
+/// Returns the events that a program declares: probes of the provider `hypertrace`, in notes that debuggers read, too.
+fn of_program(path: &Path) -> Result<Names> {
+    let failed = || format!("cannot read {}", path.display());
+    let Ok(path) = path.canonicalize() else {
+        bail!(Usage(format!("{} does not exist, or cannot be seen", path.display())));
+    };
+    let (file, _) = open_regular(CWD, &path, OFlags::RDONLY).with_context(failed)?;
+    let refused = |why: &str| Usage(format!("{}: {why}", path.display()));
+    let file = object::ReadCache::new(File::from(file));
+    let file = object::File::parse(&file);
+    let file = file.map_err(|_| refused("neither a program (ELF) nor a session's directory"))?;
+    let notes = file.section_by_name(".note.stapsdt").filter(|notes| notes.size() <= MOST_NOTES);
+    let notes = notes.map_or(Ok(&[][..]), |notes| notes.data());
+    let notes = notes.map_err(|_| refused("its notes are damaged"))?;
+    let mut names = Names::default();
+    let mut left = notes;
+    while let Some((provider, name)) = probe(&mut left) {
+        if provider == b"hypertrace" {
+            names.events.insert((String::from_utf8_lossy(name).into_owned(), None));
+        }
+    }
+    match names.events.is_empty() {
+        true => Err(refused(
+            "it declares no event of trace-events files; what it emits by the guest's library, `list names` shows of \
+             a session",
+        )
+        .into()),
+        false => Ok(names),
+    }
+}
+
+/// Takes a note of a probe: three words, a name padded to a word, and a description: three addresses, provider, name.
+/// `None`: the notes end, or are damaged.
+fn probe<'n>(notes: &mut &'n [u8]) -> Option<(&'n [u8], &'n [u8])> {
+    let (head, rest) = notes.split_first_chunk::<12>()?;
+    let word =
+        |at: usize| Some(u32::from_le_bytes(head.get(at..at + 4)?.try_into().ok()?) as usize);
+    let (_, rest) = rest.split_at_checked(word(0)?.checked_next_multiple_of(4)?)?;
+    let length = word(4)?;
+    let description = rest.get(..length)?;
+    *notes = rest.get(length.checked_next_multiple_of(4)?..).unwrap_or_default();
+    let mut texts = description.get(24..)?.split(|byte| *byte == 0);
+    Some((texts.next()?, texts.next()?))
+}
+
+fn text(names: &Names) -> String {
+    let Names { events, regions, streams } = names;
+    let events = events.iter().map(|(name, fields)| {
+        let fields = fields.as_ref().map_or(String::new(), |fields| fields.join(" "));
+        ["event".into(), name.clone(), fields]
+    });
+    let regions = regions.iter().map(|name| ["region".into(), name.clone(), String::new()]);
+    let streams = streams.iter().map(|(source, name)| {
+        ["stream".into(), source.clone(), Escaped(name.as_bytes()).to_string()]
+    });
+    let table = table(["kind", "name", ""], 0..0, events.chain(regions).chain(streams)).to_string();
+    table.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
+}
+
+fn to_json(names: &Names, is_names: bool) -> serde_json::Value {
+    let events =
+        names.events.iter().map(|(name, fields)| json!({ "name": name, "fields": fields }));
+    let mut json = json!({ "events": events.collect::<Vec<_>>() });
+    if is_names {
+        let streams = names.streams.iter();
+        let streams = streams.map(|(source, name)| json!({ "source": source, "name": name }));
+        json["regions"] = names.regions.iter().cloned().collect();
+        json["streams"] = streams.collect();
+    }
+    json
+}

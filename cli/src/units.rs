@@ -1,0 +1,142 @@
+//! Sizes and times as arguments have them, and as messages show them.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+/// Units of sizes, the largest first.
+const SIZES: [(&str, u64); 3] = [("G", 1 << 30), ("M", 1 << 20), ("K", 1 << 10)];
+
+/// Parses a size with its unit, such as `64K`, to bytes.
+pub fn size(text: &str, range: RangeInclusive<u64>) -> Result<u64, String> {
+    let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
+    let unit = text[digits.len()..].trim_end_matches("iB");
+    let unit = SIZES.iter().find(|(name, _)| *name == unit);
+    let needed = || "a size is a number with K, M or G, such as 64K or 1M".to_owned();
+    let (number, (_, unit)) = digits.parse::<u64>().ok().zip(unit).ok_or_else(needed)?;
+    let size = number.saturating_mul(*unit);
+    match range.contains(&size) {
+        true => Ok(size),
+        false => Err(format!(
+            "a size from {} to {} is possible",
+            shown(*range.start()),
+            shown(*range.end())
+        )),
+    }
+}
+
+/// Parses a size that is a power of two.
+pub fn power_of_two(text: &str, range: RangeInclusive<u64>) -> Result<u64, String> {
+    let size = size(text, range.clone())?;
+    let next = size.checked_next_power_of_two().unwrap_or(*range.end());
+    match size == next {
+        true => Ok(size),
+        false => Err(format!("it has to be a power of two: the next is {}", shown(next))),
+    }
+}
+
+/// Parses the size of a ring.
+pub fn ring(text: &str) -> Result<u64, String> {
+    power_of_two(text, 64 << 10..=1 << 30)
+}
+
+/// Parses the size of a buffer of the kernel, which is in KiB.
+pub fn buffer_kib(text: &str) -> Result<u32, String> {
+    // 4 GiB at most: it fits.
+    size(text, 64 << 10..=1 << 32).map(|bytes| (bytes >> 10) as u32)
+}
+
+/// Formats a size by the largest unit of which it is a whole number.
+pub fn shown(bytes: u64) -> String {
+    let unit = SIZES.iter().find(|(_, unit)| bytes > 0 && bytes.is_multiple_of(*unit));
+    unit.map_or(format!("{bytes} bytes"), |(name, unit)| format!("{}{name}", bytes / unit))
+}
+
+/// Parses a time such as `1.5ms` to nanoseconds, exactly. A number without a unit is seconds if it has a point, as those
+/// that reports show.
+pub fn time(text: &str) -> Result<i64, String> {
+    let number = text.trim_end_matches(|c: char| !c.is_ascii_digit() && c != '.');
+    let unit: u64 = match &text[number.len()..] {
+        "ns" => 1,
+        "us" | "\u{b5}s" | "\u{3bc}s" => 1_000,
+        "ms" => 1_000_000,
+        "s" => 1_000_000_000,
+        "" if number.contains('.') => 1_000_000_000,
+        _ => {
+            return Err(
+                "a time is a number with ns, us, ms or s, such as 1.5ms, or 0.001500000".into()
+            );
+        }
+    };
+    let (sign, digits) = match number.strip_prefix('-') {
+        Some(digits) => (-1, digits),
+        None => (1, number),
+    };
+    let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
+    let is_number = |s: &str| s.bytes().all(|b| b.is_ascii_digit());
+    if digits.trim_matches('.').is_empty() || !is_number(whole) || !is_number(fraction) {
+        return Err("expected a number such as 1.5 before the unit".into());
+    }
+    let too_large = || "too large for a time".to_string();
+    let parse =
+        |s: &str| if s.is_empty() { Ok(0) } else { s.parse::<i64>().map_err(|_| too_large()) };
+    let mut ns = parse(whole)?.checked_mul(unit as i64).ok_or_else(too_large)?;
+    let mut place = unit as i64;
+    for digit in fraction.bytes() {
+        place /= 10;
+        ns = ns.checked_add(place * i64::from(digit - b'0')).ok_or_else(too_large)?;
+    }
+    Ok(sign * ns)
+}
+
+/// Parses a time to wait: up to a year, so that adding it to a point in time cannot overflow.
+pub fn wait(text: &str) -> Result<Duration, String> {
+    let ns = time(text)?.try_into().unwrap_or(0);
+    let wait = Duration::from_nanos(ns);
+    match (Duration::from_millis(1)..=Duration::from_secs(31_536_000)).contains(&wait) {
+        true => Ok(wait),
+        false => Err("a time from 1ms to 31536000s is possible".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_a_unit() {
+        for (text, bytes) in [("64K", 64 << 10), ("1M", 1 << 20), ("2GiB", 2 << 30)] {
+            assert_eq!(size(text, 0..=u64::MAX), Ok(bytes), "{text}");
+        }
+        for text in ["64", "", "K", "1.5M", "-1K", "1KB", "1 K", "1T"] {
+            assert!(size(text, 0..=u64::MAX).unwrap_err().contains("such as 64K"), "{text}");
+        }
+        assert_eq!(
+            size("99999999999G", 0..=1 << 30).unwrap_err(),
+            "a size from 0 bytes to 1G is possible"
+        );
+        assert_eq!(ring("96K").unwrap_err(), "it has to be a power of two: the next is 128K");
+        assert_eq!((shown(1_536 << 10), shown(1 << 30)), ("1536K".into(), "1G".into()));
+    }
+
+    #[test]
+    fn times_are_exact() {
+        for (text, ns) in [
+            ("1.5ms", 1_500_000),
+            ("200us", 200_000),
+            ("2s", 2_000_000_000),
+            (".5", 500_000_000),
+            ("0.000000001", 1),
+            ("0.0000000019", 1),
+            ("17ns", 17),
+            ("-1.25us", -1_250),
+            ("3\u{b5}s", 3_000),
+        ] {
+            assert_eq!(time(text), Ok(ns), "{text}");
+        }
+        for text in
+            ["", "s", "2", "1h", "1.2.3s", "--1s", "1 s", "99999999999999999s", "1e3", ".", "x5"]
+        {
+            assert!(time(text).is_err(), "{text}");
+        }
+    }
+}
