@@ -109,8 +109,8 @@ pub fn recorded(_: &mut Context) -> Result<f64> {
     let summary = recording.finish()?;
     beside.finish()?;
     let measured = measured?;
-    ensure!(summary.lost() == 0, "{} of the kernel's events lost", summary.lost());
-    let events = summary.events;
+    ensure!(summary.asked.lost() == 0, "{} of the kernel's events lost", summary.asked.lost());
+    let events = summary.asked.events;
     ensure!(events >= REFERENCE_POINTS, "{events} events of {REFERENCE_POINTS} points");
     Ok(ns(measured, REFERENCE_POINTS))
 }

@@ -69,6 +69,11 @@ pub struct Args {
     #[arg(long, value_name = "SIZE", value_parser = units::buffer_kib)]
     buffer: Option<u32>,
 
+    /// Leave out which thread each CPU has and what woke it, of all threads of this machine, by their
+    /// names. Without it, nobody can say because of whom a thread waited
+    #[arg(long)]
+    own_only: bool,
+
     /// Threads of all programs that can trace at the same time
     #[arg(long, value_name = "N", default_value_t = 64, conflicts_with_all = BESIDE,
           value_parser = clap::value_parser!(u32).range(1..=1024))]

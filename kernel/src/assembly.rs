@@ -279,6 +279,7 @@ mod tests {
             names: String::new(),
             threads: None,
             system: Some("Linux guest\u{1b}[2J".into()),
+            has_cpus: false,
         }
     }
 
@@ -318,7 +319,7 @@ mod tests {
 
         let summary = assembly.finish().unwrap().unwrap();
 
-        assert_eq!((summary.events, &*summary.damage), (6 * EVENTS as u64, &[][..]));
+        assert_eq!((summary.asked.events, &*summary.damage), (6 * EVENTS as u64, &[][..]));
         let file = fs::read(dir.path().join("guest.dat")).unwrap();
         let text = String::from_utf8_lossy(&file);
         assert!(text.contains("; guest_clock=4"), "its clock is known");
@@ -343,7 +344,11 @@ mod tests {
 
         let summary = assembly.finish().unwrap().unwrap();
 
-        assert_eq!((summary.events, summary.damage.len()), (4 * EVENTS as u64, 1), "{summary:?}");
+        assert_eq!(
+            (summary.asked.events, summary.damage.len()),
+            (4 * EVENTS as u64, 1),
+            "{summary:?}"
+        );
         assert!(summary.damage[0].starts_with("2 pages"), "{summary:?}");
         let file = fs::read(summary.path).unwrap();
         let pages = file.chunks(PAGE).filter(|page| page[16..24] == whole[16..24]);
@@ -363,7 +368,7 @@ mod tests {
 
         let summary = assembly.finish().unwrap().unwrap();
 
-        assert_eq!((summary.events, &*summary.damage), (EVENTS as u64, &[][..]));
+        assert_eq!((summary.asked.events, &*summary.damage), (EVENTS as u64, &[][..]));
         let file = fs::read(summary.path).unwrap();
         assert!(file.windows(lossy.len()).any(|part| part == lossy));
     }

@@ -6,7 +6,7 @@ use crate::pages::Buffers;
 use crate::perf;
 use crate::registry;
 use crate::source::Source;
-use crate::state::{EndJson, State, failed};
+use crate::state::{Buffer, EndJson, State, failed};
 use crate::stats::Stats;
 use crate::steal::stolen;
 use crate::threads::Names;
@@ -34,15 +34,10 @@ pub struct Summary {
     pub path: PathBuf,
     /// Source of the events.
     pub source: Source,
-    /// Events in the file.
-    pub events: u64,
-    /// Events that were overwritten before they were read.
-    pub overwritten: u64,
-    /// Events that were read and are not in the file: a write failed, or a process was killed.
-    pub unwritten: u64,
-    /// False if the losses are not known: the machine was restarted, a recorder by perf was killed, or
-    /// the kernel (before 6.0) does not count what perf loses.
-    pub losses_known: bool,
+    /// Events that were asked for.
+    pub asked: Counts,
+    /// Events about which thread each CPU had: see [`Config::own_only`](crate::Config::own_only).
+    pub cpus: Option<Counts>,
     /// Damage in the files of a killed process, which was left out.
     pub damage: Vec<String>,
     /// The first failed write of the data; events that it cost are counted.
@@ -54,14 +49,29 @@ pub struct Summary {
     pub instance_left: Option<String>,
 }
 
-impl Summary {
+/// Events of a recording, counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Counts {
+    /// Events in the file.
+    pub events: u64,
+    /// Events that were overwritten before they were read.
+    pub overwritten: u64,
+    /// Events that were read and are not in the file: a write failed, or a process was killed.
+    pub unwritten: u64,
+    /// False if the losses are not known: the machine was restarted, a recorder by perf was killed, or
+    /// the kernel (before 6.0) does not count what perf loses.
+    pub losses_known: bool,
+}
+
+impl Counts {
     /// Returns the lost events, all causes.
     pub fn lost(&self) -> u64 {
         self.overwritten.saturating_add(self.unwritten)
     }
 }
 
-/// Facts about an instance that was emptied.
+/// Facts about instances that were emptied.
 #[derive(Debug, Default)]
 pub(crate) struct Taken {
     /// The first failed write of an earlier pass.
@@ -74,26 +84,38 @@ pub(crate) struct Taken {
     pub steals: String,
 }
 
-/// Moves everything from an instance to the disk, and removes it.
+/// Moves everything from instances to the disk, and removes them.
 ///
 /// # Errors
-/// If something cannot be moved: the instance stays, switched off.
+/// If something cannot be moved: the instances stay, switched off.
 pub(crate) fn take(
-    instance: Instance,
-    pages: impl FnOnce(&Instance) -> Result<Buffers, Error>,
+    instances: Vec<(Buffer, Instance)>,
+    pages: impl FnOnce(&[(Buffer, Instance)]) -> Result<Buffers, Error>,
     state: &State,
 ) -> Result<Taken, Error> {
-    instance.switch(false)?;
-    let failure = pages(&instance)?.finish()?;
-    let names = instance.root().text("saved_cmdlines").unwrap_or_default();
-    state.end(&EndJson { stats: instance.stats()?, names })?;
+    for (_, instance) in &instances {
+        instance.switch(false)?;
+    }
+    let failure = pages(&instances)?.finish()?;
+    let mut end = EndJson::default();
+    for (buffer, instance) in &instances {
+        end.names = instance.root().text("saved_cmdlines").unwrap_or_default();
+        match buffer {
+            Buffer::Asked => end.stats = instance.stats()?,
+            Buffer::Cpus => end.cpus = instance.stats()?,
+        }
+    }
+    state.end(&end)?;
     // From here on the files have everything.
-    let instance_left = instance.remove().err().map(|error| match error.raw_os_error() {
+    let mut left = instances.into_iter().filter_map(|(_, instance)| instance.remove().err());
+    let instance_left = left.next().map(|error| match error.raw_os_error() {
         Some(libc::EBUSY) => "another program has files of the kernel's trace instance open; its \
                               events are complete, and the next recording removes it"
             .into(),
         _ => format!("cannot remove the kernel's trace instance: {error}"),
     });
+    // The others are removed all the same.
+    left.for_each(drop);
     Ok(Taken { failure, instance_left, ..Taken::default() })
 }
 
@@ -116,7 +138,7 @@ pub(crate) fn complete(
         return Ok(None);
     };
     let head = state.head()?;
-    let EndJson { stats, names: noted } = state.ended()?.unwrap_or_default();
+    let EndJson { stats, names: noted, cpus } = state.ended()?.unwrap_or_default();
     let mut all = Names::default();
     all.add_lines(&json.names);
     all.add_lines(&noted);
@@ -154,6 +176,12 @@ pub(crate) fn complete(
     if recovered {
         origin.push_str("; recovered=1");
     }
+    let mut buffers = vec![(Buffer::Asked, stats)];
+    // A guest sends one buffer.
+    if json.has_cpus && matches!(of, Of::Host) {
+        origin.push_str(&format!("; all={}", Buffer::Cpus.name()));
+        buffers.push((Buffer::Cpus, cpus));
+    }
     if let Some(threads) = &json.threads {
         let threads: Vec<String> = threads.iter().map(u32::to_string).collect();
         origin.push_str(&format!("; threads={}", threads.join(",")));
@@ -161,7 +189,7 @@ pub(crate) fn complete(
     all.add_lines(&names.to_lines());
     let owner = json.owner;
     let ending = Ending {
-        stats: stats.iter().map(|stats| (stats.cpu, stats.text.clone())).collect(),
+        buffers,
         names: all.to_lines(),
         frequency,
         trace_id: json.trace_id,
@@ -179,17 +207,25 @@ pub(crate) fn complete(
         Ok(contents)
     };
     let contents: Contents = write().inspect_err(|_: &Error| drop(dir.remove(&hidden)))?;
-    let events_of = |cpu: u32| contents.events.get(&cpu).copied().unwrap_or(0);
-    damage.extend(contents.damage.iter().cloned());
-    let sum = |count: &dyn Fn(&Stats) -> u64| stats.iter().map(count).fold(0, u64::saturating_add);
+    damage.extend(contents.damage);
+    let mut counts = ending.buffers.iter().zip(&contents.events).map(|((_, stats), events)| {
+        let events_of = |cpu: u32| events.get(&cpu).copied().unwrap_or(0);
+        let sum =
+            |count: &dyn Fn(&Stats) -> u64| stats.iter().map(count).fold(0, u64::saturating_add);
+        Counts {
+            events: events.values().sum(),
+            overwritten: sum(&|s| s.overwritten()),
+            unwritten: sum(&|s| s.readable().saturating_sub(events_of(s.cpu))),
+            // The ring of a killed recorder by perf is gone, and with it the counts.
+            losses_known: !stats.is_empty(),
+        }
+    });
+    let asked = counts.next().unwrap_or_default();
     let summary = Summary {
         path: dir.path().join(file),
         source: json.source,
-        events: contents.events.values().sum(),
-        overwritten: sum(&|s| s.overwritten()),
-        unwritten: sum(&|s| s.readable().saturating_sub(events_of(s.cpu))),
-        // The ring of a killed recorder by perf is gone, and with it the counts.
-        losses_known: !stats.is_empty(),
+        asked,
+        cpus: counts.next(),
         damage,
         failure: taken.failure.map(|why| error_chain(&why)),
         stolen,

@@ -243,7 +243,7 @@ impl Forwarding {
         let names = self.instance.root().text("saved_cmdlines").unwrap_or_default();
         let stats = self.instance.stats()?;
         let overwritten = stats.iter().map(Stats::overwritten).fold(0, u64::saturating_add);
-        self.send_json(END, &EndJson { stats, names }, send)?;
+        self.send_json(END, &EndJson { stats, names, ..EndJson::default() }, send)?;
         Ok(overwritten)
     }
 

@@ -29,6 +29,15 @@ const KVM_EVENTS: [&str; 6] = [
 const SCHED_EVENTS: [&str; 3] =
     ["sched:sched_switch", "sched:sched_wakeup", "sched:sched_wakeup_new"];
 
+/// Events that tell which thread a CPU has, and what woke it. A kernel without high resolution timers lacks one.
+const CPUS_EVENTS: [&str; 5] = [
+    "sched:sched_switch",
+    "sched:sched_waking",
+    "timer:hrtimer_expire_entry",
+    "irq:irq_handler_entry",
+    "irq:softirq_entry",
+];
+
 /// Share of a buffer, percent, that wakes the thread that reads it.
 const WAKE_AT: &str = "25";
 
@@ -64,14 +73,7 @@ impl Instance {
     /// # Errors
     /// If the kernel lacks one of the events, or the clock.
     pub fn configure(&self, events: &[String], buffer_kib: u32) -> Result<Vec<String>, Error> {
-        self.dir.set("tracing_on", "0")?;
-        self.dir.set("trace_clock", "x86-tsc")?;
-        self.dir.set("buffer_size_kb", &buffer_kib.to_string())?;
-        self.dir.set("options/event-fork", "1")?;
-        // The oldest events are overwritten: a page says where, and its successors are newer.
-        self.dir.set("options/overwrite", "1")?;
-        // Older kernels lack it, and wake at the first full page.
-        let _ = self.dir.set("buffer_percent", WAKE_AT);
+        self.set_up(buffer_kib)?;
         if events.is_empty() {
             for event in KVM_EVENTS {
                 let _ = self.dir.add("set_event", event);
@@ -91,6 +93,37 @@ impl Instance {
                 })?;
             }
         }
+        self.events()
+    }
+
+    /// Sets it to record which thread each CPU has. Returns the events.
+    pub fn configure_cpus(&self, buffer_kib: u32) -> Result<Vec<String>, Error> {
+        self.set_up(buffer_kib)?;
+        self.add_cpus_events();
+        self.events()
+    }
+
+    /// Adds the events of [`Buffer::Cpus`](crate::state::Buffer::Cpus) to its own.
+    pub fn add_cpus_events(&self) {
+        for event in CPUS_EVENTS {
+            let _ = self.dir.add("set_event", event);
+        }
+    }
+
+    fn set_up(&self, buffer_kib: u32) -> Result<(), Error> {
+        self.dir.set("tracing_on", "0")?;
+        self.dir.set("trace_clock", "x86-tsc")?;
+        self.dir.set("buffer_size_kb", &buffer_kib.to_string())?;
+        self.dir.set("options/event-fork", "1")?;
+        // The oldest events are overwritten: a page says where, and its successors are newer.
+        self.dir.set("options/overwrite", "1")?;
+        // Older kernels lack it, and wake at the first full page.
+        let _ = self.dir.set("buffer_percent", WAKE_AT);
+        Ok(())
+    }
+
+    /// Returns the events that it records, as `SYSTEM:EVENT`.
+    pub fn events(&self) -> Result<Vec<String>, Error> {
         // A line may have a filter after the name.
         let set = self.read("set_event")?;
         let names = set.lines().filter_map(|line| line.split_whitespace().next());

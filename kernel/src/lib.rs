@@ -9,7 +9,7 @@
 //! let recording = Recording::start(&config)?;
 //! // ...
 //! let summary = recording.finish()?;
-//! println!("{} events in {}, {} lost", summary.events, summary.path.display(), summary.lost());
+//! println!("{} events in {}, {} lost", summary.asked.events, summary.path.display(), summary.asked.lost());
 //! # Ok(())
 //! # }
 //! ```
@@ -51,7 +51,7 @@ mod trace_dat;
 mod tracefs;
 mod worker;
 
-pub use complete::Summary;
+pub use complete::{Counts, Summary};
 pub use error::Error;
 pub use forward::{Forwarded, Forwarding, PIECE, Piece};
 pub use guest::{GuestFiles, GuestRecordings};

@@ -5,7 +5,7 @@
 
 use crate::error::Error;
 use crate::instance::Instance;
-use crate::state::{self, cpu_file};
+use crate::state::{self, Buffer};
 use crate::worker::{PERIOD, Worker};
 use hypertrace_format::folder::{Folder, retry, write_at};
 use rustix::fs::OFlags;
@@ -27,14 +27,15 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// A CPU's buffer and its file.
 #[derive(Debug)]
 struct Cpu {
-    number: u32,
+    /// Name of its file.
+    name: String,
     raw: OwnedFd,
     file: Option<OwnedFd>,
     /// Bytes in the file.
     written: u64,
 }
 
-/// All buffers of an instance.
+/// All buffers of a recording's instances.
 #[derive(Debug)]
 pub(crate) struct Buffers {
     folder: Folder,
@@ -49,28 +50,35 @@ pub(crate) struct Buffers {
 
 impl Buffers {
     /// Opens the buffers. Files that a killed process left are continued at their last whole page.
-    pub fn open(instance: &Instance, folder: Folder, page_size: usize) -> Result<Buffers, Error> {
+    pub fn open<'i>(
+        instances: impl IntoIterator<Item = &'i (Buffer, Instance)>,
+        folder: Folder,
+        page_size: usize,
+    ) -> Result<Buffers, Error> {
         let mut cpus = Vec::new();
-        for number in instance.cpus()? {
-            let dir = instance.cpu(number)?;
-            let name = "trace_pipe_raw";
-            let path = || dir.path().join(name);
-            let opened = dir.open(name);
-            let raw =
-                opened.map_err(|source| Error::File { action: "open", path: path(), source })?;
-            let mut cpu = Cpu { number, raw, file: None, written: 0 };
-            match folder.file(cpu_file(number), OFlags::RDWR) {
-                Ok((file, stat)) => {
-                    let bytes = stat.st_size.unsigned_abs();
-                    cpu.written = bytes - bytes % page_size as u64;
-                    cpu.file = Some(file);
+        for (buffer, instance) in instances {
+            for number in instance.cpus()? {
+                let dir = instance.cpu(number)?;
+                let raw = "trace_pipe_raw";
+                let path = || dir.path().join(raw);
+                let opened = dir.open(raw);
+                let raw = opened.map_err(|source| Error::File {
+                    action: "open",
+                    path: path(),
+                    source,
+                })?;
+                let mut cpu = Cpu { name: buffer.file(number), raw, file: None, written: 0 };
+                match folder.file(&cpu.name, OFlags::RDWR) {
+                    Ok((file, stat)) => {
+                        let bytes = stat.st_size.unsigned_abs();
+                        cpu.written = bytes - bytes % page_size as u64;
+                        cpu.file = Some(file);
+                    }
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                    Err(source) => return Err(state::failed("open", &folder, &cpu.name, source)),
                 }
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(source) => {
-                    return Err(state::failed("open", &folder, &cpu_file(number), source));
-                }
+                cpus.push(cpu);
             }
-            cpus.push(cpu);
         }
         let failed = |error: Errno| Error::System("make a pipe", error.into());
         let pipe = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).map_err(failed)?;
@@ -121,7 +129,7 @@ impl Buffers {
                     bytes => Ok(bytes),
                 }
             });
-            let written = written.map_err(|source| failed(folder, cpu.number, source))?;
+            let written = written.map_err(|source| failed(folder, &cpu.name, source))?;
             cpu.written += written as u64;
             left -= written;
             self.pending = (index, left);
@@ -154,7 +162,7 @@ impl Buffers {
                 page[bytes..].fill(0);
                 let at = cpu.written;
                 let written = cpu.open(&self.folder).and_then(|file| write_at(file, &page, at));
-                written.map_err(|source| failed(&self.folder, cpu.number, source))?;
+                written.map_err(|source| failed(&self.folder, &cpu.name, source))?;
                 cpu.written += page.len() as u64;
             }
         }
@@ -177,13 +185,13 @@ impl Cpu {
     fn open(&mut self, folder: &Folder) -> io::Result<&OwnedFd> {
         match &mut self.file {
             Some(file) => Ok(file),
-            none => Ok(none.insert(folder.new_file(&cpu_file(self.number))?)),
+            none => Ok(none.insert(folder.new_file(&self.name)?)),
         }
     }
 }
 
-fn failed(folder: &Folder, cpu: u32, source: io::Error) -> Error {
-    Error::File { action: "write", path: folder.path().join(cpu_file(cpu)), source }
+fn failed(folder: &Folder, name: &str, source: io::Error) -> Error {
+    Error::File { action: "write", path: folder.path().join(name), source }
 }
 
 /// Starts the thread that empties the buffers.

@@ -9,13 +9,14 @@ use crate::perf::Perf;
 use crate::processes::Processes;
 use crate::registry;
 use crate::source::Source;
-use crate::state::{RecordingJson, State, VERSION, boot_id, open_dir};
+use crate::state::{Buffer, RecordingJson, State, VERSION, boot_id, open_dir};
 use crate::steal::stolen;
 use crate::threads::{self, Names};
-use crate::tracefs;
+use crate::tracefs::{self, Dir};
 use crate::worker::Worker;
 use hypertrace_format::error::error_chain;
 use hypertrace_format::folder::Share;
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
@@ -40,6 +41,10 @@ pub struct Config {
     pub buffer_kib: Option<u32>,
     /// Processes whose threads are recorded, with all that they start. None: all threads of the machine.
     pub pids: Vec<u32>,
+    /// Leave out the second buffer of the file, `cpus`: which thread each CPU has, and what woke it, of
+    /// all threads of the machine, so with names of other processes. Without it, nobody can say because of
+    /// whom a thread waited. With no `pids`, these events are among the others, unless `events` are named.
+    pub own_only: bool,
     /// Users that may read the file.
     pub share: Share,
 }
@@ -48,7 +53,14 @@ impl Config {
     /// Returns the defaults for a directory: the usual events, of all threads.
     pub fn new(dir: impl Into<PathBuf>) -> Config {
         let (events, pids) = (Vec::new(), Vec::new());
-        Config { dir: dir.into(), events, buffer_kib: None, pids, share: Share::default() }
+        Config {
+            dir: dir.into(),
+            events,
+            buffer_kib: None,
+            pids,
+            own_only: false,
+            share: Share::default(),
+        }
     }
 }
 
@@ -73,7 +85,7 @@ struct Started {
 
 #[derive(Debug)]
 enum By {
-    Trace { instance: Instance, drain: Worker<Buffers> },
+    Trace { instances: Vec<(Buffer, Instance)>, drain: Worker<Buffers> },
     Perf(Perf),
 }
 
@@ -155,16 +167,16 @@ impl Recording {
             By::Perf(perf) => perf.steals(),
         };
         let taken = match started.by {
-            By::Trace { instance, drain } => {
+            By::Trace { instances, drain } => {
                 let mut panicked = None;
-                let pages = |instance: &Instance| match drain.stop() {
+                let pages = |instances: &[(Buffer, Instance)]| match drain.stop() {
                     Ok(pages) => Ok(pages),
                     Err(why) => {
                         panicked = Some(why);
-                        Buffers::open(instance, state.folder.clone(), rustix::param::page_size())
+                        Buffers::open(instances, state.folder.clone(), rustix::param::page_size())
                     }
                 };
-                let taken = take(instance, pages, &state)?;
+                let taken = take(instances, pages, &state)?;
                 Taken { failure: panicked.or(taken.failure), ..taken }
             }
             By::Perf(perf) => Taken { failure: perf.finish(&state)?, ..Taken::default() },
@@ -181,14 +193,17 @@ fn start_trace(state: &State, owner: &Owner, config: &Config) -> Result<Started,
     let root = tracefs::find()?;
     registry::add(owner, &config.dir)?;
     let name = owner.to_string();
-    let instance = Instance::create(root, &name).inspect_err(|_| registry::remove(&name))?;
-    match prepare(state, owner, &instance, config) {
+    let mut instances = Vec::new();
+    let prepared = make(&root, &name, config, &mut instances)
+        .and_then(|()| prepare(state, owner, &instances, config));
+    match prepared {
         Ok((drain, events, buffer_kib, threads)) => {
-            Ok(Started { by: By::Trace { instance, drain }, events, buffer_kib, threads })
+            Ok(Started { by: By::Trace { instances, drain }, events, buffer_kib, threads })
         }
         Err(why) => {
-            // With the note, the next start removes it.
-            if instance.remove().is_ok() {
+            // With the note, the next start removes them.
+            let removed: Vec<_> = instances.into_iter().map(|(_, i)| i.remove().is_ok()).collect();
+            if removed.into_iter().all(|removed| removed) {
                 registry::remove(&name);
             }
             Err(why)
@@ -196,22 +211,55 @@ fn start_trace(state: &State, owner: &Owner, config: &Config) -> Result<Started,
     }
 }
 
-/// Sets up an instance and starts it. Returns the thread that records, the events, the size of a
+/// Makes the instances of a recording.
+fn make(
+    root: &Dir,
+    name: &str,
+    config: &Config,
+    made: &mut Vec<(Buffer, Instance)>,
+) -> Result<(), Error> {
+    // Without a filter, one instance has all.
+    let has_cpus = !config.own_only && !config.pids.is_empty();
+    for buffer in Buffer::ALL {
+        if has_cpus || buffer == Buffer::Asked {
+            made.push((buffer, Instance::create(root.clone(), &buffer.instance(name))?));
+        }
+    }
+    Ok(())
+}
+
+/// Sets up instances and starts them. Returns the thread that records, the events, the size of a
 /// buffer, and the number of threads that are recorded.
 fn prepare(
     state: &State,
     owner: &Owner,
-    instance: &Instance,
+    instances: &[(Buffer, Instance)],
     config: &Config,
 ) -> Result<(Worker<Buffers>, Vec<String>, u32, usize), Error> {
+    let (asked, others) = instances.split_first().expect("the events that were asked for");
+    let (instance, others) = (&asked.1, others.iter().map(|(_, instance)| instance));
     let cpus = instance.cpus()?;
     let buffer_kib = config.buffer_kib.unwrap_or(default_buffer_kib(cpus.len()));
-    let events = instance.configure(&config.events, buffer_kib)?;
-    let json = json(owner, Source::Tracefs, cpus, &config.pids);
-    let description = instance.describe(&events, json.page_size as u32)?;
+    let mut events = instance.configure(&config.events, buffer_kib)?;
+    if config.pids.is_empty() && config.events.is_empty() && !config.own_only {
+        instance.add_cpus_events();
+        events = instance.events()?;
+    }
+    let mut described: BTreeSet<String> = events.iter().cloned().collect();
+    for instance in others.clone() {
+        described.extend(instance.configure_cpus(buffer_kib)?);
+    }
+    let json = RecordingJson {
+        has_cpus: instances.len() > 1,
+        ..json(owner, Source::Tracefs, cpus, &config.pids)
+    };
+    let described = described.into_iter().collect::<Vec<_>>();
+    let description = instance.describe(&described, json.page_size as u32)?;
     state.begin(&description.to_bytes(), &json)?;
-    let pages = Buffers::open(instance, state.folder.clone(), json.page_size)?;
+    let pages = Buffers::open(instances, state.folder.clone(), json.page_size)?;
     let drain = pages::drain(pages)?;
+    // Before the other: a thread that it shows waiting can be told what it waited for.
+    others.clone().try_for_each(|instance| instance.switch(true))?;
     let mut threads = 0;
     for pid in &config.pids {
         // The thread that records would record itself.
@@ -263,6 +311,7 @@ pub(crate) fn json(owner: &Owner, source: Source, cpus: Vec<u32>, pids: &[u32]) 
         // Until the threads are noted, none is known to be recorded.
         threads: (source == Source::Tracefs).then(Vec::new),
         system: None,
+        has_cpus: false,
     }
 }
 

@@ -7,7 +7,7 @@ use crate::owner::Owner;
 use crate::pages::Buffers;
 use crate::registry;
 use crate::source::Source;
-use crate::state::{RecordingJson, State, boot_id, open_dir};
+use crate::state::{Buffer, RecordingJson, State, boot_id, open_dir};
 use crate::stats::Stats;
 use crate::threads::Names;
 use crate::tracefs::{self, Dir};
@@ -99,34 +99,44 @@ fn left(dir: &Path, name: &str) -> Result<Option<State>, Error> {
 /// Completes a recording, with what is left in the kernel's buffers if its instance exists.
 fn finish(state: State) -> Result<Option<Summary>, Error> {
     let mut taken = Taken::default();
-    if let Some(json) = state.json()?
-        && let Some(instance) = instance_of(&json)?
-    {
-        let pages =
-            |instance: &Instance| Buffers::open(instance, state.folder.clone(), json.page_size);
-        taken = take(instance, pages, &state)?;
+    if let Some(json) = state.json()? {
+        let instances = instances_of(&json)?;
+        if !instances.is_empty() {
+            let pages = |instances: &[(Buffer, Instance)]| {
+                Buffers::open(instances, state.folder.clone(), json.page_size)
+            };
+            taken = take(instances, pages, &state)?;
+        }
     }
     complete(state, Names::default(), taken, true, Of::Host)
 }
 
-/// Opens the instance of a recording whose process has ended. `None` if there is none any more.
+/// Opens the instances of a recording whose process has ended, if there are any still.
 ///
 /// # Errors
-/// If that cannot be known: without the pages in its buffers, the recording would lack events.
-fn instance_of(json: &RecordingJson) -> Result<Option<Instance>, Error> {
+/// If that cannot be known: without the pages in their buffers, the recording would lack events.
+fn instances_of(json: &RecordingJson) -> Result<Vec<(Buffer, Instance)>, Error> {
     let is_possible = json.source == Source::Tracefs
         && json.boot_id == boot_id()
         && Owner::parse(&json.owner).is_some_and(|owner| owner.is_gone());
-    if is_possible { Instance::find(tracefs::find()?, &json.owner) } else { Ok(None) }
+    let mut found = Vec::new();
+    for buffer in json.buffers().filter(|_| is_possible) {
+        let instance = Instance::find(tracefs::find()?, &buffer.instance(&json.owner))?;
+        found.extend(instance.map(|instance| (buffer, instance)));
+    }
+    Ok(found)
 }
 
-/// Removes an instance, if there is one, and its note. Returns the events that were in its buffers.
+/// Removes the instances of an owner, if there are any, and the note. Returns the events that were in their buffers.
 fn forget(root: &Dir, name: &str) -> Result<u64, Error> {
-    let mut dropped = 0;
-    if let Some(instance) = Instance::find(root.clone(), name)? {
+    let mut dropped = 0u64;
+    for buffer in Buffer::ALL {
+        let Some(instance) = Instance::find(root.clone(), &buffer.instance(name))? else {
+            continue;
+        };
         instance.switch(false)?;
         let stats = instance.stats()?;
-        dropped = stats.iter().map(Stats::unread).fold(0, u64::saturating_add);
+        dropped = stats.iter().map(Stats::unread).fold(dropped, u64::saturating_add);
         instance
             .remove()
             .map_err(|e| Error::System("remove an instance of the kernel's trace", e))?;
@@ -149,6 +159,7 @@ pub(crate) fn shared_as_is(dir: Folder) -> Folder {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::complete::Counts;
     use crate::state::{EndJson, FILE, FOLDER, VERSION, cpu_file};
     use crate::trace_dat::Description;
     use hypertrace_format::error::error_chain;
@@ -168,6 +179,7 @@ mod tests {
             names: String::new(),
             threads: None,
             system: None,
+            has_cpus: false,
         }
     }
 
@@ -251,7 +263,7 @@ mod tests {
 
         let summary = recover(dir.path());
 
-        assert_eq!(summary.unwrap().unwrap().events, 3);
+        assert_eq!(summary.unwrap().unwrap().asked.events, 3);
         other.join().unwrap();
     }
 
@@ -260,22 +272,22 @@ mod tests {
         let dir = remains(&json());
         let stats = "entries: 0\noverrun: 7\ncommit overrun: 0\nread events: 5\n";
         let stats = vec![Stats { cpu: 0, text: stats.into() }];
-        let end = EndJson { stats, names: "12 vcpu0\n".into() };
+        let end = EndJson { stats, names: "12 vcpu0\n".into(), ..EndJson::default() };
         let text = serde_json::to_vec(&end).unwrap();
         fs::write(dir.path().join(FOLDER).join("end.json"), text).unwrap();
 
         let summary = recover(dir.path()).unwrap().unwrap();
 
         // CPU 0 has two events, and the kernel gave five.
-        let counts = (summary.events, summary.overwritten, summary.unwritten);
-        assert_eq!((counts, summary.losses_known), ((3, 7, 3), true));
+        let Counts { events, overwritten, unwritten, losses_known } = summary.asked;
+        assert_eq!((events, overwritten, unwritten, losses_known), (3, 7, 3, true));
     }
 
     #[test]
     fn without_the_kernels_counters_losses_are_unknown() {
         let dir = remains(&json());
         let summary = recover(dir.path()).unwrap().unwrap();
-        assert_eq!((summary.events, summary.losses_known), (3, false));
+        assert_eq!((summary.asked.events, summary.asked.losses_known), (3, false));
     }
 
     #[test]
@@ -323,7 +335,7 @@ mod tests {
 
         let summary = recover(dir.path()).unwrap().unwrap();
 
-        assert_eq!((summary.events, summary.damage.len()), (3, 1), "{summary:?}");
+        assert_eq!((summary.asked.events, summary.damage.len()), (3, 1), "{summary:?}");
         assert!(fs::metadata(summary.path).unwrap().len() < 1 << 16);
     }
 

@@ -1,7 +1,7 @@
 //! The folder of a recording that is not complete: its files survive a kill at any instant.
 //!
-//! `.kernel/head` has the descriptions, `.kernel/recording.json` the identity, `.kernel/cpuN` the
-//! pages of each CPU as the kernel made them, and `.kernel/end.json` the kernel's counters. They
+//! `.kernel/head` has the descriptions, `.kernel/recording.json` the identity, `.kernel/cpuN` and
+//! `.kernel/cpusN` the pages of each CPU as the kernel made them, and `.kernel/end.json` the kernel's counters. They
 //! become `kernel.dat` at the end, or when another process finds them. The folder is locked while a
 //! process uses it.
 //!
@@ -33,7 +33,44 @@ pub(crate) const MOST_HEAD: usize = 64 << 20;
 /// Most bytes of the JSON files: names of 65,536 threads, a session with all its streams.
 pub(crate) const MOST_JSON: usize = 64 << 20;
 
-/// Returns the name of the file of a CPU's pages.
+/// The buffers of a recording: an instance of the kernel's trace each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Buffer {
+    /// The events that were asked for, of the threads of the processes
+    Asked,
+    /// Which thread each CPU has, and what woke it: of all threads of the machine
+    Cpus,
+}
+
+impl Buffer {
+    pub const ALL: [Buffer; 2] = [Buffer::Asked, Buffer::Cpus];
+
+    /// Returns its name in a recording's file. One without a name is what a reader shows first.
+    pub fn name(self) -> &'static str {
+        match self {
+            Buffer::Asked => "",
+            Buffer::Cpus => "cpus",
+        }
+    }
+
+    /// Returns the name of its instance in a recording of this owner.
+    pub fn instance(self, owner: &str) -> String {
+        match self {
+            Buffer::Asked => owner.to_owned(),
+            Buffer::Cpus => format!("{owner}.cpus"),
+        }
+    }
+
+    /// Returns the name of the file of a CPU's pages.
+    pub fn file(self, cpu: u32) -> String {
+        match self {
+            Buffer::Asked => cpu_file(cpu),
+            Buffer::Cpus => format!("cpus{cpu}"),
+        }
+    }
+}
+
+/// Returns the name of the file of a CPU's pages of the events that were asked for.
 pub(crate) fn cpu_file(cpu: u32) -> String {
     format!("cpu{cpu}")
 }
@@ -61,9 +98,18 @@ pub(crate) struct RecordingJson {
     /// System, host name, release and machine, as uname(2) gives them; `None`: those of this machine.
     #[serde(default)]
     pub system: Option<String>,
+    /// It has [`Buffer::Cpus`] too.
+    #[serde(default)]
+    pub has_cpus: bool,
 }
 
 impl RecordingJson {
+    /// Returns its buffers.
+    pub fn buffers(&self) -> impl Iterator<Item = Buffer> + use<> {
+        let has_cpus = self.has_cpus;
+        Buffer::ALL.into_iter().filter(move |buffer| has_cpus || *buffer == Buffer::Asked)
+    }
+
     /// Returns whether its numbers can be those of a machine, and its owner's name that of an instance: a note with
     /// this name is removed at the end.
     pub fn is_good(&self) -> bool {
@@ -83,6 +129,9 @@ pub(crate) struct EndJson {
     pub stats: Vec<Stats>,
     /// Lines of threads' numbers and names.
     pub names: String,
+    /// Counters of the buffers of [`Buffer::Cpus`].
+    #[serde(default)]
+    pub cpus: Vec<Stats>,
 }
 
 /// The value of `version`.

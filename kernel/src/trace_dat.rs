@@ -5,7 +5,8 @@
 //! section's size has 64 bits, and BUFFER has the size of a page.
 
 use crate::error::Error;
-use crate::state::cpu_file;
+use crate::state::Buffer;
+use crate::stats::Stats;
 use hypertrace_format::folder::{Folder, check_size, read_at, write_at};
 use hypertrace_format::ring_page;
 use rustix::fs::OFlags;
@@ -147,8 +148,8 @@ fn section_header(id: u16, bytes: u64) -> [u8; SECTION] {
 pub(crate) struct Ending {
     /// CPUs of the machine
     pub cpus: Vec<u32>,
-    /// Counters of each CPU's buffer, as the kernel prints them
-    pub stats: Vec<(u32, String)>,
+    /// Its buffers, with the counters of each CPU's, as the kernel prints them
+    pub buffers: Vec<(Buffer, Vec<Stats>)>,
     /// Lines of threads' numbers and names
     pub names: String,
     /// Ticks of the clock per second
@@ -173,8 +174,8 @@ struct Place {
 /// Contents of a completed file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Contents {
-    /// Events by CPU
-    pub events: BTreeMap<u32, u64>,
+    /// Events by CPU, of each of [`Ending::buffers`]
+    pub events: Vec<BTreeMap<u32, u64>>,
     /// Damage that was left out
     pub damage: Vec<String>,
 }
@@ -201,25 +202,30 @@ pub(crate) fn write(
     body.extend(ending.names.bytes());
     section(&mut bytes, id::CMDLINES, &body);
 
-    let buffer = bytes.len() as u64;
     let page_size = ending.page_size as u64;
-    let start = (buffer + SECTION as u64).next_multiple_of(page_size);
-    let (places, contents, end) = copy(out, from, ending, start)?;
-    bytes.extend(section_header(id::BUFFER, end - buffer - SECTION as u64));
+    let (mut contents, mut end) = (Contents::default(), bytes.len() as u64);
+    for (buffer, stats) in &ending.buffers {
+        let (name, at) = (buffer.name(), end);
+        let start = (at + SECTION as u64).next_multiple_of(page_size);
+        let places;
+        (places, end) = copy(out, from, ending, *buffer, start, &mut contents)?;
+        let header = section_header(id::BUFFER, end - at - SECTION as u64);
+        write_at(out, &header, at).map_err(|source| writing(from, source))?;
 
-    // An instance without a name is the one that a reader shows first.
-    let mut data = buffer.to_ne_bytes().to_vec();
-    data.extend(format!("\0{CLOCK}\0").bytes());
-    data.extend(u32::try_from(page_size).unwrap_or(4096).to_ne_bytes());
-    data.extend((places.len() as u32).to_ne_bytes());
-    for place in &places {
-        data.extend(place.cpu.to_ne_bytes());
-        data.extend(place.offset.to_ne_bytes());
-        data.extend(place.bytes.to_ne_bytes());
-    }
-    option(&mut options, id::BUFFER, &data);
-    for (cpu, text) in &ending.stats {
-        option(&mut options, id::CPUSTAT, format!("CPU: {cpu}\n{text}\0").as_bytes());
+        let mut data = at.to_ne_bytes().to_vec();
+        data.extend(format!("{name}\0{CLOCK}\0").bytes());
+        data.extend(u32::try_from(page_size).unwrap_or(4096).to_ne_bytes());
+        data.extend((places.len() as u32).to_ne_bytes());
+        for place in &places {
+            data.extend(place.cpu.to_ne_bytes());
+            data.extend(place.offset.to_ne_bytes());
+            data.extend(place.bytes.to_ne_bytes());
+        }
+        option(&mut options, id::BUFFER, &data);
+        let whose = if name.is_empty() { String::new() } else { format!("Buffer: {name}\n") };
+        for Stats { cpu, text } in stats {
+            option(&mut options, id::CPUSTAT, format!("{whose}CPU: {cpu}\n{text}\0").as_bytes());
+        }
     }
     option(&mut options, id::TRACECLOCK, format!("[{CLOCK}]\0").as_bytes());
     let system: String = ending.system.chars().filter(|c| !c.is_control()).take(512).collect();
@@ -264,19 +270,21 @@ fn writing(from: &Folder, source: std::io::Error) -> Error {
     Error::File { action: "write", path: dir.join(crate::state::FILE), source }
 }
 
-/// Copies the CPUs' pages to the file, from this offset on. Counts their events; a page that is not
-/// one ends its CPU's pages.
+/// Copies the pages of a buffer's CPUs to the file, from this offset on. Counts their events; a page that is
+/// not one ends its CPU's pages.
 fn copy(
     out: &OwnedFd,
     from: &Folder,
     ending: &Ending,
+    buffer: Buffer,
     start: u64,
-) -> Result<(Vec<Place>, Contents, u64), Error> {
-    let (mut places, mut contents, mut end) = (Vec::new(), Contents::default(), start);
+    contents: &mut Contents,
+) -> Result<(Vec<Place>, u64), Error> {
+    let (mut places, mut counts, mut end) = (Vec::new(), BTreeMap::new(), start);
     let page_size = ending.page_size;
     let mut chunk = vec![0; CHUNK.next_multiple_of(page_size)];
     for &cpu in &ending.cpus {
-        let name = cpu_file(cpu);
+        let name = buffer.file(cpu);
         let mut place = Place { cpu, offset: end, bytes: 0 };
         let file = match from.file(&name, OFlags::RDONLY) {
             Ok((file, _)) => Some(file),
@@ -320,10 +328,11 @@ fn copy(
                 break;
             }
         }
-        contents.events.insert(cpu, events);
+        counts.insert(cpu, events);
         places.push(place);
     }
-    Ok((places, contents, end))
+    contents.events.push(counts);
+    Ok((places, end))
 }
 
 /// Returns the multiplier and shift that make nanoseconds of ticks, as exact as 32 bits can be.

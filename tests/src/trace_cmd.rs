@@ -24,12 +24,14 @@ pub struct Shown {
 }
 
 /// Contents of a file.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Contents {
-    /// In order of time.
+    /// Those that were asked for, in order of time.
     pub events: Vec<Shown>,
     /// Places between them where some are missing; the kernel does not always say how many.
     pub gaps: usize,
+    /// Those of the second buffer, about all threads.
+    pub cpus: Vec<Shown>,
 }
 
 /// Reads a file that lacks no events, as [`contents`] does.
@@ -52,19 +54,22 @@ pub fn contents(file: &Path) -> Option<Contents> {
         let said = String::from_utf8_lossy(&out.stderr);
         assert!(out.status.success() && said.is_empty(), "{name} {}: {said}", file.display());
         let text = String::from_utf8_lossy(&out.stdout);
-        let (gaps, lines): (Vec<&str>, Vec<&str>) = text
-            .lines()
-            .filter(|line| !line.starts_with("cpus="))
+        let mut contents = Contents::default();
+        for line in text.lines().filter(|line| !line.starts_with("cpus=")) {
+            let of_cpus = line.strip_prefix("cpus:");
             // `CPU:0 [1234 EVENTS DROPPED]` or `CPU:0 [EVENTS DROPPED]`
-            .partition(|line| line.ends_with("EVENTS DROPPED]"));
-        let events: Vec<Shown> = lines
-            .iter()
-            .map(|line| {
-                parse(line).unwrap_or_else(|| panic!("{name} {}: {line:?}", file.display()))
-            })
-            .collect();
+            if line.ends_with("EVENTS DROPPED]") {
+                contents.gaps += usize::from(of_cpus.is_none());
+                continue;
+            }
+            let event = parse(of_cpus.unwrap_or(line));
+            let event = event.unwrap_or_else(|| panic!("{name} {}: {line:?}", file.display()));
+            match of_cpus {
+                Some(_) => contents.cpus.push(event),
+                None => contents.events.push(event),
+            }
+        }
         capability::used(name);
-        let contents = Contents { events, gaps: gaps.len() };
         if let Some(other) = &read {
             assert_eq!(other, &contents, "{name} reads something else");
         }

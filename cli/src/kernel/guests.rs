@@ -90,8 +90,8 @@ pub fn assemble(session: &Session, folder: &Path, shown: &str) -> Vec<Made> {
             match file {
                 Ok(summary) => made.push(Made {
                     line: super::line(&summary, None),
-                    has_losses: summary.lost() > 0
-                        || !summary.losses_known
+                    has_losses: summary.asked.lost() > 0
+                        || !summary.asked.losses_known
                         || !summary.damage.is_empty(),
                     path: summary.path,
                 }),

@@ -8,7 +8,9 @@ use crate::units::shown;
 use anyhow::{Context, Result};
 use hypertrace_format::error::DirectoryError;
 use hypertrace_format::error::error_chain;
-use hypertrace_kernel::{Config, Error, Recording, Source, Summary, is_incomplete, recover, sweep};
+use hypertrace_kernel::{
+    Config, Counts, Error, Recording, Source, Summary, is_incomplete, recover, sweep,
+};
 use std::fmt::Write as _;
 use std::path::Path;
 
@@ -125,33 +127,23 @@ const MOST_DAMAGE: usize = 4;
 
 /// Formats the closing line: events, losses with their causes and what helps, the file.
 pub fn line(summary: &Summary, buffer_kib: Option<u32>) -> String {
-    let events = if summary.events == 1 { "event" } else { "events" };
+    let events = if summary.asked.events == 1 { "event" } else { "events" };
+    let buffer_kib = buffer_kib.filter(|_| summary.source == Source::Tracefs);
     let mut line = format!(
-        "{} kernel {events} (by {}) in {}, ",
-        grouped(summary.events),
+        "{} kernel {events} (by {}) in {}, {}",
+        grouped(summary.asked.events),
         summary.source,
-        summary.path.display()
+        summary.path.display(),
+        losses(&summary.asked, buffer_kib)
     );
-    match summary.lost() {
-        0 if summary.losses_known => line.push_str("none lost"),
-        0 => line.push_str("losses unknown"),
-        lost => {
-            let mut causes = Vec::new();
-            if summary.overwritten > 0 {
-                let hint = match (buffer_kib, summary.source) {
-                    (Some(kib), Source::Tracefs) => {
-                        format!("buffer full (raise --buffer, {} now)", shown(u64::from(kib) << 10))
-                    }
-                    _ => "buffer full".into(),
-                };
-                causes.push(format!("{} {hint}", grouped(summary.overwritten)));
-            }
-            if summary.unwritten > 0 {
-                causes.push(format!("{} read and not written", grouped(summary.unwritten)));
-            }
-            // Writing to a String does not fail.
-            let _ = write!(line, "{} lost: {}", grouped(lost), causes.join(", "));
-        }
+    if let Some(cpus) = &summary.cpus {
+        // Writing to a String does not fail.
+        let _ = write!(
+            line,
+            "; {} about all threads, {}",
+            grouped(cpus.events),
+            losses(cpus, buffer_kib)
+        );
     }
     for damage in summary.damage.iter().take(MOST_DAMAGE) {
         let _ = write!(line, "; {damage}");
@@ -161,6 +153,29 @@ pub fn line(summary: &Summary, buffer_kib: Option<u32>) -> String {
         more => drop(write!(line, "; damage in {} places more", grouped(more as u64))),
     }
     line
+}
+
+/// Formats the losses of a buffer of this size.
+fn losses(counts: &Counts, buffer_kib: Option<u32>) -> String {
+    match counts.lost() {
+        0 if counts.losses_known => return "none lost".into(),
+        0 => return "losses unknown".into(),
+        _ => {}
+    }
+    let mut causes = Vec::new();
+    if counts.overwritten > 0 {
+        let hint = match buffer_kib {
+            Some(kib) => {
+                format!("buffer full (raise --buffer, {} now)", shown(u64::from(kib) << 10))
+            }
+            None => "buffer full".into(),
+        };
+        causes.push(format!("{} {hint}", grouped(counts.overwritten)));
+    }
+    if counts.unwritten > 0 {
+        causes.push(format!("{} read and not written", grouped(counts.unwritten)));
+    }
+    format!("{} lost: {}", grouped(counts.lost()), causes.join(", "))
 }
 
 /// Ends a recording. Returns an error if its file cannot be made or lacks events because a write
@@ -188,7 +203,7 @@ pub fn finish(recording: Recording, is_quiet: bool) -> Result<()> {
         Some(why) => Err(anyhow::anyhow!(
             "{} lacks {} events: {why}; make room, or use another directory",
             summary.path.display(),
-            grouped(summary.unwritten)
+            grouped(summary.asked.unwritten + summary.cpus.map_or(0, |cpus| cpus.unwritten))
         )),
         None => Ok(()),
     }

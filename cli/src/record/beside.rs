@@ -27,6 +27,7 @@ fn record(args: &Args, out: &Path) -> Result<()> {
     config.events.clone_from(&args.event);
     config.buffer_kib = args.buffer;
     config.pids.clone_from(&args.pid);
+    config.own_only = args.own_only;
     config.share = args.share;
     // Live until the recording has ended: a signal must not leave it unfinished.
     let interrupts = Interrupts::catch();

@@ -122,6 +122,7 @@ fn start_kernel(args: &Args, out: &Path) -> Result<Option<Recording>> {
     config.events.clone_from(&args.event);
     config.buffer_kib = args.buffer;
     config.pids = vec![std::process::id()];
+    config.own_only = args.own_only;
     config.share = args.share;
     let recording = kernel::start(&config)?;
     if !args.quiet {

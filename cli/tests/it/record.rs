@@ -84,9 +84,23 @@ fn a_program_is_recorded_with_its_children_and_its_exit_code() {
     let to = ticks();
     assert_eq!(ran.code, Some(7), "{ran:?}");
     let Some(count) = recorded(&ran) else { return };
-    let Some(events) = trace_cmd::read(&out.join("kernel.dat")) else { return };
+    let Some(read) = trace_cmd::contents(&out.join("kernel.dat")) else { return };
+    let (events, cpus) = (read.events, read.cpus);
     assert_eq!(events.len() as u64, count);
     check_times(&out, &events, from, to);
+    // The second buffer has the switches of the first, and what woke threads; a report shows the first alone.
+    assert_eq!(cpus.len() as u64, number_before(" about all threads", &ran.stderr));
+    let is_switch = |event: &&Shown| event.name == "sched_switch";
+    let is_there = |event: &Shown| {
+        // Each buffer has a reading of the clock of its own.
+        let same = |other: &&Shown| other.fields == event.fields && other.thread == event.thread;
+        cpus.iter().filter(same).any(|other| other.time.abs_diff(event.time) < 1_000_000)
+    };
+    assert!(events.iter().filter(is_switch).all(is_there));
+    assert!(cpus.iter().any(|event| event.name == "sched_waking"), "{cpus:?}");
+    let report = run(HYPERTRACE.command(["report"]).arg(&out)).ok();
+    assert_eq!(report.matches("  kernel/").count() as u64, count);
+    assert!(!report.contains("sched_waking"));
     let names: Vec<&str> = events.iter().map(|event| event.name.as_str()).collect();
     assert!(names.contains(&"sched_switch") && names.contains(&"sched_wakeup"), "{names:?}");
     let stat = run(HYPERTRACE.command(["info"]).arg(&out)).ok();
@@ -721,4 +735,47 @@ fn damage_in_the_files_of_a_killed_process_is_reported() {
     fs::remove_file(state.join("recording.json")).unwrap();
     run(HYPERTRACE.command(["report"]).arg(&out)).ok();
     assert!(!state.exists());
+}
+
+#[test]
+fn the_scheduling_of_all_threads_is_left_out_if_that_is_asked_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("S");
+    let ran = run(&mut record(&out, &["sleep", "0.001"]));
+    if recorded(&ran).is_none() {
+        return;
+    }
+    assert!(ran.stderr.contains(" about all threads, none lost"), "{ran:?}");
+    let out = dir.path().join("T");
+    let mut command = HYPERTRACE.command(["record", "--kernel", "--own-only", "-o"]);
+    let ran = run(command.arg(&out).args(["sleep", "0.001"]));
+    assert!(ran.stderr.contains("none lost") && !ran.stderr.contains("all threads"), "{ran:?}");
+    let text = fs::read(out.join("kernel.dat")).unwrap();
+    assert!(!text.windows(12).any(|name| name == b"sched_waking"), "a second buffer's events");
+}
+
+#[test]
+fn a_recording_of_all_threads_has_what_woke_them_among_its_events() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("S");
+    let mut command = HYPERTRACE.command(["record", "-a", "-o"]);
+    let mut child = with_default_signals(command.arg(&out).stderr(Stdio::piped())).spawn().unwrap();
+    let mut said = String::new();
+    let mut stderr = BufReader::new(child.stderr.take().unwrap());
+    while !said.contains("recording the kernel's events") {
+        if stderr.read_line(&mut said).unwrap() == 0 {
+            child.wait().unwrap();
+            capability::missing("tracefs", said);
+            return;
+        }
+    }
+    child.stderr = Some(stderr.into_inner());
+    run(Command::new("sleep").arg("0.01")).ok();
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    let ran = end(child, said);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let Some(read) = trace_cmd::contents(&out.join("kernel.dat")) else { return };
+    assert!(read.cpus.is_empty() && read.events.iter().any(|event| event.name == "sched_waking"));
+    capability::used("tracefs");
 }

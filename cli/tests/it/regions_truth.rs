@@ -191,7 +191,7 @@ fn guest_is_right() -> bool {
     drain.finish();
     let recorded = host.finish();
     let kernel = recording.finish().unwrap();
-    assert_eq!((recorded.summary.lost, kernel.lost()), (0, 0));
+    assert_eq!((recorded.summary.lost, kernel.asked.lost()), (0, 0));
     let samples = std::mem::take(&mut spender.lock().unwrap().regions);
     let truth = Truth { of: Of::Guest, frequency, samples };
     let measured = truth.check(recorded.dir(), &[COMPETED, COMPUTED, HANDLED, SLEPT]);

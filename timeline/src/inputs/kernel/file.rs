@@ -48,6 +48,8 @@ pub(crate) struct TraceFile {
     pub formats: Formats,
     pub options: Options,
     pub buffers: Vec<Buffer>,
+    /// The buffer of a recording of hypertrace that has the scheduling of all threads, beside that of its own ones
+    pub cpus: Option<Buffer>,
     /// Names of threads, in order of their numbers.
     comms: Vec<(u32, Box<str>)>,
     /// Missing or wrong parts, where the rest can be read.
@@ -57,6 +59,8 @@ pub(crate) struct TraceFile {
 /// The buffers of an instance.
 #[derive(Debug)]
 pub(crate) struct Buffer {
+    /// Name of the instance; empty: the first one's.
+    pub name: String,
     pub clock: String,
     pub page_size: usize,
     pub is_compressed: bool,
@@ -92,6 +96,7 @@ impl TraceFile {
             formats: Formats::new(),
             options: Options::default(),
             buffers: Vec::new(),
+            cpus: None,
             comms: Vec::new(),
             warnings: Vec::new(),
         };
@@ -103,6 +108,16 @@ impl TraceFile {
             _ => trace.version_7(&mut bytes, begin.page_size)?,
         }
         trace.check_buffers()?;
+        let is_cpus = |buffer: &Buffer| Some(&buffer.name) == trace.options.all.as_ref();
+        if let Some(at) = trace.buffers.iter().position(is_cpus).filter(|at| *at > 0) {
+            trace.cpus = Some(trace.buffers.remove(at));
+            let lost = trace.options.cpus_lost;
+            if lost > 0 {
+                trace.warnings.push(format!(
+                    "{lost} events of the scheduling of all threads were lost: record with a larger --buffer"
+                ));
+            }
+        }
         Ok(trace)
     }
 
@@ -190,6 +205,7 @@ impl TraceFile {
             Ok(Cpu { number, at, len: bytes.u64("the bytes of a CPU's pages")?, is_cut: false })
         };
         Ok(Buffer {
+            name: String::new(),
             clock: self.options.clock.clone(),
             page_size: page_size as usize,
             is_compressed: false,
@@ -273,7 +289,7 @@ impl TraceFile {
 
     fn buffer_7(&self, data: &mut Bytes<'_>, default: u32) -> Result<Buffer> {
         let at = data.u64("the offset of a buffer's section")?;
-        data.text("an instance's name")?;
+        let name = clock_name(&String::from_utf8_lossy(data.text("an instance's name")?));
         let clock = clock_name(&String::from_utf8_lossy(data.text("a clock's name")?));
         let page_size = match data.u32("a page size")? {
             0 => default,
@@ -293,7 +309,7 @@ impl TraceFile {
             Err(error) if cpus.iter().all(|cpu| cpu.len == 0) => return Err(error),
             Err(_) => false,
         };
-        Ok(Buffer { clock, page_size: page_size as usize, is_compressed, cpus })
+        Ok(Buffer { name, clock, page_size: page_size as usize, is_compressed, cpus })
     }
 
     /// Reads a section, decompressed.

@@ -82,6 +82,10 @@ pub(crate) struct Options {
     pub steals: Vec<(u64, u64)>,
     /// The threads that were recorded at the beginning; `None` if it has no such list.
     pub threads: Option<Vec<u32>>,
+    /// Name of the buffer with the scheduling of all threads.
+    pub all: Option<String>,
+    /// Events of that buffer that no reader got.
+    pub cpus_lost: u64,
     /// Of a guest's recording, the guest's clock in its session.
     pub guest_clock: Option<u32>,
 }
@@ -94,12 +98,14 @@ impl Options {
                 let text = String::from_utf8_lossy(data.text("counters of a CPU")?).into_owned();
                 let lines = || text.lines().filter_map(|line| line.split_once(':'));
                 let values = lines().filter_map(|(key, n)| Some((key, n.trim().parse().ok()?)));
-                if let Some((_, cpu)) = values.clone().find(|(key, _)| *key == "CPU") {
+                let sum = |keys: &[&str]| {
+                    let values = values.clone().filter(|(key, _)| keys.contains(key));
+                    values.map(|(_, n)| n).fold(0, u64::saturating_add)
+                };
+                if text.starts_with("Buffer: ") {
+                    self.cpus_lost = self.cpus_lost.saturating_add(sum(&LOSSES));
+                } else if let Some((_, cpu)) = values.clone().find(|(key, _)| *key == "CPU") {
                     let cpu = u32::try_from(cpu).unwrap_or(u32::MAX);
-                    let sum = |keys: &[&str]| {
-                        let values = values.clone().filter(|(key, _)| keys.contains(key));
-                        values.map(|(_, n)| n).fold(0, u64::saturating_add)
-                    };
                     self.lost.insert(cpu, sum(&LOSSES));
                     self.readable.insert(cpu, sum(&READABLE));
                 }
@@ -112,7 +118,7 @@ impl Options {
             }
             id::VERSION => {
                 // `hypertrace 0.1.0; source=perf; boot_id=UUID; clock_bound_ns=N; stolen_ms=N;
-                // steals=FROM-TO:MS,FROM-TO:MS; threads=N,N`.
+                // steals=FROM-TO:MS,FROM-TO:MS; threads=N,N; all=BUFFER`.
                 // Others write only their version.
                 let text = String::from_utf8_lossy(data.text("a version")?).into_owned();
                 let words = || text.split("; ").filter_map(|word| word.split_once('='));
@@ -124,6 +130,7 @@ impl Options {
                 self.steals = find("steals")
                     .map(|all| all.split(',').filter_map(steal).take(MOST_STEALS).collect())
                     .unwrap_or_default();
+                self.all = find("all").map(clock_name);
                 self.guest_clock = find("guest_clock").and_then(|id| id.parse().ok());
                 // A word that is no number names no thread.
                 self.threads = find("threads")
