@@ -5,8 +5,9 @@ use anyhow::{Context, Result, bail};
 use hypertrace_format::folder::{Folder, Share};
 use hypertrace_trace::session_json;
 use rustix::fs::{OFlags, RenameFlags, renameat_with};
+use serde_json::Value;
 use std::fs;
-use std::io::{ErrorKind, Read};
+use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 /// The directory of a session that nobody named.
@@ -100,18 +101,29 @@ fn find(here: &Folder, name: &str) -> Result<Option<(Folder, State)>> {
         Err(_) => bail!(foreign()),
     };
     folder.check_own().map_err(|why| Usage(format!("{why}; name another directory with -o")))?;
-    let Ok((json, _)) = folder.file(session_json::FILE, OFlags::RDONLY) else { bail!(foreign()) };
-    let mut text = Vec::new();
-    let read = fs::File::from(json).take(MOST_JSON).read_to_end(&mut text);
-    read.with_context(|| format!("cannot read {name}/{}", session_json::FILE))?;
-    let json: serde_json::Value = serde_json::from_slice(&text).unwrap_or_default();
-    let Some(finished) = json["finished"].as_bool() else { bail!(foreign()) };
+    let read = description(&folder);
+    let json = read.with_context(|| format!("cannot read {name}/{}", session_json::FILE))?;
+    let Some(json) = json.filter(|json| json["finished"].is_boolean()) else { bail!(foreign()) };
+    // What its recorder had not written is in a session of its own, once all of it is there.
+    let is_recovered = || {
+        let recovered = folder.folder(session_json::RECOVERED).and_then(|r| description(&r));
+        let is_its = |r: Value| r["completes"] == json["uuid"] && r["finished"] == true;
+        recovered.is_ok_and(|recovered| recovered.is_some_and(is_its))
+    };
     let state = if folder.folder("ctf").and_then(|ctf| ctf.is_locked()).unwrap_or(false) {
         State::Live
-    } else if finished {
+    } else if json["finished"] == true || is_recovered() {
         State::Ended
     } else {
         State::Killed
     };
     Ok(Some((folder, state)))
+}
+
+/// Reads the `session.json` of a folder, if it has one.
+fn description(folder: &Folder) -> io::Result<Option<Value>> {
+    let Ok((json, _)) = folder.file(session_json::FILE, OFlags::RDONLY) else { return Ok(None) };
+    let mut text = Vec::new();
+    fs::File::from(json).take(MOST_JSON).read_to_end(&mut text)?;
+    Ok(Some(serde_json::from_slice(&text).unwrap_or_default()))
 }

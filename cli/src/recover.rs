@@ -9,8 +9,9 @@ use std::path::PathBuf;
 
 /// Recover the events that a crash left in a file of rings
 ///
-/// FILE is that of `record --segment` or `serve --file`. The session in DIR is
-/// completed, or a new one is made if there is none. FILE is not needed afterwards.
+/// FILE is that of `record --segment` or `serve --file`. The session in DIR is not
+/// changed: what it lacks is in DIR/recovered, and all commands show both as one.
+/// If there is none in DIR, a new one is made. FILE is not needed afterwards.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, verbatim_doc_comment)]
 pub struct Args {
@@ -22,25 +23,26 @@ pub struct Args {
     #[arg(value_name = "DIR", default_value = place::DEFAULT)]
     dir: PathBuf,
 
-    /// Users that may read a new session
+    /// Users that may read what is recovered
     #[arg(long, value_name = "WHO", value_enum, default_value_t)]
     share: Share,
 }
 
 const EXAMPLES: &str = "\
 Examples:
-  hypertrace recover /dev/shm/s          complete the session hypertrace.data
-  hypertrace recover /dev/shm/s S        that in S, or make a new one there
+  hypertrace recover /dev/shm/s          what the session hypertrace.data lacks
+  hypertrace recover /dev/shm/s S        that in S, or a new one there
 
 Exit code: 0 done, 1 failed, 2 wrong usage, or damaged or foreign input.";
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<()> {
     let config = SessionConfig { share: args.share, ..SessionConfig::new(&args.dir) };
-    let summary = tidy(Some(&args.dir), || Ok(hypertrace_user::recover(&args.file, config)?))?;
+    let (dir, summary) =
+        tidy(Some(&args.dir), || Ok(hypertrace_user::recover(&args.file, config)?))?;
     print(format_args!(
-        "{} holds {} records now, {} lost; {} is not needed any more.\n",
-        args.dir.display(),
+        "{} holds {} records, {} lost; {} is not needed any more.\n",
+        dir.display(),
         summary.records,
         summary.lost,
         args.file.display(),

@@ -12,6 +12,8 @@ use std::collections::BTreeMap;
 
 /// The file's name in a session's directory.
 pub const FILE: &str = "session.json";
+/// The folder in it of what was recovered after its process was killed: a session of its own.
+pub const RECOVERED: &str = "recovered";
 /// Value of `format`.
 pub const FORMAT: &str = "hypertrace-session";
 /// Value of `version`.
@@ -26,6 +28,9 @@ pub struct SessionJson {
     pub version: u32,
     /// The trace's UUID, as in the metadata.
     pub uuid: String,
+    /// The UUID of the session of a killed process that this one completes, whose directory it is in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub completes: Option<String>,
     /// When the session was created, Unix time.
     pub started_unix_ns: i64,
     /// The host's boot whose raw counter the host's clock is, as in
@@ -145,6 +150,31 @@ impl StreamJson {
         self.causes().total()
     }
 
+    /// Adds the counts of a later part of the stream, whose clock and name are newer.
+    pub fn add(&mut self, later: &StreamJson) {
+        self.clock = later.clock;
+        if !later.name.is_empty() {
+            self.name.clone_from(&later.name);
+        }
+        let StreamJson { events, reference_points, filtered, .. } = self;
+        let StreamJson { lost_full, lost_busy, lost_unattached, lost_overwritten, .. } = later;
+        for (sum, more) in [
+            (events, &later.events),
+            (reference_points, &later.reference_points),
+            (filtered, &later.filtered),
+            (&mut self.lost_full, lost_full),
+            (&mut self.lost_busy, lost_busy),
+            (&mut self.lost_unattached, lost_unattached),
+            (&mut self.lost_overwritten, lost_overwritten),
+        ] {
+            *sum = sum.saturating_add(*more);
+        }
+        for (kind, more) in &later.faults {
+            let sum = self.faults.entry(kind.clone()).or_default();
+            *sum = sum.saturating_add(*more);
+        }
+    }
+
     /// Returns the lost events by their causes.
     pub fn causes(&self) -> Losses {
         Losses {
@@ -214,6 +244,7 @@ mod tests {
             format: FORMAT.into(),
             version: VERSION,
             uuid: "8-4-4-4-12".into(),
+            completes: Some("8-4-4-4-12".into()),
             started_unix_ns: i64::MAX,
             boot_id: Some("8-4-4-4-12".into()),
             programs: false,

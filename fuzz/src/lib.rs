@@ -6,7 +6,7 @@
 //! is honest, 2 is idle; and as actions of a VMM on its session ([`vmm::Act`]).
 //! [`restore`] decodes them as the same before and after a snapshot, and as damage to the device's
 //! state. [`segment`] decodes them as the same for programs whose host dies, [`reader`] and
-//! [`resume`] as damage to the files of a session, [`monitor`] as requests of
+//! [`recover`] as damage to the files of a session, [`monitor`] as requests of
 //! clients, [`journal`] as damage to a journal, [`kernel`] as damage to the trace of a kernel,
 //! [`functions`] as damage to a function trace, [`trace_events`] as a file of
 //! declarations, [`vfio_user`] as messages of a VMM.
@@ -21,8 +21,8 @@ pub mod monitor;
 pub mod op;
 pub mod reader;
 pub mod recorder;
+pub mod recover;
 pub mod restore;
-pub mod resume;
 pub mod rig;
 pub mod segment;
 pub mod session;

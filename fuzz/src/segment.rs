@@ -53,7 +53,7 @@ pub fn run(bytes: &[u8]) {
         assert!(missing == 0 || recorded.switched || options.relays > 0, "{missing} are missing");
         let is_clean = read.faults.is_empty() || recorded.switched || options.relays > 0;
         assert!(is_clean, "{:?}", read.faults);
-        assert_eq!(read.lost[..2], [recorded.account.full, 0]);
+        assert_eq!(read.all_lost, recorded.account.full);
     }
 }
 

@@ -158,6 +158,8 @@ pub struct Read {
     events: Vec<Event>,
     /// Losses of client 1: full, busy, overwritten.
     pub lost: [u64; 3],
+    /// All of its losses: the causes are as of the last `session.json`.
+    pub all_lost: u64,
     /// Filtered events of client 1.
     pub filtered: u64,
     /// Faults of client 1, by kind.
@@ -178,9 +180,9 @@ pub fn read(dir: &Path) -> Read {
     let honest = (Domain::Guest, HONEST);
     let stream = stat.streams.iter().find(|s| s.stream == Some(honest));
     let lost = stream.map_or([0; 3], |s| [s.causes.full, s.causes.busy, s.causes.overwritten]);
-    let filtered = stream.map_or(0, |s| s.filtered);
+    let (all_lost, filtered) = stream.map_or((0, 0), |s| (s.lost, s.filtered));
     let faults = stream.map(|s| s.faults_by_kind.clone()).unwrap_or_default();
-    Read { events, lost, filtered, faults, records: stat.total.records }
+    Read { events, lost, all_lost, filtered, faults, records: stat.total.records }
 }
 
 impl Read {

@@ -44,6 +44,8 @@ struct File {
     cursor: Cursor,
     /// Producer of its stream.
     source: (Domain, u32),
+    /// UUID in its packets.
+    uuid: [u8; 16],
     /// Unix time of the end of the part, nanoseconds.
     until: i64,
 }
@@ -128,7 +130,9 @@ impl Follow {
     pub fn end(mut self, each: &mut dyn FnMut(EntryRef<'_>)) -> Result<()> {
         self.json.read_again(&self.dir)?;
         let files = &self.files;
-        let has_files = |domain, client| files.values().any(|file| file.source == (domain, client));
+        let has_files = |uuid: &[u8; 16], domain, client| {
+            files.values().any(|file| (&file.uuid, file.source) == (uuid, (domain, client)))
+        };
         let all = elsewhere(0, &self.json, &has_files, &mut self.names);
         all.into_iter().for_each(|lost| each(EntryRef::Lost(lost)));
         Ok(())
@@ -139,7 +143,7 @@ impl Follow {
     fn scan(&mut self) -> Result<(Option<Session>, HashMap<PathBuf, Cursor>, bool)> {
         self.json.read_again(&self.dir)?;
         let is_finished = self.json.finished;
-        let paths = stream_files(&self.dir)?;
+        let paths = stream_files(&self.dir, &self.json)?;
         let most = (ROUND_BYTES / paths.len().max(1) as u64).max(FILE_BYTES);
         // Files that are ahead of one that has more wait for it.
         let more = self.files.values().filter(|file| file.cursor.has_more);
@@ -183,8 +187,9 @@ impl Follow {
             for segment in &stream.segments {
                 let Some(cursor) = cursors.get(&segment.path) else { continue };
                 let until = end(session, segment);
-                let source = (stream.domain, stream.client);
-                self.files.insert(segment.path.clone(), File { cursor: *cursor, source, until });
+                let (source, uuid) = ((stream.domain, stream.client), segment.first.uuid);
+                let file = File { cursor: *cursor, source, uuid, until };
+                self.files.insert(segment.path.clone(), file);
             }
         }
     }

@@ -67,13 +67,15 @@ impl SessionStat {
             stat.name.clone_from(&described.name);
             stat.causes = described.causes();
             stat.faults_by_kind.clone_from(&described.faults);
-            if session.stream(described.domain, described.client).is_none() {
-                // It has no packets with these counts.
-                let add = |sum: u64, n: u64| sum.saturating_add(n);
-                stat.lost = described.lost();
-                stat.filtered = described.filtered;
-                stat.faults = described.faults.values().copied().fold(0, add);
-            }
+        }
+        let has_files = |uuid: &_, domain, client| session.has_files(uuid, domain, client);
+        for described in session.json().without_files(&has_files) {
+            // It has no packets with these counts.
+            let add = |sum: u64, n: u64| sum.saturating_add(n);
+            let stat = stat_of(&mut streams, described.domain, described.client);
+            stat.lost = stat.lost.saturating_add(described.lost());
+            stat.filtered = stat.filtered.saturating_add(described.filtered);
+            stat.faults = described.faults.values().copied().fold(stat.faults, add);
         }
         let streams: Vec<StreamStat> = streams.into_iter().map(|(_, stat)| stat).collect();
         let mut total = streams.iter().fold(StreamStat::default(), StreamStat::add);
@@ -132,9 +134,12 @@ fn count(session: &Session, stream: &Stream, stats: &mut Stats) -> Result<()> {
         .iter()
         .map(|s| s.last.events_discarded.saturating_sub(s.first.events_discarded))
         .fold(0, u64::saturating_add);
-    if let Some(segment) = stream.segments.last() {
-        own.filtered = segment.last.events_filtered;
-        own.faults = segment.last.faults;
+    // Those of what was recovered begin anew.
+    for part in stream.segments.chunk_by(|a, b| a.first.uuid == b.first.uuid) {
+        if let Some(segment) = part.last() {
+            own.filtered = own.filtered.saturating_add(segment.last.events_filtered);
+            own.faults = own.faults.saturating_add(segment.last.faults);
+        }
     }
     let mut records = stream.records(session.classes());
     while let Some(record) = records.read()? {

@@ -33,6 +33,6 @@ pub(crate) use recorder::{Asker, Recorder};
 pub use recorder::{SnapshotError, SnapshotLimit};
 pub(crate) use source::Source;
 pub(crate) use state::TraceState;
-pub(crate) use stats::{Recorded, Stats};
+pub(crate) use stats::Stats;
 pub(crate) use turn::Turn;
 pub use wanted::TooManyRules;

@@ -1,7 +1,7 @@
 //! Sessions: a directory that fills with what guests and the VMM do.
 //!
 //! [`Session`] is the handle, [`Engine`](engine::Engine) the drain loop's side of it,
-//! [`resume`] reads what a killed process left.
+//! [`recover`] makes one of what a killed process left.
 
 pub(crate) mod config;
 mod create;
@@ -9,7 +9,7 @@ pub(crate) mod engine;
 pub(crate) mod error;
 mod handle;
 mod place;
-pub(crate) mod resume;
+pub(crate) mod recover;
 mod sink;
 pub(crate) mod summary;
 mod writer;
@@ -19,7 +19,7 @@ pub use config::{Destination, Output, SessionConfig};
 pub use error::SessionError;
 pub use handle::{Matched, Session, attach};
 pub(crate) use place::prepare;
-pub use resume::Committed;
-pub(crate) use resume::is_stream;
+pub use recover::Committed;
+pub(crate) use recover::is_stream;
 pub use summary::Summary;
 pub use writer::Writer;

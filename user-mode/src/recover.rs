@@ -1,42 +1,57 @@
 //! Saving the records that a crash left in a segment.
 //!
-//! A ring is taken from where it was committed: in a session that is completed,
-//! its packets tell; in a new one, the ring itself, as the dead host left it.
+//! A ring is taken from where it was committed: the packets of the session that the dead host left
+//! say it, or without one the ring itself. Nothing in the segment is given back meanwhile, so
+//! a recovery that fails, or is killed, can be repeated.
 
 use crate::session::Error;
-use hypertrace_abi::atomic::{Ordering, Ordering::Relaxed};
+use hypertrace_abi::atomic::{AtomicU64, Ordering, Ordering::Relaxed};
 use hypertrace_abi::clients::drain_rest;
+use hypertrace_abi::config::Features;
 use hypertrace_abi::drain;
-use hypertrace_abi::layout::{guest_page, host_page};
-use hypertrace_abi::ring::{ClientMemory, Consumer, ConsumerState, FAULT_KINDS, Fault, Total};
+use hypertrace_abi::layout::guest_page::{HEAD, LOST_BUSY, LOST_FULL, LOST_UNATTACHED, SCHEMA_LEN};
+use hypertrace_abi::layout::host_page;
+use hypertrace_abi::ring::{ClientMemory, Consumer, ConsumerState, Fault, Losses, Place, Total};
 use hypertrace_abi::sink::EventSink;
 
 use hypertrace_segment::Segment;
+use hypertrace_trace::session_json::RECOVERED;
 use hypertrace_trace::{Committed, Session, SessionConfig, Summary};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-/// Saves the records that are left in the segment at `path` to the session at the path of `trace`:
-/// completes the one that was being written when its host died, or makes a new
-/// one if the directory is new or empty. Events whose schema is not in the
-/// segment any more are shown untyped in a new one. The file stays: it is not
+/// Saves the records that are left in the segment at `path` to a session, and returns its directory: `recovered` in the
+/// directory of `trace`, where the session is that was being written when its host died; or the directory itself if it is new or
+/// empty. Events whose schema is not in the segment any more are shown untyped then. The file stays: it is not
 /// needed any more when this is done.
 ///
 /// # Errors
 /// If it is no segment, a host serves it, or the directory holds anything else.
-pub fn recover(path: &Path, mut trace: SessionConfig) -> Result<Summary, Error> {
+pub fn recover(path: &Path, mut trace: SessionConfig) -> Result<(PathBuf, Summary), Error> {
     let segment = Segment::open(path)?.to_serve()?;
-    let (relays, all) = segment.clients();
+    let (relays, _) = segment.clients();
     trace.relays = relays;
-    trace.same_counter = true;
-    let session = if is_new(trace.destination.path()) {
+    let dir = trace.destination.path().to_owned();
+    let recovered = if is_new(&dir) {
+        trace.same_counter = !segment.page().features().contains(Features::REMOTE);
         trace.epoch_began = Some(segment.local().began().load(Relaxed));
-        Session::create(trace)?
+        let session = Session::create(trace)?;
+        recover_clients(&segment, &session);
+        (dir, session.finish()?)
     } else {
-        Session::resume(trace, segment.page().session)?
+        let take = |session: &Session| recover_clients(&segment, session);
+        (dir.join(RECOVERED), Session::recover(trace, segment.page().session, take)?)
     };
+    // ORDERING: as at a host's end.
+    segment.local().end().store(segment.page().end_mark(), Ordering::Release);
+    Ok(recovered)
+}
+
+/// Saves the records and the losses of all clients.
+fn recover_clients(segment: &Segment, session: &Session) {
+    let (relays, all) = segment.clients();
     session.last_pass();
-    drain::pass(&session, |_| {
+    drain::pass(session, |_| {
         let mut unattached = Total::default();
         if unattached.look(segment.local().lost_unattached().load(Relaxed)) {
             session.unattached(unattached.counted());
@@ -44,73 +59,84 @@ pub fn recover(path: &Path, mut trace: SessionConfig) -> Result<Summary, Error> 
         // Schemas before the points that may need them.
         for client in (relays..all).chain(0..relays) {
             if let Some(memory) = segment.client(client) {
-                recover_client(&session, client, memory);
+                recover_client(session, client, memory);
             }
         }
     });
-    let summary = session.finish()?;
-    // ORDERING: as at a host's end.
-    segment.local().end().store(segment.page().end_mark(), Ordering::Release);
-    Ok(summary)
 }
 
 /// Saves the records that are left in one client's ring.
 fn recover_client(session: &Session, client: u32, memory: ClientMemory<'_>) {
-    // ORDERING: pairs with the Release in `Producer::publish`. A program may
-    // still be alive: only what is there now.
-    let head = memory.guest[guest_page::HEAD].load(Ordering::Acquire);
-    let written = memory.guest[guest_page::SCHEMA_LEN].load(Relaxed);
-    if head == 0 && written == 0 {
+    if memory.is_fresh() {
         return;
     }
+    // A program may still be alive: it gets no room for more, and what it emits from now on is not looked at.
+    let host: Vec<AtomicU64> =
+        memory.host.iter().map(|word| AtomicU64::new(word.load(Relaxed))).collect();
+    let mut memory = memory;
+    memory.host = &host;
+    let ClientMemory { guest, schema, ring, .. } = memory;
+    // ORDERING: pairs with the Release in `Producer::publish`.
+    let head = guest[HEAD].load(Ordering::Acquire);
     // The log as far back as it goes: what was read may be there still.
-    let schemas = match written <= memory.schema.len() as u64 {
+    let schemas = match guest[SCHEMA_LEN].load(Relaxed) <= schema.len() as u64 {
         true => 0,
-        false => memory.host[host_page::SCHEMA_SEEN].load(Relaxed),
+        false => host[host_page::SCHEMA_SEEN].load(Relaxed),
     };
     // Both ends of the ring may be anything that a program stored there.
     let is_possible = |from: u64| head.checked_sub(from).is_some_and(|n| n <= memory.capacity());
-    let mut state = match session.committed(client) {
-        Some(Committed { position, sequence, token, mut faults }) => {
-            let tail = memory.host[host_page::TAIL].load(Relaxed);
-            let block = tail & !(memory.block_words() - 1);
-            let header = |n: u64| {
-                memory.ring[((block + n) & (memory.capacity() - 1)) as usize].load(Relaxed)
-            };
-            if !is_possible(position) && position <= tail && is_possible(tail) {
-                // Between the two, records were dropped without a packet, as no rule wanted them.
-                let (at, sequence) = match position <= block && is_possible(block) {
-                    true => (block, Some(header(0))),
-                    false => (tail, None),
-                };
-                ConsumerState::resume(at, sequence, header(1), faults, schemas)
-            } else {
-                if !is_possible(position) {
-                    // Readers take the step for damage unless a fault explains it.
-                    faults[Fault::Head as usize] += 1;
-                }
-                ConsumerState::resume(position, Some(sequence), token, faults, schemas)
+    let tail = host[host_page::TAIL].load(Relaxed);
+    let block_of = |position: u64| position & !(memory.block_words() - 1);
+    let header =
+        |block: u64, n: u64| ring[((block + n) & (memory.capacity() - 1)) as usize].load(Relaxed);
+    let committed = session.committed(client);
+    let (position, sequence, token) = match committed {
+        Some(Committed { position, .. })
+            if !is_possible(position) && position <= tail && is_possible(tail) =>
+        {
+            // Between the two, records were dropped without a packet, as no rule wanted them.
+            let block = block_of(tail);
+            match position <= block && is_possible(block) {
+                true => (block, Some(header(block, 0)), header(block, 1)),
+                false => (tail, None, header(block, 1)),
             }
         }
+        Some(Committed { position, sequence, token, .. }) => (position, Some(sequence), token),
         None => {
-            let mut faults = [0; FAULT_KINDS];
-            let tail = match memory.host[host_page::TAIL].load(Relaxed) {
-                tail if is_possible(tail) => tail,
-                _ => {
-                    faults[Fault::Head as usize] += 1;
-                    oldest(&memory, head)
-                }
-            };
+            let from = if is_possible(tail) { tail } else { oldest(&memory, head) };
             // Its block says whose the records are.
-            let block = tail & !(memory.block_words() - 1);
-            let token = memory.ring[(block & (memory.capacity() - 1)) as usize + 1].load(Relaxed);
-            let sequence = (tail == 0).then_some(0);
-            ConsumerState::resume(tail, sequence, token, faults, schemas)
+            (from, (from == 0).then_some(0), header(block_of(from), 1))
         }
     };
+    let lost = counted(&memory, &committed.unwrap_or_default().lost);
+    let place = Place { position, sequence, token, lost, schemas };
+    let mut state = ConsumerState::continue_at(&place);
     let mut consumer = Consumer::new(memory, &mut state);
+    if !is_possible(committed.map_or(tail, |_| position)) {
+        // Readers take the step for damage unless a fault explains it.
+        consumer.fault(Fault::Head);
+    }
     consumer.up_to(head);
     drain_rest(session, client, &mut consumer);
+}
+
+/// Returns how much of the totals in page G the dead host had counted, of so many losses: by their causes as far as
+/// these are right.
+fn counted(memory: &ClientMemory<'_>, lost: &Losses) -> [u64; 3] {
+    let totals =
+        [LOST_FULL, LOST_BUSY, LOST_UNATTACHED].map(|word| memory.guest[word].load(Relaxed));
+    let mut counted = [lost.full, lost.busy, lost.unattached];
+    let mut left = 0;
+    for (counted, total) in counted.iter_mut().zip(totals) {
+        left += counted.saturating_sub(total);
+        *counted = total.min(*counted);
+    }
+    for (counted, total) in counted.iter_mut().zip(totals) {
+        let more = left.min(total - *counted);
+        *counted += more;
+        left -= more;
+    }
+    counted
 }
 
 /// Returns the oldest block that a producer at `head` has not overwritten.
@@ -178,10 +204,11 @@ mod tests {
         (0..100).for_each(emit);
         drop((session, segment));
 
-        let summary = recover(&path, SessionConfig::new(&out)).unwrap();
+        let (recovered, summary) = recover(&path, SessionConfig::new(&out)).unwrap();
 
         // And up to a block of those that were switched off.
-        assert!((101..120).contains(&summary.ring_events), "{summary:?}");
+        assert_eq!(recovered, out.join("recovered"));
+        assert!((100..119).contains(&summary.ring_events), "{summary:?}");
         assert_eq!((summary.lost, summary.faults.len()), (0, 0), "{summary:?}");
     }
 }

@@ -62,27 +62,6 @@ impl Default for ConsumerState {
 }
 
 impl ConsumerState {
-    /// Makes the state of a consumer that continues where another one committed last:
-    /// at this position, before the record with this number (if it is known), with this
-    /// lease token and these faults. Lost events are counted from the ring's beginning. The schema log
-    /// is read from `schemas` on.
-    pub fn resume(
-        position: u64,
-        sequence: Option<u64>,
-        token: u64,
-        faults: [u64; FAULT_KINDS],
-        schemas: u64,
-    ) -> ConsumerState {
-        let at = Cursor { position, sequence, token, faults, ..Cursor::default() };
-        ConsumerState {
-            committed: at,
-            cursor: at,
-            schema_seen: schemas,
-            schema_cursor: schemas,
-            ..ConsumerState::default()
-        }
-    }
-
     /// Returns the place at which the consumer is, for another one to [continue](Self::continue_at).
     pub fn place(&self) -> Place {
         let Cursor { position, sequence, token, .. } = self.committed;

@@ -48,8 +48,11 @@ fn check(session: &Path, before: &Value) -> Value {
         }
     });
     assert_eq!(total["records"], reported, "{stat}");
-    if let Some(count) = babeltrace2::count(&session.join("ctf")) {
-        assert_eq!(total["records"], count);
+    let parts = [session.to_owned(), session.join("recovered")];
+    let parts = parts.iter().filter(|part| part.exists());
+    if let Some(counts) = parts.map(|part| babeltrace2::count(&part.join("ctf"))).collect() {
+        let counts: Vec<u64> = counts;
+        assert_eq!(total["records"], counts.iter().sum::<u64>());
     }
     total
 }

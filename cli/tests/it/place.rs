@@ -131,6 +131,36 @@ fn what_is_no_session_of_this_user_that_has_ended_stays() {
 }
 
 #[test]
+fn a_killed_session_of_which_all_was_recovered_is_moved_as_one_that_was_ended() {
+    let dir = tempfile::tempdir().unwrap();
+    recorded(dir.path(), "first");
+    let data = dir.path().join("hypertrace.data");
+    let change = |name: &Path, change: &dyn Fn(&mut Value)| {
+        let path = name.join("session.json");
+        let mut json: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        change(&mut json);
+        fs::write(path, json.to_string()).unwrap();
+        json["uuid"].clone()
+    };
+    let killed = change(&data, &|json| json["finished"] = false.into());
+    let recovered = data.join("recovered");
+    fs::create_dir(&recovered).unwrap();
+    fs::copy(data.join("session.json"), recovered.join("session.json")).unwrap();
+    for (completes, finished) in [("another".into(), true), (killed.clone(), false)] {
+        change(&recovered, &|json| {
+            json["completes"] = completes.clone();
+            json["finished"] = finished.into();
+        });
+        assert!(record(dir.path()).failed(2).contains("nothing has recovered it"));
+    }
+    change(&recovered, &|json| json["finished"] = true.into());
+
+    assert_eq!(record(dir.path()).code, Some(0));
+
+    assert!(dir.path().join("hypertrace.data.old/recovered/session.json").exists());
+}
+
+#[test]
 fn a_session_that_is_being_recorded_is_joined_or_left_alone() {
     let dir = tempfile::tempdir().unwrap();
     recorded(dir.path(), "first");

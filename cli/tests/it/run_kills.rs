@@ -47,9 +47,16 @@ fn kill_program(notes: &Notes) -> bool {
     Command::new("kill").args(["-KILL", &process]).status().unwrap().success()
 }
 
-/// Asserts that all readers count the same number of events.
+/// Asserts that all readers count the same number of events, of the session and of what was recovered of it.
 fn check_readers(session: &Path) {
-    let committed = packets::committed(session).unwrap().all();
+    let parts = [session.to_owned(), session.join("recovered")];
+    let committed = parts.each_ref().map(|part| packets::committed(part).unwrap().all());
+    for (part, committed) in parts.iter().zip(committed).filter(|(part, _)| part.exists()) {
+        if let Some(read) = babeltrace2::read(&part.join("ctf")) {
+            assert_eq!(read.clean(), committed);
+        }
+    }
+    let committed: u64 = committed.iter().sum();
     let report = run(HYPERTRACE.command(["report"]).arg(session)).reported();
     assert_eq!(report.lines().count() as u64, committed);
     let stat = HYPERTRACE.info(session);
@@ -58,15 +65,13 @@ fn check_readers(session: &Path) {
         (&0.into(), &0.into()),
         "{stat}"
     );
-    if let Some(read) = babeltrace2::read(&session.join("ctf")) {
-        assert_eq!(read.clean(), committed);
-    }
+    assert_eq!(stat["total"]["records"], committed);
 }
 
-/// Asserts that the message of `--recover` and session.json have the number that readers count.
+/// Asserts that the message of `recover` and session.json have the number that readers count.
 fn check_total(session: &Path, said: &str) {
     let committed = packets::committed(session).unwrap().all();
-    assert!(said.contains(&format!(" holds {committed} records now")), "{committed}: {said}");
+    assert!(said.contains(&format!(" holds {committed} records, ")), "{committed}: {said}");
     let told = std::fs::read(session.join("session.json")).unwrap();
     let told: serde_json::Value = serde_json::from_slice(&told).unwrap();
     let stat = HYPERTRACE.info(session);
@@ -102,6 +107,7 @@ fn a_killed_run_is_recovered_into_its_session_or_a_new_one() {
     if let Some(notes) = traced::argument() {
         traced::commit_until_killed(&Notes::at(Path::new(&notes)));
     }
+    let mut recoveries = (0..20_000).step_by(1_700).cycle().map(Duration::from_micros);
     let mut moments = (0..2_000).step_by(370).cycle().map(Duration::from_micros);
     kill::sweep(
         KILLS,
@@ -120,14 +126,29 @@ fn a_killed_run_is_recovered_into_its_session_or_a_new_one() {
                 run(command.arg(&segment).arg(session))
             };
             let session = dir.path().join("S");
-            let before = packets::committed(&session).unwrap().all();
             HYPERTRACE.report(&session);
-            check_total(&session, &recover(&session).ok());
+            let file = |name: &str| std::fs::read(session.join(name)).unwrap();
+            let before = ["session.json", "classes.jsonl", "ctf/metadata"].map(file);
+            // A recovery that is killed leaves all to the next one.
+            let mut command = HYPERTRACE.command(["recover"]);
+            command.arg(&segment).arg(&session).stdout(Stdio::null());
+            let mut first = command.spawn().unwrap();
+            std::thread::sleep(recoveries.next().unwrap());
+            kill::kill(&mut first);
+            if !session.join("recovered").exists() {
+                check_total(&session.join("recovered"), &recover(&session).ok());
+            }
+            assert!(!session.join(".recovered").exists());
+            assert!(["session.json", "classes.jsonl", "ctf/metadata"].map(file) == before);
             traced::check_commits(&session, &notes, false);
             check_readers(&session);
-            assert!(packets::committed(&session).unwrap().all() >= before);
-            // The second time, nothing is left to complete, and the session of another segment is refused.
-            assert!(recover(&session).failed(2).contains("was ended"));
+            let follow = run(HYPERTRACE.command(["report", "--follow"]).arg(&session)).reported();
+            assert_eq!(
+                follow.lines().count() as u64,
+                HYPERTRACE.info(&session)["total"]["records"]
+            );
+            // The second time, nothing is left to recover, and the session of another segment is refused.
+            assert!(recover(&session).failed(2).contains("was recovered before"));
             let other = dir.path().join("other");
             run(HYPERTRACE.command(["record", "--quiet", "-o"]).arg(&other).args(["--", "true"]))
                 .ok();

@@ -263,9 +263,9 @@ fn what_needs_a_directory_is_refused_of_a_session_in_a_journal() {
     let simple = session.set_simple_file(&dir.path().join("simple")).unwrap_err();
     let destination = Destination::Journal(journal.into(), dir.path().into());
     let config = SessionConfig { destination, ..SessionConfig::new(dir.path()) };
-    let resumed = Session::resume(config, session.uuid()).unwrap_err();
+    let recovered = Session::recover(config, session.uuid(), |_| ()).unwrap_err();
 
-    for error in [&served as &dyn std::error::Error, &simple, &resumed] {
+    for error in [&served as &dyn std::error::Error, &simple, &recovered] {
         let why = error.source().unwrap().to_string();
         assert!(why.contains("directory"), "{error}: {why}");
     }

@@ -13,6 +13,7 @@ mod kernel_limits;
 mod made_regions;
 mod odd_files;
 mod order;
+mod recovered;
 mod regions;
 mod regions_lies;
 mod regions_missing;

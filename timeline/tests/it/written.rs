@@ -24,17 +24,17 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 
 /// A client of a guest whose counter is ahead of the host's.
-struct Guest {
+pub struct Guest {
     client: u32,
     ahead: u64,
-    area: &'static [AtomicU64],
-    memory: ClientMemory<'static>,
+    pub area: &'static [AtomicU64],
+    pub memory: ClientMemory<'static>,
     producer: Producer<'static>,
     consumer: ConsumerState,
 }
 
 impl Guest {
-    fn new(client: u32, ahead: u64, name: &str) -> Guest {
+    pub fn new(client: u32, ahead: u64, name: &str) -> Guest {
         let geometry =
             Geometry { ring_bytes: 1 << 18, block_bytes: 1 << 14, ..Geometry::default() };
         let words = geometry.client_stride() / 8;
@@ -52,7 +52,7 @@ impl Guest {
         ticks() + self.ahead
     }
 
-    fn emit<S: Site, F: Fields>(&self, event: (S, F)) {
+    pub fn emit<S: Site, F: Fields>(&self, event: (S, F)) {
         self.producer.emit(event, || self.now());
     }
 
@@ -74,7 +74,7 @@ impl Guest {
         session.emit(event_type!("vcpu_entry", n = n));
     }
 
-    fn pass(&mut self, session: &hypertrace_trace::Session) {
+    pub fn pass(&mut self, session: &hypertrace_trace::Session) {
         session.begin_pass();
         while session.drain(self.client, &mut Consumer::new(self.memory, &mut self.consumer)).more {
         }

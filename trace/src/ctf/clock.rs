@@ -18,8 +18,7 @@ use hypertrace_abi::record::ClockKind;
 use hypertrace_format::clock::{Anchor, FREQUENCIES, NS, frequency, read};
 use hypertrace_format::limits::{MAX_CLOCKS, MAX_SESSION_CLOCKS};
 use hypertrace_format::packet::Domain;
-use hypertrace_format::session_json::ClockJson;
-use hypertrace_format::session_json::GuestTscJson;
+use hypertrace_format::session_json::{ClockJson, GuestTscJson, SessionJson};
 use rustix::time::ClockId;
 use std::ops::Range;
 
@@ -157,7 +156,7 @@ pub struct GuestClock {
     pub said: Said,
     /// Clock epoch.
     pub epoch: u32,
-    /// The source for which it was added; none if another process added it.
+    /// The source for which it was added; none if a killed process added it.
     source: Option<usize>,
     /// Raw ticks at the streams' tick 0.
     pub base: u64,
@@ -175,6 +174,8 @@ pub struct GuestClock {
     moved: i128,
     /// Its records were in the rings before the host served them: points say nothing about them.
     is_found: bool,
+    /// Its map is a killed process's.
+    is_fixed: bool,
 }
 
 impl GuestClock {
@@ -198,6 +199,7 @@ impl GuestClock {
             best: (first, seen),
             moved: 0,
             is_found,
+            is_fixed: false,
         };
         // No timestamp of the epoch is older than the epoch's beginning.
         let room = u128::from(clock.allowed(host, seen)) + u128::from(clock.frequency(host));
@@ -243,7 +245,7 @@ impl GuestClock {
         (guest, host_raw): (u64, u64),
         is_point: bool,
     ) {
-        if self.has_points && !is_point || self.is_found && is_point {
+        if self.has_points && !is_point || self.is_found && is_point || self.is_fixed {
             return;
         }
         if self.has_points != is_point {
@@ -355,13 +357,16 @@ impl Clocks {
         }
     }
 
-    /// Returns the clocks of a session that another process began. The host's is the first of
-    /// `clocks`.
-    pub fn restore(clocks: &[ClockJson], same_counter: bool) -> Option<Clocks> {
-        let (host, guests) = clocks.split_first()?;
+    /// Returns the clocks of a session that a killed process left, for records of `epoch` at least. Their maps stay as
+    /// they are: when a record is recovered says nothing about its time.
+    pub fn restore(json: &SessionJson, epoch: u32) -> Option<Clocks> {
+        let (host, guests) = json.clocks.split_first()?;
         let host = HostClock::restore(host);
-        let mut clocks = Clocks::new(host, 0, Some(host.base), None);
-        clocks.shared = same_counter;
+        let mut clocks = Clocks::new(host, epoch, Some(host.base), None);
+        clocks.shared = json.programs;
+        // The rings hold ticks of that boot, which may be an earlier one.
+        clocks.boot_id.clone_from(&json.boot_id);
+        clocks.guest_tscs.clone_from(&json.guest_tscs);
         for guest in guests.iter().take(MAX_SESSION_CLOCKS - 1) {
             let (kind, counter) = match &*guest.kind {
                 MONOTONIC_RAW => (ClockKind::MonotonicRaw, CounterKind::Other),
@@ -386,6 +391,7 @@ impl Clocks {
                 best: (guest.base, seen),
                 moved: 0,
                 is_found: guest.found,
+                is_fixed: true,
             });
         }
         Some(clocks)

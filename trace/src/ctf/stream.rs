@@ -54,26 +54,23 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// Creates the first file, with an empty packet that carries the baseline. It follows `number`
-    /// files of an earlier process, which count `discarded` lost events.
+    /// Creates the first file, with an empty packet that carries the baseline.
     ///
     /// # Errors
     /// If the file cannot be made; nothing of it is left.
     pub fn create(
         files: &mut Files,
         prefix: &str,
-        number: u32,
-        discarded: u64,
         file_bytes: u64,
         baseline: &PacketHeader,
     ) -> Result<Stream, WriteFailed> {
-        let file = StreamFile::create(files, prefix, number, file_bytes, baseline)?;
+        let file = StreamFile::create(files, prefix, 0, file_bytes, baseline)?;
         Ok(Stream {
             prefix: prefix.to_owned(),
             file_bytes,
-            next_number: number.saturating_add(1),
-            discarded_before: discarded,
-            discarded,
+            next_number: 1,
+            discarded_before: 0,
+            discarded: 0,
             file,
         })
     }
@@ -316,7 +313,7 @@ mod tests {
     fn a_new_stream_is_a_baseline_and_a_filler() {
         let dir = tempfile::tempdir().unwrap();
         let mut files = Files::at(dir.path(), 1).unwrap();
-        let stream = Stream::create(&mut files, "host-000", 0, 0, 1 << 20, &header()).unwrap();
+        let stream = Stream::create(&mut files, "host-000", 1 << 20, &header()).unwrap();
         let path = dir.path().join("host-000-0000");
         let found = packets(&path);
         assert_eq!(found.len(), 2);
@@ -332,7 +329,7 @@ mod tests {
     fn there_is_exactly_one_filler_and_it_carries_the_counters() {
         let dir = tempfile::tempdir().unwrap();
         let mut files = Files::at(dir.path(), 1).unwrap();
-        let mut stream = Stream::create(&mut files, "s", 0, 0, 1 << 20, &header()).unwrap();
+        let mut stream = Stream::create(&mut files, "s", 1 << 20, &header()).unwrap();
         let mut buffer = PacketBuffer::new(0);
         for n in 1..=3 {
             buffer.clear();
@@ -359,7 +356,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let size = 128 * 10;
         let mut files = Files::at(dir.path(), 1).unwrap();
-        let mut stream = Stream::create(&mut files, "s", 0, 0, size, &header()).unwrap();
+        let mut stream = Stream::create(&mut files, "s", size, &header()).unwrap();
         let mut buffer = PacketBuffer::new(0);
         for n in 1..=9 {
             buffer.clear();
@@ -385,7 +382,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut files = Files::at(dir.path(), 1).unwrap();
         std::fs::create_dir(dir.path().join("s-0000")).unwrap();
-        assert!(Stream::create(&mut files, "s", 0, 0, 1 << 20, &header()).is_err());
+        assert!(Stream::create(&mut files, "s", 1 << 20, &header()).is_err());
         assert!(!dir.path().join(".s-0000").exists());
     }
 }

@@ -16,7 +16,7 @@ pub(crate) enum Payer {
     /// A source that a guest or a program fills, by the number of its
     /// [`Stats`](super::stats::Stats).
     Source(usize),
-    /// An earlier process, which has paid.
+    /// A session that a killed process left: it was paid for there.
     Earlier,
 }
 

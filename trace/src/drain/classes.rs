@@ -44,6 +44,8 @@ pub(crate) struct Classes {
     list: Vec<Class>,
     by_text: [HashMap<Arc<str>, u32>; 2],
     reserved: [Option<(Shape, Box<str>)>; id::FIRST as usize],
+    /// Number of those that an earlier session has.
+    earlier: usize,
     /// Number of those that `classes.jsonl` has.
     listed: usize,
     /// Per clock, the classes that its stream class has.
@@ -153,24 +155,24 @@ impl Classes {
         Some(ClassRef { dense, shape })
     }
 
-    /// Takes in a class as an earlier process numbered it, declared for these clocks.
-    /// `false`: it does not come out the same.
-    pub fn restore(&mut self, event: &EventJson, clocks: impl Iterator<Item = u32>) -> bool {
-        let Ok(schema) = Schema::parse(&event.schema) else { return false };
-        let class = self.intern(Payer::Earlier, &schema, event.reference_point);
-        if class.is_none_or(|class| class.dense != event.id) {
-            return false;
+    /// Returns the classes of a session that a killed process left, by the same numbers. `None`: they do not come out the same.
+    pub fn of_earlier(events: &[EventJson]) -> Option<Classes> {
+        let mut classes = Classes::new();
+        for event in events {
+            let schema = Schema::parse(&event.schema).ok()?;
+            let class = classes.intern(Payer::Earlier, &schema, event.reference_point)?;
+            if class.dense != event.id {
+                return None;
+            }
+            if !event.reference_point {
+                classes.see(event.id);
+            }
         }
-        if !event.reference_point {
-            self.see(event.id);
-        }
-        for clock in clocks {
-            self.declare(Payer::Earlier, clock, event.id);
-        }
-        true
+        classes.earlier = classes.list.len();
+        Some(classes)
     }
 
-    /// Returns the meanings of all ids, for the clients of an earlier process: an id is the hash of a text.
+    /// Returns the meanings of all ids, for the clients of a killed process: an id is the hash of a text.
     pub fn by_id(&self) -> Earlier {
         let mut all = Earlier::new();
         for (class, dense) in self.list.iter().zip(id::FIRST..).filter(|(c, _)| !c.reference_point)
@@ -216,6 +218,10 @@ impl Classes {
             return true;
         }
         let body = self.list.get(class as usize).map_or(0, |class| class.body.len());
+        // The first declaration of an earlier session's class was paid for there.
+        let was_paid = (class as usize) < self.earlier
+            && !self.declared.iter().any(|declared| declared.has(dense));
+        let payer = if was_paid { Payer::Earlier } else { payer };
         if !self.budget.pay(payer, body + DECLARATION_BYTES) {
             return false;
         }
@@ -297,7 +303,7 @@ enum Known {
     Ambiguous,
 }
 
-/// Meanings of the ids of all clients of an earlier process. `None`: two texts have the id.
+/// Meanings of the ids of all clients of a killed process. `None`: two texts have the id.
 pub(crate) type Earlier = HashMap<u32, Option<ClassRef>>;
 
 /// Meanings of the ids of one client.
@@ -309,7 +315,7 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// Returns a table of a client whose texts an earlier process read: they are among these.
+    /// Returns a table of a client whose texts a killed process may have read: they are among these.
     pub fn of_earlier(earlier: Arc<Earlier>) -> Table {
         Table { known: HashMap::new(), earlier }
     }

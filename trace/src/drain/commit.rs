@@ -19,7 +19,10 @@ impl Turn<'_, '_> {
     ) -> Result<Drained, WriteFailed> {
         self.note();
         self.consumer.commit();
-        if now.saturating_sub(self.source.file.committed_at) > self.state.clocks.host.frequency {
+        // Before a generation's first packet they would count as those of the last one.
+        let file = &self.source.file;
+        let is_due = now.saturating_sub(file.committed_at) > self.state.clocks.host.frequency;
+        if is_due && !file.begins_anew {
             write_counters(self.state, self.source, now)?;
         }
         Ok(Drained { words: 0, more: pulled.more })
@@ -153,13 +156,13 @@ fn stream<'l>(
     packet: &PacketHeader,
 ) -> Result<&'l mut Stream, WriteFailed> {
     let prefix = source.prefix();
-    let (file, earlier) = (&mut source.file, &source.earlier);
+    let (file, next) = (&mut source.file, source.next);
     // Where the last packet ended, not the last record: those that are not wanted
     // are in no packet, and a ring can go back meanwhile.
     let (ring_end, sequence, faults) = match file.stream.as_ref().map(Stream::last) {
         Some(last) if file.begins_anew => (0, 0, last.faults),
         Some(last) => (last.ring_end, last.sequence, last.faults),
-        None => (earlier.ring_end, earlier.sequence, earlier.faults),
+        None => (next.position, next.sequence, 0),
     };
     let baseline = PacketHeader {
         timestamp_begin: 0,
@@ -182,8 +185,7 @@ fn stream<'l>(
             Ok(stream)
         }
         empty @ None => {
-            let (number, lost) = (earlier.files, earlier.lost);
-            let made = Stream::create(files, &prefix, number, lost, file_bytes, &baseline)?;
+            let made = Stream::create(files, &prefix, file_bytes, &baseline)?;
             file.is_next_new = false;
             Ok(empty.insert(made))
         }

@@ -1,14 +1,18 @@
 //! The guests' sources.
 
+use super::classes::{Earlier, Table};
 use super::source::Source;
 use super::stats::Stats;
 use crate::ctf::Domain;
 use hypertrace_format::limits::MAX_CLIENTS;
+use std::sync::Arc;
 
 /// The guests' sources, by client.
 #[derive(Debug, Default)]
 pub(crate) struct Guests {
     sources: Vec<Option<Box<Source>>>,
+    /// Texts that a killed process may have read of any client.
+    pub earlier: Arc<Earlier>,
 }
 
 impl Guests {
@@ -51,7 +55,9 @@ impl Guests {
         }
         let slot = &mut self.sources[index];
         if slot.is_none() {
-            *slot = Some(Box::new(Source::new(Domain::Guest, client, stats.len())));
+            let mut source = Source::new(Domain::Guest, client, stats.len());
+            source.texts.table = Table::of_earlier(Arc::clone(&self.earlier));
+            *slot = Some(Box::new(source));
             stats.push(Stats::new(Domain::Guest, client));
         }
         Some(slot)

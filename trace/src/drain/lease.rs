@@ -62,10 +62,7 @@ impl Turn<'_, '_> {
             (Domain::Host, _) => HOST_CLOCK,
             // Another generation may have another clock, as long as the session may have more.
             (Domain::Guest, Some((clock, _))) if spent && !source.file.begins_anew => clock,
-            // Its lease record was taken by an earlier process.
-            (Domain::Guest, None)
-                if next.token == source.earlier.token && source.clock.is_some() =>
-            {
+            (Domain::Guest, None) if source.earlier == Some(next.token) => {
                 source.clock.unwrap_or(HOST_CLOCK)
             }
             (Domain::Guest, _) => {

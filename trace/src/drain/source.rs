@@ -26,7 +26,8 @@ pub(crate) struct Source {
     pub holder: Option<Holder>,
     pub next: Next,
     pub file: StreamFile,
-    pub earlier: Earlier,
+    /// Token of the holder whose lease record a killed process has taken.
+    pub earlier: Option<u64>,
     pub pending: PendingPoints,
     /// Where the snapshot that is being taken ends in this ring.
     pub until: Option<u64>,
@@ -63,21 +64,6 @@ pub(crate) struct StreamFile {
     pub committed_at: u64,
 }
 
-/// State of a source's stream that an earlier process left.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Earlier {
-    pub files: u32,
-    /// Token of the last holder.
-    pub token: u64,
-    /// Lost events.
-    pub lost: u64,
-    pub faults: u64,
-    /// Where the last packet ended in the ring, and the number of the record
-    /// after it.
-    pub ring_end: u64,
-    pub sequence: u64,
-}
-
 impl Source {
     pub fn new(domain: Domain, number: u32, stats: usize) -> Source {
         Source {
@@ -91,7 +77,7 @@ impl Source {
             holder: None,
             next: Next::default(),
             file: StreamFile::default(),
-            earlier: Earlier::default(),
+            earlier: None,
             pending: PendingPoints::default(),
             until: None,
             waiting: Waiting::default(),

@@ -8,7 +8,7 @@ use super::recorder::Recorder;
 use super::simple_file::SimpleFile;
 use super::stats::Stats;
 use super::waiting::Pass;
-use crate::ctf::files::{CTF, Description, Files, HIDDEN, Root, clear};
+use crate::ctf::files::{Description, Files, HIDDEN, Root, clear};
 use crate::ctf::journal::Journal;
 use crate::ctf::metadata::{blocks, tsdl};
 use crate::ctf::packet_buffer::DEFAULT_PACKET_BYTES;
@@ -30,6 +30,8 @@ pub(crate) struct TraceFiles {
     /// The session's directory or journal; of a flight recorder, the last snapshot's directory.
     pub destination: Root,
     pub uuid: [u8; 16],
+    /// The UUID of the session whose recovery it is.
+    pub completes: Option<String>,
     /// The trace's files, in [`HIDDEN`] while the session is created. If there are
     /// none, packets are built and checked, and not written. A flight recorder has
     /// some only while it takes a snapshot.
@@ -109,6 +111,7 @@ impl TraceState {
         let trace = TraceFiles {
             destination,
             uuid,
+            completes: None,
             files: None,
             open_files: 1,
             file_bytes: DEFAULT_FILE_BYTES,
@@ -150,15 +153,6 @@ impl TraceState {
             self.trace.files.as_mut().map_or(Ok(()), Files::appear)
         });
         begun.inspect_err(|_| self.trace.files = None)
-    }
-
-    /// Opens the trace that is in the session's directory, of which the classes were restored. Its descriptions may end
-    /// in the middle of a line or block.
-    pub fn open_trace(&mut self, dir: &Folder) -> Result<(), WriteFailed> {
-        self.trace.files = Some(Files::open(dir, CTF, self.trace.open_files)?);
-        self.write_classes()?;
-        self.write_json(false)?;
-        self.write_metadata().map(drop)
     }
 
     /// Appends the classes and clocks that are new to `classes.jsonl` and the metadata, as the next packet may
@@ -296,6 +290,7 @@ impl TraceState {
             format: FORMAT.into(),
             version: VERSION,
             uuid: Uuid(&self.trace.uuid).to_string(),
+            completes: self.trace.completes.clone(),
             started_unix_ns: self.clocks.host.first.unix_ns.try_into().unwrap_or(0),
             boot_id: self.clocks.boot_id.clone(),
             programs: self.clocks.shared,

@@ -56,7 +56,7 @@ pub struct SessionConfig {
     pub same_counter: bool,
     /// Events to switch on at the start, of guests and declared ones, as by [`Session::set_events`](crate::Session::set_events).
     /// Guests' events are all on at first, declared ones off. Not for a session that is
-    /// [resumed](crate::Session::resume).
+    /// [recovered](crate::Session::recover).
     pub events: Vec<Pattern>,
     /// Called on the drain loop's thread when writing begins to fail, once
     /// until it works again.
@@ -68,7 +68,7 @@ pub struct SessionConfig {
 }
 
 /// Where a session is written to. Not a journal for [`Output::Snapshots`] and [`Output::Nothing`]; a session is
-/// [resumed](crate::Session::resume) by its path.
+/// [recovered](crate::Session::recover) by its path.
 #[derive(Debug)]
 pub enum Destination {
     /// A directory, which is empty or does not exist, in one that exists.

@@ -1,10 +1,10 @@
-//! Creating a session, or completing one that a killed process left.
+//! Creating a session.
 
 use super::config::{Destination, Output, SessionConfig};
 use super::engine::Engine;
 use super::error::SessionError;
 use super::handle::{Session, SessionParts};
-use super::{place, resume};
+use super::place;
 use crate::ctf::Folder;
 use crate::ctf::files::{Files, Root};
 use crate::ctf::journal::Journal;
@@ -91,36 +91,7 @@ impl Session {
         Ok(Session::with(engine, rings, ring_mode, claim))
     }
 
-    /// Completes the session of this UUID that a killed process left in the
-    /// directory, with the rest of its guests' rings. [`Session::committed`] is how far
-    /// the process committed them; none of that is touched.
-    ///
-    /// # Errors
-    /// If there is no such session, or it was ended.
-    pub fn resume(mut config: SessionConfig, uuid: [u8; 16]) -> Result<Session, SessionError> {
-        let Destination::Path(path) = &config.destination else {
-            let why = "a session is continued in its directory, by its path";
-            return Err(SessionError::not_in_a_journal(why));
-        };
-        let path = path.clone();
-        let dir = resume::open(&path, config.share)?;
-        let found = resume::look(&dir, &uuid)?;
-        let mut clocks = Clocks::restore(&found.json.clocks, config.same_counter)
-            .ok_or_else(|| SessionError::not_resumable(&path, "its session.json has no clocks"))?;
-        let rings = host_rings(&config, RingMode::Discard, clocks.host.frequency)?;
-        // The rings hold ticks of that boot, which may be an earlier one.
-        clocks.boot_id.clone_from(&found.json.boot_id);
-        clocks.guest_tscs.clone_from(&found.json.guest_tscs);
-        let mut state = TraceState::new(Root::Directory(dir.clone()), uuid, clocks);
-        config.apply(&mut state);
-        state.classes = found.classes(&path)?;
-        state.open_trace(&dir)?;
-        let mut engine = Engine::new(state, &rings, config.relays, None);
-        engine.resume(&found);
-        Ok(Session::with(engine, rings, RingMode::Discard, None))
-    }
-
-    fn with(
+    pub(super) fn with(
         engine: Engine,
         rings: Arc<HostRings>,
         ring_mode: RingMode,
@@ -154,7 +125,7 @@ impl Session {
     }
 }
 
-fn host_rings(
+pub(super) fn host_rings(
     config: &SessionConfig,
     mode: RingMode,
     frequency: u64,

@@ -1,11 +1,11 @@
 //! The drain loop's side of a session, protected by its one lock.
 
-use super::resume::{Committed, Found};
+use super::recover::{Committed, Found};
 use crate::ctf::files::HIDDEN;
 use crate::ctf::{Domain, WriteFailed, random_uuid};
+use crate::drain::classes::Table;
 use crate::drain::failures::BOOKS;
 use crate::drain::holder::Holder;
-use crate::drain::source::Next;
 use crate::drain::turn::write_counters;
 use crate::drain::waiting::{Log, Rest};
 use crate::drain::{
@@ -16,7 +16,7 @@ use hypertrace_abi::clock::ticks;
 use hypertrace_abi::record::ClockKind;
 use hypertrace_abi::ring::{Consumer, Fault};
 use hypertrace_abi::sink::{Drained, KnownClient};
-use hypertrace_format::limits::{MAX_CLIENT_SCHEMAS, MAX_CLIENTS};
+use hypertrace_format::limits::{MAX_CLIENT_SCHEMAS, MAX_CLIENTS, MOST_LOST};
 use std::fmt::Write;
 use std::sync::Arc;
 
@@ -28,8 +28,10 @@ pub(crate) struct Engine {
     relays: Vec<Source>,
     /// If it is a flight recorder.
     pub recorder: Option<Recorder>,
-    /// Another process began the session.
-    is_resumed: bool,
+    /// What a killed process left, if this is its recovery.
+    found: Option<Found>,
+    /// The first packet that could not be written, for a recovery, which ends there.
+    pub failed: Option<WriteFailed>,
     pub finished: bool,
 }
 
@@ -64,37 +66,45 @@ impl Engine {
         let relays = relays.map(|number| source(number, None)).collect();
         state.stats = stats;
         let guests = Guests::default();
-        Engine { state, guests, hosts, relays, recorder, is_resumed: false, finished: false }
+        Engine {
+            state,
+            guests,
+            hosts,
+            relays,
+            recorder,
+            found: None,
+            failed: None,
+            finished: false,
+        }
     }
 
-    /// Continues where another process left off.
-    pub fn resume(&mut self, found: &Found) {
+    /// Begins where a killed process left off.
+    pub fn recover(&mut self, found: Found) {
+        self.guests.earlier = Arc::new(self.state.classes.by_id());
         for number in found.guests() {
-            // Made, if there can be such a client.
             let _ = self.guests.source(number, &mut self.state.stats);
         }
-        let texts = Arc::new(self.state.classes.by_id());
-        self.for_each_source(|state, source| {
-            let stats = &mut state.stats[source.stats];
-            found.resume(source, stats, &texts, &state.clocks);
-        });
-        let others: Vec<Stats> = found.others(&self.state.stats).collect();
-        self.state.stats.extend(others);
-        self.is_resumed = true;
+        let texts = Arc::clone(&self.guests.earlier);
+        for relay in &mut self.relays {
+            relay.texts.table = Table::of_earlier(Arc::clone(&texts));
+        }
+        self.for_each_source(|state, source| found.begin(source, &mut state.stats[source.stats]));
+        self.found = Some(found);
     }
 
-    /// Returns where a client's ring was committed by another process.
-    pub fn committed(&mut self, client: u32) -> Option<Committed> {
-        if !self.is_resumed {
-            return None;
-        }
-        let source = match self.relays.get_mut(client as usize) {
-            Some(relay) => relay,
-            None => self.guests.source(client, &mut self.state.stats)?,
-        };
-        let Next { position, sequence, .. } = source.next;
-        let (token, faults) = (source.earlier.token, self.state.stats[source.stats].faults);
-        Some(Committed { position, sequence, token, faults })
+    /// Returns where a client's ring was committed by the process that was killed.
+    pub fn committed(&self, client: u32) -> Option<Committed> {
+        let found = self.found.as_ref()?;
+        Some(match self.relays.get(client as usize) {
+            Some(relay) => found.committed(relay.domain, relay.number),
+            None => found.committed(Domain::Guest, client),
+        })
+    }
+
+    /// Notes the running total of events that were lost in processes without a client.
+    pub fn unattached(&mut self, total: u64) {
+        let counted = self.found.as_ref().map_or(0, Found::unattached);
+        self.state.clientless = total.saturating_sub(counted).min(MOST_LOST);
     }
 
     /// Drains one packet of a client.
@@ -212,6 +222,12 @@ impl Engine {
         is_found: bool,
     ) -> u32 {
         let Engine { state, guests, .. } = self;
+        let now = ticks();
+        for source in guests.iter_mut() {
+            // With the last epoch, so that a recovery knows which losses are of this generation. On a full disk,
+            // a later packet has them.
+            let _ = write_counters(state, source, now);
+        }
         let epoch = least.max(state.clocks.epoch().saturating_add(1));
         state.clocks.begin_epoch(epoch, is_found);
         state.generations = state.generations.saturating_add(1);
@@ -312,9 +328,11 @@ impl Engine {
     /// Counts a failed write. A snapshot ends there: the rings stay in use.
     fn failed(&mut self, whose: usize, failed: WriteFailed) {
         self.state.failures.failed(whose, &failed);
-        if let Some(recorder) = &mut self.recorder {
-            recorder.failed.get_or_insert(failed);
-        }
+        let first = match &mut self.recorder {
+            Some(recorder) => &mut recorder.failed,
+            None => &mut self.failed,
+        };
+        first.get_or_insert(failed);
     }
 
     /// Completes the snapshot, unless some ring has more to take.

@@ -23,9 +23,9 @@ pub enum SessionError {
     /// A file in it cannot be written.
     #[error(transparent)]
     Write(#[from] WriteFailed),
-    /// It cannot be completed.
-    #[error("cannot complete {}: {why}", path.display())]
-    NotResumable {
+    /// It cannot be recovered.
+    #[error("cannot recover {}: {why}", path.display())]
+    NotRecoverable {
         /// Which.
         path: PathBuf,
         /// Why not.
@@ -40,8 +40,8 @@ pub enum SessionError {
 }
 
 impl SessionError {
-    pub(super) fn not_resumable(path: &Path, why: impl Into<String>) -> SessionError {
-        SessionError::NotResumable { path: path.to_owned(), why: why.into() }
+    pub(super) fn not_recoverable(path: &Path, why: impl Into<String>) -> SessionError {
+        SessionError::NotRecoverable { path: path.to_owned(), why: why.into() }
     }
 
     pub(super) fn not_in_a_journal(why: &str) -> SessionError {
@@ -53,7 +53,7 @@ impl SessionError {
         match self {
             SessionError::NotEmpty(_)
             | SessionError::Journal(_)
-            | SessionError::NotResumable { .. } => true,
+            | SessionError::NotRecoverable { .. } => true,
             SessionError::Directory(why) => why.is_bad_input(),
             SessionError::Write(_) | SessionError::Events(_) | SessionError::HostRings(_) => false,
         }

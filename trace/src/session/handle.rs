@@ -2,7 +2,7 @@
 
 use super::engine::Engine;
 use super::error::SessionError;
-use super::resume::Committed;
+use super::recover::Committed;
 use super::summary::Summary;
 use super::writer::Writer;
 use crate::ctf::files::HIDDEN;
@@ -91,8 +91,8 @@ impl fmt::Debug for Session {
 }
 
 impl Session {
-    /// Returns where a client's ring was committed by the process that was
-    /// [resumed](Session::resume) after. `None`: there was none.
+    /// Returns where a client's ring was committed by the killed process whose session is being
+    /// [recovered](Session::recover). `None`: there was none.
     pub fn committed(&self, client: u32) -> Option<Committed> {
         self.engine().committed(client)
     }

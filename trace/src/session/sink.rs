@@ -9,7 +9,6 @@ use hypertrace_abi::ring::{Consumer, Emit, NewRecord};
 use hypertrace_abi::sink::{
     Drained, EventSink, Facts, KnownClient, NameSet, ReferencePoint, Settings, Status,
 };
-use hypertrace_format::limits::MOST_LOST;
 use std::sync::atomic::Ordering;
 
 /// Ring words of the largest reference point.
@@ -73,7 +72,7 @@ impl EventSink for Session {
     }
 
     fn unattached(&self, total: u64) {
-        self.engine().state.clientless = total.min(MOST_LOST);
+        self.engine().unattached(total);
     }
 
     fn begin_pass(&self) -> Settings {

@@ -40,7 +40,7 @@ impl Trace {
         std::fs::write(dir.path().join("metadata"), tsdl(&UUID, clocks, classes)).unwrap();
         let header = PacketHeader::new(UUID, 0, Domain::Guest, 0, 0);
         let mut files = Files::at(dir.path(), 1).unwrap();
-        let stream = Stream::create(&mut files, "guest-000", 0, 0, file_bytes, &header).unwrap();
+        let stream = Stream::create(&mut files, "guest-000", file_bytes, &header).unwrap();
         Trace { dir, files, stream, buffer: PacketBuffer::new(0), header, sequence: 0 }
     }
 

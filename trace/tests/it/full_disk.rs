@@ -4,6 +4,7 @@
 #![allow(unsafe_code)] // setrlimit
 
 use crate::common;
+use crate::recover::{fingerprint, take};
 use common::guest::Guest;
 use hypertrace_abi::event_type;
 use hypertrace_abi::layout::host_page;
@@ -11,6 +12,8 @@ use hypertrace_abi::ring::Emit;
 use hypertrace_test_support::{babeltrace2, child, this_test};
 use hypertrace_trace::session_json::Domain;
 use hypertrace_trace::{Session, SessionConfig};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -279,6 +282,45 @@ fn whatever_the_disks_size_emitted_is_recorded_plus_lost() {
         }
     }
     assert!(failed_at_all > 10, "{failed_at_all}");
+}
+
+#[test]
+fn a_recovery_is_whole_or_not_there_at_every_size_of_the_disk() {
+    let Some(dir) = with_mounts(this_test!()) else { return };
+    mount(&dir, 4 << 20);
+    let config = || SessionConfig { file_bytes: 1 << 20, ..SessionConfig::new(dir.join("s")) };
+    let session = Session::create(config()).unwrap();
+    let mut guest = Guest::new(0);
+    guest.emit(event_type!("e", n = 0u64));
+    guest.pass(&session);
+    for i in 0..2000u64 {
+        assert_eq!(guest.emit(event_type!("e", n = i)), Emit::Recorded);
+    }
+    let uuid = session.uuid();
+    drop(session);
+    let fill = File::create(dir.join("fill")).unwrap();
+    let free = rustix::fs::statvfs(&dir).unwrap().f_bfree * 4096;
+    fill.write_all_at(&vec![1; free as usize], 0).unwrap();
+    let before = fingerprint(&dir.join("s"));
+    let mut refused = 0;
+    let summary = loop {
+        match Session::recover(config(), uuid, |session| take(session, &mut guest)) {
+            Ok(summary) => break summary,
+            Err(error) => assert!(!error.is_bad_input(), "{error}"),
+        }
+        assert!(fingerprint(&dir.join("s")) == before);
+        assert_eq!(std::fs::read_dir(dir.join("s")).unwrap().count(), 3);
+        refused += 1;
+        fill.set_len(free - refused * 4096).unwrap();
+    };
+
+    assert_eq!((summary.ring_events, summary.lost), (2000, 0));
+    assert!(refused > 10, "{refused}");
+    if let Some(read) = babeltrace2::read(&dir.join("s/recovered/ctf")) {
+        assert_eq!(read.complete(), summary.records);
+    }
+    drop(fill);
+    unmount(&dir);
 }
 
 #[test]

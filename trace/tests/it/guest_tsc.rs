@@ -39,7 +39,7 @@ fn each_epoch_has_the_tscs_that_were_told_in_it() {
 }
 
 #[test]
-fn a_session_that_is_continued_keeps_them() {
+fn what_is_recovered_of_a_session_has_them() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     let session = Session::create(SessionConfig::new(dir)).unwrap();
@@ -50,8 +50,11 @@ fn a_session_that_is_continued_keeps_them() {
     let killed = text.replace("\"finished\": true", "\"finished\": false");
     std::fs::write(dir.join("session.json"), killed).unwrap();
 
-    let resumed = Session::resume(SessionConfig::new(dir), clone.uuid()).unwrap();
-    resumed.finish().unwrap();
+    Session::recover(SessionConfig::new(dir), clone.uuid(), |_| ()).unwrap();
 
-    assert_eq!(told(dir), [GuestTscJson { epoch: 0, client: None, tsc: GuestTsc::unscaled(9) }]);
+    let recovered = dir.join("recovered");
+    assert_eq!(
+        told(&recovered),
+        [GuestTscJson { epoch: 0, client: None, tsc: GuestTsc::unscaled(9) }]
+    );
 }

@@ -15,9 +15,9 @@ mod monitor;
 mod place;
 mod quiet;
 mod receive;
+mod recover;
 mod reentry;
 mod refusal;
-mod resume;
 mod session;
 #[cfg(feature = "events")]
 mod simple;

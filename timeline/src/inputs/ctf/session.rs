@@ -66,7 +66,8 @@ impl Session {
     pub fn open(dir: &Path) -> Result<Session> {
         let mut json = SessionJson::read(dir)?;
         let counted = json.events();
-        let segments = scan(dir)?;
+        let segments = stream_files(dir, &json)?.into_iter().map(Segment::scan);
+        let segments = segments.collect::<Result<Vec<Segment>>>()?;
         // Even while a VMM is writing, it then describes all that the scan saw.
         json.read_classes(dir)?;
         Session::of(dir, json, segments, counted)
@@ -93,7 +94,7 @@ impl Session {
         Ok(Session {
             dir: dir.to_owned(),
             classes,
-            streams: Stream::group(segments)?,
+            streams: Stream::group(segments, &json.uuid)?,
             counted,
             counter,
             origin: origin(&counter, &json),
@@ -141,6 +142,12 @@ impl Session {
     /// Returns a stream, if it has files.
     pub(crate) fn stream(&self, domain: Domain, client: u32) -> Option<&Stream> {
         self.streams.iter().find(|s| (s.domain, s.client) == (domain, client))
+    }
+
+    /// Returns whether a stream has files with packets of this UUID.
+    pub(crate) fn has_files(&self, uuid: &[u8; 16], domain: Domain, client: u32) -> bool {
+        let stream = self.stream(domain, client);
+        stream.is_some_and(|s| s.segments.iter().any(|segment| segment.first.uuid == *uuid))
     }
 
     /// Leaves out the files of each stream after the first for which `is_last` is true.
@@ -236,22 +243,24 @@ fn host(json: &SessionJson) -> Option<&Clock> {
     json.clocks.iter().find(|c| c.domain == Domain::Host)
 }
 
-/// Scans all stream files of a session.
-fn scan(dir: &Path) -> Result<Vec<Segment>> {
-    stream_files(dir)?.into_iter().map(Segment::scan).collect()
+/// Returns the paths of all stream files of a session.
+pub(crate) fn stream_files(dir: &Path, json: &SessionJson) -> Result<Vec<PathBuf>> {
+    let mut paths = Vec::new();
+    for dir in json.folders(dir) {
+        add_stream_files(&dir, &mut paths)?;
+    }
+    Ok(paths)
 }
 
-/// Returns the paths of all stream files of a session.
-pub(crate) fn stream_files(dir: &Path) -> Result<Vec<PathBuf>> {
+fn add_stream_files(dir: &Path, paths: &mut Vec<PathBuf>) -> Result<()> {
     let ctf = dir.join("ctf");
-    let mut paths = Vec::new();
     let entries = match std::fs::read_dir(&ctf) {
         Ok(entries) => entries,
         Err(source) if source.kind() == std::io::ErrorKind::NotFound => {
             // The folder gets its name when it is complete. A session that was ended
             // before that is empty.
             if dir.join(".ctf").is_dir() {
-                return Ok(paths);
+                return Ok(());
             }
             let why = "session.json without the folder ctf: the session's streams are missing";
             return Err(Error::NotASession { path: dir.to_owned(), why: why.into() });
@@ -272,7 +281,7 @@ pub(crate) fn stream_files(dir: &Path) -> Result<Vec<PathBuf>> {
         }
         paths.push(entry.path());
     }
-    Ok(paths)
+    Ok(())
 }
 
 /// Checks the fields that a file's packets have in common against the description.
@@ -282,7 +291,7 @@ fn check(segment: &Segment, json: &SessionJson) -> Result<()> {
     let damaged = |field, expected: &str, found: String| {
         Err(segment.first.damaged(&segment.path, field, expected, found))
     };
-    if uuid != json.uuid {
+    if !json.has_uuid(&uuid) {
         let found = format!("{:032x}", u128::from_be_bytes(uuid));
         return damaged(offset_of!(PacketHeader, uuid), "the UUID in session.json", found);
     }

@@ -14,7 +14,7 @@ use hypertrace_format::limits::{
     MAX_STREAMS,
 };
 pub use hypertrace_format::session_json::{
-    ClockJson as Clock, EventJson, FILE, GuestTsc, StreamJson,
+    ClockJson as Clock, EventJson, FILE, GuestTsc, RECOVERED, StreamJson,
 };
 use hypertrace_format::session_json::{FORMAT, MAX_TSC_SHIFT, SessionJson as Whole, VERSION};
 use serde::de::{Expected, IgnoredAny, MapAccess, SeqAccess, Visitor};
@@ -26,7 +26,7 @@ use std::io;
 use std::marker::PhantomData;
 use std::ops::Deref;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Most counters of a device, or of faults of a stream.
 const MAX_COUNTERS: usize = 4096;
@@ -119,6 +119,17 @@ pub struct SessionJson {
     read: u64,
     /// Of the `session.json` that was read.
     identity: Identity,
+    /// Of `recovered/`, whose clocks, classes and counts are among those above.
+    recovered: Option<Recovered>,
+}
+
+/// What was recovered after the session's process was killed.
+#[derive(Clone, Debug)]
+struct Recovered {
+    uuid: [u8; 16],
+    /// The streams of the killed process, as it counted them, and those of the recovery.
+    killed: Vec<StreamJson>,
+    own: Vec<StreamJson>,
 }
 
 /// A file and its last change.
@@ -138,14 +149,92 @@ impl Deref for SessionJson {
 }
 
 impl SessionJson {
-    /// Reads and checks the files in a session's directory.
+    /// Reads and checks the files in a session's directory, and in its `recovered/` if there is one.
     ///
     /// # Errors
     /// If there is none, or it is not one of ours, or breaks a rule.
     pub fn read(dir: &Path) -> Result<SessionJson> {
+        let mut json = SessionJson::read_own(dir)?;
+        let path = dir.join(RECOVERED);
+        match std::fs::symlink_metadata(&path) {
+            // A session that was ended lacks nothing.
+            _ if json.finished => {}
+            Err(why) if why.kind() == io::ErrorKind::NotFound => {}
+            found => json.add_recovered(dir, &path, &found.map_err(Error::io(&path))?)?,
+        }
+        Ok(json)
+    }
+
+    fn read_own(dir: &Path) -> Result<SessionJson> {
         let mut json = SessionJson::read_json(dir)?;
         json.read_classes(dir)?;
         Ok(json)
+    }
+
+    /// Adds what was recovered. It has the same clocks and classes by the same numbers, and maybe more.
+    fn add_recovered(&mut self, dir: &Path, path: &Path, found: &Metadata) -> Result<()> {
+        let wrong = |why: &str| {
+            let why = format!("{why}; to read {} without it, move it away", dir.display());
+            Error::NotASession { path: path.to_owned(), why }
+        };
+        if !found.is_dir() || !path.join(FILE).exists() {
+            return Err(wrong("it is not the directory of what was recovered"));
+        }
+        if found.uid() != std::fs::metadata(dir).map_err(Error::io(dir))?.uid() {
+            return Err(wrong("it belongs to another user than the session"));
+        }
+        let SessionJson { uuid, events, whole, .. } = SessionJson::read_own(path)?;
+        if whole.completes.as_deref().and_then(host::uuid) != Some(u128::from_be_bytes(self.uuid)) {
+            return Err(wrong("it was recovered for another session"));
+        }
+        if !whole.finished {
+            return Err(wrong("its recovery was not finished"));
+        }
+        let map = |clock: &Clock| (clock.domain, clock.epoch, clock.frequency, clock.base);
+        let has =
+            |clock: &Clock| whole.clocks.iter().any(|c| c.id == clock.id && map(c) == map(clock));
+        if !self.clocks.iter().all(has) || !events.starts_with(&self.events) {
+            return Err(wrong("it has other clocks or event classes than the session"));
+        }
+        self.events = events;
+        let known: BTreeSet<u32> = self.clocks.iter().map(|clock| clock.id).collect();
+        self.whole.clocks.extend(whole.clocks.into_iter().filter(|c| !known.contains(&c.id)));
+        let killed = self.whole.streams.clone();
+        for own in &whole.streams {
+            let is_same = |s: &&mut StreamJson| (s.domain, s.client) == (own.domain, own.client);
+            match self.whole.streams.iter_mut().find(is_same) {
+                Some(stream) => stream.add(own),
+                None => self.whole.streams.push(own.clone()),
+            }
+        }
+        self.whole.lost_unattached = self.lost_unattached.saturating_add(whole.lost_unattached);
+        self.whole.finished = true;
+        self.recovered = Some(Recovered { uuid, killed, own: whole.streams });
+        Ok(())
+    }
+
+    /// Returns whether packets of this UUID are the session's.
+    pub(crate) fn has_uuid(&self, uuid: &[u8; 16]) -> bool {
+        *uuid == self.uuid || self.recovered.as_ref().is_some_and(|r| r.uuid == *uuid)
+    }
+
+    /// Returns the folders with stream files.
+    pub(crate) fn folders(&self, dir: &Path) -> Vec<PathBuf> {
+        let recovered = self.recovered.as_ref().map(|_| dir.join(RECOVERED));
+        [dir.to_owned()].into_iter().chain(recovered).collect()
+    }
+
+    /// Iterates over the streams without files, whose losses only descriptions have. `has_files` takes the UUID in the packets.
+    pub(crate) fn without_files<'a>(
+        &'a self,
+        has_files: &dyn Fn(&[u8; 16], Domain, u32) -> bool,
+    ) -> Vec<&'a StreamJson> {
+        let described = match &self.recovered {
+            None => vec![(&self.uuid, &self.whole.streams)],
+            Some(r) => vec![(&self.uuid, &r.killed), (&r.uuid, &r.own)],
+        };
+        let all = described.into_iter().flat_map(|(uuid, all)| all.iter().map(move |s| (uuid, s)));
+        all.filter(|(uuid, s)| !has_files(uuid, s.domain, s.client)).map(|(_, s)| s).collect()
     }
 
     /// Reads `session.json` again if it was replaced. What was read of `classes.jsonl` stays.
@@ -154,7 +243,7 @@ impl SessionJson {
     /// As [`SessionJson::read`].
     pub(crate) fn read_again(&mut self, dir: &Path) -> Result<()> {
         let found = std::fs::metadata(dir.join(FILE));
-        if found.is_ok_and(|found| identity(&found) == self.identity) {
+        if self.recovered.is_some() || found.is_ok_and(|found| identity(&found) == self.identity) {
             return Ok(());
         }
         let SessionJson { uuid, boot_id, whole, identity, .. } = SessionJson::read_json(dir)?;
@@ -275,6 +364,7 @@ impl SessionJson {
             later: Vec::new(),
             read: 0,
             identity,
+            recovered: None,
         })
     }
 

@@ -161,28 +161,30 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// Groups segments by their producers, in the order of their contents. The files'
-    /// numbers decide only between segments without contents.
+    /// Groups segments by their producers, in the order of their contents: those of the session with this UUID, then
+    /// what was recovered of it. The files' numbers decide only between segments without contents.
     ///
     /// # Errors
     /// If two segments cover the same part of a ring: one must be a copy.
-    pub(crate) fn group(mut segments: Vec<Segment>) -> Result<Vec<Stream>> {
-        fn key(s: &Segment) -> impl Ord {
+    pub(crate) fn group(mut segments: Vec<Segment>, uuid: &[u8; 16]) -> Result<Vec<Stream>> {
+        fn part(p: &Packet, uuid: &[u8; 16]) -> impl Ord + use<> {
+            (p.uuid != *uuid, p.epoch, p.faults)
+        }
+        fn key<'s>(s: &'s Segment, uuid: &[u8; 16]) -> impl Ord + use<'s> {
             let p = &s.first;
             let name = s.path.file_name().unwrap_or_default();
             // Ring positions only grow, unless a guest made its ring jump, which counts
             // as a fault.
-            let place = (p.epoch, p.faults, p.ring_begin, p.sequence);
+            let place = (part(p, uuid), p.ring_begin, p.sequence);
             (p.domain, p.client, place, s.last.ring_end, name.len(), name)
         }
-        sort::by(&mut segments, |a, b| key(a).cmp(&key(b)));
+        sort::by(&mut segments, |a, b| key(a, uuid).cmp(&key(b, uuid)));
         let mut streams: Vec<Stream> = Vec::new();
         for segment in segments {
             let (domain, client) = (segment.first.domain, segment.first.client);
             let before = streams.last().filter(|s| (s.domain, s.client) == (domain, client));
             if let Some(before) = before.and_then(|s| s.segments.last())
-                && (before.last.epoch, before.last.faults)
-                    >= (segment.first.epoch, segment.first.faults)
+                && part(&before.last, uuid) >= part(&segment.first, uuid)
                 && is_back(before.last.ring_end, segment.first.ring_begin)
             {
                 let (end, file) = (before.last.ring_end, before.path.display());

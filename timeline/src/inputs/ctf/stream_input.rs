@@ -82,7 +82,7 @@ pub(crate) fn inputs<'a>(
     unneeded: &'a Unneeded,
     names: &mut Names,
 ) -> Vec<Box<dyn Input + 'a>> {
-    let has_files = |domain, client| session.stream(domain, client).is_some();
+    let has_files = |uuid: &_, domain, client| session.has_files(uuid, domain, client);
     let elsewhere = elsewhere(number, session.json(), &has_files, names);
     let mut inputs = stream_inputs(number, session, maps, unneeded, names);
     inputs.push(Box::new(elsewhere));
@@ -93,15 +93,18 @@ pub(crate) fn inputs<'a>(
 pub(crate) fn elsewhere(
     number: usize,
     json: &SessionJson,
-    has_files: &dyn Fn(Domain, u32) -> bool,
+    has_files: &dyn Fn(&[u8; 16], Domain, u32) -> bool,
     names: &mut Names,
 ) -> VecDeque<Lost> {
     let source = |domain, client| Source { session: number, domain, client };
     let mut elsewhere = VecDeque::new();
     for stream in &json.streams {
+        place(names, source(stream.domain, stream.client), &stream.name);
+    }
+    for stream in json.without_files(has_files) {
         let (domain, client) = (stream.domain, stream.client);
         let place = place(names, source(domain, client), &stream.name);
-        if stream.lost() > 0 && !has_files(domain, client) {
+        if stream.lost() > 0 {
             let name = names.get(place).clone();
             elsewhere.push_back(lost(source(domain, client), name, stream.lost(), stream.causes()));
         }

@@ -1,4 +1,0 @@
-//! Target `resume`: recovery of a damaged session and segment.
-#![cfg_attr(fuzzing, no_main)]
-
-hypertrace_fuzz::target!(resume);

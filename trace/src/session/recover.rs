@@ -1,0 +1,375 @@
+//! Recovery: what the rings of a killed process still hold becomes a session of its own, in `recovered/` of the
+//! session that the process left.
+//!
+//! Nothing of that session is written again. Its packets are the truth about how far each ring was committed, and which
+//! losses were counted. The new one has its clocks and its event classes, by the same numbers, so that readers take both as one.
+//!
+//! The files may come from anywhere: each number is checked before it is used, and
+//! an impossible one is an error with file and byte.
+
+use super::config::{Destination, SessionConfig};
+use super::create::host_rings;
+use super::engine::Engine;
+use super::error::SessionError;
+use super::handle::Session;
+use super::summary::Summary;
+use crate::ctf::files::{CTF, Description, HIDDEN, Root};
+use crate::ctf::{Clocks, Domain, Folder, PacketHeader, Uuid, WriteFailed, random_uuid};
+use crate::drain::source::Next;
+use crate::drain::{Classes, Source, Stats, TraceState};
+use hypertrace_abi::config::RingMode;
+use hypertrace_abi::ring::Losses;
+use hypertrace_format::classes::{self, Line};
+use hypertrace_format::clock::FREQUENCIES;
+use hypertrace_format::error::DirectoryError;
+use hypertrace_format::folder::read_at;
+use hypertrace_format::limits::{
+    MAX_CLASSES, MAX_CLASSES_BYTES, MAX_CLIENTS, MAX_GUEST_TSCS, MAX_HOST_STREAMS,
+    MAX_SESSION_CLOCKS, MAX_SESSION_JSON, MOST_LOST,
+};
+use hypertrace_format::packet::{HEADER_BYTES, MAGIC};
+use hypertrace_format::session_json::{
+    EventJson, FILE, FORMAT, RECOVERED, SessionJson, StreamJson, VERSION,
+};
+use rustix::fs::{OFlags, Stat};
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use zerocopy::{FromZeros, IntoBytes};
+
+/// Name of the new session until it is complete.
+const INCOMPLETE: &str = ".recovered";
+
+/// Where a client's ring was committed by the process that was killed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Committed {
+    /// Ring position after the last committed word.
+    pub position: u64,
+    /// Number of the next record.
+    pub sequence: u64,
+    /// The token of the last holder, 0 if there was none.
+    pub token: u64,
+    /// Losses of the ring's last generation that were counted. The sum is exact; the causes are as they were up to a
+    /// second before.
+    pub lost: Losses,
+}
+
+impl Session {
+    /// Makes the session `recovered/` in the directory of a session that a killed process left, with this UUID. `take`
+    /// drains the rings into it, from where the process had [committed](Session::committed) them. It has its name once
+    /// it is complete.
+    ///
+    /// # Errors
+    /// If there is no such session, it was ended, or there is a `recovered/` already; if the new one cannot be
+    /// written: nothing of it is left then.
+    pub fn recover(
+        config: SessionConfig,
+        uuid: [u8; 16],
+        take: impl FnOnce(&Session),
+    ) -> Result<Summary, SessionError> {
+        let Destination::Path(path) = &config.destination else {
+            let why = "a session is recovered in its directory, by its path";
+            return Err(SessionError::not_in_a_journal(why));
+        };
+        let not_found = || DirectoryError::unusable(path)(io::ErrorKind::NotFound.into());
+        let dir = Folder::open_own(path, config.share)?.ok_or_else(not_found)?;
+        let found = look(&dir, &uuid)?;
+        let target = path.join(RECOVERED);
+        if dir.stat_of(RECOVERED).is_ok() {
+            let why = "it exists: the session was recovered before. To do that again, move it away";
+            return Err(SessionError::not_recoverable(&target, why));
+        }
+        // A killed recovery has taken nothing out of the rings.
+        remove(&dir);
+        let made = dir.create(INCOMPLETE).map_err(WriteFailed::on("create", &target));
+        let recovered = made.map_err(SessionError::from).and_then(|folder| {
+            let session = Session::begin_recovered(config, folder, found)?;
+            take(&session);
+            let failed = session.engine().failed.take();
+            let summary = failed.map_or_else(|| session.finish(), |failed| Err(failed.into()))?;
+            dir.rename(INCOMPLETE, RECOVERED).map_err(WriteFailed::on("create", &target))?;
+            Ok(summary)
+        });
+        recovered.inspect_err(|_| remove(&dir))
+    }
+
+    fn begin_recovered(
+        mut config: SessionConfig,
+        folder: Folder,
+        found: Found,
+    ) -> Result<Session, SessionError> {
+        let clocks = Clocks::restore(&found.json, found.epoch)
+            .ok_or_else(|| SessionError::not_recoverable(folder.path(), "it has no clocks"))?;
+        let rings = host_rings(&config, RingMode::Discard, clocks.host.frequency)?;
+        let uuid = random_uuid();
+        let mut state = TraceState::new(Root::Directory(folder.clone()), uuid, clocks);
+        config.apply(&mut state);
+        state.trace.completes = Some(found.json.uuid.clone());
+        state.classes = Classes::of_earlier(&found.events).ok_or_else(|| {
+            let why = "the event classes in its classes.jsonl are damaged";
+            SessionError::not_recoverable(folder.path(), why)
+        })?;
+        folder.create(HIDDEN).map_err(WriteFailed::on("create", folder.path()))?;
+        state.begin_trace(folder, uuid)?;
+        let mut engine = Engine::new(state, &rings, config.relays, None);
+        engine.recover(found);
+        Ok(Session::with(engine, rings, RingMode::Discard, None))
+    }
+}
+
+/// Removes a new session that is not complete.
+fn remove(dir: &Folder) {
+    if let Ok(folder) = dir.folder(INCOMPLETE) {
+        let _ = folder.remove_all().and_then(|()| dir.remove_empty(INCOMPLETE));
+    }
+}
+
+/// One stream, as its files have it.
+#[derive(Debug)]
+struct FoundStream {
+    /// The last packet of its last file.
+    last: PacketHeader,
+    /// Lost events in all of its files, by epoch.
+    lost: BTreeMap<u32, u64>,
+}
+
+/// A session as it was left.
+#[derive(Debug)]
+pub(crate) struct Found {
+    json: SessionJson,
+    events: Vec<EventJson>,
+    streams: BTreeMap<(u32, u32), FoundStream>,
+    /// The last one of any packet.
+    epoch: u32,
+}
+
+/// Looks at a directory with a session of this UUID that was not ended.
+fn look(dir: &Folder, uuid: &[u8; 16]) -> Result<Found, SessionError> {
+    let path = dir.path();
+    let wrong = |why: &str| SessionError::not_recoverable(path, why);
+    let failed = DirectoryError::unusable(path);
+    let mut json: SessionJson = serde_json::from_slice(&read(dir, FILE, MAX_SESSION_JSON)?)
+        .map_err(|e| wrong(&format!("its {FILE}: {e}")))?;
+    if json.format != FORMAT || json.version != VERSION {
+        return Err(wrong("its session.json is of another format"));
+    }
+    if json.uuid != Uuid(uuid).to_string() {
+        return Err(wrong("its UUID is another's: it is not the session of these programs"));
+    }
+    if json.finished {
+        return Err(wrong("its session was ended: there is nothing to recover"));
+    }
+    let text = read(dir, classes::FILE, MAX_CLASSES_BYTES)?;
+    let mut events = Vec::new();
+    for (at, line) in classes::lines(&text) {
+        match line {
+            Ok(Line::Event(event)) => events.push(event),
+            Ok(Line::Clock(clock)) if clock.id as usize == json.clocks.len() => {
+                json.clocks.push(clock)
+            }
+            Ok(Line::Clock(_)) => {}
+            Err(e) => return Err(wrong(&format!("its classes.jsonl at byte {at}: {e}"))),
+        }
+    }
+    check(&json, &events).map_err(|why| wrong(&format!("its description is damaged: {why}")))?;
+
+    let ctf = dir.folder(CTF).map_err(&failed)?;
+    let mut found = Found { json, events, streams: BTreeMap::new(), epoch: 0 };
+    for name in ctf.all_names().map_err(&failed)? {
+        // Those with a leading dot were being made.
+        if name == Description::Metadata.name() || name.as_encoded_bytes().starts_with(b".") {
+            continue;
+        }
+        let damaged = |why| SessionError::not_recoverable(&path.join(CTF).join(&name), why);
+        let file = ctf.file(&name, OFlags::RDONLY).map_err(|why| damaged(why.to_string()))?;
+        found.scan(file, uuid).map_err(damaged)?;
+    }
+    Ok(found)
+}
+
+/// Reads a description, of so many bytes at most.
+fn read(dir: &Folder, name: &str, most: u64) -> Result<Vec<u8>, SessionError> {
+    let wrong = |why: String| SessionError::not_recoverable(dir.path(), why);
+    let (file, stat) = match dir.file(name, OFlags::RDONLY) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            return Err(wrong(format!("it holds something else than a session: it has no {name}")));
+        }
+        opened => opened.map_err(|e| wrong(format!("its {name}: {e}")))?,
+    };
+    let len = u64::try_from(stat.st_size).unwrap_or(u64::MAX);
+    if len > most {
+        return Err(wrong(format!(
+            "its {name} has {len} bytes, and no session has one of more than {most}"
+        )));
+    }
+    let mut text = vec![0; len as usize];
+    let read = read_at(&file, &mut text, 0).map_err(|e| wrong(format!("its {name}: {e}")))?;
+    text.truncate(read);
+    Ok(text)
+}
+
+/// Checks the numbers that are used of it.
+fn check(json: &SessionJson, events: &[EventJson]) -> Result<(), String> {
+    for (clock, id) in json.clocks.iter().zip(0..) {
+        let domain = if id == 0 { Domain::Host } else { Domain::Guest };
+        if clock.id != id || clock.domain != domain {
+            return Err(format!("clock {id} is not where it belongs"));
+        }
+        if !FREQUENCIES.contains(&clock.frequency) {
+            return Err(format!("clock {id} has a frequency of {}", clock.frequency));
+        }
+    }
+    if let Some(boot) = &json.boot_id
+        && boot.len() != 36
+    {
+        return Err(format!("it has a boot_id of {} bytes, and none has but 36", boot.len()));
+    }
+    for (what, count, most) in [
+        ("clocks", json.clocks.len(), MAX_SESSION_CLOCKS),
+        ("events", events.len(), MAX_CLASSES),
+        ("TSCs of guests", json.guest_tscs.len(), MAX_GUEST_TSCS),
+    ] {
+        if count > most {
+            return Err(format!("it has {count} {what}, and a session has at most {most}"));
+        }
+    }
+    Ok(())
+}
+
+impl Found {
+    /// Reads the packets' headers of a file. Each step moves on by a packet that has its magic number, so a file of
+    /// holes ends at once. The error names the damaged byte.
+    fn scan(&mut self, (file, stat): (OwnedFd, Stat), uuid: &[u8; 16]) -> Result<(), String> {
+        let len = u64::try_from(stat.st_size).unwrap_or(0);
+        let (mut before, mut lost) = (None, BTreeMap::new());
+        let mut at = 0;
+        while at < len {
+            let damaged = |what: String| format!("damaged at byte {at}: {what}");
+            let mut header = PacketHeader::new_zeroed();
+            let read = read_at(&file, header.as_mut_bytes(), at);
+            if read.map_err(|e| damaged(e.to_string()))? < HEADER_BYTES {
+                return Err(damaged("a part of a packet's header".into()));
+            }
+            self.check(&header, before.as_ref(), (uuid, len - at)).map_err(damaged)?;
+            let until = before.map_or(0, |before: PacketHeader| before.events_discarded);
+            *lost.entry(header.epoch).or_default() += header.events_discarded.saturating_sub(until);
+            before = Some(header);
+            at = at.saturating_add(header.packet_size / 8);
+        }
+        let Some(last) = before else { return Ok(()) };
+        self.epoch = self.epoch.max(last.epoch);
+        let stream = self.streams.entry((last.domain, last.client));
+        let stream = stream.or_insert(FoundStream { last, lost: BTreeMap::new() });
+        for (epoch, more) in lost {
+            let sum = stream.lost.entry(epoch).or_default();
+            *sum = sum.saturating_add(more).min(MOST_LOST);
+        }
+        // As readers order them.
+        let place = |p: &PacketHeader| (p.epoch, p.faults, p.ring_end, p.sequence);
+        if place(&last) >= place(&stream.last) {
+            stream.last = last;
+        }
+        Ok(())
+    }
+
+    /// Checks a packet's header against the one before and against the `rest` of the file.
+    fn check(
+        &self,
+        header: &PacketHeader,
+        before: Option<&PacketHeader>,
+        (uuid, rest): (&[u8; 16], u64),
+    ) -> Result<(), String> {
+        const UNIT: u64 = HEADER_BYTES as u64 * 8;
+        let PacketHeader { content_size, packet_size, stream_id, domain, client, .. } = *header;
+        if header.magic != MAGIC {
+            return Err("no packet begins here".into());
+        }
+        if header.uuid != *uuid {
+            return Err("a packet of another session".into());
+        }
+        let whole = content_size >= UNIT
+            && content_size % 8 == 0
+            && content_size <= packet_size
+            && packet_size % UNIT == 0
+            && (content_size == UNIT || packet_size / 8 <= rest);
+        if !whole {
+            return Err(format!("a packet of {packet_size} bits with {content_size} of content"));
+        }
+        if !is_stream(domain, client) {
+            return Err(format!("a packet of client {client} in domain {domain}"));
+        }
+        let clocks = self.json.clocks.len();
+        if stream_id as usize >= clocks || (domain == Domain::Host as u32 && stream_id != 0) {
+            return Err(format!("a packet of clock {stream_id} of {clocks}"));
+        }
+        let same =
+            |b: &PacketHeader| (b.stream_id, b.domain, b.client) == (stream_id, domain, client);
+        if before.is_some_and(|before| !same(before)) {
+            return Err("a packet of another stream".into());
+        }
+        match header.events_discarded {
+            0..=MOST_LOST => Ok(()),
+            n => Err(format!("no stream has {n} lost events")),
+        }
+    }
+
+    /// Returns the clients that have streams.
+    pub fn guests(&self) -> impl Iterator<Item = u32> {
+        let guest = Domain::Guest as u32;
+        let own = self.streams.keys().filter(move |(domain, _)| *domain == guest);
+        own.map(|(_, client)| *client)
+    }
+
+    /// Returns the events that the killed process had counted as lost and that belong to no stream.
+    pub fn unattached(&self) -> u64 {
+        self.json.lost_unattached
+    }
+
+    /// Begins a source where its stream ended.
+    pub fn begin(&self, source: &mut Source, stats: &mut Stats) {
+        let Some(FoundStream { last, .. }) = self.stream(source.domain, source.number) else {
+            return;
+        };
+        source.clock = Some(last.stream_id);
+        stats.clock = last.stream_id;
+        source.earlier = Some(last.lease_token);
+        let (sequence, position) = (last.sequence, last.ring_end);
+        source.next = Next { sequence, position, ..Next::default() };
+        if let Some(said) = self.said(source.domain, source.number) {
+            stats.name.clone_from(&said.name);
+        }
+    }
+
+    fn stream(&self, domain: Domain, number: u32) -> Option<&FoundStream> {
+        self.streams.get(&(domain as u32, number))
+    }
+
+    fn said(&self, domain: Domain, number: u32) -> Option<&StreamJson> {
+        self.json.streams.iter().find(|said| (said.domain, said.client) == (domain, number))
+    }
+
+    /// Returns where a ring was committed.
+    pub fn committed(&self, domain: Domain, number: u32) -> Committed {
+        let said = self.said(domain, number).map(StreamJson::causes).unwrap_or_default();
+        // Without a file, nothing else says what was counted.
+        let Some(FoundStream { last, lost }) = self.stream(domain, number) else {
+            return Committed { lost: said, ..Committed::default() };
+        };
+        let mut left = lost.get(&last.epoch).copied().unwrap_or(0);
+        let [busy, unattached, overwritten] =
+            [said.busy, said.unattached, said.overwritten].map(|said| {
+                let part = said.min(left);
+                left -= part;
+                part
+            });
+        let lost = Losses { full: left, busy, unattached, overwritten };
+        let (position, sequence, token) = (last.ring_end, last.sequence, last.lease_token);
+        Committed { position, sequence, token, lost }
+    }
+}
+
+/// Returns whether there can be such a stream.
+pub(crate) fn is_stream(domain: u32, number: u32) -> bool {
+    let guest = domain == Domain::Guest as u32 && number < MAX_CLIENTS;
+    guest || domain == Domain::Host as u32 && number < MAX_HOST_STREAMS
+}
