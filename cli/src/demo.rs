@@ -4,7 +4,7 @@ use crate::escape::Message;
 use crate::interrupt::Interrupts;
 use crate::kernel;
 use crate::losses::grouped;
-use crate::output::{print, say, wrapped};
+use crate::output::{print, print_json, say, wrapped};
 use crate::recording::{Failure, serve};
 use crate::report;
 use anyhow::{Context, Result, bail};
@@ -18,7 +18,7 @@ use hypertrace_trace::{Session, Share, Summary};
 use hypertrace_user::Config;
 use hypertrace_vmm::{DeviceConfig, Hypertrace};
 use kvm_vmm::{Machine, run_on_threads, segment_channel};
-use serde::Serialize;
+use serde_json::json;
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -103,18 +103,6 @@ Exit code: 0 done, 1 failed, 2 wrong usage (such as a directory that is not
 empty); after SIGINT, SIGTERM or SIGHUP, 128 plus the signal's number: the
 session holds what was recorded until then.";
 
-#[derive(Serialize)]
-struct Report<'a> {
-    mode: &'a str,
-    vcpus: u32,
-    ring_events: u64,
-    reference_points: u64,
-    lost: u64,
-    faults: u64,
-    records: u64,
-    session: &'a Path,
-}
-
 /// Runs the command.
 pub fn run(args: &Args) -> Result<ExitCode> {
     let interrupts = Interrupts::catch();
@@ -194,17 +182,16 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         return interrupted(signal, &summary, written.and(kernel), &dir);
     }
     let shown = if args.json {
-        let report = Report {
-            mode,
-            vcpus: args.vcpus,
-            ring_events: summary.ring_events,
-            reference_points: summary.reference_points,
-            lost: summary.lost,
-            faults: summary.faults.values().sum(),
-            records: summary.records,
-            session: &dir,
-        };
-        print(format_args!("{}\n", serde_json::to_string(&report)?))
+        print_json(json!({
+            "mode": mode,
+            "vcpus": args.vcpus,
+            "ring_events": summary.ring_events,
+            "reference_points": summary.reference_points,
+            "lost": summary.lost,
+            "faults": summary.faults.values().sum::<u64>(),
+            "records": summary.records,
+            "session": dir,
+        }))
     } else {
         begun.and_then(|()| print_excerpt(&dir)).and_then(|()| print_summary(&summary, &dir))
     };

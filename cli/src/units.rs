@@ -88,6 +88,35 @@ pub fn time(text: &str) -> Result<i64, String> {
     Ok(sign * ns)
 }
 
+/// A time on the timeline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum At {
+    /// Nanoseconds since the start.
+    Since(i64),
+    /// Nanoseconds of Unix time.
+    Unix(i64),
+}
+
+impl At {
+    /// Returns the time since the start, which is Unix time.
+    pub fn since(self, start: i64) -> i64 {
+        match self {
+            At::Since(since) => since,
+            At::Unix(unix) => unix.saturating_sub(start),
+        }
+    }
+}
+
+/// Parses a time since the start, or of a calendar: `2026-11-27T15:48:15.5Z`.
+pub fn at(text: &str) -> Result<At, String> {
+    if !text.contains(':') {
+        return time(text).map(At::Since);
+    }
+    let parsed = text.parse::<jiff::Timestamp>().map_err(|why| why.to_string())?;
+    let unix = i64::try_from(parsed.as_nanosecond());
+    unix.map(At::Unix).map_err(|_| "expected a year from 1678 to 2261".into())
+}
+
 /// Parses a time to wait: up to a year, so that adding it to a point in time cannot overflow.
 pub fn wait(text: &str) -> Result<Duration, String> {
     let ns = time(text)?.try_into().unwrap_or(0);

@@ -101,6 +101,7 @@ pub struct Hypertrace(pub &'static str);
 #[serde(deny_unknown_fields)]
 #[allow(missing_docs)] // as in the program's help
 pub struct Demo {
+    pub version: u32,
     pub mode: String,
     pub vcpus: u32,
     pub ring_events: u64,

@@ -8,9 +8,12 @@ use serde_json::{Map, Value};
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub struct Line {
+    /// Version of the schema.
+    pub version: u32,
     /// Nanoseconds since the session's start.
     pub t_ns: i64,
     /// Unix time, nanoseconds.
+    #[serde(deserialize_with = "exact_signed")]
     pub ts_ns: i64,
     /// Error bound of that time; `None` is unknown.
     pub bound_ns: Option<u64>,
@@ -22,8 +25,16 @@ pub struct Line {
     pub fields: Map<String, Value>,
     /// Further values of a reference point, besides.
     pub reference: Option<Reference>,
-    /// Thread and CPU, in a kernel's event.
-    pub thread: Option<Value>,
+    /// Client of the guest.
+    pub client: Option<u32>,
+    /// Process of the host.
+    pub pid: Option<u32>,
+    /// Thread of the host.
+    pub tid: Option<u32>,
+    /// CPU of a kernel's event.
+    pub cpu: Option<u32>,
+    /// Name of the thread.
+    pub thread: Option<String>,
 }
 
 /// Further values of a reference point, besides its fields.
@@ -44,6 +55,17 @@ fn exact<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
     number(&value).ok_or_else(|| D::Error::custom(format!("{value} is no number")))
 }
 
+/// Reads a time.
+fn exact_signed<'de, D: Deserializer<'de>>(from: D) -> Result<i64, D::Error> {
+    exact(from).map(|number| number as i64)
+}
+
+/// Reads a time that may be unknown.
+fn exact_if_known<'de, D: Deserializer<'de>>(from: D) -> Result<Option<i64>, D::Error> {
+    let value = Value::deserialize(from)?;
+    Ok(number(&value).map(|number| number as i64))
+}
+
 fn number(value: &Value) -> Option<u64> {
     value.as_u64().or_else(|| value.as_str()?.parse().ok().filter(|n| *n > 1 << 53))
 }
@@ -53,8 +75,10 @@ fn number(value: &Value) -> Option<u64> {
 #[serde(deny_unknown_fields)]
 #[allow(missing_docs)] // as in the program's help
 pub struct Lost {
+    pub version: u32,
     pub r#type: String,
     pub t_ns: Option<i64>,
+    #[serde(deserialize_with = "exact_if_known")]
     pub ts_ns: Option<i64>,
     pub source: String,
     pub client: Option<u32>,

@@ -126,6 +126,28 @@ impl Event {
 }
 
 impl EventRef<'_> {
+    /// Returns the name of the thread, which is a part of the source's name: the one that a client gave itself, or a
+    /// thread of the host has. Escape it.
+    pub fn thread_name(&self) -> Option<&str> {
+        match self.kind {
+            EventKind::Function => None,
+            EventKind::Kernel => {
+                let (_, name) = self.source.split_once("kernel/")?;
+                let (name, number) = name.rsplit_once('-')?;
+                let is_own = |thread: Thread| number.parse() == Ok(thread.tid);
+                self.thread.is_some_and(is_own).then_some(name)
+            }
+            _ => {
+                let (_, name) = self.source.split_once('/')?;
+                match self.client {
+                    Some(_) => Some(name.split_once(' ')?.1),
+                    // One without a name has a number.
+                    None => Some(name).filter(|name| name.contains(|c: char| !c.is_ascii_digit())),
+                }
+            }
+        }
+    }
+
     /// Returns a copy to keep.
     pub fn to_event(&self) -> Event {
         Event {
@@ -216,6 +238,8 @@ impl<'a> Fields<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Thread {
+    /// Number of its process; a kernel's trace does not have it.
+    pub pid: Option<u32>,
     /// Number of the thread, 0 for the idle thread of any CPU.
     pub tid: u32,
     /// CPU that recorded the event, in a kernel's trace.

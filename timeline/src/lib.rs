@@ -47,6 +47,7 @@ pub mod regions;
 mod by_number;
 mod error;
 mod event;
+mod filter;
 mod follow;
 mod format;
 mod inputs;
@@ -58,13 +59,14 @@ mod value;
 
 pub use error::{Error, Result};
 pub use event::{Entry, EntryRef, Event, EventKind, EventRef, Fields, Lost, Reference, Thread};
+pub use filter::{Filter, FilterError, nearest};
 pub use follow::{Follow, Round};
 pub use hypertrace_format::limits;
 pub use inputs::ctf::{
     Class, Classes, Clock, ClockMaps, ComparedTsc, Domain, EventJson, GuestTsc, Offset, Packet,
     PacketHeader, Record, Records, Segment, Session, SessionJson, Stream, StreamJson,
 };
-pub use inputs::functions::{ENTRY, EXIT, FunctionTrace, SYMBOL};
+pub use inputs::functions::{ENTRY, EXIT, FUNCTION_FIELDS, FunctionTrace, SYMBOL};
 pub use inputs::kernel::{CpuStat, KernelStat, KernelTrace};
 pub use merge::Timeline;
 pub use order::{Late, Order};

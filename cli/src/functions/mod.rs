@@ -4,8 +4,8 @@ mod flame;
 mod region;
 
 use crate::Usage;
-use crate::escape::{Escaped, JsonText};
-use crate::output::{print, progress, say};
+use crate::escape::Escaped;
+use crate::output::{print, print_json, progress, say};
 use crate::place;
 use hypertrace_export::uftrace::has_functions;
 use hypertrace_format::session_json;
@@ -13,6 +13,7 @@ use hypertrace_functions::read::{By, Caller, Flame, Function, Spans, Summary, Tr
 use hypertrace_functions::symbols::Source;
 use hypertrace_timeline::Session;
 use indicatif::ProgressBar;
+use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
@@ -135,10 +136,10 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         Order::Calls => By::Calls,
     };
     let top = summary.top(args.limit, by);
-    print(match args.json {
-        true => json(&trace, &summary, spans.as_ref(), &top),
-        false => text(args, &trace, &summary, spans.as_ref(), &top),
-    })
+    match args.json {
+        true => print_json(json(&trace, &summary, spans.as_ref(), &top)),
+        false => print(text(args, &trace, &summary, spans.as_ref(), &top)),
+    }
 }
 
 /// Returns a display of the progress while the calls of a trace are read.
@@ -217,11 +218,11 @@ fn text(
     out
 }
 
-fn json(trace: &Trace, summary: &Summary, spans: Option<&Spans>, top: &[&Function]) -> String {
+fn json(trace: &Trace, summary: &Summary, spans: Option<&Spans>, top: &[&Function]) -> Value {
     let functions = top.iter().map(|function| {
         let name = name(trace, function.address);
         let symbol = trace.function(function.address).filter(|symbol| symbol.name != name);
-        let mut json = serde_json::json!({
+        let mut json = json!({
             "name": name, "address": function.address, "calls": function.calls,
             "total_ns": function.total, "self_ns": function.self_time, "min_ns": function.min, "max_ns": function.max,
         });
@@ -231,11 +232,9 @@ fn json(trace: &Trace, summary: &Summary, spans: Option<&Spans>, top: &[&Functio
         json
     });
     let functions = Vec::from_iter(functions);
-    let json = serde_json::json!({
+    json!({
         "functions": functions, "calls": summary.calls, "unfinished": summary.unfinished,
         "orphans": summary.orphans, "lost": summary.lost, "damage": summary.damage.len(),
         "regions_ns": spans.map(Spans::total),
-    });
-    // Names are the guest's.
-    format!("{}\n", JsonText(&json.to_string()))
+    })
 }

@@ -1,6 +1,7 @@
 //! The numbers for scripts: JSON, and lines of comma-separated values.
 
 use crate::escape::{Escaped, JsonText};
+use crate::output::{JSON_VERSION, exact};
 use anyhow::{Context, Result};
 use hypertrace_timeline::regions::{
     Breakdown, Group, Histogram, NotCounted, Part, Regions, Sample, Times,
@@ -75,10 +76,10 @@ impl fmt::Display for Json<'_> {
     /// Writes it group by group: they may be many.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Json(shown, warnings) = self;
-        f.write_str("{\"regions\":[")?;
+        write!(f, "{{\"version\":{JSON_VERSION},\"regions\":[")?;
         for (number, group) in shown.groups().enumerate() {
             let comma = if number == 0 { "" } else { "," };
-            write!(f, "{comma}{}", JsonText(&shown.group(group).to_string()))?;
+            write!(f, "{comma}{}", JsonText(&exact(shown.group(group)).to_string()))?;
         }
         let rest = json!({ "stolen_ms": shown.stolen_ms, "warnings": warnings }).to_string();
         let rest = rest.strip_prefix('{').unwrap_or_default();

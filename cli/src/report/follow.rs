@@ -3,7 +3,7 @@
 //! Entries wait in an [`Order`] after they were read, and are then printed in order of time.
 
 use super::functions::Functions;
-use super::{Args, Lines};
+use super::{Args, Chosen, Lines};
 use crate::Usage;
 use crate::interrupt::Interrupts;
 use crate::losses::grouped;
@@ -111,6 +111,7 @@ fn wait() -> anyhow::Result<bool> {
 /// Lines of the entries that the arguments admit.
 struct Printer<'a> {
     args: &'a Args,
+    chosen: Chosen<'a>,
     lines: Lines,
     names: Functions,
     start: i64,
@@ -120,20 +121,21 @@ struct Printer<'a> {
 
 impl<'a> Printer<'a> {
     fn new(args: &'a Args, start: i64) -> anyhow::Result<Printer<'a>> {
-        let lines = Lines::new(&[], &[]).diff(args.ts_diff);
+        let lines = Lines::new(&[], &[]).diff(args.ts_diff).in_zone(start, args.time.zone());
+        let chosen = Chosen::new(args, start)?;
         let names = Functions::read(&args.symbols)?;
         let (left, out) = (args.limit.unwrap_or(u64::MAX), io::BufWriter::new(io::stdout()));
-        Ok(Printer { args, lines, names, start, left, out })
+        Ok(Printer { args, chosen, lines, names, start, left, out })
     }
 
     /// Puts an entry into the queue, if it is to be shown.
     fn hold(&mut self, queue: &mut Order<Held>, entry: EntryRef<'_>) {
-        let Printer { args, lines, names, start, .. } = self;
+        let Printer { args, chosen, lines, names, start, .. } = self;
         match entry {
             EntryRef::Event(event) => {
                 let since = event.ts_ns.saturating_sub(*start);
                 let name = names.name(&event);
-                if args.admits(&event, since) {
+                if chosen.admits(&event, since) {
                     let line = match args.json {
                         true => lines.json(&event, since, name),
                         false => lines.untimed(&event, name),
@@ -144,7 +146,7 @@ impl<'a> Printer<'a> {
             }
             EntryRef::Lost(lost) => {
                 let since = lost.ts_ns.map(|at| at.saturating_sub(*start));
-                if args.admits_lost(&lost, since) {
+                if chosen.admits_lost(&lost, since) {
                     let line = match args.json {
                         true => lines.json_lost(&lost, since),
                         false => lines.untimed_lost(&lost),
@@ -168,7 +170,7 @@ impl<'a> Printer<'a> {
     fn spill(&mut self, queue: &mut Order<Held>, until: i64) -> anyhow::Result<bool> {
         let mut is_done = self.left == 0;
         while !is_done && let Some(held) = queue.pop(until) {
-            if held.is_event && self.args.to.is_some_and(|to| held.since > Some(to)) {
+            if held.is_event && held.since.is_some_and(|since| self.chosen.is_past(since)) {
                 // Those that are left are later.
                 self.left = 0;
             } else {

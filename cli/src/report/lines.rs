@@ -3,10 +3,13 @@
 use super::functions::FunctionName;
 use crate::escape::{Escaped, Json, JsonText};
 use crate::losses::{causes, grouped};
+use crate::output::{JSON_VERSION, MOST_EXACT, exact as exact_json};
 use hypertrace_timeline::{
     Array, ClockMaps, Domain, EventKind, EventRef, KernelTrace, Lost, Name, SYMBOL, Session,
-    Thread, ValueRef,
+    ValueRef,
 };
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
 use serde_json::json;
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -24,6 +27,8 @@ pub(crate) struct Lines {
     event_width: usize,
     /// Without columns.
     is_compact: bool,
+    /// The start, Unix time, and the time zone, where times are those of a calendar.
+    calendar: Option<(i64, TimeZone)>,
 }
 
 /// A source, escaped.
@@ -61,6 +66,7 @@ impl Lines {
             source_width: sources.max().unwrap_or(0).clamp(12, Self::MOST),
             event_width: widest.max(kernel),
             is_compact: false,
+            calendar: None,
         }
     }
 
@@ -72,6 +78,11 @@ impl Lines {
     /// Shows the time since the previous line in nanoseconds, as `(+250)`.
     pub(crate) fn diff(self, is_diff: bool) -> Lines {
         Lines { is_diff, ..self }
+    }
+
+    /// Shows times of a calendar, in this zone, instead of the time since the start.
+    pub(crate) fn in_zone(self, start: i64, zone: Option<TimeZone>) -> Lines {
+        Lines { calendar: zone.map(|zone| (start, zone)), ..self }
     }
 
     /// Formats an event, with a function's name that is not among its fields.
@@ -161,7 +172,10 @@ impl Lines {
     fn times(&mut self, since: i64) {
         let Lines { buffer, .. } = self;
         buffer.clear();
-        seconds(buffer, since, 3, "");
+        match &self.calendar {
+            None => seconds(buffer, since, 3, ""),
+            Some((start, zone)) => calendar(buffer, start.saturating_add(since), zone),
+        }
         buffer.push_str("  ");
         let step = since.saturating_sub(self.last.unwrap_or(since));
         match self.is_diff {
@@ -214,7 +228,9 @@ impl Lines {
     /// Begins a line with columns of unknown times.
     fn no_times(&mut self) {
         self.buffer.clear();
-        self.buffer.push_str("            -             -");
+        let width = self.calendar.as_ref().map_or(13, |(_, zone)| calendar_width(zone));
+        // Writing to a String does not fail.
+        let _ = write!(self.buffer, "{:>width$}             -", "-");
     }
 
     /// Appends all columns of a loss but those of times.
@@ -237,6 +253,7 @@ impl Lines {
     pub(crate) fn json_lost(&mut self, lost: &Lost, since: Option<i64>) -> &str {
         let why: Vec<&str> = causes(lost.causes).map(|(cause, _)| cause).collect();
         let line = json!({
+            "version": JSON_VERSION,
             "type": "lost",
             "t_ns": since,
             "ts_ns": lost.ts_ns,
@@ -245,7 +262,7 @@ impl Lines {
             "events": Some(lost.events).filter(|n| *n > 0),
             "why": why,
         });
-        self.buffer = format!("{}\n", JsonText(&line.to_string()));
+        self.buffer = format!("{}\n", JsonText(&exact_json(line).to_string()));
         &self.buffer
     }
 
@@ -279,6 +296,22 @@ fn seconds(out: &mut String, ns: i64, width: usize, plus: &str) {
     out.push('.');
     // Nine digits: those after a one.
     out.push_str(&itoa::Buffer::new().format(1_000_000_000 + rest)[1..]);
+}
+
+/// Appends a time of a calendar: `2026-11-27T15:48:15.123456789Z`, in other zones with the offset.
+fn calendar(out: &mut String, unix_ns: i64, zone: &TimeZone) {
+    // All times of 64 bits are in the calendar.
+    let Ok(time) = Timestamp::from_nanosecond(unix_ns.into()) else { return };
+    // Writing to a String does not fail.
+    let _ = match *zone == TimeZone::UTC {
+        true => write!(out, "{time:.9}"),
+        false => write!(out, "{:.9}", time.display_with_offset(zone.to_offset(time))),
+    };
+}
+
+/// Returns the columns of a time of a calendar.
+fn calendar_width(zone: &TimeZone) -> usize {
+    if *zone == TimeZone::UTC { 30 } else { 35 }
 }
 
 /// Appends a number. Most of the output is numbers, for which `write!` would cost more than
@@ -397,9 +430,6 @@ fn list<T: Copy>(out: &mut String, words: &[T], write: impl Fn(&mut String, T)) 
     out.push(']');
 }
 
-/// The largest number that every reader of JSON takes exactly: they use doubles.
-const MOST_EXACT: u64 = 1 << 53;
-
 /// Appends a number, in quotes if readers would round it.
 fn exact(out: &mut String, value: u64) {
     quoted_if(out, value > MOST_EXACT, |out| decimal(out, value));
@@ -423,10 +453,26 @@ fn json_line(
     since: i64,
     function: Option<&FunctionName>,
 ) -> std::fmt::Result {
-    write!(out, "{{\"t_ns\":{since},\"ts_ns\":{},\"bound_ns\":", event.ts_ns)?;
-    match event.bound_ns {
-        Some(bound) => decimal(out, bound),
-        None => out.push_str("null"),
+    let EventRef { thread, client, .. } = event;
+    write!(out, "{{\"version\":{JSON_VERSION},\"t_ns\":")?;
+    exact_signed(out, since);
+    out.push_str(",\"ts_ns\":");
+    exact_signed(out, event.ts_ns);
+    let mut number = |name: &str, number: Option<u64>| {
+        out.push_str(name);
+        match number {
+            Some(number) => exact(out, number),
+            None => out.push_str("null"),
+        }
+    };
+    number(",\"bound_ns\":", event.bound_ns);
+    number(",\"client\":", client.map(u64::from));
+    number(",\"pid\":", thread.and_then(|thread| thread.pid).map(u64::from));
+    number(",\"tid\":", thread.map(|thread| thread.tid.into()));
+    number(",\"cpu\":", thread.and_then(|thread| thread.cpu).map(u64::from));
+    match event.thread_name() {
+        Some(name) => write!(out, ",\"thread\":{}", Json(name.as_bytes()))?,
+        None => out.push_str(",\"thread\":null"),
     }
     write!(out, ",\"source\":{}", Json(event.source.as_bytes()))?;
     // Names of events and fields are identifiers.
@@ -465,9 +511,6 @@ fn json_line(
         )?;
         exact(out, r.guest_time);
         out.push('}');
-    }
-    if let Some(Thread { tid, cpu: Some(cpu), .. }) = &event.thread {
-        write!(out, ",\"thread\":{{\"tid\":{tid},\"cpu\":{cpu}}}")?;
     }
     out.push_str("}\n");
     Ok(())

@@ -10,7 +10,7 @@ pub(crate) use lines::Lines;
 
 use crate::Usage;
 use crate::output::say;
-use crate::units::time;
+use crate::units::{At, at};
 use crate::writer::unfinished;
 use anyhow::Context;
 use functions::Functions;
@@ -18,8 +18,11 @@ use hypertrace_export::uftrace::has_functions;
 use hypertrace_format::pattern::matches;
 use hypertrace_functions::symbols::Source;
 use hypertrace_timeline::{
-    ClockMaps, EntryRef, EventRef, FunctionTrace, KernelTrace, Lost, Session, Timeline,
+    ClockMaps, EntryRef, EventRef, FUNCTION_FIELDS, Filter, FilterError, FunctionTrace,
+    KernelTrace, Lost, Session, Timeline,
 };
+use jiff::tz::TimeZone;
+use std::collections::HashSet;
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
 
@@ -58,12 +61,10 @@ pub struct Args {
     #[arg(long, value_name = "FILE[:0xOFFSET]")]
     symbols: Vec<Source>,
 
-    /// One JSON object per line: t_ns (since the session's start; --from takes it as
-    /// 13565925ns), ts_ns (Unix time, which readers that use doubles round, such as
-    /// jq 1.6), bound_ns (null: unknown), source, event, fields; reference points also
-    /// have reference, and events of a kernel have thread. Numbers of fields that a
-    /// double would round are strings. Where events were lost: type ("lost"), t_ns and
-    /// ts_ns (null: unknown), source, client, events (the number; null: unknown), why
+    /// One JSON object per line (docs/json.md): t_ns (since the session's start; --from takes it
+    /// as 13565925ns), ts_ns (Unix time), bound_ns (null: unknown), client, pid, tid, cpu, thread
+    /// (its name), source, event, fields; reference points also have reference. Integers
+    /// that a double would round are strings. Where events were lost: type ("lost")
     #[arg(long)]
     json: bool,
 
@@ -76,14 +77,25 @@ pub struct Args {
     #[arg(long, short, value_name = "N")]
     client: Vec<u32>,
 
-    /// Only events from this time on, counted from the start: 1.5ms, 200us, 2s, or as
-    /// shown: 0.001500000
-    #[arg(long, value_name = "T", value_parser = time, allow_hyphen_values = true)]
-    from: Option<i64>,
+    /// Only events for which this is true. A name is a field, source, event, thread, pid, tid, client
+    /// or cpu; it is compared (== != < <= > >=) with a number, true, false, or a text in quotes.
+    /// Comparisons are joined by not, and, or, and parentheses. An event without the field
+    /// does not fit. Of the kernel's events, pid is the thread's number
+    #[arg(long = "where", value_name = "EXPR")]
+    filter: Option<String>,
 
-    /// Only events up to this time, counted from the start
-    #[arg(long, value_name = "T", value_parser = time, allow_hyphen_values = true)]
-    to: Option<i64>,
+    /// Only events from this time on, counted from the start: 1.5ms, 200us, 2s; or as
+    /// shown: 0.001500000, 2026-11-27T15:48:15.5Z
+    #[arg(long, value_name = "T", value_parser = at, allow_hyphen_values = true)]
+    from: Option<At>,
+
+    /// Only events up to this time
+    #[arg(long, value_name = "T", value_parser = at, allow_hyphen_values = true)]
+    to: Option<At>,
+
+    /// Times to show: since the start, or of the calendar, by UTC or in this system's time zone
+    #[arg(long, value_name = "KIND", value_enum, default_value_t, conflicts_with = "json")]
+    time: TimeKind,
 
     /// Show the events of a session while it is written, until it ends or its writer was ended: in
     /// order of time, 250 ms after they were read. An event that arrives later than that is shown
@@ -101,6 +113,28 @@ pub struct Args {
     limit: Option<u64>,
 }
 
+/// Kind of times.
+#[derive(Clone, Copy, Debug, Default, clap::ValueEnum)]
+enum TimeKind {
+    /// Seconds since the start
+    #[default]
+    Relative,
+    /// Coordinated universal time
+    Utc,
+    /// The time zone of this system
+    Local,
+}
+
+impl TimeKind {
+    fn zone(self) -> Option<TimeZone> {
+        match self {
+            TimeKind::Relative => None,
+            TimeKind::Utc => Some(TimeZone::UTC),
+            TimeKind::Local => Some(TimeZone::system()),
+        }
+    }
+}
+
 const EXAMPLES: &str = "\
 Examples:
   hypertrace report S                            everything
@@ -108,6 +142,8 @@ Examples:
                                                  disk events and exits
   hypertrace report S -c 0 -c 1                  what guest clients 0 and 1 did
   hypertrace report S --from 1.5ms --to 2ms      half a millisecond of it
+  hypertrace report S --where 'len > 4096 and not client == 0'
+                                                 what fields say
   hypertrace report S | less -S                  long lines, to scroll through
   hypertrace report S --json | jq -c 'select(.bound_ns > 10000)'
                                                  events placed worse than 10 us
@@ -142,7 +178,10 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let mut names = Functions::read(if is_compiled { &args.symbols } else { &[] })?;
     let started = sessions.iter().map(|(s, _)| s.json().started_unix_ns).min();
     let start = started.or(functions.iter().map(FunctionTrace::start_unix_ns).min()).unwrap_or(0);
+    let chosen = Chosen::new(args, start)?;
+    chosen.check_fields(&sessions, &traces)?;
     let mut lines = Lines::new(&sessions, &traces).diff(args.ts_diff);
+    lines = lines.in_zone(start, args.time.zone());
     let mut out = io::BufWriter::with_capacity(1 << 16, io::stdout().lock());
     let limit = args.limit.unwrap_or(u64::MAX);
     let mut left = limit;
@@ -155,10 +194,10 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             Ok(EntryRef::Event(event)) => {
                 let since = event.ts_ns.saturating_sub(start);
                 let name = names.name(&event);
-                if args.to.is_some_and(|to| since > to) {
+                if chosen.is_past(since) {
                     break;
                 }
-                if !args.admits(&event, since) {
+                if !chosen.admits(&event, since) {
                     continue;
                 }
                 left -= 1;
@@ -169,7 +208,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             }
             Ok(EntryRef::Lost(lost)) => {
                 let since = lost.ts_ns.map(|at| at.saturating_sub(start));
-                if !args.admits_lost(&lost, since) {
+                if !chosen.admits_lost(&lost, since) {
                     continue;
                 }
                 if args.json {
@@ -209,7 +248,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 
 impl Args {
     fn is_filtered(&self) -> bool {
-        let has_names = !self.event.is_empty() || !self.client.is_empty();
+        let has_names = !self.event.is_empty() || !self.client.is_empty() || self.filter.is_some();
         has_names || self.from.is_some() || self.to.is_some()
     }
 
@@ -230,24 +269,70 @@ impl Args {
         }
         text
     }
+}
+
+/// What the arguments choose.
+struct Chosen<'a> {
+    args: &'a Args,
+    filter: Option<Filter>,
+    /// Times since the start.
+    from: Option<i64>,
+    to: Option<i64>,
+}
+
+impl<'a> Chosen<'a> {
+    fn new(args: &'a Args, start: i64) -> Result<Chosen<'a>, Usage> {
+        let filter = args.filter.as_deref().map(str::parse).transpose().map_err(wrong)?;
+        let [from, to] = [args.from, args.to].map(|at| at.map(|at| at.since(start)));
+        Ok(Chosen { args, filter, from, to })
+    }
+
+    /// Checks that each field of the filter is one of some event.
+    fn check_fields(
+        &self,
+        sessions: &[(Session, ClockMaps)],
+        traces: &[KernelTrace],
+    ) -> Result<(), Usage> {
+        let Some(filter) = &self.filter else { return Ok(()) };
+        let classes = sessions.iter().flat_map(|(session, _)| session.classes().iter());
+        let mut known: HashSet<&str> = classes.flat_map(|c| &c.fields).map(|f| &**f).collect();
+        known.extend(traces.iter().flat_map(KernelTrace::fields));
+        known.extend(FUNCTION_FIELDS);
+        filter.check(&known).map_err(wrong)
+    }
+
+    /// Returns whether this and all later events are too late.
+    fn is_past(&self, since: i64) -> bool {
+        self.to.is_some_and(|to| since > to)
+    }
 
     fn admits(&self, event: &EventRef<'_>, since: i64) -> bool {
         self.from.is_none_or(|from| since >= from)
-            && match &*self.event {
+            && match &*self.args.event {
                 // The events in a guest's recording are shown, not what carries it.
                 [] => event.client.is_none() || !crate::kernel::is_carrier(event.name),
                 globs => globs.iter().any(|glob| matches(glob, event.name)),
             }
-            && (self.client.is_empty() || event.client.is_some_and(|c| self.client.contains(&c)))
+            && self.is_of_client(event.client)
+            && self.filter.as_ref().is_none_or(|filter| filter.fits(event))
     }
 
-    /// Returns whether a loss is shown. Names do not matter: any event may be among
+    fn is_of_client(&self, client: Option<u32>) -> bool {
+        let clients = &self.args.client;
+        clients.is_empty() || client.is_some_and(|client| clients.contains(&client))
+    }
+
+    /// Returns whether a loss is shown. Names and fields do not matter: any event may be among
     /// the lost ones.
     fn admits_lost(&self, lost: &Lost, since: Option<i64>) -> bool {
         since.is_none_or(|since| {
             self.from.is_none_or(|from| since >= from) && self.to.is_none_or(|to| since <= to)
-        }) && (self.client.is_empty() || lost.client.is_some_and(|c| self.client.contains(&c)))
+        }) && self.is_of_client(lost.client)
     }
+}
+
+fn wrong(filter: FilterError) -> Usage {
+    Usage(format!("--where: {filter}"))
 }
 
 #[cfg(test)]

@@ -236,7 +236,7 @@ fn parsed(text: &str) -> Vec<(i64, String)> {
     let mut lines = Vec::from_iter(text.lines().map(|line| {
         let mut line: Value = serde_json::from_str(line).unwrap();
         line["t_ns"].take();
-        (line["ts_ns"].take().as_i64().unwrap(), line.to_string())
+        (line["ts_ns"].take().as_str().unwrap().parse::<i64>().unwrap(), line.to_string())
     }));
     lines.sort_by(|a, b| a.1.cmp(&b.1).then(a.0.cmp(&b.0)));
     lines

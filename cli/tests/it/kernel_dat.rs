@@ -173,9 +173,9 @@ fn agree(program: &Path, file: &Path) -> usize {
     let ours = ours.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
     let ours = ours.filter(|line| line["type"].is_null() && line["event"] != "unknown");
     let ours = ours.map(|event| {
-        let number = |name: &str| event["thread"][name].as_u64().unwrap() as u32;
+        let number = |name: &str| event[name].as_u64().unwrap() as u32;
         let name = event["event"].as_str().unwrap().split_once(':').unwrap().1.to_owned();
-        let time = event["ts_ns"].as_i64().unwrap();
+        let time = event["ts_ns"].to_string().trim_matches('"').parse().unwrap();
         let shown = (number("cpu"), time, number("tid"), name, String::new());
         (shown, Some(event["fields"].clone()))
     });

@@ -61,11 +61,12 @@ fn without_switch_back(dir: &Path) -> u64 {
     let is_kvm = |event: &&Value| event["event"].as_str().unwrap().starts_with("kvm:");
     // Only their switches are all recorded.
     let vcpus: BTreeSet<u64> =
-        events.iter().filter(is_kvm).filter_map(|event| event["thread"]["tid"].as_u64()).collect();
+        events.iter().filter(is_kvm).filter_map(|event| event["tid"].as_u64()).collect();
     let (mut out, mut missing): (BTreeMap<u64, u64>, u64) = (BTreeMap::new(), 0);
     for event in &events {
-        let Some(tid) = event["thread"]["tid"].as_u64() else { continue };
-        let time = number(&event["ts_ns"]);
+        // Of the kernel.
+        let Some(tid) = event["tid"].as_u64().filter(|_| !event["cpu"].is_null()) else { continue };
+        let time = event["ts_ns"].as_str().unwrap().parse().unwrap();
         let since = if event["event"] == "sched:sched_switch" {
             out.remove(&number(&event["fields"]["next_pid"]));
             let away = number(&event["fields"]["prev_pid"]);

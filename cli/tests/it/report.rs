@@ -1,7 +1,7 @@
 //! `hypertrace report` and `hypertrace info`: their output for people and for scripts.
 
 use hypertrace_test_support::made;
-use hypertrace_tests::command::{Hypertrace, run};
+use hypertrace_tests::command::{Hypertrace, Ran, run};
 use hypertrace_tests::golden::golden;
 use made::*;
 use std::io::Read;
@@ -214,6 +214,62 @@ fn bad_input_is_exit_code_2_and_one_line_with_file_and_byte() {
         "report S/ctf",
     ];
     golden("bad_input", HYPERTRACE.transcript(&[made], &commands));
+}
+
+#[test]
+fn a_filter_compares_fields_and_names_what_is_wrong() {
+    let events =
+        Packet::guest(1).event(10_000, DISK_READ, &[5, 512]).event(20_000, DISK_READ, &[9, 4_096]);
+    let host = Packet::host(3).event(30_000, VCPU_EXIT, &[6]);
+    let made = Made::new()
+        .stream("guest-1", &[Packet::guest(1), events])
+        .stream("host-3", &[Packet::host(3), host]);
+    // An argument has 128 KiB at most.
+    let long = vec!["lba == 9"; 9_000].join(" or ");
+    let shown = |filter: &str| {
+        let mut command = HYPERTRACE.command(["report", "--where", filter]);
+        run(command.arg(made.path()))
+    };
+    let transcript = |filter: &str| {
+        let Ran { code, stdout, stderr } = shown(filter);
+        format!("--where {filter}: {code:?}\n{stdout}{stderr}")
+    };
+    let filters = [
+        "lba == 5",
+        "len > 512 or reason == 6",
+        "not client == 1",
+        "source == 'vmm/3'",
+        "event == 'disk_read' and (lba < 6 or lba > 100)",
+        "lba == 77",
+        "reson == 6",
+        "lba = 5",
+        "lba == 5 and",
+        "source == guest",
+        "",
+    ];
+    golden("where", filters.map(transcript).concat());
+    assert_eq!(shown(&long).ok(), shown("lba == 9").ok());
+}
+
+#[test]
+fn times_of_the_calendar_are_shown_and_taken_back() {
+    let packet = Packet::host(3).event(30_000, VCPU_EXIT, &[6]).event(40_000, VCPU_EXIT, &[7]);
+    let made = Made::new().stream("host-3", &[Packet::host(3), packet]);
+    let shown = |zone: &str, args: &[&str]| {
+        let mut command = HYPERTRACE.command(["report"]);
+        run(command.args(args).arg(made.path()).env("TZ", zone)).ok()
+    };
+    let first = |text: &str| text.split_whitespace().next().unwrap().to_owned();
+
+    let utc = shown("UTC", &["--time", "utc"]);
+    let local = shown("IST-5:30", &["--time", "local"]);
+
+    assert!(utc.starts_with("2023-11-14T22:13:20.000030000Z  +0.000000000  vmm/3"), "{utc}");
+    assert!(local.starts_with("2023-11-15T03:43:20.000030000+05:30  +0.0"), "{local}");
+    let second = utc.lines().nth(1).unwrap();
+    for time in [first(second), first(local.lines().nth(1).unwrap())] {
+        assert_eq!(shown("UTC", &["--from", &time]).lines().count(), 1, "{time}");
+    }
 }
 
 #[test]

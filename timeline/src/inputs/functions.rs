@@ -33,6 +33,8 @@ pub const ENTRY: &str = "function_entry";
 pub const EXIT: &str = "function_exit";
 /// Name of the field with a function's symbol, of those functions whose name is another one.
 pub const SYMBOL: &str = "symbol";
+/// Names of all fields of a function trace's events.
+pub const FUNCTION_FIELDS: [&str; 4] = ["name", "address", "depth", SYMBOL];
 
 /// A function trace: a directory that hypertrace's plugin wrote, with the place of its times on the host's counter.
 #[derive(Debug)]

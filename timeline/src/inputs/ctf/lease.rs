@@ -11,6 +11,8 @@ use hypertrace_abi::schema::Value;
 pub(super) struct Lease {
     /// Token of the lease.
     pub token: Option<u64>,
+    /// Process of the holder.
+    pub pid: Option<u32>,
     /// Thread of the holder.
     pub tid: Option<u32>,
     /// Name of the holder.
@@ -24,6 +26,7 @@ impl Lease {
         for (field, value) in record.class.fields.iter().zip(record.class.values(record.payload)) {
             match (&**field, value) {
                 ("token", Value::Hex(token)) => lease.token = Some(token),
+                ("pid", Value::Unsigned(pid)) => lease.pid = u32::try_from(pid).ok(),
                 ("tid", Value::Unsigned(tid)) => lease.tid = u32::try_from(tid).ok(),
                 ("name", Value::Str(name)) => lease.name = shown(name),
                 _ => {}

@@ -40,7 +40,7 @@ struct StreamInput<'a> {
     causes: Losses,
     losses: PacketLosses,
     /// Token of the last lease record, and its thread of the host.
-    thread: Option<(u64, u32)>,
+    thread: Option<(u64, Thread)>,
     /// The classes whose events are left out.
     unneeded: &'a Unneeded,
     /// Number of those that were.
@@ -187,8 +187,7 @@ impl Input for StreamInput<'_> {
             let ts_ns = (self.time != UNPLACED).then(|| nanoseconds(self.time));
             let lost = lost(self.source, names.get(self.place).clone(), events, self.causes);
             let of_vmm = self.source.domain == Domain::Host && !self.session.json().programs;
-            let tid = self.thread.filter(|_| of_vmm).map(|(_, tid)| tid);
-            let thread = tid.map(|tid| Thread { tid, cpu: None });
+            let thread = self.thread.filter(|_| of_vmm).map(|(_, thread)| thread);
             return Some(EntryRef::Lost(Lost { ts_ns, thread, ..lost }));
         }
         let (time, bound) = self.event.take()?;
@@ -199,11 +198,12 @@ impl Input for StreamInput<'_> {
         let kind = record.kind();
         let holder = record.packet.lease_token;
         if kind == EventKind::Lease {
-            let Lease { token, tid, name } = Lease::of(&record);
+            let Lease { token, pid, tid, name } = Lease::of(&record);
             names.lease(self.place, token, name);
             // The thread of a guest's client is the guest's, unless the guest is a program.
             let is_of_host = self.source.domain == Domain::Host || self.session.json().programs;
-            self.thread = tid.filter(|_| is_of_host).map(|tid| (holder, tid));
+            let thread = tid.filter(|_| is_of_host).map(|tid| Thread { pid, tid, cpu: None });
+            self.thread = thread.map(|thread| (holder, thread));
         } else {
             names.token(self.place, holder);
         }
@@ -238,10 +238,7 @@ impl Input for StreamInput<'_> {
             client,
             kind,
             reference: record.class.reference(record.payload),
-            thread: self
-                .thread
-                .filter(|(token, _)| *token == holder)
-                .map(|(_, tid)| Thread { tid, cpu: None }),
+            thread: self.thread.filter(|(token, _)| *token == holder).map(|(_, thread)| thread),
             trace: 0,
             reading,
         }))

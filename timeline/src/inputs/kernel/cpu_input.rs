@@ -324,7 +324,7 @@ impl Input for CpuInput<'_> {
             client: None,
             kind: EventKind::Kernel,
             reference: None,
-            thread: Some(Thread { tid, cpu: Some(self.cpu) }),
+            thread: Some(Thread { pid: None, tid, cpu: Some(self.cpu) }),
             reading: None,
             trace: self.trace,
         }))

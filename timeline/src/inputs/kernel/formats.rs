@@ -93,6 +93,16 @@ impl Formats {
         self.number(id) > 0
     }
 
+    /// Iterates over the names of all events' fields, as far as they can be read: `field:unsigned char x[2];`.
+    pub fn fields(&self) -> impl Iterator<Item = &str> {
+        let lines = self.texts.iter().flat_map(|format| format.text.lines());
+        let declared = lines.filter_map(|line| line.trim_start().strip_prefix("field:"));
+        declared.filter_map(|line| {
+            let name = line.split([';', '[']).next()?.trim_end();
+            name.rsplit([' ', '*']).next().filter(|name| !name.is_empty())
+        })
+    }
+
     /// Iterates over the names of all events with a format, as far as they can be read.
     pub fn names(&self) -> impl Iterator<Item = String> {
         self.texts.iter().filter_map(|t| {

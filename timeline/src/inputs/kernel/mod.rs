@@ -319,6 +319,11 @@ impl KernelTrace {
         self.file.formats.names()
     }
 
+    /// Iterates over the names of the events' fields.
+    pub fn fields(&self) -> impl Iterator<Item = &str> {
+        self.file.formats.fields()
+    }
+
     /// Returns the name of the guest, or of the file.
     pub(crate) fn name(&self) -> String {
         let file = || self.file.path.file_name().unwrap_or_default().to_string_lossy().into_owned();

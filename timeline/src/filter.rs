@@ -1,0 +1,605 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Filters of events: expressions over fields, source, process.
+//!
+//! ```text
+//! EXPR     NAME OP VALUE | not EXPR | EXPR and EXPR | EXPR or EXPR | ( EXPR )
+//! NAME     source, event, thread, pid, tid, client, cpu, or a field; fields.NAME is always a field
+//! OP       == != < <= > >=
+//! VALUE    a number (17, -3, 0x1f, 2.5), a text ("disk.img"), true, false
+//! ```
+//!
+//! `not` binds the most, then `and`, then `or`. A comparison with what an event does not have, or of a number with a text, is
+//! false, whatever its operator. Of an event of the kernel, `pid` is the thread's number.
+//!
+//! An expression becomes a list of steps with jumps, without a tree: no text, however long or deep, needs more stack.
+
+use crate::event::{EventKind, EventRef};
+use crate::value::ValueRef;
+use std::cmp::Ordering;
+use std::collections::HashSet;
+use std::fmt;
+use std::ops::Range;
+use std::str::FromStr;
+use std::sync::Arc;
+
+/// A condition on events.
+#[derive(Clone, Debug)]
+pub struct Filter {
+    steps: Vec<Step>,
+    /// The names of fields in the text, and their places.
+    fields: Vec<(Arc<str>, Range<usize>)>,
+    text: Arc<str>,
+}
+
+/// An error in the text of a [`Filter`]: its place is below the message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FilterError {
+    why: String,
+    /// The line with the place, without control characters.
+    line: String,
+    /// The place in the line, in characters.
+    place: Range<usize>,
+}
+
+/// A step: the result so far is the only state.
+#[derive(Clone, Debug)]
+enum Step {
+    Compare(Comparison),
+    Not,
+    /// Continues at this step if the result so far is this one.
+    JumpIf(bool, usize),
+}
+
+#[derive(Clone, Debug)]
+struct Comparison {
+    left: Operand,
+    operator: Operator,
+    right: Literal,
+}
+
+/// What an event is asked for.
+#[derive(Clone, Debug)]
+enum Operand {
+    Source,
+    Event,
+    Thread,
+    Pid,
+    Tid,
+    Client,
+    Cpu,
+    Field(Arc<str>),
+}
+
+/// Names that are no fields.
+const NAMES: [(&str, Operand); 7] = [
+    ("source", Operand::Source),
+    ("event", Operand::Event),
+    ("thread", Operand::Thread),
+    ("pid", Operand::Pid),
+    ("tid", Operand::Tid),
+    ("client", Operand::Client),
+    ("cpu", Operand::Cpu),
+];
+
+/// Prefix of a field that has the name of something else.
+const FIELDS: &str = "fields.";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Operator {
+    Equal,
+    NotEqual,
+    Less,
+    LessOrEqual,
+    Greater,
+    GreaterOrEqual,
+}
+
+/// Operators, the longer ones first.
+const OPERATORS: [(&str, Operator); 6] = [
+    ("==", Operator::Equal),
+    ("!=", Operator::NotEqual),
+    ("<=", Operator::LessOrEqual),
+    (">=", Operator::GreaterOrEqual),
+    ("<", Operator::Less),
+    (">", Operator::Greater),
+];
+
+#[derive(Clone, Debug)]
+enum Literal {
+    Number(i128),
+    Float(f64),
+    Text(Box<[u8]>),
+    Bool(bool),
+}
+
+/// An operator that waits for what is on its right.
+#[derive(Clone, Copy, Debug)]
+enum Waiting {
+    /// A parenthesis, at this byte.
+    Open(usize),
+    /// The jump over the right side.
+    Or(usize),
+    And(usize),
+    Not,
+}
+
+impl Filter {
+    /// Returns whether an event fits.
+    pub fn fits(&self, event: &EventRef<'_>) -> bool {
+        let (mut fits, mut at) = (true, 0);
+        // Jumps lead forward only.
+        while let Some(step) = self.steps.get(at) {
+            at += 1;
+            match step {
+                Step::Compare(comparison) => fits = comparison.is_true(event),
+                Step::Not => fits = !fits,
+                Step::JumpIf(result, to) if fits == *result => at = *to,
+                Step::JumpIf(..) => {}
+            }
+        }
+        fits
+    }
+
+    /// Checks that each field is one of those that are known.
+    ///
+    /// # Errors
+    /// If one is not; the message has the known name that is the nearest to it.
+    pub fn check(&self, known: &HashSet<&str>) -> Result<(), FilterError> {
+        let unknown = self.fields.iter().find(|(field, _)| !known.contains(&**field));
+        let Some((field, place)) = unknown else { return Ok(()) };
+        let others = NAMES.iter().map(|(name, _)| *name);
+        let why = match nearest(field, known.iter().copied().chain(others)) {
+            Some(near) => format!("no event has a field {field}; there is {near}"),
+            None => format!("no event has a field {field}"),
+        };
+        Err(FilterError::new(&self.text, place.clone(), why))
+    }
+}
+
+impl FromStr for Filter {
+    type Err = FilterError;
+
+    fn from_str(text: &str) -> Result<Filter, FilterError> {
+        Parser { text, at: 0, steps: Vec::new(), fields: Vec::new(), waiting: Vec::new() }.filter()
+    }
+}
+
+/// Returns the name that is the nearest to a wrong one, if any is near.
+pub fn nearest<'k>(wrong: &str, known: impl IntoIterator<Item = &'k str>) -> Option<&'k str> {
+    let known = known.into_iter().map(|name| (strsim::jaro(wrong, name), name));
+    // As clap has it for options.
+    let near = known.filter(|(near, _)| *near > 0.7);
+    near.max_by(|(a, _), (b, _)| a.total_cmp(b)).map(|(_, name)| name)
+}
+
+struct Parser<'t> {
+    text: &'t str,
+    at: usize,
+    steps: Vec<Step>,
+    fields: Vec<(Arc<str>, Range<usize>)>,
+    waiting: Vec<Waiting>,
+}
+
+impl<'t> Parser<'t> {
+    fn filter(mut self) -> Result<Filter, FilterError> {
+        loop {
+            // Before an operand.
+            loop {
+                self.skip_blanks();
+                if self.take("(") {
+                    self.waiting.push(Waiting::Open(self.at - 1));
+                } else if self.take_word("not") {
+                    self.waiting.push(Waiting::Not);
+                } else {
+                    break;
+                }
+            }
+            let comparison = self.comparison()?;
+            self.steps.push(Step::Compare(comparison));
+            // After it.
+            loop {
+                self.skip_blanks();
+                let begin = self.at;
+                if self.take(")") {
+                    self.apply(Waiting::Or(0));
+                    if !matches!(self.waiting.pop(), Some(Waiting::Open(_))) {
+                        return Err(self.error(begin..self.at, "no parenthesis is open here"));
+                    }
+                } else if self.take_word("and") {
+                    self.apply(Waiting::And(0));
+                    self.waiting.push(Waiting::And(self.steps.len()));
+                    self.steps.push(Step::JumpIf(false, 0));
+                    break;
+                } else if self.take_word("or") {
+                    self.apply(Waiting::Or(0));
+                    self.waiting.push(Waiting::Or(self.steps.len()));
+                    self.steps.push(Step::JumpIf(true, 0));
+                    break;
+                } else if begin == self.text.len() {
+                    self.apply(Waiting::Or(0));
+                    if let Some(Waiting::Open(at)) = self.waiting.pop() {
+                        return Err(self.error(at..at + 1, "this parenthesis is not closed"));
+                    }
+                    let Parser { text, steps, fields, .. } = self;
+                    return Ok(Filter { steps, fields, text: text.into() });
+                } else {
+                    let word = self.word_at(begin);
+                    return Err(self.error(word, "expected `and`, `or` or the end here"));
+                }
+            }
+        }
+    }
+
+    /// Ends the operators that bind at least as much as this one: their right side is complete.
+    fn apply(&mut self, least: Waiting) {
+        let binds = |waiting: &mut Waiting| match least {
+            Waiting::And(_) => matches!(waiting, Waiting::And(_) | Waiting::Not),
+            _ => !matches!(waiting, Waiting::Open(_)),
+        };
+        while let Some(waiting) = self.waiting.pop_if(binds) {
+            let end = self.steps.len();
+            match waiting {
+                Waiting::Not => self.steps.push(Step::Not),
+                Waiting::And(jump) | Waiting::Or(jump) => {
+                    if let Step::JumpIf(_, to) = &mut self.steps[jump] {
+                        *to = end;
+                    }
+                }
+                Waiting::Open(_) => {}
+            }
+        }
+    }
+
+    fn comparison(&mut self) -> Result<Comparison, FilterError> {
+        let place = self.word_at(self.at);
+        let name = &self.text[place.clone()];
+        let is_name = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
+        if !is_name || ["and", "or"].contains(&name) {
+            let what = "expected a field, source, event, thread, pid, tid, client or cpu here";
+            return Err(self.error(place, what));
+        }
+        self.at = place.end;
+        let left = match NAMES.iter().find(|(known, _)| *known == name) {
+            Some((_, operand)) => operand.clone(),
+            None => {
+                let field = Arc::from(name.strip_prefix(FIELDS).unwrap_or(name));
+                self.fields.push((Arc::clone(&field), place));
+                Operand::Field(field)
+            }
+        };
+        self.skip_blanks();
+        let operator = OPERATORS.iter().find(|(text, _)| self.text[self.at..].starts_with(text));
+        let Some((text, operator)) = operator else {
+            let place = self.word_at(self.at);
+            return Err(self.error(place, "expected ==, !=, <, <=, > or >= here"));
+        };
+        self.at += text.len();
+        self.skip_blanks();
+        Ok(Comparison { left, operator: *operator, right: self.literal()? })
+    }
+
+    fn literal(&mut self) -> Result<Literal, FilterError> {
+        let begin = self.at;
+        if let Some(quote @ ('"' | '\'')) = self.text[begin..].chars().next() {
+            return self.quoted(begin, quote);
+        }
+        let place = self.word_at(begin);
+        self.at = place.end;
+        let word = &self.text[place.clone()];
+        let (sign, digits) = word.strip_prefix('-').map_or((1, word), |digits| (-1, digits));
+        // A float is told by what no integer has.
+        let is_plain = digits.starts_with(|c: char| c.is_ascii_digit());
+        let number = match digits.strip_prefix("0x") {
+            Some(digits) => u64::from_str_radix(digits, 16).ok(),
+            None => digits.parse::<u64>().ok(),
+        };
+        match word {
+            "true" => Ok(Literal::Bool(true)),
+            "false" => Ok(Literal::Bool(false)),
+            _ if number.is_some() => Ok(Literal::Number(sign * i128::from(number.unwrap_or(0)))),
+            _ => match word.parse().ok().filter(|_| is_plain) {
+                Some(number) => Ok(Literal::Float(number)),
+                None => {
+                    let what = "expected a number, true, false or a text in quotes here";
+                    Err(self.error(place, what))
+                }
+            },
+        }
+    }
+
+    /// Takes a text in quotes. A backslash takes the character after it as it is.
+    fn quoted(&mut self, begin: usize, quote: char) -> Result<Literal, FilterError> {
+        let mut text = String::new();
+        let mut chars = self.text[begin + 1..].char_indices();
+        while let Some((at, c)) = chars.next() {
+            match c {
+                '\\' => text.extend(chars.next().map(|(_, c)| c)),
+                c if c == quote => {
+                    self.at = begin + 1 + at + 1;
+                    return Ok(Literal::Text(text.into_bytes().into()));
+                }
+                c => text.push(c),
+            }
+        }
+        Err(self.error(begin..begin + 1, "this text has no end"))
+    }
+
+    fn skip_blanks(&mut self) {
+        let rest = &self.text[self.at..];
+        self.at += rest.len() - rest.trim_start().len();
+    }
+
+    fn take(&mut self, text: &str) -> bool {
+        let is_there = self.text[self.at..].starts_with(text);
+        self.at += if is_there { text.len() } else { 0 };
+        is_there
+    }
+
+    fn take_word(&mut self, word: &str) -> bool {
+        let place = self.word_at(self.at);
+        let is_there = self.text[place.clone()] == *word;
+        self.at = if is_there { place.end } else { self.at };
+        is_there
+    }
+
+    /// Returns the place of the word that begins here: a name, a number, or one character.
+    fn word_at(&self, begin: usize) -> Range<usize> {
+        let rest = &self.text[begin..];
+        let is_inside = |c: char| c.is_alphanumeric() || matches!(c, '_' | '.' | '-' | '+');
+        let first = rest.chars().next().map_or(0, char::len_utf8);
+        let word = rest.find(|c| !is_inside(c)).unwrap_or(rest.len());
+        begin..begin + word.max(first)
+    }
+
+    fn error(&self, place: Range<usize>, why: &str) -> FilterError {
+        FilterError::new(self.text, place, why.to_owned())
+    }
+}
+
+impl Comparison {
+    fn is_true(&self, event: &EventRef<'_>) -> bool {
+        let thread = event.thread.as_ref();
+        let number = |number: Option<u32>| number.map(|number| ValueRef::Unsigned(number.into()));
+        let value = match &self.left {
+            Operand::Source => Some(ValueRef::Str(event.source.as_bytes())),
+            Operand::Event => Some(ValueRef::Str(event.name.as_bytes())),
+            Operand::Thread => event.thread_name().map(|name| ValueRef::Str(name.as_bytes())),
+            // The kernel does not record the process.
+            Operand::Pid if event.kind == EventKind::Kernel => {
+                number(thread.map(|thread| thread.tid))
+            }
+            Operand::Pid => number(thread.and_then(|thread| thread.pid)),
+            Operand::Tid => number(thread.map(|thread| thread.tid)),
+            Operand::Cpu => number(thread.and_then(|thread| thread.cpu)),
+            Operand::Client => number(event.client),
+            Operand::Field(field) => {
+                event.fields.iter().find(|(name, _)| *name == field).map(|(_, value)| value)
+            }
+        };
+        let order = value.and_then(|value| self.right.compared(&value));
+        order.is_some_and(|order| match self.operator {
+            Operator::Equal => order.is_eq(),
+            Operator::NotEqual => order.is_ne(),
+            Operator::Less => order.is_lt(),
+            Operator::LessOrEqual => order.is_le(),
+            Operator::Greater => order.is_gt(),
+            Operator::GreaterOrEqual => order.is_ge(),
+        })
+    }
+}
+
+impl Literal {
+    /// Returns how a value is related to this one; `None`: they cannot be compared.
+    fn compared(&self, value: &ValueRef<'_>) -> Option<Ordering> {
+        let number = match value {
+            ValueRef::Unsigned(v) | ValueRef::Hex(v) => Some(i128::from(*v)),
+            ValueRef::Signed(v) => Some(i128::from(*v)),
+            _ => None,
+        };
+        match (self, value, number) {
+            (Literal::Number(own), _, Some(number)) => Some(number.cmp(own)),
+            (Literal::Float(own), _, Some(number)) => (number as f64).partial_cmp(own),
+            (Literal::Number(own), ValueRef::Float(v), _) => v.partial_cmp(&(*own as f64)),
+            (Literal::Float(own), ValueRef::Float(v), _) => v.partial_cmp(own),
+            (Literal::Bool(own), ValueRef::Bool(v), _) => Some(v.cmp(own)),
+            (Literal::Text(own), ValueRef::Str(v), _) => Some((*v).cmp(&**own)),
+            (Literal::Text(own), ValueRef::Name(v), _) => {
+                Some(v.to_string().as_bytes().cmp(&**own))
+            }
+            _ => None,
+        }
+    }
+}
+
+impl FilterError {
+    /// Most characters that are shown on each side of the place.
+    const AROUND: usize = 30;
+
+    fn new(text: &str, place: Range<usize>, why: String) -> FilterError {
+        let before: Vec<char> = text[..place.start].chars().rev().take(Self::AROUND).collect();
+        let inside: Vec<char> = text[place.clone()].chars().take(Self::AROUND).collect();
+        let after = text[place.end..].chars().take(Self::AROUND);
+        let (begin, length) = (before.len(), inside.len().max(1));
+        let line = before.into_iter().rev().chain(inside).chain(after);
+        let line = line.map(|c| if c.is_control() { '?' } else { c }).collect();
+        FilterError { why, line, place: begin..begin + length }
+    }
+}
+
+impl fmt::Display for FilterError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let FilterError { why, line, place } = self;
+        write!(
+            f,
+            "{why}\n  {line}\n  {:begin$}{:^<length$}",
+            "",
+            "",
+            begin = place.start,
+            length = place.len()
+        )
+    }
+}
+
+impl std::error::Error for FilterError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::{Event, Thread};
+    use crate::value::Value;
+    use proptest::prelude::*;
+
+    fn event() -> Event {
+        let fields = [
+            ("lba", Value::Unsigned(7)),
+            ("delta", Value::Signed(-3)),
+            ("ratio", Value::Float(2.5)),
+            ("name", Value::Str(b"disk \"a\"".as_slice().into())),
+            ("pid", Value::Unsigned(99)),
+            ("ok", Value::Bool(true)),
+        ];
+        Event {
+            ts_ns: 0,
+            bound_ns: None,
+            session: 0,
+            source: "guest/2 worker".into(),
+            name: "disk_read".into(),
+            fields: fields.into_iter().map(|(name, value)| (name.into(), value)).collect(),
+            flags: 0,
+            client: Some(2),
+            kind: EventKind::Event,
+            reference: None,
+            thread: Some(Thread { pid: Some(40), tid: 41, cpu: None }),
+        }
+    }
+
+    fn fits(text: &str) -> bool {
+        text.parse::<Filter>().unwrap_or_else(|why| panic!("{why}")).fits(&event().borrow())
+    }
+
+    #[test]
+    fn comparisons_have_the_meaning_of_their_types() {
+        for text in [
+            "lba == 7",
+            "lba==7",
+            "lba != 8",
+            "lba < 8",
+            "lba <= 7",
+            "lba > 6.5",
+            "lba >= 0x7",
+            "delta == -3",
+            "delta < 0",
+            "ratio == 2.5",
+            "ratio > 2",
+            "ok == true",
+            r#"name == "disk \"a\"""#,
+            r#"name != 'disk'"#,
+            r#"source == "guest/2 worker""#,
+            r#"event == "disk_read""#,
+            r#"thread == "worker""#,
+            "client == 2",
+            "pid == 40",
+            "fields.pid == 99",
+            "tid == 41",
+            "lba == 7 and not lba == 8",
+            "lba == 8 or lba == 7 and client == 2",
+            "not (lba == 8 or lba == 9)",
+            "not not lba == 7",
+            "(lba == 8 and lba == 9) or lba == 7",
+        ] {
+            assert!(fits(text), "{text}");
+        }
+        for text in [
+            "lba == 8",
+            "none == 7",
+            "none != 7",
+            "lba == \"7\"",
+            "lba != \"7\"",
+            "name == 7",
+            "cpu == 0",
+            "lba == 7 and lba == 8",
+            "not lba == 7",
+            "(lba == 7 or lba == 8) and lba == 9",
+            "ok == false",
+            "lba == 7 and lba == 8 and lba == 7",
+            "not lba == 7 or lba == 8",
+        ] {
+            assert!(!fits(text), "{text}");
+        }
+    }
+
+    #[test]
+    fn an_error_shows_its_place() {
+        for (text, shown) in [
+            ("", "expected a field, source, event, thread, pid, tid, client or cpu here\n  \n  ^"),
+            ("lba = 7", "expected ==, !=, <, <=, > or >= here\n  lba = 7\n      ^"),
+            (
+                "lba == seven",
+                "expected a number, true, false or a text in quotes here\n  lba == seven\n         ^^^^^",
+            ),
+            (
+                "lba == 7 lba",
+                "expected `and`, `or` or the end here\n  lba == 7 lba\n           ^^^",
+            ),
+            ("(lba == 7", "this parenthesis is not closed\n  (lba == 7\n  ^"),
+            ("lba == 7)", "no parenthesis is open here\n  lba == 7)\n          ^"),
+            ("name == \"x", "this text has no end\n  name == \"x\n          ^"),
+        ] {
+            assert_eq!(text.parse::<Filter>().unwrap_err().to_string(), shown);
+        }
+        let long = format!("{} and", vec!["\u{e4}\u{1b}lba == 7"; 1_000].join(" and "));
+        assert!(long.parse::<Filter>().unwrap_err().to_string().len() < 300);
+    }
+
+    #[test]
+    fn an_unknown_field_has_the_nearest_name() {
+        let filter: Filter = "lba == 7 and reson == 6".parse().unwrap();
+        let why = filter.check(&HashSet::from(["lba", "reason", "len"])).unwrap_err().to_string();
+        assert_eq!(
+            why,
+            "no event has a field reson; there is reason\n  lba == 7 and reson == 6\n               ^^^^^"
+        );
+        assert_eq!(filter.check(&HashSet::from(["lba", "reson"])), Ok(()));
+    }
+
+    #[test]
+    fn a_hundred_thousand_terms_need_no_stack() {
+        let many = 100_000;
+        assert!(fits(&vec!["lba == 7"; many].join(" and ")));
+        assert!(!fits(&vec!["lba == 8"; many].join(" or ")));
+        assert!(fits(&format!("{}lba == 7{}", "(".repeat(many), ")".repeat(many))));
+        assert!(fits(&format!("{}lba == 7", "not ".repeat(many))));
+        assert!(fits(&format!("{}lba == 7{}", "lba == 8 or (".repeat(many), ")".repeat(many))));
+    }
+
+    /// An expression and its value.
+    fn expressions() -> impl Strategy<Value = (String, bool)> {
+        let leaf = any::<bool>()
+            .prop_map(|fits| (if fits { "lba == 7" } else { "lba != 7" }.to_owned(), fits));
+        leaf.prop_recursive(8, 64, 3, |inner| {
+            prop_oneof![
+                inner.clone().prop_map(|(text, fits)| (format!("not ({text})"), !fits)),
+                (inner.clone(), inner.clone())
+                    .prop_map(|((a, x), (b, y))| (format!("({a}) and ({b})"), x && y)),
+                (inner.clone(), inner.clone(), inner).prop_map(|((a, x), (b, y), (c, z))| {
+                    (format!("({a}) or ({b}) and not ({c})"), x || y && !z)
+                }),
+            ]
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn expressions_have_the_value_of_their_parts((text, value) in expressions()) {
+            prop_assert_eq!(fits(&text), value, "{}", text);
+        }
+
+        #[test]
+        fn no_text_makes_it_panic(text in "[a-z0-9 ()=!<>\"'\\\\.\u{e4}-]{0,40}") {
+            if let Err(why) = text.parse::<Filter>() {
+                let _ = why.to_string();
+            }
+        }
+    }
+}
