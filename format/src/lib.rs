@@ -4,6 +4,7 @@
 //! folder        a session's directory, and its files: opened, made, replaced
 //! packet        the header of a packet of events
 //! session_json  the session's description
+//! origin        in it, the process and the machine that recorded
 //! classes       its event classes, a line each
 //! tsc           in it, the TSCs of guests
 //! limits        bounds of a session
@@ -22,6 +23,7 @@ pub mod clock;
 pub mod error;
 pub mod folder;
 pub mod limits;
+pub mod origin;
 pub mod packet;
 pub mod pattern;
 pub mod ring_page;

@@ -4,6 +4,7 @@
 //! clock bases, losses by cause. The file is replaced by rename, once a second at most.
 //! The event classes are in [`classes.jsonl`](crate::classes). Nothing is checked here but the types.
 
+use crate::origin::Origin;
 pub use crate::packet::Domain;
 pub use crate::tsc::{GuestTsc, GuestTscJson, MAX_TSC_SHIFT};
 use hypertrace_abi::ring::Losses;
@@ -33,6 +34,9 @@ pub struct SessionJson {
     pub completes: Option<String>,
     /// When the session was created, Unix time.
     pub started_unix_ns: i64,
+    /// The process and the machine that recorded it. `None` for one that opens no file, as it writes a journal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<Origin>,
     /// The host's boot whose raw counter the host's clock is, as in
     /// `/proc/sys/kernel/random/boot_id`. `None` if that could not be read, and from versions
     /// that did not write it.
@@ -246,6 +250,7 @@ mod tests {
             uuid: "8-4-4-4-12".into(),
             completes: Some("8-4-4-4-12".into()),
             started_unix_ns: i64::MAX,
+            origin: Some(Origin { command: "\x01".repeat(4096), ..Origin::here() }),
             boot_id: Some("8-4-4-4-12".into()),
             programs: false,
             clocks: vec![clock; MAX_SESSION_CLOCKS],

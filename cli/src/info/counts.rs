@@ -8,6 +8,7 @@ use crate::writer::unfinished;
 use anyhow::Result;
 use hypertrace_abi::ring::Losses;
 use hypertrace_format::error::error_chain;
+use hypertrace_format::origin::Origin;
 use hypertrace_timeline::{
     ClockMaps, Domain, KernelStat, KernelTrace, Session, SessionStat, StreamStat,
 };
@@ -146,6 +147,14 @@ fn details(out: &mut String, session: &Session, stat: &SessionStat) -> std::fmt:
     if let Some(said) = unfinished(session) {
         write!(out, "\n{said}")?;
     }
+    if let Some(Origin { version, command, host, kernel, machine }) = &session.json().origin {
+        let [version, command, host, kernel, machine] =
+            [version, command, host, kernel, machine].map(|text| Escaped(text.as_bytes()));
+        let on = format!("{host} (Linux {kernel}, {machine})");
+        let began = jiff::Timestamp::from_nanosecond(session.json().started_unix_ns.into());
+        let began = began.map_or(String::new(), |time| format!("{time:.0}, "));
+        write!(out, "\nrecorded {began}by hypertrace {version} on {on}: {command}")?;
+    }
     Ok(())
 }
 
@@ -203,6 +212,7 @@ fn to_json(session: &Session, stat: &SessionStat) -> Value {
     json!({
         "uuid": std::ops::Deref::deref(session.json()).uuid,
         "started_unix_ns": session.json().started_unix_ns,
+        "origin": session.json().origin,
         "finished": session.json().finished,
         "streams": stat.streams.iter().map(row).collect::<Vec<_>>(),
         "total": row(&stat.total),

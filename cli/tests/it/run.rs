@@ -640,3 +640,23 @@ fn an_interrupt_ends_the_program_and_completes_its_session() {
         assert_eq!(HYPERTRACE.info(&dir.path().join("S"))["finished"], true);
     }
 }
+
+#[test]
+fn a_session_says_which_command_on_which_machine_recorded_it() {
+    let dir = tempfile::tempdir().unwrap();
+    // Nothing of a command line is a part of the description's language, or of a terminal's.
+    let script = "true '\"\\; }; /* \u{1b}[31m\n$HOME'";
+    run(&mut run_script(dir.path(), script)).ok();
+
+    let json = HYPERTRACE.info(dir.path());
+    let origin = json["origin"]["command"].as_str().unwrap();
+    assert!(origin.ends_with(script), "{origin:?}");
+    let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+    assert_eq!(json["origin"]["host"], host.trim_end());
+    let shown = run(HYPERTRACE.command(["info"]).arg(dir.path())).ok();
+    assert!(shown.contains("Z, by hypertrace ") && !shown.contains('\u{1b}'), "{shown}");
+    let metadata = fs::read_to_string(dir.path().join("ctf/metadata")).unwrap();
+    assert!(metadata.contains("true '\\\"\\\\; }; /* ?[31m?$HOME'\";"), "{metadata}");
+    let Some(read) = babeltrace2::count(&dir.path().join("ctf")) else { return };
+    assert_eq!(Some(read), json["total"]["records"].as_u64());
+}

@@ -10,6 +10,7 @@
 
 use super::uuid::Uuid;
 use hypertrace_abi::schema::{FieldType, Schema};
+use hypertrace_format::origin::Origin;
 use std::collections::BTreeSet;
 use std::fmt::{self, Write};
 
@@ -44,18 +45,22 @@ pub const REFERENCE_FIELDS: [&str; 4] = ["client", "cpu", "seq", "guest_time"];
 
 const NS: i128 = 1_000_000_000;
 
+/// Most characters of a text about the session's origin.
+const MOST_TEXT: usize = 512;
+
 /// Bytes of a page of the file, which the kernel writes whole or not at all.
 const PAGE: u64 = 4096;
 
 /// Returns the whole text.
 pub fn tsdl<'a>(
     uuid: &[u8; 16],
+    origin: Option<&Origin>,
     clocks: &[ClockEntry],
     classes: impl Iterator<Item = ClassEntry<'a>>,
 ) -> String {
     let mut out = String::with_capacity(4096);
     // Writing to a String does not fail.
-    let _ = write_head(&mut out, uuid);
+    let _ = write_head(&mut out, uuid, origin);
     let at = out.len() as u64;
     out + &blocks(at, clocks, classes)
 }
@@ -97,7 +102,20 @@ impl Blocks {
     }
 }
 
-fn write_head(out: &mut String, uuid: &[u8; 16]) -> fmt::Result {
+/// Returns a text as one of TSDL: other characters than those of printed ASCII are question marks.
+fn quoted(text: &str) -> String {
+    let mut out = String::from("\"");
+    for c in text.chars().take(MOST_TEXT) {
+        match c {
+            '"' | '\\' => out.extend(['\\', c]),
+            ' '..='~' => out.push(c),
+            _ => out.push('?'),
+        }
+    }
+    out + "\""
+}
+
+fn write_head(out: &mut String, uuid: &[u8; 16], origin: Option<&Origin>) -> fmt::Result {
     write!(
         out,
         r#"/* CTF 1.8 */
@@ -127,10 +145,17 @@ trace {{
 env {{
 	tracer_name = "hypertrace";
 	tracer_major = 2;
-}};
 "#,
         Uuid(uuid)
-    )
+    )?;
+    if let Some(Origin { command, host, kernel, machine, .. }) = origin {
+        // Names that LTTng has too.
+        let fields = [("hostname", host), ("kernel_release", kernel), ("architecture", machine)];
+        for (name, text) in fields.into_iter().chain([("command", command)]) {
+            writeln!(out, "\t{name} = {};", quoted(text))?;
+        }
+    }
+    writeln!(out, "}};")
 }
 
 fn write_clock(out: &mut String, clock: &ClockEntry) -> fmt::Result {
@@ -256,7 +281,7 @@ mod tests {
 
     #[test]
     fn a_negative_offset_is_negative_in_its_seconds_only() {
-        let text = tsdl(&[0; 16], &[clock(-1_500_000_000)], std::iter::empty());
+        let text = tsdl(&[0; 16], None, &[clock(-1_500_000_000)], std::iter::empty());
         assert!(text.contains("offset_s = -2;\n\toffset = 1000000000;"), "{text}");
     }
 

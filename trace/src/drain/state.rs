@@ -18,6 +18,7 @@ use hypertrace_abi::clock::ticks;
 use hypertrace_abi::ring::Consumer;
 use hypertrace_format::classes::Line;
 use hypertrace_format::limits::MOST_LOST;
+use hypertrace_format::origin::Origin;
 use hypertrace_format::session_json::{FORMAT, SessionJson, VERSION};
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
@@ -32,6 +33,8 @@ pub(crate) struct TraceFiles {
     pub uuid: [u8; 16],
     /// The UUID of the session whose recovery it is.
     pub completes: Option<String>,
+    /// The process and the machine.
+    pub origin: Option<Origin>,
     /// The trace's files, in [`HIDDEN`] while the session is created. If there are
     /// none, packets are built and checked, and not written. A flight recorder has
     /// some only while it takes a snapshot.
@@ -112,6 +115,7 @@ impl TraceState {
             destination,
             uuid,
             completes: None,
+            origin: None,
             files: None,
             open_files: 1,
             file_bytes: DEFAULT_FILE_BYTES,
@@ -267,7 +271,7 @@ impl TraceState {
     fn write_metadata(&mut self) -> Result<u64, WriteFailed> {
         let (uuid, clocks) = (&self.trace.uuid, self.clocks.len());
         let entries = self.clocks.entries(uuid, 0..clocks);
-        let text = tsdl(uuid, &entries, self.classes.entries(clocks));
+        let text = tsdl(uuid, self.trace.origin.as_ref(), &entries, self.classes.entries(clocks));
         if let Some(files) = &mut self.trace.files {
             files.replace(Description::Metadata, text.as_bytes())?;
         }
@@ -292,6 +296,7 @@ impl TraceState {
             uuid: Uuid(&self.trace.uuid).to_string(),
             completes: self.trace.completes.clone(),
             started_unix_ns: self.clocks.host.first.unix_ns.try_into().unwrap_or(0),
+            origin: self.trace.origin.clone(),
             boot_id: self.clocks.boot_id.clone(),
             programs: self.clocks.shared,
             clocks: self.clocks.to_json(0..self.clocks.len()),

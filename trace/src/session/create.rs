@@ -19,6 +19,7 @@ use hypertrace_abi::drain::PAUSE;
 use hypertrace_abi::layout::GeometryError;
 use hypertrace_format::clock::boot_id;
 use hypertrace_format::limits::MAX_HOST_RINGS;
+use hypertrace_format::origin::Origin;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Condvar, Mutex};
 
@@ -74,7 +75,9 @@ impl Session {
         if config.same_counter {
             clocks.share();
         }
+        let origin = journal.is_none().then(Origin::here);
         let mut state = TraceState::new(destination.clone(), uuid, clocks);
+        state.trace.origin = origin;
         config.apply(&mut state);
         let (mut recorder, mut claim) = (None, None);
         match (destination, journal, config.output) {

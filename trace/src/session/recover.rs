@@ -105,6 +105,7 @@ impl Session {
         let mut state = TraceState::new(Root::Directory(folder.clone()), uuid, clocks);
         config.apply(&mut state);
         state.trace.completes = Some(found.json.uuid.clone());
+        state.trace.origin.clone_from(&found.json.origin);
         state.classes = Classes::of_earlier(&found.events).ok_or_else(|| {
             let why = "the event classes in its classes.jsonl are damaged";
             SessionError::not_recoverable(folder.path(), why)
