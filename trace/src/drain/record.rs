@@ -5,12 +5,9 @@
 //! whatever the producer writes and whenever.
 
 use super::budget::Payer;
-use super::classes::{ClassRef, Classes, Table};
-use super::guests::Guests;
-use super::holder::{OpenLease, lease_name};
-use super::source::Source;
+use super::classes::{CACHE, Cached, ClassRef, Classes, Table};
+use super::source::{Guests, OpenLease, Source, lease_name};
 use super::stats::{Recorded, Stats};
-use super::texts::{CACHE, Cached};
 use crate::ctf::{Clocks, Domain, PacketBuffer};
 use hypertrace_abi::atomic::Ordering::Relaxed;
 use hypertrace_abi::clock::ticks;

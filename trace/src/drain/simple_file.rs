@@ -1,6 +1,6 @@
 //! The simple backend's file, as the drain loop feeds it.
 
-use super::failures::{Failures, SIMPLE};
+use super::stats::{Failures, SIMPLE};
 use crate::ctf::{Folder, HostClock, WriteFailed};
 use crate::events::Missed;
 use crate::simple::Simple;

@@ -1,13 +1,18 @@
-//! A source: one ring's way into its stream.
+//! A source: one ring's way into its stream, and who holds the ring.
 
 use super::budget::Payer;
-use super::holder::{Holder, OpenLease};
-use super::stats::PendingPoints;
-use super::texts::Texts;
+use super::classes::{ClassRef, Classes, Earlier, Table, Texts};
+use super::stats::{PendingPoints, Stats};
 use super::waiting::{Rest, Waiting};
 use crate::ctf::{Domain, Stream};
 use hypertrace_abi::clock::Counter;
-use hypertrace_format::limits::MAX_GENERATIONS;
+use hypertrace_abi::event::cut;
+use hypertrace_abi::record::{ClockKind, id};
+use hypertrace_abi::ring::MAX_NAME_BYTES;
+use hypertrace_abi::schema::Value;
+use hypertrace_abi::sink::KnownClient;
+use hypertrace_format::limits::{MAX_CLIENTS, MAX_GENERATIONS};
+use std::sync::Arc;
 
 /// One ring's way into its stream.
 #[derive(Debug)]
@@ -120,5 +125,119 @@ impl Source {
     /// Returns the part of its files' names before their number.
     pub fn prefix(&self) -> String {
         format!("{}-{:03}", self.domain.name(), self.number)
+    }
+}
+
+/// The lease whose records are drained now.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OpenLease {
+    pub token: u64,
+    pub epoch: u32,
+    /// Its first timestamp.
+    pub first: u64,
+}
+
+/// The holder, from its lease record.
+#[derive(Debug)]
+pub(crate) struct Holder {
+    pub token: u64,
+    pub clock: ClockKind,
+    pub name: String,
+}
+
+impl Holder {
+    /// Returns the holder of a restored client.
+    pub fn of(known: &KnownClient<'_>) -> Holder {
+        let name = cut(known.name, MAX_NAME_BYTES).to_owned();
+        Holder { token: known.token, clock: known.clock, name }
+    }
+
+    /// Reads the payload of a lease record; `None` if it is malformed.
+    pub fn parse(classes: &Classes, payload: &[u64]) -> Option<Holder> {
+        let class = classes.reserved(id::LEASE)?;
+        class.shape.check(payload)?;
+        let &[token, _pid, _tid, clock, ..] = payload else { return None };
+        Some(Holder { token, clock: clock_kind(clock), name: lease_name(&class, payload)? })
+    }
+}
+
+/// Returns the clock that a lease record's word names.
+pub(crate) fn clock_kind(word: u64) -> ClockKind {
+    match word == ClockKind::MonotonicRaw as u64 {
+        true => ClockKind::MonotonicRaw,
+        false => ClockKind::Tsc,
+    }
+}
+
+/// Returns the name in a lease record, cut to [`MAX_NAME_BYTES`].
+pub(crate) fn lease_name(class: &ClassRef, payload: &[u64]) -> Option<String> {
+    let Value::Str(bytes) = class.shape.values(payload).last()? else {
+        return None;
+    };
+    // Three more: a letter that is cut in two here is cut off below.
+    let most = bytes.len().min(MAX_NAME_BYTES + 3);
+    let mut name = String::from_utf8_lossy(&bytes[..most]).into_owned();
+    let mut end = name.len().min(MAX_NAME_BYTES);
+    while !name.is_char_boundary(end) {
+        end -= 1;
+    }
+    name.truncate(end);
+    Some(name)
+}
+
+/// The guests' sources, by client.
+#[derive(Debug, Default)]
+pub(crate) struct Guests {
+    sources: Vec<Option<Box<Source>>>,
+    /// Texts that a killed process may have read of any client.
+    pub earlier: Arc<Earlier>,
+}
+
+impl Guests {
+    /// Returns the source of a client; a new one if it has none. `None` if there is no
+    /// such client.
+    pub fn source(&mut self, client: u32, stats: &mut Vec<Stats>) -> Option<&mut Source> {
+        Some(self.slot(client, stats)?.as_mut()?)
+    }
+
+    /// Takes the source of a client out, until it is [checked in](Self::check_in).
+    pub fn check_out(&mut self, client: u32, stats: &mut Vec<Stats>) -> Option<Box<Source>> {
+        self.slot(client, stats)?.take()
+    }
+
+    /// Puts a source back that was [checked out](Self::check_out).
+    pub fn check_in(&mut self, source: Box<Source>) {
+        let client = source.number as usize;
+        if let Some(slot) = self.sources.get_mut(client) {
+            *slot = Some(source);
+        }
+    }
+
+    /// Iterates over the sources.
+    pub fn iter(&self) -> impl Iterator<Item = &Source> {
+        self.sources.iter().flatten().map(|source| &**source)
+    }
+
+    /// Iterates over the sources.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Source> {
+        self.sources.iter_mut().flatten().map(|source| &mut **source)
+    }
+
+    fn slot(&mut self, client: u32, stats: &mut Vec<Stats>) -> Option<&mut Option<Box<Source>>> {
+        if client >= MAX_CLIENTS {
+            return None;
+        }
+        let index = client as usize;
+        if self.sources.len() <= index {
+            self.sources.resize_with(index + 1, || None);
+        }
+        let slot = &mut self.sources[index];
+        if slot.is_none() {
+            let mut source = Source::new(Domain::Guest, client, stats.len());
+            source.texts.table = Table::of_earlier(Arc::clone(&self.earlier));
+            *slot = Some(Box::new(source));
+            stats.push(Stats::new(Domain::Guest, client));
+        }
+        Some(slot)
     }
 }

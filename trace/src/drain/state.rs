@@ -3,10 +3,9 @@
 
 use super::budget::Pace;
 use super::classes::Classes;
-use super::failures::{BOOKS, Failures, JOURNAL};
 use super::recorder::Recorder;
 use super::simple_file::SimpleFile;
-use super::stats::Stats;
+use super::stats::{BOOKS, Failures, JOURNAL, Stats};
 use super::waiting::Pass;
 use crate::ctf::files::{Description, Files, HIDDEN, Root, clear};
 use crate::ctf::journal::Journal;

@@ -1,11 +1,11 @@
-//! Accounts of a source: recorded and lost events, faults.
+//! Accounts: recorded and lost events and faults of each source, and writes that failed.
 
-use crate::ctf::Domain;
+use crate::ctf::{Domain, WriteFailed};
 use crate::events::Escaped;
 use hypertrace_abi::ring::{FAULT_KINDS, Fault, Losses};
 use hypertrace_format::limits::MOST_LOST;
 use hypertrace_format::session_json::StreamJson;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 /// Recorded events by kind. Every CTF event is of one of these.
@@ -149,4 +149,60 @@ pub(crate) struct PendingPoints {
     pub points: u64,
     pub filtered: u64,
     pub faults: [u64; FAULT_KINDS],
+}
+
+/// Called once when writing begins to fail, and again after all of it has worked in
+/// between. Called in the middle of a drain, so it must not call the session.
+pub type OnWriteFailed = Box<dyn Fn(&WriteFailed) + Send>;
+
+/// For [`Failures::failed`]: `session.json` and the metadata, once a second.
+pub(crate) const BOOKS: usize = usize::MAX;
+/// The same: the simple backend's file.
+pub(crate) const SIMPLE: usize = usize::MAX - 1;
+/// The same: what waits for a journal's reader.
+pub(crate) const JOURNAL: usize = usize::MAX - 2;
+
+/// Writes that failed.
+#[derive(Default)]
+pub(crate) struct Failures {
+    pub count: u64,
+    pub on_failed: Option<OnWriteFailed>,
+    /// Writers whose last write failed: sources by the index of their
+    /// [`Stats`], [`BOOKS`], [`SIMPLE`] and [`JOURNAL`].
+    failing: BTreeSet<usize>,
+}
+
+impl Failures {
+    /// Notes the result of a write, and returns its value.
+    pub fn note<T>(&mut self, whose: usize, written: Result<T, WriteFailed>) -> Option<T> {
+        match &written {
+            Ok(_) => self.worked(whose),
+            Err(failed) => self.failed(whose, failed),
+        }
+        written.ok()
+    }
+
+    /// Counts a failed write, and reports it if nothing else is failing already.
+    pub fn failed(&mut self, whose: usize, failed: &WriteFailed) {
+        self.count += 1;
+        if self.failing.is_empty()
+            && let Some(report) = &self.on_failed
+        {
+            report(failed);
+        }
+        self.failing.insert(whose);
+    }
+
+    /// Returns whether some write is to be tried again.
+    pub fn is_failing(&self) -> bool {
+        !self.failing.is_empty()
+    }
+
+    /// Notes that a write of `whose` worked: its next failure is reported again.
+    #[inline]
+    pub fn worked(&mut self, whose: usize) {
+        if !self.failing.is_empty() {
+            self.failing.remove(&whose);
+        }
+    }
 }

@@ -1,10 +1,27 @@
-//! One ring's turn in a pass, and the counters that it brings up to date.
+//! One ring's turn in a pass: its schema log, its records, the packet on disk, and then the ring's room. In that order, so
+//! that whatever is on disk is declared, and nothing is given back to a
+//! producer that is not on disk.
+//!
+//! A record's way is [`Turn::drain`], `pull`, `pull_packet`, then [`record`](super::record) for each record, `commit`, `write`, and
+//! [`Stream::append`].
 
-use super::guests::Guests;
-use super::source::Source;
+use super::record::{Context, Packed, Packer};
+use super::source::{Guests, Holder, OpenLease, Source, clock_kind};
 use super::state::TraceState;
-use crate::ctf::{PacketHeader, WriteFailed};
-use hypertrace_abi::ring::Consumer;
+use super::waiting::{Log, Rest};
+use crate::ctf::{Domain, Files, HOST_CLOCK, PacketHeader, Stream, WriteFailed};
+use hypertrace_abi::clock::ticks;
+use hypertrace_abi::record::{ClockKind, id};
+use hypertrace_abi::ring::{Consumer, Fault, Flow, Logged, Pulled, is_back};
+use hypertrace_abi::sink::Drained;
+use hypertrace_format::limits::MAX_RESTARTS;
+
+/// Tries to find a ring's holder unchanged between two looks.
+const MOST_TRIES: usize = 3;
+
+/// Texts of a guest's schema log that one call reads: as long as a small packet
+/// takes. More are for the next call, with the client's records.
+const MOST_TEXTS: usize = 64;
 
 /// One ring's turn in a pass.
 pub(crate) struct Turn<'t, 'c> {
@@ -14,11 +31,453 @@ pub(crate) struct Turn<'t, 'c> {
     pub consumer: &'t mut Consumer<'c>,
 }
 
+/// The first record of another holder.
+struct First {
+    token: u64,
+    timestamp: u64,
+    /// If it is a lease record.
+    kind: Option<ClockKind>,
+}
+
 impl Turn<'_, '_> {
+    /// Takes at most one packet out of a ring, commits it, and gives its room
+    /// back.
+    pub fn drain(&mut self) -> Result<Drained, WriteFailed> {
+        self.source.waiting.rest = Rest::Empty;
+        let end = self.source.next.position;
+        let drained = match self.learn() {
+            Ok(true) => self.pull(),
+            // The log is not fully read: the records that need its texts are not taken yet.
+            Ok(false) => {
+                self.note();
+                let more = !self.consumer.is_paused() || self.source.until.is_some();
+                Ok(Drained { words: 0, more })
+            }
+            Err(failed) => Err(failed),
+        };
+        self.consumer.set_write_failed(drained.is_err());
+        if drained.is_err() {
+            self.consumer.rollback();
+            // The records stay in the ring. The events that the producer dropped
+            // meanwhile are counted all the same.
+            self.note();
+        }
+        let mut drained = drained?;
+        match self.source.until {
+            None => drained.more |= self.consumer.is_late(),
+            // A ring that goes back while a snapshot is taken would never be empty.
+            Some(_) => drained.more &= !is_back(end, self.source.next.position),
+        }
+        match self.source.waiting.rest {
+            // An immediate retry would find the same.
+            Rest::Waits => drained.more = false,
+            _ if drained.more => self.source.waiting.rest = Rest::Ready,
+            _ => {}
+        }
+        Ok(drained)
+    }
+
+    /// Reads the schema log, or a part of it. Its room is given back once the texts
+    /// are on disk. Returns `false` if there is more to read before the records that
+    /// may need it.
+    pub fn learn(&mut self) -> Result<bool, WriteFailed> {
+        let (state, source) = (&mut *self.state, &mut *self.source);
+        let consumer = &mut *self.consumer;
+        let most = match source.domain {
+            Domain::Guest => MOST_TEXTS,
+            // The host's own. A relay's log is bounded by its size.
+            Domain::Host => consumer.most_schemas(),
+        };
+        let mut read = 0;
+        let mut is_read = false;
+        // Bound: `most` turns.
+        while read < most && !is_read {
+            match consumer.next_schema_beside(|id| source.texts.table.text(&state.classes, id)) {
+                Some(Logged::Known) => read += 1,
+                Some(Logged::Text(text)) => {
+                    read += 1;
+                    if let Err(fault) = source.texts.learn(source.domain, &mut state.classes, &text)
+                    {
+                        consumer.fault(fault);
+                    }
+                }
+                None => is_read = true,
+            }
+        }
+        let is_paused = consumer.is_paused();
+        if source.domain == Domain::Guest {
+            let is_all = is_read && !is_paused && !consumer.is_late();
+            let log = match is_all || !consumer.has_schemas() {
+                true => Log::Read,
+                false if is_read => Log::Growing,
+                false => Log::InPart,
+            };
+            source.waiting.log(&mut state.pass, log);
+        }
+        // Also without a text, where what was not readable is skipped: the next holder needs its room.
+        if consumer.has_taken_schemas() {
+            state.sync()?;
+            consumer.commit_schemas();
+        }
+        Ok(is_read && !is_paused)
+    }
+
+    /// Notes the holder of a flight recorder's ring, and takes nothing.
+    pub fn note_holders(&mut self) {
+        self.state.fit_stage(self.consumer);
+        self.state.buffer.clear();
+        let TraceState { buffer, stage, classes, .. } = &mut *self.state;
+        let scratch = buffer.free();
+        let source = &mut *self.source;
+        // Bound: the leases that fit the ring.
+        for _ in 0..self.consumer.most_leases() {
+            let pulled = self.consumer.pull(stage, |_, record| {
+                let len = record.payload.len();
+                if record.header.id == id::LEASE && len <= scratch.len() {
+                    record.payload.copy_to(scratch);
+                    source.holder =
+                        Holder::parse(classes, &scratch[..len]).or(source.holder.take());
+                }
+                Flow::Taken
+            });
+            if !pulled.more {
+                break;
+            }
+        }
+        self.consumer.commit();
+    }
+
+    fn pull(&mut self) -> Result<Drained, WriteFailed> {
+        self.state.fit_stage(self.consumer);
+        for _ in 0..MOST_TRIES {
+            let now = ticks();
+            let epoch = self.state.clocks.epoch();
+            if let Some(lease) = self.source.lease.filter(|lease| lease.epoch == epoch)
+                && let Some(clock) = self.source.clock
+            {
+                let (pulled, packed) = self.pull_packet(lease, clock, now);
+                if pulled.token == lease.token {
+                    let waits = packed.waits;
+                    let drained = match pulled.records {
+                        0 => self.commit_nothing(&pulled, now),
+                        _ => self.commit(&pulled, packed, now),
+                    }?;
+                    if self.source.is_alone && pulled.records > 0 {
+                        // The next record decides anew on the clock, but it says nothing of its kind.
+                        let (state, source) = (&*self.state, &mut *self.source);
+                        let clock = state.clocks.kind(clock);
+                        let name = state.stats[source.stats].name.clone();
+                        source.holder = Some(Holder { token: lease.token, clock, name });
+                        (source.is_alone, source.lease) = (false, None);
+                    }
+                    if waits {
+                        self.source.waiting.rest = Rest::Waits;
+                    }
+                    return Ok(drained);
+                }
+                // Another holder's: what was taken was taken by the wrong rules.
+                self.forget_pending();
+                self.consumer.rollback();
+            }
+            let Some(next) = self.peek() else {
+                return self.commit_nothing(&Pulled::default(), now);
+            };
+            self.consumer.rollback();
+            self.open_lease(&next, now);
+        }
+        // A producer that changes its holder between any two looks.
+        self.consumer.rollback();
+        Ok(Drained::default())
+    }
+
+    #[inline]
+    fn pull_packet(&mut self, lease: OpenLease, clock: u32, now: u64) -> (Pulled, Packed) {
+        let (state, source) = (&mut *self.state, &mut *self.source);
+        state.buffer.clear();
+        let context = Context {
+            domain: source.domain,
+            clock,
+            lease,
+            table: &mut source.texts.table,
+            points_wait: source.waiting.points_wait(&state.pass),
+            payer: source.texts.payer,
+            classes: &mut state.classes,
+            clocks: &mut state.clocks,
+            guests: self.guests,
+            stats: &mut state.stats,
+        };
+        let first = source.next.timestamp;
+        let mut packer =
+            Packer::new(&mut state.buffer, &mut source.texts.cache, first, now, context);
+        let pulled = match source.is_alone {
+            false => {
+                self.consumer.pull(&mut state.stage, |faults, record| packer.visit(faults, record))
+            }
+            true => {
+                let mut is_first = true;
+                self.consumer.pull(&mut state.stage, |faults, record| {
+                    match std::mem::take(&mut is_first) {
+                        true => packer.visit(faults, record),
+                        false => Flow::Stop,
+                    }
+                })
+            }
+        };
+        let packed = packer.packed;
+        source.waiting.looked(packed.waits, pulled.more);
+        (pulled, packed)
+    }
+
+    /// Looks at the first record; the caller rolls back. It is looked at again when it
+    /// is taken; a guest that changes it in between has a clock that does not
+    /// fit, and is clamped.
+    fn peek(&mut self) -> Option<First> {
+        self.state.buffer.clear();
+        let scratch = self.state.buffer.free();
+        let mut found = None;
+        let pulled = self.consumer.pull(&mut self.state.stage, |_, record| {
+            let header = record.header;
+            let len = record.payload.len();
+            let mut kind = None;
+            if header.id == id::LEASE && (4..=scratch.len()).contains(&len) {
+                record.payload.copy_to(scratch);
+                kind = Some(clock_kind(scratch[3]));
+            }
+            found = Some((header.timestamp, kind));
+            Flow::Stop
+        });
+        found.map(|(timestamp, kind)| First { token: pulled.token, timestamp, kind })
+    }
+
+    /// Opens a lease: finds its clock. Its first
+    /// packet begins a new file if the one that is open is of another stream class, or
+    /// already further in time.
+    fn open_lease(&mut self, next: &First, now: u64) {
+        let (state, source) = (&mut *self.state, &mut *self.source);
+        let file = source.file.stream.as_ref().map(|stream| {
+            let last = stream.last();
+            (last.stream_id, state.clocks.base(last.stream_id).saturating_add(last.timestamp_end))
+        });
+        if source.lease.is_some_and(|lease| lease.epoch != state.clocks.epoch()) {
+            // That was the VMM's doing: what the guest has spent was the last epoch's.
+            source.file.restarts = 0;
+        }
+        let spent = source.file.restarts >= MAX_RESTARTS;
+        let mut kind = next.kind.unwrap_or(ClockKind::Tsc);
+        if let (None, Some(holder)) = (next.kind, &source.holder)
+            && holder.token == next.token
+        {
+            kind = holder.clock;
+            state.stats[source.stats].name.clone_from(&holder.name);
+        }
+        let clock = match (source.domain, file) {
+            (Domain::Host, _) => HOST_CLOCK,
+            // Another generation may have another clock, as long as the session may have more.
+            (Domain::Guest, Some((clock, _))) if spent && !source.file.begins_anew => clock,
+            (Domain::Guest, None) if source.earlier == Some(next.token) => {
+                source.clock.unwrap_or(HOST_CLOCK)
+            }
+            (Domain::Guest, _) => {
+                let kind = (kind, source.counter);
+                state.clocks.for_guest(source.stats, source.clock, kind, next.timestamp, now)
+            }
+        };
+        let base = state.clocks.base(clock);
+        let first = next.timestamp.clamp(base, state.clocks.latest(clock, now).max(base));
+        (source.next.timestamp, source.file.is_next_new) = match file {
+            Some((class, last)) if class == clock && (first >= last || spent) => (last, false),
+            _ => (base, true),
+        };
+        if source.clock != Some(clock) || source.file.stream.is_none() {
+            source.texts.forget();
+            source.clock = Some(clock);
+            state.stats[source.stats].clock = clock;
+        }
+        source.lease = Some(OpenLease { token: next.token, epoch: state.clocks.epoch(), first });
+    }
+
+    /// Ends a look that found no records. Counters may have changed: they are
+    /// written once a second, because a packet for each change would be too
+    /// expensive.
+    fn commit_nothing(&mut self, pulled: &Pulled, now: u64) -> Result<Drained, WriteFailed> {
+        self.note();
+        self.consumer.commit();
+        // Before a generation's first packet they would count as those of the last one.
+        let file = &self.source.file;
+        let is_due = now.saturating_sub(file.committed_at) > self.state.clocks.host.frequency;
+        if is_due && !file.begins_anew {
+            write_counters(self.state, self.source, now)?;
+        }
+        Ok(Drained { words: 0, more: pulled.more })
+    }
+
+    /// Writes the packet in the buffer, gives its records' room back, and counts them.
+    fn commit(
+        &mut self,
+        pulled: &Pulled,
+        packed: Packed,
+        now: u64,
+    ) -> Result<Drained, WriteFailed> {
+        if self.state.buffer.is_empty() {
+            // Only records that were not wanted: a later packet says how many.
+            self.note();
+        } else {
+            if let Err(failed) = self.write(pulled, &packed) {
+                self.forget_pending();
+                return Err(failed);
+            }
+            self.source.file.committed_at = now;
+        }
+        self.consumer.commit();
+        let (state, source) = (&mut *self.state, &mut *self.source);
+        if source.domain == Domain::Host
+            && let Some(simple) = &mut state.simple.file
+        {
+            let base = state.clocks.base(HOST_CLOCK);
+            let schema = |dense| state.classes.text(dense);
+            simple.record_packet(source.number, state.buffer.events(), base, schema);
+        }
+        source.next.timestamp = packed.last;
+        source.next.sequence = pulled.sequence.wrapping_add(pulled.records);
+        source.next.position = pulled.end;
+
+        let mut counts = packed.others;
+        let others = counts.reference_points + counts.leases + packed.filtered;
+        counts.events = pulled.records - others;
+        let stats = &mut state.stats[source.stats];
+        stats.counts.add(&counts);
+        if source.domain == Domain::Guest {
+            stats.filtered += packed.filtered;
+        }
+        if let Some(name) = packed.name {
+            stats.name = name;
+        }
+        if source.domain == Domain::Host && counts.reference_points + packed.filtered > 0 {
+            for guest in self.guests.iter_mut() {
+                let pending = std::mem::take(&mut guest.pending);
+                let stats = &mut state.stats[guest.stats];
+                stats.reference_points += pending.points;
+                stats.filtered += pending.filtered;
+                for (total, more) in stats.point_faults.iter_mut().zip(pending.faults) {
+                    *total = total.saturating_add(more);
+                }
+                stats.clock = guest.clock.unwrap_or(0);
+            }
+        }
+        if !packed.clamped {
+            let host = state.clocks.host;
+            if let Some(clock) = source.clock.and_then(|clock| state.clocks.guest_mut(clock)) {
+                // Taken by now, so written before.
+                clock.bound(&host, source.stats, (packed.last, ticks()), false);
+            }
+        }
+        Ok(Drained { words: pulled.end.wrapping_sub(pulled.begin), more: pulled.more })
+    }
+
+    fn write(&mut self, pulled: &Pulled, packed: &Packed) -> Result<(), WriteFailed> {
+        self.note();
+        let next = pulled.sequence.wrapping_add(pulled.records);
+        if let Some(stream) = &self.source.file.stream {
+            let last = stream.last();
+            let back = is_back(last.ring_end, pulled.begin)
+                || is_back(last.sequence, pulled.sequence)
+                || pulled.begin < last.ring_end
+                || pulled.end < pulled.begin
+                || pulled.sequence < last.sequence
+                || next < pulled.sequence;
+            let is_of_this = !self.source.file.begins_anew;
+            if back && is_of_this && last.faults == self.state.stats[self.source.stats].faults() {
+                // A guest can bring its counters to wrap, and after something
+                // unreadable a block may say any number. Readers take a step back
+                // for damage unless a fault explains it.
+                self.consumer.fault(Fault::Sequence);
+                self.note();
+            }
+        }
+        let (state, source) = (&mut *self.state, &mut *self.source);
+        state.sync()?;
+        let clock = source.clock.unwrap_or(HOST_CLOCK);
+        let begin = state.buffer.events().first().copied().unwrap_or(0);
+        let stats = &state.stats[source.stats];
+        let (uuid, epoch) = (state.trace.uuid, state.clocks.epoch());
+        let header = PacketHeader {
+            timestamp_begin: begin,
+            timestamp_end: packed.last - state.clocks.base(clock),
+            events_discarded: stats.lost(),
+            ring_begin: pulled.begin,
+            ring_end: pulled.end,
+            lease_token: pulled.token,
+            events_filtered: stats.filtered,
+            faults: stats.faults(),
+            sequence: pulled.sequence,
+            ..PacketHeader::new(uuid, clock, source.domain, source.number, epoch)
+        };
+        let Some(files) = &mut state.trace.files else {
+            return Ok(());
+        };
+        let stream = stream(files, state.trace.file_bytes, source, &header)?;
+        stream.append(files, &mut state.buffer, &header, next)?;
+        source.file.begins_anew = false;
+        Ok(())
+    }
+
+    /// Forgets the counts of points in a packet that is not committed.
+    fn forget_pending(&mut self) {
+        if self.source.domain == Domain::Host {
+            for guest in self.guests.iter_mut() {
+                guest.pending = Default::default();
+            }
+        }
+    }
+
     /// Brings the source's counters up to date.
     pub fn note(&mut self) {
         let stats = &mut self.state.stats[self.source.stats];
         stats.note(&self.consumer.losses(), &self.consumer.faults());
+    }
+}
+
+/// Returns the source's stream, in a file that can take this packet.
+fn stream<'l>(
+    files: &mut Files,
+    file_bytes: u64,
+    source: &'l mut Source,
+    packet: &PacketHeader,
+) -> Result<&'l mut Stream, WriteFailed> {
+    let prefix = source.prefix();
+    let (file, next) = (&mut source.file, source.next);
+    // Where the last packet ended, not the last record: those that are not wanted
+    // are in no packet, and a ring can go back meanwhile.
+    let (ring_end, sequence, faults) = match file.stream.as_ref().map(Stream::last) {
+        Some(last) if file.begins_anew => (0, 0, last.faults),
+        Some(last) => (last.ring_end, last.sequence, last.faults),
+        None => (next.position, next.sequence, 0),
+    };
+    let baseline = PacketHeader {
+        timestamp_begin: 0,
+        timestamp_end: 0,
+        events_discarded: 0,
+        ring_begin: ring_end,
+        ring_end,
+        faults,
+        sequence,
+        ..*packet
+    };
+    match &mut file.stream {
+        Some(stream) => {
+            if file.is_next_new {
+                stream.next_file(files, &baseline)?;
+                // A reset is not the guest's doing.
+                file.restarts += u32::from(!file.begins_anew);
+                file.is_next_new = false;
+            }
+            Ok(stream)
+        }
+        empty @ None => {
+            let made = Stream::create(files, &prefix, file_bytes, &baseline)?;
+            file.is_next_new = false;
+            Ok(empty.insert(made))
+        }
     }
 }
 

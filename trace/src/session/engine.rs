@@ -4,8 +4,8 @@ use super::recover::{Committed, Found};
 use crate::ctf::files::HIDDEN;
 use crate::ctf::{Domain, WriteFailed, random_uuid};
 use crate::drain::classes::Table;
-use crate::drain::failures::BOOKS;
-use crate::drain::holder::Holder;
+use crate::drain::source::Holder;
+use crate::drain::stats::BOOKS;
 use crate::drain::turn::write_counters;
 use crate::drain::waiting::{Log, Rest};
 use crate::drain::{
@@ -472,7 +472,7 @@ fn run(recorder: Option<&Recorder>, mut turn: Turn<'_, '_>) -> Result<Drained, W
     };
     if !turn.state.trace.is_open() || recorder.failed.is_some() {
         turn.learn()?;
-        turn.meet();
+        turn.note_holders();
         return Ok(Drained::default());
     }
     let until = match turn.source.until {
