@@ -37,10 +37,12 @@ use std::path::PathBuf;
 /// without them all time is unattributed. docs/regions.md has the details.
 ///
 /// Regions that cannot be measured are counted apart, by kind, and are not in the
-/// numbers: without an end or a begin, an id twice, nested in one of the same name,
-/// over lost events, over a jump of the clock, over a migration, or outside of the
-/// recording of the kernel's events (kernel not recorded): start that before the
-/// regions begin.
+/// numbers: without an end or a begin, an id twice, over lost events, over a jump of
+/// the clock, over a migration, or outside of the recording of the kernel's events
+/// (kernel not recorded): start that before the regions begin.
+///
+/// Regions inside a region of the same client or thread are shown below it: its own
+/// time, then the number and the time of the three names with most of it.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, verbatim_doc_comment)]
 #[command(mut_arg("inputs", |paths| paths.help(PATHS)))]
@@ -70,8 +72,8 @@ pub struct Args {
     subtract_empty: bool,
 
     /// Print one JSON object: regions (name, session, by, count, min_ns .. max_ns,
-    /// histogram, not_counted, breakdown, total, empty_ns), stolen_ms (null: unknown),
-    /// warnings
+    /// histogram, not_counted, breakdown, total, self, children, empty_ns), stolen_ms
+    /// (null: unknown), warnings
     #[arg(long, group = "form")]
     json: bool,
 

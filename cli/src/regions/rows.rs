@@ -157,6 +157,13 @@ impl<'a> Shown<'a> {
                 "slowest": self.breakdown(group, group.slowest.as_ref()),
             },
             "total": self.breakdown(group, Some(&group.total)),
+            "self": times(group, &group.own_times()),
+            "children": group.children.iter().map(|child| {
+                let mut json = times(group, &child.times);
+                json["name"] = child.name.as_deref().into();
+                json["count"] = child.count.into();
+                json
+            }).collect::<Vec<_>>(),
             "empty_ns": group.empty_ns,
         });
         for (name, ns) in durations.named() {
@@ -167,23 +174,17 @@ impl<'a> Shown<'a> {
 
     fn breakdown(&self, group: &Group, breakdown: Option<&Breakdown>) -> Value {
         let Some(breakdown) = breakdown else { return Value::Null };
-        let parts = PARTS.iter().map(|(part, name)| {
-            let name = part_name(name, group.is_program);
-            (format!("{name}_ns"), breakdown.times.get(*part).into())
-        });
         let exits = breakdown.exits.iter().map(|(reason, count, ns)| {
             json!({ "reason": self.reason(*reason), "count": count, "ns": ns })
         });
-        json!({
-            "duration_ns": breakdown.times.total(),
-            "bound_ns": breakdown.bound_ns,
-            "regions": breakdown.regions,
-            "parts": parts.collect::<Map<_, _>>(),
-            "exits": exits.collect::<Vec<_>>(),
-            "exits_of": breakdown.exits_of,
-            "stolen_regions": self.stolen_ms.map(|_| breakdown.stolen),
-            "guest_includes_kvm": group.includes_kvm,
-        })
+        let mut json = times(group, &breakdown.times);
+        json["bound_ns"] = breakdown.bound_ns.into();
+        json["regions"] = breakdown.regions.into();
+        json["exits"] = exits.collect();
+        json["exits_of"] = breakdown.exits_of.into();
+        json["stolen_regions"] = self.stolen_ms.map(|_| breakdown.stolen).into();
+        json["guest_includes_kvm"] = group.includes_kvm.into();
+        json
     }
 
     /// Returns the name of an exit's reason.
@@ -250,6 +251,15 @@ impl<'a> Shown<'a> {
     fn is_program(&self) -> bool {
         self.groups().all(|group| group.is_program)
     }
+}
+
+/// Returns a duration and its parts.
+fn times(group: &Group, times: &Times) -> Value {
+    let parts = PARTS.iter().map(|(part, name)| {
+        let name = part_name(name, group.is_program);
+        (format!("{name}_ns"), times.get(*part).into())
+    });
+    json!({ "duration_ns": times.total(), "parts": parts.collect::<Map<_, _>>() })
 }
 
 fn value(group: &Group) -> &str {

@@ -11,6 +11,8 @@ use std::fmt::{self, Write as _};
 const BAR: u64 = 40;
 /// Most steps of a histogram that are shown; those in between have an `...`.
 const MOST_STEPS: usize = 16;
+/// Most names of regions inside a group's regions that are shown.
+const MOST_CHILDREN: usize = 3;
 
 /// Formats all groups. If nothing is known of a group's time, the first warning that says why takes the place of the
 /// table, and is removed from the warnings.
@@ -68,6 +70,7 @@ fn one(out: &mut String, shown: &Shown<'_>, group: &Group, unknown: Option<Strin
             Some(why) => out.push_str(&wrapped(&format!("where the time went: {why}"), "  ")),
             None => breakdowns(out, shown, group)?,
         }
+        children(out, group)?;
     }
     let kinds =
         NotCounted::ALL.iter().map(|(kind, name)| (name, group.not_counted[*kind as usize]));
@@ -255,6 +258,40 @@ fn breakdowns(out: &mut String, shown: &Shown<'_>, group: &Group) -> fmt::Result
         out.push_str(&wrapped(&note, "  "));
     }
     Ok(())
+}
+
+/// Writes what the regions inside a group's regions take of all its time, and what is left.
+fn children(out: &mut String, group: &Group) -> fmt::Result {
+    if group.children.is_empty() {
+        return Ok(());
+    }
+    out.push_str("  of all time, in regions inside:\n");
+    let all = group.total.times.total().max(1) as f64;
+    let mut row = |name: &str, count: String, ns: u64| {
+        let share = ns as f64 * 100.0 / all;
+        writeln!(out, "    {name:<30} {count:>10} {:>13}", format!("{} {share:>3.0}%", time(ns)))
+    };
+    row("self", String::new(), group.own_times().total())?;
+    let times = |count: u64| format!("{}x", grouped(count));
+    let (shown, others) = group.children.split_at(group.children.len().min(MOST_CHILDREN));
+    for child in shown {
+        let name = child.name.as_deref().unwrap_or("others");
+        row(&shortened(name, 30), times(child.count), child.times.total())?;
+    }
+    if !others.is_empty() {
+        let count = others.iter().map(|child| child.count).sum();
+        row("others", times(count), others.iter().map(|child| child.times.total()).sum())?;
+    }
+    Ok(())
+}
+
+/// Escapes a text, and cuts it after so many characters.
+fn shortened(text: &str, most: usize) -> String {
+    let shown = Escaped(text.as_bytes()).to_string();
+    match shown.char_indices().nth(most) {
+        Some(_) => shown.chars().take(most - 3).chain("...".chars()).collect(),
+        None => shown,
+    }
 }
 
 /// Writes a row for each reason of exits.

@@ -158,6 +158,37 @@ fn reference_points_of_clients_that_cannot_be_take_bounded_memory() {
     });
 }
 
+/// Groups whose regions have regions of many names inside.
+#[test]
+fn regions_inside_many_groups_take_bounded_memory() {
+    child::in_own_process(|| {
+        const GROUPS: u64 = 9_000;
+        const INSIDE: u64 = 32;
+        let schemas = (0..=INSIDE).flat_map(|name| {
+            let value = if name == 0 { ",v:u64" } else { "" };
+            [format!("r{name}_begin(id:u64{value})"), format!("r{name}_end(id:u64)")]
+        });
+        let made = session(&Vec::from_iter(schemas), true);
+        let lease = Packet::new(1, 0, 0).with64(80, 9);
+        let first = lease.event_str(1_000, 1, &[9, 42, 100, 0], b"x");
+        let packet = (0..GROUPS).fold(first, |packet, group| {
+            let time = 10 * US + group * US;
+            let outer = packet.event(time, 16, &[1, group]);
+            let inner = (1..=INSIDE).fold(outer, |packet, name| {
+                let (time, id) = (time + 10 * name, 16 + 2 * name as u32);
+                packet.event(time, id, &[1]).event(time + 5, id + 1, &[1])
+            });
+            inner.event(time + 900, 17, &[1])
+        });
+        let made = made.stream("guest-000-0000", &[Packet::new(1, 0, 0), packet]);
+
+        let json = check(&made, &["--by", "v", "--json"], GROUPS * (INSIDE + 1));
+
+        let others = "\"name\":null";
+        assert_eq!(json.matches(others).count() as u64, GROUPS - (1 << 16) / INSIDE);
+    });
+}
+
 /// 10,000 groups, each with a slowest region of more than a thousand intervals.
 #[test]
 fn many_groups_take_bounded_memory() {

@@ -44,6 +44,28 @@ fn a_chosen_region_has_the_cost_of_an_empty_one() {
 }
 
 #[test]
+fn regions_inside_others_are_shown_below_them() {
+    let names =
+        ["request", "parse", "look_up", "render", "reply", "parse_of_a_name_that_is_too_long"];
+    let events = names.iter().zip((16..).step_by(2)).flat_map(|(name, id)| {
+        [("begin", id), ("end", id + 1)].map(|(end, id)| {
+            format!(r#"{{"id":{id},"schema":"{name}_{end}(id:u64)","reference_point":false}}"#)
+        })
+    });
+    let events = format!("[{}]", Vec::from_iter(events).join(","));
+    let made = program(&events, |packet, at| {
+        let inside =
+            [(18, 100, 200), (20, 210, 260), (22, 300, 600), (24, 610, 640), (26, 650, 653)];
+        let packet = inside.iter().fold(packet.event(at, 16, &[at]), |packet, (id, from, to)| {
+            packet.event(at + from, *id, &[at]).event(at + to, id + 1, &[at])
+        });
+        packet.event(at + 700, 17, &[at])
+    });
+    let commands = ["regions S", "regions S --name parse --name request --json"];
+    golden("inside", HYPERTRACE.transcript(&[made], &commands));
+}
+
+#[test]
 fn the_error_of_the_median_is_not_that_of_the_worst() {
     let made = vcpu::session(&[Vcpu::rounds(0, 200, 20)]);
 

@@ -368,7 +368,6 @@ impl<'a> Pass<'a> {
             is_unknown,
             wrong: None,
             may_have_ended: false,
-            inside: 0,
         };
         let same_id = match self.options.select {
             Select::Names(_) => SameId::Joins,
@@ -398,7 +397,7 @@ impl<'a> Pass<'a> {
         is_unknown: bool,
     ) {
         let (session, end, id) = (event.session, event.ts_ns, role.id(event));
-        let Some((mut open, never)) = self.pairs(event, role).and_then(|pairs| pairs.end(name, id))
+        let Some((mut open, depth)) = self.pairs(event, role).and_then(|pairs| pairs.end(name, id))
         else {
             if matches!(self.options.select, Select::Names(_)) {
                 let Some(group) = self.group(event, role, name, thread) else { return };
@@ -406,9 +405,6 @@ impl<'a> Pass<'a> {
             }
             return;
         };
-        for open in never {
-            self.never_ended(session, &open);
-        }
         if !open.has_value
             && role.by.is_some()
             && let Some(group) = self.group(event, role, name, thread)
@@ -444,15 +440,13 @@ impl<'a> Pass<'a> {
             return;
         }
         open.is_unknown |= is_unknown;
-        self.add(&open, session, client, end);
+        self.add(&open, session, client, (end, depth));
     }
 
     /// Takes a region whose end is no longer waited for.
     fn never_ended(&mut self, session: usize, open: &Open) {
         self.forget(session, open.thread);
-        // Without its end, nothing is nested in it.
-        let why = open.wrong.filter(|why| *why != NotCounted::Nested);
-        self.count(open.group, why.unwrap_or(NotCounted::BeginWithoutEnd));
+        self.count(open.group, open.wrong.unwrap_or(NotCounted::BeginWithoutEnd));
     }
 
     /// Closes the regions that the last holder of a client left open.
@@ -509,8 +503,8 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Adds a region that has ended. The part of some of its time may become known later.
-    fn add(&mut self, open: &Open, session: usize, client: u32, end: i64) {
+    /// Adds a region that has ended, inside so many others. The part of some of its time may become known later.
+    fn add(&mut self, open: &Open, session: usize, client: u32, (end, depth): (i64, usize)) {
         if self.store.len() == MOST_REGIONS {
             self.forget(session, open.thread);
             self.is_cut = true;
@@ -529,6 +523,7 @@ impl<'a> Pass<'a> {
             holder: host.holder(client),
             session: u16::try_from(session).unwrap_or(u16::MAX),
             state,
+            depth: u8::try_from(depth).unwrap_or(u8::MAX),
         };
         let index = self.store.push(sample, end);
         let group = &mut self.groups.all[open.group as usize];

@@ -2,11 +2,11 @@
 
 //! The groups of regions, by session, name and value.
 
-use super::MOST_GROUPS;
 use super::parts::Times;
 use super::steals::Steals;
 use super::store::{Detail, Holder, Sample, State, Store};
 use super::summary::{Group, Longest, rank};
+use super::{MOST_GROUPS, children};
 use crate::sort;
 use std::collections::HashMap;
 
@@ -131,6 +131,7 @@ impl Groups {
             }
         }
         self.set_empty(store);
+        children::find(&mut self.all, store);
         // All regions of such a group were put into others at their ends.
         let has_any = |group: &Group| group.count() > 0 || group.not_counted.iter().any(|n| *n > 0);
         let numbers = self.all.len();

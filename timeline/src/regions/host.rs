@@ -174,7 +174,7 @@ impl Host {
             slots: Box::new([0; TID_SLOTS]),
             clients: Vec::new(),
             vmm: HashMap::new(),
-            of_any: Pairs::of_all_clients(),
+            of_any: Pairs::default(),
             most_open: most_open(0),
             jumps: Jumps::new(jumps.collect()),
             lease_ends: if is_program { lease_ends(session, maps) } else { HashMap::new() },

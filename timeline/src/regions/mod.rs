@@ -16,6 +16,7 @@
 //! store     the regions that were found
 //! lanes     what all threads did around chosen regions
 //! summary   quantiles, and breakdowns of single regions
+//! children  regions inside others
 //! histogram numbers of durations in steps
 //! ```
 //!
@@ -37,6 +38,7 @@
 //! # }
 //! ```
 
+mod children;
 mod collect;
 mod followed;
 mod groups;
@@ -52,6 +54,7 @@ mod store;
 mod summary;
 mod tally;
 
+pub use children::Child;
 pub use histogram::{Histogram, Step};
 pub use lanes::{Lane, Lanes, Window};
 pub use parts::{Evidence, Exits, Interval, PARTS, Part, Reason, Stream, Times};
@@ -122,8 +125,6 @@ pub enum NotCounted {
     EndWithoutBegin,
     /// A second one of the same client and id began before it ended.
     IdTwice,
-    /// Another one of the same client and name was open at the same time.
-    Nested,
     /// Events of its client, its VMM or its kernel were lost in it.
     LostEvents,
     /// The client's clock jumped in it.
@@ -136,11 +137,10 @@ pub enum NotCounted {
 
 impl NotCounted {
     /// All kinds, with their names.
-    pub const ALL: [(NotCounted, &str); 8] = [
+    pub const ALL: [(NotCounted, &str); 7] = [
         (NotCounted::BeginWithoutEnd, "begin_without_end"),
         (NotCounted::EndWithoutBegin, "end_without_begin"),
         (NotCounted::IdTwice, "id_twice"),
-        (NotCounted::Nested, "nested"),
         (NotCounted::LostEvents, "lost_events"),
         (NotCounted::ClockJump, "clock_jump"),
         (NotCounted::Migration, "migration"),

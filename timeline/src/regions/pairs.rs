@@ -11,9 +11,6 @@ use std::collections::VecDeque;
 const MOST_OPEN: usize = 1 << 14;
 /// Most open regions of a client, and of a client of a session with many.
 const MOST_OF_CLIENT: (usize, usize) = (1024, 8);
-/// Most regions of a name that begin and end in an open one of this name and client. It is taken as never
-/// ended then: otherwise, one missing end would make all later regions nested.
-const MOST_INSIDE: u8 = 16;
 
 /// A region that is open.
 #[derive(Clone, Debug)]
@@ -38,8 +35,6 @@ pub(super) struct Open {
     pub wrong: Option<NotCounted>,
     /// Whether its end may be lost: then it is no longer taken as open, but waits for its end.
     pub may_have_ended: bool,
-    /// Regions of its name that began and ended in it.
-    pub inside: u8,
 }
 
 /// Effect of a new region on one of its name and id that is open.
@@ -65,8 +60,6 @@ pub(super) enum Begun {
 /// The open regions of a client, or those of all clients together.
 #[derive(Debug, Default)]
 pub(super) struct Pairs {
-    /// Whether regions of one name may be open at the same time: different ids are different regions.
-    may_overlap: bool,
     open: VecDeque<Open>,
     has_begun: bool,
     has_ended: bool,
@@ -85,13 +78,8 @@ impl Open {
 }
 
 impl Pairs {
-    /// Returns those of all clients together.
-    pub fn of_all_clients() -> Pairs {
-        Pairs { may_overlap: true, ..Pairs::default() }
-    }
-
     /// Opens a region. If `most` are open already, it does so in place of the oldest.
-    pub fn begin(&mut self, mut new: Open, most: usize, same_id: SameId) -> Begun {
+    pub fn begin(&mut self, new: Open, most: usize, same_id: SameId) -> Begun {
         self.has_begun = true;
         let same = self.open.iter().position(|open| (open.name, open.id) == (new.name, new.id));
         let mut old = None;
@@ -103,12 +91,6 @@ impl Pairs {
             }
             old = self.open.remove(at);
         }
-        for open in self.open.iter_mut().filter(|open| open.name == new.name) {
-            if !open.may_have_ended && !self.may_overlap {
-                open.wrong.get_or_insert(NotCounted::Nested);
-                new.wrong = Some(NotCounted::Nested);
-            }
-        }
         if old.is_none() && self.open.len() >= most {
             old = self.open.pop_front();
         }
@@ -116,22 +98,11 @@ impl Pairs {
         old.map_or(Begun::Open, Begun::Instead)
     }
 
-    /// Closes a region. Returns those around it that are taken as never ended from here on, too.
-    pub fn end(&mut self, name: u32, id: u64) -> Option<(Open, Vec<Open>)> {
+    /// Closes a region. Returns it, and the number of those that began before it and are open.
+    pub fn end(&mut self, name: u32, id: u64) -> Option<(Open, usize)> {
         self.has_ended = true;
         let at = self.open.iter().rposition(|open| (open.name, open.id) == (name, id))?;
-        let ended = self.open.remove(at)?;
-        let mut never = Vec::new();
-        for at in (0..at).rev() {
-            let open = &mut self.open[at];
-            if open.name == name && !open.may_have_ended && !self.may_overlap {
-                open.inside += 1;
-                if open.inside == MOST_INSIDE {
-                    never.extend(self.open.remove(at));
-                }
-            }
-        }
-        Some((ended, never))
+        Some((self.open.remove(at)?, at))
     }
 
     /// Returns whether there were an event that begins and one that ends a region.
@@ -178,7 +149,7 @@ mod tests {
     fn open(id: u64) -> Open {
         let (name, client, group, begin, bound) = (0, 0, 0, 0, Some(0));
         let (is_point, guest_time, thread) = (false, None, None);
-        let (is_unknown, wrong, may_have_ended, inside) = (false, None, false, 0);
+        let (is_unknown, wrong, may_have_ended) = (false, None, false);
         Open {
             name,
             id,
@@ -193,7 +164,6 @@ mod tests {
             is_unknown,
             wrong,
             may_have_ended,
-            inside,
         }
     }
 
@@ -206,16 +176,12 @@ mod tests {
     }
 
     #[test]
-    fn a_region_whose_end_may_be_lost_contains_no_other() {
+    fn the_id_of_a_region_whose_end_may_be_lost_may_begin_again() {
         let mut pairs = Pairs::default();
         begin(&mut pairs, 1);
         pairs.spoil(NotCounted::LostEvents);
-        begin(&mut pairs, 2);
-        assert_eq!(end(&mut pairs, 2), None);
-        begin(&mut pairs, 3);
-        begin(&mut pairs, 4);
-        assert_eq!(end(&mut pairs, 4), Some(NotCounted::Nested));
-        assert_eq!(end(&mut pairs, 1), Some(NotCounted::LostEvents));
+        assert!(matches!(begin(&mut pairs, 1), Begun::Instead(_)));
+        assert_eq!(end(&mut pairs, 1), None);
     }
 
     #[test]
@@ -223,8 +189,16 @@ mod tests {
         let mut pairs = Pairs::default();
         begin(&mut pairs, 1);
         pairs.spoil_by_kernel();
-        begin(&mut pairs, 2);
-        assert_eq!(end(&mut pairs, 2), Some(NotCounted::Nested));
         assert!(matches!(begin(&mut pairs, 1), Begun::Again { .. }));
+    }
+
+    #[test]
+    fn a_regions_depth_is_the_number_of_those_around_it() {
+        let mut pairs = Pairs::default();
+        for id in [1, 2, 3] {
+            begin(&mut pairs, id);
+        }
+        let mut depth = |id| pairs.end(0, id).unwrap().1;
+        assert_eq!([3, 1, 2].map(&mut depth), [2, 0, 0], "2 did not end in 1");
     }
 }

@@ -34,6 +34,8 @@ pub struct Sample {
     /// Index of the session.
     pub session: u16,
     pub(super) state: State,
+    /// Number of regions of its client that were open around it; those from 255 on count as 255.
+    pub(super) depth: u8,
 }
 
 /// Whether a region is counted.
@@ -196,7 +198,7 @@ impl Store {
     }
 
     /// Iterates over the regions that are counted.
-    pub fn iter(&self) -> impl Iterator<Item = &Sample> {
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = &Sample> {
         self.chunks.iter().flatten().filter(|sample| sample.state != State::Dropped)
     }
 
@@ -245,6 +247,7 @@ mod tests {
             holder: Holder::new(0, 0),
             session: 0,
             state: State::Counted,
+            depth: 0,
         };
         let mut store = Store::new();
         let count = 3 * CHUNK as i64;

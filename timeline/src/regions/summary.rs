@@ -2,6 +2,7 @@
 
 //! Quantiles of groups, and breakdowns of single regions.
 
+use super::children::Child;
 use super::parts::{Exits, PARTS, Part, REASONS, Reason, Times};
 use super::steals::Steals;
 use super::store::{Detail, Sample, Store};
@@ -37,6 +38,8 @@ pub struct Group {
     pub slowest: Option<Breakdown>,
     /// Sum of all regions.
     pub total: Breakdown,
+    /// The regions inside its regions, those with most time first.
+    pub children: Vec<Child>,
     /// Its number while regions are added.
     pub(super) number: u16,
     /// Number of the name; `None` for all other names.
@@ -99,6 +102,14 @@ impl Group {
     /// 0 if there are none.
     pub fn quantile_ns(&self, part: f64) -> u64 {
         self.durations.get(rank(self.durations.len(), part)).copied().unwrap_or(0)
+    }
+
+    /// Returns the time of all regions outside of the regions inside them.
+    pub fn own_times(&self) -> Times {
+        let inside = |part: usize| self.children.iter().map(move |child| child.times.0[part]);
+        Times(std::array::from_fn(|part| {
+            inside(part).fold(self.total.times.0[part], u64::saturating_sub)
+        }))
     }
 
     /// Sorts the regions of the group, and chooses those to show.

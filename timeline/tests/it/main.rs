@@ -15,6 +15,7 @@ mod odd_files;
 mod order;
 mod recovered;
 mod regions;
+mod regions_children;
 mod regions_lies;
 mod regions_missing;
 mod regions_pairs;

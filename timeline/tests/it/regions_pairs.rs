@@ -23,16 +23,12 @@ fn what_is_no_pair_is_counted_by_its_kind() {
         (&[(0, 10, E, 1)], 0, &[("end_without_begin", 1)]),
         (&[(0, 10, B, 1), (0, 20, B, 1), (0, 30, E, 1)], 0, &[("id_twice", 1)]),
         (&[(0, 1, B, 1), (0, 2, B, 1), (0, 3, B, 1), (0, 4, E, 1)], 0, &[("id_twice", 2)]),
-        (&[(0, 1, B, 1), (0, 2, B, 2), (0, 3, E, 2), (0, 4, E, 1)], 0, &[("nested", 2)]),
-        (&[(0, 1, B, 1), (0, 2, B, 2), (0, 3, E, 1), (0, 4, E, 2)], 0, &[("nested", 2)]),
+        (&[(0, 1, B, 1), (0, 2, B, 2), (0, 3, E, 2), (0, 4, E, 1)], 2, &[]),
+        (&[(0, 1, B, 1), (0, 2, B, 2), (0, 3, E, 1), (0, 4, E, 2)], 2, &[]),
         // On another client.
         (&[(0, 10, B, 1), (1, 20, E, 1)], 0, &ONE_OF_EACH),
         // Also if others were open at the same time, which ended or did not.
-        (
-            &[(0, 1, B, 1), (0, 2, B, 2), (0, 3, E, 2), (1, 4, E, 1)],
-            0,
-            &[("begin_without_end", 1), ("end_without_begin", 1), ("nested", 1)],
-        ),
+        (&[(0, 1, B, 1), (0, 2, B, 2), (0, 3, E, 2), (1, 4, E, 1)], 1, &ONE_OF_EACH),
         (
             &[(0, 1, B, 1), (0, 2, B, 2), (1, 3, E, 1), (1, 4, E, 2)],
             0,
@@ -167,31 +163,25 @@ fn a_begin_that_never_ends_is_not_kept_forever() {
     let regions = all(&vcpu::session(&events(&made)));
 
     // One ended, in others; the first one's end came too late.
-    let kinds = vec![("begin_without_end", 2_999), ("end_without_begin", 1), ("nested", 1)];
-    assert_eq!(counts(&regions), (0, kinds));
+    let kinds = vec![("begin_without_end", 2_999), ("end_without_begin", 1)];
+    assert_eq!(counts(&regions), (1, kinds));
 }
 
 #[test]
-fn a_region_that_never_ends_makes_few_others_nested() {
+fn a_region_that_never_ends_takes_no_other_out() {
     let pair = |n| [(0, 100 + 10 * n, B, n), (0, 105 + 10 * n, E, n)];
     let mut made: Vec<_> = (0..1_000).flat_map(pair).collect();
     made.retain(|(_, _, event, id)| (*event, *id) != (E, 100));
 
     let regions = all(&vcpu::session(&events(&made)));
-    assert_eq!(counts(&regions), (983, vec![("begin_without_end", 1), ("nested", 16)]));
+    assert_eq!(counts(&regions), (999, vec![("begin_without_end", 1)]));
+    assert_eq!(regions.groups[0].children, []);
 
     // Its end, after all.
     made.push((0, 20_000, E, 100));
     let regions = all(&vcpu::session(&events(&made)));
-    let kinds = vec![("begin_without_end", 1), ("end_without_begin", 1), ("nested", 16)];
-    assert_eq!(counts(&regions), (983, kinds));
-
-    // An end before that is its own.
-    made.retain(|(_, _, event, id)| (*event, *id) != (E, 100));
-    made.push((0, 105 + 10 * 115 + 1, E, 100));
-    made.sort_by_key(|(_, time, ..)| *time);
-    let regions = all(&vcpu::session(&events(&made)));
-    assert_eq!(counts(&regions), (984, vec![("nested", 16)]));
+    assert_eq!(counts(&regions), (1_000, vec![]));
+    assert_eq!(regions.groups[0].children[0].count, 899);
 }
 
 #[test]
@@ -448,11 +438,14 @@ fn a_region_of_any_client_ends_on_another() {
 }
 
 #[test]
-fn regions_of_any_client_with_different_ids_are_not_nested() {
+fn regions_of_any_client_have_no_children() {
     let twenty = (0..20).flat_map(|n| [(0, 20 + 2 * n, 16, n + 2), (0, 21 + 2 * n, 17, n + 2)]);
     let made = Vec::from_iter([(0, 10, 16, 1)].into_iter().chain(twenty).chain([(1, 90, 17, 1)]));
 
-    assert_eq!(counts(&of_any_client(&made, 0)), (21, vec![]));
+    let regions = of_any_client(&made, 0);
+
+    assert_eq!(counts(&regions), (21, vec![]));
+    assert_eq!(regions.groups[0].children, []);
 }
 
 #[test]

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Regions inside others: a region that begins and ends in another one of its client, or of its thread of the VMM, is a
+//! child of the innermost one.
+//!
+//! The regions of a client are in the order of their ends, each with its depth. From the last one to the first,
+//! a parent comes before its children:
+//!
+//! ```text
+//! time         [a [b ] [c [d ] ] ]
+//! depth         0  1    1  2
+//! by ends         b, d, c, a
+//! from the last   a, c (in a), d (in c), b (in a)
+//! ```
+
+use super::parts::Times;
+use super::store::{Holder, NO_THREAD, Sample, Store};
+use super::summary::Group;
+use crate::sort;
+use std::cmp::Reverse;
+use std::collections::HashMap;
+
+/// Most names of a group's children.
+const MOST_NAMES: usize = 32;
+/// The same of all groups together, of some 200 bytes each.
+const MOST_OF_ALL: usize = 1 << 16;
+
+/// All regions of a name inside the regions of a group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Child {
+    /// Their name; `None`: of all names after the first 32, or after the first 65,536 of all groups.
+    pub name: Option<String>,
+    /// Their number.
+    pub count: u64,
+    /// Sum of their times.
+    pub times: Times,
+}
+
+/// Who has regions inside each other: a client with its holder, or a thread of the VMM.
+type Owner = (u16, Holder, u16);
+
+fn owner(sample: &Sample) -> Option<Owner> {
+    let thread = match sample.holder {
+        // Regions of any clients, and those of threads that are not known, are not in order.
+        Holder::NONE if sample.thread == NO_THREAD => return None,
+        Holder::NONE => sample.thread,
+        _ => NO_THREAD,
+    };
+    Some((sample.session, sample.holder, thread))
+}
+
+/// Finds the children of all groups, whose numbers are those of the regions.
+pub(super) fn find(groups: &mut [Group], store: &Store) {
+    if store.iter().all(|sample| sample.depth == 0) {
+        return;
+    }
+    let mut left = MOST_OF_ALL;
+    let mut around: HashMap<Owner, Vec<&Sample>> = HashMap::new();
+    for sample in store.iter().rev() {
+        let Some(owner) = owner(sample) else { continue };
+        let around = around.entry(owner).or_default();
+        while around.pop_if(|other| other.depth >= sample.depth).is_some() {}
+        // A region around it may not be counted: then others of less depth came later.
+        let parent = around.iter().rfind(|other| other.begin_ns <= sample.begin_ns);
+        if let Some(parent) = parent {
+            let mut children = std::mem::take(&mut groups[usize::from(parent.group)].children);
+            let name = Some(&*groups[usize::from(sample.group)].name);
+            add(&mut children, name, &sample.times, &mut left);
+            groups[usize::from(parent.group)].children = children;
+        }
+        around.push(sample);
+    }
+    for group in groups {
+        sort::by_key(&mut group.children, |child| {
+            (child.name.is_none(), Reverse(child.times.total()), child.name.clone())
+        });
+    }
+}
+
+/// Adds a child. `left` is the number of names that there may be more.
+fn add(children: &mut Vec<Child>, name: Option<&str>, times: &Times, left: &mut usize) {
+    let at = match children.iter().position(|child| child.name.as_deref() == name) {
+        Some(at) => at,
+        None if name.is_some() && (children.len() >= MOST_NAMES || *left == 0) => {
+            return add(children, None, times, left);
+        }
+        None => {
+            *left = left.saturating_sub(1);
+            let name = name.map(str::to_owned);
+            children.push(Child { name, count: 0, times: Times::default() });
+            children.len() - 1
+        }
+    };
+    let child = &mut children[at];
+    child.count += 1;
+    child.times.0.iter_mut().zip(times.0).for_each(|(sum, time)| *sum += time);
+}
