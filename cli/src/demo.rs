@@ -161,7 +161,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     for warning in args.trace.apply(session).map_err(|e| crate::Usage(error_chain(&e)))? {
         say(warning);
     }
-    let mode = if machine.is_ok() { "kvm" } else { "user" };
+    let is_guest = machine.is_ok();
+    let mode = if is_guest { "kvm" } else { "user" };
     // The session is ended whether this can be written or not.
     let begun = if args.json { Ok(()) } else { print_begin(args.vcpus, &machine, &dir) };
     let monitor = serve(session);
@@ -193,14 +194,17 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             "session": dir,
         }))
     } else {
-        begun.and_then(|()| print_excerpt(&dir)).and_then(|()| print_summary(&summary, &dir))
+        begun
+            .and_then(|()| print_excerpt(&dir))
+            .and_then(|()| print_summary(&summary, &dir, is_guest))
     };
     let dir = dir.display();
     if let Err(why) = failure.check(written) {
         bail!("{why:#}; {dir} is incomplete, {} events are lost", summary.lost);
     }
     kernel?;
-    ran.with_context(|| format!("the guest did not finish; see hypertrace report {dir}"))?;
+    let who = if is_guest { "guest" } else { "program" };
+    ran.with_context(|| format!("the {who} did not finish; see hypertrace report {dir}"))?;
     shown.map(|()| ExitCode::SUCCESS)
 }
 
@@ -216,7 +220,7 @@ fn start_kernel(args: &Args, dir: &Path) -> Result<Option<Recording>> {
     match kernel::start(&config) {
         Ok(recording) => {
             if args.kernel {
-                kernel::say_start(&recording, dir, "the guest's end ends it");
+                kernel::say_start(&recording, dir, "its end ends it");
             }
             Ok(Some(recording))
         }
@@ -292,7 +296,9 @@ impl Host {
                     match end.recv_timeout(SIGNAL_PERIOD) {
                         Ok(ran) => return Ok(ran.map(drop)?),
                         Err(RecvTimeoutError::Timeout) => {}
-                        Err(RecvTimeoutError::Disconnected) => bail!("the guest's thread panicked"),
+                        Err(RecvTimeoutError::Disconnected) => {
+                            bail!("the program's thread panicked")
+                        }
                     }
                 }
             }
@@ -332,8 +338,7 @@ fn print_begin(
     let running = match machine {
         Ok(_) => format!("Running a guest with {vcpus} vCPUs under KVM ..."),
         Err(why) => format!(
-            "KVM is not usable here ({}).\nRunning the guest's program on {vcpus} threads, over \
-             shared memory ...",
+            "KVM is not usable here ({}).\nRunning a program with {vcpus} threads instead ...",
             error_chain(why)
         ),
     };
@@ -375,7 +380,7 @@ fn print_excerpt(dir: &Path) -> Result<()> {
     print(text)
 }
 
-fn print_summary(summary: &Summary, dir: &Path) -> Result<()> {
+fn print_summary(summary: &Summary, dir: &Path, is_guest: bool) -> Result<()> {
     let dir = dir.display();
     let faults: u64 = summary.faults.values().sum();
     let filtered = match summary.filtered {
@@ -388,9 +393,13 @@ fn print_summary(summary: &Summary, dir: &Path) -> Result<()> {
     };
     let Summary { records, ring_events, reference_points, host_events, .. } = summary;
     let Summary { leases, lost, .. } = summary;
+    let (own, of_host) = match is_guest {
+        true => ("guest events", format!(", {host_events} of the VMM")),
+        false => ("events", String::new()),
+    };
     let counts = format!(
-        "{records} records: {ring_events} guest events, {reference_points} reference points, \
-         {host_events} of the VMM, {leases} leases{times}; {filtered}{lost} lost, {faults} faults."
+        "{records} records: {ring_events} {own}, {reference_points} reference points{of_host}, \
+         {leases} leases{times}; {filtered}{lost} lost, {faults} faults."
     );
     // With the name of a temporary directory, 80 columns.
     print(format_args!(

@@ -106,8 +106,8 @@ fn of_session(dir: &Path) -> Result<Names> {
     names.events.extend(kernel.iter().flat_map(|trace| trace.events()).map(|name| (name, None)));
     for stream in &session.json().streams {
         let domain = match stream.domain {
-            Domain::Host => session.json().host(),
-            Domain::Guest => "guest",
+            Domain::Host => session.json().sides()[1],
+            Domain::Guest => session.json().sides()[0],
         };
         let source = format!("{domain}/{}", stream.client);
         names.streams.push((source, stream.name.clone()));

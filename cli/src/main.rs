@@ -7,6 +7,7 @@ mod escape;
 mod export;
 mod forward;
 mod functions;
+mod generate;
 mod info;
 mod interrupt;
 mod kernel;
@@ -58,6 +59,9 @@ enum Command {
     Export(export::Args),
     Ctl(ctl::Args),
     Demo(demo::Args),
+    Completions(generate::Completions),
+    #[command(hide = true)]
+    Man(generate::Man),
 }
 
 /// Commands and options that have other names now.
@@ -113,6 +117,8 @@ fn main() -> ExitCode {
         Command::Receive(args) => tidy(Some(&args.output), || receive::run(&args)).map(succeeded),
         Command::Forward(args) => forward::run(&args),
         Command::Recover(args) => recover::run(&args).map(succeeded),
+        Command::Completions(args) => generate::completions(&args, Cli::command()).map(succeeded),
+        Command::Man(args) => generate::man(&args, Cli::command()).map(succeeded),
         Command::Demo(args) => tidy(args.output.as_deref(), || demo::run(&args)),
         Command::Report(args) => report::run(&args).map(succeeded),
         Command::Info(args) => info::run(&args).map(succeeded),
@@ -141,7 +147,7 @@ const GROUPS: [(&str, &[&str]); 4] = [
     ("Try it", &["demo"]),
     ("Record", &["record", "serve", "receive", "forward", "recover", "ctl"]),
     ("Look", &["report", "regions", "functions", "info", "list"]),
-    ("Hand over", &["export"]),
+    ("Hand over", &["export", "completions"]),
 ];
 
 /// Returns the template of the help, with the commands in groups.

@@ -5,13 +5,13 @@
 
 use crate::escape::{JsonText, Message};
 use anyhow::{Context, Result};
-use comfy_table::{CellAlignment, Table, presets};
+use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Number, Value};
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
 use std::ops::Range;
-use terminal_size::terminal_size;
+use terminal_size::terminal_size_of;
 use textwrap::{Options, WordSplitter};
 
 /// Writes text to stdout.
@@ -62,6 +62,10 @@ pub fn table<const N: usize>(
 ) -> Table {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).set_header(header).add_rows(rows);
+    if io::stdout().is_terminal() {
+        let columns = u16::try_from(columns()).unwrap_or(u16::MAX);
+        table.set_content_arrangement(ContentArrangement::Dynamic).set_width(columns);
+    }
     for column in table.column_iter_mut().skip(numbers.start).take(numbers.len()) {
         column.set_cell_alignment(CellAlignment::Right);
     }
@@ -73,7 +77,7 @@ const COLUMNS: usize = 80;
 
 /// Returns the number of columns of the terminal.
 pub fn columns() -> usize {
-    let terminal = terminal_size().map(|(width, _)| usize::from(width.0));
+    let terminal = terminal_size_of(io::stdout()).map(|(width, _)| usize::from(width.0));
     terminal.map_or(COLUMNS, |columns| columns.max(1))
 }
 

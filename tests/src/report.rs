@@ -110,7 +110,8 @@ impl Line {
 
     /// Returns the number of the guest client in the source.
     pub fn client(&self) -> Option<u32> {
-        let (client, _) = self.source.strip_prefix("guest/")?.split_once(' ')?;
+        let (side, rest) = self.source.split_once('/')?;
+        let (client, _) = rest.split_once(' ').filter(|_| ["guest", "program"].contains(&side))?;
         client.parse().ok()
     }
 }

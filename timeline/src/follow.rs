@@ -76,7 +76,7 @@ impl Follow {
             dir: dir.to_owned(),
             started_unix_ns: session.json().started_unix_ns,
             files: HashMap::new(),
-            names: Names::new(vec![(session.name(), session.json().host())]),
+            names: Names::new(vec![(session.name(), session.json().sides())]),
         })
     }
 

@@ -96,18 +96,19 @@ impl<'a> Timeline<'a> {
         functions: &'a [FunctionTrace],
         unneeded: &'a [Box<Unneeded>],
     ) -> Result<Timeline<'a>> {
-        let mut hosts: Vec<_> = sessions.iter().map(|(s, _)| (s.name(), s.json().host())).collect();
+        let mut hosts: Vec<_> =
+            sessions.iter().map(|(s, _)| (s.name(), s.json().sides())).collect();
         let mut numbers = Vec::new();
         for trace in traces {
             numbers.push(trace.session().unwrap_or_else(|| {
-                hosts.push((trace.name(), "kernel"));
+                hosts.push((trace.name(), ["", "kernel"]));
                 hosts.len() - 1
             }));
         }
         let mut of_functions = Vec::new();
         for trace in functions {
             of_functions.push(trace.session().unwrap_or_else(|| {
-                hosts.push((trace.name(), "functions"));
+                hosts.push((trace.name(), ["", "functions"]));
                 hosts.len() - 1
             }));
         }

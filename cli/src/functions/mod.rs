@@ -1,29 +1,31 @@
-//! `hypertrace functions`: which functions of a guest took the time.
+//! `hypertrace functions`: which functions took the time.
 
 mod flame;
 mod region;
 
 use crate::Usage;
 use crate::escape::Escaped;
+use crate::interrupt::Interrupts;
 use crate::output::{print, print_json, progress, say};
 use crate::place;
-use hypertrace_export::uftrace::has_functions;
+use crate::report;
+use anyhow::{Context, Result, bail};
+use hypertrace_export::uftrace::{self, Module, has_functions};
 use hypertrace_format::session_json;
 use hypertrace_functions::read::{By, Caller, Flame, Function, Spans, Summary, Trace};
 use hypertrace_functions::symbols::Source;
-use hypertrace_timeline::Session;
 use indicatif::ProgressBar;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use tempfile::TempDir;
 
-/// Show which functions of a guest took the time
+/// Show which functions took the time
 ///
 /// DIR is a function trace of QEMU's plugin (functions=DIR), or any directory of
-/// uftrace; or a session with a function trace in its folder `functions`. For
-/// functions that are compiled in, it is what `hypertrace export --to uftrace`
-/// makes of the session. Names come from the trace, and from the files of
-/// --symbols.
+/// uftrace; or a session with a function trace in its folder `functions`, or of a
+/// program whose functions are compiled in. Names come from the trace, and from
+/// the files of --symbols.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, verbatim_doc_comment)]
 pub struct Args {
@@ -98,7 +100,7 @@ pub const FOLDER: &str = "functions";
 const MOST_CALLERS: usize = 5;
 
 /// Runs the command.
-pub fn run(args: &Args) -> anyhow::Result<()> {
+pub fn run(args: &Args) -> Result<()> {
     if let Some(path) = &args.flame {
         flame::PAGE.check(path)?;
     }
@@ -106,15 +108,25 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let of_session = args.dir.join(session_json::FILE).exists();
     let dir = if of_session { args.dir.join(FOLDER) } else { args.dir.clone() };
     if of_session && !dir.exists() {
-        return Err(without_trace(args)?.into());
+        // The temporary directory is removed first.
+        let interrupts = Interrupts::catch();
+        let shown = compiled(args).and_then(|made| show(args, &made.path().join(FOLDER), true));
+        interrupts.end();
+        return shown;
     }
+    show(args, &dir, of_session)
+}
+
+/// Shows a function trace, which is of the session in `args` or has another one.
+fn show(args: &Args, dir: &Path, of_session: bool) -> Result<()> {
     let session = args.session.as_deref().or(of_session.then_some(&args.dir));
-    let mut trace = Trace::open(&dir)?;
-    for source in &args.symbols {
+    let mut trace = Trace::open(dir)?;
+    // One that was made has its names.
+    let is_made = of_session && dir.parent() != Some(&args.dir);
+    for source in args.symbols.iter().filter(|_| !is_made) {
         trace.add_symbols(source)?;
     }
-    let spans =
-        args.region.as_deref().map(|name| region::spans(&dir, session, name)).transpose()?;
+    let spans = args.region.as_deref().map(|name| region::spans(dir, session, name)).transpose()?;
     let progress = watched(&mut trace)?;
     if let Some(path) = &args.flame {
         let flame = Flame::of(&trace, spans.as_ref());
@@ -143,7 +155,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 /// Returns a display of the progress while the calls of a trace are read.
-fn watched(trace: &mut Trace) -> anyhow::Result<ProgressBar> {
+fn watched(trace: &mut Trace) -> Result<ProgressBar> {
     let template = "{percent}% of {human_len} records {elapsed}";
     let progress = progress(trace.most_records(), template)?;
     // It may begin with a long part.
@@ -153,21 +165,24 @@ fn watched(trace: &mut Trace) -> anyhow::Result<ProgressBar> {
     Ok(progress)
 }
 
-/// Returns what to do about a session that has no function trace in it.
-fn without_trace(args: &Args) -> anyhow::Result<Usage> {
-    let dir = args.dir.display();
-    if !has_functions(&Session::open(&args.dir)?) {
-        return Ok(Usage(format!(
-            "{dir}: a session without a function trace in its folder `{FOLDER}`: give the directory of the trace, or \
-             record one (`hypertrace record --qemu Q --functions F -o S PROGRAM`)"
+/// Makes a function trace of a session whose functions are compiled in, in a temporary directory.
+fn compiled(args: &Args) -> Result<TempDir> {
+    let sessions = [report::open(&args.dir)?];
+    if !has_functions(&sessions[0].0) {
+        bail!(Usage(format!(
+            "{}: a session without a function trace in its folder `{FOLDER}`: give the directory of the trace, or \
+             record one (`hypertrace record --qemu Q --functions F -o S PROGRAM`)",
+            args.dir.display()
         )));
     }
-    let region = args.region.as_ref().map(|name| format!(" --session {dir} --region {name}"));
-    Ok(Usage(format!(
-        "{dir}: its functions are compiled in, as events: `hypertrace export {dir} --to uftrace -o U --symbols PROGRAM`, \
-         then `hypertrace functions U{}`",
-        region.unwrap_or_default()
-    )))
+    let made = tempfile::Builder::new().prefix("hypertrace-functions-").tempdir();
+    let made = made.context("cannot make a temporary directory")?;
+    let modules = args.symbols.iter().map(Module::read).collect::<Result<Vec<_>, _>>()?;
+    // Calls alone.
+    let source =
+        uftrace::Source { sessions: &sessions, traces: &[], modules: &modules, text: &|_| None };
+    uftrace::compiled(&source, &made.path().join(FOLDER))?;
+    Ok(made)
 }
 
 /// Returns a function's name, or its address.

@@ -57,7 +57,7 @@ pub fn text(out: &mut String, first: Option<&Session>, opened: &Opened) -> fmt::
         writeln!(out, "  clock {id}: {clients} without reference points;\n    {error}")?;
     }
     if maps.iter().next().is_none() {
-        writeln!(out, "  no clock of a guest: all events have the host's counter")?;
+        writeln!(out, "  all events have the host's counter")?;
     }
     if maps.unusable() > 0 {
         let unusable = grouped(maps.unusable());
@@ -101,7 +101,7 @@ fn clock(
     let (id, _, map) = of;
     let described = session.json().clock(id);
     let kind = described.map_or(String::new(), |clock| clock_name(&clock.kind));
-    writeln!(out, "\n  guest {kind} (clock {id}), {whose}")?;
+    writeln!(out, "\n  {} {kind} (clock {id}), {whose}", session.json().sides()[0])?;
     if described.is_some_and(|clock| clock.found) {
         return writeln!(
             out,

@@ -67,8 +67,8 @@ fn guests(session: &Session, maps: &ClockMaps) -> Vec<Guest> {
 
 fn source(session: &Session, stat: &StreamStat) -> String {
     match stat.stream {
-        Some((Domain::Host, ring)) => format!("{}/{ring}", session.json().host()),
-        Some((Domain::Guest, client)) => format!("guest/{client}"),
+        Some((Domain::Host, ring)) => format!("{}/{ring}", session.json().sides()[1]),
+        Some((Domain::Guest, client)) => format!("{}/{client}", session.json().sides()[0]),
         None => "total".into(),
     }
 }
@@ -91,7 +91,7 @@ pub fn text(counts: &Counts<'_>) -> String {
     };
     let mut out = String::new();
     if stat.streams.is_empty() {
-        out.push_str("no events of a guest, a program or a VMM\n");
+        out.push_str("no events\n");
     } else {
         let shown = || stat.streams.iter().filter(|row| !is_unused(row));
         let rows = shown().chain([&stat.total]).map(cells);

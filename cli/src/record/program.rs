@@ -91,7 +91,9 @@ fn record(
     let code = exit_code(status);
     if !args.quiet {
         say(closing(out, ("--ring", args.ring), args.clients, &summary));
-        if untraced.is_none() && summary.records == 0 && summary.lost == 0 {
+        // Whose kernel's events are recorded, need not trace.
+        let has_none = summary.records == 0 && summary.lost == 0;
+        if untraced.is_none() && has_none && !args.records_kernel() {
             say(UNTRACED);
         }
     }

@@ -30,8 +30,8 @@ use std::io::{self, Write as _};
 ///
 /// A line is: seconds since the session's start, seconds since the previous
 /// line, the source, the event, its fields. The source is guest/CLIENT and the
-/// name that the client gave itself, or vmm/THREAD, or host/THREAD where programs
-/// ran without a VMM. A reference point ends with the guest's CPU and the point's
+/// name that the client gave itself, or vmm/THREAD; program/CLIENT and host/THREAD
+/// where programs ran without a VMM. A reference point ends with the guest's CPU and the point's
 /// number: @cpu0#17. Where events were lost, a line of its own says how many,
 /// whatever the argument of --event: "... 1,234 events lost here (ring full)".
 /// Guests' clocks are mapped to the host's; --json has the error bound. Sessions of
@@ -226,8 +226,10 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         out.write_all(line.as_bytes()).context("cannot write")?;
     }
     out.flush().context("cannot write")?;
-    if left == limit && limit > 0 && args.is_filtered() {
-        say(args.unmatched(&sessions, &traces));
+    match left == limit && limit > 0 {
+        true if args.is_filtered() => say(args.unmatched(&sessions, &traces)),
+        true => say("no events: nothing was recorded"),
+        false => {}
     }
     for warning in timeline.warnings() {
         say(warning);

@@ -17,6 +17,7 @@ mod guest_recordings;
 mod guides;
 mod html;
 mod info;
+mod json;
 mod kernel_dat;
 mod kills;
 mod legacy_guest;

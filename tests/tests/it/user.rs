@@ -121,7 +121,7 @@ fn relayed_points_belong_to_their_clients() {
         _ => sources.push(event.source.to_string()),
     });
     let [point] = &points[..] else { panic!("{points:?}") };
-    assert_eq!((&*point.source, point.client), ("guest/2 program", Some(CLIENT)));
+    assert_eq!((&*point.source, point.client), ("program/2 program", Some(CLIENT)));
     assert_eq!(point.fields[0].1, Value::Unsigned(2));
     let reference = point.reference.unwrap();
     assert_eq!((reference.cpu, reference.seq, reference.guest_time), (3, 5, guest_time));

@@ -19,7 +19,7 @@ pub(crate) struct Source {
 #[derive(Clone, Debug)]
 pub(crate) struct Names {
     /// For each session, the prefix of its names and the name of its host side.
-    sessions: Vec<(String, &'static str)>,
+    sessions: Vec<(String, [&'static str; 2])>,
     places: HashMap<Source, Place>,
     holders: Vec<Holder>,
 }
@@ -38,8 +38,8 @@ struct Holder {
 }
 
 impl Names {
-    /// Makes names for sessions, each with its own name and that of its host side.
-    pub fn new(mut sessions: Vec<(String, &'static str)>) -> Names {
+    /// Makes names for sessions, each with its own name and those of its sides.
+    pub fn new(mut sessions: Vec<(String, [&'static str; 2])>) -> Names {
         // Sessions with the same name get their number.
         let all = sessions.clone();
         for (number, (name, _)) in sessions.iter_mut().enumerate() {
@@ -86,11 +86,11 @@ impl Names {
     pub fn get(&mut self, Place(at): Place) -> &Arc<str> {
         let Holder { source: Source { session, domain, client }, name, shown, .. } =
             &mut self.holders[at];
-        let (prefix, host) = &self.sessions[*session];
+        let (prefix, [guest, host]) = &self.sessions[*session];
         shown.get_or_insert_with(|| {
             match (domain, name.as_str()) {
-                (Domain::Guest, "") => format!("{prefix}guest/{client}"),
-                (Domain::Guest, name) => format!("{prefix}guest/{client} {name}"),
+                (Domain::Guest, "") => format!("{prefix}{guest}/{client}"),
+                (Domain::Guest, name) => format!("{prefix}{guest}/{client} {name}"),
                 (Domain::Host, "") => format!("{prefix}{host}/{client}"),
                 (Domain::Host, name) if name.starts_with("vmm/") => format!("{prefix}{name}"),
                 (Domain::Host, name) => format!("{prefix}{host}/{name}"),

@@ -75,7 +75,7 @@ pub(super) fn collect(
         shows.iter().for_each(|(session, _)| steals[*session].extend(trace.steals()));
     }
     let mut regions = pass.finish(warnings, &Steals::new(steals));
-    let hosts = sessions.iter().map(|(session, _)| (session.name(), session.json().host()));
+    let hosts = sessions.iter().map(|(session, _)| (session.name(), session.json().sides()));
     let names = Names::new(hosts.collect());
     regions.sessions =
         (0..sessions.len()).map(|n| names.prefix(n).trim_end_matches(':').to_owned()).collect();

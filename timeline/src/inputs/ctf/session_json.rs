@@ -368,9 +368,10 @@ impl SessionJson {
         })
     }
 
-    /// Returns the name of the host's side: `vmm`, or `host` if there is no VMM.
-    pub fn host(&self) -> &'static str {
-        if self.programs { "host" } else { "vmm" }
+    /// Returns the names of what is traced and of the host's side: `guest` and `vmm`, or `program` and `host` if there
+    /// is no VMM.
+    pub fn sides(&self) -> [&'static str; 2] {
+        if self.programs { ["program", "host"] } else { ["guest", "vmm"] }
     }
 
     /// A clock by its id.

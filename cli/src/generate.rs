@@ -1,0 +1,41 @@
+//! `hypertrace completions` and `hypertrace man`: what shells and man(1) read of the command line.
+
+use crate::output::print;
+use anyhow::{Context, Result};
+use clap::Command;
+use std::fs;
+use std::path::PathBuf;
+
+/// Print the completions for a shell
+///
+/// For bash: hypertrace completions bash >
+/// ~/.local/share/bash-completion/completions/hypertrace
+#[derive(Debug, clap::Args)]
+#[command(verbatim_doc_comment)]
+pub struct Completions {
+    /// The shell
+    #[arg(value_name = "SHELL", value_enum)]
+    shell: clap_complete::Shell,
+}
+
+/// Write the man pages of all commands into a directory
+#[derive(Debug, clap::Args)]
+pub struct Man {
+    /// The directory, which is made if it is not there
+    #[arg(value_name = "DIR")]
+    dir: PathBuf,
+}
+
+/// Prints completions.
+pub fn completions(args: &Completions, mut command: Command) -> Result<()> {
+    let mut text = Vec::new();
+    clap_complete::generate(args.shell, &mut command, "hypertrace", &mut text);
+    print(String::from_utf8_lossy(&text))
+}
+
+/// Writes man pages.
+pub fn man(args: &Man, command: Command) -> Result<()> {
+    let failed = || format!("cannot write man pages to {}", args.dir.display());
+    fs::create_dir_all(&args.dir).with_context(failed)?;
+    clap_mangen::generate_to(command, &args.dir).with_context(failed)
+}

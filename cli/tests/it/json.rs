@@ -1,0 +1,149 @@
+//! The JSON of the commands is what docs/json.md says: each member, with its type.
+
+use hypertrace_tests::command::{Hypertrace, run};
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+
+const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
+
+/// Types of the members of each command, by their paths.
+type Schemas = BTreeMap<String, BTreeMap<String, BTreeSet<String>>>;
+
+fn schemas() -> Schemas {
+    let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/json.md"));
+    let (mut schemas, mut command) = (Schemas::new(), String::new());
+    for line in text.unwrap().lines() {
+        if let Some(name) = line.strip_prefix("## ") {
+            command = name.to_owned();
+        }
+        let Some((path, rest)) = line.strip_prefix("| `").and_then(|line| line.split_once("` | "))
+        else {
+            continue;
+        };
+        let types = rest.split_once(" |").unwrap().0.split(", ").map(str::to_owned).collect();
+        let known = schemas.entry(command.clone()).or_default().insert(path.to_owned(), types);
+        assert_eq!(known, None, "{command}: {path} stands twice");
+    }
+    schemas
+}
+
+/// Returns whether a path is one of the documentation: `*` is any name, and at the end also what is below it if that is
+/// of any type.
+fn fits(known: &str, types: &BTreeSet<String>, path: &str) -> bool {
+    let (mut known, mut path) = (known.split('.'), path.split('.'));
+    loop {
+        match (known.next(), path.next()) {
+            (None, None) => return true,
+            (None, Some(_)) => return types.contains("any"),
+            (Some(a), Some(b)) if a == b || a == "*" => {}
+            _ => return false,
+        }
+    }
+}
+
+/// Returns the names of the types that a value has.
+fn types(value: &Value) -> &'static [&'static str] {
+    match value {
+        Value::Null => &["null"],
+        Value::Bool(_) => &["bool"],
+        Value::Number(number) => {
+            let size = number.as_u64().or(number.as_i64().map(i64::unsigned_abs));
+            match size {
+                // A double would round it.
+                Some(size) if size > 1 << 53 => &[],
+                Some(_) => &["number", "integer"],
+                None => &["number"],
+            }
+        }
+        Value::String(text) => match text.parse::<i128>() {
+            Ok(number) if number.unsigned_abs() > 1 << 53 => &["string", "integer"],
+            _ => &["string"],
+        },
+        Value::Array(_) => &["array"],
+        Value::Object(_) => &["object"],
+    }
+}
+
+fn walk(path: &str, value: &Value, see: &mut impl FnMut(&str, &Value)) {
+    if !path.is_empty() {
+        see(path, value);
+    }
+    match value {
+        Value::Array(values) => {
+            values.iter().for_each(|value| walk(&format!("{path}[]"), value, see));
+        }
+        Value::Object(values) => {
+            let dot = if path.is_empty() { "" } else { "." };
+            values.iter().for_each(|(name, value)| walk(&format!("{path}{dot}{name}"), value, see));
+        }
+        _ => {}
+    }
+}
+
+/// Checks an output of a command, and notes the members that it has.
+fn check(schemas: &Schemas, seen: &mut BTreeSet<(String, String)>, command: &str, text: &str) {
+    let schema = &schemas[command];
+    for line in text.lines() {
+        let value: Value = serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"));
+        assert_eq!(value["version"], 1, "{command}: {line}");
+        walk("", &value, &mut |path, value| {
+            let mut known = schema.iter().filter(|(known, types)| fits(known, types, path));
+            let Some((name, documented)) = known.next() else {
+                panic!("{command}: {path} is not documented: {line}");
+            };
+            let is_right = types(value).iter().any(|kind| documented.contains(*kind));
+            assert!(is_right || documented.contains("any"), "{command}: {path} is {value}");
+            seen.insert((command.to_owned(), name.clone()));
+        });
+    }
+}
+
+#[test]
+fn each_member_is_documented_with_its_type() {
+    let schemas = schemas();
+    let mut seen = BTreeSet::new();
+    // What the golden files show, of sessions that were made for it.
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+    for folder in fs::read_dir(golden).unwrap() {
+        for file in fs::read_dir(folder.unwrap().path()).unwrap() {
+            let text = fs::read_to_string(file.unwrap().path()).unwrap();
+            let mut command = "";
+            for line in text.lines() {
+                if let Some(line) = line.strip_prefix("$ hypertrace ") {
+                    command = line.split(' ').next().unwrap();
+                } else if line.starts_with('{')
+                    && !line.contains("[..]")
+                    && schemas.contains_key(command)
+                {
+                    check(&schemas, &mut seen, command, line);
+                }
+            }
+        }
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let mut json = |command: &str, args: &[&str]| {
+        let ran = run(HYPERTRACE.command([command, "--json"]).args(args).current_dir(dir.path()));
+        assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+        check(&schemas, &mut seen, command, &ran.stdout);
+    };
+    json("info", &["--machine"]);
+    json("demo", &["-o", "S"]);
+    for (command, args) in [
+        ("report", &["S", "-n", "100"][..]),
+        ("info", &["S"]),
+        ("list", &["names", "S"]),
+        ("regions", &["S", "--by", "client"]),
+    ] {
+        json(command, args);
+    }
+    let all = schemas.iter().flat_map(|(command, members)| {
+        members.keys().map(|member| (command.clone(), member.clone()))
+    });
+    // Of guests with a kernel of their own, of function traces of regions, and where something fails.
+    let rare = ["guest_kernels", "by.", "without_points", "why_not", "remedy", "detail"];
+    let never = all.filter(|member| !seen.contains(member));
+    let never = never.filter(|(_, member)| !rare.iter().any(|rare| member.contains(rare)));
+    assert_eq!(Vec::from_iter(never), []);
+}
