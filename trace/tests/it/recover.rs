@@ -5,6 +5,7 @@ use crate::common;
 use common::guest::Guest;
 use hypertrace_abi::clock::ticks;
 use hypertrace_abi::event_type;
+use hypertrace_abi::layout::guest_page;
 use hypertrace_abi::ring::{ConsumerState, Emit, Place};
 use hypertrace_abi::schema::id_of;
 use hypertrace_abi::sink::{EventSink, ReferencePoint};
@@ -178,7 +179,8 @@ fn losses_that_the_killed_process_had_counted_are_not_counted_again() {
         let mut guest = Guest::new(0);
         for generation in 0..generations {
             if generation > 0 {
-                // As for a guest that boots.
+                // As for a guest that boots. Its last losses are after its last packet.
+                guest.poke(guest_page::LOST_FULL, 35);
                 guest.discard_unread(&session);
                 session.begin_generation(0, &[]);
                 guest = Guest::new(0);
@@ -195,10 +197,30 @@ fn losses_that_the_killed_process_had_counted_are_not_counted_again() {
 
         let summary = recover(dir.path(), uuid, &mut guest).unwrap();
 
-        assert_eq!((counted, summary.lost), ([0, 30, 61][generations as usize], 7));
+        assert_eq!((counted, summary.lost), ([0, 30, 66][generations as usize], 7));
         let stream = json(&dir.path().join(RECOVERED)).streams.remove(0);
         assert_eq!((stream.lost_full, stream.lost()), (7, 7));
     }
+}
+
+#[test]
+fn a_session_whose_last_epoch_has_events_of_the_host_alone_is_recovered() {
+    let dir = tempfile::tempdir().unwrap();
+    let (session, mut guest) = (Session::create(config(dir.path())).unwrap(), Guest::new(0));
+    assert!(session.attach("thread"));
+    guest.emit(event_type!("e", n = 0u64));
+    guest.pass(&session);
+    session.begin_epoch(3);
+    session.emit(event_type!("host", n = 1u64));
+    session.begin_pass();
+    session.end_pass();
+    guest.emit(event_type!("e", n = 1u64));
+    let uuid = session.uuid();
+    drop(session);
+
+    let summary = recover(dir.path(), uuid, &mut guest).unwrap();
+
+    assert_eq!((summary.ring_events, summary.faults.len()), (1, 0), "{summary:?}");
 }
 
 #[test]
