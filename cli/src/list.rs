@@ -26,7 +26,8 @@ use std::path::{Path, PathBuf};
 /// names: of a session, the names that other commands take: its events with their
 /// fields (report --event), its regions (regions --name), its streams.
 ///
-/// Without one of these words: names of a session, events of others.
+/// Without one of these words: names of a session, which is hypertrace.data without
+/// a path, and events of others.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, verbatim_doc_comment)]
 #[command(override_usage = "hypertrace list [OPTIONS] [events|names] [DIR|PROGRAM]")]
@@ -63,10 +64,12 @@ struct Names {
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<()> {
+    let default = Path::new(place::DEFAULT);
     let (is_names, path) = match &args.words[..] {
+        [] if default.exists() => (true, Some(default)),
         [] => (false, None),
         [word] if word == Path::new("events") => (false, None),
-        [word] if word == Path::new("names") => (true, Some(Path::new(place::DEFAULT))),
+        [word] if word == Path::new("names") => (true, Some(default)),
         [path] => (path.is_dir(), Some(&**path)),
         [word, path] if word == Path::new("events") => (false, Some(&**path)),
         [word, path] if word == Path::new("names") => (true, Some(&**path)),

@@ -37,9 +37,9 @@ use std::path::PathBuf;
 /// without them all time is unattributed. docs/regions.md has the details.
 ///
 /// Regions that cannot be measured are counted apart, by kind, and are not in the
-/// numbers: without an end or a begin, an id twice, over lost events, over a jump of
-/// the clock, over a migration, or outside of the recording of the kernel's events
-/// (kernel not recorded): start that before the regions begin.
+/// numbers: without an end or a begin, an id twice, over lost events, over a jump
+/// of the clock, over a migration, or outside of the recording of the kernel's
+/// events (kernel not recorded): start that before the regions begin.
 ///
 /// Regions inside a region of the same client or thread are shown below it: its own
 /// time, then the number and the time of the three names with most of it.

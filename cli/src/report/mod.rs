@@ -31,12 +31,13 @@ use std::io::{self, Write as _};
 /// A line is: seconds since the session's start, seconds since the previous
 /// line, the source, the event, its fields. The source is guest/CLIENT and the
 /// name that the client gave itself, or vmm/THREAD; program/CLIENT and host/THREAD
-/// where programs ran without a VMM. A reference point ends with the guest's CPU and the point's
-/// number: @cpu0#17. Where events were lost, a line of its own says how many,
-/// whatever the argument of --event: "... 1,234 events lost here (ring full)".
-/// Guests' clocks are mapped to the host's; --json has the error bound. Sessions of
-/// one machine and boot are merged exactly. Those of another machine or boot are
-/// placed by the system's clocks, and a message says so: their error is unknown.
+/// where programs ran without a VMM. A reference point ends with the guest's CPU
+/// and the point's number: @cpu0#17. Where events were lost, a line of its own
+/// says how many, whatever the argument of --event: "... 1,234 events lost here
+/// (ring full)". Guests' clocks are mapped to the host's; --json has the error
+/// bound. Sessions of one machine and boot are merged exactly. Those of another
+/// machine or boot are placed by the system's clocks, and a message says so: their
+/// error is unknown.
 ///
 /// Events of the host's kernel come from DIR/kernel.dat. Their source is
 /// kernel/THREAD-TID, their name SYSTEM:EVENT, and their line ends with the CPU:

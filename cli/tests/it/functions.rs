@@ -144,7 +144,7 @@ fn check_replay(lines: &[String]) {
         for line in lines {
             is_open = (is_open || *line == begin) && *line != end;
             if line.contains(&format!(" {event} ")) {
-                assert!(line.starts_with("/* external-data: guest/"), "{line}");
+                assert!(line.starts_with("/* external-data: program/"), "{line}");
                 assert!(is_open, "{line} is not in {function}");
                 inside += 1;
             }
