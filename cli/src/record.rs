@@ -5,8 +5,10 @@ mod program;
 
 pub use program::closing;
 
-use crate::{Usage, units};
-use anyhow::{Result, bail};
+use crate::units;
+use anyhow::Result;
+use clap::Args as _;
+use clap::error::ErrorKind;
 use hypertrace_trace::Share;
 use hypertrace_user::{Program, allow_open_files};
 use std::ffi::OsString;
@@ -168,9 +170,12 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     match args.program.first() {
         Some(name) => program::run(args, &Program::find(name)?),
         None if args.all || !args.pid.is_empty() => beside::run(args),
-        None => bail!(Usage(
-            "nothing to record: give a program to run, processes, -p PID, or all threads, -a"
-                .into()
-        )),
+        None => {
+            // With the usage.
+            let mut command = Args::augment_args(clap::Command::new("hypertrace record"));
+            let why =
+                "nothing to record: give a program to run, processes, -p PID, or all threads, -a";
+            command.error(ErrorKind::MissingRequiredArgument, why).exit()
+        }
     }
 }

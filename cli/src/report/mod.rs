@@ -19,7 +19,7 @@ use hypertrace_format::pattern::matches;
 use hypertrace_functions::symbols::Source;
 use hypertrace_timeline::{
     ClockMaps, EntryRef, EventRef, FUNCTION_FIELDS, Filter, FilterError, FunctionTrace,
-    KernelTrace, Lost, Session, Timeline,
+    KernelTrace, Lost, Session, Timeline, nearest,
 };
 use jiff::tz::TimeZone;
 use std::collections::HashSet;
@@ -259,15 +259,19 @@ impl Args {
     /// an event of that name.
     fn unmatched(&self, sessions: &[(Session, ClockMaps)], traces: &[KernelTrace]) -> String {
         let mut text = "no event matched".to_owned();
+        let kernel = Vec::from_iter(traces.iter().flat_map(|trace| trace.events()));
+        let classes = sessions.iter().flat_map(|(session, _)| session.classes().iter());
+        let classes = Vec::from_iter(classes.map(|class| &*class.name));
+        let names = || classes.iter().copied().chain(kernel.iter().map(String::as_str));
         for glob in &self.event {
-            let mut classes = sessions.iter().flat_map(|(session, _)| session.classes().iter());
-            let mut kernel = traces.iter().flat_map(|trace| trace.events());
-            let is_known = classes.any(|class| matches(glob, &class.name))
-                || kernel.any(|name| matches(glob, &name));
+            let is_known = names().any(|name| matches(glob, name));
             // Writing to a String does not fail.
             let _ = match is_known {
                 true => write!(text, "; {glob} is a known name, but no recorded event fits"),
-                false => write!(text, "; no event is named {glob}"),
+                false => match nearest(glob, names()) {
+                    Some(near) => write!(text, "; no event is named {glob}; there is {near}"),
+                    None => write!(text, "; no event is named {glob}"),
+                },
             };
         }
         text
