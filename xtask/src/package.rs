@@ -61,7 +61,7 @@ struct Built {
     machine: (&'static str, &'static str),
     programs: PathBuf,
     libraries: PathBuf,
-    /// The C library as it is installed
+    /// The C library as it is installed, manual pages, completions
     made: PathBuf,
 }
 
@@ -87,6 +87,12 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
         (target.join(X86).join("release"), target.join("release"))
     };
     install::copy(root, &libraries, &made.path().join("usr"), "/usr")?;
+    let hypertrace = || Command::new(programs.join("hypertrace"));
+    succeed(hypertrace().arg("man").arg(made.path().join("man")))?;
+    for shell in ["bash", "zsh", "fish"] {
+        let file = fs::File::create(made.path().join(shell))?;
+        succeed(hypertrace().args(["completions", shell]).stdout(file))?;
+    }
     let built =
         Built { machine: ("amd64", "x86_64"), programs, libraries, made: made.path().to_owned() };
     for package in &known.package {

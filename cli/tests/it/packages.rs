@@ -117,6 +117,10 @@ fn packages_are_installed_over_older_ones_used_and_removed() {
     for plugin in ["libhypertrace_qemu_plugin.so", "libhypertrace_qemu_plugin_7.so"] {
         assert!(usr.join("bin/../lib/hypertrace").join(plugin).is_file(), "{plugin}");
     }
+    let man = fs::read_to_string(usr.join("share/man/man1/hypertrace-record.1")).unwrap();
+    assert!(man.contains(".SH OPTIONS") && man.contains("kernel"), "{man}");
+    let completions = "share/bash-completion/completions/hypertrace";
+    assert!(fs::read_to_string(usr.join(completions)).unwrap().contains("--own-only"));
     // What DKMS builds is what the tests of the module build.
     let mut sources = files(&usr.join(format!("src/hypertrace-{version}")));
     let dkms = sources.remove(Path::new("dkms.conf")).unwrap();
