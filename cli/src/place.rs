@@ -1,11 +1,13 @@
 //! Where sessions are: the directory that a recording makes, and the one that is read.
 
 use crate::Usage;
+use crate::kernel;
 use anyhow::{Context, Result, bail};
 use hypertrace_format::folder::{Folder, Share};
+use hypertrace_format::limits::MAX_SESSION_JSON;
 use hypertrace_trace::session_json;
-use rustix::fs::{OFlags, RenameFlags, renameat_with};
-use serde_json::Value;
+use rustix::fs::{OFlags, RenameFlags, Stat, renameat_with};
+use serde::Deserialize;
 use std::fs;
 use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
@@ -15,8 +17,13 @@ pub const DEFAULT: &str = "hypertrace.data";
 /// Where the last one goes.
 const OLD: &str = "hypertrace.data.old";
 
-/// Largest `session.json` that is looked at.
-const MOST_JSON: u64 = 64 << 20;
+/// What is asked of a `session.json`.
+#[derive(Deserialize)]
+struct Description {
+    uuid: String,
+    completes: Option<String>,
+    finished: bool,
+}
 
 /// Returns the directory for a new session: the one that was given, or the default one. A session that is there
 /// becomes `hypertrace.data.old`, in place of the one before it.
@@ -25,6 +32,8 @@ const MOST_JSON: u64 = 64 << 20;
 /// If what is in the default place is not a session of this user that has ended.
 pub fn output(given: Option<&Path>) -> Result<PathBuf> {
     if given.is_none() {
+        // By the place where its note says that it is.
+        kernel::complete(Path::new(DEFAULT));
         make_room(&here()?)?;
     }
     Ok(given.unwrap_or(Path::new(DEFAULT)).to_owned())
@@ -57,16 +66,29 @@ enum State {
 
 /// Moves the session in the default place away, and removes the one that was moved before.
 fn make_room(here: &Folder) -> Result<()> {
-    let Some((_, last)) = find(here, DEFAULT)? else { return Ok(()) };
+    if here.stat_of(DEFAULT).is_err_and(|why| why.kind() == ErrorKind::NotFound) {
+        return Ok(());
+    }
+    // Another command may move the last one at any moment: this is not it, as the last one is found after it.
+    let old = find(here, OLD);
+    let Some((folder, last)) = find(here, DEFAULT)? else { return Ok(()) };
     check(last, DEFAULT)?;
-    if let Some((old, state)) = find(here, OLD)? {
+    if let Some((old, state)) = old? {
         check(state, OLD)?;
         let removed = old.remove_all().and_then(|()| here.remove_empty(OLD));
         removed.with_context(|| format!("cannot remove {OLD}"))?;
     }
     // Whatever has got its name meanwhile stays.
     renameat_with(here, DEFAULT, here, OLD, RenameFlags::NOREPLACE)
-        .with_context(|| format!("cannot rename {DEFAULT} to {OLD}"))
+        .with_context(|| format!("cannot rename {DEFAULT} to {OLD}"))?;
+    let id = |stat: Stat| (stat.st_dev, stat.st_ino);
+    if here.stat_of(OLD).map(id)? != folder.stat().map(id)? {
+        // It is another command's, which has made it since.
+        renameat_with(here, OLD, here, DEFAULT, RenameFlags::NOREPLACE)
+            .with_context(|| format!("cannot rename {OLD} to {DEFAULT}"))?;
+        bail!(Usage(format!("{DEFAULT} was made by another command at this moment: try again")));
+    }
+    Ok(())
 }
 
 /// Refuses a session that is being recorded, or whose events may still be recovered.
@@ -75,8 +97,8 @@ fn check(state: State, name: &str) -> Result<()> {
         State::Ended => return Ok(()),
         State::Live => "a session is being recorded in it: wait for its end",
         State::Killed => {
-            "its recorder was killed, and nothing has recovered it: do that, or move it away \
-             or remove it"
+            "its recorder was killed, and nothing has recovered it: do that if it had a --segment \
+             FILE (hypertrace recover FILE), or move it away or remove it"
         }
     };
     bail!(Usage(format!("{name}: {why}; or name another directory with -o")))
@@ -103,16 +125,16 @@ fn find(here: &Folder, name: &str) -> Result<Option<(Folder, State)>> {
     folder.check_own().map_err(|why| Usage(format!("{why}; name another directory with -o")))?;
     let read = description(&folder);
     let json = read.with_context(|| format!("cannot read {name}/{}", session_json::FILE))?;
-    let Some(json) = json.filter(|json| json["finished"].is_boolean()) else { bail!(foreign()) };
+    let Some(json) = json else { bail!(foreign()) };
     // What its recorder had not written is in a session of its own, once all of it is there.
     let is_recovered = || {
         let recovered = folder.folder(session_json::RECOVERED).and_then(|r| description(&r));
-        let is_its = |r: Value| r["completes"] == json["uuid"] && r["finished"] == true;
+        let is_its = |r: Description| r.completes.as_ref() == Some(&json.uuid) && r.finished;
         recovered.is_ok_and(|recovered| recovered.is_some_and(is_its))
     };
     let state = if folder.folder("ctf").and_then(|ctf| ctf.is_locked()).unwrap_or(false) {
         State::Live
-    } else if json["finished"] == true || is_recovered() {
+    } else if json.finished || is_recovered() {
         State::Ended
     } else {
         State::Killed
@@ -120,10 +142,10 @@ fn find(here: &Folder, name: &str) -> Result<Option<(Folder, State)>> {
     Ok(Some((folder, state)))
 }
 
-/// Reads the `session.json` of a folder, if it has one.
-fn description(folder: &Folder) -> io::Result<Option<Value>> {
+/// Reads the `session.json` of a folder, if it has one that a session can have.
+fn description(folder: &Folder) -> io::Result<Option<Description>> {
     let Ok((json, _)) = folder.file(session_json::FILE, OFlags::RDONLY) else { return Ok(None) };
     let mut text = Vec::new();
-    fs::File::from(json).take(MOST_JSON).read_to_end(&mut text)?;
-    Ok(Some(serde_json::from_slice(&text).unwrap_or_default()))
+    fs::File::from(json).take(MAX_SESSION_JSON).read_to_end(&mut text)?;
+    Ok(serde_json::from_slice(&text).ok())
 }

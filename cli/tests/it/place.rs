@@ -1,12 +1,14 @@
 //! The default directory, `hypertrace.data`: what is moved and removed there, and what is not.
 
 use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use hypertrace_tests::command::{Hypertrace, Ran, copy_program, run};
+use hypertrace_tests::{capability, wait_until};
 use rustix::fs::{FlockOperation, flock};
 use serde_json::Value;
 
@@ -250,4 +252,57 @@ fn help_shows_each_command_in_80_columns() {
     // Clap's own list, for shells' completions, has all commands.
     let listed = help.lines().filter(|line| line.starts_with("  ") && !line.starts_with("  -"));
     assert_eq!(listed.count(), 14, "{help}");
+}
+
+#[test]
+fn a_session_that_another_command_has_just_moved_is_not_removed() {
+    let Some(strace) = capability::program("strace") else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    recorded(dir, "first");
+    // This one has looked at one of the two places, and not yet at the other.
+    let log = dir.join("log");
+    let mut slow = Command::new(strace);
+    slow.args(["-f", "-e", "trace=openat", "-e", "inject=openat:delay_enter=1500000", "-P"]);
+    slow.arg("hypertrace.data.old").arg("-o").arg(&log).arg(HYPERTRACE.0);
+    slow.args(["record", "--quiet", "true"]).current_dir(dir);
+    let slow = slow.stderr(Stdio::piped()).spawn().unwrap();
+    wait_until("the first look", || fs::metadata(&log).is_ok_and(|log| log.len() > 0));
+    let mut other = HYPERTRACE.command(["record", "--quiet", "sh", "-c", "read line"]);
+    let mut other = other.current_dir(dir).stdin(Stdio::piped()).spawn().unwrap();
+
+    let ran = slow.wait_with_output().unwrap();
+
+    let said = String::from_utf8_lossy(&ran.stderr).into_owned();
+    assert!(dir.join("hypertrace.data.old/first").exists(), "{said}");
+    drop(other.stdin.take());
+    other.wait().unwrap();
+    capability::used("strace");
+}
+
+#[test]
+fn the_kernels_events_of_a_killed_command_are_completed_before_its_place_is_looked_at() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = HYPERTRACE.command(["record", "--kernel", "sleep", "30"]);
+    let mut child = command.current_dir(dir.path()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut said = String::new();
+    let mut stderr = BufReader::new(child.stderr.take().unwrap());
+    while !said.contains("recording the kernel's events") {
+        assert_ne!(stderr.read_line(&mut said).unwrap(), 0, "{said}");
+    }
+    let is_perf = said.contains("by perf");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let data = dir.path().join("hypertrace.data");
+    assert!(data.join(".kernel").exists());
+
+    let told = record(dir.path()).failed(2);
+
+    assert!(told.contains("nothing has recovered it"), "{told}");
+    assert!(data.join("kernel.dat").exists() && !data.join(".kernel").exists(), "{told}");
+    if is_perf {
+        capability::missing("tracefs", said);
+    } else {
+        capability::used("tracefs");
+    }
 }
