@@ -79,8 +79,12 @@ impl HostClock {
 
     /// Returns the Unix time of a raw value, nanoseconds.
     pub fn unix_ns(&self, raw: u64) -> i128 {
-        self.first.unix_ns
-            + ticks_to_ns(i128::from(raw) - i128::from(self.first.raw), self.frequency)
+        self.unix_ns_at(raw, self.frequency)
+    }
+
+    /// Returns the same, at this rate.
+    fn unix_ns_at(&self, raw: u64, frequency: u64) -> i128 {
+        self.first.unix_ns + ticks_to_ns(i128::from(raw) - i128::from(self.first.raw), frequency)
     }
 
     /// Returns the Unix time of tick 0, nanoseconds.
@@ -319,6 +323,8 @@ pub(crate) struct Clocks {
     pub guest_tscs: Vec<GuestTscJson>,
     /// True if the maps differ from those in the metadata on disk.
     pub changed: bool,
+    /// Ticks per second of the host's clock in the metadata on disk.
+    described_frequency: u64,
     /// Number of clocks that `classes.jsonl` has, or `session.json` had from the beginning.
     pub listed: u32,
     /// Number of clocks in the metadata on disk.
@@ -340,6 +346,7 @@ impl Clocks {
         // An impossible frequency is ignored.
         let own_frequency = own_frequency.filter(|f| FREQUENCIES.contains(f));
         let began = began.unwrap_or(host.first.raw);
+        let described_frequency = host.frequency;
         Clocks {
             host,
             guests: Vec::new(),
@@ -352,6 +359,7 @@ impl Clocks {
             is_recorder: false,
             guest_tscs: Vec::new(),
             changed: false,
+            described_frequency,
             listed: 0,
             described: 0,
         }
@@ -527,12 +535,20 @@ impl Clocks {
     /// written again.
     pub fn refresh(&mut self) {
         let now = ticks();
-        let before = self.host.unix_ns(now);
         self.host.refresh();
-        self.changed |= (self.host.unix_ns(now) - before).abs() >= 1_000;
+        // Small steps add up.
+        let described = self.host.unix_ns_at(now, self.described_frequency);
+        self.changed |= (self.host.unix_ns(now) - described).abs() >= 1_000;
         for guest in &mut self.guests {
             self.changed |= guest.has_moved();
         }
+    }
+
+    /// Notes that the metadata on disk has all clocks as they are now.
+    pub fn metadata_written(&mut self) {
+        self.changed = false;
+        self.described = self.len();
+        self.described_frequency = self.host.frequency;
     }
 
     fn frequency(&self, clock: u32) -> u64 {
@@ -618,6 +634,20 @@ mod tests {
         let now = Anchor::now();
         let elapsed = now.monotonic_ns - clock.first.monotonic_ns;
         assert!((clock.unix_ns(now.raw) - clock.first.unix_ns - elapsed).abs() < 20_000);
+    }
+
+    #[test]
+    fn small_steps_of_the_host_clock_are_described_when_they_add_up() {
+        let mut clocks = Clocks::new(HostClock::start(None), 0, None, None);
+        std::thread::sleep(Duration::from_millis(30));
+        clocks.refresh();
+        clocks.metadata_written();
+        // Many steps since then, none of them of a microsecond.
+        clocks.described_frequency += clocks.host.frequency / 1000;
+
+        clocks.refresh();
+
+        assert!(clocks.changed);
     }
 
     #[test]

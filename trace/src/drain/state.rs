@@ -275,8 +275,7 @@ impl TraceState {
             files.replace(Description::Metadata, text.as_bytes())?;
         }
         self.classes.described();
-        self.clocks.changed = false;
-        self.clocks.described = clocks;
+        self.clocks.metadata_written();
         Ok(text.len() as u64)
     }
 
