@@ -314,6 +314,13 @@ impl Folder {
         let _ = retry(|| flock(&self.fd, FlockOperation::NonBlockingLockShared));
     }
 
+    /// Locks it against every other lock, until its descriptor is closed. Returns `false` if it is locked. A file system
+    /// without locks has none.
+    pub fn lock_alone(&self) -> bool {
+        let locked = retry(|| flock(&self.fd, FlockOperation::NonBlockingLockExclusive));
+        !locked.is_err_and(|why| why.kind() == io::ErrorKind::WouldBlock)
+    }
+
     /// Returns whether a process has [locked](Folder::lock) it.
     ///
     /// # Errors

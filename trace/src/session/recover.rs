@@ -60,8 +60,8 @@ impl Session {
     /// it is complete.
     ///
     /// # Errors
-    /// If there is no such session, it was ended, or there is a `recovered/` already; if the new one cannot be
-    /// written: nothing of it is left then.
+    /// If there is no such session, it was ended, another recovery of it is running, or there is a `recovered/`
+    /// already; if the new one cannot be written: nothing of it is left then.
     pub fn recover(
         config: SessionConfig,
         uuid: [u8; 16],
@@ -73,6 +73,10 @@ impl Session {
         };
         let not_found = || DirectoryError::unusable(path)(io::ErrorKind::NotFound.into());
         let dir = Folder::open_own(path, config.share)?.ok_or_else(not_found)?;
+        // Another one would remove what this one makes.
+        if !dir.lock_alone() {
+            return Err(SessionError::not_recoverable(path, "another recovery of it is running"));
+        }
         let found = look(&dir, &uuid)?;
         let target = path.join(RECOVERED);
         if dir.stat_of(RECOVERED).is_ok() {

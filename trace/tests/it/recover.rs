@@ -242,6 +242,25 @@ fn a_second_recovery_is_refused_and_one_that_was_killed_is_begun_anew() {
 }
 
 #[test]
+fn a_recovery_beside_another_is_refused_and_leaves_it_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    let (uuid, mut guest) = killed(dir.path());
+    let mut second = None;
+
+    let first = Session::recover(config(dir.path()), uuid, |session| {
+        second = Some(Session::recover(config(dir.path()), uuid, |_| ()));
+        take(session, &mut guest);
+    });
+
+    let refused = second.unwrap().unwrap_err();
+    assert!(refused.is_bad_input());
+    assert!(refused.to_string().contains("another recovery of it is running"), "{refused}");
+    assert_eq!(first.unwrap().records, 10);
+    assert!(dir.path().join("recovered/session.json").exists());
+    assert!(!dir.path().join(".recovered").exists());
+}
+
+#[test]
 fn a_session_that_was_ended_or_is_another_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let (uuid, mut guest) = killed(dir.path());
