@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use hypertrace_abi::config::{CONFIG_WORDS, ConfigPage};
-use hypertrace_abi::layout::{PAGE, Region};
+use hypertrace_abi::layout::{Geometry, PAGE, Region, WORD};
 use hypertrace_abi::zerocopy::IntoBytes;
 use hypertrace_tests::command::{Hypertrace, run};
 use hypertrace_tests::traced::{self, NOTES, Notes};
@@ -161,6 +161,21 @@ fn a_killed_run_is_recovered_into_its_session_or_a_new_one() {
     );
 }
 
+/// Opens a segment whose programs and host were killed.
+fn open(segment: &Path) -> (File, Geometry) {
+    let file = File::options().read(true).write(true).open(segment).unwrap();
+    let mut page = [0; CONFIG_WORDS];
+    file.read_exact_at(page.as_mut_bytes(), 0).unwrap();
+    let geometry = ConfigPage::from_words(&page).geometry().unwrap();
+    (file, geometry)
+}
+
+fn word(file: &File, at: u64) -> u64 {
+    let mut bytes = [0; 8];
+    file.read_exact_at(&mut bytes, at).unwrap();
+    u64::from_le_bytes(bytes)
+}
+
 #[test]
 fn sessions_recovered_from_forged_ring_positions_are_readable() {
     if let Some(notes) = traced::argument() {
@@ -172,19 +187,11 @@ fn sessions_recovered_from_forged_ring_positions_are_readable() {
     notes.wait(NOTES[1], 1000);
     assert!(kill::kill(&mut host) && kill_program(&notes));
     // The host's lock ended with the host. The program does not matter.
-    let file = File::options().read(true).write(true).open(&segment).unwrap();
-    let mut page = [0; CONFIG_WORDS];
-    file.read_exact_at(page.as_mut_bytes(), 0).unwrap();
-    let geometry = ConfigPage::from_words(&page).geometry().unwrap();
+    let (file, geometry) = open(&segment);
     // head and tail of client 0, on its pages G and H.
     let head = geometry.window_offset(Region::Rings) + geometry.client_offset(0);
     let tail = head + PAGE;
-    let word = |at: u64| {
-        let mut bytes = [0; 8];
-        file.read_exact_at(&mut bytes, at).unwrap();
-        u64::from_le_bytes(bytes)
-    };
-    let (head_was, tail_was) = (word(head), word(tail));
+    let (head_was, tail_was) = (word(&file, head), word(&file, tail));
     for (number, (head_is, tail_is)) in [
         (head_was, u64::MAX),
         (head_was, u64::MAX - 1000),
@@ -209,4 +216,45 @@ fn sessions_recovered_from_forged_ring_positions_are_readable() {
         check_readers(&new);
         assert!(HYPERTRACE.info(&new)["total"]["faults"]["head"].as_u64() > Some(0), "{number}");
     }
+}
+
+/// Where the number of the client is that breaks the rules.
+const HOSTILE: u64 = 3;
+
+#[test]
+fn a_ring_forged_to_repeat_committed_blocks_leaves_the_killed_session_readable() {
+    if let Some(notes) = traced::argument() {
+        let notes = Notes::at(Path::new(&notes));
+        let client = hypertrace::with_client(|client| client.index()).unwrap();
+        notes.set(HOSTILE, client.into());
+        // Some blocks.
+        for n in 0..20_000u64 {
+            hypertrace::with_client(|client| client.wait_for_room(1, 1));
+            hypertrace::event!("hostile", n);
+        }
+        std::thread::spawn(move || traced::commit_until_killed(&notes)).join().unwrap();
+    }
+    let Running { dir, run: mut host, notes } =
+        start(&["--clients", "2", "--segment", "segment"], this_test!());
+    let segment = dir.path().join("segment");
+    notes.wait(NOTES[1], 1000);
+    assert!(kill::kill(&mut host) && kill_program(&notes));
+    let (file, geometry) = open(&segment);
+    let client = geometry.client_offset(notes.get(HOSTILE) as u32);
+    let head = geometry.window_offset(Region::Rings) + client;
+    let (block, ring) = (geometry.block_bytes / WORD, geometry.ring_bytes / WORD);
+    let committed = word(&file, head + PAGE);
+    assert!((2 * block..ring).contains(&committed), "{committed} of {ring}");
+    // More than a ring is after what was committed, and the next block is the second one again.
+    for (at, value) in [(head, 2 * ring), (head + PAGE, ring + block)] {
+        file.write_all_at(&value.to_le_bytes(), at).unwrap();
+    }
+    let session = dir.path().join("S");
+
+    run(HYPERTRACE.command(["recover"]).arg(&segment).arg(&session)).ok();
+
+    traced::check_commits(&session, &notes, false);
+    run(HYPERTRACE.command(["report"]).arg(&session)).reported();
+    let stat = HYPERTRACE.info(&session);
+    assert!(stat["total"]["faults"]["sequence"].as_u64() > Some(0), "{stat}");
 }

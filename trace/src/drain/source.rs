@@ -122,6 +122,17 @@ impl Source {
         (self.is_restored, self.is_alone) = (true, true);
     }
 
+    /// Returns where the last packet ended: position, next sequence number, and faults. Not where the last record ended:
+    /// those that are not wanted are in no packet, and a ring can go back meanwhile. Before the first packet, it is
+    /// where a recovery begins.
+    pub fn end(&self) -> (u64, u64, u64) {
+        match self.file.stream.as_ref().map(Stream::last) {
+            Some(last) if self.file.begins_anew => (0, 0, last.faults),
+            Some(last) => (last.ring_end, last.sequence, last.faults),
+            None => (self.next.position, self.next.sequence, 0),
+        }
+    }
+
     /// Returns the part of its files' names before their number.
     pub fn prefix(&self) -> String {
         format!("{}-{:03}", self.domain.name(), self.number)

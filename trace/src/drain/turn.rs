@@ -377,22 +377,20 @@ impl Turn<'_, '_> {
     fn write(&mut self, pulled: &Pulled, packed: &Packed) -> Result<(), WriteFailed> {
         self.note();
         let next = pulled.sequence.wrapping_add(pulled.records);
-        if let Some(stream) = &self.source.file.stream {
-            let last = stream.last();
-            let back = is_back(last.ring_end, pulled.begin)
-                || is_back(last.sequence, pulled.sequence)
-                || pulled.begin < last.ring_end
-                || pulled.end < pulled.begin
-                || pulled.sequence < last.sequence
-                || next < pulled.sequence;
-            let is_of_this = !self.source.file.begins_anew;
-            if back && is_of_this && last.faults == self.state.stats[self.source.stats].faults() {
-                // A guest can bring its counters to wrap, and after something
-                // unreadable a block may say any number. Readers take a step back
-                // for damage unless a fault explains it.
-                self.consumer.fault(Fault::Sequence);
-                self.note();
-            }
+        let (ring_end, sequence, faults) = self.source.end();
+        let back = is_back(ring_end, pulled.begin)
+            || is_back(sequence, pulled.sequence)
+            || pulled.begin < ring_end
+            || pulled.end < pulled.begin
+            || pulled.sequence < sequence
+            || next < pulled.sequence;
+        let is_of_this = !self.source.file.begins_anew;
+        if back && is_of_this && faults == self.state.stats[self.source.stats].faults() {
+            // A guest can bring its counters to wrap, and after something
+            // unreadable a block may say any number. Readers take a step back
+            // for damage unless a fault explains it.
+            self.consumer.fault(Fault::Sequence);
+            self.note();
         }
         let (state, source) = (&mut *self.state, &mut *self.source);
         state.sync()?;
@@ -445,14 +443,8 @@ fn stream<'l>(
     packet: &PacketHeader,
 ) -> Result<&'l mut Stream, WriteFailed> {
     let prefix = source.prefix();
-    let (file, next) = (&mut source.file, source.next);
-    // Where the last packet ended, not the last record: those that are not wanted
-    // are in no packet, and a ring can go back meanwhile.
-    let (ring_end, sequence, faults) = match file.stream.as_ref().map(Stream::last) {
-        Some(last) if file.begins_anew => (0, 0, last.faults),
-        Some(last) => (last.ring_end, last.sequence, last.faults),
-        None => (next.position, next.sequence, 0),
-    };
+    let (ring_end, sequence, faults) = source.end();
+    let file = &mut source.file;
     let baseline = PacketHeader {
         timestamp_begin: 0,
         timestamp_end: 0,
