@@ -29,6 +29,8 @@ use std::path::{Path, PathBuf};
 /// If it is no segment, a host serves it, or the directory holds anything else.
 pub fn recover(path: &Path, mut trace: SessionConfig) -> Result<(PathBuf, Summary), Error> {
     let segment = Segment::open(path)?.to_serve()?;
+    // Another start is told whom to wait for: not the dead host.
+    segment.local().host_pid().store(std::process::id(), Relaxed);
     let (relays, _) = segment.clients();
     trace.relays = relays;
     let dir = trace.destination.path().to_owned();
@@ -210,5 +212,20 @@ mod tests {
         assert_eq!(recovered, out.join("recovered"));
         assert!((100..119).contains(&summary.ring_events), "{summary:?}");
         assert_eq!((summary.lost, summary.faults.len()), (0, 0), "{summary:?}");
+    }
+
+    #[test]
+    fn a_recovery_names_itself_as_the_process_that_holds_the_segment() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("segment");
+        let geometry = Geometry { clients: 1, ..Geometry::default() };
+        let segment = Segment::create(&path, None, &geometry, &HostFacts::default()).unwrap();
+        segment.local().host_pid().store(7, Relaxed);
+        drop(segment);
+
+        recover(&path, SessionConfig::new(dir.path().join("s"))).unwrap();
+
+        let pid = Segment::open(&path).unwrap().local().host_pid().load(Relaxed);
+        assert_eq!(pid, std::process::id());
     }
 }
