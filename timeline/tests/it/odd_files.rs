@@ -61,6 +61,18 @@ fn a_pipe_a_folder_or_a_link_is_refused_as_a_file_of_a_session() {
 }
 
 #[test]
+fn a_link_is_refused_as_the_folder_of_the_streams() {
+    let made = session();
+    let aside = made.path().join("aside");
+    fs::rename(made.path().join("ctf"), &aside).unwrap();
+    std::os::unix::fs::symlink(&aside, made.path().join("ctf")).unwrap();
+
+    let error = Session::open(made.path()).unwrap_err();
+
+    assert!(error.is_bad_input() && error.to_string().contains("ctf is a link"), "{error}");
+}
+
+#[test]
 fn a_description_that_no_session_has_is_refused_by_its_size_or_its_counts() {
     let made = session();
     let path = made.path().join("session.json");

@@ -254,6 +254,10 @@ pub(crate) fn stream_files(dir: &Path, json: &SessionJson) -> Result<Vec<PathBuf
 
 fn add_stream_files(dir: &Path, paths: &mut Vec<PathBuf>) -> Result<()> {
     let ctf = dir.join("ctf");
+    if ctf.is_symlink() {
+        let why = "its folder ctf is a link: put the folder itself there".into();
+        return Err(Error::NotASession { path: dir.to_owned(), why });
+    }
     let entries = match std::fs::read_dir(&ctf) {
         Ok(entries) => entries,
         Err(source) if source.kind() == std::io::ErrorKind::NotFound => {
