@@ -733,7 +733,11 @@ fn damage_in_the_files_of_a_killed_process_is_reported() {
     assert!(report.stderr.contains("recording.json is damaged"), "{report:?}");
     // An empty one, of a process that was killed before it recorded, is removed.
     fs::remove_file(state.join("recording.json")).unwrap();
-    run(HYPERTRACE.command(["report"]).arg(&out)).ok();
+    let report = run(HYPERTRACE.command(["report"]).arg(&out));
+    assert_eq!(
+        (report.code, &*report.stderr),
+        (Some(0), "hypertrace: no events: nothing was recorded\n")
+    );
     assert!(!state.exists());
 }
 
