@@ -8,6 +8,7 @@
 //! classes       its event classes, a line each
 //! tsc           in it, the TSCs of guests
 //! limits        bounds of a session
+//! trace_dat     ids in a trace.dat, the file of a kernel's recording
 //! ring_page     pages of a kernel's ring buffer
 //! clock         one instant on all of the host's clocks
 //! pattern       patterns of event names
@@ -28,4 +29,5 @@ pub mod packet;
 pub mod pattern;
 pub mod ring_page;
 pub mod session_json;
+pub mod trace_dat;
 pub mod tsc;

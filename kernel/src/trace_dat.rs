@@ -9,29 +9,13 @@ use crate::state::Buffer;
 use crate::stats::Stats;
 use hypertrace_format::folder::{Folder, check_size, read_at, write_at};
 use hypertrace_format::ring_page;
+use hypertrace_format::trace_dat::{MAGIC, id};
 use rustix::fs::OFlags;
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 
-const MAGIC: &[u8] = b"\x17\x08\x44tracing7\0";
-
-/// Ids of sections and of the options that have their offsets, and of options alone.
-mod id {
-    pub const OPTIONS: u16 = 0;
-    pub const CPUSTAT: u16 = 2;
-    pub const BUFFER: u16 = 3;
-    pub const TRACECLOCK: u16 = 4;
-    pub const UNAME: u16 = 5;
-    pub const CPUCOUNT: u16 = 8;
-    pub const VERSION: u16 = 9;
-    pub const TRACEID: u16 = 11;
-    pub const TSC2NSEC: u16 = 14;
-    pub const HEADER_INFO: u16 = 16;
-    pub const FTRACE_EVENTS: u16 = 17;
-    pub const EVENT_FORMATS: u16 = 18;
-    pub const PRINTK: u16 = 20;
-    pub const CMDLINES: u16 = 21;
-}
+/// The version, after the magic bytes.
+const VERSION: &[u8] = b"7\0";
 
 /// Bytes of a section's header: id, flags, name, size.
 const SECTION: usize = 2 + 2 + 4 + 8;
@@ -96,7 +80,7 @@ impl Description {
 
 /// Returns the head of a file that is not compressed and has no options yet.
 fn head(page_size: u32) -> Vec<u8> {
-    let mut out = MAGIC.to_vec();
+    let mut out = [MAGIC, VERSION].concat();
     out.push(u8::from(cfg!(target_endian = "big")));
     out.push(size_of::<std::ffi::c_long>() as u8);
     out.extend(page_size.to_ne_bytes());
@@ -187,7 +171,7 @@ pub(crate) fn write(
     from: &Folder,
     ending: &Ending,
 ) -> Result<Contents, Error> {
-    let place_of_options = MAGIC.len() + 2 + 4 + 6;
+    let place_of_options = MAGIC.len() + VERSION.len() + 2 + 4 + 6;
     let mut options = Vec::new();
     let mut bytes = first.to_vec();
     let damaged = |at: usize| Error::Damaged {

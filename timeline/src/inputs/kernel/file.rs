@@ -10,17 +10,17 @@
 
 use super::bytes::{Bytes, MOST, read};
 use super::formats::Formats;
-use super::options::{Options, clock_name, id};
+use super::options::{Options, clock_name};
 use super::zstd::decompress;
 use crate::error::{Error, Result};
 use crate::inputs::regular::{self, Opened};
 use crate::sort;
 use hypertrace_abi::event::cut;
 use hypertrace_abi::ring::MAX_NAME_BYTES;
+use hypertrace_format::trace_dat::{MAGIC, id};
 use ruzstd::decoding::FrameDecoder;
 use std::path::{Path, PathBuf};
 
-const MAGIC: &[u8; 10] = b"\x17\x08\x44tracing";
 /// Longest version, with its NUL.
 const VERSION: &str = "the version 6 or 7";
 /// Bytes before the first section of version 7: 64 are enough.
@@ -168,7 +168,7 @@ impl TraceFile {
             // Each option takes 2 bytes at least.
             loop {
                 let option = bytes.number(2, "an option")? as u16;
-                if option == id::DONE {
+                if option == id::OPTIONS {
                     break;
                 }
                 let mut data = option_data(bytes)?;
@@ -234,7 +234,7 @@ impl TraceFile {
                 let expected = format!("at most {MOST_SECTIONS} sections of options");
                 return Err(Error::damaged(&path, next, expected, "one more"));
             }
-            let section = self.section(next, id::DONE, MOST_OPTIONS)?;
+            let section = self.section(next, id::OPTIONS, MOST_OPTIONS)?;
             next = 0;
             let mut bytes = section.bytes(&path);
             // Each option takes 6 bytes at least.
@@ -242,7 +242,7 @@ impl TraceFile {
                 let option = bytes.number(2, "an option")? as u16;
                 let mut data = option_data(&mut bytes)?;
                 match option {
-                    id::DONE => {
+                    id::OPTIONS => {
                         next = data.u64("the offset of the next options")?;
                         break;
                     }

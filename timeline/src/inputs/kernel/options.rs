@@ -8,25 +8,9 @@ use crate::clock::host::uuid;
 use crate::error::Result;
 use crate::sort;
 use hypertrace_abi::event::cut;
+use hypertrace_format::trace_dat::id;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-
-/// Ids of options. Those that are not here say nothing about events.
-pub(crate) mod id {
-    pub const DONE: u16 = 0;
-    pub const CPUSTAT: u16 = 2;
-    pub const BUFFER: u16 = 3;
-    pub const TRACECLOCK: u16 = 4;
-    pub const VERSION: u16 = 9;
-    pub const TRACEID: u16 = 11;
-    pub const TIME_SHIFT: u16 = 12;
-    pub const GUEST: u16 = 13;
-    pub const TSC2NSEC: u16 = 14;
-    pub const HEADER_INFO: u16 = 16;
-    pub const FTRACE_EVENTS: u16 = 17;
-    pub const EVENT_FORMATS: u16 = 18;
-    pub const CMDLINES: u16 = 21;
-}
 
 /// Names of the kernel's counters of events that were overwritten, or found no room.
 const LOSSES: [&str; 3] = ["overrun", "commit overrun", "dropped events"];

@@ -1,0 +1,42 @@
+//! What the writer and the reader of `kernel.dat` share: a trace.dat of trace-cmd, which
+//! trace-cmd.dat.v7(5) describes.
+
+/// The first bytes, without the version.
+pub const MAGIC: &[u8; 10] = b"\x17\x08\x44tracing";
+
+/// Ids of sections, of the options that have their offsets, and of options alone. Those that neither writes nor
+/// reads are missing.
+pub mod id {
+    /// The options; among them, the end.
+    pub const OPTIONS: u16 = 0;
+    /// Counters of a CPU's buffer.
+    pub const CPUSTAT: u16 = 2;
+    /// The buffers of an instance.
+    pub const BUFFER: u16 = 3;
+    /// The clock.
+    pub const TRACECLOCK: u16 = 4;
+    /// The system, as uname(2) has it.
+    pub const UNAME: u16 = 5;
+    /// Number of CPUs.
+    pub const CPUCOUNT: u16 = 8;
+    /// The program that wrote it.
+    pub const VERSION: u16 = 9;
+    /// Identity of the trace.
+    pub const TRACEID: u16 = 11;
+    /// Corrections of a guest's times.
+    pub const TIME_SHIFT: u16 = 12;
+    /// A guest that was traced with its host.
+    pub const GUEST: u16 = 13;
+    /// Map from ticks to nanoseconds.
+    pub const TSC2NSEC: u16 = 14;
+    /// Layout of pages and events.
+    pub const HEADER_INFO: u16 = 16;
+    /// Formats of the tracer's own events.
+    pub const FTRACE_EVENTS: u16 = 17;
+    /// Formats of events.
+    pub const EVENT_FORMATS: u16 = 18;
+    /// Texts that events name by address.
+    pub const PRINTK: u16 = 20;
+    /// Names of threads.
+    pub const CMDLINES: u16 = 21;
+}
