@@ -55,18 +55,22 @@ pub fn contents(file: &Path) -> Option<Contents> {
         assert!(out.status.success() && said.is_empty(), "{name} {}: {said}", file.display());
         let text = String::from_utf8_lossy(&out.stdout);
         let mut contents = Contents::default();
+        // The event after a gap is of the gap's buffer, which has its name on the gap's line alone.
+        let mut after_gap = false;
         for line in text.lines().filter(|line| !line.starts_with("cpus=")) {
             let of_cpus = line.strip_prefix("cpus:");
             // `CPU:0 [1234 EVENTS DROPPED]` or `CPU:0 [EVENTS DROPPED]`
             if line.ends_with("EVENTS DROPPED]") {
                 contents.gaps += usize::from(of_cpus.is_none());
+                after_gap = of_cpus.is_some();
                 continue;
             }
             let event = parse(of_cpus.unwrap_or(line));
             let event = event.unwrap_or_else(|| panic!("{name} {}: {line:?}", file.display()));
-            match of_cpus {
-                Some(_) => contents.cpus.push(event),
-                None => contents.events.push(event),
+            let follows_gap = std::mem::take(&mut after_gap);
+            match of_cpus.is_some() || follows_gap {
+                true => contents.cpus.push(event),
+                false => contents.events.push(event),
             }
         }
         capability::used(name);
