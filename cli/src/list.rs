@@ -168,9 +168,11 @@ fn text(names: &Names) -> String {
     let Names { events, regions, streams } = names;
     let events = events.iter().map(|(name, fields)| {
         let fields = fields.as_ref().map_or(String::new(), |fields| fields.join(" "));
-        ["event".into(), name.clone(), fields]
+        ["event".into(), Escaped(name.as_bytes()).to_string(), fields]
     });
-    let regions = regions.iter().map(|name| ["region".into(), name.clone(), String::new()]);
+    let regions = regions
+        .iter()
+        .map(|name| ["region".into(), Escaped(name.as_bytes()).to_string(), String::new()]);
     let streams = streams.iter().map(|(source, name)| {
         ["stream".into(), source.clone(), Escaped(name.as_bytes()).to_string()]
     });
@@ -189,4 +191,16 @@ fn to_json(names: &Names, is_names: bool) -> serde_json::Value {
         json["streams"] = streams.collect();
     }
     json
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_a_program_chose_reaches_no_terminal_as_it_is() {
+        let events = BTreeSet::from([("a\u{1b}[31m".to_owned(), None)]);
+        let shown = text(&Names { events, ..Names::default() });
+        assert!(shown.contains("[31m") && !shown.contains('\u{1b}'), "{shown:?}");
+    }
 }
