@@ -1,4 +1,4 @@
-//! The threat model: the tests that `threat-model.toml` names exist, and the page has its tables.
+//! The threat model: the tests that `threat-model.toml` names exist, and the page has its rows.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -48,7 +48,7 @@ fn each_test_of_a_removed_defence_is_in_the_threat_model() {
 #[test]
 fn the_page_has_the_rows_as_they_are() {
     let file = root().join("docs/threat-model.md");
-    let page = with_tables(&fs::read_to_string(&file).unwrap());
+    let page = with_rows(&fs::read_to_string(&file).unwrap());
     let assert = Assert::new().action_env(DEFAULT_ACTION_ENV).normalize_paths(false);
     assert.eq(page, Data::read_from(&file, None));
 }
@@ -61,26 +61,26 @@ fn sections() -> BTreeMap<String, Vec<Row>> {
     toml::from_str(&fs::read_to_string(root().join(FILE)).unwrap()).unwrap()
 }
 
-/// Returns a page with the rows of each section in its table.
-fn with_tables(page: &str) -> String {
+/// Returns a page with the rows of each section as a list below the section's mark.
+fn with_rows(page: &str) -> String {
     let (mut sections, mut made) = (sections(), String::new());
     let mut section = None;
     for line in page.lines() {
         if let Some(name) = line.strip_prefix("## ") {
             section = Some(name);
         }
-        let is_row = line.starts_with("| ") && !line.starts_with("| threat ");
+        let is_row = line.starts_with("- *") && !line.starts_with("- **");
         if !is_row {
             made += &format!("{line}\n");
         }
-        if line.starts_with("|--") {
+        if line == "<!-- rows -->" {
             let rows = section.and_then(|name| sections.remove(name));
             for Row { threat, promise, tests } in rows.unwrap_or_else(|| panic!("{section:?}")) {
                 let tested = if tests.is_empty() { " (*not tested*)" } else { "" };
-                made += &format!("| {threat} | {promise}{tested} |\n");
+                made += &format!("- *{threat}*: {promise}{tested}\n");
             }
         }
     }
-    assert!(sections.is_empty(), "no table of {:?}", sections.keys());
+    assert!(sections.is_empty(), "no list of {:?}", sections.keys());
     made
 }
