@@ -6,8 +6,16 @@ use comfy_table::{ContentArrangement, Table, presets};
 
 use crate::probe::{Capability, is_known, names};
 
-/// Width of the table, independent of the terminal because logs have it too.
-const WIDTH: u16 = 120;
+/// Width of tables, independent of the terminal because logs have them too.
+const WIDTH: u16 = 80;
+
+/// Returns a table without rows.
+pub fn table(header: [&str; 4]) -> Table {
+    let mut table = Table::new();
+    table.load_preset(presets::ASCII_BORDERS_ONLY_CONDENSED).set_header(header);
+    table.set_content_arrangement(ContentArrangement::Dynamic).set_width(WIDTH);
+    table
+}
 
 /// Texts by capability.
 type Texts = BTreeMap<String, BTreeSet<String>>;
@@ -80,11 +88,7 @@ impl Notes {
 
     /// Returns the table for the end of a run; of some tests alone, with what these reported.
     pub fn table(&self, capabilities: &[Capability], of_some: bool) -> Table {
-        let mut table = Table::new();
-        table.load_preset(presets::ASCII_BORDERS_ONLY_CONDENSED);
-        table.set_content_arrangement(ContentArrangement::Dynamic);
-        table.set_width(WIDTH);
-        table.set_header(["capability", "here", "used by tests", "detail"]);
+        let mut table = table(["capability", "here", "used by tests", "detail"]);
         let here = |found| if found { "found" } else { "missing" };
         let uses = |name: &str| {
             self.used.get(name).map_or("no".to_owned(), |tests| format!("yes, {}", tests.len()))

@@ -11,13 +11,13 @@ use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use comfy_table::{Table, presets};
+use comfy_table::Table;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, set_child_subreaper, waitpid};
 use tempfile::TempDir;
 use vmm_sys_util::signal::register_signal_handler;
 
 use crate::command::parse;
-use crate::notes::Notes;
+use crate::notes::{Notes, table};
 use crate::probe::Machine;
 
 /// The longest time that tests may take
@@ -100,9 +100,7 @@ impl<'a> Steps<'a> {
             .permissions(fs::Permissions::from_mode(0o1777))
             .tempdir()
             .context("cannot make a temporary folder")?;
-        let mut table = Table::new();
-        table.load_preset(presets::ASCII_BORDERS_ONLY_CONDENSED);
-        table.set_header(["step", "build", "run", ""]);
+        let table = table(["step", "build", "run", ""]);
         let limit = Duration::from_secs(60 * limit.limit);
         Ok(Steps {
             root,
