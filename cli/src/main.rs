@@ -38,7 +38,7 @@ use std::process::ExitCode;
 
 /// Record and show events of guests and of their host on one timeline
 #[derive(Debug, Parser)]
-#[command(name = "hypertrace", version = env!("HYPERTRACE_VERSION"), max_term_width = 100)]
+#[command(name = "hypertrace", version = env!("HYPERTRACE_VERSION"), max_term_width = 80)]
 struct Cli {
     #[command(subcommand)]
     command: Command,

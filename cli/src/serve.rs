@@ -3,8 +3,9 @@
 mod file;
 mod socket;
 
+use crate::escape::Message;
 use crate::interrupt::Interrupts;
-use crate::output::say;
+use crate::output::{prompt, say};
 use crate::record::closing;
 use crate::recording::Failure;
 use crate::{Usage, units};
@@ -17,16 +18,17 @@ use std::process::ExitCode;
 ///
 /// The VMM needs no change. There are two ways:
 ///
-/// With --file the command makes a file that the VM has as memory: QEMU's ivshmem-plain gives it to
-/// the guest as a PCI function. Nothing traps, and any QEMU can do it.
+/// With --file the command makes a file that the VM has as memory: QEMU's
+/// ivshmem-plain gives it to the guest as a PCI function. Nothing traps, and any
+/// QEMU can do it.
 ///
-/// With --socket the command is the device, in a process of its own: a server of vfio-user, for QEMU from
-/// 10.1 on and Cloud Hypervisor. A reference point is a message to it, at the moment when the guest
-/// makes it.
+/// With --socket the command is the device, in a process of its own: a server of
+/// vfio-user, for QEMU from 10.1 on and Cloud Hypervisor. A reference point is a
+/// message to it, at the moment when the guest makes it.
 ///
-/// Either way the hypertrace library finds it in the guest. The command prints options for QEMU;
-/// start the VM then. It records until it is interrupted (Ctrl-C), also while guests reboot and VMs end
-/// and start again; one VM at a time.
+/// Either way the hypertrace library finds it in the guest. The command prints
+/// options for QEMU; start the VM then. It records until it is interrupted (Ctrl-C),
+/// also while guests reboot and VMs end and start again; one VM at a time.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = EXAMPLES,
@@ -90,13 +92,14 @@ const EXAMPLES: &str = "\
 Examples:
   hypertrace serve --file /dev/shm/vm1 -o S
                                         and in another terminal:
-  qemu-system-x86_64 ... -object \\
-    memory-backend-file,id=ht,share=on,mem-path=/dev/shm/vm1,size=16M \\
-    -device ivshmem-plain,memdev=ht
+  qemu-system-x86_64 ... \\
+  -object memory-backend-file,id=ht,share=on,mem-path=/dev/shm/vm1,size=16M \\
+  -device ivshmem-plain,memdev=ht
 
   hypertrace serve --socket /run/vm1.sock -o S
-  qemu-system-x86_64 ... -device '{\"driver\":\"vfio-user-pci\",\"x-no-posted-writes\":true,
-    \"socket\":{\"type\":\"unix\",\"path\":\"/run/vm1.sock\"}}'
+  qemu-system-x86_64 ... \\
+  -device '{\"driver\":\"vfio-user-pci\",\"x-no-posted-writes\":true,
+  \"socket\":{\"type\":\"unix\",\"path\":\"/run/vm1.sock\"}}'
 
   hypertrace report S | less            show the timeline, also while it runs
 
@@ -151,11 +154,12 @@ fn trace(args: &Args, failure: &Failure) -> SessionConfig {
     failure.of_session(&args.output, args.share)
 }
 
-/// Says where it records, and how a VM is started.
+/// Says where it records, and with which options of QEMU a VM is started: one a line, to be pasted.
 fn say_start(args: &Args, options: &str) {
     if !args.quiet {
         let out = args.output.display();
-        say(format_args!("recording in {out}, until Ctrl-C; start the VM with: {options}"));
+        say(format_args!("recording in {out}, until Ctrl-C; start the VM with:"));
+        prompt(format_args!("{}\n", Message(options)));
     }
 }
 

@@ -18,24 +18,29 @@ const HOST_ENDED: &str =
     "the host has ended: in a VM, start `hypertrace serve` anew, and then the VM";
 
 const USAGE: &str = "\
-usage: hypertrace-mark [OPTIONS] NAME [KEY=VALUE]..             an event
-       hypertrace-mark [OPTIONS] --begin NAME [KEY=VALUE]..     the beginning of a region
-       hypertrace-mark [OPTIONS] --end NAME [KEY=VALUE]..       its end, also by another process
+usage: hypertrace-mark [OPTIONS] NAME [KEY=VALUE]..
+           an event
+       hypertrace-mark [OPTIONS] --begin NAME [KEY=VALUE]..
+           the beginning of a region
+       hypertrace-mark [OPTIONS] --end NAME [KEY=VALUE]..
+           its end, also by another process
        hypertrace-mark [OPTIONS] [NAME] [KEY=VALUE].. -- COMMAND [ARGUMENT]..
-                                                                a region around a command
+           a region around a command
 
 Records events of a shell script: in a guest, or under `hypertrace record`.
 
       --ring     record in the ring, and never wait (the default)
-      --sync     make reference points: the host has handled each when the program ends
+      --sync     make reference points: the host has handled each when the
+                 program ends
       --require  fail if nothing can be recorded; without it, that is no failure
       --help, --version
 
-VALUE is an unsigned or a negative integer, a hexadecimal number (0x..), or else a
-text. id=NUMBER distinguishes regions of one name, 0 if it is not given.
+VALUE is an unsigned or a negative integer, a hexadecimal number (0x..), or else
+a text. id=NUMBER distinguishes regions of one name, 0 if it is not given.
 
-Exit status: 0, or that of COMMAND (128 and the number of the signal that ended it,
-126 if it cannot be run, 127 if it is not found); 125 if this program failed.";
+Exit status: 0, or that of COMMAND (128 and the number of the signal that ended
+it, 126 if it cannot be run, 127 if it is not found); 125 if this program
+failed.";
 
 fn main() -> ExitCode {
     let arguments = match arguments::parse(std::env::args_os().skip(1)) {

@@ -29,8 +29,8 @@ pub fn record(args: &Args, file: &Path, failure: &Failure) -> Result<(Summary, R
     say_start(
         args,
         &format!(
-            "-object memory-backend-file,id=ht,share=on,mem-path={path},size={size} -device \
-             ivshmem-plain,memdev=ht"
+            "-object memory-backend-file,id=ht,share=on,mem-path={path},size={size} \\\n\
+             -device ivshmem-plain,memdev=ht"
         ),
     );
     while Interrupts::came().is_none() {

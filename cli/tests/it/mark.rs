@@ -158,6 +158,12 @@ fn a_required_host_that_is_missing_is_a_failure_that_says_what_to_do() {
 }
 
 #[test]
+fn the_help_fits_80_columns() {
+    let help = run(&mut shell("mark --help")).ok();
+    assert!(help.lines().count() > 10 && help.lines().all(|line| line.len() <= 80), "{help}");
+}
+
+#[test]
 fn wrong_arguments_are_a_failure_that_names_them() {
     let Ran { code, stdout, stderr } = run(&mut shell("mark --bogin a"));
     assert_eq!((code, &*stdout), (Some(125), ""));

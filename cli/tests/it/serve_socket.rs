@@ -134,6 +134,22 @@ fn of_two_servers_that_start_at_once_the_second_one_is_refused() {
 }
 
 #[test]
+fn the_options_for_a_vm_can_be_pasted_into_a_shell() {
+    let folder = tempfile::tempdir().unwrap();
+    let in_folder = |name: &str| folder.path().join(name);
+    let file = Server::of_file(HYPERTRACE, &in_folder("file"));
+    let socket = Server::of_socket(HYPERTRACE, &in_folder("socket"), &[]);
+    for mut server in [file, socket] {
+        let said = server.stop();
+
+        let (_, options) = said.split_once("start the VM with:\n").unwrap();
+        let (options, _) = options.split_once("\nhypertrace: ").unwrap();
+        let words = run(Command::new("sh").args(["-c", &format!("printf '%s\\n' {options}")])).ok();
+        assert_eq!(Vec::from_iter(words.lines()), server.device);
+    }
+}
+
+#[test]
 fn a_socket_that_another_process_serves_and_any_other_file_are_left_alone() {
     let (folder, socket, server) = served(&["--once"]);
     let file = folder.path().join("file");
@@ -291,8 +307,8 @@ fn the_first_connection_that_is_closed_beside_each_vm_is_reported() {
 
         let said = server.stop();
         let line = format!("closed another connection to {}: it serves one VM", socket.display());
-        // Beside the first line and the last one.
-        assert_eq!((said.matches(&line).count(), said.lines().count()), (2, 4), "{said}");
+        // Beside the first two lines and the last one.
+        assert_eq!((said.matches(&line).count(), said.lines().count()), (2, 5), "{said}");
     });
 }
 
