@@ -62,8 +62,8 @@ pub fn table<const N: usize>(
 ) -> Table {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).set_header(header).add_rows(rows);
-    if io::stdout().is_terminal() {
-        let columns = u16::try_from(columns()).unwrap_or(u16::MAX);
+    if let Some(columns) = terminal() {
+        let columns = u16::try_from(columns).unwrap_or(u16::MAX);
         table.set_content_arrangement(ContentArrangement::Dynamic).set_width(columns);
     }
     for column in table.column_iter_mut().skip(numbers.start).take(numbers.len()) {
@@ -75,10 +75,9 @@ pub fn table<const N: usize>(
 /// Columns for which lines are laid out where there is no terminal.
 const COLUMNS: usize = 80;
 
-/// Returns the number of columns of the terminal.
-pub fn columns() -> usize {
-    let terminal = terminal_size_of(io::stdout()).map(|(width, _)| usize::from(width.0));
-    terminal.map_or(COLUMNS, |columns| columns.max(1))
+/// Returns the number of columns of the terminal, if stdout is one.
+pub fn terminal() -> Option<usize> {
+    terminal_size_of(io::stdout()).map(|(width, _)| usize::from(width.0).max(1))
 }
 
 /// Divides a line between words into lines that fit the terminal: the first begins with `indent`, the
@@ -89,7 +88,8 @@ pub fn wrapped(line: &str, indent: &str) -> String {
 
 /// Divides a line as [`wrapped`]: all lines but the first begin with `others`.
 pub fn hanging(line: &str, first: &str, others: &str) -> String {
-    let options = Options::new(columns()).initial_indent(first).subsequent_indent(others);
+    let options =
+        Options::new(terminal().unwrap_or(COLUMNS)).initial_indent(first).subsequent_indent(others);
     let options = options.break_words(false).word_splitter(WordSplitter::NoHyphenation);
     textwrap::fill(line, options) + "\n"
 }

@@ -3,7 +3,7 @@
 use super::functions::FunctionName;
 use crate::escape::{Escaped, Json, JsonText};
 use crate::losses::{causes, grouped};
-use crate::output::{JSON_VERSION, MOST_EXACT, exact as exact_json};
+use crate::output::{JSON_VERSION, MOST_EXACT, exact as exact_json, terminal};
 use hypertrace_timeline::{
     Array, ClockMaps, Domain, EventKind, EventRef, KernelTrace, Lost, Name, SYMBOL, Session,
     ValueRef,
@@ -13,13 +13,16 @@ use jiff::tz::TimeZone;
 use serde_json::json;
 use std::fmt::Write as _;
 use std::sync::Arc;
+use textwrap::core::{Word, display_width};
 
 /// Formatter of lines, with one buffer for all.
 pub(crate) struct Lines {
     buffer: String,
     /// Time of the previous line.
     last: Option<i64>,
-    /// Whether the time since the previous line is shown as `(+ns)`.
+    /// Whether the time since the previous line is shown.
+    has_steps: bool,
+    /// Whether it is shown as `(+ns)`.
     is_diff: bool,
     /// The sources of the last lines, by the addresses of their names.
     sources: Vec<Option<Source>>,
@@ -29,6 +32,10 @@ pub(crate) struct Lines {
     is_compact: bool,
     /// The start, Unix time, and the time zone, where times are those of a calendar.
     calendar: Option<(i64, TimeZone)>,
+    /// Columns of the terminal, at which lines are cut.
+    terminal: Option<usize>,
+    /// Largest width of a column.
+    most: usize,
 }
 
 /// A source, escaped.
@@ -39,11 +46,13 @@ struct Source {
 }
 
 impl Lines {
-    /// Largest width of a column.
+    /// Largest width of a column, on terminals that are not narrower than five such.
     const MOST: usize = 32;
     /// Largest width of names of kernels' events, of which a file describes thousands:
     /// `kvm:kvm_userspace_exit` has 22.
     const MOST_KERNEL: usize = 22;
+    /// Least columns of a terminal for both columns of times.
+    const LEAST: usize = 100;
     /// Slots for sources, by bits of their addresses.
     const SLOTS: usize = 256;
 
@@ -57,27 +66,33 @@ impl Lines {
         });
         let kernel = traces.iter().flat_map(|trace| trace.events()).map(|name| name.len());
         let kernel = kernel.max().unwrap_or(0).min(Self::MOST_KERNEL);
-        let widest = classes.map(|c| c.name.len()).max().unwrap_or(0).min(Self::MOST);
+        let terminal = terminal();
+        let most = terminal.map_or(Self::MOST, |columns| (columns / 5).clamp(12, Self::MOST));
+        let widest = classes.map(|c| c.name.len()).max().unwrap_or(0);
         Lines {
             buffer: String::with_capacity(256),
             last: None,
+            has_steps: terminal.is_none_or(|columns| columns >= Self::LEAST),
             is_diff: false,
             sources: std::iter::repeat_with(|| None).take(Self::SLOTS).collect(),
-            source_width: sources.max().unwrap_or(0).clamp(12, Self::MOST),
-            event_width: widest.max(kernel),
+            source_width: sources.max().unwrap_or(0).clamp(12, most),
+            event_width: widest.max(kernel).min(most),
             is_compact: false,
             calendar: None,
+            terminal,
+            most,
         }
     }
 
     /// Returns a formatter of lines without columns.
     pub(crate) fn compact() -> Lines {
-        Lines { is_compact: true, source_width: 0, event_width: 0, ..Lines::new(&[], &[]) }
+        let lines = Lines::new(&[], &[]);
+        Lines { is_compact: true, terminal: None, source_width: 0, event_width: 0, ..lines }
     }
 
     /// Shows the time since the previous line in nanoseconds, as `(+250)`.
     pub(crate) fn diff(self, is_diff: bool) -> Lines {
-        Lines { is_diff, ..self }
+        Lines { is_diff, has_steps: is_diff || self.has_steps, ..self }
     }
 
     /// Shows times of a calendar, in this zone, instead of the time since the start.
@@ -94,7 +109,7 @@ impl Lines {
     ) -> &str {
         self.times(since);
         self.event(event, function);
-        &self.buffer
+        self.cut()
     }
 
     /// Formats an event's line without the columns of times.
@@ -122,6 +137,18 @@ impl Lines {
             None => self.no_times(),
         }
         self.buffer.push_str(line);
+        self.cut()
+    }
+
+    /// Cuts the line at the terminal's width.
+    fn cut(&mut self) -> &str {
+        if let Some(columns) = self.terminal
+            && display_width(self.buffer.trim_end()) > columns
+        {
+            let kept = Word::from(&self.buffer).break_apart(columns.saturating_sub(3)).next();
+            self.buffer.truncate(kept.map_or(0, |kept| kept.len()));
+            self.buffer.push_str("...\n");
+        }
         &self.buffer
     }
 
@@ -176,11 +203,13 @@ impl Lines {
             None => seconds(buffer, since, 3, ""),
             Some((start, zone)) => calendar(buffer, start.saturating_add(since), zone),
         }
-        buffer.push_str("  ");
         let step = since.saturating_sub(self.last.unwrap_or(since));
-        match self.is_diff {
-            true => nanoseconds(buffer, step),
-            false => seconds(buffer, step, 2, "+"),
+        if self.has_steps {
+            buffer.push_str("  ");
+            match self.is_diff {
+                true => nanoseconds(buffer, step),
+                false => seconds(buffer, step, 2, "+"),
+            }
         }
         self.last = Some(since);
     }
@@ -196,7 +225,7 @@ impl Lines {
         let known = known.unwrap_or_else(|| {
             let shown = Escaped(source.as_bytes()).to_string();
             let width = shown.chars().count();
-            self.source_width = self.source_width.max(width.min(Self::MOST));
+            self.source_width = self.source_width.max(width.min(self.most));
             Source { name: source.clone(), shown, width }
         });
         buffer.push_str(&known.shown);
@@ -210,7 +239,8 @@ impl Lines {
     /// Formats the line above the columns.
     pub(crate) fn header(&mut self) -> &str {
         self.buffer.clear();
-        self.buffer.push_str("      seconds    since last");
+        self.buffer.push_str("      seconds");
+        self.buffer.push_str(if self.has_steps { "    since last" } else { "" });
         self.source(&"source".into());
         self.buffer.push_str("event\n");
         &self.buffer
@@ -222,7 +252,7 @@ impl Lines {
             None => self.no_times(),
         }
         self.lost(lost, since.is_some());
-        &self.buffer
+        self.cut()
     }
 
     /// Begins a line with columns of unknown times.
@@ -230,7 +260,8 @@ impl Lines {
         self.buffer.clear();
         let width = self.calendar.as_ref().map_or(13, |(_, zone)| calendar_width(zone));
         // Writing to a String does not fail.
-        let _ = write!(self.buffer, "{:>width$}             -", "-");
+        let _ = write!(self.buffer, "{:>width$}", "-");
+        self.buffer.push_str(if self.has_steps { "             -" } else { "" });
     }
 
     /// Appends all columns of a loss but those of times.

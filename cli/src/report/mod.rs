@@ -18,7 +18,7 @@ use hypertrace_export::uftrace::has_functions;
 use hypertrace_format::pattern::matches;
 use hypertrace_functions::symbols::Source;
 use hypertrace_timeline::{
-    ClockMaps, EntryRef, EventRef, FUNCTION_FIELDS, Filter, FilterError, FunctionTrace,
+    ClockMaps, EntryRef, EventKind, EventRef, FUNCTION_FIELDS, Filter, FilterError, FunctionTrace,
     KernelTrace, Lost, Session, Timeline, nearest,
 };
 use jiff::tz::TimeZone;
@@ -37,7 +37,11 @@ use std::io::{self, Write as _};
 /// (ring full)". Guests' clocks are mapped to the host's; --json has the error
 /// bound. Sessions of one machine and boot are merged exactly. Those of another
 /// machine or boot are placed by the system's clocks, and a message says so: their
-/// error is unknown.
+/// error is unknown. On a terminal, lines are cut at its width, and if that
+/// is less than 100, the time since the previous line is left out.
+///
+/// The events named lease, which say which thread a client is, are shown with
+/// --json, --event or --where only.
 ///
 /// Events of the host's kernel come from DIR/kernel.dat. Their source is
 /// kernel/THREAD-TID, their name SYSTEM:EVENT, and their line ends with the CPU:
@@ -145,7 +149,7 @@ Examples:
   hypertrace report S --from 1.5ms --to 2ms      half a millisecond of it
   hypertrace report S --where 'len > 4096 and not client == 0'
                                                  what fields say
-  hypertrace report S | less -S                  long lines, to scroll through
+  hypertrace report S | less -S                  whole lines, to scroll through
   hypertrace report S --json | jq -c 'select(.bound_ns > 10000)'
                                                  events placed worse than 10 us
   hypertrace report S --follow --json            live, for a program
@@ -317,7 +321,8 @@ impl<'a> Chosen<'a> {
         self.from.is_none_or(|from| since >= from)
             && match &*self.args.event {
                 // The events in a guest's recording are shown, not what carries it.
-                [] => event.client.is_none() || !crate::kernel::is_carrier(event.name),
+                [] if event.client.is_some() && crate::kernel::is_carrier(event.name) => false,
+                [] => event.kind != EventKind::Lease || self.args.json || self.filter.is_some(),
                 globs => globs.iter().any(|glob| matches(glob, event.name)),
             }
             && self.is_of_client(event.client)

@@ -1,6 +1,7 @@
 //! `hypertrace report` and `hypertrace info`: their output for people and for scripts.
 
 use hypertrace_test_support::made;
+use hypertrace_tests::capability;
 use hypertrace_tests::command::{Hypertrace, Ran, run};
 use hypertrace_tests::golden::golden;
 use made::*;
@@ -43,6 +44,51 @@ fn a_session_of_more_streams_than_files_may_be_open_is_read() {
 #[test]
 fn a_line_has_time_delta_source_event_and_fields() {
     golden("lines", HYPERTRACE.transcript(&[session()], &["report S"]));
+}
+
+#[test]
+fn leases_are_shown_where_they_are_chosen() {
+    let session = session();
+    let report = |args: &[&str]| {
+        let lines = run(HYPERTRACE.command(["report"]).arg(session.path()).args(args)).ok();
+        lines.lines().filter(|line| line.contains("  lease  ")).count()
+    };
+    assert_eq!(report(&[]), 0);
+    assert_eq!(report(&["--client", "0"]), 0);
+    assert_eq!(report(&["--event", "lease"]), 2);
+    assert_eq!(report(&["--event", "*"]), 2);
+    assert_eq!(report(&["--where", "token == 9"]), 1);
+}
+
+#[test]
+fn a_terminal_shows_lines_cut_at_its_width() {
+    let Some(script) = capability::program("script") else { return };
+    let session = session();
+    let events = Packet::guest(1).event_str(10_000, OPENED, &[], "\u{3042}".repeat(60).as_bytes());
+    let session = session.stream("guest-001-0000", &[Packet::guest(1), events]);
+    let shown = |columns: u32| {
+        let command = format!(
+            "stty cols {columns} rows 24; {} report {}",
+            HYPERTRACE.0,
+            session.path().display()
+        );
+        let mut script = Command::new(&script);
+        script.args(["--quiet", "--return", "--command", &command, "/dev/null"]);
+        run(script.stdin(Stdio::null())).ok().replace('\r', "")
+    };
+    let whole = run(HYPERTRACE.command(["report"]).arg(session.path())).ok();
+
+    assert_eq!(shown(400), whole);
+    assert!(shown(100).contains("  +0.0"), "{}", shown(100));
+    for columns in [80, 40, 4] {
+        let shown = shown(columns);
+        // Each of these letters takes two columns.
+        let width = |line: &str| line.chars().map(|c| if c.is_ascii() { 1 } else { 2 }).sum();
+        let widest = shown.lines().map(width).max();
+        assert!(widest <= Some(columns), "{columns}: {shown}");
+        assert_eq!(shown.lines().count(), whole.lines().count(), "{shown}");
+        assert!(!shown.contains("  +0.0") && shown.contains("...\n"), "{shown}");
+    }
 }
 
 #[test]
