@@ -181,6 +181,8 @@ pub(crate) fn complete(
     if json.has_cpus && matches!(of, Of::Host) {
         origin.push_str(&format!("; all={}", Buffer::Cpus.name()));
         buffers.push((Buffer::Cpus, cpus));
+    } else if json.has_all() {
+        origin.push_str(&format!("; all={}", Buffer::Asked.name()));
     }
     if let Some(threads) = &json.threads {
         let threads: Vec<String> = threads.iter().map(u32::to_string).collect();

@@ -144,7 +144,7 @@ impl Forwarding {
         let description = self.instance.describe(&self.events, json.page_size as u32)?;
         self.send_all(HEAD, &description.to_bytes(), send)?;
         let system = Some(crate::trace_dat::system());
-        self.send_json(JSON, &crate::state::RecordingJson { system, threads: None, ..json }, send)?;
+        self.send_json(JSON, &crate::state::RecordingJson { system, ..json }, send)?;
         self.instance.switch(true)
     }
 

@@ -30,12 +30,16 @@ const SCHED_EVENTS: [&str; 3] =
     ["sched:sched_switch", "sched:sched_wakeup", "sched:sched_wakeup_new"];
 
 /// Events that tell which thread a CPU has, and what woke it. A kernel without high resolution timers lacks one.
-const CPUS_EVENTS: [&str; 5] = [
+/// An interrupt's end is recorded, too: a wake-up after it is another one's.
+const CPUS_EVENTS: [&str; 8] = [
     "sched:sched_switch",
     "sched:sched_waking",
     "timer:hrtimer_expire_entry",
+    "timer:hrtimer_expire_exit",
     "irq:irq_handler_entry",
+    "irq:irq_handler_exit",
     "irq:softirq_entry",
+    "irq:softirq_exit",
 ];
 
 /// Share of a buffer, percent, that wakes the thread that reads it.

@@ -309,7 +309,7 @@ pub(crate) fn json(owner: &Owner, source: Source, cpus: Vec<u32>, pids: &[u32]) 
         cpus,
         names: names.to_lines(),
         // Until the threads are noted, none is known to be recorded.
-        threads: (source == Source::Tracefs).then(Vec::new),
+        threads: (source == Source::Tracefs && !pids.is_empty()).then(Vec::new),
         system: None,
         has_cpus: false,
     }

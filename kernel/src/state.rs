@@ -110,6 +110,11 @@ impl RecordingJson {
         Buffer::ALL.into_iter().filter(move |buffer| has_cpus || *buffer == Buffer::Asked)
     }
 
+    /// Returns whether its one buffer has the events of all threads.
+    pub fn has_all(&self) -> bool {
+        self.source == Source::Tracefs && self.threads.is_none()
+    }
+
     /// Returns whether its numbers can be those of a machine, and its owner's name that of an instance: a note with
     /// this name is removed at the end.
     pub fn is_good(&self) -> bool {

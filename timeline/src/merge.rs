@@ -78,7 +78,8 @@ impl<'a> Timeline<'a> {
     }
 
     /// Starts at the beginning of all sessions and of traces of kernels. Guests' events of the classes `unneeded`, by
-    /// session, are left out.
+    /// session, are left out. The events of all threads beside those of a trace are there: of a trace after all others,
+    /// in their order.
     ///
     /// # Errors
     /// If the first records of a stream or of a trace are damaged.
@@ -87,7 +88,11 @@ impl<'a> Timeline<'a> {
         sessions: &'a [(Session, ClockMaps)],
         traces: &'a [KernelTrace],
     ) -> Result<Timeline<'a>> {
-        Timeline::of_all(sessions, traces, &[], unneeded)
+        let mut timeline = Timeline::of_all(sessions, traces, &[], unneeded)?;
+        for (number, trace) in (traces.len()..).zip(traces) {
+            kernel::inputs_of_cpus(number, trace).into_iter().try_for_each(|i| timeline.add(i))?;
+        }
+        Ok(timeline)
     }
 
     fn of_all(
@@ -146,14 +151,21 @@ impl<'a> Timeline<'a> {
         Timeline::of(stream_inputs, names)
     }
 
-    fn of(mut inputs: Vec<Box<dyn Input + 'a>>, names: Names) -> Result<Timeline<'a>> {
-        let mut heap = BinaryHeap::new();
-        for (number, input) in inputs.iter_mut().enumerate() {
-            if let Some(time) = input.advance()? {
-                heap.push(Reverse(Key { time, host: input.is_host(), input: number }));
-            }
+    fn of(inputs: Vec<Box<dyn Input + 'a>>, names: Names) -> Result<Timeline<'a>> {
+        let (heap, margins) = (BinaryHeap::new(), Vec::new());
+        let mut timeline = Timeline { inputs: Vec::new(), heap, names, margins, taken: false };
+        inputs.into_iter().try_for_each(|input| timeline.add(input))?;
+        Ok(timeline)
+    }
+
+    /// Adds an input, before anything is read.
+    fn add(&mut self, mut input: Box<dyn Input + 'a>) -> Result<()> {
+        if let Some(time) = input.advance()? {
+            let (host, input) = (input.is_host(), self.inputs.len());
+            self.heap.push(Reverse(Key { time, host, input }));
         }
-        Ok(Timeline { inputs, heap, names, margins: Vec::new(), taken: false })
+        self.inputs.push(input);
+        Ok(())
     }
 
     /// Returns the names at its end.

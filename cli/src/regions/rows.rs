@@ -4,7 +4,8 @@ use crate::escape::{Escaped, JsonText};
 use crate::output::{JSON_VERSION, exact};
 use anyhow::{Context, Result};
 use hypertrace_timeline::regions::{
-    Breakdown, Group, Histogram, NotCounted, Part, Regions, Sample, Times,
+    Breakdown, Cause, CauseNumber, Group, Histogram, NotCounted, Part, Regions, Sample, Times,
+    Unknown,
 };
 use serde_json::{Map, Value, json};
 use std::borrow::Cow;
@@ -181,10 +182,49 @@ impl<'a> Shown<'a> {
         json["bound_ns"] = breakdown.bound_ns.into();
         json["regions"] = breakdown.regions.into();
         json["exits"] = exits.collect();
+        json["waits"] = breakdown.waits.iter().map(|wait| self.wait(*wait)).collect();
         json["exits_of"] = breakdown.exits_of.into();
         json["stolen_regions"] = self.stolen_ms.map(|_| breakdown.stolen).into();
         json["guest_includes_kvm"] = group.includes_kvm.into();
         json
+    }
+
+    /// Returns a part of a wait.
+    fn wait(&self, (part, cause, ns): (Part, CauseNumber, u64)) -> Value {
+        let (kind, name) = match self.cause(cause) {
+            Cause::Unknown(Unknown::NotRecorded) => ("unknown", Some("not_recorded")),
+            Cause::Unknown(Unknown::Missing) => ("unknown", Some("missing_event")),
+            Cause::Unknown(_) => ("unknown", Some("too_many")),
+            Cause::Thread { name, .. } => ("thread", name.as_deref()),
+            Cause::Idle => ("idle", None),
+            Cause::Timer => ("timer", None),
+            Cause::Interrupt(name) => ("interrupt", name.as_deref()),
+            Cause::Softirq(name) => ("softirq", *name),
+            _ => ("others", None),
+        };
+        let (tid, session) = match self.cause(cause) {
+            Cause::Thread { tid, session, .. } => (Some(*tid), *session),
+            _ => (None, None),
+        };
+        let part = PARTS.iter().find(|(known, _)| *known == part).map(|(_, name)| *name);
+        json!({ "part": part, "cause": kind, "name": name, "tid": tid, "session": session, "ns": ns })
+    }
+
+    /// Returns the cause of a wait.
+    pub fn cause(&self, cause: CauseNumber) -> &Cause {
+        self.regions.causes.get(usize::from(cause)).unwrap_or(&Cause::Others)
+    }
+
+    /// Returns the name of a cause, after that of its session if there are several.
+    pub fn cause_name(&self, cause: &Cause) -> String {
+        let session = match cause {
+            Cause::Thread { session, .. } if self.regions.sessions.len() > 1 => *session,
+            _ => None,
+        };
+        match session.and_then(|session| self.regions.sessions.get(session)) {
+            Some(session) => format!("{session}:{cause}"),
+            None => cause.to_string(),
+        }
     }
 
     /// Returns the name of an exit's reason.

@@ -4,15 +4,17 @@ use super::rows::{PARTS, Shown, part_name};
 use crate::escape::Escaped;
 use crate::losses::grouped;
 use crate::output::wrapped;
-use hypertrace_timeline::regions::{Breakdown, Group, Histogram, NotCounted, Part, Step};
+use hypertrace_timeline::regions::{
+    Breakdown, Cause, CauseNumber, Group, Histogram, NotCounted, Part, Step, Unknown,
+};
 use std::fmt::{self, Write as _};
 
 /// Columns of a histogram's longest bar.
 const BAR: u64 = 40;
 /// Most steps of a histogram that are shown; those in between have an `...`.
 const MOST_STEPS: usize = 16;
-/// Most names of regions inside a group's regions that are shown.
-const MOST_CHILDREN: usize = 3;
+/// Most names of regions inside a group's regions that are shown, and most causes of waits.
+const MOST_NAMES: usize = 3;
 
 /// Formats all groups. If nothing is known of a group's time, the first warning that says why takes the place of the
 /// table, and is removed from the warnings.
@@ -85,7 +87,37 @@ fn one(out: &mut String, shown: &Shown<'_>, group: &Group, unknown: Option<Strin
 
 /// Returns the lines about all groups together.
 pub fn remarks(shown: &Shown<'_>) -> impl Iterator<Item = String> {
-    [unrecorded(shown), stolen(shown)].into_iter().flatten()
+    [unrecorded(shown), by_whom(shown), stolen(shown)].into_iter().flatten()
+}
+
+/// Returns a line about waits whose cause is not known, if there are many: why, and what to do.
+fn by_whom(shown: &Shown<'_>) -> Option<String> {
+    let mut unknown = [0, 0, 0];
+    let mut all = 0;
+    for (_, cause, ns) in shown.groups().flat_map(|group| &group.total.waits) {
+        all += ns;
+        if let Cause::Unknown(why) = shown.cause(*cause) {
+            unknown[*why as usize] += ns;
+        }
+    }
+    let (why, ns) = unknown.into_iter().enumerate().max_by_key(|(_, ns)| *ns)?;
+    let why = match why {
+        _ if ns <= all / 100 => return None,
+        0 => {
+            "the recording does not have all threads: `hypertrace record --kernel` as root, without \
+             --own-only, has them"
+        }
+        1 => {
+            "events of the machine's other threads are missing: they were lost, or not recorded yet or \
+             any more; a larger --buffer may help"
+        }
+        _ => "too many threads had the CPU meanwhile",
+    };
+    Some(format!(
+        "which thread had the CPU, and what woke threads, is not known for {} of {} waiting: {why}",
+        time(ns),
+        time(all)
+    ))
 }
 
 /// Returns a line about regions outside of the kernel's recordings, if there are any: why they are not counted,
@@ -253,6 +285,7 @@ fn breakdowns(out: &mut String, shown: &Shown<'_>, group: &Group) -> fmt::Result
         if part == Part::Kernel {
             exits(out, shown, &columns)?;
         }
+        waits(out, shown, &columns, part)?;
     }
     for note in footnotes(group) {
         out.push_str(&wrapped(&note, "  "));
@@ -273,7 +306,7 @@ fn children(out: &mut String, group: &Group) -> fmt::Result {
     };
     row("self", String::new(), group.own_times().total())?;
     let times = |count: u64| format!("{}x", grouped(count));
-    let (shown, others) = group.children.split_at(group.children.len().min(MOST_CHILDREN));
+    let (shown, others) = group.children.split_at(group.children.len().min(MOST_NAMES));
     for child in shown {
         let name = child.name.as_deref().unwrap_or("others");
         row(&shortened(name, 30), times(child.count), child.times.total())?;
@@ -306,6 +339,68 @@ fn exits(out: &mut String, shown: &Shown<'_>, columns: &[(&str, &Breakdown)]) ->
                 0.0 => time(*ns),
                 count => format!("{}x {}", short_count(*count), time(*ns)),
             });
+            write!(out, " {cell:>13}")?;
+        }
+        out.push('\n');
+    }
+    Ok(())
+}
+
+/// A row of the waits of a part.
+pub struct WaitRow {
+    pub name: String,
+    /// By column, nanoseconds.
+    pub ns: Vec<u64>,
+}
+
+/// Returns the rows of the waits of a part: the causes with most time, the others, and what is not known. None if the
+/// causes were not recorded.
+pub fn wait_rows(shown: &Shown<'_>, columns: &[(&str, &Breakdown)], part: Part) -> Vec<WaitRow> {
+    let of = |breakdown: &Breakdown, cause: CauseNumber| {
+        let found = breakdown.waits.iter().find(|(p, c, _)| (*p, *c) == (part, cause));
+        found.map_or(0, |(.., ns)| *ns)
+    };
+    let all = columns.iter().flat_map(|(_, b)| &b.waits).filter(|(p, ..)| *p == part);
+    let mut causes: Vec<CauseNumber> = all.map(|(_, cause, _)| *cause).collect();
+    causes.sort_unstable();
+    causes.dedup();
+    let is_known = |cause: &CauseNumber| !matches!(shown.cause(*cause), Cause::Unknown(_));
+    let (mut known, unknown): (Vec<_>, Vec<_>) = causes.into_iter().partition(is_known);
+    let is_missing =
+        |cause: &CauseNumber| *shown.cause(*cause) != Cause::Unknown(Unknown::NotRecorded);
+    if known.is_empty() && !unknown.iter().any(is_missing) {
+        return Vec::new();
+    }
+    // As shares: a column is of one region or of all.
+    let share = |cause: CauseNumber| {
+        let share = |b: &Breakdown| of(b, cause) as f64 / b.times.get(part).max(1) as f64;
+        columns.iter().map(|(_, b)| share(b)).fold(0.0, f64::max)
+    };
+    let is_single = |cause: &CauseNumber| *shown.cause(*cause) != Cause::Others;
+    known.sort_by(|a, b| is_single(b).cmp(&is_single(a)).then(share(*b).total_cmp(&share(*a))));
+    let singles = known.iter().filter(|cause| is_single(cause)).count();
+    let (first, others) = known.split_at(singles.min(MOST_NAMES));
+    let row = |name: String, causes: &[CauseNumber]| {
+        let sum = |b: &Breakdown| causes.iter().map(|cause| of(b, *cause)).sum();
+        WaitRow { name, ns: columns.iter().map(|(_, b)| sum(b)).collect() }
+    };
+    let firsts = first.iter().map(|cause| row(shown.cause_name(shown.cause(*cause)), &[*cause]));
+    let rest = [("others", others), ("not known", &unknown)];
+    let rest = rest.into_iter().filter(|(_, causes)| !causes.is_empty());
+    firsts.chain(rest.map(|(name, causes)| row(name.to_owned(), causes))).collect()
+}
+
+/// Writes a row for each cause of a part's waits.
+fn waits(
+    out: &mut String,
+    shown: &Shown<'_>,
+    columns: &[(&str, &Breakdown)],
+    part: Part,
+) -> fmt::Result {
+    for WaitRow { name, ns } in wait_rows(shown, columns, part) {
+        write!(out, "    {:<20}", shortened(&name, 20))?;
+        for ns in ns {
+            let cell = if ns == 0 { "-".into() } else { time(ns) };
             write!(out, " {cell:>13}")?;
         }
         out.push('\n');

@@ -96,12 +96,21 @@ fn check_numbers(page: &Element, json: &Value) {
         let rows = table(section, "part").all("tr");
         let mut seen = [0; 4];
         let mut reasons = BTreeSet::new();
+        // The last part, and the sum of the causes below it.
+        let (mut part, mut by_cause) = ([0; 4], None);
         for row in &rows[2..] {
             let head = row.all("th")[0];
             let name = head.text();
+            if head.get("class") != "sub wait"
+                && let Some(sum) = by_cause.take()
+            {
+                assert_eq!(sum, part, "before {name}");
+            }
             for (column, of) in columns.iter().enumerate() {
                 let cell = ns(row.all("td")[column * 2]);
-                if head.get("class") == "sub" {
+                if head.get("class") == "sub wait" {
+                    by_cause.get_or_insert([0; 4])[column] += cell.first().unwrap_or(&0);
+                } else if head.get("class") == "sub" {
                     reasons.insert(name.clone());
                     let exits = of["exits"].as_array().unwrap();
                     let exit = exits.iter().find(|exit| exit["reason"] == *name);
@@ -109,6 +118,7 @@ fn check_numbers(page: &Element, json: &Value) {
                 } else {
                     let name = name.strip_suffix(" with KVM").unwrap_or(&name);
                     assert_eq!(cell, [number(&of["parts"][format!("{name}_ns")])], "{name}");
+                    part[column] = cell[0];
                     seen[column] += cell[0];
                 }
             }

@@ -319,6 +319,14 @@ impl<'a> Fields<'a> {
         self.format.fields.get(field)?.number(self.bytes)
     }
 
+    /// Returns the text in a field, see [`Format::field`].
+    pub fn text(self, field: usize) -> Option<&'a [u8]> {
+        match self.format.fields.get(field)?.value(self.bytes)? {
+            ValueRef::Str(text) => Some(text),
+            _ => None,
+        }
+    }
+
     /// Returns the name of the number in a field, or the number.
     pub fn shown(self, field: usize) -> Option<String> {
         let field = self.format.fields.get(field)?;

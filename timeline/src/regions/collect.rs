@@ -6,13 +6,15 @@
 mod losses;
 mod warnings;
 
+use super::causes::Causes;
+use super::cpus::{Cpus, Next};
 use super::followed::Followed;
-use super::groups::{Groups, add_exits, unattributed};
+use super::groups::{Groups, unattributed};
 use super::host::{Host, Recording, lease};
 use super::lanes::Logged;
 use super::marks::{Kernel, Kinds, Reasons, of_kvm};
 use super::pairs::{Begun, Open, Pairs, SameId};
-use super::parts::{Evidence, Mark, Stream, Sums, Why};
+use super::parts::{Divided, Evidence, Mark, Part, Stream, Why};
 use super::roles::{Role, Roles};
 use super::steals::Steals;
 use super::store::{Detail, NO_CLIENT, NO_THREAD, Sample, State, Store};
@@ -40,6 +42,10 @@ struct Pass<'a> {
     /// For each kernel's trace: the sessions whose threads it may show, and the number of its recording
     /// there.
     traced: Vec<Vec<(usize, usize)>>,
+    /// For each kernel's trace: its CPUs, if it has the events of all threads, and whether these are in a buffer of their
+    /// own.
+    cpus: Vec<Option<Cpus>>,
+    causes: Causes,
     roles: Roles,
     reasons: Reasons,
     groups: Groups,
@@ -98,8 +104,9 @@ fn read<'a>(
         })
         .collect();
     let mut traced = vec![Vec::new(); traces.len()];
+    let mut cpus = Vec::from_iter(traces.iter().map(|_| None));
     let all = Vec::from_iter(sessions.iter().map(|(session, _)| session));
-    for (trace, shows) in traces.iter().zip(&mut traced) {
+    for ((trace, shows), cpus) in traces.iter().zip(&mut traced).zip(&mut cpus) {
         let of_guest = trace.is_of_guest();
         if of_guest && trace.session().is_none_or(|number| !hosts[number].is_program) {
             // Its threads are the guest's.
@@ -123,6 +130,7 @@ fn read<'a>(
         }
         let (kinds, end) = (Kinds::of(&trace.first_names(FIRST_EVENTS)?), trace.end()?);
         let Some(end) = end else { continue };
+        *cpus = trace.all_threads_until()?.map(Cpus::new);
         for session in shown.filter(|number| !of_guest || trace.session() == Some(*number)) {
             let recordings = &mut hosts[session].recordings;
             shows.push((session, recordings.len()));
@@ -132,7 +140,7 @@ fn read<'a>(
         }
     }
     let mut pass = Pass::new(sessions, options, hosts);
-    pass.traced = traced;
+    (pass.traced, pass.cpus) = (traced, cpus);
     let unneeded = pass.unneeded();
     let mut timeline = Timeline::without(&unneeded, sessions, traces)?;
     loop {
@@ -160,6 +168,8 @@ impl<'a> Pass<'a> {
         Pass {
             options,
             traced: Vec::new(),
+            cpus: Vec::new(),
+            causes: Causes::new(),
             groups: Groups::new(roles.names().len(), hosts.len()),
             roles,
             hosts,
@@ -188,14 +198,33 @@ impl<'a> Pass<'a> {
 
     /// Takes an event of a kernel.
     fn kernel(&mut self, event: &EventRef<'_>) {
-        let (kernel, number) = self.roles.kernel(event);
         let (Some(fields), Some(running)) = (event.fields.kernel(), event.thread) else { return };
+        if let Some(trace) = event.trace.checked_sub(self.traced.len()) {
+            return self.cpu_event(trace, event, fields, running);
+        }
+        let (kernel, number) = self.roles.kernel(event);
         let (trace, cpu) = (event.trace as u16, running.cpu.unwrap_or(0) as u16);
         let by = Evidence { stream: Stream::Kernel { trace, cpu }, event: number };
         for at in 0..self.traced.get(event.trace).map_or(0, Vec::len) {
             let to = self.traced[event.trace][at];
             self.kernel_of(to, event.ts_ns, kernel, fields, (running, by));
         }
+        if self.cpus[event.trace].as_ref().is_some_and(|cpus| cpus.is_in_trace) {
+            self.cpu_event(event.trace, event, fields, running);
+        }
+    }
+
+    /// Takes an event of a CPU of a trace.
+    fn cpu_event(
+        &mut self,
+        trace: usize,
+        event: &EventRef<'_>,
+        fields: format::Fields<'_>,
+        running: Thread,
+    ) {
+        let Some(cpus) = self.cpus.get_mut(trace).and_then(Option::as_mut) else { return };
+        let at = (event.ts_ns, running.cpu.unwrap_or(0), running.tid);
+        cpus.take(at, self.roles.cpu_event(event), fields, &mut self.causes);
     }
 
     /// Takes an event of a recording for a session's threads.
@@ -220,10 +249,33 @@ impl<'a> Pass<'a> {
         host.recordings[recording].followed.add(kernel, fields, running.tid);
         let kinds = host.recordings[recording].kinds;
         let tid = |field| fields.number(field).unwrap_or(-1);
+        let cpus = match by.stream {
+            Stream::Kernel { trace, .. } => self.cpus.get(usize::from(trace)),
+            _ => None,
+        };
+        let cpus = cpus.and_then(Option::as_ref);
+        let (causes, cpu) = (&mut self.causes, running.cpu.unwrap_or(0));
+        let prev = match kernel {
+            Kernel::Switch { prev, .. } => u32::try_from(tid(prev)).ok(),
+            _ => None,
+        };
         let mut mark = |tid, mark| {
             let thread = host.traced(tid, recording);
             if let Some(account) = host.account(thread, recording, time) {
                 account.by = Some(by);
+                if let (Some(cpus), Some((part, from))) = (cpus, account.ends_wait(mark)) {
+                    let (tid, most) = (tid as u32, account.most_causes());
+                    match part {
+                        Part::Blocked => {
+                            let cause = cpus.woke(tid, (from, time), causes);
+                            account.causes.push((time, cause));
+                        }
+                        _ => {
+                            let next = Next { cpu, tid, prev };
+                            cpus.before(next, (from, time), most, causes, &mut account.causes);
+                        }
+                    }
+                }
                 account.mark(time, mark);
             }
             thread
@@ -478,10 +530,10 @@ impl<'a> Pass<'a> {
         let thread = &mut self.hosts[session].threads[at];
         let logged = thread.tally.log().len();
         if thread.tally.pass(&mut thread.account) {
-            while let Some((index, sums)) =
+            while let Some((index, divided)) =
                 thread.tally.next_passed(|index| self.store.times(index))
             {
-                divide(&mut self.store, &mut self.groups, index, &sums);
+                divide(&mut self.store, &mut self.groups, index, divided);
             }
         }
         self.logged += thread.tally.log().len() - logged;
@@ -533,16 +585,16 @@ impl<'a> Pass<'a> {
         group.includes_kvm |= !host.is_program && kinds.includes_kvm();
         group.bound_ns = group.bound_ns.zip(open.bound).map(|(a, b)| a.max(b));
         if self.store.wants(index) {
-            self.store.keep(Detail::new(index, &Sums::default()));
+            self.store.keep(Detail::new(index, Divided::default()));
         }
         let (store, groups) = (&mut self.store, &mut self.groups);
         let Some((thread, number)) = open.thread else {
-            let sums = Sums { times: sample.times, ..Sums::default() };
-            return divide(store, groups, index, &sums);
+            let divided = Divided { times: sample.times, ..Divided::default() };
+            return divide(store, groups, index, divided);
         };
         let thread = &mut host.threads[thread];
-        if let Some(sums) = thread.tally.end(&mut thread.account, number, end, index) {
-            divide(store, groups, index, &sums);
+        if let Some(divided) = thread.tally.end(&mut thread.account, number, end, index) {
+            divide(store, groups, index, divided);
         }
     }
 
@@ -592,6 +644,14 @@ impl<'a> Pass<'a> {
         self.drop_unrecorded();
         let has_kernel = self.hosts.iter().any(|host| !host.recordings.is_empty());
         let reasons = self.reasons.names().to_vec();
+        let hosts_of = |tid| {
+            let found = self.hosts.iter().enumerate().find_map(|(number, host)| {
+                let thread = &host.threads[host.dividing(tid)?];
+                Some((number, thread.name.as_deref().map(str::to_owned)))
+            });
+            found.map_or((None, None), |(number, name)| (name, Some(number)))
+        };
+        let causes = self.causes.finish(hosts_of);
         let Pass { mut store, groups, hosts, roles, has_both, is_cut, .. } = self;
         // Their memory is for the groups' numbers.
         let logs = |host: Host| host.threads.into_iter().map(Logged::of).collect();
@@ -611,6 +671,7 @@ impl<'a> Pass<'a> {
             groups,
             sessions,
             reasons,
+            causes,
             events: roles.into_events(),
             warnings,
             is_cut,
@@ -624,12 +685,12 @@ impl<'a> Pass<'a> {
 }
 
 /// Divides the time of a region into its parts.
-fn divide(store: &mut Store, groups: &mut Groups, index: u32, sums: &Sums) {
+fn divide(store: &mut Store, groups: &mut Groups, index: u32, divided: Divided) {
     let sample = store.get_mut(index);
-    sample.times = sums.times;
-    let (sample, detail) = (*sample, Detail::new(index, sums));
+    sample.times = divided.times;
+    let (sample, detail) = (*sample, Detail::new(index, divided));
     if sample.state == State::Counted {
-        add_exits(&mut groups.all[usize::from(sample.group)], &sums.exits);
+        groups.all[usize::from(sample.group)].add(&detail);
         groups.offer(&sample, &detail);
     }
     if store.wants(index) {

@@ -193,14 +193,6 @@ impl Groups {
     }
 }
 
-/// Adds up the exits that regions of a group are known to have.
-pub(super) fn add_exits(group: &mut Group, exits: &[super::parts::Exits]) {
-    group.exits.iter_mut().zip(exits).for_each(|(sum, exits)| {
-        sum.count += exits.count;
-        sum.time += exits.time;
-    });
-}
-
 /// Cuts a value, at a character.
 fn cut(mut value: String) -> String {
     if value.len() > MOST_VALUE {

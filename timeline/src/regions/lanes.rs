@@ -145,7 +145,8 @@ mod tests {
         let of = |lengths: &[i64]| {
             let all = lengths.iter().enumerate().map(|(at, length)| {
                 let from = at as i64 * 100;
-                Interval { from, to: from + length, part: Part::Vmm, reason: 0, ended_by: None }
+                let (part, to) = (Part::Vmm, from + length);
+                Interval { from, to, part, reason: 0, cause: 0, ended_by: None }
             });
             Lane { name: String::new(), tid: 1, intervals: all.collect(), is_whole: true }
         };

@@ -10,6 +10,8 @@
 //! pairs     a client's open regions
 //! roles     the events that begin and end regions
 //! marks     the events that say what a thread does
+//! cpus      which thread each CPU had, and what woke threads
+//! causes    what threads waited for
 //! parts     how a host thread's time divides into parts
 //! tally     the regions that wait for proven time
 //! steals    the times in which a hypervisor took the machine's CPUs
@@ -38,8 +40,10 @@
 //! # }
 //! ```
 
+mod causes;
 mod children;
 mod collect;
+mod cpus;
 mod followed;
 mod groups;
 mod histogram;
@@ -54,6 +58,7 @@ mod store;
 mod summary;
 mod tally;
 
+pub use causes::{Cause, CauseNumber, Unknown};
 pub use children::Child;
 pub use histogram::{Histogram, Step};
 pub use lanes::{Lane, Lanes, Window};
@@ -158,6 +163,8 @@ pub struct Regions {
     pub sessions: Vec<String>,
     /// Names of exits' reasons, by [`Interval::reason`].
     pub reasons: Vec<String>,
+    /// What threads waited for, by [`Interval::cause`].
+    pub causes: Vec<Cause>,
     /// Names of events, by [`Evidence::event`]. Chosen by guests: escape them.
     pub events: Vec<Arc<str>>,
     /// Faults of the inputs, although they could be read, and what could not be known.

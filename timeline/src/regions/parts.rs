@@ -37,8 +37,10 @@
 //! end, nor if it contradicts the others by no more than its bound. A region begins and ends
 //! at the mapped times, in whatever part they are.
 
+use super::causes::{CauseNumber, Unknown, Wait, Waits};
+
 /// Parts of a thread's time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(usize)]
 pub enum Part {
     /// In the guest; with KVM's own part where the kernel does not trace entries and exits.
@@ -115,22 +117,37 @@ pub struct Exits {
 }
 
 /// Sums of a thread since its beginning.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sums {
     /// By part.
     pub times: Times,
     /// By reason. Their times add up to the kernel's.
     pub exits: [Exits; REASONS],
+    /// By cause, of waits whose cause was looked for.
+    pub(super) waits: Waits,
+}
+
+/// What was added to sums: how the time of a region divides.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Divided {
+    pub times: Times,
+    pub exits: [Exits; REASONS],
+    /// Of waits whose cause was looked for.
+    pub waits: Box<[(Wait, u64)]>,
 }
 
 impl Sums {
     /// Returns what was added since `before`.
-    pub fn since(&self, before: &Sums) -> Sums {
+    pub(super) fn since(&self, before: &Sums) -> Divided {
         let exits = |reason: usize| Exits {
             count: self.exits[reason].count - before.exits[reason].count,
             time: self.exits[reason].time - before.exits[reason].time,
         };
-        Sums { times: self.times.since(&before.times), exits: std::array::from_fn(exits) }
+        Divided {
+            times: self.times.since(&before.times),
+            exits: std::array::from_fn(exits),
+            waits: self.waits.since(&before.waits),
+        }
     }
 
     /// Adds an interval.
@@ -140,6 +157,12 @@ impl Sums {
         if interval.part == Part::Kernel {
             self.exits[usize::from(interval.reason)].time += time;
         }
+        self.waits.add(interval);
+    }
+
+    /// Forgets the causes of waits: no region is open.
+    pub(super) fn forget_waits(&mut self) {
+        self.waits = Waits::default();
     }
 }
 
@@ -154,6 +177,8 @@ pub struct Interval {
     pub part: Part,
     /// Reason of the exit, in the kernel: an index of [`Regions::reasons`](super::Regions::reasons).
     pub reason: Reason,
+    /// Cause of a wait, where it is runnable or blocked: an index of [`Regions::causes`](super::Regions::causes).
+    pub cause: CauseNumber,
     /// The event that ended it, at its end; later, where a region or a window ends before. `None` where nothing
     /// proves what the thread did.
     pub ended_by: Option<Evidence>,
@@ -272,11 +297,14 @@ struct Waiting {
     /// `None`: on a CPU, and not proven yet.
     part: Option<Part>,
     reason: Reason,
+    cause: CauseNumber,
     ended_by: Option<Evidence>,
     /// Whether a region began or ended in it, at its beginning or at its end.
     has_border: bool,
     /// Whether it is the sum of several, and not their times.
     is_merged: bool,
+    /// Whether it is of the same wait as the one before it, with another cause.
+    goes_on: bool,
 }
 
 /// Whether the thread has a CPU.
@@ -299,6 +327,8 @@ pub struct Account {
     last: Option<i64>,
     /// The event of the next mark.
     pub by: Option<Evidence>,
+    /// The causes of the wait that the next mark ends, each up to a time: see [`Account::ends_wait`]. Empty: not known.
+    pub causes: Vec<(i64, CauseNumber)>,
     /// Time of the mark that began the mode.
     begun: i64,
     /// Reason of the last exit, and whether that is to be counted.
@@ -340,6 +370,7 @@ impl Account {
             cpu: Cpu::On,
             last: None,
             by: None,
+            causes: Vec::new(),
             begun: 0,
             reason: 0,
             is_new: false,
@@ -357,6 +388,21 @@ impl Account {
     /// Changes the kinds of events that the trace has.
     pub fn set_exactness(&mut self, exactness: Exactness) {
         self.exactness = exactness;
+    }
+
+    /// Returns the wait that a mark would end, and when it began.
+    pub(super) fn ends_wait(&self, mark: Mark) -> Option<(Part, i64)> {
+        let part = match (mark, self.cpu) {
+            (Mark::Wakeup, Cpu::Out(Why::Blocked)) => Part::Blocked,
+            (Mark::In, Cpu::Woken | Cpu::Out(Why::Preempted)) => Part::Runnable,
+            _ => return None,
+        };
+        Some((part, self.last?))
+    }
+
+    /// Returns most causes of one wait.
+    pub(super) fn most_causes(&self) -> usize {
+        self.most / 4
     }
 
     /// Changes how many intervals may wait.
@@ -468,9 +514,9 @@ impl Account {
     /// that are the sum of several have their length, but not their times.
     pub fn take_proven(&mut self, mut take: impl FnMut(&Interval, bool)) {
         for waiting in &self.waiting {
-            let Waiting { from, to, part, reason, ended_by, is_merged, .. } = *waiting;
+            let Waiting { from, to, part, reason, cause, ended_by, is_merged, .. } = *waiting;
             let part = part.unwrap_or(Part::Unattributed);
-            let interval = Interval { from, to, part, reason, ended_by };
+            let interval = Interval { from, to, part, reason, cause, ended_by };
             take(&interval, is_merged);
         }
         self.waiting.clear();
@@ -482,9 +528,21 @@ impl Account {
     }
 
     /// Ends a time off the CPU.
-    fn off(&mut self, part: Part, since: (i64, i64), cpu: Cpu) {
-        self.push(since, Some(part));
+    fn off(&mut self, part: Part, (from, to): (i64, i64), cpu: Cpu) {
+        self.push((from, to), Some(part));
         self.cpu = cpu;
+        if to > from
+            && !self.causes.is_empty()
+            && let Some(whole) = self.waiting.pop()
+        {
+            let mut next = Waiting { to: from, ..whole };
+            for (to, cause) in &self.causes {
+                next = Waiting { from: next.to, to: *to, cause: *cause, ..next };
+                self.waiting.push(next);
+                next.goes_on = true;
+            }
+        }
+        self.causes.clear();
     }
 
     /// Takes a mark that begins a mode, and confirms the one before.
@@ -543,8 +601,17 @@ impl Account {
         let reason = part.map_or(0, |part| self.reason_of(part));
         let has_border = std::mem::take(&mut self.has_border);
         self.is_unproven |= part.is_none();
-        let (ended_by, is_merged) = (self.by, false);
-        self.waiting.push(Waiting { from, to, part, reason, ended_by, has_border, is_merged });
+        self.waiting.push(Waiting {
+            from,
+            to,
+            part,
+            reason,
+            cause: Unknown::NotRecorded.number(),
+            ended_by: self.by,
+            has_border,
+            is_merged: false,
+            goes_on: false,
+        });
     }
 
     fn reason_of(&self, part: Part) -> Reason {
@@ -555,14 +622,23 @@ impl Account {
     /// order counts for no region. If that does not help, nothing proves them.
     fn merge(&mut self) {
         let (before, first) = (self.waiting.len(), self.waiting[0].from);
+        let many = Unknown::TooMany.number();
         let mut merged: Vec<Waiting> = Vec::new();
         let mut joinable = 0;
         for waiting in self.waiting.drain(..) {
+            if let Some(last) = merged.last_mut().filter(|_| waiting.goes_on) {
+                // Parts come before causes.
+                (last.to, last.cause) = (last.to + (waiting.to - waiting.from), many);
+                continue;
+            }
             let same = merged[joinable..].iter_mut().find(|other| other.part == waiting.part);
             match same.filter(|_| !waiting.has_border) {
                 Some(same) => {
                     same.to += waiting.to - waiting.from;
                     same.is_merged = true;
+                    if same.cause != waiting.cause {
+                        same.cause = many;
+                    }
                 }
                 None => {
                     merged.push(waiting);

@@ -2,6 +2,7 @@
 
 //! Meanings of events for regions, by their names: each is found out once.
 
+use super::cpus::CpuEvent;
 use super::marks::{Kernel, is_run};
 use super::{By, Options, Select};
 use crate::event::EventRef;
@@ -102,6 +103,8 @@ pub(super) struct Roles {
     all: Vec<Vec<Role>>,
     /// Kinds and names of a kernel's events, by the addresses of their names.
     last_of_kernel: Vec<(usize, (Kernel, u32))>,
+    /// The same for events of CPUs.
+    last_of_cpus: Vec<(usize, CpuEvent)>,
     events: Events,
 }
 
@@ -146,6 +149,7 @@ impl Roles {
             all: sessions.iter().map(of_session).collect(),
             names,
             last_of_kernel: vec![(0, (Kernel::Other, 0)); SLOTS],
+            last_of_cpus: vec![(0, CpuEvent::Other); SLOTS],
             events,
         }
     }
@@ -178,6 +182,11 @@ impl Roles {
     pub fn kernel(&mut self, event: &EventRef<'_>) -> (Kernel, u32) {
         let find = || (Kernel::of(event), self.events.number(event.name));
         look_up(&mut self.last_of_kernel, address(event.name), find)
+    }
+
+    /// Returns what a kernel's event tells of its CPU.
+    pub fn cpu_event(&mut self, event: &EventRef<'_>) -> CpuEvent {
+        look_up(&mut self.last_of_cpus, address(event.name), || CpuEvent::of(event))
     }
 
     /// Returns the names of events.

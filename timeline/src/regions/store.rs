@@ -2,7 +2,8 @@
 
 //! The regions that were found: 88 bytes each, and for as many as fit a limit, their exits.
 
-use super::parts::{Exits, REASONS, Reason, Sums, Times};
+use super::causes::Wait;
+use super::parts::{Divided, Exits, REASONS, Reason, Times};
 use crate::inputs::ctf::MOST_CLIENTS;
 
 /// Regions in a chunk: no growth copies them.
@@ -108,26 +109,25 @@ impl Sample {
     }
 }
 
-/// The exits of a region, by reason.
+/// The exits of a region by reason, and its waits by cause.
 #[derive(Clone, Debug)]
 pub(super) struct Detail {
     pub index: u32,
     pub exits: Box<[(Reason, Exits)]>,
+    pub waits: Box<[(Wait, u64)]>,
 }
 
 impl Detail {
-    pub fn new(index: u32, sums: &Sums) -> Detail {
-        let exits = (0..REASONS).map(|reason| (reason as Reason, sums.exits[reason]));
+    pub fn new(index: u32, divided: Divided) -> Detail {
+        let exits = (0..REASONS).map(|reason| (reason as Reason, divided.exits[reason]));
         let exits = exits.filter(|(_, exits)| *exits != Exits::default());
-        Detail { index, exits: exits.collect() }
+        Detail { index, exits: exits.collect(), waits: divided.waits }
     }
 
-    /// Bytes of its own allocation.
+    /// Bytes of its own allocations.
     fn bytes(&self) -> usize {
-        match self.exits.len() {
-            0 => 0,
-            _ => size_of_val(&*self.exits) + ALLOCATION,
-        }
+        let sizes = [size_of_val(&*self.exits), size_of_val(&*self.waits)];
+        sizes.iter().filter(|size| **size > 0).map(|size| size + ALLOCATION).sum()
     }
 }
 

@@ -2,6 +2,7 @@
 
 //! Quantiles of groups, and breakdowns of single regions.
 
+use super::causes::{CauseNumber, GroupWaits, Unknown, Wait};
 use super::children::Child;
 use super::parts::{Exits, PARTS, Part, REASONS, Reason, Times};
 use super::steals::Steals;
@@ -54,6 +55,8 @@ pub struct Group {
     pub(super) durations: Vec<u64>,
     /// Exits by reason, while regions are added.
     pub(super) exits: [Exits; REASONS],
+    /// Waits by cause, while regions are added.
+    pub(super) waits: GroupWaits,
     /// The slowest one so far.
     pub(super) longest: Option<Longest>,
 }
@@ -78,7 +81,11 @@ pub struct Breakdown {
     /// Exits by reason: an index of [`Regions::reasons`](super::Regions::reasons), their number, and
     /// their part of the kernel's time in nanoseconds.
     pub exits: Vec<(u8, f64, u64)>,
-    /// Number of regions that the exits are of: details of some regions are dropped where
+    /// Waits by the part, runnable or blocked, and the cause, an index of
+    /// [`Regions::causes`](super::Regions::causes), with its time in nanoseconds: the longest
+    /// first. They add up to both parts, if they are of all regions.
+    pub waits: Vec<(Part, CauseNumber, u64)>,
+    /// Number of regions that the exits and the waits are of: details of some regions are dropped where
     /// there are too many.
     pub exits_of: u64,
     /// Number of regions during which, as far as is known, a hypervisor took time from the machine's CPUs.
@@ -88,6 +95,26 @@ pub struct Breakdown {
 }
 
 impl Group {
+    /// Adds the exits and waits of a region.
+    pub(super) fn add(&mut self, detail: &Detail) {
+        for (reason, exits) in &detail.exits {
+            let sum = &mut self.exits[usize::from(*reason)];
+            sum.count += exits.count;
+            sum.time += exits.time;
+        }
+        self.waits.add(&detail.waits);
+    }
+
+    /// Takes away those of a region that were added.
+    pub(super) fn remove(&mut self, detail: &Detail) {
+        for (reason, exits) in &detail.exits {
+            let sum = &mut self.exits[usize::from(*reason)];
+            sum.count = sum.count.saturating_sub(exits.count);
+            sum.time = sum.time.saturating_sub(exits.time);
+        }
+        self.waits.remove(&detail.waits);
+    }
+
     /// Returns the number of regions.
     pub fn count(&self) -> u64 {
         self.order.len() as u64
@@ -124,10 +151,12 @@ impl Group {
             times: mean(order.iter().map(|index| &store.get(*index).times), 1),
             bound_ns: self.bound_ns,
             exits: exits(&self.exits),
+            waits: Vec::new(),
             exits_of: order.len() as u64,
             stolen: steals.hit(store, &order),
             example: None,
         };
+        self.total.waits = waits(&self.waits, &self.total.times, 1, true);
         let at = |part| rank(order.len(), part);
         if let Some(last) = order.last().copied() {
             self.median = Some(around(store, steals, &order, at(0.49)..=at(0.51), at(0.5)));
@@ -136,6 +165,9 @@ impl Group {
             let mut slowest = around(store, steals, &order[order.len() - 1..], 0..=0, 0);
             if let Some(longest) = self.longest.as_ref().filter(|l| l.detail.index == last) {
                 slowest.exits = longest.detail.exits.iter().map(one).collect();
+                let mut sums = GroupWaits::default();
+                sums.add(&longest.detail.waits);
+                slowest.waits = waits(&sums, &slowest.times, 1, true);
                 slowest.exits_of = 1;
                 slowest.example = Some(*store.get(last));
             }
@@ -191,6 +223,9 @@ fn around(
     let bound_ns = bounds.try_fold(0, |most: u64, bound| Some(most.max(bound?)));
     let details = chosen.iter().filter_map(|index| store.detail(*index));
     let exits_of = details.clone().count() as u64;
+    let mut sums = GroupWaits::default();
+    details.clone().for_each(|detail| sums.add(&detail.waits));
+    let waits = waits(&sums, &times, exits_of, exits_of == regions);
     let mut sums = [Exits::default(); REASONS];
     for (reason, exits) in details.flat_map(|detail| &detail.exits) {
         sums[usize::from(*reason)].count += exits.count;
@@ -218,7 +253,31 @@ fn around(
     let example = detail.and_then(|index| store.detail(*index));
     let example = example.map(|detail| *store.get(detail.index));
     let stolen = steals.hit(store, chosen);
-    Breakdown { regions, times, bound_ns, exits, exits_of, stolen, example }
+    Breakdown { regions, times, bound_ns, exits, waits, exits_of, stolen, example }
+}
+
+/// Returns the waits of so many regions, whose mean has these times, divided by their number. Of all regions of a mean, they
+/// add up to its parts: what is left of a part is a wait whose cause was not recorded.
+fn waits(
+    sums: &GroupWaits,
+    times: &Times,
+    regions: u64,
+    are_all: bool,
+) -> Vec<(Part, CauseNumber, u64)> {
+    let mut left = *times;
+    let mut means = GroupWaits::default();
+    for ((part, cause), sum) in sums.sorted() {
+        let left = &mut left.0[part as usize];
+        let mean = sum / regions.max(1);
+        let mean = if are_all { mean.min(*left) } else { mean };
+        *left = left.saturating_sub(mean);
+        means.add(&[((part, cause), mean)]);
+    }
+    for part in [Part::Runnable, Part::Blocked].into_iter().filter(|_| are_all) {
+        means.add(&[((part, Unknown::NotRecorded.number()), left.get(part))]);
+    }
+    let flat = |((part, cause), ns): (Wait, u64)| (part, cause, ns);
+    means.sorted().into_iter().map(flat).collect()
 }
 
 fn one((reason, exits): &(Reason, Exits)) -> (Reason, f64, u64) {

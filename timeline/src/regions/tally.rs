@@ -5,7 +5,7 @@
 //! A region's parts are the sums at its end less those at its beginning. Both are known when a
 //! proven interval has passed them.
 
-use super::parts::{Account, Interval, Sums};
+use super::parts::{Account, Divided, Interval, Sums};
 use std::collections::VecDeque;
 
 /// Intervals whose memory is kept for the next ones.
@@ -43,7 +43,7 @@ impl Passed {
     /// Returns the sums at a time.
     fn at(&self, time: i64) -> Sums {
         let at = self.intervals.partition_point(|interval| interval.to <= time);
-        let mut sums = self.sums[at];
+        let mut sums = self.sums[at].clone();
         if let Some(interval) = self.intervals.get(at) {
             sums.add(&interval.within(i64::MIN, time));
         }
@@ -60,7 +60,7 @@ impl Tally {
     /// Begins a region. Returns its number, which is held until [`Tally::end`] or [`Tally::forget`].
     pub fn begin(&mut self, account: &mut Account, time: i64) -> u32 {
         let is_known = account.border(time);
-        let region = (time, is_known.then_some(self.sums));
+        let region = (time, is_known.then(|| self.sums.clone()));
         let number = match self.free.pop() {
             Some(number) => {
                 self.open[number as usize] = region;
@@ -85,7 +85,7 @@ impl Tally {
         number: u32,
         time: i64,
         index: u32,
-    ) -> Option<Sums> {
+    ) -> Option<Divided> {
         let is_known = account.border(time);
         match self.forget(number) {
             Some(begun) if is_known => return Some(self.sums.since(&begun)),
@@ -119,19 +119,22 @@ impl Tally {
             return false;
         }
         let has_regions = !self.early.is_empty() || !self.ended.is_empty();
+        if self.is_unused() {
+            self.sums.forget_waits();
+        }
         let Tally { sums, passed, log, .. } = self;
         if has_regions {
             passed.intervals.clear();
             passed.intervals.shrink_to(MOST_SPARE);
             passed.sums.clear();
             passed.sums.shrink_to(MOST_SPARE);
-            passed.sums.push(*sums);
+            passed.sums.push(sums.clone());
         }
         account.take_proven(|interval, is_merged| {
             sums.add(interval);
             if has_regions {
                 passed.intervals.push(*interval);
-                passed.sums.push(*sums);
+                passed.sums.push(sums.clone());
             }
             if let Some(log) = log.as_mut().filter(|_| !is_merged) {
                 add(log, interval);
@@ -149,7 +152,7 @@ impl Tally {
 
     /// Takes the next region that the last proven intervals have passed, with its sums. `times` returns when it began
     /// and ended.
-    pub fn next_passed(&mut self, times: impl Fn(u32) -> (i64, i64)) -> Option<(u32, Sums)> {
+    pub fn next_passed(&mut self, times: impl Fn(u32) -> (i64, i64)) -> Option<(u32, Divided)> {
         let index = self.ended.pop_front()?;
         let (begin, end) = times(index);
         let has_begun = self.begun.front().is_some_and(|(of, _)| *of == index);
@@ -181,8 +184,8 @@ impl Tally {
 fn add(log: &mut Vec<Interval>, interval: &Interval) {
     match log.last_mut() {
         Some(last)
-            if (last.to, last.part, last.reason)
-                == (interval.from, interval.part, interval.reason) =>
+            if (last.to, last.part, last.reason, last.cause)
+                == (interval.from, interval.part, interval.reason, interval.cause) =>
         {
             (last.to, last.ended_by) = (interval.to, interval.ended_by);
         }

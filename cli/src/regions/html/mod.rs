@@ -5,7 +5,9 @@ mod bars;
 mod charts;
 
 use super::rows::{PARTS, Shown};
-use super::text::{columns, exit_count, footnotes, notes, reasons, remarks, time};
+use super::text::{
+    WaitRow, columns, exit_count, footnotes, notes, reasons, remarks, time, wait_rows,
+};
 use crate::escape::Html;
 use crate::losses::grouped;
 use crate::page::PageFile;
@@ -290,6 +292,17 @@ impl Page<'_> {
                 }
                 if part == Part::Kernel {
                     self.exits(out, &columns)?;
+                }
+                for WaitRow { name, ns } in wait_rows(self.shown, &columns, part) {
+                    let name = short(&name);
+                    write!(out, "<tr><th scope=\"row\" class=\"sub wait\">{}</th>", Html(&name))?;
+                    for ns in ns {
+                        match ns {
+                            0 => out.push_str("<td>-</td><td></td>"),
+                            _ => write!(out, "<td>{}</td><td></td>", Ns(ns))?,
+                        }
+                    }
+                    out.push_str("</tr>\n");
                 }
             }
             out.push_str("</tbody></table>\n");

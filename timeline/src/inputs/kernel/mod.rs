@@ -37,7 +37,7 @@ use crate::inputs::ctf::{ClockMaps, Domain, Offset, Session};
 use crate::inputs::input::Input;
 use crate::inputs::names::Names;
 use cpu_input::CpuInput;
-use file::TraceFile;
+use file::{Buffer, TraceFile};
 use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
@@ -66,6 +66,15 @@ pub struct KernelTrace {
     guest: Option<String>,
     /// Times of each buffer.
     times: Vec<Times>,
+}
+
+/// A recording of the scheduling of all threads.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AllThreads {
+    /// Whether it is in the trace of the asked events, and not in a buffer of its own.
+    pub is_in_trace: bool,
+    /// Time up to which its events are known, in nanoseconds.
+    pub until: i64,
 }
 
 /// Counts of a kernel's trace.
@@ -386,11 +395,43 @@ impl KernelTrace {
     /// # Errors
     /// If the file cannot be read.
     pub(crate) fn end(&self) -> Result<Option<i64>> {
+        let lost = |cpu: &u32| self.file.options.lost.get(cpu).copied().unwrap_or(0);
+        self.end_of(&mut self.file.buffers.iter().zip(&self.times), &lost)
+    }
+
+    /// Returns the recording of all threads, if there is one: a buffer of its own, or the whole trace.
+    ///
+    /// # Errors
+    /// If the file cannot be read.
+    pub(crate) fn all_threads_until(&self) -> Result<Option<AllThreads>> {
+        let until = match (&self.file.cpus, self.times.first()) {
+            (Some(buffer), Some(times)) => {
+                // Whose they are is not known.
+                let lost = |_: &u32| self.file.options.cpus_lost;
+                self.end_of(&mut [(buffer, times)].into_iter(), &lost)?
+            }
+            _ if self.file.options.all.as_deref() == Some("") || self.is_by_perf() => self.end()?,
+            _ => None,
+        };
+        let is_in_trace = self.file.cpus.is_none();
+        Ok(until.map(|until| AllThreads { is_in_trace, until }))
+    }
+
+    /// Returns whether it was recorded by perf, which shows when a thread had a CPU.
+    fn is_by_perf(&self) -> bool {
+        self.events().any(|name| name == "perf:switch_in")
+    }
+
+    fn end_of(
+        &self,
+        buffers: &mut dyn Iterator<Item = (&Buffer, &Times)>,
+        lost: &dyn Fn(&u32) -> u64,
+    ) -> Result<Option<i64>> {
         let mut end = None;
         let mut known = i64::MAX;
-        for (buffer, times) in self.file.buffers.iter().zip(&self.times) {
+        for (buffer, times) in buffers {
             for cpu in &buffer.cpus {
-                let counted = self.file.options.lost.get(&cpu.number).copied().unwrap_or(0);
+                let counted = lost(&cpu.number);
                 let read = |cpu| {
                     let mut input = CpuInput::new(&self.file, times, 0, "", (buffer, cpu));
                     let mut lost: u64 = 0;
@@ -432,11 +473,18 @@ impl KernelTrace {
         prefix: &str,
     ) -> impl Iterator<Item = (u32, CpuInput<'a>)> {
         let buffers = self.file.buffers.iter().zip(&self.times);
-        buffers.flat_map(move |(buffer, times)| {
-            let cpus = buffer.cpus.iter().filter(|cpu| cpu.len > 0);
-            cpus.map(move |cpu| {
-                (cpu.number, CpuInput::new(&self.file, times, session, prefix, (buffer, *cpu)))
-            })
+        buffers.flat_map(move |buffer| self.inputs_of(buffer, session, prefix))
+    }
+
+    fn inputs_of<'a>(
+        &'a self,
+        (buffer, times): (&'a Buffer, &'a Times),
+        session: usize,
+        prefix: &str,
+    ) -> impl Iterator<Item = (u32, CpuInput<'a>)> {
+        let cpus = buffer.cpus.iter().filter(|cpu| cpu.len > 0);
+        cpus.map(move |cpu| {
+            (cpu.number, CpuInput::new(&self.file, times, session, prefix, (buffer, *cpu)))
         })
     }
 }
@@ -467,6 +515,20 @@ pub(crate) fn inputs<'a>(
         prefix.push_str(GUEST);
     }
     let inputs = trace.inputs(session, &prefix);
+    let boxed = |(_, mut input): (u32, CpuInput<'a>)| {
+        input.trace = number;
+        Box::new(input) as Box<dyn Input>
+    };
+    inputs.map(boxed).collect()
+}
+
+/// Returns the inputs of a trace's buffer of all threads, if it has one: of a trace with this number.
+pub(crate) fn inputs_of_cpus<'a>(
+    number: usize,
+    trace: &'a KernelTrace,
+) -> Vec<Box<dyn Input + 'a>> {
+    let both = trace.file.cpus.as_ref().zip(trace.times.first());
+    let inputs = both.into_iter().flat_map(|both| trace.inputs_of(both, 0, ""));
     let boxed = |(_, mut input): (u32, CpuInput<'a>)| {
         input.trace = number;
         Box::new(input) as Box<dyn Input>

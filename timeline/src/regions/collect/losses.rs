@@ -59,6 +59,10 @@ impl Pass<'_> {
     /// Takes a place where events were lost.
     pub fn lost(&mut self, lost: &Lost) {
         if let (None, Some(cpu)) = (lost.client, lost.cpu) {
+            let trace = lost.trace.checked_sub(self.traced.len()).unwrap_or(lost.trace);
+            if let Some(cpus) = self.cpus.get_mut(trace).and_then(Option::as_mut) {
+                cpus.lost(cpu);
+            }
             for at in 0..self.traced.get(lost.trace).map_or(0, Vec::len) {
                 self.lost_of_kernel(self.traced[lost.trace][at], cpu, lost.ts_ns);
             }
@@ -117,11 +121,7 @@ impl Pass<'_> {
         let group = &mut self.groups.all[sample.group as usize];
         group.not_counted[why as usize] += 1;
         if let Some(detail) = self.store.detail(index).filter(|_| state == State::Counted) {
-            for (reason, exits) in &detail.exits {
-                let sum = &mut group.exits[usize::from(*reason)];
-                sum.count = sum.count.saturating_sub(exits.count);
-                sum.time = sum.time.saturating_sub(exits.time);
-            }
+            group.remove(detail);
         }
     }
 

@@ -1,0 +1,303 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Which thread each CPU of a machine had, and what woke its threads: from the events of all threads.
+//!
+//! A thread is ready from a wake-up or a switch away to the switch back, which names the CPU. Who had that CPU
+//! meanwhile is known as far back as the switches there are a chain: each one is away from the thread that the one
+//! before was to.
+//!
+//! The events of all threads may be another buffer's than those of a session's threads. Then a switch is in both, with
+//! times a moment apart, and is matched by its threads.
+
+use super::causes::{CauseNumber, Causes, Found, Task, Unknown};
+use crate::event::EventRef;
+use crate::format::Fields;
+use crate::inputs::kernel::AllThreads;
+use std::collections::{HashMap, VecDeque};
+
+/// Most turns of a CPU that are kept, of 32 bytes each.
+const MOST_TURNS: usize = 1 << 12;
+/// Most threads whose last wake-up is kept.
+const MOST_WOKEN: usize = 1 << 16;
+/// Most CPUs, more than any kernel has.
+const MOST_CPUS: usize = 1 << 13;
+/// Bits of an event's flags: it was in a hard interrupt, or in a softirq.
+const HARD: u8 = 1 << 3;
+const SOFT: u8 = 1 << 4;
+
+/// An event that tells who has a CPU, with the indices of the fields that it needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum CpuEvent {
+    Other,
+    Switch { prev: usize, prev_name: usize, next: usize, next_name: usize },
+    SwitchIn { tid: usize },
+    SwitchOut,
+    Waking { tid: usize },
+    TimerBegin,
+    TimerEnd,
+    HandlerBegin { name: usize },
+    HandlerEnd,
+    SoftirqBegin { vec: usize },
+    SoftirqEnd,
+}
+
+impl CpuEvent {
+    /// Returns the kind of an event, by its name and its format.
+    pub fn of(event: &EventRef<'_>) -> CpuEvent {
+        let Some(fields) = event.fields.kernel() else { return CpuEvent::Other };
+        CpuEvent::named(event.name, |name| fields.format.field(name)).unwrap_or(CpuEvent::Other)
+    }
+
+    /// Returns `None` if it lacks a field.
+    fn named(name: &str, field: impl Fn(&str) -> Option<usize>) -> Option<CpuEvent> {
+        Some(match name {
+            "sched:sched_switch" => CpuEvent::Switch {
+                prev: field("prev_pid")?,
+                prev_name: field("prev_comm")?,
+                next: field("next_pid")?,
+                next_name: field("next_comm")?,
+            },
+            "perf:switch_in" => CpuEvent::SwitchIn { tid: field("tid")? },
+            "perf:switch_out" => CpuEvent::SwitchOut,
+            "sched:sched_waking" => CpuEvent::Waking { tid: field("pid")? },
+            "timer:hrtimer_expire_entry" => CpuEvent::TimerBegin,
+            "timer:hrtimer_expire_exit" => CpuEvent::TimerEnd,
+            "irq:irq_handler_entry" => CpuEvent::HandlerBegin { name: field("name")? },
+            "irq:irq_handler_exit" => CpuEvent::HandlerEnd,
+            "irq:softirq_entry" => CpuEvent::SoftirqBegin { vec: field("vec")? },
+            "irq:softirq_exit" => CpuEvent::SoftirqEnd,
+            _ => CpuEvent::Other,
+        })
+    }
+}
+
+/// The CPUs of a machine, and its threads' last wake-ups.
+#[derive(Debug, Default)]
+pub(super) struct Cpus {
+    all: Vec<Cpu>,
+    woken: HashMap<u32, Woken>,
+    /// Whether the trace of the sessions' threads has its events, and not a buffer of its own.
+    pub is_in_trace: bool,
+    /// Time after which events of a CPU may be missing.
+    until: i64,
+}
+
+/// A CPU.
+#[derive(Debug, Default)]
+struct Cpu {
+    /// The threads that had it, an unbroken chain: each until the next one.
+    turns: VecDeque<Turn>,
+    /// Flags of the interrupt in which a timer's function runs.
+    timer: Option<u8>,
+    /// The handler of a hard interrupt that runs.
+    handler: Option<CauseNumber>,
+    /// The softirq that runs.
+    softirq: Option<u8>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Turn {
+    from: i64,
+    /// `None`: not known, as another thread had it than those that were recorded.
+    task: Option<Task>,
+}
+
+/// What woke a thread.
+#[derive(Clone, Copy, Debug)]
+struct Woken {
+    time: i64,
+    by: By,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum By {
+    Task(Task),
+    Cause(CauseNumber),
+}
+
+/// The thread that ran next on a CPU, after a wait: see [`Cpus::before`].
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Next {
+    pub cpu: u32,
+    pub tid: u32,
+    /// The thread that had the CPU until then, if the event names it.
+    pub prev: Option<u32>,
+}
+
+impl Cpus {
+    /// Makes those of a recording of all threads.
+    pub fn new(recorded: AllThreads) -> Cpus {
+        let AllThreads { is_in_trace, until } = recorded;
+        Cpus { is_in_trace, until, ..Cpus::default() }
+    }
+
+    fn cpu(&mut self, number: u32) -> Option<&mut Cpu> {
+        let number = number as usize;
+        if number >= self.all.len() && number < MOST_CPUS {
+            self.all.resize_with(number + 1, Cpu::default);
+        }
+        self.all.get_mut(number)
+    }
+
+    /// Takes an event of a CPU, which the thread `running` had.
+    pub fn take(
+        &mut self,
+        (time, number, running): (i64, u32, u32),
+        event: CpuEvent,
+        fields: Fields<'_>,
+        causes: &mut Causes,
+    ) {
+        let tid = |field| fields.number(field).and_then(|tid| u32::try_from(tid).ok());
+        let flags = fields.bytes.get(2).copied().unwrap_or(0);
+        let Some(cpu) = self.cpu(number) else { return };
+        match event {
+            CpuEvent::Other => {}
+            CpuEvent::Switch { prev, prev_name, next, next_name } => {
+                let task = |field, name| {
+                    Some(Task::new(tid(field)?, fields.text(name).unwrap_or_default()))
+                };
+                cpu.switch(time, tid(prev), task(prev, prev_name), task(next, next_name));
+            }
+            CpuEvent::SwitchIn { tid: field } => {
+                cpu.push(time, tid(field).map(|tid| Task::new(tid, b"")));
+            }
+            CpuEvent::SwitchOut => cpu.push(time, None),
+            CpuEvent::TimerBegin => cpu.timer = Some(flags & (HARD | SOFT)),
+            CpuEvent::TimerEnd => cpu.timer = None,
+            CpuEvent::HandlerBegin { name } => {
+                let name = fields.text(name).map(Into::into);
+                cpu.handler = Some(causes.number(Found::Interrupt(name)));
+            }
+            CpuEvent::HandlerEnd => cpu.handler = None,
+            CpuEvent::SoftirqBegin { vec } => {
+                cpu.softirq = tid(vec).and_then(|n| n.try_into().ok())
+            }
+            CpuEvent::SoftirqEnd => cpu.softirq = None,
+            CpuEvent::Waking { tid: field } => {
+                let by = cpu.waker(flags, running, causes);
+                let Some(woken) = tid(field) else { return };
+                if self.woken.len() >= MOST_WOKEN && !self.woken.contains_key(&woken) {
+                    // Their wake-ups are missing then, which is said.
+                    self.woken.clear();
+                }
+                self.woken.insert(woken, Woken { time, by });
+            }
+        }
+    }
+
+    /// Takes a place where events of a CPU were lost. A wake-up there may be missing, too.
+    pub fn lost(&mut self, number: u32) {
+        if let Some(cpu) = self.cpu(number) {
+            *cpu = Cpu::default();
+        }
+    }
+
+    /// Returns what woke a thread that slept from a time to another.
+    pub fn woke(&self, tid: u32, (from, to): (i64, i64), causes: &mut Causes) -> CauseNumber {
+        match self.woken.get(&tid).filter(|woken| from < woken.time && woken.time <= to) {
+            Some(Woken { by: By::Task(task), .. }) => causes.number(Found::Task(*task)),
+            Some(Woken { by: By::Cause(cause), .. }) => *cause,
+            None => Unknown::Missing.number(),
+        }
+    }
+
+    /// Tells who had a CPU before a thread got it, which was ready from a time to another: the end of each one's time, and
+    /// its cause, in order. At most so many; the time before them is of [`Unknown::TooMany`].
+    pub fn before(
+        &self,
+        next: Next,
+        (from, to): (i64, i64),
+        most: usize,
+        causes: &mut Causes,
+        found: &mut Vec<(i64, CauseNumber)>,
+    ) {
+        found.clear();
+        let missing = Unknown::Missing.number();
+        let turns = self.all.get(next.cpu as usize).map(|cpu| &cpu.turns);
+        let mut turns = turns.into_iter().flatten().rev().peekable();
+        // The switch to it may be there already.
+        turns.next_if(|turn| turn.task.is_some_and(|task| task.tid == next.tid));
+        let is_prev = |turn: &&Turn| {
+            next.prev.is_none_or(|prev| turn.task.is_some_and(|task| task.tid == prev))
+        };
+        if to > self.until || turns.peek().is_none_or(|turn| !is_prev(turn)) {
+            return found.push((to, missing));
+        }
+        let mut end = to;
+        for turn in turns {
+            if turn.task.is_some_and(|task| task.tid == next.tid) {
+                // The wait began with the end of its own turn before, which may have another time in another buffer.
+                if turn.from <= from {
+                    end = from;
+                }
+                break;
+            }
+            if turn.from >= end {
+                continue;
+            }
+            if found.len() == most {
+                found.push((end, Unknown::TooMany.number()));
+                end = from;
+                break;
+            }
+            let cause = match turn.task {
+                Some(task) => causes.number(Found::Task(task)),
+                None => Unknown::NotRecorded.number(),
+            };
+            match found.last_mut() {
+                Some((_, last)) if *last == cause => {}
+                _ => found.push((end, cause)),
+            }
+            end = turn.from.max(from);
+            if end == from {
+                break;
+            }
+        }
+        if end > from {
+            found.push((end, missing));
+        }
+        found.reverse();
+    }
+}
+
+impl Cpu {
+    /// Takes a switch. If it is not away from the thread that has the CPU, one is missing.
+    fn switch(&mut self, time: i64, prev: Option<u32>, away: Option<Task>, to: Option<Task>) {
+        let last = self.turns.back().and_then(|turn| turn.task);
+        if last.map(|task| task.tid) != prev {
+            self.turns.clear();
+            self.timer = None;
+            (self.handler, self.softirq) = (None, None);
+        } else if let (Some(turn), Some(away)) = (self.turns.back_mut(), away) {
+            // A thread may change its name.
+            turn.task = Some(away);
+        }
+        self.push(time, to);
+    }
+
+    fn push(&mut self, from: i64, task: Option<Task>) {
+        if self.turns.len() == MOST_TURNS {
+            self.turns.pop_front();
+        }
+        self.turns.push_back(Turn { from, task });
+    }
+
+    /// Returns what wakes a thread in an event with these flags. In an interrupt, it is not the thread that has the CPU.
+    fn waker(&self, flags: u8, running: u32, causes: &mut Causes) -> By {
+        let context = flags & (HARD | SOFT);
+        let cause = match context {
+            0 => {
+                let named = self.turns.back().and_then(|turn| turn.task);
+                let task = named.filter(|task| task.tid == running);
+                return By::Task(task.unwrap_or(Task::new(running, b"")));
+            }
+            _ if self.timer == Some(context) => Found::Timer,
+            _ if context & HARD != 0 => match self.handler {
+                Some(handler) => return By::Cause(handler),
+                None => Found::Interrupt(None),
+            },
+            _ => Found::Softirq(self.softirq),
+        };
+        By::Cause(causes.number(cause))
+    }
+}
