@@ -6,10 +6,10 @@ use anyhow::{Context, Result, bail};
 use std::fs;
 
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/benchmarks.md");
-/// Begin of the line before a section's table, and of its end. The section's name is between them.
-const BEGIN: (&str, &str) = ("<!-- rows: ", " -->");
+/// Begin of the line before a section's table. The section's name follows.
+const BEGIN: &str = "```text ";
 /// Line after a section's table.
-const END: &str = "<!-- end of rows -->";
+const END: &str = "```";
 
 /// Writes the tables into the file.
 ///
@@ -26,8 +26,7 @@ fn with_tables(text: &str) -> Result<String> {
     let (mut out, mut lines) = (String::new(), text.lines());
     while let Some(line) = lines.next() {
         out += &format!("{line}\n");
-        let name = line.strip_prefix(BEGIN.0).and_then(|rest| rest.strip_suffix(BEGIN.1));
-        let Some(name) = name else { continue };
+        let Some(name) = line.strip_prefix(BEGIN) else { continue };
         let section = SECTIONS.iter().find(|(section, _)| *section == name);
         let (_, rows) = section.with_context(|| format!("no section {name:?}"))?;
         out += &table(rows);
@@ -36,20 +35,23 @@ fn with_tables(text: &str) -> Result<String> {
         missing.retain(|missing| *missing != name);
     }
     if let [name, ..] = missing[..] {
-        bail!("no line `{}{name}{}`", BEGIN.0, BEGIN.1);
+        bail!("no line `{BEGIN}{name}`");
     }
     Ok(out)
 }
 
-/// Makes a table of rows.
+/// Makes a table of rows: name, target, and what is measured.
 fn table(rows: &[&[Row]]) -> String {
-    let line = |row: &Row| {
+    let cells = |row: &Row| {
         let target = row.target.unwrap_or_default();
         let target = target.replace("<=", "≤").replace(">=", "≥").replace(" x ", " × ");
-        format!("| `{}` | {} | {target} |\n", row.name, row.what)
+        (row.name, target, row.what.replace('`', ""))
     };
-    let head = "| row | what | target |\n|---|---|---|\n".to_owned();
-    head + &rows.iter().copied().flatten().map(line).collect::<String>()
+    let cells: Vec<_> = rows.iter().copied().flatten().map(cells).collect();
+    let names = cells.iter().map(|(name, ..)| name.len()).max().unwrap_or(0);
+    let targets = cells.iter().map(|(_, target, _)| target.chars().count()).max().unwrap_or(0);
+    let line = |(name, target, what)| format!("{name:names$}  {target:targets$}  {what}\n");
+    cells.into_iter().map(line).collect()
 }
 
 #[cfg(test)]
@@ -68,11 +70,11 @@ mod tests {
 
     #[test]
     fn a_section_without_a_place_or_an_end_is_named() {
-        let place = |name| format!("{}{name}{}\n", BEGIN.0, BEGIN.1);
+        let place = |name| format!("{BEGIN}{name}\n");
         let whole = |name| place(name) + "old\n" + END + "\n";
         let error = |text: &str| with_tables(text).unwrap_err().to_string();
 
-        assert_eq!(error(&whole("C")), "no line `<!-- rows: ring -->`");
+        assert_eq!(error(&whole("C")), "no line ````text ring`");
         assert_eq!(error(&place("C")), "no end of \"C\"");
         assert_eq!(error(&whole("D")), "no section \"D\"");
     }
