@@ -125,10 +125,10 @@ impl Event {
     }
 }
 
-impl EventRef<'_> {
+impl<'a> EventRef<'a> {
     /// Returns the name of the thread, which is a part of the source's name: the one that a client gave itself, or a
     /// thread of the host has. Escape it.
-    pub fn thread_name(&self) -> Option<&str> {
+    pub fn thread_name(&self) -> Option<&'a str> {
         match self.kind {
             EventKind::Function => None,
             EventKind::Kernel => {
@@ -150,13 +150,19 @@ impl EventRef<'_> {
 
     /// Returns a copy to keep.
     pub fn to_event(&self) -> Event {
+        self.copy_with(|_| true)
+    }
+
+    /// Returns a copy to keep, with the fields of these names.
+    pub(crate) fn copy_with(&self, has: impl Fn(&str) -> bool) -> Event {
+        let fields = self.fields.iter().filter(|(name, _)| has(name));
         Event {
             ts_ns: self.ts_ns,
             bound_ns: self.bound_ns,
             session: self.session,
             source: self.source.clone(),
             name: self.name.clone(),
-            fields: self.fields.iter().map(|(name, v)| (name.clone(), v.to_value())).collect(),
+            fields: fields.map(|(name, v)| (name.clone(), v.to_value())).collect(),
             flags: self.flags,
             client: self.client,
             kind: self.kind,

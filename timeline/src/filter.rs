@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Filters of events: expressions over fields, source, process.
+//! Filters of events, and of regions: expressions over fields, source, process.
 //!
 //! ```text
 //! EXPR     NAME OP VALUE | not EXPR | EXPR and EXPR | EXPR or EXPR | ( EXPR )
 //! NAME     source, event, thread, pid, tid, client, cpu, or a field; fields.NAME is always a field
+//!          of a region: name and duration_ns, too, and no event
 //! OP       == != < <= > >=
 //! VALUE    a number (17, -3, 0x1f, 2.5), a text ("disk.img"), true, false
 //! ```
 //!
 //! `not` binds the most, then `and`, then `or`. A comparison with what an event does not have, or of a number with a text, is
-//! false, whatever its operator. Of an event of the kernel, `pid` is the thread's number.
+//! false, whatever its operator. Of an event of the kernel, `pid` is the thread's number. A region has what the events
+//! that begin and end it have; where both have something, that of the end.
 //!
 //! An expression becomes a list of steps with jumps, without a tree: no text, however long or deep, needs more stack.
 
@@ -23,9 +25,10 @@ use std::ops::Range;
 use std::str::FromStr;
 use std::sync::Arc;
 
-/// A condition on events.
+/// A condition on events, or on regions.
 #[derive(Clone, Debug)]
 pub struct Filter {
+    subject: &'static Subject,
     steps: Vec<Step>,
     /// The names of fields in the text, and their places.
     fields: Vec<(Arc<str>, Range<usize>)>,
@@ -58,9 +61,11 @@ struct Comparison {
     right: Literal,
 }
 
-/// What an event is asked for.
+/// What an event or a region is asked for.
 #[derive(Clone, Debug)]
 enum Operand {
+    Name,
+    Duration,
     Source,
     Event,
     Thread,
@@ -71,16 +76,50 @@ enum Operand {
     Field(Arc<str>),
 }
 
-/// Names that are no fields.
-const NAMES: [(&str, Operand); 7] = [
-    ("source", Operand::Source),
-    ("event", Operand::Event),
-    ("thread", Operand::Thread),
-    ("pid", Operand::Pid),
-    ("tid", Operand::Tid),
-    ("client", Operand::Client),
-    ("cpu", Operand::Cpu),
-];
+/// What a filter is of.
+#[derive(Debug)]
+struct Subject {
+    what: &'static str,
+    /// Names that are no fields.
+    names: &'static [(&'static str, Operand)],
+}
+
+static EVENT: Subject = Subject {
+    what: "event",
+    names: &[
+        ("source", Operand::Source),
+        ("event", Operand::Event),
+        ("thread", Operand::Thread),
+        ("pid", Operand::Pid),
+        ("tid", Operand::Tid),
+        ("client", Operand::Client),
+        ("cpu", Operand::Cpu),
+    ],
+};
+
+static REGION: Subject = Subject {
+    what: "region",
+    names: &[
+        ("name", Operand::Name),
+        ("duration_ns", Operand::Duration),
+        ("source", Operand::Source),
+        ("thread", Operand::Thread),
+        ("pid", Operand::Pid),
+        ("tid", Operand::Tid),
+        ("client", Operand::Client),
+    ],
+};
+
+/// A region that a filter is asked about.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RegionRef<'a> {
+    pub name: &'a str,
+    /// If it has ended.
+    pub duration_ns: Option<u64>,
+    /// The events that begin and end it, if it has them.
+    pub begin: Option<EventRef<'a>>,
+    pub end: Option<EventRef<'a>>,
+}
 
 /// Prefix of a field that has the name of something else.
 const FIELDS: &str = "fields.";
@@ -125,14 +164,45 @@ enum Waiting {
 }
 
 impl Filter {
+    /// Parses a filter of regions, which have a `name` and a `duration_ns`.
+    ///
+    /// # Errors
+    /// If the text is not an expression.
+    pub fn of_regions(text: &str) -> Result<Filter, FilterError> {
+        Parser::new(text, &REGION).filter()
+    }
+
     /// Returns whether an event fits.
     pub fn fits(&self, event: &EventRef<'_>) -> bool {
+        self.is_true(|operand| event_value(event, operand))
+    }
+
+    /// Returns whether a region fits.
+    pub(crate) fn fits_region(&self, region: &RegionRef<'_>) -> bool {
+        self.is_true(|operand| match operand {
+            Operand::Name => Some(ValueRef::Str(region.name.as_bytes())),
+            Operand::Duration => region.duration_ns.map(ValueRef::Unsigned),
+            _ => {
+                let mut ends = [&region.end, &region.begin].into_iter().flatten();
+                ends.find_map(|event| event_value(event, operand))
+            }
+        })
+    }
+
+    /// Returns the names of the fields that it asks for.
+    pub(crate) fn fields(&self) -> impl Iterator<Item = &str> {
+        self.fields.iter().map(|(field, _)| &**field)
+    }
+
+    fn is_true<'v>(&self, value: impl Fn(&Operand) -> Option<ValueRef<'v>>) -> bool {
         let (mut fits, mut at) = (true, 0);
         // Jumps lead forward only.
         while let Some(step) = self.steps.get(at) {
             at += 1;
             match step {
-                Step::Compare(comparison) => fits = comparison.is_true(event),
+                Step::Compare(comparison) => {
+                    fits = comparison.is_true(value(&comparison.left));
+                }
                 Step::Not => fits = !fits,
                 Step::JumpIf(result, to) if fits == *result => at = *to,
                 Step::JumpIf(..) => {}
@@ -148,10 +218,11 @@ impl Filter {
     pub fn check(&self, known: &HashSet<&str>) -> Result<(), FilterError> {
         let unknown = self.fields.iter().find(|(field, _)| !known.contains(&**field));
         let Some((field, place)) = unknown else { return Ok(()) };
-        let others = NAMES.iter().map(|(name, _)| *name);
+        let Subject { what, names } = self.subject;
+        let others = names.iter().map(|(name, _)| *name);
         let why = match nearest(field, known.iter().copied().chain(others)) {
-            Some(near) => format!("no event has a field {field}; there is {near}"),
-            None => format!("no event has a field {field}"),
+            Some(near) => format!("no {what} has a field {field}; there is {near}"),
+            None => format!("no {what} has a field {field}"),
         };
         Err(FilterError::new(&self.text, place.clone(), why))
     }
@@ -161,7 +232,7 @@ impl FromStr for Filter {
     type Err = FilterError;
 
     fn from_str(text: &str) -> Result<Filter, FilterError> {
-        Parser { text, at: 0, steps: Vec::new(), fields: Vec::new(), waiting: Vec::new() }.filter()
+        Parser::new(text, &EVENT).filter()
     }
 }
 
@@ -174,6 +245,7 @@ pub fn nearest<'k>(wrong: &str, known: impl IntoIterator<Item = &'k str>) -> Opt
 }
 
 struct Parser<'t> {
+    subject: &'static Subject,
     text: &'t str,
     at: usize,
     steps: Vec<Step>,
@@ -182,6 +254,11 @@ struct Parser<'t> {
 }
 
 impl<'t> Parser<'t> {
+    fn new(text: &'t str, subject: &'static Subject) -> Parser<'t> {
+        let (steps, fields, waiting) = (Vec::new(), Vec::new(), Vec::new());
+        Parser { subject, text, at: 0, steps, fields, waiting }
+    }
+
     fn filter(mut self) -> Result<Filter, FilterError> {
         loop {
             // Before an operand.
@@ -221,8 +298,8 @@ impl<'t> Parser<'t> {
                     if let Some(Waiting::Open(at)) = self.waiting.pop() {
                         return Err(self.error(at..at + 1, "this parenthesis is not closed"));
                     }
-                    let Parser { text, steps, fields, .. } = self;
-                    return Ok(Filter { steps, fields, text: text.into() });
+                    let Parser { subject, text, steps, fields, .. } = self;
+                    return Ok(Filter { subject, steps, fields, text: text.into() });
                 } else {
                     let word = self.word_at(begin);
                     return Err(self.error(word, "expected `and`, `or` or the end here"));
@@ -256,11 +333,13 @@ impl<'t> Parser<'t> {
         let name = &self.text[place.clone()];
         let is_name = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
         if !is_name || ["and", "or"].contains(&name) {
-            let what = "expected a field, source, event, thread, pid, tid, client or cpu here";
-            return Err(self.error(place, what));
+            let names = Vec::from_iter(self.subject.names.iter().map(|(name, _)| *name));
+            let (last, others) = names.split_last().unwrap_or((&"", &[]));
+            let what = format!("expected a field, {} or {last} here", others.join(", "));
+            return Err(self.error(place, &what));
         }
         self.at = place.end;
-        let left = match NAMES.iter().find(|(known, _)| *known == name) {
+        let left = match self.subject.names.iter().find(|(known, _)| *known == name) {
             Some((_, operand)) => operand.clone(),
             None => {
                 let field = Arc::from(name.strip_prefix(FIELDS).unwrap_or(name));
@@ -357,26 +436,29 @@ impl<'t> Parser<'t> {
     }
 }
 
+/// Returns what an event has of what it is asked for.
+fn event_value<'e>(event: &EventRef<'e>, operand: &Operand) -> Option<ValueRef<'e>> {
+    let thread = event.thread;
+    let number = |number: Option<u32>| number.map(|number| ValueRef::Unsigned(number.into()));
+    match operand {
+        Operand::Source => Some(ValueRef::Str(event.source.as_bytes())),
+        Operand::Event => Some(ValueRef::Str(event.name.as_bytes())),
+        Operand::Thread => event.thread_name().map(|name| ValueRef::Str(name.as_bytes())),
+        // The kernel does not record the process.
+        Operand::Pid if event.kind == EventKind::Kernel => number(thread.map(|thread| thread.tid)),
+        Operand::Pid => number(thread.and_then(|thread| thread.pid)),
+        Operand::Tid => number(thread.map(|thread| thread.tid)),
+        Operand::Cpu => number(thread.and_then(|thread| thread.cpu)),
+        Operand::Client => number(event.client),
+        Operand::Field(field) => {
+            event.fields.iter().find(|(name, _)| *name == field).map(|(_, value)| value)
+        }
+        Operand::Name | Operand::Duration => None,
+    }
+}
+
 impl Comparison {
-    fn is_true(&self, event: &EventRef<'_>) -> bool {
-        let thread = event.thread.as_ref();
-        let number = |number: Option<u32>| number.map(|number| ValueRef::Unsigned(number.into()));
-        let value = match &self.left {
-            Operand::Source => Some(ValueRef::Str(event.source.as_bytes())),
-            Operand::Event => Some(ValueRef::Str(event.name.as_bytes())),
-            Operand::Thread => event.thread_name().map(|name| ValueRef::Str(name.as_bytes())),
-            // The kernel does not record the process.
-            Operand::Pid if event.kind == EventKind::Kernel => {
-                number(thread.map(|thread| thread.tid))
-            }
-            Operand::Pid => number(thread.and_then(|thread| thread.pid)),
-            Operand::Tid => number(thread.map(|thread| thread.tid)),
-            Operand::Cpu => number(thread.and_then(|thread| thread.cpu)),
-            Operand::Client => number(event.client),
-            Operand::Field(field) => {
-                event.fields.iter().find(|(name, _)| *name == field).map(|(_, value)| value)
-            }
-        };
+    fn is_true(&self, value: Option<ValueRef<'_>>) -> bool {
         let order = value.and_then(|value| self.right.compared(&value));
         order.is_some_and(|order| match self.operator {
             Operator::Equal => order.is_eq(),

@@ -10,9 +10,9 @@ use crate::report::{Inputs, Recordings};
 use crate::writer::unfinished;
 use anyhow::Result;
 use hypertrace_timeline::regions::{
-    By, MOST_GROUPS, MOST_REGIONS, Options, Regions, Select, names,
+    By, Choice, MOST_GROUPS, MOST_REGIONS, Options, Regions, Select, fields, names,
 };
-use hypertrace_timeline::{Class, ClockMaps, KernelTrace, Session};
+use hypertrace_timeline::{Class, ClockMaps, Filter, FilterError, KernelTrace, Session};
 use rows::EMPTY;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -66,14 +66,21 @@ pub struct Args {
     #[arg(long, value_name = "client|vcpu|FIELD")]
     by: Option<String>,
 
+    /// Only regions for which this is true, as in `report`. A name is a field of the event that
+    /// begins or ends the region (that of the end, if both have it), source, thread, pid, tid,
+    /// client, name (the region's) or duration_ns. What is inside of such a region is shown
+    /// below it, even if it does not fit
+    #[arg(long = "where", value_name = "EXPR")]
+    filter: Option<String>,
+
     /// Take the cost of an empty region off the durations: the median of the regions
     /// named "empty" of the same client
     #[arg(long)]
     subtract_empty: bool,
 
     /// Print one JSON object: regions (name, session, by, count, min_ns .. max_ns,
-    /// histogram, not_counted, breakdown, total, self, children, empty_ns), stolen_ms
-    /// (null: unknown), warnings
+    /// histogram, not_counted, breakdown, total, self, children, empty_ns), left_out,
+    /// stolen_ms (null: unknown), warnings
     #[arg(long, group = "form")]
     json: bool,
 
@@ -103,6 +110,8 @@ Examples:
   hypertrace regions S --name batch --by vcpu  one region, by vCPU
   hypertrace regions S --between vcpu_exit vcpu_run
                                                from each exit to the next entry
+  hypertrace regions S --where 'status == 500 and duration_ns > 1000000'
+                                               what fields say
   hypertrace regions S --json | jq '.regions[] | {name, p99_ns}'
   hypertrace regions S --samples > samples.csv
                                                for statistics of your own
@@ -218,7 +227,8 @@ impl Args {
                     return Err(Usage(format!("no regions: {}", known_list(&known))).into());
                 }
                 let empty = EMPTY.to_owned();
-                let empty = Some(empty).filter(|name| self.hides_empty() && known.contains(name));
+                let is_wanted = !self.name.is_empty() && self.hides_empty();
+                let empty = Some(empty).filter(|name| is_wanted && known.contains(name));
                 Select::Names(self.name.iter().cloned().chain(empty).collect())
             }
         };
@@ -229,12 +239,20 @@ impl Args {
                 return Err(Usage(format!("{why}; client and vcpu need none")).into());
             }
         }
-        Ok(Options { select, by, keeps_intervals: self.html.is_some() })
+        let filter = self.filter.as_deref().map(Filter::of_regions).transpose().map_err(wrong)?;
+        let choice = Choice { filter, keeps_empty: self.hides_empty() };
+        let options = Options { select, choice, by, keeps_intervals: self.html.is_some() };
+        if let Some(filter) = &options.choice.filter {
+            let known = fields(sessions, &options);
+            filter.check(&known.iter().map(String::as_str).collect()).map_err(wrong)?;
+        }
+        Ok(options)
     }
 
     /// Returns whether the empty regions are read for their cost only.
     fn hides_empty(&self) -> bool {
-        !self.name.is_empty() && !self.name.iter().any(|name| name == EMPTY)
+        let chooses = !self.name.is_empty() || self.filter.is_some();
+        chooses && !self.name.iter().any(|name| name == EMPTY)
     }
 
     /// Returns what the user should know about the numbers.
@@ -282,6 +300,10 @@ impl Args {
         }
         warnings
     }
+}
+
+fn wrong(filter: FilterError) -> Usage {
+    Usage(format!("--where: {filter}"))
 }
 
 fn has_class(sessions: &[(Session, ClockMaps)], is: impl Fn(&Class) -> bool) -> bool {

@@ -4,8 +4,8 @@ use crate::escape::{Escaped, JsonText};
 use crate::output::{JSON_VERSION, exact};
 use anyhow::{Context, Result};
 use hypertrace_timeline::regions::{
-    Breakdown, Cause, CauseNumber, Group, Histogram, NotCounted, Part, Regions, Sample, Times,
-    Unknown,
+    Breakdown, Cause, CauseNumber, Group, Histogram, LeftOut, NotCounted, Part, Regions, Sample,
+    Times, Unknown,
 };
 use serde_json::{Map, Value, json};
 use std::borrow::Cow;
@@ -82,7 +82,10 @@ impl fmt::Display for Json<'_> {
             let comma = if number == 0 { "" } else { "," };
             write!(f, "{comma}{}", JsonText(&exact(shown.group(group)).to_string()))?;
         }
-        let rest = json!({ "stolen_ms": shown.stolen_ms, "warnings": warnings }).to_string();
+        let left_out: Map<_, _> =
+            shown.left_out().map(|(why, count)| (why.to_owned(), count.into())).collect();
+        let rest = json!({ "left_out": exact(left_out.into()), "stolen_ms": shown.stolen_ms, "warnings": warnings });
+        let rest = rest.to_string();
         let rest = rest.strip_prefix('{').unwrap_or_default();
         writeln!(f, "],{}", JsonText(rest))
     }
@@ -93,6 +96,11 @@ impl<'a> Shown<'a> {
     pub fn groups(&self) -> impl Iterator<Item = &'a Group> {
         let hides_empty = self.hides_empty;
         self.regions.groups.iter().filter(move |group| !hides_empty || group.name != EMPTY)
+    }
+
+    /// Iterates over why regions are left out, with their numbers.
+    pub fn left_out(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        LeftOut::ALL.iter().map(|(why, name)| (*name, self.regions.left_out[*why as usize]))
     }
 
     /// Returns the name of a group's session, if there are groups of several.

@@ -87,7 +87,7 @@ fn one(out: &mut String, shown: &Shown<'_>, group: &Group, unknown: Option<Strin
 
 /// Returns the lines about all groups together.
 pub fn remarks(shown: &Shown<'_>) -> impl Iterator<Item = String> {
-    [unrecorded(shown), by_whom(shown), stolen(shown)].into_iter().flatten()
+    [left_out(shown), unrecorded(shown), by_whom(shown), stolen(shown)].into_iter().flatten()
 }
 
 /// Returns a line about waits whose cause is not known, if there are many: why, and what to do.
@@ -118,6 +118,14 @@ fn by_whom(shown: &Shown<'_>) -> Option<String> {
         time(ns),
         time(all)
     ))
+}
+
+/// Returns a line about the regions that options leave out, if there are any.
+fn left_out(shown: &Shown<'_>) -> Option<String> {
+    let all = shown.left_out().filter(|(_, count)| *count > 0);
+    let all = all.map(|(why, count)| format!("{} by --{}", grouped(count), why.replace('_', "-")));
+    let all = Vec::from_iter(all).join(", ");
+    (!all.is_empty()).then(|| format!("regions left out: {all}"))
 }
 
 /// Returns a line about regions outside of the kernel's recordings, if there are any: why they are not counted,

@@ -65,6 +65,44 @@ fn regions_inside_others_are_shown_below_them() {
     golden("inside", HYPERTRACE.transcript(&[made], &commands));
 }
 
+/// Makes ten requests whose ends have a status, each with a `parse` inside.
+fn requests() -> Made {
+    let events = r#"[
+        {"id":16,"schema":"request_begin(id:u64,path:str)","reference_point":false},
+        {"id":17,"schema":"request_end(id:u64,status:u64)","reference_point":false},
+        {"id":18,"schema":"parse_begin(id:u64)","reference_point":false},
+        {"id":19,"schema":"parse_end(id:u64)","reference_point":false},
+        {"id":20,"schema":"other(colour:u64)","reference_point":false}]"#;
+    program(events, |packet, at| {
+        let n = at / 1_000;
+        let (path, status) =
+            (["/a", "/b\u{1b}[2J"][n as usize % 2], [200, 404, 500][n as usize % 3]);
+        let packet = packet.event_str(at, 16, &[n], path.as_bytes());
+        let packet = packet.event(at + 10, 18, &[n]).event(at + 30, 19, &[n]);
+        packet.event(at + 50 * n, 17, &[n, status])
+    })
+}
+
+#[test]
+fn a_filter_chooses_regions_and_names_what_is_wrong() {
+    let made = requests();
+    let commands = [
+        "regions S --where status==500",
+        "regions S --where status==500 --by path --json",
+        "regions S --where duration_ns<100 --csv",
+        "regions S --where status==501",
+        "regions S --where staus==500",
+        "regions S --where colour==1",
+        "regions S --where event=='parse_begin'",
+        "regions S --where status=500",
+    ];
+    golden("where", HYPERTRACE.transcript(&[&made], &commands));
+    // An argument has 128 KiB at most.
+    let many = vec!["status==500"; 8_000].join(" or ");
+    let shown = |filter| regions(made.path(), &["--where", filter]).ok();
+    assert_eq!(shown(&many), shown("status==500"));
+}
+
 #[test]
 fn the_error_of_the_median_is_not_that_of_the_worst() {
     let made = vcpu::session(&[Vcpu::rounds(0, 200, 20)]);

@@ -14,7 +14,7 @@
 //! ```
 
 use super::parts::Times;
-use super::store::{Holder, NO_THREAD, Sample, Store};
+use super::store::{Holder, NO_THREAD, Sample, State, Store};
 use super::summary::Group;
 use crate::sort;
 use std::cmp::Reverse;
@@ -52,18 +52,18 @@ fn owner(sample: &Sample) -> Option<Owner> {
 
 /// Finds the children of all groups, whose numbers are those of the regions.
 pub(super) fn find(groups: &mut [Group], store: &Store) {
-    if store.iter().all(|sample| sample.depth == 0) {
+    if store.with_inside().all(|sample| sample.depth == 0) {
         return;
     }
     let mut left = MOST_OF_ALL;
     let mut around: HashMap<Owner, Vec<&Sample>> = HashMap::new();
-    for sample in store.iter().rev() {
+    for sample in store.with_inside().rev() {
         let Some(owner) = owner(sample) else { continue };
         let around = around.entry(owner).or_default();
         while around.pop_if(|other| other.depth >= sample.depth).is_some() {}
         // A region around it may not be counted: then others of less depth came later.
         let parent = around.iter().rfind(|other| other.begin_ns <= sample.begin_ns);
-        if let Some(parent) = parent {
+        if let Some(parent) = parent.filter(|parent| parent.state != State::Inside) {
             let mut children = std::mem::take(&mut groups[usize::from(parent.group)].children);
             let name = Some(&*groups[usize::from(sample.group)].name);
             add(&mut children, name, &sample.times, &mut left);

@@ -7,9 +7,10 @@ mod losses;
 mod warnings;
 
 use super::causes::Causes;
+use super::choice::{Chooser, LeftOut};
 use super::cpus::{Cpus, Next};
 use super::followed::Followed;
-use super::groups::{Groups, unattributed};
+use super::groups::{Groups, cut, unattributed};
 use super::host::{Host, Recording, lease};
 use super::lanes::Logged;
 use super::marks::{Kernel, Kinds, Reasons, of_kvm};
@@ -21,7 +22,8 @@ use super::store::{Detail, NO_CLIENT, NO_THREAD, Sample, State, Store};
 use super::{By, MOST_REGIONS, NotCounted, Options, Regions, Select};
 use crate::clock::{FRACTION, GuestReading};
 use crate::error::Result;
-use crate::event::{EntryRef, EventKind, EventRef, Thread};
+use crate::event::{EntryRef, Event, EventKind, EventRef, Thread};
+use crate::filter::RegionRef;
 use crate::format;
 use crate::inputs::ctf::{ClockMaps, Session, Unneeded};
 use crate::inputs::kernel::{KernelTrace, shown_by};
@@ -38,6 +40,7 @@ const MOST_LOGGED: usize = 1 << 23;
 /// The pass.
 struct Pass<'a> {
     options: &'a Options,
+    chooser: Chooser<'a>,
     hosts: Vec<Host>,
     /// For each kernel's trace: the sessions whose threads it may show, and the number of its recording
     /// there.
@@ -167,6 +170,7 @@ impl<'a> Pass<'a> {
         let roles = Roles::of(sessions, options);
         Pass {
             options,
+            chooser: Chooser::new(&options.choice),
             traced: Vec::new(),
             cpus: Vec::new(),
             causes: Causes::new(),
@@ -398,8 +402,8 @@ impl<'a> Pass<'a> {
         thread: Option<usize>,
         is_unknown: bool,
     ) {
-        let Some(group) = self.group(event, role, name, thread) else { return };
         let (session, time) = (event.session, event.ts_ns);
+        let value = self.value(event, role, thread);
         let host = &mut self.hosts[session];
         let most = host.most_open;
         let begun = thread.map(|at| {
@@ -410,8 +414,8 @@ impl<'a> Pass<'a> {
             name,
             id: role.id(event),
             client: event.client.unwrap_or(NO_CLIENT),
-            group,
-            has_value: role.by.is_some(),
+            value,
+            begun: self.chooser.keep(event),
             begin: time,
             bound: event.bound_ns,
             is_point: event.kind == EventKind::ReferencePoint,
@@ -429,11 +433,11 @@ impl<'a> Pass<'a> {
         match self.pairs(event, role).map(|pairs| pairs.begin(open, most, same_id)) {
             Some(Begun::Open) => {}
             Some(Begun::Instead(old)) => self.never_ended(session, &old),
-            Some(Begun::Again { group, is_first }) => {
+            Some(Begun::Again { new, is_first }) => {
                 // One end closes both.
                 self.forget(session, begun);
                 if !is_first {
-                    self.count(group, NotCounted::IdTwice);
+                    self.count(session, &new, None, NotCounted::IdTwice);
                 }
             }
             None => self.forget(session, begun),
@@ -452,16 +456,17 @@ impl<'a> Pass<'a> {
         let Some((mut open, depth)) = self.pairs(event, role).and_then(|pairs| pairs.end(name, id))
         else {
             if matches!(self.options.select, Select::Names(_)) {
-                let Some(group) = self.group(event, role, name, thread) else { return };
-                self.count(group, NotCounted::EndWithoutBegin);
+                let value = self.value(event, role, thread);
+                let fits = self.chooser.refuses(&self.region(name, None, Some(*event))).is_none();
+                if fits && let Some(group) = self.group(session, name, value) {
+                    self.count_in(group, NotCounted::EndWithoutBegin);
+                }
             }
             return;
         };
-        if !open.has_value
-            && role.by.is_some()
-            && let Some(group) = self.group(event, role, name, thread)
-        {
-            open.group = group;
+        // What is known last.
+        if role.by.is_some() {
+            open.value = self.value(event, role, thread);
         }
         // Between two readings of one clock, its rate alone limits the time.
         let reading = event.reading.filter(|_| event.client.unwrap_or(NO_CLIENT) == open.client);
@@ -488,17 +493,31 @@ impl<'a> Pass<'a> {
         }
         if let Some(why) = open.wrong {
             self.forget(session, open.thread);
-            self.count(open.group, why);
+            self.count(session, &open, Some(event), why);
             return;
         }
         open.is_unknown |= is_unknown;
-        self.add(&open, session, client, (end, depth));
+        let duration_ns = Some(end.saturating_sub(open.begin).max(0) as u64);
+        let region = self.region(name, open.begun.as_deref(), Some(*event));
+        let refused = self.chooser.refuses(&RegionRef { duration_ns, ..region });
+        self.add(open, session, client, (end, depth), refused);
+    }
+
+    /// Returns what is known of a region for the filter.
+    fn region<'r>(
+        &'r self,
+        name: u32,
+        begin: Option<&'r Event>,
+        end: Option<EventRef<'r>>,
+    ) -> RegionRef<'r> {
+        let name = &self.roles.names()[name as usize];
+        RegionRef { name, duration_ns: None, begin: begin.map(Event::borrow), end }
     }
 
     /// Takes a region whose end is no longer waited for.
     fn never_ended(&mut self, session: usize, open: &Open) {
         self.forget(session, open.thread);
-        self.count(open.group, open.wrong.unwrap_or(NotCounted::BeginWithoutEnd));
+        self.count(session, open, None, open.wrong.unwrap_or(NotCounted::BeginWithoutEnd));
     }
 
     /// Closes the regions that the last holder of a client left open.
@@ -520,8 +539,17 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Counts a region as one that cannot be measured.
-    fn count(&mut self, group: u32, why: NotCounted) {
+    /// Counts a region as one that cannot be measured, if what is known of it fits.
+    fn count(&mut self, session: usize, open: &Open, end: Option<&EventRef<'_>>, why: NotCounted) {
+        let region = self.region(open.name, open.begun.as_deref(), end.copied());
+        if self.chooser.refuses(&region).is_none()
+            && let Some(group) = self.group(session, open.name, open.value.clone())
+        {
+            self.count_in(group, why);
+        }
+    }
+
+    fn count_in(&mut self, group: u32, why: NotCounted) {
         self.groups.all[group as usize].not_counted[why as usize] += 1;
     }
 
@@ -556,21 +584,43 @@ impl<'a> Pass<'a> {
     }
 
     /// Adds a region that has ended, inside so many others. The part of some of its time may become known later.
-    fn add(&mut self, open: &Open, session: usize, client: u32, (end, depth): (i64, usize)) {
-        if self.store.len() == MOST_REGIONS {
+    fn add(
+        &mut self,
+        mut open: Open,
+        session: usize,
+        client: u32,
+        (end, depth): (i64, usize),
+        refused: Option<LeftOut>,
+    ) {
+        if let Some(why) = refused {
+            self.chooser.left_out[why as usize] += 1;
+        }
+        // It is nobody's child.
+        let is_unneeded = refused.is_some() && depth == 0;
+        if is_unneeded || self.store.len() == MOST_REGIONS {
             self.forget(session, open.thread);
-            self.is_cut = true;
+            self.is_cut |= !is_unneeded;
             return;
         }
+        let value = open.value.take();
+        let group = match refused {
+            None => self.group(session, open.name, value),
+            Some(_) => self.group_of_children(session, open.name),
+        };
+        let Some(group) = group else { return self.forget(session, open.thread) };
         let host = &mut self.hosts[session];
-        let state = if open.is_unknown { State::Unrecorded } else { State::Counted };
+        let state = match refused {
+            Some(_) => State::Inside,
+            None if open.is_unknown => State::Unrecorded,
+            None => State::Counted,
+        };
         let sample = Sample {
             id: open.id,
             begin_ns: open.begin,
             // Until it is divided.
             times: unattributed(end.saturating_sub(open.begin).max(0) as u64),
             bound: open.bound.and_then(|ns| ns.try_into().ok()).unwrap_or(u32::MAX),
-            group: open.group as u16,
+            group: group as u16,
             thread: open.thread.map_or(NO_THREAD, |(thread, _)| thread as u16),
             holder: host.holder(client),
             session: u16::try_from(session).unwrap_or(u16::MAX),
@@ -578,14 +628,16 @@ impl<'a> Pass<'a> {
             depth: u8::try_from(depth).unwrap_or(u8::MAX),
         };
         let index = self.store.push(sample, end);
-        let group = &mut self.groups.all[open.group as usize];
-        group.is_point = open.is_point;
-        group.is_program |= host.is_program;
-        let kinds = open.thread.map_or(Kinds::default(), |(thread, _)| host.kinds(thread));
-        group.includes_kvm |= !host.is_program && kinds.includes_kvm();
-        group.bound_ns = group.bound_ns.zip(open.bound).map(|(a, b)| a.max(b));
-        if self.store.wants(index) {
-            self.store.keep(Detail::new(index, Divided::default()));
+        if state.is_counted() {
+            let group = &mut self.groups.all[group as usize];
+            group.is_point = open.is_point;
+            group.is_program |= host.is_program;
+            let kinds = open.thread.map_or(Kinds::default(), |(thread, _)| host.kinds(thread));
+            group.includes_kvm |= !host.is_program && kinds.includes_kvm();
+            group.bound_ns = group.bound_ns.zip(open.bound).map(|(a, b)| a.max(b));
+            if self.store.wants(index) {
+                self.store.keep(Detail::new(index, Divided::default()));
+            }
         }
         let (store, groups) = (&mut self.store, &mut self.groups);
         let Some((thread, number)) = open.thread else {
@@ -598,14 +650,8 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Returns the group of an event's region; `None` if there are too many.
-    fn group(
-        &mut self,
-        event: &EventRef<'_>,
-        role: Role,
-        name: u32,
-        thread: Option<usize>,
-    ) -> Option<u32> {
+    /// Returns the value of an event by which its region is grouped.
+    fn value(&self, event: &EventRef<'_>, role: Role, thread: Option<usize>) -> Option<String> {
         let value = match &self.options.by {
             By::Nothing => None,
             By::Client => Some(event.client.map_or("none".into(), |client| client.to_string())),
@@ -616,9 +662,23 @@ impl<'a> Pass<'a> {
                     None => format!("thread {}", thread.tid),
                 }))
             }
-            By::Field(_) => Some(role.value(event).unwrap_or_else(|| "none".into())),
+            By::Field(_) => role.value(event),
         };
-        self.groups.find(event.session, (name, &self.roles.names()[name as usize]), value)
+        value.map(cut)
+    }
+
+    /// Returns the group of a region; `None` if there are too many.
+    fn group(&mut self, session: usize, name: u32, value: Option<String>) -> Option<u32> {
+        let has_values = self.options.by != By::Nothing;
+        let value = value.or_else(|| has_values.then(|| "none".into()));
+        self.groups.find(session, (name, &self.roles.names()[name as usize]), value)
+    }
+
+    /// Returns a group with the name of a region that is left out.
+    fn group_of_children(&mut self, session: usize, name: u32) -> Option<u32> {
+        let has_values = self.options.by != By::Nothing;
+        let names = self.roles.names();
+        self.groups.without_value(session, (name, &names[name as usize]), has_values)
     }
 
     /// Ends the accounts: what is not known until now never will be.
@@ -677,6 +737,7 @@ impl<'a> Pass<'a> {
             is_cut,
             has_others,
             has_other_names,
+            left_out: self.chooser.left_out,
             has_kernel,
             threads,
             store,
@@ -693,7 +754,7 @@ fn divide(store: &mut Store, groups: &mut Groups, index: u32, divided: Divided) 
         groups.all[usize::from(sample.group)].add(&detail);
         groups.offer(&sample, &detail);
     }
-    if store.wants(index) {
+    if sample.state.is_counted() && store.wants(index) {
         store.keep(detail);
     }
 }

@@ -4,14 +4,14 @@
 
 use super::parts::Times;
 use super::steals::Steals;
-use super::store::{Detail, Holder, Sample, State, Store};
+use super::store::{Detail, Holder, Sample, Store};
 use super::summary::{Group, Longest, rank};
 use super::{MOST_GROUPS, children};
 use crate::sort;
 use std::collections::HashMap;
 
 /// Name of the region whose duration is the cost of a region.
-const EMPTY: &str = "empty";
+pub(super) const EMPTY: &str = "empty";
 /// Most bytes of a value. Longer ones are cut: those with the same beginning are one group.
 const MOST_VALUE: usize = 100;
 /// Value of the regions whose own value has no group, as there are too many.
@@ -20,13 +20,14 @@ const OTHERS: &str = "other values";
 /// name.
 const OTHER_NAMES: &str = "other names";
 
+/// Session, number of the name, and value; `None` without values, and for other names and other values.
+type Key = (usize, Option<u32>, Option<String>);
+
 /// All groups.
 #[derive(Debug)]
 pub(super) struct Groups {
     pub all: Vec<Group>,
-    /// By session, number of the name, and value; `None` without values, and for other names and other
-    /// values.
-    by_value: HashMap<(usize, Option<u32>, Option<String>), u32>,
+    by_value: HashMap<Key, u32>,
     /// Most groups of names: there is space for the other names of each session.
     most_names: usize,
     /// Most groups of values: there is space for the other values of each name.
@@ -62,19 +63,33 @@ impl Groups {
         name: (u32, &str),
         value: Option<String>,
     ) -> Option<u32> {
-        let mut key = (session, Some(name.0), value.map(cut));
+        let Some(value) = value else { return self.without_value(session, name, false) };
+        let key = (session, Some(name.0), Some(value.clone()));
         if let Some(group) = self.by_value.get(&key) {
             return Some(*group);
         }
-        let mut value = key.2.clone();
-        if value.is_some() && self.all.len() >= self.most_values {
+        if self.all.len() >= self.most_values {
             self.has_others = true;
-            (key.2, value) = (None, Some(OTHERS.into()));
-            if let Some(group) = self.by_value.get(&key) {
-                return Some(*group);
-            }
+            return self.without_value(session, name, true);
         }
-        let mut name = name.1;
+        self.add(key, name.1, Some(value))
+    }
+
+    /// Returns the group of a session's regions with this name that have no value, or whose values have no group.
+    pub fn without_value(
+        &mut self,
+        session: usize,
+        name: (u32, &str),
+        has_values: bool,
+    ) -> Option<u32> {
+        let key = (session, Some(name.0), None);
+        if let Some(group) = self.by_value.get(&key) {
+            return Some(*group);
+        }
+        self.add(key, name.1, has_values.then(|| OTHERS.into()))
+    }
+
+    fn add(&mut self, mut key: Key, mut name: &str, mut value: Option<String>) -> Option<u32> {
         if self.all.len() >= self.most_names {
             self.has_other_names = true;
             (key.1, key.2, name) = (None, None, OTHER_NAMES);
@@ -89,7 +104,7 @@ impl Groups {
         }
         let number = self.all.len() as u32;
         let group = Group {
-            session,
+            session: key.0,
             name: name.to_owned(),
             name_number: key.1,
             is_others: value.is_some() && key.2.is_none(),
@@ -120,7 +135,7 @@ impl Groups {
         let mut orders: Vec<Vec<u32>> = counts.into_iter().map(Vec::with_capacity).collect();
         for index in 0..store.len() as u32 {
             let sample = store.get(index);
-            if sample.state != State::Dropped {
+            if sample.state.is_counted() {
                 orders[sample.group as usize].push(index);
             }
         }
@@ -194,7 +209,7 @@ impl Groups {
 }
 
 /// Cuts a value, at a character.
-fn cut(mut value: String) -> String {
+pub(super) fn cut(mut value: String) -> String {
     if value.len() > MOST_VALUE {
         let end = (0..=MOST_VALUE).rev().find(|at| value.is_char_boundary(*at)).unwrap_or(0);
         value.truncate(end);

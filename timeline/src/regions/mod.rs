@@ -4,6 +4,7 @@
 //!
 //! ```text
 //! collect   one pass over the timeline, with the regions that are open
+//! choice    which of the selected regions are shown
 //! groups    the groups of regions, by session, name and value
 //! followed  the threads that a kernel's filter has
 //! host      the threads of a session's host, and the clients that they run
@@ -42,6 +43,7 @@
 
 mod causes;
 mod children;
+mod choice;
 mod collect;
 mod cpus;
 mod followed;
@@ -60,10 +62,11 @@ mod tally;
 
 pub use causes::{Cause, CauseNumber, Unknown};
 pub use children::Child;
+pub use choice::{Choice, LeftOut};
 pub use histogram::{Histogram, Step};
 pub use lanes::{Lane, Lanes, Window};
 pub use parts::{Evidence, Exits, Interval, PARTS, Part, Reason, Stream, Times};
-pub use roles::names;
+pub use roles::{fields, names};
 pub use store::Sample;
 pub use summary::{Breakdown, Group};
 
@@ -83,6 +86,8 @@ pub const MOST_GROUPS: usize = 10_000;
 pub struct Options {
     /// Events that begin and end a region.
     pub select: Select,
+    /// Which of them are shown.
+    pub choice: Choice,
     /// Value by which the regions of a name are grouped.
     pub by: By,
     /// Whether the intervals of all threads are kept, for [`Regions::steps`] and [`Regions::lanes`]: the last
@@ -116,7 +121,7 @@ pub enum By {
     Client,
     /// The thread of the host that ran the client.
     Vcpu,
-    /// A field of the event that begins the region.
+    /// A field of the event that ends the region, or else of the one that begins it.
     Field(String),
 }
 
@@ -177,6 +182,8 @@ pub struct Regions {
     /// Whether there are more than [`MOST_GROUPS`] names: the regions of those after them are in a group
     /// `other names` of their session.
     pub has_other_names: bool,
+    /// Number of regions that are left out, by [`LeftOut`].
+    pub left_out: [u64; LeftOut::ALL.len()],
     /// Whether a kernel's trace says what a thread of a region did.
     pub has_kernel: bool,
     /// By session.

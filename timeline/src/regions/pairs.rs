@@ -4,6 +4,7 @@
 
 use super::NotCounted;
 use crate::clock::GuestTime;
+use crate::event::Event;
 use std::collections::VecDeque;
 
 /// Most open regions of a session's clients together. Each has some 450 bytes, with the sums of its
@@ -19,9 +20,10 @@ pub(super) struct Open {
     pub id: u64,
     /// Client of its beginning.
     pub client: u32,
-    pub group: u32,
-    /// Whether its group is by a value of its beginning. If not, it is by that of its end.
-    pub has_value: bool,
+    /// Value of its beginning by which it is grouped.
+    pub value: Option<String>,
+    /// What a filter asks for of the event that began it.
+    pub begun: Option<Box<Event>>,
     pub begin: i64,
     pub bound: Option<u64>,
     pub is_point: bool,
@@ -53,8 +55,8 @@ pub(super) enum Begun {
     Open,
     /// It is open, and this one is no longer waited for.
     Instead(Open),
-    /// Its id is open already, in this group; whether that is so for the first time.
-    Again { group: u32, is_first: bool },
+    /// Its id is open already; whether that is so for the first time.
+    Again { new: Open, is_first: bool },
 }
 
 /// The open regions of a client, or those of all clients together.
@@ -87,7 +89,7 @@ impl Pairs {
             let open = &mut self.open[at];
             if same_id == SameId::Joins && !open.may_have_ended {
                 let is_first = open.wrong.replace(NotCounted::IdTwice) != Some(NotCounted::IdTwice);
-                return Begun::Again { group: open.group, is_first };
+                return Begun::Again { new, is_first };
             }
             old = self.open.remove(at);
         }
@@ -147,15 +149,15 @@ mod tests {
     use super::*;
 
     fn open(id: u64) -> Open {
-        let (name, client, group, begin, bound) = (0, 0, 0, 0, Some(0));
+        let (name, client, begin, bound) = (0, 0, 0, Some(0));
         let (is_point, guest_time, thread) = (false, None, None);
         let (is_unknown, wrong, may_have_ended) = (false, None, false);
         Open {
             name,
             id,
             client,
-            group,
-            has_value: true,
+            value: None,
+            begun: None,
             begin,
             bound,
             is_point,

@@ -29,6 +29,27 @@ pub fn names(sessions: &[(Session, ClockMaps)]) -> BTreeSet<String> {
     with_id.filter_map(|class| of(&class.name)).collect()
 }
 
+/// Returns the fields of the events that begin and end the selected regions.
+pub fn fields(sessions: &[(Session, ClockMaps)], options: &Options) -> BTreeSet<String> {
+    let names = selected(sessions, options);
+    let classes = sessions.iter().flat_map(|(session, _)| session.classes().iter());
+    let borders = classes.filter(|class| {
+        let role = Role::of(&class.name, &class.fields, 0, &names, options);
+        role.begins.or(role.ends).is_some()
+    });
+    borders.flat_map(|class| &class.fields).map(|field| field.to_string()).collect()
+}
+
+/// Returns the names of the selected regions, sorted.
+fn selected(sessions: &[(Session, ClockMaps)], options: &Options) -> Vec<String> {
+    let names = match &options.select {
+        Select::Names(wanted) if wanted.is_empty() => names(sessions),
+        Select::Names(wanted) => wanted.iter().cloned().collect(),
+        Select::Between(a, b) => [format!("{a} to {b}")].into(),
+    };
+    Vec::from_iter(names)
+}
+
 /// Meaning of an event for regions, by its name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Role {
@@ -128,12 +149,7 @@ impl Events {
 impl Roles {
     /// Returns the roles of the events of sessions.
     pub fn of(sessions: &[(Session, ClockMaps)], options: &Options) -> Roles {
-        let names: BTreeSet<String> = match &options.select {
-            Select::Names(wanted) if wanted.is_empty() => names(sessions),
-            Select::Names(wanted) => wanted.iter().cloned().collect(),
-            Select::Between(a, b) => [format!("{a} to {b}")].into(),
-        };
-        let names = Vec::from_iter(names);
+        let names = selected(sessions, options);
         let mut events = Events::default();
         let of_session = |(session, _): &(Session, ClockMaps)| {
             let mut roles = Vec::new();

@@ -48,6 +48,14 @@ pub(super) enum State {
     Unrecorded,
     /// It was, and is counted as something else.
     Dropped,
+    /// It is left out, but may be a child of one that is counted.
+    Inside,
+}
+
+impl State {
+    pub fn is_counted(self) -> bool {
+        matches!(self, State::Counted | State::Unrecorded)
+    }
 }
 
 /// Thread of a region that is of no single one.
@@ -198,7 +206,12 @@ impl Store {
     }
 
     /// Iterates over the regions that are counted.
-    pub fn iter(&self) -> impl DoubleEndedIterator<Item = &Sample> {
+    pub fn iter(&self) -> impl Iterator<Item = &Sample> {
+        self.chunks.iter().flatten().filter(|sample| sample.state.is_counted())
+    }
+
+    /// Iterates over the regions that are counted, and over those that may be children of one.
+    pub fn with_inside(&self) -> impl DoubleEndedIterator<Item = &Sample> {
         self.chunks.iter().flatten().filter(|sample| sample.state != State::Dropped)
     }
 

@@ -16,6 +16,7 @@ mod order;
 mod recovered;
 mod regions;
 mod regions_children;
+mod regions_chosen;
 mod regions_lies;
 mod regions_missing;
 mod regions_pairs;

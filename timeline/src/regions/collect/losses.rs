@@ -107,8 +107,7 @@ impl Pass<'_> {
         for index in self.store.since(from) {
             let sample = self.store.get(index);
             let is_in_gap = sample.end_ns() >= from;
-            if is_in_gap && usize::from(sample.session) == session && sample.state != State::Dropped
-            {
+            if is_in_gap && usize::from(sample.session) == session && sample.state.is_counted() {
                 self.drop_sample(index, NotCounted::LostEvents);
             }
         }
