@@ -5,7 +5,7 @@
 //! refused: what the descriptor does not take at once waits in a bounded buffer, and while
 //! that is full, further frames are refused as failed writes.
 //!
-//! Layout: `docs/session.md`.
+//! [`frame`] has the layout.
 
 mod descriptor;
 pub mod frame;

@@ -16,7 +16,7 @@ const CLOSE: u16 = 4;
 const END: u16 = 5;
 const APPEND: u16 = 6;
 
-/// FNV-1a of 64 bits by words, as docs/session.md says.
+/// FNV-1a of 64 bits by words, as `frame.rs` says.
 fn sum(bytes: &[u8]) -> u64 {
     bytes.chunks(8).fold(0xcbf2_9ce4_8422_2325, |sum, chunk| {
         let mut word = [0; 8];

@@ -1,6 +1,37 @@
-//! A frame of a journal: a header of 72 bytes, then its payload.
+//! A frame of a journal: a header of 72 bytes, then its payload. Version 2, little endian, as the machine is.
 //!
-//! Layout: `docs/session.md`. Little endian, as the machine is.
+//! ```text
+//!  0  u8[4]   magic        htjl
+//!  4  u16     version      2
+//!  6  u16     kind         the operation
+//!  8  u64     sequence     0, 1, 2 ..
+//! 16  u64     at           see below
+//! 24  u32     length       bytes of the payload
+//! 28  u32     0
+//! 32  u8[24]  name         of a file, then zeros
+//! 56  u64     payload_sum  sum of the payload
+//! 64  u64     header_sum   sum of the 64 bytes before
+//! ```
+//!
+//! A sum is FNV-1a of 64 bits over words of 8 bytes, the last one filled with zeros. It shows damage; it protects against
+//! nobody.
+//!
+//! | kind | name | at | payload | operation |
+//! |---|---|---|---|---|
+//! | 1 replace | `session.json`, `classes.jsonl` or `metadata` | 0 | all of it | replaces the file by rename. These are the first frames; `ctf/` appears once all three files exist |
+//! | 2 create | a new one | bytes of the file | its first packet, and its filler's header | creates a stream file |
+//! | 3 write | an open file | where its filler begins | a packet and the next filler's header, or that alone | replaces the filler; the first 128 bytes are written last: the commit |
+//! | 4 close | an open file | where its filler begins, or all ones | - | cuts the file there, or keeps its length; nothing more is written to it |
+//! | 5 end | - | 0 | - | the session has ended |
+//! | 6 append | `classes.jsonl` or `metadata` | bytes of the file | a piece | appends to the file |
+//!
+//! A frame is damage if
+//!
+//! - a sum, magic, version, sequence or kind is wrong, or the journal ends in it;
+//! - a description becomes larger than its limit, or a packet is larger than 16 MiB;
+//! - a name is not that of a description, or of a stream (client below 1,024, host ring below 2,049), or was created
+//!   before; or the session would have more than 65,536 files, or one of more than 1 TiB;
+//! - a packet does not begin where the file's filler does, or it and the filler after it do not fill the file exactly.
 
 use hypertrace_format::limits::MAX_METADATA;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
