@@ -10,9 +10,9 @@ use crate::report::{Inputs, Recordings};
 use crate::writer::unfinished;
 use anyhow::Result;
 use hypertrace_timeline::regions::{
-    By, Choice, MOST_GROUPS, MOST_REGIONS, Options, Regions, Select, fields, names,
+    By, Choice, Group, MOST_GROUPS, MOST_REGIONS, Options, Regions, Select, fields, names,
 };
-use hypertrace_timeline::{Class, ClockMaps, Filter, FilterError, KernelTrace, Session};
+use hypertrace_timeline::{Class, ClockMaps, Filter, FilterError, KernelTrace, Session, nearest};
 use rows::EMPTY;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -62,7 +62,7 @@ pub struct Args {
     between: Option<Vec<String>>,
 
     /// One group for each value of it: client, vcpu (the host's thread), or a field of
-    /// the event that begins the region, or of the one that ends it
+    /// the event that ends the region, or else of the one that begins it
     #[arg(long, value_name = "client|vcpu|FIELD")]
     by: Option<String>,
 
@@ -98,6 +98,9 @@ pub struct Args {
     #[arg(long, value_name = "FILE", group = "form")]
     html: Option<PathBuf>,
 }
+
+/// Most names that a message lists.
+const MOST_LISTED: usize = 20;
 
 /// Other commands take function traces, too.
 const PATHS: &str = "Directories of sessions (those with session.json in them), with their kernel.dat; or trace.dat \
@@ -179,19 +182,31 @@ pub fn check_names(sessions: &[(Session, ClockMaps)], wanted: &[String]) -> Resu
     };
     match wanted.iter().find(|name| !has(name)) {
         Some(name) => {
-            Err(Usage(format!("no region is named {name}: {}", known_list(&known))).into())
+            Err(Usage(format!("no region is named {name}: {}", known_list(&known, name))).into())
         }
         None => Ok(()),
     }
 }
 
-fn known_list(known: &BTreeSet<String>) -> String {
+/// Returns what there is of regions, the name that is the nearest to a wrong one first.
+fn known_list(known: &BTreeSet<String>, wrong: &str) -> String {
     match known.is_empty() {
         true => "no event is named NAME_begin or NAME_end and has an id; region! and \
                  reference_region! of the guest library make them, and --between takes any two \
                  events"
             .into(),
-        false => format!("there are {}", Vec::from_iter(known.clone()).join(", ")),
+        false => format!("there are {}", listed(known, wrong)),
+    }
+}
+
+/// Returns names in a line, the nearest to a wrong one first, and the number of those that have no room.
+fn listed(known: &BTreeSet<String>, wrong: &str) -> String {
+    let near = nearest(wrong, known.iter().map(String::as_str));
+    let others = known.iter().map(String::as_str).filter(|name| Some(*name) != near);
+    let shown = Vec::from_iter(near.into_iter().chain(others).take(MOST_LISTED)).join(", ");
+    match known.len().saturating_sub(MOST_LISTED) {
+        0 => shown,
+        more => format!("{shown}, and {more} more"),
     }
 }
 
@@ -224,7 +239,7 @@ impl Args {
                 let known = names(sessions);
                 check_names(sessions, &self.name)?;
                 if known.is_empty() && self.name.is_empty() {
-                    return Err(Usage(format!("no regions: {}", known_list(&known))).into());
+                    return Err(Usage(format!("no regions: {}", known_list(&known, ""))).into());
                 }
                 let empty = EMPTY.to_owned();
                 let is_wanted = !self.name.is_empty() && self.hides_empty();
@@ -232,18 +247,23 @@ impl Args {
                 Select::Names(self.name.iter().cloned().chain(empty).collect())
             }
         };
-        if let By::Field(field) = &by {
-            let has = |class: &Class| class.fields.iter().any(|known| **known == **field);
-            if !has_class(sessions, has) {
-                let why = format!("--by {field}: no event has a field of this name");
-                return Err(Usage(format!("{why}; client and vcpu need none")).into());
-            }
-        }
         let filter = self.filter.as_deref().map(Filter::of_regions).transpose().map_err(wrong)?;
         let choice = Choice { filter, keeps_empty: self.hides_empty() };
         let options = Options { select, choice, by, keeps_intervals: self.html.is_some() };
+        let known = fields(sessions, &options);
+        if let By::Field(field) = &options.by
+            && !known.contains(field)
+        {
+            let why = format!(
+                "--by {field}: no event has a field of this name that begins or ends these regions"
+            );
+            let there = match known.is_empty() {
+                true => String::new(),
+                false => format!("; they have {}", listed(&known, field)),
+            };
+            return Err(Usage(format!("{why}{there}; client and vcpu need none")).into());
+        }
         if let Some(filter) = &options.choice.filter {
-            let known = fields(sessions, &options);
             filter.check(&known.iter().map(String::as_str).collect()).map_err(wrong)?;
         }
         Ok(options)
@@ -264,6 +284,14 @@ impl Args {
     ) -> Vec<String> {
         let mut warnings: Vec<String> = traces.iter().flat_map(|trace| trace.warnings()).collect();
         warnings.extend(regions.warnings.iter().cloned());
+        let is_hidden = |group: &Group| self.hides_empty() && group.name == EMPTY;
+        if regions.groups.iter().all(is_hidden) && self.between.is_none() {
+            let all = listed(&names(sessions), "");
+            warnings.push(match regions.left_out.iter().sum() {
+                0u64 => format!("no region began or ended; there are events of {all}"),
+                _ => format!("no region is left; there are {all}"),
+            });
+        }
         let is_recording =
             |(session, _): &(Session, ClockMaps)| hypertrace_kernel::is_incomplete(session.dir());
         if !regions.has_kernel && sessions.iter().any(is_recording) {

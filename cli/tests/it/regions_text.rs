@@ -91,6 +91,7 @@ fn a_filter_chooses_regions_and_names_what_is_wrong() {
         "regions S --where status==500 --by path --json",
         "regions S --where duration_ns<100 --csv",
         "regions S --where status==501",
+        "regions S --where status==501 --name request --json",
         "regions S --where staus==500",
         "regions S --where colour==1",
         "regions S --where event=='parse_begin'",
@@ -101,6 +102,22 @@ fn a_filter_chooses_regions_and_names_what_is_wrong() {
     let many = vec!["status==500"; 8_000].join(" or ");
     let shown = |filter| regions(made.path(), &["--where", filter]).ok();
     assert_eq!(shown(&many), shown("status==500"));
+}
+
+#[test]
+fn an_unknown_name_or_field_is_answered_with_those_that_there_are() {
+    let silent = program(
+        r#"[{"id":16,"schema":"read_begin(id:u64)","reference_point":false}]"#,
+        |packet, _| packet,
+    );
+    let commands = [
+        "regions S --by pth",
+        "regions S --by colour",
+        "regions S --name parse --by status",
+        "regions S --name reqest",
+        "regions T",
+    ];
+    golden("unknown", HYPERTRACE.transcript(&[requests(), silent], &commands));
 }
 
 #[test]
