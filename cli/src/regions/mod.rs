@@ -7,6 +7,7 @@ mod text;
 use crate::Usage;
 use crate::output::{print, say};
 use crate::report::{Inputs, Recordings};
+use crate::units::{At, at};
 use crate::writer::unfinished;
 use anyhow::Result;
 use hypertrace_timeline::regions::{
@@ -73,6 +74,19 @@ pub struct Args {
     #[arg(long = "where", value_name = "EXPR")]
     filter: Option<String>,
 
+    /// Only regions that begin at this time or later, counted from the start: 1.5ms, 200us, 2s; or
+    /// as a report shows it: 0.001500000, 2026-11-27T15:48:15.5Z
+    #[arg(long, value_name = "T", value_parser = at, allow_hyphen_values = true)]
+    from: Option<At>,
+
+    /// Only regions that begin before this time
+    #[arg(long, value_name = "T", value_parser = at, allow_hyphen_values = true)]
+    to: Option<At>,
+
+    /// Without the first N regions of each group, those that end first: for a warm-up
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    skip_first: u64,
+
     /// Take the cost of an empty region off the durations: the median of the regions
     /// named "empty" of the same client
     #[arg(long)]
@@ -115,6 +129,8 @@ Examples:
                                                from each exit to the next entry
   hypertrace regions S --where 'status == 500 and duration_ns > 1000000'
                                                what fields say
+  hypertrace regions S --from 2s --skip-first 100
+                                               without a start and a warm-up
   hypertrace regions S --json | jq '.regions[] | {name, p99_ns}'
   hypertrace regions S --samples > samples.csv
                                                for statistics of your own
@@ -152,7 +168,7 @@ pub fn run(args: &Args) -> Result<()> {
     let mut warnings = args.warnings(&sessions, &traces, &regions);
     let shown = rows::Shown {
         regions: &regions,
-        started_unix_ns: sessions.iter().map(|(s, _)| s.json().started_unix_ns).min().unwrap_or(0),
+        started_unix_ns: started(&sessions),
         by: args.by.as_deref().unwrap_or_default(),
         subtract: args.subtract_empty,
         hides_empty: args.hides_empty(),
@@ -248,7 +264,15 @@ impl Args {
             }
         };
         let filter = self.filter.as_deref().map(Filter::of_regions).transpose().map_err(wrong)?;
-        let choice = Choice { filter, keeps_empty: self.hides_empty() };
+        let start = started(sessions);
+        let unix = |at: At| start.saturating_add(at.since(start));
+        let choice = Choice {
+            filter,
+            from_ns: self.from.map(unix),
+            to_ns: self.to.map(unix),
+            skip_first: self.skip_first,
+            keeps_empty: self.hides_empty(),
+        };
         let options = Options { select, choice, by, keeps_intervals: self.html.is_some() };
         let known = fields(sessions, &options);
         if let By::Field(field) = &options.by
@@ -271,8 +295,9 @@ impl Args {
 
     /// Returns whether the empty regions are read for their cost only.
     fn hides_empty(&self) -> bool {
-        let chooses = !self.name.is_empty() || self.filter.is_some();
-        chooses && !self.name.iter().any(|name| name == EMPTY)
+        let has_times = self.from.is_some() || self.to.is_some();
+        let chooses = has_times || self.filter.is_some() || self.skip_first > 0;
+        (chooses || !self.name.is_empty()) && !self.name.iter().any(|name| name == EMPTY)
     }
 
     /// Returns what the user should know about the numbers.
@@ -328,6 +353,11 @@ impl Args {
         }
         warnings
     }
+}
+
+/// Returns the Unix time of the first session's start, nanoseconds.
+fn started(sessions: &[(Session, ClockMaps)]) -> i64 {
+    sessions.iter().map(|(session, _)| session.json().started_unix_ns).min().unwrap_or(0)
 }
 
 fn wrong(filter: FilterError) -> Usage {

@@ -123,7 +123,10 @@ fn by_whom(shown: &Shown<'_>) -> Option<String> {
 /// Returns a line about the regions that options leave out, if there are any.
 fn left_out(shown: &Shown<'_>) -> Option<String> {
     let all = shown.left_out().filter(|(_, count)| *count > 0);
-    let all = all.map(|(why, count)| format!("{} by --{}", grouped(count), why.replace('_', "-")));
+    let all = all.map(|(why, count)| {
+        let option = if why == "from_to" { "from, --to" } else { why };
+        format!("{} by --{}", grouped(count), option.replace('_', "-"))
+    });
     let all = Vec::from_iter(all).join(", ");
     (!all.is_empty()).then(|| format!("regions left out: {all}"))
 }

@@ -3,6 +3,7 @@
 //! Which of the selected regions are shown, and how many are left out.
 
 use super::groups::EMPTY;
+use super::summary::Group;
 use crate::event::{Event, EventRef};
 use crate::filter::{Filter, RegionRef};
 use std::collections::HashSet;
@@ -15,6 +16,12 @@ use std::collections::HashSet;
 pub struct Choice {
     /// Only those that fit; see [`Filter::of_regions`].
     pub filter: Option<Filter>,
+    /// Only those that begin at this Unix time or later, nanoseconds.
+    pub from_ns: Option<i64>,
+    /// Only those that begin before this Unix time, nanoseconds.
+    pub to_ns: Option<i64>,
+    /// Without so many of each group: those that end first.
+    pub skip_first: u64,
     /// Whether the regions named `empty` are taken in any case: they measure what a region takes.
     pub keeps_empty: bool,
 }
@@ -25,11 +32,16 @@ pub struct Choice {
 pub enum LeftOut {
     /// It does not fit the filter.
     Filter,
+    /// It does not begin in the time that is chosen.
+    Time,
+    /// It is one of the first of its group.
+    First,
 }
 
 impl LeftOut {
     /// All reasons, with their names.
-    pub const ALL: [(LeftOut, &str); 1] = [(LeftOut::Filter, "where")];
+    pub const ALL: [(LeftOut, &str); 3] =
+        [(LeftOut::Filter, "where"), (LeftOut::Time, "from_to"), (LeftOut::First, "skip_first")];
 }
 
 /// A choice, and how many regions it has left out.
@@ -53,12 +65,29 @@ impl<'a> Chooser<'a> {
         is_needed.then(|| Box::new(event.copy_with(|name| self.fields.contains(name))))
     }
 
-    /// Returns why a region is left out, if it is.
-    pub fn refuses(&self, region: &RegionRef<'_>) -> Option<LeftOut> {
-        if self.choice.keeps_empty && region.name == EMPTY {
-            return None;
+    /// Returns why a region that begins at a time is left out, if it is.
+    pub fn refuses(&self, begin_ns: i64, region: &RegionRef<'_>) -> Option<LeftOut> {
+        let Choice { filter, from_ns, to_ns, .. } = self.choice;
+        if self.is_kept(region.name) {
+            None
+        } else if from_ns.is_some_and(|from| begin_ns < from)
+            || to_ns.is_some_and(|to| begin_ns >= to)
+        {
+            Some(LeftOut::Time)
+        } else {
+            let fits = filter.as_ref().is_none_or(|filter| filter.fits_region(region));
+            (!fits).then_some(LeftOut::Filter)
         }
-        let fits = |filter: &Filter| filter.fits_region(region);
-        (!self.choice.filter.as_ref().is_none_or(fits)).then_some(LeftOut::Filter)
+    }
+
+    /// Returns whether the next region of a group is left out, as one of the first.
+    pub fn skips(&self, group: &mut Group) -> bool {
+        let skips = group.skipped < self.choice.skip_first && !self.is_kept(&group.name);
+        group.skipped += u64::from(skips);
+        skips
+    }
+
+    fn is_kept(&self, name: &str) -> bool {
+        self.choice.keeps_empty && name == EMPTY
     }
 }

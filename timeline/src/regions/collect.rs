@@ -457,8 +457,10 @@ impl<'a> Pass<'a> {
         else {
             if matches!(self.options.select, Select::Names(_)) {
                 let value = self.value(event, role, thread);
-                let fits = self.chooser.refuses(&self.region(name, None, Some(*event))).is_none();
-                if fits && let Some(group) = self.group(session, name, value) {
+                let region = self.region(name, None, Some(*event));
+                if self.chooser.refuses(end, &region).is_none()
+                    && let Some(group) = self.group(session, name, value)
+                {
                     self.count_in(group, NotCounted::EndWithoutBegin);
                 }
             }
@@ -499,7 +501,7 @@ impl<'a> Pass<'a> {
         open.is_unknown |= is_unknown;
         let duration_ns = Some(end.saturating_sub(open.begin).max(0) as u64);
         let region = self.region(name, open.begun.as_deref(), Some(*event));
-        let refused = self.chooser.refuses(&RegionRef { duration_ns, ..region });
+        let refused = self.chooser.refuses(open.begin, &RegionRef { duration_ns, ..region });
         self.add(open, session, client, (end, depth), refused);
     }
 
@@ -542,7 +544,7 @@ impl<'a> Pass<'a> {
     /// Counts a region as one that cannot be measured, if what is known of it fits.
     fn count(&mut self, session: usize, open: &Open, end: Option<&EventRef<'_>>, why: NotCounted) {
         let region = self.region(open.name, open.begun.as_deref(), end.copied());
-        if self.chooser.refuses(&region).is_none()
+        if self.chooser.refuses(open.begin, &region).is_none()
             && let Some(group) = self.group(session, open.name, open.value.clone())
         {
             self.count_in(group, why);
@@ -590,8 +592,16 @@ impl<'a> Pass<'a> {
         session: usize,
         client: u32,
         (end, depth): (i64, usize),
-        refused: Option<LeftOut>,
+        mut refused: Option<LeftOut>,
     ) {
+        let mut group = None;
+        if refused.is_none() {
+            group = self.group(session, open.name, open.value.take());
+            let Some(group) = group else { return self.forget(session, open.thread) };
+            if self.chooser.skips(&mut self.groups.all[group as usize]) {
+                refused = Some(LeftOut::First);
+            }
+        }
         if let Some(why) = refused {
             self.chooser.left_out[why as usize] += 1;
         }
@@ -602,11 +612,7 @@ impl<'a> Pass<'a> {
             self.is_cut |= !is_unneeded;
             return;
         }
-        let value = open.value.take();
-        let group = match refused {
-            None => self.group(session, open.name, value),
-            Some(_) => self.group_of_children(session, open.name),
-        };
+        let group = group.or_else(|| self.group_of_children(session, open.name));
         let Some(group) = group else { return self.forget(session, open.thread) };
         let host = &mut self.hosts[session];
         let state = match refused {

@@ -41,6 +41,8 @@ pub struct Group {
     pub total: Breakdown,
     /// The regions inside its regions, those with most time first.
     pub children: Vec<Child>,
+    /// Number of its first regions that are left out.
+    pub(super) skipped: u64,
     /// Its number while regions are added.
     pub(super) number: u16,
     /// Number of the name; `None` for all other names.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Regions that are chosen: by what their events say.
+//! Regions that are chosen: by what their events say, by their times, and without the first ones.
 
 use crate::made_regions::{counts, lease, read, stream};
 use hypertrace_test_support::made::{Made, Packet};
@@ -146,6 +146,72 @@ fn a_region_that_cannot_be_measured_is_judged_by_the_event_that_it_has() {
     assert_eq!(kinds("status == 500"), [("end_without_begin", 1)]);
     assert_eq!(kinds("duration_ns >= 0"), []);
     assert_eq!(kinds("not status == 1"), [("begin_without_end", 2), ("end_without_begin", 1)]);
+}
+
+#[test]
+fn a_time_chooses_regions_by_their_begins() {
+    let begin =
+        |regions: &Regions, id| regions.samples().find(|sample| sample.id == id).unwrap().begin_ns;
+    let made = requests();
+    let all = read(&made, &fitting("name == 'request'"));
+    let (second, third) = (begin(&all, 2), begin(&all, 3));
+    for (from_ns, to_ns, durations) in [
+        (Some(second), None, &[200, 300][..]),
+        (Some(second + 1), None, &[300]),
+        (None, Some(third), &[100, 200]),
+        (Some(second), Some(third), &[200]),
+        (Some(third), Some(second), &[]),
+        (Some(i64::MIN), Some(i64::MAX), &[100, 200, 300]),
+    ] {
+        let mut options = fitting("name == 'request'");
+        (options.choice.from_ns, options.choice.to_ns) = (from_ns, to_ns);
+        let regions = read(&made, &options);
+        let found: Vec<u64> = regions.samples().map(|sample| sample.duration_ns()).collect();
+        assert_eq!(found, durations, "{from_ns:?} {to_ns:?}");
+        let left_out = regions.left_out;
+        assert_eq!(left_out.iter().sum::<u64>(), 9 - durations.len() as u64);
+        let [request] = &regions.groups[..] else { continue };
+        assert_eq!(request.children[0].count, request.count());
+    }
+}
+
+#[test]
+fn a_region_that_ends_without_a_begin_has_the_time_of_its_end() {
+    let packet = lease(0, 1, 9, 50, 60).event(1_000, 17, &[7, 0, 0]).event(1_100, 18, &[1]);
+    let made = stream(Made::of_programs(EVENTS), 0, &[packet]);
+    let first = hypertrace_test_support::made::START_NS + 1_000;
+    for (shift, expected) in [(0, 1), (1, 0)] {
+        let mut options = Options::default();
+        options.choice.from_ns = Some(first + shift);
+        let kinds = counts(&read(&made, &options)).1;
+        let count = kinds.iter().find(|(kind, _)| *kind == "end_without_begin");
+        assert_eq!(count.map_or(0, |(_, count)| *count), expected);
+    }
+}
+
+#[test]
+fn the_first_regions_of_each_group_are_left_out() {
+    let made = requests();
+    let skipping = |skip_first, by| {
+        let choice = Choice { skip_first, keeps_empty: true, ..Choice::default() };
+        read(&made, &Options { choice, by, ..Options::default() })
+    };
+
+    let regions = skipping(1, By::Nothing);
+
+    let expected: [(_, _, &[u64]); 3] =
+        [("empty", None, &[1, 1, 1]), ("parse", None, &[10, 10]), ("request", None, &[200, 300])];
+    assert_eq!(shown(&regions), expected);
+    assert_eq!(regions.left_out[LeftOut::First as usize], 2);
+    // Those inside of what is left are its children, whether they are first ones or not.
+    let request = &regions.groups[2];
+    assert_eq!((request.children[0].count, request.own_times().total()), (2, 480));
+
+    let by_path = skipping(1, By::Field("path".into()));
+    let groups = shown(&by_path);
+    let requests = groups.iter().filter(|(name, ..)| *name == "request");
+    assert_eq!(Vec::from_iter(requests), [&("request", Some("/a"), &[300][..])]);
+    assert!(skipping(4, By::Nothing).groups.iter().all(|group| group.name == "empty"));
 }
 
 #[test]
