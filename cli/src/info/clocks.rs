@@ -17,6 +17,9 @@ pub fn text(out: &mut String, first: Option<&Session>, opened: &Opened) -> fmt::
     let Opened { session, maps, unread, .. } = opened;
     let counter = session.counter();
     write!(out, "  host: counter of {} Hz, ", grouped(counter.frequency()))?;
+    if let Some(ns @ 2..) = 1_000_000_000u64.checked_div(counter.frequency()) {
+        write!(out, "in steps of {ns} ns, ")?;
+    }
     match counter.boot_id() {
         Some(boot) => writeln!(out, "boot {}", uuid(boot))?,
         None => writeln!(out, "boot unknown")?,

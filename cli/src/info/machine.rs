@@ -3,12 +3,15 @@
 use crate::output::{hanging, print, print_json};
 use anyhow::Result;
 use hypertrace::Clock;
+use hypertrace_abi::clock::ticks;
 use hypertrace_format::error::error_chain;
 use hypertrace_kernel::ability;
 use kvm_vmm::{Machine, Unusable};
 use rustix::process::{Resource, getrlimit};
 use serde_json::json;
 use std::fs;
+use std::hint::black_box;
+use std::time::Instant;
 
 /// Something that a machine can do, or why not.
 struct Ability {
@@ -99,7 +102,7 @@ fn locked_memory() -> Ability {
 fn clock() -> Ability {
     let source = setting("/sys/devices/system/clocksource/clocksource0/current_clocksource");
     let found = match hypertrace::default_clock() {
-        Ok(Clock::Counter) => Ok(format!("the CPU's counter; the kernel uses {source}")),
+        Ok(Clock::Counter) => Ok(format!("the CPU's counter{}; the kernel uses {source}", steps())),
         Ok(_) => Err((
             format!("the TSC is not known to be one clock on all CPUs; the kernel uses {source}"),
             "HYPERTRACE_CLOCK=tsc takes it nevertheless".into(),
@@ -107,6 +110,35 @@ fn clock() -> Ability {
         Err(why) => Err((error_chain(&why), "unset HYPERTRACE_CLOCK".into())),
     };
     Ability { name: "clock", purpose: "stamps that cost nanoseconds", found }
+}
+
+/// Returns the step of the counter in words, if it is coarser than a nanosecond.
+fn steps() -> String {
+    let (begin, mut readings) = (Instant::now(), Vec::with_capacity(10_000));
+    for pair in 0..5_000 {
+        // Of a different length each time: else a counter of fine steps would seem to have those of this loop.
+        (0..pair % 16).for_each(|turn| _ = black_box(turn));
+        readings.extend([ticks(), ticks()]);
+    }
+    let ns = begin.elapsed().as_nanos() as f64;
+    let all = readings[readings.len() - 1].saturating_sub(readings[0]);
+    let ns = step(&readings) as f64 * ns / all.max(1) as f64;
+    if ns < 1.5 { String::new() } else { format!(", in steps of {ns:.0} ns") }
+}
+
+/// Returns of how many ticks almost all differences of readings are multiples, each to within a tick: a hypervisor
+/// that scales the counter rounds each reading. A CPU that never reads one value twice adds a tick.
+fn step(readings: &[u64]) -> u64 {
+    let differences = readings.windows(2).map(|pair| pair[1].saturating_sub(pair[0]));
+    let mut differences = Vec::from_iter(differences.filter(|difference| *difference > 1));
+    differences.sort_unstable();
+    let Some(step) = differences.get(differences.len() / 20).copied() else { return 1 };
+    let fits = |difference: &&u64| {
+        let rest = *difference % step;
+        rest.min(step - rest) <= difference.div_ceil(step).min(step / 4)
+    };
+    let fitting = differences.iter().filter(fits).count();
+    if fitting >= differences.len() * 9 / 10 { step } else { 1 }
 }
 
 /// Returns the first line of a file of settings.
@@ -119,4 +151,28 @@ fn parts(error: &hypertrace_kernel::Error) -> (String, String) {
     let text = error_chain(error);
     let (why, remedy) = text.rsplit_once("; ").unwrap_or((&text, "run this as root"));
     (why.to_owned(), remedy.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_step_of_a_counter_is_found_in_its_readings() {
+        // 100 MHz, scaled to 2.596 GHz; each reading is taken one to four steps after the one before.
+        let scaled = |step: u64| step * 2_596 / 100;
+        let coarse = (0..1_000).scan(0, |step, turn| {
+            *step += 1 + turn % 4;
+            Some(scaled(*step))
+        });
+        let fine = (0..1_000).scan(0, |tick, turn| {
+            *tick += 20 + turn % 16;
+            Some(*tick)
+        });
+
+        assert!((25..=26).contains(&step(&Vec::from_iter(coarse))));
+        assert_eq!(step(&Vec::from_iter(fine)), 1);
+        // Of 24 MHz.
+        assert_eq!(step(&[5, 5, 6, 6, 6, 7]), 1);
+    }
 }
