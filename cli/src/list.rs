@@ -26,8 +26,9 @@ use std::path::{Path, PathBuf};
 /// names: of a session, the names that other commands take: its events with their
 /// fields (report --event), its regions (regions --name), its streams.
 ///
-/// Without one of these words: names of a session, which is hypertrace.data without
-/// a path, and events of others.
+/// Without one of these words: the names in a session, and the events of a program.
+/// Without a path, too: the names in hypertrace.data, and where there is none, this
+/// kernel's events.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, verbatim_doc_comment)]
 #[command(override_usage = "hypertrace list [OPTIONS] [events|names] [DIR|PROGRAM]")]
@@ -79,7 +80,7 @@ pub fn run(args: &Args) -> Result<()> {
         }
     };
     let mut names = match path {
-        None => of_kernel()?,
+        None => of_kernel(args.words.is_empty())?,
         Some(path) if is_names || path.is_dir() => of_session(path)?,
         Some(path) => of_program(path)?,
     };
@@ -92,8 +93,11 @@ pub fn run(args: &Args) -> Result<()> {
     }
 }
 
-fn of_kernel() -> Result<Names> {
-    let events = ability::events().context("cannot list the kernel's events")?;
+fn of_kernel(is_default: bool) -> Result<Names> {
+    let events = ability::events().with_context(|| match is_default {
+        true => "there is no hypertrace.data here, and the kernel's events cannot be listed",
+        false => "cannot list the kernel's events",
+    })?;
     let events = events.into_iter().map(|event| (event, None)).collect();
     Ok(Names { events, ..Names::default() })
 }
