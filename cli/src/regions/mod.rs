@@ -13,7 +13,9 @@ use anyhow::Result;
 use hypertrace_timeline::regions::{
     By, Choice, Group, MOST_GROUPS, MOST_REGIONS, Options, Regions, Select, fields, names,
 };
-use hypertrace_timeline::{Class, ClockMaps, Filter, FilterError, KernelTrace, Session, nearest};
+use hypertrace_timeline::{
+    Class, ClockMaps, Domain, Filter, FilterError, KernelTrace, Session, nearest,
+};
 use rows::EMPTY;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -172,6 +174,7 @@ pub fn run(args: &Args) -> Result<()> {
         by: args.by.as_deref().unwrap_or_default(),
         subtract: args.subtract_empty,
         hides_empty: args.hides_empty(),
+        of_any: of_any(&sessions),
         stolen_ms: traces.iter().filter_map(KernelTrace::stolen_ms).reduce(u64::saturating_add),
     };
     let printed = match &args.html {
@@ -319,14 +322,28 @@ impl Args {
         }
         let is_recording =
             |(session, _): &(Session, ClockMaps)| hypertrace_kernel::is_incomplete(session.dir());
-        if !regions.has_kernel && sessions.iter().any(is_recording) {
+        let of_any = of_any(sessions);
+        let mut groups = regions.groups.iter().map(|group| of_any.contains(&group.name)).peekable();
+        if groups.peek().is_some() && groups.all(|of_any| of_any) {
+            // No event of the kernel would change that.
+            warnings.push(text::OF_ANY.into());
+        } else if !regions.has_kernel && sessions.iter().any(is_recording) {
             warnings.push("without the kernel's events, all time is unattributed".into());
         } else if !regions.has_kernel && traces.iter().all(KernelTrace::has_switches) {
-            warnings.push(
-                "no kernel.dat: all time is unattributed; record the kernel's events beside the \
-                 session with `hypertrace record --kernel` or `record -p`"
-                    .into(),
-            );
+            // Over a file, no reference point can be made.
+            let has_threads = |(session, maps): &(Session, ClockMaps)| {
+                session.json().programs
+                    || session.streams().iter().all(|stream| stream.domain == Domain::Host)
+                    || maps.iter().any(|(.., map)| map.constraints() > 0)
+            };
+            let next = match sessions.iter().any(has_threads) {
+                true => {
+                    "the kernel's events beside the session with `hypertrace record --kernel` or \
+                     `record -p`"
+                }
+                false => "the guest's kernel's events with `hypertrace forward` in the guest",
+            };
+            warnings.push(format!("no kernel.dat: all time is unattributed; record {next}"));
         }
         if regions.is_cut {
             warnings.push(format!(
@@ -362,6 +379,13 @@ fn started(sessions: &[(Session, ClockMaps)]) -> i64 {
 
 fn wrong(filter: FilterError) -> Usage {
     Usage(format!("--where: {filter}"))
+}
+
+/// Returns the names of regions that are of no thread.
+fn of_any(sessions: &[(Session, ClockMaps)]) -> BTreeSet<String> {
+    let classes = sessions.iter().flat_map(|(session, _)| session.classes().iter());
+    let classes = classes.filter(|class| class.fields.iter().any(|field| &**field == "any_client"));
+    classes.filter_map(|class| class.name.strip_suffix("_begin").map(str::to_owned)).collect()
 }
 
 fn has_class(sessions: &[(Session, ClockMaps)], is: impl Fn(&Class) -> bool) -> bool {

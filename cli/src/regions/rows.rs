@@ -9,6 +9,7 @@ use hypertrace_timeline::regions::{
 };
 use serde_json::{Map, Value, json};
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::fmt::{self, Write as _};
 use std::io::{self, Write as _};
 
@@ -42,6 +43,8 @@ pub struct Shown<'a> {
     pub subtract: bool,
     /// Whether the empty regions were read for their cost only.
     pub hides_empty: bool,
+    /// Names of regions that may begin on one thread and end on another.
+    pub of_any: BTreeSet<String>,
     /// Time that a hypervisor took from the machine's CPUs while the kernel's traces were recorded.
     pub stolen_ms: Option<u64>,
 }

@@ -16,6 +16,10 @@ const MOST_STEPS: usize = 16;
 /// Most names of regions inside a group's regions that are shown, and most causes of waits.
 const MOST_NAMES: usize = 3;
 
+/// Why nothing is known of the time of regions that are of no thread.
+pub const OF_ANY: &str = "regions with the field any_client may begin on one thread and end on another: their time \
+                          is unattributed";
+
 /// Formats all groups. If nothing is known of a group's time, the first warning that says why takes the place of the
 /// table, and is removed from the warnings.
 pub fn text(shown: &Shown<'_>, warnings: &mut Vec<String>) -> String {
@@ -25,7 +29,9 @@ pub fn text(shown: &Shown<'_>, warnings: &mut Vec<String>) -> String {
         times.total() > 0 && times.get(Part::Unattributed) == times.total()
     };
     let mut why = "nothing proves it".to_owned();
-    if shown.groups().any(is_unknown)
+    warnings.retain(|text| text != OF_ANY);
+    let of_any = |group: &Group| shown.of_any.contains(&group.name);
+    if shown.groups().any(|group| is_unknown(group) && !of_any(group))
         && let Some(at) = warnings.iter().position(|text| text.contains(" is unattributed"))
     {
         why = warnings.remove(at);
@@ -35,7 +41,10 @@ pub fn text(shown: &Shown<'_>, warnings: &mut Vec<String>) -> String {
             out.push('\n');
         }
         // Writing to a String does not fail.
-        let unknown = is_unknown(group).then(|| std::mem::replace(&mut why, "as above".into()));
+        let unknown = is_unknown(group).then(|| match of_any(group) {
+            true => OF_ANY.to_owned(),
+            false => std::mem::replace(&mut why, "as above".into()),
+        });
         let _ = one(&mut out, shown, group, unknown);
     }
     if out.is_empty() {

@@ -293,6 +293,28 @@ fn a_table_of_nothing_but_unattributed_time_is_replaced_by_the_reason() {
 }
 
 #[test]
+fn regions_that_end_on_another_thread_get_no_advice_to_record() {
+    let events = r#"[
+        {"id":16,"schema":"boot_begin(id:u64,any_client:bool)","reference_point":false},
+        {"id":17,"schema":"boot_end(id:u64,any_client:bool)","reference_point":false},
+        {"id":18,"schema":"read_begin(id:u64)","reference_point":false},
+        {"id":19,"schema":"read_end(id:u64)","reference_point":false}]"#;
+    let made = program(events, |packet, at| {
+        let packet = packet.event(at, 16, &[at, 1]).event(at + 1, 18, &[at]);
+        packet.event(at + 2, 19, &[at]).event(at + 3, 17, &[at, 1])
+    });
+    let commands = ["regions S --name boot", "regions S"];
+    golden("of_any_client", HYPERTRACE.transcript(&[made], &commands));
+}
+
+#[test]
+fn a_guest_without_a_reference_point_is_told_to_forward_its_kernel() {
+    let packet = Packet::guest(0).event(10, vcpu::BEGIN, &[1, 0]).event(20, vcpu::END, &[1]);
+    let made = vcpu::session(&[]).stream("guest-000-0000", &[Packet::guest(0), packet]);
+    golden("no_point", HYPERTRACE.transcript(&[made], &["regions S"]));
+}
+
+#[test]
 fn help_offers_no_input_that_is_refused() {
     let help =
         |command: &str| run(HYPERTRACE.command([command, "--help"]).env("COLUMNS", "200")).ok();

@@ -67,7 +67,8 @@ pub(super) fn unshown(host: &Host) -> Option<String> {
     let (what, next) = match (host.all_dividing().next().is_none(), host.is_program) {
         (true, false) => (
             "which threads of the host ran its clients is not known",
-            "a reference point of each client shows that",
+            "a reference point of each client shows that; where a file is the device, which has none, record \
+             the guest's kernel with `hypertrace forward` in place of the host's",
         ),
         (true, true) => (
             "its programs do not say which threads they are",
