@@ -1,6 +1,8 @@
-//! What to say of a session that its writer has not ended.
+//! What to say of a session's writer.
 
+use hypertrace_format::origin::Origin;
 use hypertrace_timeline::Session;
+use jiff::Timestamp;
 
 /// Returns a line for a session that was not ended, with what to do about it.
 pub fn unfinished(session: &Session) -> Option<String> {
@@ -8,4 +10,15 @@ pub fn unfinished(session: &Session) -> Option<String> {
     let said = "not finished: still being written, or its writer was ended";
     let recover = "; if that was `hypertrace record --segment FILE`: hypertrace recover FILE DIR";
     (!json.finished).then(|| format!("{said}{}", if json.programs { recover } else { "" }))
+}
+
+/// Returns a line about when, where and by which command a session was recorded, in the writer's words.
+pub fn origin(session: &Session) -> Option<String> {
+    let json = session.json();
+    let Origin { version, command, host, kernel, machine } = json.origin.as_ref()?;
+    let began = Timestamp::from_nanosecond(json.started_unix_ns.into());
+    let began = began.map_or(String::new(), |time| format!("{time:.0}, "));
+    Some(format!(
+        "recorded {began}by hypertrace {version} on {host} (Linux {kernel}, {machine}): {command}"
+    ))
 }

@@ -4,11 +4,10 @@ use crate::escape::Escaped;
 use crate::losses::{causes, grouped};
 use crate::output::{say, table, wrapped};
 use crate::report::Opened;
-use crate::writer::unfinished;
+use crate::writer::{origin, unfinished};
 use anyhow::Result;
 use hypertrace_abi::ring::Losses;
 use hypertrace_format::error::error_chain;
-use hypertrace_format::origin::Origin;
 use hypertrace_timeline::{
     ClockMaps, Domain, KernelStat, KernelTrace, Session, SessionStat, StreamStat,
 };
@@ -147,13 +146,8 @@ fn details(out: &mut String, session: &Session, stat: &SessionStat) -> std::fmt:
     if let Some(said) = unfinished(session) {
         write!(out, "\n{said}")?;
     }
-    if let Some(Origin { version, command, host, kernel, machine }) = &session.json().origin {
-        let [version, command, host, kernel, machine] =
-            [version, command, host, kernel, machine].map(|text| Escaped(text.as_bytes()));
-        let on = format!("{host} (Linux {kernel}, {machine})");
-        let began = jiff::Timestamp::from_nanosecond(session.json().started_unix_ns.into());
-        let began = began.map_or(String::new(), |time| format!("{time:.0}, "));
-        write!(out, "\nrecorded {began}by hypertrace {version} on {on}: {command}")?;
+    if let Some(origin) = origin(session) {
+        write!(out, "\n{}", Escaped(origin.as_bytes()))?;
     }
     Ok(())
 }

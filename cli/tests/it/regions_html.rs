@@ -286,6 +286,11 @@ fn names_of_guests_and_files_are_text() {
     });
     let other = Made::with_json(&made::json(&made::clocks(), events, "[]"))
         .stream("guest-000-0000", &[Packet::guest(0), guest]);
+    // The command that recorded it, too.
+    let path = other.path().join("session.json");
+    let mut json: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    json["origin"] = serde_json::json!({ "command": HOSTILE, "host": "here" });
+    fs::write(path, json.to_string()).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let dir = folder.path().join("<img src=x onerror=alert(1)>&");
     symlink(made.path(), &dir).unwrap();
@@ -301,6 +306,10 @@ fn names_of_guests_and_files_are_text() {
         assert_eq!(text.matches("</script").count(), 2);
     }
     let page = parse(&threads, BEGINNING);
+    let notes = parse(&values, BEGINNING).all("p").iter().map(|p| p.text()).collect::<Vec<_>>();
+    let origin =
+        format!("recorded 2023-11-14T22:13:20Z, by hypertrace  on here (Linux , ): {SHOWN}");
+    assert!(notes.iter().any(|note| note.ends_with(&origin)), "{notes:?}");
     assert!(page.all("title")[0].text().ends_with("<img src=x onerror=alert(1)>&"));
     let lane = &data(&page)["groups"][0]["windows"][0]["lanes"][0]["name"];
     assert_eq!(lane.as_str().unwrap(), format!("vmm/{HOSTILE} (100)"));

@@ -11,6 +11,7 @@ use super::text::{
 use crate::escape::Html;
 use crate::losses::grouped;
 use crate::page::PageFile;
+use crate::writer::origin;
 use anyhow::{Context, Result};
 use bars::{bar, legend, named, patterns};
 use charts::Charts;
@@ -124,6 +125,12 @@ impl Page<'_> {
              Time counts for a part only between two events that prove it; the rest is \
              unattributed.</p>\n</header>\n<main>\n",
         );
+        for (session, _) in sessions {
+            if let Some(origin) = origin(session) {
+                let name = short(&session.dir().display().to_string());
+                writeln!(out, "<p class=\"note\">{}: {}</p>", Html(&name), Html(&origin))?;
+            }
+        }
         for warning in warnings {
             writeln!(out, "<p class=\"warning\">{}</p>", Html(warning))?;
         }
