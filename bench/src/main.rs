@@ -88,7 +88,7 @@ struct Args {
     /// Print the rows with their targets and how they are measured, and measure nothing
     #[arg(long, conflicts_with = "json")]
     list: bool,
-    /// Write the rows into the tables of docs/benchmarks.md, and measure nothing
+    /// Write the rows into docs/benchmarks.md, and measure nothing
     #[arg(long, exclusive = true)]
     write_docs: bool,
     /// One JSON object instead of a table
