@@ -2,6 +2,7 @@
 
 mod html;
 mod rows;
+mod summary;
 mod text;
 
 use crate::Usage;
@@ -19,13 +20,15 @@ use hypertrace_timeline::{
 use rows::EMPTY;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
+use summary::Sort;
 
 /// Show how long regions of interest took, and where their time went
 ///
 /// A region is the time from an event NAME_begin to the event NAME_end of the same
 /// client with the same id: what region! and reference_region! of the guest library
-/// make. For each name: the count, quantiles, a histogram, and how the time of the
-/// median, the 99th percentile and the slowest divides:
+/// make. The first table has a line for each name, if there are several. Then, for
+/// each: quantiles, a histogram, and how the time of the median, the 99th percentile
+/// and the slowest divides:
 ///
 ///   guest         in the guest (a program's own time, where there is no VM)
 ///   kernel        in the host's kernel for an exit of the guest, by reason
@@ -89,6 +92,11 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     skip_first: u64,
 
+    /// What the groups are sorted by; numbers downwards. Default: total, and name in --json and
+    /// --csv. --samples are in order of time
+    #[arg(long, value_name = "KEY", value_enum)]
+    sort: Option<Sort>,
+
     /// Take the cost of an empty region off the durations: the median of the regions
     /// named "empty" of the same client
     #[arg(long)]
@@ -126,6 +134,7 @@ const EXAMPLES: &str = "\
 Examples:
   hypertrace demo -o S                      record a guest, VMM and kernel
   hypertrace regions S                         all regions
+  hypertrace regions S --sort p99              those with the slowest first
   hypertrace regions S --name batch --by vcpu  one region, by vCPU
   hypertrace regions S --between vcpu_exit vcpu_run
                                                from each exit to the next entry
@@ -167,13 +176,16 @@ pub fn run(args: &Args) -> Result<()> {
                    client, with nothing in them: region!(\"empty\", id)";
         return Err(Usage(why.into()).into());
     }
+    let is_wanted = |group: &&Group| !args.hides_empty() || group.name != EMPTY;
+    let mut groups = Vec::from_iter(regions.groups.iter().filter(is_wanted));
+    args.sort().apply(&mut groups);
     let mut warnings = args.warnings(&sessions, &traces, &regions);
     let shown = rows::Shown {
         regions: &regions,
         started_unix_ns: started(&sessions),
         by: args.by.as_deref().unwrap_or_default(),
         subtract: args.subtract_empty,
-        hides_empty: args.hides_empty(),
+        groups,
         of_any: of_any(&sessions),
         stolen_ms: traces.iter().filter_map(KernelTrace::stolen_ms).reduce(u64::saturating_add),
     };
@@ -294,6 +306,12 @@ impl Args {
             filter.check(&known.iter().map(String::as_str).collect()).map_err(wrong)?;
         }
         Ok(options)
+    }
+
+    /// Returns what groups are sorted by: people look for the most time first, scripts for names.
+    fn sort(&self) -> Sort {
+        let is_for_scripts = self.json || self.csv || self.samples;
+        self.sort.unwrap_or(if is_for_scripts { Sort::Name } else { Sort::Total })
     }
 
     /// Returns whether the empty regions are read for their cost only.

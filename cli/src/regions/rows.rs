@@ -41,8 +41,8 @@ pub struct Shown<'a> {
     pub by: &'a str,
     /// Whether the cost of an empty region is taken off durations.
     pub subtract: bool,
-    /// Whether the empty regions were read for their cost only.
-    pub hides_empty: bool,
+    /// The groups that are wanted, in their order.
+    pub groups: Vec<&'a Group>,
     /// Names of regions that may begin on one thread and end on another.
     pub of_any: BTreeSet<String>,
     /// Time that a hypervisor took from the machine's CPUs while the kernel's traces were recorded.
@@ -97,8 +97,7 @@ impl fmt::Display for Json<'_> {
 impl<'a> Shown<'a> {
     /// Iterates over the groups that are wanted.
     pub fn groups(&self) -> impl Iterator<Item = &'a Group> {
-        let hides_empty = self.hides_empty;
-        self.regions.groups.iter().filter(move |group| !hides_empty || group.name != EMPTY)
+        self.groups.iter().copied()
     }
 
     /// Iterates over why regions are left out, with their numbers.
@@ -274,9 +273,10 @@ impl<'a> Shown<'a> {
         let columns = part_columns(self.is_program());
         let begin = "name,by,session,client,id,t_ns,begin_ns,duration_ns";
         writeln!(out, "{begin}{columns}").context("cannot write")?;
+        let hides_empty = self.groups().all(|group| group.name != EMPTY);
         for sample in self.regions.samples() {
             let Some(group) = self.regions.groups.get(sample.group as usize) else { continue };
-            if self.hides_empty && group.name == EMPTY {
+            if hides_empty && group.name == EMPTY {
                 continue;
             }
             let off = group.empty_ns.filter(|_| self.subtract).unwrap_or(0);

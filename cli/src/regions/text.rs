@@ -1,6 +1,7 @@
 //! Regions as text for people, 80 columns wide.
 
 use super::rows::{PARTS, Shown, part_name};
+use super::summary::summary;
 use crate::escape::Escaped;
 use crate::losses::grouped;
 use crate::output::wrapped;
@@ -23,7 +24,7 @@ pub const OF_ANY: &str = "regions with the field any_client may begin on one thr
 /// Formats all groups. If nothing is known of a group's time, the first warning that says why takes the place of the
 /// table, and is removed from the warnings.
 pub fn text(shown: &Shown<'_>, warnings: &mut Vec<String>) -> String {
-    let mut out = String::new();
+    let mut out = summary(shown);
     let is_unknown = |group: &Group| {
         let times = &group.total.times;
         times.total() > 0 && times.get(Part::Unattributed) == times.total()
@@ -248,7 +249,7 @@ pub fn exit_count(count: f64) -> String {
 }
 
 /// Formats a number of exits in at most five characters.
-fn short_count(count: f64) -> String {
+pub fn short_count(count: f64) -> String {
     let (unit, name) = match count {
         ..999.95 => return exit_count(count),
         ..9_999.5 => return grouped(count.round() as u64),
@@ -339,7 +340,7 @@ fn children(out: &mut String, group: &Group) -> fmt::Result {
 }
 
 /// Escapes a text, and cuts it after so many characters.
-fn shortened(text: &str, most: usize) -> String {
+pub fn shortened(text: &str, most: usize) -> String {
     let shown = Escaped(text.as_bytes()).to_string();
     match shown.char_indices().nth(most) {
         Some(_) => shown.chars().take(most - 3).chain("...".chars()).collect(),

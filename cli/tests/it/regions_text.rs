@@ -118,6 +118,44 @@ fn a_window_and_a_warm_up_choose_regions() {
 }
 
 #[test]
+fn groups_are_in_a_table_and_sorted_by_its_columns() {
+    let commands = [
+        "regions S --by path --sort p99",
+        "regions S --name request --by path --sort count --skip-first 1",
+        "regions S --sort total --csv",
+        "regions S --sort name --csv",
+        "regions S --sort slowest",
+    ];
+    golden("sorted", HYPERTRACE.transcript(&[requests()], &commands));
+    let first = |key| {
+        let shown = regions(requests().path(), &["--json", "--sort", key]).stdout;
+        let json: Value = serde_json::from_str(&shown).unwrap();
+        json["regions"][0]["name"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(
+        ["name", "count", "median", "p99", "total", "self"].map(first),
+        ["parse", "parse", "request", "request", "request", "request"]
+    );
+}
+
+#[test]
+fn a_long_value_is_cut_in_the_table() {
+    let events = r#"[
+        {"id":16,"schema":"read_begin(id:u64,v:str)","reference_point":false},
+        {"id":17,"schema":"read_end(id:u64)","reference_point":false}]"#;
+    let made = program(events, |packet, at| {
+        let long = format!("\u{1b}{at}").repeat(30);
+        packet.event_str(at, 16, &[at], long.as_bytes()).event(at + 9, 17, &[at])
+    });
+
+    let text = regions(made.path(), &["--by", "v"]).stdout;
+
+    let table: Vec<&str> = text.lines().take_while(|line| !line.is_empty()).collect();
+    assert_eq!(table.len(), 1 + 2 * 10, "{text}");
+    assert!(table.iter().all(|line| line.chars().count() <= 80), "{text}");
+}
+
+#[test]
 fn an_unknown_name_or_field_is_answered_with_those_that_there_are() {
     let silent = program(
         r#"[{"id":16,"schema":"read_begin(id:u64)","reference_point":false}]"#,

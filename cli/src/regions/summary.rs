@@ -1,0 +1,94 @@
+//! The table of all groups: a line for each, 80 columns wide.
+
+use super::rows::{PARTS, Shown, part_name};
+use super::text::{short_count, shortened, time};
+use hypertrace_timeline::regions::Group;
+use std::cmp::Reverse;
+use std::fmt::Write as _;
+
+/// Columns of the table.
+const WIDTH: usize = 80;
+/// Columns of a name. A longer one has a line of its own.
+const NAME: usize = 20;
+
+/// What groups are sorted by: names upwards, and numbers downwards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Sort {
+    Name,
+    Count,
+    Median,
+    P99,
+    Total,
+    /// Time outside of the regions inside
+    #[value(name = "self")]
+    Own,
+}
+
+impl Sort {
+    /// Sorts groups that are sorted by names.
+    pub fn apply(self, groups: &mut [&Group]) {
+        let number = |group: &Group| match self {
+            Sort::Name => 0,
+            Sort::Count => group.count(),
+            Sort::Median => group.quantile_ns(0.5),
+            Sort::P99 => group.quantile_ns(0.99),
+            Sort::Total => group.total.times.total(),
+            Sort::Own => group.own_times().total(),
+        };
+        groups.sort_by_cached_key(|group| Reverse(number(group)));
+    }
+}
+
+/// Formats the table, if there are several groups.
+pub fn summary(shown: &Shown<'_>) -> String {
+    let mut out = String::new();
+    if shown.groups().nth(1).is_none() {
+        return out;
+    }
+    let mut line = |name: &str, [count, median, p99, total, own, largest]: [String; 6]| {
+        let mut name = name;
+        if name.chars().count() > NAME {
+            out.push_str(name);
+            out.push('\n');
+            name = "";
+        }
+        // Writing to a String does not fail.
+        let _ = write!(out, "{name:<NAME$} {count:>8} {median:>7} {p99:>7} {total:>7} {own:>7}");
+        out.push_str(format!("  {largest}").trim_end());
+        out.push('\n');
+    };
+    let names = ["count", "median", "p99", "total", "self", "largest part"];
+    line("region", names.map(Into::into));
+    for group in shown.groups() {
+        let mut name = shown.title(group);
+        if let Some(value) = &group.value {
+            name += &format!(" [{value}]");
+        }
+        let durations = shown.durations(group);
+        let times = [durations.p50, durations.p99];
+        let all = group.total.times.total();
+        let [p50, p99, total, own] = match group.count() {
+            0 => [(); 4].map(|()| "-".into()),
+            _ => [times[0], times[1], all, group.own_times().total()].map(time),
+        };
+        line(
+            &shortened(&name, WIDTH),
+            [short_count(group.count() as f64), p50, p99, total, own, largest(group)],
+        );
+    }
+    out.push('\n');
+    out
+}
+
+/// Returns the part with the most time, and its share.
+fn largest(group: &Group) -> String {
+    let all = group.total.times.total();
+    let parts = PARTS.iter().map(|(part, name)| (group.total.times.get(*part), *name));
+    match parts.rev().max_by_key(|(ns, _)| *ns) {
+        Some((ns, name)) if ns > 0 => {
+            let share = ns as f64 * 100.0 / all as f64;
+            format!("{} {share:.0}%", part_name(name, group.is_program))
+        }
+        _ => String::new(),
+    }
+}
