@@ -9,6 +9,7 @@
 pub mod babeltrace2;
 pub mod capability;
 pub mod child;
+pub mod cpus;
 #[cfg(feature = "functions")]
 pub mod functions;
 pub mod initramfs;

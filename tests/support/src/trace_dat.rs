@@ -26,6 +26,93 @@ pub const SCHED_WAKEUP_ID: u16 = 374;
 pub const SCHED_WAKEUP_NEW_ID: u16 = 373;
 pub const ODD_ID: u16 = 999;
 
+/// Formats of the events in the buffer `cpus`.
+const SCHEDULING: [(&str, &str); 7] = [
+    ("irq", IRQ_HANDLER_ENTRY),
+    ("irq", IRQ_HANDLER_EXIT),
+    ("irq", SOFTIRQ_ENTRY),
+    ("irq", SOFTIRQ_EXIT),
+    ("sched", SCHED_WAKING),
+    ("timer", HRTIMER_EXPIRE_ENTRY),
+    ("timer", HRTIMER_EXPIRE_EXIT),
+];
+
+pub const SCHED_WAKING_ID: u16 = 375;
+pub const HRTIMER_EXPIRE_ENTRY_ID: u16 = 459;
+pub const HRTIMER_EXPIRE_EXIT_ID: u16 = 458;
+pub const IRQ_HANDLER_ENTRY_ID: u16 = 225;
+pub const IRQ_HANDLER_EXIT_ID: u16 = 224;
+pub const SOFTIRQ_ENTRY_ID: u16 = 223;
+pub const SOFTIRQ_EXIT_ID: u16 = 222;
+
+pub const PERF_SWITCH_OUT_ID: u16 = 1;
+pub const PERF_SWITCH_IN_ID: u16 = 2;
+
+const PERF_SWITCH_OUT: &str = "name: switch_out
+ID: 1
+COMMON\tfield:int pid;\toffset:8;\tsize:4;\tsigned:1;
+\tfield:int tid;\toffset:12;\tsize:4;\tsigned:1;
+\tfield:unsigned int preempted;\toffset:16;\tsize:4;\tsigned:0;
+
+print fmt: \"pid=%d tid=%d preempted=%u\", REC->pid, REC->tid, REC->preempted
+";
+const PERF_SWITCH_IN: &str = "name: switch_in
+ID: 2
+COMMON\tfield:int pid;\toffset:8;\tsize:4;\tsigned:1;
+\tfield:int tid;\toffset:12;\tsize:4;\tsigned:1;
+
+print fmt: \"pid=%d tid=%d\", REC->pid, REC->tid
+";
+const SCHED_WAKING: &str = "name: sched_waking
+ID: 375
+COMMON\tfield:char comm[16];\toffset:8;\tsize:16;\tsigned:0;
+\tfield:pid_t pid;\toffset:24;\tsize:4;\tsigned:1;
+\tfield:int prio;\toffset:28;\tsize:4;\tsigned:1;
+\tfield:int target_cpu;\toffset:32;\tsize:4;\tsigned:1;
+
+print fmt: \"comm=%s pid=%d prio=%d target_cpu=%03d\", REC->comm, REC->pid, REC->prio, REC->target_cpu
+";
+const HRTIMER_EXPIRE_ENTRY: &str = "name: hrtimer_expire_entry
+ID: 459
+COMMON\tfield:void * hrtimer;\toffset:8;\tsize:8;\tsigned:0;
+\tfield:s64 now;\toffset:16;\tsize:8;\tsigned:1;
+\tfield:void * function;\toffset:24;\tsize:8;\tsigned:0;
+
+print fmt: \"hrtimer=%p function=%ps now=%llu\", REC->hrtimer, REC->function, (unsigned long long) REC->now
+";
+const HRTIMER_EXPIRE_EXIT: &str = "name: hrtimer_expire_exit
+ID: 458
+COMMON\tfield:void * hrtimer;\toffset:8;\tsize:8;\tsigned:0;
+
+print fmt: \"hrtimer=%p\", REC->hrtimer
+";
+const IRQ_HANDLER_ENTRY: &str = "name: irq_handler_entry
+ID: 225
+COMMON\tfield:int irq;\toffset:8;\tsize:4;\tsigned:1;
+\tfield:__data_loc char[] name;\toffset:12;\tsize:4;\tsigned:0;
+
+print fmt: \"irq=%d name=%s\", REC->irq, __get_str(name)
+";
+const IRQ_HANDLER_EXIT: &str = "name: irq_handler_exit
+ID: 224
+COMMON\tfield:int irq;\toffset:8;\tsize:4;\tsigned:1;
+\tfield:int ret;\toffset:12;\tsize:4;\tsigned:1;
+
+print fmt: \"irq=%d ret=%s\", REC->irq, REC->ret ? \"handled\" : \"unhandled\"
+";
+const SOFTIRQ_ENTRY: &str = "name: softirq_entry
+ID: 223
+COMMON\tfield:unsigned int vec;\toffset:8;\tsize:4;\tsigned:0;
+
+print fmt: \"vec=%u\", REC->vec
+";
+const SOFTIRQ_EXIT: &str = "name: softirq_exit
+ID: 222
+COMMON\tfield:unsigned int vec;\toffset:8;\tsize:4;\tsigned:0;
+
+print fmt: \"vec=%u\", REC->vec
+";
+
 const COMMON: &str = "format:
 \tfield:unsigned short common_type;\toffset:0;\tsize:2;\tsigned:0;
 \tfield:unsigned char common_flags;\toffset:2;\tsize:1;\tsigned:0;
@@ -111,6 +198,10 @@ COMMON\tfield:__data_loc char[] name;\toffset:8;\tsize:4;\tsigned:0;
 print fmt: \"%s %s %d %d %s %p %s\", __get_str(name), __print_array(__get_dynamic_array(list), 2, 2), REC->flag, REC->small, __print_array(REC->pair, 2, 2), REC->ptr, __print_symbolic(REC->mode, { MODE_OF_THE_KERNEL, \"A\" })
 ";
 
+/// Whether the kernel counted an event that it lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Counted(pub bool);
+
 /// A page of the ring buffer.
 #[derive(Default)]
 pub struct Page {
@@ -133,12 +224,17 @@ impl Page {
     }
 
     /// Appends an event of a thread, some ticks after the one before.
-    pub fn event(mut self, after: u32, id: u16, tid: u32, payload: &[u8]) -> Page {
+    pub fn event(self, after: u32, id: u16, tid: u32, payload: &[u8]) -> Page {
+        self.flagged(after, id.into(), tid, payload)
+    }
+
+    /// Appends the same; the event's flags are above its id.
+    fn flagged(mut self, after: u32, id: u32, tid: u32, payload: &[u8]) -> Page {
         let len = (8 + payload.len()).next_multiple_of(4);
         assert!(len <= 28 * 4 && after < 1 << 27);
         let head = (len as u32 / 4) | after << 5;
         self.data.extend(head.to_le_bytes());
-        self.data.extend(u32::from(id).to_le_bytes());
+        self.data.extend(id.to_le_bytes());
         self.data.extend(tid.to_le_bytes());
         self.data.extend(payload);
         self.data.resize(self.data.len().next_multiple_of(4), 0);
@@ -152,15 +248,33 @@ impl Page {
     }
 
     /// Makes pages of events in order: their time, id, thread and payload.
-    pub fn all(events: &[(u64, u16, u32, Vec<u8>)]) -> Vec<Page> {
+    pub fn all<I: Into<u32> + Copy>(events: &[(u64, I, u32, Vec<u8>)]) -> Vec<Page> {
+        Page::all_but(events, |_| None)
+    }
+
+    /// Makes pages of events but those, by their numbers, that are lost: counted where they were, or not.
+    pub fn all_but<I: Into<u32> + Copy>(
+        events: &[(u64, I, u32, Vec<u8>)],
+        mut lost: impl FnMut(usize) -> Option<Counted>,
+    ) -> Vec<Page> {
         let mut pages: Vec<Page> = Vec::new();
-        let mut last = 0;
-        for (time, id, tid, payload) in events {
+        let (mut last, mut has_gap) = (0, false);
+        for (number, (time, id, tid, payload)) in events.iter().enumerate() {
+            if let Some(Counted(is_counted)) = lost(number) {
+                has_gap |= is_counted;
+                continue;
+            }
             // A header of the page, of the record, and a number of lost events at the end.
             let fits = |page: &Page| page.data.len() + payload.len() + 16 + 16 + 8 <= 4096;
-            match pages.pop_if(|page| fits(page)) {
-                Some(page) => pages.push(page.event((time - last) as u32, *id, *tid, payload)),
-                None => pages.push(Page::at(*time).event(0, *id, *tid, payload)),
+            let gap = std::mem::take(&mut has_gap);
+            match pages.pop_if(|page| !gap && fits(page)) {
+                Some(page) => {
+                    pages.push(page.flagged((time - last) as u32, (*id).into(), *tid, payload));
+                }
+                None => {
+                    let page = Page::at(*time).flagged(0, (*id).into(), *tid, payload);
+                    pages.push(if gap { page.missed(true) } else { page });
+                }
             }
             last = *time;
         }
@@ -226,6 +340,8 @@ pub struct TraceDat {
     pub formats: Vec<(String, String)>,
     /// Pages of each CPU.
     pub cpus: Vec<Vec<u8>>,
+    /// Pages of each CPU in the buffer `cpus`, of the scheduling of all threads; none: there is no such buffer.
+    pub all: Vec<Vec<u8>>,
     /// Options besides those of the sections.
     pub options: Vec<(u16, Vec<u8>)>,
 }
@@ -239,8 +355,31 @@ impl TraceDat {
             comms: "77 vcpu0\n5 kworker/1:2 x\n".into(),
             formats: formats.to_vec(),
             cpus: Vec::new(),
+            all: Vec::new(),
             options: Vec::new(),
         }
+    }
+
+    /// Describes the events of a recording by perf, and no others.
+    pub fn of_perf(mut self) -> TraceDat {
+        let texts = [PERF_SWITCH_OUT, PERF_SWITCH_IN];
+        self.formats = texts.map(|text| ("perf".into(), text.replace("COMMON", COMMON))).into();
+        self
+    }
+
+    /// Adds the descriptions of the events in the buffer `cpus`.
+    pub fn with_scheduling(mut self) -> TraceDat {
+        let format = |(s, text): (&str, &str)| (s.to_owned(), text.replace("COMMON", COMMON));
+        self.formats.extend(SCHEDULING.map(format));
+        self.formats.sort_by(|a, b| a.0.cmp(&b.0));
+        self
+    }
+
+    /// Adds a CPU with these pages to the buffer `cpus`.
+    pub fn cpu_of_all(mut self, pages: &[Page]) -> TraceDat {
+        let pages = pages.iter().flat_map(|page| page.bytes(self.page_size, 9));
+        self.all.push(pages.collect());
+        self
     }
 
     /// Leaves out the description of an event.
@@ -328,24 +467,28 @@ impl TraceDat {
             file.extend(section(id, &content));
         }
         options.extend(self.options.iter().cloned());
-        // The buffer's option has a fixed length, so that the pages' place is known.
-        let list = |at: u64| {
+        // A buffer's option has a fixed length, so that the pages' place is known.
+        let list = |name: &str, cpus: &[Vec<u8>], at: u64| {
             let mut option = at.to_le_bytes().to_vec();
-            option.extend([b"\0", self.clock.as_bytes(), b"\0"].concat());
+            option.extend([name.as_bytes(), b"\0", self.clock.as_bytes(), b"\0"].concat());
             option.extend((self.page_size as u32).to_le_bytes());
-            option.extend((self.cpus.len() as u32).to_le_bytes());
+            option.extend((cpus.len() as u32).to_le_bytes());
             let mut place = (at + 16).next_multiple_of(self.page_size as u64);
-            for (cpu, pages) in self.cpus.iter().enumerate() {
+            for (cpu, pages) in cpus.iter().enumerate() {
                 option.extend((cpu as u32).to_le_bytes());
                 option.extend(place.to_le_bytes());
                 option.extend((pages.len() as u64).to_le_bytes());
                 place += pages.len() as u64;
             }
-            option
+            (option, place)
         };
         let all = |at: u64| {
             let mut all = options.clone();
-            all.push((3, list(at)));
+            let (first, end) = list("", &self.cpus, at);
+            all.push((3, first));
+            if !self.all.is_empty() {
+                all.push((3, list("cpus", &self.all, end).0));
+            }
             all.push((8, (self.cpus.len() as u32).to_le_bytes().to_vec()));
             all.push((0, 0u64.to_le_bytes().to_vec()));
             let option = |(id, data): &(u16, Vec<u8>)| {
@@ -358,13 +501,22 @@ impl TraceDat {
         file[options_at..options_at + 8].copy_from_slice(&here.to_le_bytes());
         let buffer = here + all(0).len() as u64;
         file.extend(all(buffer));
-        let pages = (buffer + 16).next_multiple_of(self.page_size as u64) as usize;
-        let data = self.cpus.concat();
-        let size = (pages + data.len()) as u64 - buffer - 16;
+        self.add_section(&mut file, &self.cpus);
+        if !self.all.is_empty() {
+            self.add_section(&mut file, &self.all);
+        }
+        file
+    }
+
+    /// Appends the section of a buffer's pages.
+    fn add_section(&self, file: &mut Vec<u8>, cpus: &[Vec<u8>]) {
+        let at = file.len();
+        let pages = (at + 16).next_multiple_of(self.page_size);
+        let data = cpus.concat();
+        let size = (pages + data.len() - at - 16) as u64;
         file.extend([&section(3, &[])[..8], &size.to_le_bytes()].concat());
         file.resize(pages, 0);
         file.extend(data);
-        file
     }
 
     /// Returns a file of version 7 that says of the bytes of its CPUs that they are compressed.
@@ -483,6 +635,19 @@ pub fn recorded_with_steals(boot: &str, stolen_ms: u64, steals: &str) -> (u16, V
 pub fn recorded_with_threads(boot: &str, threads: &str) -> (u16, Vec<u8>) {
     let more = format!("source=tracefs; boot_id={boot}; threads={threads}");
     (9, format!("hypertrace 0.1.0; {more}\0").into_bytes())
+}
+
+/// Returns the same with the buffer that has the scheduling of all threads: `""` if that is the only one.
+pub fn recorded_with_all(boot: &str, threads: Option<&str>, all: &str) -> (u16, Vec<u8>) {
+    let threads = threads.map_or(String::new(), |threads| format!("; threads={threads}"));
+    let more = format!("source=tracefs; boot_id={boot}{threads}; all={all}");
+    (9, format!("hypertrace 0.1.0; {more}\0").into_bytes())
+}
+
+/// Returns the option CPUSTAT of a CPU in a buffer, with the number of its lost events.
+pub fn lost(buffer: &str, cpu: usize, lost: usize) -> (u16, Vec<u8>) {
+    let buffer = if buffer.is_empty() { String::new() } else { format!("Buffer: {buffer}\n") };
+    (2, format!("{buffer}CPU: {cpu}\noverrun: {lost}\n\0").into_bytes())
 }
 
 pub fn tsc2nsec(mult: u32, shift: u32) -> (u16, Vec<u8>) {

@@ -74,14 +74,16 @@ impl Unknown {
 pub(super) struct Task {
     pub tid: u32,
     comm: [u8; COMM],
+    /// Whether it has the number of another thread that ended.
+    has_old_number: bool,
 }
 
 impl Task {
-    pub fn new(tid: u32, name: &[u8]) -> Task {
+    pub fn new(tid: u32, name: &[u8], has_old_number: bool) -> Task {
         let mut comm = [0; COMM];
         let len = name.len().min(COMM);
         comm[..len].copy_from_slice(&name[..len]);
-        Task { tid, comm }
+        Task { tid, comm, has_old_number }
     }
 
     /// Returns its name; `None` if the event had none.
@@ -140,7 +142,9 @@ impl Causes {
             Found::Unknown(why) => Cause::Unknown(why),
             Found::Task(Task { tid: 0, .. }) => Cause::Idle,
             Found::Task(task) => {
-                let (name, session) = thread(task.tid);
+                // Which of the threads with its number is a session's, is not known.
+                let known = if task.has_old_number { (None, None) } else { thread(task.tid) };
+                let (name, session) = known;
                 Cause::Thread { tid: task.tid, name: task.name().or(name), session }
             }
             Found::Timer => Cause::Timer,

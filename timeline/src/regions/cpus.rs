@@ -10,6 +10,7 @@
 //! times a moment apart, and is matched by its threads.
 
 use super::causes::{CauseNumber, Causes, Found, Task, Unknown};
+use super::followed::{ENDED, Tids};
 use crate::event::EventRef;
 use crate::format::Fields;
 use crate::inputs::kernel::AllThreads;
@@ -29,7 +30,7 @@ const SOFT: u8 = 1 << 4;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CpuEvent {
     Other,
-    Switch { prev: usize, prev_name: usize, next: usize, next_name: usize },
+    Switch { prev: usize, prev_name: usize, state: usize, next: usize, next_name: usize },
     SwitchIn { tid: usize },
     SwitchOut,
     Waking { tid: usize },
@@ -54,6 +55,7 @@ impl CpuEvent {
             "sched:sched_switch" => CpuEvent::Switch {
                 prev: field("prev_pid")?,
                 prev_name: field("prev_comm")?,
+                state: field("prev_state")?,
                 next: field("next_pid")?,
                 next_name: field("next_comm")?,
             },
@@ -76,6 +78,8 @@ impl CpuEvent {
 pub(super) struct Cpus {
     all: Vec<Cpu>,
     woken: HashMap<u32, Woken>,
+    /// Threads that ended: another one may have got the number.
+    ended: Tids,
     /// Whether the trace of the sessions' threads has its events, and not a buffer of its own.
     pub is_in_trace: bool,
     /// Time after which events of a CPU may be missing.
@@ -131,12 +135,13 @@ impl Cpus {
         Cpus { is_in_trace, until, ..Cpus::default() }
     }
 
-    fn cpu(&mut self, number: u32) -> Option<&mut Cpu> {
+    /// Returns the index of a CPU, which is made; `None` if its number is too large.
+    fn make(&mut self, number: u32) -> Option<usize> {
         let number = number as usize;
         if number >= self.all.len() && number < MOST_CPUS {
             self.all.resize_with(number + 1, Cpu::default);
         }
-        self.all.get_mut(number)
+        (number < self.all.len()).then_some(number)
     }
 
     /// Takes an event of a CPU, which the thread `running` had.
@@ -148,25 +153,32 @@ impl Cpus {
         causes: &mut Causes,
     ) {
         let tid = |field| fields.number(field).and_then(|tid| u32::try_from(tid).ok());
-        let flags = fields.bytes.get(2).copied().unwrap_or(0);
-        let Some(cpu) = self.cpu(number) else { return };
+        let context = fields.bytes.get(2).copied().unwrap_or(0) & (HARD | SOFT);
+        let Some(at) = self.make(number) else { return };
+        let (cpu, ended) = (&mut self.all[at], &self.ended);
+        let named = |tid, name: &[u8]| Task::new(tid, name, ended.contains(tid));
+        cpu.leave_interrupts(context);
         match event {
             CpuEvent::Other => {}
-            CpuEvent::Switch { prev, prev_name, next, next_name } => {
-                let task = |field, name| {
-                    Some(Task::new(tid(field)?, fields.text(name).unwrap_or_default()))
-                };
+            CpuEvent::Switch { prev, prev_name, state, next, next_name } => {
+                let task =
+                    |field, name| Some(named(tid(field)?, fields.text(name).unwrap_or_default()));
                 cpu.switch(time, tid(prev), task(prev, prev_name), task(next, next_name));
+                if fields.number(state).is_some_and(|state| state & ENDED != 0)
+                    && let Some(prev) = tid(prev)
+                {
+                    self.ended.insert(prev);
+                }
             }
             CpuEvent::SwitchIn { tid: field } => {
-                cpu.push(time, tid(field).map(|tid| Task::new(tid, b"")));
+                cpu.push(time, tid(field).map(|tid| named(tid, b"")));
             }
             CpuEvent::SwitchOut => cpu.push(time, None),
-            CpuEvent::TimerBegin => cpu.timer = Some(flags & (HARD | SOFT)),
+            CpuEvent::TimerBegin => (cpu.timer, cpu.handler) = (Some(context), None),
             CpuEvent::TimerEnd => cpu.timer = None,
             CpuEvent::HandlerBegin { name } => {
                 let name = fields.text(name).map(Into::into);
-                cpu.handler = Some(causes.number(Found::Interrupt(name)));
+                (cpu.timer, cpu.handler) = (None, Some(causes.number(Found::Interrupt(name))));
             }
             CpuEvent::HandlerEnd => cpu.handler = None,
             CpuEvent::SoftirqBegin { vec } => {
@@ -174,7 +186,7 @@ impl Cpus {
             }
             CpuEvent::SoftirqEnd => cpu.softirq = None,
             CpuEvent::Waking { tid: field } => {
-                let by = cpu.waker(flags, running, causes);
+                let by = cpu.waker(context, named(running, b""), causes);
                 let Some(woken) = tid(field) else { return };
                 if self.woken.len() >= MOST_WOKEN && !self.woken.contains_key(&woken) {
                     // Their wake-ups are missing then, which is said.
@@ -187,7 +199,7 @@ impl Cpus {
 
     /// Takes a place where events of a CPU were lost. A wake-up there may be missing, too.
     pub fn lost(&mut self, number: u32) {
-        if let Some(cpu) = self.cpu(number) {
+        if let Some(cpu) = self.all.get_mut(number as usize) {
             *cpu = Cpu::default();
         }
     }
@@ -215,8 +227,10 @@ impl Cpus {
         let missing = Unknown::Missing.number();
         let turns = self.all.get(next.cpu as usize).map(|cpu| &cpu.turns);
         let mut turns = turns.into_iter().flatten().rev().peekable();
-        // The switch to it may be there already.
-        turns.next_if(|turn| turn.task.is_some_and(|task| task.tid == next.tid));
+        // The switch to it may be there already. One from before the wait is that of its own turn before: one away is
+        // missing.
+        turns
+            .next_if(|turn| turn.task.is_some_and(|task| task.tid == next.tid) && turn.from > from);
         let is_prev = |turn: &&Turn| {
             next.prev.is_none_or(|prev| turn.task.is_some_and(|task| task.tid == prev))
         };
@@ -261,13 +275,22 @@ impl Cpus {
 }
 
 impl Cpu {
+    /// Forgets the interrupts that an event in this context shows to have ended: its own end may be missing.
+    fn leave_interrupts(&mut self, context: u8) {
+        if context & HARD == 0 {
+            self.handler = None;
+            self.timer = self.timer.filter(|timer| *timer == context && context != 0);
+        }
+        if context == 0 {
+            self.softirq = None;
+        }
+    }
+
     /// Takes a switch. If it is not away from the thread that has the CPU, one is missing.
     fn switch(&mut self, time: i64, prev: Option<u32>, away: Option<Task>, to: Option<Task>) {
         let last = self.turns.back().and_then(|turn| turn.task);
         if last.map(|task| task.tid) != prev {
             self.turns.clear();
-            self.timer = None;
-            (self.handler, self.softirq) = (None, None);
         } else if let (Some(turn), Some(away)) = (self.turns.back_mut(), away) {
             // A thread may change its name.
             turn.task = Some(away);
@@ -282,14 +305,12 @@ impl Cpu {
         self.turns.push_back(Turn { from, task });
     }
 
-    /// Returns what wakes a thread in an event with these flags. In an interrupt, it is not the thread that has the CPU.
-    fn waker(&self, flags: u8, running: u32, causes: &mut Causes) -> By {
-        let context = flags & (HARD | SOFT);
+    /// Returns what wakes a thread in an event of this context. In an interrupt, it is not the thread that has the CPU.
+    fn waker(&self, context: u8, running: Task, causes: &mut Causes) -> By {
         let cause = match context {
             0 => {
                 let named = self.turns.back().and_then(|turn| turn.task);
-                let task = named.filter(|task| task.tid == running);
-                return By::Task(task.unwrap_or(Task::new(running, b"")));
+                return By::Task(named.filter(|task| task.tid == running.tid).unwrap_or(running));
             }
             _ if self.timer == Some(context) => Found::Timer,
             _ if context & HARD != 0 => match self.handler {

@@ -9,7 +9,7 @@ use crate::format;
 /// Numbers of threads are smaller: Linux's `PID_MAX_LIMIT`.
 const TIDS: usize = 1 << 22;
 /// States of a thread that has ended: `EXIT_DEAD` and `EXIT_ZOMBIE`.
-const ENDED: i64 = 0x30;
+pub(super) const ENDED: i64 = 0x30;
 
 /// A set of threads, by their numbers: a bit for each, from the first one on.
 #[derive(Debug, Default)]

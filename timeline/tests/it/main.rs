@@ -20,5 +20,6 @@ mod regions_chosen;
 mod regions_lies;
 mod regions_missing;
 mod regions_pairs;
+mod regions_whom;
 mod session;
 mod written;

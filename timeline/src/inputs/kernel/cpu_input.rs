@@ -29,6 +29,8 @@ pub(crate) struct CpuInput<'a> {
     session: usize,
     /// Index of the trace among those of the timeline.
     pub trace: usize,
+    /// Whether a loss is placed after the event before it, and not before the one after it.
+    pub tells_losses_early: bool,
     prefix: String,
     cpu: u32,
     pages: PageReader<'a>,
@@ -87,6 +89,7 @@ impl<'a> CpuInput<'a> {
             hints: (0, 0),
             session,
             trace: 0,
+            tells_losses_early: false,
             prefix: prefix.to_owned(),
             cpu: cpu.number,
             pages: PageReader::new(file, buffer, cpu),
@@ -286,9 +289,14 @@ fn count(fault: &mut Option<(u64, String)>, first: impl FnOnce() -> String) {
 
 impl Input for CpuInput<'_> {
     fn advance(&mut self) -> Result<Option<Time>> {
+        let last = self.time;
         let there = self.event.is_some() || self.read()?;
-        if !there && self.missed == 0 && !self.has_uncounted {
+        let has_lost = self.missed > 0 || self.has_uncounted;
+        if !there && !has_lost {
             return Ok(None);
+        }
+        if has_lost && self.tells_losses_early && last > Time::MIN {
+            return Ok(Some(last));
         }
         // Without any event, losses have no place; after the last one, they have its time.
         Ok(Some(if self.time == Time::MIN { UNPLACED } else { self.time }))

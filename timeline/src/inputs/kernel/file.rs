@@ -111,7 +111,7 @@ impl TraceFile {
         let is_cpus = |buffer: &Buffer| Some(&buffer.name) == trace.options.all.as_ref();
         if let Some(at) = trace.buffers.iter().position(is_cpus).filter(|at| *at > 0) {
             trace.cpus = Some(trace.buffers.remove(at));
-            let lost = trace.options.cpus_lost;
+            let lost = trace.options.cpus_lost.values().copied().fold(0, u64::saturating_add);
             if lost > 0 {
                 trace.warnings.push(format!(
                     "{lost} events of the scheduling of all threads were lost: record with a larger --buffer"

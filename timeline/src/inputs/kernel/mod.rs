@@ -406,8 +406,7 @@ impl KernelTrace {
     pub(crate) fn all_threads_until(&self) -> Result<Option<AllThreads>> {
         let until = match (&self.file.cpus, self.times.first()) {
             (Some(buffer), Some(times)) => {
-                // Whose they are is not known.
-                let lost = |_: &u32| self.file.options.cpus_lost;
+                let lost = |cpu: &u32| self.file.options.cpus_lost.get(cpu).copied().unwrap_or(0);
                 self.end_of(&mut [(buffer, times)].into_iter(), &lost)?
             }
             _ if self.file.options.all.as_deref() == Some("") || self.is_by_perf() => self.end()?,
@@ -522,7 +521,8 @@ pub(crate) fn inputs<'a>(
     inputs.map(boxed).collect()
 }
 
-/// Returns the inputs of a trace's buffer of all threads, if it has one: of a trace with this number.
+/// Returns the inputs of a trace's buffer of all threads, if it has one: of a trace with this number. What is known of a CPU
+/// ends where its events were lost, not at the next one.
 pub(crate) fn inputs_of_cpus<'a>(
     number: usize,
     trace: &'a KernelTrace,
@@ -530,7 +530,7 @@ pub(crate) fn inputs_of_cpus<'a>(
     let both = trace.file.cpus.as_ref().zip(trace.times.first());
     let inputs = both.into_iter().flat_map(|both| trace.inputs_of(both, 0, ""));
     let boxed = |(_, mut input): (u32, CpuInput<'a>)| {
-        input.trace = number;
+        (input.trace, input.tells_losses_early) = (number, true);
         Box::new(input) as Box<dyn Input>
     };
     inputs.map(boxed).collect()

@@ -68,8 +68,8 @@ pub(crate) struct Options {
     pub threads: Option<Vec<u32>>,
     /// Name of the buffer with the scheduling of all threads.
     pub all: Option<String>,
-    /// Events of that buffer that no reader got.
-    pub cpus_lost: u64,
+    /// Events of that buffer that no reader got, by CPU.
+    pub cpus_lost: BTreeMap<u32, u64>,
     /// Of a guest's recording, the guest's clock in its session.
     pub guest_clock: Option<u32>,
 }
@@ -86,12 +86,14 @@ impl Options {
                     let values = values.clone().filter(|(key, _)| keys.contains(key));
                     values.map(|(_, n)| n).fold(0, u64::saturating_add)
                 };
-                if text.starts_with("Buffer: ") {
-                    self.cpus_lost = self.cpus_lost.saturating_add(sum(&LOSSES));
-                } else if let Some((_, cpu)) = values.clone().find(|(key, _)| *key == "CPU") {
+                if let Some((_, cpu)) = values.clone().find(|(key, _)| *key == "CPU") {
                     let cpu = u32::try_from(cpu).unwrap_or(u32::MAX);
-                    self.lost.insert(cpu, sum(&LOSSES));
-                    self.readable.insert(cpu, sum(&READABLE));
+                    if text.starts_with("Buffer: ") {
+                        self.cpus_lost.insert(cpu, sum(&LOSSES));
+                    } else {
+                        self.lost.insert(cpu, sum(&LOSSES));
+                        self.readable.insert(cpu, sum(&READABLE));
+                    }
                 }
             }
             id::TRACECLOCK => {

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! A machine made event by event: which thread each CPU has, what wakes threads, and the session of a program with
+//! some of them. The kernel.dat has two buffers: the events of the program's threads, and the scheduling of all threads.
+
+use super::made::{BOOT, Made, Packet};
+use super::trace_dat::{
+    Counted, HRTIMER_EXPIRE_ENTRY_ID, HRTIMER_EXPIRE_EXIT_ID, IRQ_HANDLER_ENTRY_ID,
+    IRQ_HANDLER_EXIT_ID, Page, SCHED_SWITCH_ID, SCHED_WAKEUP_ID, SCHED_WAKING_ID, SOFTIRQ_ENTRY_ID,
+    SOFTIRQ_EXIT_ID, TraceDat, lost, recorded_with_all, switch, wakeup,
+};
+use super::vcpu::HOST_BASE;
+
+/// Flag of an event in a hard interrupt, and in a softirq.
+pub const HARD: u32 = 8;
+pub const SOFT: u32 = 16;
+/// States of a thread that is switched out: it could run on, it waits, it has ended.
+pub const READY: i64 = 0x100;
+pub const ASLEEP: i64 = 1;
+pub const ENDED: i64 = 0x20;
+/// Time from a waking to the wake-up.
+pub const WAY: u64 = 5;
+
+/// A thread: its number and name.
+pub type Task = (u32, &'static str);
+
+/// An event of a CPU: time, id and flags, thread, payload.
+pub type Event = (u64, u32, u32, Vec<u8>);
+
+/// The machine, at a time.
+#[derive(Clone)]
+pub struct Cpus {
+    pub now: u64,
+    /// The program's threads.
+    pub own: Vec<Task>,
+    /// The thread that each CPU has.
+    pub running: Vec<Task>,
+    /// The first buffer, by CPU.
+    pub asked: Vec<Vec<Event>>,
+    /// The second buffer, by CPU.
+    pub all: Vec<Vec<Event>>,
+    /// How much later the same event is in the second buffer.
+    pub late: i64,
+    /// Begins and ends of regions: time, thread, number of the region's name, whether it begins.
+    pub regions: Vec<(u64, u32, u32, bool)>,
+}
+
+impl Cpus {
+    pub fn new(cpus: usize, own: &[Task]) -> Cpus {
+        Cpus {
+            now: 1_000,
+            own: own.to_vec(),
+            running: vec![(0, "swapper"); cpus],
+            asked: vec![Vec::new(); cpus],
+            all: vec![Vec::new(); cpus],
+            late: 0,
+            regions: Vec::new(),
+        }
+    }
+
+    /// Lets time pass until a time.
+    pub fn at(&mut self, time: u64) -> &mut Cpus {
+        assert!(time >= self.now);
+        self.now = time;
+        self
+    }
+
+    fn is_own(&self, tid: u32) -> bool {
+        self.own.iter().any(|(own, _)| *own == tid)
+    }
+
+    /// Adds an event to the second buffer, in the thread that the CPU has.
+    pub fn event(&mut self, cpu: usize, id: u16, flags: u32, payload: Vec<u8>) {
+        let time = HOST_BASE + self.now.saturating_add_signed(self.late);
+        self.all[cpu].push((time, u32::from(id) | flags << 16, self.running[cpu].0, payload));
+    }
+
+    /// Gives a CPU to a thread; the one before is in a state.
+    pub fn switch(&mut self, cpu: usize, state: i64, to: Task) -> &mut Cpus {
+        let from = self.running[cpu];
+        let payload = switch(from, if from.0 == 0 { 0 } else { state }, to);
+        if self.is_own(from.0) || self.is_own(to.0) {
+            let event = (HOST_BASE + self.now, SCHED_SWITCH_ID.into(), from.0, payload.clone());
+            self.asked[cpu].push(event);
+        }
+        self.event(cpu, SCHED_SWITCH_ID, 0, payload);
+        self.running[cpu] = to;
+        self
+    }
+
+    /// Wakes a thread on a CPU, in a context.
+    pub fn wake(&mut self, cpu: usize, flags: u32, woken: Task) -> &mut Cpus {
+        self.event(cpu, SCHED_WAKING_ID, flags, wakeup(woken.0, woken.1));
+        let running = self.running[cpu].0;
+        if self.is_own(woken.0) || self.is_own(running) {
+            let id = u32::from(SCHED_WAKEUP_ID) | flags << 16;
+            let event = (HOST_BASE + self.now + WAY, id, running, wakeup(woken.0, woken.1));
+            self.asked[cpu].push(event);
+        }
+        self
+    }
+
+    /// Lets a high resolution timer wake a thread.
+    pub fn timer(&mut self, cpu: usize, flags: u32, woken: Task) -> &mut Cpus {
+        self.event(cpu, HRTIMER_EXPIRE_ENTRY_ID, flags, vec![0; 24]);
+        self.wake(cpu, flags, woken).now += WAY;
+        self.event(cpu, HRTIMER_EXPIRE_EXIT_ID, flags, vec![0; 8]);
+        self
+    }
+
+    /// Lets the handler of an interrupt wake a thread.
+    pub fn handler(&mut self, cpu: usize, name: &str, woken: Task) -> &mut Cpus {
+        let place = 16 | (name.len() as u32 + 1) << 16;
+        let mut payload = [7u32, place].map(u32::to_le_bytes).concat();
+        payload.extend([name.as_bytes(), b"\0"].concat());
+        self.event(cpu, IRQ_HANDLER_ENTRY_ID, HARD, payload);
+        self.wake(cpu, HARD, woken).now += WAY;
+        self.event(cpu, IRQ_HANDLER_EXIT_ID, HARD, vec![0; 8]);
+        self
+    }
+
+    /// Lets a softirq wake a thread.
+    pub fn softirq(&mut self, cpu: usize, vec: u32, woken: Task) -> &mut Cpus {
+        self.event(cpu, SOFTIRQ_ENTRY_ID, SOFT, vec.to_le_bytes().to_vec());
+        self.wake(cpu, SOFT, woken).now += WAY;
+        self.event(cpu, SOFTIRQ_EXIT_ID, SOFT, vec.to_le_bytes().to_vec());
+        self
+    }
+
+    /// Begins a region of a thread.
+    pub fn begin(&mut self, tid: u32, name: u32) -> &mut Cpus {
+        self.regions.push((self.now, tid, name, true));
+        self
+    }
+
+    /// Ends a region of a thread.
+    pub fn end(&mut self, tid: u32, name: u32) -> &mut Cpus {
+        self.regions.push((self.now, tid, name, false));
+        self
+    }
+
+    /// Returns the list of the program's threads.
+    pub fn threads(&self) -> String {
+        let tids = self.own.iter().map(|(tid, _)| tid.to_string());
+        Vec::from_iter(tids).join(",")
+    }
+
+    /// Makes the kernel.dat with both buffers.
+    pub fn trace(&self) -> TraceDat {
+        self.trace_without(|_, _, _| None)
+    }
+
+    /// Makes the same without the events that are lost, by their buffer, CPU and number.
+    pub fn trace_without(
+        &self,
+        mut is_lost: impl FnMut(bool, usize, usize) -> Option<Counted>,
+    ) -> TraceDat {
+        let version = recorded_with_all(BOOT, Some(&self.threads()), "cpus");
+        let mut trace = TraceDat::new("x86-tsc").with_scheduling().option(version);
+        for (buffer, name) in [(&self.asked, ""), (&self.all, "cpus")] {
+            for (cpu, events) in buffer.iter().enumerate() {
+                let mut sum = 0;
+                let pages = Page::all_but(events, |number| {
+                    let lost = is_lost(name == "cpus", cpu, number);
+                    // Each gap of a made page counts 9.
+                    sum += if lost == Some(Counted(true)) { 9 } else { 0 };
+                    lost
+                });
+                trace = if name.is_empty() { trace.cpu(&pages) } else { trace.cpu_of_all(&pages) };
+                trace = trace.option(lost(name, cpu, sum));
+            }
+        }
+        trace
+    }
+
+    /// Makes the session of the program, whose regions have the names `r0`, `r1` and so on.
+    pub fn session(&self) -> Made {
+        let names = self.regions.iter().map(|(_, _, name, _)| name + 1).max().unwrap_or(0);
+        let events = (0..names).flat_map(|name| {
+            [("begin", 0), ("end", 1)].map(|(end, one)| {
+                let id = 16 + 2 * name + one;
+                format!(r#"{{"id":{id},"schema":"r{name}_{end}(id:u64)","reference_point":false}}"#)
+            })
+        });
+        let events = format!("[{}]", Vec::from_iter(events).join(","));
+        (0..).zip(&self.own).fold(Made::of_programs(&events), |made, (client, (tid, name))| {
+            let token = u64::from(client) + 9;
+            let begin = Packet::new(1, client, 0);
+            let lease = [token, 50, u64::from(*tid), 0];
+            let packet = begin.clone().with64(80, token).event_str(1, 1, &lease, name.as_bytes());
+            let own = self.regions.iter().filter(|(_, of, ..)| of == tid);
+            let packet = own.fold(packet, |packet, (time, _, name, begins)| {
+                packet.event(*time, 16 + 2 * name + u32::from(!begins), &[0])
+            });
+            made.stream(&format!("guest-{client:03}-0000"), &[begin, packet])
+        })
+    }
+
+    /// Makes the session with its kernel.dat.
+    pub fn made(&self) -> Made {
+        let made = self.session();
+        made.kernel(&self.trace());
+        made
+    }
+}

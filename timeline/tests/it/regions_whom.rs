@@ -1,0 +1,689 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! What the threads of regions waited for: who had their CPU, and what woke them.
+
+use crate::made_regions::all;
+use hypertrace_test_support::cpus::{ASLEEP, Cpus, ENDED, HARD, READY, SOFT, Task, WAY};
+use hypertrace_test_support::made::{BOOT, Made};
+use hypertrace_test_support::trace_dat::{
+    self, Counted, PERF_SWITCH_IN_ID, PERF_SWITCH_OUT_ID, Page, TraceDat, recorded_with_all,
+};
+use hypertrace_test_support::vcpu::HOST_BASE;
+use hypertrace_timeline::regions::{Cause, Group, NotCounted, Part, Regions};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+
+const OWN: Task = (200, "own");
+const OTHER: Task = (201, "other");
+const HOG: Task = (300, "hog");
+const PIG: Task = (301, "pig");
+const IDLE: Task = (0, "swapper");
+
+/// Returns the waits of a group: part, cause and time, by name.
+fn waits(regions: &Regions, group: &Group) -> Vec<(Part, String, u64)> {
+    let wait = |(part, cause, ns): &(Part, u16, u64)| {
+        (*part, regions.causes[usize::from(*cause)].to_string(), *ns)
+    };
+    let mut waits = Vec::from_iter(group.total.waits.iter().map(wait));
+    waits.sort_by(|a, b| (a.0 as usize, &a.1).cmp(&(b.0 as usize, &b.1)));
+    for part in [Part::Runnable, Part::Blocked] {
+        let sum: u64 = waits.iter().filter(|(of, ..)| *of == part).map(|(.., ns)| ns).sum();
+        assert_eq!(sum, group.total.times.get(part), "{part:?}: {waits:?}");
+    }
+    waits
+}
+
+/// Returns the waits of all regions of a session, which are of one name.
+fn of(made: &Made) -> Vec<(Part, String, u64)> {
+    let regions = all(made);
+    let [group] = &regions.groups[..] else { panic!("{:?}", regions.groups) };
+    assert_eq!(group.not_counted.iter().sum::<u64>(), 0);
+    waits(&regions, group)
+}
+
+fn runnable(name: &str, ns: u64) -> (Part, String, u64) {
+    (Part::Runnable, name.into(), ns)
+}
+
+fn blocked(name: &str, ns: u64) -> (Part, String, u64) {
+    (Part::Blocked, name.into(), ns)
+}
+
+/// Begins with the program's thread on CPU 0, in a region.
+fn begun(cpus: usize) -> Cpus {
+    let mut machine = Cpus::new(cpus, &[OWN, OTHER]);
+    machine.at(1_000).switch(0, READY, OWN).at(1_100).begin(OWN.0, 0);
+    machine
+}
+
+/// Ends the region, and lets the trace go on for a while.
+fn ended(machine: &mut Cpus) -> Made {
+    end(machine);
+    machine.made()
+}
+
+fn end(machine: &mut Cpus) {
+    let now = machine.now;
+    machine.at(now + 50).end(OWN.0, 0).at(now + 100);
+    for cpu in 0..machine.running.len() {
+        machine.switch(cpu, READY, (7, "last"));
+    }
+}
+
+#[test]
+fn a_ready_thread_waits_for_those_that_have_its_cpu() {
+    let mut machine = begun(1);
+    machine.at(2_000).switch(0, READY, HOG);
+    machine.at(2_300).switch(0, READY, PIG).at(2_400).switch(0, READY, HOG);
+    machine.at(2_600).switch(0, READY, OWN);
+
+    let waits = of(&ended(&mut machine));
+
+    assert_eq!(waits, [runnable("hog-300", 500), runnable("pig-301", 100)]);
+}
+
+#[test]
+fn a_woken_thread_waits_for_an_idle_cpu_or_for_the_thread_there() {
+    let mut machine = begun(2);
+    machine.at(2_000).switch(0, ASLEEP, IDLE);
+    machine.at(3_000).timer(0, HARD, OWN).at(3_105).switch(0, READY, OWN);
+    machine.at(4_000).switch(0, ASLEEP, HOG);
+    // It is woken on CPU 1, and is moved there.
+    machine.at(4_500).switch(1, READY, PIG);
+    machine.at(5_000).timer(0, HARD, OWN).at(5_305).switch(1, READY, OWN);
+
+    let waits = of(&ended(&mut machine));
+
+    let woken = blocked("timer", 1_000 + WAY + 1_000 + WAY);
+    assert_eq!(waits, [runnable("idle CPU", 100), runnable("pig-301", 300), woken]);
+}
+
+#[test]
+fn the_wait_for_a_cpu_begins_with_the_wake_up() {
+    let mut machine = begun(1);
+    machine.at(2_000).switch(0, ASLEEP, HOG).at(2_500).switch(0, READY, PIG);
+    machine.at(3_000).wake(0, 0, OWN).at(3_205).switch(0, READY, HOG);
+    machine.at(3_305).switch(0, READY, OWN);
+
+    let waits = of(&ended(&mut machine));
+
+    let by_whom = [runnable("hog-300", 100), runnable("pig-301", 200)];
+    assert_eq!(waits, [&by_whom[..], &[blocked("pig-301", 1_000 + WAY)]].concat());
+}
+
+/// Returns what woke the thread, which slept while another one had its CPU, and the time of that.
+fn woken(wake: impl FnOnce(&mut Cpus) -> &mut Cpus) -> String {
+    let mut machine = begun(2);
+    machine.at(2_000).switch(0, ASLEEP, HOG).switch(1, READY, PIG);
+    wake(machine.at(3_000));
+    let now = machine.now;
+    machine.at(now + 100).switch(0, READY, OWN);
+    let waits = of(&ended(&mut machine));
+    let mut blocked = waits.into_iter().filter(|(part, ..)| *part == Part::Blocked);
+    let (_, cause, _) = blocked.next().unwrap();
+    assert_eq!(blocked.next(), None);
+    cause
+}
+
+#[test]
+fn a_waking_names_the_thread_or_the_interrupt() {
+    assert_eq!(woken(|m| m.wake(0, 0, OWN)), "hog-300");
+    assert_eq!(woken(|m| m.wake(1, 0, OWN)), "pig-301");
+    assert_eq!(woken(|m| m.timer(0, HARD, OWN)), "timer");
+    assert_eq!(woken(|m| m.timer(0, SOFT, OWN)), "timer");
+    assert_eq!(woken(|m| m.handler(0, "nvme0q1", OWN)), "interrupt nvme0q1");
+    assert_eq!(woken(|m| m.softirq(0, 3, OWN)), "softirq NET_RX");
+}
+
+#[test]
+fn a_waking_in_an_interrupt_never_names_the_interrupted_thread() {
+    let third = (302, "third");
+    // Without the interrupt's own event, only its kind is known.
+    assert_eq!(woken(|m| m.wake(0, HARD, OWN)), "interrupt");
+    assert_eq!(woken(|m| m.wake(0, SOFT, OWN)), "softirq");
+    // A hard interrupt in a softirq.
+    assert_eq!(woken(|m| m.wake(0, HARD | SOFT, OWN)), "interrupt");
+    // After the end of a timer, or of a handler, another one's.
+    assert_eq!(woken(|m| m.timer(0, HARD, third).wake(0, HARD, OWN)), "interrupt");
+    assert_eq!(woken(|m| m.handler(0, "eth0", third).wake(0, HARD, OWN)), "interrupt");
+    assert_eq!(woken(|m| m.softirq(0, 1, third).wake(0, SOFT, OWN)), "softirq");
+    assert_eq!(woken(|m| m.timer(0, SOFT, third).handler(0, "eth0", OWN)), "interrupt eth0");
+    // One of another CPU.
+    assert_eq!(woken(|m| m.timer(1, HARD, third).wake(0, HARD, OWN)), "interrupt");
+}
+
+#[test]
+fn a_switch_in_both_buffers_is_one() {
+    for late in [-3, 3] {
+        let mut machine = begun(1);
+        machine.late = late;
+        machine.at(2_000).switch(0, READY, HOG).at(2_300).switch(0, READY, PIG);
+        machine.at(2_400).switch(0, READY, OWN).at(3_000).switch(0, ASLEEP, HOG);
+        machine.at(4_000).wake(0, 0, OWN).at(4_105).switch(0, READY, OWN);
+        machine.at(5_000).switch(0, READY, HOG).at(5_100).switch(0, READY, OWN);
+
+        let waits = of(&ended(&mut machine));
+
+        let shift = late.unsigned_abs();
+        let (hog, pig) =
+            if late < 0 { (500 - shift, 100 + shift) } else { (500 + shift, 100 - shift) };
+        let by_whom = [runnable("hog-300", hog), runnable("pig-301", pig)];
+        assert_eq!(waits, [&by_whom[..], &[blocked("hog-300", 1_000 + WAY)]].concat(), "{late}");
+    }
+}
+
+#[test]
+fn a_missing_switch_makes_the_time_around_it_not_known() {
+    for late in [-3, 3] {
+        let mut machine = begun(1);
+        machine.late = late;
+        machine.at(2_000).switch(0, READY, HOG).at(2_300).switch(0, READY, PIG);
+        machine.at(2_400).switch(0, READY, HOG).at(2_700).switch(0, READY, OWN);
+        end(&mut machine);
+        let made = machine.session();
+        let without = |missing| {
+            let lost = |all: bool, _, n| (all && n == missing).then_some(Counted(false));
+            made.kernel(&machine.trace_without(lost));
+            let near = |(part, name, ns): (Part, String, u64)| (part, name, (ns + 50) / 100 * 100);
+            Vec::from_iter(of(&made).into_iter().map(near))
+        };
+        let (hog, unknown, pig) = (
+            |ns| runnable("hog-300", ns),
+            |ns| runnable("not known", ns),
+            runnable("pig-301", 100),
+        );
+        // The one away from the thread, two between the hogs, and the one back, which is in the first buffer, too.
+        assert_eq!(without(1), [hog(300), unknown(300), pig.clone()], "{late}");
+        assert_eq!(without(2), [hog(300), unknown(400)], "{late}");
+        assert_eq!(without(3), [unknown(700)], "{late}");
+        assert_eq!(without(4), [hog(600), pig], "{late}");
+    }
+}
+
+#[test]
+fn a_thread_that_had_the_cpu_in_a_gap_is_not_known() {
+    // The hog has the CPU before and after the gap, in which the other one has it.
+    for late in [-3, 3] {
+        let mut machine = begun(1);
+        machine.late = late;
+        machine.at(1_500).switch(0, READY, HOG).at(1_600).switch(0, READY, OWN);
+        machine.at(2_000).switch(0, READY, HOG).at(2_100).switch(0, READY, PIG);
+        machine.at(2_900).switch(0, READY, HOG).at(3_000).switch(0, READY, OWN);
+        end(&mut machine);
+        let made = machine.session();
+        let counted = [4..=5, 4..=6, 3..=5, 4..=7].map(|lost| (lost, Counted(true)));
+        for (lost, counted) in counted.into_iter().chain([(3..=5, Counted(false))]) {
+            let lost = |all: bool, _, n: usize| (all && lost.contains(&n)).then_some(counted);
+            made.kernel(&machine.trace_without(lost));
+
+            let waits = of(&made);
+
+            let hog = waits.iter().filter(|(_, name, _)| name == "hog-300").map(|(.., ns)| *ns);
+            assert!(hog.sum::<u64>() <= 203, "{late}: {waits:?}");
+        }
+    }
+}
+
+#[test]
+fn a_missing_waking_and_an_older_one_name_nobody() {
+    let mut machine = begun(1);
+    machine.at(2_000).switch(0, ASLEEP, HOG).at(3_000).wake(0, 0, OWN);
+    machine.at(3_100).switch(0, READY, OWN).at(4_000).switch(0, ASLEEP, PIG);
+    machine.at(5_000).wake(0, 0, OWN).at(5_100).switch(0, READY, OWN);
+    end(&mut machine);
+    let made = machine.session();
+    // The second buffer's: two switches, a waking, two switches, a waking.
+    let lost = |all: bool, _, n| (all && n == 5).then_some(Counted(false));
+    made.kernel(&machine.trace_without(lost));
+
+    let waits = of(&made);
+
+    let blocked = waits.into_iter().filter(|(part, ..)| *part == Part::Blocked);
+    let expected = [blocked_by("hog-300"), blocked_by("not known")];
+    assert_eq!(Vec::from_iter(blocked), expected);
+}
+
+fn blocked_by(name: &str) -> (Part, String, u64) {
+    blocked(name, 1_000 + WAY)
+}
+
+#[test]
+fn the_end_of_a_timer_or_a_handler_may_be_missing() {
+    let third = (302, "third");
+    let wakes: [fn(&mut Cpus) -> &mut Cpus; 3] = [
+        |m| m.timer(0, HARD, (302, "third")),
+        |m| m.handler(0, "eth0", (302, "third")),
+        |m| m.softirq(0, 3, (302, "third")),
+    ];
+    for (number, wake) in wakes.into_iter().enumerate() {
+        let mut machine = begun(1);
+        machine.at(2_000).switch(0, ASLEEP, HOG);
+        wake(machine.at(2_500));
+        let end_of_it = machine.all[0].len() - 1;
+        // The thread that has the CPU runs on, and wakes another one.
+        machine.at(2_600).wake(0, 0, third);
+        let flags = if number == 2 { SOFT } else { HARD };
+        machine.at(3_000).wake(0, flags, OWN).at(3_105).switch(0, READY, OWN);
+        end(&mut machine);
+        let made = machine.session();
+        let lost = |all: bool, _, n| (all && n == end_of_it).then_some(Counted(false));
+        made.kernel(&machine.trace_without(lost));
+
+        let waits = of(&made);
+
+        let name = if number == 2 { "softirq" } else { "interrupt" };
+        let blocked = waits.into_iter().filter(|(part, ..)| *part == Part::Blocked);
+        assert_eq!(Vec::from_iter(blocked), [blocked_by(name)]);
+    }
+}
+
+#[test]
+fn another_thread_with_the_number_of_one_that_ended_is_not_of_the_session() {
+    let mut machine = begun(2);
+    machine.at(1_200).switch(1, READY, OTHER);
+    machine.at(2_000).switch(0, READY, HOG).at(2_300).switch(0, ENDED, PIG);
+    machine.at(2_400).switch(0, READY, OWN);
+    machine.at(3_000).switch(1, READY, IDLE).switch(0, READY, OTHER);
+    machine.at(3_100).switch(0, ENDED, OWN);
+    machine.at(4_000).switch(0, READY, (HOG.0, "new")).at(4_200).switch(0, READY, (OTHER.0, "new"));
+    machine.at(4_250).switch(0, READY, OWN);
+
+    let regions = all(&ended(&mut machine));
+
+    let expected = [
+        runnable("hog-300", 300),
+        runnable("new-201", 50),
+        runnable("new-300", 200),
+        runnable("other-201", 100),
+        runnable("pig-301", 100),
+    ];
+    assert_eq!(waits(&regions, &regions.groups[0]), expected);
+    let session = |wanted: &str| {
+        let of = regions.causes.iter().find(|cause| cause.to_string() == wanted);
+        let Some(Cause::Thread { session, .. }) = of else { panic!("{of:?}") };
+        *session
+    };
+    assert_eq!(
+        (session("other-201"), session("new-201"), session("new-300")),
+        (Some(0), None, None)
+    );
+}
+
+#[test]
+fn the_end_of_the_second_buffer_is_the_end_of_what_is_known() {
+    let mut machine = begun(2);
+    machine.at(2_000).switch(0, READY, HOG).at(2_300).switch(0, READY, OWN);
+    machine.at(3_000).switch(0, READY, PIG).at(3_100).switch(0, READY, HOG);
+    machine.at(3_200).switch(0, READY, PIG).at(3_300).switch(0, READY, OWN);
+    machine.at(4_000).switch(0, ASLEEP, PIG).at(5_000).wake(0, 0, OWN);
+    machine.at(5_105).switch(0, READY, OWN);
+    end(&mut machine);
+    let made = machine.session();
+    let hog = runnable("hog-300", 300);
+    // The last events of CPU 0, with the kernel's count of them. The other CPU goes on.
+    let known = |from: usize| {
+        let lost = |all: bool, cpu, n| (all && cpu == 0 && n >= from).then_some(Counted(true));
+        made.kernel(&machine.trace_without(lost));
+        of(&made)
+    };
+    let unknown = [hog.clone(), runnable("not known", 400), blocked_by("not known")];
+    assert_eq!(known(4), unknown, "only the switch away from the thread is there");
+    assert_eq!(known(3), unknown);
+}
+
+#[test]
+fn a_lost_page_of_the_first_buffer_is_no_loss_of_the_second_one() {
+    let mut machine = begun(2);
+    machine.at(2_000).switch(0, READY, HOG).at(2_300).switch(0, READY, OWN);
+    machine.at(3_000).end(OWN.0, 0).at(3_100).begin(OWN.0, 0);
+    machine.at(4_000).switch(0, READY, HOG).at(4_300).switch(0, READY, PIG);
+    machine.at(4_400).switch(0, READY, OWN);
+    end(&mut machine);
+    let made = machine.session();
+    // The thread's first switches, in the first region.
+    let lost = |all: bool, cpu, n| (!all && cpu == 0 && n == 1).then_some(Counted(true));
+    made.kernel(&machine.trace_without(lost));
+
+    let regions = all(&made);
+
+    let group = &regions.groups[0];
+    assert_eq!((group.count(), group.not_counted[NotCounted::LostEvents as usize]), (1, 1));
+    assert_eq!(waits(&regions, group), [runnable("hog-300", 300), runnable("pig-301", 100)]);
+}
+
+#[test]
+fn a_recording_of_own_threads_says_nothing_of_others() {
+    let mut machine = begun(1);
+    machine.at(2_000).switch(0, READY, HOG).at(2_300).switch(0, READY, OWN);
+    end(&mut machine);
+    let made = machine.session();
+    let unknown = [runnable("not known", 300)];
+    for version in [
+        trace_dat::recorded_with_threads(BOOT, &machine.threads()),
+        // The buffer is not there.
+        recorded_with_all(BOOT, Some(&machine.threads()), "cpus"),
+        // As trace-cmd's.
+        (9, b"3.1.6\0".to_vec()),
+    ] {
+        let mut trace = machine.trace();
+        (trace.all, trace.options) = (Vec::new(), vec![version]);
+        made.kernel(&trace);
+        assert_eq!(of(&made), unknown);
+    }
+    // Two buffers, as trace-cmd makes them: nothing says what the second one has.
+    let mut trace = machine.trace();
+    trace.options = vec![trace_dat::recorded_with_threads(BOOT, &machine.threads())];
+    made.kernel(&trace);
+    let regions = all(&made);
+    assert!(regions.groups[0].total.waits.iter().all(|(_, cause, _)| *cause == 0));
+}
+
+#[test]
+fn a_recording_of_all_threads_has_one_buffer() {
+    let mut machine = begun(1);
+    machine.at(2_000).switch(0, READY, HOG).at(2_300).switch(0, READY, PIG);
+    machine.at(2_400).switch(0, READY, OWN).at(3_000).switch(0, ASLEEP, HOG);
+    machine.at(4_000).switch(0, READY, PIG).at(4_200).switch(0, READY, OWN);
+    end(&mut machine);
+    let mut trace = TraceDat::new("x86-tsc").option(recorded_with_all(BOOT, None, ""));
+    trace = trace.cpu(&Page::all(&machine.all[0]));
+    let made = machine.session();
+    made.kernel(&trace);
+
+    let waits = of(&made);
+
+    // Without wake-ups, it is not known what the thread did, nor for what it waited.
+    assert_eq!(waits, [runnable("hog-300", 300), runnable("pig-301", 100)]);
+}
+
+#[test]
+fn perf_shows_the_programs_own_threads() {
+    let mut machine = begun(1);
+    machine.at(2_000).end(OWN.0, 0);
+    let made = machine.begin(OWN.0, 0).at(3_000).end(OWN.0, 0).session();
+    let out = |at: u64, tid: u32| {
+        (HOST_BASE + at, PERF_SWITCH_OUT_ID, tid, [50, tid, 1].map(u32::to_le_bytes).concat())
+    };
+    let into = |at: u64, tid: u32| {
+        (HOST_BASE + at, PERF_SWITCH_IN_ID, tid, [50, tid].map(u32::to_le_bytes).concat())
+    };
+    let (own, other) = (OWN.0, OTHER.0);
+    let first = [into(1_000, own), out(1_200, own), into(1_300, other), out(1_500, other)];
+    // Another process's thread has the CPU meanwhile.
+    let second = [into(1_600, own), out(2_100, own), into(2_400, own), out(3_500, own)];
+    let trace = TraceDat::new("x86-tsc").of_perf().option(trace_dat::recorded(BOOT, 0));
+    made.kernel(&trace.cpu(&Page::all(&[first, second].concat())));
+
+    let waits = of(&made);
+
+    assert_eq!(
+        waits,
+        [runnable("not known", 100 + 100 + 300), runnable("program/1 other-201", 200)]
+    );
+}
+
+#[test]
+fn causes_beyond_the_limits_are_others() {
+    const WAITS: u32 = 70_000;
+    let mut machine = Cpus::new(1, &[OWN]);
+    machine.at(1_000).switch(0, READY, OWN);
+    for n in 0..WAITS {
+        let now = machine.now;
+        machine.at(now + 10).begin(OWN.0, 0).at(now + 20).switch(0, ASLEEP, (1_000 + n, "waker"));
+        machine.at(now + 50).wake(0, 0, OWN).at(now + 60).switch(0, READY, OWN);
+        machine.at(now + 70).end(OWN.0, 0);
+    }
+    // All in one region.
+    let now = machine.now;
+    machine.at(now + 10).begin(OWN.0, 1);
+    for n in 0..300 {
+        let now = machine.now;
+        machine.at(now + 20).switch(0, ASLEEP, (1_000 + n, "waker"));
+        machine.at(now + 50).wake(0, 0, OWN).at(now + 60).switch(0, READY, OWN);
+    }
+    let now = machine.now;
+    machine.at(now + 10).end(OWN.0, 1).at(now + 20).switch(0, READY, HOG);
+
+    let regions = all(&machine.made());
+
+    let of = |group: usize| waits(&regions, &regions.groups[group]);
+    let others = |waits: &[(Part, String, u64)]| {
+        let others = waits.iter().filter(|(_, name, _)| name == "others");
+        (waits.len(), others.map(|(part, _, ns)| (*part, *ns)).collect())
+    };
+    let parts = |ready, asleep| vec![(Part::Runnable, ready), (Part::Blocked, asleep)];
+    // A group has 512 wakers, each with both parts, or 511 and the others. Each wait takes 5 + 35 ns.
+    let left = u64::from(WAITS) - 512;
+    assert_eq!(others(&of(0)), (1_024, parts(5 * left, 35 * (left + 2))));
+    // A thread 128.
+    assert_eq!(others(&of(1)), (258, parts(5 * (300 - 128), 35 * (300 - 128))));
+    assert_eq!(regions.causes.len(), 1 << 16);
+}
+
+/// A machine that runs at random, with the truth about its program's waits in each region: part, cause and time.
+struct Simulated {
+    machine: Cpus,
+    truth: BTreeMap<String, BTreeMap<(usize, String), u64>>,
+}
+
+const SIMULATED: [Task; 8] = [
+    OWN,
+    OTHER,
+    (202, "third"),
+    HOG,
+    PIG,
+    (302, "kworker/0:1"),
+    (303, "a b"),
+    (304, "rust-analyzer"),
+];
+
+impl Simulated {
+    fn new(seed: u64, steps: usize) -> Simulated {
+        #[derive(Clone, Copy, PartialEq)]
+        enum State {
+            On(usize),
+            Ready,
+            Asleep,
+        }
+        let mut state = seed;
+        let mut below = move |limit: usize| {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) as usize % limit
+        };
+        let mut machine = Cpus::new(2, &SIMULATED[..3]);
+        let mut truth = BTreeMap::<String, BTreeMap<(usize, String), u64>>::new();
+        let mut states = [State::Ready; SIMULATED.len()];
+        // Since when a thread waits, and its open region.
+        let mut since = [0; SIMULATED.len()];
+        let mut open = [None; SIMULATED.len()];
+        let mut turns: [Vec<(u64, Task)>; 2] = [vec![(0, IDLE)], vec![(0, IDLE)]];
+        let mut in_thread = [true; 2];
+        let mut names = 0;
+        for cpu in 0..2 {
+            machine.switch(cpu, READY, (9, "first")).switch(cpu, READY, IDLE);
+        }
+        for _ in 0..steps {
+            let now = machine.now + 20 + below(200) as u64;
+            machine.at(now);
+            let (cpu, thread) = (below(2), below(SIMULATED.len()));
+            let running = SIMULATED.iter().position(|task| task.0 == machine.running[cpu].0);
+            let mut wait = |thread: usize, part: Part, cause: String, ns: u64| {
+                if let Some(name) = open[thread].filter(|_| ns > 0) {
+                    let of = truth.entry(format!("r{name}")).or_default();
+                    *of.entry((part as usize, cause)).or_default() += ns;
+                }
+            };
+            match (below(4), states[thread]) {
+                // The CPU goes to another thread, or to none.
+                (0, State::Ready) | (1, State::On(_)) => {
+                    let sleeps = below(2) == 0;
+                    if let Some(running) = running {
+                        states[running] = if sleeps { State::Asleep } else { State::Ready };
+                        since[running] = now;
+                    }
+                    let to = match states[thread] {
+                        State::Ready if Some(thread) != running => SIMULATED[thread],
+                        _ if machine.running[cpu] != IDLE => IDLE,
+                        _ => continue,
+                    };
+                    machine.switch(cpu, if sleeps { ASLEEP } else { READY }, to);
+                    if to != IDLE {
+                        let mut end = now;
+                        for (from, task) in turns[cpu].iter().rev() {
+                            let from = since[thread].max(*from);
+                            let cause = match task {
+                                (0, _) => "idle CPU".into(),
+                                (tid, name) => format!("{name}-{tid}"),
+                            };
+                            wait(thread, Part::Runnable, cause, end.saturating_sub(from));
+                            end = end.min(from);
+                        }
+                        states[thread] = State::On(cpu);
+                    }
+                    turns[cpu].push((now, to));
+                    in_thread[cpu] = true;
+                }
+                (2, State::Asleep) => {
+                    let task = SIMULATED[thread];
+                    let cause = match below(6) {
+                        0 => (machine.timer(cpu, HARD, task), "timer".into()).1,
+                        1 => (machine.timer(cpu, SOFT, task), "timer".into()).1,
+                        2 => (machine.handler(cpu, "nvme0q1", task), "interrupt nvme0q1".into()).1,
+                        3 => (machine.softirq(cpu, 3, task), "softirq NET_RX".into()).1,
+                        // One without events of its own. After a missing end, it would be taken for the one before.
+                        4 if in_thread[cpu] => {
+                            (machine.wake(cpu, HARD, task), "interrupt".into()).1
+                        }
+                        _ => {
+                            machine.wake(cpu, 0, task);
+                            in_thread[cpu] = true;
+                            match machine.running[cpu] {
+                                (0, _) => "idle CPU".into(),
+                                (tid, name) => format!("{name}-{tid}"),
+                            }
+                        }
+                    };
+                    in_thread[cpu] &= !(cause == "timer" || cause.contains(' '));
+                    wait(thread, Part::Blocked, cause, now + WAY - since[thread]);
+                    (states[thread], since[thread]) = (State::Ready, now + WAY);
+                    machine.now = now + 2 * WAY;
+                }
+                // A region begins or ends.
+                (3, State::On(_)) if thread < 3 => match open[thread].take() {
+                    Some(name) => {
+                        machine.end(SIMULATED[thread].0, name);
+                    }
+                    None => {
+                        open[thread] = Some(names);
+                        machine.begin(SIMULATED[thread].0, names);
+                        names += 1;
+                    }
+                },
+                _ => {}
+            }
+        }
+        Simulated { machine, truth }
+    }
+}
+
+/// Returns the waits of each region with their causes, and all parts.
+fn by_region(regions: &Regions) -> BTreeMap<String, BTreeMap<(usize, String), u64>> {
+    let of = |group: &Group| {
+        let waits = waits(regions, group).into_iter();
+        waits.map(|(part, cause, ns)| ((part as usize, cause), ns)).collect()
+    };
+    let groups = regions.groups.iter().filter(|group| group.count() == 1);
+    groups.map(|group| (group.name.clone(), of(group))).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(100))]
+
+    #[test]
+    fn each_wait_has_its_true_cause(seed: u64) {
+        let Simulated { machine, truth } = Simulated::new(seed, 600);
+
+        let regions = all(&machine.made());
+
+        let mut found = by_region(&regions);
+        found.retain(|_, waits| !waits.is_empty());
+        // Those that never end are not counted.
+        let ended = |name: &String| regions.groups.iter().any(|g| g.name == *name && g.count() == 1);
+        let truth = BTreeMap::from_iter(truth.into_iter().filter(|(name, _)| ended(name)));
+        prop_assert_eq!(found, truth);
+    }
+
+    #[test]
+    fn missing_events_make_only_more_time_not_known(seed: u64, lost: u64, late in -3i64..4) {
+        let mut simulated = Simulated::new(seed, 600);
+        simulated.machine.late = 0;
+        let machine = late_by(&simulated.machine, late);
+        let made = machine.session();
+        made.kernel(&machine.trace());
+        let full = all(&made);
+        let (all_waits, full_parts) = (by_region(&full), parts(&full));
+        let mut state = lost;
+        let mut one_in = move |n: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33).is_multiple_of(n)
+        };
+        // A single event that is not counted, or one in a hundred that are.
+        let sizes = [&machine.asked, &machine.all].map(|b| b.iter().map(Vec::len).sum::<usize>());
+        let single = lost as usize % (sizes[0] + sizes[1]);
+        let is_counted = one_in(2);
+        let mut number = 0;
+        made.kernel(&machine.trace_without(|_, _, _| {
+            number += 1;
+            match is_counted {
+                true => one_in(100).then_some(Counted(true)),
+                false => (number - 1 == single).then_some(Counted(false)),
+            }
+        }));
+
+        let regions = all(&made);
+
+        let parts = parts(&regions);
+        for (name, waits) in by_region(&regions) {
+            let Some(before) = all_waits.get(&name) else { continue };
+            for (part, (ns, full)) in parts[&name].iter().zip(full_parts[&name]).enumerate() {
+                prop_assert!(*ns <= full || part == Part::Unattributed as usize, "{name}: {parts:?}");
+            }
+            for part in [Part::Runnable, Part::Blocked] {
+                let before = by_thread(before, part);
+                for (cause, ns) in by_thread(&waits, part) {
+                    let full = before.get(&cause).copied().unwrap_or(0);
+                    // What is known of the interrupt itself may be missing.
+                    let is_vague = ["not known", "interrupt", "softirq"].contains(&&*cause);
+                    prop_assert!(ns <= full || is_vague, "{name}: {ns} of {full} {part:?} by {cause}");
+                }
+            }
+        }
+    }
+}
+
+/// Returns the same machine, whose second buffer has other times.
+fn late_by(machine: &Cpus, late: i64) -> Cpus {
+    let mut machine = machine.clone();
+    for event in machine.all.iter_mut().flatten() {
+        event.0 = event.0.saturating_add_signed(late);
+    }
+    machine
+}
+
+/// Returns the parts of each region.
+fn parts(regions: &Regions) -> BTreeMap<String, [u64; 7]> {
+    let groups = regions.groups.iter();
+    groups.map(|group| (group.name.clone(), group.total.times.0)).collect()
+}
+
+/// Returns the time of a part by cause: of threads by their numbers, as an event with the name may be missing.
+fn by_thread(waits: &BTreeMap<(usize, String), u64>, part: Part) -> BTreeMap<String, u64> {
+    let mut by_thread = BTreeMap::new();
+    for ((_, cause), ns) in waits.iter().filter(|((of, _), _)| *of == part as usize) {
+        let number = cause.rsplit(['-', ' ']).next().filter(|word| word.parse::<u32>().is_ok());
+        *by_thread.entry(number.unwrap_or(cause).to_owned()).or_default() += ns;
+    }
+    by_thread
+}
