@@ -131,9 +131,9 @@ fn each_message_in_troubleshooting_is_one_of_the_program() {
     let root = root();
     let sources = sources(&root);
     let page = fs::read_to_string(root.join("docs/troubleshooting.md")).unwrap();
-    let first_cells = page.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
+    let messages = page.lines().filter_map(|line| line.strip_prefix("- `")?.split('`').next());
     let mut read = 0;
-    for message in first_cells {
+    for message in messages {
         let mut parts = message.split("..").map(str::trim);
         assert!(parts.all(|part| sources.contains(part)), "no message: {message}");
         read += 1;
