@@ -31,9 +31,10 @@ const SCHED_EVENTS: [&str; 3] =
 
 /// Events that tell which thread a CPU has, and what woke it. A kernel without high resolution timers lacks one.
 /// An interrupt's end is recorded, too: a wake-up after it is another one's.
-const CPUS_EVENTS: [&str; 8] = [
+const CPUS_EVENTS: [&str; 9] = [
     "sched:sched_switch",
     "sched:sched_waking",
+    "sched:sched_wakeup_new",
     "timer:hrtimer_expire_entry",
     "timer:hrtimer_expire_exit",
     "irq:irq_handler_entry",

@@ -97,6 +97,12 @@ pub struct Args {
     #[arg(long, value_name = "KEY", value_enum)]
     sort: Option<Sort>,
 
+    /// Show the critical path, too: while the thread was blocked, what the thread did that woke
+    /// it, and so on back to the begin. A program's regions with any_client are divided
+    /// along it. Needs the events of all threads (record --kernel or -a, as root)
+    #[arg(long, conflicts_with_all = ["csv", "samples", "html"])]
+    path: bool,
+
     /// Take the cost of an empty region off the durations: the median of the regions
     /// named "empty" of the same client
     #[arg(long)]
@@ -186,7 +192,7 @@ pub fn run(args: &Args) -> Result<()> {
         by: args.by.as_deref().unwrap_or_default(),
         subtract: args.subtract_empty,
         groups,
-        of_any: of_any(&sessions),
+        of_any: args.of_any(&sessions),
         stolen_ms: traces.iter().filter_map(KernelTrace::stolen_ms).reduce(u64::saturating_add),
     };
     let printed = match &args.html {
@@ -288,7 +294,13 @@ impl Args {
             skip_first: self.skip_first,
             keeps_empty: self.hides_empty(),
         };
-        let options = Options { select, choice, by, keeps_intervals: self.html.is_some() };
+        let options = Options {
+            select,
+            choice,
+            by,
+            keeps_intervals: self.html.is_some(),
+            has_paths: self.path,
+        };
         let known = fields(sessions, &options);
         if let By::Field(field) = &options.by
             && !known.contains(field)
@@ -312,6 +324,14 @@ impl Args {
     fn sort(&self) -> Sort {
         let is_for_scripts = self.json || self.csv || self.samples;
         self.sort.unwrap_or(if is_for_scripts { Sort::Name } else { Sort::Total })
+    }
+
+    /// Returns the names of regions that are of no thread, and are not divided.
+    fn of_any(&self, sessions: &[(Session, ClockMaps)]) -> BTreeSet<String> {
+        let is_of_any = |class: &&Class| class.fields.iter().any(|field| &**field == "any_client");
+        let classes = sessions.iter().flat_map(|(session, _)| session.classes().iter());
+        let names = classes.filter(is_of_any).filter_map(|class| class.name.strip_suffix("_begin"));
+        names.filter(|_| !self.path).map(str::to_owned).collect()
     }
 
     /// Returns whether the empty regions are read for their cost only.
@@ -340,7 +360,7 @@ impl Args {
         }
         let is_recording =
             |(session, _): &(Session, ClockMaps)| hypertrace_kernel::is_incomplete(session.dir());
-        let of_any = of_any(sessions);
+        let of_any = self.of_any(sessions);
         let mut groups = regions.groups.iter().map(|group| of_any.contains(&group.name)).peekable();
         if groups.peek().is_some() && groups.all(|of_any| of_any) {
             // No event of the kernel would change that.
@@ -397,13 +417,6 @@ fn started(sessions: &[(Session, ClockMaps)]) -> i64 {
 
 fn wrong(filter: FilterError) -> Usage {
     Usage(format!("--where: {filter}"))
-}
-
-/// Returns the names of regions that are of no thread.
-fn of_any(sessions: &[(Session, ClockMaps)]) -> BTreeSet<String> {
-    let classes = sessions.iter().flat_map(|(session, _)| session.classes().iter());
-    let classes = classes.filter(|class| class.fields.iter().any(|field| &**field == "any_client"));
-    classes.filter_map(|class| class.name.strip_suffix("_begin").map(str::to_owned)).collect()
 }
 
 fn has_class(sessions: &[(Session, ClockMaps)], is: impl Fn(&Class) -> bool) -> bool {

@@ -4,8 +4,8 @@ use crate::escape::{Escaped, JsonText};
 use crate::output::{JSON_VERSION, exact};
 use anyhow::{Context, Result};
 use hypertrace_timeline::regions::{
-    Breakdown, Cause, CauseNumber, Group, Histogram, LeftOut, NotCounted, Part, Regions, Sample,
-    Times, Unknown,
+    Breakdown, Cause, CauseNumber, Doing, Group, Histogram, LeftOut, NotCounted, Part, PathStep,
+    Regions, Sample, Times, Unknown,
 };
 use serde_json::{Map, Value, json};
 use std::borrow::Cow;
@@ -193,6 +193,7 @@ impl<'a> Shown<'a> {
         json["regions"] = breakdown.regions.into();
         json["exits"] = exits.collect();
         json["waits"] = breakdown.waits.iter().map(|wait| self.wait(*wait)).collect();
+        json["path"] = breakdown.path.iter().map(|step| self.step(step)).collect();
         json["exits_of"] = breakdown.exits_of.into();
         json["stolen_regions"] = self.stolen_ms.map(|_| breakdown.stolen).into();
         json["guest_includes_kvm"] = group.includes_kvm.into();
@@ -202,9 +203,7 @@ impl<'a> Shown<'a> {
     /// Returns a part of a wait.
     fn wait(&self, (part, cause, ns): (Part, CauseNumber, u64)) -> Value {
         let (kind, name) = match self.cause(cause) {
-            Cause::Unknown(Unknown::NotRecorded) => ("unknown", Some("not_recorded")),
-            Cause::Unknown(Unknown::Missing) => ("unknown", Some("missing_event")),
-            Cause::Unknown(_) => ("unknown", Some("too_many")),
+            Cause::Unknown(why) => ("unknown", Some(why_unknown(*why))),
             Cause::Thread { name, .. } => ("thread", name.as_deref()),
             Cause::Idle => ("idle", None),
             Cause::Timer => ("timer", None),
@@ -218,6 +217,28 @@ impl<'a> Shown<'a> {
         };
         let part = PARTS.iter().find(|(known, _)| *known == part).map(|(_, name)| *name);
         json!({ "part": part, "cause": kind, "name": name, "tid": tid, "session": session, "ns": ns })
+    }
+
+    /// Returns a step of a critical path.
+    fn step(&self, step: &PathStep) -> Value {
+        let (doing, cause) = match step.doing {
+            Doing::Running => ("running", None),
+            Doing::Runnable => ("runnable", None),
+            Doing::Blocked(cause) => ("blocked", Some(self.cause(cause).to_string())),
+            Doing::Unknown(why) => ("unknown", Some(why_unknown(why).to_owned())),
+        };
+        let (name, tid, session) = match self.cause(step.thread) {
+            Cause::Thread { name, tid, session } => (name.as_deref(), Some(*tid), *session),
+            _ => (None, None, None),
+        };
+        json!({
+            "name": name,
+            "tid": tid,
+            "session": session,
+            "doing": doing,
+            "cause": cause,
+            "ns": step.ns,
+        })
     }
 
     /// Returns the cause of a wait.
@@ -301,6 +322,14 @@ impl<'a> Shown<'a> {
     /// Returns whether all regions are of programs.
     fn is_program(&self) -> bool {
         self.groups().all(|group| group.is_program)
+    }
+}
+
+fn why_unknown(why: Unknown) -> &'static str {
+    match why {
+        Unknown::NotRecorded => "not_recorded",
+        Unknown::Missing => "missing_event",
+        Unknown::TooMany => "too_many",
     }
 }
 

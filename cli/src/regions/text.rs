@@ -6,8 +6,10 @@ use crate::escape::Escaped;
 use crate::losses::grouped;
 use crate::output::wrapped;
 use hypertrace_timeline::regions::{
-    Breakdown, Cause, CauseNumber, Group, Histogram, NotCounted, Part, Step, Unknown,
+    Breakdown, Cause, CauseNumber, Doing, Group, Histogram, NotCounted, Part, PathStep, Step,
+    Unknown,
 };
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write as _};
 
 /// Columns of a histogram's longest bar.
@@ -16,10 +18,12 @@ const BAR: u64 = 40;
 const MOST_STEPS: usize = 16;
 /// Most names of regions inside a group's regions that are shown, and most causes of waits.
 const MOST_NAMES: usize = 3;
+/// Most threads of a critical path that are shown.
+const MOST_THREADS: usize = 5;
 
 /// Why nothing is known of the time of regions that are of no thread.
-pub const OF_ANY: &str = "regions with the field any_client may begin on one thread and end on another: their time \
-                          is unattributed";
+pub const OF_ANY: &str = "regions with the field any_client may begin on one thread and end on another: --path \
+                          divides their time along the critical path";
 
 /// Formats all groups. If nothing is known of a group's time, the first warning that says why takes the place of the
 /// table, and is removed from the warnings.
@@ -82,6 +86,7 @@ fn one(out: &mut String, shown: &Shown<'_>, group: &Group, unknown: Option<Strin
             Some(why) => out.push_str(&wrapped(&format!("where the time went: {why}"), "  ")),
             None => breakdowns(out, shown, group)?,
         }
+        path(out, shown, group)?;
         children(out, group)?;
     }
     let kinds =
@@ -312,6 +317,97 @@ fn breakdowns(out: &mut String, shown: &Shown<'_>, group: &Group) -> fmt::Result
         out.push_str(&wrapped(&note, "  "));
     }
     Ok(())
+}
+
+/// Writes what the threads on the critical path did. Those of one name are one.
+fn path(out: &mut String, shown: &Shown<'_>, group: &Group) -> fmt::Result {
+    let columns = columns(group);
+    let steps = || {
+        columns
+            .iter()
+            .enumerate()
+            .flat_map(|(at, (_, b))| b.path.iter().map(move |step| (at, step)))
+    };
+    if steps().next().is_none() {
+        return Ok(());
+    }
+    let mut threads = BTreeMap::<String, Thread>::new();
+    let (mut others, mut unknown) = (vec![0; columns.len()], vec![0; columns.len()]);
+    for (at, PathStep { thread, doing, ns }) in steps() {
+        let cause = shown.cause(*thread);
+        let doing = match doing {
+            Doing::Running => "running".into(),
+            Doing::Runnable => "runnable".into(),
+            Doing::Blocked(cause) => shown.cause(*cause).to_string(),
+            Doing::Unknown(_) => {
+                unknown[at] += ns;
+                continue;
+            }
+        };
+        let Cause::Thread { tid, name, .. } = cause else {
+            others[at] += ns;
+            continue;
+        };
+        let name = name.clone().unwrap_or_else(|| shown.cause_name(cause));
+        let thread = threads.entry(name).or_default();
+        thread.tids.insert(*tid);
+        let ns_of = thread.doing.entry(doing).or_insert_with(|| vec![0; columns.len()]);
+        ns_of[at] += ns;
+    }
+    let share = |ns: u64, at: usize| ns as f64 / columns[at].1.times.total().max(1) as f64;
+    let most = |thread: &Thread| {
+        let columns = thread.total(columns.len()).into_iter().enumerate();
+        columns.map(|(at, ns)| share(ns, at)).fold(0.0, f64::max)
+    };
+    let mut threads = Vec::from_iter(threads);
+    threads.sort_by(|(_, a), (_, b)| most(b).total_cmp(&most(a)));
+    out.push_str("  critical path\n");
+    let write_row = |out: &mut String, name: &str, ns: &[u64]| {
+        let cells = ns.iter().enumerate().map(|(at, ns)| (*ns, Some(share(*ns, at) * 100.0)));
+        row(out, name, cells)
+    };
+    for (number, (name, thread)) in threads.iter().enumerate() {
+        let total = thread.total(columns.len());
+        if number >= MOST_THREADS {
+            others.iter_mut().zip(&total).for_each(|(sum, ns)| *sum += ns);
+            continue;
+        }
+        let tids = match thread.tids.first() {
+            Some(tid) if thread.tids.len() == 1 => format!("-{tid}"),
+            _ => format!(" ({} threads)", thread.tids.len()),
+        };
+        let name = shortened(&format!("{}{tids}", shortened(name, 20 - tids.len().min(13))), 20);
+        write_row(out, &format!("  {name}"), &total)?;
+        for (doing, ns) in &thread.doing {
+            write!(out, "      {:<18}", shortened(doing, 18))?;
+            for ns in ns {
+                let shown = Some(*ns).filter(|ns| *ns > 0).map_or("-".into(), time);
+                write!(out, " {shown:>13}")?;
+            }
+            out.push('\n');
+        }
+    }
+    for (name, ns) in [("  others", others), ("  not known", unknown)] {
+        if ns.iter().any(|ns| *ns > 0) {
+            write_row(out, name, &ns)?;
+        }
+    }
+    Ok(())
+}
+
+/// The threads of a name on critical paths.
+#[derive(Default)]
+struct Thread {
+    tids: BTreeSet<u32>,
+    /// What they did, with the time by column, nanoseconds.
+    doing: BTreeMap<String, Vec<u64>>,
+}
+
+impl Thread {
+    /// Returns all time by column.
+    fn total(&self, columns: usize) -> Vec<u64> {
+        (0..columns).map(|at| self.doing.values().map(|ns| ns[at]).sum()).collect()
+    }
 }
 
 /// Writes what the regions inside a group's regions take of all its time, and what is left.

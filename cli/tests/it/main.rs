@@ -41,6 +41,7 @@ mod record_kills;
 mod regions;
 mod regions_html;
 mod regions_memory;
+mod regions_path;
 mod regions_text;
 mod regions_truth;
 mod report;

@@ -51,7 +51,7 @@ pub enum Cause {
 }
 
 /// Why the cause of a wait is not known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u16)]
 pub enum Unknown {
     /// Only the session's own threads were recorded.
@@ -81,7 +81,8 @@ pub(super) struct Task {
 impl Task {
     pub fn new(tid: u32, name: &[u8], has_old_number: bool) -> Task {
         let mut comm = [0; COMM];
-        let len = name.len().min(COMM);
+        // Each CPU has an idle thread with a name of its own.
+        let len = if tid == 0 { 0 } else { name.len().min(COMM) };
         comm[..len].copy_from_slice(&name[..len]);
         Task { tid, comm, has_old_number }
     }
@@ -244,6 +245,10 @@ impl GroupWaits {
                 *sum = sum.saturating_sub(*time);
             }
         }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 
     /// Returns them in order.

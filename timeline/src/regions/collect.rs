@@ -6,7 +6,7 @@
 mod losses;
 mod warnings;
 
-use super::causes::Causes;
+use super::causes::{Causes, Unknown};
 use super::choice::{Chooser, LeftOut};
 use super::cpus::{Cpus, Next};
 use super::followed::Followed;
@@ -16,6 +16,7 @@ use super::lanes::Logged;
 use super::marks::{Kernel, Kinds, Reasons, of_kvm};
 use super::pairs::{Begun, Open, Pairs, SameId};
 use super::parts::{Divided, Evidence, Mark, Part, Stream, Why};
+use super::path::{self, PathStep};
 use super::roles::{Role, Roles};
 use super::steals::Steals;
 use super::store::{Detail, NO_CLIENT, NO_THREAD, Sample, State, Store};
@@ -30,6 +31,7 @@ use crate::inputs::kernel::{KernelTrace, shown_by};
 use crate::inputs::names::Names;
 use crate::merge::Timeline;
 use losses::Losses;
+use std::collections::HashMap;
 use warnings::{disputes, given_up, missing, unfollowed, unreturned, unshown};
 
 /// Events of each CPU that are read before the merge, to see which kinds there are.
@@ -49,6 +51,8 @@ struct Pass<'a> {
     /// own.
     cpus: Vec<Option<Cpus>>,
     causes: Causes,
+    /// Paths of regions that wait for proven time, by their indices in the store.
+    paths: HashMap<u32, Box<[PathStep]>>,
     roles: Roles,
     reasons: Reasons,
     groups: Groups,
@@ -133,7 +137,7 @@ fn read<'a>(
         }
         let (kinds, end) = (Kinds::of(&trace.first_names(FIRST_EVENTS)?), trace.end()?);
         let Some(end) = end else { continue };
-        *cpus = trace.all_threads_until()?.map(Cpus::new);
+        *cpus = trace.all_threads_until()?.map(|all| Cpus::new(all, options.has_paths));
         for session in shown.filter(|number| !of_guest || trace.session() == Some(*number)) {
             let recordings = &mut hosts[session].recordings;
             shows.push((session, recordings.len()));
@@ -174,6 +178,7 @@ impl<'a> Pass<'a> {
             traced: Vec::new(),
             cpus: Vec::new(),
             causes: Causes::new(),
+            paths: HashMap::new(),
             groups: Groups::new(roles.names().len(), hosts.len()),
             roles,
             hosts,
@@ -371,10 +376,11 @@ impl<'a> Pass<'a> {
         }
         // Its end may be on another thread: none of its time is one thread's.
         let host = &self.hosts[session];
+        let on = thread.map(|thread| host.threads[thread].tid);
         let thread = thread.filter(|thread| !role.is_of_any && !for_lanes(host, *thread));
         let is_unknown = is_unknown && thread.is_some();
         if let Some(name) = role.ends {
-            self.end(event, role, name, thread, is_unknown);
+            self.end(event, role, name, (thread, on), is_unknown);
         }
         if let Some(name) = role.begins {
             self.begin(event, role, name, thread, is_unknown);
@@ -449,7 +455,7 @@ impl<'a> Pass<'a> {
         event: &EventRef<'_>,
         role: Role,
         name: u32,
-        thread: Option<usize>,
+        (thread, on): (Option<usize>, Option<u32>),
         is_unknown: bool,
     ) {
         let (session, end, id) = (event.session, event.ts_ns, role.id(event));
@@ -502,7 +508,28 @@ impl<'a> Pass<'a> {
         let duration_ns = Some(end.saturating_sub(open.begin).max(0) as u64);
         let region = self.region(name, open.begun.as_deref(), Some(*event));
         let refused = self.chooser.refuses(open.begin, &RegionRef { duration_ns, ..region });
-        self.add(open, session, client, (end, depth), refused);
+        let path = match (refused, self.options.has_paths) {
+            (None, true) => self.path(session, on, (open.begin, end)),
+            _ => Box::default(),
+        };
+        self.add(open, session, client, (end, depth, path), refused);
+    }
+
+    /// Returns the critical path of a region that ended on a thread.
+    fn path(&mut self, session: usize, on: Option<u32>, times: (i64, i64)) -> Box<[PathStep]> {
+        let mut shows = self.traced.iter().map(|to| to.iter().any(|(of, _)| *of == session));
+        let mut cpus = self.cpus.iter().filter(|cpus| shows.next() == Some(true) && cpus.is_some());
+        let cpus = cpus.next().and_then(Option::as_ref);
+        let path = match (cpus, on) {
+            (Some(cpus), Some(tid)) => cpus.path(tid, times, &mut self.causes),
+            _ => None,
+        };
+        let none = || {
+            let why = if cpus.is_some() { Unknown::Missing } else { Unknown::NotRecorded };
+            let ns = times.1.saturating_sub(times.0).max(0) as u64;
+            path::unknown(why.number(), why, ns)
+        };
+        path.unwrap_or_else(none).into()
     }
 
     /// Returns what is known of a region for the filter.
@@ -563,7 +590,8 @@ impl<'a> Pass<'a> {
             while let Some((index, divided)) =
                 thread.tally.next_passed(|index| self.store.times(index))
             {
-                divide(&mut self.store, &mut self.groups, index, divided);
+                let path = self.paths.remove(&index).unwrap_or_default();
+                divide(&mut self.store, &mut self.groups, index, Divided { path, ..divided });
             }
         }
         self.logged += thread.tally.log().len() - logged;
@@ -591,7 +619,7 @@ impl<'a> Pass<'a> {
         mut open: Open,
         session: usize,
         client: u32,
-        (end, depth): (i64, usize),
+        (end, depth, path): (i64, usize, Box<[PathStep]>),
         mut refused: Option<LeftOut>,
     ) {
         let mut group = None;
@@ -647,12 +675,16 @@ impl<'a> Pass<'a> {
         }
         let (store, groups) = (&mut self.store, &mut self.groups);
         let Some((thread, number)) = open.thread else {
-            let divided = Divided { times: sample.times, ..Divided::default() };
+            let is_divided = host.is_program && !path.is_empty();
+            let times = if is_divided { path::times(&path) } else { sample.times };
+            let divided = Divided { times, path, ..Divided::default() };
             return divide(store, groups, index, divided);
         };
         let thread = &mut host.threads[thread];
-        if let Some(divided) = thread.tally.end(&mut thread.account, number, end, index) {
-            divide(store, groups, index, divided);
+        match thread.tally.end(&mut thread.account, number, end, index) {
+            Some(divided) => divide(store, groups, index, Divided { path, ..divided }),
+            None if path.is_empty() => {}
+            None => drop(self.paths.insert(index, path)),
         }
     }
 

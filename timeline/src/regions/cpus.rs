@@ -11,6 +11,8 @@
 
 use super::causes::{CauseNumber, Causes, Found, Task, Unknown};
 use super::followed::{ENDED, Tids};
+use super::marks::is_ready;
+use super::path::{History, PathStep};
 use crate::event::EventRef;
 use crate::format::Fields;
 use crate::inputs::kernel::AllThreads;
@@ -18,6 +20,8 @@ use std::collections::{HashMap, VecDeque};
 
 /// Most turns of a CPU that are kept, of 32 bytes each.
 const MOST_TURNS: usize = 1 << 12;
+/// Turns of a CPU in which the name of a thread is looked for whose switch is missing.
+const LAST_TURNS: usize = 64;
 /// Most threads whose last wake-up is kept.
 const MOST_WOKEN: usize = 1 << 16;
 /// Most CPUs, more than any kernel has.
@@ -31,6 +35,7 @@ const SOFT: u8 = 1 << 4;
 pub(super) enum CpuEvent {
     Other,
     Switch { prev: usize, prev_name: usize, state: usize, next: usize, next_name: usize },
+    Started { tid: usize, name: usize },
     SwitchIn { tid: usize },
     SwitchOut,
     Waking { tid: usize },
@@ -62,6 +67,9 @@ impl CpuEvent {
             "perf:switch_in" => CpuEvent::SwitchIn { tid: field("tid")? },
             "perf:switch_out" => CpuEvent::SwitchOut,
             "sched:sched_waking" => CpuEvent::Waking { tid: field("pid")? },
+            "sched:sched_wakeup_new" => {
+                CpuEvent::Started { tid: field("pid")?, name: field("comm")? }
+            }
             "timer:hrtimer_expire_entry" => CpuEvent::TimerBegin,
             "timer:hrtimer_expire_exit" => CpuEvent::TimerEnd,
             "irq:irq_handler_entry" => CpuEvent::HandlerBegin { name: field("name")? },
@@ -84,6 +92,8 @@ pub(super) struct Cpus {
     pub is_in_trace: bool,
     /// Time after which events of a CPU may be missing.
     until: i64,
+    /// For paths, if they are wanted.
+    history: Option<History>,
 }
 
 /// A CPU.
@@ -130,9 +140,16 @@ pub(super) struct Next {
 
 impl Cpus {
     /// Makes those of a recording of all threads.
-    pub fn new(recorded: AllThreads) -> Cpus {
+    pub fn new(recorded: AllThreads, has_paths: bool) -> Cpus {
         let AllThreads { is_in_trace, until } = recorded;
-        Cpus { is_in_trace, until, ..Cpus::default() }
+        let history = has_paths.then(History::default);
+        Cpus { is_in_trace, until, history, ..Cpus::default() }
+    }
+
+    /// Returns the path of a region that ended on a thread.
+    pub fn path(&self, tid: u32, times: (i64, i64), causes: &mut Causes) -> Option<Vec<PathStep>> {
+        let history = self.history.as_ref().filter(|_| times.1 <= self.until)?;
+        Some(history.path(tid, times, causes))
     }
 
     /// Returns the index of a CPU, which is made; `None` if its number is too large.
@@ -155,19 +172,38 @@ impl Cpus {
         let tid = |field| fields.number(field).and_then(|tid| u32::try_from(tid).ok());
         let context = fields.bytes.get(2).copied().unwrap_or(0) & (HARD | SOFT);
         let Some(at) = self.make(number) else { return };
+        let is_switch_of_perf = matches!(event, CpuEvent::SwitchIn { .. } | CpuEvent::SwitchOut);
+        if !is_switch_of_perf && !self.all[at].has(running) {
+            // A switch is missing.
+            let task = self.named(running);
+            self.all[at].turns.clear();
+            if !matches!(event, CpuEvent::Switch { .. }) {
+                self.all[at].push(time, Some(task));
+            }
+            self.history.iter_mut().for_each(|history| history.seen(time, task));
+        }
         let (cpu, ended) = (&mut self.all[at], &self.ended);
         let named = |tid, name: &[u8]| Task::new(tid, name, ended.contains(tid));
+        let task = |field, name| Some(named(tid(field)?, fields.text(name).unwrap_or_default()));
         cpu.leave_interrupts(context);
         match event {
             CpuEvent::Other => {}
             CpuEvent::Switch { prev, prev_name, state, next, next_name } => {
-                let task =
-                    |field, name| Some(named(tid(field)?, fields.text(name).unwrap_or_default()));
-                cpu.switch(time, tid(prev), task(prev, prev_name), task(next, next_name));
+                let (from, to) = (task(prev, prev_name), task(next, next_name));
+                cpu.switch(time, from, to);
+                if let (Some(history), Some(from), Some(to)) = (&mut self.history, from, to) {
+                    let is_ready = fields.number(state).is_some_and(is_ready);
+                    history.switch(time, (from, is_ready), to);
+                }
                 if fields.number(state).is_some_and(|state| state & ENDED != 0)
                     && let Some(prev) = tid(prev)
                 {
                     self.ended.insert(prev);
+                }
+            }
+            CpuEvent::Started { tid, name } => {
+                if let (Some(history), Some(task)) = (&mut self.history, task(tid, name)) {
+                    history.started(time, task, running);
                 }
             }
             CpuEvent::SwitchIn { tid: field } => {
@@ -188,6 +224,16 @@ impl Cpus {
             CpuEvent::Waking { tid: field } => {
                 let by = cpu.waker(context, named(running, b""), causes);
                 let Some(woken) = tid(field) else { return };
+                match (&mut self.history, by) {
+                    (Some(history), By::Task(Task { tid: by @ 1.., .. })) => {
+                        history.woken(time, woken, by);
+                    }
+                    (Some(history), By::Task(idle)) => {
+                        history.woken_by(time, woken, causes.number(Found::Task(idle)));
+                    }
+                    (Some(history), By::Cause(cause)) => history.woken_by(time, woken, cause),
+                    (None, _) => {}
+                }
                 if self.woken.len() >= MOST_WOKEN && !self.woken.contains_key(&woken) {
                     // Their wake-ups are missing then, which is said.
                     self.woken.clear();
@@ -197,11 +243,20 @@ impl Cpus {
         }
     }
 
+    /// Returns a thread with its name, if it had one of the last turns of a CPU.
+    fn named(&self, tid: u32) -> Task {
+        let last = self.all.iter().flat_map(|cpu| cpu.turns.iter().rev().take(LAST_TURNS));
+        let mut tasks = last.filter_map(|turn| turn.task);
+        let unnamed = Task::new(tid, b"", self.ended.contains(tid));
+        tasks.find(|task| task.tid == tid).unwrap_or(unnamed)
+    }
+
     /// Takes a place where events of a CPU were lost. A wake-up there may be missing, too.
     pub fn lost(&mut self, number: u32) {
         if let Some(cpu) = self.all.get_mut(number as usize) {
             *cpu = Cpu::default();
         }
+        self.history.iter_mut().for_each(History::forget);
     }
 
     /// Returns what woke a thread that slept from a time to another.
@@ -286,12 +341,14 @@ impl Cpu {
         }
     }
 
-    /// Takes a switch. If it is not away from the thread that has the CPU, one is missing.
-    fn switch(&mut self, time: i64, prev: Option<u32>, away: Option<Task>, to: Option<Task>) {
-        let last = self.turns.back().and_then(|turn| turn.task);
-        if last.map(|task| task.tid) != prev {
-            self.turns.clear();
-        } else if let (Some(turn), Some(away)) = (self.turns.back_mut(), away) {
+    /// Returns whether a thread has it, as far as its switches say.
+    fn has(&self, tid: u32) -> bool {
+        self.turns.back().and_then(|turn| turn.task).is_some_and(|task| task.tid == tid)
+    }
+
+    /// Takes a switch away from the thread that has it.
+    fn switch(&mut self, time: i64, away: Option<Task>, to: Option<Task>) {
+        if let (Some(turn), Some(away)) = (self.turns.back_mut(), away) {
             // A thread may change its name.
             turn.task = Some(away);
         }

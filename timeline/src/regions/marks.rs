@@ -156,7 +156,7 @@ impl Kinds {
     /// Returns why a thread was switched out in this state.
     pub fn why(self, state: i64) -> Why {
         match state {
-            _ if state & REPORTED == 0 || state & PREEMPTED != 0 => Why::Preempted,
+            _ if is_ready(state) => Why::Preempted,
             // Nothing would say when it was woken.
             _ if !self.wakeups => Why::Unknown,
             _ => Why::Blocked,
@@ -167,6 +167,11 @@ impl Kinds {
     pub fn emulation_begins(self) -> bool {
         !self.exits
     }
+}
+
+/// Returns whether a thread that was switched out in this state can run.
+pub(super) fn is_ready(state: i64) -> bool {
+    state & REPORTED == 0 || state & PREEMPTED != 0
 }
 
 /// Returns whether an event of the VMM is the one before it enters the guest.

@@ -12,6 +12,7 @@
 //! roles     the events that begin and end regions
 //! marks     the events that say what a thread does
 //! cpus      which thread each CPU had, and what woke threads
+//! path      critical paths of regions
 //! causes    what threads waited for
 //! parts     how a host thread's time divides into parts
 //! tally     the regions that wait for proven time
@@ -54,6 +55,7 @@ mod lanes;
 mod marks;
 mod pairs;
 mod parts;
+mod path;
 mod roles;
 mod steals;
 mod store;
@@ -66,6 +68,7 @@ pub use choice::{Choice, LeftOut};
 pub use histogram::{Histogram, Step};
 pub use lanes::{Lane, Lanes, Window};
 pub use parts::{Evidence, Exits, Interval, PARTS, Part, Reason, Stream, Times};
+pub use path::{Doing, PathStep};
 pub use roles::{fields, names};
 pub use store::Sample;
 pub use summary::{Breakdown, Group};
@@ -93,6 +96,8 @@ pub struct Options {
     /// Whether the intervals of all threads are kept, for [`Regions::steps`] and [`Regions::lanes`]: the last
     /// 4,194,304 at least, of 32 bytes each.
     pub keeps_intervals: bool,
+    /// Whether regions have a critical path, and those with `any_client` are divided along it.
+    pub has_paths: bool,
 }
 
 /// Events that begin and end a region.

@@ -38,6 +38,7 @@
 //! at the mapped times, in whatever part they are.
 
 use super::causes::{CauseNumber, Unknown, Wait, Waits};
+use super::path::PathStep;
 
 /// Parts of a thread's time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -134,6 +135,8 @@ pub(super) struct Divided {
     pub exits: [Exits; REASONS],
     /// Of waits whose cause was looked for.
     pub waits: Box<[(Wait, u64)]>,
+    /// Its critical path, if that is wanted.
+    pub path: Box<[PathStep]>,
 }
 
 impl Sums {
@@ -147,6 +150,7 @@ impl Sums {
             times: self.times.since(&before.times),
             exits: std::array::from_fn(exits),
             waits: self.waits.since(&before.waits),
+            path: Box::default(),
         }
     }
 

@@ -4,6 +4,7 @@
 
 use super::causes::Wait;
 use super::parts::{Divided, Exits, REASONS, Reason, Times};
+use super::path::PathStep;
 use crate::inputs::ctf::MOST_CLIENTS;
 
 /// Regions in a chunk: no growth copies them.
@@ -117,24 +118,26 @@ impl Sample {
     }
 }
 
-/// The exits of a region by reason, and its waits by cause.
+/// The exits of a region by reason, its waits by cause, and its path.
 #[derive(Clone, Debug)]
 pub(super) struct Detail {
     pub index: u32,
     pub exits: Box<[(Reason, Exits)]>,
     pub waits: Box<[(Wait, u64)]>,
+    pub path: Box<[PathStep]>,
 }
 
 impl Detail {
     pub fn new(index: u32, divided: Divided) -> Detail {
         let exits = (0..REASONS).map(|reason| (reason as Reason, divided.exits[reason]));
         let exits = exits.filter(|(_, exits)| *exits != Exits::default());
-        Detail { index, exits: exits.collect(), waits: divided.waits }
+        Detail { index, exits: exits.collect(), waits: divided.waits, path: divided.path }
     }
 
     /// Bytes of its own allocations.
     fn bytes(&self) -> usize {
-        let sizes = [size_of_val(&*self.exits), size_of_val(&*self.waits)];
+        let sizes =
+            [size_of_val(&*self.exits), size_of_val(&*self.waits), size_of_val(&*self.path)];
         sizes.iter().filter(|size| **size > 0).map(|size| size + ALLOCATION).sum()
     }
 }

@@ -5,6 +5,7 @@
 use super::causes::{CauseNumber, GroupWaits, Unknown, Wait};
 use super::children::Child;
 use super::parts::{Exits, PARTS, Part, REASONS, Reason, Times};
+use super::path::{PathStep, Steps};
 use super::steals::Steals;
 use super::store::{Detail, Sample, Store};
 use super::{MOST_REGIONS, NotCounted};
@@ -59,6 +60,8 @@ pub struct Group {
     pub(super) exits: [Exits; REASONS],
     /// Waits by cause, while regions are added.
     pub(super) waits: GroupWaits,
+    /// Their paths, while regions are added.
+    pub(super) path: Steps,
     /// The slowest one so far.
     pub(super) longest: Option<Longest>,
 }
@@ -87,7 +90,9 @@ pub struct Breakdown {
     /// [`Regions::causes`](super::Regions::causes), with its time in nanoseconds: the longest
     /// first. They add up to both parts, if they are of all regions.
     pub waits: Vec<(Part, CauseNumber, u64)>,
-    /// Number of regions that the exits and the waits are of: details of some regions are dropped where
+    /// Critical path, the longest step first. Of the total it adds up to the duration. Empty if it is not wanted.
+    pub path: Vec<PathStep>,
+    /// Number of regions that exits, waits and path are of: details of some regions are dropped where
     /// there are too many.
     pub exits_of: u64,
     /// Number of regions during which, as far as is known, a hypervisor took time from the machine's CPUs.
@@ -105,6 +110,7 @@ impl Group {
             sum.time += exits.time;
         }
         self.waits.add(&detail.waits);
+        self.path.add_all(&detail.path);
     }
 
     /// Takes away those of a region that were added.
@@ -115,6 +121,7 @@ impl Group {
             sum.time = sum.time.saturating_sub(exits.time);
         }
         self.waits.remove(&detail.waits);
+        self.path.remove_all(&detail.path);
     }
 
     /// Returns the number of regions.
@@ -154,11 +161,12 @@ impl Group {
             bound_ns: self.bound_ns,
             exits: exits(&self.exits),
             waits: Vec::new(),
+            path: self.path.mean(1),
             exits_of: order.len() as u64,
             stolen: steals.hit(store, &order),
             example: None,
         };
-        self.total.waits = waits(&self.waits, &self.total.times, 1, true);
+        self.total.waits = mean_waits(&self.waits, &self.total, 1, true);
         let at = |part| rank(order.len(), part);
         if let Some(last) = order.last().copied() {
             self.median = Some(around(store, steals, &order, at(0.49)..=at(0.51), at(0.5)));
@@ -169,7 +177,8 @@ impl Group {
                 slowest.exits = longest.detail.exits.iter().map(one).collect();
                 let mut sums = GroupWaits::default();
                 sums.add(&longest.detail.waits);
-                slowest.waits = waits(&sums, &slowest.times, 1, true);
+                slowest.path = longest.detail.path.to_vec();
+                slowest.waits = mean_waits(&sums, &slowest, 1, true);
                 slowest.exits_of = 1;
                 slowest.example = Some(*store.get(last));
             }
@@ -225,9 +234,11 @@ fn around(
     let bound_ns = bounds.try_fold(0, |most: u64, bound| Some(most.max(bound?)));
     let details = chosen.iter().filter_map(|index| store.detail(*index));
     let exits_of = details.clone().count() as u64;
-    let mut sums = GroupWaits::default();
-    details.clone().for_each(|detail| sums.add(&detail.waits));
-    let waits = waits(&sums, &times, exits_of, exits_of == regions);
+    let mut waits = GroupWaits::default();
+    details.clone().for_each(|detail| waits.add(&detail.waits));
+    let mut path = Steps::default();
+    details.clone().for_each(|detail| path.add_all(&detail.path));
+    let path = path.mean(exits_of);
     let mut sums = [Exits::default(); REASONS];
     for (reason, exits) in details.flat_map(|detail| &detail.exits) {
         sums[usize::from(*reason)].count += exits.count;
@@ -255,18 +266,32 @@ fn around(
     let example = detail.and_then(|index| store.detail(*index));
     let example = example.map(|detail| *store.get(detail.index));
     let stolen = steals.hit(store, chosen);
-    Breakdown { regions, times, bound_ns, exits, waits, exits_of, stolen, example }
+    let mut mean = Breakdown {
+        regions,
+        times,
+        bound_ns,
+        exits,
+        waits: Vec::new(),
+        path,
+        exits_of,
+        stolen,
+        example,
+    };
+    mean.waits = mean_waits(&waits, &mean, exits_of, exits_of == regions);
+    mean
 }
 
-/// Returns the waits of so many regions, whose mean has these times, divided by their number. Of all regions of a mean, they
+/// Returns the waits of so many regions with this mean, divided by their number. Of all regions of a mean, they
 /// add up to its parts: what is left of a part is a wait whose cause was not recorded.
-fn waits(
+fn mean_waits(
     sums: &GroupWaits,
-    times: &Times,
+    mean: &Breakdown,
     regions: u64,
     are_all: bool,
 ) -> Vec<(Part, CauseNumber, u64)> {
-    let mut left = *times;
+    // Those that are divided along their paths have none of their own.
+    let are_all = are_all && (mean.path.is_empty() || !sums.is_empty());
+    let mut left = mean.times;
     let mut means = GroupWaits::default();
     for ((part, cause), sum) in sums.sorted() {
         let left = &mut left.0[part as usize];

@@ -1,0 +1,60 @@
+//! The critical path of a script, whose region begins and ends in processes of their own.
+
+use std::process::Command;
+
+use hypertrace_tests::capability;
+use hypertrace_tests::command::{Hypertrace, run};
+use hypertrace_tests::linux::static_program;
+use serde_json::Value;
+
+const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
+
+/// Computes, sleeps in a process of its own, and waits for a pipe whose first process sleeps.
+const SCRIPT: &str = r#"
+"$MARK" --begin build
+i=0; while [ $i -lt 60000 ]; do i=$((i + 1)); done
+sleep 0.1
+echo x | (sleep 0.05; cat) > /dev/null
+"$MARK" --end build
+"#;
+
+/// Returns the sum of the steps that fit, in nanoseconds.
+fn sum(path: &[Value], fits: impl Fn(&Value) -> bool) -> u64 {
+    path.iter().filter(|step| fits(step)).map(|step| step["ns"].as_u64().unwrap()).sum()
+}
+
+#[test]
+fn a_script_is_divided_by_the_processes_that_its_end_waited_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("S");
+    let mut record: Command = HYPERTRACE.command(["record", "--kernel", "-o"]);
+    record.arg(&out).args(["sh", "-c", SCRIPT]);
+    let ran = run(record.env("MARK", static_program("hypertrace-mark")));
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    if !ran.stderr.contains("(by tracefs)") {
+        capability::missing("tracefs", ran.stderr);
+        return;
+    }
+    capability::used("tracefs");
+
+    let json = run(HYPERTRACE.command(["regions", "--path", "--json"]).arg(&out));
+
+    let json: Value = json.beside_missing_switches().json();
+    let total = &json["regions"][0]["total"];
+    let path = total["path"].as_array().unwrap();
+    let duration = total["duration_ns"].as_u64().unwrap();
+    assert_eq!(sum(path, |_| true), duration, "{path:?}");
+    let is = |step: &Value, name: &str, doing: &str| step["name"] == name && step["doing"] == doing;
+    // The second one began to sleep while `cat` did not wait for it yet.
+    let slept = sum(path, |step| is(step, "sleep", "blocked") && step["cause"] == "timer");
+    assert!((125_000_000..duration).contains(&slept), "{slept} of {path:?}");
+    // The loop, but for what the machine's other threads took.
+    let computed = sum(path, |step| is(step, "sh", "running"));
+    assert!(computed > 5_000_000, "{computed} of {path:?}");
+    // The parts are those of the path.
+    for (part, doing) in [("program", "running"), ("runnable", "runnable"), ("blocked", "blocked")]
+    {
+        let ns = total["parts"][format!("{part}_ns")].as_u64().unwrap();
+        assert_eq!(ns, sum(path, |step| step["doing"] == doing), "{part}");
+    }
+}

@@ -1,0 +1,568 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The critical path of a region, from its end back to its begin: while its thread was blocked, what the thread did that
+//! woke it, and so on.
+//!
+//! ```text
+//! a   running | blocked .................. | runnable | running
+//! b             running | blocked ... | running (wakes a)
+//! c                       running (wakes b)
+//! path  a       b         c             b   a
+//! ```
+//!
+//! The switches and wake-ups of all threads are kept for some time. Each points to the one before of the same thread, and a
+//! wake-up to that of the thread that did it: the path is walked from the last one.
+
+use super::causes::{CauseNumber, Causes, Found, Task, Unknown};
+use super::parts::Times;
+use std::collections::{HashMap, VecDeque};
+
+/// Most switches and wake-ups that are kept, of 40 bytes each.
+const MOST_RECORDS: usize = 1 << 20;
+/// Most threads.
+const MOST_THREADS: usize = 1 << 16;
+/// Most blocked threads of which one waits for the next, in one path.
+const MOST_DEEP: usize = 1 << 12;
+/// Most entries of the paths of a group's regions; the others' time is that of other threads.
+const MOST_STEPS: usize = 1 << 10;
+/// Place of no record.
+const NONE: u64 = u64::MAX;
+
+/// What a thread did on a critical path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Doing {
+    /// It had a CPU.
+    Running,
+    /// It could run, and another thread had the CPU.
+    Runnable,
+    /// It waited for something that is no thread: an index of [`Regions::causes`](super::Regions::causes).
+    Blocked(CauseNumber),
+    /// What it, or the thread that woke it, did is not known.
+    Unknown(Unknown),
+}
+
+/// The time of a thread on the critical paths of regions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PathStep {
+    /// The thread: an index of [`Regions::causes`](super::Regions::causes).
+    pub thread: CauseNumber,
+    /// What it did.
+    pub doing: Doing,
+    /// Time, nanoseconds.
+    pub ns: u64,
+}
+
+/// A switch or a wake-up of a thread.
+#[derive(Clone, Copy, Debug)]
+struct Record {
+    time: i64,
+    /// Place of the thread's record before it.
+    before: u64,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// It got a CPU.
+    In,
+    /// It had an event, and so a CPU, although the last record does not say so: a switch is missing.
+    Seen,
+    /// Another thread got the CPU, and it could run.
+    Preempted,
+    /// It fell asleep.
+    Asleep,
+    /// A thread woke it, whose last record was at this place.
+    Woken(u32, u64),
+    /// No thread woke it.
+    WokenBy(CauseNumber),
+    /// A thread started it, whose last record was at this place.
+    Started(u32, u64),
+}
+
+impl Kind {
+    /// Returns whether the thread has a CPU since then.
+    fn is_on(self) -> bool {
+        matches!(self, Kind::In | Kind::Seen)
+    }
+
+    /// Returns whether a thread's record of this kind may come after one of another kind.
+    fn follows(self, before: Kind) -> bool {
+        match self {
+            Kind::In => !before.is_on() && before != Kind::Asleep,
+            Kind::Preempted | Kind::Asleep => before.is_on(),
+            Kind::Woken(..) | Kind::WokenBy(_) => before == Kind::Asleep,
+            Kind::Seen | Kind::Started(..) => false,
+        }
+    }
+}
+
+/// The last switches and wake-ups of all threads of a machine.
+#[derive(Debug, Default)]
+pub(super) struct History {
+    records: VecDeque<Record>,
+    /// Place of the first one.
+    first: u64,
+    threads: HashMap<u32, Last>,
+}
+
+/// The last record of a thread.
+#[derive(Clone, Copy, Debug)]
+struct Last {
+    at: u64,
+    task: Task,
+}
+
+/// A thread whose time is to be followed back.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    tid: u32,
+    /// Its last record that may be in the time.
+    at: u64,
+    from: i64,
+    to: i64,
+}
+
+impl History {
+    /// Takes a switch; `is_ready` says whether the thread that had the CPU can run.
+    pub fn switch(&mut self, time: i64, (from, is_ready): (Task, bool), to: Task) {
+        if from.tid != 0 {
+            self.push(time, from, if is_ready { Kind::Preempted } else { Kind::Asleep });
+        }
+        if to.tid != 0 {
+            self.push(time, to, Kind::In);
+        }
+    }
+
+    /// Takes an event of a thread that has a CPU.
+    pub fn seen(&mut self, time: i64, task: Task) {
+        let last = self.threads.get(&task.tid).and_then(|last| self.get(last.at));
+        if task.tid != 0 && !last.is_some_and(|record| record.kind.is_on()) {
+            self.push(time, task, Kind::Seen);
+        }
+    }
+
+    /// Takes a wake-up by a thread.
+    pub fn woken(&mut self, time: i64, tid: u32, by: u32) {
+        let at = self.threads.get(&by).map_or(NONE, |last| last.at);
+        self.wake(time, tid, Kind::Woken(by, at));
+    }
+
+    /// Takes a wake-up by something else than a thread.
+    pub fn woken_by(&mut self, time: i64, tid: u32, cause: CauseNumber) {
+        self.wake(time, tid, Kind::WokenBy(cause));
+    }
+
+    fn wake(&mut self, time: i64, tid: u32, kind: Kind) {
+        let last = self.threads.get(&tid).copied();
+        // A thread that is awake goes on.
+        if let Some(last) = last
+            && self.get(last.at).is_none_or(|record| record.kind == Kind::Asleep)
+        {
+            self.push(time, last.task, kind);
+        }
+    }
+
+    /// Takes the start of a thread by another one.
+    pub fn started(&mut self, time: i64, task: Task, by: u32) {
+        let at = self.threads.get(&by).map_or(NONE, |last| last.at);
+        // Another thread may have had its number.
+        self.threads.remove(&task.tid);
+        self.push(time, task, Kind::Started(by, at));
+    }
+
+    /// Forgets all: events are missing.
+    pub fn forget(&mut self) {
+        self.first += self.records.len() as u64;
+        self.records.clear();
+        self.threads.clear();
+    }
+
+    fn push(&mut self, time: i64, task: Task, kind: Kind) {
+        if self.threads.len() == MOST_THREADS && !self.threads.contains_key(&task.tid) {
+            self.forget();
+        }
+        if self.records.len() == MOST_RECORDS {
+            self.records.pop_front();
+            self.first += 1;
+        }
+        let at = self.first + self.records.len() as u64;
+        let before = self.threads.insert(task.tid, Last { at, task }).map_or(NONE, |last| last.at);
+        self.records.push_back(Record { time, before, kind });
+    }
+
+    fn get(&self, at: u64) -> Option<Record> {
+        let at = at.checked_sub(self.first)?;
+        self.records.get(usize::try_from(at).ok()?).copied()
+    }
+
+    /// Returns the place of the last record of a thread that is not after a time.
+    fn last(&self, tid: u32, to: i64) -> u64 {
+        let mut at = self.threads.get(&tid).map_or(NONE, |last| last.at);
+        while let Some(record) = self.get(at).filter(|record| record.time > to) {
+            at = record.before;
+        }
+        at
+    }
+
+    /// Returns the path of a region that ended on a thread: its steps add up to its duration.
+    pub fn path(&self, tid: u32, (from, to): (i64, i64), causes: &mut Causes) -> Vec<PathStep> {
+        let mut steps = Steps::default();
+        let mut parts = vec![Part { tid, at: self.last(tid, to), from, to }];
+        while let Some(part) = parts.pop() {
+            let thread = self.threads.get(&part.tid);
+            let task = thread.map_or(Task::new(part.tid, b"", false), |last| last.task);
+            let thread = causes.number(Found::Task(task));
+            let mut add = |doing, from, to| steps.add(thread, doing, between(from, to));
+            let part = self.on_cpu(part, &mut add);
+            if let Some((before, waker)) = self.follow(part, &mut add) {
+                if before.from < before.to {
+                    parts.push(before);
+                }
+                match parts.len() < MOST_DEEP {
+                    true => parts.push(waker),
+                    false => add(Doing::Unknown(Unknown::TooMany), waker.from, waker.to),
+                }
+            }
+        }
+        steps.mean(1)
+    }
+
+    /// Returns a part that ends with its thread on a CPU, as the thread does something then. If its last record does not
+    /// say so, one is missing.
+    fn on_cpu(&self, part: Part, add: &mut impl FnMut(Doing, i64, i64)) -> Part {
+        match self.get(part.at).filter(|record| !record.kind.is_on()) {
+            Some(record) => {
+                let to = record.time.clamp(part.from, part.to);
+                add(Doing::Unknown(Unknown::Missing), to, part.to);
+                Part { to, ..part }
+            }
+            None => part,
+        }
+    }
+
+    /// Follows a thread back to the begin of its part, or to the last time that another thread woke or started it. Then
+    /// returns what is left of the part, and that thread's. Where two records do not fit, one is missing between them.
+    fn follow(&self, part: Part, add: &mut impl FnMut(Doing, i64, i64)) -> Option<(Part, Part)> {
+        let Part { tid, mut at, from, mut to } = part;
+        while from < to {
+            let Some(record) = self.get(at) else { break };
+            let begin = record.time.clamp(from, to);
+            match record.kind {
+                Kind::In | Kind::Seen => add(Doing::Running, begin, to),
+                // Without a wake-up.
+                Kind::Asleep => add(Doing::Unknown(Unknown::Missing), begin, to),
+                _ => add(Doing::Runnable, begin, to),
+            }
+            (at, to) = (record.before, begin);
+            if let Kind::Started(by, by_at) = record.kind {
+                let rest = Part { tid, at: NONE, from, to: from };
+                return Some((rest, Part { tid: by, at: by_at, from, to }));
+            }
+            let Some(before) = self.get(at) else { break };
+            let slept = before.time.clamp(from, to);
+            match record.kind {
+                kind if !kind.follows(before.kind) => {
+                    add(Doing::Unknown(Unknown::Missing), slept, to);
+                    to = slept;
+                }
+                Kind::Woken(by, by_at) => {
+                    // Only a thread that has a CPU wakes another one.
+                    let is_on = self.get(by_at).is_none_or(|record| record.kind.is_on());
+                    let by_at = if is_on { by_at } else { NONE };
+                    let waker = Part { tid: by, at: by_at, from: slept, to };
+                    return Some((Part { tid, at, from, to: slept }, waker));
+                }
+                Kind::WokenBy(cause) => {
+                    add(Doing::Blocked(cause), slept, to);
+                    to = slept;
+                }
+                _ => {}
+            }
+        }
+        if from < to {
+            let is_old = at != NONE && at < self.first;
+            let why = if is_old { Unknown::TooMany } else { Unknown::Missing };
+            add(Doing::Unknown(why), from, to);
+        }
+        None
+    }
+}
+
+/// The steps of one path or of several.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Steps(HashMap<(CauseNumber, Doing), u64>);
+
+impl Steps {
+    /// Returns where the time of a thread is added: that of other threads if there are too many.
+    fn key(&self, thread: CauseNumber, doing: Doing) -> (CauseNumber, Doing) {
+        if self.0.len() < MOST_STEPS || self.0.contains_key(&(thread, doing)) {
+            return (thread, doing);
+        }
+        let others = Causes::OTHERS;
+        (others, if let Doing::Blocked(_) = doing { Doing::Blocked(others) } else { doing })
+    }
+
+    fn add(&mut self, thread: CauseNumber, doing: Doing, ns: u64) {
+        if ns > 0 {
+            *self.0.entry(self.key(thread, doing)).or_default() += ns;
+        }
+    }
+
+    /// Adds those of a path.
+    pub fn add_all(&mut self, path: &[PathStep]) {
+        path.iter().for_each(|step| self.add(step.thread, step.doing, step.ns));
+    }
+
+    /// Takes away those of a path that were added.
+    pub fn remove_all(&mut self, path: &[PathStep]) {
+        for step in path {
+            if let Some(ns) = self.0.get_mut(&self.key(step.thread, step.doing)) {
+                *ns = ns.saturating_sub(step.ns);
+            }
+        }
+    }
+
+    /// Returns the mean of so many paths, the longest step first.
+    pub fn mean(&self, paths: u64) -> Vec<PathStep> {
+        let step = |((thread, doing), ns): (&(CauseNumber, Doing), &u64)| PathStep {
+            thread: *thread,
+            doing: *doing,
+            ns: ns / paths.max(1),
+        };
+        let mut all = Vec::from_iter(self.0.iter().map(step).filter(|step| step.ns > 0));
+        crate::sort::by_key(&mut all, |step| (std::cmp::Reverse(step.ns), step.thread, step.doing));
+        all
+    }
+}
+
+/// Returns a path of which nothing is known.
+pub(super) fn unknown(thread: CauseNumber, why: Unknown, ns: u64) -> Vec<PathStep> {
+    vec![PathStep { thread, doing: Doing::Unknown(why), ns }]
+}
+
+/// Returns the parts of a program's region by its path: the time in which any thread ran is the program's.
+pub(super) fn times(path: &[PathStep]) -> Times {
+    let mut times = Times::default();
+    for step in path {
+        let part = match step.doing {
+            Doing::Running => super::Part::Guest,
+            Doing::Runnable => super::Part::Runnable,
+            Doing::Blocked(_) => super::Part::Blocked,
+            Doing::Unknown(_) => super::Part::Unattributed,
+        };
+        times.0[part as usize] += step.ns;
+    }
+    times
+}
+
+fn between(from: i64, to: i64) -> u64 {
+    u64::try_from(to.saturating_sub(from)).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// What a CPU or a thread does at a time.
+    #[derive(Clone, Copy, Debug)]
+    enum Act {
+        /// A CPU goes from a thread, which can run or sleeps, to another one.
+        Switch(u32, bool, u32),
+        /// A thread wakes another one.
+        Wake(u32, u32),
+        /// A timer wakes a thread.
+        Expire(u32),
+        /// A thread starts another one.
+        Start(u32, u32),
+    }
+    use Act::*;
+
+    fn task(tid: u32) -> Task {
+        Task::new(tid, if tid == 0 { b"" } else { b"thread" }, false)
+    }
+
+    /// Returns the path of a region on a thread, by thread: what it did and how long, in order of threads.
+    fn path(acts: &[(i64, Act)], tid: u32, times: (i64, i64)) -> Vec<(u32, Doing, u64)> {
+        let (mut history, mut causes) = (History::default(), Causes::new());
+        let timer = causes.number(Found::Timer);
+        for (time, act) in acts {
+            match *act {
+                Switch(from, is_ready, to) => {
+                    history.switch(*time, (task(from), is_ready), task(to))
+                }
+                Wake(tid, by) => history.woken(*time, tid, by),
+                Expire(tid) => history.woken_by(*time, tid, timer),
+                Start(tid, by) => history.started(*time, task(tid), by),
+            }
+        }
+        let steps = history.path(tid, times, &mut causes);
+        let causes = causes.finish(|_| (None, None));
+        let tid_of = |thread| match &causes[usize::from(thread)] {
+            crate::regions::Cause::Thread { tid, .. } => *tid,
+            other => panic!("{other:?}"),
+        };
+        let doing = |doing| match doing {
+            Doing::Blocked(cause) if cause == timer => Doing::Blocked(0),
+            doing => doing,
+        };
+        let all = steps.iter().map(|step| (tid_of(step.thread), doing(step.doing), step.ns));
+        let mut all = Vec::from_iter(all);
+        all.sort_unstable();
+        all
+    }
+
+    const TIMER: Doing = Doing::Blocked(0);
+    const MISSING: Doing = Doing::Unknown(Unknown::Missing);
+    use Doing::{Runnable, Running};
+
+    /// Thread 1 waits for 2, which waits for 3, which waits for a timer. Each CPU has one of them.
+    const CHAIN: [(i64, Act); 12] = [
+        (0, Switch(0, true, 1)),
+        (1, Switch(0, true, 2)),
+        (2, Switch(0, true, 3)),
+        (100, Switch(1, false, 0)),
+        (110, Switch(2, false, 0)),
+        (120, Switch(3, false, 0)),
+        (200, Expire(3)),
+        (205, Switch(0, true, 3)),
+        (300, Wake(2, 3)),
+        (310, Switch(0, true, 2)),
+        (400, Wake(1, 2)),
+        (450, Switch(0, true, 1)),
+    ];
+
+    #[test]
+    fn a_path_goes_from_a_blocked_thread_to_the_one_that_woke_it() {
+        let expected = [
+            (1, Running, 50 + 50),
+            (1, Runnable, 50),
+            (2, Running, 90 + 10),
+            (2, Runnable, 10),
+            (3, Running, 95 + 10),
+            (3, Runnable, 5),
+            (3, TIMER, 80),
+        ];
+        assert_eq!(path(&CHAIN, 1, (50, 500)), expected);
+        // Within the wait for the second thread alone.
+        assert_eq!(
+            path(&CHAIN, 1, (350, 460)),
+            [(1, Running, 10), (1, Runnable, 50), (2, Running, 50)]
+        );
+    }
+
+    #[test]
+    fn a_path_goes_from_a_new_thread_to_the_one_that_started_it() {
+        let acts = [
+            (0, Switch(0, true, 1)),
+            (50, Start(2, 1)),
+            (60, Switch(1, true, 2)),
+            (100, Switch(2, false, 1)),
+        ];
+        let expected = [(1, Running, 40), (2, Running, 30), (2, Runnable, 10)];
+        assert_eq!(path(&acts, 2, (10, 90)), expected);
+    }
+
+    #[test]
+    fn a_number_that_another_thread_had_says_nothing_of_it() {
+        let mut acts = vec![(0, Switch(0, true, 2)), (10, Switch(2, false, 1)), (20, Start(2, 1))];
+        acts.push((30, Switch(1, true, 2)));
+        let expected = [(1, Running, 10), (1, MISSING, 5), (2, Running, 10), (2, Runnable, 10)];
+        let found = path(&acts, 2, (5, 40));
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn a_waker_whose_switch_is_missing_is_not_followed() {
+        let without = |at: usize| {
+            let mut acts = CHAIN.to_vec();
+            acts.remove(at);
+            path(&acts, 1, (350, 460))
+        };
+        // The second thread's way to its CPU.
+        assert_eq!(without(9), [(1, Running, 10), (1, Runnable, 50), (2, MISSING, 50)]);
+        // Its wake-up of the first one.
+        assert_eq!(without(10), [(1, Running, 10), (1, MISSING, 100)]);
+    }
+
+    #[test]
+    fn forgotten_records_end_a_path() {
+        let (mut history, mut causes) = (History::default(), Causes::new());
+        history.switch(0, (task(0), true), task(1));
+        for time in 0..MOST_RECORDS as i64 {
+            history.switch(1 + time * 2, (task(2), true), task(0));
+        }
+        let steps = history.path(1, (0, 100), &mut causes);
+        let doing = |step: &PathStep| step.doing;
+        assert_eq!(Vec::from_iter(steps.iter().map(doing)), [Doing::Unknown(Unknown::TooMany)]);
+    }
+
+    /// Makes a life of threads on CPUs, from random numbers: a thread that sleeps is woken by one that runs, or by a timer.
+    fn life(choices: &[(u8, u8)]) -> Vec<(i64, Act)> {
+        const THREADS: u32 = 6;
+        let mut cpus = [0; 2];
+        let (mut ready, mut asleep) = (Vec::from_iter(1..=THREADS), Vec::new());
+        let mut acts = Vec::new();
+        for (time, (what, which)) in (1..).zip(choices) {
+            let time = time * 10;
+            let cpu = usize::from(*which) % cpus.len();
+            let on = cpus[cpu];
+            match what % 4 {
+                0 | 1 if !ready.is_empty() => {
+                    let next = ready.remove(usize::from(*which) % ready.len());
+                    let is_ready = *what % 8 < 4;
+                    acts.push((time, Switch(on, is_ready, next)));
+                    cpus[cpu] = next;
+                    if on != 0 {
+                        if is_ready { ready.push(on) } else { asleep.push(on) }
+                    }
+                }
+                2 if on != 0 && !asleep.is_empty() => {
+                    let woken = asleep.remove(usize::from(*which) % asleep.len());
+                    acts.push((time, Wake(woken, on)));
+                    ready.push(woken);
+                }
+                3 if !asleep.is_empty() => {
+                    let woken = asleep.remove(usize::from(*which) % asleep.len());
+                    acts.push((time, Expire(woken)));
+                    ready.push(woken);
+                }
+                _ => {}
+            }
+        }
+        acts
+    }
+
+    proptest! {
+        #[test]
+        fn a_path_is_as_long_as_its_region_and_a_missing_event_only_hides(
+            choices in prop::collection::vec(any::<(u8, u8)>(), 1..120),
+            tid in 1..7u32,
+            from in 0..1200i64,
+            missing: prop::sample::Index,
+        ) {
+            let acts = life(&choices);
+            prop_assume!(!acts.is_empty());
+            // The thread has a CPU at the end.
+            let is_switch = |act: &Act| matches!(act, Switch(_, _, to) if *to == tid);
+            let last = acts.iter().rfind(|(_, act)| is_switch(act));
+            let Some(to) = last.map(|(time, _)| time + 5) else { return Ok(()) };
+            let from = from.min(to);
+            let whole = path(&acts, tid, (from, to));
+            let sum = |steps: &[(u32, Doing, u64)]| steps.iter().map(|(_, _, ns)| ns).sum::<u64>();
+            prop_assert_eq!(sum(&whole), (to - from) as u64);
+
+            let mut rest = acts.clone();
+            rest.remove(missing.index(acts.len()));
+            let rest = path(&rest, tid, (from, to));
+
+            prop_assert_eq!(sum(&rest), (to - from) as u64);
+            for (thread, doing, ns) in rest {
+                let before = whole.iter().find(|(t, d, _)| (*t, *d) == (thread, doing));
+                let before = before.map_or(0, |(_, _, ns)| *ns);
+                let is_hidden = matches!(doing, Doing::Unknown(_));
+                prop_assert!(is_hidden || ns <= before, "{thread} {doing:?}: {ns} of {before}");
+            }
+        }
+    }
+}
