@@ -424,6 +424,64 @@ impl Fields for [Words<'_>; 2] {
     }
 }
 
+/// Names of an event's call site as a note of the program's file, which commands list without running the
+/// program. Linkers that remove what nothing refers to keep notes, and `strip` does.
+#[doc(hidden)]
+#[derive(Debug)]
+#[repr(C, align(4))]
+pub struct Note<const N: usize> {
+    /// Bytes of the owner and of the text, and the note's type.
+    head: [u32; 3],
+    owner: [u8; 12],
+    /// `NAME(FIELD,..)`, and zeros.
+    text: [u8; N],
+}
+
+impl<const N: usize> Note<N> {
+    /// Makes one; `N` is its [`note_size`].
+    pub const fn new(name: &str, fields: &[&str]) -> Note<N> {
+        let mut text = [0; N];
+        let mut at = copied(&mut text, 0, name);
+        text[at] = b'(';
+        at += 1;
+        let mut i = 0;
+        while i < fields.len() {
+            at = copied(&mut text, at, fields[i]);
+            text[at] = if i + 1 < fields.len() { b',' } else { b')' };
+            at += 1;
+            i += 1;
+        }
+        if fields.is_empty() {
+            text[at] = b')';
+        }
+        // The owner's size has its first zero.
+        Note { head: [11, N as u32, 1], owner: *b"hypertrace\0\0", text }
+    }
+}
+
+/// Returns the bytes of a note's text: whole words of 32 bits.
+#[doc(hidden)]
+pub const fn note_size(name: &str, fields: &[&str]) -> usize {
+    let mut size = name.len() + 2;
+    let mut i = 0;
+    while i < fields.len() {
+        size += fields[i].len() + 1;
+        i += 1;
+    }
+    size.next_multiple_of(4)
+}
+
+/// Copies a text into an array. Returns the place after it.
+const fn copied<const N: usize>(to: &mut [u8; N], at: usize, text: &str) -> usize {
+    let bytes = text.as_bytes();
+    let mut i = 0;
+    while i < bytes.len() {
+        to[at + i] = bytes[i];
+        i += 1;
+    }
+    at + i
+}
+
 /// Names a call site and pairs it with its values. Expands to
 /// `(site, (value, ...))`, for functions that are generic over [`Site`] and
 /// [`Fields`]. `name = value` is a field; `name` alone is a variable of that name.
@@ -438,6 +496,16 @@ macro_rules! event_type {
             const NAME: &'static str = $name;
             const FIELDS: &'static [&'static str] = &[$(stringify!($field)),*];
         }
+        // Other systems' programs are laid out by linker scripts of their own.
+        #[cfg(target_os = "linux")]
+        const _: () = {
+            use $crate::event::{Note, Site, note_size};
+            type This = HypertraceSite;
+            #[used]
+            #[unsafe(link_section = ".note.hypertrace")]
+            static NOTE: Note<{ note_size(This::NAME, This::FIELDS) }> =
+                Note::new(This::NAME, This::FIELDS);
+        };
         (HypertraceSite, ($($crate::event_type!(@value $field $(= $value)?),)*))
     }};
     (@value $field:ident) => { $field };
@@ -445,6 +513,7 @@ macro_rules! event_type {
 }
 
 #[cfg(test)]
+#[allow(unsafe_code)] // the macro's section, which is not checked in other crates
 mod tests {
     use super::*;
 

@@ -19,9 +19,10 @@ use std::path::{Path, PathBuf};
 /// List the events that can be recorded, or the names in a session
 ///
 /// events: without a path, the events that this machine's kernel offers, as
-/// `record -e` takes them. Of a program, the events of its trace-events files,
-/// which are in it as probes (the events that it emits by the guest's library are
-/// known when they are recorded). Of a session, the events in it.
+/// `record -e` takes them. Of a program, those in its file: of the macros of the
+/// library, with their fields, and of trace-events files, as probes. Events that
+/// get their names as it runs are not there, nor those of shared libraries, which
+/// are files of their own. Of a session, the events in it.
 ///
 /// names: of a session, the names that other commands take: its events with their
 /// fields (report --event), its regions (regions --name), its streams.
@@ -45,7 +46,7 @@ pub struct Args {
 const EXAMPLES: &str = "\
 Examples:
   hypertrace list events                 this kernel's events
-  hypertrace list events ./vmm           the events that a VMM declares
+  hypertrace list ./program              the events that a program declares
   hypertrace list names                  the names in hypertrace.data
   hypertrace list S --json | jq -r '.events[].name'
 
@@ -123,7 +124,8 @@ fn of_session(dir: &Path) -> Result<Names> {
     Ok(names)
 }
 
-/// Returns the events that a program declares: probes of the provider `hypertrace`, in notes that debuggers read, too.
+/// Returns the events that a program declares in notes of its file: of the guest's library with their fields, and of
+/// trace-events files as probes of the provider `hypertrace`, which debuggers read, too.
 fn of_program(path: &Path) -> Result<Names> {
     let failed = || format!("cannot read {}", path.display());
     let Ok(path) = path.canonicalize() else {
@@ -134,44 +136,57 @@ fn of_program(path: &Path) -> Result<Names> {
     let file = object::ReadCache::new(File::from(file));
     let file = object::File::parse(&file);
     let file = file.map_err(|_| refused("neither a program (ELF) nor a session's directory"))?;
-    let notes = file.section_by_name(".note.stapsdt").filter(|notes| notes.size() <= MOST_NOTES);
-    let notes = notes.map_or(Ok(&[][..]), |notes| notes.data());
-    let notes = notes.map_err(|_| refused("its notes are damaged"))?;
     let mut names = Names::default();
-    let mut left = notes;
-    while let Some((provider, name)) = probe(&mut left) {
-        if provider == b"hypertrace" {
-            names.events.insert((String::from_utf8_lossy(name).into_owned(), None));
+    for name in [".note.hypertrace", ".note.stapsdt"] {
+        let Some(section) = file.section_by_name(name) else { continue };
+        let damaged = || refused(&format!("its section {name} is damaged"));
+        let notes = (section.size() <= MOST_NOTES).then(|| section.data()).and_then(Result::ok);
+        let mut notes = notes.ok_or_else(damaged)?;
+        while !notes.is_empty() {
+            let (owner, text) = note(&mut notes).ok_or_else(damaged)?;
+            names.events.extend(event(owner, text));
         }
     }
     match names.events.is_empty() {
         true => Err(refused(
-            "it declares no event of trace-events files; what it emits by the guest's library, `list names` shows of \
-             a session",
+            "it declares no event; those that it names as it runs, `list names` shows of a session",
         )
         .into()),
         false => Ok(names),
     }
 }
 
-/// Takes a note of a probe: three words, a name padded to a word, and a description: three addresses, provider, name.
-/// `None`: the notes end, or are damaged.
-fn probe<'n>(notes: &mut &'n [u8]) -> Option<(&'n [u8], &'n [u8])> {
+/// Returns the event in a note, with its fields if they are known.
+fn event(owner: &[u8], text: &[u8]) -> Option<(String, Option<Vec<String>>)> {
+    let shown = |text: &[u8]| String::from_utf8_lossy(text).into_owned();
+    if owner == b"hypertrace\0" {
+        let text = shown(text.split(|byte| *byte == 0).next()?);
+        let (name, fields) = text.strip_suffix(')')?.split_once('(')?;
+        let fields = fields.split(',').filter(|field| !field.is_empty()).map(str::to_owned);
+        return Some((name.to_owned(), Some(fields.collect())));
+    }
+    // Three addresses, provider, name.
+    let mut texts = text.get(24..)?.split(|byte| *byte == 0);
+    let of_ours = texts.next()? == b"hypertrace";
+    of_ours.then(|| Some((shown(texts.next()?), None)))?
+}
+
+/// Takes a note: three words, an owner padded to a word, and a text. `None`: it is damaged.
+fn note<'n>(notes: &mut &'n [u8]) -> Option<(&'n [u8], &'n [u8])> {
     let (head, rest) = notes.split_first_chunk::<12>()?;
     let word =
         |at: usize| Some(u32::from_le_bytes(head.get(at..at + 4)?.try_into().ok()?) as usize);
-    let (_, rest) = rest.split_at_checked(word(0)?.checked_next_multiple_of(4)?)?;
-    let length = word(4)?;
-    let description = rest.get(..length)?;
-    *notes = rest.get(length.checked_next_multiple_of(4)?..).unwrap_or_default();
-    let mut texts = description.get(24..)?.split(|byte| *byte == 0);
-    Some((texts.next()?, texts.next()?))
+    let (owners, texts) = (word(0)?, word(4)?);
+    let (owner, rest) = rest.split_at_checked(owners.checked_next_multiple_of(4)?)?;
+    *notes = rest.get(texts.checked_next_multiple_of(4)?..).unwrap_or_default();
+    Some((owner.get(..owners)?, rest.get(..texts)?))
 }
 
 fn text(names: &Names) -> String {
     let Names { events, regions, streams } = names;
     let events = events.iter().map(|(name, fields)| {
         let fields = fields.as_ref().map_or(String::new(), |fields| fields.join(" "));
+        let fields = Escaped(fields.as_bytes()).to_string();
         ["event".into(), Escaped(name.as_bytes()).to_string(), fields]
     });
     let regions = regions
@@ -203,8 +218,12 @@ mod tests {
 
     #[test]
     fn a_name_that_a_program_chose_reaches_no_terminal_as_it_is() {
-        let events = BTreeSet::from([("a\u{1b}[31m".to_owned(), None)]);
+        let fields = Some(vec!["b\u{1b}[32m".to_owned()]);
+        let events = BTreeSet::from([("a\u{1b}[31m".to_owned(), fields)]);
         let shown = text(&Names { events, ..Names::default() });
-        assert!(shown.contains("[31m") && !shown.contains('\u{1b}'), "{shown:?}");
+        assert!(
+            shown.contains("[31m") && shown.contains("[32m") && !shown.contains('\u{1b}'),
+            "{shown:?}"
+        );
     }
 }

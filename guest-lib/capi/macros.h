@@ -19,6 +19,7 @@
     do {                                                                                           \
         HYPERTRACE_SITE_(__VA_ARGS__)                                                              \
         if (HYPERTRACE_IS_ON_(hypertrace_site_, HYPERTRACE_FIRST_(__VA_ARGS__, ~))) {              \
+            HYPERTRACE_NOTE_(__VA_ARGS__)                                                          \
             HYPERTRACE_VALUES_(__VA_ARGS__)                                                        \
             (void)hypertrace_event(&hypertrace_site_, hypertrace_values_);                         \
         }                                                                                          \
@@ -34,6 +35,7 @@
 #define HYPERTRACE_COMMIT(outcome, ...)                                                            \
     do {                                                                                           \
         HYPERTRACE_SITE_(__VA_ARGS__)                                                              \
+        HYPERTRACE_NOTE_(__VA_ARGS__)                                                              \
         HYPERTRACE_VALUES_(__VA_ARGS__)                                                            \
         hypertrace_commit(&hypertrace_site_, hypertrace_values_, (outcome));                       \
     } while (0)
@@ -47,6 +49,7 @@
 #define HYPERTRACE_REFERENCE_POINT(reply, ...)                                                     \
     do {                                                                                           \
         HYPERTRACE_SITE_(__VA_ARGS__)                                                              \
+        HYPERTRACE_NOTE_(__VA_ARGS__)                                                              \
         HYPERTRACE_VALUES_(__VA_ARGS__)                                                            \
         hypertrace_reference_point(&hypertrace_site_, hypertrace_values_, (reply));                \
     } while (0)
@@ -127,6 +130,25 @@ __attribute__((constructor(101))) HYPERTRACE_UNSEEN_ static void hypertrace_func
         0,                                                                                         \
         0,                                                                                         \
         0};
+
+/*
+ * A call site's names as a note of the program's file, which `hypertrace list` reads. Linkers that
+ * remove what nothing refers to keep it, and strip does.
+ */
+#if defined(__GNUC__) && defined(__ELF__)
+#define HYPERTRACE_NOTE_(...)                                                                      \
+    __asm__ volatile(".pushsection .note.hypertrace,\"a\",\"note\"\n"                              \
+                     ".balign 4\n"                                                                 \
+                     ".4byte 11, 2f - 1f, 1\n"                                                     \
+                     ".asciz \"hypertrace\"\n"                                                     \
+                     ".balign 4\n"                                                                 \
+                     "1: .asciz \"" HYPERTRACE_FIRST_(__VA_ARGS__, ~) "("                          \
+                     HYPERTRACE_EACH_(HYPERTRACE_NAME_, __VA_ARGS__) ")\"\n"                       \
+                     ".balign 4\n"                                                                 \
+                     "2: .popsection\n" ::);
+#else
+#define HYPERTRACE_NOTE_(...)
+#endif
 
 /* A call site's values, in words. */
 #define HYPERTRACE_VALUES_(...)                                                                    \

@@ -492,6 +492,7 @@ impl<'m> Producer<'m> {
 }
 
 #[cfg(test)]
+#[allow(unsafe_code)] // the macro's section, which is not checked in other crates
 mod tests {
     use super::*;
     use crate::event_type;

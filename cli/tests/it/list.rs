@@ -1,11 +1,15 @@
 //! `hypertrace list`: what can be recorded, and the names in a session.
 
 use hypertrace_test_support::made::{Made, OPENED, Packet, VCPU_EXIT};
-use hypertrace_tests::capability;
 use hypertrace_tests::command::{Hypertrace, run};
 use hypertrace_tests::golden::golden;
+use hypertrace_tests::{c, capability, peak};
 use serde_json::Value;
+use std::fs;
+use std::process::Command;
 
+/// Options of a program from which all goes that it does not use.
+const SMALL: [&str; 4] = ["-ffunction-sections", "-fdata-sections", "-Wl,--gc-sections", "-s"];
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 
 #[test]
@@ -31,6 +35,73 @@ fn a_program_declares_the_events_of_its_trace_events_files() {
     assert!(none.contains("declares no event"), "{none}");
     let none = HYPERTRACE.run(["list", "/etc/passwd"]).failed(2);
     assert!(none.contains("neither a program"), "{none}");
+}
+
+#[test]
+fn a_stripped_program_lists_the_events_of_its_macros() {
+    let Some(strip) = capability::program("strip") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let stripped = folder.path().join("hypertrace");
+    let mut strip = Command::new(strip);
+    run(strip.arg("-o").arg(&stripped).arg(env!("CARGO_BIN_EXE_hypertrace"))).ok();
+
+    let listed = run(HYPERTRACE.command(["list"]).arg(&stripped)).ok();
+
+    capability::used("strip");
+    for (name, fields) in [("batch_begin", "id"), ("cache_miss", "id address write")] {
+        let is = |line: &str| Vec::from_iter(line.split_whitespace())[1..].join(" ");
+        assert!(listed.lines().any(|line| is(line) == format!("{name} {fields}")), "{listed}");
+    }
+}
+
+#[test]
+fn a_c_program_lists_the_events_of_its_macros() {
+    let folder = tempfile::tempdir().unwrap();
+    for compiler in c::compilers().into_iter().chain(c::aarch64()) {
+        for compiler in [compiler.plain(), compiler] {
+            let compiler = compiler.with(&SMALL);
+            let source = c::source("examples/c/events.c");
+            let program = compiler.program(&source, c::Linked::Static, folder.path());
+
+            let listed = run(HYPERTRACE.command(["list"]).arg(&program)).ok();
+
+            golden("of_c", listed);
+        }
+    }
+}
+
+#[test]
+fn notes_and_sections_of_hostile_sizes_are_refused() {
+    let whole = fs::read(env!("CARGO_BIN_EXE_hypertrace")).unwrap();
+    let note = whole.windows(12).position(|bytes| bytes == b"hypertrace\0\0").unwrap() - 12;
+    let sections = u64::from_le_bytes(whole[0x28..0x30].try_into().unwrap()) as usize;
+    let folder = tempfile::tempdir().unwrap();
+    let refused = |at: usize, bytes: &[u8]| {
+        let mut changed = whole.clone();
+        changed[at..at + bytes.len()].copy_from_slice(bytes);
+        let path = folder.path().join("changed");
+        fs::write(&path, changed).unwrap();
+        let (ran, memory) = peak::run(HYPERTRACE.command(["list"]).arg(&path));
+        assert!(memory < 64 << 20, "{memory} bytes");
+        ran.failed(2)
+    };
+    for size in [u32::MAX, u32::MAX - 3, 1 << 20, 1 << 31] {
+        // Of the owner, and of the text.
+        for at in [note, note + 4] {
+            let said = refused(at, &size.to_le_bytes());
+            assert!(said.contains("its section .note.hypertrace is damaged"), "{said}");
+        }
+    }
+    let count = u16::from_le_bytes(whole[0x3c..0x3e].try_into().unwrap());
+    let offset = |index: u16| sections + 64 * usize::from(index) + 0x18;
+    let is_of_notes = |index: &u16| whole[offset(*index)..][..8] == (note as u64).to_le_bytes();
+    let section = (0..count).find(is_of_notes).unwrap();
+    for value in [u64::MAX, 1 << 63, whole.len() as u64, 1 << 40] {
+        // The offset and the size of the section, and the offset of all sections.
+        for at in [offset(section), offset(section) + 8, 0x28] {
+            refused(at, &value.to_le_bytes());
+        }
+    }
 }
 
 #[test]
