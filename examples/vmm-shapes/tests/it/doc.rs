@@ -51,21 +51,70 @@ fn each_block_of_code_is_in_the_examples_word_for_word() {
     }
 }
 
-/// Returns the third-party crates that the crate links, with their versions.
-fn linked(options: &[&str]) -> BTreeSet<(String, String)> {
+/// Returns the crates that a package links, with their versions.
+fn all_linked(package: &str, options: &[&str]) -> BTreeSet<(String, String)> {
     let tree = Command::new(env!("CARGO"))
         .current_dir(root())
         .args(["tree", "--offline", "--locked", "--no-dedupe", "--prefix=none", "--format={p}"])
         .args(["--edges=normal,no-proc-macro", "--target=x86_64-unknown-linux-gnu"])
-        .arg("--package=hypertrace-vmm")
+        .args(["--package", package])
         .args(options)
         .output()
         .unwrap();
     assert!(tree.status.success(), "{}", String::from_utf8_lossy(&tree.stderr));
     let tree = String::from_utf8(tree.stdout).unwrap();
     let crates = tree.lines().filter_map(|line| line.split_once(" v"));
-    let foreign = crates.filter(|(name, _)| !name.starts_with("hypertrace-"));
-    foreign.map(|(name, version)| (name.to_owned(), version.to_owned())).collect()
+    crates.map(|(name, version)| (name.to_owned(), version.to_owned())).collect()
+}
+
+fn is_of_ours(name: &str) -> bool {
+    name.starts_with("hypertrace-")
+}
+
+/// Returns the third-party crates that `hypertrace-vmm` links, with their versions.
+fn linked(options: &[&str]) -> BTreeSet<(String, String)> {
+    let mut linked = all_linked("hypertrace-vmm", options);
+    linked.retain(|(name, _)| !is_of_ours(name));
+    linked
+}
+
+/// Returns the modules of a crate in which `unsafe` is allowed, but in tests.
+fn modules_with_unsafe(sources: &Path) -> BTreeSet<String> {
+    let mut modules = BTreeSet::new();
+    let mut folders = vec![sources.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+            if entry.is_dir() {
+                folders.push(entry);
+            } else if fs::read_to_string(&entry).unwrap().contains("#![allow(unsafe_code)]") {
+                let module = entry.strip_prefix(sources).unwrap().with_extension("");
+                modules.insert(module.display().to_string());
+            }
+        }
+    }
+    modules
+}
+
+#[test]
+fn each_crate_of_ours_has_the_dependencies_and_the_unsafe_modules_of_the_table() {
+    let table = rows(&document("vmm/README.md"), ["crate", "what it gives"]);
+
+    let linked = all_linked("hypertrace-vmm", &[]);
+    let of_ours = linked.iter().map(|(name, _)| &**name).filter(|name| is_of_ours(name));
+    assert_eq!(table.iter().map(|row| &*row[0]).collect::<BTreeSet<_>>(), of_ours.collect());
+    for row in table {
+        let foreign = all_linked(&row[0], &[]).into_iter().filter(|(name, _)| !is_of_ours(name));
+        let sources = root().join(row[0].trim_start_matches("hypertrace-")).join("src");
+        let modules = modules_with_unsafe(&sources);
+        let listed: BTreeSet<String> =
+            row[3].split(", ").filter(|name| *name != "none").map(str::to_owned).collect();
+        assert_eq!(
+            (foreign.count().to_string(), &modules),
+            (row[2].clone(), &listed),
+            "{}",
+            row[0]
+        );
+    }
 }
 
 #[test]
