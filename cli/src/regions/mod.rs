@@ -1,6 +1,7 @@
 //! `hypertrace regions`: how long regions of interest took, and where the time went.
 
 mod html;
+mod intervals;
 mod rows;
 mod summary;
 mod text;
@@ -122,6 +123,12 @@ pub struct Args {
     #[arg(long, group = "form")]
     samples: bool,
 
+    /// Print a JSON line for each interval of each thread: what it did from when to when, with or
+    /// without a region. Those of a thread are in order of time
+    #[arg(long, group = "form", conflicts_with_all = ["name", "between", "by", "filter", "from",
+        "to", "skip_first", "sort", "path", "subtract_empty"])]
+    intervals: bool,
+
     /// Write one page for a browser: tables, the slowest regions as bars, and charts that
     /// can be zoomed of durations and of what each thread did around a region. It needs no
     /// other file and no network. An older page with this name is replaced, nothing else
@@ -171,6 +178,11 @@ pub fn run(args: &Args) -> Result<()> {
     if sessions.is_empty() {
         let why = "a trace of a kernel alone has no regions: give the session's directory, too";
         return Err(Usage(why.into()).into());
+    }
+    if args.intervals {
+        let warnings = intervals::print(&sessions, &traces, started(&sessions))?;
+        warnings.into_iter().for_each(say);
+        return Ok(());
     }
     let options = args.options(&sessions)?;
     if let Some(path) = &args.html {

@@ -202,21 +202,11 @@ impl<'a> Shown<'a> {
 
     /// Returns a part of a wait.
     fn wait(&self, (part, cause, ns): (Part, CauseNumber, u64)) -> Value {
-        let (kind, name) = match self.cause(cause) {
-            Cause::Unknown(why) => ("unknown", Some(why_unknown(*why))),
-            Cause::Thread { name, .. } => ("thread", name.as_deref()),
-            Cause::Idle => ("idle", None),
-            Cause::Timer => ("timer", None),
-            Cause::Interrupt(name) => ("interrupt", name.as_deref()),
-            Cause::Softirq(name) => ("softirq", *name),
-            _ => ("others", None),
-        };
-        let (tid, session) = match self.cause(cause) {
-            Cause::Thread { tid, session, .. } => (Some(*tid), *session),
-            _ => (None, None),
-        };
+        let mut json = cause_json(self.cause(cause));
         let part = PARTS.iter().find(|(known, _)| *known == part).map(|(_, name)| *name);
-        json!({ "part": part, "cause": kind, "name": name, "tid": tid, "session": session, "ns": ns })
+        json["part"] = part.into();
+        json["ns"] = ns.into();
+        json
     }
 
     /// Returns a step of a critical path.
@@ -323,6 +313,24 @@ impl<'a> Shown<'a> {
     fn is_program(&self) -> bool {
         self.groups().all(|group| group.is_program)
     }
+}
+
+/// Returns what a thread waited for.
+pub fn cause_json(cause: &Cause) -> Value {
+    let (kind, name) = match cause {
+        Cause::Unknown(why) => ("unknown", Some(why_unknown(*why))),
+        Cause::Thread { name, .. } => ("thread", name.as_deref()),
+        Cause::Idle => ("idle", None),
+        Cause::Timer => ("timer", None),
+        Cause::Interrupt(name) => ("interrupt", name.as_deref()),
+        Cause::Softirq(name) => ("softirq", *name),
+        _ => ("others", None),
+    };
+    let (tid, session) = match cause {
+        Cause::Thread { tid, session, .. } => (Some(*tid), *session),
+        _ => (None, None),
+    };
+    json!({ "cause": kind, "name": name, "tid": tid, "session": session })
 }
 
 fn why_unknown(why: Unknown) -> &'static str {

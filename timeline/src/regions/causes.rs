@@ -136,11 +136,16 @@ impl Causes {
         number
     }
 
-    /// Returns them all. `thread` returns the name and the session of a thread that events gave no name, or that is a
-    /// session's.
-    pub fn finish(self, thread: impl Fn(u32) -> (Option<String>, Option<usize>)) -> Vec<Cause> {
-        let of = |found| match found {
-            Found::Unknown(why) => Cause::Unknown(why),
+    /// Returns the cause with a number. `thread` returns the name and the session of a thread that events gave no name, or
+    /// that is a session's.
+    pub fn get(
+        &self,
+        number: CauseNumber,
+        thread: impl Fn(u32) -> (Option<String>, Option<usize>),
+    ) -> Cause {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        match &self.all[usize::from(number)] {
+            Found::Unknown(why) => Cause::Unknown(*why),
             Found::Task(Task { tid: 0, .. }) => Cause::Idle,
             Found::Task(task) => {
                 // Which of the threads with its number is a session's, is not known.
@@ -149,16 +154,17 @@ impl Causes {
                 Cause::Thread { tid: task.tid, name: task.name().or(name), session }
             }
             Found::Timer => Cause::Timer,
-            Found::Interrupt(name) => {
-                let name = name.map(|name| String::from_utf8_lossy(&name).into_owned());
-                Cause::Interrupt(name)
-            }
+            Found::Interrupt(name) => Cause::Interrupt(name.as_deref().map(text)),
             Found::Softirq(vec) => {
                 Cause::Softirq(vec.and_then(|vec| SOFTIRQS.get(usize::from(vec)).copied()))
             }
             Found::Others => Cause::Others,
-        };
-        self.all.into_iter().map(of).collect()
+        }
+    }
+
+    /// Returns them all.
+    pub fn finish(&self, thread: impl Fn(u32) -> (Option<String>, Option<usize>)) -> Vec<Cause> {
+        (0..).take(self.all.len()).map(|number| self.get(number, &thread)).collect()
     }
 }
 

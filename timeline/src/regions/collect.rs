@@ -20,7 +20,7 @@ use super::path::{self, PathStep};
 use super::roles::{Role, Roles};
 use super::steals::Steals;
 use super::store::{Detail, NO_CLIENT, NO_THREAD, Sample, State, Store};
-use super::{By, MOST_REGIONS, NotCounted, Options, Regions, Select};
+use super::{By, MOST_REGIONS, NotCounted, Options, Regions, Select, Sink, ThreadInterval};
 use crate::clock::{FRACTION, GuestReading};
 use crate::error::Result;
 use crate::event::{EntryRef, Event, EventKind, EventRef, Thread};
@@ -38,6 +38,9 @@ use warnings::{disputes, given_up, missing, unfollowed, unreturned, unshown};
 const FIRST_EVENTS: usize = 1 << 12;
 /// Most intervals of all threads that are kept, of 32 bytes each. If there are more, the first half of the time is forgotten.
 const MOST_LOGGED: usize = 1 << 23;
+
+/// Most intervals of a thread that are kept before they are handed over.
+const MOST_UNSENT: usize = 1 << 10;
 
 /// The pass.
 struct Pass<'a> {
@@ -59,6 +62,8 @@ struct Pass<'a> {
     store: Store,
     /// Number of all threads' intervals that are kept.
     logged: usize,
+    /// Who takes them instead.
+    sink: Option<Sink<'a>>,
     /// Of each session.
     losses: Vec<Losses>,
     /// Whether a client, or a thread of the VMM, had events that begin and events that end regions.
@@ -67,12 +72,13 @@ struct Pass<'a> {
 }
 
 /// Reads everything. See [`Regions::of`].
-pub(super) fn collect(
+pub(super) fn collect<'a>(
     sessions: &[(Session, ClockMaps)],
     traces: &[KernelTrace],
-    options: &Options,
+    options: &'a Options,
+    sink: Option<Sink<'a>>,
 ) -> Result<Regions> {
-    let (pass, mut warnings) = read(sessions, traces, options)?;
+    let (pass, mut warnings) = read(sessions, traces, options, sink)?;
     warnings.extend(sessions.iter().zip(&pass.hosts).filter_map(missing));
     for ((session, _), losses) in sessions.iter().zip(&pass.losses) {
         warnings.extend(losses.said(session.dir()));
@@ -100,6 +106,7 @@ fn read<'a>(
     sessions: &[(Session, ClockMaps)],
     traces: &[KernelTrace],
     options: &'a Options,
+    sink: Option<Sink<'a>>,
 ) -> Result<(Pass<'a>, Vec<String>)> {
     let mut warnings = Vec::new();
     let mut hosts: Vec<Host> = (0..)
@@ -107,7 +114,7 @@ fn read<'a>(
         .map(|(number, (session, maps))| {
             let own = || traces.iter().filter(|trace| trace.session() == Some(number));
             let has_guests = own().next().is_some() && own().all(KernelTrace::is_of_guest);
-            Host::new(session, maps, has_guests, options.keeps_intervals)
+            Host::new(session, maps, has_guests, options.keeps_intervals || sink.is_some())
         })
         .collect();
     let mut traced = vec![Vec::new(); traces.len()];
@@ -147,7 +154,7 @@ fn read<'a>(
         }
     }
     let mut pass = Pass::new(sessions, options, hosts);
-    (pass.traced, pass.cpus) = (traced, cpus);
+    (pass.traced, pass.cpus, pass.sink) = (traced, cpus, sink);
     let unneeded = pass.unneeded();
     let mut timeline = Timeline::without(&unneeded, sessions, traces)?;
     loop {
@@ -185,6 +192,7 @@ impl<'a> Pass<'a> {
             reasons: Reasons::new(),
             store: Store::new(),
             logged: 0,
+            sink: None,
             losses: vec![Losses::default(); sessions.len()],
             has_both: false,
             is_cut: false,
@@ -595,8 +603,28 @@ impl<'a> Pass<'a> {
             }
         }
         self.logged += thread.tally.log().len() - logged;
+        if self.sink.is_some() && thread.tally.log().len() > MOST_UNSENT {
+            self.send(session, at, false);
+        }
         if self.logged > MOST_LOGGED {
             self.shorten_logs();
+        }
+    }
+
+    /// Hands over the intervals of a thread that are kept.
+    fn send(&mut self, session: usize, at: usize, has_ended: bool) {
+        let Some(sink) = &mut self.sink else { return };
+        let taken = Vec::from_iter(self.hosts[session].threads[at].tally.drain_log(has_ended));
+        self.logged -= taken.len();
+        let thread = &self.hosts[session].threads[at];
+        for interval in &taken {
+            let is_wait = matches!(interval.part, Part::Runnable | Part::Blocked);
+            let cause =
+                is_wait.then(|| self.causes.get(interval.cause, |tid| owner(&self.hosts, tid)));
+            let reason = &self.reasons.names()[usize::from(interval.reason)];
+            let reason = (interval.part == Part::Kernel).then_some(reason.as_str());
+            let (tid, name) = (thread.tid, thread.name.as_deref());
+            sink(&ThreadInterval { session, tid, name, interval, reason, cause });
         }
     }
 
@@ -725,6 +753,7 @@ impl<'a> Pass<'a> {
             for thread in 0..self.hosts[session].threads.len() {
                 self.hosts[session].threads[thread].account.end();
                 self.release(session, thread);
+                self.send(session, thread, true);
             }
         }
     }
@@ -742,14 +771,7 @@ impl<'a> Pass<'a> {
         self.drop_unrecorded();
         let has_kernel = self.hosts.iter().any(|host| !host.recordings.is_empty());
         let reasons = self.reasons.names().to_vec();
-        let hosts_of = |tid| {
-            let found = self.hosts.iter().enumerate().find_map(|(number, host)| {
-                let thread = &host.threads[host.dividing(tid)?];
-                Some((number, thread.name.as_deref().map(str::to_owned)))
-            });
-            found.map_or((None, None), |(number, name)| (name, Some(number)))
-        };
-        let causes = self.causes.finish(hosts_of);
+        let causes = self.causes.finish(|tid| owner(&self.hosts, tid));
         let Pass { mut store, groups, hosts, roles, has_both, is_cut, .. } = self;
         // Their memory is for the groups' numbers.
         let logs = |host: Host| host.threads.into_iter().map(Logged::of).collect();
@@ -781,6 +803,15 @@ impl<'a> Pass<'a> {
             store,
         }
     }
+}
+
+/// Returns the name of a thread that is a session's, and the session.
+fn owner(hosts: &[Host], tid: u32) -> (Option<String>, Option<usize>) {
+    let found = hosts.iter().enumerate().find_map(|(number, host)| {
+        let thread = &host.threads[host.dividing(tid)?];
+        Some((number, thread.name.as_deref().map(str::to_owned)))
+    });
+    found.map_or((None, None), |(number, name)| (name, Some(number)))
 }
 
 /// Divides the time of a region into its parts.

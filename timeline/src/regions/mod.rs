@@ -163,6 +163,27 @@ impl NotCounted {
     ];
 }
 
+/// What a thread did for some time.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct ThreadInterval<'a> {
+    /// Index of the session.
+    pub session: usize,
+    /// Number of the thread.
+    pub tid: u32,
+    /// Name of the thread, if it is known. Chosen by the program: escape it.
+    pub name: Option<&'a str>,
+    /// When, and what it did. Times are Unix times in nanoseconds.
+    pub interval: &'a Interval,
+    /// Reason of the exit, in the kernel's part.
+    pub reason: Option<&'a str>,
+    /// What a wait was for: where it is runnable or blocked.
+    pub cause: Option<Cause>,
+}
+
+/// Takes intervals.
+type Sink<'a> = &'a mut dyn FnMut(&ThreadInterval<'_>);
+
 /// The regions of sessions.
 #[derive(Debug)]
 #[non_exhaustive]
@@ -206,7 +227,21 @@ impl Regions {
         traces: &[KernelTrace],
         options: &Options,
     ) -> Result<Regions> {
-        collect::collect(sessions, traces, options)
+        collect::collect(sessions, traces, options, None)
+    }
+
+    /// Reads the same, and hands over what all threads of the sessions did: the intervals of a thread in order of time,
+    /// those of several threads as they become known. Then they are not kept.
+    ///
+    /// # Errors
+    /// If a stream or a trace is damaged.
+    pub fn with_intervals<'a>(
+        sessions: &[(Session, ClockMaps)],
+        traces: &[KernelTrace],
+        options: &'a Options,
+        sink: &'a mut dyn FnMut(&ThreadInterval<'_>),
+    ) -> Result<Regions> {
+        collect::collect(sessions, traces, options, Some(sink))
     }
 
     /// Iterates over all counted regions, in the order of their ends.

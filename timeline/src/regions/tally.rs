@@ -161,6 +161,13 @@ impl Tally {
         Some((index, self.passed.at(end).since(&begun)))
     }
 
+    /// Takes the intervals of the log; the last one may become longer, and stays unless all are wanted.
+    pub fn drain_log(&mut self, has_ended: bool) -> impl Iterator<Item = Interval> {
+        let log = self.log.get_or_insert_default();
+        let end = if has_ended { log.len() } else { log.len().saturating_sub(1) };
+        log.drain(..end)
+    }
+
     /// Returns the intervals of the log.
     pub fn log(&self) -> &[Interval] {
         self.log.as_deref().unwrap_or_default()

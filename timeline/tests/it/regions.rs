@@ -4,10 +4,13 @@
 
 use crate::made_regions;
 use hypertrace_test_support::{made, trace_dat, vcpu};
-use hypertrace_timeline::regions::{self, By, NotCounted, Options, Part, Regions, Select, Window};
+use hypertrace_timeline::regions::{
+    self, By, Interval, NotCounted, Options, Part, Regions, Select, ThreadInterval, Times, Window,
+};
 use hypertrace_timeline::{ClockMaps, KernelTrace, Session};
 use made::{Made, Packet};
 use made_regions::*;
+use std::collections::BTreeMap;
 use vcpu::{Vcpu, What};
 
 const PARTS: [Part; 5] = [Part::Guest, Part::Kernel, Part::Vmm, Part::Runnable, Part::Blocked];
@@ -548,5 +551,39 @@ fn the_lanes_of_a_window_are_what_its_threads_did() {
         for lane in &lanes.lanes {
             assert!(lane.intervals.windows(2).all(|pair| pair[0].to == pair[1].from), "{lane:?}");
         }
+    }
+}
+
+#[test]
+fn intervals_that_are_handed_over_add_up_to_the_parts_of_regions() {
+    let made = with_kernel(&[Vcpu::rounds(0, 400, 20), Vcpu::rounds(1, 40, 20)], |_| true);
+    let session = Session::open(made.path()).unwrap();
+    let maps = ClockMaps::of(&session).unwrap();
+    let traces = Vec::from_iter(KernelTrace::of_session(0, &session).unwrap());
+    let mut threads: BTreeMap<u32, Vec<Interval>> = BTreeMap::new();
+    let mut take = |thread: &ThreadInterval<'_>| {
+        threads.entry(thread.tid).or_default().push(*thread.interval);
+    };
+    let options = Options::default();
+
+    let regions =
+        Regions::with_intervals(&[(session, maps)], &traces, &options, &mut take).unwrap();
+
+    assert_eq!(threads.len(), 2);
+    for intervals in threads.values() {
+        assert!(intervals.windows(2).all(|pair| pair[0].to == pair[1].from), "no time is missing");
+    }
+    assert_eq!(regions.samples().count(), 440);
+    for sample in regions.samples() {
+        let (begin, end) = (sample.begin_ns, sample.end_ns());
+        let has_same_parts = threads.values().any(|intervals| {
+            let mut times = Times::default();
+            for interval in intervals.iter().filter(|i| i.to > begin && i.from < end) {
+                let ns = interval.to.min(end) - interval.from.max(begin);
+                times.0[interval.part as usize] += ns as u64;
+            }
+            times == sample.times
+        });
+        assert!(has_same_parts, "{sample:?}");
     }
 }

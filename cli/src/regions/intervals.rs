@@ -1,0 +1,43 @@
+//! What each thread did, as JSON lines.
+
+use super::rows::{PARTS, cause_json, part_name};
+use crate::escape::JsonText;
+use crate::output::{JSON_VERSION, exact};
+use anyhow::{Context, Result};
+use hypertrace_timeline::regions::{Options, Regions, ThreadInterval};
+use hypertrace_timeline::{ClockMaps, KernelTrace, Session};
+use serde_json::json;
+use std::io::{self, Write as _};
+
+/// Prints a line for each interval of each thread: those of a thread in order of time. Returns the warnings.
+pub fn print(
+    sessions: &[(Session, ClockMaps)],
+    traces: &[KernelTrace],
+    started_unix_ns: i64,
+) -> Result<Vec<String>> {
+    let mut out = io::BufWriter::with_capacity(1 << 16, io::stdout().lock());
+    let mut written = Ok(());
+    let mut write = |thread: &ThreadInterval<'_>| {
+        let interval = thread.interval;
+        let part = PARTS.iter().find(|(part, _)| *part == interval.part);
+        let is_program = sessions[thread.session].0.json().programs;
+        let line = json!({
+            "version": JSON_VERSION,
+            "session": thread.session,
+            "tid": thread.tid,
+            "thread": thread.name,
+            "t_ns": interval.from.saturating_sub(started_unix_ns),
+            "begin_ns": interval.from,
+            "duration_ns": interval.length(),
+            "part": part.map(|(_, name)| part_name(name, is_program)),
+            "reason": thread.reason,
+            "wait": thread.cause.as_ref().map(cause_json),
+        });
+        if written.is_ok() {
+            written = writeln!(out, "{}", JsonText(&exact(line).to_string()));
+        }
+    };
+    let regions = Regions::with_intervals(sessions, traces, &Options::default(), &mut write)?;
+    written.and_then(|()| out.flush()).context("cannot write")?;
+    Ok(regions.warnings)
+}
