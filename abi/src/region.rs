@@ -26,3 +26,36 @@ impl<F: FnMut()> Drop for Region<F> {
         (self.end)();
     }
 }
+
+/// Sorts the arguments of a `region!` after the name, and calls a macro with what they mean:
+/// `[said ID FIXED NAME; FIELDS]` with the id that the program says, or `[counted FIXED NAME; FIELDS]`.
+/// `id = ID` and a variable `id` are the id if they are first, and so is a single value.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! region_args {
+    ($call:tt $fixed:tt $name:literal $(,)?) => {
+        $crate::region_args!(@call $call [counted $fixed $name;])
+    };
+    ($call:tt $fixed:tt $name:literal, id = $id:expr $(, $($fields:tt)*)?) => {
+        $crate::region_args!(@call $call [said [$id] $fixed $name; $($($fields)*)?])
+    };
+    ($call:tt $fixed:tt $name:literal, $field:ident = $($rest:tt)+) => {
+        $crate::region_args!(@call $call [counted $fixed $name; $field = $($rest)+])
+    };
+    ($call:tt $fixed:tt $name:literal, $field:ident : $($rest:tt)+) => {
+        $crate::region_args!(@call $call [counted $fixed $name; $field : $($rest)+])
+    };
+    ($call:tt $fixed:tt $name:literal, $field:ident, $($rest:tt)+) => {
+        $crate::region_args!(@first $field $field $call $fixed $name; $($rest)+)
+    };
+    ($call:tt $fixed:tt $name:literal, $id:expr $(,)?) => {
+        $crate::region_args!(@call $call [said [$id] $fixed $name;])
+    };
+    (@first id $id:ident $call:tt $fixed:tt $name:literal; $($rest:tt)+) => {
+        $crate::region_args!(@call $call [said [$id] $fixed $name; $($rest)+])
+    };
+    (@first $_:ident $field:ident $call:tt $fixed:tt $name:literal; $($rest:tt)+) => {
+        $crate::region_args!(@call $call [counted $fixed $name; $field, $($rest)+])
+    };
+    (@call [$($call:tt)+] [$($args:tt)*]) => { $($call)+! { $($args)* } };
+}

@@ -56,6 +56,8 @@ pub struct Client<'m> {
     /// `None`: this thread's, asked for each time.
     cpu: Option<u32>,
     seq: AtomicU32,
+    /// Number of regions whose ids it has counted, where its thread does not count them.
+    regions: AtomicU64,
 }
 
 impl<'m> Client<'m> {
@@ -102,7 +104,8 @@ impl<'m> Client<'m> {
         }
         let is_thread = cfg!(feature = "std") && info.pid != 0;
         let cpu = (!is_thread).then_some(info.tid);
-        let client = Client { producer, channel, index, cpu, seq: AtomicU32::new(seq) };
+        let (seq, regions) = (AtomicU32::new(seq), AtomicU64::new(0));
+        let client = Client { producer, channel, index, cpu, seq, regions };
         client.refresh_mask();
         Ok(client)
     }
@@ -231,6 +234,12 @@ impl<'m> Client<'m> {
         Ok(reply)
     }
 
+    /// Returns an id that no earlier call has returned: [`region!`](crate::region) calls this.
+    #[inline(always)]
+    pub fn next_region(&self) -> u64 {
+        os::next_region(&self.regions)
+    }
+
     /// Asks the host to drain soon.
     pub fn kick(&self) {
         if let Some(control) = self.channel.control.filter(|_| self.channel.traps()) {
@@ -311,6 +320,15 @@ impl<'m> Client<'m> {
         }
         emitted
     }
+}
+
+/// Counts what only one thread counts. A signal handler that interrupts it has the same number, and has done with it
+/// before the thread uses it.
+#[inline(always)]
+pub(crate) fn next(count: &AtomicU64) -> u64 {
+    let next = count.load(Relaxed).wrapping_add(1);
+    count.store(next, Relaxed);
+    next
 }
 
 /// A bounded wait for the host: a second by the clock, none if the host says

@@ -128,7 +128,8 @@ pub use hypertrace_abi as abi;
 #[doc(hidden)]
 pub mod this_thread {
     pub use crate::linux::thread::{
-        can_retry, commit, emit, emit_leased, hypertrace_as, on_new_client, reference_point,
+        can_retry, commit, emit, emit_leased, hypertrace_as, next_region, on_new_client,
+        reference_point,
     };
 }
 

@@ -59,6 +59,12 @@ mod linux {
         u32::try_from(unsafe { libc::sched_getcpu() }).unwrap_or(0)
     }
 
+    /// Returns the next id of a region: this thread counts them for all clients that it has one after the other.
+    #[inline(always)]
+    pub(crate) fn next_region(_of_client: &AtomicU64) -> u64 {
+        crate::linux::thread::next_region()
+    }
+
     /// Returns true if the process has root's rights; a lockdown may restrict them still.
     pub(crate) fn is_root() -> bool {
         // SAFETY: takes nothing.
@@ -95,6 +101,13 @@ mod linux {
 #[cfg(not(feature = "std"))]
 pub(crate) fn cpu() -> u32 {
     0
+}
+
+/// Returns the next id of a client's region.
+#[cfg(not(feature = "std"))]
+#[inline(always)]
+pub(crate) fn next_region(of_client: &hypertrace_abi::atomic::AtomicU64) -> u64 {
+    crate::client::next(of_client)
 }
 
 /// Gives the CPU to its other thread.

@@ -1,15 +1,25 @@
 //! Regions of interest: a beginning and an end with the same id.
 
 /// Marks a region of interest, from here to where what it gives is dropped: the
-/// events `NAME_begin(id)` and `NAME_end(id)`. The id, a `u64`, distinguishes one
-/// pass through the region from another.
+/// events `NAME_begin(id, ..)` and `NAME_end(id)`.
+///
+/// After the name follow fields of the begin, as [`event!`](crate::event!) has them. The id,
+/// a `u64`, distinguishes one pass through the region from another: the client counts
+/// them. With `id` as the first field, the program says it. A single value without a name
+/// is the id, too.
 ///
 /// ```
-/// fn serve(request: u64) {
-///     let _region = hypertrace::region!("serve", request);
+/// fn serve(path: &str, bytes: u64) {
+///     let _region = hypertrace::region!("serve", path = path, bytes);
 ///     // The work to be measured.
 /// }
-/// # serve(1);
+/// # serve("/", 1);
+///
+/// fn answer(request: u64, path: &str) {
+///     let _outer = hypertrace::region!("answer", id = request, path);
+///     let _inner = hypertrace::region!("look_up");
+/// }
+/// # answer(1, "/");
 ///
 /// fn on_vcpu(client: &hypertrace::Client, frame: u64) {
 ///     let _region = hypertrace::region!(client: client, "frame", frame);
@@ -17,16 +27,17 @@
 /// ```
 #[macro_export]
 macro_rules! region {
-    (client: $client:expr, $name:literal, $id:expr $(,)?) => {{
-        let (client, id): (_, u64) = ($client, $id);
-        $crate::event!(client: client, concat!($name, "_begin"), id);
-        $crate::Region::new(move || $crate::event!(client: client, concat!($name, "_end"), id))
+    (client: $client:expr, $($rest:tt)+) => {{
+        let client = $client;
+        $crate::abi::region_args!(
+            [$crate::region_of] [event [client: client,] client.next_region()] $($rest)+
+        )
     }};
-    ($name:literal, $id:expr $(,)?) => {{
-        let id: u64 = $id;
-        $crate::event!(concat!($name, "_begin"), id);
-        $crate::Region::new(move || $crate::event!(concat!($name, "_end"), id))
-    }};
+    ($($rest:tt)+) => {
+        $crate::abi::region_args!(
+            [$crate::region_of] [event [] $crate::this_thread::next_region()] $($rest)+
+        )
+    };
 }
 
 /// As [`region!`](crate::region!), with reference points: in order with what the
@@ -36,23 +47,48 @@ macro_rules! region {
 ///
 /// ```
 /// fn on_vcpu(client: &hypertrace::Client, frame: u64) {
-///     let _region = hypertrace::reference_region!(client: client, "frame", frame);
+///     let _region = hypertrace::reference_region!(client: client, "frame", lines = 3u64);
 /// }
 /// ```
 #[macro_export]
 macro_rules! reference_region {
-    (client: $client:expr, $name:literal, $id:expr $(,)?) => {{
-        let (client, id): (_, u64) = ($client, $id);
-        let _ = $crate::reference_point!(client: client, concat!($name, "_begin"), id);
+    (client: $client:expr, $($rest:tt)+) => {{
+        let client = $client;
+        $crate::abi::region_args!(
+            [$crate::region_of] [reference_point [client: client,] client.next_region()] $($rest)+
+        )
+    }};
+    ($($rest:tt)+) => {
+        $crate::abi::region_args!(
+            [$crate::region_of] [reference_point [] $crate::this_thread::next_region()] $($rest)+
+        )
+    };
+}
+
+/// Makes a region of two events of a kind; the next id is taken only if the begin is recorded.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! region_of {
+    (
+        said [$id:expr] [$event:ident [$($client:tt)*] $_:expr]
+        $name:literal; $($fields:tt)*
+    ) => {{
+        let id: u64 = $id;
+        _ = $crate::$event!($($client)* concat!($name, "_begin"), id, $($fields)*);
         $crate::Region::new(move || {
-            let _ = $crate::reference_point!(client: client, concat!($name, "_end"), id);
+            _ = $crate::$event!($($client)* concat!($name, "_end"), id);
         })
     }};
-    ($name:literal, $id:expr $(,)?) => {{
-        let id: u64 = $id;
-        let _ = $crate::reference_point!(concat!($name, "_begin"), id);
+    (
+        counted [$event:ident [$($client:tt)*] $next:expr]
+        $name:literal; $($fields:tt)*
+    ) => {{
+        let mut id = 0u64;
+        _ = $crate::$event!(
+            $($client)* concat!($name, "_begin"), id = { id = $next; id }, $($fields)*
+        );
         $crate::Region::new(move || {
-            let _ = $crate::reference_point!(concat!($name, "_end"), id);
+            _ = $crate::$event!($($client)* concat!($name, "_end"), id);
         })
     }};
 }

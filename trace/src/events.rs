@@ -12,7 +12,7 @@ pub(crate) mod gaps;
 pub(crate) mod line;
 pub mod own;
 #[cfg(feature = "events")]
-mod region;
+pub(crate) mod region;
 pub mod registry;
 pub(crate) mod rings;
 pub(crate) mod text;

@@ -82,6 +82,7 @@ pub mod event {
 pub mod generated {
     pub use crate::events::fire::{Never, fire};
     pub use crate::events::line::{Line, c_string};
+    pub use crate::events::region::next_region;
     pub use crate::events::registry::{EVENTS, TraceEvent};
     pub use crate::events::rings::emit;
     pub use crate::events::text::Escaped;

@@ -191,7 +191,7 @@ pub fn run(args: &Args) -> Result<()> {
     let regions = Regions::of(&sessions, &traces, &options)?;
     if args.subtract_empty && !regions.groups.iter().any(|group| group.empty_ns.is_some()) {
         let why = "--subtract-empty: no client has regions named empty; record some in each \
-                   client, with nothing in them: region!(\"empty\", id)";
+                   client, with nothing in them: region!(\"empty\")";
         return Err(Usage(why.into()).into());
     }
     let is_wanted = |group: &&Group| !args.hides_empty() || group.name != EMPTY;

@@ -10,7 +10,7 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use hypertrace::region;
+use hypertrace::{reference_region, region};
 use hypertrace_tests::command::{Demo, Hypertrace, Ran, copy_program, run};
 use hypertrace_tests::{capability, kvm, this_test, traced};
 use hypertrace_trace::{Session, SessionConfig};
@@ -288,7 +288,7 @@ fn without_a_kernels_trace_the_next_step_is_said() {
         (&["--name", "sleep"][..], &["no region is named sleep", "there are nap, spin"][..]),
         (&["--between", "nap_begin", "x"], &["no event is named x", "hypertrace report"]),
         (&["--by", "color"], &["no event has a field of this name", "client and vcpu"]),
-        (&["--subtract-empty"], &["region!(\"empty\", id)"]),
+        (&["--subtract-empty"], &["region!(\"empty\")"]),
     ] {
         let said = regions(&out, args).failed(2);
         assert!(parts.iter().all(|part| said.contains(part)), "{args:?}: {said}");
@@ -296,6 +296,89 @@ fn without_a_kernels_trace_the_next_step_is_said() {
     for args in [&["--json", "--csv"][..], &["--name", "nap", "--between", "a", "b"]] {
         assert_eq!(regions(&out, args).code, Some(2), "{args:?}");
     }
+}
+
+/// A region whose name is that of the one around it.
+fn walk(depth: u64) {
+    let _region = region!("walk", depth, path = "/usr");
+    if depth > 0 {
+        walk(depth - 1);
+    }
+}
+
+/// Regions in all forms of the macros.
+fn all_forms() {
+    walk(2);
+    let (id, bytes) = (40, 512u32);
+    drop(region!("bare"));
+    drop(region!("one", bytes = bytes));
+    drop(region!("said", id, bytes));
+    drop(region!("said", id = id + 1, bytes = 7u8, path = "/a"));
+    drop(region!("said", id = id + 2));
+    drop(region!("value", id + 3));
+    drop(region!("value", id,));
+    drop(reference_region!("point", bytes, path = "/b"));
+    hypertrace::with_client(|client| {
+        drop(region!(client: client, "of_client", bytes, path = "/c"));
+        drop(region!(client: client, "of_client", u64::from(bytes)));
+        drop(reference_region!(client: client, "of_client", 9));
+    });
+}
+
+#[test]
+fn a_region_has_fields_and_an_id_that_its_client_counts() {
+    if traced::argument().is_some() {
+        return all_forms();
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("S");
+    let mut command = HYPERTRACE.command(["record", "--quiet", "-o"]);
+    traced::program(command.arg(&out), this_test!(), "forms");
+    assert_eq!(run(&mut command).code, Some(0));
+
+    let report = run(HYPERTRACE.command(["report", "--json"]).arg(&out)).reported();
+
+    let events = report.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let events = events.filter(|event| event["event"].as_str().unwrap().contains('_'));
+    let shown = |event: Value| format!("{} {}", event["event"].as_str().unwrap(), event["fields"]);
+    let expected = [
+        r#"walk_begin {"depth":2,"id":1,"path":"/usr"}"#,
+        r#"walk_begin {"depth":1,"id":2,"path":"/usr"}"#,
+        r#"walk_begin {"depth":0,"id":3,"path":"/usr"}"#,
+        r#"walk_end {"id":3}"#,
+        r#"walk_end {"id":2}"#,
+        r#"walk_end {"id":1}"#,
+        r#"bare_begin {"id":4}"#,
+        r#"bare_end {"id":4}"#,
+        r#"one_begin {"bytes":512,"id":5}"#,
+        r#"one_end {"id":5}"#,
+        r#"said_begin {"bytes":512,"id":40}"#,
+        r#"said_end {"id":40}"#,
+        r#"said_begin {"bytes":7,"id":41,"path":"/a"}"#,
+        r#"said_end {"id":41}"#,
+        r#"said_begin {"id":42}"#,
+        r#"said_end {"id":42}"#,
+        r#"value_begin {"id":43}"#,
+        r#"value_end {"id":43}"#,
+        r#"value_begin {"id":40}"#,
+        r#"value_end {"id":40}"#,
+        r#"point_begin {"bytes":512,"id":6,"path":"/b"}"#,
+        r#"point_end {"id":6}"#,
+        r#"of_client_begin {"bytes":512,"id":7,"path":"/c"}"#,
+        r#"of_client_end {"id":7}"#,
+        // One field without a name is the id.
+        r#"of_client_begin {"id":512}"#,
+        r#"of_client_end {"id":512}"#,
+        r#"of_client_begin {"id":9}"#,
+        r#"of_client_end {"id":9}"#,
+    ];
+    assert_eq!(Vec::from_iter(events.map(shown)), expected);
+    let json: Value =
+        serde_json::from_str(&regions(&out, &["--json", "--by", "depth"]).stdout).unwrap();
+    let walks = json["regions"].as_array().unwrap().iter().filter(|group| group["name"] == "walk");
+    let walks =
+        walks.map(|group| (group["by"]["value"].as_str().unwrap(), number(&group["count"])));
+    assert_eq!(Vec::from_iter(walks), [("0", 1), ("1", 1), ("2", 1)]);
 }
 
 #[test]

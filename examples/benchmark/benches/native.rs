@@ -9,27 +9,29 @@ use std::hint::black_box;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
-use criterion::{Criterion, criterion_group, criterion_main};
+use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use hypertrace::region;
 
 /// The cost of a region itself: `regions` shows it beside the others.
 fn empty(_: &mut Criterion) {
-    for id in 0..1_000 {
-        let _region = region!("empty", id);
+    for _ in 0..1_000 {
+        let _region = region!("empty");
     }
 }
 
 /// A computation that waits for nothing.
 fn checksum(criterion: &mut Criterion) {
     let data: Vec<u64> = (0..16_384).collect();
-    let mut id = 0;
-    criterion.bench_function("checksum", |bencher| {
-        bencher.iter(|| {
-            id += 1;
-            let _region = region!("checksum", id);
-            black_box(&data).iter().fold(0, |sum: u64, word| sum.rotate_left(5) ^ word)
+    let mut group = criterion.benchmark_group("checksum");
+    for words in [128, data.len()] {
+        let data = &data[..words];
+        group.bench_with_input(BenchmarkId::from_parameter(words), data, |bencher, data| {
+            bencher.iter(|| {
+                let _region = region!("checksum", bytes = 8 * data.len());
+                black_box(data).iter().fold(0, |sum: u64, word| sum.rotate_left(5) ^ word)
+            });
         });
-    });
+    }
 }
 
 /// A question to another thread, and its answer.
@@ -43,12 +45,12 @@ fn round_trip(criterion: &mut Criterion) {
             }
         }
     });
-    let mut id = 0;
+    let mut question = 0;
     criterion.bench_function("round_trip", |bencher| {
         bencher.iter(|| {
-            id += 1;
-            let _region = region!("round_trip", id);
-            ask.send(id).expect("a worker that lives");
+            question += 1;
+            let _region = region!("round_trip");
+            ask.send(question).expect("a worker that lives");
             answers.recv().expect("an answer")
         });
     });

@@ -7,7 +7,7 @@ use super::cell::ClientCell;
 use super::losses;
 use super::process::{self, Missing, Process};
 use super::sys;
-use crate::client::{Client, Reply, hypertrace_of};
+use crate::client::{Client, Reply, hypertrace_of, next};
 use crate::counts;
 use crate::error::OpenError;
 use crate::os::coarse_ms;
@@ -38,6 +38,9 @@ thread_local! {
     static STUCK_SINCE: AtomicU64 = const { AtomicU64::new(0) };
     /// Until this time the thread does not ask for a client again.
     static PAUSED_UNTIL: AtomicU64 = const { AtomicU64::new(0) };
+    /// Number of regions whose ids it has counted. A client that it gets later goes on: a region that was open, as in
+    /// a forked child, may end on that one.
+    static REGIONS: AtomicU64 = const { AtomicU64::new(0) };
     /// Whether it has given its clients back.
     static ENDED: AtomicBool = const { AtomicBool::new(false) };
 }
@@ -112,6 +115,12 @@ fn on_client(emit: impl Fn(&Client<'static>) -> Emit) -> Emit {
 #[inline(never)]
 fn on_next_client(why: Emit, emit: impl Fn(&Client<'static>) -> Emit) -> Emit {
     after(why).map_or(why, emit)
+}
+
+/// Returns an id that no earlier call of this thread has returned: [`region!`](crate::region) calls this.
+#[inline(always)]
+pub fn next_region() -> u64 {
+    REGIONS.with(next)
 }
 
 /// Makes a reference point: [`reference_point!`](crate::reference_point) calls this.

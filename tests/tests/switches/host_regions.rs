@@ -43,6 +43,53 @@ fn a_region_is_its_beginning_and_its_end() {
 }
 
 #[test]
+fn a_region_has_fields_and_an_id_that_its_thread_counts() {
+    let _alone = alone();
+    let host = Host::new(geometry(1));
+    host.session.attach("worker");
+    host.session.set_events(&"fields_*".parse().unwrap(), true).unwrap();
+    let (queue, disk, id) = (3, "sd\na", 77);
+
+    {
+        let _outer = region!("fields_outer", queue, disk: str);
+        drop(region!("fields_outer", queue = queue + 1, disk: str = String::from("b")));
+        drop(region!("fields_said", id, queue));
+        drop(region!("fields_bare"));
+    }
+    host.session.set_events(&"fields_bare_begin".parse().unwrap(), false).unwrap();
+    drop(region!("fields_bare"));
+
+    let all = host.session.execute("trace-events-all").unwrap();
+    let declaration = "fields_outer_begin(uint64_t id, uint64_t queue, const char *disk) \
+                       \"id %\" PRIu64 \" queue %\" PRIu64 \" disk %s\"\n";
+    assert!(all.contains(declaration), "{all}");
+    let events = host.finish().events();
+    let shown = |event: &Event| {
+        let value = |value: &Value| match value {
+            Value::Unsigned(n) => n.to_string(),
+            Value::Str(text) => String::from_utf8_lossy(text).into_owned(),
+            other => panic!("{other:?}"),
+        };
+        let fields = event.fields.iter().map(|(name, of)| format!(" {name} {}", value(of)));
+        format!("{}{}", event.name, fields.collect::<String>())
+    };
+    let own = events.iter().filter(|event| event.name.starts_with("fields_"));
+    let expected = [
+        "fields_outer_begin id 1 queue 3 disk sd\na",
+        "fields_outer_begin id 2 queue 4 disk b",
+        "fields_outer_end id 2",
+        "fields_said_begin id 77 queue 3",
+        "fields_said_end id 77",
+        "fields_bare_begin id 3",
+        "fields_bare_end id 3",
+        "fields_outer_end id 1",
+        // Its begin is off.
+        "fields_bare_end id 0",
+    ];
+    assert_eq!(Vec::from_iter(own.map(shown)), expected);
+}
+
+#[test]
 fn a_pattern_switches_a_region_and_the_list_names_each_event_once() {
     let _alone = alone();
     let host = Host::new(geometry(1));

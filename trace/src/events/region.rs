@@ -1,8 +1,29 @@
 //! Regions of interest of the VMM's own threads.
 
+use std::cell::Cell;
+
+thread_local! {
+    /// Number of this thread's regions whose ids it has counted.
+    static REGIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Returns an id that no earlier call of this thread has returned.
+#[inline(always)]
+pub fn next_region() -> u64 {
+    REGIONS.with(|regions| {
+        let next = regions.get().wrapping_add(1);
+        regions.set(next);
+        next
+    })
+}
+
 /// Marks a region of interest of the calling thread, from here to where what it
-/// gives is dropped: the events `NAME_begin(id)` and `NAME_end(id)`. The id, a `u64`,
-/// distinguishes one pass through the region from another.
+/// gives is dropped: the events `NAME_begin(id, ..)` and `NAME_end(id)`.
+///
+/// After the name follow fields of the begin: `name = value` or a variable of that name, which
+/// are `u64`, and texts, `name: str = value` or `name: str`. The id, a `u64`,
+/// distinguishes one pass through the region from another: the thread counts them. With `id`
+/// as the first field, the program says it. A single value without a name is the id, too.
 ///
 /// The macro has the shape of the guest library's `region!`, and `hypertrace regions`
 /// shows both. Its two events are declared in place, so they need no line in a
@@ -11,29 +32,85 @@
 /// the backend `sdt` is `hypertrace:region_begin` or `region_end`, with name and id.
 ///
 /// ```
-/// fn handle(request: u64) {
-///     let _region = hypertrace_trace::region!("virtio_request", request);
+/// fn handle(queue: u64, disk: &str) {
+///     let _region = hypertrace_trace::region!("virtio_request", queue, disk: str);
 ///     // The work to be measured.
 /// }
-/// # handle(1);
+/// # handle(1, "sda");
+///
+/// fn answer(request: u64) {
+///     let _region = hypertrace_trace::region!("answer", request);
+/// }
+/// # answer(1);
 /// ```
 #[macro_export]
 macro_rules! region {
-    ($name:literal, $id:expr $(,)?) => {{
-        $crate::declared_end!(region_begin, $name, "_begin");
-        $crate::declared_end!(region_end, $name, "_end");
-        let id: u64 = $id;
-        region_begin::record(id);
+    ($($args:tt)+) => {
+        $crate::abi::region_args!([$crate::declared_region] [] $($args)+)
+    };
+}
+
+/// Declares the two events of a region, and makes it. The next id is taken only if the begin is recorded.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! declared_region {
+    (
+        $kind:ident $([$id:expr])? []
+        $name:literal; $($field:ident $(: $str:ident)? $(= $value:expr)?),* $(,)?
+    ) => {{
+        $crate::declared_end!(region_begin, $name, "_begin"; $($field $([$str])?),*);
+        $crate::declared_end!(region_end, $name, "_end";);
+        #[allow(unused_mut)] // said
+        let mut id: u64 = $crate::declared_region!(@begin $($id)?);
+        let on = region_begin::on();
+        if on != 0 {
+            $crate::declared_region!(@$kind id);
+            region_begin::fire(
+                on, id, $($crate::declared_field!(passed $($str)?, $field $(= $value)?),)*
+            );
+        }
         $crate::Region::new(move || region_end::record(id))
     }};
+    (@begin) => { 0 };
+    (@begin $id:expr) => { $id };
+    (@said $id:ident) => {};
+    (@counted $id:ident) => { $id = $crate::generated::next_region(); };
+}
+
+/// What a field of a region is, in the places of its declaration: a `str`, or else a `u64`.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! declared_field {
+    (recorded) => { u64 };
+    (recorded str) => { $crate::generated::Bytes<'static> };
+    (parameter) => { u64 };
+    (parameter str) => { &[u8] };
+    (declared $field:ident) => { concat!(", uint64_t ", stringify!($field)) };
+    (declared str, $field:ident) => { concat!(", const char *", stringify!($field)) };
+    (format $field:ident) => { concat!(" \" ", stringify!($field), " %\" PRIu64") };
+    (format str, $field:ident) => { concat!(" \" ", stringify!($field), " %s\"") };
+    (value $field:ident) => { $field };
+    (value str, $field:ident) => { $crate::generated::Bytes($field) };
+    (text $out:ident, $field:ident) => { $out.decimal($field) };
+    (text str, $out:ident, $field:ident) => {
+        _ = ::core::fmt::Write::write_fmt(
+            $out, ::core::format_args!("{}", $crate::generated::Escaped($field))
+        )
+    };
+    (passed, $field:ident) => { $field };
+    (passed, $field:ident = $value:expr) => { $value };
+    (passed str, $field:ident) => { ::core::convert::AsRef::<[u8]>::as_ref(&$field) };
+    (passed str, $field:ident = $value:expr) => { ::core::convert::AsRef::<[u8]>::as_ref(&$value) };
 }
 
 /// Declares one of the two events of a region, in a module.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! declared_end {
-    ($module:ident, $name:literal, $suffix:literal) => {
-        #[allow(unsafe_code, missing_docs, unreachable_pub, clippy::all, clippy::pedantic)]
+    ($module:ident, $name:literal, $suffix:literal; $($field:ident $([$str:ident])?),*) => {
+        #[allow(
+            unsafe_code, missing_docs, unreachable_pub, dead_code, clippy::all, clippy::pedantic
+        )]
         mod $module {
             use $crate::generated as g;
             const NAME: &str = ::core::concat!($name, $suffix);
@@ -41,33 +118,51 @@ macro_rules! declared_end {
             pub struct Names;
             impl g::Site for Names {
                 const NAME: &'static str = NAME;
-                const FIELDS: &'static [&'static str] = &["id"];
+                const FIELDS: &'static [&'static str] = &["id", $(stringify!($field)),*];
             }
             #[g::linkme::distributed_slice(g::EVENTS)]
             #[linkme(crate = $crate::generated::linkme)]
-            static EVENT: g::TraceEvent = g::TraceEvent::new::<Names, (u64,)>(
-                ::core::concat!($name, $suffix, "(uint64_t id) \"id %\" PRIu64"),
+            static EVENT: g::TraceEvent = g::TraceEvent::new::<
+                Names,
+                (u64, $($crate::declared_field!(recorded $($str)?),)*),
+            >(
+                ::core::concat!(
+                    $name, $suffix, "(uint64_t id",
+                    $($crate::declared_field!(declared $($str,)? $field),)*
+                    ") \"id %\" PRIu64",
+                    $($crate::declared_field!(format $($str,)? $field),)*
+                ),
                 ::core::module_path!(),
                 ::core::file!(),
                 ::core::line!(),
             );
             #[inline(always)]
-            pub fn record(id: u64) {
-                let on = EVENT.on();
+            pub fn on() -> u32 {
+                EVENT.on()
+            }
+            #[inline(always)]
+            pub fn record(id: u64, $($field: $crate::declared_field!(parameter $($str)?)),*) {
+                let on = on();
                 if on != 0 {
-                    fire(on, id);
+                    fire(on, id, $($field),*);
                 }
             }
             #[inline(never)]
-            fn fire(on: u32, id: u64) {
+            pub fn fire(
+                on: u32, id: u64, $($field: $crate::declared_field!(parameter $($str)?)),*
+            ) {
                 g::fire(
                     &EVENT,
                     on,
                     Names,
-                    (id,),
+                    (id, $($crate::declared_field!(value $($str,)? $field),)*),
                     |out: &mut g::Line| {
                         out.push(b"id ");
                         out.decimal(id);
+                        $(
+                            out.push(concat!(" ", stringify!($field), " ").as_bytes());
+                            $crate::declared_field!(text $($str,)? out, $field);
+                        )*
                     },
                     || {
                         g::probe::probe_lazy!(
