@@ -2,6 +2,7 @@
 //! is written whole or not at all.
 
 use crate::html;
+use hypertrace_test_support::cpus::{ASLEEP, Cpus, HARD, READY};
 use hypertrace_test_support::{made, trace_dat, vcpu};
 use std::collections::BTreeSet;
 use std::fs;
@@ -521,4 +522,32 @@ fn the_demo_with_the_kernels_events_has_a_page() {
     check_closed(&text, &parsed);
     check_numbers(&parsed, &json);
     assert!(text.len() < 300_000, "{}", text.len());
+}
+
+#[test]
+fn what_a_thread_waited_for_is_in_the_table_and_in_its_lane() {
+    let (own, hog, timer) = ((200, "own"), (300, "<b>hog</b>"), (0, "swapper"));
+    let mut machine = Cpus::new(1, &[own]);
+    machine.at(1_000).switch(0, READY, own).at(1_100).begin(own.0, 0);
+    machine.at(2_000).switch(0, READY, hog).at(2_600).switch(0, READY, own);
+    machine.at(3_000).switch(0, ASLEEP, timer).at(3_500).timer(0, HARD, own);
+    machine.at(3_700).switch(0, READY, own).at(4_000).end(own.0, 0);
+    machine.at(5_000).switch(0, READY, hog);
+
+    let text = page(machine.made().path(), &[]);
+
+    let page = parse(&text, BEGINNING);
+    check_closed(&text, &page);
+    let rows = table(&page, "part").all("th");
+    assert!(rows.iter().any(|th| th.text() == "<b>hog</b>-300"), "{rows:?}");
+    let data = data(&page);
+    let causes =
+        Vec::from_iter(data["causes"].as_array().unwrap().iter().map(|c| c.as_str().unwrap()));
+    let lane = &data["groups"][0]["windows"][0]["lanes"][0]["intervals"];
+    let codes = lane.as_array().unwrap().chunks(3).map(|interval| interval[2].as_u64().unwrap());
+    let waits = codes.filter(|code| [3, 4].contains(&(code % 8)));
+    let waits = waits.map(|code| (code % 8, causes[code as usize / 8 - 1]));
+    // Runnable behind the hog, woken by a timer, and the idle CPU's way to the thread.
+    let expected = [(3, "<b>hog</b>-300"), (4, "timer"), (3, "idle CPU")];
+    assert_eq!(Vec::from_iter(waits), expected);
 }

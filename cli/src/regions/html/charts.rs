@@ -5,8 +5,9 @@ use super::super::rows::{PARTS, Shown, part_name};
 use super::super::text::time;
 use super::short;
 use crate::escape::JsonInHtml;
-use hypertrace_timeline::regions::{Group, Lane, Lanes, Part, Sample, Window};
+use hypertrace_timeline::regions::{Cause, CauseNumber, Group, Lane, Lanes, Part, Sample, Window};
 use serde_json::{Value, json};
+use std::collections::HashMap;
 
 /// Points of a curve: these many evenly, and towards the slowest ones as many in each tenth.
 const EVENLY: usize = 200;
@@ -24,6 +25,7 @@ const MOST_IN_WINDOW: usize = 2_000;
 pub struct Charts {
     groups: Vec<Value>,
     reasons: Vec<String>,
+    causes: Vec<String>,
     /// By group: the parts that its lanes have; none if there are no lanes.
     pub parts: Vec<Vec<Part>>,
 }
@@ -40,6 +42,7 @@ impl Charts {
         let most = (MOST_INTERVALS / chosen.len().max(1)).min(MOST_IN_WINDOW);
         let mut by_group = vec![Vec::new(); groups.len()];
         let mut parts = vec![Vec::new(); groups.len()];
+        let mut causes = Numbered { shown, numbers: HashMap::new(), names: Vec::new() };
         for (group, label, sample) in &chosen {
             let window = window(sample);
             let lanes = shown.regions.lanes(sample, &window);
@@ -50,7 +53,13 @@ impl Charts {
                 }
             }
             if !lanes.lanes.is_empty() {
-                by_group[*group].push(window_json(label, sample, &window, lanes, most));
+                by_group[*group].push(window_json(
+                    label,
+                    sample,
+                    &window,
+                    (lanes, most),
+                    &mut causes,
+                ));
             }
         }
         let groups = groups.iter().zip(by_group).map(|(group, windows)| {
@@ -61,13 +70,18 @@ impl Charts {
             true => Vec::new(),
             false => shown.regions.reasons.iter().map(|reason| short(reason)).collect(),
         };
-        Charts { groups: groups.collect(), reasons, parts }
+        Charts { groups: groups.collect(), reasons, causes: causes.names, parts }
     }
 
     /// Returns the text of a `script` element of data.
     pub fn data(&self, is_program: bool) -> String {
         let parts: Vec<&str> = PARTS.iter().map(|(_, name)| part_name(name, is_program)).collect();
-        let all = json!({ "parts": parts, "reasons": self.reasons, "groups": self.groups });
+        let all = json!({
+            "parts": parts,
+            "reasons": self.reasons,
+            "causes": self.causes,
+            "groups": self.groups,
+        });
         JsonInHtml(&all.to_string()).to_string()
     }
 }
@@ -128,8 +142,14 @@ fn curve(sorted: &[u64]) -> (Vec<f64>, Vec<f64>) {
 }
 
 /// Returns a window with the intervals of each lane: for each, the time since the one before,
-/// its length, and its part with the reason of the exit.
-fn window_json(label: &str, sample: &Sample, window: &Window, lanes: Lanes, most: usize) -> Value {
+/// its length, and its part with the reason of the exit or the cause of the wait.
+fn window_json(
+    label: &str,
+    sample: &Sample,
+    window: &Window,
+    (lanes, most): (Lanes, usize),
+    causes: &mut Numbered<'_>,
+) -> Value {
     let Lanes { lanes, left_out, has_own, .. } = lanes;
     let each = (most / lanes.len()).max(1);
     let mut is_partial = false;
@@ -140,7 +160,7 @@ fn window_json(label: &str, sample: &Sample, window: &Window, lanes: Lanes, most
         .map(|mut lane| {
             lane.shorten(each, window);
             is_partial |= !lane.is_whole;
-            lane_json(&lane, window.from())
+            lane_json(&lane, window.from(), causes)
         })
         .collect();
     let mut note = format!("{own} lines are its beginning and its end.");
@@ -160,14 +180,36 @@ fn window_json(label: &str, sample: &Sample, window: &Window, lanes: Lanes, most
     })
 }
 
-fn lane_json(lane: &Lane, from: i64) -> Value {
+/// The causes of waits that are on the page, numbered from 1 in the order of their use; 0: there is none.
+struct Numbered<'a> {
+    shown: &'a Shown<'a>,
+    numbers: HashMap<CauseNumber, i64>,
+    names: Vec<String>,
+}
+
+impl Numbered<'_> {
+    fn number(&mut self, cause: CauseNumber) -> i64 {
+        *self.numbers.entry(cause).or_insert_with(|| match self.shown.cause(cause) {
+            Cause::Unknown(_) => 0,
+            cause => {
+                self.names.push(short(&self.shown.cause_name(cause)));
+                self.names.len() as i64
+            }
+        })
+    }
+}
+
+fn lane_json(lane: &Lane, from: i64, causes: &mut Numbered<'_>) -> Value {
     let mut at = from;
     let mut numbers = Vec::with_capacity(lane.intervals.len() * 3);
     for interval in &lane.intervals {
-        let part = interval.part as i64;
-        let reason = if part == Part::Kernel as i64 { i64::from(interval.reason) } else { 0 };
+        let why = match interval.part {
+            Part::Kernel => i64::from(interval.reason),
+            Part::Runnable | Part::Blocked => causes.number(interval.cause),
+            _ => 0,
+        };
         let length = interval.to.saturating_sub(interval.from);
-        numbers.extend([interval.from.saturating_sub(at), length, part + 8 * reason]);
+        numbers.extend([interval.from.saturating_sub(at), length, interval.part as i64 + 8 * why]);
         at = interval.to;
     }
     let name = format!("{} ({})", short(&lane.name), lane.tid);

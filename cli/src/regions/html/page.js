@@ -1,7 +1,7 @@
 "use strict";
 // The charts that can be zoomed. All else of the page is there without this script.
 (() => {
-  const { parts, reasons, groups } = JSON.parse(document.getElementById("data").textContent);
+  const { parts, reasons, causes, groups } = JSON.parse(document.getElementById("data").textContent);
   const KERNEL = 1;
   const HATCHED = [3, 5, 6];
   const ROW = 46;
@@ -256,7 +256,9 @@
         at = begin + lane.intervals[i + 1];
         if (ns >= begin && ns < at) {
           const code = lane.intervals[i + 2];
-          const why = code % 8 === KERNEL ? `, ${reasons[Math.floor(code / 8)] || "other"}` : "";
+          const number = Math.floor(code / 8);
+          const reason = code % 8 === KERNEL ? reasons[number] || "other" : causes[number - 1];
+          const why = reason ? `, ${reason}` : "";
           readout.textContent =
             `${lane.name}: ${parts[code % 8]}${why}, ${time(at - begin)}, at ${time(begin)}`;
           return;
