@@ -176,11 +176,15 @@ fn each_member_is_documented_with_its_type() {
     let all = schemas.iter().flat_map(|(command, members)| {
         members.keys().map(|member| (command.clone(), member.clone()))
     });
-    // Of guests with a kernel of their own, of function traces of regions, beside other threads, and where something
+    // Of guests with a kernel of their own, of function traces of regions, along critical paths, and where something
     // fails.
-    let rare =
-        ["guest_kernels", "by.", "without_points", "why_not", "remedy", "detail", "wait", "path"];
+    let rare = ["guest_kernels", "by.", "without_points", "why_not", "remedy", "detail", "path"];
+    // The demo's threads need not wait.
+    let is_rare = |command: &str, member: &str| {
+        rare.iter().any(|rare| member.contains(rare))
+            || (command, &member[..member.len().min(4)]) == ("regions --intervals", "wait")
+    };
     let never = all.filter(|member| !seen.contains(member));
-    let never = never.filter(|(_, member)| !rare.iter().any(|rare| member.contains(rare)));
+    let never = never.filter(|(command, member)| !is_rare(command, member));
     assert_eq!(Vec::from_iter(never), []);
 }

@@ -1,5 +1,7 @@
 //! `hypertrace regions` for made sessions: what is shown of groups, errors and times.
 
+use hypertrace_test_support::cpus::{ASLEEP, Cpus, HARD, READY};
+use hypertrace_test_support::trace_dat::Counted;
 use hypertrace_test_support::{made, trace_dat, vcpu};
 use hypertrace_tests::command::{Hypertrace, Ran, run};
 use hypertrace_tests::golden::golden;
@@ -169,6 +171,41 @@ fn an_unknown_name_or_field_is_answered_with_those_that_there_are() {
         "regions T",
     ];
     golden("unknown", HYPERTRACE.transcript(&[requests(), silent], &commands));
+}
+
+#[test]
+fn what_threads_waited_for_is_named() {
+    let own = (200, "own");
+    let others = [(300, "hog"), (301, "\x1b[2Jpig"), (302, "cc1"), (303, "ld"), (201, "thread")];
+    let mut machine = Cpus::new(2, &[own, (201, "thread")]);
+    machine.switch(1, READY, others[0]).switch(0, READY, own);
+    for round in 0..4 {
+        let start = machine.now + 100;
+        machine.at(start).begin(own.0, 0).at(start + 100).switch(0, READY, others[0]);
+        for (n, other) in others.into_iter().enumerate().skip(1) {
+            let now = machine.now + 100 * n as u64;
+            machine.at(now).switch(0, READY, other);
+        }
+        let now = machine.now + 50;
+        machine.at(now).switch(0, READY, own).at(now + 100).switch(0, ASLEEP, (0, "swapper"));
+        match round {
+            0 => machine.at(now + 300).timer(0, HARD, own),
+            1 => machine.at(now + 500).handler(0, "nvme0q1", own),
+            2 => machine.at(now + 400).softirq(0, 3, own),
+            _ => machine.at(now + 1_000).wake(1, 0, own),
+        };
+        let now = machine.now + 10;
+        machine.at(now).switch(0, READY, own).at(now + 100).end(own.0, 0);
+    }
+    let now = machine.now;
+    machine.at(now + 100).switch(0, READY, others[0]);
+    let made = machine.session();
+    // A switch in the first region is missing.
+    made.kernel(&machine.trace_without(|all, cpu, number| {
+        (all && cpu == 0 && number == 2).then_some(Counted(false))
+    }));
+    let commands = ["regions S", "regions S --json"];
+    golden("whom", HYPERTRACE.transcript(&[made], &commands));
 }
 
 #[test]
