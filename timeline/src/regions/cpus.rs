@@ -99,7 +99,7 @@ pub(super) struct Cpus {
 /// A CPU.
 #[derive(Debug, Default)]
 struct Cpu {
-    /// The threads that had it, an unbroken chain: each until the next one.
+    /// The threads that had it, each until the next one.
     turns: VecDeque<Turn>,
     /// Flags of the interrupt in which a timer's function runs.
     timer: Option<u8>,
@@ -112,8 +112,7 @@ struct Cpu {
 #[derive(Clone, Copy, Debug)]
 struct Turn {
     from: i64,
-    /// `None`: not known, as another thread had it than those that were recorded.
-    task: Option<Task>,
+    task: Result<Task, Unknown>,
 }
 
 /// What woke a thread.
@@ -176,9 +175,9 @@ impl Cpus {
         if !is_switch_of_perf && !self.all[at].has(running) {
             // A switch is missing.
             let task = self.named(running);
-            self.all[at].turns.clear();
+            self.all[at].miss();
             if !matches!(event, CpuEvent::Switch { .. }) {
-                self.all[at].push(time, Some(task));
+                self.all[at].push(time, Ok(task));
             }
             self.history.iter_mut().for_each(|history| history.seen(time, task));
         }
@@ -207,9 +206,10 @@ impl Cpus {
                 }
             }
             CpuEvent::SwitchIn { tid: field } => {
-                cpu.push(time, tid(field).map(|tid| named(tid, b"")));
+                cpu.push(time, tid(field).map(|tid| named(tid, b"")).ok_or(Unknown::Missing));
             }
-            CpuEvent::SwitchOut => cpu.push(time, None),
+            // Another thread had it than those that were recorded.
+            CpuEvent::SwitchOut => cpu.push(time, Err(Unknown::NotRecorded)),
             CpuEvent::TimerBegin => (cpu.timer, cpu.handler) = (Some(context), None),
             CpuEvent::TimerEnd => cpu.timer = None,
             CpuEvent::HandlerBegin { name } => {
@@ -246,7 +246,7 @@ impl Cpus {
     /// Returns a thread with its name, if it had one of the last turns of a CPU.
     fn named(&self, tid: u32) -> Task {
         let last = self.all.iter().flat_map(|cpu| cpu.turns.iter().rev().take(LAST_TURNS));
-        let mut tasks = last.filter_map(|turn| turn.task);
+        let mut tasks = last.filter_map(|turn| turn.task.ok());
         let unnamed = Task::new(tid, b"", self.ended.contains(tid));
         tasks.find(|task| task.tid == tid).unwrap_or(unnamed)
     }
@@ -254,7 +254,8 @@ impl Cpus {
     /// Takes a place where events of a CPU were lost. A wake-up there may be missing, too.
     pub fn lost(&mut self, number: u32) {
         if let Some(cpu) = self.all.get_mut(number as usize) {
-            *cpu = Cpu::default();
+            (cpu.timer, cpu.handler, cpu.softirq) = (None, None, None);
+            cpu.miss();
         }
         self.history.iter_mut().for_each(History::forget);
     }
@@ -282,19 +283,19 @@ impl Cpus {
         let missing = Unknown::Missing.number();
         let turns = self.all.get(next.cpu as usize).map(|cpu| &cpu.turns);
         let mut turns = turns.into_iter().flatten().rev().peekable();
+        let is_of = |turn: &Turn, tid| turn.task.is_ok_and(|task| task.tid == tid);
         // The switch to it may be there already. One from before the wait is that of its own turn before: one away is
         // missing.
-        turns
-            .next_if(|turn| turn.task.is_some_and(|task| task.tid == next.tid) && turn.from > from);
-        let is_prev = |turn: &&Turn| {
-            next.prev.is_none_or(|prev| turn.task.is_some_and(|task| task.tid == prev))
-        };
-        if to > self.until || turns.peek().is_none_or(|turn| !is_prev(turn)) {
+        turns.next_if(|turn| is_of(turn, next.tid) && turn.from > from);
+        if to > self.until {
             return found.push((to, missing));
         }
+        let mut prev = next.prev;
         let mut end = to;
         for turn in turns {
-            if turn.task.is_some_and(|task| task.tid == next.tid) {
+            // The switch is away from the last one. If not, one is missing, and the end of that turn.
+            let is_missing = prev.take().is_some_and(|prev| !is_of(turn, prev));
+            if is_of(turn, next.tid) && !is_missing {
                 // The wait began with the end of its own turn before, which may have another time in another buffer.
                 if turn.from <= from {
                     end = from;
@@ -310,8 +311,9 @@ impl Cpus {
                 break;
             }
             let cause = match turn.task {
-                Some(task) => causes.number(Found::Task(task)),
-                None => Unknown::NotRecorded.number(),
+                Ok(task) if !is_missing => causes.number(Found::Task(task)),
+                Ok(_) => missing,
+                Err(why) => why.number(),
             };
             match found.last_mut() {
                 Some((_, last)) if *last == cause => {}
@@ -343,19 +345,26 @@ impl Cpu {
 
     /// Returns whether a thread has it, as far as its switches say.
     fn has(&self, tid: u32) -> bool {
-        self.turns.back().and_then(|turn| turn.task).is_some_and(|task| task.tid == tid)
+        self.turns.back().and_then(|turn| turn.task.ok()).is_some_and(|task| task.tid == tid)
     }
 
     /// Takes a switch away from the thread that has it.
     fn switch(&mut self, time: i64, away: Option<Task>, to: Option<Task>) {
-        if let (Some(turn), Some(away)) = (self.turns.back_mut(), away) {
+        if let (Some(Turn { task: Ok(task), .. }), Some(away)) = (self.turns.back_mut(), away) {
             // A thread may change its name.
-            turn.task = Some(away);
+            *task = away;
         }
-        self.push(time, to);
+        self.push(time, to.ok_or(Unknown::Missing));
     }
 
-    fn push(&mut self, from: i64, task: Option<Task>) {
+    /// Forgets which thread had the CPU last: until when, is not known.
+    fn miss(&mut self) {
+        if let Some(turn) = self.turns.back_mut() {
+            turn.task = Err(Unknown::Missing);
+        }
+    }
+
+    fn push(&mut self, from: i64, task: Result<Task, Unknown>) {
         if self.turns.len() == MOST_TURNS {
             self.turns.pop_front();
         }
@@ -366,7 +375,7 @@ impl Cpu {
     fn waker(&self, context: u8, running: Task, causes: &mut Causes) -> By {
         let cause = match context {
             0 => {
-                let named = self.turns.back().and_then(|turn| turn.task);
+                let named = self.turns.back().and_then(|turn| turn.task.ok());
                 return By::Task(named.filter(|task| task.tid == running.tid).unwrap_or(running));
             }
             _ if self.timer == Some(context) => Found::Timer,

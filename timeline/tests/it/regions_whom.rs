@@ -195,7 +195,7 @@ fn a_missing_switch_makes_the_time_around_it_not_known() {
         // The one away from the thread, two between the hogs, and the one back, which is in the first buffer, too.
         assert_eq!(without(1), [hog(300), unknown(300), pig.clone()], "{late}");
         assert_eq!(without(2), [hog(300), unknown(400)], "{late}");
-        assert_eq!(without(3), [unknown(700)], "{late}");
+        assert_eq!(without(3), [hog(300), unknown(400)], "{late}");
         assert_eq!(without(4), [hog(600), pig], "{late}");
     }
 }
@@ -275,6 +275,54 @@ fn the_end_of_a_timer_or_a_handler_may_be_missing() {
         let blocked = waits.into_iter().filter(|(part, ..)| *part == Part::Blocked);
         assert_eq!(Vec::from_iter(blocked), [blocked_by(name)]);
     }
+}
+
+#[test]
+fn an_interrupt_right_after_one_whose_end_is_missing_is_named() {
+    let mut machine = begun(1);
+    machine.at(2_000).switch(0, ASLEEP, HOG).at(2_500).timer(0, HARD, (302, "third"));
+    let end_of_it = machine.all[0].len() - 1;
+    machine.at(3_000).handler(0, "eth0", OWN).at(3_105).switch(0, READY, OWN);
+    // A hard interrupt in the function of a softirq's timer.
+    machine.at(4_000).switch(0, ASLEEP, HOG);
+    machine.event(0, trace_dat::HRTIMER_EXPIRE_ENTRY_ID, SOFT, vec![0; 24]);
+    machine.at(5_000).wake(0, HARD | SOFT, OWN).at(5_105).switch(0, READY, OWN);
+    end(&mut machine);
+    let made = machine.session();
+    let lost = |all: bool, _, n| (all && n == end_of_it).then_some(Counted(false));
+    made.kernel(&machine.trace_without(lost));
+
+    let waits = of(&made);
+
+    let blocked = waits.into_iter().filter(|(part, ..)| *part == Part::Blocked);
+    let expected = [blocked_by("interrupt"), blocked_by("interrupt eth0")];
+    assert_eq!(Vec::from_iter(blocked), expected);
+}
+
+#[test]
+fn a_waker_has_its_own_name_or_none() {
+    let mut machine = begun(1);
+    machine.at(2_000).switch(0, ASLEEP, HOG).at(2_500).switch(0, READY, PIG);
+    machine.at(3_000).wake(0, 0, OWN).at(3_105).switch(0, READY, OWN);
+    // It changes its name in its turn.
+    machine.at(4_000).switch(0, ASLEEP, HOG).at(5_000).timer(0, HARD, OWN);
+    machine.running[0] = (HOG.0, "renamed");
+    machine.at(5_105).switch(0, READY, OWN);
+    end(&mut machine);
+    let made = machine.session();
+    // The switch from the hog to the other one.
+    let lost = |all: bool, _, n| (all && n == 2).then_some(Counted(false));
+    made.kernel(&machine.trace_without(lost));
+
+    let waits = of(&made);
+
+    let waker = |(part, name, _): &(Part, String, u64)| {
+        (*part == Part::Blocked || name.contains("300")).then(|| name.clone())
+    };
+    assert_eq!(
+        Vec::from_iter(waits.iter().filter_map(waker)),
+        ["renamed-300", "thread 301", "timer"]
+    );
 }
 
 #[test]
