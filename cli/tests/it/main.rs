@@ -44,6 +44,7 @@ mod regions_memory;
 mod regions_path;
 mod regions_text;
 mod regions_truth;
+mod regions_whom;
 mod report;
 mod run;
 mod run_descriptors;

@@ -302,6 +302,7 @@ fn an_interrupt_right_after_one_whose_end_is_missing_is_named() {
 #[test]
 fn a_waker_has_its_own_name_or_none() {
     let mut machine = begun(1);
+    machine.late = -1;
     machine.at(2_000).switch(0, ASLEEP, HOG).at(2_500).switch(0, READY, PIG);
     machine.at(3_000).wake(0, 0, OWN).at(3_105).switch(0, READY, OWN);
     // It changes its name in its turn.
