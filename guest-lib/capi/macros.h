@@ -55,12 +55,16 @@
     } while (0)
 
 /*
- * HYPERTRACE_REGION_BEGIN(name, id), HYPERTRACE_REGION_END(name, id): a region of interest, as the
- * events NAME_begin(id) and NAME_end(id). The id is a number that distinguishes one pass through
- * the region from another.
+ * HYPERTRACE_REGION_BEGIN(name, id, field..), HYPERTRACE_REGION_END(name, id): a region of interest,
+ * as the events NAME_begin(id, field..) and NAME_end(id). The id is a number that distinguishes one
+ * pass through the region from another. There are 0 to 15 fields.
  */
-#define HYPERTRACE_REGION_BEGIN(name, id_)                                                         \
+#define HYPERTRACE_REGION_BEGIN(name, ...)                                                         \
+    HYPERTRACE_CAT_(HYPERTRACE_BEGIN_, HYPERTRACE_HAS_FIELDS_(__VA_ARGS__))(name, __VA_ARGS__)
+#define HYPERTRACE_BEGIN_0_(name, id_)                                                             \
     HYPERTRACE_EVENT(name "_begin", (id, HYPERTRACE_U64_(id_)))
+#define HYPERTRACE_BEGIN_1_(name, id_, ...)                                                        \
+    HYPERTRACE_EVENT(name "_begin", (id, HYPERTRACE_U64_(id_)), __VA_ARGS__)
 #define HYPERTRACE_REGION_END(name, id_) HYPERTRACE_EVENT(name "_end", (id, HYPERTRACE_U64_(id_)))
 
 /*
@@ -220,6 +224,8 @@ extern
 #define HYPERTRACE_CATTED_(a, b) a##b##_
 #define HYPERTRACE_COUNT_(...)                                                                     \
     HYPERTRACE_LAST_(__VA_ARGS__, 16, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0, ~)
+#define HYPERTRACE_HAS_FIELDS_(...)                                                                \
+    HYPERTRACE_LAST_(__VA_ARGS__, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, ~)
 #define HYPERTRACE_LAST_(name, a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, count, ...) count
 
 #define HYPERTRACE_EACH_0_(m, name)

@@ -75,6 +75,8 @@ int main(void) {
     else
         HYPERTRACE_EVENT("else");
     HYPERTRACE_REGION_END("region", 7);
+    HYPERTRACE_REGION_BEGIN("wide", a + 7, a, (s, "x"));
+    HYPERTRACE_REGION_END("wide", a + 7);
 
     const uint64_t more[] = {2, 3};
     hypertrace_legacy(1, more, 2);

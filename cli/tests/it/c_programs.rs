@@ -260,6 +260,8 @@ fn every_type_of_field_and_kind_of_event() {
             ("region_begin", json!({"id": 7})),
             ("if", json!({})),
             ("region_end", json!({"id": 7})),
+            ("wide_begin", json!({"id": 8, "a": 1, "s": "x"})),
+            ("wide_end", json!({"id": 8})),
             ("hypertrace", json!({"client": 0, "args": [1, 2, 3]})),
             ("hypertrace", json!({"client": 0, "args": [9]})),
         ];
