@@ -4,6 +4,7 @@ use super::guest_tscs;
 use crate::escape::Escaped;
 use crate::losses::grouped;
 use crate::report::{Opened, unplaced};
+use hypertrace_timeline::clock::host::uuid_text;
 use hypertrace_timeline::clock::{ClockMap, FRACTION, Jump, Residuals};
 use hypertrace_timeline::{ClockMaps, Domain, Session};
 use serde_json::{Value, json};
@@ -21,7 +22,7 @@ pub fn text(out: &mut String, first: Option<&Session>, opened: &Opened) -> fmt::
         write!(out, "in steps of {ns} ns, ")?;
     }
     match counter.boot_id() {
-        Some(boot) => writeln!(out, "boot {}", uuid(boot))?,
+        Some(boot) => writeln!(out, "boot {}", uuid_text(boot))?,
         None => writeln!(out, "boot unknown")?,
     }
     if let Some(first) = first {
@@ -308,12 +309,6 @@ pub fn ns(units: u64) -> String {
     grouped(in_ns(units))
 }
 
-fn uuid(number: u128) -> String {
-    let hex = format!("{number:032x}");
-    let groups = [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]];
-    groups.join("-")
-}
-
 /// Returns the same as JSON.
 pub fn json(first: Option<&Session>, opened: &Opened) -> Value {
     let Opened { session, maps, unread, .. } = opened;
@@ -355,7 +350,7 @@ pub fn json(first: Option<&Session>, opened: &Opened) -> Value {
     }).collect();
     json!({
         "dir": session.dir().to_string_lossy(),
-        "boot_id": counter.boot_id().map(uuid),
+        "boot_id": counter.boot_id().map(uuid_text),
         "frequency": counter.frequency(),
         "anchor": { "raw": raw, "unix_ns": unix_ns },
         "moved_ns": moved(session),
