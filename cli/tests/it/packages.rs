@@ -7,8 +7,9 @@ use std::process::Command;
 
 use hypertrace_test_support::capability;
 use hypertrace_tests::build::{self, root, succeed, target_folder};
-use hypertrace_tests::command::{Hypertrace, plugin, run};
+use hypertrace_tests::command::{Hypertrace, copy_program, plugin, run};
 use hypertrace_tests::linux::static_program;
+use hypertrace_tests::namespace;
 use tempfile::TempDir;
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
@@ -23,7 +24,7 @@ fn packages(folder: &TempDir) -> PathBuf {
     let built = folder.path().join("built");
     fs::create_dir(&built).unwrap();
     for file in [
-        HYPERTRACE.0.into(),
+        static_program("hypertrace-cli").with_file_name("hypertrace"),
         static_program("hypertrace-mark"),
         plugin(),
         plugin().with_file_name("libhypertrace_qemu_plugin_7.so"),
@@ -136,23 +137,63 @@ fn packages_are_installed_over_older_ones_used_and_removed() {
     capability::used("dpkg");
 }
 
+/// Unpacks an archive into a folder. Returns the name of the folder that it makes there.
+fn unpack(made: &Path, name: &str, machine: &str, to: &Path) -> String {
+    let whole = format!("{name}-{}-{machine}", env!("CARGO_PKG_VERSION"));
+    let archive = made.join(format!("{whole}.tar.gz"));
+    succeed(Command::new("tar").arg("-xzf").arg(archive).arg("-C").arg(to));
+    whole
+}
+
+#[test]
+fn archives_run_in_a_root_that_has_busybox_alone() {
+    let Some(busybox) = capability::program("linux-guest-busybox") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let made = packages(&folder);
+    let system = folder.path().join("root");
+    for below in ["bin", "proc", "tmp"] {
+        fs::create_dir_all(system.join(below)).unwrap();
+    }
+    copy_program(busybox, system.join("bin/busybox"));
+    let [command, guest] = ["hypertrace", "hypertrace-guest"]
+        .map(|name| unpack(&made, name, "x86_64", &system) + "/bin");
+    let script = format!(
+        "set -e; cd /tmp; PATH=/{command}:/{guest}
+        hypertrace --version
+        hypertrace record --quiet hypertrace-mark boxed n=9
+        hypertrace report"
+    );
+    let mut chroot = Command::new("chroot");
+    chroot.arg(&system).args(["/bin/busybox", "sh", "-c", &script]);
+    let mounts = format!("mount --rbind /proc {}/proc", system.display());
+    let Some(mut boxed) = namespace::inside(&mounts, &chroot) else { return };
+
+    let shown = run(&mut boxed).ok();
+
+    assert!(shown.starts_with(concat!("hypertrace ", env!("CARGO_PKG_VERSION"))), "{shown}");
+    assert!(shown.contains(" boxed ") && shown.contains(" n=9 "), "{shown}");
+    capability::used("linux-guest-busybox");
+}
+
 #[test]
 fn archives_run_from_where_they_are_unpacked() {
     let folder = tempfile::tempdir().unwrap();
     let made = packages(&folder);
-    for name in ["hypertrace", "hypertrace-guest"] {
-        let file = format!("{name}-{}-x86_64.tar.gz", env!("CARGO_PKG_VERSION"));
-        let to = folder.path();
-        succeed(Command::new("tar").arg("-xzf").arg(made.join(file)).arg("-C").arg(to));
-    }
-    let bin =
-        |name: &str| folder.path().join(format!("{name}-{}-x86_64/bin", env!("CARGO_PKG_VERSION")));
-    let version = run(Command::new(bin("hypertrace").join("hypertrace")).arg("--version")).ok();
+    let [hypertrace, mark] =
+        [("hypertrace", "hypertrace"), ("hypertrace-guest", "hypertrace-mark")].map(
+            |(name, program)| {
+                folder
+                    .path()
+                    .join(unpack(&made, name, "x86_64", folder.path()))
+                    .join("bin")
+                    .join(program)
+            },
+        );
+    let version = run(Command::new(&hypertrace).arg("--version")).ok();
     assert!(version.starts_with(concat!("hypertrace ", env!("CARGO_PKG_VERSION"))), "{version}");
     let session = folder.path().join("session");
-    let mut record = Command::new(bin("hypertrace").join("hypertrace"));
-    record.args(["record", "--quiet", "-o"]).arg(&session);
-    record.arg(bin("hypertrace-guest").join("hypertrace-mark"));
+    let mut record = Command::new(hypertrace);
+    record.args(["record", "--quiet", "-o"]).arg(&session).arg(mark);
     run(record.args(["unpacked", "n=8"])).ok();
     assert!(HYPERTRACE.report(&session).iter().any(|line| line.event == "unpacked"));
 }
