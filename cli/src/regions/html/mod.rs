@@ -128,7 +128,7 @@ impl Page<'_> {
         for (session, _) in sessions {
             if let Some(origin) = origin(session) {
                 let name = short(&session.dir().display().to_string());
-                writeln!(out, "<p class=\"note\">{}: {}</p>", Html(&name), Html(&origin))?;
+                writeln!(out, "<p class=\"note origin\">{}: {}</p>", Html(&name), Html(&origin))?;
             }
         }
         for warning in warnings {
