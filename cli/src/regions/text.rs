@@ -361,6 +361,12 @@ fn path(out: &mut String, shown: &Shown<'_>, group: &Group) -> fmt::Result {
     };
     let mut threads = Vec::from_iter(threads);
     threads.sort_by(|(_, a), (_, b)| most(b).total_cmp(&most(a)));
+    if threads.is_empty() {
+        let why = "critical path: not known; it needs the events of all threads of the host: \
+                   `hypertrace record --kernel` or `record -a`, as root";
+        out.push_str(&wrapped(why, "  "));
+        return Ok(());
+    }
     out.push_str("  critical path\n");
     let write_row = |out: &mut String, name: &str, ns: &[u64]| {
         let cells = ns.iter().enumerate().map(|(at, ns)| (*ns, Some(share(*ns, at) * 100.0)));

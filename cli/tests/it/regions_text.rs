@@ -378,7 +378,7 @@ fn regions_that_end_on_another_thread_get_no_advice_to_record() {
         let packet = packet.event(at, 16, &[at, 1]).event(at + 1, 18, &[at]);
         packet.event(at + 2, 19, &[at]).event(at + 3, 17, &[at, 1])
     });
-    let commands = ["regions S --name boot", "regions S"];
+    let commands = ["regions S --name boot", "regions S", "regions S --name boot --path"];
     golden("of_any_client", HYPERTRACE.transcript(&[made], &commands));
 }
 
