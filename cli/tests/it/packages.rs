@@ -197,3 +197,21 @@ fn archives_run_from_where_they_are_unpacked() {
     run(record.args(["unpacked", "n=8"])).ok();
     assert!(HYPERTRACE.report(&session).iter().any(|line| line.event == "unpacked"));
 }
+
+#[test]
+#[ignore = "needs the archive for AArch64: cargo xtask full"]
+fn the_archive_for_aarch64_records_under_qemu_aarch64() {
+    let Some(emulator) = capability::program("qemu-aarch64") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let made = packages(&folder);
+    let unpacked = unpack(&made, "hypertrace-guest", "aarch64", folder.path());
+    let session = folder.path().join("session");
+    let mut record = HYPERTRACE.command(["record", "--quiet", "-o"]);
+    record.arg(&session).arg(emulator);
+    record.arg(folder.path().join(unpacked).join("bin/hypertrace-mark"));
+
+    run(record.args(["--require", "emulated", "n=6"])).ok();
+
+    assert!(HYPERTRACE.report(&session).iter().any(|line| line.event == "emulated"));
+    capability::used("qemu-aarch64");
+}
