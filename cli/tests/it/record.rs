@@ -97,7 +97,10 @@ fn a_program_is_recorded_with_its_children_and_its_exit_code() {
         cpus.iter().filter(same).any(|other| other.time.abs_diff(event.time) < 1_000_000)
     };
     assert!(events.iter().filter(is_switch).all(is_there));
-    assert!(cpus.iter().any(|event| event.name == "sched_waking"), "{cpus:?}");
+    // The timers of the program's sleeps, at least.
+    for name in ["sched_waking", "hrtimer_expire_entry", "hrtimer_expire_exit"] {
+        assert!(cpus.iter().any(|event| event.name == name), "{name}: {cpus:?}");
+    }
     let report = run(HYPERTRACE.command(["report"]).arg(&out)).ok();
     assert_eq!(report.matches("  kernel/").count() as u64, count);
     assert!(!report.contains("sched_waking"));
