@@ -164,7 +164,9 @@ impl Causes {
 
     /// Returns them all.
     pub fn finish(&self, thread: impl Fn(u32) -> (Option<String>, Option<usize>)) -> Vec<Cause> {
-        (0..).take(self.all.len()).map(|number| self.get(number, &thread)).collect()
+        // The last number may be the largest one.
+        let numbers = (0..=CauseNumber::MAX).take(self.all.len());
+        numbers.map(|number| self.get(number, &thread)).collect()
     }
 }
 
