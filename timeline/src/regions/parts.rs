@@ -628,18 +628,19 @@ impl Account {
         let (before, first) = (self.waiting.len(), self.waiting[0].from);
         let many = Unknown::TooMany.number();
         let mut merged: Vec<Waiting> = Vec::new();
-        let mut joinable = 0;
+        // Where the last one is, and the first one that others can join.
+        let (mut place, mut joinable) = (0, 0);
         for waiting in self.waiting.drain(..) {
-            if let Some(last) = merged.last_mut().filter(|_| waiting.goes_on) {
-                // Parts come before causes.
-                (last.to, last.cause) = (last.to + (waiting.to - waiting.from), many);
-                continue;
+            // Parts come before causes: one wait is one interval again.
+            if !waiting.goes_on {
+                let mut same = joinable..merged.len();
+                let same = same.find(|at| merged[*at].part == waiting.part);
+                place = same.filter(|_| !waiting.has_border).unwrap_or(merged.len());
             }
-            let same = merged[joinable..].iter_mut().find(|other| other.part == waiting.part);
-            match same.filter(|_| !waiting.has_border) {
+            match merged.get_mut(place) {
                 Some(same) => {
                     same.to += waiting.to - waiting.from;
-                    same.is_merged = true;
+                    same.is_merged |= !waiting.goes_on;
                     if same.cause != waiting.cause {
                         same.cause = many;
                     }

@@ -290,7 +290,8 @@ fn a_region_that_ends_before_a_missing_switch_shows_is_not_proven() {
 }
 
 /// A thread that is switched out again and again, with no event that proves what it does on a CPU until the end.
-fn waits(switches: i64, border: impl Fn(i64) -> bool) -> (Times, u64) {
+/// Each of its waits for a CPU has so many causes.
+fn waits(switches: i64, causes: i64, border: impl Fn(i64) -> bool) -> (Times, u64) {
     let (mut account, mut tally) = (Account::new(NESTED), Tally::default());
     account.mark(0, Guest);
     let whole = tally.begin(&mut account, 0);
@@ -300,6 +301,9 @@ fn waits(switches: i64, border: impl Fn(i64) -> bool) -> (Times, u64) {
             tally.forget(region);
         }
         account.mark(n * 100 + 10, Out(Preempted));
+        let (from, last) = (n * 100 + 10, n * 100 + 30);
+        let until = |cause: i64| if cause == causes { last } else { from + cause };
+        account.causes.extend((1..=causes).map(|cause| (until(cause), cause as u16)));
         account.mark(n * 100 + 30, In);
         tally.pass(&mut account);
     }
@@ -313,10 +317,12 @@ fn waits(switches: i64, border: impl Fn(i64) -> bool) -> (Times, u64) {
 #[test]
 fn intervals_that_wait_are_merged_between_the_borders_of_regions() {
     let expected = [(Part::Runnable, 20 * 100_000), (Part::Guest, 80 * 100_000 - 50)];
-    assert_eq!(waits(100_000, |_| false), (times(&expected), 0));
-    // A border now and then does not prevent it; one in each does.
-    assert_eq!(waits(100_000, |n| n % 1_000 == 0), (times(&expected), 0));
-    let (times, given_up) = waits(100_000, |_| true);
+    for causes in 0..5 {
+        assert_eq!(waits(100_000, causes, |_| false), (times(&expected), 0));
+        // A border now and then does not prevent it; one in each does.
+        assert_eq!(waits(100_000, causes, |n| n % 1_000 == 0), (times(&expected), 0));
+    }
+    let (times, given_up) = waits(100_000, 0, |_| true);
     assert!(times.get(Part::Unattributed) > 0 && given_up > 0, "{times:?} {given_up}");
     assert_eq!((times.total(), times.get(Part::Runnable)), (100_000 * 100 - 50, 20 * 100_000));
 }
