@@ -322,15 +322,6 @@ impl<'m> Client<'m> {
     }
 }
 
-/// Counts what only one thread counts. A signal handler that interrupts it has the same number, and has done with it
-/// before the thread uses it.
-#[inline(always)]
-pub(crate) fn next(count: &AtomicU64) -> u64 {
-    let next = count.load(Relaxed).wrapping_add(1);
-    count.store(next, Relaxed);
-    next
-}
-
 /// A bounded wait for the host: a second by the clock, none if the host says
 /// that it cannot write.
 struct Patience<'m> {

@@ -5,6 +5,7 @@
 //! handler: none allocates, takes a lock or changes errno.
 #![cfg_attr(feature = "std", allow(unsafe_code))]
 
+use core::sync::atomic::Ordering::Relaxed;
 #[cfg(feature = "std")]
 pub(crate) use linux::*;
 
@@ -59,10 +60,22 @@ mod linux {
         u32::try_from(unsafe { libc::sched_getcpu() }).unwrap_or(0)
     }
 
+    thread_local! {
+        /// Number of regions whose ids this thread has counted. A client that it gets later goes on: a region that was
+        /// open, as in a forked child, may end on that one.
+        static REGIONS: AtomicU64 = const { AtomicU64::new(0) };
+    }
+
     /// Returns the next id of a region: this thread counts them for all clients that it has one after the other.
     #[inline(always)]
     pub(crate) fn next_region(_of_client: &AtomicU64) -> u64 {
-        crate::linux::thread::next_region()
+        next_region_of_thread()
+    }
+
+    /// Returns the next id of a region of this thread.
+    #[inline(always)]
+    pub(crate) fn next_region_of_thread() -> u64 {
+        REGIONS.with(super::next)
     }
 
     /// Returns true if the process has root's rights; a lockdown may restrict them still.
@@ -107,7 +120,16 @@ pub(crate) fn cpu() -> u32 {
 #[cfg(not(feature = "std"))]
 #[inline(always)]
 pub(crate) fn next_region(of_client: &hypertrace_abi::atomic::AtomicU64) -> u64 {
-    crate::client::next(of_client)
+    next(of_client)
+}
+
+/// Counts what only one thread counts. A signal handler that interrupts it has the same number, and has done with it
+/// before the thread uses it.
+#[inline(always)]
+fn next(count: &hypertrace_abi::atomic::AtomicU64) -> u64 {
+    let next = count.load(Relaxed).wrapping_add(1);
+    count.store(next, Relaxed);
+    next
 }
 
 /// Gives the CPU to its other thread.

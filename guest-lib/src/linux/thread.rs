@@ -7,10 +7,10 @@ use super::cell::ClientCell;
 use super::losses;
 use super::process::{self, Missing, Process};
 use super::sys;
-use crate::client::{Client, Reply, hypertrace_of, next};
+use crate::client::{Client, Reply, hypertrace_of};
 use crate::counts;
 use crate::error::OpenError;
-use crate::os::coarse_ms;
+use crate::os::{coarse_ms, next_region_of_thread};
 use hypertrace_abi::event::{Fields, Site};
 use hypertrace_abi::ring::Emit;
 use hypertrace_segment::signals::SignalsBlocked;
@@ -38,9 +38,6 @@ thread_local! {
     static STUCK_SINCE: AtomicU64 = const { AtomicU64::new(0) };
     /// Until this time the thread does not ask for a client again.
     static PAUSED_UNTIL: AtomicU64 = const { AtomicU64::new(0) };
-    /// Number of regions whose ids it has counted. A client that it gets later goes on: a region that was open, as in
-    /// a forked child, may end on that one.
-    static REGIONS: AtomicU64 = const { AtomicU64::new(0) };
     /// Whether it has given its clients back.
     static ENDED: AtomicBool = const { AtomicBool::new(false) };
 }
@@ -120,7 +117,7 @@ fn on_next_client(why: Emit, emit: impl Fn(&Client<'static>) -> Emit) -> Emit {
 /// Returns an id that no earlier call of this thread has returned: [`region!`](crate::region) calls this.
 #[inline(always)]
 pub fn next_region() -> u64 {
-    REGIONS.with(next)
+    next_region_of_thread()
 }
 
 /// Makes a reference point: [`reference_point!`](crate::reference_point) calls this.
