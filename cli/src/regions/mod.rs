@@ -58,7 +58,7 @@ pub struct Args {
     inputs: Inputs,
 
     /// Only this region: NAME_begin to NAME_end. May be given several times. Default:
-    /// all that have an id. The cost of an empty region is shown, too
+    /// all that have an id. What is inside of it, and the cost of an empty region, is shown, too
     #[arg(long, value_name = "NAME", conflicts_with = "between")]
     name: Vec<String>,
 
@@ -290,16 +290,15 @@ impl Args {
                 if known.is_empty() && self.name.is_empty() {
                     return Err(Usage(format!("no regions: {}", known_list(&known, ""))).into());
                 }
-                let empty = EMPTY.to_owned();
-                let is_wanted = !self.name.is_empty() && self.hides_empty();
-                let empty = Some(empty).filter(|name| is_wanted && known.contains(name));
-                Select::Names(self.name.iter().cloned().chain(empty).collect())
+                // The others are children.
+                Select::Names(known.into_iter().chain(self.name.iter().cloned()).collect())
             }
         };
         let filter = self.filter.as_deref().map(Filter::of_regions).transpose().map_err(wrong)?;
         let start = started(sessions);
         let unix = |at: At| start.saturating_add(at.since(start));
         let choice = Choice {
+            names: self.name.clone(),
             filter,
             from_ns: self.from.map(unix),
             to_ns: self.to.map(unix),
@@ -313,7 +312,11 @@ impl Args {
             keeps_intervals: self.html.is_some(),
             has_paths: self.path,
         };
-        let known = fields(sessions, &options);
+        let own = match self.name.is_empty() {
+            true => options.clone(),
+            false => Options { select: Select::Names(self.name.clone()), ..options.clone() },
+        };
+        let known = fields(sessions, &own);
         if let By::Field(field) = &options.by
             && !known.contains(field)
         {

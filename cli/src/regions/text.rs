@@ -126,7 +126,7 @@ fn by_whom(shown: &Shown<'_>) -> Option<String> {
             "events of the machine's other threads are missing: they were lost, or not recorded yet or \
              any more; a larger --buffer may help"
         }
-        _ => "too many threads had the CPU meanwhile",
+        _ => "there were too many waits or threads to keep them apart",
     };
     Some(format!(
         "which thread had the CPU, and what woke threads, is not known for {} of {} waiting: {why}",
@@ -137,7 +137,8 @@ fn by_whom(shown: &Shown<'_>) -> Option<String> {
 
 /// Returns a line about the regions that options leave out, if there are any.
 fn left_out(shown: &Shown<'_>) -> Option<String> {
-    let all = shown.left_out().filter(|(_, count)| *count > 0);
+    // Those of other names were not asked for.
+    let all = shown.left_out().filter(|(why, count)| *count > 0 && *why != "name");
     let all = all.map(|(why, count)| {
         let option = if why == "from_to" { "from, --to" } else { why };
         format!("{} by --{}", grouped(count), option.replace('_', "-"))
@@ -380,10 +381,9 @@ fn path(out: &mut String, shown: &Shown<'_>, group: &Group) -> fmt::Result {
         }
         let tids = match thread.tids.first() {
             Some(tid) if thread.tids.len() == 1 => format!("-{tid}"),
-            _ => format!(" ({} threads)", thread.tids.len()),
+            _ => format!(" ({})", thread.tids.len()),
         };
-        let name = shortened(&format!("{}{tids}", shortened(name, 20 - tids.len().min(13))), 20);
-        write_row(out, &format!("  {name}"), &total)?;
+        write_row(out, &format!("  {}", shortened_before(name, &tids, 20)), &total)?;
         for (doing, ns) in &thread.doing {
             write!(out, "      {:<18}", shortened(doing, 18))?;
             for ns in ns {
@@ -443,10 +443,23 @@ fn children(out: &mut String, group: &Group) -> fmt::Result {
 
 /// Escapes a text, and cuts it after so many characters.
 pub fn shortened(text: &str, most: usize) -> String {
+    // A number at its end tells threads apart.
+    let number = text.rsplit_once('-').map_or("", |(before, _)| &text[before.len()..]);
+    let is_number =
+        (2..9).contains(&number.len()) && number[1..].bytes().all(|b| b.is_ascii_digit());
+    let number = if is_number { number } else { "" };
+    shortened_before(&text[..text.len() - number.len()], number, most)
+}
+
+/// Escapes a text, and cuts it so that it has so many characters with its end.
+fn shortened_before(text: &str, end: &str, most: usize) -> String {
     let shown = Escaped(text.as_bytes()).to_string();
-    match shown.char_indices().nth(most) {
-        Some(_) => shown.chars().take(most - 3).chain("...".chars()).collect(),
-        None => shown,
+    match shown.chars().count() + end.len() <= most {
+        true => shown + end,
+        false => {
+            let kept = most.saturating_sub(end.len() + 3);
+            shown.chars().take(kept).chain("...".chars()).chain(end.chars()).collect()
+        }
     }
 }
 

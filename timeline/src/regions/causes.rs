@@ -11,9 +11,9 @@ use std::rc::Rc;
 const COMM: usize = 16;
 /// Most causes of a thread's time between two times without open regions. Time of others is of
 /// [`Cause::Others`].
-const MOST_OF_THREAD: usize = 256;
+const MOST_OF_THREAD: usize = 1 << 11;
 /// The same of the regions of a group.
-const MOST_OF_GROUP: usize = 1 << 10;
+const MOST_OF_GROUP: usize = 1 << 12;
 
 /// Names of softirqs, by their numbers in the kernel.
 const SOFTIRQS: [&str; 10] =

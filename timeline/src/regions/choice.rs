@@ -14,6 +14,8 @@ use std::collections::HashSet;
 /// all others are.
 #[derive(Clone, Debug, Default)]
 pub struct Choice {
+    /// Only those of these names; empty: of all.
+    pub names: Vec<String>,
     /// Only those that fit; see [`Filter::of_regions`].
     pub filter: Option<Filter>,
     /// Only those that begin at this Unix time or later, nanoseconds.
@@ -36,12 +38,18 @@ pub enum LeftOut {
     Time,
     /// It is one of the first of its group.
     First,
+    /// It has another name.
+    Name,
 }
 
 impl LeftOut {
     /// All reasons, with their names.
-    pub const ALL: [(LeftOut, &str); 3] =
-        [(LeftOut::Filter, "where"), (LeftOut::Time, "from_to"), (LeftOut::First, "skip_first")];
+    pub const ALL: [(LeftOut, &str); 4] = [
+        (LeftOut::Filter, "where"),
+        (LeftOut::Time, "from_to"),
+        (LeftOut::First, "skip_first"),
+        (LeftOut::Name, "name"),
+    ];
 }
 
 /// A choice, and how many regions it has left out.
@@ -67,9 +75,11 @@ impl<'a> Chooser<'a> {
 
     /// Returns why a region that begins at a time is left out, if it is.
     pub fn refuses(&self, begin_ns: i64, region: &RegionRef<'_>) -> Option<LeftOut> {
-        let Choice { filter, from_ns, to_ns, .. } = self.choice;
+        let Choice { names, filter, from_ns, to_ns, .. } = self.choice;
         if self.is_kept(region.name) {
             None
+        } else if !names.is_empty() && !names.iter().any(|name| name == region.name) {
+            Some(LeftOut::Name)
         } else if from_ns.is_some_and(|from| begin_ns < from)
             || to_ns.is_some_and(|to| begin_ns >= to)
         {

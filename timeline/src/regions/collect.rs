@@ -535,7 +535,7 @@ impl<'a> Pass<'a> {
         let none = || {
             let why = if cpus.is_some() { Unknown::Missing } else { Unknown::NotRecorded };
             let ns = times.1.saturating_sub(times.0).max(0) as u64;
-            path::unknown(why.number(), why, ns)
+            path::unknown(why, ns)
         };
         path.unwrap_or_else(none).into()
     }

@@ -336,8 +336,8 @@ impl Steps {
 }
 
 /// Returns a path of which nothing is known.
-pub(super) fn unknown(thread: CauseNumber, why: Unknown, ns: u64) -> Vec<PathStep> {
-    vec![PathStep { thread, doing: Doing::Unknown(why), ns }]
+pub(super) fn unknown(why: Unknown, ns: u64) -> Vec<PathStep> {
+    vec![PathStep { thread: why.number(), doing: Doing::Unknown(why), ns }]
 }
 
 /// Returns the parts of a program's region by its path: the time in which any thread ran is the program's.

@@ -5,7 +5,7 @@
 use super::causes::{CauseNumber, GroupWaits, Unknown, Wait};
 use super::children::Child;
 use super::parts::{Exits, PARTS, Part, REASONS, Reason, Times};
-use super::path::{PathStep, Steps};
+use super::path::{self, PathStep, Steps};
 use super::steals::Steals;
 use super::store::{Detail, Sample, Store};
 use super::{MOST_REGIONS, NotCounted};
@@ -184,6 +184,10 @@ impl Group {
             }
             self.slowest = Some(slowest);
         }
+        // Regions without the kernel's events have no path of their own.
+        if self.median.as_ref().is_some_and(|median| !median.path.is_empty()) {
+            complete(&mut self.total.path, self.total.times.total());
+        }
         self.order = order;
     }
 }
@@ -238,7 +242,10 @@ fn around(
     details.clone().for_each(|detail| waits.add(&detail.waits));
     let mut path = Steps::default();
     details.clone().for_each(|detail| path.add_all(&detail.path));
-    let path = path.mean(exits_of);
+    let mut path = path.mean(exits_of);
+    if exits_of == regions && !path.is_empty() {
+        complete(&mut path, times.total());
+    }
     let mut sums = [Exits::default(); REASONS];
     for (reason, exits) in details.flat_map(|detail| &detail.exits) {
         sums[usize::from(*reason)].count += exits.count;
@@ -279,6 +286,16 @@ fn around(
     };
     mean.waits = mean_waits(&waits, &mean, exits_of, exits_of == regions);
     mean
+}
+
+/// Makes a path as long as its regions: rounded means are shorter, and nothing is known of what no path has.
+fn complete(path: &mut Vec<PathStep>, ns: u64) {
+    let left = ns.saturating_sub(path.iter().map(|step| step.ns).sum());
+    let are_rounded = left <= path.len() as u64;
+    match path.first_mut().filter(|_| are_rounded) {
+        Some(longest) => longest.ns += left,
+        None => path.extend(path::unknown(Unknown::NotRecorded, left)),
+    }
 }
 
 /// Returns the waits of so many regions with this mean, divided by their number. Of all regions of a mean, they

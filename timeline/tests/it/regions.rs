@@ -587,3 +587,18 @@ fn intervals_that_are_handed_over_add_up_to_the_parts_of_regions() {
         assert!(has_same_parts, "{sample:?}");
     }
 }
+
+#[test]
+fn paths_of_which_nothing_is_known_are_as_long_as_their_regions() {
+    let made = vcpu::session(&[Vcpu::rounds(0, 300, 5)]);
+
+    let regions = read(&made, &Options { has_paths: true, ..Options::default() });
+
+    for group in &regions.groups {
+        let of = [group.median.as_ref(), group.slowest.as_ref(), Some(&group.total)];
+        for breakdown in of.map(Option::unwrap) {
+            let sum: u64 = breakdown.path.iter().map(|step| step.ns).sum();
+            assert_eq!(sum, breakdown.times.total());
+        }
+    }
+}

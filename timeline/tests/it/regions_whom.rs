@@ -485,7 +485,7 @@ fn causes_beyond_the_limits_are_others() {
     // All in one region.
     let now = machine.now;
     machine.at(now + 10).begin(OWN.0, 1);
-    for n in 0..300 {
+    for n in 0..1_300 {
         let now = machine.now;
         machine.at(now + 20).switch(0, ASLEEP, (1_000 + n, "waker"));
         machine.at(now + 50).wake(0, 0, OWN).at(now + 60).switch(0, READY, OWN);
@@ -501,11 +501,11 @@ fn causes_beyond_the_limits_are_others() {
         (waits.len(), others.map(|(part, _, ns)| (*part, *ns)).collect())
     };
     let parts = |ready, asleep| vec![(Part::Runnable, ready), (Part::Blocked, asleep)];
-    // A group has 512 wakers, each with both parts, or 511 and the others. Each wait takes 5 + 35 ns.
-    let left = u64::from(WAITS) - 512;
-    assert_eq!(others(&of(0)), (1_024, parts(5 * left, 35 * (left + 2))));
-    // A thread 128.
-    assert_eq!(others(&of(1)), (258, parts(5 * (300 - 128), 35 * (300 - 128))));
+    // A group has 2,048 wakers, each with both parts, or 2,047 and the others. Each wait takes 5 + 35 ns.
+    let left = u64::from(WAITS) - 2_048;
+    assert_eq!(others(&of(0)), (4_096, parts(5 * left, 35 * (left + 2))));
+    // A thread 1,024.
+    assert_eq!(others(&of(1)), (2_050, parts(5 * (1_300 - 1_024), 35 * (1_300 - 1_024))));
     assert_eq!(regions.causes.len(), 1 << 16);
 }
 
