@@ -53,7 +53,9 @@ fn a_killed_demo_is_read_to_its_end() {
         |(dir, _, _, before)| {
             let committed = packets::committed(dir.path()).unwrap().all();
             assert!(committed >= before, "{committed}, and {before} before");
-            let report = || run(HYPERTRACE.command(["report"]).arg(dir.path())).reported();
+            // In this form, leases are shown, too.
+            let report =
+                || run(HYPERTRACE.command(["report", "--json"]).arg(dir.path())).reported();
             let (report, read) = std::thread::scope(|scope| {
                 let report = scope.spawn(report);
                 let read = babeltrace2::read(&dir.path().join("ctf"));
