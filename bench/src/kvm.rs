@@ -1,6 +1,7 @@
 //! Rows that run a guest under KVM. Every run has a new machine, so that runs do
 //! not affect each other.
 
+use super::record;
 use super::ring;
 use super::row::{Context, Floor, Row, row};
 use super::scratch::Scratch;
@@ -8,7 +9,6 @@ use super::timing::{BURST_RING, ns, timed};
 use anyhow::{Result, anyhow, ensure};
 use hypertrace_device::{Geometry, Region};
 use hypertrace_guest::{Args, Program};
-use hypertrace_kernel::{Config, Recording, Source};
 use kvm_vmm::{Answer, Machine, Vm};
 
 const EXIT_NULL: Floor = ("kvm_exit_null", exit_null);
@@ -98,19 +98,8 @@ pub fn reference_point(_: &mut Context) -> Result<f64> {
 
 /// Measures a reference point while the kernel's events of this process are recorded.
 pub fn recorded(_: &mut Context) -> Result<f64> {
-    let scratch = Scratch::new()?;
-    // The recording needs a session beside it; the guest's own is another one.
-    let beside = scratch.session()?;
-    let mut config = Config::new(scratch.path().join("session"));
-    config.pids = vec![std::process::id()];
-    let recording = Recording::start(&config)?;
-    ensure!(recording.source() == Source::Tracefs, "needs root and tracefs");
-    let measured = points(1, Answer::Device);
-    let summary = recording.finish()?;
-    beside.finish()?;
-    let measured = measured?;
-    ensure!(summary.asked.lost() == 0, "{} of the kernel's events lost", summary.asked.lost());
-    let events = summary.asked.events;
+    let (measured, recorded) = record::recorded(false, || points(1, Answer::Device))?;
+    let events = recorded.summary.asked.events;
     ensure!(events >= REFERENCE_POINTS, "{events} events of {REFERENCE_POINTS} points");
     Ok(ns(measured, REFERENCE_POINTS))
 }

@@ -22,6 +22,7 @@ mod measure;
 mod parts;
 mod peers;
 mod qemu;
+mod record;
 mod regions;
 mod ring;
 mod row;

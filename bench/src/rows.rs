@@ -2,8 +2,8 @@
 
 use super::row::Row;
 use super::{
-    c, device, drain, functions, hostile, kvm, linux, peers, qemu, regions, ring, sigsegv, spans,
-    trace, trace_dat, tracefs, trigger, user, vfio_user,
+    c, device, drain, functions, hostile, kvm, linux, peers, qemu, record, regions, ring, sigsegv,
+    spans, trace, trace_dat, tracefs, trigger, user, vfio_user,
 };
 
 /// Sections of `docs/benchmarks.md`, with the rows of each.
@@ -17,7 +17,10 @@ pub const SECTIONS: &[(&str, &[&[Row]])] = &[
     ("triggers", &[trigger::ROWS]),
     ("user mode", &[user::ROWS]),
     ("qemu-user", &[qemu::ROWS]),
-    ("other tracers", &[peers::ROWS, tracefs::ROWS, trace_dat::ROWS, regions::ROWS, sigsegv::ROWS]),
+    (
+        "other tracers",
+        &[peers::ROWS, tracefs::ROWS, record::ROWS, trace_dat::ROWS, regions::ROWS, sigsegv::ROWS],
+    ),
     ("Linux guest", &[linux::ROWS]),
     ("function traces", &[functions::ROWS]),
     ("guest", &[kvm::ROWS]),

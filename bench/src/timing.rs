@@ -5,6 +5,7 @@ use anyhow::{Context, Result, anyhow};
 use hypertrace::abi::clock::ticks;
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use rustix::time::{ClockId, clock_gettime};
 use std::fs;
 use std::hint::spin_loop;
 use std::sync::LazyLock;
@@ -57,6 +58,12 @@ pub fn tenth(
         Ok(ns(timed(batch, |at| turn(n * batch + at)), batch))
     });
     Ok(quantile(&mut times.collect::<Result<Vec<f64>>>()?, 0.1))
+}
+
+/// Returns the time that this thread has had a CPU.
+pub fn cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 /// Returns this one of the CPUs that this thread may use, or the last one.
