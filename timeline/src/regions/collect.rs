@@ -525,9 +525,11 @@ impl<'a> Pass<'a> {
 
     /// Returns the critical path of a region that ended on a thread.
     fn path(&mut self, session: usize, on: Option<u32>, times: (i64, i64)) -> Box<[PathStep]> {
-        let mut shows = self.traced.iter().map(|to| to.iter().any(|(of, _)| *of == session));
-        let mut cpus = self.cpus.iter().filter(|cpus| shows.next() == Some(true) && cpus.is_some());
-        let cpus = cpus.next().and_then(Option::as_ref);
+        let shows = |to: &[(usize, usize)]| to.iter().any(|(of, _)| *of == session);
+        let all = self.traced.iter().zip(&self.cpus).filter(|(to, _)| shows(to));
+        let all = all.filter_map(|(_, cpus)| cpus.as_ref());
+        // A guest's kernel may have been recorded several times: the first one that had not ended.
+        let cpus = all.min_by_key(|cpus| (cpus.until < times.1, cpus.until));
         let path = match (cpus, on) {
             (Some(cpus), Some(tid)) => cpus.path(tid, times, &mut self.causes),
             _ => None,

@@ -91,7 +91,7 @@ pub(super) struct Cpus {
     /// Whether the trace of the sessions' threads has its events, and not a buffer of its own.
     pub is_in_trace: bool,
     /// Time after which events of a CPU may be missing.
-    until: i64,
+    pub until: i64,
     /// For paths, if they are wanted.
     history: Option<History>,
 }
