@@ -27,8 +27,10 @@ const PERIOD: Duration = Duration::from_millis(200);
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, verbatim_doc_comment)]
 pub struct Args {
-    /// Events of the kernel instead of those of the scheduler, with * and ?. May be given several
-    /// times
+    /// Events of the kernel instead of the usual ones, with * and ?. May be given several times
+    /// (default: those of `hypertrace record -a`: which thread each CPU has and what woke it, by
+    /// interrupts and timers, too. Those of the scheduler alone cost less: -e sched:sched_switch
+    /// -e 'sched:sched_wakeup*'; then nobody can say what woke a thread)
     #[arg(long, short, value_name = "SYSTEM:EVENT", value_parser = record::event)]
     event: Vec<String>,
 

@@ -89,8 +89,8 @@ struct Cpu {
 }
 
 impl Forwarding {
-    /// Starts a recording of these events, by default those of the scheduler, and sends their
-    /// descriptions.
+    /// Starts a recording of these events, by default those that tell which thread each CPU has and what woke it, and
+    /// sends their descriptions.
     ///
     /// # Errors
     /// If the kernel's trace cannot be used, or has no such event; if the descriptions cannot be sent.
@@ -131,7 +131,7 @@ impl Forwarding {
     ) -> Result<(), Error> {
         let numbers = self.instance.cpus()?;
         self.buffer_kib = buffer_kib.unwrap_or(default_buffer_kib(numbers.len()));
-        self.events = self.instance.configure(events, self.buffer_kib)?;
+        self.events = self.instance.configure(events, self.buffer_kib, true)?;
         // Each record that is sent would be an event, and so another record.
         self.instance.leave_out(threads::current())?;
         for number in &numbers {

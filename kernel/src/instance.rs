@@ -73,11 +73,17 @@ impl Instance {
         }
     }
 
-    /// Sets what it records, on the clock of the session. Returns the events, as `SYSTEM:EVENT`.
+    /// Sets what it records, on the clock of the session. Returns the events, as `SYSTEM:EVENT`. `has_all`: whether
+    /// it is for all threads, and so has the events of [`Buffer::Cpus`](crate::state::Buffer::Cpus) by default.
     ///
     /// # Errors
     /// If the kernel lacks one of the events, or the clock.
-    pub fn configure(&self, events: &[String], buffer_kib: u32) -> Result<Vec<String>, Error> {
+    pub fn configure(
+        &self,
+        events: &[String],
+        buffer_kib: u32,
+        has_all: bool,
+    ) -> Result<Vec<String>, Error> {
         self.set_up(buffer_kib)?;
         if events.is_empty() {
             for event in KVM_EVENTS {
@@ -86,6 +92,9 @@ impl Instance {
             for event in SCHED_EVENTS {
                 let added = self.dir.add("set_event", event);
                 added.map_err(|_| Error::NoEvent(event.to_owned()))?;
+            }
+            if has_all {
+                self.add_cpus_events();
             }
         }
         for names in events.iter().map(|event| self.matching(event)) {
@@ -108,8 +117,7 @@ impl Instance {
         self.events()
     }
 
-    /// Adds the events of [`Buffer::Cpus`](crate::state::Buffer::Cpus) to its own.
-    pub fn add_cpus_events(&self) {
+    fn add_cpus_events(&self) {
         for event in CPUS_EVENTS {
             let _ = self.dir.add("set_event", event);
         }

@@ -240,11 +240,8 @@ fn prepare(
     let (instance, others) = (&asked.1, others.iter().map(|(_, instance)| instance));
     let cpus = instance.cpus()?;
     let buffer_kib = config.buffer_kib.unwrap_or(default_buffer_kib(cpus.len()));
-    let mut events = instance.configure(&config.events, buffer_kib)?;
-    if config.pids.is_empty() && config.events.is_empty() && !config.own_only {
-        instance.add_cpus_events();
-        events = instance.events()?;
-    }
+    let has_all = config.pids.is_empty() && !config.own_only;
+    let events = instance.configure(&config.events, buffer_kib, has_all)?;
     let mut described: BTreeSet<String> = events.iter().cloned().collect();
     for instance in others.clone() {
         described.extend(instance.configure_cpus(buffer_kib)?);

@@ -18,6 +18,11 @@ const EVENTS: u64 = 2_000;
 const POINTS: u64 = 20;
 /// Regions of each of four threads and each kind.
 const ROUNDS: u64 = 10;
+/// The events that cost least, for regions whose times are compared with those that the kernel counts.
+const SWITCHES: &str = "-e sched:sched_switch -e 'sched:sched_wakeup*'";
+/// Processes that wait for a timer and that work, between two marks.
+const SCRIPT: &str =
+    "mark --begin boot; sleep 0.5; head -c 2000000 /dev/urandom | gzip >/dev/null; mark --end boot";
 
 /// Thread of the guest, by the switches of the guest's kernel.
 #[derive(Debug, Default)]
@@ -53,12 +58,14 @@ fn the_kernel_of_a_guest_stands_beside_its_programs() {
     let mut server = Server::of_file(HYPERTRACE, folder.path());
     let program = static_program("hypertrace-linux-guest");
     let regions = program.with_file_name("hypertrace-linux-regions");
+    let mark = static_program("hypertrace-mark");
     let recorder = recorder();
-    let mut programs = vec![("program", &*program), ("regions", &regions)];
+    let mut programs = vec![("program", &*program), ("regions", &*regions), ("mark", &*mark)];
     programs.extend(recorder.iter().map(|(name, path)| (&**name, &**path)));
     let script = format!(
         "hypertrace forward program {EVENTS} {POINTS}; echo \"ended: $?\"
-        hypertrace forward regions {ROUNDS}; echo \"ended: $?\""
+        hypertrace forward {SWITCHES} regions {ROUNDS}; echo \"ended: $?\"
+        hypertrace forward sh -c '{SCRIPT}'; echo \"ended: $?\""
     );
 
     let console = linux.start(folder.path(), &server.device, &programs, &script).console();
@@ -103,17 +110,18 @@ fn the_kernel_of_a_guest_stands_beside_its_programs() {
     assert!(switches > 8 && on > 2 * EVENTS && off == 0, "{switches} {on} {off}");
     let counted = stat["guest_kernels"].as_array().unwrap();
     let file = |n: usize| kernels.join(counted[n]["file"].as_str().unwrap());
-    let files = [0, 1].map(|n| trace_cmd::read(&file(n)));
-    if let [Some(first), Some(second)] = files {
-        let events = first.iter().chain(&second);
+    let files = [0, 1, 2].map(|n| trace_cmd::read(&file(n)));
+    if let [Some(first), Some(second), Some(third)] = files {
+        let events = first.iter().chain(&second).chain(&third);
         assert_eq!(events.filter(|event| event.name == "sched_switch").count(), switches);
     }
     check_stat(&session, &stat, kernel_events);
     check_regions(&session);
+    check_path(&session);
     Linux::used();
 }
 
-/// Asserts that `info` counts the events of both recordings, and says whose they are.
+/// Asserts that `info` counts the events of all recordings, and says whose they are.
 #[track_caller]
 fn check_stat(session: &Path, stat: &Value, events: u64) {
     let kernels = stat["guest_kernels"].as_array().unwrap();
@@ -123,7 +131,7 @@ fn check_stat(session: &Path, stat: &Value, events: u64) {
         sum += cpu["events"].as_u64().unwrap();
         lost += cpu["lost"].as_u64().unwrap();
     }
-    assert_eq!((kernels.len(), sum, lost), (2, events, 0), "{stat}");
+    assert_eq!((kernels.len(), sum, lost), (3, events, 0), "{stat}");
     let text = run(HYPERTRACE.command(["info"]).arg(session)).ok();
     for kernel in kernels {
         let file = kernel["file"].as_str().unwrap();
@@ -165,4 +173,23 @@ fn check_regions(session: &Path) {
     // Four threads had two CPUs.
     assert!(of("working", "runnable_ns") > 0.2, "{json}");
     assert!(of("sleeping", "blocked_ns") > of("sleeping", "program_ns"), "{json}");
+}
+
+/// Asserts that the time of a script is divided by the guest's processes that it waited for, and by the timer of one.
+#[track_caller]
+fn check_path(session: &Path) {
+    let mut regions = HYPERTRACE.command(["regions", "--json", "--path", "--name", "boot"]);
+    let json: Value = serde_json::from_str(&run(regions.arg(session)).ok()).unwrap();
+    let total = &json["regions"][0]["total"];
+    let path = total["path"].as_array().unwrap();
+    let sum = |is: &dyn Fn(&Value) -> bool| -> u64 {
+        path.iter().filter(|step| is(step)).map(|step| step["ns"].as_u64().unwrap()).sum()
+    };
+    assert_eq!(sum(&|_| true), total["duration_ns"], "{total}");
+    let slept = sum(&|step| step["name"] == "sleep" && step["cause"] == "timer");
+    assert!(slept > 400_000_000, "{slept} of {total}");
+    let worked = sum(&|step| step["name"] == "gzip" && step["doing"] == "running");
+    assert!(worked > sum(&|step| step["doing"] == "unknown"), "{worked} of {total}");
+    let of_script = total["parts"]["program_ns"].as_u64().unwrap();
+    assert!(of_script >= worked, "{total}");
 }
