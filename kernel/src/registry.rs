@@ -10,6 +10,7 @@ use hypertrace_format::error::error_chain;
 use hypertrace_format::folder::{Folder, Share, retry};
 use rustix::fs::{readlinkat, symlinkat};
 use std::ffi::OsStr;
+use std::io::ErrorKind::NotFound;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -33,9 +34,10 @@ fn folder() -> Result<Folder, Error> {
     };
     match Folder::open_own(&path, Share::Owner) {
         Ok(Some(folder)) => Ok(folder),
-        Ok(None) => {
-            Folder::create_path(&path, Share::Owner).map_err(|e| failed(&path, e.to_string()))
-        }
+        Ok(None) => Folder::create_path(&path, Share::Owner).map_err(|e| {
+            let next = if e.kind() == NotFound { "; make it first" } else { "" };
+            failed(&path, format!("{e}{next}"))
+        }),
         Err(why) => Err(failed(&path, error_chain(&why))),
     }
 }
