@@ -103,6 +103,9 @@ Examples:
 
   hypertrace report S | less            show the timeline, also while it runs
 
+In a script, `serve &` ignores SIGINT, as the shell starts it so: end it by
+`kill PID` (SIGTERM).
+
 Exit code: 0 after SIGINT, SIGTERM or SIGHUP, or with --once at the VM's end, if
 the session is complete; 1 if it is not, 2 for wrong usage. After a crash of
 this command with --file:
