@@ -57,7 +57,8 @@ fn check_readers(session: &Path) {
         }
     }
     let committed: u64 = committed.iter().sum();
-    let report = run(HYPERTRACE.command(["report"]).arg(session)).reported();
+    // In this form, leases are shown, too.
+    let report = run(HYPERTRACE.command(["report", "--json"]).arg(session)).reported();
     assert_eq!(report.lines().count() as u64, committed);
     let stat = HYPERTRACE.info(session);
     assert_eq!(
@@ -142,7 +143,8 @@ fn a_killed_run_is_recovered_into_its_session_or_a_new_one() {
             assert!(["session.json", "classes.jsonl", "ctf/metadata"].map(file) == before);
             traced::check_commits(&session, &notes, false);
             check_readers(&session);
-            let follow = run(HYPERTRACE.command(["report", "--follow"]).arg(&session)).reported();
+            let mut follow = HYPERTRACE.command(["report", "--follow", "--json"]);
+            let follow = run(follow.arg(&session)).reported();
             assert_eq!(
                 follow.lines().count() as u64,
                 HYPERTRACE.info(&session)["total"]["records"]
