@@ -363,8 +363,8 @@ fn path(out: &mut String, shown: &Shown<'_>, group: &Group) -> fmt::Result {
     let mut threads = Vec::from_iter(threads);
     threads.sort_by(|(_, a), (_, b)| most(b).total_cmp(&most(a)));
     if threads.is_empty() {
-        let why = "critical path: not known; it needs the events of all threads of the host: \
-                   `hypertrace record --kernel` or `record -a`, as root";
+        let why = "critical path: not known; it needs the events of all threads: `hypertrace record \
+                   --kernel` or `record -a` as root, in a guest `hypertrace forward`";
         out.push_str(&wrapped(why, "  "));
         return Ok(());
     }
