@@ -8,16 +8,14 @@ mod text;
 
 use crate::Usage;
 use crate::output::{print, say};
-use crate::report::{Inputs, Recordings};
+use crate::report::{Inputs, Recordings, wrong};
 use crate::units::{At, at};
 use crate::writer::unfinished;
 use anyhow::Result;
 use hypertrace_timeline::regions::{
     By, Choice, Group, MOST_GROUPS, MOST_REGIONS, Options, Regions, Select, fields, names,
 };
-use hypertrace_timeline::{
-    Class, ClockMaps, Domain, Filter, FilterError, KernelTrace, Session, nearest,
-};
+use hypertrace_timeline::{Class, ClockMaps, Domain, Filter, KernelTrace, Session, nearest};
 use rows::EMPTY;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -428,10 +426,6 @@ impl Args {
 /// Returns the Unix time of the first session's start, nanoseconds.
 fn started(sessions: &[(Session, ClockMaps)]) -> i64 {
     sessions.iter().map(|(session, _)| session.json().started_unix_ns).min().unwrap_or(0)
-}
-
-fn wrong(filter: FilterError) -> Usage {
-    Usage(format!("--where: {filter}"))
 }
 
 fn has_class(sessions: &[(Session, ClockMaps)], is: impl Fn(&Class) -> bool) -> bool {

@@ -343,7 +343,7 @@ impl<'a> Chosen<'a> {
     }
 }
 
-fn wrong(filter: FilterError) -> Usage {
+pub fn wrong(filter: FilterError) -> Usage {
     Usage(format!("--where: {filter}"))
 }
 

@@ -281,17 +281,9 @@ impl<'a> Pass<'a> {
             if let Some(account) = host.account(thread, recording, time) {
                 account.by = Some(by);
                 if let (Some(cpus), Some((part, from))) = (cpus, account.ends_wait(mark)) {
-                    let (tid, most) = (tid as u32, account.most_causes());
-                    match part {
-                        Part::Blocked => {
-                            let cause = cpus.woke(tid, (from, time), causes);
-                            account.causes.push((time, cause));
-                        }
-                        _ => {
-                            let next = Next { cpu, tid, prev };
-                            cpus.before(next, (from, time), most, causes, &mut account.causes);
-                        }
-                    }
+                    let next = Next { cpu, tid: tid as u32, prev };
+                    let most = account.most_causes();
+                    cpus.explain(part, next, (from, time), most, causes, &mut account.causes);
                 }
                 account.mark(time, mark);
             }

@@ -11,7 +11,9 @@
 
 use super::causes::{CauseNumber, Causes, Found, Task, Unknown};
 use super::followed::{ENDED, Tids};
+use super::host::MOST_CPUS;
 use super::marks::is_ready;
+use super::parts::Part;
 use super::path::{History, PathStep};
 use crate::event::EventRef;
 use crate::format::Fields;
@@ -24,8 +26,6 @@ const MOST_TURNS: usize = 1 << 12;
 const LAST_TURNS: usize = 64;
 /// Most threads whose last wake-up is kept.
 const MOST_WOKEN: usize = 1 << 16;
-/// Most CPUs, more than any kernel has.
-const MOST_CPUS: usize = 1 << 13;
 /// Bits of an event's flags: it was in a hard interrupt, or in a softirq.
 const HARD: u8 = 1 << 3;
 const SOFT: u8 = 1 << 4;
@@ -260,8 +260,24 @@ impl Cpus {
         self.history.iter_mut().for_each(History::forget);
     }
 
+    /// Tells what a thread waited for that was blocked or ready from a time to another: see [`Cpus::before`].
+    pub fn explain(
+        &self,
+        part: Part,
+        next: Next,
+        times: (i64, i64),
+        most: usize,
+        causes: &mut Causes,
+        found: &mut Vec<(i64, CauseNumber)>,
+    ) {
+        match part {
+            Part::Blocked => found.push((times.1, self.woke(next.tid, times, causes))),
+            _ => self.before(next, times, most, causes, found),
+        }
+    }
+
     /// Returns what woke a thread that slept from a time to another.
-    pub fn woke(&self, tid: u32, (from, to): (i64, i64), causes: &mut Causes) -> CauseNumber {
+    fn woke(&self, tid: u32, (from, to): (i64, i64), causes: &mut Causes) -> CauseNumber {
         match self.woken.get(&tid).filter(|woken| from < woken.time && woken.time <= to) {
             Some(Woken { by: By::Task(task), .. }) => causes.number(Found::Task(*task)),
             Some(Woken { by: By::Cause(cause), .. }) => *cause,
@@ -271,7 +287,7 @@ impl Cpus {
 
     /// Tells who had a CPU before a thread got it, which was ready from a time to another: the end of each one's time, and
     /// its cause, in order. At most so many; the time before them is of [`Unknown::TooMany`].
-    pub fn before(
+    fn before(
         &self,
         next: Next,
         (from, to): (i64, i64),

@@ -31,7 +31,7 @@ const TID_SLOTS: usize = 4096;
 /// Most leases whose ends are kept, of some 20 bytes.
 const MOST_LEASES: usize = 1 << 17;
 /// Most CPUs, more than any kernel has.
-const MOST_CPUS: usize = 1 << 13;
+pub(super) const MOST_CPUS: usize = 1 << 13;
 
 /// A session while it is read.
 #[derive(Debug)]

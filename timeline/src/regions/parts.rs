@@ -711,7 +711,7 @@ impl std::ops::AddAssign for Switches {
 }
 
 /// Returns the time between two times, 0 if the second is before the first.
-fn between((from, to): (i64, i64)) -> u64 {
+pub(super) fn between((from, to): (i64, i64)) -> u64 {
     u64::try_from(to.saturating_sub(from)).unwrap_or(0)
 }
 

@@ -14,7 +14,7 @@
 //! wake-up to that of the thread that did it: the path is walked from the last one.
 
 use super::causes::{CauseNumber, Causes, Found, Task, Unknown};
-use super::parts::Times;
+use super::parts::{Part, Times, between};
 use std::collections::{HashMap, VecDeque};
 
 /// Most switches and wake-ups that are kept, of 40 bytes each.
@@ -114,7 +114,7 @@ struct Last {
 
 /// A thread whose time is to be followed back.
 #[derive(Clone, Copy, Debug)]
-struct Part {
+struct Stretch {
     tid: u32,
     /// Its last record that may be in the time.
     at: u64,
@@ -207,19 +207,19 @@ impl History {
     /// Returns the path of a region that ended on a thread: its steps add up to its duration.
     pub fn path(&self, tid: u32, (from, to): (i64, i64), causes: &mut Causes) -> Vec<PathStep> {
         let mut steps = Steps::default();
-        let mut parts = vec![Part { tid, at: self.last(tid, to), from, to }];
-        while let Some(part) = parts.pop() {
-            let thread = self.threads.get(&part.tid);
-            let task = thread.map_or(Task::new(part.tid, b"", false), |last| last.task);
+        let mut todo = vec![Stretch { tid, at: self.last(tid, to), from, to }];
+        while let Some(stretch) = todo.pop() {
+            let thread = self.threads.get(&stretch.tid);
+            let task = thread.map_or(Task::new(stretch.tid, b"", false), |last| last.task);
             let thread = causes.number(Found::Task(task));
-            let mut add = |doing, from, to| steps.add(thread, doing, between(from, to));
-            let part = self.on_cpu(part, &mut add);
-            if let Some((before, waker)) = self.follow(part, &mut add) {
+            let mut add = |doing, from, to| steps.add(thread, doing, between((from, to)));
+            let stretch = self.on_cpu(stretch, &mut add);
+            if let Some((before, waker)) = self.follow(stretch, &mut add) {
                 if before.from < before.to {
-                    parts.push(before);
+                    todo.push(before);
                 }
-                match parts.len() < MOST_DEEP {
-                    true => parts.push(waker),
+                match todo.len() < MOST_DEEP {
+                    true => todo.push(waker),
                     false => add(Doing::Unknown(Unknown::TooMany), waker.from, waker.to),
                 }
             }
@@ -227,23 +227,27 @@ impl History {
         steps.mean(1)
     }
 
-    /// Returns a part that ends with its thread on a CPU, as the thread does something then. If its last record does not
+    /// Returns a stretch that ends with its thread on a CPU, as the thread does something then. If its last record does not
     /// say so, one is missing.
-    fn on_cpu(&self, part: Part, add: &mut impl FnMut(Doing, i64, i64)) -> Part {
-        match self.get(part.at).filter(|record| !record.kind.is_on()) {
+    fn on_cpu(&self, stretch: Stretch, add: &mut impl FnMut(Doing, i64, i64)) -> Stretch {
+        match self.get(stretch.at).filter(|record| !record.kind.is_on()) {
             Some(record) => {
-                let to = record.time.clamp(part.from, part.to);
-                add(Doing::Unknown(Unknown::Missing), to, part.to);
-                Part { to, ..part }
+                let to = record.time.clamp(stretch.from, stretch.to);
+                add(Doing::Unknown(Unknown::Missing), to, stretch.to);
+                Stretch { to, ..stretch }
             }
-            None => part,
+            None => stretch,
         }
     }
 
-    /// Follows a thread back to the begin of its part, or to the last time that another thread woke or started it. Then
-    /// returns what is left of the part, and that thread's. Where two records do not fit, one is missing between them.
-    fn follow(&self, part: Part, add: &mut impl FnMut(Doing, i64, i64)) -> Option<(Part, Part)> {
-        let Part { tid, mut at, from, mut to } = part;
+    /// Follows a thread back to the begin of its stretch, or to the last time that another thread woke or started it. Then
+    /// returns what is left of the stretch, and that thread's. Where two records do not fit, one is missing between them.
+    fn follow(
+        &self,
+        stretch: Stretch,
+        add: &mut impl FnMut(Doing, i64, i64),
+    ) -> Option<(Stretch, Stretch)> {
+        let Stretch { tid, mut at, from, mut to } = stretch;
         while from < to {
             let Some(record) = self.get(at) else { break };
             let begin = record.time.clamp(from, to);
@@ -255,8 +259,8 @@ impl History {
             }
             (at, to) = (record.before, begin);
             if let Kind::Started(by, by_at) = record.kind {
-                let rest = Part { tid, at: NONE, from, to: from };
-                return Some((rest, Part { tid: by, at: by_at, from, to }));
+                let rest = Stretch { tid, at: NONE, from, to: from };
+                return Some((rest, Stretch { tid: by, at: by_at, from, to }));
             }
             let Some(before) = self.get(at) else { break };
             let slept = before.time.clamp(from, to);
@@ -269,8 +273,8 @@ impl History {
                     // Only a thread that has a CPU wakes another one.
                     let is_on = self.get(by_at).is_none_or(|record| record.kind.is_on());
                     let by_at = if is_on { by_at } else { NONE };
-                    let waker = Part { tid: by, at: by_at, from: slept, to };
-                    return Some((Part { tid, at, from, to: slept }, waker));
+                    let waker = Stretch { tid: by, at: by_at, from: slept, to };
+                    return Some((Stretch { tid, at, from, to: slept }, waker));
                 }
                 Kind::WokenBy(cause) => {
                     add(Doing::Blocked(cause), slept, to);
@@ -345,18 +349,14 @@ pub(super) fn times(path: &[PathStep]) -> Times {
     let mut times = Times::default();
     for step in path {
         let part = match step.doing {
-            Doing::Running => super::Part::Guest,
-            Doing::Runnable => super::Part::Runnable,
-            Doing::Blocked(_) => super::Part::Blocked,
-            Doing::Unknown(_) => super::Part::Unattributed,
+            Doing::Running => Part::Guest,
+            Doing::Runnable => Part::Runnable,
+            Doing::Blocked(_) => Part::Blocked,
+            Doing::Unknown(_) => Part::Unattributed,
         };
         times.0[part as usize] += step.ns;
     }
     times
-}
-
-fn between(from: i64, to: i64) -> u64 {
-    u64::try_from(to.saturating_sub(from)).unwrap_or(0)
 }
 
 #[cfg(test)]
