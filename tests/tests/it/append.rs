@@ -40,6 +40,8 @@ fn at_every_step_of_an_append_the_session_is_read_up_to_its_last_packet() {
     let emits = named!(
         "e00" "e01" "e02" "e03" "e04" "e05" "e06" "e07" "e08" "e09" "e10" "e11" "e12" "e13" "e14"
         "e15" "e16" "e17" "e18" "e19" "e20" "e21" "e22" "e23" "e24" "e25" "e26" "e27" "e28" "e29"
+        "e30" "e31" "e32" "e33" "e34" "e35" "e36" "e37" "e38" "e39" "e40" "e41" "e42" "e43" "e44"
+        "e45" "e46" "e47" "e48" "e49" "e50" "e51" "e52" "e53" "e54" "e55" "e56" "e57" "e58" "e59"
     );
     let made = tempfile::tempdir().unwrap();
     let (dir, killed) = (made.path().join("s"), made.path().join("killed"));
@@ -50,6 +52,9 @@ fn at_every_step_of_an_append_the_session_is_read_up_to_its_last_packet() {
     let mut crossed = 0;
     let mut packets = 0;
     for emit in emits {
+        if crossed > 2 {
+            break;
+        }
         let _ = fs::remove_dir_all(&killed);
         copy(&dir, &killed);
         let before = (read("classes.jsonl"), read("ctf/metadata"));
@@ -64,7 +69,7 @@ fn at_every_step_of_an_append_the_session_is_read_up_to_its_last_packet() {
             assert_eq!(events(&killed).len(), packets);
         }
         let pages = (before.1.len()..after.1.len()).filter(|cut| cut % PAGE == 0);
-        // Unless it was replaced meanwhile, for the clock.
+        // Unless it was replaced meanwhile, for the clock: after 1 second, then 2, then 4.
         let pages = pages.filter(|_| after.1.starts_with(&before.1));
         let cuts: Vec<usize> = pages.chain([after.1.len()]).collect();
         crossed += cuts.len() - 1;
