@@ -1,6 +1,7 @@
 //! Fetching of the distribution's programs without installing them: packages are unpacked into a cache folder, with
-//! every library that they need, and a wrapper starts the program with that folder's dynamic loader. The system is only
-//! read. `capabilities.toml` has the programs and their packages.
+//! every library that they need, and a wrapper starts the program with that folder's dynamic loader. Programs of the
+//! Python Package Index come into such a folder by pip. The system is only read. `capabilities.toml` has the programs and
+//! their packages.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -15,6 +16,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use rustix::fs::{FlockOperation, flock};
 use serde::Deserialize;
+use tempfile::TempDir;
 
 use crate::apt::{self, Archive};
 use crate::command::{first_line, on_path};
@@ -37,6 +39,7 @@ pub struct Tool {
     programs: BTreeMap<String, String>,
     pub plain: BTreeMap<String, String>,
     packages: Vec<String>,
+    pypi: Vec<String>,
     foreign: Option<String>,
     suites: Vec<String>,
     environment: BTreeMap<String, String>,
@@ -59,7 +62,7 @@ impl Tool {
 
     /// Returns its folder in the cache.
     fn folder(&self) -> Result<PathBuf> {
-        let suites = self.suites();
+        let suites = if self.pypi.is_empty() { self.suites() } else { vec!["pypi".to_owned()] };
         Ok(cache_folder()?.join(format!("{}-{}", self.name, suites[suites.len() - 1])))
     }
 
@@ -91,10 +94,12 @@ pub fn find(program: &str) -> Result<&'static Tool, String> {
 pub fn fetch(tools: &[&'static Tool]) -> BTreeMap<&'static str, Result<PathBuf>> {
     // A tool may be named twice, for two of its programs.
     let tools: BTreeMap<_, _> = tools.iter().map(|tool| (tool.name.as_str(), *tool)).collect();
-    let absent: Vec<_> = tools.values().copied().filter(|tool| !tool.is_there()).collect();
+    let is_absent = |tool: &&Tool| !tool.is_there() && tool.pypi.is_empty();
+    let absent: Vec<_> = tools.values().copied().filter(is_absent).collect();
     let apt = (!absent.is_empty()).then(|| Apt::open(&absent));
     let fetched = |tool: &Tool| {
         match &apt {
+            _ if !tool.pypi.is_empty() && !tool.is_there() => fetch_pypi(tool)?,
             Some(Ok(apt)) if !tool.is_there() => apt.make(tool)?,
             Some(Err(why)) if !tool.is_there() => bail!("{why:#}"),
             _ => {}
@@ -184,7 +189,7 @@ impl Apt {
         }
         println!("==> lists of packages for {architecture}");
         let folder = tempfile::tempdir()?;
-        run(self.get(folder.path(), architecture, tools)?.arg("update"))?;
+        run(self.get(folder.path(), architecture, tools)?.arg("update"), "E: ")?;
         Ok(fs::write(stamp, sources)?)
     }
 
@@ -225,12 +230,7 @@ impl Apt {
 
     /// Makes the folder of a tool in the cache.
     fn make(&self, tool: &Tool) -> Result<()> {
-        // Made under another name and renamed, so that an interrupted download is never taken for a program. Removed on
-        // any error. Private to this user: packages may contain set-uid programs, and unpacking as root keeps these bits.
-        let aside = tempfile::Builder::new()
-            .prefix(".fetching-")
-            .permissions(fs::Permissions::from_mode(0o700))
-            .tempdir_in(&self.cache)?;
+        let aside = aside(&self.cache)?;
         let (apt, root) = (aside.path().join("apt"), aside.path().join("root"));
         let architecture = self.architecture(tool);
         if let Some(why) = self.damaged.get(architecture) {
@@ -239,33 +239,80 @@ impl Apt {
         println!("==> packages of {} (nothing is installed)", tool.name);
         let mut get = self.get(&apt, architecture, &[tool])?;
         get.args(["--download-only", "--no-install-recommends", "--target-release"]);
-        run(get.args(tool.suites().last()).arg("install").args(&tool.packages))?;
+        run(get.args(tool.suites().last()).arg("install").args(&tool.packages), "E: ")?;
         let mut packages = entries(&apt.join("cache/archives"))?;
         packages.retain(|path| path.extension().is_some_and(|end| end == "deb"));
         unpack(&packages, &root)?;
         remove_unneeded(tool, &root)?;
         write_wrappers(tool, aside.path())?;
         fs::remove_dir_all(apt)?;
-
-        // Of an older list of packages. Removed when the new one is there.
-        let (folder, old) = (tool.folder()?, tempfile::tempdir_in(&self.cache)?);
-        let _ = fs::rename(&folder, old.path().join("old"));
-        fs::rename(aside.path(), &folder)?;
-        // The folder has its final name now, so the guard must not remove it.
-        let _ = aside.keep();
-        Ok(())
+        place(aside, tool)
     }
 }
 
-/// Runs apt-get, whose progress goes to stderr.
-fn run(get: &mut Command) -> Result<()> {
-    let output =
-        get.stdout(Stdio::from(std::io::stderr())).output().context("cannot start apt-get")?;
+/// Makes a folder that is renamed when it is complete, so that an interrupted download is never taken for a program.
+/// Removed on any error. Private to this user: packages may contain set-uid programs, and unpacking as root keeps these
+/// bits.
+fn aside(cache: &Path) -> Result<TempDir> {
+    let mut builder = tempfile::Builder::new();
+    let builder = builder.prefix(".fetching-").permissions(fs::Permissions::from_mode(0o700));
+    Ok(builder.tempdir_in(cache)?)
+}
+
+/// Gives the complete folder of a tool its name, in place of an older one.
+fn place(aside: TempDir, tool: &Tool) -> Result<()> {
+    let (folder, old) = (tool.folder()?, tempfile::tempdir_in(cache_folder()?)?);
+    let _ = fs::rename(&folder, old.path().join("old"));
+    fs::rename(aside.path(), &folder)?;
+    // The folder has its final name now, so the guard must not remove it.
+    let _ = aside.keep();
+    Ok(())
+}
+
+/// Makes the folder of a tool of the Python Package Index in the cache.
+fn fetch_pypi(tool: &Tool) -> Result<()> {
+    println!("==> Python packages of {} (nothing is installed)", tool.name);
+    let cache = cache_folder()?;
+    fs::create_dir_all(&cache).with_context(|| format!("cannot make {}", cache.display()))?;
+    let aside = aside(&cache)?;
+    let root = aside.path().join("root");
+    let mut pip = Command::new("python3");
+    pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"])
+        .args(["--no-warn-script-location", "--root-user-action", "ignore", "--retries", "1"])
+        .arg("--target")
+        .arg(&root)
+        .args(&tool.pypi);
+    run(&mut pip, "ERROR: ")?;
+    let bin = aside.path().join("bin");
+    fs::create_dir(&bin)?;
+    for (name, path) in &tool.programs {
+        let is_own = path != "python3";
+        ensure!(!is_own || root.join(path).is_file(), "{:?} hold no {path}", tool.pypi);
+        write_script(&bin.join(name), &python_wrapper(name, path, is_own))?;
+    }
+    place(aside, tool)
+}
+
+/// Returns the wrapper of Python, or of a program that came with the packages.
+fn python_wrapper(name: &str, path: &str, is_own: bool) -> String {
+    let program = if is_own { format!("\"$root/{path}\"") } else { path.to_owned() };
+    format!(
+        "{}export PYTHONPATH=\"$root\"\nexec {program} \"$@\"\n",
+        wrapper_head(name, "packages")
+    )
+}
+
+/// Runs apt-get or pip, whose progress goes to stderr. Their errors begin with `mark`.
+fn run(get: &mut Command, mark: &str) -> Result<()> {
+    let program = get.get_program().display().to_string();
+    let output = get.stdout(Stdio::from(std::io::stderr())).output();
+    let output = output.with_context(|| format!("cannot start {program}"))?;
     let errors = String::from_utf8_lossy(&output.stderr);
     eprint!("{errors}");
     // The first one says the most about the reason; later ones only follow from it.
-    let first = errors.lines().find_map(|line| line.strip_prefix("E: "));
-    ensure!(output.status.success(), "{}", first.unwrap_or("apt-get failed"));
+    let first = errors.lines().find_map(|line| line.strip_prefix(mark));
+    let first = first.or(errors.lines().next()).unwrap_or("it says nothing");
+    ensure!(output.status.success(), "{program} failed: {first}");
     Ok(())
 }
 
@@ -394,6 +441,15 @@ fn loaded(loader: &str) -> String {
     format!("\"$root/{loader}\" --library-path \"{libraries}:$root/usr/lib:$root/lib\"")
 }
 
+/// Returns the lines by which a wrapper finds the unpacked tree.
+fn wrapper_head(name: &str, what: &str) -> String {
+    format!(
+        "#!/bin/sh\n\
+         # Starts {name} with the {what} it was fetched with, not with the system's.\n\
+         root=$(dirname -- \"$(dirname -- \"$(readlink -f -- \"$0\")\")\")/root\n",
+    )
+}
+
 fn wrapper_text<'a>(
     tool: &Tool,
     loader: &str,
@@ -403,11 +459,7 @@ fn wrapper_text<'a>(
 ) -> String {
     let lib = format!("$root/usr/lib/{}", triplet());
     let expand = |text: &str| text.replace("{lib}", &lib).replace("{root}", "$root");
-    let mut text = format!(
-        "#!/bin/sh\n\
-         # Starts {name} with the libraries it was fetched with, not with the system's.\n\
-         root=$(dirname -- \"$(dirname -- \"$(readlink -f -- \"$0\")\")\")/root\n",
-    );
+    let mut text = wrapper_head(name, "libraries");
     for (name, value) in &tool.environment {
         let _ = writeln!(text, "export {name}=\"{}\"", expand(value));
     }
@@ -462,6 +514,22 @@ mod tests {
                 r#"exec "$root/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2" --library-path "$root/usr/lib/x86_64-linux-gnu:$root/lib/x86_64-linux-gnu:$root/usr/lib:$root/lib" "$root/usr/bin/emulator" "-L" "$root/usr/share/emulator" "$@""#,
             ]
         );
+    }
+
+    #[test]
+    fn python_and_its_programs_start_with_the_packages_beside_the_wrapper() {
+        let folder = tempfile::tempdir().unwrap();
+        let [root, bin] = ["root", "bin"].map(|name| folder.path().join(name));
+        fs::create_dir_all(root.join("bin")).unwrap();
+        fs::create_dir(&bin).unwrap();
+        write_script(&root.join("bin/own"), "#!/bin/sh\necho \"$PYTHONPATH\" \"$1\"\n").unwrap();
+        write_script(&bin.join("own"), &python_wrapper("own", "bin/own", true)).unwrap();
+
+        let line = first_line(Command::new(bin.join("own")).arg("a b")).unwrap();
+
+        assert_eq!(line, format!("{} a b", fs::canonicalize(root).unwrap().display()));
+        let text = python_wrapper("python3-x", "python3", false);
+        assert!(text.ends_with("\nexec python3 \"$@\"\n"), "{text}");
     }
 
     #[test]
