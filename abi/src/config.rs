@@ -3,6 +3,7 @@
 //! The config page, which describes the device's layout to a guest.
 
 use crate::layout::{Geometry, GeometryError};
+use crate::trace_parent::TraceParent;
 use bitflags::bitflags;
 
 /// "HYPTRACE", read as a little-endian word.
@@ -75,6 +76,8 @@ pub struct ConfigPage {
     pub ring_size: u64,
     /// 0x80: size of a ring's block, bytes.
     pub block_size: u64,
+    /// 0x88: the caller's span, zeros if there is none: see [`ConfigPage::trace_parent`].
+    pub trace_parent: [u64; TraceParent::WORDS],
 }
 
 /// Why this library cannot use a config page.
@@ -125,6 +128,8 @@ pub struct HostFacts {
     pub host_frequency: u64,
     /// Number of clients that belong to vCPUs: clients [0, n).
     pub vcpu_clients: u32,
+    /// The span in whose course the session is recorded.
+    pub trace_parent: Option<TraceParent>,
 }
 
 /// Number of u64 words of a [`ConfigPage`].
@@ -151,6 +156,7 @@ impl ConfigPage {
             schema_size: g.schema_bytes,
             ring_size: g.ring_bytes,
             block_size: g.block_bytes,
+            trace_parent: TraceParent::words(facts.trace_parent.as_ref()),
         }
     }
 
@@ -158,6 +164,7 @@ impl ConfigPage {
     pub fn words(&self) -> [u64; CONFIG_WORDS] {
         let pair = zerocopy::transmute!([self.version, self.ring_mode]);
         let [session, session_end]: [u64; 2] = zerocopy::transmute!(self.session);
+        let [trace_high, trace_low, span, flags] = self.trace_parent;
         [
             self.max_clients,
             self.client_args,
@@ -176,6 +183,10 @@ impl ConfigPage {
             self.schema_size,
             self.ring_size,
             self.block_size,
+            trace_high,
+            trace_low,
+            span,
+            flags,
         ]
     }
 
@@ -183,8 +194,11 @@ impl ConfigPage {
     pub fn from_words(words: &[u64; CONFIG_WORDS]) -> ConfigPage {
         let [max_clients, client_args, client_data_size, control_size, data_size, magic, pair, ..] =
             *words;
-        let [.., features, session, session_end, epoch, guest_frequency, _, _, _, _, _] = *words;
-        let [.., host_frequency, vcpu_clients, schema_size, ring_size, block_size] = *words;
+        let [_, _, _, _, _, _, _, features, session, session_end, epoch, guest_frequency, ..] =
+            *words;
+        let [.., host_frequency, vcpu_clients, schema_size, ring_size, block_size, _, _, _, _] =
+            *words;
+        let [.., trace_high, trace_low, span, flags] = *words;
         let [version, ring_mode] = zerocopy::transmute!(pair);
         let session = zerocopy::transmute!([session, session_end]);
         ConfigPage {
@@ -205,7 +219,13 @@ impl ConfigPage {
             schema_size,
             ring_size,
             block_size,
+            trace_parent: [trace_high, trace_low, span, flags],
         }
+    }
+
+    /// Returns the span in whose course the session is recorded, if the host says one.
+    pub fn trace_parent(&self) -> Option<TraceParent> {
+        TraceParent::from_words(self.trace_parent)
     }
 
     /// Returns the geometry that the page describes, after a check of each size.
@@ -266,7 +286,8 @@ mod tests {
         assert_eq!(core::mem::offset_of!(ConfigPage, session), 0x40);
         assert_eq!(core::mem::offset_of!(ConfigPage, vcpu_clients), 0x68);
         assert_eq!(core::mem::offset_of!(ConfigPage, schema_size), 0x70);
-        assert_eq!(size_of::<ConfigPage>(), 0x88);
+        assert_eq!(core::mem::offset_of!(ConfigPage, trace_parent), 0x88);
+        assert_eq!(size_of::<ConfigPage>(), 0xa8);
     }
 
     #[test]
@@ -281,7 +302,26 @@ mod tests {
         );
         assert_eq!((page.features, page.session[0], page.session[8]), (0x38, 0x40, 0x48));
         assert_eq!((page.epoch, page.schema_size, page.block_size), (0x50, 0x70, 0x80));
+        assert_eq!(page.trace_parent, [0x88, 0x90, 0x98, 0xa0]);
         assert_eq!(page.words(), words);
+    }
+
+    #[test]
+    fn a_guest_that_does_not_know_the_callers_span_reads_the_same_page() {
+        /// Words of the page that guests read before it had the span.
+        const BEFORE: usize = 0x88 / 8;
+        let text = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+        let parent: TraceParent = text.parse().unwrap();
+        let facts = HostFacts { epoch: 3, vcpu_clients: 2, ..HostFacts::default() };
+        let page = |trace_parent| {
+            let facts = HostFacts { trace_parent, ..facts };
+            ConfigPage::new(&Geometry::default(), &facts)
+        };
+        let (without, with) = (page(None), page(Some(parent)));
+
+        assert_eq!(with.words()[..BEFORE], without.words()[..BEFORE]);
+        assert_eq!(without.words()[BEFORE..], [0; TraceParent::WORDS]);
+        assert_eq!((without.trace_parent(), with.trace_parent()), (None, Some(parent)));
     }
 
     #[test]

@@ -39,6 +39,7 @@ pub mod ring;
 pub mod schema;
 pub mod sink;
 pub mod slot;
+pub mod trace_parent;
 
 #[doc(hidden)]
 pub use zerocopy;

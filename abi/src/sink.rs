@@ -10,6 +10,7 @@ use crate::layout::local::TRIGGERS_BYTES;
 use crate::layout::{MASK_BYTES, WORD};
 use crate::record::ClockKind;
 use crate::ring::Consumer;
+use crate::trace_parent::TraceParent;
 use core::any::Any;
 
 /// Outcome of a reference point; also the status word of the reply.
@@ -131,6 +132,8 @@ pub struct Facts {
     pub guest_frequency: u64,
     /// Ticks per second of the host's raw counter, 0 if not known.
     pub host_frequency: u64,
+    /// The span in whose course the session is recorded.
+    pub trace_parent: Option<TraceParent>,
 }
 
 /// The trace engine, as a device sees it.

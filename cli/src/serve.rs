@@ -10,7 +10,7 @@ use crate::record::closing;
 use crate::recording::Failure;
 use crate::{Usage, units};
 use anyhow::{Context, Result, bail};
-use hypertrace_trace::{SessionConfig, Share, Summary};
+use hypertrace_trace::{SessionConfig, Share, Summary, TraceParent};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -78,6 +78,11 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 15,
           value_parser = clap::value_parser!(u32).range(1..=1024))]
     clients: u32,
+
+    /// The caller's span, as in a traceparent header of W3C's Trace Context: the parent of exported spans.
+    /// Guests can ask for it
+    #[arg(long, value_name = "00-TRACE-SPAN-FLAGS")]
+    traceparent: Option<TraceParent>,
 
     /// Users that may read the session
     #[arg(long, value_name = "WHO", value_enum, default_value_t)]
@@ -154,7 +159,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 
 /// Returns the configuration of the trace.
 fn trace(args: &Args, failure: &Failure) -> SessionConfig {
-    failure.of_session(&args.output, args.share)
+    let config = failure.of_session(&args.output, args.share);
+    SessionConfig { trace_parent: args.traceparent, ..config }
 }
 
 /// Says where it records, and with which options of QEMU a VM is started: one a line, to be pasted.

@@ -143,7 +143,8 @@ impl Chip {
         waker: impl DrainWaker + 'static,
     ) -> Self {
         let geometry = *memory.geometry();
-        let Facts { session, ring_mode, guest_frequency, host_frequency } = sink.facts();
+        let Facts { session, ring_mode, guest_frequency, host_frequency, trace_parent } =
+            sink.facts();
         // An unknown counter is taken for a faster one than any. The limit is then too
         // strict, which shows; too loose a limit would not.
         let second = match host_frequency {
@@ -158,6 +159,7 @@ impl Chip {
             guest_frequency,
             host_frequency,
             vcpu_clients: config.vcpu_clients.min(geometry.clients),
+            trace_parent,
         };
         let page = ConfigPage::new(&geometry, &facts);
         memory.set_config(page.words().as_bytes());

@@ -37,6 +37,9 @@ pub struct SessionJson {
     /// The process and the machine that recorded it. `None` for one that opens no file, as it writes a journal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<Origin>,
+    /// The span in whose course it was recorded, as in a `traceparent` header of W3C's Trace Context.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trace_parent: Option<String>,
     /// The host's boot whose raw counter the host's clock is, as in
     /// `/proc/sys/kernel/random/boot_id`. `None` if that could not be read, and from versions
     /// that did not write it.
@@ -251,6 +254,7 @@ mod tests {
             completes: Some("8-4-4-4-12".into()),
             started_unix_ns: i64::MAX,
             origin: Some(Origin { command: "\x01".repeat(4096), ..Origin::here() }),
+            trace_parent: Some("0".repeat(55)),
             boot_id: Some("8-4-4-4-12".into()),
             programs: false,
             clocks: vec![clock; MAX_SESSION_CLOCKS],

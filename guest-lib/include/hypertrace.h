@@ -293,6 +293,20 @@ void hypertrace_reference_point(struct hypertrace_site *site,
 bool hypertrace_open(const struct hypertrace_options *options, char *error, size_t size);
 
 /**
+ * Stores the span in whose course the host records this process, by W3C's Trace Context, so that the
+ * program's own tracing can continue that trace: the value of a `traceparent` header, 55
+ * characters and a zero. Looks for the device if no event has done so.
+ *
+ * Returns false, and stores nothing, if there is no device, if its host has no such span, or if `size`
+ * is less than 56.
+ *
+ * # Safety
+ * `text` points to `size` bytes.
+ */
+bool hypertrace_trace_parent(char *text,
+                             size_t size);
+
+/**
  * Applies the host's enable mask and reports to the host how many events this
  * thread has dropped, immediately. A thread of the library does the same every
  * 10 ms.

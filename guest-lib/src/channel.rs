@@ -14,6 +14,7 @@ use hypertrace_abi::drain::PAUSE;
 use hypertrace_abi::layout::{Geometry, Region, WORD, host_page};
 use hypertrace_abi::record::ClockKind;
 use hypertrace_abi::ring::ClientMemory;
+use hypertrace_abi::trace_parent::TraceParent;
 use hypertrace_segment::LocalPages;
 
 /// A device, or shared memory that takes its place.
@@ -30,6 +31,7 @@ pub struct Channel<'m> {
     pub(crate) features: Features,
     pub(crate) guest_frequency: u64,
     vcpu_clients: u32,
+    trace_parent: Option<TraceParent>,
     pub(crate) fenced: bool,
     pub(crate) clock: Clock,
     /// A kernel module lends clients: all that they share is read-only or out of reach.
@@ -148,6 +150,7 @@ impl<'m> Channel<'m> {
             guest_frequency: page.guest_frequency,
             vcpu_clients: u32::try_from(page.vcpu_clients)
                 .map_or(geometry.clients, |n| n.min(geometry.clients)),
+            trace_parent: page.trace_parent(),
             fenced: false,
             clock: Clock::default(),
             is_lent: false,
@@ -203,6 +206,11 @@ impl<'m> Channel<'m> {
     /// Returns the ticks per second of the counter, 0 if the host does not know.
     pub fn frequency(&self) -> u64 {
         self.guest_frequency
+    }
+
+    /// Returns the span in whose course the host records, if it says one.
+    pub fn trace_parent(&self) -> Option<TraceParent> {
+        self.trace_parent
     }
 
     /// Returns the version of the enable mask from this client's page H.

@@ -109,7 +109,7 @@ pub use error::OpenError;
 #[cfg(feature = "std")]
 pub use linux::{
     Info, MemoryType, Options, Place, default_clock, host_has_ended, install, open, poll, say,
-    with_client,
+    trace_parent, with_client,
 };
 pub use mask::is_on;
 pub use time::Clock;
@@ -119,6 +119,7 @@ pub use hypertrace_abi::record::ClockKind;
 pub use hypertrace_abi::region::Region;
 pub use hypertrace_abi::ring::{Emit, LeaseInfo, ProducerState};
 pub use hypertrace_abi::sink::Status;
+pub use hypertrace_abi::trace_parent::TraceParent;
 
 #[doc(hidden)]
 pub use hypertrace_abi as abi;

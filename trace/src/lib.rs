@@ -58,6 +58,7 @@ pub use events::backend;
 pub use events::own as trace;
 pub use hypertrace_abi as abi;
 pub use hypertrace_abi::region::Region;
+pub use hypertrace_abi::trace_parent::{TraceParent, TraceParentError};
 pub use hypertrace_format::error::{DirectoryError, WriteFailed};
 pub use hypertrace_format::folder::Share;
 pub use hypertrace_format::session_json::{self, GuestTsc};

@@ -7,6 +7,7 @@ use crate::state::PANICS;
 use hypertrace_abi::config::{Features, HostFacts};
 use hypertrace_abi::layout::Geometry;
 use hypertrace_abi::layout::local::ENVIRONMENT;
+use hypertrace_abi::sink::{EventSink, Facts};
 use hypertrace_segment::{Segment, SegmentError};
 use hypertrace_trace::{SessionConfig, SessionError, Summary};
 use std::fmt;
@@ -100,10 +101,12 @@ impl Session {
         trace.relays = relays;
         trace.same_counter = vm_memory.is_none();
         let trace = hypertrace_trace::Session::create(trace)?;
+        let Facts { session, guest_frequency, host_frequency, trace_parent, .. } = trace.facts();
         let facts = HostFacts {
-            session: trace.uuid(),
-            guest_frequency: trace.guest_frequency(),
-            host_frequency: trace.host_frequency(),
+            session,
+            guest_frequency,
+            host_frequency,
+            trace_parent,
             vcpu_clients: relays,
             features: if vm_memory.is_some() { Features::REMOTE } else { Features::empty() },
             ..HostFacts::default()

@@ -31,6 +31,7 @@ const CONFIG: &[(&str, usize)] = &[
     ("SCHEMA_SIZE", offset_of!(ConfigPage, schema_size)),
     ("RING_SIZE", offset_of!(ConfigPage, ring_size)),
     ("BLOCK_SIZE", offset_of!(ConfigPage, block_size)),
+    ("TRACE_PARENT", offset_of!(ConfigPage, trace_parent)),
 ];
 
 /// Names without their prefix, and values.

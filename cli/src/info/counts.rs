@@ -207,6 +207,7 @@ fn to_json(session: &Session, stat: &SessionStat) -> Value {
         "uuid": std::ops::Deref::deref(session.json()).uuid,
         "started_unix_ns": session.json().started_unix_ns,
         "origin": session.json().origin,
+        "trace_parent": session.json().trace_parent,
         "finished": session.json().finished,
         "streams": stat.streams.iter().map(row).collect::<Vec<_>>(),
         "total": row(&stat.total),

@@ -9,12 +9,14 @@ use crate::recording::{Failure, serve, tidy};
 use crate::{Usage, units};
 use anyhow::{Context, Result, bail};
 use hypertrace_abi::ring::Losses;
+use hypertrace_abi::trace_parent::{self, TraceParent};
 use hypertrace_device::Geometry;
 use hypertrace_kernel::{Recording, is_incomplete};
 use hypertrace_qemu_emulator::Emulator;
-use hypertrace_trace::Summary;
 use hypertrace_trace::session_json::{Domain, StreamJson};
+use hypertrace_trace::{SessionConfig, Summary};
 use hypertrace_user::{Config, Program, Session, end_if_cut, exit_code, pass_signals_on};
+use std::env;
 use std::ffi::OsStr;
 use std::fmt::Write;
 use std::path::Path;
@@ -40,8 +42,9 @@ fn record(
     let failure = Failure::default();
     // Lives until the session has ended: a signal must not leave it unfinished.
     let _signals = pass_signals_on();
+    let trace = failure.of_session(out, args.share);
     let session = Session::create(Config {
-        trace: failure.of_session(out, args.share),
+        trace: SessionConfig { trace_parent: trace_parent(), ..trace },
         geometry,
         segment: args.segment.clone(),
         relays,
@@ -108,6 +111,18 @@ fn record(
         }
         Ok(()) => Ok(ExitCode::from(code)),
     }
+}
+
+/// Returns the caller's span, by the environment.
+fn trace_parent() -> Option<TraceParent> {
+    let text = env::var_os(trace_parent::ENVIRONMENT).filter(|text| !text.is_empty())?;
+    let text = text.to_string_lossy();
+    let parent = text.parse::<TraceParent>();
+    let said = |why| {
+        let name = trace_parent::ENVIRONMENT;
+        say(format_args!("{name} in the environment is not used, {text:.80?}: {why}"));
+    };
+    parent.map_err(said).ok()
 }
 
 /// Finds an emulator of QEMU's user mode.

@@ -426,6 +426,30 @@ fn invalid_events_do_not_compile() {
 }
 
 #[test]
+fn a_program_gets_the_span_of_its_hosts_caller() {
+    const TEXT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+    let Some(compiler) = c::compiler() else { return };
+    let place = Place::new();
+    let source = c::source("tests/c/trace_parent.c");
+    let program = compiler.program(&source, Linked::Archive, place.path());
+
+    let printed = |trace_parent: Option<&str>| {
+        let dir = tempfile::tempdir_in(place.path()).unwrap();
+        let mut config = Config::new(dir.path());
+        config.trace.trace_parent = trace_parent.map(|text| text.parse().unwrap());
+        let session = Session::create(config).unwrap();
+        let mut command = Command::new(&program);
+        session.pass_to(&mut command);
+        let printed = run(&mut command).ok();
+        session.finish().unwrap();
+        printed
+    };
+
+    assert_eq!(printed(Some(TEXT)), format!("{TEXT}\n"));
+    assert_eq!(printed(None), "none\n");
+}
+
+#[test]
 fn a_forked_child_gets_its_own_client() {
     let Some(compiler) = c::compiler() else { return };
     let place = Place::new();

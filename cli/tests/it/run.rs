@@ -72,6 +72,38 @@ fn a_program_that_never_calls_the_library_leaves_an_empty_session_and_its_status
     }
 }
 
+const TRACE_PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+
+#[test]
+fn the_callers_span_is_in_the_session_and_the_program_gets_it() {
+    let name = this_test!();
+    if traced::argument().is_some() {
+        let parent = hypertrace::trace_parent();
+        let text = parent.map_or("none".into(), |parent| parent.to_string());
+        // On a line of its own, among the harness's.
+        println!("\n{text}");
+        return;
+    }
+    let place = tempfile::tempdir().unwrap();
+    let wrong = TRACE_PARENT.to_uppercase();
+    for (n, (text, kept)) in
+        [(TRACE_PARENT, TRACE_PARENT), (&wrong, "none"), ("", "none")].into_iter().enumerate()
+    {
+        let dir = place.path().join(n.to_string());
+        let ran = run(run_test(&dir, &[], name, "-").env("TRACEPARENT", text));
+
+        assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+        assert!(ran.stdout.lines().any(|line| line == kept), "{}", ran.stdout);
+        let json = fs::read_to_string(dir.join("session.json")).unwrap();
+        let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+        let of_session = json.get("trace_parent").map_or("none", |text| text.as_str().unwrap());
+        assert_eq!(of_session, kept);
+        let said = "TRACEPARENT in the environment is not used";
+        assert_eq!(ran.stderr.contains(said), text == wrong, "{}", ran.stderr);
+        assert!(text != wrong || ran.stderr.contains("at byte 4"), "{}", ran.stderr);
+    }
+}
+
 #[test]
 fn a_fork_and_an_exec_get_their_own_clients() {
     let name = "a_fork_and_an_exec_get_their_own_clients";

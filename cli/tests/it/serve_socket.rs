@@ -46,6 +46,32 @@ fn served(options: &[&str]) -> (TempDir, PathBuf, Server) {
     (folder, socket, server)
 }
 
+#[test]
+fn the_callers_span_is_in_the_session_and_in_the_guests_config_page() {
+    const TEXT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+    const AT: u64 = std::mem::offset_of!(hypertrace_abi::config::ConfigPage, trace_parent) as u64;
+    let (_folder, socket, server) = served(&["--traceparent", TEXT]);
+    let mut vmm = Client::new(&socket).unwrap();
+
+    let mut bytes = [0; 32];
+    vmm.region_read(CONFIG, AT, &mut bytes).unwrap();
+
+    let words =
+        std::array::from_fn(|i| u64::from_le_bytes(bytes[8 * i..][..8].try_into().unwrap()));
+    let parent = hypertrace_abi::trace_parent::TraceParent::from_words(words).unwrap();
+    assert_eq!(parent.to_string(), TEXT);
+    let json = fs::read_to_string(server.session.join("session.json")).unwrap();
+    assert!(json.contains(&format!("\"trace_parent\": \"{TEXT}\"")), "{json}");
+}
+
+#[test]
+fn a_span_that_is_none_is_refused() {
+    let mut command = HYPERTRACE.command(["serve", "--file", "f", "-o", "o", "--traceparent"]);
+    let ran = run(command.arg("00-0-0-0"));
+    assert_eq!(ran.code, Some(2));
+    assert!(ran.stderr.contains("it has 8 bytes, not 55"), "{}", ran.stderr);
+}
+
 /// Runs the calling test in a process of its own. What is closed in it is closed at once: beside other tests, a
 /// child that one of them has just forked still holds the connection until it runs its program.
 #[track_caller]

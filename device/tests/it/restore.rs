@@ -3,7 +3,9 @@
 //! A device that is restored from its state: it is as at the snapshot, and no state breaks it.
 
 use crate::common;
-use common::{BARS, Call, Front, Known, Recorder, chip, geometry, register};
+use common::{BARS, Call, Front, Known, Recorder, chip, geometry, register, trace_parent};
+use hypertrace_abi::atomic::Ordering::Relaxed;
+use hypertrace_abi::config::{CONFIG_WORDS, ConfigPage, RingMode};
 use hypertrace_abi::event::Words;
 use hypertrace_abi::layout::{MASK_BYTES, Region, host_page, register::EMIT};
 use hypertrace_abi::record::ClockKind;
@@ -11,7 +13,6 @@ use hypertrace_abi::ring::{
     ClientMemory, Consumer, Emit, Lease, LeaseInfo, NewRecord, Producer, ProducerState,
 };
 use hypertrace_abi::sink::{Drained, EventSink, Facts, KnownClient, ReferencePoint, Status};
-use hypertrace_abi::{atomic::Ordering::Relaxed, config::RingMode};
 use hypertrace_device::{
     BarChange, BarForm, Chip, ChipConfig, ChipState, Geometry, Memory, Pages, PciFunction,
     PciState, RestoreError,
@@ -237,6 +238,41 @@ fn a_configuration_that_guests_would_notice_is_refused_by_name() {
     let what = "number of clients of vCPUs";
     let vcpus = ChipConfig { vcpu_clients: 2, ..ChipConfig::default() };
     assert_eq!(restore(vcpus), RestoreError::Differs { what, expected: 2, found: 0 });
+}
+
+#[test]
+fn a_guest_sees_the_callers_span_after_a_reset_and_after_a_restore_that_of_the_new_session() {
+    let chip_of = |digit, state: Option<&ChipState>| {
+        let memory = Memory::anonymous(geometry()).unwrap();
+        let facts = Facts { trace_parent: trace_parent(digit), ..Facts::default() };
+        let sink = Recorder { facts, ..Recorder::default() };
+        let config = ChipConfig::default();
+        match state {
+            None => Chip::new(memory, &config, sink, ()),
+            Some(state) => Chip::restore(memory, &config, state, sink, ()).unwrap(),
+        }
+    };
+    // As a guest loads it.
+    let seen = |chip: &Chip| {
+        let mut words = [0; CONFIG_WORDS];
+        for (i, word) in words.iter_mut().enumerate() {
+            let mut bytes = [0; 8];
+            chip.read(Region::Config, 8 * i as u64, &mut bytes);
+            *word = u64::from_le_bytes(bytes);
+        }
+        ConfigPage::from_words(&words).trace_parent()
+    };
+    let chip = chip_of(1, None);
+    chip.write(Region::Config, 0x98, &[9; 8]);
+    assert_eq!(seen(&chip), trace_parent(1), "a store changes nothing");
+
+    chip.reset();
+    assert_eq!(seen(&chip), trace_parent(1));
+
+    let restored = chip_of(2, Some(&chip.state()));
+    assert_eq!(seen(&restored), trace_parent(2));
+    restored.reset();
+    assert_eq!(seen(&restored), trace_parent(2));
 }
 
 /// A sink of a device that is not restored.

@@ -112,6 +112,27 @@ unsafe fn string<'a>(at: *const c_char) -> Option<&'a OsStr> {
     (!at.is_null()).then(|| OsStr::from_bytes(unsafe { CStr::from_ptr(at) }.to_bytes()))
 }
 
+/// Stores the span in whose course the host records this process, by W3C's Trace Context, so that the
+/// program's own tracing can continue that trace: the value of a `traceparent` header, 55
+/// characters and a zero. Looks for the device if no event has done so.
+///
+/// Returns false, and stores nothing, if there is no device, if its host has no such span, or if `size`
+/// is less than 56.
+///
+/// # Safety
+/// `text` points to `size` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hypertrace_trace_parent(text: *mut c_char, size: usize) -> bool {
+    let Some(parent) = hypertrace::trace_parent() else { return false };
+    let bytes = format!("{parent}\0");
+    if size < bytes.len() {
+        return false;
+    }
+    // SAFETY: `size` bytes can be stored to, says the caller.
+    unsafe { text.cast::<u8>().copy_from(bytes.as_ptr(), bytes.len()) };
+    true
+}
+
 /// Applies the host's enable mask and reports to the host how many events this
 /// thread has dropped, immediately. A thread of the library does the same every
 /// 10 ms.

@@ -44,6 +44,7 @@ pub use thread::{poll, with_client};
 use crate::channel::Channel;
 use crate::error::OpenError;
 use crate::time::Clock;
+use hypertrace_abi::trace_parent::TraceParent;
 use std::fs::File;
 
 /// Returns the clock that this process stamps with on this machine, if the options name none.
@@ -79,6 +80,22 @@ pub fn say(line: &str) {
 /// shows it, that of `hypertrace record` and `hypertrace serve --file`. Also if the guest's kernel has taken the device away.
 pub fn host_has_ended() -> bool {
     process::has_host_ended()
+}
+
+/// Returns the span in whose course the host records this process, by W3C's Trace Context: the program's own tracing
+/// can continue that trace. Its text, by `to_string()`, is the value of a `traceparent` header. The device
+/// is looked for if no event has done so.
+///
+/// `None` if there is no device, or its host has no such span. It is the span of when this process opened the device,
+/// also in a VM that is restored from a snapshot later.
+///
+/// ```
+/// if let Some(parent) = hypertrace::trace_parent() {
+///     println!("traceparent: {parent}");
+/// }
+/// ```
+pub fn trace_parent() -> Option<TraceParent> {
+    process::trace_parent(thread::prepare)
 }
 
 /// Makes `channel` this process's, in place of a device: shared memory, or a

@@ -28,6 +28,7 @@ use hypertrace_abi::config::RingMode;
 use hypertrace_abi::layout::{guest_page, host_page};
 use hypertrace_abi::record::ClockKind;
 use hypertrace_abi::ring::{ClientMemory, LeaseInfo, ProducerState, Wake};
+use hypertrace_abi::trace_parent::TraceParent;
 use hypertrace_segment::signals::SignalsBlocked;
 use hypertrace_segment::{LockFile, Mapping, token};
 use std::fmt::Write;
@@ -181,6 +182,11 @@ pub(super) fn for_event(prepare: Prepare) -> Result<&'static Process, Missing> {
 /// Returns true if this process's host has ended.
 pub(super) fn has_host_ended() -> bool {
     losses::is_host_ended() || ours().is_some_and(Process::has_host_ended)
+}
+
+/// Returns the span in whose course the host records: see [`crate::trace_parent`].
+pub(super) fn trace_parent(prepare: Prepare) -> Option<TraceParent> {
+    for_event(prepare).ok()?.channel.trace_parent()
 }
 
 /// Opens the channel: see [`crate::open`].

@@ -10,6 +10,7 @@
 
 use super::uuid::Uuid;
 use hypertrace_abi::schema::{FieldType, Schema};
+use hypertrace_abi::trace_parent::TraceParent;
 use hypertrace_format::origin::Origin;
 use std::collections::BTreeSet;
 use std::fmt::{self, Write};
@@ -55,12 +56,13 @@ const PAGE: u64 = 4096;
 pub fn tsdl<'a>(
     uuid: &[u8; 16],
     origin: Option<&Origin>,
+    trace_parent: Option<&TraceParent>,
     clocks: &[ClockEntry],
     classes: impl Iterator<Item = ClassEntry<'a>>,
 ) -> String {
     let mut out = String::with_capacity(4096);
     // Writing to a String does not fail.
-    let _ = write_head(&mut out, uuid, origin);
+    let _ = write_head(&mut out, uuid, origin, trace_parent);
     let at = out.len() as u64;
     out + &blocks(at, clocks, classes)
 }
@@ -115,7 +117,12 @@ fn quoted(text: &str) -> String {
     out + "\""
 }
 
-fn write_head(out: &mut String, uuid: &[u8; 16], origin: Option<&Origin>) -> fmt::Result {
+fn write_head(
+    out: &mut String,
+    uuid: &[u8; 16],
+    origin: Option<&Origin>,
+    trace_parent: Option<&TraceParent>,
+) -> fmt::Result {
     write!(
         out,
         r#"/* CTF 1.8 */
@@ -154,6 +161,9 @@ env {{
         for (name, text) in fields.into_iter().chain([("command", command)]) {
             writeln!(out, "\t{name} = {};", quoted(text))?;
         }
+    }
+    if let Some(parent) = trace_parent {
+        writeln!(out, "\ttraceparent = \"{parent}\";")?;
     }
     writeln!(out, "}};")
 }
@@ -281,7 +291,7 @@ mod tests {
 
     #[test]
     fn a_negative_offset_is_negative_in_its_seconds_only() {
-        let text = tsdl(&[0; 16], None, &[clock(-1_500_000_000)], std::iter::empty());
+        let text = tsdl(&[0; 16], None, None, &[clock(-1_500_000_000)], std::iter::empty());
         assert!(text.contains("offset_s = -2;\n\toffset = 1000000000;"), "{text}");
     }
 

@@ -15,6 +15,7 @@ use crate::ctf::stream::DEFAULT_FILE_BYTES;
 use crate::ctf::{Clocks, Folder, PacketBuffer, Uuid, WriteFailed};
 use hypertrace_abi::clock::ticks;
 use hypertrace_abi::ring::Consumer;
+use hypertrace_abi::trace_parent::TraceParent;
 use hypertrace_format::classes::Line;
 use hypertrace_format::limits::MOST_LOST;
 use hypertrace_format::origin::Origin;
@@ -34,6 +35,8 @@ pub(crate) struct TraceFiles {
     pub completes: Option<String>,
     /// The process and the machine.
     pub origin: Option<Origin>,
+    /// The caller's span.
+    pub trace_parent: Option<TraceParent>,
     /// The trace's files, in [`HIDDEN`] while the session is created. If there are
     /// none, packets are built and checked, and not written. A flight recorder has
     /// some only while it takes a snapshot.
@@ -115,6 +118,7 @@ impl TraceState {
             uuid,
             completes: None,
             origin: None,
+            trace_parent: None,
             files: None,
             open_files: 1,
             file_bytes: DEFAULT_FILE_BYTES,
@@ -270,7 +274,9 @@ impl TraceState {
     fn write_metadata(&mut self) -> Result<u64, WriteFailed> {
         let (uuid, clocks) = (&self.trace.uuid, self.clocks.len());
         let entries = self.clocks.entries(uuid, 0..clocks);
-        let text = tsdl(uuid, self.trace.origin.as_ref(), &entries, self.classes.entries(clocks));
+        let TraceFiles { origin, trace_parent, .. } = &self.trace;
+        let classes = self.classes.entries(clocks);
+        let text = tsdl(uuid, origin.as_ref(), trace_parent.as_ref(), &entries, classes);
         if let Some(files) = &mut self.trace.files {
             files.replace(Description::Metadata, text.as_bytes())?;
         }
@@ -295,6 +301,7 @@ impl TraceState {
             completes: self.trace.completes.clone(),
             started_unix_ns: self.clocks.host.first.unix_ns.try_into().unwrap_or(0),
             origin: self.trace.origin.clone(),
+            trace_parent: self.trace.trace_parent.map(|parent| parent.to_string()),
             boot_id: self.clocks.boot_id.clone(),
             programs: self.clocks.shared,
             clocks: self.clocks.to_json(0..self.clocks.len()),

@@ -7,6 +7,7 @@ use crate::ctf::stream::DEFAULT_FILE_BYTES;
 use crate::ctf::{PacketBuffer, Share};
 use crate::drain::{OnWriteFailed, SnapshotLimit, TraceState};
 use crate::events::Pattern;
+use hypertrace_abi::trace_parent::TraceParent;
 use hypertrace_format::packet::HEADER_BYTES;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -20,6 +21,9 @@ pub struct SessionConfig {
     /// The host's boot, from `/proc/sys/kernel/random/boot_id`, if the VMM knows it. Otherwise that file is
     /// read, unless the session is written to a journal.
     pub boot_id: Option<String>,
+    /// The span in whose course the session is recorded, by W3C's Trace Context. Guests can ask for it,
+    /// and exported spans are its children.
+    pub trace_parent: Option<TraceParent>,
     /// Bytes of a stream's file, sparse; at least a packet and two headers.
     pub file_bytes: u64,
     /// Bytes of the largest packet: the drain's only buffer for records.
@@ -121,6 +125,7 @@ impl SessionConfig {
         SessionConfig {
             destination: Destination::Path(dir.into()),
             boot_id: None,
+            trace_parent: None,
             file_bytes: DEFAULT_FILE_BYTES,
             packet_bytes: DEFAULT_PACKET_BYTES,
             open_files: default_open_files(),

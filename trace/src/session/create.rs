@@ -78,6 +78,7 @@ impl Session {
         let origin = journal.is_none().then(Origin::here);
         let mut state = TraceState::new(destination.clone(), uuid, clocks);
         state.trace.origin = origin;
+        state.trace.trace_parent = config.trace_parent;
         config.apply(&mut state);
         let (mut recorder, mut claim) = (None, None);
         match (destination, journal, config.output) {
@@ -108,6 +109,7 @@ impl Session {
             claim,
             host_frequency: engine.state.clocks.host.frequency,
             guest_frequency: engine.state.clocks.guest_frequency(),
+            trace_parent: trace.trace_parent,
             rings,
             triggers: Triggers::default(),
             ended: AtomicBool::new(false),

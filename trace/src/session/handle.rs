@@ -17,6 +17,7 @@ use hypertrace_abi::config::RingMode;
 use hypertrace_abi::event::{Fields, Site};
 use hypertrace_abi::ring::{Emit, Producer};
 use hypertrace_abi::sink::EventSink;
+use hypertrace_abi::trace_parent::TraceParent;
 use hypertrace_format::session_json::GuestTsc;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -37,6 +38,7 @@ pub(super) struct SessionParts {
     pub claim: Option<Folder>,
     pub host_frequency: u64,
     pub guest_frequency: u64,
+    pub trace_parent: Option<TraceParent>,
     pub rings: Arc<HostRings>,
     pub triggers: Triggers,
     pub ended: AtomicBool,

@@ -110,6 +110,8 @@ impl Session {
         config.apply(&mut state);
         state.trace.completes = Some(found.json.uuid.clone());
         state.trace.origin.clone_from(&found.json.origin);
+        let parent = found.json.trace_parent.as_deref();
+        state.trace.trace_parent = parent.and_then(|text| text.parse().ok());
         state.classes = Classes::of_earlier(&found.events).ok_or_else(|| {
             let why = "the event classes in its classes.jsonl are damaged";
             SessionError::not_recoverable(folder.path(), why)

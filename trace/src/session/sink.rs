@@ -21,6 +21,7 @@ impl EventSink for Session {
             ring_mode: self.ring_mode(),
             guest_frequency: self.guest_frequency(),
             host_frequency: self.host_frequency(),
+            trace_parent: self.parts.trace_parent,
         }
     }
 

@@ -37,7 +37,8 @@ impl Trace {
             .collect();
         let classes =
             bodies.iter().zip(16..).map(|(body, id)| ClassEntry { stream_id: 0, id, body });
-        std::fs::write(dir.path().join("metadata"), tsdl(&UUID, None, clocks, classes)).unwrap();
+        std::fs::write(dir.path().join("metadata"), tsdl(&UUID, None, None, clocks, classes))
+            .unwrap();
         let header = PacketHeader::new(UUID, 0, Domain::Guest, 0, 0);
         let mut files = Files::at(dir.path(), 1).unwrap();
         let stream = Stream::create(&mut files, "guest-000", file_bytes, &header).unwrap();

@@ -105,6 +105,7 @@ fn what_is_left_in_the_ring_is_a_session_of_its_own_and_the_killed_one_stays_as_
     let mut old = json(dir.path());
     let stream = StreamJson { domain: Domain::Guest, name: "guest".into(), ..Default::default() };
     old.streams = vec![stream];
+    old.trace_parent = Some("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01".into());
     fs::write(dir.path().join("session.json"), serde_json::to_vec(&old).unwrap()).unwrap();
     let before = fingerprint(dir.path());
 
@@ -119,6 +120,7 @@ fn what_is_left_in_the_ring_is_a_session_of_its_own_and_the_killed_one_stays_as_
     assert_eq!((&told.completes, told.finished), (&Some(killed.uuid.clone()), true));
     assert!(!killed.finished && told.uuid != killed.uuid);
     assert_eq!(told.boot_id, killed.boot_id);
+    assert!(told.trace_parent.is_some() && told.trace_parent == killed.trace_parent);
     let map = |json: &SessionJson| {
         json.clocks.iter().map(|c| (c.base, c.frequency, c.offset_ns)).collect::<Vec<_>>()
     };

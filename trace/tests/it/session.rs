@@ -581,6 +581,20 @@ fn metadata_improves_and_epochs_have_clocks_of_their_own() {
     assert_eq!(json.clocks[1].frequency, 1_000_000_000);
 }
 
+#[test]
+fn the_callers_span_is_in_the_session_and_the_metadata_and_guests_get_it() {
+    let text = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+    let parent = Some(text.parse().unwrap());
+    let (_dir, session) = session(|config| config.trace_parent = parent);
+    let metadata = std::fs::read_to_string(session.dir().join("ctf/metadata")).unwrap();
+
+    assert_eq!(session.facts().trace_parent, parent);
+    finish(session.clone());
+
+    assert_eq!(json(&session).trace_parent.as_deref(), Some(text));
+    assert!(metadata.contains(&format!("\ttraceparent = \"{text}\";\n")), "{metadata}");
+}
+
 /// Runs guests one after the other, each with a counter that begins anew.
 fn boot(session: &Session, guest: &mut Guest, first: u64) {
     boot_at(1_000, session, guest, first);

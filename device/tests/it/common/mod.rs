@@ -11,10 +11,17 @@ use hypertrace_abi::ring::{Consumer, Flow};
 use hypertrace_abi::sink::{
     Drained, EventSink, Facts, KnownClient, ReferencePoint, Settings, Status,
 };
+use hypertrace_abi::trace_parent::TraceParent;
 use hypertrace_device::{Chip, ChipConfig, Counter, Geometry, Memory, PciFunction, Region, Window};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed, Ordering::Release};
 use std::sync::{Arc, Mutex};
+
+/// Returns the span of a caller whose number ends with this digit.
+pub fn trace_parent(digit: u8) -> Option<TraceParent> {
+    let text = format!("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b{digit}-01");
+    Some(text.parse().unwrap())
+}
 
 /// A reference point that the sink got.
 #[derive(Clone, Debug, PartialEq, Eq)]
