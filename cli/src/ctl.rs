@@ -1,9 +1,9 @@
 //! `hypertrace ctl`: commands to a running VMM, over its session's socket.
 
-use crate::escape::Message;
 use crate::output::{print, prompt, say};
 use crate::{Usage, place, units};
 use anyhow::{Context, Result, anyhow, bail};
+use hypertrace_export::escape::Message;
 use hypertrace_trace::monitor::{self, MAX_REPLY, SOCKET};
 use std::io::{self, BufRead, BufReader, ErrorKind, IsTerminal, Read, Write};
 use std::os::unix::net::UnixStream;

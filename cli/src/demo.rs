@@ -1,14 +1,14 @@
 //! `hypertrace demo`: a guest and its VMM on one timeline, in a few seconds.
 
-use crate::escape::Message;
 use crate::interrupt::Interrupts;
 use crate::kernel;
-use crate::losses::grouped;
-use crate::output::{print, print_json, say, wrapped};
+use crate::output::{grouped, print, print_json, say, wrapped};
 use crate::recording::{Failure, serve};
 use crate::report;
 use anyhow::{Context, Result, bail};
 use hypertrace_device::Geometry;
+use hypertrace_export::Row;
+use hypertrace_export::escape::Message;
 use hypertrace_format::error::error_chain;
 use hypertrace_guest::{Args as GuestArgs, MAX_VCPUS, Program};
 use hypertrace_kernel::{Recording, is_incomplete};
@@ -375,7 +375,8 @@ fn print_excerpt(dir: &Path) -> Result<()> {
     before.iter().for_each(|event| lines.widen(&event.source));
     let mut text = format!("\n{}", lines.header());
     for event in &before {
-        text.push_str(lines.text(&event.borrow(), event.ts_ns.saturating_sub(start), None));
+        let since = event.ts_ns.saturating_sub(start);
+        text.push_str(lines.text(&Row::Event { event: &event.borrow(), since, function: None }));
     }
     print(text)
 }

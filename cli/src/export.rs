@@ -1,22 +1,33 @@
 //! `hypertrace export`: sessions and function traces for other readers.
 
 use crate::Usage;
-use crate::kernel::{assemble, is_carrier};
-use crate::losses::grouped;
-use crate::output::say;
-use crate::report::{Inputs, Lines, Recordings};
+use crate::interrupt::Interrupts;
+use crate::kernel::assemble;
+use crate::output::{grouped, say};
+use crate::page::WholeFile;
+use crate::report::{Inputs, Lines, Recordings, Wanted, wrong};
+use crate::units::{At, at};
 use anyhow::{Context, Result};
+use hypertrace_export::choice::is_carrier;
 use hypertrace_export::uftrace::{self, Counts, Module};
+use hypertrace_export::{Choice, Events, Row, csv, json};
 use hypertrace_functions::symbols::Source;
 use hypertrace_timeline::{EntryRef, EventKind, Session};
 use std::cell::RefCell;
 use std::fs::{self, DirBuilder};
+use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::DirBuilderExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Write sessions and function traces in the format of another reader
 ///
-/// trace-cmd: the recordings of guests' kernels in a session, a file each, which
+/// json, csv: the events that --event, --client, --where, --from and --until
+/// choose. A line of json is one of report --json (docs/json.md). A row of csv has
+/// a column for each field, field_NAME; a text that a spreadsheet would run as a
+/// formula begins with '. Where events were lost, a row has their number in the
+/// column lost, 0 if it is unknown.
+///
+/// trace-dat: the recordings of guests' kernels in a session, a file each, which
 /// trace-cmd and KernelShark read.
 ///
 /// uftrace: a directory whose `uftrace replay` shows events among the calls. Of
@@ -34,9 +45,17 @@ pub struct Args {
     #[arg(long, value_name = "FORMAT", value_enum)]
     to: Format,
 
-    /// Directory for the result: new or empty
-    #[arg(long, short, value_name = "DIR")]
+    /// File for the result, - for stdout; a directory, new or empty, for trace-dat and uftrace.
+    /// A file appears under this name when it is whole
+    #[arg(long, short, value_name = "PATH|-")]
     pub output: PathBuf,
+
+    #[command(flatten)]
+    wanted: Wanted,
+
+    /// Only events up to this time
+    #[arg(long, value_name = "T", value_parser = at, allow_hyphen_values = true)]
+    until: Option<At>,
 
     /// Names of functions: an ELF file, a System.map, or what /proc/kallsyms has, moved by an offset.
     /// Where functions are compiled in, a program and its libraries need no offset
@@ -47,39 +66,131 @@ pub struct Args {
 /// Format of the result.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum Format {
+    /// One JSON object a line
+    Json,
+    /// Comma-separated values, a row an event
+    Csv,
+    /// Files trace.dat of trace-cmd
+    TraceDat,
     /// Directory of uftrace
     Uftrace,
-    /// Files trace.dat of trace-cmd
-    TraceCmd,
 }
 
 const EXAMPLES: &str = "\
 Examples:
+  hypertrace export S --to csv -o s.csv    for pandas, DuckDB, a spreadsheet
+  hypertrace export S --to json -o - | jq .event     a name a line
   hypertrace record --qemu qemu-x86_64 --functions F -o S ./program
   hypertrace export S F --to uftrace -o U --symbols ./program
   uftrace replay -d U                    calls and events, in order
-  hypertrace export S --to trace-cmd -o K
+  hypertrace export S --to trace-dat -o K
   trace-cmd report K/guest-kernel-*.dat  a guest's kernel alone
 
 Exit code: 0 done, 1 failed, 2 wrong usage, or damaged or foreign input.";
 
+/// Prefix of a file while it is written.
+const PREFIX: &str = ".hypertrace-export-";
+
 /// Runs the command.
 pub fn run(args: &Args) -> Result<()> {
-    if matches!(args.to, Format::TraceCmd) {
-        return guests(args);
+    let choice = args.wanted.choice(0, args.until)?;
+    match args.to {
+        Format::Json => events(args, "line", json::write),
+        Format::Csv => events(args, "row", csv::write),
+        _ if choice.is_filtered() => {
+            let why = "--event, --client, --where, --from and --until are not for this format";
+            Err(Usage(why.into()).into())
+        }
+        Format::TraceDat => guests(args),
+        Format::Uftrace => functions(args),
     }
+}
+
+/// Writes the events that are wanted.
+fn events(
+    args: &Args,
+    unit: &str,
+    write: impl FnOnce(Events<'_>, &mut dyn Write) -> hypertrace_export::Result<u64>,
+) -> Result<()> {
+    let Recordings { sessions, traces, functions } = args.inputs.open(&args.symbols)?;
+    for warning in traces.iter().flat_map(|trace| trace.warnings()) {
+        say(warning);
+    }
+    let all = Choice::default();
+    let (sessions, traces, functions) = (&*sessions, &*traces, &*functions);
+    let events = Events { sessions, traces, functions, symbols: &args.symbols, choice: &all };
+    let wanted = args.wanted.choice(events.start(), args.until)?;
+    let choice = Choice { has_leases: true, ..wanted };
+    choice.check(sessions, traces).map_err(wrong)?;
+    let events = Events { choice: &choice, ..events };
+    let count = whole(&args.output, |out| Ok(write(events, out)?))?;
+    if count == 0 && choice.is_filtered() {
+        say(args.wanted.unmatched(sessions, traces));
+    }
+    if args.output != Path::new("-") {
+        let s = if count == 1 { "" } else { "s" };
+        say(format_args!("{}: {} {unit}{s}", args.output.display(), grouped(count)));
+    }
+    Ok(())
+}
+
+/// Writes a file that appears under its name when it is whole, or stdout.
+fn whole<T>(path: &Path, write: impl FnOnce(&mut dyn Write) -> Result<T>) -> Result<T> {
+    if path == Path::new("-") {
+        let mut out = BufWriter::with_capacity(1 << 16, io::stdout().lock());
+        let written = write(&mut out);
+        out.flush().context("cannot write")?;
+        return written;
+    }
+    let shown = path.display();
+    if path.symlink_metadata().is_ok() {
+        return Err(Usage(format!("{shown} exists: give another name")).into());
+    }
+    // A signal ends the command when the unfinished file is removed.
+    let interrupts = Interrupts::catch();
+    let written = || -> Result<T> {
+        let file = WholeFile::create(path, PREFIX)?;
+        let mut out = BufWriter::with_capacity(1 << 16, Interruptible(file));
+        let written = write(&mut out)?;
+        let Interruptible(file) = out.into_inner().map_err(|why| why.into_error())?;
+        file.keep(path, false)?;
+        Ok(written)
+    };
+    let written = written();
+    interrupts.end();
+    written.with_context(|| format!("{shown} is not written"))
+}
+
+/// Output that fails after a signal.
+struct Interruptible(WholeFile);
+
+impl Write for Interruptible {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match Interrupts::came() {
+            Some(_) => Err(io::Error::other("interrupted")),
+            None => self.0.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
+/// Writes a directory of uftrace.
+fn functions(args: &Args) -> Result<()> {
     let Recordings { sessions, traces, functions } = args.inputs.open(&[])?;
     let modules = args.symbols.iter().map(Module::read).collect::<Result<Vec<_>, _>>()?;
     let lines = RefCell::new(Lines::compact());
     let text = |entry: &EntryRef<'_>| {
-        let mut lines = lines.borrow_mut();
-        let line = match entry {
-            EntryRef::Event(event) if event.client.is_some() && is_carrier(event.name) => None,
-            EntryRef::Event(event) if event.kind == EventKind::Lease => None,
-            EntryRef::Event(event) => Some(lines.untimed(event, None)),
-            EntryRef::Lost(lost) => Some(lines.untimed_lost(lost)),
+        let row = match entry {
+            EntryRef::Event(event) if is_carrier(event) || event.kind == EventKind::Lease => {
+                return None;
+            }
+            EntryRef::Event(event) => Row::Event { event, since: 0, function: None },
+            EntryRef::Lost(lost) => Row::Lost { lost, since: None },
         };
-        line.map(|line| line.trim().to_owned())
+        Some(lines.borrow_mut().untimed(&row).trim().to_owned())
     };
     let source =
         uftrace::Source { sessions: &sessions, traces: &traces, modules: &modules, text: &text };
@@ -101,7 +212,7 @@ fn guests(args: &Args) -> Result<()> {
     let paths = args.inputs.paths();
     let [dir] = paths[..] else {
         return Err(
-            Usage("--to trace-cmd is for one session: give its directory alone".into()).into()
+            Usage("--to trace-dat is for one session: give its directory alone".into()).into()
         );
     };
     let session = Session::open(dir)?;

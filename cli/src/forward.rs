@@ -2,8 +2,7 @@
 
 use crate::Usage;
 use crate::interrupt::Interrupts;
-use crate::losses::grouped;
-use crate::output::say;
+use crate::output::{grouped, say};
 use crate::record;
 use crate::units;
 use anyhow::{Context, Result, bail};

@@ -1,11 +1,11 @@
 //! `hypertrace list`: names of events, those that can be recorded and those that were.
 
-use crate::escape::Escaped;
 use crate::output::{print, print_json, table};
 use crate::report::{Opened, open_each};
 use crate::{Usage, place};
 use anyhow::{Context, Result, bail};
 use hypertrace_abi::record::id;
+use hypertrace_export::escape::Escaped;
 use hypertrace_format::folder::open_regular;
 use hypertrace_kernel::ability;
 use hypertrace_timeline::{Domain, regions};

@@ -3,7 +3,6 @@
 
 mod ctl;
 mod demo;
-mod escape;
 mod export;
 mod forward;
 mod functions;
@@ -12,7 +11,6 @@ mod info;
 mod interrupt;
 mod kernel;
 mod list;
-mod losses;
 mod output;
 mod page;
 mod place;

@@ -3,11 +3,12 @@
 //! `println!` and `eprintln!` panic where the reader is gone or the disk is full. A message that
 //! cannot be written is dropped: it must not end a program that is being traced.
 
-use crate::escape::{JsonText, Message};
 use anyhow::{Context, Result};
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use hypertrace_export::escape::{JsonText, Message};
+use hypertrace_export::json::{JSON_VERSION, exact};
 use indicatif::{ProgressBar, ProgressStyle};
-use serde_json::{Number, Value};
+use serde_json::Value;
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
 use std::ops::Range;
@@ -23,12 +24,6 @@ pub fn print(text: impl Display) -> Result<()> {
     write!(out, "{text}").and_then(|()| out.flush()).context("cannot write")
 }
 
-/// Version of the JSON of each command, which docs/json.md describes.
-pub const JSON_VERSION: u32 = 1;
-
-/// The largest number that every reader of JSON takes exactly: they use doubles.
-pub const MOST_EXACT: u64 = 1 << 53;
-
 /// Writes a JSON object to stdout, with its version. Numbers that readers would round become strings.
 ///
 /// # Errors
@@ -38,20 +33,17 @@ pub fn print_json(mut json: Value) -> Result<()> {
     print(format_args!("{}\n", JsonText(&exact(json).to_string())))
 }
 
-/// Returns a value with the numbers that readers would round as strings.
-pub fn exact(json: Value) -> Value {
-    let is_rounded = |number: &Number| {
-        let size = number.as_u64().or(number.as_i64().map(i64::unsigned_abs));
-        size.is_some_and(|size| size > MOST_EXACT)
-    };
-    match json {
-        Value::Number(number) if is_rounded(&number) => Value::String(number.to_string()),
-        Value::Array(values) => values.into_iter().map(exact).collect(),
-        Value::Object(values) => {
-            values.into_iter().map(|(name, value)| (name, exact(value))).collect()
+/// Formats a number with a comma between thousands.
+pub fn grouped(n: u64) -> String {
+    let digits = n.to_string();
+    let mut out = String::with_capacity(digits.len() * 4 / 3);
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            out.push(',');
         }
-        other => other,
+        out.push(digit);
     }
+    out
 }
 
 /// Lays out rows below a header. The columns `numbers` are aligned to the right.
@@ -120,6 +112,14 @@ pub fn prompt(text: impl Display) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn thousands_are_grouped() {
+        for (n, text) in [(0, "0"), (999, "999"), (1_000, "1,000"), (13_600, "13,600")] {
+            assert_eq!(grouped(n), text);
+        }
+        assert_eq!(grouped(u64::MAX), "18,446,744,073,709,551,615");
+    }
 
     #[test]
     fn lines_are_divided_between_words() {

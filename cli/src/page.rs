@@ -1,4 +1,4 @@
-//! Writes a page for a browser whole or not at all.
+//! Files that are written whole or not at all: pages for a browser, and exports.
 
 use crate::Usage;
 use anyhow::{Context, Result};
@@ -8,6 +8,7 @@ use rustix::process::{Resource, getrlimit};
 use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
+use tempfile::NamedTempFile;
 
 /// Page of a command.
 #[derive(Clone, Copy, Debug)]
@@ -60,23 +61,54 @@ impl PageFile {
     pub fn save(&self, path: &Path, page: &str) -> Result<()> {
         let replaces = self.may_replace(path)?;
         let write = || {
-            // A file that grows beyond its limit ends the process by a signal.
-            let limit = getrlimit(Resource::Fsize).current;
-            if let Some(limit) = limit.filter(|limit| page.len() as u64 > *limit) {
-                let why = format!("{} bytes are beyond RLIMIT_FSIZE, {limit}", page.len());
-                return Err(io::Error::new(io::ErrorKind::FileTooLarge, why));
-            }
-            let file = tempfile::Builder::new().prefix(self.prefix).tempfile_in(folder(path));
-            // Without the name of the temporary file.
-            let file = file.map_err(|error| io::Error::from(error.kind()))?;
-            file.as_file().write_all(page.as_bytes())?;
-            match replaces {
-                true => file.persist(path),
-                false => file.persist_noclobber(path),
-            }?;
-            Ok(())
+            let mut file = WholeFile::create(path, self.prefix)?;
+            file.write_all(page.as_bytes())?;
+            file.keep(path, replaces)
         };
         write().with_context(|| format!("cannot write {}", path.display()))
+    }
+}
+
+/// File that appears under its name when it is whole, or not at all. It is private to its user.
+#[derive(Debug)]
+pub struct WholeFile {
+    file: NamedTempFile,
+    /// Bytes that may still be written: a file that grows beyond its limit ends the process by a signal.
+    left: u64,
+}
+
+impl WholeFile {
+    /// Creates a file beside its place.
+    pub fn create(path: &Path, prefix: &str) -> io::Result<WholeFile> {
+        let file = tempfile::Builder::new().prefix(prefix).tempfile_in(folder(path));
+        // Without the name of the temporary file.
+        let file = file.map_err(|error| io::Error::from(error.kind()))?;
+        Ok(WholeFile { file, left: getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX) })
+    }
+
+    /// Gives the file its name.
+    pub fn keep(self, path: &Path, replaces: bool) -> io::Result<()> {
+        match replaces {
+            true => self.file.persist(path),
+            false => self.file.persist_noclobber(path),
+        }?;
+        Ok(())
+    }
+}
+
+impl Write for WholeFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let Some(left) = self.left.checked_sub(bytes.len() as u64) else {
+            let why = "it would grow beyond RLIMIT_FSIZE";
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, why));
+        };
+        self.left = left;
+        self.file.as_file_mut().write_all(bytes)?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.as_file_mut().flush()
     }
 }
 

@@ -3,13 +3,13 @@
 mod file;
 mod socket;
 
-use crate::escape::Message;
 use crate::interrupt::Interrupts;
 use crate::output::{prompt, say};
 use crate::record::closing;
 use crate::recording::Failure;
 use crate::{Usage, units};
 use anyhow::{Context, Result, bail};
+use hypertrace_export::escape::Message;
 use hypertrace_trace::{SessionConfig, Share, Summary, TraceParent};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

@@ -2,6 +2,8 @@
 
 //! Errors of an export.
 
+use std::io;
+
 /// Why an export failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -18,6 +20,19 @@ pub enum Error {
          (events function_entry and function_exit)"
     )]
     NoFunctions,
+    /// The output cannot be written.
+    #[error("cannot write")]
+    Write(#[source] io::Error),
+    /// There are more fields than a table has columns.
+    #[error(
+        "these events have {fields} fields, and a table has at most {most}: choose events with --event"
+    )]
+    ManyFields {
+        /// Their number.
+        fields: usize,
+        /// Most columns of fields.
+        most: usize,
+    },
 }
 
 /// Result of an export.
@@ -29,7 +44,8 @@ impl Error {
         match self {
             Error::Timeline(error) => error.is_bad_input(),
             Error::Functions(error) => error.is_bad_input(),
-            Error::NoFunctions => true,
+            Error::NoFunctions | Error::ManyFields { .. } => true,
+            Error::Write(_) => false,
         }
     }
 }

@@ -1,10 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
 //! Sessions and function traces in the formats of other readers.
 //!
-//! - [`uftrace`] makes a directory that uftrace reads, with a session's events among the calls.
+//! ```text
+//! events    what is exported, one event after the other
+//! row       an event or a loss, with its time since the start
+//! choice    which events are wanted
+//! json      an object a line
+//! csv       a row an event
+//! uftrace   a directory of uftrace, with a session's events among the calls
+//! names     functions that are compiled in
+//! number    numbers as text
+//! escape    foreign texts for terminals, JSON, HTML and CSV
+//! ```
 #![forbid(unsafe_code)]
 #![warn(missing_debug_implementations)]
 
+pub mod choice;
+pub mod csv;
 mod error;
+pub mod escape;
+pub mod events;
+pub mod json;
+pub mod names;
+pub mod number;
+mod row;
 pub mod uftrace;
 
+pub use choice::Choice;
 pub use error::{Error, Result};
+pub use events::Events;
+pub use row::Row;

@@ -1,11 +1,10 @@
 //! Flame graphs: one file for a browser.
 
 use super::name;
-use crate::escape::Escaped;
-use crate::losses::grouped;
-use crate::output::say;
+use crate::output::{grouped, say};
 use crate::page::PageFile;
 use anyhow::{Context, Result, bail};
+use hypertrace_export::escape::Escaped;
 use hypertrace_functions::read::{Flame, Frame, Trace};
 use inferno::flamegraph::{Options, TextTruncateDirection, from_lines};
 use std::collections::HashMap;

@@ -4,12 +4,12 @@ mod flame;
 mod region;
 
 use crate::Usage;
-use crate::escape::Escaped;
 use crate::interrupt::Interrupts;
 use crate::output::{print, print_json, progress, say};
 use crate::place;
 use crate::report;
 use anyhow::{Context, Result, bail};
+use hypertrace_export::escape::Escaped;
 use hypertrace_export::uftrace::{self, Module, has_functions};
 use hypertrace_format::session_json;
 use hypertrace_functions::read::{By, Caller, Flame, Function, Spans, Summary, Trace};

@@ -1,9 +1,9 @@
 //! How well the clocks of a session are known, and why.
 
 use super::guest_tscs;
-use crate::escape::Escaped;
-use crate::losses::grouped;
+use crate::output::grouped;
 use crate::report::{Opened, unplaced};
+use hypertrace_export::escape::Escaped;
 use hypertrace_timeline::clock::host::uuid_text;
 use hypertrace_timeline::clock::{ClockMap, FRACTION, Jump, Residuals};
 use hypertrace_timeline::{ClockMaps, Domain, Session};

@@ -1,12 +1,12 @@
 //! A session's counts of events, losses and faults.
 
-use crate::escape::Escaped;
-use crate::losses::{causes, grouped};
-use crate::output::{say, table, wrapped};
+use crate::output::{grouped, say, table, wrapped};
 use crate::report::Opened;
 use crate::writer::{origin, unfinished};
 use anyhow::Result;
 use hypertrace_abi::ring::Losses;
+use hypertrace_export::escape::Escaped;
+use hypertrace_export::json::causes;
 use hypertrace_format::error::error_chain;
 use hypertrace_timeline::{
     ClockMaps, Domain, KernelStat, KernelTrace, Session, SessionStat, StreamStat,

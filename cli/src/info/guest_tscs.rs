@@ -1,7 +1,7 @@
 //! TSCs of guests that the VMM gave.
 
 use super::clocks::{count, in_ns, ns, since_start};
-use crate::losses::grouped;
+use crate::output::grouped;
 use hypertrace_timeline::clock::{Agreement, Contradicted};
 use hypertrace_timeline::{ClockMaps, ComparedTsc, GuestTsc, Session};
 use serde_json::{Value, json};

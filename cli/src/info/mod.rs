@@ -5,11 +5,11 @@ mod counts;
 mod guest_tscs;
 mod machine;
 
-use crate::escape::Escaped;
 use crate::output::{print, print_json};
 use crate::place;
 use crate::report::{Opened, open_each};
 use counts::Counts;
+use hypertrace_export::escape::Escaped;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 

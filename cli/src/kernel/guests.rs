@@ -3,21 +3,11 @@
 use crate::interrupt::Interrupts;
 use crate::output::say;
 use anyhow::Context;
+use hypertrace_export::choice::PIECE_EVENT;
 use hypertrace_format::error::error_chain;
 use hypertrace_kernel::{Error, GuestRecordings, PIECE, Piece};
 use hypertrace_timeline::{ClockMaps, Domain, KernelTrace, Record, Session, Stream, ValueRef};
 use std::path::{Path, PathBuf};
-
-/// Name of the events that a guest's `forward` makes of its recording's pieces.
-const PIECE_EVENT: &str = "guest_kernel";
-
-/// Name of the reference points that it makes for its clock, and of the events after them.
-const CLOCK_EVENT: &str = "guest_kernel_clock";
-
-/// Returns whether an event of this name only carries a guest's recording, whose own events are shown.
-pub fn is_carrier(name: &str) -> bool {
-    [PIECE_EVENT, CLOCK_EVENT].contains(&name)
-}
 
 /// Opens the recordings of guests' kernels that have ended in a session with this index. Reports why others are not
 /// `shown`.

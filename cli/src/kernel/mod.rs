@@ -2,8 +2,7 @@
 
 mod guests;
 
-use crate::losses::grouped;
-use crate::output::say;
+use crate::output::{grouped, say};
 use crate::units::shown;
 use anyhow::{Context, Result};
 use hypertrace_format::error::DirectoryError;
@@ -14,7 +13,7 @@ use hypertrace_kernel::{
 use std::fmt::Write as _;
 use std::path::Path;
 
-pub use guests::{assemble, is_carrier, open as guests};
+pub use guests::{assemble, open as guests};
 
 /// Starts a recording, after the recordings of killed processes were completed.
 pub fn start(config: &Config) -> Result<Recording> {

@@ -2,8 +2,7 @@
 
 use super::Args;
 use crate::kernel;
-use crate::losses::{causes, grouped};
-use crate::output::say;
+use crate::output::{grouped, say};
 use crate::place;
 use crate::recording::{Failure, serve, tidy};
 use crate::{Usage, units};
@@ -11,6 +10,7 @@ use anyhow::{Context, Result, bail};
 use hypertrace_abi::ring::Losses;
 use hypertrace_abi::trace_parent::{self, TraceParent};
 use hypertrace_device::Geometry;
+use hypertrace_export::json::causes;
 use hypertrace_kernel::{Recording, is_incomplete};
 use hypertrace_qemu_emulator::Emulator;
 use hypertrace_trace::session_json::{Domain, StreamJson};
@@ -57,7 +57,8 @@ fn record(
             path.display(),
             out.display()
         );
-        let watched = end_if_cut(session.segment(), &crate::escape::Message(&said).to_string());
+        let watched =
+            end_if_cut(session.segment(), &hypertrace_export::escape::Message(&said).to_string());
         watched.context("cannot watch the segment for being cut off")?;
     }
     let recording = match start_kernel(args, out) {

@@ -1,9 +1,9 @@
 //! What each thread did, as JSON lines.
 
 use super::rows::{PARTS, cause_json, part_name};
-use crate::escape::JsonText;
-use crate::output::{JSON_VERSION, exact};
 use anyhow::{Context, Result};
+use hypertrace_export::escape::JsonText;
+use hypertrace_export::json::{JSON_VERSION, exact};
 use hypertrace_timeline::regions::{Options, Regions, ThreadInterval};
 use hypertrace_timeline::{ClockMaps, KernelTrace, Session};
 use serde_json::json;

@@ -1,8 +1,8 @@
 //! The numbers for scripts: JSON, and lines of comma-separated values.
 
-use crate::escape::{Escaped, JsonText};
-use crate::output::{JSON_VERSION, exact};
 use anyhow::{Context, Result};
+use hypertrace_export::escape::{Csv, JsonText};
+use hypertrace_export::json::{JSON_VERSION, exact};
 use hypertrace_timeline::regions::{
     Breakdown, Cause, CauseNumber, Doing, Group, Histogram, LeftOut, NotCounted, Part, PathStep,
     Regions, Sample, Times, Unknown,
@@ -263,7 +263,7 @@ impl<'a> Shown<'a> {
         out.push_str(&part_columns(self.is_program()));
         out.push('\n');
         for group in self.groups() {
-            let _ = write!(out, "{},{}", quoted(&group.name), quoted(value(group)));
+            let _ = write!(out, "{},{}", Csv(group.name.as_bytes()), Csv(value(group).as_bytes()));
             let _ = write!(out, ",{},{}", group.session, group.count());
             for (_, ns) in self.durations(group).named() {
                 let _ = write!(out, ",{}", number((group.count() > 0).then_some(ns)));
@@ -294,8 +294,8 @@ impl<'a> Shown<'a> {
             writeln!(
                 out,
                 "{},{},{},{},{},{},{},{}{}",
-                quoted(&group.name),
-                quoted(value(group)),
+                Csv(group.name.as_bytes()),
+                Csv(value(group).as_bytes()),
                 sample.session,
                 number(sample.client().map(u64::from)),
                 sample.id,
@@ -358,23 +358,6 @@ fn number(number: Option<u64>) -> String {
     number.map(|number| number.to_string()).unwrap_or_default()
 }
 
-/// Quotes a text for CSV, where it needs that. Dangerous characters are escaped, tabs among them. A
-/// text that a spreadsheet would run as a formula, also with full-width signs, gets a `'` in front; a number is none.
-fn quoted(text: &str) -> String {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-./ ".contains(&byte);
-    let is_formula =
-        text.starts_with(['=', '+', '-', '@', '\u{ff1d}', '\u{ff0b}', '\u{ff0d}', '\u{ff20}']);
-    let is_number = text.parse::<f64>().is_ok_and(f64::is_finite);
-    let mark = if is_formula && !is_number { "'" } else { "" };
-    match text.bytes().all(plain) && mark.is_empty() {
-        true => text.to_owned(),
-        false => {
-            let text = Escaped(text.as_bytes()).to_string().replace("\\\"", "\"\"");
-            format!("\"{mark}{text}\"")
-        }
-    }
-}
-
 fn part_columns(is_program: bool) -> String {
     PARTS
         .iter()
@@ -383,26 +366,4 @@ fn part_columns(is_program: bool) -> String {
 
 fn part_values(times: &Times) -> String {
     PARTS.iter().fold(String::new(), |out, (part, _)| format!("{out},{}", times.get(*part)))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn values_with_commas_are_quoted() {
-        assert_eq!(quoted("vmm/vcpu 0"), "vmm/vcpu 0");
-        assert_eq!(quoted("a,\"b\"\n"), "\"a,\"\"b\"\"\\n\"");
-    }
-
-    #[test]
-    fn a_spreadsheet_runs_no_text() {
-        for text in ["=1+1", "+a", "-a", "@SUM(A1)", "-1+1", "+1-1", "-inf"] {
-            assert_eq!(quoted(text), format!("\"'{text}\""));
-        }
-        assert_eq!(quoted("\t=1"), "\"\\t=1\"");
-        for number in ["-1", "-1.5", "+2", "17", "-1e3"] {
-            assert_eq!(quoted(number).trim_matches('"'), number);
-        }
-    }
 }

@@ -2,9 +2,8 @@
 
 use super::rows::{PARTS, Shown, part_name};
 use super::summary::summary;
-use crate::escape::Escaped;
-use crate::losses::grouped;
-use crate::output::wrapped;
+use crate::output::{grouped, wrapped};
+use hypertrace_export::escape::Escaped;
 use hypertrace_timeline::regions::{
     Breakdown, Cause, CauseNumber, Doing, Group, Histogram, NotCounted, Part, PathStep, Step,
     Unknown,

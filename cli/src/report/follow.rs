@@ -2,13 +2,14 @@
 //!
 //! Entries wait in an [`Order`] after they were read, and are then printed in order of time.
 
-use super::functions::Functions;
-use super::{Args, Chosen, Lines};
+use super::{Args, Lines};
 use crate::Usage;
 use crate::interrupt::Interrupts;
-use crate::losses::grouped;
-use crate::output::say;
+use crate::output::{grouped, say};
 use anyhow::Context;
+use hypertrace_export::json::JsonLines;
+use hypertrace_export::names::Functions;
+use hypertrace_export::{Choice, Row};
 use hypertrace_timeline::{EntryRef, Follow, Order};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{self, Write};
@@ -111,8 +112,9 @@ fn wait() -> anyhow::Result<bool> {
 /// Lines of the entries that the arguments admit.
 struct Printer<'a> {
     args: &'a Args,
-    chosen: Chosen<'a>,
+    choice: Choice,
     lines: Lines,
+    json: JsonLines,
     names: Functions,
     start: i64,
     left: u64,
@@ -122,38 +124,27 @@ struct Printer<'a> {
 impl<'a> Printer<'a> {
     fn new(args: &'a Args, start: i64) -> anyhow::Result<Printer<'a>> {
         let lines = Lines::new(&[], &[]).diff(args.ts_diff).in_zone(start, args.time.zone());
-        let chosen = Chosen::new(args, start)?;
+        let choice = Choice { has_leases: args.json, ..args.wanted.choice(start, args.to)? };
         let names = Functions::read(&args.symbols)?;
         let (left, out) = (args.limit.unwrap_or(u64::MAX), io::BufWriter::new(io::stdout()));
-        Ok(Printer { args, chosen, lines, names, start, left, out })
+        Ok(Printer { args, choice, lines, json: JsonLines::default(), names, start, left, out })
     }
 
     /// Puts an entry into the queue, if it is to be shown.
     fn hold(&mut self, queue: &mut Order<Held>, entry: EntryRef<'_>) {
-        let Printer { args, chosen, lines, names, start, .. } = self;
-        match entry {
+        let Printer { args, choice, lines, json, names, start, .. } = self;
+        let row = Row::of(&entry, *start, names);
+        if !choice.admits(&row) {
+            return;
+        }
+        let line = if args.json { json.line(&row) } else { lines.untimed(&row) }.to_owned();
+        let (since, bytes) = (row.since(), line.len());
+        match &entry {
             EntryRef::Event(event) => {
-                let since = event.ts_ns.saturating_sub(*start);
-                let name = names.name(&event);
-                if chosen.admits(&event, since) {
-                    let line = match args.json {
-                        true => lines.json(&event, since, name),
-                        false => lines.untimed(&event, name),
-                    };
-                    let (since, line) = (Some(since), line.to_owned());
-                    queue.event(event.ts_ns, line.len(), Held { since, is_event: true, line });
-                }
+                queue.event(event.ts_ns, bytes, Held { since, is_event: true, line });
             }
             EntryRef::Lost(lost) => {
-                let since = lost.ts_ns.map(|at| at.saturating_sub(*start));
-                if chosen.admits_lost(&lost, since) {
-                    let line = match args.json {
-                        true => lines.json_lost(&lost, since),
-                        false => lines.untimed_lost(&lost),
-                    };
-                    let line = line.to_owned();
-                    queue.lost(lost.ts_ns, line.len(), Held { since, is_event: false, line });
-                }
+                queue.lost(lost.ts_ns, bytes, Held { since, is_event: false, line });
             }
         }
     }
@@ -170,7 +161,7 @@ impl<'a> Printer<'a> {
     fn spill(&mut self, queue: &mut Order<Held>, until: i64) -> anyhow::Result<bool> {
         let mut is_done = self.left == 0;
         while !is_done && let Some(held) = queue.pop(until) {
-            if held.is_event && held.since.is_some_and(|since| self.chosen.is_past(since)) {
+            if held.is_event && held.since.is_some_and(|since| self.choice.is_past(since)) {
                 // Those that are left are later.
                 self.left = 0;
             } else {

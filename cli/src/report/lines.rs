@@ -1,16 +1,16 @@
 //! The lines of a report, for people and for scripts.
 
-use super::functions::FunctionName;
-use crate::escape::{Escaped, Json, JsonText};
-use crate::losses::{causes, grouped};
-use crate::output::{JSON_VERSION, MOST_EXACT, exact as exact_json, terminal};
+use crate::output::{grouped, terminal};
+use hypertrace_export::Row;
+use hypertrace_export::escape::Escaped;
+use hypertrace_export::json::causes;
+use hypertrace_export::names::FunctionName;
+use hypertrace_export::number::{array, decimal, list, named, signed};
 use hypertrace_timeline::{
-    Array, ClockMaps, Domain, EventKind, EventRef, KernelTrace, Lost, Name, SYMBOL, Session,
-    ValueRef,
+    ClockMaps, Domain, EventKind, EventRef, KernelTrace, Lost, SYMBOL, Session, ValueRef,
 };
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
-use serde_json::json;
 use std::fmt::Write as _;
 use std::sync::Arc;
 use textwrap::core::{Word, display_width};
@@ -100,34 +100,29 @@ impl Lines {
         Lines { calendar: zone.map(|zone| (start, zone)), ..self }
     }
 
-    /// Formats an event, with a function's name that is not among its fields.
-    pub(crate) fn text(
-        &mut self,
-        event: &EventRef<'_>,
-        since: i64,
-        function: Option<&FunctionName>,
-    ) -> &str {
-        self.times(since);
-        self.event(event, function);
+    /// Formats an event or a loss.
+    pub(crate) fn text(&mut self, row: &Row<'_>) -> &str {
+        match row.since() {
+            Some(since) => self.times(since),
+            None => self.no_times(),
+        }
+        self.row(row);
         self.cut()
     }
 
-    /// Formats an event's line without the columns of times.
-    pub(crate) fn untimed(
-        &mut self,
-        event: &EventRef<'_>,
-        function: Option<&FunctionName>,
-    ) -> &str {
+    /// Formats a line without the columns of times.
+    pub(crate) fn untimed(&mut self, row: &Row<'_>) -> &str {
         self.buffer.clear();
-        self.event(event, function);
+        self.row(row);
         &self.buffer
     }
 
-    /// Formats the line of a loss without the columns of times.
-    pub(crate) fn untimed_lost(&mut self, lost: &Lost) -> &str {
-        self.buffer.clear();
-        self.lost(lost, lost.ts_ns.is_some());
-        &self.buffer
+    /// Appends all columns but those of times.
+    fn row(&mut self, row: &Row<'_>) {
+        match row {
+            Row::Event { event, function, .. } => self.event(event, *function),
+            Row::Lost { lost, .. } => self.lost(lost),
+        }
     }
 
     /// Formats the columns of times, and a line without them.
@@ -246,15 +241,6 @@ impl Lines {
         &self.buffer
     }
 
-    pub(crate) fn text_lost(&mut self, lost: &Lost, since: Option<i64>) -> &str {
-        match since {
-            Some(since) => self.times(since),
-            None => self.no_times(),
-        }
-        self.lost(lost, since.is_some());
-        self.cut()
-    }
-
     /// Begins a line with columns of unknown times.
     fn no_times(&mut self) {
         self.buffer.clear();
@@ -265,8 +251,8 @@ impl Lines {
     }
 
     /// Appends all columns of a loss but those of times.
-    fn lost(&mut self, lost: &Lost, has_time: bool) {
-        let place = if has_time { "here" } else { "at an unknown time" };
+    fn lost(&mut self, lost: &Lost) {
+        let place = if lost.ts_ns.is_some() { "here" } else { "at an unknown time" };
         self.source(&lost.source);
         let events = if lost.events == 1 { "event" } else { "events" };
         // Writing to a String does not fail.
@@ -279,34 +265,6 @@ impl Lines {
             let _ = write!(self.buffer, " ({})", causes.join(", "));
         }
         self.buffer.push('\n');
-    }
-
-    pub(crate) fn json_lost(&mut self, lost: &Lost, since: Option<i64>) -> &str {
-        let why: Vec<&str> = causes(lost.causes).map(|(cause, _)| cause).collect();
-        let line = json!({
-            "version": JSON_VERSION,
-            "type": "lost",
-            "t_ns": since,
-            "ts_ns": lost.ts_ns,
-            "source": &*lost.source,
-            "client": lost.client,
-            "events": Some(lost.events).filter(|n| *n > 0),
-            "why": why,
-        });
-        self.buffer = format!("{}\n", JsonText(&exact_json(line).to_string()));
-        &self.buffer
-    }
-
-    pub(crate) fn json(
-        &mut self,
-        event: &EventRef<'_>,
-        since: i64,
-        function: Option<&FunctionName>,
-    ) -> &str {
-        self.buffer.clear();
-        // Writing to a String does not fail.
-        let _ = json_line(&mut self.buffer, event, since, function);
-        &self.buffer
     }
 }
 
@@ -345,12 +303,6 @@ fn calendar_width(zone: &TimeZone) -> usize {
     if *zone == TimeZone::UTC { 30 } else { 35 }
 }
 
-/// Appends a number. Most of the output is numbers, for which `write!` would cost more than
-/// all the rest.
-fn decimal(out: &mut String, value: u64) {
-    out.push_str(itoa::Buffer::new().format(value));
-}
-
 /// Appends a time since the previous line: `       (+250)`.
 fn nanoseconds(out: &mut String, ns: i64) {
     let digits = ns.unsigned_abs().checked_ilog10().unwrap_or(0) as usize + 1;
@@ -358,14 +310,6 @@ fn nanoseconds(out: &mut String, ns: i64) {
     out.push_str(if ns < 0 { "(-" } else { "(+" });
     decimal(out, ns.unsigned_abs());
     out.push(')');
-}
-
-/// Appends a number with its sign.
-fn signed(out: &mut String, value: i64) {
-    if value < 0 {
-        out.push('-');
-    }
-    decimal(out, value.unsigned_abs());
 }
 
 /// Appends `0x` and the digits of a number.
@@ -395,39 +339,6 @@ fn plain(out: &mut String, bytes: &[u8]) -> bool {
     true
 }
 
-/// Appends the names of a number, with quotes if `always` or if there is a blank in them.
-fn named(out: &mut String, name: &Name<'_>, always: bool) -> std::fmt::Result {
-    let begin = out.len();
-    write!(out, "{name}")?;
-    // They are printable ASCII without quotes.
-    if always || out[begin..].contains(' ') {
-        out.insert(begin, '"');
-        out.push('"');
-    }
-    Ok(())
-}
-
-fn array(
-    out: &mut String,
-    array: &Array<'_>,
-    unsigned: impl Fn(&mut String, u64),
-    signed: impl Fn(&mut String, i64),
-) -> std::fmt::Result {
-    out.push('[');
-    for (i, number) in array.iter().enumerate() {
-        if i > 0 {
-            out.push(',');
-        }
-        match (u64::try_from(number), i64::try_from(number)) {
-            (Ok(number), _) => unsigned(out, number),
-            (_, Ok(number)) => signed(out, number),
-            _ => write!(out, "{number}")?,
-        }
-    }
-    out.push(']');
-    Ok(())
-}
-
 fn text_value(out: &mut String, value: &ValueRef<'_>) -> std::fmt::Result {
     match value {
         ValueRef::Unsigned(v) => decimal(out, *v),
@@ -447,103 +358,6 @@ fn text_value(out: &mut String, value: &ValueRef<'_>) -> std::fmt::Result {
         ValueRef::Array(numbers) => array(out, numbers, decimal, signed)?,
         ValueRef::Name(name) => named(out, name, false)?,
     }
-    Ok(())
-}
-
-fn list<T: Copy>(out: &mut String, words: &[T], write: impl Fn(&mut String, T)) {
-    out.push('[');
-    for (i, word) in words.iter().enumerate() {
-        if i > 0 {
-            out.push(',');
-        }
-        write(out, *word);
-    }
-    out.push(']');
-}
-
-/// Appends a number, in quotes if readers would round it.
-fn exact(out: &mut String, value: u64) {
-    quoted_if(out, value > MOST_EXACT, |out| decimal(out, value));
-}
-
-/// Appends a number with its sign, in quotes if readers would round it.
-fn exact_signed(out: &mut String, value: i64) {
-    quoted_if(out, value.unsigned_abs() > MOST_EXACT, |out| signed(out, value));
-}
-
-fn quoted_if(out: &mut String, is_quoted: bool, write: impl FnOnce(&mut String)) {
-    let quote = if is_quoted { "\"" } else { "" };
-    out.push_str(quote);
-    write(out);
-    out.push_str(quote);
-}
-
-fn json_line(
-    out: &mut String,
-    event: &EventRef<'_>,
-    since: i64,
-    function: Option<&FunctionName>,
-) -> std::fmt::Result {
-    let EventRef { thread, client, .. } = event;
-    write!(out, "{{\"version\":{JSON_VERSION},\"t_ns\":")?;
-    exact_signed(out, since);
-    out.push_str(",\"ts_ns\":");
-    exact_signed(out, event.ts_ns);
-    let mut number = |name: &str, number: Option<u64>| {
-        out.push_str(name);
-        match number {
-            Some(number) => exact(out, number),
-            None => out.push_str("null"),
-        }
-    };
-    number(",\"bound_ns\":", event.bound_ns);
-    number(",\"client\":", client.map(u64::from));
-    number(",\"pid\":", thread.and_then(|thread| thread.pid).map(u64::from));
-    number(",\"tid\":", thread.map(|thread| thread.tid.into()));
-    number(",\"cpu\":", thread.and_then(|thread| thread.cpu).map(u64::from));
-    match event.thread_name() {
-        Some(name) => write!(out, ",\"thread\":{}", Json(name.as_bytes()))?,
-        None => out.push_str(",\"thread\":null"),
-    }
-    write!(out, ",\"source\":{}", Json(event.source.as_bytes()))?;
-    // Names of events and fields are identifiers.
-    write!(out, ",\"event\":\"{}\",\"fields\":{{", event.name)?;
-    for (i, (name, value)) in event.fields.iter().enumerate() {
-        out.push_str(if i > 0 { ",\"" } else { "\"" });
-        out.push_str(name);
-        out.push_str("\":");
-        match value {
-            ValueRef::Unsigned(v) | ValueRef::Hex(v) => exact(out, v),
-            ValueRef::Signed(v) => exact_signed(out, v),
-            ValueRef::Float(v) if v.is_finite() => write!(out, "{v:?}")?,
-            // JSON has no such numbers.
-            ValueRef::Float(_) => out.push_str("null"),
-            ValueRef::Bool(v) => out.push_str(if v { "true" } else { "false" }),
-            ValueRef::Str(bytes) => write!(out, "{}", Json(bytes))?,
-            ValueRef::Words(words) => list(out, words, exact),
-            ValueRef::SignedWords(words) => list(out, words, exact_signed),
-            ValueRef::Array(numbers) => array(out, &numbers, exact, exact_signed)?,
-            ValueRef::Name(name) => named(out, &name, true)?,
-        }
-    }
-    if let Some(FunctionName { name, symbol }) = function {
-        // Their events have an address before it.
-        write!(out, ",\"name\":{}", Json(name.as_bytes()))?;
-        if let Some(symbol) = symbol {
-            write!(out, ",\"{SYMBOL}\":{}", Json(symbol.as_bytes()))?;
-        }
-    }
-    out.push('}');
-    if let Some(r) = &event.reference {
-        write!(
-            out,
-            ",\"reference\":{{\"client\":{},\"cpu\":{},\"seq\":{},\"guest_time\":",
-            r.client, r.cpu, r.seq
-        )?;
-        exact(out, r.guest_time);
-        out.push('}');
-    }
-    out.push_str("}\n");
     Ok(())
 }
 

@@ -1,29 +1,24 @@
 //! `hypertrace report`: the timeline, line by line.
 
 mod follow;
-mod functions;
 mod inputs;
 mod lines;
+mod wanted;
 
 pub(crate) use inputs::{Inputs, Opened, Recordings, open, open_each, unplaced};
 pub(crate) use lines::Lines;
+pub(crate) use wanted::{Wanted, wrong};
 
 use crate::Usage;
 use crate::output::say;
 use crate::units::{At, at};
 use crate::writer::unfinished;
 use anyhow::Context;
-use functions::Functions;
+use hypertrace_export::json::JsonLines;
 use hypertrace_export::uftrace::has_functions;
-use hypertrace_format::pattern::matches;
+use hypertrace_export::{Choice, Events, Row};
 use hypertrace_functions::symbols::Source;
-use hypertrace_timeline::{
-    ClockMaps, EntryRef, EventKind, EventRef, FUNCTION_FIELDS, Filter, FilterError, FunctionTrace,
-    KernelTrace, Lost, Session, Timeline, nearest,
-};
 use jiff::tz::TimeZone;
-use std::collections::HashSet;
-use std::fmt::Write as _;
 use std::io::{self, Write as _};
 
 /// Show the events of one or several sessions in order of time
@@ -73,26 +68,8 @@ pub struct Args {
     #[arg(long)]
     json: bool,
 
-    /// Only events whose name matches this pattern with * (any text) and ? (any
-    /// character). May be given several times
-    #[arg(long, value_name = "GLOB")]
-    event: Vec<String>,
-
-    /// Only events of this client of the guest. May be given several times
-    #[arg(long, short, value_name = "N")]
-    client: Vec<u32>,
-
-    /// Only events for which this is true. A name is a field, source, event, thread, pid, tid, client
-    /// or cpu; it is compared (== != < <= > >=) with a number, true, false, or a text in quotes.
-    /// Comparisons are joined by not, and, or, and parentheses. An event without the field
-    /// does not fit. Of the kernel's events, pid is the thread's number
-    #[arg(long = "where", value_name = "EXPR")]
-    filter: Option<String>,
-
-    /// Only events from this time on, counted from the start: 1.5ms, 200us, 2s; or as
-    /// shown: 0.001500000, 2026-11-27T15:48:15.5Z
-    #[arg(long, value_name = "T", value_parser = at, allow_hyphen_values = true)]
-    from: Option<At>,
+    #[command(flatten)]
+    wanted: Wanted,
 
     /// Only events up to this time
     #[arg(long, value_name = "T", value_parser = at, allow_hyphen_values = true)]
@@ -180,63 +157,39 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         say(warning);
     }
     let is_compiled = sessions.iter().any(|(session, _)| has_functions(session));
-    let mut names = Functions::read(if is_compiled { &args.symbols } else { &[] })?;
-    let started = sessions.iter().map(|(s, _)| s.json().started_unix_ns).min();
-    let start = started.or(functions.iter().map(FunctionTrace::start_unix_ns).min()).unwrap_or(0);
-    let chosen = Chosen::new(args, start)?;
-    chosen.check_fields(&sessions, &traces)?;
-    let mut lines = Lines::new(&sessions, &traces).diff(args.ts_diff);
+    let symbols = if is_compiled { &*args.symbols } else { &[] };
+    let unlimited = Choice::default();
+    let (sessions, traces, functions) = (&*sessions, &*traces, &*functions);
+    let events = Events { sessions, traces, functions, symbols, choice: &unlimited };
+    let start = events.start();
+    let choice = Choice { has_leases: args.json, ..args.wanted.choice(start, args.to)? };
+    choice.check(sessions, traces).map_err(wrong)?;
+    let events = Events { choice: &choice, ..events };
+    let mut lines = Lines::new(sessions, traces).diff(args.ts_diff);
     lines = lines.in_zone(start, args.time.zone());
+    let mut json = JsonLines::default();
     let mut out = io::BufWriter::with_capacity(1 << 16, io::stdout().lock());
     let limit = args.limit.unwrap_or(u64::MAX);
     let mut left = limit;
 
-    let mut timeline = Timeline::with_functions(&sessions, &traces, &functions)?;
-    while left > 0
-        && let Some(entry) = timeline.read()
-    {
-        let line = match entry {
-            Ok(EntryRef::Event(event)) => {
-                let since = event.ts_ns.saturating_sub(start);
-                let name = names.name(&event);
-                if chosen.is_past(since) {
-                    break;
-                }
-                if !chosen.admits(&event, since) {
-                    continue;
-                }
-                left -= 1;
-                match args.json {
-                    true => lines.json(&event, since, name),
-                    false => lines.text(&event, since, name),
-                }
-            }
-            Ok(EntryRef::Lost(lost)) => {
-                let since = lost.ts_ns.map(|at| at.saturating_sub(start));
-                if !chosen.admits_lost(&lost, since) {
-                    continue;
-                }
-                if args.json {
-                    lines.json_lost(&lost, since)
-                } else {
-                    lines.text_lost(&lost, since)
-                }
-            }
-            Err(error) => {
-                // The events before the damage are shown.
-                out.flush().context("cannot write")?;
-                return Err(error.into());
-            }
-        };
-        out.write_all(line.as_bytes()).context("cannot write")?;
-    }
+    let warnings = match limit {
+        0 => Ok(Vec::new()),
+        _ => events.each(|row| {
+            left -= u64::from(matches!(row, Row::Event { .. }));
+            let line = if args.json { json.line(&row) } else { lines.text(&row) };
+            out.write_all(line.as_bytes())?;
+            Ok(left > 0)
+        }),
+    };
+    // The events before damage are shown.
     out.flush().context("cannot write")?;
+    let warnings = warnings?;
     match left == limit && limit > 0 {
-        true if args.is_filtered() => say(args.unmatched(&sessions, &traces)),
+        true if choice.is_filtered() => say(args.wanted.unmatched(sessions, traces)),
         true => say("no events: nothing was recorded"),
         false => {}
     }
-    for warning in timeline.warnings() {
+    for warning in warnings {
         say(warning);
     }
     let first = sessions.first().map(|(session, _)| session);
@@ -245,7 +198,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             say(format_args!("{}: {said}", session.dir().display()));
         }
     }
-    for (session, _) in &sessions {
+    for (session, _) in sessions {
         if let Some(said) = unfinished(session) {
             say(format_args!("{}: {said}", session.dir().display()));
         }
@@ -253,121 +206,4 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-impl Args {
-    fn is_filtered(&self) -> bool {
-        let has_names = !self.event.is_empty() || !self.client.is_empty() || self.filter.is_some();
-        has_names || self.from.is_some() || self.to.is_some()
-    }
-
-    /// Formats the message that no event matched. For each name it adds whether a session has
-    /// an event of that name.
-    fn unmatched(&self, sessions: &[(Session, ClockMaps)], traces: &[KernelTrace]) -> String {
-        let mut text = "no event matched".to_owned();
-        let kernel = Vec::from_iter(traces.iter().flat_map(|trace| trace.events()));
-        let classes = sessions.iter().flat_map(|(session, _)| session.classes().iter());
-        let classes = Vec::from_iter(classes.map(|class| &*class.name));
-        let names = || classes.iter().copied().chain(kernel.iter().map(String::as_str));
-        for glob in &self.event {
-            let is_known = names().any(|name| matches(glob, name));
-            // Writing to a String does not fail.
-            let _ = match is_known {
-                true => write!(text, "; {glob} is a known name, but no recorded event fits"),
-                false => match nearest(glob, names()) {
-                    Some(near) => write!(text, "; no event is named {glob}; there is {near}"),
-                    None => write!(text, "; no event is named {glob}"),
-                },
-            };
-        }
-        text
-    }
-}
-
-/// What the arguments choose.
-struct Chosen<'a> {
-    args: &'a Args,
-    filter: Option<Filter>,
-    /// Times since the start.
-    from: Option<i64>,
-    to: Option<i64>,
-}
-
-impl<'a> Chosen<'a> {
-    fn new(args: &'a Args, start: i64) -> Result<Chosen<'a>, Usage> {
-        let filter = args.filter.as_deref().map(str::parse).transpose().map_err(wrong)?;
-        let [from, to] = [args.from, args.to].map(|at| at.map(|at| at.since(start)));
-        Ok(Chosen { args, filter, from, to })
-    }
-
-    /// Checks that each field of the filter is one of some event.
-    fn check_fields(
-        &self,
-        sessions: &[(Session, ClockMaps)],
-        traces: &[KernelTrace],
-    ) -> Result<(), Usage> {
-        let Some(filter) = &self.filter else { return Ok(()) };
-        let classes = sessions.iter().flat_map(|(session, _)| session.classes().iter());
-        let mut known: HashSet<&str> = classes.flat_map(|c| &c.fields).map(|f| &**f).collect();
-        known.extend(traces.iter().flat_map(KernelTrace::fields));
-        known.extend(FUNCTION_FIELDS);
-        filter.check(&known).map_err(wrong)
-    }
-
-    /// Returns whether this and all later events are too late.
-    fn is_past(&self, since: i64) -> bool {
-        self.to.is_some_and(|to| since > to)
-    }
-
-    fn admits(&self, event: &EventRef<'_>, since: i64) -> bool {
-        self.from.is_none_or(|from| since >= from)
-            && match &*self.args.event {
-                // The events in a guest's recording are shown, not what carries it.
-                [] if event.client.is_some() && crate::kernel::is_carrier(event.name) => false,
-                [] => event.kind != EventKind::Lease || self.args.json || self.filter.is_some(),
-                globs => globs.iter().any(|glob| matches(glob, event.name)),
-            }
-            && self.is_of_client(event.client)
-            && self.filter.as_ref().is_none_or(|filter| filter.fits(event))
-    }
-
-    fn is_of_client(&self, client: Option<u32>) -> bool {
-        let clients = &self.args.client;
-        clients.is_empty() || client.is_some_and(|client| clients.contains(&client))
-    }
-
-    /// Returns whether a loss is shown. Names and fields do not matter: any event may be among
-    /// the lost ones.
-    fn admits_lost(&self, lost: &Lost, since: Option<i64>) -> bool {
-        since.is_none_or(|since| {
-            self.from.is_none_or(|from| since >= from) && self.to.is_none_or(|to| since <= to)
-        }) && self.is_of_client(lost.client)
-    }
-}
-
-pub fn wrong(filter: FilterError) -> Usage {
-    Usage(format!("--where: {filter}"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn globs_match_whole_names() {
-        for (glob, name, expected) in [
-            ("disk_read", "disk_read", true),
-            ("disk", "disk_read", false),
-            ("disk_*", "disk_read", true),
-            ("*read", "disk_read", true),
-            ("*_*", "disk_read", true),
-            ("d?sk*", "disk_read", true),
-            ("*a*d", "disk_read", true),
-            ("*x*", "disk_read", false),
-            ("*", "", true),
-            ("?", "", false),
-            ("a*b*c", "aXbXbXc", true),
-            ("a*b*c", "aXbXbXcd", false),
-        ] {
-            assert_eq!(matches(glob, name), expected, "{glob} {name}");
-        }
-    }
-}
+impl Args {}

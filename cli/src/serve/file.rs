@@ -3,8 +3,9 @@
 use super::{Args, say_end, say_start, trace};
 use crate::interrupt::Interrupts;
 use crate::recording::{self, Failure};
-use crate::{Usage, escape, units};
+use crate::{Usage, units};
 use anyhow::{Context, Result, bail};
+use hypertrace_export::escape;
 use hypertrace_trace::Summary;
 use hypertrace_user::{Config, Segment, Session, end_if_cut};
 use std::path::Path;

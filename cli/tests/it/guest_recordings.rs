@@ -99,7 +99,7 @@ fn start(dir: &Path, name: &str) -> (Child, Notes) {
 /// Returns the files that `export` makes of the recordings in a session.
 fn exported(session: &Path) -> BTreeSet<String> {
     let out = tempfile::tempdir().unwrap();
-    let mut command = HYPERTRACE.command(["export", "--to", "trace-cmd", "-o"]);
+    let mut command = HYPERTRACE.command(["export", "--to", "trace-dat", "-o"]);
     run(command.arg(out.path()).arg(session)).code.unwrap();
     names(out.path())
 }

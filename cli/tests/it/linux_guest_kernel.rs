@@ -76,7 +76,7 @@ fn the_kernel_of_a_guest_stands_beside_its_programs() {
     let session = server.session.clone();
     server.stop();
     let kernels = folder.path().join("K");
-    let mut export = HYPERTRACE.command(["export", "--to", "trace-cmd", "-o"]);
+    let mut export = HYPERTRACE.command(["export", "--to", "trace-dat", "-o"]);
     let made = run(export.arg(&kernels).arg(&session));
     assert!(made.stderr.contains("kernel events (by tracefs)"), "{made:?}");
     assert!(made.stderr.contains("none lost"), "{made:?}");

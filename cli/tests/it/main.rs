@@ -9,6 +9,7 @@ mod clock;
 mod control;
 mod ctl;
 mod demo;
+mod export;
 mod follow;
 mod full_disk;
 mod functions;

@@ -2,7 +2,7 @@
 
 use super::super::rows::{PARTS, Shown, part_name};
 use super::super::text::time;
-use crate::escape::Html;
+use hypertrace_export::escape::Html;
 use hypertrace_timeline::regions::{Group, Part, Times};
 use std::fmt::{self, Write as _};
 

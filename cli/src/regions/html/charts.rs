@@ -4,7 +4,7 @@
 use super::super::rows::{PARTS, Shown, part_name};
 use super::super::text::time;
 use super::short;
-use crate::escape::JsonInHtml;
+use hypertrace_export::escape::JsonInHtml;
 use hypertrace_timeline::regions::{Cause, CauseNumber, Group, Lane, Lanes, Part, Sample, Window};
 use serde_json::{Value, json};
 use std::collections::HashMap;

@@ -8,13 +8,13 @@ use super::rows::{PARTS, Shown};
 use super::text::{
     WaitRow, columns, exit_count, footnotes, notes, reasons, remarks, time, wait_rows,
 };
-use crate::escape::Html;
-use crate::losses::grouped;
+use crate::output::grouped;
 use crate::page::PageFile;
 use crate::writer::origin;
 use anyhow::{Context, Result};
 use bars::{bar, legend, named, patterns};
 use charts::Charts;
+use hypertrace_export::escape::Html;
 use hypertrace_timeline::regions::{Breakdown, Group, Histogram, NotCounted, Part, Sample, Step};
 use hypertrace_timeline::{ClockMaps, Session};
 use rustix::rand::{GetRandomFlags, getrandom};

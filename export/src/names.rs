@@ -1,7 +1,9 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
 //! Names of functions that are compiled in, whose events have addresses.
 
-use anyhow::Result;
-use hypertrace_export::uftrace::{Module, function_of, place};
+use crate::Result;
+use crate::uftrace::{Module, function_of, place};
 use hypertrace_functions::symbols::Source;
 use hypertrace_timeline::EventRef;
 use std::collections::HashMap;
@@ -27,8 +29,11 @@ pub struct Functions {
 
 impl Functions {
     /// Reads the functions of these files.
+    ///
+    /// # Errors
+    /// If a file cannot be read.
     pub fn read(sources: &[Source]) -> Result<Functions> {
-        let modules = sources.iter().map(Module::read).collect::<Result<Vec<_>, _>>()?;
+        let modules = sources.iter().map(Module::read).collect::<Result<Vec<_>>>()?;
         Ok(Functions { modules, kept: HashMap::new() })
     }
 

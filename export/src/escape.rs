@@ -1,4 +1,6 @@
-//! Escaping of guest strings for terminals and JSON readers.
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Escaping of guest strings for terminals, and for readers of JSON, HTML and CSV.
 //!
 //! A guest's strings are arbitrary. Unescaped, they could move the cursor, rename
 //! the window, hide text or reverse a line's reading order. So every character
@@ -55,6 +57,7 @@ fn is_dangerous_in_lines(c: char) -> bool {
 /// Bytes for a person to read. Dangerous characters become `\n`, `\x1b` or
 /// `\u{202e}`; invalid UTF-8 is shown byte by byte. Quotes and backslashes are
 /// escaped, so that a quoted string ends where it seems to.
+#[derive(Debug)]
 pub struct Escaped<'a>(pub &'a [u8]);
 
 impl fmt::Display for Escaped<'_> {
@@ -78,6 +81,7 @@ impl fmt::Display for Escaped<'_> {
 
 /// Message of this program that may quote foreign text: only dangerous characters
 /// are escaped, not line ends and quotes.
+#[derive(Debug)]
 pub struct Message<'a>(pub &'a str);
 
 impl fmt::Display for Message<'_> {
@@ -88,6 +92,7 @@ impl fmt::Display for Message<'_> {
 
 /// Bytes as a JSON string with its quotes. Invalid UTF-8 becomes U+FFFD. Dangerous
 /// characters are escaped, so that a terminal may show the line.
+#[derive(Debug)]
 pub struct Json<'a>(pub &'a [u8]);
 
 impl fmt::Display for Json<'_> {
@@ -108,6 +113,7 @@ impl fmt::Display for Json<'_> {
 
 /// JSON document that a terminal may show. Dangerous characters can occur only in
 /// its strings, where they are escaped.
+#[derive(Debug)]
 pub struct JsonText<'a>(pub &'a str);
 
 impl fmt::Display for JsonText<'_> {
@@ -117,6 +123,7 @@ impl fmt::Display for JsonText<'_> {
 }
 
 /// Text in an HTML page, also in a quoted attribute. Dangerous characters are shown by number.
+#[derive(Debug)]
 pub struct Html<'a>(pub &'a str);
 
 impl fmt::Display for Html<'_> {
@@ -130,6 +137,7 @@ impl fmt::Display for Html<'_> {
 }
 
 /// JSON document in a `script` element of an HTML page: nothing in it ends the element.
+#[derive(Debug)]
 pub struct JsonInHtml<'a>(pub &'a str);
 
 impl fmt::Display for JsonInHtml<'_> {
@@ -137,6 +145,30 @@ impl fmt::Display for JsonInHtml<'_> {
         // They can occur only in strings, too.
         let is_special = |c| matches!(c, '&' | '<' | '>') || is_dangerous_in_lines(c);
         escaped(f, self.0, is_special, json_number)
+    }
+}
+
+/// Text as a value of CSV, in quotes where it needs them. Dangerous characters are escaped, line ends and tabs among
+/// them. A text that a spreadsheet would run as a formula, also with full-width signs, gets a `'` in front; a number
+/// is none.
+#[derive(Debug)]
+pub struct Csv<'a>(pub &'a [u8]);
+
+impl fmt::Display for Csv<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = String::from_utf8_lossy(self.0);
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-./ ".contains(&byte);
+        let is_formula =
+            text.starts_with(['=', '+', '-', '@', '\u{ff1d}', '\u{ff0b}', '\u{ff0d}', '\u{ff20}']);
+        let is_number = || text.parse::<f64>().is_ok_and(f64::is_finite);
+        let mark = if is_formula && !is_number() { "'" } else { "" };
+        match self.0.iter().copied().all(is_plain) && mark.is_empty() {
+            true => f.write_str(&text),
+            false => {
+                let text = Escaped(self.0).to_string().replace("\\\"", "\"\"");
+                write!(f, "\"{mark}{text}\"")
+            }
+        }
     }
 }
 
@@ -161,6 +193,23 @@ mod tests {
             ("\u{e0041}".as_bytes(), "\\u{e0041}"),
         ] {
             assert_eq!(Escaped(from).to_string(), to);
+        }
+    }
+
+    #[test]
+    fn values_of_csv_with_commas_are_quoted() {
+        assert_eq!(Csv(b"vmm/vcpu 0").to_string(), "vmm/vcpu 0");
+        assert_eq!(Csv(b"a,\"b\"\n").to_string(), "\"a,\"\"b\"\"\\n\"");
+    }
+
+    #[test]
+    fn a_spreadsheet_runs_no_text() {
+        for text in ["=1+1", "+a", "-a", "@SUM(A1)", "-1+1", "+1-1", "-inf", "\u{ff1d}1+1"] {
+            assert_eq!(Csv(text.as_bytes()).to_string(), format!("\"'{text}\""));
+        }
+        assert_eq!(Csv(b"\t=1").to_string(), "\"\\t=1\"");
+        for number in ["-1", "-1.5", "+2", "17", "-1e3"] {
+            assert_eq!(Csv(number.as_bytes()).to_string().trim_matches('"'), number);
         }
     }
 

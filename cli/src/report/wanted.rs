@@ -1,0 +1,73 @@
+//! The options that choose events.
+
+use crate::Usage;
+use crate::units::{At, at};
+use hypertrace_export::Choice;
+use hypertrace_format::pattern::matches;
+use hypertrace_timeline::{ClockMaps, FilterError, KernelTrace, Session, nearest};
+use std::fmt::Write as _;
+
+/// Which events are wanted.
+#[derive(Debug, clap::Args)]
+pub struct Wanted {
+    /// Only events whose name matches this pattern with * (any text) and ? (any
+    /// character). May be given several times
+    #[arg(long, value_name = "GLOB")]
+    pub event: Vec<String>,
+
+    /// Only events of this client of the guest. May be given several times
+    #[arg(long, short, value_name = "N")]
+    client: Vec<u32>,
+
+    /// Only events for which this is true. A name is a field, source, event, thread, pid, tid, client
+    /// or cpu; it is compared (== != < <= > >=) with a number, true, false, or a text in quotes.
+    /// Comparisons are joined by not, and, or, and parentheses. An event without the field
+    /// does not fit. Of the kernel's events, pid is the thread's number
+    #[arg(long = "where", value_name = "EXPR")]
+    filter: Option<String>,
+
+    /// Only events from this time on, counted from the start: 1.5ms, 200us, 2s; or as
+    /// shown: 0.001500000, 2026-11-27T15:48:15.5Z
+    #[arg(long, value_name = "T", value_parser = at, allow_hyphen_values = true)]
+    from: Option<At>,
+}
+
+impl Wanted {
+    /// Returns which events are wanted up to a time. The start is Unix time in nanoseconds.
+    ///
+    /// # Errors
+    /// If the condition cannot be read.
+    pub fn choice(&self, start: i64, to: Option<At>) -> Result<Choice, Usage> {
+        let [from, to] = [self.from, to].map(|at| at.map(|at| at.since(start)));
+        let filter = self.filter.as_deref().map(str::parse).transpose().map_err(wrong)?;
+        let (events, clients) = (self.event.clone(), self.client.clone());
+        Ok(Choice { events, clients, filter, from, to, has_leases: false })
+    }
+
+    /// Formats the message that no event matched. For each name it adds whether a session has
+    /// an event of that name.
+    pub fn unmatched(&self, sessions: &[(Session, ClockMaps)], traces: &[KernelTrace]) -> String {
+        let mut text = "no event matched".to_owned();
+        let kernel = Vec::from_iter(traces.iter().flat_map(|trace| trace.events()));
+        let classes = sessions.iter().flat_map(|(session, _)| session.classes().iter());
+        let classes = Vec::from_iter(classes.map(|class| &*class.name));
+        let names = || classes.iter().copied().chain(kernel.iter().map(String::as_str));
+        for glob in &self.event {
+            let is_known = names().any(|name| matches(glob, name));
+            // Writing to a String does not fail.
+            let _ = match is_known {
+                true => write!(text, "; {glob} is a known name, but no recorded event fits"),
+                false => match nearest(glob, names()) {
+                    Some(near) => write!(text, "; no event is named {glob}; there is {near}"),
+                    None => write!(text, "; no event is named {glob}"),
+                },
+            };
+        }
+        text
+    }
+}
+
+/// Returns the error of a condition.
+pub fn wrong(filter: FilterError) -> Usage {
+    Usage(format!("--where: {filter}"))
+}

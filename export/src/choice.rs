@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Which events are wanted.
+
+use crate::row::Row;
+use hypertrace_format::pattern::matches;
+use hypertrace_timeline::{
+    ClockMaps, EventKind, EventRef, FUNCTION_FIELDS, Filter, FilterError, KernelTrace, Session,
+};
+use std::collections::HashSet;
+
+/// Name of the events that a guest's `forward` makes of its recording's pieces.
+pub const PIECE_EVENT: &str = "guest_kernel";
+
+/// Name of the reference points that it makes for its clock, and of the events after them.
+pub const CLOCK_EVENT: &str = "guest_kernel_clock";
+
+/// Returns whether an event only carries a guest's recording, whose own events are shown.
+pub fn is_carrier(event: &EventRef<'_>) -> bool {
+    event.client.is_some() && [PIECE_EVENT, CLOCK_EVENT].contains(&&**event.name)
+}
+
+/// Which events and losses are wanted. All of them by default, but for those that only say which thread has a client.
+#[derive(Clone, Debug, Default)]
+pub struct Choice {
+    /// Patterns of names with `*` and `?`: one of them fits. All names if there is none.
+    pub events: Vec<String>,
+    /// Clients of the guest; everything if there is none.
+    pub clients: Vec<u32>,
+    /// What is true for an event.
+    pub filter: Option<Filter>,
+    /// The first time, nanoseconds since the first session's start.
+    pub from: Option<i64>,
+    /// The last time.
+    pub to: Option<i64>,
+    /// Whether events that say which thread has a client are wanted, too.
+    pub has_leases: bool,
+}
+
+impl Choice {
+    /// Checks that each field of the filter is one of some event.
+    ///
+    /// # Errors
+    /// If there is no such field.
+    pub fn check(
+        &self,
+        sessions: &[(Session, ClockMaps)],
+        traces: &[KernelTrace],
+    ) -> Result<(), FilterError> {
+        let Some(filter) = &self.filter else { return Ok(()) };
+        let classes = sessions.iter().flat_map(|(session, _)| session.classes().iter());
+        let mut known: HashSet<&str> = classes.flat_map(|c| &c.fields).map(|f| &**f).collect();
+        known.extend(traces.iter().flat_map(KernelTrace::fields));
+        known.extend(FUNCTION_FIELDS);
+        filter.check(&known)
+    }
+
+    /// Returns whether some events are not wanted.
+    pub fn is_filtered(&self) -> bool {
+        let has_names = !self.events.is_empty() || !self.clients.is_empty();
+        has_names || self.filter.is_some() || self.from.is_some() || self.to.is_some()
+    }
+
+    /// Returns whether a time and all later ones are too late.
+    pub fn is_past(&self, since: i64) -> bool {
+        self.to.is_some_and(|to| since > to)
+    }
+
+    /// Returns whether an event or a loss is wanted. Names and fields of a loss do not matter: any event may be among
+    /// the lost ones.
+    pub fn admits(&self, row: &Row<'_>) -> bool {
+        match row {
+            Row::Event { event, since, .. } => self.admits_event(event, *since),
+            Row::Lost { lost, since } => {
+                since.is_none_or(|since| self.is_within(since)) && self.is_of_client(lost.client)
+            }
+        }
+    }
+
+    fn admits_event(&self, event: &EventRef<'_>, since: i64) -> bool {
+        self.is_within(since)
+            && match &*self.events {
+                [] if is_carrier(event) => false,
+                [] => event.kind != EventKind::Lease || self.has_leases || self.filter.is_some(),
+                globs => globs.iter().any(|glob| matches(glob, event.name)),
+            }
+            && self.is_of_client(event.client)
+            && self.filter.as_ref().is_none_or(|filter| filter.fits(event))
+    }
+
+    fn is_within(&self, since: i64) -> bool {
+        self.from.is_none_or(|from| since >= from) && !self.is_past(since)
+    }
+
+    fn is_of_client(&self, client: Option<u32>) -> bool {
+        let clients = &self.clients;
+        clients.is_empty() || client.is_some_and(|client| clients.contains(&client))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn globs_match_whole_names() {
+        for (glob, name, expected) in [
+            ("disk_read", "disk_read", true),
+            ("disk", "disk_read", false),
+            ("disk_*", "disk_read", true),
+            ("*read", "disk_read", true),
+            ("*_*", "disk_read", true),
+            ("d?sk*", "disk_read", true),
+            ("*a*d", "disk_read", true),
+            ("*x*", "disk_read", false),
+            ("*", "", true),
+            ("?", "", false),
+            ("a*b*c", "aXbXbXc", true),
+            ("a*b*c", "aXbXbXcd", false),
+        ] {
+            assert_eq!(matches(glob, name), expected, "{glob} {name}");
+        }
+    }
+}

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The events of what is exported, one after the other.
+
+use crate::choice::Choice;
+use crate::names::Functions;
+use crate::row::Row;
+use crate::{Error, Result};
+use hypertrace_functions::symbols;
+use hypertrace_timeline::{ClockMaps, FunctionTrace, KernelTrace, Session, Timeline};
+use std::io;
+
+/// What is exported: the arguments of a [`Timeline`], and which of its events.
+#[derive(Clone, Copy, Debug)]
+pub struct Events<'a> {
+    /// Sessions with their clocks.
+    pub sessions: &'a [(Session, ClockMaps)],
+    /// Traces of kernels.
+    pub traces: &'a [KernelTrace],
+    /// Function traces.
+    pub functions: &'a [FunctionTrace],
+    /// Names of the functions that are compiled in.
+    pub symbols: &'a [symbols::Source],
+    /// Which events are wanted.
+    pub choice: &'a Choice,
+}
+
+impl Events<'_> {
+    /// Returns the Unix time of the first session's or function trace's start, nanoseconds.
+    pub fn start(&self) -> i64 {
+        let started = self.sessions.iter().map(|(s, _)| s.json().started_unix_ns).min();
+        let first = || self.functions.iter().map(FunctionTrace::start_unix_ns).min();
+        started.or_else(first).unwrap_or(0)
+    }
+
+    /// Hands over the events and losses in order of time, until the sink wants no more. Returns the faults of the
+    /// traces of kernels.
+    ///
+    /// # Errors
+    /// If an input is damaged, after the events before the damage; or an error of the sink.
+    pub fn each(&self, mut sink: impl FnMut(Row<'_>) -> io::Result<bool>) -> Result<Vec<String>> {
+        let start = self.start();
+        let mut names = Functions::read(self.symbols)?;
+        let mut timeline = Timeline::with_functions(self.sessions, self.traces, self.functions)?;
+        while let Some(entry) = timeline.read() {
+            let entry = entry?;
+            let row = Row::of(&entry, start, &mut names);
+            let is_last = matches!(&row, Row::Event { since, .. } if self.choice.is_past(*since));
+            if is_last || self.choice.admits(&row) && !sink(row).map_err(Error::Write)? {
+                break;
+            }
+        }
+        Ok(timeline.warnings())
+    }
+}

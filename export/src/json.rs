@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Events as JSON, one object a line: the schema of docs/json.md.
+
+use crate::Result;
+use crate::escape::{Json, JsonText};
+use crate::events::Events;
+use crate::names::FunctionName;
+use crate::number::{array, decimal, list, named, signed};
+use crate::row::Row;
+use hypertrace_abi::ring::Losses;
+use hypertrace_timeline::{EventRef, Lost, SYMBOL, ValueRef};
+use serde_json::{Number, Value, json};
+use std::fmt::Write as _;
+use std::io::{self, Write};
+
+/// Version of the JSON of each command, which docs/json.md describes.
+pub const JSON_VERSION: u32 = 1;
+
+/// The largest number that every reader of JSON takes exactly: they use doubles.
+const MOST_EXACT: u64 = 1 << 53;
+
+/// Writes events and losses, a line each. Returns the number of lines.
+///
+/// # Errors
+/// If an input is damaged, or the output cannot be written.
+pub fn write(events: Events<'_>, out: &mut dyn Write) -> Result<u64> {
+    let mut lines = JsonLines::default();
+    let mut count = 0;
+    events.each(|row| {
+        count += 1;
+        out.write_all(lines.line(&row).as_bytes())?;
+        io::Result::Ok(true)
+    })?;
+    Ok(count)
+}
+
+/// Formatter of lines, with one buffer for all.
+#[derive(Debug, Default)]
+pub struct JsonLines(String);
+
+impl JsonLines {
+    /// Formats an event or a loss.
+    pub fn line(&mut self, row: &Row<'_>) -> &str {
+        self.0.clear();
+        match row {
+            // Writing to a String does not fail.
+            Row::Event { event, since, function } => {
+                _ = line(&mut self.0, event, *since, *function)
+            }
+            Row::Lost { lost, since } => {
+                let _ = writeln!(self.0, "{}", JsonText(&exact(loss(lost, *since)).to_string()));
+            }
+        }
+        &self.0
+    }
+}
+
+/// Returns a value with the numbers that readers would round as strings.
+pub fn exact(json: Value) -> Value {
+    let is_rounded = |number: &Number| {
+        let size = number.as_u64().or(number.as_i64().map(i64::unsigned_abs));
+        size.is_some_and(|size| size > MOST_EXACT)
+    };
+    match json {
+        Value::Number(number) if is_rounded(&number) => Value::String(number.to_string()),
+        Value::Array(values) => values.into_iter().map(exact).collect(),
+        Value::Object(values) => {
+            values.into_iter().map(|(name, value)| (name, exact(value))).collect()
+        }
+        other => other,
+    }
+}
+
+/// Returns the name and count of each cause of losses that occurred.
+pub fn causes(losses: Losses) -> impl Iterator<Item = (&'static str, u64)> {
+    let Losses { full, busy, unattached, overwritten } = losses;
+    let causes = [
+        ("ring full", full),
+        ("emit interrupted", busy),
+        ("no free client", unattached),
+        ("overwritten", overwritten),
+    ];
+    causes.into_iter().filter(|(_, n)| *n > 0)
+}
+
+fn loss(lost: &Lost, since: Option<i64>) -> Value {
+    let why: Vec<&str> = causes(lost.causes).map(|(cause, _)| cause).collect();
+    json!({
+        "version": JSON_VERSION,
+        "type": "lost",
+        "t_ns": since,
+        "ts_ns": lost.ts_ns,
+        "source": &*lost.source,
+        "client": lost.client,
+        "events": Some(lost.events).filter(|n| *n > 0),
+        "why": why,
+    })
+}
+
+/// Appends a number, in quotes if readers would round it.
+fn number(out: &mut String, value: u64) {
+    quoted_if(out, value > MOST_EXACT, |out| decimal(out, value));
+}
+
+/// Appends a number with its sign, in quotes if readers would round it.
+fn signed_number(out: &mut String, value: i64) {
+    quoted_if(out, value.unsigned_abs() > MOST_EXACT, |out| signed(out, value));
+}
+
+fn quoted_if(out: &mut String, is_quoted: bool, write: impl FnOnce(&mut String)) {
+    let quote = if is_quoted { "\"" } else { "" };
+    out.push_str(quote);
+    write(out);
+    out.push_str(quote);
+}
+
+fn line(
+    out: &mut String,
+    event: &EventRef<'_>,
+    since: i64,
+    function: Option<&FunctionName>,
+) -> std::fmt::Result {
+    let EventRef { thread, client, .. } = event;
+    write!(out, "{{\"version\":{JSON_VERSION},\"t_ns\":")?;
+    signed_number(out, since);
+    out.push_str(",\"ts_ns\":");
+    signed_number(out, event.ts_ns);
+    let mut known = |name: &str, value: Option<u64>| {
+        out.push_str(name);
+        match value {
+            Some(value) => number(out, value),
+            None => out.push_str("null"),
+        }
+    };
+    known(",\"bound_ns\":", event.bound_ns);
+    known(",\"client\":", client.map(u64::from));
+    known(",\"pid\":", thread.and_then(|thread| thread.pid).map(u64::from));
+    known(",\"tid\":", thread.map(|thread| thread.tid.into()));
+    known(",\"cpu\":", thread.and_then(|thread| thread.cpu).map(u64::from));
+    match event.thread_name() {
+        Some(name) => write!(out, ",\"thread\":{}", Json(name.as_bytes()))?,
+        None => out.push_str(",\"thread\":null"),
+    }
+    write!(out, ",\"source\":{}", Json(event.source.as_bytes()))?;
+    // Names of events and fields are identifiers.
+    write!(out, ",\"event\":\"{}\",\"fields\":{{", event.name)?;
+    for (i, (name, value)) in event.fields.iter().enumerate() {
+        out.push_str(if i > 0 { ",\"" } else { "\"" });
+        out.push_str(name);
+        out.push_str("\":");
+        match value {
+            ValueRef::Unsigned(v) | ValueRef::Hex(v) => number(out, v),
+            ValueRef::Signed(v) => signed_number(out, v),
+            ValueRef::Float(v) if v.is_finite() => write!(out, "{v:?}")?,
+            // JSON has no such numbers.
+            ValueRef::Float(_) => out.push_str("null"),
+            ValueRef::Bool(v) => out.push_str(if v { "true" } else { "false" }),
+            ValueRef::Str(bytes) => write!(out, "{}", Json(bytes))?,
+            ValueRef::Words(words) => list(out, words, number),
+            ValueRef::SignedWords(words) => list(out, words, signed_number),
+            ValueRef::Array(numbers) => array(out, &numbers, number, signed_number)?,
+            ValueRef::Name(name) => named(out, &name, true)?,
+        }
+    }
+    if let Some(FunctionName { name, symbol }) = function {
+        // Their events have an address before it.
+        write!(out, ",\"name\":{}", Json(name.as_bytes()))?;
+        if let Some(symbol) = symbol {
+            write!(out, ",\"{SYMBOL}\":{}", Json(symbol.as_bytes()))?;
+        }
+    }
+    out.push('}');
+    if let Some(r) = &event.reference {
+        write!(
+            out,
+            ",\"reference\":{{\"client\":{},\"cpu\":{},\"seq\":{},\"guest_time\":",
+            r.client, r.cpu, r.seq
+        )?;
+        number(out, r.guest_time);
+        out.push('}');
+    }
+    out.push_str("}\n");
+    Ok(())
+}

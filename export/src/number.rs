@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Numbers as text. Most of the output is numbers, for which `write!` would cost more than all the rest.
+
+use hypertrace_timeline::{Array, Name};
+use std::fmt::Write as _;
+
+/// Appends a number.
+pub fn decimal(out: &mut String, value: u64) {
+    out.push_str(itoa::Buffer::new().format(value));
+}
+
+/// Appends a number with its sign.
+pub fn signed(out: &mut String, value: i64) {
+    if value < 0 {
+        out.push('-');
+    }
+    decimal(out, value.unsigned_abs());
+}
+
+/// Appends the names of a number, with quotes if `always` or if there is a blank in them.
+pub fn named(out: &mut String, name: &Name<'_>, always: bool) -> std::fmt::Result {
+    let begin = out.len();
+    write!(out, "{name}")?;
+    // They are printable ASCII without quotes.
+    if always || out[begin..].contains(' ') {
+        out.insert(begin, '"');
+        out.push('"');
+    }
+    Ok(())
+}
+
+/// Appends the numbers of an array, each as one of the functions writes it.
+pub fn array(
+    out: &mut String,
+    array: &Array<'_>,
+    unsigned: impl Fn(&mut String, u64),
+    signed: impl Fn(&mut String, i64),
+) -> std::fmt::Result {
+    out.push('[');
+    for (i, number) in array.iter().enumerate() {
+        if i > 0 {
+            out.push(',');
+        }
+        match (u64::try_from(number), i64::try_from(number)) {
+            (Ok(number), _) => unsigned(out, number),
+            (_, Ok(number)) => signed(out, number),
+            _ => write!(out, "{number}")?,
+        }
+    }
+    out.push(']');
+    Ok(())
+}
+
+/// Appends numbers as a list.
+pub fn list<T: Copy>(out: &mut String, words: &[T], write: impl Fn(&mut String, T)) {
+    out.push('[');
+    for (i, word) in words.iter().enumerate() {
+        if i > 0 {
+            out.push(',');
+        }
+        write(out, *word);
+    }
+    out.push(']');
+}
