@@ -34,6 +34,9 @@ pub struct SessionJson {
     pub completes: Option<String>,
     /// When the session was created, Unix time.
     pub started_unix_ns: i64,
+    /// CLOCK_BOOTTIME at that instant, nanoseconds. `None` from versions that did not read it, and in what was recovered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_boot_ns: Option<i64>,
     /// The process and the machine that recorded it. `None` for one that opens no file, as it writes a journal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<Origin>,
@@ -253,6 +256,7 @@ mod tests {
             uuid: "8-4-4-4-12".into(),
             completes: Some("8-4-4-4-12".into()),
             started_unix_ns: i64::MAX,
+            started_boot_ns: Some(i64::MAX),
             origin: Some(Origin { command: "\x01".repeat(4096), ..Origin::here() }),
             trace_parent: Some("0".repeat(55)),
             boot_id: Some("8-4-4-4-12".into()),

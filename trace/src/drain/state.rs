@@ -300,6 +300,7 @@ impl TraceState {
             uuid: Uuid(&self.trace.uuid).to_string(),
             completes: self.trace.completes.clone(),
             started_unix_ns: self.clocks.host.first.unix_ns.try_into().unwrap_or(0),
+            started_boot_ns: self.clocks.host.boot_ns,
             origin: self.trace.origin.clone(),
             trace_parent: self.trace.trace_parent.map(|parent| parent.to_string()),
             boot_id: self.clocks.boot_id.clone(),
