@@ -24,6 +24,10 @@ const MOST_THREADS: usize = 5;
 pub const OF_ANY: &str = "regions with the field any_client may begin on one thread and end on another: --path \
                           divides their time along the critical path";
 
+/// Why it is not known who had a CPU, and what to do.
+pub const ALL_THREADS: &str = "the recording does not have all threads: `hypertrace record --kernel` as root, \
+                               without --own-only, has them";
+
 /// Formats all groups. If nothing is known of a group's time, the first warning that says why takes the place of the
 /// table, and is removed from the warnings.
 pub fn text(shown: &Shown<'_>, warnings: &mut Vec<String>) -> String {
@@ -117,10 +121,7 @@ fn by_whom(shown: &Shown<'_>) -> Option<String> {
     let (why, ns) = unknown.into_iter().enumerate().max_by_key(|(_, ns)| *ns)?;
     let why = match why {
         _ if ns <= all / 100 => return None,
-        0 => {
-            "the recording does not have all threads: `hypertrace record --kernel` as root, without \
-             --own-only, has them"
-        }
+        0 => ALL_THREADS,
         1 => {
             "events of the machine's other threads are missing: they were lost, or not recorded yet or \
              any more; a larger --buffer may help"

@@ -550,4 +550,75 @@ fn what_a_thread_waited_for_is_in_the_table_and_in_its_lane() {
     // Runnable behind the hog, woken by a timer, and the idle CPU's way to the thread.
     let expected = [(3, "<b>hog</b>-300"), (4, "timer"), (3, "idle CPU")];
     assert_eq!(Vec::from_iter(waits), expected);
+    // The same by CPU, with a colour for each: 2 for a thread that is none of the session's, 3 for none.
+    let turns = data["groups"][0]["windows"][0]["lanes"][0]["turns"].as_array().unwrap();
+    let turns = turns.iter().map(|number| number.as_i64().unwrap());
+    let turns = Vec::from_iter(turns);
+    let turns = turns.chunks(4).map(|turn| match turn[3] {
+        0 => (turn[1], turn[2], "own", 0),
+        n => (turn[1], turn[2], causes[n as usize - 1], number(&data["who"][n as usize - 1])),
+    });
+    let expected = [
+        (900, 0, "own", 0),
+        (600, 0, "<b>hog</b>-300", 2),
+        (400, 0, "own", 0),
+        (195, 0, "idle CPU", 3),
+        (300, 0, "own", 0),
+    ];
+    assert_eq!(Vec::from_iter(turns), expected);
+    let legend = page.all("ul").last().unwrap().text();
+    assert_eq!(legend, "Who had the CPU:this threadany other threadnone: idle");
+}
+
+#[test]
+fn without_the_events_of_other_threads_there_is_no_lane_of_a_cpu() {
+    let (own, hog) = ((200, "own"), (300, "hog"));
+    let mut machine = Cpus::new(1, &[own]);
+    machine.at(1_000).switch(0, READY, own).at(1_100).begin(own.0, 0);
+    machine.at(2_000).switch(0, READY, hog).at(2_600).switch(0, READY, own);
+    machine.at(4_000).end(own.0, 0).at(5_000).switch(0, READY, hog);
+    let made = machine.session();
+    let mut trace = machine.trace();
+    trace.all = Vec::new();
+    trace.options = vec![trace_dat::recorded_with_threads(made::BOOT, &machine.threads())];
+    made.kernel(&trace);
+
+    let page = parse(&page(made.path(), &[]), BEGINNING);
+
+    let data = data(&page);
+    let window = &data["groups"][0]["windows"][0];
+    assert_eq!(window["lanes"][0]["turns"], Value::Null);
+    let note = window["note"].as_str().unwrap();
+    assert!(note.contains("`hypertrace record --kernel` as root, without --own-only"), "{note}");
+    assert_eq!(data["causes"][0], "not known: only the session's threads were recorded");
+    assert!(!page.text().contains("Who had the CPU:"));
+}
+
+#[test]
+fn a_page_of_many_turns_has_less_than_2_mb() {
+    let (own, hogs) = ((200, "own"), [(300, "hog-of-15-bytes"), (301, "pig-of-15-bytes")]);
+    let mut machine = Cpus::new(1, &[own]);
+    machine.at(1_000).switch(0, READY, own);
+    for name in (0..12).flat_map(|name| [name; 5]) {
+        machine.now += 1_000;
+        machine.begin(own.0, name);
+        for at in 0..300 {
+            machine.now += 1_000_000 + at * 1_000;
+            machine.switch(0, READY, hogs[at as usize % 2]).now += 1_000_000;
+            machine.switch(0, READY, own);
+        }
+        machine.now += 1_000;
+        machine.end(own.0, name);
+    }
+    machine.now += 1_000;
+    machine.switch(0, READY, hogs[0]);
+
+    let text = page(machine.made().path(), &[]);
+
+    assert!(text.len() < 2_000_000, "{}", text.len());
+    let data = data(&parse(&text, BEGINNING));
+    let windows = data["groups"].as_array().unwrap().iter();
+    let mut windows = windows.flat_map(|group| group["windows"].as_array().unwrap());
+    let turns = |window: &Value| window["lanes"][0]["turns"].as_array().unwrap().len() / 4;
+    assert!(windows.all(|window| (200..=1_000).contains(&turns(window))));
 }

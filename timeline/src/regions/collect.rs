@@ -517,10 +517,8 @@ impl<'a> Pass<'a> {
 
     /// Returns the critical path of a region that ended on a thread.
     fn path(&mut self, session: usize, on: Option<u32>, times: (i64, i64)) -> Box<[PathStep]> {
-        let shows = |to: &[(usize, usize)]| to.iter().any(|(of, _)| *of == session);
-        let all = self.traced.iter().zip(&self.cpus).filter(|(to, _)| shows(to));
-        let all = all.filter_map(|(_, cpus)| cpus.as_ref());
         // A guest's kernel may have been recorded several times: the first one that had not ended.
+        let all = all_threads(&self.traced, &self.cpus, session);
         let cpus = all.min_by_key(|cpus| (cpus.until < times.1, cpus.until));
         let path = match (cpus, on) {
             (Some(cpus), Some(tid)) => cpus.path(tid, times, &mut self.causes),
@@ -766,6 +764,8 @@ impl<'a> Pass<'a> {
         let has_kernel = self.hosts.iter().any(|host| !host.recordings.is_empty());
         let reasons = self.reasons.names().to_vec();
         let causes = self.causes.finish(|tid| owner(&self.hosts, tid));
+        let has_all = |session| all_threads(&self.traced, &self.cpus, session).next().is_some();
+        let has_all_threads = (0..self.hosts.len()).map(has_all).collect();
         let Pass { mut store, groups, hosts, roles, has_both, is_cut, .. } = self;
         // Their memory is for the groups' numbers.
         let logs = |host: Host| host.threads.into_iter().map(Logged::of).collect();
@@ -794,9 +794,21 @@ impl<'a> Pass<'a> {
             left_out: self.chooser.left_out,
             has_kernel,
             threads,
+            has_all_threads,
             store,
         }
     }
+}
+
+/// Iterates over the recordings of all threads that show a session's.
+fn all_threads<'c>(
+    traced: &'c [Vec<(usize, usize)>],
+    cpus: &'c [Option<Cpus>],
+    session: usize,
+) -> impl Iterator<Item = &'c Cpus> {
+    let shows = move |to: &[(usize, usize)]| to.iter().any(|(of, _)| *of == session);
+    let all = traced.iter().zip(cpus).filter(move |(to, _)| shows(to));
+    all.filter_map(|(_, cpus)| cpus.as_ref())
 }
 
 /// Returns the name of a thread that is a session's, and the session.

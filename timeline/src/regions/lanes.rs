@@ -2,15 +2,19 @@
 
 //! Lanes: the intervals of all threads of a host around chosen regions.
 
+use super::causes::CauseNumber;
 use super::host::Thread;
-use super::parts::Interval;
+use super::parts::{Interval, Part};
 use crate::sort;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Most lanes of a window.
 const MOST_LANES: usize = 32;
 /// Most intervals of a lane.
 const MOST_INTERVALS: usize = 1000;
+/// Most intervals before a window in which an event of the kernel is looked for.
+const MOST_BEFORE: usize = 1000;
 
 /// A region, and a time around it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,31 +61,83 @@ pub struct Lane {
     pub tid: u32,
     /// In order. Times are Unix times in nanoseconds.
     pub intervals: Vec<Interval>,
-    /// Whether the intervals are all of the time: of too many, those within the region and the longest are kept.
+    /// Who had the CPU that the thread was on, or that it waited for while it could run. In order; at other times it needed
+    /// no CPU, or what it did is not known. `None` if only the session's own threads were recorded.
+    pub turns: Option<Vec<Turn>>,
+    /// Whether intervals and turns are all of the time: of too many, those within the region and the longest are kept.
     pub is_whole: bool,
 }
 
+/// A time in which one thread had a CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Turn {
+    /// Beginning, Unix time in nanoseconds.
+    pub from: i64,
+    /// End.
+    pub to: i64,
+    /// Number of the CPU, if it is known.
+    pub cpu: Option<u16>,
+    /// Who had it while the lane's thread waited: an index of [`Regions::causes`](super::Regions::causes). `None` if the lane's
+    /// thread had it.
+    pub other: Option<CauseNumber>,
+}
+
 impl Lane {
-    /// Removes intervals until so many are left: first those outside of the region, and the
+    /// Removes intervals, and turns, until so many of each are left: first those outside of the region, and the
     /// shortest first.
     pub fn shorten(&mut self, most: usize, window: &Window) {
-        let excess = self.intervals.len().saturating_sub(most);
-        if excess == 0 {
-            return;
+        let times = |interval: &Interval| (interval.from, interval.to);
+        self.is_whole &= shorten(&mut self.intervals, times, most, window);
+        if let Some(turns) = &mut self.turns {
+            self.is_whole &= shorten(turns, |turn| (turn.from, turn.to), most, window);
         }
-        self.is_whole = false;
-        let mut order: Vec<usize> = (0..self.intervals.len()).collect();
-        sort::by_key(&mut order, |at| {
-            let interval = &self.intervals[*at];
-            let is_within = interval.to > window.begin && interval.from < window.end;
-            (is_within, interval.to - interval.from)
-        });
-        order.truncate(excess);
-        order.sort_unstable();
-        let mut removed = order.into_iter().peekable();
-        let mut at = 0..;
-        self.intervals.retain(|_| removed.next_if_eq(&at.next().unwrap_or(0)).is_none());
     }
+}
+
+/// Removes times until so many are left. Returns whether they were not more.
+fn shorten<T>(
+    all: &mut Vec<T>,
+    times: impl Fn(&T) -> (i64, i64),
+    most: usize,
+    window: &Window,
+) -> bool {
+    let excess = all.len().saturating_sub(most);
+    if excess == 0 {
+        return true;
+    }
+    let mut order: Vec<usize> = (0..all.len()).collect();
+    sort::by_key(&mut order, |at| {
+        let (from, to) = times(&all[*at]);
+        (to > window.begin && from < window.end, to - from)
+    });
+    order.truncate(excess);
+    order.sort_unstable();
+    let mut removed = order.into_iter().peekable();
+    let mut at = 0..;
+    all.retain(|_| removed.next_if_eq(&at.next().unwrap_or(0)).is_none());
+    false
+}
+
+/// Returns who had the CPU that a thread was on, or waited for. An event that ends such a time is one of that CPU.
+fn turns(intervals: &[Interval]) -> Vec<Turn> {
+    let mut turns: Vec<Turn> = Vec::new();
+    for interval in intervals {
+        let &Interval { from, to, part, cause, .. } = interval;
+        let other = match part {
+            Part::Guest | Part::Kernel | Part::Vmm => None,
+            Part::Runnable => Some(cause),
+            Part::Blocked | Part::Off | Part::Unattributed => continue,
+        };
+        let last = turns.last_mut().filter(|last| last.to == from);
+        // After an event of the program, or of the VMM, a thread goes on.
+        let cpu = interval.cpu().or(last.as_ref().and_then(|last| last.cpu));
+        match last {
+            Some(last) if (last.cpu, last.other) == (cpu, other) => last.to = to,
+            _ => turns.push(Turn { from, to, cpu, other }),
+        }
+    }
+    turns
 }
 
 /// A thread of a session's host, and what it did.
@@ -101,18 +157,38 @@ impl Logged {
 
     /// Returns the intervals within a time, and whether they are all of it.
     pub fn within(&self, from: i64, to: i64) -> (Vec<Interval>, bool) {
-        let begin = self.intervals.partition_point(|interval| interval.to <= from);
-        let end = self.intervals.partition_point(|interval| interval.from < to);
-        let within = &self.intervals[begin..end.max(begin)];
+        let within = &self.intervals[self.range(from, to)];
         let is_whole = self.intervals.first().is_some_and(|first| first.from <= from)
             && within.windows(2).all(|pair| pair[0].to == pair[1].from);
         (within.iter().map(|interval| interval.within(from, to)).collect(), is_whole)
     }
+
+    /// Returns who had its CPU within a time.
+    fn turns(&self, from: i64, to: i64) -> Vec<Turn> {
+        let Range { start, end } = self.range(from, to);
+        // The last event of the kernel before tells the first CPU.
+        let before = self.intervals[..start].iter().rev().take(MOST_BEFORE);
+        let before = before.take_while(|interval| interval.cpu().is_none()).count();
+        let mut turns = turns(&self.intervals[start.saturating_sub(before + 1)..end]);
+        turns.retain(|turn| turn.to > from);
+        for turn in &mut turns {
+            (turn.from, turn.to) = (turn.from.max(from), turn.to.min(to));
+        }
+        turns
+    }
+
+    /// Returns the indices of the intervals within a time.
+    fn range(&self, from: i64, to: i64) -> Range<usize> {
+        let begin = self.intervals.partition_point(|interval| interval.to <= from);
+        let end = self.intervals.partition_point(|interval| interval.from < to);
+        begin..end.max(begin)
+    }
 }
 
 impl Lanes {
-    /// Returns the lanes of threads in a window, that of the region's own thread first.
-    pub(super) fn of(threads: &[Logged], own: usize, window: &Window) -> Lanes {
+    /// Returns the lanes of threads in a window, that of the region's own thread first; with turns if all threads were
+    /// recorded.
+    pub(super) fn of(threads: &[Logged], own: usize, window: &Window, has_turns: bool) -> Lanes {
         let mut lanes = Lanes::default();
         let others = (0..threads.len()).filter(|at| *at != own);
         for at in threads.get(own).map(|_| own).into_iter().chain(others) {
@@ -126,7 +202,8 @@ impl Lanes {
             }
             let name = thread.name.as_deref().unwrap_or("thread").to_owned();
             let (intervals, is_whole) = thread.within(window.from(), window.to());
-            let mut lane = Lane { name, tid: thread.tid, intervals, is_whole };
+            let turns = has_turns.then(|| thread.turns(window.from(), window.to()));
+            let mut lane = Lane { name, tid: thread.tid, intervals, turns, is_whole };
             lane.shorten(MOST_INTERVALS, window);
             lanes.has_own |= is_own;
             lanes.lanes.push(lane);
@@ -148,7 +225,13 @@ mod tests {
                 let (part, to) = (Part::Vmm, from + length);
                 Interval { from, to, part, reason: 0, cause: 0, ended_by: None }
             });
-            Lane { name: String::new(), tid: 1, intervals: all.collect(), is_whole: true }
+            Lane {
+                name: String::new(),
+                tid: 1,
+                intervals: all.collect(),
+                turns: None,
+                is_whole: true,
+            }
         };
         let window = |begin, end| Window { begin, end, around: 0 };
         for most in 0..9 {

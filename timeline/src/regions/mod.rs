@@ -66,7 +66,7 @@ pub use causes::{Cause, CauseNumber, Unknown};
 pub use children::Child;
 pub use choice::{Choice, LeftOut};
 pub use histogram::{Histogram, Step};
-pub use lanes::{Lane, Lanes, Window};
+pub use lanes::{Lane, Lanes, Turn, Window};
 pub use parts::{Evidence, Exits, Interval, PARTS, Part, Reason, Stream, Times};
 pub use path::{Doing, PathStep};
 pub use roles::{fields, names};
@@ -214,6 +214,8 @@ pub struct Regions {
     pub has_kernel: bool,
     /// By session.
     threads: Vec<Vec<lanes::Logged>>,
+    /// By session: whether the events of all threads of its machine were recorded.
+    has_all_threads: Vec<bool>,
     store: store::Store,
 }
 
@@ -273,8 +275,10 @@ impl Regions {
 
     /// Returns what the threads of a region's session did around it.
     pub fn lanes(&self, sample: &Sample, window: &Window) -> Lanes {
-        let threads = self.threads.get(usize::from(sample.session));
-        Lanes::of(threads.map_or(&[], |threads| threads), sample.thread.into(), window)
+        let session = usize::from(sample.session);
+        let threads = self.threads.get(session).map_or(&[][..], |threads| threads);
+        let has_turns = self.has_all_threads.get(session).is_some_and(|has| *has);
+        Lanes::of(threads, sample.thread.into(), window, has_turns)
     }
 }
 

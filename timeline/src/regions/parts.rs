@@ -219,6 +219,14 @@ impl Interval {
         between((self.from, self.to))
     }
 
+    /// Returns the CPU of the kernel's event that ended it.
+    pub(super) fn cpu(&self) -> Option<u16> {
+        match self.ended_by?.stream {
+            Stream::Kernel { cpu, .. } => Some(cpu),
+            Stream::Client(_) | Stream::Thread(_) => None,
+        }
+    }
+
     /// Returns what of it is within a time.
     pub(super) fn within(&self, from: i64, to: i64) -> Interval {
         Interval { from: self.from.max(from), to: self.to.min(to), ..*self }

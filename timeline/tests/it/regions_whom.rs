@@ -2,14 +2,16 @@
 
 //! What the threads of regions waited for: who had their CPU, and what woke them.
 
-use crate::made_regions::all;
+use crate::made_regions::{all, read};
 use hypertrace_test_support::cpus::{ASLEEP, Cpus, ENDED, HARD, READY, SOFT, Task, WAY};
 use hypertrace_test_support::made::{BOOT, Made};
 use hypertrace_test_support::trace_dat::{
     self, Counted, PERF_SWITCH_IN_ID, PERF_SWITCH_OUT_ID, Page, TraceDat, recorded_with_all,
 };
 use hypertrace_test_support::vcpu::HOST_BASE;
-use hypertrace_timeline::regions::{Cause, Group, NotCounted, Part, Regions};
+use hypertrace_timeline::regions::{
+    Cause, Group, NotCounted, Options, Part, Regions, Turn, Window,
+};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -509,10 +511,81 @@ fn causes_beyond_the_limits_are_others() {
     assert_eq!(regions.causes.len(), 1 << 16);
 }
 
+/// Returns the regions with what their threads did.
+fn with_lanes(made: &Made) -> Regions {
+    read(made, &Options { keeps_intervals: true, ..Options::default() })
+}
+
+/// A turn of a CPU: beginning, end, CPU and name.
+type Shown = (i64, i64, Option<u16>, String);
+
+/// Returns who had the CPU of the region's thread, with 100 ns before and after the region, whose beginning is at this time.
+fn turns(regions: &Regions, begin: i64) -> Option<Vec<Shown>> {
+    let sample = regions.samples().next().unwrap();
+    let window = Window { begin: sample.begin_ns, end: sample.end_ns(), around: 100 };
+    let lane = regions.lanes(sample, &window).lanes.remove(0);
+    let turn = |turn: Turn| {
+        let [from, to] = [turn.from, turn.to].map(|time| time - window.begin + begin);
+        let who = turn.other.map(|other| regions.causes[usize::from(other)].to_string());
+        (from, to, turn.cpu, who.unwrap_or("own".into()))
+    };
+    Some(Vec::from_iter(lane.turns?.into_iter().map(turn)))
+}
+
+/// A thread that is preempted, sleeps, and is moved to another CPU.
+fn moved() -> Cpus {
+    let mut machine = begun(2);
+    machine.at(2_000).switch(0, READY, HOG).at(2_300).switch(0, READY, PIG);
+    machine.at(2_400).switch(0, READY, OWN).at(3_000).switch(0, ASLEEP, IDLE);
+    machine.at(3_500).switch(1, READY, OTHER);
+    machine.at(4_000).timer(0, HARD, OWN).at(4_305).switch(1, READY, IDLE);
+    machine.at(4_405).switch(1, READY, OWN);
+    machine
+}
+
+#[test]
+fn a_lane_says_who_had_the_cpu_that_its_thread_was_on_or_waited_for() {
+    let expected = [
+        (1_100, 2_000, Some(0), "own"),
+        (2_000, 2_300, Some(0), "hog-300"),
+        (2_300, 2_400, Some(0), "pig-301"),
+        (2_400, 3_000, Some(0), "own"),
+        // Asleep until here.
+        (4_005, 4_305, Some(1), "other-201"),
+        (4_305, 4_405, Some(1), "idle CPU"),
+        (4_405, 4_455, Some(1), "own"),
+    ];
+    let expected = expected.map(|(from, to, cpu, who)| (from, to, cpu, who.to_owned()));
+
+    let regions = with_lanes(&ended(&mut moved()));
+
+    assert_eq!(turns(&regions, 1_100).unwrap(), expected);
+}
+
+#[test]
+fn a_lane_without_the_other_threads_events_says_nothing_of_a_cpu() {
+    let mut machine = moved();
+    end(&mut machine);
+    let made = machine.session();
+    let mut trace = machine.trace();
+    trace.all = Vec::new();
+    trace.options = vec![trace_dat::recorded_with_threads(BOOT, &machine.threads())];
+    made.kernel(&trace);
+    assert_eq!(turns(&with_lanes(&made), 1_100), None);
+    // Without one switch, from the hog, only that is not known.
+    let lost = |all: bool, cpu, n| (all && cpu == 0 && n == 2).then_some(Counted(false));
+    made.kernel(&machine.trace_without(lost));
+    let turns = turns(&with_lanes(&made), 1_100).unwrap();
+    assert_eq!(turns[1], (2_000, 2_400, Some(0), "not known".into()));
+    assert_eq!(turns.len(), 6);
+}
+
 /// A machine that runs at random, with the truth about its program's waits in each region: part, cause and time.
 struct Simulated {
     machine: Cpus,
     truth: BTreeMap<String, BTreeMap<(usize, String), u64>>,
+    /// By CPU: the thread that it has from a time on.
+    turns: [Vec<(u64, Task)>; 2],
 }
 
 const SIMULATED: [Task; 8] = [
@@ -633,7 +706,41 @@ impl Simulated {
                 _ => {}
             }
         }
-        Simulated { machine, truth }
+        Simulated { machine, truth, turns }
+    }
+
+    /// Asserts that the lanes around each region name no thread, as the one that had a CPU, that had it not. Times of the second
+    /// buffer differ by so much at most.
+    #[track_caller]
+    fn check_lanes(&self, regions: &Regions, most: i64) {
+        let begin = |name: &str| {
+            let mut begins = self.machine.regions.iter().filter(|(.., begins)| *begins);
+            begins.find(|(_, _, number, _)| format!("r{number}") == name).unwrap().0 as i64
+        };
+        for sample in regions.samples() {
+            let origin = sample.begin_ns - begin(&regions.groups[usize::from(sample.group)].name);
+            let window = Window { begin: sample.begin_ns, end: sample.end_ns(), around: 300 };
+            for lane in regions.lanes(sample, &window).lanes {
+                for turn in lane.turns.unwrap() {
+                    let tid = match turn.other.map(|other| &regions.causes[usize::from(other)]) {
+                        None => lane.tid,
+                        Some(Cause::Idle) => 0,
+                        Some(Cause::Thread { tid, .. }) => *tid,
+                        Some(_) => continue,
+                    };
+                    // Before the first event of the kernel.
+                    let Some(cpu) = turn.cpu else { continue };
+                    let had = &self.turns[usize::from(cpu)];
+                    let [from, to] =
+                        [turn.from + most, turn.to - most].map(|time| (time - origin) as u64);
+                    let first = had.partition_point(|(time, _)| *time <= from) - 1;
+                    let meanwhile = had[first..].iter().take_while(|(time, _)| *time < to);
+                    let mut meanwhile =
+                        meanwhile.filter(|(time, task)| task.0 != tid && *time < to);
+                    assert_eq!(meanwhile.next(), None, "{turn:?} {from}..{to} {had:?}");
+                }
+            }
+        }
     }
 }
 
@@ -652,16 +759,18 @@ proptest! {
 
     #[test]
     fn each_wait_has_its_true_cause(seed: u64) {
-        let Simulated { machine, truth } = Simulated::new(seed, 600);
+        let simulated = Simulated::new(seed, 600);
+        let Simulated { machine, truth, .. } = &simulated;
 
-        let regions = all(&machine.made());
+        let regions = with_lanes(&machine.made());
 
+        simulated.check_lanes(&regions, 0);
         let mut found = by_region(&regions);
         found.retain(|_, waits| !waits.is_empty());
         // Those that never end are not counted.
         let ended = |name: &String| regions.groups.iter().any(|g| g.name == *name && g.count() == 1);
-        let truth = BTreeMap::from_iter(truth.into_iter().filter(|(name, _)| ended(name)));
-        prop_assert_eq!(found, truth);
+        let truth = truth.clone().into_iter().filter(|(name, _)| ended(name));
+        prop_assert_eq!(found, BTreeMap::from_iter(truth));
     }
 
     #[test]
@@ -691,8 +800,9 @@ proptest! {
             }
         }));
 
-        let regions = all(&made);
+        let regions = with_lanes(&made);
 
+        simulated.check_lanes(&regions, late.abs());
         let parts = parts(&regions);
         for (name, waits) in by_region(&regions) {
             let Some(before) = all_waits.get(&name) else { continue };

@@ -2,6 +2,7 @@
 
 use super::super::rows::{PARTS, Shown, part_name};
 use super::super::text::time;
+use super::charts::WHO;
 use hypertrace_export::escape::Html;
 use hypertrace_timeline::regions::{Group, Part, Times};
 use std::fmt::{self, Write as _};
@@ -39,19 +40,33 @@ pub fn patterns(out: &mut String) -> fmt::Result {
 /// Writes the names of the parts that are shown, with their colours.
 pub fn legend(out: &mut String, group: &Group, is_shown: impl Fn(Part) -> bool) -> fmt::Result {
     out.push_str("<ul class=\"legend\" aria-label=\"Colours\">");
-    for (part, name) in PARTS {
-        if is_shown(part) {
-            write!(
-                out,
-                "<li><svg aria-hidden=\"true\"><rect class=\"p{}\" width=\"100%\" height=\"100%\"/>\
-                 </svg>{}</li>",
-                part as usize,
-                named(name, part, group)
-            )?;
-        }
+    for (part, name) in PARTS.into_iter().filter(|(part, _)| is_shown(*part)) {
+        colour(out, 'p', part as usize, named(name, part, group))?;
     }
     out.push_str("</ul>\n");
     Ok(())
+}
+
+/// Writes who had the CPUs of lanes, with their colours.
+pub fn owner_legend(out: &mut String, are_shown: &[bool; WHO.len()]) -> fmt::Result {
+    if !are_shown.contains(&true) {
+        return Ok(());
+    }
+    out.push_str("<ul class=\"legend\" aria-label=\"Colours of CPUs\"><li>Who had the CPU:</li>");
+    for (who, name) in WHO.into_iter().enumerate().filter(|(who, _)| are_shown[*who]) {
+        colour(out, 'w', who, name)?;
+    }
+    out.push_str("</ul>\n");
+    Ok(())
+}
+
+/// Writes a colour, and what it is for.
+fn colour(out: &mut String, class: char, number: usize, name: &str) -> fmt::Result {
+    write!(
+        out,
+        "<li><svg aria-hidden=\"true\"><rect class=\"{class}{number}\" width=\"100%\" height=\"100%\"/>\
+         </svg>{name}</li>"
+    )
 }
 
 /// Returns a part's name in a group.

@@ -2,10 +2,12 @@
 //! not depend on the number of regions.
 
 use super::super::rows::{PARTS, Shown, part_name};
-use super::super::text::time;
+use super::super::text::{ALL_THREADS, time};
 use super::short;
 use hypertrace_export::escape::JsonInHtml;
-use hypertrace_timeline::regions::{Cause, CauseNumber, Group, Lane, Lanes, Part, Sample, Window};
+use hypertrace_timeline::regions::{
+    Cause, CauseNumber, Group, Lane, Lanes, Part, Sample, Turn, Unknown, Window,
+};
 use serde_json::{Value, json};
 use std::collections::HashMap;
 
@@ -26,9 +28,22 @@ pub struct Charts {
     groups: Vec<Value>,
     reasons: Vec<String>,
     causes: Vec<String>,
+    /// Of each cause: who has the CPU, by [`WHO`].
+    who: Vec<usize>,
     /// By group: the parts that its lanes have; none if there are no lanes.
     pub parts: Vec<Vec<Part>>,
+    /// By group: who had the CPUs of its lanes, by [`WHO`].
+    pub owners: Vec<[bool; WHO.len()]>,
 }
+
+/// Who has a CPU: the name of each colour.
+pub const WHO: [&str; 5] =
+    ["this thread", "another thread of a session", "any other thread", "none: idle", "not known"];
+const OWN: usize = 0;
+const SESSIONS: usize = 1;
+const OTHER: usize = 2;
+const IDLE: usize = 3;
+const UNKNOWN: usize = 4;
 
 impl Charts {
     /// Makes the charts of groups.
@@ -42,7 +57,8 @@ impl Charts {
         let most = (MOST_INTERVALS / chosen.len().max(1)).min(MOST_IN_WINDOW);
         let mut by_group = vec![Vec::new(); groups.len()];
         let mut parts = vec![Vec::new(); groups.len()];
-        let mut causes = Numbered { shown, numbers: HashMap::new(), names: Vec::new() };
+        let mut owners = vec![[false; WHO.len()]; groups.len()];
+        let mut causes = Numbered::new(shown);
         for (group, label, sample) in &chosen {
             let window = window(sample);
             let lanes = shown.regions.lanes(sample, &window);
@@ -51,6 +67,10 @@ impl Charts {
                 if !parts[*group].contains(&part) {
                     parts[*group].push(part);
                 }
+            }
+            for turn in lanes.lanes.iter().flat_map(|lane| &lane.turns).flatten() {
+                let who = turn.other.map_or(OWN, |cause| who(shown.cause(cause)));
+                owners[*group][who] = true;
             }
             if !lanes.lanes.is_empty() {
                 by_group[*group].push(window_json(
@@ -70,7 +90,8 @@ impl Charts {
             true => Vec::new(),
             false => shown.regions.reasons.iter().map(|reason| short(reason)).collect(),
         };
-        Charts { groups: groups.collect(), reasons, causes: causes.names, parts }
+        let (groups, causes, who) = (groups.collect(), causes.names, causes.who);
+        Charts { groups, reasons, causes, who, parts, owners }
     }
 
     /// Returns the text of a `script` element of data.
@@ -80,6 +101,7 @@ impl Charts {
             "parts": parts,
             "reasons": self.reasons,
             "causes": self.causes,
+            "who": self.who,
             "groups": self.groups,
         });
         JsonInHtml(&all.to_string()).to_string()
@@ -153,6 +175,7 @@ fn window_json(
     let Lanes { lanes, left_out, has_own, .. } = lanes;
     let each = (most / lanes.len()).max(1);
     let mut is_partial = false;
+    let has_turns = lanes.iter().any(|lane| lane.turns.is_some());
     let own =
         if has_own { "The first lane is the region's thread; the dashed" } else { "The dashed" };
     let lanes: Vec<Value> = lanes
@@ -167,6 +190,11 @@ fn window_json(
     if is_partial {
         note.push_str(" Blank: too short to be shown, or too long ago to be known.");
     }
+    note.push_str(&match has_turns {
+        true => " The bar below a thread's: who had the CPU that it was on, or that it waited for."
+            .into(),
+        false => format!(" Who had the threads' CPUs is not known: {ALL_THREADS}."),
+    });
     if left_out > 0 {
         note.push_str(&format!(" {left_out} more threads are left out."));
     }
@@ -185,20 +213,44 @@ struct Numbered<'a> {
     shown: &'a Shown<'a>,
     numbers: HashMap<CauseNumber, i64>,
     names: Vec<String>,
+    who: Vec<usize>,
 }
 
 impl Numbered<'_> {
+    fn new<'a>(shown: &'a Shown<'a>) -> Numbered<'a> {
+        Numbered { shown, numbers: HashMap::new(), names: Vec::new(), who: Vec::new() }
+    }
+
     fn number(&mut self, cause: CauseNumber) -> i64 {
-        *self.numbers.entry(cause).or_insert_with(|| match self.shown.cause(cause) {
-            Cause::Unknown(_) => 0,
-            cause => {
-                self.names.push(short(&self.shown.cause_name(cause)));
-                self.names.len() as i64
-            }
+        *self.numbers.entry(cause).or_insert_with(|| {
+            let cause = self.shown.cause(cause);
+            let why = match cause {
+                Cause::Unknown(Unknown::NotRecorded) => {
+                    ": only the session's threads were recorded"
+                }
+                Cause::Unknown(Unknown::Missing) => ": an event is missing",
+                Cause::Unknown(Unknown::TooMany) => ": there were too many threads",
+                _ => "",
+            };
+            self.names.push(short(&self.shown.cause_name(cause)) + why);
+            self.who.push(who(cause));
+            self.names.len() as i64
         })
     }
 }
 
+/// Returns who has a CPU, by [`WHO`].
+fn who(cause: &Cause) -> usize {
+    match cause {
+        Cause::Thread { session: Some(_), .. } => SESSIONS,
+        Cause::Thread { .. } => OTHER,
+        Cause::Idle => IDLE,
+        _ => UNKNOWN,
+    }
+}
+
+/// Returns a lane: its intervals, and for each turn of the CPU the time since the one before, its length, its CPU, -1 if that is
+/// not known, and what the thread waited for.
 fn lane_json(lane: &Lane, from: i64, causes: &mut Numbered<'_>) -> Value {
     let mut at = from;
     let mut numbers = Vec::with_capacity(lane.intervals.len() * 3);
@@ -213,7 +265,14 @@ fn lane_json(lane: &Lane, from: i64, causes: &mut Numbered<'_>) -> Value {
         at = interval.to;
     }
     let name = format!("{} ({})", short(&lane.name), lane.tid);
-    json!({ "name": name, "intervals": numbers })
+    let mut at = from;
+    let mut turn = |&Turn { from, to, cpu, other, .. }: &Turn| {
+        let since = from.saturating_sub(std::mem::replace(&mut at, to));
+        let other = other.map_or(0, |cause| causes.number(cause));
+        [since, to.saturating_sub(from), cpu.map_or(-1, i64::from), other]
+    };
+    let turns = lane.turns.as_ref().map(|turns| Vec::from_iter(turns.iter().flat_map(&mut turn)));
+    json!({ "name": name, "intervals": numbers, "turns": turns })
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use crate::output::grouped;
 use crate::page::PageFile;
 use crate::writer::origin;
 use anyhow::{Context, Result};
-use bars::{bar, legend, named, patterns};
+use bars::{bar, legend, named, owner_legend, patterns};
 use charts::Charts;
 use hypertrace_export::escape::Html;
 use hypertrace_timeline::regions::{Breakdown, Group, Histogram, NotCounted, Part, Sample, Step};
@@ -252,6 +252,7 @@ impl Page<'_> {
         if !parts.is_empty() {
             out.push_str("<h3>Threads around a region</h3>\n");
             legend(out, group, |part| parts.contains(&part))?;
+            owner_legend(out, &self.charts.owners[index])?;
             writeln!(out, "<div data-lanes=\"{index}\">{NO_LANES}</div>")?;
         }
         out.push_str("</section>\n");

@@ -1,10 +1,14 @@
 "use strict";
 // The charts that can be zoomed. All else of the page is there without this script.
 (() => {
-  const { parts, reasons, causes, groups } = JSON.parse(document.getElementById("data").textContent);
+  const { parts, reasons, causes, who, groups } = JSON.parse(document.getElementById("data").textContent);
   const KERNEL = 1;
+  const BLOCKED = 4;
   const HATCHED = [3, 5, 6];
+  // Heights of a lane: its name and bar, and the bar of the CPU below.
   const ROW = 46;
+  const CPU_ROW = 18;
+  const UNKNOWN = 4;
 
   const element = (name, text, attributes) => {
     const made = document.createElement(name);
@@ -197,32 +201,68 @@
     const hint = "Drag over a part to zoom; double-click shows all; point at a bar for what it is.";
     const chosen = () => windows[choice.selectedIndex] || windows[0];
 
+    // Where each lane begins, and the height of all.
+    const places = (lanes) => lanes.reduce((all, lane) =>
+      [...all, all.at(-1) + ROW + (lane.turns ? CPU_ROW : 0)], [0]);
+
+    // Calls `visit` with the begin, the end and the other numbers of each time: they have the time since the one before
+    // and the length in front.
+    const visit = (numbers, size, from, visit) => {
+      let at = from;
+      for (let i = 0; i < numbers.length; i += size) {
+        const begin = at + numbers[i];
+        at = begin + numbers[i + 1];
+        visit(begin, at, ...numbers.slice(i + 2, i + size));
+      }
+    };
+    const owner = (other) => (other === 0 ? 0 : who[other - 1]);
+
     const paint = (plot) => {
       const { ctx, bbox } = plot;
       const { length, lanes, from } = chosen();
       const scale = devicePixelRatio;
       const all = fills(ctx);
-      const row = bbox.height / lanes.length;
+      const owners = [0, 1, 2, 3].map((number) => colour("--w" + number)).concat(all[6]);
+      const inks = [colour("--ink"), "#1c2126", colour("--paper"), colour("--ink")];
+      const tops = places(lanes);
+      const unit = bbox.height / tops.at(-1);
       const { min, max } = plot.scales.x;
+      // Fills a time. Returns where what is seen of it begins, and its width.
+      const fill = (begin, end, top, height) => {
+        if (end < min || begin > max) return [0, 0];
+        const [left, right] = [begin, end].map((ns) => plot.valToPos(ns, "x", true));
+        ctx.fillRect(left, top, Math.max(right - left, 0.5), height);
+        const [first, last] = [Math.max(left, bbox.left), Math.min(right, bbox.left + bbox.width)];
+        return [first, last - first];
+      };
       ctx.save();
       ctx.beginPath();
       ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
       ctx.clip();
       ctx.textBaseline = "top";
       ctx.textAlign = "left";
-      ctx.font = `${12 * scale}px system-ui, sans-serif`;
       lanes.forEach((lane, index) => {
-        const top = bbox.top + index * row;
-        let at = from;
-        for (let i = 0; i < lane.intervals.length; i += 3) {
-          const begin = at + lane.intervals[i];
-          at = begin + lane.intervals[i + 1];
-          if (at < min || begin > max) continue;
-          const [x, end] = [begin, at].map((ns) => plot.valToPos(ns, "x", true));
-          ctx.fillStyle = all[lane.intervals[i + 2] % 8];
-          ctx.fillRect(x, top + 18 * scale, Math.max(end - x, 0.5), row - 22 * scale);
-        }
+        const top = bbox.top + tops[index] * unit;
+        visit(lane.intervals, 3, from, (begin, end, code) => {
+          ctx.fillStyle = all[code % 8];
+          fill(begin, end, top + 18 * scale, ROW * unit - 22 * scale);
+        });
+        const [under, high] = [top + ROW * unit - 3 * scale, CPU_ROW * unit - 3 * scale];
+        ctx.font = `${11 * scale}px system-ui, sans-serif`;
+        visit(lane.turns || [], 4, from, (begin, end, cpu, other) => {
+          const is = owner(other);
+          ctx.fillStyle = owners[is];
+          const [x, width] = fill(begin, end, under, high);
+          const text = is !== 0 ? causes[other - 1] : cpu < 0 ? "" : `CPU ${cpu}`;
+          if (width < 3 * scale) return;
+          ctx.fillStyle = colour("--paper");
+          ctx.fillRect(x, under, scale, high);
+          if (is === UNKNOWN || ctx.measureText(text).width + 8 * scale > width) return;
+          ctx.fillStyle = inks[is];
+          ctx.fillText(text, x + 4 * scale, under + 2 * scale);
+        });
       });
+      ctx.font = `${12 * scale}px system-ui, sans-serif`;
       ctx.strokeStyle = colour("--ink");
       ctx.lineWidth = 1.5 * scale;
       ctx.setLineDash([5 * scale, 3 * scale]);
@@ -234,7 +274,7 @@
         ctx.stroke();
       }
       lanes.forEach((lane, index) => {
-        const top = bbox.top + index * row;
+        const top = bbox.top + tops[index] * unit;
         ctx.fillStyle = colour("--paper");
         ctx.fillRect(bbox.left, top + scale, ctx.measureText(lane.name).width + 6 * scale, 16 * scale);
         ctx.fillStyle = colour("--ink");
@@ -248,22 +288,31 @@
       const { lanes, from } = chosen();
       readout.textContent = hint;
       if (!(left >= 0 && top >= 0)) return;
-      const lane = lanes[Math.floor((top / plot.over.clientHeight) * lanes.length)];
+      const tops = places(lanes);
+      const y = (top / plot.over.clientHeight) * tops.at(-1);
+      const index = tops.findLastIndex((top) => y >= top);
+      const lane = lanes[index];
+      if (!lane) return;
       const ns = plot.posToVal(left, "x");
-      let at = from;
-      for (let i = 0; lane && i < lane.intervals.length; i += 3) {
-        const begin = at + lane.intervals[i];
-        at = begin + lane.intervals[i + 1];
-        if (ns >= begin && ns < at) {
-          const code = lane.intervals[i + 2];
-          const number = Math.floor(code / 8);
-          const reason = code % 8 === KERNEL ? reasons[number] || "other" : causes[number - 1];
-          const why = reason ? `, ${reason}` : "";
-          readout.textContent =
-            `${lane.name}: ${parts[code % 8]}${why}, ${time(at - begin)}, at ${time(begin)}`;
-          return;
-        }
-      }
+      const isAt = (begin, end) => ns >= begin && ns < end;
+      const say = (what, begin, end) => {
+        readout.textContent = `${lane.name}${what}, ${time(end - begin)}, at ${time(begin)}`;
+      };
+      const isCpu = lane.turns && y >= tops[index] + ROW - 3;
+      visit(lane.intervals, 3, from, (begin, end, code) => {
+        if (!isAt(begin, end)) return;
+        const number = Math.floor(code / 8);
+        const reason = code % 8 === KERNEL ? reasons[number] || "other" : causes[number - 1];
+        const why = reason ? `, ${reason}` : "";
+        const what = `: ${parts[code % 8]}${why}`;
+        // What has a CPU, or waits for one, has a turn.
+        say(!isCpu ? what : code % 8 === BLOCKED ? " needs no CPU" + what : ", CPU not known" + what, begin, end);
+      });
+      visit(isCpu ? lane.turns : [], 4, from, (begin, end, cpu, other) => {
+        if (!isAt(begin, end)) return;
+        const name = other === 0 ? "this thread" : causes[other - 1];
+        say(`, CPU${cpu < 0 ? "" : ` ${cpu}`}: ${name}`, begin, end);
+      });
     };
 
     const { tools, draw } = chart(place, () => `Threads around ${name}, ${chosen().label}`, (readout) => {
@@ -274,7 +323,7 @@
         range: [from, to],
         values: [[from, to], [0, 0]],
         options: {
-          height: lanes.length * ROW + 40,
+          height: places(lanes).at(-1) + 40,
           legend: { show: false },
           cursor: { y: false, points: { show: false }, drag: { x: true, y: false } },
           scales: {
