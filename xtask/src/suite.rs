@@ -46,14 +46,12 @@ pub fn run(root: &Path, options: &Options) -> Result<bool> {
     let some = !options.packages.is_empty();
     let names = match some {
         true => probe::named_in(root, &options.packages)?,
-        false => {
-            let is_required = |name: &str| options.require.contains(&Required::Named(name.into()));
-            probe::names().filter(|name| !probe::is_of_full(name) || is_required(name)).collect()
-        }
+        false => probe::names().collect(),
     };
+    let is_required = |name: &str| options.require.contains(&Required::Named(name.into()));
+    let names = names.into_iter().filter(|name| !probe::is_of_full(name) || is_required(name));
     // The lints need no other: they run while what the tests need is fetched.
-    let (toolchain, others) =
-        names.into_iter().partition::<Vec<_>, _>(|name| TOOLCHAIN.contains(name));
+    let (toolchain, others) = names.partition::<Vec<_>, _>(|name| TOOLCHAIN.contains(name));
     let steps = Steps::begin(root, Machine::probe(&toolchain), options.limit)?;
     let mut suite = Suite { notes: Notes::default(), steps };
     thread::scope(|scope| {

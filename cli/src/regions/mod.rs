@@ -12,6 +12,7 @@ use crate::report::{Inputs, Recordings, wrong};
 use crate::units::{At, at};
 use crate::writer::unfinished;
 use anyhow::Result;
+use hypertrace_timeline::clock::host::uuid_text;
 use hypertrace_timeline::regions::{
     By, Choice, Group, MOST_GROUPS, MOST_REGIONS, Options, Regions, Select, fields, names,
 };
@@ -198,6 +199,10 @@ pub fn run(args: &Args) -> Result<()> {
     let mut warnings = args.warnings(&sessions, &traces, &regions);
     let shown = rows::Shown {
         regions: &regions,
+        uuids: sessions
+            .iter()
+            .map(|(session, _)| uuid_text(u128::from_be_bytes(session.json().uuid)))
+            .collect(),
         started_unix_ns: started(&sessions),
         by: args.by.as_deref().unwrap_or_default(),
         subtract: args.subtract_empty,

@@ -35,6 +35,8 @@ pub fn part_name(name: &'static str, is_program: bool) -> &'static str {
 /// Regions, and options of their output.
 pub struct Shown<'a> {
     pub regions: &'a Regions,
+    /// The sessions' UUIDs, in their order.
+    pub uuids: Vec<String>,
     /// Unix time of the first session's start.
     pub started_unix_ns: i64,
     /// Name of the value by which they are grouped.
@@ -283,7 +285,7 @@ impl<'a> Shown<'a> {
         let mut out = io::BufWriter::with_capacity(1 << 16, io::stdout().lock());
         let columns = part_columns(self.is_program());
         let begin = "name,by,session,client,id,t_ns,begin_ns,duration_ns";
-        writeln!(out, "{begin}{columns}").context("cannot write")?;
+        writeln!(out, "{begin}{columns},session_uuid").context("cannot write")?;
         let hides_empty = self.groups().all(|group| group.name != EMPTY);
         for sample in self.regions.samples() {
             let Some(group) = self.regions.groups.get(sample.group as usize) else { continue };
@@ -293,7 +295,7 @@ impl<'a> Shown<'a> {
             let off = group.empty_ns.filter(|_| self.subtract).unwrap_or(0);
             writeln!(
                 out,
-                "{},{},{},{},{},{},{},{}{}",
+                "{},{},{},{},{},{},{},{}{},{}",
                 Csv(group.name.as_bytes()),
                 Csv(value(group).as_bytes()),
                 sample.session,
@@ -302,7 +304,8 @@ impl<'a> Shown<'a> {
                 self.since_start(sample),
                 sample.begin_ns,
                 sample.duration_ns().saturating_sub(off),
-                part_values(&sample.times)
+                part_values(&sample.times),
+                self.uuids.get(usize::from(sample.session)).map_or("", |uuid| uuid)
             )
             .context("cannot write")?;
         }

@@ -192,3 +192,23 @@ fn the_commands_of_the_guide_for_benchmarks_work() {
         capability::used("kvm");
     }
 }
+
+#[test]
+fn the_commands_of_the_guide_for_many_sessions_work() {
+    let Some(python) = capability::program("python3-duckdb") else { return };
+    let place = Place::new();
+    place.write("pip", "");
+    // It starts the system's python3, which is not to be this one.
+    let path = std::env::var("PATH").unwrap();
+    place.write("python3", &format!("PATH='{path}' exec '{}' \"$@\"\n", python.display()));
+
+    let Some(ran) = place.run(&commands("docs/fleet.md")) else { return };
+
+    // All of it, once of CSV and once of Parquet.
+    let answers: Vec<&str> = ran.stdout.split("name,host,build,regions,p50_ns,p99_ns\n").collect();
+    assert_eq!(answers.len(), 3, "{ran:?}");
+    assert!(answers[1].contains(",1.0,4000,"), "two sessions: {ran:?}");
+    assert!(answers[1].contains("host,runnable\n"), "{ran:?}");
+    assert!(answers[1].starts_with(answers[2]), "{ran:?}");
+    capability::used("python3-duckdb");
+}

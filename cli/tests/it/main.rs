@@ -10,6 +10,7 @@ mod control;
 mod ctl;
 mod demo;
 mod export;
+mod fleet;
 mod follow;
 mod full_disk;
 mod functions;

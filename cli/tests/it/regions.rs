@@ -124,10 +124,14 @@ fn the_demos_regions_are_attributed() {
     let rows: Vec<Vec<&str>> = samples.lines().map(|line| line.split(',').collect()).collect();
     assert_eq!(rows[0][..8].join(","), "name,by,session,client,id,t_ns,begin_ns,duration_ns");
     assert_eq!(rows.len(), 2_001);
+    let session = fs::read_to_string(out.join("session.json")).unwrap();
+    let session: Value = serde_json::from_str(&session).unwrap();
     let numbers = |row: &[&str]| row.iter().map(|n| n.parse::<u64>().unwrap()).collect::<Vec<_>>();
     let mut sum = 0;
     for row in &rows[1..] {
-        let numbers = numbers(&row[7..]);
+        let (uuid, rest) = row.split_last().unwrap();
+        assert_eq!(**uuid, session["uuid"], "{row:?}");
+        let numbers = numbers(&rest[7..]);
         assert_eq!(numbers[0], numbers[1..].iter().sum::<u64>(), "{row:?}");
         sum += numbers[0];
     }

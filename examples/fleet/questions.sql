@@ -1,0 +1,40 @@
+-- For DuckDB and for Spark.
+
+-- How long do regions take, by host and build? A quantile is the least duration that this part of all does not exceed.
+SELECT name, host, build, count(*) AS regions,
+  CAST(percentile_disc(0.5) WITHIN GROUP (ORDER BY duration_ns) AS BIGINT) AS p50_ns,
+  CAST(percentile_disc(0.99) WITHIN GROUP (ORDER BY duration_ns) AS BIGINT) AS p99_ns
+FROM samples
+GROUP BY name, host, build
+ORDER BY name, host, build;
+
+-- Which part explains that they differ? A part's share is its covariance with the duration, divided by the duration's
+-- variance. The parts of a region add up to its duration, so the shares add up to 1.
+WITH spread AS (
+  SELECT name, nullif(var_pop(duration_ns), 0) AS variance,
+    covar_pop(guest_ns, duration_ns) AS guest, covar_pop(kernel_ns, duration_ns) AS kernel,
+    covar_pop(vmm_ns, duration_ns) AS vmm, covar_pop(runnable_ns, duration_ns) AS runnable,
+    covar_pop(blocked_ns, duration_ns) AS blocked, covar_pop(off_ns, duration_ns) AS off,
+    covar_pop(unattributed_ns, duration_ns) AS unattributed
+  FROM samples
+  GROUP BY name
+)
+SELECT name, part, round(covariance / variance, 4) + 0 AS share
+FROM spread
+UNPIVOT (covariance FOR part IN (guest, kernel, vmm, runnable, blocked, off, unattributed))
+WHERE variance > 0
+ORDER BY name, share DESC, part;
+
+-- Which were the ten slowest of each, and what took most of their time?
+SELECT name, duration_ns,
+  CASE greatest(guest_ns, kernel_ns, vmm_ns, runnable_ns, blocked_ns, off_ns, unattributed_ns)
+    WHEN guest_ns THEN 'guest' WHEN kernel_ns THEN 'kernel' WHEN vmm_ns THEN 'vmm'
+    WHEN runnable_ns THEN 'runnable' WHEN blocked_ns THEN 'blocked' WHEN off_ns THEN 'off'
+    ELSE 'unattributed' END AS mostly,
+  host, build, session, session_uuid, client, id, t_ns
+FROM (
+  SELECT *, row_number() OVER (PARTITION BY name ORDER BY duration_ns DESC, session, begin_ns, id) AS place
+  FROM samples
+)
+WHERE place <= 10
+ORDER BY name, place;
