@@ -4,6 +4,9 @@
 /// The first bytes, without the version.
 pub const MAGIC: &[u8; 10] = b"\x17\x08\x44tracing";
 
+/// Most times of a recording in which a hypervisor took time, of all counters together: more than there are CPUs.
+pub const MOST_STEALS: usize = 1 << 15;
+
 /// Ids of sections, of the options that have their offsets, and of options alone. Those that neither writes nor
 /// reads are missing.
 pub mod id {

@@ -15,7 +15,7 @@ use crate::error::Error;
 use crate::state::{EndJson, State, failed};
 use crate::stats::Stats;
 use crate::trace_dat::Description;
-use crate::worker::{PERIOD, Worker};
+use crate::worker::{PERIOD, Stop, Worker};
 use hypertrace_format::folder::{Folder, write_at};
 use ring::{Event, Ring};
 use std::collections::BTreeMap;
@@ -104,9 +104,9 @@ impl Perf {
         self.worker.tid
     }
 
-    /// Returns when a hypervisor took time from the machine: see [`Rises::finish`](crate::steal::Rises::finish).
-    pub fn steals(&self) -> String {
-        self.worker.stop.steals()
+    /// Returns the thread's request to end, which has when a hypervisor took time.
+    pub fn stop(&self) -> Stop {
+        self.worker.stop.clone()
     }
 
     /// Records a thread, and all that it starts. One that has ended is none.

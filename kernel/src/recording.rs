@@ -162,9 +162,9 @@ impl Recording {
     /// [`recover`](crate::recover) completes it from another process.
     pub fn finish(self) -> Result<Summary, Error> {
         let Recording { state, processes, started, .. } = self;
-        let steals = match &started.by {
-            By::Trace { drain, .. } => drain.stop.steals(),
-            By::Perf(perf) => perf.steals(),
+        let stop = match &started.by {
+            By::Trace { drain, .. } => drain.stop.clone(),
+            By::Perf(perf) => perf.stop(),
         };
         let taken = match started.by {
             By::Trace { instances, drain } => {
@@ -181,7 +181,8 @@ impl Recording {
             }
             By::Perf(perf) => Taken { failure: perf.finish(&state)?, ..Taken::default() },
         };
-        let taken = Taken { steals, ..taken };
+        // After the last event.
+        let taken = Taken { steals: stop.steals(), ..taken };
         let mut names = Names::default();
         processes.pids().for_each(|pid| names.add_process(pid));
         let nothing = Error::System("find the recording", std::io::ErrorKind::NotFound.into());

@@ -209,6 +209,7 @@ pub fn run(args: &Args) -> Result<()> {
         groups,
         of_any: args.of_any(&sessions),
         stolen_ms: traces.iter().filter_map(KernelTrace::stolen_ms).reduce(u64::saturating_add),
+        stolen_at_most_ms: traces.iter().filter_map(KernelTrace::stolen_at_most_ms).sum(),
     };
     let printed = match &args.html {
         Some(path) => html::page(&shown, &sessions, &warnings)

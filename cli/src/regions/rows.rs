@@ -49,6 +49,8 @@ pub struct Shown<'a> {
     pub of_any: BTreeSet<String>,
     /// Time that a hypervisor took from the machine's CPUs while the kernel's traces were recorded.
     pub stolen_ms: Option<u64>,
+    /// The most that this can be.
+    pub stolen_at_most_ms: u64,
 }
 
 /// Durations of a group, less the cost of an empty region if that is wanted.
@@ -198,6 +200,7 @@ impl<'a> Shown<'a> {
         json["path"] = breakdown.path.iter().map(|step| self.step(step)).collect();
         json["exits_of"] = breakdown.exits_of.into();
         json["stolen_regions"] = self.stolen_ms.map(|_| breakdown.stolen).into();
+        json["stolen_at_most_ns"] = breakdown.stolen_at_most_ns.into();
         json["guest_includes_kvm"] = group.includes_kvm.into();
         json
     }

@@ -166,9 +166,10 @@ fn unrecorded(shown: &Shown<'_>) -> Option<String> {
 
 /// Returns a line about the time that no event shows, if there was any.
 fn stolen(shown: &Shown<'_>) -> Option<String> {
-    let ms = grouped(shown.stolen_ms.filter(|ms| *ms > 0)?);
+    shown.stolen_ms.filter(|ms| *ms > 0)?;
+    let ms = grouped(shown.stolen_at_most_ms);
     Some(format!(
-        "an outer hypervisor took {ms} ms from this machine's CPUs while the kernel's events were \
+        "an outer hypervisor took at most {ms} ms from this machine's CPUs while the kernel's events were \
          recorded: no event shows when exactly, it is in whatever part it hit"
     ))
 }
@@ -209,7 +210,7 @@ pub fn columns(group: &Group) -> Vec<(&'static str, &Breakdown)> {
 }
 
 /// Returns the notes below breakdowns.
-pub fn footnotes(group: &Group) -> Vec<String> {
+pub fn footnotes(shown: &Shown<'_>, group: &Group) -> Vec<String> {
     let regions = match group.median.as_ref().map_or(0, |median| median.regions) {
         1 => "* the region at the 50th percentile".into(),
         n => format!("* mean of the {} regions from the 49th to the 51st percentile", grouped(n)),
@@ -230,7 +231,10 @@ pub fn footnotes(group: &Group) -> Vec<String> {
             grouped(group.count())
         )
     });
-    [regions].into_iter().chain(partial).chain(stolen).collect()
+    let most = group.total.stolen_at_most_ns.filter(|ns| *ns > 0 && shown.stolen_ms > Some(0));
+    let most = most
+        .map(|ns| format!("at most {} of the column all is time that a hypervisor took", time(ns)));
+    [regions].into_iter().chain(partial).chain(stolen).chain(most).collect()
 }
 
 /// Returns the reasons of exits in breakdowns, the one with the most time first.
@@ -314,7 +318,7 @@ fn breakdowns(out: &mut String, shown: &Shown<'_>, group: &Group) -> fmt::Result
         }
         waits(out, shown, &columns, part)?;
     }
-    for note in footnotes(group) {
+    for note in footnotes(shown, group) {
         out.push_str(&wrapped(&note, "  "));
     }
     Ok(())

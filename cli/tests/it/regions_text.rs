@@ -278,6 +278,70 @@ fn columns_of_regions_during_which_a_hypervisor_took_time_are_marked() {
 }
 
 #[test]
+fn the_most_that_a_hypervisor_took_from_regions_is_that_of_their_cpu() {
+    const MS: u64 = 1_000_000;
+    let (own, idle) = ((200, "own"), (0, "swapper"));
+    let mut machine = Cpus::new(2, &[own]);
+    // Before the first region, for it to have a CPU that is known.
+    machine.switch(0, READY, own).at(MS).switch(0, ASLEEP, idle);
+    for (name, from, to) in [(0, 0, 0), (1, 1, 1), (2, 0, 1)] {
+        let start = machine.now + MS;
+        machine.at(start).wake(from, HARD, own).at(start + 10).switch(from, READY, own);
+        machine.at(start + MS).begin(own.0, name).at(start + 30 * MS);
+        if to != from {
+            machine.switch(from, READY, idle).at(start + 31 * MS).switch(to, READY, own);
+        }
+        machine.at(start + 51 * MS).end(own.0, name).at(start + 52 * MS).switch(to, ASLEEP, idle);
+    }
+    let made = machine.session();
+    let shown = |stolen: &str| {
+        let mut trace = machine.trace();
+        let (_, version) = trace.options.iter_mut().find(|(id, _)| *id == 9).unwrap();
+        let text = String::from_utf8(version.clone()).unwrap();
+        *version = format!("{}{stolen}\0", text.trim_end_matches('\0')).into_bytes();
+        made.kernel(&trace);
+        let json = regions(made.path(), &["--json"]).stdout;
+        let json: Value = serde_json::from_str(&json).unwrap();
+        let groups = json["regions"].as_array().unwrap().clone();
+        let ms = |group: &Value| Some(group["total"]["stolen_at_most_ns"].as_u64()? / MS);
+        let warnings = json["warnings"].to_string();
+        (groups.iter().map(ms).collect::<Vec<_>>(), warnings)
+    };
+    let at = |ms| vcpu::HOST_BASE + ms * MS;
+    let sum = format!("; stolen_ms=30; steals={}-{}:30", at(20), at(30));
+    let of_cpu = format!("{sum},0:{}-{}:30", at(20), at(30));
+
+    // The rise and a step, a step, and on both CPUs what was taken from all.
+    assert_eq!(shown(&of_cpu).0, [Some(40), Some(10), Some(40)]);
+    let text = regions(made.path(), &["--name", "r1"]).stdout;
+    assert!(text.contains("  at most 10.0ms of the column all is time that a hypervisor took\n"));
+    assert!(text.contains("took at most 40 ms from this machine's CPUs"), "{text}");
+    // Of before, when CPUs' counters were not recorded.
+    assert_eq!(shown(&sum).0, [Some(40); 3]);
+    assert_eq!(shown("; stolen_ms=30").0, [Some(40); 3]);
+    assert_eq!(shown("").0, [None; 3]);
+    // Never more than the time on a CPU.
+    assert_eq!(shown("; stolen_ms=18446744073709551615").0, [50, 50, 49].map(Some));
+    let huge = u64::MAX;
+    let hostile = [
+        format!("4000000000:1-2:{huge},0:{huge}-{huge}:{huge},0:0-{huge}:{huge},0:0-{huge}:{huge}"),
+        format!("1:{}-{}:10,1:{}-{}:10", at(1), at(90), at(2), at(80)),
+    ];
+    for hostile in hostile {
+        let (most, warnings) = shown(&format!("; stolen_ms=900; steals={hostile}"));
+        assert!(most.iter().all(|ms| ms.is_some_and(|ms| ms <= 50)), "{most:?}");
+        assert!(!warnings.contains("hypervisor"), "{warnings}");
+    }
+    let bad =
+        ["0:9-8:10".to_owned(), "0:1-2:x".into(), "::".into(), vec!["0:1-2:10"; 100_000].join(",")];
+    for bad in bad {
+        let (most, warnings) = shown(&format!("; stolen_ms=30; steals={bad}"));
+        assert_eq!(most, [Some(40); 3]);
+        assert!(warnings.contains("list of when a hypervisor took time is left out"), "{warnings}");
+    }
+}
+
+#[test]
 fn regions_outside_of_the_kernels_recording_are_said_with_what_to_do() {
     let vcpus = [Vcpu::rounds(0, 40, 5)];
     let made = vcpu::session(&vcpus);

@@ -89,11 +89,11 @@ pub(super) fn collect<'a>(
             warnings.extend(lines.map(|line| format!("{}: {line}", session.dir().display())));
         }
     }
-    let mut steals = vec![Vec::new(); sessions.len()];
+    let mut recordings = vec![Vec::new(); sessions.len()];
     for (trace, shows) in traces.iter().zip(&pass.traced) {
-        shows.iter().for_each(|(session, _)| steals[*session].extend(trace.steals()));
+        shows.iter().for_each(|(session, _)| recordings[*session].push(trace));
     }
-    let mut regions = pass.finish(warnings, &Steals::new(steals));
+    let mut regions = pass.finish(warnings, &Steals::new(&recordings));
     let hosts = sessions.iter().map(|(session, _)| (session.name(), session.json().sides()));
     let names = Names::new(hosts.collect());
     regions.sessions =
@@ -676,6 +676,7 @@ impl<'a> Pass<'a> {
             bound: open.bound.and_then(|ns| ns.try_into().ok()).unwrap_or(u32::MAX),
             group: group as u16,
             thread: open.thread.map_or(NO_THREAD, |(thread, _)| thread as u16),
+            cpu: None,
             holder: host.holder(client),
             session: u16::try_from(session).unwrap_or(u16::MAX),
             state,
@@ -823,7 +824,7 @@ fn owner(hosts: &[Host], tid: u32) -> (Option<String>, Option<usize>) {
 /// Divides the time of a region into its parts.
 fn divide(store: &mut Store, groups: &mut Groups, index: u32, divided: Divided) {
     let sample = store.get_mut(index);
-    sample.times = divided.times;
+    (sample.times, sample.cpu) = (divided.times, divided.cpu);
     let (sample, detail) = (*sample, Detail::new(index, divided));
     if sample.state == State::Counted {
         groups.all[usize::from(sample.group)].add(&detail);

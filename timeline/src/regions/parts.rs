@@ -126,6 +126,9 @@ pub struct Sums {
     pub exits: [Exits; REASONS],
     /// By cause, of waits whose cause was looked for.
     pub(super) waits: Waits,
+    /// The CPU that the thread had last, if that is known, and how often this changed.
+    cpu: Option<u16>,
+    moves: u32,
 }
 
 /// What was added to sums: how the time of a region divides.
@@ -137,6 +140,8 @@ pub(super) struct Divided {
     pub waits: Box<[(Wait, u64)]>,
     /// Its critical path, if that is wanted.
     pub path: Box<[PathStep]>,
+    /// The CPU that the thread had, if it was one.
+    pub cpu: Option<u16>,
 }
 
 impl Sums {
@@ -151,6 +156,7 @@ impl Sums {
             exits: std::array::from_fn(exits),
             waits: self.waits.since(&before.waits),
             path: Box::default(),
+            cpu: self.cpu.filter(|_| self.moves == before.moves),
         }
     }
 
@@ -162,6 +168,17 @@ impl Sums {
             self.exits[usize::from(interval.reason)].time += time;
         }
         self.waits.add(interval);
+        let cpu = match (interval.part, interval.ended_by.map(|by| by.stream)) {
+            // They end with a wake-up on any CPU.
+            (Part::Blocked | Part::Off, _) => return,
+            (Part::Unattributed, _) | (_, None) => None,
+            (_, Some(Stream::Kernel { cpu, .. })) => Some(cpu),
+            // Only a switch moves it.
+            (_, Some(Stream::Thread(_) | Stream::Client(_))) => return,
+        };
+        if self.cpu != cpu {
+            (self.cpu, self.moves) = (cpu, self.moves.wrapping_add(1));
+        }
     }
 
     /// Forgets the causes of waits: no region is open.
@@ -649,6 +666,10 @@ impl Account {
                 Some(same) => {
                     same.to += waiting.to - waiting.from;
                     same.is_merged |= !waiting.goes_on;
+                    let stream = |by: Option<Evidence>| by.map(|by| by.stream);
+                    if stream(same.ended_by) != stream(waiting.ended_by) {
+                        same.ended_by = None;
+                    }
                     if same.cause != waiting.cause {
                         same.cause = many;
                     }

@@ -1,39 +1,185 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
 //! The times in which a hypervisor took time from the machine of a session.
+//!
+//! A counter is read now and then, and has steps: it rose somewhere between two readings, and less than a step of what
+//! was taken is not in it. A CPU adds to its own counter all that was taken since it did so before, at its timer's next
+//! tick or when it is no longer idle. So what a rise shows was taken after the beginning of the rise before it, and it is
+//! less than the rise and a step. It is never a part of a region: where in this time it was, nothing shows.
 
-use super::store::Store;
+use super::store::{Sample, Store};
+use crate::inputs::kernel::{KernelTrace, STEAL_STEP_MS, Steal};
 use crate::sort;
+use std::collections::HashMap;
 
-/// Times of each session: in order, and apart from each other.
+const MS: u64 = 1_000_000;
+const STEP_NS: u64 = STEAL_STEP_MS * MS;
+
+/// Of each session.
 #[derive(Debug)]
-pub(super) struct Steals(Vec<Vec<(i64, i64)>>);
+pub(super) struct Steals(Vec<Machine>);
+
+/// The machine of a session.
+#[derive(Debug)]
+struct Machine {
+    /// Times in which the sum of all CPUs rose: in order, and apart from each other.
+    rises: Vec<(i64, i64)>,
+    /// Most time that was taken from all CPUs, nanoseconds; `None` if it is not known.
+    most: Option<u64>,
+    /// Spans of CPUs whose counters rose; `None` if these were not recorded.
+    cpus: Option<HashMap<u16, Vec<Span>>>,
+}
+
+/// A time in which at most so much was taken from a CPU. The next one begins before this one ends.
+#[derive(Clone, Copy, Debug)]
+struct Span {
+    from: i64,
+    to: i64,
+    most: u64,
+}
+
+/// What a CPU's spans can have taken from regions.
+#[derive(Default)]
+struct Taken {
+    /// Time of regions that touch a span, at their begin or end; by its number.
+    at_ends: HashMap<usize, u64>,
+    /// Numbers of spans from which on one region more, or one less, has the whole span.
+    whole: HashMap<usize, i64>,
+}
 
 impl Steals {
-    /// Takes the times of all recordings of each session.
-    pub fn new(mut all: Vec<Vec<(i64, i64)>>) -> Steals {
-        for of_session in &mut all {
-            sort::by_key(of_session, |times| *times);
-            of_session.dedup_by(|next, before| {
-                let joins = next.0 <= before.1;
-                before.1 = if joins { before.1.max(next.1) } else { before.1 };
-                joins
-            });
-        }
-        Steals(all)
+    /// Takes the recordings that show the threads of each session.
+    pub fn new(recordings: &[Vec<&KernelTrace>]) -> Steals {
+        Steals(recordings.iter().map(|all| Machine::new(all)).collect())
     }
 
-    /// Counts the regions that one of the times touches.
+    /// Counts the regions that a rise of the sum touches.
     pub fn hit(&self, store: &Store, regions: &[u32]) -> u64 {
-        if self.0.iter().all(Vec::is_empty) {
+        if self.0.iter().all(|machine| machine.rises.is_empty()) {
             return 0;
         }
         let is_hit = |index: &&u32| {
             let sample = store.get(**index);
-            let Some(times) = self.0.get(usize::from(sample.session)) else { return false };
-            let next = times.partition_point(|(_, to)| *to <= sample.begin_ns);
-            times.get(next).is_some_and(|(from, _)| *from < sample.end_ns())
+            let Some(machine) = self.0.get(usize::from(sample.session)) else { return false };
+            let next = machine.rises.partition_point(|(_, to)| *to <= sample.begin_ns);
+            machine.rises.get(next).is_some_and(|(from, _)| *from < sample.end_ns())
         };
         regions.iter().filter(is_hit).count() as u64
     }
+
+    /// Returns the most time that was taken from regions of a session, nanoseconds; `None` if it is not known.
+    pub fn most(&self, store: &Store, regions: &[u32]) -> Option<u64> {
+        let samples = regions.iter().map(|index| store.get(*index));
+        let Some(first) = samples.clone().next() else { return Some(0) };
+        self.0.get(usize::from(first.session))?.most_of(samples)
+    }
 }
+
+impl Machine {
+    fn new(recordings: &[&KernelTrace]) -> Machine {
+        let all = || recordings.iter().flat_map(|trace| trace.steals());
+        let sum = all().filter(|steal| steal.cpu.is_none());
+        let mut rises = Vec::from_iter(sum.map(|steal| (steal.from, steal.to)));
+        sort::by_key(&mut rises, |times| *times);
+        rises.dedup_by(|next, before| {
+            let joins = next.0 <= before.1;
+            before.1 = if joins { before.1.max(next.1) } else { before.1 };
+            joins
+        });
+        let most =
+            recordings.iter().map(|trace| Some(trace.stolen_at_most_ms()?.saturating_mul(MS)));
+        let most = most.reduce(|sum, most| Some(sum?.saturating_add(most?))).flatten();
+        // Two recordings may be of one time, or of two machines.
+        let cpus = (recordings.len() == 1).then(|| {
+            let mut cpus: HashMap<u16, Vec<Steal<i64>>> = HashMap::new();
+            for steal in all() {
+                if let Some(cpu) = steal.cpu.and_then(|cpu| u16::try_from(cpu).ok()) {
+                    cpus.entry(cpu).or_default().push(steal);
+                }
+            }
+            cpus.into_iter().map(|(cpu, steals)| (cpu, spans(steals))).collect()
+        });
+        Machine { rises, most, cpus: cpus.filter(|cpus: &HashMap<_, _>| !cpus.is_empty()) }
+    }
+
+    /// Returns the most time that was taken from regions, nanoseconds; `None` if it is not known.
+    fn most_of<'s>(&self, samples: impl Iterator<Item = &'s Sample> + Clone) -> Option<u64> {
+        let on_cpu = samples.clone().map(Sample::on_cpu_ns).fold(0, u64::saturating_add);
+        let most = self.most?.min(on_cpu);
+        let Some(cpus) = &self.cpus else { return Some(most) };
+        let mut taken: HashMap<u16, Taken> = HashMap::new();
+        let mut elsewhere: u64 = 0;
+        for sample in samples {
+            match sample.cpu {
+                Some(cpu) => taken.entry(cpu).or_default().add(spans_of(cpus, cpu), sample),
+                // On several CPUs, or not known on which.
+                None => elsewhere = elsewhere.saturating_add(sample.on_cpu_ns()),
+            }
+        }
+        let sums = taken.iter().map(|(cpu, taken)| taken.most(spans_of(cpus, *cpu)));
+        Some(sums.fold(elsewhere, u64::saturating_add).min(most))
+    }
+}
+
+/// Returns the spans of a CPU: one, if its counter did not rise.
+fn spans_of(cpus: &HashMap<u16, Vec<Span>>, cpu: u16) -> &[Span] {
+    const WITHOUT_RISE: &[Span] = &[Span { from: i64::MIN, to: i64::MAX, most: STEP_NS }];
+    cpus.get(&cpu).map_or(WITHOUT_RISE, Vec::as_slice)
+}
+
+/// Returns the spans that the rises of a CPU divide all time into.
+fn spans(mut rises: Vec<Steal<i64>>) -> Vec<Span> {
+    sort::by_key(&mut rises, |rise| (rise.from, rise.to));
+    let (mut from, mut last) = (i64::MIN, i64::MIN);
+    let mut spans = Vec::with_capacity(rises.len() + 1);
+    for rise in rises {
+        // Those of a recorder are in order already.
+        last = last.max(rise.to);
+        spans.push(Span { from, to: last, most: most(rise.ms) });
+        from = rise.from;
+    }
+    spans.push(Span { from, to: i64::MAX, most: STEP_NS });
+    spans
+}
+
+/// Returns the most that can have been taken where a counter rose by so much, nanoseconds.
+fn most(ms: u64) -> u64 {
+    ms.saturating_mul(MS).saturating_add(STEP_NS)
+}
+
+impl Taken {
+    /// Adds a region.
+    fn add(&mut self, spans: &[Span], sample: &Sample) {
+        let (begin, end) = (sample.begin_ns, sample.end_ns());
+        let first = spans.partition_point(|span| span.to <= begin);
+        // The last one that begins before its end.
+        let last = spans.partition_point(|span| span.from < end).max(first + 1) - 1;
+        for at in [first, last].into_iter().take(1 + usize::from(last > first)) {
+            let Some(span) = spans.get(at) else { continue };
+            let within = super::parts::between((span.from.max(begin), span.to.min(end)));
+            let sum = self.at_ends.entry(at).or_default();
+            *sum = sum.saturating_add(within.min(sample.on_cpu_ns()));
+        }
+        if last > first + 1 {
+            *self.whole.entry(first + 1).or_default() += 1;
+            *self.whole.entry(last).or_default() -= 1;
+        }
+    }
+
+    /// Returns the most that was taken from all of them.
+    fn most(&self, spans: &[Span]) -> u64 {
+        let mut whole = 0;
+        let mut sum: u64 = 0;
+        for (at, span) in spans.iter().enumerate() {
+            whole += self.whole.get(&at).copied().unwrap_or(0);
+            let on_cpu =
+                if whole > 0 { u64::MAX } else { self.at_ends.get(&at).copied().unwrap_or(0) };
+            sum = sum.saturating_add(on_cpu.min(span.most));
+        }
+        let rises = spans.iter().map(|span| span.most - STEP_NS).fold(STEP_NS, u64::saturating_add);
+        sum.min(rises)
+    }
+}
+
+#[cfg(test)]
+mod tests;

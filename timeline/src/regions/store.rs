@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The regions that were found: 88 bytes each, and for as many as fit a limit, their exits.
+//! The regions that were found: 96 bytes each, and for as many as fit a limit, their exits.
 
 use super::causes::Wait;
-use super::parts::{Divided, Exits, REASONS, Reason, Times};
+use super::parts::{Divided, Exits, Part, REASONS, Reason, Times};
 use super::path::PathStep;
 use crate::inputs::ctf::MOST_CLIENTS;
 
@@ -31,6 +31,8 @@ pub struct Sample {
     pub group: u16,
     /// Index of its thread in the session, [`NO_THREAD`] if it has none.
     pub(super) thread: u16,
+    /// The CPU that its thread had, if it was one.
+    pub(super) cpu: Option<u16>,
     /// Holder of the client.
     pub(super) holder: Holder,
     /// Index of the session.
@@ -100,6 +102,11 @@ impl Sample {
     /// Returns how long it took, in nanoseconds: the sum of its parts.
     pub fn duration_ns(&self) -> u64 {
         self.times.total()
+    }
+
+    /// Returns how long its thread had a CPU, in nanoseconds.
+    pub(super) fn on_cpu_ns(&self) -> u64 {
+        [Part::Guest, Part::Kernel, Part::Vmm].iter().map(|part| self.times.get(*part)).sum()
     }
 
     /// Returns the Unix time of its end, nanoseconds.
@@ -260,6 +267,7 @@ mod tests {
             bound: 0,
             group: 0,
             thread: NO_THREAD,
+            cpu: None,
             holder: Holder::new(0, 0),
             session: 0,
             state: State::Counted,

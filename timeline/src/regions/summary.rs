@@ -97,6 +97,9 @@ pub struct Breakdown {
     pub exits_of: u64,
     /// Number of regions during which, as far as is known, a hypervisor took time from the machine's CPUs.
     pub stolen: u64,
+    /// Most time that was taken from the regions while their threads had a CPU, nanoseconds: of each one on average, or of
+    /// the total. `None` if it is not known.
+    pub stolen_at_most_ns: Option<u64>,
     /// One of the regions.
     pub example: Option<Sample>,
 }
@@ -164,6 +167,7 @@ impl Group {
             path: self.path.mean(1),
             exits_of: order.len() as u64,
             stolen: steals.hit(store, &order),
+            stolen_at_most_ns: steals.most(store, &order),
             example: None,
         };
         self.total.waits = mean_waits(&self.waits, &self.total, 1, true);
@@ -273,6 +277,7 @@ fn around(
     let example = detail.and_then(|index| store.detail(*index));
     let example = example.map(|detail| *store.get(detail.index));
     let stolen = steals.hit(store, chosen);
+    let most = steals.most(store, chosen);
     let mut mean = Breakdown {
         regions,
         times,
@@ -282,6 +287,7 @@ fn around(
         path,
         exits_of,
         stolen,
+        stolen_at_most_ns: most.map(|ns| ns.div_ceil(regions)),
         example,
     };
     mean.waits = mean_waits(&waits, &mean, exits_of, exits_of == regions);

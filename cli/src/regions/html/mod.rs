@@ -316,7 +316,7 @@ impl Page<'_> {
             out.push_str("</tbody></table>\n");
             Ok(())
         })?;
-        for note in footnotes(group) {
+        for note in footnotes(self.shown, group) {
             write!(out, "<p class=\"note\">{note}</p>")?;
         }
         Ok(())

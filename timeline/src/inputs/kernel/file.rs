@@ -17,7 +17,7 @@ use crate::inputs::regular::{self, Opened};
 use crate::sort;
 use hypertrace_abi::event::cut;
 use hypertrace_abi::ring::MAX_NAME_BYTES;
-use hypertrace_format::trace_dat::{MAGIC, id};
+use hypertrace_format::trace_dat::{MAGIC, MOST_STEALS, id};
 use ruzstd::decoding::FrameDecoder;
 use std::path::{Path, PathBuf};
 
@@ -108,6 +108,11 @@ impl TraceFile {
             _ => trace.version_7(&mut bytes, begin.page_size)?,
         }
         trace.check_buffers()?;
+        if trace.options.has_bad_steals {
+            trace.warnings.push(format!(
+                "its list of when a hypervisor took time is left out: more than {MOST_STEALS} times, or damaged"
+            ));
+        }
         let is_cpus = |buffer: &Buffer| Some(&buffer.name) == trace.options.all.as_ref();
         if let Some(at) = trace.buffers.iter().position(is_cpus).filter(|at| *at > 0) {
             trace.cpus = Some(trace.buffers.remove(at));

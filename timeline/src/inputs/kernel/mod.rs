@@ -38,6 +38,7 @@ use crate::inputs::input::Input;
 use crate::inputs::names::Names;
 use cpu_input::CpuInput;
 use file::{Buffer, TraceFile};
+pub(crate) use options::{STEAL_STEP_MS, Steal};
 use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
@@ -274,14 +275,23 @@ impl KernelTrace {
         self.file.options.stolen_ms
     }
 
-    /// Returns the times in which this rose, as the recorder saw it: Unix time in nanoseconds.
-    pub(crate) fn steals(&self) -> Vec<(i64, i64)> {
+    /// Returns the most that this can be: it is less than a step of its counter more.
+    pub fn stolen_at_most_ms(&self) -> Option<u64> {
+        self.stolen_ms().map(|ms| ms.saturating_add(STEAL_STEP_MS))
+    }
+
+    /// Returns the times in which this and the counters of CPUs rose, as the recorder saw it: Unix time in nanoseconds.
+    pub(crate) fn steals(&self) -> Vec<Steal<i64>> {
         let Some(times) = self.times.first() else { return Vec::new() };
         let ns = |ticks| {
             let ns = times.at(&mut (0, 0), 0, ticks).0.div_euclid(FRACTION.into());
             ns.clamp(i64::MIN.into(), i64::MAX.into()) as i64
         };
-        self.file.options.steals.iter().map(|(from, to)| (ns(*from), ns(*to))).collect()
+        let in_ns = |steal: &Steal<u64>| {
+            let Steal { cpu, from, to, ms } = *steal;
+            Steal { cpu, from: ns(from), to: ns(to), ms }
+        };
+        self.file.options.steals.iter().map(in_ns).collect()
     }
 
     /// Returns the threads that the kernel's filter had when the recording began; `None` if there is no

@@ -8,7 +8,7 @@ use crate::clock::host::uuid;
 use crate::error::Result;
 use crate::sort;
 use hypertrace_abi::event::cut;
-use hypertrace_format::trace_dat::id;
+use hypertrace_format::trace_dat::{MOST_STEALS, id};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -17,9 +17,6 @@ const LOSSES: [&str; 3] = ["overrun", "commit overrun", "dropped events"];
 
 /// Names of the kernel's counters of events that a reader got, or that are left for it.
 const READABLE: [&str; 2] = ["read events", "entries"];
-
-/// Most times in which a hypervisor took time; a recorder notes 1,024.
-const MOST_STEALS: usize = 4096;
 
 /// Most bytes of a name of a guest or of a clock.
 const MOST_NAME: usize = 256;
@@ -43,6 +40,19 @@ pub(crate) struct TscToNs {
     pub shift: u32,
 }
 
+/// The step of a counter of what a hypervisor took: 1 of USER_HZ (`man 5 proc_stat`).
+pub(crate) const STEAL_STEP_MS: u64 = 10;
+
+/// A time in which a counter of what a hypervisor took rose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Steal<T> {
+    /// `None`: all CPUs together.
+    pub cpu: Option<u32>,
+    pub from: T,
+    pub to: T,
+    pub ms: u64,
+}
+
 /// Contents of the options.
 #[derive(Debug, Default)]
 pub(crate) struct Options {
@@ -62,8 +72,10 @@ pub(crate) struct Options {
     pub clock_bound_ns: u64,
     /// Time that a hypervisor took from the machine's CPUs meanwhile, in milliseconds.
     pub stolen_ms: Option<u64>,
-    /// From when to when this rose, in ticks of the trace's clock.
-    pub steals: Vec<(u64, u64)>,
+    /// From when to when this and the counters of CPUs rose, in ticks of the trace's clock.
+    pub steals: Vec<Steal<u64>>,
+    /// Whether this list is left out.
+    pub has_bad_steals: bool,
     /// The threads that were recorded at the beginning; `None` if it has no such list.
     pub threads: Option<Vec<u32>>,
     /// Name of the buffer with the scheduling of all threads.
@@ -104,7 +116,7 @@ impl Options {
             }
             id::VERSION => {
                 // `hypertrace 0.1.0; source=perf; boot_id=UUID; clock_bound_ns=N; stolen_ms=N;
-                // steals=FROM-TO:MS,FROM-TO:MS; threads=N,N; all=BUFFER`.
+                // steals=FROM-TO:MS,CPU:FROM-TO:MS; threads=N,N; all=BUFFER`.
                 // Others write only their version.
                 let text = String::from_utf8_lossy(data.text("a version")?).into_owned();
                 let words = || text.split("; ").filter_map(|word| word.split_once('='));
@@ -113,9 +125,13 @@ impl Options {
                 self.clock_bound_ns =
                     find("clock_bound_ns").and_then(|ns| ns.parse().ok()).unwrap_or(0);
                 self.stolen_ms = find("stolen_ms").and_then(|ms| ms.parse().ok());
-                self.steals = find("steals")
-                    .map(|all| all.split(',').filter_map(steal).take(MOST_STEALS).collect())
-                    .unwrap_or_default();
+                let steals = find("steals").unwrap_or_default();
+                let words = steals.split(',').filter(|word| !word.is_empty());
+                // If some of them are not known, nothing follows from the others.
+                let steals: Option<Vec<_>> = words.take(MOST_STEALS + 1).map(steal).collect();
+                let steals = steals.filter(|all| all.len() <= MOST_STEALS);
+                self.has_bad_steals = steals.is_none();
+                self.steals = steals.unwrap_or_default();
                 self.all = find("all").map(clock_name);
                 self.guest_clock = find("guest_clock").and_then(|id| id.parse().ok());
                 // A word that is no number names no thread.
@@ -153,10 +169,16 @@ pub(crate) fn clock_name(name: &str) -> String {
     cut(name, MOST_NAME).to_owned()
 }
 
-/// Parses `FROM-TO:MS`.
-fn steal(word: &str) -> Option<(u64, u64)> {
-    let (from, to) = word.split_once(':')?.0.split_once('-')?;
-    Some((from.parse().ok()?, to.parse().ok()?)).filter(|(from, to)| from <= to)
+/// Parses `FROM-TO:MS` or `CPU:FROM-TO:MS`.
+fn steal(word: &str) -> Option<Steal<u64>> {
+    let (times, ms) = word.rsplit_once(':')?;
+    let (cpu, times) = match times.split_once(':') {
+        Some((cpu, times)) => (Some(cpu.parse().ok()?), times),
+        None => (None, times),
+    };
+    let (from, to) = times.split_once('-')?;
+    let steal = Steal { cpu, from: from.parse().ok()?, to: to.parse().ok()?, ms: ms.parse().ok()? };
+    (steal.from <= steal.to).then_some(steal)
 }
 
 fn time_shift(data: &mut Bytes<'_>) -> Result<TimeShift> {
