@@ -10,7 +10,7 @@ use crate::units::{At, at};
 use anyhow::{Context, Result};
 use hypertrace_export::choice::is_carrier;
 use hypertrace_export::uftrace::{self, Counts, Module};
-use hypertrace_export::{Choice, Events, Row, csv, json};
+use hypertrace_export::{Choice, Events, Row, csv, json, perfetto};
 use hypertrace_functions::symbols::Source;
 use hypertrace_timeline::{EntryRef, EventKind, Session};
 use std::cell::RefCell;
@@ -26,6 +26,10 @@ use std::path::{Path, PathBuf};
 /// a column for each field, field_NAME; a text that a spreadsheet would run as a
 /// formula begins with '. Where events were lost, a row has their number in the
 /// column lost, 0 if it is unknown.
+///
+/// perfetto: hosts and guests as machines, with events, regions, the parts of threads'
+/// time (docs/perfetto.md). --event, --client and --where choose events alone, --from and
+/// --until all.
 ///
 /// trace-dat: the recordings of guests' kernels in a session, a file each, which
 /// trace-cmd and KernelShark read.
@@ -57,10 +61,23 @@ pub struct Args {
     #[arg(long, value_name = "T", value_parser = at, allow_hyphen_values = true)]
     until: Option<At>,
 
+    /// With perfetto, how the parts of threads' time are written (default: tracks)
+    #[arg(long, value_name = "KIND", value_enum)]
+    states: Option<States>,
+
     /// Names of functions: an ELF file, a System.map, or what /proc/kallsyms has, moved by an offset.
     /// Where functions are compiled in, a program and its libraries need no offset
     #[arg(long, value_name = "FILE[:0xOFFSET]")]
     symbols: Vec<Source>,
+}
+
+/// How a trace of Perfetto has the parts of threads' time.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum States {
+    /// A state track a thread
+    Tracks,
+    /// Slices, for viewers before version 57
+    Slices,
 }
 
 /// Format of the result.
@@ -70,6 +87,8 @@ enum Format {
     Json,
     /// Comma-separated values, a row an event
     Csv,
+    /// Trace of Perfetto, for ui.perfetto.dev and trace_processor
+    Perfetto,
     /// Files trace.dat of trace-cmd
     TraceDat,
     /// Directory of uftrace
@@ -83,6 +102,8 @@ Examples:
   hypertrace record --qemu qemu-x86_64 --functions F -o S ./program
   hypertrace export S F --to uftrace -o U --symbols ./program
   uftrace replay -d U                    calls and events, in order
+  hypertrace export S --to perfetto -o s.pftrace
+                                         for ui.perfetto.dev
   hypertrace export S --to trace-dat -o K
   trace-cmd report K/guest-kernel-*.dat  a guest's kernel alone
 
@@ -94,9 +115,13 @@ const PREFIX: &str = ".hypertrace-export-";
 /// Runs the command.
 pub fn run(args: &Args) -> Result<()> {
     let choice = args.wanted.choice(0, args.until)?;
+    if args.states.is_some() && !matches!(args.to, Format::Perfetto) {
+        return Err(Usage("--states is for --to perfetto".into()).into());
+    }
     match args.to {
         Format::Json => events(args, "line", json::write),
         Format::Csv => events(args, "row", csv::write),
+        Format::Perfetto => perfetto(args),
         _ if choice.is_filtered() => {
             let why = "--event, --client, --where, --from and --until are not for this format";
             Err(Usage(why.into()).into())
@@ -130,6 +155,38 @@ fn events(
     if args.output != Path::new("-") {
         let s = if count == 1 { "" } else { "s" };
         say(format_args!("{}: {} {unit}{s}", args.output.display(), grouped(count)));
+    }
+    Ok(())
+}
+
+/// Writes a trace of Perfetto.
+fn perfetto(args: &Args) -> Result<()> {
+    let mut counts = perfetto::Counts::default();
+    let states = match args.states {
+        Some(States::Slices) => perfetto::States::Slices,
+        Some(States::Tracks) | None => perfetto::States::Tracks,
+    };
+    events(args, "event", |events, out| {
+        let warnings;
+        (counts, warnings) = perfetto::write(events, states, out)?;
+        warnings.iter().for_each(say);
+        Ok(counts.events)
+    })?;
+    let parts = [
+        (counts.regions, "region"),
+        (counts.states, "interval of threads"),
+        (counts.exits, "exit"),
+        (counts.switches, "switch of CPUs"),
+        (counts.task_states, "state of threads"),
+        (counts.losses, "loss"),
+        (counts.changed, "text that was cut or is not UTF-8"),
+        (counts.moved, "time before the trace's own 0"),
+    ];
+    let parts = parts.iter().filter(|(count, _)| *count > 0);
+    let parts: Vec<String> =
+        parts.map(|(count, what)| format!("{} x {what}", grouped(*count))).collect();
+    if !parts.is_empty() && args.output != Path::new("-") {
+        say(format_args!("also {}", parts.join(", ")));
     }
     Ok(())
 }

@@ -20,6 +20,9 @@ pub enum Error {
          (events function_entry and function_exit)"
     )]
     NoFunctions,
+    /// Only a session says where its times are.
+    #[error("no session: give the directory of one, of the same boot")]
+    NoSession,
     /// The output cannot be written.
     #[error("cannot write")]
     Write(#[source] io::Error),
@@ -44,7 +47,7 @@ impl Error {
         match self {
             Error::Timeline(error) => error.is_bad_input(),
             Error::Functions(error) => error.is_bad_input(),
-            Error::NoFunctions | Error::ManyFields { .. } => true,
+            Error::NoFunctions | Error::ManyFields { .. } | Error::NoSession => true,
             Error::Write(_) => false,
         }
     }

@@ -33,6 +33,13 @@ impl Events<'_> {
         started.or_else(first).unwrap_or(0)
     }
 
+    /// Returns the first and the last Unix time that are wanted, nanoseconds.
+    pub fn window(&self) -> (i64, i64) {
+        let start = self.start();
+        let at = |since: Option<i64>| since.map(|since| start.saturating_add(since));
+        (at(self.choice.from).unwrap_or(i64::MIN), at(self.choice.to).unwrap_or(i64::MAX))
+    }
+
     /// Hands over the events and losses in order of time, until the sink wants no more. Returns the faults of the
     /// traces of kernels.
     ///

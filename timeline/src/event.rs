@@ -148,6 +148,11 @@ impl<'a> EventRef<'a> {
         }
     }
 
+    /// Returns the index of the kernel's trace that it is from, among those of the timeline.
+    pub fn kernel_trace(&self) -> Option<usize> {
+        (self.kind == EventKind::Kernel).then_some(self.trace)
+    }
+
     /// Returns a copy to keep.
     pub fn to_event(&self) -> Event {
         self.copy_with(|_| true)
@@ -276,6 +281,13 @@ pub struct Lost {
     /// Causes of all losses of this source, from `session.json`; packets have only the
     /// number. All zeros if not known.
     pub causes: Losses,
+}
+
+impl Lost {
+    /// Returns the index of the kernel's trace that it is from, among those of the timeline.
+    pub fn kernel_trace(&self) -> Option<usize> {
+        self.cpu.map(|_| self.trace)
+    }
 }
 
 /// EventKind of an event.

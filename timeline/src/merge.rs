@@ -95,6 +95,15 @@ impl<'a> Timeline<'a> {
         Ok(timeline)
     }
 
+    /// Starts at the beginning of the scheduling of traces of kernels.
+    ///
+    /// # Errors
+    /// If the first records of a trace are damaged.
+    pub(crate) fn of_scheduling(traces: &'a [KernelTrace]) -> Result<Timeline<'a>> {
+        let inputs = |(number, trace)| kernel::inputs_of_scheduling(number, trace);
+        Timeline::of((0..).zip(traces).flat_map(inputs).collect(), Names::new(Vec::new()))
+    }
+
     fn of_all(
         sessions: &'a [(Session, ClockMaps)],
         traces: &'a [KernelTrace],

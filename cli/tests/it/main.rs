@@ -35,6 +35,7 @@ mod mark;
 mod no_kvm;
 mod order;
 mod packages;
+mod perfetto;
 mod place;
 mod private;
 mod receive;

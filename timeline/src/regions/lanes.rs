@@ -155,6 +155,10 @@ impl Logged {
         Logged { name, tid, is_recorded: recording.is_some(), intervals: tally.take_log() }
     }
 
+    pub fn tid(&self) -> u32 {
+        self.tid
+    }
+
     /// Returns the intervals within a time, and whether they are all of it.
     pub fn within(&self, from: i64, to: i64) -> (Vec<Interval>, bool) {
         let within = &self.intervals[self.range(from, to)];

@@ -16,6 +16,7 @@
 //! causes    what threads waited for
 //! parts     how a host thread's time divides into parts
 //! tally     the regions that wait for proven time
+//! scheduling switches and wake-ups, without regions
 //! steals    the times in which a hypervisor took the machine's CPUs
 //! store     the regions that were found
 //! lanes     what all threads did around chosen regions
@@ -57,6 +58,7 @@ mod pairs;
 mod parts;
 mod path;
 mod roles;
+mod scheduling;
 mod steals;
 mod store;
 mod summary;
@@ -70,6 +72,7 @@ pub use lanes::{Lane, Lanes, Turn, Window};
 pub use parts::{Evidence, Exits, Interval, PARTS, Part, Reason, Stream, Times};
 pub use path::{Doing, PathStep};
 pub use roles::{fields, names};
+pub use scheduling::{Scheduled, Scheduling, Step as SchedulingStep, Task};
 pub use store::Sample;
 pub use summary::{Breakdown, Group};
 
@@ -263,6 +266,12 @@ impl Regions {
             });
             (self.store.get(*index), detail.map(|detail| &*detail.exits))
         })
+    }
+
+    /// Returns the number of the host's thread that a region was on, if it was one.
+    pub fn tid(&self, sample: &Sample) -> Option<u32> {
+        let threads = self.threads.get(usize::from(sample.session))?;
+        threads.get(usize::from(sample.thread)).map(lanes::Logged::tid)
     }
 
     /// Returns what the thread of a region did in it, and whether that is all.

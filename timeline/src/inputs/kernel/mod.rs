@@ -312,7 +312,7 @@ impl KernelTrace {
     }
 
     /// Returns whether it is of a guest's kernel, on the guest's counter.
-    pub(crate) fn is_of_guest(&self) -> bool {
+    pub fn is_of_guest(&self) -> bool {
         self.is_in_session_of_host()
             || self.times.iter().any(|times| matches!(times.scale, Scale::Guest(_)))
     }
@@ -426,6 +426,14 @@ impl KernelTrace {
         Ok(until.map(|until| AllThreads { is_in_trace, until }))
     }
 
+    /// Returns whether the switches of all threads of the machine are in it, as far as it says which threads are: a
+    /// trace without a list of threads is taken as one of all.
+    pub fn has_all_threads(&self) -> bool {
+        let options = &self.file.options;
+        let says_all = options.all.as_deref() == Some("");
+        self.file.cpus.is_some() || says_all || options.threads.is_none() && !self.is_by_perf()
+    }
+
     /// Returns whether it was recorded by perf, which shows when a thread had a CPU.
     fn is_by_perf(&self) -> bool {
         self.events().any(|name| name == "perf:switch_in")
@@ -529,6 +537,21 @@ pub(crate) fn inputs<'a>(
         Box::new(input) as Box<dyn Input>
     };
     inputs.map(boxed).collect()
+}
+
+/// Returns the inputs with the scheduling of a trace with this number: those of its buffer of all threads, if it has one.
+pub(crate) fn inputs_of_scheduling<'a>(
+    number: usize,
+    trace: &'a KernelTrace,
+) -> Vec<Box<dyn Input + 'a>> {
+    if trace.file.cpus.is_some() {
+        return inputs_of_cpus(number, trace);
+    }
+    let boxed = |(_, mut input): (u32, CpuInput<'a>)| {
+        input.trace = number;
+        Box::new(input) as Box<dyn Input>
+    };
+    trace.inputs(0, "").map(boxed).collect()
 }
 
 /// Returns the inputs of a trace's buffer of all threads, if it has one: of a trace with this number. What is known of a CPU

@@ -1,0 +1,534 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Events as instants, functions as slices, and losses, each on the track of its thread.
+
+use super::fields::{event, track};
+use super::intern::{Interned, Kind};
+use super::machines::Machines;
+use super::proto::Proto;
+use super::sequence::{Output, Sequence, TraceClock};
+use super::tracks::{self, Part, Track, Tracks};
+use super::{Counts, arguments};
+use crate::Result;
+use crate::json::causes;
+use crate::names::FunctionName;
+use hypertrace_timeline::{
+    ClockMaps, Domain, ENTRY, EXIT, EventKind, EventRef, KernelTrace, Lost, SYMBOL, Session,
+    ValueRef,
+};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Most sources, processes of threads, and clients that are known at once.
+const MOST: usize = 1 << 16;
+
+/// Writer of events.
+pub(super) struct Writer<'w, 'o> {
+    pub out: &'w mut Output<'o>,
+    pub clock: TraceClock,
+    pub machines: &'w [Machines],
+    /// Machine of each kernel's trace.
+    pub of_traces: &'w [u64],
+    /// Sequences of the events in order of time, by machine.
+    pub sequences: &'w mut [Sequence],
+    /// Sequences of others.
+    pub others: &'w mut [Sequence],
+    pub tracks: &'w mut Tracks,
+    pub counts: &'w mut Counts,
+    pub known: Known,
+}
+
+/// What events before have shown.
+#[derive(Debug, Default)]
+pub(super) struct Known {
+    /// Process of a thread, by machine.
+    processes: HashMap<(u64, u32), u32>,
+    /// Holders of clients, by session.
+    clients: HashMap<(usize, u32), Client>,
+    /// Number of their leases.
+    leases: usize,
+    sources: HashMap<Arc<str>, usize>,
+    /// Open functions, by track.
+    depths: HashMap<u64, u64>,
+    /// Time of the last event.
+    last: u64,
+}
+
+/// Holder of a client.
+#[derive(Debug, Default)]
+struct Client {
+    /// Number of its track, 0 if it has none yet.
+    track: u64,
+    /// Number of the track of its clock's bound, and the last value.
+    bound: (u64, u64),
+    /// Times of its leases but the last, and their tracks.
+    before: Vec<(i64, u64)>,
+    /// Time of the last lease.
+    since: i64,
+}
+
+impl Known {
+    /// Notes the processes of the threads that open a session's streams. Returns that of its VMM.
+    pub fn read(&mut self, session: &Session, machines: Machines) -> Result<Option<u32>> {
+        let mut vmm = None;
+        for stream in session.streams() {
+            let mut records = stream.records(session.classes());
+            let Some(record) = records.read()? else { continue };
+            if &*record.class.name != LEASE {
+                continue;
+            }
+            let fields = record.class.fields.iter().zip(record.values());
+            if let Some((pid, tid)) = holder(fields.map(|(name, value)| (&**name, value))) {
+                let is_guest = stream.domain == Domain::Guest;
+                let machine = if is_guest { machines.guest } else { machines.host };
+                self.thread(machine, pid, tid);
+                if !is_guest && machines.guest != machines.host {
+                    vmm = Some(pid);
+                }
+            }
+        }
+        Ok(vmm)
+    }
+
+    fn thread(&mut self, machine: u64, pid: u32, tid: u32) {
+        if self.processes.len() == MOST {
+            self.processes.clear();
+        }
+        self.processes.insert((machine, tid), pid);
+    }
+}
+
+/// Name of the event that says which thread has a client.
+const LEASE: &str = "lease";
+
+/// Returns the process and the thread that an event of that name says, if they are some.
+fn holder<'a>(fields: impl Iterator<Item = (&'a str, ValueRef<'a>)>) -> Option<(u32, u32)> {
+    let (mut pid, mut tid) = (None, None);
+    for (name, value) in fields {
+        match (name, value) {
+            ("pid", ValueRef::Unsigned(v)) => pid = u32::try_from(v).ok(),
+            ("tid", ValueRef::Unsigned(v)) => tid = u32::try_from(v).ok(),
+            _ => {}
+        }
+    }
+    pid.zip(tid).filter(|(pid, tid)| tracks::is_thread(*pid, *tid))
+}
+
+impl Writer<'_, '_> {
+    /// Returns a time of the trace. Times before 0 are counted.
+    pub fn at(&mut self, ts_ns: i64) -> u64 {
+        let at = self.clock.at(ts_ns);
+        self.counts.moved += u64::from(at.is_none());
+        let at = at.unwrap_or(0);
+        self.known.last = at;
+        at
+    }
+
+    /// Writes an event. One that is not wanted may say what others are of.
+    pub fn event(
+        &mut self,
+        event: &EventRef<'_>,
+        function: Option<&FunctionName>,
+        is_wanted: bool,
+    ) -> Result<()> {
+        if event.kind == EventKind::Lease {
+            self.lease(event)?;
+        }
+        if !is_wanted {
+            return Ok(());
+        }
+        let at = self.at(event.ts_ns);
+        let (machine, track) = self.track(event)?;
+        if event.client.is_some() && event.kind != EventKind::Kernel {
+            self.bound(event, machine, at, track)?;
+        }
+        match &**event.name {
+            ENTRY | EXIT if matches!(event.kind, EventKind::Function | EventKind::Event) => {
+                return self.function(event, function, (machine, at, track));
+            }
+            _ => {}
+        }
+        self.counts.events += 1;
+        let sequence = &mut self.sequences[machine as usize];
+        let of_track = (at, event::INSTANT, track);
+        let id = point_id(event);
+        sequence.event(self.out, self.clock, of_track, |proto, interned| {
+            proto.number(event::NAME_IID, interned.event(event.name));
+            if let Some(id) = id {
+                proto.number(event::CORRELATION_ID, id);
+            }
+            arguments::fields(proto, interned, event.name, &event.fields);
+            arguments::point(proto, interned, event);
+        })?;
+        match (id, event.thread) {
+            (Some(id), Some(thread)) => self.served(event, (at, id), (thread.pid, thread.tid)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Writes a reference point where a vCPU's thread served it: a slice of no length.
+    fn served(
+        &mut self,
+        event: &EventRef<'_>,
+        (at, id): (u64, u64),
+        (pid, tid): (Option<u32>, u32),
+    ) -> Result<()> {
+        let Machines { host, guest } = self.machines[event.session];
+        // A program serves itself.
+        if host == guest {
+            return Ok(());
+        }
+        self.counts.served += 1;
+        let name = format!("thread {tid}").into();
+        let track = self.host_thread(host, (pid, tid), None, &name)?;
+        let sequence = &mut self.sequences[host as usize];
+        let begin = (at, event::SLICE_BEGIN, track);
+        sequence.event(self.out, self.clock, begin, |proto, interned| {
+            proto.number(event::NAME_IID, interned.event(event.name));
+            proto.number(event::CORRELATION_ID, id);
+        })?;
+        sequence.event(self.out, self.clock, (at, event::SLICE_END, track), |_, _| {})
+    }
+
+    /// Writes the beginning or the end of a function. An end without a beginning is an instant.
+    fn function(
+        &mut self,
+        event: &EventRef<'_>,
+        function: Option<&FunctionName>,
+        (machine, at, track): (u64, u64, u64),
+    ) -> Result<()> {
+        self.counts.events += 1;
+        let part = Track::Part { of: track, part: Part::Functions };
+        let sequence = &self.sequences[machine as usize];
+        let track = self.tracks.number((self.out, sequence), part, |proto| {
+            proto.number(track::PARENT, track);
+            tracks::name(proto, track::NAME, "functions");
+        })?;
+        if self.known.depths.len() == MOST {
+            self.known.depths.clear();
+        }
+        let depth = self.known.depths.entry(track).or_insert(0);
+        let kind = match (&**event.name == ENTRY, *depth) {
+            (true, _) => {
+                *depth += 1;
+                self.counts.slices += 1;
+                event::SLICE_BEGIN
+            }
+            (false, 0) => event::INSTANT,
+            (false, _) => {
+                *depth -= 1;
+                event::SLICE_END
+            }
+        };
+        let symbol = event.fields.iter().find_map(|(name, value)| match value {
+            ValueRef::Str(text) if **name == *SYMBOL || **name == *"name" => Some(text),
+            _ => None,
+        });
+        let sequence = &mut self.sequences[machine as usize];
+        sequence.event(self.out, self.clock, (at, kind, track), |proto, interned| {
+            let symbol = symbol.and_then(|text| std::str::from_utf8(text).ok());
+            let name = match function.map(|function| &*function.name).or(symbol) {
+                Some(name) => interned.number(Kind::Event, name),
+                None => interned.event(event.name),
+            };
+            proto.number(event::NAME_IID, name);
+            arguments::fields(proto, interned, event.name, &event.fields);
+        })
+    }
+
+    /// Writes a place where events were lost: a slice of no length. Without a time, it is at the end.
+    pub fn lost(&mut self, lost: &Lost) -> Result<()> {
+        let at = match lost.ts_ns {
+            Some(ts_ns) => self.at(ts_ns),
+            None => self.known.last,
+        };
+        let (machine, track) = match (lost.kernel_trace(), lost.client, lost.thread) {
+            (Some(trace), ..) => {
+                let machine = self.of_traces[trace];
+                let cpu = Track::Cpu { machine, cpu: lost.cpu.unwrap_or(0) };
+                (machine, self.named(machine, cpu, &lost.source)?)
+            }
+            (_, Some(client), _) => {
+                let machine = self.machines[lost.session].guest;
+                (machine, self.client(lost.session, client, &lost.source)?)
+            }
+            (_, _, Some(thread)) => {
+                let machine = self.machines[lost.session].host;
+                (machine, self.host_thread(machine, (thread.pid, thread.tid), None, &lost.source)?)
+            }
+            _ => {
+                let machine = self.machines[lost.session].host;
+                let name = if lost.source.is_empty() { "no client" } else { &lost.source };
+                (machine, self.source(machine, lost.session, &name.into())?)
+            }
+        };
+        self.counts.losses += 1;
+        self.counts.lost = self.counts.lost.saturating_add(lost.events);
+        let sequence = &mut self.sequences[machine as usize];
+        let begin = (at, event::SLICE_BEGIN, track);
+        sequence.event(self.out, self.clock, begin, |proto, interned| {
+            let name = match lost.ts_ns {
+                Some(_) => "events lost",
+                None => "events lost at unknown times",
+            };
+            proto.number(event::NAME_IID, interned.number(Kind::Event, name));
+            arguments::number(proto, interned, "lost", lost.events);
+            // Of all losses of this source.
+            for (cause, count) in causes(lost.causes) {
+                arguments::number(proto, interned, cause, count);
+            }
+        })?;
+        sequence.event(self.out, self.clock, (at, event::SLICE_END, track), |_, _| {})
+    }
+
+    /// Notes who has a client from now on.
+    fn lease(&mut self, event: &EventRef<'_>) -> Result<()> {
+        let Some(client) = event.client else { return Ok(()) };
+        let machine = self.machines[event.session].guest;
+        let fields = event.fields.iter().map(|(name, value)| (&**name, value));
+        let track = match holder(fields) {
+            Some((pid, tid)) => {
+                self.known.thread(machine, pid, tid);
+                let of = Track::Thread { machine, pid, tid };
+                let sequence = &self.sequences[machine as usize];
+                self.tracks.rename((self.out, sequence), of, |proto| {
+                    tracks::thread(proto, pid, tid, event.thread_name());
+                })?
+            }
+            None => {
+                let of = Track::Client { session: event.session, client };
+                let sequence = &self.sequences[machine as usize];
+                self.tracks.rename((self.out, sequence), of, |proto| {
+                    tracks::name(proto, track::NAME, event.source);
+                })?
+            }
+        };
+        let leases = &mut self.known.leases;
+        let known = self.known.clients.entry((event.session, client)).or_default();
+        if known.track != 0 && *leases < MOST {
+            *leases += 1;
+            known.before.push((known.since, known.track));
+        }
+        (known.track, known.since, known.bound) = (track, event.ts_ns, (0, 0));
+        Ok(())
+    }
+
+    /// Returns the machine and the track of an event.
+    fn track(&mut self, event: &EventRef<'_>) -> Result<(u64, u64)> {
+        let session = event.session;
+        let of = self.machines.get(session).copied();
+        match (event.kind, event.client, event.thread, of) {
+            (EventKind::Kernel, ..) => {
+                let trace = event.kernel_trace().unwrap_or_default();
+                let machine = self.of_traces[trace];
+                Ok((machine, self.kernel(event, machine)?))
+            }
+            (_, Some(client), _, Some(Machines { guest, .. })) => {
+                Ok((guest, self.client(session, client, event.source)?))
+            }
+            (_, None, Some(thread), Some(Machines { host, .. })) => {
+                let (numbers, name) = ((thread.pid, thread.tid), event.thread_name());
+                let track = self.host_thread(host, numbers, name, event.source)?;
+                Ok((host, track))
+            }
+            _ => {
+                let host = of.map_or(0, |of| of.host);
+                Ok((host, self.source(host, session, event.source)?))
+            }
+        }
+    }
+
+    /// Returns the track of a client's holder.
+    fn client(&mut self, session: usize, client: u32, source: &Arc<str>) -> Result<u64> {
+        if let Some(known) = self.known.clients.get(&(session, client)) {
+            return Ok(known.track);
+        }
+        let machine = self.machines[session].guest;
+        let track = self.named(machine, Track::Client { session, client }, source)?;
+        let known = Client { track, since: i64::MIN, ..Client::default() };
+        self.known.clients.insert((session, client), known);
+        Ok(track)
+    }
+
+    /// Returns the track of the one who had a client at a time.
+    pub fn holder(&mut self, session: usize, client: u32, at: i64) -> Result<u64> {
+        if let Some(known) = self.known.clients.get(&(session, client)) {
+            let after = known.before.partition_point(|(since, _)| *since <= at);
+            let before = after.checked_sub(1).and_then(|last| known.before.get(last));
+            let first = known.before.first().map_or(known.track, |(_, track)| *track);
+            let is_last = known.since <= at;
+            let track = if is_last { known.track } else { before.map_or(first, |(_, t)| *t) };
+            return Ok(track);
+        }
+        self.client(session, client, &format!("client {client}").into())
+    }
+
+    /// Returns the track of a thread of a host by its number alone.
+    pub fn task(&mut self, machine: u64, tid: u32, name: Option<&str>) -> Result<u64> {
+        let pid = self.known.processes.get(&(machine, tid)).copied();
+        let name = name.map(|name| name.strip_prefix("vmm/").unwrap_or(name));
+        let source = match name {
+            Some(name) => format!("{name}-{tid}"),
+            None => format!("thread {tid}"),
+        };
+        self.host_thread(machine, (pid, tid), name, &source.into())
+    }
+
+    /// Writes an event of a track, in any order of time.
+    pub fn other(
+        &mut self,
+        machine: u64,
+        (ts_ns, kind, track): (i64, u64, u64),
+        write: impl FnOnce(&mut Proto, &mut Interned),
+    ) -> Result<()> {
+        let at = self.at(ts_ns);
+        let sequence = &mut self.others[machine as usize];
+        sequence.event(self.out, self.clock, (at, kind, track), write)
+    }
+
+    /// Writes the beginning of a slice.
+    pub fn slice_begin(
+        &mut self,
+        machine: u64,
+        (ts_ns, track): (i64, u64),
+        name: &str,
+        write: impl FnOnce(&mut Proto, &mut Interned),
+    ) -> Result<()> {
+        self.other(machine, (ts_ns, event::SLICE_BEGIN, track), |proto, interned| {
+            proto.number(event::NAME_IID, interned.number(Kind::Event, name));
+            write(proto, interned);
+        })
+    }
+
+    /// Writes the end of a slice.
+    pub fn slice_end(&mut self, machine: u64, ts_ns: i64, track: u64) -> Result<()> {
+        self.other(machine, (ts_ns, event::SLICE_END, track), |_, _| {})
+    }
+
+    /// Returns the track of a thread of a host, which is the VMM's.
+    fn host_thread(
+        &mut self,
+        machine: u64,
+        (pid, tid): (Option<u32>, u32),
+        name: Option<&str>,
+        source: &Arc<str>,
+    ) -> Result<u64> {
+        let sequence = &self.sequences[machine as usize];
+        match pid.filter(|pid| tracks::is_thread(*pid, tid)) {
+            Some(pid) => {
+                let of = Track::Thread { machine, pid, tid };
+                self.tracks.number((self.out, sequence), of, |proto| {
+                    tracks::thread(proto, pid, tid, name);
+                })
+            }
+            None => self.named(machine, Track::Task { machine, tid }, source),
+        }
+    }
+
+    /// Returns the track of a kernel's events of a thread.
+    fn kernel(&mut self, event: &EventRef<'_>, machine: u64) -> Result<u64> {
+        let Some(thread) = event.thread else { return self.source(machine, 0, event.source) };
+        let tid = thread.tid;
+        if tid == 0 {
+            let cpu = thread.cpu.unwrap_or(0);
+            let name = format!("idle, CPU {cpu}").into();
+            return self.named(machine, Track::Cpu { machine, cpu }, &name);
+        }
+        let pid = self.known.processes.get(&(machine, tid)).copied();
+        let Some(pid) = pid.filter(|pid| tracks::is_thread(*pid, tid)) else {
+            return self.named(machine, Track::Task { machine, tid }, event.source);
+        };
+        let of = Track::Thread { machine, pid, tid };
+        let sequence = &self.sequences[machine as usize];
+        let parent = self.tracks.number((self.out, sequence), of, |proto| {
+            tracks::thread(proto, pid, tid, event.thread_name());
+        })?;
+        let part = Track::Part { of: parent, part: Part::Kernel };
+        self.tracks.number((self.out, sequence), part, |proto| {
+            proto.number(track::PARENT, parent);
+            tracks::name(proto, track::NAME, "kernel events");
+        })
+    }
+
+    /// Returns the track of a source by its name.
+    fn source(&mut self, machine: u64, session: usize, source: &Arc<str>) -> Result<u64> {
+        let number = match self.known.sources.get(source) {
+            Some(number) => *number,
+            None => {
+                if self.known.sources.len() == MOST {
+                    self.known.sources.clear();
+                }
+                let number = self.tracks.new_number() as usize;
+                self.known.sources.insert(source.clone(), number);
+                number
+            }
+        };
+        self.named(machine, Track::Source { session, number }, source)
+    }
+
+    /// Returns a track with a name.
+    fn named(&mut self, machine: u64, of: Track, name: &Arc<str>) -> Result<u64> {
+        let sequence = &self.sequences[machine as usize];
+        self.tracks.number((self.out, sequence), of, |proto| {
+            tracks::name(proto, track::NAME, name);
+        })
+    }
+
+    /// Writes the bound on the error of a client's clock, if it changed by more than a sixteenth.
+    fn bound(&mut self, event: &EventRef<'_>, machine: u64, at: u64, parent: u64) -> Result<()> {
+        let Some(bound_ns) = event.bound_ns else { return Ok(()) };
+        let client = event.client.unwrap_or_default();
+        let Some(known) = self.known.clients.get_mut(&(event.session, client)) else {
+            return Ok(());
+        };
+        if bound_ns.abs_diff(known.bound.1) <= known.bound.1 / 16 {
+            return Ok(());
+        }
+        known.bound.1 = bound_ns;
+        let sequence = &mut self.sequences[machine as usize];
+        if known.bound.0 == 0 {
+            let of = Track::Part { of: parent, part: Part::Bound };
+            known.bound.0 = self.tracks.number((self.out, sequence), of, |proto| {
+                proto.number(track::PARENT, parent);
+                tracks::name(proto, track::NAME, "bound of the clock's error");
+                proto.message(track::COUNTER, |counter| {
+                    counter.number(track::UNIT, track::NANOSECONDS);
+                });
+            })?;
+        }
+        self.counts.bounds += 1;
+        let of_track = (at, event::COUNTER, known.bound.0);
+        sequence.event(self.out, self.clock, of_track, |proto, _| {
+            proto.signed(event::COUNTER_VALUE, bound_ns.try_into().unwrap_or(i64::MAX));
+        })
+    }
+}
+
+/// Returns the number by which viewers find both sides of a reference point.
+fn point_id(event: &EventRef<'_>) -> Option<u64> {
+    let point = event.reference?;
+    // Of a client, one after the other.
+    Some((event.session as u64) << 48 | u64::from(point.client) << 32 | u64::from(point.seq))
+}
+
+/// Returns the machine of each kernel's trace, and the number of all machines.
+pub(super) fn machines_of(
+    sessions: &[(Session, ClockMaps)],
+    traces: &[KernelTrace],
+    machines: &[Machines],
+    mut count: u64,
+) -> (Vec<u64>, u64) {
+    let of_trace = |trace: &KernelTrace| {
+        let session = trace.session().or((sessions.len() == 1).then_some(0));
+        match session.and_then(|session| machines.get(session)) {
+            Some(of) if trace.is_of_guest() => of.guest,
+            Some(of) => of.host,
+            None => {
+                count += 1;
+                count - 1
+            }
+        }
+    };
+    let of_traces = traces.iter().map(of_trace).collect();
+    (of_traces, count)
+}

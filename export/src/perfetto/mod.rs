@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! A trace of Perfetto: hosts and guests as machines, their threads as tracks.
+//!
+//! ```text
+//! events    events as instants, functions as slices, losses
+//! regions   regions as slices, and what threads did
+//! scheduling which thread each CPU had
+//! arguments of events
+//! tracks    what viewers show as lines
+//! machines  hosts and guests
+//! sequence  packets with the names and times that those before have
+//! intern    names that are written once
+//! proto     protobuf's wire format
+//! fields    numbers of fields
+//! ```
+//!
+//! Packets are written as events come; viewers sort them. Memory does not depend on the number of events.
+
+mod arguments;
+mod events;
+mod fields;
+mod intern;
+mod machines;
+mod proto;
+mod regions;
+mod scheduling;
+mod sequence;
+mod tracks;
+
+use crate::events::Events;
+use crate::names::Functions;
+use crate::row::Row;
+use crate::{Error, Result};
+pub use regions::States;
+
+use hypertrace_timeline::{EntryRef, Timeline};
+use sequence::{Output, Sequence, TraceClock};
+use std::io::Write;
+
+/// Counts of what was written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Counts {
+    /// Events.
+    pub events: u64,
+    /// Reference points on the threads that served them.
+    pub served: u64,
+    /// Slices of functions.
+    pub slices: u64,
+    /// Regions.
+    pub regions: u64,
+    /// Intervals of threads.
+    pub states: u64,
+    /// Exits of guests.
+    pub exits: u64,
+    /// Switches of CPUs, where those of all threads are known.
+    pub switches: u64,
+    /// Wake-ups of threads, likewise.
+    pub wakings: u64,
+    /// States of threads, where only some are known.
+    pub task_states: u64,
+    /// Places where events were lost.
+    pub losses: u64,
+    /// Events that were lost there, as far as they were counted.
+    pub lost: u64,
+    /// Values of clocks' bounds.
+    pub bounds: u64,
+    /// Events before the trace's time 0, which are there.
+    pub moved: u64,
+    /// Texts that were cut, or were not UTF-8.
+    pub changed: u64,
+    /// Packets.
+    pub packets: u64,
+}
+
+/// Writes the events that are wanted. Returns counts, and the faults of the traces of kernels.
+///
+/// # Errors
+/// If there is no session, an input is damaged, or the output cannot be written.
+pub fn write(
+    events: Events<'_>,
+    states: States,
+    out: &mut dyn Write,
+) -> Result<(Counts, Vec<String>)> {
+    let Events { sessions, traces, functions, choice, .. } = events;
+    let Some((first, _)) = sessions.first() else { return Err(Error::NoSession) };
+    let clock =
+        TraceClock { unix_ns: first.json().started_unix_ns, boot_ns: first.json().started_boot_ns };
+    let (machines, count) = machines::machines(sessions);
+    let (of_traces, count) = events::machines_of(sessions, traces, &machines, count);
+    let sequence = |first, is_incremental| {
+        let of = move |machine| Sequence::new(first + machine, machine, is_incremental);
+        (0..count).map(of).collect::<Vec<_>>()
+    };
+    let (mut sequences, mut others) = (sequence(1, true), sequence(1 + count, false));
+    let mut output = Output::new(out);
+    let out = &mut output;
+    let (mut tracks, mut counts) = (tracks::Tracks::default(), Counts::default());
+    let start = events.start();
+    // The first packet has the host's clock.
+    sequences[0].begin(out, clock, clock.at(first.json().started_unix_ns).unwrap_or(0))?;
+    machines::write(out, sessions, &machines, &sequences)?;
+    let mut known = events::Known::default();
+    for ((session, _), of) in sessions.iter().zip(&machines) {
+        let Some(pid) = known.read(session, *of)? else { continue };
+        let command = session.json().origin.as_ref().map(|origin| &*origin.command);
+        let name = command.and_then(|command| command.split(' ').next()?.rsplit('/').next());
+        let track = tracks::Track::Process { machine: of.host, pid };
+        tracks.number((out, &sequences[of.host as usize]), track, |proto| {
+            tracks::process(proto, pid, name.filter(|name| !name.is_empty()));
+        })?;
+    }
+    let mut writer = events::Writer {
+        out,
+        clock,
+        machines: &machines,
+        of_traces: &of_traces,
+        sequences: &mut sequences,
+        others: &mut others,
+        tracks: &mut tracks,
+        counts: &mut counts,
+        known,
+    };
+    let mut names = Functions::read(events.symbols)?;
+    let mut timeline = Timeline::with_functions(sessions, traces, functions)?;
+    while let Some(entry) = timeline.read() {
+        let entry: EntryRef<'_> = entry?;
+        let row = Row::of(&entry, start, &mut names);
+        if matches!(&row, Row::Event { since, .. } if choice.is_past(*since)) {
+            break;
+        }
+        let is_wanted = choice.admits(&row);
+        match row {
+            Row::Event { event, function, .. } => writer.event(event, function, is_wanted)?,
+            Row::Lost { lost, .. } if is_wanted => writer.lost(lost)?,
+            Row::Lost { .. } => {}
+        }
+    }
+    // Those of the kernels' traces are among them.
+    let warnings = match regions::write(&mut writer, &events, states)? {
+        warnings if warnings.is_empty() => timeline.warnings(),
+        warnings => warnings,
+    };
+    scheduling::write(&mut writer, traces, events.window())?;
+    output.flush()?;
+    counts.packets = output.packets;
+    counts.changed =
+        sequences.iter().chain(&others).map(|sequence| sequence.interned.changed).sum();
+    Ok((counts, warnings))
+}

@@ -1,0 +1,315 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Regions as slices, and what threads did: states, or slices.
+
+use super::arguments;
+use super::events::Writer;
+use super::fields::{event, track};
+use super::intern::Kind;
+use super::tracks::{self, Part, Track};
+use crate::Result;
+use crate::events::Events;
+use hypertrace_timeline::regions::{
+    self, Interval, Options, Regions, Sample, ThreadInterval, names,
+};
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+
+/// How the parts of threads' time are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum States {
+    /// A state track for each thread, for viewers from version 57 on
+    #[default]
+    Tracks,
+    /// Slices, for viewers before version 57
+    Slices,
+}
+
+/// Names of a region's parts, as arguments.
+const PARTS: [(regions::Part, &str, &str); regions::PARTS] = [
+    (regions::Part::Guest, "guest", "guest_ns"),
+    (regions::Part::Kernel, "kernel", "kernel_ns"),
+    (regions::Part::Vmm, "vmm", "vmm_ns"),
+    (regions::Part::Runnable, "runnable", "runnable_ns"),
+    (regions::Part::Blocked, "blocked", "blocked_ns"),
+    (regions::Part::Off, "off", "off_ns"),
+    (regions::Part::Unattributed, "unattributed", "unattributed_ns"),
+];
+
+/// Returns the name of a part. A program without a VMM has no guest.
+fn part_name(part: regions::Part, is_program: bool) -> &'static str {
+    match PARTS.iter().find(|(known, ..)| *known == part) {
+        Some((regions::Part::Guest, ..)) if is_program => "program",
+        Some((_, name, _)) => name,
+        None => "unattributed",
+    }
+}
+
+/// A thread of a session, while its intervals come.
+#[derive(Debug, Default)]
+struct Thread {
+    /// Track of its states, 0 if it has none yet, and that of its exits.
+    track: u64,
+    exits: u64,
+    /// End of the last interval.
+    until: Option<i64>,
+    /// Whether an exit is open.
+    has_exit: bool,
+}
+
+/// Writes the regions of sessions, and what their threads did. Returns the faults of the inputs.
+pub(super) fn write(
+    writer: &mut Writer<'_, '_>,
+    events: &Events<'_>,
+    states: States,
+) -> Result<Vec<String>> {
+    let Events { sessions, traces, .. } = *events;
+    if traces.is_empty() && names(sessions).is_empty() {
+        return Ok(Vec::new());
+    }
+    let window = events.window();
+    let (from_ns, to_ns) = (Some(window.0), Some(window.1));
+    let choice = regions::Choice { from_ns, to_ns, ..regions::Choice::default() };
+    let options = Options { choice, ..Options::default() };
+    let mut threads = HashMap::new();
+    let mut written = Ok(());
+    let mut sink = |thread: &ThreadInterval<'_>| {
+        if written.is_ok() {
+            let is_program = sessions[thread.session].0.json().programs;
+            let known = threads.entry((thread.session, thread.tid)).or_default();
+            written = interval(writer, known, thread, states, (window, is_program));
+        }
+    };
+    let regions = Regions::with_intervals(sessions, traces, &options, &mut sink)?;
+    written?;
+    for ((session, _), thread) in threads {
+        end(writer, session, thread, states)?;
+    }
+    slices(writer, &regions)?;
+    Ok(regions.warnings)
+}
+
+/// Writes an interval of a thread.
+fn interval(
+    writer: &mut Writer<'_, '_>,
+    known: &mut Thread,
+    thread: &ThreadInterval<'_>,
+    states: States,
+    (window, is_program): ((i64, i64), bool),
+) -> Result<()> {
+    let Interval { from, to, part, .. } = *thread.interval;
+    let (from, to) = (from.max(window.0), to.min(window.1));
+    if from > to {
+        return Ok(());
+    }
+    let machine = writer.machines[thread.session].host;
+    if known.track == 0 {
+        let parent = writer.task(machine, thread.tid, thread.name)?;
+        let sequence = &writer.others[machine as usize];
+        let mut part = |part, name: &str, is_state: bool| {
+            let of = Track::Part { of: parent, part };
+            writer.tracks.number((writer.out, sequence), of, |proto| {
+                proto.number(track::PARENT, parent);
+                tracks::name(proto, track::NAME, name);
+                if is_state {
+                    proto.message(track::STATE, |_| {});
+                }
+            })
+        };
+        known.track = part(Part::States, "parts", states == States::Tracks)?;
+        if !is_program {
+            known.exits = part(Part::Exits, "exits", false)?;
+        }
+    }
+    let is_gap = known.until.is_some_and(|until| until < from);
+    if is_gap || states == States::Slices {
+        stop(writer, machine, known, states)?;
+    }
+    let is_new_exit = part == regions::Part::Kernel && !known.has_exit;
+    let ends_exit = matches!(part, regions::Part::Guest | regions::Part::Unattributed) || is_gap;
+    if ends_exit && known.has_exit {
+        known.has_exit = false;
+        let at = if is_gap { known.until.unwrap_or(from) } else { from };
+        writer.slice_end(machine, at, known.exits)?;
+    }
+    if is_new_exit && !is_program {
+        known.has_exit = true;
+        writer.counts.exits += 1;
+        let reason = thread.reason.unwrap_or("other");
+        writer.slice_begin(machine, (from, known.exits), reason, |_, _| {})?;
+    }
+    let kind = match states {
+        States::Tracks => event::STATE,
+        States::Slices => event::SLICE_BEGIN,
+    };
+    known.until = Some(to);
+    writer.counts.states += 1;
+    writer.other(machine, (from, kind, known.track), |proto, interned| {
+        let name = part_name(part, is_program);
+        proto.number(event::NAME_IID, interned.number(Kind::Event, name));
+        if let Some(reason) = thread.reason {
+            arguments::text(proto, interned, "reason", reason);
+        }
+        if let Some(cause) = &thread.cause {
+            arguments::text(proto, interned, "wait", &cause.to_string());
+        }
+    })
+}
+
+/// Ends the last interval of a thread.
+fn stop(
+    writer: &mut Writer<'_, '_>,
+    machine: u64,
+    known: &mut Thread,
+    states: States,
+) -> Result<()> {
+    let Some(until) = known.until.take() else { return Ok(()) };
+    match states {
+        // A state without a name.
+        States::Tracks => writer.other(machine, (until, event::STATE, known.track), |_, _| {}),
+        States::Slices => writer.slice_end(machine, until, known.track),
+    }
+}
+
+/// Ends a thread.
+fn end(
+    writer: &mut Writer<'_, '_>,
+    session: usize,
+    mut known: Thread,
+    states: States,
+) -> Result<()> {
+    let machine = writer.machines[session].host;
+    if let (true, Some(until)) = (known.has_exit, known.until) {
+        writer.slice_end(machine, until, known.exits)?;
+    }
+    stop(writer, machine, &mut known, states)
+}
+
+/// Where a region is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Place {
+    /// On a thread of the VMM.
+    Thread(u32),
+    /// On a client.
+    Client(u32),
+    /// On several clients, by its group.
+    Any(u16),
+}
+
+/// Writes regions. Those of a thread that do not end within the one around them have tracks of their own, as have those
+/// of several clients.
+fn slices(writer: &mut Writer<'_, '_>, regions: &Regions) -> Result<()> {
+    let place = |sample: &Sample| match (sample.client(), regions.tid(sample)) {
+        (Some(client), _) => Place::Client(client),
+        (None, Some(tid)) => Place::Thread(tid),
+        (None, None) => Place::Any(sample.group),
+    };
+    let key = |sample: &Sample| {
+        (sample.session, place(sample), sample.begin_ns, Reverse(sample.end_ns()))
+    };
+    let mut samples = Vec::from_iter(regions.samples());
+    samples.sort_unstable_by_key(|sample| key(sample));
+    let mut lanes = Lanes::default();
+    let mut of = None;
+    for sample in samples {
+        let session = usize::from(sample.session);
+        let place = place(sample);
+        let machine = match place {
+            Place::Thread(_) => writer.machines[session].host,
+            Place::Client(_) | Place::Any(_) => writer.machines[session].guest,
+        };
+        let parent = match place {
+            Place::Thread(tid) => writer.task(machine, tid, None)?,
+            Place::Client(client) => writer.holder(session, client, sample.begin_ns)?,
+            Place::Any(_) => 0,
+        };
+        if of != Some((session, place, parent)) {
+            lanes.end(writer)?;
+            of = Some((session, place, parent));
+        }
+        let name = &*regions.groups[usize::from(sample.group)].name;
+        let on = lanes.find(writer, (machine, parent, name), sample)?;
+        writer.counts.regions += 1;
+        writer.slice_begin(machine, (sample.begin_ns, on), name, |proto, interned| {
+            arguments::number(proto, interned, "id", sample.id);
+            if let Some(bound_ns) = sample.bound_ns() {
+                arguments::number(proto, interned, "bound_ns", bound_ns);
+            }
+            for (part, _, name) in PARTS {
+                let ns = sample.times.get(part);
+                if ns > 0 {
+                    arguments::number(proto, interned, name, ns);
+                }
+            }
+        })?;
+        if on != parent {
+            writer.slice_end(machine, sample.end_ns(), on)?;
+        }
+    }
+    lanes.end(writer)
+}
+
+/// Tracks of the regions of one place.
+#[derive(Debug, Default)]
+struct Lanes {
+    /// Machine and track of the regions within each other.
+    nested: (u64, u64),
+    /// Ends of those that are open, the innermost last.
+    open: Vec<i64>,
+    /// Other tracks, each with the end of its last region.
+    others: BinaryHeap<Reverse<(i64, u64)>>,
+}
+
+impl Lanes {
+    /// Returns the track of the next region by its beginning: the place's own, on which the region stays open, or another.
+    fn find(
+        &mut self,
+        writer: &mut Writer<'_, '_>,
+        (machine, parent, name): (u64, u64, &str),
+        sample: &Sample,
+    ) -> Result<u64> {
+        self.nested = (machine, parent);
+        self.close(writer, sample.begin_ns)?;
+        let end = sample.end_ns();
+        if parent != 0 && self.open.last().is_none_or(|around| *around >= end) {
+            self.open.push(end);
+            return Ok(parent);
+        }
+        let free = self.others.peek().filter(|Reverse((until, _))| *until <= sample.begin_ns);
+        let track = match free {
+            Some(Reverse((_, track))) => {
+                let track = *track;
+                self.others.pop();
+                track
+            }
+            None => {
+                let number = writer.tracks.new_number();
+                let sequence = &writer.others[machine as usize];
+                sequence.describe(writer.out, number, |proto| {
+                    if parent != 0 {
+                        proto.number(track::PARENT, parent);
+                    }
+                    tracks::name(proto, track::NAME, name);
+                })?;
+                number
+            }
+        };
+        self.others.push(Reverse((end, track)));
+        Ok(track)
+    }
+
+    /// Ends the regions that have ended by then.
+    fn close(&mut self, writer: &mut Writer<'_, '_>, by: i64) -> Result<()> {
+        while let Some(end) = self.open.pop_if(|end| *end <= by) {
+            writer.slice_end(self.nested.0, end, self.nested.1)?;
+        }
+        Ok(())
+    }
+
+    /// Ends all regions, and forgets the tracks.
+    fn end(&mut self, writer: &mut Writer<'_, '_>) -> Result<()> {
+        self.close(writer, i64::MAX)?;
+        self.others.clear();
+        Ok(())
+    }
+}

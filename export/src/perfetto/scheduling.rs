@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Which thread each CPU had: as the kernel's own events where all switches are known, else states of the threads that
+//! were recorded.
+
+use super::events::Writer;
+use super::fields::{packet, scheduling, task};
+use super::intern::valid;
+use crate::Result;
+use hypertrace_timeline::KernelTrace;
+use hypertrace_timeline::regions::{Scheduled, Scheduling, SchedulingStep as Step, Task};
+use std::collections::HashMap;
+
+/// Most steps that wait for a packet, of all CPUs.
+const MOST: usize = 1 << 15;
+/// Steps of a packet.
+const OF_PACKET: usize = 1 << 10;
+/// Most threads whose last state is known.
+const MOST_THREADS: usize = 1 << 16;
+/// Most bytes of a thread's name.
+const MOST_NAME: usize = 64;
+
+/// States of a thread that has ended: `EXIT_DEAD` and `EXIT_ZOMBIE`.
+const ENDED: i64 = 0x30;
+
+/// The steps of a CPU that wait for a packet.
+#[derive(Debug, Default)]
+struct Cpu {
+    names: Vec<Box<[u8]>>,
+    numbers: HashMap<Box<[u8]>, u64>,
+    switches: Vec<[u64; 5]>,
+    wakings: Vec<[u64; 6]>,
+    /// Whether events were lost before.
+    has_lost: bool,
+}
+
+impl Cpu {
+    /// Returns the number of a name.
+    fn name(&mut self, name: &[u8]) -> u64 {
+        if let Some(number) = self.numbers.get(name) {
+            return *number;
+        }
+        let number = self.names.len() as u64;
+        self.names.push(name.into());
+        self.numbers.insert(name.into(), number);
+        number
+    }
+
+    fn len(&self) -> usize {
+        self.switches.len() + self.wakings.len()
+    }
+}
+
+/// Writes the scheduling of kernels' traces.
+pub(super) fn write(
+    writer: &mut Writer<'_, '_>,
+    traces: &[KernelTrace],
+    window: (i64, i64),
+) -> Result<()> {
+    let mut cpus: HashMap<(usize, u32), Cpu> = HashMap::new();
+    let mut waiting = 0;
+    let mut running = HashMap::new();
+    let mut scheduling = Scheduling::of(traces)?;
+    // The kernel's own form has times of BOOTTIME.
+    let has_boot = writer.clock.boot_ns.is_some();
+    let is_whole = Vec::from_iter(traces.iter().map(|trace| has_boot && trace.has_all_threads()));
+    scheduling.each(|scheduled| {
+        let Scheduled { ts_ns, trace, cpu, .. } = *scheduled;
+        let is_loss = matches!(scheduled.step, Step::Lost);
+        if !is_loss && (ts_ns < window.0 || ts_ns > window.1) {
+            return Ok(());
+        }
+        if !is_whole[trace] {
+            return states(writer, scheduled, &mut running);
+        }
+        let at = if is_loss { 0 } else { writer.at(ts_ns) };
+        let known = cpus.entry((trace, cpu)).or_default();
+        match scheduled.step {
+            Step::Switch { state, next, .. } => {
+                let name = known.name(next.name);
+                let (state, prio) = (state as u64, i64::from(next.prio) as u64);
+                known.switches.push([at, state, next.tid.into(), prio, name]);
+                writer.counts.switches += 1;
+            }
+            Step::Waking { task, target, flags } => {
+                let name = known.name(task.name);
+                let prio = i64::from(task.prio) as u64;
+                let waking = [at, task.tid.into(), target.into(), prio, name, flags.into()];
+                known.wakings.push(waking);
+                writer.counts.wakings += 1;
+            }
+            Step::Ready { .. } => return Ok(()),
+            Step::Lost => {
+                waiting -= flush(writer, trace, cpu, known)?;
+                known.has_lost = true;
+                return Ok(());
+            }
+        }
+        waiting += 1;
+        if known.len() == OF_PACKET {
+            waiting -= flush(writer, trace, cpu, known)?;
+        }
+        if waiting == MOST {
+            for ((trace, cpu), known) in &mut cpus {
+                flush(writer, *trace, *cpu, known)?;
+            }
+            waiting = 0;
+        }
+        Ok(())
+    })?;
+    let mut left = Vec::from_iter(cpus);
+    left.sort_unstable_by_key(|(of, _)| *of);
+    for ((trace, cpu), mut known) in left {
+        flush(writer, trace, cpu, &mut known)?;
+    }
+    Ok(())
+}
+
+/// Writes the steps of a CPU. Returns their number.
+fn flush(writer: &mut Writer<'_, '_>, trace: usize, cpu: u32, known: &mut Cpu) -> Result<usize> {
+    let count = known.len();
+    if count == 0 {
+        return Ok(0);
+    }
+    let Cpu { names, switches, wakings, has_lost, .. } = std::mem::take(known);
+    let machine = writer.of_traces[trace];
+    writer.others[machine as usize].plain(writer.out, |proto| {
+        proto.message(packet::FTRACE_EVENTS, |bundle| {
+            bundle.number(scheduling::CPU, cpu.into());
+            if has_lost {
+                bundle.number(scheduling::HAS_LOST, 1);
+            }
+            bundle.message(scheduling::COMPACT, |compact| {
+                for name in &names {
+                    compact.put(scheduling::NAMES, valid(name, MOST_NAME).0.as_bytes());
+                }
+                let times = |all: Vec<u64>| {
+                    let mut last = 0;
+                    all.into_iter().map(move |at| at - std::mem::replace(&mut last, at))
+                };
+                compact.packed(
+                    scheduling::SWITCH[0],
+                    times(switches.iter().map(|switch| switch[0]).collect()),
+                );
+                for (at, field) in (0..).zip(scheduling::SWITCH).skip(1) {
+                    compact.packed(field, switches.iter().map(|switch| switch[at]));
+                }
+                compact.packed(
+                    scheduling::WAKING[0],
+                    times(wakings.iter().map(|waking| waking[0]).collect()),
+                );
+                for (at, field) in (0..).zip(scheduling::WAKING).skip(1) {
+                    compact.packed(field, wakings.iter().map(|waking| waking[at]));
+                }
+            });
+        });
+    })?;
+    Ok(count)
+}
+
+/// Writes the states of the threads that a step is of, if they were recorded.
+fn states(
+    writer: &mut Writer<'_, '_>,
+    scheduled: &Scheduled<'_>,
+    running: &mut HashMap<(u64, u32), bool>,
+) -> Result<()> {
+    let machine = writer.of_traces[scheduled.trace];
+    if running.len() >= MOST_THREADS {
+        running.clear();
+    }
+    let mut state = |task: Task<'_>, state: u64| -> Result<()> {
+        if task.tid == 0 || !task.is_followed {
+            return Ok(());
+        }
+        let now = state == task::RUNNING;
+        // Viewers refuse a thread that gets a CPU twice.
+        if running.insert((machine, task.tid), now) == Some(true) && now {
+            return Ok(());
+        }
+        writer.counts.task_states += 1;
+        let at = writer.at(scheduled.ts_ns);
+        let sequence = &mut writer.others[machine as usize];
+        sequence.packet(writer.out, writer.clock, at, |proto, _| {
+            proto.message(packet::TASK_STATE, |proto| {
+                proto.number(task::CPU, scheduled.cpu.into());
+                proto.put(task::NAME, valid(task.name, MOST_NAME).0.as_bytes());
+                proto.number(task::TID, task.tid.into());
+                proto.number(task::STATE, state);
+                proto.signed(task::PRIO, task.prio.into());
+            });
+        })
+    };
+    match scheduled.step {
+        Step::Switch { prev, state: of_prev, next } => {
+            state(prev, state_of(of_prev))?;
+            state(next, task::RUNNING)
+        }
+        Step::Ready { task } => state(task, task::RUNNABLE),
+        Step::Waking { .. } | Step::Lost => Ok(()),
+    }
+}
+
+/// Returns a viewer's number for a state of Linux.
+fn state_of(state: i64) -> u64 {
+    match state {
+        _ if state & ENDED != 0 => task::DESTROYED,
+        // Ready, and preempted.
+        0 => task::RUNNABLE,
+        _ if state & 0xff == 0 => task::RUNNABLE,
+        _ if state & 0x1 != 0 => task::SLEEPING,
+        _ if state & 0xc != 0 => task::STOPPED,
+        _ => task::UNINTERRUPTIBLE,
+    }
+}

@@ -1,0 +1,346 @@
+"""Compares a trace of Perfetto with the output of the command for the same session, number by number.
+
+Arguments: the trace, and files with the output of `report --json`, `regions --samples` and `regions --intervals`.
+Prints the number of each kind of what was compared. Perfetto's package only decodes the trace: no query runs.
+"""
+
+import bisect
+import collections
+import csv
+import itertools
+import json
+import sys
+
+from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as protos
+
+EVENT = protos.TrackEvent
+# The kernel writes a switch into two buffers, one after the other, each with its own time.
+SAME_SWITCH = 1_000_000
+
+class Sequence:
+    """What the packets of a sequence need of those before."""
+
+    def __init__(self):
+        self.texts, self.clock, self.now, self.is_valid = {}, None, None, False
+
+    def read(self, packet):
+        if packet.HasField("clock_snapshot"):
+            for clock in packet.clock_snapshot.clocks:
+                if clock.is_incremental:
+                    self.now = clock.timestamp
+        if packet.sequence_flags & 1:
+            self.texts, self.is_valid = {}, True
+            self.clock = packet.trace_packet_defaults.timestamp_clock_id
+        assert not packet.sequence_flags & 2 or self.is_valid, "a packet before its defaults"
+        data = packet.interned_data
+        for kind, entries in (("event", data.event_names), ("argument", data.debug_annotation_names)):
+            for entry in entries:
+                assert self.texts.setdefault((kind, entry.iid), entry.name) == entry.name
+        for entry in data.debug_annotation_string_values:
+            self.texts["value", entry.iid] = entry.str.decode()
+
+    def time(self, packet):
+        clock = packet.timestamp_clock_id or self.clock
+        if clock != 64:
+            return packet.timestamp
+        self.now += packet.timestamp
+        return self.now
+
+    def value(self, argument):
+        if argument.array_values:
+            return [self.value(entry) for entry in argument.array_values]
+        if argument.HasField("string_value_iid"):
+            return self.texts["value", argument.string_value_iid]
+        kind = argument.WhichOneof("value")
+        return getattr(argument, kind) if kind else []
+
+    def arguments(self, event):
+        return {self.texts["argument", a.name_iid]: self.value(a) for a in event.debug_annotations}
+
+
+class Trace:
+    """A decoded trace: events of tracks in the order of the file, at Unix times."""
+
+    def __init__(self, path):
+        trace = protos.Trace()
+        with open(path, "rb") as file:
+            trace.ParseFromString(file.read())
+        self.tracks, self.events = {}, []
+        # (machine, CPU): (time, state before, next thread, priority, name); the same with (thread, CPU, ..) of wake-ups.
+        self.switches, self.wakings = collections.defaultdict(list), collections.defaultdict(list)
+        # (machine, thread): (time, state, CPU, name)
+        self.tasks = collections.defaultdict(list)
+        sequences = collections.defaultdict(Sequence)
+        first = trace.packet[0]
+        assert first.HasField("clock_snapshot") and not first.machine_id, "the first packet is the host's"
+        clocks = {clock.clock_id: clock.timestamp for clock in first.clock_snapshot.clocks}
+        self.clock = first.clock_snapshot.primary_trace_clock
+        offset = clocks[1] - clocks[self.clock]
+        for packet in trace.packet:
+            sequence = sequences[packet.trusted_packet_sequence_id]
+            sequence.read(packet)
+            if packet.HasField("track_descriptor"):
+                of = packet.track_descriptor
+                known = self.tracks.setdefault(of.uuid, (packet.machine_id, of))
+                assert known[0] == packet.machine_id
+                assert not of.parent_uuid or self.tracks[of.parent_uuid][0] == packet.machine_id
+            if packet.HasField("track_event"):
+                event = packet.track_event
+                machine, _ = self.tracks[event.track_uuid]
+                assert machine == packet.machine_id, "an event on another machine's track"
+                name = sequence.texts["event", event.name_iid] if event.name_iid else None
+                at = sequence.time(packet) + offset
+                self.events.append((at, event, name, sequence.arguments(event)))
+            if packet.HasField("generic_kernel_task_state_event"):
+                task = packet.generic_kernel_task_state_event
+                at = sequence.time(packet) + offset
+                self.tasks[packet.machine_id, task.tid].append((at, task.state, task.cpu, task.comm))
+            if packet.HasField("ftrace_events"):
+                assert self.clock == 6, "the kernel's own form has times of BOOTTIME"
+                self.read_bundle(packet.machine_id, packet.ftrace_events, offset)
+        self.machines = {packet.machine_id for packet in trace.packet}
+
+    def read_bundle(self, machine, bundle, offset):
+        compact = bundle.compact_sched
+        times = [at + offset for at in itertools.accumulate(compact.switch_timestamp)]
+        names = [compact.intern_table[at] for at in compact.switch_next_comm_index]
+        fields = (times, compact.switch_prev_state, compact.switch_next_pid, compact.switch_next_prio, names)
+        assert len({len(field) for field in fields}) == 1
+        self.switches[machine, bundle.cpu] += zip(*fields)
+        times = [at + offset for at in itertools.accumulate(compact.waking_timestamp)]
+        names = [compact.intern_table[at] for at in compact.waking_comm_index]
+        fields = (times, compact.waking_pid, compact.waking_target_cpu, compact.waking_prio, names, compact.waking_common_flags)
+        assert len({len(field) for field in fields}) == 1
+        self.wakings[machine, bundle.cpu] += zip(*fields)
+
+    def thread(self, uuid):
+        """Returns the descriptor of the thread that a track is of or belongs to."""
+        while uuid:
+            _, of = self.tracks[uuid]
+            if of.HasField("thread"):
+                return of.thread
+            uuid = of.parent_uuid
+        return None
+
+    def is_part(self, uuid, name):
+        _, of = self.tracks[uuid]
+        return bool(of.parent_uuid) and of.name == name
+
+
+def lines(path):
+    with open(path, encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
+
+
+def same(value, shown):
+    """Returns whether a value is the one that JSON shows: large numbers are strings there."""
+    if isinstance(value, list):
+        return len(value) == len(shown) and all(map(same, value, shown))
+    if isinstance(value, bool) or isinstance(shown, bool) or isinstance(value, float):
+        return shown is None or value == shown
+    if isinstance(value, int):
+        return value == int(shown)
+    return value == shown or "\ufffd" in value
+
+
+def compare_events(trace, rows):
+    """Compares events, functions and losses with those of the report, in its order."""
+    own = [
+        (at, event, name, arguments)
+        for at, event, name, arguments in trace.events
+        if event.type in (EVENT.TYPE_INSTANT, EVENT.TYPE_SLICE_BEGIN, EVENT.TYPE_SLICE_END)
+        and (event.type == EVENT.TYPE_INSTANT or is_of_events(trace, event, name))
+    ]
+    counts = collections.Counter()
+    own = iter(own)
+    for row in rows:
+        at, event, name, arguments = next(own)
+        if row.get("type") == "lost":
+            assert event.type == EVENT.TYPE_SLICE_BEGIN and arguments["lost"] == int(row["events"]), row
+            assert row["ts_ns"] is None or at == int(row["ts_ns"]), row
+            end = next(own)
+            assert end[1].type == EVENT.TYPE_SLICE_END and end[0] == at, row
+            counts["lost"] += arguments["lost"]
+            continue
+        assert at == int(row["ts_ns"]), (at, row)
+        if event.type == EVENT.TYPE_INSTANT:
+            assert name == row["event"], (name, row)
+        else:
+            assert row["event"] in ("function_entry", "function_exit"), row
+            assert (event.type == EVENT.TYPE_SLICE_BEGIN) == (row["event"] == "function_entry"), row
+            counts["functions"] += 1
+        fields = dict(row["fields"])
+        for name, value in (row.get("reference") or {}).items():
+            fields["reference." + name] = value
+        if "reference" in row and row["bound_ns"] is not None:
+            fields["bound_ns"] = row["bound_ns"]
+        for name, shown in fields.items():
+            if name in arguments:
+                assert same(arguments[name], shown), (name, arguments[name], row)
+            else:
+                assert event.type != EVENT.TYPE_INSTANT, (name, row)
+        assert set(arguments) <= set(fields), (arguments, row)
+        check_track(trace, event.track_uuid, row)
+        counts["events"] += 1
+    assert next(own, None) is None, "more events than in the report"
+    return counts
+
+
+def is_of_events(trace, event, name):
+    """Returns whether a slice is of a function or a loss."""
+    if event.track_uuid in trace.tracks and trace.is_part(event.track_uuid, "functions"):
+        return True
+    if event.type == EVENT.TYPE_SLICE_BEGIN and name and name.startswith("events lost"):
+        trace.losing = event.track_uuid
+        return True
+    if event.type == EVENT.TYPE_SLICE_END and getattr(trace, "losing", None) == event.track_uuid:
+        trace.losing = None
+        return True
+    return False
+
+
+def compare_points(trace, rows):
+    """Compares the points on the threads that served them with the guest's side."""
+    served = collections.Counter()
+    for at, event, name, _ in trace.events:
+        if event.type == EVENT.TYPE_SLICE_BEGIN and event.correlation_id:
+            assert not trace.tracks[event.track_uuid][0], "a point is served by the host"
+            served[at, name, trace.thread(event.track_uuid).tid, event.correlation_id & 0xFFFFFFFF] += 1
+    wanted = collections.Counter()
+    for row in rows:
+        if row.get("reference") and row["tid"] is not None and row["source"].startswith("guest/"):
+            wanted[int(row["ts_ns"]), row["event"], int(row["tid"]), int(row["reference"]["seq"])] += 1
+    assert served == wanted, (list((served - wanted).items())[:3], list((wanted - served).items())[:3])
+    return sum(served.values())
+
+
+def check_track(trace, uuid, row):
+    """Checks that an event is on the track of its thread."""
+    thread = trace.thread(uuid)
+    if thread is None or row["tid"] is None or row["client"] is not None:
+        return
+    assert thread.tid == int(row["tid"]), (thread, row)
+    assert row["pid"] is None or thread.pid == int(row["pid"]), (thread, row)
+
+
+def check_nesting(trace):
+    """Checks that each slice ends within the one around it. Returns the slices of each track."""
+    open_slices, slices = collections.defaultdict(list), collections.defaultdict(list)
+    # As viewers do: in order of time, and of the file.
+    for at, event, name, arguments in sorted(trace.events, key=lambda entry: entry[0]):
+        stack = open_slices[event.track_uuid]
+        if event.type == EVENT.TYPE_SLICE_BEGIN:
+            stack.append((at, name, arguments))
+        elif event.type == EVENT.TYPE_SLICE_END:
+            begin, name, arguments = stack.pop()
+            slices[event.track_uuid].append((begin, at, name, arguments))
+    left = {uuid for uuid, stack in open_slices.items() if stack}
+    assert all(trace.is_part(uuid, "functions") for uuid in left), "a slice without an end"
+    return slices
+
+
+def compare_regions(trace, slices, path):
+    """Compares regions with their samples."""
+    with open(path, encoding="utf-8", newline="") as file:
+        samples = list(csv.DictReader(file))
+    wanted = collections.Counter()
+    for sample in samples:
+        begin, duration = int(sample["begin_ns"]), int(sample["duration_ns"])
+        wanted[begin, begin + duration, sample["name"], sample["id"]] += 1
+    own = collections.Counter()
+    for uuid, of in slices.items():
+        for begin, end, name, arguments in of:
+            if "id" in arguments and "lost" not in arguments:
+                own[begin, end, name, str(arguments["id"])] += 1
+                parts = sum(value for key, value in arguments.items() if key.endswith("_ns") and key != "bound_ns")
+                assert parts == end - begin, (name, begin, end, arguments)
+    assert own == wanted, (list((own - wanted).items())[:3], list((wanted - own).items())[:3])
+    return len(samples)
+
+
+def compare_states(trace, slices, path):
+    """Compares the parts of each thread with its intervals."""
+    wanted = collections.defaultdict(list)
+    for row in lines(path):
+        begin = int(row["begin_ns"])
+        wanted[int(row["tid"])].append((begin, begin + int(row["duration_ns"]), row["part"], row["reason"]))
+    own, last, count = collections.defaultdict(list), {}, 0
+    for at, event, name, arguments in trace.events:
+        if event.type != EVENT.TYPE_STATE:
+            continue
+        _, of = trace.tracks[event.track_uuid]
+        assert of.HasField("state") and of.parent_uuid
+        if event.track_uuid in last:
+            begin, name_of, reason = last.pop(event.track_uuid)
+            own[event.track_uuid].append((begin, at, name_of, reason))
+        if name is not None:
+            last[event.track_uuid] = (at, name, arguments.get("reason"))
+    for uuid, of in slices.items():
+        if trace.is_part(uuid, "parts"):
+            own[uuid] = [(begin, end, name, arguments.get("reason")) for begin, end, name, arguments in of]
+    assert not last, "a state without an end"
+    if not own and all(part == "unattributed" for of in wanted.values() for _, _, part, _ in of):
+        # Without a kernel's trace and regions there is nothing to say.
+        return 0
+    by_tid = {}
+    for uuid, intervals in own.items():
+        thread = trace.thread(uuid)
+        tid = thread.tid if thread else int(trace.tracks[trace.tracks[uuid][1].parent_uuid][1].name.split()[-1].split("-")[-1])
+        by_tid[tid] = intervals
+    assert by_tid.keys() == wanted.keys(), (by_tid.keys(), wanted.keys())
+    for tid, intervals in wanted.items():
+        assert by_tid[tid] == intervals, (tid, [pair for pair in zip(by_tid[tid], intervals) if pair[0] != pair[1]][:2])
+        count += len(intervals)
+    return count
+
+
+def compare_scheduling(trace, rows, is_whole):
+    """Compares switches with those of the report: it has all of them, or those of the threads that were recorded."""
+    counts = collections.Counter(switches=0)
+    by_task = collections.defaultdict(list)
+    for (_, cpu), all_of in trace.switches.items():
+        for at, _, task, _, _ in all_of:
+            by_task[cpu, task].append(at)
+    states = {(of[1], at, state): cpu for of, all_of in trace.tasks.items() for at, state, cpu, _ in all_of}
+    for (_, tid), all_of in trace.tasks.items():
+        for before, after in zip(all_of, all_of[1:]):
+            assert before[0] <= after[0], (tid, before, after)
+            assert (before[1], after[1]) != (3, 3), (tid, before, after)
+    for all_of in trace.switches.values():
+        assert all(a[0] <= b[0] for a, b in zip(all_of, all_of[1:])), "switches are not in order"
+        counts["switches"] += len(all_of)
+    counts["wakings"] = sum(map(len, trace.wakings.values()))
+    counts["task_states"] = sum(map(len, trace.tasks.values()))
+    of_report = 0
+    for row in rows:
+        if row.get("event") != "sched:sched_switch":
+            continue
+        of_report += 1
+        at, fields, cpu = int(row["ts_ns"]), row["fields"], int(row["cpu"])
+        if trace.switches:
+            of_task = by_task[cpu, fields["next_pid"]]
+            near = of_task[bisect.bisect_left(of_task, at - SAME_SWITCH):bisect.bisect_right(of_task, at + SAME_SWITCH)]
+            assert at in near if is_whole else near, (row, near)
+        elif trace.tasks:
+            prev, following = fields["prev_pid"], fields["next_pid"]
+            found = [state for state in range(2, 9) if (prev, at, state) in states]
+            found += [3] if (following, at, 3) in states else []
+            assert found, row
+    assert not is_whole or not trace.switches or counts["switches"] == of_report, (counts, of_report)
+    return counts
+
+
+def main():
+    trace = Trace(sys.argv[1])
+    rows = lines(sys.argv[2])
+    counts = compare_events(trace, rows)
+    counts.update(compare_scheduling(trace, rows, "--all-threads" in sys.argv))
+    counts["points"] = compare_points(trace, rows)
+    slices = check_nesting(trace)
+    counts["regions"] = compare_regions(trace, slices, sys.argv[3])
+    counts["states"] = compare_states(trace, slices, sys.argv[4])
+    counts["machines"] = len(trace.machines)
+    print(json.dumps(counts))
+
+
+main()
