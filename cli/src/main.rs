@@ -1,6 +1,7 @@
 //! The command `hypertrace`: records, shows and controls sessions.
 #![warn(clippy::print_stdout, clippy::print_stderr)] // they panic, see `output`
 
+mod compare;
 mod ctl;
 mod demo;
 mod export;
@@ -53,6 +54,7 @@ enum Command {
     Info(info::Args),
     List(list::Args),
     Regions(regions::Args),
+    Compare(compare::Args),
     Functions(functions::Args),
     Export(export::Args),
     Ctl(ctl::Args),
@@ -99,6 +101,7 @@ fn main() -> ExitCode {
         | Command::Info(_)
         | Command::List(_)
         | Command::Regions(_)
+        | Command::Compare(_)
         | Command::Export(_)
         | Command::Functions(_)
         | Command::Forward(_) => true,
@@ -122,6 +125,7 @@ fn main() -> ExitCode {
         Command::Info(args) => info::run(&args).map(succeeded),
         Command::List(args) => list::run(&args).map(succeeded),
         Command::Regions(args) => regions::run(&args).map(succeeded),
+        Command::Compare(args) => compare::run(&args),
         Command::Functions(args) => functions::run(&args).map(succeeded),
         Command::Export(args) => tidy(Some(&args.output), || export::run(&args)).map(succeeded),
         Command::Ctl(args) => ctl::run(&args).map(succeeded),
@@ -144,7 +148,7 @@ fn renamed(error: &clap::Error) -> Option<String> {
 const GROUPS: [(&str, &[&str]); 4] = [
     ("Try it", &["demo"]),
     ("Record", &["record", "serve", "receive", "forward", "recover", "ctl"]),
-    ("Look", &["report", "regions", "functions", "info", "list"]),
+    ("Look", &["report", "regions", "compare", "functions", "info", "list"]),
     ("Hand over", &["export", "completions"]),
 ];
 

@@ -3,9 +3,24 @@
 //! Whether one build is faster than another, and in which part.
 //!
 //! ```text
+//! run       what is kept of a run: sums of its regions
+//! checks    what may not be compared
+//! change    the differences between two sides of runs
+//! sentence  the answer in words
 //! stats     intervals, p values and the smallest difference, of two sets of runs
 //! ```
 #![forbid(unsafe_code)]
 #![warn(missing_debug_implementations)]
 
+mod change;
+mod checks;
+mod run;
+mod sentence;
 pub mod stats;
+
+pub use change::{
+    CONFIDENCE, Change, Comparison, Difference, Judged, LEAST_RUNS, LEVEL, POWER, Verdict,
+};
+pub use checks::Checks;
+pub use run::{FILE, MOST_NAMES, Mean, PARTS, Region, Run, SLOWEST, TYPICAL, VERSION};
+pub use sentence::{Unit, sentences, signed};

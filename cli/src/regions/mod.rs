@@ -226,6 +226,14 @@ pub fn run(args: &Args) -> Result<()> {
     printed
 }
 
+/// Returns the names of regions that may begin on one thread and end on another.
+pub fn of_any(sessions: &[(Session, ClockMaps)]) -> BTreeSet<String> {
+    let is_of_any = |class: &&Class| class.fields.iter().any(|field| &**field == "any_client");
+    let classes = sessions.iter().flat_map(|(session, _)| session.classes().iter());
+    let names = classes.filter(is_of_any).filter_map(|class| class.name.strip_suffix("_begin"));
+    names.map(str::to_owned).collect()
+}
+
 /// Checks that sessions have regions of these names.
 pub fn check_names(sessions: &[(Session, ClockMaps)], wanted: &[String]) -> Result<()> {
     let known = names(sessions);
@@ -347,10 +355,7 @@ impl Args {
 
     /// Returns the names of regions that are of no thread, and are not divided.
     fn of_any(&self, sessions: &[(Session, ClockMaps)]) -> BTreeSet<String> {
-        let is_of_any = |class: &&Class| class.fields.iter().any(|field| &**field == "any_client");
-        let classes = sessions.iter().flat_map(|(session, _)| session.classes().iter());
-        let names = classes.filter(is_of_any).filter_map(|class| class.name.strip_suffix("_begin"));
-        names.filter(|_| !self.path).map(str::to_owned).collect()
+        if self.path { BTreeSet::new() } else { of_any(sessions) }
     }
 
     /// Returns whether the empty regions are read for their cost only.

@@ -211,6 +211,11 @@ impl FromArgMatches for Inputs {
 }
 
 impl Inputs {
+    /// Returns one input without options.
+    pub fn of(path: &Path) -> Inputs {
+        Inputs(vec![Given { path: path.to_owned(), offset: None, guest_of: None }])
+    }
+
     /// Returns the paths.
     pub fn paths(&self) -> Vec<&Path> {
         self.0.iter().map(|given| &*given.path).collect()

@@ -6,6 +6,7 @@ mod bad_input;
 mod c_functions;
 mod c_programs;
 mod clock;
+mod compare;
 mod control;
 mod ctl;
 mod demo;

@@ -52,8 +52,19 @@ fn owner(sample: &Sample) -> Option<Owner> {
 
 /// Finds the children of all groups, whose numbers are those of the regions.
 pub(super) fn find(groups: &mut [Group], store: &Store) {
+    let found = of_parents(groups, store, |_| true);
+    groups.iter_mut().zip(found).for_each(|(group, children)| group.children = children);
+}
+
+/// Returns the children of those regions that are parents, by the number of the parent's group.
+pub(super) fn of_parents(
+    groups: &[Group],
+    store: &Store,
+    is_parent: impl Fn(&Sample) -> bool,
+) -> Vec<Vec<Child>> {
+    let mut found = vec![Vec::new(); groups.len()];
     if store.with_inside().all(|sample| sample.depth == 0) {
-        return;
+        return found;
     }
     let mut left = MOST_OF_ALL;
     let mut around: HashMap<Owner, Vec<&Sample>> = HashMap::new();
@@ -63,19 +74,18 @@ pub(super) fn find(groups: &mut [Group], store: &Store) {
         while around.pop_if(|other| other.depth >= sample.depth).is_some() {}
         // A region around it may not be counted: then others of less depth came later.
         let parent = around.iter().rfind(|other| other.begin_ns <= sample.begin_ns);
-        if let Some(parent) = parent.filter(|parent| parent.state != State::Inside) {
-            let mut children = std::mem::take(&mut groups[usize::from(parent.group)].children);
+        if let Some(parent) = parent.filter(|p| p.state != State::Inside && is_parent(p)) {
             let name = Some(&*groups[usize::from(sample.group)].name);
-            add(&mut children, name, &sample.times, &mut left);
-            groups[usize::from(parent.group)].children = children;
+            add(&mut found[usize::from(parent.group)], name, &sample.times, &mut left);
         }
         around.push(sample);
     }
-    for group in groups {
-        sort::by_key(&mut group.children, |child| {
+    for children in &mut found {
+        sort::by_key(children, |child| {
             (child.name.is_none(), Reverse(child.times.total()), child.name.clone())
         });
     }
+    found
 }
 
 /// Adds a child. `left` is the number of names that there may be more.

@@ -21,6 +21,7 @@
 //! store     the regions that were found
 //! lanes     what all threads did around chosen regions
 //! summary   quantiles, and breakdowns of single regions
+//! sums      exact sums over the regions between two quantiles
 //! children  regions inside others
 //! histogram numbers of durations in steps
 //! ```
@@ -62,6 +63,7 @@ mod scheduling;
 mod steals;
 mod store;
 mod summary;
+mod sums;
 mod tally;
 
 pub use causes::{Cause, CauseNumber, Unknown};
@@ -75,11 +77,13 @@ pub use roles::{fields, names};
 pub use scheduling::{Scheduled, Scheduling, Step as SchedulingStep, Task};
 pub use store::Sample;
 pub use summary::{Breakdown, Group};
+pub use sums::Sums;
 
 use crate::clock::FRACTION;
 use crate::error::Result;
 use crate::inputs::ctf::{ClockMaps, Session};
 use crate::inputs::kernel::KernelTrace;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 /// Most regions: their times are kept, 100 bytes each.
@@ -272,6 +276,13 @@ impl Regions {
     pub fn tid(&self, sample: &Sample) -> Option<u32> {
         let threads = self.threads.get(usize::from(sample.session))?;
         threads.get(usize::from(sample.thread)).map(lanes::Logged::tid)
+    }
+
+    /// Returns sums over those regions of each group whose durations are from one quantile to another, in the order of
+    /// the groups: `0.05..=0.75` is the middle without the fastest and the slowest. Regions as long as the first or the
+    /// last of them are among them.
+    pub fn sums(&self, parts: RangeInclusive<f64>) -> Vec<Sums> {
+        sums::sums(&self.groups, &self.store, parts)
     }
 
     /// Returns what the thread of a region did in it, and whether that is all.

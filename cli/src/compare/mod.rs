@@ -1,0 +1,228 @@
+//! `hypertrace compare`: whether the second of two programs is slower, and in which part.
+
+mod runs;
+mod table;
+mod text;
+
+use crate::Usage;
+use crate::interrupt::Interrupts;
+use crate::output::{print, print_json, say};
+use crate::regions::of_any;
+use crate::report::{Inputs, Recordings};
+use anyhow::{Context, Result, bail};
+use hypertrace_compare::{Change, Checks, Comparison, FILE, Run, VERSION};
+use hypertrace_timeline::regions::{Options, Regions};
+use serde_json::json;
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Say whether a build is faster, and in which part
+///
+/// Each DIR is a run: a session of one execution. Runs are compared, not regions:
+/// those of a run have its luck in common. Of each run and each name of regions it
+/// takes the typical mean (of the regions from the 5th to the 75th percentile of
+/// this run), the mean of all, and the 99th percentile. A difference has an
+/// interval of 95 % (Welch). The verdict on the typical mean is by permutation of
+/// the runs, at 1 % for all names together (Benjamini and Hochberg), and needs 5
+/// runs a side; 10 are better. The difference divides into parts, into the regions
+/// inside, and into exits and waits by their reasons, which add up to it.
+///
+/// With --run, it records the runs itself: both commands in turn (ABBA), after one
+/// run of each that is thrown away.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES, verbatim_doc_comment)]
+#[command(override_usage = "hypertrace compare [OPTIONS] DIR... --with DIR...\n       \
+                            hypertrace compare [OPTIONS] --run 'COMMAND A' 'COMMAND B'")]
+pub struct Args {
+    /// Runs of the first side; with --run, two commands of the shell
+    #[arg(value_name = "DIR|COMMAND", required = true)]
+    first: Vec<OsString>,
+
+    /// Runs of the second side
+    #[arg(long, value_name = "DIR", num_args = 1.., required_unless_present = "run")]
+    with: Vec<PathBuf>,
+
+    /// Record runs of two commands in turn, and compare these
+    #[arg(long, conflicts_with = "with")]
+    run: bool,
+
+    /// Runs of each command
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 10, requires = "run",
+          value_parser = clap::value_parser!(u16).range(1..=1000))]
+    runs: u16,
+
+    /// Directory for the runs, new or empty: a-01, b-01 and so on
+    #[arg(long, short, value_name = "DIR", default_value = "hypertrace.compare", requires = "run")]
+    output: PathBuf,
+
+    /// Record the host kernel's events, too, which divide the time into parts
+    #[arg(long, short, requires = "run")]
+    kernel: bool,
+
+    /// What is kept of each run: its session, or only the sums and percentiles that are compared
+    #[arg(long, value_name = "WHAT", value_enum, default_value = "sessions", requires = "run")]
+    keep: Keep,
+
+    /// Only regions with this name. May be given several times
+    #[arg(long, value_name = "NAME")]
+    name: Vec<String>,
+
+    /// Exit with 1 if regions are slower by more than this: if the interval of the typical mean's
+    /// difference is beyond it
+    #[arg(long, value_name = "slower:PERCENT%", value_parser = limit)]
+    fail_on: Option<f64>,
+
+    /// Print one JSON object (docs/json.md)
+    #[arg(long, group = "form")]
+    json: bool,
+
+    /// Print a line of comma-separated values for each run and name of regions: time, run, side,
+    /// region, statistics, parts
+    #[arg(long, group = "form")]
+    csv: bool,
+}
+
+/// What is kept of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Keep {
+    /// The whole session
+    Sessions,
+    /// A file of some kilobytes
+    Samples,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  hypertrace compare --run --kernel './old --bench' './new --bench'
+  hypertrace compare --run -n 20 -o R --keep samples './old' './new'
+  hypertrace compare R/a-* --with R/b-*             the same runs again
+  hypertrace compare R/a-* --with R/b-* --fail-on slower:5%
+                                                    for a pull request
+
+Exit code: 0 done, 1 failed or slower than --fail-on, 2 wrong usage, runs that
+may not be compared, or damaged or foreign input.";
+
+/// Runs of one side, with the names that they are shown by.
+type Side = Vec<(PathBuf, Run)>;
+
+/// Runs the command.
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let sides = match args.run {
+        true => {
+            let [a, b] = &*args.first else {
+                let why = format!("--run takes two commands, not {}", args.first.len());
+                return Err(Usage(why).into());
+            };
+            runs::record(args, [a, b])?
+        }
+        false => {
+            let first: Vec<PathBuf> = args.first.iter().map(PathBuf::from).collect();
+            [read_all(&first)?, read_all(&args.with)?]
+        }
+    };
+    compare(args, sides)
+}
+
+/// Compares runs and prints the result.
+fn compare(args: &Args, mut sides: [Side; 2]) -> Result<ExitCode> {
+    if !args.name.is_empty() {
+        for run in sides.iter_mut().flatten() {
+            run.1.regions.retain(|name, _| args.name.contains(name));
+        }
+    }
+    let [a, b] =
+        sides.each_ref().map(|side| side.iter().map(|(_, run)| run.clone()).collect::<Vec<_>>());
+    let checks = Checks::of(&a, &b);
+    if let Some(why) = checks.refused {
+        return Err(Usage(format!("these runs may not be compared: {why}")).into());
+    }
+    let comparison = Comparison::of(&a, &b);
+    if comparison.differences.is_empty() {
+        return Err(Usage("the two sides have no region of one name".into()).into());
+    }
+    match args {
+        Args { json: true, .. } => print_json(json!({
+            "notes": checks.notes,
+            "comparison": comparison,
+            "answer": hypertrace_compare::sentences(&comparison),
+        }))?,
+        Args { csv: true, .. } => print(table::csv(&sides))?,
+        _ => print(text::text(&sides, &comparison))?,
+    }
+    checks.notes.iter().for_each(say);
+    let Some(limit) = args.fail_on else { return Ok(ExitCode::SUCCESS) };
+    let is_beyond = |change: &Change| {
+        let least = change.half_width_ns.map(|half| change.difference_ns - half);
+        least.is_some_and(|least| least > limit * change.a_ns)
+    };
+    let slower = comparison.differences.iter().filter(|d| is_beyond(&d.typical.change));
+    let slower: Vec<&str> = slower.map(|d| &*d.name).collect();
+    if slower.is_empty() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    say(format_args!("slower by more than {} %: {}", limit * 100.0, slower.join(", ")));
+    Ok(ExitCode::FAILURE)
+}
+
+fn read_all(dirs: &[PathBuf]) -> Result<Side> {
+    dirs.iter().map(|dir| Ok((dir.clone(), read(dir)?))).collect()
+}
+
+/// Reads a run: its session, or what was kept of it.
+fn read(dir: &Path) -> Result<Run> {
+    let kept = dir.join(FILE);
+    if kept.is_file() {
+        let mut text = String::new();
+        let read =
+            File::open(&kept).and_then(|file| file.take(MOST_BYTES).read_to_string(&mut text));
+        read.with_context(|| format!("cannot read {}", kept.display()))?;
+        let damaged = |why: &dyn std::fmt::Display| Usage(format!("{}: {why}", kept.display()));
+        let json: serde_json::Value = serde_json::from_str(&text).map_err(|why| damaged(&why))?;
+        if json["version"] != VERSION {
+            let why = format!("version {}; this program reads {VERSION}", json["version"]);
+            return Err(damaged(&why).into());
+        }
+        return Ok(serde_json::from_value(json).map_err(|why| damaged(&why))?);
+    }
+    let Recordings { sessions, traces, .. } = Inputs::of(dir).open(&[])?;
+    // Those that are of no thread divide along their paths.
+    let options = Options { has_paths: !of_any(&sessions).is_empty(), ..Options::default() };
+    let regions = Regions::of(&sessions, &traces, &options)?;
+    let (session, _) = sessions.first().context("no session")?;
+    let run = Run::of(session, &regions);
+    if run.regions.is_empty() {
+        bail!(Usage(format!(
+            "{}: no regions: region! of the guest library makes them",
+            dir.display()
+        )));
+    }
+    Ok(run)
+}
+
+/// Most bytes of a run's file.
+const MOST_BYTES: u64 = 256 << 20;
+
+/// Writes what is compared of a session, in place of the session.
+fn keep(dir: &Path, run: &Run) -> Result<()> {
+    let failed = || format!("cannot keep {}", dir.display());
+    let text = serde_json::to_string(run)?;
+    fs::remove_dir_all(dir).with_context(failed)?;
+    fs::create_dir(dir).with_context(failed)?;
+    fs::write(dir.join(FILE), text).with_context(failed)
+}
+
+/// Returns whether a signal asked to end.
+fn is_interrupted() -> bool {
+    Interrupts::came().is_some()
+}
+
+/// Parses `slower:5%`.
+fn limit(text: &str) -> Result<f64, String> {
+    let percent = text.strip_prefix("slower:").and_then(|rest| rest.strip_suffix('%'));
+    let percent = percent.and_then(|number| number.parse::<f64>().ok());
+    let percent = percent.filter(|number| (0.0..=1e6).contains(number));
+    percent.map(|number| number / 100.0).ok_or_else(|| "expected slower:5%".into())
+}

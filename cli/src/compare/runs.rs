@@ -1,0 +1,166 @@
+//! Records runs of two commands in turn.
+
+use super::{Args, Keep, Side, is_interrupted, keep, read};
+use crate::Usage;
+use crate::interrupt::Interrupts;
+use crate::output::{progress, say};
+use anyhow::{Context, Result, bail};
+use indicatif::HumanBytes;
+use rustix::fs::statvfs;
+use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
+use std::ffi::OsStr;
+use std::fs::{self, DirBuilder, File};
+use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::Duration;
+
+/// Bytes of a failed command's output that are shown.
+const MOST_OUTPUT: usize = 2048;
+/// Pause between two looks whether a command has ended.
+const PERIOD: Duration = Duration::from_millis(5);
+
+/// Records the runs of both sides.
+pub fn record(args: &Args, commands: [&OsStr; 2]) -> Result<[Side; 2]> {
+    let out = &args.output;
+    let failed = || format!("cannot make {}", out.display());
+    DirBuilder::new().recursive(true).mode(0o700).create(out).with_context(failed)?;
+    if fs::read_dir(out).with_context(failed)?.next().is_some() {
+        let why = format!("{} is not empty; give a new or empty directory with -o", out.display());
+        return Err(Usage(why).into());
+    }
+    let interrupts = Interrupts::catch();
+    let recorded = record_all(args, commands);
+    interrupts.end();
+    recorded
+}
+
+fn record_all(args: &Args, commands: [&OsStr; 2]) -> Result<[Side; 2]> {
+    let out = &args.output;
+    let warm_up = out.join("warm-up");
+    let mut bytes = 0;
+    for command in commands {
+        one(args, command, &warm_up)?;
+        bytes += size(&warm_up)?;
+        // A run without regions is an error before all others are recorded.
+        read(&warm_up)?;
+        fs::remove_dir_all(&warm_up)?;
+    }
+    let all = match args.keep {
+        Keep::Sessions => bytes * u64::from(args.runs),
+        Keep::Samples => bytes / 2,
+    };
+    let free =
+        statvfs(out).map(|stat| stat.f_bavail.saturating_mul(stat.f_frsize)).unwrap_or(u64::MAX);
+    say(format_args!(
+        "{} runs of each command: about {} in {}",
+        args.runs,
+        HumanBytes(all),
+        out.display()
+    ));
+    if all > free {
+        bail!(
+            "{} has room for {} only: --keep samples needs less",
+            out.display(),
+            HumanBytes(free)
+        );
+    }
+    let bar = progress(u64::from(args.runs) * 2, "{bar:40} {pos}/{len} runs, {eta} left")?;
+    let mut sides = [Side::new(), Side::new()];
+    for number in 0..args.runs {
+        // ABBA: neither side is always the first of a pair.
+        let order = if number % 2 == 0 { [0, 1] } else { [1, 0] };
+        for side in order {
+            let dir = out.join(format!("{}-{:02}", ["a", "b"][side], number + 1));
+            if let Err(why) = one(args, commands[side], &dir) {
+                bar.abandon();
+                return Err(why.context(usable(out, &sides)));
+            }
+            let run = read(&dir)?;
+            if args.keep == Keep::Samples {
+                keep(&dir, &run)?;
+            }
+            sides[side].push((dir, run));
+            bar.inc(1);
+        }
+    }
+    bar.finish_and_clear();
+    Ok(sides)
+}
+
+/// Says what can be done with the runs so far.
+fn usable(out: &Path, sides: &[Side; 2]) -> String {
+    let [a, b] = sides.each_ref().map(Vec::len);
+    let out = out.display();
+    match a.min(b) {
+        0 => "nothing is compared".into(),
+        _ => format!(
+            "nothing is compared; {a} and {b} runs are whole: hypertrace compare {out}/a-* --with {out}/b-*"
+        ),
+    }
+}
+
+/// Records a run.
+fn one(args: &Args, command: &OsStr, dir: &Path) -> Result<()> {
+    let shown = command.to_string_lossy();
+    let output = dir.with_extension("output");
+    let file =
+        File::create(&output).with_context(|| format!("cannot make {}", output.display()))?;
+    let mut record = Command::new(std::env::current_exe().context("cannot find this program")?);
+    record.args(["record", "--quiet", "-o"]).arg(dir);
+    record.args(args.kernel.then_some("--kernel"));
+    record.args(["--", "sh", "-c"]).arg(command);
+    record.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file).process_group(0);
+    let mut child = record.spawn().context("cannot start the recorder")?;
+    let group = Pid::from_child(&child);
+    let status = wait(&mut child, group)?;
+    if is_interrupted() {
+        let _ = (fs::remove_dir_all(dir), fs::remove_file(&output));
+        bail!("interrupted");
+    }
+    if test_kill_process_group(group).is_ok() {
+        say(format_args!("{shown}: leaves processes that run on: they may slow the next runs"));
+    }
+    if !status.success() {
+        let said = fs::read(&output).unwrap_or_default();
+        let said =
+            String::from_utf8_lossy(&said[said.len().saturating_sub(MOST_OUTPUT)..]).into_owned();
+        let _ = fs::remove_dir_all(dir);
+        bail!("{shown}: {status}\n{}", said.trim_end());
+    }
+    let _ = fs::remove_file(&output);
+    Ok(())
+}
+
+/// Waits for a recorder, which gets the signals that this process gets.
+fn wait(child: &mut Child, group: Pid) -> Result<ExitStatus> {
+    let mut is_told = false;
+    loop {
+        if let Some(status) = child.try_wait().context("cannot wait for the recorder")? {
+            return Ok(status);
+        }
+        if is_interrupted() && !is_told {
+            is_told = true;
+            let _ = kill_process_group(group, Signal::TERM);
+        }
+        thread::sleep(PERIOD);
+    }
+}
+
+/// Returns the bytes of the files in a directory.
+fn size(dir: &Path) -> Result<u64> {
+    let mut bytes = 0;
+    let mut left: Vec<PathBuf> = vec![dir.to_owned()];
+    while let Some(dir) = left.pop() {
+        for entry in fs::read_dir(&dir)? {
+            let entry = entry?;
+            match entry.file_type()?.is_dir() {
+                true => left.push(entry.path()),
+                false => bytes += entry.metadata()?.len(),
+            }
+        }
+    }
+    Ok(bytes)
+}

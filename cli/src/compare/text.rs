@@ -1,0 +1,136 @@
+//! The comparison for people.
+
+use super::Side;
+use crate::output::{grouped, wrapped};
+use hypertrace_compare::{
+    Change, Comparison, Difference, Judged, Unit, Verdict, sentences, signed,
+};
+use hypertrace_export::escape::Escaped;
+use std::fmt::Write;
+
+/// Most regions inside, exits and causes of a name that are shown.
+const MOST_ROWS: usize = 3;
+/// Columns of names.
+const NAMES: usize = 28;
+
+/// Formats a comparison, with a sentence as its end.
+pub fn text(sides: &[Side; 2], comparison: &Comparison) -> String {
+    let mut out = String::new();
+    for (letter, side) in ["A", "B"].into_iter().zip(sides) {
+        if let (Some((first, _)), Some((last, _))) = (side.first(), side.last()) {
+            let runs = if side.len() == 1 { "run" } else { "runs" };
+            let (first, last) = (first.display().to_string(), last.display().to_string());
+            let between = if side.len() == 1 { String::new() } else { format!(" .. {last}") };
+            let line = format!("{letter}: {} {runs}, {first}{between}", side.len());
+            out.push_str(&wrapped(&Escaped(line.as_bytes()).to_string(), ""));
+        }
+    }
+    for difference in &comparison.differences {
+        block(&mut out, difference);
+    }
+    for (letter, names) in ["A", "B"].into_iter().zip(&comparison.only) {
+        if !names.is_empty() {
+            let names: Vec<String> =
+                names.iter().take(10).map(|name| Escaped(name.as_bytes()).to_string()).collect();
+            out.push_str(&wrapped(&format!("only in {letter}: {}", names.join(", ")), ""));
+        }
+    }
+    out.push('\n');
+    for sentence in sentences(comparison).iter().take(10) {
+        out.push_str(&wrapped(&Escaped(sentence.as_bytes()).to_string(), ""));
+    }
+    out
+}
+
+/// Formats the rows of a name.
+fn block(out: &mut String, difference: &Difference) {
+    let Judged { change, .. } = difference.typical;
+    let unit = Unit::of(change.a_ns.max(change.b_ns));
+    let name = Escaped(difference.name.as_bytes()).to_string();
+    // Writing to a String does not fail.
+    let _ = writeln!(
+        out,
+        "\n{:<NAMES$} {:>9} {:>9} {:>19}",
+        format!("{name}, {}", unit.name),
+        "A",
+        "B",
+        "B - A"
+    );
+    row(out, "  typical mean", unit, &change, change.difference_ns, verdict(&difference.typical));
+    parts(out, unit, &difference.parts);
+    named(out, unit, "in ", &difference.children);
+    named(out, unit, "exit ", &difference.exits);
+    named(out, unit, "", &difference.causes);
+    let all = &difference.all;
+    row(out, "  mean of all", unit, all, all.difference_ns, "");
+    let p99 = &difference.p99;
+    row(out, "  p99", unit, p99, p99.difference_ns, "");
+    slowest(out, &difference.slowest);
+    let [a, b] = difference.regions.map(grouped);
+    let [runs_a, runs_b] = difference.runs;
+    let _ = writeln!(out, "  {a} regions of {runs_a} runs, {b} of {runs_b}");
+}
+
+fn verdict(judged: &Judged) -> &'static str {
+    match judged.verdict {
+        Verdict::Faster => "faster",
+        Verdict::Slower => "slower",
+        Verdict::NoDifferenceSeen => "same",
+        Verdict::NoVerdict => "",
+    }
+}
+
+/// Formats the parts, whose differences are rounded so that they add up.
+fn parts(out: &mut String, unit: Unit, all: &[(&str, Change)]) {
+    let differences: Vec<f64> = all.iter().map(|(_, change)| change.difference_ns).collect();
+    for ((name, change), difference) in all.iter().zip(unit.rounded(&differences)) {
+        if change.a_ns > 0.0 || change.b_ns > 0.0 {
+            row(out, &format!("    {name}"), unit, change, difference, "");
+        }
+    }
+}
+
+/// Formats which parts the slowest hundredth of each side has.
+fn slowest(out: &mut String, parts: &[(&str, Change)]) {
+    let side = |of: fn(&Change) -> f64| {
+        let sum: f64 = parts.iter().map(|(_, change)| of(change)).sum();
+        let mut all: Vec<(f64, &str)> =
+            parts.iter().map(|(name, change)| (of(change) / sum * 100.0, *name)).collect();
+        all.retain(|(percent, _)| *percent >= 1.0);
+        all.sort_by(|a, b| b.0.total_cmp(&a.0));
+        let all: Vec<String> =
+            all.iter().take(MOST_ROWS).map(|(part, name)| format!("{name} {part:.0} %")).collect();
+        all.join(", ")
+    };
+    let line = format!("slowest 1 %: A {}; B {}", side(|c| c.a_ns), side(|c| c.b_ns));
+    out.push_str(&wrapped(&line, "  "));
+}
+
+/// Formats the rows with the largest differences.
+fn named(out: &mut String, unit: Unit, prefix: &str, all: &[(String, Change)]) {
+    for (name, change) in all.iter().take(MOST_ROWS) {
+        let prefix = if name == "self" { "" } else { prefix };
+        let name = format!("    {prefix}{}", Escaped(name.as_bytes()));
+        row(out, &name, unit, change, change.difference_ns, "");
+    }
+    if let Some(more) = all.len().checked_sub(MOST_ROWS).filter(|more| *more > 0) {
+        let _ = writeln!(out, "    and {more} more");
+    }
+}
+
+fn row(out: &mut String, name: &str, unit: Unit, change: &Change, shown: f64, verdict: &str) {
+    let width = change.half_width_ns.map_or(String::new(), |ns| format!(" +- {}", unit.plain(ns)));
+    let percent = change.relative().map_or(String::new(), |part| signed(part * 100.0, 1) + " %");
+    let name: String = match name.chars().count() > NAMES {
+        true => name.chars().take(NAMES - 2).chain("..".chars()).collect(),
+        false => name.to_owned(),
+    };
+    let line = format!(
+        "{name:<NAMES$} {:>9} {:>9} {:>19} {percent:>8} {verdict}",
+        unit.plain(change.a_ns),
+        unit.plain(change.b_ns),
+        format!("{}{width}", unit.signed(shown))
+    );
+    out.push_str(line.trim_end());
+    out.push('\n');
+}

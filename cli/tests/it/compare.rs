@@ -1,0 +1,288 @@
+//! `hypertrace compare`: what differs between two sides of runs, and what may not be compared.
+
+use hypertrace_compare::{FILE, Mean, PARTS, Region, Run, VERSION};
+use hypertrace_tests::capability;
+use hypertrace_tests::command::{Hypertrace, Ran, run};
+use hypertrace_tests::golden::golden;
+use hypertrace_tests::linux::static_program;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use tempfile::TempDir;
+
+const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
+
+/// A mean of regions with these parts, in the order of [`PARTS`].
+fn mean(parts_ns: [f64; PARTS.len()], parse_ns: f64, hog_ns: f64) -> Mean {
+    let children =
+        if parse_ns > 0.0 { vec![("parse".to_owned(), (1.0, parse_ns))] } else { vec![] };
+    let waits = [("runnable by hog".to_owned(), hog_ns)].into_iter().filter(|_| hog_ns > 0.0);
+    Mean {
+        regions: 70,
+        parts_ns,
+        children: children.into_iter().collect(),
+        exits: BTreeMap::new(),
+        waits: waits.collect(),
+    }
+}
+
+fn region(typical: Mean) -> Region {
+    let duration = typical.duration_ns();
+    Region {
+        count: 100,
+        not_counted: 0,
+        is_program: true,
+        all: typical.clone(),
+        slowest: typical.clone(),
+        typical,
+        percentiles_ns: (0..=100)
+            .map(|at| (duration * (0.9 + f64::from(at) / 500.0)) as u64)
+            .collect(),
+    }
+}
+
+/// A run whose program took so much more, in nanoseconds, and that waited so much more.
+fn made(number: u32, program_ns: f64, hog_ns: f64) -> Run {
+    // Runs differ, each in its own way.
+    let luck = f64::from(number * 7919 % 13) * 30.0;
+    let parse = mean([50_000.0 + luck + program_ns, 0.0, 0.0, hog_ns, 0.0, 0.0, 0.0], 0.0, hog_ns);
+    let request = mean(
+        [80_000.0 + luck + program_ns, 0.0, 0.0, hog_ns, 0.0, 0.0, 0.0],
+        parse.duration_ns(),
+        hog_ns,
+    );
+    let regions = [("parse", parse), ("request", request)];
+    Run {
+        version: VERSION,
+        session: format!("{number:032x}"),
+        started_unix_ns: 1_700_000_000_000_000_000 + i64::from(number) * 1_000_000_000,
+        origin: None,
+        boot_id: None,
+        frequency: 2_000_000_000,
+        has_kernel: true,
+        lost: 0,
+        finished: true,
+        left_out: 0,
+        regions: regions.map(|(name, mean)| (name.to_owned(), region(mean))).into(),
+    }
+}
+
+/// A folder of runs: `a-01` and so on, `b-01` and so on.
+struct Runs(TempDir);
+
+impl Runs {
+    fn new() -> Runs {
+        Runs(tempfile::tempdir().unwrap())
+    }
+
+    fn add(&self, name: &str, run: &Run) {
+        let dir = self.0.path().join(name);
+        fs::create_dir(&dir).unwrap();
+        fs::write(dir.join(FILE), serde_json::to_string(run).unwrap()).unwrap();
+    }
+
+    /// Runs of both sides, the second of which has so much more.
+    fn sides(runs: u32, program_ns: f64, hog_ns: f64) -> Runs {
+        let made_runs = Runs::new();
+        for number in 0..runs {
+            made_runs.add(&format!("a-{:02}", number + 1), &made(2 * number, 0.0, 0.0));
+            made_runs
+                .add(&format!("b-{:02}", number + 1), &made(2 * number + 1, program_ns, hog_ns));
+        }
+        made_runs
+    }
+
+    fn names(&self, side: &str) -> Vec<String> {
+        let names = fs::read_dir(self.0.path()).unwrap();
+        let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let mut names: Vec<String> = names.filter(|name| name.starts_with(side)).collect();
+        names.sort();
+        names
+    }
+
+    fn transcript(&self, options: &str) -> String {
+        let (a, b) = (self.names("a-").join(" "), self.names("b-").join(" "));
+        HYPERTRACE.transcript_in(self.0.path(), &[&format!("compare {a} --with {b} {options}")])
+    }
+
+    fn compare(&self, options: &[&str]) -> Ran {
+        let mut compare = HYPERTRACE.command(["compare"]);
+        compare.args(self.names("a-")).arg("--with").args(self.names("b-")).args(options);
+        run(compare.current_dir(self.0.path()))
+    }
+}
+
+fn near(a: f64, b: f64) -> bool {
+    (a - b).abs() < 1.0
+}
+
+#[test]
+fn a_slower_child_is_named_and_the_limit_fails() {
+    let runs = Runs::sides(6, 2_500.0, 0.0);
+    golden("slower", runs.transcript("--fail-on slower:2%"));
+    golden("rows", runs.transcript("--csv --name parse"));
+    assert_eq!(runs.compare(&["--fail-on", "slower:10%"]).code, Some(0));
+}
+
+#[test]
+fn a_wait_is_not_the_code() {
+    golden("waits", Runs::sides(6, 0.0, 9_000.0).transcript(""));
+}
+
+#[test]
+fn equal_builds_are_the_same_and_few_runs_have_no_verdict() {
+    golden("same", Runs::sides(6, 0.0, 0.0).transcript("--name request"));
+    golden("few", Runs::sides(4, 2_500.0, 0.0).transcript("--name request"));
+}
+
+#[test]
+fn the_numbers_of_the_json_add_up() {
+    let json: Value = Runs::sides(6, 2_500.0, 4_000.0).compare(&["--json"]).json();
+    let differences = json["comparison"]["differences"].as_array().unwrap();
+    assert_eq!(differences.len(), 2);
+    for difference in differences {
+        let ns = |change: &Value| change["difference_ns"].as_f64().unwrap();
+        let sum =
+            |all: &Value| all.as_array().unwrap().iter().map(|named| ns(&named[1])).sum::<f64>();
+        let total = ns(&difference["typical"]);
+        assert!(near(sum(&difference["parts"]), total), "{difference}");
+        assert!(near(ns(&difference["own"]) + ns(&difference["waits"]), total), "{difference}");
+        if difference["name"] == "request" {
+            assert!(near(sum(&difference["children"]), total), "{difference}");
+        }
+    }
+    assert!(json["answer"][0].as_str().unwrap().starts_with("parse is "), "{json}");
+}
+
+#[test]
+fn what_may_not_be_compared_is_refused_or_said() {
+    let refused = |change: &dyn Fn(&mut Run), part: &str| {
+        let runs = Runs::sides(5, 0.0, 0.0);
+        let mut other = made(99, 0.0, 0.0);
+        change(&mut other);
+        runs.add("b-99", &other);
+        let ran = runs.compare(&[]);
+        assert_eq!(ran.code, Some(2), "{ran:?}");
+        assert!(ran.stderr.contains(part), "{ran:?}");
+    };
+    refused(&|run| run.has_kernel = false, "10 of 11 runs have the kernel's events");
+    refused(&|run| run.session = format!("{:032x}", 2), "is on both sides");
+    refused(&|run| run.version = 7, "b-99/run.json: version 7; this program reads 1");
+
+    let said = |change: &dyn Fn(&mut Run), part: &str| {
+        let runs = Runs::sides(5, 0.0, 0.0);
+        let mut other = made(99, 0.0, 0.0);
+        change(&mut other);
+        runs.add("b-99", &other);
+        let ran = runs.compare(&[]);
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        assert!((ran.stdout.clone() + &ran.stderr).contains(part), "{ran:?}");
+    };
+    said(&|run| run.lost = 12, "1 of 11 runs lost events, 12 together");
+    said(&|run| run.finished = false, "1 runs were not ended");
+    said(&|run| run.frequency = 3_000_000_000, "2 frequencies of the counter");
+    said(
+        &|run| _ = run.regions.insert("new\x1b".into(), region(mean([1.0; 7], 0.0, 0.0))),
+        "only in B: new\\x1b",
+    );
+}
+
+#[test]
+fn input_that_is_no_run_is_refused() {
+    let runs = Runs::sides(1, 0.0, 0.0);
+    let ran = |args: &[&str]| run(HYPERTRACE.command(args).current_dir(runs.0.path()));
+    for (args, part) in [
+        (&["compare", "a-01"][..], "--with"),
+        (&["compare", "a-01", "--with", "gone"], "gone: no such directory"),
+        (&["compare", "--run", "true"], "--run takes two commands, not 1"),
+        (&["compare", "a-01", "--with", "b-01", "--name", "nothing"], "no region of one name"),
+        (&["compare", "a-01", "--with", "b-01", "--fail-on", "5"], "expected slower:5%"),
+    ] {
+        let ran = ran(args);
+        assert_eq!(ran.code, Some(2), "{ran:?}");
+        assert!(ran.stderr.contains(part), "{ran:?}");
+    }
+    fs::write(runs.0.path().join("b-01").join(FILE), "{\"version\":1,").unwrap();
+    assert_eq!(runs.compare(&[]).code, Some(2));
+}
+
+#[test]
+fn runs_with_extreme_numbers_are_compared() {
+    let runs = Runs::new();
+    for number in 0..10 {
+        let mut all = made(number, 0.0, 0.0);
+        let names = (0..1000)
+            .map(|name| (format!("r{name}"), region(mean([f64::from(number % 2); 7], 0.0, 0.0))));
+        all.regions.extend(names);
+        all.regions.insert("equal".into(), region(mean([5.0; 7], 0.0, 0.0)));
+        all.regions.insert("long".into(), region(mean([1e18; 7], 0.0, 0.0)));
+        all.regions.insert("empty".into(), Region::default());
+        runs.add(&format!("{}-{number:02}", ["a", "b"][number as usize % 2]), &all);
+    }
+    let json: Value = runs.compare(&["--json"]).json();
+    let differences = json["comparison"]["differences"].as_array().unwrap();
+    let of = |name: &str| differences.iter().find(|d| d["name"] == name);
+    assert_eq!(of("equal").unwrap()["typical"]["verdict"], "no_difference_seen");
+    assert_eq!(of("long").unwrap()["typical"]["verdict"], "no_difference_seen");
+    assert_eq!(of("r7").unwrap()["typical"]["verdict"], "slower");
+    assert!(of("empty").is_none());
+}
+
+/// Runs of two commands of the shell that have a region `work` each.
+fn recorded(out: &Path, a: &str, b: &str, options: &[&str]) -> Ran {
+    let command = |work: &str| format!("\"$MARK\" --begin work; {work}; \"$MARK\" --end work");
+    let mut compare = HYPERTRACE.command(["compare", "--run", "-o"]);
+    compare.arg(out).args(options).args([command(a), command(b)]);
+    run(compare.env("MARK", static_program("hypertrace-mark")))
+}
+
+#[test]
+fn two_commands_are_run_in_turn_and_compared() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("R");
+    let ran = recorded(
+        &out,
+        "sleep 0.02",
+        "sleep 0.06",
+        &["--kernel", "-n", "5", "--keep", "samples", "--json"],
+    );
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let json: Value = serde_json::from_str(&ran.stdout).unwrap();
+    let work = &json["comparison"]["differences"][0];
+    assert_eq!((&work["name"], &work["runs"]), (&"work".into(), &serde_json::json!([5, 5])));
+    let more = work["typical"]["difference_ns"].as_f64().unwrap();
+    assert!(more > 30e6, "{work}");
+
+    // What is kept says the same.
+    let kept = out.join("a-01");
+    assert_eq!(fs::read_dir(&kept).unwrap().count(), 1);
+    let names =
+        |side: &str| (1..=5).map(|n| out.join(format!("{side}-{n:02}"))).collect::<Vec<_>>();
+    let mut again = HYPERTRACE.command(["compare", "--json"]);
+    let again = run(again.args(names("a")).arg("--with").args(names("b")));
+    assert_eq!(again.json::<Value>(), json);
+    if !json["notes"].to_string().contains("no run has the kernel's events") {
+        capability::used("tracefs");
+        assert_eq!(work["typical"]["verdict"], "slower", "{work}");
+        let part = |name: &str| {
+            let parts = work["parts"].as_array().unwrap();
+            parts.iter().find(|part| part[0] == name).unwrap()[1]["difference_ns"].as_f64().unwrap()
+        };
+        assert!(part("blocked") > 25e6, "{work}");
+    }
+}
+
+#[test]
+fn a_command_that_fails_is_said_with_its_output_and_nothing_is_compared() {
+    let dir = tempfile::tempdir().unwrap();
+    let ran = recorded(&dir.path().join("R"), "true", "echo no luck; exit 3", &["-n", "2"]);
+    assert_eq!((ran.code, &*ran.stdout), (Some(1), ""), "{ran:?}");
+    assert!(ran.stderr.contains("exit status: 3\nno luck"), "{ran:?}");
+
+    let ran = recorded(&dir.path().join("S"), "true", "true", &["-n", "1"]);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let ran = recorded(&dir.path().join("S"), "true", "true", &["-n", "1"]);
+    assert_eq!(ran.code, Some(2), "{ran:?}");
+    assert!(ran.stderr.contains("is not empty"), "{ran:?}");
+}

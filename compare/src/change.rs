@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The differences between two sides, each of some runs, region by region.
+
+use crate::run::{Mean, PARTS, Region, Run};
+use crate::stats::{benjamini_hochberg, permutation, smallest_difference, welch};
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Fewest runs of a side for a verdict.
+pub const LEAST_RUNS: usize = 5;
+/// Level of verdicts.
+pub const LEVEL: f64 = 0.01;
+/// Confidence of intervals.
+pub const CONFIDENCE: f64 = 0.95;
+/// Power for which the smallest difference is stated.
+pub const POWER: f64 = 0.8;
+
+/// A difference of means over runs: the second side's less the first side's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Change {
+    /// Mean of the first side's runs, nanoseconds.
+    pub a_ns: f64,
+    /// Mean of the second side's runs, nanoseconds.
+    pub b_ns: f64,
+    /// The second less the first, nanoseconds.
+    pub difference_ns: f64,
+    /// Half of the width of Welch's interval of 95 %, nanoseconds; `None` with one run on a side.
+    pub half_width_ns: Option<f64>,
+}
+
+impl Change {
+    /// Returns the difference between the means of these runs.
+    pub fn of(a: &[f64], b: &[f64]) -> Change {
+        let mean = |all: &[f64]| all.iter().sum::<f64>() / all.len().max(1) as f64;
+        let (a_ns, b_ns) = (mean(a), mean(b));
+        let half_width_ns = welch(a, b, CONFIDENCE).map(|welch| welch.half_width);
+        Change { a_ns, b_ns, difference_ns: b_ns - a_ns, half_width_ns }
+    }
+
+    /// Returns whether the interval excludes 0.
+    pub fn has_moved(&self) -> bool {
+        self.half_width_ns.is_some_and(|half| self.difference_ns.abs() > half)
+    }
+
+    /// Returns the difference as a part of the first side's mean.
+    pub fn relative(&self) -> Option<f64> {
+        (self.a_ns > 0.0).then(|| self.difference_ns / self.a_ns)
+    }
+}
+
+/// What the runs say of a difference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// The second side is faster.
+    Faster,
+    /// The second side is slower.
+    Slower,
+    /// These runs show no difference.
+    NoDifferenceSeen,
+    /// There are fewer than [`LEAST_RUNS`] runs on a side.
+    NoVerdict,
+}
+
+/// A difference with its verdict.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Judged {
+    /// The difference.
+    #[serde(flatten)]
+    pub change: Change,
+    /// Verdict at [`LEVEL`].
+    pub verdict: Verdict,
+    /// Two-sided p value by permutation of runs; `None` without a verdict.
+    pub p: Option<f64>,
+    /// The same, adjusted for the number of names.
+    pub p_adjusted: Option<f64>,
+}
+
+/// The regions of a name on both sides.
+#[derive(Clone, Debug, Serialize)]
+pub struct Difference {
+    /// Name of the regions. Chosen by guests: escape it.
+    pub name: String,
+    /// Whether they are of a program of the host.
+    pub is_program: bool,
+    /// Number of runs on each side that have such regions.
+    pub runs: [usize; 2],
+    /// Number of regions on each side.
+    pub regions: [u64; 2],
+    /// Number of regions on each side that could not be counted.
+    pub not_counted: [u64; 2],
+    /// The typical mean: of regions from the 5th to the 75th percentile of each run.
+    pub typical: Judged,
+    /// Of it, the program, guest, kernel and VMM.
+    pub own: Judged,
+    /// Of it, the time in which threads waited.
+    pub waits: Judged,
+    /// The smallest difference of the typical mean that these runs show with 80 % power, nanoseconds.
+    pub smallest_ns: Option<f64>,
+    /// The typical mean by part. The differences add up to that of the typical mean.
+    pub parts: Vec<(&'static str, Change)>,
+    /// The typical mean outside of regions inside, `self`, and in those by name. They add up to it, too.
+    pub children: Vec<(String, Change)>,
+    /// The kernel's part of the typical mean by exits' reasons.
+    pub exits: Vec<(String, Change)>,
+    /// The waits of the typical mean by what they were for.
+    pub causes: Vec<(String, Change)>,
+    /// Mean of all regions.
+    pub all: Change,
+    /// 99th percentile of the durations.
+    pub p99: Change,
+    /// Mean of the slowest hundredth by part.
+    pub slowest: Vec<(&'static str, Change)>,
+    /// Percentiles of the durations from 0 to 100: means of each side's runs, nanoseconds.
+    pub percentiles_ns: [Vec<f64>; 2],
+    /// The typical mean of each run, nanoseconds.
+    pub points_ns: [Vec<f64>; 2],
+}
+
+/// A comparison of two sides.
+#[derive(Clone, Debug, Serialize)]
+pub struct Comparison {
+    /// By name.
+    pub differences: Vec<Difference>,
+    /// Names that only the first, and only the second side has.
+    pub only: [Vec<String>; 2],
+}
+
+impl Comparison {
+    /// Compares the runs of two sides.
+    pub fn of(a: &[Run], b: &[Run]) -> Comparison {
+        let names = |runs: &[Run]| -> BTreeSet<String> {
+            let counted = runs.iter().flat_map(|run| &run.regions).filter(|(_, r)| r.count > 0);
+            counted.map(|(name, _)| name.clone()).collect()
+        };
+        let (of_a, of_b) = (names(a), names(b));
+        let only = [&of_a - &of_b, &of_b - &of_a].map(|names| names.into_iter().collect());
+        let mut differences: Vec<Difference> =
+            of_a.intersection(&of_b).map(|name| difference(name, [a, b])).collect();
+        judge(&mut differences, |difference| &mut difference.typical);
+        judge(&mut differences, |difference| &mut difference.own);
+        judge(&mut differences, |difference| &mut difference.waits);
+        Comparison { differences, only }
+    }
+}
+
+/// Gives verdicts, with p values adjusted for the number of names.
+fn judge(differences: &mut [Difference], judged: impl Fn(&mut Difference) -> &mut Judged) {
+    let known: Vec<f64> = differences.iter_mut().filter_map(|d| judged(d).p).collect();
+    let mut adjusted = benjamini_hochberg(&known).into_iter();
+    for judged in differences.iter_mut().map(judged).filter(|judged| judged.p.is_some()) {
+        judged.p_adjusted = adjusted.next();
+        judged.verdict = match judged.p_adjusted {
+            Some(p) if p < LEVEL && judged.change.difference_ns > 0.0 => Verdict::Slower,
+            Some(p) if p < LEVEL && judged.change.difference_ns < 0.0 => Verdict::Faster,
+            _ => Verdict::NoDifferenceSeen,
+        };
+    }
+}
+
+fn difference(name: &str, sides: [&[Run]; 2]) -> Difference {
+    let regions = sides.map(|runs| -> Vec<&Region> {
+        runs.iter().filter_map(|run| run.regions.get(name)).filter(|r| r.count > 0).collect()
+    });
+    let values = |of: &dyn Fn(&Region) -> f64| {
+        let [a, b] = &regions;
+        [a, b].map(|side| side.iter().map(|region| of(region)).collect::<Vec<f64>>())
+    };
+    let change = |of: &dyn Fn(&Region) -> f64| {
+        let [a, b] = values(of);
+        Change::of(&a, &b)
+    };
+    let runs = [regions[0].len(), regions[1].len()];
+    let is_judged = runs.iter().all(|runs| *runs >= LEAST_RUNS);
+    let judged = |of: &dyn Fn(&Region) -> f64| {
+        let [a, b] = values(of);
+        let p = is_judged.then(|| permutation(&a, &b));
+        Judged { change: Change::of(&a, &b), verdict: Verdict::NoVerdict, p, p_adjusted: None }
+    };
+    let is_program = regions.iter().flatten().any(|region| region.is_program);
+    let parts = |mean: fn(&Region) -> &Mean| {
+        let part = |(at, (_, name)): (usize, (_, &'static str))| {
+            let name = if is_program && name == "guest" { "program" } else { name };
+            (name, change(&|region| mean(region).parts_ns[at]))
+        };
+        PARTS.into_iter().enumerate().map(part).collect::<Vec<_>>()
+    };
+    let named = |of: fn(&Mean) -> BTreeMap<String, f64>| {
+        let all = regions.each_ref().map(|side| {
+            side.iter().map(|region| of(&region.typical)).collect::<Vec<BTreeMap<String, f64>>>()
+        });
+        let names: BTreeSet<&String> = all.iter().flatten().flat_map(BTreeMap::keys).collect();
+        let one = |name: &String| {
+            let [a, b] = all.each_ref().map(|side| {
+                side.iter()
+                    .map(|of_run| of_run.get(name).copied().unwrap_or(0.0))
+                    .collect::<Vec<f64>>()
+            });
+            (name.clone(), Change::of(&a, &b))
+        };
+        let mut changes: Vec<(String, Change)> = names.into_iter().map(one).collect();
+        changes.sort_by(|(_, a), (_, b)| b.difference_ns.abs().total_cmp(&a.difference_ns.abs()));
+        changes
+    };
+    let [a, b] = values(&|region| region.typical.duration_ns());
+    let mut children = named(|mean| times(&mean.children));
+    if !children.is_empty() {
+        children.insert(0, ("self".into(), change(&|region| region.typical.self_ns())));
+    }
+    let percentiles_ns = regions.each_ref().map(|side| {
+        let len = side.iter().map(|region| region.percentiles_ns.len()).min().unwrap_or(0);
+        let mean = |at: usize| {
+            side.iter().map(|region| region.percentiles_ns[at] as f64).sum::<f64>()
+                / side.len().max(1) as f64
+        };
+        (0..len).map(mean).collect()
+    });
+    let count = |of: fn(&Region) -> u64| {
+        regions.each_ref().map(|side| side.iter().map(|region| of(region)).sum())
+    };
+    Difference {
+        name: name.to_owned(),
+        is_program,
+        runs,
+        regions: count(|region| region.count),
+        not_counted: count(|region| region.not_counted),
+        typical: judged(&|region| region.typical.duration_ns()),
+        own: judged(&|region| region.typical.own_ns()),
+        waits: judged(&|region| region.typical.waits_ns()),
+        smallest_ns: smallest_difference(&a, &b, LEVEL, POWER),
+        parts: parts(|region| &region.typical),
+        children,
+        exits: named(|mean| times(&mean.exits)),
+        causes: named(|mean| mean.waits.clone()),
+        all: change(&|region| region.all.duration_ns()),
+        p99: change(&|region| region.percentiles_ns.get(99).map_or(0.0, |ns| *ns as f64)),
+        slowest: parts(|region| &region.slowest),
+        percentiles_ns,
+        points_ns: [a, b],
+    }
+}
+
+fn times(all: &BTreeMap<String, (f64, f64)>) -> BTreeMap<String, f64> {
+    all.iter().map(|(name, (_, ns))| (name.clone(), *ns)).collect()
+}

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! What may not be compared, and what a reader has to know of the runs.
+
+use crate::run::Run;
+use std::collections::BTreeSet;
+
+/// A fact of a run, if it is known.
+type Fact = fn(&Run) -> Option<&str>;
+
+/// What is wrong with a comparison of these runs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Checks {
+    /// Why they may not be compared.
+    pub refused: Option<String>,
+    /// What may have made a difference, and what is missing.
+    pub notes: Vec<String>,
+}
+
+impl Checks {
+    /// Checks the runs of two sides.
+    pub fn of(a: &[Run], b: &[Run]) -> Checks {
+        let mut checks = Checks::default();
+        if let Some(side) =
+            [("first", a), ("second", b)].into_iter().find(|(_, runs)| runs.is_empty())
+        {
+            checks.refused = Some(format!("the {} side has no run", side.0));
+            return checks;
+        }
+        let all = || a.iter().chain(b);
+        if let Some(run) = all().find(|run| {
+            a.iter().any(|r| r.session == run.session) && b.iter().any(|r| r.session == run.session)
+        }) {
+            checks.refused = Some(format!("the session {} is on both sides", run.session));
+            return checks;
+        }
+        let with_kernel = all().filter(|run| run.has_kernel).count();
+        if with_kernel != 0 && with_kernel != all().count() {
+            checks.refused = Some(format!(
+                "{with_kernel} of {} runs have the kernel's events: record all of them with --kernel, or none",
+                all().count()
+            ));
+            return checks;
+        }
+        if with_kernel == 0 {
+            checks.notes.push(
+                "no run has the kernel's events: waits are not told from own time (record with --kernel)".into(),
+            );
+        }
+        let facts: [(&str, Fact); 4] = [
+            ("machines", |run| run.origin.as_ref().map(|origin| &*origin.host)),
+            ("kernels", |run| run.origin.as_ref().map(|origin| &*origin.kernel)),
+            ("architectures", |run| run.origin.as_ref().map(|origin| &*origin.machine)),
+            ("boots", |run| run.boot_id.as_deref()),
+        ];
+        for (what, fact) in facts {
+            checks.differing(what, all().filter_map(fact).map(str::to_owned).collect());
+        }
+        let near = |run: &Run| (run.frequency / 1_000_000).to_string() + " MHz";
+        checks.differing("frequencies of the counter", all().map(near).collect());
+        let lossy: Vec<&Run> = all().filter(|run| run.lost > 0).collect();
+        if !lossy.is_empty() {
+            let lost: u64 = lossy.iter().map(|run| run.lost).sum();
+            checks.notes.push(format!(
+                "{} of {} runs lost events, {lost} together: regions with losses are not counted",
+                lossy.len(),
+                all().count()
+            ));
+        }
+        let unended = all().filter(|run| !run.finished).count();
+        if unended > 0 {
+            checks
+                .notes
+                .push(format!("{unended} runs were not ended: their last events may be missing"));
+        }
+        checks
+    }
+
+    /// Notes that a fact is not the same in all runs.
+    fn differing(&mut self, what: &str, found: BTreeSet<String>) {
+        if found.len() > 1 {
+            let shown: Vec<String> = found.iter().take(3).cloned().collect();
+            let more = if found.len() > 3 { ", .." } else { "" };
+            self.notes.push(format!(
+                "the runs are of {} {what} ({}{more}): a difference may be theirs",
+                found.len(),
+                shown.join(", ")
+            ));
+        }
+    }
+}

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! What is kept of a run: the regions of its session as sums by name.
+
+use hypertrace_format::origin::Origin;
+use hypertrace_timeline::Session;
+use hypertrace_timeline::regions::{Cause, Part, Regions, Sums, Unknown};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Version of [`Run`] in a file.
+pub const VERSION: u32 = 1;
+/// Name of the file of a run whose session is not kept.
+pub const FILE: &str = "run.json";
+/// Most names of regions.
+pub const MOST_NAMES: usize = 10_000;
+
+/// The quantiles of a run between which its *typical* regions are.
+pub const TYPICAL: (f64, f64) = (0.05, 0.75);
+/// The quantile from which on regions are its slowest ones.
+pub const SLOWEST: f64 = 0.99;
+/// Number of quantiles that are kept of the durations: from 0 to 100 %.
+const QUANTILES: u16 = 101;
+
+/// Parts of a region's time, with their names. The first three are its own time, the next two are waits.
+pub const PARTS: [(Part, &str); 7] = [
+    (Part::Guest, "guest"),
+    (Part::Kernel, "kernel"),
+    (Part::Vmm, "vmm"),
+    (Part::Runnable, "runnable"),
+    (Part::Blocked, "blocked"),
+    (Part::Off, "off"),
+    (Part::Unattributed, "unattributed"),
+];
+
+/// A run: one execution of what is compared.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Run {
+    /// Version of this form.
+    pub version: u32,
+    /// Identity of the session.
+    pub session: String,
+    /// When it started, Unix time in nanoseconds.
+    pub started_unix_ns: i64,
+    /// Process and machine that recorded it.
+    pub origin: Option<Origin>,
+    /// Boot of the machine.
+    pub boot_id: Option<String>,
+    /// Frequency of the host's counter, Hz.
+    pub frequency: u64,
+    /// Whether the kernel's events say what threads did.
+    pub has_kernel: bool,
+    /// Number of events that were lost.
+    pub lost: u64,
+    /// Whether the session was ended.
+    pub finished: bool,
+    /// Number of regions of names after the first [`MOST_NAMES`].
+    pub left_out: u64,
+    /// Its regions, by name.
+    pub regions: BTreeMap<String, Region>,
+}
+
+/// The regions of a name in a run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Region {
+    /// Number of regions.
+    pub count: u64,
+    /// Number of regions that could not be counted.
+    pub not_counted: u64,
+    /// Whether they are of a program of the host: the part "guest" is the program then.
+    pub is_program: bool,
+    /// Mean of the typical regions: those from the 5th to the 75th percentile of this run.
+    pub typical: Mean,
+    /// Mean of all regions.
+    pub all: Mean,
+    /// Mean of the slowest hundredth.
+    pub slowest: Mean,
+    /// Percentiles of the durations from 0 to 100, nanoseconds.
+    pub percentiles_ns: Vec<u64>,
+}
+
+/// Mean of some regions. All times are nanoseconds.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Mean {
+    /// Number of these regions.
+    pub regions: u64,
+    /// Time in each of [`PARTS`]: they add up to the duration.
+    pub parts_ns: [f64; PARTS.len()],
+    /// Regions inside them, by name: number and time. They and the rest, `self`, add up to the duration.
+    pub children: BTreeMap<String, (f64, f64)>,
+    /// Exits of a guest by reason: number and time of the kernel's part.
+    pub exits: BTreeMap<String, (f64, f64)>,
+    /// Waits by their part and what they were for. They add up to both parts, if the details of all regions are known.
+    pub waits: BTreeMap<String, f64>,
+}
+
+impl Mean {
+    /// Returns the duration in nanoseconds.
+    pub fn duration_ns(&self) -> f64 {
+        self.parts_ns.iter().sum()
+    }
+
+    /// Returns the time outside of the regions inside, nanoseconds.
+    pub fn self_ns(&self) -> f64 {
+        self.duration_ns() - self.children.values().map(|(_, ns)| ns).sum::<f64>()
+    }
+
+    /// Returns the time in the program, guest, kernel and VMM, nanoseconds.
+    pub fn own_ns(&self) -> f64 {
+        self.parts_ns[..3].iter().sum()
+    }
+
+    /// Returns the time in which the thread waited for a CPU or was blocked, nanoseconds.
+    pub fn waits_ns(&self) -> f64 {
+        self.parts_ns[3..5].iter().sum()
+    }
+
+    fn of(sums: &Sums, regions: &Regions) -> Mean {
+        let mean = |sum: u64, of: u64| if of == 0 { 0.0 } else { sum as f64 / of as f64 };
+        let mut means = Mean {
+            regions: sums.regions,
+            parts_ns: PARTS.map(|(part, _)| mean(sums.times.get(part), sums.regions)),
+            ..Mean::default()
+        };
+        for child in &sums.children {
+            let name = child.name.as_deref().unwrap_or("others").to_owned();
+            let entry = means.children.entry(name).or_default();
+            entry.0 += mean(child.count, sums.regions);
+            entry.1 += mean(child.times.total(), sums.regions);
+        }
+        for (reason, count, ns) in &sums.exits {
+            let name = regions.reasons.get(usize::from(*reason));
+            let entry =
+                means.exits.entry(name.map_or("other", |name| name).to_owned()).or_default();
+            entry.0 += mean(*count, sums.details_of);
+            entry.1 += mean(*ns, sums.details_of);
+        }
+        for (part, cause, ns) in &sums.waits {
+            let part = if *part == Part::Runnable { "runnable" } else { "blocked" };
+            let cause = regions.causes.get(usize::from(*cause)).unwrap_or(&Cause::Others);
+            let name = format!("{part} by {}", cause_name(cause));
+            *means.waits.entry(name).or_default() += mean(*ns, sums.details_of);
+        }
+        means
+    }
+}
+
+/// Returns the name of a cause that is the same in each run: without numbers of threads.
+fn cause_name(cause: &Cause) -> String {
+    match cause {
+        Cause::Thread { name: Some(name), .. } => name.clone(),
+        Cause::Thread { .. } => "a thread without a name".into(),
+        Cause::Unknown(Unknown::NotRecorded) => "what was not recorded".into(),
+        Cause::Unknown(_) => "what is not known".into(),
+        other => other.to_string(),
+    }
+}
+
+impl Run {
+    /// Returns what is kept of the regions of a session.
+    pub fn of(session: &Session, regions: &Regions) -> Run {
+        let json = session.json();
+        let [typical, all, slowest] = [TYPICAL, (0.0, 1.0), (SLOWEST, 1.0)]
+            .map(|(from, to)| regions.sums(from..=to).into_iter());
+        let mut run = Run {
+            version: VERSION,
+            session: format!("{:032x}", u128::from_be_bytes(json.uuid)),
+            started_unix_ns: json.started_unix_ns,
+            origin: json.origin.clone(),
+            boot_id: json.boot_id.map(|id| format!("{id:032x}")),
+            frequency: json.clocks.first().map_or(0, |clock| clock.host_frequency),
+            has_kernel: regions.has_kernel,
+            lost: json.streams.iter().map(|s| s.lost()).sum::<u64>() + json.lost_unattached,
+            finished: json.finished,
+            left_out: 0,
+            regions: BTreeMap::new(),
+        };
+        for (((group, typical), all), slowest) in
+            regions.groups.iter().zip(typical).zip(all).zip(slowest)
+        {
+            let not_counted = group.not_counted.iter().sum();
+            if group.count() == 0 && not_counted == 0 {
+                continue;
+            }
+            if run.regions.len() >= MOST_NAMES {
+                run.left_out += group.count();
+                continue;
+            }
+            let at = |percent: u16| group.quantile_ns(f64::from(percent) / 100.0);
+            let region = Region {
+                count: group.count(),
+                not_counted,
+                is_program: group.is_program,
+                typical: Mean::of(&typical, regions),
+                all: Mean::of(&all, regions),
+                slowest: Mean::of(&slowest, regions),
+                percentiles_ns: (0..QUANTILES).map(at).collect(),
+            };
+            run.regions.insert(group.name.clone(), region);
+        }
+        run
+    }
+}

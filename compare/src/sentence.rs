@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The answer in words.
+
+use crate::change::{Change, Comparison, Difference, LEAST_RUNS, Verdict};
+
+/// Unit of times, with its nanoseconds and digits after the point.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Unit {
+    /// Its name.
+    pub name: &'static str,
+    /// Nanoseconds in it.
+    pub ns: f64,
+    /// Digits after the point.
+    pub digits: usize,
+}
+
+impl Unit {
+    /// Returns the unit in which a time has one to four digits before the point.
+    pub fn of(ns: f64) -> Unit {
+        let (name, per, digits) = match ns.abs() {
+            ns if ns < 1e3 => ("ns", 1.0, 1),
+            ns if ns < 1e6 => ("us", 1e3, 2),
+            ns if ns < 1e9 => ("ms", 1e6, 3),
+            _ => ("s", 1e9, 4),
+        };
+        Unit { name, ns: per, digits }
+    }
+
+    /// Formats a time without the unit.
+    pub fn plain(self, ns: f64) -> String {
+        format!("{:.*}", self.digits, ns / self.ns)
+    }
+
+    /// Formats a difference with its sign, without the unit.
+    pub fn signed(self, ns: f64) -> String {
+        signed(ns / self.ns, self.digits)
+    }
+
+    /// Rounds times so that they add up to their rounded sum.
+    pub fn rounded(self, all: &[f64]) -> Vec<f64> {
+        let step = self.ns / 10f64.powi(self.digits as i32);
+        let (mut sum, mut shared) = (0.0, 0.0);
+        let one = |ns: &f64| {
+            sum += ns;
+            let part = (sum / step).round() * step - shared;
+            shared += part;
+            part
+        };
+        all.iter().map(one).collect()
+    }
+}
+
+/// Formats a number with its sign, unless it is 0 as shown.
+pub fn signed(number: f64, digits: usize) -> String {
+    let text = format!("{number:+.digits$}");
+    let is_zero = text.bytes().all(|c| matches!(c, b'+' | b'-' | b'0' | b'.'));
+    if is_zero { text[1..].into() } else { text }
+}
+
+/// Returns a sentence for each name with a difference, the one that explains most first; or one that says that there is
+/// none.
+pub fn sentences(comparison: &Comparison) -> Vec<String> {
+    let differences = || comparison.differences.iter();
+    let mut changed: Vec<&Difference> = differences()
+        .filter(|d| matches!(d.typical.verdict, Verdict::Faster | Verdict::Slower))
+        .collect();
+    changed.sort_by(|a, b| own_change(b).total_cmp(&own_change(a)));
+    if !changed.is_empty() {
+        return changed.into_iter().map(changed_sentence).collect();
+    }
+    if differences().any(|d| d.typical.verdict == Verdict::NoVerdict) {
+        let [a, b] = differences()
+            .fold([usize::MAX; 2], |least, d| [least[0].min(d.runs[0]), least[1].min(d.runs[1])]);
+        return vec![format!(
+            "no verdict: there are {a} and {b} runs, and {LEAST_RUNS} a side are needed"
+        )];
+    }
+    let one = |d: &Difference| {
+        let seen = d.smallest_ns.map(|ns| {
+            let unit = Unit::of(ns);
+            let part = d.typical.change.a_ns;
+            let percent =
+                if part > 0.0 { format!(" ({:.1} %)", ns / part * 100.0) } else { String::new() };
+            format!(": these runs show one of {} {}{percent}", unit.plain(ns), unit.name)
+        });
+        format!("{}: no difference seen{}", d.name, seen.unwrap_or_default())
+    };
+    let mut longest: Vec<&Difference> = differences().collect();
+    longest.sort_by(|a, b| b.typical.change.a_ns.total_cmp(&a.typical.change.a_ns));
+    longest.into_iter().map(one).collect()
+}
+
+/// Returns how much of a difference is in no region inside.
+fn own_change(difference: &Difference) -> f64 {
+    let own = difference.children.first().filter(|(name, _)| name == "self");
+    own.map_or(difference.typical.change, |(_, change)| *change).difference_ns.abs()
+}
+
+fn changed_sentence(d: &Difference) -> String {
+    let Change { difference_ns, half_width_ns, .. } = d.typical.change;
+    let unit = Unit::of(difference_ns);
+    let word = if d.typical.verdict == Verdict::Slower { "slower" } else { "faster" };
+    let percent = d.typical.change.relative();
+    let percent = percent.map_or(String::new(), |part| format!("{:.1} % ", part.abs() * 100.0));
+    let width = half_width_ns.map_or(String::new(), |ns| format!(" +- {}", unit.plain(ns)));
+    let mut text = format!(
+        "{} is {percent}{word} ({}{width} {})",
+        d.name,
+        unit.signed(difference_ns),
+        unit.name
+    );
+    let is_most = |change: &Change| {
+        change.has_moved()
+            && change.difference_ns.signum() == difference_ns.signum()
+            && change.difference_ns.abs() >= 0.8 * difference_ns.abs()
+    };
+    if let Some((name, _)) = d.children.iter().skip(1).find(|(_, change)| is_most(change)) {
+        text.push_str(&format!(", in {name}"));
+    }
+    let changes: Vec<f64> = d.parts.iter().map(|(_, change)| change.difference_ns).collect();
+    let rounded = unit.rounded(&changes);
+    let mut moved: Vec<(&str, f64, &Change)> = d
+        .parts
+        .iter()
+        .zip(rounded)
+        .filter(|((_, change), shown)| change.has_moved() && *shown != 0.0)
+        .map(|((name, change), shown)| (*name, shown, change))
+        .collect();
+    moved.sort_by(|(_, a, _), (_, b, _)| b.abs().total_cmp(&a.abs()));
+    let listed: Vec<String> = moved
+        .iter()
+        .map(|(name, shown, _)| format!("{name} {}{}", unit.signed(*shown), because(d, name, unit)))
+        .collect();
+    match listed.len() {
+        0 => text.push_str("; no part of it moved by itself"),
+        _ => {
+            text.push_str(&format!(": {}", listed.join(", ")));
+            if listed.len() < d.parts.iter().filter(|(_, c)| c.a_ns + c.b_ns > 0.0).count() {
+                text.push_str("; the rest did not move");
+            }
+        }
+    }
+    let is_ready = |(name, change): &&(&str, Change)| *name == "runnable" && is_most(change);
+    if d.own.verdict == Verdict::NoDifferenceSeen && d.parts.iter().any(|part| is_ready(&part)) {
+        let how = if word == "slower" { "longer" } else { "less" };
+        text.push_str(&format!(". It waited {how} for a CPU: that is not the code"));
+    }
+    text
+}
+
+/// Returns the exit or the cause that most of a part's difference is of.
+fn because(d: &Difference, part: &str, unit: Unit) -> String {
+    let of_part = d.parts.iter().find(|(name, _)| *name == part).map(|(_, change)| *change);
+    let total = of_part.unwrap_or_default().difference_ns;
+    let prefix = format!("{part} by ");
+    let causes = d.causes.iter().filter_map(|(name, c)| Some((name.strip_prefix(&prefix)?, c)));
+    let exits = d.exits.iter().filter(|_| part == "kernel").map(|(name, c)| (&**name, c));
+    let found = causes.chain(exits).find(|(_, change)| {
+        change.has_moved()
+            && change.difference_ns.signum() == total.signum()
+            && change.difference_ns.abs() >= 0.5 * total.abs()
+    });
+    found.map_or(String::new(), |(name, change)| {
+        let by = if part == "kernel" { "exits" } else { "by" };
+        format!(" ({by} {name} {})", unit.signed(change.difference_ns))
+    })
+}
