@@ -1,5 +1,7 @@
 //! `hypertrace export`: sessions and function traces for other readers.
 
+mod otlp;
+
 use crate::Usage;
 use crate::interrupt::Interrupts;
 use crate::kernel::assemble;
@@ -9,6 +11,7 @@ use crate::report::{Inputs, Lines, Recordings, Wanted, wrong};
 use crate::units::{At, at};
 use anyhow::{Context, Result};
 use hypertrace_export::choice::is_carrier;
+use hypertrace_export::otlp::http::Endpoint;
 use hypertrace_export::uftrace::{self, Counts, Module};
 use hypertrace_export::{Choice, Events, Row, csv, json, perfetto};
 use hypertrace_functions::symbols::Source;
@@ -31,6 +34,9 @@ use std::path::{Path, PathBuf};
 /// time (docs/perfetto.md). --event, --client and --where choose events alone, --from and
 /// --until all.
 ///
+/// otlp: the regions as spans of OpenTelemetry, a request of JSON a line, or to a
+/// collector. --where is one of `regions`. docs/otlp.md has the attributes.
+///
 /// trace-dat: the recordings of guests' kernels in a session, a file each, which
 /// trace-cmd and KernelShark read.
 ///
@@ -51,8 +57,13 @@ pub struct Args {
 
     /// File for the result, - for stdout; a directory, new or empty, for trace-dat and uftrace.
     /// A file appears under this name when it is whole
-    #[arg(long, short, value_name = "PATH|-")]
-    pub output: PathBuf,
+    #[arg(long, short, value_name = "PATH|-", required_unless_present = "otlp_endpoint")]
+    pub output: Option<PathBuf>,
+
+    /// A collector that gets the spans by HTTP, in place of a file: port 4318 and path /v1/traces, unless
+    /// others are given
+    #[arg(long, value_name = "http://HOST:PORT", conflicts_with = "output")]
+    otlp_endpoint: Option<Endpoint>,
 
     #[command(flatten)]
     wanted: Wanted,
@@ -91,6 +102,8 @@ enum Format {
     Perfetto,
     /// Files trace.dat of trace-cmd
     TraceDat,
+    /// Spans of OpenTelemetry
+    Otlp,
     /// Directory of uftrace
     Uftrace,
 }
@@ -99,6 +112,7 @@ const EXAMPLES: &str = "\
 Examples:
   hypertrace export S --to csv -o s.csv    for pandas, DuckDB, a spreadsheet
   hypertrace export S --to json -o - | jq .event     a name a line
+  hypertrace export S --to otlp --otlp-endpoint http://127.0.0.1:4318
   hypertrace record --qemu qemu-x86_64 --functions F -o S ./program
   hypertrace export S F --to uftrace -o U --symbols ./program
   uftrace replay -d U                    calls and events, in order
@@ -114,26 +128,35 @@ const PREFIX: &str = ".hypertrace-export-";
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<()> {
+    if matches!(args.to, Format::Otlp) {
+        return otlp::run(args);
+    }
     let choice = args.wanted.choice(0, args.until)?;
+    let Some(out) = &args.output else {
+        return Err(Usage("--otlp-endpoint is for --to otlp".into()).into());
+    };
     if args.states.is_some() && !matches!(args.to, Format::Perfetto) {
         return Err(Usage("--states is for --to perfetto".into()).into());
     }
     match args.to {
-        Format::Json => events(args, "line", json::write),
-        Format::Csv => events(args, "row", csv::write),
-        Format::Perfetto => perfetto(args),
+        Format::Json => events(args, out, "line", json::write),
+        Format::Csv => events(args, out, "row", csv::write),
+        Format::Perfetto => perfetto(args, out),
         _ if choice.is_filtered() => {
             let why = "--event, --client, --where, --from and --until are not for this format";
             Err(Usage(why.into()).into())
         }
-        Format::TraceDat => guests(args),
-        Format::Uftrace => functions(args),
+        Format::TraceDat => guests(args, out),
+        Format::Uftrace => functions(args, out),
+        // Before.
+        Format::Otlp => Ok(()),
     }
 }
 
 /// Writes the events that are wanted.
 fn events(
     args: &Args,
+    out: &Path,
     unit: &str,
     write: impl FnOnce(Events<'_>, &mut dyn Write) -> hypertrace_export::Result<u64>,
 ) -> Result<()> {
@@ -148,25 +171,25 @@ fn events(
     let choice = Choice { has_leases: true, ..wanted };
     choice.check(sessions, traces).map_err(wrong)?;
     let events = Events { choice: &choice, ..events };
-    let count = whole(&args.output, |out| Ok(write(events, out)?))?;
+    let count = whole(out, |out| Ok(write(events, out)?))?;
     if count == 0 && choice.is_filtered() {
         say(args.wanted.unmatched(sessions, traces));
     }
-    if args.output != Path::new("-") {
+    if out != Path::new("-") {
         let s = if count == 1 { "" } else { "s" };
-        say(format_args!("{}: {} {unit}{s}", args.output.display(), grouped(count)));
+        say(format_args!("{}: {} {unit}{s}", out.display(), grouped(count)));
     }
     Ok(())
 }
 
 /// Writes a trace of Perfetto.
-fn perfetto(args: &Args) -> Result<()> {
+fn perfetto(args: &Args, out: &Path) -> Result<()> {
     let mut counts = perfetto::Counts::default();
     let states = match args.states {
         Some(States::Slices) => perfetto::States::Slices,
         Some(States::Tracks) | None => perfetto::States::Tracks,
     };
-    events(args, "event", |events, out| {
+    events(args, out, "event", |events, out| {
         let warnings;
         (counts, warnings) = perfetto::write(events, states, out)?;
         warnings.iter().for_each(say);
@@ -185,7 +208,7 @@ fn perfetto(args: &Args) -> Result<()> {
     let parts = parts.iter().filter(|(count, _)| *count > 0);
     let parts: Vec<String> =
         parts.map(|(count, what)| format!("{} x {what}", grouped(*count))).collect();
-    if !parts.is_empty() && args.output != Path::new("-") {
+    if !parts.is_empty() && out != Path::new("-") {
         say(format_args!("also {}", parts.join(", ")));
     }
     Ok(())
@@ -235,7 +258,7 @@ impl Write for Interruptible {
 }
 
 /// Writes a directory of uftrace.
-fn functions(args: &Args) -> Result<()> {
+fn functions(args: &Args, out: &Path) -> Result<()> {
     let Recordings { sessions, traces, functions } = args.inputs.open(&[])?;
     let modules = args.symbols.iter().map(Module::read).collect::<Result<Vec<_>, _>>()?;
     let lines = RefCell::new(Lines::compact());
@@ -252,20 +275,20 @@ fn functions(args: &Args) -> Result<()> {
     let source =
         uftrace::Source { sessions: &sessions, traces: &traces, modules: &modules, text: &text };
     let counts = match &functions[..] {
-        [] => uftrace::compiled(&source, &args.output)?,
-        [functions] => uftrace::beside(&source, functions, &args.output)?,
+        [] => uftrace::compiled(&source, out)?,
+        [functions] => uftrace::beside(&source, functions, out)?,
         _ => {
             let why = "one directory of uftrace has one function trace: give one";
             return Err(Usage(why.into()).into());
         }
     };
-    say(closing(args, &counts));
+    say(closing(out, &counts));
     Ok(())
 }
 
 /// Writes the recordings of guests' kernels.
-fn guests(args: &Args) -> Result<()> {
-    let out = args.output.display();
+fn guests(args: &Args, output: &Path) -> Result<()> {
+    let out = output.display();
     let paths = args.inputs.paths();
     let [dir] = paths[..] else {
         return Err(
@@ -274,11 +297,11 @@ fn guests(args: &Args) -> Result<()> {
     };
     let session = Session::open(dir)?;
     let failed = || format!("cannot make {out}");
-    DirBuilder::new().recursive(true).mode(0o700).create(&args.output).with_context(failed)?;
-    if fs::read_dir(&args.output).with_context(failed)?.next().is_some() {
+    DirBuilder::new().recursive(true).mode(0o700).create(output).with_context(failed)?;
+    if fs::read_dir(output).with_context(failed)?.next().is_some() {
         return Err(Usage(format!("{out} is not empty; give a new or empty directory")).into());
     }
-    let made = assemble(&session, &args.output, "exported");
+    let made = assemble(&session, output, "exported");
     if made.is_empty() {
         let why = "it has no recording of a guest's kernel that has ended";
         return Err(Usage(format!("{}: {why}", dir.display())).into());
@@ -288,9 +311,9 @@ fn guests(args: &Args) -> Result<()> {
 }
 
 /// Formats the line at the end.
-fn closing(args: &Args, counts: &Counts) -> String {
+fn closing(out: &Path, counts: &Counts) -> String {
     let Counts { tasks, events, left_out, without_name, .. } = *counts;
-    let out = args.output.display();
+    let out = out.display();
     let of = |number: u64, one: &str| match number {
         1 => format!("1 {one}"),
         _ => format!("{} {one}s", grouped(number)),

@@ -127,7 +127,7 @@ fn main() -> ExitCode {
         Command::Regions(args) => regions::run(&args).map(succeeded),
         Command::Compare(args) => compare::run(&args),
         Command::Functions(args) => functions::run(&args).map(succeeded),
-        Command::Export(args) => tidy(Some(&args.output), || export::run(&args)).map(succeeded),
+        Command::Export(args) => tidy(args.output.as_deref(), || export::run(&args)).map(succeeded),
         Command::Ctl(args) => ctl::run(&args).map(succeeded),
     };
     done.unwrap_or_else(|error| exit(&error))

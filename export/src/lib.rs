@@ -8,6 +8,7 @@
 //! choice    which events are wanted
 //! json      an object a line
 //! csv       a row an event
+//! otlp      regions as spans of OpenTelemetry
 //! perfetto  a trace of Perfetto
 //! uftrace   a directory of uftrace, with a session's events among the calls
 //! names     functions that are compiled in
@@ -25,6 +26,7 @@ pub mod events;
 pub mod json;
 pub mod names;
 pub mod number;
+pub mod otlp;
 pub mod perfetto;
 mod row;
 pub mod uftrace;

@@ -4,7 +4,7 @@ use crate::Usage;
 use crate::units::{At, at};
 use hypertrace_export::Choice;
 use hypertrace_format::pattern::matches;
-use hypertrace_timeline::{ClockMaps, FilterError, KernelTrace, Session, nearest};
+use hypertrace_timeline::{ClockMaps, Filter, FilterError, KernelTrace, Session, nearest, regions};
 use std::fmt::Write as _;
 
 /// Which events are wanted.
@@ -42,6 +42,24 @@ impl Wanted {
         let filter = self.filter.as_deref().map(str::parse).transpose().map_err(wrong)?;
         let (events, clients) = (self.event.clone(), self.client.clone());
         Ok(Choice { events, clients, filter, from, to, has_leases: false })
+    }
+
+    /// Returns which regions are wanted that begin up to a time. The start is Unix time in nanoseconds.
+    ///
+    /// # Errors
+    /// If the condition cannot be read, or events are chosen by other options.
+    pub fn regions(&self, start: i64, to: Option<At>) -> Result<regions::Choice, Usage> {
+        if !self.event.is_empty() || !self.client.is_empty() {
+            return Err(Usage("--event and --client are not for regions: give --where".into()));
+        }
+        let filter = self.filter.as_deref().map(Filter::of_regions).transpose().map_err(wrong)?;
+        let unix = |at: At| start.saturating_add(at.since(start));
+        Ok(regions::Choice {
+            filter,
+            from_ns: self.from.map(unix),
+            to_ns: to.map(|to| unix(to).saturating_add(1)),
+            ..regions::Choice::default()
+        })
     }
 
     /// Formats the message that no event matched. For each name it adds whether a session has

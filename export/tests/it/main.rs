@@ -2,4 +2,7 @@
 
 //! The tests of this crate, a module a subject.
 
+mod collector;
+mod http;
+mod otlp;
 mod uftrace;

@@ -155,8 +155,9 @@ impl Logged {
         Logged { name, tid, is_recorded: recording.is_some(), intervals: tally.take_log() }
     }
 
-    pub fn tid(&self) -> u32 {
-        self.tid
+    /// Returns the thread's number and name.
+    pub fn thread(&self) -> (u32, Option<&str>) {
+        (self.tid, self.name.as_deref())
     }
 
     /// Returns the intervals within a time, and whether they are all of it.

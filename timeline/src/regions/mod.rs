@@ -258,6 +258,18 @@ impl Regions {
         self.store.iter()
     }
 
+    /// Iterates over all counted regions, in the order of their beginnings; those that begin together, the longest first.
+    pub fn by_begin(&self) -> impl Iterator<Item = &Sample> {
+        self.store.by_begin().into_iter().map(|index| self.store.get(index))
+    }
+
+    /// Returns the number and the name of the thread that a region was on, if it was on one that is known. The name is chosen
+    /// by the program: escape it.
+    pub fn thread(&self, sample: &Sample) -> Option<(u32, Option<&str>)> {
+        let of_session = self.threads.get(usize::from(sample.session))?;
+        of_session.get(usize::from(sample.thread)).map(lanes::Logged::thread)
+    }
+
     /// Iterates over the regions of a group, the slowest first, with their exits by reason:
     /// `None` where these are not kept, as there are too many regions.
     pub fn slowest<'a>(
@@ -274,8 +286,7 @@ impl Regions {
 
     /// Returns the number of the host's thread that a region was on, if it was one.
     pub fn tid(&self, sample: &Sample) -> Option<u32> {
-        let threads = self.threads.get(usize::from(sample.session))?;
-        threads.get(usize::from(sample.thread)).map(lanes::Logged::tid)
+        self.thread(sample).map(|(tid, _)| tid)
     }
 
     /// Returns sums over those regions of each group whose durations are from one quantile to another, in the order of

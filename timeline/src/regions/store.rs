@@ -6,6 +6,7 @@ use super::causes::Wait;
 use super::parts::{Divided, Exits, Part, REASONS, Reason, Times};
 use super::path::PathStep;
 use crate::inputs::ctf::MOST_CLIENTS;
+use std::cmp::Reverse;
 
 /// Regions in a chunk: no growth copies them.
 const CHUNK: usize = 1 << 14;
@@ -119,6 +120,12 @@ impl Sample {
         Some(self.bound.into()).filter(|_| self.bound != u32::MAX)
     }
 
+    /// Returns the number of regions of its client, or thread of the VMM, that were open around it when it ended; 255 where
+    /// there are more.
+    pub fn depth(&self) -> u8 {
+        self.depth
+    }
+
     /// Returns the client of the guest; `None` between two events of the VMM.
     pub fn client(&self) -> Option<u32> {
         self.holder.client()
@@ -218,6 +225,17 @@ impl Store {
     /// Iterates over the regions that are counted.
     pub fn iter(&self) -> impl Iterator<Item = &Sample> {
         self.chunks.iter().flatten().filter(|sample| sample.state.is_counted())
+    }
+
+    /// Returns the indices of the regions that are counted, sorted by their beginnings.
+    pub fn by_begin(&self) -> Vec<u32> {
+        let is_counted = |index: &u32| self.get(*index).state.is_counted();
+        let mut all = Vec::from_iter((0..self.len as u32).filter(is_counted));
+        all.sort_unstable_by_key(|index| {
+            let sample = self.get(*index);
+            (sample.begin_ns, Reverse(sample.duration_ns()), *index)
+        });
+        all
     }
 
     /// Iterates over the regions that are counted, and over those that may be children of one.

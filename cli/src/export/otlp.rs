@@ -1,0 +1,102 @@
+//! Regions as spans of OpenTelemetry, in a file or to a collector.
+
+use super::{Args, whole};
+use crate::Usage;
+use crate::output::{grouped, say};
+use crate::report::{Recordings, wrong};
+use anyhow::{Context, Result, anyhow};
+use hypertrace_export::otlp::http::{Endpoint, Limits};
+use hypertrace_export::otlp::{self, Counts};
+use hypertrace_timeline::regions::{Choice, Options, fields, names};
+use hypertrace_timeline::{ClockMaps, Session};
+use std::path::Path;
+
+/// Writes the regions that are wanted.
+pub fn run(args: &Args) -> Result<()> {
+    let Recordings { sessions, traces, functions } = args.inputs.open(&[])?;
+    if !functions.is_empty() {
+        return Err(Usage("--to otlp has no function traces: give sessions".into()).into());
+    }
+    let choice = choice(args, &sessions)?;
+    let (counts, to) = match (&args.otlp_endpoint, &args.output) {
+        (Some(endpoint), _) => {
+            let mut sent = Sent::default();
+            let counts = otlp::write(&sessions, &traces, choice, &mut |text, spans| {
+                sent.post(endpoint, text, spans)
+            })?;
+            if sent.rejected > 0 {
+                let why = sent.why.map_or(String::new(), |why| format!(": {why}"));
+                let (rejected, spans) = (grouped(sent.rejected), grouped(counts.spans));
+                return Err(anyhow!("{endpoint} rejected {rejected} of {spans} spans{why}"));
+            }
+            (counts, endpoint.to_string())
+        }
+        (None, Some(path)) => {
+            let counts = whole(path, |out| {
+                otlp::write(&sessions, &traces, choice, &mut |text, _| {
+                    writeln!(out, "{text}").context("cannot write")
+                })
+            })?;
+            (counts, path.display().to_string())
+        }
+        // clap requires one of them.
+        (None, None) => return Ok(()),
+    };
+    counts.warnings.iter().for_each(say);
+    if args.output.as_deref() != Some(Path::new("-")) {
+        say(closing(&to, &counts));
+    }
+    Ok(())
+}
+
+/// Returns which regions are wanted.
+fn choice(args: &Args, sessions: &[(Session, ClockMaps)]) -> Result<Choice> {
+    let start = sessions.first().map_or(0, |(session, _)| session.json().started_unix_ns);
+    let choice = args.wanted.regions(start, args.until)?;
+    if names(sessions).is_empty() {
+        let why = "no regions: no events NAME_begin and NAME_end with a field id";
+        return Err(Usage(why.into()).into());
+    }
+    if let Some(filter) = &choice.filter {
+        let known = fields(sessions, &Options::default());
+        filter.check(&known.iter().map(String::as_str).collect()).map_err(wrong)?;
+    }
+    Ok(choice)
+}
+
+/// What a collector has accepted.
+#[derive(Default)]
+struct Sent {
+    spans: u64,
+    rejected: u64,
+    why: Option<String>,
+}
+
+impl Sent {
+    fn post(&mut self, endpoint: &Endpoint, text: &str, spans: u64) -> Result<()> {
+        let accepted = endpoint.post(text, &Limits::default()).with_context(|| {
+            let (before, this) = (grouped(self.spans - self.rejected), grouped(spans));
+            format!("{before} spans accepted, these {this} and those after them are not sent")
+        })?;
+        self.spans += spans;
+        self.rejected += accepted.rejected.min(spans);
+        self.why = self.why.take().or(accepted.why);
+        Ok(())
+    }
+}
+
+/// Formats the line at the end.
+fn closing(to: &str, counts: &Counts) -> String {
+    let Counts { spans, not_counted, left_out, bad_contexts, least_wait_ns, .. } = counts;
+    let mut line = format!("{to}: {} span{}", grouped(*spans), if *spans == 1 { "" } else { "s" });
+    let mut also = |count: u64, what: &str| {
+        if count > 0 {
+            line.push_str(&format!("; {} {what}", grouped(count)));
+        }
+    };
+    also(*not_counted, "regions that could not be measured: see hypertrace regions");
+    also(*left_out, "regions left out by --where, --from and --until");
+    also(*bad_contexts, "regions with a field traceparent that is none");
+    also(*least_wait_ns, "ns: shorter waits are no events, as there are too many");
+    line
+}

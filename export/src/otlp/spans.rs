@@ -1,0 +1,541 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Regions as spans: one pass finds them, another one reads the events that begin them.
+
+use super::request::Request;
+use super::value::{Attributes, quoted, string};
+use super::waits::{Wait, Waits};
+use crate::Result;
+use hypertrace_abi::trace_parent::TraceParent;
+use hypertrace_timeline::regions::{Choice, Options, Part, Regions, Sample};
+use hypertrace_timeline::{
+    ClockMaps, EntryRef, EventKind, EventRef, KernelTrace, Session, Timeline, ValueRef,
+};
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::ops::Deref;
+
+/// Field of the event that begins a region, with the context of the request that the region is a part of.
+const CONTEXT: &str = "traceparent";
+/// Most events of a span: the default of OpenTelemetry's libraries.
+const MOST_EVENTS: usize = 128;
+/// Most spans around another one that are known.
+const MOST_OPEN: usize = 1024;
+/// Most regions that begin at one time and get the fields of their events.
+const MOST_TOGETHER: usize = 1 << 16;
+
+/// Parts, with the names of their attributes.
+const PARTS: [(Part, &str); 7] = [
+    (Part::Guest, "hypertrace.guest_ns"),
+    (Part::Kernel, "hypertrace.kernel_ns"),
+    (Part::Vmm, "hypertrace.vmm_ns"),
+    (Part::Runnable, "hypertrace.runnable_ns"),
+    (Part::Blocked, "hypertrace.blocked_ns"),
+    (Part::Off, "hypertrace.off_ns"),
+    (Part::Unattributed, "hypertrace.unattributed_ns"),
+];
+
+/// What was written, and what could not be.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Spans.
+    pub spans: u64,
+    /// Regions that could not be measured, and are no spans.
+    pub not_counted: u64,
+    /// Regions that the choice leaves out.
+    pub left_out: u64,
+    /// Regions whose field `traceparent` is none.
+    pub bad_contexts: u64,
+    /// Waits that are shorter are no events, nanoseconds: there are too many.
+    pub least_wait_ns: u64,
+    /// Faults of the inputs.
+    pub warnings: Vec<String>,
+}
+
+/// Writes the regions that are chosen as requests, whose text and number of spans `send` takes.
+///
+/// # Errors
+/// If an input is damaged, or the first error of `send`.
+pub fn write<E: From<crate::Error>>(
+    sessions: &[(Session, ClockMaps)],
+    traces: &[KernelTrace],
+    choice: Choice,
+    send: &mut dyn FnMut(&str, u64) -> std::result::Result<(), E>,
+) -> std::result::Result<Counts, E> {
+    let mut waits = Waits::default();
+    let regions = read(sessions, traces, choice, &mut waits)?;
+    let mut writer = Writer::new(sessions, &regions, &waits);
+    let mut timeline = Timeline::with_kernel(sessions, &[]).map_err(crate::Error::from)?;
+    loop {
+        match timeline.read() {
+            Some(Ok(EntryRef::Event(ref event))) => writer.event(event, send)?,
+            Some(Ok(EntryRef::Lost(_))) => {}
+            Some(Err(error)) => return Err(crate::Error::from(error).into()),
+            None => break,
+        }
+    }
+    writer.finish(send)
+}
+
+/// Finds the regions, and the waits of their threads.
+fn read(
+    sessions: &[(Session, ClockMaps)],
+    traces: &[KernelTrace],
+    choice: Choice,
+    waits: &mut Waits,
+) -> Result<Regions> {
+    let options = Options { choice, ..Options::default() };
+    let mut add = |of: &hypertrace_timeline::regions::ThreadInterval<'_>| waits.add(of);
+    Ok(match traces {
+        [] => Regions::of(sessions, traces, &options)?,
+        _ => Regions::with_intervals(sessions, traces, &options, &mut add)?,
+    })
+}
+
+/// A place in a trace.
+#[derive(Clone, Copy, Debug)]
+struct Context {
+    trace_id: u128,
+    span_id: u64,
+    flags: u8,
+}
+
+impl From<TraceParent> for Context {
+    fn from(parent: TraceParent) -> Context {
+        Context {
+            trace_id: u128::from_be_bytes(parent.trace_id()),
+            span_id: u64::from_be_bytes(parent.span_id()),
+            flags: parent.flags(),
+        }
+    }
+}
+
+/// A span that may be around others.
+#[derive(Clone, Copy, Debug)]
+struct Open {
+    end: i64,
+    depth: u8,
+    context: Context,
+}
+
+/// Who has spans inside each other: a holder of a client, or a thread of the VMM.
+#[derive(Debug, Default)]
+struct Holder {
+    token: u64,
+    pid: Option<i128>,
+    tid: Option<i128>,
+    name: String,
+    open: Vec<Open>,
+}
+
+/// A client of a session's guest, or the number of a thread of its host.
+type Source = (usize, Option<u32>, u32);
+/// What the event that begins a region says of it: its group, its client, its id.
+type Key = (u16, Option<u32>, u64);
+
+/// What is known of a session.
+struct Described {
+    /// Attributes of all its resources.
+    provenance: Attributes,
+    /// Name of the program that recorded it.
+    host_name: String,
+    parent: Option<Context>,
+    uuid: String,
+    is_program: bool,
+}
+
+struct Writer<'a> {
+    sessions: Vec<Described>,
+    regions: &'a Regions,
+    waits: &'a Waits,
+    /// Numbers of the groups, by session and name.
+    groups: HashMap<(usize, &'a str), u16>,
+    /// The regions that begin later.
+    later: std::iter::Peekable<Box<dyn Iterator<Item = &'a Sample> + 'a>>,
+    /// The regions that begin now, the last one first, and how many of a key were written.
+    now: HashMap<Key, (Vec<&'a Sample>, u64)>,
+    time: i64,
+    holders: HashMap<Source, Holder>,
+    request: Request,
+    counts: Counts,
+}
+
+impl<'a> Writer<'a> {
+    fn new(sessions: &[(Session, ClockMaps)], regions: &'a Regions, waits: &'a Waits) -> Self {
+        let numbered = (0..).zip(&regions.groups);
+        let groups = numbered.map(|(number, group)| ((group.session, &*group.name), number));
+        let not_counted = regions.groups.iter().flat_map(|group| group.not_counted);
+        let counts = Counts {
+            not_counted: not_counted.fold(0, u64::saturating_add),
+            left_out: regions.left_out.iter().fold(0, |sum: u64, n| sum.saturating_add(*n)),
+            least_wait_ns: waits.least_ns,
+            warnings: regions.warnings.clone(),
+            ..Counts::default()
+        };
+        let later: Box<dyn Iterator<Item = &'a Sample> + 'a> = Box::new(regions.by_begin());
+        Writer {
+            sessions: sessions.iter().map(|(session, _)| Described::of(session)).collect(),
+            groups: groups.collect(),
+            regions,
+            waits,
+            later: later.peekable(),
+            now: HashMap::new(),
+            time: i64::MIN,
+            holders: HashMap::new(),
+            request: Request::default(),
+            counts,
+        }
+    }
+
+    fn event<E>(
+        &mut self,
+        event: &EventRef<'_>,
+        send: &mut dyn FnMut(&str, u64) -> std::result::Result<(), E>,
+    ) -> std::result::Result<(), E> {
+        if event.ts_ns != self.time {
+            self.advance(event.ts_ns, send)?;
+        }
+        if event.kind == EventKind::Lease {
+            self.lease(event);
+            return Ok(());
+        }
+        let Some(name) = event.name.strip_suffix("_begin") else { return Ok(()) };
+        let Some(group) = self.groups.get(&(event.session, name)).copied() else { return Ok(()) };
+        let id = event.fields.iter().find(|(name, _)| ***name == *"id");
+        let id = match id.map(|(_, value)| value) {
+            Some(ValueRef::Unsigned(id) | ValueRef::Hex(id)) => id,
+            Some(ValueRef::Signed(id)) => id as u64,
+            _ => return Ok(()),
+        };
+        let is_of_any = event.fields.iter().any(|(name, _)| &**name == "any_client");
+        let client = event.client.filter(|_| !is_of_any);
+        let Some((samples, written)) = self.now.get_mut(&(group, client, id)) else {
+            return Ok(());
+        };
+        let Some(sample) = samples.pop() else { return Ok(()) };
+        *written += 1;
+        let number = *written;
+        self.span(sample, Some((event, number)), send)
+    }
+
+    /// Takes the regions that begin at a time. Those before it whose events were not found come first.
+    fn advance<E>(
+        &mut self,
+        time: i64,
+        send: &mut dyn FnMut(&str, u64) -> std::result::Result<(), E>,
+    ) -> std::result::Result<(), E> {
+        self.time = time;
+        if self.now.values().any(|(samples, _)| !samples.is_empty()) {
+            let mut left = Vec::from_iter(self.now.drain().flat_map(|(_, (samples, _))| samples));
+            left.sort_by_key(|sample| (sample.group, sample.id));
+            for sample in left {
+                self.span(sample, None, send)?;
+            }
+        }
+        self.now.clear();
+        let mut together = 0;
+        while let Some(sample) = self.later.next_if(|sample| sample.begin_ns <= time) {
+            if sample.begin_ns < time || together == MOST_TOGETHER {
+                self.span(sample, None, send)?;
+                continue;
+            }
+            together += 1;
+            let key = (sample.group, sample.client(), sample.id);
+            self.now.entry(key).or_default().0.push(sample);
+        }
+        self.now.values_mut().for_each(|(samples, _)| samples.reverse());
+        Ok(())
+    }
+
+    /// Takes a new holder of a client, or of a thread of the VMM.
+    fn lease(&mut self, event: &EventRef<'_>) {
+        let mut holder = Holder::default();
+        for (name, value) in event.fields.iter() {
+            match (&**name, value) {
+                ("token", ValueRef::Unsigned(token) | ValueRef::Hex(token)) => holder.token = token,
+                ("pid", ValueRef::Unsigned(pid)) => holder.pid = Some(pid.into()),
+                ("tid", ValueRef::Unsigned(tid)) => holder.tid = Some(tid.into()),
+                ("name", ValueRef::Str(name)) => {
+                    holder.name = String::from_utf8_lossy(name).into_owned();
+                }
+                _ => {}
+            }
+        }
+        self.holders.insert(source(event), holder);
+    }
+
+    /// Writes a region, with the event that began it if that was found, and its number among those of its id and time.
+    fn span<E>(
+        &mut self,
+        sample: &Sample,
+        event: Option<(&EventRef<'_>, u64)>,
+        send: &mut dyn FnMut(&str, u64) -> std::result::Result<(), E>,
+    ) -> std::result::Result<(), E> {
+        let (event, number) = event.unzip();
+        let session = usize::from(sample.session);
+        let (Some(described), Some(group)) =
+            (self.sessions.get(session), self.regions.groups.get(usize::from(sample.group)))
+        else {
+            return Ok(());
+        };
+        let thread = self.regions.thread(sample);
+        let of_event = event.map(source);
+        let holder = of_event.and_then(|source| self.holders.get_mut(&source));
+        let nobody = Holder::default();
+        let (token, pid, tid, name) = {
+            let holder = holder.as_deref().unwrap_or(&nobody);
+            (holder.token, holder.pid, holder.tid, holder.name.clone())
+        };
+        let (_, client, thread_of_vmm) = of_event.unwrap_or((session, sample.client(), 0));
+        let numbers = [
+            client.map_or(u64::MAX, u64::from),
+            thread_of_vmm.into(),
+            token,
+            sample.id,
+            sample.begin_ns as u64,
+            sample.duration_ns(),
+            number.unwrap_or(0),
+        ];
+        let hash = hash(&described.uuid, &group.name, &numbers);
+        let span_id = (hash as u64 ^ (hash >> 64) as u64).max(1);
+
+        // The context: the request's own, or that of the region around it, or the session's.
+        let end = sample.end_ns();
+        let is_of_any = sample.client() != event.and_then(|event| event.client);
+        let around = holder.as_deref().filter(|_| !is_of_any).and_then(|holder| {
+            let is_around = |open: &&Open| open.end >= end && open.depth < sample.depth();
+            holder.open.iter().rfind(is_around).map(|open| open.context)
+        });
+        let own = event.and_then(|event| {
+            let field = event.fields.iter().find(|(name, _)| &***name == CONTEXT);
+            field.map(|(_, value)| value)
+        });
+        let own = own.map(|value| match value {
+            ValueRef::Str(text) => std::str::from_utf8(text).ok()?.parse::<TraceParent>().ok(),
+            _ => None,
+        });
+        self.counts.bad_contexts += u64::from(own == Some(None));
+        let own = own.flatten().map(Context::from);
+        let parent = own.or(around).or(described.parent);
+        let trace_id = match parent {
+            Some(parent) => parent.trace_id,
+            None => mixed(hash).max(1),
+        };
+        let flags = parent.map_or(1, |parent| parent.flags);
+        let context = Context { trace_id, span_id, flags };
+        if let Some(holder) = holder.filter(|_| !is_of_any) {
+            // Those that end now may be around one that begins and ends now.
+            holder.open.retain(|open| open.end > sample.begin_ns);
+            if holder.open.len() == MOST_OPEN {
+                holder.open.remove(0);
+            }
+            holder.open.push(Open { end, depth: sample.depth(), context });
+        }
+
+        let mut out = format!("{{\"traceId\":\"{trace_id:032x}\",\"spanId\":\"{span_id:016x}\"");
+        if let Some(parent) = parent {
+            let _ = write!(out, ",\"parentSpanId\":\"{:016x}\"", parent.span_id);
+        }
+        let _ = write!(out, ",\"flags\":{flags},\"kind\":1,\"name\":");
+        string(&mut out, group.name.as_bytes());
+        quoted(&mut out, "startTimeUnixNano", sample.begin_ns.max(0));
+        quoted(&mut out, "endTimeUnixNano", end.max(0));
+        let mut attributes = Attributes::default();
+        attributes.number("hypertrace.region.id", sample.id);
+        if let Some(client) = event.and_then(|event| event.client).or(sample.client()) {
+            attributes.number("hypertrace.client", client);
+        }
+        if let Some(tid) = tid {
+            attributes.number("thread.id", tid);
+        }
+        if !name.is_empty() {
+            attributes.text("thread.name", name.as_bytes());
+        }
+        if let Some((tid, name)) = thread.filter(|_| !described.is_program) {
+            // The thread of the VMM that ran the guest meanwhile.
+            attributes.number("hypertrace.vmm.thread.id", tid);
+            if let Some(name) = name {
+                let name = name.strip_prefix("vmm/").unwrap_or(name);
+                attributes.text("hypertrace.vmm.thread.name", name.as_bytes());
+            }
+        }
+        for (part, name) in PARTS {
+            let name = match part {
+                Part::Guest if group.is_program => "hypertrace.program_ns",
+                _ => name,
+            };
+            match sample.times.get(part) {
+                0 => {}
+                ns => attributes.number(name, ns),
+            }
+        }
+        if let Some(ns) = sample.bound_ns() {
+            attributes.number("hypertrace.duration_bound_ns", ns);
+        }
+        if let Some(ns) = event.and_then(|event| event.bound_ns) {
+            attributes.number("hypertrace.begin_bound_ns", ns);
+        }
+        for (name, value) in event.into_iter().flat_map(|event| event.fields.iter()) {
+            let is_used = own.is_some() && &**name == CONTEXT;
+            if !is_used && !["id", "any_client"].contains(&&**name) {
+                attributes.field(name, &value);
+            }
+        }
+        let _ = write!(out, ",\"attributes\":[{}]", attributes.0);
+        if let (Some(_), Some(around)) = (own, around) {
+            let Context { trace_id, span_id, .. } = around;
+            let _ = write!(
+                out,
+                ",\"links\":[{{\"traceId\":\"{trace_id:032x}\",\"spanId\":\"{span_id:016x}\"}}]"
+            );
+        }
+        if let Some((tid, _)) = thread {
+            self.events(&mut out, self.waits.within(session, tid, (sample.begin_ns, end)));
+        }
+        out.push('}');
+
+        let is_host = sample.client().or(event.and_then(|event| event.client)).is_none();
+        let described = &self.sessions[session];
+        let resource = described.resource(is_host, pid.filter(|pid| *pid > 0), &name);
+        if !self.request.has_room(&resource, &out) {
+            self.flush(send)?;
+        }
+        self.request.add(resource, out);
+        Ok(())
+    }
+
+    /// Appends the waits of a span as its events; the longest, if there are too many.
+    fn events(&self, out: &mut String, waits: &[Wait]) {
+        if waits.is_empty() {
+            return;
+        }
+        let ns = |wait: &Wait| wait.to.abs_diff(wait.from);
+        let mut least = 0;
+        if waits.len() > MOST_EVENTS {
+            let mut all = Vec::from_iter(waits.iter().map(ns));
+            let at = all.len() - MOST_EVENTS;
+            least = *all.select_nth_unstable(at).1;
+        }
+        let mut count = 0;
+        out.push_str(",\"events\":[");
+        for wait in waits.iter().filter(|wait| ns(wait) >= least).take(MOST_EVENTS) {
+            out.push_str(if count > 0 { ",{" } else { "{" });
+            count += 1;
+            let name = if wait.is_runnable { "runnable" } else { "blocked" };
+            let _ = write!(out, "\"name\":\"{name}\"");
+            quoted(out, "timeUnixNano", wait.from.max(0));
+            let mut attributes = Attributes::default();
+            attributes.number("duration_ns", ns(wait));
+            if let Some(cause) = self.regions.causes.get(usize::from(wait.cause)) {
+                attributes.text("cause", cause.to_string().as_bytes());
+            }
+            let _ = write!(out, ",\"attributes\":[{}]}}", attributes.0);
+        }
+        let _ = write!(out, "],\"droppedEventsCount\":{}", waits.len() - count);
+    }
+
+    fn flush<E>(
+        &mut self,
+        send: &mut dyn FnMut(&str, u64) -> std::result::Result<(), E>,
+    ) -> std::result::Result<(), E> {
+        if let Some((text, spans)) = self.request.take() {
+            send(&text, spans)?;
+            self.counts.spans += spans;
+        }
+        Ok(())
+    }
+
+    fn finish<E>(
+        mut self,
+        send: &mut dyn FnMut(&str, u64) -> std::result::Result<(), E>,
+    ) -> std::result::Result<Counts, E> {
+        self.advance(i64::MAX, send)?;
+        // Those that begin at the last possible time.
+        self.advance(i64::MAX, send)?;
+        self.flush(send)?;
+        Ok(self.counts)
+    }
+}
+
+impl Described {
+    fn of(session: &Session) -> Described {
+        let json = session.json().deref();
+        let mut provenance = Attributes::default();
+        let mut host_name = "vmm";
+        if let Some(origin) = &json.origin {
+            let program = origin.command.split(' ').next().unwrap_or_default();
+            host_name = program.rsplit('/').next().unwrap_or_default();
+            provenance.text("host.name", origin.host.as_bytes());
+            provenance.text("host.arch", origin.machine.as_bytes());
+            provenance.text("os.type", b"linux");
+            provenance.text("os.version", origin.kernel.as_bytes());
+            provenance.text("hypertrace.command", origin.command.as_bytes());
+            provenance.text("hypertrace.version", origin.version.as_bytes());
+        }
+        provenance.text("hypertrace.session", json.uuid.as_bytes());
+        if let Some(boot) = &json.boot_id {
+            provenance.text("hypertrace.boot_id", boot.as_bytes());
+        }
+        let lost = json
+            .streams
+            .iter()
+            .fold(json.lost_unattached, |sum, stream| sum.saturating_add(stream.lost()));
+        provenance.number("hypertrace.lost_events", lost);
+        let parent = json.trace_parent.as_deref().and_then(|text| text.parse().ok());
+        Described {
+            host_name: host_name.to_owned(),
+            parent: parent.map(|parent: TraceParent| parent.into()),
+            uuid: json.uuid.clone(),
+            is_program: json.programs,
+            provenance,
+        }
+    }
+
+    /// Returns the attributes of the process that made a span: one of the host's, or of the guest's.
+    fn resource(&self, is_host: bool, pid: Option<i128>, holder: &str) -> Attributes {
+        let mut attributes = Attributes::default();
+        let (side, name) = match (self.is_program, is_host) {
+            (true, true) => ("host", &*self.host_name),
+            (true, false) => ("program", program(holder)),
+            (false, true) => ("vmm", &*self.host_name),
+            (false, false) => ("guest", program(holder)),
+        };
+        let name = if name.is_empty() { side } else { name };
+        attributes.text("service.name", name.as_bytes());
+        attributes.text("hypertrace.side", side.as_bytes());
+        if let Some(pid) = pid {
+            attributes.number("process.pid", pid);
+        }
+        attributes.0.push(',');
+        attributes.0.push_str(&self.provenance.0);
+        attributes
+    }
+}
+
+/// Returns the program's name in that of a lease: before the name of the thread.
+fn program(holder: &str) -> &str {
+    holder.split('/').next().unwrap_or_default()
+}
+
+fn source(event: &EventRef<'_>) -> Source {
+    match event.client {
+        Some(client) => (event.session, Some(client), 0),
+        None => (event.session, None, event.thread.map_or(0, |thread| thread.tid)),
+    }
+}
+
+/// Returns a hash of a region: FNV-1a of 128 bits, mixed.
+fn hash(uuid: &str, name: &str, numbers: &[u64]) -> u128 {
+    let bytes = numbers.iter().flat_map(|number| number.to_le_bytes());
+    let bytes = uuid.bytes().chain(bytes).chain(name.bytes());
+    mixed(bytes.fold(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d, |hash, byte| {
+        (hash ^ u128::from(byte)).wrapping_mul(0x0000_0000_0100_0000_0000_0000_0000_013b)
+    }))
+}
+
+/// Mixes the bits of a hash, so that each half depends on all of it.
+fn mixed(hash: u128) -> u128 {
+    let step =
+        |hash: u128| (hash ^ hash >> 64).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835);
+    step(step(hash))
+}

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Values of OTLP in JSON: 64-bit integers and times are strings, ids are hexadecimal.
+
+use crate::escape::Json;
+use hypertrace_timeline::ValueRef;
+use std::fmt::{Display, Write as _};
+
+/// Appends a text.
+pub fn string(out: &mut String, text: &[u8]) {
+    // Writing to a String does not fail.
+    let _ = write!(out, "{}", Json(text));
+}
+
+/// Attributes, as the members of an array.
+#[derive(Debug, Default)]
+pub struct Attributes(pub String);
+
+impl Attributes {
+    /// Adds a text.
+    pub fn text(&mut self, key: &str, text: &[u8]) {
+        self.add(key, |out| {
+            out.push_str("\"stringValue\":");
+            string(out, text);
+        });
+    }
+
+    /// Adds a number. One that is no signed number of 64 bits is a text.
+    pub fn number(&mut self, key: &str, number: impl Into<i128>) {
+        let number = number.into();
+        self.add(key, |out| integer(out, number));
+    }
+
+    /// Adds a field of an event.
+    pub fn field(&mut self, key: &str, value: &ValueRef<'_>) {
+        match value {
+            ValueRef::Unsigned(v) => self.number(key, *v),
+            ValueRef::Signed(v) => self.number(key, *v),
+            ValueRef::Hex(v) => self.text(key, format!("{v:#x}").as_bytes()),
+            ValueRef::Bool(v) => self.add(key, |out| _ = write!(out, "\"boolValue\":{v}")),
+            ValueRef::Float(v) if v.is_finite() => {
+                self.add(key, |out| _ = write!(out, "\"doubleValue\":{v:?}"));
+            }
+            // JSON has no such numbers.
+            ValueRef::Float(v) => self.text(key, v.to_string().as_bytes()),
+            ValueRef::Str(bytes) => self.text(key, bytes),
+            ValueRef::Words(words) => self.array(key, words.iter().map(|word| i128::from(*word))),
+            ValueRef::SignedWords(words) => {
+                self.array(key, words.iter().map(|word| i128::from(*word)));
+            }
+            // Of kernels' events.
+            ValueRef::Array(_) | ValueRef::Name(_) => {}
+        }
+    }
+
+    fn array(&mut self, key: &str, numbers: impl Iterator<Item = i128>) {
+        self.add(key, |out| {
+            out.push_str("\"arrayValue\":{\"values\":[");
+            for (i, number) in numbers.enumerate() {
+                out.push_str(if i > 0 { ",{" } else { "{" });
+                integer(out, number);
+                out.push('}');
+            }
+            out.push_str("]}");
+        });
+    }
+
+    fn add(&mut self, key: &str, value: impl FnOnce(&mut String)) {
+        let out = &mut self.0;
+        out.push_str(if out.is_empty() { "{\"key\":" } else { ",{\"key\":" });
+        string(out, key.as_bytes());
+        out.push_str(",\"value\":{");
+        value(out);
+        out.push_str("}}");
+    }
+}
+
+/// Appends an integer; as a text if it is none of OTLP's.
+fn integer(out: &mut String, number: i128) {
+    let kind = if i64::try_from(number).is_ok() { "intValue" } else { "stringValue" };
+    let _ = write!(out, "\"{kind}\":\"{number}\"");
+}
+
+/// Appends a member with a number as a string.
+pub fn quoted(out: &mut String, name: &str, value: impl Display) {
+    let _ = write!(out, ",\"{name}\":\"{value}\"");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn parsed(attributes: &Attributes) -> Value {
+        serde_json::from_str(&format!("[{}]", attributes.0)).unwrap()
+    }
+
+    #[test]
+    fn values_have_the_forms_of_otlp() {
+        let mut all = Attributes::default();
+        let words = [1, u64::MAX];
+        for (key, value) in [
+            ("n", ValueRef::Unsigned(7)),
+            ("most", ValueRef::Unsigned(u64::MAX)),
+            ("least", ValueRef::Signed(i64::MIN)),
+            ("hex", ValueRef::Hex(255)),
+            ("yes", ValueRef::Bool(true)),
+            ("half", ValueRef::Float(0.5)),
+            ("none", ValueRef::Float(f64::NAN)),
+            ("text", ValueRef::Str(b"a")),
+            ("words", ValueRef::Words(&words)),
+        ] {
+            all.field(key, &value);
+        }
+        let of = |key: &str, kind: &str, value: Value| json!({"key": key, "value": {kind: value}});
+        let words = json!({"values": [{"intValue": "1"}, {"stringValue": "18446744073709551615"}]});
+        let expected = [
+            of("n", "intValue", json!("7")),
+            of("most", "stringValue", json!("18446744073709551615")),
+            of("least", "intValue", json!("-9223372036854775808")),
+            of("hex", "stringValue", json!("0xff")),
+            of("yes", "boolValue", json!(true)),
+            of("half", "doubleValue", json!(0.5)),
+            of("none", "stringValue", json!("NaN")),
+            of("text", "stringValue", json!("a")),
+            of("words", "arrayValue", words),
+        ];
+        assert_eq!(parsed(&all), json!(expected));
+    }
+}

@@ -1,0 +1,240 @@
+//! Regions as spans: their tree, their times and attributes, and a collector that takes them.
+
+use crate::collector::Collector;
+use hypertrace_export::Error;
+use hypertrace_export::otlp::{self, Counts};
+use hypertrace_test_support::{made, wait_until};
+use hypertrace_timeline::regions::Choice;
+use hypertrace_timeline::{ClockMaps, Session};
+use made::*;
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+
+const OUTER_BEGIN: u32 = 16;
+const OUTER_END: u32 = 17;
+const INNER_BEGIN: u32 = 18;
+const INNER_END: u32 = 19;
+const REQUEST_BEGIN: u32 = 20;
+const REQUEST_END: u32 = 21;
+const EVENTS: &str = r#"[
+    {"id":16,"schema":"outer_begin(id:u64,lba:u64)"},
+    {"id":17,"schema":"outer_end(id:u64)"},
+    {"id":18,"schema":"inner_begin(id:u64,text:str)"},
+    {"id":19,"schema":"inner_end(id:u64)"},
+    {"id":20,"schema":"request_begin(id:u64,traceparent:str)"},
+    {"id":21,"schema":"request_end(id:u64)"}
+]"#;
+
+/// The span of who called the session's process, and one of a request.
+const CALLER: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00";
+const REQUEST: &str = "00-11111111111111111111111111111111-2222222222222222-01";
+
+/// A session of a program: `outer` around `inner` and two requests, then another holder of the client.
+fn session(parent: Option<&str>) -> Made {
+    let first = Packet::new(1, 0, 0)
+        .lease(1_000, 7, "server/worker\x1b")
+        .event(2_000, OUTER_BEGIN, &[1, u64::MAX])
+        .event_str(3_000, INNER_BEGIN, &[1], b"a\"\\\x1b[2J\xff</script>")
+        .event(4_000, INNER_END, &[1])
+        .event_str(5_000, REQUEST_BEGIN, &[2], REQUEST.as_bytes())
+        .event_str(5_500, INNER_BEGIN, &[3], b"")
+        .event(5_600, INNER_END, &[3])
+        .event(6_000, REQUEST_END, &[2])
+        .event_str(7_000, REQUEST_BEGIN, &[4], b"00-no")
+        .event(8_000, REQUEST_END, &[4])
+        .event(9_000, OUTER_END, &[1]);
+    let second = Packet::new(1, 0, 0)
+        .after(&first)
+        .lease(10_000, 8, "other")
+        .event_str(11_000, INNER_BEGIN, &[1], b"alone")
+        .event(12_000, INNER_END, &[1])
+        .event(13_000, OUTER_BEGIN, &[9, 1]);
+    let made =
+        Made::of_programs(EVENTS).stream("guest-000-0000", &[Packet::new(1, 0, 0), first, second]);
+    if let Some(parent) = parent {
+        let path = made.path().join("session.json");
+        let json = fs::read_to_string(&path).unwrap();
+        let member = format!("\"trace_parent\":\"{parent}\",\"clocks\"");
+        fs::write(path, json.replacen("\"clocks\"", &member, 1)).unwrap();
+    }
+    made
+}
+
+/// Returns the requests of an export, and what it says.
+fn requests(made: &Made, choice: Choice) -> (Vec<String>, Counts) {
+    let session = Session::open(made.path()).unwrap();
+    let maps = ClockMaps::of(&session).unwrap();
+    let mut texts = Vec::new();
+    let counts = otlp::write(&[(session, maps)], &[], choice, &mut |text, _| {
+        texts.push(text.to_owned());
+        Ok::<(), Error>(())
+    });
+    (texts, counts.unwrap())
+}
+
+/// Returns the spans of requests, in their order.
+fn spans(requests: &[String]) -> Vec<Value> {
+    let mut spans = Vec::new();
+    for request in requests {
+        let request: Value = serde_json::from_str(request).unwrap();
+        for resource in request["resourceSpans"].as_array().unwrap() {
+            for scope in resource["scopeSpans"].as_array().unwrap() {
+                spans.extend(scope["spans"].as_array().unwrap().iter().cloned());
+            }
+        }
+    }
+    spans
+}
+
+/// Returns attributes by their keys.
+fn attributes(of: &Value) -> BTreeMap<&str, &Value> {
+    let all = of["attributes"].as_array().unwrap().iter();
+    all.map(|one| {
+        (one["key"].as_str().unwrap(), one["value"].as_object().unwrap().values().next().unwrap())
+    })
+    .collect()
+}
+
+fn text<'a>(span: &'a Value, key: &str) -> &'a str {
+    span[key].as_str().unwrap_or_default()
+}
+
+/// Returns names of spans with those of their parents, and their traces.
+fn tree(spans: &[Value]) -> Vec<(String, String, String)> {
+    let names: BTreeMap<&str, &str> =
+        spans.iter().map(|span| (text(span, "spanId"), text(span, "name"))).collect();
+    let one = |span: &Value| {
+        let parent = text(span, "parentSpanId");
+        let parent = names.get(parent).copied().unwrap_or(parent);
+        (text(span, "name").to_owned(), parent.to_owned(), text(span, "traceId").to_owned())
+    };
+    spans.iter().map(one).collect()
+}
+
+#[test]
+fn spans_are_children_of_the_request_of_the_region_around_them_or_of_the_caller() {
+    let (texts, counts) = requests(&session(Some(CALLER)), Choice::default());
+    let spans = spans(&texts);
+
+    let (caller, request) = (&CALLER[3..35], &REQUEST[3..35]);
+    let expected = [
+        ("outer", "00f067aa0ba902b7", caller),
+        ("inner", "outer", caller),
+        ("request", "2222222222222222", request),
+        ("inner", "request", request),
+        ("request", "outer", caller),
+        ("inner", "00f067aa0ba902b7", caller),
+    ];
+    let expected = expected.map(|(name, parent, trace)| (name.into(), parent.into(), trace.into()));
+    assert_eq!(tree(&spans), expected);
+    // The caller did not sample its trace, the request's did.
+    assert_eq!(spans.iter().map(|span| &span["flags"]).collect::<Vec<_>>(), [0, 0, 1, 1, 0, 0]);
+    let link = json!([{"traceId": caller, "spanId": spans[0]["spanId"]}]);
+    assert_eq!((&spans[2]["links"], &spans[3]["links"]), (&link, &Value::Null));
+    assert_eq!((counts.spans, counts.not_counted, counts.bad_contexts), (6, 1, 1));
+}
+
+#[test]
+fn without_a_caller_each_outermost_region_is_a_trace_and_ids_are_the_same_again() {
+    let made = session(None);
+    let (texts, _) = requests(&made, Choice::default());
+    let spans = spans(&texts);
+
+    assert_eq!(requests(&made, Choice::default()).0, texts, "a second export is the same");
+    let ids: BTreeSet<&str> = spans.iter().map(|span| text(span, "spanId")).collect();
+    assert_eq!(ids.len(), spans.len());
+    for span in &spans {
+        for (key, len) in [("spanId", 16), ("traceId", 32)] {
+            let id = text(span, key);
+            assert!(id.len() == len && u128::from_str_radix(id, 16).unwrap() != 0, "{span}");
+        }
+    }
+    let roots: Vec<_> = spans.iter().filter(|span| span.get("parentSpanId").is_none()).collect();
+    assert_eq!(roots.iter().map(|span| text(span, "name")).collect::<Vec<_>>(), ["outer", "inner"]);
+    assert_ne!(roots[0]["traceId"], roots[1]["traceId"]);
+    assert_eq!(spans[1]["traceId"], roots[0]["traceId"]);
+    // Ids do not depend on which of the regions are chosen.
+    let choice = Choice { from_ns: Some(START_NS + 2_500), ..Choice::default() };
+    let (some, counts) = requests(&made, choice);
+    assert_eq!(self::spans(&some)[0]["spanId"], spans[1]["spanId"]);
+    assert_eq!(counts.left_out, 1);
+}
+
+#[test]
+fn a_span_has_its_times_its_parts_and_the_fields_of_its_begin() {
+    let (texts, _) = requests(&session(None), Choice::default());
+    let spans = spans(&texts);
+
+    let inner = &spans[1];
+    assert_eq!((&inner["kind"], &inner["name"]), (&json!(1), &json!("inner")));
+    assert_eq!(inner["startTimeUnixNano"], (START_NS + 3_000).to_string());
+    assert_eq!(inner["endTimeUnixNano"], (START_NS + 4_000).to_string());
+    let of = attributes(inner);
+    assert_eq!(of["text"], "a\"\\\x1b[2J\u{fffd}</script>");
+    assert_eq!((of["hypertrace.region.id"], of["hypertrace.client"]), (&json!("1"), &json!("0")));
+    assert_eq!(of["hypertrace.unattributed_ns"], "1000");
+    assert_eq!((of["thread.id"], of["thread.name"]), (&json!("43"), &json!("server/worker\x1b")));
+    assert_eq!(
+        (of["hypertrace.begin_bound_ns"], of["hypertrace.duration_bound_ns"]),
+        (&json!("0"), &json!("0"))
+    );
+    assert!(!of.contains_key("id"));
+    assert_eq!(attributes(&spans[0])["lba"], "18446744073709551615", "no number of OTLP");
+    assert!(!attributes(&spans[2]).contains_key("traceparent"));
+    assert_eq!(attributes(&spans[4])["traceparent"], "00-no", "it is no context");
+    // All but printed ASCII and letters is escaped.
+    assert!(texts.iter().all(|text| !text.contains(|c: char| c.is_control())));
+    let request: Value = serde_json::from_str(&texts[0]).unwrap();
+    let resources = request["resourceSpans"].as_array().unwrap();
+    let names: Vec<_> =
+        resources.iter().map(|of| attributes(&of["resource"])["service.name"].clone()).collect();
+    assert_eq!(names, ["server", "other"]);
+    assert_eq!(attributes(&resources[0]["resource"])["hypertrace.session"], UUID_TEXT);
+    assert_eq!(resources[0]["scopeSpans"][0]["scope"]["name"], "hypertrace");
+}
+
+#[test]
+fn many_regions_at_one_time_and_with_one_id_are_all_there_in_bounded_requests() {
+    const COUNT: u64 = 3_000;
+    let mut packet = Packet::new(1, 0, 0).lease(1_000, 7, "w");
+    for _ in 0..COUNT {
+        packet =
+            packet.event_str(2_000, INNER_BEGIN, &[1], &[1; 2_000]).event(2_000, INNER_END, &[1]);
+    }
+    let made = Made::of_programs(EVENTS).stream("guest-000-0000", &[Packet::new(1, 0, 0), packet]);
+
+    let (texts, counts) = requests(&made, Choice::default());
+
+    let spans = spans(&texts);
+    let ids: BTreeSet<&str> = spans.iter().map(|span| text(span, "spanId")).collect();
+    assert_eq!((counts.spans, spans.len() as u64, ids.len() as u64), (COUNT, COUNT, COUNT));
+    assert!(texts.iter().all(|text| text.len() <= 1 << 20));
+    assert!(texts.len() as u64 > (COUNT * 12_000) >> 20, "{}", texts.len());
+}
+
+#[test]
+fn a_collector_takes_the_spans_and_refuses_broken_ones() {
+    let Some(collector) = Collector::start() else { return };
+    let (texts, counts) = requests(&session(Some(CALLER)), Choice::default());
+
+    for text in &texts {
+        collector.post(text).unwrap();
+    }
+
+    wait_until("all spans are in the log", || collector.log().matches("Span #").count() == 6);
+    assert_eq!(counts.spans, 6);
+    let log = collector.log();
+    for expected in [CALLER[3..35].to_owned(), format!("Start time: {}", START_NS + 2_000)] {
+        assert!(log.contains(&expected), "{log}");
+    }
+    for (right, wrong) in [
+        ("\"traceId\":\"4bf9", "\"traceId\":\"xyz9"),
+        ("\"kind\":1", "\"kind\":\"internal\""),
+        ("\"startTimeUnixNano\":\"", "\"startTimeUnixNano\":\"x"),
+    ] {
+        assert!(texts[0].contains(right));
+        let why = collector.post(&texts[0].replacen(right, wrong, 1)).unwrap_err();
+        assert!(why.contains(" answered 400"), "{wrong}: {why}");
+    }
+}
