@@ -6,6 +6,7 @@
 
 mod c;
 mod child;
+mod compare;
 mod cpus;
 mod device;
 mod docs;

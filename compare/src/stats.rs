@@ -110,7 +110,7 @@ pub struct Permutations {
     runs: usize,
     /// A bit for each run of each way, set in those that are in side a; whole bytes a way.
     ways: Vec<u8>,
-    /// Whether these are all ways.
+    /// Whether these are all ways, or half of them and the others are their mirror images.
     all: bool,
 }
 
@@ -122,8 +122,7 @@ impl Permutations {
     /// are drawn, and the runs as they are count as another, so it is 1/200,000 at least; once 100 of them differ by
     /// as much or more, no more are drawn.
     ///
-    /// It assumes no distribution. Its smallest value is 2 in all ways, so few runs cannot reach a low level: 2/252 with
-    /// 5 a side, 2/70 with 4.
+    /// It assumes no distribution. Few runs cannot reach a low level: see [`least_p_value`].
     ///
     /// It is 1 if a side has no runs, if all values are equal, and if values are not finite or so large that their sum
     /// is not.
@@ -174,8 +173,10 @@ impl Permutations {
         if all {
             let mut side = order[..a].to_vec();
             add(&side);
+            // Of sides of as many runs, each way has a mirror image that is as extreme: the first run stays in side a.
+            let first = usize::from(2 * a == runs);
             // The next combination: the last run that can move does, and those behind it follow.
-            while let Some(last) = (0..a).rev().find(|&i| side[i] < runs - a + i) {
+            while let Some(last) = (first..a).rev().find(|&i| side[i] < runs - a + i) {
                 let moved = side[last] + 1;
                 (last..a).for_each(|i| side[i] = moved + i - last);
                 add(&side);
@@ -189,6 +190,17 @@ impl Permutations {
         }
         Self { a, runs, ways, all }
     }
+}
+
+/// Returns the smallest p value of a difference that so many runs can have: 2/252 with 5 a side, 2/924 with 6.
+///
+/// One changed name of `n` is only found at a level of 1 % if `n` times this is at most 0.01
+/// ([`benjamini_hochberg`]): with 5 runs a side it has to be the only name, with 6 one of at most 4, with 10 one of 923.
+pub fn least_p_value(a: usize, b: usize) -> f64 {
+    let ways = ways(a, a + b).unwrap_or(MOST_WAYS);
+    // Of sides of as many runs, the mirror image of the most extreme way is as extreme.
+    let extreme = if a == b && a > 0 && ways < MOST_WAYS { 2.0 } else { 1.0 };
+    extreme / ways as f64
 }
 
 /// Returns the number of ways to choose `a` of `runs`, if an exact p value may try them all.

@@ -9,7 +9,7 @@ use hypertrace_tests::linux_module::Module;
 use serde_json::Value;
 
 /// Rows that every machine can run.
-const ROWS: [&str; 39] = [
+const ROWS: [&str; 43] = [
     "tsc",
     "ring_floor",
     "write_floor",
@@ -49,6 +49,10 @@ const ROWS: [&str; 39] = [
     "regions",
     "regions_whom",
     "regions_path",
+    "compare_false_alarms",
+    "compare_false_alarms_at_5",
+    "compare_coverage",
+    "compare_power",
 ];
 /// Rows that need root and the kernel's tracing, another tracer, KVM or an emulator.
 const OTHERS: [(&str, &str); 25] = [

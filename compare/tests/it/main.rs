@@ -2,4 +2,5 @@
 
 //! The tests of this crate, a module a subject.
 
+mod simulation;
 mod stats;

@@ -3,7 +3,7 @@
 //! Statistics against SciPy's, and of values that no formula was made for.
 
 use hypertrace_compare::stats::{
-    Permutations, benjamini_hochberg, permutation, smallest_difference, welch,
+    Permutations, benjamini_hochberg, least_p_value, permutation, smallest_difference, welch,
 };
 use serde::Deserialize;
 
@@ -122,9 +122,14 @@ fn a_level_of_few_runs_has_steps() {
     for (runs, ways) in [(1, 2), (2, 6), (3, 20), (4, 70), (5, 252), (6, 924), (10, 184_756)] {
         let p = permutation(&side(0, runs), &side(1_000, runs));
         assert_eq!(p, 2.0 / f64::from(ways), "{runs} runs a side");
+        assert_eq!(least_p_value(runs as usize, runs as usize), p, "{runs} runs a side");
     }
+    assert_eq!(permutation(&side(0, 2), &side(1_000, 4)), 1.0 / 15.0);
+    assert_eq!(least_p_value(2, 4), 1.0 / 15.0);
     // More than can be tried: the runs as they are, of 200,000.
     assert_eq!(permutation(&side(0, 30), &side(1_000, 30)), 1.0 / 200_000.0);
+    assert_eq!(least_p_value(30, 30), 1.0 / 200_000.0);
+    assert_eq!(least_p_value(0, 5), 1.0);
 }
 
 #[test]

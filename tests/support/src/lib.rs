@@ -18,6 +18,8 @@ pub mod kill;
 pub mod machine;
 pub mod made;
 pub mod namespace;
+#[cfg(feature = "compare")]
+pub mod simulation;
 pub mod trace_dat;
 pub mod uftrace;
 pub mod vcpu;
