@@ -199,6 +199,19 @@ def is_of_events(trace, event, name):
     return False
 
 
+def check_flows(trace):
+    """Checks that each flow is from an exit to a point that its thread served."""
+    ends = collections.defaultdict(list)
+    for at, event, name, _ in trace.events:
+        for flow in event.flow_ids:
+            assert event.type == EVENT.TYPE_SLICE_BEGIN, "an instant has no flow"
+            ends[flow].append((at, trace.tracks[event.track_uuid][0], trace.thread(event.track_uuid).tid, event.track_uuid))
+    for flow, of in ends.items():
+        (begin, *of_exit, exits), (end, *of_point, _) = sorted(of)
+        assert begin <= end and of_exit == of_point and trace.is_part(exits, "exits"), (flow, of)
+    return len(ends)
+
+
 def compare_points(trace, rows):
     """Compares the points on the threads that served them with the guest's side."""
     served = collections.Counter()
@@ -317,15 +330,13 @@ def compare_scheduling(trace, rows, is_whole):
             continue
         of_report += 1
         at, fields, cpu = int(row["ts_ns"]), row["fields"], int(row["cpu"])
-        if trace.switches:
-            of_task = by_task[cpu, fields["next_pid"]]
-            near = of_task[bisect.bisect_left(of_task, at - SAME_SWITCH):bisect.bisect_right(of_task, at + SAME_SWITCH)]
-            assert at in near if is_whole else near, (row, near)
-        elif trace.tasks:
-            prev, following = fields["prev_pid"], fields["next_pid"]
-            found = [state for state in range(2, 9) if (prev, at, state) in states]
-            found += [3] if (following, at, 3) in states else []
-            assert found, row
+        of_task = by_task[cpu, fields["next_pid"]]
+        first, last = bisect.bisect_left(of_task, at - SAME_SWITCH), bisect.bisect_right(of_task, at + SAME_SWITCH)
+        near = of_task[first:last]
+        assert at in near or not is_whole or not trace.switches, (row, near)
+        # As a state of one of both threads, if only some were recorded.
+        of_prev = [state for state in range(2, 9) if (fields["prev_pid"], at, state) in states]
+        assert near or of_prev or (fields["next_pid"], at, 3) in states, row
     assert not is_whole or not trace.switches or counts["switches"] == of_report, (counts, of_report)
     return counts
 
@@ -336,6 +347,7 @@ def main():
     counts = compare_events(trace, rows)
     counts.update(compare_scheduling(trace, rows, "--all-threads" in sys.argv))
     counts["points"] = compare_points(trace, rows)
+    counts["flows"] = check_flows(trace)
     slices = check_nesting(trace)
     counts["regions"] = compare_regions(trace, slices, sys.argv[3])
     counts["states"] = compare_states(trace, slices, sys.argv[4])

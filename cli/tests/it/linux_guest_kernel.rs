@@ -120,6 +120,11 @@ fn the_kernel_of_a_guest_stands_beside_its_programs() {
     check_stat(&session, &stat, kernel_events);
     check_regions(&session);
     check_path(&session);
+    if let Some(counts) = crate::perfetto::compared(&session, &[], &[]) {
+        assert_eq!(counts["machines"], 2, "{counts}");
+        let scheduled = ["switches", "task_states"].map(|name| counts[name].as_u64().unwrap());
+        assert!(scheduled.iter().sum::<u64>() > 8, "{counts}");
+    }
     Linux::used();
 }
 

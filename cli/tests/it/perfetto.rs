@@ -32,7 +32,7 @@ fn written(folder: &Path, name: &str, command: &mut Command) -> PathBuf {
 }
 
 /// Exports a session, and compares it with what the other commands say. Returns the counts of what was compared.
-fn compared(session: &Path, options: &[&str], reader_options: &[&str]) -> Option<Value> {
+pub(crate) fn compared(session: &Path, options: &[&str], reader_options: &[&str]) -> Option<Value> {
     let python = capability::program(READER)?;
     let folder = tempfile::tempdir().unwrap();
     let outputs = outputs(session, folder.path(), options);
@@ -244,6 +244,7 @@ fn a_demo_with_its_kernel_is_what_the_other_commands_show() {
     at_least("states", 2_000);
     at_least("points", 2_000);
     at_least("switches", 10);
+    at_least("flows", 1_900);
     assert_eq!(counts["machines"], 2, "{counts}");
     let slices = compared(&out, &["--states", "slices"], &[]).unwrap();
     assert_eq!(slices["states"], counts["states"]);

@@ -22,6 +22,11 @@ use std::sync::Arc;
 /// Most sources, processes of threads, and clients that are known at once.
 const MOST: usize = 1 << 16;
 
+/// Most reference points that are noted, of some 50 bytes.
+const MOST_POINTS: usize = 1 << 17;
+/// Most of them in an exit that have a flow from it.
+const MOST_FLOWS: usize = 64;
+
 /// Writer of events.
 pub(super) struct Writer<'w, 'o> {
     pub out: &'w mut Output<'o>,
@@ -48,6 +53,9 @@ pub(super) struct Known {
     /// Number of their leases.
     leases: usize,
     sources: HashMap<Arc<str>, usize>,
+    /// Points that were served, by session and thread, and their number.
+    points: HashMap<(usize, u32), Vec<Point>>,
+    noted: usize,
     /// Open functions, by track.
     depths: HashMap<u64, u64>,
     /// Time of the last event.
@@ -65,6 +73,18 @@ struct Client {
     before: Vec<(i64, u64)>,
     /// Time of the last lease.
     since: i64,
+}
+
+/// A reference point that a thread served.
+#[derive(Debug)]
+struct Point {
+    ts_ns: i64,
+    id: u64,
+    /// Process of the thread.
+    pid: Option<u32>,
+    name: Arc<str>,
+    /// Whether it is in an exit that is written.
+    has_flow: bool,
 }
 
 impl Known {
@@ -161,17 +181,18 @@ impl Writer<'_, '_> {
             arguments::point(proto, interned, event);
         })?;
         match (id, event.thread) {
-            (Some(id), Some(thread)) => self.served(event, (at, id), (thread.pid, thread.tid)),
+            (Some(id), Some(thread)) => self.served(event, (thread.pid, thread.tid), id),
             _ => Ok(()),
         }
     }
 
-    /// Writes a reference point where a vCPU's thread served it: a slice of no length.
+    /// Notes a reference point that a vCPU's thread served. It is written when it is known in which exit, or at once if too
+    /// many are.
     fn served(
         &mut self,
         event: &EventRef<'_>,
-        (at, id): (u64, u64),
         (pid, tid): (Option<u32>, u32),
+        id: u64,
     ) -> Result<()> {
         let Machines { host, guest } = self.machines[event.session];
         // A program serves itself.
@@ -179,15 +200,50 @@ impl Writer<'_, '_> {
             return Ok(());
         }
         self.counts.served += 1;
+        let name = event.name.clone();
+        let point = Point { ts_ns: event.ts_ns, id, pid, name, has_flow: false };
+        if self.known.noted == MOST_POINTS {
+            return self.point(host, tid, &point);
+        }
+        self.known.noted += 1;
+        self.known.points.entry((event.session, tid)).or_default().push(point);
+        Ok(())
+    }
+
+    /// Writes a point on the thread that served it: a slice of no length.
+    fn point(&mut self, machine: u64, tid: u32, point: &Point) -> Result<()> {
         let name = format!("thread {tid}").into();
-        let track = self.host_thread(host, (pid, tid), None, &name)?;
-        let sequence = &mut self.sequences[host as usize];
-        let begin = (at, event::SLICE_BEGIN, track);
-        sequence.event(self.out, self.clock, begin, |proto, interned| {
-            proto.number(event::NAME_IID, interned.event(event.name));
-            proto.number(event::CORRELATION_ID, id);
+        let track = self.host_thread(machine, (point.pid, tid), None, &name)?;
+        self.slice_begin(machine, (point.ts_ns, track), &point.name, |proto, _| {
+            proto.number(event::CORRELATION_ID, point.id);
+            if point.has_flow {
+                proto.fixed(event::FLOW_IDS, point.id);
+            }
         })?;
-        sequence.event(self.out, self.clock, (at, event::SLICE_END, track), |_, _| {})
+        self.slice_end(machine, point.ts_ns, track)
+    }
+
+    /// Returns the points that a thread served from one time until before another, which get a flow from there.
+    pub fn served_in(&mut self, session: usize, tid: u32, times: (i64, i64)) -> Vec<u64> {
+        let points = self.known.points.get_mut(&(session, tid)).map_or(&mut [][..], |of| of);
+        let first = points.partition_point(|point| point.ts_ns < times.0);
+        let within = points[first..].iter_mut().take_while(|point| point.ts_ns < times.1);
+        let flow = |point: &mut Point| {
+            point.has_flow = true;
+            point.id
+        };
+        within.take(MOST_FLOWS).map(flow).collect()
+    }
+
+    /// Writes the points that were noted.
+    pub fn points(&mut self) -> Result<()> {
+        let mut all = Vec::from_iter(std::mem::take(&mut self.known.points));
+        all.sort_unstable_by_key(|(of, _)| *of);
+        for ((session, tid), points) in all {
+            let machine = self.machines[session].host;
+            points.iter().try_for_each(|point| self.point(machine, tid, point))?;
+        }
+        Ok(())
     }
 
     /// Writes the beginning or the end of a function. An end without a beginning is an instant.
@@ -508,7 +564,8 @@ impl Writer<'_, '_> {
 fn point_id(event: &EventRef<'_>) -> Option<u64> {
     let point = event.reference?;
     // Of a client, one after the other.
-    Some((event.session as u64) << 48 | u64::from(point.client) << 32 | u64::from(point.seq))
+    // No number is 0.
+    Some((event.session as u64 + 1) << 48 | u64::from(point.client) << 32 | u64::from(point.seq))
 }
 
 /// Returns the machine of each kernel's trace, and the number of all machines.

@@ -99,6 +99,7 @@ pub(super) mod event {
     pub const NAME_IID: u32 = 10;
     pub const TRACK: u32 = 11;
     pub const COUNTER_VALUE: u32 = 30;
+    pub const FLOW_IDS: u32 = 47;
     pub const CORRELATION_ID: u32 = 52;
 
     pub const SLICE_BEGIN: u64 = 1;

@@ -53,8 +53,8 @@ struct Thread {
     exits: u64,
     /// End of the last interval.
     until: Option<i64>,
-    /// Whether an exit is open.
-    has_exit: bool,
+    /// Beginning and reason of the exit that is open.
+    exit: Option<(i64, String)>,
 }
 
 /// Writes the regions of sessions, and what their threads did. Returns the faults of the inputs.
@@ -65,6 +65,7 @@ pub(super) fn write(
 ) -> Result<Vec<String>> {
     let Events { sessions, traces, .. } = *events;
     if traces.is_empty() && names(sessions).is_empty() {
+        writer.points()?;
         return Ok(Vec::new());
     }
     let window = events.window();
@@ -82,9 +83,10 @@ pub(super) fn write(
     };
     let regions = Regions::with_intervals(sessions, traces, &options, &mut sink)?;
     written?;
-    for ((session, _), thread) in threads {
-        end(writer, session, thread, states)?;
+    for (of, thread) in threads {
+        end(writer, of, thread, states)?;
     }
+    writer.points()?;
     slices(writer, &regions)?;
     Ok(regions.warnings)
 }
@@ -121,22 +123,18 @@ fn interval(
             known.exits = part(Part::Exits, "exits", false)?;
         }
     }
-    let is_gap = known.until.is_some_and(|until| until < from);
+    let ended = known.until;
+    let is_gap = ended.is_some_and(|until| until < from);
     if is_gap || states == States::Slices {
         stop(writer, machine, known, states)?;
     }
-    let is_new_exit = part == regions::Part::Kernel && !known.has_exit;
-    let ends_exit = matches!(part, regions::Part::Guest | regions::Part::Unattributed) || is_gap;
-    if ends_exit && known.has_exit {
-        known.has_exit = false;
-        let at = if is_gap { known.until.unwrap_or(from) } else { from };
-        writer.slice_end(machine, at, known.exits)?;
+    if matches!(part, regions::Part::Guest | regions::Part::Unattributed) || is_gap {
+        let at = if is_gap { ended.unwrap_or(from) } else { from };
+        end_exit(writer, (thread.session, thread.tid), known, at)?;
     }
-    if is_new_exit && !is_program {
-        known.has_exit = true;
-        writer.counts.exits += 1;
-        let reason = thread.reason.unwrap_or("other");
-        writer.slice_begin(machine, (from, known.exits), reason, |_, _| {})?;
+    if part == regions::Part::Kernel && !is_program {
+        let reason = || thread.reason.unwrap_or("other").to_owned();
+        known.exit.get_or_insert_with(|| (from, reason()));
     }
     let kind = match states {
         States::Tracks => event::STATE,
@@ -174,15 +172,32 @@ fn stop(
 /// Ends a thread.
 fn end(
     writer: &mut Writer<'_, '_>,
-    session: usize,
+    (session, tid): (usize, u32),
     mut known: Thread,
     states: States,
 ) -> Result<()> {
     let machine = writer.machines[session].host;
-    if let (true, Some(until)) = (known.has_exit, known.until) {
-        writer.slice_end(machine, until, known.exits)?;
+    if let Some(until) = known.until {
+        end_exit(writer, (session, tid), &mut known, until)?;
     }
     stop(writer, machine, &mut known, states)
+}
+
+/// Writes an exit that ends at a time: points that were served in it follow from it.
+fn end_exit(
+    writer: &mut Writer<'_, '_>,
+    (session, tid): (usize, u32),
+    known: &mut Thread,
+    at: i64,
+) -> Result<()> {
+    let Some((from, reason)) = known.exit.take() else { return Ok(()) };
+    let machine = writer.machines[session].host;
+    writer.counts.exits += 1;
+    let flows = writer.served_in(session, tid, (from, at));
+    writer.slice_begin(machine, (from, known.exits), &reason, |proto, _| {
+        flows.iter().for_each(|flow| proto.fixed(event::FLOW_IDS, *flow));
+    })?;
+    writer.slice_end(machine, at, known.exits)
 }
 
 /// Where a region is.
