@@ -57,4 +57,12 @@ fn a_script_is_divided_by_the_processes_that_its_end_waited_for() {
         let ns = total["parts"][format!("{part}_ns")].as_u64().unwrap();
         assert_eq!(ns, sum(path, |step| step["doing"] == doing), "{part}");
     }
+    // So are the causes of its waits.
+    let waits = total["waits"].as_array().unwrap();
+    for part in ["runnable", "blocked"] {
+        let ns = total["parts"][format!("{part}_ns")].as_u64().unwrap();
+        assert_eq!(ns, sum(waits, |wait| wait["part"] == part), "{part}: {waits:?}");
+    }
+    let timer = sum(waits, |wait| wait["part"] == "blocked" && wait["cause"] == "timer");
+    assert!(timer >= slept, "{timer} of {waits:?}");
 }

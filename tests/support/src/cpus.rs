@@ -43,6 +43,8 @@ pub struct Cpus {
     pub late: i64,
     /// Begins and ends of regions: time, thread, number of the region's name, whether it begins.
     pub regions: Vec<(u64, u32, u32, bool)>,
+    /// Whether regions may end on another thread.
+    pub of_any: bool,
 }
 
 impl Cpus {
@@ -55,6 +57,7 @@ impl Cpus {
             all: vec![Vec::new(); cpus],
             late: 0,
             regions: Vec::new(),
+            of_any: false,
         }
     }
 
@@ -179,7 +182,10 @@ impl Cpus {
         let events = (0..names).flat_map(|name| {
             [("begin", 0), ("end", 1)].map(|(end, one)| {
                 let id = 16 + 2 * name + one;
-                format!(r#"{{"id":{id},"schema":"r{name}_{end}(id:u64)","reference_point":false}}"#)
+                let any = if self.of_any { ",any_client:u64" } else { "" };
+                format!(
+                    r#"{{"id":{id},"schema":"r{name}_{end}(id:u64{any})","reference_point":false}}"#
+                )
             })
         });
         let events = format!("[{}]", Vec::from_iter(events).join(","));
@@ -190,7 +196,8 @@ impl Cpus {
             let packet = begin.clone().with64(80, token).event_str(1, 1, &lease, name.as_bytes());
             let own = self.regions.iter().filter(|(_, of, ..)| of == tid);
             let packet = own.fold(packet, |packet, (time, _, name, begins)| {
-                packet.event(*time, 16 + 2 * name + u32::from(!begins), &[0])
+                let fields = if self.of_any { &[0, 0][..] } else { &[0] };
+                packet.event(*time, 16 + 2 * name + u32::from(!begins), fields)
             });
             made.stream(&format!("guest-{client:03}-0000"), &[begin, packet])
         })

@@ -255,10 +255,6 @@ impl GroupWaits {
         }
     }
 
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
     /// Returns them in order.
     pub fn sorted(&self) -> Vec<(Wait, u64)> {
         let mut all: Vec<(Wait, u64)> = self.0.iter().map(|(wait, time)| (*wait, *time)).collect();

@@ -16,7 +16,7 @@ use super::lanes::Logged;
 use super::marks::{Kernel, Kinds, Reasons, of_kvm};
 use super::pairs::{Begun, Open, Pairs, SameId};
 use super::parts::{Divided, Evidence, Mark, Part, Stream, Why};
-use super::path::{self, PathStep};
+use super::path::{self, Path, PathStep};
 use super::roles::{Role, Roles};
 use super::steals::Steals;
 use super::store::{Detail, NO_CLIENT, NO_THREAD, Sample, State, Store};
@@ -410,6 +410,9 @@ impl<'a> Pass<'a> {
     ) {
         let (session, time) = (event.session, event.ts_ns);
         let value = self.value(event, role, thread);
+        if role.is_of_any {
+            self.cpus.iter_mut().flatten().for_each(Cpus::keep_turns);
+        }
         let host = &mut self.hosts[session];
         let most = host.most_open;
         let begun = thread.map(|at| {
@@ -509,27 +512,33 @@ impl<'a> Pass<'a> {
         let region = self.region(name, open.begun.as_deref(), Some(*event));
         let refused = self.chooser.refuses(open.begin, &RegionRef { duration_ns, ..region });
         let path = match (refused, self.options.has_paths) {
-            (None, true) => self.path(session, on, (open.begin, end)),
-            _ => Box::default(),
+            (None, true) => self.path(session, on, (open.begin, end), role.is_of_any),
+            _ => Path::default(),
         };
         self.add(open, session, client, (end, depth, path), refused);
     }
 
-    /// Returns the critical path of a region that ended on a thread.
-    fn path(&mut self, session: usize, on: Option<u32>, times: (i64, i64)) -> Box<[PathStep]> {
+    /// Returns the critical path of a region that ended on a thread, with its waits if these are wanted.
+    fn path(
+        &mut self,
+        session: usize,
+        on: Option<u32>,
+        times: (i64, i64),
+        has_waits: bool,
+    ) -> Path {
         // A guest's kernel may have been recorded several times: the first one that had not ended.
         let all = all_threads(&self.traced, &self.cpus, session);
         let cpus = all.min_by_key(|cpus| (cpus.until < times.1, cpus.until));
         let path = match (cpus, on) {
-            (Some(cpus), Some(tid)) => cpus.path(tid, times, &mut self.causes),
+            (Some(cpus), Some(tid)) => cpus.path(tid, times, has_waits, &mut self.causes),
             _ => None,
         };
         let none = || {
             let why = if cpus.is_some() { Unknown::Missing } else { Unknown::NotRecorded };
             let ns = times.1.saturating_sub(times.0).max(0) as u64;
-            path::unknown(why, ns)
+            Path { steps: path::unknown(why, ns).into(), waits: Box::default() }
         };
-        path.unwrap_or_else(none).into()
+        path.unwrap_or_else(none)
     }
 
     /// Returns what is known of a region for the filter.
@@ -639,7 +648,7 @@ impl<'a> Pass<'a> {
         mut open: Open,
         session: usize,
         client: u32,
-        (end, depth, path): (i64, usize, Box<[PathStep]>),
+        (end, depth, path): (i64, usize, Path),
         mut refused: Option<LeftOut>,
     ) {
         let mut group = None;
@@ -696,12 +705,14 @@ impl<'a> Pass<'a> {
         }
         let (store, groups) = (&mut self.store, &mut self.groups);
         let Some((thread, number)) = open.thread else {
-            let is_divided = host.is_program && !path.is_empty();
-            let times = if is_divided { path::times(&path) } else { sample.times };
-            let divided = Divided { times, path, ..Divided::default() };
+            let Path { steps: path, waits } = path;
+            let divided = match host.is_program && !path.is_empty() {
+                true => Divided { times: path::times(&path), waits, path, ..Divided::default() },
+                false => Divided { times: sample.times, path, ..Divided::default() },
+            };
             return divide(store, groups, index, divided);
         };
-        let thread = &mut host.threads[thread];
+        let (thread, path) = (&mut host.threads[thread], path.steps);
         match thread.tally.end(&mut thread.account, number, end, index) {
             Some(divided) => divide(store, groups, index, Divided { path, ..divided }),
             None if path.is_empty() => {}

@@ -9,12 +9,12 @@
 //! The events of all threads may be another buffer's than those of a session's threads. Then a switch is in both, with
 //! times a moment apart, and is matched by its threads.
 
-use super::causes::{CauseNumber, Causes, Found, Task, Unknown};
+use super::causes::{CauseNumber, Causes, Found, GroupWaits, Task, Unknown};
 use super::followed::{ENDED, Tids};
 use super::host::MOST_CPUS;
 use super::marks::is_ready;
-use super::parts::Part;
-use super::path::{History, PathStep};
+use super::parts::{Part, between};
+use super::path::{Doing, History, Path, Ready};
 use crate::event::EventRef;
 use crate::format::Fields;
 use crate::inputs::kernel::AllThreads;
@@ -22,6 +22,10 @@ use std::collections::{HashMap, VecDeque};
 
 /// Most turns of a CPU that are kept, of 32 bytes each.
 const MOST_TURNS: usize = 1 << 12;
+/// Most turns of all CPUs where the waits on paths are wanted. A CPU has those of before in any case.
+const MOST_OF_PATHS: usize = 1 << 19;
+/// Most threads that had the CPU in one wait on a path.
+const MOST_IN_WAIT: usize = 1 << 10;
 /// Turns of a CPU in which the name of a thread is looked for whose switch is missing.
 const LAST_TURNS: usize = 64;
 /// Most threads whose last wake-up is kept.
@@ -94,13 +98,16 @@ pub(super) struct Cpus {
     pub until: i64,
     /// For paths, if they are wanted.
     history: Option<History>,
+    /// Whether more turns are kept.
+    keeps_turns: bool,
 }
 
 /// A CPU.
 #[derive(Debug, Default)]
 struct Cpu {
-    /// The threads that had it, each until the next one.
+    /// The threads that had it, each until the next one, and most of them.
     turns: VecDeque<Turn>,
+    most: usize,
     /// Flags of the interrupt in which a timer's function runs.
     timer: Option<u8>,
     /// The handler of a hard interrupt that runs.
@@ -145,10 +152,37 @@ impl Cpus {
         Cpus { is_in_trace, until, history, ..Cpus::default() }
     }
 
-    /// Returns the path of a region that ended on a thread.
-    pub fn path(&self, tid: u32, times: (i64, i64), causes: &mut Causes) -> Option<Vec<PathStep>> {
+    /// Keeps more turns, for the waits on paths.
+    pub fn keep_turns(&mut self) {
+        self.keeps_turns = self.history.is_some();
+    }
+
+    /// Returns the path of a region that ended on a thread, with its waits if these are wanted.
+    pub fn path(
+        &self,
+        tid: u32,
+        times: (i64, i64),
+        has_waits: bool,
+        causes: &mut Causes,
+    ) -> Option<Path> {
         let history = self.history.as_ref().filter(|_| times.1 <= self.until)?;
-        Some(history.path(tid, times, causes))
+        let (steps, ready) = history.path(tid, times, causes);
+        let mut waits = GroupWaits::default();
+        for step in steps.iter().filter(|_| has_waits) {
+            if let Doing::Blocked(cause) = step.doing {
+                waits.add(&[((Part::Blocked, cause), step.ns)]);
+            }
+        }
+        let mut found = Vec::new();
+        for Ready { tid, cpu, from, to } in ready.into_iter().filter(|_| has_waits) {
+            let next = Next { cpu, tid, prev: None };
+            self.before(next, (from, to), MOST_IN_WAIT, causes, &mut found);
+            found.iter().fold(from, |from, (to, cause)| {
+                waits.add(&[((Part::Runnable, *cause), between((from, *to)))]);
+                *to
+            });
+        }
+        Some(Path { steps: steps.into(), waits: waits.sorted().into() })
     }
 
     /// Returns the index of a CPU, which is made; `None` if its number is too large.
@@ -171,6 +205,8 @@ impl Cpus {
         let tid = |field| fields.number(field).and_then(|tid| u32::try_from(tid).ok());
         let context = fields.bytes.get(2).copied().unwrap_or(0) & (HARD | SOFT);
         let Some(at) = self.make(number) else { return };
+        let of_paths = if self.keeps_turns { MOST_OF_PATHS / self.all.len() } else { 0 };
+        self.all[at].most = of_paths.max(MOST_TURNS);
         let is_switch_of_perf = matches!(event, CpuEvent::SwitchIn { .. } | CpuEvent::SwitchOut);
         if !is_switch_of_perf && !self.all[at].has(running) {
             // A switch is missing.
@@ -192,7 +228,7 @@ impl Cpus {
                 cpu.switch(time, from, to);
                 if let (Some(history), Some(from), Some(to)) = (&mut self.history, from, to) {
                     let is_ready = fields.number(state).is_some_and(is_ready);
-                    history.switch(time, (from, is_ready), to);
+                    history.switch(time, number, (from, is_ready), to);
                 }
                 if fields.number(state).is_some_and(|state| state & ENDED != 0)
                     && let Some(prev) = tid(prev)
@@ -297,7 +333,7 @@ impl Cpus {
     ) {
         found.clear();
         let missing = Unknown::Missing.number();
-        let turns = self.all.get(next.cpu as usize).map(|cpu| &cpu.turns);
+        let turns = self.all.get(next.cpu as usize).map(|cpu| cpu.until(to));
         let mut turns = turns.into_iter().flatten().rev().peekable();
         let is_of = |turn: &Turn, tid| turn.task.is_ok_and(|task| task.tid == tid);
         // The switch to it may be there already. One from before the wait is that of its own turn before: one away is
@@ -364,6 +400,11 @@ impl Cpu {
         self.turns.back().and_then(|turn| turn.task.ok()).is_some_and(|task| task.tid == tid)
     }
 
+    /// Iterates over the turns that began until a time.
+    fn until(&self, time: i64) -> impl DoubleEndedIterator<Item = &Turn> {
+        self.turns.range(..self.turns.partition_point(|turn| turn.from <= time))
+    }
+
     /// Takes a switch away from the thread that has it.
     fn switch(&mut self, time: i64, away: Option<Task>, to: Option<Task>) {
         if let (Some(Turn { task: Ok(task), .. }), Some(away)) = (self.turns.back_mut(), away) {
@@ -381,7 +422,7 @@ impl Cpu {
     }
 
     fn push(&mut self, from: i64, task: Result<Task, Unknown>) {
-        if self.turns.len() == MOST_TURNS {
+        if self.turns.len() >= self.most {
             self.turns.pop_front();
         }
         self.turns.push_back(Turn { from, task });

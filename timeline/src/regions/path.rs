@@ -13,7 +13,7 @@
 //! The switches and wake-ups of all threads are kept for some time. Each points to the one before of the same thread, and a
 //! wake-up to that of the thread that did it: the path is walked from the last one.
 
-use super::causes::{CauseNumber, Causes, Found, Task, Unknown};
+use super::causes::{CauseNumber, Causes, Found, Task, Unknown, Wait};
 use super::parts::{Part, Times, between};
 use std::collections::{HashMap, VecDeque};
 
@@ -52,6 +52,23 @@ pub struct PathStep {
     pub ns: u64,
 }
 
+/// The critical path of a region.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Path {
+    pub steps: Box<[PathStep]>,
+    /// The waits on it by cause, if they are wanted.
+    pub waits: Box<[(Wait, u64)]>,
+}
+
+/// A time in which a thread on a critical path could run, and the CPU that it got then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Ready {
+    pub tid: u32,
+    pub cpu: u32,
+    pub from: i64,
+    pub to: i64,
+}
+
 /// A switch or a wake-up of a thread.
 #[derive(Clone, Copy, Debug)]
 struct Record {
@@ -63,8 +80,8 @@ struct Record {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// It got a CPU.
-    In,
+    /// It got the CPU of this number.
+    In(u32),
     /// It had an event, and so a CPU, although the last record does not say so: a switch is missing.
     Seen,
     /// Another thread got the CPU, and it could run.
@@ -82,13 +99,13 @@ enum Kind {
 impl Kind {
     /// Returns whether the thread has a CPU since then.
     fn is_on(self) -> bool {
-        matches!(self, Kind::In | Kind::Seen)
+        matches!(self, Kind::In(_) | Kind::Seen)
     }
 
     /// Returns whether a thread's record of this kind may come after one of another kind.
     fn follows(self, before: Kind) -> bool {
         match self {
-            Kind::In => !before.is_on() && before != Kind::Asleep,
+            Kind::In(_) => !before.is_on() && before != Kind::Asleep,
             Kind::Preempted | Kind::Asleep => before.is_on(),
             Kind::Woken(..) | Kind::WokenBy(_) => before == Kind::Asleep,
             Kind::Seen | Kind::Started(..) => false,
@@ -110,6 +127,8 @@ pub(super) struct History {
 struct Last {
     at: u64,
     task: Task,
+    /// Place of its first record, if it was seen to start.
+    first: u64,
 }
 
 /// A thread whose time is to be followed back.
@@ -123,13 +142,13 @@ struct Stretch {
 }
 
 impl History {
-    /// Takes a switch; `is_ready` says whether the thread that had the CPU can run.
-    pub fn switch(&mut self, time: i64, (from, is_ready): (Task, bool), to: Task) {
+    /// Takes a switch of a CPU; `is_ready` says whether the thread that had it can run.
+    pub fn switch(&mut self, time: i64, cpu: u32, (from, is_ready): (Task, bool), to: Task) {
         if from.tid != 0 {
             self.push(time, from, if is_ready { Kind::Preempted } else { Kind::Asleep });
         }
         if to.tid != 0 {
-            self.push(time, to, Kind::In);
+            self.push(time, to, Kind::In(cpu));
         }
     }
 
@@ -186,7 +205,10 @@ impl History {
             self.first += 1;
         }
         let at = self.first + self.records.len() as u64;
-        let before = self.threads.insert(task.tid, Last { at, task }).map_or(NONE, |last| last.at);
+        let first = if let Kind::Started(..) = kind { at } else { 0 };
+        let last = self.threads.entry(task.tid).or_insert(Last { at: NONE, task, first });
+        let before = std::mem::replace(&mut last.at, at);
+        last.task = task;
         self.records.push_back(Record { time, before, kind });
     }
 
@@ -204,17 +226,25 @@ impl History {
         at
     }
 
-    /// Returns the path of a region that ended on a thread: its steps add up to its duration.
-    pub fn path(&self, tid: u32, (from, to): (i64, i64), causes: &mut Causes) -> Vec<PathStep> {
+    /// Returns the path of a region that ended on a thread: its steps add up to its duration. Also returns the times in which
+    /// a thread on it could run.
+    pub fn path(
+        &self,
+        tid: u32,
+        (from, to): (i64, i64),
+        causes: &mut Causes,
+    ) -> (Vec<PathStep>, Vec<Ready>) {
+        let mut ready = Vec::new();
         let mut steps = Steps::default();
         let mut todo = vec![Stretch { tid, at: self.last(tid, to), from, to }];
         while let Some(stretch) = todo.pop() {
-            let thread = self.threads.get(&stretch.tid);
-            let task = thread.map_or(Task::new(stretch.tid, b"", false), |last| last.task);
+            // Another thread may have got its number since then.
+            let thread = self.threads.get(&stretch.tid).filter(|last| last.first <= stretch.at);
+            let task = thread.map_or(Task::new(stretch.tid, b"", true), |last| last.task);
             let thread = causes.number(Found::Task(task));
             let mut add = |doing, from, to| steps.add(thread, doing, between((from, to)));
             let stretch = self.on_cpu(stretch, &mut add);
-            if let Some((before, waker)) = self.follow(stretch, &mut add) {
+            if let Some((before, waker)) = self.follow(stretch, &mut add, &mut ready) {
                 if before.from < before.to {
                     todo.push(before);
                 }
@@ -224,7 +254,7 @@ impl History {
                 }
             }
         }
-        steps.mean(1)
+        (steps.mean(1), ready)
     }
 
     /// Returns a stretch that ends with its thread on a CPU, as the thread does something then. If its last record does not
@@ -246,16 +276,24 @@ impl History {
         &self,
         stretch: Stretch,
         add: &mut impl FnMut(Doing, i64, i64),
+        ready: &mut Vec<Ready>,
     ) -> Option<(Stretch, Stretch)> {
         let Stretch { tid, mut at, from, mut to } = stretch;
+        let mut cpu = 0;
         while from < to {
             let Some(record) = self.get(at) else { break };
             let begin = record.time.clamp(from, to);
             match record.kind {
-                Kind::In | Kind::Seen => add(Doing::Running, begin, to),
+                Kind::In(_) | Kind::Seen => add(Doing::Running, begin, to),
                 // Without a wake-up.
                 Kind::Asleep => add(Doing::Unknown(Unknown::Missing), begin, to),
-                _ => add(Doing::Runnable, begin, to),
+                _ => {
+                    add(Doing::Runnable, begin, to);
+                    ready.push(Ready { tid, cpu, from: begin, to });
+                }
+            }
+            if let Kind::In(number) = record.kind {
+                cpu = number;
             }
             (at, to) = (record.before, begin);
             if let Kind::Started(by, by_at) = record.kind {
@@ -389,14 +427,14 @@ mod tests {
         for (time, act) in acts {
             match *act {
                 Switch(from, is_ready, to) => {
-                    history.switch(*time, (task(from), is_ready), task(to))
+                    history.switch(*time, 0, (task(from), is_ready), task(to))
                 }
                 Wake(tid, by) => history.woken(*time, tid, by),
                 Expire(tid) => history.woken_by(*time, tid, timer),
                 Start(tid, by) => history.started(*time, task(tid), by),
             }
         }
-        let steps = history.path(tid, times, &mut causes);
+        let (steps, _) = history.path(tid, times, &mut causes);
         let causes = causes.finish(|_| (None, None));
         let tid_of = |thread| match &causes[usize::from(thread)] {
             crate::regions::Cause::Thread { tid, .. } => *tid,
@@ -473,6 +511,22 @@ mod tests {
     }
 
     #[test]
+    fn a_waker_does_not_get_the_name_of_a_thread_that_has_its_number_later() {
+        let (mut history, mut causes) = (History::default(), Causes::new());
+        history.switch(0, 0, (task(0), true), task(1));
+        history.switch(10, 0, (task(1), false), task(2));
+        history.woken(20, 1, 2);
+        history.switch(30, 0, (task(2), false), task(1));
+        history.started(40, Task::new(2, b"later", true), 1);
+
+        let (steps, _) = history.path(1, (5, 50), &mut causes);
+
+        let causes = causes.finish(|_| (Some("later".into()), None));
+        let names = steps.iter().map(|step| causes[usize::from(step.thread)].to_string());
+        assert_eq!(Vec::from_iter(names), ["thread-1", "thread-1", "thread 2"]);
+    }
+
+    #[test]
     fn a_waker_whose_switch_is_missing_is_not_followed() {
         let without = |at: usize| {
             let mut acts = CHAIN.to_vec();
@@ -488,11 +542,11 @@ mod tests {
     #[test]
     fn forgotten_records_end_a_path() {
         let (mut history, mut causes) = (History::default(), Causes::new());
-        history.switch(0, (task(0), true), task(1));
+        history.switch(0, 0, (task(0), true), task(1));
         for time in 0..MOST_RECORDS as i64 {
-            history.switch(1 + time * 2, (task(2), true), task(0));
+            history.switch(1 + time * 2, 0, (task(2), true), task(0));
         }
-        let steps = history.path(1, (0, 100), &mut causes);
+        let (steps, _) = history.path(1, (0, 100), &mut causes);
         let doing = |step: &PathStep| step.doing;
         assert_eq!(Vec::from_iter(steps.iter().map(doing)), [Doing::Unknown(Unknown::TooMany)]);
     }

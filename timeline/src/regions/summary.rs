@@ -312,8 +312,6 @@ fn mean_waits(
     regions: u64,
     are_all: bool,
 ) -> Vec<(Part, CauseNumber, u64)> {
-    // Those that are divided along their paths have none of their own.
-    let are_all = are_all && (mean.path.is_empty() || !sums.is_empty());
     let mut left = mean.times;
     let mut means = GroupWaits::default();
     let sorted = sums.sorted();

@@ -511,6 +511,73 @@ fn causes_beyond_the_limits_are_others() {
     assert_eq!(regions.causes.len(), 1 << 16);
 }
 
+/// Returns the regions with their critical paths.
+fn with_paths(made: &Made) -> Regions {
+    read(made, &Options { has_paths: true, ..Options::default() })
+}
+
+/// A region that begins on a thread, and ends on another one that the first one woke.
+fn handed_on() -> Cpus {
+    let mut machine = begun(2);
+    machine.of_any = true;
+    machine.at(1_200).switch(1, READY, OTHER).at(1_300).switch(1, ASLEEP, HOG);
+    machine.at(2_000).switch(0, READY, PIG).at(2_500).switch(0, READY, OWN);
+    machine.at(3_000).wake(0, 0, OTHER).at(3_100).switch(0, ASLEEP, IDLE);
+    machine.at(3_300).switch(1, READY, PIG).at(3_400).switch(1, READY, OTHER);
+    machine.at(4_000).switch(1, ASLEEP, HOG).at(4_600).timer(1, HARD, OTHER);
+    machine.at(4_700).switch(1, READY, OTHER).at(4_800).end(OTHER.0, 0);
+    machine.at(5_000).switch(1, READY, HOG);
+    machine
+}
+
+#[test]
+fn a_region_that_ends_on_another_thread_waits_for_those_on_its_path() {
+    let regions = with_paths(&handed_on().made());
+
+    let expected =
+        [runnable("hog-300", 300 + 100), runnable("pig-301", 500 + 100), blocked("timer", 600)];
+    assert_eq!(waits(&regions, &regions.groups[0]), expected);
+    // Before the first event of the thread that ends it.
+    assert_eq!(regions.groups[0].total.times.get(Part::Unattributed), 100);
+    // Without paths, nothing is known of it.
+    let without = all(&handed_on().made());
+    assert_eq!(waits(&without, &without.groups[0]), []);
+}
+
+#[test]
+fn a_missing_switch_on_a_path_makes_its_waits_not_known() {
+    let machine = handed_on();
+    let made = machine.session();
+    // From the hog to the other one, while the region's second thread is ready.
+    let is_it = |event: &(u64, u32, u32, Vec<u8>)| event.0 == HOST_BASE + 3_300;
+    let missing = machine.all[1].iter().position(is_it).unwrap();
+    let lost = |all: bool, cpu, n| (all && (cpu, n) == (1, missing)).then_some(Counted(false));
+    made.kernel(&machine.trace_without(lost));
+
+    let regions = with_paths(&made);
+
+    let expected = [
+        runnable("hog-300", 100),
+        runnable("not known", 400),
+        runnable("pig-301", 500),
+        blocked("timer", 600),
+    ];
+    assert_eq!(waits(&regions, &regions.groups[0]), expected);
+}
+
+#[test]
+fn waits_on_a_path_longer_than_the_last_turns_are_known() {
+    let mut machine = begun(1);
+    machine.of_any = true;
+    for _ in 0..5_000 {
+        machine.now += 10;
+        machine.switch(0, READY, HOG).now += 10;
+        machine.switch(0, READY, OWN);
+    }
+    let regions = with_paths(&ended(&mut machine));
+    assert_eq!(waits(&regions, &regions.groups[0]), [runnable("hog-300", 50_000)]);
+}
+
 /// Returns the regions with what their threads did.
 fn with_lanes(made: &Made) -> Regions {
     read(made, &Options { keeps_intervals: true, ..Options::default() })
@@ -776,50 +843,70 @@ proptest! {
     #[test]
     fn missing_events_make_only_more_time_not_known(seed: u64, lost: u64, late in -3i64..4) {
         let mut simulated = Simulated::new(seed, 600);
-        simulated.machine.late = 0;
-        let machine = late_by(&simulated.machine, late);
-        let made = machine.session();
-        made.kernel(&machine.trace());
-        let full = all(&made);
-        let (all_waits, full_parts) = (by_region(&full), parts(&full));
-        let mut state = lost;
-        let mut one_in = move |n: u64| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (state >> 33).is_multiple_of(n)
-        };
-        // A single event that is not counted, or one in a hundred that are.
-        let sizes = [&machine.asked, &machine.all].map(|b| b.iter().map(Vec::len).sum::<usize>());
-        let single = lost as usize % (sizes[0] + sizes[1]);
-        let is_counted = one_in(2);
-        let mut number = 0;
-        made.kernel(&machine.trace_without(|_, _, _| {
-            number += 1;
-            match is_counted {
-                true => one_in(100).then_some(Counted(true)),
-                false => (number - 1 == single).then_some(Counted(false)),
-            }
-        }));
+        simulated.machine = late_by(&simulated.machine, late);
+        check_missing(&simulated, lost, |made| {
+            let regions = with_lanes(made);
+            simulated.check_lanes(&regions, late.abs());
+            regions
+        })?;
+    }
 
-        let regions = with_lanes(&made);
+    #[test]
+    fn missing_events_make_only_more_time_on_a_path_not_known(seed: u64, lost: u64) {
+        let mut simulated = Simulated::new(seed, 600);
+        simulated.machine.of_any = true;
+        check_missing(&simulated, lost, with_paths)?;
+    }
+}
 
-        simulated.check_lanes(&regions, late.abs());
-        let parts = parts(&regions);
-        for (name, waits) in by_region(&regions) {
-            let Some(before) = all_waits.get(&name) else { continue };
-            for (part, (ns, full)) in parts[&name].iter().zip(full_parts[&name]).enumerate() {
-                prop_assert!(*ns <= full || part == Part::Unattributed as usize, "{name}: {parts:?}");
-            }
-            for part in [Part::Runnable, Part::Blocked] {
-                let before = by_thread(before, part);
-                for (cause, ns) in by_thread(&waits, part) {
-                    let full = before.get(&cause).copied().unwrap_or(0);
-                    // What is known of the interrupt itself may be missing.
-                    let is_vague = ["not known", "interrupt", "softirq"].contains(&&*cause);
-                    prop_assert!(ns <= full || is_vague, "{name}: {ns} of {full} {part:?} by {cause}");
-                }
+/// Takes away an event, or one in a hundred, and compares what is known without them.
+fn check_missing(
+    Simulated { machine, .. }: &Simulated,
+    lost: u64,
+    read: impl Fn(&Made) -> Regions,
+) -> Result<(), TestCaseError> {
+    let made = machine.session();
+    made.kernel(&machine.trace());
+    let full = read(&made);
+    let (all_waits, full_parts) = (by_region(&full), parts(&full));
+    let mut state = lost;
+    let mut one_in = move |n: u64| {
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33).is_multiple_of(n)
+    };
+    // A single event that is not counted, or one in a hundred that are.
+    let sizes = [&machine.asked, &machine.all].map(|b| b.iter().map(Vec::len).sum::<usize>());
+    let single = lost as usize % (sizes[0] + sizes[1]);
+    let is_counted = one_in(2);
+    let mut number = 0;
+    made.kernel(&machine.trace_without(|_, _, _| {
+        number += 1;
+        match is_counted {
+            true => one_in(100).then_some(Counted(true)),
+            false => (number - 1 == single).then_some(Counted(false)),
+        }
+    }));
+
+    let regions = read(&made);
+
+    let parts = parts(&regions);
+    for (name, waits) in by_region(&regions) {
+        let Some(before) = all_waits.get(&name) else { continue };
+        for (part, (ns, full)) in parts[&name].iter().zip(full_parts[&name]).enumerate() {
+            prop_assert!(*ns <= full || part == Part::Unattributed as usize, "{name}: {parts:?}");
+        }
+        for part in [Part::Runnable, Part::Blocked] {
+            let before = by_thread(before, part);
+            for (cause, ns) in by_thread(&waits, part) {
+                let full = before.get(&cause).copied().unwrap_or(0);
+                // What is known of the interrupt itself may be missing.
+                let is_vague = ["not known", "interrupt", "softirq"].contains(&&*cause);
+                prop_assert!(ns <= full || is_vague, "{name}: {ns} of {full} {part:?} by {cause}");
             }
         }
     }
+    Ok(())
 }
 
 /// Returns the same machine, whose second buffer has other times.

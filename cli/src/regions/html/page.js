@@ -257,9 +257,9 @@
           if (width < 3 * scale) return;
           ctx.fillStyle = colour("--paper");
           ctx.fillRect(x, under, scale, high);
-          if (is === UNKNOWN || ctx.measureText(text).width + 8 * scale > width) return;
+          if (is === UNKNOWN || ctx.measureText(text).width + 5 * scale > width) return;
           ctx.fillStyle = inks[is];
-          ctx.fillText(text, x + 4 * scale, under + 2 * scale);
+          ctx.fillText(text, x + 3 * scale, under + 2 * scale);
         });
       });
       ctx.font = `${12 * scale}px system-ui, sans-serif`;
