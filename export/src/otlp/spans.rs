@@ -128,6 +128,38 @@ struct Holder {
     open: Vec<Open>,
 }
 
+impl Holder {
+    /// Returns the context of the innermost region that is around one.
+    fn around(&self, sample: &Sample) -> Option<Context> {
+        let is_around = |open: &&Open| open.end >= sample.end_ns() && open.depth < sample.depth();
+        self.open.iter().rfind(is_around).map(|open| open.context)
+    }
+
+    /// Takes a region that others may be in. Those that have ended are forgotten.
+    fn begin(&mut self, sample: &Sample, context: Context) {
+        self.open.retain(|open| open.end > sample.begin_ns);
+        if self.open.len() == MOST_OPEN {
+            self.open.remove(0);
+        }
+        self.open.push(Open { end: sample.end_ns(), depth: sample.depth(), context });
+    }
+
+    /// Adds the attributes of its thread.
+    fn describe(&self, attributes: &mut Attributes) {
+        if let Some(tid) = self.tid {
+            attributes.number("thread.id", tid);
+        }
+        if !self.name.is_empty() {
+            attributes.text("thread.name", self.name.as_bytes());
+        }
+    }
+
+    /// Returns the program's name: that of a lease is the program's, or before that of the thread.
+    fn program(&self) -> &str {
+        self.name.split('/').next().unwrap_or_default()
+    }
+}
+
 /// A client of a session's guest, or the number of a thread of its host.
 type Source = (usize, Option<u32>, u32);
 /// What the event that begins a region says of it: its group, its client, its id.
@@ -278,19 +310,14 @@ impl<'a> Writer<'a> {
         else {
             return Ok(());
         };
-        let thread = self.regions.thread(sample);
+        let nobody = &mut Holder::default();
         let of_event = event.map(source);
-        let holder = of_event.and_then(|source| self.holders.get_mut(&source));
-        let nobody = Holder::default();
-        let (token, pid, tid, name) = {
-            let holder = holder.as_deref().unwrap_or(&nobody);
-            (holder.token, holder.pid, holder.tid, holder.name.clone())
-        };
+        let holder = of_event.and_then(|source| self.holders.get_mut(&source)).unwrap_or(nobody);
         let (_, client, thread_of_vmm) = of_event.unwrap_or((session, sample.client(), 0));
         let numbers = [
             client.map_or(u64::MAX, u64::from),
             thread_of_vmm.into(),
-            token,
+            holder.token,
             sample.id,
             sample.begin_ns as u64,
             sample.duration_ns(),
@@ -299,58 +326,36 @@ impl<'a> Writer<'a> {
         let hash = hash(&described.uuid, &group.name, &numbers);
         let span_id = (hash as u64 ^ (hash >> 64) as u64).max(1);
 
-        // The context: the request's own, or that of the region around it, or the session's.
-        let end = sample.end_ns();
-        let is_of_any = sample.client() != event.and_then(|event| event.client);
-        let around = holder.as_deref().filter(|_| !is_of_any).and_then(|holder| {
-            let is_around = |open: &&Open| open.end >= end && open.depth < sample.depth();
-            holder.open.iter().rfind(is_around).map(|open| open.context)
-        });
-        let own = event.and_then(|event| {
-            let field = event.fields.iter().find(|(name, _)| &***name == CONTEXT);
-            field.map(|(_, value)| value)
-        });
-        let own = own.map(|value| match value {
-            ValueRef::Str(text) => std::str::from_utf8(text).ok()?.parse::<TraceParent>().ok(),
-            _ => None,
-        });
-        self.counts.bad_contexts += u64::from(own == Some(None));
-        let own = own.flatten().map(Context::from);
+        // The context is the request's own, or that of the region around it, or the session's.
+        let own = event.and_then(own_context);
+        self.counts.bad_contexts += u64::from(own.is_some_and(|own| own.is_none()));
+        let own = own.flatten();
+        // One of any client is in no other, and around none.
+        let is_of_one = client == sample.client();
+        let around = holder.around(sample).filter(|_| is_of_one);
         let parent = own.or(around).or(described.parent);
-        let trace_id = match parent {
-            Some(parent) => parent.trace_id,
-            None => mixed(hash).max(1),
-        };
+        let trace_id = parent.map_or(mixed(hash).max(1), |parent| parent.trace_id);
         let flags = parent.map_or(1, |parent| parent.flags);
-        let context = Context { trace_id, span_id, flags };
-        if let Some(holder) = holder.filter(|_| !is_of_any) {
-            // Those that end now may be around one that begins and ends now.
-            holder.open.retain(|open| open.end > sample.begin_ns);
-            if holder.open.len() == MOST_OPEN {
-                holder.open.remove(0);
-            }
-            holder.open.push(Open { end, depth: sample.depth(), context });
+        if is_of_one {
+            holder.begin(sample, Context { trace_id, span_id, flags });
         }
 
+        let (begin, end) = (sample.begin_ns, sample.end_ns());
         let mut out = format!("{{\"traceId\":\"{trace_id:032x}\",\"spanId\":\"{span_id:016x}\"");
         if let Some(parent) = parent {
             let _ = write!(out, ",\"parentSpanId\":\"{:016x}\"", parent.span_id);
         }
         let _ = write!(out, ",\"flags\":{flags},\"kind\":1,\"name\":");
         string(&mut out, group.name.as_bytes());
-        quoted(&mut out, "startTimeUnixNano", sample.begin_ns.max(0));
+        quoted(&mut out, "startTimeUnixNano", begin.max(0));
         quoted(&mut out, "endTimeUnixNano", end.max(0));
+        let thread = self.regions.thread(sample);
         let mut attributes = Attributes::default();
         attributes.number("hypertrace.region.id", sample.id);
-        if let Some(client) = event.and_then(|event| event.client).or(sample.client()) {
+        if let Some(client) = client {
             attributes.number("hypertrace.client", client);
         }
-        if let Some(tid) = tid {
-            attributes.number("thread.id", tid);
-        }
-        if !name.is_empty() {
-            attributes.text("thread.name", name.as_bytes());
-        }
+        holder.describe(&mut attributes);
         if let Some((tid, name)) = thread.filter(|_| !described.is_program) {
             // The thread of the VMM that ran the guest meanwhile.
             attributes.number("hypertrace.vmm.thread.id", tid);
@@ -359,44 +364,22 @@ impl<'a> Writer<'a> {
                 attributes.text("hypertrace.vmm.thread.name", name.as_bytes());
             }
         }
-        for (part, name) in PARTS {
-            let name = match part {
-                Part::Guest if group.is_program => "hypertrace.program_ns",
-                _ => name,
-            };
-            match sample.times.get(part) {
-                0 => {}
-                ns => attributes.number(name, ns),
-            }
-        }
-        if let Some(ns) = sample.bound_ns() {
-            attributes.number("hypertrace.duration_bound_ns", ns);
-        }
-        if let Some(ns) = event.and_then(|event| event.bound_ns) {
-            attributes.number("hypertrace.begin_bound_ns", ns);
-        }
-        for (name, value) in event.into_iter().flat_map(|event| event.fields.iter()) {
-            let is_used = own.is_some() && &**name == CONTEXT;
-            if !is_used && !["id", "any_client"].contains(&&**name) {
-                attributes.field(name, &value);
-            }
+        describe_times(&mut attributes, sample, group.is_program);
+        if let Some(event) = event {
+            describe_begin(&mut attributes, event, own.is_some());
         }
         let _ = write!(out, ",\"attributes\":[{}]", attributes.0);
-        if let (Some(_), Some(around)) = (own, around) {
-            let Context { trace_id, span_id, .. } = around;
+        if let (Some(_), Some(Context { trace_id, span_id, .. })) = (own, around) {
             let _ = write!(
                 out,
                 ",\"links\":[{{\"traceId\":\"{trace_id:032x}\",\"spanId\":\"{span_id:016x}\"}}]"
             );
         }
+        let resource = described.resource(client.is_none(), holder);
         if let Some((tid, _)) = thread {
-            self.events(&mut out, self.waits.within(session, tid, (sample.begin_ns, end)));
+            self.events(&mut out, self.waits.within(session, tid, (begin, end)));
         }
         out.push('}');
-
-        let is_host = sample.client().or(event.and_then(|event| event.client)).is_none();
-        let described = &self.sessions[session];
-        let resource = described.resource(is_host, pid.filter(|pid| *pid > 0), &name);
         if !self.request.has_room(&resource, &out) {
             self.flush(send)?;
         }
@@ -492,18 +475,18 @@ impl Described {
     }
 
     /// Returns the attributes of the process that made a span: one of the host's, or of the guest's.
-    fn resource(&self, is_host: bool, pid: Option<i128>, holder: &str) -> Attributes {
+    fn resource(&self, is_host: bool, holder: &Holder) -> Attributes {
         let mut attributes = Attributes::default();
         let (side, name) = match (self.is_program, is_host) {
             (true, true) => ("host", &*self.host_name),
-            (true, false) => ("program", program(holder)),
+            (true, false) => ("program", holder.program()),
             (false, true) => ("vmm", &*self.host_name),
-            (false, false) => ("guest", program(holder)),
+            (false, false) => ("guest", holder.program()),
         };
         let name = if name.is_empty() { side } else { name };
         attributes.text("service.name", name.as_bytes());
         attributes.text("hypertrace.side", side.as_bytes());
-        if let Some(pid) = pid {
+        if let Some(pid) = holder.pid.filter(|pid| *pid > 0) {
             attributes.number("process.pid", pid);
         }
         attributes.0.push(',');
@@ -512,9 +495,41 @@ impl Described {
     }
 }
 
-/// Returns the program's name in that of a lease: before the name of the thread.
-fn program(holder: &str) -> &str {
-    holder.split('/').next().unwrap_or_default()
+/// Returns the context in the event that begins a region; `Some(None)` if it has one that is none.
+fn own_context(event: &EventRef<'_>) -> Option<Option<Context>> {
+    let (_, value) = event.fields.iter().find(|(name, _)| &***name == CONTEXT)?;
+    let text = match value {
+        ValueRef::Str(text) => std::str::from_utf8(text).ok(),
+        _ => None,
+    };
+    Some(text.and_then(|text| text.parse::<TraceParent>().ok()).map(Context::from))
+}
+
+/// Adds the parts of a region's time.
+fn describe_times(attributes: &mut Attributes, sample: &Sample, is_program: bool) {
+    for (part, name) in PARTS {
+        let name = if is_program && part == Part::Guest { "hypertrace.program_ns" } else { name };
+        let ns = sample.times.get(part);
+        if ns > 0 {
+            attributes.number(name, ns);
+        }
+    }
+    if let Some(ns) = sample.bound_ns() {
+        attributes.number("hypertrace.duration_bound_ns", ns);
+    }
+}
+
+/// Adds the fields of the event that begins a region, without what says its id and its context.
+fn describe_begin(attributes: &mut Attributes, event: &EventRef<'_>, has_context: bool) {
+    if let Some(ns) = event.bound_ns {
+        attributes.number("hypertrace.begin_bound_ns", ns);
+    }
+    for (name, value) in event.fields.iter() {
+        let is_context = has_context && &**name == CONTEXT;
+        if !is_context && !["id", "any_client"].contains(&&**name) {
+            attributes.field(name, &value);
+        }
+    }
 }
 
 fn source(event: &EventRef<'_>) -> Source {

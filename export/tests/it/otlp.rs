@@ -17,13 +17,17 @@ const INNER_BEGIN: u32 = 18;
 const INNER_END: u32 = 19;
 const REQUEST_BEGIN: u32 = 20;
 const REQUEST_END: u32 = 21;
+const ANY_BEGIN: u32 = 22;
+const ANY_END: u32 = 23;
 const EVENTS: &str = r#"[
     {"id":16,"schema":"outer_begin(id:u64,lba:u64)"},
     {"id":17,"schema":"outer_end(id:u64)"},
     {"id":18,"schema":"inner_begin(id:u64,text:str)"},
     {"id":19,"schema":"inner_end(id:u64)"},
     {"id":20,"schema":"request_begin(id:u64,traceparent:str)"},
-    {"id":21,"schema":"request_end(id:u64)"}
+    {"id":21,"schema":"request_end(id:u64)"},
+    {"id":22,"schema":"any_begin(id:u64,any_client:bool)"},
+    {"id":23,"schema":"any_end(id:u64,any_client:bool)"}
 ]"#;
 
 /// The span of who called the session's process, and one of a request.
@@ -192,6 +196,31 @@ fn a_span_has_its_times_its_parts_and_the_fields_of_its_begin() {
     assert_eq!(names, ["server", "other"]);
     assert_eq!(attributes(&resources[0]["resource"])["hypertrace.session"], UUID_TEXT);
     assert_eq!(resources[0]["scopeSpans"][0]["scope"]["name"], "hypertrace");
+}
+
+#[test]
+fn a_region_of_any_client_is_in_no_other_and_around_none() {
+    let begins = Packet::new(1, 0, 0)
+        .lease(1_000, 7, "a")
+        .event(2_000, OUTER_BEGIN, &[1, 0])
+        .event(3_000, ANY_BEGIN, &[1, 1])
+        .event_str(4_000, INNER_BEGIN, &[1], b"")
+        .event(5_000, INNER_END, &[1])
+        .event(9_000, OUTER_END, &[1]);
+    let ends = Packet::new(1, 1, 0).lease(1_000, 8, "b").event(8_000, ANY_END, &[1, 1]);
+    let made = Made::of_programs(EVENTS)
+        .stream("guest-000-0000", &[Packet::new(1, 0, 0), begins])
+        .stream("guest-001-0000", &[Packet::new(1, 1, 0), ends]);
+
+    let (texts, counts) = requests(&made, Choice::default());
+
+    let spans = spans(&texts);
+    let tree = tree(&spans).into_iter().map(|(name, parent, _)| (name, parent));
+    let expected = [("outer", ""), ("any", ""), ("inner", "outer")];
+    let expected = expected.map(|(name, parent)| (name.to_owned(), parent.to_owned()));
+    assert_eq!(tree.collect::<Vec<_>>(), expected);
+    assert_eq!((counts.spans, &attributes(&spans[1])["hypertrace.client"]), (3, &&json!("0")));
+    assert!(!attributes(&spans[1]).contains_key("any_client"));
 }
 
 #[test]
