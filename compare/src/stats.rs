@@ -5,11 +5,16 @@
 //! The run is the unit. Regions of one run share its memory layout, its CPU frequency and its neighbours, so many regions
 //! in few runs are few independent values.
 
+use std::cell::RefCell;
+
 use fastrand::Rng;
 use statrs::distribution::{ContinuousCDF, StudentsT};
 
-/// Most ways to divide the runs for which a p value is exact. With more, so many random ones are drawn.
-const MOST_WAYS: usize = 200_000;
+/// Most runs of both sides for which a p value is exact. Its time doubles with each run.
+const MOST_EXACT: usize = 24;
+
+/// The ways to divide more runs that are tried: what was observed, and random ones.
+const RANDOM_WAYS: usize = 200_000;
 
 /// Random ways at least as extreme as what was observed, after which no more are drawn (Besag and Clifford, 1991). The
 /// standard error of such a p value is a tenth of it.
@@ -94,101 +99,124 @@ fn mean_and_its_variance(values: &[f64]) -> Option<(f64, f64)> {
     (values.len() > 1).then_some((first + offset, squares / (n - 1.0) / n))
 }
 
-/// Returns the two-sided p value of a difference of means, as [`Permutations::p_value`] does.
-pub fn permutation(a: &[f64], b: &[f64]) -> f64 {
-    Permutations::default().p_value(a, b)
-}
-
-/// The ways to divide runs among two sides.
+/// Returns the two-sided p value of the difference of two means: the share of the ways to divide the same runs among the
+/// sides in which the means differ by as much or more.
 ///
-/// They are kept for the next p value of as many runs, so one of these serves all names of a comparison.
-#[derive(Clone, Debug, Default)]
-pub struct Permutations {
-    /// Runs of side a.
-    a: usize,
-    /// Runs of both sides.
-    runs: usize,
-    /// A bit for each run of each way, set in those that are in side a; whole bytes a way.
-    ways: Vec<u8>,
-    /// Whether these are all ways, or half of them and the others are their mirror images.
-    all: bool,
+/// It is exact for at most 24 runs (12 a side have 2,704,156 ways). Of more runs, 199,999 random ways are drawn, and the
+/// runs as they are count as another, so it is 1/200,000 at least; once 100 of them differ by as much or more, no more
+/// are drawn.
+///
+/// It assumes no distribution. Few runs cannot reach a low level: see [`least_p_value`].
+///
+/// It is 1 if a side has no runs, if all values are equal, and if values are not finite or so large that their sum is
+/// not.
+pub fn permutation(a: &[f64], b: &[f64]) -> f64 {
+    let runs = a.len() + b.len();
+    // Of numbers around 0, each side's sum is as far from 0 as the means are from each other. Values are near to each
+    // other, so their differences lose nothing.
+    let first = a.first().copied().unwrap_or_default();
+    let values = || a.iter().chain(b).map(|value| value - first);
+    let mean = values().sum::<f64>() / runs as f64;
+    let values: Vec<f64> = values().map(|value| value - mean).collect();
+    let observed = values[..a.len()].iter().sum::<f64>().abs();
+    // Sums of the same values in another order differ by rounding.
+    let rounding = values.iter().map(|value| value.abs()).sum::<f64>() * 1e-12;
+    if a.is_empty() || b.is_empty() || !rounding.is_finite() || rounding == 0.0 {
+        return 1.0;
+    }
+    match runs <= MOST_EXACT {
+        true => exact(&values, a.len(), observed - rounding),
+        false => random(&values, a.len(), observed - rounding),
+    }
 }
 
-impl Permutations {
-    /// Returns the two-sided p value of the difference of two means: the share of the ways to divide the same runs among
-    /// the sides in which the means differ by as much or more.
-    ///
-    /// It is exact while there are at most 200,000 ways (10 runs a side have 184,756). With more, 199,999 random ones
-    /// are drawn, and the runs as they are count as another, so it is 1/200,000 at least; once 100 of them differ by
-    /// as much or more, no more are drawn.
-    ///
-    /// It assumes no distribution. Few runs cannot reach a low level: see [`least_p_value`].
-    ///
-    /// It is 1 if a side has no runs, if all values are equal, and if values are not finite or so large that their sum
-    /// is not.
-    pub fn p_value(&mut self, a: &[f64], b: &[f64]) -> f64 {
-        let runs = a.len() + b.len();
-        // Of numbers around 0, each side's sum is as far from 0 as the means are from each other. Values are near to each
-        // other, so their differences lose nothing.
-        let first = a.first().copied().unwrap_or_default();
-        let values = || a.iter().chain(b).map(|value| value - first);
-        let mean = values().sum::<f64>() / runs as f64;
-        let values: Vec<f64> = values().map(|value| value - mean).collect();
-        let observed = values[..a.len()].iter().sum::<f64>().abs();
-        // Sums of the same values in another order differ by rounding.
-        let rounding = values.iter().map(|value| value.abs()).sum::<f64>() * 1e-12;
-        if a.is_empty() || b.is_empty() || !rounding.is_finite() || rounding == 0.0 {
-            return 1.0;
+/// Returns the share of all ways to choose so many values whose sum is at least this far from 0.
+///
+/// Each way is a choice of the first half of the values and one of the second, so it is found among two lists of few.
+fn exact(values: &[f64], chosen: usize, observed: f64) -> f64 {
+    let (first, second) = values.split_at(values.len() / 2);
+    let mut second = sums_by_number(second);
+    second.iter_mut().for_each(|sums| sums.sort_by(f64::total_cmp));
+    let (mut extreme, mut ways) = (0, 0);
+    for (number, sums) in sums_by_number(first).iter().enumerate() {
+        let Some(others) = chosen.checked_sub(number).and_then(|rest| second.get(rest)) else {
+            continue;
+        };
+        ways += sums.len() * others.len();
+        for sum in sums {
+            let below = others.partition_point(|other| sum + other <= -observed);
+            let above = others.partition_point(|other| sum + other < observed);
+            extreme += below + others.len() - above.max(below);
         }
-        if (self.a, self.runs) != (a.len(), runs) {
-            *self = Self::new(a.len(), runs);
+    }
+    extreme as f64 / ways as f64
+}
+
+/// Returns the sums of all choices of these values, by the number of chosen ones.
+fn sums_by_number(values: &[f64]) -> Vec<Vec<f64>> {
+    let mut by_number = vec![vec![]; values.len() + 1];
+    let mut sums = vec![0.0; 1 << values.len()];
+    by_number[0].push(0.0);
+    for bits in 1..sums.len() {
+        sums[bits] = sums[bits & (bits - 1)] + values[bits.trailing_zeros() as usize];
+        by_number[bits.count_ones() as usize].push(sums[bits]);
+    }
+    by_number
+}
+
+/// Returns the share of random ways to choose so many values whose sum is at least this far from 0.
+fn random(values: &[f64], chosen: usize, observed: f64) -> f64 {
+    thread_local! {
+        /// Of the last call: most names of a comparison have as many runs.
+        static WAYS: RefCell<Ways> = RefCell::default();
+    }
+    WAYS.with_borrow_mut(|ways| {
+        if (ways.chosen, ways.of) != (chosen, values.len()) {
+            *ways = Ways::new(chosen, values.len());
         }
-        // The sums of each eight runs, for each byte.
-        let sums: Vec<[f64; 256]> = values.chunks(8).map(sums_by_bits).collect();
-        let mut extreme = 0;
-        for (tried, way) in self.ways.chunks_exact(sums.len()).enumerate() {
-            let sum: f64 = way.iter().zip(&sums).map(|(&bits, sums)| sums[usize::from(bits)]).sum();
-            extreme += usize::from(sum.abs() >= observed - rounding);
-            if !self.all && extreme == ENOUGH {
+        let mut extreme = 1;
+        for (tried, sum) in ways.sums(values).enumerate() {
+            extreme += usize::from(sum.abs() >= observed);
+            if extreme > ENOUGH {
                 return ENOUGH as f64 / (tried + 1) as f64;
             }
         }
-        let ways = self.ways.len() / sums.len();
-        match self.all {
-            true => extreme as f64 / ways as f64,
-            false => (extreme + 1) as f64 / (ways + 1) as f64,
+        extreme as f64 / RANDOM_WAYS as f64
+    })
+}
+
+/// Random ways to choose some of the runs.
+#[derive(Debug, Default)]
+struct Ways {
+    chosen: usize,
+    of: usize,
+    /// A bit for each run of each way, set in those that are chosen; whole bytes a way.
+    bits: Vec<u8>,
+}
+
+impl Ways {
+    fn new(chosen: usize, of: usize) -> Self {
+        let bytes = of.div_ceil(8);
+        let mut bits = vec![0; (RANDOM_WAYS - 1) * bytes];
+        let mut random = Rng::with_seed(SEED);
+        let mut order: Vec<usize> = (0..of).collect();
+        for way in bits.chunks_exact_mut(bytes) {
+            for i in 0..chosen {
+                order.swap(i, random.usize(i..of));
+                way[order[i] / 8] |= 1 << (order[i] % 8);
+            }
         }
+        Self { chosen, of, bits }
     }
 
-    fn new(a: usize, runs: usize) -> Self {
-        let bytes = runs.div_ceil(8);
-        let all = ways(a, runs).is_some();
-        let mut ways = Vec::new();
-        let mut add = |side: &[usize]| {
-            let start = ways.len();
-            ways.resize(start + bytes, 0);
-            side.iter().for_each(|run| ways[start + run / 8] |= 1 << (run % 8));
+    /// Returns the sum of the values that each way chooses.
+    fn sums(&self, values: &[f64]) -> impl Iterator<Item = f64> {
+        // The sums of each eight values, for each byte.
+        let sums: Vec<[f64; 256]> = values.chunks(8).map(sums_by_bits).collect();
+        let sum = move |way: &[u8]| {
+            way.iter().zip(&sums).map(|(&bits, sums)| sums[usize::from(bits)]).sum()
         };
-        let mut order: Vec<usize> = (0..runs).collect();
-        if all {
-            let mut side = order[..a].to_vec();
-            add(&side);
-            // Of sides of as many runs, each way has a mirror image that is as extreme: the first run stays in side a.
-            let first = usize::from(2 * a == runs);
-            // The next combination: the last run that can move does, and those behind it follow.
-            while let Some(last) = (first..a).rev().find(|&i| side[i] < runs - a + i) {
-                let moved = side[last] + 1;
-                (last..a).for_each(|i| side[i] = moved + i - last);
-                add(&side);
-            }
-        } else {
-            let mut random = Rng::with_seed(SEED);
-            for _ in 1..MOST_WAYS {
-                (0..a).for_each(|i| order.swap(i, random.usize(i..runs)));
-                add(&order[..a]);
-            }
-        }
-        Self { a, runs, ways, all }
+        self.bits.chunks_exact(self.of.div_ceil(8)).map(sum)
     }
 }
 
@@ -197,26 +225,19 @@ impl Permutations {
 /// One changed name of `n` is only found at a level of 1 % if `n` times this is at most 0.01
 /// ([`benjamini_hochberg`]): with 5 runs a side it has to be the only name, with 6 one of at most 4, with 10 one of 923.
 pub fn least_p_value(a: usize, b: usize) -> f64 {
-    let ways = ways(a, a + b).unwrap_or(MOST_WAYS);
+    // The binomial coefficient.
+    let ways = (1..=a.min(b)).fold(1.0, |ways, i| ways * (a + b + 1 - i) as f64 / i as f64);
     // Of sides of as many runs, the mirror image of the most extreme way is as extreme.
-    let extreme = if a == b && a > 0 && ways < MOST_WAYS { 2.0 } else { 1.0 };
-    extreme / ways as f64
-}
-
-/// Returns the number of ways to choose `a` of `runs`, if an exact p value may try them all.
-fn ways(a: usize, runs: usize) -> Option<usize> {
-    (0..a.min(runs - a)).try_fold(1, |ways, i| {
-        // Exact: `i + 1` numbers in a row have a multiple of `i + 1` among them.
-        Some(ways * (runs - i) / (i + 1)).filter(|&ways| ways <= MOST_WAYS)
-    })
+    let extreme = if a == b && a > 0 { 2.0 } else { 1.0 };
+    let least = if a + b <= MOST_EXACT { 0.0 } else { 1.0 / RANDOM_WAYS as f64 };
+    (extreme / ways).max(least)
 }
 
 /// Returns the sum of each choice of at most eight values, whose bits are the index.
 fn sums_by_bits(values: &[f64]) -> [f64; 256] {
     let mut sums = [0.0; 256];
     for bits in 1_usize..1 << values.len() {
-        let lowest = bits.trailing_zeros() as usize;
-        sums[bits] = sums[bits & (bits - 1)] + values[lowest];
+        sums[bits] = sums[bits & (bits - 1)] + values[bits.trailing_zeros() as usize];
     }
     sums
 }

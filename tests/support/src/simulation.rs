@@ -3,7 +3,7 @@
 //! Comparisons of runs that are drawn from recorded ones: how often the statistics of a comparison are wrong.
 
 use fastrand::Rng;
-use hypertrace_compare::stats::{Permutations, benjamini_hochberg, welch};
+use hypertrace_compare::stats::{benjamini_hochberg, permutation, welch};
 
 /// The runs. `compare/tests/record.py` recorded them.
 const RUNS: &str = include_str!("../../../compare/tests/runs.csv");
@@ -35,7 +35,6 @@ pub struct Simulation {
     /// Runs of a build whose `parse` does 5 % more.
     slower: Build,
     random: Rng,
-    permutations: Permutations,
 }
 
 impl Simulation {
@@ -47,7 +46,7 @@ impl Simulation {
             |line: &str| line.split(',').map(|value| value.parse().expect("a number")).collect();
         let (same, slower) = lines.map(row).partition(|row: &Vec<f64>| row[0] == 100.0);
         let random = Rng::with_seed(seed);
-        Self { columns, same, slower, random, permutations: Permutations::default() }
+        Self { columns, same, slower, random }
     }
 
     /// Returns the p values of [`NAMES`] in each of so many comparisons of a build with itself.
@@ -55,9 +54,7 @@ impl Simulation {
         let compare = |_| {
             let drawn = draw(&mut self.random, &self.same, 2 * side);
             let (a, b) = drawn.split_at(side);
-            let p = |name| {
-                self.permutations.p_value(&of(&self.columns, a, name), &of(&self.columns, b, name))
-            };
+            let p = |name| permutation(&of(&self.columns, a, name), &of(&self.columns, b, name));
             NAMES.into_iter().map(p).collect()
         };
         (0..comparisons).map(compare).collect()
@@ -87,7 +84,7 @@ impl Simulation {
             let b = draw(&mut self.random, &self.slower, side);
             let sides =
                 NAMES.map(|name| (of(&self.columns, &a, name), of(&self.columns, &b, name)));
-            let p: Vec<f64> = sides.iter().map(|(a, b)| self.permutations.p_value(a, b)).collect();
+            let p: Vec<f64> = sides.iter().map(|(a, b)| permutation(a, b)).collect();
             for (i, p) in benjamini_hochberg(&p).into_iter().enumerate() {
                 let (a, b) = &sides[i];
                 called[i] +=
