@@ -319,17 +319,18 @@ fn copy(
     Ok((places, end))
 }
 
-/// Returns the multiplier and shift that make nanoseconds of ticks, as exact as 32 bits can be.
+/// Returns the multiplier and shift that make nanoseconds of ticks, as exact as 31 bits can be: trace-cmd takes a larger
+/// multiplier as a negative one.
 fn scale(frequency: u64) -> (u32, u32) {
     // From the longest shift, at which the multiplier may not fit.
     for shift in (0..=32).rev() {
         let mult = ((1_000_000_000u128 << shift) + u128::from(frequency) / 2)
             / u128::from(frequency.max(1));
-        if let Ok(mult) = u32::try_from(mult) {
-            return (mult, shift);
+        if let Ok(mult) = i32::try_from(mult) {
+            return (mult.unsigned_abs(), shift);
         }
     }
-    (u32::MAX, 0)
+    (i32::MAX as u32, 0)
 }
 
 #[cfg(test)]
@@ -338,8 +339,11 @@ mod tests {
 
     #[test]
     fn ticks_are_scaled_within_a_part_in_a_thousand_million() {
-        for frequency in [24_000_000u64, 999_999_999, 1_000_000_000, 2_596_138_123, 5_000_000_000] {
+        for frequency in
+            [24_000_000, 999_999_999, 1_000_000_000, 1_900_000_000, 2_596_138_123, 5_000_000_000u64]
+        {
             let (mult, shift) = scale(frequency);
+            assert!(i32::try_from(mult).is_ok(), "{frequency}: negative for trace-cmd: {mult}");
             let hour = 3600 * u128::from(frequency);
             let ns = (hour * u128::from(mult)) >> shift;
             let error = ns.abs_diff(3_600_000_000_000);
