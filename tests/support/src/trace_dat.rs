@@ -446,6 +446,19 @@ impl TraceDat {
         (of("ftrace"), all)
     }
 
+    /// Returns the descriptions before the pages, as a guest sends them.
+    pub fn head(&self) -> Vec<u8> {
+        let mut head = begin("7", self.page_size);
+        head.extend([&b"none\0\0"[..], &[0; 8]].concat());
+        let (ftrace, events) = self.event_formats();
+        for (id, content) in
+            [(16, self.header_info()), (17, ftrace), (18, events), (20, vec![0; 4])]
+        {
+            head.extend(section(id, &content));
+        }
+        head
+    }
+
     /// Returns a file of version 7, with its options before the pages.
     pub fn version_7(&self) -> Vec<u8> {
         let mut file = begin("7", self.page_size);
@@ -604,9 +617,21 @@ pub fn guest(name: &str, trace: u64) -> (u16, Vec<u8>) {
 
 /// Returns the option TIME_SHIFT with one correction for one CPU.
 pub fn time_shift(peer: u64, offset: i64, ratio: u64, fraction: u64) -> (u16, Vec<u8>) {
+    time_shifts(peer, 0, &[&[[0, offset as u64, ratio, fraction]]])
+}
+
+/// Returns the option TIME_SHIFT with these corrections of each CPU: time, offset, ratio, and bits of its fraction.
+pub fn time_shifts(peer: u64, flags: u32, cpus: &[&[[u64; 4]]]) -> (u16, Vec<u8>) {
+    let list = |corrections: &[[u64; 4]], n: usize| -> Vec<u8> {
+        corrections.iter().flat_map(|correction| correction[n].to_le_bytes()).collect()
+    };
     let mut data = peer.to_le_bytes().to_vec();
-    data.extend([0u32, 1, 1].map(u32::to_le_bytes).concat());
-    data.extend([0u64, offset as u64, ratio, fraction].map(u64::to_le_bytes).concat());
+    data.extend([flags, cpus.len() as u32].map(u32::to_le_bytes).concat());
+    for corrections in cpus {
+        data.extend((corrections.len() as u32).to_le_bytes());
+        (0..3).for_each(|n| data.extend(list(corrections, n)));
+    }
+    cpus.iter().for_each(|corrections| data.extend(list(corrections, 3)));
     (12, data)
 }
 

@@ -327,6 +327,31 @@ fn a_guests_trace_is_put_on_the_clock_of_its_host() {
     );
 }
 
+#[test]
+fn each_correction_of_each_cpu_has_a_ratio_of_its_own() {
+    let dir = TempDir::new().unwrap();
+    let host = TraceDat::new("x86-tsc").cpu(&[Page::at(1).mmio(0, 77, 1)]).option(trace_id(11));
+    // From tick 100 on, the guest has half the host's rate, on one CPU.
+    let same = [0, 0, 1, 0];
+    let cpu = |at| [Page::at(at).mmio(0, 5, 2)];
+    let guest = TraceDat::new("x86-tsc").cpu(&cpu(50)).cpu(&cpu(150)).option(time_shifts(
+        11,
+        0,
+        &[&[[100, 0, 1 << 47, 48], same], &[same, [100, 7, 1, 0]]],
+    ));
+    let late = TraceDat { cpus: guest.cpus.iter().rev().cloned().collect(), ..guest.clone() };
+    for (name, trace, times) in [("a", guest, [50, 157]), ("b", late, [50, 300])] {
+        let host = KernelTrace::open(&write(&dir, "host", &host.version_7())).unwrap();
+        let trace = KernelTrace::open(&write(&dir, name, &trace.version_7())).unwrap();
+        let mut traces = [host, trace];
+        KernelTrace::pair(&mut traces);
+
+        let (entries, _) = read_all(&traces[1..]).unwrap();
+
+        assert_eq!(events(&entries).iter().map(|event| event.ts_ns).collect::<Vec<_>>(), times);
+    }
+}
+
 /// Makes a session with a point every 100 us: the host sees each after 8 us, and the guest continues 2 us
 /// later, so that the middle of both is wrong by 3 us. Host and guest have the same time, but their counters have other values. Its kernel.dat has an
 /// access 1 us before the host's time of each point.

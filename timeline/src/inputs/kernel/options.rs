@@ -199,19 +199,18 @@ fn time_shift(data: &mut Bytes<'_>) -> Result<TimeShift> {
             ratio,
             fraction: 0,
         });
-        let mut samples: Vec<Correction> = samples.collect();
-        sort::by_key(&mut samples, |sample| sample.time);
-        shift.cpus.push(samples);
+        shift.cpus.push(samples.collect());
     }
     // Older writers have no fractions.
     if data.left() > 0 {
-        for samples in &mut shift.cpus {
+        for sample in shift.cpus.iter_mut().flatten() {
             let fraction = data.u64("a number of fraction bits")?;
             if fraction > 60 {
                 return Err(data.damaged("at most 60 fraction bits", fraction));
             }
-            samples.iter_mut().for_each(|sample| sample.fraction = fraction as u32);
+            sample.fraction = fraction as u32;
         }
     }
+    shift.cpus.iter_mut().for_each(|samples| sort::by_key(samples, |sample| sample.time));
     Ok(shift)
 }
