@@ -7,17 +7,21 @@ use crate::interrupt::Interrupts;
 use crate::kernel::assemble;
 use crate::output::{grouped, say};
 use crate::page::WholeFile;
-use crate::report::{Inputs, Lines, Recordings, Wanted, wrong};
+use crate::report::{Inputs, Lines, Opened, Recordings, Wanted, open_each, wrong};
 use crate::units::{At, at};
 use anyhow::{Context, Result};
 use hypertrace_export::choice::is_carrier;
 use hypertrace_export::otlp::http::Endpoint;
 use hypertrace_export::uftrace::{self, Counts, Module};
 use hypertrace_export::{Choice, Events, Row, csv, json, perfetto};
+use hypertrace_format::error::error_chain;
+use hypertrace_format::folder::open_regular;
 use hypertrace_functions::symbols::Source;
-use hypertrace_timeline::{EntryRef, EventKind, Session};
+use hypertrace_kernel::{GuestRecording, HostRecording, relate};
+use hypertrace_timeline::{EntryRef, EventKind, KernelTrace, vcpu_threads};
+use rustix::fs::{CWD, OFlags};
 use std::cell::RefCell;
-use std::fs::{self, DirBuilder};
+use std::fs::{self, DirBuilder, File};
 use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -37,8 +41,10 @@ use std::path::{Path, PathBuf};
 /// otlp: the regions as spans of OpenTelemetry, a request of JSON a line, or to a
 /// collector. --where is one of `regions`. docs/otlp.md has the attributes.
 ///
-/// trace-dat: the recordings of guests' kernels in a session, a file each, which
-/// trace-cmd and KernelShark read.
+/// trace-dat: the recordings of the kernels of a session's host (host-kernel.dat)
+/// and guests, a file each, for trace-cmd and KernelShark. With the host's, the
+/// guests' times are corrected to its clock; what they may be off, and what was
+/// lost in the session, is not in the files.
 ///
 /// uftrace: a directory whose `uftrace replay` shows events among the calls. Of
 /// a function trace, it has the calls, and the events of the sessions that are
@@ -119,12 +125,18 @@ Examples:
   hypertrace export S --to perfetto -o s.pftrace
                                          for ui.perfetto.dev
   hypertrace export S --to trace-dat -o K
-  trace-cmd report K/guest-kernel-*.dat  a guest's kernel alone
+  trace-cmd report -i K/host-kernel.dat -i K/guest-kernel-...dat
 
 Exit code: 0 done, 1 failed, 2 wrong usage, or damaged or foreign input.";
 
 /// Prefix of a file while it is written.
 const PREFIX: &str = ".hypertrace-export-";
+
+/// Name of the host's file among those of trace-cmd.
+const HOST: &str = "host-kernel.dat";
+
+/// Most corrections of the times of a guest's CPUs: readers keep all of them in memory, and ours takes 16 MiB of them.
+const MOST_CORRECTIONS: usize = 1 << 18;
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<()> {
@@ -146,7 +158,7 @@ pub fn run(args: &Args) -> Result<()> {
             let why = "--event, --client, --where, --from and --until are not for this format";
             Err(Usage(why.into()).into())
         }
-        Format::TraceDat => guests(args, out),
+        Format::TraceDat => kernels(args, out),
         Format::Uftrace => functions(args, out),
         // Before.
         Format::Otlp => Ok(()),
@@ -286,8 +298,8 @@ fn functions(args: &Args, out: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Writes the recordings of guests' kernels.
-fn guests(args: &Args, output: &Path) -> Result<()> {
+/// Writes the recordings of the kernels of a session's host and guests.
+fn kernels(args: &Args, output: &Path) -> Result<()> {
     let out = output.display();
     let paths = args.inputs.paths();
     let [dir] = paths[..] else {
@@ -295,18 +307,56 @@ fn guests(args: &Args, output: &Path) -> Result<()> {
             Usage("--to trace-dat is for one session: give its directory alone".into()).into()
         );
     };
-    let session = Session::open(dir)?;
+    let opened = open_each(&[dir.to_owned()])?.pop().context("no session")?;
+    let Opened { session, maps, kernel, unread } = opened;
+    if let Some(why) = unread {
+        say(format_args!("the host's kernel: not exported: {}", error_chain(&why)));
+    }
     let failed = || format!("cannot make {out}");
     DirBuilder::new().recursive(true).mode(0o700).create(output).with_context(failed)?;
     if fs::read_dir(output).with_context(failed)?.next().is_some() {
         return Err(Usage(format!("{out} is not empty; give a new or empty directory")).into());
     }
     let made = assemble(&session, output, "exported");
-    if made.is_empty() {
-        let why = "it has no recording of a guest's kernel that has ended";
+    if made.is_empty() && kernel.is_none() {
+        let why = "it has no recording of a kernel that has ended";
         return Err(Usage(format!("{}: {why}", dir.display())).into());
     }
     made.iter().for_each(|made| say(format_args!("a guest's kernel: {}", made.line)));
+    let Some(kernel) = kernel else { return Ok(()) };
+    let path = output.join(HOST);
+    let bytes = whole(&path, |out| {
+        let (file, _) = open_regular(CWD, kernel.path(), OFlags::RDONLY)?;
+        Ok(io::copy(&mut File::from(file), out)?)
+    })?;
+    say(format_args!("the host's kernel: {} bytes in {}", grouped(bytes), path.display()));
+    let Some((id, scale)) = kernel.on_counter().filter(|_| !made.is_empty()) else {
+        return Ok(());
+    };
+    let (mut guests, mut command) = (Vec::new(), format!("trace-cmd report -i {}", path.display()));
+    for made in &made {
+        let trace = KernelTrace::of_guest(0, &session, &maps, &made.path);
+        let corrections = trace.and_then(|trace| {
+            let cpus = trace.cpus();
+            let most = MOST_CORRECTIONS / cpus.max(1) as usize;
+            Ok(trace.corrections(&session, most)?.map(|corrections| (cpus, corrections)))
+        });
+        let why = match corrections {
+            Ok(Some((cpus, corrections))) => {
+                let name = made.path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+                guests.push(GuestRecording { path: &made.path, name, cpus, corrections });
+                command.push_str(&format!(" -i {}", made.path.display()));
+                continue;
+            }
+            Ok(None) => "it has no events, or its clock changes its rate too often".into(),
+            Err(why) => error_chain(&why),
+        };
+        say(format_args!("{}: times are the guest's own: {why}", made.path.display()));
+    }
+    if !guests.is_empty() {
+        relate(HostRecording { path: &path, id, scale }, &guests, &vcpu_threads(&session)?)?;
+        say(format_args!("in one order: {command}"));
+    }
     Ok(())
 }
 

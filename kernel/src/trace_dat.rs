@@ -18,7 +18,11 @@ use std::os::fd::OwnedFd;
 const VERSION: &[u8] = b"7\0";
 
 /// Bytes of a section's header: id, flags, name, size.
-const SECTION: usize = 2 + 2 + 4 + 8;
+pub(crate) const SECTION: usize = 2 + 2 + 4 + 8;
+
+/// Where a file has the place of its options: after the magic bytes, the version, byte order and size of `long`, the
+/// size of a page, and the compression.
+pub(crate) const PLACE_OF_OPTIONS: usize = MAGIC.len() + VERSION.len() + 2 + 4 + 6;
 
 /// Sections of the descriptions, in their order.
 const DESCRIPTIONS: [u16; 4] = [id::HEADER_INFO, id::FTRACE_EVENTS, id::EVENT_FORMATS, id::PRINTK];
@@ -90,6 +94,11 @@ fn head(page_size: u32) -> Vec<u8> {
     out
 }
 
+/// Returns whether a file of version 7 that is not compressed begins like this.
+pub(crate) fn is_plain(begin: &[u8]) -> bool {
+    begin.starts_with(&[MAGIC, VERSION].concat()) && begin.ends_with(b"none\0\0")
+}
+
 /// Returns the places of the descriptions' sections in the beginning of a file, with their ids. Accepts what
 /// [`Description::to_bytes`] makes and nothing else: a guest could have options of its own, and compressed
 /// data, by other sections.
@@ -115,12 +124,12 @@ pub(crate) fn sections(first: &[u8], page_size: usize) -> Result<Vec<(u16, u64)>
     if at == first.len() { Ok(sections) } else { Err(at) }
 }
 
-fn section(out: &mut Vec<u8>, id: u16, body: &[u8]) {
+pub(crate) fn section(out: &mut Vec<u8>, id: u16, body: &[u8]) {
     out.extend(section_header(id, body.len() as u64));
     out.extend(body);
 }
 
-fn section_header(id: u16, bytes: u64) -> [u8; SECTION] {
+pub(crate) fn section_header(id: u16, bytes: u64) -> [u8; SECTION] {
     let mut header = [0; SECTION];
     header[..2].copy_from_slice(&id.to_ne_bytes());
     header[8..].copy_from_slice(&bytes.to_ne_bytes());
@@ -171,7 +180,6 @@ pub(crate) fn write(
     from: &Folder,
     ending: &Ending,
 ) -> Result<Contents, Error> {
-    let place_of_options = MAGIC.len() + VERSION.len() + 2 + 4 + 6;
     let mut options = Vec::new();
     let mut bytes = first.to_vec();
     let damaged = |at: usize| Error::Damaged {
@@ -226,7 +234,7 @@ pub(crate) fn write(
     // The last: no more options elsewhere.
     option(&mut options, 0, &0u64.to_ne_bytes());
 
-    bytes[place_of_options..place_of_options + 8].copy_from_slice(&end.to_ne_bytes());
+    bytes[PLACE_OF_OPTIONS..PLACE_OF_OPTIONS + 8].copy_from_slice(&end.to_ne_bytes());
     let mut last = Vec::new();
     section(&mut last, id::OPTIONS, &options);
     let failed = |source| writing(from, source);
@@ -243,7 +251,7 @@ pub(crate) fn system() -> String {
     parts.map(|part| part.to_string_lossy().into_owned()).join(" ")
 }
 
-fn option(options: &mut Vec<u8>, id: u16, data: &[u8]) {
+pub(crate) fn option(options: &mut Vec<u8>, id: u16, data: &[u8]) {
     options.extend(id.to_ne_bytes());
     options.extend((data.len() as u32).to_ne_bytes());
     options.extend(data);

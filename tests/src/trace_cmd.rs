@@ -82,6 +82,44 @@ pub fn contents(file: &Path) -> Option<Contents> {
     read
 }
 
+/// Reads files in one order, as [`contents`] reads one. Returns each event with the number of its file. Those of a
+/// second buffer are left out.
+#[track_caller]
+pub fn merged(files: &[&Path]) -> Option<Vec<(usize, Shown)>> {
+    let mut read: Option<Vec<(usize, Shown)>> = None;
+    for name in PROGRAMS {
+        let Some(program) = capability::program(name) else { continue };
+        let mut command = Command::new(program);
+        command.args(["report", "-t", "-N"]);
+        for file in files {
+            command.arg("-i").arg(file);
+        }
+        let out = command.output().unwrap();
+        let said = String::from_utf8_lossy(&out.stderr);
+        assert!(out.status.success() && said.is_empty(), "{name} {files:?}: {said}");
+        let mut events = Vec::new();
+        for line in String::from_utf8_lossy(&out.stdout).lines() {
+            // The file's name, then the event.
+            let of = |file: &&Path| {
+                let name = file.file_name()?.to_str()?;
+                line.split_once(": ").filter(|(of, _)| of.ends_with(name)).map(|(_, line)| line)
+            };
+            let found = files.iter().enumerate().find_map(|(n, file)| Some((n, of(file)?)));
+            let is_event = |line: &str| !line.starts_with("cpus=") && !line.ends_with("DROPPED]");
+            if let Some((n, line)) = found.filter(|(_, line)| is_event(line)) {
+                let event = parse(line).unwrap_or_else(|| panic!("{name}: {line:?}"));
+                events.push((n, event));
+            }
+        }
+        capability::used(name);
+        if let Some(other) = &read {
+            assert_eq!(other, &events, "{name} reads something else");
+        }
+        read = Some(events);
+    }
+    read
+}
+
 /// Parses `   vcpu0-123   [000] d..2. 12.345678901: kvm_mmio:   mmio write len 8`.
 fn parse(line: &str) -> Option<Shown> {
     let (task, rest) = line.split_once(" [")?;

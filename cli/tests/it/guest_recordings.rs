@@ -199,25 +199,15 @@ type Pieces<'a> = &'a [(&'a str, &'a [u8])];
 
 /// Makes a session in which a client has so many leases, each of which sends these pieces of a recording.
 fn leases(count: u64, pieces: Pieces<'_>) -> made::Made {
-    const SCHEMA: &str = "guest_kernel(recording:u64,file:str,at:u64,len:u32,data:[u64])";
-    let words = |bytes: &[u8]| -> Vec<u64> {
-        let words = bytes
-            .chunks(8)
-            .map(|part| part.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte)));
-        words.collect()
-    };
-    let payload = |(file, bytes): &(&str, &[u8])| {
-        let name = [&(file.len() as u32).to_le_bytes()[..], file.as_bytes()].concat();
-        let data = words(bytes);
-        let (len, count) = (bytes.len() as u64, data.len() as u64);
-        [&[7][..], &words(&name), &[0, len, count], &data].concat()
-    };
-    let events = format!(r#"[{{"id":16,"schema":"{SCHEMA}","reference_point":false}}]"#);
+    let schema = made::PIECE;
+    let events = format!(r#"[{{"id":16,"schema":"{schema}","reference_point":false}}]"#);
     let made = made::Made::with_json(&made::json(&made::clocks(), &events, "[]"));
     let mut packets = vec![made::Packet::guest(0)];
     for token in 1..=count {
         let packet = made::Packet::guest(0).after(packets.last().unwrap()).with64(80, token);
-        let add = |packet: made::Packet, piece| packet.event(token, 16, &payload(piece));
+        let add = |packet: made::Packet, (file, bytes): &(&str, &[u8])| {
+            packet.piece((token, 16), (file, 0), bytes)
+        };
         packets.push(pieces.iter().fold(packet, add));
     }
     made.stream("guest-000-0000", &packets)

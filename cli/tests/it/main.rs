@@ -11,6 +11,7 @@ mod control;
 mod ctl;
 mod demo;
 mod export;
+mod export_kernels;
 mod export_otlp;
 mod fleet;
 mod follow;

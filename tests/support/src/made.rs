@@ -28,6 +28,9 @@ pub const EVENTS: &str = r#"[
     {"id":20,"schema":"all(a:u8,b:i8,c:f64,d:bool,e:x64,s:str,w:[u64])","reference_point":false}
 ]"#;
 
+/// The event that has a piece of a guest's recording.
+pub const PIECE: &str = "guest_kernel(recording:u64,file:str,at:u64,len:u32,data:[u64])";
+
 pub fn clock(id: u32, domain: &str, epoch: u32, frequency: u64, base: u64, offset: i64) -> String {
     format!(
         r#"{{"id":{id},"domain":"{domain}","kind":"tsc","epoch":{epoch},"frequency":{frequency},
@@ -242,6 +245,19 @@ impl Packet {
         let mut payload = before.to_vec();
         payload.extend(bytes.chunks(8).map(|c| u64::from_le_bytes(c.try_into().unwrap())));
         self.flagged(ts, id, 0, &payload, pad)
+    }
+
+    /// Adds a piece of a guest's recording, as an event [`PIECE`] of this id: a file's bytes from an offset on.
+    pub fn piece(self, (ts, id): (u64, u32), (file, at): (&str, u64), bytes: &[u8]) -> Packet {
+        let words = |bytes: &[u8]| -> Vec<u64> {
+            let word =
+                |part: &[u8]| part.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
+            bytes.chunks(8).map(word).collect()
+        };
+        let name = [&(file.len() as u32).to_le_bytes()[..], file.as_bytes()].concat();
+        let data = words(bytes);
+        let (len, count) = (bytes.len() as u64, data.len() as u64);
+        self.event(ts, id, &[&[7][..], &words(&name), &[at, len, count], &data].concat())
     }
 
     pub fn flagged(mut self, ts: u64, id: u32, flags: u16, payload: &[u64], pad: usize) -> Packet {

@@ -4,6 +4,7 @@
 
 mod around;
 mod clocks;
+mod corrections;
 mod damage;
 mod frozen;
 mod functions;

@@ -154,6 +154,12 @@ impl GuestClock {
         let bound = limits.and_then(|limits| limits.distance_from(&mut hints.1, guest, host));
         (self.origin + i128::from(host), bound)
     }
+
+    /// Iterates in order over the raw readings between which times are on a line.
+    pub fn readings(&self) -> impl Iterator<Item = u64> {
+        let readings = self.map.readings().map(|reading| self.base.saturating_add(reading));
+        [self.base].into_iter().chain(readings)
+    }
 }
 
 impl ClockMaps {

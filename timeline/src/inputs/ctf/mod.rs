@@ -32,6 +32,7 @@ pub(crate) use clock_maps::GuestClock;
 pub use guest_tscs::ComparedTsc;
 pub(crate) use packet::MOST_CLIENTS;
 pub use packet::{Domain, Packet, PacketHeader};
+pub use samples::vcpu_threads;
 pub(crate) use samples::{Found, MOST_POINTS, Sample, find};
 pub(crate) use session::stream_files;
 pub use session::{Offset, Session};

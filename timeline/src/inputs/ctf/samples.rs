@@ -17,8 +17,8 @@ use crate::error::Result;
 use crate::event::{EventKind, Reference};
 use crate::sort;
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 use std::collections::binary_heap::PeekMut;
+use std::collections::{BTreeMap, BinaryHeap};
 
 /// A reference point: the guest's reading was before the host's time, and the client's next reading after
 /// it. The host's kernel may have seen the exit.
@@ -42,6 +42,9 @@ pub(crate) struct Sample {
 
 /// Most reference points of a session that are kept, an even part of more: memory does not grow with them.
 pub(crate) const MOST_POINTS: usize = 1 << 17;
+
+/// Most CPUs of a guest, as of a Linux.
+const MOST_CPUS: u32 = 8192;
 
 /// Samples by clock and client.
 type Samples = ByNumber<(u32, u32), Thinned<Sample>>;
@@ -223,6 +226,27 @@ fn points(session: &Session, mut each: impl FnMut(&Served)) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Returns the host's thread of each of the guest's CPUs: the one that handled all its reference points, and none of
+/// another CPU.
+///
+/// # Errors
+/// If the session is damaged.
+pub fn vcpu_threads(session: &Session) -> Result<BTreeMap<u32, u32>> {
+    let mut threads: BTreeMap<u32, Option<u32>> = BTreeMap::new();
+    points(session, |served| {
+        let cpu = served.point.cpu;
+        // A guest can claim any.
+        if cpu < MOST_CPUS {
+            let known = threads.entry(cpu).or_insert(served.tid);
+            *known = known.filter(|tid| Some(*tid) == served.tid);
+        }
+    })?;
+    let mut cpus: BTreeMap<u32, u32> = BTreeMap::new();
+    threads.values().flatten().for_each(|tid| *cpus.entry(*tid).or_default() += 1);
+    let only = |(cpu, tid): (u32, Option<u32>)| Some((cpu, tid.filter(|tid| cpus[tid] == 1)?));
+    Ok(threads.into_iter().filter_map(only).collect())
 }
 
 /// Collects reference points, by the clock that their client reads. If there are more than `most`, the client

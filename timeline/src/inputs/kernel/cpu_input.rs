@@ -178,6 +178,11 @@ impl<'a> CpuInput<'a> {
         Some((*tid, format::Fields { format, bytes }))
     }
 
+    /// Returns the time of the event that was read last, in ticks of the trace's clock.
+    pub fn raw(&self) -> u64 {
+        self.page.time
+    }
+
     /// Returns the time of the event that was read last.
     pub fn time(&self) -> Time {
         self.time

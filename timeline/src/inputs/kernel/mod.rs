@@ -11,6 +11,7 @@
 //! formats   the event formats in it
 //! options   what both versions say about the trace
 //! shown     the sessions whose hosts a trace shows
+//! corrections a guest's clock, for readers without clock maps
 //! shift     the map from a guest's clock to its host's
 //! zstd      decompression with a bound
 //! bytes     reading with the place of what is wrong
@@ -18,6 +19,7 @@
 
 mod around;
 mod bytes;
+mod corrections;
 mod cpu_input;
 mod file;
 mod formats;
@@ -262,6 +264,20 @@ impl KernelTrace {
                 }
             }
         }
+    }
+
+    /// Returns the trace's id, and the factor and shift that make nanoseconds of its ticks, if these are the
+    /// counter's of a session.
+    pub fn on_counter(&self) -> Option<(u64, (u32, u32))> {
+        let is_counter = |times: &Times| matches!(times.scale, Scale::Counter(_));
+        let tsc = self.file.options.tsc.filter(|_| self.times.iter().all(is_counter))?;
+        Some((self.file.options.trace?, (tsc.mult, tsc.shift)))
+    }
+
+    /// Returns the number of the machine's CPUs, up to the last one that was recorded.
+    pub fn cpus(&self) -> u32 {
+        let cpus = self.file.buffers.iter().flat_map(|buffer| &buffer.cpus);
+        cpus.map(|cpu| cpu.number.saturating_add(1)).max().unwrap_or(0)
     }
 
     /// Returns the trace's file.

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! A guest's clock as corrections of its times, for readers that know no clock maps.
+//!
+//! trace-cmd adds a correction to a guest's ticks, and computes it between two given ones on a line, with 64 bits.
+
+use super::KernelTrace;
+use super::times::Scale;
+use crate::clock::FRACTION;
+use crate::clock::host::HostCounter;
+use crate::error::Result;
+use crate::inputs::ctf::{GuestClock, Session};
+
+/// Part of the bound by which the corrected times may differ from those of the map.
+const PART: u64 = 16;
+
+/// Most that the time and the correction between two corrections can differ, multiplied: half of what 64 bits hold.
+const MOST_PRODUCT: u128 = 1 << 62;
+
+/// A guest's time with its correction, and by how much others may leave it out.
+#[derive(Clone, Copy, Debug)]
+struct Knot {
+    guest: u64,
+    offset: i64,
+    tolerance: u64,
+}
+
+impl Knot {
+    fn of(clock: &GuestClock, host: &HostCounter, hints: &mut (usize, usize), guest: u64) -> Knot {
+        let (time, bound) = clock.at(hints, guest);
+        let unix = time.div_euclid(FRACTION.into());
+        let unix = unix.clamp(i64::MIN.into(), i64::MAX.into()) as i64;
+        let offset = host.raw(unix).wrapping_sub(guest) as i64;
+        let bound_ns = bound.unwrap_or(0) / FRACTION as u64;
+        // Those of a nanosecond, and one, are lost by rounding.
+        let ticks = |ns: u64| u128::from(ns) * u128::from(host.frequency()) / 1_000_000_000 + 1;
+        let tolerance = ticks(bound_ns / PART).max(ticks(1) + 1) as u64;
+        Knot { guest, offset, tolerance }
+    }
+
+    /// Returns how many parts the line from the knot before is cut into, so that readers can compute each.
+    fn parts(&self, before: &Knot) -> u64 {
+        let product =
+            u128::from(self.guest - before.guest) * u128::from(self.offset.abs_diff(before.offset));
+        // The smallest whole number whose square has them.
+        (product.div_ceil(MOST_PRODUCT) as f64).sqrt().ceil().max(1.0) as u64
+    }
+
+    /// Returns the slope of a line from a knot before to this one, moved by some ticks.
+    fn slope(&self, before: &Knot, moved: i128) -> f64 {
+        let rise = i128::from(self.offset) - i128::from(before.offset) + moved;
+        rise as f64 / (self.guest - before.guest) as f64
+    }
+}
+
+impl KernelTrace {
+    /// Returns corrections of the times of a guest's trace: guest ticks, in order, and what makes the host's ticks of
+    /// them, between two of them on a line. The corrected times differ from the trace's by a 16th of their bound and
+    /// by 3 ns. `None` if it is not on its guest's clock in this session, has no events, or needs more
+    /// than `most` of them.
+    ///
+    /// # Errors
+    /// If the file cannot be read.
+    pub fn corrections(&self, session: &Session, most: usize) -> Result<Option<Vec<(u64, i64)>>> {
+        let Some(Scale::Guest(clock)) = self.times.first().map(|times| &times.scale) else {
+            return Ok(None);
+        };
+        let (mut first, mut last) = (u64::MAX, 0);
+        for (_, mut input) in self.inputs(0, "") {
+            while input.read()? {
+                (first, last) = (first.min(input.raw()), last.max(input.raw()));
+            }
+        }
+        if first > last {
+            return Ok(None);
+        }
+        let (host, mut hints) = (session.counter(), (0, 0));
+        let mut knot = |guest| Knot::of(clock, &host, &mut hints, guest);
+        let mut before = knot(first);
+        // The line from the last correction that was kept may have these slopes.
+        let mut from = before;
+        let (mut least, mut largest) = (f64::NEG_INFINITY, f64::INFINITY);
+        let mut kept = vec![(from.guest, from.offset)];
+        let inside = clock.readings().filter(|reading| first < *reading && *reading < last);
+        for reading in inside.chain([last]).filter(|reading| *reading > first) {
+            let (start, end) = (before, knot(reading));
+            let ticks = end.guest - start.guest;
+            let parts = end.parts(&start).min(ticks);
+            for n in 1..=parts {
+                let part = u128::from(ticks) * u128::from(n) / u128::from(parts);
+                let next = knot(start.guest + part as u64);
+                let slope = next.slope(&from, 0);
+                let is_far = next.parts(&from) > 1 || !(least..=largest).contains(&slope);
+                if is_far && before.guest > from.guest {
+                    kept.push((before.guest, before.offset));
+                    if kept.len() >= most {
+                        return Ok(None);
+                    }
+                    (from, least, largest) = (before, f64::NEG_INFINITY, f64::INFINITY);
+                }
+                let tolerance = i128::from(next.tolerance);
+                least = least.max(next.slope(&from, -tolerance));
+                largest = largest.min(next.slope(&from, tolerance));
+                before = next;
+            }
+        }
+        if before.guest > from.guest {
+            kept.push((before.guest, before.offset));
+        }
+        Ok(Some(kept).filter(|kept| kept.len() <= most))
+    }
+}
