@@ -51,6 +51,9 @@ pub struct SessionJson {
     /// Whether the guests are programs of the host itself: there is no VMM.
     #[serde(default)]
     pub programs: bool,
+    /// Whether a process beside the VMM recorded it, as `hypertrace serve` does: it does not know the vCPUs' threads.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub served: bool,
     /// Clocks; the index is the id.
     pub clocks: Vec<ClockJson>,
     /// TSCs of guests, as the VMM said.
@@ -261,6 +264,7 @@ mod tests {
             trace_parent: Some("0".repeat(55)),
             boot_id: Some("8-4-4-4-12".into()),
             programs: false,
+            served: true,
             clocks: vec![clock; MAX_SESSION_CLOCKS],
             guest_tscs: vec![guest_tsc; MAX_GUEST_TSCS],
             streams: vec![stream; (MAX_CLIENTS + MAX_HOST_STREAMS) as usize],

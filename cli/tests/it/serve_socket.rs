@@ -47,6 +47,24 @@ fn served(options: &[&str]) -> (TempDir, PathBuf, Server) {
 }
 
 #[test]
+fn a_session_says_that_another_process_than_the_vmm_recorded_it() {
+    let folder = tempfile::tempdir().unwrap();
+    for start in [
+        |dir: &Path| Server::of_file(HYPERTRACE, dir),
+        |dir: &Path| Server::of_socket(HYPERTRACE, dir, &[]),
+    ] {
+        let dir = tempfile::tempdir_in(folder.path()).unwrap();
+        let mut server = start(dir.path());
+        let json = server.session.join("session.json");
+        server.stop();
+
+        let json: serde_json::Value = serde_json::from_slice(&fs::read(json).unwrap()).unwrap();
+
+        assert_eq!(json["served"], true);
+    }
+}
+
+#[test]
 fn the_callers_span_is_in_the_session_and_in_the_guests_config_page() {
     const TEXT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
     const AT: u64 = std::mem::offset_of!(hypertrace_abi::config::ConfigPage, trace_parent) as u64;

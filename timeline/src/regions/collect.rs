@@ -113,7 +113,9 @@ fn read<'a>(
         .zip(sessions)
         .map(|(number, (session, maps))| {
             let own = || traces.iter().filter(|trace| trace.session() == Some(number));
-            let has_guests = own().next().is_some() && own().all(KernelTrace::is_of_guest);
+            let has_guests = own().any(KernelTrace::is_of_guest)
+                // The host's shows the vCPUs' threads, if the VMM has said which they are.
+                && (session.json().served || own().all(KernelTrace::is_of_guest));
             Host::new(session, maps, has_guests, options.keeps_intervals || sink.is_some())
         })
         .collect();
@@ -145,7 +147,14 @@ fn read<'a>(
         let (kinds, end) = (Kinds::of(&trace.first_names(FIRST_EVENTS)?), trace.end()?);
         let Some(end) = end else { continue };
         *cpus = trace.all_threads_until()?.map(|all| Cpus::new(all, options.has_paths));
-        for session in shown.filter(|number| !of_guest || trace.session() == Some(*number)) {
+        for session in shown {
+            let is_shown = match of_guest {
+                true => trace.session() == Some(session),
+                false => !hosts[session].has_guests,
+            };
+            if !is_shown {
+                continue;
+            }
             let recordings = &mut hosts[session].recordings;
             shows.push((session, recordings.len()));
             let mut recording = Recording::new(kinds, end, Followed::new(trace.threads()));

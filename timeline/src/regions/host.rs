@@ -39,6 +39,8 @@ pub(super) struct Host {
     /// Whether its clients are threads that the kernel's events show: of programs of the host, or of a guest
     /// whose own kernel was recorded.
     pub is_program: bool,
+    /// Whether these are of guests, and the host's kernel shows none of them.
+    pub has_guests: bool,
     /// Events and reference points so far.
     pub events: u64,
     /// Whether a thread of the VMM had an event before it entered the guest.
@@ -153,7 +155,7 @@ impl Recording {
 }
 
 impl Host {
-    /// `has_guests`: its guests' kernels were recorded, and the host's was not.
+    /// `has_guests`: its clients are divided by recordings of their guests' kernels.
     pub fn new(session: &Session, maps: &ClockMaps, has_guests: bool, has_log: bool) -> Host {
         let json = session.json();
         let is_program = json.programs || has_guests;
@@ -165,6 +167,7 @@ impl Host {
         });
         let mut host = Host {
             is_program,
+            has_guests,
             events: 0,
             runs: false,
             has_log,

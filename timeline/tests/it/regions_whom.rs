@@ -4,7 +4,7 @@
 
 use crate::made_regions::{all, read};
 use hypertrace_test_support::cpus::{ASLEEP, Cpus, ENDED, HARD, READY, SOFT, Task, WAY};
-use hypertrace_test_support::made::{BOOT, Made};
+use hypertrace_test_support::made::{self, BOOT, Made, Packet};
 use hypertrace_test_support::trace_dat::{
     self, Counted, PERF_SWITCH_IN_ID, PERF_SWITCH_OUT_ID, Page, TraceDat, recorded_with_all,
 };
@@ -12,6 +12,7 @@ use hypertrace_test_support::vcpu::HOST_BASE;
 use hypertrace_timeline::regions::{
     Cause, Group, NotCounted, Options, Part, Regions, Turn, Window,
 };
+use hypertrace_timeline::{ClockMaps, KernelTrace, Session};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -20,6 +21,7 @@ const OTHER: Task = (201, "other");
 const HOG: Task = (300, "hog");
 const PIG: Task = (301, "pig");
 const IDLE: Task = (0, "swapper");
+const MS: u64 = 1_000_000;
 
 /// Returns the waits of a group: part, cause and time, by name.
 fn waits(regions: &Regions, group: &Group) -> Vec<(Part, String, u64)> {
@@ -932,4 +934,68 @@ fn by_thread(waits: &BTreeMap<(usize, String), u64>, part: Part) -> BTreeMap<Str
         *by_thread.entry(number.unwrap_or(cause).to_owned()).or_default() += ns;
     }
     by_thread
+}
+
+/// Makes a session of a guest whose clock is the host's, with the regions of a machine's first thread: its host is the
+/// VMM, or `hypertrace serve`.
+fn guest(machine: &Cpus, served: bool) -> Made {
+    let events = r#"[
+        {"id":16,"schema":"r0_begin(id:u64)","reference_point":false},
+        {"id":17,"schema":"r0_end(id:u64)","reference_point":false},
+        {"id":18,"schema":"checkpoint(n:u64)","reference_point":true}]"#;
+    let [host, guest] = [(0, "host"), (1, "guest")]
+        .map(|(id, domain)| made::clock(id, domain, 0, made::GHZ, HOST_BASE, made::START_NS));
+    let json = made::with_boot(&made::json(&format!("[{host},{guest}]"), events, "[]"), Some(BOOT));
+    let json = json.replacen("\"clocks\"", &format!("\"served\":{served},\"clocks\""), 1);
+    let mut points = Packet::host(0);
+    for n in 1..50 {
+        points = points.point(n * MS + 500, 0, n as u32, HOST_BASE + n * MS, n);
+    }
+    let lease = Packet::guest(0).with64(80, 9).event_str(100, 1, &[9, 50, OWN.0.into(), 0], b"own");
+    let regions = machine.regions.iter().fold(lease, |packet, (time, _, _, begins)| {
+        packet.event(*time, 16 + u32::from(!begins), &[0])
+    });
+    Made::with_json(&json)
+        .stream("guest-000-0000", &[Packet::guest(0), regions])
+        .stream("host-000-0000", &[Packet::host(0), points])
+}
+
+#[test]
+fn a_recording_of_the_host_does_not_hide_that_of_a_guest_which_another_process_than_the_vmm_serves()
+{
+    let mut machine = Cpus::new(1, &[OWN]);
+    machine.at(MS).switch(0, READY, OWN).at(10 * MS).begin(OWN.0, 0);
+    machine.at(12 * MS).switch(0, ASLEEP, IDLE).at(20 * MS).timer(0, HARD, OWN);
+    machine.at(21 * MS).switch(0, READY, OWN).at(25 * MS).end(OWN.0, 0).at(45 * MS);
+    machine.switch(0, READY, (7, "last"));
+    // A thread of the host has the same number.
+    let mut host = Cpus::new(1, &[OWN]);
+    host.at(MS / 4).switch(0, READY, OWN).at(11 * MS).switch(0, READY, HOG);
+    host.at(24 * MS).switch(0, READY, OWN).at(45 * MS).switch(0, READY, (7, "last"));
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("guest.dat");
+    std::fs::write(&path, machine.trace().version_7()).unwrap();
+    let read = |served, with_host| {
+        let made = guest(&machine, served);
+        made.kernel(&host.trace());
+        let session = Session::open(made.path()).unwrap();
+        let maps = ClockMaps::of(&session).unwrap();
+        let own = KernelTrace::of_session(0, &session).unwrap().filter(|_| with_host);
+        let guests = KernelTrace::of_guest(0, &session, &maps, &path).unwrap();
+        let traces = Vec::from_iter(own.into_iter().chain([guests]));
+        let options = Options { has_paths: true, ..Options::default() };
+        let regions = Regions::of(&[(session, maps)], &traces, &options).unwrap();
+        let [group] = &regions.groups[..] else { panic!("{:?}", regions.groups) };
+        (group.count(), group.total.times, group.total.path.len())
+    };
+
+    let alone = read(false, false);
+
+    let (count, times, _) = alone;
+    assert_eq!((count, times.get(Part::Unattributed)), (1, 0));
+    assert!(times.get(Part::Blocked).abs_diff(8 * MS) < 2_000, "{times:?}");
+    assert_eq!(read(true, false), alone);
+    assert_eq!(read(true, true), alone);
+    // Where the VMM records, the host's shows its vCPUs.
+    assert_eq!(read(false, true).1.get(Part::Blocked), 0);
 }

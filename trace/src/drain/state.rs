@@ -37,6 +37,8 @@ pub(crate) struct TraceFiles {
     pub origin: Option<Origin>,
     /// The caller's span.
     pub trace_parent: Option<TraceParent>,
+    /// As in [`SessionConfig`](crate::SessionConfig).
+    pub served: bool,
     /// The trace's files, in [`HIDDEN`] while the session is created. If there are
     /// none, packets are built and checked, and not written. A flight recorder has
     /// some only while it takes a snapshot.
@@ -119,6 +121,7 @@ impl TraceState {
             completes: None,
             origin: None,
             trace_parent: None,
+            served: false,
             files: None,
             open_files: 1,
             file_bytes: DEFAULT_FILE_BYTES,
@@ -305,6 +308,7 @@ impl TraceState {
             trace_parent: self.trace.trace_parent.map(|parent| parent.to_string()),
             boot_id: self.clocks.boot_id.clone(),
             programs: self.clocks.shared,
+            served: self.trace.served,
             clocks: self.clocks.to_json(0..self.clocks.len()),
             guest_tscs: self.clocks.guest_tscs.clone(),
             streams: self.stats.iter().filter(|s| s.is_used()).map(Stats::to_json).collect(),

@@ -58,6 +58,9 @@ pub struct SessionConfig {
     /// Guests stamp with the host's own counter: programs on this host. For user mode.
     #[doc(hidden)]
     pub same_counter: bool,
+    /// The process is not the VMM, and knows no vCPU's thread. For `hypertrace serve`.
+    #[doc(hidden)]
+    pub served: bool,
     /// Events to switch on at the start, of guests and declared ones, as by [`Session::set_events`](crate::Session::set_events).
     /// Guests' events are all on at first, declared ones off. Not for a session that is
     /// [recovered](crate::Session::recover).
@@ -138,6 +141,7 @@ impl SessionConfig {
             epoch_began: None,
             relays: 0,
             same_counter: false,
+            served: false,
             events: Vec::new(),
             on_write_failed: None,
             output: Output::Trace,

@@ -79,6 +79,7 @@ impl Session {
         let mut state = TraceState::new(destination.clone(), uuid, clocks);
         state.trace.origin = origin;
         state.trace.trace_parent = config.trace_parent;
+        state.trace.served = config.served;
         config.apply(&mut state);
         let (mut recorder, mut claim) = (None, None);
         match (destination, journal, config.output) {

@@ -68,7 +68,7 @@ pub(super) fn unshown(host: &Host) -> Option<String> {
         (true, false) => (
             "which threads of the host ran its clients is not known",
             "a reference point of each client shows that; where a file is the device, which has none, record \
-             the guest's kernel with `hypertrace forward` in place of the host's",
+             the guest's kernel with `hypertrace forward`",
         ),
         (true, true) => (
             "its programs do not say which threads they are",
