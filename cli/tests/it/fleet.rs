@@ -227,6 +227,33 @@ fn readers_of_samples_read_what_was_written() {
 }
 
 #[test]
+fn a_fleet_for_trials_says_that_it_is_made_up() {
+    let Some(python) = capability::program("python3-duckdb") else { return };
+    let (fleet, said) = fleet();
+    let samples = said.keys().map(|[host, build, name]| {
+        fleet.path().join(format!("csv/host={host}/build={build}/{name}.csv"))
+    });
+    let trial = fleet.path().join("trial");
+    let script = build::root().join("examples/fleet/make.py");
+    let options = ["--sessions", "6", "--regions", "200", "--hosts", "2", "--gzip", "-o"];
+    run(Command::new(&python).arg(script).args(samples).args(options).arg(&trial)).ok();
+
+    let sql = "SELECT host, build, count(*), count(DISTINCT session), count(DISTINCT session_uuid), \
+               min(session_uuid) <> 'a5a5a5a5-a5a5-a5a5-a5a5-a5a5a5a5a5a5' \
+               FROM samples GROUP BY host, build ORDER BY host, build";
+    let text = ask(&python, &trial, &["--sql", sql]);
+
+    let rows: Vec<&str> = text.lines().skip(1).filter(|line| !line.is_empty()).collect();
+    let expected = [
+        "made-up-0,made-up-0,400,2,2,True",
+        "made-up-0,made-up-1,200,1,1,True",
+        "made-up-1,made-up-0,400,2,2,True",
+        "made-up-1,made-up-1,200,1,1,True",
+    ];
+    assert_eq!(rows, expected, "{text}");
+}
+
+#[test]
 #[ignore = "Spark takes a minute to start: cargo xtask full"]
 fn spark_answers_as_duckdb_does() {
     let programs = ["python3-duckdb", "python3-pyspark"].map(capability::program);
