@@ -3,7 +3,7 @@
 //! The differences between two sides, each of some runs, region by region.
 
 use crate::run::{Mean, PARTS, Region, Run};
-use crate::stats::{benjamini_hochberg, permutation, smallest_difference, welch};
+use crate::stats::{benjamini_hochberg, least_p_value, permutation, smallest_difference, welch};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -59,7 +59,7 @@ pub enum Verdict {
     Slower,
     /// These runs show no difference.
     NoDifferenceSeen,
-    /// There are fewer than [`LEAST_RUNS`] runs on a side.
+    /// There are too few runs for the number of names: see [`runs_needed`].
     NoVerdict,
 }
 
@@ -96,7 +96,8 @@ pub struct Difference {
     pub own: Judged,
     /// Of it, the time in which threads waited.
     pub waits: Judged,
-    /// The smallest difference of the typical mean that these runs show with 80 % power, nanoseconds.
+    /// The smallest difference of the typical mean that these runs show with 80 % power if no other name has changed,
+    /// nanoseconds.
     pub smallest_ns: Option<f64>,
     /// The typical mean by part. The differences add up to that of the typical mean.
     pub parts: Vec<(&'static str, Change)>,
@@ -136,8 +137,9 @@ impl Comparison {
         };
         let (of_a, of_b) = (names(a), names(b));
         let only = [&of_a - &of_b, &of_b - &of_a].map(|names| names.into_iter().collect());
+        let common: Vec<&String> = of_a.intersection(&of_b).collect();
         let mut differences: Vec<Difference> =
-            of_a.intersection(&of_b).map(|name| difference(name, [a, b])).collect();
+            common.iter().map(|name| difference(name, [a, b], common.len())).collect();
         judge(&mut differences, |difference| &mut difference.typical);
         judge(&mut differences, |difference| &mut difference.own);
         judge(&mut differences, |difference| &mut difference.waits);
@@ -145,21 +147,38 @@ impl Comparison {
     }
 }
 
+/// Returns the runs of each side with which one of so many names that has changed can be found.
+pub fn runs_needed(names: usize) -> usize {
+    (LEAST_RUNS..).find(|runs| can_show([*runs; 2], names)).unwrap_or(LEAST_RUNS)
+}
+
+/// Returns whether these runs can show that one of so many names has changed.
+fn can_show([a, b]: [usize; 2], names: usize) -> bool {
+    least_p_value(a, b) * names as f64 <= LEVEL
+}
+
 /// Gives verdicts, with p values adjusted for the number of names.
 fn judge(differences: &mut [Difference], judged: impl Fn(&mut Difference) -> &mut Judged) {
     let known: Vec<f64> = differences.iter_mut().filter_map(|d| judged(d).p).collect();
     let mut adjusted = benjamini_hochberg(&known).into_iter();
-    for judged in differences.iter_mut().map(judged).filter(|judged| judged.p.is_some()) {
+    let names = differences.len();
+    for difference in differences {
+        let runs = difference.runs;
+        let judged = judged(difference);
+        if judged.p.is_none() {
+            continue;
+        }
         judged.p_adjusted = adjusted.next();
         judged.verdict = match judged.p_adjusted {
             Some(p) if p < LEVEL && judged.change.difference_ns > 0.0 => Verdict::Slower,
             Some(p) if p < LEVEL && judged.change.difference_ns < 0.0 => Verdict::Faster,
-            _ => Verdict::NoDifferenceSeen,
+            _ if can_show(runs, names) => Verdict::NoDifferenceSeen,
+            _ => Verdict::NoVerdict,
         };
     }
 }
 
-fn difference(name: &str, sides: [&[Run]; 2]) -> Difference {
+fn difference(name: &str, sides: [&[Run]; 2], names: usize) -> Difference {
     let regions = sides.map(|runs| -> Vec<&Region> {
         runs.iter().filter_map(|run| run.regions.get(name)).filter(|r| r.count > 0).collect()
     });
@@ -228,7 +247,7 @@ fn difference(name: &str, sides: [&[Run]; 2]) -> Difference {
         typical: judged(&|region| region.typical.duration_ns()),
         own: judged(&|region| region.typical.own_ns()),
         waits: judged(&|region| region.typical.waits_ns()),
-        smallest_ns: smallest_difference(&a, &b, LEVEL, POWER),
+        smallest_ns: smallest_difference(&a, &b, LEVEL / names.max(1) as f64, POWER),
         parts: parts(|region| &region.typical),
         children,
         exits: named(|mean| times(&mean.exits)),

@@ -20,6 +20,7 @@ pub mod stats;
 
 pub use change::{
     CONFIDENCE, Change, Comparison, Difference, Judged, LEAST_RUNS, LEVEL, POWER, Verdict,
+    runs_needed,
 };
 pub use checks::Checks;
 pub use run::{FILE, MOST_NAMES, Mean, PARTS, Region, Run, SLOWEST, TYPICAL, VERSION};

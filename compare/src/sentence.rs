@@ -2,7 +2,7 @@
 
 //! The answer in words.
 
-use crate::change::{Change, Comparison, Difference, LEAST_RUNS, Verdict};
+use crate::change::{Change, Comparison, Difference, Verdict, runs_needed};
 
 /// Unit of times, with its nanoseconds and digits after the point.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -72,8 +72,11 @@ pub fn sentences(comparison: &Comparison) -> Vec<String> {
     if differences().any(|d| d.typical.verdict == Verdict::NoVerdict) {
         let [a, b] = differences()
             .fold([usize::MAX; 2], |least, d| [least[0].min(d.runs[0]), least[1].min(d.runs[1])]);
+        let names = comparison.differences.len();
+        let of = if names == 1 { String::new() } else { format!(" of {names} names") };
         return vec![format!(
-            "no verdict: there are {a} and {b} runs, and {LEAST_RUNS} a side are needed"
+            "no verdict: there are {a} and {b} runs{of}, and {} a side are needed",
+            runs_needed(names)
         )];
     }
     let one = |d: &Difference| {

@@ -134,6 +134,16 @@ fn a_wait_is_not_the_code() {
 fn equal_builds_are_the_same_and_few_runs_have_no_verdict() {
     golden("same", Runs::sides(6, 0.0, 0.0).transcript("--name request"));
     golden("few", Runs::sides(4, 2_500.0, 0.0).transcript("--name request"));
+    // 5 runs a side show a change of the only name, but not one of two.
+    let verdict = |json: Value, at: usize| {
+        json["comparison"]["differences"][at]["typical"]["verdict"].clone()
+    };
+    let runs = Runs::sides(5, 0.0, 0.0);
+    assert_eq!(verdict(runs.compare(&["--json"]).json(), 1), "no_verdict");
+    let one = runs.compare(&["--json", "--name", "request"]).json();
+    assert_eq!(verdict(one, 0), "no_difference_seen");
+    let said = runs.compare(&[]).stdout;
+    assert!(said.ends_with("5 and 5 runs of 2 names, and 6 a side are needed\n"), "{said}");
 }
 
 #[test]
@@ -223,8 +233,9 @@ fn runs_with_extreme_numbers_are_compared() {
     let json: Value = runs.compare(&["--json"]).json();
     let differences = json["comparison"]["differences"].as_array().unwrap();
     let of = |name: &str| differences.iter().find(|d| d["name"] == name);
-    assert_eq!(of("equal").unwrap()["typical"]["verdict"], "no_difference_seen");
-    assert_eq!(of("long").unwrap()["typical"]["verdict"], "no_difference_seen");
+    // 5 runs a side cannot show one of so many names.
+    assert_eq!(of("equal").unwrap()["typical"]["verdict"], "no_verdict");
+    assert_eq!(of("long").unwrap()["typical"]["verdict"], "no_verdict");
     assert_eq!(of("r7").unwrap()["typical"]["verdict"], "slower");
     assert!(of("empty").is_none());
 }
