@@ -71,6 +71,34 @@ fn regions(dir: &Path, args: &[&str]) -> BTreeMap<String, Value> {
 }
 
 #[test]
+fn a_span_is_exported_with_its_fields_inside_the_one_around_it() {
+    let Some(dir) = program(this_test!(), || {
+        tracing::dispatcher::with_default(&guest(), || {
+            let _outer = info_span!("outer", bytes = 512u64).entered();
+            info_span!("inner", path = "/x", ratio = 0.5, done = true).in_scope(|| ());
+        });
+    }) else {
+        return;
+    };
+
+    let mut export = HYPERTRACE.command(["export", "--to", "otlp", "-o", "-"]);
+    let request: Value = run(export.arg(dir.path())).json();
+
+    let spans = request["resourceSpans"][0]["scopeSpans"][0]["spans"].as_array().unwrap();
+    let [outer, inner] = &spans[..] else { panic!("{spans:?}") };
+    assert_eq!((&outer["name"], &inner["name"]), (&json!("outer"), &json!("inner")));
+    assert_eq!(inner["parentSpanId"], outer["spanId"]);
+    let field = |span: &Value, key: &str| {
+        let mut all = span["attributes"].as_array().unwrap().iter();
+        all.find(|attribute| attribute["key"] == key).unwrap()["value"].clone()
+    };
+    assert_eq!(field(outer, "bytes"), json!({"intValue": "512"}));
+    assert_eq!(field(inner, "path"), json!({"stringValue": "/x"}));
+    assert_eq!(field(inner, "ratio"), json!({"doubleValue": 0.5}));
+    assert_eq!(field(inner, "done"), json!({"boolValue": true}));
+}
+
+#[test]
 fn a_span_is_a_region_with_typed_fields() {
     let Some(dir) = program(this_test!(), || {
         tracing::dispatcher::with_default(&guest(), || {
