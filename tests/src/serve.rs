@@ -76,6 +76,11 @@ impl Server {
         server
     }
 
+    /// Returns the number of its process.
+    pub fn id(&self) -> u32 {
+        self.process.as_ref().unwrap().id()
+    }
+
     /// Sends it a signal.
     pub fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(self.process.as_ref().unwrap()), signal).unwrap();

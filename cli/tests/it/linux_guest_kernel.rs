@@ -2,9 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
 
 use hypertrace_tests::build::root;
+use hypertrace_tests::capability;
 use hypertrace_tests::command::{Hypertrace, run};
 use hypertrace_tests::initramfs::libraries_of;
 use hypertrace_tests::linux::{Linux, static_command, static_program};
@@ -56,6 +59,7 @@ fn the_kernel_of_a_guest_stands_beside_its_programs() {
     let Some(linux) = Linux::find() else { return };
     let folder = tempfile::tempdir().unwrap();
     let mut server = Server::of_file(HYPERTRACE, folder.path());
+    let mut recorder_of_host = record_host(&server);
     let program = static_program("hypertrace-linux-guest");
     let regions = program.with_file_name("hypertrace-linux-regions");
     let mark = static_program("hypertrace-mark");
@@ -75,6 +79,13 @@ fn the_kernel_of_a_guest_stands_beside_its_programs() {
     assert!(console.contains("failed: 0") && console.contains("ended: 0"), "{console}");
     let session = server.session.clone();
     server.stop();
+    let has_host =
+        recorder_of_host.as_mut().is_some_and(|recorder| recorder.wait().unwrap().success());
+    let host = folder.path().join("kernel.dat");
+    if has_host {
+        // Without it, regions are divided by the guest's kernel.
+        fs::rename(session.join("kernel.dat"), &host).unwrap();
+    }
     let kernels = folder.path().join("K");
     let mut export = HYPERTRACE.command(["export", "--to", "trace-dat", "-o"]);
     let made = run(export.arg(&kernels).arg(&session));
@@ -125,7 +136,76 @@ fn the_kernel_of_a_guest_stands_beside_its_programs() {
         let scheduled = ["switches", "task_states"].map(|name| counts[name].as_u64().unwrap());
         assert!(scheduled.iter().sum::<u64>() > 8, "{counts}");
     }
+    if has_host {
+        fs::rename(&host, session.join("kernel.dat")).unwrap();
+        check_merged(&session, &folder.path().join("both"));
+        capability::used("tracefs");
+    }
     Linux::used();
+}
+
+/// Records the switches of a server's threads beside its session, until it ends. Returns `None`, with a report, if
+/// the kernel's trace cannot be used.
+fn record_host(server: &Server) -> Option<Child> {
+    let mut command =
+        HYPERTRACE.command(["record", "--own-only", "-e", "sched:sched_switch", "-o"]);
+    command.arg(&server.session).args(["-p", &server.id().to_string()]).stderr(Stdio::piped());
+    let mut recorder = command.spawn().unwrap();
+    let (mut said, mut stderr) = (String::new(), BufReader::new(recorder.stderr.take().unwrap()));
+    while !said.contains("recording the kernel's events") {
+        if stderr.read_line(&mut said).unwrap() == 0 {
+            assert!(said.contains("tracing cannot be used"), "{said}");
+            recorder.wait().unwrap();
+            capability::missing("tracefs", said);
+            return None;
+        }
+    }
+    recorder.stderr = Some(stderr.into_inner());
+    Some(recorder)
+}
+
+/// Asserts that trace-cmd shows the kernels of host and guest with the times of the report, and so in its order.
+#[track_caller]
+fn check_merged(session: &Path, out: &Path) {
+    let mut export = HYPERTRACE.command(["export", "--to", "trace-dat", "-o"]);
+    let said = run(export.arg(out).arg(session)).stderr;
+    let files = fs::read_dir(out).unwrap().map(|entry| entry.unwrap().path());
+    let mut files: Vec<PathBuf> = files.collect();
+    // The host's first.
+    files.sort_by_key(|path| !path.ends_with("host-kernel.dat"));
+    assert_eq!(files.len(), 4, "{said}");
+    let files: Vec<&Path> = files.iter().map(|path| &**path).collect();
+    let Some(merged) = trace_cmd::merged(&files) else { return };
+    for (n, file) in files.iter().enumerate() {
+        let alone = trace_cmd::contents(file).unwrap().events.len();
+        assert_eq!(merged.iter().filter(|(of, _)| *of == n).count(), alone, "{said}");
+    }
+    assert!(merged.is_sorted_by_key(|(_, event)| event.time));
+    let mut report = HYPERTRACE.command(["report", "--json", "--event", "*:*"]);
+    let report = run(report.arg(session)).ok();
+    let lines = report.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let (mut shown, mut largest): ([Vec<_>; 2], _) = Default::default();
+    for line in lines.filter(|line| line["cpu"].is_u64()) {
+        let is_of_guest = line["source"].as_str().unwrap().starts_with("guest-kernel/");
+        let time: i64 = line["ts_ns"].to_string().trim_matches('"').parse().unwrap();
+        shown[usize::from(is_of_guest)].push((time, line["bound_ns"].as_u64().unwrap()));
+    }
+    let times = |of_guest| {
+        let events = merged.iter().filter(move |(n, _)| (*n > 0) == of_guest);
+        events.map(|(_, event)| event.time as i64).collect::<Vec<i64>>()
+    };
+    let start = shown[0][0].0 - times(false)[0];
+    for of_guest in [false, true] {
+        let (shown, times) = (&shown[usize::from(of_guest)], times(of_guest));
+        assert_eq!(shown.len(), times.len(), "{said}");
+        for ((expected, bound), time) in shown.iter().zip(times) {
+            let off = (start + time).abs_diff(*expected);
+            // trace-cmd computes nanoseconds with a factor of 32 bits.
+            assert!(off <= bound / 16 + 1_000, "{off} ns, bound {bound}: {said}");
+            largest = (off, *bound).max(largest);
+        }
+    }
+    println!("largest difference of {} events: {largest:?}", merged.len());
 }
 
 /// Asserts that `info` counts the events of all recordings, and says whose they are.
