@@ -191,8 +191,11 @@ fn window_json(
         note.push_str(" Blank: too short to be shown, or too long ago to be known.");
     }
     note.push_str(&match has_turns {
-        true => " The bar below a thread's: who had the CPU that it was on, or that it waited for."
-            .into(),
+        true => {
+            " The bar below a thread's: who had the CPU that it was on, or that it waited for; \
+                 empty while it was blocked."
+                .into()
+        }
         false => format!(" Who had the threads' CPUs is not known: {ALL_THREADS}."),
     });
     if left_out > 0 {
