@@ -34,9 +34,9 @@ use std::path::{Path, PathBuf};
 /// formula begins with '. Where events were lost, a row has their number in the
 /// column lost, 0 if it is unknown.
 ///
-/// perfetto: hosts and guests as machines, with events, regions, the parts of threads'
-/// time (docs/perfetto.md). --event, --client and --where choose events alone, --from and
-/// --until all.
+/// perfetto: hosts and guests as machines, with their events, regions, scheduling,
+/// and the parts of threads' time (docs/perfetto.md). --event, --client and --where
+/// choose events, --from and --until everything.
 ///
 /// otlp: the regions as spans of OpenTelemetry, a request of JSON a line, or to a
 /// collector. --where is one of `regions`. docs/otlp.md has the attributes.
@@ -116,16 +116,15 @@ enum Format {
 
 const EXAMPLES: &str = "\
 Examples:
+  hypertrace export S --to perfetto -o s.pftrace     for ui.perfetto.dev
   hypertrace export S --to csv -o s.csv    for pandas, DuckDB, a spreadsheet
   hypertrace export S --to json -o - | jq .event     a name a line
   hypertrace export S --to otlp --otlp-endpoint http://127.0.0.1:4318
-  hypertrace record --qemu qemu-x86_64 --functions F -o S ./program
-  hypertrace export S F --to uftrace -o U --symbols ./program
-  uftrace replay -d U                    calls and events, in order
-  hypertrace export S --to perfetto -o s.pftrace
-                                         for ui.perfetto.dev
   hypertrace export S --to trace-dat -o K
   trace-cmd report -i K/host-kernel.dat -i K/guest-kernel-...dat
+  hypertrace record --qemu qemu-x86_64 --functions F -o S ./program
+  hypertrace export S F --to uftrace -o U --symbols ./program
+  uftrace replay -d U                      calls and events, in order
 
 Exit code: 0 done, 1 failed, 2 wrong usage, or damaged or foreign input.";
 
