@@ -4,7 +4,7 @@
 
 use crate::run::{Mean, PARTS, Region, Run};
 use crate::stats::{benjamini_hochberg, least_p_value, permutation, smallest_difference, welch};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Fewest runs of a side for a verdict.
@@ -100,23 +100,42 @@ pub struct Difference {
     /// nanoseconds.
     pub smallest_ns: Option<f64>,
     /// The typical mean by part. The differences add up to that of the typical mean.
+    #[serde(serialize_with = "objects")]
     pub parts: Vec<(&'static str, Change)>,
     /// The typical mean outside of regions inside, `self`, and in those by name. They add up to it, too.
+    #[serde(serialize_with = "objects")]
     pub children: Vec<(String, Change)>,
     /// The kernel's part of the typical mean by exits' reasons.
+    #[serde(serialize_with = "objects")]
     pub exits: Vec<(String, Change)>,
     /// The waits of the typical mean by what they were for.
+    #[serde(serialize_with = "objects")]
     pub causes: Vec<(String, Change)>,
     /// Mean of all regions.
     pub all: Change,
     /// 99th percentile of the durations.
     pub p99: Change,
     /// Mean of the slowest hundredth by part.
+    #[serde(serialize_with = "objects")]
     pub slowest: Vec<(&'static str, Change)>,
     /// Percentiles of the durations from 0 to 100: means of each side's runs, nanoseconds.
     pub percentiles_ns: [Vec<f64>; 2],
     /// The typical mean of each run, nanoseconds.
     pub points_ns: [Vec<f64>; 2],
+}
+
+/// Writes changes as objects that have a name.
+fn objects<N: Serialize, S: Serializer>(
+    all: &[(N, Change)],
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    #[derive(Serialize)]
+    struct Object<'a, N> {
+        name: &'a N,
+        #[serde(flatten)]
+        change: &'a Change,
+    }
+    serializer.collect_seq(all.iter().map(|(name, change)| Object { name, change }))
 }
 
 /// A comparison of two sides.

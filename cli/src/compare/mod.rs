@@ -145,9 +145,10 @@ fn compare(args: &Args, mut sides: [Side; 2]) -> Result<ExitCode> {
     }
     match args {
         Args { json: true, .. } => print_json(json!({
-            "notes": checks.notes,
-            "comparison": comparison,
             "answer": hypertrace_compare::sentences(&comparison),
+            "notes": checks.notes,
+            "differences": comparison.differences,
+            "only": comparison.only,
         }))?,
         Args { csv: true, .. } => print(table::csv(&sides))?,
         _ => print(text::text(&sides, &comparison))?,

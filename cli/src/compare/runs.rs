@@ -10,6 +10,7 @@ use rustix::fs::statvfs;
 use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File};
+use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -18,7 +19,9 @@ use std::thread;
 use std::time::Duration;
 
 /// Bytes of a failed command's output that are shown.
-const MOST_OUTPUT: usize = 2048;
+const MOST_OUTPUT: u64 = 2048;
+/// Free bytes below which a disk is called full.
+const FULL: u64 = 1 << 20;
 /// Pause between two looks whether a command has ended.
 const PERIOD: Duration = Duration::from_millis(5);
 
@@ -33,6 +36,9 @@ pub fn record(args: &Args, commands: [&OsStr; 2]) -> Result<[Side; 2]> {
     }
     let interrupts = Interrupts::catch();
     let recorded = record_all(args, commands);
+    if let (true, Err(why)) = (is_interrupted(), &recorded) {
+        say(format_args!("{why:#}"));
+    }
     interrupts.end();
     recorded
 }
@@ -45,15 +51,15 @@ fn record_all(args: &Args, commands: [&OsStr; 2]) -> Result<[Side; 2]> {
         one(args, command, &warm_up)?;
         bytes += size(&warm_up)?;
         // A run without regions is an error before all others are recorded.
-        read(&warm_up)?;
+        let run = read(&warm_up);
         fs::remove_dir_all(&warm_up)?;
+        run?;
     }
     let all = match args.keep {
         Keep::Sessions => bytes * u64::from(args.runs),
         Keep::Samples => bytes / 2,
     };
-    let free =
-        statvfs(out).map(|stat| stat.f_bavail.saturating_mul(stat.f_frsize)).unwrap_or(u64::MAX);
+    let free = free(out);
     say(format_args!(
         "{} runs of each command: about {} in {}",
         args.runs,
@@ -74,15 +80,21 @@ fn record_all(args: &Args, commands: [&OsStr; 2]) -> Result<[Side; 2]> {
         let order = if number % 2 == 0 { [0, 1] } else { [1, 0] };
         for side in order {
             let dir = out.join(format!("{}-{:02}", ["a", "b"][side], number + 1));
-            if let Err(why) = one(args, commands[side], &dir) {
-                bar.abandon();
-                return Err(why.context(usable(out, &sides)));
+            let run = one(args, commands[side], &dir).and_then(|()| {
+                let run = read(&dir)?;
+                if args.keep == Keep::Samples {
+                    keep(&dir, &run)?;
+                }
+                Ok(run)
+            });
+            match run {
+                Ok(run) => sides[side].push((dir, run)),
+                Err(why) => {
+                    bar.abandon();
+                    let _ = fs::remove_dir_all(&dir);
+                    bail!("{why:#}\n{}", usable(out, &sides));
+                }
             }
-            let run = read(&dir)?;
-            if args.keep == Keep::Samples {
-                keep(&dir, &run)?;
-            }
-            sides[side].push((dir, run));
             bar.inc(1);
         }
     }
@@ -116,22 +128,36 @@ fn one(args: &Args, command: &OsStr, dir: &Path) -> Result<()> {
     let mut child = record.spawn().context("cannot start the recorder")?;
     let group = Pid::from_child(&child);
     let status = wait(&mut child, group)?;
+    let (said, is_full) = (end_of(&output).unwrap_or_default(), free(&output) < FULL);
+    // Only runs stay in the directory, for `a-*` and `b-*`.
+    let _ = fs::remove_file(&output);
     if is_interrupted() {
-        let _ = (fs::remove_dir_all(dir), fs::remove_file(&output));
+        let _ = fs::remove_dir_all(dir);
         bail!("interrupted");
     }
     if test_kill_process_group(group).is_ok() {
         say(format_args!("{shown}: leaves processes that run on: they may slow the next runs"));
     }
     if !status.success() {
-        let said = fs::read(&output).unwrap_or_default();
-        let said =
-            String::from_utf8_lossy(&said[said.len().saturating_sub(MOST_OUTPUT)..]).into_owned();
         let _ = fs::remove_dir_all(dir);
-        bail!("{shown}: {status}\n{}", said.trim_end());
+        let is_full = if is_full { "\nno space is left for the run" } else { "" };
+        bail!("{shown}: {status}\n{}{is_full}", String::from_utf8_lossy(&said).trim_end());
     }
-    let _ = fs::remove_file(&output);
     Ok(())
+}
+
+/// Returns the end of a file.
+fn end_of(file: &Path) -> io::Result<Vec<u8>> {
+    let mut file = File::open(file)?;
+    file.seek(SeekFrom::Start(file.metadata()?.len().saturating_sub(MOST_OUTPUT)))?;
+    let mut bytes = Vec::new();
+    file.take(MOST_OUTPUT).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Returns how many bytes may be written where this directory is.
+fn free(dir: &Path) -> u64 {
+    statvfs(dir).map(|stat| stat.f_bavail.saturating_mul(stat.f_frsize)).unwrap_or(u64::MAX)
 }
 
 /// Waits for a recorder, which gets the signals that this process gets.

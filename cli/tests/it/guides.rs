@@ -194,6 +194,20 @@ fn the_commands_of_the_guide_for_benchmarks_work() {
 }
 
 #[test]
+fn the_commands_of_the_guide_for_comparisons_work() {
+    let place = Place::new();
+
+    let Some(ran) = place.run(&commands("docs/compare.md")) else { return };
+
+    // Once of what was just recorded, and once of what is kept.
+    assert_eq!(
+        ran.stdout.matches("\n  24,000 regions of 6 runs, 24,000 of 6\n").count(),
+        2,
+        "{ran:?}"
+    );
+}
+
+#[test]
 fn the_commands_of_the_guide_for_many_sessions_work() {
     let Some(python) = capability::program("python3-duckdb") else { return };
     let place = Place::new();
