@@ -1,5 +1,6 @@
 //! `hypertrace compare`: whether the second of two programs is slower, and in which part.
 
+mod html;
 mod runs;
 mod table;
 mod text;
@@ -83,6 +84,10 @@ pub struct Args {
     /// region, statistics, parts
     #[arg(long, group = "form")]
     csv: bool,
+
+    /// Write a page for a browser, too, with curves, runs and intervals
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
 }
 
 /// What is kept of a run.
@@ -110,6 +115,9 @@ type Side = Vec<(PathBuf, Run)>;
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<ExitCode> {
+    if let Some(path) = &args.html {
+        html::PAGE.check(path)?;
+    }
     let sides = match args.run {
         true => {
             let [a, b] = &*args.first else {
@@ -142,6 +150,10 @@ fn compare(args: &Args, mut sides: [Side; 2]) -> Result<ExitCode> {
     let comparison = Comparison::of(&a, &b);
     if comparison.differences.is_empty() {
         return Err(Usage("the two sides have no region of one name".into()).into());
+    }
+    if let Some(path) = &args.html {
+        html::PAGE.save(path, &html::page(&sides, &comparison, &checks.notes)?)?;
+        say(format_args!("wrote {}: open it in a browser", path.display()));
     }
     match args {
         Args { json: true, .. } => print_json(json!({

@@ -16,14 +16,8 @@ const NAMES: usize = 28;
 /// Formats a comparison, with a sentence as its end.
 pub fn text(sides: &[Side; 2], comparison: &Comparison) -> String {
     let mut out = String::new();
-    for (letter, side) in ["A", "B"].into_iter().zip(sides) {
-        if let (Some((first, _)), Some((last, _))) = (side.first(), side.last()) {
-            let runs = if side.len() == 1 { "run" } else { "runs" };
-            let (first, last) = (first.display().to_string(), last.display().to_string());
-            let between = if side.len() == 1 { String::new() } else { format!(" .. {last}") };
-            let line = format!("{letter}: {} {runs}, {first}{between}", side.len());
-            out.push_str(&wrapped(&Escaped(line.as_bytes()).to_string(), ""));
-        }
+    for line in self::sides(sides) {
+        out.push_str(&wrapped(&Escaped(line.as_bytes()).to_string(), ""));
     }
     for difference in &comparison.differences {
         block(&mut out, difference);
@@ -40,6 +34,19 @@ pub fn text(sides: &[Side; 2], comparison: &Comparison) -> String {
         out.push_str(&wrapped(&Escaped(sentence.as_bytes()).to_string(), ""));
     }
     out
+}
+
+/// Returns a line about each side that has runs.
+pub fn sides(sides: &[Side; 2]) -> Vec<String> {
+    let line = |(letter, side): (&str, &Side)| {
+        let ((first, _), (last, _)) = (side.first()?, side.last()?);
+        let (first, last) = (first.display(), last.display());
+        Some(match side.len() {
+            1 => format!("{letter}: 1 run, {first}"),
+            runs => format!("{letter}: {runs} runs, {first} .. {last}"),
+        })
+    };
+    ["A", "B"].into_iter().zip(sides).filter_map(line).collect()
 }
 
 /// Formats the rows of a name.

@@ -1,6 +1,6 @@
 //! `hypertrace regions`: how long regions of interest took, and where the time went.
 
-mod html;
+pub mod html;
 mod intervals;
 mod rows;
 mod summary;

@@ -1,5 +1,7 @@
 //! `hypertrace compare`: what differs between two sides of runs, and what may not be compared.
 
+use crate::html::parse;
+use crate::regions_html::check_closed;
 use hypertrace_compare::{FILE, Mean, PARTS, Region, Run, VERSION};
 use hypertrace_tests::capability;
 use hypertrace_tests::command::{Hypertrace, Ran, run};
@@ -174,6 +176,52 @@ fn the_json_has_the_members_of_its_page() {
     other.finished = false;
     runs.add("b-99", &other);
     golden("json", runs.transcript("--json"));
+}
+
+#[test]
+fn the_page_has_the_sentences_first_and_names_are_text() {
+    let runs = Runs::sides(6, 2_500.0, 4_000.0);
+    let hostile = "</script><img src=x onerror=alert(1)>\"'&amp;\u{202e}<!--";
+    for name in ["a-77", "b-77"] {
+        let mut other = made(if name == "a-77" { 77 } else { 78 }, 2_500.0, 0.0);
+        other.regions.insert(hostile.into(), region(mean([1_000.0; 7], 0.0, 0.0)));
+        runs.add(name, &other);
+    }
+
+    let ran = runs.compare(&["--html", "page.html"]);
+
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert!(ran.stderr.contains("wrote page.html: open it in a browser"), "{ran:?}");
+    let text = fs::read_to_string(runs.0.path().join("page.html")).unwrap();
+    let page = parse(&text, "<!doctype html>\n<!-- hypertrace compare -->\n");
+    check_closed(&text, &page);
+    assert!(!text.contains("<img") && !text.contains('\u{202e}'));
+    assert_eq!(text.matches("</script").count(), 2);
+    let json: Value = runs.compare(&["--json"]).json();
+    let first = page.all("li").iter().map(|li| li.text()).find(|text| text.contains(" slower "));
+    assert_eq!(first.as_deref(), json["answer"][0].as_str());
+    assert_eq!(page.all("h2").len(), 3);
+    // A dot for each run and each interval, and two curves that end at all regions.
+    assert_eq!(
+        page.all("section")[0].all("circle").iter().filter(|c| c.get("r") == "4").count(),
+        14
+    );
+    let scripts = page.all("script");
+    let data = scripts.iter().find(|script| script.get("type") == "application/json").unwrap();
+    let data: Value = serde_json::from_str(&data.text()).unwrap();
+    for group in data["groups"].as_array().unwrap() {
+        let x = group["x"].as_array().unwrap();
+        for y in group["ys"].as_array().unwrap().iter().map(|y| y.as_array().unwrap()) {
+            assert_eq!((y.len(), y.last().unwrap().as_f64()), (x.len(), Some(1.0)));
+        }
+    }
+    for svg in page.all("svg") {
+        let is_labelled = svg.get("role") == "img" && !svg.get("aria-label").is_empty();
+        assert!(is_labelled || svg.get("aria-hidden") == "true", "{svg:?}");
+    }
+    // An older page is replaced, another file is not.
+    assert_eq!(runs.compare(&["--html", "page.html"]).code, Some(0));
+    assert_eq!(runs.compare(&["--html", "a-01/run.json"]).code, Some(2));
 }
 
 #[test]

@@ -15,10 +15,14 @@ const PATTERNS: [(Part, &str); 3] = [
 ];
 
 /// Part of a bar.
-struct Segment {
-    part: Part,
-    name: String,
-    ns: u64,
+#[derive(Debug)]
+pub struct Segment {
+    /// It gives the colour.
+    pub part: Part,
+    /// Its name.
+    pub name: String,
+    /// Its length.
+    pub ns: u64,
 }
 
 /// Writes the patterns that bars use.
@@ -61,7 +65,7 @@ pub fn owner_legend(out: &mut String, are_shown: &[bool; WHO.len()]) -> fmt::Res
 }
 
 /// Writes a colour, and what it is for.
-fn colour(out: &mut String, class: char, number: usize, name: &str) -> fmt::Result {
+pub fn colour(out: &mut String, class: char, number: usize, name: &str) -> fmt::Result {
     write!(
         out,
         "<li><svg aria-hidden=\"true\"><rect class=\"{class}{number}\" width=\"100%\" height=\"100%\"/>\
@@ -87,14 +91,18 @@ pub fn bar(
     exits: &[(u8, u64)],
     whole: u64,
 ) -> fmt::Result {
-    let segments = segments(shown, group, times, exits);
+    stack(out, &segments(shown, group, times, exits), whole)
+}
+
+/// Writes a bar of segments as long as these are of `whole`.
+pub fn stack(out: &mut String, segments: &[Segment], whole: u64) -> fmt::Result {
     let texts = segments.iter().map(|s| format!("{} {}", s.name, time(s.ns)));
     let label = texts.collect::<Vec<_>>().join(", ");
     write!(out, "<svg class=\"bar\" role=\"img\" aria-label=\"{}\">", Html(&label))?;
     let percent = |ns: u64| ns as f64 * 100.0 / whole.max(1) as f64;
     let mut at = 0;
     let mut before = None;
-    for Segment { part, name, ns } in &segments {
+    for Segment { part, name, ns } in segments {
         let (x, width) = (percent(at), percent(*ns));
         write!(
             out,

@@ -84,7 +84,7 @@ impl Charts {
         }
         let groups = groups.iter().zip(by_group).map(|(group, windows)| {
             let (x, y) = curve(&shown.durations(group).all);
-            json!({ "name": short(&shown.title(group)), "x": x, "y": y, "windows": windows })
+            json!({ "name": short(&shown.title(group)), "x": x, "ys": [y], "windows": windows })
         });
         let reasons = match chosen.is_empty() {
             true => Vec::new(),

@@ -12,6 +12,7 @@ use crate::output::grouped;
 use crate::page::PageFile;
 use crate::writer::origin;
 use anyhow::{Context, Result};
+pub use bars::{Segment, colour, stack};
 use bars::{bar, legend, named, owner_legend, patterns};
 use charts::Charts;
 use hypertrace_export::escape::Html;
@@ -57,12 +58,55 @@ pub fn page(
     let groups = shown.groups().filter(|group| group.count() > 0);
     let groups: Vec<&Group> = groups.take(MOST_SECTIONS).collect();
     let charts = Charts::of(shown, &groups);
+    let names = sessions.iter().map(|(s, _)| short(&s.dir().display().to_string()));
+    let title = format!("Regions of {}", names.collect::<Vec<_>>().join(", "));
+    let data = charts.data(groups.iter().all(|group| group.is_program));
     let page = Page { shown, charts };
+    document(PAGE.mark, &title, &data, |out| page.write(out, &title, sessions, &groups, warnings))
+}
+
+/// Makes a page of a body and its data, a JSON text in which nothing ends a script.
+///
+/// # Errors
+/// If the system has no random bytes.
+pub fn document(
+    mark: &str,
+    title: &str,
+    data: &str,
+    body: impl FnOnce(&mut String) -> fmt::Result,
+) -> Result<String> {
     let nonce = nonce().context("cannot get random bytes")?;
     let mut out = String::new();
     // Writing to a String does not fail.
-    let _ = page.write(&mut out, sessions, &groups, warnings, &nonce);
+    let _ = write_document(&mut out, [mark, title, data, &nonce], body);
     Ok(out)
+}
+
+fn write_document(
+    out: &mut String,
+    [mark, title, data, nonce]: [&str; 4],
+    body: impl FnOnce(&mut String) -> fmt::Result,
+) -> fmt::Result {
+    write!(
+        out,
+        "{mark}<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; \
+         style-src 'nonce-{nonce}'; script-src 'nonce-{nonce}'; base-uri 'none'; \
+         form-action 'none'\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <meta name=\"color-scheme\" content=\"light dark\">\n\
+         <title>{}</title>\n\
+         <style nonce=\"{nonce}\">\n{UPLOT_STYLE}\n{STYLE}</style>\n</head>\n<body>\n",
+        Html(title)
+    )?;
+    patterns(out)?;
+    body(out)?;
+    write!(
+        out,
+        "<script type=\"application/json\" id=\"data\">{data}</script>\n\
+         <script nonce=\"{nonce}\">\n/*\n{UPLOT_LICENSE}\n*/\n{UPLOT}\n{SCRIPT}</script>\n\
+         </body>\n</html>\n"
+    )
 }
 
 /// Returns a number that nobody knew when the sessions were recorded. Only the style and the
@@ -81,7 +125,7 @@ fn nonce() -> rustix::io::Result<String> {
 }
 
 /// Returns a name's beginning, if it is long.
-fn short(name: &str) -> String {
+pub fn short(name: &str) -> String {
     match name.char_indices().nth(MOST_CHARACTERS) {
         Some((end, _)) => format!("{}\u{2026}", &name[..end]),
         None => name.to_owned(),
@@ -98,28 +142,12 @@ impl Page<'_> {
     fn write(
         &self,
         out: &mut String,
+        title: &str,
         sessions: &[(Session, ClockMaps)],
         groups: &[&Group],
         warnings: &[String],
-        nonce: &str,
     ) -> fmt::Result {
-        let names = sessions.iter().map(|(s, _)| short(&s.dir().display().to_string()));
-        let names = names.collect::<Vec<_>>().join(", ");
-        write!(
-            out,
-            "{}<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-             <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; \
-             style-src 'nonce-{nonce}'; script-src 'nonce-{nonce}'; base-uri 'none'; \
-             form-action 'none'\">\n\
-             <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-             <meta name=\"color-scheme\" content=\"light dark\">\n\
-             <title>Regions of {}</title>\n\
-             <style nonce=\"{nonce}\">\n{UPLOT_STYLE}\n{STYLE}</style>\n</head>\n<body>\n",
-            PAGE.mark,
-            Html(&names)
-        )?;
-        patterns(out)?;
-        writeln!(out, "<header><h1>Regions of {}</h1>", Html(&names))?;
+        writeln!(out, "<header><h1>{}</h1>", Html(title))?;
         out.push_str(
             "<p class=\"note\">How long regions of interest took, and where their time went. \
              Time counts for a part only between two events that prove it; the rest is \
@@ -142,14 +170,7 @@ impl Page<'_> {
             self.section(out, index, group)?;
         }
         out.push_str("</main>\n");
-        let is_program = groups.iter().all(|group| group.is_program);
-        write!(
-            out,
-            "<script type=\"application/json\" id=\"data\">{}</script>\n\
-             <script nonce=\"{nonce}\">\n/*\n{UPLOT_LICENSE}\n*/\n{UPLOT}\n{SCRIPT}</script>\n\
-             </body>\n</html>\n",
-            self.charts.data(is_program)
-        )
+        Ok(())
     }
 
     /// Writes the table of all groups.
@@ -452,7 +473,8 @@ impl Page<'_> {
     }
 }
 
-const NO_SCRIPT: &str = "<noscript><p class=\"note\">This chart can be zoomed, which needs \
+/// What stands in place of a chart without its script.
+pub const NO_SCRIPT: &str = "<noscript><p class=\"note\">This chart can be zoomed, which needs \
     JavaScript. The bars show the same regions.</p></noscript>";
 const NO_LANES: &str = "<noscript><p class=\"note\">Lanes can be zoomed, which needs JavaScript. \
     The steps of the slowest region are in the table above.</p></noscript>";
@@ -479,7 +501,7 @@ fn exits_of(breakdown: &Breakdown) -> Vec<(u8, u64)> {
 }
 
 /// Writes a part of the page that can be moved sideways, also by keys.
-fn scrolled(
+pub fn scrolled(
     out: &mut String,
     label: &str,
     write: impl FnOnce(&mut String) -> fmt::Result,

@@ -133,7 +133,7 @@
   };
 
   // Which share of the regions took a time at most.
-  const curve = (place, { name, x, y }) => {
+  const curve = (place, { name, x, ys, sides }) => {
     const hint = "Drag over a part to zoom; double-click shows all.";
     const range = [x[0], Math.max(x[x.length - 1], x[0] + 1)];
     // The shares of the durations that are shown.
@@ -145,12 +145,14 @@
     };
     const move = (readout) => (plot) => {
       const at = plot.cursor.idx;
+      const share = (y, side) =>
+        `${(y[at] * 100).toFixed(y[at] > 0.99 ? 3 : 1)} %${sides ? ` of ${sides[side]}` : ""}`;
       readout.textContent = at === null || at === undefined ? hint
-        : `${(y[at] * 100).toFixed(y[at] > 0.99 ? 3 : 1)} % took ${time(Math.floor(x[at]))} or less`;
+        : `${ys.map(share).join(", ")} took ${time(Math.floor(x[at]))} or less`;
     };
     chart(place, () => `Share of the regions ${name} by duration`, (readout) => ({
       range,
-      values: [x, y],
+      values: [x, ...ys],
       options: {
         height: 260,
         legend: { show: false },
@@ -163,10 +165,10 @@
           axis({ splits: ticks, filter: (plot, all) => all, values: (plot, all) => labels(all) }),
           axis({ size: 64, values: (plot, all) => percents(all) }),
         ],
-        series: [{}, {
-          stroke: colour("--p0"), width: 2, paths: uPlot.paths.stepped({ align: 1 }),
-          points: { show: false },
-        }],
+        series: [{}, ...ys.map((y, side) => ({
+          stroke: colour(["--p0", "--p3"][side]), width: 2, dash: side ? [8, 3] : [],
+          paths: uPlot.paths.stepped({ align: 1 }), points: { show: false },
+        }))],
         hooks: { setCursor: [move(readout)] },
       },
     }));
