@@ -31,6 +31,14 @@ fn written(folder: &Path, name: &str, command: &mut Command) -> PathBuf {
     path
 }
 
+/// Exports sessions together, as one trace. Returns how it ended.
+fn exported(sessions: &[&Path]) -> (tempfile::TempDir, hypertrace_tests::command::Ran) {
+    let folder = tempfile::tempdir().unwrap();
+    let mut export = HYPERTRACE.command(["export", "--to", "perfetto", "-o"]);
+    let ran = run(export.arg(folder.path().join("trace")).args(sessions));
+    (folder, ran)
+}
+
 /// Exports a session, and compares it with what the other commands say. Returns the counts of what was compared.
 pub(crate) fn compared(session: &Path, options: &[&str], reader_options: &[&str]) -> Option<Value> {
     let python = capability::program(READER)?;
@@ -198,12 +206,36 @@ fn functions_are_slices() {
 fn times_before_the_trace_are_at_its_beginning_and_counted() {
     let session = session();
     with_boot_time(&session, -30_000);
-    let folder = tempfile::tempdir().unwrap();
-    let out = folder.path().join("trace");
-    let mut export = HYPERTRACE.command(["export", "--to", "perfetto", "-o"]);
-    let ran = run(export.arg(&out).arg(session.path()));
+    let (_folder, ran) = exported(&[session.path()]);
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
     assert!(ran.stderr.contains(" x time before the trace's own 0"), "{}", ran.stderr);
+}
+
+#[test]
+fn sessions_of_two_boots_have_two_hosts_and_a_damaged_one_has_no_trace() {
+    let of_boot = |boot| {
+        let guest = Packet::guest(0).lease(10_000, 7, "worker").event(20_000, DISK_READ, &[5, 6]);
+        Made::of_boot(Some(boot)).stream("guest-000-0000", &[Packet::guest(0), guest])
+    };
+    let (first, second) = (of_boot(BOOT), of_boot(OTHER_BOOT));
+    let (folder, ran) = exported(&[first.path(), second.path()]);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    let script = "import sys; from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as p
+t = p.Trace.FromString(open(sys.argv[1], 'rb').read())
+print(*sorted({x.machine_id for x in t.packet}))";
+    if let Some(python) = capability::program(READER) {
+        let trace = folder.path().join("trace");
+        assert_eq!(run(Command::new(python).args(["-c", script]).arg(trace)).ok(), "0 1 2 3\n");
+    }
+
+    let file = second.file("guest-000-0000");
+    let mut bytes = fs::read(&file).unwrap();
+    // The second packet's magic number.
+    bytes[128] ^= 0xff;
+    fs::write(file, bytes).unwrap();
+    let (folder, ran) = exported(&[first.path(), second.path()]);
+    assert_eq!(ran.code, Some(2), "{}", ran.stderr);
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
 }
 
 #[test]

@@ -298,24 +298,23 @@ impl Writer<'_, '_> {
             Some(ts_ns) => self.at(ts_ns),
             None => self.known.last,
         };
-        let (machine, track) = match (lost.kernel_trace(), lost.client, lost.thread) {
+        let of = self.machines.get(lost.session).copied();
+        let (machine, track) = match (lost.kernel_trace(), lost.client, lost.thread, of) {
             (Some(trace), ..) => {
                 let machine = self.of_traces[trace];
                 let cpu = Track::Cpu { machine, cpu: lost.cpu.unwrap_or(0) };
                 (machine, self.named(machine, cpu, &lost.source)?)
             }
-            (_, Some(client), _) => {
-                let machine = self.machines[lost.session].guest;
-                (machine, self.client(lost.session, client, &lost.source)?)
+            (_, Some(client), _, Some(Machines { guest, .. })) => {
+                (guest, self.client(lost.session, client, &lost.source)?)
             }
-            (_, _, Some(thread)) => {
-                let machine = self.machines[lost.session].host;
-                (machine, self.host_thread(machine, (thread.pid, thread.tid), None, &lost.source)?)
+            (_, _, Some(thread), Some(Machines { host, .. })) => {
+                (host, self.host_thread(host, (thread.pid, thread.tid), None, &lost.source)?)
             }
             _ => {
-                let machine = self.machines[lost.session].host;
+                let host = of.map_or(0, |of| of.host);
                 let name = if lost.source.is_empty() { "no client" } else { &lost.source };
-                (machine, self.source(machine, lost.session, &name.into())?)
+                (host, self.source(host, lost.session, &name.into())?)
             }
         };
         self.counts.losses += 1;

@@ -136,7 +136,8 @@ fn flush(writer: &mut Writer<'_, '_>, trace: usize, cpu: u32, known: &mut Cpu) -
                 }
                 let times = |all: Vec<u64>| {
                     let mut last = 0;
-                    all.into_iter().map(move |at| at - std::mem::replace(&mut last, at))
+                    all.into_iter()
+                        .map(move |at| at.saturating_sub(std::mem::replace(&mut last, at)))
                 };
                 compact.packed(
                     scheduling::SWITCH[0],
