@@ -351,6 +351,8 @@ def main():
     slices = check_nesting(trace)
     counts["regions"] = compare_regions(trace, slices, sys.argv[3])
     counts["states"] = compare_states(trace, slices, sys.argv[4])
+    states = {event.track_uuid for _, event, _, _ in trace.events if event.type == EVENT.TYPE_STATE}
+    counts["guest_threads"] = sum(trace.tracks[uuid][0] != 0 for uuid in states)
     counts["machines"] = len(trace.machines)
     print(json.dumps(counts))
 

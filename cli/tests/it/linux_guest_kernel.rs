@@ -133,6 +133,7 @@ fn the_kernel_of_a_guest_stands_beside_its_programs() {
     check_path(&session);
     if let Some(counts) = crate::perfetto::compared(&session, &[], &[]) {
         assert_eq!(counts["machines"], 2, "{counts}");
+        assert!(counts["guest_threads"].as_u64() > Some(0), "{counts}");
         let scheduled = ["switches", "task_states"].map(|name| counts[name].as_u64().unwrap());
         assert!(scheduled.iter().sum::<u64>() > 8, "{counts}");
     }

@@ -48,6 +48,7 @@ fn part_name(part: regions::Part, is_program: bool) -> &'static str {
 /// A thread of a session, while its intervals come.
 #[derive(Debug, Default)]
 struct Thread {
+    machine: u64,
     /// Track of its states, 0 if it has none yet, and that of its exits.
     track: u64,
     exits: u64,
@@ -104,7 +105,9 @@ fn interval(
     if from > to {
         return Ok(());
     }
-    let machine = writer.machines[thread.session].host;
+    let of = writer.machines[thread.session];
+    let machine = if thread.is_of_guest { of.guest } else { of.host };
+    known.machine = machine;
     if known.track == 0 {
         let parent = writer.task(machine, thread.tid, thread.name)?;
         let sequence = &writer.others[machine as usize];
@@ -119,7 +122,7 @@ fn interval(
             })
         };
         known.track = part(Part::States, "parts", states == States::Tracks)?;
-        if !is_program {
+        if !is_program && !thread.is_of_guest {
             known.exits = part(Part::Exits, "exits", false)?;
         }
     }
@@ -132,7 +135,7 @@ fn interval(
         let at = if is_gap { ended.unwrap_or(from) } else { from };
         end_exit(writer, (thread.session, thread.tid), known, at)?;
     }
-    if part == regions::Part::Kernel && !is_program {
+    if part == regions::Part::Kernel && known.exits != 0 {
         let reason = || thread.reason.unwrap_or("other").to_owned();
         known.exit.get_or_insert_with(|| (from, reason()));
     }
@@ -176,7 +179,7 @@ fn end(
     mut known: Thread,
     states: States,
 ) -> Result<()> {
-    let machine = writer.machines[session].host;
+    let machine = known.machine;
     if let Some(until) = known.until {
         end_exit(writer, (session, tid), &mut known, until)?;
     }

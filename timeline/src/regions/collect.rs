@@ -626,6 +626,7 @@ impl<'a> Pass<'a> {
         let Some(sink) = &mut self.sink else { return };
         let taken = Vec::from_iter(self.hosts[session].threads[at].tally.drain_log(has_ended));
         self.logged -= taken.len();
+        let is_of_guest = self.hosts[session].has_guests;
         let thread = &self.hosts[session].threads[at];
         for interval in &taken {
             let is_wait = matches!(interval.part, Part::Runnable | Part::Blocked);
@@ -634,7 +635,7 @@ impl<'a> Pass<'a> {
             let reason = &self.reasons.names()[usize::from(interval.reason)];
             let reason = (interval.part == Part::Kernel).then_some(reason.as_str());
             let (tid, name) = (thread.tid, thread.name.as_deref());
-            sink(&ThreadInterval { session, tid, name, interval, reason, cause });
+            sink(&ThreadInterval { session, tid, is_of_guest, name, interval, reason, cause });
         }
     }
 

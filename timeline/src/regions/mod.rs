@@ -178,6 +178,8 @@ pub struct ThreadInterval<'a> {
     pub session: usize,
     /// Number of the thread.
     pub tid: u32,
+    /// Whether it is a thread of the guest, whose own kernel was recorded, and not of the host.
+    pub is_of_guest: bool,
     /// Name of the thread, if it is known. Chosen by the program: escape it.
     pub name: Option<&'a str>,
     /// When, and what it did. Times are Unix times in nanoseconds.
