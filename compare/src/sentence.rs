@@ -85,7 +85,7 @@ pub fn sentences(comparison: &Comparison) -> Vec<String> {
             let part = d.typical.change.a_ns;
             let percent =
                 if part > 0.0 { format!(" ({:.1} %)", ns / part * 100.0) } else { String::new() };
-            format!(": these runs show one of {} {}{percent}", unit.plain(ns), unit.name)
+            format!("; these runs would show one of {} {}{percent}", unit.plain(ns), unit.name)
         });
         format!("{}: no difference seen{}", d.name, seen.unwrap_or_default())
     };
@@ -108,7 +108,7 @@ fn changed_sentence(d: &Difference) -> String {
     let percent = percent.map_or(String::new(), |part| format!("{:.1} % ", part.abs() * 100.0));
     let width = half_width_ns.map_or(String::new(), |ns| format!(" +- {}", unit.plain(ns)));
     let mut text = format!(
-        "{} is {percent}{word} ({}{width} {})",
+        "{} is {percent}{word} ({}{width} {}",
         d.name,
         unit.signed(difference_ns),
         unit.name
@@ -118,31 +118,32 @@ fn changed_sentence(d: &Difference) -> String {
             && change.difference_ns.signum() == difference_ns.signum()
             && change.difference_ns.abs() >= 0.8 * difference_ns.abs()
     };
-    if let Some((name, _)) = d.children.iter().skip(1).find(|(_, change)| is_most(change)) {
-        text.push_str(&format!(", in {name}"));
+    if let Some((name, change)) = d.children.iter().skip(1).find(|(_, change)| is_most(change)) {
+        text.push_str(&format!("; {} in {name}", unit.signed(change.difference_ns)));
     }
+    text.push(')');
     let changes: Vec<f64> = d.parts.iter().map(|(_, change)| change.difference_ns).collect();
-    let rounded = unit.rounded(&changes);
-    let mut moved: Vec<(&str, f64, &Change)> = d
+    let shown = unit.rounded(&changes);
+    // Those that moved; and what may be noise, but is as large, so that the listed ones are about the whole.
+    let is_listed = |change: &Change, shown: f64| {
+        change.has_moved() && shown != 0.0 || shown.abs() >= 0.1 * difference_ns.abs()
+    };
+    let mut listed: Vec<(&str, f64, &Change)> = d
         .parts
         .iter()
-        .zip(rounded)
-        .filter(|((_, change), shown)| change.has_moved() && *shown != 0.0)
+        .zip(shown)
         .map(|((name, change), shown)| (*name, shown, change))
+        .filter(|(_, shown, change)| is_listed(change, *shown))
         .collect();
-    moved.sort_by(|(_, a, _), (_, b, _)| b.abs().total_cmp(&a.abs()));
-    let listed: Vec<String> = moved
-        .iter()
-        .map(|(name, shown, _)| format!("{name} {}{}", unit.signed(*shown), because(d, name, unit)))
-        .collect();
-    match listed.len() {
-        0 => text.push_str("; no part of it moved by itself"),
-        _ => {
-            text.push_str(&format!(": {}", listed.join(", ")));
-            if listed.len() < d.parts.iter().filter(|(_, c)| c.a_ns + c.b_ns > 0.0).count() {
-                text.push_str("; the rest did not move");
-            }
-        }
+    listed.sort_by(|(_, a, _), (_, b, _)| b.abs().total_cmp(&a.abs()));
+    let one = |(name, shown, change): &(&str, f64, &Change)| {
+        let width = change.half_width_ns.filter(|_| !change.has_moved());
+        let width = width.map_or(String::new(), |ns| format!(" +- {}", unit.plain(ns)));
+        format!("{name} {}{width}{}", unit.signed(*shown), because(d, name, unit))
+    };
+    text.push_str(&format!(": {}", listed.iter().map(one).collect::<Vec<_>>().join(", ")));
+    if listed.len() < d.parts.iter().filter(|(_, c)| c.a_ns + c.b_ns > 0.0).count() {
+        text.push_str("; the rest did not move");
     }
     let is_ready = |(name, change): &&(&str, Change)| *name == "runnable" && is_most(change);
     if d.own.verdict == Verdict::NoDifferenceSeen && d.parts.iter().any(|part| is_ready(&part)) {

@@ -148,6 +148,24 @@ fn equal_builds_are_the_same_and_few_runs_have_no_verdict() {
 }
 
 #[test]
+fn what_moves_from_one_part_to_another_is_not_hidden() {
+    let runs = Runs::new();
+    for number in 0..12 {
+        // Some runs lack switches: then the program's time is not known.
+        let unknown = f64::from(number * 5 % 12) * 300.0;
+        let more = f64::from(number % 2) * 2_000.0;
+        let mean = mean([50_000.0 + more - unknown, 0.0, 0.0, 0.0, 0.0, 0.0, unknown], 0.0, 0.0);
+        let mut all = made(number, 0.0, 0.0);
+        all.regions = [("parse".to_owned(), region(mean))].into();
+        runs.add(&format!("{}-{number:02}", ["a", "b"][number as usize % 2]), &all);
+    }
+    let json: Value = runs.compare(&["--json"]).json();
+    let answer = json["answer"][0].as_str().unwrap();
+    assert!(answer.starts_with("parse is 4.0 % slower (+2.00 +- 0.00 us): program +"), "{answer}");
+    assert!(answer.contains("unattributed") && answer.contains("+-"), "{answer}");
+}
+
+#[test]
 fn the_numbers_of_the_json_add_up() {
     let json: Value = Runs::sides(6, 2_500.0, 4_000.0).compare(&["--json"]).json();
     let differences = json["differences"].as_array().unwrap();
