@@ -28,8 +28,9 @@ use std::process::ExitCode;
 /// this run), the mean of all, and the 99th percentile. A difference has an
 /// interval of 95 % (Welch). The verdict on the typical mean is by permutation of
 /// the runs, at 1 % for all names together (Benjamini and Hochberg), and needs 5
-/// runs a side for one name, 6 for up to 4, and 10 for up to 923. The difference divides into parts, into the regions
-/// inside, and into exits and waits by their reasons, which add up to it.
+/// runs a side for one name, 6 for up to 4, and 10 for up to 923. The difference
+/// divides into parts, which add up to it, into the regions inside, and into exits
+/// and waits by their reasons.
 ///
 /// With --run, it records the runs itself: both commands in turn (ABBA), after one
 /// run of each that is thrown away.
