@@ -255,7 +255,10 @@ fn difference(name: &str, sides: [&[Run]; 2], names: usize) -> Difference {
         (0..len).map(mean).collect()
     });
     let count = |of: fn(&Region) -> u64| {
-        regions.each_ref().map(|side| side.iter().map(|region| of(region)).sum())
+        let all = |side: &Vec<&Region>| {
+            side.iter().fold(0, |sum: u64, region| sum.saturating_add(of(region)))
+        };
+        regions.each_ref().map(all)
     };
     Difference {
         name: name.to_owned(),

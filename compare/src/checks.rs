@@ -60,7 +60,7 @@ impl Checks {
         checks.differing("frequencies of the counter", all().map(near).collect());
         let lossy: Vec<&Run> = all().filter(|run| run.lost > 0).collect();
         if !lossy.is_empty() {
-            let lost: u64 = lossy.iter().map(|run| run.lost).sum();
+            let lost = lossy.iter().fold(0, |sum: u64, run| sum.saturating_add(run.lost));
             checks.notes.push(format!(
                 "{} of {} runs lost events, {lost} together: regions with losses are not counted",
                 lossy.len(),

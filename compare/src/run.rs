@@ -170,7 +170,10 @@ impl Run {
             boot_id: json.boot_id.map(|id| format!("{id:032x}")),
             frequency: json.clocks.first().map_or(0, |clock| clock.host_frequency),
             has_kernel: regions.has_kernel,
-            lost: json.streams.iter().map(|s| s.lost()).sum::<u64>() + json.lost_unattached,
+            lost: json
+                .streams
+                .iter()
+                .fold(json.lost_unattached, |sum, s| sum.saturating_add(s.lost())),
             finished: json.finished,
             left_out: 0,
             regions: BTreeMap::new(),

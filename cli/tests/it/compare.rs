@@ -318,6 +318,10 @@ fn runs_with_extreme_numbers_are_compared() {
         all.regions.insert("equal".into(), region(mean([5.0; 7], 0.0, 0.0)));
         all.regions.insert("long".into(), region(mean([1e18; 7], 0.0, 0.0)));
         all.regions.insert("empty".into(), Region::default());
+        let many =
+            Region { count: u64::MAX, not_counted: u64::MAX, ..region(mean([5.0; 7], 0.0, 0.0)) };
+        all.regions.insert("many".into(), many);
+        (all.lost, all.left_out) = (u64::MAX, u64::MAX);
         runs.add(&format!("{}-{number:02}", ["a", "b"][number as usize % 2]), &all);
     }
     let json: Value = runs.compare(&["--json"]).json();
@@ -328,6 +332,7 @@ fn runs_with_extreme_numbers_are_compared() {
     assert_eq!(of("long").unwrap()["typical"]["verdict"], "no_verdict");
     assert_eq!(of("r7").unwrap()["typical"]["verdict"], "slower");
     assert!(of("empty").is_none());
+    assert_eq!(of("many").unwrap()["regions"][0], u64::MAX.to_string());
 }
 
 /// Runs of two commands of the shell that have a region `work` each.
