@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 const MOST_ANSWER: usize = 64 << 10;
 /// Most bytes of an answer that an error shows.
 const MOST_SHOWN: usize = 200;
-/// Pause before a request is sent again, if the collector says none; it doubles.
+/// Least pause before a request is sent again; it doubles.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 /// Path of spans below a collector's address, by OTLP.
 const PATH: &str = "/v1/traces";
@@ -144,7 +144,8 @@ impl Endpoint {
             if (200..300).contains(&status) {
                 return Ok(accepted(&said));
             }
-            let wait = after.unwrap_or(pause);
+            // A collector that asks for no pause gets one.
+            let wait = after.unwrap_or_default().max(pause);
             let left = until.saturating_duration_since(Instant::now());
             if !matches!(status, 429 | 502..=504) || wait >= left {
                 let reason = match shown(&said) {
@@ -154,7 +155,7 @@ impl Endpoint {
                 return Err(HttpError::Status { endpoint: self.clone(), status, reason });
             }
             sleep(wait);
-            pause *= 2;
+            pause = pause.saturating_mul(2);
         }
     }
 

@@ -112,6 +112,11 @@ fn a_collector_that_stays_busy_is_given_up() {
     let (endpoint, requests) = answering(Box::leak(Box::new([busy])));
     assert_eq!(post(&endpoint), Err("E answered 503: busy".into()));
     assert!(requests.try_iter().count() > 1);
+
+    let at_once = "HTTP/1.1 429 Slow down\r\nRetry-After: 0\r\nContent-Length: 0\r\n\r\n";
+    let (endpoint, requests) = answering(Box::leak(Box::new([at_once])));
+    assert_eq!(post(&endpoint), Err("E answered 429".into()));
+    assert!((2..5).contains(&requests.try_iter().count()), "with pauses");
 }
 
 #[test]
