@@ -281,15 +281,14 @@ impl<'a> Writer<'a> {
 
     /// Takes a new holder of a client, or of a thread of the VMM.
     fn lease(&mut self, event: &EventRef<'_>) {
-        let mut holder = Holder::default();
+        // Its field would be as long as a record.
+        let name = event.thread_name().unwrap_or_default().to_owned();
+        let mut holder = Holder { name, ..Holder::default() };
         for (name, value) in event.fields.iter() {
             match (&**name, value) {
                 ("token", ValueRef::Unsigned(token) | ValueRef::Hex(token)) => holder.token = token,
                 ("pid", ValueRef::Unsigned(pid)) => holder.pid = Some(pid.into()),
                 ("tid", ValueRef::Unsigned(tid)) => holder.tid = Some(tid.into()),
-                ("name", ValueRef::Str(name)) => {
-                    holder.name = String::from_utf8_lossy(name).into_owned();
-                }
                 _ => {}
             }
         }

@@ -224,6 +224,21 @@ fn a_region_of_any_client_is_in_no_other_and_around_none() {
 }
 
 #[test]
+fn of_a_long_name_a_span_has_the_beginning() {
+    let packet = Packet::new(1, 0, 0)
+        .lease(1_000, 7, &"\x01".repeat(10_000))
+        .event(2_000, OUTER_BEGIN, &[1, 2])
+        .event(3_000, OUTER_END, &[1]);
+    let made = Made::of_programs(EVENTS).stream("guest-000-0000", &[Packet::new(1, 0, 0), packet]);
+
+    let (texts, _) = requests(&made, Choice::default());
+
+    let spans = spans(&texts);
+    assert_eq!(attributes(&spans[0])["thread.name"], &json!("\x01".repeat(64)));
+    assert!(texts[0].len() < 4096, "{}", texts[0].len());
+}
+
+#[test]
 fn many_regions_at_one_time_and_with_one_id_are_all_there_in_bounded_requests() {
     const COUNT: u64 = 3_000;
     let mut packet = Packet::new(1, 0, 0).lease(1_000, 7, "w");
