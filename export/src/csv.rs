@@ -32,10 +32,7 @@ pub fn write(events: Events<'_>, out: &mut dyn Write) -> Result<u64> {
         return Err(Error::ManyFields { fields: fields.len(), most: MOST_FIELDS });
     }
     let columns: HashMap<&str, usize> = fields.iter().map(|name| &**name).zip(0..).collect();
-    let mut header = COLUMNS.to_owned();
-    fields.iter().for_each(|name| header.extend([",field_", name]));
-    header.push('\n');
-    out.write_all(header.as_bytes()).map_err(Error::Write)?;
+    out.write_all(header(&fields).as_bytes()).map_err(Error::Write)?;
     let mut row = RowText { text: String::new(), values: vec![String::new(); fields.len()] };
     let mut count = 0;
     events.each(|entry| {
@@ -46,6 +43,16 @@ pub fn write(events: Events<'_>, out: &mut dyn Write) -> Result<u64> {
         io::Result::Ok(true)
     })?;
     Ok(count)
+}
+
+/// Formats the header. Names of the fields of kernels' events are any text.
+fn header(fields: &BTreeSet<String>) -> String {
+    let mut header = COLUMNS.to_owned();
+    for name in fields {
+        // Writing to a String does not fail.
+        let _ = write!(header, ",{}", Csv(format!("field_{name}").as_bytes()));
+    }
+    header + "\n"
 }
 
 /// Returns the fields of the events whose names are wanted.
@@ -160,4 +167,16 @@ fn quoted(out: &mut String, write: impl FnOnce(&mut String)) {
     out.push('"');
     write(out);
     out.push('"');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_fields_are_values() {
+        let fields = ["lba", "=1,\"\n\x1b["].map(str::to_owned).into();
+        let expected = format!("{COLUMNS},\"field_=1,\"\"\\n\\x1b[\",field_lba\n");
+        assert_eq!(header(&fields), expected);
+    }
 }
