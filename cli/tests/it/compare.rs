@@ -324,7 +324,9 @@ fn runs_with_extreme_numbers_are_compared() {
         (all.lost, all.left_out) = (u64::MAX, u64::MAX);
         runs.add(&format!("{}-{number:02}", ["a", "b"][number as usize % 2]), &all);
     }
-    let json: Value = runs.compare(&["--json"]).json();
+    let ran = runs.compare(&["--json"]);
+    assert!(ran.stderr.contains("lost events, 18446744073709551615 together"), "{}", ran.stderr);
+    let json: Value = serde_json::from_str(&ran.stdout).unwrap();
     let differences = json["differences"].as_array().unwrap();
     let of = |name: &str| differences.iter().find(|d| d["name"] == name);
     // 5 runs a side cannot show one of so many names.
