@@ -173,7 +173,7 @@ def compare_events(trace, rows):
         for name, value in (row.get("reference") or {}).items():
             fields["reference." + name] = value
         if "reference" in row and row["bound_ns"] is not None:
-            fields["bound_ns"] = row["bound_ns"]
+            fields["reference.bound_ns"] = row["bound_ns"]
         for name, shown in fields.items():
             if name in arguments:
                 assert same(arguments[name], shown), (name, arguments[name], row)

@@ -222,6 +222,10 @@ fn perfetto(args: &Args, out: &Path) -> Result<()> {
     if !parts.is_empty() && out != Path::new("-") {
         say(format_args!("also {}", parts.join(", ")));
     }
+    if counts.not_counted > 0 {
+        let (count, why) = (grouped(counts.not_counted), "`hypertrace regions` says why");
+        say(format_args!("{count} regions could not be measured, and are not there: {why}"));
+    }
     Ok(())
 }
 

@@ -157,6 +157,20 @@ fn cause_name(cause: &Cause) -> String {
 }
 
 impl Run {
+    /// Returns whether all times are possible: none is negative, or longer than 64 bits of nanoseconds.
+    pub fn is_sound(&self) -> bool {
+        let is_time = |ns: &f64| (0.0..=u64::MAX as f64).contains(ns);
+        let is_mean = |mean: &Mean| {
+            let named = mean.children.values().chain(mean.exits.values());
+            let named = named.flat_map(|(count, ns)| [count, ns]).chain(mean.waits.values());
+            mean.parts_ns.iter().chain(named).chain([&mean.duration_ns()]).all(is_time)
+        };
+        let means = |region: &Region| {
+            [&region.typical, &region.all, &region.slowest].into_iter().all(is_mean)
+        };
+        self.regions.values().all(means)
+    }
+
     /// Returns what is kept of the regions of a session.
     pub fn of(session: &Session, regions: &Regions) -> Run {
         let json = session.json();

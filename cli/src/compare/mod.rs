@@ -7,16 +7,19 @@ mod text;
 
 use crate::Usage;
 use crate::interrupt::Interrupts;
-use crate::output::{print, print_json, say};
+use crate::output::{grouped, print, print_json, say};
 use crate::regions::of_any;
 use crate::report::{Inputs, Recordings};
 use anyhow::{Context, Result, bail};
 use hypertrace_compare::{Change, Checks, Comparison, FILE, Run, VERSION};
+use hypertrace_format::folder::open_regular;
 use hypertrace_timeline::regions::{Options, Regions};
+use indicatif::HumanBytes;
+use rustix::fs::{CWD, OFlags};
 use serde_json::json;
 use std::ffi::OsString;
 use std::fs::{self, File};
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -125,6 +128,11 @@ pub fn run(args: &Args) -> Result<ExitCode> {
                 let why = format!("--run takes two commands, not {}", args.first.len());
                 return Err(Usage(why).into());
             };
+            if [a, b].iter().all(|command| Path::new(command).is_dir()) {
+                let (a, b) = (a.display(), b.display());
+                let why = format!("--run takes commands, not directories: compare {a} --with {b}");
+                return Err(Usage(why).into());
+            }
             runs::record(args, [a, b])?
         }
         false => {
@@ -187,19 +195,19 @@ fn read_all(dirs: &[PathBuf]) -> Result<Side> {
 
 /// Reads a run: its session, or what was kept of it.
 fn read(dir: &Path) -> Result<Run> {
-    let kept = dir.join(FILE);
-    if kept.is_file() {
-        let mut text = String::new();
-        let read =
-            File::open(&kept).and_then(|file| file.take(MOST_BYTES).read_to_string(&mut text));
-        read.with_context(|| format!("cannot read {}", kept.display()))?;
-        let damaged = |why: &dyn std::fmt::Display| Usage(format!("{}: {why}", kept.display()));
-        let json: serde_json::Value = serde_json::from_str(&text).map_err(|why| damaged(&why))?;
-        if json["version"] != VERSION {
-            let why = format!("version {}; this program reads {VERSION}", json["version"]);
+    if let Some(text) = kept(dir)? {
+        let path = dir.join(FILE);
+        let damaged = |why: &dyn std::fmt::Display| Usage(format!("{}: {why}", path.display()));
+        let Head { version } = serde_json::from_str(&text).map_err(|why| damaged(&why))?;
+        if version != VERSION {
+            let why = format!("version {version}; this program reads {VERSION}");
             return Err(damaged(&why).into());
         }
-        return Ok(serde_json::from_value(json).map_err(|why| damaged(&why))?);
+        let run: Run = serde_json::from_str(&text).map_err(|why| damaged(&why))?;
+        if !run.is_sound() {
+            return Err(damaged(&"a time in it is not possible").into());
+        }
+        return Ok(run);
     }
     let Recordings { sessions, traces, .. } = Inputs::of(dir).open(&[])?;
     // Those that are of no thread divide along their paths.
@@ -217,7 +225,33 @@ fn read(dir: &Path) -> Result<Run> {
 }
 
 /// Most bytes of a run's file.
-const MOST_BYTES: u64 = 256 << 20;
+const MOST_BYTES: u64 = 64 << 20;
+
+/// The beginning of a run's file.
+#[derive(serde::Deserialize)]
+struct Head {
+    version: u32,
+}
+
+/// Reads what was kept of a run, if it is not a session.
+fn kept(dir: &Path) -> Result<Option<String>> {
+    let path = dir.join(FILE);
+    let failed = || format!("cannot read {}", path.display());
+    let file = match open_regular(CWD, &path, OFlags::RDONLY) {
+        Err(why) if why.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(why) if why.kind() == ErrorKind::NotADirectory => return Ok(None),
+        file => File::from(file.with_context(failed)?.0),
+    };
+    let bytes = file.metadata().with_context(failed)?.len();
+    if bytes > MOST_BYTES {
+        let most = HumanBytes(MOST_BYTES);
+        let why = format!("{} bytes; a run has at most {most}", grouped(bytes));
+        return Err(Usage(format!("{}: {why}", path.display())).into());
+    }
+    let mut text = String::new();
+    file.take(MOST_BYTES).read_to_string(&mut text).with_context(failed)?;
+    Ok(Some(text))
+}
 
 /// Writes what is compared of a session, in place of the session.
 fn keep(dir: &Path, run: &Run) -> Result<()> {

@@ -513,7 +513,7 @@ enum Odd {
 const FOREIGN: &str = "words of another user\n";
 
 /// Files of a session `S`, of a function trace `F`, and others that commands read.
-const READ: [&str; 12] = [
+const READ: [&str; 13] = [
     "S/session.json",
     "S/classes.jsonl",
     "S/ctf/metadata",
@@ -526,6 +526,7 @@ const READ: [&str; 12] = [
     "F/103.dat",
     "journal",
     "segment",
+    "A/run.json",
 ];
 
 /// Makes all files in a folder.
@@ -578,6 +579,7 @@ fn readers() -> Vec<Vec<&'static str>> {
             vec![vec!["list", "S"], vec!["list", "F"], vec!["list", "events", "S/kernel.dat"]]
         }
         "regions" => vec![vec!["regions", "S"]],
+        "compare" => vec![vec!["compare", "A", "--with", "S"]],
         "functions" => vec![vec!["functions", "F"], vec!["functions", "S"]],
         "export" => vec![vec!["export", "S", "F", "--to", "uftrace", "-o", "U"]],
         "recover" => vec![vec!["recover", "segment", "S"]],

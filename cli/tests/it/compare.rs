@@ -255,6 +255,11 @@ fn what_may_not_be_compared_is_refused_or_said() {
     };
     refused(&|run| run.has_kernel = false, "10 of 11 runs have the kernel's events");
     refused(&|run| run.session = format!("{:032x}", 2), "is on both sides");
+    let parts = |run: &mut Run, ns: f64| {
+        run.regions.values_mut().for_each(|region| region.all.parts_ns = [ns; PARTS.len()]);
+    };
+    refused(&|run| parts(run, -1.0), "b-99/run.json: a time in it is not possible");
+    refused(&|run| parts(run, 1e308), "b-99/run.json: a time in it is not possible");
     refused(&|run| run.version = 7, "b-99/run.json: version 7; this program reads 1");
 
     let said = |change: &dyn Fn(&mut Run), part: &str| {
@@ -283,6 +288,7 @@ fn input_that_is_no_run_is_refused() {
         (&["compare", "a-01"][..], "--with"),
         (&["compare", "a-01", "--with", "gone"], "gone: no such directory"),
         (&["compare", "--run", "true"], "--run takes two commands, not 1"),
+        (&["compare", "a-01", "b-01", "--run"], "not directories: compare a-01 --with b-01"),
         (&["compare", "a-01", "--with", "b-01", "--name", "nothing"], "no region of one name"),
         (&["compare", "a-01", "--with", "b-01", "--fail-on", "5"], "expected slower:5%"),
     ] {

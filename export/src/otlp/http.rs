@@ -114,6 +114,14 @@ pub enum HttpError {
         /// The beginning of its answer, escaped.
         reason: String,
     },
+    /// The end of its answer is missing, which may say that it has rejected spans.
+    #[error("{endpoint} answered {status}, but not all of it came: spans may have been rejected")]
+    Cut {
+        /// Who.
+        endpoint: Endpoint,
+        /// Status of HTTP.
+        status: u16,
+    },
     /// It answered something else than HTTP.
     #[error("{0} does not answer by HTTP: {1}")]
     NotHttp(Endpoint, String),
@@ -142,7 +150,10 @@ impl Endpoint {
                 return Err(HttpError::NotHttp(self.clone(), shown(&answer)));
             };
             if (200..300).contains(&status) {
-                return Ok(accepted(&said));
+                return match is_cut(&answer) {
+                    false => Ok(accepted(&said)),
+                    true => Err(HttpError::Cut { endpoint: self.clone(), status }),
+                };
             }
             // A collector that asks for no pause gets one.
             let wait = after.unwrap_or_default().max(pause);
@@ -263,12 +274,20 @@ fn is_chunked(head: &str) -> bool {
 
 /// Returns whether nothing of an answer is missing.
 fn is_whole(answer: &[u8]) -> bool {
-    let Some((head, body)) = split(answer) else { return false };
-    let length = header(head, "content-length").and_then(|length| length.parse().ok());
-    match length {
-        _ if is_chunked(head) => body.ends_with(b"0\r\n\r\n"),
-        Some(length) => body.len() >= length,
-        None => false,
+    let Some((head, _)) = split(answer) else { return false };
+    let has_no_body = head.get(9..12) == Some("204");
+    let has_end = is_chunked(head) || header(head, "content-length").is_some();
+    has_no_body || has_end && !is_cut(answer)
+}
+
+/// Returns whether an answer is shorter than its head says, or than one that is read to its end.
+fn is_cut(answer: &[u8]) -> bool {
+    let Some((head, body)) = split(answer) else { return true };
+    match header(head, "content-length").map(str::parse) {
+        _ if is_chunked(head) => !body.ends_with(b"0\r\n\r\n"),
+        Some(Ok(length)) => body.len() < length,
+        Some(Err(_)) => true,
+        None => answer.len() >= MOST_ANSWER,
     }
 }
 

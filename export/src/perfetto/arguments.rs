@@ -32,7 +32,7 @@ pub(super) fn point(proto: &mut Proto, interned: &mut Interned, event: &EventRef
         number(proto, interned, "reference.seq", point.seq.into());
         number(proto, interned, "reference.guest_time", point.guest_time);
         if let Some(bound_ns) = event.bound_ns {
-            number(proto, interned, "bound_ns", bound_ns);
+            number(proto, interned, "reference.bound_ns", bound_ns);
         }
     }
 }

@@ -50,6 +50,8 @@ pub struct Counts {
     pub slices: u64,
     /// Regions.
     pub regions: u64,
+    /// Regions that could not be measured, and are not there.
+    pub not_counted: u64,
     /// Intervals of threads.
     pub states: u64,
     /// Exits of guests.

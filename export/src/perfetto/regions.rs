@@ -89,6 +89,8 @@ pub(super) fn write(
     }
     writer.points()?;
     slices(writer, &regions)?;
+    let not_counted = regions.groups.iter().flat_map(|group| group.not_counted);
+    writer.counts.not_counted = not_counted.fold(0, u64::saturating_add);
     Ok(regions.warnings)
 }
 

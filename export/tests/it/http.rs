@@ -75,6 +75,14 @@ fn an_answer_that_refuses_is_shown_with_its_status_and_escaped() {
         ("HTTP/1.1 400 Bad Request\r\n\r\nno \x1b[2Jhex", "E answered 400: no \\x1b[2Jhex"),
         ("HTTP/1.1 500 No\r\nContent-Length: 0\r\n\r\n", "E answered 500"),
         ("HTTP/1.1 301 Moved\r\nLocation: /x\r\n\r\n", "E answered 301"),
+        (
+            "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{\"partialSuccess\":{\"reje",
+            "E answered 200, but not all of it came: spans may have been rejected",
+        ),
+        (
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{}",
+            "E answered 200, but not all of it came: spans may have been rejected",
+        ),
         ("SSH-2.0-OpenSSH\r\n\r\n", "E does not answer by HTTP: SSH-2.0-OpenSSH"),
     ] {
         let (endpoint, requests) = server(move |_, stream| {
@@ -83,6 +91,15 @@ fn an_answer_that_refuses_is_shown_with_its_status_and_escaped() {
         assert_eq!(post(&endpoint), Err(expected.into()));
         assert_eq!(requests.try_iter().count(), 1, "it is not sent again");
     }
+}
+
+#[test]
+fn an_answer_without_a_body_needs_no_end_of_the_connection() {
+    let (endpoint, _requests) = server(|_, stream| {
+        let _ = stream.write_all(b"HTTP/1.1 204 No Content\r\n\r\n");
+        sleep(Duration::from_secs(60));
+    });
+    assert_eq!(post(&endpoint), Ok(Accepted::default()));
 }
 
 #[test]
