@@ -102,6 +102,8 @@ fn events_are_shown_while_the_session_is_written() {
         let event = follower.event();
         assert_eq!((&*event.event, &event.fields["n"]), ("tick", &Value::from(n)));
         assert_eq!(&*event.source, "vmm/worker");
+        // Only the first look has the record that says so.
+        assert_eq!(event.pid, Some(std::process::id()), "{n}");
     }
     // A schema of which the session's description was read without it.
     session.emit(event_type!("last", text = "t"));

@@ -3,6 +3,7 @@
 //! Names of sources: a client has its holder's name; a thread of the VMM, or of the
 //! host if there is no VMM, has its own.
 
+use crate::event::Thread;
 use hypertrace_format::session_json::Domain;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -35,6 +36,8 @@ struct Holder {
     token: Option<u64>,
     name: String,
     shown: Option<Arc<str>>,
+    /// Token of the last lease record's packet, and its thread of the host.
+    thread: Option<(u64, Thread)>,
 }
 
 impl Names {
@@ -60,15 +63,26 @@ impl Names {
     /// Returns the place of a source. A stream asks once, not for each event.
     pub fn place(&mut self, source: Source) -> Place {
         *self.places.entry(source).or_insert_with(|| {
-            self.holders.push(Holder { source, token: None, name: String::new(), shown: None });
+            let name = String::new();
+            self.holders.push(Holder { source, token: None, name, shown: None, thread: None });
             Place(self.holders.len() - 1)
         })
     }
 
     /// Sets the name of a lease, with its token if that is known.
     pub fn lease(&mut self, Place(at): Place, token: Option<u64>, name: String) {
-        let source = self.holders[at].source;
-        self.holders[at] = Holder { source, token, name, shown: None };
+        let Holder { source, thread, .. } = self.holders[at];
+        self.holders[at] = Holder { source, token, name, shown: None, thread };
+    }
+
+    /// Sets the host's thread that a lease is of, with the token of the lease record's packet.
+    pub fn set_thread(&mut self, Place(at): Place, thread: Option<(u64, Thread)>) {
+        self.holders[at].thread = thread;
+    }
+
+    /// Returns what was set last.
+    pub fn thread(&self, Place(at): Place) -> Option<(u64, Thread)> {
+        self.holders[at].thread
     }
 
     /// Notes the lease of a record that passes. If it is another lease than the known one,

@@ -39,8 +39,6 @@ struct StreamInput<'a> {
     lost: u64,
     causes: Losses,
     losses: PacketLosses,
-    /// Token of the last lease record, and its thread of the host.
-    thread: Option<(u64, Thread)>,
     /// The classes whose events are left out.
     unneeded: &'a Unneeded,
     /// Number of those that were.
@@ -158,7 +156,6 @@ pub(crate) fn stream_inputs<'a>(
                 are_before: causes.overwritten > 0 && causes.total() == causes.overwritten,
                 ..PacketLosses::default()
             },
-            thread: None,
             unneeded,
             left_out: 0,
         }) as Box<dyn Input>
@@ -187,7 +184,7 @@ impl Input for StreamInput<'_> {
             let ts_ns = (self.time != UNPLACED).then(|| nanoseconds(self.time));
             let lost = lost(self.source, names.get(self.place).clone(), events, self.causes);
             let of_vmm = self.source.domain == Domain::Host && !self.session.json().programs;
-            let thread = self.thread.filter(|_| of_vmm).map(|(_, thread)| thread);
+            let thread = names.thread(self.place).filter(|_| of_vmm).map(|(_, thread)| thread);
             return Some(EntryRef::Lost(Lost { ts_ns, thread, ..lost }));
         }
         let (time, bound) = self.event.take()?;
@@ -203,7 +200,7 @@ impl Input for StreamInput<'_> {
             // The thread of a guest's client is the guest's, unless the guest is a program.
             let is_of_host = self.source.domain == Domain::Host || self.session.json().programs;
             let thread = tid.filter(|_| is_of_host).map(|tid| Thread { pid, tid, cpu: None });
-            self.thread = thread.map(|thread| (holder, thread));
+            names.set_thread(self.place, thread.map(|thread| (holder, thread)));
         } else {
             names.token(self.place, holder);
         }
@@ -227,6 +224,7 @@ impl Input for StreamInput<'_> {
             Some((_, Ticks::Guest(map))) => Some(map.reading(record.timestamp)),
             _ => None,
         };
+        let thread = names.thread(self.place).filter(|(token, _)| *token == holder);
         Some(EntryRef::Event(EventRef {
             ts_ns: nanoseconds(time),
             bound_ns: bound.map(|units| units.div_ceil(FRACTION as u64)),
@@ -238,7 +236,7 @@ impl Input for StreamInput<'_> {
             client,
             kind,
             reference: record.class.reference(record.payload),
-            thread: self.thread.filter(|(token, _)| *token == holder).map(|(_, thread)| thread),
+            thread: thread.map(|(_, thread)| thread),
             trace: 0,
             reading,
         }))
