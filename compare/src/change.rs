@@ -4,6 +4,7 @@
 
 use crate::run::{Mean, PARTS, Region, Run};
 use crate::stats::{benjamini_hochberg, least_p_value, permutation, smallest_difference, welch};
+use hypertrace_timeline::regions::Part;
 use serde::{Serialize, Serializer};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -218,8 +219,8 @@ fn difference(name: &str, sides: [&[Run]; 2], names: usize) -> Difference {
     };
     let is_program = regions.iter().flatten().any(|region| region.is_program);
     let parts = |mean: fn(&Region) -> &Mean| {
-        let part = |(at, (_, name)): (usize, (_, &'static str))| {
-            let name = if is_program && name == "guest" { "program" } else { name };
+        let part = |(at, (part, _)): (usize, (Part, _))| {
+            let name = part.name(is_program);
             (name, change(&|region| mean(region).parts_ns[at]))
         };
         PARTS.into_iter().enumerate().map(part).collect::<Vec<_>>()

@@ -22,16 +22,8 @@ pub const SLOWEST: f64 = 0.99;
 /// Number of quantiles that are kept of the durations: from 0 to 100 %.
 const QUANTILES: u16 = 101;
 
-/// Parts of a region's time, with their names. The first three are its own time, the next two are waits.
-pub const PARTS: [(Part, &str); 7] = [
-    (Part::Guest, "guest"),
-    (Part::Kernel, "kernel"),
-    (Part::Vmm, "vmm"),
-    (Part::Runnable, "runnable"),
-    (Part::Blocked, "blocked"),
-    (Part::Off, "off"),
-    (Part::Unattributed, "unattributed"),
-];
+/// Parts of a region's time. The first three are its own time, the next two are waits.
+pub const PARTS: [(Part, &str); hypertrace_timeline::regions::PARTS] = Part::ALL;
 
 /// A run: one execution of what is compared.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

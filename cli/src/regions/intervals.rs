@@ -1,6 +1,6 @@
 //! What each thread did, as JSON lines.
 
-use super::rows::{PARTS, cause_json, part_name};
+use super::rows::cause_json;
 use anyhow::{Context, Result};
 use hypertrace_export::escape::JsonText;
 use hypertrace_export::json::{JSON_VERSION, exact};
@@ -19,7 +19,6 @@ pub fn print(
     let mut written = Ok(());
     let mut write = |thread: &ThreadInterval<'_>| {
         let interval = thread.interval;
-        let part = PARTS.iter().find(|(part, _)| *part == interval.part);
         let is_program = sessions[thread.session].0.json().programs;
         let line = json!({
             "version": JSON_VERSION,
@@ -29,7 +28,7 @@ pub fn print(
             "t_ns": interval.from.saturating_sub(started_unix_ns),
             "begin_ns": interval.from,
             "duration_ns": interval.length(),
-            "part": part.map(|(_, name)| part_name(name, is_program)),
+            "part": interval.part.name(is_program),
             "reason": thread.reason,
             "wait": thread.cause.as_ref().map(cause_json),
         });

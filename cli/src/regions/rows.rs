@@ -16,22 +16,6 @@ use std::io::{self, Write as _};
 /// Name of the regions that measure what a region itself takes.
 pub const EMPTY: &str = "empty";
 
-/// Parts in the order of all outputs, with their names.
-pub const PARTS: [(Part, &str); 7] = [
-    (Part::Guest, "guest"),
-    (Part::Kernel, "kernel"),
-    (Part::Vmm, "vmm"),
-    (Part::Runnable, "runnable"),
-    (Part::Blocked, "blocked"),
-    (Part::Off, "off"),
-    (Part::Unattributed, "unattributed"),
-];
-
-/// Returns the name of a part: a program's own time is not that of a guest.
-pub fn part_name(name: &'static str, is_program: bool) -> &'static str {
-    if is_program && name == "guest" { "program" } else { name }
-}
-
 /// Regions, and options of their output.
 pub struct Shown<'a> {
     pub regions: &'a Regions,
@@ -208,7 +192,7 @@ impl<'a> Shown<'a> {
     /// Returns a part of a wait.
     fn wait(&self, (part, cause, ns): (Part, CauseNumber, u64)) -> Value {
         let mut json = cause_json(self.cause(cause));
-        let part = PARTS.iter().find(|(known, _)| *known == part).map(|(_, name)| *name);
+        let part = Part::ALL.iter().find(|(known, _)| *known == part).map(|(_, name)| *name);
         json["part"] = part.into();
         json["ns"] = ns.into();
         json
@@ -349,8 +333,8 @@ fn why_unknown(why: Unknown) -> &'static str {
 
 /// Returns a duration and its parts.
 fn times(group: &Group, times: &Times) -> Value {
-    let parts = PARTS.iter().map(|(part, name)| {
-        let name = part_name(name, group.is_program);
+    let parts = Part::ALL.iter().map(|(part, _)| {
+        let name = part.name(group.is_program);
         (format!("{name}_ns"), times.get(*part).into())
     });
     json!({ "duration_ns": times.total(), "parts": parts.collect::<Map<_, _>>() })
@@ -365,11 +349,11 @@ fn number(number: Option<u64>) -> String {
 }
 
 fn part_columns(is_program: bool) -> String {
-    PARTS
+    Part::ALL
         .iter()
-        .fold(String::new(), |out, (_, name)| format!("{out},{}_ns", part_name(name, is_program)))
+        .fold(String::new(), |out, (part, _)| format!("{out},{}_ns", part.name(is_program)))
 }
 
 fn part_values(times: &Times) -> String {
-    PARTS.iter().fold(String::new(), |out, (part, _)| format!("{out},{}", times.get(*part)))
+    Part::ALL.iter().fold(String::new(), |out, (part, _)| format!("{out},{}", times.get(*part)))
 }

@@ -1,8 +1,8 @@
 //! The table of all groups: a line for each, 80 columns wide.
 
-use super::rows::{PARTS, Shown, part_name};
+use super::rows::Shown;
 use super::text::{short_count, shortened, time};
-use hypertrace_timeline::regions::Group;
+use hypertrace_timeline::regions::{Group, Part};
 use std::cmp::Reverse;
 use std::fmt::Write as _;
 
@@ -83,11 +83,13 @@ pub fn summary(shown: &Shown<'_>) -> String {
 /// Returns the part with the most time, and its share.
 fn largest(group: &Group) -> String {
     let all = group.total.times.total();
-    let parts = PARTS.iter().map(|(part, name)| (group.total.times.get(*part), *name));
+    let parts = Part::ALL
+        .iter()
+        .map(|(part, _)| (group.total.times.get(*part), part.name(group.is_program)));
     match parts.rev().max_by_key(|(ns, _)| *ns) {
         Some((ns, name)) if ns > 0 => {
             let share = ns as f64 * 100.0 / all as f64;
-            format!("{} {share:.0}%", part_name(name, group.is_program))
+            format!("{} {share:.0}%", name)
         }
         _ => String::new(),
     }

@@ -1,6 +1,6 @@
 //! Regions as text for people, 80 columns wide.
 
-use super::rows::{PARTS, Shown, part_name};
+use super::rows::Shown;
 use super::summary::summary;
 use crate::output::{grouped, wrapped};
 use hypertrace_export::escape::Escaped;
@@ -297,7 +297,7 @@ fn breakdowns(out: &mut String, shown: &Shown<'_>, group: &Group) -> fmt::Result
     }
     out.push('\n');
     row(out, "duration", columns.iter().map(|(_, b)| (b.times.total(), None)))?;
-    for (part, name) in PARTS {
+    for (part, _) in Part::ALL {
         let is_shown =
             part == Part::Unattributed || columns.iter().any(|(_, b)| b.times.get(part) > 0);
         if is_shown {
@@ -305,7 +305,7 @@ fn breakdowns(out: &mut String, shown: &Shown<'_>, group: &Group) -> fmt::Result
                 let ns = b.times.get(part);
                 (ns, Some(ns as f64 * 100.0 / b.times.total().max(1) as f64))
             };
-            let name = part_name(name, group.is_program);
+            let name = part.name(group.is_program);
             let name = match part {
                 Part::Guest if group.includes_kvm => "guest with KVM",
                 Part::Off => "blocked or runnable",

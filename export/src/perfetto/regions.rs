@@ -26,24 +26,15 @@ pub enum States {
 }
 
 /// Names of a region's parts, as arguments.
-const PARTS: [(regions::Part, &str, &str); regions::PARTS] = [
-    (regions::Part::Guest, "guest", "guest_ns"),
-    (regions::Part::Kernel, "kernel", "kernel_ns"),
-    (regions::Part::Vmm, "vmm", "vmm_ns"),
-    (regions::Part::Runnable, "runnable", "runnable_ns"),
-    (regions::Part::Blocked, "blocked", "blocked_ns"),
-    (regions::Part::Off, "off", "off_ns"),
-    (regions::Part::Unattributed, "unattributed", "unattributed_ns"),
+const PARTS: [(regions::Part, &str); regions::PARTS] = [
+    (regions::Part::Guest, "guest_ns"),
+    (regions::Part::Kernel, "kernel_ns"),
+    (regions::Part::Vmm, "vmm_ns"),
+    (regions::Part::Runnable, "runnable_ns"),
+    (regions::Part::Blocked, "blocked_ns"),
+    (regions::Part::Off, "off_ns"),
+    (regions::Part::Unattributed, "unattributed_ns"),
 ];
-
-/// Returns the name of a part. A program without a VMM has no guest.
-fn part_name(part: regions::Part, is_program: bool) -> &'static str {
-    match PARTS.iter().find(|(known, ..)| *known == part) {
-        Some((regions::Part::Guest, ..)) if is_program => "program",
-        Some((_, name, _)) => name,
-        None => "unattributed",
-    }
-}
 
 /// A thread of a session, while its intervals come.
 #[derive(Debug, Default)]
@@ -148,7 +139,7 @@ fn interval(
     known.until = Some(to);
     writer.counts.states += 1;
     writer.other(machine, (from, kind, known.track), |proto, interned| {
-        let name = part_name(part, is_program);
+        let name = part.name(is_program);
         proto.number(event::NAME_IID, interned.number(Kind::Event, name));
         if let Some(reason) = thread.reason {
             arguments::text(proto, interned, "reason", reason);
@@ -255,7 +246,7 @@ fn slices(writer: &mut Writer<'_, '_>, regions: &Regions) -> Result<()> {
             if let Some(bound_ns) = sample.bound_ns() {
                 arguments::number(proto, interned, "bound_ns", bound_ns);
             }
-            for (part, _, name) in PARTS {
+            for (part, name) in PARTS {
                 let ns = sample.times.get(part);
                 if ns > 0 {
                     arguments::number(proto, interned, name, ns);

@@ -60,6 +60,27 @@ pub enum Part {
     Unattributed,
 }
 
+impl Part {
+    /// All parts in the order of all outputs, with their names.
+    pub const ALL: [(Part, &'static str); PARTS] = [
+        (Part::Guest, "guest"),
+        (Part::Kernel, "kernel"),
+        (Part::Vmm, "vmm"),
+        (Part::Runnable, "runnable"),
+        (Part::Blocked, "blocked"),
+        (Part::Off, "off"),
+        (Part::Unattributed, "unattributed"),
+    ];
+
+    /// Returns its name: a program's own time is not that of a guest.
+    pub fn name(self, is_program: bool) -> &'static str {
+        match self {
+            Part::Guest if is_program => "program",
+            part => Part::ALL[part as usize].1,
+        }
+    }
+}
+
 /// Number of parts.
 pub const PARTS: usize = 7;
 

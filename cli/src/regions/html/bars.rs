@@ -1,6 +1,6 @@
 //! Stacked bars of parts, as SVG without a script. Their colours are in the page's style.
 
-use super::super::rows::{PARTS, Shown, part_name};
+use super::super::rows::Shown;
 use super::super::text::time;
 use super::charts::WHO;
 use hypertrace_export::escape::Html;
@@ -44,8 +44,8 @@ pub fn patterns(out: &mut String) -> fmt::Result {
 /// Writes the names of the parts that are shown, with their colours.
 pub fn legend(out: &mut String, group: &Group, is_shown: impl Fn(Part) -> bool) -> fmt::Result {
     out.push_str("<ul class=\"legend\" aria-label=\"Colours\">");
-    for (part, name) in PARTS.into_iter().filter(|(part, _)| is_shown(*part)) {
-        colour(out, 'p', part as usize, named(name, part, group))?;
+    for (part, _) in Part::ALL.into_iter().filter(|(part, _)| is_shown(*part)) {
+        colour(out, 'p', part as usize, named(part, group))?;
     }
     out.push_str("</ul>\n");
     Ok(())
@@ -74,10 +74,10 @@ pub fn colour(out: &mut String, class: char, number: usize, name: &str) -> fmt::
 }
 
 /// Returns a part's name in a group.
-pub fn named(name: &'static str, part: Part, group: &Group) -> &'static str {
+pub fn named(part: Part, group: &Group) -> &'static str {
     match part == Part::Guest && group.includes_kvm {
         true => "guest with KVM",
-        false => part_name(name, group.is_program),
+        false => part.name(group.is_program),
     }
 }
 
@@ -125,9 +125,9 @@ pub fn stack(out: &mut String, segments: &[Segment], whole: u64) -> fmt::Result 
 
 fn segments(shown: &Shown<'_>, group: &Group, times: &Times, exits: &[(u8, u64)]) -> Vec<Segment> {
     let mut segments = Vec::new();
-    for (part, name) in PARTS {
+    for (part, _) in Part::ALL {
         let mut left = times.get(part);
-        let name = named(name, part, group);
+        let name = named(part, group);
         if part == Part::Kernel {
             for (reason, ns) in exits {
                 let ns = left.min(*ns);

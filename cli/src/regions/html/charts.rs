@@ -1,7 +1,7 @@
 //! The numbers of the charts that can be zoomed, for the page's script. How many there are does
 //! not depend on the number of regions.
 
-use super::super::rows::{PARTS, Shown, part_name};
+use super::super::rows::Shown;
 use super::super::text::{ALL_THREADS, time};
 use super::short;
 use hypertrace_export::escape::JsonInHtml;
@@ -96,7 +96,7 @@ impl Charts {
 
     /// Returns the text of a `script` element of data.
     pub fn data(&self, is_program: bool) -> String {
-        let parts: Vec<&str> = PARTS.iter().map(|(_, name)| part_name(name, is_program)).collect();
+        let parts: Vec<&str> = Part::ALL.iter().map(|(part, _)| part.name(is_program)).collect();
         let all = json!({
             "parts": parts,
             "reasons": self.reasons,

@@ -4,7 +4,7 @@
 mod bars;
 mod charts;
 
-use super::rows::{PARTS, Shown};
+use super::rows::Shown;
 use super::text::{
     WaitRow, columns, exit_count, footnotes, notes, reasons, remarks, time, wait_rows,
 };
@@ -306,11 +306,11 @@ impl Page<'_> {
                 write!(out, "<td>{}</td><td></td>", Ns(total))?;
             }
             out.push_str("</tr>\n");
-            for (part, name) in PARTS {
+            for (part, _) in Part::ALL {
                 let is_shown = part == Part::Unattributed
                     || columns.iter().any(|(_, b)| b.times.get(part) > 0);
                 if is_shown {
-                    write!(out, "<tr><th scope=\"row\">{}</th>", named(name, part, group))?;
+                    write!(out, "<tr><th scope=\"row\">{}</th>", named(part, group))?;
                     for (_, b) in &columns {
                         let ns = b.times.get(part);
                         let share = ns as f64 * 100.0 / b.times.total().max(1) as f64;
@@ -390,12 +390,12 @@ impl Page<'_> {
                 "<table><thead><tr><th scope=\"col\">duration</th><th scope=\"col\">client</th>\
                  <th scope=\"col\">id</th><th scope=\"col\">began</th>",
             );
-            let shown: Vec<_> = PARTS
+            let shown: Vec<_> = Part::ALL
                 .into_iter()
                 .filter(|(part, _)| all.iter().any(|(sample, _)| sample.times.get(*part) > 0))
                 .collect();
-            for (part, name) in &shown {
-                write!(out, "<th scope=\"col\">{}</th>", named(name, *part, group))?;
+            for (part, _) in &shown {
+                write!(out, "<th scope=\"col\">{}</th>", named(*part, group))?;
             }
             out.push_str("</tr></thead>\n<tbody>\n");
             for (sample, _) in &all {
@@ -440,7 +440,6 @@ impl Page<'_> {
             );
             for interval in intervals.iter().take(MOST_STEPS) {
                 let part = interval.part;
-                let name = PARTS.iter().find(|(known, _)| *known == part).map_or("", |p| p.1);
                 let after = interval.from.saturating_sub(example.begin_ns);
                 let length = interval.to.saturating_sub(interval.from);
                 write!(
@@ -448,7 +447,7 @@ impl Page<'_> {
                     "<tr><td>{}</td><td>{}</td><td class=\"name\">{}",
                     time(u64::try_from(after).unwrap_or(0)),
                     time(u64::try_from(length).unwrap_or(0)),
-                    named(name, part, group)
+                    named(part, group)
                 )?;
                 if part == Part::Kernel {
                     let reason = short(self.shown.reason(interval.reason));

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
+//! Bounds on stolen time, against thefts that are made.
+
 use super::super::parts::{Part, Times};
 use super::super::store::{Holder, NO_THREAD, State};
 use super::*;
