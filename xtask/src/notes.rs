@@ -76,7 +76,8 @@ impl Notes {
                 violations.push(format!("{name} is required and missing: {why}"));
                 continue;
             }
-            if !self.used.contains_key(name) {
+            let is_found = |name| capabilities.iter().any(|c| c.name == name && c.found.is_ok());
+            if !self.used.contains_key(name) && capability.with.is_none_or(is_found) {
                 violations.push(format!("{name} was found and no test used it"));
             }
             for why in self.missing.get(name).into_iter().flatten() {
@@ -154,18 +155,34 @@ impl Required {
 mod tests {
     use super::*;
 
-    fn capabilities() -> Vec<Capability> {
-        let of = |name: &str, full, found: Result<&str, &str>| Capability {
+    fn of(name: &str, full: bool, found: Result<&str, &str>) -> Capability {
+        Capability {
             name: name.to_owned(),
             full,
+            with: (name == "linker").then_some("compiler"),
             found: found.map(str::to_owned).map_err(str::to_owned),
-        };
+        }
+    }
+
+    fn capabilities() -> Vec<Capability> {
         vec![
             of("kvm", false, Ok("API 12")),
             of("tracefs", false, Err("not mounted")),
             of("babeltrace2", false, Ok("2.0.4")),
             of("miri", true, Ok("0.1")),
         ]
+    }
+
+    #[test]
+    fn what_tests_use_with_another_alone_is_not_required_without_it() {
+        let with = |compiler| {
+            let all = [of("linker", false, Ok("2.40")), of("compiler", false, compiler)];
+            Notes::default().violations(&all, &[Required::Found])
+        };
+
+        assert!(with(Err("the archive has none")).is_empty());
+        let wrong = with(Ok("1.96"));
+        assert_eq!(wrong.len(), 2, "{wrong:?}");
     }
 
     #[test]

@@ -33,6 +33,8 @@ struct Entry {
     hint: String,
     #[serde(default)]
     full: bool,
+    #[serde(default)]
+    with: Option<String>,
 }
 
 static KNOWN: LazyLock<Known> = LazyLock::new(|| {
@@ -45,6 +47,8 @@ pub struct Capability {
     pub name: String,
     /// Only `cargo xtask full` uses it
     pub full: bool,
+    /// Without this other one, no test can use it
+    pub with: Option<&'static str>,
     /// Detail if it was found, else the reason
     pub found: Result<String, String>,
 }
@@ -108,11 +112,11 @@ impl Machine {
         let mut machine = Machine::default();
         let wanted = |name: &str| names.contains(&name);
         if wanted("kvm") {
-            machine.add("kvm", false, kvm());
+            machine.add("kvm", None, kvm());
         }
         if wanted("tracefs") {
             let found = machine.tracefs();
-            machine.add("tracefs", false, found);
+            machine.add("tracefs", None, found);
         }
         let entries: Vec<_> = KNOWN.capability.iter().filter(|entry| wanted(&entry.name)).collect();
         let here: Vec<_> = entries.iter().map(|entry| entry.here()).collect();
@@ -124,7 +128,7 @@ impl Machine {
                 Some(folder) if here.is_err() => entry.fetched(folder, &mut machine.path),
                 _ => here,
             };
-            machine.add(&entry.name, entry.full, found);
+            machine.add(&entry.name, Some(entry), found);
         }
         machine
     }
@@ -137,9 +141,13 @@ impl Machine {
         *self = other;
     }
 
-    fn add(&mut self, name: &str, full: bool, found: Result<String>) {
-        let found = found.map_err(|error| format!("{error:#}"));
-        self.capabilities.push(Capability { name: name.to_owned(), full, found });
+    fn add(&mut self, name: &str, entry: Option<&'static Entry>, found: Result<String>) {
+        self.capabilities.push(Capability {
+            name: name.to_owned(),
+            full: entry.is_some_and(|entry| entry.full),
+            with: entry.and_then(|entry| entry.with.as_deref()),
+            found: found.map_err(|error| format!("{error:#}")),
+        });
     }
 
     /// Finds a mounted tracefs, or tries what root can do without changing the system: a mount in a private namespace.
