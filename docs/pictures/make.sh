@@ -34,5 +34,5 @@ picture "$made/lookups" look_up 490 lookups
 hypertrace regions "$made/lookups" --name look_up --samples | sort -t, -k8 -n | tail -1 | {
     IFS=, read -r name by session client id begin begin_unix duration parts
     hypertrace report "$made/lookups" --event miss --event 'load_*' --event 'sched:*' \
-        --from "${begin}ns" --to "$((begin + duration))ns"
+        --from "${begin}ns" --until "$((begin + duration))ns"
 }

@@ -85,8 +85,8 @@ pub struct Args {
     from: Option<At>,
 
     /// Only regions that begin before this time
-    #[arg(long, value_name = "T", value_parser = at, allow_hyphen_values = true)]
-    to: Option<At>,
+    #[arg(long, alias = "to", value_name = "T", value_parser = at, allow_hyphen_values = true)]
+    until: Option<At>,
 
     /// Without the first N regions of each group, those that end first: for a warm-up
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
@@ -125,7 +125,7 @@ pub struct Args {
     /// Print a JSON line for each interval of each thread: what it did from when to when, with or
     /// without a region. Those of a thread are in order of time
     #[arg(long, group = "form", conflicts_with_all = ["name", "between", "by", "filter", "from",
-        "to", "skip_first", "sort", "path", "subtract_empty"])]
+        "until", "skip_first", "sort", "path", "subtract_empty"])]
     intervals: bool,
 
     /// Write one page for a browser: tables, the slowest regions as bars, and charts that
@@ -313,7 +313,7 @@ impl Args {
             names: self.name.clone(),
             filter,
             from_ns: self.from.map(unix),
-            to_ns: self.to.map(unix),
+            to_ns: self.until.map(unix),
             skip_first: self.skip_first,
             keeps_empty: self.hides_empty(),
         };
@@ -360,7 +360,7 @@ impl Args {
 
     /// Returns whether the empty regions are read for their cost only.
     fn hides_empty(&self) -> bool {
-        let has_times = self.from.is_some() || self.to.is_some();
+        let has_times = self.from.is_some() || self.until.is_some();
         let chooses = has_times || self.filter.is_some() || self.skip_first > 0;
         (chooses || !self.name.is_empty()) && !self.name.iter().any(|name| name == EMPTY)
     }

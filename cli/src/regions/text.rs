@@ -140,7 +140,7 @@ fn left_out(shown: &Shown<'_>) -> Option<String> {
     // Those of other names were not asked for.
     let all = shown.left_out().filter(|(why, count)| *count > 0 && *why != "name");
     let all = all.map(|(why, count)| {
-        let option = if why == "from_to" { "from, --to" } else { why };
+        let option = if why == "from_to" { "from, --until" } else { why };
         format!("{} by --{}", grouped(count), option.replace('_', "-"))
     });
     let all = Vec::from_iter(all).join(", ");

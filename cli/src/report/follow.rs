@@ -124,7 +124,7 @@ struct Printer<'a> {
 impl<'a> Printer<'a> {
     fn new(args: &'a Args, start: i64) -> anyhow::Result<Printer<'a>> {
         let lines = Lines::new(&[], &[]).diff(args.ts_diff).in_zone(start, args.time.zone());
-        let choice = Choice { has_leases: args.json, ..args.wanted.choice(start, args.to)? };
+        let choice = Choice { has_leases: args.json, ..args.wanted.choice(start, args.until)? };
         let names = Functions::read(&args.symbols)?;
         let (left, out) = (args.limit.unwrap_or(u64::MAX), io::BufWriter::new(io::stdout()));
         Ok(Printer { args, choice, lines, json: JsonLines::default(), names, start, left, out })

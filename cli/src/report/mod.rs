@@ -72,8 +72,8 @@ pub struct Args {
     wanted: Wanted,
 
     /// Only events up to this time
-    #[arg(long, value_name = "T", value_parser = at, allow_hyphen_values = true)]
-    to: Option<At>,
+    #[arg(long, alias = "to", value_name = "T", value_parser = at, allow_hyphen_values = true)]
+    until: Option<At>,
 
     /// Times to show: since the start, or of the calendar, by UTC or in this system's time zone
     #[arg(long, value_name = "KIND", value_enum, default_value_t, conflicts_with = "json")]
@@ -123,7 +123,7 @@ Examples:
   hypertrace report S --event 'disk_*' --event vcpu_exit
                                                  disk events and exits
   hypertrace report S -c 0 -c 1                  what guest clients 0 and 1 did
-  hypertrace report S --from 1.5ms --to 2ms      half a millisecond of it
+  hypertrace report S --from 1.5ms --until 2ms   half a millisecond of it
   hypertrace report S --where 'len > 4096 and not client == 0'
                                                  what fields say
   hypertrace report S | less -S                  whole lines, to scroll through
@@ -162,7 +162,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let (sessions, traces, functions) = (&*sessions, &*traces, &*functions);
     let events = Events { sessions, traces, functions, symbols, choice: &unlimited };
     let start = events.start();
-    let choice = Choice { has_leases: args.json, ..args.wanted.choice(start, args.to)? };
+    let choice = Choice { has_leases: args.json, ..args.wanted.choice(start, args.until)? };
     choice.check(sessions, traces).map_err(wrong)?;
     let events = Events { choice: &choice, ..events };
     let mut lines = Lines::new(sessions, traces).diff(args.ts_diff);

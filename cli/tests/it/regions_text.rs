@@ -109,14 +109,18 @@ fn a_filter_chooses_regions_and_names_what_is_wrong() {
 #[test]
 fn a_window_and_a_warm_up_choose_regions() {
     let commands = [
-        "regions S --from 3us --to 0.000006000 --name request",
+        "regions S --from 3us --until 0.000006000 --name request",
         "regions S --from 2023-11-14T22:13:20.000004Z --samples",
         "regions S --skip-first 8 --where duration_ns!=20 --csv",
-        "regions S --to -1ns --skip-first 1",
+        "regions S --until -1ns --skip-first 1",
         "regions S --from 3",
         "regions S --skip-first x",
     ];
     golden("window", HYPERTRACE.transcript(&[requests()], &commands));
+    // By the option's earlier name.
+    let made = requests();
+    let until = |option| regions(made.path(), &[option, "6us"]).ok();
+    assert_eq!(until("--to"), until("--until"));
 }
 
 #[test]

@@ -110,6 +110,8 @@ fn a_reader_of_json_with_doubles_gets_exact_numbers() {
     assert_eq!(line["fields"]["lba"], exact);
     assert_eq!(line["fields"]["len"], large.to_string());
     let from = format!("{}ns", line["t_ns"].as_f64().unwrap());
+    assert_eq!(report(&["--from", &from, "--until", &from]), text);
+    // By the option's earlier name.
     assert_eq!(report(&["--from", &from, "--to", &from]), text);
 }
 
@@ -121,7 +123,7 @@ fn filters_choose_by_event_client_time_and_number() {
         "report S --event disk",
         "report S -c 0",
         "report S --client 1",
-        "report S --from 19us --to 0.00004",
+        "report S --from 19us --until 0.00004",
         "report S --from -1s",
         "report S -n 3",
         "report S -n 0",
@@ -134,10 +136,10 @@ fn filters_that_nothing_matches_are_told() {
     let filters = [
         "report S -c 99",
         "report S --from 60s",
-        "report S --to -1s --json",
+        "report S --until -1s --json",
         "report S --event nosuch",
         "report S --event disk_* -c 99",
-        "report S --event x\x1b --event opened --to 1ns",
+        "report S --event x\x1b --event opened --until 1ns",
         "report S -n 0 --event nosuch",
     ];
     golden("no_match", HYPERTRACE.transcript(&[session()], &filters));
@@ -212,7 +214,7 @@ fn overwritten_events_are_shown_before_those_of_their_packet() {
 #[test]
 fn losses_are_filtered_by_time_and_client_but_not_by_name() {
     let filters =
-        ["report S --event nothing", "report S -c 0", "report S --to 30us", "report S -n 2"];
+        ["report S --event nothing", "report S -c 0", "report S --until 30us", "report S -n 2"];
     let made = lossy(r#""lost_full":1005"#);
     golden("losses_filtered", HYPERTRACE.transcript(&[made], &filters));
 }
