@@ -7,6 +7,7 @@ use anyhow::{Context, Result};
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use hypertrace_export::escape::{JsonText, Message};
 use hypertrace_export::json::{JSON_VERSION, exact};
+pub use hypertrace_format::number::grouped;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::Value;
 use std::fmt::Display;
@@ -31,19 +32,6 @@ pub fn print(text: impl Display) -> Result<()> {
 pub fn print_json(mut json: Value) -> Result<()> {
     json["version"] = JSON_VERSION.into();
     print(format_args!("{}\n", JsonText(&exact(json).to_string())))
-}
-
-/// Formats a number with a comma between thousands.
-pub fn grouped(n: u64) -> String {
-    let digits = n.to_string();
-    let mut out = String::with_capacity(digits.len() * 4 / 3);
-    for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
 }
 
 /// Lays out rows below a header. The columns `numbers` are aligned to the right.
@@ -112,14 +100,6 @@ pub fn prompt(text: impl Display) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn thousands_are_grouped() {
-        for (n, text) in [(0, "0"), (999, "999"), (1_000, "1,000"), (13_600, "13,600")] {
-            assert_eq!(grouped(n), text);
-        }
-        assert_eq!(grouped(u64::MAX), "18,446,744,073,709,551,615");
-    }
 
     #[test]
     fn lines_are_divided_between_words() {

@@ -13,6 +13,7 @@
 //! clock         one instant on all of the host's clocks
 //! pattern       patterns of event names
 //! error         errors of a directory and of a write
+//! number        numbers in messages
 //! ```
 //!
 //! `docs/session.md` describes the files. A session's reader checks what it reads: here are the
@@ -24,6 +25,7 @@ pub mod clock;
 pub mod error;
 pub mod folder;
 pub mod limits;
+pub mod number;
 pub mod origin;
 pub mod packet;
 pub mod pattern;

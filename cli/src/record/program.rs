@@ -120,8 +120,9 @@ fn trace_parent() -> Option<TraceParent> {
     let text = text.to_string_lossy();
     let parent = text.parse::<TraceParent>();
     let said = |why| {
-        let name = trace_parent::ENVIRONMENT;
-        say(format_args!("{name} in the environment is not used, {text:.80?}: {why}"));
+        // Anyone may have made it, of any length.
+        let (name, start) = (trace_parent::ENVIRONMENT, format!("{text:.80}"));
+        say(format_args!("{name} in the environment is not used, {start:?}: {why}"));
     };
     parent.map_err(said).ok()
 }
