@@ -94,6 +94,13 @@ fn an_answer_that_refuses_is_shown_with_its_status_and_escaped() {
 }
 
 #[test]
+fn an_answer_that_comes_before_the_last_one_is_not_it() {
+    let (endpoint, _requests) =
+        answering(&["HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"]);
+    assert_eq!(post(&endpoint), Ok(Accepted::default()));
+}
+
+#[test]
 fn an_answer_without_a_body_needs_no_end_of_the_connection() {
     let (endpoint, _requests) = server(|_, stream| {
         let _ = stream.write_all(b"HTTP/1.1 204 No Content\r\n\r\n");
