@@ -11,6 +11,7 @@
 //! otlp      regions as spans of OpenTelemetry
 //! perfetto  a trace of Perfetto
 //! uftrace   a directory of uftrace, with a session's events among the calls
+//! begins    the events that begin regions
 //! names     functions that are compiled in
 //! number    numbers as text
 //! escape    foreign texts for terminals, JSON, HTML and CSV
@@ -18,6 +19,7 @@
 #![forbid(unsafe_code)]
 #![warn(missing_debug_implementations)]
 
+mod begins;
 pub mod choice;
 pub mod csv;
 mod error;

@@ -93,9 +93,10 @@ fn session() -> Made {
         .stream("host-003-0000", &[Packet::host(3), host])
 }
 
-/// Makes regions within each other, one that ends after the one around it, and some of several clients.
+/// Makes regions within each other, one that ends after the one around it, some that begin and end together, and some of
+/// several clients.
 fn with_regions() -> Made {
-    let schemas = ["a_begin(id:u64)", "a_end(id:u64)"].into_iter();
+    let schemas = ["a_begin(id:u64,wait_ns:u64)", "a_end(id:u64)"].into_iter();
     let schemas =
         schemas.chain(["j_begin(id:u64,any_client:bool)", "j_end(id:u64,any_client:bool)"]);
     let events = schemas.zip(16..).map(|(schema, id)| {
@@ -113,8 +114,20 @@ fn with_regions() -> Made {
         // Its end is after that of the one around it.
         (23_000, 17, 1),
         (24_000, 17, 4),
+        (25_000, 16, 5),
+        (25_000, 16, 6),
+        (25_000, 16, 7),
+        (26_000, 17, 7),
+        (26_000, 17, 6),
+        (26_000, 17, 5),
+        // In no time, and the second one in the first.
+        (26_000, 16, 8),
+        (26_000, 16, 9),
+        (26_000, 17, 9),
+        (26_000, 17, 8),
     ] {
-        first = first.event(at, event, &[id]);
+        let fields = [id, 7_000 + id];
+        first = first.event(at, event, if event == 16 { &fields } else { &fields[..1] });
     }
     let mut other = Packet::guest(1).lease(10_000, 9, "other");
     for (at, event, id) in [(30_000, 18, 1), (31_000, 18, 2), (32_000, 19, 1), (33_000, 18, 3)] {
@@ -166,7 +179,7 @@ fn each_kind_of_event_has_its_thread_its_time_and_its_values() {
 fn regions_are_within_each_other_or_on_tracks_of_their_own() {
     let session = with_regions();
     let Some(counts) = compared(session.path(), &[], &[]) else { return };
-    assert_eq!(counts["regions"], 7, "{counts}");
+    assert_eq!((&counts["regions"], &counts["nested"]), (&12.into(), &5.into()), "{counts}");
 }
 
 #[test]

@@ -24,6 +24,15 @@ pub(super) fn fields(
     }
 }
 
+/// Appends a field of the event that begins a region.
+pub(super) fn field(proto: &mut Proto, interned: &mut Interned, name: &str, value: ValueRef<'_>) {
+    proto.message(event::ARGUMENTS, |proto| {
+        let name = interned.number(Kind::Argument, &format!("field.{name}"));
+        proto.number(argument::NAME_IID, name);
+        self::value(proto, interned, value);
+    });
+}
+
 /// Appends what a reference point has before its fields.
 pub(super) fn point(proto: &mut Proto, interned: &mut Interned, event: &EventRef<'_>) {
     if let Some(point) = &event.reference {

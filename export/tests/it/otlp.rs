@@ -224,6 +224,25 @@ fn a_region_of_any_client_is_in_no_other_and_around_none() {
 }
 
 #[test]
+fn of_regions_that_begin_and_end_together_the_first_is_around_the_others() {
+    let packet = Packet::new(1, 0, 0)
+        .lease(1_000, 7, "server")
+        .event(2_000, OUTER_BEGIN, &[1, 0])
+        .event_str(2_000, INNER_BEGIN, &[2], b"")
+        .event_str(2_000, REQUEST_BEGIN, &[3], b"")
+        .event(3_000, REQUEST_END, &[3])
+        .event(3_000, INNER_END, &[2])
+        .event(3_000, OUTER_END, &[1]);
+    let made = Made::of_programs(EVENTS).stream("guest-000-0000", &[Packet::new(1, 0, 0), packet]);
+
+    let (texts, _) = requests(&made, Choice::default());
+
+    let tree = tree(&spans(&texts));
+    let parents = tree.iter().map(|(name, parent, _)| (&**name, &**parent));
+    assert_eq!(Vec::from_iter(parents), [("outer", ""), ("inner", "outer"), ("request", "inner")]);
+}
+
+#[test]
 fn of_a_long_name_a_span_has_the_beginning() {
     let packet = Packet::new(1, 0, 0)
         .lease(1_000, 7, &"\x01".repeat(10_000))
