@@ -74,9 +74,13 @@ def main():
     out = csv.writer(sys.stdout, lineterminator="\n")
     for question in [args.sql] if args.sql else statements("questions.sql"):
         columns, rows = answer(question)
-        out.writerow(columns)
-        out.writerows(rows)
-        out.writerow([])
+        try:
+            out.writerows([columns, *rows, []])
+            sys.stdout.flush()
+        except BrokenPipeError:
+            # The reader wants no more, as `head`. Python flushes again at its end.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ use hypertrace_tests::{build, capability};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::pipe;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
@@ -100,6 +101,21 @@ fn share(samples: &[Sample], part: usize) -> f64 {
     let (durations, parts) = (mean(&|s| s.duration), mean(&|s| s.parts[part]));
     let covariance = mean(&|s| (s.parts[part] - parts) * (s.duration - durations));
     covariance / mean(&|s| (s.duration - durations).powi(2))
+}
+
+#[test]
+fn a_reader_that_wants_no_more_is_no_error() {
+    let Some(python) = capability::program("python3-duckdb") else { return };
+    let (fleet, _) = fleet();
+    let script = build::root().join("examples/fleet/ask.py");
+    let (reader, writer) = pipe().unwrap();
+    drop(reader);
+
+    let asked = Command::new(python).arg(script).arg(fleet.path()).stdout(writer).output().unwrap();
+
+    let said = String::from_utf8(asked.stderr).unwrap();
+    assert_eq!((asked.status.code(), &*said), (Some(0), ""));
+    capability::used("python3-duckdb");
 }
 
 #[test]
