@@ -30,9 +30,10 @@ use std::path::{Path, PathBuf};
 ///
 /// json, csv: the events that --event, --client, --where, --from and --until
 /// choose. A line of json is one of report --json (docs/json.md). A row of csv has
-/// a column for each field, field_NAME; a text that a spreadsheet would run as a
-/// formula begins with '. Where events were lost, a row has their number in the
-/// column lost, 0 if it is unknown.
+/// a column for each field, field_NAME; a text that begins with ', or that a
+/// spreadsheet would run as a formula, gets a ' in front. Where events were lost, a
+/// row has their number in the column lost, 0 if it is unknown. For durations of
+/// regions, use `regions --samples --by FIELD`.
 ///
 /// perfetto: hosts and guests as machines, with their events, regions, scheduling,
 /// and the parts of threads' time (docs/perfetto.md). --event, --client and --where
