@@ -4,12 +4,12 @@ mod otlp;
 
 use crate::Usage;
 use crate::interrupt::Interrupts;
-use crate::kernel::assemble;
+use crate::kernel::{Assembled, Made, assemble};
 use crate::output::{grouped, say};
-use crate::page::WholeFile;
+use crate::page::{WholeFile, check_folder};
 use crate::report::{Inputs, Lines, Opened, Recordings, Wanted, open_each, wrong};
 use crate::units::{At, at};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use hypertrace_export::choice::is_carrier;
 use hypertrace_export::otlp::http::Endpoint;
 use hypertrace_export::uftrace::{self, Counts, Module};
@@ -18,7 +18,7 @@ use hypertrace_format::error::error_chain;
 use hypertrace_format::folder::open_regular;
 use hypertrace_functions::symbols::Source;
 use hypertrace_kernel::{GuestRecording, HostRecording, relate};
-use hypertrace_timeline::{EntryRef, EventKind, KernelTrace, vcpu_threads};
+use hypertrace_timeline::{ClockMaps, EntryRef, EventKind, KernelTrace, Session, vcpu_threads};
 use rustix::fs::{CWD, OFlags};
 use std::cell::RefCell;
 use std::fs::{self, DirBuilder, File};
@@ -242,10 +242,14 @@ fn whole<T>(path: &Path, write: impl FnOnce(&mut dyn Write) -> Result<T>) -> Res
     if path.symlink_metadata().is_ok() {
         return Err(Usage(format!("{shown} exists: give another name")).into());
     }
-    // A signal ends the command when the unfinished file is removed.
-    let interrupts = Interrupts::catch();
+    check_folder(path).map_err(|why| Usage(format!("{shown}: {why}")))?;
+    // A signal ends the command when an unfinished file with a name is removed.
+    let mut interrupts = Some(Interrupts::catch());
     let written = || -> Result<T> {
         let file = WholeFile::create(path, PREFIX)?;
+        if !file.has_name() {
+            interrupts.take().into_iter().for_each(Interrupts::end);
+        }
         let mut out = BufWriter::with_capacity(1 << 16, Interruptible(file));
         let written = write(&mut out)?;
         let Interruptible(file) = out.into_inner().map_err(|why| why.into_error())?;
@@ -253,7 +257,7 @@ fn whole<T>(path: &Path, write: impl FnOnce(&mut dyn Write) -> Result<T>) -> Res
         Ok(written)
     };
     let written = written();
-    interrupts.end();
+    interrupts.into_iter().for_each(Interrupts::end);
     written.with_context(|| format!("{shown} is not written"))
 }
 
@@ -311,23 +315,43 @@ fn kernels(args: &Args, output: &Path) -> Result<()> {
             Usage("--to trace-dat is for one session: give its directory alone".into()).into()
         );
     };
+    if args.inputs.have_options() {
+        let why = "--ts-offset and --guest-of are not for this format: its files have their own clocks' times";
+        return Err(Usage(why.into()).into());
+    }
     let opened = open_each(&[dir.to_owned()])?.pop().context("no session")?;
     let Opened { session, maps, kernel, unread } = opened;
-    if let Some(why) = unread {
-        say(format_args!("the host's kernel: not exported: {}", error_chain(&why)));
+    if let Some(why) = &unread {
+        say(format_args!("the host's kernel: not exported: {}", error_chain(why)));
     }
     let failed = || format!("cannot make {out}");
     DirBuilder::new().recursive(true).mode(0o700).create(output).with_context(failed)?;
     if fs::read_dir(output).with_context(failed)?.next().is_some() {
         return Err(Usage(format!("{out} is not empty; give a new or empty directory")).into());
     }
-    let made = assemble(&session, output, "exported");
-    if made.is_empty() && kernel.is_none() {
+    let Assembled { made, is_whole } = assemble(&session, output, "exported");
+    let is_whole = is_whole && (kernel.is_some() || unread.is_none());
+    if made.is_empty() && kernel.is_none() && is_whole {
         let why = "it has no recording of a kernel that has ended";
         return Err(Usage(format!("{}: {why}", dir.display())).into());
     }
     made.iter().for_each(|made| say(format_args!("a guest's kernel: {}", made.line)));
-    let Some(kernel) = kernel else { return Ok(()) };
+    if let Some(kernel) = kernel {
+        host_kernel((&session, &maps), &kernel, &made, output)?;
+    }
+    match is_whole {
+        true => Ok(()),
+        false => Err(anyhow!("{out} does not have all of the session's recordings")),
+    }
+}
+
+/// Writes the recording of the host's kernel, and puts those of guests on its clock.
+fn host_kernel(
+    (session, maps): (&Session, &ClockMaps),
+    kernel: &KernelTrace,
+    made: &[Made],
+    output: &Path,
+) -> Result<()> {
     let path = output.join(HOST);
     let bytes = whole(&path, |out| {
         let (file, _) = open_regular(CWD, kernel.path(), OFlags::RDONLY)?;
@@ -338,12 +362,12 @@ fn kernels(args: &Args, output: &Path) -> Result<()> {
         return Ok(());
     };
     let (mut guests, mut command) = (Vec::new(), format!("trace-cmd report -i {}", path.display()));
-    for made in &made {
-        let trace = KernelTrace::of_guest(0, &session, &maps, &made.path);
+    for made in made {
+        let trace = KernelTrace::of_guest(0, session, maps, &made.path);
         let corrections = trace.and_then(|trace| {
             let cpus = trace.cpus();
             let most = MOST_CORRECTIONS / cpus.max(1) as usize;
-            Ok(trace.corrections(&session, most)?.map(|corrections| (cpus, corrections)))
+            Ok(trace.corrections(session, most)?.map(|corrections| (cpus, corrections)))
         });
         let why = match corrections {
             Ok(Some((cpus, corrections))) => {
@@ -358,7 +382,7 @@ fn kernels(args: &Args, output: &Path) -> Result<()> {
         say(format_args!("{}: times are the guest's own: {why}", made.path.display()));
     }
     if !guests.is_empty() {
-        relate(HostRecording { path: &path, id, scale }, &guests, &vcpu_threads(&session)?)?;
+        relate(HostRecording { path: &path, id, scale }, &guests, &vcpu_threads(session)?)?;
         say(format_args!("in one order: {command}"));
     }
     Ok(())

@@ -3,11 +3,12 @@
 use crate::Usage;
 use anyhow::{Context, Result};
 use hypertrace_format::folder::{open_regular, read_at};
-use rustix::fs::{CWD, OFlags};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat, openat};
 use rustix::process::{Resource, getrlimit};
-use std::fs;
+use std::fs::{self, File};
 use std::io::{self, Write};
-use std::path::Path;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 
 /// Page of a command.
@@ -46,9 +47,9 @@ impl PageFile {
                     false => refuse("exists and is not a page of this command"),
                 }
             }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => match folder(path).is_dir() {
-                true => Ok(false),
-                false => refuse("is in no directory that there is"),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => match check_folder(path) {
+                Ok(()) => Ok(false),
+                Err(why) => Err(Usage(format!("{}: {why}", self.option)).into()),
             },
             Err(error) => Err(error).with_context(|| format!("cannot look at {}", path.display())),
         }
@@ -72,28 +73,87 @@ impl PageFile {
 /// File that appears under its name when it is whole, or not at all. It is private to its user.
 #[derive(Debug)]
 pub struct WholeFile {
-    file: NamedTempFile,
+    file: Unfinished,
+    prefix: &'static str,
     /// Bytes that may still be written: a file that grows beyond its limit ends the process by a signal.
     left: u64,
 }
 
+/// A file while it is written.
+#[derive(Debug)]
+enum Unfinished {
+    /// It has no name: nothing is left of it, however the process ends.
+    Unnamed(File),
+    /// Where the file system has only files with names.
+    Named(NamedTempFile),
+}
+
 impl WholeFile {
     /// Creates a file beside its place.
-    pub fn create(path: &Path, prefix: &str) -> io::Result<WholeFile> {
+    pub fn create(path: &Path, prefix: &'static str) -> io::Result<WholeFile> {
+        match unnamed(folder(path)) {
+            Some(file) => Ok(WholeFile::of(Unfinished::Unnamed(file), prefix)),
+            None => WholeFile::with_name(path, prefix),
+        }
+    }
+
+    fn with_name(path: &Path, prefix: &'static str) -> io::Result<WholeFile> {
         let file = tempfile::Builder::new().prefix(prefix).tempfile_in(folder(path));
         // Without the name of the temporary file.
         let file = file.map_err(|error| io::Error::from(error.kind()))?;
-        Ok(WholeFile { file, left: getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX) })
+        Ok(WholeFile::of(Unfinished::Named(file), prefix))
+    }
+
+    fn of(file: Unfinished, prefix: &'static str) -> WholeFile {
+        let left = getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX);
+        WholeFile { file, prefix, left }
+    }
+
+    /// Returns whether something is left of it if a signal ends the process.
+    pub fn has_name(&self) -> bool {
+        matches!(self.file, Unfinished::Named(_))
     }
 
     /// Gives the file its name.
     pub fn keep(self, path: &Path, replaces: bool) -> io::Result<()> {
-        match replaces {
-            true => self.file.persist(path),
-            false => self.file.persist_noclobber(path),
-        }?;
+        match (self.file, replaces) {
+            (Unfinished::Unnamed(file), false) => link(&file, path)?,
+            (Unfinished::Unnamed(file), true) => {
+                // A link replaces nothing: a name of its own does.
+                let mut other = tempfile::Builder::new();
+                let other = other.prefix(self.prefix);
+                other.make_in(folder(path), |name| link(&file, name))?.persist(path)?;
+            }
+            (Unfinished::Named(file), false) => _ = file.persist_noclobber(path)?,
+            (Unfinished::Named(file), true) => _ = file.persist(path)?,
+        }
         Ok(())
     }
+}
+
+impl Unfinished {
+    fn file(&mut self) -> &mut File {
+        match self {
+            Unfinished::Unnamed(file) => file,
+            Unfinished::Named(file) => file.as_file_mut(),
+        }
+    }
+}
+
+/// Creates a file without a name in a directory, if it can get one there later.
+fn unnamed(folder: &Path) -> Option<File> {
+    let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
+    let file = File::from(openat(CWD, folder, flags, Mode::RUSR | Mode::WUSR).ok()?);
+    in_proc(&file).exists().then_some(file)
+}
+
+/// Returns the path of an open file by which it can be linked.
+fn in_proc(file: &File) -> PathBuf {
+    format!("/proc/self/fd/{}", file.as_raw_fd()).into()
+}
+
+fn link(file: &File, path: &Path) -> io::Result<()> {
+    Ok(linkat(CWD, in_proc(file), CWD, path, AtFlags::SYMLINK_FOLLOW)?)
 }
 
 impl Write for WholeFile {
@@ -103,12 +163,24 @@ impl Write for WholeFile {
             return Err(io::Error::new(io::ErrorKind::FileTooLarge, why));
         };
         self.left = left;
-        self.file.as_file_mut().write_all(bytes)?;
+        self.file.file().write_all(bytes)?;
         Ok(bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.file.as_file_mut().flush()
+        self.file.file().flush()
+    }
+}
+
+/// Checks that a file's directory exists.
+///
+/// # Errors
+/// If it does not.
+pub fn check_folder(path: &Path) -> Result<(), Usage> {
+    let folder = folder(path);
+    match folder.is_dir() {
+        true => Ok(()),
+        false => Err(Usage(format!("the directory {} does not exist", folder.display()))),
     }
 }
 
@@ -146,5 +218,31 @@ mod tests {
         assert_eq!(beginning(&page, MARK).unwrap(), MARK.as_bytes());
         assert!(beginning(&link, MARK).is_err());
         assert!(beginning(&pipe, MARK).is_err());
+    }
+
+    #[test]
+    fn a_file_with_a_name_or_without_appears_when_it_is_kept() {
+        type Create = fn(&Path, &'static str) -> io::Result<WholeFile>;
+        for create in [WholeFile::create as Create, WholeFile::with_name] {
+            let dir = tempfile::tempdir().unwrap();
+            let path = dir.path().join("page");
+            let written = |text: &str, path: &Path, replaces| {
+                let mut file = create(path, "x")?;
+                file.write_all(text.as_bytes())?;
+                file.keep(path, replaces)
+            };
+            let mut dropped = create(&path, "x").unwrap();
+            dropped.write_all(b"half").unwrap();
+            drop(dropped);
+            assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+
+            written("first", &path, false).unwrap();
+            written("second", &path, false).unwrap_err();
+            assert_eq!(fs::read(&path).unwrap(), b"first");
+            written("third", &path, true).unwrap();
+
+            assert_eq!(fs::read(&path).unwrap(), b"third");
+            assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+        }
     }
 }

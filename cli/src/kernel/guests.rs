@@ -30,7 +30,7 @@ pub fn open(number: usize, session: &Session, maps: &ClockMaps, shown: &str) -> 
         };
     let without_folder = |text: &str| text.replace(&format!("{}/", folder.path().display()), "");
     let mut traces = Vec::new();
-    for made in assemble(session, folder.path(), shown) {
+    for made in assemble(session, folder.path(), shown).made {
         if made.has_losses {
             say(format_args!("a guest's kernel: {}", without_folder(&made.line)));
         }
@@ -53,23 +53,35 @@ pub struct Made {
     has_losses: bool,
 }
 
+/// The files of a session's recordings.
+#[derive(Debug)]
+pub struct Assembled {
+    pub made: Vec<Made>,
+    /// Whether no file is missing because it could not be made.
+    pub is_whole: bool,
+}
+
 /// Makes the files of the recordings in a folder. Reports why others are not `shown`.
-pub fn assemble(session: &Session, folder: &Path, shown: &str) -> Vec<Made> {
+pub fn assemble(session: &Session, folder: &Path, shown: &str) -> Assembled {
     let streams = session.streams().iter().filter(|stream| stream.domain == Domain::Guest);
     let clients: Vec<&Stream> = streams.filter(|stream| has_pieces(session, stream)).collect();
-    let mut made = Vec::new();
+    let (mut made, mut is_whole) = (Vec::new(), true);
+    let mut fail = |why: &Error| {
+        is_whole = false;
+        complain(session, shown, &error_chain(why));
+    };
     // Each reason is said once, however many recordings it is of.
     let (mut undescribed, mut unended, mut beyond) = (false, false, None);
     for stream in &clients {
         let mut recordings =
             GuestRecordings::new(folder, stream.client, clients.len(), session.json().finished);
         if let Err(why) = add_pieces(&mut recordings, session, stream) {
-            complain(session, shown, &error_chain(&why));
+            fail(&why);
         }
         let found = match recordings.finish() {
             Ok(found) => found,
             Err(why) => {
-                complain(session, shown, &error_chain(&why));
+                fail(&why);
                 continue;
             }
         };
@@ -85,7 +97,7 @@ pub fn assemble(session: &Session, folder: &Path, shown: &str) -> Vec<Made> {
                         || !summary.damage.is_empty(),
                     path: summary.path,
                 }),
-                Err(why) => complain(session, shown, &error_chain(&why)),
+                Err(why) => fail(&why),
             }
         }
     }
@@ -102,7 +114,7 @@ pub fn assemble(session: &Session, folder: &Path, shown: &str) -> Vec<Made> {
         let why = format_args!("there are more than {most} recordings of a client");
         complain(session, shown, &why);
     }
-    made
+    Assembled { made, is_whole }
 }
 
 /// Adds the pieces in a stream.

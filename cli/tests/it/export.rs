@@ -1,15 +1,17 @@
 //! `hypertrace export --to json` and `--to csv`: files of events for other programs.
 
-use hypertrace_test_support::made;
+use hypertrace_test_support::{made, wait_until};
 use hypertrace_tests::capability;
 use hypertrace_tests::command::{Hypertrace, run};
 use hypertrace_tests::golden::golden;
+use hypertrace_tests::interrupt::{self, with_default_signals};
 use hypertrace_tests::namespace::Mount;
 use made::*;
 use serde_json::Value;
 use std::fs;
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Child, Command};
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 
@@ -51,6 +53,7 @@ fn a_session_is_rows_and_lines() {
         "export S --to uftrace -o U --where sector>1",
         "export S --to trace-cmd -o U",
         "export S --to csv -o S",
+        "export S --to csv -o none/s.csv",
     ];
     golden("rows", HYPERTRACE.transcript(&[session()], &commands));
 }
@@ -150,4 +153,35 @@ fn a_file_appears_whole_or_not_at_all() {
     assert_eq!(ran.code, Some(1), "{ran:?}");
     assert!(ran.stderr.contains("No space left on device"), "{ran:?}");
     assert_eq!(fs::read_dir(disk.path()).unwrap().count(), 1);
+}
+
+/// Returns whether a process has a file of a directory open, or has ended.
+fn has_file(process: &mut Child, folder: &Path) -> bool {
+    let files = fs::read_dir(format!("/proc/{}/fd", process.id())).into_iter().flatten();
+    let mut files = files.filter_map(|file| fs::read_link(file.ok()?.path()).ok());
+    files.any(|file| file.starts_with(folder)) || process.try_wait().unwrap().is_some()
+}
+
+#[test]
+fn nothing_is_left_of_an_export_that_a_signal_ended() {
+    let mut packet = Packet::guest(0).lease(10_000, 7, "worker");
+    for n in 0..200_000 {
+        packet = packet.event(20_000 + n, DISK_READ, &[n, 1]);
+    }
+    let session = Made::new().stream("guest-000-0000", &[Packet::guest(0), packet]);
+    for (signal, number) in [("INT", 2), ("KILL", 9)] {
+        // One that is ready before the signal comes is followed by another one.
+        let is_killed = (0..20).any(|_| {
+            let folder = tempfile::tempdir().unwrap();
+            let mut export = HYPERTRACE.command(["export", "--to", "json", "-o"]);
+            export.arg(folder.path().join("s.json")).arg(session.path());
+            let mut export = with_default_signals(&mut export).spawn().unwrap();
+            wait_until("an unfinished file", || has_file(&mut export, folder.path()));
+            interrupt::send(signal, export.id().into());
+            let is_killed = export.wait().unwrap().signal() == Some(number);
+            assert!(!is_killed || fs::read_dir(folder.path()).unwrap().next().is_none());
+            is_killed
+        });
+        assert!(is_killed, "{signal}");
+    }
 }

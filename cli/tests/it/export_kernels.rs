@@ -3,11 +3,13 @@
 use hypertrace_format::ring_page;
 use hypertrace_test_support::{made, trace_dat};
 use hypertrace_tests::command::{Hypertrace, run};
+use hypertrace_tests::namespace::Mount;
 use hypertrace_tests::trace_cmd;
 use made::*;
 use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 use trace_dat::{Page, TraceDat, guest, recorded, switch, trace_id, tsc2nsec};
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
@@ -93,9 +95,14 @@ fn session(has_host: bool) -> Made {
         .stream("host-003-0000", &[Packet::host(3), thread])
 }
 
-fn export(session: &Path, out: &Path) -> String {
+fn exporting(out: &Path) -> Command {
     let mut export = HYPERTRACE.command(["export", "--to", "trace-dat", "-o"]);
-    let ran = run(export.arg(out).arg(session));
+    export.arg(out);
+    export
+}
+
+fn export(session: &Path, out: &Path) -> String {
+    let ran = run(exporting(out).arg(session));
     assert!(ran.code.is_some(), "{ran:?}");
     ran.stderr
 }
@@ -204,4 +211,29 @@ fn a_session_of_a_host_alone_gives_a_copy() {
     let copy = fs::read(dir.path().join("host-kernel.dat")).unwrap();
     assert_eq!(copy, fs::read(made.path().join("kernel.dat")).unwrap());
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn recordings_that_cannot_be_written_are_an_error() {
+    let session = session(false);
+    let Some(disk) = Mount::new("tmpfs", "size=64k") else { return };
+    let ran = run(exporting(&disk.path().join("K")).arg(session.path()));
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    assert!(ran.stderr.contains("No space left on device"), "{ran:?}");
+    assert!(ran.stderr.contains("K does not have all of the session's recordings"), "{ran:?}");
+}
+
+#[test]
+fn options_that_move_times_are_refused() {
+    let (session, dir) = (session(true), tempfile::tempdir().unwrap());
+    for option in [["--ts-offset", "1us"], ["--guest-of", "S"]] {
+        let out = dir.path().join("K");
+        let ran = run(exporting(&out).arg(session.path()).args(option));
+        assert_eq!(ran.code, Some(2), "{ran:?}");
+        assert!(
+            ran.stderr.contains("--ts-offset and --guest-of are not for this format"),
+            "{ran:?}"
+        );
+        assert!(!out.exists());
+    }
 }

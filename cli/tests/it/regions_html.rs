@@ -429,7 +429,7 @@ fn only_an_older_page_is_replaced() {
         ("notes", "exists and is not a page"),
         ("folder", "is not a file"),
         ("link", "is not a file"),
-        ("missing/page", "is in no directory that there is"),
+        ("missing/page", "missing does not exist"),
     ] {
         let said = write(name).failed(2);
         assert!(said.contains(why) && said.contains(name), "{said}");
