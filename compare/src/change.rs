@@ -2,7 +2,8 @@
 
 //! The differences between two sides, each of some runs, region by region.
 
-use crate::run::{Mean, PARTS, Region, Run};
+use crate::compact::Named;
+use crate::run::{Mean, PARTS, Region, Run, Typical};
 use crate::stats::{benjamini_hochberg, least_p_value, permutation, smallest_difference, welch};
 use hypertrace_timeline::regions::Part;
 use serde::{Serialize, Serializer};
@@ -150,14 +151,11 @@ pub struct Comparison {
 
 impl Comparison {
     /// Compares the runs of two sides.
-    pub fn of(a: &[Run], b: &[Run]) -> Comparison {
-        let names = |runs: &[Run]| -> BTreeSet<String> {
-            let counted = runs.iter().flat_map(|run| &run.regions).filter(|(_, r)| r.count > 0);
-            counted.map(|(name, _)| name.clone()).collect()
-        };
+    pub fn of(a: &[&Run], b: &[&Run]) -> Comparison {
         let (of_a, of_b) = (names(a), names(b));
-        let only = [&of_a - &of_b, &of_b - &of_a].map(|names| names.into_iter().collect());
-        let common: Vec<&String> = of_a.intersection(&of_b).collect();
+        let only = [of_a.difference(&of_b), of_b.difference(&of_a)]
+            .map(|names| names.map(|name| (*name).to_owned()).collect());
+        let common: Vec<&str> = of_a.intersection(&of_b).copied().collect();
         let mut differences: Vec<Difference> =
             common.iter().map(|name| difference(name, [a, b], common.len())).collect();
         judge(&mut differences, |difference| &mut difference.typical);
@@ -198,9 +196,16 @@ fn judge(differences: &mut [Difference], judged: impl Fn(&mut Difference) -> &mu
     }
 }
 
-fn difference(name: &str, sides: [&[Run]; 2], names: usize) -> Difference {
+/// Returns the names of the regions that some of these runs have.
+fn names<'a>(runs: &[&'a Run]) -> BTreeSet<&'a str> {
+    let counted = runs.iter().flat_map(|run| &run.regions).filter(|(_, region)| region.count > 0);
+    counted.map(|(name, _)| &**name).collect()
+}
+
+fn difference(name: &str, sides: [&[&Run]; 2], names: usize) -> Difference {
     let regions = sides.map(|runs| -> Vec<&Region> {
-        runs.iter().filter_map(|run| run.regions.get(name)).filter(|r| r.count > 0).collect()
+        let known = runs.iter().filter_map(|run| run.regions.get(name));
+        known.map(|region| &**region).filter(|region| region.count > 0).collect()
     });
     let values = |of: &dyn Fn(&Region) -> f64| {
         let [a, b] = &regions;
@@ -225,35 +230,38 @@ fn difference(name: &str, sides: [&[Run]; 2], names: usize) -> Difference {
         };
         PARTS.into_iter().enumerate().map(part).collect::<Vec<_>>()
     };
-    let named = |of: fn(&Mean) -> BTreeMap<String, f64>| {
+    let named = |of: fn(&Typical) -> BTreeMap<&str, f64>| {
         let all = regions.each_ref().map(|side| {
-            side.iter().map(|region| of(&region.typical)).collect::<Vec<BTreeMap<String, f64>>>()
+            side.iter().map(|region| of(&region.typical)).collect::<Vec<BTreeMap<&str, f64>>>()
         });
-        let names: BTreeSet<&String> = all.iter().flatten().flat_map(BTreeMap::keys).collect();
-        let one = |name: &String| {
+        let names: BTreeSet<&str> =
+            all.iter().flatten().flat_map(BTreeMap::keys).copied().collect();
+        let one = |name: &str| {
             let [a, b] = all.each_ref().map(|side| {
                 side.iter()
                     .map(|of_run| of_run.get(name).copied().unwrap_or(0.0))
                     .collect::<Vec<f64>>()
             });
-            (name.clone(), Change::of(&a, &b))
+            (name.to_owned(), Change::of(&a, &b))
         };
         let mut changes: Vec<(String, Change)> = names.into_iter().map(one).collect();
         changes.sort_by(|(_, a), (_, b)| b.difference_ns.abs().total_cmp(&a.difference_ns.abs()));
         changes
     };
-    let [a, b] = values(&|region| region.typical.duration_ns());
-    let mut children = named(|mean| times(&mean.children));
+    let [a, b] = values(&|region| region.typical.mean.duration_ns());
+    let mut children = named(|typical| times(&typical.children));
     if !children.is_empty() {
         children.insert(0, ("self".into(), change(&|region| region.typical.self_ns())));
     }
     let percentiles_ns = regions.each_ref().map(|side| {
-        let len = side.iter().map(|region| region.percentiles_ns.len()).min().unwrap_or(0);
-        let mean = |at: usize| {
-            side.iter().map(|region| region.percentiles_ns[at] as f64).sum::<f64>()
-                / side.len().max(1) as f64
-        };
-        (0..len).map(mean).collect()
+        let len = side.iter().map(|region| region.percentiles_ns.iter().count()).min();
+        let mut means = vec![0.0; len.unwrap_or(0)];
+        for region in side {
+            let percentiles = region.percentiles_ns.iter();
+            means.iter_mut().zip(percentiles).for_each(|(sum, ns)| *sum += ns as f64);
+        }
+        means.iter_mut().for_each(|mean| *mean /= side.len().max(1) as f64);
+        means
     });
     let count = |of: fn(&Region) -> u64| {
         let all = |side: &Vec<&Region>| {
@@ -267,22 +275,22 @@ fn difference(name: &str, sides: [&[Run]; 2], names: usize) -> Difference {
         runs,
         regions: count(|region| region.count),
         not_counted: count(|region| region.not_counted),
-        typical: judged(&|region| region.typical.duration_ns()),
-        own: judged(&|region| region.typical.own_ns()),
-        waits: judged(&|region| region.typical.waits_ns()),
+        typical: judged(&|region| region.typical.mean.duration_ns()),
+        own: judged(&|region| region.typical.mean.own_ns()),
+        waits: judged(&|region| region.typical.mean.waits_ns()),
         smallest_ns: smallest_difference(&a, &b, LEVEL / names.max(1) as f64, POWER),
-        parts: parts(|region| &region.typical),
+        parts: parts(|region| &region.typical.mean),
         children,
-        exits: named(|mean| times(&mean.exits)),
-        causes: named(|mean| mean.waits.clone()),
+        exits: named(|typical| times(&typical.exits)),
+        causes: named(|typical| typical.waits.iter().map(|(name, ns)| (name, *ns)).collect()),
         all: change(&|region| region.all.duration_ns()),
-        p99: change(&|region| region.percentiles_ns.get(99).map_or(0.0, |ns| *ns as f64)),
+        p99: change(&|region| region.percentiles_ns.get(99).map_or(0.0, |ns| ns as f64)),
         slowest: parts(|region| &region.slowest),
         percentiles_ns,
         points_ns: [a, b],
     }
 }
 
-fn times(all: &BTreeMap<String, (f64, f64)>) -> BTreeMap<String, f64> {
-    all.iter().map(|(name, (_, ns))| (name.clone(), *ns)).collect()
+fn times(all: &Named<(f64, f64)>) -> BTreeMap<&str, f64> {
+    all.iter().map(|(name, (_, ns))| (name, *ns)).collect()
 }

@@ -3,7 +3,6 @@
 //! What may not be compared, and what a reader has to know of the runs.
 
 use crate::run::Run;
-use hypertrace_format::number::grouped;
 use std::collections::BTreeSet;
 
 /// A fact of a run, if it is known.
@@ -20,7 +19,7 @@ pub struct Checks {
 
 impl Checks {
     /// Checks the runs of two sides.
-    pub fn of(a: &[Run], b: &[Run]) -> Checks {
+    pub fn of(a: &[&Run], b: &[&Run]) -> Checks {
         let mut checks = Checks::default();
         if let Some(side) =
             [("first", a), ("second", b)].into_iter().find(|(_, runs)| runs.is_empty())
@@ -28,7 +27,7 @@ impl Checks {
             checks.refused = Some(format!("the {} side has no run", side.0));
             return checks;
         }
-        let all = || a.iter().chain(b);
+        let all = || a.iter().chain(b).copied();
         if let Some(run) = all().find(|run| {
             a.iter().any(|r| r.session == run.session) && b.iter().any(|r| r.session == run.session)
         }) {
@@ -63,10 +62,9 @@ impl Checks {
         if !lossy.is_empty() {
             let lost = lossy.iter().fold(0, |sum: u64, run| sum.saturating_add(run.lost));
             checks.notes.push(format!(
-                "{} of {} runs lost events, {} together: regions with losses are not counted",
+                "{} of {} runs lost events, {lost} together: regions with losses are not counted",
                 lossy.len(),
-                all().count(),
-                grouped(lost)
+                all().count()
             ));
         }
         let unended = all().filter(|run| !run.finished).count();
@@ -81,9 +79,7 @@ impl Checks {
     /// Notes that a fact is not the same in all runs.
     fn differing(&mut self, what: &str, found: BTreeSet<String>) {
         if found.len() > 1 {
-            // A session may be another one's, with texts of any length.
-            let shown: Vec<String> =
-                found.iter().take(3).map(|text| format!("{text:.80}")).collect();
+            let shown: Vec<String> = found.iter().take(3).cloned().collect();
             let more = if found.len() > 3 { ", .." } else { "" };
             self.notes.push(format!(
                 "the runs are of {} {what} ({}{more}): a difference may be theirs",

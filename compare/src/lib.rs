@@ -4,6 +4,7 @@
 //!
 //! ```text
 //! run       what is kept of a run: sums of its regions
+//! compact   collections that take little memory
 //! checks    what may not be compared
 //! change    the differences between two sides of runs
 //! sentence  the answer in words
@@ -14,6 +15,7 @@
 
 mod change;
 mod checks;
+mod compact;
 mod run;
 mod sentence;
 pub mod stats;
@@ -23,5 +25,6 @@ pub use change::{
     runs_needed,
 };
 pub use checks::Checks;
-pub use run::{FILE, MOST_NAMES, Mean, PARTS, Region, Run, SLOWEST, TYPICAL, VERSION};
+pub use compact::{Named, Percentiles};
+pub use run::{FILE, MOST_NAMES, Mean, PARTS, Region, Run, SLOWEST, TYPICAL, Typical, VERSION};
 pub use sentence::{Unit, sentences, signed};

@@ -2,6 +2,7 @@
 
 //! What is kept of a run: the regions of its session as sums by name.
 
+use crate::compact::{Named, Percentiles};
 use hypertrace_format::origin::Origin;
 use hypertrace_timeline::Session;
 use hypertrace_timeline::regions::{Cause, Part, Regions, Sums, Unknown};
@@ -49,7 +50,7 @@ pub struct Run {
     /// Number of regions of names after the first [`MOST_NAMES`].
     pub left_out: u64,
     /// Its regions, by name.
-    pub regions: BTreeMap<String, Region>,
+    pub regions: BTreeMap<String, Box<Region>>,
 }
 
 /// The regions of a name in a run.
@@ -61,40 +62,43 @@ pub struct Region {
     pub not_counted: u64,
     /// Whether they are of a program of the host: the part "guest" is the program then.
     pub is_program: bool,
-    /// Mean of the typical regions: those from the 5th to the 75th percentile of this run.
-    pub typical: Mean,
+    /// The typical regions: those from the 5th to the 75th percentile of this run.
+    pub typical: Typical,
     /// Mean of all regions.
     pub all: Mean,
     /// Mean of the slowest hundredth.
     pub slowest: Mean,
     /// Percentiles of the durations from 0 to 100, nanoseconds.
-    pub percentiles_ns: Vec<u64>,
+    pub percentiles_ns: Percentiles,
 }
 
-/// Mean of some regions. All times are nanoseconds.
+/// Mean of some regions.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Mean {
     /// Number of these regions.
     pub regions: u64,
-    /// Time in each of [`PARTS`]: they add up to the duration.
+    /// Time in each of [`PARTS`], nanoseconds: they add up to the duration.
     pub parts_ns: [f64; PARTS.len()],
+}
+
+/// Mean of the typical regions, with what it divides into. All times are nanoseconds.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Typical {
+    /// The mean.
+    #[serde(flatten)]
+    pub mean: Mean,
     /// Regions inside them, by name: number and time. They and the rest, `self`, add up to the duration.
-    pub children: BTreeMap<String, (f64, f64)>,
+    pub children: Named<(f64, f64)>,
     /// Exits of a guest by reason: number and time of the kernel's part.
-    pub exits: BTreeMap<String, (f64, f64)>,
+    pub exits: Named<(f64, f64)>,
     /// Waits by their part and what they were for. They add up to both parts, if the details of all regions are known.
-    pub waits: BTreeMap<String, f64>,
+    pub waits: Named<f64>,
 }
 
 impl Mean {
     /// Returns the duration in nanoseconds.
     pub fn duration_ns(&self) -> f64 {
         self.parts_ns.iter().sum()
-    }
-
-    /// Returns the time outside of the regions inside, nanoseconds.
-    pub fn self_ns(&self) -> f64 {
-        self.duration_ns() - self.children.values().map(|(_, ns)| ns).sum::<f64>()
     }
 
     /// Returns the time in the program, guest, kernel and VMM, nanoseconds.
@@ -107,34 +111,52 @@ impl Mean {
         self.parts_ns[3..5].iter().sum()
     }
 
-    fn of(sums: &Sums, regions: &Regions) -> Mean {
-        let mean = |sum: u64, of: u64| if of == 0 { 0.0 } else { sum as f64 / of as f64 };
-        let mut means = Mean {
+    fn of(sums: &Sums) -> Mean {
+        Mean {
             regions: sums.regions,
             parts_ns: PARTS.map(|(part, _)| mean(sums.times.get(part), sums.regions)),
-            ..Mean::default()
-        };
+        }
+    }
+}
+
+impl Typical {
+    /// Returns the time outside of the regions inside, nanoseconds.
+    pub fn self_ns(&self) -> f64 {
+        self.mean.duration_ns() - self.children.iter().map(|(_, (_, ns))| ns).sum::<f64>()
+    }
+
+    fn of(sums: &Sums, regions: &Regions) -> Typical {
+        let mut children: BTreeMap<&str, (f64, f64)> = BTreeMap::new();
         for child in &sums.children {
-            let name = child.name.as_deref().unwrap_or("others").to_owned();
-            let entry = means.children.entry(name).or_default();
+            let entry = children.entry(child.name.as_deref().unwrap_or("others")).or_default();
             entry.0 += mean(child.count, sums.regions);
             entry.1 += mean(child.times.total(), sums.regions);
         }
+        let mut exits: BTreeMap<&str, (f64, f64)> = BTreeMap::new();
         for (reason, count, ns) in &sums.exits {
             let name = regions.reasons.get(usize::from(*reason));
-            let entry =
-                means.exits.entry(name.map_or("other", |name| name).to_owned()).or_default();
+            let entry = exits.entry(name.map_or("other", |name| name)).or_default();
             entry.0 += mean(*count, sums.details_of);
             entry.1 += mean(*ns, sums.details_of);
         }
+        let mut waits: BTreeMap<String, f64> = BTreeMap::new();
         for (part, cause, ns) in &sums.waits {
             let part = if *part == Part::Runnable { "runnable" } else { "blocked" };
             let cause = regions.causes.get(usize::from(*cause)).unwrap_or(&Cause::Others);
             let name = format!("{part} by {}", cause_name(cause));
-            *means.waits.entry(name).or_default() += mean(*ns, sums.details_of);
+            *waits.entry(name).or_default() += mean(*ns, sums.details_of);
         }
-        means
+        Typical {
+            mean: Mean::of(sums),
+            children: children.into_iter().collect(),
+            exits: exits.into_iter().collect(),
+            waits: waits.into_iter().collect(),
+        }
     }
+}
+
+fn mean(sum: u64, of: u64) -> f64 {
+    if of == 0 { 0.0 } else { sum as f64 / of as f64 }
 }
 
 /// Returns the name of a cause that is the same in each run: without numbers of threads.
@@ -152,15 +174,16 @@ impl Run {
     /// Returns whether all times are possible: none is negative, or longer than 64 bits of nanoseconds.
     pub fn is_sound(&self) -> bool {
         let is_time = |ns: &f64| (0.0..=u64::MAX as f64).contains(ns);
-        let is_mean = |mean: &Mean| {
-            let named = mean.children.values().chain(mean.exits.values());
-            let named = named.flat_map(|(count, ns)| [count, ns]).chain(mean.waits.values());
-            mean.parts_ns.iter().chain(named).chain([&mean.duration_ns()]).all(is_time)
+        let is_mean = |mean: &Mean| mean.parts_ns.iter().chain([&mean.duration_ns()]).all(is_time);
+        let is_region = |region: &Region| {
+            let Typical { mean, children, exits, waits } = &region.typical;
+            let named =
+                children.iter().chain(exits.iter()).flat_map(|(_, (count, ns))| [count, ns]);
+            let waits = waits.iter().map(|(_, ns)| ns);
+            [mean, &region.all, &region.slowest].into_iter().all(is_mean)
+                && named.chain(waits).all(is_time)
         };
-        let means = |region: &Region| {
-            [&region.typical, &region.all, &region.slowest].into_iter().all(is_mean)
-        };
-        self.regions.values().all(means)
+        self.regions.values().all(|region| is_region(region))
     }
 
     /// Returns what is kept of the regions of a session.
@@ -200,12 +223,12 @@ impl Run {
                 count: group.count(),
                 not_counted,
                 is_program: group.is_program,
-                typical: Mean::of(&typical, regions),
-                all: Mean::of(&all, regions),
-                slowest: Mean::of(&slowest, regions),
+                typical: Typical::of(&typical, regions),
+                all: Mean::of(&all),
+                slowest: Mean::of(&slowest),
                 percentiles_ns: (0..QUANTILES).map(at).collect(),
             };
-            run.regions.insert(group.name.clone(), region);
+            run.regions.insert(group.name.clone(), Box::new(region));
         }
         run
     }

@@ -151,7 +151,7 @@ fn compare(args: &Args, mut sides: [Side; 2]) -> Result<ExitCode> {
         }
     }
     let [a, b] =
-        sides.each_ref().map(|side| side.iter().map(|(_, run)| run.clone()).collect::<Vec<_>>());
+        sides.each_ref().map(|side| side.iter().map(|(_, run)| run).collect::<Vec<&Run>>());
     let checks = Checks::of(&a, &b);
     if let Some(why) = checks.refused {
         return Err(Usage(format!("these runs may not be compared: {why}")).into());

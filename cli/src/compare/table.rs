@@ -14,7 +14,7 @@ pub fn csv(sides: &[Side; 2]) -> String {
     for (side, runs) in ["a", "b"].into_iter().zip(sides) {
         for (dir, run) in runs {
             for (name, region) in &run.regions {
-                let percentile = |at: usize| region.percentiles_ns.get(at).copied().unwrap_or(0);
+                let percentile = |at: usize| region.percentiles_ns.get(at).unwrap_or(0);
                 // Writing to a String does not fail.
                 let _ = write!(
                     out,
@@ -23,13 +23,13 @@ pub fn csv(sides: &[Side; 2]) -> String {
                     Csv(dir.as_os_str().as_bytes()),
                     Csv(name.as_bytes()),
                     region.count,
-                    region.typical.duration_ns(),
+                    region.typical.mean.duration_ns(),
                     region.all.duration_ns(),
                     percentile(50),
                     percentile(99),
                     run.lost
                 );
-                region.typical.parts_ns.iter().for_each(|ns| _ = write!(out, ",{ns:.3}"));
+                region.typical.mean.parts_ns.iter().for_each(|ns| _ = write!(out, ",{ns:.3}"));
                 out.push('\n');
             }
         }

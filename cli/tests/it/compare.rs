@@ -2,58 +2,55 @@
 
 use crate::html::parse;
 use crate::regions_html::check_closed;
-use hypertrace_compare::{FILE, Mean, PARTS, Region, Run, VERSION};
-use hypertrace_format::origin::Origin;
+use hypertrace_compare::{FILE, Mean, Named, PARTS, Region, Run, Typical, VERSION};
 use hypertrace_tests::capability;
 use hypertrace_tests::command::{Hypertrace, Ran, run};
 use hypertrace_tests::golden::golden;
 use hypertrace_tests::linux::static_program;
 use hypertrace_tests::namespace::Mount;
 use serde_json::Value;
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use tempfile::TempDir;
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 
-/// A mean of regions with these parts, in the order of [`PARTS`].
-fn mean(parts_ns: [f64; PARTS.len()], parse_ns: f64, hog_ns: f64) -> Mean {
-    let children =
-        if parse_ns > 0.0 { vec![("parse".to_owned(), (1.0, parse_ns))] } else { vec![] };
-    let waits = [("runnable by hog".to_owned(), hog_ns)].into_iter().filter(|_| hog_ns > 0.0);
-    Mean {
-        regions: 70,
-        parts_ns,
-        children: children.into_iter().collect(),
-        exits: BTreeMap::new(),
+/// Typical regions with these parts, in the order of [`PARTS`].
+fn typical(parts_ns: [f64; PARTS.len()], parse_ns: f64, hog_ns: f64) -> Typical {
+    let children = [("parse", (1.0, parse_ns))].into_iter().filter(|_| parse_ns > 0.0);
+    let waits = [("runnable by hog", hog_ns)].into_iter().filter(|_| hog_ns > 0.0);
+    Typical {
+        mean: Mean { regions: 70, parts_ns },
+        children: children.collect(),
+        exits: Named::default(),
         waits: waits.collect(),
     }
 }
 
-fn region(typical: Mean) -> Region {
-    let duration = typical.duration_ns();
-    Region {
+fn region(typical: Typical) -> Box<Region> {
+    let duration = typical.mean.duration_ns();
+    Box::new(Region {
         count: 100,
         not_counted: 0,
         is_program: true,
-        all: typical.clone(),
-        slowest: typical.clone(),
+        all: typical.mean.clone(),
+        slowest: typical.mean.clone(),
         typical,
         percentiles_ns: (0..=100)
             .map(|at| (duration * (0.9 + f64::from(at) / 500.0)) as u64)
             .collect(),
-    }
+    })
 }
 
 /// A run whose program took so much more, in nanoseconds, and that waited so much more.
 fn made(number: u32, program_ns: f64, hog_ns: f64) -> Run {
     // Runs differ, each in its own way.
     let luck = f64::from(number * 7919 % 13) * 30.0;
-    let parse = mean([50_000.0 + luck + program_ns, 0.0, 0.0, hog_ns, 0.0, 0.0, 0.0], 0.0, hog_ns);
-    let request = mean(
+    let parse =
+        typical([50_000.0 + luck + program_ns, 0.0, 0.0, hog_ns, 0.0, 0.0, 0.0], 0.0, hog_ns);
+    let request = typical(
         [80_000.0 + luck + program_ns, 0.0, 0.0, hog_ns, 0.0, 0.0, 0.0],
-        parse.duration_ns(),
+        parse.mean.duration_ns(),
         hog_ns,
     );
     let regions = [("parse", parse), ("request", request)];
@@ -155,7 +152,7 @@ fn what_moves_from_one_part_to_another_is_not_hidden() {
         // Some runs lack switches: then the program's time is not known.
         let unknown = f64::from(number * 5 % 12) * 300.0;
         let more = f64::from(number % 2) * 2_000.0;
-        let mean = mean([50_000.0 + more - unknown, 0.0, 0.0, 0.0, 0.0, 0.0, unknown], 0.0, 0.0);
+        let mean = typical([50_000.0 + more - unknown, 0.0, 0.0, 0.0, 0.0, 0.0, unknown], 0.0, 0.0);
         let mut all = made(number, 0.0, 0.0);
         all.regions = [("parse".to_owned(), region(mean))].into();
         runs.add(&format!("{}-{number:02}", ["a", "b"][number as usize % 2]), &all);
@@ -189,9 +186,9 @@ fn the_json_has_the_members_of_its_page() {
     let runs = Runs::sides(5, 2_500.0, 4_000.0);
     let mut other = made(99, 2_500.0, 4_000.0);
     let parse = other.regions.get_mut("parse").unwrap();
-    parse.typical.exits.insert("mmio write".into(), (1.0, 500.0));
+    parse.typical.exits = [("mmio write", (1.0, 500.0))].into_iter().collect();
     // Names are the guest's: a line break, a quote, and what a browser or a terminal would obey.
-    other.regions.insert("</script>\"\n\x1b[2J".into(), region(mean([1.0; 7], 0.0, 0.0)));
+    other.regions.insert("</script>\"\n\x1b[2J".into(), region(typical([1.0; 7], 0.0, 0.0)));
     other.finished = false;
     runs.add("b-99", &other);
     golden("json", runs.transcript("--json"));
@@ -203,7 +200,7 @@ fn the_page_has_the_sentences_first_and_names_are_text() {
     let hostile = "</script><img src=x onerror=alert(1)>\"'&amp;\u{202e}<!--";
     for name in ["a-77", "b-77"] {
         let mut other = made(if name == "a-77" { 77 } else { 78 }, 2_500.0, 0.0);
-        other.regions.insert(hostile.into(), region(mean([1_000.0; 7], 0.0, 0.0)));
+        other.regions.insert(hostile.into(), region(typical([1_000.0; 7], 0.0, 0.0)));
         runs.add(name, &other);
     }
 
@@ -276,23 +273,9 @@ fn what_may_not_be_compared_is_refused_or_said() {
     said(&|run| run.finished = false, "1 runs were not ended");
     said(&|run| run.frequency = 3_000_000_000, "2 frequencies of the counter");
     said(
-        &|run| _ = run.regions.insert("new\x1b".into(), region(mean([1.0; 7], 0.0, 0.0))),
+        &|run| _ = run.regions.insert("new\x1b".into(), region(typical([1.0; 7], 0.0, 0.0))),
         "only in B: new\\x1b",
     );
-}
-
-#[test]
-fn of_long_texts_in_a_run_a_message_has_the_beginning() {
-    let runs = Runs::sides(5, 0.0, 0.0);
-    for (number, letter) in [(98, "x"), (99, "y")] {
-        let mut other = made(number, 0.0, 0.0);
-        let origin = Origin { host: letter.repeat(5_000), ..Origin::default() };
-        other.origin = Some(origin);
-        runs.add(&format!("b-{number}"), &other);
-    }
-    let ran = runs.compare(&[]);
-    assert!(ran.stderr.contains("the runs are of 2 machines (xxx"), "{ran:?}");
-    assert!(ran.stderr.len() < 1_000, "{} bytes", ran.stderr.len());
 }
 
 #[test]
@@ -333,24 +316,24 @@ fn runs_with_extreme_numbers_are_compared() {
     let runs = Runs::new();
     for number in 0..10 {
         let mut all = made(number, 0.0, 0.0);
-        let names = (0..1000)
-            .map(|name| (format!("r{name}"), region(mean([f64::from(number % 2); 7], 0.0, 0.0))));
+        let names = (0..1000).map(|name| {
+            (format!("r{name}"), region(typical([f64::from(number % 2); 7], 0.0, 0.0)))
+        });
         all.regions.extend(names);
-        all.regions.insert("equal".into(), region(mean([5.0; 7], 0.0, 0.0)));
-        all.regions.insert("long".into(), region(mean([1e18; 7], 0.0, 0.0)));
-        all.regions.insert("empty".into(), Region::default());
-        let many =
-            Region { count: u64::MAX, not_counted: u64::MAX, ..region(mean([5.0; 7], 0.0, 0.0)) };
-        all.regions.insert("many".into(), many);
+        all.regions.insert("equal".into(), region(typical([5.0; 7], 0.0, 0.0)));
+        all.regions.insert("long".into(), region(typical([1e18; 7], 0.0, 0.0)));
+        all.regions.insert("empty".into(), Box::default());
+        let many = Region {
+            count: u64::MAX,
+            not_counted: u64::MAX,
+            ..*region(typical([5.0; 7], 0.0, 0.0))
+        };
+        all.regions.insert("many".into(), many.into());
         (all.lost, all.left_out) = (u64::MAX, u64::MAX);
         runs.add(&format!("{}-{number:02}", ["a", "b"][number as usize % 2]), &all);
     }
     let ran = runs.compare(&["--json"]);
-    assert!(
-        ran.stderr.contains("lost events, 18,446,744,073,709,551,615 together"),
-        "{}",
-        ran.stderr
-    );
+    assert!(ran.stderr.contains("lost events, 18446744073709551615 together"), "{}", ran.stderr);
     let json: Value = serde_json::from_str(&ran.stdout).unwrap();
     let differences = json["differences"].as_array().unwrap();
     let of = |name: &str| differences.iter().find(|d| d["name"] == name);
@@ -482,5 +465,5 @@ fn a_command_that_fails_is_said_with_its_output_and_nothing_is_compared() {
     assert_eq!(ran.code, Some(0), "{ran:?}");
     let ran = recorded(&dir.path().join("S"), "true", "true", &["-n", "1"]);
     assert_eq!(ran.code, Some(2), "{ran:?}");
-    assert!(ran.stderr.contains("is not empty: give another directory with -o"), "{ran:?}");
+    assert!(ran.stderr.contains("is not empty"), "{ran:?}");
 }
