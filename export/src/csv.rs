@@ -2,20 +2,26 @@
 
 //! Events as comma-separated values, a row each.
 
+use crate::by_name::ByName;
 use crate::escape::Csv;
 use crate::events::Events;
 use crate::json::causes;
 use crate::number::{array, decimal, list, signed};
 use crate::row::Row;
+use crate::sources::Sources;
 use crate::{Error, Result};
 use hypertrace_format::pattern::matches;
 use hypertrace_timeline::{EventRef, Lost, ValueRef};
 use std::collections::{BTreeSet, HashMap};
 use std::fmt::Write as _;
 use std::io::{self, Write};
+use std::ops::Range;
 
 /// Most columns of fields.
 pub const MOST_FIELDS: usize = 1_000;
+
+/// Most names of events and of fields that are known at once.
+const MOST_NAMES: usize = 1 << 14;
 
 /// Columns before those of fields.
 const COLUMNS: &str = "t_ns,ts_ns,bound_ns,client,pid,tid,cpu,thread,source,event,function,\
@@ -31,15 +37,12 @@ pub fn write(events: Events<'_>, out: &mut dyn Write) -> Result<u64> {
     if fields.len() > MOST_FIELDS {
         return Err(Error::ManyFields { fields: fields.len(), most: MOST_FIELDS });
     }
-    let columns: HashMap<&str, usize> = fields.iter().map(|name| &**name).zip(0..).collect();
     out.write_all(header(&fields).as_bytes()).map_err(Error::Write)?;
-    let mut row = RowText { text: String::new(), values: vec![String::new(); fields.len()] };
+    let mut rows = Rows::new(fields);
     let mut count = 0;
-    events.each(|entry| {
+    events.each(|row| {
         count += 1;
-        // Writing to a String does not fail.
-        let _ = row.format(&entry, &columns);
-        out.write_all(row.text.as_bytes())?;
+        out.write_all(rows.row(&row).as_bytes())?;
         io::Result::Ok(true)
     })?;
     Ok(count)
@@ -72,61 +75,98 @@ fn fields(events: &Events<'_>) -> BTreeSet<String> {
     fields
 }
 
-/// Formatter of a row, with buffers for all.
-struct RowText {
+/// Formatter of rows, with buffers for all.
+#[derive(Debug)]
+struct Rows {
     text: String,
-    values: Vec<String>,
+    sources: Sources,
+    /// Names of events as values.
+    names: ByName<String>,
+    /// Columns by the fields' names, and of the fields that were seen.
+    columns: HashMap<String, usize>,
+    seen: ByName<Option<usize>>,
+    /// The values of a row, one after the other, and the column and the place of each.
+    values: String,
+    cells: Vec<(usize, Range<usize>)>,
+    /// A comma for each column.
+    commas: String,
 }
 
-impl RowText {
-    fn format(&mut self, row: &Row<'_>, columns: &HashMap<&str, usize>) -> std::fmt::Result {
+impl Rows {
+    fn new(fields: BTreeSet<String>) -> Rows {
+        Rows {
+            text: String::new(),
+            sources: Sources::default(),
+            names: ByName::default(),
+            seen: ByName::default(),
+            values: String::new(),
+            cells: Vec::new(),
+            commas: ",".repeat(fields.len()),
+            columns: fields.into_iter().zip(0..).collect(),
+        }
+    }
+
+    /// Formats a row.
+    fn row(&mut self, row: &Row<'_>) -> &str {
         self.text.clear();
-        self.values.iter_mut().for_each(String::clear);
-        match row {
+        self.values.clear();
+        self.cells.clear();
+        // Writing to a String does not fail.
+        let _ = match row {
             Row::Event { event, since, function } => {
-                self.event(event, *since, function.map_or("", |function| &function.name))?;
-                for (name, value) in event.fields.iter() {
-                    if let Some(at) = columns.get(&**name) {
-                        value_text(&mut self.values[*at], &value)?;
-                    }
-                }
+                self.event(event, *since, function.map_or("", |function| &function.name))
             }
-            Row::Lost { lost, since } => self.lost(lost, *since)?,
+            Row::Lost { lost, since } => self.lost(lost, *since),
+        };
+        // Values of fields with one name stand together.
+        self.cells.sort_by_key(|(column, _)| *column);
+        let mut begun = 0;
+        for (column, place) in self.cells.drain(..) {
+            self.text.push_str(&self.commas[begun..=column]);
+            self.text.push_str(&self.values[place]);
+            begun = column + 1;
         }
-        for value in &self.values {
-            self.text.push(',');
-            self.text.push_str(value);
-        }
+        self.text.push_str(&self.commas[begun..]);
         self.text.push('\n');
-        Ok(())
+        &self.text
     }
 
     fn event(&mut self, event: &EventRef<'_>, since: i64, function: &str) -> std::fmt::Result {
-        let EventRef { thread, client, .. } = event;
         let out = &mut self.text;
         signed(out, since);
         out.push(',');
         signed(out, event.ts_ns);
-        let mut known = |value: Option<u64>| {
-            out.push(',');
-            value.into_iter().for_each(|value| decimal(out, value));
-        };
-        known(event.bound_ns);
-        known(client.map(u64::from));
-        known(thread.and_then(|thread| thread.pid).map(u64::from));
-        known(thread.map(|thread| thread.tid.into()));
-        known(thread.and_then(|thread| thread.cpu).map(u64::from));
-        let name = event.thread_name().unwrap_or_default();
-        write!(out, ",{},{}", Csv(name.as_bytes()), Csv(event.source.as_bytes()))?;
-        write!(out, ",{},{}", Csv(event.name.as_bytes()), Csv(function.as_bytes()))?;
-        let mut known = |value: Option<u64>| {
-            out.push(',');
-            value.into_iter().for_each(|value| decimal(out, value));
-        };
-        known(event.reference.map(|point| point.cpu.into()));
-        known(event.reference.map(|point| point.seq.into()));
-        known(event.reference.map(|point| point.guest_time));
+        known(out, event.bound_ns);
+        out.push_str(self.sources.text(event, source)?);
+        out.push(',');
+        match self.names.get(event.name) {
+            Some(name) => out.push_str(name),
+            None => {
+                let name = Csv(event.name.as_bytes()).to_string();
+                out.push_str(&name);
+                bounded(&mut self.names).insert(event.name, name);
+            }
+        }
+        out.push(',');
+        if !function.is_empty() {
+            write!(out, "{}", Csv(function.as_bytes()))?;
+        }
+        known(out, event.reference.map(|point| point.cpu.into()));
+        known(out, event.reference.map(|point| point.seq.into()));
+        known(out, event.reference.map(|point| point.guest_time));
         out.push_str(",,");
+        for (name, value) in event.fields.iter() {
+            let column = self.seen.get(name).copied().unwrap_or_else(|| {
+                let column = self.columns.get(&**name).copied();
+                bounded(&mut self.seen).insert(name, column);
+                column
+            });
+            if let Some(column) = column {
+                let begin = self.values.len();
+                value_text(&mut self.values, &value)?;
+                self.cells.push((column, begin..self.values.len()));
+            }
+        }
         Ok(())
     }
 
@@ -141,6 +181,31 @@ impl RowText {
         let why: Vec<&str> = causes(lost.causes).map(|(cause, _)| cause).collect();
         write!(out, "{}", Csv(why.join("; ").as_bytes()))
     }
+}
+
+/// Appends a number as a value, if it is known.
+fn known(out: &mut String, value: Option<u64>) {
+    out.push(',');
+    value.into_iter().for_each(|value| decimal(out, value));
+}
+
+/// Appends the values of an event's source.
+fn source(out: &mut String, event: &EventRef<'_>) -> std::fmt::Result {
+    let thread = event.thread;
+    known(out, event.client.map(u64::from));
+    known(out, thread.and_then(|thread| thread.pid).map(u64::from));
+    known(out, thread.map(|thread| thread.tid.into()));
+    known(out, thread.and_then(|thread| thread.cpu).map(u64::from));
+    let name = event.thread_name().unwrap_or_default();
+    write!(out, ",{},{}", Csv(name.as_bytes()), Csv(event.source.as_bytes()))
+}
+
+/// Forgets all values, if there are too many.
+fn bounded<V>(values: &mut ByName<V>) -> &mut ByName<V> {
+    if values.len() == MOST_NAMES {
+        values.clear();
+    }
+    values
 }
 
 fn value_text(out: &mut String, value: &ValueRef<'_>) -> std::fmt::Result {

@@ -8,6 +8,7 @@ use crate::events::Events;
 use crate::names::FunctionName;
 use crate::number::{array, decimal, list, named, signed};
 use crate::row::Row;
+use crate::sources::Sources;
 use hypertrace_abi::ring::Losses;
 use hypertrace_timeline::{EventRef, Lost, SYMBOL, ValueRef};
 use serde_json::{Number, Value, json};
@@ -37,22 +38,26 @@ pub fn write(events: Events<'_>, out: &mut dyn Write) -> Result<u64> {
 
 /// Formatter of lines, with one buffer for all.
 #[derive(Debug, Default)]
-pub struct JsonLines(String);
+pub struct JsonLines {
+    line: String,
+    sources: Sources,
+}
 
 impl JsonLines {
     /// Formats an event or a loss.
     pub fn line(&mut self, row: &Row<'_>) -> &str {
-        self.0.clear();
+        let JsonLines { line, sources } = self;
+        line.clear();
         match row {
             // Writing to a String does not fail.
             Row::Event { event, since, function } => {
-                _ = line(&mut self.0, event, *since, *function)
+                _ = self::line(line, sources, event, *since, *function)
             }
             Row::Lost { lost, since } => {
-                let _ = writeln!(self.0, "{}", JsonText(&exact(loss(lost, *since)).to_string()));
+                let _ = writeln!(line, "{}", JsonText(&exact(loss(lost, *since)).to_string()));
             }
         }
-        &self.0
+        line
     }
 }
 
@@ -115,36 +120,53 @@ fn quoted_if(out: &mut String, is_quoted: bool, write: impl FnOnce(&mut String))
     out.push_str(quote);
 }
 
-fn line(
-    out: &mut String,
-    event: &EventRef<'_>,
-    since: i64,
-    function: Option<&FunctionName>,
-) -> std::fmt::Result {
-    let EventRef { thread, client, .. } = event;
-    write!(out, "{{\"version\":{JSON_VERSION},\"t_ns\":")?;
-    signed_number(out, since);
-    out.push_str(",\"ts_ns\":");
-    signed_number(out, event.ts_ns);
-    let mut known = |name: &str, value: Option<u64>| {
+/// Appends a number, if it is known.
+fn known(out: &mut String, value: Option<u64>) {
+    match value {
+        Some(value) => number(out, value),
+        None => out.push_str("null"),
+    }
+}
+
+/// Appends what is said of the source of an event.
+fn source(out: &mut String, event: &EventRef<'_>) -> std::fmt::Result {
+    let thread = event.thread;
+    for (name, value) in [
+        (",\"client\":", event.client),
+        (",\"pid\":", thread.and_then(|thread| thread.pid)),
+        (",\"tid\":", thread.map(|thread| thread.tid)),
+        (",\"cpu\":", thread.and_then(|thread| thread.cpu)),
+    ] {
         out.push_str(name);
-        match value {
-            Some(value) => number(out, value),
-            None => out.push_str("null"),
-        }
-    };
-    known(",\"bound_ns\":", event.bound_ns);
-    known(",\"client\":", client.map(u64::from));
-    known(",\"pid\":", thread.and_then(|thread| thread.pid).map(u64::from));
-    known(",\"tid\":", thread.map(|thread| thread.tid.into()));
-    known(",\"cpu\":", thread.and_then(|thread| thread.cpu).map(u64::from));
+        known(out, value.map(u64::from));
+    }
     match event.thread_name() {
         Some(name) => write!(out, ",\"thread\":{}", Json(name.as_bytes()))?,
         None => out.push_str(",\"thread\":null"),
     }
-    write!(out, ",\"source\":{}", Json(event.source.as_bytes()))?;
+    write!(out, ",\"source\":{}", Json(event.source.as_bytes()))
+}
+
+fn line(
+    out: &mut String,
+    sources: &mut Sources,
+    event: &EventRef<'_>,
+    since: i64,
+    function: Option<&FunctionName>,
+) -> std::fmt::Result {
+    out.push_str("{\"version\":");
+    decimal(out, JSON_VERSION.into());
+    out.push_str(",\"t_ns\":");
+    signed_number(out, since);
+    out.push_str(",\"ts_ns\":");
+    signed_number(out, event.ts_ns);
+    out.push_str(",\"bound_ns\":");
+    known(out, event.bound_ns);
+    out.push_str(sources.text(event, source)?);
     // Names of events and fields are identifiers.
-    write!(out, ",\"event\":\"{}\",\"fields\":{{", event.name)?;
+    out.push_str(",\"event\":\"");
+    out.push_str(event.name);
+    out.push_str("\",\"fields\":{");
     for (i, (name, value)) in event.fields.iter().enumerate() {
         out.push_str(if i > 0 { ",\"" } else { "\"" });
         out.push_str(name);

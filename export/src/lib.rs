@@ -11,15 +11,16 @@
 //! otlp      regions as spans of OpenTelemetry
 //! perfetto  a trace of Perfetto
 //! uftrace   a directory of uftrace, with a session's events among the calls
-//! begins    the events that begin regions
 //! names     functions that are compiled in
 //! number    numbers as text
+//! sources   what lines say of sources
+//! by_name   values of names
 //! escape    foreign texts for terminals, JSON, HTML and CSV
 //! ```
 #![forbid(unsafe_code)]
 #![warn(missing_debug_implementations)]
 
-mod begins;
+mod by_name;
 pub mod choice;
 pub mod csv;
 mod error;
@@ -31,6 +32,7 @@ pub mod number;
 pub mod otlp;
 pub mod perfetto;
 mod row;
+mod sources;
 pub mod uftrace;
 
 pub use choice::Choice;

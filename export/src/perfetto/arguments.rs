@@ -3,7 +3,7 @@
 //! Arguments of events: debug annotations.
 
 use super::fields::{argument, event};
-use super::intern::{Interned, Kind};
+use super::intern::Interned;
 use super::proto::Proto;
 use hypertrace_timeline::{EventRef, Fields, ValueRef};
 use std::sync::Arc;
@@ -24,15 +24,6 @@ pub(super) fn fields(
     }
 }
 
-/// Appends a field of the event that begins a region.
-pub(super) fn field(proto: &mut Proto, interned: &mut Interned, name: &str, value: ValueRef<'_>) {
-    proto.message(event::ARGUMENTS, |proto| {
-        let name = interned.number(Kind::Argument, &format!("field.{name}"));
-        proto.number(argument::NAME_IID, name);
-        self::value(proto, interned, value);
-    });
-}
-
 /// Appends what a reference point has before its fields.
 pub(super) fn point(proto: &mut Proto, interned: &mut Interned, event: &EventRef<'_>) {
     if let Some(point) = &event.reference {
@@ -47,17 +38,17 @@ pub(super) fn point(proto: &mut Proto, interned: &mut Interned, event: &EventRef
 }
 
 /// Appends a number with a name.
-pub(super) fn number(proto: &mut Proto, interned: &mut Interned, name: &str, number: u64) {
+pub(super) fn number(proto: &mut Proto, interned: &mut Interned, name: &'static str, number: u64) {
     proto.message(event::ARGUMENTS, |proto| {
-        proto.number(argument::NAME_IID, interned.number(Kind::Argument, name));
+        proto.number(argument::NAME_IID, interned.own(name));
         proto.number(argument::UNSIGNED, number);
     });
 }
 
 /// Appends a text with a name.
-pub(super) fn text(proto: &mut Proto, interned: &mut Interned, name: &str, text: &str) {
+pub(super) fn text(proto: &mut Proto, interned: &mut Interned, name: &'static str, text: &str) {
     proto.message(event::ARGUMENTS, |proto| {
-        proto.number(argument::NAME_IID, interned.number(Kind::Argument, name));
+        proto.number(argument::NAME_IID, interned.own(name));
         interned.value(proto, text.as_bytes(), argument::STRING_IID, argument::STRING);
     });
 }

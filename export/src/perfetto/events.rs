@@ -10,6 +10,7 @@ use super::sequence::{Output, Sequence, TraceClock};
 use super::tracks::{self, Part, Track, Tracks};
 use super::{Counts, arguments};
 use crate::Result;
+use crate::by_name::ByNumber;
 use crate::json::causes;
 use crate::names::FunctionName;
 use hypertrace_timeline::{
@@ -49,7 +50,7 @@ pub(super) struct Known {
     /// Process of a thread, by machine.
     processes: HashMap<(u64, u32), u32>,
     /// Holders of clients, by session.
-    clients: HashMap<(usize, u32), Client>,
+    clients: ByNumber<(usize, u32), Client>,
     /// Number of their leases.
     leases: usize,
     sources: HashMap<Arc<str>, usize>,
@@ -57,7 +58,7 @@ pub(super) struct Known {
     points: HashMap<(usize, u32), Vec<Point>>,
     noted: usize,
     /// Open functions, by track.
-    depths: HashMap<u64, u64>,
+    depths: ByNumber<u64, u64>,
     /// Time of the last event.
     last: u64,
 }
@@ -446,11 +447,11 @@ impl Writer<'_, '_> {
         &mut self,
         machine: u64,
         (ts_ns, track): (i64, u64),
-        name: &str,
+        name: &Arc<str>,
         write: impl FnOnce(&mut Proto, &mut Interned),
     ) -> Result<()> {
         self.other(machine, (ts_ns, event::SLICE_BEGIN, track), |proto, interned| {
-            proto.number(event::NAME_IID, interned.number(Kind::Event, name));
+            proto.number(event::NAME_IID, interned.event(name));
             write(proto, interned);
         })
     }

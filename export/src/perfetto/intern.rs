@@ -4,9 +4,9 @@
 
 use super::fields::interned;
 use super::proto::Proto;
+use crate::by_name::{ByName, ByNumber};
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
 /// Most texts of a sequence: then it begins anew.
@@ -30,8 +30,9 @@ pub(super) enum Kind {
 #[derive(Debug, Default)]
 pub(super) struct Interned {
     texts: [HashMap<Box<[u8]>, u64>; 3],
-    /// Events by the address of their name, which is not another one's as long as it is kept.
-    classes: HashMap<usize, Class, BuildHasherDefault<Multiply>>,
+    classes: ByName<Class>,
+    /// Names of arguments that are this program's own, by address and length.
+    own: ByNumber<(usize, usize), u64>,
     /// Texts that are new in this packet.
     new: Proto,
     bytes: usize,
@@ -42,8 +43,6 @@ pub(super) struct Interned {
 /// Numbers of an event's names.
 #[derive(Debug)]
 struct Class {
-    /// Keeps its address.
-    _name: Arc<str>,
     number: u64,
     fields: Vec<(Arc<str>, u64)>,
 }
@@ -59,6 +58,7 @@ impl Interned {
     pub fn clear(&mut self) {
         self.texts.iter_mut().for_each(HashMap::clear);
         self.classes.clear();
+        self.own.clear();
         self.new.clear();
         self.bytes = 0;
     }
@@ -94,26 +94,36 @@ impl Interned {
         number
     }
 
+    /// Returns the number of the name of an argument that is no event's field.
+    pub fn own(&mut self, name: &'static str) -> u64 {
+        let key = (name.as_ptr() as usize, name.len());
+        if let Some(number) = self.own.get(&key) {
+            return *number;
+        }
+        let number = self.number(Kind::Argument, name);
+        self.own.insert(key, number);
+        number
+    }
+
     /// Returns the number of an event's name.
     pub fn event(&mut self, name: &Arc<str>) -> u64 {
-        if let Some(class) = self.classes.get(&address(name)) {
+        if let Some(class) = self.classes.get(name) {
             return class.number;
         }
         let number = self.number(Kind::Event, name);
-        let class = Class { _name: name.clone(), number, fields: Vec::new() };
-        self.classes.insert(address(name), class);
+        self.classes.insert(name, Class { number, fields: Vec::new() });
         number
     }
 
     /// Returns the number of the name of an event's field, which is at this place in the event.
     pub fn field(&mut self, event: &Arc<str>, at: usize, name: &Arc<str>) -> u64 {
-        let class = self.classes.get(&address(event));
+        let class = self.classes.get(event);
         match class.and_then(|class| class.fields.get(at)) {
             Some((known, number)) if Arc::ptr_eq(known, name) => *number,
             other => {
                 let is_next = other.is_none() && class.is_some_and(|c| c.fields.len() == at);
                 let number = self.number(Kind::Argument, name);
-                if is_next && let Some(class) = self.classes.get_mut(&address(event)) {
+                if is_next && let Some(class) = self.classes.get_mut(event) {
                     class.fields.push((name.clone(), number));
                 }
                 number
@@ -152,38 +162,6 @@ pub(super) fn valid(bytes: &[u8], most: usize) -> (Cow<'_, str>, bool) {
             let text = String::from_utf8_lossy(&cut[..cut.len().min(most / 3)]).into_owned();
             (text.into(), true)
         }
-    }
-}
-
-/// Returns where a name is.
-fn address(name: &Arc<str>) -> usize {
-    Arc::as_ptr(name).cast::<u8>() as usize
-}
-
-/// Hash of numbers that nobody chooses: addresses, and the small numbers of tracks.
-#[derive(Debug, Default)]
-pub(super) struct Multiply(u64);
-
-impl Hasher for Multiply {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|byte| self.write_u64((*byte).into()));
-    }
-
-    fn write_u64(&mut self, value: u64) {
-        self.0 = (self.0.rotate_left(5) ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        self.0 ^= self.0 >> 32;
-    }
-
-    fn write_u32(&mut self, value: u32) {
-        self.write_u64(value.into());
-    }
-
-    fn write_usize(&mut self, value: usize) {
-        self.write_u64(value as u64);
     }
 }
 

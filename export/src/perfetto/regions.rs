@@ -8,14 +8,13 @@ use super::fields::{event, track};
 use super::intern::Kind;
 use super::tracks::{self, Part, Track};
 use crate::Result;
-use crate::begins::{Begin, Begins};
 use crate::events::Events;
 use hypertrace_timeline::regions::{
     self, Interval, Options, Regions, Sample, ThreadInterval, names,
 };
-use hypertrace_timeline::{ClockMaps, EntryRef, Session, Timeline};
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, HashMap};
+use std::collections::{BinaryHeap, HashMap};
+use std::sync::Arc;
 
 /// How the parts of threads' time are written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -77,11 +76,13 @@ pub(super) fn write(
     };
     let regions = Regions::with_intervals(sessions, traces, &options, &mut sink)?;
     written?;
+    let mut threads = Vec::from_iter(threads);
+    threads.sort_unstable_by_key(|(of, _)| *of);
     for (of, thread) in threads {
         end(writer, of, thread, states)?;
     }
     writer.points()?;
-    slices(writer, sessions, &regions)?;
+    slices(writer, &regions)?;
     let not_counted = regions.groups.iter().flat_map(|group| group.not_counted);
     writer.counts.not_counted = not_counted.fold(0, u64::saturating_add);
     Ok(regions.warnings)
@@ -192,7 +193,8 @@ fn end_exit(
     let machine = writer.machines[session].host;
     writer.counts.exits += 1;
     let flows = writer.served_in(session, tid, (from, at));
-    writer.slice_begin(machine, (from, known.exits), &reason, |proto, _| {
+    writer.other(machine, (from, event::SLICE_BEGIN, known.exits), |proto, interned| {
+        proto.number(event::NAME_IID, interned.number(Kind::Event, &reason));
         flows.iter().for_each(|flow| proto.fixed(event::FLOW_IDS, *flow));
     })?;
     writer.slice_end(machine, at, known.exits)
@@ -209,66 +211,25 @@ enum Place {
     Any(u16),
 }
 
-/// Writes regions, with the fields of the events that begin them.
-fn slices(
-    writer: &mut Writer<'_, '_>,
-    sessions: &[(Session, ClockMaps)],
-    regions: &Regions,
-) -> Result<()> {
-    let mut places = Places { regions, lanes: BTreeMap::new() };
-    if has_fields(sessions) {
-        let mut begins = Begins::of(regions);
-        let mut timeline = Timeline::with_kernel(sessions, &[])?;
-        while let Some(entry) = timeline.read() {
-            if let EntryRef::Event(event) = &entry? {
-                begins.event(event, &mut |sample, begin| places.slice(writer, sample, begin))?;
-            }
-        }
-        begins.finish(&mut |sample, begin| places.slice(writer, sample, begin))?;
-    } else {
-        regions.by_begin().try_for_each(|sample| places.slice(writer, sample, None))?;
-    }
-    places.lanes.into_values().try_for_each(|mut lanes| lanes.close(writer, |_, _| true))
-}
-
-/// Returns whether an event that begins regions has fields besides those that every one has.
-fn has_fields(sessions: &[(Session, ClockMaps)]) -> bool {
-    let mut classes = sessions.iter().flat_map(|(session, _)| session.classes().iter());
-    classes.any(|class| {
-        let fields = || class.fields.iter().map(|field| &**field);
-        class.name.ends_with("_begin")
-            && fields().any(|field| field == "id")
-            && fields().any(is_own)
-    })
-}
-
-/// Returns whether a field says more of a region than which one it is.
-fn is_own(field: &str) -> bool {
-    !["id", "any_client"].contains(&field)
-}
-
-/// The tracks of regions.
-struct Places<'a> {
-    regions: &'a Regions,
-    /// By session, place and track of the thread.
-    lanes: BTreeMap<(u16, Place, u64), Lanes>,
-}
-
-impl Places<'_> {
-    /// Writes the next region by its beginning. Those of a thread that do not end within the one around them have tracks
-    /// of their own, as have those of several clients.
-    fn slice(
-        &mut self,
-        writer: &mut Writer<'_, '_>,
-        sample: &Sample,
-        begin: Option<Begin<'_>>,
-    ) -> Result<()> {
-        let place = match (sample.client(), self.regions.tid(sample)) {
-            (Some(client), _) => Place::Client(client),
-            (None, Some(tid)) => Place::Thread(tid),
-            (None, None) => Place::Any(sample.group),
-        };
+/// Writes regions. Those of a thread that do not end within the one around them have tracks of their own, as have those
+/// of several clients.
+fn slices(writer: &mut Writer<'_, '_>, regions: &Regions) -> Result<()> {
+    let place = |sample: &Sample| match (sample.client(), regions.tid(sample)) {
+        (Some(client), _) => Place::Client(client),
+        (None, Some(tid)) => Place::Thread(tid),
+        (None, None) => Place::Any(sample.group),
+    };
+    let key = |sample: &Sample| {
+        (sample.session, place(sample), sample.begin_ns, Reverse(sample.end_ns()))
+    };
+    let mut samples = Vec::from_iter(regions.samples());
+    samples.sort_unstable_by_key(|sample| key(sample));
+    let names = Vec::from_iter(regions.groups.iter().map(|group| Arc::from(&*group.name)));
+    let mut lanes = Lanes::default();
+    let mut of = None;
+    for sample in samples {
         let session = usize::from(sample.session);
+        let place = place(sample);
         let machine = match place {
             Place::Thread(_) => writer.machines[session].host,
             Place::Client(_) | Place::Any(_) => writer.machines[session].guest,
@@ -278,8 +239,11 @@ impl Places<'_> {
             Place::Client(client) => writer.holder(session, client, sample.begin_ns)?,
             Place::Any(_) => 0,
         };
-        let name = &*self.regions.groups[usize::from(sample.group)].name;
-        let lanes = self.lanes.entry((sample.session, place, parent)).or_default();
+        if of != Some((session, place, parent)) {
+            lanes.end(writer)?;
+            of = Some((session, place, parent));
+        }
+        let name: &Arc<str> = &names[usize::from(sample.group)];
         let on = lanes.find(writer, (machine, parent, name), sample)?;
         writer.counts.regions += 1;
         writer.slice_begin(machine, (sample.begin_ns, on), name, |proto, interned| {
@@ -293,16 +257,12 @@ impl Places<'_> {
                     arguments::number(proto, interned, name, ns);
                 }
             }
-            if let Some((event, _)) = begin {
-                let own = event.fields.iter().filter(|(name, _)| is_own(name));
-                own.for_each(|(name, value)| arguments::field(proto, interned, name, value));
-            }
         })?;
-        match on == parent {
-            true => Ok(()),
-            false => writer.slice_end(machine, sample.end_ns(), on),
+        if on != parent {
+            writer.slice_end(machine, sample.end_ns(), on)?;
         }
     }
+    lanes.end(writer)
 }
 
 /// Tracks of the regions of one place.
@@ -310,8 +270,8 @@ impl Places<'_> {
 struct Lanes {
     /// Machine and track of the regions within each other.
     nested: (u64, u64),
-    /// Ends and depths of those that are open, the innermost last.
-    open: Vec<(i64, u8)>,
+    /// Ends of those that are open, the innermost last.
+    open: Vec<i64>,
     /// Other tracks, each with the end of its last region.
     others: BinaryHeap<Reverse<(i64, u64)>>,
 }
@@ -325,13 +285,10 @@ impl Lanes {
         sample: &Sample,
     ) -> Result<u64> {
         self.nested = (machine, parent);
-        let (begin, end, depth) = (sample.begin_ns, sample.end_ns(), sample.depth());
-        // One that ends as this one begins is around it if this one ends then, too, and is deeper.
-        self.close(writer, |around, of| {
-            around < begin || around == begin && (end > begin || of >= depth)
-        })?;
-        if parent != 0 && self.open.last().is_none_or(|(around, _)| *around >= end) {
-            self.open.push((end, depth));
+        self.close(writer, sample.begin_ns)?;
+        let end = sample.end_ns();
+        if parent != 0 && self.open.last().is_none_or(|around| *around >= end) {
+            self.open.push(end);
             return Ok(parent);
         }
         let free = self.others.peek().filter(|Reverse((until, _))| *until <= sample.begin_ns);
@@ -357,15 +314,18 @@ impl Lanes {
         Ok(track)
     }
 
-    /// Ends the innermost regions as long as this is true of their end and their depth.
-    fn close(
-        &mut self,
-        writer: &mut Writer<'_, '_>,
-        has_ended: impl Fn(i64, u8) -> bool,
-    ) -> Result<()> {
-        while let Some((end, _)) = self.open.pop_if(|(end, depth)| has_ended(*end, *depth)) {
+    /// Ends the regions that have ended by then.
+    fn close(&mut self, writer: &mut Writer<'_, '_>, by: i64) -> Result<()> {
+        while let Some(end) = self.open.pop_if(|end| *end <= by) {
             writer.slice_end(self.nested.0, end, self.nested.1)?;
         }
+        Ok(())
+    }
+
+    /// Ends all regions, and forgets the tracks.
+    fn end(&mut self, writer: &mut Writer<'_, '_>) -> Result<()> {
+        self.close(writer, i64::MAX)?;
+        self.others.clear();
         Ok(())
     }
 }

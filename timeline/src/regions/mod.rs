@@ -260,8 +260,7 @@ impl Regions {
         self.store.iter()
     }
 
-    /// Iterates over all counted regions, in the order of their beginnings; those that begin together, the longest first, and
-    /// of those that end together, too, the outermost.
+    /// Iterates over all counted regions, in the order of their beginnings; those that begin together, the longest first.
     pub fn by_begin(&self) -> impl Iterator<Item = &Sample> {
         self.store.by_begin().into_iter().map(|index| self.store.get(index))
     }

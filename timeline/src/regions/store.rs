@@ -233,7 +233,7 @@ impl Store {
         let mut all = Vec::from_iter((0..self.len as u32).filter(is_counted));
         all.sort_unstable_by_key(|index| {
             let sample = self.get(*index);
-            (sample.begin_ns, Reverse(sample.duration_ns()), sample.depth, *index)
+            (sample.begin_ns, Reverse(sample.duration_ns()), *index)
         });
         all
     }
@@ -252,9 +252,15 @@ impl Store {
     /// of all are dropped.
     pub fn keep(&mut self, detail: Detail) {
         self.bytes += detail.bytes();
-        match self.details.binary_search_by_key(&detail.index, |known| known.index) {
-            Ok(at) => self.details[at] = detail,
-            Err(_) => self.details.push(detail),
+        // Most are of the region that was added last: a search would miss the caches.
+        let is_new = self.details.last().is_none_or(|last| last.index < detail.index);
+        let known = match is_new {
+            true => None,
+            false => self.details.binary_search_by_key(&detail.index, |known| known.index).ok(),
+        };
+        match known {
+            Some(at) => self.details[at] = detail,
+            None => self.details.push(detail),
         }
         let all = |store: &Store| store.bytes + store.details.capacity() * size_of::<Detail>();
         // The stride's 32 bits.

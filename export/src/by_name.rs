@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Values of names, found by the name's address: sessions have each name once, and events come by the million.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::Arc;
+
+/// Values of names. Two names of one text have a value each.
+#[derive(Debug)]
+pub(crate) struct ByName<V>(ByNumber<usize, (Arc<str>, V)>);
+
+impl<V> Default for ByName<V> {
+    fn default() -> Self {
+        ByName(HashMap::default())
+    }
+}
+
+impl<V> ByName<V> {
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    pub fn get(&self, name: &Arc<str>) -> Option<&V> {
+        self.0.get(&address(name)).map(|(_, value)| value)
+    }
+
+    pub fn get_mut(&mut self, name: &Arc<str>) -> Option<&mut V> {
+        self.0.get_mut(&address(name)).map(|(_, value)| value)
+    }
+
+    /// Gives a name a value. The name is kept, so that no other one gets its address.
+    pub fn insert(&mut self, name: &Arc<str>, value: V) {
+        self.0.insert(address(name), (name.clone(), value));
+    }
+}
+
+/// Returns where a name is.
+fn address(name: &Arc<str>) -> usize {
+    Arc::as_ptr(name).cast::<u8>() as usize
+}
+
+/// Map of numbers of which nobody chooses many: addresses, and numbers of clients.
+pub(crate) type ByNumber<K, V> = HashMap<K, V, BuildHasherDefault<Multiply>>;
+
+/// Hash of such numbers.
+#[derive(Debug, Default)]
+pub(crate) struct Multiply(u64);
+
+impl Hasher for Multiply {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u64((*byte).into()));
+    }
+
+    fn write_u64(&mut self, value: u64) {
+        self.0 = (self.0.rotate_left(5) ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 ^= self.0 >> 32;
+    }
+
+    fn write_u32(&mut self, value: u32) {
+        self.write_u64(value.into());
+    }
+
+    fn write_usize(&mut self, value: usize) {
+        self.write_u64(value as u64);
+    }
+}
