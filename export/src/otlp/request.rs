@@ -2,8 +2,9 @@
 
 //! A request of bounded size: spans, with the resources that they are of.
 
-use super::value::{Attributes, string};
+use super::value::string;
 use std::collections::HashMap;
+use std::rc::Rc;
 
 /// Most spans of a request.
 pub const MOST_SPANS: usize = 512;
@@ -16,31 +17,45 @@ const FRAME: usize = 256;
 #[derive(Debug, Default)]
 pub struct Request {
     /// Attributes of each resource.
-    resources: Vec<String>,
-    numbers: HashMap<String, usize>,
+    resources: Vec<Rc<str>>,
+    numbers: HashMap<Rc<str>, usize>,
+    /// The attributes that were given, with their resource's number: the same ones are found without a look at the text.
+    given: Vec<(Rc<str>, usize)>,
     /// Number of the resource, and the span.
     spans: Vec<(usize, String)>,
     bytes: usize,
 }
 
 impl Request {
-    /// Returns whether this span of this resource has room.
-    pub fn has_room(&self, resource: &Attributes, span: &str) -> bool {
-        let new = if self.numbers.contains_key(&resource.0) { 0 } else { resource.0.len() + FRAME };
+    /// Returns whether this span of a resource with these attributes has room.
+    pub fn has_room(&self, resource: &Rc<str>, span: &str) -> bool {
+        let new = if self.number(resource).is_some() { 0 } else { resource.len() + FRAME };
         let fits = self.bytes + new + span.len() + FRAME <= MOST_BYTES;
         self.spans.is_empty() || self.spans.len() < MOST_SPANS && fits
     }
 
-    /// Adds a span of a resource.
-    pub fn add(&mut self, resource: Attributes, span: String) {
-        let next = self.resources.len();
-        let number = *self.numbers.entry(resource.0).or_insert_with_key(|resource| {
+    /// Adds a span of a resource with these attributes.
+    pub fn add(&mut self, resource: &Rc<str>, span: String) {
+        let number = self.number(resource).unwrap_or_else(|| {
             self.bytes += resource.len() + FRAME;
             self.resources.push(resource.clone());
-            next
+            self.numbers.insert(resource.clone(), self.resources.len() - 1);
+            self.resources.len() - 1
         });
+        if self.given(resource).is_none() {
+            self.given.push((resource.clone(), number));
+        }
         self.bytes += span.len() + 1;
         self.spans.push((number, span));
+    }
+
+    fn number(&self, resource: &Rc<str>) -> Option<usize> {
+        self.given(resource).or_else(|| self.numbers.get(resource).copied())
+    }
+
+    fn given(&self, resource: &Rc<str>) -> Option<usize> {
+        let same = self.given.iter().rev().find(|(given, _)| Rc::ptr_eq(given, resource));
+        same.map(|(_, number)| *number)
     }
 
     /// Returns the text of the request and the number of its spans, and begins another one. `None` if there are none.
@@ -79,16 +94,14 @@ mod tests {
 
     #[test]
     fn spans_stand_with_their_resource_and_in_their_order() {
-        let resource = |name: &str| {
-            let mut attributes = Attributes::default();
-            attributes.text("service.name", name.as_bytes());
-            attributes
+        let resource = |name: &str| -> Rc<str> {
+            format!("{{\"key\":\"service.name\",\"value\":{{\"stringValue\":\"{name}\"}}}}").into()
         };
         let mut request = Request::default();
         assert_eq!(request.take(), None);
         for (name, span) in [("a", "1"), ("b", "2"), ("a", "3")] {
             assert!(request.has_room(&resource(name), span));
-            request.add(resource(name), span.into());
+            request.add(&resource(name), span.into());
         }
 
         let (text, spans) = request.take().unwrap();
@@ -104,15 +117,15 @@ mod tests {
     #[test]
     fn a_request_is_full_by_spans_or_by_bytes() {
         let mut request = Request::default();
-        let span = "1".repeat(MOST_BYTES);
-        assert!(request.has_room(&Attributes::default(), &span), "one always fits");
-        request.add(Attributes::default(), span);
-        assert!(!request.has_room(&Attributes::default(), "1"));
+        let (span, resource) = ("1".repeat(MOST_BYTES), "".into());
+        assert!(request.has_room(&resource, &span), "one always fits");
+        request.add(&resource, span);
+        assert!(!request.has_room(&resource, "1"));
         request.take();
         for _ in 0..MOST_SPANS {
-            assert!(request.has_room(&Attributes::default(), "1"));
-            request.add(Attributes::default(), "1".into());
+            assert!(request.has_room(&resource, "1"));
+            request.add(&resource, "1".into());
         }
-        assert!(!request.has_room(&Attributes::default(), "1"));
+        assert!(!request.has_room(&resource, "1"));
     }
 }

@@ -6,7 +6,6 @@ use super::request::Request;
 use super::value::{Attributes, quoted, string};
 use super::waits::{Wait, Waits};
 use crate::Result;
-use crate::begins::{Begin, Begins};
 use hypertrace_abi::trace_parent::TraceParent;
 use hypertrace_timeline::regions::{Choice, Options, Part, Regions, Sample};
 use hypertrace_timeline::{
@@ -15,13 +14,18 @@ use hypertrace_timeline::{
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::ops::Deref;
+use std::rc::Rc;
 
 /// Field of the event that begins a region, with the context of the request that the region is a part of.
 const CONTEXT: &str = "traceparent";
 /// Most events of a span: the default of OpenTelemetry's libraries.
 const MOST_EVENTS: usize = 128;
+/// Bytes that most spans have at most.
+const LIKELY: usize = 1 << 10;
 /// Most spans around another one that are known.
 const MOST_OPEN: usize = 1024;
+/// Most regions that begin at one time and get the fields of their events.
+const MOST_TOGETHER: usize = 1 << 16;
 
 /// Parts, with the names of their attributes.
 const PARTS: [(Part, &str); 7] = [
@@ -64,24 +68,16 @@ pub fn write<E: From<crate::Error>>(
     let mut waits = Waits::default();
     let regions = read(sessions, traces, choice, &mut waits)?;
     let mut writer = Writer::new(sessions, &regions, &waits);
-    let mut begins = Begins::of(&regions);
     let mut timeline = Timeline::with_kernel(sessions, &[]).map_err(crate::Error::from)?;
     loop {
         match timeline.read() {
-            Some(Ok(EntryRef::Event(ref event))) => {
-                begins.event(event, &mut |sample, begin| writer.span(sample, begin, send))?;
-                if event.kind == EventKind::Lease {
-                    writer.lease(event);
-                }
-            }
+            Some(Ok(EntryRef::Event(ref event))) => writer.event(event, send)?,
             Some(Ok(EntryRef::Lost(_))) => {}
             Some(Err(error)) => return Err(crate::Error::from(error).into()),
             None => break,
         }
     }
-    begins.finish(&mut |sample, begin| writer.span(sample, begin, send))?;
-    writer.flush(send)?;
-    Ok(writer.counts)
+    writer.finish(send)
 }
 
 /// Finds the regions, and the waits of their threads.
@@ -130,12 +126,34 @@ struct Open {
 struct Holder {
     token: u64,
     pid: Option<i128>,
-    tid: Option<i128>,
     name: String,
+    /// Attributes of its thread.
+    thread: Attributes,
+    /// Those of the resources that its spans are of: of the guest's, or of the host's.
+    resources: [Option<Rc<str>>; 2],
     open: Vec<Open>,
 }
 
 impl Holder {
+    /// Makes a holder from the event that says who it is.
+    fn of(event: &EventRef<'_>) -> Holder {
+        // Its field would be as long as a record.
+        let name = event.thread_name().unwrap_or_default().to_owned();
+        let mut holder = Holder { name, ..Holder::default() };
+        for (name, value) in event.fields.iter() {
+            match (&**name, value) {
+                ("token", ValueRef::Unsigned(token) | ValueRef::Hex(token)) => holder.token = token,
+                ("pid", ValueRef::Unsigned(pid)) => holder.pid = Some(pid.into()),
+                ("tid", ValueRef::Unsigned(tid)) => holder.thread.number("thread.id", tid),
+                _ => {}
+            }
+        }
+        if !holder.name.is_empty() {
+            holder.thread.text("thread.name", holder.name.as_bytes());
+        }
+        holder
+    }
+
     /// Returns the context of the innermost region that is around one.
     fn around(&self, sample: &Sample) -> Option<Context> {
         let is_around = |open: &&Open| open.end >= sample.end_ns() && open.depth < sample.depth();
@@ -151,16 +169,6 @@ impl Holder {
         self.open.push(Open { end: sample.end_ns(), depth: sample.depth(), context });
     }
 
-    /// Adds the attributes of its thread.
-    fn describe(&self, attributes: &mut Attributes) {
-        if let Some(tid) = self.tid {
-            attributes.number("thread.id", tid);
-        }
-        if !self.name.is_empty() {
-            attributes.text("thread.name", self.name.as_bytes());
-        }
-    }
-
     /// Returns the program's name: that of a lease is the program's, or before that of the thread.
     fn program(&self) -> &str {
         self.name.split('/').next().unwrap_or_default()
@@ -169,6 +177,8 @@ impl Holder {
 
 /// A client of a session's guest, or the number of a thread of its host.
 type Source = (usize, Option<u32>, u32);
+/// What the event that begins a region says of it: its group, its client, its id.
+type Key = (u16, Option<u32>, u64);
 
 /// What is known of a session.
 struct Described {
@@ -177,7 +187,8 @@ struct Described {
     /// Name of the program that recorded it.
     host_name: String,
     parent: Option<Context>,
-    uuid: String,
+    /// Hash of its UUID.
+    hash: u128,
     is_program: bool,
 }
 
@@ -185,6 +196,13 @@ struct Writer<'a> {
     sessions: Vec<Described>,
     regions: &'a Regions,
     waits: &'a Waits,
+    /// Numbers of the groups, by session and name.
+    groups: HashMap<(usize, &'a str), u16>,
+    /// The regions that begin later.
+    later: std::iter::Peekable<Box<dyn Iterator<Item = &'a Sample> + 'a>>,
+    /// The regions that begin now, the last one first, and how many of a key were written.
+    now: HashMap<Key, (Vec<&'a Sample>, u64)>,
+    time: i64,
     holders: HashMap<Source, Holder>,
     request: Request,
     counts: Counts,
@@ -192,6 +210,8 @@ struct Writer<'a> {
 
 impl<'a> Writer<'a> {
     fn new(sessions: &[(Session, ClockMaps)], regions: &'a Regions, waits: &'a Waits) -> Self {
+        let numbered = (0..).zip(&regions.groups);
+        let groups = numbered.map(|(number, group)| ((group.session, &*group.name), number));
         let not_counted = regions.groups.iter().flat_map(|group| group.not_counted);
         let counts = Counts {
             not_counted: not_counted.fold(0, u64::saturating_add),
@@ -200,40 +220,89 @@ impl<'a> Writer<'a> {
             warnings: regions.warnings.clone(),
             ..Counts::default()
         };
+        let later: Box<dyn Iterator<Item = &'a Sample> + 'a> = Box::new(regions.by_begin());
         Writer {
             sessions: sessions.iter().map(|(session, _)| Described::of(session)).collect(),
+            groups: groups.collect(),
             regions,
             waits,
+            later: later.peekable(),
+            now: HashMap::new(),
+            time: i64::MIN,
             holders: HashMap::new(),
             request: Request::default(),
             counts,
         }
     }
 
-    /// Takes a new holder of a client, or of a thread of the VMM.
-    fn lease(&mut self, event: &EventRef<'_>) {
-        // Its field would be as long as a record.
-        let name = event.thread_name().unwrap_or_default().to_owned();
-        let mut holder = Holder { name, ..Holder::default() };
-        for (name, value) in event.fields.iter() {
-            match (&**name, value) {
-                ("token", ValueRef::Unsigned(token) | ValueRef::Hex(token)) => holder.token = token,
-                ("pid", ValueRef::Unsigned(pid)) => holder.pid = Some(pid.into()),
-                ("tid", ValueRef::Unsigned(tid)) => holder.tid = Some(tid.into()),
-                _ => {}
+    fn event<E>(
+        &mut self,
+        event: &EventRef<'_>,
+        send: &mut dyn FnMut(&str, u64) -> std::result::Result<(), E>,
+    ) -> std::result::Result<(), E> {
+        if event.ts_ns != self.time {
+            self.advance(event.ts_ns, send)?;
+        }
+        if event.kind == EventKind::Lease {
+            self.holders.insert(source(event), Holder::of(event));
+            return Ok(());
+        }
+        let Some(name) = event.name.strip_suffix("_begin") else { return Ok(()) };
+        let Some(group) = self.groups.get(&(event.session, name)).copied() else { return Ok(()) };
+        let id = event.fields.iter().find(|(name, _)| ***name == *"id");
+        let id = match id.map(|(_, value)| value) {
+            Some(ValueRef::Unsigned(id) | ValueRef::Hex(id)) => id,
+            Some(ValueRef::Signed(id)) => id as u64,
+            _ => return Ok(()),
+        };
+        let is_of_any = event.fields.iter().any(|(name, _)| &**name == "any_client");
+        let client = event.client.filter(|_| !is_of_any);
+        let Some((samples, written)) = self.now.get_mut(&(group, client, id)) else {
+            return Ok(());
+        };
+        let Some(sample) = samples.pop() else { return Ok(()) };
+        *written += 1;
+        let number = *written;
+        self.span(sample, Some((event, number)), send)
+    }
+
+    /// Takes the regions that begin at a time. Those before it whose events were not found come first.
+    fn advance<E>(
+        &mut self,
+        time: i64,
+        send: &mut dyn FnMut(&str, u64) -> std::result::Result<(), E>,
+    ) -> std::result::Result<(), E> {
+        self.time = time;
+        if self.now.values().any(|(samples, _)| !samples.is_empty()) {
+            let mut left = Vec::from_iter(self.now.drain().flat_map(|(_, (samples, _))| samples));
+            left.sort_by_key(|sample| (sample.group, sample.id));
+            for sample in left {
+                self.span(sample, None, send)?;
             }
         }
-        self.holders.insert(source(event), holder);
+        self.now.clear();
+        let mut together = 0;
+        while let Some(sample) = self.later.next_if(|sample| sample.begin_ns <= time) {
+            if sample.begin_ns < time || together == MOST_TOGETHER {
+                self.span(sample, None, send)?;
+                continue;
+            }
+            together += 1;
+            let key = (sample.group, sample.client(), sample.id);
+            self.now.entry(key).or_default().0.push(sample);
+        }
+        self.now.values_mut().for_each(|(samples, _)| samples.reverse());
+        Ok(())
     }
 
     /// Writes a region, with the event that began it if that was found, and its number among those of its id and time.
     fn span<E>(
         &mut self,
         sample: &Sample,
-        begin: Option<Begin<'_>>,
+        event: Option<(&EventRef<'_>, u64)>,
         send: &mut dyn FnMut(&str, u64) -> std::result::Result<(), E>,
     ) -> std::result::Result<(), E> {
-        let (event, number) = begin.unzip();
+        let (event, number) = event.unzip();
         let session = usize::from(sample.session);
         let (Some(described), Some(group)) =
             (self.sessions.get(session), self.regions.groups.get(usize::from(sample.group)))
@@ -253,7 +322,7 @@ impl<'a> Writer<'a> {
             sample.duration_ns(),
             number.unwrap_or(0),
         ];
-        let hash = hash(&described.uuid, &group.name, &numbers);
+        let hash = hash(described.hash, &group.name, &numbers);
         let span_id = (hash as u64 ^ (hash >> 64) as u64).max(1);
 
         // The context is the request's own, or that of the region around it, or the session's.
@@ -271,7 +340,8 @@ impl<'a> Writer<'a> {
         }
 
         let (begin, end) = (sample.begin_ns, sample.end_ns());
-        let mut out = format!("{{\"traceId\":\"{trace_id:032x}\",\"spanId\":\"{span_id:016x}\"");
+        let mut out = String::with_capacity(LIKELY);
+        let _ = write!(out, "{{\"traceId\":\"{trace_id:032x}\",\"spanId\":\"{span_id:016x}\"");
         if let Some(parent) = parent {
             let _ = write!(out, ",\"parentSpanId\":\"{:016x}\"", parent.span_id);
         }
@@ -280,12 +350,12 @@ impl<'a> Writer<'a> {
         quoted(&mut out, "startTimeUnixNano", begin.max(0));
         quoted(&mut out, "endTimeUnixNano", end.max(0));
         let thread = self.regions.thread(sample);
-        let mut attributes = Attributes::default();
+        let mut attributes = Attributes(String::with_capacity(LIKELY));
         attributes.number("hypertrace.region.id", sample.id);
         if let Some(client) = client {
             attributes.number("hypertrace.client", client);
         }
-        holder.describe(&mut attributes);
+        attributes.append(&holder.thread);
         if let Some((tid, name)) = thread.filter(|_| !described.is_program) {
             // The thread of the VMM that ran the guest meanwhile.
             attributes.number("hypertrace.vmm.thread.id", tid);
@@ -298,7 +368,9 @@ impl<'a> Writer<'a> {
         if let Some(event) = event {
             describe_begin(&mut attributes, event, own.is_some());
         }
-        let _ = write!(out, ",\"attributes\":[{}]", attributes.0);
+        out.push_str(",\"attributes\":[");
+        out.push_str(&attributes.0);
+        out.push(']');
         if let (Some(_), Some(Context { trace_id, span_id, .. })) = (own, around) {
             let _ = write!(
                 out,
@@ -313,7 +385,7 @@ impl<'a> Writer<'a> {
         if !self.request.has_room(&resource, &out) {
             self.flush(send)?;
         }
-        self.request.add(resource, out);
+        self.request.add(&resource, out);
         Ok(())
     }
 
@@ -357,6 +429,17 @@ impl<'a> Writer<'a> {
         }
         Ok(())
     }
+
+    fn finish<E>(
+        mut self,
+        send: &mut dyn FnMut(&str, u64) -> std::result::Result<(), E>,
+    ) -> std::result::Result<Counts, E> {
+        self.advance(i64::MAX, send)?;
+        // Those that begin at the last possible time.
+        self.advance(i64::MAX, send)?;
+        self.flush(send)?;
+        Ok(self.counts)
+    }
 }
 
 impl Described {
@@ -387,14 +470,17 @@ impl Described {
         Described {
             host_name: host_name.to_owned(),
             parent: parent.map(|parent: TraceParent| parent.into()),
-            uuid: json.uuid.clone(),
+            hash: added(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d, json.uuid.as_bytes()),
             is_program: json.programs,
             provenance,
         }
     }
 
     /// Returns the attributes of the process that made a span: one of the host's, or of the guest's.
-    fn resource(&self, is_host: bool, holder: &Holder) -> Attributes {
+    fn resource(&self, is_host: bool, holder: &mut Holder) -> Rc<str> {
+        if let Some(known) = &holder.resources[usize::from(is_host)] {
+            return known.clone();
+        }
         let mut attributes = Attributes::default();
         let (side, name) = match (self.is_program, is_host) {
             (true, true) => ("host", &*self.host_name),
@@ -408,9 +494,8 @@ impl Described {
         if let Some(pid) = holder.pid.filter(|pid| *pid > 0) {
             attributes.number("process.pid", pid);
         }
-        attributes.0.push(',');
-        attributes.0.push_str(&self.provenance.0);
-        attributes
+        attributes.append(&self.provenance);
+        holder.resources[usize::from(is_host)].insert(attributes.0.into()).clone()
     }
 }
 
@@ -458,13 +543,17 @@ fn source(event: &EventRef<'_>) -> Source {
     }
 }
 
-/// Returns a hash of a region: FNV-1a of 128 bits, mixed.
-fn hash(uuid: &str, name: &str, numbers: &[u64]) -> u128 {
-    let bytes = numbers.iter().flat_map(|number| number.to_le_bytes());
-    let bytes = uuid.bytes().chain(bytes).chain(name.bytes());
-    mixed(bytes.fold(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d, |hash, byte| {
-        (hash ^ u128::from(byte)).wrapping_mul(0x0000_0000_0100_0000_0000_0000_0000_013b)
-    }))
+/// Returns a hash of a region: FNV-1a of 128 bits from its session's hash on, mixed.
+fn hash(session: u128, name: &str, numbers: &[u64]) -> u128 {
+    let hash = numbers.iter().fold(session, |hash, number| added(hash, &number.to_le_bytes()));
+    mixed(added(hash, name.as_bytes()))
+}
+
+/// Adds bytes to a hash.
+fn added(hash: u128, bytes: &[u8]) -> u128 {
+    bytes.iter().fold(hash, |hash, byte| {
+        (hash ^ u128::from(*byte)).wrapping_mul(0x0000_0000_0100_0000_0000_0000_0000_013b)
+    })
 }
 
 /// Mixes the bits of a hash, so that each half depends on all of it.

@@ -3,8 +3,9 @@
 //! Values of OTLP in JSON: 64-bit integers and times are strings, ids are hexadecimal.
 
 use crate::escape::Json;
+use crate::number::signed;
 use hypertrace_timeline::ValueRef;
-use std::fmt::{Display, Write as _};
+use std::fmt::Write as _;
 
 /// Appends a text.
 pub fn string(out: &mut String, text: &[u8]) {
@@ -29,6 +30,14 @@ impl Attributes {
     pub fn number(&mut self, key: &str, number: impl Into<i128>) {
         let number = number.into();
         self.add(key, |out| integer(out, number));
+    }
+
+    /// Adds all of some others.
+    pub fn append(&mut self, others: &Attributes) {
+        if !self.0.is_empty() && !others.0.is_empty() {
+            self.0.push(',');
+        }
+        self.0.push_str(&others.0);
     }
 
     /// Adds a field of an event.
@@ -77,13 +86,23 @@ impl Attributes {
 
 /// Appends an integer; as a text if it is none of OTLP's.
 fn integer(out: &mut String, number: i128) {
-    let kind = if i64::try_from(number).is_ok() { "intValue" } else { "stringValue" };
-    let _ = write!(out, "\"{kind}\":\"{number}\"");
+    match i64::try_from(number) {
+        Ok(number) => {
+            out.push_str("\"intValue\":\"");
+            signed(out, number);
+            out.push('"');
+        }
+        Err(_) => _ = write!(out, "\"stringValue\":\"{number}\""),
+    }
 }
 
 /// Appends a member with a number as a string.
-pub fn quoted(out: &mut String, name: &str, value: impl Display) {
-    let _ = write!(out, ",\"{name}\":\"{value}\"");
+pub fn quoted(out: &mut String, name: &str, value: i64) {
+    out.push_str(",\"");
+    out.push_str(name);
+    out.push_str("\":\"");
+    signed(out, value);
+    out.push('"');
 }
 
 #[cfg(test)]
