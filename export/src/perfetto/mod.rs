@@ -139,9 +139,12 @@ pub fn write(
             Row::Lost { .. } => {}
         }
     }
+    let faults = timeline.warnings();
+    // Regions have a timeline of their own.
+    drop(timeline);
     // Those of the kernels' traces are among them.
     let warnings = match regions::write(&mut writer, &events, states)? {
-        warnings if warnings.is_empty() => timeline.warnings(),
+        warnings if warnings.is_empty() => faults,
         warnings => warnings,
     };
     scheduling::write(&mut writer, traces, events.window())?;

@@ -108,13 +108,15 @@ pub(super) struct Sequence {
     last: Option<u64>,
     has_begun: bool,
     is_incremental: bool,
+    /// Track of the events that do not name theirs, 0 if all do.
+    track: u64,
 }
 
 impl Sequence {
     /// Makes a sequence of a machine, the host's for 0. `is_incremental`: its packets are mostly in order of time.
     pub fn new(id: u64, machine: u64, is_incremental: bool) -> Sequence {
         let interned = Interned::default();
-        Sequence { id, machine, interned, last: None, has_begun: false, is_incremental }
+        Sequence { id, machine, interned, last: None, has_begun: false, is_incremental, track: 0 }
     }
 
     /// Writes the fields that each packet has.
@@ -138,7 +140,14 @@ impl Sequence {
         let id = if self.is_incremental { clock::OF_SEQUENCE } else { clock.id() };
         out.packet(|packet| {
             self.write_head(packet, packet::CLEARED);
-            packet.message(packet::DEFAULTS, |defaults| defaults.number(packet::CLOCK, id));
+            packet.message(packet::DEFAULTS, |defaults| {
+                if self.track != 0 {
+                    defaults.message(packet::TRACK_EVENT, |event| {
+                        event.number(event::TRACK, self.track);
+                    });
+                }
+                defaults.number(packet::CLOCK, id);
+            });
         })
     }
 
@@ -151,13 +160,24 @@ impl Sequence {
         (at, kind, track): (u64, u64, u64),
         write: impl FnOnce(&mut Proto, &mut Interned),
     ) -> Result<()> {
+        if self.has_to_begin() {
+            // Most events of a guest with one thread are its.
+            self.track = track;
+        }
+        let is_default = track == self.track;
         self.packet(out, clock, at, |packet, interned| {
             packet.message(packet::TRACK_EVENT, |proto| {
                 proto.number(event::TYPE, kind);
-                proto.number(event::TRACK, track);
+                if !is_default {
+                    proto.number(event::TRACK, track);
+                }
                 write(proto, interned);
             });
         })
+    }
+
+    fn has_to_begin(&self) -> bool {
+        !self.has_begun || self.interned.is_full()
     }
 
     /// Writes a packet with a time.
@@ -169,7 +189,7 @@ impl Sequence {
         at: u64,
         write: impl FnOnce(&mut Proto, &mut Interned),
     ) -> Result<()> {
-        if !self.has_begun || self.interned.is_full() {
+        if self.has_to_begin() {
             self.begin(out, clock, at)?;
         }
         let since = self.last.map(|last| at.checked_sub(last));
