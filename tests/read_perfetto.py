@@ -239,7 +239,7 @@ def check_track(trace, uuid, row):
 
 
 def check_nesting(trace):
-    """Checks that each slice ends within the one around it. Returns the slices of each track."""
+    """Checks that each slice ends within the one around it. Returns the slices of each track, the inner ones first."""
     open_slices, slices = collections.defaultdict(list), collections.defaultdict(list)
     # As viewers do: in order of time, and of the file.
     for at, event, name, arguments in sorted(trace.events, key=lambda entry: entry[0]):
@@ -252,6 +252,32 @@ def check_nesting(trace):
     left = {uuid for uuid, stack in open_slices.items() if stack}
     assert all(trace.is_part(uuid, "functions") for uuid in left), "a slice without an end"
     return slices
+
+
+def compare_begins(slices, rows):
+    """Compares the fields of regions with those of the events that begin them. Of regions that begin and end together, the
+    inner one has begun later. Returns the number of regions in another one."""
+    begins = collections.defaultdict(list)
+    for number, row in enumerate(rows):
+        if row.get("event", "").endswith("_begin") and "id" in row["fields"]:
+            fields = {name: value for name, value in row["fields"].items() if name not in ("id", "any_client")}
+            begins[int(row["ts_ns"]), row["event"], int(row["fields"]["id"])].append((number, fields))
+    nested = 0
+    for of in slices.values():
+        last = None
+        for begin, end, name, arguments in of:
+            if "id" not in arguments or "lost" in arguments:
+                continue
+            own = {name.removeprefix("field."): value for name, value in arguments.items() if name.startswith("field.")}
+            wanted = begins[begin, name + "_begin", arguments["id"]]
+            is_same = lambda fields: fields.keys() == own.keys() and all(same(own[name], fields[name]) for name in own)
+            numbers = [number for number, fields in wanted if is_same(fields)]
+            assert numbers, (begin, name, arguments, wanted)
+            if last and last[:2] == (begin, end):
+                assert last[2] > numbers[0], (begin, name, arguments)
+            nested += bool(last) and begin <= last[0] and last[1] <= end
+            last = (begin, end, numbers[0])
+    return nested
 
 
 def compare_regions(trace, slices, path):
@@ -267,7 +293,7 @@ def compare_regions(trace, slices, path):
         for begin, end, name, arguments in of:
             if "id" in arguments and "lost" not in arguments:
                 own[begin, end, name, str(arguments["id"])] += 1
-                parts = sum(value for key, value in arguments.items() if key.endswith("_ns") and key != "bound_ns")
+                parts = sum(value for key, value in arguments.items() if key.endswith("_ns") and "." not in key and key != "bound_ns")
                 assert parts == end - begin, (name, begin, end, arguments)
     assert own == wanted, (list((own - wanted).items())[:3], list((wanted - own).items())[:3])
     return len(samples)
@@ -352,6 +378,7 @@ def main():
     counts["flows"] = check_flows(trace)
     slices = check_nesting(trace)
     counts["regions"] = compare_regions(trace, slices, sys.argv[3])
+    counts["nested"] = compare_begins(slices, rows)
     counts["states"] = compare_states(trace, slices, sys.argv[4])
     states = {event.track_uuid for _, event, _, _ in trace.events if event.type == EVENT.TYPE_STATE}
     counts["guest_threads"] = sum(trace.tracks[uuid][0] != 0 for uuid in states)

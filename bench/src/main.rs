@@ -12,6 +12,7 @@ mod device;
 mod docs;
 mod drain;
 mod emulated;
+mod export;
 mod functions;
 mod hostile;
 mod init;
@@ -96,6 +97,9 @@ struct Args {
     /// One JSON object instead of a table
     #[arg(long)]
     json: bool,
+    /// Events of the session of the rows about exports
+    #[arg(long, value_name = "N", default_value_t = 200_000, value_parser = clap::value_parser!(u64).range(1_000..))]
+    export_events: u64,
     #[command(flatten)]
     linux: Linux,
     #[command(flatten)]
@@ -151,6 +155,7 @@ fn run(args: &Args) -> Result<()> {
         return print(&table::list(&rows, table::columns()));
     }
     let mut context = Context::default();
+    context.resource(|| Ok(export::Events(args.export_events)))?;
     context.resource(|| Ok(args.linux.clone()))?;
     context.resource(|| Ok(args.aarch64.clone()))?;
     let mut measured = Vec::new();

@@ -2,8 +2,8 @@
 
 use super::row::Row;
 use super::{
-    c, compare, device, drain, functions, hostile, kvm, linux, peers, qemu, record, regions, ring,
-    sigsegv, spans, trace, trace_dat, tracefs, trigger, user, vfio_user,
+    c, compare, device, drain, export, functions, hostile, kvm, linux, peers, qemu, record,
+    regions, ring, sigsegv, spans, trace, trace_dat, tracefs, trigger, user, vfio_user,
 };
 
 /// Sections of `docs/benchmarks.md`, with the rows of each.
@@ -24,6 +24,7 @@ pub const SECTIONS: &[(&str, &[&[Row]])] = &[
     ("Linux guest", &[linux::ROWS]),
     ("function traces", &[functions::ROWS]),
     ("guest", &[kvm::ROWS]),
+    ("exports", &[export::ROWS]),
     ("comparisons", &[compare::ROWS]),
 ];
 

@@ -3,6 +3,7 @@
 //! What may not be compared, and what a reader has to know of the runs.
 
 use crate::run::Run;
+use hypertrace_format::number::grouped;
 use std::collections::BTreeSet;
 
 /// A fact of a run, if it is known.
@@ -62,9 +63,10 @@ impl Checks {
         if !lossy.is_empty() {
             let lost = lossy.iter().fold(0, |sum: u64, run| sum.saturating_add(run.lost));
             checks.notes.push(format!(
-                "{} of {} runs lost events, {lost} together: regions with losses are not counted",
+                "{} of {} runs lost events, {} together: regions with losses are not counted",
                 lossy.len(),
-                all().count()
+                all().count(),
+                grouped(lost)
             ));
         }
         let unended = all().filter(|run| !run.finished).count();
@@ -79,7 +81,9 @@ impl Checks {
     /// Notes that a fact is not the same in all runs.
     fn differing(&mut self, what: &str, found: BTreeSet<String>) {
         if found.len() > 1 {
-            let shown: Vec<String> = found.iter().take(3).cloned().collect();
+            // A session may be another one's, with texts of any length.
+            let shown: Vec<String> =
+                found.iter().take(3).map(|text| format!("{text:.80}")).collect();
             let more = if found.len() > 3 { ", .." } else { "" };
             self.notes.push(format!(
                 "the runs are of {} {what} ({}{more}): a difference may be theirs",

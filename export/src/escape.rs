@@ -163,7 +163,7 @@ impl fmt::Display for JsonInHtml<'_> {
 
 /// Text as a value of CSV, in quotes where it needs them. Dangerous characters are escaped, line ends and tabs among
 /// them. A text that a spreadsheet would run as a formula, also with full-width signs, gets a `'` in front; a number
-/// is none.
+/// is none. So does one that begins with `'`: readers take the first one off.
 #[derive(Debug)]
 pub struct Csv<'a>(pub &'a [u8]);
 
@@ -171,10 +171,11 @@ impl fmt::Display for Csv<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = String::from_utf8_lossy(self.0);
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-./ ".contains(&byte);
-        let is_formula =
-            text.starts_with(['=', '+', '-', '@', '\u{ff1d}', '\u{ff0b}', '\u{ff0d}', '\u{ff20}']);
+        let is_marked = text.starts_with([
+            '=', '+', '-', '@', '\u{ff1d}', '\u{ff0b}', '\u{ff0d}', '\u{ff20}', '\'',
+        ]);
         let is_number = || text.parse::<f64>().is_ok_and(f64::is_finite);
-        let mark = if is_formula && !is_number() { "'" } else { "" };
+        let mark = if is_marked && !is_number() { "'" } else { "" };
         match self.0.iter().copied().all(is_plain) && mark.is_empty() {
             true => f.write_str(&text),
             false => {
@@ -220,6 +221,7 @@ mod tests {
         for text in ["=1+1", "+a", "-a", "@SUM(A1)", "-1+1", "+1-1", "-inf", "\u{ff1d}1+1"] {
             assert_eq!(Csv(text.as_bytes()).to_string(), format!("\"'{text}\""));
         }
+        assert_eq!(Csv(b"'=1").to_string(), "\"''=1\"", "it is not the text =1");
         assert_eq!(Csv(b"\t=1").to_string(), "\"\\t=1\"");
         for number in ["-1", "-1.5", "+2", "17", "-1e3"] {
             assert_eq!(Csv(number.as_bytes()).to_string().trim_matches('"'), number);

@@ -11,6 +11,7 @@
 //! otlp      regions as spans of OpenTelemetry
 //! perfetto  a trace of Perfetto
 //! uftrace   a directory of uftrace, with a session's events among the calls
+//! begins    the events that begin regions
 //! names     functions that are compiled in
 //! number    numbers as text
 //! sources   what lines say of sources
@@ -20,6 +21,7 @@
 #![forbid(unsafe_code)]
 #![warn(missing_debug_implementations)]
 
+mod begins;
 mod by_name;
 pub mod choice;
 pub mod csv;

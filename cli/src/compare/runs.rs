@@ -31,7 +31,11 @@ pub fn record(args: &Args, commands: [&OsStr; 2]) -> Result<[Side; 2]> {
     let failed = || format!("cannot make {}", out.display());
     DirBuilder::new().recursive(true).mode(0o700).create(out).with_context(failed)?;
     if fs::read_dir(out).with_context(failed)?.next().is_some() {
-        let why = format!("{} is not empty; give a new or empty directory with -o", out.display());
+        let out = out.display();
+        let why = format!(
+            "{out} is not empty: give another directory with -o, or remove it; runs that are in it are \
+             compared again by `hypertrace compare {out}/a-* --with {out}/b-*`"
+        );
         return Err(Usage(why).into());
     }
     let interrupts = Interrupts::catch();

@@ -3,6 +3,7 @@
 use crate::html::parse;
 use crate::regions_html::check_closed;
 use hypertrace_compare::{FILE, Mean, Named, PARTS, Region, Run, Typical, VERSION};
+use hypertrace_format::origin::Origin;
 use hypertrace_tests::capability;
 use hypertrace_tests::command::{Hypertrace, Ran, run};
 use hypertrace_tests::golden::golden;
@@ -279,6 +280,20 @@ fn what_may_not_be_compared_is_refused_or_said() {
 }
 
 #[test]
+fn of_long_texts_in_a_run_a_message_has_the_beginning() {
+    let runs = Runs::sides(5, 0.0, 0.0);
+    for (number, letter) in [(98, "x"), (99, "y")] {
+        let mut other = made(number, 0.0, 0.0);
+        let origin = Origin { host: letter.repeat(5_000), ..Origin::default() };
+        other.origin = Some(origin);
+        runs.add(&format!("b-{number}"), &other);
+    }
+    let ran = runs.compare(&[]);
+    assert!(ran.stderr.contains("the runs are of 2 machines (xxx"), "{ran:?}");
+    assert!(ran.stderr.len() < 1_000, "{} bytes", ran.stderr.len());
+}
+
+#[test]
 fn input_that_is_no_run_is_refused() {
     let runs = Runs::sides(1, 0.0, 0.0);
     let ran = |args: &[&str]| run(HYPERTRACE.command(args).current_dir(runs.0.path()));
@@ -333,7 +348,11 @@ fn runs_with_extreme_numbers_are_compared() {
         runs.add(&format!("{}-{number:02}", ["a", "b"][number as usize % 2]), &all);
     }
     let ran = runs.compare(&["--json"]);
-    assert!(ran.stderr.contains("lost events, 18446744073709551615 together"), "{}", ran.stderr);
+    assert!(
+        ran.stderr.contains("lost events, 18,446,744,073,709,551,615 together"),
+        "{}",
+        ran.stderr
+    );
     let json: Value = serde_json::from_str(&ran.stdout).unwrap();
     let differences = json["differences"].as_array().unwrap();
     let of = |name: &str| differences.iter().find(|d| d["name"] == name);
@@ -465,5 +484,5 @@ fn a_command_that_fails_is_said_with_its_output_and_nothing_is_compared() {
     assert_eq!(ran.code, Some(0), "{ran:?}");
     let ran = recorded(&dir.path().join("S"), "true", "true", &["-n", "1"]);
     assert_eq!(ran.code, Some(2), "{ran:?}");
-    assert!(ran.stderr.contains("is not empty"), "{ran:?}");
+    assert!(ran.stderr.contains("is not empty: give another directory with -o"), "{ran:?}");
 }

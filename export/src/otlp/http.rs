@@ -6,9 +6,10 @@ use crate::escape::Escaped;
 use serde_json::Value;
 use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
+use std::net::{Ipv6Addr, SocketAddr, TcpStream, ToSocketAddrs};
 use std::str::FromStr;
-use std::thread::sleep;
+use std::sync::mpsc::channel;
+use std::thread::{sleep, spawn};
 use std::time::{Duration, Instant};
 
 /// Most bytes of an answer that are read.
@@ -65,12 +66,21 @@ impl FromStr for Endpoint {
             Some(port) => port.parse().map_err(|_| EndpointError::Form)?,
             None => PORT,
         };
-        if host.is_empty() || host.contains(['@', '?']) || !text.bytes().all(is_plain) {
+        let is_host = match host.strip_prefix('[') {
+            None => !host.is_empty() && !host.contains(['@', '?', '[', ']', ':']),
+            Some(rest) => rest.strip_suffix(']').is_some_and(is_version_6),
+        };
+        if !is_host || !text.bytes().all(is_plain) {
             return Err(EndpointError::Form);
         }
         let path = if path.len() > 1 { path } else { PATH };
         Ok(Endpoint { host: host.to_owned(), port, path: path.to_owned() })
     }
+}
+
+/// Returns whether a text is an address of IP version 6, which may name the interface after a `%`.
+fn is_version_6(text: &str) -> bool {
+    text.split('%').next().is_some_and(|address| address.parse::<Ipv6Addr>().is_ok())
 }
 
 impl fmt::Display for Endpoint {
@@ -195,9 +205,14 @@ impl Endpoint {
     }
 
     fn connect(&self, until: Instant, most: Duration) -> io::Result<TcpStream> {
-        let host = self.host.trim_start_matches('[').trim_end_matches(']');
+        let host = self.host.trim_start_matches('[').trim_end_matches(']').to_owned();
+        let port = self.port;
+        let addresses = in_time(until, move || {
+            let addresses = (host, port).to_socket_addrs()?;
+            Ok(addresses.collect::<Vec<SocketAddr>>())
+        })?;
         let mut failed = io::Error::from(ErrorKind::NotFound);
-        for address in (host, self.port).to_socket_addrs()? {
+        for address in addresses {
             match TcpStream::connect_timeout(&address, left(until)?.min(most)) {
                 Ok(stream) => return Ok(stream),
                 Err(why) => failed = why,
@@ -211,6 +226,17 @@ impl Endpoint {
 fn left(until: Instant) -> io::Result<Duration> {
     let left = until.saturating_duration_since(Instant::now());
     if left.is_zero() { Err(ErrorKind::TimedOut.into()) } else { Ok(left) }
+}
+
+/// Does work that has no limit of its own, such as to ask for a name's addresses. What comes too late is forgotten.
+fn in_time<T: Send + 'static>(
+    until: Instant,
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    let (sender, done) = channel();
+    let left = left(until)?;
+    spawn(move || sender.send(work()));
+    done.recv_timeout(left).unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()))
 }
 
 /// A timeout of a socket is `WouldBlock`.
@@ -257,10 +283,16 @@ struct Answer {
     body: Vec<u8>,
 }
 
-/// Splits an answer into its head and its body.
-fn split(answer: &[u8]) -> Option<(&str, &[u8])> {
-    let at = answer.windows(4).position(|bytes| bytes == b"\r\n\r\n")?;
-    Some((std::str::from_utf8(&answer[..at]).ok()?, &answer[at + 4..]))
+/// Splits an answer into its head and its body. Answers of status 1xx before it, as `100 Continue`, say nothing.
+fn split(mut answer: &[u8]) -> Option<(&str, &[u8])> {
+    loop {
+        let at = answer.windows(4).position(|bytes| bytes == b"\r\n\r\n")?;
+        let (head, body) = (std::str::from_utf8(&answer[..at]).ok()?, &answer[at + 4..]);
+        if head.get(8..10) != Some(" 1") {
+            return Some((head, body));
+        }
+        answer = body;
+    }
 }
 
 fn header<'a>(head: &'a str, name: &str) -> Option<&'a str> {
@@ -351,6 +383,7 @@ mod tests {
             ("http://collector", "http://collector:4318/v1/traces"),
             ("http://[::1]:80/", "http://[::1]:80/v1/traces"),
             ("http://[::1]", "http://[::1]:4318/v1/traces"),
+            ("http://[fe80::1%eth0]:1", "http://[fe80::1%eth0]:1/v1/traces"),
             ("http://a:1/otlp/v1/traces?x=y", "http://a:1/otlp/v1/traces?x=y"),
         ] {
             assert_eq!(shown(text).unwrap(), expected);
@@ -367,10 +400,26 @@ mod tests {
             "http://a:1/\r\nX: y",
             "ftp://a",
             "http://a?b:1",
+            "http://[::1",
+            "http://::1]:1",
+            "http://::1",
+            "http://[]:1",
+            "http://[a]:1",
         ] {
             assert_eq!(shown(text), Err(EndpointError::Form), "{text}");
         }
         assert_eq!(shown("HTTPS://a:1"), Err(EndpointError::Tls));
+    }
+
+    #[test]
+    fn a_name_server_that_says_nothing_ends_in_time() {
+        let (never, asked) = channel::<()>();
+        let until = Instant::now() + Duration::from_millis(50);
+
+        let done = in_time(until, move || asked.recv().map_err(io::Error::other));
+
+        assert_eq!(done.unwrap_err().kind(), ErrorKind::TimedOut);
+        drop(never);
     }
 
     #[test]
@@ -382,6 +431,10 @@ mod tests {
         assert_eq!(parse(chunked), Some((400, None, b"abcd".to_vec())));
         let busy = "HTTP/1.0 503\r\nretry-after: 7\r\ncontent-length: 2\r\n\r\nab";
         assert!(is_whole(busy.as_bytes()) && !is_whole(&busy.as_bytes()[..busy.len() - 1]));
+        let interim =
+            format!("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early\r\nA: b\r\n\r\n{busy}");
+        assert_eq!(parse(&interim), parse(busy));
+        assert!(!is_whole(&interim.as_bytes()[..interim.len() - busy.len()]));
         assert_eq!(parse(busy), Some((503, Some(Duration::from_secs(7)), b"ab".to_vec())));
         for wrong in ["", "\r\n\r\n", "HTTP/1.1 200", "SSH-2.0-x\r\n\r\n", "HTTP/1.1 2x0 a\r\n\r\n"]
         {

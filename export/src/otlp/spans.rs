@@ -6,6 +6,7 @@ use super::request::Request;
 use super::value::{Attributes, quoted, string};
 use super::waits::{Wait, Waits};
 use crate::Result;
+use crate::begins::{Begin, Begins};
 use hypertrace_abi::trace_parent::TraceParent;
 use hypertrace_timeline::regions::{Choice, Options, Part, Regions, Sample};
 use hypertrace_timeline::{
@@ -24,8 +25,6 @@ const MOST_EVENTS: usize = 128;
 const LIKELY: usize = 1 << 10;
 /// Most spans around another one that are known.
 const MOST_OPEN: usize = 1024;
-/// Most regions that begin at one time and get the fields of their events.
-const MOST_TOGETHER: usize = 1 << 16;
 
 /// Parts, with the names of their attributes.
 const PARTS: [(Part, &str); 7] = [
@@ -68,16 +67,24 @@ pub fn write<E: From<crate::Error>>(
     let mut waits = Waits::default();
     let regions = read(sessions, traces, choice, &mut waits)?;
     let mut writer = Writer::new(sessions, &regions, &waits);
+    let mut begins = Begins::of(&regions);
     let mut timeline = Timeline::with_kernel(sessions, &[]).map_err(crate::Error::from)?;
     loop {
         match timeline.read() {
-            Some(Ok(EntryRef::Event(ref event))) => writer.event(event, send)?,
+            Some(Ok(EntryRef::Event(ref event))) => {
+                begins.event(event, &mut |sample, begin| writer.span(sample, begin, send))?;
+                if event.kind == EventKind::Lease {
+                    writer.holders.insert(source(event), Holder::of(event));
+                }
+            }
             Some(Ok(EntryRef::Lost(_))) => {}
             Some(Err(error)) => return Err(crate::Error::from(error).into()),
             None => break,
         }
     }
-    writer.finish(send)
+    begins.finish(&mut |sample, begin| writer.span(sample, begin, send))?;
+    writer.flush(send)?;
+    Ok(writer.counts)
 }
 
 /// Finds the regions, and the waits of their threads.
@@ -177,8 +184,6 @@ impl Holder {
 
 /// A client of a session's guest, or the number of a thread of its host.
 type Source = (usize, Option<u32>, u32);
-/// What the event that begins a region says of it: its group, its client, its id.
-type Key = (u16, Option<u32>, u64);
 
 /// What is known of a session.
 struct Described {
@@ -196,13 +201,6 @@ struct Writer<'a> {
     sessions: Vec<Described>,
     regions: &'a Regions,
     waits: &'a Waits,
-    /// Numbers of the groups, by session and name.
-    groups: HashMap<(usize, &'a str), u16>,
-    /// The regions that begin later.
-    later: std::iter::Peekable<Box<dyn Iterator<Item = &'a Sample> + 'a>>,
-    /// The regions that begin now, the last one first, and how many of a key were written.
-    now: HashMap<Key, (Vec<&'a Sample>, u64)>,
-    time: i64,
     holders: HashMap<Source, Holder>,
     request: Request,
     counts: Counts,
@@ -210,8 +208,6 @@ struct Writer<'a> {
 
 impl<'a> Writer<'a> {
     fn new(sessions: &[(Session, ClockMaps)], regions: &'a Regions, waits: &'a Waits) -> Self {
-        let numbered = (0..).zip(&regions.groups);
-        let groups = numbered.map(|(number, group)| ((group.session, &*group.name), number));
         let not_counted = regions.groups.iter().flat_map(|group| group.not_counted);
         let counts = Counts {
             not_counted: not_counted.fold(0, u64::saturating_add),
@@ -220,89 +216,24 @@ impl<'a> Writer<'a> {
             warnings: regions.warnings.clone(),
             ..Counts::default()
         };
-        let later: Box<dyn Iterator<Item = &'a Sample> + 'a> = Box::new(regions.by_begin());
         Writer {
             sessions: sessions.iter().map(|(session, _)| Described::of(session)).collect(),
-            groups: groups.collect(),
             regions,
             waits,
-            later: later.peekable(),
-            now: HashMap::new(),
-            time: i64::MIN,
             holders: HashMap::new(),
             request: Request::default(),
             counts,
         }
     }
 
-    fn event<E>(
-        &mut self,
-        event: &EventRef<'_>,
-        send: &mut dyn FnMut(&str, u64) -> std::result::Result<(), E>,
-    ) -> std::result::Result<(), E> {
-        if event.ts_ns != self.time {
-            self.advance(event.ts_ns, send)?;
-        }
-        if event.kind == EventKind::Lease {
-            self.holders.insert(source(event), Holder::of(event));
-            return Ok(());
-        }
-        let Some(name) = event.name.strip_suffix("_begin") else { return Ok(()) };
-        let Some(group) = self.groups.get(&(event.session, name)).copied() else { return Ok(()) };
-        let id = event.fields.iter().find(|(name, _)| ***name == *"id");
-        let id = match id.map(|(_, value)| value) {
-            Some(ValueRef::Unsigned(id) | ValueRef::Hex(id)) => id,
-            Some(ValueRef::Signed(id)) => id as u64,
-            _ => return Ok(()),
-        };
-        let is_of_any = event.fields.iter().any(|(name, _)| &**name == "any_client");
-        let client = event.client.filter(|_| !is_of_any);
-        let Some((samples, written)) = self.now.get_mut(&(group, client, id)) else {
-            return Ok(());
-        };
-        let Some(sample) = samples.pop() else { return Ok(()) };
-        *written += 1;
-        let number = *written;
-        self.span(sample, Some((event, number)), send)
-    }
-
-    /// Takes the regions that begin at a time. Those before it whose events were not found come first.
-    fn advance<E>(
-        &mut self,
-        time: i64,
-        send: &mut dyn FnMut(&str, u64) -> std::result::Result<(), E>,
-    ) -> std::result::Result<(), E> {
-        self.time = time;
-        if self.now.values().any(|(samples, _)| !samples.is_empty()) {
-            let mut left = Vec::from_iter(self.now.drain().flat_map(|(_, (samples, _))| samples));
-            left.sort_by_key(|sample| (sample.group, sample.id));
-            for sample in left {
-                self.span(sample, None, send)?;
-            }
-        }
-        self.now.clear();
-        let mut together = 0;
-        while let Some(sample) = self.later.next_if(|sample| sample.begin_ns <= time) {
-            if sample.begin_ns < time || together == MOST_TOGETHER {
-                self.span(sample, None, send)?;
-                continue;
-            }
-            together += 1;
-            let key = (sample.group, sample.client(), sample.id);
-            self.now.entry(key).or_default().0.push(sample);
-        }
-        self.now.values_mut().for_each(|(samples, _)| samples.reverse());
-        Ok(())
-    }
-
     /// Writes a region, with the event that began it if that was found, and its number among those of its id and time.
     fn span<E>(
         &mut self,
         sample: &Sample,
-        event: Option<(&EventRef<'_>, u64)>,
+        begin: Option<Begin<'_>>,
         send: &mut dyn FnMut(&str, u64) -> std::result::Result<(), E>,
     ) -> std::result::Result<(), E> {
-        let (event, number) = event.unzip();
+        let (event, number) = begin.unzip();
         let session = usize::from(sample.session);
         let (Some(described), Some(group)) =
             (self.sessions.get(session), self.regions.groups.get(usize::from(sample.group)))
@@ -428,17 +359,6 @@ impl<'a> Writer<'a> {
             self.counts.spans += spans;
         }
         Ok(())
-    }
-
-    fn finish<E>(
-        mut self,
-        send: &mut dyn FnMut(&str, u64) -> std::result::Result<(), E>,
-    ) -> std::result::Result<Counts, E> {
-        self.advance(i64::MAX, send)?;
-        // Those that begin at the last possible time.
-        self.advance(i64::MAX, send)?;
-        self.flush(send)?;
-        Ok(self.counts)
     }
 }
 

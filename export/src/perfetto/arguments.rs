@@ -3,7 +3,7 @@
 //! Arguments of events: debug annotations.
 
 use super::fields::{argument, event};
-use super::intern::Interned;
+use super::intern::{Interned, Kind};
 use super::proto::Proto;
 use hypertrace_timeline::{EventRef, Fields, ValueRef};
 use std::sync::Arc;
@@ -22,6 +22,15 @@ pub(super) fn fields(
             self::value(proto, interned, value);
         });
     }
+}
+
+/// Appends a field of the event that begins a region.
+pub(super) fn field(proto: &mut Proto, interned: &mut Interned, name: &str, value: ValueRef<'_>) {
+    proto.message(event::ARGUMENTS, |proto| {
+        let name = interned.number(Kind::Argument, &format!("field.{name}"));
+        proto.number(argument::NAME_IID, name);
+        self::value(proto, interned, value);
+    });
 }
 
 /// Appends what a reference point has before its fields.

@@ -8,12 +8,14 @@ use super::fields::{event, track};
 use super::intern::Kind;
 use super::tracks::{self, Part, Track};
 use crate::Result;
+use crate::begins::{Begin, Begins};
 use crate::events::Events;
 use hypertrace_timeline::regions::{
     self, Interval, Options, Regions, Sample, ThreadInterval, names,
 };
+use hypertrace_timeline::{ClockMaps, EntryRef, Session, Timeline};
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::{BTreeMap, BinaryHeap, HashMap};
 use std::sync::Arc;
 
 /// How the parts of threads' time are written.
@@ -82,7 +84,7 @@ pub(super) fn write(
         end(writer, of, thread, states)?;
     }
     writer.points()?;
-    slices(writer, &regions)?;
+    slices(writer, sessions, &regions)?;
     let not_counted = regions.groups.iter().flat_map(|group| group.not_counted);
     writer.counts.not_counted = not_counted.fold(0, u64::saturating_add);
     Ok(regions.warnings)
@@ -211,25 +213,69 @@ enum Place {
     Any(u16),
 }
 
-/// Writes regions. Those of a thread that do not end within the one around them have tracks of their own, as have those
-/// of several clients.
-fn slices(writer: &mut Writer<'_, '_>, regions: &Regions) -> Result<()> {
-    let place = |sample: &Sample| match (sample.client(), regions.tid(sample)) {
-        (Some(client), _) => Place::Client(client),
-        (None, Some(tid)) => Place::Thread(tid),
-        (None, None) => Place::Any(sample.group),
-    };
-    let key = |sample: &Sample| {
-        (sample.session, place(sample), sample.begin_ns, Reverse(sample.end_ns()))
-    };
-    let mut samples = Vec::from_iter(regions.samples());
-    samples.sort_unstable_by_key(|sample| key(sample));
-    let names = Vec::from_iter(regions.groups.iter().map(|group| Arc::from(&*group.name)));
-    let mut lanes = Lanes::default();
-    let mut of = None;
-    for sample in samples {
+/// Writes regions, with the fields of the events that begin them.
+fn slices(
+    writer: &mut Writer<'_, '_>,
+    sessions: &[(Session, ClockMaps)],
+    regions: &Regions,
+) -> Result<()> {
+    let names = regions.groups.iter().map(|group| Arc::from(&*group.name)).collect();
+    let mut places = Places { regions, names, lanes: BTreeMap::new() };
+    if has_fields(sessions) {
+        let mut begins = Begins::of(regions);
+        let mut timeline = Timeline::with_kernel(sessions, &[])?;
+        while let Some(entry) = timeline.read() {
+            if let EntryRef::Event(event) = &entry? {
+                begins.event(event, &mut |sample, begin| places.slice(writer, sample, begin))?;
+            }
+        }
+        begins.finish(&mut |sample, begin| places.slice(writer, sample, begin))?;
+    } else {
+        regions.by_begin().try_for_each(|sample| places.slice(writer, sample, None))?;
+    }
+    places.lanes.into_values().try_for_each(|mut lanes| lanes.close(writer, |_, _| true))
+}
+
+/// Returns whether an event that begins regions has fields besides those that every one has.
+fn has_fields(sessions: &[(Session, ClockMaps)]) -> bool {
+    let mut classes = sessions.iter().flat_map(|(session, _)| session.classes().iter());
+    classes.any(|class| {
+        let fields = || class.fields.iter().map(|field| &**field);
+        class.name.ends_with("_begin")
+            && fields().any(|field| field == "id")
+            && fields().any(is_own)
+    })
+}
+
+/// Returns whether a field says more of a region than which one it is.
+fn is_own(field: &str) -> bool {
+    !["id", "any_client"].contains(&field)
+}
+
+/// The tracks of regions.
+struct Places<'a> {
+    regions: &'a Regions,
+    /// Names of the groups.
+    names: Vec<Arc<str>>,
+    /// By session, place and track of the thread.
+    lanes: BTreeMap<(u16, Place, u64), Lanes>,
+}
+
+impl Places<'_> {
+    /// Writes the next region by its beginning. Those of a thread that do not end within the one around them have tracks
+    /// of their own, as have those of several clients.
+    fn slice(
+        &mut self,
+        writer: &mut Writer<'_, '_>,
+        sample: &Sample,
+        begin: Option<Begin<'_>>,
+    ) -> Result<()> {
+        let place = match (sample.client(), self.regions.tid(sample)) {
+            (Some(client), _) => Place::Client(client),
+            (None, Some(tid)) => Place::Thread(tid),
+            (None, None) => Place::Any(sample.group),
+        };
         let session = usize::from(sample.session);
-        let place = place(sample);
         let machine = match place {
             Place::Thread(_) => writer.machines[session].host,
             Place::Client(_) | Place::Any(_) => writer.machines[session].guest,
@@ -239,11 +285,8 @@ fn slices(writer: &mut Writer<'_, '_>, regions: &Regions) -> Result<()> {
             Place::Client(client) => writer.holder(session, client, sample.begin_ns)?,
             Place::Any(_) => 0,
         };
-        if of != Some((session, place, parent)) {
-            lanes.end(writer)?;
-            of = Some((session, place, parent));
-        }
-        let name: &Arc<str> = &names[usize::from(sample.group)];
+        let name = &self.names[usize::from(sample.group)];
+        let lanes = self.lanes.entry((sample.session, place, parent)).or_default();
         let on = lanes.find(writer, (machine, parent, name), sample)?;
         writer.counts.regions += 1;
         writer.slice_begin(machine, (sample.begin_ns, on), name, |proto, interned| {
@@ -257,12 +300,16 @@ fn slices(writer: &mut Writer<'_, '_>, regions: &Regions) -> Result<()> {
                     arguments::number(proto, interned, name, ns);
                 }
             }
+            if let Some((event, _)) = begin {
+                let own = event.fields.iter().filter(|(name, _)| is_own(name));
+                own.for_each(|(name, value)| arguments::field(proto, interned, name, value));
+            }
         })?;
-        if on != parent {
-            writer.slice_end(machine, sample.end_ns(), on)?;
+        match on == parent {
+            true => Ok(()),
+            false => writer.slice_end(machine, sample.end_ns(), on),
         }
     }
-    lanes.end(writer)
 }
 
 /// Tracks of the regions of one place.
@@ -270,8 +317,8 @@ fn slices(writer: &mut Writer<'_, '_>, regions: &Regions) -> Result<()> {
 struct Lanes {
     /// Machine and track of the regions within each other.
     nested: (u64, u64),
-    /// Ends of those that are open, the innermost last.
-    open: Vec<i64>,
+    /// Ends and depths of those that are open, the innermost last.
+    open: Vec<(i64, u8)>,
     /// Other tracks, each with the end of its last region.
     others: BinaryHeap<Reverse<(i64, u64)>>,
 }
@@ -285,10 +332,13 @@ impl Lanes {
         sample: &Sample,
     ) -> Result<u64> {
         self.nested = (machine, parent);
-        self.close(writer, sample.begin_ns)?;
-        let end = sample.end_ns();
-        if parent != 0 && self.open.last().is_none_or(|around| *around >= end) {
-            self.open.push(end);
+        let (begin, end, depth) = (sample.begin_ns, sample.end_ns(), sample.depth());
+        // One that ends as this one begins is around it if this one ends then, too, and is deeper.
+        self.close(writer, |around, of| {
+            around < begin || around == begin && (end > begin || of >= depth)
+        })?;
+        if parent != 0 && self.open.last().is_none_or(|(around, _)| *around >= end) {
+            self.open.push((end, depth));
             return Ok(parent);
         }
         let free = self.others.peek().filter(|Reverse((until, _))| *until <= sample.begin_ns);
@@ -314,18 +364,15 @@ impl Lanes {
         Ok(track)
     }
 
-    /// Ends the regions that have ended by then.
-    fn close(&mut self, writer: &mut Writer<'_, '_>, by: i64) -> Result<()> {
-        while let Some(end) = self.open.pop_if(|end| *end <= by) {
+    /// Ends the innermost regions as long as this is true of their end and their depth.
+    fn close(
+        &mut self,
+        writer: &mut Writer<'_, '_>,
+        has_ended: impl Fn(i64, u8) -> bool,
+    ) -> Result<()> {
+        while let Some((end, _)) = self.open.pop_if(|(end, depth)| has_ended(*end, *depth)) {
             writer.slice_end(self.nested.0, end, self.nested.1)?;
         }
-        Ok(())
-    }
-
-    /// Ends all regions, and forgets the tracks.
-    fn end(&mut self, writer: &mut Writer<'_, '_>) -> Result<()> {
-        self.close(writer, i64::MAX)?;
-        self.others.clear();
         Ok(())
     }
 }

@@ -260,7 +260,8 @@ impl Regions {
         self.store.iter()
     }
 
-    /// Iterates over all counted regions, in the order of their beginnings; those that begin together, the longest first.
+    /// Iterates over all counted regions, in the order of their beginnings; those that begin together, the longest first, and
+    /// of those that end together, too, the outermost.
     pub fn by_begin(&self) -> impl Iterator<Item = &Sample> {
         self.store.by_begin().into_iter().map(|index| self.store.get(index))
     }

@@ -233,7 +233,7 @@ impl Store {
         let mut all = Vec::from_iter((0..self.len as u32).filter(is_counted));
         all.sort_unstable_by_key(|index| {
             let sample = self.get(*index);
-            (sample.begin_ns, Reverse(sample.duration_ns()), *index)
+            (sample.begin_ns, Reverse(sample.duration_ns()), sample.depth, *index)
         });
         all
     }

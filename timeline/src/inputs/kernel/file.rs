@@ -17,6 +17,7 @@ use crate::inputs::regular::{self, Opened};
 use crate::sort;
 use hypertrace_abi::event::cut;
 use hypertrace_abi::ring::MAX_NAME_BYTES;
+use hypertrace_format::number::grouped;
 use hypertrace_format::trace_dat::{MAGIC, MOST_STEALS, id};
 use ruzstd::decoding::FrameDecoder;
 use std::path::{Path, PathBuf};
@@ -119,7 +120,8 @@ impl TraceFile {
             let lost = trace.options.cpus_lost.values().copied().fold(0, u64::saturating_add);
             if lost > 0 {
                 trace.warnings.push(format!(
-                    "{lost} events of the scheduling of all threads were lost: record with a larger --buffer"
+                    "{} events of the scheduling of all threads were lost: record with a larger --buffer",
+                    grouped(lost)
                 ));
             }
         }

@@ -7,6 +7,7 @@ use super::super::pairs::Pairs;
 use super::super::store::State;
 use super::{NotCounted, Pass};
 use crate::event::Lost;
+use hypertrace_format::number::grouped;
 use std::collections::BTreeSet;
 use std::path::Path;
 
@@ -44,7 +45,7 @@ impl Losses {
         all.into_iter().filter(|(events, _)| *events > 0).map(move |(events, whose)| {
             let (events, were) = match events {
                 1 => ("1 event".into(), "was"),
-                _ => (format!("{events} events"), "were"),
+                _ => (format!("{} events", grouped(events)), "were"),
             };
             format!(
                 "{}: {events} of {whose} {were} lost: all numbers are of the regions that \
