@@ -1,6 +1,6 @@
 //! `hypertrace list`: names of events, those that can be recorded and those that were.
 
-use crate::output::{print, print_json, table};
+use crate::output::{grouped, print, print_json, table};
 use crate::report::{Opened, open_each};
 use crate::{Usage, place};
 use anyhow::{Context, Result, bail};
@@ -8,13 +8,14 @@ use hypertrace_abi::record::id;
 use hypertrace_export::escape::Escaped;
 use hypertrace_format::folder::open_regular;
 use hypertrace_kernel::ability;
-use hypertrace_timeline::{Domain, regions};
+use hypertrace_timeline::{Domain, Error, regions};
 use object::{Object, ObjectSection};
 use rustix::fs::{CWD, OFlags};
 use serde_json::json;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// List the events that can be recorded, or the names in a session
 ///
@@ -22,7 +23,7 @@ use std::path::{Path, PathBuf};
 /// `record -e` takes them. Of a program, those in its file: of the macros of the
 /// library, with their fields, and of trace-events files, as probes. Events that
 /// get their names as it runs are not there, nor those of shared libraries, which
-/// are files of their own. Of a session, the events in it.
+/// are files of their own. Of a session, the events in it, with their numbers.
 ///
 /// names: of a session, the names that other commands take: its events with their
 /// fields (report --event), its regions (regions --name), its streams.
@@ -55,11 +56,14 @@ Exit code: 0 done, 1 failed, 2 wrong usage, or damaged or foreign input.";
 /// Most bytes of notes that are read.
 const MOST_NOTES: u64 = 16 << 20;
 
+/// An event's name, and the names of its fields.
+type Event = (String, Option<Vec<String>>);
+
 /// Names to show.
 #[derive(Debug, Default)]
 struct Names {
-    /// Events, with the names of their fields where these are known.
-    events: BTreeSet<(String, Option<Vec<String>>)>,
+    /// Events, with the names of their fields where these are known; of a session, with their number.
+    events: BTreeMap<Event, Option<u64>>,
     regions: BTreeSet<String>,
     streams: Vec<(String, String)>,
 }
@@ -80,18 +84,20 @@ pub fn run(args: &Args) -> Result<()> {
             bail!(Usage(format!("list {word}: there are `list events` and `list names`")));
         }
     };
+    let mut damage = None;
     let mut names = match path {
         None => of_kernel(args.words.is_empty())?,
-        Some(path) if is_names || path.is_dir() => of_session(path)?,
+        Some(path) if is_names || path.is_dir() => of_session(path, &mut damage)?,
         Some(path) => of_program(path)?,
     };
     if !is_names {
         names = Names { events: names.events, ..Names::default() };
     }
     match args.json {
-        true => print_json(to_json(&names, is_names)),
-        false => print(text(&names)),
+        true => print_json(to_json(&names, is_names))?,
+        false => print(text(&names))?,
     }
+    damage.map_or(Ok(()), |why| Err(why.into()))
 }
 
 fn of_kernel(is_default: bool) -> Result<Names> {
@@ -99,19 +105,40 @@ fn of_kernel(is_default: bool) -> Result<Names> {
         true => "there is no hypertrace.data here, and the kernel's events cannot be listed",
         false => "cannot list the kernel's events",
     })?;
-    let events = events.into_iter().map(|event| (event, None)).collect();
+    let events = events.into_iter().map(|event| ((event, None), None)).collect();
     Ok(Names { events, ..Names::default() })
 }
 
-fn of_session(dir: &Path) -> Result<Names> {
+/// Returns the names in a session. Events after damage are not counted, and the damage is noted.
+fn of_session(dir: &Path, damage: &mut Option<Error>) -> Result<Names> {
     let opened = open_each(&[dir.to_owned()])?.pop().context("no session")?;
     let Opened { session, maps, kernel, .. } = opened;
     let mut names = Names::default();
-    for class in session.classes().iter().filter(|class| class.id >= id::FIRST) {
-        let fields = class.fields.iter().map(|field| field.to_string()).collect();
-        names.events.insert((class.name.to_string(), Some(fields)));
+    let mut counts: BTreeMap<u32, u64> = BTreeMap::new();
+    for stream in session.streams() {
+        let mut records = stream.records(session.classes());
+        loop {
+            match records.read() {
+                Ok(Some(record)) => *counts.entry(record.class.id).or_default() += 1,
+                Ok(None) => break,
+                Err(why) => {
+                    *damage = Some(why);
+                    break;
+                }
+            }
+        }
     }
-    names.events.extend(kernel.iter().flat_map(|trace| trace.events()).map(|name| (name, None)));
+    let mut add = |name: &str, fields: &[Arc<str>], count| {
+        let fields = fields.iter().map(|field| field.to_string()).collect();
+        let known = names.events.entry((name.to_owned(), Some(fields))).or_default();
+        *known = Some(known.unwrap_or(0) + count);
+    };
+    for class in session.classes().iter().filter(|class| class.id >= id::FIRST) {
+        add(&class.name, &class.fields, counts.get(&class.id).copied().unwrap_or(0));
+    }
+    // Its file describes many that do not occur.
+    let stats = kernel.map_or(Ok(Vec::new()), |trace| trace.event_stats())?;
+    stats.iter().for_each(|stat| add(&stat.name, &stat.fields, stat.events));
     for stream in &session.json().streams {
         let domain = match stream.domain {
             Domain::Host => session.json().sides()[1],
@@ -144,7 +171,7 @@ fn of_program(path: &Path) -> Result<Names> {
         let mut notes = notes.ok_or_else(damaged)?;
         while !notes.is_empty() {
             let (owner, text) = note(&mut notes).ok_or_else(damaged)?;
-            names.events.extend(event(owner, text));
+            names.events.extend(event(owner, text).map(|event| (event, None)));
         }
     }
     match names.events.is_empty() {
@@ -157,7 +184,7 @@ fn of_program(path: &Path) -> Result<Names> {
 }
 
 /// Returns the event in a note, with its fields if they are known.
-fn event(owner: &[u8], text: &[u8]) -> Option<(String, Option<Vec<String>>)> {
+fn event(owner: &[u8], text: &[u8]) -> Option<Event> {
     let shown = |text: &[u8]| String::from_utf8_lossy(text).into_owned();
     if owner == b"hypertrace\0" {
         let text = shown(text.split(|byte| *byte == 0).next()?);
@@ -184,24 +211,36 @@ fn note<'n>(notes: &mut &'n [u8]) -> Option<(&'n [u8], &'n [u8])> {
 
 fn text(names: &Names) -> String {
     let Names { events, regions, streams } = names;
-    let events = events.iter().map(|(name, fields)| {
+    let has_counts = events.values().any(Option::is_some);
+    let events = events.iter().map(|((name, fields), count)| {
         let fields = fields.as_ref().map_or(String::new(), |fields| fields.join(" "));
         let fields = Escaped(fields.as_bytes()).to_string();
-        ["event".into(), Escaped(name.as_bytes()).to_string(), fields]
+        let count = count.map_or(String::new(), grouped);
+        ["event".into(), Escaped(name.as_bytes()).to_string(), count, fields]
     });
-    let regions = regions
-        .iter()
-        .map(|name| ["region".into(), Escaped(name.as_bytes()).to_string(), String::new()]);
+    let regions = regions.iter().map(|name| {
+        ["region".into(), Escaped(name.as_bytes()).to_string(), String::new(), String::new()]
+    });
     let streams = streams.iter().map(|(source, name)| {
-        ["stream".into(), source.clone(), Escaped(name.as_bytes()).to_string()]
+        ["stream".into(), source.clone(), String::new(), Escaped(name.as_bytes()).to_string()]
     });
-    let table = table(["kind", "name", ""], 0..0, events.chain(regions).chain(streams)).to_string();
+    let rows = events.chain(regions).chain(streams);
+    let table = match has_counts {
+        true => table(["kind", "name", "count", ""], 2..3, rows),
+        false => {
+            let rows = rows.map(|[kind, name, _, more]| [kind, name, more]);
+            table(["kind", "name", ""], 0..0, rows)
+        }
+    };
+    let table = table.to_string();
     table.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
 }
 
 fn to_json(names: &Names, is_names: bool) -> serde_json::Value {
-    let events =
-        names.events.iter().map(|(name, fields)| json!({ "name": name, "fields": fields }));
+    let events = names
+        .events
+        .iter()
+        .map(|((name, fields), count)| json!({ "name": name, "fields": fields, "count": count }));
     let mut json = json!({ "events": events.collect::<Vec<_>>() });
     if is_names {
         let streams = names.streams.iter();
@@ -219,7 +258,7 @@ mod tests {
     #[test]
     fn a_name_that_a_program_chose_reaches_no_terminal_as_it_is() {
         let fields = Some(vec!["b\u{1b}[32m".to_owned()]);
-        let events = BTreeSet::from([("a\u{1b}[31m".to_owned(), fields)]);
+        let events = BTreeMap::from([(("a\u{1b}[31m".to_owned(), fields), None)]);
         let shown = text(&Names { events, ..Names::default() });
         assert!(
             shown.contains("[31m") && shown.contains("[32m") && !shown.contains('\u{1b}'),

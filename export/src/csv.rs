@@ -28,12 +28,12 @@ const COLUMNS: &str = "t_ns,ts_ns,bound_ns,client,pid,tid,cpu,thread,source,even
                        reference_cpu,reference_seq,reference_guest_time,lost,why";
 
 /// Writes a header, and a row for each event and each loss. The columns of fields are those of all events whose names
-/// are wanted, by name, with `field_` in front. Returns the number of rows.
+/// are wanted, by name, with `field_` in front; of kernels' events, only of those that occur. Returns the number of rows.
 ///
 /// # Errors
 /// If an input is damaged, has more than [`MOST_FIELDS`] fields, or the output cannot be written.
 pub fn write(events: Events<'_>, out: &mut dyn Write) -> Result<u64> {
-    let fields = fields(&events);
+    let fields = fields(&events)?;
     if fields.len() > MOST_FIELDS {
         return Err(Error::ManyFields { fields: fields.len(), most: MOST_FIELDS });
     }
@@ -59,20 +59,22 @@ fn header(fields: &BTreeSet<String>) -> String {
 }
 
 /// Returns the fields of the events whose names are wanted.
-fn fields(events: &Events<'_>) -> BTreeSet<String> {
+fn fields(events: &Events<'_>) -> Result<BTreeSet<String>> {
     let globs = &events.choice.events;
     let is_wanted = |name: &str| globs.is_empty() || globs.iter().any(|glob| matches(glob, name));
     let classes = events.sessions.iter().flat_map(|(session, _)| session.classes().iter());
     let classes = classes.filter(|class| is_wanted(&class.name));
     let mut fields: BTreeSet<String> =
         classes.flat_map(|class| &class.fields).map(|field| field.to_string()).collect();
-    for trace in events.traces.iter().filter(|trace| trace.events().any(|name| is_wanted(&name))) {
-        fields.extend(trace.fields().map(str::to_owned));
+    // A kernel's trace describes many events that it does not have.
+    for trace in events.traces {
+        let stats = trace.event_stats()?.into_iter().filter(|stat| is_wanted(&stat.name));
+        fields.extend(stats.flat_map(|stat| stat.fields).map(|field| field.to_string()));
     }
     if !events.functions.is_empty() {
         fields.extend(hypertrace_timeline::FUNCTION_FIELDS.map(str::to_owned));
     }
-    fields
+    Ok(fields)
 }
 
 /// Formatter of rows, with buffers for all.

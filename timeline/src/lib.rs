@@ -67,7 +67,7 @@ pub use inputs::ctf::{
     PacketHeader, Record, Records, Segment, Session, SessionJson, Stream, StreamJson, vcpu_threads,
 };
 pub use inputs::functions::{ENTRY, EXIT, FUNCTION_FIELDS, FunctionTrace, SYMBOL};
-pub use inputs::kernel::{CpuStat, KernelStat, KernelTrace};
+pub use inputs::kernel::{CpuStat, EventStat, KernelStat, KernelTrace};
 pub use merge::Timeline;
 pub use order::{Late, Order};
 pub use stat::{SessionStat, StreamStat};

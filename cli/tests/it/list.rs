@@ -1,6 +1,7 @@
 //! `hypertrace list`: what can be recorded, and the names in a session.
 
-use hypertrace_test_support::made::{Made, OPENED, Packet, VCPU_EXIT};
+use hypertrace_test_support::made::{BOOT, Made, OPENED, Packet, VCPU_EXIT};
+use hypertrace_test_support::trace_dat::{Page, TraceDat, recorded};
 use hypertrace_tests::command::{Hypertrace, run};
 use hypertrace_tests::golden::golden;
 use hypertrace_tests::{c, capability};
@@ -16,10 +17,38 @@ const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 fn the_names_of_a_session_are_those_that_other_commands_take() {
     let made = Made::new()
         .stream("host-0", &[Packet::host(0), Packet::host(0).event(5, VCPU_EXIT, &[1])])
-        .stream("guest-0", &[Packet::guest(0), Packet::guest(0).event(7, OPENED, &[])]);
+        .stream("guest-0", &[Packet::guest(0), Packet::guest(0).event_str(7, OPENED, &[], b"x")]);
     let commands =
         ["list S", "list names S --json", "list events S", "list S/none", "list event S"];
     golden("names", HYPERTRACE.transcript(&[made], &commands));
+}
+
+#[test]
+fn a_damaged_session_has_names_and_the_damage_is_said() {
+    // The event lacks its text.
+    let made =
+        Made::new().stream("guest-0", &[Packet::guest(0), Packet::guest(0).event(7, OPENED, &[])]);
+    let ran = run(HYPERTRACE.command(["list"]).arg(made.path()));
+    assert_eq!(ran.code, Some(2), "{ran:?}");
+    assert!(ran.stdout.contains("opened") && ran.stderr.contains("damaged at byte"), "{ran:?}");
+}
+
+#[test]
+fn of_a_kernels_events_those_that_occur_are_listed_with_their_number() {
+    let made = Made::of_boot(Some(BOOT));
+    let page = Page::at(1_000_000).mmio(1_000, 43, 0x17).mmio(1_000, 43, 0x18);
+    made.kernel(&TraceDat::new("x86-tsc").option(recorded(BOOT, 0)).cpu(&[page]));
+
+    let json: Value = run(HYPERTRACE.command(["list", "--json"]).arg(made.path())).json();
+
+    let events = json["events"].as_array().unwrap().iter();
+    let of_kernel = events.filter(|event| event["name"].as_str().unwrap().contains(':'));
+    let of_kernel = Vec::from_iter(of_kernel.map(|event| (&event["name"], &event["count"])));
+    assert_eq!(of_kernel, [(&"kvm:kvm_mmio".into(), &2.into())]);
+    // The columns are those of their fields.
+    let csv = run(HYPERTRACE.command(["export", "--to", "csv", "-o", "-"]).arg(made.path())).ok();
+    let header = csv.lines().next().unwrap();
+    assert!(header.contains(",field_gpa,") && !header.contains("prev_pid"), "{header}");
 }
 
 #[test]

@@ -153,6 +153,11 @@ impl Format {
         Ok(Format { name: format!("{system}:{name}").into(), fields, common, least })
     }
 
+    /// Iterates over the names of the event's own fields.
+    pub fn own_fields(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.fields[self.common..].iter().map(|field| &field.name)
+    }
+
     /// Makes the format of events whose own format is missing: their id and bytes.
     pub fn unknown() -> Format {
         let bytes = Element::Number { width: 1, signed: false };

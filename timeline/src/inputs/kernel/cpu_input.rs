@@ -166,6 +166,11 @@ impl<'a> CpuInput<'a> {
         self.event.as_ref().map(|event| &event.format.name)
     }
 
+    /// Returns the format of the event that was read last.
+    pub fn format(&self) -> Option<&'a Format> {
+        self.event.as_ref().map(|event| event.format)
+    }
+
     /// Returns whether the last page was cut, so that later events are missing.
     pub fn is_cut(&self) -> bool {
         self.faults.cut.is_some()

@@ -35,13 +35,14 @@ pub(crate) use shown::shown_by;
 use crate::clock::FRACTION;
 use crate::clock::host::HostCounter;
 use crate::error::{Error, Result};
+use crate::format::Format;
 use crate::inputs::ctf::{ClockMaps, Domain, Offset, Session};
 use crate::inputs::input::Input;
 use crate::inputs::names::Names;
 use cpu_input::CpuInput;
 use file::{Buffer, TraceFile};
 pub(crate) use options::{STEAL_STEP_MS, Steal};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 use times::{Scale, Times};
@@ -107,6 +108,18 @@ pub struct CpuStat {
     pub lost: u64,
     /// Places where events were lost and not counted.
     pub uncounted: u64,
+}
+
+/// An event that occurs in a kernel's trace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct EventStat {
+    /// Its name: `SYSTEM:EVENT`.
+    pub name: Arc<str>,
+    /// Number of such events.
+    pub events: u64,
+    /// Names of its own fields.
+    pub fields: Vec<Arc<str>>,
 }
 
 impl KernelTrace {
@@ -394,6 +407,28 @@ impl KernelTrace {
             stat.cpus.push(counts);
         }
         Ok(stat)
+    }
+
+    /// Counts the events by their names. Those that do not occur are not there.
+    ///
+    /// # Errors
+    /// If the file cannot be read.
+    pub fn event_stats(&self) -> Result<Vec<EventStat>> {
+        let mut counts: HashMap<*const Format, (&Format, u64)> = HashMap::new();
+        for (_, mut input) in self.inputs(0, "") {
+            while input.read()? {
+                if let Some(format) = input.format() {
+                    counts.entry(format).or_insert((format, 0)).1 += 1;
+                }
+            }
+        }
+        let stat = |(format, events): (&Format, u64)| {
+            let fields = format.own_fields().cloned().collect();
+            EventStat { name: format.name.clone(), events, fields }
+        };
+        let mut stats = Vec::from_iter(counts.into_values().map(stat));
+        stats.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(stats)
     }
 
     /// Returns the names of the first events of each CPU: at most `most` of them.
