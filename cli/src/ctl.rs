@@ -36,16 +36,18 @@ const EXAMPLES: &str = "\
 Commands:
   help                           list this VMM's commands
   info trace-events [PATTERN]    list events and their states
-  info trace                     show buffers: their contents and how full they are
+  info trace                     show buffers: contents, and how full they are
   trace-event NAME|PATTERN on|off
                                  switch events of the VMM and of the guest
   trace-file on|off|flush|set PATH
                                  control the simple backend's file
-  trace-backend NAME on|off      log, syslog, ftrace[:DIR], ftrace-raw[:DIR], sdt
+  trace-backend NAME on|off      log, syslog, ftrace[:DIR], ftrace-raw[:DIR],
+                                 sdt
   trigger add RULE               add a rule: on NAME do ACTION
   trigger list                   list the rules
   trigger remove N               remove the rule of this number
-  trace-events-all               print all declarations, for readers of the simple file
+  trace-events-all               print all declarations, for readers of the
+                                 simple file
   snapshot                       write a flight recorder's contents as a session
 
 Examples:

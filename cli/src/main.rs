@@ -217,3 +217,21 @@ fn exit(error: &anyhow::Error) -> ExitCode {
         || error.downcast_ref().is_some_and(SessionError::is_bad_input);
     ExitCode::from(if is_bad_input { 2 } else { 1 })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A longer line is divided, and the part that is left over has a line of its own.
+    #[test]
+    fn lines_of_help_have_80_columns() {
+        for command in Cli::command().get_subcommands() {
+            let texts = [command.get_long_about(), command.get_after_help()].into_iter().flatten();
+            for line in texts
+                .flat_map(|text| text.to_string().lines().map(str::to_owned).collect::<Vec<_>>())
+            {
+                assert!(line.chars().count() <= 80, "{}: {line}", command.get_name());
+            }
+        }
+    }
+}

@@ -43,9 +43,11 @@ Examples:
                                                  and in another terminal, once
                                                  the VMM has started:
   hypertrace report S --follow                   show its events as they come
-  hypertrace receive -o S < journal           make a session of a finished journal
+  hypertrace receive -o S < journal              make a session of a finished
+                                                 journal
 
-Exit code: 0 done, 1 failed or the VMM was ended, 2 wrong usage, or a damaged journal.";
+Exit code: 0 done, 1 failed or the VMM was ended, 2 wrong usage, or a damaged
+journal.";
 
 /// Time between two questions whether a signal came.
 const SIGNAL_PERIOD: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };

@@ -27,8 +27,9 @@ use std::process::ExitCode;
 /// message to it, at the moment when the guest makes it.
 ///
 /// Either way the hypertrace library finds it in the guest. The command prints
-/// options for QEMU; start the VM then. It records until it is interrupted (Ctrl-C),
-/// also while guests reboot and VMs end and start again; one VM at a time.
+/// options for QEMU; start the VM then. It records until it is interrupted
+/// (Ctrl-C), also while guests reboot and VMs end and start again; one VM at a
+/// time.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = EXAMPLES,

@@ -27,8 +27,8 @@ use summary::Sort;
 /// A region is the time from an event NAME_begin to the event NAME_end of the same
 /// client with the same id: what region! and reference_region! of the guest library
 /// make. The first table has a line for each name, if there are several. Then, for
-/// each: quantiles, a histogram, and how the time of the median, the 99th percentile
-/// and the slowest divides:
+/// each: quantiles, a histogram, and how the time of the median, of the 99th
+/// percentile and of the slowest divides:
 ///
 ///   guest         in the guest (a program's own time, where there is no VM)
 ///   kernel        in the host's kernel for an exit of the guest, by reason
