@@ -134,8 +134,11 @@ fn details(out: &mut String, session: &Session, stat: &SessionStat) -> std::fmt:
         let kinds = row.faults_by_kind.iter().map(|(k, n)| (k.as_str(), *n));
         list(out, &format!("faults of {}", source(session, row)), kinds)?;
     }
+    // A program has no device: only what its recorder found wrong is said.
+    let is_program = session.json().programs;
+    let title = if is_program { "recorder" } else { "device" };
     let device = session.json().device.iter().map(|(k, n)| (k.as_str(), *n));
-    list(out, "device", device.filter(|(_, n)| *n > 0))?;
+    list(out, title, device.filter(|(k, n)| *n > 0 && !(is_program && *k == "passes")))?;
     if stat.missing > 0 {
         let missing = grouped(stat.missing);
         write!(

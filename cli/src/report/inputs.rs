@@ -44,6 +44,11 @@ pub fn open_each(dirs: &[PathBuf]) -> anyhow::Result<Vec<Opened>> {
 
 fn open_sessions(dirs: &[PathBuf]) -> anyhow::Result<Vec<Session>> {
     for dir in dirs {
+        if dir.join(hypertrace_compare::FILE).is_file() && !dir.join(session_json::FILE).exists() {
+            let dir = dir.display();
+            let why = "a run of which `compare --keep samples` kept sums alone: `hypertrace compare` reads it";
+            return Err(Usage(format!("{dir} is {why}")).into());
+        }
         crate::kernel::complete_to_show(dir);
     }
     Ok(Session::open_all(dirs)?)

@@ -309,6 +309,9 @@ fn input_that_is_no_run_is_refused() {
         assert_eq!(ran.code, Some(2), "{ran:?}");
         assert!(ran.stderr.contains(part), "{ran:?}");
     }
+    let said = ran(&["regions", "a-01"]);
+    assert_eq!(said.code, Some(2), "{said:?}");
+    assert!(said.stderr.contains("`hypertrace compare` reads it"), "{said:?}");
     fs::write(runs.0.path().join("b-01").join(FILE), "{\"version\":1,").unwrap();
     assert_eq!(runs.compare(&[]).code, Some(2));
 }
