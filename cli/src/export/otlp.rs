@@ -2,7 +2,7 @@
 
 use super::{Args, whole};
 use crate::Usage;
-use crate::output::{grouped, say};
+use crate::output::{grouped, progress, say};
 use crate::report::{Recordings, wrong};
 use anyhow::{Context, Result, anyhow};
 use hypertrace_export::otlp::http::{Endpoint, Limits};
@@ -21,9 +21,14 @@ pub fn run(args: &Args) -> Result<()> {
     let (counts, to) = match (&args.otlp_endpoint, &args.output) {
         (Some(endpoint), _) => {
             let mut sent = Sent::default();
+            let bar = progress(0, "{human_pos} spans accepted in {elapsed}")?;
             let counts = otlp::write(&sessions, &traces, choice, &mut |text, spans| {
-                sent.post(endpoint, text, spans)
-            })?;
+                sent.post(endpoint, text, spans)?;
+                bar.inc(spans);
+                anyhow::Ok(())
+            });
+            bar.finish_and_clear();
+            let counts = counts?;
             if sent.rejected > 0 {
                 let why = sent.why.map_or(String::new(), |why| format!(": {why}"));
                 let (rejected, spans) = (grouped(sent.rejected), grouped(counts.spans));
