@@ -6,6 +6,7 @@
 //! session_json  the session's description
 //! origin        in it, the process and the machine that recorded
 //! classes       its event classes, a line each
+//! tsdl          parts of the text that describes them to readers of CTF
 //! tsc           in it, the TSCs of guests
 //! limits        bounds of a session
 //! trace_dat     ids in a trace.dat, the file of a kernel's recording
@@ -33,3 +34,4 @@ pub mod ring_page;
 pub mod session_json;
 pub mod trace_dat;
 pub mod tsc;
+pub mod tsdl;

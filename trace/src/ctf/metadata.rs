@@ -12,6 +12,7 @@ use super::uuid::Uuid;
 use hypertrace_abi::schema::{FieldType, Schema};
 use hypertrace_abi::trace_parent::TraceParent;
 use hypertrace_format::origin::Origin;
+use hypertrace_format::tsdl::{self, free_name};
 use std::collections::BTreeSet;
 use std::fmt::{self, Write};
 
@@ -43,11 +44,6 @@ pub struct ClassEntry<'a> {
 
 /// Names of the words before a reference point's own fields.
 pub const REFERENCE_FIELDS: [&str; 4] = ["client", "cpu", "seq", "guest_time"];
-
-const NS: i128 = 1_000_000_000;
-
-/// Most characters of a text about the session's origin.
-const MOST_TEXT: usize = 512;
 
 /// Bytes of a page of the file, which the kernel writes whole or not at all.
 const PAGE: u64 = 4096;
@@ -104,19 +100,6 @@ impl Blocks {
     }
 }
 
-/// Returns a text as one of TSDL: other characters than those of printed ASCII are question marks.
-fn quoted(text: &str) -> String {
-    let mut out = String::from("\"");
-    for c in text.chars().take(MOST_TEXT) {
-        match c {
-            '"' | '\\' => out.extend(['\\', c]),
-            ' '..='~' => out.push(c),
-            _ => out.push('?'),
-        }
-    }
-    out + "\""
-}
-
 fn write_head(
     out: &mut String,
     uuid: &[u8; 16],
@@ -148,43 +131,19 @@ trace {{
 		word stream_id;
 	}};
 }};
-
-env {{
-	tracer_name = "hypertrace";
-	tracer_major = 2;
 "#,
         Uuid(uuid)
     )?;
-    if let Some(Origin { command, host, kernel, machine, .. }) = origin {
-        // Names that LTTng has too.
-        let fields = [("hostname", host), ("kernel_release", kernel), ("architecture", machine)];
-        for (name, text) in fields.into_iter().chain([("command", command)]) {
-            writeln!(out, "\t{name} = {};", quoted(text))?;
-        }
-    }
-    if let Some(parent) = trace_parent {
-        writeln!(out, "\ttraceparent = \"{parent}\";")?;
-    }
-    writeln!(out, "}};")
+    let parent = trace_parent.map(TraceParent::to_string);
+    tsdl::write_environment(out, origin, parent.as_deref())
 }
 
 fn write_clock(out: &mut String, clock: &ClockEntry) -> fmt::Result {
     let ClockEntry { id, name, uuid, frequency, offset_ns } = clock;
-    // Only the seconds may be negative: readers refuse a negative offset.
-    let seconds = offset_ns.div_euclid(NS);
-    let ticks = offset_ns.rem_euclid(NS) * i128::from(*frequency) / NS;
+    tsdl::write_clock(out, name, Some(Uuid(uuid)), *frequency, *offset_ns)?;
     write!(
         out,
-        r#"
-clock {{
-	name = "{name}";
-	uuid = "{}";
-	freq = {frequency};
-	offset_s = {seconds};
-	offset = {ticks};
-	absolute = true;
-}};
-typealias integer {{ size = 64; align = 64; signed = false; map = clock.{name}.value; }} := {name}_t;
+        r#"typealias integer {{ size = 64; align = 64; signed = false; map = clock.{name}.value; }} := {name}_t;
 
 stream {{
 	id = {id};
@@ -214,8 +173,7 @@ stream {{
 		half flags;
 	}};
 }};
-"#,
-        Uuid(uuid)
+"#
     )
 }
 
@@ -263,14 +221,6 @@ fn scalar_alias(ty: FieldType) -> &'static str {
     }
 }
 
-/// Returns the name, with as many underscores after it as it takes to be unique.
-fn free_name(mut name: String, taken: &mut BTreeSet<String>) -> String {
-    while !taken.insert(name.clone()) {
-        name.push('_');
-    }
-    name
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -287,12 +237,6 @@ mod tests {
 
     fn class(schema: &str, reference_point: bool) -> String {
         class_body(&Schema::parse(schema).unwrap(), reference_point)
-    }
-
-    #[test]
-    fn a_negative_offset_is_negative_in_its_seconds_only() {
-        let text = tsdl(&[0; 16], None, None, &[clock(-1_500_000_000)], std::iter::empty());
-        assert!(text.contains("offset_s = -2;\n\toffset = 1000000000;"), "{text}");
     }
 
     #[test]
