@@ -1,5 +1,6 @@
 //! `hypertrace export`: sessions and function traces for other readers.
 
+mod ctf;
 mod otlp;
 
 use crate::Usage;
@@ -35,6 +36,10 @@ use std::path::{Path, PathBuf};
 /// row has their number in the column lost, 0 if it is unknown. For durations of
 /// regions, use `regions --samples --by FIELD`.
 ///
+/// ctf: a directory that babeltrace2 and Trace Compass read: the same events, on one
+/// clock, with what their times may be off. A session's own folder ctf/ has guests'
+/// clocks, and not the kernels' events.
+///
 /// perfetto: hosts and guests as machines, with their events, regions, scheduling,
 /// and the parts of threads' time (docs/perfetto.md). --event, --client and --where
 /// choose events, --from and --until everything.
@@ -62,7 +67,7 @@ pub struct Args {
     #[arg(long, value_name = "FORMAT", value_enum)]
     to: Format,
 
-    /// File for the result, - for stdout; a directory, new or empty, for trace-dat and uftrace.
+    /// File for the result, - for stdout; a directory, new or empty, for ctf, trace-dat and uftrace.
     /// A file appears under this name when it is whole
     #[arg(long, short, value_name = "PATH|-", required_unless_present = "otlp_endpoint")]
     pub output: Option<PathBuf>,
@@ -105,6 +110,8 @@ enum Format {
     Json,
     /// Comma-separated values, a row an event
     Csv,
+    /// Directory of a trace in Common Trace Format, for babeltrace2
+    Ctf,
     /// Trace of Perfetto, for ui.perfetto.dev and trace_processor
     Perfetto,
     /// Files trace.dat of trace-cmd
@@ -118,6 +125,7 @@ enum Format {
 const EXAMPLES: &str = "\
 Examples:
   hypertrace export S --to perfetto -o s.pftrace     for ui.perfetto.dev
+  hypertrace export S --to ctf -o C && babeltrace2 C
   hypertrace export S --to csv -o s.csv    for pandas, DuckDB, a spreadsheet
   hypertrace export S --to json -o - | jq .event     a name a line
   hypertrace export S --to otlp --otlp-endpoint http://127.0.0.1:4318
@@ -151,8 +159,9 @@ pub fn run(args: &Args) -> Result<()> {
         return Err(Usage("--states is for --to perfetto".into()).into());
     }
     match args.to {
-        Format::Json => events(args, out, "line", json::write),
-        Format::Csv => events(args, out, "row", csv::write),
+        Format::Json => events(args, out, "line", |e| whole(out, |out| Ok(json::write(e, out)?))),
+        Format::Csv => events(args, out, "row", |e| whole(out, |out| Ok(csv::write(e, out)?))),
+        Format::Ctf => ctf::run(args, out),
         Format::Perfetto => perfetto(args, out),
         _ if choice.is_filtered() => {
             let why = "--event, --client, --where, --from and --until are not for this format";
@@ -170,7 +179,7 @@ fn events(
     args: &Args,
     out: &Path,
     unit: &str,
-    write: impl FnOnce(Events<'_>, &mut dyn Write) -> hypertrace_export::Result<u64>,
+    write: impl FnOnce(Events<'_>) -> Result<u64>,
 ) -> Result<()> {
     let Recordings { sessions, traces, functions } = args.inputs.open(&args.symbols)?;
     for warning in traces.iter().flat_map(|trace| trace.warnings()) {
@@ -183,7 +192,7 @@ fn events(
     let choice = Choice { has_leases: true, ..wanted };
     choice.check(sessions, traces).map_err(wrong)?;
     let events = Events { choice: &choice, ..events };
-    let count = whole(out, |out| Ok(write(events, out)?))?;
+    let count = write(events)?;
     if count == 0 && choice.is_filtered() {
         say(args.wanted.unmatched(sessions, traces));
     }
@@ -201,9 +210,9 @@ fn perfetto(args: &Args, out: &Path) -> Result<()> {
         Some(States::Slices) => perfetto::States::Slices,
         Some(States::Tracks) | None => perfetto::States::Tracks,
     };
-    events(args, out, "event", |events, out| {
+    events(args, out, "event", |events| {
         let warnings;
-        (counts, warnings) = perfetto::write(events, states, out)?;
+        (counts, warnings) = whole(out, |out| Ok(perfetto::write(events, states, out)?))?;
         warnings.iter().for_each(say);
         Ok(counts.events)
     })?;
@@ -243,6 +252,16 @@ fn whole<T>(path: &Path, write: impl FnOnce(&mut dyn Write) -> Result<T>) -> Res
         return Err(Usage(format!("{shown} exists: give another name")).into());
     }
     check_folder(path).map_err(|why| Usage(format!("{shown}: {why}")))?;
+    let written = file(path, write, |file, _| Ok(file.keep(path, false)?));
+    written.with_context(|| format!("{shown} is not written"))
+}
+
+/// Writes a file beside this path, and keeps it when it is whole.
+fn file<T>(
+    path: &Path,
+    write: impl FnOnce(&mut dyn Write) -> Result<T>,
+    keep: impl FnOnce(WholeFile, &T) -> Result<()>,
+) -> Result<T> {
     // A signal ends the command when an unfinished file with a name is removed.
     let mut interrupts = Some(Interrupts::catch());
     let written = || -> Result<T> {
@@ -253,12 +272,12 @@ fn whole<T>(path: &Path, write: impl FnOnce(&mut dyn Write) -> Result<T>) -> Res
         let mut out = BufWriter::with_capacity(1 << 16, Interruptible(file));
         let written = write(&mut out)?;
         let Interruptible(file) = out.into_inner().map_err(|why| why.into_error())?;
-        file.keep(path, false)?;
+        keep(file, &written)?;
         Ok(written)
     };
     let written = written();
     interrupts.into_iter().for_each(Interrupts::end);
-    written.with_context(|| format!("{shown} is not written"))
+    written
 }
 
 /// Output that fails after a signal.

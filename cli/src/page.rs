@@ -185,7 +185,7 @@ pub fn check_folder(path: &Path) -> Result<(), Usage> {
 }
 
 /// Returns the directory of a file.
-fn folder(path: &Path) -> &Path {
+pub fn folder(path: &Path) -> &Path {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     folder.unwrap_or(Path::new("."))
 }

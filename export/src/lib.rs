@@ -8,6 +8,7 @@
 //! choice    which events are wanted
 //! json      an object a line
 //! csv       a row an event
+//! ctf       a trace in Common Trace Format
 //! otlp      regions as spans of OpenTelemetry
 //! perfetto  a trace of Perfetto
 //! uftrace   a directory of uftrace, with a session's events among the calls
@@ -25,6 +26,7 @@ mod begins;
 mod by_name;
 pub mod choice;
 pub mod csv;
+pub mod ctf;
 mod error;
 pub mod escape;
 pub mod events;

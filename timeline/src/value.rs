@@ -129,6 +129,11 @@ pub struct Array<'a> {
 }
 
 impl<'a> Array<'a> {
+    /// Returns whether its numbers have a sign.
+    pub fn is_signed(&self) -> bool {
+        self.signed
+    }
+
     /// Iterates over the numbers. They fit an `i128` whether they have a sign or not.
     pub fn iter(&self) -> impl Iterator<Item = i128> + use<'a> {
         let Array { bytes, width, signed } = *self;

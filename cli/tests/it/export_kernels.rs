@@ -47,7 +47,7 @@ fn kernel(start: u64, every: u64, tid: u32, clock: impl Fn(u64) -> u64 + Copy) -
 }
 
 /// Makes a session with the recording of a guest's kernel, and the host's if wanted.
-fn session(has_host: bool) -> Made {
+pub(crate) fn session(has_host: bool) -> Made {
     let schema = made::PIECE;
     let piece = format!(r#",{{"id":{PIECES},"schema":"{schema}","reference_point":false}}]"#);
     let events = EVENTS.trim_end().strip_suffix(']').unwrap().to_owned() + &piece;

@@ -12,6 +12,7 @@ mod control;
 mod ctl;
 mod demo;
 mod export;
+mod export_ctf;
 mod export_kernels;
 mod export_otlp;
 mod fleet;

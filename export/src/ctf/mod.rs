@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! A trace in Common Trace Format (CTF 1.8): all events on one clock, in one stream.
+//!
+//! ```text
+//! writer    events and losses as records
+//! class     event classes, one for each schema
+//! values    values of fields
+//! packets   the stream's file
+//! metadata  the text that describes it
+//! ```
+//!
+//! Numbers have eight bytes, and nothing is aligned. Memory depends on the number of classes, not on that of events.
+
+mod class;
+mod metadata;
+mod packets;
+mod values;
+mod writer;
+
+use crate::Result;
+use crate::events::Events;
+use crate::row::Row;
+use std::io::Write;
+use writer::Writer;
+
+/// Names of the trace's files: the text, and the stream.
+pub const FILES: [&str; 2] = ["metadata", "events"];
+
+/// Counts of what was written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Counts {
+    /// Events.
+    pub events: u64,
+    /// Places where events were lost.
+    pub losses: u64,
+    /// Events that were lost there, as far as they were counted.
+    pub lost: u64,
+    /// Texts that were cut: they had a NUL, where readers end, or were too long.
+    pub cut: u64,
+    /// Events and losses whose times were changed: before the one before, or too far away for readers.
+    pub moved: u64,
+}
+
+/// What describes a stream that was written.
+#[derive(Debug)]
+pub struct Written {
+    /// Counts.
+    pub counts: Counts,
+    /// Text of the file `metadata`.
+    pub metadata: String,
+    /// Faults of the traces of kernels.
+    pub warnings: Vec<String>,
+}
+
+/// Writes the stream of the events and losses that are wanted.
+///
+/// # Errors
+/// If an input is damaged, or the output cannot be written.
+pub fn write(events: Events<'_>, out: &mut dyn Write) -> Result<Written> {
+    let mut writer = Writer::new(out, events.start())?;
+    let warnings = events.each(|row| {
+        match row {
+            Row::Event { event, function, .. } => writer.event(event, function)?,
+            Row::Lost { lost, .. } => writer.lost(lost)?,
+        }
+        Ok(true)
+    })?;
+    let first = events.sessions.first().map(|(session, _)| session.json());
+    let (counts, base, classes) = writer.finish()?;
+    let metadata = metadata::text(first, base, &classes);
+    Ok(Written { counts, metadata, warnings })
+}
