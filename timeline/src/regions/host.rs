@@ -7,10 +7,10 @@ mod leases;
 
 pub(super) use leases::{Counted, lease};
 
+use super::account::{Account, MOST_WAITING, Switches};
 use super::followed::{Followed, Tids};
 use super::marks::Kinds;
 use super::pairs::{Open, Pairs, most_open};
-use super::parts::{Account, MOST_WAITING, Switches};
 use super::store::Holder;
 use super::tally::Tally;
 use super::{NotCounted, unix_ns};

@@ -2,7 +2,8 @@
 
 //! Which events are marks of which threads: by their names, each looked up once.
 
-use super::parts::{Exactness, Mark, REASONS, Reason, Why};
+use super::account::{Exactness, Mark, Why};
+use super::parts::{REASONS, Reason};
 use crate::event::EventRef;
 use crate::format;
 use std::collections::HashSet;

@@ -14,7 +14,8 @@
 //! cpus      which thread each CPU had, and what woke threads
 //! path      critical paths of regions
 //! causes    what threads waited for
-//! parts     how a host thread's time divides into parts
+//! account   how a host thread's time divides into parts
+//! parts     the parts, and sums over them
 //! tally     the regions that wait for proven time
 //! scheduling switches and wake-ups, without regions
 //! steals    the times in which a hypervisor took the machine's CPUs
@@ -44,6 +45,7 @@
 //! # }
 //! ```
 
+mod account;
 mod causes;
 mod children;
 mod choice;

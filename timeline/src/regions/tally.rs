@@ -5,7 +5,8 @@
 //! A region's parts are the sums at its end less those at its beginning. Both are known when a
 //! proven interval has passed them.
 
-use super::parts::{Account, Divided, Interval, Sums};
+use super::account::Account;
+use super::parts::{Divided, Interval, Sums};
 use std::collections::VecDeque;
 
 /// Intervals whose memory is kept for the next ones.

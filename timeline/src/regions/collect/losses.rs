@@ -5,7 +5,8 @@
 use super::super::host::Host;
 use super::super::pairs::Pairs;
 use super::super::store::State;
-use super::{NotCounted, Pass};
+use super::super::NotCounted;
+use super::Pass;
 use crate::event::Lost;
 use hypertrace_format::number::grouped;
 use std::collections::BTreeSet;

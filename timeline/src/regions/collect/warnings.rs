@@ -2,8 +2,8 @@
 
 //! Lines about a session for the user: what is missing, and what to do.
 
+use super::super::account::Switches;
 use super::super::host::{Counted, Host};
-use super::super::parts::Switches;
 use crate::inputs::ctf::{ClockMaps, Session};
 
 /// Returns a line about events of a session that no file holds.

@@ -2,6 +2,7 @@
 
 //! The account of a thread, given marks with known times; and with each event of the kernel missing.
 
+use super::super::parts::{Sums, Times};
 use super::super::tally::Tally;
 use super::*;
 use Mark::{

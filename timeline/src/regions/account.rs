@@ -1,0 +1,550 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! How a host thread's time divides into parts, proven by its events.
+//!
+//! A thread's events are *marks*. Time counts for a part only between two marks that prove
+//! it together: the first says what began, the second that nothing else came between. For
+//! example, a guest's own event and the emulated store after it prove that the guest ran;
+//! a guest's event and the return to the VMM do not, as the exit is missing. Then the time
+//! is *unattributed*. So an event that is missing makes unattributed time, and never more of
+//! another part. (Two events that are missing together, a switch away from the thread and
+//! the next one back, leave no trace. The kernel reports such losses.)
+//!
+//! While a thread is on a CPU it is in a *mode*. Every mark that ends a mode proves it, also
+//! across the time in which the thread was switched out: that time has its own proof, the
+//! switches and the wake-up. Until then its intervals wait. They are taken in order of time, and do
+//! not change any more: see [`Account::take_proven`].
+//!
+//! | mark | ends | begins |
+//! |---|---|---|
+//! | guest event | guest; entry¹, access¹ (as the guest's time) | guest |
+//! | exit begins | guest; access¹ (as the guest's time) | exit |
+//! | access (`kvm_mmio`) | exit; guest¹, access¹ (as the guest's time) | access |
+//! | access (`kvm_pio`) | exit, where `kvm_exit` fires; where not, guest, access (as the guest's time) | access |
+//! | unload of the guest's registers | exit, access | leave |
+//! | `kvm_userspace_exit` | leave; exit¹, access¹. After an access: if that is its reason, or where `kvm_entry` fires | return |
+//! | VMM event | return, VMM | VMM |
+//! | VMM enters the guest | VMM | entry |
+//! | load of the guest's registers | entry; VMM², return² (as the VMM's time) | guest; entry, where `kvm_entry` follows |
+//! | `kvm_entry` | entry, exit, access | guest |
+//!
+//! ¹ Only where the kernel has no event that is more exact: see [`Exactness`].
+//! ² Only where the VMM has no event before it enters the guest.
+//!
+//! A guest's own event is placed by a map of its clock, with a bound on the error. It proves
+//! nothing where the kernel's events say when the guest began and ended. Where they do not, it
+//! is no mark on the way out of the guest, in the VMM and on the way back, which other events
+//! end, nor if it contradicts the others by no more than its bound. A region begins and ends
+//! at the mapped times, in whatever part they are.
+use super::causes::{CauseNumber, Unknown};
+use super::parts::{Evidence, Interval, Part, Reason, between};
+
+/// A state of a thread on a CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    Guest,
+    Exit,
+    /// The exit's access to memory or a port is known.
+    Access,
+    Leave,
+    /// The same, if the access was its reason: the guest may have run on since then.
+    AccessLeave,
+    Return,
+    Vmm,
+    Entry,
+}
+
+/// Most intervals of a thread that wait for their proof.
+pub const MOST_WAITING: usize = 4096;
+
+impl Mode {
+    fn part(self) -> Part {
+        match self {
+            Mode::Guest => Part::Guest,
+            Mode::Vmm => Part::Vmm,
+            _ => Part::Kernel,
+        }
+    }
+}
+
+/// An event of a thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mark {
+    /// The guest's own event on this thread's vCPU.
+    Guest,
+    /// `kvm_exit`, or `kvm_emulate_insn`.
+    Exit,
+    /// `kvm_mmio`.
+    Access,
+    /// `kvm_pio`.
+    Port,
+    /// `kvm_fpu` with unload.
+    Unload,
+    /// `kvm_userspace_exit`.
+    UserspaceExit,
+    /// The same, for an access to memory or a port.
+    AccessExit,
+    /// An event of the VMM, or a reference point's time in the VMM.
+    Vmm,
+    /// The VMM's event that it is about to enter the guest.
+    Run,
+    /// `kvm_fpu` with load.
+    Load,
+    /// `kvm_entry`.
+    Entry,
+    /// `sched_switch` away from the thread.
+    Out(Why),
+    /// `sched_switch` to the thread.
+    In,
+    /// `sched_wakeup` of the thread.
+    Wakeup,
+}
+
+/// Reason why a thread was switched out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// Another thread took the CPU.
+    Preempted,
+    /// It waits for something.
+    Blocked,
+    /// One of both.
+    Unknown,
+}
+
+/// Kinds of events that the kernel's trace of a thread has at all. Where it has a kind, the
+/// absence of one such event proves nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Exactness {
+    /// Beginnings of exits.
+    pub exits: bool,
+    /// `kvm_entry`.
+    pub entries: bool,
+    /// `kvm_fpu`.
+    pub registers: bool,
+    /// The VMM's event before it enters the guest.
+    pub runs: bool,
+}
+
+/// A time that waits for its proof, or for the proof of one before it.
+#[derive(Clone, Copy, Debug)]
+struct Waiting {
+    from: i64,
+    to: i64,
+    /// `None`: on a CPU, and not proven yet.
+    part: Option<Part>,
+    reason: Reason,
+    cause: CauseNumber,
+    ended_by: Option<Evidence>,
+    /// Whether a region began or ended in it, at its beginning or at its end.
+    has_border: bool,
+    /// Whether it is the sum of several, and not their times.
+    is_merged: bool,
+    /// Whether it is of the same wait as the one before it, with another cause.
+    goes_on: bool,
+}
+
+/// Whether the thread has a CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cpu {
+    On,
+    Out(Why),
+    Woken,
+    /// It was switched out, and had an event of its own since: a switch is missing.
+    Unclear,
+}
+
+/// The account of a thread: give it all marks in order of time.
+#[derive(Debug)]
+pub struct Account {
+    exactness: Exactness,
+    mode: Option<Mode>,
+    cpu: Cpu,
+    /// Time of the last mark of any kind; `None` before the first one.
+    last: Option<i64>,
+    /// The event of the next mark.
+    pub by: Option<Evidence>,
+    /// The causes of the wait that the next mark ends, each up to a time: see [`Account::ends_wait`]. Empty: not known.
+    pub causes: Vec<(i64, CauseNumber)>,
+    /// Time of the mark that began the mode.
+    begun: i64,
+    /// Reason of the last exit, and whether that is to be counted.
+    reason: Reason,
+    is_new: bool,
+    /// Exit that was counted since the last call of [`Account::take_exit`].
+    exit: Option<Reason>,
+    /// The time since the last interval that was taken, in order, and whether the part of some of it is not proven.
+    waiting: Vec<Waiting>,
+    is_unproven: bool,
+    /// Whether a region began or ended since the last mark, and when the last one did.
+    has_border: bool,
+    last_border: i64,
+    /// Most of them.
+    most: usize,
+    /// Whether the thread had an event of its own while another one had the CPU: a switch is missing, or
+    /// the event is another thread's.
+    pub is_contradicted: bool,
+    pub switches: Switches,
+}
+
+/// Numbers of a thread's switches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Switches {
+    /// Switches away from it.
+    pub away: u64,
+    /// Those after which it had an event that needs a CPU, and no switch back before that.
+    pub unreturned: u64,
+    /// How often too many intervals waited for their proof.
+    pub given_up: u64,
+}
+
+impl Account {
+    /// Makes the account of a thread whose trace has these kinds of events.
+    pub fn new(exactness: Exactness) -> Account {
+        Account {
+            exactness,
+            mode: None,
+            cpu: Cpu::On,
+            last: None,
+            by: None,
+            causes: Vec::new(),
+            begun: 0,
+            reason: 0,
+            is_new: false,
+            exit: None,
+            waiting: Vec::new(),
+            is_unproven: false,
+            has_border: false,
+            last_border: i64::MIN,
+            most: MOST_WAITING,
+            is_contradicted: false,
+            switches: Switches::default(),
+        }
+    }
+
+    /// Changes the kinds of events that the trace has.
+    pub fn set_exactness(&mut self, exactness: Exactness) {
+        self.exactness = exactness;
+    }
+
+    /// Returns the wait that a mark would end, and when it began.
+    pub(super) fn ends_wait(&self, mark: Mark) -> Option<(Part, i64)> {
+        let part = match (mark, self.cpu) {
+            (Mark::Wakeup, Cpu::Out(Why::Blocked)) => Part::Blocked,
+            (Mark::In, Cpu::Woken | Cpu::Out(Why::Preempted)) => Part::Runnable,
+            _ => return None,
+        };
+        Some((part, self.last?))
+    }
+
+    /// Returns most causes of one wait.
+    pub(super) fn most_causes(&self) -> usize {
+        self.most / 4
+    }
+
+    /// Changes how many intervals may wait.
+    pub fn set_most(&mut self, most: usize) {
+        self.most = most;
+    }
+
+    /// Takes the next mark.
+    pub fn mark(&mut self, time: i64, mark: Mark) {
+        if (mark, self.cpu) == (Mark::Wakeup, Cpu::On) {
+            // Before it was switched out, or after a switch that is missing: the next mark shows.
+            return;
+        }
+        let last = self.last.replace(time).unwrap_or(time);
+        let since = (last, time);
+        self.switches.add(mark, self.cpu);
+        match (mark, self.cpu) {
+            (Mark::Wakeup, Cpu::Out(Why::Blocked)) => self.off(Part::Blocked, since, Cpu::Woken),
+            (Mark::Wakeup, Cpu::Out(Why::Unknown)) => self.off(Part::Off, since, Cpu::Woken),
+            // Of a thread that is ready already: the event before it is missing.
+            (Mark::Wakeup, _) => self.off(Part::Unattributed, since, Cpu::Woken),
+            (Mark::Out(why), Cpu::On) => {
+                self.push(since, None);
+                self.cpu = Cpu::Out(why);
+            }
+            (Mark::Out(why), _) => self.off(Part::Unattributed, since, Cpu::Out(why)),
+            (Mark::In, Cpu::Woken | Cpu::Out(Why::Preempted)) => {
+                self.off(Part::Runnable, since, Cpu::On);
+            }
+            (Mark::In, Cpu::Out(Why::Unknown)) => self.off(Part::Off, since, Cpu::On),
+            (Mark::In, _) => self.off(Part::Unattributed, since, Cpu::On),
+            (_, Cpu::On) => self.change(since, mark),
+            (..) => {
+                self.off(Part::Unattributed, since, Cpu::On);
+                self.change((time, time), mark);
+            }
+        }
+    }
+
+    /// Takes a guest's own event, whose time has a bound on its error: `None` if that is unknown.
+    pub fn guest(&mut self, time: i64, bound: Option<u64>) {
+        if bound == Some(0) && self.cpu != Cpu::On {
+            // Only a switch proves that it has a CPU again.
+            self.switches.add(Mark::Guest, self.cpu);
+            self.cpu = Cpu::Unclear;
+            self.is_contradicted = true;
+            return;
+        }
+        if bound != Some(0) {
+            // The kernel's events say when the guest began and ended, without an error.
+            if self.exactness.exits || self.cpu != Cpu::On {
+                return;
+            }
+            let far = || bound.is_some_and(|bound| between((self.begun, time)) > bound);
+            let (ends, _) = self.modes(Mark::Guest);
+            // Another event ends these modes before the guest runs again: it did this before they
+            // began, or after an end that is not known yet.
+            let is_out = |mode| {
+                let modes = [Mode::Leave, Mode::AccessLeave, Mode::Return, Mode::Vmm, Mode::Entry];
+                modes.contains(&mode) && !ends.contains(&mode)
+            };
+            if self.mode.is_some_and(|mode| mode != Mode::Guest && (is_out(mode) || !far())) {
+                return;
+            }
+        }
+        self.mark(time, Mark::Guest);
+    }
+
+    /// Takes the beginning of an exit, or a mark that says more about it.
+    pub fn exit(&mut self, time: i64, mark: Mark, reason: Reason) {
+        self.reason = reason;
+        self.mark(time, mark);
+    }
+
+    /// Returns the reason of the last exit.
+    pub fn reason(&self) -> Reason {
+        self.reason
+    }
+
+    /// Takes all time up to now as unattributed: nothing is known of the thread until then.
+    pub fn skip(&mut self, time: i64) {
+        let last = self.last.replace(time).unwrap_or(time);
+        self.by = None;
+        self.prove(Part::Unattributed);
+        self.push((last, time), Some(Part::Unattributed));
+        (self.mode, self.cpu, self.is_new) = (None, Cpu::On, false);
+    }
+
+    /// Ends the account: what is not known until now never will be.
+    pub fn end(&mut self) {
+        if let Some(last) = self.last {
+            self.skip(last.max(self.last_border));
+        }
+    }
+
+    /// Notes that a region begins or ends now. Returns whether all time before it is proven.
+    pub fn border(&mut self, time: i64) -> bool {
+        let last = *self.last.get_or_insert(time);
+        (self.has_border, self.last_border) = (true, time);
+        self.waiting.is_empty() && time <= last
+    }
+
+    /// Returns whether all time up to the last mark is proven, and some of it, or an exit, was not taken.
+    pub fn has_proven(&self) -> bool {
+        !self.is_unproven && (!self.waiting.is_empty() || self.exit.is_some())
+    }
+
+    /// Takes the intervals that wait, if they are proven: in order, and from the end of those that were taken before. Those
+    /// that are the sum of several have their length, but not their times.
+    pub fn take_proven(&mut self, mut take: impl FnMut(&Interval, bool)) {
+        for waiting in &self.waiting {
+            let Waiting { from, to, part, reason, cause, ended_by, is_merged, .. } = *waiting;
+            let part = part.unwrap_or(Part::Unattributed);
+            let interval = Interval { from, to, part, reason, cause, ended_by };
+            take(&interval, is_merged);
+        }
+        self.waiting.clear();
+    }
+
+    /// Takes the exit that began with the proven intervals, if one did.
+    pub fn take_exit(&mut self) -> Option<Reason> {
+        self.exit.take()
+    }
+
+    /// Ends a time off the CPU.
+    fn off(&mut self, part: Part, (from, to): (i64, i64), cpu: Cpu) {
+        self.push((from, to), Some(part));
+        self.cpu = cpu;
+        if to > from
+            && !self.causes.is_empty()
+            && let Some(whole) = self.waiting.pop()
+        {
+            let mut next = Waiting { to: from, ..whole };
+            for (to, cause) in &self.causes {
+                next = Waiting { from: next.to, to: *to, cause: *cause, ..next };
+                self.waiting.push(next);
+                next.goes_on = true;
+            }
+        }
+        self.causes.clear();
+    }
+
+    /// Takes a mark that begins a mode, and confirms the one before.
+    fn change(&mut self, since: (i64, i64), mark: Mark) {
+        if (mark, self.mode) == (Mark::Unload, Some(Mode::Access)) && !self.exactness.entries {
+            // The reason of the way to the VMM says whether it was the access.
+            self.push(since, None);
+            (self.mode, self.begun) = (Some(Mode::AccessLeave), since.1);
+            return;
+        }
+        let (ends, begins) = self.modes(mark);
+        let part = match self.mode.filter(|mode| ends.contains(mode)) {
+            // The guest has run on, after an unknown part of this time.
+            Some(Mode::Access | Mode::Entry) if mark == Mark::Guest => Part::Guest,
+            // An exit that the kernel completed by itself. On the way to the VMM, there are other marks.
+            Some(Mode::Access) if matches!(mark, Mark::Exit | Mark::Access | Mark::Port) => {
+                Part::Guest
+            }
+            // The VMM ran, and the kernel on the way there and back.
+            Some(Mode::Return) if mark == Mark::Load => Part::Vmm,
+            Some(mode) => mode.part(),
+            None => Part::Unattributed,
+        };
+        if part == Part::Kernel && std::mem::take(&mut self.is_new) {
+            self.exit = Some(self.reason);
+        }
+        self.prove(part);
+        self.push(since, Some(part));
+        if begins != Mode::Guest || self.mode != Some(Mode::Guest) {
+            self.begun = since.1;
+        }
+        if begins == Mode::Exit || begins == Mode::Access && part == Part::Guest {
+            self.is_new = true;
+        }
+        self.mode = Some(begins);
+    }
+
+    /// Proves the part of all time on a CPU that waits.
+    fn prove(&mut self, part: Part) {
+        if std::mem::take(&mut self.is_unproven) {
+            let reason = self.reason_of(part);
+            for waiting in self.waiting.iter_mut().filter(|waiting| waiting.part.is_none()) {
+                (waiting.part, waiting.reason) = (Some(part), reason);
+            }
+        }
+    }
+
+    /// Adds an interval. Without a part, it waits for the mark that proves it, and those after it wait, too.
+    fn push(&mut self, (from, to): (i64, i64), part: Option<Part>) {
+        if to <= from {
+            return;
+        }
+        if self.is_unproven && self.waiting.len() >= self.most {
+            self.merge();
+        }
+        let reason = part.map_or(0, |part| self.reason_of(part));
+        let has_border = std::mem::take(&mut self.has_border);
+        self.is_unproven |= part.is_none();
+        self.waiting.push(Waiting {
+            from,
+            to,
+            part,
+            reason,
+            cause: Unknown::NotRecorded.number(),
+            ended_by: self.by,
+            has_border,
+            is_merged: false,
+            goes_on: false,
+        });
+    }
+
+    fn reason_of(&self, part: Part) -> Reason {
+        if part == Part::Kernel { self.reason } else { 0 }
+    }
+
+    /// Makes one interval of all that wait, are of one part, and have no border of a region between them: their
+    /// order counts for no region. If that does not help, nothing proves them.
+    fn merge(&mut self) {
+        let (before, first) = (self.waiting.len(), self.waiting[0].from);
+        let many = Unknown::TooMany.number();
+        let mut merged: Vec<Waiting> = Vec::new();
+        // Where the last one is, and the first one that others can join.
+        let (mut place, mut joinable) = (0, 0);
+        for waiting in self.waiting.drain(..) {
+            // Parts come before causes: one wait is one interval again.
+            if !waiting.goes_on {
+                let mut same = joinable..merged.len();
+                let same = same.find(|at| merged[*at].part == waiting.part);
+                place = same.filter(|_| !waiting.has_border).unwrap_or(merged.len());
+            }
+            match merged.get_mut(place) {
+                Some(same) => {
+                    same.to += waiting.to - waiting.from;
+                    same.is_merged |= !waiting.goes_on;
+                    let stream = |by: Option<Evidence>| by.map(|by| by.stream);
+                    if stream(same.ended_by) != stream(waiting.ended_by) {
+                        same.ended_by = None;
+                    }
+                    if same.cause != waiting.cause {
+                        same.cause = many;
+                    }
+                }
+                None => {
+                    merged.push(waiting);
+                    if waiting.has_border {
+                        joinable = merged.len();
+                    }
+                }
+            }
+        }
+        merged.iter_mut().fold(first, |from, waiting| {
+            (waiting.from, waiting.to) = (from, from + waiting.to - waiting.from);
+            waiting.to
+        });
+        self.waiting = merged;
+        if self.waiting.len() > before / 2 {
+            self.switches.given_up += 1;
+            self.prove(Part::Unattributed);
+        }
+    }
+
+    /// Returns the modes that a mark can end, and the one that it begins.
+    fn modes(&self, mark: Mark) -> (&'static [Mode], Mode) {
+        use Mode::*;
+        let Exactness { exits, entries, registers, runs } = self.exactness;
+        match mark {
+            Mark::Guest if entries => (&[Guest], Guest),
+            Mark::Guest if registers => (&[Guest, Access], Guest),
+            Mark::Guest => (&[Guest, Access, Entry], Guest),
+            Mark::Exit if entries || !registers => (&[Guest], Exit),
+            Mark::Exit => (&[Guest, Access], Exit),
+            Mark::Access if exits => (&[Exit], Access),
+            Mark::Port if entries => (&[Exit], Access),
+            Mark::Access | Mark::Port if registers && !entries => (&[Guest, Access], Access),
+            Mark::Access | Mark::Port => (&[Guest], Access),
+            Mark::Unload => (&[Exit, Access], Leave),
+            Mark::AccessExit if registers => (&[Leave, AccessLeave], Return),
+            Mark::UserspaceExit if registers => (&[Leave], Return),
+            Mark::UserspaceExit if !entries => (&[Exit], Return),
+            Mark::AccessExit | Mark::UserspaceExit => (&[Exit, Access], Return),
+            Mark::Vmm => (&[Return, Vmm], Vmm),
+            Mark::Run => (&[Vmm], Entry),
+            Mark::Load if runs => (&[Entry], if entries { Entry } else { Guest }),
+            Mark::Load => (&[Entry, Vmm, Return], if entries { Entry } else { Guest }),
+            Mark::Entry => (&[Entry, Exit, Access], Guest),
+            Mark::Out(_) | Mark::In | Mark::Wakeup => (&[], Guest),
+        }
+    }
+}
+
+impl Switches {
+    /// Takes a mark of a thread that was in this state until then.
+    fn add(&mut self, mark: Mark, cpu: Cpu) {
+        self.away += u64::from(matches!(mark, Mark::Out(_)));
+        let is_off = matches!(cpu, Cpu::Out(_) | Cpu::Woken);
+        self.unreturned += u64::from(is_off && !matches!(mark, Mark::In | Mark::Wakeup));
+    }
+}
+
+impl std::ops::AddAssign for Switches {
+    fn add_assign(&mut self, other: Switches) {
+        self.away += other.away;
+        self.unreturned += other.unreturned;
+        self.given_up += other.given_up;
+    }
+}
+
+#[cfg(test)]
+mod tests;

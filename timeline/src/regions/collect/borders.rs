@@ -1,0 +1,321 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The events that begin and end regions.
+
+use super::super::causes::Unknown;
+use super::super::choice::LeftOut;
+use super::super::cpus::Cpus;
+use super::super::groups::{cut, unattributed};
+use super::super::marks::Kinds;
+use super::super::pairs::{Begun, Open, SameId};
+use super::super::parts::Divided;
+use super::super::path::{self, Path};
+use super::super::roles::Role;
+use super::super::store::{Detail, NO_CLIENT, NO_THREAD, Sample, State};
+use super::super::{By, MOST_REGIONS, NotCounted, Select};
+use super::{Pass, all_threads, divide};
+use crate::clock::{FRACTION, GuestReading};
+use crate::event::{Event, EventKind, EventRef};
+use crate::filter::RegionRef;
+
+impl Pass<'_> {
+    pub fn begin(
+        &mut self,
+        event: &EventRef<'_>,
+        role: Role,
+        name: u32,
+        thread: Option<usize>,
+        is_unknown: bool,
+    ) {
+        let (session, time) = (event.session, event.ts_ns);
+        let value = self.value(event, role, thread);
+        if role.is_of_any {
+            self.cpus.iter_mut().flatten().for_each(Cpus::keep_turns);
+        }
+        let host = &mut self.hosts[session];
+        let most = host.most_open;
+        let begun = thread.map(|at| {
+            let thread = &mut host.threads[at];
+            (at, thread.tally.begin(&mut thread.account, time))
+        });
+        let open = Open {
+            name,
+            id: role.id(event),
+            client: event.client.unwrap_or(NO_CLIENT),
+            value,
+            begun: self.chooser.keep(event),
+            begin: time,
+            bound: event.bound_ns,
+            is_point: event.kind == EventKind::ReferencePoint,
+            guest_time: event.reading.map(GuestReading::time),
+            thread: begun,
+            is_unknown,
+            wrong: None,
+            may_have_ended: false,
+        };
+        let same_id = match self.options.select {
+            Select::Names(_) => SameId::Joins,
+            // There are no ids.
+            Select::Between(..) => SameId::Replaces,
+        };
+        match self.pairs(event, role).map(|pairs| pairs.begin(open, most, same_id)) {
+            Some(Begun::Open) => {}
+            Some(Begun::Instead(old)) => self.never_ended(session, &old),
+            Some(Begun::Again { new, is_first }) => {
+                // One end closes both.
+                self.forget(session, begun);
+                if !is_first {
+                    self.count(session, &new, None, NotCounted::IdTwice);
+                }
+            }
+            None => self.forget(session, begun),
+        }
+    }
+
+    pub fn end(
+        &mut self,
+        event: &EventRef<'_>,
+        role: Role,
+        name: u32,
+        (thread, on): (Option<usize>, Option<u32>),
+        is_unknown: bool,
+    ) {
+        let (session, end, id) = (event.session, event.ts_ns, role.id(event));
+        let Some((mut open, depth)) = self.pairs(event, role).and_then(|pairs| pairs.end(name, id))
+        else {
+            if matches!(self.options.select, Select::Names(_)) {
+                let value = self.value(event, role, thread);
+                let region = self.region(name, None, Some(*event));
+                if self.chooser.refuses(end, &region).is_none()
+                    && let Some(group) = self.group(session, name, value)
+                {
+                    self.count_in(group, NotCounted::EndWithoutBegin);
+                }
+            }
+            return;
+        };
+        // What is known last.
+        if role.by.is_some() {
+            open.value = self.value(event, role, thread);
+        }
+        // Between two readings of one clock, its rate alone limits the time.
+        let reading = event.reading.filter(|_| event.client.unwrap_or(NO_CLIENT) == open.client);
+        let passed = open.guest_time.zip(reading).and_then(|(a, b)| a.until(b.time()));
+        let of_rate = passed.map_or(u64::MAX, |(least, most)| {
+            let ns = end.abs_diff(open.begin);
+            let [least, most] =
+                [least, most].map(|units| units.unsigned_abs() / FRACTION.unsigned_abs());
+            // Times are in whole nanoseconds.
+            ns.abs_diff(least).max(ns.abs_diff(most)) + 2
+        });
+        let sum = open.bound.zip(event.bound_ns).map(|(a, b)| a.saturating_add(b));
+        open.bound = sum.map(|sum| sum.min(of_rate));
+        let client = event.client.filter(|_| !role.is_of_any).unwrap_or(NO_CLIENT);
+        let host = &self.hosts[session];
+        let has_moved =
+            host.clients.get(client as usize).is_some_and(|client| client.moved(open.begin, end));
+        if open.thread.map(|(thread, _)| thread) != thread || has_moved {
+            open.wrong.get_or_insert(NotCounted::Migration);
+        }
+        let mut clients = [Some(open.client), event.client].into_iter().flatten();
+        if clients.any(|of| of != NO_CLIENT && host.jumps.has(of, open.begin, end)) {
+            open.wrong.get_or_insert(NotCounted::ClockJump);
+        }
+        if let Some(why) = open.wrong {
+            self.forget(session, open.thread);
+            self.count(session, &open, Some(event), why);
+            return;
+        }
+        open.is_unknown |= is_unknown;
+        let duration_ns = Some(end.saturating_sub(open.begin).max(0) as u64);
+        let region = self.region(name, open.begun.as_deref(), Some(*event));
+        let refused = self.chooser.refuses(open.begin, &RegionRef { duration_ns, ..region });
+        let path = match (refused, self.options.has_paths) {
+            (None, true) => self.path(session, on, (open.begin, end), role.is_of_any),
+            _ => Path::default(),
+        };
+        self.add(open, session, client, (end, depth, path), refused);
+    }
+
+    /// Returns the critical path of a region that ended on a thread, with its waits if these are wanted.
+    fn path(
+        &mut self,
+        session: usize,
+        on: Option<u32>,
+        times: (i64, i64),
+        has_waits: bool,
+    ) -> Path {
+        // A guest's kernel may have been recorded several times: the first one that had not ended.
+        let all = all_threads(&self.traced, &self.cpus, session);
+        let cpus = all.min_by_key(|cpus| (cpus.until < times.1, cpus.until));
+        let path = match (cpus, on) {
+            (Some(cpus), Some(tid)) => cpus.path(tid, times, has_waits, &mut self.causes),
+            _ => None,
+        };
+        let none = || {
+            let why = if cpus.is_some() { Unknown::Missing } else { Unknown::NotRecorded };
+            let ns = times.1.saturating_sub(times.0).max(0) as u64;
+            Path { steps: path::unknown(why, ns).into(), waits: Box::default() }
+        };
+        path.unwrap_or_else(none)
+    }
+
+    /// Returns what is known of a region for the filter.
+    fn region<'r>(
+        &'r self,
+        name: u32,
+        begin: Option<&'r Event>,
+        end: Option<EventRef<'r>>,
+    ) -> RegionRef<'r> {
+        let name = &self.roles.names()[name as usize];
+        RegionRef { name, duration_ns: None, begin: begin.map(Event::borrow), end }
+    }
+
+    /// Takes a region whose end is no longer waited for.
+    pub fn never_ended(&mut self, session: usize, open: &Open) {
+        self.forget(session, open.thread);
+        self.count(session, open, None, open.wrong.unwrap_or(NotCounted::BeginWithoutEnd));
+    }
+
+    /// Closes the regions that the last holder of a client left open.
+    pub fn end_holder(&mut self, session: usize, client: u32, lease: &EventRef<'_>) {
+        let host = self.hosts.get_mut(session);
+        let of = host.and_then(|host| host.clients.get_mut(client as usize));
+        let Some(of) = of else { return };
+        // The host's time of a point, and the mapped one of the lease.
+        let bound = lease.bound_ns.and_then(|ns| i64::try_from(ns).ok()).unwrap_or(i64::MAX);
+        for open in of.pairs.take_before(lease.ts_ns.saturating_sub(bound)) {
+            self.never_ended(session, &open);
+        }
+    }
+
+    /// Forgets a region of a thread that will not be counted.
+    fn forget(&mut self, session: usize, of: Option<(usize, u32)>) {
+        if let Some((thread, number)) = of {
+            self.hosts[session].threads[thread].tally.forget(number);
+        }
+    }
+
+    /// Counts a region as one that cannot be measured, if what is known of it fits.
+    fn count(&mut self, session: usize, open: &Open, end: Option<&EventRef<'_>>, why: NotCounted) {
+        let region = self.region(open.name, open.begun.as_deref(), end.copied());
+        if self.chooser.refuses(open.begin, &region).is_none()
+            && let Some(group) = self.group(session, open.name, open.value.clone())
+        {
+            self.count_in(group, why);
+        }
+    }
+
+    fn count_in(&mut self, group: u32, why: NotCounted) {
+        self.groups.all[group as usize].not_counted[why as usize] += 1;
+    }
+
+    /// Adds a region that has ended, inside so many others. The part of some of its time may become known later.
+    fn add(
+        &mut self,
+        mut open: Open,
+        session: usize,
+        client: u32,
+        (end, depth, path): (i64, usize, Path),
+        mut refused: Option<LeftOut>,
+    ) {
+        let mut group = None;
+        if refused.is_none() {
+            group = self.group(session, open.name, open.value.take());
+            let Some(group) = group else { return self.forget(session, open.thread) };
+            if self.chooser.skips(&mut self.groups.all[group as usize]) {
+                refused = Some(LeftOut::First);
+            }
+        }
+        if let Some(why) = refused {
+            self.chooser.left_out[why as usize] += 1;
+        }
+        // It is nobody's child.
+        let is_unneeded = refused.is_some() && depth == 0;
+        if is_unneeded || self.store.len() == MOST_REGIONS {
+            self.forget(session, open.thread);
+            self.is_cut |= !is_unneeded;
+            return;
+        }
+        let group = group.or_else(|| self.group_of_children(session, open.name));
+        let Some(group) = group else { return self.forget(session, open.thread) };
+        let host = &mut self.hosts[session];
+        let state = match refused {
+            Some(_) => State::Inside,
+            None if open.is_unknown => State::Unrecorded,
+            None => State::Counted,
+        };
+        let sample = Sample {
+            id: open.id,
+            begin_ns: open.begin,
+            // Until it is divided.
+            times: unattributed(end.saturating_sub(open.begin).max(0) as u64),
+            bound: open.bound.and_then(|ns| ns.try_into().ok()).unwrap_or(u32::MAX),
+            group: group as u16,
+            thread: open.thread.map_or(NO_THREAD, |(thread, _)| thread as u16),
+            cpu: None,
+            holder: host.holder(client),
+            session: u16::try_from(session).unwrap_or(u16::MAX),
+            state,
+            depth: u8::try_from(depth).unwrap_or(u8::MAX),
+        };
+        let index = self.store.push(sample, end);
+        if state.is_counted() {
+            let group = &mut self.groups.all[group as usize];
+            group.is_point = open.is_point;
+            group.is_program |= host.is_program;
+            let kinds = open.thread.map_or(Kinds::default(), |(thread, _)| host.kinds(thread));
+            group.includes_kvm |= !host.is_program && kinds.includes_kvm();
+            group.bound_ns = group.bound_ns.zip(open.bound).map(|(a, b)| a.max(b));
+            if self.store.wants(index) {
+                self.store.keep(Detail::new(index, Divided::default()));
+            }
+        }
+        let (store, groups) = (&mut self.store, &mut self.groups);
+        let Some((thread, number)) = open.thread else {
+            let Path { steps: path, waits } = path;
+            let divided = match host.is_program && !path.is_empty() {
+                true => Divided { times: path::times(&path), waits, path, ..Divided::default() },
+                false => Divided { times: sample.times, path, ..Divided::default() },
+            };
+            return divide(store, groups, index, divided);
+        };
+        let (thread, path) = (&mut host.threads[thread], path.steps);
+        match thread.tally.end(&mut thread.account, number, end, index) {
+            Some(divided) => divide(store, groups, index, Divided { path, ..divided }),
+            None if path.is_empty() => {}
+            None => drop(self.paths.insert(index, path)),
+        }
+    }
+
+    /// Returns the value of an event by which its region is grouped.
+    fn value(&self, event: &EventRef<'_>, role: Role, thread: Option<usize>) -> Option<String> {
+        let value = match &self.options.by {
+            By::Nothing => None,
+            By::Client => Some(event.client.map_or("none".into(), |client| client.to_string())),
+            By::Vcpu => {
+                let thread = thread.map(|thread| &self.hosts[event.session].threads[thread]);
+                Some(thread.map_or("unknown".into(), |thread| match &thread.name {
+                    Some(name) => name.to_string(),
+                    None => format!("thread {}", thread.tid),
+                }))
+            }
+            By::Field(_) => role.value(event),
+        };
+        value.map(cut)
+    }
+
+    /// Returns the group of a region; `None` if there are too many.
+    fn group(&mut self, session: usize, name: u32, value: Option<String>) -> Option<u32> {
+        let has_values = self.options.by != By::Nothing;
+        let value = value.or_else(|| has_values.then(|| "none".into()));
+        self.groups.find(session, (name, &self.roles.names()[name as usize]), value)
+    }
+
+    /// Returns a group with the name of a region that is left out.
+    fn group_of_children(&mut self, session: usize, name: u32) -> Option<u32> {
+        let has_values = self.options.by != By::Nothing;
+        let names = self.roles.names();
+        self.groups.without_value(session, (name, &names[name as usize]), has_values)
+    }
+}

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The events of kernels: marks of threads, and what each CPU did.
+
+use super::super::account::{Mark, Why};
+use super::super::cpus::Next;
+use super::super::marks::{Kernel, of_kvm};
+use super::super::parts::{Evidence, Stream};
+use super::Pass;
+use crate::event::{EventRef, Thread};
+use crate::format;
+
+impl Pass<'_> {
+    /// Takes an event of a kernel.
+    pub fn kernel(&mut self, event: &EventRef<'_>) {
+        let (Some(fields), Some(running)) = (event.fields.kernel(), event.thread) else { return };
+        if let Some(trace) = event.trace.checked_sub(self.traced.len()) {
+            return self.cpu_event(trace, event, fields, running);
+        }
+        let (kernel, number) = self.roles.kernel(event);
+        let (trace, cpu) = (event.trace as u16, running.cpu.unwrap_or(0) as u16);
+        let by = Evidence { stream: Stream::Kernel { trace, cpu }, event: number };
+        for at in 0..self.traced.get(event.trace).map_or(0, Vec::len) {
+            let to = self.traced[event.trace][at];
+            self.kernel_of(to, event.ts_ns, kernel, fields, (running, by));
+        }
+        if self.cpus[event.trace].as_ref().is_some_and(|cpus| cpus.is_in_trace) {
+            self.cpu_event(event.trace, event, fields, running);
+        }
+    }
+
+    /// Takes an event of a CPU of a trace.
+    fn cpu_event(
+        &mut self,
+        trace: usize,
+        event: &EventRef<'_>,
+        fields: format::Fields<'_>,
+        running: Thread,
+    ) {
+        let Some(cpus) = self.cpus.get_mut(trace).and_then(Option::as_mut) else { return };
+        let at = (event.ts_ns, running.cpu.unwrap_or(0), running.tid);
+        cpus.take(at, self.roles.cpu_event(event), fields, &mut self.causes);
+    }
+
+    /// Takes an event of a recording for a session's threads.
+    fn kernel_of(
+        &mut self,
+        (session, recording): (usize, usize),
+        time: i64,
+        kernel: Kernel,
+        fields: format::Fields<'_>,
+        (running, by): (Thread, Evidence),
+    ) {
+        let host = &mut self.hosts[session];
+        if let Some(cpu) = running.cpu {
+            host.recordings[recording].note(cpu as usize, time);
+        }
+        if kernel == Kernel::Other {
+            return;
+        }
+        if host.recordings[recording].kinds.add(kernel) {
+            host.set_all_exactness();
+        }
+        host.recordings[recording].followed.add(kernel, fields, running.tid);
+        let kinds = host.recordings[recording].kinds;
+        let tid = |field| fields.number(field).unwrap_or(-1);
+        let cpus = match by.stream {
+            Stream::Kernel { trace, .. } => self.cpus.get(usize::from(trace)),
+            _ => None,
+        };
+        let cpus = cpus.and_then(Option::as_ref);
+        let (causes, cpu) = (&mut self.causes, running.cpu.unwrap_or(0));
+        let prev = match kernel {
+            Kernel::Switch { prev, .. } => u32::try_from(tid(prev)).ok(),
+            _ => None,
+        };
+        let mut mark = |tid, mark| {
+            let thread = host.traced(tid, recording);
+            if let Some(account) = host.account(thread, recording, time) {
+                account.by = Some(by);
+                if let (Some(cpus), Some((part, from))) = (cpus, account.ends_wait(mark)) {
+                    let next = Next { cpu, tid: tid as u32, prev };
+                    let most = account.most_causes();
+                    cpus.explain(part, next, (from, time), most, causes, &mut account.causes);
+                }
+                account.mark(time, mark);
+            }
+            thread
+        };
+        let (first, second) = match kernel {
+            Kernel::Switch { prev, state, next } => {
+                let out = Mark::Out(kinds.why(tid(state)));
+                (mark(tid(prev), out), mark(tid(next), Mark::In))
+            }
+            Kernel::Wakeup { tid: field } | Kernel::Start { tid: field } => {
+                (mark(tid(field), Mark::Wakeup), None)
+            }
+            Kernel::SwitchIn { tid: field } => (mark(tid(field), Mark::In), None),
+            Kernel::SwitchOut { tid: field, preempted } => {
+                let why = if tid(preempted) == 1 { Why::Preempted } else { Why::Unknown };
+                (mark(tid(field), Mark::Out(why)), None)
+            }
+            _ => {
+                let thread = host.traced(running.tid.into(), recording);
+                if let Some(account) = host.account(thread, recording, time) {
+                    let last = account.reason();
+                    let mark = of_kvm(kernel, kinds, fields, &mut self.reasons, last);
+                    if let Some((mark, reason)) = mark {
+                        account.by = Some(by);
+                        account.exit(time, mark, reason);
+                    }
+                }
+                (thread, None)
+            }
+        };
+        host.recordings[recording].followed.remove(kernel, fields);
+        for thread in [first, second].into_iter().flatten() {
+            self.release(session, thread);
+        }
+    }
+}
