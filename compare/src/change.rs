@@ -2,8 +2,7 @@
 
 //! The differences between two sides, each of some runs, region by region.
 
-use crate::compact::Named;
-use crate::run::{Mean, PARTS, Region, Run, Typical};
+use crate::run::{Exits, Mean, PARTS, Region, Run, Typical};
 use crate::stats::{benjamini_hochberg, least_p_value, permutation, smallest_difference, welch};
 use hypertrace_timeline::regions::Part;
 use serde::{Serialize, Serializer};
@@ -107,9 +106,9 @@ pub struct Difference {
     /// The typical mean outside of regions inside, `self`, and in those by name. They add up to it, too.
     #[serde(serialize_with = "objects")]
     pub children: Vec<(String, Change)>,
-    /// The kernel's part of the typical mean by exits' reasons.
+    /// The typical mean by exits' reasons. Those of the kernel and of the VMM add up to these parts.
     #[serde(serialize_with = "objects")]
-    pub exits: Vec<(String, Change)>,
+    pub exits: Vec<(String, ExitChange)>,
     /// The waits of the typical mean by what they were for.
     #[serde(serialize_with = "objects")]
     pub causes: Vec<(String, Change)>,
@@ -126,16 +125,42 @@ pub struct Difference {
     pub points_ns: [Vec<f64>; 2],
 }
 
+/// Differences of the exits for one reason, each until the guest runs again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct ExitChange {
+    /// Of the time in the kernel for them.
+    #[serde(flatten)]
+    pub kernel: Change,
+    /// Of the time in the VMM for them.
+    pub vmm: Change,
+    /// Of the time in which the thread waited meanwhile.
+    pub waits: Change,
+}
+
+impl Difference {
+    /// Returns the time of exits by part and reason, the largest differences first.
+    pub fn exits_by_part(&self) -> Vec<(&'static str, &str, Change)> {
+        let exits = self.exits.iter().flat_map(|(name, exits)| {
+            let all = [("kernel", exits.kernel), ("vmm", exits.vmm), ("waits", exits.waits)];
+            all.map(|(part, change)| (part, name.as_str(), change))
+        });
+        let mut all: Vec<_> = exits.collect();
+        all.retain(|(.., change)| change.a_ns + change.b_ns > 0.0);
+        all.sort_by(|(.., a), (.., b)| b.difference_ns.abs().total_cmp(&a.difference_ns.abs()));
+        all
+    }
+}
+
 /// Writes changes as objects that have a name.
-fn objects<N: Serialize, S: Serializer>(
-    all: &[(N, Change)],
+fn objects<N: Serialize, C: Serialize, S: Serializer>(
+    all: &[(N, C)],
     serializer: S,
 ) -> Result<S::Ok, S::Error> {
     #[derive(Serialize)]
-    struct Object<'a, N> {
+    struct Object<'a, N, C> {
         name: &'a N,
         #[serde(flatten)]
-        change: &'a Change,
+        change: &'a C,
     }
     serializer.collect_seq(all.iter().map(|(name, change)| Object { name, change }))
 }
@@ -230,7 +255,7 @@ fn difference(name: &str, sides: [&[&Run]; 2], names: usize) -> Difference {
         };
         PARTS.into_iter().enumerate().map(part).collect::<Vec<_>>()
     };
-    let named = |of: fn(&Typical) -> BTreeMap<&str, f64>| {
+    let named = |of: &dyn Fn(&Typical) -> BTreeMap<&str, f64>| {
         let all = regions.each_ref().map(|side| {
             side.iter().map(|region| of(&region.typical)).collect::<Vec<BTreeMap<&str, f64>>>()
         });
@@ -249,10 +274,26 @@ fn difference(name: &str, sides: [&[&Run]; 2], names: usize) -> Difference {
         changes
     };
     let [a, b] = values(&|region| region.typical.mean.duration_ns());
-    let mut children = named(|typical| times(&typical.children));
+    let mut children =
+        named(&|typical| typical.children.iter().map(|(name, (_, ns))| (name, *ns)).collect());
     if !children.is_empty() {
         children.insert(0, ("self".into(), change(&|region| region.typical.self_ns())));
     }
+    let of_exits = |of: fn(&Exits) -> f64| {
+        named(&|typical| typical.exits.iter().map(|(name, exits)| (name, of(exits))).collect())
+    };
+    let vmm = of_exits(|exits| exits.vmm_ns);
+    let waits = of_exits(|exits| exits.waits_ns);
+    let one = |(name, kernel): (String, Change)| {
+        let find = |all: &[(String, Change)]| {
+            all.iter().find(|(known, _)| *known == name).map_or_else(Change::default, |(_, c)| *c)
+        };
+        let exits = ExitChange { kernel, vmm: find(&vmm), waits: find(&waits) };
+        (name, exits)
+    };
+    let mut exits: Vec<_> = of_exits(|exits| exits.kernel_ns).into_iter().map(one).collect();
+    let most = |e: &ExitChange| e.kernel.difference_ns.abs().max(e.vmm.difference_ns.abs());
+    exits.sort_by(|(_, a), (_, b)| most(b).total_cmp(&most(a)));
     let percentiles_ns = regions.each_ref().map(|side| {
         let len = side.iter().map(|region| region.percentiles_ns.iter().count()).min();
         let mut means = vec![0.0; len.unwrap_or(0)];
@@ -281,16 +322,12 @@ fn difference(name: &str, sides: [&[&Run]; 2], names: usize) -> Difference {
         smallest_ns: smallest_difference(&a, &b, LEVEL / names.max(1) as f64, POWER),
         parts: parts(|region| &region.typical.mean),
         children,
-        exits: named(|typical| times(&typical.exits)),
-        causes: named(|typical| typical.waits.iter().map(|(name, ns)| (name, *ns)).collect()),
+        exits,
+        causes: named(&|typical| typical.waits.iter().map(|(name, ns)| (name, *ns)).collect()),
         all: change(&|region| region.all.duration_ns()),
         p99: change(&|region| region.percentiles_ns.get(99).map_or(0.0, |ns| ns as f64)),
         slowest: parts(|region| &region.slowest),
         percentiles_ns,
         points_ns: [a, b],
     }
-}
-
-fn times(all: &Named<(f64, f64)>) -> BTreeMap<&str, f64> {
-    all.iter().map(|(name, (_, ns))| (name, *ns)).collect()
 }

@@ -21,10 +21,12 @@ mod sentence;
 pub mod stats;
 
 pub use change::{
-    CONFIDENCE, Change, Comparison, Difference, Judged, LEAST_RUNS, LEVEL, POWER, Verdict,
-    runs_needed,
+    CONFIDENCE, Change, Comparison, Difference, ExitChange, Judged, LEAST_RUNS, LEVEL, POWER,
+    Verdict, runs_needed,
 };
 pub use checks::Checks;
 pub use compact::{Named, Percentiles};
-pub use run::{FILE, MOST_NAMES, Mean, PARTS, Region, Run, SLOWEST, TYPICAL, Typical, VERSION};
+pub use run::{
+    Exits, FILE, MOST_NAMES, Mean, PARTS, Region, Run, SLOWEST, TYPICAL, Typical, VERSION,
+};
 pub use sentence::{Unit, sentences, signed};

@@ -5,12 +5,12 @@
 use crate::compact::{Named, Percentiles};
 use hypertrace_format::origin::Origin;
 use hypertrace_timeline::Session;
-use hypertrace_timeline::regions::{Cause, Part, Regions, Sums, Unknown};
+use hypertrace_timeline::regions::{self, Cause, Part, Regions, Sums, Unknown};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// Version of [`Run`] in a file.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Name of the file of a run whose session is not kept.
 pub const FILE: &str = "run.json";
 /// Most names of regions.
@@ -89,10 +89,35 @@ pub struct Typical {
     pub mean: Mean,
     /// Regions inside them, by name: number and time. They and the rest, `self`, add up to the duration.
     pub children: Named<(f64, f64)>,
-    /// Exits of a guest by reason: number and time of the kernel's part.
-    pub exits: Named<(f64, f64)>,
+    /// Exits of a guest by reason. Their times in the kernel and in the VMM add up to both parts, if the details of all
+    /// regions are known.
+    pub exits: Named<Exits>,
     /// Waits by their part and what they were for. They add up to both parts, if the details of all regions are known.
     pub waits: Named<f64>,
+}
+
+/// Exits of a guest for one reason, each until the guest runs again. All times are nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Exits {
+    /// Their number.
+    pub count: f64,
+    /// Time in the kernel for them.
+    pub kernel_ns: f64,
+    /// Time in the VMM for them.
+    pub vmm_ns: f64,
+    /// Time in which the thread waited meanwhile.
+    pub waits_ns: f64,
+}
+
+impl Exits {
+    fn of(exits: &regions::Exits, of: u64) -> Exits {
+        Exits {
+            count: mean(exits.count, of),
+            kernel_ns: mean(exits.kernel, of),
+            vmm_ns: mean(exits.vmm, of),
+            waits_ns: mean(exits.waits, of),
+        }
+    }
 }
 
 impl Mean {
@@ -132,13 +157,10 @@ impl Typical {
             entry.0 += mean(child.count, sums.regions);
             entry.1 += mean(child.times.total(), sums.regions);
         }
-        let mut exits: BTreeMap<&str, (f64, f64)> = BTreeMap::new();
-        for (reason, count, ns) in &sums.exits {
+        let exits = sums.exits.iter().map(|(reason, exits)| {
             let name = regions.reasons.get(usize::from(*reason));
-            let entry = exits.entry(name.map_or("other", |name| name)).or_default();
-            entry.0 += mean(*count, sums.details_of);
-            entry.1 += mean(*ns, sums.details_of);
-        }
+            (name.map_or("other", |name| name), Exits::of(exits, sums.details_of))
+        });
         let mut waits: BTreeMap<String, f64> = BTreeMap::new();
         for (part, cause, ns) in &sums.waits {
             let part = if *part == Part::Runnable { "runnable" } else { "blocked" };
@@ -149,7 +171,7 @@ impl Typical {
         Typical {
             mean: Mean::of(sums),
             children: children.into_iter().collect(),
-            exits: exits.into_iter().collect(),
+            exits: exits.collect(),
             waits: waits.into_iter().collect(),
         }
     }
@@ -177,11 +199,12 @@ impl Run {
         let is_mean = |mean: &Mean| mean.parts_ns.iter().chain([&mean.duration_ns()]).all(is_time);
         let is_region = |region: &Region| {
             let Typical { mean, children, exits, waits } = &region.typical;
-            let named =
-                children.iter().chain(exits.iter()).flat_map(|(_, (count, ns))| [count, ns]);
+            let children = children.iter().flat_map(|(_, (count, ns))| [count, ns]);
+            let exits = exits.iter();
+            let exits = exits.flat_map(|(_, e)| [&e.count, &e.kernel_ns, &e.vmm_ns, &e.waits_ns]);
             let waits = waits.iter().map(|(_, ns)| ns);
             [mean, &region.all, &region.slowest].into_iter().all(is_mean)
-                && named.chain(waits).all(is_time)
+                && children.chain(exits).chain(waits).all(is_time)
         };
         self.regions.values().all(|region| is_region(region))
     }

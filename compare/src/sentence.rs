@@ -158,15 +158,17 @@ fn because(d: &Difference, part: &str, unit: Unit) -> String {
     let of_part = d.parts.iter().find(|(name, _)| *name == part).map(|(_, change)| *change);
     let total = of_part.unwrap_or_default().difference_ns;
     let prefix = format!("{part} by ");
-    let causes = d.causes.iter().filter_map(|(name, c)| Some((name.strip_prefix(&prefix)?, c)));
-    let exits = d.exits.iter().filter(|_| part == "kernel").map(|(name, c)| (&**name, c));
+    let causes = d.causes.iter().filter_map(|(name, c)| Some((name.strip_prefix(&prefix)?, *c)));
+    let exits =
+        d.exits_by_part().into_iter().filter(|(of, name, _)| *of == part && *name != "other");
+    let exits = exits.map(|(_, name, change)| (name, change));
     let found = causes.chain(exits).find(|(_, change)| {
         change.has_moved()
             && change.difference_ns.signum() == total.signum()
             && change.difference_ns.abs() >= 0.5 * total.abs()
     });
     found.map_or(String::new(), |(name, change)| {
-        let by = if part == "kernel" { "exits" } else { "by" };
+        let by = if matches!(part, "kernel" | "vmm") { "exits" } else { "by" };
         format!(" ({by} {name} {})", unit.signed(change.difference_ns))
     })
 }

@@ -202,7 +202,7 @@ fn table(out: &mut String, unit: Unit, difference: &Difference) -> fmt::Result {
         }
     }
     let named =
-        [("in ", &difference.children), ("exit ", &difference.exits), ("", &difference.causes)];
+        [("in ", &difference.children), ("", &text::exits(difference)), ("", &difference.causes)];
     for (prefix, all) in named {
         for (name, change) in all.iter().take(MOST_ROWS) {
             let prefix = if name == "self" { "" } else { prefix };

@@ -9,7 +9,9 @@ use std::os::unix::ffi::OsStrExt;
 /// Formats a row for each run and name of regions.
 pub fn csv(sides: &[Side; 2]) -> String {
     let mut out = "time,run,side,region,count,typical_ns,mean_ns,p50_ns,p99_ns,lost".to_owned();
-    PARTS.iter().for_each(|(_, name)| out.extend([",", *name, "_ns"]));
+    let regions = || sides.iter().flatten().flat_map(|(_, run)| run.regions.values());
+    let is_program = regions().all(|region| region.is_program);
+    PARTS.iter().for_each(|(part, _)| out.extend([",", part.name(is_program), "_ns"]));
     out.push('\n');
     for (side, runs) in ["a", "b"].into_iter().zip(sides) {
         for (dir, run) in runs {

@@ -66,7 +66,7 @@ fn block(out: &mut String, difference: &Difference) {
     row(out, "  typical mean", unit, &change, change.difference_ns, verdict(&difference.typical));
     parts(out, unit, &difference.parts);
     named(out, unit, "in ", &difference.children);
-    named(out, unit, "exit ", &difference.exits);
+    named(out, unit, "", &exits(difference));
     named(out, unit, "", &difference.causes);
     let all = &difference.all;
     row(out, "  mean of all", unit, all, all.difference_ns, "");
@@ -111,6 +111,12 @@ fn slowest(out: &mut String, parts: &[(&str, Change)]) {
     };
     let line = format!("slowest 1 %: A {}; B {}", side(|c| c.a_ns), side(|c| c.b_ns));
     out.push_str(&wrapped(&line, "  "));
+}
+
+/// Returns the time of exits by part and reason.
+pub fn exits(difference: &Difference) -> Vec<(String, Change)> {
+    let all = difference.exits_by_part().into_iter();
+    all.map(|(part, name, change)| (format!("{part}, {name}"), change)).collect()
 }
 
 /// Formats the rows with the largest differences.

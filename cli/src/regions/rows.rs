@@ -173,8 +173,14 @@ impl<'a> Shown<'a> {
 
     fn breakdown(&self, group: &Group, breakdown: Option<&Breakdown>) -> Value {
         let Some(breakdown) = breakdown else { return Value::Null };
-        let exits = breakdown.exits.iter().map(|(reason, count, ns)| {
-            json!({ "reason": self.reason(*reason), "count": count, "ns": ns })
+        let exits = breakdown.exits.iter().map(|(reason, exits)| {
+            json!({
+                "reason": self.reason(*reason),
+                "count": exits.count,
+                "ns": exits.kernel,
+                "vmm_ns": exits.vmm,
+                "waits_ns": exits.waits,
+            })
         });
         let mut json = times(group, &breakdown.times);
         json["bound_ns"] = breakdown.bound_ns.into();

@@ -8,6 +8,7 @@ use hypertrace_timeline::regions::{
     Breakdown, Cause, CauseNumber, Doing, Group, Histogram, NotCounted, Part, PathStep, Step,
     Unknown,
 };
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write as _};
 
@@ -237,17 +238,35 @@ pub fn footnotes(shown: &Shown<'_>, group: &Group) -> Vec<String> {
     [regions].into_iter().chain(partial).chain(stolen).chain(most).collect()
 }
 
-/// Returns the reasons of exits in breakdowns, the one with the most time first.
-pub fn reasons(columns: &[(&str, &Breakdown)]) -> Vec<u8> {
-    let mut reasons: Vec<(u8, u64)> = Vec::new();
-    for (reason, _, ns) in columns.iter().flat_map(|(_, b)| &b.exits) {
-        match reasons.iter_mut().find(|(known, _)| known == reason) {
-            Some((_, most)) => *most = (*most).max(*ns),
-            None => reasons.push((*reason, *ns)),
-        }
+/// A row of the exits for one reason in a part.
+pub struct ExitRow {
+    pub reason: u8,
+    /// By column: their number and their nanoseconds in the part. The number is 0 in the VMM, and if they began before.
+    pub cells: Vec<(f64, u64)>,
+}
+
+/// Returns the rows of the kernel's or the VMM's part, the reason with the most time first. None if no reason is known in
+/// the VMM.
+pub fn exit_rows(columns: &[(&str, &Breakdown)], part: Part) -> Vec<ExitRow> {
+    let cell = |b: &Breakdown, reason: u8| {
+        let found = b.exits.iter().find(|(known, _)| *known == reason);
+        found.map_or((0.0, 0), |(_, exits)| match part {
+            Part::Vmm => (0.0, exits.vmm),
+            _ => (exits.count, exits.kernel),
+        })
+    };
+    let is_shown = matches!(part, Part::Kernel | Part::Vmm);
+    let all = columns.iter().flat_map(|(_, b)| &b.exits).filter(|_| is_shown);
+    let reasons = BTreeSet::from_iter(all.map(|(reason, _)| *reason));
+    let row =
+        |reason| ExitRow { reason, cells: columns.iter().map(|(_, b)| cell(b, reason)).collect() };
+    let mut rows = Vec::from_iter(reasons.into_iter().map(row));
+    rows.retain(|row| row.cells.iter().any(|cell| *cell != (0.0, 0)));
+    if part == Part::Vmm && rows.iter().all(|row| row.reason == 0) {
+        rows.clear();
     }
-    reasons.sort_by_key(|(_, most)| std::cmp::Reverse(*most));
-    reasons.into_iter().map(|(reason, _)| reason).collect()
+    rows.sort_by_key(|row| Reverse(row.cells.iter().map(|(_, ns)| *ns).max()));
+    rows
 }
 
 /// Formats a number of exits: a mean has a fraction.
@@ -313,9 +332,7 @@ fn breakdowns(out: &mut String, shown: &Shown<'_>, group: &Group) -> fmt::Result
             };
             row(out, name, columns.iter().map(|(_, b)| share(b)))?;
         }
-        if part == Part::Kernel {
-            exits(out, shown, &columns)?;
-        }
+        exits(out, shown, &columns, part)?;
         waits(out, shown, &columns, part)?;
     }
     for note in footnotes(shown, group) {
@@ -467,18 +484,22 @@ fn shortened_before(text: &str, end: &str, most: usize) -> String {
     }
 }
 
-/// Writes a row for each reason of exits.
-fn exits(out: &mut String, shown: &Shown<'_>, columns: &[(&str, &Breakdown)]) -> fmt::Result {
-    for reason in reasons(columns) {
+/// Writes a row for each reason of exits in a part.
+fn exits(
+    out: &mut String,
+    shown: &Shown<'_>,
+    columns: &[(&str, &Breakdown)],
+    part: Part,
+) -> fmt::Result {
+    for ExitRow { reason, cells } in exit_rows(columns, part) {
         let name = Escaped(shown.reason(reason).as_bytes()).to_string();
         write!(out, "    {:<20}", name.chars().take(20).collect::<String>())?;
-        for (_, b) in columns {
-            let found = b.exits.iter().find(|(known, ..)| *known == reason);
-            let cell = found.map_or("-".into(), |(_, count, ns)| match count {
-                // Its exit began before the region.
-                0.0 => time(*ns),
-                count => format!("{}x {}", short_count(*count), time(*ns)),
-            });
+        for cell in cells {
+            let cell = match cell {
+                (0.0, 0) => "-".into(),
+                (0.0, ns) => time(ns),
+                (count, ns) => format!("{}x {}", short_count(count), time(ns)),
+            };
             write!(out, " {cell:>13}")?;
         }
         out.push('\n');

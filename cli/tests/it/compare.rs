@@ -2,7 +2,7 @@
 
 use crate::html::parse;
 use crate::regions_html::check_closed;
-use hypertrace_compare::{FILE, Mean, Named, PARTS, Region, Run, Typical, VERSION};
+use hypertrace_compare::{Exits, FILE, Mean, Named, PARTS, Region, Run, Typical, VERSION};
 use hypertrace_format::origin::Origin;
 use hypertrace_tests::capability;
 use hypertrace_tests::command::{Hypertrace, Ran, run};
@@ -132,6 +132,42 @@ fn a_wait_is_not_the_code() {
     golden("waits", Runs::sides(6, 0.0, 9_000.0).transcript(""));
 }
 
+/// A run of a guest whose VMM handles loads so much slower.
+fn made_guest(number: u32, more: f64) -> Run {
+    let luck = f64::from(number * 7919 % 13) * 30.0;
+    let exits = |kernel_ns, vmm_ns| Exits { count: 1.0, kernel_ns, vmm_ns, waits_ns: 0.0 };
+    let (read, write) = (exits(9_000.0 + luck, 900.0 + more), exits(8_000.0, 1_100.0 + luck));
+    let vmm = read.vmm_ns + write.vmm_ns;
+    let kernel = read.kernel_ns + write.kernel_ns;
+    let batch = Typical {
+        exits: [("mmio read", read), ("mmio write", write)].into_iter().collect(),
+        ..typical([20_000.0 + luck, kernel, vmm, 0.0, 0.0, 0.0, 0.0], 0.0, 0.0)
+    };
+    let mut all = made(number, 0.0, 0.0);
+    all.regions = [("batch".into(), region(batch))].into();
+    all.regions.values_mut().for_each(|region| region.is_program = false);
+    all
+}
+
+#[test]
+fn the_exit_whose_handler_is_slower_is_named() {
+    let runs = Runs::new();
+    for number in 0..12 {
+        let (side, more) = [("a", 0.0), ("b", 5_000.0)][number as usize % 2];
+        runs.add(&format!("{side}-{number:02}"), &made_guest(number, more));
+    }
+    golden("slower_exit", runs.transcript(""));
+    let json: Value = runs.compare(&["--json"]).json();
+    let batch = &json["differences"][0];
+    for (part, of) in [("kernel", None), ("vmm", Some("vmm"))] {
+        let ns = |change: &Value| change["difference_ns"].as_f64().unwrap();
+        let exits = batch["exits"].as_array().unwrap().iter();
+        let sum: f64 = exits.map(|exits| ns(of.map_or(exits, |of| &exits[of]))).sum();
+        let parts = batch["parts"].as_array().unwrap();
+        assert!(near(sum, ns(parts.iter().find(|p| p["name"] == part).unwrap())), "{batch}");
+    }
+}
+
 #[test]
 fn equal_builds_are_the_same_and_few_runs_have_no_verdict() {
     golden("same", Runs::sides(6, 0.0, 0.0).transcript("--name request"));
@@ -187,7 +223,8 @@ fn the_json_has_the_members_of_its_page() {
     let runs = Runs::sides(5, 2_500.0, 4_000.0);
     let mut other = made(99, 2_500.0, 4_000.0);
     let parse = other.regions.get_mut("parse").unwrap();
-    parse.typical.exits = [("mmio write", (1.0, 500.0))].into_iter().collect();
+    let exits = Exits { count: 1.0, kernel_ns: 500.0, vmm_ns: 250.0, waits_ns: 0.0 };
+    parse.typical.exits = [("mmio write", exits)].into_iter().collect();
     // Names are the guest's: a line break, a quote, and what a browser or a terminal would obey.
     other.regions.insert("</script>\"\n\x1b[2J".into(), region(typical([1.0; 7], 0.0, 0.0)));
     other.finished = false;
@@ -259,7 +296,7 @@ fn what_may_not_be_compared_is_refused_or_said() {
     };
     refused(&|run| parts(run, -1.0), "b-99/run.json: a time in it is not possible");
     refused(&|run| parts(run, 1e308), "b-99/run.json: a time in it is not possible");
-    refused(&|run| run.version = 7, "b-99/run.json: version 7; this program reads 1");
+    refused(&|run| run.version = 7, "b-99/run.json: version 7; this program reads 2");
 
     let said = |change: &dyn Fn(&mut Run), part: &str| {
         let runs = Runs::sides(5, 0.0, 0.0);
@@ -312,7 +349,7 @@ fn input_that_is_no_run_is_refused() {
     let said = ran(&["regions", "a-01"]);
     assert_eq!(said.code, Some(2), "{said:?}");
     assert!(said.stderr.contains("`hypertrace compare` reads it"), "{said:?}");
-    fs::write(runs.0.path().join("b-01").join(FILE), "{\"version\":1,").unwrap();
+    fs::write(runs.0.path().join("b-01").join(FILE), "{\"version\":2,").unwrap();
     assert_eq!(runs.compare(&[]).code, Some(2));
 }
 

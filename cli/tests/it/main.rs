@@ -7,6 +7,7 @@ mod c_functions;
 mod c_programs;
 mod clock;
 mod compare;
+mod compare_exits;
 mod compare_truth;
 mod control;
 mod ctl;

@@ -54,8 +54,9 @@ pub enum Program {
     /// these ways ([`spend`](crate::spend)), `params[2]` the ticks after which the guest takes itself to
     /// have been away.
     Spend,
-    /// `events` regions `store`, with ids from `params[1]`, each of one store to `params[0]`, with
-    /// reference points and regions `empty` between some of them. Posts the ticks of the stores.
+    /// `events` regions `store`, with ids from `params[1]`, each of a load from `params[2]`, if that is
+    /// not 0, and one store to `params[0]`, with reference points and regions `empty` between some of
+    /// them. Posts the ticks of the regions.
     StoreRegions,
     /// Emits `events` ring events, each after a pause of `params[0]` ticks.
     Sparse,

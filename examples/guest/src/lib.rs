@@ -33,5 +33,5 @@ mod image;
 
 pub use args::{Args, BOARD_RESULTS, Board, MAX_VCPUS, Program};
 pub use console::Console;
-pub use mmio::store;
+pub use mmio::{load, store};
 pub use programs::{run, run_hosted};

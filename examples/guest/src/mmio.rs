@@ -1,4 +1,4 @@
-//! Stores for MMIO: volatile, of exactly the given width.
+//! Stores and loads for MMIO: volatile, of exactly the given width.
 #![allow(unsafe_code)]
 
 /// Stores the low `width` bytes (1, 2, 4 or 8; any other width stores nothing) of `value` at
@@ -18,4 +18,13 @@ pub unsafe fn store(address: u64, value: u64, width: u64) {
             _ => {}
         }
     }
+}
+
+/// Loads 8 bytes from `address`.
+///
+/// # Safety
+/// As [`store`] of this width.
+pub unsafe fn load(address: u64) -> u64 {
+    // SAFETY: the caller's promise.
+    unsafe { (address as *const u64).read_volatile() }
 }

@@ -285,6 +285,7 @@ impl Places<'_> {
             Place::Client(client) => writer.holder(session, client, sample.begin_ns)?,
             Place::Any(_) => 0,
         };
+        let group = &self.regions.groups[usize::from(sample.group)];
         let name = &self.names[usize::from(sample.group)];
         let lanes = self.lanes.entry((sample.session, place, parent)).or_default();
         let on = lanes.find(writer, (machine, parent, name), sample)?;
@@ -295,6 +296,8 @@ impl Places<'_> {
                 arguments::number(proto, interned, "bound_ns", bound_ns);
             }
             for (part, name) in PARTS {
+                let is_program = part == regions::Part::Guest && group.is_program;
+                let name = if is_program { "program_ns" } else { name };
                 let ns = sample.times.get(part);
                 if ns > 0 {
                     arguments::number(proto, interned, name, ns);

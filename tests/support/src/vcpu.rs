@@ -18,13 +18,15 @@ pub const WORK: u32 = 18;
 pub const POINT: u32 = 19;
 pub const EXIT: u32 = 20;
 pub const RUN: u32 = 21;
+pub const NAMED_EXIT: u32 = 22;
 pub const EVENTS: &str = r#"[
     {"id":16,"schema":"batch_begin(id:u64,kind:u64)","reference_point":false},
     {"id":17,"schema":"batch_end(id:u64)","reference_point":false},
     {"id":18,"schema":"work(n:u64)","reference_point":false},
     {"id":19,"schema":"done(n:u64)","reference_point":true},
     {"id":20,"schema":"vcpu_exit(reason:u32)","reference_point":false},
-    {"id":21,"schema":"vcpu_run(vcpu:u32)","reference_point":false}
+    {"id":21,"schema":"vcpu_run(vcpu:u32)","reference_point":false},
+    {"id":22,"schema":"vcpu_exit(reason:str)","reference_point":false}
 ]"#;
 
 /// An event of a vCPU's thread, or of its guest.
@@ -34,6 +36,8 @@ pub enum What {
     Guest(u32, Vec<u64>),
     /// Of the VMM.
     Vmm(u32, Vec<u64>),
+    /// Of the VMM: id and text.
+    VmmText(u32, &'static str),
     /// Of the VMM for the guest's point that was made at a time.
     Point(u64),
     /// Of the kernel: id and payload.
@@ -49,6 +53,8 @@ pub struct Vcpu {
     pub events: Vec<(u64, What)>,
     /// Time in guest, kernel, VMM, runnable, blocked, within regions.
     pub truth: [u64; 5],
+    /// Of it in exits for loads: time in kernel and VMM, and waits.
+    pub loads: [u64; 3],
     now: u64,
     random: u64,
     is_open: bool,
@@ -113,6 +119,11 @@ impl Vcpu {
         self.back();
     }
 
+    /// Lets the guest run.
+    pub fn work(&mut self, time: u64) {
+        self.pass(0, time);
+    }
+
     pub fn guest(&mut self, id: u32, fields: &[u64]) {
         self.push(What::Guest(id, fields.to_vec()));
     }
@@ -129,13 +140,29 @@ impl Vcpu {
 
     /// Makes a reference point: the whole way to the VMM and back.
     pub fn point(&mut self, n: u64) {
-        let made = self.now;
+        self.exit(mmio(n), Some(self.now));
+    }
+
+    /// Loads from a device of the VMM.
+    pub fn load(&mut self, n: u64) {
+        let before = self.truth;
+        let mut payload = mmio(n);
+        payload[0] = 0; // not satisfied by the kernel
+        self.exit(payload, None);
+        let [_, kernel, vmm, runnable, blocked] = self.truth;
+        self.loads[0] += kernel - before[1];
+        self.loads[1] += vmm - before[2];
+        self.loads[2] += runnable - before[3] + blocked - before[4];
+    }
+
+    /// Makes an exit to the VMM for this access, and for the point that was made at a time.
+    fn exit(&mut self, access: Vec<u8>, made: Option<u64>) {
         let [a, b, c, d, e, f, g] =
             [60, 30, 900, 600, 500, 300, 400].map(|most| 20 + self.below(most));
         self.pass(0, a);
         self.kernel(KVM_EMULATE_INSN_ID, vec![0; 8]);
         self.pass(1, b);
-        self.kernel(KVM_MMIO_ID, mmio(n));
+        self.kernel(KVM_MMIO_ID, access);
         self.pass(1, c);
         self.kernel(KVM_FPU_ID, vec![0; 4]);
         self.pass(1, d);
@@ -143,7 +170,9 @@ impl Vcpu {
         self.pass(1, e);
         self.push(What::Vmm(EXIT, vec![6]));
         self.pass(2, f);
-        self.push(What::Point(made));
+        if let Some(made) = made {
+            self.push(What::Point(made));
+        }
         self.pass(2, g);
         match self.below(4) {
             0 => {
@@ -231,6 +260,9 @@ pub fn session(vcpus: &[Vcpu]) -> Made {
             match what {
                 What::Guest(id, fields) => guest = guest.event(*time, *id, fields),
                 What::Vmm(id, fields) => host = host.event(*time, *id, fields),
+                What::VmmText(id, text) => {
+                    host = host.event_str(*time, *id, &[], text.as_bytes());
+                }
                 What::Point(made) => {
                     let number = vcpu.number.into();
                     let payload = [number, 0, 1, GUEST_BASE + made, *time];

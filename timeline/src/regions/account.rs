@@ -132,7 +132,8 @@ struct Waiting {
     to: i64,
     /// `None`: on a CPU, and not proven yet.
     part: Option<Part>,
-    reason: Reason,
+    /// `None`: not proven yet.
+    reason: Option<Reason>,
     cause: CauseNumber,
     ended_by: Option<Evidence>,
     /// Whether a region began or ended in it, at its beginning or at its end.
@@ -262,6 +263,7 @@ impl Account {
             (Mark::Wakeup, _) => self.off(Part::Unattributed, since, Cpu::Woken),
             (Mark::Out(why), Cpu::On) => {
                 self.push(since, None);
+                self.is_unproven |= self.mode.is_some();
                 self.cpu = Cpu::Out(why);
             }
             (Mark::Out(why), _) => self.off(Part::Unattributed, since, Cpu::Out(why)),
@@ -313,9 +315,21 @@ impl Account {
         self.mark(time, mark);
     }
 
-    /// Returns the reason of the last exit.
+    /// Takes the VMM's event after an exit. Its reason counts where the kernel's events do not tell one.
+    pub fn vmm_exit(&mut self, time: i64, reason: impl FnOnce() -> Reason) {
+        self.mark(time, Mark::Vmm);
+        if self.reason == 0 {
+            self.reason = reason();
+        }
+    }
+
+    /// Returns the reason of the exit that is on its way to the VMM; 0 if none is known.
     pub fn reason(&self) -> Reason {
-        self.reason
+        use Mode::{Access, AccessLeave, Exit, Leave};
+        match self.mode {
+            Some(Exit | Access | AccessLeave | Leave) => self.reason,
+            _ => 0,
+        }
     }
 
     /// Takes all time up to now as unattributed: nothing is known of the thread until then.
@@ -324,7 +338,7 @@ impl Account {
         self.by = None;
         self.prove(Part::Unattributed);
         self.push((last, time), Some(Part::Unattributed));
-        (self.mode, self.cpu, self.is_new) = (None, Cpu::On, false);
+        (self.mode, self.cpu, self.is_new, self.reason) = (None, Cpu::On, false, 0);
     }
 
     /// Ends the account: what is not known until now never will be.
@@ -352,6 +366,7 @@ impl Account {
         for waiting in &self.waiting {
             let Waiting { from, to, part, reason, cause, ended_by, is_merged, .. } = *waiting;
             let part = part.unwrap_or(Part::Unattributed);
+            let reason = reason.unwrap_or(0);
             let interval = Interval { from, to, part, reason, cause, ended_by };
             take(&interval, is_merged);
         }
@@ -413,20 +428,30 @@ impl Account {
         if begins == Mode::Exit || begins == Mode::Access && part == Part::Guest {
             self.is_new = true;
         }
+        // The exit has ended; or another one has begun, and its events are missing.
+        let is_other = match mark {
+            Mark::Unload => self.reason() == 0,
+            Mark::Vmm | Mark::Run => !matches!(self.mode, Some(Mode::Return | Mode::Vmm)),
+            _ => begins == Mode::Guest,
+        };
+        if is_other {
+            self.reason = 0;
+        }
         self.mode = Some(begins);
     }
 
-    /// Proves the part of all time on a CPU that waits.
+    /// Proves the part of all time on a CPU that waits, and whether the waits among it are in an exit.
     fn prove(&mut self, part: Part) {
         if std::mem::take(&mut self.is_unproven) {
             let reason = self.reason_of(part);
-            for waiting in self.waiting.iter_mut().filter(|waiting| waiting.part.is_none()) {
-                (waiting.part, waiting.reason) = (Some(part), reason);
+            for waiting in self.waiting.iter_mut().filter(|waiting| waiting.reason.is_none()) {
+                waiting.part.get_or_insert(part);
+                waiting.reason = Some(reason);
             }
         }
     }
 
-    /// Adds an interval. Without a part, it waits for the mark that proves it, and those after it wait, too.
+    /// Adds an interval. Without a part or a reason, it waits for the mark that proves it, and those after it wait, too.
     fn push(&mut self, (from, to): (i64, i64), part: Option<Part>) {
         if to <= from {
             return;
@@ -434,9 +459,11 @@ impl Account {
         if self.is_unproven && self.waiting.len() >= self.most {
             self.merge();
         }
-        let reason = part.map_or(0, |part| self.reason_of(part));
+        // A wait is in an exit if the mode around it is proven to be one.
+        let is_known = |part: &Part| !part.is_wait() || !self.is_unproven;
+        let reason = part.filter(is_known).map(|part| self.reason_of(part));
         let has_border = std::mem::take(&mut self.has_border);
-        self.is_unproven |= part.is_none();
+        self.is_unproven |= reason.is_none();
         self.waiting.push(Waiting {
             from,
             to,
@@ -451,7 +478,7 @@ impl Account {
     }
 
     fn reason_of(&self, part: Part) -> Reason {
-        if part == Part::Kernel { self.reason } else { 0 }
+        if matches!(part, Part::Kernel | Part::Vmm) { self.reason } else { 0 }
     }
 
     /// Makes one interval of all that wait, are of one part, and have no border of a region between them: their
@@ -466,7 +493,9 @@ impl Account {
             // Parts come before causes: one wait is one interval again.
             if !waiting.goes_on {
                 let mut same = joinable..merged.len();
-                let same = same.find(|at| merged[*at].part == waiting.part);
+                let same = same.find(|at| {
+                    (merged[*at].part, merged[*at].reason) == (waiting.part, waiting.reason)
+                });
                 place = same.filter(|_| !waiting.has_border).unwrap_or(merged.len());
             }
             match merged.get_mut(place) {

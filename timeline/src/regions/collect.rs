@@ -255,7 +255,10 @@ impl<'a> Pass<'a> {
                 let account = &mut host.threads[thread].account;
                 let stream = Stream::Thread(event.thread.map_or(0, |thread| thread.tid));
                 account.by = Some(Evidence { stream, event: role.event });
-                account.mark(time, mark);
+                match role.reason(event).filter(|_| event.client.is_none()) {
+                    Some(name) => account.vmm_exit(time, || self.reasons.of_vmm(name)),
+                    None => account.mark(time, mark),
+                }
             }
         }
         if let (Some(client), None) = (event.client, of_vmm) {
@@ -334,7 +337,8 @@ impl<'a> Pass<'a> {
             let cause =
                 is_wait.then(|| self.causes.get(interval.cause, |tid| owner(&self.hosts, tid)));
             let reason = &self.reasons.names()[usize::from(interval.reason)];
-            let reason = (interval.part == Part::Kernel).then_some(reason.as_str());
+            let is_of_exit = interval.part == Part::Kernel || interval.reason != 0;
+            let reason = is_of_exit.then_some(reason.as_str());
             let (tid, name) = (thread.tid, thread.name.as_deref());
             sink(&ThreadInterval { session, tid, is_of_guest, name, interval, reason, cause });
         }

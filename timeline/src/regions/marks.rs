@@ -15,17 +15,21 @@ const MMIO_WRITE: Reason = 1;
 const MMIO_READ: Reason = 2;
 const PIO_WRITE: Reason = 3;
 const PIO_READ: Reason = 4;
+/// Most bytes of the VMM's name of a reason. The kernel's are shorter.
+const MOST_NAME: usize = 32;
 
-/// Name of the VMM's event right before it enters the guest.
+/// Names of the VMM's events right before it enters the guest and right after.
 const RUN: &str = "vcpu_run";
+const EXIT: &str = "vcpu_exit";
 /// States of a thread that was switched out although it could run: `TASK_RUNNING`, and the
 /// bit above all that the kernel reports, which it sets for a preempted thread.
 const PREEMPTED: i64 = 1 << 8;
 /// The states that the kernel reports: `TASK_REPORT`, and the idle state above.
 const REPORTED: i64 = PREEMPTED - 1;
 
-/// Reasons of `kvm_userspace_exit`: `KVM_EXIT_IO`, `KVM_EXIT_MMIO` of linux/kvm.h.
-const ACCESS_EXITS: [i64; 2] = [2, 6];
+/// Reasons of `kvm_userspace_exit`, of linux/kvm.h.
+const KVM_EXIT_IO: i64 = 2;
+const KVM_EXIT_MMIO: i64 = 6;
 
 /// Kind of a kernel's event, with the indices of the fields that it needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -180,33 +184,44 @@ pub(super) fn is_run(name: &str) -> bool {
     name == RUN
 }
 
-/// Returns the mark of an event in the thread that recorded it, if it is one of KVM's.
+/// Returns whether an event of the VMM is the one after an exit.
+pub(super) fn is_exit(name: &str) -> bool {
+    name == EXIT
+}
+
+/// Returns the mark of an event in the thread that recorded it, if it is one of KVM's, with the reason of the exit if
+/// it tells one. `last` is the reason that is known.
 pub(super) fn of_kvm(
     kernel: Kernel,
     kinds: Kinds,
     fields: format::Fields<'_>,
     reasons: &mut Reasons,
     last: Reason,
-) -> Option<(Mark, Reason)> {
+) -> Option<(Mark, Option<Reason>)> {
     let number = |field| fields.number(field).unwrap_or(-1);
     Some(match kernel {
-        Kernel::Exit { reason } => (Mark::Exit, reasons.get(fields, reason)),
-        Kernel::Emulation if kinds.emulation_begins() => (Mark::Exit, 0),
+        Kernel::Exit { reason } => (Mark::Exit, Some(reasons.get(fields, reason))),
+        Kernel::Emulation if kinds.emulation_begins() => (Mark::Exit, Some(0)),
         Kernel::Mmio { kind } => {
-            (Mark::Access, if number(kind) == 2 { MMIO_WRITE } else { MMIO_READ })
+            (Mark::Access, Some(if number(kind) == 2 { MMIO_WRITE } else { MMIO_READ }))
         }
         Kernel::Pio { write } => {
-            (Mark::Port, if number(write) == 0 { PIO_READ } else { PIO_WRITE })
+            (Mark::Port, Some(if number(write) == 0 { PIO_READ } else { PIO_WRITE }))
         }
-        Kernel::Fpu { load } if number(load) == 0 => (Mark::Unload, last),
-        Kernel::Fpu { .. } => (Mark::Load, last),
+        Kernel::Fpu { load } if number(load) == 0 => (Mark::Unload, None),
+        Kernel::Fpu { .. } => (Mark::Load, None),
         Kernel::UserspaceExit { reason } => {
-            let is_access = ACCESS_EXITS.contains(&number(reason));
-            let mark = if is_access { Mark::AccessExit } else { Mark::UserspaceExit };
-            // The access says more, and so does the exit's own reason.
-            (mark, if last == 0 { reasons.shown(fields, reason) } else { last })
+            let is_of_access = match number(reason) {
+                KVM_EXIT_IO => !matches!(last, MMIO_WRITE | MMIO_READ),
+                KVM_EXIT_MMIO => !matches!(last, PIO_WRITE | PIO_READ),
+                _ => false,
+            };
+            let mark = if is_of_access { Mark::AccessExit } else { Mark::UserspaceExit };
+            // The access says more if it is the reason, and so does the exit's own reason.
+            let is_known = last > PIO_READ || last != 0 && is_of_access;
+            (mark, (!is_known).then(|| reasons.shown(fields, reason)))
         }
-        Kernel::Entry => (Mark::Entry, last),
+        Kernel::Entry => (Mark::Entry, None),
         _ => return None,
     })
 }
@@ -226,6 +241,11 @@ impl Reasons {
 
     pub fn names(&self) -> &[String] {
         &self.names
+    }
+
+    /// Returns the number of the name that the VMM has for a reason, such as `mmio_write`.
+    pub fn of_vmm(&mut self, name: &[u8]) -> Reason {
+        self.named(&String::from_utf8_lossy(&name[..name.len().min(MOST_NAME)]).replace('_', " "))
     }
 
     /// Returns the number of a name; 0 if there are too many.

@@ -186,7 +186,7 @@ pub struct ThreadInterval<'a> {
     pub name: Option<&'a str>,
     /// When, and what it did. Times are Unix times in nanoseconds.
     pub interval: &'a Interval,
-    /// Reason of the exit, in the kernel's part.
+    /// Reason of the exit, in the kernel, and in the VMM and in waits if it is known.
     pub reason: Option<&'a str>,
     /// What a wait was for: where it is runnable or blocked.
     pub cause: Option<Cause>,

@@ -44,6 +44,11 @@ impl Part {
             part => Part::ALL[part as usize].1,
         }
     }
+
+    /// Returns whether the thread waits in it.
+    pub(super) fn is_wait(self) -> bool {
+        matches!(self, Part::Runnable | Part::Blocked | Part::Off)
+    }
 }
 
 /// Number of parts.
@@ -76,13 +81,37 @@ pub const REASONS: usize = 16;
 /// Number of a reason: the first is that of exits whose reason is not known.
 pub type Reason = u8;
 
-/// Exits for one reason.
+/// Exits for one reason, each until the guest runs again. Times are in units of the timeline.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Exits {
+pub struct Exits<Count = u64> {
     /// Exits that began.
-    pub count: u64,
-    /// Time in the kernel for them, in units of the timeline.
-    pub time: u64,
+    pub count: Count,
+    /// Time in the kernel for them.
+    pub kernel: u64,
+    /// Time in the VMM for them.
+    pub vmm: u64,
+    /// Time in which the thread waited meanwhile, for a CPU or for anything else.
+    pub waits: u64,
+}
+
+impl Exits {
+    /// Returns what was added since `before`.
+    pub(super) fn since(&self, before: &Exits) -> Exits {
+        Exits {
+            count: self.count.saturating_sub(before.count),
+            kernel: self.kernel.saturating_sub(before.kernel),
+            vmm: self.vmm.saturating_sub(before.vmm),
+            waits: self.waits.saturating_sub(before.waits),
+        }
+    }
+
+    /// Adds those of another region.
+    pub(super) fn add(&mut self, other: &Exits) {
+        self.count += other.count;
+        self.kernel = self.kernel.saturating_add(other.kernel);
+        self.vmm = self.vmm.saturating_add(other.vmm);
+        self.waits = self.waits.saturating_add(other.waits);
+    }
 }
 
 /// Sums of a thread since its beginning.
@@ -90,7 +119,7 @@ pub struct Exits {
 pub struct Sums {
     /// By part.
     pub times: Times,
-    /// By reason. Their times add up to the kernel's.
+    /// By reason. Their times add up to the kernel's and to the VMM's.
     pub exits: [Exits; REASONS],
     /// By cause, of waits whose cause was looked for.
     pub(super) waits: Waits,
@@ -115,10 +144,7 @@ pub(super) struct Divided {
 impl Sums {
     /// Returns what was added since `before`.
     pub(super) fn since(&self, before: &Sums) -> Divided {
-        let exits = |reason: usize| Exits {
-            count: self.exits[reason].count - before.exits[reason].count,
-            time: self.exits[reason].time - before.exits[reason].time,
-        };
+        let exits = |reason: usize| self.exits[reason].since(&before.exits[reason]);
         Divided {
             times: self.times.since(&before.times),
             exits: std::array::from_fn(exits),
@@ -132,8 +158,12 @@ impl Sums {
     pub fn add(&mut self, interval: &Interval) {
         let time = interval.length();
         self.times.0[interval.part as usize] += time;
-        if interval.part == Part::Kernel {
-            self.exits[usize::from(interval.reason)].time += time;
+        let exits = &mut self.exits[usize::from(interval.reason)];
+        match interval.part {
+            Part::Kernel => exits.kernel += time,
+            Part::Vmm => exits.vmm += time,
+            part if part.is_wait() && interval.reason != 0 => exits.waits += time,
+            _ => {}
         }
         self.waits.add(interval);
         let cpu = match (interval.part, interval.ended_by.map(|by| by.stream)) {
@@ -164,7 +194,8 @@ pub struct Interval {
     pub to: i64,
     /// What the thread did.
     pub part: Part,
-    /// Reason of the exit, in the kernel: an index of [`Regions::reasons`](super::Regions::reasons).
+    /// Reason of the exit, in the kernel, in the VMM and in waits until the guest runs again: an index of
+    /// [`Regions::reasons`](super::Regions::reasons). 0: not known, or no exit.
     pub reason: Reason,
     /// Cause of a wait, where it is runnable or blocked: an index of [`Regions::causes`](super::Regions::causes).
     pub cause: CauseNumber,

@@ -3,7 +3,7 @@
 //! Meanings of events for regions, by their names: each is found out once.
 
 use super::cpus::CpuEvent;
-use super::marks::{Kernel, is_run};
+use super::marks::{Kernel, is_exit, is_run};
 use super::{By, Options, Select};
 use crate::event::EventRef;
 use crate::inputs::ctf::{ClockMaps, Session};
@@ -65,6 +65,8 @@ pub(super) struct Role {
     pub is_of_any: bool,
     /// Whether it is the VMM's event before it enters the guest.
     pub is_run: bool,
+    /// Field with the reason of an exit, if it is the VMM's event after one.
+    reason: Option<u16>,
     /// Number of its name.
     pub event: u32,
 }
@@ -95,7 +97,8 @@ impl Role {
             _ => None,
         };
         let is_of_any = field(ANY_CLIENT).is_some();
-        Role { begins, ends, id, by, is_of_any, is_run: is_run(name), event }
+        let reason = is_exit(name).then(|| field("reason")).flatten();
+        Role { begins, ends, id, by, is_of_any, is_run: is_run(name), reason, event }
     }
 
     /// Returns the id in an event with this role, 0 if it has none.
@@ -105,6 +108,14 @@ impl Role {
             Some(ValueRef::Unsigned(id) | ValueRef::Hex(id)) => id,
             Some(ValueRef::Signed(id)) => id as u64,
             _ => 0,
+        }
+    }
+
+    /// Returns the name of the reason in the VMM's event after an exit, if it has one.
+    pub fn reason<'e>(self, event: &EventRef<'e>) -> Option<&'e [u8]> {
+        match event.fields.iter().nth(self.reason?.into())?.1 {
+            ValueRef::Str(name) => Some(name),
+            _ => None,
         }
     }
 

@@ -83,9 +83,9 @@ pub struct Breakdown {
     pub times: Times,
     /// Largest bound on the error of one's duration, nanoseconds; `None` if one is unknown.
     pub bound_ns: Option<u64>,
-    /// Exits by reason: an index of [`Regions::reasons`](super::Regions::reasons), their number, and
-    /// their part of the kernel's time in nanoseconds.
-    pub exits: Vec<(u8, f64, u64)>,
+    /// Exits by reason, an index of [`Regions::reasons`](super::Regions::reasons): numbers of each region, and times in
+    /// nanoseconds. Those in the kernel and in the VMM add up to these parts, if they are of all regions.
+    pub exits: Vec<(Reason, Exits<f64>)>,
     /// Waits by the part, runnable or blocked, and the cause, an index of
     /// [`Regions::causes`](super::Regions::causes), with its time in nanoseconds: the longest
     /// first. They add up to both parts, if they are of all regions.
@@ -108,9 +108,7 @@ impl Group {
     /// Adds the exits and waits of a region.
     pub(super) fn add(&mut self, detail: &Detail) {
         for (reason, exits) in &detail.exits {
-            let sum = &mut self.exits[usize::from(*reason)];
-            sum.count += exits.count;
-            sum.time += exits.time;
+            self.exits[usize::from(*reason)].add(exits);
         }
         self.waits.add(&detail.waits);
         self.path.add_all(&detail.path);
@@ -120,8 +118,7 @@ impl Group {
     pub(super) fn remove(&mut self, detail: &Detail) {
         for (reason, exits) in &detail.exits {
             let sum = &mut self.exits[usize::from(*reason)];
-            sum.count = sum.count.saturating_sub(exits.count);
-            sum.time = sum.time.saturating_sub(exits.time);
+            *sum = sum.since(exits);
         }
         self.waits.remove(&detail.waits);
         self.path.remove_all(&detail.path);
@@ -154,15 +151,11 @@ impl Group {
     /// Sorts the regions of the group, and chooses those to show.
     pub(super) fn finish(&mut self, store: &Store, mut order: Vec<u32>, steals: &Steals) {
         self.durations = sort(&mut order, |index| store.get(index).duration_ns());
-        let exits = |exits: &[Exits; REASONS]| {
-            let all = exits.iter().enumerate().filter(|(_, exits)| **exits != Exits::default());
-            all.map(|(reason, e)| (reason as Reason, e.count as f64, e.time)).collect()
-        };
         self.total = Breakdown {
             regions: order.len() as u64,
             times: mean(order.iter().map(|index| &store.get(*index).times), 1),
             bound_ns: self.bound_ns,
-            exits: exits(&self.exits),
+            exits: mean_exits(&self.exits, 1, None),
             waits: Vec::new(),
             path: self.path.mean(1),
             exits_of: order.len() as u64,
@@ -178,7 +171,7 @@ impl Group {
             self.p99 = Some(around(store, steals, &order, p99..=p99, p99));
             let mut slowest = around(store, steals, &order[order.len() - 1..], 0..=0, 0);
             if let Some(longest) = self.longest.as_ref().filter(|l| l.detail.index == last) {
-                slowest.exits = longest.detail.exits.iter().map(one).collect();
+                slowest.exits = mean_exits(&sum_exits([&longest.detail]), 1, None);
                 let mut sums = GroupWaits::default();
                 sums.add(&longest.detail.waits);
                 slowest.path = longest.detail.path.to_vec();
@@ -250,29 +243,7 @@ fn around(
     if exits_of == regions && !path.is_empty() {
         complete(&mut path, times.total());
     }
-    let mut sums = [Exits::default(); REASONS];
-    for (reason, exits) in details.flat_map(|detail| &detail.exits) {
-        sums[usize::from(*reason)].count += exits.count;
-        sums[usize::from(*reason)].time += exits.time;
-    }
-    // Their means add up to the rounded mean of the kernel's time, if the exits of all are known.
-    let all: u128 = sums.iter().map(|exits| u128::from(exits.time)).sum();
-    let kernel = match exits_of == regions {
-        true => times.get(Part::Kernel).into(),
-        false => all / u128::from(exits_of.max(1)),
-    };
-    let (mut sum, mut shared) = (0, 0);
-    let mut share = |time: u64| {
-        sum += u128::from(time);
-        let part = sum * kernel / all.max(1) - shared;
-        shared += part;
-        u64::try_from(part).unwrap_or(u64::MAX)
-    };
-    let exits = sums.iter().enumerate().filter(|(_, e)| **e != Exits::default());
-    let exits = exits.map(|(reason, exits)| {
-        (reason as Reason, exits.count as f64 / exits_of as f64, share(exits.time))
-    });
-    let exits = exits.collect();
+    let exits = mean_exits(&sum_exits(details), exits_of, (exits_of == regions).then_some(&times));
     let detail = order.get(nearest(store, order, example_rank));
     let example = detail.and_then(|index| store.detail(*index));
     let example = example.map(|detail| *store.get(detail.index));
@@ -334,8 +305,42 @@ fn mean_waits(
     means.sorted().into_iter().map(flat).collect()
 }
 
-fn one((reason, exits): &(Reason, Exits)) -> (Reason, f64, u64) {
-    (*reason, exits.count as f64, exits.time)
+/// Returns the exits of several regions by reason.
+pub(super) fn sum_exits<'d>(details: impl IntoIterator<Item = &'d Detail>) -> [Exits; REASONS] {
+    let mut sums = [Exits::default(); REASONS];
+    for (reason, exits) in details.into_iter().flat_map(|detail| &detail.exits) {
+        sums[usize::from(*reason)].add(exits);
+    }
+    sums
+}
+
+/// Returns exits divided by a number of regions. If they are of all regions of these mean times, those in the kernel and
+/// in the VMM add up to these parts.
+fn mean_exits(
+    sums: &[Exits; REASONS],
+    regions: u64,
+    of: Option<&Times>,
+) -> Vec<(Reason, Exits<f64>)> {
+    let shares = |part, time: fn(&Exits) -> u64| {
+        let all: u128 = sums.iter().map(|exits| u128::from(time(exits))).sum();
+        let mean = of.map_or(all / u128::from(regions.max(1)), |times| times.get(part).into());
+        let (mut sum, mut shared) = (0, 0);
+        sums.each_ref().map(|exits| {
+            sum += u128::from(time(exits));
+            let share = sum * mean / all.max(1) - shared;
+            shared += share;
+            u64::try_from(share).unwrap_or(u64::MAX)
+        })
+    };
+    let kernel = shares(Part::Kernel, |exits| exits.kernel);
+    let vmm = shares(Part::Vmm, |exits| exits.vmm);
+    let means = sums.iter().zip(kernel).zip(vmm).enumerate();
+    let means = means.filter(|(_, ((exits, _), _))| **exits != Exits::default());
+    let mean = |(reason, ((exits, kernel), vmm)): (usize, ((&Exits, u64), u64))| {
+        let count = exits.count as f64 / regions.max(1) as f64;
+        (reason as Reason, Exits { count, kernel, vmm, waits: exits.waits / regions.max(1) })
+    };
+    means.map(mean).collect()
 }
 
 /// Returns the sums divided by a number, rounded so that they add up to the rounded mean.

@@ -21,9 +21,8 @@ pub struct Sums {
     pub children: Vec<Child>,
     /// Number of regions that exits and waits are of: details of some regions are dropped where there are too many.
     pub details_of: u64,
-    /// Exits by reason: an index of [`Regions::reasons`](super::Regions::reasons), their number, and their part of the
-    /// kernel's time in nanoseconds.
-    pub exits: Vec<(Reason, u64, u64)>,
+    /// Exits by reason: an index of [`Regions::reasons`](super::Regions::reasons). Times are in nanoseconds.
+    pub exits: Vec<(Reason, Exits)>,
     /// Waits by the part, runnable or blocked, and the cause, an index of
     /// [`Regions::causes`](super::Regions::causes), with its time in nanoseconds: the longest first.
     pub waits: Vec<(Part, CauseNumber, u64)>,
@@ -56,14 +55,12 @@ fn of_regions(store: &Store, regions: &[u32]) -> Sums {
         let Some(detail) = store.detail(*index) else { continue };
         sums.details_of += 1;
         for (reason, more) in &detail.exits {
-            let sum = &mut exits[usize::from(*reason)];
-            sum.count += more.count;
-            sum.time = sum.time.saturating_add(more.time);
+            exits[usize::from(*reason)].add(more);
         }
         waits.add(&detail.waits);
     }
     let exits = exits.iter().enumerate().filter(|(_, exits)| **exits != Exits::default());
-    sums.exits = exits.map(|(reason, e)| (reason as Reason, e.count, e.time)).collect();
+    sums.exits = exits.map(|(reason, exits)| (reason as Reason, *exits)).collect();
     let waits = waits.sorted().into_iter();
     sums.waits = waits.map(|((part, cause), ns)| (part, cause, ns)).collect();
     sums

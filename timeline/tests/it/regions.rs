@@ -40,10 +40,10 @@ fn the_parts_are_those_of_the_machine() {
     let guest: u64 = vcpus.iter().map(|vcpu| vcpu.truth[0]).sum();
     let off = times.get(Part::Guest).abs_diff(guest);
     assert!(off <= guest / 500 + 500, "{off} of {guest}");
-    let kernel: u64 = group.total.exits.iter().map(|(_, _, ns)| ns).sum();
+    let kernel: u64 = group.total.exits.iter().map(|(_, exits)| exits.kernel).sum();
     assert_eq!(kernel, times.get(Part::Kernel));
     let reason = &regions.reasons[usize::from(group.total.exits[0].0)];
-    assert_eq!((reason.as_str(), group.total.exits[0].1), ("mmio write", 550.0));
+    assert_eq!((reason.as_str(), group.total.exits[0].1.count), ("mmio write", 550.0));
     for sample in regions.samples() {
         assert_eq!(sample.times.total(), sample.duration_ns());
     }
@@ -106,7 +106,7 @@ fn the_guest_runs_on_after_an_exit_that_the_kernel_completes() {
     assert!((330 * 20..330 * 50).contains(&early), "{early}");
     let off = times.get(Part::Guest).abs_diff(guest + early);
     assert!(off <= guest / 500 + 500, "{off} of {guest}");
-    assert_eq!(regions.groups[0].total.exits[0].1, 300.0);
+    assert_eq!(regions.groups[0].total.exits[0].1.count, 300.0);
 }
 
 #[test]
@@ -201,7 +201,7 @@ fn regions_before_the_recording_are_counted_apart() {
     assert!((15..25).contains(&count), "{count}");
     let group = &regions.groups[0];
     assert_eq!(group.total.times.get(Part::Unattributed), 0);
-    let kernel: u64 = group.total.exits.iter().map(|(_, _, ns)| ns).sum();
+    let kernel: u64 = group.total.exits.iter().map(|(_, exits)| exits.kernel).sum();
     assert_eq!(kernel, group.total.times.get(Part::Kernel));
     assert_eq!(regions.samples().count() as u64, count);
 }

@@ -368,7 +368,7 @@ fn a_region_over_a_jump_of_the_clock_is_not_counted() {
                 let payload = [0, 0, 1, made::GUEST_BASE + ahead(*at), *time];
                 host = host.flagged(*time, vcpu::POINT, 1, &payload, 0);
             }
-            What::Kernel(..) => {}
+            What::VmmText(..) | What::Kernel(..) => {}
         }
     }
     made = made.stream("guest-000-0000", &[Packet::guest(0), guest]);

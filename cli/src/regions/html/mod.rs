@@ -6,7 +6,7 @@ mod charts;
 
 use super::rows::Shown;
 use super::text::{
-    WaitRow, columns, exit_count, footnotes, notes, reasons, remarks, time, wait_rows,
+    ExitRow, WaitRow, columns, exit_count, exit_rows, footnotes, notes, remarks, time, wait_rows,
 };
 use crate::output::grouped;
 use crate::page::PageFile;
@@ -319,9 +319,7 @@ impl Page<'_> {
                     }
                     out.push_str("</tr>\n");
                 }
-                if part == Part::Kernel {
-                    self.exits(out, &columns)?;
-                }
+                self.exits(out, &columns, part)?;
                 for WaitRow { name, ns } in wait_rows(self.shown, &columns, part) {
                     let name = short(&name);
                     write!(out, "<tr><th scope=\"row\" class=\"sub wait\">{}</th>", Html(&name))?;
@@ -343,19 +341,19 @@ impl Page<'_> {
         Ok(())
     }
 
-    /// Writes a row for each reason of exits.
-    fn exits(&self, out: &mut String, columns: &[(&str, &Breakdown)]) -> fmt::Result {
-        for reason in reasons(columns) {
+    /// Writes a row for each reason of exits in a part.
+    fn exits(&self, out: &mut String, columns: &[(&str, &Breakdown)], part: Part) -> fmt::Result {
+        for ExitRow { reason, cells } in exit_rows(columns, part) {
             let name = short(self.shown.reason(reason));
             write!(out, "<tr><th scope=\"row\" class=\"sub\">{}</th>", Html(&name))?;
-            for (_, b) in columns {
-                let found = b.exits.iter().find(|(known, ..)| *known == reason);
-                match found {
-                    Some((_, count, ns)) => {
-                        let (ns, count) = (Ns(*ns), exit_count(*count));
+            for cell in cells {
+                match cell {
+                    (0.0, 0) => out.push_str("<td>-</td><td></td>"),
+                    (0.0, ns) => write!(out, "<td>{}</td><td></td>", Ns(ns))?,
+                    (count, ns) => {
+                        let (ns, count) = (Ns(ns), exit_count(count));
                         write!(out, "<td>{ns}</td><td class=\"share\">{count}x</td>")?;
                     }
-                    None => out.push_str("<td>-</td><td></td>"),
                 }
             }
             out.push_str("</tr>\n");
@@ -372,7 +370,7 @@ impl Page<'_> {
         for (sample, exits) in &all {
             are_known &= exits.is_some();
             let exits: Vec<(u8, u64)> =
-                exits.iter().flat_map(|all| all.iter()).map(|(r, e)| (*r, e.time)).collect();
+                exits.iter().flat_map(|all| all.iter()).map(|(r, e)| (*r, e.kernel)).collect();
             write!(out, "<span><b>{}</b> {}</span>", time(sample.duration_ns()), whose(sample))?;
             bar(out, self.shown, group, &sample.times, &exits, longest)?;
             out.push('\n');
@@ -449,7 +447,7 @@ impl Page<'_> {
                     time(u64::try_from(length).unwrap_or(0)),
                     named(part, group)
                 )?;
-                if part == Part::Kernel {
+                if part == Part::Kernel || part == Part::Vmm && interval.reason != 0 {
                     let reason = short(self.shown.reason(interval.reason));
                     write!(out, ", {}", Html(&reason))?;
                 }
@@ -496,7 +494,7 @@ fn whose(sample: &Sample) -> String {
 }
 
 fn exits_of(breakdown: &Breakdown) -> Vec<(u8, u64)> {
-    breakdown.exits.iter().map(|(reason, _, ns)| (*reason, *ns)).collect()
+    breakdown.exits.iter().map(|(reason, exits)| (*reason, exits.kernel)).collect()
 }
 
 /// Writes a part of the page that can be moved sideways, also by keys.

@@ -4,7 +4,7 @@
 use hypertrace::abi::clock::ticks;
 use hypertrace::{Client, Status, event, reference_point, region};
 
-use crate::{Args, Board, store};
+use crate::{Args, Board, load, store};
 
 /// Indices of the results of these programs.
 const TICKS: usize = 0;
@@ -62,7 +62,7 @@ pub fn reference_points(cpu: u32, args: &Args, board: &Board, client: &Client<'_
 const REGIONS_PER_POINT: u64 = 16;
 
 pub fn store_regions(cpu: u32, args: &Args, board: &Board, client: &Client<'_>) -> u32 {
-    let [address, first, ..] = args.params;
+    let [address, first, loaded, _] = args.params;
     let (mut spent, mut done) = (0, 0);
     while done < args.events {
         // Outside of the measured time: relates the clocks, and waits for room in the ring.
@@ -73,6 +73,10 @@ pub fn store_regions(cpu: u32, args: &Args, board: &Board, client: &Client<'_>) 
         let start = ticks();
         for id in first + done..first + until {
             let _region = region!(client: client, "store", id);
+            if loaded != 0 {
+                // SAFETY: as below.
+                unsafe { load(loaded) };
+            }
             // SAFETY: the VMM chose an address that is MMIO in this guest, aligned to 8.
             unsafe { store(address, id, 8) };
         }

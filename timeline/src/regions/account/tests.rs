@@ -2,7 +2,7 @@
 
 //! The account of a thread, given marks with known times; and with each event of the kernel missing.
 
-use super::super::parts::{Sums, Times};
+use super::super::parts::{Exits, Sums, Times};
 use super::super::tally::Tally;
 use super::*;
 use Mark::{
@@ -29,6 +29,38 @@ fn account(exactness: Exactness, marks: &[(u64, Mark)]) -> Times {
 fn intervals(exactness: Exactness, marks: &[(u64, Mark)]) -> Vec<Interval> {
     let mut account = Account::new(exactness);
     marks.iter().for_each(|(time, mark)| account.mark(*time as i64, *mark));
+    let mut proven = Vec::new();
+    account.take_proven(|interval, _| proven.push(*interval));
+    proven
+}
+
+/// Returns the reason of the exit that each mark is of, or that is the last one: each exit has the next of some reasons.
+fn reasons(marks: &[(u64, Mark)]) -> Vec<Reason> {
+    let exits = marks.iter().scan(0, |exits, (_, mark)| {
+        *exits += u32::from(*mark == Exit);
+        Some(*exits)
+    });
+    exits.map(|exit| 1 + (exit % 4) as Reason).collect()
+}
+
+/// Returns the intervals that marks prove, whose exits have these reasons. The kernel's events tell them as on
+/// hardware, where each of an exit's events does, or nested.
+fn intervals_of_exits(
+    exactness: Exactness,
+    marks: &[(u64, Mark)],
+    reasons: &[Reason],
+) -> Vec<Interval> {
+    let mut account = Account::new(exactness);
+    for ((time, mark), reason) in marks.iter().zip(reasons) {
+        let time = *time as i64;
+        match mark {
+            Exit if exactness.entries => account.exit(time, *mark, *reason),
+            Exit => account.exit(time, *mark, 0),
+            Access => account.exit(time, *mark, *reason),
+            AccessExit if account.reason() == 0 => account.exit(time, *mark, *reason),
+            _ => account.mark(time, *mark),
+        }
+    }
     let mut proven = Vec::new();
     account.take_proven(|interval, _| proven.push(*interval));
     proven
@@ -267,6 +299,37 @@ proptest! {
     }
 
     #[test]
+    fn no_exit_has_the_time_of_another_one(
+        (exactness, marks) in prop::sample::select(vec![NESTED, HARDWARE])
+            .prop_flat_map(|exactness| (Just(exactness), life(exactness)))
+    ) {
+        let reasons = reasons(&marks);
+        let whole = intervals_of_exits(exactness, &marks, &reasons);
+        for interval in &whole {
+            let is_of_exit = matches!(interval.part, Part::Kernel | Part::Vmm);
+            prop_assert!(!is_of_exit || interval.reason != 0, "{interval:?}");
+            prop_assert!(interval.part != Part::Guest || interval.reason == 0, "{interval:?}");
+        }
+        let mut sums = Sums::default();
+        whole.iter().for_each(|interval| sums.add(interval));
+        let all = |time: fn(&Exits) -> u64| sums.exits.iter().map(time).sum::<u64>();
+        prop_assert_eq!(all(|exits| exits.kernel), sums.times.get(Part::Kernel));
+        prop_assert_eq!(all(|exits| exits.vmm), sums.times.get(Part::Vmm));
+        for missing in (0..marks.len()).filter(|n| of_kernel(marks[*n].1)) {
+            let (mut rest, mut of_rest) = (marks.clone(), reasons.clone());
+            let (_, mark) = rest.remove(missing);
+            of_rest.remove(missing);
+            for interval in intervals_of_exits(exactness, &rest, &of_rest) {
+                let within = whole.iter().map(|known| known.within(interval.from, interval.to));
+                let other =
+                    within.filter(|known| known.length() > 0 && known.reason != interval.reason);
+                let is_known = interval.reason != 0;
+                prop_assert!(!is_known || other.count() == 0, "{interval:?}, {mark:?} at {missing}");
+            }
+        }
+    }
+
+    #[test]
     fn the_parts_of_a_region_are_its_intervals(
         (exactness, marks) in prop::sample::select(vec![NESTED, HARDWARE, SCHEDULER])
             .prop_flat_map(|exactness| (Just(exactness), life(exactness))),
@@ -281,6 +344,58 @@ proptest! {
         }
         prop_assert_eq!(region(exactness, &marks, (begin, end)), sums.times);
     }
+}
+
+#[test]
+fn a_wait_is_in_the_exit_around_it() {
+    let mut account = Account::new(NESTED);
+    for (time, mark) in [(0, Guest), (5, Out(Preempted)), (8, In), (10, Exit)] {
+        account.mark(time, mark);
+    }
+    account.exit(11, Access, 3);
+    // At once asleep; in the VMM; and on the way back.
+    let rest = [
+        (11, Out(Blocked)),
+        (20, Wakeup),
+        (22, In),
+        (23, Unload),
+        (24, AccessExit),
+        (25, Vmm),
+        (26, Out(Blocked)),
+        (36, Wakeup),
+        (37, In),
+        (38, Run),
+        (39, Out(Preempted)),
+        (40, In),
+        (41, Load),
+        (42, Guest),
+    ];
+    rest.iter().for_each(|(time, mark)| account.mark(*time, *mark));
+
+    let mut sums = Sums::default();
+    account.take_proven(|interval, _| sums.add(interval));
+    assert_eq!(sums.exits[3], Exits { count: 0, kernel: 6, vmm: 2, waits: 23 });
+    assert_eq!(sums.times.get(Part::Runnable), 3 + 2 + 1 + 1);
+    // That in the guest is in none.
+    assert_eq!(sums.exits[0], Exits::default());
+}
+
+#[test]
+fn the_vmm_tells_a_reason_that_the_kernel_does_not() {
+    let mut account = Account::new(SCHEDULER);
+    account.mark(0, Guest);
+    account.vmm_exit(10, || 5);
+    account.mark(17, Run);
+    account.vmm_exit(30, || 6);
+    account.mark(33, Vmm);
+    account.mark(34, Run);
+    // An exit of which nothing tells the reason.
+    account.mark(50, Vmm);
+    account.mark(58, Run);
+
+    let mut sums = Sums::default();
+    account.take_proven(|interval, _| sums.add(interval));
+    assert_eq!([0, 5, 6].map(|reason| sums.exits[reason].vmm), [8, 7, 4]);
 }
 
 #[test]

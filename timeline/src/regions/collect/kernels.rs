@@ -107,7 +107,10 @@ impl Pass<'_> {
                     let mark = of_kvm(kernel, kinds, fields, &mut self.reasons, last);
                     if let Some((mark, reason)) = mark {
                         account.by = Some(by);
-                        account.exit(time, mark, reason);
+                        match reason {
+                            Some(reason) => account.exit(time, mark, reason),
+                            None => account.mark(time, mark),
+                        }
                     }
                 }
                 (thread, None)

@@ -2,10 +2,10 @@
 
 //! Places where events were lost or not recorded, and the regions that are not counted for them.
 
+use super::super::NotCounted;
 use super::super::host::Host;
 use super::super::pairs::Pairs;
 use super::super::store::State;
-use super::super::NotCounted;
 use super::Pass;
 use crate::event::Lost;
 use hypertrace_format::number::grouped;
