@@ -164,6 +164,20 @@ fn compare(line: &Value, shown: &Shown<'_>) {
     assert_eq!(fields.len() - lengths, line["fields"].as_object().unwrap().len(), "{line}");
 }
 
+/// Makes a program's session with the entries and the exits of two functions.
+fn functions() -> Made {
+    let events = r#"[
+        {"id":16,"schema":"function_entry(address:x64)","reference_point":false},
+        {"id":17,"schema":"function_exit(address:x64)","reference_point":false}]"#;
+    let mut guest = Packet::guest(0).lease(10_000, 7, "program");
+    for (at, event, address) in
+        [(21_000, 16, 0x1000), (22_000, 16, 0x9000), (23_000, 17, 0x9000), (24_000, 17, 0x1000)]
+    {
+        guest = guest.event(at, event, &[address]);
+    }
+    Made::of_programs(events).stream("guest-000-0000", &[Packet::guest(0), guest])
+}
+
 /// Exports a session, and compares what babeltrace2 reads with the report. Returns the number of lines, and what the
 /// command said.
 fn compared(session: &Path, options: &[&str]) -> Option<(usize, String)> {
@@ -252,6 +266,22 @@ fn each_line_is_an_event_with_its_time_and_its_values() {
     assert!(0 < some && some < lines, "{some}");
     let (none, _) = compared(session.path(), &["--event", "nothing", "--until", "1ns"]).unwrap();
     assert_eq!(none, 0);
+}
+
+#[test]
+fn functions_have_their_names() {
+    let session = functions();
+    let map = session.path().join("System.map");
+    let symbol = "_ZN4core3fmt5writeE";
+    fs::write(&map, format!("0000000000001000 T {symbol}\n0000000000002000 T last\n")).unwrap();
+    let symbols = format!("{}:0x0", map.display());
+    let options = ["--symbols", &symbols];
+    let mut json = HYPERTRACE.command(["export", "--to", "json", "-o", "-"]);
+    let json = run(json.args(options).arg(session.path())).stdout;
+    assert_eq!(json.matches(symbol).count(), 2, "{json}");
+
+    let Some((lines, _)) = compared(session.path(), &options) else { return };
+    assert_eq!(lines, 5);
 }
 
 #[test]
