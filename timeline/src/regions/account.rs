@@ -98,6 +98,8 @@ pub enum Mark {
     In,
     /// `sched_wakeup` of the thread.
     Wakeup,
+    /// An interrupt in the thread's time on a CPU. Interrupts are off from a switch to the next thread's begin.
+    Interrupt,
 }
 
 /// Reason why a thread was switched out.
@@ -249,8 +251,8 @@ impl Account {
 
     /// Takes the next mark.
     pub fn mark(&mut self, time: i64, mark: Mark) {
-        if (mark, self.cpu) == (Mark::Wakeup, Cpu::On) {
-            // Before it was switched out, or after a switch that is missing: the next mark shows.
+        if self.cpu == Cpu::On && matches!(mark, Mark::Wakeup | Mark::Interrupt) {
+            // A wake-up before it was switched out, or after a switch that is missing: the next mark shows.
             return;
         }
         let last = self.last.replace(time).unwrap_or(time);
@@ -271,7 +273,7 @@ impl Account {
                 self.off(Part::Runnable, since, Cpu::On);
             }
             (Mark::In, Cpu::Out(Why::Unknown)) => self.off(Part::Off, since, Cpu::On),
-            (Mark::In, _) => self.off(Part::Unattributed, since, Cpu::On),
+            (Mark::In | Mark::Interrupt, _) => self.off(Part::Unattributed, since, Cpu::On),
             (_, Cpu::On) => self.change(since, mark),
             (..) => {
                 self.off(Part::Unattributed, since, Cpu::On);
@@ -283,7 +285,7 @@ impl Account {
     /// Takes a guest's own event, whose time has a bound on its error: `None` if that is unknown.
     pub fn guest(&mut self, time: i64, bound: Option<u64>) {
         if bound == Some(0) && self.cpu != Cpu::On {
-            // Only a switch proves that it has a CPU again.
+            // Only a switch or an interrupt proves that it has a CPU again.
             self.switches.add(Mark::Guest, self.cpu);
             self.cpu = Cpu::Unclear;
             self.is_contradicted = true;
@@ -553,7 +555,7 @@ impl Account {
             Mark::Load if runs => (&[Entry], if entries { Entry } else { Guest }),
             Mark::Load => (&[Entry, Vmm, Return], if entries { Entry } else { Guest }),
             Mark::Entry => (&[Entry, Exit, Access], Guest),
-            Mark::Out(_) | Mark::In | Mark::Wakeup => (&[], Guest),
+            Mark::Out(_) | Mark::In | Mark::Wakeup | Mark::Interrupt => (&[], Guest),
         }
     }
 }

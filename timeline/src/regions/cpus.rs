@@ -58,6 +58,11 @@ impl CpuEvent {
         CpuEvent::named(event.name, |name| fields.format.field(name)).unwrap_or(CpuEvent::Other)
     }
 
+    /// Returns whether it is the begin of an interrupt, in the time of the thread that has the CPU.
+    pub fn is_interrupt(self) -> bool {
+        matches!(self, Self::TimerBegin | Self::HandlerBegin { .. } | Self::SoftirqBegin { .. })
+    }
+
     /// Returns `None` if it lacks a field.
     fn named(name: &str, field: impl Fn(&str) -> Option<usize>) -> Option<CpuEvent> {
         Some(match name {

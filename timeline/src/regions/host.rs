@@ -338,6 +338,11 @@ impl Host {
         thread
     }
 
+    /// Returns a thread that this recording shows now.
+    pub fn shown(&self, tid: u32, recording: usize) -> Option<usize> {
+        self.known(tid).filter(|thread| self.threads[*thread].recording == Some(recording))
+    }
+
     /// Returns the numbers of all threads' switches.
     pub fn switches(&self) -> Switches {
         let mut all = self.switches;

@@ -205,6 +205,22 @@ fn a_missing_switch_makes_the_time_around_it_not_known() {
 }
 
 #[test]
+fn a_missing_switch_back_leaves_time_unattributed_until_an_interrupt_shows_the_thread() {
+    let mut machine = begun(1);
+    machine.at(2_000).switch(0, READY, HOG).at(2_300).switch(0, READY, OWN);
+    machine.at(2_500).timer(0, HARD, HOG).at(9_000);
+    end(&mut machine);
+    let made = machine.session();
+    // The second switch of both buffers: away, and back.
+    made.kernel(&machine.trace_without(|_, _, n| (n == 2).then_some(Counted(false))));
+
+    let regions = all(&made);
+
+    let [.., unattributed] = regions.groups[0].total.times.0;
+    assert_eq!(unattributed, 500);
+}
+
+#[test]
 fn a_thread_that_had_the_cpu_in_a_gap_is_not_known() {
     // The hog has the CPU before and after the gap, in which the other one has it.
     for late in [-3, 3] {

@@ -6,7 +6,8 @@ use super::super::parts::{Exits, Sums, Times};
 use super::super::tally::Tally;
 use super::*;
 use Mark::{
-    Access, AccessExit, Entry, Exit, Guest, In, Load, Out, Run, Unload, UserspaceExit, Vmm, Wakeup,
+    Access, AccessExit, Entry, Exit, Guest, In, Interrupt, Load, Out, Run, Unload, UserspaceExit,
+    Vmm, Wakeup,
 };
 use Why::{Blocked, Preempted};
 use proptest::prelude::*;
@@ -204,6 +205,22 @@ fn an_own_event_of_a_thread_that_is_switched_out_proves_no_time_on_a_cpu() {
 }
 
 #[test]
+fn an_interrupt_in_a_threads_time_proves_that_it_has_a_cpu_again() {
+    let mut account = Account::new(SCHEDULER);
+    account.guest(0, Some(0));
+    account.mark(10, Out(Preempted));
+    account.guest(20, Some(0));
+    account.mark(23, Interrupt);
+    account.guest(30, Some(0));
+    account.mark(40, Interrupt);
+    account.guest(50, Some(0));
+
+    let expected = [(Part::Guest, 37), (Part::Unattributed, 13)];
+    assert_eq!(proven(&mut account), times(&expected));
+    assert_eq!(account.switches.unreturned, 1);
+}
+
+#[test]
 fn what_is_not_proven_is_unattributed() {
     for (marks, expected) in [
         // No wake-up, no switch back, no switch away, a first mark that is none of the mode.
@@ -252,6 +269,7 @@ fn life(exactness: Exactness) -> impl Strategy<Value = Vec<(u64, Mark)>> {
                 let switches: &[Mark] = match switch {
                     0 => &[Out(Preempted), In],
                     1 => &[Out(Blocked), Wakeup, In],
+                    2 => &[Interrupt],
                     _ => &[],
                 };
                 for switch in switches {

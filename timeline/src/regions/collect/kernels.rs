@@ -39,7 +39,19 @@ impl Pass<'_> {
     ) {
         let Some(cpus) = self.cpus.get_mut(trace).and_then(Option::as_mut) else { return };
         let at = (event.ts_ns, running.cpu.unwrap_or(0), running.tid);
-        cpus.take(at, self.roles.cpu_event(event), fields, &mut self.causes);
+        let kind = self.roles.cpu_event(event);
+        cpus.take(at, kind, fields, &mut self.causes);
+        if kind.is_interrupt() {
+            for at in 0..self.traced.get(trace).map_or(0, Vec::len) {
+                let (session, recording) = self.traced[trace][at];
+                if let Some(thread) = self.hosts[session].shown(running.tid, recording) {
+                    let account = &mut self.hosts[session].threads[thread].account;
+                    account.by = None;
+                    account.mark(event.ts_ns, Mark::Interrupt);
+                    self.release(session, thread);
+                }
+            }
+        }
     }
 
     /// Takes an event of a recording for a session's threads.
