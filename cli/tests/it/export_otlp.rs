@@ -10,7 +10,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::thread::spawn;
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
@@ -185,6 +185,19 @@ fn what_a_collector_accepted_and_what_it_did_not_is_said() {
     let partial: &'static [&'static str] = Box::leak(Box::new([partial, GOOD]));
     let rejected = "hypertrace: E/v1/traces rejected 3 of 600 spans: old\n";
     assert_eq!(to(partial), (Some(1), rejected.into()));
+}
+
+#[test]
+fn a_terminal_shows_what_a_collector_has_accepted() {
+    let Some(script) = capability::program("script") else { return };
+    let (session, address) = (session(), collector(&[GOOD, GOOD]));
+    let path = session.path().display();
+    let command = format!("{} export {path} --to otlp --otlp-endpoint {address}", HYPERTRACE.0);
+    let mut script = Command::new(&script);
+    script.args(["--quiet", "--return", "--command", &command, "/dev/null"]);
+    let shown = run(script.stdin(Stdio::null())).ok();
+    assert!(shown.contains(" spans accepted in "), "{shown:?}");
+    capability::used("script");
 }
 
 #[test]
