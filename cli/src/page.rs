@@ -49,7 +49,10 @@ impl PageFile {
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => match check_folder(path) {
                 Ok(()) => Ok(false),
-                Err(why) => Err(Usage(format!("{}: {why}", self.option)).into()),
+                Err(why) => {
+                    let why = format!("{}: {}: {why}", self.option, path.display());
+                    Err(Usage(why).into())
+                }
             },
             Err(error) => Err(error).with_context(|| format!("cannot look at {}", path.display())),
         }
