@@ -322,3 +322,27 @@ fn tracks_without_number_take_bounded_memory() {
         assert!(memory <= MOST_MEMORY, "{memory} bytes of {MOST_MEMORY}");
     });
 }
+
+/// A guest has many clients, each with a record as long as one can be.
+#[test]
+fn clients_with_long_records_take_bounded_memory() {
+    child::in_own_process(|| {
+        const CLIENTS: u32 = 1_024;
+        let made = Made::new();
+        for client in 0..CLIENTS {
+            let first = Packet::guest(client);
+            let lease = first.clone().lease(10_000, 7, &"x".repeat(32_000));
+            let packet = (0..1_000)
+                .fold(lease, |packet, n| packet.event(20_000 + n * 100, DISK_READ, &[n, n]));
+            let bytes = [first.bytes(), packet.bytes()].concat();
+            fs::write(made.file(&format!("guest-{client:03}-0000")), bytes).unwrap();
+        }
+        let folder = tempfile::tempdir().unwrap();
+        for format in ["json", "perfetto"] {
+            let mut export = HYPERTRACE.command(["export", "--to", format, "-o"]);
+            let (ran, memory) = peak::run(export.arg(folder.path().join(format)).arg(made.path()));
+            assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+            assert!(memory <= MOST_MEMORY, "{format}: {memory} bytes of {MOST_MEMORY}");
+        }
+    });
+}

@@ -16,8 +16,10 @@ use std::mem::offset_of;
 use std::path::PathBuf;
 use zerocopy::IntoBytes;
 
-/// Size of the window in words. It grows for a longer record.
+/// Size of the window in words. It is larger for a longer record.
 const WINDOW: usize = 8192;
+/// Words of the windows of all streams that are read at once, and of one in any case.
+const WINDOWS: (usize, usize) = (1 << 21, 1 << 10);
 
 /// A segment file, up to what was committed when the session was opened.
 #[derive(Clone, Debug)]
@@ -209,6 +211,7 @@ impl Stream {
             open: None,
             last: None,
             window: vec![0; WINDOW].into_boxed_slice(),
+            size: WINDOW,
             at: 0,
             filled: 0,
             lost: 0,
@@ -264,6 +267,8 @@ pub struct Records<'a> {
     /// Header and class of the record before `at`.
     last: Option<(Header, &'a Class)>,
     window: Box<[u64]>,
+    /// Size of the window, unless a record is longer.
+    size: usize,
     /// Position of the next record in the window, in words.
     at: usize,
     /// Number of words that were read.
@@ -309,6 +314,13 @@ impl<'a> Records<'a> {
     /// record.
     pub fn packets(&self) -> u64 {
         self.packets
+    }
+
+    /// Has a smaller window, if so many streams are read at once.
+    pub(crate) fn of_many(mut self, streams: usize) -> Records<'a> {
+        self.size = (WINDOWS.0 / streams.max(1)).clamp(WINDOWS.1, WINDOW);
+        self.window = vec![0; self.size].into_boxed_slice();
+        self
     }
 
     /// Returns the next record.
@@ -441,14 +453,16 @@ impl<'a> Records<'a> {
             let expected = format!("{what}, {} bytes", words * 8);
             return Err(Error::damaged(open.packets.path(), open.offset, expected, found));
         }
-        self.window.copy_within(self.at..self.filled, 0);
+        let size = words.max(self.size);
+        if self.window.len() == size {
+            self.window.copy_within(self.at..self.filled, 0);
+        } else {
+            let mut other = vec![0; size];
+            other[..self.filled - self.at].copy_from_slice(&self.window[self.at..self.filled]);
+            self.window = other.into_boxed_slice();
+        }
         self.filled -= self.at;
         self.at = 0;
-        if self.window.len() < words {
-            let mut larger = vec![0; words];
-            larger[..self.filled].copy_from_slice(&self.window[..self.filled]);
-            self.window = larger.into_boxed_slice();
-        }
         let more = (self.window.len() - self.filled).min(left as usize - self.filled);
         let into = &mut self.window[self.filled..self.filled + more];
         open.packets.read_at(into.as_mut_bytes(), open.offset + self.filled as u64 * 8)?;

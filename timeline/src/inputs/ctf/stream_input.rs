@@ -146,7 +146,7 @@ pub(crate) fn stream_inputs<'a>(
             served: None,
             maps,
             stream,
-            records: stream.records(session.classes()),
+            records: stream.records(session.classes()).of_many(session.streams().len()),
             clock: None,
             time: Time::MIN,
             event: None,
