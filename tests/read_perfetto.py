@@ -280,6 +280,11 @@ def compare_begins(slices, rows):
     return nested
 
 
+def is_part(key):
+    """Returns whether a column of samples, or an argument of a slice, is a part of a region's time."""
+    return key.endswith("_ns") and "." not in key and key not in ("t_ns", "begin_ns", "duration_ns", "bound_ns")
+
+
 def compare_regions(trace, slices, path):
     """Compares regions with their samples."""
     with open(path, encoding="utf-8", newline="") as file:
@@ -287,14 +292,15 @@ def compare_regions(trace, slices, path):
     wanted = collections.Counter()
     for sample in samples:
         begin, duration = int(sample["begin_ns"]), int(sample["duration_ns"])
-        wanted[begin, begin + duration, sample["name"], sample["id"]] += 1
+        parts = frozenset((key, int(sample[key])) for key in sample if is_part(key) and sample[key] != "0")
+        wanted[begin, begin + duration, sample["name"], sample["id"], parts] += 1
     own = collections.Counter()
     for uuid, of in slices.items():
         for begin, end, name, arguments in of:
             if "id" in arguments and "lost" not in arguments:
-                own[begin, end, name, str(arguments["id"])] += 1
-                parts = sum(value for key, value in arguments.items() if key.endswith("_ns") and "." not in key and key != "bound_ns")
-                assert parts == end - begin, (name, begin, end, arguments)
+                parts = frozenset((key, value) for key, value in arguments.items() if is_part(key))
+                own[begin, end, name, str(arguments["id"]), parts] += 1
+                assert sum(value for _, value in parts) == end - begin, (name, begin, end, arguments)
     assert own == wanted, (list((own - wanted).items())[:3], list((wanted - own).items())[:3])
     return len(samples)
 

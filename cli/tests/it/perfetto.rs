@@ -3,7 +3,7 @@
 //!
 //! Its queries do not run: the package has no program for them.
 
-use hypertrace_test_support::{made, trace_dat};
+use hypertrace_test_support::{made, trace_dat, vcpu};
 use hypertrace_tests::command::{Hypertrace, run};
 use hypertrace_tests::{capability, child, kvm, peak};
 use made::*;
@@ -139,6 +139,21 @@ fn with_regions() -> Made {
         .stream("guest-001-0000", &[Packet::guest(1), other])
 }
 
+/// Makes a region of a program whose thread waits for a CPU in it.
+fn of_program() -> Made {
+    let lease = Packet::new(1, 0, 0).with64(80, 9).event_str(1, 1, &[9, 50, 60, 0], b"program");
+    let packet = lease.event(20_000, vcpu::BEGIN, &[1, 0]).event(30_000, vcpu::END, &[1]);
+    let made =
+        Made::of_programs(vcpu::EVENTS).stream("guest-000-0000", &[Packet::new(1, 0, 0), packet]);
+    let page = Page::at(vcpu::HOST_BASE)
+        .switch(10_000, (0, "swapper"), 0, (60, "program"))
+        .switch(12_000, (60, "program"), 0, (0, "swapper"))
+        .switch(1_000, (0, "swapper"), 0, (60, "program"))
+        .switch(20_000, (60, "program"), 1, (0, "swapper"));
+    made.kernel(&TraceDat::new("x86-tsc").cpu(&[page]));
+    made
+}
+
 /// Adds a kernel's trace, in which the filter had a thread.
 fn with_kernel(threads: Option<&str>) -> Made {
     let host = Packet::host(3).lease(1_000, 9, "vcpu0").event(40_000, VCPU_EXIT, &[6]);
@@ -180,6 +195,15 @@ fn regions_are_within_each_other_or_on_tracks_of_their_own() {
     let session = with_regions();
     let Some(counts) = compared(session.path(), &[], &[]) else { return };
     assert_eq!((&counts["regions"], &counts["nested"]), (&12.into(), &5.into()), "{counts}");
+}
+
+#[test]
+fn a_programs_region_has_its_parts_by_their_names() {
+    let session = of_program();
+    let samples = run(HYPERTRACE.command(["regions", "--samples"]).arg(session.path())).stdout;
+    assert!(samples.contains("program_ns") && samples.contains(",9000,0,0,1000,"), "{samples}");
+    let Some(counts) = compared(session.path(), &[], &[]) else { return };
+    assert_eq!(counts["regions"], 1, "{counts}");
 }
 
 #[test]
