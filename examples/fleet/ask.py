@@ -21,9 +21,22 @@ def statements(name):
     return [statement for statement in text.split(";") if statement.strip()]
 
 
+def stop(why):
+    """Ends the program with a line that says what to do."""
+    sys.exit(f"ask.py: {why}")
+
+
 def duckdb(fleet, parquet):
     """Returns a function from a statement to the names of its columns and its rows."""
-    import duckdb
+    files, remedy = "csv/host=*/build=*/*.csv*", "docs/fleet.md has the commands that make them"
+    if parquet:
+        files, remedy = "parquet/*/*/*.parquet", "--write-parquet makes them"
+    if next(pathlib.Path(fleet).glob(files), None) is None:
+        stop(f"no files {fleet}/{files}: {remedy}")
+    try:
+        import duckdb
+    except ImportError:
+        stop("no duckdb: pip install duckdb")
 
     os.chdir(fleet)
     connection = duckdb.connect()
@@ -38,7 +51,10 @@ def duckdb(fleet, parquet):
 
 def spark(fleet, parquet, master):
     """Returns the same for Spark."""
-    from pyspark.sql import SparkSession, functions
+    try:
+        from pyspark.sql import SparkSession, functions
+    except ImportError:
+        stop("no pyspark: pip install pyspark")
 
     builder = SparkSession.builder.config("spark.sql.sources.partitionColumnTypeInference.enabled", "false")
     session = (builder.master(master) if master else builder).getOrCreate()

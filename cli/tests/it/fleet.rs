@@ -119,6 +119,32 @@ fn a_reader_that_wants_no_more_is_no_error() {
 }
 
 #[test]
+fn what_is_missing_is_said_in_a_line() {
+    let Some(python) = capability::program("python3") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let script = build::root().join("examples/fleet/ask.py");
+    // -S: without packages.
+    let says = |options: &[&str]| {
+        let mut command = Command::new(&python);
+        let ran = run(command.arg("-S").arg(&script).arg(".").args(options).current_dir(&folder));
+        assert_eq!(ran.code, Some(1), "{ran:?}");
+        ran.stderr
+    };
+
+    let no_csv =
+        "no files ./csv/host=*/build=*/*.csv*: docs/fleet.md has the commands that make them";
+    assert_eq!(says(&[]), format!("ask.py: {no_csv}\n"));
+    let no_parquet = "no files ./parquet/*/*/*.parquet: --write-parquet makes them";
+    assert_eq!(says(&["--parquet"]), format!("ask.py: {no_parquet}\n"));
+    let samples = folder.path().join("csv/host=h/build=b");
+    fs::create_dir_all(&samples).unwrap();
+    fs::write(samples.join("S.csv"), "").unwrap();
+    assert_eq!(says(&[]), "ask.py: no duckdb: pip install duckdb\n");
+    assert_eq!(says(&["--spark"]), "ask.py: no pyspark: pip install pyspark\n");
+    capability::used("python3");
+}
+
+#[test]
 fn duckdb_answers_what_regions_says() {
     let Some(python) = capability::program("python3-duckdb") else { return };
     let (fleet, said) = fleet();
