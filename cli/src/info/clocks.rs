@@ -79,6 +79,8 @@ pub fn text(out: &mut String, first: Option<&Session>, opened: &Opened) -> fmt::
     }
     match maps.of_kernel() {
         None => {}
+        // Programs have no exits.
+        Some((0, 0)) if session.json().programs => {}
         Some((0, 0)) => writeln!(out, "  kernel.dat has no exit of a reference point")?,
         Some((used, left_out)) => {
             writeln!(

@@ -281,6 +281,23 @@ fn stat_of_a_session_with_events_of_the_kernel_alone_has_no_table() {
 }
 
 #[test]
+fn stat_of_a_program_without_reference_points_says_nothing_of_them() {
+    let made = made::Made::of_programs("[]");
+    let json = made.path().join("session.json");
+    let text = fs::read_to_string(&json).unwrap();
+    fs::write(&json, text.replace("bad_width", "rings_without_point")).unwrap();
+    let before = trace_dat::Page::at(1_041_000).switch(0, (77, "vcpu0"), 1, (0, "idle"));
+    made.kernel(&TraceDat::new("x86-tsc").cpu(&[before]));
+
+    let info = run(HYPERTRACE.command(["info"]).arg(made.path()));
+
+    assert_eq!(info.code, Some(0), "{info:?}");
+    assert!(info.stdout.contains("kernel.dat: cpu0 1 event"), "{info:?}");
+    assert!(!info.stdout.contains("recorder:"), "{info:?}");
+    assert!(!info.stdout.contains("no exit of a reference point"), "{info:?}");
+}
+
+#[test]
 fn stat_writes_the_uuid_as_the_session_does() {
     let stat = HYPERTRACE.info(session().path());
 
