@@ -36,9 +36,9 @@ use std::path::{Path, PathBuf};
 /// row has their number in the column lost, 0 if it is unknown. For durations of
 /// regions, use `regions --samples --by FIELD`.
 ///
-/// ctf: a directory that babeltrace2 and Trace Compass read: the same events, on one
-/// clock, with what their times may be off. A session's own folder ctf/ has guests'
-/// clocks, and not the kernels' events.
+/// ctf: a directory that babeltrace2 and Trace Compass read: the same events, on
+/// one clock, with what their times may be off. A session's own folder ctf/ has
+/// guests' clocks, and not the kernels' events.
 ///
 /// perfetto: hosts and guests as machines, with their events, regions, scheduling,
 /// and the parts of threads' time (docs/perfetto.md). --event, --client and --where
@@ -69,7 +69,7 @@ pub struct Args {
 
     /// File for the result, - for stdout; a directory, new or empty, for ctf, trace-dat and uftrace.
     /// A file appears under this name when it is whole
-    #[arg(long, short, value_name = "PATH|-", required_unless_present = "otlp_endpoint")]
+    #[arg(long, short, value_name = "PATH|-")]
     pub output: Option<PathBuf>,
 
     /// A collector that gets the spans by HTTP, in place of a file: port 4318 and path /v1/traces, unless
@@ -153,7 +153,11 @@ pub fn run(args: &Args) -> Result<()> {
     }
     let choice = args.wanted.choice(0, args.until)?;
     let Some(out) = &args.output else {
-        return Err(Usage("--otlp-endpoint is for --to otlp".into()).into());
+        let why = match args.otlp_endpoint {
+            Some(_) => "--otlp-endpoint is for --to otlp: give -o PATH",
+            None => "give a name for the result: -o PATH",
+        };
+        return Err(Usage(why.into()).into());
     };
     if args.states.is_some() && !matches!(args.to, Format::Perfetto) {
         return Err(Usage("--states is for --to perfetto".into()).into());

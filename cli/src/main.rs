@@ -159,7 +159,7 @@ fn help(command: &clap::Command) -> String {
         text += &format!("\n{group}:\n");
         for name in names {
             let about = command.find_subcommand(name).and_then(clap::Command::get_about);
-            text += &format!("  {name:<10} {}\n", about.cloned().unwrap_or_default());
+            text += &format!("  {name:<11} {}\n", about.cloned().unwrap_or_default());
         }
     }
     text + "\nOptions:\n{options}\n\n`hypertrace help COMMAND` describes a command."

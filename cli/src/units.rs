@@ -26,7 +26,9 @@ pub fn size(text: &str, range: RangeInclusive<u64>) -> Result<u64, String> {
 
 /// Parses a size that is a power of two.
 pub fn power_of_two(text: &str, range: RangeInclusive<u64>) -> Result<u64, String> {
-    let size = size(text, range.clone())?;
+    let (from, to) = (shown(*range.start()), shown(*range.end()));
+    let needed = |_| format!("give a power of two from {from} to {to}, with its unit");
+    let size = size(text, range.clone()).map_err(needed)?;
     let next = size.checked_next_power_of_two().unwrap_or(*range.end());
     match size == next {
         true => Ok(size),
@@ -143,6 +145,10 @@ mod tests {
             size("99999999999G", 0..=1 << 30).unwrap_err(),
             "a size from 0 bytes to 1G is possible"
         );
+        for wrong in ["100", "1K", "2G"] {
+            let needed = "give a power of two from 64K to 1G, with its unit";
+            assert_eq!(ring(wrong).unwrap_err(), needed);
+        }
         assert_eq!(ring("96K").unwrap_err(), "it has to be a power of two: the next is 128K");
         assert_eq!((shown(1_536 << 10), shown(1 << 30)), ("1536K".into(), "1G".into()));
     }

@@ -13,6 +13,9 @@ use std::path::Path;
 
 /// Writes the regions that are wanted.
 pub fn run(args: &Args) -> Result<()> {
+    if args.otlp_endpoint.is_none() && args.output.is_none() {
+        return Err(Usage("give --otlp-endpoint URL, or -o FILE".into()).into());
+    }
     let Recordings { sessions, traces, functions } = args.inputs.open(&[])?;
     if !functions.is_empty() {
         return Err(Usage("--to otlp has no function traces: give sessions".into()).into());
@@ -44,7 +47,7 @@ pub fn run(args: &Args) -> Result<()> {
             })?;
             (counts, path.display().to_string())
         }
-        // clap requires one of them.
+        // Refused before.
         (None, None) => return Ok(()),
     };
     counts.warnings.iter().for_each(say);

@@ -144,7 +144,7 @@ const PATHS: &str = "Directories of sessions (those with session.json in them), 
 
 const EXAMPLES: &str = "\
 Examples:
-  hypertrace demo -o S                      record a guest, VMM and kernel
+  hypertrace demo -o S                         record a guest, VMM and kernel
   hypertrace regions S                         all regions
   hypertrace regions S --sort p99              those with the slowest first
   hypertrace regions S --name batch --by vcpu  one region, by vCPU

@@ -209,7 +209,7 @@ fn options_that_do_not_fit_are_refused() {
         (&["--otlp-endpoint", "http://a", "-o", "x"], "cannot be used with"),
         (&["-o", "-", "--event", "x"], "--event and --client are not for regions"),
         (&["-o", "-", "--where", "nothing > 1"], "--where: "),
-        (&[], "--output"),
+        (&[], "give --otlp-endpoint URL, or -o FILE"),
     ] {
         let (code, said) = exported(session.path(), options);
         assert_eq!(code, Some(2), "{options:?} {said}");
