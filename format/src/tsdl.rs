@@ -22,12 +22,20 @@ pub fn quoted(text: &str) -> String {
     out + "\""
 }
 
-/// Returns the name, with as many underscores after it as it takes to be unique.
-pub fn free_name(mut name: String, taken: &mut BTreeSet<String>) -> String {
-    while !taken.insert(name.clone()) {
-        name.push('_');
+/// Returns the name, with an underscore and, if need be, a number after it so that it is unique. Readers take an underscore
+/// off its front, and refuse a name that is then an earlier one: `ahead` are the names of the fields that follow.
+pub fn free_name<T>(name: String, taken: &mut BTreeSet<String>, ahead: &[(String, T)]) -> String {
+    let shown = |name: &str| name.strip_prefix('_').unwrap_or(name).to_owned();
+    let is_free =
+        |name: &str| !taken.contains(name) && ahead.iter().all(|(next, _)| *next != shown(name));
+    let (mut free, mut number) = (name.clone(), 1);
+    while !is_free(&free) {
+        // More underscores would make names of nothing else as long as there are names.
+        free = if number == 1 { format!("{name}_") } else { format!("{name}_{number}") };
+        number += 1;
     }
-    name
+    taken.extend([shown(&free), free.clone()]);
+    free
 }
 
 /// Writes what recorded the trace, and the span in whose course that was.
@@ -84,6 +92,20 @@ mod tests {
         let mut text = String::new();
         write_clock(&mut text, "host", None::<&str>, 2_000_000_000, -1_500_000_000).unwrap();
         assert!(text.contains("offset_s = -2;\n\toffset = 1000000000;"), "{text}");
+    }
+
+    #[test]
+    fn no_name_is_an_earlier_one_without_its_underscore() {
+        let free = |names: &[&str]| {
+            let mut taken = BTreeSet::new();
+            let free = names.iter().map(|name| free_name::<()>((*name).into(), &mut taken, &[]));
+            free.collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(free(&["_x", "__x", "__z"]), "_x __x __z");
+        assert_eq!(free(&["__x", "_x", "_x"]), "__x _x_ _x_2");
+        assert_eq!(free(&["___", "__"]), "___ ___2");
+        let ahead = [("_x_len".to_owned(), ())];
+        assert_eq!(free_name("__x_len".into(), &mut BTreeSet::new(), &ahead), "__x_len_");
     }
 
     #[test]

@@ -327,6 +327,27 @@ fn a_time_that_readers_do_not_take_is_moved_and_counted() {
 }
 
 #[test]
+fn names_that_readers_take_for_one_another_are_read() {
+    let events = r#"[
+        {"id":16,"schema":"a(_x:u8,x:u8)","reference_point":false},
+        {"id":17,"schema":"b(x:[u64],x_len:u8)","reference_point":false}]"#;
+    let guest = Packet::guest(0).lease(10_000, 7, "program").event(20_000, 16, &[1, 2]).event(
+        21_000,
+        17,
+        &[1, 9, 3],
+    );
+    let session = Made::of_programs(events).stream("guest-000-0000", &[Packet::guest(0), guest]);
+    let trace = session.path().join("C");
+    let mut export =
+        HYPERTRACE.command(["export", "--to", "ctf", "--event", "a", "--event", "b", "-o"]);
+    let ran = run(export.arg(&trace).arg(session.path()));
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let Some(events) = babeltrace2::read_clean(&trace) else { return };
+    assert!(events[0].ends_with("{ _x = 1, x_ = 2 }"), "{events:?}");
+    assert!(events[1].ends_with("{ _x_len_ = 1, x = [ [0] = 9 ], x_len = 3 }"), "{events:?}");
+}
+
+#[test]
 fn kernels_of_host_and_guest_are_on_one_clock() {
     let session = export_kernels::session(true);
     let Some((lines, _)) = compared(session.path(), &[]) else { return };

@@ -94,9 +94,10 @@ fn write_class(out: &mut String, number: usize, class: &Class) -> fmt::Result {
     out.push_str("\tfields := struct {\n");
     // The events' own names first: it is ours that give way.
     let mut taken = BTreeSet::new();
-    let named = |(name, of): &(Arc<str>, Type)| (free_name(identifier(name), &mut taken), *of);
+    let named =
+        |(name, of): &(Arc<str>, Type)| (free_name::<()>(identifier(name), &mut taken, &[]), *of);
     let names: Vec<(String, Type)> = class.fields.iter().map(named).collect();
-    for (name, of) in names {
+    for (at, (name, of)) in names.iter().enumerate() {
         let of = match of {
             Type::Unsigned => "u64",
             Type::Signed => "i64",
@@ -105,8 +106,8 @@ fn write_class(out: &mut String, number: usize, class: &Class) -> fmt::Result {
             Type::Bool => "byte",
             Type::Text => "string",
             Type::Words | Type::SignedWords => {
-                let element = if of == Type::Words { "u64" } else { "i64" };
-                let len = free_name(format!("_{name}_len"), &mut taken);
+                let element = if *of == Type::Words { "u64" } else { "i64" };
+                let len = free_name(format!("_{name}_len"), &mut taken, &names[at..]);
                 writeln!(out, "\t\tword {len};\n\t\t{element} {name}[{len}];")?;
                 continue;
             }
@@ -174,7 +175,7 @@ event {
             "bound_ns;",
             "_a_b;",
             "_a_b_;",
-            "_a_b__;",
+            "_a_b_2;",
             "______;",
             "_;",
             "__w_len_;",

@@ -2,6 +2,7 @@
 
 //! The stream's file: packets of records.
 
+use hypertrace_format::limits::MOST_LOST;
 use hypertrace_format::packet::MAGIC;
 use std::io::{self, Write};
 
@@ -52,7 +53,7 @@ impl<'o> Packets<'o> {
     /// Ends the packet, and counts events that are lost after it.
     pub fn lost(&mut self, events: u64) -> io::Result<()> {
         self.flush()?;
-        self.discarded = self.discarded.saturating_add(events);
+        self.discarded = self.discarded.saturating_add(events).min(MOST_LOST);
         Ok(())
     }
 
@@ -114,7 +115,7 @@ mod tests {
                 [magic, 2, 2, large, large, 0],
                 [magic, 3, 3, large, large, 0],
                 [magic, 4, 4, 392, 392, 5],
-                [magic, 9, 9, last, last, u64::MAX],
+                [magic, 9, 9, last, last, MOST_LOST],
             ]
         );
     }

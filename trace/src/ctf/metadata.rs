@@ -189,24 +189,26 @@ pub fn class_body(schema: &Schema<'_>, reference_point: bool) -> String {
 fn write_body(out: &mut String, schema: &Schema<'_>, reference_point: bool) -> fmt::Result {
     write!(out, "\tname = \"{}\";\n\tfields := struct {{\n", schema.name())?;
     // The guest's own names first: it is ours that give way.
-    let mut taken: BTreeSet<String> = schema.fields().map(|f| format!("_{}", f.name)).collect();
+    let mut taken = BTreeSet::new();
+    let fields =
+        schema.fields().map(|f| (free_name::<()>(format!("_{}", f.name), &mut taken, &[]), f.ty));
+    let fields: Vec<(String, FieldType)> = fields.collect();
     if reference_point {
         for name in REFERENCE_FIELDS {
-            writeln!(out, "\t\tu64 {};", free_name(format!("_{name}"), &mut taken))?;
+            writeln!(out, "\t\tu64 {};", free_name(format!("_{name}"), &mut taken, &fields))?;
         }
     }
-    for field in schema.fields() {
-        let name = field.name;
-        let (prefix, suffix) = match field.ty {
+    for (at, (name, ty)) in fields.iter().enumerate() {
+        let (prefix, suffix) = match ty {
             FieldType::Str => ("length", "utf8"),
             FieldType::Words => ("u64", "u64"),
             scalar => {
-                writeln!(out, "\t\t{} _{name};", scalar_alias(scalar))?;
+                writeln!(out, "\t\t{} {name};", scalar_alias(*scalar))?;
                 continue;
             }
         };
-        let len = free_name(format!("__{name}_len"), &mut taken);
-        writeln!(out, "\t\t{prefix} {len};\n\t\t{suffix} _{name}[{len}];")?;
+        let len = free_name(format!("_{name}_len"), &mut taken, &fields[at..]);
+        writeln!(out, "\t\t{prefix} {len};\n\t\t{suffix} {name}[{len}];")?;
     }
     out.push_str("\t};\n");
     Ok(())
@@ -254,9 +256,13 @@ mod tests {
         let field = |n: usize| format!("{}{n:x}:str", "a".repeat(MAX_NAME - 1));
         let fields: Vec<String> = (0..MAX_FIELDS).map(field).collect();
         let largest = class(&format!("{}({})", "n".repeat(MAX_NAME), fields.join(",")), true);
-        let bodies = [largest, class("small(n:u64)", false)];
+        // Names that clash are longer.
+        let field = |n: usize| format!("{}:str", "_".repeat(MAX_NAME - n));
+        let fields: Vec<String> = (0..MAX_FIELDS).map(field).collect();
+        let clashing = class(&format!("{}({})", "n".repeat(MAX_NAME), fields.join(",")), true);
+        let bodies = [largest, class("small(n:u64)", false), clashing];
         let classes = (0..100usize).map(|n| {
-            let body = &bodies[usize::from(n % 3 > 0)];
+            let body = &bodies[n % 3];
             ClassEntry { stream_id: u32::MAX, id: u32::MAX, body }
         });
         for at in [0, 1, 4095, 4096, 5000] {

@@ -213,3 +213,12 @@ fn a_loss_before_a_streams_first_packet_is_reported() {
     read.complete();
     assert_eq!(read.stderr.matches("discarded").count(), 1, "{}", read.stderr);
 }
+
+#[test]
+fn names_that_readers_take_for_one_another_are_read() {
+    let schemas = ["a(_x:u8,x:u8)", "b(x:str,x_len:u8)", "c(x:str,_x_len:u8)", "d(__:u8,_:str)"];
+    let classes = schemas.map(|schema| (schema, true));
+    let trace = Trace::new(&classes, &[clock(0, "host", 0)], 1 << 20);
+    let Some(events) = babeltrace2::read_clean(trace.path()) else { return };
+    assert!(events.is_empty(), "{events:?}");
+}
