@@ -276,6 +276,8 @@ fn file<T>(
         let mut out = BufWriter::with_capacity(1 << 16, Interruptible(file));
         let written = write(&mut out)?;
         let Interruptible(file) = out.into_inner().map_err(|why| why.into_error())?;
+        // A directory has a name before it is whole.
+        interrupts.get_or_insert_with(Interrupts::catch);
         keep(file, &written)?;
         Ok(written)
     };

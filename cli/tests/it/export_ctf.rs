@@ -399,3 +399,21 @@ fn a_directory_appears_whole_or_not_at_all() {
     let left = fs::read_dir(folder.path()).unwrap().map(|file| file.unwrap().file_name());
     assert_eq!(left.collect::<Vec<_>>(), ["empty"]);
 }
+
+#[test]
+fn a_signal_leaves_no_part_of_a_directory() {
+    let Some(strace) = capability::program("strace") else { return };
+    let session = session();
+    let folder = tempfile::tempdir().unwrap();
+    let log = session.path().join("log");
+    let mut export = Command::new(strace);
+    // The last step, which gives the directory its name, fails after a signal.
+    export.args(["-f", "-e", "trace=rename", "-e", "inject=rename:error=EIO:signal=SIGTERM"]);
+    export.arg("-o").arg(&log).args([HYPERTRACE.0, "export", "--to", "ctf", "-o", "C"]);
+    let ran = export.arg(session.path()).current_dir(folder.path()).output().unwrap();
+    capability::used("strace");
+
+    let log = fs::read_to_string(&log).unwrap();
+    assert!(log.contains("(INJECTED)") && log.contains("killed by SIGTERM"), "{log} {ran:?}");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+}
