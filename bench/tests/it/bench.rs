@@ -102,6 +102,15 @@ const FUNCTIONS_USER: &str = "functions_user";
 /// A row in a Linux guest with the kernel module.
 const LINUX_MODULE: &str = "linux_ring_emit_module";
 
+/// Rows that need the command beside this program.
+const EXPORTS: [&str; 5] = [
+    "export_json",
+    "export_json_bytes",
+    "export_perfetto",
+    "export_perfetto_bytes",
+    "perfetto_event",
+];
+
 /// Runs each of these rows once; options may be among them.
 fn report(bench: &mut Command, rows: &[impl AsRef<OsStr>]) -> Value {
     let output = bench.args(["--runs", "1", "--json"]).args(rows).output().unwrap();
@@ -257,6 +266,20 @@ fn a_program_with_a_function_trace_is_measured_or_gives_the_reason() {
 }
 
 #[test]
+fn exports_are_measured_or_name_the_command_that_they_need() {
+    let mut bench = Command::new(env!("CARGO_BIN_EXE_hypertrace-bench"));
+
+    let report = report(bench.args(["--export-events", "2000"]), &EXPORTS);
+
+    for name in EXPORTS {
+        let row = row(&report, name);
+        let is_missing =
+            || is_missing(row) && row["note"].as_str().unwrap().contains("-p hypertrace-cli");
+        assert!(is_measured(row) || is_missing(), "{row}");
+    }
+}
+
+#[test]
 fn every_row_is_tested() {
     let mut bench = Command::new(env!("CARGO_BIN_EXE_hypertrace-bench"));
     let output = bench.arg("--list").output().unwrap();
@@ -266,7 +289,8 @@ fn every_row_is_tested() {
     let mut known: Vec<&str> = entries.map(|line| line.split(' ').next().unwrap()).collect();
     let others = OTHERS.map(|(name, _)| name);
     let boots = BOOTS.map(|(name, _)| name);
-    let mut tested = [&ROWS[..], &others, &LINUX, &boots, &[FUNCTIONS_USER, LINUX_MODULE]].concat();
+    let mut tested =
+        [&ROWS[..], &EXPORTS, &others, &LINUX, &boots, &[FUNCTIONS_USER, LINUX_MODULE]].concat();
 
     known.sort_unstable();
     tested.sort_unstable();
