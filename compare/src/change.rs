@@ -3,7 +3,9 @@
 //! The differences between two sides, each of some runs, region by region.
 
 use crate::run::{Exits, Mean, PARTS, Region, Run, Typical};
-use crate::stats::{benjamini_hochberg, least_p_value, permutation, smallest_difference, welch};
+use crate::stats::{
+    MOST_EXACT, benjamini_hochberg, least_p_value, permutation, smallest_difference, welch,
+};
 use hypertrace_timeline::regions::Part;
 use serde::{Serialize, Serializer};
 use std::collections::{BTreeMap, BTreeSet};
@@ -190,9 +192,11 @@ impl Comparison {
     }
 }
 
-/// Returns the runs of each side with which one of so many names that has changed can be found.
-pub fn runs_needed(names: usize) -> usize {
-    (LEAST_RUNS..).find(|runs| can_show([*runs; 2], names)).unwrap_or(LEAST_RUNS)
+/// Returns the runs of each side with which one of so many names that has changed can be found; `None` if there are too
+/// many names.
+pub fn runs_needed(names: usize) -> Option<usize> {
+    // Of more runs, p values are not smaller.
+    (LEAST_RUNS..=MOST_EXACT / 2).find(|runs| can_show([*runs; 2], names))
 }
 
 /// Returns whether these runs can show that one of so many names has changed.

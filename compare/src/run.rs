@@ -193,7 +193,8 @@ fn cause_name(cause: &Cause) -> String {
 }
 
 impl Run {
-    /// Returns whether all times are possible: none is negative, or longer than 64 bits of nanoseconds.
+    /// Returns whether all times are possible, none negative or longer than 64 bits of nanoseconds, and the numbers of names
+    /// and percentiles.
     pub fn is_sound(&self) -> bool {
         let is_time = |ns: &f64| (0.0..=u64::MAX as f64).contains(ns);
         let is_mean = |mean: &Mean| mean.parts_ns.iter().chain([&mean.duration_ns()]).all(is_time);
@@ -205,8 +206,10 @@ impl Run {
             let waits = waits.iter().map(|(_, ns)| ns);
             [mean, &region.all, &region.slowest].into_iter().all(is_mean)
                 && children.chain(exits).chain(waits).all(is_time)
+                && (region.count == 0
+                    || region.percentiles_ns.iter().count() == usize::from(QUANTILES))
         };
-        self.regions.values().all(|region| is_region(region))
+        self.regions.len() <= MOST_NAMES && self.regions.values().all(|region| is_region(region))
     }
 
     /// Returns what is kept of the regions of a session.

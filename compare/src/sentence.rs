@@ -74,10 +74,11 @@ pub fn sentences(comparison: &Comparison) -> Vec<String> {
             .fold([usize::MAX; 2], |least, d| [least[0].min(d.runs[0]), least[1].min(d.runs[1])]);
         let names = comparison.differences.len();
         let of = if names == 1 { String::new() } else { format!(" of {names} names") };
-        return vec![format!(
-            "no verdict: there are {a} and {b} runs{of}, and {} a side are needed",
-            runs_needed(names)
-        )];
+        let needed = match runs_needed(names) {
+            Some(runs) => format!("{runs} a side are needed"),
+            None => "no number of runs is enough: compare fewer names".into(),
+        };
+        return vec![format!("no verdict: there are {a} and {b} runs{of}, and {needed}")];
     }
     let one = |d: &Difference| {
         let seen = d.smallest_ns.map(|ns| {

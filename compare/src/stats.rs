@@ -6,12 +6,13 @@
 //! in few runs are few independent values.
 
 use std::cell::RefCell;
+use std::collections::VecDeque;
 
 use fastrand::Rng;
 use statrs::distribution::{ContinuousCDF, StudentsT};
 
 /// Most runs of both sides for which a p value is exact. Its time doubles with each run.
-const MOST_EXACT: usize = 24;
+pub const MOST_EXACT: usize = 24;
 
 /// The ways to divide more runs that are tried: what was observed, and random ones.
 const RANDOM_WAYS: usize = 200_000;
@@ -19,6 +20,9 @@ const RANDOM_WAYS: usize = 200_000;
 /// Random ways at least as extreme as what was observed, after which no more are drawn (Besag and Clifford, 1991). The
 /// standard error of such a p value is a tenth of it.
 const ENOUGH: usize = 100;
+
+/// Most numbers of runs whose random ways are kept, of some megabytes each.
+const MOST_WAYS: usize = 8;
 
 /// Seed of the random ways, so that the same runs have the same verdict.
 const SEED: u64 = 0x6879_7065_7274_7263;
@@ -167,13 +171,17 @@ fn sums_by_number(values: &[f64]) -> Vec<Vec<f64>> {
 /// Returns the share of random ways to choose so many values whose sum is at least this far from 0.
 fn random(values: &[f64], chosen: usize, observed: f64) -> f64 {
     thread_local! {
-        /// Of the last call: most names of a comparison have as many runs.
-        static WAYS: RefCell<Ways> = RefCell::default();
+        /// Of the last numbers of runs: most names of a comparison have as many.
+        static WAYS: RefCell<VecDeque<Ways>> = RefCell::default();
     }
-    WAYS.with_borrow_mut(|ways| {
-        if (ways.chosen, ways.of) != (chosen, values.len()) {
-            *ways = Ways::new(chosen, values.len());
-        }
+    WAYS.with_borrow_mut(|known| {
+        let is_same = |ways: &Ways| (ways.chosen, ways.of) == (chosen, values.len());
+        let at = known.iter().position(is_same).unwrap_or_else(|| {
+            known.truncate(MOST_WAYS - 1);
+            known.push_front(Ways::new(chosen, values.len()));
+            0
+        });
+        let ways = &known[at];
         let mut extreme = 1;
         for (tried, sum) in ways.sums(values).enumerate() {
             extreme += usize::from(sum.abs() >= observed);

@@ -11,15 +11,16 @@ use crate::output::{grouped, print, print_json, say};
 use crate::regions::of_any;
 use crate::report::{Inputs, Recordings};
 use anyhow::{Context, Result, bail};
-use hypertrace_compare::{Change, Checks, Comparison, FILE, Run, VERSION};
+use hypertrace_compare::{Change, Checks, Comparison, FILE, LEAST_RUNS, Run, VERSION};
 use hypertrace_format::folder::open_regular;
 use hypertrace_timeline::regions::{Options, Regions};
 use indicatif::HumanBytes;
 use rustix::fs::{CWD, OFlags};
 use serde_json::json;
 use std::ffi::OsString;
-use std::fs::{self, File};
-use std::io::{ErrorKind, Read};
+use std::fs::{self, File, OpenOptions};
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -122,6 +123,14 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if let Some(path) = &args.html {
         html::PAGE.check(path)?;
     }
+    let few = |runs: usize| match args.fail_on {
+        Some(_) if runs < LEAST_RUNS => {
+            let why = format!("--fail-on needs {LEAST_RUNS} runs a side, and there are {runs}");
+            Err(Usage(why))
+        }
+        _ => Ok(()),
+    };
+    few(if args.run { args.runs.into() } else { args.first.len().min(args.with.len()) })?;
     let sides = match args.run {
         true => {
             let [a, b] = &*args.first else {
@@ -205,7 +214,7 @@ fn read(dir: &Path) -> Result<Run> {
         }
         let run: Run = serde_json::from_str(&text).map_err(|why| damaged(&why))?;
         if !run.is_sound() {
-            return Err(damaged(&"a time in it is not possible").into());
+            return Err(damaged(&"a time or a number in it is not possible").into());
         }
         return Ok(run);
     }
@@ -257,9 +266,20 @@ fn kept(dir: &Path) -> Result<Option<String>> {
 fn keep(dir: &Path, run: &Run) -> Result<()> {
     let failed = || format!("cannot keep {}", dir.display());
     let text = serde_json::to_string(run)?;
-    fs::remove_dir_all(dir).with_context(failed)?;
-    fs::create_dir(dir).with_context(failed)?;
-    fs::write(dir.join(FILE), text).with_context(failed)
+    // In the session's own directory, which is private: a run is there at any time, the session or what is kept.
+    let mut file = OpenOptions::new();
+    let mut file =
+        file.write(true).create_new(true).mode(0o600).open(dir.join(FILE)).with_context(failed)?;
+    file.write_all(text.as_bytes()).with_context(failed)?;
+    for entry in fs::read_dir(dir).with_context(failed)? {
+        let entry = entry.with_context(failed)?;
+        match entry.file_type().with_context(failed)?.is_dir() {
+            true => fs::remove_dir_all(entry.path()).with_context(failed)?,
+            false if entry.file_name() == FILE => {}
+            false => fs::remove_file(entry.path()).with_context(failed)?,
+        }
+    }
+    Ok(())
 }
 
 /// Returns whether a signal asked to end.

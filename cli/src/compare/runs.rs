@@ -16,7 +16,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Bytes of a failed command's output that are shown.
 const MOST_OUTPUT: u64 = 2048;
@@ -24,6 +24,9 @@ const MOST_OUTPUT: u64 = 2048;
 const FULL: u64 = 1 << 20;
 /// Pause between two looks whether a command has ended.
 const PERIOD: Duration = Duration::from_millis(5);
+
+/// How long a recorder and its program may take to end after a signal.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Records the runs of both sides.
 pub fn record(args: &Args, commands: [&OsStr; 2]) -> Result<[Side; 2]> {
@@ -57,7 +60,7 @@ fn record_all(args: &Args, commands: [&OsStr; 2]) -> Result<[Side; 2]> {
         // A run without regions is an error before all others are recorded.
         let run = read(&warm_up);
         fs::remove_dir_all(&warm_up)?;
-        run?;
+        run.with_context(|| command.to_string_lossy().into_owned())?;
     }
     let all = match args.keep {
         Keep::Sessions => bytes * u64::from(args.runs),
@@ -121,20 +124,22 @@ fn usable(out: &Path, sides: &[Side; 2]) -> String {
 /// Records a run.
 fn one(args: &Args, command: &OsStr, dir: &Path) -> Result<()> {
     let shown = command.to_string_lossy();
-    let output = dir.with_extension("output");
-    let file =
-        File::create(&output).with_context(|| format!("cannot make {}", output.display()))?;
+    // Without a name: only runs stay in the directory, for `a-*` and `b-*`, whatever others have put there.
+    let file = tempfile::tempfile_in(&args.output)
+        .with_context(|| format!("cannot make a file in {}", args.output.display()))?;
     let mut record = Command::new(std::env::current_exe().context("cannot find this program")?);
     record.args(["record", "--quiet", "-o"]).arg(dir);
     record.args(args.kernel.then_some("--kernel"));
     record.args(["--", "sh", "-c"]).arg(command);
-    record.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file).process_group(0);
+    record
+        .stdin(Stdio::null())
+        .stdout(file.try_clone()?)
+        .stderr(file.try_clone()?)
+        .process_group(0);
     let mut child = record.spawn().context("cannot start the recorder")?;
     let group = Pid::from_child(&child);
     let status = wait(&mut child, group)?;
-    let (said, is_full) = (end_of(&output).unwrap_or_default(), free(&output) < FULL);
-    // Only runs stay in the directory, for `a-*` and `b-*`.
-    let _ = fs::remove_file(&output);
+    let (said, is_full) = (end_of(file).unwrap_or_default(), free(&args.output) < FULL);
     if is_interrupted() {
         let _ = fs::remove_dir_all(dir);
         bail!("interrupted");
@@ -151,8 +156,7 @@ fn one(args: &Args, command: &OsStr, dir: &Path) -> Result<()> {
 }
 
 /// Returns the end of a file.
-fn end_of(file: &Path) -> io::Result<Vec<u8>> {
-    let mut file = File::open(file)?;
+fn end_of(mut file: File) -> io::Result<Vec<u8>> {
     file.seek(SeekFrom::Start(file.metadata()?.len().saturating_sub(MOST_OUTPUT)))?;
     let mut bytes = Vec::new();
     file.take(MOST_OUTPUT).read_to_end(&mut bytes)?;
@@ -164,16 +168,22 @@ fn free(dir: &Path) -> u64 {
     statvfs(dir).map(|stat| stat.f_bavail.saturating_mul(stat.f_frsize)).unwrap_or(u64::MAX)
 }
 
-/// Waits for a recorder, which gets the signals that this process gets.
+/// Waits for a recorder, which ends if a signal asks this process to: after some time, it is killed.
 fn wait(child: &mut Child, group: Pid) -> Result<ExitStatus> {
-    let mut is_told = false;
+    let mut told: Option<Instant> = None;
     loop {
         if let Some(status) = child.try_wait().context("cannot wait for the recorder")? {
             return Ok(status);
         }
-        if is_interrupted() && !is_told {
-            is_told = true;
-            let _ = kill_process_group(group, Signal::TERM);
+        match told {
+            None if is_interrupted() => {
+                told = Some(Instant::now());
+                let _ = kill_process_group(group, Signal::TERM);
+            }
+            Some(since) if since.elapsed() > PATIENCE => {
+                let _ = kill_process_group(group, Signal::KILL);
+            }
+            _ => {}
         }
         thread::sleep(PERIOD);
     }

@@ -11,7 +11,7 @@ use std::fmt::Write;
 /// Most regions inside, exits and causes of a name that are shown.
 const MOST_ROWS: usize = 3;
 /// Columns of names.
-const NAMES: usize = 28;
+const NAMES: usize = 24;
 
 /// Formats a comparison, with a sentence as its end.
 pub fn text(sides: &[Side; 2], comparison: &Comparison) -> String {

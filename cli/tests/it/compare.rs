@@ -2,7 +2,9 @@
 
 use crate::html::parse;
 use crate::regions_html::check_closed;
-use hypertrace_compare::{Exits, FILE, Mean, Named, PARTS, Region, Run, Typical, VERSION};
+use hypertrace_compare::{
+    Exits, FILE, Mean, Named, PARTS, Percentiles, Region, Run, Typical, VERSION,
+};
 use hypertrace_format::origin::Origin;
 use hypertrace_tests::capability;
 use hypertrace_tests::command::{Hypertrace, Ran, run};
@@ -11,6 +13,7 @@ use hypertrace_tests::linux::static_program;
 use hypertrace_tests::namespace::Mount;
 use serde_json::Value;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use tempfile::TempDir;
 
@@ -294,8 +297,12 @@ fn what_may_not_be_compared_is_refused_or_said() {
     let parts = |run: &mut Run, ns: f64| {
         run.regions.values_mut().for_each(|region| region.all.parts_ns = [ns; PARTS.len()]);
     };
-    refused(&|run| parts(run, -1.0), "b-99/run.json: a time in it is not possible");
-    refused(&|run| parts(run, 1e308), "b-99/run.json: a time in it is not possible");
+    refused(&|run| parts(run, -1.0), "b-99/run.json: a time or a number in it is not possible");
+    refused(&|run| parts(run, 1e308), "b-99/run.json: a time or a number in it is not possible");
+    let no_percentiles = |run: &mut Run| {
+        run.regions.values_mut().for_each(|region| region.percentiles_ns = Percentiles::default());
+    };
+    refused(&no_percentiles, "b-99/run.json: a time or a number in it is not possible");
     refused(&|run| run.version = 7, "b-99/run.json: version 7; this program reads 2");
 
     let said = |change: &dyn Fn(&mut Run), part: &str| {
@@ -341,6 +348,11 @@ fn input_that_is_no_run_is_refused() {
         (&["compare", "a-01", "b-01", "--run"], "not directories: compare a-01 --with b-01"),
         (&["compare", "a-01", "--with", "b-01", "--name", "nothing"], "no region of one name"),
         (&["compare", "a-01", "--with", "b-01", "--fail-on", "5"], "expected slower:5%"),
+        // Its exit code would say nothing.
+        (
+            &["compare", "a-01", "--with", "b-01", "--fail-on", "slower:5%"],
+            "--fail-on needs 5 runs a side, and there are 1",
+        ),
     ] {
         let ran = ran(args);
         assert_eq!(ran.code, Some(2), "{ran:?}");
@@ -429,7 +441,10 @@ fn two_commands_are_run_in_turn_and_compared() {
 
     // What is kept says the same.
     let kept = out.join("a-01");
-    assert_eq!(fs::read_dir(&kept).unwrap().count(), 1);
+    assert_eq!(entries(&kept), [FILE]);
+    for private in [&kept, &kept.join(FILE)] {
+        assert_eq!(fs::metadata(private).unwrap().permissions().mode() & 0o077, 0);
+    }
     let names =
         |side: &str| (1..=5).map(|n| out.join(format!("{side}-{n:02}"))).collect::<Vec<_>>();
     let mut again = HYPERTRACE.command(["compare", "--json"]);

@@ -2,6 +2,7 @@
 
 //! Statistics against SciPy's, and of values that no formula was made for.
 
+use hypertrace_compare::runs_needed;
 use hypertrace_compare::stats::{
     benjamini_hochberg, least_p_value, permutation, smallest_difference, welch,
 };
@@ -58,6 +59,14 @@ fn fixtures() -> Fixtures {
 /// Returns whether two numbers differ by at most this share of the second.
 fn near(a: f64, b: f64, share: f64) -> bool {
     (a - b).abs() <= share * b.abs()
+}
+
+#[test]
+fn there_are_more_names_than_any_number_of_runs_can_judge() {
+    assert_eq!(runs_needed(1), Some(5));
+    assert_eq!(runs_needed(4), Some(6));
+    assert_eq!(runs_needed(923), Some(10));
+    assert_eq!(runs_needed(20_000), None);
 }
 
 #[test]
