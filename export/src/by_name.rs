@@ -40,7 +40,7 @@ impl<V> ByName<V> {
 }
 
 /// Returns where a name is.
-fn address(name: &Arc<str>) -> usize {
+pub(crate) fn address(name: &Arc<str>) -> usize {
     Arc::as_ptr(name).cast::<u8>() as usize
 }
 

@@ -456,7 +456,7 @@ fn wrong_paths_and_sizes_are_refused_with_what_is_right() {
         (vec!["--socket".to_owned(), path("none/socket")], "make it first"),
         (vec!["--file".to_owned(), path("none/file")], "make it first"),
         (["--size", "3M", "--file", &path("f")].map(str::to_owned).to_vec(), "the next is 4"),
-        (["--size", "big", "--file", &path("f")].map(str::to_owned).to_vec(), "such as 64K"),
+        (["--size", "big", "--file", &path("f")].map(str::to_owned).to_vec(), "from 1M to 16G"),
     ];
     for (options, said) in cases {
         let mut command = HYPERTRACE.command(["serve", "-o"]);

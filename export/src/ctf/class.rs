@@ -2,6 +2,7 @@
 
 //! Event classes, one for each schema.
 
+use crate::by_name::address;
 use hypertrace_timeline::ValueRef;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -116,11 +117,6 @@ impl Classes {
         known.or_insert_with(|| (name.clone(), Vec::new())).1.push(number);
         number
     }
-}
-
-/// Returns where a name is.
-fn address(name: &Arc<str>) -> usize {
-    Arc::as_ptr(name).cast::<u8>() as usize
 }
 
 #[cfg(test)]
