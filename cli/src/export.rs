@@ -178,12 +178,12 @@ pub fn run(args: &Args) -> Result<()> {
     }
 }
 
-/// Writes the events that are wanted.
+/// Writes the events that are wanted. `write` returns how many there are, and the faults of the traces of kernels.
 fn events(
     args: &Args,
     out: &Path,
     unit: &str,
-    write: impl FnOnce(Events<'_>) -> Result<u64>,
+    write: impl FnOnce(Events<'_>) -> Result<(u64, Vec<String>)>,
 ) -> Result<()> {
     let Recordings { sessions, traces, functions } = args.inputs.open(&args.symbols)?;
     for warning in traces.iter().flat_map(|trace| trace.warnings()) {
@@ -196,7 +196,8 @@ fn events(
     let choice = Choice { has_leases: true, ..wanted };
     choice.check(sessions, traces).map_err(wrong)?;
     let events = Events { choice: &choice, ..events };
-    let count = write(events)?;
+    let (count, warnings) = write(events)?;
+    warnings.iter().for_each(say);
     if count == 0 && choice.is_filtered() {
         say(args.wanted.unmatched(sessions, traces));
     }
@@ -217,8 +218,7 @@ fn perfetto(args: &Args, out: &Path) -> Result<()> {
     events(args, out, "event", |events| {
         let warnings;
         (counts, warnings) = whole(out, |out| Ok(perfetto::write(events, states, out)?))?;
-        warnings.iter().for_each(say);
-        Ok(counts.events)
+        Ok((counts.events, warnings))
     })?;
     let parts = [
         (counts.regions, "region"),

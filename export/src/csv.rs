@@ -28,11 +28,12 @@ const COLUMNS: &str = "t_ns,ts_ns,bound_ns,client,pid,tid,cpu,thread,source,even
                        reference_cpu,reference_seq,reference_guest_time,lost,why";
 
 /// Writes a header, and a row for each event and each loss. The columns of fields are those of all events whose names
-/// are wanted, by name, with `field_` in front; of kernels' events, only of those that occur. Returns the number of rows.
+/// are wanted, by name, with `field_` in front; of kernels' events, only of those that occur. Returns the number of rows,
+/// and the faults of the traces of kernels.
 ///
 /// # Errors
 /// If an input is damaged, has more than [`MOST_FIELDS`] fields, or the output cannot be written.
-pub fn write(events: Events<'_>, out: &mut dyn Write) -> Result<u64> {
+pub fn write(events: Events<'_>, out: &mut dyn Write) -> Result<(u64, Vec<String>)> {
     let fields = fields(&events)?;
     if fields.len() > MOST_FIELDS {
         return Err(Error::ManyFields { fields: fields.len(), most: MOST_FIELDS });
@@ -40,12 +41,12 @@ pub fn write(events: Events<'_>, out: &mut dyn Write) -> Result<u64> {
     out.write_all(header(&fields).as_bytes()).map_err(Error::Write)?;
     let mut rows = Rows::new(fields);
     let mut count = 0;
-    events.each(|row| {
+    let warnings = events.each(|row| {
         count += 1;
         out.write_all(rows.row(&row).as_bytes())?;
         io::Result::Ok(true)
     })?;
-    Ok(count)
+    Ok((count, warnings))
 }
 
 /// Formats the header. Names of the fields of kernels' events are any text.

@@ -21,19 +21,19 @@ pub const JSON_VERSION: u32 = 1;
 /// The largest number that every reader of JSON takes exactly: they use doubles.
 const MOST_EXACT: u64 = 1 << 53;
 
-/// Writes events and losses, a line each. Returns the number of lines.
+/// Writes events and losses, a line each. Returns the number of lines, and the faults of the traces of kernels.
 ///
 /// # Errors
 /// If an input is damaged, or the output cannot be written.
-pub fn write(events: Events<'_>, out: &mut dyn Write) -> Result<u64> {
+pub fn write(events: Events<'_>, out: &mut dyn Write) -> Result<(u64, Vec<String>)> {
     let mut lines = JsonLines::default();
     let mut count = 0;
-    events.each(|row| {
+    let warnings = events.each(|row| {
         count += 1;
         out.write_all(lines.line(&row).as_bytes())?;
         io::Result::Ok(true)
     })?;
-    Ok(count)
+    Ok((count, warnings))
 }
 
 /// Formatter of lines, with one buffer for all.

@@ -29,9 +29,8 @@ pub(super) fn run(args: &Args, out: &Path) -> Result<()> {
     events(args, out, "event", |events| {
         let written = file(out, |out| Ok(ctf::write(events, out)?), |file, of| keep(out, file, of));
         let written = written.with_context(|| format!("{shown} is not written"))?;
-        written.warnings.iter().for_each(say);
         counts = written.counts;
-        Ok(counts.events)
+        Ok((counts.events, written.warnings))
     })?;
     let of = |count: u64, text: &str| (count > 0).then(|| format!("{} {text}", grouped(count)));
     let parts = [

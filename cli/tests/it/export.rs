@@ -1,5 +1,6 @@
 //! `hypertrace export --to json` and `--to csv`: files of events for other programs.
 
+use hypertrace_test_support::trace_dat::{self, Page, TraceDat};
 use hypertrace_test_support::{made, wait_until};
 use hypertrace_tests::capability;
 use hypertrace_tests::command::{Hypertrace, run};
@@ -68,6 +69,21 @@ fn lines_are_those_of_the_report() {
         run(HYPERTRACE.command(["report", "--json", "-c0", "--to", "30us"]).arg(session.path()))
             .ok()
     );
+}
+
+#[test]
+fn each_format_says_what_a_kernels_trace_has_that_nobody_can_read() {
+    let made = Made::of_boot(Some(BOOT)).stream("host-003-0000", &[Packet::host(3)]);
+    let page = Page::at(1_000_000).mmio(1_000, 43, 0x17).event(1_000, 9_999, 43, &[0; 16]);
+    made.kernel(&TraceDat::new("x86-tsc").option(trace_dat::recorded(BOOT, 0)).cpu(&[page]));
+    let folder = tempfile::tempdir().unwrap();
+    for format in ["json", "csv", "perfetto", "ctf"] {
+        let mut export = HYPERTRACE.command(["export", "--to", format, "-o"]);
+        let ran = run(export.arg(folder.path().join(format)).arg(made.path()));
+
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        assert!(ran.stderr.contains("1 events without a readable format"), "{ran:?}");
+    }
 }
 
 #[test]
