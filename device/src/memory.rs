@@ -11,7 +11,9 @@
 #![allow(unsafe_code)]
 
 use hypertrace_abi::atomic::{AtomicU64, Ordering, Ordering::Relaxed};
+use hypertrace_abi::config::{ConfigPage, RingMode};
 use hypertrace_abi::layout::{Geometry, GeometryError, MIN_BAR, PAGE, Region, WORD};
+use hypertrace_abi::ring::ClientMemory;
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, memfd_create};
 use rustix::process::{Resource, getrlimit};
 use std::fs::File;
@@ -230,8 +232,9 @@ impl Memory {
         }
     }
 
-    /// Returns the pages of all regions that are not zero, for a snapshot of the machine beside
-    /// [`Chip::state`](crate::Chip::state).
+    /// Returns the pages that a restored machine needs and that are not zero, for a snapshot of the machine beside
+    /// [`Chip::state`](crate::Chip::state), which empties the rings before. Of a ring these are the pages of its
+    /// [live part](ClientMemory::live), so a ring that discards adds at most two blocks to a snapshot.
     ///
     /// Call it while no vCPU runs.
     ///
@@ -240,11 +243,12 @@ impl Memory {
     pub fn save(&self) -> io::Result<Vec<Pages>> {
         let mut saved: Vec<Pages> = Vec::new();
         let mut chunk = vec![0; MIN_BAR as usize];
+        let is_needed = self.needed_pages();
         // The size of a chunk divides every region.
         for begin in (0..Memory::file_size(&self.geometry)).step_by(MIN_BAR as usize) {
             self.file().read_exact_at(&mut chunk, begin)?;
             for (page, at) in chunk.chunks(PAGE as usize).zip((begin..).step_by(PAGE as usize)) {
-                if page.iter().all(|byte| *byte == 0) {
+                if !is_needed(at) || page.iter().all(|byte| *byte == 0) {
                     continue;
                 }
                 let words = page.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word));
@@ -274,6 +278,36 @@ impl Memory {
             self.file().write_all_at(&bytes, pages.offset)?;
         }
         Ok(())
+    }
+
+    /// Returns a function that tells whether a restored machine needs the page at an offset of the file: a page in
+    /// the used part of a region and, if the page is in a ring, in the ring's live part.
+    fn needed_pages(&self) -> impl Fn(u64) -> bool {
+        let geometry = self.geometry;
+        let words = std::array::from_fn(|at| self.config.words()[at].load(Relaxed));
+        let mode = ConfigPage::from_words(&words).ring_mode().unwrap_or(RingMode::Overwrite);
+        let live = |client| {
+            let memory = ClientMemory::of_rings(self.rings(), client, &geometry, mode)?;
+            let (first, words) = memory.live();
+            let page = first * WORD / PAGE * PAGE;
+            Some((page, (first + words) * WORD - page))
+        };
+        let live: Vec<_> = (0..geometry.clients).filter_map(live).collect();
+        let (rings, config) = (self.rings.file.start(), self.config.file.start());
+        move |at| match at.checked_sub(rings) {
+            None => at < geometry.data_size(),
+            Some(_) if at >= config => true,
+            Some(in_rings) if in_rings >= geometry.rings_size() => false,
+            Some(in_rings) => in_rings.checked_sub(geometry.client_offset(0)).is_none_or(|at| {
+                let (client, in_area) =
+                    (at / geometry.client_stride(), at % geometry.client_stride());
+                let ring = geometry.client_stride() - geometry.ring_bytes;
+                let (first, bytes) = live[client as usize];
+                // The part may continue at the ring's begin.
+                let is_live = |at: u64| at.wrapping_sub(first) & (geometry.ring_bytes - 1) < bytes;
+                in_area.checked_sub(ring).is_none_or(is_live)
+            }),
+        }
     }
 
     fn file(&self) -> &File {

@@ -20,7 +20,7 @@ pub struct Saved {
     pub chip: ChipState,
     /// Config space, of a PCI function.
     pub pci: Option<SavedFunction>,
-    /// The pages of the device's memory that are not zero.
+    /// The pages of the device's memory that a restored machine needs and that are not zero.
     pub memory: Vec<Pages>,
 }
 

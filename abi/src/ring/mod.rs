@@ -132,6 +132,32 @@ impl<'m> ClientMemory<'m> {
             && [h::TAIL, h::SCHEMA_SEEN].iter().all(|word| self.host[*word].load(Relaxed) == 0)
     }
 
+    /// Returns the part of the ring that a machine needs in a snapshot: the index of the part's first word, and the
+    /// number of words, at most the capacity. All other words may be zero in the restored machine.
+    ///
+    /// A ring that overwrites is needed as a whole. Of one that discards, the part is
+    ///
+    /// - the records between tail and head: the host has not taken them;
+    /// - the block that contains head - 1: the next holder counts its records;
+    /// - the room of the next record, in head's block or at the beginning of the next one: a vCPU that was stopped in
+    ///   the middle of an emit has stored a part of the record there.
+    ///
+    /// Without a plausible tail, no record counts as not taken: a guest cannot make a snapshot of empty rings large.
+    pub fn live(&self) -> (u64, u64) {
+        let capacity = self.capacity();
+        if self.mode == RingMode::Overwrite {
+            return (0, capacity);
+        }
+        let head = self.guest[guest_page::HEAD].load(Relaxed);
+        let tail = self.host[host_page::TAIL].load(Relaxed);
+        let unread = Some(head.wrapping_sub(tail)).filter(|words| *words <= capacity).unwrap_or(0);
+        let last_block = head.wrapping_sub(self.block_start(head.saturating_sub(1)));
+        let before = unread.max(last_block);
+        let left = head.wrapping_neg() & (self.block_words - 1);
+        let after = left + BLOCK_HEADER_WORDS + self.max_record_words();
+        (head.wrapping_sub(before) & (capacity - 1), capacity.min(before + after))
+    }
+
     /// Returns the ring's capacity in words.
     #[inline(always)]
     pub fn capacity(&self) -> u64 {

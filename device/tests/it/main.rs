@@ -14,6 +14,7 @@ mod registers;
 mod reset;
 mod rest;
 mod restore;
+mod saved_rings;
 mod turns;
 mod vfio_user;
 mod vfio_user_bad_input;

@@ -7,7 +7,7 @@ use common::{BARS, Call, Front, Known, Recorder, chip, geometry, register, trace
 use hypertrace_abi::atomic::Ordering::Relaxed;
 use hypertrace_abi::config::{CONFIG_WORDS, ConfigPage, RingMode};
 use hypertrace_abi::event::Words;
-use hypertrace_abi::layout::{MASK_BYTES, Region, host_page, register::EMIT};
+use hypertrace_abi::layout::{MASK_BYTES, PAGE, Region, host_page, register::EMIT};
 use hypertrace_abi::record::ClockKind;
 use hypertrace_abi::ring::{
     ClientMemory, Consumer, Emit, Lease, LeaseInfo, NewRecord, Producer, ProducerState,
@@ -65,9 +65,12 @@ fn times(chip: &Chip) -> Vec<u64> {
 fn memory_is_saved_and_loaded_and_zeros_take_none() {
     let regions = [Region::Data, Region::Rings, Region::Config];
     let old = Memory::anonymous(Geometry::default()).unwrap();
-    for region in regions {
+    let Geometry { clients, .. } = Geometry::default();
+    let rings = Geometry::default().client_offset(clients - 1) + 2 * PAGE;
+    let ends = [Geometry::default().data_size(), rings, Geometry::default().bar_size(regions[2])];
+    for (region, end) in regions.into_iter().zip(ends) {
         let words = old.region(region).unwrap().words();
-        words[words.len() - 1].store(7 + region as u64, Relaxed);
+        words[(end / 8) as usize - 1].store(7 + region as u64, Relaxed);
     }
     let new = Memory::anonymous(Geometry::default()).unwrap();
     new.region(Region::Rings).unwrap().words()[5].store(1, Relaxed);

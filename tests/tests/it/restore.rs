@@ -7,7 +7,7 @@ use hypertrace_abi::event_type;
 use hypertrace_abi::record::ClockKind;
 use hypertrace_abi::ring::{ClientMemory, Emit, Lease, Producer};
 use hypertrace_abi::sink::EventSink;
-use hypertrace_device::{Chip, ChipConfig, ChipState, Memory, Region};
+use hypertrace_device::{Chip, ChipConfig, ChipState, Geometry, Memory, Pages, Region};
 use hypertrace_guest::{Args, Program, layout};
 use hypertrace_tests::child;
 use hypertrace_tests::host::{events, geometry};
@@ -15,10 +15,12 @@ use hypertrace_tests::random::Random;
 use hypertrace_tests::{FULL_SIZE, babeltrace2, capability, kvm, this_test};
 use hypertrace_timeline::{Domain, Event, Stream, Value};
 use hypertrace_trace::{Output, Session, SessionConfig, Summary};
-use hypertrace_vmm::{DeviceConfig, Hypertrace};
+use hypertrace_vmm::{DeviceConfig, Hypertrace, Saved};
 use kvm_vmm::{Answer, Machine, Progress, Snapshot, attach_window, record_in};
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::sync::RwLock;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -58,16 +60,19 @@ impl Vmm {
         }
     }
 
-    /// Restores a machine in another process, on memory with the saved contents.
-    fn restore(file: &File, state: &str, output: Output) -> Vmm {
+    /// Restores a machine in another process, on memory that gets the saved contents.
+    fn restore(file: &File, saved: &str, output: Output) -> Vmm {
         let (session, dir) = session(output);
-        let state: ChipState = serde_json::from_str(state).unwrap();
-        let chip = Chip::restore(memory(file), &ChipConfig::default(), &state, session.clone(), ());
+        let (state, pages): (ChipState, Vec<Pages>) = serde_json::from_str(saved).unwrap();
+        let memory = memory(file);
+        memory.load(&pages).unwrap();
+        let chip = Chip::restore(memory, &ChipConfig::default(), &state, session.clone(), ());
         Vmm { chip: chip.unwrap(), session, dir }
     }
 
     fn save(&self) -> String {
-        serde_json::to_string(&self.chip.state()).unwrap()
+        let state = self.chip.state();
+        serde_json::to_string(&(state, self.chip.memory().save().unwrap())).unwrap()
     }
 
     /// Ends the process.
@@ -188,6 +193,93 @@ fn guests_continue_over_many_snapshots_and_each_event_is_in_one_session_or_lost(
     for (guest, recorded) in guests.iter().zip(recorded) {
         assert_eq!(recorded, guest.recorded, "each once, in order");
     }
+}
+
+/// Clients of the machine whose threads trace while it is saved, and the greatest state of all these clients in
+/// bytes. A VMM's own limit can be near: Firecracker's is 10 MB.
+const THREADS: u32 = 16;
+const MOST_STATE: usize = 4 << 20;
+
+#[test]
+fn a_machine_with_sixteen_tracing_threads_has_a_small_state_and_loses_no_event_by_a_restore() {
+    let geometry = Geometry { clients: THREADS, ..Geometry::default() };
+    let file = tempfile::tempfile().unwrap();
+    let memory = || Memory::from_file(geometry, file.try_clone().unwrap()).unwrap();
+    let (own, of_guests) = (session(Output::Trace), memory());
+    let chip = Chip::new(memory(), &ChipConfig::default(), own.0.clone(), ());
+    let vmm = Vmm { chip, session: own.0, dir: own.1 };
+    let rings = of_guests.region(Region::Rings).unwrap().words();
+    let channel = Channel::local(&vmm.chip.config_page(), rings).unwrap();
+    // A thread emits while the machine is not paused.
+    let (running, is_over) = (RwLock::new(()), AtomicBool::new(false));
+    let emitted = [const { AtomicU64::new(0) }; THREADS as usize];
+    let (mut states, mut summaries) = (Vec::new(), Vec::new());
+    let save = |vmm: &Vmm| {
+        let (chip, memory) = (vmm.chip.state(), vmm.chip.memory().save().unwrap());
+        let mut stream = Vec::new();
+        Saved { chip, pci: None, memory }.write(&mut stream).unwrap();
+        stream
+    };
+    let restore = |stream: &[u8], vmm: Vmm| {
+        let saved = Saved::read(&mut &*stream, &geometry).unwrap();
+        let (session, dir) = session(Output::Trace);
+        let memory = memory();
+        memory.load(&saved.memory).unwrap();
+        let config = ChipConfig::default();
+        let chip = Chip::restore(memory, &config, &saved.chip, session.clone(), ()).unwrap();
+        (Vmm { chip, session, dir }, vmm.end().summary)
+    };
+
+    let recorded: u64 = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS)
+            .zip(&emitted)
+            .map(|(index, emitted)| {
+                let (running, is_over) = (&running, &is_over);
+                scope.spawn(move || {
+                    let state = ProducerState::new();
+                    let info =
+                        LeaseInfo { pid: 1, tid: index, clock: ClockKind::Tsc, name: "thread" };
+                    let client =
+                        Client::lease(channel, index, &state, u64::from(index) + 1, &info).unwrap();
+                    let data = [7; 500];
+                    let mut recorded = 0;
+                    while !is_over.load(Relaxed) {
+                        let _runs = running.read().unwrap();
+                        let outcome = emit(&client, event_type!("data", words = &data[..]));
+                        recorded += u64::from(outcome == Emit::Recorded);
+                        emitted.fetch_add(1, Relaxed);
+                    }
+                    client.poll();
+                    recorded
+                })
+            })
+            .collect();
+        // Each has been around its ring, and some find it full.
+        let mut vmm = vmm;
+        for least in [700, 1400, 2100] {
+            while emitted.iter().any(|emitted| emitted.load(Relaxed) < least) {
+                vmm.chip.drain_pass(Duration::from_millis(1));
+                std::thread::yield_now();
+            }
+            let _pause = running.write().unwrap();
+            let stream = save(&vmm);
+            let (next, summary) = restore(&stream, vmm);
+            states.push(stream.len());
+            summaries.push(summary);
+            vmm = next;
+        }
+        is_over.store(true, Relaxed);
+        let recorded = threads.into_iter().map(|thread| thread.join().unwrap()).sum();
+        summaries.push(vmm.end().summary);
+        recorded
+    });
+
+    let total = |count: fn(&Summary) -> u64| summaries.iter().map(count).sum::<u64>();
+    let emitted: u64 = emitted.iter().map(|emitted| emitted.load(Relaxed)).sum();
+    assert_eq!(total(|summary| summary.ring_events), recorded);
+    assert_eq!(total(|summary| summary.lost), emitted - recorded);
+    assert!(summaries.iter().all(|summary| summary.faults.is_empty()), "{summaries:?}");
+    assert!(states.iter().all(|bytes| (1..MOST_STATE).contains(bytes)), "{states:?}");
 }
 
 #[test]
