@@ -415,15 +415,16 @@ fn host_kernel(
 
 /// Formats the line at the end.
 fn closing(out: &Path, counts: &Counts) -> String {
-    let Counts { tasks, events, left_out, without_name, .. } = *counts;
+    let Counts { tasks, events, without_name, .. } = *counts;
     let out = out.display();
     let of = |number: u64, one: &str| match number {
         1 => format!("1 {one}"),
         _ => format!("{} {one}s", grouped(number)),
     };
     let mut line = format!("{out}: {}, {}", of(tasks, "track"), of(events, "event"));
-    if left_out > 0 {
-        line.push_str(&format!("; {} entries and exits left out", grouped(left_out)));
+    let left_out = counts.left_out();
+    if !left_out.is_empty() {
+        line.push_str(&format!("; left out: {left_out}"));
     }
     if without_name > 0 {
         let functions = of(without_name, "function");

@@ -51,9 +51,9 @@ pub enum Malformed {
     /// The number 5 is missing.
     #[error("no record: the mark is {0}, not 5")]
     Mark(u8),
-    /// More data follows, whose size this crate does not know.
-    #[error("a record with arguments, which cannot be read")]
-    More,
+    /// The record's bit for more data is set: arguments follow the record.
+    #[error("a record with arguments")]
+    Arguments,
 }
 
 impl Record {
@@ -76,6 +76,17 @@ impl Record {
     /// # Errors
     /// If the bytes are no record, or one with arguments.
     pub fn from_bytes(bytes: [u8; SIZE]) -> Result<Self, Malformed> {
+        match Record::with_arguments(bytes)? {
+            (record, false) => Ok(record),
+            (_, true) => Err(Malformed::Arguments),
+        }
+    }
+
+    /// Reads a record, and whether arguments or a returned value follow it, of a size that the record does not tell.
+    ///
+    /// # Errors
+    /// If the bytes are no record.
+    pub fn with_arguments(bytes: [u8; SIZE]) -> Result<(Self, bool), Malformed> {
         let all = u128::from_le_bytes(bytes);
         let (time, word) = (all as u64, (all >> 64) as u64);
         if all == 0 {
@@ -85,9 +96,6 @@ impl Record {
         if mark != MAGIC {
             return Err(Malformed::Mark(mark as u8));
         }
-        if word & 1 << 2 != 0 {
-            return Err(Malformed::More);
-        }
         let kind = match word & 3 {
             0 => RecordType::Entry,
             1 => RecordType::Exit,
@@ -95,7 +103,8 @@ impl Record {
             _ => RecordType::Event,
         };
         let depth = (word >> 6) as u16 & MAX_DEPTH;
-        Ok(Record { time, kind, depth, address: word >> 16 })
+        let has_arguments = word & 1 << 2 != 0;
+        Ok((Record { time, kind, depth, address: word >> 16 }, has_arguments))
     }
 }
 
@@ -142,7 +151,7 @@ mod tests {
         assert_eq!(Record::from_bytes([0xff; 16]), Err(Malformed::Mark(7)));
         let mut more = Record { time: 1, kind: RecordType::Entry, depth: 0, address: 1 }.to_bytes();
         more[8] |= 4;
-        assert_eq!(Record::from_bytes(more), Err(Malformed::More));
+        assert_eq!(Record::from_bytes(more), Err(Malformed::Arguments));
     }
 
     proptest! {

@@ -5,6 +5,7 @@ use crate::output::{grouped, say};
 use crate::page::PageFile;
 use anyhow::{Context, Result, bail};
 use hypertrace_export::escape::Escaped;
+use hypertrace_export::uftrace::Counts;
 use hypertrace_functions::read::{Flame, Frame, Trace};
 use inferno::flamegraph::{Options, TextTruncateDirection, from_lines};
 use std::collections::HashMap;
@@ -23,16 +24,20 @@ const MOST_CHARACTERS: usize = 200;
 /// Most bytes of all stacks as text: 20,000 stacks of ordinary depth have 10 MB.
 const MOST_BYTES: usize = 256 << 20;
 
-/// Writes the flame graph of a trace.
-pub fn write(path: &Path, trace: &Trace, flame: &Flame) -> Result<()> {
+/// Writes the flame graph of a trace. `made` counts the calls that are not in the trace.
+pub fn write(path: &Path, trace: &Trace, mut flame: Flame, made: &Counts) -> Result<()> {
+    let damage = flame.damage.pop();
     flame.damage.iter().for_each(say);
+    if !made.left_out().is_empty() {
+        say(format_args!("left out: {}", made.left_out()));
+    }
     if flame.beyond > 0 {
         let beyond = grouped(flame.beyond);
         say(format_args!(
             "{beyond} times there were too many stacks: the time counts for the caller"
         ));
     }
-    let (lines, left_out) = lines(trace, flame);
+    let (lines, left_out) = lines(trace, &flame);
     if left_out > 0 {
         say(format_args!("{} stacks are left out: they are too deep", grouped(left_out)));
     }
@@ -41,7 +46,7 @@ pub fn write(path: &Path, trace: &Trace, flame: &Flame) -> Result<()> {
     }
     PAGE.save(path, &svg(&lines, trace.path())?)?;
     say(format_args!("wrote {}: open it in a browser", path.display()));
-    Ok(())
+    damage.map_or(Ok(()), |damage| Err(damage.into()))
 }
 
 /// Returns a line for each stack: its frames with semicolons, and its time. And the number of those that find no room.

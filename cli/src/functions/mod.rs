@@ -5,12 +5,12 @@ mod region;
 
 use crate::Usage;
 use crate::interrupt::Interrupts;
-use crate::output::{print, print_json, progress, say};
+use crate::output::{grouped, print, print_json, progress, say};
 use crate::place;
 use crate::report;
 use anyhow::{Context, Result, bail};
 use hypertrace_export::escape::Escaped;
-use hypertrace_export::uftrace::{self, Module, has_functions};
+use hypertrace_export::uftrace::{self, Counts, Module, has_functions};
 use hypertrace_format::session_json;
 use hypertrace_functions::read::{By, Caller, Flame, Function, Spans, Summary, Trace};
 use hypertrace_functions::symbols::Source;
@@ -50,9 +50,9 @@ pub struct Args {
     #[arg(long, value_name = "FILE.svg", conflicts_with_all = ["json", "callers"])]
     flame: Option<PathBuf>,
 
-    /// Number of functions
-    #[arg(long, short = 'n', value_name = "N", default_value_t = 20)]
-    limit: usize,
+    /// Number of functions [default: 20, with --json all]
+    #[arg(long, short = 'n', value_name = "N")]
+    limit: Option<usize>,
 
     /// Order: self, total or calls
     #[arg(long, value_name = "KEY", value_enum, default_value_t)]
@@ -96,6 +96,9 @@ Exit code: 0 done, 1 failed, 2 wrong usage, or damaged or foreign input.";
 /// Folder of a session with its function trace.
 pub const FOLDER: &str = "functions";
 
+/// Number of functions that the text shows by default.
+const DEFAULT_LIMIT: usize = 20;
+
 /// Most callers of a function that are shown.
 const MOST_CALLERS: usize = 5;
 
@@ -110,15 +113,17 @@ pub fn run(args: &Args) -> Result<()> {
     if of_session && !dir.exists() {
         // The temporary directory is removed first.
         let interrupts = Interrupts::catch();
-        let shown = compiled(args).and_then(|made| show(args, &made.path().join(FOLDER), true));
+        let shown = compiled(args)
+            .and_then(|(made, counts)| show(args, &made.path().join(FOLDER), true, &counts));
         interrupts.end();
         return shown;
     }
-    show(args, &dir, of_session)
+    show(args, &dir, of_session, &Counts::default())
 }
 
-/// Shows a function trace, which is of the session in `args` or has another one.
-fn show(args: &Args, dir: &Path, of_session: bool) -> Result<()> {
+/// Shows a function trace, which is of the session in `args` or has another one. `made` counts the calls that are not
+/// in the trace, as its session's functions are compiled in.
+fn show(args: &Args, dir: &Path, of_session: bool, made: &Counts) -> Result<()> {
     let session = args.session.as_deref().or(of_session.then_some(&args.dir));
     let mut trace = Trace::open(dir)?;
     // One that was made has its names.
@@ -131,10 +136,12 @@ fn show(args: &Args, dir: &Path, of_session: bool) -> Result<()> {
     if let Some(path) = &args.flame {
         let flame = Flame::of(&trace, spans.as_ref());
         progress.finish_and_clear();
-        return flame::write(path, &trace, &flame);
+        return flame::write(path, &trace, flame, made);
     }
-    let summary = Summary::within(&trace, spans.as_ref());
+    let mut summary = Summary::within(&trace, spans.as_ref());
     progress.finish_and_clear();
+    // The sums of all other records are shown, and the exit code tells of the damage.
+    let damage = summary.damage.pop();
     summary.damage.iter().for_each(say);
     if let (Some(region), true) = (&args.region, summary.calls == 0) {
         say(format_args!(
@@ -147,11 +154,22 @@ fn show(args: &Args, dir: &Path, of_session: bool) -> Result<()> {
         Order::Total => By::Total,
         Order::Calls => By::Calls,
     };
-    let top = summary.top(args.limit, by);
+    let default = if args.json { usize::MAX } else { DEFAULT_LIMIT };
+    let shown = Shown { trace: &trace, summary: &summary, spans: spans.as_ref(), made };
+    let top = summary.top(args.limit.unwrap_or(default), by);
     match args.json {
-        true => print_json(json(&trace, &summary, spans.as_ref(), &top)),
-        false => print(text(args, &trace, &summary, spans.as_ref(), &top)),
+        true => print_json(shown.json(&top, damage.is_some()))?,
+        false => print(shown.text(args, &top))?,
     }
+    damage.map_or(Ok(()), |damage| Err(damage.into()))
+}
+
+/// What is shown.
+struct Shown<'a> {
+    trace: &'a Trace,
+    summary: &'a Summary,
+    spans: Option<&'a Spans>,
+    made: &'a Counts,
 }
 
 /// Returns a display of the progress while the calls of a trace are read.
@@ -166,7 +184,7 @@ fn watched(trace: &mut Trace) -> Result<ProgressBar> {
 }
 
 /// Makes a function trace of a session whose functions are compiled in, in a temporary directory.
-fn compiled(args: &Args) -> Result<TempDir> {
+fn compiled(args: &Args) -> Result<(TempDir, Counts)> {
     let sessions = [report::open(&args.dir)?];
     if !has_functions(&sessions[0].0) {
         bail!(Usage(format!(
@@ -181,8 +199,8 @@ fn compiled(args: &Args) -> Result<TempDir> {
     // Calls alone.
     let source =
         uftrace::Source { sessions: &sessions, traces: &[], modules: &modules, text: &|_| None };
-    uftrace::compiled(&source, &made.path().join(FOLDER))?;
-    Ok(made)
+    let counts = uftrace::compiled(&source, &made.path().join(FOLDER))?;
+    Ok((made, counts))
 }
 
 /// Returns a function's name, or its address.
@@ -191,65 +209,86 @@ fn name(trace: &Trace, address: u64) -> String {
     symbol.map_or_else(|| format!("{address:#x}"), |symbol| symbol.demangled().into_owned())
 }
 
-fn text(
-    args: &Args,
-    trace: &Trace,
-    summary: &Summary,
-    spans: Option<&Spans>,
-    top: &[&Function],
-) -> String {
-    let mut out = format!("{:>12} {:>12} {:>10}  function\n", "self us", "total us", "calls");
-    let us = |ns: u64| format!("{:.1}", ns as f64 / 1_000.0);
-    for function in top {
-        let (own, total) = (us(function.self_time), us(function.total));
-        let name = name(trace, function.address);
-        let _ = writeln!(
-            out,
-            "{own:>12} {total:>12} {:>10}  {}",
-            function.calls,
-            Escaped(name.as_bytes())
-        );
-        if !args.callers {
-            continue;
-        }
-        let callers = summary.callers(function.address);
-        for Caller { function, calls, total, .. } in callers.iter().take(MOST_CALLERS) {
-            let from = function.map_or("(outermost)".into(), |address| self::name(trace, address));
+impl Shown<'_> {
+    fn text(&self, args: &Args, top: &[&Function]) -> String {
+        let Shown { trace, summary, spans, made } = self;
+        let mut out = format!("{:>12} {:>12} {:>10}  function\n", "self us", "total us", "calls");
+        let us = |ns: u64| format!("{:.1}", ns as f64 / 1_000.0);
+        for function in top {
+            let (own, total) = (us(function.self_time), us(function.total));
+            let name = name(trace, function.address);
             let _ = writeln!(
                 out,
-                "{:>12} {:>12} {calls:>10}    from {}",
-                "",
-                us(*total),
-                Escaped(from.as_bytes())
+                "{own:>12} {total:>12} {:>10}  {}",
+                function.calls,
+                Escaped(name.as_bytes())
             );
+            if !args.callers {
+                continue;
+            }
+            let callers = summary.callers(function.address);
+            for Caller { function, calls, total, .. } in callers.iter().take(MOST_CALLERS) {
+                let from =
+                    function.map_or("(outermost)".into(), |address| self::name(trace, address));
+                let _ = writeln!(
+                    out,
+                    "{:>12} {:>12} {calls:>10}    from {}",
+                    "",
+                    us(*total),
+                    Escaped(from.as_bytes())
+                );
+            }
         }
+        let others = summary.functions() - top.len();
+        if others > 0 {
+            let _ = writeln!(out, "{:>36}  {} more functions: -n", "", grouped(others as u64));
+        }
+        let Summary { calls, unfinished, lost, orphans, .. } = summary;
+        let number = |number: u64| grouped(number);
+        let _ = write!(
+            out,
+            "\n{} calls, {} without an end, {} records lost",
+            number(*calls),
+            number(*unfinished),
+            number(*lost)
+        );
+        if *orphans > 0 {
+            let _ = write!(out, ", {} exits without an entry", number(*orphans));
+        }
+        let left_out = made.left_out();
+        if !left_out.is_empty() {
+            let _ = write!(out, ", {left_out}");
+        }
+        out.push('\n');
+        if let Some((spans, name)) = spans.zip(args.region.as_deref()) {
+            let time = us(spans.total());
+            let _ = writeln!(out, "in {time} us of regions {}", Escaped(name.as_bytes()));
+        }
+        out
     }
-    let Summary { calls, unfinished, lost, .. } = summary;
-    let _ = writeln!(out, "\n{calls} calls, {unfinished} without an end, {lost} records lost");
-    if let Some((spans, name)) = spans.zip(args.region.as_deref()) {
-        let time = us(spans.total());
-        let _ = writeln!(out, "in {time} us of regions {}", Escaped(name.as_bytes()));
-    }
-    out
-}
 
-fn json(trace: &Trace, summary: &Summary, spans: Option<&Spans>, top: &[&Function]) -> Value {
-    let functions = top.iter().map(|function| {
-        let name = name(trace, function.address);
-        let symbol = trace.function(function.address).filter(|symbol| symbol.name != name);
-        let mut json = json!({
-            "name": name, "address": function.address, "calls": function.calls,
-            "total_ns": function.total, "self_ns": function.self_time, "min_ns": function.min, "max_ns": function.max,
+    fn json(&self, top: &[&Function], is_damaged: bool) -> Value {
+        let Shown { trace, summary, spans, made } = self;
+        let functions = top.iter().map(|function| {
+            let name = name(trace, function.address);
+            let symbol = trace.function(function.address).filter(|symbol| symbol.name != name);
+            let mut json = json!({
+                "name": name, "address": function.address, "calls": function.calls,
+                "total_ns": function.total, "self_ns": function.self_time, "min_ns": function.min, "max_ns": function.max,
+            });
+            if let Some(symbol) = symbol {
+                json["symbol"] = symbol.name.into();
+            }
+            json
         });
-        if let Some(symbol) = symbol {
-            json["symbol"] = symbol.name.into();
-        }
-        json
-    });
-    let functions = Vec::from_iter(functions);
-    json!({
-        "functions": functions, "calls": summary.calls, "unfinished": summary.unfinished,
-        "orphans": summary.orphans, "lost": summary.lost, "damage": summary.damage.len(),
-        "regions_ns": spans.map(Spans::total),
-    })
+        let functions = Vec::from_iter(functions);
+        json!({
+            "functions": functions, "functions_in_all": summary.functions(),
+            "calls": summary.calls, "unfinished": summary.unfinished,
+            "orphans": summary.orphans, "lost": summary.lost, "too_deep": made.too_deep,
+            "without_entry": made.without_entry, "without_track": made.without_track,
+            "damage": summary.damage.len() + usize::from(is_damaged),
+            "regions_ns": spans.map(Spans::total),
+        })
+    }
 }

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use hypertrace_test_support::functions as data;
 use hypertrace_tests::c::{self, Linked};
 use hypertrace_tests::capability;
 use hypertrace_tests::command::{Hypertrace, Ran, plugin, run};
@@ -348,4 +349,99 @@ fn a_session_without_functions_is_not_exported() {
     let commands = ["export S --to uftrace -o U", "functions S"];
     golden("no_functions", HYPERTRACE.transcript_in(recorded.folder.path(), &commands));
     assert!(!recorded.path("U").exists());
+}
+
+/// Makes the directory of a small function trace, whose kernel is called `functions` more functions.
+fn made(folder: &Path, functions: u64) -> PathBuf {
+    let path = data::write(folder);
+    let (mut symbols, mut records) = (String::new(), Vec::new());
+    for number in 0..functions {
+        let address = 0x50_0000 + number * 0x10;
+        symbols += &format!("{:016x} T more_{number}\n", number * 0x10);
+        records.extend([
+            (10_000 + number * 10, '+', 0, address),
+            (10_005 + number * 10, '-', 0, address),
+        ]);
+    }
+    let end = 0x50_0000 + functions * 0x10;
+    let map = format!("500000-{end:x} r-xp 00000000 00:00 0 /more\n");
+    let mut maps = fs::read_to_string(path.join("sid-0000000000000001.map")).unwrap();
+    maps.insert_str(0, &map);
+    fs::write(path.join("sid-0000000000000001.map"), maps).unwrap();
+    fs::write(path.join("more.sym"), symbols).unwrap();
+    data::append(&path.join("200.dat"), &records);
+    path
+}
+
+#[test]
+fn json_has_all_functions_and_the_text_counts_those_that_it_leaves_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = made(folder.path(), 30);
+    let ran = |options: &[&str]| run(HYPERTRACE.command(["functions"]).arg(&path).args(options));
+
+    let (all, three) = (ran(&["--json"]).json(), ran(&["--json", "-n", "3"]).json());
+    let text = ran(&[]).ok();
+
+    // 36 of them were called.
+    let of = |json: &Value| {
+        (json["functions"].as_array().unwrap().len(), json["functions_in_all"].clone())
+    };
+    assert_eq!((of(&all), of(&three)), ((36, 36.into()), (3, 36.into())));
+    assert!(text.lines().any(|line| line.trim() == "16 more functions: -n"), "{text}");
+    assert!(!ran(&["-n", "36"]).ok().contains("more functions"));
+}
+
+#[test]
+fn functions_behind_damage_are_shown_and_the_exit_code_tells_of_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = made(folder.path(), 30);
+    let records = path.join("200.dat");
+    let mut bytes = fs::read(&records).unwrap();
+    // The entry of the second function.
+    bytes[2 * 16 + 8] ^= 0x38;
+    fs::write(&records, bytes).unwrap();
+    let ran = |options: &[&str]| run(HYPERTRACE.command(["functions"]).arg(&path).args(options));
+
+    for options in [&["-n", "40"][..], &["--json"], &["--flame", "F.svg"]] {
+        let mut command = HYPERTRACE.command(["functions"]);
+        let ran = run(command.arg(&path).args(options).current_dir(folder.path()));
+        assert_eq!(ran.code, Some(2), "{ran:?}");
+        let said = "200.dat: damaged at byte 32: no record: the mark is 2, not 5 (16 bytes at 1 place are left out)";
+        assert!(ran.stderr.contains(said), "{}", ran.stderr);
+    }
+    let text = ran(&["-n", "40"]).stdout;
+    let has = |number: u64| text.contains(&format!(" more_{number}\n"));
+    assert_eq!(Vec::from_iter((0..30).filter(|number| !has(*number))), [1]);
+    // Six of the two other tasks, and an exit whose entry was damaged.
+    assert!(
+        text.ends_with("\n36 calls, 0 without an end, 0 records lost, 1 exits without an entry\n"),
+        "{text}"
+    );
+}
+
+#[test]
+fn calls_too_deep_for_a_record_are_counted() {
+    let Some(compiler) = c::compiler() else { return };
+    let compiler = compiler.with(&["-finstrument-functions", "-DHYPERTRACE_FUNCTIONS"]);
+    let folder = tempfile::tempdir().unwrap();
+    let source = folder.path().join("deep.c");
+    let code = "#include <hypertrace.h>\n\
+                volatile int v;\n\
+                static int down(int n) { int r = n ? down(n - 1) + 1 : 0; v += r; return r; }\n\
+                int main(void) { return down(3000) != 3000; }\n";
+    fs::write(&source, code).unwrap();
+    let program = compiler.program(&source, Linked::Archive, folder.path());
+    let recorded = Recorded { folder, program };
+    let mut command = HYPERTRACE.command(["record", "--quiet", "--ring", "16M", "-o"]);
+    run(command.arg(recorded.path("S")).arg("--").arg(&recorded.program)).ok();
+    let program = recorded.program.display().to_string();
+
+    let json: Value =
+        recorded.hypertrace(&["functions", "S", "--symbols", &program, "--json"]).json();
+    let text = recorded.hypertrace(&["functions", "S", "--symbols", &program]).ok();
+
+    let down = json["functions"].as_array().unwrap().iter().find(|found| found["name"] == "down");
+    let calls = down.unwrap()["calls"].as_u64().unwrap();
+    assert_eq!(calls + json["too_deep"].as_u64().unwrap(), 3_001);
+    assert!(text.ends_with(" 0 records lost, 1,978 calls too deep\n"), "{text}");
 }

@@ -80,7 +80,7 @@ pub fn compiled(source: &Source<'_>, out: &Path) -> Result<Counts> {
         }
     }
     events.finish()?;
-    (counts.tasks, counts.left_out) = tracks.end()?;
+    tracks.end(&mut counts)?;
     add_modules(&mut directory, &modules)?;
     counts.without_name = directory.names_left_out() as u64;
     directory.describe()?;
@@ -150,7 +150,8 @@ struct Tracks {
     numbers: HashSet<u32>,
     /// How many numbers from [`FIRST_NUMBER`] on were tried.
     tried: u32,
-    left_out: u64,
+    /// Counts of the tracks that have ended
+    counts: Counts,
 }
 
 /// Track of a thread.
@@ -161,11 +162,13 @@ struct Track {
 }
 
 impl Track {
-    fn end(mut self) -> Result<u64> {
+    fn end(mut self, counts: &mut Counts) -> Result<()> {
         let Track { records, stack } = &mut self;
         stack.end(&mut |record| records.write(record))?;
         self.records.finish()?;
-        Ok(self.stack.left_out)
+        counts.too_deep += self.stack.too_deep;
+        counts.without_entry += self.stack.without_entry;
+        Ok(())
     }
 }
 
@@ -203,14 +206,14 @@ impl Tracks {
         if event.kind == EventKind::Lease {
             // Another thread has the client now.
             if let Some(track) = self.open.remove(&key) {
-                self.left_out += track.end()?;
+                track.end(&mut self.counts)?;
             }
             return Ok(false);
         }
         let Some(act) = Act::of(event) else { return Ok(false) };
         if !self.open.contains_key(&key) {
             if self.numbers.len() >= MAX_TASKS {
-                self.left_out += 1;
+                self.counts.without_track += 1;
                 return Ok(true);
             }
             let track = self.open_track(directory, event, client)?;
@@ -261,12 +264,13 @@ impl Tracks {
         Ok(Track { records, stack: Stack::default() })
     }
 
-    /// Ends all tracks. Returns how many there were, and the number of entries and exits that are left out.
-    fn end(self) -> Result<(u64, u64)> {
-        let mut left_out = self.left_out;
-        for track in self.open.into_values() {
-            left_out += track.end()?;
-        }
-        Ok((self.numbers.len() as u64, left_out))
+    /// Ends all tracks, and adds what they have counted.
+    fn end(mut self, counts: &mut Counts) -> Result<()> {
+        self.open.into_values().try_for_each(|track| track.end(&mut self.counts))?;
+        counts.tasks = self.numbers.len() as u64;
+        counts.too_deep = self.counts.too_deep;
+        counts.without_entry = self.counts.without_entry;
+        counts.without_track = self.counts.without_track;
+        Ok(())
     }
 }

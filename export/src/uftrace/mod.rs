@@ -17,6 +17,7 @@ mod stack;
 pub use beside::beside;
 pub use compiled::{compiled, function_of, has_functions, place};
 
+use hypertrace_format::number::grouped;
 use hypertrace_functions::symbols::{self, Symbols};
 use hypertrace_functions::write::Directory;
 use hypertrace_timeline::{ClockMaps, EntryRef, KernelTrace, Session};
@@ -89,11 +90,31 @@ pub struct Counts {
     pub tasks: u64,
     /// Events among the calls.
     pub events: u64,
-    /// Entries and exits of compiled-in functions that are left out: exits of functions that were entered before the
-    /// beginning, functions too deep, and those of too many threads.
-    pub left_out: u64,
+    /// Calls of compiled-in functions that are left out, as more than 1,023 functions are around them.
+    pub too_deep: u64,
+    /// Exits of compiled-in functions that are left out, as no entry began them: the functions were called before the
+    /// beginning, or lost events have the entries.
+    pub without_entry: u64,
+    /// Entries and exits of compiled-in functions that are left out, as there are too many threads.
+    pub without_track: u64,
     /// Functions without a name, as those of all modules are too long for readers.
     pub without_name: u64,
+}
+
+impl Counts {
+    /// Returns what is left out, with numbers; empty if nothing is.
+    #[must_use]
+    pub fn left_out(&self) -> String {
+        let Counts { too_deep, without_entry, without_track, .. } = *self;
+        let all = [
+            (too_deep, "calls too deep"),
+            (without_entry, "exits without an entry"),
+            (without_track, "entries and exits of too many threads"),
+        ];
+        let some = all.into_iter().filter(|(number, _)| *number > 0);
+        let text = some.map(|(number, what)| format!("{} {what}", grouped(number)));
+        text.collect::<Vec<_>>().join(", ")
+    }
 }
 
 /// Adds the modules to a directory.

@@ -21,8 +21,10 @@ pub(super) struct Stack {
     /// Earliest time of the next event. No two have the same: an entry that another record follows at the same time is
     /// that of a call before.
     next: u64,
-    /// Entries and exits without a record.
-    pub left_out: u64,
+    /// Calls that are deeper than a record can tell
+    pub too_deep: u64,
+    /// Exits of functions that no entry began
+    pub without_entry: u64,
 }
 
 impl Stack {
@@ -43,7 +45,7 @@ impl Stack {
         }
         if self.open.len() >= MAX_OPEN {
             self.beyond += 1;
-            self.left_out += 1;
+            self.too_deep += 1;
             return Ok(());
         }
         let depth = self.open.len();
@@ -62,14 +64,13 @@ impl Stack {
         self.advance(time);
         if self.beyond > 0 {
             self.beyond -= 1;
-            self.left_out += 1;
             return Ok(());
         }
         // At most MAX_OPEN; nearly always the last one.
         match self.open.iter().rposition(|open| *open == address) {
             Some(depth) => self.close(depth, f),
             None => {
-                self.left_out += 1;
+                self.without_entry += 1;
                 Ok(())
             }
         }
@@ -133,7 +134,7 @@ impl Stack {
         match u16::try_from(depth) {
             Ok(depth @ ..=MAX_DEPTH) => f(Record { time: self.time, kind, depth, address }),
             _ => {
-                self.left_out += 1;
+                self.too_deep += u64::from(kind == RecordType::Entry);
                 Ok(())
             }
         }
@@ -145,8 +146,12 @@ mod tests {
     use super::*;
     use std::convert::Infallible;
 
-    /// Returns the records of entries (`+`) and exits (`-`), a unit of time apart, and how many are left out.
-    fn records(events: &[(char, u64)]) -> (Vec<(char, u16, u64, u64)>, u64) {
+    /// Sign, depth, address and time of a record.
+    type Written = (char, u16, u64, u64);
+
+    /// Returns the records of entries (`+`) and exits (`-`), a unit of time apart, and how many calls are too deep and
+    /// exits without an entry.
+    fn records(events: &[(char, u64)]) -> (Vec<Written>, [u64; 2]) {
         let mut records = Vec::new();
         let mut take = |record: Record| {
             let sign = match record.kind {
@@ -169,7 +174,7 @@ mod tests {
             };
         }
         let Ok(()) = stack.end(&mut take);
-        (records, stack.left_out)
+        (records, [stack.too_deep, stack.without_entry])
     }
 
     #[test]
@@ -198,7 +203,7 @@ mod tests {
             ('-', 0, 1, 8),
             ('!', 0, 7, 10),
         ];
-        assert_eq!((records.as_slice(), left_out), (expected.as_slice(), 0));
+        assert_eq!((records.as_slice(), left_out), (expected.as_slice(), [0, 0]));
     }
 
     #[test]
@@ -208,7 +213,7 @@ mod tests {
 
         let (records, left_out) = records(&events);
 
-        assert_eq!((records.iter().map(|record| record.1).max(), left_out), (Some(2), 0));
+        assert_eq!((records.iter().map(|record| record.1).max(), left_out), (Some(2), [0, 0]));
     }
 
     #[test]
@@ -216,7 +221,7 @@ mod tests {
         let (records, left_out) = records(&[('+', 1), ('+', 2), ('-', 2), ('-', 1)]);
 
         assert_eq!(records, [('+', 0, 1, 0), ('+', 1, 2, 1), ('-', 1, 2, 2), ('-', 0, 1, 3)]);
-        assert_eq!(left_out, 0);
+        assert_eq!(left_out, [0, 0]);
     }
 
     #[test]
@@ -237,7 +242,7 @@ mod tests {
     fn an_exit_without_an_entry_is_left_out_and_counted() {
         assert_eq!(
             records(&[('-', 7), ('+', 1), ('-', 1)]),
-            (vec![('+', 0, 1, 1), ('-', 0, 1, 2)], 1)
+            (vec![('+', 0, 1, 1), ('-', 0, 1, 2)], [0, 1])
         );
     }
 
@@ -252,7 +257,7 @@ mod tests {
         let (records, left_out) = records(&events);
 
         assert_eq!(records.len(), 2 * (usize::from(MAX_DEPTH) + 1));
-        assert_eq!(left_out as usize, 2 * (deep - usize::from(MAX_DEPTH)));
+        assert_eq!(left_out, [(deep - usize::from(MAX_DEPTH)) as u64, 0]);
         assert_eq!(records.last(), Some(&('-', 0, 1, events.len() as u64 - 1)));
     }
 }

@@ -38,18 +38,19 @@ pub struct Call {
     pub self_time: u64,
     /// Whether the same function is around it.
     pub is_recursive: bool,
-    /// Whether the call itself is earlier, and its stack is in use again: its record is followed by another one of the
-    /// same time, and a call takes some.
+    /// Whether the call itself is earlier, and its stack is in use again. Recorders of this crate give such an entry the
+    /// time of the record behind it, and no other two records one time; other recorders make no such entries.
     pub is_continued: bool,
     /// Whether it has an exit of its own. Otherwise it ends with the function around it, or with the records.
     pub has_exit: bool,
 }
 
-/// Iterator over the calls of a task, in the order of their ends. It ends after the first error; the calls that are not
-/// finished then have been returned before it.
+/// Iterator over the calls of a task, in the order of their ends. An error for damaged records is the last item, and
+/// calls from before and behind the damage come before it.
 #[derive(Debug)]
 pub struct Calls<'t> {
     trace: &'t Trace,
+    tid: u32,
     records: Records,
     /// Calls without an exit yet, by increasing depth: at most as many as there are depths
     open: Vec<Open>,
@@ -91,14 +92,15 @@ impl Trace {
     /// # Errors
     /// If the file cannot be opened.
     pub fn calls(&self, tid: u32) -> Result<Calls<'_>> {
-        Ok(Calls::new(self, self.records(tid)?))
+        Ok(Calls::new(self, tid, self.records(tid)?))
     }
 }
 
 impl<'t> Calls<'t> {
-    fn new(trace: &'t Trace, records: Records) -> Self {
+    fn new(trace: &'t Trace, tid: u32, records: Records) -> Self {
         Calls {
             trace,
+            tid,
             records,
             open: Vec::new(),
             ended: VecDeque::new(),
@@ -145,19 +147,21 @@ impl<'t> Calls<'t> {
         &self.paths
     }
 
-    /// Returns the address of the function that contains an address, or the address itself.
-    fn function(&mut self, address: u64) -> u64 {
+    /// Returns the address of the function that contains a record's address, or the address itself, both as
+    /// [`Trace::function`] takes them.
+    fn function(&mut self, record: &Record) -> u64 {
         if self.functions.len() >= MAX_REMEMBERED {
             self.functions.clear();
         }
         let trace = self.trace;
+        let address = trace.placed(self.tid, record.time, record.address);
         let find = || trace.function(address).map_or(address, |symbol| symbol.address);
         *self.functions.entry(address).or_insert_with(find)
     }
 
     fn take(&mut self, record: Record) {
         // Times of a damaged file may run backwards.
-        let is_same_time = record.time <= self.time;
+        let is_same_time = record.time <= self.time && self.trace.anchor().is_some();
         self.time = self.time.max(record.time);
         self.place = match &mut self.within {
             Some(cursor) => cursor.to(self.time),
@@ -170,7 +174,7 @@ impl<'t> Calls<'t> {
         match record.kind {
             RecordType::Entry => {
                 self.end_from(record.depth);
-                let function = self.function(record.address);
+                let function = self.function(&record);
                 let (depth, start) = (record.depth, self.time);
                 let outer = self.open.last().map(|outer| outer.path);
                 let path = self.paths.within(outer, function);
@@ -186,7 +190,7 @@ impl<'t> Calls<'t> {
                 });
             }
             RecordType::Exit => {
-                let function = self.function(record.address);
+                let function = self.function(&record);
                 let is_its = |open: &Open| {
                     // Some writers give an exit the depth of its caller.
                     open.function == function

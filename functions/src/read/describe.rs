@@ -65,22 +65,38 @@ fn numbers(list: &[u8]) -> Option<Vec<u32>> {
     Some(tids.into_iter().collect())
 }
 
-/// Names of the tasks, and the sessions' names of maps.
+/// Contents of `task.txt`: the tasks, and the programs that they execute.
 #[derive(Debug, Default)]
 pub(super) struct Sessions {
+    /// Names of the tasks by number: that of its process's last program
     pub names: BTreeMap<u32, String>,
-    pub maps: BTreeSet<String>,
+    /// Numbers of the tasks' processes
+    pub processes: BTreeMap<u32, u32>,
+    /// Names of the sessions, which their maps have, in the order of the file
+    pub maps: Vec<String>,
+    /// Sessions of the processes, from a time in nanoseconds on
+    pub executed: BTreeMap<u32, Vec<(u64, String)>>,
 }
 
-/// Reads `task.txt`. A task has the name of its process's last program.
+impl Sessions {
+    /// Returns the session of a process at a time; before its first one, the first one.
+    fn at(&self, process: u32, time: u64) -> Option<&str> {
+        let executed = self.executed.get(&process)?;
+        let after = executed.partition_point(|(from, _)| *from <= time);
+        executed.get(after.saturating_sub(1)).map(|(_, session)| session.as_str())
+    }
+}
+
+/// Reads `task.txt`.
 pub(super) fn sessions(path: &Path) -> Result<Sessions> {
     let bytes = contents(path)?;
     let (mut found, mut programs) = (Sessions::default(), BTreeMap::new());
-    let mut tasks = Vec::new();
+    let (mut sessions, mut known) = (0, BTreeSet::new());
     let mut offset = 0;
     for line in bytes.split(|byte| *byte == b'\n') {
         let damaged = |why: &str| Error::damaged(path, offset, why);
         let text = String::from_utf8_lossy(line);
+        let time = || value(&text, "timestamp=").and_then(time).unwrap_or(0);
         let number = |name: &str| {
             let value = value(&text, name).and_then(|value| value.parse::<u32>().ok());
             value.ok_or_else(|| damaged(&format!("expected a number: {name}N")))
@@ -95,21 +111,45 @@ pub(super) fn sessions(path: &Path) -> Result<Sessions> {
             }
             // Each task of the process has a copy.
             let name = name.chars().take(MAX_NAME).collect();
-            programs.insert(number(" pid=")?, name);
-            found.maps.insert(session.to_owned());
+            let process = number(" pid=")?;
+            programs.insert(process, name);
+            if known.insert(session.to_owned()) {
+                found.maps.push(session.to_owned());
+            }
+            found.executed.entry(process).or_default().push((time(), session.to_owned()));
+            sessions += 1;
         } else if text.starts_with("TASK ") {
-            tasks.push((number(" tid=")?, number(" pid=")?));
+            found.processes.insert(number(" tid=")?, number(" pid=")?);
+        } else if text.starts_with("FORK ") {
+            // The child executes its parent's program until it executes another one.
+            let (child, parent) = (number(" pid=")?, number(" ppid=")?);
+            found.processes.insert(child, child);
+            if let Some(program) = programs.get(&parent).cloned() {
+                programs.insert(child, program);
+            }
+            if let Some(session) = found.at(parent, time()).map(str::to_owned) {
+                found.executed.entry(child).or_default().push((0, session));
+                sessions += 1;
+            }
         }
-        if tasks.len() > MAX_TASKS || programs.len() > MAX_TASKS || found.maps.len() > MAX_MODULES {
+        let tasks = found.processes.len();
+        if tasks.max(programs.len()).max(sessions) > MAX_TASKS || found.maps.len() > MAX_MODULES {
             return Err(damaged("too many tasks or sessions"));
         }
         offset += line.len() as u64 + 1;
     }
-    for (tid, process) in tasks {
-        let name = programs.get(&process).cloned().unwrap_or_default();
-        found.names.insert(tid, name);
+    for (tid, process) in &found.processes {
+        let name = programs.get(process).cloned().unwrap_or_default();
+        found.names.insert(*tid, name);
     }
     Ok(found)
+}
+
+/// Reads a time in nanoseconds, `SECONDS.NANOSECONDS`.
+fn time(text: &str) -> Option<u64> {
+    let (seconds, nanoseconds) = text.split_once('.')?;
+    let seconds: u64 = seconds.parse().ok()?;
+    seconds.checked_mul(1_000_000_000)?.checked_add(nanoseconds.parse().ok()?)
 }
 
 /// Returns the word after a name in a line.
@@ -124,6 +164,13 @@ pub(super) struct Mapped {
     pub end: u64,
     /// Name of its file, without folders
     pub name: String,
+}
+
+impl Mapped {
+    /// Returns the number of its addresses.
+    pub fn size(&self) -> u64 {
+        self.end.saturating_sub(self.start)
+    }
 }
 
 /// Reads a map, whose bytes are taken from those that all maps may have. Lines of one file are one module, as in uftrace.

@@ -23,7 +23,7 @@ pub struct Flame {
     /// How often there was no room for another stack ([`MAX_PATHS`](super::MAX_PATHS)): its time counts for the function
     /// around it.
     pub beyond: u64,
-    /// Damage by task: what is before it is added.
+    /// Damage by task: all that could be read is added.
     pub damage: Vec<Error>,
 }
 

@@ -3,21 +3,59 @@
 //! Records of one task, in the order of the file.
 
 use std::fs::File;
-use std::io::{self, BufReader, Read as _};
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-use crate::record::{Malformed, Record, SIZE};
+use crate::record::{Malformed, Record, RecordType, SIZE};
 use crate::{Error, Result, file};
+
+/// Size of the part of a file that is in memory, in bytes.
+const WINDOW: usize = 1 << 16;
+
+/// Alignment of records in bytes: uftrace pads the arguments of a record to a multiple of it.
+const ALIGNMENT: usize = 8;
+
+/// Maximum size of a record's arguments in bytes: uftrace's buffer for them has 1,024.
+const MAX_ARGUMENTS: u64 = 1024;
+
+/// Maximum size of a gap of zeros in bytes, behind which records are looked for. A killed recorder leaves more of them
+/// at the end of a file.
+const MAX_GAP: u64 = 1 << 20;
+
+/// Maximum time in nanoseconds between two records with unknown bytes between them: a day. A later time is taken for a
+/// part of these bytes.
+const MAX_PAUSE: u64 = 86_400_000_000_000;
 
 /// Iterator over the records of a file.
 ///
-/// It ends at zeros that were never written, at an incomplete record, and after the first error.
+/// Arguments of functions are skipped. Bytes that are no record are skipped up to the next two records in a row; after
+/// the last record, one error names the first such byte and counts all of them. The iterator ends at zeros that were
+/// never written, at an incomplete record, and if the file cannot be read.
 #[derive(Debug)]
 pub struct Records {
     path: PathBuf,
-    /// Nothing after the end
-    file: Option<BufReader<File>>,
+    /// The file; `None` after the end of the records
+    file: Option<File>,
+    window: Vec<u8>,
+    /// Start of the unread bytes in the window
+    at: usize,
+    /// Offset in the file of the unread bytes
     offset: u64,
+    /// Time and depth of the last record
+    last: Option<(u64, u16)>,
+    damage: Option<Damage>,
+}
+
+/// Bytes of a file that are no records.
+#[derive(Debug)]
+struct Damage {
+    /// Offset of the first such byte in the file
+    offset: u64,
+    why: Malformed,
+    /// Number of places with such bytes
+    places: u64,
+    /// Number of such bytes
+    bytes: u64,
 }
 
 impl Records {
@@ -27,28 +65,134 @@ impl Records {
     /// If it is not a file, or cannot be opened.
     pub fn open(path: &Path) -> Result<Self> {
         let file = file::open_records(path)?;
-        let file = file.map(|file| BufReader::with_capacity(1 << 16, file));
-        Ok(Records { path: path.to_owned(), file, offset: 0 })
+        let window = Vec::new();
+        Ok(Records {
+            path: path.to_owned(),
+            file,
+            window,
+            at: 0,
+            offset: 0,
+            last: None,
+            damage: None,
+        })
     }
 
     /// Reads the next record; `None` at the end.
     fn read(&mut self) -> Result<Option<Record>> {
-        let Some(file) = &mut self.file else { return Ok(None) };
-        let mut bytes = [0; SIZE];
-        match file.read_exact(&mut bytes) {
-            Ok(()) => {}
-            // A part of a record: its writer was killed.
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
-            Err(error) => return Err(Error::io("read", &self.path)(error)),
-        }
-        match Record::from_bytes(bytes) {
-            Ok(record) => {
-                self.offset += SIZE as u64;
-                Ok(Some(record))
+        loop {
+            // A part of a record is the end: the file's writer was killed.
+            let Some(bytes) = self.peek(0)? else { return Ok(None) };
+            let (record, has_arguments) = match Record::with_arguments(bytes) {
+                Ok(found) => found,
+                Err(why) => {
+                    if !self.skip_damage(why)? {
+                        return Ok(None);
+                    }
+                    continue;
+                }
+            };
+            self.advance(SIZE);
+            self.last = Some((record.time, record.depth));
+            if has_arguments {
+                self.skip_arguments(&record)?;
             }
-            Err(Malformed::Unwritten) => Ok(None),
-            Err(error) => Err(Error::damaged(&self.path, self.offset, error)),
+            return Ok(Some(record));
         }
+    }
+
+    /// Skips the arguments of a record: all bytes up to one that can be the next record. If there is none, the next
+    /// read finds damage.
+    fn skip_arguments(&mut self, record: &Record) -> Result<()> {
+        // A call that begins in this function is one deeper.
+        let deepest = record.depth.saturating_add(u16::from(record.kind == RecordType::Entry));
+        for ahead in (ALIGNMENT..=MAX_ARGUMENTS as usize).step_by(ALIGNMENT) {
+            let Some(bytes) = self.peek(ahead)? else {
+                // The last record of the file: what is left are its arguments.
+                self.advance(self.window.len() - self.at);
+                return Ok(());
+            };
+            let next = Record::with_arguments(bytes).ok();
+            if next.is_some_and(|(next, _)| next.depth <= deepest) && self.is_record(ahead)? {
+                self.advance(ahead);
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// Skips bytes that are no record, and counts them as damage. Returns false if no record follows.
+    fn skip_damage(&mut self, why: Malformed) -> Result<bool> {
+        let is_zero = why == Malformed::Unwritten;
+        let begin = self.offset;
+        let mut skipped = 0;
+        loop {
+            let ahead = ALIGNMENT;
+            if self.peek(ahead)?.is_none() || (is_zero && skipped > MAX_GAP) {
+                break;
+            }
+            let is_found = self.is_record(ahead)?;
+            self.advance(ahead);
+            skipped += ahead as u64;
+            if is_found {
+                self.note(begin, why, skipped);
+                return Ok(true);
+            }
+        }
+        if !is_zero {
+            let rest = (self.window.len() - self.at) as u64;
+            self.note(begin, why, skipped + rest);
+        }
+        Ok(false)
+    }
+
+    /// Returns whether the bytes this far ahead are a record of a time that can follow the last one's, and the bytes
+    /// behind them are another one or the end of the records.
+    fn is_record(&mut self, ahead: usize) -> Result<bool> {
+        let Some(bytes) = self.peek(ahead)? else { return Ok(false) };
+        let Ok((record, has_arguments)) = Record::with_arguments(bytes) else { return Ok(false) };
+        let is_next =
+            |time: u64, last: u64| (last..=last.saturating_add(MAX_PAUSE)).contains(&time);
+        if self.last.is_some_and(|(time, _)| !is_next(record.time, time)) {
+            return Ok(false);
+        }
+        let Some(bytes) = self.peek(ahead + SIZE)? else { return Ok(true) };
+        // Of a record with arguments, nobody knows where the next one begins.
+        Ok(has_arguments
+            || match Record::with_arguments(bytes) {
+                Ok((next, _)) => is_next(next.time, record.time),
+                Err(why) => why == Malformed::Unwritten,
+            })
+    }
+
+    fn note(&mut self, offset: u64, why: Malformed, bytes: u64) {
+        let damage = self.damage.get_or_insert(Damage { offset, why, places: 0, bytes: 0 });
+        damage.places += 1;
+        damage.bytes += bytes;
+    }
+
+    /// Returns 16 bytes of the file, this far ahead of the unread ones; `None` if the file ends before them.
+    fn peek(&mut self, ahead: usize) -> Result<Option<[u8; SIZE]>> {
+        let end = self.at + ahead + SIZE;
+        if end > self.window.len() {
+            self.fill()?;
+        }
+        let bytes = self.window[self.at..].get(ahead..ahead + SIZE);
+        Ok(bytes.and_then(|bytes| bytes.try_into().ok()))
+    }
+
+    /// Drops the bytes that were read from the window, and reads as many from the file.
+    fn fill(&mut self) -> Result<()> {
+        let Some(file) = &mut self.file else { return Ok(()) };
+        self.window.drain(..self.at);
+        self.at = 0;
+        let room = (WINDOW - self.window.len().min(WINDOW)) as u64;
+        let read = file.take(room).read_to_end(&mut self.window);
+        read.map(drop).map_err(Error::io("read", &self.path))
+    }
+
+    fn advance(&mut self, bytes: usize) {
+        self.at += bytes;
+        self.offset += bytes as u64;
     }
 }
 
@@ -56,10 +200,19 @@ impl Iterator for Records {
     type Item = Result<Record>;
 
     fn next(&mut self) -> Option<Result<Record>> {
-        let next = self.read().transpose();
-        if !matches!(next, Some(Ok(_))) {
-            self.file = None;
+        self.file.as_ref()?;
+        match self.read() {
+            Ok(Some(record)) => return Some(Ok(record)),
+            Ok(None) => {}
+            Err(error) => {
+                self.file = None;
+                return Some(Err(error));
+            }
         }
-        next
+        self.file = None;
+        let Damage { offset, why, places, bytes } = self.damage.take()?;
+        let places = if places == 1 { "1 place".into() } else { format!("{places} places") };
+        let why = format!("{why} ({bytes} bytes at {places} are left out)");
+        Some(Err(Error::damaged(&self.path, offset, why)))
     }
 }

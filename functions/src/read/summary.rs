@@ -65,12 +65,12 @@ pub struct Summary {
     pub orphans: u64,
     /// Records that were lost, as the recorder says.
     pub lost: u64,
-    /// Damage by task: what is before it is added.
+    /// Damage by task: all that could be read is added.
     pub damage: Vec<Error>,
 }
 
 impl Summary {
-    /// Adds up all calls of a trace. Damage ends a task's part only.
+    /// Adds up all calls of a trace, also those behind damaged records.
     #[must_use]
     pub fn of(trace: &Trace) -> Self {
         Summary::within(trace, None)
@@ -152,6 +152,12 @@ impl Summary {
     #[must_use]
     pub fn function(&self, address: u64) -> Option<&Function> {
         self.functions.get(&address)
+    }
+
+    /// Returns the number of functions that were called.
+    #[must_use]
+    pub fn functions(&self) -> usize {
+        self.functions.len()
     }
 
     /// Returns a function's callers, those with the most time first.

@@ -2,10 +2,12 @@
 
 //! A directory with its tasks and symbols.
 
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::describe::{self, Mapped};
 use super::records::Records;
@@ -22,10 +24,27 @@ pub struct Trace {
     path: PathBuf,
     anchor: Option<Anchor>,
     tasks: Vec<Task>,
+    /// Modules of all sessions, with ranges that do not overlap
     modules: Vec<(Mapped, Symbols)>,
+    /// Processes of the tasks, and their sessions, each from a time on; empty if each module is at its own place in
+    /// `modules`
+    processes: BTreeMap<u32, u32>,
+    moved: HashMap<u32, Vec<Executed>>,
     /// Symbols from elsewhere, which are used first
     added: Symbols,
     watcher: Watcher,
+}
+
+/// Modules of a program that are elsewhere in [`Trace::modules`], from the time on at which a process executed it.
+type Executed = (u64, Arc<[Moved]>);
+
+/// Range of addresses of a session whose module is elsewhere in [`Trace::modules`].
+#[derive(Clone, Copy, Debug)]
+struct Moved {
+    start: u64,
+    end: u64,
+    /// Start of the module there
+    to: u64,
 }
 
 /// Function that gets numbers of records.
@@ -56,28 +75,56 @@ impl Trace {
         let tids = describe::tids(&info)?;
         let anchor = Anchor::read(path)?;
         let sessions = describe::sessions(&path.join("task.txt"))?;
+        let has_records = |tid: &u32| path.join(format!("{tid}.dat")).symlink_metadata().is_ok();
+        if !tids.is_empty() && !tids.iter().any(has_records) {
+            let tid = tids[0];
+            let why = format!(
+                "none of its tasks has a file of records, as {tid}.dat: copy the whole directory"
+            );
+            return Err(Error::unsuitable(path, why));
+        }
         let name = |tid| sessions.names.get(&tid).cloned().unwrap_or_default();
         let tasks = tids.into_iter().map(|tid| Task { tid, name: name(tid) }).collect();
         let mut modules: Vec<(Mapped, Symbols)> = Vec::new();
         let mut symbol_bytes = MAX_SYMBOLS;
         let mut map_bytes = MAX_DESCRIPTION;
+        let mut moved: HashMap<&str, Arc<[Moved]>> = HashMap::new();
         for session in &sessions.maps {
+            let mut of_session = Vec::new();
             for mapped in describe::map(&path.join(format!("sid-{session}.map")), &mut map_bytes)? {
-                if modules.iter().any(|(known, _)| *known == mapped) {
-                    continue;
+                let is_same =
+                    |known: &Mapped| known.name == mapped.name && known.size() == mapped.size();
+                let known = modules.iter().map(|(known, _)| known).find(|known| is_same(known));
+                let place = known.cloned().unwrap_or_else(|| free_place(&modules, &mapped));
+                if place.start != mapped.start {
+                    let Mapped { start, end, .. } = mapped;
+                    of_session.push(Moved { start, end, to: place.start });
                 }
-                let symbols = module(path, &mapped, &mut symbol_bytes)?;
-                modules.push((mapped, symbols));
-                if modules.len() > MAX_MODULES {
+                if known.is_none() {
+                    let symbols = module(path, &place, &mut symbol_bytes)?;
+                    modules.push((place, symbols));
+                }
+                if modules.len().max(of_session.len()) > MAX_MODULES {
                     return Err(Error::unsuitable(path, "more modules than a trace can have"));
                 }
             }
+            moved.insert(session.as_str(), Arc::from(of_session));
         }
+        let of_process = |executed: &Vec<(u64, String)>| {
+            let moved =
+                |(from, name): &(u64, String)| Some((*from, moved.get(name.as_str())?.clone()));
+            executed.iter().filter_map(moved).collect()
+        };
+        let is_needed = moved.values().any(|moved| !moved.is_empty());
+        let executed = sessions.executed.iter().filter(|_| is_needed);
+        let moved = executed.map(|(process, executed)| (*process, of_process(executed))).collect();
         Ok(Trace {
             path: path.to_owned(),
             anchor,
             tasks,
             modules,
+            processes: sessions.processes,
+            moved,
             added: Symbols::default(),
             watcher: Watcher::default(),
         })
@@ -114,7 +161,24 @@ impl Trace {
         self.modules.iter().map(|(mapped, symbols)| (mapped.name.as_str(), symbols))
     }
 
-    /// Finds the function that contains an address.
+    /// Returns the address that [`function`](Self::function) takes for the address of a task's record of a time: where
+    /// the record's module was first mapped. After `exec`, a program is at other addresses, or another program is at
+    /// the same ones.
+    #[must_use]
+    pub fn placed(&self, tid: u32, time: u64, address: u64) -> u64 {
+        if self.moved.is_empty() {
+            return address;
+        }
+        let process = self.processes.get(&tid).unwrap_or(&tid);
+        let Some(sessions) = self.moved.get(process) else { return address };
+        let after = sessions.partition_point(|(from, _)| *from <= time);
+        let Some((_, moved)) = sessions.get(after.saturating_sub(1)) else { return address };
+        let at = address & ADDRESS_MASK;
+        let module = moved.iter().find(|moved| (moved.start..moved.end).contains(&at));
+        module.map_or(address, |module| module.to + (at - module.start))
+    }
+
+    /// Finds the function that contains an address, as [`placed`](Self::placed) returns it.
     #[must_use]
     pub fn function(&self, address: u64) -> Option<Symbol<'_>> {
         let address = address & ADDRESS_MASK;
@@ -157,6 +221,20 @@ impl Trace {
 
     fn file(&self, tid: u32) -> PathBuf {
         self.path.join(format!("{tid}.dat"))
+    }
+}
+
+/// Returns the place of a module that no other one overlaps: its own, or one behind all others.
+fn free_place(modules: &[(Mapped, Symbols)], mapped: &Mapped) -> Mapped {
+    let overlaps = |(other, _): &(Mapped, _)| other.start < mapped.end && mapped.start < other.end;
+    if !modules.iter().any(overlaps) {
+        return mapped.clone();
+    }
+    let behind = modules.iter().map(|(other, _)| other.end).max().unwrap_or(0);
+    match behind.checked_add(mapped.size()) {
+        Some(end @ ..=ADDRESS_MASK) => Mapped { start: behind, end, name: mapped.name.clone() },
+        // There is no room: the first module has the addresses.
+        _ => mapped.clone(),
     }
 }
 

@@ -22,7 +22,8 @@ pub(crate) fn read(bytes: &[u8], path: &Path, offset: u64, found: &mut Symbols) 
             let why = "expected lines as in /proc/kallsyms: an address, a type and a name";
             return Err(Error::damaged(path, from, why));
         };
-        let is_function = matches!(kind, b'T' | b't' | b'W' | b'w');
+        // uftrace gives the type P to a library's function, by its place in the procedure linkage table.
+        let is_function = matches!(kind, b'T' | b't' | b'W' | b'w' | b'P');
         if is_function && address == 0 {
             hidden += 1;
         }

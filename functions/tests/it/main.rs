@@ -5,6 +5,7 @@
 mod common;
 mod decode_any;
 mod directory;
+mod foreign;
 mod hostile;
 mod parts;
 mod shadow;

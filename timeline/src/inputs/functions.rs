@@ -142,6 +142,8 @@ struct TaskInput<'a> {
     names: Arc<EventNames>,
     /// Time of the record that was read last.
     time: Time,
+    /// The damage of the records, found at their end.
+    damage: Option<String>,
     record: Option<Record>,
     /// Index in `kept` by address.
     known: HashMap<u64, usize>,
@@ -198,6 +200,7 @@ pub(crate) fn inputs<'a>(
             source: source.into(),
             names: events.clone(),
             time: Time::MIN,
+            damage: None,
             record: None,
             known: HashMap::new(),
             kept: Vec::new(),
@@ -278,6 +281,10 @@ impl Input for TaskInput<'_> {
     fn is_host(&self) -> bool {
         false
     }
+
+    fn warnings(&self) -> Vec<String> {
+        Vec::from_iter(self.damage.clone())
+    }
 }
 
 impl TaskInput<'_> {
@@ -285,9 +292,15 @@ impl TaskInput<'_> {
     fn next(&mut self) -> Result<Option<Record>> {
         // Ends with the file.
         loop {
-            match self.records.next().transpose().map_err(Error::Functions)? {
-                Some(Record { kind: record::RecordType::Event, .. }) => {}
-                other => return Ok(other),
+            match self.records.next() {
+                Some(Ok(Record { kind: record::RecordType::Event, .. })) => {}
+                Some(Ok(record)) => return Ok(Some(record)),
+                // All other records have been read.
+                Some(Err(error @ hypertrace_functions::Error::Damaged { .. })) => {
+                    self.damage = Some(error.to_string());
+                }
+                Some(Err(error)) => return Err(Error::Functions(error)),
+                None => return Ok(None),
             }
         }
     }
