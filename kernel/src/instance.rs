@@ -31,7 +31,9 @@ const SCHED_EVENTS: [&str; 3] =
 
 /// Events that tell which thread a CPU has, and what woke it. A kernel without high resolution timers lacks one.
 /// An interrupt's end is recorded, too: a wake-up after it is another one's.
-const CPUS_EVENTS: [&str; 9] = [
+const CPUS_EVENTS: [&str; 12] = [
+    "sched:sched_process_exec",
+    "sched:sched_process_exit",
     "sched:sched_switch",
     "sched:sched_waking",
     "sched:sched_wakeup_new",
@@ -41,7 +43,14 @@ const CPUS_EVENTS: [&str; 9] = [
     "irq:irq_handler_exit",
     "irq:softirq_entry",
     "irq:softirq_exit",
+    "task:task_newtask",
 ];
+
+/// Events of the signal that ends all threads of a process. With the new and the ended threads, they tell which thread ended
+/// a process.
+const KILL_EVENTS: [&str; 2] = ["signal:signal_deliver", "signal:signal_generate"];
+/// Filter of these events: the number of SIGKILL.
+const KILL_FILTER: &str = "sig == 9";
 
 /// Share of a buffer, percent, that wakes the thread that reads it.
 const WAKE_AT: &str = "25";
@@ -120,6 +129,13 @@ impl Instance {
     fn add_cpus_events(&self) {
         for event in CPUS_EVENTS {
             let _ = self.dir.add("set_event", event);
+        }
+        for event in KILL_EVENTS {
+            // Without the filter, each signal of a profiler would cost a record.
+            let filter = format!("events/{}/filter", event.replace(':', "/"));
+            if self.dir.set(&filter, KILL_FILTER).is_ok() {
+                let _ = self.dir.add("set_event", event);
+            }
         }
     }
 

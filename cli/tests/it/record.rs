@@ -98,7 +98,10 @@ fn a_program_is_recorded_with_its_children_and_its_exit_code() {
     };
     assert!(events.iter().filter(is_switch).all(is_there));
     // The timers of the program's sleeps, at least.
-    for name in ["sched_waking", "hrtimer_expire_entry", "hrtimer_expire_exit"] {
+    let timers = ["sched_waking", "hrtimer_expire_entry", "hrtimer_expire_exit"];
+    // Those that say which thread ended a process. The shell waits for two of its own.
+    let ends = ["task_newtask", "sched_process_exec", "sched_process_exit"];
+    for name in timers.into_iter().chain(ends) {
         assert!(cpus.iter().any(|event| event.name == name), "{name}: {cpus:?}");
     }
     let report = run(HYPERTRACE.command(["report"]).arg(&out)).ok();

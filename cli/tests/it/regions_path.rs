@@ -2,9 +2,11 @@
 
 use std::process::Command;
 
+use hypertrace_tests::build::succeed;
 use hypertrace_tests::capability;
 use hypertrace_tests::command::{Hypertrace, run};
 use hypertrace_tests::linux::static_program;
+
 use serde_json::Value;
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
@@ -18,9 +20,59 @@ echo x | (sleep 0.05; cat) > /dev/null
 "$MARK" --end build
 "#;
 
+/// Computes for 100 ms beside a thread that sleeps and wakes up, and ends while that thread sleeps.
+const POLLED: &str = r#"
+#include <pthread.h>
+#include <time.h>
+#include <unistd.h>
+static void *polls(void *none) { for (;;) usleep(5000); return none; }
+static long ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return now.tv_sec * 1000000000L + now.tv_nsec;
+}
+int main(void) {
+    pthread_t thread;
+    pthread_create(&thread, 0, polls, 0);
+    while (ns() < 100000000) {}
+    return 0;
+}
+"#;
+
 /// Returns the sum of the steps that fit, in nanoseconds.
 fn sum(path: &[Value], fits: impl Fn(&Value) -> bool) -> u64 {
     path.iter().filter(|step| fits(step)).map(|step| step["ns"].as_u64().unwrap()).sum()
+}
+
+#[test]
+fn a_process_with_a_thread_that_polls_is_its_computing_thread() {
+    let dir = tempfile::tempdir().unwrap();
+    let (out, program) = (dir.path().join("S"), dir.path().join("polled"));
+    std::fs::write(dir.path().join("polled.c"), POLLED).unwrap();
+    let mut cc = Command::new("cc");
+    succeed(cc.args(["-O1", "-pthread", "-o"]).arg(&program).arg(dir.path().join("polled.c")));
+    let mut record: Command = HYPERTRACE.command(["record", "--kernel", "-o"]);
+    let script = r#""$MARK" --begin job; "$POLLED"; "$MARK" --end job"#;
+    record.arg(&out).args(["sh", "-c", script]).env("POLLED", &program);
+    let ran = run(record.env("MARK", static_program("hypertrace-mark")));
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    if !ran.stderr.contains("(by tracefs)") {
+        capability::missing("tracefs", ran.stderr);
+        return;
+    }
+    capability::used("tracefs");
+
+    let json = run(HYPERTRACE.command(["regions", "--path", "--json"]).arg(&out));
+
+    let json: Value = json.beside_missing_switches().json();
+    let total = &json["regions"][0]["total"];
+    let path = total["path"].as_array().unwrap();
+    // Where the kernel drops a switch, time is not known.
+    let of_program =
+        |doing: &str| sum(path, |step| step["doing"] == doing && step["name"] == "polled");
+    assert!(of_program("running") > 50_000_000, "{path:?}");
+    // The last of the other thread's sleeps, at most.
+    assert!(of_program("blocked") < 10_000_000, "{path:?}");
 }
 
 #[test]

@@ -6,8 +6,10 @@
 use super::made::{BOOT, Made, Packet};
 use super::trace_dat::{
     Counted, HRTIMER_EXPIRE_ENTRY_ID, HRTIMER_EXPIRE_EXIT_ID, IRQ_HANDLER_ENTRY_ID,
-    IRQ_HANDLER_EXIT_ID, Page, SCHED_SWITCH_ID, SCHED_WAKEUP_ID, SCHED_WAKING_ID, SOFTIRQ_ENTRY_ID,
-    SOFTIRQ_EXIT_ID, TraceDat, lost, recorded_with_all, switch, wakeup,
+    IRQ_HANDLER_EXIT_ID, Page, SCHED_PROCESS_EXEC_ID, SCHED_PROCESS_EXIT_ID, SCHED_SWITCH_ID,
+    SCHED_WAKEUP_ID, SCHED_WAKEUP_NEW_ID, SCHED_WAKING_ID, SIGNAL_DELIVER_ID, SIGNAL_GENERATE_ID,
+    SOFTIRQ_ENTRY_ID, SOFTIRQ_EXIT_ID, TASK_NEWTASK_ID, TraceDat, delivered, generated, lost,
+    newtask, recorded_with_all, switch, wakeup,
 };
 use super::vcpu::HOST_BASE;
 
@@ -130,6 +132,36 @@ impl Cpus {
         self
     }
 
+    /// Lets the thread of a CPU start another one, of its process or of a new one.
+    pub fn start(&mut self, cpu: usize, is_of_process: bool, new: Task) -> &mut Cpus {
+        let flags = if is_of_process { 0x3d_0f00 } else { 0x120_0000 };
+        self.event(cpu, TASK_NEWTASK_ID, 0, newtask(new.0, new.1, flags));
+        self.event(cpu, SCHED_WAKEUP_NEW_ID, 0, wakeup(new.0, new.1));
+        self
+    }
+
+    /// Gives the process of a CPU's thread a new program.
+    pub fn execute(&mut self, cpu: usize) -> &mut Cpus {
+        self.event(cpu, SCHED_PROCESS_EXEC_ID, 0, vec![0; 12]);
+        self
+    }
+
+    /// Ends the thread of a CPU, without the switch to another one. A killed thread takes SIGKILL before it ends.
+    pub fn exit(&mut self, cpu: usize, is_killed: bool) -> &mut Cpus {
+        if is_killed {
+            self.event(cpu, SIGNAL_DELIVER_ID, 0, delivered(9));
+        }
+        let (tid, name) = self.running[cpu];
+        self.event(cpu, SCHED_PROCESS_EXIT_ID, 0, wakeup(tid, name));
+        self
+    }
+
+    /// Lets the thread of a CPU send a signal to a process, in a context.
+    pub fn signal(&mut self, cpu: usize, flags: u32, number: u32, to: Task) -> &mut Cpus {
+        self.event(cpu, SIGNAL_GENERATE_ID, flags, generated(number, to, 0));
+        self
+    }
+
     /// Begins a region of a thread.
     pub fn begin(&mut self, tid: u32, name: u32) -> &mut Cpus {
         self.regions.push((self.now, tid, name, true));
@@ -159,7 +191,8 @@ impl Cpus {
         mut is_lost: impl FnMut(bool, usize, usize) -> Option<Counted>,
     ) -> TraceDat {
         let version = recorded_with_all(BOOT, Some(&self.threads()), "cpus");
-        let mut trace = TraceDat::new("x86-tsc").with_scheduling().option(version);
+        let trace = TraceDat::new("x86-tsc").with_wakeup_new().with_scheduling();
+        let mut trace = trace.option(version);
         for (buffer, name) in [(&self.asked, ""), (&self.all, "cpus")] {
             for (cpu, events) in buffer.iter().enumerate() {
                 let mut sum = 0;

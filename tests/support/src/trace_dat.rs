@@ -27,17 +27,27 @@ pub const SCHED_WAKEUP_NEW_ID: u16 = 373;
 pub const ODD_ID: u16 = 999;
 
 /// Formats of the events in the buffer `cpus`.
-const SCHEDULING: [(&str, &str); 7] = [
+const SCHEDULING: [(&str, &str); 12] = [
     ("irq", IRQ_HANDLER_ENTRY),
     ("irq", IRQ_HANDLER_EXIT),
     ("irq", SOFTIRQ_ENTRY),
     ("irq", SOFTIRQ_EXIT),
     ("sched", SCHED_WAKING),
+    ("sched", SCHED_PROCESS_EXEC),
+    ("sched", SCHED_PROCESS_EXIT),
+    ("signal", SIGNAL_DELIVER),
+    ("signal", SIGNAL_GENERATE),
+    ("task", TASK_NEWTASK),
     ("timer", HRTIMER_EXPIRE_ENTRY),
     ("timer", HRTIMER_EXPIRE_EXIT),
 ];
 
 pub const SCHED_WAKING_ID: u16 = 375;
+pub const SCHED_PROCESS_EXEC_ID: u16 = 365;
+pub const SCHED_PROCESS_EXIT_ID: u16 = 369;
+pub const SIGNAL_DELIVER_ID: u16 = 260;
+pub const SIGNAL_GENERATE_ID: u16 = 261;
+pub const TASK_NEWTASK_ID: u16 = 203;
 pub const HRTIMER_EXPIRE_ENTRY_ID: u16 = 459;
 pub const HRTIMER_EXPIRE_EXIT_ID: u16 = 458;
 pub const IRQ_HANDLER_ENTRY_ID: u16 = 225;
@@ -71,6 +81,48 @@ COMMON\tfield:char comm[16];\toffset:8;\tsize:16;\tsigned:0;
 \tfield:int target_cpu;\toffset:32;\tsize:4;\tsigned:1;
 
 print fmt: \"comm=%s pid=%d prio=%d target_cpu=%03d\", REC->comm, REC->pid, REC->prio, REC->target_cpu
+";
+const SCHED_PROCESS_EXEC: &str = "name: sched_process_exec
+ID: 365
+COMMON\tfield:__data_loc char[] filename;\toffset:8;\tsize:4;\tsigned:0;
+\tfield:pid_t pid;\toffset:12;\tsize:4;\tsigned:1;
+\tfield:pid_t old_pid;\toffset:16;\tsize:4;\tsigned:1;
+
+print fmt: \"filename=%s pid=%d old_pid=%d\", __get_str(filename), REC->pid, REC->old_pid
+";
+const SCHED_PROCESS_EXIT: &str = "name: sched_process_exit
+ID: 369
+COMMON\tfield:char comm[16];\toffset:8;\tsize:16;\tsigned:0;
+\tfield:pid_t pid;\toffset:24;\tsize:4;\tsigned:1;
+\tfield:int prio;\toffset:28;\tsize:4;\tsigned:1;
+
+print fmt: \"comm=%s pid=%d prio=%d\", REC->comm, REC->pid, REC->prio
+";
+const SIGNAL_DELIVER: &str = "name: signal_deliver
+ID: 260
+COMMON\tfield:int sig;\toffset:8;\tsize:4;\tsigned:1;
+\tfield:int errno;\toffset:12;\tsize:4;\tsigned:1;
+\tfield:int code;\toffset:16;\tsize:4;\tsigned:1;
+
+print fmt: \"sig=%d errno=%d code=%d\", REC->sig, REC->errno, REC->code
+";
+const SIGNAL_GENERATE: &str = "name: signal_generate
+ID: 261
+COMMON\tfield:int sig;\toffset:8;\tsize:4;\tsigned:1;
+\tfield:char comm[16];\toffset:12;\tsize:16;\tsigned:0;
+\tfield:pid_t pid;\toffset:28;\tsize:4;\tsigned:1;
+\tfield:int group;\toffset:32;\tsize:4;\tsigned:1;
+\tfield:int result;\toffset:36;\tsize:4;\tsigned:1;
+
+print fmt: \"sig=%d comm=%s pid=%d grp=%d res=%d\", REC->sig, REC->comm, REC->pid, REC->group, REC->result
+";
+const TASK_NEWTASK: &str = "name: task_newtask
+ID: 203
+COMMON\tfield:pid_t pid;\toffset:8;\tsize:4;\tsigned:1;
+\tfield:char comm[16];\toffset:12;\tsize:16;\tsigned:0;
+\tfield:u64 clone_flags;\toffset:32;\tsize:8;\tsigned:0;
+
+print fmt: \"pid=%d comm=%s clone_flags=%llx\", REC->pid, REC->comm, REC->clone_flags
 ";
 const HRTIMER_EXPIRE_ENTRY: &str = "name: hrtimer_expire_entry
 ID: 459
@@ -323,6 +375,22 @@ pub fn switch(from: (u32, &str), state: i64, to: (u32, &str)) -> Vec<u8> {
 /// Returns the payload of an event `sched_wakeup`.
 pub fn wakeup(tid: u32, name: &str) -> Vec<u8> {
     [comm(name), [tid, 120, 0].map(u32::to_le_bytes).concat()].concat()
+}
+
+/// Returns the payload of an event `task_newtask`.
+pub fn newtask(tid: u32, name: &str, flags: u64) -> Vec<u8> {
+    [&tid.to_le_bytes()[..], &comm(name), &[0; 4], &flags.to_le_bytes()].concat()
+}
+
+/// Returns the payload of an event `signal_deliver`.
+pub fn delivered(signal: u32) -> Vec<u8> {
+    [signal, 0, 0].map(u32::to_le_bytes).concat()
+}
+
+/// Returns the payload of an event `signal_generate` to a process.
+pub fn generated(signal: u32, (tid, name): (u32, &str), result: u32) -> Vec<u8> {
+    let rest = [tid, 1, result].map(u32::to_le_bytes).concat();
+    [&signal.to_le_bytes()[..], &comm(name), &rest].concat()
 }
 
 fn comm(name: &str) -> Vec<u8> {

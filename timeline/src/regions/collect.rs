@@ -32,7 +32,7 @@ use crate::inputs::names::Names;
 use crate::merge::Timeline;
 use losses::Losses;
 use std::collections::HashMap;
-use warnings::{disputes, given_up, missing, unfollowed, unreturned, unshown};
+use warnings::{disputes, given_up, missing, unfollowed, unreturned, unshown, without_ends};
 
 /// Events of each CPU that are read before the merge, to see which kinds there are.
 const FIRST_EVENTS: usize = 1 << 12;
@@ -146,7 +146,11 @@ fn read<'a>(
         }
         let (kinds, end) = (Kinds::of(&trace.first_names(FIRST_EVENTS)?), trace.end()?);
         let Some(end) = end else { continue };
-        *cpus = trace.all_threads_until()?.map(|all| Cpus::new(all, options.has_paths));
+        let all_threads = trace.all_threads_until()?;
+        if options.has_paths && all_threads.is_some_and(|all| !all.knows_ends) {
+            warnings.push(without_ends(trace.path()));
+        }
+        *cpus = all_threads.map(|all| Cpus::new(all, options.has_paths));
         for session in shown {
             let is_shown = match of_guest {
                 true => trace.session() == Some(session),

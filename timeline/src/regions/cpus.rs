@@ -12,7 +12,6 @@
 use super::causes::{CauseNumber, Causes, Found, GroupWaits, Task, Unknown};
 use super::followed::{ENDED, Tids};
 use super::host::MOST_CPUS;
-use super::marks::is_ready;
 use super::parts::{Part, between};
 use super::path::{Doing, History, Path, Ready};
 use crate::event::EventRef;
@@ -33,6 +32,10 @@ const MOST_WOKEN: usize = 1 << 16;
 /// Bits of an event's flags: it was in a hard interrupt, or in a softirq.
 const HARD: u8 = 1 << 3;
 const SOFT: u8 = 1 << 4;
+/// Flag of clone(2): the new thread is one of the same process.
+const CLONE_THREAD: i64 = 0x1_0000;
+/// Number of the signal that ends each thread of a process.
+const SIGKILL: i64 = 9;
 
 /// An event that tells who has a CPU, with the indices of the fields that it needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +43,11 @@ pub(super) enum CpuEvent {
     Other,
     Switch { prev: usize, prev_name: usize, state: usize, next: usize, next_name: usize },
     Started { tid: usize, name: usize },
+    Made { tid: usize, name: usize, flags: usize },
+    Executed,
+    Ended,
+    Killed { signal: usize },
+    SentKill { signal: usize, tid: usize, result: usize },
     SwitchIn { tid: usize },
     SwitchOut,
     Waking { tid: usize },
@@ -79,6 +87,19 @@ impl CpuEvent {
             "sched:sched_wakeup_new" => {
                 CpuEvent::Started { tid: field("pid")?, name: field("comm")? }
             }
+            "task:task_newtask" => CpuEvent::Made {
+                tid: field("pid")?,
+                name: field("comm")?,
+                flags: field("clone_flags")?,
+            },
+            "sched:sched_process_exec" => CpuEvent::Executed,
+            "sched:sched_process_exit" => CpuEvent::Ended,
+            "signal:signal_deliver" => CpuEvent::Killed { signal: field("sig")? },
+            "signal:signal_generate" => CpuEvent::SentKill {
+                signal: field("sig")?,
+                tid: field("pid")?,
+                result: field("result")?,
+            },
             "timer:hrtimer_expire_entry" => CpuEvent::TimerBegin,
             "timer:hrtimer_expire_exit" => CpuEvent::TimerEnd,
             "irq:irq_handler_entry" => CpuEvent::HandlerBegin { name: field("name")? },
@@ -152,8 +173,8 @@ pub(super) struct Next {
 impl Cpus {
     /// Makes those of a recording of all threads.
     pub fn new(recorded: AllThreads, has_paths: bool) -> Cpus {
-        let AllThreads { is_in_trace, until } = recorded;
-        let history = has_paths.then(History::default);
+        let AllThreads { is_in_trace, until, knows_ends } = recorded;
+        let history = has_paths.then(|| History::new(knows_ends));
         Cpus { is_in_trace, until, history, ..Cpus::default() }
     }
 
@@ -232,8 +253,7 @@ impl Cpus {
                 let (from, to) = (task(prev, prev_name), task(next, next_name));
                 cpu.switch(time, from, to);
                 if let (Some(history), Some(from), Some(to)) = (&mut self.history, from, to) {
-                    let is_ready = fields.number(state).is_some_and(is_ready);
-                    history.switch(time, number, (from, is_ready), to);
+                    history.switch(time, number, (from, fields.number(state).unwrap_or(0)), to);
                 }
                 if fields.number(state).is_some_and(|state| state & ENDED != 0)
                     && let Some(prev) = tid(prev)
@@ -244,6 +264,31 @@ impl Cpus {
             CpuEvent::Started { tid, name } => {
                 if let (Some(history), Some(task)) = (&mut self.history, task(tid, name)) {
                     history.started(time, task, running);
+                }
+            }
+            CpuEvent::Made { tid, name, flags } => {
+                if let (Some(history), Some(task)) = (&mut self.history, task(tid, name)) {
+                    let flags = fields.number(flags).unwrap_or(0);
+                    history.made(task, flags & CLONE_THREAD != 0, running);
+                }
+            }
+            CpuEvent::Executed => {
+                self.history.iter_mut().for_each(|history| history.executed(running));
+            }
+            CpuEvent::Ended => {
+                self.history.iter_mut().for_each(|history| history.ended(time, running));
+            }
+            CpuEvent::Killed { signal } => {
+                if let (Some(history), Some(SIGKILL)) = (&mut self.history, fields.number(signal)) {
+                    history.killed(time, running);
+                }
+            }
+            CpuEvent::SentKill { signal, tid: to, result } => {
+                // A process that already ends takes no signal.
+                let is_taken =
+                    fields.number(signal) == Some(SIGKILL) && fields.number(result) == Some(0);
+                if let (Some(history), Some(to), true) = (&mut self.history, tid(to), is_taken) {
+                    history.sent_kill(time, to, (context == 0).then_some(running));
                 }
             }
             CpuEvent::SwitchIn { tid: field } => {

@@ -14,7 +14,10 @@
 //! wake-up to that of the thread that did it: the path is walked from the last one.
 
 use super::causes::{CauseNumber, Causes, Found, Task, Unknown, Wait};
+use super::followed::ENDED;
+use super::marks::is_ready;
 use super::parts::{Part, Times, between};
+use super::processes::{Beginner, Number, Processes};
 use std::collections::{HashMap, VecDeque};
 
 /// Most switches and wake-ups that are kept, of 40 bytes each.
@@ -25,6 +28,10 @@ const MOST_THREADS: usize = 1 << 16;
 const MOST_DEEP: usize = 1 << 12;
 /// Most entries of the paths of a group's regions; the others' time is that of other threads.
 const MOST_STEPS: usize = 1 << 10;
+/// Maximum number of threads that were killed, in one path.
+const MOST_KILLED: usize = 1 << 12;
+/// State of a thread that waits, and that a SIGKILL wakes: `TASK_INTERRUPTIBLE`.
+const INTERRUPTIBLE: i64 = 1;
 /// Place of no record.
 const NONE: u64 = u64::MAX;
 
@@ -94,12 +101,16 @@ enum Kind {
     WokenBy(CauseNumber),
     /// A thread started it, whose last record was at this place.
     Started(u32, u64),
+    /// It had a CPU and took SIGKILL: it ends because this process ends.
+    Killed(Number),
+    /// It got a CPU and ended on it. The recording does not say whether it was killed.
+    Ended,
 }
 
 impl Kind {
     /// Returns whether the thread has a CPU since then.
     fn is_on(self) -> bool {
-        matches!(self, Kind::In(_) | Kind::Seen)
+        matches!(self, Kind::In(_) | Kind::Seen | Kind::Killed(_) | Kind::Ended)
     }
 
     /// Returns whether a thread's record of this kind may come after one of another kind.
@@ -108,7 +119,8 @@ impl Kind {
             Kind::In(_) => !before.is_on() && before != Kind::Asleep,
             Kind::Preempted | Kind::Asleep => before.is_on(),
             Kind::Woken(..) | Kind::WokenBy(_) => before == Kind::Asleep,
-            Kind::Seen | Kind::Started(..) => false,
+            Kind::Killed(_) => before.is_on(),
+            Kind::Seen | Kind::Started(..) | Kind::Ended => false,
         }
     }
 }
@@ -120,6 +132,9 @@ pub(super) struct History {
     /// Place of the first one.
     first: u64,
     threads: HashMap<u32, Last>,
+    processes: Processes,
+    /// Whether the recording says which threads end because their process ends.
+    knows_ends: bool,
 }
 
 /// The last record of a thread.
@@ -129,6 +144,17 @@ struct Last {
     task: Task,
     /// Place of its first record, if it was seen to start.
     first: u64,
+    process: Number,
+    /// Whether it took SIGKILL.
+    is_killed: bool,
+    /// Time at which it last fell asleep so that a SIGKILL would have woken it, or was started.
+    slept: i64,
+}
+
+impl Last {
+    fn new(task: Task) -> Last {
+        Last { at: NONE, task, first: 0, process: None, is_killed: false, slept: i64::MIN }
+    }
 }
 
 /// A thread whose time is to be followed back.
@@ -142,10 +168,24 @@ struct Stretch {
 }
 
 impl History {
-    /// Takes a switch of a CPU; `is_ready` says whether the thread that had it can run.
-    pub fn switch(&mut self, time: i64, cpu: u32, (from, is_ready): (Task, bool), to: Task) {
+    /// Makes the history of a recording. `knows_ends`: whether the recording says which threads end because their process
+    /// ends.
+    pub fn new(knows_ends: bool) -> History {
+        History { knows_ends, ..History::default() }
+    }
+
+    /// Takes a switch of a CPU, with the state of the thread that had it.
+    pub fn switch(&mut self, time: i64, cpu: u32, (from, state): (Task, i64), to: Task) {
         if from.tid != 0 {
-            self.push(time, from, if is_ready { Kind::Preempted } else { Kind::Asleep });
+            if state & ENDED != 0 && !self.knows_ends {
+                self.ended_without_reason(from.tid);
+            }
+            self.push(time, from, if is_ready(state) { Kind::Preempted } else { Kind::Asleep });
+            if let Some(last) = self.threads.get_mut(&from.tid)
+                && state & INTERRUPTIBLE != 0
+            {
+                last.slept = time;
+            }
         }
         if to.tid != 0 {
             self.push(time, to, Kind::In(cpu));
@@ -181,12 +221,65 @@ impl History {
         }
     }
 
+    /// Takes a new thread, before it is started: of the process of the thread that made it, or of a new one.
+    pub fn made(&mut self, task: Task, is_of_process: bool, by: u32) {
+        let of_maker = self.threads.get(&by).and_then(|last| last.process);
+        let process = if is_of_process { of_maker } else { self.processes.start() };
+        self.make_room(task.tid);
+        // Another thread may have had its number.
+        self.threads.insert(task.tid, Last { process, ..Last::new(task) });
+    }
+
     /// Takes the start of a thread by another one.
     pub fn started(&mut self, time: i64, task: Task, by: u32) {
         let at = self.threads.get(&by).map_or(NONE, |last| last.at);
         // Another thread may have had its number.
-        self.threads.remove(&task.tid);
+        let made = self.threads.remove(&task.tid).filter(|last| last.at == NONE);
         self.push(time, task, Kind::Started(by, at));
+        if let Some(last) = self.threads.get_mut(&task.tid) {
+            (last.process, last.slept) = (made.and_then(|made| made.process), time);
+        }
+    }
+
+    /// Takes a thread whose process has a new program: its other threads have ended for that.
+    pub fn executed(&mut self, tid: u32) {
+        if let Some(last) = self.threads.get_mut(&tid) {
+            (last.process, last.is_killed) = (self.processes.start(), false);
+        }
+    }
+
+    /// Takes the SIGKILL that a thread took, which has a CPU.
+    pub fn killed(&mut self, time: i64, tid: u32) {
+        if let Some(last) = self.threads.get_mut(&tid) {
+            last.is_killed = true;
+            let Last { task, process, slept, .. } = *last;
+            self.processes.killed(process, slept, self.first);
+            self.push(time, task, Kind::Killed(process));
+        }
+    }
+
+    /// Takes a SIGKILL that was sent to a thread, or to its process; `None`: by an interrupt.
+    pub fn sent_kill(&mut self, time: i64, to: u32, by: Option<u32>) {
+        let process = self.threads.get(&to).and_then(|last| last.process);
+        let at = by.and_then(|by| self.threads.get(&by)).map_or(NONE, |last| last.at);
+        self.processes.sent(process, Beginner { tid: by, at, time }, self.first);
+    }
+
+    /// Takes the end of a thread, which has a CPU.
+    pub fn ended(&mut self, time: i64, tid: u32) {
+        if let Some(last) = self.threads.get(&tid).filter(|last| !last.is_killed) {
+            let by = Beginner { tid: Some(tid), at: last.at, time };
+            self.processes.ended(last.process, by, self.first);
+        }
+    }
+
+    /// Notes that a thread, which has a CPU, ends, and that nothing says whether it was killed.
+    fn ended_without_reason(&mut self, tid: u32) {
+        let at = self.threads.get(&tid).and_then(|last| last.at.checked_sub(self.first));
+        let record = at.and_then(|at| self.records.get_mut(usize::try_from(at).ok()?));
+        if let Some(record) = record.filter(|record| record.kind.is_on()) {
+            record.kind = Kind::Ended;
+        }
     }
 
     /// Forgets all: events are missing.
@@ -194,19 +287,25 @@ impl History {
         self.first += self.records.len() as u64;
         self.records.clear();
         self.threads.clear();
+        self.processes.forget();
+    }
+
+    /// Makes room for the last record of a thread.
+    fn make_room(&mut self, tid: u32) {
+        if self.threads.len() == MOST_THREADS && !self.threads.contains_key(&tid) {
+            self.forget();
+        }
     }
 
     fn push(&mut self, time: i64, task: Task, kind: Kind) {
-        if self.threads.len() == MOST_THREADS && !self.threads.contains_key(&task.tid) {
-            self.forget();
-        }
+        self.make_room(task.tid);
         if self.records.len() == MOST_RECORDS {
             self.records.pop_front();
             self.first += 1;
         }
         let at = self.first + self.records.len() as u64;
         let first = if let Kind::Started(..) = kind { at } else { 0 };
-        let last = self.threads.entry(task.tid).or_insert(Last { at: NONE, task, first });
+        let last = self.threads.entry(task.tid).or_insert(Last { first, ..Last::new(task) });
         let before = std::mem::replace(&mut last.at, at);
         last.task = task;
         self.records.push_back(Record { time, before, kind });
@@ -236,6 +335,7 @@ impl History {
     ) -> (Vec<PathStep>, Vec<Ready>) {
         let mut ready = Vec::new();
         let mut steps = Steps::default();
+        let mut kills = MOST_KILLED;
         let mut todo = vec![Stretch { tid, at: self.last(tid, to), from, to }];
         while let Some(stretch) = todo.pop() {
             // Another thread may have got its number since then.
@@ -244,7 +344,7 @@ impl History {
             let thread = causes.number(Found::Task(task));
             let mut add = |doing, from, to| steps.add(thread, doing, between((from, to)));
             let stretch = self.on_cpu(stretch, &mut add);
-            if let Some((before, waker)) = self.follow(stretch, &mut add, &mut ready) {
+            if let Some((before, waker)) = self.follow(stretch, &mut add, &mut ready, &mut kills) {
                 if before.from < before.to {
                     todo.push(before);
                 }
@@ -270,13 +370,14 @@ impl History {
         }
     }
 
-    /// Follows a thread back to the begin of its stretch, or to the last time that another thread woke or started it. Then
-    /// returns what is left of the stretch, and that thread's. Where two records do not fit, one is missing between them.
+    /// Follows a thread back to the begin of its stretch, or to the last time that another thread woke, started or killed it.
+    /// Then returns what is left of the stretch, and that thread's. Where two records do not fit, one is missing between them.
     fn follow(
         &self,
         stretch: Stretch,
         add: &mut impl FnMut(Doing, i64, i64),
         ready: &mut Vec<Ready>,
+        kills: &mut usize,
     ) -> Option<(Stretch, Stretch)> {
         let Stretch { tid, mut at, from, mut to } = stretch;
         let mut cpu = 0;
@@ -284,7 +385,11 @@ impl History {
             let Some(record) = self.get(at) else { break };
             let begin = record.time.clamp(from, to);
             match record.kind {
-                Kind::In(_) | Kind::Seen => add(Doing::Running, begin, to),
+                Kind::In(_) | Kind::Seen | Kind::Killed(_) => add(Doing::Running, begin, to),
+                Kind::Ended => {
+                    add(Doing::Unknown(Unknown::NotRecorded), from, to);
+                    return None;
+                }
                 // Without a wake-up.
                 Kind::Asleep => add(Doing::Unknown(Unknown::Missing), begin, to),
                 _ => {
@@ -299,6 +404,18 @@ impl History {
             if let Kind::Started(by, by_at) = record.kind {
                 let rest = Stretch { tid, at: NONE, from, to: from };
                 return Some((rest, Stretch { tid: by, at: by_at, from, to }));
+            }
+            if let Kind::Killed(process) = record.kind {
+                let by = self.processes.beginner(process).filter(|_| *kills > 0);
+                let Some(Beginner { tid: Some(by), at: by_at, time }) = by else {
+                    add(Doing::Unknown(Unknown::Missing), from, to);
+                    return None;
+                };
+                *kills -= 1;
+                // Until the other thread had ended, this one was told to end.
+                let told = time.clamp(from, to);
+                let rest = Stretch { tid, at, from: told, to };
+                return Some((rest, Stretch { tid: by, at: by_at, from, to: told }));
             }
             let Some(before) = self.get(at) else { break };
             let slept = before.time.clamp(from, to);
@@ -420,6 +537,11 @@ mod tests {
         Task::new(tid, if tid == 0 { b"" } else { b"thread" }, false)
     }
 
+    /// Returns the state of a thread that is switched out.
+    fn state(is_ready: bool) -> i64 {
+        if is_ready { 0 } else { INTERRUPTIBLE }
+    }
+
     /// Returns the path of a region on a thread, by thread: what it did and how long, in order of threads.
     fn path(acts: &[(i64, Act)], tid: u32, times: (i64, i64)) -> Vec<(u32, Doing, u64)> {
         let (mut history, mut causes) = (History::default(), Causes::new());
@@ -427,7 +549,7 @@ mod tests {
         for (time, act) in acts {
             match *act {
                 Switch(from, is_ready, to) => {
-                    history.switch(*time, 0, (task(from), is_ready), task(to))
+                    history.switch(*time, 0, (task(from), state(is_ready)), task(to))
                 }
                 Wake(tid, by) => history.woken(*time, tid, by),
                 Expire(tid) => history.woken_by(*time, tid, timer),
@@ -513,10 +635,10 @@ mod tests {
     #[test]
     fn a_waker_does_not_get_the_name_of_a_thread_that_has_its_number_later() {
         let (mut history, mut causes) = (History::default(), Causes::new());
-        history.switch(0, 0, (task(0), true), task(1));
-        history.switch(10, 0, (task(1), false), task(2));
+        history.switch(0, 0, (task(0), state(true)), task(1));
+        history.switch(10, 0, (task(1), state(false)), task(2));
         history.woken(20, 1, 2);
-        history.switch(30, 0, (task(2), false), task(1));
+        history.switch(30, 0, (task(2), state(false)), task(1));
         history.started(40, Task::new(2, b"later", true), 1);
 
         let (steps, _) = history.path(1, (5, 50), &mut causes);
@@ -542,9 +664,9 @@ mod tests {
     #[test]
     fn forgotten_records_end_a_path() {
         let (mut history, mut causes) = (History::default(), Causes::new());
-        history.switch(0, 0, (task(0), true), task(1));
+        history.switch(0, 0, (task(0), state(true)), task(1));
         for time in 0..MOST_RECORDS as i64 {
-            history.switch(1 + time * 2, 0, (task(2), true), task(0));
+            history.switch(1 + time * 2, 0, (task(2), state(true)), task(0));
         }
         let (steps, _) = history.path(1, (0, 100), &mut causes);
         let doing = |step: &PathStep| step.doing;

@@ -18,6 +18,7 @@ mod recovered;
 mod regions;
 mod regions_children;
 mod regions_chosen;
+mod regions_ends;
 mod regions_exits;
 mod regions_lies;
 mod regions_missing;

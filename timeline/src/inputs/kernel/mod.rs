@@ -79,6 +79,9 @@ pub(crate) struct AllThreads {
     pub is_in_trace: bool,
     /// Time up to which its events are known, in nanoseconds.
     pub until: i64,
+    /// Whether it has the events that say which threads end because their process ends. True of a recording without
+    /// wake-ups, which shows no waker.
+    pub knows_ends: bool,
 }
 
 /// Counts of a kernel's trace.
@@ -474,7 +477,10 @@ impl KernelTrace {
             _ => None,
         };
         let is_in_trace = self.file.cpus.is_none();
-        Ok(until.map(|until| AllThreads { is_in_trace, until }))
+        let has = |name: &&str| self.events().any(|event| event == *name);
+        let ends = ["sched:sched_process_exit", "signal:signal_deliver", "task:task_newtask"];
+        let knows_ends = !has(&"sched:sched_waking") || ends.iter().all(has);
+        Ok(until.map(|until| AllThreads { is_in_trace, until, knows_ends }))
     }
 
     /// Returns whether the switches of all threads of the machine are in it, as far as it says which threads are: a

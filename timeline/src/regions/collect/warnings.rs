@@ -5,6 +5,7 @@
 use super::super::account::Switches;
 use super::super::host::{Counted, Host};
 use crate::inputs::ctf::{ClockMaps, Session};
+use std::path::Path;
 
 /// Returns a line about events of a session that no file holds.
 pub(super) fn missing(((session, _), host): (&(Session, ClockMaps), &Host)) -> Option<String> {
@@ -16,6 +17,16 @@ pub(super) fn missing(((session, _), host): (&(Session, ClockMaps), &Host)) -> O
             session.dir().display()
         )
     })
+}
+
+/// Returns a line about a kernel's trace of all threads without the events that say how threads ended.
+pub(super) fn without_ends(trace: &Path) -> String {
+    format!(
+        "{}: without the events sched:sched_process_exit, signal:signal_deliver and task:task_newtask, nothing says \
+         which thread ended a process: critical paths are not known before a thread that ended; `record` has these \
+         events if no -e is given",
+        trace.display()
+    )
 }
 
 /// Returns lines about threads that several programs name, and about those that are too many.

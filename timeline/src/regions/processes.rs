@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Which thread began the end of a process with several threads.
+//!
+//! A thread that calls `exit_group`, or that a signal ends, ends its process: the kernel sends SIGKILL to all other threads.
+//! Each of those takes the signal before it ends; the thread that began the end takes none. A thread that returns from its
+//! start routine takes none, too, and does not end the process, so a thread is named only if no other one can have begun the
+//! end: a thread that slept, or was started, after another one ended had not been told to end until then.
+
+use std::collections::HashMap;
+
+/// Maximum number of processes whose end is kept, of some 100 bytes each.
+const MOST: usize = 1 << 16;
+
+/// Number of a process; `None`: the process began before the recording, and may have threads that nothing shows.
+pub(super) type Number = Option<u32>;
+
+/// A thread that may have begun the end of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Beginner {
+    /// Number of the thread; `None` if an interrupt sent the signal.
+    pub tid: Option<u32>,
+    /// Place of the thread's last record at that time.
+    pub at: u64,
+    /// Time at which the thread ended, or sent the signal.
+    pub time: i64,
+}
+
+/// The end of a process.
+#[derive(Clone, Copy, Debug)]
+struct End {
+    /// Time until which no thread was told to end.
+    alive_until: i64,
+    /// The last two threads that ended without SIGKILL, the later one first.
+    ended: [Option<Beginner>; 2],
+    /// The last thread that sent SIGKILL to the process.
+    sent: Option<Beginner>,
+}
+
+/// The processes that began in a recording.
+#[derive(Debug, Default)]
+pub(super) struct Processes {
+    /// Number of the last process.
+    last: u32,
+    ends: HashMap<u32, End>,
+}
+
+impl Processes {
+    /// Returns the number of a new process.
+    pub fn start(&mut self) -> Number {
+        self.last = self.last.wrapping_add(1);
+        Some(self.last)
+    }
+
+    /// Takes the end of a thread that took no SIGKILL.
+    pub fn ended(&mut self, process: Number, by: Beginner, first: u64) {
+        if let Some(end) = self.end(process, first) {
+            end.ended = [Some(by), end.ended[0]];
+        }
+    }
+
+    /// Takes a SIGKILL that a thread sent to a process.
+    pub fn sent(&mut self, process: Number, by: Beginner, first: u64) {
+        if let Some(end) = self.end(process, first) {
+            end.sent = Some(by);
+        }
+    }
+
+    /// Takes a thread that took SIGKILL, and had not been told to end until a time.
+    pub fn killed(&mut self, process: Number, alive_until: i64, first: u64) {
+        if let Some(end) = self.end(process, first) {
+            end.alive_until = end.alive_until.max(alive_until);
+        }
+    }
+
+    /// Returns the thread that began the end of a process, if no other thread can have begun it.
+    pub fn beginner(&self, process: Number) -> Option<Beginner> {
+        let end = self.ends.get(&process?)?;
+        let all = end.ended.iter().chain([&end.sent]).flatten();
+        let mut possible = all.filter(|by| by.time >= end.alive_until);
+        possible.next().filter(|_| possible.next().is_none()).copied()
+    }
+
+    /// Forgets all ends: events are missing.
+    pub fn forget(&mut self) {
+        self.ends.clear();
+    }
+
+    /// Returns the end of a process. Ends whose records are older than `first` make room, or else all ends.
+    fn end(&mut self, process: Number, first: u64) -> Option<&mut End> {
+        let process = process?;
+        if self.ends.len() >= MOST && !self.ends.contains_key(&process) {
+            self.ends.retain(|_, end| {
+                let all = end.ended.iter().chain([&end.sent]).flatten();
+                all.map(|by| by.at).max().is_some_and(|at| at >= first)
+            });
+            if self.ends.len() >= MOST {
+                self.forget();
+            }
+        }
+        let new = End { alive_until: i64::MIN, ended: [None; 2], sent: None };
+        Some(self.ends.entry(process).or_insert(new))
+    }
+}
