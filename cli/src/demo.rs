@@ -386,14 +386,23 @@ fn print_summary(summary: &Summary, dir: &Path, is_guest: bool) -> Result<()> {
     let faults: u64 = summary.faults.values().sum();
     let filtered = match summary.filtered {
         0 => String::new(),
-        n => format!("{n} filtered, "),
+        n => format!("{} filtered, ", grouped(n)),
     };
     let times = match summary.time_faults {
         0 => String::new(),
-        n => format!(", {n} corrected times"),
+        n => format!(", {} corrected times", grouped(n)),
     };
     let Summary { records, ring_events, reference_points, host_events, .. } = summary;
-    let Summary { leases, lost, .. } = summary;
+    let [records, ring_events, reference_points, host_events, leases, lost, faults] = [
+        *records,
+        *ring_events,
+        *reference_points,
+        *host_events,
+        summary.leases,
+        summary.lost,
+        faults,
+    ]
+    .map(grouped);
     let (own, of_host) = match is_guest {
         true => ("guest events", format!(", {host_events} of the VMM")),
         false => ("events", String::new()),

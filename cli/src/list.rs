@@ -115,11 +115,15 @@ fn of_session(dir: &Path, damage: &mut Option<Error>) -> Result<Names> {
     let Opened { session, maps, kernel, .. } = opened;
     let mut names = Names::default();
     let mut counts: BTreeMap<u32, u64> = BTreeMap::new();
+    let mut used = BTreeSet::new();
     for stream in session.streams() {
         let mut records = stream.records(session.classes());
         loop {
             match records.read() {
-                Ok(Some(record)) => *counts.entry(record.class.id).or_default() += 1,
+                Ok(Some(record)) => {
+                    used.insert((stream.domain, stream.client));
+                    *counts.entry(record.class.id).or_default() += 1;
+                }
                 Ok(None) => break,
                 Err(why) => {
                     *damage = Some(why);
@@ -139,7 +143,8 @@ fn of_session(dir: &Path, damage: &mut Option<Error>) -> Result<Names> {
     // Its file describes many that do not occur.
     let stats = kernel.map_or(Ok(Vec::new()), |trace| trace.event_stats())?;
     stats.iter().for_each(|stat| add(&stat.name, &stat.fields, stat.events));
-    for stream in &session.json().streams {
+    let is_used = |domain, client| used.contains(&(domain, client));
+    for stream in session.json().streams.iter().filter(|s| is_used(s.domain, s.client)) {
         let domain = match stream.domain {
             Domain::Host => session.json().sides()[1],
             Domain::Guest => session.json().sides()[0],

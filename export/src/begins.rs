@@ -5,6 +5,7 @@
 use hypertrace_timeline::regions::{Regions, Sample};
 use hypertrace_timeline::{EventRef, ValueRef};
 use std::collections::HashMap;
+use std::fmt;
 use std::iter::Peekable;
 
 /// Most regions that begin at one time and get their events.
@@ -30,7 +31,14 @@ pub struct Begins<'a> {
     time: i64,
 }
 
+impl fmt::Debug for Begins<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Begins").field("now", &self.now).finish_non_exhaustive()
+    }
+}
+
 impl<'a> Begins<'a> {
+    /// Starts before the first region of sessions.
     pub fn of(regions: &'a Regions) -> Begins<'a> {
         let numbered = (0..).zip(&regions.groups);
         let groups = numbered.map(|(number, group)| ((group.session, &*group.name), number));
@@ -44,6 +52,9 @@ impl<'a> Begins<'a> {
     }
 
     /// Takes the next event. Hands over the regions before it whose events were not found, and the one that it begins.
+    ///
+    /// # Errors
+    /// Those of `each`.
     pub fn event<E>(&mut self, event: &EventRef<'_>, each: Each<'_, 'a, E>) -> Result<(), E> {
         if event.ts_ns != self.time {
             self.advance(event.ts_ns, each)?;
@@ -67,6 +78,9 @@ impl<'a> Begins<'a> {
     }
 
     /// Hands over the regions that are left, after the last event.
+    ///
+    /// # Errors
+    /// Those of `each`.
     pub fn finish<E>(mut self, each: Each<'_, 'a, E>) -> Result<(), E> {
         self.advance(i64::MAX, each)?;
         // Those that begin at the last possible time.

@@ -22,7 +22,7 @@
 #![forbid(unsafe_code)]
 #![warn(missing_debug_implementations)]
 
-mod begins;
+pub mod begins;
 mod by_name;
 pub mod choice;
 pub mod csv;

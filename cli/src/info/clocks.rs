@@ -79,8 +79,8 @@ pub fn text(out: &mut String, first: Option<&Session>, opened: &Opened) -> fmt::
     }
     match maps.of_kernel() {
         None => {}
-        // Programs have no exits.
-        Some((0, 0)) if session.json().programs => {}
+        // The events of programs, and of a guest whose points another process answers, cause no exits.
+        Some((0, 0)) if session.json().programs || session.json().served => {}
         Some((0, 0)) => writeln!(out, "  kernel.dat has no exit of a reference point")?,
         Some((used, left_out)) => {
             writeln!(

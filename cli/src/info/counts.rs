@@ -80,12 +80,12 @@ pub fn text(counts: &Counts<'_>) -> String {
         [
             source(session, row),
             Escaped(row.name.as_bytes()).to_string(),
-            row.records.to_string(),
-            row.events.to_string(),
-            row.reference_points.to_string(),
-            row.lost.to_string(),
-            row.filtered.to_string(),
-            row.faults.to_string(),
+            grouped(row.records),
+            grouped(row.events),
+            grouped(row.reference_points),
+            grouped(row.lost),
+            grouped(row.filtered),
+            grouped(row.faults),
         ]
     };
     let mut out = String::new();
@@ -119,7 +119,7 @@ pub fn text(counts: &Counts<'_>) -> String {
 
 /// Returns whether a stream has had nothing, as those of clients that nobody leased.
 fn is_unused(row: &StreamStat) -> bool {
-    row.records == 0 && row.lost == 0 && row.filtered == 0 && row.faults == 0 && row.name.is_empty()
+    row.records == 0 && row.lost == 0 && row.filtered == 0 && row.faults == 0
 }
 
 /// Writes the lines that only some sessions have.
@@ -166,7 +166,7 @@ fn list<'a>(
     title: &str,
     counts: impl Iterator<Item = (&'a str, u64)>,
 ) -> std::fmt::Result {
-    let item = |(name, n): (&str, u64)| format!("{} {n}", Escaped(name.as_bytes()));
+    let item = |(name, n): (&str, u64)| format!("{} {}", Escaped(name.as_bytes()), grouped(n));
     let items: Vec<String> = counts.map(item).collect();
     if items.is_empty() { Ok(()) } else { write!(out, "\n{title}: {}", items.join(", ")) }
 }

@@ -339,7 +339,7 @@ fn plain(out: &mut String, bytes: &[u8]) -> bool {
     true
 }
 
-fn text_value(out: &mut String, value: &ValueRef<'_>) -> std::fmt::Result {
+pub fn text_value(out: &mut String, value: &ValueRef<'_>) -> std::fmt::Result {
     match value {
         ValueRef::Unsigned(v) => decimal(out, *v),
         ValueRef::Signed(v) => signed(out, *v),

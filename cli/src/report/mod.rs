@@ -2,7 +2,7 @@
 
 mod follow;
 mod inputs;
-mod lines;
+pub mod lines;
 mod wanted;
 
 pub(crate) use inputs::{Inputs, Opened, Recordings, open, open_each, unplaced};

@@ -17,7 +17,9 @@ const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 fn the_names_of_a_session_are_those_that_other_commands_take() {
     let made = Made::new()
         .stream("host-0", &[Packet::host(0), Packet::host(0).event(5, VCPU_EXIT, &[1])])
-        .stream("guest-0", &[Packet::guest(0), Packet::guest(0).event_str(7, OPENED, &[], b"x")]);
+        .stream("guest-0", &[Packet::guest(0), Packet::guest(0).event_str(7, OPENED, &[], b"x")])
+        // Nobody had this client.
+        .stream("guest-1", &[Packet::guest(1)]);
     let commands =
         ["list S", "list names S --json", "list events S", "list S/none", "list event S"];
     golden("names", HYPERTRACE.transcript(&[made], &commands));

@@ -481,7 +481,7 @@ fn a_limit_of_a_files_size_is_an_error() {
 fn a_program_has_a_page() {
     if traced::argument().is_some() {
         for id in 0..20u64 {
-            let _region = region!("nap", id);
+            let _region = region!("nap", id, path = "/a b");
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
         return;
@@ -506,6 +506,14 @@ fn a_program_has_a_page() {
     let json: Value = regions(&out, &["--name", "nap", "--json"]).beside_missing_switches().json();
     check_numbers(&parsed, &json);
     assert_eq!(data(&parsed)["parts"][0], "program");
+    // Among the slowest, a region is told by its thread and its fields.
+    let has_threads = |table: &&&Element| table.all("th").iter().any(|th| th.text() == "thread");
+    let tables = parsed.all("table");
+    let slowest = tables.iter().find(has_threads).unwrap();
+    let cells: Vec<String> = slowest.all("td").iter().map(|cell| cell.text()).collect();
+    assert_eq!(cells.iter().filter(|cell| *cell == "path=\"/a b\"").count(), 20, "{cells:?}");
+    let (name, tid) = cells[1].rsplit_once('-').unwrap();
+    assert!(!name.is_empty() && tid.parse::<u32>().is_ok(), "{cells:?}");
 }
 
 #[test]

@@ -3,6 +3,7 @@
 
 mod bars;
 mod charts;
+mod whose;
 
 use super::rows::Shown;
 use super::text::{
@@ -16,10 +17,11 @@ pub use bars::{Segment, colour, stack};
 use bars::{bar, legend, named, owner_legend, patterns};
 use charts::Charts;
 use hypertrace_export::escape::Html;
-use hypertrace_timeline::regions::{Breakdown, Group, Histogram, NotCounted, Part, Sample, Step};
+use hypertrace_timeline::regions::{Breakdown, Group, Histogram, NotCounted, Part, Step};
 use hypertrace_timeline::{ClockMaps, Session};
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::fmt::{self, Write as _};
+use whose::Whose;
 
 /// The page's file.
 pub const PAGE: PageFile = PageFile {
@@ -61,7 +63,8 @@ pub fn page(
     let names = sessions.iter().map(|(s, _)| short(&s.dir().display().to_string()));
     let title = format!("Regions of {}", names.collect::<Vec<_>>().join(", "));
     let data = charts.data(groups.iter().all(|group| group.is_program));
-    let page = Page { shown, charts };
+    let whose = Whose::of(shown, sessions, &groups);
+    let page = Page { shown, charts, whose };
     document(PAGE.mark, &title, &data, |out| page.write(out, &title, sessions, &groups, warnings))
 }
 
@@ -136,6 +139,7 @@ pub fn short(name: &str) -> String {
 struct Page<'a> {
     shown: &'a Shown<'a>,
     charts: Charts,
+    whose: Whose,
 }
 
 impl Page<'_> {
@@ -371,7 +375,9 @@ impl Page<'_> {
             are_known &= exits.is_some();
             let exits: Vec<(u8, u64)> =
                 exits.iter().flat_map(|all| all.iter()).map(|(r, e)| (*r, e.kernel)).collect();
-            write!(out, "<span><b>{}</b> {}</span>", time(sample.duration_ns()), whose(sample))?;
+            let text = self.whose.get(sample);
+            let (thread, fields) = (Html(&text.thread), Html(&text.fields));
+            write!(out, "<span><b>{}</b> {thread} {fields}</span>", time(sample.duration_ns()))?;
             bar(out, self.shown, group, &sample.times, &exits, longest)?;
             out.push('\n');
         }
@@ -385,8 +391,9 @@ impl Page<'_> {
         out.push_str("<details><summary>Numbers of the slowest regions</summary>\n");
         scrolled(out, "Numbers of the slowest regions", |out| {
             out.push_str(
-                "<table><thead><tr><th scope=\"col\">duration</th><th scope=\"col\">client</th>\
-                 <th scope=\"col\">id</th><th scope=\"col\">began</th>",
+                "<table><thead><tr><th scope=\"col\">duration</th>\
+                 <th scope=\"col\" class=\"name\">thread</th><th scope=\"col\">id</th>\
+                 <th scope=\"col\" class=\"name\">fields</th><th scope=\"col\">began</th>",
             );
             let shown: Vec<_> = Part::ALL
                 .into_iter()
@@ -397,11 +404,13 @@ impl Page<'_> {
             }
             out.push_str("</tr></thead>\n<tbody>\n");
             for (sample, _) in &all {
-                let client = sample.client().map_or("vmm".to_owned(), |n| n.to_string());
+                let text = self.whose.get(sample);
+                let (thread, fields) = (Html(&text.thread), Html(&text.fields));
                 let began = self.shown.since_start(sample) as f64 / 1e9;
                 write!(
                     out,
-                    "<tr><td>{}</td><td>{client}</td><td>{}</td><td>{began:.9}s</td>",
+                    "<tr><td>{}</td><td class=\"name\">{thread}</td><td>{}</td>\
+                     <td class=\"name\">{fields}</td><td>{began:.9}s</td>",
                     Ns(sample.duration_ns()),
                     sample.id
                 )?;
@@ -482,14 +491,6 @@ struct Ns(u64);
 impl fmt::Display for Ns {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "<data value=\"{}\">{}</data>", self.0, time(self.0))
-    }
-}
-
-/// Returns which region it is.
-fn whose(sample: &Sample) -> String {
-    match sample.client() {
-        Some(client) => format!("client {client}, id {}", sample.id),
-        None => "vmm".into(),
     }
 }
 

@@ -1,0 +1,102 @@
+//! Which regions the slowest are: their threads, and the fields of the events that begin them.
+
+use super::{SLOWEST, short};
+use crate::output::say;
+use crate::regions::rows::Shown;
+use crate::report::lines::text_value;
+use hypertrace_export::begins::{Begin, Begins};
+use hypertrace_format::error::error_chain;
+use hypertrace_timeline::regions::{Group, Sample};
+use hypertrace_timeline::{ClockMaps, EntryRef, Error, Session, Timeline};
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::ptr;
+
+/// Texts that tell the slowest regions apart.
+pub struct Whose(HashMap<*const Sample, Text>);
+
+/// What a region is called beside its duration.
+#[derive(Clone, Default)]
+pub struct Text {
+    /// The name and number of its thread.
+    pub thread: String,
+    /// The fields of its begin but the id, as `NAME=VALUE`; empty if it has none.
+    pub fields: String,
+}
+
+impl Whose {
+    /// Reads the events that begin the slowest regions of these groups.
+    pub fn of(shown: &Shown<'_>, sessions: &[(Session, ClockMaps)], groups: &[&Group]) -> Whose {
+        let slowest = groups.iter().flat_map(|group| shown.regions.slowest(group).take(SLOWEST));
+        let wanted = slowest.map(|(sample, _)| sample);
+        let named = |sample| (ptr::from_ref(sample), Text::without_event(shown, sample));
+        let mut whose = Whose(wanted.map(named).collect());
+        if let Err(why) = whose.read(shown, sessions) {
+            // The numbers of the page are those of regions, which have been read.
+            say(format_args!("the slowest regions have no fields: {}", error_chain(&why)));
+        }
+        whose
+    }
+
+    fn read(&mut self, shown: &Shown<'_>, sessions: &[(Session, ClockMaps)]) -> Result<(), Error> {
+        let mut left = self.0.len();
+        let mut begins = Begins::of(shown.regions);
+        let mut timeline = Timeline::new(sessions)?;
+        while left > 0
+            && let Some(entry) = timeline.read()
+        {
+            let EntryRef::Event(event) = entry? else { continue };
+            begins.event(&event, &mut |sample: &Sample, begin: Option<Begin<'_>>| {
+                if let Some(text) = self.0.get_mut(&ptr::from_ref(sample)) {
+                    left -= 1;
+                    text.add(begin);
+                }
+                Ok::<_, Error>(())
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Returns what a region is called.
+    pub fn get(&self, sample: &Sample) -> Text {
+        self.0.get(&ptr::from_ref(sample)).cloned().unwrap_or_default()
+    }
+}
+
+impl Text {
+    /// Names the thread of a region by the region alone.
+    fn without_event(shown: &Shown<'_>, sample: &Sample) -> Text {
+        let thread = match (shown.regions.thread(sample), sample.client()) {
+            (Some((tid, Some(name))), _) => numbered(name, Some(tid)),
+            (Some((tid, None)), _) => format!("thread {tid}"),
+            (None, Some(client)) => format!("client {client}"),
+            (None, None) => "several threads".into(),
+        };
+        Text { thread, fields: String::new() }
+    }
+
+    /// Adds what the event says that begins the region.
+    fn add(&mut self, begin: Option<Begin<'_>>) {
+        let Some((event, _)) = begin else { return };
+        let tid = event.thread.map(|thread| thread.tid);
+        if let Some(name) = event.thread_name() {
+            self.thread = numbered(name, tid);
+        } else if let Some(tid) = tid {
+            self.thread = format!("thread {tid}");
+        }
+        let mut fields = String::new();
+        for (name, value) in event.fields.iter() {
+            if !["id", "any_client"].contains(&&**name) {
+                let _ = write!(fields, "{}{name}=", if fields.is_empty() { "" } else { " " });
+                // Writing to a String does not fail.
+                let _ = text_value(&mut fields, &value);
+            }
+        }
+        self.fields = short(&fields);
+    }
+}
+
+fn numbered(name: &str, tid: Option<u32>) -> String {
+    let name = short(name);
+    tid.map_or(name.clone(), |tid| format!("{name}-{tid}"))
+}
