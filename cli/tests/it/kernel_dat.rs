@@ -298,6 +298,24 @@ fn stat_of_a_program_without_reference_points_says_nothing_of_them() {
 }
 
 #[test]
+fn stat_of_a_session_that_a_server_recorded_expects_no_exits_of_points() {
+    let made = session();
+    let before = trace_dat::Page::at(1_041_000).switch(0, (77, "vcpu0"), 1, (0, "idle"));
+    made.kernel(&TraceDat::new("x86-tsc").cpu(&[before]));
+    let json = made.path().join("session.json");
+    let text = fs::read_to_string(&json).unwrap();
+    let info = || run(HYPERTRACE.command(["info"]).arg(made.path())).stdout;
+
+    let (by_vmm, by_server) = (info(), {
+        fs::write(&json, text.replacen("\"clocks\"", "\"served\":true,\"clocks\"", 1)).unwrap();
+        info()
+    });
+
+    let says = |info: &str| info.contains("kernel.dat has no exit of a reference point");
+    assert!(says(&by_vmm) && !says(&by_server), "{by_vmm}\n{by_server}");
+}
+
+#[test]
 fn stat_writes_the_uuid_as_the_session_does() {
     let stat = HYPERTRACE.info(session().path());
 
