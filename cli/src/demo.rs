@@ -142,8 +142,11 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     };
     // From here on the directory is kept, like one that was given.
     let _ = temporary.map(TempDir::keep);
-    let recording = match start_kernel(args, &dir) {
-        Ok(recording) => recording,
+    let begun = set_events(args, host.session())
+        // The options are right: only now is the kernel's trace touched.
+        .and_then(|warnings| Ok((warnings, start_kernel(args, &dir)?)));
+    let (warnings, recording) = match begun {
+        Ok(begun) => begun,
         Err(why) => {
             // Another recorder may have joined the session already.
             if is_incomplete(&dir) {
@@ -154,13 +157,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             return Err(why);
         }
     };
+    warnings.iter().for_each(say);
     let session = host.session();
-    if !args.trace.names_events() {
-        session.set_events(&"*".parse()?, true)?;
-    }
-    for warning in args.trace.apply(session).map_err(|e| crate::Usage(error_chain(&e)))? {
-        say(warning);
-    }
     let is_guest = machine.is_ok();
     let mode = if is_guest { "kvm" } else { "user" };
     // The session is ended whether this can be written or not.
@@ -206,6 +204,14 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let who = if is_guest { "guest" } else { "program" };
     ran.with_context(|| format!("the {who} did not finish; see hypertrace report {dir}"))?;
     shown.map(|()| ExitCode::SUCCESS)
+}
+
+/// Switches on the events of the VMM that the options name. Returns warnings.
+fn set_events(args: &Args, session: &Session) -> Result<Vec<String>> {
+    if !args.trace.names_events() {
+        session.set_events(&"*".parse()?, true)?;
+    }
+    Ok(args.trace.apply(session).map_err(|why| crate::Usage(error_chain(&why)))?)
 }
 
 /// Starts to record the kernel's events of this process. Without `--kernel`, one that cannot start is said and left out, and

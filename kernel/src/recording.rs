@@ -64,10 +64,15 @@ impl Config {
     }
 }
 
-/// A recording in progress. [`Recording::finish`] ends it and writes its file. If it is dropped without that, a call of
-/// [`sweep`](crate::sweep) after the process has ended completes it with what the kernel's buffers still hold.
+/// A recording in progress. [`Recording::finish`] ends it and writes its file; a drop does the same, and nobody learns
+/// whether the file could be written. If the process is killed, the next call of [`sweep`](crate::sweep) completes the
+/// recording with what the kernel's buffers still hold.
 #[derive(Debug)]
-pub struct Recording {
+pub struct Recording(Option<Running>);
+
+/// A recording that has not ended.
+#[derive(Debug)]
+struct Running {
     state: State,
     processes: Processes,
     started: Started,
@@ -112,7 +117,7 @@ impl Recording {
             started = start_perf(&state, &owner, config);
         }
         match started {
-            Ok(started) => Ok(Recording { state, processes, started, why_perf }),
+            Ok(started) => Ok(Recording(Some(Running { state, processes, started, why_perf }))),
             Err(why) => {
                 // The first error says more than one that follows from it. The next start removes the rest.
                 let _ = state.remove();
@@ -121,9 +126,14 @@ impl Recording {
         }
     }
 
+    /// Returns the recording: only [`finish`](Self::finish) and the drop take it.
+    fn running(&self) -> &Running {
+        self.0.as_ref().expect("a recording that has not ended")
+    }
+
     /// Returns the source of the events.
     pub fn source(&self) -> Source {
-        match self.started.by {
+        match self.running().started.by {
             By::Trace { .. } => Source::Tracefs,
             By::Perf(_) => Source::Perf,
         }
@@ -131,28 +141,28 @@ impl Recording {
 
     /// Returns why perf is the source: the kernel's trace cannot be used.
     pub fn why_perf(&self) -> Option<&str> {
-        self.why_perf.as_deref()
+        self.running().why_perf.as_deref()
     }
 
     /// Returns the recorded events, as `SYSTEM:EVENT`.
     pub fn events(&self) -> &[String] {
-        &self.started.events
+        &self.running().started.events
     }
 
     /// Returns the number of threads at the start.
     pub fn threads(&self) -> usize {
-        self.started.threads
+        self.running().started.threads
     }
 
     /// Returns the size of a CPU's buffer, KiB.
     pub fn buffer_kib(&self) -> u32 {
-        self.started.buffer_kib
+        self.running().started.buffer_kib
     }
 
     /// Waits until all processes have ended, at most this long, or for a signal. Returns true if they
     /// have.
     pub fn wait(&mut self, time: Duration) -> bool {
-        self.processes.wait(time)
+        self.0.as_mut().is_none_or(|running| running.processes.wait(time))
     }
 
     /// Ends the recording and writes its file.
@@ -160,8 +170,21 @@ impl Recording {
     /// # Errors
     /// If the file cannot be written. The data stay on the disk and in the kernel's buffers, and
     /// [`recover`](crate::recover) completes it from another process.
-    pub fn finish(self) -> Result<Summary, Error> {
-        let Recording { state, processes, started, .. } = self;
+    pub fn finish(mut self) -> Result<Summary, Error> {
+        self.0.take().expect("a recording that has not ended").finish()
+    }
+}
+
+impl Drop for Recording {
+    fn drop(&mut self) {
+        // What cannot be written stays for `recover`.
+        let _ = self.0.take().map(Running::finish);
+    }
+}
+
+impl Running {
+    fn finish(self) -> Result<Summary, Error> {
+        let Running { state, processes, started, .. } = self;
         let stop = match &started.by {
             By::Trace { drain, .. } => drain.stop.clone(),
             By::Perf(perf) => perf.stop(),

@@ -11,11 +11,13 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
+use hypertrace_kernel::Recording;
 use hypertrace_tests::command::{Hypertrace, Ran, copy_program, run};
 use hypertrace_tests::interrupt::{send, with_default_signals};
 use hypertrace_tests::trace_cmd;
 use hypertrace_tests::tracefs::Instance;
 use hypertrace_tests::{capability, kill, namespace, wait_until};
+use hypertrace_trace::{Session, SessionConfig};
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 
@@ -404,4 +406,43 @@ fn pages_that_were_on_disk_and_pages_in_the_kernel_make_one_recording() {
     // Pages are not full where the kernel is busy, so the bytes on the disk were of fewer events.
     assert!(events.len() as u64 >= CALLS * 7 / 10, "{}", events.len());
     assert!(events.is_sorted_by_key(|event| event.time));
+}
+
+#[test]
+fn a_demo_whose_options_are_refused_records_nothing_of_the_kernel() {
+    let folder = tempfile::tempdir().unwrap();
+    for options in [
+        ["--trace", "file=/nonexistent/x"],
+        ["--trace", "events=/nonexistent"],
+        ["--trace-backend", "x"],
+    ] {
+        let notes = Notes::new();
+        let session = folder.path().join("S");
+        let Some(mut command) = notes.command(["demo", "-o"]) else { return };
+
+        let ran = run(command.arg(&session).args(options));
+
+        assert_eq!(ran.code, Some(2), "{ran:?}");
+        assert!(!session.exists(), "{options:?}");
+        // A note is there as long as the kernel's trace has an instance of the command.
+        assert_eq!(fs::read_dir(notes.0.path()).unwrap().count(), 0, "{options:?}");
+    }
+}
+
+#[test]
+fn a_recording_that_its_program_drops_is_complete() {
+    let folder = tempfile::tempdir().unwrap();
+    let session = Session::create(SessionConfig::new(folder.path())).unwrap();
+    let mut config = hypertrace_kernel::Config::new(folder.path());
+    config.pids = vec![std::process::id()];
+    let recording = match Recording::start(&config) {
+        Ok(recording) => recording,
+        Err(why) => return capability::missing("tracefs", why),
+    };
+
+    drop(recording);
+
+    assert!(folder.path().join("kernel.dat").exists());
+    assert!(!folder.path().join(".kernel").exists());
+    drop(session);
 }
