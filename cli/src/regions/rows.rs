@@ -212,12 +212,15 @@ impl<'a> Shown<'a> {
             Doing::Blocked(cause) => ("blocked", Some(self.cause(cause).to_string())),
             Doing::Unknown(why) => ("unknown", Some(why_unknown(why).to_owned())),
         };
-        let (name, tid, session) = match self.cause(step.thread) {
-            Cause::Thread { name, tid, session } => (name.as_deref(), Some(*tid), *session),
-            _ => (None, None, None),
+        let (name, names, tid, session) = match self.cause(step.thread) {
+            Cause::Thread { name, names, tid, session, .. } => {
+                (name.as_deref(), Some(*names), Some(*tid), *session)
+            }
+            _ => (None, None, None, None),
         };
         json!({
             "name": name,
+            "names": names,
             "tid": tid,
             "session": session,
             "doing": doing,
@@ -322,11 +325,11 @@ pub fn cause_json(cause: &Cause) -> Value {
         Cause::Softirq(name) => ("softirq", *name),
         _ => ("others", None),
     };
-    let (tid, session) = match cause {
-        Cause::Thread { tid, session, .. } => (Some(*tid), *session),
-        _ => (None, None),
+    let (tid, names, session) = match cause {
+        Cause::Thread { tid, names, session, .. } => (Some(*tid), Some(*names), *session),
+        _ => (None, None, None),
     };
-    json!({ "cause": kind, "name": name, "tid": tid, "session": session })
+    json!({ "cause": kind, "name": name, "names": names, "tid": tid, "session": session })
 }
 
 fn why_unknown(why: Unknown) -> &'static str {

@@ -106,20 +106,42 @@ fn one(out: &mut String, shown: &Shown<'_>, group: &Group, unknown: Option<Strin
 
 /// Returns the lines about all groups together.
 pub fn remarks(shown: &Shown<'_>) -> impl Iterator<Item = String> {
-    [left_out(shown), unrecorded(shown), by_whom(shown), stolen(shown)].into_iter().flatten()
+    let all = [left_out(shown), unrecorded(shown), by_whom(shown), renamed(shown), stolen(shown)];
+    all.into_iter().flatten()
+}
+
+/// Returns a line about the threads that others waited for, or that are on a critical path, and that changed their names
+/// more than once: a new program is a new name, too.
+fn renamed(shown: &Shown<'_>) -> Option<String> {
+    let totals = || shown.groups().map(|group| &group.total);
+    let waits = totals().flat_map(|total| &total.waits).map(|(_, cause, _)| *cause);
+    let threads = waits.chain(totals().flat_map(|total| &total.path).map(|step| step.thread));
+    let threads = BTreeSet::from_iter(threads);
+    let names = |cause: &CauseNumber| match shown.cause(*cause) {
+        Cause::Thread { names, .. } if *names > 2 => Some((*names, *cause)),
+        _ => None,
+    };
+    let mut renamed = Vec::from_iter(threads.iter().filter_map(names));
+    renamed.sort_by_key(|(names, cause)| (Reverse(*names), *cause));
+    let one = |(names, cause): &(u32, CauseNumber)| {
+        format!("{} ({} names)", shown.cause_name(shown.cause(*cause)), grouped((*names).into()))
+    };
+    let listed = Vec::from_iter(renamed.iter().take(MOST_NAMES).map(one)).join(", ");
+    let more = match renamed.len().saturating_sub(MOST_NAMES) {
+        0 => String::new(),
+        more => format!(", and {} more", grouped(more as u64)),
+    };
+    (!renamed.is_empty()).then(|| {
+        let listed = Escaped(listed.as_bytes());
+        format!("threads that changed their names are shown with the last one: {listed}{more}")
+    })
 }
 
 /// Returns a line about waits whose cause is not known, if there are many: why, and what to do.
 fn by_whom(shown: &Shown<'_>) -> Option<String> {
-    let mut unknown = [0, 0, 0];
-    let mut all = 0;
-    for (_, cause, ns) in shown.groups().flat_map(|group| &group.total.waits) {
-        all += ns;
-        if let Cause::Unknown(why) = shown.cause(*cause) {
-            unknown[*why as usize] += ns;
-        }
-    }
-    let (why, ns) = unknown.into_iter().enumerate().max_by_key(|(_, ns)| *ns)?;
+    let (all, unknown) = (shown.regions.waited.all_ns, shown.regions.waited.unknown_ns);
+    let ns = unknown.iter().fold(0_u64, |sum, ns| sum.saturating_add(*ns));
+    let (why, _) = unknown.into_iter().enumerate().max_by_key(|(_, ns)| *ns)?;
     let why = match why {
         _ if ns <= all / 100 => return None,
         0 => ALL_THREADS,

@@ -213,6 +213,39 @@ fn what_threads_waited_for_is_named() {
 }
 
 #[test]
+fn a_thread_that_changes_its_name_has_one_row_and_a_line_about_its_names() {
+    let (own, other) = ((200, "own"), (301, "pig"));
+    let mut machine = Cpus::new(1, &[own]);
+    machine.switch(0, READY, own).at(1_100).begin(own.0, 0);
+    for number in 0..80 {
+        let thief = (300, &*Box::leak(format!("\x1b]0;x{number}").into_boxed_str()));
+        let now = machine.now;
+        machine.at(now + 100).switch(0, READY, thief).at(now + 300).switch(0, READY, own);
+    }
+    let now = machine.now;
+    machine.at(now + 100).switch(0, READY, other).at(now + 200).switch(0, READY, own);
+    machine.at(now + 300).end(own.0, 0).at(now + 400).switch(0, READY, other);
+    let commands = ["regions S", "regions S --json", "regions S --path"];
+    golden("renamed", HYPERTRACE.transcript(&[machine.made()], &commands));
+}
+
+#[test]
+fn waiting_inside_several_regions_is_said_once() {
+    let own = (200, "own");
+    let mut machine = Cpus::new(1, &[own]);
+    machine.switch(0, READY, own).at(1_100).begin(own.0, 0).at(1_200).begin(own.0, 1);
+    machine.at(2_000).switch(0, READY, (300, "hog")).at(3_000).switch(0, READY, (301, "pig"));
+    machine.at(4_000).switch(0, READY, own).at(5_000).end(own.0, 1).at(5_100).end(own.0, 0);
+    machine.at(5_200).switch(0, READY, (7, "last"));
+    let made = machine.session();
+    // The switch from one of the other threads to the other one is missing.
+    made.kernel(
+        &machine.trace_without(|all, _, number| (all && number == 2).then_some(Counted(false))),
+    );
+    golden("once", HYPERTRACE.transcript(&[made], &["regions S"]));
+}
+
+#[test]
 fn the_error_of_the_median_is_not_that_of_the_worst() {
     let made = vcpu::session(&[Vcpu::rounds(0, 200, 20)]);
 

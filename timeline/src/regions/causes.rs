@@ -2,13 +2,16 @@
 
 //! What threads waited for: who had their CPU while they were ready, and what woke them.
 
+use super::lives::Life;
 use super::parts::{Interval, Part};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::rc::Rc;
 
 /// Most bytes of the name of a thread, with its NUL: Linux's `TASK_COMM_LEN`.
 const COMM: usize = 16;
+/// Maximum number of names of threads, besides the first of each, that are told apart: some 32 bytes each.
+const MOST_NAMES: usize = 1 << 16;
 /// Most causes of a thread's time between two times without open regions. Time of others is of
 /// [`Cause::Others`].
 const MOST_OF_THREAD: usize = 1 << 11;
@@ -32,8 +35,11 @@ pub enum Cause {
     Thread {
         /// Number of the thread.
         tid: u32,
-        /// Name of the thread, if it is known. Chosen by the program: escape it.
+        /// Last name of the thread, if it is known. Chosen by the program: escape it.
         name: Option<String>,
+        /// Number of names that the thread had where others waited for it; 0: none is known. At most 65,536 names of all threads
+        /// together are counted, besides the first of each.
+        names: u32,
         /// Session whose vCPU or program it is: an index of [`Regions::sessions`](super::Regions::sessions).
         session: Option<usize>,
     },
@@ -69,28 +75,56 @@ impl Unknown {
     }
 }
 
-/// A thread as the scheduler's events show it.
+/// A name of a thread, with NUL bytes after it.
+type Comm = [u8; COMM];
+
+/// A thread: its name may change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Task {
+pub(super) struct Thread {
     pub tid: u32,
-    comm: [u8; COMM],
-    /// Whether it has the number of another thread that ended.
-    has_old_number: bool,
+    /// Index of the kernel's trace: another machine has a thread with this number, too.
+    pub trace: u16,
+    /// Which of the threads that had its number one after another.
+    pub life: Life,
+}
+
+/// A thread as an event of the scheduler shows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Task {
+    pub thread: Thread,
+    comm: Comm,
 }
 
 impl Task {
-    pub fn new(tid: u32, name: &[u8], has_old_number: bool) -> Task {
+    pub fn new(thread: Thread, name: &[u8]) -> Task {
         let mut comm = [0; COMM];
         // Each CPU has an idle thread with a name of its own.
-        let len = if tid == 0 { 0 } else { name.len().min(COMM) };
+        let len = if thread.tid == 0 { 0 } else { name.len().min(COMM) };
         comm[..len].copy_from_slice(&name[..len]);
-        Task { tid, comm, has_old_number }
+        Task { thread, comm }
     }
 
-    /// Returns its name; `None` if the event had none.
-    fn name(&self) -> Option<String> {
-        let name = self.comm.split(|byte| *byte == 0).next().unwrap_or_default();
-        (!name.is_empty()).then(|| String::from_utf8_lossy(name).into_owned())
+    /// Returns the number of its thread.
+    pub fn tid(&self) -> u32 {
+        self.thread.tid
+    }
+}
+
+/// The names of a thread where others waited for it.
+#[derive(Clone, Copy, Debug)]
+struct Names {
+    first: Comm,
+    last: Comm,
+    /// Time of the event with the last name.
+    at: i64,
+    count: u32,
+}
+
+impl Names {
+    /// Returns the last name.
+    fn last(&self) -> String {
+        let name = self.last.split(|byte| *byte == 0).next().unwrap_or_default();
+        String::from_utf8_lossy(name).into_owned()
     }
 }
 
@@ -98,7 +132,8 @@ impl Task {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Found {
     Unknown(Unknown),
-    Task(Task),
+    Thread(Thread),
+    Idle,
     Timer,
     Interrupt(Option<Box<[u8]>>),
     Softirq(Option<u8>),
@@ -110,6 +145,10 @@ pub(super) enum Found {
 pub(super) struct Causes {
     all: Vec<Found>,
     numbers: HashMap<Found, CauseNumber>,
+    /// The names of threads that events named.
+    names: HashMap<CauseNumber, Names>,
+    /// The names of threads after their first ones.
+    others: HashSet<(CauseNumber, Comm)>,
 }
 
 impl Causes {
@@ -117,12 +156,19 @@ impl Causes {
     pub const OTHERS: CauseNumber = 3;
 
     pub fn new() -> Causes {
-        let mut causes = Causes { all: Vec::new(), numbers: HashMap::new() };
+        let (all, numbers) = (Vec::new(), HashMap::new());
+        let mut causes = Causes { all, numbers, names: HashMap::new(), others: HashSet::new() };
         let unknown = [Unknown::NotRecorded, Unknown::Missing, Unknown::TooMany];
         for first in unknown.map(Found::Unknown).into_iter().chain([Found::Others]) {
             causes.number(first);
         }
         causes
+    }
+
+    /// Returns why the cause with a number is not known, if it is not.
+    pub fn unknown(number: CauseNumber) -> Option<Unknown> {
+        let all = [Unknown::NotRecorded, Unknown::Missing, Unknown::TooMany];
+        all.get(usize::from(number)).copied()
     }
 
     /// Returns the number of a cause; that of the others if there are too many.
@@ -136,22 +182,50 @@ impl Causes {
         number
     }
 
-    /// Returns the cause with a number. `thread` returns the name and the session of a thread that events gave no name, or
-    /// that is a session's.
+    /// Returns the number of a thread, whose name an event at a time tells. Renaming itself makes a thread no other cause.
+    pub fn thread(&mut self, task: &Task, at: i64) -> CauseNumber {
+        if task.tid() == 0 {
+            return self.number(Found::Idle);
+        }
+        let number = self.number(Found::Thread(task.thread));
+        let comm = task.comm;
+        if number == Causes::OTHERS || comm[0] == 0 {
+            return number;
+        }
+        let new = Names { first: comm, last: comm, at, count: 1 };
+        let names = self.names.entry(number).or_insert(new);
+        if names.last != comm
+            && names.first != comm
+            && self.others.len() < MOST_NAMES
+            && self.others.insert((number, comm))
+        {
+            names.count += 1;
+        }
+        // Of a wait, the last turn of a CPU is told first.
+        if names.at <= at {
+            (names.last, names.at) = (comm, at);
+        }
+        number
+    }
+
+    /// Returns the cause with a number. `thread` returns the name and the session of a thread of a trace that
+    /// events gave no name, or that is a session's.
     pub fn get(
         &self,
         number: CauseNumber,
-        thread: impl Fn(u32) -> (Option<String>, Option<usize>),
+        thread: impl Fn(u16, u32) -> (Option<String>, Option<usize>),
     ) -> Cause {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         match &self.all[usize::from(number)] {
             Found::Unknown(why) => Cause::Unknown(*why),
-            Found::Task(Task { tid: 0, .. }) => Cause::Idle,
-            Found::Task(task) => {
+            Found::Idle => Cause::Idle,
+            Found::Thread(Thread { tid, trace, life }) => {
                 // Which of the threads with its number is a session's, is not known.
-                let known = if task.has_old_number { (None, None) } else { thread(task.tid) };
-                let (name, session) = known;
-                Cause::Thread { tid: task.tid, name: task.name().or(name), session }
+                let (name, session) = if *life > 0 { (None, None) } else { thread(*trace, *tid) };
+                let names = self.names.get(&number);
+                let count = names.map_or(u32::from(name.is_some()), |names| names.count);
+                let name = names.map(Names::last).or(name);
+                Cause::Thread { tid: *tid, name, names: count, session }
             }
             Found::Timer => Cause::Timer,
             Found::Interrupt(name) => Cause::Interrupt(name.as_deref().map(text)),
@@ -163,7 +237,10 @@ impl Causes {
     }
 
     /// Returns them all.
-    pub fn finish(&self, thread: impl Fn(u32) -> (Option<String>, Option<usize>)) -> Vec<Cause> {
+    pub fn finish(
+        &self,
+        thread: impl Fn(u16, u32) -> (Option<String>, Option<usize>),
+    ) -> Vec<Cause> {
         // The last number may be the largest one.
         let numbers = (0..=CauseNumber::MAX).take(self.all.len());
         numbers.map(|number| self.get(number, &thread)).collect()
@@ -269,4 +346,47 @@ pub(super) fn sort(all: &mut [(Wait, u64)]) {
     crate::sort::by_key(all, |((part, cause), time)| {
         (*part as usize, std::cmp::Reverse(*time), *cause)
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn task(tid: u32, trace: u16, life: Life, name: &str) -> Task {
+        Task::new(Thread { tid, trace, life }, name.as_bytes())
+    }
+
+    #[test]
+    fn a_thread_of_another_machine_or_that_began_later_is_another_cause() {
+        let mut causes = Causes::new();
+        let all = [task(1, 0, 0, "a"), task(1, 1, 0, "b"), task(1, 0, 1, "c"), task(1, 0, 0, "d")];
+        let numbers = all.each_ref().map(|task| causes.thread(task, 0));
+
+        let shown = causes.finish(|trace, _| (None, Some(usize::from(trace))));
+
+        let expected = [("d", 2, Some(0)), ("b", 1, Some(1)), ("c", 1, None), ("d", 2, Some(0))];
+        for (number, (name, names, session)) in numbers.into_iter().zip(expected) {
+            let name = Some(name.to_owned());
+            let expected = Cause::Thread { tid: 1, name, names, session };
+            assert_eq!(shown[usize::from(number)], expected);
+        }
+    }
+
+    #[test]
+    fn names_are_counted_up_to_a_limit_and_each_once() {
+        let mut causes = Causes::new();
+        let mut after = |names: std::ops::Range<usize>| {
+            let of = |at: usize| task(1, 0, 0, &format!("x{at}"));
+            let number = names.map(|at| causes.thread(&of(at), at as i64)).last().unwrap();
+            match causes.get(number, |_, _| (None, None)) {
+                Cause::Thread { name, names, .. } => (name.unwrap(), names as usize),
+                other => panic!("{other:?}"),
+            }
+        };
+
+        assert_eq!(after(0..80), ("x79".into(), 80));
+        // Those of before, in another order.
+        assert_eq!(after(20..60), ("x79".into(), 80));
+        assert_eq!(after(80..MOST_NAMES + 99), (format!("x{}", MOST_NAMES + 98), MOST_NAMES + 1));
+    }
 }

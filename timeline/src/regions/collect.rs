@@ -23,11 +23,12 @@ use super::path::PathStep;
 use super::roles::{Role, Roles};
 use super::steals::Steals;
 use super::store::{Detail, State, Store};
+use super::waited::Spans;
 use super::{Options, Regions, Select, Sink, ThreadInterval};
 use crate::error::Result;
 use crate::event::{EntryRef, EventKind, EventRef};
 use crate::inputs::ctf::{ClockMaps, Session, Unneeded};
-use crate::inputs::kernel::{KernelTrace, shown_by};
+use crate::inputs::kernel::{KernelTrace, machine_of, shown_by};
 use crate::inputs::names::Names;
 use crate::merge::Timeline;
 use losses::Losses;
@@ -50,6 +51,8 @@ struct Pass<'a> {
     /// For each kernel's trace: the sessions whose threads it may show, and the number of its recording
     /// there.
     traced: Vec<Vec<(usize, usize)>>,
+    /// For each kernel's trace: the sessions whose threads are of its machine.
+    owners: Vec<Vec<usize>>,
     /// For each kernel's trace: its CPUs, if it has the events of all threads, and whether these are in a buffer of their
     /// own.
     cpus: Vec<Option<Cpus>>,
@@ -60,6 +63,7 @@ struct Pass<'a> {
     reasons: Reasons,
     groups: Groups,
     store: Store,
+    waited: Spans,
     /// Number of all threads' intervals that are kept.
     logged: usize,
     /// Who takes them instead.
@@ -122,7 +126,9 @@ fn read<'a>(
     let mut traced = vec![Vec::new(); traces.len()];
     let mut cpus = Vec::from_iter(traces.iter().map(|_| None));
     let all = Vec::from_iter(sessions.iter().map(|(session, _)| session));
-    for ((trace, shows), cpus) in traces.iter().zip(&mut traced).zip(&mut cpus) {
+    for (number, ((trace, shows), cpus)) in
+        traces.iter().zip(&mut traced).zip(&mut cpus).enumerate()
+    {
         let of_guest = trace.is_of_guest();
         if of_guest && trace.session().is_none_or(|number| !hosts[number].is_program) {
             // Its threads are the guest's.
@@ -150,7 +156,7 @@ fn read<'a>(
         if options.has_paths && all_threads.is_some_and(|all| !all.knows_ends) {
             warnings.push(without_ends(trace.path()));
         }
-        *cpus = all_threads.map(|all| Cpus::new(all, options.has_paths));
+        *cpus = all_threads.map(|all| Cpus::new(number as u16, all, options.has_paths));
         for session in shown {
             let is_shown = match of_guest {
                 true => trace.session() == Some(session),
@@ -166,8 +172,16 @@ fn read<'a>(
             recordings.push(recording);
         }
     }
+    let owners = traces.iter().map(|trace| match trace.is_of_guest() {
+        true => Vec::from_iter(trace.session()),
+        false => {
+            let of_host = |number: &usize| !hosts[*number].has_guests;
+            machine_of(trace, &all).into_iter().filter(of_host).collect()
+        }
+    });
+    let owners = owners.collect();
     let mut pass = Pass::new(sessions, options, hosts);
-    (pass.traced, pass.cpus, pass.sink) = (traced, cpus, sink);
+    (pass.traced, pass.owners, pass.cpus, pass.sink) = (traced, owners, cpus, sink);
     let unneeded = pass.unneeded();
     let mut timeline = Timeline::without(&unneeded, sessions, traces)?;
     loop {
@@ -196,6 +210,7 @@ impl<'a> Pass<'a> {
             options,
             chooser: Chooser::new(&options.choice),
             traced: Vec::new(),
+            owners: Vec::new(),
             cpus: Vec::new(),
             causes: Causes::new(),
             paths: HashMap::new(),
@@ -204,6 +219,7 @@ impl<'a> Pass<'a> {
             hosts,
             reasons: Reasons::new(),
             store: Store::new(),
+            waited: Spans::default(),
             logged: 0,
             sink: None,
             losses: vec![Losses::default(); sessions.len()],
@@ -317,7 +333,8 @@ impl<'a> Pass<'a> {
                 thread.tally.next_passed(|index| self.store.times(index))
             {
                 let path = self.paths.remove(&index).unwrap_or_default();
-                divide(&mut self.store, &mut self.groups, index, Divided { path, ..divided });
+                let divided = Divided { path, ..divided };
+                divide(&mut self.store, &mut self.groups, &mut self.waited, index, divided);
             }
         }
         self.logged += thread.tally.log().len() - logged;
@@ -338,8 +355,10 @@ impl<'a> Pass<'a> {
         let thread = &self.hosts[session].threads[at];
         for interval in &taken {
             let is_wait = matches!(interval.part, Part::Runnable | Part::Blocked);
-            let cause =
-                is_wait.then(|| self.causes.get(interval.cause, |tid| owner(&self.hosts, tid)));
+            let cause = is_wait.then(|| {
+                let of = |trace, tid| owner(&self.hosts, &self.owners, trace, tid);
+                self.causes.get(interval.cause, of)
+            });
             let reason = &self.reasons.names()[usize::from(interval.reason)];
             let is_of_exit = interval.part == Part::Kernel || interval.reason != 0;
             let reason = is_of_exit.then_some(reason.as_str());
@@ -385,9 +404,10 @@ impl<'a> Pass<'a> {
         self.drop_unrecorded();
         let has_kernel = self.hosts.iter().any(|host| !host.recordings.is_empty());
         let reasons = self.reasons.names().to_vec();
-        let causes = self.causes.finish(|tid| owner(&self.hosts, tid));
+        let causes = self.causes.finish(|trace, tid| owner(&self.hosts, &self.owners, trace, tid));
         let has_all = |session| all_threads(&self.traced, &self.cpus, session).next().is_some();
         let has_all_threads = (0..self.hosts.len()).map(has_all).collect();
+        let waited = self.waited.sum();
         let Pass { mut store, groups, hosts, roles, has_both, is_cut, .. } = self;
         // Their memory is for the groups' numbers.
         let logs = |host: Host| host.threads.into_iter().map(Logged::of).collect();
@@ -414,6 +434,7 @@ impl<'a> Pass<'a> {
             has_others,
             has_other_names,
             left_out: self.chooser.left_out,
+            waited,
             has_kernel,
             threads,
             has_all_threads,
@@ -433,20 +454,38 @@ fn all_threads<'c>(
     all.filter_map(|(_, cpus)| cpus.as_ref())
 }
 
-/// Returns the name of a thread that is a session's, and the session.
-fn owner(hosts: &[Host], tid: u32) -> (Option<String>, Option<usize>) {
-    let found = hosts.iter().enumerate().find_map(|(number, host)| {
+/// Returns the name of a trace's thread that is a session's, and the session.
+fn owner(
+    hosts: &[Host],
+    owners: &[Vec<usize>],
+    trace: u16,
+    tid: u32,
+) -> (Option<String>, Option<usize>) {
+    let mut of_machine = owners.get(usize::from(trace)).into_iter().flatten();
+    let found = of_machine.find_map(|number| {
+        let host = &hosts[*number];
         let thread = &host.threads[host.dividing(tid)?];
-        Some((number, thread.name.as_deref().map(str::to_owned)))
+        Some((*number, thread.name.as_deref().map(str::to_owned)))
     });
     found.map_or((None, None), |(number, name)| (name, Some(number)))
 }
 
 /// Divides the time of a region into its parts.
-fn divide(store: &mut Store, groups: &mut Groups, index: u32, divided: Divided) {
+fn divide(
+    store: &mut Store,
+    groups: &mut Groups,
+    waited: &mut Spans,
+    index: u32,
+    divided: Divided,
+) {
     let sample = store.get_mut(index);
     (sample.times, sample.cpu) = (divided.times, divided.cpu);
-    let (sample, detail) = (*sample, Detail::new(index, divided));
+    let sample = *sample;
+    if sample.state == State::Counted {
+        let times = (sample.begin_ns, sample.end_ns());
+        waited.add((sample.session, sample.thread), times, &divided);
+    }
+    let detail = Detail::new(index, divided);
     if sample.state == State::Counted {
         groups.all[usize::from(sample.group)].add(&detail);
         groups.offer(&sample, &detail);

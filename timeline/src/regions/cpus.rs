@@ -9,9 +9,10 @@
 //! The events of all threads may be another buffer's than those of a session's threads. Then a switch is in both, with
 //! times a moment apart, and is matched by its threads.
 
-use super::causes::{CauseNumber, Causes, Found, GroupWaits, Task, Unknown};
-use super::followed::{ENDED, Tids};
+use super::causes::{CauseNumber, Causes, Found, GroupWaits, Task, Thread, Unknown};
+use super::followed::ENDED;
 use super::host::MOST_CPUS;
+use super::lives::Lives;
 use super::parts::{Part, between};
 use super::path::{Doing, History, Path, Ready};
 use crate::event::EventRef;
@@ -116,8 +117,9 @@ impl CpuEvent {
 pub(super) struct Cpus {
     all: Vec<Cpu>,
     woken: HashMap<u32, Woken>,
-    /// Threads that ended: another one may have got the number.
-    ended: Tids,
+    /// Index of the trace.
+    trace: u16,
+    lives: Lives,
     /// Whether the trace of the sessions' threads has its events, and not a buffer of its own.
     pub is_in_trace: bool,
     /// Time after which events of a CPU may be missing.
@@ -172,10 +174,10 @@ pub(super) struct Next {
 
 impl Cpus {
     /// Makes those of a recording of all threads.
-    pub fn new(recorded: AllThreads, has_paths: bool) -> Cpus {
+    pub fn new(trace: u16, recorded: AllThreads, has_paths: bool) -> Cpus {
         let AllThreads { is_in_trace, until, knows_ends } = recorded;
-        let history = has_paths.then(|| History::new(knows_ends));
-        Cpus { is_in_trace, until, history, ..Cpus::default() }
+        let history = has_paths.then(|| History::new(trace, knows_ends));
+        Cpus { trace, is_in_trace, until, history, ..Cpus::default() }
     }
 
     /// Keeps more turns, for the waits on paths.
@@ -243,8 +245,13 @@ impl Cpus {
             }
             self.history.iter_mut().for_each(|history| history.seen(time, task));
         }
-        let (cpu, ended) = (&mut self.all[at], &self.ended);
-        let named = |tid, name: &[u8]| Task::new(tid, name, ended.contains(tid));
+        if let CpuEvent::Made { tid: field, .. } | CpuEvent::Started { tid: field, .. } = event
+            && let Some(new) = tid(field)
+        {
+            self.lives.begin(new);
+        }
+        let (cpu, lives, trace) = (&mut self.all[at], &self.lives, self.trace);
+        let named = |tid, name: &[u8]| Task::new(Thread { tid, trace, life: lives.of(tid) }, name);
         let task = |field, name| Some(named(tid(field)?, fields.text(name).unwrap_or_default()));
         cpu.leave_interrupts(context);
         match event {
@@ -255,10 +262,13 @@ impl Cpus {
                 if let (Some(history), Some(from), Some(to)) = (&mut self.history, from, to) {
                     history.switch(time, number, (from, fields.number(state).unwrap_or(0)), to);
                 }
+                if let Some(next) = to {
+                    self.lives.see(next.tid());
+                }
                 if fields.number(state).is_some_and(|state| state & ENDED != 0)
-                    && let Some(prev) = tid(prev)
+                    && let Some(prev) = from
                 {
-                    self.ended.insert(prev);
+                    self.lives.end(prev.tid());
                 }
             }
             CpuEvent::Started { tid, name } => {
@@ -311,11 +321,11 @@ impl Cpus {
                 let by = cpu.waker(context, named(running, b""), causes);
                 let Some(woken) = tid(field) else { return };
                 match (&mut self.history, by) {
-                    (Some(history), By::Task(Task { tid: by @ 1.., .. })) => {
-                        history.woken(time, woken, by);
+                    (Some(history), By::Task(by)) if by.tid() > 0 => {
+                        history.woken(time, woken, by.tid());
                     }
-                    (Some(history), By::Task(idle)) => {
-                        history.woken_by(time, woken, causes.number(Found::Task(idle)));
+                    (Some(history), By::Task(_)) => {
+                        history.woken_by(time, woken, causes.number(Found::Idle));
                     }
                     (Some(history), By::Cause(cause)) => history.woken_by(time, woken, cause),
                     (None, _) => {}
@@ -333,8 +343,8 @@ impl Cpus {
     fn named(&self, tid: u32) -> Task {
         let last = self.all.iter().flat_map(|cpu| cpu.turns.iter().rev().take(LAST_TURNS));
         let mut tasks = last.filter_map(|turn| turn.task.ok());
-        let unnamed = Task::new(tid, b"", self.ended.contains(tid));
-        tasks.find(|task| task.tid == tid).unwrap_or(unnamed)
+        let thread = Thread { tid, trace: self.trace, life: self.lives.of(tid) };
+        tasks.find(|task| task.thread == thread).unwrap_or(Task::new(thread, b""))
     }
 
     /// Takes a place where events of a CPU were lost. A wake-up there may be missing, too.
@@ -365,7 +375,7 @@ impl Cpus {
     /// Returns what woke a thread that slept from a time to another.
     fn woke(&self, tid: u32, (from, to): (i64, i64), causes: &mut Causes) -> CauseNumber {
         match self.woken.get(&tid).filter(|woken| from < woken.time && woken.time <= to) {
-            Some(Woken { by: By::Task(task), .. }) => causes.number(Found::Task(*task)),
+            Some(Woken { by: By::Task(task), time }) => causes.thread(task, *time),
             Some(Woken { by: By::Cause(cause), .. }) => *cause,
             None => Unknown::Missing.number(),
         }
@@ -385,7 +395,7 @@ impl Cpus {
         let missing = Unknown::Missing.number();
         let turns = self.all.get(next.cpu as usize).map(|cpu| cpu.until(to));
         let mut turns = turns.into_iter().flatten().rev().peekable();
-        let is_of = |turn: &Turn, tid| turn.task.is_ok_and(|task| task.tid == tid);
+        let is_of = |turn: &Turn, tid| turn.task.is_ok_and(|task| task.tid() == tid);
         // The switch to it may be there already. One from before the wait is that of its own turn before: one away is
         // missing.
         turns.next_if(|turn| is_of(turn, next.tid) && turn.from > from);
@@ -413,7 +423,7 @@ impl Cpus {
                 break;
             }
             let cause = match turn.task {
-                Ok(task) if !is_missing => causes.number(Found::Task(task)),
+                Ok(task) if !is_missing => causes.thread(&task, turn.from),
                 Ok(_) => missing,
                 Err(why) => why.number(),
             };
@@ -447,7 +457,7 @@ impl Cpu {
 
     /// Returns whether a thread has it, as far as its switches say.
     fn has(&self, tid: u32) -> bool {
-        self.turns.back().and_then(|turn| turn.task.ok()).is_some_and(|task| task.tid == tid)
+        self.turns.back().and_then(|turn| turn.task.ok()).is_some_and(|task| task.tid() == tid)
     }
 
     /// Iterates over the turns that began until a time.
@@ -483,7 +493,9 @@ impl Cpu {
         let cause = match context {
             0 => {
                 let named = self.turns.back().and_then(|turn| turn.task.ok());
-                return By::Task(named.filter(|task| task.tid == running.tid).unwrap_or(running));
+                return By::Task(
+                    named.filter(|task| task.tid() == running.tid()).unwrap_or(running),
+                );
             }
             _ if self.timer == Some(context) => Found::Timer,
             _ if context & HARD != 0 => match self.handler {

@@ -7,7 +7,7 @@ use super::marks::Kernel;
 use crate::format;
 
 /// Numbers of threads are smaller: Linux's `PID_MAX_LIMIT`.
-const TIDS: usize = 1 << 22;
+pub(super) const TIDS: usize = 1 << 22;
 /// States of a thread that has ended: `EXIT_DEAD` and `EXIT_ZOMBIE`.
 pub(super) const ENDED: i64 = 0x30;
 

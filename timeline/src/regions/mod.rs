@@ -21,10 +21,12 @@
 //! scheduling switches and wake-ups, without regions
 //! steals    the times in which a hypervisor took the machine's CPUs
 //! store     the regions that were found
+//! lives     which of the threads with one number is meant
 //! lanes     what all threads did around chosen regions
 //! summary   quantiles, and breakdowns of single regions
 //! sums      exact sums over the regions between two quantiles
 //! children  regions inside others
+//! waited    how long threads waited in regions
 //! histogram numbers of durations in steps
 //! ```
 //!
@@ -57,6 +59,7 @@ mod groups;
 mod histogram;
 mod host;
 mod lanes;
+mod lives;
 mod marks;
 mod pairs;
 mod parts;
@@ -69,6 +72,7 @@ mod store;
 mod summary;
 mod sums;
 mod tally;
+mod waited;
 
 pub use causes::{Cause, CauseNumber, Unknown};
 pub use children::Child;
@@ -82,6 +86,7 @@ pub use scheduling::{Scheduled, Scheduling, Step as SchedulingStep, Task};
 pub use store::Sample;
 pub use summary::{Breakdown, Group};
 pub use sums::Sums;
+pub use waited::Waited;
 
 use crate::clock::FRACTION;
 use crate::error::Result;
@@ -223,6 +228,8 @@ pub struct Regions {
     pub has_other_names: bool,
     /// Number of regions that are left out, by [`LeftOut`].
     pub left_out: [u64; LeftOut::ALL.len()],
+    /// How long threads waited in the regions.
+    pub waited: Waited,
     /// Whether a kernel's trace says what a thread of a region did.
     pub has_kernel: bool,
     /// By session.

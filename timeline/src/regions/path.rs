@@ -13,8 +13,9 @@
 //! The switches and wake-ups of all threads are kept for some time. Each points to the one before of the same thread, and a
 //! wake-up to that of the thread that did it: the path is walked from the last one.
 
-use super::causes::{CauseNumber, Causes, Found, Task, Unknown, Wait};
+use super::causes::{CauseNumber, Causes, Task, Thread, Unknown, Wait};
 use super::followed::ENDED;
+use super::lives;
 use super::marks::is_ready;
 use super::parts::{Part, Times, between};
 use super::processes::{Beginner, Number, Processes};
@@ -135,6 +136,8 @@ pub(super) struct History {
     processes: Processes,
     /// Whether the recording says which threads end because their process ends.
     knows_ends: bool,
+    /// Index of the trace.
+    trace: u16,
 }
 
 /// The last record of a thread.
@@ -170,32 +173,32 @@ struct Stretch {
 impl History {
     /// Makes the history of a recording. `knows_ends`: whether the recording says which threads end because their process
     /// ends.
-    pub fn new(knows_ends: bool) -> History {
-        History { knows_ends, ..History::default() }
+    pub fn new(trace: u16, knows_ends: bool) -> History {
+        History { trace, knows_ends, ..History::default() }
     }
 
     /// Takes a switch of a CPU, with the state of the thread that had it.
     pub fn switch(&mut self, time: i64, cpu: u32, (from, state): (Task, i64), to: Task) {
-        if from.tid != 0 {
+        if from.tid() != 0 {
             if state & ENDED != 0 && !self.knows_ends {
-                self.ended_without_reason(from.tid);
+                self.ended_without_reason(from.tid());
             }
             self.push(time, from, if is_ready(state) { Kind::Preempted } else { Kind::Asleep });
-            if let Some(last) = self.threads.get_mut(&from.tid)
+            if let Some(last) = self.threads.get_mut(&from.tid())
                 && state & INTERRUPTIBLE != 0
             {
                 last.slept = time;
             }
         }
-        if to.tid != 0 {
+        if to.tid() != 0 {
             self.push(time, to, Kind::In(cpu));
         }
     }
 
     /// Takes an event of a thread that has a CPU.
     pub fn seen(&mut self, time: i64, task: Task) {
-        let last = self.threads.get(&task.tid).and_then(|last| self.get(last.at));
-        if task.tid != 0 && !last.is_some_and(|record| record.kind.is_on()) {
+        let last = self.threads.get(&task.tid()).and_then(|last| self.get(last.at));
+        if task.tid() != 0 && !last.is_some_and(|record| record.kind.is_on()) {
             self.push(time, task, Kind::Seen);
         }
     }
@@ -225,18 +228,18 @@ impl History {
     pub fn made(&mut self, task: Task, is_of_process: bool, by: u32) {
         let of_maker = self.threads.get(&by).and_then(|last| last.process);
         let process = if is_of_process { of_maker } else { self.processes.start() };
-        self.make_room(task.tid);
+        self.make_room(task.tid());
         // Another thread may have had its number.
-        self.threads.insert(task.tid, Last { process, ..Last::new(task) });
+        self.threads.insert(task.tid(), Last { process, ..Last::new(task) });
     }
 
     /// Takes the start of a thread by another one.
     pub fn started(&mut self, time: i64, task: Task, by: u32) {
         let at = self.threads.get(&by).map_or(NONE, |last| last.at);
         // Another thread may have had its number.
-        let made = self.threads.remove(&task.tid).filter(|last| last.at == NONE);
+        let made = self.threads.remove(&task.tid()).filter(|last| last.at == NONE);
         self.push(time, task, Kind::Started(by, at));
-        if let Some(last) = self.threads.get_mut(&task.tid) {
+        if let Some(last) = self.threads.get_mut(&task.tid()) {
             (last.process, last.slept) = (made.and_then(|made| made.process), time);
         }
     }
@@ -298,14 +301,14 @@ impl History {
     }
 
     fn push(&mut self, time: i64, task: Task, kind: Kind) {
-        self.make_room(task.tid);
+        self.make_room(task.tid());
         if self.records.len() == MOST_RECORDS {
             self.records.pop_front();
             self.first += 1;
         }
         let at = self.first + self.records.len() as u64;
         let first = if let Kind::Started(..) = kind { at } else { 0 };
-        let last = self.threads.entry(task.tid).or_insert(Last { first, ..Last::new(task) });
+        let last = self.threads.entry(task.tid()).or_insert(Last { first, ..Last::new(task) });
         let before = std::mem::replace(&mut last.at, at);
         last.task = task;
         self.records.push_back(Record { time, before, kind });
@@ -339,9 +342,11 @@ impl History {
         let mut todo = vec![Stretch { tid, at: self.last(tid, to), from, to }];
         while let Some(stretch) = todo.pop() {
             // Another thread may have got its number since then.
-            let thread = self.threads.get(&stretch.tid).filter(|last| last.first <= stretch.at);
-            let task = thread.map_or(Task::new(stretch.tid, b"", true), |last| last.task);
-            let thread = causes.number(Found::Task(task));
+            let last = self.threads.get(&stretch.tid).filter(|last| last.first <= stretch.at);
+            let other = Thread { tid: stretch.tid, trace: self.trace, life: lives::UNKNOWN };
+            let task = last.map_or(Task::new(other, b""), |last| last.task);
+            let at = last.and_then(|last| self.get(last.at)).map_or(from, |record| record.time);
+            let thread = causes.thread(&task, at);
             let mut add = |doing, from, to| steps.add(thread, doing, between((from, to)));
             let stretch = self.on_cpu(stretch, &mut add);
             if let Some((before, waker)) = self.follow(stretch, &mut add, &mut ready, &mut kills) {
@@ -517,6 +522,7 @@ pub(super) fn times(path: &[PathStep]) -> Times {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::regions::causes::Found;
     use proptest::prelude::*;
 
     /// What a CPU or a thread does at a time.
@@ -533,8 +539,12 @@ mod tests {
     }
     use Act::*;
 
+    fn thread(tid: u32, life: u16) -> Thread {
+        Thread { tid, trace: 0, life }
+    }
+
     fn task(tid: u32) -> Task {
-        Task::new(tid, if tid == 0 { b"" } else { b"thread" }, false)
+        Task::new(thread(tid, 0), if tid == 0 { b"" } else { b"thread" })
     }
 
     /// Returns the state of a thread that is switched out.
@@ -557,7 +567,7 @@ mod tests {
             }
         }
         let (steps, _) = history.path(tid, times, &mut causes);
-        let causes = causes.finish(|_| (None, None));
+        let causes = causes.finish(|_, _| (None, None));
         let tid_of = |thread| match &causes[usize::from(thread)] {
             crate::regions::Cause::Thread { tid, .. } => *tid,
             other => panic!("{other:?}"),
@@ -639,11 +649,11 @@ mod tests {
         history.switch(10, 0, (task(1), state(false)), task(2));
         history.woken(20, 1, 2);
         history.switch(30, 0, (task(2), state(false)), task(1));
-        history.started(40, Task::new(2, b"later", true), 1);
+        history.started(40, Task::new(thread(2, 1), b"later"), 1);
 
         let (steps, _) = history.path(1, (5, 50), &mut causes);
 
-        let causes = causes.finish(|_| (Some("later".into()), None));
+        let causes = causes.finish(|_, _| (Some("later".into()), None));
         let names = steps.iter().map(|step| causes[usize::from(step.thread)].to_string());
         assert_eq!(Vec::from_iter(names), ["thread-1", "thread-1", "thread 2"]);
     }

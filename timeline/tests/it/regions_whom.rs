@@ -320,7 +320,7 @@ fn an_interrupt_right_after_one_whose_end_is_missing_is_named() {
 }
 
 #[test]
-fn a_waker_has_its_own_name_or_none() {
+fn a_waker_has_the_last_name_of_its_thread() {
     let mut machine = begun(1);
     machine.late = -1;
     machine.at(2_000).switch(0, ASLEEP, HOG).at(2_500).switch(0, READY, PIG);
@@ -340,10 +340,62 @@ fn a_waker_has_its_own_name_or_none() {
     let waker = |(part, name, _): &(Part, String, u64)| {
         (*part == Part::Blocked || name.contains("300")).then(|| name.clone())
     };
-    assert_eq!(
-        Vec::from_iter(waits.iter().filter_map(waker)),
-        ["renamed-300", "thread 301", "timer"]
-    );
+    assert_eq!(Vec::from_iter(waits.iter().filter_map(waker)), ["renamed-300", "pig-301", "timer"]);
+}
+
+/// Returns a thread's names, one after another.
+fn renamed(tid: u32, count: usize) -> impl Iterator<Item = Task> {
+    (0..count).map(move |number| (tid, &*Box::leak(format!("x{number}").into_boxed_str())))
+}
+
+#[test]
+fn a_thread_that_changes_its_name_is_one_cause_with_its_last_name() {
+    let mut machine = begun(1);
+    machine.of_any = true;
+    // It takes the CPU under two names in each wait, and ends the wait of a sleep.
+    let names = Vec::from_iter(renamed(HOG.0, 80));
+    for pair in names.chunks(2) {
+        let now = machine.now;
+        machine.at(now + 100).switch(0, READY, pair[0]).at(now + 200).switch(0, READY, PIG);
+        machine.at(now + 300).switch(0, READY, pair[1]).at(now + 400).switch(0, READY, OWN);
+    }
+    let now = machine.now;
+    machine.at(now + 100).switch(0, ASLEEP, names[0]);
+    machine.at(now + 200).wake(0, 0, OWN).at(now + 300).switch(0, READY, names[1]);
+    machine.at(now + 400).switch(0, READY, OWN);
+    let made = ended(&mut machine);
+
+    let regions = with_paths(&made);
+
+    let expected = [runnable("pig-301", 40 * 100), runnable("x1-300", 80 * 100 + 200)];
+    assert_eq!(waits(&regions, &regions.groups[0]), expected);
+    let total = &regions.groups[0].total;
+    let names = |number: u16| match &regions.causes[usize::from(number)] {
+        Cause::Thread { tid, names, .. } => (*tid, *names),
+        other => panic!("{other:?}"),
+    };
+    let mut on_path = Vec::from_iter(total.path.iter().map(|step| names(step.thread)));
+    on_path.dedup();
+    assert_eq!(on_path, [(OWN.0, 1), (HOG.0, 80)]);
+    let mut waited_for = Vec::from_iter(total.waits.iter().map(|(_, cause, _)| names(*cause)));
+    waited_for.sort_unstable();
+    assert_eq!(waited_for, [(HOG.0, 80), (PIG.0, 1)]);
+}
+
+#[test]
+fn a_thread_that_begins_with_the_number_of_another_is_another_cause() {
+    let mut machine = begun(1);
+    for new in ["first", "second"] {
+        let now = machine.now;
+        // The end of the thread before is not recorded.
+        machine.at(now + 100).switch(0, READY, PIG).start(0, true, (HOG.0, new));
+        machine.at(now + 200).switch(0, READY, (HOG.0, new)).at(now + 500).switch(0, READY, OWN);
+    }
+
+    let waits = of(&ended(&mut machine));
+
+    let pig = runnable("pig-301", 200);
+    assert_eq!(waits, [runnable("first-300", 300), pig, runnable("second-300", 300)]);
 }
 
 #[test]

@@ -30,7 +30,7 @@ mod shown;
 mod times;
 mod zstd;
 
-pub(crate) use shown::shown_by;
+pub(crate) use shown::{machine_of, shown_by};
 
 use crate::clock::FRACTION;
 use crate::clock::host::HostCounter;

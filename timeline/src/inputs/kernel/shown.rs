@@ -21,6 +21,14 @@ pub(crate) fn shown_by<'a>(
     Some([own].into_iter().chain(others.filter(is_placed)))
 }
 
+/// Returns the sessions that may have threads of the machine of a host's trace: those of one boot, also with traces of their
+/// own.
+pub(crate) fn machine_of(trace: &KernelTrace, sessions: &[&Session]) -> Vec<usize> {
+    let Some(own) = session_of(trace, sessions.len()) else { return Vec::new() };
+    let is_there = |other: &usize| *other == own || sessions[*other].is_placed_with(sessions[own]);
+    (0..sessions.len()).filter(is_there).collect()
+}
+
 /// Returns the session of a trace: that of its directory, or the only one.
 fn session_of(trace: &KernelTrace, sessions: usize) -> Option<usize> {
     trace.session().or((sessions == 1).then_some(0))

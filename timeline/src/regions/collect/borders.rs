@@ -271,18 +271,18 @@ impl Pass<'_> {
                 self.store.keep(Detail::new(index, Divided::default()));
             }
         }
-        let (store, groups) = (&mut self.store, &mut self.groups);
+        let (store, groups, waited) = (&mut self.store, &mut self.groups, &mut self.waited);
         let Some((thread, number)) = open.thread else {
             let Path { steps: path, waits } = path;
             let divided = match host.is_program && !path.is_empty() {
                 true => Divided { times: path::times(&path), waits, path, ..Divided::default() },
                 false => Divided { times: sample.times, path, ..Divided::default() },
             };
-            return divide(store, groups, index, divided);
+            return divide(store, groups, waited, index, divided);
         };
         let (thread, path) = (&mut host.threads[thread], path.steps);
         match thread.tally.end(&mut thread.account, number, end, index) {
-            Some(divided) => divide(store, groups, index, Divided { path, ..divided }),
+            Some(divided) => divide(store, groups, waited, index, Divided { path, ..divided }),
             None if path.is_empty() => {}
             None => drop(self.paths.insert(index, path)),
         }
