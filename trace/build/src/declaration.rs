@@ -76,7 +76,11 @@ impl EventDecl {
                 Segment::Conversion(conversion) => conversion.spell(&mut format),
             }
         }
-        format!("{} {}", self.signed(|argument| argument.ty().kind().c()), format.text())
+        let signed = self.signed(|argument| argument.ty().kind().c());
+        match self.format.pieces() {
+            [] => signed,
+            _ => format!("{signed} {}", format.text()),
+        }
     }
 
     fn signed<'e>(&'e self, ty: impl Fn(&'e Argument) -> &'e str) -> String {

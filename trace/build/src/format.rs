@@ -13,7 +13,7 @@ pub enum Piece {
     Macro(String),
 }
 
-/// The format of an event. It begins with a text, which may be empty.
+/// The format of an event: nothing if the event has none, else it begins with a text, which may be empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Format {
     pieces: Vec<Piece>,
@@ -67,12 +67,16 @@ impl Format {
     }
 }
 
-/// Parses the rest of a line, which must be a format, and expands its macros.
-/// Returns None, after a report, if it is no format.
+/// Parses the rest of a line, which must be a format or nothing, as in QEMU's files, and expands its macros.
+/// Returns None, after a report, if it is something else.
 pub(crate) fn parse(lexer: &mut Lexer<'_>, report: &mut Report<'_>) -> Option<(Format, Vec<Unit>)> {
     let first = lexer.peek();
+    if first.token == Token::End {
+        return Some((Format { pieces: Vec::new() }, Vec::new()));
+    }
     if first.token != Token::Char('"') {
-        report.add(first.column, "the format, which begins with '\"'", first.token.shown());
+        let expected = "the format, which begins with '\"', or the end of the line";
+        report.add(first.column, expected, first.token.shown());
         return None;
     }
     let (mut format, mut units) = (Format::new(), Vec::new());

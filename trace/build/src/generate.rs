@@ -184,6 +184,8 @@ fn is_hex(event: &EventDecl) -> Vec<bool> {
         Segment::Conversion(conversion) => Some(conversion.letter),
         Segment::Text(_) => None,
     });
+    // An event without a format shows no argument.
+    let letters = letters.chain(std::iter::repeat(' '));
     let shown = event.arguments().iter().map(|a| a.ty().kind()).zip(letters);
     shown
         .map(|(kind, letter)| match kind {
@@ -219,7 +221,9 @@ fn documentation(source: &mut Source, file: &str, event: &EventDecl, more: &str)
     source.line(format!("/// `{}`", event.signature()));
     source.line("///");
     let format = escaped(&event.format().text(), MARKDOWN);
-    source.line(format!("/// {format} ({}:{}){more}", escaped(file, MARKDOWN), event.line()));
+    let space = if format.is_empty() { "" } else { " " };
+    let (file, line) = (escaped(file, MARKDOWN), event.line());
+    source.line(format!("/// {format}{space}({file}:{line}){more}"));
 }
 
 /// Characters that have a meaning in Markdown or rustdoc.

@@ -77,7 +77,8 @@ impl LineParser<'_> {
         let before = self.report.errors.total();
         let (format, units) = format::parse(&mut self.lexer, &mut self.report)?;
         let mut segments = Vec::new();
-        if self.report.errors.total() == before {
+        // Without a format, a reader shows no argument.
+        if !format.pieces().is_empty() && self.report.errors.total() == before {
             let shown: Vec<_> =
                 candidates.iter().map(|c| (c.name.as_str(), c.ty.as_ref())).collect();
             let end = self.lexer.next().column;

@@ -15,6 +15,7 @@ fn main() {
     trace::vcpu_halted(1, true);
     trace::vcpu_kicked();
     trace::vcpu_indented(9);
+    trace::vcpu_named("boot", 1);
     trace::ram_slot_set(0, 0x1000, 0x2_0000, 0xabc);
     trace::ram_dirty(0xfe, 0xf000);
     trace::ram_grown(10, 15);

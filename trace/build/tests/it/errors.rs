@@ -31,8 +31,10 @@ fn the_shape_of_a_line() {
         ("a(int (*f)(int)) \"\"", "1:7: expected ')' or ',' after the argument, found '('"),
         ("a() \"\"", "1:3: expected an argument, or 'void' if there is none, found ')'"),
         ("a(...) \"\"", "1:3: expected an argument, or 'void' if there is none, found '.'"),
-        ("a(void)", "1:8: expected the format, which begins with '\"', found the end of the line"),
-        ("a(void) PRIx64", "1:9: expected the format, which begins with '\"', found 'PRIx64'"),
+        (
+            "a(void) PRIx64",
+            "1:9: expected the format, which begins with '\"', or the end of the line, found 'PRIx64'",
+        ),
         ("a(void) \"x\" # y", "1:13: expected a string, a macro or the end of the line, found '#'"),
         ("a(void) \"ä", "1:11: expected '\"' at the end of the string, found the end of the line"),
         (

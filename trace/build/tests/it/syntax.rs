@@ -46,6 +46,16 @@ fn a_property_can_be_a_name() {
 }
 
 #[test]
+fn an_event_needs_no_format() {
+    let events = events("device_reset(void)\ndevice_name(const char *s)  \r\ndisable a(int x)");
+
+    let declarations: Vec<String> = events.iter().map(EventDecl::declaration).collect();
+
+    assert_eq!(declarations, ["device_reset(void)", "device_name(const char *s)", "a(int32_t x)"]);
+    assert!(events.iter().all(|event| event.format().pieces().is_empty()));
+}
+
+#[test]
 fn a_declaration_has_one_spelling() {
     let spelled = [
         ("a( void )\"x\"", r#"a(void) "x""#),
