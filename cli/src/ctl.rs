@@ -39,7 +39,7 @@ Commands:
   info trace                     show buffers: contents, and how full they are
   trace-event NAME|PATTERN on|off
                                  switch events of the VMM and of the guest
-  trace-file on|off|flush|set PATH
+  trace-file on|off|flush|set [PATH]
                                  control the simple backend's file
   trace-backend NAME on|off      log, syslog, ftrace[:DIR], ftrace-raw[:DIR],
                                  sdt

@@ -105,6 +105,10 @@ session holds what was recorded until then.";
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<ExitCode> {
+    if let Some(names) = args.trace.listing() {
+        print(names)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let interrupts = Interrupts::catch();
     let machine = match Machine::new(args.vcpus as usize) {
         Ok(machine) => Ok(machine),

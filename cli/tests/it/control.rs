@@ -115,6 +115,8 @@ fn an_unknown_command_is_answered_with_the_list() {
     let ctl = |command: &str| {
         run(HYPERTRACE.command(["ctl", "-d"]).arg(host.session.dir()).args(command.split(' ')))
     };
+    // As in QEMU's monitor, a file that is not named is no other file.
+    assert_eq!(ctl("trace-file set").ok(), "");
     for (command, expected) in [
         ("trace-events on", "no command"),
         ("trace-event", "usage of trace-event:\ntrace-event NAME|PATTERN on|off "),

@@ -69,6 +69,33 @@ fn a_backend_and_a_file_get_the_same_events() {
 }
 
 #[test]
+fn options_are_written_as_for_qemu() {
+    let dir = tempfile::tempdir().unwrap();
+    // A comma in a name is written twice.
+    let file = dir.path().join("a,b");
+    let doubled = file.display().to_string().replace(',', ",,");
+
+    let ran = demo(dir.path(), &["--trace", &format!("vcpu_*,-vcpu_run,file={doubled}")]);
+
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    assert_eq!(fs::read(file).unwrap()[..8], [0xff; 8]);
+    if kvm::is_usable() {
+        assert_eq!(vmm_events(dir.path()), ["vcpu_exit"]);
+    }
+}
+
+#[test]
+fn help_lists_the_events_and_runs_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+
+    let listed = demo(dir.path(), &["--trace", "help"]).ok();
+
+    let names: Vec<&str> = listed.lines().collect();
+    assert!(names.contains(&"vcpu_exit") && names.contains(&"bar_mapped"), "{listed}");
+    assert!(names.is_sorted() && !dir.path().join("S").exists(), "{listed}");
+}
+
+#[test]
 fn a_pattern_that_fits_no_event_is_reported() {
     let dir = tempfile::tempdir().unwrap();
     let ran = demo(dir.path(), &["--trace", "virtio_*"]);

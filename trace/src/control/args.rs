@@ -1,7 +1,7 @@
 //! `--trace` and `--trace-backend`: options for a VMM's command line.
 
-use crate::events::Pattern;
 use crate::events::registry::{self, Clash};
+use crate::events::{EVENTS, Pattern};
 use crate::session::Session;
 use hypertrace_format::error::error_chain;
 use std::path::{Path, PathBuf};
@@ -25,25 +25,43 @@ use std::str::FromStr;
 #[derive(Clone, Debug, Default, clap::Args)]
 #[command(next_help_heading = "Tracing")]
 pub struct TraceArgs {
-    /// Events to switch on, by pattern (* any run of characters, ? any one); a file of patterns,
-    /// one a line, - in front switches off; a file for QEMU's simpletrace reader
+    /// Events to switch on, by pattern (* any run of characters, ? any one), or off with - in front;
+    /// a file of patterns, one a line; a file for QEMU's simpletrace reader. Commas separate options,
+    /// two are one in a name. `help` lists the events
     #[arg(
         long = "trace",
         value_name = "[enable=]PATTERN|events=FILE|file=FILE",
-        value_delimiter = ','
+        allow_hyphen_values = true
     )]
-    trace: Vec<TraceOption>,
+    trace: Vec<TraceOptions>,
     /// More places for events: log, syslog, ftrace[:DIR], ftrace-raw[:DIR], sdt
     #[arg(long = "trace-backend", value_name = "BACKEND", value_delimiter = ',')]
     backends: Vec<String>,
 }
 
-/// One part of `--trace`.
+/// A value of `--trace`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct TraceOptions(Vec<TraceOption>);
+
+impl FromStr for TraceOptions {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<TraceOptions, String> {
+        // As in QEMU's options, two commas are one that separates nothing. No option has a NUL.
+        let text = text.replace(",,", "\0");
+        let options = text.split(',').map(|option| option.replace('\0', ",").parse());
+        options.collect::<Result<_, _>>().map(TraceOptions)
+    }
+}
+
+/// One part of a value of `--trace`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum TraceOption {
-    Enable(Pattern),
+    /// Patterns of events, and whether they are on
+    Enable(Pattern, bool),
     Events(PathBuf),
     File(PathBuf),
+    Help,
 }
 
 impl FromStr for TraceOption {
@@ -51,7 +69,11 @@ impl FromStr for TraceOption {
 
     fn from_str(text: &str) -> Result<TraceOption, String> {
         match text.split_once('=').unwrap_or(("enable", text)) {
-            ("enable", text) => text.parse().map(TraceOption::Enable).map_err(|e| format!("{e}")),
+            ("enable", "help") => Ok(TraceOption::Help),
+            ("enable", text) => {
+                let (text, on) = on_or_off(text);
+                text.parse().map(|of| TraceOption::Enable(of, on)).map_err(|e| format!("{e}"))
+            }
             ("events", path) if !path.is_empty() => Ok(TraceOption::Events(path.into())),
             ("file", path) if !path.is_empty() => Ok(TraceOption::File(path.into())),
             _ => Err("expected [enable=]PATTERN, events=FILE or file=FILE".into()),
@@ -90,7 +112,22 @@ pub enum TraceArgsError {
 impl TraceArgs {
     /// Returns true if any option selects events.
     pub fn names_events(&self) -> bool {
-        self.trace.iter().any(|option| !matches!(option, TraceOption::File(_)))
+        self.options()
+            .any(|option| matches!(option, TraceOption::Enable(..) | TraceOption::Events(_)))
+    }
+
+    /// Returns the names of all declared events, a line each, if `--trace help` asks for them. A VMM prints them and
+    /// exits, as QEMU does.
+    pub fn listing(&self) -> Option<String> {
+        self.options().find(|option| **option == TraceOption::Help)?;
+        let mut names: Vec<&str> = EVENTS.iter().map(|event| event.name()).collect();
+        names.sort_unstable();
+        names.dedup();
+        Some(names.into_iter().map(|name| format!("{name}\n")).collect())
+    }
+
+    fn options(&self) -> impl Iterator<Item = &TraceOption> {
+        self.trace.iter().flat_map(|options| &options.0)
     }
 
     /// Applies the options. Returns warnings: patterns that match no declared
@@ -114,9 +151,10 @@ impl TraceArgs {
             }
             Ok(())
         };
-        for option in &self.trace {
+        for option in self.options() {
             match option {
-                TraceOption::Enable(pattern) => set(pattern, true).map_err(refused)?,
+                TraceOption::Help => {}
+                TraceOption::Enable(pattern, on) => set(pattern, *on).map_err(refused)?,
                 TraceOption::Events(path) => patterns(path, &mut set)?,
                 TraceOption::File(path) => {
                     session.set_simple_file(path).map_err(|e| refused(error_chain(&e)))?;
@@ -125,6 +163,11 @@ impl TraceArgs {
         }
         Ok(warnings)
     }
+}
+
+/// Returns a pattern without its sign, and whether its events are on.
+fn on_or_off(text: &str) -> (&str, bool) {
+    text.strip_prefix('-').map_or((text, true), |text| (text, false))
 }
 
 /// Returns each pattern of a file.
@@ -140,7 +183,7 @@ fn patterns(
         if line.is_empty() || line.starts_with('#') {
             continue;
         }
-        let (line, on) = line.strip_prefix('-').map_or((line, true), |rest| (rest, false));
+        let (line, on) = on_or_off(line);
         let pattern: Pattern = line.parse().map_err(|e| wrong(format!("{e}")))?;
         set(&pattern, on).map_err(wrong)?;
     }

@@ -73,6 +73,8 @@ impl Session {
                 self.set_simple_file(Path::new(path)).map_err(|e| error_chain(&e))?;
                 Ok(format!("writing to {path}"))
             }
+            // As in QEMU's monitor, the file stays.
+            ["trace-file", "set"] => Ok(String::new()),
             ["trace-file", "flush"] => {
                 self.engine().pass();
                 Ok(String::new())
@@ -179,7 +181,7 @@ const HELP: &str = "\
 info trace-events [PATTERN]        names and states; * is any run of characters, ? any one
 info trace                         backends, rings and what waits in them
 trace-event NAME|PATTERN on|off    declared events and the guest's, also before their first use
-trace-file on|off|flush|set PATH   the file for QEMU's simpletrace reader
+trace-file on|off|flush|set [PATH] the file for QEMU's simpletrace reader
 trace-backend NAME on|off          log, syslog, ftrace[:DIR], ftrace-raw[:DIR], sdt
 snapshot                           what a flight recorder's rings hold, as a session of its own
 trigger list|add RULE|remove N     what reference points do: on NAME [if argN==VALUE] do ACTION, ..
