@@ -97,7 +97,7 @@ pub(super) fn collect<'a>(
     for (trace, shows) in traces.iter().zip(&pass.traced) {
         shows.iter().for_each(|(session, _)| recordings[*session].push(trace));
     }
-    let mut regions = pass.finish(warnings, &Steals::new(&recordings));
+    let mut regions = pass.finish(warnings, traces, &Steals::new(&recordings));
     let hosts = sessions.iter().map(|(session, _)| (session.name(), session.json().sides()));
     let names = Names::new(hosts.collect());
     regions.sessions =
@@ -392,7 +392,12 @@ impl<'a> Pass<'a> {
     }
 
     /// Ends all that is open, and sums up.
-    fn finish(mut self, mut warnings: Vec<String>, steals: &Steals) -> Regions {
+    fn finish(
+        mut self,
+        mut warnings: Vec<String>,
+        traces: &[KernelTrace],
+        steals: &Steals,
+    ) -> Regions {
         self.end_accounts();
         warnings.extend(self.hosts.iter().flat_map(disputes));
         warnings.extend(self.hosts.iter().filter_map(unfollowed));
@@ -404,7 +409,12 @@ impl<'a> Pass<'a> {
         self.drop_unrecorded();
         let has_kernel = self.hosts.iter().any(|host| !host.recordings.is_empty());
         let reasons = self.reasons.names().to_vec();
-        let causes = self.causes.finish(|trace, tid| owner(&self.hosts, &self.owners, trace, tid));
+        let causes = self.causes.finish(|trace, tid| {
+            let (name, session) = owner(&self.hosts, &self.owners, trace, tid);
+            // The kernel's name of a thread is the thread's own; that of a client tells its process, too.
+            let own = traces.get(usize::from(trace)).and_then(|trace| trace.thread_name(tid));
+            (own.map(str::to_owned).or(name), session)
+        });
         let has_all = |session| all_threads(&self.traced, &self.cpus, session).next().is_some();
         let has_all_threads = (0..self.hosts.len()).map(has_all).collect();
         let waited = self.waited.sum();

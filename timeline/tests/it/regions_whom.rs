@@ -532,15 +532,18 @@ fn perf_shows_the_programs_own_threads() {
     let first = [into(1_000, own), out(1_200, own), into(1_300, other), out(1_500, other)];
     // Another process's thread has the CPU meanwhile.
     let second = [into(1_600, own), out(2_100, own), into(2_400, own), out(3_500, own)];
-    let trace = TraceDat::new("x86-tsc").of_perf().option(trace_dat::recorded(BOOT, 0));
-    made.kernel(&trace.cpu(&Page::all(&[first, second].concat())));
+    let pages = Page::all(&[first, second].concat());
+    // The kernel's list has a name of its own for the thread, or none.
+    for (listed, name) in [("77 vcpu0\n", "program/1 other-201"), ("201 worker2\n", "worker2-201")]
+    {
+        let trace = TraceDat::new("x86-tsc").of_perf().option(trace_dat::recorded(BOOT, 0));
+        let trace = TraceDat { comms: listed.into(), ..trace };
+        made.kernel(&trace.cpu(&pages));
 
-    let waits = of(&made);
+        let waits = of(&made);
 
-    assert_eq!(
-        waits,
-        [runnable("not known", 100 + 100 + 300), runnable("program/1 other-201", 200)]
-    );
+        assert_eq!(waits, [runnable("not known", 100 + 100 + 300), runnable(name, 200)]);
+    }
 }
 
 #[test]

@@ -332,6 +332,11 @@ impl KernelTrace {
         self.file.options.threads.as_deref()
     }
 
+    /// Returns the last name of a thread that the trace lists, chosen by its program.
+    pub(crate) fn thread_name(&self, tid: u32) -> Option<&str> {
+        self.file.comm(tid)
+    }
+
     /// Returns whether the scheduler's switches were recorded: without them, nothing proves that a
     /// thread had a CPU.
     pub fn has_switches(&self) -> bool {
