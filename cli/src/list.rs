@@ -2,18 +2,23 @@
 
 use crate::output::{grouped, print, print_json, table};
 use crate::report::{Opened, open_each};
+use crate::units::shown;
 use crate::{Usage, place};
 use anyhow::{Context, Result, bail};
 use hypertrace_abi::record::id;
+use hypertrace_abi::schema::{MAX_FIELDS, MAX_TEXT};
 use hypertrace_export::escape::Escaped;
 use hypertrace_format::folder::open_regular;
 use hypertrace_kernel::ability;
 use hypertrace_timeline::{Domain, Error, regions};
-use object::{Object, ObjectSection};
+use object::elf::{FileHeader32, FileHeader64};
+use object::read::elf::FileHeader;
+use object::{Endianness, FileKind, Object, ObjectSection, ReadRef};
 use rustix::fs::{CWD, OFlags};
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -53,8 +58,14 @@ Examples:
 
 Exit code: 0 done, 1 failed, 2 wrong usage, or damaged or foreign input.";
 
-/// Most bytes of notes that are read.
-const MOST_NOTES: u64 = 16 << 20;
+/// Maximum size of a section of notes in bytes: those of 30,000 events and more.
+const MAX_NOTES: u64 = 4 << 20;
+
+/// Maximum number of sections of a program. Those of an executable rarely exceed 100.
+const MAX_SECTIONS: usize = 1 << 14;
+
+/// Maximum number of bytes that are read of a program.
+const MAX_READ: usize = 64 << 20;
 
 /// An event's name, and the names of its fields.
 type Event = (String, Option<Vec<String>>);
@@ -165,18 +176,31 @@ fn of_program(path: &Path) -> Result<Names> {
     };
     let (file, _) = open_regular(CWD, &path, OFlags::RDONLY).with_context(failed)?;
     let refused = |why: &str| Usage(format!("{}: {why}", path.display()));
-    let file = object::ReadCache::new(File::from(file));
+    let file = object::ReadCache::new(Limited { file: File::from(file), left: MAX_READ });
+    let sections = headers(&file).unwrap_or(0);
+    if sections > MAX_SECTIONS {
+        let (sections, most) = (grouped(sections as u64), grouped(MAX_SECTIONS as u64));
+        return Err(refused(&format!(
+            "{sections} sections or segments, more than the {most} of a program"
+        ))
+        .into());
+    }
     let file = object::File::parse(&file);
     let file = file.map_err(|_| refused("neither a program (ELF) nor a session's directory"))?;
     let mut names = Names::default();
     for name in [".note.hypertrace", ".note.stapsdt"] {
         let Some(section) = file.section_by_name(name) else { continue };
         let damaged = || refused(&format!("its section {name} is damaged"));
-        let notes = (section.size() <= MOST_NOTES).then(|| section.data()).and_then(Result::ok);
-        let mut notes = notes.ok_or_else(damaged)?;
+        if section.size() > MAX_NOTES {
+            let most = shown(MAX_NOTES);
+            return Err(refused(&format!("its section {name} has more than {most}")).into());
+        }
+        let mut notes = section.data().map_err(|_| damaged())?;
         while !notes.is_empty() {
             let (owner, text) = note(&mut notes).ok_or_else(damaged)?;
-            names.events.extend(event(owner, text).map(|event| (event, None)));
+            names
+                .events
+                .extend(event(owner, text).map_err(|()| damaged())?.map(|event| (event, None)));
         }
     }
     match names.events.is_empty() {
@@ -188,19 +212,73 @@ fn of_program(path: &Path) -> Result<Names> {
     }
 }
 
-/// Returns the event in a note, with its fields if they are known.
-fn event(owner: &[u8], text: &[u8]) -> Option<Event> {
-    let shown = |text: &[u8]| String::from_utf8_lossy(text).into_owned();
-    if owner == b"hypertrace\0" {
-        let text = shown(text.split(|byte| *byte == 0).next()?);
-        let (name, fields) = text.strip_suffix(')')?.split_once('(')?;
-        let fields = fields.split(',').filter(|field| !field.is_empty()).map(str::to_owned);
-        return Some((name.to_owned(), Some(fields.collect())));
+/// A program's file, of which a limited number of bytes are read. What a hostile file says of its sizes is not believed.
+struct Limited {
+    file: File,
+    left: usize,
+}
+
+impl Read for Limited {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let Some(left) = self.left.checked_sub(buffer.len()) else {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        };
+        self.left = left;
+        self.file.read(buffer)
     }
-    // Three addresses, provider, name.
-    let mut texts = text.get(24..)?.split(|byte| *byte == 0);
-    let of_ours = texts.next()? == b"hypertrace";
-    of_ours.then(|| Some((shown(texts.next()?), None)))?
+}
+
+impl Seek for Limited {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        self.file.seek(to)
+    }
+}
+
+/// Returns the larger of the numbers of sections and of segments that the header of a program states.
+fn headers<'d>(data: impl ReadRef<'d>) -> object::Result<usize> {
+    fn of<'d, H: FileHeader<Endian = Endianness>>(data: impl ReadRef<'d>) -> object::Result<usize> {
+        let header = H::parse(data)?;
+        let endian = header.endian()?;
+        let sections = header.shnum(endian, data)? as usize;
+        Ok(sections.max(header.phnum(endian, data)? as usize))
+    }
+    match FileKind::parse(data)? {
+        FileKind::Elf32 => of::<FileHeader32<Endianness>>(data),
+        FileKind::Elf64 => of::<FileHeader64<Endianness>>(data),
+        _ => Ok(0),
+    }
+}
+
+/// Returns the event in a note, with its fields if they are known; `None` for a note of another kind. An error: the text
+/// is larger than a schema's can be.
+fn event(owner: &[u8], text: &[u8]) -> Result<Option<Event>, ()> {
+    let shown = |text: &[u8]| String::from_utf8_lossy(text).into_owned();
+    let texts = match owner {
+        b"hypertrace\0" => text,
+        // Three addresses, provider, name.
+        _ => text.get(24..).unwrap_or_default(),
+    };
+    let mut texts = texts.split(|byte| *byte == 0);
+    let first = texts.next().unwrap_or_default();
+    if owner != b"hypertrace\0" {
+        let name = texts.next().filter(|_| first == b"hypertrace");
+        return match name {
+            Some(name) if name.len() > MAX_TEXT => Err(()),
+            name => Ok(name.map(|name| (shown(name), None))),
+        };
+    }
+    if first.len() > MAX_TEXT {
+        return Err(());
+    }
+    let text = shown(first);
+    let declared = text.strip_suffix(')').and_then(|text| text.split_once('('));
+    let Some((name, fields)) = declared else { return Ok(None) };
+    let fields = fields.split(',').filter(|field| !field.is_empty()).map(str::to_owned);
+    let fields = Vec::from_iter(fields);
+    if fields.len() > MAX_FIELDS {
+        return Err(());
+    }
+    Ok(Some((name.to_owned(), Some(fields))))
 }
 
 /// Takes a note: three words, an owner padded to a word, and a text. `None`: it is damaged.

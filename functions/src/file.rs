@@ -73,11 +73,13 @@ pub(crate) fn given(path: &Path, most: u64, advice: &str) -> Result<Vec<u8>> {
 }
 
 fn whole(file: File, path: &Path, most: u64, advice: &str) -> Result<Vec<u8>> {
+    let too_large = || Error::unsuitable(path, format!("more than {most} bytes: {advice}"));
+    // Before the contents: a sparse file of any size takes no room on a disk, and memory for all of its bytes.
+    if file.metadata().map_err(Error::io("read", path))?.len() > most {
+        return Err(too_large());
+    }
     let mut bytes = Vec::new();
     // Files of /proc do not have their size.
     file.take(most + 1).read_to_end(&mut bytes).map_err(Error::io("read", path))?;
-    if bytes.len() as u64 > most {
-        return Err(Error::unsuitable(path, format!("more than {most} bytes: {advice}")));
-    }
-    Ok(bytes)
+    if bytes.len() as u64 > most { Err(too_large()) } else { Ok(bytes) }
 }

@@ -139,6 +139,91 @@ fn notes_and_sections_of_hostile_sizes_are_refused() {
     }
 }
 
+/// Returns a program of ELF that has a section of notes and the table of sections only. The header states so many sections
+/// in the first one's size.
+fn program(notes: &[u8], sections: u64) -> Vec<u8> {
+    let names = b"\0.note.hypertrace\0.shstrtab\0";
+    let (notes_at, names_at) = (64, 64 + notes.len() as u64);
+    let table = (names_at + names.len() as u64).next_multiple_of(8);
+    let mut elf = b"\x7fELF\x02\x01\x01".to_vec();
+    elf.resize(16, 0);
+    // An executable for x86-64, of version 1.
+    elf.extend([2, 0, 62, 0, 1, 0, 0, 0]);
+    elf.extend([0_u64, 0, table].iter().flat_map(|word| word.to_le_bytes()));
+    // Sizes: of this header, of a segment's, of a section's. The number of sections is in the first one.
+    elf.extend([0, 0, 64, 56, 0, 64, 0, 2].map(u16::to_le_bytes).concat());
+    elf.extend(notes);
+    elf.extend(names);
+    elf.resize(table as usize, 0);
+    let section = |name: u32, kind: u32, at: u64, size: u64| {
+        let words = [0, 0, at, size, 0, 1, 0].map(u64::to_le_bytes).concat();
+        [&name.to_le_bytes()[..], &kind.to_le_bytes(), &words].concat()
+    };
+    elf.extend(section(0, 0, 0, sections));
+    elf.extend(section(1, 7, notes_at, notes.len() as u64));
+    elf.extend(section(18, 3, names_at, names.len() as u64));
+    elf
+}
+
+/// Returns a note of the library.
+fn library_note(text: &str) -> Vec<u8> {
+    let sizes = [11, text.len() as u32, 1].map(u32::to_le_bytes).concat();
+    let mut note = [&sizes[..], b"hypertrace\0\0", text.as_bytes()].concat();
+    note.resize(note.len().next_multiple_of(4), 0);
+    note
+}
+
+#[test]
+fn programs_of_hostile_contents_are_refused_in_little_memory_and_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("program");
+    let listed = |elf: &[u8], length: u64| {
+        fs::write(&path, elf).unwrap();
+        fs::File::options().write(true).open(&path).unwrap().set_len(length).unwrap();
+        // In 256 MiB of addresses and 20 s of a CPU, which is less than each of these took.
+        let limited = "ulimit -v 262144; ulimit -t 20; exec \"$0\" list \"$1\"";
+        run(Command::new("sh").args(["-c", limited, HYPERTRACE.0]).arg(&path))
+    };
+    let whole = program(&library_note("opened(path:str,mode:u64)"), 3);
+    let shown = listed(&whole, whole.len() as u64).ok();
+    assert!(shown.contains("opened") && shown.contains("path:str mode:u64"), "{shown}");
+
+    // A sparse file of 64 GiB, with sections in most of it.
+    let said = listed(&program(&library_note("opened()"), 1 << 30), 1 << 36).failed(2);
+    assert!(said.contains("1,073,741,824 sections or segments, more than the 16,384"), "{said}");
+    let fields = vec!["f"; 4 << 20].join(",");
+    for notes in [
+        library_note(&format!("one({})", &fields[..3 << 20])),
+        library_note(&format!("one({})", &fields[..40])),
+        library_note(&"n".repeat(3 << 20)),
+    ] {
+        let elf = program(&notes, 3);
+        let said = listed(&elf, elf.len() as u64).failed(2);
+        assert!(said.contains("its section .note.hypertrace is damaged"), "{said}");
+    }
+    let many: Vec<u8> = (0..300_000).flat_map(|n| library_note(&format!("n{n}(a,b,c)"))).collect();
+    let elf = program(&many, 3);
+    let said = listed(&elf, elf.len() as u64).failed(2);
+    assert!(said.contains("its section .note.hypertrace has more than 4M"), "{said}");
+    let elf = program(&many[..4 << 20], 3);
+    assert!(listed(&elf, elf.len() as u64).code.is_some());
+}
+
+#[test]
+fn a_sparse_file_of_symbols_is_refused_before_it_is_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let symbols = folder.path().join("symbols");
+    fs::File::create(&symbols).unwrap().set_len(4 << 30).unwrap();
+    let trace = hypertrace_test_support::functions::write(folder.path());
+    let limited = "ulimit -v 262144; exec \"$0\" functions \"$1\" --symbols \"$2\"";
+
+    let mut command = Command::new("sh");
+    let ran = run(command.args(["-c", limited, HYPERTRACE.0]).arg(&trace).arg(&symbols));
+
+    let said = ran.failed(2);
+    assert!(said.contains("more than 1073741824 bytes"), "{said}");
+}
+
 #[test]
 fn the_kernels_events_are_as_record_takes_them() {
     let ran = HYPERTRACE.run(["list", "events", "--json"]);
