@@ -10,7 +10,9 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// Version of [`Run`] in a file.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
+/// Oldest version of a file that is read: see [`Run::upgraded`].
+pub const OLDEST_VERSION: u32 = 2;
 /// Name of the file of a run whose session is not kept.
 pub const FILE: &str = "run.json";
 /// Most names of regions.
@@ -153,7 +155,7 @@ impl Typical {
     fn of(sums: &Sums, regions: &Regions) -> Typical {
         let mut children: BTreeMap<&str, (f64, f64)> = BTreeMap::new();
         for child in &sums.children {
-            let entry = children.entry(child.name.as_deref().unwrap_or("others")).or_default();
+            let entry = children.entry(child.name.as_deref().unwrap_or(OTHER_NAMES)).or_default();
             entry.0 += mean(child.count, sums.regions);
             entry.1 += mean(child.times.total(), sums.regions);
         }
@@ -165,7 +167,7 @@ impl Typical {
         for (part, cause, ns) in &sums.waits {
             let part = if *part == Part::Runnable { "runnable" } else { "blocked" };
             let cause = regions.causes.get(usize::from(*cause)).unwrap_or(&Cause::Others);
-            let name = format!("{part} by {}", cause_name(cause));
+            let name = format!("{part}{BY}{}", cause_name(cause));
             *waits.entry(name).or_default() += mean(*ns, sums.details_of);
         }
         Typical {
@@ -181,18 +183,56 @@ fn mean(sum: u64, of: u64) -> f64 {
     if of == 0 { 0.0 } else { sum as f64 / of as f64 }
 }
 
-/// Returns the name of a cause that is the same in each run: without numbers of threads.
+/// Words between the part of a wait and its cause.
+const BY: &str = " by ";
+/// Name of the regions inside whose own names are too many. No region has a space in its name.
+const OTHER_NAMES: &str = "other names";
+const UNNAMED: &str = "a thread without a name";
+const NOT_RECORDED: &str = "what was not recorded";
+const NOT_KNOWN: &str = "what is not known";
+
+/// Returns the name of a cause that is the same in each run: without numbers of threads. A thread's name has quotes, because a
+/// program can call its threads `timer` or `others`.
 fn cause_name(cause: &Cause) -> String {
     match cause {
-        Cause::Thread { name: Some(name), .. } => name.clone(),
-        Cause::Thread { .. } => "a thread without a name".into(),
-        Cause::Unknown(Unknown::NotRecorded) => "what was not recorded".into(),
-        Cause::Unknown(_) => "what is not known".into(),
+        Cause::Thread { name: Some(name), .. } => quoted(name),
+        Cause::Thread { .. } => UNNAMED.into(),
+        Cause::Unknown(Unknown::NotRecorded) => NOT_RECORDED.into(),
+        Cause::Unknown(_) => NOT_KNOWN.into(),
         other => other.to_string(),
     }
 }
 
+fn quoted(name: &str) -> String {
+    format!("'{name}'")
+}
+
+/// Returns the name of a wait in a file of version 2, where threads' names have no quotes, as the present version has it. A
+/// name that a kind of causes has is taken for that kind.
+fn upgraded(wait: &str) -> String {
+    let Some((part, cause)) = wait.split_once(BY) else { return wait.into() };
+    let kinds =
+        [Cause::Idle, Cause::Timer, Cause::Interrupt(None), Cause::Softirq(None), Cause::Others];
+    let is_kind = kinds.iter().any(|kind| kind.to_string() == cause)
+        || [UNNAMED, NOT_RECORDED, NOT_KNOWN].contains(&cause)
+        || cause.starts_with("interrupt ")
+        || cause.starts_with("softirq ");
+    if is_kind { wait.into() } else { format!("{part}{BY}{}", quoted(cause)) }
+}
+
 impl Run {
+    /// Returns the run in the form of the present version.
+    pub fn upgraded(mut self) -> Run {
+        if self.version < VERSION {
+            self.version = VERSION;
+            for region in self.regions.values_mut() {
+                let waits = region.typical.waits.iter();
+                region.typical.waits = waits.map(|(wait, ns)| (upgraded(wait), *ns)).collect();
+            }
+        }
+        self
+    }
+
     /// Returns whether all times are possible, none negative or longer than 64 bits of nanoseconds, and the numbers of names
     /// and percentiles.
     pub fn is_sound(&self) -> bool {

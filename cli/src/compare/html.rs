@@ -204,8 +204,9 @@ fn table(out: &mut String, unit: Unit, difference: &Difference) -> fmt::Result {
     let named =
         [("in ", &difference.children), ("", &text::exits(difference)), ("", &difference.causes)];
     for (prefix, all) in named {
-        for (name, change) in all.iter().take(MOST_ROWS) {
-            let prefix = if name == "self" { "" } else { prefix };
+        for (at, (name, change)) in all.iter().take(MOST_ROWS).enumerate() {
+            // The first of the regions inside is `self`.
+            let prefix = if at == 0 { "" } else { prefix };
             rows.push((format!("{prefix}{}", short(name)), true, *change));
         }
     }

@@ -11,7 +11,10 @@ use crate::output::{grouped, print, print_json, say};
 use crate::regions::of_any;
 use crate::report::{Inputs, Recordings};
 use anyhow::{Context, Result, bail};
-use hypertrace_compare::{Change, Checks, Comparison, FILE, LEAST_RUNS, Run, VERSION};
+use hypertrace_compare::{
+    Change, Checks, Comparison, FILE, LEAST_RUNS, OLDEST_VERSION, Run, VERSION,
+};
+use hypertrace_export::escape::Escaped;
 use hypertrace_format::folder::open_regular;
 use hypertrace_timeline::regions::{Options, Regions};
 use indicatif::HumanBytes;
@@ -163,6 +166,7 @@ fn compare(args: &Args, mut sides: [Side; 2]) -> Result<ExitCode> {
         sides.each_ref().map(|side| side.iter().map(|(_, run)| run).collect::<Vec<&Run>>());
     let checks = Checks::of(&a, &b);
     if let Some(why) = checks.refused {
+        let why = Escaped(why.as_bytes());
         return Err(Usage(format!("these runs may not be compared: {why}")).into());
     }
     let comparison = Comparison::of(&a, &b);
@@ -183,14 +187,15 @@ fn compare(args: &Args, mut sides: [Side; 2]) -> Result<ExitCode> {
         Args { csv: true, .. } => print(table::csv(&sides))?,
         _ => print(text::text(&sides, &comparison))?,
     }
-    checks.notes.iter().for_each(say);
+    // A run's file may have line ends in any text.
+    checks.notes.iter().for_each(|note| say(Escaped(note.as_bytes())));
     let Some(limit) = args.fail_on else { return Ok(ExitCode::SUCCESS) };
     let is_beyond = |change: &Change| {
         let least = change.half_width_ns.map(|half| change.difference_ns - half);
         least.is_some_and(|least| least > limit * change.a_ns)
     };
     let slower = comparison.differences.iter().filter(|d| is_beyond(&d.typical.change));
-    let slower: Vec<&str> = slower.map(|d| &*d.name).collect();
+    let slower: Vec<String> = slower.map(|d| Escaped(d.name.as_bytes()).to_string()).collect();
     if slower.is_empty() {
         return Ok(ExitCode::SUCCESS);
     }
@@ -208,15 +213,16 @@ fn read(dir: &Path) -> Result<Run> {
         let path = dir.join(FILE);
         let damaged = |why: &dyn std::fmt::Display| Usage(format!("{}: {why}", path.display()));
         let Head { version } = serde_json::from_str(&text).map_err(|why| damaged(&why))?;
-        if version != VERSION {
-            let why = format!("version {version}; this program reads {VERSION}");
+        if !(OLDEST_VERSION..=VERSION).contains(&version) {
+            let why =
+                format!("version {version}; this program reads {OLDEST_VERSION} to {VERSION}");
             return Err(damaged(&why).into());
         }
         let run: Run = serde_json::from_str(&text).map_err(|why| damaged(&why))?;
         if !run.is_sound() {
             return Err(damaged(&"a time or a number in it is not possible").into());
         }
-        return Ok(run);
+        return Ok(run.upgraded());
     }
     let Recordings { sessions, traces, .. } = Inputs::of(dir).open(&[])?;
     // Those that are of no thread divide along their paths.

@@ -119,10 +119,10 @@ pub fn exits(difference: &Difference) -> Vec<(String, Change)> {
     all.map(|(part, name, change)| (format!("{part}, {name}"), change)).collect()
 }
 
-/// Formats the rows with the largest differences.
+/// Formats the rows with the largest differences. The first one has no prefix: of regions inside, it is `self`.
 fn named(out: &mut String, unit: Unit, prefix: &str, all: &[(String, Change)]) {
-    for (name, change) in all.iter().take(MOST_ROWS) {
-        let prefix = if name == "self" { "" } else { prefix };
+    for (at, (name, change)) in all.iter().take(MOST_ROWS).enumerate() {
+        let prefix = if at == 0 { "" } else { prefix };
         let name = format!("    {prefix}{}", Escaped(name.as_bytes()));
         row(out, &name, unit, change, change.difference_ns, "");
     }

@@ -6,11 +6,14 @@ use hypertrace_compare::{
     Exits, FILE, Mean, Named, PARTS, Percentiles, Region, Run, Typical, VERSION,
 };
 use hypertrace_format::origin::Origin;
+use hypertrace_test_support::cpus::{ASLEEP, Cpus, HARD, READY};
 use hypertrace_tests::capability;
 use hypertrace_tests::command::{Hypertrace, Ran, run};
 use hypertrace_tests::golden::golden;
 use hypertrace_tests::linux::static_program;
 use hypertrace_tests::namespace::Mount;
+use hypertrace_timeline::regions::{Options, Regions};
+use hypertrace_timeline::{ClockMaps, KernelTrace, Session};
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -22,7 +25,7 @@ const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 /// Typical regions with these parts, in the order of [`PARTS`].
 fn typical(parts_ns: [f64; PARTS.len()], parse_ns: f64, hog_ns: f64) -> Typical {
     let children = [("parse", (1.0, parse_ns))].into_iter().filter(|_| parse_ns > 0.0);
-    let waits = [("runnable by hog", hog_ns)].into_iter().filter(|_| hog_ns > 0.0);
+    let waits = [("runnable by 'hog'", hog_ns)].into_iter().filter(|_| hog_ns > 0.0);
     Typical {
         mean: Mean { regions: 70, parts_ns },
         children: children.collect(),
@@ -303,7 +306,7 @@ fn what_may_not_be_compared_is_refused_or_said() {
         run.regions.values_mut().for_each(|region| region.percentiles_ns = Percentiles::default());
     };
     refused(&no_percentiles, "b-99/run.json: a time or a number in it is not possible");
-    refused(&|run| run.version = 7, "b-99/run.json: version 7; this program reads 2");
+    refused(&|run| run.version = 7, "b-99/run.json: version 7; this program reads 2 to 3");
 
     let said = |change: &dyn Fn(&mut Run), part: &str| {
         let runs = Runs::sides(5, 0.0, 0.0);
@@ -321,6 +324,87 @@ fn what_may_not_be_compared_is_refused_or_said() {
         &|run| _ = run.regions.insert("new\x1b".into(), region(typical([1.0; 7], 0.0, 0.0))),
         "only in B: new\\x1b",
     );
+}
+
+#[test]
+fn a_text_in_a_run_makes_no_line_of_a_message() {
+    let runs = Runs::sides(6, 0.0, 0.0);
+    for number in 0..12_u32 {
+        let dir = runs.0.path().join(format!(
+            "{}-{:02}",
+            ["a", "b"][number as usize % 2],
+            number / 2 + 1
+        ));
+        let mut run = made(number, if number % 2 == 0 { 0.0 } else { 5_000.0 }, 0.0);
+        let parse = run.regions.remove("parse").unwrap();
+        run.regions.insert("parse\nhypertrace: faster".into(), parse);
+        let host = format!("host {}\nhypertrace: none lost", number % 2);
+        run.origin = Some(Origin { host, ..Origin::default() });
+        fs::write(dir.join(FILE), serde_json::to_string(&run).unwrap()).unwrap();
+    }
+    let ran = runs.compare(&["--fail-on", "slower:2%"]);
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    assert!(ran.stderr.contains("slower by more than 2 %: parse\\nhypertrace: faster"), "{ran:?}");
+    assert!(ran.stderr.contains("2 machines (host 0\\nhypertrace: none lost"), "{ran:?}");
+    assert_eq!(ran.stderr.lines().count(), 2, "{ran:?}");
+
+    let mut one = made(98, 0.0, 0.0);
+    one.session = "1\nhypertrace: 2".into();
+    runs.add("a-98", &one);
+    runs.add("b-98", &one);
+    let ran = runs.compare(&[]);
+    assert_eq!((ran.code, ran.stderr.lines().count()), (Some(2), 1), "{ran:?}");
+}
+
+#[test]
+fn a_thread_with_the_name_of_a_kind_of_causes_is_no_such_cause() {
+    let mut machine = Cpus::new(1, &[(200, "own")]);
+    machine.switch(0, READY, (200, "own"));
+    let thieves = [(300, "idle CPU"), (301, "timer"), (302, "others")];
+    for _ in 0..20 {
+        let now = machine.now;
+        machine.at(now + 100).begin(200, 0);
+        for thief in thieves {
+            let now = machine.now;
+            machine.at(now + 100).switch(0, READY, thief);
+        }
+        let now = machine.now;
+        machine.at(now + 100).switch(0, READY, (200, "own")).at(now + 150);
+        machine.switch(0, ASLEEP, (0, "swapper")).at(now + 250).timer(0, HARD, (200, "own"));
+        machine.at(now + 300).switch(0, READY, (200, "own")).at(now + 400).end(200, 0);
+    }
+    let now = machine.now;
+    machine.at(now + 100).switch(0, READY, (7, "last"));
+    let made = machine.made();
+    let session = Session::open(made.path()).unwrap();
+    let maps = ClockMaps::of(&session).unwrap();
+    let traces = Vec::from_iter(KernelTrace::of_session(0, &session).unwrap());
+    let sessions = [(session, maps)];
+    let regions = Regions::of(&sessions, &traces, &Options::default()).unwrap();
+    let run = Run::of(&sessions[0].0, &regions);
+    let causes = Vec::from_iter(run.regions["r0"].typical.waits.iter().map(|(name, _)| name));
+    let expected = [
+        "blocked by timer",
+        "runnable by 'idle CPU'",
+        "runnable by 'others'",
+        "runnable by 'timer'",
+        "runnable by idle CPU",
+    ];
+    assert_eq!(causes, expected);
+}
+
+#[test]
+fn a_run_of_an_older_version_is_read_with_its_threads() {
+    let runs = Runs::sides(6, 0.0, 9_000.0);
+    let newer = runs.compare(&["--json"]).stdout;
+    for name in [runs.names("a-"), runs.names("b-")].concat() {
+        let file = runs.0.path().join(name).join(FILE);
+        let text = fs::read_to_string(&file).unwrap();
+        let older = text.replace("\"version\":3", "\"version\":2").replace("'hog'", "hog");
+        fs::write(&file, older).unwrap();
+    }
+    assert_eq!(runs.compare(&["--json"]).stdout, newer);
+    assert!(newer.contains("runnable by 'hog'"), "{newer}");
 }
 
 #[test]
