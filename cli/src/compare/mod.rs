@@ -228,6 +228,9 @@ fn read(dir: &Path) -> Result<Run> {
     // Those that are of no thread divide along their paths.
     let options = Options { has_paths: !of_any(&sessions).is_empty(), ..Options::default() };
     let regions = Regions::of(&sessions, &traces, &options)?;
+    if let Some(why) = regions.cut() {
+        say(format_args!("{}: {why}", dir.display()));
+    }
     let (session, _) = sessions.first().context("no session")?;
     let run = Run::of(session, &regions);
     if run.regions.is_empty() {

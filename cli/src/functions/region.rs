@@ -7,7 +7,7 @@ use crate::report::open;
 use anyhow::Result;
 use hypertrace_functions::read::Spans;
 use hypertrace_timeline::FunctionTrace;
-use hypertrace_timeline::regions::{MOST_REGIONS, Options, Regions, Select};
+use hypertrace_timeline::regions::{Options, Regions, Select};
 use std::path::Path;
 
 /// Returns the parts of a function trace's time in which a region of this name of the session was open.
@@ -24,9 +24,7 @@ pub fn spans(dir: &Path, session: Option<&Path>, name: &str) -> Result<Spans> {
     check_names(&sessions, &wanted)?;
     let options = Options { select: Select::Names(wanted.into()), ..Options::default() };
     let regions = Regions::of(&sessions, &[], &options)?;
-    if regions.is_cut {
-        say(format_args!("more than {MOST_REGIONS} regions: the time of the others is left out"));
-    }
+    regions.cut().into_iter().for_each(say);
     let part = |(begin, end)| (trace.time_at(begin), trace.time_at(end));
     let spans = Spans::new(regions.samples().map(|one| part((one.begin_ns, one.end_ns()))));
     if spans.is_empty() {

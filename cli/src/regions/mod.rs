@@ -14,7 +14,7 @@ use crate::writer::unfinished;
 use anyhow::Result;
 use hypertrace_timeline::clock::host::uuid_text;
 use hypertrace_timeline::regions::{
-    By, Choice, Group, MOST_GROUPS, MOST_REGIONS, Options, Regions, Select, fields, names,
+    By, Choice, Group, MOST_GROUPS, Options, Regions, Select, fields, names,
 };
 use hypertrace_timeline::{Class, ClockMaps, Domain, Filter, KernelTrace, Session, nearest};
 use rows::EMPTY;
@@ -323,6 +323,7 @@ impl Args {
             by,
             keeps_intervals: self.html.is_some(),
             has_paths: self.path,
+            most_regions: None,
         };
         let own = match self.name.is_empty() {
             true => options.clone(),
@@ -406,12 +407,6 @@ impl Args {
                 false => "the guest's kernel's events with `hypertrace forward` in the guest",
             };
             warnings.push(format!("no kernel.dat: all time is unattributed; record {next}"));
-        }
-        if regions.is_cut {
-            warnings.push(format!(
-                "more than {MOST_REGIONS} regions or {MOST_GROUPS} groups: the rest is left out; \
-                 choose with --name"
-            ));
         }
         if regions.has_other_names {
             warnings.push(format!(

@@ -32,7 +32,10 @@ pub const ALL_THREADS: &str = "the recording does not have all threads: `hypertr
 /// Formats all groups. If nothing is known of a group's time, the first warning that says why takes the place of the
 /// table, and is removed from the warnings.
 pub fn text(shown: &Shown<'_>, warnings: &mut Vec<String>) -> String {
-    let mut out = summary(shown);
+    let cut = shown.regions.cut();
+    warnings.retain(|text| Some(text) != cut.as_ref());
+    let mut out = cut.map_or(String::new(), |cut| wrapped(&cut, "") + "\n");
+    out.push_str(&summary(shown));
     let is_unknown = |group: &Group| {
         let times = &group.total.times;
         times.total() > 0 && times.get(Part::Unattributed) == times.total()
@@ -626,6 +629,56 @@ pub fn time(ns: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hypertrace_test_support::made::{Made, Packet};
+    use hypertrace_timeline::regions::{Options, Regions};
+    use hypertrace_timeline::{ClockMaps, Session};
+
+    #[test]
+    fn regions_that_are_too_many_are_said_above_the_table_and_in_each_form() {
+        let events = r#"[{"id":16,"schema":"a_begin(id:u64)","reference_point":false},
+                         {"id":17,"schema":"a_end(id:u64)","reference_point":false}]"#;
+        let regions = (1..8).fold(Packet::guest(0), |packet, id| {
+            packet.event(id * 100, 16, &[id]).event(id * 100 + 50, 17, &[id])
+        });
+        let made = Made::of_programs(events);
+        let made = made.stream("guest-000-0000", &[Packet::guest(0), regions]);
+        let session = Session::open(made.path()).unwrap();
+        let maps = ClockMaps::of(&session).unwrap();
+        let sessions = [(session, maps)];
+        let options = Options { most_regions: Some(5), ..Options::default() };
+        let regions = Regions::of(&sessions, &[], &options).unwrap();
+        let shown = Shown {
+            regions: &regions,
+            uuids: Vec::new(),
+            started_unix_ns: 0,
+            by: "",
+            subtract: false,
+            groups: regions.groups.iter().collect(),
+            of_any: BTreeSet::new(),
+            stolen_ms: None,
+            stolen_at_most_ms: 0,
+        };
+        let mut warnings = regions.warnings.clone();
+        let line = "there are more than 5 regions: 2 that ended later";
+        assert!(warnings.iter().any(|warning| warning.contains(line)), "{warnings:?}");
+        let page = crate::regions::html::page(&shown, &sessions, &warnings).unwrap();
+        assert!(page.contains(line), "{page}");
+        let json = crate::regions::rows::Json(&shown, &warnings).to_string();
+        assert!(json.contains(line) && json.contains("\"too_many\":2"), "{json}");
+        let csv = shown.csv();
+        let [head, row] = *csv.lines().collect::<Vec<_>>() else { panic!("{csv}") };
+        let at = head.split(',').position(|name| name == "too_many").unwrap();
+        assert_eq!(row.split(',').nth(at), Some("2"), "{csv}");
+
+        let text = text(&shown, &mut warnings);
+
+        assert!(text.starts_with(line), "{text}");
+        assert!(
+            text.contains("a: 5 regions") && text.contains("not counted: too many 2"),
+            "{text}"
+        );
+        assert!(!warnings.iter().any(|warning| warning.contains(line)), "said twice: {warnings:?}");
+    }
 
     #[test]
     fn counts_have_five_characters_at_most() {

@@ -98,6 +98,8 @@ pub(super) fn collect<'a>(
         shows.iter().for_each(|(session, _)| recordings[*session].push(trace));
     }
     let mut regions = pass.finish(warnings, traces, &Steals::new(&recordings));
+    let cut = regions.cut();
+    regions.warnings.extend(cut);
     let hosts = sessions.iter().map(|(session, _)| (session.name(), session.json().sides()));
     let names = Names::new(hosts.collect());
     regions.sessions =

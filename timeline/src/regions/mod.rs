@@ -92,6 +92,7 @@ use crate::clock::FRACTION;
 use crate::error::Result;
 use crate::inputs::ctf::{ClockMaps, Session};
 use crate::inputs::kernel::KernelTrace;
+use hypertrace_format::number::grouped;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
@@ -114,6 +115,8 @@ pub struct Options {
     pub keeps_intervals: bool,
     /// Whether regions have a critical path, and those with `any_client` are divided along it.
     pub has_paths: bool,
+    /// Maximum number of regions; `None`: [`MOST_REGIONS`].
+    pub most_regions: Option<usize>,
 }
 
 /// Events that begin and end a region.
@@ -164,11 +167,13 @@ pub enum NotCounted {
     Migration,
     /// The kernel's events of its thread were not recorded when it began or when it ended.
     KernelNotRecorded,
+    /// As many regions as are kept had ended before.
+    TooMany,
 }
 
 impl NotCounted {
     /// All kinds, with their names.
-    pub const ALL: [(NotCounted, &str); 7] = [
+    pub const ALL: [(NotCounted, &str); 8] = [
         (NotCounted::BeginWithoutEnd, "begin_without_end"),
         (NotCounted::EndWithoutBegin, "end_without_begin"),
         (NotCounted::IdTwice, "id_twice"),
@@ -176,6 +181,7 @@ impl NotCounted {
         (NotCounted::ClockJump, "clock_jump"),
         (NotCounted::Migration, "migration"),
         (NotCounted::KernelNotRecorded, "kernel_not_recorded"),
+        (NotCounted::TooMany, "too_many"),
     ];
 }
 
@@ -218,7 +224,8 @@ pub struct Regions {
     pub events: Vec<Arc<str>>,
     /// Faults of the inputs, although they could be read, and what could not be known.
     pub warnings: Vec<String>,
-    /// Whether there are more than [`MOST_REGIONS`] regions: those after them are missing.
+    /// Whether there are more regions than are kept: those after them are missing. They are counted by
+    /// [`NotCounted::TooMany`], but for those that would be children only.
     pub is_cut: bool,
     /// Whether there are more than [`MOST_GROUPS`] values: the regions with those after them are in
     /// groups of other values.
@@ -264,6 +271,20 @@ impl Regions {
         sink: &'a mut dyn FnMut(&ThreadInterval<'_>),
     ) -> Result<Regions> {
         collect::collect(sessions, traces, options, Some(sink))
+    }
+
+    /// Returns a line about regions that are missing because there are too many. It is among the warnings, too.
+    pub fn cut(&self) -> Option<String> {
+        let missing =
+            self.groups.iter().map(|group| group.not_counted[NotCounted::TooMany as usize]);
+        let missing = grouped(missing.fold(0, u64::saturating_add));
+        self.is_cut.then(|| {
+            let kept = grouped(self.store.len() as u64);
+            format!(
+                "there are more than {kept} regions: {missing} that ended later are in no number, and some may be \
+                 missing inside others; choose fewer by name or by time"
+            )
+        })
     }
 
     /// Iterates over all counted regions, in the order of their ends.

@@ -232,9 +232,13 @@ impl Pass<'_> {
         }
         // It is nobody's child.
         let is_unneeded = refused.is_some() && depth == 0;
-        if is_unneeded || self.store.len() == MOST_REGIONS {
+        let most = self.options.most_regions.unwrap_or(MOST_REGIONS).min(MOST_REGIONS);
+        if is_unneeded || self.store.len() >= most {
             self.forget(session, open.thread);
             self.is_cut |= !is_unneeded;
+            if let Some(group) = group.filter(|_| refused.is_none()) {
+                self.count_in(group, NotCounted::TooMany);
+            }
             return;
         }
         let group = group.or_else(|| self.group_of_children(session, open.name));
