@@ -3,6 +3,4 @@
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libhypertrace.so");
-    // It has a thread and exit handlers: `dlclose` must not unmap their code.
-    println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
 }

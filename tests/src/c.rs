@@ -129,13 +129,13 @@ impl Compiler {
         made
     }
 
-    /// Compiles a shared library that is linked with libhypertrace.so.
+    /// Compiles a shared library, which has the library of this tree in it or is linked with libhypertrace.so.
     #[track_caller]
-    pub fn plugin(&self, source: &Path, folder: &Path) -> PathBuf {
-        let made = folder.join("plugin.so");
+    pub fn plugin(&self, source: &Path, linked: Linked, folder: &Path) -> PathBuf {
+        let made = folder.join(format!("plugin-{linked:?}.so"));
         let mut command = self.compile(source);
         command.args(["-fPIC", "-shared", "-o"]).arg(&made);
-        self.link(&mut command, Linked::Shared);
+        self.link(&mut command, linked);
         succeed(&mut command);
         made
     }

@@ -471,13 +471,17 @@ fn a_forked_child_gets_its_own_client() {
 #[test]
 fn a_library_that_traces_is_loaded_and_unloaded() {
     let place = Place::new();
-    for compiler in c::compilers() {
-        let plugin = compiler.plugin(&c::source("tests/c/plugin.c"), place.path());
+    // With the library in the plugin, the plugin's own code is unloaded under the library's thread.
+    let all = [Linked::Shared, Linked::Archive];
+    let compilers = c::compilers();
+    for (compiler, linked) in compilers.iter().flat_map(|compiler| all.map(|l| (compiler, l))) {
+        let plugin = compiler.plugin(&c::source("tests/c/plugin.c"), linked, place.path());
         // The program itself is not linked with hypertrace.
         let program =
             compiler.program(&c::source("tests/c/dlopen.c"), Linked::Archive, place.path());
 
-        let (lines, _) = place.trace(compiler.name, &[&program, &plugin]);
+        let name = format!("{}-{linked:?}", compiler.name);
+        let (lines, _) = place.trace(&name, &[&program, &plugin]);
 
         let found: Vec<_> = named(&lines, "plugged")
             .map(|line| (line.number("round").unwrap(), line.number("n").unwrap()))

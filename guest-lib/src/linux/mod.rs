@@ -28,6 +28,7 @@ mod name;
 mod opened;
 mod options;
 mod pci;
+mod pin;
 mod process;
 mod refresher;
 mod revoked;

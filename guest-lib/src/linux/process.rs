@@ -16,7 +16,7 @@ use super::name::{LeaseName, ProcessName};
 use super::opened::Opened;
 use super::options::{Info, Options, Place};
 use super::sys;
-use super::{device, losses, refresher, revoked, segment};
+use super::{device, losses, pin, refresher, revoked, segment};
 use crate::channel::Channel;
 use crate::client::Client;
 use crate::counts;
@@ -268,6 +268,8 @@ fn start(
             .map_err(|why| OpenError::because("lock bytes of", lock_path(&opened.place), why))?;
     }
     let count = clients.len();
+    // Before anything that the system calls later is set up.
+    pin::pin();
     prepare()?;
     // SAFETY: both types hold atomics only.
     let (life, states) = unsafe { wiped_on_fork::<Life, State>(count) }.map_err(|why| {

@@ -1,0 +1,87 @@
+//! Keeps the library in memory: its thread, and what it does when a thread of the program ends, must find their code
+//! also after the program has unloaded the plugin that the library is linked into.
+//!
+//! Unsafe, because of the dynamic loader's C functions.
+#![allow(unsafe_code)]
+
+use libc::{Dl_info, c_int, c_void, dl_phdr_info, size_t};
+use std::ffi::{CStr, c_char};
+use std::mem::{MaybeUninit, transmute};
+
+/// Keeps the shared object with this code loaded until the process ends. Does nothing for code that nobody can unload:
+/// that of a program, static or not, and of objects that the program started with.
+///
+/// The dynamic loader has a lock, which a thread in `dlopen` holds while the object's constructors run. So a constructor
+/// must not wait for the first event of another thread.
+pub(super) fn pin() {
+    if !may_be_unloaded() {
+        return;
+    }
+    type Address = unsafe extern "C" fn(*const c_void, *mut Dl_info) -> c_int;
+    type Open = unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void;
+    let (Some(dladdr), Some(dlopen)) = (function(c"dladdr"), function(c"dlopen")) else { return };
+    let mut found = MaybeUninit::<Dl_info>::uninit();
+    // SAFETY: both are the C library's functions of these names. dladdr fills `found` if it does not return 0; the
+    // name lives as long as the object, which is loaded. If dlopen does not find it, the object is not pinned.
+    unsafe {
+        let dladdr: Address = transmute(dladdr);
+        let dlopen: Open = transmute(dlopen);
+        if dladdr(here().cast(), found.as_mut_ptr()) != 0 {
+            let flags = libc::RTLD_LAZY | libc::RTLD_NOLOAD | libc::RTLD_NODELETE;
+            dlopen(found.assume_init().dli_fname, flags);
+        }
+    }
+}
+
+/// Returns an address in this code.
+fn here() -> *const () {
+    pin as fn() as *const ()
+}
+
+/// Finds a function by its name. A static program would have to be linked with the dynamic loader to name it.
+fn function(name: &CStr) -> Option<*mut c_void> {
+    // SAFETY: looks for a name in this process.
+    Some(unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }).filter(|found| !found.is_null())
+}
+
+/// The objects of the process, in the order in which the dynamic loader has found them.
+#[derive(Default)]
+struct Search {
+    objects: usize,
+    /// The place of the object with this code, and that of the dynamic loader, which a static program has not.
+    own: Option<usize>,
+    loader: Option<usize>,
+}
+
+/// Returns true if the object with this code may be one that `dlopen` has loaded: it comes after the dynamic loader.
+/// An interposer of malloc, which is called within `dlopen`, comes before.
+fn may_be_unloaded() -> bool {
+    let mut search = Search::default();
+    // SAFETY: `look` gets each object, and `search`, which lives through the call.
+    unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut search).cast()) };
+    matches!((search.own, search.loader), (Some(own), Some(loader)) if own > loader)
+}
+
+unsafe extern "C" fn look(info: *mut dl_phdr_info, _: size_t, search: *mut c_void) -> c_int {
+    // SAFETY: as `dl_iterate_phdr` and `may_be_unloaded` call this. The headers are those of a loaded object.
+    let (info, search, headers) = unsafe {
+        let info = &*info;
+        let headers = std::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into());
+        (info, &mut *search.cast::<Search>(), headers)
+    };
+    let place = search.objects;
+    search.objects += 1;
+    // SAFETY: takes a number.
+    let loader = unsafe { libc::getauxval(libc::AT_BASE) };
+    if loader != 0 && info.dlpi_addr == loader {
+        search.loader = Some(place);
+    }
+    let own = (here() as u64).wrapping_sub(info.dlpi_addr);
+    let has_own = |header: &libc::Elf64_Phdr| {
+        header.p_type == libc::PT_LOAD && own.wrapping_sub(header.p_vaddr) < header.p_memsz
+    };
+    if headers.iter().any(has_own) {
+        search.own = Some(place);
+    }
+    0
+}
