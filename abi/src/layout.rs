@@ -177,6 +177,14 @@ impl Geometry {
         Geometry { clients: vcpus.saturating_add(LEASED), ..self }
     }
 
+    /// Returns the sizes for `clients` threads of programs that come and go. Each thread begins a block, so the blocks
+    /// are smaller than a vCPU's: 1/256 of a ring, but from 4 KiB to 64 KiB. A ring of at least 64 KiB has 16 blocks then.
+    #[must_use]
+    pub fn for_programs(clients: u32, ring_bytes: u64) -> Geometry {
+        let block_bytes = (ring_bytes / 256).clamp(1 << 12, 1 << 16);
+        Geometry { clients, ring_bytes, block_bytes, ..Geometry::default() }
+    }
+
     /// Checks every bound that the offsets below rely on.
     ///
     /// # Errors
@@ -331,6 +339,15 @@ mod tests {
         for vcpus in [1009, u32::MAX] {
             let error = Geometry::default().for_vcpus(vcpus).check().unwrap_err();
             assert_eq!(error.to_string(), "clients must be 1 to 1024");
+        }
+    }
+
+    #[test]
+    fn the_blocks_of_programs_grow_with_their_ring() {
+        for (ring_bytes, blocks) in [(1 << 16, 16), (1 << 20, 256), (1 << 23, 256), (1 << 26, 1024)]
+        {
+            let g = Geometry::for_programs(4, ring_bytes);
+            assert_eq!((g.check(), g.ring_bytes / g.block_bytes), (Ok(()), blocks));
         }
     }
 

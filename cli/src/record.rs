@@ -78,7 +78,7 @@ pub struct Args {
     own_only: bool,
 
     /// Threads of all programs that can trace at the same time
-    #[arg(long, value_name = "N", default_value_t = 64, conflicts_with_all = BESIDE,
+    #[arg(long, value_name = "N", default_value_t = 256, conflicts_with_all = BESIDE,
           value_parser = clap::value_parser!(u32).range(1..=1024))]
     clients: u32,
 

@@ -11,11 +11,15 @@ use hypertrace_abi::config::{
     CONFIG_WORDS, ConfigError, ConfigPage, Features, HostFacts, RingMode,
 };
 use hypertrace_abi::layout::local::HOST_LOCK;
-use hypertrace_abi::layout::{Geometry, GeometryError, MIN_BAR, Region, WORD};
+use hypertrace_abi::layout::{
+    Geometry, GeometryError, MIN_BAR, PAGE, Region, WORD, guest_page, host_page,
+};
 use hypertrace_abi::ring::ClientMemory;
 use hypertrace_abi::zerocopy::IntoBytes;
-use rustix::fs::{AtFlags, CWD, MemfdFlags, Mode, OFlags, SealFlags, fcntl_add_seals};
-use rustix::fs::{fstat, memfd_create, openat, statat, unlinkat};
+use rustix::fs::{
+    AtFlags, CWD, FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags, fallocate, fcntl_add_seals,
+    fstat, memfd_create, openat, statat, unlinkat,
+};
 use rustix::process::{Resource, getrlimit};
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
@@ -156,7 +160,7 @@ pub struct Segment {
     /// `None`: this did not create the file.
     entry: Option<Entry>,
     /// The same file by a description of its own, which no child inherits: the
-    /// host's lock is gone with the host. `None`: this is no host.
+    /// host's locks are gone with the host. `None`: this is no host.
     host_lock: Option<LockFile>,
     mapping: Mapping,
     page: ConfigPage,
@@ -226,11 +230,7 @@ impl Segment {
     /// bytes. `None`: the smallest do not.
     pub fn fitting(bytes: u64, clients: u32) -> Option<Geometry> {
         let rings = (16..=20).rev().map(|log| 1 << log);
-        let mut all = rings.map(|ring_bytes| {
-            let default = Geometry::default();
-            let block_bytes = default.block_bytes.min(ring_bytes / 16);
-            Geometry { clients, ring_bytes, block_bytes, ..default }
-        });
+        let mut all = rings.map(|ring_bytes| Geometry::for_programs(clients, ring_bytes));
         all.find(|geometry| geometry.check().is_ok() && used(geometry) <= bytes)
     }
 
@@ -287,7 +287,15 @@ impl Segment {
         if found < expected {
             return Err(SegmentError::Short { path: name.to_owned(), found, expected });
         }
-        let mapping = Mapping::new(&file, 0, expected, true).map_err(failed("map", name))?;
+        let mapping = Mapping::new(&file, 0, expected, true).map_err(|source| {
+            match source.raw_os_error() {
+                // As under `ulimit -v`.
+                Some(libc::ENOMEM) => {
+                    SegmentError::Reserve { path: name.to_owned(), bytes: expected, source }
+                }
+                _ => failed("map", name)(source),
+            }
+        })?;
         Ok(Segment { file, path, entry: None, host_lock: None, mapping, page, geometry, mode })
     }
 
@@ -297,8 +305,8 @@ impl Segment {
     /// If another process is.
     pub fn to_serve(mut self) -> Result<Segment, SegmentError> {
         let own = own_description(self.file.as_fd()).map_err(failed("open again", self.name()))?;
-        let lock = LockFile::new(own, HOST_LOCK, LockFile::ANY);
-        if !lock.try_lock(0).map_err(failed("lock", self.name()))? {
+        let lock = LockFile::new(own, 0, LockFile::ANY);
+        if !lock.try_lock(HOST_LOCK as u32).map_err(failed("lock", self.name()))? {
             let pid = self.local().host_pid().load(Relaxed);
             return Err(SegmentError::Served { path: self.name().to_owned(), pid });
         }
@@ -401,6 +409,49 @@ impl Segment {
     /// Returns one client's memory.
     pub fn client(&self, client: u32) -> Option<ClientMemory<'_>> {
         ClientMemory::of_rings(self.rings(), client, &self.geometry, self.mode)
+    }
+
+    /// Returns true if a process has a client now, by its lock.
+    pub fn is_held(&self, client: u32) -> bool {
+        let Some(lock) = &self.host_lock else { return false };
+        let is_free = lock.lock(client);
+        if is_free {
+            lock.unlock(client);
+        }
+        !is_free
+    }
+
+    /// Gives the system back the memory that a client's ring does not need while all of its records are taken and no
+    /// thread has the client. Returns false if a thread has it, if records are left, or if the segment has a file of its
+    /// own, whose memory is reserved.
+    ///
+    /// The host has the client's lock meanwhile, so no thread leases the client and writes to the ring.
+    pub fn give_back(&self, client: u32) -> bool {
+        let (Some(lock), None) = (&self.host_lock, &self.path) else { return false };
+        let Some(memory) = self.client(client).filter(|_| lock.lock(client)) else { return false };
+        let is_empty = memory.guest[guest_page::HEAD].load(Relaxed)
+            == memory.host[host_page::TAIL].load(Relaxed);
+        let is_given = is_empty && self.free_all_but(client, memory.live()).is_ok();
+        lock.unlock(client);
+        is_given
+    }
+
+    /// Makes a ring zero and frees its pages, but for those of a part: the index of the first word, and the words.
+    fn free_all_but(&self, client: u32, (first, words): (u64, u64)) -> io::Result<()> {
+        let ring = self.geometry.ring_bytes;
+        // As if the ring went on after its end: from the part's end to its begin.
+        let begin = ((first + words) * WORD).next_multiple_of(PAGE);
+        let end = (first * WORD + ring) / PAGE * PAGE;
+        let area = self.geometry.window_offset(Region::Rings) + self.geometry.client_offset(client);
+        let at = area + self.geometry.client_stride() - ring;
+        for (begin, end) in [(begin, end.min(ring)), (begin.max(ring) - ring, end.max(ring) - ring)]
+        {
+            if begin < end {
+                let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+                fallocate(&self.file, flags, at + begin, end - begin)?;
+            }
+        }
+        Ok(())
     }
 
     /// Takes it apart: the file, its memory, and the copy of the config page that

@@ -29,9 +29,12 @@ const SETTLES: Duration = Duration::from_millis(200);
 /// Most time that is waited for that.
 const MOST_SETTLING: Duration = Duration::from_secs(5);
 
-/// Every so many passes look at all clients, also at those that never rang. A client whose bell another program
+/// Every so many passes look at all clients, also at those that never rang, and give memory back. A client whose bell another program
 /// keeps silent waits for its first point as long.
 const ALL_EVERY: u64 = 16;
+
+/// Part of a ring, 1/32, that a ring's head has passed before it is worth to give the ring's memory back.
+const GROWN_PART: u64 = 32;
 
 /// State of the drain: the clients, and their turns.
 pub(crate) struct Drain<S> {
@@ -50,6 +53,11 @@ pub(crate) struct Drain<S> {
     /// Looks at that total that found a number which cannot be.
     bad_totals: u64,
     settling: Option<Settling>,
+    /// Each client's head when its ring's memory was given back.
+    given_back: Box<[u64]>,
+    /// Whether a process was seen to lock a client. If not, threads of this process may use clients without locks, and
+    /// no ring is known to be unused.
+    has_locks: bool,
     /// Times that the memory of this session was replaced by an older one, and by another host's.
     rollbacks: u64,
     taken_over: u64,
@@ -127,6 +135,8 @@ impl<S: EventSink> Drain<S> {
             unattached: Total::default(),
             bad_totals: 0,
             settling: None,
+            given_back: vec![0; all as usize].into(),
+            has_locks: false,
             rollbacks: 0,
             taken_over: 0,
         }
@@ -162,6 +172,9 @@ impl<S: EventSink> Drain<S> {
             });
         if more {
             self.state.is_drain_due.store(true, Relaxed);
+        }
+        if self.passes.is_multiple_of(ALL_EVERY) {
+            self.give_back();
         }
         self.state.last_pass.store(ticks(), Relaxed);
         more
@@ -308,6 +321,25 @@ impl<S: EventSink> Drain<S> {
                 let words = [HEAD, SCHEMA_LEN, LOST_FULL, LOST_BUSY, LOST_UNATTACHED, SLOT];
                 // The other thread may have found it meanwhile.
                 is_used.fetch_or(words.iter().any(is_touched), Relaxed);
+            }
+        }
+    }
+
+    /// Gives back the memory of rings that no thread has: threads that come and go use one ring after the other, each
+    /// up to its end.
+    fn give_back(&mut self) {
+        let HostState { segment, is_used, .. } = &*self.state;
+        // An emulator's plugin has the relays, without a lock.
+        let (relays, _) = segment.clients();
+        let clients = (0..).zip(&mut self.given_back).zip(is_used).skip(relays as usize);
+        for ((client, given_back), _) in clients.filter(|(_, is_used)| is_used.load(Relaxed)) {
+            self.has_locks = self.has_locks || segment.is_held(client);
+            let Some(memory) = segment.client(client).filter(|_| self.has_locks) else { continue };
+            let head = memory.guest[HEAD].load(Relaxed);
+            if head.wrapping_sub(*given_back) >= memory.capacity() / GROWN_PART
+                && segment.give_back(client)
+            {
+                *given_back = head;
             }
         }
     }

@@ -44,11 +44,11 @@ impl fmt::Debug for Config {
 }
 
 impl Config {
-    /// Defaults: 64 threads at a time, rings of 1 MiB, in memory.
+    /// Defaults: 256 threads at a time, rings of 1 MiB, in memory.
     pub fn new(dir: impl Into<PathBuf>) -> Config {
         Config {
             trace: SessionConfig::new(dir),
-            geometry: Geometry { clients: 64, ..Geometry::default() },
+            geometry: Geometry::for_programs(256, 1 << 20),
             segment: None,
             vm_memory: None,
             relays: 0,

@@ -203,7 +203,6 @@ pub fn closing(out: &Path, ring: (&str, u64), clients: u32, summary: &Summary) -
 
 /// Returns the segment's geometry, and how many of its clients are relays.
 fn geometry(args: &Args) -> Result<(Geometry, u32)> {
-    let ring_bytes = args.ring;
     let default = if args.qemu.is_some() { args.clients } else { 0 };
     let relays = args.relays.unwrap_or(default);
     let clients = args.clients + relays;
@@ -213,8 +212,7 @@ fn geometry(args: &Args) -> Result<(Geometry, u32)> {
             args.clients
         )));
     }
-    let block_bytes = (ring_bytes / 16).min(64 << 10);
-    Ok((Geometry { clients, ring_bytes, block_bytes, ..Geometry::default() }, relays))
+    Ok((Geometry::for_programs(clients, args.ring), relays))
 }
 
 #[cfg(test)]

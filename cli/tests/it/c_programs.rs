@@ -288,7 +288,7 @@ fn a_program_of_2016_compiles_unchanged_and_its_events_are_recorded() {
 
         let (lines, printed) = place.trace(compiler.name, &[program, "-", "3", "100"]);
 
-        assert_eq!(printed, "64 clients, 8 arguments\n");
+        assert_eq!(printed, "256 clients, 8 arguments\n");
         interface_2016::check(&lines, 3, 100, 8);
         assert!(lines.iter().all(|line| line.event == "lease" || line.event == "hypertrace"));
         let alone = run(&mut Command::new(program));

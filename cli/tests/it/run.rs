@@ -436,13 +436,35 @@ fn two_hundred_threads_on_64_clients_are_recorded_or_counted_exactly() {
     }
     let dir = tempfile::tempdir().unwrap();
 
-    run(&mut run_test(dir.path(), &[], this_test!(), "-")).ok();
+    run(&mut run_test(dir.path(), &["--clients", "64"], this_test!(), "-")).ok();
 
     let total = HYPERTRACE.info(dir.path())["total"].clone();
     let [events, lost, unattached] =
         ["events", "lost", "lost_unattached"].map(|count| total[count].as_u64().unwrap());
     assert_eq!(events + lost, THREADS * EVENTS);
     assert!(unattached >= (THREADS - 64) * EVENTS, "{total}");
+}
+
+#[test]
+fn short_threads_find_room_in_a_ring_while_the_recorder_is_stopped() {
+    const THREADS: u64 = 200;
+    if traced::argument().is_some() {
+        hypertrace::event!("first");
+        let recorder = rustix::process::getppid().unwrap();
+        rustix::process::kill_process(recorder, rustix::process::Signal::STOP).unwrap();
+        // One after the other, in one ring.
+        for n in 0..THREADS {
+            std::thread::spawn(move || hypertrace::event!("short", n)).join().unwrap();
+        }
+        rustix::process::kill_process(recorder, rustix::process::Signal::CONT).unwrap();
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+
+    run(&mut run_test(dir.path(), &["--clients", "2"], this_test!(), "-")).ok();
+
+    let total = HYPERTRACE.info(dir.path())["total"].clone();
+    assert_eq!((&total["events"], &total["lost"]), (&(THREADS + 1).into(), &0.into()), "{total}");
 }
 
 #[test]
@@ -595,7 +617,7 @@ fn a_limit_of_a_files_size_is_said_and_what_is_missing_is_counted() {
     let stat = HYPERTRACE.info(&session);
     assert_eq!(stat["finished"], true);
     assert!(stat["total"]["lost"].as_u64().unwrap() >= EVENTS, "{stat}");
-    // The segment of 64 clients is larger than that.
+    // The segment of 256 clients is larger than that.
     let refused = dir.path().join("T");
     let said = run(limited("-").arg(&refused).args(["--", "true"])).failed(1);
     for part in ["the segment in memory", "RLIMIT_FSIZE, 40960000"] {

@@ -18,7 +18,9 @@ const EVENTS: u64 = 100;
 fn two_hundred_threads_on_64_clients_are_recorded_or_counted_exactly() {
     child::in_own_process(|| {
         let dir = tempfile::tempdir().unwrap();
-        let session = Session::create(Config::new(dir.path())).unwrap();
+        let config = Config::new(dir.path());
+        let geometry = Geometry { clients: 64, ..config.geometry };
+        let session = Session::create(Config { geometry, ..config }).unwrap();
         let segment = Some(session.segment().location().into());
         hypertrace::open(&Options { segment, ..Options::default() }).unwrap();
         let all = Arc::new(Barrier::new(THREADS as usize));

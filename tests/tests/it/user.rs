@@ -3,8 +3,10 @@
 #![allow(unsafe_code)] // a segment's rings as a slice
 
 use hypertrace_tests::child;
-use std::sync::Arc;
+use std::fs::File;
+use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use hypertrace::{Channel, Client, Clock, LeaseInfo, Options, ProducerState, Status};
@@ -70,7 +72,7 @@ fn a_program_can_embed_a_session() {
         let session = Session::create(Config::new(dir.path())).unwrap();
         let segment = Some(session.segment().location().into());
         let info = hypertrace::open(&Options { segment, ..Options::default() }).unwrap();
-        assert!(!info.traps && info.clients == (0..64));
+        assert!(!info.traps && info.clients == (0..256));
 
         hypertrace::event!("before");
         let point = hypertrace::reference_point!("point", n = 7u64).unwrap();
@@ -330,6 +332,81 @@ impl EventSink for SlowDrain {
 
     fn end_pass(&self) {
         self.session.end_pass();
+    }
+}
+
+#[test]
+fn rings_that_short_threads_have_used_up_are_given_back() {
+    const AT_ONCE: usize = 40;
+    const ROUNDS: u64 = 120;
+    child::in_own_process(|| {
+        let dir = tempfile::tempdir().unwrap();
+        let session = Session::create(Config::new(dir.path())).unwrap();
+        let segment = Arc::clone(session.segment());
+        let location = Some(segment.location().into());
+        hypertrace::open(&Options { segment: location, ..Options::default() }).unwrap();
+        let memory = File::open(segment.location()).unwrap();
+        let resident = || memory.metadata().unwrap().blocks() * 512;
+        // By this thread's client the host sees that clients are locked.
+        hypertrace::event!("first");
+
+        let all = Arc::new(Barrier::new(AT_ONCE));
+        for round in 0..ROUNDS {
+            let threads: Vec<_> = (0..AT_ONCE)
+                .map(|_| {
+                    let all = Arc::clone(&all);
+                    std::thread::spawn(move || {
+                        hypertrace::event!("short", round);
+                        // So that each has a ring of its own.
+                        all.wait();
+                    })
+                })
+                .collect();
+            threads.into_iter().for_each(|thread| thread.join().unwrap());
+        }
+
+        // Each round opens a block of 4 KiB in 40 rings, in all 18 MiB.
+        wait_until("the rings' memory", || resident() < 8 << 20);
+        let summary = session.finish().unwrap();
+        assert_eq!((summary.ring_events, summary.lost), (1 + ROUNDS * AT_ONCE as u64, 0));
+        assert!(summary.faults.is_empty(), "{:?}", summary.faults);
+    });
+}
+
+#[test]
+fn a_ring_of_a_mebibyte_takes_240_short_threads_between_two_drains() {
+    let geometry = Geometry::for_programs(1, 1 << 20);
+    let segment = Segment::anonymous(&geometry, &HostFacts::default()).unwrap();
+    // SAFETY: `segment` is mapped for as long as the clients below are there.
+    let channel = unsafe { Channel::at_window(segment.address()) }.unwrap();
+    let state = ProducerState::new();
+    let recorded = (1..).take_while(|n| {
+        let client = Client::lease(channel, 0, &state, *n, &info("short")).unwrap();
+        let (site, fields) = hypertrace_abi::event_type!("short", n = *n);
+        client.emit(site, fields) == Emit::Recorded
+    });
+
+    assert_eq!(recorded.count(), 240);
+}
+
+#[test]
+fn an_event_that_is_longer_than_a_block_needs_a_larger_ring() {
+    let text = "x".repeat(1024);
+    let text = &*text;
+    for (ring_bytes, is_recorded) in [(1 << 20, false), (4 << 20, true)] {
+        let dir = tempfile::tempdir().unwrap();
+        let geometry = Geometry::for_programs(1, ring_bytes);
+        let session = Session::create(Config { geometry, ..Config::new(dir.path()) }).unwrap();
+        let state = ProducerState::new();
+        let client = Client::lease(channel(&session), 0, &state, 7, &info("program")).unwrap();
+
+        hypertrace::event!(client: &client, "fits", a = text, b = text, c = text);
+        hypertrace::event!(client: &client, "long", a = text, b = text, c = text, d = text);
+        client.release();
+
+        let summary = session.finish().unwrap();
+        let expected = if is_recorded { (2, 0) } else { (1, 1) };
+        assert_eq!((summary.ring_events, summary.lost), expected, "{ring_bytes}");
     }
 }
 
