@@ -319,6 +319,10 @@ impl Segment {
         self.path.as_deref()
     }
 
+    pub(crate) fn file(&self) -> &File {
+        &self.file
+    }
+
     fn name(&self) -> &Path {
         self.path().unwrap_or(unnamed())
     }

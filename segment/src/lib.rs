@@ -39,6 +39,8 @@
 mod file;
 #[cfg(feature = "std")]
 pub mod futex;
+#[cfg(feature = "std")]
+mod holders;
 mod local;
 #[cfg(feature = "std")]
 mod lock;
@@ -51,6 +53,8 @@ mod token;
 
 #[cfg(feature = "std")]
 pub use file::{Segment, SegmentError};
+#[cfg(feature = "std")]
+pub use holders::Holder;
 pub use local::LocalPages;
 #[cfg(feature = "std")]
 pub use lock::LockFile;

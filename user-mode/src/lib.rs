@@ -53,4 +53,4 @@ pub use session::{Config, Error, Session};
 pub use signals::Signals;
 
 pub use hypertrace_abi::drain::DrainPolicy;
-pub use hypertrace_segment::{Segment, SegmentError};
+pub use hypertrace_segment::{Holder, Segment, SegmentError};

@@ -15,7 +15,7 @@ use hypertrace_kernel::{Recording, is_incomplete};
 use hypertrace_qemu_emulator::Emulator;
 use hypertrace_trace::session_json::{Domain, StreamJson};
 use hypertrace_trace::{SessionConfig, Summary};
-use hypertrace_user::{Config, Program, Session, end_if_cut, exit_code, pass_signals_on};
+use hypertrace_user::{Config, Holder, Program, Session, end_if_cut, exit_code, pass_signals_on};
 use std::env;
 use std::ffi::OsStr;
 use std::fmt::Write;
@@ -89,6 +89,8 @@ fn record(
     }
     let ran = hypertrace_user::run(&session, started, command);
     drop(monitor);
+    // Before the end: what processes trace from then on is lost.
+    let left = session.segment().holders();
     let (summary, written) = session.end();
     let kernel = recording.map_or(Ok(()), |recording| kernel::finish(recording, args.quiet));
     let status = ran?;
@@ -97,7 +99,9 @@ fn record(
         say(closing(out, ("--ring", args.ring), args.clients, &summary));
         // Whose kernel's events are recorded, need not trace.
         let has_none = summary.records == 0 && summary.lost == 0;
-        if untraced.is_none() && has_none && !args.records_kernel() {
+        if !left.is_empty() {
+            say(outlived(&left));
+        } else if untraced.is_none() && has_none && !args.records_kernel() {
             say(UNTRACED);
         }
     }
@@ -153,7 +157,31 @@ fn start_kernel(args: &Args, out: &Path) -> Result<Option<Recording>> {
 /// Reasons why a session has no events and had no client.
 const UNTRACED: &str = "no program has traced: it does not call hypertrace, or HYPERTRACE_SEGMENT \
                         was taken out of its environment, or its descriptors were closed (then \
-                        give --segment FILE)";
+                        give --segment FILE), or `ulimit -v` leaves no room for the rings (then give \
+                        fewer --clients)";
+
+/// Number of processes that a message names.
+const NAMED: usize = 4;
+
+/// Formats which processes can still trace, and what to do about that.
+fn outlived(left: &[Holder]) -> String {
+    let named = left
+        .iter()
+        .take(NAMED)
+        .map(|Holder { pid, name }| format!("{} ({pid})", String::from_utf8_lossy(name)));
+    let named = named.collect::<Vec<_>>().join(", ");
+    let others = match left.len().saturating_sub(NAMED) {
+        0 => String::new(),
+        others => format!(" and {} others", grouped(others as u64)),
+    };
+    let processes = if left.len() == 1 { "process outlives" } else { "processes outlive" };
+    format!(
+        "{} {processes} the program, and events from now on are lost: {named}{others}; to record \
+         a service, let `hypertrace record --segment FILE -o DIR sleep infinity` run, and start the service \
+         with HYPERTRACE_SEGMENT=FILE",
+        grouped(left.len() as u64)
+    )
+}
 
 /// Formats the closing line: events recorded and lost, the causes, and the options
 /// that help: `ring` is the one for the rings, and their size.

@@ -674,6 +674,36 @@ fn events_of_a_process_without_a_client_are_counted() {
     }
 }
 
+#[test]
+fn processes_that_outlive_the_program_are_said_whether_they_have_traced_or_not() {
+    // With the segment's descriptor, without one, and none.
+    let cases = [
+        (&[][..], "sleep 60 & sleep 60 &", "2 processes outlive the program"),
+        (&["--segment", "segment"], "sleep 60 &", "1 process outlives the program"),
+        (&[], "sleep 60 & kill $!; wait", ""),
+    ];
+    for (options, script, said) in cases {
+        let dir = tempfile::tempdir().unwrap();
+        let mut command = HYPERTRACE.command(["record", "-o", "S", "--clients", "4"]);
+        command.args(options).args(["sh", "-c", &format!("exec >/dev/null 2>&1; {script}")]);
+
+        let ran = run(command.current_dir(dir.path()));
+
+        assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+        let lines: Vec<_> = ran.stderr.lines().collect();
+        assert!(lines[0].ends_with("0 events in S, none lost"), "{script}: {lines:?}");
+        // With the reasons why nothing was traced only if no process can still do so.
+        assert_eq!(lines.len(), 2, "{script}: {lines:?}");
+        match said {
+            "" => assert!(lines[1].contains("no program has traced"), "{lines:?}"),
+            said => {
+                assert!(lines[1].contains(said), "{script}: {lines:?}");
+                assert!(lines[1].contains("events from now on are lost: "), "{lines:?}");
+            }
+        }
+    }
+}
+
 /// Runs a script in its own process group and sends it SIGINT, as a terminal does, once the file
 /// `ready` exists. Returns the exit code.
 fn interrupted(dir: &Path, script: &str) -> Option<i32> {

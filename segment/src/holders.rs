@@ -1,0 +1,71 @@
+//! Processes that have a segment: found by the system, as the segment itself says nothing that other programs could not
+//! have written.
+
+use crate::file::Segment;
+use hypertrace_abi::layout::local::ENVIRONMENT;
+use rustix::fs::{fstat, stat};
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+
+/// A process that has a segment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// The process.
+    pub pid: u32,
+    /// The kernel's name of the process: 15 bytes, of any kind.
+    pub name: Vec<u8>,
+}
+
+/// Place of a process's start time among the fields of `/proc/PID/stat` after the name.
+const START_TIME: usize = 19;
+
+impl Segment {
+    /// Returns the processes that can trace into the segment, but for this one: those that have the segment's file open,
+    /// and those whose environment names the segment. Of processes that began before this one there are none, and those
+    /// of other users are seen by root alone.
+    pub fn holders(&self) -> Vec<Holder> {
+        let own = fs::read_link("/proc/self").ok().and_then(|pid| pid.to_str()?.parse().ok());
+        let began = own.and_then(start_time);
+        let (Some(own), Some(began)) = (own, began) else { return Vec::new() };
+        let pids = fs::read_dir("/proc").into_iter().flatten().filter_map(|entry| {
+            entry.ok()?.file_name().to_str()?.parse::<u32>().ok().filter(|pid| *pid != own)
+        });
+        let holders = pids.filter(|pid| start_time(*pid).is_some_and(|time| time >= began));
+        let holders = holders.filter(|pid| self.is_in_environment(*pid) || self.is_open_in(*pid));
+        let named = holders.filter_map(|pid| {
+            let mut name = fs::read(format!("/proc/{pid}/comm")).ok()?;
+            name.pop_if(|last| *last == b'\n');
+            Some(Holder { pid, name })
+        });
+        named.collect()
+    }
+
+    fn is_in_environment(&self, pid: u32) -> bool {
+        let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        let location = self.location();
+        environment.split(|byte| *byte == 0).any(|variable| {
+            let value = variable.strip_prefix(ENVIRONMENT.as_bytes()).unwrap_or_default();
+            value.strip_prefix(b"=").map(OsStr::from_bytes) == Some(&location)
+        })
+    }
+
+    fn is_open_in(&self, pid: u32) -> bool {
+        let Ok(own) = fstat(self.file()) else { return false };
+        let files = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+        files.map(|entry| stat(entry.path())).any(|found| {
+            found.is_ok_and(|found| (found.st_dev, found.st_ino) == (own.st_dev, own.st_ino))
+        })
+    }
+}
+
+/// Returns when a process began, in the kernel's ticks. `None`: it has ended, or is a zombie, which has nothing open.
+fn start_time(pid: u32) -> Option<u64> {
+    let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
+    // The name before may have any bytes.
+    let stat = String::from_utf8_lossy(&stat);
+    let mut fields = stat.rsplit_once(") ")?.1.split(' ');
+    let state = fields.next()?;
+    let time = fields.nth(START_TIME - 1)?.parse().ok()?;
+    (state != "Z" && state != "X").then_some(time)
+}
