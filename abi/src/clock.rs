@@ -56,6 +56,25 @@ pub fn ticks_after_loads() -> u64 {
     ticks()
 }
 
+/// Returns whether QEMU emulates the CPU: then its counter is one clock on all CPUs, whatever a kernel
+/// that compares them has found, as each CPU is a thread that can stop at any time.
+#[must_use]
+pub fn is_emulated() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use core::arch::x86_64::__cpuid;
+        /// In ECX of leaf 1: a hypervisor has the leaves from [`HYPERVISOR`] on.
+        const HAS_HYPERVISOR: u32 = 1 << 31;
+        const HYPERVISOR: u32 = 0x4000_0000;
+        let is_guest = __cpuid(1).ecx & HAS_HYPERVISOR != 0;
+        let name = is_guest.then(|| __cpuid(HYPERVISOR));
+        let name = name.map(|leaf| [leaf.ebx, leaf.ecx, leaf.edx].map(u32::to_le_bytes));
+        name.is_some_and(|name| name.as_flattened() == b"TCGTCGTCGTCG")
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    false
+}
+
 /// Returns the counter's ticks per second if the CPU reports them, as AArch64 does. On RISC-V they
 /// are the `timebase-frequency` of the machine's description, which the VMM writes.
 pub fn frequency() -> Option<u64> {

@@ -10,6 +10,7 @@ use hypertrace::abi::event_type;
 use hypertrace::{Clock, Emit, Options, Place, event, reference_point};
 use hypertrace_kernel::{Forwarding, Piece};
 use hypertrace_user::{Program, exit_code, pass_signals_on, run_command};
+use std::env;
 use std::ffi::OsString;
 use std::process::ExitCode;
 use std::thread::{self, JoinHandle};
@@ -17,6 +18,9 @@ use std::time::Duration;
 
 /// Longest time between two passes over the kernel's buffers, and between two readings of the clock.
 const PERIOD: Duration = Duration::from_millis(200);
+
+/// Environment variable with the clock of programs.
+const CLOCK: &str = "HYPERTRACE_CLOCK";
 
 /// In a guest: send its kernel's events to the host
 ///
@@ -68,6 +72,15 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         let why = "is of a program, which has no kernel of its own; `hypertrace record --kernel` records this one";
         return Err(Usage(format!("the segment {} {why}", segment.display())).into());
     }
+    let is_named = env::var_os(CLOCK).is_some_and(|name| !name.is_empty());
+    let gives_clock = program.is_some() && !is_named;
+    if !gives_clock && !matches!(hypertrace::default_clock(), Ok(Clock::Counter)) {
+        say(format_args!(
+            "programs of this guest stamp with CLOCK_MONOTONIC_RAW, and the kernel's events have the TSC: \
+             regions are divided with the error of both; {CLOCK}=tsc in the programs' environment takes \
+             one clock"
+        ));
+    }
     crate::kernel::clean();
     let mut channel = Channel::default();
     channel.read_clock();
@@ -84,6 +97,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         Some(program) => {
             let mut command = program.command();
             command.args(&args.program[1..]);
+            if gives_clock {
+                command.env(CLOCK, "tsc");
+            }
             // This thread, which holds the channel, continues the recording.
             let runner = thread::spawn({
                 let program = Program::find(&args.program[0])?;

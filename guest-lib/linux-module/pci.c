@@ -167,11 +167,24 @@ static char *clock;
 module_param(clock, charp, 0444);
 MODULE_PARM_DESC(clock, "tsc or monotonic_raw; default: the TSC unless the kernel has dropped it");
 
-/* Returns true if the counter is one clock on all CPUs, as far as the kernel knows. */
+/* Returns true if QEMU emulates the CPUs: they have one counter, whatever the kernel has found. */
+static bool is_emulated(void)
+{
+	u32 most, name[3];
+
+	if (!boot_cpu_has(X86_FEATURE_HYPERVISOR))
+		return false;
+	cpuid(0x40000000, &most, &name[0], &name[1], &name[2]);
+	return !memcmp(name, "TCGTCGTCGTCG", sizeof(name));
+}
+
+/* Returns true if the counter is one clock on all CPUs, as far as is known. */
 static bool is_counter_usable(void)
 {
 	if (clock)
 		return !strcmp(clock, "tsc");
+	if (is_emulated())
+		return true;
 	return boot_cpu_has(X86_FEATURE_TSC) && !check_tsc_unstable() &&
 	       (boot_cpu_has(X86_FEATURE_HYPERVISOR) ||
 		(boot_cpu_has(X86_FEATURE_CONSTANT_TSC) && boot_cpu_has(X86_FEATURE_NONSTOP_TSC)));

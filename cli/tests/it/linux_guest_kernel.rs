@@ -67,15 +67,17 @@ fn the_kernel_of_a_guest_stands_beside_its_programs() {
     let mut programs = vec![("program", &*program), ("regions", &*regions), ("mark", &*mark)];
     programs.extend(recorder.iter().map(|(name, path)| (&**name, &**path)));
     let script = format!(
-        "mv /run /gone; hypertrace forward true; mv /gone /run
+        "mv /run /gone; HYPERTRACE_CLOCK=monotonic_raw hypertrace forward true; mv /gone /run
         hypertrace forward program {EVENTS} {POINTS}; echo \"ended: $?\"
         hypertrace forward {SWITCHES} regions {ROUNDS}; echo \"ended: $?\"
+        unset HYPERTRACE_CLOCK
         hypertrace forward sh -c '{SCRIPT}'; echo \"ended: $?\""
     );
 
     let console = linux.start(folder.path(), &server.device, &programs, &script).console();
 
     assert!(console.contains("there is no directory /run; make it first"), "{console}");
+    assert_eq!(console.matches("stamp with CLOCK_MONOTONIC_RAW").count(), 1, "{console}");
     assert!(console.contains("failed: 0") && console.contains("ended: 0"), "{console}");
     let session = server.session.clone();
     server.stop();

@@ -15,7 +15,7 @@ const ENVIRONMENT: &str = "HYPERTRACE_CLOCK";
 const CHEAP: [&str; 3] = ["tsc", "kvm-clock", "hyperv_clocksource_tsc_page"];
 
 /// Chooses a clock: that of the options or of the environment; else the TSC if it always ticks at one
-/// rate, or if a hypervisor offers it as a clock; otherwise CLOCK_MONOTONIC_RAW. AArch64's counter
+/// rate, if a hypervisor offers it as a clock, or if QEMU emulates the CPU; otherwise CLOCK_MONOTONIC_RAW. AArch64's counter
 /// always ticks at one rate, but an emulator's counter is not the one whose
 /// frequency the host knows.
 ///
@@ -37,7 +37,9 @@ pub(super) fn choose(options: &Options, told: u64) -> Result<Clock, OpenError> {
     let text = |path| fs::read_to_string(path).unwrap_or_default();
     let sources = options.sysfs.join("devices/system/clocksource/clocksource0");
     let available = text(sources.join("available_clocksource"));
-    if is_usable(&text(options.proc.join("cpuinfo")), &available) {
+    if hypertrace_abi::clock::is_emulated()
+        || is_usable(&text(options.proc.join("cpuinfo")), &available)
+    {
         return Ok(Clock::Counter);
     }
     let current = text(sources.join("current_clocksource"));
