@@ -35,7 +35,8 @@ pub fn recover(path: &Path, mut trace: SessionConfig) -> Result<(PathBuf, Summar
     trace.relays = relays;
     let dir = trace.destination.path().to_owned();
     let recovered = if is_new(&dir) {
-        trace.same_counter = !segment.page().features().contains(Features::REMOTE);
+        trace.served = segment.page().features().contains(Features::REMOTE);
+        trace.same_counter = !trace.served;
         trace.epoch_began = Some(segment.local().began().load(Relaxed));
         let session = Session::create(trace)?;
         recover_clients(&segment, &session);

@@ -100,6 +100,8 @@ impl Session {
         let Config { mut trace, geometry, segment, vm_memory, relays, policy } = config;
         trace.relays = relays;
         trace.same_counter = vm_memory.is_none();
+        // This process answers the reference points by a thread of its own.
+        trace.served |= vm_memory.is_some();
         let trace = hypertrace_trace::Session::create(trace)?;
         let Facts { session, guest_frequency, host_frequency, trace_parent, .. } = trace.facts();
         let facts = HostFacts {

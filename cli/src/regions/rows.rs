@@ -337,6 +337,8 @@ fn why_unknown(why: Unknown) -> &'static str {
         Unknown::NotRecorded => "not_recorded",
         Unknown::Missing => "missing_event",
         Unknown::TooMany => "too_many",
+        Unknown::NoThread => "no_thread",
+        Unknown::Clock => "clock_error",
     }
 }
 

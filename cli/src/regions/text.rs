@@ -25,6 +25,11 @@ const MOST_THREADS: usize = 5;
 pub const OF_ANY: &str = "regions with the field any_client may begin on one thread and end on another: --path \
                           divides their time along the critical path";
 
+/// Why regions by another clock than their kernel's events have no path, and what to do.
+const CLOCK: &str = "by the guest's clock the regions ended while their threads had no CPU: that clock is not the one of \
+                     the kernel's events, and its error is too large. Let both have one clock, or make more \
+                     reference points";
+
 /// Why it is not known who had a CPU, and what to do.
 pub const ALL_THREADS: &str = "the recording does not have all threads: `hypertrace record --kernel` as root, \
                                without --own-only, has them";
@@ -379,15 +384,16 @@ fn path(out: &mut String, shown: &Shown<'_>, group: &Group) -> fmt::Result {
         return Ok(());
     }
     let mut threads = BTreeMap::<String, Thread>::new();
-    let (mut others, mut unknown) = (vec![0; columns.len()], vec![0; columns.len()]);
+    let mut others = vec![0; columns.len()];
+    let mut unknown = Unknown::ALL.map(|_| vec![0; columns.len()]);
     for (at, PathStep { thread, doing, ns }) in steps() {
         let cause = shown.cause(*thread);
         let doing = match doing {
             Doing::Running => "running".into(),
             Doing::Runnable => "runnable".into(),
             Doing::Blocked(cause) => shown.cause(*cause).to_string(),
-            Doing::Unknown(_) => {
-                unknown[at] += ns;
+            Doing::Unknown(why) => {
+                unknown[*why as usize][at] += ns;
                 continue;
             }
         };
@@ -409,9 +415,19 @@ fn path(out: &mut String, shown: &Shown<'_>, group: &Group) -> fmt::Result {
     let mut threads = Vec::from_iter(threads);
     threads.sort_by(|(_, a), (_, b)| most(b).total_cmp(&most(a)));
     if threads.is_empty() {
-        let why = "critical path: not known; it needs the events of all threads: `hypertrace record \
-                   --kernel` or `record -a` as root, in a guest `hypertrace forward`";
-        out.push_str(&wrapped(why, "  "));
+        let sum = |why: &Unknown| unknown[*why as usize].iter().sum::<u64>();
+        let most = Unknown::ALL.into_iter().filter(|why| sum(why) > 0).max_by_key(sum);
+        let why = match most {
+            Some(Unknown::Clock) => CLOCK,
+            Some(Unknown::NoThread) => {
+                "the threads of these regions are not known: in a guest `hypertrace forward` shows them"
+            }
+            _ => {
+                "it needs the events of all threads: `hypertrace record --kernel` or `record -a` as root, in \
+                 a guest `hypertrace forward`"
+            }
+        };
+        out.push_str(&wrapped(&format!("critical path: not known; {why}"), "  "));
         return Ok(());
     }
     out.push_str("  critical path\n");
@@ -431,20 +447,33 @@ fn path(out: &mut String, shown: &Shown<'_>, group: &Group) -> fmt::Result {
         };
         write_row(out, &format!("  {}", shortened_before(name, &tids, 20)), &total)?;
         for (doing, ns) in &thread.doing {
-            write!(out, "      {:<18}", shortened(doing, 18))?;
-            for ns in ns {
-                let shown = Some(*ns).filter(|ns| *ns > 0).map_or("-".into(), time);
-                write!(out, " {shown:>13}")?;
-            }
-            out.push('\n');
+            doing_row(out, doing, ns);
         }
     }
-    for (name, ns) in [("  others", others), ("  not known", unknown)] {
+    let all = |at: usize| unknown.iter().map(|ns| ns[at]).sum();
+    let sum = Vec::from_iter((0..columns.len()).map(all));
+    for (name, ns) in [("  others", others), ("  not known", sum)] {
         if ns.iter().any(|ns| *ns > 0) {
             write_row(out, name, &ns)?;
         }
     }
+    let of_clock = &unknown[Unknown::Clock as usize];
+    if of_clock.iter().any(|ns| *ns > 0) {
+        doing_row(out, "clock's error", of_clock);
+        out.push_str(&wrapped(CLOCK, "  "));
+    }
     Ok(())
+}
+
+/// Writes what a thread did on critical paths, by column.
+fn doing_row(out: &mut String, doing: &str, ns: &[u64]) {
+    // Writing to a String does not fail.
+    let _ = write!(out, "      {:<18}", shortened(doing, 18));
+    for ns in ns {
+        let shown = Some(*ns).filter(|ns| *ns > 0).map_or("-".into(), time);
+        let _ = write!(out, " {shown:>13}");
+    }
+    out.push('\n');
 }
 
 /// The threads of a name on critical paths.

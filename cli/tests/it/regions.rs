@@ -1,12 +1,13 @@
 //! `hypertrace regions`: of a guest under KVM, of programs, and without a kernel's trace.
 
-use hypertrace_test_support::vcpu;
+use hypertrace_test_support::{vcpu, wait_until};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -163,6 +164,14 @@ fn the_demos_regions_are_attributed() {
     assert!(number(&vmm["count"]) >= 2_000, "{vmm}");
     assert!(number(&vmm["total"]["parts"]["guest_ns"]) == 0, "{vmm}");
     check_sums(&vmm);
+    // And from entry to exit: the guest's time.
+    let json: Value = regions(&out, &["--json", "--between", "vcpu_run", "vcpu_exit"]).json();
+    let guest = group(&json, "vcpu_run to vcpu_exit");
+    assert!(number(&guest["count"]) >= 2_000, "{guest}");
+    let part = |name: &str| number(&guest["total"]["parts"][name]);
+    assert!(part("guest_ns") > 0, "{guest}");
+    assert!(part("unattributed_ns") < number(&guest["total"]["duration_ns"]) / 20, "{guest}");
+    check_sums(&guest);
     capability::used("kvm");
     capability::used("tracefs");
 }
@@ -383,6 +392,76 @@ fn a_region_has_fields_and_an_id_that_its_client_counts() {
     let walks =
         walks.map(|group| (group["by"]["value"].as_str().unwrap(), number(&group["count"])));
     assert_eq!(Vec::from_iter(walks), [("0", 1), ("1", 1), ("2", 1)]);
+}
+
+/// Regions of each thread of [`io_threads`].
+const REQUESTS: u64 = 20;
+
+/// A VMM without vCPUs: when a file lets it, its threads sleep in regions.
+fn io_threads(dir: &Path) {
+    let session = Session::create(SessionConfig::new(dir.join("S"))).unwrap();
+    session.set_events(&"request_*".parse().unwrap(), true).unwrap();
+    wait_until("the recording", || dir.join("go").exists());
+    thread::scope(|scope| {
+        for name in ["io0", "io1"] {
+            let session = &session;
+            scope.spawn(move || {
+                assert!(session.attach(name));
+                // The thread's first switch is before its regions: before that, it may not have been recorded.
+                thread::sleep(NAP);
+                for id in 0..REQUESTS {
+                    let _region = hypertrace_trace::region!("request", id);
+                    thread::sleep(NAP);
+                }
+                thread::sleep(NAP);
+            });
+        }
+    });
+    session.finish().unwrap();
+}
+
+#[test]
+fn a_sleep_in_a_vmms_thread_that_is_no_vcpu_is_blocked_time() {
+    if let Some(dir) = traced::argument() {
+        return io_threads(Path::new(&dir));
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("S");
+    let mut vmm = traced::alone(this_test!(), dir.path().to_str().unwrap()).spawn().unwrap();
+    wait_until("the session", || out.join("session.json").exists());
+    let mut recorder = HYPERTRACE.command(["record", "--own-only", "-o"]);
+    recorder.arg(&out).args(["-p", &vmm.id().to_string()]).stderr(Stdio::piped());
+    let mut recorder = recorder.spawn().unwrap();
+    let (mut said, mut stderr) = (String::new(), BufReader::new(recorder.stderr.take().unwrap()));
+    while !said.contains("recording the kernel's events") {
+        if stderr.read_line(&mut said).unwrap() == 0 {
+            break;
+        }
+    }
+    fs::write(dir.path().join("go"), "").unwrap();
+    assert!(vmm.wait().unwrap().success());
+    stderr.read_to_string(&mut said).unwrap();
+    recorder.wait().unwrap();
+    if !said.contains("(by tracefs)") {
+        capability::missing("tracefs", said);
+        return;
+    }
+
+    let json: Value = regions(&out, &["--json", "--by", "vcpu"]).json();
+
+    for name in ["vmm/io0", "vmm/io1"] {
+        let mut groups = json["regions"].as_array().unwrap().iter();
+        let group = groups.find(|group| group["by"]["value"] == name);
+        let group = group.unwrap_or_else(|| panic!("{name}: {json}"));
+        assert_eq!(number(&group["count"]), REQUESTS, "{group}");
+        let parts = &group["total"]["parts"];
+        // A sleep begins before the switch away.
+        let slept = REQUESTS * NAP.as_nanos() as u64 * 9 / 10;
+        assert!(number(&parts["blocked_ns"]) >= slept, "{group}");
+        assert!(number(&parts["vmm_ns"]) > 0, "{group}");
+        check_sums(group);
+    }
+    capability::used("tracefs");
 }
 
 #[test]

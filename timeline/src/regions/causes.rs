@@ -66,9 +66,22 @@ pub enum Unknown {
     Missing,
     /// The CPU had too many other threads meanwhile.
     TooMany,
+    /// Which thread a region was on, is not known. Of paths only.
+    NoThread,
+    /// The region's thread had no CPU when the region ended by a clock whose error can be the reason. Of paths only.
+    Clock,
 }
 
 impl Unknown {
+    /// All reasons, in the order of their numbers.
+    pub const ALL: [Unknown; 5] = [
+        Unknown::NotRecorded,
+        Unknown::Missing,
+        Unknown::TooMany,
+        Unknown::NoThread,
+        Unknown::Clock,
+    ];
+
     /// Returns its number among causes.
     pub(super) const fn number(self) -> CauseNumber {
         self as CauseNumber
@@ -153,13 +166,12 @@ pub(super) struct Causes {
 
 impl Causes {
     /// Number of [`Cause::Others`].
-    pub const OTHERS: CauseNumber = 3;
+    pub const OTHERS: CauseNumber = Unknown::ALL.len() as CauseNumber;
 
     pub fn new() -> Causes {
         let (all, numbers) = (Vec::new(), HashMap::new());
         let mut causes = Causes { all, numbers, names: HashMap::new(), others: HashSet::new() };
-        let unknown = [Unknown::NotRecorded, Unknown::Missing, Unknown::TooMany];
-        for first in unknown.map(Found::Unknown).into_iter().chain([Found::Others]) {
+        for first in Unknown::ALL.map(Found::Unknown).into_iter().chain([Found::Others]) {
             causes.number(first);
         }
         causes

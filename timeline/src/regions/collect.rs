@@ -33,7 +33,9 @@ use crate::inputs::names::Names;
 use crate::merge::Timeline;
 use losses::Losses;
 use std::collections::HashMap;
-use warnings::{disputes, given_up, missing, unfollowed, unreturned, unshown, without_ends};
+use warnings::{
+    disputes, given_up, missing, unfollowed, unplaced, unreturned, unshown, without_ends,
+};
 
 /// Events of each CPU that are read before the merge, to see which kinds there are.
 const FIRST_EVENTS: usize = 1 << 12;
@@ -89,7 +91,8 @@ pub(super) fn collect<'a>(
     }
     for (number, ((session, _), host)) in sessions.iter().zip(&pass.hosts).enumerate() {
         if pass.groups.all.iter().any(|group| group.session == number) {
-            let lines = [unshown(host), unreturned(host), given_up(host)].into_iter().flatten();
+            let lines = [unplaced(host), unshown(host), unreturned(host), given_up(host)];
+            let lines = lines.into_iter().flatten();
             warnings.extend(lines.map(|line| format!("{}: {line}", session.dir().display())));
         }
     }
@@ -261,7 +264,8 @@ impl<'a> Pass<'a> {
         // The thread of a VMM, with its own event or as it serves a point.
         let of_vmm = event.thread.filter(|_| !host.is_program);
         let served = of_vmm.and_then(|thread| host.known(thread.tid));
-        let mut thread = served;
+        // A server's thread runs none of the clients that it serves.
+        let mut thread = served.filter(|_| event.client.is_none() || !host.is_served);
         // A guest may have events of this name, too.
         let is_run = role.is_run && event.client.is_none();
         let for_lanes = |host: &Host, thread: usize| host.threads[thread].for_lanes;
@@ -297,7 +301,7 @@ impl<'a> Pass<'a> {
                 }
             }
         }
-        if let Some(thread) = thread {
+        for thread in [served, thread.filter(|_| served.is_none())].into_iter().flatten() {
             self.release(session, thread);
         }
         // Its end may be on another thread: none of its time is one thread's.

@@ -190,11 +190,11 @@ impl Cpus {
         &self,
         tid: u32,
         times: (i64, i64),
-        has_waits: bool,
+        (is_exact, has_waits): (bool, bool),
         causes: &mut Causes,
     ) -> Option<Path> {
         let history = self.history.as_ref().filter(|_| times.1 <= self.until)?;
-        let (steps, ready) = history.path(tid, times, causes);
+        let (steps, ready) = history.path(tid, times, is_exact, causes);
         let mut waits = GroupWaits::default();
         for step in steps.iter().filter(|_| has_waits) {
             if let Doing::Blocked(cause) = step.doing {

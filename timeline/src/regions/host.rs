@@ -14,6 +14,7 @@ use super::pairs::{Open, Pairs, most_open};
 use super::store::Holder;
 use super::tally::Tally;
 use super::{NotCounted, unix_ns};
+use crate::event::EventRef;
 use crate::inputs::ctf::{ClockMaps, Domain, MOST_CLIENTS, Session};
 use jumps::Jumps;
 use leases::lease_ends;
@@ -41,6 +42,10 @@ pub(super) struct Host {
     pub is_program: bool,
     /// Whether these are of guests, and the host's kernel shows none of them.
     pub has_guests: bool,
+    /// Whether a process beside the VMM answered the reference points: the threads that did so run no client.
+    pub is_served: bool,
+    /// Regions of clients whose host thread is not known.
+    pub without_thread: u64,
     /// Events and reference points so far.
     pub events: u64,
     /// Whether a thread of the VMM had an event before it entered the guest.
@@ -168,6 +173,8 @@ impl Host {
         let mut host = Host {
             is_program,
             has_guests,
+            is_served: json.served,
+            without_thread: 0,
             events: 0,
             runs: false,
             has_log,
@@ -191,8 +198,8 @@ impl Host {
         let clients = streams.map(|s| s.client).chain(maps.served());
         for number in clients.collect::<BTreeSet<u32>>() {
             let mut client = Client::default();
-            // The threads of a program's host serve it and do not run it.
-            let seats = if is_program { &[] } else { maps.seats(number) };
+            // The threads of a program's host, and of a server, serve it and do not run it.
+            let seats = if is_program || json.served { &[] } else { maps.seats(number) };
             let mut before = i64::MIN;
             for seat in seats {
                 let thread = seat.tid.and_then(|tid| host.thread(tid));
@@ -323,8 +330,8 @@ impl Host {
         self.threads[first..].iter_mut().for_each(|thread| thread.account.set_most(most));
     }
 
-    /// Returns a thread that has an account, if the recording has all of its events. In a session of
-    /// programs, any thread may get one later: notes that the recording shows it.
+    /// Returns a thread that has an account, if the recording has all of its events. Any thread may get one
+    /// later, with its lease: notes that the recording shows it.
     pub fn traced(&mut self, tid: i64, recording: usize) -> Option<usize> {
         let tid = u32::try_from(tid).ok()?;
         let thread = self.known(tid);
@@ -332,7 +339,7 @@ impl Host {
         if !recording.followed.has(tid) {
             return None;
         }
-        if self.is_program && thread.is_none() {
+        if thread.is_none() {
             recording.seen.insert(tid);
         }
         thread
@@ -411,6 +418,13 @@ impl Host {
         let own = self.vmm.get_mut(&self.threads[thread].tid);
         pairs.chain(own).for_each(|pairs| pairs.spoil_of(thread, NotCounted::LostEvents));
         self.of_any.spoil(NotCounted::LostEvents);
+    }
+
+    /// Returns whether an event has the time of the clock that its threads' recordings have.
+    pub fn is_exact(&self, event: &EventRef<'_>) -> bool {
+        let clock = event.reading.map(|reading| reading.clock);
+        let mut clocks = self.recordings.iter().filter_map(|recording| recording.guest_clock);
+        event.bound_ns == Some(0) || clocks.any(|of_kernel| Some(of_kernel) == clock)
     }
 
     /// Takes a client's own event for the account of its thread. `clock` is the guest's clock that stamps it.

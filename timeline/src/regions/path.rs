@@ -329,16 +329,18 @@ impl History {
     }
 
     /// Returns the path of a region that ended on a thread: its steps add up to its duration. Also returns the times in which
-    /// a thread on it could run.
+    /// a thread on it could run. `is_exact`: the region's times are those of the kernel's clock.
     pub fn path(
         &self,
         tid: u32,
         (from, to): (i64, i64),
+        is_exact: bool,
         causes: &mut Causes,
     ) -> (Vec<PathStep>, Vec<Ready>) {
         let mut ready = Vec::new();
         let mut steps = Steps::default();
         let mut kills = MOST_KILLED;
+        let mut is_inexact = !is_exact;
         let mut todo = vec![Stretch { tid, at: self.last(tid, to), from, to }];
         while let Some(stretch) = todo.pop() {
             // Another thread may have got its number since then.
@@ -348,7 +350,8 @@ impl History {
             let at = last.and_then(|last| self.get(last.at)).map_or(from, |record| record.time);
             let thread = causes.thread(&task, at);
             let mut add = |doing, from, to| steps.add(thread, doing, between((from, to)));
-            let stretch = self.on_cpu(stretch, &mut add);
+            let is_inexact = std::mem::take(&mut is_inexact);
+            let stretch = self.on_cpu(stretch, is_inexact, &mut add);
             if let Some((before, waker)) = self.follow(stretch, &mut add, &mut ready, &mut kills) {
                 if before.from < before.to {
                     todo.push(before);
@@ -363,16 +366,23 @@ impl History {
     }
 
     /// Returns a stretch that ends with its thread on a CPU, as the thread does something then. If its last record does not
-    /// say so, one is missing.
-    fn on_cpu(&self, stretch: Stretch, add: &mut impl FnMut(Doing, i64, i64)) -> Stretch {
-        match self.get(stretch.at).filter(|record| !record.kind.is_on()) {
-            Some(record) => {
-                let to = record.time.clamp(stretch.from, stretch.to);
-                add(Doing::Unknown(Unknown::Missing), to, stretch.to);
-                Stretch { to, ..stretch }
-            }
-            None => stretch,
-        }
+    /// say so, one is missing; or the end has the time of another clock than the records, and that clock is wrong.
+    fn on_cpu(
+        &self,
+        stretch: Stretch,
+        is_inexact: bool,
+        add: &mut impl FnMut(Doing, i64, i64),
+    ) -> Stretch {
+        let to = match self.get(stretch.at) {
+            Some(record) if record.kind.is_on() => return stretch,
+            Some(record) => record.time.clamp(stretch.from, stretch.to),
+            // By that clock the thread has not begun yet.
+            None if is_inexact && stretch.at == NONE => stretch.from,
+            None => return stretch,
+        };
+        let why = if is_inexact { Unknown::Clock } else { Unknown::Missing };
+        add(Doing::Unknown(why), to, stretch.to);
+        Stretch { to, ..stretch }
     }
 
     /// Follows a thread back to the begin of its stretch, or to the last time that another thread woke, started or killed it.
@@ -566,7 +576,7 @@ mod tests {
                 Start(tid, by) => history.started(*time, task(tid), by),
             }
         }
-        let (steps, _) = history.path(tid, times, &mut causes);
+        let (steps, _) = history.path(tid, times, true, &mut causes);
         let causes = causes.finish(|_, _| (None, None));
         let tid_of = |thread| match &causes[usize::from(thread)] {
             crate::regions::Cause::Thread { tid, .. } => *tid,
@@ -651,7 +661,7 @@ mod tests {
         history.switch(30, 0, (task(2), state(false)), task(1));
         history.started(40, Task::new(thread(2, 1), b"later"), 1);
 
-        let (steps, _) = history.path(1, (5, 50), &mut causes);
+        let (steps, _) = history.path(1, (5, 50), true, &mut causes);
 
         let causes = causes.finish(|_, _| (Some("later".into()), None));
         let names = steps.iter().map(|step| causes[usize::from(step.thread)].to_string());
@@ -678,7 +688,7 @@ mod tests {
         for time in 0..MOST_RECORDS as i64 {
             history.switch(1 + time * 2, 0, (task(2), state(true)), task(0));
         }
-        let (steps, _) = history.path(1, (0, 100), &mut causes);
+        let (steps, _) = history.path(1, (0, 100), true, &mut causes);
         let doing = |step: &PathStep| step.doing;
         assert_eq!(Vec::from_iter(steps.iter().map(doing)), [Doing::Unknown(Unknown::TooMany)]);
     }

@@ -17,7 +17,7 @@ pub struct Waited {
     pub all_ns: u64,
     /// Time of which the cause is not known, by [`Unknown`], nanoseconds. Where the recording has no wake-ups, it is
     /// [`Unknown::NotRecorded`].
-    pub unknown_ns: [u64; 3],
+    pub unknown_ns: [u64; Unknown::ALL.len()],
 }
 
 impl Waited {
@@ -25,7 +25,7 @@ impl Waited {
     fn of(divided: &Divided) -> Waited {
         let waits = [Part::Runnable, Part::Blocked, Part::Off].map(|part| divided.times.get(part));
         let all_ns: u64 = waits.iter().sum();
-        let mut unknown_ns = [0, 0, 0];
+        let mut unknown_ns = [0; Unknown::ALL.len()];
         let mut known = 0;
         for ((_, cause), ns) in &divided.waits {
             known += ns;

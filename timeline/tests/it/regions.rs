@@ -335,6 +335,62 @@ fn between_two_events_regions_need_no_id() {
 }
 
 #[test]
+fn a_vcpu_that_served_no_point_is_divided_as_one_that_did() {
+    let served = Vcpu::rounds(0, 30, 5);
+    let mut other = served.clone();
+    other.events.retain(|(_, what)| !matches!(what, What::Point(_) | What::Guest(..)));
+    let between = |vcpu: &Vcpu, a: &str, b: &str| {
+        let select = Select::Between(a.into(), b.into());
+        let made = with_kernel(std::slice::from_ref(vcpu), |_| true);
+        let regions = read(&made, &Options { select, by: By::Vcpu, ..Options::default() });
+        assert_eq!(regions.warnings, [""; 0]);
+        let [group] = &regions.groups[..] else { panic!("{:?}", regions.groups) };
+        (group.count(), group.value.clone(), group.total.times)
+    };
+    for (a, b, part) in
+        [("vcpu_exit", "vcpu_run", Part::Vmm), ("vcpu_run", "vcpu_exit", Part::Guest)]
+    {
+        let (count, value, times) = between(&other, a, b);
+
+        assert_eq!(value.as_deref(), Some("vmm/vcpu0"));
+        assert!(count > 30 && times.get(part) > 0, "{count} {times:?}");
+        assert_eq!(times.get(Part::Unattributed), 0, "{times:?}");
+        assert_eq!((count, value, times), between(&served, a, b));
+    }
+}
+
+#[test]
+fn a_region_of_a_vmms_thread_that_is_no_vcpu_is_divided() {
+    let mut io = Vcpu::new(1, 1);
+    io.name = "io".into();
+    // The kernel shows it before its lease, too.
+    io.preempted(100);
+    io.events.iter_mut().for_each(|(time, _)| *time -= 9_900);
+    io.work(1_000_000);
+    let begun = io.events.len();
+    io.blocked(5_000, 100);
+    io.work(200);
+    io.preempted(700);
+    io.work(20_000);
+    let ended = io.events.len();
+    io.preempted(700);
+    let from = io.events[begun].0 - 300;
+    let to = io.events[ended].0 - 300;
+    io.events.insert(ended, (to, What::Vmm(E, vec![7])));
+    io.events.insert(begun, (from, What::Vmm(B, vec![7, 0])));
+
+    // Its client has a thread of its own.
+    let regions = all(&with_kernel(&[Vcpu::new(0, 1), io], |_| true));
+
+    let [group] = &regions.groups[..] else { panic!("{:?}", regions.groups) };
+    let times = group.total.times;
+    assert_eq!((group.count(), times.get(Part::Unattributed)), (1, 0), "{times:?}");
+    assert_eq!((times.get(Part::Blocked), times.get(Part::Runnable)), (5_000, 800), "{times:?}");
+    assert_eq!((times.get(Part::Vmm), times.total()), (20_200, to - from));
+    assert_eq!(regions.warnings, [""; 0]);
+}
+
+#[test]
 fn between_two_events_the_last_of_several_begins_counts() {
     // Of the first three begins, two are replaced; of the ends, two are not waited for.
     let made = [(B, 1), (B, 2), (B, 3), (E, 1), (E, 2), (E, 3)];

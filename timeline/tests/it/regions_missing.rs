@@ -53,4 +53,6 @@ fn clients_of_which_no_thread_is_known_are_reported() {
 
     let [line] = &warnings[..] else { panic!("{warnings:?}") };
     assert!(line.contains("which threads of the host ran its clients is not known"), "{line}");
+    assert!(line.contains("the time of 1 region is unattributed"), "{line}");
+    assert!(line.contains("a reference point of each client shows that"), "{line}");
 }

@@ -10,7 +10,7 @@ use hypertrace_test_support::trace_dat::{
 };
 use hypertrace_test_support::vcpu::HOST_BASE;
 use hypertrace_timeline::regions::{
-    Cause, Group, NotCounted, Options, Part, Regions, Turn, Window,
+    Cause, Doing, Group, NotCounted, Options, Part, Regions, Turn, Unknown, Window,
 };
 use hypertrace_timeline::{ClockMaps, KernelTrace, Session};
 use proptest::prelude::*;
@@ -1018,12 +1018,15 @@ fn guest(machine: &Cpus, served: bool) -> Made {
         .map(|(id, domain)| made::clock(id, domain, 0, made::GHZ, HOST_BASE, made::START_NS));
     let json = made::with_boot(&made::json(&format!("[{host},{guest}]"), events, "[]"), Some(BOOT));
     let json = json.replacen("\"clocks\"", &format!("\"served\":{served},\"clocks\""), 1);
-    let mut points = Packet::host(0);
+    let lease = |packet: Packet, pid, name: &[u8]| {
+        packet.with64(80, 9).event_str(100, 1, &[9, pid, OWN.0.into(), 0], name)
+    };
+    let mut points = lease(Packet::host(0), 40, b"segment");
     for n in 1..50 {
         points = points.point(n * MS + 500, 0, n as u32, HOST_BASE + n * MS, n);
     }
-    let lease = Packet::guest(0).with64(80, 9).event_str(100, 1, &[9, 50, OWN.0.into(), 0], b"own");
-    let regions = machine.regions.iter().fold(lease, |packet, (time, _, _, begins)| {
+    let own = lease(Packet::guest(0), 50, b"own");
+    let regions = machine.regions.iter().fold(own, |packet, (time, _, _, begins)| {
         packet.event(*time, 16 + u32::from(!begins), &[0])
     });
     Made::with_json(&json)
@@ -1069,4 +1072,65 @@ fn a_recording_of_the_host_does_not_hide_that_of_a_guest_which_another_process_t
     assert_eq!(read(true, true), alone);
     // Where the VMM records, the host's shows its vCPUs.
     assert_eq!(read(false, true).1.get(Part::Blocked), 0);
+}
+
+/// Reads a guest's session with the recording of its host, with critical paths.
+fn with_host(host: &Cpus, served: bool) -> Regions {
+    let made = guest(host, served);
+    made.kernel(&host.trace());
+    read(&made, &Options { has_paths: true, ..Options::default() })
+}
+
+#[test]
+fn the_thread_of_a_server_is_no_vcpu() {
+    // It waits for a timer while the guest computes.
+    let mut host = Cpus::new(1, &[OWN]);
+    host.at(MS / 4).switch(0, READY, OWN).at(10 * MS).begin(OWN.0, 0);
+    host.at(11 * MS).switch(0, ASLEEP, IDLE).at(24 * MS).timer(0, HARD, OWN);
+    host.at(24 * MS + 100).switch(0, READY, OWN).at(25 * MS).end(OWN.0, 0);
+    host.at(45 * MS).switch(0, READY, (7, "last"));
+
+    let regions = with_host(&host, true);
+
+    let [Group { total, .. }] = &regions.groups[..] else { panic!("{:?}", regions.groups) };
+    assert_eq!((total.regions, total.times.get(Part::Unattributed)), (1, total.times.total()));
+    let path = total.path.iter().map(|step| step.doing);
+    assert_eq!(Vec::from_iter(path), [Doing::Unknown(Unknown::NoThread)]);
+    // The points in the server's sleep contradict its switches, which another line says.
+    let said = |regions: &Regions| {
+        let lines = regions.warnings.iter().filter(|line| line.contains("ran its clients"));
+        Vec::from_iter(lines.cloned())
+    };
+    let [line] = &said(&regions)[..] else { panic!("{:?}", regions.warnings) };
+    assert!(line.contains("the time of 1 region is unattributed"), "{line}");
+    assert!(line.contains("hypertrace forward"), "{line}");
+    // A VMM's own thread that answers points is the vCPU.
+    let regions = with_host(&host, false);
+    let times = regions.groups[0].total.times;
+    assert_ne!(times.get(Part::Unattributed), times.total(), "{times:?}");
+    assert_eq!(said(&regions), [""; 0]);
+}
+
+#[test]
+fn an_end_that_the_clock_puts_where_its_thread_has_no_cpu_is_the_clocks_fault() {
+    for (exact, why) in [(false, Unknown::Clock), (true, Unknown::Missing)] {
+        let mut host = Cpus::new(1, &[OWN]);
+        host.at(MS / 4).switch(0, READY, OWN).at(10 * MS).begin(OWN.0, 0);
+        host.at(20 * MS).switch(0, ASLEEP, IDLE).at(25 * MS).end(OWN.0, 0);
+        host.at(26 * MS).timer(0, HARD, OWN).switch(0, READY, OWN);
+        host.at(45 * MS).switch(0, READY, (7, "last"));
+
+        // A guest's events are on a clock of its own, those of a program on the kernel's.
+        let regions = match exact {
+            false => with_host(&host, false),
+            true => read(&host.made(), &Options { has_paths: true, ..Options::default() }),
+        };
+
+        let [Group { total, .. }] = &regions.groups[..] else { panic!("{:?}", regions.groups) };
+        let unknown = total.path.iter().filter(|step| matches!(step.doing, Doing::Unknown(_)));
+        let [step] = unknown.collect::<Vec<_>>()[..] else { panic!("{:?}", total.path) };
+        assert_eq!(step.doing, Doing::Unknown(why));
+        // A point every millisecond is all that limits the guest's clock.
+        assert!(step.ns.abs_diff(5 * MS) < MS, "{step:?}");
+    }
 }

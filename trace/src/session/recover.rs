@@ -110,6 +110,7 @@ impl Session {
         config.apply(&mut state);
         state.trace.completes = Some(found.json.uuid.clone());
         state.trace.origin.clone_from(&found.json.origin);
+        state.trace.served = found.json.served;
         let parent = found.json.trace_parent.as_deref();
         state.trace.trace_parent = parent.and_then(|text| text.parse().ok());
         state.classes = Classes::of_earlier(&found.events).ok_or_else(|| {

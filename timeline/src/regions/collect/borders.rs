@@ -131,29 +131,37 @@ impl Pass<'_> {
         let region = self.region(name, open.begun.as_deref(), Some(*event));
         let refused = self.chooser.refuses(open.begin, &RegionRef { duration_ns, ..region });
         let path = match (refused, self.options.has_paths) {
-            (None, true) => self.path(session, on, (open.begin, end), role.is_of_any),
+            (None, true) => {
+                let is_exact = self.hosts[session].is_exact(event);
+                self.path(session, on, (open.begin, end), (is_exact, role.is_of_any))
+            }
             _ => Path::default(),
         };
         self.add(open, session, client, (end, depth, path), refused);
     }
 
-    /// Returns the critical path of a region that ended on a thread, with its waits if these are wanted.
+    /// Returns the critical path of a region that ended on a thread, with its waits if these are wanted; and whether the
+    /// end has the time of the kernel's clock.
     fn path(
         &mut self,
         session: usize,
         on: Option<u32>,
         times: (i64, i64),
-        has_waits: bool,
+        kind: (bool, bool),
     ) -> Path {
         // A guest's kernel may have been recorded several times: the first one that had not ended.
         let all = all_threads(&self.traced, &self.cpus, session);
         let cpus = all.min_by_key(|cpus| (cpus.until < times.1, cpus.until));
         let path = match (cpus, on) {
-            (Some(cpus), Some(tid)) => cpus.path(tid, times, has_waits, &mut self.causes),
+            (Some(cpus), Some(tid)) => cpus.path(tid, times, kind, &mut self.causes),
             _ => None,
         };
         let none = || {
-            let why = if cpus.is_some() { Unknown::Missing } else { Unknown::NotRecorded };
+            let why = match (cpus, on) {
+                (None, _) => Unknown::NotRecorded,
+                (_, None) => Unknown::NoThread,
+                _ => Unknown::Missing,
+            };
             let ns = times.1.saturating_sub(times.0).max(0) as u64;
             Path { steps: path::unknown(why, ns).into(), waits: Box::default() }
         };
@@ -268,6 +276,8 @@ impl Pass<'_> {
             let group = &mut self.groups.all[group as usize];
             group.is_point = open.is_point;
             group.is_program |= host.is_program;
+            let is_of_client = client != NO_CLIENT && !host.is_program;
+            host.without_thread += u64::from(is_of_client && open.thread.is_none());
             let kinds = open.thread.map_or(Kinds::default(), |(thread, _)| host.kinds(thread));
             group.includes_kvm |= !host.is_program && kinds.includes_kvm();
             group.bound_ns = group.bound_ns.zip(open.bound).map(|(a, b)| a.max(b));

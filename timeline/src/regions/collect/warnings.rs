@@ -5,6 +5,7 @@
 use super::super::account::Switches;
 use super::super::host::{Counted, Host};
 use crate::inputs::ctf::{ClockMaps, Session};
+use hypertrace_format::number::grouped;
 use std::path::Path;
 
 /// Returns a line about events of a session that no file holds.
@@ -69,23 +70,41 @@ pub(super) fn unfollowed(host: &Host) -> Option<String> {
     ))
 }
 
+/// Returns a line about clients whose host threads are not known.
+pub(super) fn unplaced(host: &Host) -> Option<String> {
+    let regions = host.without_thread;
+    if host.recordings.is_empty() || regions == 0 {
+        return None;
+    }
+    let time =
+        if regions == 1 { "1 region".into() } else { format!("{} regions", grouped(regions)) };
+    let next = match host.is_served {
+        true => {
+            "a server that runs beside the VMM does not see that: record the guest's kernel with \
+             `hypertrace forward` in the guest"
+        }
+        false => "a reference point of each client shows that",
+    };
+    Some(format!(
+        "which threads of the host ran its clients is not known: the time of {time} is unattributed; {next}"
+    ))
+}
+
 /// Returns a line for a session of which no kernel's trace shows a thread.
 pub(super) fn unshown(host: &Host) -> Option<String> {
     let is_shown = host.all_dividing().any(|thread| thread.recording.is_some());
-    if host.recordings.is_empty() || is_shown || unfollowed(host).is_some() {
+    let is_said = unplaced(host).is_some() || unfollowed(host).is_some();
+    if host.recordings.is_empty() || is_shown || is_said {
         return None;
     }
-    let (what, next) = match (host.all_dividing().next().is_none(), host.is_program) {
-        (true, false) => (
-            "which threads of the host ran its clients is not known",
-            "a reference point of each client shows that; where a file is the device, which has none, record \
-             the guest's kernel with `hypertrace forward`",
-        ),
-        (true, true) => (
+    let (what, next) = match host.all_dividing().next() {
+        None if host.is_program => (
             "its programs do not say which threads they are",
             "the guest library does, if it makes the lease",
         ),
-        (false, _) => (
+        // Their regions are of any client, or of threads that are too many.
+        None => return None,
+        Some(_) => (
             "the kernel's trace has no event of its threads",
             "record them with `hypertrace record --kernel`, or `record --pid` of their \
              process before the regions begin",

@@ -71,7 +71,8 @@ impl Host {
 
 /// Takes a lease record: who holds a ring of the VMM, or a client of a program.
 ///
-/// If intervals are kept, all threads of the VMM that have a ring get an account for their lanes.
+/// All threads of the VMM that have a ring get an account. A programs' host gets one for its threads' lanes, if intervals
+/// are kept; where only a guest's kernel was recorded, the host's threads are none of those that it shows.
 pub(in super::super) fn lease(host: &mut Host, event: &EventRef<'_>) {
     let numbered = |wanted: &str| {
         let mut fields = event.fields.iter();
@@ -86,7 +87,9 @@ pub(in super::super) fn lease(host: &mut Host, event: &EventRef<'_>) {
     let tid = event.thread.map(|thread| thread.tid).or_else(own);
     let thread = tid.and_then(|tid| match (event.client, host.is_program) {
         (Some(_), true) => host.thread(tid),
-        (None, _) if host.has_log => host.thread_for_lanes(tid),
+        (None, false) => host.thread(tid),
+        (None, true) if host.has_guests => None,
+        (None, true) if host.has_log => host.thread_for_lanes(tid),
         _ => host.known(tid),
     });
     let name = |host: &mut Host, thread: Option<usize>| {
@@ -97,7 +100,12 @@ pub(in super::super) fn lease(host: &mut Host, event: &EventRef<'_>) {
     if !host.is_program || event.client.is_none() {
         name(host, thread);
     }
-    let Some(number) = event.client else { return };
+    let Some(number) = event.client else {
+        if let (None, false, Some(tid)) = (thread, host.is_program, tid.filter(|tid| *tid != 0)) {
+            host.without_account.add(tid);
+        }
+        return;
+    };
     let token = event.fields.iter().find_map(|(name, value)| match value {
         ValueRef::Hex(token) if &**name == "token" => Some(token),
         _ => None,
