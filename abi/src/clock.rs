@@ -66,8 +66,11 @@ pub fn is_emulated() -> bool {
         /// In ECX of leaf 1: a hypervisor has the leaves from [`HYPERVISOR`] on.
         const HAS_HYPERVISOR: u32 = 1 << 31;
         const HYPERVISOR: u32 = 0x4000_0000;
-        let is_guest = __cpuid(1).ecx & HAS_HYPERVISOR != 0;
-        let name = is_guest.then(|| __cpuid(HYPERVISOR));
+        // SAFETY: every x86-64 CPU has CPUID, and leaf 1. Rust before 1.94 calls it unsafe.
+        #[allow(unused_unsafe)]
+        let cpuid = |leaf| unsafe { __cpuid(leaf) };
+        let is_guest = cpuid(1).ecx & HAS_HYPERVISOR != 0;
+        let name = is_guest.then(|| cpuid(HYPERVISOR));
         let name = name.map(|leaf| [leaf.ebx, leaf.ecx, leaf.edx].map(u32::to_le_bytes));
         name.is_some_and(|name| name.as_flattened() == b"TCGTCGTCGTCG")
     }

@@ -119,7 +119,8 @@ impl Pairs {
 
     /// Marks those of a thread as wrong. Their ends may be lost.
     pub fn spoil_of(&mut self, thread: usize, why: NotCounted) {
-        let is_of = |open: &&mut Open| open.thread.is_some_and(|(of, _)| of == thread);
+        // Where no thread of a client is known, any thread may have answered the client's points.
+        let is_of = |open: &&mut Open| open.thread.map_or(open.is_point, |(of, _)| of == thread);
         self.open.iter_mut().filter(is_of).for_each(|open| open.spoil(why));
     }
 

@@ -229,12 +229,15 @@ fn points(session: &Session, mut each: impl FnMut(&Served)) -> Result<()> {
 }
 
 /// Returns the host's thread of each of the guest's CPUs: the one that handled all its reference points, and none of
-/// another CPU.
+/// another CPU. Of a session that a process beside the VMM recorded, no such thread is known.
 ///
 /// # Errors
 /// If the session is damaged.
 pub fn vcpu_threads(session: &Session) -> Result<BTreeMap<u32, u32>> {
     let mut threads: BTreeMap<u32, Option<u32>> = BTreeMap::new();
+    if session.json().served {
+        return Ok(BTreeMap::new());
+    }
     points(session, |served| {
         let cpu = served.point.cpu;
         // A guest can claim any.
