@@ -258,16 +258,12 @@ impl<'m> Client<'m> {
     /// A field takes one word; a string takes its bytes and 4 more, rounded up to words.
     pub fn wait_for_room(&self, events: u64, words: u64) -> bool {
         let words = words.saturating_add(HEADER_WORDS as u64);
-        let mut done = self.producer.has_room(events, words);
-        if done {
+        let has_room = || self.producer.has_room(events, words);
+        if has_room() {
             return true;
         }
         self.kick();
-        let mut patience = Patience::new(&self.channel, self.producer.memory().host);
-        while !done && patience.wait() {
-            done = self.producer.has_room(events, words);
-        }
-        done
+        Patience::new(&self.channel, self.producer.memory().host).wait_for(has_room)
     }
 
     /// Reads the host's raw counter. One exit. `None` over shared memory, and if the VMM has dropped
@@ -305,17 +301,15 @@ impl<'m> Client<'m> {
     /// Emits, and waits for a bounded time for room.
     fn emit_waiting(&self, emit: impl Fn() -> Emit) -> Emit {
         let mut patience = Patience::new(&self.channel, self.producer.memory().host);
-        loop {
-            match emit() {
-                Emit::Full => self.kick(),
-                done => return done,
+        let mut emitted = Emit::Full;
+        let is_done = patience.wait_for(|| {
+            emitted = emit();
+            if emitted == Emit::Full {
+                self.kick();
             }
-            if !patience.wait() {
-                break;
-            }
-        }
-        let emitted = emit();
-        if emitted == Emit::Full {
+            emitted != Emit::Full
+        });
+        if !is_done {
             self.producer.count_full();
         }
         emitted
@@ -343,6 +337,19 @@ impl<'m> Patience<'m> {
         };
         let until = clock.now().saturating_add(second);
         Patience { clock, until, turns, local: channel.local, host }
+    }
+
+    /// Waits until something is done. Returns false if it is not done in time.
+    ///
+    /// The last look comes after the time is over: a pause of the VM may have been all of the wait, in which nobody
+    /// looked.
+    fn wait_for(&mut self, mut is_done: impl FnMut() -> bool) -> bool {
+        while !is_done() {
+            if !self.wait() {
+                return is_done();
+            }
+        }
+        true
     }
 
     /// Waits a turn. `false`: that was enough.
@@ -403,11 +410,32 @@ mod tests {
     use hypertrace_abi::layout::Geometry;
     use hypertrace_abi::record::ClockKind;
 
+    fn rings(geometry: &Geometry) -> Vec<AtomicU64> {
+        (0..geometry.rings_size() / 8).map(|_| AtomicU64::new(0)).collect()
+    }
+
+    #[test]
+    fn what_was_done_during_a_pause_of_the_vm_is_seen_after_it() {
+        let geometry = Geometry::default();
+        let rings = rings(&geometry);
+        // One tick a second: the first turn takes longer than any wait.
+        let facts = HostFacts { guest_frequency: 1, ..HostFacts::default() };
+        let channel = Channel::local(&ConfigPage::new(&geometry, &facts), &rings).unwrap();
+        let host = channel.memory(0).unwrap().host;
+        let mut looks = 0;
+
+        let is_done = Patience::new(&channel, host).wait_for(|| {
+            looks += 1;
+            looks == 2
+        });
+
+        assert!(is_done, "{looks} looks");
+    }
+
     #[test]
     fn a_threads_number_is_not_taken_as_its_cpu() {
         let geometry = Geometry::default();
-        let rings: Vec<AtomicU64> =
-            (0..geometry.rings_size() / 8).map(|_| AtomicU64::new(0)).collect();
+        let rings = rings(&geometry);
         let page = ConfigPage::new(&geometry, &HostFacts::default());
         let channel = Channel::local(&page, &rings).unwrap();
         let cpu = |pid, tid| {
