@@ -214,7 +214,7 @@ struct hypertrace_options {
 struct hypertrace_counts {
     /**
      * Events of threads that had no client: none was free, the thread was
-     * ending, or the device was just being opened.
+     * ending, or another took more than a second to open the device.
      */
     uint64_t unattached;
     /**

@@ -59,6 +59,14 @@ impl<'m> Producer<'m> {
         }
     }
 
+    /// Counts events that interrupted what this client's owner did in the library outside of any emit, as those that
+    /// interrupt an emit.
+    pub fn count_busy(&self, events: u64) {
+        self.state.lost_busy.fetch_add(events, Relaxed);
+        self.state.unpublished.store(1, Relaxed);
+        self.publish_losses();
+    }
+
     /// Publishes the totals and ends the lease.
     pub(super) fn publish_last(&self) {
         // A jump may have left it taken.

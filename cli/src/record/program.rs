@@ -208,7 +208,10 @@ pub fn closing(out: &Path, ring: (&str, u64), clients: u32, summary: &Summary) -
         let causes = causes(losses).map(|(cause, n)| {
             let hint = match cause {
                 "ring full" => format!("raise {}, {} now", ring.0, units::shown(ring.1)),
-                "emit interrupted" => "by a signal handler that emits".into(),
+                "emit interrupted" => {
+                    "by an event of a signal handler, or of an allocator that the library calls"
+                        .into()
+                }
                 "no free client" => format!("raise --clients, {clients} now"),
                 _ => "left in the ring, or not readable".into(),
             };

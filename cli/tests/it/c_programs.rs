@@ -492,6 +492,34 @@ fn a_library_that_traces_is_loaded_and_unloaded() {
 }
 
 #[test]
+fn an_allocators_events_while_the_library_opens_are_counted_and_no_client_is_missing() {
+    const CALLS: usize = 1000;
+    let Some(compiler) = c::compiler() else { return };
+    let place = Place::new();
+    let allocator = compiler.plugin(&c::source("tests/c/malloc.c"), Linked::Archive, place.path());
+    let source = c::source("tests/c/allocate.c");
+    let program = compiler.program(&source, Linked::Archive, place.path());
+    let mut command = HYPERTRACE.command(["record", "-o"]);
+    command.arg(place.session("malloc")).arg("env");
+    command.arg(format!("LD_PRELOAD={}", allocator.display())).arg(&program);
+
+    let ran = run(command.arg(CALLS.to_string()));
+
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    assert!(
+        ran.stderr.contains(" emit interrupted (by an event of a signal handler, or"),
+        "{}",
+        ran.stderr
+    );
+    let lines = HYPERTRACE.report(&place.session("malloc"));
+    let own = named(&lines, "malloc").filter(|line| line.number("bytes") == Some(77));
+    assert_eq!(own.count(), CALLS);
+    let total = &HYPERTRACE.info(&place.session("malloc"))["total"];
+    assert!(total["lost_busy"].as_u64() > Some(0), "{total}");
+    assert_eq!((&total["lost_unattached"], &total["lost"]), (&json!(0), &total["lost_busy"]));
+}
+
+#[test]
 fn a_signal_handlers_events_are_recorded_or_counted() {
     let Some(compiler) = c::compiler() else { return };
     let place = Place::new();

@@ -175,7 +175,7 @@ pub unsafe extern "C" fn hypertrace_legacy(arg1: u64, args: *const u64, count: u
 #[repr(C)]
 pub struct Counts {
     /// Events of threads that had no client: none was free, the thread was
-    /// ending, or the device was just being opened.
+    /// ending, or another took more than a second to open the device.
     unattached: u64,
     /// Clients that a thread abandoned because a signal handler had jumped out
     /// of an event.

@@ -29,11 +29,11 @@ pub(super) fn set_device_gone() {
     HOST_ENDED.store(true, Relaxed);
 }
 
-/// Counts an event of a thread without a client.
-pub(super) fn count_lost() {
+/// Counts events of a thread without a client.
+pub(super) fn count_lost(events: u64) {
     match HOST_ENDED.load(Relaxed) {
-        true => count_left(1),
-        false => counts::unattached(1),
+        true => count_left(events),
+        false => counts::unattached(events),
     }
 }
 

@@ -38,6 +38,9 @@ thread_local! {
     static STUCK_SINCE: AtomicU64 = const { AtomicU64::new(0) };
     /// Until this time the thread does not ask for a client again.
     static PAUSED_UNTIL: AtomicU64 = const { AtomicU64::new(0) };
+    /// Events of this thread that came while it ran the library's own code, which opens or leases, and are not counted
+    /// yet.
+    static AMID: AtomicU64 = const { AtomicU64::new(0) };
     /// Whether it has given its clients back.
     static ENDED: AtomicBool = const { AtomicBool::new(false) };
 }
@@ -170,7 +173,7 @@ pub fn hypertrace_as(number: u32, arg1: u64, args: &[u64]) {
         }
     });
     if recorded.is_none() && !process::is_hopeless() {
-        losses::count_lost();
+        losses::count_lost(1);
     }
 }
 
@@ -180,9 +183,15 @@ pub fn hypertrace_as(number: u32, arg1: u64, args: &[u64]) {
 fn after(why: Emit) -> Option<&'static Client<'static>> {
     match why {
         Emit::Unleased => {
+            // An event of the program's memory allocator, which the library calls, interrupts what the library does, as
+            // a signal handler's event does.
+            if SignalsBlocked::is_here() && !ENDED.with(|ended| ended.load(Relaxed)) {
+                AMID.with(|amid| amid.fetch_add(1, Relaxed));
+                return None;
+            }
             let client = attach();
             if client.is_none() && !process::is_hopeless() {
-                losses::count_lost();
+                losses::count_lost(1);
                 // The thread's end will not come again.
                 if ENDED.with(|ended| ended.load(Relaxed))
                     && let Some(process) = process::ours()
@@ -208,11 +217,27 @@ fn attach() -> Option<&'static Client<'static>> {
     if process::is_hopeless() {
         return None;
     }
-    // In the middle of this function, an event can come from the program's memory allocator.
     if ENDED.with(|ended| ended.load(Relaxed)) || is_paused() || SignalsBlocked::is_here() {
         return None;
     }
     let _signals_blocked = SignalsBlocked::begin();
+    let client = attach_now();
+    count_amid(client);
+    client
+}
+
+/// Counts events that interrupted the library's own code: on the thread's client, if there is one.
+fn count_amid(client: Option<&Client<'static>>) {
+    let events = AMID.with(|amid| amid.swap(0, Relaxed));
+    match client {
+        _ if events == 0 || process::is_hopeless() => {}
+        Some(client) => client.producer().count_busy(events),
+        None => losses::count_lost(events),
+    }
+}
+
+/// Does the work of [`attach`], with signals blocked.
+fn attach_now() -> Option<&'static Client<'static>> {
     let process = match process::for_event(prepare) {
         Ok(process) => process,
         Err(Missing::Nobody) => return None,
@@ -316,6 +341,8 @@ fn is_paused() -> bool {
 /// a jump.
 pub(super) fn end() {
     let _signals_blocked = SignalsBlocked::begin();
+    let client = current().filter(|client| client.producer().state().is_leased());
+    count_amid(client.filter(|_| process::ours().is_some()));
     ENDED.with(|ended| ended.store(true, Relaxed));
     CURRENT.with(|current| current.store(null_mut(), Relaxed));
     let Some(process) = process::ours() else { return };
