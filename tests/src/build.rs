@@ -24,16 +24,6 @@ pub fn target_folder() -> PathBuf {
     program.ancestors().nth(3).expect("a test program is in the target folder").to_owned()
 }
 
-/// Finds a compiler for another machine, or reports that its capability is missing.
-pub fn cross_compiler(capability: &str, program: &str) -> Option<PathBuf> {
-    let found = capability::on_path(program);
-    if found.is_none() {
-        let why = "not on PATH (`cargo xtask test` fetches it for its own run)";
-        capability::missing(capability, format!("{program} is {why}"));
-    }
-    found
-}
-
 /// Returns a cargo that compiles with this compiler, and the folder of what it makes.
 pub fn cross(rustc: &Path) -> (Command, PathBuf) {
     // A separate folder, because this is another rustc than the tree's. It is one for all machines: they have the same
@@ -48,8 +38,8 @@ pub fn cross(rustc: &Path) -> (Command, PathBuf) {
 /// Returns the folder of what it makes, or reports which compiler is missing.
 #[track_caller]
 pub fn aarch64(package: &str, options: &[&str]) -> Option<PathBuf> {
-    let linker = cross_compiler("aarch64-gcc", "aarch64-linux-gnu-gcc");
-    let rustc = cross_compiler("aarch64-rust", "aarch64-rustc");
+    let linker = capability::program_of("aarch64-gcc", "aarch64-linux-gnu-gcc");
+    let rustc = capability::program_of("aarch64-rust", "aarch64-rustc");
     let (linker, rustc) = (linker?, rustc?);
     let target = "aarch64-unknown-linux-gnu";
     let (mut cargo, folder) = cross(&rustc);

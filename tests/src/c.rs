@@ -71,8 +71,8 @@ pub fn compiler() -> Option<Compiler> {
 
 /// Finds the compiler for aarch64, with a library for it, or reports what is missing.
 pub fn aarch64() -> Option<Compiler> {
-    let program = build::cross_compiler("aarch64-gcc", "aarch64-linux-gnu-gcc")?;
-    let rustc = build::cross_compiler("aarch64-rust", "aarch64-rustc")?;
+    let program = capability::program_of("aarch64-gcc", "aarch64-linux-gnu-gcc")?;
+    let rustc = capability::program_of("aarch64-rust", "aarch64-rustc")?;
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     let library = LIBRARY.get_or_init(|| {
         let target = "aarch64-unknown-linux-gnu";

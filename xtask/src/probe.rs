@@ -18,6 +18,8 @@ use crate::tree;
 #[derive(Deserialize)]
 struct Known {
     capability: Vec<Entry>,
+    /// Functions of the shell for the checks
+    functions: String,
 }
 
 /// A capability, as the file describes it.
@@ -176,6 +178,14 @@ impl Machine {
         std::env::join_paths(all).unwrap_or(path)
     }
 
+    /// Returns a line for each capability that was not found, as tests read it: name, tab, reason.
+    pub fn absent(&self) -> String {
+        let one_line = |why: &str| why.split_whitespace().collect::<Vec<_>>().join(" ");
+        let line =
+            |c: &Capability| Some(format!("{}\t{}\n", c.name, one_line(c.found.as_ref().err()?)));
+        self.capabilities.iter().filter_map(line).collect()
+    }
+
     /// Returns whether the probe of that name succeeded, or its reason.
     pub fn found(&self, name: &str) -> Result<(), String> {
         let capability = self.capabilities.iter().find(|c| c.name == name).ok_or("not probed")?;
@@ -234,7 +244,8 @@ impl Entry {
     }
 
     fn check(&self, program: &Path) -> Result<String> {
-        shell(&self.check, program).context("its check in xtask/capabilities.toml fails")
+        let script = format!("{}{}", KNOWN.functions, self.check);
+        shell(&script, program).context("its check in xtask/capabilities.toml fails")
     }
 }
 
@@ -284,6 +295,63 @@ nodev /sys/kernel/debug/tracing tracefs rw 0 0
         let error = babeltrace2.unwrap().works(Path::new("/bin/true")).unwrap_err();
 
         assert!(error.to_string().contains("check in"), "{error}");
+    }
+
+    #[test]
+    fn every_program_has_a_check() {
+        let is_file =
+            |entry: &&Entry| entry.tool().is_some_and(|tool| tool.plain.contains_key(&entry.name));
+        for entry in KNOWN.capability.iter().filter(|entry| !is_file(entry)) {
+            assert!(!entry.check.is_empty(), "{}", entry.name);
+        }
+    }
+
+    #[test]
+    fn an_emulator_without_the_plugin_api_of_the_tests_is_refused() {
+        // It treats a plugin as QEMU does, and nothing else. Its name has the oldest and the newest API that it serves.
+        let source = r#"
+            #include <dlfcn.h>
+            #include <stdio.h>
+            #include <string.h>
+            int main(int count, char **words)
+            {
+                struct { const char *target; int oldest, newest; } info = { "", 0, 0 };
+                sscanf(strrchr(words[0], '/') + 1, "%d-%d", &info.oldest, &info.newest);
+                for (int n = 1; n + 1 < count; n++)
+                    if (!strcmp(words[n], "-plugin")) {
+                        void *plugin = dlopen(words[n + 1], RTLD_NOW);
+                        int asks = *(int *)dlsym(plugin, "qemu_plugin_version");
+                        if (asks < info.oldest || asks > info.newest) {
+                            fprintf(stderr, "plugin requires API version %d\n", asks);
+                            return 1;
+                        }
+                        return ((int (*)(long, const void *, int, char **))dlsym(
+                            plugin, "qemu_plugin_install"))(0, &info, 0, words);
+                    }
+                puts("version 0");
+                return 0;
+            }"#;
+        let folder = tempfile::tempdir().unwrap();
+        let [text, made] = ["emulator.c", "emulator"].map(|name| folder.path().join(name));
+        fs::write(&text, source).unwrap();
+        let mut compiler = Command::new("cc");
+        assert!(compiler.arg(&text).arg("-o").arg(&made).arg("-ldl").status().unwrap().success());
+        let emulators = ["0-1", "2-6", "7-7", "7-8"].map(|api| {
+            let program = folder.path().join(api);
+            fs::hard_link(&made, &program).unwrap();
+            (api, program)
+        });
+        for (kind, known) in [
+            ("qemu-x86_64", "0-1"),
+            ("qemu-system-x86_64", "2-6"),
+            ("qemu-backports-system-x86_64", "7-7"),
+        ] {
+            let entry = KNOWN.capability.iter().find(|entry| entry.name == kind).unwrap();
+            for (api, program) in &emulators {
+                let works = entry.works(program).map_err(|error| format!("{error:#}"));
+                assert_eq!(works.is_ok(), *api == known, "{kind} {api}: {works:?}");
+            }
+        }
     }
 
     #[test]

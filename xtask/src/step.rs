@@ -199,6 +199,7 @@ impl<'a> Steps<'a> {
             .stdin(Stdio::null())
             .env("PATH", self.machine.search_path())
             .env("TMPDIR", self.temporary.path())
+            .env("HYPERTRACE_ABSENT", self.machine.absent())
             .env("HYPERTRACE_CAPABILITIES", self.temporary.path().join("capabilities"));
         let mut tee = None;
         if limit.is_some() {

@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::process::Command;
 
+use crate::demo::has_an_excerpt_a_summary_and_next_steps;
+
 use hypertrace_tests::command::{Demo, Hypertrace, run};
 use hypertrace_tests::interrupt::demo_ends_cleanly;
 use hypertrace_tests::report::Line;
@@ -48,6 +50,18 @@ fn without_the_device_node() {
 #[test]
 fn with_a_device_node_that_is_not_kvm() {
     same_guest_on_threads(NOT_KVM);
+}
+
+#[test]
+fn without_json_it_prints_an_excerpt_a_summary_and_next_steps() {
+    let dir = tempfile::tempdir().unwrap();
+    let session = dir.path().join("S");
+    let demo = HYPERTRACE.command(["demo", "-o", session.to_str().unwrap()]);
+    let Some(mut demo) = hidden(NO_DEVICE, demo) else { return };
+
+    let shown = run(&mut demo).ok();
+
+    has_an_excerpt_a_summary_and_next_steps(&shown, &session, "events", "program/");
 }
 
 #[test]

@@ -14,11 +14,13 @@ use tempfile::TempDir;
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 
-/// Packages of the programs that `cargo xtask full` has built for users, or of those that the tests have.
-fn packages(folder: &TempDir) -> PathBuf {
+/// Returns packages of the programs that `cargo xtask full` has built for users, or of those that the tests have; `None`
+/// without dpkg, which makes them.
+fn packages(folder: &TempDir) -> Option<PathBuf> {
     if let Some(made) = std::env::var_os("HYPERTRACE_TEST_PACKAGES") {
-        return root().join(made);
+        return Some(root().join(made));
     }
+    capability::program("dpkg")?;
     let library = target_folder().join("release");
     succeed(build::cargo().args(["build", "--release", "--package", "hypertrace-c"]));
     let built = folder.path().join("built");
@@ -37,7 +39,7 @@ fn packages(folder: &TempDir) -> PathBuf {
     let mut package = build::cargo();
     package.args(["xtask", "package", "--output"]).arg(&made).arg("--built").arg(built);
     succeed(package.env("CARGO_TARGET_DIR", target_folder()));
-    made
+    Some(made)
 }
 
 /// A program that runs as root, or as one that thinks so.
@@ -70,7 +72,7 @@ fn files(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 fn packages_are_installed_over_older_ones_used_and_removed() {
     let Some(dpkg) = capability::program("dpkg") else { return };
     let folder = tempfile::tempdir().unwrap();
-    let made = packages(&folder);
+    let Some(made) = packages(&folder) else { return };
     let system = folder.path().join("root");
     for below in ["info", "updates", "triggers"] {
         fs::create_dir_all(system.join("var/lib/dpkg").join(below)).unwrap();
@@ -80,6 +82,8 @@ fn packages_are_installed_over_older_ones_used_and_removed() {
     }
     let dpkg = |arguments: &[&str]| {
         let mut command = as_root(&dpkg);
+        // It starts programs of the administrator by name.
+        command.env("PATH", capability::search_path());
         command.arg(format!("--root={}", system.display()));
         command.args(["--force-not-root", "--force-script-chrootless", "--log=/dev/null"]);
         succeed(command.args(arguments));
@@ -147,9 +151,10 @@ fn unpack(made: &Path, name: &str, machine: &str, to: &Path) -> String {
 
 #[test]
 fn archives_run_in_a_root_that_has_busybox_alone() {
-    let Some(busybox) = capability::program("linux-guest-busybox") else { return };
+    let programs = ["linux-guest-busybox", "chroot"].map(capability::program);
+    let [Some(busybox), Some(chroot)] = programs else { return };
     let folder = tempfile::tempdir().unwrap();
-    let made = packages(&folder);
+    let Some(made) = packages(&folder) else { return };
     let system = folder.path().join("root");
     for below in ["bin", "proc", "tmp"] {
         fs::create_dir_all(system.join(below)).unwrap();
@@ -163,7 +168,7 @@ fn archives_run_in_a_root_that_has_busybox_alone() {
         hypertrace record --quiet hypertrace-mark boxed n=9
         hypertrace report"
     );
-    let mut chroot = Command::new("chroot");
+    let mut chroot = Command::new(chroot);
     chroot.arg(&system).args(["/bin/busybox", "sh", "-c", &script]);
     let mounts = format!("mount --rbind /proc {}/proc", system.display());
     let Some(mut boxed) = namespace::inside(&mounts, &chroot) else { return };
@@ -178,7 +183,7 @@ fn archives_run_in_a_root_that_has_busybox_alone() {
 #[test]
 fn archives_run_from_where_they_are_unpacked() {
     let folder = tempfile::tempdir().unwrap();
-    let made = packages(&folder);
+    let Some(made) = packages(&folder) else { return };
     let [hypertrace, mark] =
         [("hypertrace", "hypertrace"), ("hypertrace-guest", "hypertrace-mark")].map(
             |(name, program)| {
@@ -203,7 +208,7 @@ fn archives_run_from_where_they_are_unpacked() {
 fn the_archive_for_aarch64_records_under_qemu_aarch64() {
     let Some(emulator) = capability::program("qemu-aarch64") else { return };
     let folder = tempfile::tempdir().unwrap();
-    let made = packages(&folder);
+    let Some(made) = packages(&folder) else { return };
     let unpacked = unpack(&made, "hypertrace-guest", "aarch64", folder.path());
     let session = folder.path().join("session");
     let mut record = HYPERTRACE.command(["record", "--quiet", "-o"]);

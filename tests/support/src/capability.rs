@@ -5,12 +5,17 @@
 //! reports that, too: [`used`]. `cargo xtask test` reads both from the file that `HYPERTRACE_CAPABILITIES` names, and
 //! compares them with its probes of the machine.
 
+use std::ffi::OsString;
 use std::fmt::Display;
 use std::io::Write;
 use std::path::PathBuf;
 
 /// Environment variable with the path of the file for reports; unset outside of `cargo xtask test`.
 pub const FILE: &str = "HYPERTRACE_CAPABILITIES";
+
+/// Environment variable with the capabilities that `cargo xtask test` has not found, a line `NAME<TAB>WHY` each. PATH may
+/// have a program of that name nevertheless, which does not do what tests need.
+pub const ABSENT: &str = "HYPERTRACE_ABSENT";
 
 /// Reports that this test used the capability. Call it after the use, not before the attempt.
 pub fn used(name: &str) {
@@ -34,19 +39,40 @@ pub fn say(line: &str) {
     let _ = std::io::stderr().write_all(format!("{line}\n").as_bytes());
 }
 
-/// Finds a program on PATH, or reports that it is missing. `cargo xtask test` puts fetched programs on PATH.
+/// Finds the program of a capability that has the program's name, or reports that the capability is missing.
 pub fn program(name: &str) -> Option<PathBuf> {
-    let found = on_path(name);
-    if found.is_none() {
-        missing(name, "not on PATH (`cargo xtask test` fetches what it can for its own run)");
-    }
-    found
+    program_of(name, name)
 }
 
-/// Finds a program on PATH.
+/// Finds the program of a capability, or reports that the capability is missing. `cargo xtask test` puts fetched programs
+/// on PATH.
+pub fn program_of(capability: &str, program: &str) -> Option<PathBuf> {
+    let absent = std::env::var(ABSENT).unwrap_or_default();
+    let mut absent = absent.lines().filter_map(|line| line.split_once('\t'));
+    let why = match absent.find(|(name, _)| *name == capability) {
+        Some((_, why)) => why.to_owned(),
+        None => match on_path(program) {
+            Some(found) => return Some(found),
+            None => format!(
+                "{program} is not on PATH (`cargo xtask test` fetches what it can for its own run)"
+            ),
+        },
+    };
+    missing(capability, why);
+    None
+}
+
+/// Finds a program in the folders of [`search_path`].
 pub fn on_path(name: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
+    let path = search_path();
     std::env::split_paths(&path).map(|folder| folder.join(name)).find(|file| file.is_file())
+}
+
+/// Returns PATH, followed by the folders of the administrator's programs, which an ordinary user's PATH lacks.
+pub fn search_path() -> OsString {
+    let mut path = std::env::var_os("PATH").unwrap_or_default();
+    path.push(":/usr/sbin:/sbin");
+    path
 }
 
 /// Appends a tab-separated line: `used NAME TEST` or `missing NAME WHY`. One write in append mode, so

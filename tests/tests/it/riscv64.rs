@@ -7,7 +7,9 @@ const LIBRARIES: [&str; 3] = ["hypertrace-abi", "hypertrace-device", "hypertrace
 
 #[test]
 fn the_interface_the_device_and_the_guest_library_compile_for_riscv64() {
-    let Some(rustc) = build::cross_compiler("riscv64-rust", "riscv64-rustc") else { return };
+    let Some(rustc) = capability::program_of("riscv64-rust", "riscv64-rustc") else {
+        return;
+    };
     let (mut cargo, _) = build::cross(&rustc);
 
     cargo.args(["check", "--release", "--target", "riscv64gc-unknown-linux-gnu"]);
