@@ -25,7 +25,7 @@ pub fn target_folder(root: &Path) -> Result<PathBuf> {
 
 /// Returns the command of a line as one would type it: `NAME=VALUE.. PROGRAM ARGUMENT..`, without quotes. A variable of
 /// the project keeps the value that it has. `prefix` stands before the program.
-pub fn parse(line: &str, prefix: &[&str]) -> Command {
+pub fn parse(line: &str, prefix: &[impl AsRef<Path>]) -> Command {
     let mut words = line.split_whitespace().peekable();
     let mut variables = Vec::new();
     while let Some(variable) = words.peek().and_then(|word| word.split_once('=')) {
@@ -34,7 +34,7 @@ pub fn parse(line: &str, prefix: &[&str]) -> Command {
     }
     let program = words.next().unwrap_or_default();
     let path = if program == "cargo" { cargo() } else { PathBuf::from(program) };
-    let mut all = prefix.iter().map(PathBuf::from).chain([path]);
+    let mut all = prefix.iter().map(|word| word.as_ref().to_owned()).chain([path]);
     let mut command = Command::new(all.next().unwrap_or_default());
     command.args(all).args(words);
     if program == "rustup" {

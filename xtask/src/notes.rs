@@ -57,6 +57,16 @@ impl Notes {
         insert(&mut self.used, name, step);
     }
 
+    /// Returns the tests that used one of these capabilities as filters for libtest: whole modules, but for these slow ones.
+    pub fn filters(&self, names: &[&str], slow: &[&str]) -> BTreeSet<String> {
+        let tests = names.iter().filter_map(|name| self.used.get(*name)).flatten();
+        let filter = |test: &String| {
+            let (module, _) = test.rsplit_once("::")?;
+            Some(if slow.contains(&module) { test.clone() } else { format!("{module}::") })
+        };
+        tests.filter_map(filter).collect()
+    }
+
     /// Prints the reasons why tests could not use capabilities.
     pub fn print_missing(&self) {
         for (name, reasons) in &self.missing {
@@ -207,6 +217,16 @@ mod tests {
         assert_eq!(violations("kvm"), ["kvm was found and a test says: busy"]);
         assert_eq!(violations("miri"), ["miri was found and no test used it"]);
         assert!(Required::parse("kwm").is_err());
+    }
+
+    #[test]
+    fn modules_of_tests_are_filters_but_for_slow_ones() {
+        let notes =
+            Notes::read("used\tkvm\ta::b::x\nused\tkvm\tslow::y\nused\tjq\tc::z\nused\tkvm\tmain");
+
+        let filters = notes.filters(&["kvm", "tracefs"], &["slow"]);
+
+        assert_eq!(Vec::from_iter(filters), ["a::b::", "slow::y"]);
     }
 
     #[test]

@@ -105,8 +105,19 @@ pub struct Machine {
     /// Folders of fetched programs, to be put in front of PATH
     path: Vec<PathBuf>,
     /// Words before a command that give it a mount namespace with tracefs, if the system has not mounted it
-    pub prefix: Vec<&'static str>,
+    pub prefix: Vec<String>,
 }
+
+/// Script of the shell that runs a command as an ordinary user. The user keeps the files of whoever runs the script, among
+/// them the build and the device of KVM, so the script hides KVM and tracefs.
+const AS_ORDINARY_USER: &str = "\
+if [ -e /dev/kvm ]; then
+    none=$(mktemp) && chmod 0 \"$none\" && mount --bind \"$none\" /dev/kvm && rm \"$none\" || exit
+fi
+grep -E ' (tracefs|debugfs) ' /proc/self/mounts | while read -r _ folder _; do
+    mount -t tmpfs -o mode=0 none \"$folder\" || exit
+done || exit
+exec unshare --user --map-user=1000 --map-group=1000 -- \"$@\"";
 
 impl Machine {
     /// Runs the probes of these names. Fetches programs that are not on PATH.
@@ -166,8 +177,35 @@ impl Machine {
         let mut command = Command::new(words.next().unwrap_or_default());
         first_line(command.args(words))
             .with_context(|| format!("not usable or not mounted at {folder}"))?;
-        self.prefix = prefix.to_vec();
+        self.prefix = prefix.iter().copied().map(str::to_owned).collect();
         Ok(format!("mounted at {folder}{whose}"))
+    }
+
+    /// Returns this machine as it is for an ordinary user without KVM, tracefs, root's rights and sbin on PATH, who has the
+    /// same files.
+    ///
+    /// # Errors
+    /// If the kernel does not allow a namespace of users.
+    pub fn of_ordinary_user(&self) -> Result<Machine> {
+        let path = self.search_path();
+        let folders = std::env::split_paths(&path).filter(|folder| !folder.ends_with("sbin"));
+        let path = std::env::join_paths(folders)?.into_string().unwrap_or_default();
+        let (path, script) = (format!("PATH={path}"), AS_ORDINARY_USER);
+        let words = [
+            "unshare",
+            "--user",
+            "--map-root-user",
+            "--mount",
+            "sh",
+            "-c",
+            script,
+            "sh",
+            "env",
+            &path,
+        ];
+        first_line(Command::new(words[0]).args(&words[1..]).arg("true"))?;
+        let prefix = words.map(str::to_owned).to_vec();
+        Ok(Machine { prefix, ..Machine::default() })
     }
 
     /// Returns the PATH for commands.
@@ -276,6 +314,8 @@ fn mounted_tracefs(mounts: &str) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use anyhow::anyhow;
+    use hypertrace_test_support::capability;
 
     #[test]
     fn tracefs_is_found_by_type_wherever_it_is_mounted() {
@@ -286,6 +326,37 @@ nodev /sys/kernel/debug/tracing tracefs rw 0 0
 ";
         assert_eq!(mounted_tracefs(mounts), Some("/sys/kernel/debug/tracing"));
         assert_eq!(mounted_tracefs("tracefs /tracefs ext4 rw 0 0\n"), None);
+    }
+
+    #[test]
+    fn an_ordinary_user_has_the_same_files_without_kvm_tracefs_and_sbin() {
+        let machine = match Machine::default().of_ordinary_user() {
+            Ok(machine) => machine,
+            Err(why) => return capability::missing("user-namespace", format!("{why:#}")),
+        };
+        let folder = tempfile::tempdir().unwrap();
+        let script = "\
+            echo mine >made && cat made && [ $(id -u) != 0 ] || echo root
+            { : </dev/kvm; } 2>/dev/null && echo kvm
+            ls /sys/kernel/tracing/events 2>/dev/null && echo tracefs
+            echo $PATH | tr : '\\n' | grep 'sbin$'";
+        let mut command = Command::new(&machine.prefix[0]);
+        command.args(&machine.prefix[1..]).args(["sh", "-c", script]).current_dir(folder.path());
+
+        let output = command.output().unwrap();
+
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "mine\n", "{output:?}");
+        assert_eq!(fs::read_to_string(folder.path().join("made")).unwrap(), "mine\n");
+        capability::used("user-namespace");
+    }
+
+    #[test]
+    fn what_was_not_found_is_told_in_a_line_each() {
+        let mut machine = Machine::default();
+        machine.add("old", None, Err(anyhow!("too old:\n\tversion 1")));
+        machine.add("here", None, Ok("version 2".into()));
+
+        assert_eq!(machine.absent(), "old\ttoo old: version 1\n");
     }
 
     #[test]

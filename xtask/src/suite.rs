@@ -31,6 +31,16 @@ pub struct Options {
 /// The profile and the lints of all steps: that of the tests, so that what they build serves for the lints too.
 const CLIPPY: &str = "cargo clippy --profile checked";
 
+/// All tests, but for those of the model checks.
+const TESTS: &str = "cargo test --profile checked --workspace --all-features";
+
+/// Capabilities that an ordinary user can lack on a machine that has them, and those of programs in sbin.
+const PRIVILEGES: [&str; 6] =
+    ["kvm", "tracefs", "bpftrace", "second-user", "pid-namespace", "dpkg"];
+
+/// Modules with many slow tests that need nothing of these.
+const SLOW: [&str; 4] = ["bench", "follow", "guides", "packages"];
+
 /// Capabilities that the lints need.
 const TOOLCHAIN: [&str; 3] = ["rustfmt", "clippy", "cargo-deny"];
 
@@ -68,7 +78,8 @@ pub fn run(root: &Path, options: &Options) -> Result<bool> {
         let lints = format!("{CLIPPY} --all-targets --all-features{packages} -- -D warnings");
         suite.steps.check(&lints)?;
     } else {
-        suite.tests("cargo test --profile checked --workspace --all-features")?;
+        suite.tests(TESTS)?;
+        suite.as_ordinary_user()?;
         suite.tests(LOOM)?;
         // Libraries only: the guest library and the program have the same name, and would have the same pages. So would
         // the C library, whose documentation is its header.
@@ -115,6 +126,32 @@ impl Suite<'_> {
             self.steps.skip(line, &why);
         } else if self.steps.check(line)? {
             self.notes.used_by_step(capability, line);
+        }
+        Ok(())
+    }
+
+    /// Runs the tests of what an ordinary user lacks once more, as such a user, unless this is one. A test that uses KVM
+    /// without saying so is mostly in a module with others that say it, so whole modules run.
+    fn as_ordinary_user(&mut self) -> Result<()> {
+        let is_found = |name| self.steps.machine.found(name).is_ok();
+        if !rustix::process::geteuid().is_root() && !is_found("kvm") && !is_found("tracefs") {
+            return Ok(());
+        }
+        let filters = Vec::from_iter(self.notes.filters(&PRIVILEGES, &SLOW));
+        if filters.is_empty() {
+            return Ok(());
+        }
+        let line = format!("{TESTS} --tests -- {}", filters.join(" "));
+        let name = "tests of KVM, tracefs and root, as a user without these and sbin";
+        match self.steps.machine.of_ordinary_user() {
+            Err(why) => self.steps.skip(name, &format!("{why:#}")),
+            Ok(machine) => {
+                let machine = std::mem::replace(&mut self.steps.machine, machine);
+                let ran = self.steps.test(name, &line)?;
+                self.steps.machine = machine;
+                let verdict = ran.verdict();
+                self.steps.row(name, &ran, verdict, verdict == OK);
+            }
         }
         Ok(())
     }

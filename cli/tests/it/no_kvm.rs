@@ -95,7 +95,7 @@ fn the_output_says_why_kvm_is_not_used() {
     let words = ["guest", "vCPU", "VMM"];
     let said = words.iter().find(|word| shown.contains(**word));
     assert_eq!(said, None, "{shown}");
-    assert!(shown.contains("200000 events, 2000 reference points"), "{shown}");
+    assert!(shown.contains("200,000 events, 2,000 reference points"), "{shown}");
 }
 
 #[test]
