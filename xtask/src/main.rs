@@ -47,7 +47,7 @@ enum Job {
     Full(full::Options),
     /// Remove the defences of docs/threat-model.md one by one, and run the tests that must notice it
     ///
-    /// Works in a copy of the tree, in the target folder. The defences are the patches in xtask/mutants.
+    /// Works in a copy of the tree, in the target folder. The defences are the `mutants` in tests/threat-model.toml.
     Mutants(mutants::Options),
     /// Make the files of C that come from Rust: headers in guest-lib/include
     Header,

@@ -1,17 +1,17 @@
 //! `cargo xtask mutants`: removes one defence after the other in a copy of the tree, and runs the tests that
-//! tests/threat-model.toml names for it. Each must fail.
+//! tests/threat-model.toml names for it. One of them must fail.
 //!
-//! A mutant is a patch in `xtask/mutants`. Its first lines say what it removes, and name the tests as the threat model does:
-//! `Test: trace/tests/it/budgets.rs: a_guest_that_fills_the_tables_gets_untyped_events`.
+//! A mutant is a line of that file, in the row of its promise: `FILE: OLD -> NEW` replaces a text that the file has once.
+//! `NUMBER in FILE: OLD -> NEW` says that it changes a number of the promise.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
+use serde::Deserialize;
 
-use crate::command::{first_line, target_folder};
+use crate::command::target_folder;
 use crate::probe::{self, Machine};
 use crate::step::{Limit, OK, Ran, Steps};
 use crate::tree;
@@ -19,7 +19,7 @@ use crate::tree;
 /// Options of the mutants
 #[derive(clap::Args)]
 pub struct Options {
-    /// Run only mutants whose file name contains this text
+    /// Run only mutants that contain this text, and those of threats that do
     #[arg(long, default_value = "", hide_default_value = true)]
     only: String,
 
@@ -27,12 +27,24 @@ pub struct Options {
     limit: Limit,
 }
 
-/// A defence that is removed, and the tests that must notice it.
+/// Row of the threat model.
+#[derive(Deserialize)]
+struct Row {
+    threat: String,
+    /// `FILE: FUNCTION` each
+    tests: Vec<String>,
+    #[serde(default)]
+    mutants: Vec<String>,
+}
+
+/// Change that removes a defence, and the tests of which one must notice it.
 struct Mutant {
-    name: String,
-    patch: PathBuf,
-    /// The first file that it changes.
-    changed: String,
+    threat: String,
+    /// The changed file, and the promise's number that is changed there
+    place: String,
+    file: String,
+    old: String,
+    new: String,
     tests: Vec<Test>,
 }
 
@@ -43,19 +55,21 @@ struct Test {
     name: String,
 }
 
-/// Runs all mutants, and prints a line for each. Returns false if a test passes without its defence, or could not run.
+/// Runs all mutants, and prints a line for each. Returns false if all tests pass without a defence, or could not run.
 ///
 /// # Errors
-/// If the copy of the tree cannot be made, or a patch names no test.
+/// If the copy of the tree cannot be made, or a mutant does not fit.
 pub fn run(root: &Path, options: &Options) -> Result<bool> {
-    let only = &options.only;
-    let mut mutants = read(&root.join("xtask/mutants"))?;
-    mutants.retain(|mutant| mutant.name.contains(only.as_str()));
-    ensure!(!mutants.is_empty(), "no file in xtask/mutants has {only:?} in its name");
+    let only = options.only.as_str();
+    let mut mutants = read(root)?;
+    mutants.retain(|mutant| {
+        [&mutant.threat, &mutant.place, &mutant.old].iter().any(|text| text.contains(only))
+    });
+    ensure!(!mutants.is_empty(), "no mutant has {only:?}");
 
     let copy = target_folder(root)?.join("mutants/tree");
     let machine = Machine::probe(&probe::names().collect::<Vec<_>>());
-    // All of them first: each patch has its crate built again.
+    // All of them first: each mutant has its crate built again.
     renew(&copy, root)?;
     let mut steps = Steps::begin(&copy, machine, options.limit)?;
     let mut before = BTreeMap::new();
@@ -68,18 +82,24 @@ pub fn run(root: &Path, options: &Options) -> Result<bool> {
 
     for mutant in &mutants {
         renew(&copy, root)?;
-        apply(&copy, &mutant.patch)?;
-        for test in &mutant.tests {
-            let name = format!("without {}, must fail: {}", mutant.name, test.name);
-            if before[test] != OK {
-                steps.skip(&name, "");
-                steps.fail(format!("{name}: with the defence it is {}", before[test]));
-                continue;
+        mutant.apply(&copy)?;
+        let name = format!("without a defence in {}: {}", mutant.place, mutant.old);
+        let (mut ran, mut is_noticed) = (Ran::default(), false);
+        for test in mutant.tests.iter().filter(|test| before[test] == OK) {
+            ran = steps
+                .test(&format!("{name}: one must fail: {}", test.name), &line(&copy, test)?)?;
+            is_noticed = ran.built && !ran.ok;
+            if is_noticed || !ran.built {
+                break;
             }
-            let ran = steps.test(&name, &line(&copy, test)?)?;
-            let fails = ran.built && !ran.ok;
-            steps.row(&name, &ran, if fails { OK } else { verdict(&ran) }, fails);
         }
+        let said = match (is_noticed, ran.built, ran.run.is_zero()) {
+            (true, ..) => OK,
+            (_, true, _) => "NOT NOTICED",
+            (.., true) => "NOT RUN: no test of its row passes with the defence",
+            _ => "FAILED to build",
+        };
+        steps.row(&name, &ran, said, is_noticed);
     }
     Ok(steps.conclude())
 }
@@ -90,32 +110,46 @@ fn verdict(ran: &Ran) -> &'static str {
     if ran.ok && !ran.notes.missing.is_empty() { "NOT RUN" } else { ran.verdict() }
 }
 
-/// Reads all patches of a folder.
-fn read(folder: &Path) -> Result<Vec<Mutant>> {
+/// Reads all mutants of the threat model.
+fn read(root: &Path) -> Result<Vec<Mutant>> {
+    let text = fs::read_to_string(root.join("tests/threat-model.toml"))?;
+    let sections: BTreeMap<String, Vec<Row>> = toml::from_str(&text)?;
     let mut mutants = Vec::new();
-    for patch in tree::entries(folder)? {
-        let text = fs::read_to_string(&patch)?;
-        let tests = tests_in(&text).with_context(|| patch.display().to_string())?;
-        let name = patch.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        let changed = text.lines().find_map(|line| line.strip_prefix("+++ b/"));
-        let changed = changed.context("it changes no file")?.to_owned();
-        mutants.push(Mutant { name, patch, changed, tests });
+    for Row { threat, tests, mutants: lines } in sections.into_values().flatten() {
+        let test = |line: &String| {
+            let (file, name) = line.split_once(": ").context("a test is not `FILE: FUNCTION`")?;
+            Ok(Test { file: file.into(), name: name.to_owned() })
+        };
+        let tests: Vec<Test> = tests.iter().map(test).collect::<Result<_>>()?;
+        for line in lines {
+            let parsed = parse(&line).with_context(|| format!("not `FILE: OLD -> NEW`: {line}"))?;
+            mutants.push(Mutant { threat: threat.clone(), tests: tests.clone(), ..parsed });
+        }
     }
     // Those of one crate one after the other: a change of another crate has more built again.
-    mutants.sort_by(|a, b| a.changed.cmp(&b.changed));
+    mutants.sort_by(|a, b| a.file.cmp(&b.file));
     Ok(mutants)
 }
 
-/// Returns the tests that the lines before a patch name.
-fn tests_in(patch: &str) -> Result<Vec<Test>> {
-    let head = patch.lines().take_while(|line| !line.starts_with("--- "));
-    let tests = head.filter_map(|line| line.strip_prefix("Test: ")).map(|line| {
-        let (file, name) = line.split_once(": ").context("a line is not `Test: FILE: NAME`")?;
-        Ok(Test { file: PathBuf::from(file), name: name.trim().to_owned() })
-    });
-    let tests = tests.collect::<Result<Vec<_>>>()?;
-    ensure!(!tests.is_empty(), "no line begins with `Test: `");
-    Ok(tests)
+/// Parses a mutant, without its row.
+fn parse(line: &str) -> Option<Mutant> {
+    let (place, change) = line.split_once(": ")?;
+    let (old, new) = change.split_once(" ->")?;
+    let (_, file) = place.rsplit_once(" in ").unwrap_or(("", place));
+    let new = new.strip_prefix(' ').unwrap_or(new);
+    let [place, file, old, new] = [place, file, old, new].map(str::to_owned);
+    Some(Mutant { threat: String::new(), place, file, old, new, tests: Vec::new() })
+}
+
+impl Mutant {
+    /// Changes the file in a copy of the tree.
+    fn apply(&self, copy: &Path) -> Result<()> {
+        let file = copy.join(&self.file);
+        let text = fs::read_to_string(&file).with_context(|| self.file.clone())?;
+        let found = text.matches(&self.old).count();
+        ensure!(found == 1, "{} has this {found} times, not once: {}", self.file, self.old);
+        Ok(fs::write(file, text.replacen(&self.old, &self.new, 1))?)
+    }
 }
 
 /// Makes a copy of the tree equal to it. Files that are equal stay as they are, so that cargo builds little.
@@ -135,16 +169,6 @@ fn renew(copy: &Path, root: &Path) -> Result<()> {
             fs::remove_file(copied)?;
         }
     }
-    Ok(())
-}
-
-/// Applies a patch to a copy of the tree.
-fn apply(copy: &Path, patch: &Path) -> Result<()> {
-    let mut git = Command::new("git");
-    // The copy stands in the folder of a repository, whose files the patch must not change.
-    git.env("GIT_CEILING_DIRECTORIES", copy.parent().unwrap_or(copy));
-    first_line(git.args(["apply", "-C1"]).arg(patch).current_dir(copy))
-        .with_context(|| format!("{} does not fit any more: make it again", patch.display()))?;
     Ok(())
 }
 
@@ -176,31 +200,47 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_patch_names_its_tests() {
-        let test = |file: &str, name: &str| Test { file: file.into(), name: name.into() };
-        let patch = "Without a bound.\n\nTest: a/tests/b.rs: c\nTest: a/src/d.rs: e\n--- a/f\n+++ b/f\n\
-                     @@ -1 +1 @@\n-Test: g/h.rs: i\n";
-        assert_eq!(tests_in(patch).unwrap(), [test("a/tests/b.rs", "c"), test("a/src/d.rs", "e")]);
-        assert!(tests_in("Test: nothing\n--- a/f\n").is_err());
-        assert!(tests_in("--- a/f\n").is_err());
+    fn every_mutant_changes_one_place_and_has_a_test() {
+        let root = crate::root().unwrap();
+        let mutants = read(&root).unwrap();
+        assert!(!root.join("xtask/mutants").exists(), "mutants are in tests/threat-model.toml");
+        assert!(mutants.len() > 70, "{}", mutants.len());
+        for mutant in mutants {
+            let copy = tempfile::tempdir().unwrap();
+            let [from, to] = [&*root, copy.path()].map(|folder| folder.join(&mutant.file));
+            fs::create_dir_all(to.parent().unwrap()).unwrap();
+            fs::copy(from, to).unwrap();
+            mutant.apply(copy.path()).unwrap();
+            assert_ne!(mutant.old, mutant.new, "{}", mutant.place);
+            assert!(!mutant.tests.is_empty(), "{}: {}", mutant.place, mutant.old);
+        }
     }
 
     #[test]
-    fn patches_change_the_copy_alone() {
+    fn a_mutant_may_say_the_number_and_may_remove_text() {
+        let parsed = |line| {
+            let Mutant { place, file, old, new, .. } = parse(line)?;
+            Some([place, file, old, new])
+        };
+        let is = |line, words: [&str; 4]| assert_eq!(parsed(line), Some(words.map(str::to_owned)));
+        is("2 MiB in a/b.rs: 2 << 20 -> 4", ["2 MiB in a/b.rs", "a/b.rs", "2 << 20", "4"]);
+        is("a/b.rs: x: 1\n; ->", ["a/b.rs", "a/b.rs", "x: 1\n;", ""]);
+        assert_eq!(parsed("a/b.rs: x"), None);
+    }
+
+    #[test]
+    fn mutants_change_the_copy_alone() {
         let dir = tempfile::tempdir().unwrap();
         let (root, tree) = (dir.path().join("root"), dir.path().join("root/target/mutants/tree"));
         fs::create_dir_all(root.join("a")).unwrap();
         fs::write(root.join("a/f"), "one\ntwo\n").unwrap();
-        Command::new("git").args(["init", "-q"]).current_dir(&root).status().unwrap();
-        let patch = dir.path().join("p.patch");
-        fs::write(&patch, "Test: x: y\n--- a/a/f\n+++ b/a/f\n@@ -1,2 +1,2 @@\n one\n-two\n+2\n")
-            .unwrap();
+        let mutant = parse("a/f: two -> 2").unwrap();
         renew(&tree, &root).unwrap();
-        apply(&tree, &patch).unwrap();
+        mutant.apply(&tree).unwrap();
         let copy = || fs::read_to_string(tree.join("a/f")).unwrap();
         assert_eq!(copy(), "one\n2\n");
         assert_eq!(fs::read_to_string(root.join("a/f")).unwrap(), "one\ntwo\n");
-        assert!(apply(&tree, &patch).is_err());
+        assert!(mutant.apply(&tree).is_err());
         renew(&tree, &root).unwrap();
         assert_eq!(copy(), "one\ntwo\n");
     }

@@ -59,7 +59,7 @@ pub struct Ran {
     /// Duration of the build
     build: Duration,
     /// Duration of the tests
-    run: Duration,
+    pub run: Duration,
     /// The tests were built
     pub built: bool,
     /// They were built, ran and succeeded

@@ -121,7 +121,7 @@ mod tests {
 
         let name = name(&symbol);
 
-        assert_eq!(name.len(), MAX_NAME);
+        assert_eq!(name.len(), 4096);
         assert!(name.starts_with("f(std::pair<"), "{name}");
     }
 

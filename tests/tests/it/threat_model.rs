@@ -18,6 +18,9 @@ struct Row {
     promise: String,
     /// `FILE: FUNCTION` each. Without any, the promise is not tested.
     tests: Vec<String>,
+    /// Changes that remove the defence: `FILE: OLD -> NEW`, or `NUMBER in FILE: OLD -> NEW` for a number of the promise.
+    #[serde(default)]
+    mutants: Vec<String>,
 }
 
 #[test]
@@ -33,14 +36,17 @@ fn every_test_in_the_threat_model_exists() {
 }
 
 #[test]
-fn each_test_of_a_removed_defence_is_in_the_threat_model() {
-    let rows: Vec<Row> = sections().into_values().flatten().collect();
-    for patch in fs::read_dir(root().join("xtask/mutants")).unwrap() {
-        let patch = patch.unwrap().path();
-        let patched = fs::read_to_string(&patch).unwrap();
-        for test in patched.lines().filter_map(|line| line.strip_prefix("Test: ")) {
-            let named = rows.iter().any(|row| row.tests.iter().any(|named| named == test));
-            assert!(named, "{FILE} does not name {test} of {}", patch.display());
+fn each_number_of_a_promise_has_a_mutant() {
+    for Row { promise, mutants, .. } in
+        sections().into_values().flatten().filter(|row| !row.tests.is_empty())
+    {
+        let mutants: Vec<&str> =
+            mutants.iter().filter_map(|line| Some(line.split_once(" in ")?.0)).collect();
+        for (at, number) in numbers_of(&promise) {
+            let rest = &promise[at..];
+            let is_noted = rest.split([';', ',']).next().unwrap().contains("*not tested*");
+            let has_mutant = mutants.iter().any(|of| numbers_of(of).any(|(_, n)| n == number));
+            assert!(is_noted || has_mutant, "no mutant changes {number} in: {promise}");
         }
     }
 }
@@ -51,6 +57,16 @@ fn the_page_has_the_rows_as_they_are() {
     let page = with_rows(&fs::read_to_string(&file).unwrap());
     let assert = Assert::new().action_env(DEFAULT_ACTION_ENV).normalize_paths(false);
     assert.eq(page, Data::read_from(&file, None));
+}
+
+/// Returns the numbers in a text, with their places.
+fn numbers_of(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let is_part = |c: char| c.is_ascii_digit() || c == ',' || c == '.';
+    let runs =
+        text.split(move |c| !is_part(c)).filter(|run| run.contains(|c: char| c.is_ascii_digit()));
+    runs.map(move |run| {
+        (run.as_ptr() as usize - text.as_ptr() as usize, run.trim_end_matches([',', '.']))
+    })
 }
 
 fn root() -> PathBuf {
@@ -75,7 +91,8 @@ fn with_rows(page: &str) -> String {
         }
         if line == "<!-- rows -->" {
             let rows = section.and_then(|name| sections.remove(name));
-            for Row { threat, promise, tests } in rows.unwrap_or_else(|| panic!("{section:?}")) {
+            for Row { threat, promise, tests, .. } in rows.unwrap_or_else(|| panic!("{section:?}"))
+            {
                 let tested = if tests.is_empty() { " (*not tested*)" } else { "" };
                 made += &format!("- *{threat}*: {promise}{tested}\n");
             }

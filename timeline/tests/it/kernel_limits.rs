@@ -195,6 +195,20 @@ fn the_names_of_an_event_are_bounded_together() {
 }
 
 #[test]
+fn names_beyond_the_steps_of_an_event_are_numbers() {
+    let fields: Vec<String> = (0..30).map(|n| format!("u8 f{n} {} 1 0", 8 + n)).collect();
+    // Each looks at 100 flags of a field.
+    let flags: String = (0..100).map(|n| format!(", {{ {}, \"N{n}\" }}", n + 1)).collect();
+    let list = |n| format!(", __print_flags(REC->f{n}, \"|\"{flags})");
+    let print = format!("\"{}\"{}", "%s".repeat(30), (0..30).map(list).collect::<String>());
+
+    let shown = shown(&fields, &print, &[1; 30]);
+
+    let named = shown.iter().filter(|text| *text == "N0").count();
+    assert_eq!((named, &*shown[29]), (20, "Unsigned(1)"), "{shown:?}");
+}
+
+#[test]
 fn arrays_of_an_event_are_together_no_longer_than_it() {
     let fields: Vec<String> =
         (0..10).map(|n| format!("__data_locchar[] f{n} {} 4 0", 8 + 4 * n)).collect();

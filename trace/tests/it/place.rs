@@ -252,6 +252,9 @@ fn more_streams_than_descriptors_lose_nothing() {
     const ROUNDS: u64 = 20;
     let Some(dir) = as_child(this_test!()) else { return };
     let most = getrlimit(Resource::Nofile).maximum;
+    let many = Some(most.map_or(1_024, |most| most.min(1_024)));
+    setrlimit(Resource::Nofile, Rlimit { current: many, maximum: most }).unwrap();
+    assert_eq!(SessionConfig::new("s").open_files, 64);
     setrlimit(Resource::Nofile, Rlimit { current: Some(48), maximum: most }).unwrap();
     let config = SessionConfig { file_bytes: 1 << 17, ..SessionConfig::new(dir.join("s")) };
     assert_eq!(config.open_files, 12);

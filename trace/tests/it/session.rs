@@ -14,13 +14,18 @@ use hypertrace_abi::schema::{id_of, name_hash};
 use hypertrace_abi::sink::{EventSink, KnownClient, NameSet, ReferencePoint, Status};
 use hypertrace_test_support::babeltrace2;
 use hypertrace_trace::Session;
-use hypertrace_trace::limits::{MAX_CLOCKS, MAX_GENERATIONS, MAX_RESTARTS, MAX_SESSION_CLOCKS};
 use hypertrace_trace::session_json::{ClockJson, Domain, SessionJson};
 
 fn json(session: &Session) -> SessionJson {
     let text = std::fs::read_to_string(session.dir().join("session.json")).unwrap();
     serde_json::from_str(&text).unwrap()
 }
+
+/// Limits of a session, as docs/threat-model.md has them.
+const MAX_RESTARTS: u32 = 64;
+const MAX_GENERATIONS: u32 = 64;
+const MAX_CLOCKS: usize = 64;
+const MAX_SESSION_CLOCKS: usize = 1_024;
 
 /// Finishes, and compares what the summary says with what the reader counts.
 fn finish(session: Session) -> (hypertrace_trace::Summary, Vec<String>) {
