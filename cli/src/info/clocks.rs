@@ -6,7 +6,7 @@ use crate::report::{Opened, unplaced};
 use hypertrace_export::escape::Escaped;
 use hypertrace_timeline::clock::host::uuid_text;
 use hypertrace_timeline::clock::{ClockMap, FRACTION, Jump, Residuals};
-use hypertrace_timeline::{ClockMaps, Domain, Session};
+use hypertrace_timeline::{ClockMaps, Domain, Segment, Session, Stream};
 use serde_json::{Value, json};
 use std::fmt::{self, Write as _};
 
@@ -39,7 +39,13 @@ pub fn text(out: &mut String, first: Option<&Session>, opened: &Opened) -> fmt::
             }
         }
     }
-    let mut all = maps.iter().peekable();
+    // A restored VM's session has the clock of the time before, in which the session recorded nothing.
+    let is_used = |id: &u32| session.streams().iter().any(|stream| has_clock(stream, *id));
+    let has_used = maps.iter().any(|(id, ..)| is_used(&id));
+    let is_shown = |(id, _, map): &(u32, Option<u32>, &ClockMap)| {
+        !has_used || map.constraints() > 0 || is_used(id)
+    };
+    let mut all = maps.iter().filter(is_shown).peekable();
     while let Some((id, client, map)) = all.next() {
         let has_others = maps.iter().any(|(other, client, _)| other == id && client.is_some());
         let whose = match client {
@@ -184,6 +190,12 @@ fn clock_name(kind: &str) -> String {
         "monotonic_raw" => "CLOCK_MONOTONIC_RAW".into(),
         other => Escaped(other.as_bytes()).to_string(),
     }
+}
+
+/// Returns whether a stream of the guest has packets of a clock.
+fn has_clock(stream: &Stream, id: u32) -> bool {
+    let has = |segment: &Segment| segment.packets > 0 && segment.first.stream_id == id;
+    stream.domain == Domain::Guest && stream.segments.iter().any(has)
 }
 
 /// Returns the number of a clock's points that are records in rings, if it has no others.

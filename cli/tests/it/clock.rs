@@ -415,6 +415,20 @@ fn a_clock_without_points_has_no_error_to_show() {
 }
 
 #[test]
+fn a_clock_of_which_a_restored_session_has_nothing_is_not_shown() {
+    let host = clock(0, "host", 0, GHZ, 1_000_000, START_NS);
+    let guests = [1, 2].map(|id| clock(id, "guest", id - 1, GHZ, GUEST_BASE, START_NS));
+    let restored = Made::with_json(&json(&format!("[{host},{}]", guests.join(",")), EVENTS, "[]"));
+    // Of the second clock, and of the epoch after the restore.
+    let packet = || Packet::new(1, 0, 2).with64(88, 1 << 32);
+    let restored = restored.stream("guest-0", &[packet(), packet().event(5, DISK_READ, &[1, 2])]);
+
+    let shown = run(HYPERTRACE.command(["info"]).arg(restored.path()));
+
+    assert!(shown.stdout.contains("(clock 2)") && !shown.stdout.contains("(clock 1)"), "{shown:?}");
+}
+
+#[test]
 fn bad_input_is_an_error_that_names_it() {
     let boot = Made::of_boot(Some("no-uuid\\u001b"));
     let tsc = steady();
