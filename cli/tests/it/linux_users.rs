@@ -82,6 +82,7 @@ fn a_member_of_the_group_traces_by_the_device_and_by_a_shared_file_and_another_u
         rules
         trace member "" "device"; HYPERTRACE_CLOCK=monotonic_raw trace member $file "file"; trace other "" "device"
         su -s /bin/sh member -c "echo >>/sys/bus/pci/devices/$device/config"; echo "config: $?"
+        cd /sys/bus/pci/devices/$file; stat -c 'file %n %U:%G %a' resource[0-9]*
     "#;
 
     let Some(console) = run(&linux, folder.path(), &options, &[], script) else { return };
@@ -101,6 +102,10 @@ fn a_member_of_the_group_traces_by_the_device_and_by_a_shared_file_and_another_u
             "as a member of the group hypertrace",
             "other device: 1",
             "config: 1",
+            // Its other BARs have doorbells and the table of interrupts.
+            "file resource0 root:root 600",
+            "file resource2 root:hypertrace 660",
+            "file resource2_wc root:hypertrace 660",
         ],
     );
     check(device, 1);
