@@ -109,7 +109,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         print(names)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let interrupts = Interrupts::catch();
+    let interrupts = Interrupts::catch_end();
     let machine = match Machine::new(args.vcpus as usize) {
         Ok(machine) => Ok(machine),
         Err(kvm_vmm::Error::Unusable(why)) => Err(why),

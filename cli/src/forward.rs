@@ -64,7 +64,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let program = args.program.first().map(|name| Program::find(name)).transpose()?;
     // Live until the recording has ended: a signal must not leave it unfinished.
     let signals = program.is_some().then(pass_signals_on);
-    let interrupts = program.is_none().then(Interrupts::catch);
+    let interrupts = program.is_none().then(Interrupts::catch_end);
     // The kernel's events have it, too.
     let options = Options { clock: Some(Clock::Counter), ..Options::default() };
     let opened = hypertrace::open(&options).context("there is no host to record for")?;

@@ -36,6 +36,21 @@ impl Interrupts {
         Interrupts { _caught: caught }
     }
 
+    /// As [`Interrupts::catch`], for a command whose end is Ctrl-C. SIGINT ends this command also if its starter has set
+    /// SIGINT to be ignored, as a shell without job control does for `&`, because nobody means to start a command that
+    /// does not end.
+    pub fn catch_end() -> Interrupts {
+        // SAFETY: the structure is plain data that lives through the call; the default action has no handler.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            libc::sigaction(libc::SIGINT, std::ptr::null(), &mut action);
+            if action.sa_sigaction == libc::SIG_IGN {
+                libc::signal(libc::SIGINT, libc::SIG_DFL);
+            }
+        }
+        Interrupts::catch()
+    }
+
     /// Ends the guard, and then the process if a signal was received, as that does without a guard.
     pub fn end(self) {
         drop(self);

@@ -85,7 +85,7 @@ pub fn run(args: &Args) -> Result<()> {
         File::open(&args.journal).with_context(failed)?
     };
     // A receiver that is ended before it has begun leaves nothing.
-    let _interrupts = Interrupts::catch();
+    let _interrupts = Interrupts::catch_end();
     let received = receive(&mut Waiting(journal), &args.output, args.share);
     let is_begun = args.output.join(session_json::FILE).exists();
     match received {

@@ -109,9 +109,6 @@ Examples:
 
   hypertrace report S | less            show the timeline, also while it runs
 
-In a script, `serve &` ignores SIGINT, as the shell starts it so: end it by
-`kill PID` (SIGTERM).
-
 Exit code: 0 after SIGINT, SIGTERM or SIGHUP, or with --once at the VM's end, if
 the session is complete; 1 if it is not, 2 for wrong usage. After a crash of
 this command with --file:
@@ -145,7 +142,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         check_parent("--socket", socket)?;
     }
     // Lives until the session has ended.
-    let _interrupts = Interrupts::catch();
+    let _interrupts = Interrupts::catch_end();
     let (summary, written) = match (&args.file, &args.socket) {
         (Some(file), _) => file::record(args, file, &failure)?,
         (None, Some(socket)) => socket::record(args, socket, &failure)?,

@@ -23,6 +23,17 @@ pub fn with_default_signals(command: &mut Command) -> &mut Command {
     }
 }
 
+/// Has the command ignore SIGINT, as a shell without job control has its commands in the background.
+pub fn with_ignored_interrupt(command: &mut Command) -> &mut Command {
+    // SAFETY: signal(2) may be called between fork and exec.
+    unsafe {
+        command.pre_exec(|| {
+            libc::signal(libc::SIGINT, libc::SIG_IGN);
+            Ok(())
+        })
+    }
+}
+
 /// Sends a signal, such as `INT`, to a process, or to a process group if the number is negative.
 #[track_caller]
 pub fn send(signal: &str, process: i64) {

@@ -41,7 +41,7 @@ pub fn record(args: &Args, commands: [&OsStr; 2]) -> Result<[Side; 2]> {
         );
         return Err(Usage(why).into());
     }
-    let interrupts = Interrupts::catch();
+    let interrupts = Interrupts::catch_end();
     let recorded = record_all(args, commands);
     if let (true, Err(why)) = (is_interrupted(), &recorded) {
         say(format_args!("{why:#}"));

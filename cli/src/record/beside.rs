@@ -30,7 +30,7 @@ fn record(args: &Args, out: &Path) -> Result<()> {
     config.own_only = args.own_only;
     config.share = args.share;
     // Live until the recording has ended: a signal must not leave it unfinished.
-    let interrupts = Interrupts::catch();
+    let interrupts = Interrupts::catch_end();
     kernel::complete(out);
     let failure = Failure::default();
     let own = own_session(out, args.share, &failure)?;

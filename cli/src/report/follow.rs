@@ -35,7 +35,7 @@ pub fn run(args: &Args, dir: &Path) -> anyhow::Result<()> {
     if args.limit == Some(0) {
         return Ok(());
     }
-    let _interrupts = Interrupts::catch();
+    let _interrupts = Interrupts::catch_end();
     let mut follow = Follow::open(dir)?;
     let mut printer = Printer::new(args, follow.started_unix_ns())?;
     let mut queue = Order::new(follow.started_unix_ns());

@@ -2,6 +2,7 @@
 
 //! The tests of this crate, a module a subject.
 
+mod background;
 mod bad_input;
 mod c_functions;
 mod c_programs;
