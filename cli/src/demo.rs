@@ -218,8 +218,8 @@ fn set_events(args: &Args, session: &Session) -> Result<Vec<String>> {
     Ok(args.trace.apply(session).map_err(|why| crate::Usage(error_chain(&why)))?)
 }
 
-/// Starts to record the kernel's events of this process. Without `--kernel`, one that cannot start is said and left out, and
-/// `--json` has none.
+/// Starts to record the kernel's events of this process, if this machine lets this user do so. Without `--kernel`, every
+/// failure is said and no error, and `--json` has none.
 fn start_kernel(args: &Args, dir: &Path) -> Result<Option<Recording>> {
     if args.json && !args.kernel {
         return Ok(None);
@@ -227,16 +227,16 @@ fn start_kernel(args: &Args, dir: &Path) -> Result<Option<Recording>> {
     let mut config = hypertrace_kernel::Config::new(dir);
     config.pids = vec![std::process::id()];
     config.share = args.share;
-    match kernel::start(&config) {
+    match kernel::start_beside(&config) {
         Ok(recording) => {
-            if args.kernel {
-                kernel::say_start(&recording, dir, "its end ends it");
+            if let (true, Some(recording)) = (args.kernel, &recording) {
+                kernel::say_start(recording, dir, "its end ends it");
             }
-            Ok(Some(recording))
+            Ok(recording)
         }
         Err(why) if args.kernel => Err(why),
         Err(why) => {
-            say(format_args!("without the kernel's events: {why:#}"));
+            kernel::say_without(&why);
             Ok(None)
         }
     }

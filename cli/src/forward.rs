@@ -2,6 +2,7 @@
 
 use crate::Usage;
 use crate::interrupt::Interrupts;
+use crate::kernel::{runs_without, say_without};
 use crate::output::{grouped, say};
 use crate::record;
 use crate::units;
@@ -12,7 +13,7 @@ use hypertrace_kernel::{Forwarding, Piece};
 use hypertrace_user::{Program, exit_code, pass_signals_on, run_command};
 use std::env;
 use std::ffi::OsString;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -57,7 +58,8 @@ Examples:
   hypertrace forward ./program           while the program runs
 
 Exit code: the program's, as `hypertrace record` gives it, or 0; 1 if the host
-has no complete recording, 2 for wrong usage.";
+has no complete recording, 2 for wrong usage. Without a host or the kernel's
+trace, PROGRAM runs all the same, unless --event or --buffer is given.";
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<ExitCode> {
@@ -67,7 +69,13 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let interrupts = program.is_none().then(Interrupts::catch_end);
     // The kernel's events have it, too.
     let options = Options { clock: Some(Clock::Counter), ..Options::default() };
-    let opened = hypertrace::open(&options).context("there is no host to record for")?;
+    let opened = match hypertrace::open(&options).context("there is no host to record for") {
+        Ok(opened) => opened,
+        Err(why) => {
+            let Some(program) = &program else { return Err(why) };
+            return run_without(&why, program, args);
+        }
+    };
     if let Place::Segment(segment) = opened.place {
         let why = "is of a program, which has no kernel of its own; `hypertrace record --kernel` records this one";
         return Err(Usage(format!("the segment {} {why}", segment.display())).into());
@@ -84,9 +92,14 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     crate::kernel::clean();
     let mut channel = Channel::default();
     channel.read_clock();
-    let mut forwarding =
-        Forwarding::start(&args.event, args.buffer, &mut |piece| channel.send(piece))
-            .context("cannot record the kernel's events")?;
+    let started = Forwarding::start(&args.event, args.buffer, &mut |piece| channel.send(piece));
+    let mut forwarding = match (started, &program) {
+        (Ok(forwarding), _) => forwarding,
+        (Err(why), Some(program)) if runs_without(&why, &args.event, args.buffer) => {
+            return run_without(&why.into(), program, args);
+        }
+        (Err(why), _) => return Err(why).context("cannot record the kernel's events"),
+    };
     if !args.quiet {
         say(format_args!(
             "recording the kernel's events ({}) of all threads for the host",
@@ -95,8 +108,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
     let ran = match &program {
         Some(program) => {
-            let mut command = program.command();
-            command.args(&args.program[1..]);
+            let mut command = command(program, args);
             if gives_clock {
                 command.env(CLOCK, "tsc");
             }
@@ -136,6 +148,19 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         ));
     }
     Ok(ExitCode::from(ran))
+}
+
+fn command(program: &Program, args: &Args) -> Command {
+    let mut command = program.command();
+    command.args(&args.program[1..]);
+    command
+}
+
+/// Runs the program and says why nothing is recorded: a script does not depend on where it runs.
+fn run_without(why: &anyhow::Error, program: &Program, args: &Args) -> Result<ExitCode> {
+    say_without(why);
+    let ended = run_command(program, command(program, args))?;
+    Ok(ExitCode::from(exit_code(ended)))
 }
 
 /// Makes passes until the program has ended, or one fails: the program runs to its end. Returns how both ended.

@@ -73,11 +73,16 @@ pub enum Error {
 }
 
 impl Error {
-    /// Returns true if the kernel's trace is at fault: there may be another source.
-    pub(crate) fn is_of_tracefs(&self) -> bool {
+    /// Returns true if this machine's kernel lets this user not record, at least not from this source. The directory
+    /// is not at fault.
+    pub fn is_of_machine(&self) -> bool {
         matches!(
             self,
-            Error::NoTracefs(_) | Error::Setting { .. } | Error::NoEvent(_) | Error::System(..)
+            Error::NoTracefs(_)
+                | Error::Setting { .. }
+                | Error::NoEvent(_)
+                | Error::Perf { .. }
+                | Error::System(..)
         )
     }
 

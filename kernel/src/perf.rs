@@ -153,18 +153,25 @@ impl Perf {
 /// Says what helps where the kernel refuses.
 fn refused(thread: u32, error: &std::io::Error) -> Error {
     let paranoid = std::fs::read_to_string("/proc/sys/kernel/perf_event_paranoid");
-    let paranoid = paranoid.unwrap_or_default();
     let help = match error.raw_os_error() {
-        Some(libc::EACCES | libc::EPERM) => format!(
-            "the thread is another user's, or kernel.perf_event_paranoid is above 2 (now {}); run \
-             this as root",
-            paranoid.trim()
-        ),
+        Some(libc::EACCES | libc::EPERM) => help(paranoid.unwrap_or_default().trim()),
         Some(libc::EMFILE) => "each thread takes a descriptor for each CPU; raise ulimit -n".into(),
         Some(libc::ENOSYS | libc::ENOENT) => "this kernel has no perf events".into(),
         _ => "run this as root".into(),
     };
     Error::Perf { thread, why: format!("{error}: {help}") }
+}
+
+/// Says what helps where the kernel refuses for lack of rights, by the value of `kernel.perf_event_paranoid`.
+fn help(paranoid: &str) -> String {
+    if paranoid.parse::<i32>().is_ok_and(|level| level > 2) {
+        format!(
+            "kernel.perf_event_paranoid is above 2 (now {paranoid}); run this as root, or let users record their own \
+             threads by `sysctl kernel.perf_event_paranoid=2`"
+        )
+    } else {
+        "the thread is another user's, or a container forbids it; run this as root".into()
+    }
 }
 
 /// The thread's data.
@@ -238,6 +245,19 @@ fn list(text: &str) -> Vec<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_helps_depends_on_the_setting() {
+        // Debian's and Ubuntu's values.
+        for paranoid in ["3", "4"] {
+            let help = help(paranoid);
+            assert!(help.contains(&format!("(now {paranoid})")), "{help}");
+            assert!(help.contains("`sysctl kernel.perf_event_paranoid=2`"), "{help}");
+        }
+        for paranoid in ["2", "-1", ""] {
+            assert!(!help(paranoid).contains("sysctl"), "{paranoid:?}");
+        }
+    }
 
     #[test]
     fn cpus_are_parsed() {

@@ -110,7 +110,7 @@ impl Recording {
         let mut why_perf = None;
         let mut started = start_trace(&state, &owner, config);
         if let Err(why) = &started
-            && why.is_of_tracefs()
+            && why.is_of_machine()
             && !is_trace_wanted
         {
             why_perf = Some(error_chain(why));

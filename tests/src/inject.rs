@@ -12,7 +12,9 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
+use std::os::unix::process::CommandExt;
 use std::panic::resume_unwind;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError, mpsc};
 use std::thread;
@@ -228,6 +230,35 @@ fn listen() -> io::Result<OwnedFd> {
         0.. => Ok(unsafe { OwnedFd::from_raw_fd(listener as c_int) }),
         _ => Err(io::Error::last_os_error()),
     }
+}
+
+/// Has the kernel refuse perf events to the command, as `kernel.perf_event_paranoid` 3 does.
+pub fn without_perf(command: &mut Command) -> &mut Command {
+    let refuse = || {
+        let statement =
+            |code: u32, jf: u8, k: u32| libc::sock_filter { code: code as u16, jt: 0, jf, k };
+        let refusal = libc::SECCOMP_RET_ERRNO | libc::EACCES as u32;
+        let mut filter = [
+            // The call's number is at offset 0.
+            statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0),
+            statement(
+                libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K,
+                1,
+                libc::SYS_perf_event_open as u32,
+            ),
+            statement(libc::BPF_RET | libc::BPF_K, 0, refusal),
+            statement(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ALLOW),
+        ];
+        let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+        // SAFETY: the arguments are numbers, and a program of that length that lives through the call.
+        let installed = unsafe {
+            libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+                && libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &program) == 0
+        };
+        if installed { Ok(()) } else { Err(io::Error::last_os_error()) }
+    };
+    // SAFETY: both calls may be made between fork and exec.
+    unsafe { command.pre_exec(refuse) }
 }
 
 /// Receives the next call, if there is one soon.

@@ -21,6 +21,30 @@ pub fn start(config: &Config) -> Result<Recording> {
     Recording::start(config).context("cannot record the kernel's events")
 }
 
+/// As [`start`], beside a program, which does not depend on what this machine lets this user record: returns `None`, and
+/// says why, if that is nothing. Named events or buffers are a request that must be met.
+pub fn start_beside(config: &Config) -> Result<Option<Recording>> {
+    clean();
+    match Recording::start(config) {
+        Ok(recording) => Ok(Some(recording)),
+        Err(why) if runs_without(&why, &config.events, config.buffer_kib) => {
+            say_without(&why.into());
+            Ok(None)
+        }
+        Err(why) => Err(why).context("cannot record the kernel's events"),
+    }
+}
+
+/// Returns true if a program runs although the kernel's events cannot be recorded.
+pub fn runs_without(why: &Error, events: &[String], buffer_kib: Option<u32>) -> bool {
+    why.is_of_machine() && events.is_empty() && buffer_kib.is_none()
+}
+
+/// Says that the kernel's events are not recorded, and why.
+pub fn say_without(why: &anyhow::Error) {
+    say(format_args!("without the kernel's events: {why:#}"));
+}
+
 /// Completes the recordings of killed processes, and removes their instances. Reports what it did.
 pub fn clean() {
     for found in sweep() {

@@ -97,11 +97,10 @@ fn record(
     let code = exit_code(status);
     if !args.quiet {
         say(closing(out, ("--ring", args.ring), args.clients, &summary));
-        // Whose kernel's events are recorded, need not trace.
         let has_none = summary.records == 0 && summary.lost == 0;
         if !left.is_empty() {
             say(outlived(&left));
-        } else if untraced.is_none() && has_none && !args.records_kernel() {
+        } else if untraced.is_none() && has_none {
             say(UNTRACED);
         }
     }
@@ -136,7 +135,7 @@ fn emulator_named(name: &OsStr) -> Result<Emulator> {
     Ok(Emulator::of_programs(Program::find(name)?)?)
 }
 
-/// Starts to record the kernel's events of this process and all that it starts, if that is wanted.
+/// Starts to record the kernel's events of this process and all that it starts, if that is wanted and possible.
 fn start_kernel(args: &Args, out: &Path) -> Result<Option<Recording>> {
     if !args.records_kernel() {
         return Ok(None);
@@ -147,16 +146,17 @@ fn start_kernel(args: &Args, out: &Path) -> Result<Option<Recording>> {
     config.pids = vec![std::process::id()];
     config.own_only = args.own_only;
     config.share = args.share;
-    let recording = kernel::start(&config)?;
-    if !args.quiet {
-        kernel::say_start(&recording, out, "the program's end ends it");
+    let recording = kernel::start_beside(&config)?;
+    if let (false, Some(recording)) = (args.quiet, &recording) {
+        kernel::say_start(recording, out, "the program's end ends it");
     }
-    Ok(Some(recording))
+    Ok(recording)
 }
 
 /// Reasons why a session has no events and had no client.
 const UNTRACED: &str = "no program has traced: it does not call hypertrace, or HYPERTRACE_SEGMENT \
-                        was taken out of its environment, or its descriptors were closed (then \
+                        was taken out of its environment (by `su -` or sudo, where \
+                        `runuser -u USER -- PROGRAM` keeps it), or its descriptors were closed (then \
                         give --segment FILE), or `ulimit -v` leaves no room for the rings (then give \
                         fewer --clients)";
 

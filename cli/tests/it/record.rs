@@ -11,6 +11,7 @@ use std::process::{Child, Command, Stdio};
 
 use hypertrace_abi::clock::ticks;
 use hypertrace_tests::command::{Demo, Hypertrace, Ran, copy_program, run};
+use hypertrace_tests::inject::without_perf;
 use hypertrace_tests::interrupt::{send, with_default_signals};
 use hypertrace_tests::namespace::{self, Mount};
 use hypertrace_tests::trace_cmd::{self, Shown};
@@ -318,25 +319,102 @@ fn perf_records_where_the_kernels_trace_refuses() {
     }
 }
 
+/// Returns a command that the kernel lets record neither by its trace nor by perf, as a stock Debian lets no user but root.
+/// `None`, with a report, if there is no such place.
+fn command_without_kernel(arguments: &[&str]) -> Option<Command> {
+    let command = HYPERTRACE.command(arguments);
+    let mut command = match rustix::process::geteuid().is_root() {
+        true => namespace::inside(NO_TRACE, &command)?,
+        // A user without notes does not use the kernel's trace.
+        false => command,
+    };
+    without_perf(command.env_remove("XDG_RUNTIME_DIR"));
+    Some(command)
+}
+
+/// Asserts that a command said once why it has no events of the kernel, and has a session without them.
+#[track_caller]
+fn has_no_kernel(ran: &Ran, code: i32, out: &Path, why: &str) {
+    assert_eq!(ran.code, Some(code), "{ran:?}");
+    let mut said = ran.stderr.lines().filter(|line| line.contains("without the kernel's events: "));
+    assert!(said.next().is_some_and(|line| line.contains(why)), "{ran:?}");
+    assert_eq!((said.next(), ran.stderr.matches(why).count()), (None, 1), "{ran:?}");
+    assert_eq!(HYPERTRACE.info(out)["finished"], true);
+    assert!(!out.join("kernel.dat").exists() && !out.join(".kernel").exists());
+}
+
 #[test]
-fn a_session_whose_kernel_events_cannot_be_recorded_is_not_made() {
+fn a_program_is_recorded_alone_where_the_kernel_lets_nothing_be_recorded() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let why = "perf_event_open of thread ";
+    let program = ["--", "sh", "-c", "exit 7"];
+    for (options, name) in [(&["--kernel"][..], "said"), (&["--kernel", "--quiet"], "quiet")] {
+        let out = out(name);
+        let arguments = [&["record", "-o", &out], options, &program].concat();
+        let Some(mut record) = command_without_kernel(&arguments) else { return };
+        has_no_kernel(&run(&mut record), 7, Path::new(&out), why);
+    }
+    let demo = out("demo");
+    let mut command = command_without_kernel(&["demo", "--kernel", "-o", &demo]).unwrap();
+    has_no_kernel(&run(&mut command), 0, Path::new(&demo), why);
+
+    // Who asks for the kernel's events alone, for others, or for a comparison of them, gets no others instead.
+    let pid = std::process::id().to_string();
+    let refused = out("refused");
+    for arguments in [
+        &["record", "-o", &refused, "-a"][..],
+        &["record", "-o", &refused, "-p", &pid],
+        &["record", "-o", &refused, "-e", "sched:*", "--", "true"],
+        &["record", "-o", &refused, "--buffer", "64K", "--", "true"],
+        &["compare", "--run", "--kernel", "-o", &refused, "true", "true"],
+    ] {
+        let ran = run(&mut command_without_kernel(arguments).unwrap());
+        assert_eq!(ran.code, Some(1), "{arguments:?}: {ran:?}");
+        assert!(ran.stderr.contains("cannot be used") || ran.stderr.contains(why), "{ran:?}");
+        assert!(!Path::new(&refused).join("session.json").exists(), "{arguments:?}");
+    }
+}
+
+#[test]
+fn a_program_is_recorded_alone_where_the_system_does_not_list_its_cpus() {
     // perf needs the list of CPUs.
     let mounts = format!("{NO_TRACE} && mount -t tmpfs none /sys/devices/system/cpu");
-    for command in ["record", "demo"] {
-        let dir = tempfile::tempdir().unwrap();
-        let start = HYPERTRACE.command([command, "--kernel", "-o"]);
-        let Some(mut start) = namespace::inside(&mounts, &start) else { return };
-        start.arg(dir.path());
-        if command == "record" {
-            start.args(["--", "true"]);
-        }
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("S");
+    let start = HYPERTRACE.command(["record", "--kernel", "-o"]);
+    let Some(mut start) = namespace::inside(&mounts, &start) else { return };
 
-        let ran = run(&mut start);
+    let ran = run(start.arg(&out).args(["--", "sh", "-c", "exit 7"]));
 
-        assert_eq!(ran.code, Some(1), "{ran:?}");
-        assert!(ran.stderr.contains("cannot list the CPUs"), "{ran:?}");
-        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "{ran:?}");
-    }
+    has_no_kernel(&ran, 7, &out, "cannot list the CPUs");
+}
+
+#[test]
+fn a_program_that_lost_the_session_is_told_beside_the_kernels_events() {
+    let dir = tempfile::tempdir().unwrap();
+
+    let ran = run(&mut record(&dir.path().join("S"), &["env", "-i", "/bin/true"]));
+
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert!(ran.stderr.contains("no program has traced: "), "{ran:?}");
+    assert!(ran.stderr.contains("`runuser -u USER -- PROGRAM`"), "{ran:?}");
+}
+
+#[test]
+fn a_program_runs_where_there_is_no_host_to_forward_to() {
+    let forward = |more: &[&str]| {
+        run(HYPERTRACE.command(["forward"]).args(more).env_remove("HYPERTRACE_SEGMENT"))
+    };
+
+    let ran = forward(&["sh", "-c", "echo $0; exit 7", "given"]);
+
+    assert_eq!((ran.code, &*ran.stdout), (Some(7), "given\n"), "{ran:?}");
+    let said = "without the kernel's events: there is no host to record for: ";
+    assert_eq!(ran.stderr.matches(said).count(), 1, "{ran:?}");
+    let said = forward(&[]).failed(1);
+    assert!(said.contains("there is no host to record for: "), "{said}");
+    forward(&["/no/such/program"]).failed(127);
 }
 
 #[test]
