@@ -16,15 +16,15 @@ use hypertrace_export::otlp::http::Endpoint;
 use hypertrace_export::uftrace::{self, Counts, Module};
 use hypertrace_export::{Choice, Events, Row, csv, json, perfetto};
 use hypertrace_format::error::error_chain;
-use hypertrace_format::folder::open_regular;
+use hypertrace_format::folder::{Folder, Share, open_regular};
 use hypertrace_functions::symbols::Source;
 use hypertrace_kernel::{GuestRecording, HostRecording, relate};
 use hypertrace_timeline::{ClockMaps, EntryRef, EventKind, KernelTrace, Session, vcpu_threads};
 use rustix::fs::{CWD, OFlags};
 use std::cell::RefCell;
-use std::fs::{self, DirBuilder, File};
+use std::ffi::OsStr;
+use std::fs::File;
 use std::io::{self, BufWriter, Write};
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 /// Write sessions and function traces in the format of another reader
@@ -256,20 +256,30 @@ fn whole<T>(path: &Path, write: impl FnOnce(&mut dyn Write) -> Result<T>) -> Res
         return Err(Usage(format!("{shown} exists: give another name")).into());
     }
     check_folder(path).map_err(|why| Usage(format!("{shown}: {why}")))?;
-    let written = file(path, write, |file, _| Ok(file.keep(path, false)?));
-    written.with_context(|| format!("{shown} is not written"))
+    let failed = || format!("{shown} is not written");
+    let (folder, name) = Folder::above(path, Share::Owner).with_context(failed)?;
+    whole_in(&folder, &name, write).with_context(failed)
 }
 
-/// Writes a file beside this path, and keeps it when it is whole.
+/// Writes a file of a directory that appears when it is whole.
+fn whole_in<T>(
+    folder: &Folder,
+    name: &OsStr,
+    write: impl FnOnce(&mut dyn Write) -> Result<T>,
+) -> Result<T> {
+    file(folder, write, |file, _| Ok(file.keep(folder, name, false)?))
+}
+
+/// Writes a file in a directory without its name, and keeps it when it is whole.
 fn file<T>(
-    path: &Path,
+    folder: &Folder,
     write: impl FnOnce(&mut dyn Write) -> Result<T>,
     keep: impl FnOnce(WholeFile, &T) -> Result<()>,
 ) -> Result<T> {
     // A signal ends the command when an unfinished file with a name is removed.
     let mut interrupts = Some(Interrupts::catch());
     let written = || -> Result<T> {
-        let file = WholeFile::create(path, PREFIX)?;
+        let file = WholeFile::create(folder, PREFIX)?;
         if !file.has_name() {
             interrupts.take().into_iter().for_each(Interrupts::end);
         }
@@ -349,12 +359,8 @@ fn kernels(args: &Args, output: &Path) -> Result<()> {
     if let Some(why) = &unread {
         say(format_args!("the host's kernel: not exported: {}", error_chain(why)));
     }
-    let failed = || format!("cannot make {out}");
-    DirBuilder::new().recursive(true).mode(0o700).create(output).with_context(failed)?;
-    if fs::read_dir(output).with_context(failed)?.next().is_some() {
-        return Err(Usage(format!("{out} is not empty; give a new or empty directory")).into());
-    }
-    let Assembled { made, is_whole } = assemble(&session, output, "exported");
+    let folder = Folder::new_or_empty(output, Share::Owner)?;
+    let Assembled { made, is_whole } = assemble(&session, &folder, "exported");
     let is_whole = is_whole && (kernel.is_some() || unread.is_none());
     if made.is_empty() && kernel.is_none() && is_whole {
         let why = "it has no recording of a kernel that has ended";
@@ -362,7 +368,7 @@ fn kernels(args: &Args, output: &Path) -> Result<()> {
     }
     made.iter().for_each(|made| say(format_args!("a guest's kernel: {}", made.line)));
     if let Some(kernel) = kernel {
-        host_kernel((&session, &maps), &kernel, &made, output)?;
+        host_kernel((&session, &maps), &kernel, &made, &folder)?;
     }
     match is_whole {
         true => Ok(()),
@@ -375,20 +381,22 @@ fn host_kernel(
     (session, maps): (&Session, &ClockMaps),
     kernel: &KernelTrace,
     made: &[Made],
-    output: &Path,
+    output: &Folder,
 ) -> Result<()> {
-    let path = output.join(HOST);
-    let bytes = whole(&path, |out| {
+    let path = output.path().join(HOST);
+    let bytes = whole_in(output, HOST.as_ref(), |out| {
         let (file, _) = open_regular(CWD, kernel.path(), OFlags::RDONLY)?;
         Ok(io::copy(&mut File::from(file), out)?)
-    })?;
+    })
+    .with_context(|| format!("{} is not written", path.display()))?;
     say(format_args!("the host's kernel: {} bytes in {}", grouped(bytes), path.display()));
     let Some((id, scale)) = kernel.on_counter().filter(|_| !made.is_empty()) else {
         return Ok(());
     };
     let (mut guests, mut command) = (Vec::new(), format!("trace-cmd report -i {}", path.display()));
     for made in made {
-        let trace = KernelTrace::of_guest(0, session, maps, &made.path);
+        let opened = made.in_folder(output);
+        let trace = KernelTrace::of_guest(0, session, maps, &opened);
         let corrections = trace.and_then(|trace| {
             let cpus = trace.cpus();
             let most = MOST_CORRECTIONS / cpus.max(1) as usize;
@@ -397,7 +405,7 @@ fn host_kernel(
         let why = match corrections {
             Ok(Some((cpus, corrections))) => {
                 let name = made.path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-                guests.push(GuestRecording { path: &made.path, name, cpus, corrections });
+                guests.push(GuestRecording { file: made.name(), name, cpus, corrections });
                 command.push_str(&format!(" -i {}", made.path.display()));
                 continue;
             }
@@ -407,7 +415,8 @@ fn host_kernel(
         say(format_args!("{}: times are the guest's own: {why}", made.path.display()));
     }
     if !guests.is_empty() {
-        relate(HostRecording { path: &path, id, scale }, &guests, &vcpu_threads(session)?)?;
+        let host = HostRecording { file: HOST.as_ref(), id, scale };
+        relate(output, host, &guests, &vcpu_threads(session)?)?;
         say(format_args!("in one order: {command}"));
     }
     Ok(())

@@ -3,7 +3,7 @@
 use crate::output::print;
 use anyhow::{Context, Result};
 use clap::Command;
-use std::fs;
+use hypertrace_format::folder::{Folder, Share};
 use std::path::PathBuf;
 
 /// Print the completions for a shell
@@ -36,6 +36,19 @@ pub fn completions(args: &Completions, mut command: Command) -> Result<()> {
 /// Writes man pages.
 pub fn man(args: &Man, command: Command) -> Result<()> {
     let failed = || format!("cannot write man pages to {}", args.dir.display());
-    fs::create_dir_all(&args.dir).with_context(failed)?;
-    clap_mangen::generate_to(command, &args.dir).with_context(failed)
+    let folder = match Folder::open_own(&args.dir, Share::All).with_context(failed)? {
+        Some(folder) => folder,
+        None => Folder::create_path(&args.dir, Share::All).with_context(failed)?,
+    };
+    let mut command = command.disable_help_subcommand(true);
+    command.build();
+    let mut left = vec![command];
+    while let Some(command) = left.pop() {
+        left.extend(command.get_subcommands().filter(|command| !command.is_hide_set()).cloned());
+        let page = clap_mangen::Man::new(command);
+        let mut text = Vec::new();
+        page.render(&mut text).with_context(failed)?;
+        folder.replace(&page.get_filename(), &text).with_context(failed)?;
+    }
+    Ok(())
 }

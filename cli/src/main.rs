@@ -26,6 +26,7 @@ mod units;
 mod writer;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use hypertrace_format::error::DirectoryError;
 use hypertrace_trace::receive::ReceiveError;
 use hypertrace_trace::{SessionError, session_json};
 use hypertrace_user::{ProgramError, allow_open_files};
@@ -214,6 +215,7 @@ fn exit(error: &anyhow::Error) -> ExitCode {
         || error.downcast_ref().is_some_and(hypertrace_user::Error::is_bad_input)
         || error.downcast_ref().is_some_and(hypertrace_kernel::Error::is_bad_input)
         || error.downcast_ref().is_some_and(ReceiveError::is_bad_input)
+        || error.downcast_ref().is_some_and(DirectoryError::is_bad_input)
         || error.downcast_ref().is_some_and(SessionError::is_bad_input);
     ExitCode::from(if is_bad_input { 2 } else { 1 })
 }

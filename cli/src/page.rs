@@ -2,14 +2,14 @@
 
 use crate::Usage;
 use anyhow::{Context, Result};
-use hypertrace_format::folder::{open_regular, read_at};
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat, openat};
+use hypertrace_format::folder::{Folder, Share, inode, open_regular, read_at};
+use rustix::fs::{CWD, OFlags, fstat};
 use rustix::process::{Resource, getrlimit};
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, Write};
-use std::os::fd::AsRawFd;
-use std::path::{Path, PathBuf};
-use tempfile::NamedTempFile;
+use std::os::fd::OwnedFd;
+use std::path::Path;
 
 /// Page of a command.
 #[derive(Clone, Copy, Debug)]
@@ -65,9 +65,10 @@ impl PageFile {
     pub fn save(&self, path: &Path, page: &str) -> Result<()> {
         let replaces = self.may_replace(path)?;
         let write = || {
-            let mut file = WholeFile::create(path, self.prefix)?;
+            let (folder, name) = Folder::above(path, Share::Owner)?;
+            let mut file = WholeFile::create(&folder, self.prefix)?;
             file.write_all(page.as_bytes())?;
-            file.keep(path, replaces)
+            file.keep(&folder, &name, replaces)
         };
         write().with_context(|| format!("cannot write {}", path.display()))
     }
@@ -76,87 +77,69 @@ impl PageFile {
 /// File that appears under its name when it is whole, or not at all. It is private to its user.
 #[derive(Debug)]
 pub struct WholeFile {
-    file: Unfinished,
+    file: File,
+    /// `None`: nothing is left of the file, however the process ends.
+    name: Option<Unfinished>,
     prefix: &'static str,
     /// Bytes that may still be written: a file that grows beyond its limit ends the process by a signal.
     left: u64,
 }
 
-/// A file while it is written.
+/// Name of a file while it is written, where the file system has only files with names. Dropped, it is removed.
 #[derive(Debug)]
-enum Unfinished {
-    /// It has no name: nothing is left of it, however the process ends.
-    Unnamed(File),
-    /// Where the file system has only files with names.
-    Named(NamedTempFile),
+struct Unfinished {
+    folder: Folder,
+    name: String,
+    inode: (u64, u64),
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        self.folder.remove_own(&self.name, self.inode);
+    }
 }
 
 impl WholeFile {
-    /// Creates a file beside its place.
-    pub fn create(path: &Path, prefix: &'static str) -> io::Result<WholeFile> {
-        match unnamed(folder(path)) {
-            Some(file) => Ok(WholeFile::of(Unfinished::Unnamed(file), prefix)),
-            None => WholeFile::with_name(path, prefix),
+    /// Creates a file in the directory of its place.
+    pub fn create(folder: &Folder, prefix: &'static str) -> io::Result<WholeFile> {
+        match folder.unnamed_file() {
+            Some(file) => Ok(WholeFile::of(file, None, prefix)),
+            None => WholeFile::with_name(folder, prefix),
         }
     }
 
-    fn with_name(path: &Path, prefix: &'static str) -> io::Result<WholeFile> {
-        let file = tempfile::Builder::new().prefix(prefix).tempfile_in(folder(path));
-        // Without the name of the temporary file.
-        let file = file.map_err(|error| io::Error::from(error.kind()))?;
-        Ok(WholeFile::of(Unfinished::Named(file), prefix))
+    fn with_name(folder: &Folder, prefix: &'static str) -> io::Result<WholeFile> {
+        let (name, file) = Folder::with_free_name(prefix, |name| folder.only_file(name))?;
+        let inode = inode(&fstat(&file)?);
+        let unfinished = Unfinished { folder: folder.clone(), name, inode };
+        Ok(WholeFile::of(file, Some(unfinished), prefix))
     }
 
-    fn of(file: Unfinished, prefix: &'static str) -> WholeFile {
+    fn of(file: OwnedFd, name: Option<Unfinished>, prefix: &'static str) -> WholeFile {
         let left = getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX);
-        WholeFile { file, prefix, left }
+        WholeFile { file: file.into(), name, prefix, left }
     }
 
     /// Returns whether something is left of it if a signal ends the process.
     pub fn has_name(&self) -> bool {
-        matches!(self.file, Unfinished::Named(_))
+        self.name.is_some()
     }
 
-    /// Gives the file its name.
-    pub fn keep(self, path: &Path, replaces: bool) -> io::Result<()> {
-        match (self.file, replaces) {
-            (Unfinished::Unnamed(file), false) => link(&file, path)?,
-            (Unfinished::Unnamed(file), true) => {
+    /// Gives the file its name in a directory of the same file system.
+    /// With `replaces`, that is the directory in which it was created.
+    pub fn keep(self, folder: &Folder, name: &OsStr, replaces: bool) -> io::Result<()> {
+        match (&self.name, replaces) {
+            (Some(own), true) => own.folder.rename(&own.name, name),
+            (Some(own), false) => own.folder.move_new(&own.name, folder, name),
+            (None, false) => folder.link(&self.file, name),
+            (None, true) => {
                 // A link replaces nothing: a name of its own does.
-                let mut other = tempfile::Builder::new();
-                let other = other.prefix(self.prefix);
-                other.make_in(folder(path), |name| link(&file, name))?.persist(path)?;
+                let link = |own: &str| folder.link(&self.file, own);
+                let (own, ()) = Folder::with_free_name(self.prefix, link)?;
+                folder.rename(&own, name).inspect_err(|_| drop(folder.remove(&own)))
             }
-            (Unfinished::Named(file), false) => _ = file.persist_noclobber(path)?,
-            (Unfinished::Named(file), true) => _ = file.persist(path)?,
-        }
-        Ok(())
-    }
-}
-
-impl Unfinished {
-    fn file(&mut self) -> &mut File {
-        match self {
-            Unfinished::Unnamed(file) => file,
-            Unfinished::Named(file) => file.as_file_mut(),
         }
     }
-}
-
-/// Creates a file without a name in a directory, if it can get one there later.
-fn unnamed(folder: &Path) -> Option<File> {
-    let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
-    let file = File::from(openat(CWD, folder, flags, Mode::RUSR | Mode::WUSR).ok()?);
-    in_proc(&file).exists().then_some(file)
-}
-
-/// Returns the path of an open file by which it can be linked.
-fn in_proc(file: &File) -> PathBuf {
-    format!("/proc/self/fd/{}", file.as_raw_fd()).into()
-}
-
-fn link(file: &File, path: &Path) -> io::Result<()> {
-    Ok(linkat(CWD, in_proc(file), CWD, path, AtFlags::SYMLINK_FOLLOW)?)
 }
 
 impl Write for WholeFile {
@@ -166,12 +149,12 @@ impl Write for WholeFile {
             return Err(io::Error::new(io::ErrorKind::FileTooLarge, why));
         };
         self.left = left;
-        self.file.file().write_all(bytes)?;
+        self.file.write_all(bytes)?;
         Ok(bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.file.file().flush()
+        self.file.flush()
     }
 }
 
@@ -188,7 +171,7 @@ pub fn check_folder(path: &Path) -> Result<(), Usage> {
 }
 
 /// Returns the directory of a file.
-pub fn folder(path: &Path) -> &Path {
+fn folder(path: &Path) -> &Path {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     folder.unwrap_or(Path::new("."))
 }
@@ -225,24 +208,25 @@ mod tests {
 
     #[test]
     fn a_file_with_a_name_or_without_appears_when_it_is_kept() {
-        type Create = fn(&Path, &'static str) -> io::Result<WholeFile>;
+        type Create = fn(&Folder, &'static str) -> io::Result<WholeFile>;
         for create in [WholeFile::create as Create, WholeFile::with_name] {
             let dir = tempfile::tempdir().unwrap();
             let path = dir.path().join("page");
-            let written = |text: &str, path: &Path, replaces| {
-                let mut file = create(path, "x")?;
+            let (folder, name) = Folder::above(&path, Share::Owner).unwrap();
+            let written = |text: &str, replaces| {
+                let mut file = create(&folder, "x")?;
                 file.write_all(text.as_bytes())?;
-                file.keep(path, replaces)
+                file.keep(&folder, &name, replaces)
             };
-            let mut dropped = create(&path, "x").unwrap();
+            let mut dropped = create(&folder, "x").unwrap();
             dropped.write_all(b"half").unwrap();
             drop(dropped);
             assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
 
-            written("first", &path, false).unwrap();
-            written("second", &path, false).unwrap_err();
+            written("first", false).unwrap();
+            written("second", false).unwrap_err();
             assert_eq!(fs::read(&path).unwrap(), b"first");
-            written("third", &path, true).unwrap();
+            written("third", true).unwrap();
 
             assert_eq!(fs::read(&path).unwrap(), b"third");
             assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);

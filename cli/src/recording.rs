@@ -3,26 +3,17 @@
 use crate::output::say;
 use anyhow::{Result, bail};
 use hypertrace_format::error::error_chain;
+use hypertrace_format::folder::Missing;
 use hypertrace_trace::monitor::Monitor;
 use hypertrace_trace::{Session, SessionConfig, Share};
-use std::fs;
-use std::io;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
-/// Runs a command that records in this directory. If it fails, directories that it made and that are
-/// empty are removed again.
+/// Runs a command that records in this directory. If the command fails, a directory that it made and that is
+/// empty is removed again.
 pub fn tidy<T>(dir: Option<&Path>, run: impl FnOnce() -> Result<T>) -> Result<T> {
-    let is_missing = |dir: &&Path| {
-        let found = fs::symlink_metadata(dir);
-        found.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
-    };
-    let above = dir.into_iter().flat_map(Path::ancestors);
-    let missing: Vec<&Path> = above.take_while(is_missing).collect();
-    run().inspect_err(|_| {
-        // From within; one that is not empty stays, with those around it.
-        let _ = missing.iter().all(|dir| fs::remove_dir(dir).is_ok());
-    })
+    let missing = dir.map(Missing::look);
+    run().inspect_err(|_| missing.iter().for_each(Missing::remove))
 }
 
 /// The first failure to write a session: later ones mostly follow from it.

@@ -27,12 +27,15 @@ impl WriteFailed {
     }
 }
 
-/// Error: a directory cannot be a session's.
+/// Error: a directory cannot be a session's, or another result's.
 #[derive(Debug, thiserror::Error)]
 pub enum DirectoryError {
     /// The directory is a file or the like.
     #[error("{} is not a directory; give a new or an empty one", .0.display())]
     NotADirectory(PathBuf),
+    /// There is something in the directory already; nothing was touched.
+    #[error("{} is not empty; give a new or an empty directory, or remove what is in it", .0.display())]
+    NotEmpty(PathBuf),
     /// It belongs to another user, who could exchange and read its files.
     #[error(
         "{} belongs to user {owner}, not to user {user} who runs this; give a directory of your \
@@ -48,7 +51,7 @@ pub enum DirectoryError {
         user: u32,
     },
     /// It cannot be made or read.
-    #[error("cannot use {} as a session directory; give one that can be written", path.display())]
+    #[error("cannot use the directory {}; give one that can be written", path.display())]
     Unusable {
         /// Which.
         path: PathBuf,
@@ -68,7 +71,9 @@ impl DirectoryError {
     pub fn is_bad_input(&self) -> bool {
         use io::ErrorKind::{QuotaExceeded, StorageFull};
         match self {
-            DirectoryError::NotADirectory(_) | DirectoryError::NotOwned { .. } => true,
+            DirectoryError::NotADirectory(_)
+            | DirectoryError::NotEmpty(_)
+            | DirectoryError::NotOwned { .. } => true,
             DirectoryError::Unusable { source, .. } => {
                 let none_left = matches!(source.raw_os_error(), Some(libc::EMFILE | libc::ENFILE));
                 !none_left && !matches!(source.kind(), StorageFull | QuotaExceeded)

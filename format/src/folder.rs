@@ -1,22 +1,24 @@
-//! A directory of a session, held by its descriptor.
+//! A directory of a session or of another result, held by its descriptor.
 //!
-//! Every file of a session is made, opened, renamed and removed relative to
-//! such a descriptor, and no link is followed on the way: a directory that is
+//! Every file of such a directory is made, opened, renamed and removed relative to
+//! its descriptor, and no link is followed on the way: a directory that is
 //! renamed or replaced meanwhile, or a link that is planted in it, sends
-//! no write elsewhere. A file is always a new one that gets its name by rename.
-//! Modes are set, not left to the umask.
+//! no write and no removal elsewhere. A file is always a new one that gets its name by rename.
+//! Modes are set, not left to the umask. A path is resolved once, when the directory is
+//! opened: code that needs a path later takes [`Folder::by_descriptor`].
 //!
 //! System calls are rustix's, as std repeats an interrupted one without bound.
 
 use crate::error::{DirectoryError, WriteFailed};
 use rustix::fs::unlinkat;
 use rustix::fs::{AtFlags, CWD, Dir, FileType, FlockOperation, Mode, OFlags, Stat};
-use rustix::fs::{fchmod, flock, fstat, ftruncate, mkdirat, openat, renameat, statat};
+use rustix::fs::{RenameFlags, renameat_with};
+use rustix::fs::{fchmod, flock, fstat, ftruncate, linkat, mkdirat, openat, renameat, statat};
 use rustix::io::{Errno, pread, pwrite};
 use rustix::process::{Resource, geteuid, getrlimit};
 use std::ffi::{OsStr, OsString};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -185,7 +187,12 @@ pub fn check_owner(stat: &Stat, path: &Path) -> Result<(), DirectoryError> {
     if owner == user { Ok(()) } else { Err(DirectoryError::NotOwned { path, owner, user }) }
 }
 
-/// A directory of a session.
+/// Returns the path of an open file by which it can be linked.
+fn in_proc(file: &impl AsFd) -> PathBuf {
+    format!("/proc/self/fd/{}", file.as_fd().as_raw_fd()).into()
+}
+
+/// A directory of a session or of another result.
 #[derive(Clone, Debug)]
 pub struct Folder {
     fd: Arc<OwnedFd>,
@@ -248,34 +255,95 @@ impl Folder {
     }
 
     /// Makes a directory in this one.
-    pub fn create(&self, name: &str) -> io::Result<Folder> {
+    pub fn create(&self, name: impl AsRef<OsStr>) -> io::Result<Folder> {
+        let name = name.as_ref();
         mkdirat(&self.fd, name, self.share.folder_mode())?;
-        let made = self.folder(name).and_then(|made| made.set_mode().map(|()| made));
+        let made = self.folder(name).and_then(|made| {
+            // A user who may write to the directory above can have put another one in its place.
+            made.check_own().map_err(io::Error::other)?;
+            made.set_mode().map(|()| made)
+        });
         made.inspect_err(|_| {
             let _ = unlinkat(&self.fd, name, AtFlags::REMOVEDIR);
         })
     }
 
-    /// Makes a directory by its path. The one above it must be there.
-    pub fn create_path(path: &Path, share: Share) -> io::Result<Folder> {
-        mkdirat(CWD, path, share.folder_mode()).map_err(|why| match (why, path.parent()) {
-            (Errno::NOENT, Some(above)) if !above.is_dir() => {
+    /// Opens the directory above a path, for what is made there. Returns it with the path's last name. Its owner may be
+    /// any user.
+    ///
+    /// # Errors
+    /// If there is no such directory, or the path has no last name, as `..`.
+    pub fn above(path: &Path, share: Share) -> io::Result<(Folder, OsString)> {
+        let name = path.file_name().ok_or(io::ErrorKind::IsADirectory)?.to_owned();
+        let above = path.parent().filter(|above| !above.as_os_str().is_empty());
+        let above = above.unwrap_or(Path::new("."));
+        // The directory may be one that this user cannot list.
+        let opened = Folder::open_at(CWD, above.as_os_str(), above.to_owned(), OFlags::PATH, share);
+        let folder = opened.map_err(|why| match why.kind() {
+            io::ErrorKind::NotFound => {
                 let why = format!("there is no directory {}", above.display());
                 io::Error::new(io::ErrorKind::NotFound, why)
             }
-            (why, _) => why.into(),
+            _ => why,
         })?;
-        let (name, flags) = (path.as_os_str(), OFlags::NOFOLLOW);
-        let made = Folder::open_at(CWD, name, path.to_owned(), flags, share);
-        made.and_then(|made| made.set_mode().map(|()| made)).inspect_err(|_| {
-            let _ = unlinkat(CWD, path, AtFlags::REMOVEDIR);
-        })
+        Ok((folder, name))
+    }
+
+    /// Makes a directory by its path. The one above it must be there.
+    pub fn create_path(path: &Path, share: Share) -> io::Result<Folder> {
+        let (above, name) = Folder::above(path, share)?;
+        Ok(above.create(name)?.moved(path.to_owned()))
+    }
+
+    /// Makes a directory by its path, or takes an empty one of this user. Afterwards only this user can write to it,
+    /// so nobody else can exchange what is made in it.
+    ///
+    /// # Errors
+    /// If the directory is another user's, is not empty, or cannot be made.
+    pub fn new_or_empty(path: &Path, share: Share) -> Result<Folder, DirectoryError> {
+        let opened = || Folder::open_own(path, share);
+        let folder = match opened()? {
+            Some(folder) => folder,
+            None => match Folder::create_path(path, share) {
+                // Another process has made it in between.
+                Err(why) if why.kind() == io::ErrorKind::AlreadyExists => {
+                    opened()?.ok_or_else(|| DirectoryError::NotEmpty(path.to_owned()))?
+                }
+                made => made.map_err(DirectoryError::unusable(path))?,
+            },
+        };
+        folder.take_empty()?;
+        Ok(folder)
+    }
+
+    /// Takes a directory of this user that is empty, and gives it its mode.
+    ///
+    /// # Errors
+    /// If it is another user's, or is not empty.
+    pub fn take_empty(&self) -> Result<(), DirectoryError> {
+        let check = || match self.names(1).map_err(DirectoryError::unusable(&self.path))?.is_empty()
+        {
+            true => Ok(()),
+            false => Err(DirectoryError::NotEmpty(self.path.clone())),
+        };
+        self.check_own()?;
+        check()?;
+        self.set_mode().map_err(DirectoryError::unusable(&self.path))?;
+        // Others could write to it up to now.
+        check()
     }
 
     /// Opens a directory in this one.
-    pub fn folder(&self, name: &str) -> io::Result<Folder> {
+    pub fn folder(&self, name: impl AsRef<OsStr>) -> io::Result<Folder> {
+        let name = name.as_ref();
         let path = self.path.join(name);
-        Folder::open_at(self.fd.as_fd(), name.as_ref(), path, OFlags::NOFOLLOW, self.share)
+        Folder::open_at(self.fd.as_fd(), name, path, OFlags::NOFOLLOW, self.share)
+    }
+
+    /// Returns a path that leads to this directory while this value lives, also from child processes, whatever has
+    /// its own path by now.
+    pub fn by_descriptor(&self) -> PathBuf {
+        format!("/proc/{}/fd/{}", std::process::id(), self.fd.as_raw_fd()).into()
     }
 
     /// Returns its path when it was opened.
@@ -358,8 +426,15 @@ impl Folder {
     }
 
     /// Makes a file; one of this name, which an earlier try left, is removed.
-    pub fn new_file(&self, name: &str) -> io::Result<OwnedFd> {
+    pub fn new_file(&self, name: impl AsRef<OsStr>) -> io::Result<OwnedFd> {
+        let name = name.as_ref();
         let _ = self.remove(name);
+        self.only_file(name)
+    }
+
+    /// Makes a file. One of this name is an error.
+    pub fn only_file(&self, name: impl AsRef<OsStr>) -> io::Result<OwnedFd> {
+        let name = name.as_ref();
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let mode = self.share.file_mode();
         let file = retry(|| openat(&self.fd, name, flags | OFlags::NOFOLLOW, mode))?;
@@ -379,9 +454,61 @@ impl Folder {
         Ok(statat(&self.fd, name.as_ref(), AtFlags::SYMLINK_NOFOLLOW)?)
     }
 
+    /// Makes a file without a name, if it can get one [later](Folder::link).
+    pub fn unnamed_file(&self) -> Option<OwnedFd> {
+        let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
+        let file = openat(&self.fd, ".", flags, self.share.file_mode()).ok()?;
+        fchmod(&file, self.share.file_mode()).ok()?;
+        in_proc(&file).exists().then_some(file)
+    }
+
+    /// Gives a file that has no name one in this directory. What has the name already is an error.
+    pub fn link(&self, file: impl AsFd, name: impl AsRef<OsStr>) -> io::Result<()> {
+        let file = in_proc(&file);
+        retry(|| linkat(CWD, &file, &self.fd, name.as_ref(), AtFlags::SYMLINK_FOLLOW))
+    }
+
+    /// Makes a file or a directory under a name that nothing has: `make` is called until the name is new.
+    ///
+    /// # Errors
+    /// That of `make`.
+    pub fn with_free_name<T>(
+        prefix: &str,
+        mut make: impl FnMut(&str) -> io::Result<T>,
+    ) -> io::Result<(String, T)> {
+        let mut number = 0;
+        loop {
+            let name = format!("{prefix}{}-{number}", std::process::id());
+            match make(&name) {
+                Err(why) if why.kind() == io::ErrorKind::AlreadyExists && number < MOST_TRIES => {
+                    number += 1;
+                }
+                made => return made.map(|made| (name, made)),
+            }
+        }
+    }
+
     /// Renames what is in it; what has the new name is replaced.
-    pub fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        retry(|| renameat(&self.fd, from, &self.fd, to))
+    pub fn rename(&self, from: impl AsRef<OsStr>, to: impl AsRef<OsStr>) -> io::Result<()> {
+        retry(|| renameat(&self.fd, from.as_ref(), &self.fd, to.as_ref()))
+    }
+
+    /// Moves a file of this directory to another one of the same file system. What has the name there is an error.
+    pub fn move_new(
+        &self,
+        from: impl AsRef<OsStr>,
+        folder: &Folder,
+        to: impl AsRef<OsStr>,
+    ) -> io::Result<()> {
+        let (from, to, flags) = (from.as_ref(), to.as_ref(), RenameFlags::NOREPLACE);
+        match renameat_with(&self.fd, from, &folder.fd, to, flags) {
+            // A file system without the flag, as NFS.
+            Err(Errno::INVAL | Errno::NOSYS) => {
+                retry(|| linkat(&self.fd, from, &folder.fd, to, AtFlags::empty()))?;
+                self.remove(from)
+            }
+            moved => Ok(moved?),
+        }
     }
 
     /// Removes a file.
@@ -412,24 +539,28 @@ impl Folder {
     /// # Errors
     /// If that fails: a part may be removed.
     pub fn remove_all(&self) -> io::Result<()> {
-        for name in self.all_names()? {
-            if FileType::from_raw_mode(self.stat_of(&name)?.st_mode) == FileType::Directory {
-                let (path, flags) = (self.path.join(&name), OFlags::NOFOLLOW);
-                Folder::open_at(self.fd.as_fd(), &name, path, flags, self.share)?.remove_all()?;
-                retry(|| unlinkat(&self.fd, &name, AtFlags::REMOVEDIR))?;
-            } else {
-                self.remove(&name)?;
-            }
+        self.all_names()?.iter().try_for_each(|name| self.remove_tree(name))
+    }
+
+    /// Removes a file or a link, or a directory with all that is in it. No link is followed on the way.
+    ///
+    /// # Errors
+    /// If that fails: a part may be removed.
+    pub fn remove_tree(&self, name: impl AsRef<OsStr>) -> io::Result<()> {
+        let name = name.as_ref();
+        if FileType::from_raw_mode(self.stat_of(name)?.st_mode) != FileType::Directory {
+            return self.remove(name);
         }
-        Ok(())
+        self.folder(name)?.remove_all()?;
+        self.remove_empty(name)
     }
 
     /// Removes a folder that is empty.
     ///
     /// # Errors
     /// If that fails.
-    pub fn remove_empty(&self, name: &str) -> io::Result<()> {
-        retry(|| unlinkat(&self.fd, name, AtFlags::REMOVEDIR))
+    pub fn remove_empty(&self, name: impl AsRef<OsStr>) -> io::Result<()> {
+        retry(|| unlinkat(&self.fd, name.as_ref(), AtFlags::REMOVEDIR))
     }
 
     /// Replaces a file by rename, so that a reader sees the old or the new one. Returns the new one.
@@ -448,6 +579,25 @@ impl Folder {
             let _ = self.remove(&hidden);
             WriteFailed { action: "write", path: self.path.join(name), source }
         })
+    }
+}
+
+/// The entry that a process makes for a directory, to take it back.
+#[derive(Debug)]
+pub struct Missing(Option<(Folder, OsString)>);
+
+impl Missing {
+    /// Notes that nothing has this path yet, if so.
+    pub fn look(path: &Path) -> Missing {
+        let above = Folder::above(path, Share::Owner).ok();
+        Missing(above.filter(|(above, name)| {
+            above.stat_of(name).is_err_and(|why| why.kind() == io::ErrorKind::NotFound)
+        }))
+    }
+
+    /// Removes a directory that has been made since and is empty.
+    pub fn remove(&self) {
+        let _ = self.0.as_ref().map(|(above, name)| above.remove_empty(name));
     }
 }
 

@@ -5,15 +5,14 @@
 use crate::complete::{Of, Summary, Taken, complete};
 use crate::error::Error;
 use crate::forward::Piece;
-use crate::state::{self, END, EndJson, HEAD, JSON, RecordingJson, State, cpu_file, open_dir};
+use crate::state::{self, END, EndJson, HEAD, JSON, RecordingJson, State, cpu_file};
 use crate::stats::MOST_CPUS;
 use crate::threads::Names;
 use crate::trace_dat;
-use hypertrace_format::folder::{Share, write_at};
+use hypertrace_format::folder::{Folder, write_at};
 use hypertrace_format::ring_page;
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
 
 /// Most bytes of the descriptions, and of a JSON file: a guest that sends more takes the reader's memory.
 const MOST_HEAD: usize = 8 << 20;
@@ -27,7 +26,7 @@ const PAGE: usize = 4096;
 pub struct Assembly {
     clock: u32,
     frequency: u64,
-    dir: PathBuf,
+    dir: Folder,
     /// Name of the file that it becomes.
     file_name: String,
     description: Description,
@@ -69,11 +68,11 @@ struct CpuPages {
 impl Assembly {
     /// Begins a recording, whose file is made in this directory under this name. Nothing is written before its
     /// descriptions are whole. `clock` is the session's clock of the guest, `frequency` its ticks per second.
-    pub fn new(dir: &Path, file_name: &str, clock: u32, frequency: u64) -> Assembly {
+    pub fn new(dir: &Folder, file_name: &str, clock: u32, frequency: u64) -> Assembly {
         Assembly {
             clock,
             frequency: frequency.max(1),
-            dir: dir.to_owned(),
+            dir: dir.clone(),
             file_name: file_name.to_owned(),
             description: Description::Coming { head: Text::default(), json: Text::default() },
             end: Text::default(),
@@ -120,10 +119,7 @@ impl Assembly {
                 Some(json) => Description::Whole {
                     head: std::mem::take(&mut head.bytes),
                     json: Box::new(json),
-                    state: State::create_guest(
-                        open_dir(&self.dir, Share::Owner)?,
-                        &self.file_name,
-                    )?,
+                    state: State::create_guest(self.dir.clone(), &self.file_name)?,
                 },
                 None => Description::Damaged,
             };
@@ -253,7 +249,9 @@ mod tests {
     use super::*;
     use crate::source::Source;
     use crate::state::VERSION;
+    use hypertrace_format::folder::Share;
     use std::fs;
+    use std::path::Path;
 
     const EVENTS: usize = 200;
 
@@ -298,7 +296,8 @@ mod tests {
 
     /// Begins a recording with its descriptions.
     fn described(dir: &Path, json: &RecordingJson) -> Assembly {
-        let mut assembly = Assembly::new(dir, "guest.dat", 4, 1_000_000_000);
+        let dir = Folder::open(dir, Share::Owner).unwrap();
+        let mut assembly = Assembly::new(&dir, "guest.dat", 4, 1_000_000_000);
         let head = trace_dat::Description { page_size: 4096, ..Default::default() }.to_bytes();
         let json = serde_json::to_vec(json).unwrap();
         for piece in pieces(HEAD, 0, &head).chain(pieces(JSON, 0, &json)) {
@@ -417,7 +416,8 @@ mod tests {
     #[test]
     fn pages_without_descriptions_are_not_written() {
         let dir = session();
-        let mut assembly = Assembly::new(dir.path(), "guest.dat", 4, 1_000_000_000);
+        let folder = Folder::open(dir.path(), Share::Owner).unwrap();
+        let mut assembly = Assembly::new(&folder, "guest.dat", 4, 1_000_000_000);
         for n in 0..9 {
             pieces("cpu0", n * PAGE as u64, &page(1)).for_each(|p| assembly.add(&p).unwrap());
         }

@@ -4,8 +4,8 @@ use crate::assembly::Assembly;
 use crate::complete::Summary;
 use crate::error::Error;
 use crate::forward::Piece;
+use hypertrace_format::folder::Folder;
 use std::collections::BTreeMap;
-use std::path::Path;
 
 /// Most recordings of a lease: any program of the guest can send some, and root's recorder has a lease of its own.
 const MOST_OF_LEASE: usize = 4;
@@ -16,7 +16,7 @@ const MOST: usize = 1024;
 /// The recordings of a client of a guest, from their pieces. Each that has ended becomes a file.
 #[derive(Debug)]
 pub struct GuestRecordings<'a> {
-    folder: &'a Path,
+    folder: &'a Folder,
     client: u32,
     most: usize,
     has_ended: bool,
@@ -45,7 +45,7 @@ impl<'a> GuestRecordings<'a> {
     /// Begins without any. The files are made in this folder. `senders` is the number of the session's clients that
     /// have sent some. If the session `has_ended`, so has what comes no more.
     pub fn new(
-        folder: &'a Path,
+        folder: &'a Folder,
         client: u32,
         senders: usize,
         has_ended: bool,

@@ -2,13 +2,13 @@
 
 use crate::error::Error;
 use crate::trace_dat::{PLACE_OF_OPTIONS, SECTION, is_plain, option, section, section_header};
-use hypertrace_format::folder::{check_size, open_regular, read_at, write_at};
+use hypertrace_format::folder::{Folder, check_size, read_at, write_at};
 use hypertrace_format::trace_dat::id;
-use rustix::fs::{CWD, OFlags};
+use rustix::fs::OFlags;
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::Path;
 
 /// Corrections between two times are on a line: TRACECMD_TSYNC_FLAG_INTERPOLATE.
 const ON_A_LINE: u32 = 1;
@@ -19,8 +19,8 @@ const MOST_OPTIONS: usize = 16 << 20;
 /// The recording of a host.
 #[derive(Clone, Copy, Debug)]
 pub struct HostRecording<'a> {
-    /// The file.
-    pub path: &'a Path,
+    /// Name of the file.
+    pub file: &'a OsStr,
     /// Its TRACEID.
     pub id: u64,
     /// Its TSC2NSEC: a factor and a shift.
@@ -30,8 +30,8 @@ pub struct HostRecording<'a> {
 /// The recording of a guest of this host.
 #[derive(Clone, Debug)]
 pub struct GuestRecording<'a> {
-    /// The file.
-    pub path: &'a Path,
+    /// Name of the file.
+    pub file: &'a OsStr,
     /// Name of the guest.
     pub name: String,
     /// Number of its CPUs.
@@ -40,13 +40,14 @@ pub struct GuestRecording<'a> {
     pub corrections: Vec<(u64, i64)>,
 }
 
-/// Adds to finished files, made by this crate, what trace-cmd(1) needs to show them in one order: to the host's the
+/// Adds to finished files in a directory, made by this crate, what trace-cmd(1) needs to show them in one order: to the host's the
 /// guests (GUEST), and to each guest's a TRACEID, its host's clock (TIME_SHIFT) and TSC2NSEC. `threads` are the host's
 /// threads of vCPUs, as far as they are known.
 ///
 /// # Errors
 /// If a file is another one, or cannot be written. Those that were written before can be read, too.
 pub fn relate(
+    folder: &Folder,
     host: HostRecording<'_>,
     guests: &[GuestRecording<'_>],
     threads: &BTreeMap<u32, u32>,
@@ -70,9 +71,9 @@ pub fn relate(
         let (factor, shift) = host.scale;
         let data = [&factor.to_ne_bytes()[..], &shift.to_ne_bytes(), &0u64.to_ne_bytes()].concat();
         option(&mut options, id::TSC2NSEC, &data);
-        add(guest.path, options)?;
+        add(folder, guest.file, options)?;
     }
-    add(host.path, of_host)
+    add(folder, host.file, of_host)
 }
 
 /// Returns the content of TIME_SHIFT: all CPUs have the same corrections.
@@ -90,9 +91,10 @@ fn time_shift(host: u64, guest: &GuestRecording<'_>) -> Vec<u8> {
 }
 
 /// Adds options to a file, in a section after its end. Until that is whole, the file does not name it.
-fn add(path: &Path, mut options: Vec<u8>) -> Result<(), Error> {
-    let failed = |action| move |source| Error::File { action, path: path.to_owned(), source };
-    let (file, stat) = open_regular(CWD, path, OFlags::RDWR).map_err(failed("open"))?;
+fn add(folder: &Folder, name: &OsStr, mut options: Vec<u8>) -> Result<(), Error> {
+    let failed =
+        |action| move |source| Error::File { action, path: folder.path().join(name), source };
+    let (file, stat) = folder.file(name, OFlags::RDWR).map_err(failed("open"))?;
     let last = place_of_next(&file).map_err(failed("read"))?.ok_or_else(|| {
         let why = "it has no options of a trace.dat of version 7 that is not compressed";
         failed("add to")(io::Error::new(io::ErrorKind::InvalidData, why))
@@ -138,10 +140,12 @@ fn place_of_next(file: &OwnedFd) -> io::Result<Option<u64>> {
 mod tests {
     use super::*;
     use crate::trace_dat::Description;
+    use hypertrace_format::folder::Share;
     use std::fs;
+    use std::path::{Path, PathBuf};
 
     /// Makes a file without events, whose options are not the last part.
-    fn file(dir: &Path, name: &str) -> (std::path::PathBuf, Vec<u8>) {
+    fn file(dir: &Path, name: &str) -> (PathBuf, Vec<u8>) {
         let mut file = Description { page_size: 4096, ..Default::default() }.to_bytes();
         let at = file.len() as u64;
         file[PLACE_OF_OPTIONS..PLACE_OF_OPTIONS + 8].copy_from_slice(&at.to_ne_bytes());
@@ -172,10 +176,12 @@ mod tests {
         let (host, of_host) = file(dir.path(), "host");
         let (guest, of_guest) = file(dir.path(), "guest");
         let corrections = vec![(100, 5), (300, -7)];
-        let recording = GuestRecording { path: &guest, name: "g\0".into(), cpus: 2, corrections };
+        let file = "guest".as_ref();
+        let recording = GuestRecording { file, name: "g\0".into(), cpus: 2, corrections };
+        let folder = Folder::open(dir.path(), Share::Owner).unwrap();
 
-        let host = HostRecording { path: &host, id: 0x1000, scale: (3, 2) };
-        relate(host, &[recording], &BTreeMap::from([(1, 77)])).unwrap();
+        let of = HostRecording { file: "host".as_ref(), id: 0x1000, scale: (3, 2) };
+        relate(&folder, of, &[recording], &BTreeMap::from([(1, 77)])).unwrap();
 
         // Of each number, its bytes: 1 is a byte, 4 an u32.
         let words = |words: &[(u8, u64)]| -> Vec<u8> {
@@ -189,7 +195,7 @@ mod tests {
         };
         let cpus = [(4, 0), (4, 0), (4, 1), (4, 77)];
         let named = [(2, 13), (4, 30), (1, b'g'.into()), (1, 0), (8, 0x1001), (4, 2)];
-        assert_eq!(added(host.path, &of_host), section(words(&[&named[..], &cpus].concat())));
+        assert_eq!(added(&host, &of_host), section(words(&[&named[..], &cpus].concat())));
         let minus = (-7i64) as u64;
         let cpu = [(4, 2), (8, 100), (8, 300), (8, 5), (8, minus), (8, 1), (8, 1)];
         let shift = [(2, 12), (4, 120), (8, 0x1000), (4, 1), (4, 2)];
@@ -202,6 +208,7 @@ mod tests {
     fn another_file_does_not_change() {
         let dir = tempfile::tempdir().unwrap();
         let (path, whole) = file(dir.path(), "host");
+        let folder = Folder::open(dir.path(), Share::Owner).unwrap();
         let (at, end) = (whole.len() - 5, whole.len());
         let mut damaged = vec![Vec::new(), whole[..9].to_vec(), whole[..at - 1].to_vec()];
         // Version 6; compressed; options elsewhere; another section; a size; an option's size; more options.
@@ -213,8 +220,8 @@ mod tests {
         for other in damaged {
             fs::write(&path, &other).unwrap();
 
-            let host = HostRecording { path: &path, id: 1, scale: (1, 0) };
-            relate(host, &[], &BTreeMap::new()).unwrap_err();
+            let host = HostRecording { file: "host".as_ref(), id: 1, scale: (1, 0) };
+            relate(&folder, host, &[], &BTreeMap::new()).unwrap_err();
 
             assert_eq!(fs::read(&path).unwrap(), other);
         }

@@ -15,15 +15,14 @@ use hypertrace_compare::{
     Change, Checks, Comparison, FILE, LEAST_RUNS, OLDEST_VERSION, Run, VERSION,
 };
 use hypertrace_export::escape::Escaped;
-use hypertrace_format::folder::open_regular;
+use hypertrace_format::folder::{Folder, open_regular};
 use hypertrace_timeline::regions::{Options, Regions};
 use indicatif::HumanBytes;
 use rustix::fs::{CWD, OFlags};
 use serde_json::json;
 use std::ffi::OsString;
-use std::fs::{self, File, OpenOptions};
-use std::io::{ErrorKind, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::File;
+use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -271,24 +270,14 @@ fn kept(dir: &Path) -> Result<Option<String>> {
     Ok(Some(text))
 }
 
-/// Writes what is compared of a session, in place of the session.
-fn keep(dir: &Path, run: &Run) -> Result<()> {
-    let failed = || format!("cannot keep {}", dir.display());
-    let text = serde_json::to_string(run)?;
-    // In the session's own directory, which is private: a run is there at any time, the session or what is kept.
-    let mut file = OpenOptions::new();
-    let mut file =
-        file.write(true).create_new(true).mode(0o600).open(dir.join(FILE)).with_context(failed)?;
-    file.write_all(text.as_bytes()).with_context(failed)?;
-    for entry in fs::read_dir(dir).with_context(failed)? {
-        let entry = entry.with_context(failed)?;
-        match entry.file_type().with_context(failed)?.is_dir() {
-            true => fs::remove_dir_all(entry.path()).with_context(failed)?,
-            false if entry.file_name() == FILE => {}
-            false => fs::remove_file(entry.path()).with_context(failed)?,
-        }
-    }
-    Ok(())
+/// Writes what is compared of a session, in place of the session in this directory of the runs.
+fn keep(dir: &Folder, run: &Run) -> Result<()> {
+    let failed = || format!("cannot keep {}", dir.path().display());
+    // A run is there at any time: the session, or what is kept.
+    dir.replace(FILE, serde_json::to_string(run)?.as_bytes()).with_context(failed)?;
+    let names = dir.all_names().with_context(failed)?;
+    let mut others = names.iter().filter(|name| *name != FILE);
+    others.try_for_each(|name| dir.remove_tree(name)).with_context(failed)
 }
 
 /// Returns whether a signal asked to end.

@@ -4,14 +4,16 @@ use super::{Args, Keep, Side, is_interrupted, keep, read};
 use crate::Usage;
 use crate::interrupt::Interrupts;
 use crate::output::{progress, say};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Error, Result, anyhow, bail};
+use hypertrace_compare::Run;
+use hypertrace_format::error::DirectoryError;
+use hypertrace_format::folder::{Folder, Share};
 use indicatif::HumanBytes;
-use rustix::fs::statvfs;
+use rustix::fs::fstatvfs;
 use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
 use std::ffi::OsStr;
-use std::fs::{self, DirBuilder, File};
+use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
-use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -20,6 +22,8 @@ use std::time::{Duration, Instant};
 
 /// Bytes of a failed command's output that are shown.
 const MOST_OUTPUT: u64 = 2048;
+/// Name of the run that is thrown away.
+const WARM_UP: &str = "warm-up";
 /// Free bytes below which a disk is called full.
 const FULL: u64 = 1 << 20;
 /// Pause between two looks whether a command has ended.
@@ -30,19 +34,19 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Records the runs of both sides.
 pub fn record(args: &Args, commands: [&OsStr; 2]) -> Result<[Side; 2]> {
-    let out = &args.output;
-    let failed = || format!("cannot make {}", out.display());
-    DirBuilder::new().recursive(true).mode(0o700).create(out).with_context(failed)?;
-    if fs::read_dir(out).with_context(failed)?.next().is_some() {
-        let out = out.display();
-        let why = format!(
-            "{out} is not empty: give another directory with -o, or remove it; runs that are in it are \
-             compared again by `hypertrace compare {out}/a-* --with {out}/b-*`"
-        );
-        return Err(Usage(why).into());
-    }
+    let out = Folder::new_or_empty(&args.output, Share::Owner).map_err(|why| match why {
+        DirectoryError::NotEmpty(out) => {
+            let out = out.display();
+            Usage(format!(
+                "{out} is not empty: give another directory with -o, or remove it; runs that are in it are \
+                 compared again by `hypertrace compare {out}/a-* --with {out}/b-*`"
+            ))
+            .into()
+        }
+        why => Error::from(why),
+    })?;
     let interrupts = Interrupts::catch_end();
-    let recorded = record_all(args, commands);
+    let recorded = record_all(args, commands, &out);
     if let (true, Err(why)) = (is_interrupted(), &recorded) {
         say(format_args!("{why:#}"));
     }
@@ -50,16 +54,16 @@ pub fn record(args: &Args, commands: [&OsStr; 2]) -> Result<[Side; 2]> {
     recorded
 }
 
-fn record_all(args: &Args, commands: [&OsStr; 2]) -> Result<[Side; 2]> {
-    let out = &args.output;
-    let warm_up = out.join("warm-up");
+/// Records all runs in a directory. Its path may lead elsewhere at any moment: all that is written, read and removed
+/// is so by its descriptor.
+fn record_all(args: &Args, commands: [&OsStr; 2], out: &Folder) -> Result<[Side; 2]> {
     let mut bytes = 0;
     for command in commands {
-        one(args, command, &warm_up)?;
-        bytes += size(&warm_up)?;
+        one(args, command, out, WARM_UP)?;
+        bytes += size(&out.by_descriptor().join(WARM_UP))?;
         // A run without regions is an error before all others are recorded.
-        let run = read(&warm_up);
-        fs::remove_dir_all(&warm_up)?;
+        let run = read_in(out, WARM_UP);
+        out.remove_tree(WARM_UP)?;
         run.with_context(|| command.to_string_lossy().into_owned())?;
     }
     let all = match args.keep {
@@ -71,12 +75,12 @@ fn record_all(args: &Args, commands: [&OsStr; 2]) -> Result<[Side; 2]> {
         "{} runs of each command: about {} in {}",
         args.runs,
         HumanBytes(all),
-        out.display()
+        out.path().display()
     ));
     if all > free {
         bail!(
             "{} has room for {} only: --keep samples needs less",
-            out.display(),
+            out.path().display(),
             HumanBytes(free)
         );
     }
@@ -86,20 +90,20 @@ fn record_all(args: &Args, commands: [&OsStr; 2]) -> Result<[Side; 2]> {
         // ABBA: neither side is always the first of a pair.
         let order = if number % 2 == 0 { [0, 1] } else { [1, 0] };
         for side in order {
-            let dir = out.join(format!("{}-{:02}", ["a", "b"][side], number + 1));
-            let run = one(args, commands[side], &dir).and_then(|()| {
-                let run = read(&dir)?;
+            let name = format!("{}-{:02}", ["a", "b"][side], number + 1);
+            let run = one(args, commands[side], out, &name).and_then(|()| {
+                let run = read_in(out, &name)?;
                 if args.keep == Keep::Samples {
-                    keep(&dir, &run)?;
+                    keep(&out.folder(&name)?, &run)?;
                 }
                 Ok(run)
             });
             match run {
-                Ok(run) => sides[side].push((dir, run)),
+                Ok(run) => sides[side].push((out.path().join(name), run)),
                 Err(why) => {
                     bar.abandon();
-                    let _ = fs::remove_dir_all(&dir);
-                    bail!("{why:#}\n{}", usable(out, &sides));
+                    let _ = out.remove_tree(&name);
+                    bail!("{why:#}\n{}", usable(out.path(), &sides));
                 }
             }
             bar.inc(1);
@@ -121,14 +125,27 @@ fn usable(out: &Path, sides: &[Side; 2]) -> String {
     }
 }
 
-/// Records a run.
-fn one(args: &Args, command: &OsStr, dir: &Path) -> Result<()> {
-    let shown = command.to_string_lossy();
-    // Without a name: only runs stay in the directory, for `a-*` and `b-*`, whatever others have put there.
-    let file = tempfile::tempfile_in(&args.output)
-        .with_context(|| format!("cannot make a file in {}", args.output.display()))?;
+/// Reads a run of the directory. An error has its path as the user knows it.
+fn read_in(out: &Folder, name: &str) -> Result<Run> {
+    read(&out.by_descriptor().join(name)).map_err(|why| match why.downcast::<Usage>() {
+        Ok(Usage(why)) => Usage(named(out, &why)).into(),
+        Err(why) => anyhow!(named(out, &format!("{why:#}"))),
+    })
+}
+
+/// Puts the directory's path into a text in place of the one by its descriptor.
+fn named(out: &Folder, text: &str) -> String {
+    text.replace(&*out.by_descriptor().to_string_lossy(), &out.path().to_string_lossy())
+}
+
+/// Records a run in a directory of this name.
+fn one(args: &Args, command: &OsStr, out: &Folder, name: &str) -> Result<()> {
+    let (shown, here) = (command.to_string_lossy(), out.by_descriptor());
+    // Without a name: only runs stay in the directory, for `a-*` and `b-*`.
+    let file = tempfile::tempfile_in(&here)
+        .with_context(|| format!("cannot make a file in {}", out.path().display()))?;
     let mut record = Command::new(std::env::current_exe().context("cannot find this program")?);
-    record.args(["record", "--quiet", "-o"]).arg(dir);
+    record.args(["record", "--quiet", "-o"]).arg(here.join(name));
     record.args(args.kernel.then_some("--kernel"));
     record.args(["--", "sh", "-c"]).arg(command);
     record
@@ -139,23 +156,26 @@ fn one(args: &Args, command: &OsStr, dir: &Path) -> Result<()> {
     let mut child = record.spawn().context("cannot start the recorder")?;
     let group = Pid::from_child(&child);
     let status = wait(&mut child, group)?;
-    let (said, is_full) = (end_of(file).unwrap_or_default(), free(&args.output) < FULL);
+    let (said, is_full) = (end_of(file).unwrap_or_default(), free(out) < FULL);
     if is_interrupted() {
-        let _ = fs::remove_dir_all(dir);
+        let _ = out.remove_tree(name);
         bail!("interrupted");
     }
     // The recorder runs the program anyway, whose time without the parts is not what was asked for.
-    if args.kernel && status.success() && !dir.join(hypertrace_kernel::FILE).exists() {
-        let _ = fs::remove_dir_all(dir);
+    if args.kernel && status.success() && !here.join(name).join(hypertrace_kernel::FILE).exists() {
+        let _ = out.remove_tree(name);
         bail!("{shown}: {}", String::from_utf8_lossy(&said).trim_end());
     }
     if test_kill_process_group(group).is_ok() {
         say(format_args!("{shown}: leaves processes that run on: they may slow the next runs"));
     }
     if !status.success() {
-        let _ = fs::remove_dir_all(dir);
+        let _ = out.remove_tree(name);
         let is_full = if is_full { "\nno space is left for the run" } else { "" };
-        bail!("{shown}: {status}\n{}{is_full}", String::from_utf8_lossy(&said).trim_end());
+        bail!(
+            "{shown}: {status}\n{}{is_full}",
+            named(out, String::from_utf8_lossy(&said).trim_end())
+        );
     }
     Ok(())
 }
@@ -169,8 +189,8 @@ fn end_of(mut file: File) -> io::Result<Vec<u8>> {
 }
 
 /// Returns how many bytes may be written where this directory is.
-fn free(dir: &Path) -> u64 {
-    statvfs(dir).map(|stat| stat.f_bavail.saturating_mul(stat.f_frsize)).unwrap_or(u64::MAX)
+fn free(dir: &Folder) -> u64 {
+    fstatvfs(dir).map(|stat| stat.f_bavail.saturating_mul(stat.f_frsize)).unwrap_or(u64::MAX)
 }
 
 /// Waits for a recorder, which ends if a signal asks this process to: after some time, it is killed.

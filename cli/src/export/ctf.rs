@@ -3,12 +3,12 @@
 use super::{Args, PREFIX, events, file};
 use crate::Usage;
 use crate::output::{grouped, say};
-use crate::page::{WholeFile, check_folder, folder};
+use crate::page::{WholeFile, check_folder};
 use anyhow::{Context, Result};
 use hypertrace_export::ctf::{self, Counts, FILES, Written};
-use std::fs::{self, Permissions};
+use hypertrace_format::folder::{Folder, Share};
+use std::ffi::OsStr;
 use std::io::{self, Write};
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 /// Writes a trace in Common Trace Format.
@@ -17,18 +17,18 @@ pub(super) fn run(args: &Args, out: &Path) -> Result<()> {
     if out == Path::new("-") {
         return Err(Usage("--to ctf writes a directory: give its name".into()).into());
     }
-    let is_empty = |found: fs::Metadata| {
-        found.is_dir() && fs::read_dir(out).is_ok_and(|mut files| files.next().is_none())
-    };
-    if out.symlink_metadata().is_ok_and(|found| !is_empty(found)) {
-        let why = format!("{shown} is not an empty directory: give a new or empty one");
-        return Err(Usage(why).into());
+    // Replaced by the whole one: nothing is written to it.
+    if let Some(there) = Folder::open_own(out, Share::Owner)? {
+        there.take_empty()?;
     }
     check_folder(out).map_err(|why| Usage(format!("{shown}: {why}")))?;
+    let failed = || format!("{shown} is not written");
+    let (folder, name) = Folder::above(out, Share::Owner).with_context(failed)?;
     let mut counts = Counts::default();
     events(args, out, "event", |events| {
-        let written = file(out, |out| Ok(ctf::write(events, out)?), |file, of| keep(out, file, of));
-        let written = written.with_context(|| format!("{shown} is not written"))?;
+        let keep = |file, of: &_| Ok(keep((&folder, &name), file, of)?);
+        let written = file(&folder, |out| Ok(ctf::write(events, out)?), keep);
+        let written = written.with_context(failed)?;
         counts = written.counts;
         Ok((counts.events, written.warnings))
     })?;
@@ -46,18 +46,15 @@ pub(super) fn run(args: &Args, out: &Path) -> Result<()> {
 }
 
 /// Gives the directory its name when the stream and its description are in it.
-fn keep(out: &Path, stream: WholeFile, written: &Written) -> Result<()> {
-    let private = Permissions::from_mode(0o700);
-    let mut aside = tempfile::Builder::new();
-    let aside = aside.prefix(PREFIX).permissions(private).tempdir_in(folder(out));
-    // Without the name of the temporary directory.
-    let aside = aside.map_err(|error| io::Error::from(error.kind()))?;
-    let [metadata, events] = FILES.map(|name| aside.path().join(name));
-    stream.keep(&events, false)?;
-    let mut text = WholeFile::create(&metadata, PREFIX)?;
-    text.write_all(written.metadata.as_bytes())?;
-    text.keep(&metadata, false)?;
-    fs::rename(aside.path(), out)?;
-    let _ = aside.keep();
-    Ok(())
+fn keep((folder, name): (&Folder, &OsStr), stream: WholeFile, written: &Written) -> io::Result<()> {
+    let (aside, made) = Folder::with_free_name(PREFIX, |name| folder.create(name))?;
+    let [metadata, events] = FILES;
+    let fill = || {
+        stream.keep(&made, events.as_ref(), false)?;
+        let mut text = WholeFile::create(&made, PREFIX)?;
+        text.write_all(written.metadata.as_bytes())?;
+        text.keep(&made, metadata.as_ref(), false)?;
+        folder.rename(&aside, name)
+    };
+    fill().inspect_err(|_| drop(folder.remove_tree(&aside)))
 }

@@ -5,9 +5,11 @@ use crate::output::say;
 use anyhow::Context;
 use hypertrace_export::choice::PIECE_EVENT;
 use hypertrace_format::error::error_chain;
+use hypertrace_format::folder::{Folder, Share};
 use hypertrace_kernel::{Error, GuestRecordings, PIECE, Piece};
 use hypertrace_timeline::{ClockMaps, Domain, KernelTrace, Record, Session, Stream, ValueRef};
-use std::path::{Path, PathBuf};
+use std::ffi::OsStr;
+use std::path::PathBuf;
 
 /// Opens the recordings of guests' kernels that have ended in a session with this index. Reports why others are not
 /// `shown`.
@@ -30,7 +32,14 @@ pub fn open(number: usize, session: &Session, maps: &ClockMaps, shown: &str) -> 
         };
     let without_folder = |text: &str| text.replace(&format!("{}/", folder.path().display()), "");
     let mut traces = Vec::new();
-    for made in assemble(session, folder.path(), shown).made {
+    let opened = match Folder::open(folder.path(), Share::Owner) {
+        Ok(opened) => opened,
+        Err(why) => {
+            complain(session, shown, &why);
+            return Vec::new();
+        }
+    };
+    for made in assemble(session, &opened, shown).made {
         if made.has_losses {
             say(format_args!("a guest's kernel: {}", without_folder(&made.line)));
         }
@@ -53,6 +62,18 @@ pub struct Made {
     has_losses: bool,
 }
 
+impl Made {
+    /// Returns its name in its folder.
+    pub fn name(&self) -> &OsStr {
+        self.path.file_name().unwrap_or_default()
+    }
+
+    /// Returns the path by which it is opened in the folder where it was made, whatever has that folder's path by now.
+    pub fn in_folder(&self, folder: &Folder) -> PathBuf {
+        folder.by_descriptor().join(self.name())
+    }
+}
+
 /// The files of a session's recordings.
 #[derive(Debug)]
 pub struct Assembled {
@@ -62,7 +83,7 @@ pub struct Assembled {
 }
 
 /// Makes the files of the recordings in a folder. Reports why others are not `shown`.
-pub fn assemble(session: &Session, folder: &Path, shown: &str) -> Assembled {
+pub fn assemble(session: &Session, folder: &Folder, shown: &str) -> Assembled {
     let streams = session.streams().iter().filter(|stream| stream.domain == Domain::Guest);
     let clients: Vec<&Stream> = streams.filter(|stream| has_pieces(session, stream)).collect();
     let (mut made, mut is_whole) = (Vec::new(), true);

@@ -13,6 +13,7 @@ mod compare_truth;
 mod control;
 mod ctl;
 mod demo;
+mod directories;
 mod export;
 mod export_ctf;
 mod export_kernels;

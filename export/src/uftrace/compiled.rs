@@ -260,7 +260,7 @@ impl Tracks {
         let tid = candidates.find(|tid| numbers.insert(*tid)).unwrap_or(FIRST_NUMBER);
         let name = event.source.split_once(' ').map_or(&**event.source, |(_, name)| name);
         directory.create_task(Task { tid, name: name.to_owned() })?;
-        let records = Records::append(&directory.records(tid))?;
+        let records = directory.append(tid)?;
         Ok(Track { records, stack: Stack::default() })
     }
 

@@ -2,9 +2,12 @@
 
 //! Cuts files of records at their last record, after the recorder was killed.
 
-use std::fs;
+use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
+
+use hypertrace_format::folder::{Folder, NotRegular, Share};
+use rustix::fs::OFlags;
 
 use super::WINDOW;
 use crate::record::{Record, SIZE};
@@ -32,17 +35,19 @@ pub struct Removed {
 pub fn cut(directory: &Path) -> Result<Removed> {
     let mut removed = Removed::default();
     let mut first = None;
-    for entry in fs::read_dir(directory).map_err(Error::io("read", directory))? {
-        let entry = entry.map_err(Error::io("read", directory))?;
-        let name = entry.file_name();
+    let folder = Folder::open(directory, Share::Owner).map_err(Error::io("read", directory))?;
+    for name in folder.all_names().map_err(Error::io("read", directory))? {
         let number = name.to_str().and_then(|name| name.strip_suffix(".dat"));
-        let is_task = number.is_some_and(|number| number.parse::<u32>().is_ok());
-        // Not a link to another directory's file.
-        let is_file = entry.file_type().is_ok_and(|kind| kind.is_file());
-        if !is_task || !is_file {
+        if !number.is_some_and(|number| number.parse::<u32>().is_ok()) {
             continue;
         }
-        match cut_file(&entry.path()) {
+        // A link leads to another directory's file.
+        let file = match folder.file(&name, OFlags::RDWR) {
+            Err(why) if why.get_ref().is_some_and(|why| why.is::<NotRegular>()) => continue,
+            file => file.map(|(file, _)| File::from(file)),
+        };
+        let path = directory.join(&name);
+        match file.map_err(Error::io("write", &path)).and_then(|file| cut_file(&file, &path)) {
             Ok(0) => {}
             Ok(bytes) => {
                 removed.files += 1;
@@ -60,11 +65,9 @@ pub fn cut(directory: &Path) -> Result<Removed> {
 }
 
 /// Shortens a file. Returns the removed bytes.
-fn cut_file(path: &Path) -> Result<u64> {
-    let file = fs::File::options().read(true).write(true).open(path);
-    let file = file.map_err(Error::io("write", path))?;
+fn cut_file(file: &File, path: &Path) -> Result<u64> {
     let length = file.metadata().map_err(Error::io("read", path))?.len();
-    let end = end_of_records(&file, path, length)?;
+    let end = end_of_records(file, path, length)?;
     if end < length {
         file.set_len(end).map_err(Error::io("write", path))?;
     }
@@ -72,7 +75,7 @@ fn cut_file(path: &Path) -> Result<u64> {
 }
 
 /// Opens a file of records, and finds the end of the last one. `None`: there is no such file.
-pub(super) fn whole_records(path: &Path) -> Result<Option<(fs::File, u64)>> {
+pub(super) fn whole_records(path: &Path) -> Result<Option<(File, u64)>> {
     let Some(file) = file::open_records(path)? else { return Ok(None) };
     let length = file.metadata().map_err(Error::io("read", path))?.len();
     let end = end_of_records(&file, path, length)?;
@@ -80,7 +83,7 @@ pub(super) fn whole_records(path: &Path) -> Result<Option<(fs::File, u64)>> {
 }
 
 /// Finds the end of the last record: after it are zeros, or a part of a record.
-fn end_of_records(file: &fs::File, path: &Path, length: u64) -> Result<u64> {
+fn end_of_records(file: &File, path: &Path, length: u64) -> Result<u64> {
     let size = SIZE as u64;
     let mut buffer = vec![0; CHUNK as usize];
     let mut end = length / size * size;

@@ -2,13 +2,17 @@
 
 //! The directory and its descriptions.
 
-use std::fs;
-use std::io::{self, Write as _};
+use std::fs::File;
+use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
+use hypertrace_format::error::DirectoryError;
+use hypertrace_format::folder::{Folder, Share, inode};
+use rustix::fs::OFlags;
+
 use super::events::Events;
-use super::{cut, private, text};
+use super::{Records, cut, text};
 use crate::clock::{self, Anchor};
 use crate::read::MAX_SYMBOLS;
 use crate::symbols::Symbols;
@@ -22,6 +26,8 @@ const SESSION: &str = "0000000000000001";
 #[derive(Debug)]
 pub struct Directory {
     path: PathBuf,
+    /// Device and inode: an emulated program may close every descriptor, so none is kept.
+    inode: (u64, u64),
     program: String,
     command: String,
     tasks: Vec<Task>,
@@ -36,9 +42,10 @@ impl Directory {
     /// # Errors
     /// If the directory is not empty, is another user's, or cannot be created.
     pub fn create(path: &Path, program: &str, command: &str) -> Result<Self> {
-        private::folder(path)?;
+        let folder = Folder::new_or_empty(path, Share::Owner).map_err(|why| refused(path, why))?;
         let directory = Directory {
             path: path.to_owned(),
+            inode: inode(&folder.stat().map_err(Error::io("read", path))?),
             program: program.to_owned(),
             command: command.to_owned(),
             tasks: Vec::new(),
@@ -53,6 +60,30 @@ impl Directory {
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Opens the directory that was made. Another one that has its path by now is an error.
+    pub(super) fn folder(&self) -> Result<Folder> {
+        let failed = |why| Error::io("write", &self.path)(why);
+        let folder = Folder::open(&self.path, Share::Owner).map_err(failed)?;
+        match inode(&folder.stat().map_err(failed)?) == self.inode {
+            true => Ok(folder),
+            false => Err(Error::unsuitable(&self.path, "another directory by now")),
+        }
+    }
+
+    /// Opens the records of a task that was added, at their end.
+    ///
+    /// # Errors
+    /// If the file cannot be opened.
+    pub fn append(&self, tid: u32) -> Result<Records> {
+        let path = self.records(tid);
+        let name = path.file_name().unwrap_or_default();
+        let (file, _) = self
+            .folder()?
+            .file(name, OFlags::WRONLY | OFlags::APPEND)
+            .map_err(Error::io("write", &path))?;
+        Ok(Records::of(file.into(), path))
     }
 
     /// Returns the path of a task's records.
@@ -86,7 +117,7 @@ impl Directory {
         if task.tid == 0 || task.tid > i32::MAX as u32 {
             return wrong();
         }
-        match private::file(&records) {
+        match self.folder()?.only_file(records.file_name().unwrap_or_default()) {
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return wrong(),
             Err(error) => return Err(Error::io("create", &records)(error)),
@@ -103,17 +134,16 @@ impl Directory {
     pub fn take_records(&self, tid: u32, from: &Path) -> Result<()> {
         let Some((file, end)) = cut::whole_records(from)? else { return Ok(()) };
         let to = self.records(tid);
-        let aside = self.path.join(format!(".{tid}.dat.new"));
+        let (folder, aside) = (self.folder()?, format!(".{tid}.dat.new"));
+        let failed = |why| Error::io("write", &to)(why);
         let metadata = file.metadata().map_err(Error::io("read", from))?;
-        // Another user could change the file afterwards, or exchange it now.
-        let owner = fs::metadata(&self.path).map_err(Error::io("read", &self.path))?.uid();
-        let is_own = metadata.uid() == owner;
-        if end < metadata.len() || !is_own || fs::hard_link(from, &aside).is_err() {
-            let mut copy = private::another_file(&aside).map_err(Error::io("create", &aside))?;
-            let copied = io::copy(&mut io::Read::take(file, end), &mut copy);
-            copied.map_err(Error::io("write", &aside))?;
+        // Another user could change the file afterwards.
+        let is_own = metadata.uid() == rustix::process::geteuid().as_raw();
+        if end < metadata.len() || !is_own || folder.link(&file, &aside).is_err() {
+            let mut copy = File::from(folder.new_file(&aside).map_err(failed)?);
+            io::copy(&mut io::Read::take(file, end), &mut copy).map_err(failed)?;
         }
-        fs::rename(&aside, &to).map_err(Error::io("write", &to))
+        folder.rename(&aside, to.file_name().unwrap_or_default()).map_err(failed)
     }
 
     /// Adds a module, whose name is that of its `.sym` file without the suffix. Its range is that of its functions.
@@ -183,7 +213,7 @@ impl Directory {
     /// # Errors
     /// If the file cannot be created.
     pub fn events(&self) -> Result<Events> {
-        Events::create(&self.path)
+        Events::create(self.folder()?)
     }
 
     /// Writes the descriptions of the tasks. `info` is last: it names those that a reader looks for.
@@ -203,11 +233,11 @@ impl Directory {
     pub fn discard(&self) -> Result<()> {
         let modules = self.modules.iter().map(|(name, _)| format!("{name}.sym"));
         let others = ["info", "task.txt", clock::FILE].map(str::to_owned);
+        let folder = self.folder()?;
         for name in modules.chain(others).chain([Self::map_name()]) {
-            let path = self.path.join(name);
-            match fs::remove_file(&path) {
+            match folder.remove(&name) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                result => result.map_err(Error::io("remove", &path))?,
+                result => result.map_err(Error::io("remove", &self.path.join(name)))?,
             }
         }
         Ok(())
@@ -225,14 +255,24 @@ impl Directory {
 
     /// Replaces a file as a whole.
     fn replace(&self, name: &str, contents: &[u8]) -> Result<()> {
-        let path = self.path.join(name);
-        let aside = self.path.join(format!(".{name}.new"));
-        let made = private::another_file(&aside).and_then(|mut file| file.write_all(contents));
-        let made = made.and_then(|()| fs::rename(&aside, &path));
-        made.map_err(|error| {
-            // On a full disk, what is there is needed for others.
-            let _ = fs::remove_file(&aside);
-            Error::io("write", &path)(error)
-        })
+        let written = self.folder()?.replace(name, contents);
+        written.map(drop).map_err(|why| Error::io("write", &self.path.join(name))(why.source))
+    }
+}
+
+/// Returns what to say of a directory that cannot be used.
+fn refused(path: &Path, why: DirectoryError) -> Error {
+    match why {
+        DirectoryError::NotEmpty(_) => {
+            Error::unsuitable(path, "not empty: give the path of a new or an empty directory")
+        }
+        DirectoryError::NotADirectory(_) => {
+            Error::io("read", path)(io::ErrorKind::NotADirectory.into())
+        }
+        DirectoryError::NotOwned { .. } => {
+            let why = "of another user, who could exchange its files: give a directory of your own";
+            Error::unsuitable(path, why)
+        }
+        DirectoryError::Unusable { source, .. } => Error::io("create", path)(source),
     }
 }

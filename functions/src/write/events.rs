@@ -2,27 +2,33 @@
 
 //! Events among the calls, as a stream.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{BufWriter, Write as _};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use super::{private, text};
+use hypertrace_format::folder::Folder;
+
+use super::text;
 use crate::{Error, Result};
+
+const FILE: &str = "extern.dat";
+/// Name of the file while it is written.
+const ASIDE: &str = ".extern.dat.new";
 
 /// Writer of `extern.dat`, which appears when it is finished.
 #[derive(Debug)]
 pub struct Events {
+    folder: Folder,
     path: PathBuf,
-    aside: PathBuf,
     file: BufWriter<File>,
     time: u64,
 }
 
 impl Events {
-    pub(super) fn create(directory: &Path) -> Result<Self> {
-        let (path, aside) = (directory.join("extern.dat"), directory.join(".extern.dat.new"));
-        let file = private::another_file(&aside).map_err(Error::io("create", &aside))?;
-        Ok(Events { path, aside, file: BufWriter::with_capacity(1 << 16, file), time: 0 })
+    pub(super) fn create(folder: Folder) -> Result<Self> {
+        let path = folder.path().join(FILE);
+        let file = File::from(folder.new_file(ASIDE).map_err(Error::io("create", &path))?);
+        Ok(Events { folder, path, file: BufWriter::with_capacity(1 << 16, file), time: 0 })
     }
 
     /// Writes an event: its time in nanoseconds, as in records, and its text. One with an earlier time than the one before
@@ -33,7 +39,7 @@ impl Events {
     pub fn write(&mut self, time: u64, event: &str) -> Result<()> {
         self.time = self.time.max(time);
         let line = text::event_line(self.time, event);
-        self.file.write_all(line.as_bytes()).map_err(Error::io("write", &self.aside))
+        self.file.write_all(line.as_bytes()).map_err(Error::io("write", &self.path))
     }
 
     /// Returns the time of the last event, in nanoseconds, or 0.
@@ -46,7 +52,7 @@ impl Events {
     /// # Errors
     /// If the file cannot be written.
     pub fn finish(mut self) -> Result<()> {
-        self.file.flush().map_err(Error::io("write", &self.aside))?;
-        fs::rename(&self.aside, &self.path).map_err(Error::io("write", &self.path))
+        let written = self.file.flush().and_then(|()| self.folder.rename(ASIDE, FILE));
+        written.map_err(Error::io("write", &self.path))
     }
 }

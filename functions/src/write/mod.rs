@@ -21,7 +21,6 @@
 mod cut;
 mod directory;
 mod events;
-mod private;
 mod text;
 
 use std::fs::File;
@@ -47,13 +46,17 @@ pub struct Records {
 }
 
 impl Records {
+    fn of(file: File, path: PathBuf) -> Records {
+        Records { path, file: BufWriter::with_capacity(1 << 16, file) }
+    }
+
     /// Opens the file of records that [`Directory::add_tasks`] has created, at its end.
     ///
     /// # Errors
     /// If the file cannot be opened.
     pub fn append(path: &Path) -> Result<Self> {
         let file = crate::file::append(path)?;
-        Ok(Records { path: path.to_owned(), file: BufWriter::with_capacity(1 << 16, file) })
+        Ok(Records::of(file, path.to_owned()))
     }
 
     /// Appends a record. The caller keeps the order of time, and entries and exits balanced.

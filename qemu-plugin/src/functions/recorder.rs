@@ -21,7 +21,7 @@ use hypertrace_functions::Task;
 use hypertrace_functions::record::{Record, RecordType};
 use hypertrace_functions::shadow::Settings;
 use hypertrace_functions::symbols::Source;
-use hypertrace_functions::write::{Directory, Records, cut};
+use hypertrace_functions::write::{Directory, cut};
 use hypertrace_segment::signals::SignalsBlocked;
 use memmap2::MmapMut;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
@@ -456,7 +456,7 @@ impl Recorder {
         let mut ends = vec![cut(directory.path()).map(|_| ())];
         // Beyond the limit, if need be: a reader has to know.
         for (tid, rest) in rests {
-            let appended = Records::append(&directory.records(tid)).and_then(|mut file| {
+            let appended = directory.append(tid).and_then(|mut file| {
                 rest.iter().try_for_each(|record| file.write(*record))?;
                 file.finish()
             });

@@ -14,9 +14,6 @@ pub enum SessionError {
     /// The directory cannot be used.
     #[error(transparent)]
     Directory(#[from] DirectoryError),
-    /// There is something in it already; nothing was touched.
-    #[error("{} is not empty; give a new or an empty directory, or remove what is in it", .0.display())]
-    NotEmpty(PathBuf),
     /// The session cannot be written to a journal, or not to this descriptor.
     #[error("cannot write the session to a journal")]
     Journal(#[source] io::Error),
@@ -51,9 +48,7 @@ impl SessionError {
     /// Returns whether another directory would help: the request is at fault, not the machine.
     pub fn is_bad_input(&self) -> bool {
         match self {
-            SessionError::NotEmpty(_)
-            | SessionError::Journal(_)
-            | SessionError::NotRecoverable { .. } => true,
+            SessionError::Journal(_) | SessionError::NotRecoverable { .. } => true,
             SessionError::Directory(why) => why.is_bad_input(),
             SessionError::Write(_) | SessionError::Events(_) | SessionError::HostRings(_) => false,
         }

@@ -16,37 +16,23 @@ pub(crate) fn prepare(
     share: Share,
 ) -> Result<Folder, SessionError> {
     let failed = DirectoryError::unusable(dir);
-    let not_empty = || SessionError::NotEmpty(dir.to_owned());
-    let found = match fd {
+    let not_empty = || DirectoryError::NotEmpty(dir.to_owned());
+    let folder = match fd {
         Some(fd) => {
             let folder = Folder::of(fd, dir, share);
-            folder.check_own()?;
-            Some(folder)
+            folder.take_empty()?;
+            folder
         }
-        None => Folder::open_own(dir, share)?,
+        None => Folder::new_or_empty(dir, share)?,
     };
-    let folder = match found {
-        Some(folder) => folder,
-        None => match Folder::create_path(dir, share) {
-            // Another's, just now.
-            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
-                Folder::open_own(dir, share)?.ok_or_else(not_empty)?
-            }
-            made => made.map_err(&failed)?,
-        },
-    };
-    if !folder.names(1).map_err(&failed)?.is_empty() {
-        return Err(not_empty());
-    }
-    folder.set_mode().map_err(&failed)?;
     match folder.create(HIDDEN) {
-        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => return Err(not_empty()),
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => return Err(not_empty().into()),
         made => made.map_err(&failed)?,
     };
     // Another may have been here, and be further.
     if folder.names(2).map_err(&failed)?.len() > 1 {
         let _ = folder.remove_folder(HIDDEN);
-        return Err(not_empty());
+        return Err(not_empty().into());
     }
     Ok(folder)
 }

@@ -16,7 +16,7 @@ fn a_directory_with_something_in_it_is_left_alone() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("notes"), "mine").unwrap();
     let (error, text) = refusal(dir.path());
-    assert!(matches!(error, SessionError::NotEmpty(_)));
+    assert!(matches!(error, SessionError::Directory(DirectoryError::NotEmpty(_))));
     assert!(text.contains("give a new or an empty directory"));
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
 }
@@ -25,7 +25,7 @@ fn a_directory_with_something_in_it_is_left_alone() {
 fn a_finished_session_is_not_overwritten() {
     let dir = tempfile::tempdir().unwrap();
     Session::create(SessionConfig::new(dir.path())).unwrap().finish().unwrap();
-    assert!(matches!(refusal(dir.path()).0, SessionError::NotEmpty(_)));
+    assert!(matches!(refusal(dir.path()).0, SessionError::Directory(DirectoryError::NotEmpty(_))));
 }
 
 #[test]
