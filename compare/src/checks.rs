@@ -29,10 +29,12 @@ impl Checks {
             return checks;
         }
         let all = || a.iter().chain(b).copied();
-        if let Some(run) = all().find(|run| {
-            a.iter().any(|r| r.session == run.session) && b.iter().any(|r| r.session == run.session)
-        }) {
-            checks.refused = Some(format!("the session {} is on both sides", run.session));
+        let mut known = BTreeSet::new();
+        if let Some(Run { session, .. }) = all().find(|run| !known.insert(&run.session)) {
+            let has = |side: &[&Run]| side.iter().any(|run| run.session == *session);
+            // A copy of a run is no further evidence.
+            let where_to = if has(a) && has(b) { "is on both sides" } else { "is given twice" };
+            checks.refused = Some(format!("the session {session} {where_to}"));
             return checks;
         }
         let with_kernel = all().filter(|run| run.has_kernel).count();

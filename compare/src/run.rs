@@ -233,8 +233,8 @@ impl Run {
         self
     }
 
-    /// Returns whether all times are possible, none negative or longer than 64 bits of nanoseconds, and the numbers of names
-    /// and percentiles.
+    /// Returns whether all numbers are possible: times are neither negative nor longer than 64 bits of nanoseconds,
+    /// percentiles ascend, waits are within their regions, means are of some of the regions, and names are not too many.
     pub fn is_sound(&self) -> bool {
         let is_time = |ns: &f64| (0.0..=u64::MAX as f64).contains(ns);
         let is_mean = |mean: &Mean| mean.parts_ns.iter().chain([&mean.duration_ns()]).all(is_time);
@@ -243,11 +243,17 @@ impl Run {
             let children = children.iter().flat_map(|(_, (count, ns))| [count, ns]);
             let exits = exits.iter();
             let exits = exits.flat_map(|(_, e)| [&e.count, &e.kernel_ns, &e.vmm_ns, &e.waits_ns]);
-            let waits = waits.iter().map(|(_, ns)| ns);
-            [mean, &region.all, &region.slowest].into_iter().all(is_mean)
+            let waits = Vec::from_iter(waits.iter().map(|(_, ns)| ns));
+            // The waits are a part of the duration; their sum is rounded.
+            let most = mean.duration_ns() * (1.0 + 1e-9) + 1.0;
+            let percentiles = || region.percentiles_ns.iter();
+            [mean, &region.all, &region.slowest]
+                .into_iter()
+                .all(|mean| is_mean(mean) && mean.regions <= region.count)
+                && waits.iter().copied().sum::<f64>() <= most
                 && children.chain(exits).chain(waits).all(is_time)
                 && (region.count == 0
-                    || region.percentiles_ns.iter().count() == usize::from(QUANTILES))
+                    || percentiles().count() == usize::from(QUANTILES) && percentiles().is_sorted())
         };
         self.regions.len() <= MOST_NAMES && self.regions.values().all(|region| is_region(region))
     }

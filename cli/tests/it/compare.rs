@@ -297,6 +297,8 @@ fn what_may_not_be_compared_is_refused_or_said() {
     };
     refused(&|run| run.has_kernel = false, "10 of 11 runs have the kernel's events");
     refused(&|run| run.session = format!("{:032x}", 2), "is on both sides");
+    // A copy of a run of the same side.
+    refused(&|run| run.session = format!("{:032x}", 3), "is given twice");
     let parts = |run: &mut Run, ns: f64| {
         run.regions.values_mut().for_each(|region| region.all.parts_ns = [ns; PARTS.len()]);
     };
@@ -306,6 +308,17 @@ fn what_may_not_be_compared_is_refused_or_said() {
         run.regions.values_mut().for_each(|region| region.percentiles_ns = Percentiles::default());
     };
     refused(&no_percentiles, "b-99/run.json: a time or a number in it is not possible");
+    let impossible = "b-99/run.json: a time or a number in it is not possible";
+    let all = |run: &mut Run, change: &dyn Fn(&mut Region)| {
+        run.regions.values_mut().for_each(|region| change(region));
+    };
+    refused(
+        &|run| all(run, &|region| region.percentiles_ns = (0..=100).rev().collect()),
+        impossible,
+    );
+    refused(&|run| all(run, &|region| region.all.regions = region.count + 1), impossible);
+    let wait = || [("blocked by timer", 1e12)].into_iter().collect();
+    refused(&|run| all(run, &|region| region.typical.waits = wait()), impossible);
     refused(&|run| run.version = 7, "b-99/run.json: version 7; this program reads 2 to 3");
 
     let said = |change: &dyn Fn(&mut Run), part: &str| {
@@ -454,7 +467,11 @@ fn one_region_a_run_is_compared() {
     let runs = Runs::new();
     for number in 0..12 {
         let mut one = made(number, if number % 2 == 0 { 0.0 } else { 5_000.0 }, 0.0);
-        one.regions.values_mut().for_each(|region| region.count = 1);
+        for region in one.regions.values_mut() {
+            region.count = 1;
+            let means = [&mut region.typical.mean, &mut region.all, &mut region.slowest];
+            means.into_iter().for_each(|mean| mean.regions = 1);
+        }
         runs.add(&format!("{}-{number:02}", ["a", "b"][number as usize % 2]), &one);
     }
     let json: Value = runs.compare(&["--json"]).json();
