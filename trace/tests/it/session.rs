@@ -634,6 +634,19 @@ fn each_epoch_may_begin_files_and_clocks_anew() {
 }
 
 #[test]
+fn clocks_of_all_epochs_are_bounded() {
+    let (_dir, session) = session(|_| ());
+    let mut guest = Guest::new(0);
+    for epoch in 1..=1_100 {
+        session.begin_epoch(epoch);
+        boot(&session, &mut guest, epoch.into());
+    }
+    let (summary, _) = finish(session.clone());
+    assert_eq!((summary.ring_events, summary.lost), (1_100, 0));
+    assert_eq!(json(&session).clocks.len(), MAX_SESSION_CLOCKS);
+}
+
+#[test]
 fn a_guest_that_is_reset_in_a_loop_begins_a_bounded_number_of_files() {
     let (_dir, session) = session(|_| ());
     let mut events = 0;
