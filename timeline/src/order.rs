@@ -188,7 +188,7 @@ mod tests {
     #[test]
     fn a_full_order_gives_its_first() {
         let mut order = order(&[]);
-        (0..MOST_HELD as i64 + 2).for_each(|time| order.event(time, 1, time));
+        (0..200_002).for_each(|time| order.event(time, 1, time));
 
         assert_eq!(pop(&mut order, i64::MIN), [0, 1]);
         order.event(-1, MOST_HELD_BYTES, -1);
