@@ -651,6 +651,37 @@ mod tests {
     }
 
     #[test]
+    fn a_tree_is_removed_without_the_targets_of_its_links() {
+        let (dir, folder) = folder();
+        let at = |name: &str| dir.path().join(name);
+        std::fs::create_dir_all(at("mine/sub")).unwrap();
+        std::fs::create_dir_all(at("tree/sub")).unwrap();
+        symlink(at("mine"), at("tree/sub/link")).unwrap();
+        symlink(at("mine"), at("link")).unwrap();
+
+        folder.remove_tree("tree").unwrap();
+        folder.remove_tree("link").unwrap();
+
+        assert!(!at("tree").exists() && !at("link").is_symlink() && at("mine/sub").exists());
+    }
+
+    #[test]
+    fn a_directory_that_others_may_write_to_is_taken_for_this_user_alone() {
+        use std::os::unix::fs::PermissionsExt;
+        let (dir, _) = folder();
+        let path = dir.path().join("open");
+        std::fs::create_dir(&path).unwrap();
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o777)).unwrap();
+
+        Folder::new_or_empty(&path, Share::Owner).unwrap();
+
+        assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o700);
+        std::fs::write(path.join("file"), "mine").unwrap();
+        let refused = Folder::new_or_empty(&path, Share::Owner).unwrap_err();
+        assert!(matches!(refused, DirectoryError::NotEmpty(_)), "{refused}");
+    }
+
+    #[test]
     fn a_renamed_folder_is_followed_and_its_successor_is_not_used() {
         let (dir, folder) = folder();
         let made = folder.create("a").unwrap();
