@@ -24,8 +24,8 @@ const BESIDE: [&str; 2] = ["pid", "all"];
 /// through the environment variable HYPERTRACE_SEGMENT. The events of all their
 /// threads are recorded until the program ends; then `record` ends with the
 /// program's status. With --kernel, the host kernel's events of these threads are
-/// recorded, too, if this machine lets this user do so. TRACEPARENT in the environment (W3C's Trace Context) is kept, as
-/// the parent of exported spans.
+/// recorded, too, if this machine lets this user do so. TRACEPARENT in the
+/// environment (W3C's Trace Context) is kept, as the parent of exported spans.
 ///
 /// With -p or -a instead of a program, only the kernel's events are recorded: of
 /// these processes and of all that they start, or of all threads. They join the

@@ -174,7 +174,10 @@ static bool is_emulated(void)
 
 	if (!boot_cpu_has(X86_FEATURE_HYPERVISOR))
 		return false;
-	cpuid(0x40000000, &most, &name[0], &name[1], &name[2]);
+	/* The kernel's own function is in another header in each of some releases. */
+	asm volatile("cpuid"
+		     : "=a"(most), "=b"(name[0]), "=c"(name[1]), "=d"(name[2])
+		     : "a"(0x40000000), "c"(0));
 	return !memcmp(name, "TCGTCGTCGTCG", sizeof(name));
 }
 

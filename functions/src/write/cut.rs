@@ -38,7 +38,7 @@ pub fn cut(directory: &Path) -> Result<Removed> {
     let folder = Folder::open(directory, Share::Owner).map_err(Error::io("read", directory))?;
     for name in folder.all_names().map_err(Error::io("read", directory))? {
         let number = name.to_str().and_then(|name| name.strip_suffix(".dat"));
-        if !number.is_some_and(|number| number.parse::<u32>().is_ok()) {
+        if number.is_none_or(|number| number.parse::<u32>().is_err()) {
             continue;
         }
         // A link leads to another directory's file.

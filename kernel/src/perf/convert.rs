@@ -114,7 +114,7 @@ pub(crate) fn convert(
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             Err(error) => return Err(failed("open", folder, &name, error)),
         };
-        let made = folder.new_file(&cpu_file(cpu));
+        let made = folder.new_file(cpu_file(cpu));
         let made = made.map_err(|e| failed("make", folder, &cpu_file(cpu), e))?;
         let mut pages = PageWriter::new(made, json.page_size);
         let mut at = 0u64;

@@ -131,7 +131,7 @@ impl Recorder {
         self.begun += 1;
         self.taking = true;
         self.failed = None;
-        let made = self.root.create(&name(self.begun));
+        let made = self.root.create(name(self.begun));
         Some(made.map_err(WriteFailed::on("create", &self.dir(self.begun))))
     }
 
