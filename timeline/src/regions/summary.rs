@@ -56,8 +56,8 @@ pub struct Group {
     pub(super) order: Vec<u32>,
     /// Durations in the same order.
     pub(super) durations: Vec<u64>,
-    /// Exits by reason, while regions are added.
-    pub(super) exits: [Exits; REASONS],
+    /// Exits by reason, while regions are added. Those of programs have none.
+    pub(super) exits: Option<Box<[Exits; REASONS]>>,
     /// Waits by cause, while regions are added.
     pub(super) waits: GroupWaits,
     /// Their paths, while regions are added.
@@ -108,7 +108,7 @@ impl Group {
     /// Adds the exits and waits of a region.
     pub(super) fn add(&mut self, detail: &Detail) {
         for (reason, exits) in &detail.exits {
-            self.exits[usize::from(*reason)].add(exits);
+            self.exits.get_or_insert_default()[usize::from(*reason)].add(exits);
         }
         self.waits.add(&detail.waits);
         self.path.add_all(&detail.path);
@@ -117,7 +117,7 @@ impl Group {
     /// Takes away those of a region that were added.
     pub(super) fn remove(&mut self, detail: &Detail) {
         for (reason, exits) in &detail.exits {
-            let sum = &mut self.exits[usize::from(*reason)];
+            let sum = &mut self.exits.get_or_insert_default()[usize::from(*reason)];
             *sum = sum.since(exits);
         }
         self.waits.remove(&detail.waits);
@@ -155,7 +155,7 @@ impl Group {
             regions: order.len() as u64,
             times: mean(order.iter().map(|index| &store.get(*index).times), 1),
             bound_ns: self.bound_ns,
-            exits: mean_exits(&self.exits, 1, None),
+            exits: mean_exits(self.exits.as_deref().unwrap_or(&Default::default()), 1, None),
             waits: Vec::new(),
             path: self.path.mean(1),
             exits_of: order.len() as u64,
