@@ -285,7 +285,8 @@ impl<'a> Vmm<'a> {
         let asks = std::thread::spawn(move || session.snapshot());
         while !asks.is_finished() {
             (self.pass)();
-            std::thread::yield_now();
+            // A mutex is not fair: without a pause, the thread that asks may wait for the engine for seconds.
+            std::thread::sleep(std::time::Duration::from_micros(50));
         }
         match asks.join().expect("it does not panic") {
             Ok(dir) => self.snapshots.push(dir),

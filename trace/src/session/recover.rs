@@ -35,10 +35,17 @@ use rustix::fs::{OFlags, Stat};
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::thread;
+use std::time::Duration;
 use zerocopy::{FromZeros, IntoBytes};
 
 /// Name of the new session until it is complete.
 const INCOMPLETE: &str = ".recovered";
+
+/// Number of times that the lock of a session is asked for, and the pause between two: a process that another thread
+/// forks holds the lock of a recovery that has ended, until it executes its program.
+const LOCK_TRIES: u32 = 20;
+const LOCK_PAUSE: Duration = Duration::from_millis(5);
 
 /// Where a client's ring was committed by the process that was killed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -74,7 +81,13 @@ impl Session {
         let not_found = || DirectoryError::unusable(path)(io::ErrorKind::NotFound.into());
         let dir = Folder::open_own(path, config.share)?.ok_or_else(not_found)?;
         // Another one would remove what this one makes.
-        if !dir.lock_alone() {
+        let lock = |tries: u32| {
+            if tries > 0 {
+                thread::sleep(LOCK_PAUSE);
+            }
+            dir.lock_alone()
+        };
+        if !(0..LOCK_TRIES).any(lock) {
             return Err(SessionError::not_recoverable(path, "another recovery of it is running"));
         }
         let found = look(&dir, &uuid)?;
