@@ -341,8 +341,7 @@ impl<'m> Patience<'m> {
 
     /// Waits until something is done. Returns false if it is not done in time.
     ///
-    /// The last look comes after the time is over: a pause of the VM may have been all of the wait, in which nobody
-    /// looked.
+    /// The function looks once more after the deadline, because a pause of the VM can take the whole wait.
     fn wait_for(&mut self, mut is_done: impl FnMut() -> bool) -> bool {
         while !is_done() {
             if !self.wait() {

@@ -205,8 +205,6 @@ fn programs_of_hostile_contents_are_refused_in_little_memory_and_time() {
     let elf = program(&many, 3);
     let said = listed(&elf, elf.len() as u64).failed(2);
     assert!(said.contains("its section .note.hypertrace has more than 4M"), "{said}");
-    let elf = program(&many[..4 << 20], 3);
-    assert!(listed(&elf, elf.len() as u64).code.is_some());
 }
 
 #[test]

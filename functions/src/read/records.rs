@@ -15,7 +15,7 @@ const WINDOW: usize = 1 << 16;
 /// Alignment of records in bytes: uftrace pads the arguments of a record to a multiple of it.
 const ALIGNMENT: usize = 8;
 
-/// Maximum size of a record's arguments in bytes: uftrace's buffer for them has 1,024.
+/// Maximum size of a record's arguments in bytes, which is the size of uftrace's buffer for arguments.
 const MAX_ARGUMENTS: u64 = 1024;
 
 /// Maximum size of a gap of zeros in bytes, behind which records are looked for. A killed recorder leaves more of them
@@ -180,7 +180,7 @@ impl Records {
         Ok(bytes.and_then(|bytes| bytes.try_into().ok()))
     }
 
-    /// Drops the bytes that were read from the window, and reads as many from the file.
+    /// Drops the consumed bytes from the window, and fills the window from the file.
     fn fill(&mut self) -> Result<()> {
         let Some(file) = &mut self.file else { return Ok(()) };
         self.window.drain(..self.at);

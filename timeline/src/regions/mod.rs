@@ -13,7 +13,7 @@
 //! marks     the events that say what a thread does
 //! cpus      which thread each CPU had, and what woke threads
 //! path      critical paths of regions
-//! processes which thread began the end of a process
+//! processes the thread that ended a process
 //! causes    what threads waited for
 //! account   how a host thread's time divides into parts
 //! parts     the parts, and sums over them
