@@ -12,10 +12,12 @@ const END: &[u8] = b"end";
 
 /// Mounts for [`inside`](crate::namespace::inside): a `/dev` with room for the daemon's socket, and the
 /// devices that programs need.
-pub const DEV: &str = "mount -t tmpfs none /mnt && \
-    for file in null zero full random urandom kvm; do \
-        [ ! -e /dev/$file ] || { : > /mnt/$file && mount --bind /dev/$file /mnt/$file; }; \
-    done && ln -s /proc/self/fd/0 /mnt/stdin && mount --rbind /mnt /dev";
+pub const DEV: &str = "mount -t tmpfs none /mnt
+    for file in null zero full random urandom kvm; do
+        [ ! -e /dev/$file ] || { : > /mnt/$file && mount --bind /dev/$file /mnt/$file; }
+    done
+    ln -s /proc/self/fd/0 /mnt/stdin
+    mount --rbind /mnt /dev";
 
 /// Daemon that reads and counts messages at `/dev/log`. Senders wait for room: nothing is dropped.
 #[derive(Debug)]

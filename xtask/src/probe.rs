@@ -112,7 +112,8 @@ pub struct Machine {
 /// them the build and the device of KVM, so the script hides KVM and tracefs.
 const AS_ORDINARY_USER: &str = "\
 if [ -e /dev/kvm ]; then
-    none=$(mktemp) && chmod 0 \"$none\" && mount --bind \"$none\" /dev/kvm && rm \"$none\" || exit
+    mount -t tmpfs none /mnt && : >/mnt/none && chmod 0 /mnt/none &&
+        mount --bind /mnt/none /dev/kvm && umount --lazy /mnt || exit
 fi
 grep -E ' (tracefs|debugfs) ' /proc/self/mounts | while read -r _ folder _; do
     mount -t tmpfs -o mode=0 none \"$folder\" || exit
@@ -337,15 +338,18 @@ nodev /sys/kernel/debug/tracing tracefs rw 0 0
         let folder = tempfile::tempdir().unwrap();
         let script = "\
             echo mine >made && cat made && [ $(id -u) != 0 ] || echo root
-            { : </dev/kvm; } 2>/dev/null && echo kvm
+            true 2>/dev/null </dev/kvm && echo kvm
             ls /sys/kernel/tracing/events 2>/dev/null && echo tracefs
-            echo $PATH | tr : '\\n' | grep 'sbin$'";
+            echo $PATH | tr : '\\n' | grep 'sbin$'
+            unshare --user --map-root-user --mount sh -ec 'mount -t tmpfs none /mnt
+                [ ! -e /dev/kvm ] || { : >/mnt/kvm && mount --bind /dev/kvm /mnt/kvm; }'";
         let mut command = Command::new(&machine.prefix[0]);
         command.args(&machine.prefix[1..]).args(["sh", "-c", script]).current_dir(folder.path());
 
         let output = command.output().unwrap();
 
         assert_eq!(String::from_utf8_lossy(&output.stdout), "mine\n", "{output:?}");
+        assert!(output.status.success(), "a /dev of its own: {output:?}");
         assert_eq!(fs::read_to_string(folder.path().join("made")).unwrap(), "mine\n");
         capability::used("user-namespace");
     }

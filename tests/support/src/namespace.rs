@@ -13,7 +13,7 @@ const WAYS: [&[&str]; 2] = [&["--mount"], &["--mount", "--user", "--map-root-use
 
 fn unshare(way: &[&str], script: &str) -> Command {
     let mut command = Command::new("unshare");
-    command.args(way).args(["--propagation", "private", "sh", "-c", script, "sh"]);
+    command.args(way).args(["--propagation", "private", "sh", "-ec", script, "sh"]);
     command
 }
 
@@ -80,12 +80,9 @@ impl Drop for Mount {
 }
 
 /// Returns `command` in a mount namespace, after the shell commands `mounts`. Returns `None`, with a
-/// report, if that fails.
+/// report, if one of these fails: the command would change the machine's own files.
 pub fn inside(mounts: &str, command: &Command) -> Option<Command> {
-    let Some(way) = WAYS.into_iter().find(|way| {
-        let tried = unshare(way, mounts).output();
-        tried.is_ok_and(|out| out.status.success())
-    }) else {
+    let Some(way) = way_of(mounts) else {
         capability::missing(NAME, format!("cannot: {mounts}"));
         return None;
     };
@@ -93,4 +90,22 @@ pub fn inside(mounts: &str, command: &Command) -> Option<Command> {
     behind.arg(command.get_program()).args(command.get_args());
     capability::used(NAME);
     Some(behind)
+}
+
+/// Returns the way by which this user may do all of the shell commands `mounts`.
+fn way_of(mounts: &str) -> Option<&'static [&'static str]> {
+    WAYS.into_iter().find(|way| {
+        let tried = unshare(way, mounts).output();
+        tried.is_ok_and(|out| out.status.success())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_runs_inside_if_one_of_the_mounts_fails() {
+        assert_eq!(way_of("mount --bind /nonexistent /mnt\ntrue"), None);
+    }
 }
