@@ -57,31 +57,40 @@ pub fn record(args: &Args, commands: [&OsStr; 2]) -> Result<[Side; 2]> {
 /// Records all runs in a directory. Its path may lead elsewhere at any moment: all that is written, read and removed
 /// is so by its descriptor.
 fn record_all(args: &Args, commands: [&OsStr; 2], out: &Folder) -> Result<[Side; 2]> {
-    let mut bytes = 0;
+    // Bytes that a run of each command leaves, and those of the larger session, which is there before its samples are kept.
+    let (mut left, mut session) = (0, 0);
     for command in commands {
         one(args, command, out, WARM_UP)?;
-        bytes += size(&out.by_descriptor().join(WARM_UP))?;
+        let path = out.by_descriptor().join(WARM_UP);
+        session = session.max(size(&path)?);
         // A run without regions is an error before all others are recorded.
-        let run = read_in(out, WARM_UP);
+        let run = read_in(out, WARM_UP).and_then(|run| {
+            if args.keep == Keep::Samples {
+                keep(&out.folder(WARM_UP)?, &run)?;
+            }
+            left += size(&path)?;
+            Ok(())
+        });
         out.remove_tree(WARM_UP)?;
         run.with_context(|| command.to_string_lossy().into_owned())?;
     }
-    let all = match args.keep {
-        Keep::Sessions => bytes * u64::from(args.runs),
-        Keep::Samples => bytes / 2,
-    };
-    let free = free(out);
+    let (all, free) = (left * u64::from(args.runs), free(out));
     say(format_args!(
         "{} runs of each command: about {} in {}",
         args.runs,
         HumanBytes(all),
         out.path().display()
     ));
-    if all > free {
+    let (needed, hint) = match args.keep {
+        Keep::Sessions => (all, ": --keep samples needs less"),
+        Keep::Samples => (all + session, ""),
+    };
+    if needed > free {
         bail!(
-            "{} has room for {} only: --keep samples needs less",
+            "{} has room for {} only, the runs need {}{hint}",
             out.path().display(),
-            HumanBytes(free)
+            HumanBytes(free),
+            HumanBytes(needed)
         );
     }
     let bar = progress(u64::from(args.runs) * 2, "{bar:40} {pos}/{len} runs, {eta} left")?;

@@ -548,6 +548,10 @@ fn two_commands_are_run_in_turn_and_compared() {
     }
     let names =
         |side: &str| (1..=5).map(|n| out.join(format!("{side}-{n:02}"))).collect::<Vec<_>>();
+    let runs = [names("a"), names("b")].concat();
+    let size = |run: &std::path::PathBuf| fs::metadata(run.join(FILE)).unwrap().len() as f64;
+    let (all, expected) = (runs.iter().map(size).sum::<f64>(), expected_bytes(&ran.stderr));
+    assert!((all / 2.0..all * 2.0).contains(&expected), "{expected} of {all}: {ran:?}");
     let mut again = HYPERTRACE.command(["compare", "--json"]);
     let again = run(again.args(names("a")).arg("--with").args(names("b")));
     assert_eq!(again.json::<Value>(), json);
@@ -568,6 +572,15 @@ fn two_commands_are_run_in_turn_and_compared() {
         };
         assert!(part("blocked") > 25e6, "{work}");
     }
+}
+
+/// Returns the bytes of all runs as a message expects them: `about 12.5 KiB in DIR`.
+fn expected_bytes(said: &str) -> f64 {
+    let (_, rest) = said.split_once(": about ").unwrap();
+    let mut words = rest.split_whitespace();
+    let number: f64 = words.next().unwrap().parse().unwrap();
+    let unit = ["B", "KiB", "MiB"].into_iter().position(|unit| words.clone().next() == Some(unit));
+    number * 1024_f64.powi(unit.unwrap() as i32)
 }
 
 /// Returns the names in a directory.
