@@ -6,7 +6,7 @@ mod otlp;
 use crate::Usage;
 use crate::interrupt::Interrupts;
 use crate::kernel::{Assembled, Made, assemble};
-use crate::output::{grouped, say};
+use crate::output::{counted, grouped, say};
 use crate::page::{WholeFile, check_folder};
 use crate::report::{Inputs, Lines, Opened, Recordings, Wanted, open_each, wrong};
 use crate::units::{At, at};
@@ -202,8 +202,7 @@ fn events(
         say(args.wanted.unmatched(sessions, traces));
     }
     if out != Path::new("-") {
-        let s = if count == 1 { "" } else { "s" };
-        say(format_args!("{}: {} {unit}{s}", out.display(), grouped(count)));
+        say(format_args!("{}: {}", out.display(), counted(count, unit)));
     }
     Ok(())
 }
@@ -426,17 +425,13 @@ fn host_kernel(
 fn closing(out: &Path, counts: &Counts) -> String {
     let Counts { tasks, events, without_name, .. } = *counts;
     let out = out.display();
-    let of = |number: u64, one: &str| match number {
-        1 => format!("1 {one}"),
-        _ => format!("{} {one}s", grouped(number)),
-    };
-    let mut line = format!("{out}: {}, {}", of(tasks, "track"), of(events, "event"));
+    let mut line = format!("{out}: {}, {}", counted(tasks, "track"), counted(events, "event"));
     let left_out = counts.left_out();
     if !left_out.is_empty() {
         line.push_str(&format!("; left out: {left_out}"));
     }
     if without_name > 0 {
-        let functions = of(without_name, "function");
+        let functions = counted(without_name, "function");
         line.push_str(&format!("; {functions} without a name: those of all files are too long"));
     }
     line.push_str(&format!("; read it with: uftrace replay -d {out}"));

@@ -58,8 +58,11 @@ Examples:
 
 Exit code: 0 done, 1 failed, 2 wrong usage, or damaged or foreign input.";
 
-/// Maximum size of a section of notes in bytes: those of 30,000 events and more.
+/// Maximum size of a section of notes in bytes.
 const MAX_NOTES: u64 = 4 << 20;
+
+/// Maximum number of events of a program. The table needs time and memory for each. QEMU has 3,000.
+const MAX_EVENTS: usize = 1 << 14;
 
 /// Maximum number of sections of a program. Those of an executable rarely exceed 100.
 const MAX_SECTIONS: usize = 1 << 14;
@@ -201,6 +204,10 @@ fn of_program(path: &Path) -> Result<Names> {
             names
                 .events
                 .extend(event(owner, text).map_err(|()| damaged())?.map(|event| (event, None)));
+            if names.events.len() > MAX_EVENTS {
+                let most = grouped(MAX_EVENTS as u64);
+                return Err(refused(&format!("it declares more than {most} events")).into());
+            }
         }
     }
     match names.events.is_empty() {

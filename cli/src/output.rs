@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use hypertrace_export::escape::{JsonText, Message};
 use hypertrace_export::json::{JSON_VERSION, exact};
-pub use hypertrace_format::number::grouped;
+pub use hypertrace_format::number::{counted, grouped};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::Value;
 use std::fmt::Display;

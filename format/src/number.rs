@@ -13,9 +13,24 @@ pub fn grouped(n: u64) -> String {
     out
 }
 
+/// Formats a number of things, with the noun of one: `1 event`, `2,000 events`.
+pub fn counted(n: u64, one: &str) -> String {
+    match n {
+        1 => format!("1 {one}"),
+        _ => format!("{} {one}s", grouped(n)),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_thing_has_the_singular() {
+        for (n, text) in [(0, "0 events"), (1, "1 event"), (2_000, "2,000 events")] {
+            assert_eq!(counted(n, "event"), text);
+        }
+    }
 
     #[test]
     fn thousands_are_grouped() {

@@ -2,7 +2,7 @@
 
 use super::Args;
 use crate::kernel;
-use crate::output::{grouped, say};
+use crate::output::{counted, grouped, say};
 use crate::place;
 use crate::recording::{Failure, serve, tidy};
 use crate::{Usage, units};
@@ -187,7 +187,7 @@ fn outlived(left: &[Holder]) -> String {
 /// that help: `ring` is the one for the rings, and their size.
 pub fn closing(out: &Path, ring: (&str, u64), clients: u32, summary: &Summary) -> String {
     let events = summary.ring_events + summary.reference_points + summary.host_events;
-    let mut line = format!("{} events in {}, ", grouped(events), out.display());
+    let mut line = format!("{} in {}, ", counted(events, "event"), out.display());
     if summary.lost == 0 {
         line.push_str("none lost");
     } else {

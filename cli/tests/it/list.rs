@@ -201,10 +201,16 @@ fn programs_of_hostile_contents_are_refused_in_little_memory_and_time() {
         let said = listed(&elf, elf.len() as u64).failed(2);
         assert!(said.contains("its section .note.hypertrace is damaged"), "{said}");
     }
-    let many: Vec<u8> = (0..300_000).flat_map(|n| library_note(&format!("n{n}(a,b,c)"))).collect();
-    let elf = program(&many, 3);
-    let said = listed(&elf, elf.len() as u64).failed(2);
+    let many = |count: usize| {
+        let notes = (0..count).flat_map(|n| library_note(&format!("n{n}(a,b,c)")));
+        let elf = program(&notes.collect::<Vec<_>>(), 3);
+        listed(&elf, elf.len() as u64)
+    };
+    let said = many(300_000).failed(2);
     assert!(said.contains("its section .note.hypertrace has more than 4M"), "{said}");
+    let said = many(16_385).failed(2);
+    assert!(said.contains("it declares more than 16,384 events"), "{said}");
+    assert!(many(16_384).ok().contains("n16383"));
 }
 
 #[test]

@@ -8,7 +8,7 @@ use super::super::pairs::Pairs;
 use super::super::store::State;
 use super::Pass;
 use crate::event::Lost;
-use hypertrace_format::number::grouped;
+use hypertrace_format::number::counted;
 use std::collections::BTreeSet;
 use std::path::Path;
 
@@ -37,17 +37,12 @@ impl Losses {
 
     /// Returns a line about those of clients, and one about the others.
     pub fn said(&self, dir: &Path) -> impl Iterator<Item = String> {
-        let clients = match self.clients.len() {
-            1 => "1 client".into(),
-            clients => format!("{clients} clients"),
-        };
+        let clients = counted(self.clients.len() as u64, "client");
         let others = "threads of the VMM or without a client".into();
         let all = [(self.of_clients, clients), (self.others, others)];
         all.into_iter().filter(|(events, _)| *events > 0).map(move |(events, whose)| {
-            let (events, were) = match events {
-                1 => ("1 event".into(), "was"),
-                _ => (format!("{} events", grouped(events)), "were"),
-            };
+            let (events, were) =
+                (counted(events, "event"), if events == 1 { "was" } else { "were" });
             format!(
                 "{}: {events} of {whose} {were} lost: all numbers are of the regions that \
                  remained",

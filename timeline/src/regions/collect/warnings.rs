@@ -5,7 +5,7 @@
 use super::super::account::Switches;
 use super::super::host::{Counted, Host};
 use crate::inputs::ctf::{ClockMaps, Session};
-use hypertrace_format::number::grouped;
+use hypertrace_format::number::counted;
 use std::path::Path;
 
 /// Returns a line about events of a session that no file holds.
@@ -76,8 +76,7 @@ pub(super) fn unplaced(host: &Host) -> Option<String> {
     if host.recordings.is_empty() || regions == 0 {
         return None;
     }
-    let time =
-        if regions == 1 { "1 region".into() } else { format!("{} regions", grouped(regions)) };
+    let time = counted(regions, "region");
     let next = match host.is_served {
         true => {
             "a server that runs beside the VMM does not see that: record the guest's kernel with \
