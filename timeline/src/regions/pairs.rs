@@ -196,6 +196,20 @@ mod tests {
     }
 
     #[test]
+    fn a_threads_loss_is_of_its_regions_and_of_points_that_any_thread_may_have_answered() {
+        let mut pairs = Pairs::default();
+        for (id, thread, is_point) in
+            [(1, Some(7), true), (2, Some(8), true), (3, None, true), (4, None, false)]
+        {
+            let thread = thread.map(|of| (of, 0));
+            pairs.begin(Open { thread, is_point, ..open(id) }, 8, SameId::Joins);
+        }
+        pairs.spoil_of(7, NotCounted::LostEvents);
+        let lost = Some(NotCounted::LostEvents);
+        assert_eq!([1, 2, 3, 4].map(|id| end(&mut pairs, id)), [lost, None, lost, None]);
+    }
+
+    #[test]
     fn a_regions_depth_is_the_number_of_those_around_it() {
         let mut pairs = Pairs::default();
         for id in [1, 2, 3] {
