@@ -13,7 +13,9 @@ use crate::error::{DirectoryError, WriteFailed};
 use rustix::fs::unlinkat;
 use rustix::fs::{AtFlags, CWD, Dir, FileType, FlockOperation, Mode, OFlags, Stat};
 use rustix::fs::{RenameFlags, renameat_with};
-use rustix::fs::{fchmod, flock, fstat, ftruncate, linkat, mkdirat, openat, renameat, statat};
+use rustix::fs::{
+    chmod, fchmod, flock, fstat, ftruncate, linkat, mkdirat, openat, renameat, statat,
+};
 use rustix::io::{Errno, pread, pwrite};
 use rustix::process::{Resource, geteuid, getrlimit};
 use std::ffi::{OsStr, OsString};
@@ -187,7 +189,7 @@ pub fn check_owner(stat: &Stat, path: &Path) -> Result<(), DirectoryError> {
     if owner == user { Ok(()) } else { Err(DirectoryError::NotOwned { path, owner, user }) }
 }
 
-/// Returns the path of an open file by which it can be linked.
+/// Returns the path of an open file by which it can be linked, or have its mode set.
 fn in_proc(file: &impl AsFd) -> PathBuf {
     format!("/proc/self/fd/{}", file.as_fd().as_raw_fd()).into()
 }
@@ -258,10 +260,14 @@ impl Folder {
     pub fn create(&self, name: impl AsRef<OsStr>) -> io::Result<Folder> {
         let name = name.as_ref();
         mkdirat(&self.fd, name, self.share.folder_mode())?;
-        let made = self.folder(name).and_then(|made| {
+        let flags = OFlags::NOFOLLOW | OFlags::PATH;
+        // The umask may have left the user no right to read the directory: such a descriptor needs none.
+        let made = Folder::open_at(self.fd.as_fd(), name, self.path.join(name), flags, self.share);
+        let made = made.and_then(|made| {
             // A user who may write to the directory above can have put another one in its place.
             made.check_own().map_err(io::Error::other)?;
-            made.set_mode().map(|()| made)
+            chmod(in_proc(&made.fd), self.share.folder_mode())?;
+            Ok(made.folder(".")?.moved(made.path))
         });
         made.inspect_err(|_| {
             let _ = unlinkat(&self.fd, name, AtFlags::REMOVEDIR);

@@ -11,11 +11,11 @@ use hypertrace_trace::{DirectoryError, Output, Session, SessionConfig, SessionEr
 use rustix::fs::{FlockOperation, Mode, flock};
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, geteuid, getrlimit, setrlimit, umask};
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Runs this test again as a process of its own, with a directory.
@@ -38,18 +38,22 @@ fn record(dir: &Path, share: Share) {
     guest.emit(event_type!("e", n = 1u64));
     session.emit(event_type!("host"));
     guest.pass(&session);
-    check_modes(dir, share);
+    let found = check_modes(dir, share);
+    let names = ["control.sock", "ctf", "ctf/metadata", "ctf/guest-000-0000", "session.json"];
+    for name in names.into_iter().chain(["simple"]) {
+        assert!(found.contains(&dir.join(name)), "{name}: {found:?}");
+    }
     session.finish().unwrap();
 }
 
-/// All that is in a session has the modes of this share.
-fn check_modes(dir: &Path, share: Share) {
+/// Asserts that all that is in a session has the modes of this share. Returns its paths.
+fn check_modes(dir: &Path, share: Share) -> BTreeSet<PathBuf> {
     let (folders, files) = match share {
         Share::Owner => (0o700, 0o600),
         Share::Group => (0o750, 0o640),
         Share::All => (0o755, 0o644),
     };
-    let mut found = BTreeMap::new();
+    let mut found = BTreeSet::new();
     let mut left = vec![dir.to_owned()];
     while let Some(path) = left.pop() {
         let meta = fs::symlink_metadata(&path).unwrap();
@@ -62,12 +66,9 @@ fn check_modes(dir: &Path, share: Share) {
             false => files,
         };
         assert_eq!(meta.mode() & 0o7777, expected, "{}", path.display());
-        found.insert(path, meta.mode());
+        found.insert(path);
     }
-    let names = ["control.sock", "ctf", "ctf/metadata", "ctf/guest-000-0000", "session.json"];
-    for name in names.into_iter().chain(["simple"]) {
-        assert!(found.contains_key(&dir.join(name)), "{name}: {found:?}");
-    }
+    found
 }
 
 #[test]
@@ -203,6 +204,11 @@ fn a_directory_of_another_user_is_refused() {
         refused(&dir.join("root"), 0, NOBODY);
         refused(&dir.join("link"), 0, NOBODY);
         Session::create(SessionConfig::new(dir.join("nobody"))).unwrap();
+        // Root may use a directory without any right, this user may not.
+        umask(Mode::from_raw_mode(0o777));
+        let path = dir.join("masked");
+        Session::create(SessionConfig::new(&path)).unwrap().finish().unwrap();
+        assert!(!check_modes(&path, Share::Owner).is_empty());
         return;
     }
     if !geteuid().is_root() {
