@@ -29,25 +29,26 @@ fn check(session: &Path, before: &Value) -> Value {
         assert!(total[name].as_u64() >= before[name].as_u64(), "{name}: {before} {total}");
     }
     assert_eq!(stat["unusable_reference_points"], 0, "{stat}");
-    let mut reported = 0;
+    let (mut reported, mut missing) = (0, 0);
     let mut next: BTreeMap<(String, u64, u64), u64> = BTreeMap::new();
     let mut tokens: BTreeMap<String, u64> = BTreeMap::new();
     HYPERTRACE.report_each(session, |line| {
         reported += 1;
         match line.event.as_str() {
             "lease" => drop(tokens.insert(line.source.clone(), line.number("token").unwrap())),
-            // In order, without a gap, in each boot.
+            // In order in each boot. A ring is full where the server's thread does not run for long.
             "step" => {
                 let (thread, n) = (line.number("thread").unwrap(), line.number("n").unwrap());
                 let token = tokens.get(&line.source).copied().unwrap_or(0);
                 let next = next.entry((line.source.clone(), token, thread)).or_default();
-                assert_eq!(n, *next, "{line:?}");
-                *next += 1;
+                missing += n.checked_sub(*next).unwrap_or_else(|| panic!("{next}: {line:?}"));
+                *next = n + 1;
             }
             _ => {}
         }
     });
     assert_eq!(total["records"], reported, "{stat}");
+    assert!(total["lost"].as_u64() >= Some(missing), "{missing} missing: {stat}");
     let parts = [session.to_owned(), session.join("recovered")];
     let parts = parts.iter().filter(|part| part.exists());
     if let Some(counts) = parts.map(|part| babeltrace2::count(&part.join("ctf"))).collect() {
