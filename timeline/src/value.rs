@@ -175,14 +175,13 @@ pub(crate) enum Part<'a> {
     Flags(u64, &'a str, &'a [(u64, Box<str>)]),
 }
 
-/// Most bytes of a name, or of the names of a number's flags. Whoever made the trace chose them.
-const MOST_NAME: usize = 256;
-
-/// What stands at the end of a name that is cut, or in the place of a value that is too large.
-const CUT: &str = "...";
+/// Most bytes of a name, or of the names of a number's flags, which whoever made the trace chose. Of longer ones, the number
+/// is shown.
+pub(crate) const MOST_NAME: usize = 256;
 
 impl Name<'_> {
-    pub(crate) const CUT: Name<'static> = Name { first: Part::Text(CUT), second: None };
+    /// What stands in the place of a value that is too large.
+    pub(crate) const CUT: Name<'static> = Name { first: Part::Text("..."), second: None };
 
     /// Returns the number of bytes that are shown.
     pub(crate) fn len(&self) -> usize {
@@ -202,34 +201,12 @@ impl Name<'_> {
 
 impl fmt::Display for Name<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut out = Short { f, left: Some(MOST_NAME) };
-        self.first.write(&mut out)?;
+        self.first.write(f)?;
         if let Some(second) = &self.second {
-            out.write_str("|")?;
-            second.write(&mut out)?;
+            f.write_str("|")?;
+            second.write(f)?;
         }
         Ok(())
-    }
-}
-
-/// Writes the first bytes of a text of ASCII, and [`CUT`] in the place of the others.
-struct Short<'a, 'b> {
-    f: &'a mut fmt::Formatter<'b>,
-    /// `None`: it is cut.
-    left: Option<usize>,
-}
-
-impl Write for Short<'_, '_> {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        let Some(left) = self.left else { return Ok(()) };
-        self.left = left.checked_sub(text.len());
-        match self.left {
-            Some(_) => self.f.write_str(text),
-            None => {
-                self.f.write_str(text.get(..left).unwrap_or_default())?;
-                self.f.write_str(CUT)
-            }
-        }
     }
 }
 

@@ -50,6 +50,39 @@ fn json_has_the_thread_and_the_bound() {
     golden("json", HYPERTRACE.transcript(&[session()], &["report S --json --event sched:*"]));
 }
 
+/// Format of an event whose field `data` has a vector and, in three bits above that, a mode with names.
+const MSI: &str = "name: msi
+ID: 930
+format:
+\tfield:unsigned short common_type;\toffset:0;\tsize:2;\tsigned:0;
+\tfield:int common_pid;\toffset:4;\tsize:4;\tsigned:1;
+
+\tfield:u64 data;\toffset:8;\tsize:8;\tsigned:0;
+\tfield:u32 type;\toffset:16;\tsize:4;\tsigned:0;
+
+print fmt: \"vec %u (%s) %s\", (u8)REC->data, __print_symbolic((REC->data >> 8 & 0x7), { 0x0, \"Fixed\" }, { 0x1, \"LowPrio\" }), __print_symbolic((REC)->type, { 2, \"edge\" })
+";
+
+#[test]
+fn a_name_of_a_part_stands_beside_the_number_in_every_format() {
+    let mut trace = TraceDat::new("mono");
+    trace.formats.push(("kvm".into(), MSI.into()));
+    let msi = |data: u64| [&data.to_le_bytes()[..], &2u32.to_le_bytes()].concat();
+    let page = trace_dat::Page::at(1_000).mmio(0, 77, 1);
+    let page =
+        [0x31, 0x131, 0x431].iter().fold(page, |page, data| page.event(10, 930, 77, &msi(*data)));
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("t.dat"), trace.cpu(&[page]).version_7()).unwrap();
+    let commands = [
+        "report t.dat",
+        "report t.dat --where data==0x131",
+        "report t.dat --where (data==0x31)and(data_name=='Fixed')and(type=='edge') --json",
+        "report t.dat --where data_nam=='Fixed'",
+        "export t.dat --event kvm:msi --to csv -o -",
+    ];
+    golden("names", HYPERTRACE.transcript_in(dir.path(), &commands));
+}
+
 #[test]
 fn offsets_belong_to_the_file_before_them() {
     let dir = tempfile::tempdir().unwrap();
@@ -188,7 +221,7 @@ fn agree(program: &Path, file: &Path) -> usize {
             for (name, value) in fields.as_ref().unwrap().as_object().unwrap() {
                 // Names of numbers, which trace-cmd leaves out here; it shows s8 as u8, and
                 // arrays byte by byte.
-                let is_named = ["type", "exit_reason", "prev_state"].contains(&name.as_str());
+                let is_named = ["type", "exit_reason", "prev_state_name"].contains(&name.as_str());
                 let is_odd = o.3 == "odd" && name != "mode";
                 assert!(
                     is_named || is_odd || has_field(&t.4, name, value),

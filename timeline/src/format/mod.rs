@@ -9,13 +9,13 @@
 mod print;
 
 use crate::sort;
-use crate::value::{Array, Name, Part, ValueRef, number, signed_number};
-use print::{Expr, Found, Print};
+use crate::value::{Array, MOST_NAME, Name, Part, ValueRef, number, signed_number};
+use print::{Expr, Found, Named, Print};
 use std::sync::Arc;
 
 /// Most fields of an event: a system call has 8, the largest event of Linux 6.18 has 54.
 const MOST_FIELDS: usize = 256;
-/// Most bytes of the names of an event's fields, and of those of its values: fields of Linux 6.18 have up to 266.
+/// Most bytes of the names of an event's values, and of those of its fields: fields of Linux 6.18 have up to 266.
 const MOST_NAMES: usize = 4096;
 /// Largest offset or size of a field: records are smaller than a page.
 const MOST_BYTES: usize = 1 << 16;
@@ -44,6 +44,8 @@ struct Field {
     shape: Shape,
     /// Names of its values.
     names: Vec<Expr>,
+    /// Name of a field after it that has the names of its values, if they do not tell its whole number.
+    label: Option<Arc<str>>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -98,6 +100,19 @@ fn check_places(fields: &[Field]) -> Result<(), String> {
     }
 }
 
+/// Returns the name of the field for the names of a field's values, if they tell only these of its bits.
+fn label(fields: &[Field], field: usize, tells: u64) -> Option<Arc<str>> {
+    let Field { name, size, .. } = &fields[field];
+    let all = u64::MAX >> (64 - 8 * size.clamp(&1, &8));
+    (all & !tells != 0).then(|| {
+        let mut label = format!("{name}_name");
+        while fields.iter().any(|field| *field.name == *label) {
+            label.push('_');
+        }
+        label.into()
+    })
+}
+
 /// Returns whether a name can be shown without escapes.
 fn is_identifier(name: &str) -> bool {
     let known = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'_' | b'-' | b'.');
@@ -145,17 +160,19 @@ impl Format {
             for field in hex {
                 fields[field].show_hex();
             }
-            for (field, expr) in names {
-                fields[field].names.push(expr);
+            for Named { field, exprs, tells } in names {
+                let label = label(&fields, field, tells);
+                fields[field].set_names(exprs, label);
             }
         }
         let least = fields.iter().map(|f| f.at + f.size).max().unwrap_or(0);
         Ok(Format { name: format!("{system}:{name}").into(), fields, common, least })
     }
 
-    /// Iterates over the names of the event's own fields.
+    /// Iterates over the names of the event's own fields, also of those that have names of values.
     pub fn own_fields(&self) -> impl Iterator<Item = &Arc<str>> {
-        self.fields[self.common..].iter().map(|field| &field.name)
+        let own = self.fields[self.common..].iter();
+        own.flat_map(|field| std::iter::once(&field.name).chain(&field.label))
     }
 
     /// Makes the format of events whose own format is missing: their id and bytes.
@@ -167,6 +184,7 @@ impl Format {
             size,
             shape,
             names: Vec::new(),
+            label: None,
         };
         let fields =
             vec![field("id", 0, 2, Shape::Unsigned), field("bytes", COMMON, 0, Shape::Rest(bytes))];
@@ -200,7 +218,16 @@ impl Field {
             return None;
         }
         let (name, shape) = shape(declaration, size, signed)?;
-        is_identifier(name).then(|| Field { name: name.into(), at, size, shape, names: Vec::new() })
+        let field = || Field { name: name.into(), at, size, shape, names: Vec::new(), label: None };
+        is_identifier(name).then(field)
+    }
+
+    fn set_names(&mut self, names: Vec<Expr>, label: Option<Arc<str>>) {
+        // Names of a part are mostly of some bits.
+        if label.is_some() && matches!(self.shape, Shape::Unsigned) {
+            self.shape = Shape::Hex;
+        }
+        (self.names, self.label) = (names, label);
     }
 
     fn show_hex(&mut self) {
@@ -335,7 +362,7 @@ impl<'a> Fields<'a> {
     /// Returns the name of the number in a field, or the number.
     pub fn shown(self, field: usize) -> Option<String> {
         let field = self.format.fields.get(field)?;
-        match self.name(field) {
+        match self.name(field, &mut { MOST_NAMES }) {
             Some(name) => Some(name.to_string()),
             None => Some(field.number(self.bytes)?.to_string()),
         }
@@ -345,31 +372,41 @@ impl<'a> Fields<'a> {
         self.format.fields.len() == self.format.common
     }
 
-    /// Iterates over the event's own fields. Leaves out those that are not in the record.
+    /// Iterates over the event's own fields. Leaves out those that are not in the record. A name stands in the place of
+    /// a number that it tells, and else after it, in a field of its own.
     pub fn iter(self) -> impl Iterator<Item = (&'a Arc<str>, ValueRef<'a>)> + use<'a> {
         let Fields { format, bytes } = self;
         // Several fields may have the same part of a record as their array.
         let (mut arrays, mut names) = (bytes.len(), MOST_NAMES);
-        format.fields[format.common..].iter().filter_map(move |field| {
-            let name = (!field.names.is_empty()).then(|| self.name(field)).flatten();
-            let value = match name {
-                Some(name) => take(&mut names, name.len()).then_some(ValueRef::Name(name)),
-                None => None,
+        format.fields[format.common..].iter().flat_map(move |field| {
+            let name = if field.names.is_empty() { None } else { self.name(field, &mut names) };
+            let (value, label) = match (name.map(ValueRef::Name), &field.label) {
+                (Some(name), Some(label)) => (field.value(bytes), Some((label, name))),
+                (Some(name), None) => (Some(name), None),
+                (None, _) => (field.value(bytes), None),
             };
-            let value = value.or_else(|| field.value(bytes))?;
-            let is_whole = take(&mut arrays, value.array_len());
-            Some((&field.name, if is_whole { value } else { ValueRef::Name(Name::CUT) }))
+            let value = value.map(|value| {
+                let is_whole = take(&mut arrays, value.array_len());
+                (&field.name, if is_whole { value } else { ValueRef::Name(Name::CUT) })
+            });
+            value.into_iter().chain(label)
         })
     }
 
-    /// Returns the names of a field's value.
-    fn name(self, field: &'a Field) -> Option<Name<'a>> {
+    /// Returns the names of a field's value, if all are known and there is room for them.
+    fn name(self, field: &'a Field, room: &mut usize) -> Option<Name<'a>> {
         let get = |index: usize| self.format.fields.get(index)?.number(self.bytes);
-        let mut parts = field.names.iter().filter_map(|expr| match expr.value(&get)? {
-            Found::Text("") | Found::Number(_) | Found::Part(Part::Flags(0, ..)) => None,
-            Found::Text(text) => Some(Part::Text(text)),
-            Found::Part(part) => Some(part),
-        });
-        Some(Name { first: parts.next()?, second: parts.next() })
+        let (mut first, mut second) = (None, None);
+        for expr in &field.names {
+            let part = match expr.value(&get)? {
+                Found::Text("") | Found::Number(_) | Found::Part(Part::Flags(0, ..)) => continue,
+                Found::Text(text) => Part::Text(text),
+                Found::Part(part) => part,
+            };
+            *if first.is_none() { &mut first } else { &mut second } = Some(part);
+        }
+        let name = Name { first: first?, second };
+        let len = name.len();
+        (len <= MOST_NAME && take(room, len)).then_some(name)
     }
 }

@@ -8,9 +8,13 @@
 //! that is the first one in that call's first argument. It is evaluated for each event.
 //! Arguments with anything unknown (functions, sizes of types, constants that the
 //! kernel did not replace by numbers) name nothing: the field is shown as a number.
+//!
+//! Names may tell the whole number of their field, or less: `__print_symbolic(REC->data >> 8 & 7, ..)` tells three bits.
+//! [`Named::tells`] has the bits that a reader of the names can work out again.
 
 use crate::sort;
 use crate::value::Part;
+use std::collections::HashSet;
 
 /// Most levels of parentheses and operators within each other. Linux 6.18 has 14.
 const MOST_DEPTH: u32 = 64;
@@ -22,18 +26,30 @@ const MOST_STEPS: u32 = 2048;
 const MOST_FLAGS: usize = 256;
 /// Most arguments with names for the same field: one for a number, one for flags.
 const MOST_NAMES: usize = 2;
+/// Most combinations of conditions for which the bits that names tell are worked out. Beyond that, they tell none.
+const MOST_PATHS: u32 = 64;
 
 /// Facts of a `print fmt`, by the fields' indexes.
 #[derive(Debug, Default)]
 pub(super) struct Print {
     /// Names of the fields' values.
-    pub names: Vec<(usize, Expr)>,
+    pub names: Vec<Named>,
     /// Fields that are printed in hexadecimal.
     pub hex: Vec<usize>,
 }
 
-/// An expression over the numbers of an event.
+/// The names of a field's values.
 #[derive(Debug)]
+pub(super) struct Named {
+    pub field: usize,
+    /// Expressions whose texts together are the name.
+    pub exprs: Vec<Expr>,
+    /// Bits of the field that can be told from the name, whatever the event holds. All, if there is never a name.
+    pub tells: u64,
+}
+
+/// An expression over the numbers of an event.
+#[derive(Debug, PartialEq)]
 pub(super) enum Expr {
     Number(i64),
     /// A field, and whether its number has a sign.
@@ -179,6 +195,15 @@ impl Expr {
         }
     }
 
+    /// Returns the field, if the expression is a field's whole number.
+    fn plain(&self) -> Option<usize> {
+        match self {
+            Expr::Field(index, _) => Some(*index),
+            Expr::Unary(UNSIGNED, a) => a.plain(),
+            _ => None,
+        }
+    }
+
     /// Returns the first field in an expression.
     fn subject(&self) -> Option<usize> {
         match self {
@@ -203,6 +228,74 @@ impl Expr {
         }
     }
 
+    /// Returns the bits of a field that its number consists of, and by how many bits these were shifted to the right.
+    fn bits(&self, field: usize) -> Option<(u64, i32)> {
+        let (operator, a, n) = match self {
+            Expr::Field(index, _) => return (*index == field).then_some((u64::MAX, 0)),
+            Expr::Unary(UNSIGNED, a) => return a.bits(field),
+            Expr::Binary(operator, a, b) => match (operator, &**a, &**b) {
+                (Operator::And, Expr::Number(n), a) | (_, a, Expr::Number(n)) => (*operator, a, *n),
+                _ => return None,
+            },
+            _ => return None,
+        };
+        let (bits, shift) = a.bits(field)?;
+        let (of_number, by) = match (operator, u32::try_from(n)) {
+            (Operator::And, _) => (n as u64, 0),
+            (Operator::Left, Ok(n)) => (u64::MAX.checked_shr(n)?, -(n as i32)),
+            (Operator::Right | Operator::RightUnsigned, Ok(n)) => {
+                (u64::MAX.checked_shl(n)?, n as i32)
+            }
+            _ => return None,
+        };
+        let of_field = match u32::try_from(shift) {
+            Ok(shift) => of_number.checked_shl(shift),
+            Err(_) => of_number.checked_shr(shift.unsigned_abs()),
+        };
+        Some((bits & of_field?, shift + by))
+    }
+
+    /// Returns the bits of a field that are known where this condition is true, or false.
+    fn known(&self, field: usize, is_true: bool) -> u64 {
+        let of = match self {
+            Expr::Unary(b'!', a) => return a.known(field, !is_true),
+            Expr::Binary(Operator::Equal, a, b) if is_true => [a, b],
+            Expr::Binary(Operator::Different, a, b) if !is_true => [a, b],
+            _ if !is_true => return self.bits(field).map_or(0, |(bits, _)| bits),
+            _ => return 0,
+        };
+        match of.map(|expr| &**expr) {
+            [a, Expr::Number(_)] => a.bits(field).map_or(0, |(bits, _)| bits),
+            _ => 0,
+        }
+    }
+
+    /// Removes the texts that depend on other fields alone, because they would hide the number that they do not name.
+    fn remove_others(&mut self, field: usize, known: u64) {
+        match self {
+            Expr::If(parts) => {
+                let [condition, yes, no] = &mut **parts;
+                yes.remove_others(field, known | condition.known(field, true));
+                no.remove_others(field, known | condition.known(field, false));
+            }
+            Expr::Text(text) if known == 0 => *text = "".into(),
+            _ => {}
+        }
+    }
+
+    /// Returns the bits of a field that can be told from this name, where some are `known` from its conditions.
+    fn tells(&self, field: usize, known: u64) -> u64 {
+        match self {
+            Expr::Symbol(of, names) | Expr::Flags(of, _, names) => {
+                let distinct: HashSet<&str> = names.iter().map(|(_, name)| &**name).collect();
+                let bits = of.bits(field).filter(|_| distinct.len() == names.len());
+                bits.map_or(0, |(bits, _)| bits)
+            }
+            Expr::Text(_) => known,
+            _ => 0,
+        }
+    }
+
     /// Returns the field that is named.
     fn named(&self) -> Option<usize> {
         match self {
@@ -211,6 +304,32 @@ impl Expr {
             _ => None,
         }
     }
+}
+
+/// Returns the bits of a field that these names tell together, whatever their conditions are.
+fn told(names: &[&Expr], field: usize, known: u64, paths: &mut u32) -> u64 {
+    if *paths == 0 {
+        return 0;
+    }
+    let condition = names.iter().find_map(|expr| match expr {
+        Expr::If(parts) => Some(&parts[0]),
+        _ => None,
+    });
+    let Some(condition) = condition else {
+        *paths -= 1;
+        let has_text = |expr: &&&Expr| !matches!(expr, Expr::Text(text) if text.is_empty());
+        let names = names.iter().filter(has_text).map(|expr| expr.tells(field, known));
+        return names.reduce(|a, b| a | b).unwrap_or(u64::MAX);
+    };
+    let mut where_it_is = |is_true: bool| {
+        let chosen = names.iter().map(|expr| match expr {
+            Expr::If(parts) if parts[0] == *condition => &parts[if is_true { 1 } else { 2 }],
+            other => other,
+        });
+        let known = known | condition.known(field, is_true);
+        told(&chosen.collect::<Vec<_>>(), field, known, paths)
+    };
+    where_it_is(true) & where_it_is(false)
 }
 
 /// Parses the code after `print fmt:`, with a function that returns the index of a field by its name, and whether
@@ -227,21 +346,29 @@ pub(super) fn parse(code: &str, field: &dyn Fn(&str) -> Option<(usize, bool)>) -
     for (code, conversion) in arguments.zip(conversions(&format)) {
         let mut parser = parser(code);
         let parsed = parser.expression(0).filter(|_| parser.next() == 0);
-        match parsed {
-            Some(Expr::Field(index, _)) if matches!(conversion, b'x' | b'X' | b'p') => {
-                print.hex.push(index);
-            }
-            Some(expr) => {
-                let Some(index) = expr.named() else { continue };
-                let count = print.names.iter().filter(|(i, _)| *i == index).count();
-                let own = parser.nodes + parser.flags;
-                if count < MOST_NAMES && steps + own <= MOST_STEPS {
-                    steps += own;
-                    print.names.push((index, expr));
-                }
-            }
-            None => {}
+        let Some(mut expr) = parsed else { continue };
+        if matches!(conversion, b'x' | b'X' | b'p') {
+            print.hex.extend(expr.plain());
         }
+        let Some(field) = expr.named() else { continue };
+        expr.remove_others(field, 0);
+        let at = print.names.iter().position(|named| named.field == field);
+        let at = at.unwrap_or_else(|| {
+            print.names.push(Named { field, exprs: Vec::new(), tells: 0 });
+            print.names.len() - 1
+        });
+        let exprs = &mut print.names[at].exprs;
+        let own = parser.nodes + parser.flags;
+        // XFS prints a type before each of two numbers.
+        let is_new = exprs.len() < MOST_NAMES && !exprs.contains(&expr);
+        if is_new && steps + own <= MOST_STEPS {
+            steps += own;
+            exprs.push(expr);
+        }
+    }
+    for named in &mut print.names {
+        let exprs: Vec<&Expr> = named.exprs.iter().collect();
+        named.tells = told(&exprs, named.field, 0, &mut { MOST_PATHS });
     }
     print
 }
@@ -300,6 +427,36 @@ fn conversions(format: &str) -> impl Iterator<Item = u8> + '_ {
             }
         }
     })
+}
+
+/// Type of a number.
+#[derive(Clone, Copy)]
+struct Cast {
+    /// Size in bits; `None` for types of an unknown size.
+    bits: Option<u32>,
+    is_unsigned: bool,
+}
+
+impl Cast {
+    /// Adds a word of the type's name.
+    fn add(&mut self, word: &str) {
+        let (bits, is_unsigned) = match word.trim_start_matches("__").trim_end_matches("_t") {
+            "u8" | "uint8" => (8, true),
+            "s8" | "int8" | "char" => (8, false),
+            "u16" | "uint16" => (16, true),
+            "s16" | "int16" | "short" => (16, false),
+            "u32" | "uint32" => (32, true),
+            "s32" | "int32" => (32, false),
+            "u64" | "uint64" | "size" => (64, true),
+            "s64" | "int64" | "ssize" | "long" => (64, false),
+            // In `long int` and `short unsigned`, the other word has the size.
+            "int" => (self.bits.unwrap_or(32), false),
+            "unsigned" => (self.bits.unwrap_or(32), true),
+            _ => return,
+        };
+        self.bits = Some(bits);
+        self.is_unsigned |= is_unsigned;
+    }
 }
 
 struct Parser<'a> {
@@ -381,14 +538,13 @@ impl<'a> Parser<'a> {
                 }
             }
             b'(' => {
+                if let Some(field) = self.record() {
+                    return self.node(field);
+                }
                 self.at += 1;
-                if let Some(is_unsigned) = self.cast() {
+                if let Some(kind) = self.cast() {
                     let of = self.primary(depth + 1)?;
-                    return match of {
-                        Expr::Number(_) => Some(of),
-                        _ if is_unsigned => self.node(Expr::Unary(UNSIGNED, Box::new(of))),
-                        _ => Some(of),
-                    };
+                    return self.converted(of, kind);
                 }
                 let inner = self.expression(depth + 1)?;
                 self.accept(")").then_some(inner)
@@ -398,12 +554,11 @@ impl<'a> Parser<'a> {
                 self.node(Expr::Text(text.into()))
             }
             b'0'..=b'9' => self.constant().map(Expr::Number),
+            _ if self.code[self.at..].starts_with(b"REC") => {
+                let field = self.record()?;
+                self.node(field)
+            }
             _ => match self.word() {
-                "REC" => {
-                    let name = self.accept("->").then(|| self.word())?;
-                    let (index, is_signed) = (self.field)(name)?;
-                    self.node(Expr::Field(index, is_signed))
-                }
                 "__print_symbolic" | "__print_symbolic64" => {
                     let of = self.accept("(").then(|| self.expression(depth + 1))??;
                     let mut names = self.names(depth + 1)?;
@@ -425,11 +580,25 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Skips the rest of a cast after its parenthesis: `void *)`. Returns whether it is one to a number of 64 bits
-    /// without a sign; `None` if it is no cast.
-    fn cast(&mut self) -> Option<bool> {
+    /// Parses `REC->x`, or `(REC)->x` as the kernel's macros write it. `None` if there is something else.
+    fn record(&mut self) -> Option<Expr> {
         let begin = self.at;
-        let (mut words, mut parts_of_unsigned) = (0, 0);
+        let mut open = 0;
+        while self.accept("(") {
+            open += 1;
+        }
+        let is_record =
+            self.word() == "REC" && (0..open).all(|_| self.accept(")")) && self.accept("->");
+        let name = if is_record { self.word() } else { "" };
+        let field = (self.field)(name).filter(|_| !name.is_empty());
+        self.at = if field.is_some() { self.at } else { begin };
+        field.map(|(index, is_signed)| Expr::Field(index, is_signed))
+    }
+
+    /// Skips the rest of a cast after its parenthesis: `void *)`. Returns its type, `None` if it is no cast.
+    fn cast(&mut self) -> Option<Cast> {
+        let begin = self.at;
+        let (mut words, mut cast) = (0, Cast { bits: None, is_unsigned: false });
         // Each turn takes a word, or is the last.
         loop {
             match self.word() {
@@ -437,20 +606,41 @@ impl<'a> Parser<'a> {
                 "REC" => words = -1000,
                 word => {
                     words += 1;
-                    parts_of_unsigned += match word {
-                        "u64" | "__u64" | "uint64_t" | "size_t" => 2,
-                        "unsigned" | "long" => 1,
-                        _ => 0,
-                    };
+                    cast.add(word);
                 }
             }
         }
-        while self.accept("*") {}
+        while self.accept("*") {
+            cast = Cast { bits: Some(64), is_unsigned: true };
+        }
         if words > 0 && self.accept(")") {
-            return Some(parts_of_unsigned >= 2);
+            return Some(cast);
         }
         self.at = begin;
         None
+    }
+
+    /// Converts a number as C does.
+    fn converted(&mut self, of: Expr, to: Cast) -> Option<Expr> {
+        let unused = i64::from(64 - to.bits.unwrap_or(64));
+        let mut apply = |operator: Operator, a: Expr, n: i64| match a {
+            Expr::Number(a) => operator.apply(a, n).map(Expr::Number),
+            a => self.node(Expr::Binary(operator, Box::new(a), Box::new(Expr::Number(n)))),
+        };
+        match of {
+            _ if unused > 0 && to.is_unsigned => {
+                apply(Operator::And, of, (u64::MAX >> unused) as i64)
+            }
+            _ if unused > 0 => {
+                let shifted = apply(Operator::Left, of, unused)?;
+                apply(Operator::Right, shifted, unused)
+            }
+            Expr::Number(_) => Some(of),
+            _ if to.is_unsigned && to.bits == Some(64) => {
+                self.node(Expr::Unary(UNSIGNED, Box::new(of)))
+            }
+            _ => Some(of),
+        }
     }
 
     /// Parses `, { number, "name" }, ..)`. Some lists end with an entry without a name.

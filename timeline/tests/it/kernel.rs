@@ -115,11 +115,11 @@ const LINES: [&str; 11] = [
     "10152 0 kernel/vcpu0-77 kvm:kvm_exit exit_reason=PF excp guest_rip=0xffff0000 isa=2",
     "10153 0 kernel/vcpu0-77 kvm:kvm_exit exit_reason=7 guest_rip=0xffff0000 isa=2",
     "10163 0 kernel/vcpu0-77 sched:sched_switch prev_comm=\"vcpu0\" prev_pid=+77 prev_prio=+120 \
-     prev_state=S next_comm=\"swapper/0\" next_pid=+0 next_prio=+120",
+     prev_state=+1 prev_state_name=S next_comm=\"swapper/0\" next_pid=+0 next_prio=+120",
     "20005 0 kernel/idle sched:sched_switch prev_comm=\"swapper/0\" prev_pid=+0 prev_prio=+120 \
-     prev_state=R next_comm=\"vcpu0\" next_pid=+77 next_prio=+120",
+     prev_state=+0 prev_state_name=R next_comm=\"vcpu0\" next_pid=+77 next_prio=+120",
     "30005 0 kernel/vcpu0-77 sched:sched_switch prev_comm=\"vcpu0\" prev_pid=+77 prev_prio=+120 \
-     prev_state=S|D|I next_comm=\"k\" next_pid=+5 next_prio=+120",
+     prev_state=+131 prev_state_name=S|D|I next_comm=\"k\" next_pid=+5 next_prio=+120",
 ];
 
 #[test]

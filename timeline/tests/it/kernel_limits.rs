@@ -4,7 +4,7 @@
 //! what is refused because it would need more memory than the file has bytes.
 
 use hypertrace_test_support::{made, trace_dat};
-use hypertrace_timeline::{ClockMaps, Entry, Error, KernelTrace, Session, Timeline, Value};
+use hypertrace_timeline::{ClockMaps, Entry, Error, Event, KernelTrace, Session, Timeline, Value};
 use made::{BOOT, Made, OTHER_BOOT};
 use std::fs;
 use trace_dat::*;
@@ -129,8 +129,7 @@ fn instances_of_version_6_have_a_bounded_number_of_cpus() {
 }
 
 /// Reads one event of a format with these lines for its own fields: `TYPE NAME AT SIZE SIGN`, and `print fmt`.
-/// Returns its fields as they are shown.
-fn shown(fields: &[String], print: &str, payload: &[u8]) -> Vec<String> {
+fn made(fields: &[String], print: &str, payload: &[u8]) -> Event {
     let mut file = TraceDat::new("x86-tsc");
     let common = file.formats[0].1.lines().find(|line| line.contains("common_type")).unwrap();
     let common = [common, "\tfield:int common_pid;\toffset:4;\tsize:4;\tsigned:1;"].join("\n");
@@ -146,16 +145,95 @@ fn shown(fields: &[String], print: &str, payload: &[u8]) -> Vec<String> {
     let page = Page::at(1_000).event(1, 1000, 5, payload);
     let (entries, warnings) = read(&file.cpu(&[page]).version_7()).unwrap();
     assert_eq!(warnings, [""; 0]);
-    let [Entry::Event(event)] = &entries[..] else { panic!("{entries:?}") };
-    let text = |value: &Value| match value {
+    match <[Entry; 1]>::try_from(entries) {
+        Ok([Entry::Event(event)]) => event,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Returns the values of [`made`] as they are shown.
+fn shown(fields: &[String], print: &str, payload: &[u8]) -> Vec<String> {
+    made(fields, print, payload).fields.iter().map(|(_, value)| text(value)).collect()
+}
+
+fn text(value: &Value) -> String {
+    match value {
         Value::Name(name) => name.to_string(),
+        Value::Hex(number) => format!("{number:#x}"),
         other => format!("{other:?}"),
-    };
-    event.fields.iter().map(|(_, value)| text(value)).collect()
+    }
 }
 
 #[test]
-fn a_name_of_a_value_is_cut_where_it_is_too_long() {
+fn names_that_do_not_tell_a_whole_number_stand_after_it() {
+    let names = "{ 0, \"none\" }, { 1, \"one\" }, { 2, \"two\" }";
+    let of = |argument: &str| format!("\"%s\", __print_symbolic({argument}, {names})");
+    let flags = |argument: &str| format!("\"%s\", __print_flags({argument}, \"|\", {names})");
+    let both = |a: String, b: &str| format!("\"%s%s\", {}, {b}", &a[6..]);
+    for (print, number, expected) in [
+        // The whole number has a name, or none.
+        (of("REC->a"), 1u16, "a=one"),
+        (of("(REC)->a"), 1, "a=one"),
+        (of("( ( (REC)->a ))"), 1, "a=one"),
+        (of("REC->a"), 0x101, "a=Unsigned(257)"),
+        (of("(u16)REC->a & 0xffff"), 1, "a=one"),
+        (flags("REC->a"), 0x101, "a=one|0x100"),
+        (flags("(unsigned long)REC->a"), 0x101, "a=one|0x100"),
+        // A part of it has one.
+        (of("(REC->a >> 8 & 0x7)"), 0x131, "a=0x131 a_name=one"),
+        (of("0x3 & (REC)->a"), 0x401, "a=0x401 a_name=one"),
+        (of("(u8)REC->a"), 0x402, "a=0x402 a_name=two"),
+        (of("(unsigned char)(REC->a >> 4)"), 0x1020, "a=0x1020 a_name=two"),
+        (of("(s8)REC->a + 1"), 0x1ff, "a=0x1ff a_name=none"),
+        (of("REC->a & REC->b"), 3, "a=0x3 a_name=one"),
+        (of("REC->a / 2"), 5, "a=0x5 a_name=two"),
+        (flags("REC->a & 0xff"), 0x103, "a=0x103 a_name=one|two"),
+        (of("REC->a & 0xff"), 0x103, "a=0x103"),
+        // Two parts together are the whole.
+        (both(of("REC->a & 0xff"), &flags("REC->a & 0xff00")[6..]), 0x101, "a=one|0x100"),
+        (both(of("REC->a & 0xff"), &flags("REC->a & 0xff00")[6..]), 0x103, "a=Unsigned(259)"),
+        (
+            both(of("REC->a & 0xff"), &flags("REC->a & 0xf00")[6..]),
+            0x101,
+            "a=0x101 a_name=one|0x100",
+        ),
+        // The same name twice.
+        (both(of("REC->a"), &of("REC->a")[6..]), 2, "a=two"),
+        // Two numbers with one name.
+        (of("REC->a").replace("two", "one"), 2, "a=0x2 a_name=one"),
+        // A text for another field's value hides no number.
+        (format!("\"%s\", REC->b > 0 ? \"error\" : {}", &of("REC->a")[6..]), 2, "a=Unsigned(2)"),
+        (format!("\"%s\", REC->b > 5 ? \"error\" : {}", &of("REC->a")[6..]), 2, "a=two"),
+        (format!("\"%s\", REC->a == 9 ? \"nine\" : {}", &of("REC->a")[6..]), 9, "a=nine"),
+        (format!("\"%s\", REC->a ? {} : \"zero\"", &flags("REC->a")[6..]), 0, "a=zero"),
+        (
+            format!("\"%s\", REC->a & 3 ? {} : \"zero\"", &flags("REC->a & 3")[6..]),
+            8,
+            "a=0x8 a_name=zero",
+        ),
+    ] {
+        let fields = ["u16 a 8 2 0".to_owned(), "u16 b 10 2 0".into()];
+        let event = made(&fields, &print, &[number.to_le_bytes(), 1u16.to_le_bytes()].concat());
+        let (b, own) = event.fields.split_last().unwrap();
+        assert_eq!(*b.0, *"b");
+        let own = own.iter().map(|(name, value)| format!("{name}={}", text(value)));
+        assert_eq!(own.collect::<Vec<_>>().join(" "), expected, "{print}");
+    }
+}
+
+#[test]
+fn the_field_of_a_name_has_a_name_of_its_own() {
+    let print = "\"%s\", __print_symbolic(REC->a >> 4, { 1, \"one\" })";
+    let fields = ["u8 a 8 1 0".to_owned(), "u8 a_name 9 1 0".into()];
+
+    let event = made(&fields, print, &[0x12, 7]);
+
+    let fields = event.fields.iter().map(|(name, value)| format!("{name}={}", text(value)));
+    assert_eq!(fields.collect::<Vec<_>>(), ["a=0x12", "a_name_=one", "a_name=Unsigned(7)"]);
+}
+
+#[test]
+fn a_number_without_room_for_its_name_is_shown() {
     let long = "x".repeat(100_000);
     let print = format!(
         "\"%s %s\", __print_symbolic(REC->a, {{ 7, \"{long}\" }}), \
@@ -163,10 +241,9 @@ fn a_name_of_a_value_is_cut_where_it_is_too_long() {
     );
     let fields = ["u8 a 8 1 0".to_owned(), "u8 b 9 1 0".into()];
 
-    let shown = shown(&fields, &print, &[7, 3]);
+    let shown = [[7, 3], [8, 1]].map(|payload| shown(&fields, &print, &payload));
 
-    assert_eq!(shown[0], format!("{}...", &long[..256]));
-    assert_eq!(shown[1], format!("A{}...", &long[..255]));
+    assert_eq!(shown, [["Unsigned(7)", "Unsigned(3)"], ["Unsigned(8)", "A"]]);
 }
 
 #[test]
@@ -235,11 +312,11 @@ fn a_shift_to_the_right_keeps_the_sign_of_signed_numbers_alone() {
         ("s64 a 8 8 1", "(u64)REC->a >> 3", "plus"),
         ("s64 a 8 8 1", "(unsigned long)REC->a >> 3", "plus"),
         ("u64 a 8 8 0", "REC->a >> 3", "plus"),
-        ("u64 a 8 8 0", "-(REC->a & ~0) >> 3", "Unsigned(18446744073709551608)"),
+        ("u64 a 8 8 0", "-(REC->a & ~0) >> 3", "0xfffffffffffffff8"),
     ] {
         let print = format!("\"%s\", __print_symbolic({argument}, {symbols})");
         let shown = shown(&[field.to_owned()], &print, &(-8i64).to_le_bytes());
-        assert_eq!(shown, [expected], "{argument}");
+        assert_eq!(shown.last().unwrap(), expected, "{argument}");
     }
 }
 

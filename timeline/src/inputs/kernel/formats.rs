@@ -24,6 +24,12 @@ struct Text {
     format: OnceLock<std::result::Result<Format, String>>,
 }
 
+impl Text {
+    fn parsed(&self) -> std::result::Result<&Format, &String> {
+        self.format.get_or_init(|| Format::parse(&self.system, &self.text)).as_ref()
+    }
+}
+
 /// Returns the upper and the lower byte of an id.
 fn places(id: u16) -> [usize; 2] {
     id.to_be_bytes().map(usize::from)
@@ -81,8 +87,7 @@ impl Formats {
         else {
             return (&self.unknown, Some("the file has no format of its id"));
         };
-        let parse = || Format::parse(&text.system, &text.text);
-        match text.format.get_or_init(parse) {
+        match text.parsed() {
             Ok(format) => (format, None),
             Err(why) => (&self.unknown, Some(why)),
         }
@@ -93,14 +98,10 @@ impl Formats {
         self.number(id) > 0
     }
 
-    /// Iterates over the names of all events' fields, as far as they can be read: `field:unsigned char x[2];`.
+    /// Iterates over the names of all events' own fields, as far as they can be read.
     pub fn fields(&self) -> impl Iterator<Item = &str> {
-        let lines = self.texts.iter().flat_map(|format| format.text.lines());
-        let declared = lines.filter_map(|line| line.trim_start().strip_prefix("field:"));
-        declared.filter_map(|line| {
-            let name = line.split([';', '[']).next()?.trim_end();
-            name.rsplit([' ', '*']).next().filter(|name| !name.is_empty())
-        })
+        let formats = self.texts.iter().filter_map(|text| text.parsed().ok());
+        formats.flat_map(Format::own_fields).map(|name| &**name)
     }
 
     /// Iterates over the names of all events with a format, as far as they can be read.
