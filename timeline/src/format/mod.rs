@@ -8,7 +8,6 @@
 
 mod print;
 
-use crate::sort;
 use crate::value::{Array, MOST_NAME, Name, Part, ValueRef, number, signed_number};
 use print::{Expr, Found, Named, Print};
 use std::sync::Arc;
@@ -17,6 +16,8 @@ use std::sync::Arc;
 const MOST_FIELDS: usize = 256;
 /// Most bytes of the names of an event's values, and of those of its fields: fields of Linux 6.18 have up to 266.
 const MOST_NAMES: usize = 4096;
+/// Most characters of a field's line that are shown if it cannot be read.
+const MOST_SHOWN: usize = 80;
 /// Largest offset or size of a field: records are smaller than a page.
 const MOST_BYTES: usize = 1 << 16;
 
@@ -34,6 +35,8 @@ pub(crate) struct Format {
     common: usize,
     /// Bytes of a record that has all fields.
     pub least: usize,
+    /// Lines of the fields that cannot be read: their number, and the first one.
+    pub unread: Option<(usize, String)>,
 }
 
 #[derive(Debug)]
@@ -88,18 +91,6 @@ pub(crate) fn id(text: &str) -> Option<u16> {
     text.lines().take(8).find_map(|line| line.strip_prefix("ID:"))?.trim().parse().ok()
 }
 
-/// Checks that no byte is of two fields: an event's values are then no larger than the event.
-fn check_places(fields: &[Field]) -> Result<(), String> {
-    let mut places: Vec<&Field> = fields.iter().filter(|field| field.size > 0).collect();
-    sort::by_key(&mut places, |field| field.at);
-    match places.windows(2).find(|pair| pair[0].at + pair[0].size > pair[1].at) {
-        Some(pair) => {
-            Err(format!("fields {} and {} have the same bytes", pair[0].name, pair[1].name))
-        }
-        None => Ok(()),
-    }
-}
-
 /// Returns the name of the field for the names of a field's values, if they tell only these of its bits.
 fn label(fields: &[Field], field: usize, tells: u64) -> Option<Arc<str>> {
     let Field { name, size, .. } = &fields[field];
@@ -130,18 +121,17 @@ impl Format {
             return Err(format!("expected a name of an event, found {system:?}:{name:?}"));
         }
         let lines = text.lines().filter_map(|line| line.trim_start().strip_prefix("field:"));
-        let mut fields = Vec::new();
+        let (mut fields, mut unread, mut room) = (Vec::new(), None, MOST_NAMES);
         for line in lines {
-            if fields.len() == MOST_FIELDS {
-                return Err(format!("{name}: more than {MOST_FIELDS} fields"));
+            let field = Field::parse(line).filter(|_| fields.len() < MOST_FIELDS);
+            match field.filter(|field| take(&mut room, field.name.len())) {
+                Some(field) => fields.push(field),
+                None => {
+                    let first = || (0, line.chars().take(MOST_SHOWN).collect());
+                    unread.get_or_insert_with(first).0 += 1;
+                }
             }
-            let field = Field::parse(line);
-            fields.push(field.ok_or_else(|| format!("{name}: a field like {line:?}"))?);
         }
-        if fields.iter().map(|field| field.name.len()).sum::<usize>() > MOST_NAMES {
-            return Err(format!("{name}: names of fields of more than {MOST_NAMES} bytes"));
-        }
-        check_places(&fields).map_err(|why| format!("{name}: {why}"))?;
         let common = fields.iter().take_while(|f: &&Field| f.name.starts_with("common_")).count();
         // The reader takes the id and the thread from there without the format.
         for (field, place) in [("common_type", (0, 2)), ("common_pid", (4, 4))] {
@@ -166,7 +156,7 @@ impl Format {
             }
         }
         let least = fields.iter().map(|f| f.at + f.size).max().unwrap_or(0);
-        Ok(Format { name: format!("{system}:{name}").into(), fields, common, least })
+        Ok(Format { name: format!("{system}:{name}").into(), fields, common, least, unread })
     }
 
     /// Iterates over the names of the event's own fields, also of those that have names of values.
@@ -188,7 +178,7 @@ impl Format {
         };
         let fields =
             vec![field("id", 0, 2, Shape::Unsigned), field("bytes", COMMON, 0, Shape::Rest(bytes))];
-        Format { name: "unknown".into(), fields, common: 0, least: COMMON }
+        Format { name: "unknown".into(), fields, common: 0, least: COMMON, unread: None }
     }
 }
 
@@ -271,6 +261,12 @@ impl Format {
     pub fn fits(&self, bytes: &[u8]) -> bool {
         let mut located = self.fields.iter().filter(|f| matches!(f.shape, Shape::Located { .. }));
         bytes.len() >= self.least && located.all(|field| field.value(bytes).is_some())
+    }
+
+    /// Returns the name of the first field that a record does not hold.
+    pub fn missing(&self, bytes: &[u8]) -> &str {
+        let missing = self.fields.iter().find(|field| field.value(bytes).is_none());
+        missing.map_or("", |field| &field.name)
     }
 }
 

@@ -64,7 +64,20 @@ pub(super) enum Expr {
     Flags(Box<Expr>, Box<str>, Names),
 }
 
-type Names = Box<[(u64, Box<str>)]>;
+/// Names of numbers.
+#[derive(Debug, PartialEq)]
+pub(super) struct Names {
+    list: Box<[(u64, Box<str>)]>,
+    /// Whether no two numbers have one name.
+    are_distinct: bool,
+}
+
+impl Names {
+    fn new(list: Vec<(u64, Box<str>)>) -> Names {
+        let distinct: HashSet<&str> = list.iter().map(|(_, name)| &**name).collect();
+        Names { are_distinct: distinct.len() == list.len(), list: list.into() }
+    }
+}
 
 /// The result of an expression.
 #[derive(Debug)]
@@ -173,15 +186,15 @@ impl Expr {
             }
             Expr::Symbol(of, names) => {
                 let number = of.number(field)?;
-                let found = names.binary_search_by_key(&(number as u64), |(n, _)| *n);
-                return found.ok().map(|at| Found::Text(&names[at].1));
+                let found = names.list.binary_search_by_key(&(number as u64), |(n, _)| *n);
+                return found.ok().map(|at| Found::Text(&names.list[at].1));
             }
             Expr::Flags(of, delimiter, names) => {
                 let number = of.number(field)? as u64;
-                let zero = names.iter().find(|(flag, _)| number == 0 && *flag == 0);
+                let zero = names.list.iter().find(|(flag, _)| number == 0 && *flag == 0);
                 return Some(match zero {
                     Some((_, name)) => Found::Text(name),
-                    None => Found::Part(Part::Flags(number, delimiter, names)),
+                    None => Found::Part(Part::Flags(number, delimiter, &names.list)),
                 });
             }
         };
@@ -286,10 +299,8 @@ impl Expr {
     /// Returns the bits of a field that can be told from this name, where some are `known` from its conditions.
     fn tells(&self, field: usize, known: u64) -> u64 {
         match self {
-            Expr::Symbol(of, names) | Expr::Flags(of, _, names) => {
-                let distinct: HashSet<&str> = names.iter().map(|(_, name)| &**name).collect();
-                let bits = of.bits(field).filter(|_| distinct.len() == names.len());
-                bits.map_or(0, |(bits, _)| bits)
+            Expr::Symbol(of, names) | Expr::Flags(of, _, names) if names.are_distinct => {
+                of.bits(field).map_or(0, |(bits, _)| bits)
             }
             Expr::Text(_) => known,
             _ => 0,
@@ -565,7 +576,7 @@ impl<'a> Parser<'a> {
                     // The first of several names is valid: the sort is stable.
                     sort::by_key(&mut names, |(number, _)| *number);
                     names.dedup_by_key(|(number, _)| *number);
-                    self.node(Expr::Symbol(Box::new(of), names.into()))
+                    self.node(Expr::Symbol(Box::new(of), Names::new(names)))
                 }
                 "__print_flags" | "__print_flags_u64" | "__print_flags64" => {
                     let of = self.accept("(").then(|| self.expression(depth + 1))??;
@@ -573,7 +584,7 @@ impl<'a> Parser<'a> {
                     let mut names = self.names(depth + 1)?;
                     names.truncate(MOST_FLAGS);
                     self.flags += names.len() as u32;
-                    self.node(Expr::Flags(Box::new(of), delimiter.into(), names.into()))
+                    self.node(Expr::Flags(Box::new(of), delimiter.into(), Names::new(names)))
                 }
                 _ => None,
             },

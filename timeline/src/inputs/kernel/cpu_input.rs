@@ -68,6 +68,7 @@ struct Event<'a> {
 #[derive(Debug, Default)]
 struct Faults {
     unknown: Option<(u64, String)>,
+    partial: Option<(u64, String)>,
     short: Option<(u64, String)>,
     backwards: Option<(u64, String)>,
     /// Pages of which events are missing, and the error of the first.
@@ -258,7 +259,15 @@ impl<'a> CpuInput<'a> {
             });
         } else if !format.fits(data) {
             self.has_damage = true;
-            count(&mut self.faults.short, || format!("the first, {}, at {}", format.name, here()));
+            count(&mut self.faults.short, || {
+                format!("the first, {}, at {}: no {}", format.name, here(), format.missing(data))
+            });
+        }
+        if let Some((lines, first)) = &format.unread {
+            count(&mut self.faults.partial, || {
+                let name = &format.name;
+                format!("the first, {name}, at {}: {lines} like {first:?}", here())
+            });
         }
         let (time, bound) = self.times.at(&mut self.hints, self.cpu, self.page.time);
         if time < self.time {
@@ -353,9 +362,10 @@ impl Input for CpuInput<'_> {
     }
 
     fn warnings(&self) -> Vec<String> {
-        let Faults { unknown, short, backwards, damaged, cut } = &self.faults;
+        let Faults { unknown, partial, short, backwards, damaged, cut } = &self.faults;
         let counted = [
             (unknown, "events without a readable format"),
+            (partial, "events without the fields whose formats cannot be read"),
             (short, "events that do not hold what their format says"),
             (backwards, "events with a time before the one before them, shown at that one's"),
         ];
