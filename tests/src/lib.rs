@@ -21,6 +21,7 @@ pub mod interrupt;
 pub mod kvm;
 pub mod linux;
 pub mod linux_module;
+pub mod machine;
 pub mod packets;
 pub mod peak;
 pub mod probes;

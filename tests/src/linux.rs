@@ -150,6 +150,24 @@ impl Linux {
         programs: &[(&str, &Path)],
         script: &str,
     ) -> Guest {
+        let accelerator = ["-accel", "tcg,thread=multi"];
+        let options = [&self.machine.options.map(str::to_owned)[..], options].concat();
+        let mut qemu = self.command(folder, &accelerator, &options, programs, script);
+        qemu.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        Guest { qemu: qemu.spawn().unwrap() }
+    }
+
+    /// Returns the command that starts such a guest, with all options of the guest's machine. Its first files are in the
+    /// folder.
+    #[track_caller]
+    pub fn command(
+        &self,
+        folder: &Path,
+        accelerator: &[&str],
+        options: &[String],
+        programs: &[(&str, &Path)],
+        script: &str,
+    ) -> Command {
         let mut files = Initramfs::default();
         ["bin", "dev", "etc", "proc", "run", "sys", "tmp"]
             .iter()
@@ -170,20 +188,24 @@ impl Linux {
         files.file("init", init.as_bytes());
         let initrd = folder.join("initrd");
         fs::write(&initrd, files.end()).unwrap();
-        let qemu = Command::new(&self.qemu)
-            .args(self.machine.options)
-            .args(["-accel", "tcg,thread=multi", "-smp", "2"])
-            .args(["-m", "512M", "-nodefaults", "-nographic", "-no-reboot", "-serial", "stdio"])
+        let mut qemu = Command::new(&self.qemu);
+        qemu.args(accelerator)
+            .args([
+                "-smp",
+                "2",
+                "-m",
+                "512M",
+                "-nodefaults",
+                "-nographic",
+                "-no-reboot",
+                "-serial",
+                "stdio",
+            ])
             .args(["-append", &format!("console={} quiet panic=-1", self.machine.console)])
             .args(["-kernel".as_ref(), self.kernel.as_os_str()])
             .args(["-initrd".as_ref(), initrd.as_os_str()])
-            .args(options)
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        Guest { qemu }
+            .args(options);
+        qemu
     }
 
     /// Reports that a test used them.
@@ -264,7 +286,7 @@ pub fn static_program(package: &str) -> PathBuf {
 }
 
 /// Returns the folder in place of / in which a fetched file of a folder of it is.
-fn root_of(file: &Path) -> PathBuf {
+pub(crate) fn root_of(file: &Path) -> PathBuf {
     let file = fs::canonicalize(file).unwrap();
     file.ancestors().find(|folder| folder.join("usr").is_dir()).unwrap().to_owned()
 }

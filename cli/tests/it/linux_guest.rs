@@ -33,7 +33,7 @@ fn run(linux: &Linux, folder: &Path, device: &[String], points: u64, clock: (&st
 
 /// Asserts that a session has all events of so many runs, each thread's in order, and nothing else.
 #[track_caller]
-fn check(session: &Path, stat: &Value, runs: u64, events: u64, points: u64) {
+pub fn check(session: &Path, stat: &Value, runs: u64, events: u64, points: u64) {
     let total = &stat["total"];
     let expected = [4 * events, 4 * 2 * points, 0].map(|n| Value::from(n * runs));
     let found = ["events", "reference_points", "lost"].map(|name| total[name].clone());

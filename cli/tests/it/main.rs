@@ -39,6 +39,7 @@ mod linux_guest_kills;
 mod linux_module;
 mod linux_users;
 mod list;
+mod machine;
 mod mark;
 mod no_kvm;
 mod order;

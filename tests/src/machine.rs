@@ -1,0 +1,281 @@
+//! A machine with a real KVM, which QEMU emulates: KVM of the test machine itself may be missing, may not tell of its
+//! entries and exits, or may run no Linux. QEMU's TCG has AMD's extension for virtual machines.
+//!
+//! The machine has this machine's files, read only and at their own paths, so all programs of the tests run there.
+
+#![allow(unsafe_code)] // prctl(2) between fork and exec
+
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::{Mutex, OnceLock, PoisonError, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
+
+use crate::FULL_SIZE;
+use crate::build::target_folder;
+use crate::capability;
+use crate::initramfs::Initramfs;
+use crate::linux::root_of;
+
+const QEMU: &str = "qemu-backports-system-x86_64";
+const KERNEL: &str = "linux-machine-kernel";
+const BUSYBOX: &str = "linux-guest-busybox";
+
+/// Modules that the machine loads: those of KVM, of the file system, and of the devices that the file system needs.
+const MODULES: [&str; 4] = ["kvm-amd", "virtio_pci", "9pnet_virtio", "9p"];
+
+/// The longest time that a script may take, and the boot.
+const LIMIT: Duration = Duration::from_secs(60 * if FULL_SIZE { 30 } else { 10 });
+
+/// Script of the machine's first process. `/host` becomes the root of all scripts: the files of this machine, with
+/// file systems of the machine's own where a script writes. A script's path comes by the second serial port, and the
+/// port tells when the script has ended.
+const INIT: &str = "\
+#!/bin/busybox sh
+/bin/busybox --install -s /bin
+mount -t proc none /proc
+mount -t sysfs none /sys
+mount -t devtmpfs none /dev
+while read module; do insmod /modules/$module || echo \"no module $module\"; done </modules/list
+mount -t 9p -o trans=virtio,version=9p2000.L,msize=512000,ro,cache=loose root /host || poweroff -f
+mount -t proc none /host/proc
+mount -t sysfs none /host/sys
+mount -t devtmpfs none /host/dev
+mkdir -p /host/dev/shm
+mount -t tracefs none /host/sys/kernel/tracing
+mount -t debugfs none /host/sys/kernel/debug
+for folder in run mnt dev/shm; do mount -t tmpfs none /host/$folder; done
+mkdir /host/mnt/shared
+mount -t 9p -o trans=virtio,version=9p2000.L,msize=262144 shared /host/mnt/shared || poweroff -f
+stty -F /dev/ttyS1 raw -echo
+exec <>/dev/ttyS1 >&0
+echo ready
+while read number; do
+    mkdir /host/run/$number
+    chroot /host /bin/sh -c \"cd /run/$number && exec /bin/sh /mnt/shared/$number/script\" \\
+        </dev/null >/host/mnt/shared/$number/stdout 2>/host/mnt/shared/$number/stderr
+    echo $?
+done
+";
+
+/// The machine, which has booted.
+#[derive(Debug)]
+pub struct Machine {
+    folder: PathBuf,
+    qemu: Pid,
+    channel: Mutex<Channel>,
+}
+
+#[derive(Debug)]
+struct Channel {
+    to: ChildStdin,
+    from: BufReader<ChildStdout>,
+    scripts: u32,
+}
+
+/// Returns a command as a line for the shell.
+pub fn line_of(command: &Command) -> String {
+    let words = [command.get_program()].into_iter().chain(command.get_args());
+    let quoted = |word: &OsStr| format!("'{}'", word.to_str().unwrap().replace('\'', r"'\''"));
+    words.map(quoted).collect::<Vec<_>>().join(" ")
+}
+
+/// What a script has done.
+#[derive(Debug)]
+pub struct Ran {
+    /// Its exit status.
+    pub code: i32,
+    /// Its output.
+    pub stdout: String,
+    /// Its messages.
+    pub stderr: String,
+}
+
+impl Machine {
+    /// Boots the machine, which all tests of a process share. Returns `None`, with a report, if a program is missing.
+    pub fn find() -> Option<&'static Machine> {
+        static MACHINE: OnceLock<Option<Machine>> = OnceLock::new();
+        let [qemu, kernel, busybox] = [QEMU, KERNEL, BUSYBOX].map(capability::program);
+        let (qemu, kernel, busybox) = (qemu?, kernel?, busybox?);
+        MACHINE.get_or_init(|| Some(Machine::boot(&qemu, &kernel, &busybox))).as_ref()
+    }
+
+    fn boot(qemu: &Path, kernel: &Path, busybox: &Path) -> Machine {
+        let folder = target_folder().join("machine");
+        fs::create_dir_all(&folder).unwrap();
+        // One machine at a time, of all processes of tests. The lock ends with the process.
+        let lock = File::create(folder.join("lock")).unwrap();
+        flock(&lock, FlockOperation::LockExclusive).unwrap();
+        std::mem::forget(lock);
+        let shared = folder.join("shared");
+        let _ = fs::remove_dir_all(&shared);
+        fs::create_dir(&shared).unwrap();
+        let initrd = folder.join("initrd");
+        fs::write(&initrd, initramfs(kernel, busybox)).unwrap();
+        let console = folder.join("console");
+        let share = |tag: &str, path: &Path, more: &str| {
+            let path = path.display();
+            [
+                "-fsdev".into(),
+                format!("local,id={tag},path={path},security_model=none,multidevs=remap{more}"),
+                "-device".into(),
+                format!("virtio-9p-pci,fsdev={tag},mount_tag={tag}"),
+            ]
+        };
+        let mut command = Command::new(qemu);
+        command
+            .args(["-M", "q35", "-cpu", "EPYC,+svm,+npt", "-accel", "tcg,thread=multi"])
+            .args(["-smp", "2", "-m", "2G", "-nodefaults", "-nographic", "-no-reboot"])
+            .args(["-append", "console=ttyS0 quiet panic=-1 tsc=reliable"])
+            .args(["-kernel".as_ref(), kernel.as_os_str()])
+            .args(["-initrd".as_ref(), initrd.as_os_str()])
+            .args(["-serial", &format!("file:{}", console.display()), "-serial", "stdio"])
+            .args(share("root", Path::new("/"), ",readonly=on"))
+            .args(share("shared", &shared, ""))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(File::create(folder.join("messages")).unwrap());
+        let (qemu, mut channel) = start(command);
+        let said = within_limit(qemu, || channel.line());
+        let console = || fs::read(&console).unwrap_or_default();
+        assert_eq!(said, "ready", "no boot: {}", String::from_utf8_lossy(&console()));
+        Machine { folder: shared, qemu, channel: Mutex::new(channel) }
+    }
+
+    /// Runs a script of the shell in the machine as root, in an empty folder and after all other scripts. What the script
+    /// leaves in `/mnt/shared/NUMBER`, which is `$shared`, is in the returned folder.
+    #[track_caller]
+    pub fn run(&self, script: &str) -> (Ran, PathBuf) {
+        let mut channel = self.channel.lock().unwrap_or_else(PoisonError::into_inner);
+        let number = channel.scripts;
+        channel.scripts += 1;
+        let folder = self.folder.join(number.to_string());
+        fs::create_dir(&folder).unwrap();
+        let path = std::env::var("PATH").unwrap_or_default();
+        let script = format!(
+            "export HOME=/run TMPDIR=/run PATH='{path}'\nshared=/mnt/shared/{number}\n{script}"
+        );
+        fs::write(folder.join("script"), script).unwrap();
+        let code = within_limit(self.qemu, || {
+            writeln!(channel.to, "{number}").unwrap();
+            channel.line()
+        });
+        let text = |name: &str| fs::read(folder.join(name)).unwrap_or_default();
+        let [stdout, stderr] =
+            ["stdout", "stderr"].map(|name| String::from_utf8_lossy(&text(name)).into_owned());
+        let code = code.parse();
+        let code = code.unwrap_or_else(|_| panic!("the machine has ended: {stdout}\n{stderr}"));
+        [QEMU, KERNEL, BUSYBOX].into_iter().for_each(capability::used);
+        (Ran { code, stdout, stderr }, folder)
+    }
+}
+
+impl Channel {
+    /// Returns the machine's next line, or an empty one if the machine has ended.
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        // An error leaves the line empty.
+        let _ = self.from.read_line(&mut line);
+        line.trim().to_owned()
+    }
+}
+
+/// Starts the machine, which is killed when this process ends.
+fn start(mut command: Command) -> (Pid, Channel) {
+    let (send, started) = mpsc::channel();
+    // The signal would come when the thread that starts the machine ends.
+    thread::spawn(move || {
+        // SAFETY: the closure calls prctl(2) only.
+        unsafe {
+            command.pre_exec(|| Ok(set_parent_process_death_signal(Some(Signal::KILL))?));
+        }
+        let mut qemu = command.spawn().unwrap();
+        let (to, from) = (qemu.stdin.take().unwrap(), qemu.stdout.take().unwrap());
+        let channel = Channel { to, from: BufReader::new(from), scripts: 0 };
+        send.send((Pid::from_child(&qemu), channel)).unwrap();
+        qemu.wait()
+    });
+    started.recv().unwrap()
+}
+
+/// Does something that waits for the machine, and kills the machine if that takes too long.
+fn within_limit<T>(qemu: Pid, mut wait: impl FnMut() -> T) -> T {
+    let (ended, is_ended) = mpsc::channel::<()>();
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            if is_ended.recv_timeout(LIMIT) == Err(mpsc::RecvTimeoutError::Timeout) {
+                let _ = kill_process(qemu, Signal::KILL);
+            }
+        });
+        let done = wait();
+        drop(ended);
+        done
+    })
+}
+
+/// Returns the machine's first files: its modules, in the order in which they can be loaded.
+fn initramfs(kernel: &Path, busybox: &Path) -> Vec<u8> {
+    let mut files = Initramfs::default();
+    for name in ["bin", "dev", "host", "modules", "proc", "sys"] {
+        files.folder(name);
+    }
+    files.file("bin/busybox", &fs::read(busybox).unwrap());
+    files.file("init", INIT.as_bytes());
+    let root = root_of(kernel).join("lib/modules");
+    let mut left = vec![root];
+    let mut modules = Vec::new();
+    while let Some(folder) = left.pop() {
+        for entry in fs::read_dir(folder).unwrap().flatten() {
+            match entry.file_type().unwrap().is_dir() {
+                true => left.push(entry.path()),
+                false => modules.push(entry.path()),
+            }
+        }
+    }
+    let mut order = Vec::new();
+    let mut seen = BTreeSet::new();
+    for name in MODULES {
+        add_module(name, &modules, &mut seen, &mut order);
+    }
+    for path in &order {
+        let name = path.file_name().unwrap().to_str().unwrap();
+        files.file(&format!("modules/{name}"), &fs::read(path).unwrap());
+    }
+    let names = order.iter().map(|path| path.file_name().unwrap().to_str().unwrap());
+    let list = names.map(|name| format!("{name}\n")).collect::<String>();
+    files.file("modules/list", list.as_bytes());
+    files.end()
+}
+
+/// Adds a module after those that it needs, which its file names.
+fn add_module(
+    name: &str,
+    modules: &[PathBuf],
+    seen: &mut BTreeSet<String>,
+    order: &mut Vec<PathBuf>,
+) {
+    let plain = |name: &str| name.replace('-', "_");
+    if !seen.insert(plain(name)) {
+        return;
+    }
+    let is_it = |path: &&PathBuf| {
+        path.extension().is_some_and(|extension| extension == "ko")
+            && plain(path.file_stem().unwrap().to_str().unwrap()) == plain(name)
+    };
+    let path = modules.iter().find(is_it).unwrap_or_else(|| panic!("no module {name}"));
+    let bytes = fs::read(path).unwrap();
+    let texts = bytes.split(|byte| *byte == 0);
+    let needed = texts.filter_map(|text| text.strip_prefix(b"depends=")).next().unwrap_or_default();
+    for needed in String::from_utf8_lossy(needed).split(',').filter(|needed| !needed.is_empty()) {
+        add_module(needed, modules, seen, order);
+    }
+    order.push(path.clone());
+}
