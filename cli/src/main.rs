@@ -171,6 +171,8 @@ fn next_step(error: &anyhow::Error) -> Option<String> {
     use hypertrace_timeline::Error;
     match error.downcast_ref()? {
         Error::Damaged { path, .. }
+        | Error::NotATrace { path, .. }
+        | Error::NotSupported { path, .. }
             if path.file_name()? == hypertrace_kernel::FILE
                 && path.with_file_name(session_json::FILE).exists() =>
         {

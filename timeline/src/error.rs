@@ -38,6 +38,22 @@ pub enum Error {
         /// Value that was found.
         found: String,
     },
+    /// A file that was given as a trace of a kernel is something else.
+    #[error("{}: not a trace.dat of trace-cmd, but {found}", path.display())]
+    NotATrace {
+        /// The file.
+        path: PathBuf,
+        /// Kind of file that it seems to be, and what to do.
+        found: &'static str,
+    },
+    /// A trace of a kernel has a form that is not supported.
+    #[error("{}: not supported: {why}", path.display())]
+    NotSupported {
+        /// The file.
+        path: PathBuf,
+        /// The form, and what to do.
+        why: String,
+    },
     /// A kernel's trace is not of the boot in which its session was recorded.
     #[error(
         "{}: recorded in another boot than the session beside it: move it away, or show it alone",
@@ -93,6 +109,8 @@ impl Error {
             Error::NotASession { .. }
             | Error::Description { .. }
             | Error::Damaged { .. }
+            | Error::NotATrace { .. }
+            | Error::NotSupported { .. }
             | Error::AnotherBoot { .. }
             | Error::AnotherHost { .. }
             | Error::NoGuestClock { .. } => true,

@@ -6,11 +6,9 @@ use crate::units::time;
 use anyhow::Context;
 use clap::{ArgMatches, Command, FromArgMatches};
 use hypertrace_export::uftrace::has_functions;
-use hypertrace_format::folder::{open_regular, read_at};
 use hypertrace_format::session_json;
 use hypertrace_functions::symbols::Source;
 use hypertrace_timeline::{ClockMaps, Error, FunctionTrace, KernelTrace, Offset, Session};
-use rustix::fs::{CWD, OFlags};
 use std::path::{Path, PathBuf};
 
 /// A session with its clocks, and the kernel's events in it.
@@ -119,6 +117,11 @@ struct Given {
 impl Given {
     /// Opens a trace.
     fn trace(&self) -> anyhow::Result<KernelTrace> {
+        // A pipe has no path that `canonicalize` could return.
+        if self.path.metadata().is_ok_and(|found| !found.is_file()) {
+            let found = "a pipe or a device: the reader needs a file, in which it can go back";
+            return Err(Error::NotATrace { path: self.path.clone(), found }.into());
+        }
         // A link given by name is followed, unlike one in a session.
         let path = self.path.canonicalize().unwrap_or_else(|_| self.path.clone());
         Ok(KernelTrace::open(&path)?)
@@ -321,15 +324,10 @@ fn is_functions(path: &Path) -> bool {
     path.join("info").is_file() && !path.join(session_json::FILE).exists()
 }
 
-/// Returns whether a path is for the reader of traces: a file that is called so or begins so. Other
-/// files are refused as sessions.
+/// Returns whether a path is for the reader of traces: whatever is no directory, but a session's own file.
 fn is_trace(path: &Path) -> bool {
-    // A link given by name is followed.
-    let opened = path.canonicalize().and_then(|path| open_regular(CWD, &path, OFlags::RDONLY));
-    let Ok((file, _)) = opened else { return false };
-    let mut magic = [0; 3];
-    path.extension().is_some_and(|extension| extension == "dat")
-        || read_at(file, &mut magic, 0).is_ok() && magic == *b"\x17\x08\x44"
+    path.metadata().is_ok_and(|found| !found.is_dir())
+        && path.file_name().is_none_or(|name| name != session_json::FILE)
 }
 
 /// Parses an offset: a time, and the bound on its error after `+-`.

@@ -84,6 +84,24 @@ fn a_name_of_a_part_stands_beside_the_number_in_every_format() {
 }
 
 #[test]
+fn a_file_of_another_kind_is_called_what_it_seems_to_be() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    fs::write(path("t.dat.gz"), b"\x1f\x8b\x08\x08").unwrap();
+    fs::write(path("perf.data"), b"PERFILE2").unwrap();
+    fs::write(path("report.txt"), "cpus=2\n").unwrap();
+    let status = Command::new("mkfifo").arg(path("pipe")).status().unwrap();
+    assert!(status.success());
+    let mut old = TraceDat::new("mono").version_6();
+    old[12] = 1;
+    fs::write(path("big.dat"), old).unwrap();
+    let files = ["t.dat.gz", "perf.data", "report.txt", "pipe", "big.dat"];
+    let commands = files.map(|file| format!("report S/{file}"));
+    let commands = Vec::from_iter(commands.iter().map(String::as_str));
+    golden("foreign", HYPERTRACE.transcript(&[dir.path()], &commands));
+}
+
+#[test]
 fn offsets_belong_to_the_file_before_them() {
     let dir = tempfile::tempdir().unwrap();
     for (name, time) in [("host.dat", 1_000), ("guest.dat", 5_000)] {

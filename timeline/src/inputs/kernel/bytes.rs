@@ -28,6 +28,11 @@ impl<'a> Bytes<'a> {
         Bytes { path, bytes, base, at: 0, plain }
     }
 
+    /// Returns the file.
+    pub fn path(&self) -> &'a Path {
+        self.path
+    }
+
     /// Returns the place of the next byte in the file, or that of the compressed part.
     pub fn offset(&self) -> u64 {
         self.base + if self.plain { self.at as u64 } else { 0 }

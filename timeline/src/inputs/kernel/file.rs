@@ -9,6 +9,7 @@
 //! BUFFER, and fraction bits in TIME_SHIFT.
 
 use super::bytes::{Bytes, MOST, read};
+use super::foreign::seems;
 use super::formats::Formats;
 use super::options::{Options, clock_name};
 use super::zstd::decompress;
@@ -102,6 +103,10 @@ impl TraceFile {
             warnings: Vec::new(),
         };
         let begin = trace.read(0, BEGIN.min(trace.file.len), "the begin of a trace.dat")?;
+        // A file that was cut within the magic is damaged.
+        if begin.is_empty() || begin.iter().zip(MAGIC).any(|(found, magic)| found != magic) {
+            return Err(Error::NotATrace { path: path.to_owned(), found: seems(&begin) });
+        }
         let mut bytes = Bytes::new(path, &begin, 0, true);
         let begin = begin_of(&mut bytes)?;
         match begin.version {
@@ -226,9 +231,12 @@ impl TraceFile {
             b"none" | b"zstd" => {}
             _ => {
                 let found = String::from_utf8_lossy(name);
-                let what = "the compression none or zstd (`trace-cmd convert -i FILE -o OUT \
-                            --compression zstd` makes it)";
-                return Err(begin.damaged(what, format_args!("{found:?}")));
+                let what =
+                    "`trace-cmd convert -i FILE -o OUT --compression zstd` makes a file that is";
+                return Err(not_supported(
+                    &self.path,
+                    format!("the compression {found:?}: {what}"),
+                ));
             }
         }
         begin.text("the version of a compression")?;
@@ -401,31 +409,40 @@ impl Section {
     }
 }
 
-/// Reads what both versions begin with.
+/// Name of a form that is not supported.
+const OF_32_BITS: &str = "a trace of a 32-bit kernel";
+
+fn not_supported(path: &Path, why: String) -> Error {
+    Error::NotSupported { path: path.to_owned(), why }
+}
+
+/// Reads what both versions begin with, after the check of the magic.
 fn begin_of(bytes: &mut Bytes<'_>) -> Result<Begin> {
-    let at_begin = *bytes;
-    let magic = bytes.take(MAGIC.len() as u64, "the magic of a trace.dat")?;
-    if magic != MAGIC {
-        let found = magic.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-        let expected = "17084474726163696e67, the magic of a trace.dat of trace-cmd";
-        return Err(at_begin.damaged(expected, found));
-    }
+    bytes.take(MAGIC.len() as u64, "the magic of a trace.dat")?;
     let at_version = *bytes;
     let version = match bytes.text(VERSION)? {
         b"6" => 6,
         b"7" => 7,
         other => {
             let found = String::from_utf8_lossy(&other[..other.len().min(8)]).into_owned();
-            return Err(at_version.damaged(VERSION, format_args!("{found:?}")));
+            return Err(match found.parse::<u16>() {
+                Ok(number) => {
+                    let why = format!("version {number} of trace.dat, 6 and 7 are");
+                    not_supported(bytes.path(), why)
+                }
+                Err(_) => at_version.damaged(VERSION, format_args!("{found:?}")),
+            });
         }
     };
-    let order = bytes.number(1, "a byte order")?;
-    if order != 0 {
-        return Err(bytes.damaged("little endian (0) before it", order));
+    match bytes.number(1, "a byte order")? {
+        0 => {}
+        1 => return Err(not_supported(bytes.path(), "a trace of a big-endian machine".into())),
+        order => return Err(bytes.damaged("little endian (0) before it", order)),
     }
-    let long = bytes.number(1, "the size of long")?;
-    if long != 8 {
-        return Err(bytes.damaged("8 bytes in a long before it", long));
+    match bytes.number(1, "the size of long")? {
+        8 => {}
+        4 => return Err(not_supported(bytes.path(), OF_32_BITS.into())),
+        long => return Err(bytes.damaged("8 bytes in a long before it", long)),
     }
     let page_size = bytes.u32("a page size")?;
     Ok(Begin { version, page_size: check_page_size(bytes, page_size)? })
@@ -461,6 +478,9 @@ fn header_info(bytes: &mut Bytes<'_>) -> Result<()> {
         let text = bytes.take(len, "the description of pages")?;
         if name == b"header_page" {
             let text = String::from_utf8_lossy(text).replace(['\t', ' '], "");
+            if text.contains("commit;offset:8;size:4;") {
+                return Err(not_supported(bytes.path(), OF_32_BITS.into()));
+            }
             for place in
                 ["timestamp;offset:0;size:8;", "commit;offset:8;size:8;", "data;offset:16;"]
             {

@@ -22,6 +22,7 @@ mod bytes;
 mod corrections;
 mod cpu_input;
 mod file;
+mod foreign;
 mod formats;
 mod options;
 mod pages;
