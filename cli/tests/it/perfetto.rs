@@ -15,8 +15,8 @@ use std::process::{Command, Stdio};
 use trace_dat::{Page, TraceDat};
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
-const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/read_perfetto.py");
-const READER: &str = "python3-perfetto";
+pub(crate) const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/read_perfetto.py");
+pub(crate) const READER: &str = "python3-perfetto";
 
 /// Limit in bytes, without regions.
 const MOST_MEMORY: u64 = 64_000_000;
@@ -66,7 +66,7 @@ fn outputs(session: &Path, folder: &Path, options: &[&str]) -> [PathBuf; 4] {
 }
 
 /// Makes a session with everything that has a form of its own, and a name that is not UTF-8.
-fn session() -> Made {
+pub(crate) fn session() -> Made {
     let all = [200, (-3i64) as u64, 0.5f64.to_bits(), 1, 0xdead];
     let mut words = all.to_vec();
     // A text of three bytes, and two words.
@@ -173,7 +173,7 @@ fn with_kernel(threads: Option<&str>) -> Made {
 }
 
 /// Says when the boot was.
-fn with_boot_time(made: &Made, boot_ns: i64) {
+pub(crate) fn with_boot_time(made: &Made, boot_ns: i64) {
     let path = made.path().join("session.json");
     let json = fs::read_to_string(&path).unwrap();
     let more = format!("\"started_boot_ns\":{boot_ns},\"clocks\"");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Arguments of events: debug annotations.
+//! Arguments of events: debug annotations. Viewers replace the dots of a name, so names are nested.
 
 use super::fields::{argument, event};
 use super::intern::{Interned, Kind};
@@ -24,33 +24,53 @@ pub(super) fn fields(
     }
 }
 
-/// Appends a field of the event that begins a region.
-pub(super) fn field(proto: &mut Proto, interned: &mut Interned, name: &str, value: ValueRef<'_>) {
+/// Appends the fields of the event that begins a region.
+pub(super) fn of_begin<'a>(
+    proto: &mut Proto,
+    interned: &mut Interned,
+    fields: impl Iterator<Item = (&'a str, ValueRef<'a>)>,
+) {
+    let mut fields = fields.peekable();
+    if fields.peek().is_none() {
+        return;
+    }
     proto.message(event::ARGUMENTS, |proto| {
-        let name = interned.number(Kind::Argument, &format!("field.{name}"));
-        proto.number(argument::NAME_IID, name);
-        self::value(proto, interned, value);
+        proto.number(argument::NAME_IID, interned.own("field"));
+        for (name, value) in fields {
+            proto.message(argument::ENTRIES, |proto| {
+                proto.number(argument::NAME_IID, interned.number(Kind::Argument, name));
+                self::value(proto, interned, value);
+            });
+        }
     });
 }
 
 /// Appends what a reference point has before its fields.
 pub(super) fn point(proto: &mut Proto, interned: &mut Interned, event: &EventRef<'_>) {
-    if let Some(point) = &event.reference {
-        number(proto, interned, "reference.client", point.client.into());
-        number(proto, interned, "reference.cpu", point.cpu.into());
-        number(proto, interned, "reference.seq", point.seq.into());
-        number(proto, interned, "reference.guest_time", point.guest_time);
+    let Some(point) = &event.reference else { return };
+    proto.message(event::ARGUMENTS, |proto| {
+        proto.number(argument::NAME_IID, interned.own("reference"));
+        let mut entry = |name, number| {
+            proto.message(argument::ENTRIES, |proto| {
+                proto.number(argument::NAME_IID, interned.own(name));
+                self::value(proto, interned, ValueRef::Unsigned(number));
+            });
+        };
+        entry("client", point.client.into());
+        entry("cpu", point.cpu.into());
+        entry("seq", point.seq.into());
+        entry("guest_time", point.guest_time);
         if let Some(bound_ns) = event.bound_ns {
-            number(proto, interned, "reference.bound_ns", bound_ns);
+            entry("bound_ns", bound_ns);
         }
-    }
+    });
 }
 
 /// Appends a number with a name.
 pub(super) fn number(proto: &mut Proto, interned: &mut Interned, name: &'static str, number: u64) {
     proto.message(event::ARGUMENTS, |proto| {
         proto.number(argument::NAME_IID, interned.own(name));
-        proto.number(argument::UNSIGNED, number);
+        self::value(proto, interned, ValueRef::Unsigned(number));
     });
 }
 
@@ -65,7 +85,7 @@ pub(super) fn text(proto: &mut Proto, interned: &mut Interned, name: &'static st
 #[inline]
 fn value(proto: &mut Proto, interned: &mut Interned, value: ValueRef<'_>) {
     match value {
-        ValueRef::Unsigned(v) => proto.number(argument::UNSIGNED, v),
+        ValueRef::Unsigned(v) => unsigned(proto, interned, v),
         ValueRef::Signed(v) => proto.signed(argument::SIGNED, v),
         ValueRef::Float(v) => proto.double(argument::DOUBLE, v),
         ValueRef::Bool(v) => proto.number(argument::BOOL, v.into()),
@@ -78,25 +98,35 @@ fn value(proto: &mut Proto, interned: &mut Interned, value: ValueRef<'_>) {
             interned.value(proto, name.as_bytes(), argument::STRING_IID, argument::STRING);
         }
         ValueRef::Words(words) => {
-            array(proto, words, |entry, word| entry.number(argument::UNSIGNED, *word));
+            array(proto, words, |entry, word| unsigned(entry, interned, *word));
         }
         ValueRef::SignedWords(words) => {
             array(proto, words, |entry, word| entry.signed(argument::SIGNED, *word));
         }
         ValueRef::Array(numbers) => {
             array(proto, numbers.iter(), |entry, number| match u64::try_from(number) {
-                Ok(number) => entry.number(argument::UNSIGNED, number),
+                Ok(number) => unsigned(entry, interned, number),
                 Err(_) => entry.signed(argument::SIGNED, number as i64),
             });
         }
     }
 }
 
+/// Appends a number without a sign. Viewers keep 63 bits of a number, so a larger one is a text.
+#[inline]
+fn unsigned(proto: &mut Proto, interned: &mut Interned, number: u64) {
+    if i64::try_from(number).is_ok() {
+        return proto.number(argument::UNSIGNED, number);
+    }
+    let text = number.to_string();
+    interned.value(proto, text.as_bytes(), argument::STRING_IID, argument::STRING);
+}
+
 /// Appends the numbers of an array. An empty one is an argument without a value.
 fn array<T>(
     proto: &mut Proto,
     numbers: impl IntoIterator<Item = T>,
-    write: impl Fn(&mut Proto, T),
+    mut write: impl FnMut(&mut Proto, T),
 ) {
     for number in numbers {
         proto.message(argument::ARRAY, |entry| write(entry, number));

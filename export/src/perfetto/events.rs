@@ -4,7 +4,7 @@
 
 use super::fields::{event, track};
 use super::intern::{Interned, Kind};
-use super::machines::Machines;
+use super::machines::{Machine, Machines};
 use super::proto::Proto;
 use super::sequence::{Output, Sequence, TraceClock};
 use super::tracks::{self, Part, Track, Tracks};
@@ -33,6 +33,8 @@ pub(super) struct Writer<'w, 'o> {
     pub out: &'w mut Output<'o>,
     pub clock: TraceClock,
     pub machines: &'w [Machines],
+    /// Descriptions of all machines.
+    pub all: &'w [Machine],
     /// Machine of each kernel's trace.
     pub of_traces: &'w [u64],
     /// Sequences of the events in order of time, by machine.
@@ -59,6 +61,10 @@ pub(super) struct Known {
     noted: usize,
     /// Open functions, by track.
     depths: ByNumber<u64, u64>,
+    /// Track of the kernel's events of a thread, by machine: it stays the same when the thread's process becomes known.
+    kernel: HashMap<(u64, u32), u64>,
+    /// Time of the last event of each kernel's trace.
+    pub ends: Vec<i64>,
     /// Time of the last event.
     last: u64,
 }
@@ -84,8 +90,6 @@ struct Point {
     /// Process of the thread.
     pid: Option<u32>,
     name: Arc<str>,
-    /// Whether it is in an exit that is written.
-    has_flow: bool,
 }
 
 impl Known {
@@ -109,6 +113,14 @@ impl Known {
             }
         }
         Ok(vmm)
+    }
+
+    /// Notes the time of an event of a kernel's trace.
+    pub fn saw(&mut self, trace: usize, ts_ns: i64) {
+        if self.ends.len() <= trace {
+            self.ends.resize(trace + 1, i64::MIN);
+        }
+        self.ends[trace] = self.ends[trace].max(ts_ns);
     }
 
     fn thread(&mut self, machine: u64, pid: u32, tid: u32) {
@@ -155,6 +167,9 @@ impl Writer<'_, '_> {
         if event.kind == EventKind::Lease {
             self.lease(event)?;
         }
+        if let Some(trace) = event.kernel_trace() {
+            self.known.saw(trace, event.ts_ns);
+        }
         if !is_wanted {
             return Ok(());
         }
@@ -170,20 +185,27 @@ impl Writer<'_, '_> {
             _ => {}
         }
         self.counts.events += 1;
-        let sequence = &mut self.sequences[machine as usize];
-        let of_track = (at, event::INSTANT, track);
         let id = point_id(event);
-        sequence.event(self.out, self.clock, of_track, |proto, interned| {
+        // A program serves itself.
+        let of = self.machines.get(event.session).filter(|of| of.host != of.guest);
+        let served = of.and_then(|of| Some((id?, event.thread?, of.host)));
+        // Viewers show no flow of an instant, so an event with a flow is a slice of no length.
+        let kind = if served.is_some() { event::SLICE_BEGIN } else { event::INSTANT };
+        let sequence = &mut self.sequences[machine as usize];
+        sequence.event(self.out, self.clock, (at, kind, track), |proto, interned| {
             proto.number(event::NAME_IID, interned.event(event.name));
-            if let Some(id) = id {
-                proto.number(event::CORRELATION_ID, id);
+            if let Some((id, ..)) = served {
+                proto.fixed(event::FLOW_IDS, id);
             }
             arguments::fields(proto, interned, event.name, &event.fields);
             arguments::point(proto, interned, event);
         })?;
-        match (id, event.thread) {
-            (Some(id), Some(thread)) => self.served(event, (thread.pid, thread.tid), id),
-            _ => Ok(()),
+        match served {
+            Some((id, thread, host)) => {
+                sequence.event(self.out, self.clock, (at, event::SLICE_END, track), |_, _| {})?;
+                self.served(event, (thread.pid, thread.tid), (host, id))
+            }
+            None => Ok(()),
         }
     }
 
@@ -193,16 +215,10 @@ impl Writer<'_, '_> {
         &mut self,
         event: &EventRef<'_>,
         (pid, tid): (Option<u32>, u32),
-        id: u64,
+        (host, id): (u64, u64),
     ) -> Result<()> {
-        let Machines { host, guest } = self.machines[event.session];
-        // A program serves itself.
-        if host == guest {
-            return Ok(());
-        }
         self.counts.served += 1;
-        let name = event.name.clone();
-        let point = Point { ts_ns: event.ts_ns, id, pid, name, has_flow: false };
+        let point = Point { ts_ns: event.ts_ns, id, pid, name: event.name.clone() };
         if self.known.noted == MOST_POINTS {
             return self.point(host, tid, &point);
         }
@@ -216,24 +232,17 @@ impl Writer<'_, '_> {
         let name = format!("thread {tid}").into();
         let track = self.host_thread(machine, (point.pid, tid), None, &name)?;
         self.slice_begin(machine, (point.ts_ns, track), &point.name, |proto, _| {
-            proto.number(event::CORRELATION_ID, point.id);
-            if point.has_flow {
-                proto.fixed(event::FLOW_IDS, point.id);
-            }
+            proto.fixed(event::FLOW_IDS, point.id);
         })?;
         self.slice_end(machine, point.ts_ns, track)
     }
 
-    /// Returns the points that a thread served from one time until before another, which get a flow from there.
-    pub fn served_in(&mut self, session: usize, tid: u32, times: (i64, i64)) -> Vec<u64> {
-        let points = self.known.points.get_mut(&(session, tid)).map_or(&mut [][..], |of| of);
+    /// Returns the points that a thread served from one time until before another, whose flows begin there.
+    pub fn served_in(&self, session: usize, tid: u32, times: (i64, i64)) -> Vec<u64> {
+        let points = self.known.points.get(&(session, tid)).map_or(&[][..], |of| of);
         let first = points.partition_point(|point| point.ts_ns < times.0);
-        let within = points[first..].iter_mut().take_while(|point| point.ts_ns < times.1);
-        let flow = |point: &mut Point| {
-            point.has_flow = true;
-            point.id
-        };
-        within.take(MOST_FLOWS).map(flow).collect()
+        let within = points[first..].iter().take_while(|point| point.ts_ns < times.1);
+        within.take(MOST_FLOWS).map(|point| point.id).collect()
     }
 
     /// Writes the points that were noted.
@@ -255,12 +264,9 @@ impl Writer<'_, '_> {
         (machine, at, track): (u64, u64, u64),
     ) -> Result<()> {
         self.counts.events += 1;
-        let part = Track::Part { of: track, part: Part::Functions };
         let sequence = &self.sequences[machine as usize];
-        let track = self.tracks.number((self.out, sequence), part, |proto| {
-            proto.number(track::PARENT, track);
-            tracks::name(proto, track::NAME, "functions");
-        })?;
+        let out = (&mut *self.out, sequence);
+        let track = self.tracks.part(out, track, Part::Functions, |_| {})?;
         if self.known.depths.len() == MOST {
             self.known.depths.clear();
         }
@@ -281,14 +287,27 @@ impl Writer<'_, '_> {
             ValueRef::Str(text) if **name == *SYMBOL || **name == *"name" => Some(text),
             _ => None,
         });
+        let address = event.fields.iter().find_map(|(name, value)| match value {
+            ValueRef::Hex(address) if **name == *"address" => Some(address),
+            _ => None,
+        });
         let sequence = &mut self.sequences[machine as usize];
         sequence.event(self.out, self.clock, (at, kind, track), |proto, interned| {
             let symbol = symbol.and_then(|text| std::str::from_utf8(text).ok());
-            let name = match function.map(|function| &*function.name).or(symbol) {
-                Some(name) => interned.number(Kind::Event, name),
-                None => interned.event(event.name),
-            };
-            proto.number(event::NAME_IID, name);
+            let name = function.map(|function| &*function.name).or(symbol);
+            // Viewers end the slice of an end's name alone, and a function may have lost its name, or changed it.
+            if kind != event::SLICE_END {
+                proto.number(
+                    event::NAME_IID,
+                    match (name, address) {
+                        (Some(name), _) => interned.number(Kind::Event, name),
+                        (None, Some(address)) => {
+                            interned.number(Kind::Event, &format!("{address:#x}"))
+                        }
+                        (None, None) => interned.event(event.name),
+                    },
+                );
+            }
             arguments::fields(proto, interned, event.name, &event.fields);
         })
     }
@@ -345,17 +364,16 @@ impl Writer<'_, '_> {
         let track = match holder(fields) {
             Some((pid, tid)) => {
                 self.known.thread(machine, pid, tid);
-                let of = Track::Thread { machine, pid, tid };
                 let sequence = &self.sequences[machine as usize];
-                self.tracks.rename((self.out, sequence), of, |proto| {
-                    tracks::thread(proto, pid, tid, event.thread_name());
-                })?
+                let (out, name) = ((&mut *self.out, sequence), event.thread_name());
+                self.tracks.thread(out, (machine, pid, tid), name, true)?
             }
             None => {
                 let of = Track::Client { session: event.session, client };
+                let group = self.group(machine)?;
                 let sequence = &self.sequences[machine as usize];
                 self.tracks.rename((self.out, sequence), of, |proto| {
-                    tracks::name(proto, track::NAME, event.source);
+                    tracks::grouped(proto, of, group, event.source);
                 })?
             }
         };
@@ -471,12 +489,7 @@ impl Writer<'_, '_> {
     ) -> Result<u64> {
         let sequence = &self.sequences[machine as usize];
         match pid.filter(|pid| tracks::is_thread(*pid, tid)) {
-            Some(pid) => {
-                let of = Track::Thread { machine, pid, tid };
-                self.tracks.number((self.out, sequence), of, |proto| {
-                    tracks::thread(proto, pid, tid, name);
-                })
-            }
+            Some(pid) => self.tracks.thread((self.out, sequence), (machine, pid, tid), name, false),
             None => self.named(machine, Track::Task { machine, tid }, source),
         }
     }
@@ -490,20 +503,27 @@ impl Writer<'_, '_> {
             let name = format!("idle, CPU {cpu}").into();
             return self.named(machine, Track::Cpu { machine, cpu }, &name);
         }
+        if let Some(track) = self.known.kernel.get(&(machine, tid)) {
+            return Ok(*track);
+        }
+        let track = self.new_kernel(event, machine, tid)?;
+        if self.known.kernel.len() == MOST {
+            self.known.kernel.clear();
+        }
+        self.known.kernel.insert((machine, tid), track);
+        Ok(track)
+    }
+
+    /// Returns the track of a kernel's events of a thread that had none.
+    fn new_kernel(&mut self, event: &EventRef<'_>, machine: u64, tid: u32) -> Result<u64> {
         let pid = self.known.processes.get(&(machine, tid)).copied();
         let Some(pid) = pid.filter(|pid| tracks::is_thread(*pid, tid)) else {
             return self.named(machine, Track::Task { machine, tid }, event.source);
         };
-        let of = Track::Thread { machine, pid, tid };
+        let (out, name) = (&mut *self.out, event.thread_name());
         let sequence = &self.sequences[machine as usize];
-        let parent = self.tracks.number((self.out, sequence), of, |proto| {
-            tracks::thread(proto, pid, tid, event.thread_name());
-        })?;
-        let part = Track::Part { of: parent, part: Part::Kernel };
-        self.tracks.number((self.out, sequence), part, |proto| {
-            proto.number(track::PARENT, parent);
-            tracks::name(proto, track::NAME, "kernel events");
-        })
+        let parent = self.tracks.thread((out, sequence), (machine, pid, tid), name, false)?;
+        self.tracks.part((out, sequence), parent, Part::Kernel, |_| {})
     }
 
     /// Returns the track of a source by its name.
@@ -522,12 +542,21 @@ impl Writer<'_, '_> {
         self.named(machine, Track::Source { session, number }, source)
     }
 
-    /// Returns a track with a name.
+    /// Returns a track with a name, in the group of its machine.
     fn named(&mut self, machine: u64, of: Track, name: &Arc<str>) -> Result<u64> {
+        let group = self.group(machine)?;
         let sequence = &self.sequences[machine as usize];
         self.tracks.number((self.out, sequence), of, |proto| {
-            tracks::name(proto, track::NAME, name);
+            tracks::grouped(proto, of, group, name);
         })
+    }
+
+    /// Returns the track around those of a machine that belong to no known process.
+    pub fn group(&mut self, machine: u64) -> Result<u64> {
+        let of = Track::Group { machine };
+        let sequence = &self.sequences[machine as usize];
+        let name = &self.all[machine as usize].name;
+        self.tracks.number((self.out, sequence), of, |proto| tracks::around(proto, name))
     }
 
     /// Writes the bound on the error of a client's clock, if it changed by more than a sixteenth.
@@ -543,10 +572,8 @@ impl Writer<'_, '_> {
         known.bound.1 = bound_ns;
         let sequence = &mut self.sequences[machine as usize];
         if known.bound.0 == 0 {
-            let of = Track::Part { of: parent, part: Part::Bound };
-            known.bound.0 = self.tracks.number((self.out, sequence), of, |proto| {
-                proto.number(track::PARENT, parent);
-                tracks::name(proto, track::NAME, "bound of the clock's error");
+            let out = (&mut *self.out, &*sequence);
+            known.bound.0 = self.tracks.part(out, parent, Part::Bound, |proto| {
                 proto.message(track::COUNTER, |counter| {
                     counter.number(track::UNIT, track::NANOSECONDS);
                 });

@@ -81,7 +81,13 @@ pub(super) mod track {
     pub const THREAD: u32 = 4;
     pub const PARENT: u32 = 5;
     pub const COUNTER: u32 = 8;
+    pub const CHILD_ORDERING: u32 = 11;
+    /// `sibling_order_rank`.
+    pub const RANK: u32 = 12;
     pub const STATE: u32 = 18;
+
+    /// `ChildTracksOrdering`: by rank.
+    pub const EXPLICIT: u64 = 3;
 
     pub const PID: u32 = 1;
     pub const TID: u32 = 2;
@@ -100,7 +106,6 @@ pub(super) mod event {
     pub const TRACK: u32 = 11;
     pub const COUNTER_VALUE: u32 = 30;
     pub const FLOW_IDS: u32 = 47;
-    pub const CORRELATION_ID: u32 = 52;
 
     pub const SLICE_BEGIN: u64 = 1;
     pub const SLICE_END: u64 = 2;
@@ -147,6 +152,7 @@ pub(super) mod argument {
     pub const DOUBLE: u32 = 5;
     pub const STRING: u32 = 6;
     pub const POINTER: u32 = 7;
+    pub const ENTRIES: u32 = 11;
     pub const ARRAY: u32 = 12;
     pub const STRING_IID: u32 = 17;
 }

@@ -7,7 +7,7 @@ use super::intern::valid;
 use super::sequence::{Output, Sequence};
 use crate::Result;
 use hypertrace_timeline::clock::host::uuid_text;
-use hypertrace_timeline::{ClockMaps, Session};
+use hypertrace_timeline::{ClockMaps, KernelTrace, Session};
 
 /// Most bytes of a machine's name, and of an attribute.
 const MOST_NAME: usize = 256;
@@ -39,43 +39,71 @@ pub(super) fn machines(sessions: &[(Session, ClockMaps)]) -> (Vec<Machines>, u64
     (all, next.max(1))
 }
 
-/// Writes what the machines of sessions are, the host of the first one first, and what the trace was made from.
-pub(super) fn write(
+/// What viewers are told of a machine.
+#[derive(Clone, Debug)]
+pub(super) struct Machine {
+    pub name: String,
+    /// Release of its kernel, by which viewers read the states of threads.
+    pub release: Option<String>,
+    /// Architecture.
+    architecture: Option<String>,
+}
+
+/// Returns the descriptions of all machines, by number.
+pub(super) fn describe(
+    sessions: &[(Session, ClockMaps)],
+    traces: &[KernelTrace],
+    machines: &[Machines],
+    of_traces: &[u64],
+    count: u64,
+) -> Vec<Machine> {
+    let of_sessions = || sessions.iter().map(|(session, _)| session).zip(machines);
+    let describe = |machine: u64| {
+        let host = of_sessions().find(|(_, of)| of.host == machine);
+        let guest = of_sessions().find(|(_, of)| of.guest == machine);
+        let mut of_machine = traces.iter().zip(of_traces).filter(|(_, of)| **of == machine);
+        let origin = host.and_then(|(session, _)| session.json().origin.as_ref());
+        let name = match (host, guest, of_machine.clone().next()) {
+            (Some(_), ..) => origin.map_or("host".to_owned(), |origin| origin.host.clone()),
+            (None, Some((session, _)), _) => format!("guest of {}", session.dir().display()),
+            (None, None, Some((trace, _))) => trace.path().display().to_string(),
+            (None, None, None) => "host".to_owned(),
+        };
+        let own = || of_machine.find_map(|(trace, _)| trace.release());
+        let release = origin.map(|origin| &*origin.kernel).or_else(own).map(str::to_owned);
+        let architecture = origin.map(|origin| origin.machine.clone());
+        Machine { name, release, architecture }
+    };
+    (0..count).map(describe).collect()
+}
+
+/// Writes what the machines are, the host of the first session first.
+pub(super) fn write(out: &mut Output<'_>, all: &[Machine], sequences: &[Sequence]) -> Result<()> {
+    for (machine, sequence) in all.iter().zip(sequences) {
+        sequence.plain(out, |packet| {
+            packet.message(packet::SYSTEM_INFO, |info| {
+                if let Some(release) = &machine.release {
+                    info.message(system::UTSNAME, |names| {
+                        names.put(system::SYSNAME, b"Linux");
+                        names.put(system::RELEASE, short(release).as_bytes());
+                        if let Some(architecture) = &machine.architecture {
+                            names.put(system::MACHINE, short(architecture).as_bytes());
+                        }
+                    });
+                }
+                info.put(system::MACHINE_NAME, short(&machine.name).as_bytes());
+            });
+        })?;
+    }
+    Ok(())
+}
+
+/// Writes what the trace was made from.
+pub(super) fn write_origins(
     out: &mut Output<'_>,
     sessions: &[(Session, ClockMaps)],
-    machines: &[Machines],
-    sequences: &[Sequence],
+    first: &Sequence,
 ) -> Result<()> {
-    let mut named = 0;
-    for ((session, _), of) in sessions.iter().zip(machines) {
-        let dir = session.dir().display().to_string();
-        let origin = session.json().origin.as_ref();
-        for (machine, is_host) in [(of.host, true), (of.guest, false)] {
-            // Numbers grow by one.
-            if machine < named {
-                continue;
-            }
-            named = machine + 1;
-            sequences[machine as usize].plain(out, |packet| {
-                packet.message(packet::SYSTEM_INFO, |info| {
-                    let name = match origin.filter(|_| is_host) {
-                        Some(origin) => origin.host.clone(),
-                        None if is_host => "host".to_owned(),
-                        None => format!("guest of {dir}"),
-                    };
-                    if let Some(origin) = origin.filter(|_| is_host) {
-                        info.message(system::UTSNAME, |names| {
-                            names.put(system::SYSNAME, b"Linux");
-                            names.put(system::RELEASE, short(&origin.kernel).as_bytes());
-                            names.put(system::MACHINE, short(&origin.machine).as_bytes());
-                        });
-                    }
-                    info.put(system::MACHINE_NAME, short(&name).as_bytes());
-                });
-            })?;
-        }
-    }
-    let Some(first) = sequences.first() else { return Ok(()) };
     if let [(session, _), ..] = sessions {
         let uuid = session.json().uuid;
         let half = |bytes: &[u8]| i64::from_be_bytes(bytes.try_into().unwrap_or_default());

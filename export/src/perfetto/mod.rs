@@ -100,23 +100,29 @@ pub fn write(
     let out = &mut output;
     let (mut tracks, mut counts) = (tracks::Tracks::default(), Counts::default());
     let start = events.start();
-    // The first packet has the host's clock.
-    sequences[0].begin(out, clock, clock.at(first.json().started_unix_ns).unwrap_or(0))?;
-    machines::write(out, sessions, &machines, &sequences)?;
+    let all = machines::describe(sessions, traces, &machines, &of_traces, count);
+    machines::write(out, &all, &sequences)?;
+    // Viewers from version 58 on take the clock of one machine as that of the trace: the last one whose snapshot stands
+    // before all times. They drop the host's packets if a guest's snapshot comes later.
+    let at = clock.at(first.json().started_unix_ns).unwrap_or(0);
+    for machine in (1..count as usize).chain([0]) {
+        sequences[machine].snapshot(out, clock, at)?;
+        others[machine].snapshot(out, clock, at)?;
+    }
+    machines::write_origins(out, sessions, &sequences[0])?;
     let mut known = events::Known::default();
     for ((session, _), of) in sessions.iter().zip(&machines) {
         let Some(pid) = known.read(session, *of)? else { continue };
         let command = session.json().origin.as_ref().map(|origin| &*origin.command);
         let name = command.and_then(|command| command.split(' ').next()?.rsplit('/').next());
-        let track = tracks::Track::Process { machine: of.host, pid };
-        tracks.number((out, &sequences[of.host as usize]), track, |proto| {
-            tracks::process(proto, pid, name.filter(|name| !name.is_empty()));
-        })?;
+        let name = name.filter(|name| !name.is_empty());
+        tracks.process((out, &sequences[of.host as usize]), (of.host, pid), name, true)?;
     }
     let mut writer = events::Writer {
         out,
         clock,
         machines: &machines,
+        all: &all,
         of_traces: &of_traces,
         sequences: &mut sequences,
         others: &mut others,

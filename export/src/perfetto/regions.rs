@@ -6,7 +6,7 @@ use super::arguments;
 use super::events::Writer;
 use super::fields::{event, track};
 use super::intern::Kind;
-use super::tracks::{self, Part, Track};
+use super::tracks::{self, Part};
 use crate::Result;
 use crate::begins::{Begin, Begins};
 use crate::events::Events;
@@ -46,8 +46,8 @@ struct Thread {
     /// Track of its states, 0 if it has none yet, and that of its exits.
     track: u64,
     exits: u64,
-    /// End of the last interval.
-    until: Option<i64>,
+    /// End and part of the last interval.
+    last: Option<(i64, regions::Part)>,
     /// Beginning and reason of the exit that is open.
     exit: Option<(i64, String)>,
 }
@@ -109,24 +109,23 @@ fn interval(
     if known.track == 0 {
         let parent = writer.task(machine, thread.tid, thread.name)?;
         let sequence = &writer.others[machine as usize];
-        let mut part = |part, name: &str, is_state: bool| {
-            let of = Track::Part { of: parent, part };
-            writer.tracks.number((writer.out, sequence), of, |proto| {
-                proto.number(track::PARENT, parent);
-                tracks::name(proto, track::NAME, name);
+        let mut part = |part, is_state: bool| {
+            writer.tracks.part((writer.out, sequence), parent, part, |proto| {
                 if is_state {
                     proto.message(track::STATE, |_| {});
                 }
             })
         };
-        known.track = part(Part::States, "parts", states == States::Tracks)?;
+        known.track = part(Part::States, states == States::Tracks)?;
         if !is_program && !thread.is_of_guest {
-            known.exits = part(Part::Exits, "exits", false)?;
+            known.exits = part(Part::Exits, false)?;
         }
     }
-    let ended = known.until;
+    let ended = known.last.map(|(until, _)| until);
     let is_gap = ended.is_some_and(|until| until < from);
-    if is_gap || states == States::Slices {
+    // Viewers take a state with the current one's name for the same state.
+    let is_same = known.last.is_some_and(|(_, last)| last == part);
+    if is_gap || is_same || states == States::Slices {
         stop(writer, machine, known, states)?;
     }
     if matches!(part, regions::Part::Guest | regions::Part::Unattributed) || is_gap {
@@ -141,7 +140,7 @@ fn interval(
         States::Tracks => event::STATE,
         States::Slices => event::SLICE_BEGIN,
     };
-    known.until = Some(to);
+    known.last = Some((to, part));
     writer.counts.states += 1;
     writer.other(machine, (from, kind, known.track), |proto, interned| {
         let name = part.name(is_program);
@@ -162,7 +161,7 @@ fn stop(
     known: &mut Thread,
     states: States,
 ) -> Result<()> {
-    let Some(until) = known.until.take() else { return Ok(()) };
+    let Some((until, _)) = known.last.take() else { return Ok(()) };
     match states {
         // A state without a name.
         States::Tracks => writer.other(machine, (until, event::STATE, known.track), |_, _| {}),
@@ -178,7 +177,7 @@ fn end(
     states: States,
 ) -> Result<()> {
     let machine = known.machine;
-    if let Some(until) = known.until {
+    if let Some((until, _)) = known.last {
         end_exit(writer, (session, tid), &mut known, until)?;
     }
     stop(writer, machine, &mut known, states)
@@ -305,7 +304,8 @@ impl Places<'_> {
             }
             if let Some((event, _)) = begin {
                 let own = event.fields.iter().filter(|(name, _)| is_own(name));
-                own.for_each(|(name, value)| arguments::field(proto, interned, name, value));
+                let own = own.map(|(name, value)| (&**name, value));
+                arguments::of_begin(proto, interned, own);
             }
         })?;
         match on == parent {
@@ -352,12 +352,14 @@ impl Lanes {
                 track
             }
             None => {
+                let around = match parent {
+                    0 => writer.group(machine)?,
+                    parent => parent,
+                };
                 let number = writer.tracks.new_number();
                 let sequence = &writer.others[machine as usize];
                 sequence.describe(writer.out, number, |proto| {
-                    if parent != 0 {
-                        proto.number(track::PARENT, parent);
-                    }
+                    tracks::below(proto, around, 0);
                     tracks::name(proto, track::NAME, name);
                 })?;
                 number

@@ -9,7 +9,7 @@ use super::intern::valid;
 use crate::Result;
 use hypertrace_timeline::KernelTrace;
 use hypertrace_timeline::regions::{Scheduled, Scheduling, SchedulingStep as Step, Task};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 /// Most steps that wait for a packet, of all CPUs.
 const MOST: usize = 1 << 15;
@@ -22,6 +22,21 @@ const MOST_NAME: usize = 64;
 
 /// States of a thread that has ended: `EXIT_DEAD` and `EXIT_ZOMBIE`.
 const ENDED: i64 = 0x30;
+
+/// States of `sched_switch` since Linux 4.14, and what has the same meaning for viewers that know no release of the
+/// kernel: these read Linux 4.4's states.
+const SINCE_4_14: [(i64, i64); 3] = [
+    // Parked.
+    (0x40, 0x200),
+    // Idle: uninterruptible, and no part of the load.
+    (0x80, 0x402),
+    // Preempted: ready.
+    (0x100, 0),
+];
+/// State of a thread that sleeps.
+const SLEEPING: u64 = 1;
+/// Priority and name of the idle thread.
+const IDLE: (u64, &[u8]) = (120, b"swapper");
 
 /// The steps of a CPU that wait for a packet.
 #[derive(Debug, Default)]
@@ -64,11 +79,22 @@ pub(super) fn write(
     // The kernel's own form has times of BOOTTIME.
     let has_boot = writer.clock.boot_ns.is_some();
     let is_whole = Vec::from_iter(traces.iter().map(|trace| has_boot && trace.has_all_threads()));
+    let mut recorded = vec![(i64::MAX, i64::MIN); traces.len()];
+    // The last threads of CPUs.
+    let mut last: BTreeMap<(usize, u32), u32> = BTreeMap::new();
     scheduling.each(|scheduled| {
         let Scheduled { ts_ns, trace, cpu, .. } = *scheduled;
         let is_loss = matches!(scheduled.step, Step::Lost);
         if !is_loss && (ts_ns < window.0 || ts_ns > window.1) {
             return Ok(());
+        }
+        if !is_loss {
+            let (from, _) = &mut recorded[trace];
+            *from = (*from).min(ts_ns);
+            writer.known.saw(trace, ts_ns);
+        }
+        if let Step::Switch { next, .. } = scheduled.step {
+            last.insert((trace, cpu), if next.is_followed { next.tid } else { 0 });
         }
         if !is_whole[trace] {
             return states(writer, scheduled, &mut running);
@@ -78,7 +104,9 @@ pub(super) fn write(
         match scheduled.step {
             Step::Switch { state, next, .. } => {
                 let name = known.name(next.name);
-                let (state, prio) = (state as u64, i64::from(next.prio) as u64);
+                let has_release = writer.all[writer.of_traces[trace] as usize].release.is_some();
+                let state = if has_release { state } else { without_release(state) } as u64;
+                let prio = i64::from(next.prio) as u64;
                 known.switches.push([at, state, next.tid.into(), prio, name]);
                 writer.counts.switches += 1;
             }
@@ -108,6 +136,28 @@ pub(super) fn write(
         }
         Ok(())
     })?;
+    for (at, (_, until)) in recorded.iter_mut().enumerate() {
+        *until = writer.known.ends.get(at).copied().unwrap_or(i64::MIN).min(window.1);
+    }
+    for ((trace, cpu), tid) in last {
+        let (machine, until) = (writer.of_traces[trace], recorded[trace].1);
+        let mut others = recorded.iter().zip(writer.of_traces);
+        let is_covered =
+            others.any(|((from, to), of)| *of == machine && *from <= until && until < *to);
+        if tid == 0 || is_covered {
+            continue;
+        }
+        // Viewers let the last thread run until the next recording of the same machine, if no switch ends it. They have no
+        // state for an unknown time, so the thread sleeps there, as those do that have slept before.
+        if is_whole[trace] {
+            let at = writer.at(until);
+            let known = cpus.entry((trace, cpu)).or_default();
+            let name = known.name(IDLE.1);
+            known.switches.push([at, SLEEPING, 0, IDLE.0, name]);
+        } else {
+            task_state(writer, trace, (until, cpu), (0, IDLE.1, IDLE.0 as i32), task::RUNNING)?;
+        }
+    }
     let mut left = Vec::from_iter(cpus);
     left.sort_unstable_by_key(|(of, _)| *of);
     for ((trace, cpu), mut known) in left {
@@ -163,7 +213,7 @@ fn flush(writer: &mut Writer<'_, '_>, trace: usize, cpu: u32, known: &mut Cpu) -
 fn states(
     writer: &mut Writer<'_, '_>,
     scheduled: &Scheduled<'_>,
-    running: &mut HashMap<(u64, u32), bool>,
+    running: &mut HashMap<(u64, u32), Option<usize>>,
 ) -> Result<()> {
     let machine = writer.of_traces[scheduled.trace];
     if running.len() >= MOST_THREADS {
@@ -173,23 +223,16 @@ fn states(
         if task.tid == 0 || !task.is_followed {
             return Ok(());
         }
-        let now = state == task::RUNNING;
-        // Viewers refuse a thread that gets a CPU twice.
-        if running.insert((machine, task.tid), now) == Some(true) && now {
+        let now = (state == task::RUNNING).then_some(scheduled.trace);
+        let before = running.insert((machine, task.tid), now).flatten();
+        // Viewers refuse a thread that gets a CPU twice in one recording.
+        let ended = before.and_then(|trace| writer.known.ends.get(trace)).copied();
+        if now.is_some() && before.is_some() && ended.is_none_or(|end| end >= scheduled.ts_ns) {
             return Ok(());
         }
         writer.counts.task_states += 1;
-        let at = writer.at(scheduled.ts_ns);
-        let sequence = &mut writer.others[machine as usize];
-        sequence.packet(writer.out, writer.clock, at, |proto, _| {
-            proto.message(packet::TASK_STATE, |proto| {
-                proto.number(task::CPU, scheduled.cpu.into());
-                proto.put(task::NAME, valid(task.name, MOST_NAME).0.as_bytes());
-                proto.number(task::TID, task.tid.into());
-                proto.number(task::STATE, state);
-                proto.signed(task::PRIO, task.prio.into());
-            });
-        })
+        let of = (task.tid, task.name, task.prio);
+        task_state(writer, scheduled.trace, (scheduled.ts_ns, scheduled.cpu), of, state)
     };
     match scheduled.step {
         Step::Switch { prev, state: of_prev, next } => {
@@ -199,6 +242,33 @@ fn states(
         Step::Ready { task } => state(task, task::RUNNABLE),
         Step::Waking { .. } | Step::Lost => Ok(()),
     }
+}
+
+/// Writes a state of a thread: its number, its name and its priority.
+fn task_state(
+    writer: &mut Writer<'_, '_>,
+    trace: usize,
+    (ts_ns, cpu): (i64, u32),
+    (tid, name, prio): (u32, &[u8], i32),
+    state: u64,
+) -> Result<()> {
+    let at = writer.at(ts_ns);
+    let sequence = &mut writer.others[writer.of_traces[trace] as usize];
+    sequence.packet(writer.out, writer.clock, at, |proto, _| {
+        proto.message(packet::TASK_STATE, |proto| {
+            proto.number(task::CPU, cpu.into());
+            proto.put(task::NAME, valid(name, MOST_NAME).0.as_bytes());
+            proto.number(task::TID, tid.into());
+            proto.number(task::STATE, state);
+            proto.signed(task::PRIO, prio.into());
+        });
+    })
+}
+
+/// Returns a state of Linux for viewers that do not know which release it is of.
+fn without_release(state: i64) -> i64 {
+    let others = SINCE_4_14.iter().filter(|(own, _)| state & own != 0);
+    others.fold(state & 0x3f, |state, (_, other)| state | other)
 }
 
 /// Returns a viewer's number for a state of Linux.

@@ -129,14 +129,16 @@ impl Sequence {
         }
     }
 
+    /// Writes the snapshot of clocks, which packets with a time need.
+    pub fn snapshot(&mut self, out: &mut Output<'_>, clock: TraceClock, at: u64) -> Result<()> {
+        self.last = self.is_incremental.then_some(at);
+        self.plain(out, |packet| clock.write_snapshot(packet, at, self.is_incremental))
+    }
+
     /// Begins, or begins anew, with a packet of defaults.
-    pub fn begin(&mut self, out: &mut Output<'_>, clock: TraceClock, at: u64) -> Result<()> {
+    fn begin(&mut self, out: &mut Output<'_>, clock: TraceClock) -> Result<()> {
         self.interned.clear();
-        if !self.has_begun {
-            self.plain(out, |packet| clock.write_snapshot(packet, at, self.is_incremental))?;
-            self.last = self.is_incremental.then_some(at);
-            self.has_begun = true;
-        }
+        self.has_begun = true;
         let id = if self.is_incremental { clock::OF_SEQUENCE } else { clock.id() };
         out.packet(|packet| {
             self.write_head(packet, packet::CLEARED);
@@ -190,7 +192,7 @@ impl Sequence {
         write: impl FnOnce(&mut Proto, &mut Interned),
     ) -> Result<()> {
         if self.has_to_begin() {
-            self.begin(out, clock, at)?;
+            self.begin(out, clock)?;
         }
         let since = self.last.map(|last| at.checked_sub(last));
         out.packet(|packet| {

@@ -18,8 +18,8 @@ const MOST_NAME: usize = 256;
 /// What a track is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Track {
-    /// A process of a machine.
-    Process { machine: u64, pid: u32 },
+    /// What is around the tracks of a machine that belong to no known process.
+    Group { machine: u64 },
     /// A thread of a machine.
     Thread { machine: u64, pid: u32, tid: u32 },
     /// A thread of a machine whose process is not known.
@@ -34,25 +34,55 @@ pub(super) enum Track {
     Part { of: u64, part: Part },
 }
 
-/// Part of a track.
+/// Part of a track. Viewers show parts in this order, after the regions that have tracks of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Part {
-    /// Events of the kernel.
-    Kernel,
-    /// Functions.
-    Functions,
     /// What the thread did.
-    States,
+    States = 1,
     /// Exits of its guest.
     Exits,
+    /// Functions.
+    Functions,
+    /// Events of the kernel.
+    Kernel,
     /// Bound on the error of the clock.
     Bound,
+}
+
+impl Part {
+    fn name(self) -> &'static str {
+        match self {
+            Part::States => "parts",
+            Part::Exits => "exits",
+            Part::Functions => "functions",
+            Part::Kernel => "kernel events",
+            Part::Bound => "bound of the clock's error",
+        }
+    }
+}
+
+impl Track {
+    /// Returns the place among the tracks of a group: clients, other sources, CPUs, and threads.
+    fn rank(self) -> u32 {
+        const OF_KIND: u32 = 1 << 28;
+        let (kind, number) = match self {
+            Track::Client { client, .. } => (0, client),
+            Track::Source { number, .. } => (1, number as u32),
+            Track::Cpu { cpu, .. } => (2, cpu),
+            Track::Task { tid, .. } => (3, tid),
+            Track::Group { .. } | Track::Thread { .. } | Track::Part { .. } => (0, 0),
+        };
+        // Tracks of regions are at 0.
+        1 + kind * OF_KIND + number.min(OF_KIND - 1)
+    }
 }
 
 /// The tracks that were described.
 #[derive(Debug, Default)]
 pub(super) struct Tracks {
     known: HashMap<Track, u64>,
+    /// Tracks of processes, by machine, and whether their names are their own.
+    processes: HashMap<(u64, u32), (u64, bool)>,
     next: u64,
 }
 
@@ -76,10 +106,36 @@ impl Tracks {
         Ok(number)
     }
 
-    /// Returns a number that no track has.
-    pub fn new_number(&mut self) -> u64 {
-        self.next += 1;
-        self.next
+    /// Returns the number of a part of a track.
+    pub fn part(
+        &mut self,
+        out: (&mut Output<'_>, &Sequence),
+        of: u64,
+        part: Part,
+        write: impl FnOnce(&mut Proto),
+    ) -> Result<u64> {
+        self.number(out, Track::Part { of, part }, |proto| {
+            below(proto, of, part as u32);
+            name(proto, track::NAME, part.name());
+            write(proto);
+        })
+    }
+
+    /// Returns the number of a thread's track, whose process gets a name. If `is_new`, the thread has another name now.
+    pub fn thread(
+        &mut self,
+        (out, sequence): (&mut Output<'_>, &Sequence),
+        (machine, pid, tid): (u64, u32, u32),
+        thread_name: Option<&str>,
+        is_new: bool,
+    ) -> Result<u64> {
+        self.process((out, sequence), (machine, pid), thread_name, pid == tid)?;
+        let of = Track::Thread { machine, pid, tid };
+        let write = |proto: &mut Proto| thread(proto, pid, tid, thread_name);
+        match is_new {
+            true => self.rename((out, sequence), of, write),
+            false => self.number((out, sequence), of, write),
+        }
     }
 
     /// Describes a track anew, which has another name now.
@@ -94,6 +150,59 @@ impl Tracks {
             None => self.number((out, sequence), of, write),
         }
     }
+
+    /// Describes a process, if it is new or has only had the name of one of its threads. `is_own`: the name is the
+    /// process's.
+    pub fn process(
+        &mut self,
+        (out, sequence): (&mut Output<'_>, &Sequence),
+        (machine, pid): (u64, u32),
+        process_name: Option<&str>,
+        is_own: bool,
+    ) -> Result<()> {
+        let is_own = is_own && process_name.is_some();
+        let number = match self.processes.get(&(machine, pid)) {
+            Some((_, is_known)) if *is_known || !is_own => return Ok(()),
+            Some((number, _)) => *number,
+            None => self.new_number(),
+        };
+        if self.processes.len() == MOST {
+            self.processes.clear();
+        }
+        self.processes.insert((machine, pid), (number, is_own));
+        sequence.describe(out, number, |proto| {
+            proto.message(track::PROCESS, |process| {
+                process.number(track::PID, pid.into());
+                if let Some(process_name) = process_name {
+                    name(process, track::PROCESS_NAME, process_name);
+                }
+            });
+        })
+    }
+
+    /// Returns a number that no track has.
+    pub fn new_number(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+}
+
+/// Writes what a track is below, and its place there.
+pub(super) fn below(proto: &mut Proto, parent: u64, rank: u32) {
+    proto.number(track::PARENT, parent);
+    proto.number(track::RANK, rank.into());
+}
+
+/// Writes a track with a name in a group.
+pub(super) fn grouped(proto: &mut Proto, of: Track, group: u64, track_name: &str) {
+    below(proto, group, of.rank());
+    around(proto, track_name);
+}
+
+/// Writes a track with a name that has others below, each with its rank.
+pub(super) fn around(proto: &mut Proto, track_name: &str) {
+    name(proto, track::NAME, track_name);
+    proto.number(track::CHILD_ORDERING, track::EXPLICIT);
 }
 
 /// Writes a name of a track.
@@ -102,7 +211,7 @@ pub(super) fn name(proto: &mut Proto, field: u32, name: &str) {
 }
 
 /// Writes a thread.
-pub(super) fn thread(proto: &mut Proto, pid: u32, tid: u32, thread_name: Option<&str>) {
+fn thread(proto: &mut Proto, pid: u32, tid: u32, thread_name: Option<&str>) {
     proto.message(track::THREAD, |thread| {
         thread.number(track::PID, pid.into());
         thread.number(track::TID, tid.into());
@@ -110,16 +219,7 @@ pub(super) fn thread(proto: &mut Proto, pid: u32, tid: u32, thread_name: Option<
             name(thread, track::THREAD_NAME, thread_name);
         }
     });
-}
-
-/// Writes a process.
-pub(super) fn process(proto: &mut Proto, pid: u32, process_name: Option<&str>) {
-    proto.message(track::PROCESS, |process| {
-        process.number(track::PID, pid.into());
-        if let Some(process_name) = process_name {
-            name(process, track::PROCESS_NAME, process_name);
-        }
-    });
+    proto.number(track::CHILD_ORDERING, track::EXPLICIT);
 }
 
 /// Returns whether a viewer takes numbers as those of a thread: 0 is the idle thread of each CPU, and the largest one has

@@ -297,6 +297,11 @@ impl KernelTrace {
         cpus.map(|cpu| cpu.number.saturating_add(1)).max().unwrap_or(0)
     }
 
+    /// Returns the release of the recorded kernel, as uname(2) gives it, if the recording names it.
+    pub fn release(&self) -> Option<&str> {
+        self.file.options.uname.as_deref()?.split_ascii_whitespace().nth(2)
+    }
+
     /// Returns the trace's file.
     pub fn path(&self) -> &Path {
         &self.file.path

@@ -59,6 +59,8 @@ pub(crate) struct Options {
     /// Name of the clock, in version 6.
     pub clock: String,
     pub trace: Option<u64>,
+    /// System, host name, release and machine of the recorded kernel.
+    pub uname: Option<String>,
     pub shift: Option<Arc<TimeShift>>,
     pub guests: Vec<Guest>,
     /// Events that no reader got, by CPU, as the kernel counted them until the recording's end.
@@ -137,6 +139,10 @@ impl Options {
                 // A word that is no number names no thread.
                 self.threads = find("threads")
                     .map(|list| list.split(',').filter_map(|tid| tid.parse().ok()).collect());
+            }
+            id::UNAME => {
+                let text = String::from_utf8_lossy(data.text("a system's names")?);
+                self.uname = Some(cut(&text, MOST_NAME).to_owned());
             }
             id::TRACEID => self.trace = Some(data.u64("a trace's id")?),
             id::TIME_SHIFT => self.shift = Some(time_shift(data)?.into()),
