@@ -284,6 +284,7 @@ impl Inputs {
             traces.push(trace);
         }
         KernelTrace::pair(&mut traces);
+        KernelTrace::warn_of_unplaced(&mut traces, !sessions.is_empty());
         let functions = functions(&of_functions, &sessions, symbols)?;
         Ok(Recordings { sessions, traces, functions })
     }

@@ -102,6 +102,33 @@ fn a_file_of_another_kind_is_called_what_it_seems_to_be() {
 }
 
 #[test]
+fn traces_whose_times_have_no_known_relation_are_warned_of() {
+    let dir = tempfile::tempdir().unwrap();
+    let (uname, boot) = (5, trace_dat::recorded(made::BOOT, 0));
+    let system = |name: &str| (uname, format!("Linux {name} 6.1\0").into_bytes());
+    for (name, clock, options) in [
+        ("a.dat", "mono", vec![system("hosta")]),
+        ("b.dat", "mono", vec![system("hostb")]),
+        ("same.dat", "mono", vec![system("hosta")]),
+        ("boot.dat", "mono", vec![boot.clone()]),
+        ("boot2.dat", "mono", vec![boot.clone()]),
+        ("tsc.dat", "x86-tsc", vec![boot]),
+    ] {
+        let trace = TraceDat::new(clock).cpu(&[trace_dat::Page::at(1_000).mmio(0, 77, 1)]);
+        fs::write(dir.path().join(name), TraceDat { options, ..trace }.version_7()).unwrap();
+    }
+    let commands = [
+        "report T/a.dat T/b.dat T/same.dat",
+        "report T/a.dat T/b.dat --ts-offset 5us",
+        "report T/boot.dat T/boot2.dat",
+        "report T/boot.dat T/tsc.dat",
+        "export T/a.dat T/b.dat --to json -o -",
+        "report S T/a.dat --event kvm:*",
+    ];
+    golden("unplaced", HYPERTRACE.transcript(&[session().path(), dir.path()], &commands));
+}
+
+#[test]
 fn offsets_belong_to_the_file_before_them() {
     let dir = tempfile::tempdir().unwrap();
     for (name, time) in [("host.dat", 1_000), ("guest.dat", 5_000)] {

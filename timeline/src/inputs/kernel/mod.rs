@@ -42,6 +42,7 @@ use crate::inputs::input::Input;
 use crate::inputs::names::Names;
 use cpu_input::CpuInput;
 use file::{Buffer, TraceFile};
+use hypertrace_abi::event::cut;
 pub(crate) use options::{STEAL_STEP_MS, Steal};
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -280,6 +281,51 @@ impl KernelTrace {
                     times.bound = None;
                 }
             }
+        }
+    }
+
+    /// Warns of each trace whose place in time is not known beside the others, or beside sessions.
+    pub fn warn_of_unplaced(traces: &mut [KernelTrace], has_sessions: bool) {
+        let is_placed = |trace: &KernelTrace| {
+            trace.session.is_some()
+                || trace.times.iter().any(|times| {
+                    let by_guest = matches!(times.scale, Scale::Guest(_)) || times.shift.is_some();
+                    by_guest || times.offset.is_some()
+                })
+        };
+        let unplaced = traces.iter().enumerate().filter(|(_, trace)| !is_placed(trace));
+        let mut unplaced = Vec::from_iter(unplaced.map(|(at, _)| at)).into_iter();
+        let first = if has_sessions { None } else { unplaced.next() };
+        let shown = "its times are shown as they are; --ts-offset places them";
+        for at in unplaced {
+            let why = match first {
+                Some(first) => traces[at].differs(&traces[first]),
+                None => Some("not known to be recorded in the same boot as the session".into()),
+            };
+            traces[at].file.warnings.extend(why.map(|why| format!("{why}: {shown}")));
+        }
+    }
+
+    /// Returns why the times of two traces may be of different clocks.
+    fn differs(&self, other: &KernelTrace) -> Option<String> {
+        let clock = |trace: &KernelTrace| Some(trace.file.buffers.first()?.clock.clone());
+        let (own, others) = (&self.file.options, &other.file.options);
+        let path = other.file.path.display();
+        if let (Some(own), Some(others)) = (&own.uname, &others.uname)
+            && own != others
+        {
+            let (own, others) = (cut(own, 64), cut(others, 64));
+            return Some(format!("recorded on another system ({own:?}) than {path} ({others:?})"));
+        }
+        match (own.boot_id, others.boot_id) {
+            (Some(own), Some(others)) if own != others => {
+                Some(format!("recorded in another boot than {path}"))
+            }
+            _ if clock(self) != clock(other) => {
+                Some(format!("recorded with another clock than {path}"))
+            }
+            (Some(_), Some(_)) => None,
+            _ => Some(format!("not known to be recorded in the same boot as {path}")),
         }
     }
 
