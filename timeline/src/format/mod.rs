@@ -141,7 +141,8 @@ impl Format {
                 return Err(format!("{name}: expected {field} at {at} with {size} bytes"));
             }
         }
-        if let Some(code) = text.lines().find_map(|line| line.strip_prefix("print fmt:")) {
+        // A newline in its string may be one in the text, too.
+        if let Some((_, code)) = text.split_once("\nprint fmt:") {
             let index = |name: &str| {
                 let index = fields.iter().position(|f| &*f.name == name)?;
                 Some((index, matches!(fields[index].shape, Shape::Signed)))

@@ -654,24 +654,45 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Parses `, { number, "name" }, ..)`. Some lists end with an entry without a name.
+    /// Parses `, { number, "name" }, ..)`. Entries without a name, which end some lists, and those whose number is a
+    /// constant that the kernel did not replace are left out. `None` if no other is there.
     fn names(&mut self, depth: u32) -> Option<Vec<(u64, Box<str>)>> {
         let mut names = Vec::new();
         while self.accept(",") {
-            let number = self.accept("{").then(|| self.expression(depth + 1))??;
-            let Expr::Number(number) = number else { return None };
-            if !self.accept(",") {
-                return None;
+            self.accept("{").then_some(())?;
+            let begin = self.at;
+            match self.entry(depth) {
+                Some(entry) => names.push(entry),
+                None => {
+                    self.at = begin;
+                    self.skip_entry()?;
+                }
             }
-            if self.accept("((void *)0)") || self.accept("NULL") {
-                self.accept("}").then_some(())?;
-                continue;
-            }
-            let name = self.text()?;
-            names.push((number as u64, name.into()));
-            self.accept("}").then_some(())?;
         }
-        self.accept(")").then_some(names)
+        (self.accept(")") && !names.is_empty()).then_some(names)
+    }
+
+    /// Parses `number, "name" }`.
+    fn entry(&mut self, depth: u32) -> Option<(u64, Box<str>)> {
+        let Expr::Number(number) = self.expression(depth + 1)? else { return None };
+        let name = self.accept(",").then(|| self.text())??;
+        self.accept("}").then_some((number as u64, name.into()))
+    }
+
+    /// Skips an entry up to its brace.
+    fn skip_entry(&mut self) -> Option<()> {
+        loop {
+            match self.next() {
+                0 => return None,
+                b'"' => self.at = end_of_quote(self.code, self.at),
+                b'}' => {
+                    self.at += 1;
+                    return Some(());
+                }
+                _ => {}
+            }
+            self.at += 1;
+        }
     }
 
     fn word(&mut self) -> &'a str {
@@ -718,6 +739,8 @@ impl<'a> Parser<'a> {
                         _ => return None,
                     },
                     b' '..=b'~' => text.push(char::from(*byte)),
+                    // Some kernels write the character itself.
+                    b'\n' | b'\t' => text.push(' '),
                     _ => return None,
                 }
             }

@@ -229,6 +229,25 @@ fn names_that_do_not_tell_a_whole_number_stand_after_it() {
 }
 
 #[test]
+fn lists_of_names_are_read_as_far_as_their_numbers_are_known() {
+    // Forms of Android's kernels 3.10 to 5.10: xdp:mem_connect, f2fs:f2fs_get_victim, ext4:ext4_es_cache_extent,
+    // ras:aer_event.
+    let names = "{ 1, \"one\" }, { AT_SSR, \"A}T\" }, { (1 << BH_New), \"N\" }, { 2, \"two\" }";
+    for (print, number, expected) in [
+        ("__print_symbolic(REC->a, { 3, \"last\" }, { -1, 0 })".to_owned(), 3, "last"),
+        ("__print_symbolic(REC->a, { 3, \"last\" }, { -1, ((void *)0) })".into(), 3, "last"),
+        (format!("__print_symbolic(REC->a, {names})"), 2, "two"),
+        (format!("__print_symbolic(REC->a, {names})"), 4, "Unsigned(4)"),
+        (format!("__print_flags(REC->a, \"|\", {names})"), 7, "one|two|0x4"),
+        ("__print_flags(REC->a, \"|\", { BH_New, \"N\" })".into(), 1, "Unsigned(1)"),
+    ] {
+        let print = format!("\"a line\n=%s\", {print}");
+
+        assert_eq!(shown(&["u8 a 8 1 0".into()], &print, &[number]), [expected], "{print}");
+    }
+}
+
+#[test]
 fn the_field_of_a_name_has_a_name_of_its_own() {
     let print = "\"%s\", __print_symbolic(REC->a >> 4, { 1, \"one\" })";
     let fields = ["u8 a 8 1 0".to_owned(), "u8 a_name 9 1 0".into()];
