@@ -25,7 +25,7 @@ const MOST_NAMES: usize = 1 << 14;
 
 /// Columns before those of fields.
 const COLUMNS: &str = "t_ns,ts_ns,bound_ns,client,pid,tid,cpu,thread,source,event,function,\
-                       reference_cpu,reference_seq,reference_guest_time,lost,why";
+                       reference_cpu,reference_seq,reference_guest_time,lost,why,ticks";
 
 /// Writes a header, and a row for each event and each loss. The columns of fields are those of all events whose names
 /// are wanted, by name, with `field_` in front; of kernels' events, only of those that occur. Returns the number of rows,
@@ -136,9 +136,14 @@ impl Rows {
 
     fn event(&mut self, event: &EventRef<'_>, since: i64, function: &str) -> std::fmt::Result {
         let out = &mut self.text;
-        signed(out, since);
-        out.push(',');
-        signed(out, event.ts_ns);
+        match event.ticks {
+            None => {
+                signed(out, since);
+                out.push(',');
+                signed(out, event.ts_ns);
+            }
+            Some(_) => out.push(','),
+        }
         known(out, event.bound_ns);
         out.push_str(self.sources.text(event, source)?);
         out.push(',');
@@ -158,6 +163,7 @@ impl Rows {
         known(out, event.reference.map(|point| point.seq.into()));
         known(out, event.reference.map(|point| point.guest_time));
         out.push_str(",,");
+        known(out, event.ticks);
         for (name, value) in event.fields.iter() {
             let column = self.seen.get(name).copied().unwrap_or_else(|| {
                 let column = self.columns.get(&**name).copied();
@@ -182,7 +188,7 @@ impl Rows {
         lost.client.into_iter().for_each(|client| decimal(out, client.into()));
         write!(out, ",,,,,{},,,,,,{},", Csv(lost.source.as_bytes()), lost.events)?;
         let why: Vec<&str> = causes(lost.causes).map(|(cause, _)| cause).collect();
-        write!(out, "{}", Csv(why.join("; ").as_bytes()))
+        write!(out, "{},", Csv(why.join("; ").as_bytes()))
     }
 }
 

@@ -156,10 +156,18 @@ fn line(
 ) -> std::fmt::Result {
     out.push_str("{\"version\":");
     decimal(out, JSON_VERSION.into());
-    out.push_str(",\"t_ns\":");
-    signed_number(out, since);
-    out.push_str(",\"ts_ns\":");
-    signed_number(out, event.ts_ns);
+    match event.ticks {
+        None => {
+            out.push_str(",\"t_ns\":");
+            signed_number(out, since);
+            out.push_str(",\"ts_ns\":");
+            signed_number(out, event.ts_ns);
+        }
+        Some(ticks) => {
+            out.push_str(",\"t_ns\":null,\"ts_ns\":null,\"ticks\":");
+            number(out, ticks);
+        }
+    }
     out.push_str(",\"bound_ns\":");
     known(out, event.bound_ns);
     out.push_str(sources.text(event, source)?);

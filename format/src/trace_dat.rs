@@ -7,11 +7,12 @@ pub const MAGIC: &[u8; 10] = b"\x17\x08\x44tracing";
 /// Most times of a recording in which a hypervisor took time, of all counters together: more than there are CPUs.
 pub const MOST_STEALS: usize = 1 << 15;
 
-/// Ids of sections, of the options that have their offsets, and of options alone. Those that neither writes nor
-/// reads are missing.
+/// Ids of sections, of the options that have their offsets, and of options alone.
 pub mod id {
     /// The options; among them, the end.
     pub const OPTIONS: u16 = 0;
+    /// Microseconds from the trace's clock to Unix time, as a text.
+    pub const DATE: u16 = 1;
     /// Counters of a CPU's buffer.
     pub const CPUSTAT: u16 = 2;
     /// The buffers of an instance.
@@ -20,10 +21,16 @@ pub mod id {
     pub const TRACECLOCK: u16 = 4;
     /// The system, as uname(2) has it.
     pub const UNAME: u16 = 5;
+    /// Pairs of events that `trace-cmd report` combines.
+    pub const HOOK: u16 = 6;
+    /// Nanoseconds to add to all times, as a text.
+    pub const OFFSET: u16 = 7;
     /// Number of CPUs.
     pub const CPUCOUNT: u16 = 8;
     /// The program that wrote it.
     pub const VERSION: u16 = 9;
+    /// Places of libraries in the memory of traced processes.
+    pub const PROCMAPS: u16 = 10;
     /// Identity of the trace.
     pub const TRACEID: u16 = 11;
     /// Corrections of a guest's times.
@@ -32,14 +39,20 @@ pub mod id {
     pub const GUEST: u16 = 13;
     /// Map from ticks to nanoseconds.
     pub const TSC2NSEC: u16 = 14;
+    /// Descriptions of sections.
+    pub const STRINGS: u16 = 15;
     /// Layout of pages and events.
     pub const HEADER_INFO: u16 = 16;
     /// Formats of the tracer's own events.
     pub const FTRACE_EVENTS: u16 = 17;
     /// Formats of events.
     pub const EVENT_FORMATS: u16 = 18;
+    /// Addresses of the kernel's functions.
+    pub const KALLSYMS: u16 = 19;
     /// Texts that events name by address.
     pub const PRINTK: u16 = 20;
     /// Names of threads.
     pub const CMDLINES: u16 = 21;
+    /// A tracer's text, as latency tracers write it, in place of a buffer's pages.
+    pub const BUFFER_TEXT: u16 = 22;
 }

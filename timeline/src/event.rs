@@ -44,8 +44,10 @@ pub enum Entry {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Event {
-    /// Unix time, nanoseconds.
+    /// Unix time, nanoseconds. If there are `ticks`, these in its place: an order within the trace, and no time.
     pub ts_ns: i64,
+    /// Time of an event of a kernel's trace, in ticks of its clock, if the length of a tick is not known.
+    pub ticks: Option<u64>,
     /// Bound on the error against the host's clock; `None` if there is no bound.
     pub bound_ns: Option<u64>,
     /// Index of the session. Traces of a kernel that belong to no session are counted
@@ -76,8 +78,10 @@ pub struct Event {
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct EventRef<'a> {
-    /// Unix time, nanoseconds.
+    /// Unix time, nanoseconds. If there are `ticks`, these in its place: an order within the trace, and no time.
     pub ts_ns: i64,
+    /// Time of an event of a kernel's trace, in ticks of its clock, if the length of a tick is not known.
+    pub ticks: Option<u64>,
     /// Bound on the error against the host's clock; `None` if there is no bound.
     pub bound_ns: Option<u64>,
     /// Index of the session.
@@ -109,6 +113,7 @@ impl Event {
     pub fn borrow(&self) -> EventRef<'_> {
         EventRef {
             ts_ns: self.ts_ns,
+            ticks: self.ticks,
             bound_ns: self.bound_ns,
             session: self.session,
             source: &self.source,
@@ -163,6 +168,7 @@ impl<'a> EventRef<'a> {
         let fields = self.fields.iter().filter(|(name, _)| has(name));
         Event {
             ts_ns: self.ts_ns,
+            ticks: self.ticks,
             bound_ns: self.bound_ns,
             session: self.session,
             source: self.source.clone(),

@@ -543,6 +543,7 @@ mod tests {
         ];
         Event {
             ts_ns: 0,
+            ticks: None,
             bound_ns: None,
             session: 0,
             source: "guest/2 worker".into(),

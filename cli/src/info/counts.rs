@@ -13,6 +13,7 @@ use hypertrace_timeline::{
 };
 use serde_json::{Map, Value, json};
 use std::fmt::Write as _;
+use std::path::Path;
 
 /// Counts of a session, and of the kernels' events in it.
 pub struct Counts<'s> {
@@ -181,6 +182,9 @@ fn kernel_text(out: &mut String, name: &str, kernel: &KernelStat) -> std::fmt::R
             _ => out.push_str("; "),
         }
         let events = if cpu.events == 1 { "event" } else { "events" };
+        if !cpu.buffer.is_empty() {
+            write!(out, "{}:", Escaped(cpu.buffer.as_bytes()))?;
+        }
         write!(out, "cpu{} {} {events}, ", cpu.cpu, grouped(cpu.events))?;
         match cpu.lost {
             0 if !kernel.losses_known => out.push_str("? lost"),
@@ -198,11 +202,41 @@ fn kernel_text(out: &mut String, name: &str, kernel: &KernelStat) -> std::fmt::R
 fn kernel_json(kernel: &KernelStat) -> Value {
     let cpus = kernel.cpus.iter().map(|cpu| {
         json!({
-            "cpu": cpu.cpu, "events": cpu.events,
+            "buffer": &*cpu.buffer, "cpu": cpu.cpu, "events": cpu.events,
             "lost": cpu.lost, "uncounted_losses": cpu.uncounted,
         })
     });
-    json!({ "cpus": cpus.collect::<Vec<_>>(), "losses_known": kernel.losses_known })
+    let facts = kernel.facts.iter().map(|(name, fact)| ((*name).to_owned(), json!(fact)));
+    json!({
+        "cpus": cpus.collect::<Vec<_>>(),
+        "losses_known": kernel.losses_known,
+        "facts": facts.collect::<Map<String, Value>>(),
+    })
+}
+
+/// Counts the events of a trace.dat by itself.
+pub fn of_file(trace: &KernelTrace) -> Result<KernelStat> {
+    let stat = trace.stat()?;
+    stat.warnings.iter().for_each(say);
+    Ok(stat)
+}
+
+/// Formats these counts, and what the file says of its recording.
+pub fn file_text(stat: &KernelStat) -> String {
+    let mut out = String::new();
+    // Writing to a String does not fail.
+    let _ = kernel_text(&mut out, "events", stat);
+    for (name, fact) in &stat.facts {
+        let _ = write!(out, "\n{}: {}", name.replace('_', " "), Escaped(fact.as_bytes()));
+    }
+    out.trim_start().lines().map(|line| wrapped(line, "")).collect()
+}
+
+/// Returns the same as JSON.
+pub fn file_json(path: &Path, stat: &KernelStat) -> Value {
+    let mut json = kernel_json(stat);
+    json["file"] = json!(path.to_string_lossy());
+    json
 }
 
 fn guest_json((name, kernel): &Guest) -> Value {

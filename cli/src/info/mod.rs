@@ -7,7 +7,7 @@ mod machine;
 
 use crate::output::{print, print_json};
 use crate::place;
-use crate::report::{Opened, open_each};
+use crate::report::{Opened, is_trace, open_each, open_trace};
 use counts::Counts;
 use hypertrace_export::escape::Escaped;
 use serde_json::{Value, json};
@@ -38,8 +38,9 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, verbatim_doc_comment)]
 pub struct Args {
-    /// Directories of sessions (those with session.json in them) [default: hypertrace.data]
-    #[arg(value_name = "DIR")]
+    /// Directories of sessions (those with session.json in them) [default: hypertrace.data], or trace.dat files of
+    /// trace-cmd
+    #[arg(value_name = "DIR|FILE")]
     dirs: Vec<PathBuf>,
 
     /// Show what this machine can do, also where there is a session
@@ -71,8 +72,11 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         [] => &[default.to_owned()],
         dirs => dirs,
     };
-    let sessions = open_each(dirs)?;
-    let mut shown = Vec::new();
+    let (files, dirs): (Vec<&PathBuf>, Vec<&PathBuf>) =
+        dirs.iter().partition(|path| is_trace(path));
+    let dirs: Vec<PathBuf> = dirs.into_iter().cloned().collect();
+    let sessions = open_each(&dirs)?;
+    let (mut shown, mut kernels) = (Vec::new(), Vec::new());
     let mut text = String::new();
     for (number, opened) in sessions.iter().enumerate() {
         let first = sessions.first().map(|first| &first.session);
@@ -89,8 +93,20 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             let _ = clocks::text(&mut text, first.filter(|_| number > 0), opened);
         }
     }
+    for path in files {
+        let trace = open_trace(path)?;
+        let stat = counts::of_file(&trace)?;
+        if args.json {
+            kernels.push(counts::file_json(path, &stat));
+        } else {
+            let gap = if text.is_empty() { "" } else { "\n" };
+            text += &format!("{gap}{}\n", Escaped(path.as_os_str().as_encoded_bytes()));
+            text += &counts::file_text(&stat);
+        }
+    }
     match args.json {
-        true => print_json(json!({ "sessions": shown }))?,
+        true if kernels.is_empty() => print_json(json!({ "sessions": shown }))?,
+        true => print_json(json!({ "sessions": shown, "kernels": kernels }))?,
         false => print(text)?,
     }
     // What could be read was shown.

@@ -93,6 +93,17 @@ pub fn open(dir: &Path) -> anyhow::Result<(Session, ClockMaps)> {
     Ok((session, maps))
 }
 
+/// Opens a trace of a kernel.
+pub fn open_trace(path: &Path) -> anyhow::Result<KernelTrace> {
+    // A pipe has no path that `canonicalize` could return.
+    if path.metadata().is_ok_and(|found| !found.is_file()) {
+        let found = "a pipe or a device: the reader needs a file, in which it can go back";
+        return Err(Error::NotATrace { path: path.to_owned(), found }.into());
+    }
+    // A link given by name is followed, unlike one in a session.
+    Ok(KernelTrace::open(&path.canonicalize().unwrap_or_else(|_| path.to_owned()))?)
+}
+
 /// Sessions with their clocks, traces of kernels, and function traces: the arguments of a timeline.
 #[derive(Debug)]
 pub struct Recordings {
@@ -117,14 +128,7 @@ struct Given {
 impl Given {
     /// Opens a trace.
     fn trace(&self) -> anyhow::Result<KernelTrace> {
-        // A pipe has no path that `canonicalize` could return.
-        if self.path.metadata().is_ok_and(|found| !found.is_file()) {
-            let found = "a pipe or a device: the reader needs a file, in which it can go back";
-            return Err(Error::NotATrace { path: self.path.clone(), found }.into());
-        }
-        // A link given by name is followed, unlike one in a session.
-        let path = self.path.canonicalize().unwrap_or_else(|_| self.path.clone());
-        Ok(KernelTrace::open(&path)?)
+        open_trace(&self.path)
     }
 
     fn add_offset(&self, trace: &mut KernelTrace) {
@@ -326,7 +330,7 @@ fn is_functions(path: &Path) -> bool {
 }
 
 /// Returns whether a path is for the reader of traces: whatever is no directory, but a session's own file.
-fn is_trace(path: &Path) -> bool {
+pub fn is_trace(path: &Path) -> bool {
     path.metadata().is_ok_and(|found| !found.is_dir())
         && path.file_name().is_none_or(|name| name != session_json::FILE)
 }

@@ -102,9 +102,12 @@ impl Lines {
 
     /// Formats an event or a loss.
     pub(crate) fn text(&mut self, row: &Row<'_>) -> &str {
-        match row.since() {
-            Some(since) => self.times(since),
-            None => self.no_times(),
+        match (row, row.since()) {
+            (Row::Event { event: EventRef { ticks: Some(ticks), .. }, .. }, _) => {
+                self.ticks(*ticks)
+            }
+            (_, Some(since)) => self.times(since),
+            (_, None) => self.no_times(),
         }
         self.row(row);
         self.cut()
@@ -209,6 +212,20 @@ impl Lines {
         self.last = Some(since);
     }
 
+    /// Begins a line with ticks of unknown length, and without the time since the previous line.
+    fn ticks(&mut self, ticks: u64) {
+        self.buffer.clear();
+        let width = self.times_width().saturating_sub(" ticks".len());
+        // Writing to a String does not fail.
+        let _ = write!(self.buffer, "{ticks:>width$} ticks");
+        self.buffer.push_str(if self.has_steps { "             -" } else { "" });
+    }
+
+    /// Returns the columns of a time.
+    fn times_width(&self) -> usize {
+        self.calendar.as_ref().map_or(13, |(_, zone)| calendar_width(zone))
+    }
+
     /// Appends the column of sources.
     fn source(&mut self, source: &Arc<str>) {
         let Lines { buffer, .. } = self;
@@ -244,7 +261,7 @@ impl Lines {
     /// Begins a line with columns of unknown times.
     fn no_times(&mut self) {
         self.buffer.clear();
-        let width = self.calendar.as_ref().map_or(13, |(_, zone)| calendar_width(zone));
+        let width = self.times_width();
         // Writing to a String does not fail.
         let _ = write!(self.buffer, "{:>width$}", "-");
         self.buffer.push_str(if self.has_steps { "             -" } else { "" });

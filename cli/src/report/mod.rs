@@ -5,7 +5,9 @@ mod inputs;
 pub mod lines;
 mod wanted;
 
-pub(crate) use inputs::{Inputs, Opened, Recordings, open, open_each, unplaced};
+pub(crate) use inputs::{
+    Inputs, Opened, Recordings, is_trace, open, open_each, open_trace, unplaced,
+};
 pub(crate) use lines::Lines;
 pub(crate) use wanted::{Wanted, wrong};
 

@@ -34,7 +34,8 @@ fn of_boots(session: Option<&str>, trace: Option<&str>) -> made::Made {
     let before = trace_dat::Page::at(1_000_000).mmio(39_000, 77, 0x17);
     let after =
         trace_dat::Page::at(1_041_000).missed(true).switch(0, (77, "vcpu0"), 1, (0, "idle"));
-    let mut dat = TraceDat::new("x86-tsc").cpu(&[before, after]);
+    let dat = TraceDat::new("x86-tsc").cpu(&[before, after]);
+    let mut dat = dat.option(trace_dat::tsc2nsec(1, 0));
     dat.options.extend(trace.map(|boot| trace_dat::recorded(boot, 0)));
     made.kernel(&dat);
     made
@@ -112,7 +113,7 @@ fn traces_whose_times_have_no_known_relation_are_warned_of() {
         ("same.dat", "mono", vec![system("hosta")]),
         ("boot.dat", "mono", vec![boot.clone()]),
         ("boot2.dat", "mono", vec![boot.clone()]),
-        ("tsc.dat", "x86-tsc", vec![boot]),
+        ("global.dat", "global", vec![boot]),
     ] {
         let trace = TraceDat::new(clock).cpu(&[trace_dat::Page::at(1_000).mmio(0, 77, 1)]);
         fs::write(dir.path().join(name), TraceDat { options, ..trace }.version_7()).unwrap();
@@ -121,7 +122,7 @@ fn traces_whose_times_have_no_known_relation_are_warned_of() {
         "report T/a.dat T/b.dat T/same.dat",
         "report T/a.dat T/b.dat --ts-offset 5us",
         "report T/boot.dat T/boot2.dat",
-        "report T/boot.dat T/tsc.dat",
+        "report T/boot.dat T/global.dat",
         "export T/a.dat T/b.dat --to json -o -",
         "report S T/a.dat --event kvm:*",
     ];
@@ -140,6 +141,38 @@ fn offsets_belong_to_the_file_before_them() {
         "report --ts-offset 5ns host.dat",
     ];
     golden("offsets", HYPERTRACE.transcript_in(dir.path(), &commands));
+}
+
+#[test]
+fn ticks_are_called_ticks_and_are_no_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let page = trace_dat::Page::at(u64::MAX - 1_000).mmio(0, 77, 1).mmio(1_000, 77, 2);
+    let ticks = TraceDat::new("counter").cpu(&[page]);
+    fs::write(dir.path().join("t.dat"), ticks.version_7()).unwrap();
+    let commands = [
+        "report t.dat",
+        "report t.dat --time utc --ts-offset 5ns",
+        "report t.dat --json",
+        "export t.dat --to csv -o -",
+    ];
+    golden("ticks", HYPERTRACE.transcript_in(dir.path(), &commands));
+}
+
+#[test]
+fn info_of_a_file_says_who_recorded_it_and_what_is_not_used() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = |id: u16, text: &str| (id, [text.as_bytes(), b"\0"].concat());
+    let page = |time| trace_dat::Page::at(time).mmio(0, 77, 1);
+    let of = |time| TraceDat::new("mono").cpu(&[page(time)]);
+    let trace = of(1_000)
+        .option(text(5, "Linux machine 6.12.0"))
+        .option(text(9, "3.3.1"))
+        .option((8, 4u32.to_le_bytes().to_vec()))
+        .option(text(6, "sched:sched_switch,pid/sched:sched_switch,pid"))
+        .option(text(99, "new"))
+        .option(text(98, "new"));
+    fs::write(dir.path().join("t.dat"), trace.version_6_with(&of(2_000))).unwrap();
+    golden("info_file", HYPERTRACE.transcript_in(dir.path(), &["info t.dat", "info t.dat --json"]));
 }
 
 #[test]

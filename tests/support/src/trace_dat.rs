@@ -412,6 +412,10 @@ pub struct TraceDat {
     pub all: Vec<Vec<u8>>,
     /// Options besides those of the sections.
     pub options: Vec<(u16, Vec<u8>)>,
+    /// Lines of texts that events name by address.
+    pub printk: String,
+    /// Whether a file of version 6 is as of trace-cmd 2: its clock's text follows the table of CPUs.
+    pub is_of_trace_cmd_2: bool,
 }
 
 impl TraceDat {
@@ -425,6 +429,8 @@ impl TraceDat {
             cpus: Vec::new(),
             all: Vec::new(),
             options: Vec::new(),
+            printk: String::new(),
+            is_of_trace_cmd_2: false,
         }
     }
 
@@ -462,6 +468,14 @@ impl TraceDat {
         let text = text.replace("ID: 374", &format!("ID: {SCHED_WAKEUP_NEW_ID}"));
         let after = self.formats.iter().rposition(|(system, _)| system == "sched").unwrap();
         self.formats.insert(after + 1, ("sched".into(), text));
+        self
+    }
+
+    /// Describes another event.
+    pub fn format(mut self, system: &str, text: &str) -> TraceDat {
+        let after = self.formats.iter().rposition(|(of, _)| of == system);
+        let at = after.map_or(self.formats.len(), |after| after + 1);
+        self.formats.insert(at, (system.into(), text.replace("COMMON", COMMON)));
         self
     }
 
@@ -534,19 +548,18 @@ impl TraceDat {
         let options_at = file.len();
         file.extend([0; 8]);
         let (ftrace, events) = self.event_formats();
-        let nothing = 0u32.to_le_bytes().to_vec();
         let mut options = Vec::new();
         for (id, content) in [
             (16, self.header_info()),
             (17, ftrace),
             (18, events),
-            (19, nothing.clone()),
-            (20, nothing),
+            (20, self.printk_section()),
             (21, sized(self.comms.as_bytes())),
         ] {
             options.push((id, (file.len() as u64).to_le_bytes().to_vec()));
             file.extend(section(id, &content));
         }
+        options.push((8, (self.cpus.len() as u32).to_le_bytes().to_vec()));
         options.extend(self.options.iter().cloned());
         // A buffer's option has a fixed length, so that the pages' place is known.
         let list = |name: &str, cpus: &[Vec<u8>], at: u64| {
@@ -570,7 +583,6 @@ impl TraceDat {
             if !self.all.is_empty() {
                 all.push((3, list("cpus", &self.all, end).0));
             }
-            all.push((8, (self.cpus.len() as u32).to_le_bytes().to_vec()));
             all.push((0, 0u64.to_le_bytes().to_vec()));
             let option = |(id, data): &(u16, Vec<u8>)| {
                 let len = (data.len() as u32).to_le_bytes();
@@ -619,11 +631,12 @@ impl TraceDat {
         let (ftrace, events) = self.event_formats();
         let mut file = begin("6", self.page_size);
         file.extend([self.header_info(), ftrace, events].concat());
-        file.extend([0; 8]);
+        file.extend([0; 4]);
+        file.extend(self.printk_section());
         file.extend(sized(self.comms.as_bytes()));
         file.extend((self.cpus.len() as u32).to_le_bytes());
         file.extend(b"options  \0");
-        let clock = format!("local global [{}] mono\0", self.clock).into_bytes();
+        let clock = if self.is_of_trace_cmd_2 { Vec::new() } else { self.clocks() };
         for (id, data) in self.options.iter().cloned().chain([(4, clock)]) {
             let len = (data.len() as u32).to_le_bytes();
             file.extend([&id.to_le_bytes()[..], &len, &data].concat());
@@ -633,16 +646,27 @@ impl TraceDat {
         file
     }
 
+    fn clocks(&self) -> Vec<u8> {
+        format!("local global [{}] mono\n\0", self.clock).into_bytes()
+    }
+
+    fn printk_section(&self) -> Vec<u8> {
+        [&(self.printk.len() as u32).to_le_bytes()[..], self.printk.as_bytes()].concat()
+    }
+
     /// Appends the table of all CPUs' pages, in the form of version 6, and the pages.
     fn add_pages(&self, file: &mut Vec<u8>) {
         file.extend(b"flyrecord\0");
-        let begin = (file.len() + 16 * self.cpus.len()).next_multiple_of(self.page_size);
+        let clocks = if self.is_of_trace_cmd_2 { sized(&self.clocks()) } else { Vec::new() };
+        let end = file.len() + 16 * self.cpus.len() + clocks.len();
+        let begin = end.next_multiple_of(self.page_size);
         let mut place = begin as u64;
         for pages in &self.cpus {
             file.extend(place.to_le_bytes());
             file.extend((pages.len() as u64).to_le_bytes());
             place += pages.len() as u64;
         }
+        file.extend(clocks);
         file.resize(begin, 0);
         file.extend(self.cpus.concat());
     }

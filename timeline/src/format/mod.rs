@@ -37,6 +37,28 @@ pub(crate) struct Format {
     pub least: usize,
     /// Lines of the fields that cannot be read: their number, and the first one.
     pub unread: Option<(usize, String)>,
+    /// The fields of an event of `trace_printk`.
+    pub printk: Option<Printk>,
+}
+
+/// Places of an event of `trace_printk`, by the fields' indices.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Printk {
+    /// Field with the address of a text.
+    pub address: usize,
+    /// Field with the arguments, if that text is their format.
+    pub arguments: Option<usize>,
+}
+
+impl Printk {
+    fn of(fields: &[Field], name: &str) -> Option<Printk> {
+        let index = |name: &str| fields.iter().position(|field| &*field.name == name);
+        match name {
+            "bprint" => Some(Printk { address: index("fmt")?, arguments: Some(index("buf")?) }),
+            "bputs" => Some(Printk { address: index("str")?, arguments: None }),
+            _ => None,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -68,6 +90,8 @@ enum Shape {
     },
     /// The rest of the record.
     Rest(Element),
+    /// As many words of 8 bytes as the field of this index says.
+    Counted(usize),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -104,6 +128,30 @@ fn label(fields: &[Field], field: usize, tells: u64) -> Option<Arc<str>> {
     })
 }
 
+/// Corrects fields of ftrace's own events, of which the formats do not say how long they are.
+fn fix_shapes(fields: &mut [Field], event: &str) {
+    let size = fields.iter().position(|field| &*field.name == "size");
+    let end = fields.iter().map(|field| field.at + field.size).max();
+    let Some((last, _)) = fields.split_last_mut() else { return };
+    let is_at_end = last.size == 0 && Some(last.at) >= end;
+    match (event, &*last.name, size) {
+        // The 8 in `caller[8]` is a notation.
+        ("kernel_stack", "caller", Some(size)) => {
+            (last.size, last.shape) = (0, Shape::Counted(size))
+        }
+        // Any bytes, and not a text that ends at a NUL.
+        ("raw_data", "buf", _) if is_at_end => {
+            last.shape = Shape::Rest(Element::Number { width: 1, signed: false });
+        }
+        // Old kernels write `char buf` for `char buf[]`.
+        ("print", "buf", _) if is_at_end => last.shape = Shape::Rest(Element::Character),
+        ("bprint", "buf", _) if is_at_end => {
+            last.shape = Shape::Rest(Element::Number { width: 4, signed: false });
+        }
+        _ => {}
+    }
+}
+
 /// Returns whether a name can be shown without escapes.
 fn is_identifier(name: &str) -> bool {
     let known = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'_' | b'-' | b'.');
@@ -132,6 +180,9 @@ impl Format {
                 }
             }
         }
+        if system == "ftrace" {
+            fix_shapes(&mut fields, name);
+        }
         let common = fields.iter().take_while(|f: &&Field| f.name.starts_with("common_")).count();
         // The reader takes the id and the thread from there without the format.
         for (field, place) in [("common_type", (0, 2)), ("common_pid", (4, 4))] {
@@ -157,7 +208,9 @@ impl Format {
             }
         }
         let least = fields.iter().map(|f| f.at + f.size).max().unwrap_or(0);
-        Ok(Format { name: format!("{system}:{name}").into(), fields, common, least, unread })
+        let printk = if system == "ftrace" { Printk::of(&fields, name) } else { None };
+        let name = format!("{system}:{name}").into();
+        Ok(Format { name, fields, common, least, unread, printk })
     }
 
     /// Iterates over the names of the event's own fields, also of those that have names of values.
@@ -179,7 +232,8 @@ impl Format {
         };
         let fields =
             vec![field("id", 0, 2, Shape::Unsigned), field("bytes", COMMON, 0, Shape::Rest(bytes))];
-        Format { name: "unknown".into(), fields, common: 0, least: COMMON, unread: None }
+        let (unread, printk) = (None, None);
+        Format { name: "unknown".into(), fields, common: 0, least: COMMON, unread, printk }
     }
 }
 
@@ -237,7 +291,8 @@ impl Field {
         }
     }
 
-    fn value<'a>(&'a self, bytes: &'a [u8]) -> Option<ValueRef<'a>> {
+    /// Returns the field's value in a record, with the fields of its event.
+    fn value<'a>(&'a self, fields: &[Field], bytes: &'a [u8]) -> Option<ValueRef<'a>> {
         let own = bytes.get(self.at..self.at + self.size)?;
         Some(match self.shape {
             Shape::Unsigned => ValueRef::Unsigned(number(own)),
@@ -247,6 +302,11 @@ impl Field {
             Shape::Text => ValueRef::Str(text(own)),
             Shape::Array(element) => element.value(own),
             Shape::Rest(element) => element.value(bytes.get(self.at..)?),
+            Shape::Counted(by) => {
+                let words = usize::try_from(fields.get(by)?.number(bytes)?).ok()?;
+                let end = words.checked_mul(8)?.checked_add(self.at)?;
+                Element::Number { width: 8, signed: false }.value(bytes.get(self.at..end)?)
+            }
             Shape::Located { relative, element } => {
                 let place = number(own);
                 let from =
@@ -260,13 +320,16 @@ impl Field {
 impl Format {
     /// Returns whether a record holds all fields, and the arrays that they locate.
     pub fn fits(&self, bytes: &[u8]) -> bool {
-        let mut located = self.fields.iter().filter(|f| matches!(f.shape, Shape::Located { .. }));
-        bytes.len() >= self.least && located.all(|field| field.value(bytes).is_some())
+        let is_there = |field: &Field| match field.shape {
+            Shape::Located { .. } | Shape::Counted(_) => field.value(&self.fields, bytes).is_some(),
+            _ => true,
+        };
+        bytes.len() >= self.least && self.fields.iter().all(is_there)
     }
 
     /// Returns the name of the first field that a record does not hold.
     pub fn missing(&self, bytes: &[u8]) -> &str {
-        let missing = self.fields.iter().find(|field| field.value(bytes).is_none());
+        let missing = self.fields.iter().find(|field| field.value(&self.fields, bytes).is_none());
         missing.map_or("", |field| &field.name)
     }
 }
@@ -340,6 +403,8 @@ fn take(room: &mut usize, part: usize) -> bool {
 pub(crate) struct Fields<'a> {
     pub format: &'a Format,
     pub bytes: &'a [u8],
+    /// The text of an event of `trace_printk`.
+    pub printed: Option<&'a [u8]>,
 }
 
 impl<'a> Fields<'a> {
@@ -350,7 +415,7 @@ impl<'a> Fields<'a> {
 
     /// Returns the text in a field, see [`Format::field`].
     pub fn text(self, field: usize) -> Option<&'a [u8]> {
-        match self.format.fields.get(field)?.value(self.bytes)? {
+        match self.format.fields.get(field)?.value(&self.format.fields, self.bytes)? {
             ValueRef::Str(text) => Some(text),
             _ => None,
         }
@@ -365,6 +430,11 @@ impl<'a> Fields<'a> {
         }
     }
 
+    /// Returns the bytes of the record from a field on, see [`Format::field`].
+    pub fn rest(self, field: usize) -> Option<&'a [u8]> {
+        self.bytes.get(self.format.fields.get(field)?.at..)
+    }
+
     pub fn is_empty(&self) -> bool {
         self.format.fields.len() == self.format.common
     }
@@ -372,18 +442,24 @@ impl<'a> Fields<'a> {
     /// Iterates over the event's own fields. Leaves out those that are not in the record. A name stands in the place of
     /// a number that it tells, and else after it, in a field of its own.
     pub fn iter(self) -> impl Iterator<Item = (&'a Arc<str>, ValueRef<'a>)> + use<'a> {
-        let Fields { format, bytes } = self;
+        let Fields { format, bytes, printed } = self;
+        let printed_at = format.printk.map(|printk| printk.arguments.unwrap_or(printk.address));
         // Several fields may have the same part of a record as their array.
         let (mut arrays, mut names) = (bytes.len(), MOST_NAMES);
-        format.fields[format.common..].iter().flat_map(move |field| {
+        let own = format.fields.iter().enumerate().skip(format.common);
+        own.flat_map(move |(index, field)| {
+            let printed = printed.filter(|_| printed_at == Some(index)).map(ValueRef::Str);
+            let is_printed = printed.is_some();
             let name = if field.names.is_empty() { None } else { self.name(field, &mut names) };
+            let value = || printed.or_else(|| field.value(&format.fields, bytes));
             let (value, label) = match (name.map(ValueRef::Name), &field.label) {
-                (Some(name), Some(label)) => (field.value(bytes), Some((label, name))),
+                (Some(name), Some(label)) => (value(), Some((label, name))),
                 (Some(name), None) => (Some(name), None),
-                (None, _) => (field.value(bytes), None),
+                (None, _) => (value(), None),
             };
             let value = value.map(|value| {
-                let is_whole = take(&mut arrays, value.array_len());
+                // A text of `trace_printk` is no part of the record.
+                let is_whole = is_printed || take(&mut arrays, value.array_len());
                 (&field.name, if is_whole { value } else { ValueRef::Name(Name::CUT) })
             });
             value.into_iter().chain(label)

@@ -263,6 +263,7 @@ impl Input for TaskInput<'_> {
         fields.get_mut(DEPTH)?.1 = Value::Unsigned(record.depth.into());
         Some(EntryRef::Event(EventRef {
             ts_ns,
+            ticks: None,
             bound_ns: Some(BOUND_NS),
             session: self.session,
             source: &self.source,

@@ -27,7 +27,7 @@ fn sample() -> TraceDat {
     odd.extend(b"a\x1b\"b\0?\x07\x00\xff\xff");
     let mut print = 0x1234u64.to_le_bytes().to_vec();
     print.extend(b"marker\n\0");
-    TraceDat::new("x86-tsc")
+    TraceDat::new("mono")
         .cpu(&[
             Page::at(10_000)
                 .mmio(100, 77, 0xbeef)
@@ -150,11 +150,21 @@ fn files_that_trace_cmd_made_give_the_same_events() {
 fn instances_of_version_6_are_read_too() {
     // trace-cmd 3.1.6 shows the same events of this file.
     let dir = TempDir::new().unwrap();
-    let of = |time| TraceDat::new("x86-tsc").cpu(&[Page::at(time).mmio(0, 77, 1).mmio(10, 77, 2)]);
+    let of = |time| TraceDat::new("mono").cpu(&[Page::at(time).mmio(0, 77, 1).mmio(10, 77, 2)]);
     let path = write(&dir, "t", &of(1_000).version_6_with(&of(1_005)));
     let (entries, warnings) = read(&path).unwrap();
-    let times: Vec<i64> = events(&entries).iter().map(|event| event.ts_ns).collect();
-    assert_eq!((times, warnings), (vec![1_000, 1_005, 1_010, 1_015], vec![]));
+    let times: Vec<(i64, &str)> =
+        events(&entries).iter().map(|event| (event.ts_ns, &*event.source)).collect();
+    let expected = [
+        (1_000, "kernel/vcpu0-77"),
+        (1_005, "instance:kernel/vcpu0-77"),
+        (1_010, "kernel/vcpu0-77"),
+        (1_015, "instance:kernel/vcpu0-77"),
+    ];
+    assert_eq!((times, warnings), (expected.into(), vec![]));
+    let names =
+        events(&entries).into_iter().map(|event| event.borrow().thread_name() == Some("vcpu0"));
+    assert_eq!(names.collect::<Vec<_>>(), [true; 4]);
 }
 
 #[test]
@@ -383,7 +393,7 @@ fn a_guests_trace_is_merged_by_points_as_by_its_offset() {
     for point in 1..50 {
         page = page.mmio(40_000, 5, point).mmio(60_000, 5, point);
     }
-    let guest = TraceDat::new("x86-tsc").cpu(&[page.mmio(40_000, 5, 50)]);
+    let guest = TraceDat::new("x86-tsc").cpu(&[page.mmio(40_000, 5, 50)]).option(tsc2nsec(1, 0));
     let guest = write(&dir, "guest.dat", &guest.version_7());
 
     let merged = |place: &dyn Fn(&mut KernelTrace, &Session, &ClockMaps)| {
@@ -523,7 +533,7 @@ fn files_of_other_kinds_are_called_what_they_seem_to_be() {
 fn a_damaged_page_is_a_loss_and_the_rest_is_read() {
     let page = |at: u64| Page::at(at).mmio(0, 77, at).mmio(1, 77, at + 1);
     let cpus = [[1_000, 2_000, 3_000], [1_500, 2_500, 3_500]].map(|times| times.map(page));
-    let dat = TraceDat::new("x86-tsc").cpu(&cpus[0]).cpu(&cpus[1]);
+    let dat = TraceDat::new("mono").cpu(&cpus[0]).cpu(&cpus[1]);
     let mut bytes = dat.version_7();
     // The second page of CPU 0 has too many bytes.
     let at = bytes.len() - 5 * 4096;

@@ -11,6 +11,7 @@ mod functions;
 mod guest_tscs;
 mod kernel;
 mod kernel_limits;
+mod kernel_options;
 mod made_regions;
 mod odd_files;
 mod order;

@@ -227,6 +227,7 @@ impl Input for StreamInput<'_> {
         let thread = names.thread(self.place).filter(|(token, _)| *token == holder);
         Some(EntryRef::Event(EventRef {
             ts_ns: nanoseconds(time),
+            ticks: None,
             bound_ns: bound.map(|units| units.div_ceil(FRACTION as u64)),
             session: self.source.session,
             source: names.get(place),

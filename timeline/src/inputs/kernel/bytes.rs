@@ -76,6 +76,13 @@ impl<'a> Bytes<'a> {
         self.number(8, what)
     }
 
+    /// Returns the rest as a text, which ends at the first NUL, if there is one.
+    pub fn rest(&mut self) -> std::borrow::Cow<'a, str> {
+        let rest = &self.bytes[self.at..];
+        self.at = self.bytes.len();
+        String::from_utf8_lossy(rest.split(|byte| *byte == 0).next().unwrap_or_default())
+    }
+
     /// Returns the text up to the next NUL.
     pub fn text(&mut self, what: &str) -> Result<&'a [u8]> {
         let rest = &self.bytes[self.at..];

@@ -4,7 +4,8 @@
 
 use super::file::{Buffer, Cpu, TraceFile};
 use super::pages::PageReader;
-use super::times::Times;
+use super::printk::print;
+use super::times::{Scale, Times};
 use crate::error::{Error, Result};
 use crate::event::{Encoded, EntryRef, EventKind, EventRef, Fields, Lost, Thread};
 use crate::format::{self, COMMON, Format};
@@ -46,6 +47,8 @@ pub(crate) struct CpuInput<'a> {
     /// Bound on the error of the event's time.
     bound: Option<u64>,
     sources: HashMap<u32, Arc<str>>,
+    /// The text of the last event of `trace_printk`.
+    printed: Vec<u8>,
     /// The source of the last event.
     source: (u32, Arc<str>),
     faults: Faults,
@@ -91,7 +94,7 @@ impl<'a> CpuInput<'a> {
             session,
             trace: 0,
             tells_losses_early: false,
-            prefix: prefix.to_owned(),
+            prefix: prefix_of(prefix, &buffer.name),
             cpu: cpu.number,
             pages: PageReader::new(file, buffer, cpu),
             page: Page::default(),
@@ -101,6 +104,7 @@ impl<'a> CpuInput<'a> {
             time: Time::MIN,
             bound: None,
             sources: HashMap::new(),
+            printed: Vec::new(),
             source: (u32::MAX, Arc::default()),
             faults: Faults::default(),
             sound: None,
@@ -181,7 +185,7 @@ impl<'a> CpuInput<'a> {
     pub fn record(&self) -> Option<(u32, format::Fields<'_>)> {
         let Event { format, place, tid } = self.event.as_ref()?;
         let bytes = self.pages.page().get(place.clone())?;
-        Some((*tid, format::Fields { format, bytes }))
+        Some((*tid, format::Fields { format, bytes, printed: None }))
     }
 
     /// Returns the time of the event that was read last, in ticks of the trace's clock.
@@ -299,6 +303,15 @@ impl<'a> CpuInput<'a> {
     }
 }
 
+/// Returns the prefix of the sources of a buffer: instances have their names before it.
+fn prefix_of(prefix: &str, instance: &str) -> String {
+    match instance {
+        "" => prefix.to_owned(),
+        // The name of a thread comes after a `/`.
+        name => format!("{prefix}{}:", name.replace('/', "_")),
+    }
+}
+
 fn count(fault: &mut Option<(u64, String)>, first: impl FnOnce() -> String) {
     match fault {
         Some((n, _)) => *n += 1,
@@ -324,7 +337,8 @@ impl Input for CpuInput<'_> {
     fn take<'s>(&'s mut self, _: &'s mut Names) -> Option<EntryRef<'s>> {
         if let Some(events) = self.take_missed() {
             return Some(EntryRef::Lost(Lost {
-                ts_ns: (self.time != Time::MIN).then(|| nanoseconds(self.time)),
+                ts_ns: (self.time != Time::MIN && !matches!(self.times.scale, Scale::Ticks))
+                    .then(|| nanoseconds(self.time)),
                 session: self.session,
                 source: format!("{}kernel/cpu{}", self.prefix, self.cpu).into(),
                 client: None,
@@ -340,13 +354,27 @@ impl Input for CpuInput<'_> {
             self.set_source(tid);
         }
         let bytes = &self.pages.page()[place];
+        let ticks = matches!(self.times.scale, Scale::Ticks).then_some(self.page.time);
+        let printed = format.printk.and_then(|printk| {
+            let fields = format::Fields { format, bytes, printed: None };
+            let text = self.file.printk.get(fields.number(printk.address)? as u64)?;
+            Some(match printk.arguments {
+                Some(arguments) => {
+                    self.printed.clear();
+                    print(&mut self.printed, text, fields.rest(arguments)?);
+                    &self.printed
+                }
+                None => text.as_bytes(),
+            })
+        });
         Some(EntryRef::Event(EventRef {
             ts_ns: nanoseconds(self.time),
+            ticks,
             bound_ns: self.bound,
             session: self.session,
             source: &self.source.1,
             name: &format.name,
-            fields: Fields(Encoded::Kernel(format::Fields { format, bytes })),
+            fields: Fields(Encoded::Kernel(format::Fields { format, bytes, printed })),
             flags: 0,
             client: None,
             kind: EventKind::Kernel,

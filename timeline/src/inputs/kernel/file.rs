@@ -11,7 +11,8 @@
 use super::bytes::{Bytes, MOST, read};
 use super::foreign::seems;
 use super::formats::Formats;
-use super::options::{Options, clock_name};
+use super::options::{Options, chosen_clock, short_name};
+use super::printk::Printk;
 use super::zstd::decompress;
 use crate::error::{Error, Result};
 use crate::inputs::regular::{self, Opened};
@@ -22,6 +23,7 @@ use hypertrace_format::number::grouped;
 use hypertrace_format::trace_dat::{MAGIC, MOST_STEALS, id};
 use ruzstd::decoding::FrameDecoder;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Longest version, with its NUL.
 const VERSION: &str = "the version 6 or 7";
@@ -35,6 +37,8 @@ const MOST_SECTIONS: u32 = 64;
 const MOST_OPTIONS: u64 = 16 << 20;
 /// Most CPUs of all buffers, of which each counts as one at least: Linux has at most 8,192.
 const MOST_CPUS: usize = 8192;
+/// Most bytes of the names of a machine's clocks. Linux has 11 clocks.
+const MOST_CLOCKS: u64 = 4096;
 /// Most names of threads.
 const MOST_COMMS: usize = 1 << 18;
 /// Sizes of a page of the ring buffer.
@@ -48,6 +52,8 @@ pub(crate) struct TraceFile {
     pub path: PathBuf,
     pub file: Opened,
     pub formats: Formats,
+    /// Texts that events name by address.
+    pub printk: Printk,
     pub options: Options,
     pub buffers: Vec<Buffer>,
     /// The buffer of a recording of hypertrace that has the scheduling of all threads, beside that of its own ones
@@ -62,7 +68,7 @@ pub(crate) struct TraceFile {
 #[derive(Debug)]
 pub(crate) struct Buffer {
     /// Name of the instance; empty: the first one's.
-    pub name: String,
+    pub name: Arc<str>,
     pub clock: String,
     pub page_size: usize,
     pub is_compressed: bool,
@@ -96,6 +102,7 @@ impl TraceFile {
             path: path.to_owned(),
             file,
             formats: Formats::new(),
+            printk: Printk::default(),
             options: Options::default(),
             buffers: Vec::new(),
             cpus: None,
@@ -119,10 +126,25 @@ impl TraceFile {
                 "its list of when a hypervisor took time is left out: more than {MOST_STEALS} times, or damaged"
             ));
         }
-        let is_cpus = |buffer: &Buffer| Some(&buffer.name) == trace.options.all.as_ref();
+        if trace.options.has_text {
+            trace.warnings.push(
+                "the text of a latency tracer is left out: `trace-cmd report` shows it".into(),
+            );
+        }
+        let unknown = &trace.options.unknown;
+        if !unknown.is_empty() {
+            let first: Vec<String> = unknown.iter().take(8).map(u16::to_string).collect();
+            let more = if unknown.len() > first.len() { ", .." } else { "" };
+            trace
+                .warnings
+                .push(format!("options of unknown kinds are left out: {}{more}", first.join(", ")));
+        }
+        let is_cpus = |buffer: &Buffer| Some(&*buffer.name) == trace.options.all.as_deref();
         if let Some(at) = trace.buffers.iter().position(is_cpus).filter(|at| *at > 0) {
-            trace.cpus = Some(trace.buffers.remove(at));
-            let lost = trace.options.cpus_lost.values().copied().fold(0, u64::saturating_add);
+            let buffer = trace.buffers.remove(at);
+            let lost = buffer.cpus.iter().map(|cpu| trace.lost(&buffer, cpu.number));
+            let lost = lost.fold(0, u64::saturating_add);
+            trace.cpus = Some(buffer);
             if lost > 0 {
                 trace.warnings.push(format!(
                     "{} events of the scheduling of all threads were lost: record with a larger --buffer",
@@ -135,6 +157,11 @@ impl TraceFile {
 
     fn read(&self, at: u64, len: u64, what: &str) -> Result<Vec<u8>> {
         read(&self.path, &self.file, at, len, what)
+    }
+
+    /// Returns the number of the events of a CPU that no reader got, as far as the kernel counted them.
+    pub fn lost(&self, buffer: &Buffer, cpu: u32) -> u64 {
+        self.options.counters(&buffer.name, cpu).map_or(0, |counters| counters.lost)
     }
 
     /// Returns the name of a thread.
@@ -165,10 +192,10 @@ impl TraceFile {
         header_info(bytes)?;
         self.formats.take_ftrace(bytes)?;
         self.formats.take(bytes)?;
-        for what in ["the addresses of functions", "the formats of printk"] {
-            let len = bytes.u32(what)?;
-            bytes.take(len.into(), what)?;
-        }
+        let len = bytes.u32("the addresses of functions")?;
+        bytes.take(len.into(), "the addresses of functions")?;
+        self.options.unused.extend((len > 0).then_some(id::KALLSYMS));
+        self.printk = Printk::of(bytes)?;
         self.comms = comms(bytes)?;
         let cpus = bytes.u32("a number of CPUs")?;
         if cpus as usize > MOST_CPUS {
@@ -185,7 +212,8 @@ impl TraceFile {
                 }
                 let mut data = option_data(bytes)?;
                 if option == id::BUFFER {
-                    instances.push(data.u64("the offset of an instance's buffers")?);
+                    let at = data.u64("the offset of an instance's buffers")?;
+                    instances.push((at, Arc::from(short_name(&data.rest()))));
                     // Each has as many CPUs as the trace.
                     self.check_cpus((instances.len() + 1).saturating_mul(cpus.max(1) as usize))?;
                 } else {
@@ -194,35 +222,47 @@ impl TraceFile {
             }
             kind = bytes.take(10, "the kind of the data")?;
         }
-        if kind != b"flyrecord\0" {
-            let found = String::from_utf8_lossy(kind).trim_end_matches(['\0', ' ']).to_owned();
-            return Err(bytes.damaged("pages of the ring buffer (flyrecord)", found));
-        }
-        self.buffers = vec![self.buffer_6(bytes, cpus, page_size)?];
-        for at in instances {
-            // The kind, then 16 bytes for each CPU, at most 128 KiB.
-            let table = self.read(at, 10 + u64::from(cpus) * 16, "an instance's buffers")?;
+        check_kind(bytes, kind)?;
+        self.buffers = vec![self.buffer_6(bytes, "".into(), cpus, page_size)?];
+        for (at, name) in instances {
+            // The kind, 16 bytes for each CPU, at most 128 KiB, and the text of the clock.
+            let len = 10 + u64::from(cpus) * 16;
+            let clock = self.file.len.saturating_sub(at.saturating_add(len)).min(8 + MOST_CLOCKS);
+            let table = self.read(at, len + clock, "an instance's buffers")?;
             let path = self.path.clone();
             let mut bytes = Bytes::new(&path, &table, at, true);
-            bytes.take(10, "the kind of the data")?;
-            let buffer = self.buffer_6(&mut bytes, cpus, page_size)?;
+            let kind = bytes.take(10, "the kind of the data")?;
+            check_kind(&bytes, kind)?;
+            let buffer = self.buffer_6(&mut bytes, name, cpus, page_size)?;
             self.buffers.push(buffer);
         }
         Ok(())
     }
 
-    fn buffer_6(&self, bytes: &mut Bytes<'_>, cpus: u32, page_size: u32) -> Result<Buffer> {
+    fn buffer_6(
+        &self,
+        bytes: &mut Bytes<'_>,
+        name: Arc<str>,
+        cpus: u32,
+        page_size: u32,
+    ) -> Result<Buffer> {
         let cpu = |number| {
             let at = bytes.u64("the offset of a CPU's pages")?;
             Ok(Cpu { number, at, len: bytes.u64("the bytes of a CPU's pages")?, is_cut: false })
         };
-        Ok(Buffer {
-            name: String::new(),
-            clock: self.options.clock.clone(),
-            page_size: page_size as usize,
-            is_compressed: false,
-            cpus: (0..cpus).map(cpu).collect::<Result<_>>()?,
-        })
+        let cpus = (0..cpus).map(cpu).collect::<Result<_>>()?;
+        let mut clock = self.options.clock.clone().unwrap_or_default();
+        // An option without a name, as that of trace-cmd 2, says that the text follows the table.
+        if self.options.clock.is_some() && clock.is_empty() {
+            let len = bytes.u64("the length of the clocks' names")?;
+            if len > MOST_CLOCKS {
+                let expected = format!("names of clocks of at most {MOST_CLOCKS} bytes");
+                return Err(bytes.damaged(&expected, len));
+            }
+            clock = chosen_clock(&String::from_utf8_lossy(bytes.take(len, "the clocks' names")?));
+        }
+        let page_size = page_size as usize;
+        Ok(Buffer { name, clock, page_size, is_compressed: false, cpus })
     }
 
     fn version_7(&mut self, begin: &mut Bytes<'_>, page_size: u32) -> Result<()> {
@@ -266,7 +306,11 @@ impl TraceFile {
                         self.buffers.push(buffer);
                         self.check_cpus(self.buffers.iter().map(|b| b.cpus.len().max(1)).sum())?;
                     }
-                    id::HEADER_INFO | id::FTRACE_EVENTS | id::EVENT_FORMATS | id::CMDLINES => {
+                    id::HEADER_INFO
+                    | id::FTRACE_EVENTS
+                    | id::EVENT_FORMATS
+                    | id::PRINTK
+                    | id::CMDLINES => {
                         // Each is there once, so their sizes bound the memory that they need.
                         if parts.contains(&option) {
                             return Err(data.damaged("one section of each kind", option));
@@ -297,6 +341,7 @@ impl TraceFile {
             id::HEADER_INFO => header_info(&mut bytes)?,
             id::FTRACE_EVENTS => self.formats.take_ftrace(&mut bytes)?,
             id::EVENT_FORMATS => self.formats.take(&mut bytes)?,
+            id::PRINTK => self.printk = Printk::of(&mut bytes)?,
             _ => self.comms = comms(&mut bytes)?,
         }
         Ok(())
@@ -304,8 +349,8 @@ impl TraceFile {
 
     fn buffer_7(&self, data: &mut Bytes<'_>, default: u32) -> Result<Buffer> {
         let at = data.u64("the offset of a buffer's section")?;
-        let name = clock_name(&String::from_utf8_lossy(data.text("an instance's name")?));
-        let clock = clock_name(&String::from_utf8_lossy(data.text("a clock's name")?));
+        let name = short_name(&String::from_utf8_lossy(data.text("an instance's name")?)).into();
+        let clock = chosen_clock(&String::from_utf8_lossy(data.text("a clock's name")?));
         let page_size = match data.u32("a page size")? {
             0 => default,
             size => check_page_size(data, size)?,
@@ -446,6 +491,19 @@ fn begin_of(bytes: &mut Bytes<'_>) -> Result<Begin> {
     }
     let page_size = bytes.u32("a page size")?;
     Ok(Begin { version, page_size: check_page_size(bytes, page_size)? })
+}
+
+/// Checks that the data of version 6 are pages, and no text of a latency tracer.
+fn check_kind(bytes: &Bytes<'_>, kind: &[u8]) -> Result<()> {
+    if kind == b"flyrecord\0" {
+        return Ok(());
+    }
+    if kind == b"latency  \0" {
+        let why = "the text of a latency tracer: `trace-cmd report` shows it";
+        return Err(not_supported(bytes.path(), why.into()));
+    }
+    let found = String::from_utf8_lossy(kind).trim_end_matches(['\0', ' ']).to_owned();
+    Err(bytes.damaged("pages of the ring buffer (flyrecord)", found))
 }
 
 fn check_page_size(bytes: &Bytes<'_>, size: u32) -> Result<u32> {

@@ -10,6 +10,7 @@
 //! file      the parts of a trace.dat, versions 6 and 7
 //! formats   the event formats in it
 //! options   what both versions say about the trace
+//! printk    the texts that events name by address
 //! shown     the sessions whose hosts a trace shows
 //! corrections a guest's clock, for readers without clock maps
 //! shift     the map from a guest's clock to its host's
@@ -26,6 +27,7 @@ mod foreign;
 mod formats;
 mod options;
 mod pages;
+mod printk;
 mod shift;
 mod shown;
 mod times;
@@ -43,6 +45,8 @@ use crate::inputs::names::Names;
 use cpu_input::CpuInput;
 use file::{Buffer, TraceFile};
 use hypertrace_abi::event::cut;
+use hypertrace_format::trace_dat::id;
+use options::Counters;
 pub(crate) use options::{STEAL_STEP_MS, Steal};
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -57,6 +61,11 @@ const GUEST: &str = "guest-";
 
 /// Name of the kernel's clock that is the raw TSC.
 const TSC: &str = "x86-tsc";
+
+/// Names of the kernel's clocks that count nanoseconds, of trace-cmd's own, and of the kernel's first one, which old files do not
+/// name.
+const IN_NANOSECONDS: [&str; 9] =
+    ["", "local", "global", "perf", "mono", "mono_raw", "boot", "tai", "tsc2nsec"];
 
 /// A trace of a kernel: a trace.dat of version 6 or 7, compressed with zstd or not.
 ///
@@ -96,14 +105,19 @@ pub struct KernelStat {
     pub cpus: Vec<CpuStat>,
     /// False if events after the last page of a CPU may be lost, too: the kernel's counters are missing.
     pub losses_known: bool,
+    /// What the file says of the recording, with a word for each: `system` is uname's, `recorder` the program that
+    /// recorded it. `not_used` names the options that this library does not use.
+    pub facts: Vec<(&'static str, String)>,
     /// Faults of the trace, although it could be read.
     pub warnings: Vec<String>,
 }
 
 /// Counts of a CPU in a kernel's trace.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CpuStat {
+    /// Name of the kernel's instance; empty: the first one.
+    pub buffer: Arc<str>,
     /// Number of the CPU.
     pub cpu: u32,
     /// Events in its pages.
@@ -135,12 +149,18 @@ impl KernelTrace {
     /// If it is no trace.dat of a 64-bit little-endian machine, or is damaged.
     pub fn open(path: &Path) -> Result<KernelTrace> {
         let file = TraceFile::open(path)?;
-        // Whatever the clock is, as in trace-cmd's reader.
-        let scale = file.options.tsc.map_or(Scale::Nanoseconds, Scale::Tsc);
-        let own_bound = file.options.clock_bound_ns;
-        let times = Times { scale, shift: None, offset: None, bound: None, own_bound };
-        let times = file.buffers.iter().map(|_| times.clone());
-        Ok(KernelTrace { times: times.collect(), session: None, guest: None, file })
+        let (added, own_bound) = (file.options.offset_ns, file.options.clock_bound_ns);
+        let times = |buffer: &Buffer| {
+            let scale = match file.options.tsc {
+                // Whatever the clock is, as in trace-cmd's reader.
+                Some(tsc) => Scale::Tsc(tsc, added),
+                None if IN_NANOSECONDS.contains(&&*buffer.clock) => Scale::Nanoseconds(added),
+                None => Scale::Ticks,
+            };
+            Times { scale, shift: None, offset: None, bound: None, own_bound }
+        };
+        let times = file.buffers.iter().map(times).collect();
+        Ok(KernelTrace { times, session: None, guest: None, file })
     }
 
     /// Opens `kernel.dat` of a session with this index, if it has one. Its counter is the
@@ -290,7 +310,8 @@ impl KernelTrace {
             trace.session.is_some()
                 || trace.times.iter().any(|times| {
                     let by_guest = matches!(times.scale, Scale::Guest(_)) || times.shift.is_some();
-                    by_guest || times.offset.is_some()
+                    // Ticks have no times that could be placed, as another warning says.
+                    by_guest || times.offset.is_some() || matches!(times.scale, Scale::Ticks)
                 })
         };
         let unplaced = traces.iter().enumerate().filter(|(_, trace)| !is_placed(trace));
@@ -419,7 +440,17 @@ impl KernelTrace {
     /// Returns the faults of the file, although it could be opened.
     pub fn warnings(&self) -> impl Iterator<Item = String> {
         let path = self.file.path.display();
-        self.file.warnings.iter().map(move |warning| format!("{path}: {warning}"))
+        let in_ticks = |(_, times): &(&Buffer, &Times)| matches!(times.scale, Scale::Ticks);
+        let in_ticks = self.file.buffers.iter().zip(&self.times).find(in_ticks);
+        let in_ticks = in_ticks.map(|(buffer, times)| {
+            format!(
+                "its clock {:?} counts ticks of unknown length: times are ticks, which order its own events alone{}",
+                buffer.clock,
+                times.offset.map_or("", |_| "; --ts-offset has no meaning for them")
+            )
+        });
+        let warnings = self.file.warnings.iter().cloned().chain(in_ticks);
+        warnings.map(move |warning| format!("{path}: {warning}"))
     }
 
     /// Iterates over the names of the events that the file describes: `SYSTEM:EVENT`.
@@ -443,30 +474,56 @@ impl KernelTrace {
     /// # Errors
     /// If the file cannot be read.
     pub fn stat(&self) -> Result<KernelStat> {
-        let losses_known = !self.file.options.lost.is_empty();
-        let warnings = self.warnings().collect();
-        let clock = self.guest_clock();
-        let mut stat = KernelStat { clock, losses_known, warnings, cpus: Vec::new() };
-        for (cpu, mut input) in self.inputs(0, "") {
-            let mut counts = CpuStat { cpu, ..CpuStat::default() };
-            while input.read()? {
-                counts.events += 1;
+        let (clock, losses_known) = (self.guest_clock(), self.file.options.has_counters());
+        let (warnings, facts) = (self.warnings().collect(), self.facts());
+        let mut stat = KernelStat { clock, losses_known, warnings, facts, cpus: Vec::new() };
+        for (buffer, times) in self.file.buffers.iter().zip(&self.times) {
+            for (cpu, mut input) in self.inputs_of((buffer, times), 0, "") {
+                let buffer = buffer.name.clone();
+                let counters = self.file.options.counters(&buffer, cpu);
+                let mut counts = CpuStat { buffer, cpu, ..CpuStat::default() };
+                while input.read()? {
+                    counts.events += 1;
+                    counts.add_lost(&mut input);
+                }
                 counts.add_lost(&mut input);
+                // Losses at a buffer's end have no place in its pages, and others no number there.
+                if let Some(Counters { lost, .. }) = counters
+                    && lost >= counts.lost.max(1)
+                {
+                    (counts.lost, counts.uncounted) = (lost, 0);
+                }
+                // The disk may have been full when they were read.
+                let readable = counters.map_or(0, |counters| counters.readable);
+                counts.lost = counts.lost.saturating_add(readable.saturating_sub(counts.events));
+                stat.warnings.extend(input.warnings());
+                stat.cpus.push(counts);
             }
-            counts.add_lost(&mut input);
-            // Losses at a buffer's end have no place in its pages, and others no number there.
-            if let Some(&lost) = self.file.options.lost.get(&cpu)
-                && lost >= counts.lost.max(1)
-            {
-                (counts.lost, counts.uncounted) = (lost, 0);
-            }
-            // The disk may have been full when they were read.
-            let readable = self.file.options.readable.get(&cpu).copied().unwrap_or(0);
-            counts.lost = counts.lost.saturating_add(readable.saturating_sub(counts.events));
-            stat.warnings.extend(input.warnings());
-            stat.cpus.push(counts);
         }
         Ok(stat)
+    }
+
+    /// Returns what the file says of the recording.
+    fn facts(&self) -> Vec<(&'static str, String)> {
+        let options = &self.file.options;
+        let not_used = options.unused.iter().filter_map(|id| match *id {
+            id::HOOK => Some("HOOK"),
+            id::PROCMAPS => Some("PROCMAPS"),
+            id::KALLSYMS => Some("KALLSYMS"),
+            _ => None,
+        });
+        let mut clocks: Vec<&str> = self.file.buffers.iter().map(|b| &*b.clock).collect();
+        clocks.dedup();
+        // Recordings of hypertrace say more after a semicolon.
+        let recorder = options.version.split(';').next().unwrap_or_default();
+        let facts = [
+            ("system", options.uname.clone().unwrap_or_default()),
+            ("recorder", recorder.to_owned()),
+            ("cpus", options.cpus.map_or(String::new(), |cpus| cpus.to_string())),
+            ("clock", clocks.join(", ")),
+            ("not_used", Vec::from_iter(not_used).join(", ")),
+        ];
+        facts.into_iter().filter(|(_, fact)| !fact.is_empty()).collect()
     }
 
     /// Counts the events by their names. Those that do not occur are not there.
@@ -516,8 +573,7 @@ impl KernelTrace {
     /// # Errors
     /// If the file cannot be read.
     pub(crate) fn end(&self) -> Result<Option<i64>> {
-        let lost = |cpu: &u32| self.file.options.lost.get(cpu).copied().unwrap_or(0);
-        self.end_of(&mut self.file.buffers.iter().zip(&self.times), &lost)
+        self.end_of(&mut self.file.buffers.iter().zip(&self.times))
     }
 
     /// Returns the recording of all threads, if there is one: a buffer of its own, or the whole trace.
@@ -526,10 +582,7 @@ impl KernelTrace {
     /// If the file cannot be read.
     pub(crate) fn all_threads_until(&self) -> Result<Option<AllThreads>> {
         let until = match (&self.file.cpus, self.times.first()) {
-            (Some(buffer), Some(times)) => {
-                let lost = |cpu: &u32| self.file.options.cpus_lost.get(cpu).copied().unwrap_or(0);
-                self.end_of(&mut [(buffer, times)].into_iter(), &lost)?
-            }
+            (Some(buffer), Some(times)) => self.end_of(&mut [(buffer, times)].into_iter())?,
             _ if self.file.options.all.as_deref() == Some("") || self.is_by_perf() => self.end()?,
             _ => None,
         };
@@ -553,16 +606,12 @@ impl KernelTrace {
         self.events().any(|name| name == "perf:switch_in")
     }
 
-    fn end_of(
-        &self,
-        buffers: &mut dyn Iterator<Item = (&Buffer, &Times)>,
-        lost: &dyn Fn(&u32) -> u64,
-    ) -> Result<Option<i64>> {
+    fn end_of(&self, buffers: &mut dyn Iterator<Item = (&Buffer, &Times)>) -> Result<Option<i64>> {
         let mut end = None;
         let mut known = i64::MAX;
         for (buffer, times) in buffers {
             for cpu in &buffer.cpus {
-                let counted = lost(&cpu.number);
+                let counted = self.file.lost(buffer, cpu.number);
                 let read = |cpu| {
                     let mut input = CpuInput::new(&self.file, times, 0, "", (buffer, cpu));
                     let mut lost: u64 = 0;

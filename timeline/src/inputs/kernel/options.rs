@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::sort;
 use hypertrace_abi::event::cut;
 use hypertrace_format::trace_dat::{MOST_STEALS, id};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Names of the kernel's counters of events that were overwritten, or found no room.
@@ -56,17 +56,19 @@ pub(crate) struct Steal<T> {
 /// Contents of the options.
 #[derive(Debug, Default)]
 pub(crate) struct Options {
-    /// Name of the clock, in version 6.
-    pub clock: String,
+    /// Name of the clock, in version 6; empty: the file has the name in another place.
+    pub clock: Option<String>,
+    /// Nanoseconds that are added to all times.
+    pub offset_ns: i64,
     pub trace: Option<u64>,
     /// System, host name, release and machine of the recorded kernel.
     pub uname: Option<String>,
     pub shift: Option<Arc<TimeShift>>,
     pub guests: Vec<Guest>,
-    /// Events that no reader got, by CPU, as the kernel counted them until the recording's end.
-    pub lost: BTreeMap<u32, u64>,
-    /// Events that a reader got or could get, by CPU, as the kernel counted them.
-    pub readable: BTreeMap<u32, u64>,
+    /// Counters of each CPU of a buffer, by the buffer's name.
+    counters: BTreeMap<(Arc<str>, u32), Counters>,
+    /// Name of the buffer whose counters follow.
+    counted: Arc<str>,
     pub tsc: Option<TscToNs>,
     /// The boot in which it was recorded; recordings of hypertrace have it.
     pub boot_id: Option<u128>,
@@ -82,45 +84,85 @@ pub(crate) struct Options {
     pub threads: Option<Vec<u32>>,
     /// Name of the buffer with the scheduling of all threads.
     pub all: Option<String>,
-    /// Events of that buffer that no reader got, by CPU.
-    pub cpus_lost: BTreeMap<u32, u64>,
     /// Of a guest's recording, the guest's clock in its session.
     pub guest_clock: Option<u32>,
+    /// The program that recorded the trace.
+    pub version: String,
+    /// Number of the machine's CPUs.
+    pub cpus: Option<u32>,
+    /// Whether there is a tracer's text, which is not shown.
+    pub has_text: bool,
+    /// Ids of options that are known and not used, and of those that are not known.
+    pub unused: BTreeSet<u16>,
+    pub unknown: BTreeSet<u16>,
+}
+
+/// The kernel's counters of the events of a CPU in a buffer, until the recording's end.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Counters {
+    /// Events that no reader got.
+    pub lost: u64,
+    /// Events that a reader got or could get.
+    pub readable: u64,
 }
 
 impl Options {
+    /// Returns the counters of a CPU in a buffer, if the file has them.
+    pub fn counters(&self, buffer: &str, cpu: u32) -> Option<Counters> {
+        self.counters.get(&(buffer.into(), cpu)).copied()
+    }
+
+    /// Returns whether the file has counters of any buffer but the one of the scheduling of all threads.
+    pub fn has_counters(&self) -> bool {
+        let of_all =
+            |buffer: &str| Some(buffer) == self.all.as_deref().filter(|all| !all.is_empty());
+        self.counters.keys().any(|(buffer, _)| !of_all(buffer))
+    }
+
     /// Takes an option, if it is one of those of both versions.
     pub fn take(&mut self, option: u16, data: &mut Bytes<'_>) -> Result<()> {
         match option {
+            id::DATE | id::OFFSET => {
+                let text = data.rest();
+                let unit = if option == id::DATE { 1_000 } else { 1 };
+                let added = signed_number(&text).and_then(|number| number.checked_mul(unit));
+                let Some(added) = added else {
+                    return Err(data.damaged("an offset of times", format_args!("{text:?}")));
+                };
+                self.offset_ns = self.offset_ns.saturating_add(added);
+            }
             id::CPUSTAT => {
-                let text = String::from_utf8_lossy(data.text("counters of a CPU")?).into_owned();
+                let text = data.rest();
                 let lines = || text.lines().filter_map(|line| line.split_once(':'));
                 let values = lines().filter_map(|(key, n)| Some((key, n.trim().parse().ok()?)));
                 let sum = |keys: &[&str]| {
                     let values = values.clone().filter(|(key, _)| keys.contains(key));
                     values.map(|(_, n)| n).fold(0, u64::saturating_add)
                 };
-                if let Some((_, cpu)) = values.clone().find(|(key, _)| *key == "CPU") {
-                    let cpu = u32::try_from(cpu).unwrap_or(u32::MAX);
-                    if text.starts_with("Buffer: ") {
-                        self.cpus_lost.insert(cpu, sum(&LOSSES));
-                    } else {
-                        self.lost.insert(cpu, sum(&LOSSES));
-                        self.readable.insert(cpu, sum(&READABLE));
+                let buffer = lines().find(|(key, _)| *key == "Buffer");
+                let buffer = buffer.map(|(_, name)| Arc::from(short_name(name.trim())));
+                let cpu = values.clone().find(|(key, _)| *key == "CPU");
+                match (buffer, cpu) {
+                    // trace-cmd names the buffer of the options after this one.
+                    (Some(buffer), None) => self.counted = buffer,
+                    (buffer, Some((_, cpu))) => {
+                        let cpu = u32::try_from(cpu).unwrap_or(u32::MAX);
+                        let buffer = buffer.unwrap_or_else(|| self.counted.clone());
+                        let counters = Counters { lost: sum(&LOSSES), readable: sum(&READABLE) };
+                        self.counters.insert((buffer, cpu), counters);
                     }
+                    (None, None) => {}
                 }
             }
             id::TRACECLOCK => {
-                let text = String::from_utf8_lossy(data.text("a clock's name")?).into_owned();
-                // The contents of the file `trace_clock`, which lists all clocks.
-                let chosen = text.split_once('[').and_then(|(_, rest)| rest.split_once(']'));
-                self.clock = clock_name(chosen.map_or(text.trim(), |(clock, _)| clock));
+                self.clock = Some(chosen_clock(&data.rest()));
             }
             id::VERSION => {
                 // `hypertrace 0.1.0; source=perf; boot_id=UUID; clock_bound_ns=N; stolen_ms=N;
                 // steals=FROM-TO:MS,CPU:FROM-TO:MS; threads=N,N; all=BUFFER`.
                 // Others write only their version.
-                let text = String::from_utf8_lossy(data.text("a version")?).into_owned();
+                let text = data.rest();
+                self.version = cut(&text, MOST_NAME).to_owned();
                 let words = || text.split("; ").filter_map(|word| word.split_once('='));
                 let find = |name| words().find(|(key, _)| *key == name).map(|(_, value)| value);
                 self.boot_id = find("boot_id").and_then(uuid);
@@ -134,15 +176,11 @@ impl Options {
                 let steals = steals.filter(|all| all.len() <= MOST_STEALS);
                 self.has_bad_steals = steals.is_none();
                 self.steals = steals.unwrap_or_default();
-                self.all = find("all").map(clock_name);
+                self.all = find("all").map(short_name);
                 self.guest_clock = find("guest_clock").and_then(|id| id.parse().ok());
                 // A word that is no number names no thread.
                 self.threads = find("threads")
                     .map(|list| list.split(',').filter_map(|tid| tid.parse().ok()).collect());
-            }
-            id::UNAME => {
-                let text = String::from_utf8_lossy(data.text("a system's names")?);
-                self.uname = Some(cut(&text, MOST_NAME).to_owned());
             }
             id::TRACEID => self.trace = Some(data.u64("a trace's id")?),
             id::TIME_SHIFT => self.shift = Some(time_shift(data)?.into()),
@@ -164,14 +202,42 @@ impl Options {
                 }
                 self.tsc = Some(tsc);
             }
-            _ => {}
+            id::UNAME => self.uname = Some(cut(&data.rest(), MOST_NAME).to_owned()),
+            id::CPUCOUNT => self.cpus = Some(data.u32("a number of CPUs")?),
+            id::HOOK | id::PROCMAPS | id::KALLSYMS => {
+                self.unused.insert(option);
+            }
+            // Descriptions of the file's sections.
+            id::STRINGS => {}
+            id::BUFFER_TEXT => self.has_text = true,
+            _ => {
+                self.unknown.insert(option);
+            }
         }
         Ok(())
     }
 }
 
-/// Returns the name of a clock: each buffer has it.
-pub(crate) fn clock_name(name: &str) -> String {
+/// Returns the clock that a text chooses: a name, or the contents of the file `trace_clock`, which lists all clocks.
+pub(crate) fn chosen_clock(text: &str) -> String {
+    let chosen = text.split_once('[').and_then(|(_, rest)| rest.split_once(']'));
+    let name = chosen.map_or(text.trim_matches(['\0', ' ', '\n']), |(clock, _)| clock);
+    short_name(name)
+}
+
+/// Parses a number with a sign, decimal or hexadecimal after `0x`.
+fn signed_number(text: &str) -> Option<i64> {
+    let text = text.trim();
+    let digits = text.trim_start_matches(['+', '-']);
+    let number = match digits.strip_prefix("0x") {
+        Some(hex) => i64::from_str_radix(hex, 16).ok()?,
+        None => digits.parse().ok()?,
+    };
+    Some(if text.starts_with('-') { -number } else { number })
+}
+
+/// Returns the name of a clock or of an instance, of bounded length: each buffer has both.
+pub(crate) fn short_name(name: &str) -> String {
     cut(name, MOST_NAME).to_owned()
 }
 

@@ -31,8 +31,12 @@ pub(crate) enum Scale {
     Counter(HostCounter),
     /// Ticks of a guest's counter, whose reference points relate it to the host's.
     Guest(Box<GuestClock>),
-    Tsc(TscToNs),
-    Nanoseconds,
+    /// Ticks of the TSC, and nanoseconds to add.
+    Tsc(TscToNs, i64),
+    /// Nanoseconds, and those to add.
+    Nanoseconds(i64),
+    /// Ticks of unknown length.
+    Ticks,
 }
 
 impl Times {
@@ -54,13 +58,20 @@ impl Times {
                 (time, bound)
             }
             // 65 bits, 32 and 8: within 128.
-            Scale::Tsc(tsc) => {
-                ((ticks * Time::from(tsc.mult) * Time::from(FRACTION)) >> tsc.shift, bound)
+            Scale::Tsc(tsc, added) => {
+                let time = (ticks * Time::from(tsc.mult) * Time::from(FRACTION)) >> tsc.shift;
+                (time + Time::from(*added) * Time::from(FRACTION), bound)
             }
-            Scale::Nanoseconds => (ticks * Time::from(FRACTION), bound),
+            Scale::Nanoseconds(added) => {
+                ((ticks + Time::from(*added)) * Time::from(FRACTION), bound)
+            }
+            // In the places of nanoseconds, so that the events of the trace are in order.
+            Scale::Ticks => (ticks * Time::from(FRACTION), bound),
         };
         match self.offset {
             None => (time, bound),
+            // Nobody knows how many ticks it has.
+            Some(_) if matches!(self.scale, Scale::Ticks) => (time, bound),
             Some(Offset { ns, bound_ns, .. }) => {
                 let own = bound.unwrap_or(self.own_bound);
                 let bound = bound_ns.map(|stated| stated.saturating_add(own));
@@ -76,7 +87,7 @@ mod tests {
 
     #[test]
     fn ticks_are_scaled_as_trace_cmd_does() {
-        let scale = Scale::Tsc(TscToNs { mult: 3, shift: 2 });
+        let scale = Scale::Tsc(TscToNs { mult: 3, shift: 2 }, 0);
         let mut times = Times { scale, shift: None, offset: None, bound: None, own_bound: 3 };
         assert_eq!(times.at(&mut (0, 0), 0, 1_001), ((1_001 * 3 * 256) >> 2, None));
         times.offset = Some(Offset::new(-5, None));
