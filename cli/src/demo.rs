@@ -3,6 +3,7 @@
 use crate::interrupt::Interrupts;
 use crate::kernel;
 use crate::output::{grouped, print, print_json, say, wrapped};
+use crate::place::Temporary;
 use crate::recording::{Failure, serve};
 use crate::report;
 use anyhow::{Context, Result, bail};
@@ -25,7 +26,6 @@ use std::process::ExitCode;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
-use tempfile::TempDir;
 
 // Work of each vCPU.
 const EVENTS: u64 = 100_000;
@@ -118,10 +118,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let (dir, temporary) = match &args.output {
         Some(dir) => (dir.clone(), None),
         None => {
-            // The name is random: the temporary folder is shared with other users.
-            let made = tempfile::Builder::new().prefix("hypertrace-demo-").tempdir();
-            let made = made.context("cannot make a temporary directory")?;
-            (made.path().to_owned(), Some(made))
+            let made = Temporary::create(&std::env::temp_dir(), "hypertrace-demo-")?;
+            (made.folder().path().to_owned(), Some(made))
         }
     };
     let failure = Failure::default();
@@ -145,10 +143,12 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         })?),
     };
     // From here on the directory is kept, like one that was given.
-    let _ = temporary.map(TempDir::keep);
+    if let Some(temporary) = temporary {
+        temporary.keep();
+    }
     let begun = set_events(args, host.session())
         // The options are right: only now is the kernel's trace touched.
-        .and_then(|warnings| Ok((warnings, start_kernel(args, &dir)?)));
+        .and_then(|warnings| Ok((warnings, start_kernel(args, host.session())?)));
     let (warnings, recording) = match begun {
         Ok(begun) => begun,
         Err(why) => {
@@ -220,17 +220,16 @@ fn set_events(args: &Args, session: &Session) -> Result<Vec<String>> {
 
 /// Starts to record the kernel's events of this process, if this machine lets this user do so. Without `--kernel`, every
 /// failure is said and no error, and `--json` has none.
-fn start_kernel(args: &Args, dir: &Path) -> Result<Option<Recording>> {
+fn start_kernel(args: &Args, session: &hypertrace_trace::Session) -> Result<Option<Recording>> {
     if args.json && !args.kernel {
         return Ok(None);
     }
-    let mut config = hypertrace_kernel::Config::new(dir);
+    let mut config = hypertrace_kernel::Config::beside(session.folder()?);
     config.pids = vec![std::process::id()];
-    config.share = args.share;
     match kernel::start_beside(&config) {
         Ok(recording) => {
             if let (true, Some(recording)) = (args.kernel, &recording) {
-                kernel::say_start(recording, dir, "its end ends it");
+                kernel::say_start(recording, session.dir(), "its end ends it");
             }
             Ok(recording)
         }

@@ -216,11 +216,18 @@ impl Folder {
     /// If it is another user's, is no directory, or cannot be opened.
     pub fn open_own(path: &Path, share: Share) -> Result<Option<Folder>, DirectoryError> {
         let unusable = DirectoryError::unusable(path);
-        match statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW) {
+        let found = match statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW) {
             Err(Errno::NOENT) => return Ok(None),
-            found => check_owner(&found.map_err(|why| unusable(why.into()))?, path)?,
-        }
-        let folder = Folder::open(path, share).map_err(|why| match why.kind() {
+            found => found.map_err(|why| unusable(why.into()))?,
+        };
+        check_owner(&found, path)?;
+        // Another user may put a link in the directory's place meanwhile.
+        let flags = match FileType::from_raw_mode(found.st_mode) {
+            FileType::Symlink => OFlags::empty(),
+            _ => OFlags::NOFOLLOW,
+        };
+        let opened = Folder::open_at(CWD, path.as_os_str(), path.to_owned(), flags, share);
+        let folder = opened.map_err(|why| match why.kind() {
             io::ErrorKind::NotADirectory => DirectoryError::NotADirectory(path.to_owned()),
             _ => unusable(why),
         })?;
@@ -259,19 +266,29 @@ impl Folder {
     /// Makes a directory in this one.
     pub fn create(&self, name: impl AsRef<OsStr>) -> io::Result<Folder> {
         let name = name.as_ref();
-        mkdirat(&self.fd, name, self.share.folder_mode())?;
-        let flags = OFlags::NOFOLLOW | OFlags::PATH;
-        // The umask may have left the user no right to read the directory: such a descriptor needs none.
-        let made = Folder::open_at(self.fd.as_fd(), name, self.path.join(name), flags, self.share);
-        let made = made.and_then(|made| {
-            // A user who may write to the directory above can have put another one in its place.
-            made.check_own().map_err(io::Error::other)?;
-            chmod(in_proc(&made.fd), self.share.folder_mode())?;
-            Ok(made.folder(".")?.moved(made.path))
-        });
-        made.inspect_err(|_| {
+        mkdirat(&self.fd, name, Share::Owner.folder_mode())?;
+        self.take_made(name).inspect_err(|_| {
             let _ = unlinkat(&self.fd, name, AtFlags::REMOVEDIR);
         })
+    }
+
+    /// Opens a directory that was just made, and gives it its mode. A user who may write to the directory above can have
+    /// put another one in its place, also one of this user that has files and that others must not read.
+    fn take_made(&self, name: &OsStr) -> io::Result<Folder> {
+        let flags = OFlags::NOFOLLOW | OFlags::PATH;
+        // The umask may have left the user no right to read the directory: such a descriptor needs none.
+        let made = Folder::open_at(self.fd.as_fd(), name, self.path.join(name), flags, self.share)?;
+        made.check_own().map_err(io::Error::other)?;
+        let opened = made.folder(".").or_else(|why| {
+            if why.kind() != io::ErrorKind::PermissionDenied {
+                return Err(why);
+            }
+            chmod(in_proc(&made.fd), Share::Owner.folder_mode())?;
+            made.folder(".")
+        });
+        let opened = opened?.moved(made.path);
+        opened.take_empty().map_err(io::Error::other)?;
+        Ok(opened)
     }
 
     /// Opens the directory above a path, for what is made there. Returns it with the path's last name. Its owner may be
@@ -616,7 +633,7 @@ impl AsFd for Folder {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::symlink;
+    use std::os::unix::fs::{MetadataExt, symlink};
 
     fn folder() -> (tempfile::TempDir, Folder) {
         let dir = tempfile::tempdir().unwrap();
@@ -669,6 +686,22 @@ mod tests {
         folder.remove_tree("link").unwrap();
 
         assert!(!at("tree").exists() && !at("link").is_symlink() && at("mine/sub").exists());
+    }
+
+    #[test]
+    fn another_directory_in_the_place_of_one_that_was_made_stays_as_private_as_it_is() {
+        let (place, folder) = folder();
+        let folder = folder.shared(Share::All);
+        let mode = || std::fs::metadata(place.path().join("other")).unwrap().mode() & 0o777;
+        let other = folder.clone().shared(Share::Owner).create("other").unwrap();
+        other.new_file("secret").unwrap();
+
+        folder.take_made("other".as_ref()).unwrap_err();
+
+        assert_eq!(mode(), 0o700);
+        other.remove("secret").unwrap();
+        folder.take_made("other".as_ref()).unwrap();
+        assert_eq!(mode(), 0o755);
     }
 
     #[test]

@@ -15,7 +15,7 @@ use crate::threads::{self, Names};
 use crate::tracefs::{self, Dir};
 use crate::worker::Worker;
 use hypertrace_format::error::error_chain;
-use hypertrace_format::folder::Share;
+use hypertrace_format::folder::{Folder, Share};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -33,6 +33,8 @@ const SMALLEST_KIB: u32 = 512;
 pub struct Config {
     /// Directory of a session, which has `session.json`.
     pub dir: PathBuf,
+    /// The same directory, if it is open already: another user may have exchanged what has the path.
+    pub folder: Option<Folder>,
     /// Events as `SYSTEM:EVENT`, with `*` and `?`. None: those that tell where time went: KVM's
     /// entries and exits, `sched:sched_switch` and wake-ups.
     pub events: Vec<String>,
@@ -55,12 +57,19 @@ impl Config {
         let (events, pids) = (Vec::new(), Vec::new());
         Config {
             dir: dir.into(),
+            folder: None,
             events,
             buffer_kib: None,
             pids,
             own_only: false,
             share: Share::default(),
         }
+    }
+
+    /// Returns the defaults for the directory of a session that this process writes.
+    pub fn beside(folder: &Folder) -> Config {
+        let (share, folder) = (folder.share(), folder.clone());
+        Config { share, folder: Some(folder.clone()), ..Config::new(folder.path()) }
     }
 }
 
@@ -103,7 +112,11 @@ impl Recording {
     /// if the kernel lets this user record nothing.
     pub fn start(config: &Config) -> Result<Recording, Error> {
         let processes = Processes::open(&config.pids)?;
-        let state = State::create(open_dir(&config.dir, config.share)?)?;
+        let dir = match &config.folder {
+            Some(folder) => folder.clone().shared(config.share),
+            None => open_dir(&config.dir, config.share)?,
+        };
+        let state = State::create(dir)?;
         let owner = next_owner();
         let is_trace_wanted =
             !config.events.is_empty() || config.buffer_kib.is_some() || config.pids.is_empty();

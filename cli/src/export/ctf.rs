@@ -56,5 +56,9 @@ fn keep((folder, name): (&Folder, &OsStr), stream: WholeFile, written: &Written)
         text.keep(&made, metadata.as_ref(), false)?;
         folder.rename(&aside, name)
     };
-    fill().inspect_err(|_| drop(folder.remove_tree(&aside)))
+    fill().inspect_err(|_| {
+        // By its descriptor: another directory may have its name by now, and only an empty one is removed by the name.
+        let _ = made.remove_all();
+        let _ = folder.remove_empty(&aside);
+    })
 }

@@ -6,9 +6,9 @@ mod region;
 use crate::Usage;
 use crate::interrupt::Interrupts;
 use crate::output::{grouped, print, print_json, progress, say};
-use crate::place;
+use crate::place::{self, Temporary};
 use crate::report;
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use hypertrace_export::escape::Escaped;
 use hypertrace_export::uftrace::{self, Counts, Module, has_functions};
 use hypertrace_format::session_json;
@@ -18,7 +18,6 @@ use indicatif::ProgressBar;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
-use tempfile::TempDir;
 
 /// Show which functions took the time
 ///
@@ -113,8 +112,9 @@ pub fn run(args: &Args) -> Result<()> {
     if of_session && !dir.exists() {
         // The temporary directory is removed first.
         let interrupts = Interrupts::catch();
-        let shown = compiled(args)
-            .and_then(|(made, counts)| show(args, &made.path().join(FOLDER), true, &counts));
+        let shown = compiled(args).and_then(|(made, counts)| {
+            show(args, &made.folder().by_descriptor().join(FOLDER), true, &counts)
+        });
         interrupts.end();
         return shown;
     }
@@ -184,7 +184,7 @@ fn watched(trace: &mut Trace) -> Result<ProgressBar> {
 }
 
 /// Makes a function trace of a session whose functions are compiled in, in a temporary directory.
-fn compiled(args: &Args) -> Result<(TempDir, Counts)> {
+fn compiled(args: &Args) -> Result<(Temporary, Counts)> {
     let sessions = [report::open(&args.dir)?];
     if !has_functions(&sessions[0].0) {
         bail!(Usage(format!(
@@ -193,13 +193,12 @@ fn compiled(args: &Args) -> Result<(TempDir, Counts)> {
             args.dir.display()
         )));
     }
-    let made = tempfile::Builder::new().prefix("hypertrace-functions-").tempdir();
-    let made = made.context("cannot make a temporary directory")?;
+    let made = Temporary::create(&std::env::temp_dir(), "hypertrace-functions-")?;
     let modules = args.symbols.iter().map(Module::read).collect::<Result<Vec<_>, _>>()?;
     // Calls alone.
     let source =
         uftrace::Source { sessions: &sessions, traces: &[], modules: &modules, text: &|_| None };
-    let counts = uftrace::compiled(&source, &made.path().join(FOLDER))?;
+    let counts = uftrace::compiled(&source, &made.folder().by_descriptor().join(FOLDER))?;
     Ok((made, counts))
 }
 

@@ -2,10 +2,10 @@
 
 use crate::interrupt::Interrupts;
 use crate::output::say;
-use anyhow::Context;
+use crate::place::Temporary;
 use hypertrace_export::choice::PIECE_EVENT;
 use hypertrace_format::error::error_chain;
-use hypertrace_format::folder::{Folder, Share};
+use hypertrace_format::folder::Folder;
 use hypertrace_kernel::{Error, GuestRecordings, PIECE, Piece};
 use hypertrace_timeline::{ClockMaps, Domain, KernelTrace, Record, Session, Stream, ValueRef};
 use std::ffi::OsStr;
@@ -21,24 +21,17 @@ pub fn open(number: usize, session: &Session, maps: &ClockMaps, shown: &str) -> 
     let interrupts = Interrupts::catch();
     // Readers change nothing in a session, which may be another user's. The open files outlive the folder.
     let place = std::env::var_os("TMPDIR").map_or(PathBuf::from("/var/tmp"), PathBuf::from);
-    let folder = tempfile::Builder::new().prefix("hypertrace-").tempdir_in(&place);
-    let folder =
-        match folder.with_context(|| format!("cannot make a folder in {}", place.display())) {
-            Ok(folder) => folder,
-            Err(why) => {
-                complain(session, shown, &format_args!("{why:#}; TMPDIR can name another one"));
-                return Vec::new();
-            }
-        };
-    let without_folder = |text: &str| text.replace(&format!("{}/", folder.path().display()), "");
-    let mut traces = Vec::new();
-    let opened = match Folder::open(folder.path(), Share::Owner) {
-        Ok(opened) => opened,
+    let folder = match Temporary::create(&place, "hypertrace-") {
+        Ok(folder) => folder,
         Err(why) => {
-            complain(session, shown, &why);
+            complain(session, shown, &format_args!("{why:#}; TMPDIR can name another one"));
             return Vec::new();
         }
     };
+    let by_descriptor = folder.folder().by_descriptor();
+    let without_folder = |text: &str| text.replace(&format!("{}/", by_descriptor.display()), "");
+    let mut traces = Vec::new();
+    let opened = folder.folder().clone().moved(by_descriptor.clone());
     for made in assemble(session, &opened, shown).made {
         if made.has_losses {
             say(format_args!("a guest's kernel: {}", without_folder(&made.line)));

@@ -34,6 +34,9 @@ fn record(args: &Args, out: &Path) -> Result<()> {
     kernel::complete(out);
     let failure = Failure::default();
     let own = own_session(out, args.share, &failure)?;
+    if let Some(session) = &own {
+        config.folder = Some(session.folder()?.clone());
+    }
     let mut recording = match kernel::start(&config) {
         Ok(recording) => recording,
         Err(why) => {

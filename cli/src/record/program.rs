@@ -61,7 +61,7 @@ fn record(
             end_if_cut(session.segment(), &hypertrace_export::escape::Message(&said).to_string());
         watched.context("cannot watch the segment for being cut off")?;
     }
-    let recording = match start_kernel(args, out) {
+    let recording = match start_kernel(args, &session) {
         Ok(recording) => recording,
         Err(why) => {
             // Another recorder may have joined the session already.
@@ -136,19 +136,18 @@ fn emulator_named(name: &OsStr) -> Result<Emulator> {
 }
 
 /// Starts to record the kernel's events of this process and all that it starts, if that is wanted and possible.
-fn start_kernel(args: &Args, out: &Path) -> Result<Option<Recording>> {
+fn start_kernel(args: &Args, session: &Session) -> Result<Option<Recording>> {
     if !args.records_kernel() {
         return Ok(None);
     }
-    let mut config = hypertrace_kernel::Config::new(out);
+    let mut config = hypertrace_kernel::Config::beside(session.trace().folder()?);
     config.events.clone_from(&args.event);
     config.buffer_kib = args.buffer;
     config.pids = vec![std::process::id()];
     config.own_only = args.own_only;
-    config.share = args.share;
     let recording = kernel::start_beside(&config)?;
     if let (false, Some(recording)) = (args.quiet, &recording) {
-        kernel::say_start(recording, out, "the program's end ends it");
+        kernel::say_start(recording, session.trace().dir(), "the program's end ends it");
     }
     Ok(recording)
 }

@@ -430,10 +430,14 @@ fn a_demo_whose_options_are_refused_records_nothing_of_the_kernel() {
 }
 
 #[test]
-fn a_recording_that_its_program_drops_is_complete() {
+fn a_recording_that_its_program_drops_is_complete_and_in_its_session() {
     let folder = tempfile::tempdir().unwrap();
-    let session = Session::create(SessionConfig::new(folder.path())).unwrap();
-    let mut config = hypertrace_kernel::Config::new(folder.path());
+    let [place, moved] = ["S", "moved"].map(|name| folder.path().join(name));
+    let session = Session::create(SessionConfig::new(&place)).unwrap();
+    // Whoever may write to the directory above can do so.
+    fs::rename(&place, &moved).unwrap();
+    Session::create(SessionConfig::new(&place)).unwrap().finish().unwrap();
+    let mut config = hypertrace_kernel::Config::beside(session.folder().unwrap());
     config.pids = vec![std::process::id()];
     let recording = match Recording::start(&config) {
         Ok(recording) => recording,
@@ -442,7 +446,8 @@ fn a_recording_that_its_program_drops_is_complete() {
 
     drop(recording);
 
-    assert!(folder.path().join("kernel.dat").exists());
-    assert!(!folder.path().join(".kernel").exists());
+    assert!(moved.join("kernel.dat").exists());
+    assert!(!place.join("kernel.dat").exists());
+    assert!(!moved.join(".kernel").exists());
     drop(session);
 }

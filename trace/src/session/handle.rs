@@ -174,11 +174,11 @@ impl Session {
         self.parts.rings.wake();
     }
 
-    /// Returns the session's directory.
+    /// Returns the session's directory, which is open: its path may lead elsewhere by now.
     ///
     /// # Errors
     /// If the session is written to a journal.
-    pub(crate) fn folder(&self) -> io::Result<&Folder> {
+    pub fn folder(&self) -> io::Result<&Folder> {
         self.parts.destination.folder()
     }
 
