@@ -172,7 +172,11 @@ fn info_of_a_file_says_who_recorded_it_and_what_is_not_used() {
         .option(text(99, "new"))
         .option(text(98, "new"));
     fs::write(dir.path().join("t.dat"), trace.version_6_with(&of(2_000))).unwrap();
-    golden("info_file", HYPERTRACE.transcript_in(dir.path(), &["info t.dat", "info t.dat --json"]));
+    let corrections = trace_dat::time_shifts(11, 1, &[&[[2_001, 0, 1, 0], [3_000, 5, 1, 0]]]);
+    let guest = TraceDat::new("mono").cpu(&[page(2_000), page(4_000)]).option(corrections);
+    fs::write(dir.path().join("guest.dat"), guest.version_7()).unwrap();
+    let commands = ["info t.dat", "info t.dat --json", "info guest.dat"];
+    golden("info_file", HYPERTRACE.transcript_in(dir.path(), &commands));
 }
 
 #[test]

@@ -45,6 +45,7 @@ use crate::inputs::names::Names;
 use cpu_input::CpuInput;
 use file::{Buffer, TraceFile};
 use hypertrace_abi::event::cut;
+use hypertrace_format::number::grouped;
 use hypertrace_format::trace_dat::id;
 use options::Counters;
 pub(crate) use options::{STEAL_STEP_MS, Steal};
@@ -477,6 +478,7 @@ impl KernelTrace {
         let (clock, losses_known) = (self.guest_clock(), self.file.options.has_counters());
         let (warnings, facts) = (self.warnings().collect(), self.facts());
         let mut stat = KernelStat { clock, losses_known, warnings, facts, cpus: Vec::new() };
+        let (shift, mut outside) = (self.file.options.shift.as_deref(), 0u64);
         for (buffer, times) in self.file.buffers.iter().zip(&self.times) {
             for (cpu, mut input) in self.inputs_of((buffer, times), 0, "") {
                 let buffer = buffer.name.clone();
@@ -484,6 +486,7 @@ impl KernelTrace {
                 let mut counts = CpuStat { buffer, cpu, ..CpuStat::default() };
                 while input.read()? {
                     counts.events += 1;
+                    outside += u64::from(shift.is_some_and(|s| s.is_outside(cpu, input.raw())));
                     counts.add_lost(&mut input);
                 }
                 counts.add_lost(&mut input);
@@ -499,6 +502,19 @@ impl KernelTrace {
                 stat.warnings.extend(input.warnings());
                 stat.cpus.push(counts);
             }
+        }
+        if let Some(shift) = shift {
+            let lies = if shift.interpolated {
+                "on the line of the nearest two"
+            } else {
+                "with the nearest one"
+            };
+            let events = if outside == 1 { "event" } else { "events" };
+            let fact = format!(
+                "{} {events} before the first or after the last one, {lies}",
+                grouped(outside)
+            );
+            stat.facts.push(("corrections", fact));
         }
         Ok(stat)
     }

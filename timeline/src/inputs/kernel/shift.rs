@@ -7,8 +7,9 @@
 pub(crate) struct TimeShift {
     /// Id of the host's trace.
     pub peer: u64,
-    /// Whether offsets between two corrections are on a line. If not, the offset is
-    /// that of the correction before.
+    /// Whether offsets are on the line through the corrections before and after a time; before the first and after the
+    /// last one, on the line through the nearest two, because the rates of both clocks differ there as much. If not, the
+    /// offset is that of the correction before.
     pub interpolated: bool,
     /// Corrections of each CPU, in order of time.
     pub cpus: Vec<Vec<Correction>>,
@@ -28,27 +29,48 @@ pub(crate) struct Correction {
     pub fraction: u32,
 }
 
+/// Largest time, with either sign, that is divided by a ratio: twice what 64 bits and an offset have.
+const MOST: i128 = 1 << 66;
+
 impl TimeShift {
+    /// Returns the corrections of a CPU. CPUs without any have those of the first one.
+    fn samples(&self, cpu: u32) -> &[Correction] {
+        self.cpus.get(cpu as usize).or(self.cpus.first()).map_or(&[], |samples| samples)
+    }
+
+    /// Returns whether a guest's time is before the first or after the last correction.
+    pub fn is_outside(&self, cpu: u32, guest: u64) -> bool {
+        let samples = self.samples(cpu);
+        let ends = samples.first().zip(samples.last());
+        ends.is_some_and(|(first, last)| guest < first.time || guest > last.time)
+    }
+
     /// Returns the host's time of a guest's time on one of its CPUs.
     pub fn host(&self, cpu: u32, guest: u64) -> i128 {
-        let samples = self.cpus.get(cpu as usize).or(self.cpus.first());
-        let Some(samples) = samples.filter(|samples| !samples.is_empty()) else {
+        let samples = self.samples(cpu);
+        if samples.is_empty() {
             return guest.into();
-        };
+        }
         let after = samples.partition_point(|sample| sample.time <= guest);
-        let sample = samples[after.saturating_sub(1)];
+        let before = after.saturating_sub(1);
+        let from =
+            if self.interpolated { before.min(samples.len().saturating_sub(2)) } else { before };
+        let sample = samples[from];
         let mut offset = i128::from(sample.offset);
-        if let Some(next) = samples.get(after).filter(|_| self.interpolated && after > 0) {
-            // Both times are different, because only one is after the guest's.
-            let (elapsed, all) = (guest - sample.time, next.time - sample.time);
+        let next =
+            samples.get(from + 1).filter(|next| self.interpolated && next.time > sample.time);
+        if let Some(next) = next {
+            let elapsed = i128::from(guest) - i128::from(sample.time);
             let grown = i128::from(next.offset) - offset;
             // Numbers too large for this are no times.
-            offset += grown.checked_mul(elapsed.into()).unwrap_or(0) / i128::from(all);
+            let grown =
+                grown.checked_mul(elapsed).unwrap_or(0) / i128::from(next.time - sample.time);
+            offset = offset.saturating_add(grown);
         }
-        let guest = i128::from(guest) + offset;
+        let guest = i128::from(guest).saturating_add(offset).clamp(-MOST, MOST);
         let host = match (sample.ratio, sample.fraction) {
             (0, _) | (1, 0) => guest,
-            // 66 bits shifted by at most 60: within 128 bits.
+            // 67 bits shifted by at most 60: within 128 bits.
             (ratio, fraction) => (guest << fraction.min(60)).div_euclid(ratio.into()),
         };
         // Room for the factors that follow.
@@ -81,8 +103,42 @@ mod tests {
         let shift = TimeShift { peer: 1, interpolated: true, cpus };
         assert_eq!(shift.host(0, 100), 100);
         assert_eq!(shift.host(0, 150), 175);
-        assert_eq!(shift.host(0, 300), 350);
-        assert_eq!(shift.host(0, 10), 10);
+    }
+
+    #[test]
+    fn before_the_first_and_after_the_last_correction_the_line_of_the_nearest_two_goes_on() {
+        // `trace-cmd report` shows these times of such a file.
+        let cpus = vec![vec![sample(300_000, 0), sample(500_000, 2_000), sample(700_000, 10_000)]];
+        let mut shift = TimeShift { peer: 1, interpolated: true, cpus };
+        assert_eq!(shift.host(0, 100_000), 98_000);
+        assert_eq!(shift.host(0, 400_000), 401_000);
+        assert_eq!(shift.host(0, 800_000), 814_000);
+        assert_eq!(shift.host(0, 1_000_000), 1_022_000);
+        let outside = [299_999, 300_000, 700_000, 700_001].map(|time| shift.is_outside(0, time));
+        assert_eq!(outside, [true, false, false, true]);
+        // Without interpolation the offset is held.
+        shift.interpolated = false;
+        assert_eq!((shift.host(0, 100_000), shift.host(0, 800_000)), (100_000, 810_000));
+    }
+
+    #[test]
+    fn corrections_of_any_numbers_give_a_time() {
+        for (times, offsets) in [
+            ([0, 0], [i64::MIN, i64::MAX]),
+            ([u64::MAX - 1, u64::MAX], [i64::MAX, i64::MIN]),
+            ([0, 1], [i64::MIN, i64::MAX]),
+        ] {
+            let correction = |n: usize| {
+                let (time, offset) = (times[n], offsets[n]);
+                Correction { time, offset, ratio: 1, fraction: 60 }
+            };
+            let cpus = vec![vec![correction(0), correction(1)]];
+            let shift = TimeShift { peer: 1, interpolated: true, cpus };
+            for guest in [0, 1, 1 << 40, u64::MAX] {
+                let host = shift.host(0, guest);
+                assert!((i64::MIN.into()..=u64::MAX.into()).contains(&host), "{guest}");
+            }
+        }
     }
 
     #[test]
