@@ -182,10 +182,11 @@ fn find(here: &Folder, name: &str) -> Result<Option<(Folder, State)>> {
         let is_its = |r: Description| r.completes.as_ref() == Some(&json.uuid) && r.finished;
         recovered.is_ok_and(|recovered| recovered.is_some_and(is_its))
     };
-    let state = if folder.folder("ctf").and_then(|ctf| ctf.is_locked()).unwrap_or(false) {
-        State::Live
-    } else if json.finished || is_recovered() {
+    // Readers of a shared session can lock it, too.
+    let state = if json.finished || is_recovered() {
         State::Ended
+    } else if folder.folder("ctf").and_then(|ctf| ctf.is_locked()).unwrap_or(false) {
+        State::Live
     } else {
         State::Killed
     };

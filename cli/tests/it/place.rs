@@ -29,6 +29,15 @@ fn recorded(dir: &Path, mark: &str) {
     fs::write(dir.join("hypertrace.data").join(mark), "").unwrap();
 }
 
+/// Changes the description of a session. Returns the session's number.
+fn change(session: &Path, change: &dyn Fn(&mut Value)) -> Value {
+    let path = session.join("session.json");
+    let mut json: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    change(&mut json);
+    fs::write(path, json.to_string()).unwrap();
+    json["uuid"].clone()
+}
+
 #[track_caller]
 fn assert_here(dir: &Path, names: &[&str]) {
     let mut left: Vec<String> =
@@ -56,6 +65,19 @@ fn the_last_session_is_kept_as_old_and_the_one_before_it_is_removed() {
     for command in ["report", "info"] {
         assert_eq!(at(dir, &[command]).code, Some(0), "{command}");
     }
+}
+
+#[test]
+fn a_reader_that_locks_a_session_that_has_ended_keeps_no_recorder_away() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    recorded(dir, "first");
+    let reader = File::open(dir.join("hypertrace.data/ctf")).unwrap();
+    flock(&reader, FlockOperation::LockShared).unwrap();
+
+    recorded(dir, "second");
+
+    assert!(dir.join("hypertrace.data.old/first").exists());
 }
 
 #[test]
@@ -137,13 +159,6 @@ fn a_killed_session_of_which_all_was_recovered_is_moved_as_one_that_was_ended() 
     let dir = tempfile::tempdir().unwrap();
     recorded(dir.path(), "first");
     let data = dir.path().join("hypertrace.data");
-    let change = |name: &Path, change: &dyn Fn(&mut Value)| {
-        let path = name.join("session.json");
-        let mut json: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
-        change(&mut json);
-        fs::write(path, json.to_string()).unwrap();
-        json["uuid"].clone()
-    };
     let killed = change(&data, &|json| json["finished"] = false.into());
     let recovered = data.join("recovered");
     fs::create_dir(&recovered).unwrap();
@@ -166,7 +181,9 @@ fn a_killed_session_of_which_all_was_recovered_is_moved_as_one_that_was_ended() 
 fn a_session_that_is_being_recorded_is_joined_or_left_alone() {
     let dir = tempfile::tempdir().unwrap();
     recorded(dir.path(), "first");
-    let ctf = File::open(dir.path().join("hypertrace.data/ctf")).unwrap();
+    let data = dir.path().join("hypertrace.data");
+    change(&data, &|json| json["finished"] = false.into());
+    let ctf = File::open(data.join("ctf")).unwrap();
     flock(&ctf, FlockOperation::LockShared).unwrap();
 
     let said = record(dir.path()).failed(2);
