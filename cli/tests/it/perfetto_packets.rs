@@ -291,6 +291,28 @@ fn a_thread_does_not_run_from_one_recording_to_the_next() {
     assert_eq!(states, wanted);
 }
 
+/// The process's first thread has no lease.
+#[test]
+fn a_process_is_named_after_the_thread_that_only_the_kernel_has_seen() {
+    let lease = Packet::new(1, 0, 0).with64(80, 9).event_str(40_000, 1, &[9, 77, 60, 0], b"worker");
+    let made =
+        Made::of_programs(vcpu::EVENTS).stream("guest-000-0000", &[Packet::new(1, 0, 0), lease]);
+    let page = Page::at(vcpu::HOST_BASE).switch(10_000, (0, "swapper"), 0, (77, "vcpu0")).switch(
+        10_000,
+        (77, "vcpu0"),
+        1,
+        (0, "swapper"),
+    );
+    made.kernel(&TraceDat::new("x86-tsc").cpu(&[page]));
+
+    let Some(packets) = packets(&[made.path()]) else { return };
+
+    let tracks = tracks(&packets);
+    let processes = tracks.values().filter(|of| of["process"]["pid"] == 77);
+    let names = Vec::from_iter(processes.map(|of| &of["process"]["process_name"]));
+    assert_eq!(names, ["vcpu0"]);
+}
+
 /// The thread's lease comes after the first of the kernel's events.
 #[test]
 fn the_kernels_events_of_a_thread_are_on_one_track() {

@@ -518,6 +518,10 @@ impl Writer<'_, '_> {
     fn new_kernel(&mut self, event: &EventRef<'_>, machine: u64, tid: u32) -> Result<u64> {
         let pid = self.known.processes.get(&(machine, tid)).copied();
         let Some(pid) = pid.filter(|pid| tracks::is_thread(*pid, tid)) else {
+            if let Some(name) = event.thread_name() {
+                let sequence = &self.sequences[machine as usize];
+                self.tracks.main_thread((self.out, sequence), (machine, tid), name)?;
+            }
             return self.named(machine, Track::Task { machine, tid }, event.source);
         };
         let (out, name) = (&mut *self.out, event.thread_name());

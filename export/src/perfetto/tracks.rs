@@ -83,6 +83,8 @@ pub(super) struct Tracks {
     known: HashMap<Track, u64>,
     /// Tracks of processes, by machine, and whether their names are their own.
     processes: HashMap<(u64, u32), (u64, bool)>,
+    /// Names that the kernel has shown of threads whose process is not known: each can be the first thread of a process.
+    mains: HashMap<(u64, u32), Box<str>>,
     next: u64,
 }
 
@@ -129,7 +131,9 @@ impl Tracks {
         thread_name: Option<&str>,
         is_new: bool,
     ) -> Result<u64> {
-        self.process((out, sequence), (machine, pid), thread_name, pid == tid)?;
+        let main = self.mains.get(&(machine, pid)).cloned().filter(|_| pid != tid);
+        let is_own = pid == tid || main.is_some();
+        self.process((out, sequence), (machine, pid), main.as_deref().or(thread_name), is_own)?;
         let of = Track::Thread { machine, pid, tid };
         let write = |proto: &mut Proto| thread(proto, pid, tid, thread_name);
         match is_new {
@@ -148,6 +152,23 @@ impl Tracks {
         match self.known.get(&of) {
             Some(number) => sequence.describe(out, *number, write).map(|()| *number),
             None => self.number((out, sequence), of, write),
+        }
+    }
+
+    /// Notes the name of a thread of an unknown process, after which a known process is named if their numbers are the same.
+    pub fn main_thread(
+        &mut self,
+        out: (&mut Output<'_>, &Sequence),
+        of: (u64, u32),
+        thread_name: &str,
+    ) -> Result<()> {
+        if self.mains.len() == MOST {
+            self.mains.clear();
+        }
+        self.mains.insert(of, valid(thread_name.as_bytes(), MOST_NAME).0.into());
+        match self.processes.contains_key(&of) {
+            true => self.process(out, of, Some(thread_name), true),
+            false => Ok(()),
         }
     }
 
