@@ -7,12 +7,11 @@
 
 use super::HEADER;
 use crate::ctf::Folder;
-use hypertrace_format::folder::{check_size, inode, read_at, retry, set_len};
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags};
-use rustix::fs::{fchmod, openat, stat, statat};
+use hypertrace_format::folder::{check_size, read_at, retry, set_len};
+use rustix::fs::{FileType, Mode, OFlags, fstat, openat};
+use rustix::process::geteuid;
 use std::fs::{File, Metadata};
 use std::io::{self, Seek, SeekFrom};
-use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use zerocopy::IntoBytes;
@@ -51,7 +50,7 @@ impl Out {
     /// Returns true if this writes to `path`.
     pub fn is(&self, path: &Path) -> bool {
         let id = |meta: &Metadata| (meta.dev(), meta.ino());
-        std::fs::metadata(path).is_ok_and(|meta| id(&meta) == id(&self.meta))
+        std::fs::symlink_metadata(path).is_ok_and(|meta| id(&meta) == id(&self.meta))
     }
 
     /// Returns true if it is a regular file.
@@ -150,52 +149,49 @@ pub(super) fn record_len(bytes: &[u8]) -> Option<usize> {
     })
 }
 
-/// Opens an existing file, or makes one with the mode of the session's files.
-/// In the session's own directory no link is followed.
+/// Opens an existing file of this user, or makes one with the mode of the session's files. No link is followed:
+/// other users may write to the directory, as to `/tmp`.
 fn open(path: &Path, session: &Folder) -> io::Result<File> {
-    let refused = |why: &str| io::Error::new(io::ErrorKind::InvalidInput, why);
-    let inside = path.file_name().filter(|_| is_in(path, session));
-    let (at, name, follow, stat_flags) = match inside {
-        Some(name) => (session.as_fd(), name, OFlags::NOFOLLOW, AtFlags::SYMLINK_NOFOLLOW),
-        None => (CWD, path.as_os_str(), OFlags::empty(), AtFlags::empty()),
-    };
-    // The reader of a pipe or a terminal must not delay the drain.
-    let flags = OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC | follow;
-    let open = |more: OFlags, mode| retry(|| openat(at, name, flags | more, mode)).map(File::from);
-    let kind = match retry(|| statat(at, name, stat_flags)) {
-        Ok(stat) => Some(FileType::from_raw_mode(stat.st_mode)),
-        Err(why) if why.kind() == io::ErrorKind::NotFound => None,
+    let refused = |why: String| io::Error::new(io::ErrorKind::InvalidInput, why);
+    let (above, name) = Folder::above(path, session.share())?;
+    let before = match above.stat_of(&name) {
+        Ok(stat) => FileType::from_raw_mode(stat.st_mode),
+        Err(why) if why.kind() == io::ErrorKind::NotFound => {
+            return above.only_file(&name).map(File::from);
+        }
         Err(why) => return Err(why),
     };
-    match kind {
-        Some(FileType::Fifo) => {
-            open(OFlags::WRONLY, Mode::empty()).map_err(|why| match why.raw_os_error() {
-                Some(libc::ENXIO) => refused("nobody reads this pipe; start its reader first"),
-                _ => why,
-            })
-        }
-        Some(FileType::CharacterDevice) => open(OFlags::WRONLY, Mode::empty()),
+    let access = match before {
+        FileType::Fifo | FileType::CharacterDevice => OFlags::WRONLY,
         // The contents of a file are checked, so it is opened for reading too.
-        Some(FileType::RegularFile) => open(OFlags::RDWR, Mode::empty()),
-        None => {
-            let mode = session.share().file_mode();
-            let file = open(OFlags::RDWR | OFlags::CREATE | OFlags::EXCL, mode)?;
-            retry(|| fchmod(&file, mode))?;
-            Ok(file)
-        }
-        Some(FileType::Directory) => Err(io::ErrorKind::IsADirectory.into()),
-        Some(_) => Err(refused("it is no file and no pipe; nothing was written")),
-    }
-}
-
-/// Returns true if the directory of a path is the session's.
-fn is_in(path: &Path, session: &Folder) -> bool {
-    let dir = match path.parent() {
-        Some(dir) if !dir.as_os_str().is_empty() => dir,
-        _ => Path::new("."),
+        FileType::RegularFile => OFlags::RDWR,
+        FileType::Directory => return Err(io::ErrorKind::IsADirectory.into()),
+        FileType::Symlink => return Err(refused("it is a link; give the file's own path".into())),
+        _ => return Err(refused("it is no file and no pipe; nothing was written".into())),
     };
-    let (here, there) = (session.stat(), stat(dir));
-    matches!((here, there), (Ok(here), Ok(there)) if inode(&here) == inode(&there))
+    // The reader of a pipe or a terminal must not delay the drain.
+    let flags = OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let file =
+        retry(|| openat(&above, &name, flags | access, Mode::empty())).map_err(|why| match why
+            .raw_os_error()
+        {
+            Some(libc::ENXIO) if before == FileType::Fifo => {
+                refused("nobody reads this pipe; start its reader first".into())
+            }
+            _ => why,
+        })?;
+    // Another file may have got the name since.
+    let stat = fstat(&file)?;
+    let (owner, user) = (stat.st_uid, geteuid().as_raw());
+    match FileType::from_raw_mode(stat.st_mode) {
+        now if now != before => Err(refused("another file has got its name".into())),
+        // Devices, as /dev/null, are the system's.
+        FileType::CharacterDevice => Ok(file.into()),
+        _ if owner == user => Ok(file.into()),
+        _ => Err(refused(format!(
+            "it belongs to user {owner}, not to user {user} who runs this; nothing was written"
+        ))),
+    }
 }
 
 /// Checks that a file is empty or a trace of this kind, and empties it.

@@ -8,7 +8,12 @@ use hypertrace_abi::event::Words;
 use hypertrace_abi::record::Flags;
 use hypertrace_abi::ring::{Emit, NewRecord};
 use hypertrace_abi::schema::id_of;
+use hypertrace_test_support::capability;
 use hypertrace_trace::trace::guest_hypertrace;
+use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat, open};
+use rustix::process::geteuid;
+use std::fs;
+use std::os::unix::fs::{chown, symlink};
 
 /// Events of the file, by id; panics where a record does not end with the next one's
 /// begin.
@@ -53,4 +58,42 @@ fn records_of_a_relay_that_are_no_events_are_not_in_the_file() {
     let held = events(&std::fs::read(path).unwrap());
     let lengths: Vec<usize> = held.iter().map(|(_, bytes)| *bytes).collect();
     assert_eq!(lengths, [24 + 10 * 8]);
+}
+
+#[test]
+fn a_link_and_another_users_file_or_pipe_are_refused_and_unchanged() {
+    let (dir, session) = common::session(|_| ());
+    let at = |name: &str| dir.path().join(name);
+    session.set_simple_file(&at("mine")).unwrap();
+    session.set_simple_file(&at("other")).unwrap();
+    let before = fs::read(at("mine")).unwrap();
+    symlink(at("mine"), at("link")).unwrap();
+    symlink(at("other"), at("link to the current file")).unwrap();
+    symlink(at("none"), at("link to nothing")).unwrap();
+    fs::write(at("file"), "").unwrap();
+    mknodat(CWD, at("pipe"), FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+    let reader = open(at("pipe"), OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()).unwrap();
+    let refused = |name: &str| {
+        let command = format!("trace-file set {}", at(name).display());
+        session.execute(&command).unwrap_err()
+    };
+
+    for link in ["link", "link to the current file", "link to nothing"] {
+        assert!(refused(link).contains("it is a link"), "{link}: {}", refused(link));
+    }
+    if geteuid().is_root() {
+        for name in ["file", "pipe"] {
+            chown(at(name), Some(65534), None).unwrap();
+            assert!(refused(name).contains("it belongs to user 65534"), "{}", refused(name));
+        }
+        capability::used("second-user");
+    } else {
+        capability::missing("second-user", "only root can give files to another user");
+    }
+
+    assert_eq!(rustix::io::read(&reader, &mut [0; 8]).unwrap(), 0, "the pipe has no bytes");
+    session.finish().unwrap();
+    assert_eq!(fs::read(at("mine")).unwrap(), before);
+    assert_eq!(fs::read(at("file")).unwrap(), b"");
+    assert!(!at("none").exists());
 }
