@@ -513,7 +513,7 @@ enum Odd {
 const FOREIGN: &str = "words of another user\n";
 
 /// Files of a session `S`, of a function trace `F`, and others that commands read.
-const READ: [&str; 13] = [
+const READ: [&str; 15] = [
     "S/session.json",
     "S/classes.jsonl",
     "S/ctf/metadata",
@@ -527,6 +527,8 @@ const READ: [&str; 13] = [
     "journal",
     "segment",
     "A/run.json",
+    "patterns",
+    "T/trace_marker",
 ];
 
 /// Makes all files in a folder.
@@ -539,6 +541,9 @@ fn make_files(folder: &Path) {
     let mut dat = trace_dat::TraceDat::new("x86-tsc").cpu(&[page]);
     dat.options.push(trace_dat::recorded(made::BOOT, 0));
     fs::write(folder.join("S/kernel.dat"), dat.version_7()).unwrap();
+    fs::write(folder.join("patterns"), "vcpu-exit\n").unwrap();
+    fs::create_dir(folder.join("T")).unwrap();
+    fs::write(folder.join("T/trace_marker"), "").unwrap();
     let records = [(1_000, '+', 0x1000), (2_000, '-', 0x1000)];
     functions::write_task(&folder.join("F"), &functions::anchor_at(1_000_000_000), &records);
 }
@@ -586,7 +591,12 @@ fn readers() -> Vec<Vec<&'static str>> {
         "record" => vec![vec!["record", "-o", "S", "--pid", "1"]],
         "receive" => vec![vec!["receive", "journal", "-o", "R"]],
         "ctl" => vec![vec!["ctl", "-d", "S", "help"]],
-        "demo" | "serve" | "forward" | "completions" => Vec::new(),
+        // Neither runs a guest: the one has a line that is no pattern, the other lacks trace_marker_raw.
+        "demo" => vec![
+            vec!["demo", "-o", "D", "--trace", "events=patterns"],
+            vec!["demo", "-o", "D", "--trace-backend", "ftrace:T"],
+        ],
+        "serve" | "forward" | "completions" => Vec::new(),
         new => panic!("{new} is a new command: which files does it read?"),
     });
     let cases: Vec<Vec<&str>> = cases.flatten().collect();

@@ -4,8 +4,15 @@ use crate::events::registry::{self, Clash};
 use crate::events::{EVENTS, Pattern};
 use crate::session::Session;
 use hypertrace_format::error::error_chain;
+use hypertrace_format::folder::open_regular;
+use rustix::fs::{CWD, OFlags};
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+
+/// Most bytes of a file of patterns.
+const MOST_PATTERNS: u64 = 1 << 20;
 
 /// Options of a VMM's own command line, to flatten into its `clap` struct:
 ///
@@ -92,7 +99,7 @@ pub enum TraceArgsError {
         path: PathBuf,
         /// The system's error.
         #[source]
-        source: std::io::Error,
+        source: io::Error,
     },
     /// A line of a file of patterns is no pattern.
     #[error("{}:{line}: {why}", path.display())]
@@ -175,8 +182,17 @@ fn patterns(
     path: &Path,
     set: &mut impl FnMut(&Pattern, bool) -> Result<(), String>,
 ) -> Result<(), TraceArgsError> {
-    let text = std::fs::read_to_string(path)
-        .map_err(|source| TraceArgsError::Read { path: path.to_owned(), source })?;
+    let read = || {
+        let (file, _) = open_regular(CWD, path, OFlags::RDONLY)?;
+        let mut text = String::new();
+        File::from(file).take(MOST_PATTERNS + 1).read_to_string(&mut text)?;
+        if text.len() as u64 > MOST_PATTERNS {
+            let why = format!("it has more than {MOST_PATTERNS} bytes");
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, why));
+        }
+        Ok(text)
+    };
+    let text = read().map_err(|source| TraceArgsError::Read { path: path.to_owned(), source })?;
     for (line, number) in text.lines().zip(1..) {
         let wrong = |why| TraceArgsError::Line { path: path.to_owned(), line: number, why };
         let line = line.trim();

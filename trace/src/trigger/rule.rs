@@ -5,7 +5,9 @@ use crate::drain::SnapshotError;
 use crate::events::{EVENTS, Pattern, TraceEvent};
 use hypertrace_abi::layout::SLOT_WORDS;
 use hypertrace_abi::schema::{is_name, name_hash};
-use std::fs::{File, OpenOptions};
+use hypertrace_format::folder::open_regular;
+use rustix::fs::{CWD, OFlags};
+use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -181,7 +183,8 @@ fn parse_action(
         ["kernel", instance, state] => {
             let path = Path::new(instance).join("tracing_on");
             let on = switch(state)?;
-            let open = || OpenOptions::new().write(true).open(&path).map(Arc::new);
+            let open =
+                || open_regular(CWD, &path, OFlags::WRONLY).map(|(file, _)| Arc::new(file.into()));
             match opened(&path).map_or_else(open, Ok) {
                 Ok(tracing_on) => Ok(Action::Kernel { path, tracing_on, on }),
                 Err(source) => Err(TriggerError::Kernel { path, source }),

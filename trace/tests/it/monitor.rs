@@ -1,7 +1,9 @@
 //! The monitor's socket, with clients of every kind.
 
+use crate::common;
 use hypertrace_test_support::{child, this_test, wait_until};
 use hypertrace_trace::monitor::{MAX_COMMAND, Monitor, MonitorError, SOCKET, connect};
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::Shutdown;
@@ -10,7 +12,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Barrier};
+use std::sync::{Arc, Barrier, mpsc};
 use std::thread;
 use std::time::Duration;
 use tempfile::TempDir;
@@ -351,6 +353,27 @@ fn without_descriptors_a_client_waits_and_the_thread_sleeps() {
     drop(taken);
     stream.set_read_timeout(Some(SOON)).unwrap();
     assert_eq!(Client(BufReader::new(stream)).reply(), "  now\nok\n");
+}
+
+/// An open of a pipe would wait for a reader, with the session's lock.
+#[test]
+fn commands_do_not_wait_for_pipes_in_the_place_of_files_of_the_kernel() {
+    let (dir, session) = common::session(|_| ());
+    for name in ["trace_marker", "trace_marker_raw", "tracing_on"] {
+        mknodat(CWD, dir.path().join(name), FileType::Fifo, Mode::RWXU, 0).unwrap();
+    }
+    let place = dir.path().display();
+    for command in [
+        format!("trace-backend ftrace:{place} on"),
+        format!("trigger add on x do kernel {place} on"),
+    ] {
+        let (send, reply) = mpsc::channel();
+        let (session, asked) = (session.clone(), command.clone());
+        thread::spawn(move || send.send(session.execute(&asked)));
+        let reply = reply.recv_timeout(SOON).map(Result::unwrap_err);
+        let is_said = |why: &String| why.contains("it is a pipe, not a regular file");
+        assert!(reply.as_ref().is_ok_and(is_said), "{command}: {reply:?}");
+    }
 }
 
 fn has_few_descriptors() -> bool {

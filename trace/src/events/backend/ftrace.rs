@@ -8,7 +8,9 @@
 use crate::events::line::Line;
 use hypertrace_abi::atomic::AtomicU64;
 use hypertrace_abi::event::Fields;
-use std::fs::{File, OpenOptions};
+use hypertrace_format::folder::open_regular;
+use rustix::fs::{CWD, OFlags};
+use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -58,9 +60,8 @@ pub fn open(instance: &Path) -> Result<(), FtraceError> {
     let file = |name: &str| {
         let path = instance.join(name);
         // Not created: a folder that is no tracefs is not changed.
-        OpenOptions::new()
-            .write(true)
-            .open(&path)
+        open_regular(CWD, &path, OFlags::WRONLY)
+            .map(|(file, _)| File::from(file))
             .map_err(|source| FtraceError::Open { path, source })
     };
     let (marker, raw) = (file("trace_marker")?, file("trace_marker_raw")?);
