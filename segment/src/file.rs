@@ -20,7 +20,7 @@ use rustix::fs::{
     AtFlags, CWD, FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags, fallocate, fcntl_add_seals,
     fstat, memfd_create, openat, statat, unlinkat,
 };
-use rustix::process::{Resource, getrlimit};
+use rustix::process::{Resource, geteuid, getrlimit};
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -89,6 +89,19 @@ pub enum SegmentError {
         /// The defect of its config page.
         #[source]
         source: ConfigError,
+    },
+    /// Another user, who may read and cut it at any time, has the file.
+    #[error(
+        "{} belongs to user {owner}, neither to user {user} who runs this nor to root",
+        path.display()
+    )]
+    NotOwned {
+        /// The file.
+        path: PathBuf,
+        /// Its owner.
+        owner: u32,
+        /// The user of this process.
+        user: u32,
     },
     /// The file is the memory of a device.
     #[error("{} is not a segment: it is a device's, as its config page says TRAPS", .0.display())]
@@ -234,17 +247,35 @@ impl Segment {
         all.find(|geometry| geometry.check().is_ok() && used(geometry) <= bytes)
     }
 
-    /// Opens the segment in this file, to use it. If `path` is a descriptor of another
+    /// Opens the segment in this file, to use it: one of this user or of root. If `path` is a descriptor of another
     /// process, as [`Segment::location`] names it, and cannot be used, this process's
-    /// own of that number is tried.
+    /// own of that number is tried, whose owner may be anyone.
     ///
     /// # Errors
-    /// If it is none.
+    /// If it is none, or another user's.
     pub fn open(path: &Path) -> Result<Segment, SegmentError> {
-        let opened = Segment::open_at(path);
+        let opened = Segment::open_at(path).and_then(Segment::check_owner);
         match inherited(path).filter(|_| opened.is_err()) {
             Some(own) => Segment::open_at(&own).or(opened),
             None => opened,
+        }
+    }
+
+    /// Opens the segment in this file, of any user, to recover it.
+    ///
+    /// # Errors
+    /// If it is none.
+    pub fn open_of_anyone(path: &Path) -> Result<Segment, SegmentError> {
+        Segment::open_at(path)
+    }
+
+    fn check_owner(self) -> Result<Segment, SegmentError> {
+        let owner =
+            fstat(&self.file).map_err(|why| failed("look at", self.name())(why.into()))?.st_uid;
+        let user = geteuid().as_raw();
+        match owner == user || owner == 0 {
+            true => Ok(self),
+            false => Err(SegmentError::NotOwned { path: self.name().to_owned(), owner, user }),
         }
     }
 
@@ -252,7 +283,7 @@ impl Segment {
         let file = OpenOptions::new()
             .read(true)
             .write(true)
-            .custom_flags(libc::O_NOCTTY)
+            .custom_flags(libc::O_NOCTTY | libc::O_NONBLOCK)
             .open(path)
             .map_err(failed("open", path))?;
         Segment::of_file(file, path)
@@ -534,6 +565,32 @@ fn memfd(bytes: u64) -> io::Result<File> {
 mod tests {
     use super::*;
     use std::fs;
+    use std::os::unix::fs::chown;
+
+    #[test]
+    fn a_segment_of_another_user_is_used_only_if_it_is_inherited() {
+        if !geteuid().is_root() {
+            println!("not run: a file of another user, which only root makes");
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("segment");
+        let geometry = Geometry { clients: 1, ..Geometry::default() };
+        let segment = Segment::create(&path, None, &geometry, &HostFacts::default()).unwrap();
+        Segment::open(&path).unwrap();
+
+        chown(&path, Some(65534), None).unwrap();
+
+        let refused = Segment::open(&path).unwrap_err();
+        assert!(
+            matches!(refused, SegmentError::NotOwned { owner: 65534, user: 0, .. }),
+            "{refused}"
+        );
+        Segment::open_of_anyone(&path).unwrap();
+        // No process has this number.
+        let descriptor = segment.file.as_raw_fd();
+        Segment::open(Path::new(&format!("/proc/{}/fd/{descriptor}", u32::MAX))).unwrap();
+    }
 
     #[test]
     fn the_file_is_removed_from_its_own_directory_only() {

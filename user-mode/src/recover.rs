@@ -28,7 +28,7 @@ use std::path::{Path, PathBuf};
 /// # Errors
 /// If it is no segment, a host serves it, or the directory holds anything else.
 pub fn recover(path: &Path, mut trace: SessionConfig) -> Result<(PathBuf, Summary), Error> {
-    let segment = Segment::open(path)?.to_serve()?;
+    let segment = Segment::open_of_anyone(path)?.to_serve()?;
     // Another start is told whom to wait for: not the dead host.
     segment.local().host_pid().store(std::process::id(), Relaxed);
     let (relays, _) = segment.clients();
