@@ -3,9 +3,9 @@
 use crate::interrupt::Interrupts;
 use crate::kernel;
 use crate::output::{grouped, print, print_json, say, wrapped};
-use crate::place::Temporary;
 use crate::recording::{Failure, serve};
 use crate::report;
+use crate::temporary::Temporary;
 use anyhow::{Context, Result, bail};
 use hypertrace_device::Geometry;
 use hypertrace_export::Row;

@@ -22,6 +22,7 @@ mod recover;
 mod regions;
 mod report;
 mod serve;
+mod temporary;
 mod units;
 mod writer;
 

@@ -2,7 +2,7 @@
 
 use crate::interrupt::Interrupts;
 use crate::output::say;
-use crate::place::Temporary;
+use crate::temporary::Temporary;
 use hypertrace_export::choice::PIECE_EVENT;
 use hypertrace_format::error::error_chain;
 use hypertrace_format::folder::Folder;

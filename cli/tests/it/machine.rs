@@ -70,17 +70,18 @@ fn a_linux_guest_of_kvm_loses_nothing_by_a_shared_file() {
         &format!("program {events} {points}; echo \"ended: $?\""),
     );
     let script = format!(
-        "'{}' serve --file /dev/shm/guest -o $shared/S 2>messages & server=$!
+        "'{}' serve --file /dev/shm/guest -o S 2>messages & server=$!
          until grep -q 'start the VM' messages; do sleep 0.1; kill -0 $server || exit; done
          {} </dev/null >$shared/console
-         kill -INT $server; wait $server",
+         kill -INT $server; wait $server && cp -r S $shared/",
         HYPERTRACE.0,
         line_of(&qemu)
     );
 
     let (ran, shared) = machine.run(&script);
 
-    let console = String::from_utf8_lossy(&fs::read(shared.join("console")).unwrap()).into_owned();
+    let console =
+        String::from_utf8_lossy(&fs::read(shared.join("console")).unwrap_or_default()).into_owned();
     assert!(ran.code == 0 && console.contains("ended: 0"), "{ran:?}\n{console}");
     let session = shared.join("S");
     check(&session, &HYPERTRACE.info(&session), 1, events, points);
