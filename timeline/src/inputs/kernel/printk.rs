@@ -284,16 +284,33 @@ mod tests {
         }
         let text = [&3u32.to_le_bytes()[..], b"abcdef\0"].concat();
         assert_eq!(printed("%.*s|", &text), "abc|");
-        let wide = [&i32::MAX.to_le_bytes()[..], b"abc\0"].concat();
-        assert_eq!(printed("%*s", &wide).len(), MOST_COLUMNS, "no more, whoever wrote the trace");
         assert_eq!(printed("%pI4c %d", b"10.0.0.1\0\0\0\0\x05\0\0\0"), "10.0.0.1 5");
+    }
+
+    fn printk(lines: &str) -> Result<Printk> {
+        let bytes = [&(lines.len() as u32).to_le_bytes()[..], lines.as_bytes()].concat();
+        Printk::of(&mut Bytes::new("t".as_ref(), &bytes, 0, true))
+    }
+
+    #[test]
+    fn texts_without_end_are_refused_or_cut() {
+        let lines =
+            |count: u32| (0..count).map(|n| format!("{n:#x} : \"a\"\n")).collect::<String>();
+        assert!(printk(&lines(65_536)).is_ok());
+        let said = printk(&lines(65_537)).unwrap_err().to_string();
+        assert!(said.contains("at most 65536 formats of printk"), "{said}");
+
+        let long = printk(&format!("0x1 : \"{}\"\n", "a".repeat(5_000))).unwrap();
+        assert_eq!(long.get(1).map(str::len), Some(4_096));
+        let wide = [&i32::MAX.to_le_bytes()[..], b"abc\0"].concat();
+        assert_eq!(printed("%*s", &wide).len(), 256);
+        let many = printed(&"%*s".repeat(100), &wide.repeat(100));
+        assert_eq!(many.strip_suffix("...").map(str::len), Some(4_096));
     }
 
     #[test]
     fn texts_are_found_by_their_addresses() {
-        let lines = "0x20 : \"b\\\\\\\"\\n\"\n0x10 : \"a %d\\t\"\nnonsense\n";
-        let bytes = [&(lines.len() as u32).to_le_bytes()[..], lines.as_bytes()].concat();
-        let printk = Printk::of(&mut Bytes::new("t".as_ref(), &bytes, 0, true)).unwrap();
+        let printk = printk("0x20 : \"b\\\\\\\"\\n\"\n0x10 : \"a %d\\t\"\nnonsense\n").unwrap();
         assert_eq!(printk.get(0x10), Some("a %d\t"));
         assert_eq!(printk.get(0x20), Some("b\\\"\n"));
         assert_eq!(printk.get(0x11), None);
