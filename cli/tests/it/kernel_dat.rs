@@ -337,6 +337,7 @@ fn trace_cmd_shows_the_same_events_of_a_recording_of_this_machine() {
     trace.formats = vec![("ftrace".into(), text(&instance, "ftrace/print"))];
     trace.formats.extend(events.map(|e| ("sched".into(), text(&instance, &format!("sched/{e}")))));
     trace.cpus = raw_pages(instance.dir());
+    trace.has_kallsyms = true;
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("t.dat");
     fs::write(&path, trace.version_7()).unwrap();

@@ -414,6 +414,8 @@ pub struct TraceDat {
     pub options: Vec<(u16, Vec<u8>)>,
     /// Lines of texts that events name by address.
     pub printk: String,
+    /// Whether a file of version 7 has the section of the kernel's symbols, without which trace-cmd converts no file.
+    pub has_kallsyms: bool,
     /// Whether a file of version 6 is as of trace-cmd 2: its clock's text follows the table of CPUs.
     pub is_of_trace_cmd_2: bool,
 }
@@ -430,6 +432,7 @@ impl TraceDat {
             all: Vec::new(),
             options: Vec::new(),
             printk: String::new(),
+            has_kallsyms: false,
             is_of_trace_cmd_2: false,
         }
     }
@@ -555,7 +558,11 @@ impl TraceDat {
             (18, events),
             (20, self.printk_section()),
             (21, sized(self.comms.as_bytes())),
-        ] {
+            (19, 0u32.to_le_bytes().to_vec()),
+        ]
+        .into_iter()
+        .filter(|(id, _)| *id != 19 || self.has_kallsyms)
+        {
             options.push((id, (file.len() as u64).to_le_bytes().to_vec()));
             file.extend(section(id, &content));
         }
