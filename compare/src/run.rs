@@ -233,8 +233,9 @@ impl Run {
         self
     }
 
-    /// Returns whether all numbers are possible: times are neither negative nor longer than 64 bits of nanoseconds,
-    /// percentiles ascend, waits are within their regions, means are of some of the regions, and names are not too many.
+    /// Returns whether a recorder can have written the numbers of this run: no time is negative or needs more than 64 bits
+    /// as nanoseconds, percentiles ascend, no wait is longer than its region, each mean is of some of the regions, and the
+    /// run has no more names than a recorder keeps.
     pub fn is_sound(&self) -> bool {
         let is_time = |ns: &f64| (0.0..=u64::MAX as f64).contains(ns);
         let is_mean = |mean: &Mean| mean.parts_ns.iter().chain([&mean.duration_ns()]).all(is_time);

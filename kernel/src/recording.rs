@@ -33,7 +33,8 @@ const SMALLEST_KIB: u32 = 512;
 pub struct Config {
     /// Directory of a session, which has `session.json`.
     pub dir: PathBuf,
-    /// The same directory, if it is open already: another user may have exchanged what has the path.
+    /// The same directory, if the caller has opened it already. By the path, the recorder could open a directory that
+    /// another user has put there since.
     pub folder: Option<Folder>,
     /// Events as `SYSTEM:EVENT`, with `*` and `?`. None: those that tell where time went: KVM's
     /// entries and exits, `sched:sched_switch` and wake-ups.

@@ -247,9 +247,9 @@ impl Segment {
         all.find(|geometry| geometry.check().is_ok() && used(geometry) <= bytes)
     }
 
-    /// Opens the segment in this file, to use it: one of this user or of root. If `path` is a descriptor of another
-    /// process, as [`Segment::location`] names it, and cannot be used, this process's
-    /// own of that number is tried, whose owner may be anyone.
+    /// Opens the segment in this file, to use it: one of this user or of root. If `path` names a descriptor of another
+    /// process, as [`Segment::location`] does, and this process cannot use that descriptor, it tries its own descriptor of
+    /// the same number: an inherited segment may belong to any user.
     ///
     /// # Errors
     /// If it is none, or another user's.

@@ -2,7 +2,7 @@
 
 use super::{Args, whole};
 use crate::Usage;
-use crate::output::{grouped, progress, say};
+use crate::output::{counted, grouped, progress, say};
 use crate::report::{Recordings, wrong};
 use anyhow::{Context, Result, anyhow};
 use hypertrace_export::otlp::http::{Endpoint, Limits};
@@ -96,7 +96,7 @@ impl Sent {
 /// Formats the line at the end.
 fn closing(to: &str, counts: &Counts) -> String {
     let Counts { spans, not_counted, left_out, bad_contexts, least_wait_ns, .. } = counts;
-    let mut line = format!("{to}: {} span{}", grouped(*spans), if *spans == 1 { "" } else { "s" });
+    let mut line = format!("{to}: {}", counted(*spans, "span"));
     let mut also = |count: u64, what: &str| {
         if count > 0 {
             line.push_str(&format!("; {} {what}", grouped(count)));

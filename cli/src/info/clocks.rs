@@ -1,7 +1,7 @@
 //! How well the clocks of a session are known, and why.
 
 use super::guest_tscs;
-use crate::output::grouped;
+use crate::output::{counted, grouped};
 use crate::report::{Opened, unplaced};
 use hypertrace_export::escape::Escaped;
 use hypertrace_timeline::clock::host::uuid_text;
@@ -59,7 +59,7 @@ pub fn text(out: &mut String, first: Option<&Session>, opened: &Opened) -> fmt::
         }
     }
     for (id, (clients, has_bound)) in maps.without_points(session) {
-        let clients = if clients == 1 { "1 client".into() } else { format!("{clients} clients") };
+        let clients = counted(clients as u64, "client");
         let error = match has_bound {
             true => "their error is as above if the others' points are true",
             false => "their error is unknown, as the others' points disagree",

@@ -95,7 +95,7 @@ pub fn open(dir: &Path) -> anyhow::Result<(Session, ClockMaps)> {
 
 /// Opens a trace of a kernel.
 pub fn open_trace(path: &Path) -> anyhow::Result<KernelTrace> {
-    // A pipe has no path that `canonicalize` could return.
+    // First, because `canonicalize` fails for a pipe: the message would not say what is wrong.
     if path.metadata().is_ok_and(|found| !found.is_file()) {
         let found = "a pipe or a device: the reader needs a file, in which it can go back";
         return Err(Error::NotATrace { path: path.to_owned(), found }.into());

@@ -291,17 +291,25 @@ fn a_comparison_finds_one_wrong_number() {
     }
 }
 
-#[test]
-fn a_demo_with_its_kernel_is_what_the_other_commands_show() {
+/// Runs the demo with the kernel's events. Returns the session and the folder around it; `None`, with a report, if this
+/// machine lets the test record no such session.
+pub fn demo_with_kernel() -> Option<(tempfile::TempDir, PathBuf)> {
     if !kvm::is_usable() {
-        return;
+        return None;
     }
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("S");
     let ran = run(HYPERTRACE.demo(&out, 2).arg("--kernel"));
     if ran.code != Some(0) || ran.stderr.contains("(by perf)") {
-        return capability::missing("tracefs", ran.stderr);
+        capability::missing("tracefs", ran.stderr);
+        return None;
     }
+    Some((dir, out))
+}
+
+#[test]
+fn a_demo_with_its_kernel_is_what_the_other_commands_show() {
+    let Some((_dir, out)) = demo_with_kernel() else { return };
     let Some(counts) = compared(&out, &[], &[]) else { return };
     capability::used("tracefs");
     capability::used("kvm");

@@ -3,10 +3,10 @@
 //! Exports for Perfetto in the importer of its viewer: no error, and what its queries find is what the library counts. This
 //! importer has no state tracks, so the parts of threads' time are slices.
 
-use crate::perfetto::{of_program, with_boot_time, with_regions};
+use crate::perfetto::{demo_with_kernel, of_program, with_boot_time, with_regions};
 use hypertrace_test_support::{made, vcpu};
+use hypertrace_tests::capability;
 use hypertrace_tests::command::{Hypertrace, run};
-use hypertrace_tests::{capability, kvm};
 use made::*;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -173,15 +173,7 @@ fn no_thread_runs_from_one_session_to_the_next() {
 
 #[test]
 fn a_demo_with_its_kernel_is_imported() {
-    if !kvm::is_usable() {
-        return;
-    }
-    let dir = tempfile::tempdir().unwrap();
-    let out = dir.path().join("S");
-    let ran = run(HYPERTRACE.demo(&out, 2).arg("--kernel"));
-    if ran.code != Some(0) || ran.stderr.contains("(by perf)") {
-        return capability::missing("tracefs", ran.stderr);
-    }
+    let Some((_dir, out)) = demo_with_kernel() else { return };
     let Some(of_demo) = imported(&[&out]) else { return };
     capability::used("tracefs");
     capability::used("kvm");

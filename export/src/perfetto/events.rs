@@ -61,7 +61,8 @@ pub(super) struct Known {
     noted: usize,
     /// Open functions, by track.
     depths: ByNumber<u64, u64>,
-    /// Track of the kernel's events of a thread, by machine: it stays the same when the thread's process becomes known.
+    /// For each thread of a machine, the track with the kernel's events of that thread. The thread keeps the track when the
+    /// trace tells its process.
     kernel: HashMap<(u64, u32), u64>,
     /// Time of the last event of each kernel's trace.
     pub ends: Vec<i64>,

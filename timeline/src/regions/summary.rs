@@ -56,7 +56,7 @@ pub struct Group {
     pub(super) order: Vec<u32>,
     /// Durations in the same order.
     pub(super) durations: Vec<u64>,
-    /// Exits by reason, while regions are added. Those of programs have none.
+    /// Exits by reason, while regions are added. `None` until a region of the group has an exit: programs have none.
     pub(super) exits: Option<Box<[Exits; REASONS]>>,
     /// Waits by cause, while regions are added.
     pub(super) waits: GroupWaits,

@@ -136,7 +136,7 @@ fn made(fields: &[String], print: &str, payload: &[u8]) -> Event {
     event
 }
 
-/// Reads the same, with what the reader warns of.
+/// Makes a trace with an event of these fields, and returns the event and the warnings of the reader.
 fn made_with_warnings(fields: &[String], print: &str, payload: &[u8]) -> (Event, Vec<String>) {
     let mut file = TraceDat::new("x86-tsc");
     let common = file.formats[0].1.lines().find(|line| line.contains("common_type")).unwrap();

@@ -45,7 +45,7 @@ use crate::inputs::names::Names;
 use cpu_input::CpuInput;
 use file::{Buffer, TraceFile};
 use hypertrace_abi::event::cut;
-use hypertrace_format::number::grouped;
+use hypertrace_format::number::counted;
 use hypertrace_format::trace_dat::id;
 use options::Counters;
 pub(crate) use options::{STEAL_STEP_MS, Steal};
@@ -509,11 +509,8 @@ impl KernelTrace {
             } else {
                 "with the nearest one"
             };
-            let events = if outside == 1 { "event" } else { "events" };
-            let fact = format!(
-                "{} {events} before the first or after the last one, {lies}",
-                grouped(outside)
-            );
+            let events = counted(outside, "event");
+            let fact = format!("{events} before the first or after the last one, {lies}");
             stat.facts.push(("corrections", fact));
         }
         Ok(stat)

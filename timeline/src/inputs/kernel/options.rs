@@ -107,12 +107,13 @@ pub(crate) struct Counters {
 }
 
 impl Options {
-    /// Returns the counters of a CPU in a buffer, if the file has them.
+    /// Returns the kernel's counters of a CPU's part of a buffer, if the file has these counters.
     pub fn counters(&self, buffer: &str, cpu: u32) -> Option<Counters> {
         self.counters.get(&(buffer.into(), cpu)).copied()
     }
 
-    /// Returns whether the file has counters of any buffer but the one of the scheduling of all threads.
+    /// Returns whether the file has the kernel's counters of a buffer. The second buffer, which has the scheduling of all
+    /// threads, does not count.
     pub fn has_counters(&self) -> bool {
         let of_all =
             |buffer: &str| Some(buffer) == self.all.as_deref().filter(|all| !all.is_empty());
