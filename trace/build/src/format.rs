@@ -68,8 +68,12 @@ impl Format {
 }
 
 /// Parses the rest of a line, which must be a format or nothing, as in QEMU's files, and expands its macros.
-/// Returns None, after a report, if it is something else.
-pub(crate) fn parse(lexer: &mut Lexer<'_>, report: &mut Report<'_>) -> Option<(Format, Vec<Unit>)> {
+/// `before` begins the text of a format. Returns None, after a report, if the rest is something else.
+pub(crate) fn parse(
+    before: &str,
+    lexer: &mut Lexer<'_>,
+    report: &mut Report<'_>,
+) -> Option<(Format, Vec<Unit>)> {
     let first = lexer.peek();
     if first.token == Token::End {
         return Some((Format { pieces: Vec::new() }, Vec::new()));
@@ -79,11 +83,21 @@ pub(crate) fn parse(lexer: &mut Lexer<'_>, report: &mut Report<'_>) -> Option<(F
         report.add(first.column, expected, first.token.shown());
         return None;
     }
-    let (mut format, mut units) = (Format::new(), Vec::new());
+    let mut format = Format::new();
+    format.push_text(before);
+    let unit = |c| Unit { c, column: first.column, origin: None };
+    let mut units: Vec<Unit> = before.chars().map(unit).collect();
     loop {
         let placed = lexer.next();
         match placed.token {
-            Token::End => return Some((format, units)),
+            Token::End => {
+                if let Some(last) = units.last().filter(|unit| unit.c == '\n') {
+                    let expected = "a format that does not end with a line break, as each event \
+                        has a line of its own";
+                    report.add(last.column, expected, quoted("\n"));
+                }
+                return Some((format, units));
+            }
             Token::Char('"') => {
                 let string = lexer.string(report)?;
                 format.push_text(&string.iter().map(|(c, _)| *c).collect::<String>());

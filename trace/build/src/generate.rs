@@ -180,9 +180,12 @@ fn fire(source: &mut Source, event: &EventDecl, arguments: &[(&Argument, String)
 /// Returns, for each argument, whether it is recorded as a hexadecimal number:
 /// addresses, and unsigned integers that the format shows in hexadecimal.
 fn is_hex(event: &EventDecl) -> Vec<bool> {
-    let letters = event.segments.iter().filter_map(|segment| match segment {
-        Segment::Conversion(conversion) => Some(conversion.letter),
-        Segment::Text(_) => None,
+    let letters = event.segments.iter().flat_map(|segment| match segment {
+        Segment::Conversion(conversion) => {
+            let width = conversion.has_star.then_some('*');
+            width.into_iter().chain([conversion.letter]).collect()
+        }
+        Segment::Text(_) => Vec::new(),
     });
     // An event without a format shows no argument.
     let letters = letters.chain(std::iter::repeat(' '));
@@ -202,11 +205,17 @@ fn text(event: &EventDecl, arguments: &[(&Argument, String)], out: &str) -> Vec<
     let mut next = arguments.iter();
     for segment in &event.segments {
         match segment {
-            Segment::Text(text) => statements.push(format!("{out}.push({text:?}.as_bytes());")),
+            Segment::Text(text) => {
+                // An event has one line, as an escaped string has.
+                let text = text.replace('\n', "\\n");
+                statements.push(format!("{out}.push({text:?}.as_bytes());"));
+            }
             // The parser has checked their number.
             Segment::Conversion(conversion) => {
+                let width = conversion.has_star.then(|| next.next()).flatten();
+                let width = width.map(|(_, parameter)| parameter.as_str());
                 statements.extend(next.next().map(|(argument, parameter)| {
-                    statement(conversion, argument.ty().kind(), parameter, out)
+                    statement(conversion, argument.ty().kind(), parameter, width, out)
                 }))
             }
         }

@@ -123,15 +123,12 @@ impl<'a> Lexer<'a> {
         };
         // A byte above 0x7f is only a part of a character.
         let whole = matches!(c, 'u' | 'U') || value < 0x80;
-        let decoded = char::from_u32(value).filter(|c| whole && *c != '\0' && *c != '\n');
+        let decoded = char::from_u32(value).filter(|c| whole && *c != '\0');
         if decoded.is_none() {
             let text: String =
                 self.chars.get(column - 1..self.at).unwrap_or_default().iter().collect();
-            let expected = if value == 10 {
-                "a format of one line"
-            } else {
-                "an escape of a character other than NUL (\\x and octal ones end at 0x7f)"
-            };
+            let expected =
+                "an escape of a character other than NUL (\\x and octal ones end at 0x7f)";
             report.add(column, expected, quoted(&text));
         }
         decoded

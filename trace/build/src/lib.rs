@@ -37,10 +37,10 @@
 //!
 //! | part | what it can be |
 //! |---|---|
-//! | before the name | `disable`: calls are compiled to nothing |
+//! | before the name | `disable`: calls are compiled to nothing; `vcpu`: as QEMU's reader, puts an argument `void *__cpu` first, and `cpu=%p ` before the format |
 //! | name | `[A-Za-z_][A-Za-z0-9_]*`, at most 64 bytes, unique; a Rust keyword becomes a raw identifier |
-//! | arguments | `(void)`, or 1 to 10 of type and name |
-//! | format | strings with C's escapes and the macros below, next to each other |
+//! | arguments | `(void)`, or 1 to 10 of type and name; in Rust, a `self` is `self_` |
+//! | format | strings with C's escapes and the macros below, next to each other; line breaks are allowed, except at the end |
 //!
 //! | C type | Rust |
 //! |---|---|
@@ -54,12 +54,12 @@
 //!
 //! | in a format | |
 //! |---|---|
-//! | integers | `%d %i %u %o %x %X`; lengths `l ll z`; a width, with or without `0`: `%04x`, also as `%.4x` |
+//! | integers | `%d %i %u %o %x %X`; lengths `l ll z`; a width, with or without `0`: `%04x`, also as `%.4x`; a `*` as the width takes the argument before |
 //! | characters, pointers | `%c`, `%p` |
-//! | strings | `%s`, with or without a width |
+//! | strings | `%s`, with or without a width or `*` |
 //! | macros | `PRI[diouxX](8\|16\|32\|64\|PTR)` |
 //!
-//! These are the forms that QEMU's own files use, except a `*` for the width.
+//! These are the forms that the files of QEMU 7.2 to 11.1 use.
 //!
 //! An unsigned integer that the format shows by `%x` is recorded as a
 //! hexadecimal number, like an address.
@@ -70,11 +70,12 @@
 //!
 //! The text of an event is what C's printf writes, with these exceptions: a
 //! null pointer is `0x0`; a `%s` or `%c` whose value is no plain text is
-//! escaped, and its width counts the escaped characters.
+//! escaped, and its width counts the escaped characters; a line break of the
+//! format is written as `\n`; an argument's width has no effect beyond 999.
 //!
 //! # What it does not do
 //!
-//! It does not know QEMU's properties `vcpu` and `tcg`, doubles, or any form of
+//! It does not know the property `tcg` of old releases of QEMU, doubles, or any form of
 //! C's printf that is not in the table: each is an error that says what to write.
 //! It does not look for events in C or Rust code, and reads no C headers: a
 //! type or macro that is not in the tables is an error. The crate that

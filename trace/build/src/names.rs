@@ -16,7 +16,7 @@ const KEYWORDS: &[&str] = &[
     "virtual", "where", "while", "yield",
 ];
 
-/// Words that cannot be raw identifiers either.
+/// Words that cannot be raw identifiers either. A parameter has an underscore after such a word.
 const IMPOSSIBLE: &[&str] = &["_", "self", "Self", "super", "crate"];
 
 /// Names in the same scope as the events' modules: types of parameters, and the
@@ -31,15 +31,15 @@ pub(crate) fn refuse_event(name: &str) -> Option<&'static str> {
     if TAKEN.contains(&name) {
         return Some("a name that the generated code does not need for itself");
     }
+    if IMPOSSIBLE.contains(&name) {
+        return Some("a name that Rust allows");
+    }
     refuse(name)
 }
 
 /// Returns the expected text if a word cannot name an argument or an event.
 pub(crate) fn refuse(name: &str) -> Option<&'static str> {
-    if name.len() > MAX_NAME {
-        return Some("a name of at most 64 bytes");
-    }
-    IMPOSSIBLE.contains(&name).then_some("a name that Rust allows")
+    (name.len() > MAX_NAME).then_some("a name of at most 64 bytes")
 }
 
 /// Returns the name as a Rust identifier.
@@ -50,7 +50,8 @@ pub(crate) fn identifier(name: &str) -> String {
 /// Returns the names of the parameters of a generated function.
 pub(crate) fn parameters<'a>(names: impl Iterator<Item = &'a str> + Clone) -> Vec<String> {
     let parameter = |name: &'a str| {
-        if CONSTANTS.contains(&name) { unused(name, names.clone()) } else { identifier(name) }
+        let is_taken = CONSTANTS.contains(&name) || IMPOSSIBLE.contains(&name);
+        if is_taken { unused(name, names.clone()) } else { identifier(name) }
     };
     names.clone().map(parameter).collect()
 }

@@ -59,6 +59,23 @@ struct Candidate {
     ty: Option<CType>,
 }
 
+/// Part of a line before the arguments.
+struct Head {
+    name: String,
+    column: usize,
+    disabled: bool,
+    is_of_vcpu: bool,
+}
+
+/// Text that QEMU's reader puts before the format of an event with the property `vcpu`.
+const VCPU_TEXT: &str = "cpu=%p ";
+
+/// Returns the argument that QEMU's reader puts before those of an event with the property `vcpu`.
+fn vcpu() -> Option<Candidate> {
+    let ty = CType::of(&[Part::Word("void".to_owned()), Part::Star])?;
+    Some(Candidate { name: "__cpu".to_owned(), column: 1, ty: Some(ty) })
+}
+
 impl Candidate {
     fn argument(self) -> Option<Argument> {
         Some(Argument { name: self.name, ty: self.ty?, column: self.column })
@@ -72,10 +89,12 @@ impl LineParser<'_> {
         if matches!(self.lexer.peek().token, Token::End | Token::Char('#')) {
             return None;
         }
-        let (name, column, disabled) = self.head()?;
-        let candidates = self.arguments()?;
+        let Head { name, column, disabled, is_of_vcpu } = self.head()?;
+        let implied = if is_of_vcpu { vec![vcpu()?] } else { Vec::new() };
+        let candidates = self.arguments(implied)?;
         let before = self.report.errors.total();
-        let (format, units) = format::parse(&mut self.lexer, &mut self.report)?;
+        let text = if is_of_vcpu { VCPU_TEXT } else { "" };
+        let (format, units) = format::parse(text, &mut self.lexer, &mut self.report)?;
         let mut segments = Vec::new();
         // Without a format, a reader shows no argument.
         if !format.pieces().is_empty() && self.report.errors.total() == before {
@@ -95,8 +114,8 @@ impl LineParser<'_> {
     }
 
     /// Parses properties and name, and the parenthesis after them.
-    fn head(&mut self) -> Option<(String, usize, bool)> {
-        let mut disabled = false;
+    fn head(&mut self) -> Option<Head> {
+        let (mut disabled, mut is_of_vcpu) = (false, false);
         loop {
             let placed = self.lexer.next();
             let Token::Word(word) = &placed.token else {
@@ -107,12 +126,14 @@ impl LineParser<'_> {
                 (_, Token::Char('(')) => {
                     self.lexer.next();
                     self.event_name(word, placed.column);
-                    return Some((word.clone(), placed.column, disabled));
+                    let (name, column) = (word.clone(), placed.column);
+                    return Some(Head { name, column, disabled, is_of_vcpu });
                 }
                 ("disable", Token::Word(_)) => disabled = true,
-                ("vcpu" | "tcg", Token::Word(_)) => self.report.add(
+                ("vcpu", Token::Word(_)) => is_of_vcpu = true,
+                ("tcg", Token::Word(_)) => self.report.add(
                     placed.column,
-                    "no property but 'disable', as those of emulated CPUs are not supported",
+                    "no property but 'disable' and 'vcpu', as that of emulated code is not supported",
                     quoted(word),
                 ),
                 _ => return self.wrong("'(' after the name of the event", &next),
@@ -134,9 +155,9 @@ impl LineParser<'_> {
         self.declared.insert(name.to_owned(), place);
     }
 
-    /// Parses the arguments, and the parenthesis after them.
-    fn arguments(&mut self) -> Option<Vec<Candidate>> {
-        let mut arguments: Vec<Candidate> = Vec::new();
+    /// Parses the arguments, and the parenthesis after them. Adds them to `arguments`.
+    fn arguments(&mut self, mut arguments: Vec<Candidate>) -> Option<Vec<Candidate>> {
+        let implied = arguments.len();
         loop {
             let first = self.lexer.peek();
             let parts = self.parts();
@@ -150,7 +171,7 @@ impl LineParser<'_> {
             }
             let last = stop.token == Token::Char(')');
             let is_void = matches!(&*parts, [(Part::Word(word), _)] if word == "void");
-            if last && arguments.is_empty() && is_void {
+            if last && arguments.len() == implied && is_void {
                 return Some(arguments);
             }
             if arguments.len() == MAX_ARGUMENTS {

@@ -5,7 +5,7 @@ use crate::format::{Format, Unit};
 use crate::types::{CType, Kind};
 
 /// Upper bound on widths. A line of text is not much longer.
-const MAX_WIDTH: u32 = 999;
+pub(crate) const MAX_WIDTH: u32 = 999;
 
 /// A part of a format whose macros are expanded.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,7 +19,9 @@ pub(crate) enum Segment {
 pub(crate) struct Conversion {
     /// True if zeros, not spaces, fill the width.
     pub zero: bool,
-    /// The width; 0 if there is none.
+    /// True if the argument before the shown one is the width: `*`.
+    pub has_star: bool,
+    /// The width; 0 if there is none, or a star.
     pub width: u32,
     /// True if the length selects 64 bits, not 32.
     pub is_long: bool,
@@ -38,9 +40,10 @@ impl Conversion {
         }
     }
 
-    /// Returns the zero and the width as C and Rust spell them, or nothing.
+    /// Returns the zero and the width as C and Rust spell them, a star as C spells it, or nothing.
     pub fn padding(&self) -> String {
         match (self.zero, self.width) {
+            (zero, _) if self.has_star => format!("{}*", if zero { "0" } else { "" }),
             (_, 0) => String::new(),
             (true, width) => format!("0{width}"),
             (false, width) => width.to_string(),
@@ -92,6 +95,17 @@ pub(crate) fn parse(
         let mut cursor = Cursor { units, start: at - 1, at };
         let conversion = cursor.conversion(report);
         at = cursor.at;
+        if conversion.as_ref().is_some_and(|conversion| conversion.has_star) {
+            // Without this argument, the conversion's own is missing, too.
+            if let Some((name, Some(ty))) = arguments.get(given)
+                && ty.kind().integer().is_none_or(|(bits, _)| bits > 32)
+            {
+                let of = a(ty.text());
+                let expected = format!("a number instead of '*', as {} is {of}", quoted(name));
+                report.add(unit.column, expected, cursor.shown());
+            }
+            given += 1;
+        }
         match arguments.get(given) {
             None if conversion.is_none() => {}
             None => {
@@ -174,7 +188,9 @@ impl Cursor<'_> {
     fn conversion(&mut self, report: &mut Report<'_>) -> Option<Conversion> {
         let column = self.units.get(self.start).map_or(1, |unit| unit.column);
         let flags = self.all(|c| "-+ #0".contains(c));
-        let width = self.number();
+        let has_star = self.units.get(self.at).is_some_and(|unit| unit.c == '*');
+        self.at += usize::from(has_star);
+        let width = if has_star { 0 } else { self.number() };
         let has_precision = self.units.get(self.at).is_some_and(|unit| unit.c == '.');
         self.at += usize::from(has_precision);
         let digits = if has_precision { self.number() } else { 0 };
@@ -182,7 +198,7 @@ impl Cursor<'_> {
         let letter = self.next().unwrap_or('\0');
         let expected = match letter {
             '\0' => "a whole conversion or '%%'",
-            '*' => "a number for the width or precision, as an event has no argument for '*'",
+            '*' => "a number for the precision, as an argument can only be a width",
             '$' => "conversions in the order of the arguments",
             'm' => "the error number as an argument of its own",
             '%' => "'%%' with nothing between",
@@ -196,7 +212,7 @@ impl Cursor<'_> {
             _ if !["", "l", "ll", "z"].contains(&&*length) => {
                 "the length l, ll or z for 64 bits, or none"
             }
-            _ if has_precision && (letter != 'x' || digits < width.max(1)) => {
+            _ if has_precision && (letter != 'x' || digits < width.max(1) || has_star) => {
                 "a width with a zero, such as '%08x', instead of a precision"
             }
             _ if width.max(digits) > MAX_WIDTH => "a width of at most 999",
@@ -204,6 +220,7 @@ impl Cursor<'_> {
                 // The precision is at least the width: that many digits.
                 return Some(Conversion {
                     zero: has_precision || !flags.is_empty(),
+                    has_star,
                     width: width.max(digits),
                     is_long: !length.is_empty(),
                     letter,

@@ -1,32 +1,64 @@
 //! Translation of C's conversions to Rust's, with the same output.
 
-use crate::printf::Conversion;
+use crate::printf::{Conversion, MAX_WIDTH};
 use crate::types::Kind;
 
 /// Returns the statement that adds a parameter of this kind to the line `out`, as C shows it.
-/// `core::fmt` is used only where it is needed: it takes longer for one number than the kernel
-/// may take for the whole event.
-pub(crate) fn statement(conversion: &Conversion, kind: Kind, parameter: &str, out: &str) -> String {
-    let (letter, padding) = (conversion.letter, conversion.padding());
-    let (value, spec) = match letter {
+/// `width` is the parameter of a star. `core::fmt` is used only where it is needed: it takes
+/// longer for one number than the kernel may take for the whole event.
+pub(crate) fn statement(
+    conversion: &Conversion,
+    kind: Kind,
+    parameter: &str,
+    width: Option<&str>,
+    out: &str,
+) -> String {
+    let letter = conversion.letter;
+    let value = match letter {
         'p' => return format!("{out}.push(b\"0x\"); {out}.hex({parameter});"),
-        'c' => (format!("g::Escaped(&[{parameter} as u8])"), padding),
-        's' if padding.is_empty() => (format!("g::Escaped({parameter})"), padding),
-        // C aligns text to the right by default, Rust to the left.
-        's' => (format!("g::Escaped({parameter})"), format!(">{padding}")),
-        'o' | 'x' | 'X' => {
-            (integer(conversion, false, kind, parameter), format!("{padding}{letter}"))
-        }
-        _ => (integer(conversion, letter != 'u', kind, parameter), padding),
+        'c' => format!("g::Escaped(&[{parameter} as u8])"),
+        's' => format!("g::Escaped({parameter})"),
+        'd' | 'i' => integer(conversion, true, kind, parameter),
+        _ => integer(conversion, false, kind, parameter),
     };
-    match (letter, &*spec) {
+    let base = match letter {
+        'o' => "o",
+        'x' => "x",
+        'X' => "X",
+        _ => "",
+    };
+    if let Some(width) = width {
+        // C takes a negative width as the flag for the left side, where no zeros can be.
+        let left = write(out, &format!("<1${base}"), &value, ", w.unsigned_abs() as usize");
+        let padding = match (letter, conversion.zero) {
+            ('s', _) => ">",
+            (_, true) => "0",
+            (_, false) => "",
+        };
+        let right = write(out, &format!("{padding}1${base}"), &value, ", w as usize");
+        return format!(
+            "match ({width} as i64).clamp(-{MAX_WIDTH}, {MAX_WIDTH}) \
+             {{ w if w < 0 => {{ {left} }} w => {{ {right} }} }}"
+        );
+    }
+    let padding = conversion.padding();
+    match (letter, &*padding) {
         ('d' | 'i' | 'u', "") => return format!("{out}.decimal({value});"),
-        ('x', "x") => return format!("{out}.hex({value});"),
+        ('x', "") => return format!("{out}.hex({value});"),
         _ => {}
     }
+    // C aligns text to the right by default, Rust to the left.
+    let align = if letter == 's' && !padding.is_empty() { ">" } else { "" };
+    write(out, &format!("{align}{padding}{base}"), &value, "")
+}
+
+/// Returns the statement that writes a value by this specification of Rust. `width` is an
+/// argument for the specification, after a comma.
+fn write(out: &str, spec: &str, value: &str, width: &str) -> String {
     let colon = if spec.is_empty() { "" } else { ":" };
     format!(
-        "let _ = ::core::fmt::Write::write_fmt({out}, ::core::format_args!(\"{{{colon}{spec}}}\", {value}));"
+        "let _ = ::core::fmt::Write::write_fmt({out}, \
+         ::core::format_args!(\"{{{colon}{spec}}}\", {value}{width}));"
     )
 }
 

@@ -31,6 +31,11 @@ fn main() {
     trace::irq_route("pin", 1, 2, 3);
     trace::r#match(1, 2, 3);
     trace::IRQ_Raise(-1);
+    trace::lock_taken(0x70, 1, 2);
+    trace::cpu_reset(0xc0, 5);
+    trace::cpu_entered(0xc0);
+    trace::flash_erase(8, 0xf00, 3, 64);
+    trace::rom_loaded("vga", 0x8000);
     trace::json_send(String::from("a"), -5);
     trace::percent(42);
     trace::tabbed(vec![b'k'], 'x' as i32);
@@ -47,6 +52,9 @@ fn main() {
     println!("{}", trace::percent::EVENT.describe());
     println!("{}", trace::tabbed::EVENT.describe());
     println!("{}", trace::padded::EVENT.describe());
+    println!("{}", trace::flash_erase::EVENT.describe());
+    println!("{}", trace::rom_loaded::EVENT.describe());
+    println!("{}", trace::lock_taken::EVENT.describe());
     println!("{}", trace::vcpu_indented::EVENT.describe());
     println!("{}", trace::opaque::EVENT.describe());
 }

@@ -55,9 +55,8 @@ fn the_shape_of_a_line() {
 }
 
 #[test]
-fn properties_of_emulated_cpus_are_refused() {
-    let expected = "1:1: expected no property but 'disable', as those of emulated CPUs are not supported, found ";
-    assert_eq!(error("vcpu a(int x) \"%d\""), format!("{expected}'vcpu'"));
+fn the_property_of_emulated_code_is_refused() {
+    let expected = "1:1: expected no property but 'disable' and 'vcpu', as that of emulated code is not supported, found ";
     assert_eq!(error("tcg disable a(int x) \"%d\""), format!("{expected}'tcg'"));
     let two = errors("tcg a(int x) \"%d\", \"%d\"");
     let second = "1:18: expected the end of the line (two formats belong to tcg events, which are not supported), found ','";
@@ -79,8 +78,10 @@ fn arguments() {
         ("a(void *) \"%p\"", "1:9: expected the argument's name after 'void *', found ')'"),
         ("a(x) \"%d\"", "1:3: expected a type and a name, found 'x'"),
         ("a(int x, int x) \"%d%d\"", "1:14: expected a name that no other argument has, found 'x'"),
-        ("a(int self) \"%d\"", "1:7: expected a name that Rust allows, found 'self'"),
-        ("a(int _) \"%d\"", "1:7: expected a name that Rust allows, found '_'"),
+        (
+            "vcpu a(int __cpu) \"%d\"",
+            "1:12: expected a name that no other argument has, found '__cpu'",
+        ),
         ("crate(void) \"\"", "1:1: expected a name that Rust allows, found 'crate'"),
         (
             "u64(void) \"\"",
@@ -146,16 +147,18 @@ fn formats() {
     let smaller_unit = "an integer of a smaller unit and '%d' or '%u'";
     let length = "the length l, ll or z for 64 bits, or none";
     let precision = "a width with a zero, such as '%08x', instead of a precision";
-    let star = "a number for the width or precision, as an event has no argument for '*'";
+    let star = "a number for the precision, as an argument can only be a width";
+    let one_line =
+        "a format that does not end with a line break, as each event has a line of its own";
     for (format, column, expected, found) in [
-        (r#""a\n""#, 11, "a format of one line", r"'\n'"),
+        (r#""a\n""#, 11, one_line, r"'\n'"),
         (
             r#""\x0ab""#,
             10,
             "an escape of a character other than NUL (\\x and octal ones end at 0x7f)",
             r"'\x0ab'",
         ),
-        (r#""\012b""#, 10, "a format of one line", r"'\012'"),
+        (r#""b\012" "" "#, 11, one_line, r"'\n'"),
         (
             r#""\0""#,
             10,
@@ -172,7 +175,10 @@ fn formats() {
         ("\"ä\u{202e}\"", 11, hidden, r"'\u{202e}'"),
         ("\"100%\"", 13, whole, "'%'"),
         ("\"100%l\"", 13, whole, "'%l'"),
-        ("\"%*d\"", 10, star, "'%*'"),
+        ("\"%.*d\"", 10, star, "'%.*'"),
+        ("\"%**d\"", 10, star, "'%**'"),
+        ("\"%*.8x\"", 10, precision, "'%*.8x'"),
+        ("\"%*p\"", 10, "'%c' and '%p' with nothing between", "'%*p'"),
         ("\"%-.*s\"", 10, star, "'%-.*'"),
         ("\"%1$d\"", 10, "conversions in the order of the arguments", "'%1$'"),
         ("\"%m\"", 10, "the error number as an argument of its own", "'%m'"),
@@ -258,6 +264,18 @@ fn conversions_fit_their_arguments() {
         (
             "a(uint64_t x) \"%p\"",
             "1:16: expected PRIu64 or PRIx64 for 'x', which is a uint64_t, found '%p'",
+        ),
+        (
+            "a(uint64_t w, int x) \"%*d\"",
+            "1:23: expected a number instead of '*', as 'w' is a uint64_t, found '%*d'",
+        ),
+        (
+            "a(const char *w, int x) \"%0*x\"",
+            "1:26: expected a number instead of '*', as 'w' is a const char *, found '%0*x'",
+        ),
+        (
+            "a(int w) \"%*d\"",
+            "1:11: expected at most 1 conversion, one for each argument, found '%*d'",
         ),
         ("a(int x) \"x\"", "1:13: expected a conversion for 'x', found the end of the format"),
         (

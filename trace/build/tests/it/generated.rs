@@ -54,7 +54,7 @@ fn any_word_that_is_not_refused_can_be_a_name() {
         if impl in let loop macro match mod move mut override priv pub ref return static struct trait true try type typeof \
         unsafe unsized use virtual where while yield union raw safe auto default macro_rules \
         g on out fire Names Values FIRE EVENT EVENT_ None Some Ok Err Site Bytes Hex Line core std alloc str usize isize char \
-        Option Vec String Sized Copy Clone Fn write println concat env hypertrace hypertrace_trace linkme probe trace \
+        Option Vec String Sized Copy Clone Fn write println concat env self Self super crate _ __ hypertrace hypertrace_trace linkme probe trace \
         main inline allow doc derive clippy i8 u8 bool f64 u64 AsRef";
     let mut text = String::new();
     for word in words.split_whitespace() {

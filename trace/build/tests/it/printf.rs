@@ -171,6 +171,54 @@ fn text_cases() -> Vec<Case> {
     ]
 }
 
+/// Conversions whose width is an argument, each with the type of the shown argument.
+const STARS: &[(&str, &str)] = &[
+    ("int", "%*d"),
+    ("int", "%0*d"),
+    ("unsigned", "%*u"),
+    ("unsigned", "%0*x"),
+    ("unsigned", "%*o"),
+    ("uint64_t", "%0*\" PRIX64 \""),
+    ("int64_t", "%0*ld"),
+    ("const char *", "%*s"),
+];
+
+#[test]
+fn a_width_that_is_an_argument_writes_the_same_as_c() {
+    if capability::program("cc").is_none() {
+        return;
+    }
+    let (mut events, mut c) = (String::new(), format!("{PRELUDE}int main(void) {{\n"));
+    let mut rust = "pub mod trace { include!(\"trace-events.rs\"); }\nfn main() {\n".to_owned();
+    for (n, (ty, conversion)) in STARS.iter().enumerate() {
+        writeln!(events, "e{n}(int self, {ty} x, int last) \"[{conversion}] %d\"").unwrap();
+        let values = if ty.contains('*') { ["\"\"", "\"text\""] } else { ["0", "1234"] };
+        for width in [0, 1, 3, 9, 400, -1, -9, -400] {
+            for value in values {
+                writeln!(c, "printf(\"[{conversion}] %d\\n\", {width}, ({ty}){value}, 7);")
+                    .unwrap();
+                writeln!(rust, "trace::e{n}({width}, {value}, 7);").unwrap();
+            }
+        }
+    }
+    // No width of an argument is larger than the largest width of a format.
+    rust.push_str("trace::e0(i32::MAX, 1, 7); trace::e0(i32::MIN, 1, 7);\n}\n");
+    c.push_str("printf(\"[%999d] 7\\n[%-999d] 7\\n\", 1, 1); return 0; }\n");
+    let workshop = Workshop::new();
+    let parsed = parse("trace-events", &events).unwrap_or_else(|e| panic!("{e}"));
+    workshop.write("trace-events.rs", &generate("trace-events", &parsed));
+    let source = workshop.write("rust.rs", &rust);
+    workshop.rust("rustc", &source, &["--crate-type=bin", "-Awarnings"]);
+    let source = workshop.write("c.c", &c);
+    run(Command::new("cc").arg("-w").arg("-o").arg(workshop.dir.path().join("c")).arg(source));
+
+    let of_c = workshop.output_of("c", &[]);
+
+    assert_eq!(of_c.lines().count(), STARS.len() * 16 + 2);
+    assert_eq!(of_c, workshop.output_of("rust", &[]));
+    capability::used("cc");
+}
+
 /// Returns the file of events, and both programs that trace them.
 fn programs(cases: &[Case]) -> (String, String, String) {
     let mut events = String::new();

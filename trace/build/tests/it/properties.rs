@@ -31,6 +31,8 @@ const PIECES: &[&str] = &[
     "%s",
     "%08x",
     "%*",
+    "%0*x",
+    "vcpu c(int w, int x) \"%*d\\n%c\"",
     "%.3",
     "PRIx64",
     "PRIuPTR",

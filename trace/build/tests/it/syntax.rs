@@ -1,5 +1,6 @@
 //! Tests of the syntax of `trace-events` files.
 
+use hypertrace_test_support::capability;
 use hypertrace_trace_build::{EventDecl, Kind, Piece, parse};
 
 fn events(text: &str) -> Vec<EventDecl> {
@@ -53,6 +54,44 @@ fn an_event_needs_no_format() {
 
     assert_eq!(declarations, ["device_reset(void)", "device_name(const char *s)", "a(int32_t x)"]);
     assert!(events.iter().all(|event| event.format().pieces().is_empty()));
+}
+
+#[test]
+fn an_event_of_a_vcpu_has_qemus_argument_and_text_before_its_own() {
+    let spelled = [
+        ("vcpu cpu_stops(int x) \"x %d\"", r#"cpu_stops(void *__cpu, int32_t x) "cpu=%p x %d""#),
+        ("disable vcpu cpu_runs(void) \"\"", r#"cpu_runs(void *__cpu) "cpu=%p ""#),
+        ("vcpu cpu_reset(int x)", "cpu_reset(void *__cpu, int32_t x)"),
+    ];
+    for (text, declaration) in spelled {
+        assert_eq!(event(text).declaration(), declaration);
+        assert_eq!(event(declaration).declaration(), declaration);
+    }
+    assert!(event("vcpu disable a(void) \"\"").is_disabled());
+}
+
+#[test]
+fn an_argument_can_be_the_width_of_the_next() {
+    let declaration = r#"a(int8_t w, uint64_t x, uint32_t y, const char *s) "0x%0*" PRIx64 " %*s""#;
+    let event = event(declaration);
+    assert_eq!((event.declaration(), event.arguments().len()), (declaration.to_owned(), 4));
+}
+
+#[test]
+fn a_format_can_have_two_lines() {
+    let event = event(r#"a(int x, int y) "x %d\n" "y %d""#);
+
+    assert_eq!(event.format().pieces(), [Piece::Text("x %d\ny %d".to_owned())]);
+    // QEMU's reader of today refuses `\n`.
+    assert_eq!(event.declaration(), r#"a(int32_t x, int32_t y) "x %d\012y %d""#);
+}
+
+#[test]
+fn an_argument_can_have_a_name_that_rust_refuses() {
+    let event = event("a(void *self, int _, int self_, int crate) \"%p %d %d %d\"");
+
+    let names: Vec<_> = event.arguments().iter().map(|argument| argument.name()).collect();
+    assert_eq!(names, ["self", "_", "self_", "crate"]);
 }
 
 #[test]
@@ -187,4 +226,28 @@ fn limits_are_reached() {
     let arguments: Vec<_> = (0..10).map(|i| format!("int a{i}")).collect();
     let text = format!("{name}({}) \"{}\"", arguments.join(","), "%999d".repeat(10));
     assert_eq!(event(&text).arguments().len(), 10);
+}
+
+/// All events of a release of QEMU, as its package has them.
+#[test]
+fn all_events_of_qemus_releases_are_read() {
+    for name in ["qemu-system-x86_64", "qemu-backports-system-x86_64"] {
+        let Some(program) = capability::program(name) else { continue };
+        // A fetched program is `bin/NAME`, beside the folder with its package's files.
+        let folder = program.ancestors().nth(2).expect("a path in a folder");
+        let path = ["root/usr/share", "share"]
+            .map(|share| folder.join(share).join("qemu/trace-events-all"))
+            .into_iter()
+            .find(|path| path.exists());
+        let path = path.unwrap_or_else(|| panic!("no trace-events-all beside {program:?}"));
+        let text = std::fs::read_to_string(&path).unwrap();
+
+        let events = parse("trace-events-all", &text).unwrap_or_else(|errors| panic!("{errors}"));
+
+        // A line that is neither empty nor a comment is an event.
+        let is_event = |line: &&str| !line.trim().is_empty() && !line.trim().starts_with('#');
+        assert_eq!(events.len(), text.lines().filter(is_event).count());
+        assert!(events.len() > 2_000, "{}", events.len());
+        capability::used(name);
+    }
 }
