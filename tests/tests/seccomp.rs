@@ -236,7 +236,7 @@ fn an_event_loop_makes_the_system_calls_of_its_lists() {
 }
 
 #[test]
-fn a_monitor_makes_the_system_calls_of_its_list() {
+fn a_monitor_makes_the_system_calls_of_its_lists() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let dir = tempfile::tempdir().unwrap();
     let config = SessionConfig::new(dir.path().join("session"));
@@ -246,8 +246,9 @@ fn a_monitor_makes_the_system_calls_of_its_list() {
     let ends = Arc::clone(&asked);
 
     let serve = thread::spawn(move || {
-        allow(&[syscalls::SERVE, syscalls::RUNTIME]).unwrap();
-        let monitor = session.serve().unwrap();
+        allow(&[syscalls::SERVE, syscalls::RUNTIME, FILTER]).unwrap();
+        let filter = || allow(&[syscalls::MONITOR, syscalls::RUNTIME]);
+        let monitor = session.serve_after(filter).unwrap();
         ends.wait();
         ends.wait();
         drop(monitor);

@@ -4,7 +4,7 @@
 //!
 //! A thread's filter is the lists of all that it does, with [`RUNTIME`]. A new thread has the filter of the thread that starts
 //! it: so the one that calls [`Hypertrace::start`](crate::Hypertrace::start) also needs the calls of the drain thread, and the
-//! one that calls [`Session::serve`](crate::Session::serve) those of the monitor.
+//! one that calls [`Session::serve_after`](crate::Session::serve_after) those of the monitor.
 //!
 //! glibc's allocator opens a file when the arena of a thread shrinks for the first time in a process. Call
 //! `libc::mallopt(libc::M_TRIM_THRESHOLD, i32::MAX)` before the first filter: then arenas do not shrink.
@@ -49,11 +49,15 @@ lists! {
     RESET_SAVE_FINISH: SYS_fallocate SYS_pread64 SYS_write;
     /// Thread of a vCPU, after [`Session::attach`](crate::Session::attach).
     VCPU: SYS_write;
-    /// Start of the monitor by [`Session::serve`](crate::Session::serve), its thread, and its end.
+    /// Start of the monitor by [`Session::serve`](crate::Session::serve) or
+    /// [`serve_after`](crate::Session::serve_after), its thread, and its end.
     SERVE: SYS_getpid SYS_openat SYS_fchmod SYS_statx SYS_socket SYS_bind SYS_listen SYS_ioctl SYS_newfstatat
         SYS_flock SYS_connect SYS_close SYS_renameat SYS_unlinkat SYS_socketpair SYS_clone3
         SYS_set_robust_list SYS_prctl SYS_sched_getaffinity SYS_gettid SYS_ppoll SYS_accept4 SYS_recvfrom SYS_sendto
         SYS_getrandom SYS_clock_gettime SYS_clock_nanosleep;
+    /// Thread of the monitor: its clients and their commands, except those that write files, `snapshot` and `trace-file set`.
+    MONITOR: SYS_ppoll SYS_accept4 SYS_ioctl SYS_recvfrom SYS_sendto SYS_close SYS_clock_nanosleep SYS_clock_gettime
+        SYS_getrandom;
     /// Every thread: memory, locks, and its end, by Rust and the C library. Builds with debug assertions call `fcntl` at each close.
     RUNTIME: SYS_fcntl SYS_futex SYS_mmap SYS_mremap SYS_munmap SYS_madvise SYS_mprotect SYS_brk
         SYS_rt_sigprocmask SYS_sigaltstack SYS_rseq SYS_exit;

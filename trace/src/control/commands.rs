@@ -13,6 +13,7 @@ use crate::session::{Matched, Session};
 use hypertrace_abi::clock::ticks;
 use hypertrace_format::error::error_chain;
 use std::fmt::Write;
+use std::io;
 use std::path::Path;
 
 impl Session {
@@ -43,11 +44,23 @@ impl Session {
     /// If the socket cannot be made, or the session is written to a journal. In a jail without `/proc`, the session's directory must be found by
     /// its path: serve before the process enters it.
     pub fn serve(&self) -> Result<Monitor, MonitorError> {
+        self.serve_after(|| Ok(()))
+    }
+
+    /// Begins to serve as [`Session::serve`] does, on a thread that calls `before` first: there the VMM
+    /// installs the thread's seccomp filter. `hypertrace_vmm::syscalls` has the list of the thread's calls.
+    ///
+    /// # Errors
+    /// As [`Session::serve`], or if `before` fails.
+    pub fn serve_after(
+        &self,
+        before: impl FnOnce() -> io::Result<()> + Send + 'static,
+    ) -> Result<Monitor, MonitorError> {
         let session = self.clone();
         let folder = self
             .folder()
             .map_err(|source| MonitorError::Directory { path: self.dir().to_owned(), source })?;
-        Monitor::start_in(folder.clone(), move |line| session.execute(line))
+        Monitor::start_in(folder.clone(), before, move |line| session.execute(line))
     }
 
     /// Executes a command of the monitor and returns its text.

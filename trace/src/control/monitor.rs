@@ -74,6 +74,7 @@ use std::io::{self, ErrorKind, Read};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -119,7 +120,7 @@ pub enum MonitorError {
         #[source]
         source: io::Error,
     },
-    /// The thread cannot be started.
+    /// The thread cannot be started, or the function that it calls first has failed.
     #[error("cannot start the monitor's thread")]
     Thread(#[source] io::Error),
 }
@@ -149,23 +150,38 @@ impl Monitor {
     ) -> Result<Monitor, MonitorError> {
         let folder = Folder::open(dir, Share::Owner)
             .map_err(|source| MonitorError::Directory { path: dir.to_owned(), source })?;
-        Monitor::start_in(folder, execute)
+        Monitor::start_in(folder, || Ok(()), execute)
     }
 
-    /// Starts in the same way in a directory that is open already.
+    /// Starts in the same way in a directory that is open already. The thread calls `before` first.
+    ///
+    /// # Errors
+    /// As [`Monitor::start`], or if `before` fails.
     pub(crate) fn start_in(
         dir: Folder,
+        before: impl FnOnce() -> io::Result<()> + Send + 'static,
         execute: impl FnMut(&str) -> Result<String, String> + Send + 'static,
     ) -> Result<Monitor, MonitorError> {
         let (listener, entry) = listen(dir, SOCKET)?;
         let (wake, waker) = UnixStream::pair().map_err(MonitorError::Thread)?;
         wake.set_nonblocking(true).map_err(MonitorError::Thread)?;
         let server = Server { listener, wake, execute };
-        let thread = thread::Builder::new()
-            .name("monitor".into())
-            .spawn(move || server.serve())
-            .map_err(MonitorError::Thread)?;
-        Ok(Monitor { wake: Some(waker), thread: Some(thread), entry })
+        let (began, begins) = mpsc::channel();
+        let run = move || {
+            let before = before();
+            let failed = before.is_err();
+            // The receiver waits for it.
+            let _ = began.send(before);
+            if !failed {
+                server.serve();
+            }
+        };
+        let thread = thread::Builder::new().name("monitor".into()).spawn(run);
+        let thread = thread.map_err(MonitorError::Thread)?;
+        // Without an answer, `before` has panicked.
+        let before = begins.recv().unwrap_or_else(|gone| Err(io::Error::other(gone)));
+        let monitor = Monitor { wake: Some(waker), thread: Some(thread), entry };
+        before.map(|()| monitor).map_err(MonitorError::Thread)
     }
 
     /// Returns the socket's path.

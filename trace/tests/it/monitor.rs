@@ -3,6 +3,7 @@
 use crate::common;
 use hypertrace_test_support::{child, this_test, wait_until};
 use hypertrace_trace::monitor::{MAX_COMMAND, Monitor, MonitorError, SOCKET, connect};
+use hypertrace_trace::{Session, SessionConfig};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
@@ -33,6 +34,40 @@ fn started() -> (TempDir, Monitor) {
     let dir = tempfile::tempdir().unwrap();
     let monitor = Monitor::start(dir.path(), echo).unwrap();
     (dir, monitor)
+}
+
+#[test]
+fn the_vmm_sets_the_monitors_thread_up_before_the_first_command() {
+    let dir = tempfile::tempdir().unwrap();
+    let session = Session::create(SessionConfig::new(dir.path())).unwrap();
+    let (tell, told) = mpsc::channel();
+
+    let monitor = session.serve_after(move || {
+        tell.send(thread::current().name().map(str::to_owned)).unwrap();
+        Ok(())
+    });
+
+    // It was called before the return, and no command came before.
+    assert_eq!(told.try_recv().unwrap().as_deref(), Some("monitor"));
+    let _monitor = monitor.unwrap();
+    let mut client = Client::new(dir.path());
+    client.send(b"help\n");
+    assert!(client.reply().ends_with("\nok\n"));
+}
+
+#[test]
+fn a_monitor_whose_thread_cannot_be_set_up_serves_nobody_and_leaves_no_socket() {
+    let dir = tempfile::tempdir().unwrap();
+    let session = Session::create(SessionConfig::new(dir.path())).unwrap();
+
+    let refused = session.serve_after(|| Err(ErrorKind::PermissionDenied.into())).unwrap_err();
+    let panicked = session.serve_after(|| panic!("asked to")).unwrap_err();
+
+    for why in [refused, panicked] {
+        assert!(matches!(why, MonitorError::Thread(_)), "{why}");
+    }
+    assert!(!dir.path().join(SOCKET).exists());
+    session.serve().unwrap();
 }
 
 struct Client(BufReader<UnixStream>);
