@@ -17,10 +17,10 @@ const SHOWN: usize = 10;
 pub fn text(out: &mut String, first: Option<&Session>, opened: &Opened) -> fmt::Result {
     let Opened { session, maps, unread, .. } = opened;
     let counter = session.counter();
-    write!(out, "  host: counter of {} Hz, ", grouped(counter.frequency()))?;
-    if let Some(ns @ 2..) = 1_000_000_000u64.checked_div(counter.frequency()) {
-        write!(out, "in steps of {ns} ns, ")?;
-    }
+    let mut clocks = session.json().clocks.iter();
+    let kind = clocks.find(|clock| clock.domain == Domain::Host).map_or("counter", |c| &c.kind);
+    write!(out, "  host: {} of {} Hz", clock_name(kind), grouped(counter.frequency()))?;
+    write!(out, "{}, ", steps(1e9 / counter.frequency() as f64))?;
     match counter.boot_id() {
         Some(boot) => writeln!(out, "boot {}", uuid_text(boot))?,
         None => writeln!(out, "boot unknown")?,
@@ -180,6 +180,12 @@ fn clock(
         writeln!(out, "      and {} more", count(found - SHOWN))?;
     }
     Ok(())
+}
+
+/// Returns the step of a counter in words, after a comma, if it is coarser than a nanosecond.
+pub fn steps(ns: f64) -> String {
+    let tenths = (ns * 10.0).round() / 10.0;
+    if ns < 1.5 { String::new() } else { format!(", in steps of {tenths} ns") }
 }
 
 /// Returns the usual name of a clock of this kind.

@@ -1,9 +1,10 @@
 //! What this user can record on this machine.
 
+use super::clocks;
 use crate::output::{hanging, print, print_json};
 use anyhow::Result;
 use hypertrace::Clock;
-use hypertrace_abi::clock::ticks;
+use hypertrace_abi::clock::{Counter, CounterKind, frequency, ticks};
 use hypertrace_format::error::error_chain;
 use hypertrace_kernel::ability;
 use kvm_vmm::{Machine, Unusable};
@@ -56,7 +57,9 @@ fn kvm() -> Ability {
         Ok(_) => Ok("a VM can be made".into()),
         Err(kvm_vmm::Error::Unusable(why)) => {
             let remedy = match &why {
-                Unusable::Architecture => "the demo runs on threads here",
+                Unusable::Missing if cfg!(target_arch = "aarch64") => {
+                    "boot Linux at EL2; in a VM or a container, its host has to offer KVM"
+                }
                 Unusable::Missing => {
                     "modprobe kvm_intel or kvm_amd; in a VM or a container, its host has to offer KVM"
                 }
@@ -102,7 +105,14 @@ fn locked_memory() -> Ability {
 fn clock() -> Ability {
     let source = setting("/sys/devices/system/clocksource/clocksource0/current_clocksource");
     let found = match hypertrace::default_clock() {
-        Ok(Clock::Counter) => Ok(format!("the CPU's counter{}; the kernel uses {source}", steps())),
+        Ok(Clock::Counter) => {
+            let name = match Counter::own().kind {
+                CounterKind::Tsc => "TSC",
+                CounterKind::Cntvct => "CNTVCT",
+                CounterKind::Other => "counter",
+            };
+            Ok(format!("the CPU's {name}{}; the kernel uses {source}", clocks::steps(step_ns())))
+        }
         Ok(_) => Err((
             format!("the TSC is not known to be one clock on all CPUs; the kernel uses {source}"),
             "HYPERTRACE_CLOCK=tsc takes it nevertheless".into(),
@@ -112,8 +122,8 @@ fn clock() -> Ability {
     Ability { name: "clock", purpose: "stamps that cost nanoseconds", found }
 }
 
-/// Returns the step of the counter in words, if it is coarser than a nanosecond.
-fn steps() -> String {
+/// Returns the step of the counter in nanoseconds: exactly, if the CPU says the counter's rate.
+fn step_ns() -> f64 {
     let (begin, mut readings) = (Instant::now(), Vec::with_capacity(10_000));
     for pair in 0..5_000 {
         // Of a different length each time: else a counter of fine steps would seem to have those of this loop.
@@ -122,8 +132,8 @@ fn steps() -> String {
     }
     let ns = begin.elapsed().as_nanos() as f64;
     let all = readings[readings.len() - 1].saturating_sub(readings[0]);
-    let ns = step(&readings) as f64 * ns / all.max(1) as f64;
-    if ns < 1.5 { String::new() } else { format!(", in steps of {ns:.0} ns") }
+    let tick = frequency().map_or(ns / all.max(1) as f64, |frequency| 1e9 / frequency as f64);
+    step(&readings) as f64 * tick
 }
 
 /// Returns of how many ticks almost all differences of readings are multiples, each to within a tick: a hypervisor

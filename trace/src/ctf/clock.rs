@@ -13,7 +13,7 @@
 //! counted from a base near the session's start.
 
 use super::metadata::ClockEntry;
-use hypertrace_abi::clock::{Counter, CounterKind, ticks};
+use hypertrace_abi::clock::{Counter, CounterKind, frequency as told, ticks};
 use hypertrace_abi::record::ClockKind;
 use hypertrace_format::clock::{Anchor, FREQUENCIES, NS, frequency, read};
 use hypertrace_format::limits::{MAX_CLOCKS, MAX_SESSION_CLOCKS};
@@ -75,7 +75,10 @@ impl HostClock {
             return;
         }
         self.frequency = match self.first.frequency_until(&now) {
-            Some(measured) if !is_early => measured,
+            // The CPU's word is exact, unless it is none of this counter.
+            Some(measured) if !is_early => {
+                told().filter(|told| measured.abs_diff(*told) <= told / 10_000).unwrap_or(measured)
+            }
             _ => frequency(),
         };
     }
