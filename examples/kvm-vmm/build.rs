@@ -17,10 +17,6 @@ fn main() -> Result<(), Box<dyn Error>> {
         println!("cargo::rerun-if-changed={path}");
     }
     hypertrace_trace_build::Builder::new().file("trace-events").generate_or_exit();
-    if env::var("CARGO_CFG_TARGET_ARCH")? != "x86_64" {
-        // The guest is x86-64 code.
-        return Ok(());
-    }
     let out = PathBuf::from(env::var("OUT_DIR")?);
     let image = out.join("guest.elf");
     let library = build_library(&out)?;

@@ -1,8 +1,8 @@
 //! The freestanding image: entry point, panic handler, and the memory functions that compiled code
 //! calls.
 //!
-//! No code runs before [`_start`]: the VMM has set up long mode at CPL 3, a stack and zeroed memory
-//! (.bss).
+//! No code runs before [`_start`]: the VMM has set up long mode at CPL 3, or EL1 with the MMU, a stack and
+//! zeroed memory (.bss).
 #![allow(unsafe_code)]
 
 use core::arch::asm;
@@ -14,9 +14,30 @@ use crate::{Args, Board, Console, device, layout, mmio};
 /// Exit code of a program that panicked, the same as a process's.
 const PANICKED: u32 = 101;
 
+// Every exception ends the vCPU: x86-64 needs no handler for that.
+#[cfg(target_arch = "aarch64")]
+core::arch::global_asm!(
+    ".section .text.exceptions, \"ax\"",
+    ".balign 2048",
+    "exceptions:",
+    ".rept 16",
+    "movz x0, #{exception} >> 16, lsl #16",
+    "movk x0, #{exception} & 0xffff",
+    "str xzr, [x0]",
+    "b .",
+    ".balign 128",
+    ".endr",
+    exception = const layout::CONTROL + layout::CONTROL_EXCEPTION,
+);
+
 /// Runs the program: the entry point of every vCPU.
 #[unsafe(no_mangle)]
 extern "C" fn _start(cpu: u64, args: *const Args) -> ! {
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: the handlers have the form of a vector table, and return nowhere.
+    unsafe {
+        asm!("adr {0}, exceptions", "msr vbar_el1, {0}", "isb", out(reg) _, options(nostack));
+    }
     // SAFETY: the VMM wrote an `Args` there before it started any vCPU, and it is not written
     // afterwards.
     let args = unsafe { &*args };
@@ -47,16 +68,26 @@ fn panic(info: &PanicInfo) -> ! {
     exit(PANICKED)
 }
 
-// On a hosted target `compiler_builtins` leaves these to libc. They use string instructions, because
-// the compiler could turn a loop into a call of the function it is in. String instructions are fast
-// where it matters (ERMS, FSRM).
+// On a hosted target `compiler_builtins` leaves these to libc. They are assembly, because the compiler could
+// turn a loop into a call of the function it is in. String instructions are fast where it matters (ERMS,
+// FSRM).
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn memcpy(to: *mut u8, from: *const u8, bytes: usize) -> *mut u8 {
+    #[cfg(target_arch = "x86_64")]
     // SAFETY: memcpy's contract; the direction flag is clear by the ABI.
     unsafe {
         asm!("rep movsb", inout("rcx") bytes => _, inout("rdi") to => _, inout("rsi") from => _,
              options(nostack, preserves_flags));
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: memcpy's contract.
+    unsafe {
+        asm!("cbz {n}, 3f",
+             "2:", "ldrb {byte:w}, [{from}], #1", "strb {byte:w}, [{to}], #1",
+             "sub {n}, {n}, #1", "cbnz {n}, 2b", "3:",
+             n = inout(reg) bytes => _, to = inout(reg) to => _, from = inout(reg) from => _,
+             byte = out(reg) _, options(nostack, preserves_flags));
     }
     to
 }
@@ -68,6 +99,15 @@ unsafe extern "C" fn memmove(to: *mut u8, from: *const u8, bytes: usize) -> *mut
         // is overwritten.
         return unsafe { memcpy(to, from, bytes) };
     }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: memmove's contract, and bytes > 0 here; copies downwards from the last byte.
+    unsafe {
+        asm!("2:", "sub {n}, {n}, #1", "ldrb {byte:w}, [{from}, {n}]", "strb {byte:w}, [{to}, {n}]",
+             "cbnz {n}, 2b",
+             n = inout(reg) bytes => _, to = in(reg) to, from = in(reg) from, byte = out(reg) _,
+             options(nostack, preserves_flags));
+    }
+    #[cfg(target_arch = "x86_64")]
     // SAFETY: memmove's contract, and bytes > 0 here; copies downwards from the last byte, and
     // clears the flag at the end.
     unsafe {
@@ -82,6 +122,14 @@ unsafe extern "C" fn memmove(to: *mut u8, from: *const u8, bytes: usize) -> *mut
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn memset(to: *mut u8, value: i32, bytes: usize) -> *mut u8 {
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: memset's contract.
+    unsafe {
+        asm!("cbz {n}, 3f", "2:", "strb {byte:w}, [{to}], #1", "sub {n}, {n}, #1", "cbnz {n}, 2b", "3:",
+             n = inout(reg) bytes => _, to = inout(reg) to => _, byte = in(reg) value,
+             options(nostack, preserves_flags));
+    }
+    #[cfg(target_arch = "x86_64")]
     // SAFETY: memset's contract; the direction flag is clear by the ABI.
     unsafe {
         asm!("rep stosb", inout("rcx") bytes => _, inout("rdi") to => _, in("al") value as u8,

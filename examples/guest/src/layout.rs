@@ -4,7 +4,7 @@
 //! ```text
 //! 0x0000_1000  Args, written by the VMM
 //! 0x0000_2000  Board, written by the guest
-//! 0x0000_3000  page tables: PML4, PDPT, 4 page directories of 2 MiB pages
+//! 0x0000_3000  page tables: PML4, PDPT, 4 page directories of 2 MiB pages; on AArch64 one of level 1
 //! 0x0020_0000  the image, .bss included
 //! 0x0080_0000  one stack per vCPU
 //! 0x0100_0000  end of RAM
@@ -47,3 +47,5 @@ pub const CONTROL_SIZE: u64 = 0x1000;
 pub const CONTROL_EXIT: u64 = 0x0;
 /// Control register: the bytes of a store (1 to 8) go to the VMM's console.
 pub const CONTROL_CONSOLE: u64 = 0x8;
+/// Control register: a store says that the guest has raised an exception, where it needs a handler for that (AArch64).
+pub const CONTROL_EXCEPTION: u64 = 0x10;

@@ -4,20 +4,14 @@
 //! hypervisors that are themselves guests (PVM) run user code natively but emulate supervisor code,
 //! without SSE.
 
-use std::io::Cursor;
-
-use hypertrace_guest::{Args, layout};
+use hypertrace_guest::layout;
 use kvm_bindings::{KVM_MAX_CPUID_ENTRIES, kvm_regs, kvm_segment};
 use kvm_ioctls::VcpuFd;
-use linux_loader::loader::{Elf, KernelLoader};
-use vm_memory::{Address, Bytes, GuestAddress};
-use zerocopy::IntoBytes;
+use vm_memory::{Bytes, GuestAddress};
 
 use crate::error::{Error, kvm};
+use crate::image;
 use crate::vm::Vm;
-
-/// The guest's code: the ELF file that build.rs links.
-static IMAGE: &[u8] = include_bytes!(env!("GUEST_IMAGE"));
 
 const PAGE: u64 = 0x1000;
 
@@ -44,7 +38,7 @@ const RFLAGS: u64 = 1 << 1;
 
 /// Writes the image and the page tables to RAM, and returns the image's entry point.
 pub fn load(vm: &Vm) -> Result<u64, Error> {
-    let entry = Elf::load(vm.ram(), None, &mut Cursor::new(IMAGE), None)?.kernel_load.raw_value();
+    let entry = image::load(vm)?;
 
     let link = PRESENT | WRITABLE | USER;
     let pml4 = layout::PAGE_TABLES;
@@ -62,11 +56,6 @@ pub fn load(vm: &Vm) -> Result<u64, Error> {
 
 fn write_entry(vm: &Vm, table: u64, index: u64, entry: u64) -> Result<(), Error> {
     Ok(vm.ram().write_obj(entry.to_le(), GuestAddress(table + 8 * index))?)
-}
-
-/// Writes the program's arguments to RAM.
-pub fn write_args(vm: &Vm, args: &Args) -> Result<(), Error> {
-    Ok(vm.ram().write_slice(args.words().as_bytes(), GuestAddress(layout::ARGS))?)
 }
 
 /// Makes vCPU `index`, ready to call `entry(index, ARGS)`.
@@ -101,6 +90,12 @@ pub fn create_vcpu(vm: &Vm, index: usize, entry: u64) -> Result<VcpuFd, Error> {
     };
     vcpu.set_regs(&regs).map_err(kvm("KVM_SET_REGS"))?;
     Ok(vcpu)
+}
+
+/// Returns the guest's instruction pointer and the address of its last page fault, for an error's text.
+pub fn fault(vcpu: &VcpuFd) -> (u64, u64) {
+    let rip = vcpu.get_regs().map_or(0, |regs| regs.rip);
+    (rip, vcpu.get_sregs().map_or(0, |sregs| sregs.cr2))
 }
 
 /// Returns a flat segment of privilege level 3: `kind` 0xb is 64-bit code, 0x3 is data. The

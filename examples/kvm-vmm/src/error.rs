@@ -8,9 +8,6 @@ use vmm_sys_util::errno::Error as Errno;
 /// Reason why KVM cannot be used on this host. A caller may fall back to threads.
 #[derive(Debug, thiserror::Error)]
 pub enum Unusable {
-    /// The guest's code is for x86-64.
-    #[error("the guest is x86-64 code, and this machine is none")]
-    Architecture,
     /// `/dev/kvm` does not exist: no KVM module, no virtualization, or a container without the
     /// device.
     #[error("there is no /dev/kvm")]
@@ -75,7 +72,7 @@ pub enum Error {
     Memory(#[from] vm_memory::GuestMemoryError),
     /// The guest's image could not be loaded.
     #[error("cannot load the guest's image")]
-    Image(#[from] linux_loader::loader::Error),
+    Image(#[from] object::Error),
     /// A vCPU's thread could not be started.
     #[error("cannot start a vCPU's thread")]
     Thread(#[source] io::Error),
@@ -123,13 +120,13 @@ pub enum VcpuError {
         /// The guest's instruction pointer.
         rip: u64,
     },
-    /// The guest raised an exception: it has no handlers, so that is a triple fault.
-    #[error("triple fault at rip {rip:#x} (cr2 {cr2:#x})")]
-    Shutdown {
+    /// The guest raised an exception, which ends it: a triple fault on x86-64.
+    #[error("the guest raised an exception at {pc:#x} (address of its last fault: {address:#x})")]
+    Exception {
         /// The guest's instruction pointer.
-        rip: u64,
+        pc: u64,
         /// The address of the last page fault, if it was one.
-        cr2: u64,
+        address: u64,
     },
     /// The processor refused the guest's state.
     #[error("KVM_EXIT_FAIL_ENTRY, hardware reason {0:#x}")]

@@ -25,28 +25,30 @@
 //! Without a usable KVM, [`Machine::new`] fails with [`Error::Unusable`], and [`run_on_threads`]
 //! runs the same programs on threads of this process.
 //!
-//! The guest starts in 64-bit *user* mode with an identity mapping of the first 4 GiB and no
-//! exception handlers. There are no interrupts, no firmware, no disks; it does not boot an
+//! The guest starts in 64-bit *user* mode, on AArch64 at EL1, with an identity mapping of the first 4
+//! GiB; an exception ends it. There are no interrupts, no firmware, no disks; it does not boot an
 //! operating system.
 //!
-//! The guest is x86-64 code. On other machines [`Machine::new`] fails with [`Unusable::Architecture`], and there
-//! are no snapshots.
+//! The guest is x86-64 or AArch64 code, as the host is.
 
-#[cfg_attr(not(target_arch = "x86_64"), path = "boot/elsewhere.rs")]
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+compile_error!("kvm-vmm runs guests of x86-64 and AArch64");
+
+#[cfg_attr(target_arch = "aarch64", path = "boot/aarch64.rs")]
 mod boot;
 mod bus;
 mod control;
 mod device;
 mod error;
+mod image;
 mod ioevent;
 mod machine;
 mod observe;
 mod segment;
 mod session;
-#[cfg(target_arch = "x86_64")]
 mod snapshot;
 mod threads;
-#[cfg_attr(not(target_arch = "x86_64"), path = "tsc/elsewhere.rs")]
+#[cfg_attr(target_arch = "aarch64", path = "tsc/aarch64.rs")]
 mod tsc;
 mod vcpu;
 mod vm;
@@ -63,7 +65,6 @@ pub use ioevent::IoEvent;
 pub use machine::{Machine, Outcome, Progress};
 pub use observe::{Observer, VmmEvent, record_in};
 pub use segment::segment_channel;
-#[cfg(target_arch = "x86_64")]
 pub use snapshot::{Snapshot, SnapshotError};
 pub use threads::run_on_threads;
 pub use vm::{Access, Memslot, Vm};

@@ -17,6 +17,7 @@ use crate::boot;
 use crate::bus::Bus;
 use crate::control::Control;
 use crate::error::{Error, VcpuError, kvm};
+use crate::image;
 use crate::observe::Observer;
 use crate::vcpu::{self, Shared};
 use crate::vm::Vm;
@@ -145,7 +146,7 @@ impl Machine {
     /// # Errors
     /// If the guest's memory cannot be written.
     pub fn write_args(&self, args: &Args) -> Result<(), Error> {
-        boot::write_args(&self.vm, &Args { vcpus: self.vcpus.len() as u32, ..args.clone() })
+        image::write_args(&self.vm, &Args { vcpus: self.vcpus.len() as u32, ..args.clone() })
     }
 
     /// Runs all vCPUs until their programs have ended, and pauses those that still run after this time.

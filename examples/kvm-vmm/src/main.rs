@@ -5,9 +5,6 @@
 //!
 //! [`run`] is all that a VMM has to add for hypertrace.
 
-#[cfg(not(target_arch = "x86_64"))]
-compile_error!("kvm-vmm runs x86-64 guests on x86-64 Linux");
-
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;

@@ -5,12 +5,17 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use hypertrace_guest::layout;
 use kvm_ioctls::{VcpuExit, VcpuFd};
 
+use crate::boot;
 use crate::bus::Bus;
 use crate::control::Control;
 use crate::error::VcpuError;
 use crate::observe::{Observer, VmmEvent};
+
+/// Address to which the guest's handler of exceptions stores, where one has to be.
+const EXCEPTION: u64 = layout::CONTROL + layout::CONTROL_EXCEPTION;
 
 /// State that the vCPU threads share.
 pub struct Shared {
@@ -41,6 +46,7 @@ pub fn run(index: usize, vcpu: &mut VcpuFd, shared: &Shared) -> Result<Option<u3
         (shared.observer)(VmmEvent::Exit { vcpu: index, reason, gpa });
         match exit {
             Ok(VcpuExit::MmioRead(gpa, data)) => shared.bus.read(gpa, data),
+            Ok(VcpuExit::MmioWrite(EXCEPTION, _)) => return Err(exception(vcpu)),
             Ok(VcpuExit::MmioWrite(gpa, data)) => match shared.control.write(gpa, data) {
                 Some(Some(code)) => return Ok(Some(code)),
                 Some(None) => {}
@@ -55,12 +61,9 @@ pub fn run(index: usize, vcpu: &mut VcpuFd, shared: &Shared) -> Result<Option<u3
                 // SAFETY: for this exit reason KVM has set this member; any bytes are a valid
                 // integer anyway.
                 let suberror = unsafe { vcpu.get_kvm_run().__bindgen_anon_1.internal.suberror };
-                return Err(VcpuError::Internal { suberror, rip: registers(vcpu).0 });
+                return Err(VcpuError::Internal { suberror, rip: boot::fault(vcpu).0 });
             }
-            Ok(VcpuExit::Shutdown) => {
-                let (rip, cr2) = registers(vcpu);
-                return Err(VcpuError::Shutdown { rip, cr2 });
-            }
+            Ok(VcpuExit::Shutdown) => return Err(exception(vcpu)),
             Ok(VcpuExit::FailEntry(reason, _)) => return Err(VcpuError::FailEntry(reason)),
             Ok(exit) => return Err(VcpuError::Unexpected(format!("{exit:?}"))),
             Err(errno) => return Err(VcpuError::Run(errno)),
@@ -68,15 +71,7 @@ pub fn run(index: usize, vcpu: &mut VcpuFd, shared: &Shared) -> Result<Option<u3
     }
 }
 
-/// Returns the guest's instruction pointer and the address of its last page fault, for an error's text.
-#[cfg(target_arch = "x86_64")]
-fn registers(vcpu: &VcpuFd) -> (u64, u64) {
-    let rip = vcpu.get_regs().map_or(0, |regs| regs.rip);
-    (rip, vcpu.get_sregs().map_or(0, |sregs| sregs.cr2))
-}
-
-/// There are no such registers: no guest runs here.
-#[cfg(not(target_arch = "x86_64"))]
-fn registers(_: &VcpuFd) -> (u64, u64) {
-    (0, 0)
+fn exception(vcpu: &VcpuFd) -> VcpuError {
+    let (pc, address) = boot::fault(vcpu);
+    VcpuError::Exception { pc, address }
 }

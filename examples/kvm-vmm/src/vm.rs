@@ -127,7 +127,7 @@ impl Vm {
         &self.fd
     }
 
-    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "for the vCPUs' state"))]
+    #[cfg_attr(target_arch = "aarch64", expect(dead_code, reason = "for CPUID"))]
     pub(crate) fn kvm(&self) -> &Kvm {
         &self.kvm
     }
@@ -156,9 +156,6 @@ impl Drop for Memslot {
 
 /// Opens `/dev/kvm` and checks for the capabilities that this VMM needs.
 fn open() -> Result<Kvm, Unusable> {
-    if cfg!(not(target_arch = "x86_64")) {
-        return Err(Unusable::Architecture);
-    }
     let kvm = Kvm::new().map_err(|errno| {
         let error = io::Error::from(errno);
         match error.kind() {
@@ -174,6 +171,7 @@ fn open() -> Result<Kvm, Unusable> {
     let needed = [
         (Cap::UserMemory, "KVM_CAP_USER_MEMORY"),
         (Cap::Ioeventfd, "KVM_CAP_IOEVENTFD"),
+        #[cfg(target_arch = "x86_64")]
         (Cap::ExtCpuid, "KVM_CAP_EXT_CPUID"),
         (Cap::ImmediateExit, "KVM_CAP_IMMEDIATE_EXIT"),
     ];

@@ -66,6 +66,8 @@ pub fn run(cpu: u32, args: &Args, board: &Board, client: &Client<'_>) -> u32 {
 }
 
 pub fn pause(args: &Args, client: &Client<'_>) -> u32 {
+    // Relates the clocks.
+    let _ = reference_point!(client: client, "begin");
     let mut last = ticks();
     for round in 1..=args.events {
         while ticks() - last < args.params[0] {

@@ -210,11 +210,11 @@ fn a_guest_that_faults_is_reported_with_the_address() {
 
     let error = machine.run(&Args::new(Program::Fault), LIMIT).unwrap_err();
 
-    let Error::Vcpu { vcpu: 0, source: VcpuError::Shutdown { rip, cr2 } } = error else {
+    let Error::Vcpu { vcpu: 0, source: VcpuError::Exception { pc, address } } = error else {
         panic!("{error:?}")
     };
-    assert!((layout::IMAGE..layout::IMAGE_END).contains(&rip), "{rip:#x}");
-    assert_eq!(cr2, 1 << 40);
+    assert!((layout::IMAGE..layout::IMAGE_END).contains(&pc), "{pc:#x}");
+    assert_eq!(address, 1 << 40);
 }
 
 #[test]

@@ -26,6 +26,8 @@ const FREQUENCY: u64 = 1_000_000_000;
 #[derive(Default)]
 struct Lateness {
     late: Mutex<Vec<u64>>,
+    /// Ticks that KVM subtracts from the host's counter for the guest, as a reference point shows.
+    offset: AtomicU64,
     passes: AtomicU64,
 }
 
@@ -34,7 +36,8 @@ impl EventSink for Lateness {
         Facts { guest_frequency: FREQUENCY, ..Facts::default() }
     }
 
-    fn reference_point(&self, _: &ReferencePoint<'_>) -> Status {
+    fn reference_point(&self, point: &ReferencePoint<'_>) -> Status {
+        self.offset.store(point.host_time.wrapping_sub(point.guest_time), Relaxed);
         Status::Recorded
     }
 
@@ -42,7 +45,8 @@ impl EventSink for Lateness {
         let mut stage = vec![0; consumer.stage_words()];
         let mut late = self.late.lock().unwrap();
         let pulled = consumer.pull(&mut stage, |_, record| {
-            late.push(ticks().saturating_sub(record.header.timestamp));
+            let guest = ticks().wrapping_sub(self.offset.load(Relaxed));
+            late.push(guest.saturating_sub(record.header.timestamp));
             Flow::Taken
         });
         consumer.commit();

@@ -7,7 +7,9 @@ use std::process::{Command, Output};
 use hypertrace_trace::session_json::{GuestTscJson, SessionJson};
 
 fn kvm_vmm(dir: &Path, args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_kvm-vmm")).args(args).current_dir(dir).output().unwrap()
+    // Cargo puts it there. In another machine, the path of the build is none.
+    let program = std::env::current_exe().unwrap().parent().unwrap().join("../kvm-vmm");
+    Command::new(program).args(args).current_dir(dir).output().unwrap()
 }
 
 fn stderr(output: &Output) -> String {
