@@ -18,7 +18,7 @@ use std::os::fd::OwnedFd;
 const MOST_HEAD: usize = 8 << 20;
 const MOST_JSON: usize = 1 << 20;
 
-/// Size of a page. Kernels with the clock x86-tsc have no other.
+/// Size of a page. Recordings of AArch64's kernels with larger ones are not taken.
 const PAGE: usize = 4096;
 
 /// A guest's recording that is put together.
@@ -266,6 +266,7 @@ mod tests {
 
     fn json() -> RecordingJson {
         RecordingJson {
+            clock: crate::clock::Clock::Tsc,
             version: VERSION,
             source: Source::Tracefs,
             owner: "hypertrace.1.2.3".into(),

@@ -1,5 +1,6 @@
 //! Completing a recording: the file from what is on disk.
 
+use crate::clock::{self, Clock};
 use crate::error::Error;
 use crate::instance::Instance;
 use crate::pages::Buffers;
@@ -96,6 +97,9 @@ pub(crate) fn take(
     for (_, instance) in &instances {
         instance.switch(false)?;
     }
+    if Clock::OWN == Clock::MonotonicRaw {
+        clock::note(&state.folder)?;
+    }
     let failure = pages(&instances)?.finish()?;
     let mut end = EndJson::default();
     for (buffer, instance) in &instances {
@@ -155,11 +159,22 @@ pub(crate) fn complete(
         origin.push_str(&format!("; guest_clock={clock}"));
     }
     let mut damage = taken.damage;
-    if json.source == Source::Perf && matches!(of, Of::Host) {
-        let converted = perf::convert(&state, &json, frequency)?;
-        damage = converted.damage;
-        all.add_lines(&converted.names);
-        origin.push_str(&format!("; clock_bound_ns={}", converted.bound_ns));
+    let map = match of {
+        Of::Host => clock::map(&state.folder, frequency)?,
+        Of::Guest { .. } => None,
+    };
+    // Killed before the first reading, a recorder by perf has left no records either.
+    if let Some(map) = &map {
+        if json.source == Source::Perf {
+            let converted = perf::convert(&state, &json, map)?;
+            damage = converted.damage;
+            all.add_lines(&converted.names);
+        }
+        origin.push_str(&format!("; clock_bound_ns={}", map.bound_ns));
+    }
+    if let (Clock::MonotonicRaw, Some(line)) = (json.clock, map.and_then(|map| map.line())) {
+        let [first, last] = line.map(|(raw, ticks)| format!("{raw}:{ticks}"));
+        origin.push_str(&format!("; counter={first},{last}"));
     }
     let stolen = match (stolen(), json.stolen_ms, of) {
         (Some(now), Some(then), Of::Host) if !recovered => {
@@ -193,6 +208,7 @@ pub(crate) fn complete(
     let ending = Ending {
         buffers,
         names: all.to_lines(),
+        clock: json.clock,
         frequency,
         trace_id: json.trace_id,
         origin,

@@ -1,5 +1,6 @@
 //! A private instance of the kernel's trace buffers.
 
+use crate::clock::Clock;
 use crate::error::Error;
 use crate::stats::{MOST_CPUS, Stats};
 use crate::trace_dat::{Description, Formats};
@@ -141,7 +142,7 @@ impl Instance {
 
     fn set_up(&self, buffer_kib: u32) -> Result<(), Error> {
         self.dir.set("tracing_on", "0")?;
-        self.dir.set("trace_clock", "x86-tsc")?;
+        self.dir.set("trace_clock", Clock::OWN.name())?;
         self.dir.set("buffer_size_kb", &buffer_kib.to_string())?;
         self.dir.set("options/event-fork", "1")?;
         // The oldest events are overwritten: a page says where, and its successors are newer.

@@ -30,6 +30,7 @@
 
 pub mod ability;
 mod assembly;
+mod clock;
 mod complete;
 mod error;
 mod forward;

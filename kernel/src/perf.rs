@@ -4,13 +4,13 @@
 //! events of a CPU write to one [`ring`]. The records go to the disk unchanged, with readings of
 //! both clocks; [`convert`](fn@convert) makes pages of them, as the kernel's trace has.
 
-mod clock;
 mod convert;
 mod records;
 mod ring;
 
 pub(crate) use convert::convert;
 
+use crate::clock;
 use crate::error::Error;
 use crate::state::{EndJson, State, failed};
 use crate::stats::Stats;
@@ -25,9 +25,6 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 fn records_file(cpu: u32) -> String {
     format!("perf{cpu}")
 }
-
-/// The file with readings of both clocks.
-const CLOCK_FILE: &str = "clock";
 
 /// A recording by perf.
 #[derive(Debug)]
@@ -186,8 +183,8 @@ struct Writer {
 
 impl Writer {
     fn new(outputs: Vec<Output>, folder: Folder) -> Result<Writer, Error> {
-        let made = folder.new_file(CLOCK_FILE);
-        let clock = made.map_err(|e| failed("make", &folder, CLOCK_FILE, e))?;
+        let made = folder.new_file(clock::FILE);
+        let clock = made.map_err(|e| failed("make", &folder, clock::FILE, e))?;
         let mut writer = Writer { outputs, folder, clock, readings: 0, failure: None };
         writer.read_clocks();
         Ok(writer)
@@ -196,7 +193,7 @@ impl Writer {
     fn read_clocks(&mut self) {
         let at = self.readings * clock::Reading::BYTES as u64;
         let written = write_at(&self.clock, &clock::Reading::now().to_bytes(), at);
-        self.note(CLOCK_FILE, written);
+        self.note(clock::FILE, written);
         self.readings += 1;
     }
 

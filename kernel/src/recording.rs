@@ -1,5 +1,6 @@
 //! A recording, from its start to its file.
 
+use crate::clock::{self, Clock};
 use crate::complete::{Of, Summary, Taken, complete, take};
 use crate::error::Error;
 use crate::instance::Instance;
@@ -293,6 +294,9 @@ fn prepare(
     state.begin(&description.to_bytes(), &json)?;
     let pages = Buffers::open(instances, state.folder.clone(), json.page_size)?;
     let drain = pages::drain(pages)?;
+    if json.clock == Clock::MonotonicRaw {
+        clock::note(&state.folder)?;
+    }
     // Before the other: a thread that it shows waiting can be told what it waited for.
     others.clone().try_for_each(|instance| instance.switch(true))?;
     let mut threads = 0;
@@ -336,6 +340,7 @@ pub(crate) fn json(owner: &Owner, source: Source, cpus: Vec<u32>, pids: &[u32]) 
     RecordingJson {
         version: VERSION,
         source,
+        clock: Clock::OWN,
         owner: owner.to_string(),
         boot_id: boot_id(),
         trace_id: hypertrace_abi::clock::ticks(),

@@ -168,6 +168,7 @@ mod tests {
     /// Returns the identity of a recording by the kernel's trace, on another boot: it has no instance.
     fn json() -> RecordingJson {
         RecordingJson {
+            clock: crate::clock::Clock::Tsc,
             version: VERSION,
             source: Source::Tracefs,
             owner: "hypertrace.1.2.3".into(),

@@ -7,6 +7,7 @@
 //!
 //! The recording of a guest's kernel has the same files, in a folder of the file's name with a dot before it.
 
+use crate::clock::Clock;
 use crate::error::Error;
 use crate::owner::Owner;
 use crate::source::Source;
@@ -80,6 +81,9 @@ pub(crate) fn cpu_file(cpu: u32) -> String {
 pub(crate) struct RecordingJson {
     pub version: u32,
     pub source: Source,
+    /// Clock of the pages.
+    #[serde(default)]
+    pub clock: Clock,
     /// Name of the owner, which is its instance's if it has one.
     pub owner: String,
     pub boot_id: String,

@@ -4,6 +4,7 @@
 //! them; where it differs from what trace-cmd 3.1 to 3.3 read, this follows the programs: a
 //! section's size has 64 bits, and BUFFER has the size of a page.
 
+use crate::clock::Clock;
 use crate::error::Error;
 use crate::state::Buffer;
 use crate::stats::Stats;
@@ -29,9 +30,6 @@ const DESCRIPTIONS: [u16; 4] = [id::HEADER_INFO, id::FTRACE_EVENTS, id::EVENT_FO
 
 /// Bytes that are copied at a time: whole pages of every page size.
 const CHUNK: usize = 1 << 20;
-
-/// The clock of the events.
-const CLOCK: &str = "x86-tsc";
 
 /// Formats of events by their system and name.
 pub(crate) type Formats = BTreeMap<String, BTreeMap<String, Vec<u8>>>;
@@ -145,7 +143,8 @@ pub(crate) struct Ending {
     pub buffers: Vec<(Buffer, Vec<Stats>)>,
     /// Lines of threads' numbers and names
     pub names: String,
-    /// Ticks of the clock per second
+    pub clock: Clock,
+    /// Ticks of the counter per second
     pub frequency: u64,
     /// Identity of the recording
     pub trace_id: u64,
@@ -194,7 +193,7 @@ pub(crate) fn write(
     body.extend(ending.names.bytes());
     section(&mut bytes, id::CMDLINES, &body);
 
-    let page_size = ending.page_size as u64;
+    let (page_size, clock) = (ending.page_size as u64, ending.clock.name());
     let (mut contents, mut end) = (Contents::default(), bytes.len() as u64);
     for (buffer, stats) in &ending.buffers {
         let (name, at) = (buffer.name(), end);
@@ -205,7 +204,7 @@ pub(crate) fn write(
         write_at(out, &header, at).map_err(|source| writing(from, source))?;
 
         let mut data = at.to_ne_bytes().to_vec();
-        data.extend(format!("{name}\0{CLOCK}\0").bytes());
+        data.extend(format!("{name}\0{clock}\0").bytes());
         data.extend(u32::try_from(page_size).unwrap_or(4096).to_ne_bytes());
         data.extend((places.len() as u32).to_ne_bytes());
         for place in &places {
@@ -219,18 +218,21 @@ pub(crate) fn write(
             option(&mut options, id::CPUSTAT, format!("{whose}CPU: {cpu}\n{text}\0").as_bytes());
         }
     }
-    option(&mut options, id::TRACECLOCK, format!("[{CLOCK}]\0").as_bytes());
+    option(&mut options, id::TRACECLOCK, format!("[{clock}]\0").as_bytes());
     let system: String = ending.system.chars().filter(|c| !c.is_control()).take(512).collect();
     option(&mut options, id::UNAME, format!("{system}\0").as_bytes());
     let cpus = ending.cpus.iter().max().map_or(0, |last| last + 1);
     option(&mut options, id::CPUCOUNT, &cpus.to_ne_bytes());
     option(&mut options, id::VERSION, format!("{}\0", ending.origin).as_bytes());
     option(&mut options, id::TRACEID, &ending.trace_id.to_ne_bytes());
-    let (mult, shift) = scale(ending.frequency);
-    let mut data = mult.to_ne_bytes().to_vec();
-    data.extend(shift.to_ne_bytes());
-    data.extend(0u64.to_ne_bytes());
-    option(&mut options, id::TSC2NSEC, &data);
+    // trace-cmd would scale nanoseconds, too.
+    if ending.clock == Clock::Tsc {
+        let (mult, shift) = scale(ending.frequency);
+        let mut data = mult.to_ne_bytes().to_vec();
+        data.extend(shift.to_ne_bytes());
+        data.extend(0u64.to_ne_bytes());
+        option(&mut options, id::TSC2NSEC, &data);
+    }
     // The last: no more options elsewhere.
     option(&mut options, 0, &0u64.to_ne_bytes());
 

@@ -1,8 +1,8 @@
 //! Pages of the kernel's trace from perf's records.
 
-use super::clock::{Map, Reading};
 use super::records::{Record, first};
-use super::{CLOCK_FILE, records_file};
+use super::records_file;
+use crate::clock::{Clock, Map};
 use crate::error::Error;
 use crate::state::{RecordingJson, State, cpu_file, failed};
 use crate::threads::Names;
@@ -19,9 +19,6 @@ const SWITCH_IN: u16 = 2;
 
 /// Flags of a page: events are missing before it, and their number is after its events.
 const MISSED: u64 = 1 << 31 | 1 << 30;
-
-/// Most bytes of readings that are used: 12 hours of two a second.
-const MOST_CLOCK: usize = 2 << 20;
 
 /// Bytes of records that are read at a time.
 const CHUNK: usize = 1 << 20;
@@ -87,25 +84,17 @@ pub(crate) struct Converted {
     /// Names of threads.
     pub names: String,
     pub damage: Vec<String>,
-    /// Error bound of the times, nanoseconds.
-    pub bound_ns: u64,
 }
 
-/// Writes the file of pages of each CPU from its file of records.
-pub(crate) fn convert(
-    state: &State,
-    json: &RecordingJson,
-    frequency: u64,
-) -> Result<Converted, Error> {
+/// Writes the file of pages of each CPU from its file of records. `map` is the one from perf's clock to the
+/// counter.
+pub(crate) fn convert(state: &State, json: &RecordingJson, map: &Map) -> Result<Converted, Error> {
     let folder = &state.folder;
-    let mut readings = vec![0; MOST_CLOCK];
-    let opened = folder.file(CLOCK_FILE, OFlags::RDONLY);
-    let read = opened.and_then(|(file, _)| read_at(file, &mut readings, 0));
-    let read = read.map_err(|e| failed("read", folder, CLOCK_FILE, e))?;
-    let readings = Reading::all(&readings[..read]);
-    // Killed before the first reading: there are no records either.
-    let Some(map) = Map::new(&readings, frequency) else { return Ok(Converted::default()) };
-    let mut converted = Converted { bound_ns: map.bound_ns, ..Converted::default() };
+    let stamp = |time| match json.clock {
+        Clock::Tsc => map.ticks_of(time),
+        Clock::MonotonicRaw => time,
+    };
+    let mut converted = Converted::default();
     let mut names = Names::default();
     for &cpu in &json.cpus {
         let name = records_file(cpu);
@@ -130,8 +119,7 @@ pub(crate) fn convert(
                         used += size;
                         let written = match record {
                             Some(Record::Switch { pid, tid, time, out, preempted }) => {
-                                let ticks = map.ticks_of(time);
-                                pages.event(ticks, &body(pid, tid, out, preempted))
+                                pages.event(stamp(time), &body(pid, tid, out, preempted))
                             }
                             Some(Record::Lost(n)) => pages.lost(n),
                             Some(Record::Name { tid, name }) => {

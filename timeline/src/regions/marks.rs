@@ -27,6 +27,9 @@ const PREEMPTED: i64 = 1 << 8;
 /// The states that the kernel reports: `TASK_REPORT`, and the idle state above.
 const REPORTED: i64 = PREEMPTED - 1;
 
+/// `kvm_exit`'s `ret` of a trap, of AArch64's asm/kvm_asm.h.
+const ARM_EXCEPTION_TRAP: i64 = 2;
+
 /// Reasons of `kvm_userspace_exit`, of linux/kvm.h.
 const KVM_EXIT_IO: i64 = 2;
 const KVM_EXIT_MMIO: i64 = 6;
@@ -38,6 +41,11 @@ pub(super) enum Kernel {
     Other,
     Exit {
         reason: usize,
+    },
+    /// Of AArch64: `ret` says whether it is a trap, whose class is then the reason.
+    ArmExit {
+        ret: usize,
+        class: usize,
     },
     Emulation,
     Mmio {
@@ -84,7 +92,10 @@ impl Kernel {
     /// Returns `None` if it lacks a field.
     fn named(name: &str, field: impl Fn(&str) -> Option<usize>) -> Option<Kernel> {
         Some(match name {
-            "kvm:kvm_exit" => Kernel::Exit { reason: field("exit_reason")? },
+            "kvm:kvm_exit" => match field("exit_reason") {
+                Some(reason) => Kernel::Exit { reason },
+                None => Kernel::ArmExit { ret: field("ret")?, class: field("esr_ec")? },
+            },
             "kvm:kvm_emulate_insn" => Kernel::Emulation,
             "kvm:kvm_mmio" => Kernel::Mmio { kind: field("type")? },
             "kvm:kvm_pio" => Kernel::Pio { write: field("rw")? },
@@ -133,7 +144,7 @@ impl Kinds {
     /// Adds the kind of an event. Returns whether it is new.
     pub fn add(&mut self, kernel: Kernel) -> bool {
         let kind = match kernel {
-            Kernel::Exit { .. } => &mut self.exits,
+            Kernel::Exit { .. } | Kernel::ArmExit { .. } => &mut self.exits,
             Kernel::Emulation => &mut self.emulations,
             Kernel::Entry => &mut self.entries,
             Kernel::Fpu { .. } => &mut self.registers,
@@ -201,6 +212,10 @@ pub(super) fn of_kvm(
     let number = |field| fields.number(field).unwrap_or(-1);
     Some(match kernel {
         Kernel::Exit { reason } => (Mark::Exit, Some(reasons.get(fields, reason))),
+        Kernel::ArmExit { ret, class } => {
+            let is_trap = number(ret) == ARM_EXCEPTION_TRAP;
+            (Mark::Exit, Some(reasons.get(fields, if is_trap { class } else { ret })))
+        }
         Kernel::Emulation if kinds.emulation_begins() => (Mark::Exit, Some(0)),
         Kernel::Mmio { kind } => {
             (Mark::Access, Some(if number(kind) == 2 { MMIO_WRITE } else { MMIO_READ }))
@@ -230,8 +245,8 @@ pub(super) fn of_kvm(
 #[derive(Debug)]
 pub(super) struct Reasons {
     names: Vec<String>,
-    /// Known numbers of reasons, by the address of the event's format.
-    known: Vec<(usize, i64, Reason)>,
+    /// Known numbers of reasons, by the address of the event's format and the index of the field.
+    known: Vec<(usize, usize, i64, Reason)>,
 }
 
 impl Reasons {
@@ -265,13 +280,15 @@ impl Reasons {
         let format = std::ptr::from_ref(fields.format).addr();
         let number = fields.number(field).unwrap_or(-1);
         let mut known = self.known.iter();
-        if let Some((.., reason)) = known.find(|(f, n, _)| (*f, *n) == (format, number)) {
+        if let Some((.., reason)) =
+            known.find(|(a, f, n, _)| (*a, *f, *n) == (format, field, number))
+        {
             return *reason;
         }
         let reason = self.shown(fields, field);
         // More numbers than there are reasons are of a damaged file, and looked up again.
         if self.known.len() < 256 {
-            self.known.push((format, number, reason));
+            self.known.push((format, field, number, reason));
         }
         reason
     }

@@ -306,6 +306,31 @@ fn a_trace_joins_a_session_of_its_boot_alone() {
 }
 
 #[test]
+fn nanoseconds_that_the_kernel_derives_from_the_counter_are_placed_by_two_readings_of_both() {
+    let dir = TempDir::new().unwrap();
+    let made = made::Made::of_boot(Some(made::BOOT));
+    let session = Session::open(made.path()).unwrap();
+    let page = || Page::at(2_000).mmio(5, 77, 1);
+    let placed = (made::START_NS + 5, Some(7));
+    for (counter, expected) in [
+        ("2000:1000000,3000:1001000", placed),
+        ("2000:1000000,2000:1001000", (2_005, None)),
+        ("2000:1000000,3000:1000000", (2_005, None)),
+        ("2000:1000000", (2_005, None)),
+    ] {
+        let (_, mut option) = recorded(made::BOOT, 7);
+        option.pop();
+        option.extend(format!("; counter={counter}\0").bytes());
+        let dat = TraceDat::new("mono_raw").cpu(&[page()]).option((9, option));
+        let mut trace = KernelTrace::open(&write(&dir, "t", &dat.version_7())).unwrap();
+        trace.join(0, &session);
+        let (entries, _) = read_all(&[trace]).unwrap();
+        let event = events(&entries)[0];
+        assert_eq!((event.ts_ns, event.bound_ns), expected, "{counter}");
+    }
+}
+
+#[test]
 fn a_guests_trace_is_put_on_the_clock_of_its_host() {
     let dir = TempDir::new().unwrap();
     // The host ticks at 4 GHz; the guest has half its rate and began at the host's tick 10,000.

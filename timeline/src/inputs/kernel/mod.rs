@@ -63,6 +63,9 @@ const GUEST: &str = "guest-";
 /// Name of the kernel's clock that is the raw TSC.
 const TSC: &str = "x86-tsc";
 
+/// Name of the kernel's clock that is CLOCK_MONOTONIC_RAW, which it derives from the raw counter.
+const MONOTONIC_RAW: &str = "mono_raw";
+
 /// Names of the kernel's clocks that count nanoseconds, of trace-cmd's own, and of the kernel's first one, which old files do not
 /// name.
 const IN_NANOSECONDS: [&str; 9] =
@@ -197,7 +200,8 @@ impl KernelTrace {
         Ok(trace)
     }
 
-    /// Takes raw ticks as those of a counter, if that is the TSC. Times have a bound if the boot is the same.
+    /// Takes times as those of a counter: raw ticks of the TSC, or a clock that the trace relates to the counter. They have a
+    /// bound if the boot is the same.
     ///
     /// # Errors
     /// If the trace is of another boot.
@@ -218,14 +222,13 @@ impl KernelTrace {
             }
         };
         for (buffer, times) in self.file.buffers.iter().zip(&mut self.times) {
-            if is_tsc && buffer.clock == TSC {
-                (times.scale, times.bound) = (Scale::Counter(*counter), bound);
-            } else {
-                self.file.warnings.push(format!(
+            match self.file.options.scale(&buffer.clock, *counter, is_tsc) {
+                Some(scale) => (times.scale, times.bound) = (scale, bound),
+                None => self.file.warnings.push(format!(
                     "its clock {:?} is not the session's: its events have unknown times; record \
                      with the clock x86-tsc",
                     buffer.clock
-                ));
+                )),
             }
         }
         Ok(())
@@ -236,13 +239,13 @@ impl KernelTrace {
     pub fn join(&mut self, number: usize, session: &Session) {
         let counter = session.counter();
         let options = &self.file.options;
-        if options.boot_id.is_none() || options.boot_id != counter.boot_id() || !is_tsc(session) {
+        if options.boot_id.is_none() || options.boot_id != counter.boot_id() {
             return;
         }
-        self.session = Some(number);
         for (buffer, times) in self.file.buffers.iter().zip(&mut self.times) {
-            if buffer.clock == TSC {
-                times.scale = Scale::Counter(counter);
+            if let Some(scale) = options.scale(&buffer.clock, counter, is_tsc(session)) {
+                self.session = Some(number);
+                times.scale = scale;
                 times.bound = Some(options.clock_bound_ns);
             }
         }
@@ -267,8 +270,13 @@ impl KernelTrace {
             why: why.into(),
         };
         let clock = maps.guest(session, self.file.options.guest_clock).map_err(failed)?;
-        if let Some(buffer) = self.file.buffers.iter().find(|buffer| buffer.clock != TSC) {
-            let found = format!("the trace has the clock {:?}; record with x86-tsc", buffer.clock);
+        let mut clocks = session.json().clocks.iter();
+        let kind = clocks.find(|clock| Some(clock.id) == self.file.options.guest_clock);
+        let is_raw = kind.is_some_and(|clock| clock.kind == "monotonic_raw");
+        let expected = if is_raw { MONOTONIC_RAW } else { TSC };
+        if let Some(buffer) = self.file.buffers.iter().find(|buffer| buffer.clock != expected) {
+            let found =
+                format!("the trace has the clock {:?}; record with {expected}", buffer.clock);
             return Err(failed(&found));
         }
         for times in &mut self.times {
@@ -390,7 +398,12 @@ impl KernelTrace {
     pub(crate) fn steals(&self) -> Vec<Steal<i64>> {
         let Some(times) = self.times.first() else { return Vec::new() };
         let ns = |ticks| {
-            let ns = times.at(&mut (0, 0), 0, ticks).0.div_euclid(FRACTION.into());
+            let time = match times.scale {
+                // They are of the counter, whatever the trace's clock is.
+                Scale::Derived(counter, _) => counter.unix(ticks),
+                _ => times.at(&mut (0, 0), 0, ticks).0,
+            };
+            let ns = time.div_euclid(FRACTION.into());
             ns.clamp(i64::MIN.into(), i64::MAX.into()) as i64
         };
         let in_ns = |steal: &Steal<u64>| {

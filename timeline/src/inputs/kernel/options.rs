@@ -4,7 +4,8 @@
 
 use super::bytes::Bytes;
 use super::shift::{Correction, TimeShift};
-use crate::clock::host::uuid;
+use super::times::Scale;
+use crate::clock::host::{HostCounter, uuid};
 use crate::error::Result;
 use crate::sort;
 use hypertrace_abi::event::cut;
@@ -74,6 +75,8 @@ pub(crate) struct Options {
     pub boot_id: Option<u128>,
     /// Bound on the error of times that were converted to ticks, in nanoseconds.
     pub clock_bound_ns: u64,
+    /// Two readings of the clock `mono_raw`, in nanoseconds, with the ticks of the counter that it is derived from.
+    pub counter: Option<[(u64, u64); 2]>,
     /// Time that a hypervisor took from the machine's CPUs meanwhile, in milliseconds.
     pub stolen_ms: Option<u64>,
     /// From when to when this and the counters of CPUs rose, in ticks of the trace's clock.
@@ -120,6 +123,16 @@ impl Options {
         self.counters.keys().any(|(buffer, _)| !of_all(buffer))
     }
 
+    /// Returns how times of this clock are those of a session's counter, if they are: `is_tsc` says whether that is the
+    /// TSC.
+    pub fn scale(&self, clock: &str, counter: HostCounter, is_tsc: bool) -> Option<Scale> {
+        match clock {
+            super::TSC if is_tsc => Some(Scale::Counter(counter)),
+            super::MONOTONIC_RAW => Some(Scale::Derived(counter, self.counter?)),
+            _ => None,
+        }
+    }
+
     /// Takes an option, if it is one of those of both versions.
     pub fn take(&mut self, option: u16, data: &mut Bytes<'_>) -> Result<()> {
         match option {
@@ -159,8 +172,8 @@ impl Options {
                 self.clock = Some(chosen_clock(&data.rest()));
             }
             id::VERSION => {
-                // `hypertrace 0.1.0; source=perf; boot_id=UUID; clock_bound_ns=N; stolen_ms=N;
-                // steals=FROM-TO:MS,CPU:FROM-TO:MS; threads=N,N; all=BUFFER`.
+                // `hypertrace 0.1.0; source=perf; boot_id=UUID; clock_bound_ns=N; counter=NS:TICKS,NS:TICKS;
+                // stolen_ms=N; steals=FROM-TO:MS,CPU:FROM-TO:MS; threads=N,N; all=BUFFER`.
                 // Others write only their version.
                 let text = data.rest();
                 self.version = cut(&text, MOST_NAME).to_owned();
@@ -169,6 +182,7 @@ impl Options {
                 self.boot_id = find("boot_id").and_then(uuid);
                 self.clock_bound_ns =
                     find("clock_bound_ns").and_then(|ns| ns.parse().ok()).unwrap_or(0);
+                self.counter = find("counter").and_then(readings);
                 self.stolen_ms = find("stolen_ms").and_then(|ms| ms.parse().ok());
                 let steals = find("steals").unwrap_or_default();
                 let words = steals.split(',').filter(|word| !word.is_empty());
@@ -240,6 +254,17 @@ fn signed_number(text: &str) -> Option<i64> {
 /// Returns the name of a clock or of an instance, of bounded length: each buffer has both.
 pub(crate) fn short_name(name: &str) -> String {
     cut(name, MOST_NAME).to_owned()
+}
+
+/// Parses `NS:TICKS,NS:TICKS` of which both numbers rise.
+fn readings(text: &str) -> Option<[(u64, u64); 2]> {
+    let reading = |text: &str| {
+        let (ns, ticks) = text.split_once(':')?;
+        Some((ns.parse().ok()?, ticks.parse().ok()?))
+    };
+    let (first, last) = text.split_once(',')?;
+    let [first, last]: [(u64, u64); 2] = [reading(first)?, reading(last)?];
+    (first.0 < last.0 && first.1 < last.1).then_some([first, last])
 }
 
 /// Parses `FROM-TO:MS` or `CPU:FROM-TO:MS`.

@@ -29,6 +29,8 @@ pub(crate) struct Times {
 pub(crate) enum Scale {
     /// Ticks of a counter whose Unix time is known.
     Counter(HostCounter),
+    /// Nanoseconds that are derived from such a counter, by two readings of both.
+    Derived(HostCounter, [(u64, u64); 2]),
     /// Ticks of a guest's counter, whose reference points relate it to the host's.
     Guest(Box<GuestClock>),
     /// Ticks of the TSC, and nanoseconds to add.
@@ -50,6 +52,14 @@ impl Times {
         let bound = self.bound.filter(|_| self.shift.is_none());
         let (time, bound) = match &self.scale {
             Scale::Counter(counter) => (counter.unix(ticks), bound),
+            Scale::Derived(counter, readings) => {
+                // As times, so that a tick's length rounds nothing.
+                let [(from, begin), (to, end)] =
+                    readings.map(|(ns, ticks)| (ns, counter.unix(ticks)));
+                let since = (ticks - Time::from(from)).saturating_mul(end - begin);
+                let time = begin.saturating_add(since.div_euclid(Time::from(to - from)));
+                (time, bound)
+            }
             Scale::Guest(clock) => {
                 let (time, units) = clock.at(hints, raw);
                 // The error also has the part of a nanosecond that is not shown.
@@ -84,6 +94,22 @@ impl Times {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nanoseconds_of_a_derived_clock_keep_their_distances_between_ticks() {
+        // 16 ns a tick.
+        let counter = HostCounter::new(Some(7), 1_000, 5_000, 62_500_000);
+        let readings = [(800, 1_000), (800 + 16 * 62_500, 1_000 + 62_500)];
+        let scale = Scale::Derived(counter, readings);
+        let times = Times { scale, shift: None, offset: None, bound: Some(9), own_bound: 9 };
+        for raw in [0, 800, 801, 807, 16 * 62_500, 5_000_000] {
+            let expected = (5_000 + i128::from(raw) - 800) * 256;
+            assert_eq!(times.at(&mut (0, 0), 0, raw), (expected, Some(9)));
+        }
+        let extremes = [(0, 0), (u64::MAX, u64::MAX)];
+        let times = Times { scale: Scale::Derived(counter, extremes), ..times };
+        assert!(times.at(&mut (0, 0), 0, 0).0 < times.at(&mut (0, 0), 0, u64::MAX).0);
+    }
 
     #[test]
     fn ticks_are_scaled_as_trace_cmd_does() {

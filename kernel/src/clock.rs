@@ -1,14 +1,86 @@
-//! The map from CLOCK_MONOTONIC_RAW, which perf stamps with, to the session's raw counter.
+//! The clocks of recordings, and the map from CLOCK_MONOTONIC_RAW to the session's raw counter.
 //!
 //! The kernel derives that clock from the counter by a constant factor, so a line through the first
-//! and the last reading of both is the map, as exact as the readings.
+//! and the last reading of both is the map, as exact as the readings. perf stamps with it, and so does the
+//! kernel's trace where it has no clock that is the counter.
 
+use crate::error::Error;
+use crate::state::failed;
 use hypertrace_abi::clock::ticks;
+use hypertrace_format::folder::{Folder, read_at, write_at};
+use rustix::fs::OFlags;
 use rustix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
+use std::io;
+
+/// A clock of a recording's pages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Clock {
+    /// The session's counter.
+    #[default]
+    #[serde(rename = "x86-tsc")]
+    Tsc,
+    /// CLOCK_MONOTONIC_RAW, in nanoseconds.
+    #[serde(rename = "mono_raw")]
+    MonotonicRaw,
+}
+
+impl Clock {
+    /// The clock of recordings on this machine.
+    pub const OWN: Clock =
+        if cfg!(target_arch = "x86_64") { Clock::Tsc } else { Clock::MonotonicRaw };
+
+    /// Returns its name in the kernel's trace.
+    pub fn name(self) -> &'static str {
+        match self {
+            Clock::Tsc => "x86-tsc",
+            Clock::MonotonicRaw => "mono_raw",
+        }
+    }
+}
+
+/// The file with readings of both clocks.
+pub(crate) const FILE: &str = "clock";
+
+/// Most bytes of readings that are used: 12 hours of two a second.
+const MOST: usize = 2 << 20;
+
+/// Adds a reading of both clocks to the file in a recording's folder.
+///
+/// # Errors
+/// If it cannot be written.
+pub(crate) fn note(folder: &Folder) -> Result<(), Error> {
+    let opened = match folder.file(FILE, OFlags::WRONLY) {
+        Ok((file, stat)) => Ok((file, u64::try_from(stat.st_size).unwrap_or(0))),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            folder.new_file(FILE).map(|file| (file, 0))
+        }
+        Err(error) => Err(error),
+    };
+    let written = opened.and_then(|(file, at)| {
+        write_at(&file, &Reading::now().to_bytes(), at - at % Reading::BYTES as u64)
+    });
+    written.map_err(|error| failed("write", folder, FILE, error))
+}
+
+/// Returns the map by the readings in a recording's folder; `None` without any.
+///
+/// # Errors
+/// If they cannot be read.
+pub(crate) fn map(folder: &Folder, frequency: u64) -> Result<Option<Map>, Error> {
+    let file = match folder.file(FILE, OFlags::RDONLY) {
+        Ok((file, _)) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(failed("read", folder, FILE, error)),
+    };
+    let mut readings = vec![0; MOST];
+    let read = read_at(&file, &mut readings, 0).map_err(|e| failed("read", folder, FILE, e))?;
+    Ok(Map::new(&Reading::all(&readings[..read]), frequency))
+}
 
 /// A reading of both clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Reading {
+pub(crate) struct Reading {
     /// CLOCK_MONOTONIC_RAW, nanoseconds
     pub raw: u64,
     /// Ticks of the counter, in the middle of `width`
@@ -57,11 +129,13 @@ impl Reading {
 
 /// The map.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Map {
+pub(crate) struct Map {
     first: Reading,
     /// Ticks and nanoseconds from the first reading to the last.
     ticks: u64,
     ns: u64,
+    /// Whether these are of two readings.
+    has_last: bool,
     /// Half-width, nanoseconds.
     pub bound_ns: u64,
 }
@@ -71,18 +145,25 @@ impl Map {
     /// second. `None` without any.
     pub fn new(readings: &[Reading], frequency: u64) -> Option<Map> {
         let (first, last) = (*readings.first()?, *readings.last()?);
-        let (ticks, ns) =
+        let (ticks, ns, has_last) =
             match (last.ticks.checked_sub(first.ticks), last.raw.checked_sub(first.raw)) {
-                (Some(ticks @ 1..), Some(ns @ 1..)) => (ticks, ns),
-                _ => (frequency.max(1), 1_000_000_000),
+                (Some(ticks @ 1..), Some(ns @ 1..)) => (ticks, ns, true),
+                _ => (frequency.max(1), 1_000_000_000, false),
             };
-        let mut map = Map { first, ticks, ns, bound_ns: 0 };
+        let mut map = Map { first, ticks, ns, has_last, bound_ns: 0 };
         // A reading between says how straight the line is.
-        let off = |r: &Reading| map.ticks_of(r.raw).abs_diff(r.ticks).saturating_add(r.width / 2);
+        let off =
+            |r: &Reading| map.ticks_of(r.raw).abs_diff(r.ticks).saturating_add(r.width.div_ceil(2));
         let bound = readings.iter().map(off).max().unwrap_or(0);
         let ns = u128::from(bound) * 1_000_000_000 / u128::from(frequency.max(1));
         map.bound_ns = u64::try_from(ns).unwrap_or(u64::MAX).saturating_add(1);
         Some(map)
+    }
+
+    /// Returns the first and the last reading, each as nanoseconds and ticks; `None` if there is only one.
+    pub fn line(&self) -> Option<[(u64, u64); 2]> {
+        let Reading { raw, ticks, .. } = self.first;
+        self.has_last.then_some([(raw, ticks), (raw + self.ns, ticks + self.ticks)])
     }
 
     /// Returns the counter at a time of CLOCK_MONOTONIC_RAW.
