@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use serde_json::Value;
+
 use crate::capability;
 
 /// Returns the root of the source tree.
@@ -38,6 +40,27 @@ pub fn cross(rustc: &Path) -> (Command, PathBuf) {
 /// Returns the folder of what it makes, or reports which compiler is missing.
 #[track_caller]
 pub fn aarch64(package: &str, options: &[&str]) -> Option<PathBuf> {
+    let (mut cargo, folder) = for_aarch64(package, options)?;
+    succeed(&mut cargo);
+    Some(folder)
+}
+
+/// As [`aarch64`], of a package's tests. Returns the first program that has some.
+#[track_caller]
+pub fn aarch64_tests(package: &str) -> Option<PathBuf> {
+    let (mut cargo, _) = for_aarch64(package, &["--tests", "--message-format=json"])?;
+    let messages = succeed(&mut cargo);
+    let messages = messages.split(|byte| *byte == b'\n');
+    let mut messages = messages.filter_map(|line| serde_json::from_slice::<Value>(line).ok());
+    let program = |message: Value| {
+        let is_tests = message["profile"]["test"] == true;
+        message["executable"].as_str().filter(|_| is_tests).map(PathBuf::from)
+    };
+    Some(messages.find_map(program).expect("a program of tests"))
+}
+
+#[track_caller]
+fn for_aarch64(package: &str, options: &[&str]) -> Option<(Command, PathBuf)> {
     let linker = capability::program_of("aarch64-gcc", "aarch64-linux-gnu-gcc");
     let rustc = capability::program_of("aarch64-rust", "aarch64-rustc");
     let (linker, rustc) = (linker?, rustc?);
@@ -48,15 +71,15 @@ pub fn aarch64(package: &str, options: &[&str]) -> Option<PathBuf> {
     cargo.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", linker);
     let flags = "-Ctarget-feature=+crt-static -Dwarnings";
     cargo.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUSTFLAGS", flags);
-    succeed(&mut cargo);
     ["aarch64-gcc", "aarch64-rust"].into_iter().for_each(capability::used);
-    Some(folder.join(target))
+    Some((cargo, folder.join(target)))
 }
 
-/// Runs a command, which must succeed.
+/// Runs a command, which must succeed. Returns its output.
 #[track_caller]
-pub fn succeed(command: &mut Command) {
+pub fn succeed(command: &mut Command) -> Vec<u8> {
     let output = command.output().unwrap_or_else(|e| panic!("cannot start {command:?}: {e}"));
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{command:?}\n{text}");
+    output.stdout
 }

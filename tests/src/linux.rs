@@ -37,6 +37,12 @@ const AARCH64: Machine = Machine {
     console: "ttyAMA0",
 };
 
+/// The same with a CPU that begins at EL2, so that the kernel has KVM.
+const AARCH64_HOST: Machine = Machine {
+    options: ["-M", "virt,virtualization=on,gic-version=3", "-cpu", "cortex-a72"],
+    ..AARCH64
+};
+
 /// Beginning of the names of the kernel and of its headers' programs: of the kernel that most tests use, and of later ones.
 const KERNEL: &str = "linux-guest";
 /// The later kernels, the newest one last.
@@ -75,6 +81,11 @@ impl Linux {
     /// As [`Linux::find`], of AArch64.
     pub fn find_aarch64() -> Option<Linux> {
         Linux::find_machine(&AARCH64, KERNEL_AARCH64)
+    }
+
+    /// As [`Linux::find_aarch64`], for a machine that is a host: its kernel has a real KVM.
+    pub fn find_aarch64_host() -> Option<Linux> {
+        Linux::find_machine(&AARCH64_HOST, KERNEL_AARCH64)
     }
 
     /// As [`Linux::find`], with a kernel of [`LATER`].

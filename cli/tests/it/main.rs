@@ -40,6 +40,7 @@ mod linux_module;
 mod linux_users;
 mod list;
 mod machine;
+mod machine_aarch64;
 mod mark;
 mod no_kvm;
 mod order;

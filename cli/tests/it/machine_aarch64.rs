@@ -1,0 +1,130 @@
+//! In a machine of AArch64 with a real KVM, which QEMU emulates: the demo, its recordings, and the tests of the VMM.
+
+use hypertrace_tests::linux::Linux;
+use hypertrace_tests::{build, capability::MISSING};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// Script before each test's own.
+const BEGIN: &str = "\
+mount -t tracefs none /sys/kernel/tracing
+mkdir /dev/shm
+mount -t tmpfs none /dev/shm
+";
+
+/// Runs a script in the machine with these programs in /bin. Returns the console. The machine is a host: what a test
+/// says of it, it says by the console.
+fn run(linux: &Linux, programs: &[(&str, &Path)], script: &str) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    let options = ["-m", "1G"].map(str::to_owned);
+    let script = format!("{BEGIN}{script}");
+    let console = linux.start(folder.path(), &options, programs, &script).console();
+    Linux::used_aarch64();
+    console
+}
+
+/// Returns the JSON that the script has written after this word on a line of its own.
+#[track_caller]
+fn json_after(console: &str, word: &str) -> Value {
+    let after = console.split_once(&format!("{word}\r\n")).expect(console).1;
+    let mut values = serde_json::Deserializer::from_str(after).into_iter();
+    values.next().unwrap().unwrap_or_else(|why| panic!("{why}: {console}"))
+}
+
+#[test]
+#[ignore = "builds the command for AArch64: cargo xtask full"]
+fn the_demos_time_is_divided_by_the_exits_of_aarch64() {
+    let Some(linux) = Linux::find_aarch64_host() else { return };
+    let Some(folder) = build::aarch64("hypertrace-cli", &[]) else { return };
+    let hypertrace = folder.join("debug/hypertrace");
+    let script = "hypertrace demo --vcpus 1 -o S --kernel --json >demo
+        for file in demo; do echo; echo \"of $file\"; cat $file; done
+        for what in info regions list; do echo; echo \"of $what\"; hypertrace $what S --json; done
+        echo; hypertrace info S; hypertrace info";
+
+    let console = run(&linux, &[("hypertrace", &hypertrace)], script);
+
+    let [demo, info, regions, names] =
+        ["of demo", "of info", "of regions", "of list"].map(|word| json_after(&console, word));
+    let [mode, vcpus, lost] = ["mode", "vcpus", "lost"].map(|name| &demo[name]);
+    assert_eq!((mode, vcpus, lost), (&"kvm".into(), &1.into(), &0.into()), "{console}");
+    assert_eq!((&demo["ring_events"], &demo["reference_points"]), (&100_000.into(), &1_000.into()));
+    let names = names["events"].as_array().unwrap();
+    let count = |name: &str| -> u64 {
+        let of = names.iter().filter(|event| event["name"].as_str().unwrap().ends_with(name));
+        of.map(|event| event["count"].as_u64().unwrap()).sum()
+    };
+    let (entries, exits) = (count("kvm_entry"), count("kvm_exit"));
+    assert!(entries == exits && exits >= 1_000, "{entries} entries, {exits} exits");
+
+    // A wrong relation of the kernel's clock to the counter contradicts the points.
+    let info = &info["sessions"][0];
+    assert_eq!(info["kernel_limits"], json!({ "used": 2_000, "left_out": 0 }), "{info}");
+    let batch = &regions["regions"][0];
+    assert_eq!((&batch["name"], &batch["count"]), (&"batch".into(), &1_000.into()));
+    for of in ["median", "p99", "slowest"].map(|name| &batch["breakdown"][name]) {
+        assert_eq!(of["guest_includes_kvm"], false, "{of}");
+        let parts: BTreeMap<String, u64> = serde_json::from_value(of["parts"].clone()).unwrap();
+        assert_eq!(parts.values().sum::<u64>(), of["duration_ns"].as_u64().unwrap(), "{of}");
+        assert!(parts["guest_ns"] > 0 && parts["unattributed_ns"] == 0, "{of}");
+    }
+    let exits = batch["total"]["exits"].as_array().unwrap();
+    let of_points = exits.iter().find(|exit| exit["reason"] == "mmio write").unwrap();
+    assert!(of_points["count"].as_f64().unwrap() >= 1_000.0, "{of_points}");
+    // Names of KVM's own for what is no access: an interrupt of the host, a fault of the second stage.
+    let known = ["mmio write", "mmio read", "irq", "dabt_low", "iabt_low", "wfx", "sys64", "other"];
+    let is_known = |exit: &Value| known.contains(&exit["reason"].as_str().unwrap());
+    assert!(exits.iter().all(is_known), "{exits:?}");
+    // The rate is the one that the CPU says.
+    assert_eq!(info["frequency"], 62_500_000, "{info}");
+    assert!(console.contains("host: CNTVCT of 62,500,000 Hz, in steps of 16 ns"), "{console}");
+    assert!(console.contains("the CPU's CNTVCT, in steps of 16 ns;"), "{console}");
+}
+
+#[test]
+#[ignore = "builds the command for AArch64: cargo xtask full"]
+fn a_recording_by_perf_is_in_the_sessions_time_on_aarch64() {
+    let Some(linux) = Linux::find_aarch64_host() else { return };
+    let Some(folder) = build::aarch64("hypertrace-cli", &[]) else { return };
+    let hypertrace = folder.join("debug/hypertrace");
+    // An ordinary user has neither tracefs nor KVM.
+    let script = "echo 2 >/proc/sys/kernel/perf_event_paranoid
+        echo user:x:1000:1000::/tmp:/bin/sh >/etc/passwd
+        chmod 1777 /tmp
+        su user -c 'cd /tmp && hypertrace demo -o S --kernel 2>messages'
+        echo; cat /tmp/messages; echo 'of report'
+        hypertrace report /tmp/S --json 2>&1 | sed -n '1p; /perf:switch/p; $p'; echo ended";
+
+    let console = run(&linux, &[("hypertrace", &hypertrace)], script);
+
+    assert!(console.contains("(by perf)"), "{console}");
+    let lines = console.split_once("of report\r\n").unwrap().1.split_once("ended").unwrap().0;
+    let lines: Vec<Value> =
+        lines.lines().map(|line| serde_json::from_str(line).expect(line)).collect();
+    let time = |line: &Value| line["t_ns"].as_i64().unwrap();
+    let switches = lines.iter().filter(|l| l["event"].as_str().unwrap().starts_with("perf:switch"));
+    let switches = Vec::from_iter(switches);
+    assert!(switches.len() > 4, "{console}");
+    // Recorded from the session's beginning to its end.
+    let end = time(lines.last().unwrap());
+    assert!(switches.iter().all(|line| (-1_000_000_000..=end).contains(&time(line))), "{console}");
+    assert!(switches.iter().all(|line| line["bound_ns"].as_u64() < Some(1_000_000)), "{console}");
+}
+
+#[test]
+#[ignore = "builds the VMM's tests for AArch64: cargo xtask full"]
+fn the_vmms_tests_pass_in_kvm_of_aarch64() {
+    let Some(linux) = Linux::find_aarch64_host() else { return };
+    let Some(folder) = build::aarch64("kvm-vmm", &[]) else { return };
+    let tests = build::aarch64_tests("kvm-vmm").unwrap();
+    let programs = [("tests", &*tests), ("/kvm-vmm", &folder.join("debug/kvm-vmm"))];
+
+    let console = run(&linux, &programs, "tests --test-threads 1; /kvm-vmm S 2");
+
+    assert!(console.contains("0 failed; 0 ignored;"), "{console}");
+    // Each test of KVM found it.
+    assert!(!console.contains(MISSING), "{console}");
+    // 100,000 events and 1,000 points of each vCPU, with those of the VMM and the leases.
+    assert!(console.contains("206017 events, 0 lost"), "{console}");
+}
