@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::FULL_SIZE;
 use crate::build::{cargo, root, succeed, target_folder};
 use crate::capability;
-use crate::initramfs::Initramfs;
+use crate::initramfs::{Initramfs, libraries_of};
 
 /// A machine that QEMU emulates, by the names of its capabilities.
 #[derive(Debug)]
@@ -108,6 +108,13 @@ impl Linux {
         modules.join(name).with_extension("ko")
     }
 
+    /// Returns the files of modules of the kernel and of those that they need, in the order in which a guest can load
+    /// them.
+    #[track_caller]
+    pub fn modules(&self, names: &[&str]) -> Vec<PathBuf> {
+        crate::machine::modules_of(&self.kernel, names)
+    }
+
     /// Returns the kernel's release, as `6.1.0-50-cloud-amd64`, and the folder of its headers.
     #[track_caller]
     pub fn headers(&self) -> (String, PathBuf) {
@@ -126,20 +133,7 @@ impl Linux {
     #[track_caller]
     pub fn udev() -> Option<Vec<(String, PathBuf)>> {
         let program = fs::canonicalize(capability::program(UDEV)?).unwrap();
-        let root = root_of(&program);
-        let [lib, usr] = ["lib", "usr/lib"].map(|lib| root.join(lib).join("x86_64-linux-gnu"));
-        let loader = lib.join("ld-linux-x86-64.so.2");
-        let mut list = Command::new(&loader);
-        list.arg("--library-path").arg(format!("{}:{}", lib.display(), usr.display()));
-        let listed = list.arg("--list").arg(&program).output().unwrap();
-        let listed = String::from_utf8(listed.stdout).unwrap();
-        let libraries = listed.lines().filter_map(|line| {
-            let (name, path) = line.trim().split_once(" => ")?;
-            let path = path.split_once(" (")?.0;
-            (!name.starts_with('/')).then(|| (format!("lib/x86_64-linux-gnu/{name}"), path.into()))
-        });
-        let mut files: Vec<_> = libraries.collect();
-        files.push(("lib64/ld-linux-x86-64.so.2".into(), loader));
+        let mut files = fetched_libraries(&program);
         // One program, which does what its name says.
         files.extend(["systemd-udevd", "udevadm"].map(|name| (name.into(), program.clone())));
         Some(files)
@@ -294,6 +288,39 @@ pub fn static_program(package: &str) -> PathBuf {
     build.env("RUSTFLAGS", STATIC).env("CARGO_TARGET_DIR", &folder);
     succeed(build.current_dir(root()));
     folder.join(TARGET).join("release").join(package)
+}
+
+/// Returns a program of a capability with its libraries, with their paths in a guest.
+#[track_caller]
+pub fn with_libraries(name: &str, program: &Path) -> Vec<(String, PathBuf)> {
+    // What a fetched program's wrapper starts.
+    let fetched = program.parent().unwrap().join("../root/usr/bin").join(name);
+    let (program, mut files) = match fetched.is_file() {
+        true => (fetched.clone(), fetched_libraries(&fetched)),
+        false => (program.to_owned(), libraries_of(program).unwrap()),
+    };
+    files.push((name.to_owned(), program));
+    files
+}
+
+/// Returns the libraries with which a program was fetched, with their paths in a guest.
+#[track_caller]
+fn fetched_libraries(program: &Path) -> Vec<(String, PathBuf)> {
+    let root = root_of(program);
+    let [lib, usr] = ["lib", "usr/lib"].map(|lib| root.join(lib).join("x86_64-linux-gnu"));
+    let loader = lib.join("ld-linux-x86-64.so.2");
+    let mut list = Command::new(&loader);
+    list.arg("--library-path").arg(format!("{}:{}", lib.display(), usr.display()));
+    let listed = list.arg("--list").arg(program).output().unwrap();
+    let listed = String::from_utf8(listed.stdout).unwrap();
+    let libraries = listed.lines().filter_map(|line| {
+        let (name, path) = line.trim().split_once(" => ")?;
+        let path = path.split_once(" (")?.0;
+        (!name.starts_with('/')).then(|| (format!("lib/x86_64-linux-gnu/{name}"), path.into()))
+    });
+    let mut files: Vec<_> = libraries.collect();
+    files.push(("lib64/ld-linux-x86-64.so.2".into(), loader));
+    files
 }
 
 /// Returns the folder in place of / in which a fetched file of a folder of it is.

@@ -29,8 +29,9 @@ const QEMU: &str = "qemu-backports-system-x86_64";
 const KERNEL: &str = "linux-machine-kernel";
 const BUSYBOX: &str = "linux-guest-busybox";
 
-/// Modules that the machine loads: those of KVM, of the file system, and of the devices that the file system needs.
-const MODULES: [&str; 4] = ["kvm-amd", "virtio_pci", "9pnet_virtio", "9p"];
+/// Modules that the machine loads: those of KVM, of the file system, of the devices that the file system needs, and of
+/// connections to its guests.
+const MODULES: [&str; 5] = ["kvm-amd", "virtio_pci", "9pnet_virtio", "9p", "vhost_vsock"];
 
 /// The longest time that a script may take, and the boot.
 const LIMIT: Duration = Duration::from_secs(60 * if FULL_SIZE { 30 } else { 10 });
@@ -229,8 +230,21 @@ fn initramfs(kernel: &Path, busybox: &Path) -> Vec<u8> {
     }
     files.file("bin/busybox", &fs::read(busybox).unwrap());
     files.file("init", INIT.as_bytes());
-    let root = root_of(kernel).join("lib/modules");
-    let mut left = vec![root];
+    let order = modules_of(kernel, &MODULES);
+    for path in &order {
+        let name = path.file_name().unwrap().to_str().unwrap();
+        files.file(&format!("modules/{name}"), &fs::read(path).unwrap());
+    }
+    let names = order.iter().map(|path| path.file_name().unwrap().to_str().unwrap());
+    let list = names.map(|name| format!("{name}\n")).collect::<String>();
+    files.file("modules/list", list.as_bytes());
+    files.end()
+}
+
+/// Returns the files of a kernel's modules and of those that they need, in the order in which they can be loaded.
+#[track_caller]
+pub(crate) fn modules_of(kernel: &Path, names: &[&str]) -> Vec<PathBuf> {
+    let mut left = vec![root_of(kernel).join("lib/modules")];
     let mut modules = Vec::new();
     while let Some(folder) = left.pop() {
         for entry in fs::read_dir(folder).unwrap().flatten() {
@@ -242,17 +256,10 @@ fn initramfs(kernel: &Path, busybox: &Path) -> Vec<u8> {
     }
     let mut order = Vec::new();
     let mut seen = BTreeSet::new();
-    for name in MODULES {
+    for name in names {
         add_module(name, &modules, &mut seen, &mut order);
     }
-    for path in &order {
-        let name = path.file_name().unwrap().to_str().unwrap();
-        files.file(&format!("modules/{name}"), &fs::read(path).unwrap());
-    }
-    let names = order.iter().map(|path| path.file_name().unwrap().to_str().unwrap());
-    let list = names.map(|name| format!("{name}\n")).collect::<String>();
-    files.file("modules/list", list.as_bytes());
-    files.end()
+    order
 }
 
 /// Adds a module after those that it needs, which its file names.

@@ -75,7 +75,9 @@ pub fn run(root: &Path, options: &Options) -> Result<bool> {
         let is_figure = |line: &&str| line.starts_with("figure: ");
         figures.extend(ran.output.lines().filter(is_figure).map(str::to_owned));
         ran.notes.print_missing();
-        let missing = ran.notes.missing.keys().next().filter(|_| line.contains("--exact"));
+        // Of tests that no other check has.
+        let is_only = line.contains("--exact") || line.contains("--include-ignored");
+        let missing = ran.notes.missing.keys().next().filter(|_| is_only);
         let verdict = match missing {
             Some(missing) if ran.ok => format!("not run: no {missing}"),
             _ => ran.verdict().to_owned(),

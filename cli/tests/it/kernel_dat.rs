@@ -275,8 +275,9 @@ fn has_field(line: &str, name: &str, value: &Value) -> bool {
     forms.into_iter().flatten().any(|form| line.contains(&format!(" {name}={form} ")))
 }
 
-/// Asserts that both readers show the same events, CPU by CPU.
-fn agree(program: &Path, file: &Path) -> usize {
+/// Asserts that both readers show the same events, CPU by CPU. Returns their number.
+#[track_caller]
+pub fn agree(program: &Path, file: &Path) -> usize {
     let by_cpu = |events: Vec<(Shown, Option<Value>)>| {
         let mut cpus: BTreeMap<u32, Vec<(Shown, Option<Value>)>> = BTreeMap::new();
         events.into_iter().for_each(|e| cpus.entry(e.0.0).or_default().push(e));

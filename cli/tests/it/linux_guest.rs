@@ -40,6 +40,16 @@ pub fn check(session: &Path, stat: &Value, runs: u64, events: u64, points: u64) 
     assert_eq!(found, expected, "{stat}");
     assert_eq!(total["faults"], json!({}), "{stat}");
     assert_eq!(stat["unusable_reference_points"], 0);
+    check_numbers(session, events, points);
+    if let Some(count) = babeltrace2::count(&session.join("ctf")) {
+        assert_eq!(Value::from(count), total["records"]);
+    }
+}
+
+/// Asserts that each thread's events and points are in order, from the first one on, in each run of the program, and
+/// that the last run has all.
+#[track_caller]
+pub fn check_numbers(session: &Path, events: u64, points: u64) {
     let mut next: BTreeMap<(u64, String), u64> = BTreeMap::new();
     HYPERTRACE.report_each(session, |line| {
         let number = match line.event.as_str() {
@@ -54,8 +64,9 @@ pub fn check(session: &Path, stat: &Value, runs: u64, events: u64, points: u64) 
         *next += 1;
     });
     assert_eq!(next.len(), 12);
-    if let Some(count) = babeltrace2::count(&session.join("ctf")) {
-        assert_eq!(Value::from(count), total["records"]);
+    for ((_, event), next) in next {
+        let most = if event == "step" { events } else { points };
+        assert_eq!(next % most, 0, "{event}: {next}");
     }
 }
 

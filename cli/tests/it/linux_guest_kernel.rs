@@ -20,7 +20,7 @@ const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 const EVENTS: u64 = 2_000;
 const POINTS: u64 = 20;
 /// Regions of each of four threads and each kind.
-const ROUNDS: u64 = 10;
+pub const ROUNDS: u64 = 10;
 /// The events that cost least, for regions whose times are compared with those that the kernel counts.
 const SWITCHES: &str = "-e sched:sched_switch -e 'sched:sched_wakeup*'";
 /// Processes that wait for a timer and that work, between two marks.
@@ -39,7 +39,7 @@ struct Thread {
 
 /// Returns `hypertrace` for a guest: in a release build the one without libraries, by the documented command.
 /// That takes minutes, so in a debug build it is this build's, with its libraries.
-fn recorder() -> Vec<(String, PathBuf)> {
+pub fn recorder() -> Vec<(String, PathBuf)> {
     if cfg!(debug_assertions) {
         let mut files = libraries_of(Path::new(HYPERTRACE.0)).unwrap();
         files.push(("hypertrace".into(), HYPERTRACE.0.into()));
@@ -100,34 +100,7 @@ fn the_kernel_of_a_guest_stands_beside_its_programs() {
     assert!(made.stderr.contains("none lost"), "{made:?}");
     let stat = HYPERTRACE.info(&session);
     assert_eq!(stat["total"]["lost"], 0, "{stat}");
-    let mut threads: BTreeMap<u64, Thread> = BTreeMap::new();
-    let mut tids: BTreeMap<String, u64> = BTreeMap::new();
-    let (mut switches, mut kernel_events) = (0, 0);
-    HYPERTRACE.report_each(&session, |line| {
-        kernel_events += u64::from(line.source.starts_with("guest-kernel/"));
-        let number = |name: &str| line.number(name).unwrap_or_else(|| panic!("{name}: {line:?}"));
-        match line.event.as_str() {
-            "lease" => drop(tids.insert(line.source.clone(), number("tid"))),
-            "sched:sched_switch" => {
-                assert!(line.source.starts_with("guest-kernel/"), "{line:?}");
-                switches += 1;
-                threads.entry(number("prev_pid")).or_default().is_on = Some(false);
-                threads.entry(number("next_pid")).or_default().is_on = Some(true);
-            }
-            "step" => {
-                let thread = threads.entry(tids[&line.source]).or_default();
-                match thread.is_on {
-                    Some(true) => thread.on += 1,
-                    Some(false) => thread.off += 1,
-                    None => {}
-                }
-            }
-            "guest_kernel" | "guest_kernel_clock" => panic!("{line:?}"),
-            _ => {}
-        }
-    });
-    let (on, off) = threads.values().fold((0, 0), |(on, off), t| (on + t.on, off + t.off));
-    assert!(switches > 8 && on > 2 * EVENTS && off == 0, "{switches} {on} {off}");
+    let (switches, kernel_events) = check_cpus(&session, 2 * EVENTS);
     let counted = stat["guest_kernels"].as_array().unwrap();
     let file = |n: usize| kernels.join(counted[n]["file"].as_str().unwrap());
     let files = [0, 1, 2].map(|n| trace_cmd::read(&file(n)));
@@ -151,6 +124,41 @@ fn the_kernel_of_a_guest_stands_beside_its_programs() {
         capability::used("tracefs");
     }
     Linux::used();
+}
+
+/// Asserts that each numbered event was made while its thread had a CPU, by the switches of the guest's kernel, and that
+/// more than `least` were. Returns the number of switches, and that of all events of the kernel.
+#[track_caller]
+pub fn check_cpus(session: &Path, least: u64) -> (usize, u64) {
+    let mut threads: BTreeMap<u64, Thread> = BTreeMap::new();
+    let mut tids: BTreeMap<String, u64> = BTreeMap::new();
+    let (mut switches, mut kernel_events) = (0, 0);
+    HYPERTRACE.report_each(session, |line| {
+        kernel_events += u64::from(line.source.starts_with("guest-kernel/"));
+        let number = |name: &str| line.number(name).unwrap_or_else(|| panic!("{name}: {line:?}"));
+        match line.event.as_str() {
+            "lease" => drop(tids.insert(line.source.clone(), number("tid"))),
+            // Not the host's.
+            "sched:sched_switch" if line.source.starts_with("guest-kernel/") => {
+                switches += 1;
+                threads.entry(number("prev_pid")).or_default().is_on = Some(false);
+                threads.entry(number("next_pid")).or_default().is_on = Some(true);
+            }
+            "step" => {
+                let thread = threads.entry(tids[&line.source]).or_default();
+                match thread.is_on {
+                    Some(true) => thread.on += 1,
+                    Some(false) => thread.off += 1,
+                    None => {}
+                }
+            }
+            "guest_kernel" | "guest_kernel_clock" => panic!("{line:?}"),
+            _ => {}
+        }
+    });
+    let (on, off) = threads.values().fold((0, 0), |(on, off), t| (on + t.on, off + t.off));
+    assert!(switches > 8 && on > least && off == 0, "{switches} {on} {off}");
+    (switches, kernel_events)
 }
 
 /// Records the switches of a server's threads beside its session, until it ends. Returns `None`, with a report, if
@@ -238,7 +246,7 @@ fn check_stat(session: &Path, stat: &Value, events: u64) {
 
 /// Asserts that the times of regions are those that the guest's kernel has counted for their threads.
 #[track_caller]
-fn check_regions(session: &Path) {
+pub fn check_regions(session: &Path) {
     // CPU time that the threads have read just inside and just outside of their regions. On a busy host, a CPU of
     // the guest can stop for long between the two.
     let (mut within, mut around) = (0, 0);

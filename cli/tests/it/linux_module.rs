@@ -486,7 +486,7 @@ fn corrupt(memory: &File, ended: &AtomicBool) {
 
 /// Asserts that the events of the test's module are in the session, but for those that it counts as dropped.
 #[track_caller]
-fn check_contexts(session: &Path, stat: &Value, console: &str) {
+pub fn check_contexts(session: &Path, stat: &Value, console: &str) {
     let said = console.lines().find(|line| line.contains("hypertrace_test: errors")).unwrap();
     let numbers: Vec<u64> = said
         .rsplit("hypertrace_test: ")
@@ -510,7 +510,7 @@ fn check_contexts(session: &Path, stat: &Value, console: &str) {
 
 /// Asserts that the session has the point of the panic, by its message.
 #[track_caller]
-fn check_panic(session: &Path) {
+pub fn check_panic(session: &Path) {
     let panics = events(session, &["guest_panic"]);
     let why: Vec<&Value> = panics.iter().map(|line| &line.fields["why"]).collect();
     assert_eq!(why, ["sysrq triggered crash"]);

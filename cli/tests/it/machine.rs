@@ -1,5 +1,9 @@
 //! In a machine with a real KVM: entries and exits that KVM's own tracepoints tell, and Linux as a guest of KVM.
 
+mod demo;
+mod ends;
+mod guests;
+
 use crate::linux_guest::check;
 use hypertrace_tests::command::Hypertrace;
 use hypertrace_tests::linux::{Linux, static_program};
@@ -7,9 +11,110 @@ use hypertrace_tests::machine::{Machine, line_of};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
+
+/// Functions of the shell for scripts.
+///
+/// - `await FILE TEXT PID`: waits until a file has a text, which a process writes
+/// - `serve OPTION..`: serves a VM in S; `$server` is the server
+/// - `host OPTION..`: records the kernel's events of the machine in S; `$host` is the recorder
+/// - `end PID FILE`: ends one of both, which must succeed
+/// - `linux COMMAND`: runs QEMU until its guest ends. Under the emulated KVM one boot of some fifteen ended before the
+///   guest's kernel said anything; such a guest is started again
+/// - `boot COMMAND`: starts QEMU, whose guest takes commands; `$qemu` is QEMU
+/// - `guest COMMAND`: gives the guest a command of its shell, and waits for its end. Ends with that command's status
+/// - `more NUMBER`: waits until so many events more have been recorded
+/// - `ready`: waits until a guest has booted, which is reset as above if it does not
+/// - `monitor COMMAND`: gives QEMU a command of its monitor, and waits for its end
+const FUNCTIONS: &str = r#"
+await() {
+    tries=0
+    until grep -q "$2" "$1" 2>/dev/null; do
+        sleep 0.1; tries=$((tries + 1))
+        kill -0 "$3" 2>/dev/null && [ $tries -lt 3000 ] || { echo "no '$2'"; cat "$1"; exit 9; }
+    done
+}
+serve() { "$H" serve -o S "$@" 2>serve & server=$!; await serve 'start the VM' $server; }
+host() { "$H" record -a -o S "$@" 2>host & host=$!; await host 'recording the kernel' $host; }
+end() { kill -INT $1; wait $1 || { cat $2; exit 8; }; }
+linux() {
+    for try in 1 2 3; do
+        "$@" </dev/null >$shared/console 2>&1
+        ! grep -qE 'reboot: |Kernel panic' $shared/console || return 0
+    done
+    exit 6
+}
+boot() {
+    rm -f port.in port.out monitor.in monitor.out; mkfifo port.in port.out monitor.in monitor.out
+    exec 3<>port.in 4<>port.out 5<>monitor.in 6<>monitor.out
+    "$@" -serial pipe:port -monitor pipe:monitor </dev/null >>$shared/console 2>&1 3<&- 4<&- 5<&- 6<&- & qemu=$!
+    cat <&6 >>$shared/monitor & reader=$!
+}
+recorded() { "$H" info S 2>/dev/null | tr -d , | while read name records events rest; do [ "$name" != total ] || echo $events; done; }
+more() { wanted=$(($(recorded) + $1)); until [ "0$(recorded)" -ge $wanted ]; do kill -0 $server || exit 7; sleep 0.2; done; }
+hear() { timeout ${1-600} sh -c 'read word; echo $word' <&4; }
+ready() {
+    for try in 1 2 3; do
+        [ "$(hear 200)" != ready ] || return 0
+        echo system_reset >&5
+    done
+    exit 6
+}
+guest() { echo "$1" >&3; return $(hear); }
+monitor() { asked=$((${asked-1000} + 1)); echo "$1" >&5; echo "print/d $asked + 700000" >&5; await $shared/monitor $((asked + 700000)) $qemu; }
+off() { echo 'poweroff -f' >&3; wait $qemu; kill $reader; }
+trap 'kill $qemu $reader 2>/dev/null' EXIT
+"#;
+
+/// Script of a guest that takes commands of the machine by its second serial port.
+const COMMANDED: &str = "\
+stty -F /dev/ttyS1 raw -echo; exec 3<>/dev/ttyS1; echo ready >&3
+while read command <&3; do eval \"$command\"; echo $? >&3; done";
+
+/// Options of QEMU for a guest of KVM that has a file as memory.
+const FILE: [&str; 4] = [
+    "-object",
+    "memory-backend-file,id=ht,share=on,mem-path=/dev/shm/guest,size=16M",
+    "-device",
+    "ivshmem-plain,memdev=ht",
+];
+
+/// Returns the line that starts a Linux guest of KVM with this device and these files.
+#[track_caller]
+fn kvm_guest(
+    linux: &Linux,
+    folder: &Path,
+    device: &[&str],
+    files: &[(String, PathBuf)],
+    script: &str,
+) -> String {
+    let options = [&["-M", "q35", "-cpu", "host"], device].concat();
+    let options = options.into_iter().map(str::to_owned).collect::<Vec<_>>();
+    let files = files.iter().map(|(name, path)| (&**name, &**path)).collect::<Vec<_>>();
+    line_of(&linux.command(folder, &["-accel", "kvm"], &options, &files, script))
+}
+
+/// Returns the guest's program of numbered events, by its name in the guest.
+fn program() -> (String, PathBuf) {
+    ("program".to_owned(), static_program("hypertrace-linux-guest"))
+}
+
+/// Runs a script, which must succeed, with [`FUNCTIONS`] and the session S on the machine. Returns the guest's console, and
+/// the folder that the script has shared, with the session in it.
+#[track_caller]
+fn run(machine: &Machine, script: &str) -> (String, PathBuf) {
+    let script = format!(
+        "H='{}'\n{FUNCTIONS}\n{script}\nrm -f /dev/shm/guest; cp -r S $shared/",
+        HYPERTRACE.0
+    );
+    let (ran, shared) = machine.run(&script);
+    let console = fs::read(shared.join("console")).unwrap_or_default();
+    let console = String::from_utf8_lossy(&console).into_owned();
+    assert_eq!(ran.code, 0, "{ran:?}\n{console}");
+    (console, shared)
+}
 
 fn json(path: &Path) -> Value {
     serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
@@ -57,32 +162,13 @@ fn a_linux_guest_of_kvm_loses_nothing_by_a_shared_file() {
     let (Some(machine), Some(linux)) = (Machine::find(), Linux::find()) else { return };
     let folder = tempfile::tempdir().unwrap();
     let (events, points) = (20_000, 20);
-    let program = static_program("hypertrace-linux-guest");
-    let device = "memory-backend-file,id=ht,share=on,mem-path=/dev/shm/guest,size=16M";
-    let options = ["-M", "q35", "-cpu", "host", "-object", device];
-    let options = [&options[..], &["-device", "ivshmem-plain,memdev=ht"]].concat();
-    let options = options.into_iter().map(str::to_owned).collect::<Vec<_>>();
-    let qemu = linux.command(
-        folder.path(),
-        &["-accel", "kvm"],
-        &options,
-        &[("program", &program)],
-        &format!("program {events} {points}; echo \"ended: $?\""),
-    );
-    let script = format!(
-        "'{}' serve --file /dev/shm/guest -o S 2>messages & server=$!
-         until grep -q 'start the VM' messages; do sleep 0.1; kill -0 $server || exit; done
-         {} </dev/null >$shared/console
-         kill -INT $server; wait $server && cp -r S $shared/",
-        HYPERTRACE.0,
-        line_of(&qemu)
-    );
+    let script = format!("program {events} {points}; echo \"ended: $?\"");
+    let qemu = kvm_guest(&linux, folder.path(), &FILE, &[program()], &script);
 
-    let (ran, shared) = machine.run(&script);
+    let (console, shared) =
+        run(machine, &format!("serve --file /dev/shm/guest; linux {qemu}; end $server serve"));
 
-    let console =
-        String::from_utf8_lossy(&fs::read(shared.join("console")).unwrap_or_default()).into_owned();
-    assert!(ran.code == 0 && console.contains("ended: 0"), "{ran:?}\n{console}");
+    assert!(console.contains("ended: 0"), "{console}");
     let session = shared.join("S");
     check(&session, &HYPERTRACE.info(&session), 1, events, points);
     Linux::used();

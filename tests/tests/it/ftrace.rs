@@ -1,6 +1,8 @@
 //! The `ftrace` backend: the kernel's trace alone shows a guest's store, the exit, the VMM's event, and the
 //! return to the guest.
 
+use std::collections::BTreeMap;
+
 use hypertrace_abi::layout::{PAGE, Region, register};
 use hypertrace_guest::{Args, Program, layout};
 use hypertrace_tests::child;
@@ -57,8 +59,20 @@ fn pictures(kernel: &[Traced], client: u32, emit: u64, has_entry: bool) -> u64 {
     let store = format!("kvm_mmio: mmio write len 8 gpa {emit:#x} val 0x");
     let mark = format!("tracing_mark_write: guest_hypertrace vcpu {client} client {client} args ");
     let mut count = 0;
+    // Whether KVM's own event says that the thread's virtual CPU has left the guest.
+    let mut has_left = BTreeMap::new();
     for (at, event) in kernel.iter().enumerate() {
+        let left = has_left.entry(event.thread).or_insert(false);
+        match &event.text {
+            text if text.starts_with("kvm_exit: ") => *left = true,
+            text if text.starts_with("kvm_entry: ") => *left = false,
+            text if text.starts_with("tracing_mark_write: ") => {
+                assert!(*left || !has_entry, "{event:?}");
+            }
+            _ => {}
+        }
         let Some(value) = event.text.strip_prefix(&store) else { continue };
+        assert!(*left || !has_entry, "{event:?}");
         count += 1;
         // The upper half is the hash of the event's name.
         let number = u64::from_str_radix(value.trim(), 16).map(|value| value & 0xffff_ffff);

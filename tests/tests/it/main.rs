@@ -14,6 +14,7 @@ mod guest_seccomp;
 mod hostile;
 mod imports;
 mod journal;
+mod machine;
 mod pci;
 mod reset;
 mod restore;
