@@ -185,7 +185,11 @@ fn events(
     unit: &str,
     write: impl FnOnce(Events<'_>) -> Result<(u64, Vec<String>)>,
 ) -> Result<()> {
-    let Recordings { sessions, traces, functions } = args.inputs.open(&args.symbols)?;
+    let opened = match args.to {
+        Format::Json | Format::Csv => args.inputs.open(&args.symbols),
+        _ => args.inputs.open_timed(&args.symbols),
+    };
+    let Recordings { sessions, traces, functions } = opened?;
     for warning in traces.iter().flat_map(|trace| trace.warnings()) {
         say(warning);
     }
@@ -313,7 +317,7 @@ impl Write for Interruptible {
 
 /// Writes a directory of uftrace.
 fn functions(args: &Args, out: &Path) -> Result<()> {
-    let Recordings { sessions, traces, functions } = args.inputs.open(&[])?;
+    let Recordings { sessions, traces, functions } = args.inputs.open_timed(&[])?;
     let modules = args.symbols.iter().map(Module::read).collect::<Result<Vec<_>, _>>()?;
     let lines = RefCell::new(Lines::compact());
     let text = |entry: &EntryRef<'_>| {

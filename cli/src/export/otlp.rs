@@ -16,7 +16,7 @@ pub fn run(args: &Args) -> Result<()> {
     if args.otlp_endpoint.is_none() && args.output.is_none() {
         return Err(Usage("give --otlp-endpoint URL, or -o FILE".into()).into());
     }
-    let Recordings { sessions, traces, functions } = args.inputs.open(&[])?;
+    let Recordings { sessions, traces, functions } = args.inputs.open_timed(&[])?;
     if !functions.is_empty() {
         return Err(Usage("--to otlp has no function traces: give sessions".into()).into());
     }

@@ -166,7 +166,7 @@ foreign input.";
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<()> {
-    let Recordings { sessions, traces, functions } = args.inputs.open(&[])?;
+    let Recordings { sessions, traces, functions } = args.inputs.open_timed(&[])?;
     if let Some(functions) = functions.first() {
         let path = functions.trace().path().display();
         let why = "see `hypertrace functions --region`";

@@ -238,6 +238,24 @@ impl Inputs {
         self.0.iter().any(|given| given.offset.is_some() || given.guest_of.is_some())
     }
 
+    /// Opens all, as [`Inputs::open`] does, for a result that has times.
+    ///
+    /// # Errors
+    /// As [`Inputs::open`], or if the events of a trace have no times.
+    pub fn open_timed(&self, symbols: &[Source]) -> anyhow::Result<Recordings> {
+        let opened = self.open(symbols)?;
+        let mut traces = opened.traces.iter();
+        match traces.find_map(|trace| Some((trace.path(), trace.clock_in_ticks()?))) {
+            None => Ok(opened),
+            Some((path, clock)) => {
+                let path = path.display();
+                let why = "counts ticks of unknown length, so its events have no times: leave it out; report, and \
+                           export --to json and csv, show ticks";
+                Err(Usage(format!("{path}: its clock {clock:?} {why}")).into())
+            }
+        }
+    }
+
     /// Opens all sessions, all traces, those of the sessions first, and all function traces, with names
     /// from these files.
     pub fn open(&self, symbols: &[Source]) -> anyhow::Result<Recordings> {

@@ -154,6 +154,11 @@ fn ticks_are_called_ticks_and_are_no_time() {
         "report t.dat --time utc --ts-offset 5ns",
         "report t.dat --json",
         "export t.dat --to csv -o -",
+        "export t.dat --to ctf -o C",
+        "export t.dat --to perfetto -o p",
+        "export t.dat --to uftrace -o U",
+        "export t.dat --to otlp -o o",
+        "regions t.dat",
     ];
     golden("ticks", HYPERTRACE.transcript_in(dir.path(), &commands));
 }

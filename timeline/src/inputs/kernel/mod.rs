@@ -451,12 +451,22 @@ impl KernelTrace {
         self.session.is_some() && self.file.options.guest_clock.is_some()
     }
 
+    /// Returns a buffer whose times are ticks of unknown length.
+    fn in_ticks(&self) -> Option<(&Buffer, &Times)> {
+        let mut buffers = self.file.buffers.iter().zip(&self.times);
+        buffers.find(|(_, times)| matches!(times.scale, Scale::Ticks))
+    }
+
+    /// Returns the name of a clock that counts ticks of unknown length, if the file has events of such a clock: these
+    /// events have no times.
+    pub fn clock_in_ticks(&self) -> Option<&str> {
+        self.in_ticks().map(|(buffer, _)| &*buffer.clock)
+    }
+
     /// Returns the faults of the file, although it could be opened.
     pub fn warnings(&self) -> impl Iterator<Item = String> {
         let path = self.file.path.display();
-        let in_ticks = |(_, times): &(&Buffer, &Times)| matches!(times.scale, Scale::Ticks);
-        let in_ticks = self.file.buffers.iter().zip(&self.times).find(in_ticks);
-        let in_ticks = in_ticks.map(|(buffer, times)| {
+        let in_ticks = self.in_ticks().map(|(buffer, times)| {
             format!(
                 "its clock {:?} counts ticks of unknown length: times are ticks, which order its own events alone{}",
                 buffer.clock,
