@@ -135,12 +135,24 @@ fn find(here: &Folder, name: &str) -> Result<Option<(Folder, State)>> {
     // Readers of a shared session can lock it, too.
     let state = if json.finished || is_recovered() {
         State::Ended
-    } else if folder.folder("ctf").and_then(|ctf| ctf.is_locked()).unwrap_or(false) {
+    } else if is_locked(&folder) {
         State::Live
     } else {
         State::Killed
     };
     Ok(Some((folder, state)))
+}
+
+/// Returns whether a session of this user is being recorded in a directory.
+pub fn is_live(path: &Path) -> bool {
+    let Ok(Some(folder)) = Folder::open_own(path, Share::Owner) else { return false };
+    let is_unfinished = |json: Description| !json.finished;
+    description(&folder).is_ok_and(|json| json.is_some_and(is_unfinished)) && is_locked(&folder)
+}
+
+/// Returns whether a recorder, or a reader of a shared session, has locked a session.
+fn is_locked(folder: &Folder) -> bool {
+    folder.folder("ctf").and_then(|ctf| ctf.is_locked()).unwrap_or(false)
 }
 
 /// Reads the `session.json` of a folder, if it has one that a session can have.

@@ -7,7 +7,7 @@ use crate::interrupt::Interrupts;
 use crate::output::{prompt, say};
 use crate::record::closing;
 use crate::recording::Failure;
-use crate::{Usage, units};
+use crate::{Usage, place, units};
 use anyhow::{Context, Result, bail};
 use hypertrace_export::escape::Message;
 use hypertrace_trace::{SessionConfig, Share, Summary, TraceParent};
@@ -70,7 +70,7 @@ pub struct Args {
     #[arg(long, conflicts_with = "file")]
     once: bool,
 
-    /// Directory for the session: new or empty
+    /// Directory for the session: new or empty. Start `record -a` or `-p` with it afterwards, not before
     #[arg(long, short, value_name = "DIR")]
     pub output: PathBuf,
 
@@ -135,6 +135,14 @@ fn check_parent(option: &str, path: &Path) -> Result<()> {
 /// Runs the command.
 pub fn run(args: &Args) -> Result<ExitCode> {
     let failure = Failure::default();
+    if place::is_live(&args.output) {
+        // `record` has made the session and writes its description, so there is no second one to join.
+        bail!(Usage(format!(
+            "{}: a session is being recorded in it; end that, start `hypertrace serve` first, and then `hypertrace \
+             record -a` or `-p` with the same -o, which records into the session of `serve`",
+            args.output.display()
+        )));
+    }
     if let Some(file) = &args.file {
         check_parent("--file", file)?;
     }

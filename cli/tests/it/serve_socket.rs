@@ -15,6 +15,7 @@ use hypertrace_test_support::child;
 use hypertrace_tests::command::{Hypertrace, run};
 use hypertrace_tests::serve::Server;
 use hypertrace_tests::wait_until;
+use hypertrace_trace::{Session, SessionConfig};
 use rustix::fs::{FlockOperation, flock};
 use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
@@ -207,6 +208,20 @@ fn a_socket_that_another_process_serves_and_any_other_file_are_left_alone() {
     assert!(!other.exists());
     commit(&mut Client::new(&socket).unwrap());
     assert_eq!(server.end()["total"]["reference_points"], 1);
+}
+
+#[test]
+fn a_server_where_a_session_is_being_recorded_names_the_order() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("S");
+    let session = Session::create(SessionConfig::new(&path)).unwrap();
+
+    let why = refused(&folder.path().join("socket"), &path);
+
+    assert!(why.contains("a session is being recorded in it"), "{why}");
+    assert!(why.contains("start `hypertrace serve` first"), "{why}");
+    session.finish().unwrap();
+    assert!(refused(&folder.path().join("socket"), &path).contains("is not empty"));
 }
 
 #[test]
