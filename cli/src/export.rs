@@ -229,6 +229,7 @@ fn perfetto(args: &Args, out: &Path) -> Result<()> {
         (counts.exits, "exit"),
         (counts.switches, "switch of CPUs"),
         (counts.task_states, "state of threads"),
+        (counts.too_deep, "call that is nested too deep for a slice"),
         (counts.losses, "loss"),
         (counts.changed, "text that was cut or is not UTF-8"),
         (counts.moved, "time before the trace's own 0"),

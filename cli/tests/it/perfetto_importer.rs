@@ -7,12 +7,13 @@ use crate::perfetto::{demo_with_kernel, of_program, with_boot_time, with_regions
 use hypertrace_test_support::{made, vcpu};
 use hypertrace_tests::capability;
 use hypertrace_tests::command::{Hypertrace, run};
+use hypertrace_timeline::regions::{Scheduling, SchedulingStep};
+use hypertrace_timeline::{KernelTrace, Session};
 use made::*;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::thread;
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/import_perfetto.cjs");
@@ -29,6 +30,9 @@ const REGIONS: &str = "select s.name name, count(*) count, sum(s.dur) ns from sl
     join args a using(arg_set_id) where a.key = 'debug.id' group by 1";
 const PARTS: &str = "select s.name name, count(*) count, sum(s.dur) ns from slice s
     join track t on s.track_id = t.id where t.name = 'parts' group by 1";
+/// Switches of each CPU of the host.
+const SWITCHES: &str = "select c.cpu cpu, count(*) count from sched s join cpu c using(ucpu)
+    where ifnull(c.machine_id, 0) = 0 group by 1";
 /// Other counts. This importer links flows of one machine only, so a flow leads from an exit to the point on its thread.
 const COUNTS: &str = "select (select count(*) from sched) switches,
     (select count(*) from flow f join slice a on a.id = f.slice_out join track t on t.id = a.track_id
@@ -36,13 +40,16 @@ const COUNTS: &str = "select (select count(*) from sched) switches,
         and a.ts <= b.ts and b.ts <= a.ts + a.dur) flows,
     (select count(*) from slice s join track t on t.id = s.track_id where t.name = 'functions' and dur < 0) open,
     (select count(*) from slice s join track t on t.id = s.track_id where t.name = 'functions') functions,
-    (select max(dur) from sched join thread using(utid) where not is_idle) longest";
+    (select sum(dur) from slice s join track t on t.id = s.track_id where t.name = 'functions') function_ns,
+    (select max(dur) from sched join thread using(utid) where not is_idle) longest,
+    (select group_concat(ts || '+' || dur) from slice where name = 'kernel not recorded') gaps,
+    (select min(ts) from sched where ts > (select min(ts) from sched) + 50000000) begins";
 
 /// What the importer has found.
 pub(crate) struct Imported {
     counts: Value,
-    /// Switches that the command has written.
-    switches: u64,
+    /// Switches of each CPU of the host: those that the importer has found, and those that the library reads.
+    switches: (BTreeMap<u32, u64>, BTreeMap<u32, u64>),
 }
 
 /// Exports sessions, and compares what the importer finds with the library. Returns `None`, with a report, without an
@@ -55,10 +62,10 @@ pub(crate) fn imported(sessions: &[&Path]) -> Option<Imported> {
     let exported = run(export.arg(&trace).args(sessions));
     assert_eq!(exported.code, Some(0), "{}", exported.stderr);
     let mut node = Command::new("node");
-    node.arg(SCRIPT).args([&folder, &trace]).args([FAULTS, REGIONS, PARTS, COUNTS]);
+    node.arg(SCRIPT).args([&folder, &trace]).args([FAULTS, REGIONS, PARTS, SWITCHES, COUNTS]);
     let ran = run(&mut node).ok();
     let results = ran.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-    let [faults, regions, parts, counts] = Vec::from_iter(results).try_into().unwrap();
+    let [faults, regions, parts, switches, counts] = Vec::from_iter(results).try_into().unwrap();
     assert_eq!(faults, Value::Array(Vec::new()));
 
     let (mut wanted_regions, mut wanted_parts) = (BTreeMap::new(), BTreeMap::new());
@@ -84,11 +91,36 @@ pub(crate) fn imported(sessions: &[&Path]) -> Option<Imported> {
     if !sums(&parts).is_empty() || wanted_parts.keys().any(|part| part != "unattributed") {
         assert_eq!(sums(&parts), wanted_parts);
     }
-    let words = Vec::from_iter(exported.stderr.split_whitespace());
-    let switches = words.windows(3).find(|words| words[1..] == ["x", "switch"]);
-    let switches = switches.map_or(0, |words| words[0].replace(',', "").parse().unwrap());
+    let switches = switches.as_array().unwrap().iter();
+    let switches = switches.map(|row| (number(&row["cpu"]) as u32, number(&row["count"])));
     capability::used(IMPORTER);
+    let switches = (switches.collect(), scheduled(sessions));
     Some(Imported { counts: counts[0].clone(), switches })
+}
+
+/// Returns the switches of each CPU of the sessions' hosts that the importer takes: for each recording that ends while a CPU
+/// is in use one more, to the idle thread, and not the first of each CPU, before which the importer knows no thread.
+fn scheduled(sessions: &[&Path]) -> BTreeMap<u32, u64> {
+    let mut counts = BTreeMap::new();
+    for dir in sessions {
+        let session = Session::open(dir).unwrap();
+        let traces = Vec::from_iter(KernelTrace::of_session(0, &session).unwrap());
+        let mut last = BTreeMap::new();
+        let mut scheduling = Scheduling::of(&traces).unwrap();
+        let count = scheduling.each(|scheduled| {
+            if let SchedulingStep::Switch { next, .. } = scheduled.step {
+                *counts.entry(scheduled.cpu).or_insert(0) += 1;
+                last.insert(scheduled.cpu, next.tid);
+            }
+            Ok::<_, hypertrace_timeline::Error>(())
+        });
+        count.unwrap();
+        for (cpu, _) in last.iter().filter(|(_, tid)| **tid != 0) {
+            *counts.entry(*cpu).or_insert(0) += 1;
+        }
+    }
+    counts.values_mut().for_each(|count| *count -= 1);
+    counts
 }
 
 /// Returns the folder of a viewer.
@@ -121,12 +153,11 @@ fn number(value: &Value) -> u64 {
 }
 
 impl Imported {
-    /// Asserts that each switch is there, and for each of some CPUs of recordings at most one more, when its recording
-    /// ends.
-    fn assert_switches(&self, cpus: u64) {
-        let found = number(&self.counts["switches"]);
-        let wanted = self.switches..=self.switches + cpus;
-        assert!(self.switches > 0 && wanted.contains(&found), "{found} of {}", self.switches);
+    /// Asserts that each CPU has its switches.
+    fn assert_switches(&self) {
+        let (found, wanted) = &self.switches;
+        assert!(wanted.values().sum::<u64>() > 0);
+        assert_eq!(found, wanted);
     }
 }
 
@@ -152,6 +183,32 @@ fn functions_without_symbols_end() {
     assert_eq!((&counts["functions"], &counts["open"]), (&2_000.into(), &0.into()), "{counts}");
 }
 
+#[test]
+fn functions_that_are_nested_deeper_than_the_importers_stack_change_no_others() {
+    const DEPTH: u64 = 2_000;
+    let events = r#"[
+        {"id":16,"schema":"function_entry(address:x64)","reference_point":false},
+        {"id":17,"schema":"function_exit(address:x64)","reference_point":false}]"#;
+    let mut guest = Packet::guest(0).lease(10_000, 7, "program");
+    for call in 0..DEPTH {
+        guest = guest.event(20_000 + 10 * call, 16, &[call]);
+    }
+    for call in (0..DEPTH).rev() {
+        guest = guest.event(60_000 - 10 * call, 17, &[call]);
+    }
+    let session = Made::of_programs(events).stream("guest-000-0000", &[Packet::guest(0), guest]);
+    let Some(Imported { counts, .. }) = imported(&[session.path()]) else { return };
+    // The importer nests 512 slices.
+    let (nested, instants) = (511, 2 * (DEPTH - 511));
+    let found = (&counts["functions"], &counts["open"]);
+    assert_eq!(found, (&(nested + instants).into(), &0.into()), "{counts}");
+    // A call takes 20 ns more than the one inside it.
+    assert_eq!(
+        number(&counts["function_ns"]),
+        (0..nested).map(|call| 40_000 - 20 * call).sum::<u64>()
+    );
+}
+
 /// Time between two sessions in nanoseconds, each of which takes less than a millisecond.
 const GAP: u64 = 100_000_000;
 
@@ -167,8 +224,14 @@ fn no_thread_runs_from_one_session_to_the_next() {
     };
     let (first, second) = (of(0), of(GAP));
     let Some(both) = imported(&[first.path(), second.path()]) else { return };
-    both.assert_switches(2);
+    both.assert_switches();
     assert!(number(&both.counts["longest"]) < GAP / 2, "{}", both.counts);
+    // A thread's last state goes on in the gap, so a slice says that nothing was recorded there.
+    let gap = both.counts["gaps"].as_str().and_then(|gap| gap.split_once('+'));
+    let (from, length) = gap.unwrap_or_else(|| panic!("not one gap: {}", both.counts));
+    let (from, length): (u64, u64) = (from.parse().unwrap(), length.parse().unwrap());
+    assert!(length > GAP / 2 && length < GAP, "{}", both.counts);
+    assert_eq!(from + length, number(&both.counts["begins"]), "{}", both.counts);
 }
 
 #[test]
@@ -177,7 +240,7 @@ fn a_demo_with_its_kernel_is_imported() {
     let Some(of_demo) = imported(&[&out]) else { return };
     capability::used("tracefs");
     capability::used("kvm");
-    of_demo.assert_switches(thread::available_parallelism().unwrap().get() as u64);
+    of_demo.assert_switches();
     let points = HYPERTRACE.report(&out).into_iter().filter(|line| line.event == "round_done");
     let (flows, points) = (number(&of_demo.counts["flows"]), points.count() as u64);
     // An exit is not known where the kernel lost events.

@@ -27,6 +27,8 @@ const MOST: usize = 1 << 16;
 const MOST_POINTS: usize = 1 << 17;
 /// Most of them in an exit that have a flow from it.
 const MOST_FLOWS: usize = 64;
+/// Most functions that are slices inside each other. Viewers nest 512 slices, and let the end of a deeper one end another.
+const MOST_NESTED: u64 = 511;
 
 /// Writer of events.
 pub(super) struct Writer<'w, 'o> {
@@ -257,7 +259,8 @@ impl Writer<'_, '_> {
         Ok(())
     }
 
-    /// Writes the beginning or the end of a function. An end without a beginning is an instant.
+    /// Writes the beginning or the end of a function. An end without a beginning is an instant, as both are of a function
+    /// that is nested too deep.
     fn function(
         &mut self,
         event: &EventRef<'_>,
@@ -273,15 +276,20 @@ impl Writer<'_, '_> {
         }
         let depth = self.known.depths.entry(track).or_insert(0);
         let kind = match (&**event.name == ENTRY, *depth) {
-            (true, _) => {
+            (true, before) => {
                 *depth += 1;
-                self.counts.slices += 1;
-                event::SLICE_BEGIN
+                if before < MOST_NESTED {
+                    self.counts.slices += 1;
+                    event::SLICE_BEGIN
+                } else {
+                    self.counts.too_deep += 1;
+                    event::INSTANT
+                }
             }
             (false, 0) => event::INSTANT,
-            (false, _) => {
+            (false, before) => {
                 *depth -= 1;
-                event::SLICE_END
+                if before > MOST_NESTED { event::INSTANT } else { event::SLICE_END }
             }
         };
         let symbol = event.fields.iter().find_map(|(name, value)| match value {
@@ -548,7 +556,7 @@ impl Writer<'_, '_> {
     }
 
     /// Returns a track with a name, in the group of its machine.
-    fn named(&mut self, machine: u64, of: Track, name: &Arc<str>) -> Result<u64> {
+    pub fn named(&mut self, machine: u64, of: Track, name: &Arc<str>) -> Result<u64> {
         let group = self.group(machine)?;
         let sequence = &self.sequences[machine as usize];
         self.tracks.number((self.out, sequence), of, |proto| {

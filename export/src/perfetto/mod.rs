@@ -48,6 +48,8 @@ pub struct Counts {
     pub served: u64,
     /// Slices of functions.
     pub slices: u64,
+    /// Functions that are nested too deep for slices.
+    pub too_deep: u64,
     /// Regions.
     pub regions: u64,
     /// Regions that could not be measured, and are not there.

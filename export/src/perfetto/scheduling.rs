@@ -6,6 +6,7 @@
 use super::events::Writer;
 use super::fields::{packet, scheduling, task};
 use super::intern::valid;
+use super::tracks::Track;
 use crate::Result;
 use hypertrace_timeline::KernelTrace;
 use hypertrace_timeline::regions::{Scheduled, Scheduling, SchedulingStep as Step, Task};
@@ -148,7 +149,8 @@ pub(super) fn write(
             continue;
         }
         // Viewers let the last thread run until the next recording of the same machine, if no switch ends it. They have no
-        // state for an unknown time, so the thread sleeps there, as those do that have slept before.
+        // state for an unknown time, so the thread sleeps there, as those do that have slept before, and a slice says that
+        // nothing was recorded.
         if is_whole[trace] {
             let at = writer.at(until);
             let known = cpus.entry((trace, cpu)).or_default();
@@ -158,10 +160,31 @@ pub(super) fn write(
             task_state(writer, trace, (until, cpu), (0, IDLE.1, IDLE.0 as i32), task::RUNNING)?;
         }
     }
+    gaps(writer, &recorded)?;
     let mut left = Vec::from_iter(cpus);
     left.sort_unstable_by_key(|(of, _)| *of);
     for ((trace, cpu), mut known) in left {
         flush(writer, trace, cpu, &mut known)?;
+    }
+    Ok(())
+}
+
+/// Writes a slice for each time between two recordings of a machine. `recorded` has the times of each trace.
+fn gaps(writer: &mut Writer<'_, '_>, recorded: &[(i64, i64)]) -> Result<()> {
+    let of_traces = writer.of_traces.iter().copied();
+    let times = of_traces.zip(recorded.iter().copied()).filter(|(_, (from, to))| from <= to);
+    let mut times = Vec::from_iter(times);
+    times.sort_unstable();
+    let mut last: Option<(u64, i64)> = None;
+    let name = "kernel not recorded".into();
+    for (machine, (from, to)) in times {
+        let before = last.filter(|(of, _)| *of == machine).map(|(_, end)| end);
+        if let Some(end) = before.filter(|end| *end < from) {
+            let track = writer.named(machine, Track::Unrecorded { machine }, &name)?;
+            writer.slice_begin(machine, (end, track), &name, |_, _| {})?;
+            writer.slice_end(machine, from, track)?;
+        }
+        last = Some((machine, before.map_or(to, |end| end.max(to))));
     }
     Ok(())
 }

@@ -26,6 +26,8 @@ pub(super) enum Track {
     Task { machine: u64, tid: u32 },
     /// A CPU of a machine.
     Cpu { machine: u64, cpu: u32 },
+    /// Where no recording of a machine's kernel was.
+    Unrecorded { machine: u64 },
     /// A client of a session whose thread is not known.
     Client { session: usize, client: u32 },
     /// A source of events that is neither a thread nor a client.
@@ -62,7 +64,7 @@ impl Part {
 }
 
 impl Track {
-    /// Returns the place among the tracks of a group: clients, other sources, CPUs, and threads.
+    /// Returns the place among the tracks of a group: clients, other sources, CPUs, threads, and what was not recorded.
     fn rank(self) -> u32 {
         const OF_KIND: u32 = 1 << 28;
         let (kind, number) = match self {
@@ -70,6 +72,7 @@ impl Track {
             Track::Source { number, .. } => (1, number as u32),
             Track::Cpu { cpu, .. } => (2, cpu),
             Track::Task { tid, .. } => (3, tid),
+            Track::Unrecorded { .. } => (4, 0),
             Track::Group { .. } | Track::Thread { .. } | Track::Part { .. } => (0, 0),
         };
         // Tracks of regions are at 0.
