@@ -248,9 +248,11 @@ fn trace_cmd(program: &Path, args: &[&str]) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Parses `comm-77 [000] 0.000010100: kvm_mmio:   type=2 len=8`.
+/// Parses `comm-77 [000] 0.000010100: kvm_mmio:   type=2 len=8`, and the same after `buffer:`.
 fn of_trace_cmd(line: &str) -> Option<Shown> {
-    let at = line.find(": ")?;
+    // A buffer's name stands before the thread.
+    let cpu = line.find("] ")?;
+    let at = cpu + line[cpu..].find(": ")?;
     let (head, rest) = (&line[..at], &line[at + 2..]);
     let (head, time) = head.rsplit_once(' ')?;
     let (seconds, ns) = time.split_once('.')?;
@@ -309,7 +311,9 @@ pub fn agree(program: &Path, file: &Path) -> usize {
             for (name, value) in fields.as_ref().unwrap().as_object().unwrap() {
                 // Names of numbers, which trace-cmd leaves out here; it shows s8 as u8, and
                 // arrays byte by byte.
-                let is_named = ["type", "exit_reason", "prev_state_name"].contains(&name.as_str());
+                let number = name.strip_suffix("_name").and_then(|name| fields.as_ref()?.get(name));
+                let is_named =
+                    ["type", "exit_reason", "vec"].contains(&&**name) || number.is_some();
                 let is_odd = o.3 == "odd" && name != "mode";
                 assert!(
                     is_named || is_odd || has_field(&t.4, name, value),

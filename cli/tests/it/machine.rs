@@ -3,6 +3,7 @@
 mod demo;
 mod ends;
 mod guests;
+mod recordings;
 
 use crate::linux_guest::check;
 use hypertrace_tests::command::Hypertrace;
