@@ -7,6 +7,9 @@ pub const MAGIC: &[u8; 10] = b"\x17\x08\x44tracing";
 /// Most times of a recording in which a hypervisor took time, of all counters together: more than there are CPUs.
 pub const MOST_STEALS: usize = 1 << 15;
 
+/// Most TSCs of VMs that a recording of a host's kernel lists.
+pub const MOST_TSCS: usize = 1 << 12;
+
 /// Ids of sections, of the options that have their offsets, and of options alone.
 pub mod id {
     /// The options; among them, the end.

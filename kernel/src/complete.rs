@@ -83,6 +83,8 @@ pub(crate) struct Taken {
     pub damage: Vec<String>,
     /// When a hypervisor took time from the machine: see [`Rises::finish`](crate::steal::Rises::finish).
     pub steals: String,
+    /// The TSCs of VMs: see [`Tscs::finish`](crate::tscs::Tscs::finish).
+    pub tscs: String,
 }
 
 /// Moves everything from instances to the disk, and removes them.
@@ -187,6 +189,9 @@ pub(crate) fn complete(
     }
     if !taken.steals.is_empty() {
         origin.push_str(&format!("; steals={}", taken.steals));
+    }
+    if !taken.tscs.is_empty() {
+        origin.push_str(&format!("; tscs={}", taken.tscs));
     }
     if recovered {
         origin.push_str("; recovered=1");

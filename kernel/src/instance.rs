@@ -19,13 +19,14 @@ pub(crate) const AVAILABLE: &str = "available_events";
 /// and some of them in older kernels. Others of KVM are left out because each costs a
 /// quarter of a microsecond: `kvm_emulate_insn` and `vcpu_match_mmio` come with each `kvm_mmio`, a moment
 /// before it.
-const KVM_EVENTS: [&str; 6] = [
+const KVM_EVENTS: [&str; 7] = [
     "kvm:kvm_entry",
     "kvm:kvm_exit",
     "kvm:kvm_fpu",
     "kvm:kvm_mmio",
     "kvm:kvm_pio",
     "kvm:kvm_userspace_exit",
+    "kvm:kvm_write_tsc_offset",
 ];
 const SCHED_EVENTS: [&str; 3] =
     ["sched:sched_switch", "sched:sched_wakeup", "sched:sched_wakeup_new"];

@@ -51,6 +51,7 @@ mod steal;
 mod threads;
 mod trace_dat;
 mod tracefs;
+mod tscs;
 mod worker;
 
 pub use complete::{Counts, Summary};

@@ -6,6 +6,7 @@
 use crate::error::Error;
 use crate::instance::Instance;
 use crate::state::{self, Buffer};
+use crate::tscs::Tscs;
 use crate::worker::{PERIOD, Worker};
 use hypertrace_format::folder::{Folder, retry, write_at};
 use rustix::fs::OFlags;
@@ -195,8 +196,8 @@ fn failed(folder: &Folder, name: &str, source: io::Error) -> Error {
 }
 
 /// Starts the thread that empties the buffers.
-pub(crate) fn drain(mut pages: Buffers) -> Result<Worker<Buffers>, Error> {
-    Worker::start(move |stop| {
+pub(crate) fn drain(mut pages: Buffers, tscs: Tscs) -> Result<Worker<Buffers>, Error> {
+    Worker::start(tscs, move |stop| {
         while !stop.wait(pages.cpus.iter().map(|cpu| cpu.raw.as_fd()), PERIOD) {
             // Full pages stay in a buffer if they cannot be written, and would alarm at once.
             if !pages.pass() && stop.wait([].into_iter(), PAUSE) {

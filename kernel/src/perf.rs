@@ -15,6 +15,7 @@ use crate::error::Error;
 use crate::state::{EndJson, State, failed};
 use crate::stats::Stats;
 use crate::trace_dat::Description;
+use crate::tscs::Tscs;
 use crate::worker::{PERIOD, Stop, Worker};
 use hypertrace_format::folder::{Folder, write_at};
 use ring::{Event, Ring};
@@ -72,7 +73,7 @@ impl Perf {
         }
         let cpus = outputs.iter().map(|o| (o.cpu, o.ring.fd().as_raw_fd())).collect();
         let mut writer = Writer::new(outputs, folder)?;
-        let worker = Worker::start(move |stop| {
+        let worker = Worker::start(Tscs::default(), move |stop| {
             while !stop.wait(writer.outputs.iter().map(|output| output.ring.fd()), PERIOD) {
                 writer.pass();
             }

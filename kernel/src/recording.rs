@@ -14,6 +14,7 @@ use crate::state::{Buffer, RecordingJson, State, VERSION, boot_id, open_dir};
 use crate::steal::stolen;
 use crate::threads::{self, Names};
 use crate::tracefs::{self, Dir};
+use crate::tscs::Tscs;
 use crate::worker::Worker;
 use hypertrace_format::error::error_chain;
 use hypertrace_format::folder::{Folder, Share};
@@ -220,7 +221,7 @@ impl Running {
             By::Perf(perf) => Taken { failure: perf.finish(&state)?, ..Taken::default() },
         };
         // After the last event.
-        let taken = Taken { steals: stop.steals(), ..taken };
+        let taken = Taken { steals: stop.steals(), tscs: stop.tscs(), ..taken };
         let mut names = Names::default();
         processes.pids().for_each(|pid| names.add_process(pid));
         let nothing = Error::System("find the recording", std::io::ErrorKind::NotFound.into());
@@ -293,7 +294,9 @@ fn prepare(
     let description = instance.describe(&described, json.page_size as u32)?;
     state.begin(&description.to_bytes(), &json)?;
     let pages = Buffers::open(instances, state.folder.clone(), json.page_size)?;
-    let drain = pages::drain(pages)?;
+    // Of all VMs only where the recording is of all threads, too.
+    let only = if config.own_only { &config.pids[..] } else { &[] };
+    let drain = pages::drain(pages, Tscs::of(tracefs::kvm(), only))?;
     if json.clock == Clock::MonotonicRaw {
         clock::note(&state.folder)?;
     }

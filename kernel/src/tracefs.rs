@@ -33,6 +33,11 @@ pub(crate) struct Dir {
 }
 
 impl Dir {
+    /// Opens a directory by its path.
+    pub fn open_path(path: &Path) -> io::Result<Dir> {
+        Dir::at(CWD, path, path.to_owned())
+    }
+
     fn at(at: BorrowedFd<'_>, name: &Path, path: PathBuf) -> io::Result<Dir> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let fd = retry(|| openat(at, name, flags, Mode::empty()))?;
@@ -134,8 +139,8 @@ pub(crate) fn find() -> Result<Dir, Error> {
     }
     let mounts = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
     let mut why = None;
-    for path in mounted(&mounts) {
-        match Dir::at(CWD, &path, path.clone()).and_then(usable) {
+    for path in mounted(&mounts, b"tracefs") {
+        match Dir::open_path(&path).and_then(usable) {
             Ok(dir) => return Ok(dir),
             Err(error) => why = Some(format!("{}: {error}", path.display())),
         }
@@ -180,16 +185,22 @@ fn mount() -> Result<Dir, Errno> {
     Ok(Dir { fd: Arc::new(fd), path: "tracefs".into() })
 }
 
-/// Returns the places where the whole of tracefs is mounted, in `/proc/self/mountinfo`.
-fn mounted(mountinfo: &[u8]) -> Vec<PathBuf> {
+/// Opens KVM's folder in debugfs; `None` if debugfs is not mounted, this process may not read it, or the kernel has no
+/// KVM.
+pub(crate) fn kvm() -> Option<Dir> {
+    let mounts = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+    mounted(&mounts, b"debugfs").iter().find_map(|path| Dir::open_path(&path.join("kvm")).ok())
+}
+
+/// Returns the places where the whole of a file system of a kind is mounted, in `/proc/self/mountinfo`.
+fn mounted(mountinfo: &[u8], kind: &[u8]) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for line in mountinfo.split(|b| *b == b'\n') {
         let fields: Vec<&[u8]> = line.split(|b| *b == b' ').collect();
         // Fields 4 and 5 are root and place, the type is after a lone dash (proc(5)).
         let Some(dash) = fields.iter().position(|field| *field == b"-") else { continue };
-        if let (Some(b"/"), Some(place), Some(b"tracefs")) =
-            (fields.get(3).copied(), fields.get(4), fields.get(dash + 1).copied())
-        {
+        let (root, of) = (fields.get(3).copied(), fields.get(dash + 1).copied());
+        if let Some(place) = fields.get(4).filter(|_| root == Some(b"/") && of == Some(kind)) {
             found.push(PathBuf::from(std::ffi::OsStr::from_bytes(&unescaped(place))));
         }
     }
@@ -228,8 +239,13 @@ mod tests {
 30 22 0:11 / /sys/kernel/tracing rw,nosuid shared:10 - tracefs tracefs rw
 31 22 0:11 /instances/x /part rw - tracefs tracefs rw
 32 22 0:11 / /a\\040b rw - tracefs nodev rw
-33 22 8:1 / /tracefs rw - ext4 /dev/tracefs rw
+33 22 0:7 / /sys/kernel/debug rw - debugfs debugfs rw
+34 22 8:1 / /tracefs rw - ext4 /dev/tracefs rw
 ";
-        assert_eq!(mounted(mountinfo), [Path::new("/sys/kernel/tracing"), Path::new("/a b")]);
+        assert_eq!(
+            mounted(mountinfo, b"tracefs"),
+            [Path::new("/sys/kernel/tracing"), Path::new("/a b")]
+        );
+        assert_eq!(mounted(mountinfo, b"debugfs"), [Path::new("/sys/kernel/debug")]);
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::error::Error;
 use crate::steal::Rises;
+use crate::tscs::Tscs;
 use hypertrace_format::folder::retry;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use std::io;
@@ -26,8 +27,26 @@ pub(crate) struct Worker<T> {
 #[derive(Clone, Debug)]
 pub(crate) struct Stop {
     asked: Arc<OwnedFd>,
-    /// What a hypervisor takes: read by the thread while it waits.
-    rises: Arc<Mutex<Rises>>,
+    notes: Arc<Mutex<Notes>>,
+}
+
+/// What no event tells: the thread looks at it while it waits.
+#[derive(Debug, Default)]
+struct Notes {
+    rises: Rises,
+    tscs: Tscs,
+}
+
+impl Notes {
+    fn read(&mut self) {
+        self.rises.read();
+        self.tscs.read();
+    }
+
+    /// Returns the time until the next look.
+    fn period(&self) -> Option<Duration> {
+        self.rises.period().into_iter().chain(self.tscs.period()).min()
+    }
 }
 
 impl Stop {
@@ -40,35 +59,46 @@ impl Stop {
         let begun = Instant::now();
         loop {
             let left = time.saturating_sub(begun.elapsed());
-            let part = self.rises().period().map_or(left, |period| period.min(left));
+            let part = self.notes().period().map_or(left, |period| period.min(left));
             let part = Timespec::try_from(part).ok();
             // An interrupted wait is a short one.
             let ready = poll(&mut fds, part.as_ref());
-            self.rises().read();
+            self.notes().read();
             if ready != Ok(0) || begun.elapsed() >= time {
                 return fds.last().is_some_and(|stop| !stop.revents().is_empty());
             }
         }
     }
 
-    fn rises(&self) -> std::sync::MutexGuard<'_, Rises> {
-        self.rises.lock().unwrap_or_else(PoisonError::into_inner)
+    fn notes(&self) -> std::sync::MutexGuard<'_, Notes> {
+        self.notes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns when a hypervisor took time from the machine: see [`Rises::finish`].
     pub fn steals(&self) -> String {
-        self.rises().finish()
+        self.notes().rises.finish()
+    }
+
+    /// Returns the TSCs of VMs that were seen: see [`Tscs::finish`].
+    pub fn tscs(&self) -> String {
+        self.notes().tscs.finish()
     }
 }
 
 impl<T: Send + 'static> Worker<T> {
     /// Starts it. The function returns when the end is asked for.
-    pub fn start(body: impl FnOnce(&Stop) -> T + Send + 'static) -> Result<Worker<T>, Error> {
+    pub fn start(
+        tscs: Tscs,
+        body: impl FnOnce(&Stop) -> T + Send + 'static,
+    ) -> Result<Worker<T>, Error> {
         let failed = |error| Error::System("start the thread that records", error);
         let stop = eventfd(0, EventfdFlags::CLOEXEC).map_err(|e| failed(e.into()))?;
-        let stop = Stop { asked: Arc::new(stop), rises: Arc::default() };
+        let stop = Stop {
+            asked: Arc::new(stop),
+            notes: Arc::new(Mutex::new(Notes { tscs, ..Notes::default() })),
+        };
         // The first reading is of before the first event.
-        stop.rises().read();
+        stop.notes().read();
         let asked = stop.clone();
         let (sender, tid) = std::sync::mpsc::channel();
         let body = move || {
@@ -116,7 +146,7 @@ mod tests {
         let data = Arc::new(());
         let in_thread = data.clone();
         let forever = Duration::from_secs(3600);
-        let worker = Worker::start(move |stop| {
+        let worker = Worker::start(Tscs::default(), move |stop| {
             while !stop.wait(std::iter::empty(), forever) {}
             in_thread
         });

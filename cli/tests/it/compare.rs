@@ -333,6 +333,15 @@ fn what_may_not_be_compared_is_refused_or_said() {
     said(&|run| run.lost = 12, "1 of 11 runs lost events, 12 together");
     said(&|run| run.finished = false, "1 runs were not ended");
     said(&|run| run.frequency = 3_000_000_000, "2 frequencies of the counter");
+    // The made runs have another rate.
+    let rate = made(99, 0.0, 0.0).frequency;
+    for (frequency, notes) in [(rate - rate / 2_000, 0), (rate - rate / 200, 1)] {
+        let runs = Runs::sides(5, 0.0, 0.0);
+        runs.add("b-99", &Run { frequency, ..made(99, 0.0, 0.0) });
+        let ran = runs.compare(&[]);
+        let said = ran.stdout + &ran.stderr;
+        assert_eq!(said.matches("frequencies of the counter").count(), notes, "{said}");
+    }
     said(
         &|run| _ = run.regions.insert("new\x1b".into(), region(typical([1.0; 7], 0.0, 0.0))),
         "only in B: new\\x1b",

@@ -146,6 +146,21 @@ impl Counter {
         GuestTsc { offset: offset as i64, multiplier: rate as u64, shift: PART }
     }
 
+    /// Returns all TSCs that the hypervisor computes, each with the times (ns) from and until which it does.
+    pub fn tscs(&self) -> Vec<(i64, i64, GuestTsc)> {
+        let mut all: Vec<(i64, i64, GuestTsc)> = Vec::new();
+        let ends = self.pieces.iter().skip(1).map(|piece| piece.0).chain([i64::MAX]);
+        for ((from, ticks, rate), until) in self.pieces.iter().zip(ends) {
+            let offset = (ticks - rate * i128::from(*from)) >> PART;
+            let tsc = GuestTsc { offset: offset as i64, multiplier: *rate as u64, shift: PART };
+            match all.last_mut() {
+                Some(last) if last.2 == tsc => last.1 = until,
+                _ => all.push((*from, until, tsc)),
+            }
+        }
+        all
+    }
+
     fn at(&self, ns: i64) -> u64 {
         let piece = self.pieces.partition_point(|p| p.0 <= ns) - 1;
         let (from, ticks, rate) = self.pieces[piece];

@@ -755,6 +755,12 @@ pub fn recorded_with_steals(boot: &str, stolen_ms: u64, steals: &str) -> (u16, V
     (9, format!("hypertrace 0.1.0; {more}\0").into_bytes())
 }
 
+/// Returns the same with the TSCs that KVM gave to VMs: `PID-FD:OFFSET:RATIO:BITS:FROM:UNTIL`, in ticks.
+pub fn recorded_with_tscs(boot: &str, tscs: &str) -> (u16, Vec<u8>) {
+    let more = format!("source=tracefs; boot_id={boot}; tscs={tscs}");
+    (9, format!("hypertrace 0.1.0; {more}\0").into_bytes())
+}
+
 /// Returns the same with the threads that the kernel's filter had at the beginning.
 pub fn recorded_with_threads(boot: &str, threads: &str) -> (u16, Vec<u8>) {
     let more = format!("source=tracefs; boot_id={boot}; threads={threads}");

@@ -1,17 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A clock as its VMM says that it is computed: a straight line, compared with constraints.
+//! A clock as somebody says that it is computed: a straight line, compared with constraints. A line counts only if
+//! it satisfies every constraint.
 //!
 //! The VMM's word is not evidence. It may be of another vCPU, or of the time before the guest set its clock; a
-//! hypervisor may not do what it says. So a line takes part only where it satisfies every constraint,
-//! and it never changes what the constraints say: bounds stay those of the constraints alone.
+//! hypervisor may not do what it says. So bounds stay those of the constraints alone.
+//!
+//! KVM's word, which the recorder of the host's kernel read, is: KVM sets the CPU's registers so. Where it held,
+//! times have no error but that of roundings.
 
 use super::host::HostCounter;
 use super::sweep::{Rate, Rates};
 use super::{ClockMap, Distances, FRACTION, LIMIT, Limits, Point, Residuals};
 use hypertrace_format::session_json::GuestTsc;
+use std::sync::Arc;
 
-/// A guest's clock by its VMM's word: a map from guest ticks to host time that never goes backwards.
+/// A guest's clock by KVM's or its VMM's word: a map from guest ticks to host time that never goes backwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Line {
     tsc: GuestTsc,
@@ -20,6 +24,52 @@ pub(crate) struct Line {
     origin: i128,
     /// The guest's ticks at 0, less the offset.
     start: i128,
+    /// Host times from and until which KVM computed the TSC so; `None` of a VMM's word.
+    of_kvm: Option<(i64, i64)>,
+}
+
+/// The lines by which a client's times are mapped.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Lines {
+    /// Those of KVM, in order of time; they do not overlap.
+    of_kvm: Arc<[Line]>,
+    /// The VMM's word, which counts without KVM's.
+    said: Option<Line>,
+    /// Whether nothing but KVM's word says that the client reads this TSC: then its bound is not KVM's.
+    is_unproven: bool,
+}
+
+impl Lines {
+    /// Makes lines of KVM's and of the VMM's word.
+    pub fn new(of_kvm: Arc<[Line]>, said: Option<Line>) -> Lines {
+        Lines { of_kvm, said, is_unproven: false }
+    }
+
+    /// Returns the lines for a client whose own points do not show that it reads this TSC.
+    pub fn unproven(self) -> Lines {
+        Lines { is_unproven: true, ..self }
+    }
+
+    /// Returns whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.of_kvm.is_empty() && self.said.is_none()
+    }
+
+    /// Returns KVM's lines.
+    pub fn of_kvm(&self) -> &[Line] {
+        &self.of_kvm
+    }
+
+    /// Returns the host time of a guest reading, and the bound on its error where KVM's word holds; `None` without a
+    /// line.
+    pub fn at(&self, x: i64) -> Option<(i64, Option<u64>)> {
+        // Between two of KVM's, and before the first, the time is not known better than by points.
+        let last = self.of_kvm.iter().take_while(|line| line.has_begun(x)).last();
+        let line = last.or(self.of_kvm.first()).or(self.said.as_ref())?;
+        let host = line.at(x);
+        let is_exact = !self.is_unproven && line.holds(host);
+        Some((host, is_exact.then(|| line.step())))
+    }
 }
 
 /// How a clock by its VMM's word agrees with the constraints.
@@ -69,7 +119,54 @@ impl Line {
     pub fn new(tsc: GuestTsc, base: u64, counter: HostCounter, origin: i128) -> Option<Line> {
         // Modulo 2^64. The clock's base may be before the host's counter began.
         let start = base.wrapping_sub(tsc.offset as u64) as i64;
-        tsc.is_possible().then_some(Line { tsc, counter, origin, start: start.into() })
+        let line = Line { tsc, counter, origin, start: start.into(), of_kvm: None };
+        tsc.is_possible().then_some(line)
+    }
+
+    /// Returns the line of a TSC that KVM computed from one host time to another.
+    pub fn of_kvm(self, from: i64, until: i64) -> Line {
+        Line { of_kvm: Some((from, until)), ..self }
+    }
+
+    /// Returns the host times from and until which KVM computed the TSC so.
+    pub fn held(&self) -> Option<(i64, i64)> {
+        self.of_kvm
+    }
+
+    fn holds(&self, host: i64) -> bool {
+        self.of_kvm.is_some_and(|(from, until)| (from..until).contains(&host))
+    }
+
+    /// Returns whether both are the same TSC, and KVM computed it without a break.
+    pub fn joins(&self, later: &Line) -> bool {
+        self.tsc == later.tsc && !self.of_kvm.zip(later.of_kvm).is_none_or(|(a, b)| a.1 < b.0)
+    }
+
+    /// Returns whether KVM computed both at some time. `later` did not begin before.
+    pub fn overlaps(&self, later: &Line) -> bool {
+        self.of_kvm.zip(later.of_kvm).is_some_and(|((_, until), (from, _))| from < until)
+    }
+
+    /// Makes the line hold as long as another one that it joins.
+    pub fn join(&mut self, later: &Line) {
+        if let (Some((_, until)), Some((_, later))) = (&mut self.of_kvm, later.of_kvm) {
+            *until = later.max(*until);
+        }
+    }
+
+    fn has_begun(&self, x: i64) -> bool {
+        self.of_kvm.is_none_or(|(from, _)| from <= self.at(x))
+    }
+
+    /// Returns the largest error of [`Line::at`] if the line is true, which comes from roundings.
+    fn step(&self) -> u64 {
+        let tick = 1_000_000_000 * FRACTION as u128 / u128::from(self.counter.frequency());
+        // Host ticks of which the guest's are the same one, besides the first.
+        let ticks = match self.tsc.multiplier {
+            1 if self.tsc.shift == 0 => 0,
+            multiplier => (1u128 << self.tsc.shift) / u128::from(multiplier) + 1,
+        };
+        u64::try_from((tick + 1).saturating_mul(ticks + 1)).unwrap_or(u64::MAX)
     }
 
     /// Returns the TSC.
@@ -101,8 +198,13 @@ impl Line {
         Rates { min: rate(more), max: rate(multiplier) }
     }
 
-    /// Compares the line with a clock's constraints, from which its map was made.
+    /// Compares the line with a clock's constraints, from which its map was made: those within the times at which KVM
+    /// computed it so, or all.
     pub fn compare(&self, limits: &Limits, map: &ClockMap) -> Agreement {
+        let held = |point: &Point| self.of_kvm.is_none() || self.holds(self.at(point.x));
+        let within = |points: &[Point]| points.iter().copied().filter(held).collect();
+        let (not_after, not_before) = (within(&limits.not_after), within(&limits.not_before));
+        let limits = &Limits { not_after, not_before };
         let (own, allowed) = (self.rates(), map.rates);
         let mut found = Agreement {
             constraints: limits.len(),

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The VMM's word on guests' TSCs: true, false and stale ones, for clocks of all kinds.
+//! The words of KVM and of the VMM on guests' TSCs: true, false and stale ones, for clocks of all kinds.
 
-use hypertrace_test_support::{machine, made};
+use hypertrace_test_support::{machine, made, trace_dat};
 use hypertrace_timeline::{ClockMaps, GuestTsc, KernelTrace, Session, Timeline, Value};
 use machine::{Claim, KINDS, Kernel, Kind, Machine, Random, machine};
 use made::*;
+use trace_dat::TraceDat;
 
 /// Kinds of the VMM's word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -164,4 +165,81 @@ fn no_event_is_outside_of_its_bound_whatever_the_vmm_says() {
             }
         }
     }
+}
+
+/// Kinds of KVM's word, in the recording of the host's kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum KvmSays {
+    /// All that it computes, with the times.
+    All,
+    /// The same, and what it computes for other VMs: some began a moment before or after this one.
+    AmongOthers,
+    /// What it computed at the start, and until when.
+    First,
+    /// What it computes for another VM.
+    Other,
+}
+
+/// Writes a recording of the host's kernel with KVM's word and no event.
+fn let_kvm_say(machine: &Machine, says: KvmSays, random: &mut Random) {
+    // The host's counter has a tick each nanosecond.
+    let ticks = |ns: i64| ns.min(1 << 50);
+    let word = |vm: usize, (from, until, tsc): (i64, i64, GuestTsc)| {
+        let GuestTsc { offset, multiplier, shift } = tsc;
+        format!("{vm}-9:{offset}:{multiplier}:{shift}:{}:{}", ticks(from), ticks(until))
+    };
+    let own = || machine.vcpus.iter().map(|vcpu| vcpu.counter.tscs().into_iter());
+    let mut words = Vec::new();
+    for tscs in own() {
+        let most = if says == KvmSays::First { 1 } else { usize::MAX };
+        words.extend(tscs.take(most).map(|of| word(1, of)));
+    }
+    let mut others = Vec::new();
+    for (number, mut tscs) in own().enumerate() {
+        let (from, until, tsc) = tscs.next().unwrap();
+        for distance in [20_000, 1_000_000, 1 << 40] {
+            let offset = tsc.offset.wrapping_add(random.in_range(-distance, distance));
+            others.push(word(number + 2, (from, until, GuestTsc { offset, ..tsc })));
+        }
+    }
+    let words = match says {
+        KvmSays::All | KvmSays::First => words,
+        KvmSays::AmongOthers => [words, others].concat(),
+        // Of a VM that began at another time.
+        KvmSays::Other => others.into_iter().skip(2).step_by(3).collect(),
+    };
+    let (id, version) = trace_dat::recorded_with_tscs(BOOT, &words.join(","));
+    let trace = TraceDat::new("x86-tsc").option((id, version)).cpu(&[]);
+    std::fs::write(machine.made.path().join("kernel.dat"), trace.version_7()).unwrap();
+}
+
+#[test]
+fn no_event_is_outside_of_its_bound_whatever_vm_kvm_speaks_of() {
+    let (mut machines, mut all) = (0, 0);
+    for (index, kind) in KINDS.into_iter().enumerate() {
+        for says in [KvmSays::All, KvmSays::AmongOthers, KvmSays::First, KvmSays::Other] {
+            let mut outcome = Outcome::default();
+            for number in 0..21 {
+                let seed = 1_000 * index as u64 + number;
+                let machine = machine(kind, seed, Kernel::None);
+                let_kvm_say(&machine, says, &mut Random(seed + 7_000));
+                check(&machine, &mut outcome);
+                machines += 1;
+            }
+            let Outcome { events, outside, unknown, out_of_order, .. } = outcome;
+            let [error, bound] = [&mut outcome.errors, &mut outcome.bounds].map(|all| median(all));
+            println!(
+                "{kind:?}, {says:?}: {events} events, {outside} outside, {unknown} unknown, {out_of_order} out of \
+                 order; half of the errors at most {error} ns, of the bounds {bound} ns"
+            );
+            assert_eq!((outside, unknown, out_of_order), (0, 0, 0), "{kind:?}, {says:?}");
+            let is_straight =
+                matches!(kind, Kind::Steady | Kind::Scaled | Kind::Pauses | Kind::Late);
+            if is_straight && says == KvmSays::All {
+                assert!(bound <= 3, "{kind:?}: {bound}");
+            }
+            all += events;
+        }
+    }
+    println!("{machines} machines, {all} events");
 }

@@ -8,19 +8,19 @@
 //! client put no event of another one outside of its bound. Only a client without constraints on
 //! both sides relies on the others.
 //!
-//! Where the VMM's word on a client's TSC contradicts none of the client's constraints, times are by it.
-//! Their bound is the distance to the farther end of what the constraints allow, as for every time: so
+//! Where KVM's word on the TSCs of VMs, or else the VMM's, contradicts none of the client's constraints, times are by
+//! it. By KVM's word they are exact. By the VMM's, their bound is the distance to the farther end of what the constraints allow, as for every time: so
 //! a false word puts no event outside of its bound.
 
-use super::guest_tscs::{ComparedTsc, GuestTscs};
+use super::guest_tscs::{ComparedTsc, GuestTscs, KvmWord};
 use super::packet::Domain;
 pub(crate) use super::samples::Seat;
-use super::samples::{self, Found, MOST_POINTS, Times};
+use super::samples::{self, Found, KvmTsc, MOST_POINTS, Times};
 use super::session::Session;
 use super::session_json::Clock;
 use crate::by_number::ByNumber;
 use crate::clock::{
-    Bounds, ClockMap, Declared, Distances, FRACTION, GuestReading, Hull, LIMIT, Limits, Line,
+    Bounds, ClockMap, Declared, Distances, FRACTION, GuestReading, Hull, LIMIT, Limits, Lines,
     Mapped, Point, Residuals,
 };
 use crate::error::Result;
@@ -73,8 +73,8 @@ pub(crate) struct ClientMap {
     map: Arc<ClockMap>,
     /// The map of the client's own constraints, if it is not the same.
     own: Option<Arc<ClockMap>>,
-    /// The clock by the VMM's word, if no constraint contradicts it.
-    line: Option<Line>,
+    /// The clock by KVM's or the VMM's word, if no constraint contradicts it.
+    lines: Lines,
     /// Whether the client's constraints are too few to show its rate.
     has_few: bool,
     hints: (usize, usize),
@@ -83,19 +83,20 @@ pub(crate) struct ClientMap {
 impl ClientMap {
     fn new(clock: u32, map: &Arc<ClockMap>, own: Option<Arc<ClockMap>>) -> ClientMap {
         let has_few = own.as_ref().is_some_and(|own| own.constraints() < FEW);
-        ClientMap { clock, map: map.clone(), own, line: None, has_few, hints: (0, 0) }
+        let lines = Lines::default();
+        ClientMap { clock, map: map.clone(), own, lines, has_few, hints: (0, 0) }
     }
 
-    fn with_line(self, line: Option<Line>) -> ClientMap {
-        ClientMap { line, ..self }
+    fn with_lines(self, lines: Lines) -> ClientMap {
+        ClientMap { lines, ..self }
     }
 
     /// Maps a guest reading to host time.
     pub fn at(&mut self, guest: u64) -> Mapped {
-        let mut mapped = match &self.line {
+        let mut mapped = match self.lines.at(i64::try_from(guest).unwrap_or(LIMIT).min(LIMIT)) {
             None => self.map.at_from(&mut self.hints.0, guest),
-            Some(line) => {
-                let host = line.at(i64::try_from(guest).unwrap_or(LIMIT).min(LIMIT));
+            Some((host, bound @ Some(_))) => return Mapped { host, bound },
+            Some((host, None)) => {
                 Mapped { host, bound: self.map.distance_from(&mut self.hints.0, guest, host) }
             }
         };
@@ -124,8 +125,8 @@ impl ClientMap {
 #[derive(Clone, Debug)]
 pub(crate) struct GuestClock {
     map: Arc<ClockMap>,
-    /// The clock by the VMM's word, if that is used for all clients.
-    line: Option<Line>,
+    /// The clock by KVM's or the VMM's word, if that is used for all clients.
+    lines: Lines,
     /// What the constraints of any client allow: those of one that reads another clock include the difference.
     /// `None` if there are too many.
     limits: Option<Arc<Hull>>,
@@ -146,9 +147,10 @@ impl GuestClock {
             let (first, _) = self.at(hints, self.base);
             return (first - ticks / i128::from(self.frequency), None);
         };
-        let host = match &self.line {
+        let host = match self.lines.at(i64::try_from(guest).unwrap_or(LIMIT).min(LIMIT)) {
             None => self.map.at_from(&mut hints.0, guest).host,
-            Some(line) => line.at(i64::try_from(guest).unwrap_or(LIMIT).min(LIMIT)),
+            Some((host, bound @ Some(_))) => return (self.origin + i128::from(host), bound),
+            Some((host, None)) => host,
         };
         let limits = self.limits.as_ref();
         let bound = limits.and_then(|limits| limits.distance_from(&mut hints.1, guest, host));
@@ -191,7 +193,8 @@ impl ClockMaps {
         let own = maps.clients.iter().filter(|(_, own)| own.constraints() >= FEW);
         let mut lines = own.clone().map(|(client, _)| maps.tscs.used(client));
         // One for all, or none.
-        let line = lines.next().flatten().filter(|line| lines.all(|other| other == Some(*line)));
+        let used = lines.next().filter(|used| lines.all(|other| other == *used));
+        let lines = used.unwrap_or_default();
         // Once for all traces.
         let limits = maps.together.get_or_init(|| {
             let mut own = own.map(|(_, own)| &**own).peekable();
@@ -200,7 +203,7 @@ impl ClockMaps {
         });
         let (base, frequency) = (clock.base, clock.frequency.max(1));
         let (map, limits, origin) = (maps.shared.clone(), limits.clone(), session.origin());
-        Ok(GuestClock { map, line, limits, base, frequency, origin })
+        Ok(GuestClock { map, lines, limits, base, frequency, origin })
     }
 
     /// Returns no maps: times are by the writer's estimates in `session.json`, without bounds.
@@ -239,7 +242,7 @@ impl ClockMaps {
             .map(|clock| {
                 let clients =
                     std::mem::take(found.by_clock.get_or_insert_with(clock.id, ByNumber::default));
-                let maps = Maps::fit(session, clock, clients);
+                let maps = Maps::fit(session, clock, clients, &found.tscs);
                 used += maps.of_kernel.0;
                 left_out += maps.of_kernel.1;
                 (clock.id, maps)
@@ -264,18 +267,18 @@ impl ClockMaps {
     pub(crate) fn get(&self, clock: u32, client: u32) -> Option<ClientMap> {
         let maps = self.clocks.get(clock)?;
         let own = maps.clients.get(client);
-        let line = maps.tscs.used(client);
+        let lines = maps.tscs.used(client);
         if let Some(own) =
             own.filter(|own| maps.alone.contains(&client) || Arc::ptr_eq(own, &maps.shared))
         {
-            return Some(ClientMap::new(clock, own, None).with_line(line));
+            return Some(ClientMap::new(clock, own, None).with_lines(lines));
         }
         let own = match own.filter(|own| own.width().is_some()) {
             // It has no limit of its own on one side. If others disagree, it may read any of these clocks.
             None => Some(&maps.unknown).filter(|_| !maps.alone.is_empty()),
             own => own,
         };
-        Some(ClientMap::new(clock, &maps.shared, own.cloned()).with_line(line))
+        Some(ClientMap::new(clock, &maps.shared, own.cloned()).with_lines(lines))
     }
 
     /// Iterates over the maps by clock: by client for those whose constraints contradict the
@@ -295,8 +298,8 @@ impl ClockMaps {
     pub fn bounds(&self, of: (u32, Option<u32>, &ClockMap)) -> Option<Bounds> {
         match of {
             (clock, Some(client), map) => match self.clocks.get(clock)?.tscs.used(client) {
-                Some(_) => self.bounds_at(clock, client, map),
-                None => map.bounds(),
+                lines if lines.is_empty() => map.bounds(),
+                _ => self.bounds_at(clock, client, map),
             },
             (clock, None, _) => self.shared_bounds(clock),
         }
@@ -371,6 +374,14 @@ impl ClockMaps {
         self.clocks.iter().flat_map(|(clock, maps)| maps.tscs.compared(clock))
     }
 
+    /// Iterates over what the recording of the host's kernel says of the TSCs of clients with points: clock, client,
+    /// KVM's word.
+    pub fn kvm_words(&self) -> impl Iterator<Item = (u32, u32, KvmWord)> {
+        self.clocks.iter().flat_map(|(clock, maps)| {
+            maps.tscs.of_kvm().map(move |(client, word)| (clock, client, word))
+        })
+    }
+
     /// Returns the number of reference points that no clock of the session can have made:
     /// the guest's time was before the session's base, or went backwards.
     pub fn unusable(&self) -> u64 {
@@ -385,10 +396,15 @@ impl ClockMaps {
 }
 
 impl Maps {
-    fn fit(session: &Session, clock: &Clock, clients: ByNumber<u32, Times>) -> Maps {
+    fn fit(
+        session: &Session,
+        clock: &Clock,
+        clients: ByNumber<u32, Times>,
+        of_kvm: &[KvmTsc],
+    ) -> Maps {
         let declared = Declared { frequency: clock.frequency, is_assumed: clock.assumed };
         let mut of_kernel = (0, 0);
-        let mut tscs = GuestTscs::of(session, clock, &clients);
+        let mut tscs = GuestTscs::of(session, clock, &clients, of_kvm);
         let (mut limits, mut own) = (ByNumber::default(), ByNumber::default());
         for (client, times) in clients {
             let (mut certain, mut more) = (times.of_points(), times.of_kernel());
@@ -434,11 +450,13 @@ impl Maps {
             let alone = self.alone.contains(&client).then_some(client);
             let own = self.clients.get(client).filter(|_| alone.is_some());
             let map = own.unwrap_or(&self.shared);
-            let (line, mut hint) = (self.tscs.used(client), 0);
-            distances.get_or_insert_with(alone, Distances::default).add(limits, |x| match line {
-                Some(line) => line.at(x),
-                // Readings are not negative.
-                None => map.at_from(&mut hint, x.unsigned_abs()).host,
+            let (lines, mut hint) = (self.tscs.used(client), 0);
+            distances.get_or_insert_with(alone, Distances::default).add(limits, |x| {
+                match lines.at(x) {
+                    Some((host, _)) => host,
+                    // Readings are not negative.
+                    None => map.at_from(&mut hint, x.unsigned_abs()).host,
+                }
             });
         }
         distances.into_iter().map(|(client, distances)| (client, distances.medians())).collect()

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The VMM's word on the TSCs of a clock's clients, compared with their reference points.
+//! KVM's and the VMM's word on the TSCs of a clock's clients, compared with their reference points.
 
 use super::packet::Domain;
-use super::samples::Times;
+use super::samples::{KvmTsc, Times};
 use super::session::Session;
 use super::session_json::{Clock, GuestTsc};
 use super::stream::Stream;
-use crate::clock::{Agreement, ClockMap, Limits, Line};
+use crate::clock::{Agreement, ClockMap, Limits, Line, Lines};
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use crate::by_number::ByNumber;
 
@@ -27,18 +28,47 @@ pub struct ComparedTsc {
     pub agreement: Agreement,
 }
 
-/// The VMM's word on a clock.
+/// KVM's word on the TSC of a client's VM, as the recording of the host's kernel has it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct KvmWord {
+    /// The TSCs by which the client's times are mapped, each with the host times from and until which it held, in
+    /// [units](crate::clock::FRACTION) since the session's origin.
+    pub used: Vec<(GuestTsc, i64, i64)>,
+    /// Number of TSCs of VMs of this host that the client's points contradict: those of other VMs, or wrong ones.
+    pub contradicted: usize,
+    /// Whether several TSCs at a time, as of two VMs or vCPUs, fit the client's points: then none is used.
+    pub is_ambiguous: bool,
+}
+
+/// A word of KVM that was compared with a client's constraints.
+#[derive(Clone, Debug)]
+struct OfKvm {
+    used: Arc<[Line]>,
+    contradicted: usize,
+    is_ambiguous: bool,
+}
+
+/// KVM's and the VMM's word on a clock.
 #[derive(Clone, Debug, Default)]
 pub(super) struct GuestTscs {
     /// By client; `None`: of all others.
     said: ByNumber<Option<u32>, Line>,
     compared: ByNumber<u32, Agreement>,
+    /// The TSCs of all VMs of the host.
+    of_kvm: Vec<Line>,
+    compared_of_kvm: ByNumber<u32, OfKvm>,
 }
 
 impl GuestTscs {
-    /// Returns the VMM's word on a clock, for its clients: those with times, and those with packets. There is none on
+    /// Returns the words on a clock, for its clients: those with times, and those with packets. There are none on
     /// one that cannot be a counter like the host's.
-    pub fn of(session: &Session, clock: &Clock, times: &ByNumber<u32, Times>) -> GuestTscs {
+    pub fn of(
+        session: &Session,
+        clock: &Clock,
+        times: &ByNumber<u32, Times>,
+        of_kvm: &[KvmTsc],
+    ) -> GuestTscs {
         let json = session.json();
         let host = json.clocks.iter().find(|clock| clock.domain == Domain::Host);
         let is_like = |host: &Clock| clock.kind == host.kind || clock.kind == "counter";
@@ -50,29 +80,54 @@ impl GuestTscs {
             |stream: &&Stream| stream.segments.iter().any(|s| s.first.stream_id == clock.id);
         let with_packets = BTreeSet::from_iter(guests.filter(is_its).map(|stream| stream.client));
         let is_client = |client| times.get(client).is_some() || with_packets.contains(&client);
-        let said = said.filter(|said| said.client.is_none_or(is_client)).filter_map(|said| {
-            let line = Line::new(said.tsc, clock.base, session.counter(), session.origin())?;
-            Some((said.client, line))
-        });
-        GuestTscs { said: said.collect(), compared: ByNumber::default() }
+        let line = |tsc| Line::new(tsc, clock.base, session.counter(), session.origin());
+        let said = said.filter(|said| said.client.is_none_or(is_client));
+        let said = said.filter_map(|said| Some((said.client, line(said.tsc)?)));
+        // KVM computes the TSC alone.
+        let of_kvm = of_kvm.iter().filter(|_| is_like && clock.kind == "tsc");
+        let of_kvm =
+            of_kvm.filter_map(|found| Some(line(found.tsc)?.of_kvm(found.from, found.until)));
+        let (said, of_kvm) = (said.collect(), of_kvm.collect());
+        GuestTscs { said, of_kvm, ..GuestTscs::default() }
     }
 
     fn said(&self, client: u32) -> Option<&Line> {
         self.said.get(Some(client)).or_else(|| self.said.get(None))
     }
 
-    /// Compares the word on a client with the constraints from which its map was made.
+    /// Compares the words on a client with the constraints from which its map was made.
     pub fn compare(&mut self, client: u32, limits: &Limits, map: &ClockMap) {
+        if !self.of_kvm.is_empty() {
+            let compared = OfKvm::of(&self.of_kvm, limits, map);
+            self.compared_of_kvm.insert(client, compared);
+        }
         if let Some(line) = self.said(client) {
             let agreement = line.compare(limits, map);
             self.compared.insert(client, agreement);
         }
     }
 
-    /// Returns the line by which a client's times are mapped, if there is one. A client without
-    /// constraints on both sides needs another one's that agree with the same TSC, and none that
-    /// contradict theirs.
-    pub fn used(&self, client: u32) -> Option<Line> {
+    /// Returns the lines by which a client's times are mapped. A client without constraints on both sides needs another
+    /// one's that agree with the same TSC, and none that contradict theirs.
+    pub fn used(&self, client: u32) -> Lines {
+        let of_kvm = match self.compared_of_kvm.get(client) {
+            Some(own) if !own.used.is_empty() => return Lines::new(own.used.clone(), None),
+            Some(own) if own.contradicted > 0 || own.is_ambiguous => None,
+            // Nothing shows which TSC the client reads.
+            _ => {
+                let mut others =
+                    self.compared_of_kvm.values().filter(|other| !other.used.is_empty());
+                let first = others.next();
+                first.filter(|first| others.all(|other| other.used == first.used))
+            }
+        };
+        match of_kvm {
+            Some(other) => Lines::new(other.used.clone(), None).unproven(),
+            None => Lines::new(Arc::default(), self.used_of_vmm(client)),
+        }
+    }
+
+    fn used_of_vmm(&self, client: u32) -> Option<Line> {
         let line = self.said(client)?;
         let own = self.compared.get(client);
         let has_own = own.is_some_and(|own| own.room.0.is_some() && own.room.1.is_some());
@@ -89,11 +144,60 @@ impl GuestTscs {
         is_used.then_some(*line)
     }
 
+    /// Iterates over the clients that KVM's word was compared with.
+    pub fn of_kvm(&self) -> impl Iterator<Item = (u32, KvmWord)> {
+        self.compared_of_kvm.iter().map(|(client, of)| {
+            let OfKvm { used, contradicted, is_ambiguous } = of;
+            let used = used.iter().filter_map(|line| {
+                let (from, until) = line.held()?;
+                Some((line.tsc(), from, until))
+            });
+            let (used, contradicted, is_ambiguous) = (used.collect(), *contradicted, *is_ambiguous);
+            (client, KvmWord { used, contradicted, is_ambiguous })
+        })
+    }
+
     /// Iterates over the clients that have constraints.
     pub fn compared(&self, clock: u32) -> impl Iterator<Item = ComparedTsc> {
         self.compared.iter().filter_map(move |(client, agreement)| {
             let tsc = self.said(client)?.tsc();
             Some(ComparedTsc { clock, client, tsc, agreement: *agreement })
         })
+    }
+}
+
+impl OfKvm {
+    /// Finds the TSCs of all VMs that may be that of a client with these constraints.
+    fn of(all: &[Line], limits: &Limits, map: &ClockMap) -> OfKvm {
+        let mut agreed = Vec::new();
+        let mut contradicted = 0;
+        for line in all {
+            let agreement = line.compare(limits, map);
+            contradicted +=
+                usize::from(agreement.contradicting > 0 || !agreement.has_possible_rate);
+            if agreement.is_agreed() {
+                agreed.push(*line);
+            }
+        }
+        agreed.sort_by_key(Line::held);
+        // The same TSC of several vCPUs, VMs or recordings is one.
+        let mut used: Vec<Line> = Vec::new();
+        let mut is_ambiguous = false;
+        for line in agreed {
+            match used.last_mut() {
+                Some(last) if last.joins(&line) => last.join(&line),
+                Some(last) if last.overlaps(&line) => is_ambiguous = true,
+                _ => used.push(line),
+            }
+        }
+        // Where no word held, the nearest one must not contradict the points either: its times are shown.
+        let lines = Lines::new(used.into(), None);
+        let at = |x| lines.at(x).map(|(host, _)| host);
+        let is_possible = limits.not_after.iter().all(|p| at(p.x).is_none_or(|own| own <= p.y))
+            && limits.not_before.iter().all(|p| at(p.x).is_none_or(|own| p.y <= own));
+        let used =
+            if is_ambiguous || !is_possible { Arc::default() } else { lines.of_kvm().into() };
+        contradicted += usize::from(!is_possible);
+        OfKvm { used, contradicted, is_ambiguous }
     }
 }

@@ -5,7 +5,7 @@
 //! ```text
 //! stream_input the session's inputs: one per stream
 //! clock_maps   maps of the guests' clocks
-//! guest_tscs   the VMM's word on the guests' TSCs
+//! guest_tscs   KVM's and the VMM's word on the guests' TSCs
 //! lease        lease records
 //! samples      the reference points' times, and the constraints that follow
 //! session      the whole directory
@@ -29,11 +29,11 @@ mod stream_input;
 pub use class::{Class, Classes};
 pub use clock_maps::ClockMaps;
 pub(crate) use clock_maps::GuestClock;
-pub use guest_tscs::ComparedTsc;
+pub use guest_tscs::{ComparedTsc, KvmWord};
 pub(crate) use packet::MOST_CLIENTS;
 pub use packet::{Domain, Packet, PacketHeader};
 pub use samples::vcpu_threads;
-pub(crate) use samples::{Found, MOST_POINTS, Sample, find};
+pub(crate) use samples::{Found, KvmTsc, MOST_POINTS, Sample, find};
 pub(crate) use session::stream_files;
 pub use session::{Offset, Session};
 pub use session_json::{Clock, EventJson, GuestTsc, SessionJson, StreamJson};

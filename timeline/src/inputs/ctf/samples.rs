@@ -9,7 +9,7 @@
 use super::lease::Lease;
 use super::packet::{Domain, MOST_CLIENTS};
 use super::session::Session;
-use super::session_json::Clock;
+use super::session_json::{Clock, GuestTsc};
 use super::stream::Records;
 use crate::by_number::{ByNumber, Number};
 use crate::clock::{Limits, Point};
@@ -143,6 +143,16 @@ pub(crate) struct Found {
     pub unusable: u64,
     /// The threads that served each client's reference points, in order of time.
     pub served: ByNumber<u32, Vec<Seat>>,
+    /// The TSCs that KVM gave to the VMs of this host.
+    pub tscs: Vec<KvmTsc>,
+}
+
+/// A TSC that KVM computed for a VM from one host time to another, in host units from the session's origin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct KvmTsc {
+    pub tsc: GuestTsc,
+    pub from: i64,
+    pub until: i64,
 }
 
 /// Collects the times of a session, of at most so many points.
@@ -150,8 +160,8 @@ pub(crate) struct Found {
 /// # Errors
 /// If the session is damaged.
 pub(crate) fn find(session: &Session, most_points: usize) -> Result<Found> {
-    let mut found =
-        Found { by_clock: ByNumber::default(), unusable: 0, served: ByNumber::default() };
+    let (by_clock, served) = (ByNumber::default(), ByNumber::default());
+    let mut found = Found { by_clock, unusable: 0, served, tscs: Vec::new() };
     let all = samples(session, most_points, &mut found)?;
     for ((clock, client), samples) in all {
         let is_thinned = samples.every > 1;

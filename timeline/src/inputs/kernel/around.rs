@@ -12,7 +12,7 @@ use super::shown::shown_by;
 use crate::clock::{FRACTION, LIMIT};
 use crate::error::Result;
 use crate::format::{Fields, Format};
-use crate::inputs::ctf::{ClockMaps, Found, MOST_POINTS, Sample, Session, find};
+use crate::inputs::ctf::{ClockMaps, Found, KvmTsc, MOST_POINTS, Sample, Session, find};
 use crate::inputs::input::Time;
 use crate::sort;
 use std::cmp::Reverse;
@@ -21,6 +21,12 @@ use std::collections::{BinaryHeap, HashMap};
 
 /// Most places with lost events. Where there are more, too little is known.
 const MOST_GAPS: usize = 1 << 16;
+
+/// Most changes of TSC offsets. Where there are more, only what the recorder saw is known.
+const MOST_OFFSETS: usize = 1 << 16;
+
+/// The event of a vCPU that gets another TSC offset.
+const TSC_OFFSET: &str = "kvm:kvm_write_tsc_offset";
 
 /// `kvm_mmio`'s type of a store.
 const WRITE: i64 = 2;
@@ -74,7 +80,7 @@ impl KernelTrace {
 
     /// Fills in the kernel's times.
     fn fill(&self, session: &Session, found: &mut Found) -> Result<()> {
-        let mut around = Around { threads: HashMap::new(), gaps: Vec::new() };
+        let mut around = Around::default();
         let clients = found.by_clock.iter_mut().flat_map(|(_, clients)| clients.iter_mut());
         for (_, times) in clients {
             for sample in &mut times.samples {
@@ -82,7 +88,7 @@ impl KernelTrace {
                 around.threads.entry(tid).or_default().samples.push(sample);
             }
         }
-        if around.threads.is_empty() {
+        if around.threads.is_empty() && self.file.options.tscs.is_empty() {
             return Ok(());
         }
         for thread in around.threads.values_mut() {
@@ -90,16 +96,69 @@ impl KernelTrace {
         }
         around.read(self, session.origin())?;
         around.leave_out_gaps();
+        let Around { offsets, end, gaps, .. } = around;
+        let is_complete = gaps.is_empty() && offsets.len() <= MOST_OFFSETS;
+        found.tscs.extend(self.tscs(session.origin(), &offsets, end.filter(|_| is_complete)));
         Ok(())
+    }
+
+    /// Returns when VMs had the TSCs that the recorder saw. `end` is the last event's time, if no change is missing up
+    /// to there.
+    fn tscs(&self, origin: Time, offsets: &[NewOffset], end: Option<i64>) -> Vec<KvmTsc> {
+        let Some(times) = self.times.first() else { return Vec::new() };
+        let host = |ticks| {
+            let time = times.at(&mut (0, 0), 0, ticks).0 - origin;
+            time.clamp((-LIMIT).into(), LIMIT.into()) as i64
+        };
+        let has_changes = self.events().any(|name| name == TSC_OFFSET);
+        let mut found = Vec::new();
+        for seen in &self.file.options.tscs {
+            let own = seen.tsc.offset;
+            let (first, last) = (host(seen.from), host(seen.until));
+            let is_recorded = self.threads().is_none_or(|threads| threads.contains(&seen.pid));
+            let end = end.filter(|_| has_changes && is_recorded).unwrap_or(last).max(last);
+            let comes = |change: &NewOffset| change.next == own;
+            let goes = |change: &NewOffset| change.previous == own && change.next != own;
+            // A vCPU that had another offset got this one before it was seen.
+            let begun = offsets.iter().rev().find(|change| comes(change) && change.time <= first);
+            let from = begun.map_or(first, |change| change.time);
+            let mut held = Some(from);
+            let meanwhile = |change: &&NewOffset| from < change.time && change.time < end;
+            for change in offsets.iter().filter(meanwhile) {
+                match held {
+                    Some(from) if goes(change) => {
+                        found.push(KvmTsc { tsc: seen.tsc, from, until: change.time });
+                        held = None;
+                    }
+                    None if comes(change) => held = Some(change.time),
+                    _ => {}
+                }
+            }
+            found.extend(held.map(|from| KvmTsc { tsc: seen.tsc, from, until: end }));
+        }
+        found
     }
 }
 
 /// Samples of a session while the trace is read.
+#[derive(Default)]
 struct Around<'a> {
     /// By number of the thread.
     threads: HashMap<u32, Served<'a>>,
     /// Times between which events of a CPU were lost, in order of their ends.
     gaps: Vec<(i64, i64)>,
+    /// Changes of TSC offsets, in order of time, at most one more than [`MOST_OFFSETS`].
+    offsets: Vec<NewOffset>,
+    /// Time of the last event.
+    end: Option<i64>,
+}
+
+/// KVM gave a vCPU another TSC offset.
+#[derive(Clone, Copy)]
+struct NewOffset {
+    time: i64,
+    previous: i64,
+    next: i64,
 }
 
 /// The reference points that a thread served.
@@ -128,6 +187,10 @@ enum KernelEvent {
     Entry,
     /// It shows that the guest ran.
     Exit,
+    Offset {
+        previous: usize,
+        next: usize,
+    },
     Other,
 }
 
@@ -141,6 +204,10 @@ impl KernelEvent {
                 "kvm:kvm_fpu" => KernelEvent::Fpu { load: format.field("load")? },
                 "kvm:kvm_entry" => KernelEvent::Entry,
                 "kvm:kvm_exit" | "kvm:kvm_emulate_insn" => KernelEvent::Exit,
+                TSC_OFFSET => KernelEvent::Offset {
+                    previous: format.field("previous_tsc_offset")?,
+                    next: format.field("next_tsc_offset")?,
+                },
                 _ => return None,
             })
         };
@@ -173,8 +240,8 @@ impl<'a> Around<'a> {
             let margin = input.bound_ns().map_or(LIMIT, |ns| {
                 i64::try_from(ns).unwrap_or(LIMIT).saturating_mul(FRACTION).min(LIMIT)
             });
-            let record = input.record().filter(|(tid, _)| self.threads.contains_key(tid));
-            if let Some((tid, fields)) = record {
+            self.end = self.end.max(Some(time));
+            if let Some((tid, fields)) = input.record() {
                 let format = std::ptr::from_ref(fields.format).addr();
                 let kind = *kinds.entry(format).or_insert_with(|| KernelEvent::of(fields.format));
                 self.take(tid, kind, fields, (time, margin));
@@ -204,9 +271,15 @@ impl<'a> Around<'a> {
         fields: Fields<'_>,
         (time, margin): (i64, i64),
     ) {
+        let number = |field| fields.number(field).unwrap_or(-1);
+        if let KernelEvent::Offset { previous, next } = kind
+            && self.offsets.len() <= MOST_OFFSETS
+        {
+            let (previous, next) = (number(previous), number(next));
+            self.offsets.push(NewOffset { time, previous, next });
+        }
         let Some(thread) = self.threads.get_mut(&tid) else { return };
         thread.pass(time, margin);
-        let number = |field| fields.number(field).unwrap_or(-1);
         match kind {
             KernelEvent::Mmio { kind, value } => {
                 let value = (number(kind) == WRITE).then(|| number(value) as u64);
@@ -219,7 +292,7 @@ impl<'a> Around<'a> {
                 thread.is_out = false;
             }
             KernelEvent::Fpu { .. } | KernelEvent::Exit => thread.is_out = false,
-            KernelEvent::Other => {}
+            KernelEvent::Offset { .. } | KernelEvent::Other => {}
         }
     }
 

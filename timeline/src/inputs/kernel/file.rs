@@ -20,7 +20,7 @@ use crate::sort;
 use hypertrace_abi::event::cut;
 use hypertrace_abi::ring::MAX_NAME_BYTES;
 use hypertrace_format::number::grouped;
-use hypertrace_format::trace_dat::{MAGIC, MOST_STEALS, id};
+use hypertrace_format::trace_dat::{MAGIC, MOST_STEALS, MOST_TSCS, id};
 use ruzstd::decoding::FrameDecoder;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -124,6 +124,11 @@ impl TraceFile {
         if trace.options.has_bad_steals {
             trace.warnings.push(format!(
                 "its list of when a hypervisor took time is left out: more than {MOST_STEALS} times, or damaged"
+            ));
+        }
+        if trace.options.has_bad_tscs {
+            trace.warnings.push(format!(
+                "its list of KVM's TSC offsets is left out: more than {MOST_TSCS} TSCs, or damaged"
             ));
         }
         if trace.options.has_text {

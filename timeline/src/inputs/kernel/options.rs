@@ -9,7 +9,8 @@ use crate::clock::host::{HostCounter, uuid};
 use crate::error::Result;
 use crate::sort;
 use hypertrace_abi::event::cut;
-use hypertrace_format::trace_dat::{MOST_STEALS, id};
+use hypertrace_format::session_json::GuestTsc;
+use hypertrace_format::trace_dat::{MOST_STEALS, MOST_TSCS, id};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -83,6 +84,10 @@ pub(crate) struct Options {
     pub steals: Vec<Steal<u64>>,
     /// Whether this list is left out.
     pub has_bad_steals: bool,
+    /// The TSCs that KVM gave to VMs, as the recorder saw them.
+    pub tscs: Vec<SeenTsc>,
+    /// Whether this list is left out.
+    pub has_bad_tscs: bool,
     /// The threads that were recorded at the beginning; `None` if it has no such list.
     pub threads: Option<Vec<u32>>,
     /// Name of the buffer with the scheduling of all threads.
@@ -98,6 +103,16 @@ pub(crate) struct Options {
     /// Ids of options that are known and not used, and of those that are not known.
     pub unused: BTreeSet<u16>,
     pub unknown: BTreeSet<u16>,
+}
+
+/// A TSC that KVM gave to a VM, and between which ticks of the host the recorder saw it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SeenTsc {
+    /// The thread that made the VM.
+    pub pid: u32,
+    pub tsc: GuestTsc,
+    pub from: u64,
+    pub until: u64,
 }
 
 /// The kernel's counters of the events of a CPU in a buffer, until the recording's end.
@@ -173,7 +188,8 @@ impl Options {
             }
             id::VERSION => {
                 // `hypertrace 0.1.0; source=perf; boot_id=UUID; clock_bound_ns=N; counter=NS:TICKS,NS:TICKS;
-                // stolen_ms=N; steals=FROM-TO:MS,CPU:FROM-TO:MS; threads=N,N; all=BUFFER`.
+                // stolen_ms=N; steals=FROM-TO:MS,CPU:FROM-TO:MS; tscs=PID-FD:OFFSET:RATIO:BITS:FROM:UNTIL;
+                // threads=N,N; all=BUFFER`.
                 // Others write only their version.
                 let text = data.rest();
                 self.version = cut(&text, MOST_NAME).to_owned();
@@ -184,13 +200,12 @@ impl Options {
                     find("clock_bound_ns").and_then(|ns| ns.parse().ok()).unwrap_or(0);
                 self.counter = find("counter").and_then(readings);
                 self.stolen_ms = find("stolen_ms").and_then(|ms| ms.parse().ok());
-                let steals = find("steals").unwrap_or_default();
-                let words = steals.split(',').filter(|word| !word.is_empty());
-                // If some of them are not known, nothing follows from the others.
-                let steals: Option<Vec<_>> = words.take(MOST_STEALS + 1).map(steal).collect();
-                let steals = steals.filter(|all| all.len() <= MOST_STEALS);
+                let steals = all_of(find("steals"), MOST_STEALS, steal);
                 self.has_bad_steals = steals.is_none();
                 self.steals = steals.unwrap_or_default();
+                let tscs = all_of(find("tscs"), MOST_TSCS, seen_tsc);
+                self.has_bad_tscs = tscs.is_none();
+                self.tscs = tscs.unwrap_or_default();
                 self.all = find("all").map(short_name);
                 self.guest_clock = find("guest_clock").and_then(|id| id.parse().ok());
                 // A word that is no number names no thread.
@@ -265,6 +280,29 @@ fn readings(text: &str) -> Option<[(u64, u64); 2]> {
     let (first, last) = text.split_once(',')?;
     let [first, last]: [(u64, u64); 2] = [reading(first)?, reading(last)?];
     (first.0 < last.0 && first.1 < last.1).then_some([first, last])
+}
+
+/// Parses a list; `None` if it has more than `most` words or a bad one: if some of them are not known, nothing follows
+/// from the others.
+fn all_of<T>(list: Option<&str>, most: usize, parse: impl Fn(&str) -> Option<T>) -> Option<Vec<T>> {
+    let words = list.unwrap_or_default().split(',').filter(|word| !word.is_empty());
+    let all: Vec<T> = words.take(most + 1).map(parse).collect::<Option<_>>()?;
+    (all.len() <= most).then_some(all)
+}
+
+/// Parses `PID-FD:OFFSET:RATIO:BITS:FROM:UNTIL`.
+fn seen_tsc(word: &str) -> Option<SeenTsc> {
+    let parts: Vec<&str> = word.split(':').collect();
+    let [vm, offset, ratio, bits, from, until] = parts[..] else { return None };
+    let (pid, _fd) = vm.split_once('-')?;
+    let tsc = GuestTsc {
+        offset: offset.parse().ok()?,
+        multiplier: ratio.parse().ok()?,
+        shift: bits.parse().ok()?,
+    };
+    let (pid, from, until) = (pid.parse().ok()?, from.parse().ok()?, until.parse().ok()?);
+    let seen = SeenTsc { pid, tsc, from, until };
+    (tsc.is_possible() && seen.from <= seen.until).then_some(seen)
 }
 
 /// Parses `FROM-TO:MS` or `CPU:FROM-TO:MS`.
