@@ -380,6 +380,7 @@ pub fn json(first: Option<&Session>, opened: &Opened) -> Value {
             "clock": id, "clients": clients, "has_bound": has_bound,
         })).collect::<Vec<_>>(),
         "guest_tscs": guest_tscs::to_json(session, maps),
+        "kvm_tscs": guest_tscs::of_kvm_to_json(session, maps),
         "kernel_limits": maps.of_kernel().map(|(used, left_out)| json!({
             "used": used, "left_out": left_out,
         })),

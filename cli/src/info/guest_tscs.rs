@@ -1,17 +1,18 @@
-//! TSCs of guests that the VMM gave.
+//! TSCs of guests by KVM's and by the VMM's word.
 
 use super::clocks::{count, in_ns, ns, since_start};
 use crate::output::grouped;
 use hypertrace_timeline::clock::{Agreement, Contradicted};
-use hypertrace_timeline::{ClockMaps, ComparedTsc, GuestTsc, Session};
+use hypertrace_timeline::{ClockMaps, ComparedTsc, GuestTsc, KvmWord, Session};
 use serde_json::{Value, json};
 use std::fmt::{self, Write as _};
 
 /// Most clients that contradict the VMM's word and are shown as text.
 const SHOWN: usize = 10;
 
-/// Writes how the VMM's word on a clock agrees with the points of its clients.
+/// Writes how the words of KVM and of the VMM on a clock agree with the points of its clients.
 pub fn to_text(out: &mut String, session: &Session, maps: &ClockMaps, clock: u32) -> fmt::Result {
+    of_kvm(out, session, maps, clock)?;
     let of_clock = || maps.compared_tscs().filter(|compared| compared.clock == clock);
     let agreed = Vec::from_iter(of_clock().filter(|compared| compared.agreement.is_agreed()));
     for (at, first) in agreed.iter().enumerate() {
@@ -30,6 +31,70 @@ pub fn to_text(out: &mut String, session: &Session, maps: &ClockMaps, clock: u32
         0 => Ok(()),
         more => writeln!(out, "      and {} more clients", count(more)),
     }
+}
+
+/// Writes what the recording of the host's kernel says of the TSCs of a clock's clients.
+fn of_kvm(out: &mut String, session: &Session, maps: &ClockMaps, clock: u32) -> fmt::Result {
+    let mut words: Vec<(KvmWord, usize)> = Vec::new();
+    for (_, _, word) in maps.kvm_words().filter(|(of, ..)| *of == clock) {
+        match words.iter_mut().find(|(other, _)| *other == word) {
+            Some((_, clients)) => *clients += 1,
+            None => words.push((word, 1)),
+        }
+    }
+    for (KvmWord { used, contradicted, is_ambiguous, .. }, clients) in words.iter().take(SHOWN) {
+        let clients = clients_text(*clients);
+        for (tsc, from, until) in used.iter().take(SHOWN) {
+            let seconds = |at: &i64| since_start(session, *at) as f64 / 1e9;
+            writeln!(
+                out,
+                "    KVM says {}, by kernel.dat, from\n\
+                 \x20                {:.3} to {:.3} s of the session: the times of\n\
+                 \x20                {clients} are by it, and exact",
+                said(*tsc),
+                seconds(from),
+                seconds(until),
+            )?;
+        }
+        if *is_ambiguous {
+            writeln!(
+                out,
+                "    KVM's TSC offsets are not used for {clients}: those of\n\
+                 \x20                several VMs or vCPUs fit the points"
+            )?;
+        } else if used.is_empty() && *contradicted > 0 {
+            writeln!(
+                out,
+                "    KVM's TSC offsets are not used for {clients}: the points\n\
+                 \x20                contradict {}, by kernel.dat, of all VMs",
+                count(*contradicted),
+            )?;
+        }
+    }
+    Ok(())
+}
+
+/// Returns KVM's word on each client with points.
+pub fn of_kvm_to_json(session: &Session, maps: &ClockMaps) -> Vec<Value> {
+    let unix_ns = |at| session.unix_ns(at).clamp(i64::MIN.into(), i64::MAX.into()) as i64;
+    let value = |(clock, client, word): (u32, u32, KvmWord)| {
+        let used = word.used.iter().map(|(tsc, from, until)| {
+            let GuestTsc { offset, multiplier, shift } = tsc;
+            let (from, until) = (unix_ns(*from), unix_ns(*until));
+            json!({
+                "offset": offset, "multiplier": multiplier, "shift": shift,
+                "from_unix_ns": from, "until_unix_ns": until,
+            })
+        });
+        json!({
+            "clock": clock,
+            "client": client,
+            "used": used.collect::<Vec<_>>(),
+            "contradicted": word.contradicted,
+            "is_ambiguous": word.is_ambiguous,
+        })
+    };
+    maps.kvm_words().map(value).collect()
 }
 
 fn agreement(out: &mut String, tsc: GuestTsc, clients: &[Agreement]) -> fmt::Result {

@@ -28,21 +28,18 @@ pub(crate) struct Line {
     of_kvm: Option<(i64, i64)>,
 }
 
-/// The lines by which a client's times are mapped.
+/// The lines by which a client's times are mapped: those of KVM in order of time, which do not overlap; or the VMM's.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Lines {
-    /// Those of KVM, in order of time; they do not overlap.
-    of_kvm: Arc<[Line]>,
-    /// The VMM's word, which counts without KVM's.
-    said: Option<Line>,
-    /// Whether nothing but KVM's word says that the client reads this TSC: then its bound is not KVM's.
+    all: Arc<[Line]>,
+    /// Whether the client's own points do not show that it reads this TSC: then its bound is not KVM's.
     is_unproven: bool,
 }
 
 impl Lines {
-    /// Makes lines of KVM's and of the VMM's word.
-    pub fn new(of_kvm: Arc<[Line]>, said: Option<Line>) -> Lines {
-        Lines { of_kvm, said, is_unproven: false }
+    /// Makes lines of KVM's words, or of the VMM's one.
+    pub fn new(all: Arc<[Line]>) -> Lines {
+        Lines { all, is_unproven: false }
     }
 
     /// Returns the lines for a client whose own points do not show that it reads this TSC.
@@ -52,64 +49,18 @@ impl Lines {
 
     /// Returns whether there is none.
     pub fn is_empty(&self) -> bool {
-        self.of_kvm.is_empty() && self.said.is_none()
-    }
-
-    /// Returns KVM's lines.
-    pub fn of_kvm(&self) -> &[Line] {
-        &self.of_kvm
+        self.all.is_empty()
     }
 
     /// Returns the host time of a guest reading, and the bound on its error where KVM's word holds; `None` without a
     /// line.
     pub fn at(&self, x: i64) -> Option<(i64, Option<u64>)> {
         // Between two of KVM's, and before the first, the time is not known better than by points.
-        let last = self.of_kvm.iter().take_while(|line| line.has_begun(x)).last();
-        let line = last.or(self.of_kvm.first()).or(self.said.as_ref())?;
+        let last = self.all.iter().take_while(|line| line.has_begun(x)).last();
+        let line = last.or(self.all.first())?;
         let host = line.at(x);
         let is_exact = !self.is_unproven && line.holds(host);
         Some((host, is_exact.then(|| line.step())))
-    }
-}
-
-/// How a clock by its VMM's word agrees with the constraints.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Agreement {
-    /// Number of constraints.
-    pub constraints: usize,
-    /// Number of those that the clock contradicts.
-    pub contradicting: usize,
-    /// Contradiction by most.
-    pub worst: Option<Contradicted>,
-    /// Whether the rate is one that the constraints allow.
-    pub has_possible_rate: bool,
-    /// By how much the clock could be earlier and later at all readings, in 1/[`FRACTION`] ns, without a
-    /// contradiction. `None` if there are no constraints on that side.
-    pub room: (Option<u64>, Option<u64>),
-    /// How far the clock is from the constraints.
-    pub residuals: Residuals,
-}
-
-/// A constraint that the VMM's word contradicts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Contradicted {
-    /// The constraint.
-    pub point: Point,
-    /// Whether the reading is not after that host time; otherwise, it is not before.
-    pub is_upper: bool,
-    /// Distance, in 1/[`FRACTION`] ns.
-    pub by: u64,
-}
-
-impl Agreement {
-    /// Returns whether nothing contradicts the VMM's word, and there are constraints on both sides.
-    pub fn is_agreed(&self) -> bool {
-        self.contradicting == 0
-            && self.has_possible_rate
-            && self.room.0.is_some()
-            && self.room.1.is_some()
     }
 }
 
@@ -139,7 +90,8 @@ impl Line {
 
     /// Returns whether both are the same TSC, and KVM computed it without a break.
     pub fn joins(&self, later: &Line) -> bool {
-        self.tsc == later.tsc && !self.of_kvm.zip(later.of_kvm).is_none_or(|(a, b)| a.1 < b.0)
+        self.tsc == later.tsc
+            && self.of_kvm.zip(later.of_kvm).is_some_and(|((_, end), (from, _))| from <= end)
     }
 
     /// Returns whether KVM computed both at some time. `later` did not begin before.

@@ -3,10 +3,11 @@
 //! The words of KVM and of the VMM on guests' TSCs: true, false and stale ones, for clocks of all kinds.
 
 use hypertrace_test_support::{machine, made, trace_dat};
+use hypertrace_timeline::clock::FRACTION;
 use hypertrace_timeline::{ClockMaps, GuestTsc, KernelTrace, Session, Timeline, Value};
 use machine::{Claim, KINDS, Kernel, Kind, Machine, Random, machine};
 use made::*;
-use trace_dat::TraceDat;
+use trace_dat::{Page, TraceDat};
 
 /// Kinds of the VMM's word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -242,4 +243,79 @@ fn no_event_is_outside_of_its_bound_whatever_vm_kvm_speaks_of() {
         }
     }
     println!("{machines} machines, {all} events");
+}
+
+/// `kvm_write_tsc_offset` of Linux 6.1.
+const WRITE_TSC_OFFSET: &str = "name: kvm_write_tsc_offset
+ID: 92
+format:
+\tfield:unsigned short common_type;\toffset:0;\tsize:2;\tsigned:0;
+\tfield:unsigned char common_flags;\toffset:2;\tsize:1;\tsigned:0;
+\tfield:unsigned char common_preempt_count;\toffset:3;\tsize:1;\tsigned:0;
+\tfield:int common_pid;\toffset:4;\tsize:4;\tsigned:1;
+
+\tfield:unsigned int vcpu_id;\toffset:8;\tsize:4;\tsigned:0;
+\tfield:__u64 previous_tsc_offset;\toffset:16;\tsize:8;\tsigned:0;
+\tfield:__u64 next_tsc_offset;\toffset:24;\tsize:8;\tsigned:0;
+
+print fmt: \"vcpu=%u prev=%llu next=%llu\", REC->vcpu_id, REC->previous_tsc_offset, REC->next_tsc_offset
+";
+
+#[test]
+fn an_offset_of_kvm_holds_as_long_as_the_recording_shows() {
+    // Recorded threads, changes of the offset (ns, previous, next), whether events were lost, and when it held.
+    let ms = |from: i64, until: i64| vec![(from * 1_000_000, until * 1_000_000)];
+    let (own, other) = (-4_000_000_000_000i64, 77);
+    for (threads, changes, is_lossy, held) in [
+        // Seen from 10 to 50 ms; the last event is at 90 ms.
+        ("", vec![], false, ms(10, 90)),
+        ("", vec![(3_000_000, 0, own)], false, ms(3, 90)),
+        // Not the last change to it before it was seen.
+        (
+            "",
+            vec![(3_000_000, 0, own), (4_000_000, own, other), (6_000_000, other, own)],
+            false,
+            ms(6, 90),
+        ),
+        ("", vec![(3_000_000, 0, own), (70_000_000, own, other)], false, ms(3, 70)),
+        (
+            "",
+            vec![(20_000_000, own, other), (30_000_000, other, own)],
+            false,
+            [ms(10, 20), ms(30, 90)].concat(),
+        ),
+        // Another VM's.
+        ("", vec![(20_000_000, other, 78)], false, ms(10, 90)),
+        // Changes may be missing.
+        ("", vec![(3_000_000, 0, own)], true, ms(3, 50)),
+        ("; threads=9", vec![], false, ms(10, 50)),
+        ("; threads=8,31", vec![], false, ms(10, 90)),
+    ] {
+        let machine = machine(Kind::Steady, 3, Kernel::None);
+        let GuestTsc { multiplier, shift, .. } = machine.vcpus[0].counter.tsc(false);
+        let word = format!("31-9:{own}:{multiplier}:{shift}:10000000:50000000{threads}");
+        let mut page = Page::at(0).event(1_000, 92, 31, &[0; 24]);
+        let mut last = 1_000;
+        for (at, previous, next) in changes.iter().chain([&(90_000_000, 5, 6)]) {
+            let payload = [&[0; 8][..], &previous.to_le_bytes(), &next.to_le_bytes()].concat();
+            page = page.event(*at as u32 - last, 92, 31, &payload);
+            last = *at as u32;
+        }
+        let trace = TraceDat::new("x86-tsc").option(trace_dat::recorded_with_tscs(BOOT, &word));
+        let page = if is_lossy { page.missed(true) } else { page };
+        let trace = trace.format("kvm", WRITE_TSC_OFFSET).cpu(&[page]);
+        std::fs::write(machine.made.path().join("kernel.dat"), trace.version_7()).unwrap();
+
+        let session = Session::open(machine.made.path()).unwrap();
+        let trace = KernelTrace::of_session(0, &session).unwrap().unwrap();
+        let found = trace.kvm_tscs(&session).unwrap();
+
+        let in_ns = |of: &(GuestTsc, i64, i64)| (of.1 / FRACTION, of.2 / FRACTION);
+        assert_eq!(
+            Vec::from_iter(found.iter().map(in_ns)),
+            held,
+            "{changes:?} {threads} {is_lossy}"
+        );
+        assert!(found.iter().all(|(tsc, ..)| tsc.offset == own));
+    }
 }

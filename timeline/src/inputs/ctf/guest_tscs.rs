@@ -111,7 +111,7 @@ impl GuestTscs {
     /// one's that agree with the same TSC, and none that contradict theirs.
     pub fn used(&self, client: u32) -> Lines {
         let of_kvm = match self.compared_of_kvm.get(client) {
-            Some(own) if !own.used.is_empty() => return Lines::new(own.used.clone(), None),
+            Some(own) if !own.used.is_empty() => return Lines::new(own.used.clone()),
             Some(own) if own.contradicted > 0 || own.is_ambiguous => None,
             // Nothing shows which TSC the client reads.
             _ => {
@@ -122,8 +122,8 @@ impl GuestTscs {
             }
         };
         match of_kvm {
-            Some(other) => Lines::new(other.used.clone(), None).unproven(),
-            None => Lines::new(Arc::default(), self.used_of_vmm(client)),
+            Some(other) => Lines::new(other.used.clone()).unproven(),
+            None => Lines::new(self.used_of_vmm(client).into_iter().collect()),
         }
     }
 
@@ -191,12 +191,12 @@ impl OfKvm {
             }
         }
         // Where no word held, the nearest one must not contradict the points either: its times are shown.
-        let lines = Lines::new(used.into(), None);
+        let used: Arc<[Line]> = used.into();
+        let lines = Lines::new(used.clone());
         let at = |x| lines.at(x).map(|(host, _)| host);
         let is_possible = limits.not_after.iter().all(|p| at(p.x).is_none_or(|own| own <= p.y))
             && limits.not_before.iter().all(|p| at(p.x).is_none_or(|own| p.y <= own));
-        let used =
-            if is_ambiguous || !is_possible { Arc::default() } else { lines.of_kvm().into() };
+        let used = if is_ambiguous || !is_possible { Arc::default() } else { used };
         contradicted += usize::from(!is_possible);
         OfKvm { used, contradicted, is_ambiguous }
     }

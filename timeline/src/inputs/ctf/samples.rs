@@ -136,7 +136,7 @@ impl Times {
 }
 
 /// The times of a session's reference points, by clock and client.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Found {
     pub by_clock: ByNumber<u32, ByNumber<u32, Times>>,
     /// Reference points that no client or no clock of the session can have made.
@@ -160,8 +160,7 @@ pub(crate) struct KvmTsc {
 /// # Errors
 /// If the session is damaged.
 pub(crate) fn find(session: &Session, most_points: usize) -> Result<Found> {
-    let (by_clock, served) = (ByNumber::default(), ByNumber::default());
-    let mut found = Found { by_clock, unusable: 0, served, tscs: Vec::new() };
+    let mut found = Found::default();
     let all = samples(session, most_points, &mut found)?;
     for ((clock, client), samples) in all {
         let is_thinned = samples.every > 1;

@@ -12,7 +12,7 @@ use super::shown::shown_by;
 use crate::clock::{FRACTION, LIMIT};
 use crate::error::Result;
 use crate::format::{Fields, Format};
-use crate::inputs::ctf::{ClockMaps, Found, KvmTsc, MOST_POINTS, Sample, Session, find};
+use crate::inputs::ctf::{ClockMaps, Found, GuestTsc, KvmTsc, MOST_POINTS, Sample, Session, find};
 use crate::inputs::input::Time;
 use crate::sort;
 use std::cmp::Reverse;
@@ -76,6 +76,17 @@ impl KernelTrace {
             }
         }
         Ok(ClockMaps::from(session, found))
+    }
+
+    /// Returns the TSCs that KVM computed for VMs of this host, each with the host times from and until which it did so, in
+    /// [units](FRACTION) from the session's origin.
+    ///
+    /// # Errors
+    /// If the trace is damaged.
+    pub fn kvm_tscs(&self, session: &Session) -> Result<Vec<(GuestTsc, i64, i64)>> {
+        let mut found = Found::default();
+        self.fill(session, &mut found)?;
+        Ok(found.tscs.into_iter().map(|KvmTsc { tsc, from, until }| (tsc, from, until)).collect())
     }
 
     /// Fills in the kernel's times.
