@@ -41,7 +41,6 @@ mod linux_users;
 mod list;
 mod machine;
 mod machine_aarch64;
-mod machine_clock;
 mod mark;
 mod no_kvm;
 mod order;

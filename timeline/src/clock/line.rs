@@ -64,6 +64,47 @@ impl Lines {
     }
 }
 
+/// How a clock by its VMM's word agrees with the constraints.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Agreement {
+    /// Number of constraints.
+    pub constraints: usize,
+    /// Number of those that the clock contradicts.
+    pub contradicting: usize,
+    /// Contradiction by most.
+    pub worst: Option<Contradicted>,
+    /// Whether the rate is one that the constraints allow.
+    pub has_possible_rate: bool,
+    /// By how much the clock could be earlier and later at all readings, in 1/[`FRACTION`] ns, without a
+    /// contradiction. `None` if there are no constraints on that side.
+    pub room: (Option<u64>, Option<u64>),
+    /// How far the clock is from the constraints.
+    pub residuals: Residuals,
+}
+
+/// A constraint that the VMM's word contradicts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Contradicted {
+    /// The constraint.
+    pub point: Point,
+    /// Whether the reading is not after that host time; otherwise, it is not before.
+    pub is_upper: bool,
+    /// Distance, in 1/[`FRACTION`] ns.
+    pub by: u64,
+}
+
+impl Agreement {
+    /// Returns whether nothing contradicts the VMM's word, and there are constraints on both sides.
+    pub fn is_agreed(&self) -> bool {
+        self.contradicting == 0
+            && self.has_possible_rate
+            && self.room.0.is_some()
+            && self.room.1.is_some()
+    }
+}
+
 impl Line {
     /// Makes the line of a TSC, for guest ticks from the raw value `base` on. `origin` is the host time from which
     /// maps count. `None` if there can be no such TSC.
