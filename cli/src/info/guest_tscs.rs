@@ -66,7 +66,7 @@ fn of_kvm(out: &mut String, session: &Session, maps: &ClockMaps, clock: u32) -> 
             writeln!(
                 out,
                 "    KVM's TSC offsets are not used for {clients}: the points\n\
-                 \x20                contradict {}, by kernel.dat, of all VMs",
+                 \x20                contradict all {} of kernel.dat",
                 count(*contradicted),
             )?;
         }

@@ -283,6 +283,27 @@ fn a_tsc_that_the_vmm_gave_is_used_and_shown_unless_points_contradict_it() {
 }
 
 #[test]
+fn kvms_tsc_is_used_and_shown_unless_points_contradict_it_or_another_fits() {
+    let made = steady();
+    let text = std::fs::read_to_string(made.path().join("session.json")).unwrap();
+    std::fs::write(made.path().join("session.json"), with_boot(&text, Some(BOOT))).unwrap();
+    let mut shown = String::new();
+    for words in [
+        // The guest's, and that of a VM that began a millisecond later.
+        "31-9:-995000:1:0:1000000:900000000,77-9:-1995000:1:0:1000000:900000000",
+        "77-9:-1995000:1:0:1000000:900000000",
+        // Two within what the points leave.
+        "31-9:-995000:1:0:1000000:900000000,77-9:-994900:1:0:1000000:900000000",
+    ] {
+        let trace = TraceDat::new("x86-tsc").option(trace_dat::recorded_with_tscs(BOOT, words));
+        let trace = trace.cpu(&[]).version_7();
+        std::fs::write(made.path().join("kernel.dat"), trace).unwrap();
+        shown += &HYPERTRACE.transcript(&[&made], &["info S", "info --json S"]);
+    }
+    golden("kvm_tscs", shown);
+}
+
+#[test]
 fn distances_of_points_are_by_the_vmms_word_where_times_are() {
     let made = steady();
     made.tell(r#"{"epoch":0,"offset":-995000,"multiplier":1,"shift":0}"#);
