@@ -267,6 +267,7 @@ mod tests {
     fn json() -> RecordingJson {
         RecordingJson {
             clock: crate::clock::Clock::Tsc,
+            reading: None,
             version: VERSION,
             source: Source::Tracefs,
             owner: "hypertrace.1.2.3".into(),

@@ -7,7 +7,7 @@
 use crate::error::Error;
 use crate::state::failed;
 use hypertrace_abi::clock::ticks;
-use hypertrace_format::folder::{Folder, read_at, write_at};
+use hypertrace_format::folder::{Folder, read_at};
 use rustix::fs::OFlags;
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
@@ -37,31 +37,18 @@ impl Clock {
             Clock::MonotonicRaw => "mono_raw",
         }
     }
+
+    /// Reads this clock with the counter, if they are two.
+    pub fn reading(self) -> Option<Reading> {
+        (self == Clock::MonotonicRaw).then(Reading::now)
+    }
 }
 
-/// The file with readings of both clocks.
+/// The file with readings of both clocks, of a recording by perf.
 pub(crate) const FILE: &str = "clock";
 
 /// Most bytes of readings that are used: 12 hours of two a second.
 const MOST: usize = 2 << 20;
-
-/// Adds a reading of both clocks to the file in a recording's folder.
-///
-/// # Errors
-/// If it cannot be written.
-pub(crate) fn note(folder: &Folder) -> Result<(), Error> {
-    let opened = match folder.file(FILE, OFlags::WRONLY) {
-        Ok((file, stat)) => Ok((file, u64::try_from(stat.st_size).unwrap_or(0))),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            folder.new_file(FILE).map(|file| (file, 0))
-        }
-        Err(error) => Err(error),
-    };
-    let written = opened.and_then(|(file, at)| {
-        write_at(&file, &Reading::now().to_bytes(), at - at % Reading::BYTES as u64)
-    });
-    written.map_err(|error| failed("write", folder, FILE, error))
-}
 
 /// Returns the map by the readings in a recording's folder; `None` without any.
 ///
@@ -79,7 +66,7 @@ pub(crate) fn map(folder: &Folder, frequency: u64) -> Result<Option<Map>, Error>
 }
 
 /// A reading of both clocks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Reading {
     /// CLOCK_MONOTONIC_RAW, nanoseconds
     pub raw: u64,

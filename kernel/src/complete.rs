@@ -1,6 +1,6 @@
 //! Completing a recording: the file from what is on disk.
 
-use crate::clock::{self, Clock};
+use crate::clock::{self, Clock, Map};
 use crate::error::Error;
 use crate::instance::Instance;
 use crate::pages::Buffers;
@@ -99,11 +99,8 @@ pub(crate) fn take(
     for (_, instance) in &instances {
         instance.switch(false)?;
     }
-    if Clock::OWN == Clock::MonotonicRaw {
-        clock::note(&state.folder)?;
-    }
     let failure = pages(&instances)?.finish()?;
-    let mut end = EndJson::default();
+    let mut end = EndJson { reading: Clock::OWN.reading(), ..EndJson::default() };
     for (buffer, instance) in &instances {
         end.names = instance.root().text("saved_cmdlines").unwrap_or_default();
         match buffer {
@@ -144,7 +141,7 @@ pub(crate) fn complete(
         return Ok(None);
     };
     let head = state.head()?;
-    let EndJson { stats, names: noted, cpus } = state.ended()?.unwrap_or_default();
+    let EndJson { stats, names: noted, cpus, reading } = state.ended()?.unwrap_or_default();
     let mut all = Names::default();
     all.add_lines(&json.names);
     all.add_lines(&noted);
@@ -161,13 +158,15 @@ pub(crate) fn complete(
         origin.push_str(&format!("; guest_clock={clock}"));
     }
     let mut damage = taken.damage;
-    let map = match of {
-        Of::Host => clock::map(&state.folder, frequency)?,
-        Of::Guest { .. } => None,
+    let readings = Vec::from_iter([json.reading, reading].into_iter().flatten());
+    let map = match (json.source, of) {
+        (Source::Perf, Of::Host) => clock::map(&state.folder, frequency)?,
+        _ if json.clock == Clock::MonotonicRaw => Map::new(&readings, frequency),
+        _ => None,
     };
     // Killed before the first reading, a recorder by perf has left no records either.
     if let Some(map) = &map {
-        if json.source == Source::Perf {
+        if json.source == Source::Perf && matches!(of, Of::Host) {
             let converted = perf::convert(&state, &json, map)?;
             damage = converted.damage;
             all.add_lines(&converted.names);

@@ -3,6 +3,7 @@
 //! The pieces are those of the files that a recording has on a disk (see [`state`](crate::state)): the
 //! host puts them together, and completes the recording.
 
+use crate::clock::Clock;
 use crate::error::Error;
 use crate::instance::Instance;
 use crate::owner::Owner;
@@ -243,7 +244,11 @@ impl Forwarding {
         let names = self.instance.root().text("saved_cmdlines").unwrap_or_default();
         let stats = self.instance.stats()?;
         let overwritten = stats.iter().map(Stats::overwritten).fold(0, u64::saturating_add);
-        self.send_json(END, &EndJson { stats, names, ..EndJson::default() }, send)?;
+        self.send_json(
+            END,
+            &EndJson { stats, names, reading: Clock::OWN.reading(), ..EndJson::default() },
+            send,
+        )?;
         Ok(overwritten)
     }
 

@@ -1,6 +1,6 @@
 //! A recording, from its start to its file.
 
-use crate::clock::{self, Clock};
+use crate::clock::Clock;
 use crate::complete::{Of, Summary, Taken, complete, take};
 use crate::error::Error;
 use crate::instance::Instance;
@@ -297,9 +297,6 @@ fn prepare(
     // Of all VMs only where the recording is of all threads, too.
     let only = if config.own_only { &config.pids[..] } else { &[] };
     let drain = pages::drain(pages, Tscs::of(tracefs::kvm(), only))?;
-    if json.clock == Clock::MonotonicRaw {
-        clock::note(&state.folder)?;
-    }
     // Before the other: a thread that it shows waiting can be told what it waited for.
     others.clone().try_for_each(|instance| instance.switch(true))?;
     let mut threads = 0;
@@ -344,6 +341,7 @@ pub(crate) fn json(owner: &Owner, source: Source, cpus: Vec<u32>, pids: &[u32]) 
         version: VERSION,
         source,
         clock: Clock::OWN,
+        reading: Clock::OWN.reading(),
         owner: owner.to_string(),
         boot_id: boot_id(),
         trace_id: hypertrace_abi::clock::ticks(),

@@ -7,7 +7,7 @@
 //!
 //! The recording of a guest's kernel has the same files, in a folder of the file's name with a dot before it.
 
-use crate::clock::Clock;
+use crate::clock::{Clock, Reading};
 use crate::error::Error;
 use crate::owner::Owner;
 use crate::source::Source;
@@ -84,6 +84,9 @@ pub(crate) struct RecordingJson {
     /// Clock of the pages.
     #[serde(default)]
     pub clock: Clock,
+    /// Reading of this clock and of the counter at the beginning, if they are two.
+    #[serde(default)]
+    pub reading: Option<Reading>,
     /// Name of the owner, which is its instance's if it has one.
     pub owner: String,
     pub boot_id: String,
@@ -141,6 +144,9 @@ pub(crate) struct EndJson {
     /// Counters of the buffers of [`Buffer::Cpus`].
     #[serde(default)]
     pub cpus: Vec<Stats>,
+    /// As [`RecordingJson::reading`], at the end.
+    #[serde(default)]
+    pub reading: Option<Reading>,
 }
 
 /// The value of `version`.

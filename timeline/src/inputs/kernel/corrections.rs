@@ -62,7 +62,7 @@ impl KernelTrace {
     /// # Errors
     /// If the file cannot be read.
     pub fn corrections(&self, session: &Session, most: usize) -> Result<Option<Vec<(u64, i64)>>> {
-        let Some(Scale::Guest(clock)) = self.times.first().map(|times| &times.scale) else {
+        let Some(Scale::Guest(clock, None)) = self.times.first().map(|times| &times.scale) else {
             return Ok(None);
         };
         let (mut first, mut last) = (u64::MAX, 0);

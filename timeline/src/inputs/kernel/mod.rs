@@ -270,17 +270,17 @@ impl KernelTrace {
             why: why.into(),
         };
         let clock = maps.guest(session, self.file.options.guest_clock).map_err(failed)?;
-        let mut clocks = session.json().clocks.iter();
-        let kind = clocks.find(|clock| Some(clock.id) == self.file.options.guest_clock);
-        let is_raw = kind.is_some_and(|clock| clock.kind == "monotonic_raw");
-        let expected = if is_raw { MONOTONIC_RAW } else { TSC };
-        if let Some(buffer) = self.file.buffers.iter().find(|buffer| buffer.clock != expected) {
-            let found =
-                format!("the trace has the clock {:?}; record with {expected}", buffer.clock);
-            return Err(failed(&found));
-        }
-        for times in &mut self.times {
-            times.scale = Scale::Guest(Box::new(clock.clone()));
+        let readings = self.file.options.counter;
+        for (buffer, times) in self.file.buffers.iter().zip(&mut self.times) {
+            let readings = match &*buffer.clock {
+                TSC => None,
+                MONOTONIC_RAW if readings.is_some() => readings,
+                other => {
+                    let found = format!("the trace has the clock {other:?}; record with x86-tsc");
+                    return Err(failed(&found));
+                }
+            };
+            times.scale = Scale::Guest(Box::new(clock.clone()), readings);
         }
         Ok(())
     }
@@ -318,7 +318,7 @@ impl KernelTrace {
         let is_placed = |trace: &KernelTrace| {
             trace.session.is_some()
                 || trace.times.iter().any(|times| {
-                    let by_guest = matches!(times.scale, Scale::Guest(_)) || times.shift.is_some();
+                    let by_guest = matches!(times.scale, Scale::Guest(..)) || times.shift.is_some();
                     // Ticks have no times that could be placed, as another warning says.
                     by_guest || times.offset.is_some() || matches!(times.scale, Scale::Ticks)
                 })
@@ -438,7 +438,7 @@ impl KernelTrace {
     /// Returns whether it is of a guest's kernel, on the guest's counter.
     pub fn is_of_guest(&self) -> bool {
         self.is_in_session_of_host()
-            || self.times.iter().any(|times| matches!(times.scale, Scale::Guest(_)))
+            || self.times.iter().any(|times| matches!(times.scale, Scale::Guest(..)))
     }
 
     /// Returns the guest's clock in its session, if it is of a guest's kernel.

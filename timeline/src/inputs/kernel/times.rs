@@ -31,8 +31,9 @@ pub(crate) enum Scale {
     Counter(HostCounter),
     /// Nanoseconds that are derived from such a counter, by two readings of both.
     Derived(HostCounter, [(u64, u64); 2]),
-    /// Ticks of a guest's counter, whose reference points relate it to the host's.
-    Guest(Box<GuestClock>),
+    /// Ticks of a guest's counter, whose reference points relate it to the host's; or nanoseconds that are derived from that
+    /// counter, by two readings of both.
+    Guest(Box<GuestClock>, Option<[(u64, u64); 2]>),
     /// Ticks of the TSC, and nanoseconds to add.
     Tsc(TscToNs, i64),
     /// Nanoseconds, and those to add.
@@ -60,8 +61,8 @@ impl Times {
                 let time = begin.saturating_add(since.div_euclid(Time::from(to - from)));
                 (time, bound)
             }
-            Scale::Guest(clock) => {
-                let (time, units) = clock.at(hints, raw);
+            Scale::Guest(clock, readings) => {
+                let (time, units) = clock.at(hints, readings.map_or(raw, |r| ticks_of(r, raw)));
                 // The error also has the part of a nanosecond that is not shown.
                 let own = self.own_bound.saturating_add(1);
                 let bound = units.map(|units| units.div_ceil(FRACTION as u64).saturating_add(own));
@@ -91,6 +92,14 @@ impl Times {
     }
 }
 
+/// Returns the nearest tick of a counter at a time that is derived from it.
+fn ticks_of([(from, begin), (to, end)]: [(u64, u64); 2], ns: u64) -> u64 {
+    let (since, span) = (Time::from(ns) - Time::from(from), Time::from(to - from));
+    let ticks =
+        (since.saturating_mul(Time::from(end - begin)).saturating_add(span / 2)).div_euclid(span);
+    ticks.saturating_add(begin.into()).clamp(0, u64::MAX.into()) as u64
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -106,7 +115,15 @@ mod tests {
             let expected = (5_000 + i128::from(raw) - 800) * 256;
             assert_eq!(times.at(&mut (0, 0), 0, raw), (expected, Some(9)));
         }
+        for tick in [1_000, 1_001, 62_499, 70_000] {
+            // The kernel rounds nanoseconds down.
+            let ns = 800 + 16 * (tick - 1_000);
+            assert_eq!([ns - 1, ns, ns + 1].map(|ns| ticks_of(readings, ns)), [tick; 3]);
+        }
         let extremes = [(0, 0), (u64::MAX, u64::MAX)];
+        // Readings of a damaged file may be any numbers: a product may be too large for 128 bits.
+        assert!(ticks_of(extremes, 0) < ticks_of(extremes, u64::MAX));
+        assert_eq!(ticks_of([(u64::MAX - 1, 0), (u64::MAX, u64::MAX)], 0), 0);
         let times = Times { scale: Scale::Derived(counter, extremes), ..times };
         assert!(times.at(&mut (0, 0), 0, 0).0 < times.at(&mut (0, 0), 0, u64::MAX).0);
     }
