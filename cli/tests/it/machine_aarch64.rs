@@ -1,10 +1,15 @@
 //! In a machine of AArch64 with a real KVM, which QEMU emulates: the demo, its recordings, and the tests of the VMM.
 
+use crate::linux_guest_kernel::check_cpus;
+use hypertrace_tests::command::Hypertrace;
 use hypertrace_tests::linux::Linux;
+use hypertrace_tests::serve::Server;
 use hypertrace_tests::{build, capability::MISSING};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::Path;
+
+const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 
 /// Script before each test's own.
 const BEGIN: &str = "\
@@ -110,6 +115,33 @@ fn a_recording_by_perf_is_in_the_sessions_time_on_aarch64() {
     let end = time(lines.last().unwrap());
     assert!(switches.iter().all(|line| (-1_000_000_000..=end).contains(&time(line))), "{console}");
     assert!(switches.iter().all(|line| line["bound_ns"].as_u64() < Some(1_000_000)), "{console}");
+}
+
+#[test]
+#[ignore = "builds the command for AArch64: cargo xtask full"]
+fn the_kernel_of_an_aarch64_guest_stands_beside_its_programs() {
+    let Some(linux) = Linux::find_aarch64() else { return };
+    let Some(folder) = build::aarch64("hypertrace-cli", &[]) else { return };
+    let hypertrace = folder.join("debug/hypertrace");
+    let built = build::aarch64("hypertrace-linux-guest", &["--release"]).unwrap();
+    let programs =
+        [("hypertrace", &*hypertrace), ("program", &built.join("release/hypertrace-linux-guest"))];
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::of_file(HYPERTRACE, folder.path());
+    let (events, points) = (2_000, 20);
+    let script = format!(
+        "unset HYPERTRACE_CLOCK
+         hypertrace forward program {events} {points}; echo \"ended: $?\""
+    );
+
+    let console = linux.start(folder.path(), &server.device, &programs, &script).console();
+
+    assert!(console.contains("ended: 0"), "{console}");
+    let session = server.session.clone();
+    assert_eq!(server.end()["total"]["lost"], 0, "{console}");
+    let (_, kernel_events) = check_cpus(&session, 2 * events);
+    assert!(kernel_events > 8, "{kernel_events}");
+    Linux::used_aarch64();
 }
 
 #[test]

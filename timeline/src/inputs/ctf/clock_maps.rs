@@ -184,7 +184,7 @@ impl ClockMaps {
             return Err("its guest had several clocks, by reset or by several holders");
         }
         // Older guests do not say which counter they have.
-        if !matches!(&*clock.kind, "tsc" | "counter") {
+        if !matches!(&*clock.kind, "tsc" | "cntvct" | "counter") {
             return Err("its guest's clock is not the TSC");
         }
         if !maps.alone.is_empty() && maps.alone.len() == maps.clients.len() {
