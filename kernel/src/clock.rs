@@ -5,7 +5,6 @@
 //! kernel's trace where it has no clock that is the counter.
 
 use crate::error::Error;
-use crate::state::failed;
 use hypertrace_abi::clock::ticks;
 use hypertrace_format::folder::{Folder, read_at};
 use rustix::fs::OFlags;
@@ -55,13 +54,14 @@ const MOST: usize = 2 << 20;
 /// # Errors
 /// If they cannot be read.
 pub(crate) fn map(folder: &Folder, frequency: u64) -> Result<Option<Map>, Error> {
+    let failed = |source| Error::File { action: "read", path: folder.path().join(FILE), source };
     let file = match folder.file(FILE, OFlags::RDONLY) {
         Ok((file, _)) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(failed("read", folder, FILE, error)),
+        Err(error) => return Err(failed(error)),
     };
     let mut readings = vec![0; MOST];
-    let read = read_at(&file, &mut readings, 0).map_err(|e| failed("read", folder, FILE, e))?;
+    let read = read_at(&file, &mut readings, 0).map_err(failed)?;
     Ok(Map::new(&Reading::all(&readings[..read]), frequency))
 }
 

@@ -22,6 +22,7 @@ pub mod kvm;
 pub mod linux;
 pub mod linux_module;
 pub mod machine;
+mod modules;
 pub mod packets;
 pub mod peak;
 pub mod probes;

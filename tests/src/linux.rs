@@ -14,6 +14,7 @@ use crate::FULL_SIZE;
 use crate::build::{cargo, root, succeed, target_folder};
 use crate::capability;
 use crate::initramfs::{Initramfs, libraries_of};
+use crate::modules::{modules_of, root_of};
 
 /// A machine that QEMU emulates, by the names of its capabilities.
 #[derive(Debug)]
@@ -112,7 +113,7 @@ impl Linux {
     /// them.
     #[track_caller]
     pub fn modules(&self, names: &[&str]) -> Vec<PathBuf> {
-        crate::machine::modules_of(&self.kernel, names)
+        modules_of(&self.kernel, names)
     }
 
     /// Returns the kernel's release, as `6.1.0-50-cloud-amd64`, and the folder of its headers.
@@ -321,10 +322,4 @@ fn fetched_libraries(program: &Path) -> Vec<(String, PathBuf)> {
     let mut files: Vec<_> = libraries.collect();
     files.push(("lib64/ld-linux-x86-64.so.2".into(), loader));
     files
-}
-
-/// Returns the folder in place of / in which a fetched file of a folder of it is.
-pub(crate) fn root_of(file: &Path) -> PathBuf {
-    let file = fs::canonicalize(file).unwrap();
-    file.ancestors().find(|folder| folder.join("usr").is_dir()).unwrap().to_owned()
 }

@@ -5,7 +5,6 @@
 
 #![allow(unsafe_code)] // prctl(2) between fork and exec
 
-use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
@@ -23,7 +22,7 @@ use crate::FULL_SIZE;
 use crate::build::target_folder;
 use crate::capability;
 use crate::initramfs::Initramfs;
-use crate::linux::root_of;
+use crate::modules::modules_of;
 
 const QEMU: &str = "qemu-backports-system-x86_64";
 const KERNEL: &str = "linux-machine-kernel";
@@ -239,50 +238,4 @@ fn initramfs(kernel: &Path, busybox: &Path) -> Vec<u8> {
     let list = names.map(|name| format!("{name}\n")).collect::<String>();
     files.file("modules/list", list.as_bytes());
     files.end()
-}
-
-/// Returns the files of a kernel's modules and of those that they need, in the order in which they can be loaded.
-#[track_caller]
-pub(crate) fn modules_of(kernel: &Path, names: &[&str]) -> Vec<PathBuf> {
-    let mut left = vec![root_of(kernel).join("lib/modules")];
-    let mut modules = Vec::new();
-    while let Some(folder) = left.pop() {
-        for entry in fs::read_dir(folder).unwrap().flatten() {
-            match entry.file_type().unwrap().is_dir() {
-                true => left.push(entry.path()),
-                false => modules.push(entry.path()),
-            }
-        }
-    }
-    let mut order = Vec::new();
-    let mut seen = BTreeSet::new();
-    for name in names {
-        add_module(name, &modules, &mut seen, &mut order);
-    }
-    order
-}
-
-/// Adds a module after those that it needs, which its file names.
-fn add_module(
-    name: &str,
-    modules: &[PathBuf],
-    seen: &mut BTreeSet<String>,
-    order: &mut Vec<PathBuf>,
-) {
-    let plain = |name: &str| name.replace('-', "_");
-    if !seen.insert(plain(name)) {
-        return;
-    }
-    let is_it = |path: &&PathBuf| {
-        path.extension().is_some_and(|extension| extension == "ko")
-            && plain(path.file_stem().unwrap().to_str().unwrap()) == plain(name)
-    };
-    let path = modules.iter().find(is_it).unwrap_or_else(|| panic!("no module {name}"));
-    let bytes = fs::read(path).unwrap();
-    let texts = bytes.split(|byte| *byte == 0);
-    let needed = texts.filter_map(|text| text.strip_prefix(b"depends=")).next().unwrap_or_default();
-    for needed in String::from_utf8_lossy(needed).split(',').filter(|needed| !needed.is_empty()) {
-        add_module(needed, modules, seen, order);
-    }
-    order.push(path.clone());
 }
