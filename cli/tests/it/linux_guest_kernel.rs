@@ -111,7 +111,11 @@ fn the_kernel_of_a_guest_stands_beside_its_programs() {
     check_stat(&session, &stat, kernel_events);
     check_regions(&session);
     check_path(&session);
-    crate::perfetto_importer::imported(&[&session]);
+    if let Some(imported) = crate::perfetto_importer::imported(&[&session]) {
+        let recordings = stat["guest_kernels"].as_array().map_or(0, Vec::len) as u64;
+        assert!(recordings >= 3, "{stat}");
+        imported.assert_switches(recordings);
+    }
     if let Some(counts) = crate::perfetto::compared(&session, &[], &[]) {
         assert_eq!(counts["machines"], 2, "{counts}");
         assert!(counts["guest_threads"].as_u64() > Some(0), "{counts}");
