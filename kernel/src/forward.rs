@@ -30,6 +30,9 @@ pub const PIECE: usize = 8 * hypertrace_abi::event::MAX_SLICE;
 /// Most pages of a CPU in a pass, so that a busy CPU does not hold up the others.
 const MOST_PAGES: u32 = 4096;
 
+/// Most times that the last pages are read: until the kernel's counters say that nothing is left.
+const LAST_READS: u32 = 8;
+
 /// The note of an instance needs a directory; a recording for a host has none.
 const NO_DIRECTORY: &str = "/run/hypertrace/for-the-host";
 
@@ -235,14 +238,20 @@ impl Forwarding {
 
     fn send_rest(&mut self, send: &mut dyn FnMut(&Piece<'_>) -> bool) -> Result<u64, Error> {
         self.instance.switch(false)?;
-        let mut before = None;
-        // Nothing is added any more.
-        while before != Some(self.counts.bytes) {
-            before = Some(self.counts.bytes);
-            self.send_pages(send)?;
+        let mut stats = Vec::new();
+        // A CPU that a hypervisor took away may finish an event after the switch, and after the pages were read.
+        for _ in 0..LAST_READS {
+            let mut before = None;
+            while before != Some(self.counts.bytes) {
+                before = Some(self.counts.bytes);
+                self.send_pages(send)?;
+            }
+            stats = self.instance.stats()?;
+            if stats.iter().all(|stats| stats.unread() == 0) {
+                break;
+            }
         }
         let names = self.instance.root().text("saved_cmdlines").unwrap_or_default();
-        let stats = self.instance.stats()?;
         let overwritten = stats.iter().map(Stats::overwritten).fold(0, u64::saturating_add);
         self.send_json(
             END,
