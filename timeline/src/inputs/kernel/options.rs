@@ -156,7 +156,8 @@ impl Options {
                 let unit = if option == id::DATE { 1_000 } else { 1 };
                 let added = signed_number(&text).and_then(|number| number.checked_mul(unit));
                 let Some(added) = added else {
-                    return Err(data.damaged("an offset of times", format_args!("{text:?}")));
+                    let shown = cut(&text, MOST_NAME);
+                    return Err(data.damaged("an offset of times", format_args!("{shown:?}")));
                 };
                 self.offset_ns = self.offset_ns.saturating_add(added);
             }
@@ -255,14 +256,17 @@ pub(crate) fn chosen_clock(text: &str) -> String {
     short_name(name)
 }
 
-/// Parses a number with a sign, decimal or hexadecimal after `0x`.
+/// Parses a number with at most one sign, decimal or hexadecimal after `0x`.
 fn signed_number(text: &str) -> Option<i64> {
     let text = text.trim();
-    let digits = text.trim_start_matches(['+', '-']);
-    let number = match digits.strip_prefix("0x") {
-        Some(hex) => i64::from_str_radix(hex, 16).ok()?,
-        None => digits.parse().ok()?,
+    let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
+    let (digits, radix) = match unsigned.strip_prefix("0x") {
+        Some(hex) => (hex, 16),
+        None => (unsigned, 10),
     };
+    // `from_str_radix` would take a second sign.
+    let digits = Some(digits).filter(|digits| digits.starts_with(|c: char| c.is_ascii_hexdigit()));
+    let number = i64::from_str_radix(digits?, radix).ok()?;
     Some(if text.starts_with('-') { -number } else { number })
 }
 
@@ -349,4 +353,28 @@ fn time_shift(data: &mut Bytes<'_>) -> Result<TimeShift> {
     }
     shift.cpus.iter_mut().for_each(|samples| sort::by_key(samples, |sample| sample.time));
     Ok(shift)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_has_one_sign_at_most() {
+        for (text, number) in [
+            ("-0x8000000000000000", None),
+            ("-0x-8000000000000000", None),
+            ("--5", None),
+            ("0x-5", None),
+            ("+-5", None),
+            ("-", None),
+            ("", None),
+            (" -12\n", Some(-12)),
+            ("+7", Some(7)),
+            ("-0x10", Some(-16)),
+            ("9223372036854775807", Some(i64::MAX)),
+        ] {
+            assert_eq!(signed_number(text), number, "{text:?}");
+        }
+    }
 }
