@@ -136,7 +136,7 @@ fn check_parent(option: &str, path: &Path) -> Result<()> {
 pub fn run(args: &Args) -> Result<ExitCode> {
     let failure = Failure::default();
     if place::is_live(&args.output) {
-        // `record` has made the session and writes its description, so there is no second one to join.
+        // `record` made this session and writes `session.json`: the server cannot write the same file.
         bail!(Usage(format!(
             "{}: a session is being recorded in it; end that, start `hypertrace serve` first, and then `hypertrace \
              record -a` or `-p` with the same -o, which records into the session of `serve`",

@@ -37,6 +37,7 @@ mod forward;
 mod guest;
 mod instance;
 mod owner;
+mod pace;
 mod pages;
 mod perf;
 mod processes;

@@ -3,6 +3,7 @@
 //! No event shows it: a thread that had a CPU did not run. So a recording has the sum, and the times in which it
 //! and the counter of each CPU rose.
 
+use crate::pace::Pace;
 use hypertrace_abi::clock::ticks;
 use hypertrace_format::trace_dat::MOST_STEALS;
 use std::collections::BTreeMap;
@@ -15,15 +16,10 @@ const TICK_MS: u64 = 10;
 /// Least time between two readings where a hypervisor takes time: the counters' step.
 const PERIOD: Duration = Duration::from_millis(TICK_MS);
 
-/// Least number of times that a reading takes until the next one. A machine of many CPUs and interrupts has a long
-/// /proc/stat.
-const PAUSE: u32 = 100;
-
 /// The times in which counters rose.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Rises {
-    /// When the last reading ended, and the shortest one.
-    last: Option<(Instant, Duration)>,
+    pace: Pace,
     /// Of each CPU, and of all together: `None`.
     counters: BTreeMap<Option<u32>, Counter>,
     /// Number of all rises.
@@ -46,20 +42,21 @@ struct Rise {
     ms: u64,
 }
 
+impl Default for Rises {
+    fn default() -> Rises {
+        Rises { pace: Pace::new(PERIOD), counters: BTreeMap::new(), count: 0 }
+    }
+}
+
 impl Rises {
     /// Returns the time until the next reading; `None` on a machine from which nothing was ever taken.
     pub fn period(&self) -> Option<Duration> {
-        self.counters.get(&None).filter(|sum| sum.ms > 0).map(|_| self.pause())
-    }
-
-    fn pause(&self) -> Duration {
-        let shortest = self.last.map_or(Duration::ZERO, |(_, shortest)| shortest);
-        PERIOD.max(shortest.saturating_mul(PAUSE))
+        self.counters.get(&None).filter(|sum| sum.ms > 0).map(|_| self.pace.pause())
     }
 
     /// Reads the counters, unless they were read a moment ago.
     pub fn read(&mut self) {
-        if self.last.is_none_or(|(at, _)| at.elapsed() >= self.pause()) {
+        if self.pace.is_due() {
             self.read_now();
         }
     }
@@ -69,9 +66,7 @@ impl Rises {
         let Ok(stat) = fs::read_to_string("/proc/stat") else { return };
         let after = ticks();
         self.add((before, after), &stat);
-        let took = begun.elapsed();
-        let shortest = self.last.map_or(took, |(_, shortest)| shortest.min(took));
-        self.last = Some((Instant::now(), shortest));
+        self.pace.ended(begun);
     }
 
     /// Takes what was read between two ticks.
@@ -185,13 +180,11 @@ mod tests {
     }
 
     #[test]
-    fn a_reading_that_takes_long_is_rare() {
+    fn a_machine_from_which_nothing_was_taken_is_not_read_again() {
         let mut rises = Rises::default();
-        assert_eq!((rises.period(), rises.pause()), (None, PERIOD));
+        assert_eq!(rises.period(), None);
         rises.add((1, 1), &stat(1, &[1]));
         assert_eq!(rises.period(), Some(PERIOD));
-        rises.last = Some((Instant::now(), Duration::from_micros(300)));
-        assert_eq!(rises.period(), Some(Duration::from_millis(30)));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! KVM shows both in debugfs as long as the VM exists, so the recorder looks now and then. The event
 //! `kvm:kvm_write_tsc_offset` tells when an offset changed in between.
 
+use crate::pace::Pace;
 use crate::tracefs::Dir;
 use hypertrace_abi::clock::ticks;
 use hypertrace_format::trace_dat::MOST_TSCS;
@@ -11,9 +12,6 @@ use std::time::{Duration, Instant};
 
 /// Least time between two looks.
 const PERIOD: Duration = Duration::from_millis(500);
-
-/// Least number of times that a look takes until the next one: each vCPU has three files.
-const PAUSE: u32 = 100;
 
 /// Most VMs, and vCPUs of one, that are read.
 const MOST_ENTRIES: usize = 4096;
@@ -27,7 +25,7 @@ struct Tsc {
 }
 
 impl Tsc {
-    /// Returns what a vCPU's files say; `None` if the VM has ended meanwhile, or KVM shows no offset.
+    /// Reads the files of a vCPU. Returns `None` if the VM has ended meanwhile, or if KVM shows no offset.
     fn of(vcpu: &Dir) -> Option<Tsc> {
         let text = |name| vcpu.text(name).ok();
         let offset = text("tsc-offset")?.trim().parse().ok()?;
@@ -51,38 +49,39 @@ struct Seen {
 }
 
 /// The TSCs of all VMs, as the looks have found them.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Tscs {
     /// Folder of KVM in debugfs; `None`: this process may not read it, or the host has none.
     kvm: Option<Dir>,
     /// Processes whose VMs are noted; none: all.
     only: Vec<u32>,
-    /// When the last look ended, and the shortest one.
-    last: Option<(Instant, Duration)>,
+    pace: Pace,
     seen: BTreeMap<(String, Tsc), Seen>,
     /// Whether there are more than can be noted: then the notes prove nothing.
     has_more: bool,
 }
 
+impl Default for Tscs {
+    fn default() -> Tscs {
+        Tscs::of(None, &[])
+    }
+}
+
 impl Tscs {
     /// Makes one that looks into KVM's folder in debugfs, for the VMs of these processes alone if there are any.
     pub fn of(kvm: Option<Dir>, only: &[u32]) -> Tscs {
-        Tscs { kvm, only: only.to_vec(), ..Tscs::default() }
+        let (pace, seen) = (Pace::new(PERIOD), BTreeMap::new());
+        Tscs { kvm, only: only.to_vec(), pace, seen, has_more: false }
     }
 
     /// Returns the time until the next look; `None` if there is nothing to see.
     pub fn period(&self) -> Option<Duration> {
-        self.kvm.as_ref().map(|_| self.pause())
-    }
-
-    fn pause(&self) -> Duration {
-        let shortest = self.last.map_or(Duration::ZERO, |(_, shortest)| shortest);
-        PERIOD.max(shortest.saturating_mul(PAUSE))
+        self.kvm.as_ref().map(|_| self.pace.pause())
     }
 
     /// Looks, unless the last look was a moment ago.
     pub fn read(&mut self) {
-        if self.last.is_none_or(|(at, _)| at.elapsed() >= self.pause()) {
+        if self.pace.is_due() {
             self.read_now();
         }
     }
@@ -116,9 +115,7 @@ impl Tscs {
                 }
             }
         }
-        let took = begun.elapsed();
-        let shortest = self.last.map_or(took, |(_, shortest)| shortest.min(took));
-        self.last = Some((Instant::now(), shortest));
+        self.pace.ended(begun);
     }
 
     /// Notes what was read between two ticks.

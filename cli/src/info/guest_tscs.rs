@@ -1,4 +1,4 @@
-//! TSCs of guests by KVM's and by the VMM's word.
+//! What KVM and the VMM say of guests' TSCs.
 
 use super::clocks::{count, in_ns, ns, since_start};
 use crate::output::grouped;

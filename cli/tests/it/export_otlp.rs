@@ -195,7 +195,7 @@ fn a_terminal_shows_what_a_collector_has_accepted() {
     let command = format!("{} export {path} --to otlp --otlp-endpoint {address}", HYPERTRACE.0);
     let mut script = Command::new(&script);
     script.args(["--quiet", "--return", "--command", &command, "/dev/null"]);
-    // Where TERM is not set, nobody knows how to move a terminal's cursor: no progress is shown.
+    // Without TERM, the command does not know how to move the terminal's cursor, and shows no progress.
     let shown = run(script.env("TERM", "xterm").stdin(Stdio::null())).ok();
     assert!(shown.contains(" spans accepted in "), "{shown:?}");
     capability::used("script");

@@ -53,7 +53,7 @@ pub(crate) struct Imported {
     switches: (Switches, Switches),
 }
 
-/// Switches by whether the CPU is a guest's, and its number.
+/// Number of switches of each CPU. The key says whether the CPU is a guest's, and has the CPU's number.
 type Switches = BTreeMap<(bool, u32), u64>;
 
 /// Exports sessions, and compares what the importer finds with the library. Returns `None`, with a report, without an

@@ -263,11 +263,17 @@ print fmt: \"vcpu=%u prev=%llu next=%llu\", REC->vcpu_id, REC->previous_tsc_offs
 
 #[test]
 fn an_offset_of_kvm_holds_as_long_as_the_recording_shows() {
-    // Recorded threads, changes of the offset (ns, previous, next), whether events were lost, and when it held.
-    let ms = |from: i64, until: i64| vec![(from * 1_000_000, until * 1_000_000)];
     let (own, other) = (-4_000_000_000_000i64, 77);
+    // Each case has the threads that the recorder followed, the changes of the offset (time in ns, offset before, offset
+    // after), whether the recorder lost events, and the times at which the offset held.
+    let toggles = |n: i64| {
+        let at = |k: i64| 11_000_000 + 100_000 * k;
+        let change = move |k: i64| if k % 2 == 0 { (at(k), own, 77) } else { (at(k), 77, own) };
+        (0..n).map(change).collect::<Vec<_>>()
+    };
+    let ms = |from: i64, until: i64| vec![(from * 1_000_000, until * 1_000_000)];
     for (threads, changes, is_lossy, held) in [
-        // Seen from 10 to 50 ms; the last event is at 90 ms.
+        // The recorder saw the offset from 10 to 50 ms, and its last event is at 90 ms.
         ("", vec![], false, ms(10, 90)),
         ("", vec![(3_000_000, 0, own)], false, ms(3, 90)),
         // Not the last change to it before it was seen.
@@ -290,20 +296,29 @@ fn an_offset_of_kvm_holds_as_long_as_the_recording_shows() {
         ("", vec![(3_000_000, 0, own)], true, ms(3, 50)),
         ("; threads=9", vec![], false, ms(10, 50)),
         ("; threads=8,31", vec![], false, ms(10, 90)),
+        // A guest that changes its offset all the time.
+        ("", toggles(700), false, vec![]),
     ] {
         let machine = machine(Kind::Steady, 3, Kernel::None);
         let GuestTsc { multiplier, shift, .. } = machine.vcpus[0].counter.tsc(false);
         let word = format!("31-9:{own}:{multiplier}:{shift}:10000000:50000000{threads}");
-        let mut page = Page::at(0).event(1_000, 92, 31, &[0; 24]);
-        let mut last = 1_000;
-        for (at, previous, next) in changes.iter().chain([&(90_000_000, 5, 6)]) {
-            let payload = [&[0; 8][..], &previous.to_le_bytes(), &next.to_le_bytes()].concat();
-            page = page.event(*at as u32 - last, 92, 31, &payload);
-            last = *at as u32;
-        }
+        let all =
+            Vec::from_iter([(1_000, 5, 6)].iter().chain(&changes).chain(&[(90_000_000, 5, 6)]));
+        // As many as a page has room for.
+        let mut pages = Vec::from_iter(all.chunks(64).map(|changes| {
+            let begin = changes[0].0 as u64;
+            let events = changes.iter().fold((Page::at(begin), begin), |(page, last), change| {
+                let (at, previous, next): &(i64, i64, i64) = change;
+                let payload = [&[0; 8][..], &previous.to_le_bytes(), &next.to_le_bytes()].concat();
+                (page.event((*at as u64 - last) as u32, 92, 31, &payload), *at as u64)
+            });
+            events.0
+        }));
         let trace = TraceDat::new("x86-tsc").option(trace_dat::recorded_with_tscs(BOOT, &word));
-        let page = if is_lossy { page.missed(true) } else { page };
-        let trace = trace.format("kvm", WRITE_TSC_OFFSET).cpu(&[page]);
+        if is_lossy {
+            pages = pages.into_iter().map(|page| page.missed(true)).collect();
+        }
+        let trace = trace.format("kvm", WRITE_TSC_OFFSET).cpu(&pages);
         std::fs::write(machine.made.path().join("kernel.dat"), trace.version_7()).unwrap();
 
         let session = Session::open(machine.made.path()).unwrap();

@@ -9,7 +9,8 @@
 //! both sides relies on the others.
 //!
 //! Where KVM's word on the TSCs of VMs, or else the VMM's, contradicts none of the client's constraints, times are by
-//! it. By KVM's word they are exact. By the VMM's, their bound is the distance to the farther end of what the constraints allow, as for every time: so
+//! it. By KVM's word they are exact. By the VMM's, their bound is the distance to the farther end of what the
+//! constraints allow, as for every time: so
 //! a false word puts no event outside of its bound.
 
 use super::guest_tscs::{ComparedTsc, GuestTscs, KvmWord};

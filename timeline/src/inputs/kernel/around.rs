@@ -25,6 +25,10 @@ const MOST_GAPS: usize = 1 << 16;
 /// Most changes of TSC offsets. Where there are more, only what the recorder saw is known.
 const MOST_OFFSETS: usize = 1 << 16;
 
+/// Most TSCs with the times at which KVM computed them: each is compared with each constraint. A guest can change its
+/// offset at will, so beyond this number none counts.
+const MOST_WORDS: usize = 256;
+
 /// The event of a vCPU that gets another TSC offset.
 const TSC_OFFSET: &str = "kvm:kvm_write_tsc_offset";
 
@@ -146,6 +150,9 @@ impl KernelTrace {
                 }
             }
             found.extend(held.map(|from| KvmTsc { tsc: seen.tsc, from, until: end }));
+            if found.len() > MOST_WORDS {
+                return Vec::new();
+            }
         }
         found
     }

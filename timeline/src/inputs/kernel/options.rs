@@ -105,7 +105,7 @@ pub(crate) struct Options {
     pub unknown: BTreeSet<u16>,
 }
 
-/// A TSC that KVM gave to a VM, and between which ticks of the host the recorder saw it.
+/// A TSC that KVM gave to a VM, with the host ticks at which the recorder first and last saw that TSC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SeenTsc {
     /// The thread that made the VM.
