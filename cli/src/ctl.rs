@@ -4,6 +4,7 @@ use crate::output::{print, prompt, say};
 use crate::{Usage, place, units};
 use anyhow::{Context, Result, anyhow, bail};
 use hypertrace_export::escape::Message;
+use hypertrace_format::folder::is_bad_path;
 use hypertrace_trace::monitor::{self, MAX_REPLY, SOCKET};
 use std::io::{self, BufRead, BufReader, ErrorKind, IsTerminal, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -153,6 +154,7 @@ impl Vmm<'_> {
                     format!("no permission to use {socket}; run as the user of the VMM")
                 }
                 ErrorKind::TimedOut => return no_reply(&socket, timeout),
+                _ if is_bad_path(&error) => format!("cannot connect to {socket}: {error}"),
                 _ => return anyhow!(error).context(format!("cannot connect to {socket}")),
             }))
         })?;

@@ -6,7 +6,7 @@ mod otlp;
 use crate::Usage;
 use crate::interrupt::Interrupts;
 use crate::kernel::{Assembled, Made, assemble};
-use crate::output::{counted, grouped, say};
+use crate::output::{Faults, counted, grouped, say};
 use crate::page::{WholeFile, check_folder};
 use crate::report::{Inputs, Lines, Opened, Recordings, Wanted, open_each, wrong};
 use crate::units::{At, at};
@@ -19,7 +19,9 @@ use hypertrace_format::error::error_chain;
 use hypertrace_format::folder::{Folder, Share, open_regular};
 use hypertrace_functions::symbols::Source;
 use hypertrace_kernel::{GuestRecording, HostRecording, relate};
-use hypertrace_timeline::{ClockMaps, EntryRef, EventKind, KernelTrace, Session, vcpu_threads};
+use hypertrace_timeline::{
+    ClockMaps, EntryRef, EventKind, KernelTrace, Session, Warning, vcpu_threads,
+};
 use rustix::fs::{CWD, OFlags};
 use std::cell::RefCell;
 use std::ffi::OsStr;
@@ -163,8 +165,12 @@ pub fn run(args: &Args) -> Result<()> {
         return Err(Usage("--states is for --to perfetto".into()).into());
     }
     match args.to {
-        Format::Json => events(args, out, "line", |e| whole(out, |out| Ok(json::write(e, out)?))),
-        Format::Csv => events(args, out, "row", |e| whole(out, |out| Ok(csv::write(e, out)?))),
+        Format::Json => {
+            events(args, out, "line", |e| whole(out, |out| Ok(json::write(e, out)?)))?.end()
+        }
+        Format::Csv => {
+            events(args, out, "row", |e| whole(out, |out| Ok(csv::write(e, out)?)))?.end()
+        }
         Format::Ctf => ctf::run(args, out),
         Format::Perfetto => perfetto(args, out),
         _ if choice.is_filtered() => {
@@ -178,21 +184,25 @@ pub fn run(args: &Args) -> Result<()> {
     }
 }
 
-/// Writes the events that are wanted. `write` returns how many there are, and the faults of the traces of kernels.
+/// Writes the events that are wanted, and returns the inputs' faults. `write` returns how many there are, and the faults of the inputs.
 fn events(
     args: &Args,
     out: &Path,
     unit: &str,
-    write: impl FnOnce(Events<'_>) -> Result<(u64, Vec<String>)>,
-) -> Result<()> {
+    write: impl FnOnce(Events<'_>) -> Result<(u64, Vec<Warning>)>,
+) -> Result<Faults> {
     let opened = match args.to {
         Format::Json | Format::Csv => args.inputs.open(&args.symbols),
         _ => args.inputs.open_timed(&args.symbols),
     };
-    let Recordings { sessions, traces, functions } = opened?;
-    for warning in traces.iter().flat_map(|trace| trace.warnings()) {
-        say(warning);
+    let recordings = opened?;
+    let mut faults = Faults::default();
+    faults.say(recordings.warnings());
+    if matches!(args.to, Format::Perfetto) && recordings.sessions.is_empty() {
+        let why = "no session: give the directory of one, of the same boot, too";
+        return Err(Usage(format!("{}: {why}", recordings.names())).into());
     }
+    let Recordings { sessions, traces, functions } = recordings;
     let all = Choice::default();
     let (sessions, traces, functions) = (&*sessions, &*traces, &*functions);
     let events = Events { sessions, traces, functions, symbols: &args.symbols, choice: &all };
@@ -201,14 +211,14 @@ fn events(
     choice.check(sessions, traces).map_err(wrong)?;
     let events = Events { choice: &choice, ..events };
     let (count, warnings) = write(events)?;
-    warnings.iter().for_each(say);
+    faults.say(warnings);
     if count == 0 && choice.is_filtered() {
         say(args.wanted.unmatched(sessions, traces));
     }
     if out != Path::new("-") {
         say(format_args!("{}: {}", out.display(), counted(count, unit)));
     }
-    Ok(())
+    Ok(faults)
 }
 
 /// Writes a trace of Perfetto.
@@ -218,7 +228,7 @@ fn perfetto(args: &Args, out: &Path) -> Result<()> {
         Some(States::Slices) => perfetto::States::Slices,
         Some(States::Tracks) | None => perfetto::States::Tracks,
     };
-    events(args, out, "event", |events| {
+    let faults = events(args, out, "event", |events| {
         let warnings;
         (counts, warnings) = whole(out, |out| Ok(perfetto::write(events, states, out)?))?;
         Ok((counts.events, warnings))
@@ -244,7 +254,7 @@ fn perfetto(args: &Args, out: &Path) -> Result<()> {
         let (count, why) = (grouped(counts.not_counted), "`hypertrace regions` says why");
         say(format_args!("{count} regions could not be measured, and are not there: {why}"));
     }
-    Ok(())
+    faults.end()
 }
 
 /// Writes a file that appears under its name when it is whole, or stdout.
@@ -318,7 +328,11 @@ impl Write for Interruptible {
 
 /// Writes a directory of uftrace.
 fn functions(args: &Args, out: &Path) -> Result<()> {
-    let Recordings { sessions, traces, functions } = args.inputs.open_timed(&[])?;
+    let recordings = args.inputs.open_timed(&[])?;
+    let mut faults = Faults::default();
+    faults.say(recordings.warnings());
+    let names = recordings.names();
+    let Recordings { sessions, traces, functions } = recordings;
     let modules = args.symbols.iter().map(Module::read).collect::<Result<Vec<_>, _>>()?;
     let lines = RefCell::new(Lines::compact());
     let text = |entry: &EntryRef<'_>| {
@@ -333,16 +347,20 @@ fn functions(args: &Args, out: &Path) -> Result<()> {
     };
     let source =
         uftrace::Source { sessions: &sessions, traces: &traces, modules: &modules, text: &text };
-    let counts = match &functions[..] {
-        [] => uftrace::compiled(&source, out)?,
+    let (counts, warnings) = match &functions[..] {
+        [] => uftrace::compiled(&source, out).map_err(|why| match why {
+            hypertrace_export::Error::NoFunctions => Usage(format!("{names}: {why}")).into(),
+            why => anyhow::Error::from(why),
+        })?,
         [functions] => uftrace::beside(&source, functions, out)?,
         _ => {
             let why = "one directory of uftrace has one function trace: give one";
             return Err(Usage(why.into()).into());
         }
     };
+    faults.say(warnings);
     say(closing(out, &counts));
-    Ok(())
+    faults.end()
 }
 
 /// Writes the recordings of the kernels of a session's host and guests.

@@ -1,20 +1,20 @@
 //! `hypertrace list`: names of events, those that can be recorded and those that were.
 
-use crate::output::{grouped, print, print_json, table};
+use crate::output::{Faults, grouped, print, print_json, table};
 use crate::report::{Opened, open_each};
 use crate::units::shown;
-use crate::{Usage, place};
+use crate::{Usage, place, unreadable};
 use anyhow::{Context, Result, bail};
 use hypertrace_abi::record::id;
 use hypertrace_abi::schema::{MAX_FIELDS, MAX_TEXT};
 use hypertrace_export::escape::Escaped;
-use hypertrace_format::folder::open_regular;
+use hypertrace_format::folder::open_given;
 use hypertrace_kernel::ability;
-use hypertrace_timeline::{Domain, Error, regions};
+use hypertrace_timeline::{Domain, Warning, regions};
 use object::elf::{FileHeader32, FileHeader64};
 use object::read::elf::FileHeader;
 use object::{Endianness, FileKind, Object, ObjectSection, ReadRef};
-use rustix::fs::{CWD, OFlags};
+use rustix::fs::OFlags;
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -98,10 +98,10 @@ pub fn run(args: &Args) -> Result<()> {
             bail!(Usage(format!("list {word}: there are `list events` and `list names`")));
         }
     };
-    let mut damage = None;
+    let mut faults = Faults::default();
     let mut names = match path {
         None => of_kernel(args.words.is_empty())?,
-        Some(path) if is_names || path.is_dir() => of_session(path, &mut damage)?,
+        Some(path) if is_names || path.is_dir() => of_session(path, &mut faults)?,
         Some(path) => of_program(path)?,
     };
     if !is_names {
@@ -111,7 +111,7 @@ pub fn run(args: &Args) -> Result<()> {
         true => print_json(to_json(&names, is_names))?,
         false => print(text(&names))?,
     }
-    damage.map_or(Ok(()), |why| Err(why.into()))
+    faults.end()
 }
 
 fn of_kernel(is_default: bool) -> Result<Names> {
@@ -124,9 +124,10 @@ fn of_kernel(is_default: bool) -> Result<Names> {
 }
 
 /// Returns the names in a session. Events after damage are not counted, and the damage is noted.
-fn of_session(dir: &Path, damage: &mut Option<Error>) -> Result<Names> {
+fn of_session(dir: &Path, faults: &mut Faults) -> Result<Names> {
     let opened = open_each(&[dir.to_owned()])?.pop().context("no session")?;
-    let Opened { session, maps, kernel, .. } = opened;
+    let Opened { session, maps, kernel, unread } = opened;
+    unread.into_iter().for_each(|why| faults.add(why));
     let mut names = Names::default();
     let mut counts: BTreeMap<u32, u64> = BTreeMap::new();
     let mut used = BTreeSet::new();
@@ -140,7 +141,7 @@ fn of_session(dir: &Path, damage: &mut Option<Error>) -> Result<Names> {
                 }
                 Ok(None) => break,
                 Err(why) => {
-                    *damage = Some(why);
+                    faults.add(why);
                     break;
                 }
             }
@@ -155,7 +156,12 @@ fn of_session(dir: &Path, damage: &mut Option<Error>) -> Result<Names> {
         add(&class.name, &class.fields, counts.get(&class.id).copied().unwrap_or(0));
     }
     // Its file describes many that do not occur.
-    let stats = kernel.map_or(Ok(Vec::new()), |trace| trace.event_stats())?;
+    let (stats, warnings) = match &kernel {
+        Some(trace) => trace.event_stats()?,
+        None => Default::default(),
+    };
+    // The others are about times.
+    faults.say(warnings.into_iter().filter(Warning::is_damage));
     stats.iter().for_each(|stat| add(&stat.name, &stat.fields, stat.events));
     let is_used = |domain, client| used.contains(&(domain, client));
     for stream in session.json().streams.iter().filter(|s| is_used(s.domain, s.client)) {
@@ -173,11 +179,7 @@ fn of_session(dir: &Path, damage: &mut Option<Error>) -> Result<Names> {
 /// Returns the events that a program declares in notes of its file: of the guest's library with their fields, and of
 /// trace-events files as probes of the provider `hypertrace`, which debuggers read, too.
 fn of_program(path: &Path) -> Result<Names> {
-    let failed = || format!("cannot read {}", path.display());
-    let Ok(path) = path.canonicalize() else {
-        bail!(Usage(format!("{} does not exist, or cannot be seen", path.display())));
-    };
-    let (file, _) = open_regular(CWD, &path, OFlags::RDONLY).with_context(failed)?;
+    let (file, _) = open_given(path, OFlags::RDONLY).map_err(unreadable(path))?;
     let refused = |why: &str| Usage(format!("{}: {why}", path.display()));
     let file = object::ReadCache::new(Limited { file: File::from(file), left: MAX_READ });
     let sections = headers(&file).unwrap_or(0);

@@ -82,6 +82,16 @@ const FORMER: [(&str, &str); 7] = [
 #[error("{0}")]
 struct Usage(String);
 
+/// Damage of an input, of which the rest was shown.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Damage(String);
+
+/// Returns a conversion for `map_err`: of the error of a file that was given.
+fn unreadable(path: &Path) -> impl FnOnce(io::Error) -> hypertrace_timeline::Error {
+    move |source| hypertrace_timeline::Error::Io { path: path.to_owned(), source }
+}
+
 fn main() -> ExitCode {
     // Ends the process with exit code 2 on wrong usage.
     let command = Cli::command();
@@ -197,6 +207,12 @@ fn next_step(error: &anyhow::Error) -> Option<String> {
     }
 }
 
+/// Returns an error's text, with what can be done.
+fn message(error: &anyhow::Error) -> String {
+    let next = next_step(error).map_or(String::new(), |next| format!("; {next}"));
+    format!("{error:#}{next}")
+}
+
 /// Prints an error once and chooses the exit code: 0 if the reader closed our
 /// output's pipe, 2 if the arguments or the input are wrong, else 1.
 fn exit(error: &anyhow::Error) -> ExitCode {
@@ -206,12 +222,12 @@ fn exit(error: &anyhow::Error) -> ExitCode {
     if error.chain().any(|cause| closed(&cause)) {
         return ExitCode::SUCCESS;
     }
-    let next = next_step(error).map_or(String::new(), |next| format!("; {next}"));
-    output::say(format_args!("{error:#}{next}"));
+    output::say(message(error));
     if let Some(error) = error.downcast_ref::<ProgramError>() {
         return ExitCode::from(error.exit_code());
     }
     let is_bad_input = error.is::<Usage>()
+        || error.is::<Damage>()
         || error.downcast_ref().is_some_and(hypertrace_timeline::Error::is_bad_input)
         || error.downcast_ref().is_some_and(hypertrace_functions::Error::is_bad_input)
         || error.downcast_ref().is_some_and(hypertrace_export::Error::is_bad_input)

@@ -3,11 +3,13 @@
 //! `println!` and `eprintln!` panic where the reader is gone or the disk is full. A message that
 //! cannot be written is dropped: it must not end a program that is being traced.
 
+use crate::{Damage, message};
 use anyhow::{Context, Result};
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use hypertrace_export::escape::{JsonText, Message};
 use hypertrace_export::json::{JSON_VERSION, exact};
 pub use hypertrace_format::number::{counted, grouped};
+use hypertrace_timeline::Warning;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::Value;
 use std::fmt::Display;
@@ -81,6 +83,39 @@ pub fn say(message: impl Display) {
     match io::stderr().is_terminal() {
         true => prompt(message.lines().map(|line| wrapped(line, "")).collect::<String>()),
         false => prompt(message + "\n"),
+    }
+}
+
+/// What is wrong with inputs whose rest is shown. The last damage is the error with which the command ends, so that its
+/// exit code tells of it.
+#[derive(Debug, Default)]
+#[must_use]
+pub struct Faults(Option<anyhow::Error>);
+
+impl Faults {
+    /// Says what is wrong, but keeps the last damage for the end.
+    pub fn say(&mut self, warnings: impl IntoIterator<Item = Warning>) {
+        for warning in warnings {
+            match warning.is_damage() {
+                true => self.add(Damage(warning.to_string())),
+                false => say(warning),
+            }
+        }
+    }
+
+    /// Adds damage.
+    pub fn add(&mut self, damage: impl Into<anyhow::Error>) {
+        if let Some(before) = self.0.replace(damage.into()) {
+            say(message(&before));
+        }
+    }
+
+    /// Ends a command that has shown the rest.
+    ///
+    /// # Errors
+    /// If there was damage.
+    pub fn end(self) -> Result<()> {
+        self.0.map_or(Ok(()), Err)
     }
 }
 

@@ -1,6 +1,7 @@
 //! `hypertrace receive`: makes a session of a journal.
 
 use crate::interrupt::Interrupts;
+use crate::unreadable;
 use anyhow::{Context, Result};
 use hypertrace_trace::receive::{ReceiveError, receive};
 use hypertrace_trace::{Share, session_json};
@@ -81,8 +82,7 @@ pub fn run(args: &Args) -> Result<()> {
     let journal = if args.journal == Path::new("-") {
         io::stdin().as_fd().try_clone_to_owned().context("cannot use standard input")?.into()
     } else {
-        let failed = || format!("cannot open {}", args.journal.display());
-        File::open(&args.journal).with_context(failed)?
+        File::open(&args.journal).map_err(unreadable(&args.journal))?
     };
     // A receiver that is ended before it has begun leaves nothing.
     let _interrupts = Interrupts::catch_end();

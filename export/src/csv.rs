@@ -11,7 +11,7 @@ use crate::row::Row;
 use crate::sources::Sources;
 use crate::{Error, Result};
 use hypertrace_format::pattern::matches;
-use hypertrace_timeline::{EventRef, Lost, ValueRef};
+use hypertrace_timeline::{EventRef, Lost, ValueRef, Warning};
 use std::collections::{BTreeSet, HashMap};
 use std::fmt::Write as _;
 use std::io::{self, Write};
@@ -29,11 +29,11 @@ const COLUMNS: &str = "t_ns,ts_ns,bound_ns,client,pid,tid,cpu,thread,source,even
 
 /// Writes a header, and a row for each event and each loss. The columns of fields are those of all events whose names
 /// are wanted, by name, with `field_` in front; of kernels' events, only of those that occur. Returns the number of rows,
-/// and the faults of the traces of kernels.
+/// and the faults of the inputs.
 ///
 /// # Errors
 /// If an input is damaged, has more than [`MOST_FIELDS`] fields, or the output cannot be written.
-pub fn write(events: Events<'_>, out: &mut dyn Write) -> Result<(u64, Vec<String>)> {
+pub fn write(events: Events<'_>, out: &mut dyn Write) -> Result<(u64, Vec<Warning>)> {
     let fields = fields(&events)?;
     if fields.len() > MOST_FIELDS {
         return Err(Error::ManyFields { fields: fields.len(), most: MOST_FIELDS });
@@ -69,7 +69,8 @@ fn fields(events: &Events<'_>) -> Result<BTreeSet<String>> {
         classes.flat_map(|class| &class.fields).map(|field| field.to_string()).collect();
     // A kernel's trace describes many events that it does not have.
     for trace in events.traces {
-        let stats = trace.event_stats()?.into_iter().filter(|stat| is_wanted(&stat.name));
+        let (stats, _) = trace.event_stats()?;
+        let stats = stats.into_iter().filter(|stat| is_wanted(&stat.name));
         fields.extend(stats.flat_map(|stat| stat.fields).map(|field| field.to_string()));
     }
     if !events.functions.is_empty() {

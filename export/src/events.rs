@@ -7,7 +7,7 @@ use crate::names::Functions;
 use crate::row::Row;
 use crate::{Error, Result};
 use hypertrace_functions::symbols;
-use hypertrace_timeline::{ClockMaps, FunctionTrace, KernelTrace, Session, Timeline};
+use hypertrace_timeline::{ClockMaps, FunctionTrace, KernelTrace, Session, Timeline, Warning};
 use std::io;
 
 /// What is exported: the arguments of a [`Timeline`], and which of its events.
@@ -41,11 +41,11 @@ impl Events<'_> {
     }
 
     /// Hands over the events and losses in order of time, until the sink wants no more. Returns the faults of the
-    /// traces of kernels.
+    /// inputs, although these could be read.
     ///
     /// # Errors
     /// If an input is damaged, after the events before the damage; or an error of the sink.
-    pub fn each(&self, mut sink: impl FnMut(Row<'_>) -> io::Result<bool>) -> Result<Vec<String>> {
+    pub fn each(&self, mut sink: impl FnMut(Row<'_>) -> io::Result<bool>) -> Result<Vec<Warning>> {
         let start = self.start();
         let mut names = Functions::read(self.symbols)?;
         let mut timeline = Timeline::with_functions(self.sessions, self.traces, self.functions)?;

@@ -10,7 +10,7 @@ use crate::number::{array, decimal, list, named, signed};
 use crate::row::Row;
 use crate::sources::Sources;
 use hypertrace_abi::ring::Losses;
-use hypertrace_timeline::{EventRef, Lost, SYMBOL, ValueRef};
+use hypertrace_timeline::{EventRef, Lost, SYMBOL, ValueRef, Warning};
 use serde_json::{Number, Value, json};
 use std::fmt::Write as _;
 use std::io::{self, Write};
@@ -21,11 +21,11 @@ pub const JSON_VERSION: u32 = 1;
 /// The largest number that every reader of JSON takes exactly: they use doubles.
 const MOST_EXACT: u64 = 1 << 53;
 
-/// Writes events and losses, a line each. Returns the number of lines, and the faults of the traces of kernels.
+/// Writes events and losses, a line each. Returns the number of lines, and the faults of the inputs.
 ///
 /// # Errors
 /// If an input is damaged, or the output cannot be written.
-pub fn write(events: Events<'_>, out: &mut dyn Write) -> Result<(u64, Vec<String>)> {
+pub fn write(events: Events<'_>, out: &mut dyn Write) -> Result<(u64, Vec<Warning>)> {
     let mut lines = JsonLines::default();
     let mut count = 0;
     let warnings = events.each(|row| {

@@ -1,6 +1,8 @@
 //! Errors of a session's directory and files, and errors as messages.
 
+use std::fmt;
 use std::io;
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 
 /// Error: a file of the session could not be written. Packets committed before
@@ -79,6 +81,63 @@ impl DirectoryError {
                 !none_left && !matches!(source.kind(), StorageFull | QuotaExceeded)
             }
         }
+    }
+}
+
+/// What is wrong with a file that could be read nevertheless.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Warning {
+    text: String,
+    is_damage: bool,
+}
+
+impl Warning {
+    /// Returns a warning of damage: a part of the file is missing or wrong.
+    pub fn damage(text: impl Into<String>) -> Warning {
+        Warning { text: text.into(), is_damage: true }
+    }
+
+    /// Returns whether a part of the file is missing or wrong, so that a command which shows the rest has failed in part.
+    pub fn is_damage(&self) -> bool {
+        self.is_damage
+    }
+
+    /// Returns the same warning with a text before it, such as the file's path.
+    #[must_use]
+    pub fn of(&self, what: impl fmt::Display) -> Warning {
+        Warning { text: format!("{what}: {}", self.text), is_damage: self.is_damage }
+    }
+}
+
+impl From<String> for Warning {
+    fn from(text: String) -> Warning {
+        Warning { text, is_damage: false }
+    }
+}
+
+impl From<&str> for Warning {
+    fn from(text: &str) -> Warning {
+        text.to_owned().into()
+    }
+}
+
+impl Deref for Warning {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.text
+    }
+}
+
+impl fmt::Display for Warning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl PartialEq<&str> for Warning {
+    fn eq(&self, other: &&str) -> bool {
+        self.text == *other
     }
 }
 

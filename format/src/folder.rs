@@ -147,12 +147,27 @@ impl NotRegular {
         };
         Err(NotRegular(found).into())
     }
+
+    /// Returns what is in the place of a regular file, if that is why it cannot be opened.
+    pub fn of(why: &io::Error) -> Option<NotRegular> {
+        why.get_ref()?.downcast_ref().copied()
+    }
 }
 
 impl From<NotRegular> for io::Error {
     fn from(why: NotRegular) -> io::Error {
         io::Error::new(io::ErrorKind::InvalidInput, why)
     }
+}
+
+/// Returns whether a path is at fault that cannot be read, and not the system: whether another path would help.
+pub fn is_bad_path(why: &io::Error) -> bool {
+    use io::ErrorKind::{IsADirectory, NotADirectory, NotFound, PermissionDenied};
+    let leads_nowhere =
+        matches!(why.raw_os_error(), Some(libc::ELOOP | libc::ENAMETOOLONG | libc::ENXIO));
+    leads_nowhere
+        || NotRegular::of(why).is_some()
+        || matches!(why.kind(), NotFound | NotADirectory | IsADirectory | PermissionDenied)
 }
 
 /// Opens a regular file, by its path from a directory. A pipe would block until there is a writer, opening a
@@ -166,15 +181,34 @@ pub fn open_regular(at: BorrowedFd<'_>, path: &Path, flags: OFlags) -> io::Resul
     opened(at, path, flags)
 }
 
+/// Opens a regular file that a user gives by name, as [`open_regular`] does. The name may be that of a link, as the user
+/// decides where the name leads.
+///
+/// # Errors
+/// As [`open_regular`].
+pub fn open_given(path: &Path, flags: OFlags) -> io::Result<(OwnedFd, Stat)> {
+    NotRegular::check(&statat(CWD, path, AtFlags::empty())?)?;
+    checked(openat_retried(CWD, path, flags)?)
+}
+
 /// Opens a regular file as [`open_regular`] does, but something else may be opened first.
 fn opened(at: BorrowedFd<'_>, path: &Path, flags: OFlags) -> io::Result<(OwnedFd, Stat)> {
-    let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
-    let file = retry(|| openat(at, path, flags, Mode::empty())).map_err(|why| {
+    let file = openat_retried(at, path, flags | OFlags::NOFOLLOW).map_err(|why| {
         match why.raw_os_error() {
             Some(libc::ELOOP) => NotRegular("a link").into(),
             _ => why,
         }
     })?;
+    checked(file)
+}
+
+/// Opens a file without waiting for the other end of a pipe.
+fn openat_retried(at: BorrowedFd<'_>, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
+    let flags = flags | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    retry(|| openat(at, path, flags, Mode::empty()))
+}
+
+fn checked(file: OwnedFd) -> io::Result<(OwnedFd, Stat)> {
     let stat = fstat(&file)?;
     NotRegular::check(&stat)?;
     Ok((file, stat))

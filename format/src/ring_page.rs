@@ -63,10 +63,7 @@ pub fn is_whole(page: &[u8]) -> bool {
 /// If it is a hole in a file, without a time and events, or a length does not fit the page: the offset
 /// of the record in the page.
 pub fn count(bytes: &[u8]) -> Result<u64, usize> {
-    if bytes.len() >= HEADER && bytes[..HEADER].iter().all(|byte| *byte == 0) {
-        return Err(0);
-    }
-    let (mut page, _) = Page::open(bytes).map_err(|_| 8usize)?;
+    let (mut page, _) = Page::open(bytes).map_err(|wrong| wrong.at)?;
     let mut events = 0;
     while page.next(bytes).map_err(|_| page.at)?.is_some() {
         events += 1;
@@ -101,13 +98,17 @@ impl Page {
     /// page too, 0 if it is not known, or `None` if there are none.
     ///
     /// # Errors
-    /// If the page is shorter than it says.
+    /// If the page is shorter than it says, or is a hole in a file, without a time and events.
     pub fn open(bytes: &[u8]) -> Result<(Page, Option<u64>), Wrong> {
         let (Some(time), Some(length)) = (bytes.get(..8), bytes.get(8..HEADER)) else {
             let expected = format!("the {HEADER} bytes of a page's header");
             return Err(Wrong { at: 0, expected, found: format!("{} bytes", bytes.len()) });
         };
-        let length = number(length);
+        let (time, length) = (number(time), number(length));
+        if (time, length) == (0, 0) {
+            let expected = "a page with a time".into();
+            return Err(Wrong { at: 0, expected, found: "zeros, which nobody wrote".into() });
+        }
         let end = HEADER + (length & LENGTH) as usize;
         let is_extended = length & MISSED != 0 && length & ABOVE == ABOVE;
         let flags = if is_extended { length & !ABOVE } else { length };
@@ -117,7 +118,7 @@ impl Page {
         }
         let stored = bytes.get(end..end + 8).filter(|_| length & MISSED_STORED != 0);
         let missed = (length & MISSED != 0).then(|| stored.map_or(0, number));
-        Ok((Page { time: number(time), at: HEADER, end }, missed))
+        Ok((Page { time, at: HEADER, end }, missed))
     }
 
     /// Returns the place of the next event's data; `None` at the page's end.
@@ -306,7 +307,7 @@ mod tests {
         let mut long = raw(&[]);
         long[8..16].copy_from_slice(&4096u64.to_ne_bytes());
         assert_eq!(count(&long), Err(8));
-        assert_eq!(count(&[0; 7]), Err(8));
+        assert_eq!(count(&[0; 7]), Err(0), "no header");
         assert_eq!(count(&[0; 4096]), Err(0), "a hole");
     }
 }

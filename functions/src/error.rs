@@ -6,6 +6,8 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use hypertrace_format::folder::is_bad_path;
+
 /// Why a directory or a file of symbols cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -49,13 +51,7 @@ impl Error {
     pub fn is_bad_input(&self) -> bool {
         match self {
             Error::Unsuitable { .. } | Error::Damaged { .. } => true,
-            Error::Io { source, .. } => matches!(
-                source.kind(),
-                io::ErrorKind::NotFound
-                    | io::ErrorKind::NotADirectory
-                    | io::ErrorKind::IsADirectory
-                    | io::ErrorKind::PermissionDenied
-            ),
+            Error::Io { source, .. } => is_bad_path(source),
         }
     }
 

@@ -1,75 +1,53 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Regular files, which no other file replaces while they are opened.
+//! Regular files of directories, and those that a user gives.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, Read as _};
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
-use rustix::fs::OFlags;
+use hypertrace_format::folder::{NotRegular, open_given, open_regular};
+use rustix::fs::{CWD, OFlags};
 
 use crate::{Error, Result};
 
-/// Opens a regular file of a directory. `why` is what to say of another one: a link leads out of the directory.
-fn open(path: &Path, why: &str) -> Result<File> {
-    opened(path, why, |path| fs::symlink_metadata(path), OFlags::NOFOLLOW)
+/// Returns a conversion of the error of an open. What is in the place of a regular file is said.
+fn failed(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
+    move |why| match NotRegular::of(&why) {
+        Some(found) => Error::unsuitable(path, found),
+        None => Error::io(what, path)(why),
+    }
 }
 
-fn open_given(path: &Path, why: &str) -> Result<File> {
-    opened(path, why, |path| fs::metadata(path), OFlags::empty())
-}
-
-fn opened(
-    path: &Path,
-    why: &str,
-    look: fn(&Path) -> io::Result<fs::Metadata>,
-    flags: OFlags,
-) -> Result<File> {
-    // Before the open, which for a device may have an effect.
-    let metadata = look(path).map_err(Error::io("read", path))?;
-    if !metadata.is_file() {
-        return Err(Error::unsuitable(path, why));
-    }
-    // A pipe in its place would wait for a writer.
-    let flags = flags | OFlags::NONBLOCK | OFlags::NOCTTY;
-    let file = File::options().read(true).custom_flags(flags.bits().cast_signed()).open(path);
-    let file = file.map_err(Error::io("read", path))?;
-    let metadata = file.metadata().map_err(Error::io("read", path))?;
-    if !metadata.is_file() {
-        return Err(Error::unsuitable(path, why));
-    }
-    Ok(file)
+/// Opens a regular file of a directory: a link leads out of the directory.
+fn open(path: &Path) -> Result<File> {
+    let opened = open_regular(CWD, path, OFlags::RDONLY).map_err(failed("read", path));
+    opened.map(|(file, _)| file.into())
 }
 
 /// Opens a regular file to write at its end.
 pub(crate) fn append(path: &Path) -> Result<File> {
-    // A pipe in its place would wait for a reader.
-    let flags = OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::NOFOLLOW;
-    let file = File::options().append(true).custom_flags(flags.bits().cast_signed()).open(path);
-    let file = file.map_err(Error::io("write", path))?;
-    let is_file = file.metadata().map_err(Error::io("read", path))?.is_file();
-    is_file.then_some(file).ok_or_else(|| Error::unsuitable(path, NO_RECORDS))
+    let opened = open_regular(CWD, path, OFlags::WRONLY | OFlags::APPEND);
+    opened.map(|(file, _)| file.into()).map_err(failed("write", path))
 }
-
-const NO_RECORDS: &str = "not a file with records";
 
 /// Opens a file of records in a directory. `None`: there is none.
 pub(crate) fn open_records(path: &Path) -> Result<Option<File>> {
-    match open(path, NO_RECORDS) {
+    match open(path) {
         Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(None),
         result => result.map(Some),
     }
 }
 
-/// Reads a regular file of a directory, of at most `most` bytes. `advice` is what to do about another one.
+/// Reads a regular file of a directory, of at most `most` bytes. `advice` is what to do about a larger one.
 pub(crate) fn contents(path: &Path, most: u64, advice: &str) -> Result<Vec<u8>> {
-    whole(open(path, &format!("not a file: {advice}"))?, path, most, advice)
+    whole(open(path)?, path, most, advice)
 }
 
 /// Reads a file that is given by its name, which may be a link's, as [`contents`] does.
 pub(crate) fn given(path: &Path, most: u64, advice: &str) -> Result<Vec<u8>> {
-    whole(open_given(path, &format!("not a file: {advice}"))?, path, most, advice)
+    let (file, _) = open_given(path, OFlags::RDONLY).map_err(failed("read", path))?;
+    whole(file.into(), path, most, advice)
 }
 
 fn whole(file: File, path: &Path, most: u64, advice: &str) -> Result<Vec<u8>> {

@@ -2,6 +2,7 @@
 
 //! Errors in reading a session, with file and byte.
 
+use hypertrace_format::folder::is_bad_path;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -115,13 +116,7 @@ impl Error {
             | Error::AnotherHost { .. }
             | Error::NoGuestClock { .. } => true,
             Error::Functions(error) => error.is_bad_input(),
-            Error::Io { source, .. } => matches!(
-                source.kind(),
-                io::ErrorKind::NotFound
-                    | io::ErrorKind::NotADirectory
-                    | io::ErrorKind::IsADirectory
-                    | io::ErrorKind::PermissionDenied
-            ),
+            Error::Io { source, .. } => is_bad_path(source),
         }
     }
 

@@ -61,6 +61,7 @@ pub use error::{Error, Result};
 pub use event::{Entry, EntryRef, Event, EventKind, EventRef, Fields, Lost, Reference, Thread};
 pub use filter::{Filter, FilterError, nearest};
 pub use follow::{Follow, Round};
+pub use hypertrace_format::error::Warning;
 pub use hypertrace_format::limits;
 pub use inputs::ctf::{
     Class, Classes, Clock, ClockMaps, ComparedTsc, Domain, EventJson, GuestTsc, KvmWord, Offset,

@@ -9,6 +9,7 @@ use crate::inputs::functions::{self, FunctionTrace};
 use crate::inputs::input::{Input, Time};
 use crate::inputs::kernel::{self, KernelTrace};
 use crate::inputs::names::Names;
+use hypertrace_format::error::Warning;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::collections::binary_heap::PeekMut;
@@ -226,9 +227,9 @@ impl<'a> Timeline<'a> {
         self.inputs.iter().filter_map(|input| input.left_out())
     }
 
-    /// Returns the faults of the traces of kernels so far, although they could be read: with
+    /// Returns the faults of the traces of kernels and of the function traces so far, although they could be read: with
     /// file and offset.
-    pub fn warnings(&self) -> Vec<String> {
+    pub fn warnings(&self) -> Vec<Warning> {
         self.inputs.iter().flat_map(|input| input.warnings()).collect()
     }
 }

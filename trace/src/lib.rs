@@ -60,7 +60,8 @@ pub use hypertrace_abi as abi;
 pub use hypertrace_abi::region::Region;
 pub use hypertrace_abi::trace_parent::{TraceParent, TraceParentError};
 pub use hypertrace_format::error::{DirectoryError, WriteFailed};
-pub use hypertrace_format::folder::Share;
+pub use hypertrace_format::folder::{Share, is_bad_path};
+
 pub use hypertrace_format::session_json::{self, GuestTsc};
 pub use hypertrace_format::{clock, limits, pattern};
 pub use session::{

@@ -19,6 +19,7 @@ use crate::ctf::journal::frame::{
 };
 use crate::ctf::{Domain, PacketHeader, Share, WriteFailed};
 use crate::session::{SessionError, default_open_files, is_stream, prepare};
+use hypertrace_format::folder::is_bad_path;
 use hypertrace_format::limits::{MAX_CLASSES_BYTES, MAX_METADATA, MAX_SESSION_JSON};
 use hypertrace_format::packet::{HEADER_BYTES, MAGIC as PACKET_MAGIC};
 use std::collections::BTreeMap;
@@ -85,9 +86,8 @@ impl ReceiveError {
         match self {
             ReceiveError::Directory(why) => why.is_bad_input(),
             ReceiveError::Damaged { .. } => true,
-            ReceiveError::Write(_)
-            | ReceiveError::Read { .. }
-            | ReceiveError::Unfinished { .. } => false,
+            ReceiveError::Read { source, .. } => is_bad_path(source),
+            ReceiveError::Write(_) | ReceiveError::Unfinished { .. } => false,
         }
     }
 }

@@ -9,7 +9,7 @@ use hypertrace_abi::layout::Geometry;
 use hypertrace_abi::layout::local::ENVIRONMENT;
 use hypertrace_abi::sink::{EventSink, Facts};
 use hypertrace_segment::{Segment, SegmentError};
-use hypertrace_trace::{SessionConfig, SessionError, Summary};
+use hypertrace_trace::{SessionConfig, SessionError, Summary, is_bad_path};
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
@@ -77,6 +77,7 @@ impl Error {
     pub fn is_bad_input(&self) -> bool {
         match self {
             Error::Session(error) => error.is_bad_input(),
+            Error::Segment(SegmentError::System { source, .. }) => is_bad_path(source),
             Error::Segment(error) => error.is_bad_input(),
             Error::Thread(_) => false,
         }

@@ -5,17 +5,18 @@ mod runs;
 mod table;
 mod text;
 
-use crate::Usage;
 use crate::interrupt::Interrupts;
-use crate::output::{grouped, print, print_json, say};
+use crate::output::{Faults, grouped, print, print_json, say};
 use crate::regions::of_any;
 use crate::report::{Inputs, Recordings};
+use crate::{Usage, unreadable};
 use anyhow::{Context, Result, bail};
 use hypertrace_compare::{
     Change, Checks, Comparison, FILE, LEAST_RUNS, OLDEST_VERSION, Run, VERSION,
 };
 use hypertrace_export::escape::Escaped;
 use hypertrace_format::folder::{Folder, open_regular};
+use hypertrace_timeline::Warning;
 use hypertrace_timeline::regions::{Options, Regions};
 use indicatif::HumanBytes;
 use rustix::fs::{CWD, OFlags};
@@ -133,6 +134,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         _ => Ok(()),
     };
     few(if args.run { args.runs.into() } else { args.first.len().min(args.with.len()) })?;
+    let mut faults = Faults::default();
     let sides = match args.run {
         true => {
             let [a, b] = &*args.first else {
@@ -148,10 +150,12 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         }
         false => {
             let first: Vec<PathBuf> = args.first.iter().map(PathBuf::from).collect();
-            [read_all(&first)?, read_all(&args.with)?]
+            [read_all(&first, &mut faults)?, read_all(&args.with, &mut faults)?]
         }
     };
-    compare(args, sides)
+    let code = compare(args, sides)?;
+    faults.end()?;
+    Ok(code)
 }
 
 /// Compares runs and prints the result.
@@ -202,12 +206,12 @@ fn compare(args: &Args, mut sides: [Side; 2]) -> Result<ExitCode> {
     Ok(ExitCode::FAILURE)
 }
 
-fn read_all(dirs: &[PathBuf]) -> Result<Side> {
-    dirs.iter().map(|dir| Ok((dir.clone(), read(dir)?))).collect()
+fn read_all(dirs: &[PathBuf], faults: &mut Faults) -> Result<Side> {
+    dirs.iter().map(|dir| Ok((dir.clone(), read(dir, faults)?))).collect()
 }
 
-/// Reads a run: its session, or what was kept of it.
-fn read(dir: &Path) -> Result<Run> {
+/// Reads a run: its session, of which the rest is used if a part is damaged, or what was kept of it.
+fn read(dir: &Path, faults: &mut Faults) -> Result<Run> {
     if let Some(text) = kept(dir)? {
         let path = dir.join(FILE);
         let damaged = |why: &dyn std::fmt::Display| Usage(format!("{}: {why}", path.display()));
@@ -223,14 +227,18 @@ fn read(dir: &Path) -> Result<Run> {
         }
         return Ok(run.upgraded());
     }
-    let Recordings { sessions, traces, .. } = Inputs::of(dir).open(&[])?;
+    let recordings = Inputs::of(dir).open(&[])?;
+    faults.say(recordings.warnings().filter(Warning::is_damage));
+    let Recordings { sessions, traces, .. } = recordings;
     // Those that are of no thread divide along their paths.
     let options = Options { has_paths: !of_any(&sessions).is_empty(), ..Options::default() };
     let regions = Regions::of(&sessions, &traces, &options)?;
+    faults.say(regions.warnings.iter().filter(|warning| warning.is_damage()).cloned());
     if let Some(why) = regions.cut() {
         say(format_args!("{}: {why}", dir.display()));
     }
-    let (session, _) = sessions.first().context("no session")?;
+    let no_session = || Usage(format!("{}: no session", dir.display()));
+    let (session, _) = sessions.first().ok_or_else(no_session)?;
     let run = Run::of(session, &regions);
     if run.regions.is_empty() {
         bail!(Usage(format!(
@@ -253,21 +261,21 @@ struct Head {
 /// Reads what was kept of a run, if it is not a session.
 fn kept(dir: &Path) -> Result<Option<String>> {
     let path = dir.join(FILE);
-    let failed = || format!("cannot read {}", path.display());
     let file = match open_regular(CWD, &path, OFlags::RDONLY) {
         Err(why) if why.kind() == ErrorKind::NotFound => return Ok(None),
         Err(why) if why.kind() == ErrorKind::NotADirectory => return Ok(None),
-        file => File::from(file.with_context(failed)?.0),
+        file => File::from(file.map_err(unreadable(&path))?.0),
     };
-    let bytes = file.metadata().with_context(failed)?.len();
+    let bytes = file.metadata().map_err(unreadable(&path))?.len();
     if bytes > MOST_BYTES {
         let most = HumanBytes(MOST_BYTES);
         let why = format!("{} bytes; a run has at most {most}", grouped(bytes));
         return Err(Usage(format!("{}: {why}", path.display())).into());
     }
-    let mut text = String::new();
-    file.take(MOST_BYTES).read_to_string(&mut text).with_context(failed)?;
-    Ok(Some(text))
+    let mut text = Vec::new();
+    file.take(MOST_BYTES).read_to_end(&mut text).map_err(unreadable(&path))?;
+    let text = String::from_utf8(text);
+    Ok(Some(text.map_err(|why| Usage(format!("{}: {why}", path.display())))?))
 }
 
 /// Writes what is compared of a session, in place of the session in this directory of the runs.

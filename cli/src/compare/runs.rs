@@ -3,7 +3,7 @@
 use super::{Args, Keep, Side, is_interrupted, keep, read};
 use crate::Usage;
 use crate::interrupt::Interrupts;
-use crate::output::{progress, say};
+use crate::output::{Faults, progress, say};
 use anyhow::{Context, Error, Result, anyhow, bail};
 use hypertrace_compare::Run;
 use hypertrace_format::error::DirectoryError;
@@ -136,7 +136,9 @@ fn usable(out: &Path, sides: &[Side; 2]) -> String {
 
 /// Reads a run of the directory. An error has its path as the user knows it.
 fn read_in(out: &Folder, name: &str) -> Result<Run> {
-    read(&out.by_descriptor().join(name)).map_err(|why| match why.downcast::<Usage>() {
+    let mut faults = Faults::default();
+    let run = read(&out.by_descriptor().join(name), &mut faults);
+    run.and_then(|run| faults.end().map(|()| run)).map_err(|why| match why.downcast::<Usage>() {
         Ok(Usage(why)) => Usage(named(out, &why)).into(),
         Err(why) => anyhow!(named(out, &format!("{why:#}"))),
     })

@@ -25,7 +25,7 @@ pub(super) fn run(args: &Args, out: &Path) -> Result<()> {
     let failed = || format!("{shown} is not written");
     let (folder, name) = Folder::above(out, Share::Owner).with_context(failed)?;
     let mut counts = Counts::default();
-    events(args, out, "event", |events| {
+    let faults = events(args, out, "event", |events| {
         let keep = |file, of: &_| Ok(keep((&folder, &name), file, of)?);
         let written = file(&folder, |out| Ok(ctf::write(events, out)?), keep);
         let written = written.with_context(failed)?;
@@ -42,7 +42,7 @@ pub(super) fn run(args: &Args, out: &Path) -> Result<()> {
     if !parts.is_empty() {
         say(format_args!("also {}", parts.join(", ")));
     }
-    Ok(())
+    faults.end()
 }
 
 /// Gives the directory its name when the stream and its description are in it.

@@ -2,7 +2,7 @@
 
 use super::{Args, whole};
 use crate::Usage;
-use crate::output::{counted, grouped, progress, say};
+use crate::output::{Faults, counted, grouped, progress, say};
 use crate::report::{Recordings, wrong};
 use anyhow::{Context, Result, anyhow};
 use hypertrace_export::otlp::http::{Endpoint, Limits};
@@ -16,11 +16,16 @@ pub fn run(args: &Args) -> Result<()> {
     if args.otlp_endpoint.is_none() && args.output.is_none() {
         return Err(Usage("give --otlp-endpoint URL, or -o FILE".into()).into());
     }
-    let Recordings { sessions, traces, functions } = args.inputs.open_timed(&[])?;
+    let recordings = args.inputs.open_timed(&[])?;
+    let mut faults = Faults::default();
+    faults.say(recordings.warnings());
+    let names = recordings.names();
+    let Recordings { sessions, traces, functions } = recordings;
     if !functions.is_empty() {
-        return Err(Usage("--to otlp has no function traces: give sessions".into()).into());
+        let why = "--to otlp has no function traces: give sessions";
+        return Err(Usage(format!("{names}: {why}")).into());
     }
-    let choice = choice(args, &sessions)?;
+    let choice = choice(args, &names, &sessions)?;
     let (counts, to) = match (&args.otlp_endpoint, &args.output) {
         (Some(endpoint), _) => {
             let mut sent = Sent::default();
@@ -50,20 +55,20 @@ pub fn run(args: &Args) -> Result<()> {
         // Refused before.
         (None, None) => return Ok(()),
     };
-    counts.warnings.iter().for_each(say);
+    faults.say(counts.warnings.iter().cloned());
     if args.output.as_deref() != Some(Path::new("-")) {
         say(closing(&to, &counts));
     }
-    Ok(())
+    faults.end()
 }
 
 /// Returns which regions are wanted.
-fn choice(args: &Args, sessions: &[(Session, ClockMaps)]) -> Result<Choice> {
+fn choice(args: &Args, inputs: &str, sessions: &[(Session, ClockMaps)]) -> Result<Choice> {
     let start = sessions.first().map_or(0, |(session, _)| session.json().started_unix_ns);
     let choice = args.wanted.regions(start, args.until)?;
     if names(sessions).is_empty() {
         let why = "no regions: no events NAME_begin and NAME_end with a field id";
-        return Err(Usage(why.into()).into());
+        return Err(Usage(format!("{inputs}: {why}")).into());
     }
     if let Some(filter) = &choice.filter {
         let known = fields(sessions, &Options::default());

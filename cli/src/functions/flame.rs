@@ -1,7 +1,7 @@
 //! Flame graphs: one file for a browser.
 
 use super::name;
-use crate::output::{grouped, say};
+use crate::output::{Faults, grouped, say};
 use crate::page::PageFile;
 use anyhow::{Context, Result, bail};
 use hypertrace_export::escape::Escaped;
@@ -25,9 +25,14 @@ const MOST_CHARACTERS: usize = 200;
 const MOST_BYTES: usize = 256 << 20;
 
 /// Writes the flame graph of a trace. `made` counts the calls that are not in the trace.
-pub fn write(path: &Path, trace: &Trace, mut flame: Flame, made: &Counts) -> Result<()> {
-    let damage = flame.damage.pop();
-    flame.damage.iter().for_each(say);
+pub fn write(
+    path: &Path,
+    trace: &Trace,
+    mut flame: Flame,
+    made: &Counts,
+    mut faults: Faults,
+) -> Result<()> {
+    flame.damage.drain(..).for_each(|why| faults.add(why));
     if !made.left_out().is_empty() {
         say(format_args!("left out: {}", made.left_out()));
     }
@@ -42,11 +47,12 @@ pub fn write(path: &Path, trace: &Trace, mut flame: Flame, made: &Counts) -> Res
         say(format_args!("{} stacks are left out: they are too deep", grouped(left_out)));
     }
     if lines.is_empty() {
+        faults.end()?;
         bail!("no function took time: there is nothing to show");
     }
     PAGE.save(path, &svg(&lines, trace.path())?)?;
     say(format_args!("wrote {}: open it in a browser", path.display()));
-    damage.map_or(Ok(()), |damage| Err(damage.into()))
+    faults.end()
 }
 
 /// Returns a line for each stack: its frames with semicolons, and its time. And the number of those that find no room.

@@ -5,7 +5,7 @@ mod region;
 
 use crate::Usage;
 use crate::interrupt::Interrupts;
-use crate::output::{grouped, print, print_json, progress, say};
+use crate::output::{Faults, grouped, print, print_json, progress, say};
 use crate::place;
 use crate::report;
 use crate::temporary::Temporary;
@@ -113,20 +113,28 @@ pub fn run(args: &Args) -> Result<()> {
     if of_session && !dir.exists() {
         // The temporary directory is removed first.
         let interrupts = Interrupts::catch();
-        let shown = compiled(args).and_then(|(made, counts)| {
-            show(args, &made.folder().by_descriptor().join(FOLDER), true, &counts)
+        let mut faults = Faults::default();
+        let shown = compiled(args, &mut faults).and_then(|(made, counts)| {
+            show(args, &made.folder().by_descriptor().join(FOLDER), true, &counts, faults)
         });
         interrupts.end();
         return shown;
     }
-    show(args, &dir, of_session, &Counts::default())
+    show(args, &dir, of_session, &Counts::default(), Faults::default())
 }
 
 /// Shows a function trace, which is of the session in `args` or has another one. `made` counts the calls that are not
-/// in the trace, as its session's functions are compiled in.
-fn show(args: &Args, dir: &Path, of_session: bool, made: &Counts) -> Result<()> {
+/// in the trace, as its session's functions are compiled in, and `faults` are those of the session.
+fn show(
+    args: &Args,
+    dir: &Path,
+    of_session: bool,
+    made: &Counts,
+    mut faults: Faults,
+) -> Result<()> {
     let session = args.session.as_deref().or(of_session.then_some(&args.dir));
     let mut trace = Trace::open(dir)?;
+    faults.say(trace.warnings().iter().cloned());
     // One that was made has its names.
     let is_made = of_session && dir.parent() != Some(&args.dir);
     for source in args.symbols.iter().filter(|_| !is_made) {
@@ -137,13 +145,13 @@ fn show(args: &Args, dir: &Path, of_session: bool, made: &Counts) -> Result<()> 
     if let Some(path) = &args.flame {
         let flame = Flame::of(&trace, spans.as_ref());
         progress.finish_and_clear();
-        return flame::write(path, &trace, flame, made);
+        return flame::write(path, &trace, flame, made, faults);
     }
     let mut summary = Summary::within(&trace, spans.as_ref());
     progress.finish_and_clear();
-    // The sums of all other records are shown, and the exit code tells of the damage.
-    let damage = summary.damage.pop();
-    summary.damage.iter().for_each(say);
+    // The sums of all other records are shown.
+    let damaged = summary.damage.len();
+    summary.damage.drain(..).for_each(|why| faults.add(why));
     if let (Some(region), true) = (&args.region, summary.calls == 0) {
         say(format_args!(
             "no call of the trace is in a region {}: were both recorded at the same time?",
@@ -159,10 +167,10 @@ fn show(args: &Args, dir: &Path, of_session: bool, made: &Counts) -> Result<()> 
     let shown = Shown { trace: &trace, summary: &summary, spans: spans.as_ref(), made };
     let top = summary.top(args.limit.unwrap_or(default), by);
     match args.json {
-        true => print_json(shown.json(&top, damage.is_some()))?,
+        true => print_json(shown.json(&top, damaged))?,
         false => print(shown.text(args, &top))?,
     }
-    damage.map_or(Ok(()), |damage| Err(damage.into()))
+    faults.end()
 }
 
 /// What is shown.
@@ -185,7 +193,7 @@ fn watched(trace: &mut Trace) -> Result<ProgressBar> {
 }
 
 /// Makes a function trace of a session whose functions are compiled in, in a temporary directory.
-fn compiled(args: &Args) -> Result<(Temporary, Counts)> {
+fn compiled(args: &Args, faults: &mut Faults) -> Result<(Temporary, Counts)> {
     let sessions = [report::open(&args.dir)?];
     if !has_functions(&sessions[0].0) {
         bail!(Usage(format!(
@@ -199,7 +207,9 @@ fn compiled(args: &Args) -> Result<(Temporary, Counts)> {
     // Calls alone.
     let source =
         uftrace::Source { sessions: &sessions, traces: &[], modules: &modules, text: &|_| None };
-    let counts = uftrace::compiled(&source, &made.folder().by_descriptor().join(FOLDER))?;
+    let (counts, warnings) =
+        uftrace::compiled(&source, &made.folder().by_descriptor().join(FOLDER))?;
+    faults.say(warnings);
     Ok((made, counts))
 }
 
@@ -267,7 +277,7 @@ impl Shown<'_> {
         out
     }
 
-    fn json(&self, top: &[&Function], is_damaged: bool) -> Value {
+    fn json(&self, top: &[&Function], damaged: usize) -> Value {
         let Shown { trace, summary, spans, made } = self;
         let functions = top.iter().map(|function| {
             let name = name(trace, function.address);
@@ -287,7 +297,7 @@ impl Shown<'_> {
             "calls": summary.calls, "unfinished": summary.unfinished,
             "orphans": summary.orphans, "lost": summary.lost, "too_deep": made.too_deep,
             "without_entry": made.without_entry, "without_track": made.without_track,
-            "damage": summary.damage.len() + usize::from(is_damaged),
+            "damage": damaged,
             "regions_ns": spans.map(Spans::total),
         })
     }

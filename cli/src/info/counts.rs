@@ -1,6 +1,6 @@
 //! A session's counts of events, losses and faults.
 
-use crate::output::{grouped, say, table, wrapped};
+use crate::output::{Faults, grouped, say, table, wrapped};
 use crate::report::Opened;
 use crate::writer::{origin, unfinished};
 use anyhow::Result;
@@ -25,16 +25,14 @@ pub struct Counts<'s> {
 
 impl Counts<'_> {
     /// Counts a session's events. Reports what the kernels' files lack.
-    pub fn of(opened: &Opened) -> Result<Counts<'_>> {
+    pub fn of<'o>(opened: &'o Opened, faults: &mut Faults) -> Result<Counts<'o>> {
         let Opened { session, maps, kernel, unread } = opened;
         let stat = SessionStat::of(session)?;
         let kernel = kernel.as_ref().filter(|_| unread.is_none());
         let kernel = kernel.map(KernelTrace::stat).transpose()?;
         let guests = guests(session, maps);
         let kernels = kernel.iter().chain(guests.iter().map(|(_, kernel)| kernel));
-        for warning in kernels.flat_map(|kernel| &kernel.warnings) {
-            say(warning);
-        }
+        faults.say(kernels.flat_map(|kernel| kernel.warnings.iter().cloned()));
         Ok(Counts { session, stat, kernel, guests })
     }
 
@@ -212,13 +210,6 @@ fn kernel_json(kernel: &KernelStat) -> Value {
         "losses_known": kernel.losses_known,
         "facts": facts.collect::<Map<String, Value>>(),
     })
-}
-
-/// Counts the events of a trace.dat by itself.
-pub fn of_file(trace: &KernelTrace) -> Result<KernelStat> {
-    let stat = trace.stat()?;
-    stat.warnings.iter().for_each(say);
-    Ok(stat)
 }
 
 /// Formats these counts, and what the file says of its recording.

@@ -5,7 +5,7 @@ mod counts;
 mod guest_tscs;
 mod machine;
 
-use crate::output::{print, print_json};
+use crate::output::{Faults, print, print_json};
 use crate::place;
 use crate::report::{Opened, is_trace, open_each, open_trace};
 use counts::Counts;
@@ -77,10 +77,10 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let dirs: Vec<PathBuf> = dirs.into_iter().cloned().collect();
     let sessions = open_each(&dirs)?;
     let (mut shown, mut kernels) = (Vec::new(), Vec::new());
-    let mut text = String::new();
+    let (mut text, mut faults) = (String::new(), Faults::default());
     for (number, opened) in sessions.iter().enumerate() {
         let first = sessions.first().map(|first| &first.session);
-        let counts = Counts::of(opened)?;
+        let counts = Counts::of(opened, &mut faults)?;
         if args.json {
             shown.push(to_json(first, opened, &counts));
         } else {
@@ -95,7 +95,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     }
     for path in files {
         let trace = open_trace(path)?;
-        let stat = counts::of_file(&trace)?;
+        let stat = trace.stat()?;
+        faults.say(stat.warnings.iter().cloned());
         if args.json {
             kernels.push(counts::file_json(path, &stat));
         } else {
@@ -110,8 +111,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         false => print(text)?,
     }
     // What could be read was shown.
-    let unread = sessions.into_iter().find_map(|opened| opened.unread);
-    unread.map_or(Ok(()), |why| Err(why.into()))
+    sessions.into_iter().filter_map(|opened| opened.unread).for_each(|why| faults.add(why));
+    faults.end()
 }
 
 fn to_json(

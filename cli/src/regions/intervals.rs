@@ -5,7 +5,7 @@ use anyhow::{Context, Result};
 use hypertrace_export::escape::JsonText;
 use hypertrace_export::json::{JSON_VERSION, exact};
 use hypertrace_timeline::regions::{Options, Regions, ThreadInterval};
-use hypertrace_timeline::{ClockMaps, KernelTrace, Session};
+use hypertrace_timeline::{ClockMaps, KernelTrace, Session, Warning};
 use serde_json::json;
 use std::io::{self, Write as _};
 
@@ -14,7 +14,7 @@ pub fn print(
     sessions: &[(Session, ClockMaps)],
     traces: &[KernelTrace],
     started_unix_ns: i64,
-) -> Result<Vec<String>> {
+) -> Result<Vec<Warning>> {
     let mut out = io::BufWriter::with_capacity(1 << 16, io::stdout().lock());
     let mut written = Ok(());
     let mut write = |thread: &ThreadInterval<'_>| {

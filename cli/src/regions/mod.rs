@@ -7,7 +7,7 @@ mod summary;
 mod text;
 
 use crate::Usage;
-use crate::output::{print, say};
+use crate::output::{Faults, print, say};
 use crate::report::{Inputs, Recordings, wrong};
 use crate::units::{At, at};
 use crate::writer::unfinished;
@@ -16,7 +16,9 @@ use hypertrace_timeline::clock::host::uuid_text;
 use hypertrace_timeline::regions::{
     By, Choice, Group, MOST_GROUPS, Options, Regions, Select, fields, names,
 };
-use hypertrace_timeline::{Class, ClockMaps, Domain, Filter, KernelTrace, Session, nearest};
+use hypertrace_timeline::{
+    Class, ClockMaps, Domain, Filter, KernelTrace, Session, Warning, nearest,
+};
 use rows::EMPTY;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -166,7 +168,10 @@ foreign input.";
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<()> {
-    let Recordings { sessions, traces, functions } = args.inputs.open_timed(&[])?;
+    let recordings = args.inputs.open_timed(&[])?;
+    let (names, of_inputs) = (recordings.names(), Vec::from_iter(recordings.warnings()));
+    let Recordings { sessions, traces, functions } = recordings;
+    let mut faults = Faults::default();
     if let Some(functions) = functions.first() {
         let path = functions.trace().path().display();
         let why = "see `hypertrace functions --region`";
@@ -176,12 +181,12 @@ pub fn run(args: &Args) -> Result<()> {
     }
     if sessions.is_empty() {
         let why = "a trace of a kernel alone has no regions: give the session's directory, too";
-        return Err(Usage(why.into()).into());
+        return Err(Usage(format!("{names}: {why}")).into());
     }
     if args.intervals {
-        let warnings = intervals::print(&sessions, &traces, started(&sessions))?;
-        warnings.into_iter().for_each(say);
-        return Ok(());
+        faults.say(of_inputs);
+        faults.say(intervals::print(&sessions, &traces, started(&sessions))?);
+        return faults.end();
     }
     let options = args.options(&sessions)?;
     if let Some(path) = &args.html {
@@ -196,7 +201,8 @@ pub fn run(args: &Args) -> Result<()> {
     let is_wanted = |group: &&Group| !args.hides_empty() || group.name != EMPTY;
     let mut groups = Vec::from_iter(regions.groups.iter().filter(is_wanted));
     args.sort().apply(&mut groups);
-    let mut warnings = args.warnings(&sessions, &traces, &regions);
+    let mut warnings = of_inputs;
+    warnings.extend(args.warnings(&sessions, &traces, &regions));
     let shown = rows::Shown {
         regions: &regions,
         uuids: sessions
@@ -220,10 +226,8 @@ pub fn run(args: &Args) -> Result<()> {
         None if args.samples => shown.samples(),
         None => print(text::text(&shown, &mut warnings)),
     };
-    for warning in warnings {
-        say(warning);
-    }
-    printed
+    faults.say(warnings);
+    printed.and_then(|()| faults.end())
 }
 
 /// Returns the names of regions that may begin on one thread and end on another.
@@ -372,16 +376,15 @@ impl Args {
         sessions: &[(Session, ClockMaps)],
         traces: &[KernelTrace],
         regions: &Regions,
-    ) -> Vec<String> {
-        let mut warnings: Vec<String> = traces.iter().flat_map(|trace| trace.warnings()).collect();
-        warnings.extend(regions.warnings.iter().cloned());
+    ) -> Vec<Warning> {
+        let mut warnings = regions.warnings.clone();
         let is_hidden = |group: &Group| self.hides_empty() && group.name == EMPTY;
         if regions.groups.iter().all(is_hidden) && self.between.is_none() {
             let all = listed(&names(sessions), "");
-            warnings.push(match regions.left_out.iter().sum() {
+            warnings.push(Warning::from(match regions.left_out.iter().sum() {
                 0u64 => format!("no region began or ended; there are events of {all}"),
                 _ => format!("no region is left; there are {all}"),
-            });
+            }));
         }
         let is_recording =
             |(session, _): &(Session, ClockMaps)| hypertrace_kernel::is_incomplete(session.dir());
@@ -406,23 +409,23 @@ impl Args {
                 }
                 false => "the guest's kernel's events with `hypertrace forward` in the guest",
             };
-            warnings.push(format!("no kernel.dat: all time is unattributed; record {next}"));
+            warnings.push(format!("no kernel.dat: all time is unattributed; record {next}").into());
         }
         if regions.has_other_names {
             warnings.push(format!(
                 "more names than {MOST_GROUPS} groups have space for: the regions of the others are in \
                  the group \"other names\"; choose with --name"
-            ));
+            ).into());
         }
         if regions.has_others {
             warnings.push(format!(
                 "more values than {MOST_GROUPS} groups have space for: the regions with the others \
                  are in the groups of other values"
-            ));
+            ).into());
         }
         for (session, _) in sessions {
             if let Some(said) = unfinished(session) {
-                warnings.push(format!("{}: {said}", session.dir().display()));
+                warnings.push(Warning::from(said).of(session.dir().display()));
             }
         }
         warnings

@@ -3,6 +3,7 @@
 use anyhow::{Context, Result};
 use hypertrace_export::escape::{Csv, JsonText};
 use hypertrace_export::json::{JSON_VERSION, exact};
+use hypertrace_timeline::Warning;
 use hypertrace_timeline::regions::{
     Breakdown, Cause, CauseNumber, Doing, Group, Histogram, LeftOut, NotCounted, Part, PathStep,
     Regions, Sample, Times, Unknown,
@@ -62,7 +63,7 @@ impl Durations<'_> {
 }
 
 /// Regions and warnings as a JSON object.
-pub struct Json<'a>(pub &'a Shown<'a>, pub &'a [String]);
+pub struct Json<'a>(pub &'a Shown<'a>, pub &'a [Warning]);
 
 impl fmt::Display for Json<'_> {
     /// Writes it group by group: they may be many.
@@ -75,6 +76,7 @@ impl fmt::Display for Json<'_> {
         }
         let left_out: Map<_, _> =
             shown.left_out().map(|(why, count)| (why.to_owned(), count.into())).collect();
+        let warnings = Vec::from_iter(warnings.iter().map(|warning| &**warning));
         let rest = json!({ "left_out": exact(left_out.into()), "stolen_ms": shown.stolen_ms, "warnings": warnings });
         let rest = rest.to_string();
         let rest = rest.strip_prefix('{').unwrap_or_default();

@@ -4,6 +4,7 @@ use super::rows::Shown;
 use super::summary::summary;
 use crate::output::{grouped, wrapped};
 use hypertrace_export::escape::Escaped;
+use hypertrace_timeline::Warning;
 use hypertrace_timeline::regions::{
     Breakdown, Cause, CauseNumber, Doing, Group, Histogram, NotCounted, Part, PathStep, Step,
     Unknown,
@@ -36,9 +37,9 @@ pub const ALL_THREADS: &str = "the recording does not have all threads: `hypertr
 
 /// Formats all groups. If nothing is known of a group's time, the first warning that says why takes the place of the
 /// table, and is removed from the warnings.
-pub fn text(shown: &Shown<'_>, warnings: &mut Vec<String>) -> String {
+pub fn text(shown: &Shown<'_>, warnings: &mut Vec<Warning>) -> String {
     let cut = shown.regions.cut();
-    warnings.retain(|text| Some(text) != cut.as_ref());
+    warnings.retain(|text| Some(&**text) != cut.as_deref());
     let mut out = cut.map_or(String::new(), |cut| wrapped(&cut, "") + "\n");
     out.push_str(&summary(shown));
     let is_unknown = |group: &Group| {
@@ -46,12 +47,12 @@ pub fn text(shown: &Shown<'_>, warnings: &mut Vec<String>) -> String {
         times.total() > 0 && times.get(Part::Unattributed) == times.total()
     };
     let mut why = "nothing proves it".to_owned();
-    warnings.retain(|text| text != OF_ANY);
+    warnings.retain(|text| **text != *OF_ANY);
     let of_any = |group: &Group| shown.of_any.contains(&group.name);
     if shown.groups().any(|group| is_unknown(group) && !of_any(group))
         && let Some(at) = warnings.iter().position(|text| text.contains(" is unattributed"))
     {
-        why = warnings.remove(at);
+        why = warnings.remove(at).to_string();
     }
     for (number, group) in shown.groups().enumerate() {
         if number > 0 {

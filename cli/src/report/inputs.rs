@@ -1,14 +1,16 @@
 //! The arguments that name inputs: sessions, traces of kernels with their offsets, and function traces.
 
 use crate::Usage;
+use crate::output::say;
 use crate::place;
 use crate::units::time;
 use anyhow::Context;
 use clap::{ArgMatches, Command, FromArgMatches};
 use hypertrace_export::uftrace::has_functions;
+use hypertrace_format::error::error_chain;
 use hypertrace_format::session_json;
 use hypertrace_functions::symbols::Source;
-use hypertrace_timeline::{ClockMaps, Error, FunctionTrace, KernelTrace, Offset, Session};
+use hypertrace_timeline::{ClockMaps, Error, FunctionTrace, KernelTrace, Offset, Session, Warning};
 use std::path::{Path, PathBuf};
 
 /// A session with its clocks, and the kernel's events in it.
@@ -89,19 +91,16 @@ pub fn unplaced(first: &Session, session: &Session) -> Option<String> {
 /// Opens a session with its clocks.
 pub fn open(dir: &Path) -> anyhow::Result<(Session, ClockMaps)> {
     let opened = open_each(&[dir.to_owned()])?.pop();
-    let Opened { session, maps, .. } = opened.context("no session")?;
+    let Opened { session, maps, unread, .. } = opened.context("no session")?;
+    if let Some(why) = unread {
+        say(format_args!("the kernel's events are not used: {}", error_chain(&why)));
+    }
     Ok((session, maps))
 }
 
 /// Opens a trace of a kernel.
 pub fn open_trace(path: &Path) -> anyhow::Result<KernelTrace> {
-    // First, because `canonicalize` fails for a pipe: the message would not say what is wrong.
-    if path.metadata().is_ok_and(|found| !found.is_file()) {
-        let found = "a pipe or a device: the reader needs a file, in which it can go back";
-        return Err(Error::NotATrace { path: path.to_owned(), found }.into());
-    }
-    // A link given by name is followed, unlike one in a session.
-    Ok(KernelTrace::open(&path.canonicalize().unwrap_or_else(|_| path.to_owned()))?)
+    Ok(KernelTrace::open(path)?)
 }
 
 /// Sessions with their clocks, traces of kernels, and function traces: the arguments of a timeline.
@@ -110,6 +109,26 @@ pub struct Recordings {
     pub sessions: Vec<(Session, ClockMaps)>,
     pub traces: Vec<KernelTrace>,
     pub functions: Vec<FunctionTrace>,
+}
+
+impl Recordings {
+    /// Iterates over the faults of the inputs, although these could be opened.
+    pub fn warnings(&self) -> impl Iterator<Item = Warning> {
+        let functions = self.functions.iter().flat_map(FunctionTrace::warnings);
+        self.traces.iter().flat_map(|trace| trace.warnings()).chain(functions)
+    }
+
+    /// Returns the names of the inputs, for a message about all of them: that of the first, and the number of others.
+    pub fn names(&self) -> String {
+        let sessions = self.sessions.iter().map(|(session, _)| session.dir());
+        let functions = self.functions.iter().map(|functions| functions.trace().path());
+        let mut all = sessions.chain(self.traces.iter().map(KernelTrace::path)).chain(functions);
+        let first = all.next().unwrap_or(Path::new("")).display();
+        match all.count() {
+            0 => first.to_string(),
+            more => format!("{first} and {more} more"),
+        }
+    }
 }
 
 /// Inputs in their order.

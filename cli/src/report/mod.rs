@@ -12,7 +12,7 @@ pub(crate) use lines::Lines;
 pub(crate) use wanted::{Wanted, wrong};
 
 use crate::Usage;
-use crate::output::say;
+use crate::output::{Faults, say};
 use crate::units::{At, at};
 use crate::writer::unfinished;
 use anyhow::Context;
@@ -154,10 +154,10 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         }
         return follow::run(args, follow::directory(&args.inputs.paths())?);
     }
-    let Recordings { sessions, traces, functions } = args.inputs.open(&args.symbols)?;
-    for warning in traces.iter().flat_map(|trace| trace.warnings()) {
-        say(warning);
-    }
+    let recordings = args.inputs.open(&args.symbols)?;
+    let mut faults = Faults::default();
+    faults.say(recordings.warnings());
+    let Recordings { sessions, traces, functions } = recordings;
     let is_compiled = sessions.iter().any(|(session, _)| has_functions(session));
     let symbols = if is_compiled { &*args.symbols } else { &[] };
     let unlimited = Choice::default();
@@ -191,9 +191,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         true => say("no events: nothing was recorded"),
         false => {}
     }
-    for warning in warnings {
-        say(warning);
-    }
+    faults.say(warnings);
     let first = sessions.first().map(|(session, _)| session);
     for (session, _) in sessions.iter().skip(1) {
         if let Some(said) = first.and_then(|first| unplaced(first, session)) {
@@ -205,7 +203,5 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             say(format_args!("{}: {said}", session.dir().display()));
         }
     }
-    Ok(())
+    faults.end()
 }
-
-impl Args {}

@@ -459,7 +459,10 @@ fn traces_of_many_cpus_take_memory_for_what_is_on_them() {
 fn many_traces_with_large_ids_of_events_take_bounded_memory() {
     child::in_own_process(|| {
         let place = tempfile::tempdir().unwrap();
-        let mut trace = trace_of_cpus(1, &trace_dat::Page::at(1_000).event(0, u16::MAX, 5, &[]));
+        let mut trace = trace_of_cpus(
+            1,
+            &trace_dat::Page::at(1_000).event(0, u16::MAX, 5, &trace_dat::mmio(1)),
+        );
         trace.formats.truncate(2);
         trace.formats[1].1 = trace.formats[1].1.replace("ID: 38\n", "ID: 65535\n");
         let files = (0..600).map(|n| place.path().join(format!("{n}.dat")));

@@ -12,6 +12,7 @@ mod compare_exits;
 mod compare_truth;
 mod control;
 mod ctl;
+mod damage;
 mod demo;
 mod directories;
 mod export;

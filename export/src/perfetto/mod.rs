@@ -34,7 +34,7 @@ use crate::row::Row;
 use crate::{Error, Result};
 pub use regions::States;
 
-use hypertrace_timeline::{EntryRef, Timeline};
+use hypertrace_timeline::{EntryRef, Timeline, Warning};
 use sequence::{Output, Sequence, TraceClock};
 use std::io::Write;
 
@@ -78,7 +78,7 @@ pub struct Counts {
     pub packets: u64,
 }
 
-/// Writes the events that are wanted. Returns counts, and the faults of the traces of kernels.
+/// Writes the events that are wanted. Returns counts, and the faults of the inputs.
 ///
 /// # Errors
 /// If there is no session, an input is damaged, or the output cannot be written.
@@ -86,7 +86,7 @@ pub fn write(
     events: Events<'_>,
     states: States,
     out: &mut dyn Write,
-) -> Result<(Counts, Vec<String>)> {
+) -> Result<(Counts, Vec<Warning>)> {
     let Events { sessions, traces, functions, choice, .. } = events;
     let Some((first, _)) = sessions.first() else { return Err(Error::NoSession) };
     let clock =
@@ -150,11 +150,13 @@ pub fn write(
     let faults = timeline.warnings();
     // Regions have a timeline of their own.
     drop(timeline);
-    // Those of the kernels' traces are among them.
-    let warnings = match regions::write(&mut writer, &events, states)? {
-        warnings if warnings.is_empty() => faults,
-        warnings => warnings,
-    };
+    // The regions' warnings have the faults of the kernels' traces, too.
+    let mut warnings = regions::write(&mut writer, &events, states)?;
+    for fault in faults {
+        if !warnings.contains(&fault) {
+            warnings.push(fault);
+        }
+    }
     scheduling::write(&mut writer, traces, events.window())?;
     output.flush()?;
     counts.packets = output.packets;

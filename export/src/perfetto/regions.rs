@@ -13,7 +13,7 @@ use crate::events::Events;
 use hypertrace_timeline::regions::{
     self, Interval, Options, Regions, Sample, ThreadInterval, names,
 };
-use hypertrace_timeline::{ClockMaps, EntryRef, Session, Timeline};
+use hypertrace_timeline::{ClockMaps, EntryRef, Session, Timeline, Warning};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
 use std::sync::Arc;
@@ -57,7 +57,7 @@ pub(super) fn write(
     writer: &mut Writer<'_, '_>,
     events: &Events<'_>,
     states: States,
-) -> Result<Vec<String>> {
+) -> Result<Vec<Warning>> {
     let Events { sessions, traces, .. } = *events;
     if traces.is_empty() && names(sessions).is_empty() {
         writer.points()?;

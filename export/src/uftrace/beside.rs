@@ -5,22 +5,27 @@
 use super::{Counts, Source, add_modules};
 use crate::Result;
 use hypertrace_functions::write::Directory;
-use hypertrace_timeline::{EntryRef, FunctionTrace, Timeline};
+use hypertrace_timeline::{EntryRef, FunctionTrace, Timeline, Warning};
 use std::path::Path;
 
 /// Copies a function trace into a new or empty directory, with the names of the modules, and with the events of the
 /// sessions at the times of the function trace, which was placed on the clock of one of them. Records are linked, where
-/// the file system can, and not copied.
+/// the file system can, and not copied. Returns the faults of the inputs, although these could be read.
 ///
 /// # Errors
 /// If an input is damaged, or the directory cannot be written.
-pub fn beside(source: &Source<'_>, functions: &FunctionTrace, out: &Path) -> Result<Counts> {
+pub fn beside(
+    source: &Source<'_>,
+    functions: &FunctionTrace,
+    out: &Path,
+) -> Result<(Counts, Vec<Warning>)> {
     let trace = functions.trace();
     let mut directory = Directory::create(out, "guest", "hypertrace export")?;
     directory.add_tasks(trace.tasks().iter().cloned())?;
+    let mut warnings = Vec::new();
     for task in trace.tasks() {
         let records = trace.path().join(format!("{}.dat", task.tid));
-        directory.take_records(task.tid, &records)?;
+        warnings.extend(directory.take_records(task.tid, &records)?);
     }
     add_modules(&mut directory, source.modules)?;
     for (name, symbols) in trace.modules() {
@@ -54,5 +59,6 @@ pub fn beside(source: &Source<'_>, functions: &FunctionTrace, out: &Path) -> Res
         }
     }
     events.finish()?;
-    Ok(counts)
+    warnings.extend(timeline.warnings());
+    Ok((counts, warnings))
 }

@@ -11,7 +11,7 @@ use hypertrace_functions::read::MAX_TASKS;
 use hypertrace_functions::write::{Directory, Records};
 use hypertrace_timeline::clock::host::{HostCounter, uuid_text};
 use hypertrace_timeline::{
-    ENTRY, EXIT, EntryRef, EventKind, EventRef, Lost, Session, Timeline, ValueRef,
+    ENTRY, EXIT, EntryRef, EventKind, EventRef, Lost, Session, Timeline, ValueRef, Warning,
 };
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -29,11 +29,12 @@ pub fn has_functions(session: &Session) -> bool {
 
 /// Writes the functions of sessions into a new or empty directory: a track for each thread, with all other events
 /// among its functions. Times count from the first session's start, or from the first event if that is earlier; the
-/// directory has an anchor that says where this is on the counter of the first session with functions.
+/// directory has an anchor that says where this is on the counter of the first session with functions. Returns the faults
+/// of the inputs, too, although these could be read.
 ///
 /// # Errors
 /// If no session has functions, an input is damaged, or the directory cannot be written.
-pub fn compiled(source: &Source<'_>, out: &Path) -> Result<Counts> {
+pub fn compiled(source: &Source<'_>, out: &Path) -> Result<(Counts, Vec<Warning>)> {
     let sessions = source.sessions.iter().map(|(session, _)| session);
     let counter = sessions.clone().find(|session| has_functions(session)).map(Session::counter);
     let counter = counter.ok_or(Error::NoFunctions)?;
@@ -80,11 +81,12 @@ pub fn compiled(source: &Source<'_>, out: &Path) -> Result<Counts> {
         }
     }
     events.finish()?;
+    let warnings = timeline.warnings();
     tracks.end(&mut counts)?;
     add_modules(&mut directory, &modules)?;
     counts.without_name = directory.names_left_out() as u64;
     directory.describe()?;
-    Ok(counts)
+    Ok((counts, warnings))
 }
 
 /// Times of the directory.

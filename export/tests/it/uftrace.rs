@@ -70,7 +70,7 @@ fn export(made: &Made, folder: &Path, is_in_file: bool) -> (Counts, PathBuf) {
     let (sessions, modules) = (open(made), [module(folder, is_in_file)]);
     let source = Source { sessions: &sessions, traces: &[], modules: &modules, text: &text };
     let out = folder.join("out");
-    (compiled(&source, &out).unwrap(), out)
+    (compiled(&source, &out).unwrap().0, out)
 }
 
 /// Writes a function trace: a function of 100 to 900 ns after the session's start, and one in it.
@@ -95,7 +95,8 @@ fn export_beside(folder: &Path, path: &Path, ticks: &[u64]) -> PathBuf {
     functions.place(&[&sessions[0].0], None).unwrap();
     let source = Source { sessions: &sessions, traces: &[], modules: &modules, text: &text };
     let out = folder.join("out");
-    let counts = beside(&source, &functions, &out).unwrap();
+    let (counts, warnings) = beside(&source, &functions, &out).unwrap();
+    assert!(warnings.is_empty(), "{warnings:?}");
     assert_eq!((counts.tasks, counts.events), (1, ticks.len() as u64));
     out
 }
@@ -276,7 +277,7 @@ fn functions_whose_names_are_too_long_together_are_counted() {
     let outs = ["compiled", "beside"].map(|name| folder.path().join(name));
 
     let counts =
-        [compiled(&compiled_in, &outs[0]).unwrap(), beside(&traced, &trace, &outs[1]).unwrap()];
+        [compiled(&compiled_in, &outs[0]).unwrap().0, beside(&traced, &trace, &outs[1]).unwrap().0];
 
     for (counts, out) in counts.iter().zip(&outs) {
         let trace = Trace::open(out).unwrap();

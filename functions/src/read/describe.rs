@@ -5,6 +5,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use hypertrace_format::error::{Warning, error_chain};
+use hypertrace_format::number::counted;
+
 use super::{MAX_DESCRIPTION, MAX_MODULES, MAX_TASKS};
 use crate::record::ADDRESS_MASK;
 use crate::{Error, Result, file};
@@ -19,8 +22,28 @@ fn contents(path: &Path) -> Result<Vec<u8>> {
     file::contents(path, MAX_DESCRIPTION, "give a directory that uftrace reads")
 }
 
+/// Returns the whole lines of a text. All writers end each line, so that a line without an end is cut: this line is a
+/// warning, and is left out.
+pub(super) fn whole_lines<'b>(
+    bytes: &'b [u8],
+    path: &Path,
+    warnings: &mut Vec<Warning>,
+) -> &'b [u8] {
+    let end = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
+    if end < bytes.len() {
+        let why = "the file ends within this line, which is left out: copy the whole directory";
+        warnings.push(damage(&Error::damaged(path, end as u64, why)));
+    }
+    &bytes[..end]
+}
+
+/// Returns what to say of a part of a directory without which the rest is read.
+pub(super) fn damage(why: &Error) -> Warning {
+    Warning::damage(error_chain(why))
+}
+
 /// Reads the numbers of the tasks in `info`.
-pub(super) fn tids(path: &Path) -> Result<Vec<u32>> {
+pub(super) fn tids(path: &Path, warnings: &mut Vec<Warning>) -> Result<Vec<u32>> {
     let bytes = contents(path)?;
     let damaged = |offset: usize, why: &str| Error::damaged(path, offset as u64, why);
     let header = bytes.get(..HEADER).ok_or_else(|| {
@@ -38,6 +61,8 @@ pub(super) fn tids(path: &Path) -> Result<Vec<u32>> {
     if header[12..16] != [40, 0, 1, 2] {
         return Err(damaged(12, "not the header of a 64-bit little-endian machine"));
     }
+    // The last line may have the numbers.
+    whole_lines(&bytes, path, warnings);
     let mut offset = HEADER;
     for line in bytes[HEADER..].split(|byte| *byte == b'\n') {
         if let Some(list) = line.strip_prefix(b"taskinfo:tids=") {
@@ -88,8 +113,10 @@ impl Sessions {
 }
 
 /// Reads `task.txt`.
-pub(super) fn sessions(path: &Path) -> Result<Sessions> {
+pub(super) fn sessions(path: &Path, warnings: &mut Vec<Warning>) -> Result<Sessions> {
     let bytes = contents(path)?;
+    let bytes = whole_lines(&bytes, path, warnings);
+    let (mut first_unknown, mut unknown) = (None, 0);
     let (mut found, mut programs) = (Sessions::default(), BTreeMap::new());
     let (mut sessions, mut known) = (0, BTreeSet::new());
     let mut offset = 0;
@@ -131,12 +158,20 @@ pub(super) fn sessions(path: &Path) -> Result<Sessions> {
                 found.executed.entry(child).or_default().push((0, session));
                 sessions += 1;
             }
+        } else if !text.is_empty() && !text.starts_with("DLOP ") {
+            first_unknown.get_or_insert(offset);
+            unknown += 1;
         }
         let tasks = found.processes.len();
         if tasks.max(programs.len()).max(sessions) > MAX_TASKS || found.maps.len() > MAX_MODULES {
             return Err(damaged("too many tasks or sessions"));
         }
         offset += line.len() as u64 + 1;
+    }
+    if let Some(first) = first_unknown {
+        let lines = counted(unknown, "line");
+        let why = format!("expected a line of SESS, TASK, FORK or DLOP ({lines} left out)");
+        warnings.push(damage(&Error::damaged(path, first, why)));
     }
     for (tid, process) in &found.processes {
         let name = programs.get(process).cloned().unwrap_or_default();
@@ -174,11 +209,12 @@ impl Mapped {
 }
 
 /// Reads a map, whose bytes are taken from those that all maps may have. Lines of one file are one module, as in uftrace.
-pub(super) fn map(path: &Path, left: &mut u64) -> Result<Vec<Mapped>> {
+pub(super) fn map(path: &Path, left: &mut u64, warnings: &mut Vec<Warning>) -> Result<Vec<Mapped>> {
     let bytes = contents(path)?;
     *left = left
         .checked_sub(bytes.len() as u64)
         .ok_or_else(|| Error::unsuitable(path, "the maps of all sessions have more than 16 MiB"))?;
+    let bytes = whole_lines(&bytes, path, warnings);
     let mut found: Vec<Mapped> = Vec::new();
     let mut offset = 0;
     for line in bytes.split(|byte| *byte == b'\n') {

@@ -3,8 +3,11 @@
 //! Records of one task, in the order of the file.
 
 use std::fs::File;
-use std::io::Read as _;
 use std::path::{Path, PathBuf};
+
+use hypertrace_format::folder::read_at;
+use rustix::fs::{SeekFrom, seek};
+use rustix::io::Errno;
 
 use crate::record::{Malformed, Record, RecordType, SIZE};
 use crate::{Error, Result, file};
@@ -18,8 +21,8 @@ const ALIGNMENT: usize = 8;
 /// Maximum size of a record's arguments in bytes, which is the size of uftrace's buffer for arguments.
 const MAX_ARGUMENTS: u64 = 1024;
 
-/// Maximum size of a gap of zeros in bytes, behind which records are looked for. A killed recorder leaves more of them
-/// at the end of a file.
+/// Maximum size of a gap of zeros in bytes that is searched for records word by word. A killed recorder leaves more of
+/// them at the end of a file.
 const MAX_GAP: u64 = 1 << 20;
 
 /// Maximum time in nanoseconds between two records with unknown bytes between them: a day. A later time is taken for a
@@ -29,8 +32,8 @@ const MAX_PAUSE: u64 = 86_400_000_000_000;
 /// Iterator over the records of a file.
 ///
 /// Arguments of functions are skipped. Bytes that are no record are skipped up to the next two records in a row; after
-/// the last record, one error names the first such byte and counts all of them. The iterator ends at zeros that were
-/// never written, at an incomplete record, and if the file cannot be read.
+/// the last record, one error names the first such byte and counts all of them, those of an incomplete record too. The
+/// iterator ends at zeros that were never written and reach to the end of the file, and if the file cannot be read.
 #[derive(Debug)]
 pub struct Records {
     path: PathBuf,
@@ -80,8 +83,10 @@ impl Records {
     /// Reads the next record; `None` at the end.
     fn read(&mut self) -> Result<Option<Record>> {
         loop {
-            // A part of a record is the end: the file's writer was killed.
-            let Some(bytes) = self.peek(0)? else { return Ok(None) };
+            let Some(bytes) = self.peek(0)? else {
+                self.end(0);
+                return Ok(None);
+            };
             let (record, has_arguments) = match Record::with_arguments(bytes) {
                 Ok(found) => found,
                 Err(why) => {
@@ -107,8 +112,8 @@ impl Records {
         let deepest = record.depth.saturating_add(u16::from(record.kind == RecordType::Entry));
         for ahead in (ALIGNMENT..=MAX_ARGUMENTS as usize).step_by(ALIGNMENT) {
             let Some(bytes) = self.peek(ahead)? else {
-                // The last record of the file: what is left are its arguments.
-                self.advance(self.window.len() - self.at);
+                // The last record of the file: what is left are its arguments, in whole words.
+                self.end((self.window.len() - self.at) / ALIGNMENT * ALIGNMENT);
                 return Ok(());
             };
             let next = Record::with_arguments(bytes).ok();
@@ -124,25 +129,75 @@ impl Records {
     fn skip_damage(&mut self, why: Malformed) -> Result<bool> {
         let is_zero = why == Malformed::Unwritten;
         let begin = self.offset;
-        let mut skipped = 0;
-        loop {
-            let ahead = ALIGNMENT;
-            if self.peek(ahead)?.is_none() || (is_zero && skipped > MAX_GAP) {
-                break;
-            }
-            let is_found = self.is_record(ahead)?;
-            self.advance(ahead);
-            skipped += ahead as u64;
+        let mut zeros = if is_zero { ALIGNMENT as u64 } else { 0 };
+        while let Some(bytes) = self.peek(ALIGNMENT)? {
+            let is_found = self.is_record(ALIGNMENT)?;
+            self.advance(ALIGNMENT);
             if is_found {
-                self.note(begin, why, skipped);
+                self.note(begin, why, self.offset - begin);
                 return Ok(true);
             }
+            let is_zero_word = bytes[..ALIGNMENT] == [0; ALIGNMENT];
+            zeros = if is_zero_word { zeros + ALIGNMENT as u64 } else { 0 };
+            if zeros > MAX_GAP {
+                let written = self.offset + ALIGNMENT as u64 - zeros;
+                if !self.skip_zeros()? {
+                    if !is_zero {
+                        self.note(begin, why, written - begin);
+                    }
+                    return Ok(false);
+                }
+                zeros = 0;
+            }
         }
-        if !is_zero {
-            let rest = (self.window.len() - self.at) as u64;
-            self.note(begin, why, skipped + rest);
+        let rest = &self.window[self.at..];
+        if !is_zero || rest.iter().any(|byte| *byte != 0) {
+            let bytes = self.offset - begin + rest.len() as u64;
+            self.note(begin, why, bytes);
         }
         Ok(false)
+    }
+
+    /// Passes zeros, up to the word before the next other byte. Returns false if there is none. A hole in the file may have
+    /// any size, so its zeros are not read.
+    fn skip_zeros(&mut self) -> Result<bool> {
+        // Each round passes a window, or is the last one.
+        loop {
+            let rest = &self.window[self.at..];
+            if let Some(zeros) = rest.iter().position(|byte| *byte != 0) {
+                self.advance((zeros / ALIGNMENT).saturating_sub(1) * ALIGNMENT);
+                return Ok(true);
+            }
+            // The search for a record begins behind a word.
+            self.advance((rest.len() / ALIGNMENT).saturating_sub(1) * ALIGNMENT);
+            let Some(file) = &self.file else { return Ok(false) };
+            match seek(file, SeekFrom::Data(self.offset)) {
+                // All of the rest is a hole.
+                Err(Errno::NXIO) => return Ok(false),
+                Ok(data) if data > self.offset + WINDOW as u64 => {
+                    self.window.clear();
+                    let word = ALIGNMENT as u64;
+                    (self.at, self.offset) = (0, data / word * word - word);
+                }
+                // There are data, or a file system has no such search.
+                _ => {}
+            }
+            let kept = self.window.len() - self.at;
+            self.fill()?;
+            if self.window.len() == kept {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// Ends at a file's end, so many bytes after the last record. More bytes are a part of a record.
+    fn end(&mut self, after: usize) {
+        self.advance(after);
+        let rest = &self.window[self.at..];
+        if rest.iter().any(|byte| *byte != 0) {
+            self.note(self.offset, Malformed::Cut, rest.len() as u64);
+        }
+        self.advance(self.window.len() - self.at);
     }
 
     /// Returns whether the bytes this far ahead are a record of a time that can follow the last one's, and the bytes
@@ -182,11 +237,13 @@ impl Records {
 
     /// Drops the consumed bytes from the window, and fills the window from the file.
     fn fill(&mut self) -> Result<()> {
-        let Some(file) = &mut self.file else { return Ok(()) };
+        let Some(file) = &self.file else { return Ok(()) };
         self.window.drain(..self.at);
         self.at = 0;
-        let room = (WINDOW - self.window.len().min(WINDOW)) as u64;
-        let read = file.take(room).read_to_end(&mut self.window);
+        let kept = self.window.len();
+        self.window.resize(WINDOW.max(kept), 0);
+        let read = read_at(file, &mut self.window[kept..], self.offset + kept as u64);
+        self.window.truncate(kept + *read.as_ref().unwrap_or(&0));
         read.map(drop).map_err(Error::io("read", &self.path))
     }
 

@@ -2,16 +2,20 @@
 
 //! A directory with its tasks and symbols.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ffi::OsString;
 use std::fmt;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use hypertrace_format::error::Warning;
+use hypertrace_format::number::counted;
+
 use super::describe::{self, Mapped};
 use super::records::Records;
-use super::{MAX_DESCRIPTION, MAX_MODULES, MAX_SYMBOLS};
+use super::{MAX_DESCRIPTION, MAX_MODULES, MAX_SYMBOLS, MAX_TASKS};
 use crate::clock::Anchor;
 use crate::record::{ADDRESS_MASK, SIZE};
 use crate::symbols::{Source, Symbol, Symbols, text};
@@ -32,6 +36,7 @@ pub struct Trace {
     moved: HashMap<u32, Vec<Executed>>,
     /// Symbols from elsewhere, which are used first
     added: Symbols,
+    warnings: Vec<Warning>,
     watcher: Watcher,
 }
 
@@ -58,7 +63,8 @@ impl fmt::Debug for Watcher {
 }
 
 impl Trace {
-    /// Opens a directory: reads which tasks it has, and its symbols. Reads no records.
+    /// Opens a directory: reads which tasks it has, and its symbols. Reads no records. A part without which the rest can be
+    /// read is a [warning](Self::warnings).
     ///
     /// # Errors
     /// If it is not such a directory, or a description in it is damaged.
@@ -72,16 +78,35 @@ impl Trace {
             let why = "no file `info` in it: neither a function trace (functions=DIR) nor a directory of uftrace";
             return Err(Error::unsuitable(path, why));
         }
-        let tids = describe::tids(&info)?;
+        let mut warnings = Vec::new();
+        let mut tids = BTreeSet::from_iter(describe::tids(&info, &mut warnings)?);
         let anchor = Anchor::read(path)?;
-        let sessions = describe::sessions(&path.join("task.txt"))?;
-        let has_records = |tid: &u32| path.join(format!("{tid}.dat")).symlink_metadata().is_ok();
-        if !tids.is_empty() && !tids.iter().any(has_records) {
-            let tid = tids[0];
+        let task_txt = path.join("task.txt");
+        let sessions = describe::sessions(&task_txt, &mut warnings)?;
+        let files = Files::of(path)?;
+        if let Some(tid) = tids.first().filter(|_| tids.is_disjoint(&files.tasks)) {
             let why = format!(
                 "none of its tasks has a file of records, as {tid}.dat: copy the whole directory"
             );
             return Err(Error::unsuitable(path, why));
+        }
+        if let Some(unnamed) = first_of(tids.iter().filter(|tid| !sessions.names.contains_key(tid)))
+        {
+            let why = format!("no line of {unnamed}: tasks without a name");
+            warnings.push(describe::damage(&Error::unsuitable(&task_txt, why)));
+        }
+        if let Some(unlisted) = first_of(files.tasks.difference(&tids)) {
+            let why =
+                format!("not the numbers of {unlisted}, whose files of records are read, too");
+            warnings.push(format!("{}: {why}", info.display()).into());
+        }
+        if let Some(kernels) = &files.kernels {
+            let why = "the calls of a kernel are left out: `uftrace report` shows them";
+            warnings.push(format!("{}: {why}", path.join(kernels).display()).into());
+        }
+        tids.extend(files.tasks);
+        if tids.len() > MAX_TASKS {
+            return Err(Error::unsuitable(path, format!("more than {MAX_TASKS} tasks")));
         }
         let name = |tid| sessions.names.get(&tid).cloned().unwrap_or_default();
         let tasks = tids.into_iter().map(|tid| Task { tid, name: name(tid) }).collect();
@@ -91,7 +116,8 @@ impl Trace {
         let mut moved: HashMap<&str, Arc<[Moved]>> = HashMap::new();
         for session in &sessions.maps {
             let mut of_session = Vec::new();
-            for mapped in describe::map(&path.join(format!("sid-{session}.map")), &mut map_bytes)? {
+            let map = path.join(format!("sid-{session}.map"));
+            for mapped in describe::map(&map, &mut map_bytes, &mut warnings)? {
                 let is_same =
                     |known: &Mapped| known.name == mapped.name && known.size() == mapped.size();
                 let known = modules.iter().map(|(known, _)| known).find(|known| is_same(known));
@@ -101,7 +127,7 @@ impl Trace {
                     of_session.push(Moved { start, end, to: place.start });
                 }
                 if known.is_none() {
-                    let symbols = module(path, &place, &mut symbol_bytes)?;
+                    let symbols = module(path, &place, &mut symbol_bytes, &mut warnings);
                     modules.push((place, symbols));
                 }
                 if modules.len().max(of_session.len()) > MAX_MODULES {
@@ -126,6 +152,7 @@ impl Trace {
             processes: sessions.processes,
             moved,
             added: Symbols::default(),
+            warnings,
             watcher: Watcher::default(),
         })
     }
@@ -142,7 +169,13 @@ impl Trace {
         self.anchor.as_ref()
     }
 
-    /// Returns the tasks by number. A task may have no records.
+    /// Returns the faults of the directory, although it could be opened. Those of records are found as they are read.
+    #[must_use]
+    pub fn warnings(&self) -> &[Warning] {
+        &self.warnings
+    }
+
+    /// Returns the tasks by number: those of `info`, and those with a file of records. A task may have no records.
     #[must_use]
     pub fn tasks(&self) -> &[Task] {
         &self.tasks
@@ -240,14 +273,71 @@ fn free_place(modules: &[(Mapped, Symbols)], mapped: &Mapped) -> Mapped {
 
 /// Reads the symbols of a module, if there are any, of at most `most` bytes in all. uftrace adds some letters to a file's
 /// name that two modules have: those are not read.
-fn module(directory: &Path, mapped: &Mapped, most: &mut u64) -> Result<Symbols> {
+fn module(
+    directory: &Path,
+    mapped: &Mapped,
+    most: &mut u64,
+    warnings: &mut Vec<Warning>,
+) -> Symbols {
     let mut symbols = Symbols::default();
     let path = directory.join(format!("{}.sym", mapped.name));
-    if path.is_file() {
-        let bytes = file::contents(&path, *most, "the symbols of all modules are too large")?;
-        *most -= bytes.len() as u64;
-        text::read(&bytes, &path, mapped.start, &mut symbols)?;
-        symbols.finish();
+    let bytes = match file::contents(&path, *most, "the symbols of all modules are too large") {
+        Ok(bytes) => bytes,
+        Err(Error::Io { source, .. }) if source.kind() == ErrorKind::NotFound => return symbols,
+        Err(why) => {
+            warnings.push(describe::damage(&why));
+            return symbols;
+        }
+    };
+    *most -= bytes.len() as u64;
+    let bytes = describe::whole_lines(&bytes, &path, warnings);
+    let read = text::read(bytes, &path, mapped.start, &mut symbols);
+    if let Err(why) = read.and_then(|()| text::check_count(bytes, &path)) {
+        warnings.push(describe::damage(&why));
     }
-    Ok(symbols)
+    symbols.finish();
+    symbols
+}
+
+/// Files of records in a directory.
+struct Files {
+    /// Numbers of tasks: those of empty files, too.
+    tasks: BTreeSet<u32>,
+    /// Name of a file in which uftrace has a kernel's calls.
+    kernels: Option<OsString>,
+}
+
+impl Files {
+    fn of(path: &Path) -> Result<Files> {
+        let failed = |why| Error::io("read", path)(why);
+        let mut files = Files { tasks: BTreeSet::new(), kernels: None };
+        for entry in fs::read_dir(path).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            let name = entry.file_name();
+            let Some(stem) = name.to_str().and_then(|name| name.strip_suffix(".dat")) else {
+                continue;
+            };
+            let number = stem.parse::<u32>().ok().filter(|number| number.to_string() == stem);
+            if let Some(number) = number {
+                files.tasks.insert(number);
+                if files.tasks.len() > MAX_TASKS {
+                    return Err(Error::unsuitable(path, format!("more than {MAX_TASKS} tasks")));
+                }
+            }
+            let is_empty = || entry.metadata().is_ok_and(|found| found.len() == 0);
+            if stem.starts_with("kernel-cpu") && !is_empty() {
+                files.kernels.get_or_insert(name.clone());
+            }
+        }
+        Ok(files)
+    }
+}
+
+/// Returns the first task of some, and the number of the others, in words. `None`: there are none.
+fn first_of<'t>(mut tasks: impl Iterator<Item = &'t u32>) -> Option<String> {
+    let first = tasks.next()?;
+    Some(match tasks.count() as u64 {
+        0 => format!("the task {first}"),
+        others => format!("the task {first} and of {}", counted(others, "other")),
+    })
 }

@@ -4,14 +4,17 @@
 
 use std::path::Path;
 
+use hypertrace_format::number::counted;
+
 use super::Symbols;
 use crate::record::ADDRESS_MASK;
 use crate::{Error, Result};
 
-/// Adds the functions of a text. Symbols of other types end the function before them.
+/// Adds the functions of a text. Symbols of other types end the function before them. Lines that are no symbols are left
+/// out: one error has the place of the first such line, and the number of all.
 pub(crate) fn read(bytes: &[u8], path: &Path, offset: u64, found: &mut Symbols) -> Result<()> {
-    let mut at = 0;
-    let mut hidden = 0;
+    let (mut at, mut hidden) = (0, 0);
+    let (mut first_wrong, mut wrong) = (None, 0);
     for line in bytes.split(|byte| *byte == b'\n') {
         let from = at;
         at += line.len() as u64 + 1;
@@ -19,8 +22,9 @@ pub(crate) fn read(bytes: &[u8], path: &Path, offset: u64, found: &mut Symbols) 
             continue;
         }
         let Some((address, size, kind, name)) = parse(line) else {
-            let why = "expected lines as in /proc/kallsyms: an address, a type and a name";
-            return Err(Error::damaged(path, from, why));
+            first_wrong.get_or_insert(from);
+            wrong += 1;
+            continue;
         };
         // uftrace gives the type P to a library's function, by its place in the procedure linkage table.
         let is_function = matches!(kind, b'T' | b't' | b'W' | b'w' | b'P');
@@ -32,12 +36,42 @@ pub(crate) fn read(bytes: &[u8], path: &Path, offset: u64, found: &mut Symbols) 
             return Err(Error::damaged(path, from, "too many symbols"));
         }
     }
+    if let Some(first) = first_wrong {
+        let lines = counted(wrong, "line");
+        let why = format!(
+            "expected lines as in /proc/kallsyms: an address, a type and a name ({lines} left out)"
+        );
+        return Err(Error::damaged(path, first, why));
+    }
     // A program's own table may have one function there.
     if hidden > 1 && found.entries.iter().all(|(address, ..)| *address == offset & ADDRESS_MASK) {
         let why = "all addresses are 0: copy /proc/kallsyms as root, with kernel.kptr_restrict=0";
         return Err(Error::unsuitable(path, why));
     }
     Ok(())
+}
+
+/// Text before the number of symbols in a `.sym`.
+pub(crate) const COUNT: &str = "# symbols: ";
+
+/// Marks of uftrace's, which it does not count among the symbols.
+const MARKS: [&[u8]; 3] = [b"__sym_end", b"__dynsym_end", b"__func_end"];
+
+/// Checks that a `.sym` has as many symbols as it says, if it does.
+pub(crate) fn check_count(bytes: &[u8], path: &Path) -> Result<()> {
+    let stated =
+        bytes.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(COUNT.as_bytes()));
+    let stated = stated.and_then(|number| str::from_utf8(number).ok()?.trim().parse::<u64>().ok());
+    let lines = bytes.split(|byte| *byte == b'\n').filter_map(parse);
+    let there = lines.filter(|(.., name)| !MARKS.contains(name)).count() as u64;
+    match stated {
+        Some(stated) if there < stated => {
+            let why =
+                format!("only {there} of {stated} symbols are there: copy the whole directory");
+            Err(Error::damaged(path, bytes.len() as u64, why))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Splits `ADDRESS [SIZE] TYPE NAME`, without a module's name after a tab.

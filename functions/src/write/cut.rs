@@ -6,11 +6,12 @@ use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
+use hypertrace_format::error::Warning;
 use hypertrace_format::folder::{Folder, NotRegular, Share};
 use rustix::fs::OFlags;
 
 use super::WINDOW;
-use crate::record::{Record, SIZE};
+use crate::record::{Malformed, Record, SIZE};
 use crate::{Error, Result, file};
 
 /// Most zeros at the end of a file: a recorder has two windows at a time.
@@ -43,7 +44,7 @@ pub fn cut(directory: &Path) -> Result<Removed> {
         }
         // A link leads to another directory's file.
         let file = match folder.file(&name, OFlags::RDWR) {
-            Err(why) if why.get_ref().is_some_and(|why| why.is::<NotRegular>()) => continue,
+            Err(why) if NotRegular::of(&why).is_some() => continue,
             file => file.map(|(file, _)| File::from(file)),
         };
         let path = directory.join(&name);
@@ -74,11 +75,23 @@ fn cut_file(file: &File, path: &Path) -> Result<u64> {
     Ok(length.saturating_sub(end))
 }
 
-/// Opens a file of records, and finds the end of the last one. `None`: there is no such file.
-pub(super) fn whole_records(path: &Path) -> Result<Option<(File, u64)>> {
+/// Opens a file of records, and finds the end of the last one. `None`: there is no such file. A part of a record that no
+/// kill explains is a warning.
+pub(super) fn whole_records(
+    path: &Path,
+    warnings: &mut Vec<Warning>,
+) -> Result<Option<(File, u64)>> {
     let Some(file) = file::open_records(path)? else { return Ok(None) };
     let length = file.metadata().map_err(Error::io("read", path))?.len();
     let end = end_of_records(&file, path, length)?;
+    let mut rest = [0; SIZE];
+    let rest = &mut rest[..(length % SIZE as u64) as usize];
+    // A recorder extends its files by whole records.
+    file.read_exact_at(rest, length - rest.len() as u64).map_err(Error::io("read", path))?;
+    if rest.iter().any(|byte| *byte != 0) {
+        let why = Error::damaged(path, length - rest.len() as u64, Malformed::Cut);
+        warnings.push(Warning::damage(why.to_string()));
+    }
     Ok(Some((file, end)))
 }
 

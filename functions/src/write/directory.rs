@@ -7,7 +7,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use hypertrace_format::error::DirectoryError;
+use hypertrace_format::error::{DirectoryError, Warning};
 use hypertrace_format::folder::{Folder, Share, inode};
 use rustix::fs::OFlags;
 
@@ -127,12 +127,15 @@ impl Directory {
     }
 
     /// Takes the whole records of another file, of a task that was added: as a link to it, if it is this user's and needs
-    /// no cut and the file system can, and else as a copy. A file that does not exist has no records.
+    /// no cut and the file system can, and else as a copy. A file that does not exist has no records. Returns what is wrong
+    /// with the file, although its whole records were taken.
     ///
     /// # Errors
     /// If it is not a file with records, or cannot be read or written.
-    pub fn take_records(&self, tid: u32, from: &Path) -> Result<()> {
-        let Some((file, end)) = cut::whole_records(from)? else { return Ok(()) };
+    pub fn take_records(&self, tid: u32, from: &Path) -> Result<Vec<Warning>> {
+        let mut warnings = Vec::new();
+        let whole = cut::whole_records(from, &mut warnings)?;
+        let Some((file, end)) = whole else { return Ok(warnings) };
         let to = self.records(tid);
         let (folder, aside) = (self.folder()?, format!(".{tid}.dat.new"));
         let failed = |why| Error::io("write", &to)(why);
@@ -143,7 +146,8 @@ impl Directory {
             let mut copy = File::from(folder.new_file(&aside).map_err(failed)?);
             io::copy(&mut io::Read::take(file, end), &mut copy).map_err(failed)?;
         }
-        folder.rename(&aside, to.file_name().unwrap_or_default()).map_err(failed)
+        folder.rename(&aside, to.file_name().unwrap_or_default()).map_err(failed)?;
+        Ok(warnings)
     }
 
     /// Adds a module, whose name is that of its `.sym` file without the suffix. Its range is that of its functions.

@@ -6,6 +6,7 @@ use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use crate::symbols::Symbols;
+use crate::symbols::text::COUNT;
 use crate::task::Task;
 
 /// Features of uftrace: calls of libraries, sessions, relative symbols, a maximum of the depth, automatic arguments.
@@ -72,8 +73,8 @@ pub(super) struct Module {
 /// Returns a module, and the contents of its `.sym`, of at most so many bytes; nothing for one without functions.
 pub(super) fn module(name: &str, symbols: &Symbols, most: usize) -> Option<(Module, String)> {
     const PAGE: u64 = 4096;
-    // Bytes of both lines of a function, without its name.
-    const LINES: usize = 64;
+    // Bytes of both lines of a function, without its name, and of the number of lines.
+    const LINES: usize = 64 + 32;
     let start = symbols.iter().next()?.address & !(PAGE - 1);
     let mut text = String::new();
     let mut end = start;
@@ -95,6 +96,8 @@ pub(super) fn module(name: &str, symbols: &Symbols, most: usize) -> Option<(Modu
         end = symbol.address.saturating_add(symbol.size);
     }
     mark(&mut text, end);
+    // Readers see by the number whether the file was cut.
+    let text = format!("{COUNT}{}\n{text}", text.lines().count());
     let end = end.div_ceil(PAGE).saturating_mul(PAGE);
     let line = format!("{start:x}-{end:x} r-xp 00000000 00:00 0          {name}\n");
     Some((Module { line, bytes: text.len(), left_out }, text))
@@ -190,7 +193,7 @@ mod tests {
         let (Module { line, .. }, sym) = module("kernel", &symbols, 1 << 20).unwrap();
 
         assert_eq!(line, "ffff81000000-ffff81003000 r-xp 00000000 00:00 0          kernel\n");
-        let expected = "0000000000000010 T first\n0000000000000020 T longjmp@guest\n\
+        let expected = "# symbols: 5\n0000000000000010 T first\n0000000000000020 T longjmp@guest\n\
                         0000000000000030 ? __end\n0000000000002000 T third\n\
                         0000000000002020 ? __end\n";
         assert_eq!(sym, expected);

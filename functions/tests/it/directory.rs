@@ -242,8 +242,24 @@ fn records_by_a_symbolic_link_are_refused() {
 
     let error = taking(&to).take_records(100, &from.join("100.dat")).unwrap_err();
 
-    assert!(error.to_string().contains("not a file with records"), "{error}");
+    assert!(error.to_string().ends_with("it is a link, not a regular file"), "{error}");
     assert_eq!(fs::read(to.join("100.dat")).unwrap(), b"");
+}
+
+#[test]
+fn a_part_of_a_record_that_is_not_taken_is_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let from = data::write(folder.path()).join("100.dat");
+    let bytes = fs::read(&from).unwrap();
+    fs::write(&from, &bytes[..bytes.len() - 3]).unwrap();
+    let to = folder.path().join("taken");
+
+    let said = taking(&to).take_records(100, &from).unwrap();
+
+    let [said] = &said[..] else { panic!("{said:?}") };
+    let why = "100.dat: damaged at byte 48: the file ends within a record";
+    assert!(said.ends_with(why) && said.is_damage(), "{said}");
+    assert_eq!(fs::read(to.join("100.dat")).unwrap(), bytes[..48]);
 }
 
 #[test]
@@ -272,7 +288,7 @@ fn a_pipe_in_the_place_of_records_is_not_waited_for() {
 
     let error = Records::append(&pipe).unwrap_err();
 
-    assert!(error.to_string().contains("not a file with records"), "{error}");
+    assert!(error.to_string().ends_with("it is a pipe, not a regular file"), "{error}");
 }
 
 #[test]

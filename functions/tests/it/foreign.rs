@@ -2,10 +2,13 @@
 
 use std::fmt::Write as _;
 use std::fs;
+use std::os::unix::fs::{FileExt, symlink};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
 use hypertrace_functions::read::{By, Summary, Trace};
 use hypertrace_functions::record::{Record, RecordType};
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 
 const BASE: u64 = 0x5555_0000_0000;
 const MAIN: u64 = 0x1100;
@@ -55,7 +58,7 @@ impl Directory {
     }
 
     fn write_symbols(&self, program: &str, symbols: &[(u64, &str)]) {
-        let mut text = String::from("# symbols: 3\n");
+        let mut text = format!("# symbols: {}\n", symbols.len());
         for (offset, symbol) in symbols {
             let _ = writeln!(text, "{offset:016x} {symbol}");
         }
@@ -320,6 +323,229 @@ fn another_program_at_the_same_addresses_has_its_own_functions() {
 
     let expected = [("inner", 1), ("main", 1), ("other_main", 1), ("other_outer", 1), ("outer", 1)];
     assert_eq!(calls(&trace, &summary), named(&expected));
+}
+
+/// Returns the faults of a trace, and whether they are damage.
+fn faults(trace: &Trace) -> Vec<(String, bool)> {
+    let name = |said: &str| {
+        let folder = format!("{}/", trace.path().display());
+        said.replace(&folder, "")
+    };
+    trace.warnings().iter().map(|said| (name(said), said.is_damage())).collect()
+}
+
+#[track_caller]
+fn assert_faults(trace: &Trace, expected: &[&str]) {
+    let expected = Vec::from_iter(expected.iter().map(|said| ((*said).to_owned(), true)));
+    assert_eq!(faults(trace), expected);
+}
+
+#[test]
+fn a_file_of_symbols_that_is_none_is_named_with_the_reason() {
+    type Put<'p> = &'p dyn Fn(&Directory);
+    let place = |directory: &Directory| directory.path().join("prog.sym");
+    let elsewhere = tempfile::NamedTempFile::new().unwrap();
+    let odd: [(&str, Put<'_>); 5] = [
+        ("it is a pipe, not a regular file", &|directory| {
+            mknodat(CWD, place(directory), FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+        }),
+        ("it is a directory, not a regular file", &|directory| {
+            fs::create_dir(place(directory)).unwrap();
+        }),
+        ("it is a link, not a regular file", &|directory| {
+            symlink("prog.sym", place(directory)).unwrap();
+        }),
+        ("it is a link, not a regular file", &|directory| {
+            symlink(elsewhere.path(), place(directory)).unwrap();
+        }),
+        ("it is a socket, not a regular file", &|directory| {
+            drop(UnixListener::bind(place(directory)).unwrap());
+        }),
+    ];
+    for (why, put) in odd {
+        let mut directory = Directory::new();
+        directory.write_records(100, &program(1_000, 0));
+        fs::remove_file(place(&directory)).unwrap();
+        put(&directory);
+
+        let trace = directory.trace();
+
+        assert_faults(&trace, &[&format!("prog.sym: {why}")]);
+        assert_eq!(Summary::of(&trace).calls, 2);
+        assert_eq!(trace.function(BASE + MAIN), None);
+    }
+}
+
+#[test]
+fn symbols_that_are_cut_are_used_as_far_as_they_are_whole() {
+    let mut directory = Directory::new();
+    directory.write_records(100, &program(1_000, 0));
+    let whole = fs::read(directory.path().join("prog.sym")).unwrap();
+    let lines = whole.split_inclusive(|byte| *byte == b'\n');
+    let ends = Vec::from_iter(lines.scan(0, |end, line| {
+        *end += line.len();
+        Some(*end)
+    }));
+    // Within the line of `outer`, and at its end. Behind the last symbol is a mark.
+    let cut = format!(
+        "prog.sym: damaged at byte {}: the file ends within this line, which is left out: copy the whole directory",
+        ends[1]
+    );
+    let few = |symbols: u32, end: usize| {
+        format!(
+            "prog.sym: damaged at byte {end}: only {symbols} of 3 symbols are there: copy the whole directory"
+        )
+    };
+    for (len, said, names) in [
+        (ends[2] - 1, vec![cut, few(1, ends[1])], [true, false]),
+        (ends[2], vec![few(2, ends[2])], [true, true]),
+        (ends[3], vec![], [true, true]),
+    ] {
+        directory.write("prog.sym", &whole[..len]);
+
+        let trace = directory.trace();
+
+        assert_faults(&trace, &Vec::from_iter(said.iter().map(String::as_str)));
+        let has = |offset| {
+            trace.function(BASE + offset).is_some_and(|found| found.address == BASE + offset)
+        };
+        assert_eq!([MAIN, OUTER].map(has), names, "{len}");
+    }
+}
+
+#[test]
+fn lines_that_are_no_symbols_are_counted_and_the_others_used() {
+    let mut directory = Directory::new();
+    directory.write_records(100, &program(1_000, 0));
+    directory.write("prog.sym", format!("garbage\n{MAIN:x} T main\nmore\n{OUTER:x} T outer\n"));
+
+    let trace = directory.trace();
+
+    let why =
+        "expected lines as in /proc/kallsyms: an address, a type and a name (2 lines left out)";
+    assert_faults(&trace, &[&format!("prog.sym: damaged at byte 0: {why}")]);
+    assert_eq!(calls(&trace, &Summary::of(&trace)), named(&[("main", 1), ("outer", 1)]));
+}
+
+#[test]
+fn descriptions_that_are_cut_or_garbage_are_named() {
+    let cut = "the file ends within this line, which is left out: copy the whole directory";
+    let unnamed = "task.txt: no line of the task 100: tasks without a name";
+    let line = |text: &[u8], line: usize| {
+        text.split_inclusive(|byte| *byte == b'\n').take(line).map(<[u8]>::len).sum::<usize>()
+    };
+    let garbage = "expected a line of SESS, TASK, FORK or DLOP (2 lines left out)";
+    type Change<'c> = &'c dyn Fn(&mut Vec<u8>);
+    let cases: [(&str, Change<'_>, Vec<String>); 6] = [
+        (
+            "task.txt",
+            &|text| _ = text.pop(),
+            vec![format!("task.txt: damaged at byte 74: {cut}"), unnamed.into()],
+        ),
+        ("task.txt", &|text| text.truncate(line(text, 1)), vec![unnamed.into()]),
+        ("task.txt", &|text| text.clear(), vec![unnamed.into()]),
+        (
+            "task.txt",
+            &|text| *text = b"\xff\xfe\nabc\n".into(),
+            vec![unnamed.into(), format!("task.txt: damaged at byte 0: {garbage}")],
+        ),
+        (
+            &format!("sid-{FIRST}.map"),
+            &|text| _ = text.pop(),
+            vec![format!("sid-{FIRST}.map: damaged at byte 0: {cut}")],
+        ),
+        ("info", &|text| _ = text.pop(), vec![format!("info: damaged at byte 91: {cut}")]),
+    ];
+    for (name, change, mut said) in cases {
+        let mut directory = Directory::new();
+        directory.write_records(100, &program(1_000, 0));
+        let path = directory.path().join(name);
+        let mut text = fs::read(&path).unwrap();
+        change(&mut text);
+        directory.write(name, text);
+
+        let trace = directory.trace();
+
+        let mut found = faults(&trace);
+        assert!(found.iter().all(|(_, is_damage)| *is_damage), "{found:?}");
+        found.sort();
+        said.sort();
+        assert_eq!(Vec::from_iter(found.into_iter().map(|(said, _)| said)), said);
+        assert_eq!(Summary::of(&trace).calls, 2);
+    }
+}
+
+#[test]
+fn a_file_of_records_that_info_does_not_list_is_read() {
+    let mut directory = Directory::new();
+    directory.write_records(100, &program(1_000, 0));
+    for tid in [200, 300] {
+        directory.write(&format!("{tid}.dat"), program(1_000, 0));
+    }
+    // Neither has records of a task.
+    directory.write("0100.dat", program(1_000, 0));
+    directory.write("perf-cpu0.dat", "x");
+    directory.write("kernel-cpu0.dat", "x");
+
+    let trace = directory.trace();
+
+    assert_eq!(Summary::of(&trace).calls, 6);
+    let expected = [
+        "info: not the numbers of the task 200 and of 1 other, whose files of records are read, too",
+        "kernel-cpu0.dat: the calls of a kernel are left out: `uftrace report` shows them",
+    ];
+    assert_eq!(faults(&trace), expected.map(|said| (said.to_owned(), false)));
+}
+
+#[test]
+fn a_file_that_ends_within_a_record_is_cut() {
+    let whole = program(1_000, 0);
+    let arguments = with_arguments(record(3_000, '+', 0, MAIN), &[7; 11]);
+    for (bytes, at, rest) in [
+        (whole[..whole.len() - 1].to_vec(), 48, 15),
+        (whole[..50].to_vec(), 48, 2),
+        ([&whole[..], &arguments].concat(), 64 + 16 + 8, 3),
+    ] {
+        let mut directory = Directory::new();
+        directory.write_records(100, &bytes);
+
+        let summary = Summary::of(&directory.trace());
+
+        let [said] = &summary.damage[..] else { panic!("{:?}", summary.damage) };
+        let expected = format!(
+            "100.dat: damaged at byte {at}: the file ends within a record ({rest} bytes at 1 place are left out)"
+        );
+        assert!(said.to_string().ends_with(&expected), "{said}");
+        assert!(summary.calls >= 2, "{}", summary.calls);
+    }
+}
+
+#[test]
+fn records_behind_a_hole_are_read_and_the_hole_counted() {
+    const HOLE: u64 = 1 << 40;
+    let main = |time| [record(time, '+', 0, MAIN), record(time + 5, '-', 0, MAIN)].concat();
+    for (behind, calls, places) in [(main(2_000), 2, 1), (Vec::new(), 1, 0)] {
+        for damage in [&[][..], &[0x11; SIZE]] {
+            let mut directory = Directory::new();
+            directory.write_records(100, &[&main(1_000)[..], damage].concat());
+            let path = directory.path().join("100.dat");
+            let file = fs::File::options().write(true).open(path).unwrap();
+            file.set_len(HOLE).unwrap();
+            file.write_all_at(&behind, HOLE).unwrap();
+
+            let summary = Summary::of(&directory.trace());
+
+            assert_eq!((summary.calls, summary.unfinished, summary.orphans), (calls, 0, 0));
+            let bytes = match places {
+                0 => damage.len() as u64,
+                _ => HOLE - 2 * SIZE as u64,
+            };
+            let said = (bytes > 0).then(|| format!("({bytes} bytes at 1 place are left out)"));
+            let found = summary.damage.first().map(ToString::to_string);
+            assert_eq!(found.is_some(), said.is_some(), "{found:?}");
+            assert!(found.zip(said).is_none_or(|(found, said)| found.ends_with(&said)));
+        }
+    }
 }
 
 #[test]

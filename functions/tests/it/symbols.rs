@@ -205,5 +205,5 @@ fn a_stripped_or_damaged_program_is_an_error() {
         assert!(result.unwrap_err().is_bad_input(), "{} bytes", bytes.len());
     }
     let directory = Symbols::read(&Source { path: Path::new("/").into(), offset: 0 });
-    assert!(directory.unwrap_err().to_string().contains("not a file"));
+    assert!(directory.unwrap_err().to_string().contains("it is a directory, not a regular file"));
 }

@@ -9,6 +9,7 @@
 mod print;
 
 use crate::value::{Array, MOST_NAME, Name, Part, ValueRef, number, signed_number};
+use hypertrace_abi::event::cut;
 use print::{Expr, Found, Named, Print};
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ use std::sync::Arc;
 const MOST_FIELDS: usize = 256;
 /// Most bytes of the names of an event's values, and of those of its fields: fields of Linux 6.18 have up to 266.
 const MOST_NAMES: usize = 4096;
-/// Most characters of a field's line that are shown if it cannot be read.
+/// Most bytes of a name, and most characters of a field's line, that are shown if they cannot be read.
 const MOST_SHOWN: usize = 80;
 /// Largest offset or size of a field: records are smaller than a page.
 const MOST_BYTES: usize = 1 << 16;
@@ -128,6 +129,17 @@ fn label(fields: &[Field], field: usize, tells: u64) -> Option<Arc<str>> {
     })
 }
 
+/// Returns the event's name in a format's text.
+fn name(text: &str) -> &str {
+    text.lines().find_map(|line| line.strip_prefix("name:")).unwrap_or("").trim()
+}
+
+/// Returns the name of events of a format's text, if it is one that is shown.
+pub(crate) fn full_name(system: &str, text: &str) -> Option<String> {
+    let name = name(text);
+    (is_identifier(system) && is_identifier(name)).then(|| format!("{system}:{name}"))
+}
+
 /// Corrects fields of ftrace's own events, of which the formats do not say how long they are.
 fn fix_shapes(fields: &mut [Field], event: &str) {
     let size = fields.iter().position(|field| &*field.name == "size");
@@ -164,8 +176,9 @@ impl Format {
     /// # Errors
     /// What is wrong with it.
     pub fn parse(system: &str, text: &str) -> Result<Format, String> {
-        let name = text.lines().find_map(|line| line.strip_prefix("name:")).unwrap_or("").trim();
+        let name = name(text);
         if !is_identifier(name) || !is_identifier(system) {
+            let (system, name) = (cut(system, MOST_SHOWN), cut(name, MOST_SHOWN));
             return Err(format!("expected a name of an event, found {system:?}:{name:?}"));
         }
         let lines = text.lines().filter_map(|line| line.trim_start().strip_prefix("field:"));

@@ -10,6 +10,7 @@ use crate::inputs::input::{Input, Time, UNPLACED, nanoseconds};
 use crate::inputs::names::Names;
 use crate::value::Value;
 use hypertrace_abi::ring::Losses;
+use hypertrace_format::error::Warning;
 use hypertrace_functions::clock::Clock;
 use hypertrace_functions::read::{Records, Trace};
 use hypertrace_functions::record::{self, Record};
@@ -97,6 +98,11 @@ impl FunctionTrace {
         Ok(())
     }
 
+    /// Returns the faults of the directory, although it could be opened.
+    pub fn warnings(&self) -> impl Iterator<Item = Warning> {
+        self.trace.warnings().iter().cloned()
+    }
+
     /// Returns the directory's contents.
     pub fn trace(&self) -> &Trace {
         &self.trace
@@ -143,7 +149,7 @@ struct TaskInput<'a> {
     /// Time of the record that was read last.
     time: Time,
     /// The damage of the records, found at their end.
-    damage: Option<String>,
+    damage: Option<Warning>,
     record: Option<Record>,
     /// Index in `kept` by address.
     known: HashMap<u64, usize>,
@@ -283,7 +289,7 @@ impl Input for TaskInput<'_> {
         false
     }
 
-    fn warnings(&self) -> Vec<String> {
+    fn warnings(&self) -> Vec<Warning> {
         Vec::from_iter(self.damage.clone())
     }
 }
@@ -298,7 +304,7 @@ impl TaskInput<'_> {
                 Some(Ok(record)) => return Ok(Some(record)),
                 // All other records have been read.
                 Some(Err(error @ hypertrace_functions::Error::Damaged { .. })) => {
-                    self.damage = Some(error.to_string());
+                    self.damage = Some(Warning::damage(error.to_string()));
                 }
                 Some(Err(error)) => return Err(Error::Functions(error)),
                 None => return Ok(None),

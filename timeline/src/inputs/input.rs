@@ -6,6 +6,7 @@ use super::names::Names;
 use crate::clock::FRACTION;
 use crate::error::Result;
 use crate::event::{EntryRef, Lost};
+use hypertrace_format::error::Warning;
 use std::collections::VecDeque;
 use std::fmt::Debug;
 
@@ -50,7 +51,7 @@ pub(crate) trait Input: Debug {
     }
 
     /// Returns the faults of the entries so far, although they could be read.
-    fn warnings(&self) -> Vec<String> {
+    fn warnings(&self) -> Vec<Warning> {
         Vec::new()
     }
 }

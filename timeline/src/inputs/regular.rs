@@ -4,10 +4,11 @@
 
 use crate::error::{Error, Result};
 pub(crate) use hypertrace_format::folder::read_at;
-use hypertrace_format::folder::{NotRegular, open_regular};
-use rustix::fs::{CWD, OFlags};
+use hypertrace_format::folder::{NotRegular, open_given, open_regular};
+use rustix::fs::{CWD, OFlags, Stat};
 use std::fs::File;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 
 /// An open file, with its length.
@@ -17,10 +18,20 @@ pub(crate) struct Opened {
     pub len: u64,
 }
 
+impl Opened {
+    fn new((file, stat): (OwnedFd, Stat)) -> Opened {
+        Opened { file: file.into(), len: u64::try_from(stat.st_size).unwrap_or(0) }
+    }
+}
+
 /// Opens a regular file.
 pub(crate) fn open(path: &Path) -> io::Result<Opened> {
-    let (file, stat) = open_regular(CWD, path, OFlags::RDONLY)?;
-    Ok(Opened { file: file.into(), len: u64::try_from(stat.st_size).unwrap_or(0) })
+    open_regular(CWD, path, OFlags::RDONLY).map(Opened::new)
+}
+
+/// Opens a regular file that a user gives by name, which may be a link's.
+pub(crate) fn given(path: &Path) -> io::Result<Opened> {
+    open_given(path, OFlags::RDONLY).map(Opened::new)
 }
 
 /// Opens a regular file; another kind of file is damage.
@@ -33,5 +44,5 @@ pub(crate) fn open_stream(path: &Path) -> Result<Opened> {
 
 /// Returns what is in the place of a regular file, if that is why it cannot be opened.
 pub(crate) fn not_regular(why: &io::Error) -> Option<&'static str> {
-    Some(why.get_ref()?.downcast_ref::<NotRegular>()?.0)
+    NotRegular::of(why).map(|found| found.0)
 }

@@ -31,6 +31,7 @@ use crate::inputs::ctf::{ClockMaps, Session, Unneeded};
 use crate::inputs::kernel::{KernelTrace, machine_of, shown_by};
 use crate::inputs::names::Names;
 use crate::merge::Timeline;
+use hypertrace_format::error::Warning;
 use losses::Losses;
 use std::collections::HashMap;
 use warnings::{
@@ -85,15 +86,15 @@ pub(super) fn collect<'a>(
     sink: Option<Sink<'a>>,
 ) -> Result<Regions> {
     let (pass, mut warnings) = read(sessions, traces, options, sink)?;
-    warnings.extend(sessions.iter().zip(&pass.hosts).filter_map(missing));
+    warnings.extend(sessions.iter().zip(&pass.hosts).filter_map(missing).map(Warning::from));
     for ((session, _), losses) in sessions.iter().zip(&pass.losses) {
-        warnings.extend(losses.said(session.dir()));
+        warnings.extend(losses.said(session.dir()).map(Warning::from));
     }
     for (number, ((session, _), host)) in sessions.iter().zip(&pass.hosts).enumerate() {
         if pass.groups.all.iter().any(|group| group.session == number) {
             let lines = [unplaced(host), unshown(host), unreturned(host), given_up(host)];
             let lines = lines.into_iter().flatten();
-            warnings.extend(lines.map(|line| format!("{}: {line}", session.dir().display())));
+            warnings.extend(lines.map(|line| Warning::from(line).of(session.dir().display())));
         }
     }
     let mut recordings = vec![Vec::new(); sessions.len()];
@@ -102,7 +103,7 @@ pub(super) fn collect<'a>(
     }
     let mut regions = pass.finish(warnings, traces, &Steals::new(&recordings));
     let cut = regions.cut();
-    regions.warnings.extend(cut);
+    regions.warnings.extend(cut.map(Warning::from));
     let hosts = sessions.iter().map(|(session, _)| (session.name(), session.json().sides()));
     let names = Names::new(hosts.collect());
     regions.sessions =
@@ -116,7 +117,7 @@ fn read<'a>(
     traces: &[KernelTrace],
     options: &'a Options,
     sink: Option<Sink<'a>>,
-) -> Result<(Pass<'a>, Vec<String>)> {
+) -> Result<(Pass<'a>, Vec<Warning>)> {
     let mut warnings = Vec::new();
     let mut hosts: Vec<Host> = (0..)
         .zip(sessions)
@@ -140,10 +141,13 @@ fn read<'a>(
             continue;
         }
         let Some(shown) = shown_by(trace, &all, traces) else {
-            warnings.push(format!(
-                "{}: of which session it is, is not known: it is left out",
-                trace.path().display()
-            ));
+            warnings.push(
+                format!(
+                    "{}: of which session it is, is not known: it is left out",
+                    trace.path().display()
+                )
+                .into(),
+            );
             continue;
         };
         if !trace.has_switches() {
@@ -152,14 +156,14 @@ fn read<'a>(
                  its threads' time is unattributed; record with -e sched:sched_switch too, or \
                  without -e",
                 trace.path().display()
-            ));
+            ).into());
             continue;
         }
         let (kinds, end) = (Kinds::of(&trace.first_names(FIRST_EVENTS)?), trace.end()?);
         let Some(end) = end else { continue };
         let all_threads = trace.all_threads_until()?;
         if options.has_paths && all_threads.is_some_and(|all| !all.knows_ends) {
-            warnings.push(without_ends(trace.path()));
+            warnings.push(without_ends(trace.path()).into());
         }
         *cpus = all_threads.map(|all| Cpus::new(number as u16, all, options.has_paths));
         for session in shown {
@@ -400,13 +404,13 @@ impl<'a> Pass<'a> {
     /// Ends all that is open, and sums up.
     fn finish(
         mut self,
-        mut warnings: Vec<String>,
+        mut warnings: Vec<Warning>,
         traces: &[KernelTrace],
         steals: &Steals,
     ) -> Regions {
         self.end_accounts();
-        warnings.extend(self.hosts.iter().flat_map(disputes));
-        warnings.extend(self.hosts.iter().filter_map(unfollowed));
+        warnings.extend(self.hosts.iter().flat_map(disputes).map(Warning::from));
+        warnings.extend(self.hosts.iter().filter_map(unfollowed).map(Warning::from));
         for session in 0..self.hosts.len() {
             for open in self.hosts[session].take_open() {
                 self.never_ended(session, &open);

@@ -92,6 +92,7 @@ use crate::clock::FRACTION;
 use crate::error::Result;
 use crate::inputs::ctf::{ClockMaps, Session};
 use crate::inputs::kernel::KernelTrace;
+use hypertrace_format::error::Warning;
 use hypertrace_format::number::grouped;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -223,7 +224,7 @@ pub struct Regions {
     /// Names of events, by [`Evidence::event`]. Chosen by guests: escape them.
     pub events: Vec<Arc<str>>,
     /// Faults of the inputs, although they could be read, and what could not be known.
-    pub warnings: Vec<String>,
+    pub warnings: Vec<Warning>,
     /// Whether there are more regions than are kept: those after them are missing. They are counted by
     /// [`NotCounted::TooMany`], but for those that would be children only.
     pub is_cut: bool,

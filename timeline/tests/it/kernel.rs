@@ -5,7 +5,7 @@
 use hypertrace_test_support::{made, trace_dat};
 use hypertrace_timeline::{
     ClockMaps, Entry, EntryRef, Error, Event, KernelTrace, Lost, Offset, Result, Session, Timeline,
-    Value,
+    Value, Warning,
 };
 use std::fs::{self, File, OpenOptions};
 use std::ops::Range;
@@ -54,7 +54,7 @@ fn write(dir: &TempDir, name: &str, bytes: &[u8]) -> PathBuf {
 }
 
 /// Reads all entries, and the warnings.
-fn read_all(traces: &[KernelTrace]) -> Result<(Vec<Entry>, Vec<String>)> {
+fn read_all(traces: &[KernelTrace]) -> Result<(Vec<Entry>, Vec<Warning>)> {
     let mut timeline = Timeline::with_kernel(&[], traces)?;
     let mut entries = Vec::new();
     while let Some(entry) = timeline.next_entry() {
@@ -64,7 +64,7 @@ fn read_all(traces: &[KernelTrace]) -> Result<(Vec<Entry>, Vec<String>)> {
     Ok((entries, warnings.collect()))
 }
 
-fn read(path: &Path) -> Result<(Vec<Entry>, Vec<String>)> {
+fn read(path: &Path) -> Result<(Vec<Entry>, Vec<Warning>)> {
     let trace = KernelTrace::open(path)?;
     trace.stat()?;
     read_all(&[trace])
@@ -232,7 +232,7 @@ fn with_kernel(session: Option<&str>, trace: Option<&str>) -> made::Made {
 
 /// Returns the times of the events after the lease, their names and bounds, and the warnings.
 #[expect(clippy::type_complexity, reason = "a line for each event")]
-fn read_with(made: &made::Made) -> Result<(Vec<(i64, String, Option<u64>)>, Vec<String>)> {
+fn read_with(made: &made::Made) -> Result<(Vec<(i64, String, Option<u64>)>, Vec<Warning>)> {
     let session = Session::open(made.path())?;
     let traces = [KernelTrace::of_session(0, &session)?.unwrap()];
     let warnings = traces[0].warnings().collect();
@@ -479,7 +479,7 @@ fn another_clock_in_a_session_is_warned_about() {
     made.kernel(&trace);
     let session = Session::open(made.path()).unwrap();
     let trace = KernelTrace::of_session(0, &session).unwrap().unwrap();
-    let warnings: Vec<String> = trace.warnings().collect();
+    let warnings: Vec<Warning> = trace.warnings().collect();
     let [_, warning] = &warnings[..] else { panic!("{warnings:?}") };
     assert!(warning.contains("clock \"mono\" is not the session's"), "{warning}");
     let (entries, _) = {

@@ -4,13 +4,16 @@
 //! what is refused because it would need more memory than the file has bytes.
 
 use hypertrace_test_support::{made, trace_dat};
-use hypertrace_timeline::{ClockMaps, Entry, Error, Event, KernelTrace, Session, Timeline, Value};
+use hypertrace_timeline::{
+    ClockMaps, Entry, Error, Event, KernelTrace, Session, Timeline, Value, Warning,
+};
 use made::{BOOT, Made, OTHER_BOOT};
 use std::fs;
+use std::os::unix::fs::FileExt;
 use trace_dat::*;
 
 /// Reads a file alone: its entries and warnings.
-fn read(file: &[u8]) -> Result<(Vec<Entry>, Vec<String>), Error> {
+fn read(file: &[u8]) -> Result<(Vec<Entry>, Vec<Warning>), Error> {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("t.dat");
     fs::write(&path, file).unwrap();
@@ -26,6 +29,97 @@ fn read(file: &[u8]) -> Result<(Vec<Entry>, Vec<String>), Error> {
 /// Makes the file of a CPU with these pages, recorded in a boot.
 fn recorded_in(boot: &str, pages: &[Page]) -> Vec<u8> {
     TraceDat::new("x86-tsc").cpu(pages).option(recorded(boot, 0)).version_7()
+}
+
+/// Makes a hole of so many bytes before the last page of a file whose only CPU has three pages.
+fn with_hole(name: &std::path::Path, version: u32, hole: u64) {
+    let pages = [1_000, 2_000, 3_000].map(|time| Page::at(time).mmio(1, 77, time));
+    let trace = TraceDat::new("mono").cpu(&pages);
+    let mut bytes = if version == 7 { trace.version_7() } else { trace.version_6() };
+    let last = bytes.split_off(bytes.len() - 4096);
+    let (pages, len) = (bytes.len() as u64 - 2 * 4096, 3 * 4096_u64);
+    let place = [pages.to_le_bytes(), len.to_le_bytes()].concat();
+    let at = bytes.windows(16).position(|part| *part == place).unwrap() + 8;
+    bytes[at..at + 8].copy_from_slice(&(len + hole).to_le_bytes());
+    fs::write(name, &bytes).unwrap();
+    let file = fs::File::options().write(true).open(name).unwrap();
+    file.write_all_at(&last, bytes.len() as u64 + hole).unwrap();
+}
+
+#[test]
+fn a_hole_of_any_size_is_counted_in_pages_and_not_read() {
+    const HOLE: u64 = 1 << 36;
+    for version in [6, 7] {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("t.dat");
+        with_hole(&path, version, HOLE);
+        let traces = [KernelTrace::open(&path).unwrap()];
+        let mut timeline = Timeline::with_kernel(&[], &traces).unwrap();
+        let mut entries = Vec::new();
+        while let Some(entry) = timeline.next_entry() {
+            entries.push(entry.unwrap());
+        }
+
+        let shown = entries.iter().map(|entry| match entry {
+            Entry::Event(event) => event.ts_ns,
+            Entry::Lost(lost) => -i64::try_from(lost.events).unwrap(),
+        });
+        assert_eq!(Vec::from_iter(shown), [1_001, 2_001, 0, 3_001]);
+        let [warning] = &timeline.warnings()[..] else { panic!("{:?}", timeline.warnings()) };
+        let pages = "zeros, which nobody wrote: events are missing, of 16,777,216 pages of CPU 0";
+        assert!(warning.ends_with(pages) && warning.is_damage(), "{warning}");
+        let stat = traces[0].stat().unwrap();
+        assert_eq!((stat.cpus[0].events, stat.cpus[0].uncounted), (3, 1));
+    }
+}
+
+#[test]
+fn bytes_behind_the_last_chunk_are_damage() {
+    let chunk = |bytes: &[u8]| [&1u32.to_le_bytes()[..], bytes].concat();
+    let page = Page::at(1_000).mmio(1, 77, 1).bytes(4096, 0);
+    let mut frame = vec![0x28, 0xb5, 0x2f, 0xfd, 0, 0x38];
+    frame.extend(&(4096u32 << 3 | 1).to_le_bytes()[..3]);
+    frame.extend(&page);
+    let sizes = [frame.len() as u32, 4096].map(u32::to_le_bytes).concat();
+    for (pages, said) in [
+        (chunk(&[&sizes[..], &frame, &[0; 64]].concat()), "no bytes after the last chunk"),
+        // No chunk at all, as in a hole.
+        (vec![0; 4096], "no bytes after the last chunk"),
+    ] {
+        let mut trace = TraceDat::new("mono");
+        trace.cpus.push(pages);
+
+        let (_, warnings) = read(&trace.version_7_of_zstd()).unwrap();
+
+        let [warning] = &warnings[..] else { panic!("{warnings:?}") };
+        assert!(warning.contains(said) && warning.is_damage(), "{warning}");
+    }
+}
+
+#[test]
+fn names_that_no_event_has_are_cut_in_messages() {
+    let (system, name) = ("s".repeat(100_000), "n".repeat(100_000));
+    for (system, name) in [(&*system, "mmio"), ("kvm", &*name)] {
+        let mut trace = TraceDat::new("mono").cpu(&[Page::at(1_000).mmio(1, 77, 1)]);
+        trace.formats.retain(|(system, text)| system == "ftrace" || text.contains("ID: 38\n"));
+        let (of, text) = trace.formats.last_mut().unwrap();
+        *of = system.into();
+        *text = text.replacen("kvm_mmio", name, 1);
+
+        let (_, warnings) = read(&trace.version_7()).unwrap();
+
+        let [warning] = &warnings[..] else { panic!("{warnings:?}") };
+        let said = format!(
+            "found {:?}:{:?}",
+            &system[..system.len().min(80)],
+            &name[..name.len().min(80)]
+        );
+        assert!(warning.ends_with(&said), "{} bytes: {:.400}", warning.len(), &**warning);
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("t"), trace.version_7()).unwrap();
+        let opened = KernelTrace::open(&dir.path().join("t")).unwrap();
+        assert!(opened.events().all(|name| name.len() < 300));
+    }
 }
 
 #[test]
@@ -137,7 +231,7 @@ fn made(fields: &[String], print: &str, payload: &[u8]) -> Event {
 }
 
 /// Makes a trace with an event of these fields, and returns the event and the warnings of the reader.
-fn made_with_warnings(fields: &[String], print: &str, payload: &[u8]) -> (Event, Vec<String>) {
+fn made_with_warnings(fields: &[String], print: &str, payload: &[u8]) -> (Event, Vec<Warning>) {
     let mut file = TraceDat::new("x86-tsc");
     let common = file.formats[0].1.lines().find(|line| line.contains("common_type")).unwrap();
     let common = [common, "\tfield:int common_pid;\toffset:4;\tsize:4;\tsigned:1;"].join("\n");

@@ -4,13 +4,13 @@
 //! `trace-cmd report` shows.
 
 use hypertrace_test_support::trace_dat::*;
-use hypertrace_timeline::{Entry, Event, KernelTrace, Timeline, Value};
+use hypertrace_timeline::{Entry, Event, KernelTrace, Timeline, Value, Warning};
 use std::collections::BTreeMap;
 use std::fs;
 use tempfile::TempDir;
 
 /// Returns the events of a file, and the warnings.
-fn read(bytes: &[u8]) -> (Vec<Event>, Vec<String>) {
+fn read(bytes: &[u8]) -> (Vec<Event>, Vec<Warning>) {
     let dir = TempDir::new().unwrap();
     let path = dir.path().join("t.dat");
     fs::write(&path, bytes).unwrap();
@@ -28,7 +28,7 @@ fn read(bytes: &[u8]) -> (Vec<Event>, Vec<String>) {
 }
 
 /// Reads a trace in both versions of the format, which have the same events.
-fn read_both(trace: &TraceDat) -> (Vec<Event>, Vec<String>) {
+fn read_both(trace: &TraceDat) -> (Vec<Event>, Vec<Warning>) {
     let (new, warnings) = read(&trace.version_7());
     assert_eq!(read(&trace.version_6()).0, new);
     (new, warnings)

@@ -18,7 +18,7 @@ use bars::{bar, legend, named, owner_legend, patterns};
 use charts::Charts;
 use hypertrace_export::escape::Html;
 use hypertrace_timeline::regions::{Breakdown, Group, Histogram, NotCounted, Part, Step};
-use hypertrace_timeline::{ClockMaps, Session};
+use hypertrace_timeline::{ClockMaps, Session, Warning};
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::fmt::{self, Write as _};
 use whose::Whose;
@@ -55,7 +55,7 @@ const MOST_CHARACTERS: usize = 100;
 pub fn page(
     shown: &Shown<'_>,
     sessions: &[(Session, ClockMaps)],
-    warnings: &[String],
+    warnings: &[Warning],
 ) -> Result<String> {
     let groups = shown.groups().filter(|group| group.count() > 0);
     let groups: Vec<&Group> = groups.take(MOST_SECTIONS).collect();
@@ -149,7 +149,7 @@ impl Page<'_> {
         title: &str,
         sessions: &[(Session, ClockMaps)],
         groups: &[&Group],
-        warnings: &[String],
+        warnings: &[Warning],
     ) -> fmt::Result {
         writeln!(out, "<header><h1>{}</h1>", Html(title))?;
         out.push_str(

@@ -13,6 +13,8 @@ use crate::inputs::input::{Input, Time, UNPLACED, nanoseconds, nanoseconds_up};
 use crate::inputs::names::Names;
 use crate::value::number;
 use hypertrace_abi::ring::Losses;
+use hypertrace_format::error::Warning;
+use hypertrace_format::number::counted;
 use hypertrace_format::ring_page::{Page, Wrong};
 use std::collections::HashMap;
 use std::ops::Range;
@@ -32,6 +34,8 @@ pub(crate) struct CpuInput<'a> {
     pub trace: usize,
     /// Whether a loss is placed after the event before it, and not before the one after it.
     pub tells_losses_early: bool,
+    /// Whether a guest has made the file. Its faults are no damage of the session that holds it.
+    pub is_by_guest: bool,
     prefix: String,
     cpu: u32,
     pages: PageReader<'a>,
@@ -94,6 +98,7 @@ impl<'a> CpuInput<'a> {
             session,
             trace: 0,
             tells_losses_early: false,
+            is_by_guest: false,
             prefix: prefix_of(prefix, &buffer.name),
             cpu: cpu.number,
             pages: PageReader::new(file, buffer, cpu),
@@ -147,8 +152,19 @@ impl<'a> CpuInput<'a> {
                     self.page = page;
                     self.add_missed(missed);
                 }
-                Err(wrong) => self.wrong(wrong),
+                Err(wrong) => {
+                    self.wrong(wrong);
+                    self.skip_hole();
+                }
             }
+        }
+    }
+
+    /// Counts the pages of a hole after this page, which nobody wrote, with this one.
+    fn skip_hole(&mut self) {
+        let pages = self.pages.skip_hole();
+        if let Some((damaged, _)) = &mut self.faults.damaged {
+            *damaged += pages;
         }
     }
 
@@ -389,23 +405,30 @@ impl Input for CpuInput<'_> {
         true
     }
 
-    fn warnings(&self) -> Vec<String> {
+    fn warnings(&self) -> Vec<Warning> {
         let Faults { unknown, partial, short, backwards, damaged, cut } = &self.faults;
-        let counted = [
-            (unknown, "events without a readable format"),
-            (partial, "events without the fields whose formats cannot be read"),
-            (short, "events that do not hold what their format says"),
-            (backwards, "events with a time before the one before them, shown at that one's"),
+        // An unknown event is shown whole: nothing is missing.
+        let events = [
+            (unknown, "events without a readable format", false),
+            (partial, "events without the fields whose formats cannot be read", false),
+            (short, "events that do not hold what their format says", true),
+            (backwards, "events with a time before the one before them, shown at that one's", true),
         ];
         let path = self.file.path.display();
-        let counted = counted.into_iter().filter_map(|(fault, what)| {
+        let events = events.into_iter().filter_map(|(fault, what, is_damage)| {
             let (n, first) = fault.as_ref()?;
-            Some(format!("{path}: {n} {what} on CPU {}; {first}", self.cpu))
+            Some((format!("{path}: {n} {what} on CPU {}; {first}", self.cpu), is_damage))
         });
         let damaged = damaged.iter().map(|(n, first)| {
-            let pages = if *n == 1 { "page" } else { "pages" };
-            format!("{first}: events are missing, of {n} {pages} of CPU {}", self.cpu)
+            let pages = counted(*n, "page");
+            (format!("{first}: events are missing, of {pages} of CPU {}", self.cpu), true)
         });
-        counted.chain(damaged).chain(cut.clone()).collect()
+        let cut = cut.iter().map(|cut| (cut.clone(), true));
+        let all = events.chain(damaged).chain(cut);
+        all.map(|(text, is_damage)| match is_damage && !self.is_by_guest {
+            true => Warning::damage(text),
+            false => text.into(),
+        })
+        .collect()
     }
 }

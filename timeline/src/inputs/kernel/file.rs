@@ -15,10 +15,11 @@ use super::options::{Options, chosen_clock, short_name};
 use super::printk::Printk;
 use super::zstd::decompress;
 use crate::error::{Error, Result};
-use crate::inputs::regular::{self, Opened};
+use crate::inputs::regular::Opened;
 use crate::sort;
 use hypertrace_abi::event::cut;
 use hypertrace_abi::ring::MAX_NAME_BYTES;
+use hypertrace_format::error::Warning;
 use hypertrace_format::number::grouped;
 use hypertrace_format::trace_dat::{MAGIC, MOST_STEALS, MOST_TSCS, id};
 use ruzstd::decoding::FrameDecoder;
@@ -61,7 +62,7 @@ pub(crate) struct TraceFile {
     /// Names of threads, in order of their numbers.
     comms: Vec<(u32, Box<str>)>,
     /// Missing or wrong parts, where the rest can be read.
-    pub warnings: Vec<String>,
+    pub warnings: Vec<Warning>,
 }
 
 /// The buffers of an instance.
@@ -92,12 +93,11 @@ struct Begin {
 }
 
 impl TraceFile {
-    /// Reads everything but the pages.
+    /// Reads everything but the pages of a file that was opened by this path.
     ///
     /// # Errors
     /// If it is no trace.dat of a 64-bit little-endian machine, or is damaged.
-    pub fn open(path: &Path) -> Result<TraceFile> {
-        let file = regular::open_stream(path)?;
+    pub fn open(path: &Path, file: Opened) -> Result<TraceFile> {
         let mut trace = TraceFile {
             path: path.to_owned(),
             file,
@@ -124,12 +124,12 @@ impl TraceFile {
         if trace.options.has_bad_steals {
             trace.warnings.push(format!(
                 "its list of when a hypervisor took time is left out: more than {MOST_STEALS} times, or damaged"
-            ));
+            ).into());
         }
         if trace.options.has_bad_tscs {
             trace.warnings.push(format!(
                 "its list of KVM's TSC offsets is left out: more than {MOST_TSCS} TSCs, or damaged"
-            ));
+            ).into());
         }
         if trace.options.has_text {
             trace.warnings.push(
@@ -140,9 +140,9 @@ impl TraceFile {
         if !unknown.is_empty() {
             let first: Vec<String> = unknown.iter().take(8).map(u16::to_string).collect();
             let more = if unknown.len() > first.len() { ", .." } else { "" };
-            trace
-                .warnings
-                .push(format!("options of unknown kinds are left out: {}{more}", first.join(", ")));
+            trace.warnings.push(
+                format!("options of unknown kinds are left out: {}{more}", first.join(", ")).into(),
+            );
         }
         let is_cpus = |buffer: &Buffer| Some(&*buffer.name) == trace.options.all.as_deref();
         if let Some(at) = trace.buffers.iter().position(is_cpus).filter(|at| *at > 0) {
@@ -154,7 +154,7 @@ impl TraceFile {
                 trace.warnings.push(format!(
                     "{} events of the scheduling of all threads were lost: record with a larger --buffer",
                     grouped(lost)
-                ));
+                ).into());
             }
         }
         Ok(trace)
@@ -430,12 +430,12 @@ impl TraceFile {
         for cpu in self.buffers.iter_mut().flat_map(|buffer| &mut buffer.cpus) {
             let there = cpu.len.min(len.saturating_sub(cpu.at));
             if there < cpu.len {
-                self.warnings.push(format!(
+                self.warnings.push(Warning::damage(format!(
                     "cut at byte {len}: {} of {} bytes of CPU {} are missing",
                     cpu.len - there,
                     cpu.len,
                     cpu.number
-                ));
+                )));
                 (cpu.len, cpu.is_cut) = (there, true);
             }
         }

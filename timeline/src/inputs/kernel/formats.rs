@@ -106,9 +106,6 @@ impl Formats {
 
     /// Iterates over the names of all events with a format, as far as they can be read.
     pub fn names(&self) -> impl Iterator<Item = String> {
-        self.texts.iter().filter_map(|t| {
-            let name = t.text.lines().find_map(|line| line.strip_prefix("name:"))?;
-            Some(format!("{}:{}", t.system, name.trim()))
-        })
+        self.texts.iter().filter_map(|text| format::full_name(&text.system, &text.text))
     }
 }

@@ -42,9 +42,11 @@ use crate::format::Format;
 use crate::inputs::ctf::{ClockMaps, Domain, Offset, Session};
 use crate::inputs::input::Input;
 use crate::inputs::names::Names;
+use crate::inputs::regular::{self, not_regular, open_stream};
 use cpu_input::CpuInput;
 use file::{Buffer, TraceFile};
 use hypertrace_abi::event::cut;
+use hypertrace_format::error::Warning;
 use hypertrace_format::number::counted;
 use hypertrace_format::trace_dat::id;
 use options::Counters;
@@ -113,7 +115,7 @@ pub struct KernelStat {
     /// recorded it. `not_used` names the options that this library does not use.
     pub facts: Vec<(&'static str, String)>,
     /// Faults of the trace, although it could be read.
-    pub warnings: Vec<String>,
+    pub warnings: Vec<Warning>,
 }
 
 /// Counts of a CPU in a kernel's trace.
@@ -146,13 +148,28 @@ pub struct EventStat {
 }
 
 impl KernelTrace {
-    /// Opens a trace. Its times are nanoseconds of its own clock: without a known relation to
-    /// Unix time, and without a bound.
+    /// Opens a trace, whose path may be that of a link. Its times are nanoseconds of its own clock: without a known
+    /// relation to Unix time, and without a bound.
     ///
     /// # Errors
     /// If it is no trace.dat of a 64-bit little-endian machine, or is damaged.
     pub fn open(path: &Path) -> Result<KernelTrace> {
-        let file = TraceFile::open(path)?;
+        let opened = regular::given(path).map_err(|why| match not_regular(&why) {
+            Some(_) => {
+                let found = "a pipe or a device: the reader needs a file, in which it can go back";
+                Error::NotATrace { path: path.to_owned(), found }
+            }
+            None => Error::io(path)(why),
+        })?;
+        KernelTrace::of_file(TraceFile::open(path, opened)?)
+    }
+
+    /// Opens a trace in a session's folder, or in one of this process. A link would lead elsewhere.
+    fn open_in_folder(path: &Path) -> Result<KernelTrace> {
+        KernelTrace::of_file(TraceFile::open(path, open_stream(path)?)?)
+    }
+
+    fn of_file(file: TraceFile) -> Result<KernelTrace> {
         let (added, own_bound) = (file.options.offset_ns, file.options.clock_bound_ns);
         let times = |buffer: &Buffer| {
             let scale = match file.options.tsc {
@@ -177,7 +194,7 @@ impl KernelTrace {
         if !path.try_exists().unwrap_or(true) {
             return Ok(None);
         }
-        let mut trace = KernelTrace::open(&path)?;
+        let mut trace = KernelTrace::open_in_folder(&path)?;
         trace.session = Some(number);
         trace.set_counter(&session.counter(), is_tsc(session))?;
         Ok(Some(trace))
@@ -194,7 +211,7 @@ impl KernelTrace {
         maps: &ClockMaps,
         path: &Path,
     ) -> Result<KernelTrace> {
-        let mut trace = KernelTrace::open(path)?;
+        let mut trace = KernelTrace::open_in_folder(path)?;
         trace.session = Some(number);
         trace.set_guest(session, maps)?;
         Ok(trace)
@@ -217,7 +234,7 @@ impl KernelTrace {
                 self.file.warnings.push(format!(
                     "{whose} does not say in which boot it was recorded: the error of its times is \
                      unknown"
-                ));
+                ).into());
                 None
             }
         };
@@ -228,7 +245,7 @@ impl KernelTrace {
                     "its clock {:?} is not the session's: its events have unknown times; record \
                      with the clock x86-tsc",
                     buffer.clock
-                )),
+                ).into()),
             }
         }
         Ok(())
@@ -332,7 +349,7 @@ impl KernelTrace {
                 Some(first) => traces[at].differs(&traces[first]),
                 None => Some("not known to be recorded in the same boot as the session".into()),
             };
-            traces[at].file.warnings.extend(why.map(|why| format!("{why}: {shown}")));
+            traces[at].file.warnings.extend(why.map(|why| format!("{why}: {shown}").into()));
         }
     }
 
@@ -464,7 +481,7 @@ impl KernelTrace {
     }
 
     /// Returns the faults of the file, although it could be opened.
-    pub fn warnings(&self) -> impl Iterator<Item = String> {
+    pub fn warnings(&self) -> impl Iterator<Item = Warning> {
         let path = self.file.path.display();
         let in_ticks = self.in_ticks().map(|(buffer, times)| {
             format!(
@@ -472,9 +489,13 @@ impl KernelTrace {
                 buffer.clock,
                 times.offset.map_or("", |_| "; --ts-offset has no meaning for them")
             )
+            .into()
         });
         let warnings = self.file.warnings.iter().cloned().chain(in_ticks);
-        warnings.map(move |warning| format!("{path}: {warning}"))
+        warnings.map(move |warning: Warning| match self.is_in_session_of_host() {
+            true => format!("{path}: {warning}").into(),
+            false => warning.of(&path),
+        })
     }
 
     /// Iterates over the names of the events that the file describes: `SYSTEM:EVENT`.
@@ -562,11 +583,13 @@ impl KernelTrace {
         facts.into_iter().filter(|(_, fact)| !fact.is_empty()).collect()
     }
 
-    /// Counts the events by their names. Those that do not occur are not there.
+    /// Counts the events by their names. Those that do not occur are not there. Returns the faults of the trace, too,
+    /// although it could be read.
     ///
     /// # Errors
     /// If the file cannot be read.
-    pub fn event_stats(&self) -> Result<Vec<EventStat>> {
+    pub fn event_stats(&self) -> Result<(Vec<EventStat>, Vec<Warning>)> {
+        let mut warnings = Vec::from_iter(self.warnings());
         let mut counts: HashMap<*const Format, (&Format, u64)> = HashMap::new();
         for (_, mut input) in self.inputs(0, "") {
             while input.read()? {
@@ -574,6 +597,7 @@ impl KernelTrace {
                     counts.entry(format).or_insert((format, 0)).1 += 1;
                 }
             }
+            warnings.extend(input.warnings());
         }
         let stat = |(format, events): (&Format, u64)| {
             let fields = format.own_fields().cloned().collect();
@@ -581,7 +605,7 @@ impl KernelTrace {
         };
         let mut stats = Vec::from_iter(counts.into_values().map(stat));
         stats.sort_by(|a, b| a.name.cmp(&b.name));
-        Ok(stats)
+        Ok((stats, warnings))
     }
 
     /// Returns the names of the first events of each CPU: at most `most` of them.
@@ -700,7 +724,9 @@ impl KernelTrace {
     ) -> impl Iterator<Item = (u32, CpuInput<'a>)> {
         let cpus = buffer.cpus.iter().filter(|cpu| cpu.len > 0);
         cpus.map(move |cpu| {
-            (cpu.number, CpuInput::new(&self.file, times, session, prefix, (buffer, *cpu)))
+            let mut input = CpuInput::new(&self.file, times, session, prefix, (buffer, *cpu));
+            input.is_by_guest = self.is_in_session_of_host();
+            (cpu.number, input)
         })
     }
 }

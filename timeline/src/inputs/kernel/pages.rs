@@ -8,6 +8,8 @@ use crate::error::{Error, Result};
 use crate::inputs::regular::read_at;
 use crate::value::number;
 use hypertrace_format::ring_page::used;
+use rustix::fs::{SeekFrom, seek};
+use rustix::io::Errno;
 use ruzstd::decoding::FrameDecoder;
 use std::fmt;
 
@@ -16,6 +18,9 @@ use std::fmt;
 const MOST_CHUNKS: u64 = 128 << 20;
 /// The same, for one CPU.
 const MOST_CHUNK: u64 = 16 << 20;
+
+/// Bytes of a number of chunks, and of a size.
+const NUMBER: u64 = 4;
 
 /// Position in the pages of a CPU.
 pub(crate) struct PageReader<'a> {
@@ -57,7 +62,7 @@ impl<'a> PageReader<'a> {
         let chunks = || Chunks { left: None, packed: Vec::new(), decoder: decoder() };
         // trace-cmd 3.1 does not count the four bytes of the number of chunks.
         let there = file.file.len.saturating_sub(cpu.at);
-        let left = if is_compressed { (cpu.len + 4).min(there) } else { cpu.len };
+        let left = if is_compressed { (cpu.len + NUMBER).min(there) } else { cpu.len };
         PageReader {
             file,
             page_size: buffer.page_size,
@@ -117,6 +122,26 @@ impl<'a> PageReader<'a> {
         Ok(true)
     }
 
+    /// Passes the pages of a hole after this page, and returns their number. A hole of any size has no bytes on a disk: to
+    /// read its zeros would take time without a bound.
+    pub fn skip_hole(&mut self) -> u64 {
+        if self.chunks.is_some() {
+            return 0;
+        }
+        // Reads are at offsets: the position of the open file counts for nothing else.
+        let data = match seek(&self.file.file.file, SeekFrom::Data(self.at)) {
+            Ok(data) => data,
+            // There are no data up to the file's end.
+            Err(Errno::NXIO) => u64::MAX,
+            // A file system without such a search.
+            Err(_) => return 0,
+        };
+        let pages = data.saturating_sub(self.at).min(self.left) / self.page_size as u64;
+        let bytes = pages * self.page_size as u64;
+        (self.at, self.left) = (self.at + bytes, self.left - bytes);
+        pages
+    }
+
     /// Fills the window.
     fn fill(&mut self) -> Result<bool> {
         (self.from, self.to) = (0, 0);
@@ -148,7 +173,14 @@ impl<'a> PageReader<'a> {
             Some(left) => left,
             None => self.u32()?,
         };
-        let Some(more) = left.checked_sub(1) else { return Ok(false) };
+        let Some(more) = left.checked_sub(1) else {
+            // trace-cmd 3.1 does not count the number of chunks, so that as many bytes of others may follow.
+            if self.left > NUMBER {
+                let (path, expected) = (&self.file.path, "no bytes after the last chunk");
+                return Err(Error::damaged(path, self.at, expected, format!("{} more", self.left)));
+            }
+            return Ok(false);
+        };
         chunks.left = Some(more);
         self.base = self.at;
         let path = &self.file.path;
