@@ -431,7 +431,9 @@ fn host_kernel(
                 command.push_str(&format!(" -i {}", made.path.display()));
                 continue;
             }
-            Ok(None) => "it has no events, or its clock changes its rate too often".into(),
+            Ok(None) => {
+                "it has no events, or its clock is not the TSC or changes its rate too often".into()
+            }
             Err(why) => error_chain(&why),
         };
         say(format_args!("{}: times are the guest's own: {why}", made.path.display()));

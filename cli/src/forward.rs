@@ -8,10 +8,9 @@ use crate::record;
 use crate::units;
 use anyhow::{Context, Result, bail};
 use hypertrace::abi::event_type;
-use hypertrace::{Clock, Emit, Options, Place, event, reference_point};
+use hypertrace::{Clock, ClockKind, Emit, Options, Place, event, reference_point};
 use hypertrace_kernel::{Forwarding, Piece};
 use hypertrace_user::{Program, exit_code, pass_signals_on, run_command};
-use std::env;
 use std::ffi::OsString;
 use std::process::{Command, ExitCode};
 use std::thread::{self, JoinHandle};
@@ -67,32 +66,28 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     // Live until the recording has ended: a signal must not leave it unfinished.
     let signals = program.is_some().then(pass_signals_on);
     let interrupts = program.is_none().then(Interrupts::catch_end);
-    // The kernel's events have it, too.
-    let options = Options { clock: Some(Clock::Counter), ..Options::default() };
-    let opened = match hypertrace::open(&options).context("there is no host to record for") {
-        Ok(opened) => opened,
-        Err(why) => {
-            let Some(program) = &program else { return Err(why) };
-            return run_without(&why, program, args);
-        }
-    };
+    let opened =
+        match hypertrace::open(&Options::default()).context("there is no host to record for") {
+            Ok(opened) => opened,
+            Err(why) => {
+                let Some(program) = &program else { return Err(why) };
+                return run_without(&why, program, args);
+            }
+        };
     if let Place::Segment(segment) = opened.place {
         let why = "is of a program, which has no kernel of its own; `hypertrace record --kernel` records this one";
         return Err(Usage(format!("the segment {} {why}", segment.display())).into());
     }
-    let is_named = env::var_os(CLOCK).is_some_and(|name| !name.is_empty());
-    let gives_clock = program.is_some() && !is_named;
-    if !gives_clock && !matches!(hypertrace::default_clock(), Ok(Clock::Counter)) {
-        say(format_args!(
-            "programs of this guest stamp with CLOCK_MONOTONIC_RAW, and the kernel's events have the TSC: \
-             regions are divided with the error of both; {CLOCK}=tsc in the programs' environment takes \
-             one clock"
-        ));
-    }
+    // The kernel's events, too, have the clock that programs of this guest choose.
+    let (clock, name) = match opened.clock {
+        Clock::MonotonicRaw => (ClockKind::MonotonicRaw, "monotonic_raw"),
+        _ => (ClockKind::Tsc, "tsc"),
+    };
     crate::kernel::clean();
     let mut channel = Channel::default();
     channel.read_clock();
-    let started = Forwarding::start(&args.event, args.buffer, &mut |piece| channel.send(piece));
+    let mut send = |piece: &Piece<'_>| channel.send(piece);
+    let started = Forwarding::start(&args.event, args.buffer, clock, &mut send);
     let mut forwarding = match (started, &program) {
         (Ok(forwarding), _) => forwarding,
         (Err(why), Some(program)) if runs_without(&why, &args.event, args.buffer) => {
@@ -109,9 +104,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let ran = match &program {
         Some(program) => {
             let mut command = command(program, args);
-            if gives_clock {
-                command.env(CLOCK, "tsc");
-            }
+            command.env(CLOCK, name);
             // This thread, which holds the channel, continues the recording.
             let runner = thread::spawn({
                 let program = Program::find(&args.program[0])?;

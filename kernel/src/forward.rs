@@ -3,7 +3,7 @@
 //! The pieces are those of the files that a recording has on a disk (see [`state`](crate::state)): the
 //! host puts them together, and completes the recording.
 
-use crate::clock::Clock;
+use crate::clock::{Clock, Reading};
 use crate::error::Error;
 use crate::instance::Instance;
 use crate::owner::Owner;
@@ -14,6 +14,7 @@ use crate::state::{END, EndJson, HEAD, JSON, cpu_file};
 use crate::stats::Stats;
 use crate::threads;
 use crate::tracefs;
+use hypertrace_abi::record::ClockKind;
 use hypertrace_format::folder::retry;
 use hypertrace_format::ring_page;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -79,6 +80,8 @@ pub struct Forwarding {
     owner: Owner,
     events: Vec<String>,
     buffer_kib: u32,
+    /// The clock of the recorder's own events, and so of the guest's programs.
+    clock: ClockKind,
     cpus: Vec<Cpu>,
     page: Vec<u8>,
     counts: Forwarded,
@@ -94,13 +97,14 @@ struct Cpu {
 
 impl Forwarding {
     /// Starts a recording of these events, by default those that tell which thread each CPU has and what woke it, and
-    /// sends their descriptions.
+    /// sends their descriptions. The pieces are events with timestamps of `clock`, by which the host places the recording.
     ///
     /// # Errors
     /// If the kernel's trace cannot be used, or has no such event; if the descriptions cannot be sent.
     pub fn start(
         events: &[String],
         buffer_kib: Option<u32>,
+        clock: ClockKind,
         send: &mut dyn FnMut(&Piece<'_>) -> bool,
     ) -> Result<Forwarding, Error> {
         let root = tracefs::find()?;
@@ -114,6 +118,7 @@ impl Forwarding {
             owner,
             events: Vec::new(),
             buffer_kib: 0,
+            clock,
             cpus: Vec::new(),
             page: vec![0; rustix::param::page_size()],
             counts: Forwarded::default(),
@@ -136,6 +141,8 @@ impl Forwarding {
         let numbers = self.instance.cpus()?;
         self.buffer_kib = buffer_kib.unwrap_or(default_buffer_kib(numbers.len()));
         self.events = self.instance.configure(events, self.buffer_kib, true)?;
+        let (clock, reading) = self.clock();
+        self.instance.set_clock(clock)?;
         // Each record that is sent would be an event, and so another record.
         self.instance.leave_out(threads::current())?;
         for number in &numbers {
@@ -148,8 +155,17 @@ impl Forwarding {
         let description = self.instance.describe(&self.events, json.page_size as u32)?;
         self.send_all(HEAD, &description.to_bytes(), send)?;
         let system = Some(crate::trace_dat::system());
-        self.send_json(JSON, &crate::state::RecordingJson { system, ..json }, send)?;
+        let json = crate::state::RecordingJson { system, clock, reading, ..json };
+        self.send_json(JSON, &json, send)?;
         self.instance.switch(true)
+    }
+
+    /// Returns the clock of the kernel's events: that of programs, or one that readings relate to the counter.
+    fn clock(&self) -> (Clock, Option<Reading>) {
+        match self.clock {
+            ClockKind::Tsc => (Clock::OWN, Clock::OWN.reading()),
+            ClockKind::MonotonicRaw => (Clock::MonotonicRaw, None),
+        }
     }
 
     /// Returns the recorded events, as `SYSTEM:EVENT`.
@@ -253,11 +269,8 @@ impl Forwarding {
         }
         let names = self.instance.root().text("saved_cmdlines").unwrap_or_default();
         let overwritten = stats.iter().map(Stats::overwritten).fold(0, u64::saturating_add);
-        self.send_json(
-            END,
-            &EndJson { stats, names, reading: Clock::OWN.reading(), ..EndJson::default() },
-            send,
-        )?;
+        let (_, reading) = self.clock();
+        self.send_json(END, &EndJson { stats, names, reading, ..EndJson::default() }, send)?;
         Ok(overwritten)
     }
 

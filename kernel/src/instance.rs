@@ -143,7 +143,7 @@ impl Instance {
 
     fn set_up(&self, buffer_kib: u32) -> Result<(), Error> {
         self.dir.set("tracing_on", "0")?;
-        self.dir.set("trace_clock", Clock::OWN.name())?;
+        self.set_clock(Clock::OWN)?;
         self.dir.set("buffer_size_kb", &buffer_kib.to_string())?;
         self.dir.set("options/event-fork", "1")?;
         // The oldest events are overwritten: a page says where, and its successors are newer.
@@ -151,6 +151,11 @@ impl Instance {
         // Older kernels lack it, and wake at the first full page.
         let _ = self.dir.set("buffer_percent", WAKE_AT);
         Ok(())
+    }
+
+    /// Sets the clock of its events. It is not switched on.
+    pub fn set_clock(&self, clock: Clock) -> Result<(), Error> {
+        self.dir.set("trace_clock", clock.name())
     }
 
     /// Returns the events that it records, as `SYSTEM:EVENT`.

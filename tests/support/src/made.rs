@@ -151,6 +151,14 @@ impl Made {
         std::fs::write(path, json.replacen("\"clocks\"", &clocks, 1)).unwrap();
     }
 
+    /// Sets the kind of the guest's clock in session.json.
+    pub fn set_guest_kind(&self, kind: &str) {
+        let path = self.dir.path().join("session.json");
+        let json = std::fs::read_to_string(&path).unwrap();
+        let described = |kind: &str| format!(r#""domain":"guest","kind":"{kind}""#);
+        std::fs::write(path, json.replacen(&described("tsc"), &described(kind), 1)).unwrap();
+    }
+
     /// Writes a kernel.dat.
     pub fn kernel(&self, trace: &TraceDat) {
         std::fs::write(self.dir.path().join("kernel.dat"), trace.version_7()).unwrap();

@@ -360,15 +360,21 @@ fn clients_that_agree_share_a_map_beside_one_that_does_not() {
 fn a_guests_kernel_has_the_clock_of_clients_that_agree_and_bounds_for_the_others() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("guest.dat");
-    let page = trace_dat::Page::at(GUEST_BASE + 30_000_000).mmio(0, 5, 0);
-    fs::write(&path, trace_dat::TraceDat::new("x86-tsc").cpu(&[page]).version_7()).unwrap();
-    for (clients, least_bound) in [
+    let cases = [
         (&[0, 0, 0][..], Some(0)),
         (&[0, 400_000, 0, 0], Some(400_000)),
         (&[0, 700_000, 0, 400_000, 0], Some(700_000)),
         (&[500_000, 0, 900_000], None),
-    ] {
+    ];
+    // Of the guest's clock, as the kernel's trace and the session call it.
+    for (name, (clients, least_bound)) in [("x86-tsc", "tsc"), ("mono_raw", "monotonic_raw")]
+        .into_iter()
+        .flat_map(|name| cases.map(|of| (name, of)))
+    {
+        let page = trace_dat::Page::at(GUEST_BASE + 30_000_000).mmio(0, 5, 0);
+        fs::write(&path, trace_dat::TraceDat::new(name.0).cpu(&[page]).version_7()).unwrap();
         let made = offsets(clients);
+        made.set_guest_kind(name.1);
         let session = Session::open(made.path()).unwrap();
         let maps = ClockMaps::of(&session).unwrap();
         let mut trace = KernelTrace::open(&path).unwrap();

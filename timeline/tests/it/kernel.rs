@@ -453,14 +453,18 @@ fn a_guests_trace_is_merged_by_points_as_by_its_offset() {
 }
 
 #[test]
-fn a_guests_trace_needs_points_and_the_tsc() {
+fn a_guests_trace_needs_points_and_the_clock_of_the_guest() {
     let dir = TempDir::new().unwrap();
+    let with_raw = with_points();
+    with_raw.set_guest_kind("monotonic_raw");
     let page = || trace_dat::Page::at(1_000).mmio(0, 5, 0);
     let no_points = made::Made::new()
         .stream("guest-0", &[made::Packet::guest(0).event(5, made::DISK_READ, &[1, 2])]);
     for (made, clock, why) in [
         (no_points, "x86-tsc", "it has no reference points"),
         (with_points(), "mono", "the trace has the clock \"mono\"; record with x86-tsc"),
+        (with_points(), "mono_raw", "its guest's clock is not CLOCK_MONOTONIC_RAW"),
+        (with_raw, "x86-tsc", "its guest's clock is not the TSC"),
     ] {
         let path = write(&dir, "guest.dat", &TraceDat::new(clock).cpu(&[page()]).version_7());
         let session = Session::open(made.path()).unwrap();

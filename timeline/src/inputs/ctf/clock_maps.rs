@@ -166,14 +166,16 @@ impl GuestClock {
 }
 
 impl ClockMaps {
-    /// Returns the clock of the guest: that with this id, or the only one.
+    /// Returns the clock of the guest: that with this id, or the only one. `is_raw`: CLOCK_MONOTONIC_RAW is wanted, and
+    /// not the counter.
     ///
     /// # Errors
-    /// The reason, if it has not one TSC that clients agree on and that reference points relate to the host.
+    /// The reason, if the guest has no such clock that clients agree on and that reference points relate to the host.
     pub(crate) fn guest(
         &self,
         session: &Session,
         id: Option<u32>,
+        is_raw: bool,
     ) -> std::result::Result<GuestClock, &'static str> {
         let known = self.clocks.iter().filter(|(_, maps)| {
             maps.shared.constraints() > 0 || maps.clients.values().any(|m| m.constraints() > 0)
@@ -185,8 +187,10 @@ impl ClockMaps {
             return Err("its guest had several clocks, by reset or by several holders");
         }
         // Older guests do not say which counter they have.
-        if !matches!(&*clock.kind, "tsc" | "cntvct" | "counter") {
-            return Err("its guest's clock is not the TSC");
+        match (&*clock.kind, is_raw) {
+            ("tsc" | "cntvct" | "counter", false) | ("monotonic_raw", true) => {}
+            (_, false) => return Err("its guest's clock is not the TSC"),
+            (_, true) => return Err("its guest's clock is not CLOCK_MONOTONIC_RAW"),
         }
         if !maps.alone.is_empty() && maps.alone.len() == maps.clients.len() {
             return Err("its guest's clients have different clocks");

@@ -56,13 +56,15 @@ impl Knot {
 impl KernelTrace {
     /// Returns corrections of the times of a guest's trace: guest ticks, in order, and what makes the host's ticks of
     /// them, between two of them on a line. The corrected times differ from the trace's by a 16th of their bound and
-    /// by 3 ns. `None` if it is not on its guest's clock in this session, has no events, or needs more
+    /// by 3 ns. `None` if its clock is not its guest's TSC in this session, it has no events, or needs more
     /// than `most` of them.
     ///
     /// # Errors
     /// If the file cannot be read.
     pub fn corrections(&self, session: &Session, most: usize) -> Result<Option<Vec<(u64, i64)>>> {
-        let Some(Scale::Guest(clock, None)) = self.times.first().map(|times| &times.scale) else {
+        let scale = self.times.first().map(|times| &times.scale);
+        let is_tsc = self.file.buffers.first().is_some_and(|buffer| *buffer.clock == *super::TSC);
+        let Some(Scale::Guest(clock, None)) = scale.filter(|_| is_tsc) else {
             return Ok(None);
         };
         let (mut first, mut last) = (u64::MAX, 0);

@@ -275,7 +275,7 @@ impl KernelTrace {
         }
     }
 
-    /// Takes raw ticks as those of the guest's TSC in a session, which its reference points relate to
+    /// Takes raw ticks as those of the guest's clock in a session, which its reference points relate to
     /// the host's clock.
     ///
     /// # Errors
@@ -286,18 +286,19 @@ impl KernelTrace {
             session: session.dir().to_owned(),
             why: why.into(),
         };
-        let clock = maps.guest(session, self.file.options.guest_clock).map_err(failed)?;
-        let readings = self.file.options.counter;
+        let (id, readings) = (self.file.options.guest_clock, self.file.options.counter);
         for (buffer, times) in self.file.buffers.iter().zip(&mut self.times) {
             let readings = match &*buffer.clock {
                 TSC => None,
-                MONOTONIC_RAW if readings.is_some() => readings,
+                MONOTONIC_RAW => readings,
                 other => {
                     let found = format!("the trace has the clock {other:?}; record with x86-tsc");
                     return Err(failed(&found));
                 }
             };
-            times.scale = Scale::Guest(Box::new(clock.clone()), readings);
+            let is_raw = *buffer.clock == *MONOTONIC_RAW && readings.is_none();
+            let clock = maps.guest(session, id, is_raw).map_err(failed)?;
+            times.scale = Scale::Guest(Box::new(clock), readings);
         }
         Ok(())
     }

@@ -31,8 +31,8 @@ pub(crate) enum Scale {
     Counter(HostCounter),
     /// Nanoseconds that are derived from such a counter, by two readings of both.
     Derived(HostCounter, [(u64, u64); 2]),
-    /// Ticks of a guest's counter, whose reference points relate it to the host's; or nanoseconds that are derived from that
-    /// counter, by two readings of both.
+    /// Ticks of a guest's clock, which its reference points relate to the host's; or nanoseconds that are derived from that
+    /// clock, by two readings of both.
     Guest(Box<GuestClock>, Option<[(u64, u64); 2]>),
     /// Ticks of the TSC, and nanoseconds to add.
     Tsc(TscToNs, i64),
