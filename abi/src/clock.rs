@@ -99,6 +99,52 @@ pub struct Counter {
     pub kind: CounterKind,
     /// Ticks per second; 0 if they are unknown.
     pub frequency: u64,
+    /// Why the guest stamps with its clock, which may be another one than the counter.
+    pub reason: Reason,
+}
+
+/// Why a guest stamps with the counter, or with CLOCK_MONOTONIC_RAW.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Reason {
+    /// Unknown, as from firmware, and from guests that do not tell it.
+    #[default]
+    Unknown = 0,
+    /// An option or the environment names the clock.
+    Named = 1,
+    /// The guest's kernel keeps the counter as a clock.
+    Kept = 2,
+    /// An emulator's CPUs have one counter.
+    Emulated = 3,
+    /// The guest's kernel has dropped the counter, but the counters of all CPUs agree.
+    Agreeing = 4,
+    /// The counters of the CPUs differ.
+    Differing = 5,
+    /// Nothing shows that the counter is one clock: its rate may vary, or the guest's kernel has dropped the counter.
+    Doubtful = 6,
+}
+
+impl Reason {
+    /// All that are known, with their names in `session.json`.
+    pub const NAMES: [(Reason, &str); 6] = [
+        (Reason::Named, "named"),
+        (Reason::Kept, "kept"),
+        (Reason::Emulated, "emulated"),
+        (Reason::Agreeing, "agreeing"),
+        (Reason::Differing, "differing"),
+        (Reason::Doubtful, "doubtful"),
+    ];
+
+    /// Returns the name in `session.json`; `None` if the reason is unknown.
+    pub fn name(self) -> Option<&'static str> {
+        Reason::NAMES.iter().find(|(reason, _)| *reason == self).map(|(_, name)| *name)
+    }
+
+    /// Returns the reason of this name in `session.json`.
+    pub fn named(name: &str) -> Reason {
+        let named = Reason::NAMES.iter().find(|(_, known)| *known == name);
+        named.map(|(reason, _)| *reason).unwrap_or_default()
+    }
 }
 
 /// The raw counter of an architecture.
@@ -121,6 +167,9 @@ impl Counter {
     /// Position of the kind in the word of page G.
     pub const KIND_SHIFT: u32 = 56;
 
+    /// Position of the reason in the word of page G, after the ticks per second.
+    pub const REASON_SHIFT: u32 = 48;
+
     /// Returns the counter of this machine.
     pub fn own() -> Counter {
         let kind = if cfg!(target_arch = "x86_64") {
@@ -130,13 +179,15 @@ impl Counter {
         } else {
             CounterKind::Other
         };
-        Counter { kind, frequency: frequency().unwrap_or(0) }
+        Counter { kind, frequency: frequency().unwrap_or(0), reason: Reason::Unknown }
     }
 
     /// Returns the word of page G that tells it.
     pub(crate) const fn to_word(self) -> u64 {
-        let frequency = self.frequency & ((1 << Counter::KIND_SHIFT) - 1);
-        frequency | (self.kind as u64) << Counter::KIND_SHIFT
+        let frequency = self.frequency & ((1 << Counter::REASON_SHIFT) - 1);
+        frequency
+            | (self.reason as u64) << Counter::REASON_SHIFT
+            | (self.kind as u64) << Counter::KIND_SHIFT
     }
 
     /// Returns the counter that a word of page G tells. What cannot be is unknown.
@@ -146,9 +197,12 @@ impl Counter {
             2 => CounterKind::Cntvct,
             _ => CounterKind::Other,
         };
-        let frequency = word & ((1 << Counter::KIND_SHIFT) - 1);
+        let reason = (word >> Counter::REASON_SHIFT) as u8;
+        let mut reasons = Reason::NAMES.iter().map(|(reason, _)| *reason);
+        let reason = reasons.find(|known| *known as u8 == reason).unwrap_or_default();
+        let frequency = word & ((1 << Counter::REASON_SHIFT) - 1);
         let is_possible = Counter::FREQUENCIES.contains(&frequency);
-        Counter { kind, frequency: if is_possible { frequency } else { 0 } }
+        Counter { kind, frequency: if is_possible { frequency } else { 0 }, reason }
     }
 }
 
@@ -166,17 +220,21 @@ mod tests {
 
     #[test]
     fn a_guests_word_tells_its_counter_or_nothing() {
-        let own = Counter::own();
-        assert_eq!(Counter::from_word(own.to_word()), own);
+        for (reason, _) in Reason::NAMES {
+            let own = Counter { reason, ..Counter::own() };
+            assert_eq!(Counter::from_word(own.to_word()), own);
+        }
         for (word, kind, frequency) in [
             (0, CounterKind::Other, 0),
             (1 << 56, CounterKind::Tsc, 0),
             (2 << 56 | 62_500_000, CounterKind::Cntvct, 62_500_000),
             (2 << 56 | 999_999, CounterKind::Cntvct, 0),
+            (1 << 56 | 7 << 48, CounterKind::Tsc, 0),
             (10_000_000_001, CounterKind::Other, 0),
             (u64::MAX, CounterKind::Other, 0),
         ] {
-            assert_eq!(Counter::from_word(word), Counter { kind, frequency }, "{word:#x}");
+            let counter = Counter { kind, frequency, reason: Reason::Unknown };
+            assert_eq!(Counter::from_word(word), counter, "{word:#x}");
         }
     }
 }

@@ -99,6 +99,9 @@ pub struct ClockJson {
     /// restored: nothing relates their times to the host's.
     #[serde(default, skip_serializing_if = "is_false")]
     pub found: bool,
+    /// Why its first client stamps with this clock, as the guest says: a name of the ABI.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
 }
 
 fn is_false(value: &bool) -> bool {
@@ -234,6 +237,7 @@ mod tests {
             host_frequency: u64::MAX,
             assumed: true,
             found: true,
+            reason: Some("differing".into()),
         };
         let tsc = GuestTsc { offset: i64::MIN, multiplier: u64::MAX, shift: MAX_TSC_SHIFT };
         let guest_tsc = GuestTscJson { epoch: u32::MAX, client: Some(u32::MAX), tsc };

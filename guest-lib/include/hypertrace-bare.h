@@ -122,6 +122,13 @@
 #define HYPERTRACE_ABI_L_BOOT 0x100U
 #define HYPERTRACE_ABI_L_BOOT_SEEN 0x140U
 #define HYPERTRACE_ABI_L_END 0x180U
+#define HYPERTRACE_ABI_REASON_SHIFT 0x30U
+#define HYPERTRACE_ABI_REASON_NAMED 0x1U
+#define HYPERTRACE_ABI_REASON_KEPT 0x2U
+#define HYPERTRACE_ABI_REASON_EMULATED 0x3U
+#define HYPERTRACE_ABI_REASON_AGREEING 0x4U
+#define HYPERTRACE_ABI_REASON_DIFFERING 0x5U
+#define HYPERTRACE_ABI_REASON_DOUBTFUL 0x6U
 #define HYPERTRACE_ABI_STATE_ENDED 0x2U
 /* End of the constants. */
 
@@ -154,8 +161,8 @@ struct hypertrace_bare_device {
     bool overwrites;
     uint64_t features;
     uint32_t clients, args;
-    /* Kind of the clock in lease records. */
-    uint32_t clock;
+    /* Kind of the clock in lease records, and why it was chosen: 0 if nobody chose. */
+    uint32_t clock, reason;
     /* Of KICK and of the clients' registers, in bytes. */
     uint64_t kick, registers;
     uint64_t client_stride, schema_words, ring_words, block_words, reserve_words;
@@ -343,6 +350,7 @@ static inline const char *hypertrace_bare_describe_device_(struct hypertrace_bar
     device->clients = (uint32_t)clients;
     device->args = (uint32_t)args;
     device->clock = HYPERTRACE_ABI_CLOCK_COUNTER;
+    device->reason = 0;
     /* After the registers of 2016. Each has a page. */
     device->kick = hypertrace_bare_round_up_(8 * clients, HYPERTRACE_ABI_PAGE);
     device->registers = device->kick + HYPERTRACE_ABI_PAGE;
@@ -523,7 +531,8 @@ static inline bool hypertrace_bare_lease(struct hypertrace_bare *client,
         client->head = 0;
         __atomic_store_n(&client->guest[HYPERTRACE_ABI_G_HEAD], 0, __ATOMIC_RELEASE);
     }
-    client->guest[HYPERTRACE_ABI_G_COUNTER] = hypertrace_bare_counter_();
+    client->guest[HYPERTRACE_ABI_G_COUNTER] =
+        hypertrace_bare_counter_() | (uint64_t)device->reason << HYPERTRACE_ABI_REASON_SHIFT;
     client->sequence = hypertrace_bare_walk_(client, client->head);
     client->limit = 0;
     client->lost_full = client->guest[HYPERTRACE_ABI_G_LOST_FULL];

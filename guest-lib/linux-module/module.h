@@ -87,6 +87,10 @@ struct ht_device {
 	u64 *shown;
 };
 
+/* clock.c */
+void ht_choose_clock(struct ht_device *device);
+const char *ht_clock_reason(const struct ht_device *device);
+
 /* point.c */
 bool ht_has_ended(const struct ht_device *device);
 int ht_record(struct ht_client *client, const struct hypertrace_bare_event *event,

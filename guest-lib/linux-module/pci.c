@@ -163,47 +163,6 @@ static int begin_boot(struct ht_device *device)
 	return -ETIMEDOUT;
 }
 
-static char *clock;
-module_param(clock, charp, 0444);
-MODULE_PARM_DESC(clock, "tsc or monotonic_raw; default: the TSC unless the kernel has dropped it");
-
-/* Returns true if QEMU emulates the CPUs: they have one counter, whatever the kernel has found. */
-static bool is_emulated(void)
-{
-	u32 most, name[3];
-
-	if (!boot_cpu_has(X86_FEATURE_HYPERVISOR))
-		return false;
-	/* The kernel's own function is in another header in each of some releases. */
-	asm volatile("cpuid"
-		     : "=a"(most), "=b"(name[0]), "=c"(name[1]), "=d"(name[2])
-		     : "a"(0x40000000), "c"(0));
-	return !memcmp(name, "TCGTCGTCGTCG", sizeof(name));
-}
-
-/* Returns true if the counter is one clock on all CPUs, as far as is known. */
-static bool is_counter_usable(void)
-{
-	if (clock)
-		return !strcmp(clock, "tsc");
-	if (is_emulated())
-		return true;
-	return boot_cpu_has(X86_FEATURE_TSC) && !check_tsc_unstable() &&
-	       (boot_cpu_has(X86_FEATURE_HYPERVISOR) ||
-		(boot_cpu_has(X86_FEATURE_CONSTANT_TSC) && boot_cpu_has(X86_FEATURE_NONSTOP_TSC)));
-}
-
-static void choose_clock(struct ht_device *device)
-{
-	u64 frequency = device->config[HYPERTRACE_ABI_CONFIG_FREQUENCY] ?: 1000ULL * tsc_khz;
-
-	if (!is_counter_usable()) {
-		device->bare.clock = HYPERTRACE_ABI_CLOCK_MONOTONIC_RAW;
-		frequency = NSEC_PER_SEC;
-	}
-	device->bare.pause = div_u64(frequency, MSEC_PER_SEC) * HYPERTRACE_ABI_PAUSE_MS;
-}
-
 static void lease(struct ht_device *device, u32 client)
 {
 	char name[HYPERTRACE_ABI_MAX_NAME + 1];
@@ -285,7 +244,7 @@ static int begin(struct ht_device *device)
 		error = begin_boot(device);
 	if (error)
 		return error;
-	choose_clock(device);
+	ht_choose_clock(device);
 	error = lease_clients(device);
 	if (error)
 		return error;
@@ -324,10 +283,11 @@ static int probe(struct pci_dev *pci, const struct pci_device_id *id)
 	bound = device;
 	ht_begin_forwarding();
 	mutex_unlock(&binding);
-	dev_info(&pci->dev, "%u clients, %u of them the kernel's; memory %s, clock %s\n",
+	dev_info(&pci->dev, "%u clients, %u of them the kernel's; memory %s, clock %s (%s)\n",
 		 device->bare.clients, device->kernel_clients,
 		 device->bare.is_fenced ? "write-combining" : "write-back",
-		 device->bare.clock == HYPERTRACE_ABI_CLOCK_COUNTER ? "counter" : "monotonic_raw");
+		 device->bare.clock == HYPERTRACE_ABI_CLOCK_COUNTER ? "counter" : "monotonic_raw",
+		 ht_clock_reason(device));
 	return 0;
 
 release:

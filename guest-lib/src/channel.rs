@@ -8,7 +8,7 @@ use crate::local::LocalHost;
 use crate::mmio::Control;
 use crate::time::Clock;
 use hypertrace_abi::atomic::{AtomicU64, Ordering};
-use hypertrace_abi::clock::in_ticks;
+use hypertrace_abi::clock::{Reason, in_ticks};
 use hypertrace_abi::config::{CONFIG_WORDS, ConfigPage, Features, RingMode};
 use hypertrace_abi::drain::PAUSE;
 use hypertrace_abi::layout::{Geometry, Region, WORD, host_page};
@@ -34,6 +34,8 @@ pub struct Channel<'m> {
     trace_parent: Option<TraceParent>,
     pub(crate) fenced: bool,
     pub(crate) clock: Clock,
+    /// Why it stamps with this clock.
+    pub(crate) reason: Reason,
     /// A kernel module lends clients: all that they share is read-only or out of reach.
     pub(crate) is_lent: bool,
 }
@@ -153,6 +155,7 @@ impl<'m> Channel<'m> {
             trace_parent: page.trace_parent(),
             fenced: false,
             clock: Clock::default(),
+            reason: Reason::Unknown,
             is_lent: false,
         })
     }
@@ -165,7 +168,12 @@ impl<'m> Channel<'m> {
 
     /// Stamps with this clock.
     pub fn with_clock(self, clock: Clock) -> Self {
-        Channel { clock, ..self }
+        self.with_clock_because(clock, Reason::Named)
+    }
+
+    /// Stamps with this clock, and tells the host why.
+    pub(crate) fn with_clock_because(self, clock: Clock, reason: Reason) -> Self {
+        Channel { clock, reason, ..self }
     }
 
     /// Uses only what a kernel module lends of it.

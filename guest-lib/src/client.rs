@@ -91,7 +91,7 @@ impl<'m> Client<'m> {
             seq = control.emitted(index);
         }
         let info = LeaseInfo { clock: channel.clock.kind(), ..*info };
-        let lease = Lease::new(token, channel.clock.now(), &info);
+        let lease = Lease::new(token, channel.clock.now(), &info).because(channel.reason);
         let mut producer = Producer::lease(memory, state, lease, channel.fenced);
         if channel.needs_kicks()
             && let Some(control) = channel.control

@@ -187,7 +187,6 @@ impl Linux {
             "#!/bin/busybox sh\n\
              /bin/busybox --install -s /bin\n\
              mount -t proc none /proc\nmount -t sysfs none /sys\nmount -t devtmpfs none /dev\n\
-             export HYPERTRACE_CLOCK=tsc\n\
              {script}\n\
              poweroff -f\n"
         );

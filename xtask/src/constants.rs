@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::mem::offset_of;
 
-use hypertrace_abi::clock::{Counter, CounterKind};
+use hypertrace_abi::clock::{Counter, CounterKind, Reason};
 use hypertrace_abi::config::{ConfigPage, Features, MAGIC, RingMode, VERSION};
 use hypertrace_abi::drain::PAUSE;
 use hypertrace_abi::layout::local::{BELLS, BOOT, BOOT_SEEN, END, PAGE_L, STATE, State};
@@ -100,6 +100,13 @@ const OTHERS: &[(&str, u64)] = &[
     ("L_BOOT", BOOT),
     ("L_BOOT_SEEN", BOOT_SEEN),
     ("L_END", END),
+    ("REASON_SHIFT", Counter::REASON_SHIFT as u64),
+    ("REASON_NAMED", Reason::Named as u64),
+    ("REASON_KEPT", Reason::Kept as u64),
+    ("REASON_EMULATED", Reason::Emulated as u64),
+    ("REASON_AGREEING", Reason::Agreeing as u64),
+    ("REASON_DIFFERING", Reason::Differing as u64),
+    ("REASON_DOUBTFUL", Reason::Doubtful as u64),
     ("STATE_ENDED", State::Ended as u64),
 ];
 

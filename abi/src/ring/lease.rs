@@ -4,6 +4,7 @@
 
 use super::{BLOCK_HEADER_WORDS, ClientMemory};
 use crate::atomic::{AtomicU64, Ordering::Relaxed};
+use crate::clock::Reason;
 use crate::event::{Fields, Hex, cut};
 use crate::record::{ClockKind, HEADER_WORDS, Header, id};
 
@@ -29,6 +30,7 @@ const LEASE_WORDS: usize = HEADER_WORDS + 4 + (4 + MAX_NAME_BYTES).div_ceil(8);
 pub struct Lease {
     pub(super) words: [u64; LEASE_WORDS],
     pub(super) len: u64,
+    pub(super) reason: Reason,
 }
 
 impl Lease {
@@ -43,7 +45,13 @@ impl Lease {
         let mut words = side.map(|w| w.load(Relaxed));
         words[0] = now;
         words[1] = Header::meta(id::LEASE, payload as u16, 0);
-        Lease { words, len: (HEADER_WORDS + payload) as u64 }
+        Lease { words, len: (HEADER_WORDS + payload) as u64, reason: Reason::Unknown }
+    }
+
+    /// Tells why the holder has its clock.
+    #[must_use]
+    pub fn because(self, reason: Reason) -> Lease {
+        Lease { reason, ..self }
     }
 }
 

@@ -176,7 +176,8 @@ impl<'m> Producer<'m> {
             guest[guest_page::HEAD].store(head, Ordering::Release);
         }
         // The host reads it after the head of the first record.
-        guest[guest_page::COUNTER].store(Counter::own().to_word(), Relaxed);
+        let counter = Counter { reason: lease.reason, ..Counter::own() };
+        guest[guest_page::COUNTER].store(counter.to_word(), Relaxed);
         state.head.store(head, Relaxed);
         state.limit.store(0, Relaxed);
         state.room.store(0, Relaxed);

@@ -3,6 +3,7 @@
 use super::guest_tscs;
 use crate::output::{counted, grouped};
 use crate::report::{Opened, unplaced};
+use hypertrace_abi::clock::Reason;
 use hypertrace_export::escape::Escaped;
 use hypertrace_timeline::clock::host::uuid_text;
 use hypertrace_timeline::clock::{ClockMap, FRACTION, Jump, Residuals};
@@ -114,6 +115,11 @@ fn clock(
     let described = session.json().clock(id);
     let kind = described.map_or(String::new(), |clock| clock_name(&clock.kind));
     writeln!(out, "\n  {} {kind} (clock {id}), {whose}", session.json().sides()[0])?;
+    if let Some(reason) =
+        described.and_then(|clock| reason_text(Reason::named(clock.reason.as_deref()?)))
+    {
+        writeln!(out, "    chosen       {reason}, as the guest says")?;
+    }
     if described.is_some_and(|clock| clock.found) {
         return writeln!(
             out,
@@ -195,6 +201,19 @@ fn clock_name(kind: &str) -> String {
         "cntvct" => "CNTVCT".into(),
         "monotonic_raw" => "CLOCK_MONOTONIC_RAW".into(),
         other => Escaped(other.as_bytes()).to_string(),
+    }
+}
+
+/// Returns in words why programs stamp with a clock; `None` if the reason is not known.
+pub fn reason_text(reason: Reason) -> Option<&'static str> {
+    match reason {
+        Reason::Unknown => None,
+        Reason::Named => Some("an option or HYPERTRACE_CLOCK names it"),
+        Reason::Kept => Some("the kernel keeps the counter"),
+        Reason::Emulated => Some("an emulator's CPUs have one counter"),
+        Reason::Agreeing => Some("the kernel has dropped the TSC, but all CPUs agree"),
+        Reason::Differing => Some("the TSCs of the CPUs differ"),
+        Reason::Doubtful => Some("the counter is not known to be one clock"),
     }
 }
 
@@ -347,6 +366,7 @@ pub fn json(first: Option<&Session>, opened: &Opened) -> Value {
             "declared_hz": described.map(|clock| clock.frequency),
             "assumed": described.is_some_and(|clock| clock.assumed),
             "found": described.is_some_and(|clock| clock.found),
+            "reason": described.and_then(|clock| clock.reason.as_deref()),
             "least_hz": slowest,
             "most_hz": fastest,
             "has_another_rate": map.has_another_rate(),

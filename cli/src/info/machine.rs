@@ -104,17 +104,20 @@ fn locked_memory() -> Ability {
 
 fn clock() -> Ability {
     let source = setting("/sys/devices/system/clocksource/clocksource0/current_clocksource");
-    let found = match hypertrace::default_clock() {
-        Ok(Clock::Counter) => {
+    let chosen = hypertrace::default_clock();
+    let why = |reason| clocks::reason_text(reason).unwrap_or("no reason");
+    let found = match chosen {
+        Ok((Clock::Counter, reason)) => {
             let name = match Counter::own().kind {
                 CounterKind::Tsc => "TSC",
                 CounterKind::Cntvct => "CNTVCT",
                 CounterKind::Other => "counter",
             };
-            Ok(format!("the CPU's {name}{}; the kernel uses {source}", clocks::steps(step_ns())))
+            let (steps, why) = (clocks::steps(step_ns()), why(reason));
+            Ok(format!("the CPU's {name}{steps}; the kernel uses {source}; {why}"))
         }
-        Ok(_) => Err((
-            format!("the TSC is not known to be one clock on all CPUs; the kernel uses {source}"),
+        Ok((_, reason)) => Err((
+            format!("CLOCK_MONOTONIC_RAW; the kernel uses {source}; {}", why(reason)),
             "HYPERTRACE_CLOCK=tsc takes it nevertheless".into(),
         )),
         Err(why) => Err((error_chain(&why), "unset HYPERTRACE_CLOCK".into())),

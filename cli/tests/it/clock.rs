@@ -1,5 +1,6 @@
 //! Clocks in `hypertrace info`, and sessions of one or several machines on one timeline.
 
+use hypertrace_abi::clock::Reason;
 use hypertrace_test_support::{machine, made, trace_dat};
 use hypertrace_tests::command::{Hypertrace, run};
 use hypertrace_tests::golden::golden;
@@ -156,6 +157,21 @@ fn a_counter_has_its_own_name() {
         ["tsc", "cntvct", "counter"].map(|kind| of_62_5_mhz(kind, r#""frequency":62500000"#, 2));
     let commands = ["info S", "info T", "info U"];
     golden("names", HYPERTRACE.transcript(&sessions, &commands));
+}
+
+#[test]
+fn why_a_guest_has_its_clock_is_told_in_its_words() {
+    // A name of a later version is not known, and in JSON as it is.
+    let names = Reason::NAMES.iter().map(|(_, name)| *name).chain(["later"]);
+    let shown = names.map(|name| {
+        let session = of_62_5_mhz("tsc", &format!(r#""reason":"{name}","frequency":62500000"#), 2);
+        let json = HYPERTRACE.info(session.path());
+        assert_eq!(json["clocks"][0]["reason"], name);
+        let text = run(HYPERTRACE.command(["info"]).arg(session.path())).ok();
+        let why = text.lines().find_map(|line| line.trim().strip_prefix("chosen "));
+        format!("{name}: {}\n", why.unwrap_or("nothing").trim())
+    });
+    golden("reasons", shown.collect());
 }
 
 #[test]

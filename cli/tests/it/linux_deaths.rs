@@ -26,9 +26,8 @@ fn killed_programs_lose_nothing_else_and_points_to_a_stopped_server_are_counted(
     let folder = tempfile::tempdir().unwrap();
     let server = Server::of_socket(HYPERTRACE, folder.path(), &[]);
     let program = static_program("hypertrace-linux-guest").with_file_name("deaths");
-    // Without a check of the clock in each of the processes.
     let script = format!(
-        "export HYPERTRACE_CLOCK=tsc; deaths kills {BATCHES} {CHILDREN}; deaths points; echo \"lives: $?\"; \
+        "deaths kills {BATCHES} {CHILDREN}; deaths points; echo \"lives: $?\"; \
          deaths points"
     );
 

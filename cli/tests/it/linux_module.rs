@@ -139,7 +139,7 @@ fn a_plain_user_traces_by_the_module_beside_the_kernels_own_events() {
             "removed: 0",
             "tested: 0",
             // The kernel has dropped the TSC, which an emulated CPU has nevertheless.
-            "write-combining, clock counter",
+            "write-combining, clock counter (emulated)",
         ],
     );
     let session = server.session.clone();
@@ -180,7 +180,7 @@ fn a_plain_user_and_the_kernel_trace_to_the_device_by_the_module() {
     let program = ["found Module(\"/dev/hypertrace\")", "failed: 0", "program 5000 20: 0"];
     assert_says(&console, &program);
     assert_says(&console, &["loaded: 0", "checks failed: 0", "tested: 0", "chosen: 0"]);
-    assert_says(&console, &["write-combining, clock counter"]);
+    assert_says(&console, &["write-combining, clock counter (named)"]);
     let session = server.session.clone();
     let stat = server.end();
     let text = std::fs::read(session.join("session.json")).unwrap();

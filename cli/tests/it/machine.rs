@@ -4,6 +4,7 @@ mod clock;
 mod demo;
 mod ends;
 mod guests;
+mod one_clock;
 mod recordings;
 
 use crate::linux_guest::check;

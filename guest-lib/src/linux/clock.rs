@@ -1,10 +1,11 @@
 //! Which clock a guest's threads stamp with, and how long 10 ms are on it.
 
 use super::options::Options;
-use super::sys;
+use super::{cpus, sys};
 use crate::error::OpenError;
 use crate::os;
 use crate::time::Clock;
+use hypertrace_abi::clock::Reason;
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -14,39 +15,55 @@ const ENVIRONMENT: &str = "HYPERTRACE_CLOCK";
 /// The kernel's clocks that programs read without a system call.
 const CHEAP: [&str; 3] = ["tsc", "kvm-clock", "hyperv_clocksource_tsc_page"];
 
-/// Chooses a clock: that of the options or of the environment; else the TSC if it always ticks at one
-/// rate, if a hypervisor offers it as a clock, or if QEMU emulates the CPU; otherwise CLOCK_MONOTONIC_RAW. AArch64's counter
+/// Chooses a clock: that of the options or of the environment; else the TSC if that is known to be one clock: the kernel
+/// keeps the TSC, QEMU emulates the CPUs, or those of a virtual machine agree; otherwise CLOCK_MONOTONIC_RAW. AArch64's counter
 /// always ticks at one rate, but an emulator's counter is not the one whose
-/// frequency the host knows.
+/// frequency the host knows. Returns the reason, too.
 ///
 /// `told` is the rate of AArch64's counter, as the host says; 0: it does not.
 ///
 /// # Errors
 /// If the environment names no clock.
-pub(super) fn choose(options: &Options, told: u64) -> Result<Clock, OpenError> {
+pub(super) fn choose(options: &Options, told: u64) -> Result<(Clock, Reason), OpenError> {
     if let Some(clock) = options.clock {
-        return Ok(clock);
+        return Ok((clock, Reason::Named));
     }
     if let Some(clock) = in_environment()? {
-        return Ok(clock);
+        return Ok((clock, Reason::Named));
     }
     if let Some(own) = hypertrace_abi::clock::frequency() {
         let is_told = told == 0 || own.abs_diff(told) <= told / 100;
-        return Ok(if is_told { Clock::Counter } else { Clock::MonotonicRaw });
+        return Ok(match is_told {
+            true => (Clock::Counter, Reason::Kept),
+            false => (Clock::MonotonicRaw, Reason::Doubtful),
+        });
+    }
+    if hypertrace_abi::clock::is_emulated() {
+        return Ok((Clock::Counter, Reason::Emulated));
     }
     let text = |path| fs::read_to_string(path).unwrap_or_default();
     let sources = options.sysfs.join("devices/system/clocksource/clocksource0");
     let available = text(sources.join("available_clocksource"));
-    if hypertrace_abi::clock::is_emulated()
-        || is_usable(&text(options.proc.join("cpuinfo")), &available)
-    {
-        return Ok(Clock::Counter);
-    }
+    let tsc = tsc(&text(options.proc.join("cpuinfo")), &available);
+    let (clock, reason) = of_tsc(tsc, cpus::are_one_clock);
     let current = text(sources.join("current_clocksource"));
-    if !CHEAP.contains(&current.trim()) {
+    if clock == Clock::MonotonicRaw && !CHEAP.contains(&current.trim()) {
         warn(current.trim());
     }
-    Ok(Clock::MonotonicRaw)
+    Ok((clock, reason))
+}
+
+/// Chooses a clock by the state of the TSC. `are_one_clock` compares the TSCs of all CPUs.
+fn of_tsc(tsc: Tsc, are_one_clock: impl FnOnce() -> Option<bool>) -> (Clock, Reason) {
+    match tsc {
+        Tsc::Kept => (Clock::Counter, Reason::Kept),
+        Tsc::Unusable => (Clock::MonotonicRaw, Reason::Doubtful),
+        Tsc::Dropped => match are_one_clock() {
+            Some(true) => (Clock::Counter, Reason::Agreeing),
+            Some(false) => (Clock::MonotonicRaw, Reason::Differing),
+            None => (Clock::MonotonicRaw, Reason::Doubtful),
+        },
+    }
 }
 
 /// Returns the clock that the program's environment names.
@@ -72,15 +89,28 @@ fn warn(source: &str) {
     }
 }
 
-/// Returns whether the TSC always ticks at one rate, or a hypervisor offers it, and the kernel has not dropped it.
-fn is_usable(cpuinfo: &str, clocksources: &str) -> bool {
+/// State of the TSC, as the kernel shows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Tsc {
+    /// The TSC always ticks at one rate, or a hypervisor offers it, and the kernel has not dropped it.
+    Kept,
+    /// A virtual machine's, and the kernel has dropped it: what the kernel knows of the hypervisor may be the reason.
+    Dropped,
+    Unusable,
+}
+
+fn tsc(cpuinfo: &str, clocksources: &str) -> Tsc {
     let flags = cpuinfo.lines().find(|line| line.starts_with("flags")).unwrap_or_default();
     let has = |flag| flags.split_whitespace().any(|word| word == flag);
     let offered = clocksources.split_whitespace().any(|word| word == "tsc");
     let is_steady = has("constant_tsc") && has("nonstop_tsc");
     // A system that shows no clocks has not dropped any.
     let is_kept = offered || (is_steady && clocksources.trim().is_empty());
-    has("tsc") && (is_steady || has("hypervisor")) && is_kept
+    match has("tsc") && (is_steady || has("hypervisor")) {
+        true if is_kept => Tsc::Kept,
+        true if has("hypervisor") => Tsc::Dropped,
+        _ => Tsc::Unusable,
+    }
 }
 
 /// Ticks of a clock, in time.
@@ -132,16 +162,29 @@ mod tests {
     fn the_tsc_is_taken_where_it_is_steady_or_offered_by_a_hypervisor() {
         let steady = "processor: 0\nflags\t\t: fpu tsc constant_tsc nonstop_tsc\n";
         let guest = "flags\t\t: fpu tsc hypervisor\n";
-        assert!(is_usable(steady, ""));
-        assert!(is_usable(guest, "kvm-clock tsc acpi_pm\n"));
-        assert!(!is_usable("flags\t\t: tsc constant_tsc\n", "tsc hpet"));
-        assert!(!is_usable("", ""));
+        assert_eq!(tsc(steady, ""), Tsc::Kept);
+        assert_eq!(tsc(guest, "kvm-clock tsc acpi_pm\n"), Tsc::Kept);
+        assert_eq!(tsc("flags\t\t: tsc constant_tsc\n", "tsc hpet"), Tsc::Unusable);
+        assert_eq!(tsc("", ""), Tsc::Unusable);
+        assert_eq!(of_tsc(Tsc::Kept, || panic!()), (Clock::Counter, Reason::Kept));
     }
 
     #[test]
-    fn a_tsc_that_the_kernel_has_dropped_is_not_taken() {
-        assert!(!is_usable("flags\t\t: tsc constant_tsc nonstop_tsc\n", "hpet acpi_pm\n"));
-        assert!(!is_usable("flags\t\t: fpu tsc hypervisor\n", "hpet acpi_pm\n"));
+    fn a_tsc_that_the_kernel_has_dropped_is_taken_in_a_virtual_machine_whose_cpus_agree() {
+        let clocks = "kvm-clock acpi_pm\n";
+        let steady = "tsc constant_tsc nonstop_tsc";
+        assert_eq!(tsc(&format!("flags\t\t: {steady}\n"), clocks), Tsc::Unusable);
+        assert_eq!(tsc(&format!("flags\t\t: {steady} hypervisor\n"), clocks), Tsc::Dropped);
+        assert_eq!(tsc("flags\t\t: fpu tsc hypervisor\n", clocks), Tsc::Dropped);
+        let raw = Clock::MonotonicRaw;
+        assert_eq!(of_tsc(Tsc::Unusable, || panic!()), (raw, Reason::Doubtful));
+        for (found, expected) in [
+            (Some(true), (Clock::Counter, Reason::Agreeing)),
+            (Some(false), (raw, Reason::Differing)),
+            (None, (raw, Reason::Doubtful)),
+        ] {
+            assert_eq!(of_tsc(Tsc::Dropped, || found), expected);
+        }
     }
 
     #[test]

@@ -18,6 +18,7 @@
 
 mod cell;
 mod clock;
+mod cpus;
 mod device;
 mod function;
 mod ivshmem;
@@ -45,14 +46,15 @@ pub use thread::{poll, with_client};
 use crate::channel::Channel;
 use crate::error::OpenError;
 use crate::time::Clock;
+use hypertrace_abi::clock::Reason;
 use hypertrace_abi::trace_parent::TraceParent;
 use std::fs::File;
 
-/// Returns the clock that this process stamps with on this machine, if the options name none.
+/// Returns the clock that this process stamps with on this machine if the options name none, and why.
 ///
 /// # Errors
 /// If the environment names no clock.
-pub fn default_clock() -> Result<Clock, OpenError> {
+pub fn default_clock() -> Result<(Clock, Reason), OpenError> {
     clock::choose(&Options::default(), 0)
 }
 

@@ -41,9 +41,10 @@ impl Opened {
             Place::Segment(_) => MemoryType::WriteBack,
             _ => memory_type(channel.rings),
         };
+        let (clock, reason) = clock::choose(options, channel.frequency())?;
         let channel = channel
             .with_fences(memory_type == MemoryType::Uncached)
-            .with_clock(clock::choose(options, channel.frequency())?);
+            .with_clock_because(clock, reason);
         let is_shared = matches!(place, Place::Module(_) | Place::Ivshmem(_) | Place::Segment(_));
         let name = is_shared.then(|| name::of_process(options)).flatten();
         Ok(Opened { place, channel, memory_type, mappings, lock: Some(lock), name })

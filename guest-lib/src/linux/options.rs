@@ -17,7 +17,7 @@ pub struct Options {
     /// hypertrace device.
     pub function: Option<String>,
     /// The clock to stamp with; else the one that the environment variable `HYPERTRACE_CLOCK` names (`tsc`,
-    /// `monotonic_raw`), else the TSC where the kernel keeps it.
+    /// `monotonic_raw`), else the TSC where that is one clock.
     pub clock: Option<Clock>,
     /// Where sysfs is mounted: `/sys`.
     pub sysfs: PathBuf,

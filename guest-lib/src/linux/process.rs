@@ -236,10 +236,11 @@ fn open_now(options: &Options, prepare: Prepare) -> Result<&'static Process, Ope
         return start(device::open(&place, options)?, options.clone(), prepare);
     };
     parent.part();
-    // The clock that was found before: to check a TSC takes some milliseconds.
-    let clock = Some(parent.channel.clock);
-    let (place, options) = (parent.place.clone(), Options { clock, ..parent.options.clone() });
-    let opened = match (&place, &parent.lock) {
+    let Channel { clock, reason, .. } = parent.channel;
+    // A child does not choose anew: to compare the counters of CPUs takes a thread, and half a second at most.
+    let options = Options { clock: Some(clock), ..parent.options.clone() };
+    let place = parent.place.clone();
+    let mut opened = match (&place, &parent.lock) {
         (Place::Installed, lock) => {
             let lock = lock.as_ref().and_then(LockFile::move_out).ok_or(OpenError::NoLock)?;
             installed(parent.channel, Some(lock))
@@ -247,6 +248,7 @@ fn open_now(options: &Options, prepare: Prepare) -> Result<&'static Process, Ope
         (Place::Segment(path), Some(lock)) => segment::reopen(lock, path, &options)?,
         _ => device::open(&place, &options)?,
     };
+    opened.channel = opened.channel.with_clock_because(clock, reason);
     start(opened, options, prepare)
 }
 

@@ -13,7 +13,7 @@
 //! counted from a base near the session's start.
 
 use super::metadata::ClockEntry;
-use hypertrace_abi::clock::{Counter, CounterKind, frequency as told, ticks};
+use hypertrace_abi::clock::{Counter, CounterKind, Reason, frequency as told, ticks};
 use hypertrace_abi::record::ClockKind;
 use hypertrace_format::clock::{Anchor, FREQUENCIES, NS, frequency, read};
 use hypertrace_format::limits::{MAX_CLOCKS, MAX_SESSION_CLOCKS};
@@ -137,6 +137,8 @@ pub struct Said {
     frequency: Option<u64>,
     /// Nothing but the guest's word, or nothing at all, speaks for the rate.
     pub is_assumed: bool,
+    /// Why the guest's first client stamps with this clock.
+    pub reason: Reason,
 }
 
 impl Said {
@@ -409,8 +411,9 @@ impl Clocks {
             let ticks = ns * i128::from(host.frequency) / NS;
             let seen = (i128::from(host.base) + ticks).clamp(0, u64::MAX.into()) as u64;
             clocks.epoch = clocks.epoch.max(guest.epoch);
+            let reason = guest.reason.as_deref().map(Reason::named).unwrap_or_default();
             clocks.guests.push(GuestClock {
-                said: Said { kind, counter, frequency, is_assumed: guest.assumed },
+                said: Said { kind, counter, frequency, is_assumed: guest.assumed, reason },
                 epoch: guest.epoch,
                 source: None,
                 base: guest.base,
@@ -498,11 +501,12 @@ impl Clocks {
             None if is_like_hosts(counter, &self.host) => (None, false),
             None => (told, true),
         };
+        let reason = counter.reason;
         let counter = match kind {
             ClockKind::Tsc => counter.kind,
             ClockKind::MonotonicRaw => CounterKind::Other,
         };
-        Said { kind, counter, frequency, is_assumed }
+        Said { kind, counter, frequency, is_assumed, reason }
     }
 
     /// Returns a clock for a guest whose time is `timestamp`: the one it has, one that fits, or a
@@ -518,14 +522,15 @@ impl Clocks {
         now: u64,
     ) -> u32 {
         // A program in an emulator reads the counter of another machine.
-        let is_other = || counter != Counter::default() && !is_like_hosts(counter, &self.host);
+        let is_told = (counter.kind, counter.frequency) != (CounterKind::Other, 0);
+        let is_other = || is_told && !is_like_hosts(counter, &self.host);
         if self.shared && kind == ClockKind::Tsc && !is_other() {
             return HOST_CLOCK;
         }
         let said = self.said(kind, counter);
         let is_said = |c: &Said| {
             let frequency = |said: &Said| said.frequency(&self.host);
-            Said { frequency: None, ..*c } == Said { frequency: None, ..said }
+            Said { frequency: None, ..*c } == Said { frequency: None, reason: c.reason, ..said }
                 && frequency(c) == frequency(&said)
         };
         let like = |c: &GuestClock| is_said(&c.said) && c.epoch == self.epoch;
@@ -624,6 +629,7 @@ impl Clocks {
                 host_frequency: self.host.frequency,
                 assumed: guest.is_some_and(|guest| guest.said.is_assumed),
                 found: guest.is_some_and(|guest| guest.is_found),
+                reason: guest.and_then(|guest| guest.said.reason.name()).map(str::to_owned),
             }
         };
         clocks.map(clock).collect()
@@ -645,7 +651,8 @@ mod tests {
 
     fn guest(host: &HostClock, first: u64, seen: u64) -> GuestClock {
         let (kind, counter) = (ClockKind::Tsc, CounterKind::Tsc);
-        let said = Said { kind, counter, frequency: None, is_assumed: false };
+        let said =
+            Said { kind, counter, frequency: None, is_assumed: false, reason: Reason::Unknown };
         GuestClock::new(said, 0, host, (10_000_000_000, false), (first, seen))
     }
 

@@ -470,6 +470,23 @@ fn clients_that_tell_other_frequencies_have_clocks_of_their_own() {
 }
 
 #[test]
+fn clients_that_tell_other_reasons_share_a_clock_which_shows_the_first() {
+    for (told, expected) in [([0, 5, 4], None), ([4, 9, 1], Some("agreeing")), ([255; 3], None)] {
+        let (_dir, session) = session(|_| ());
+        let mut guests = [0, 1, 2].map(Guest::new);
+        for (guest, reason) in guests.iter_mut().zip(told) {
+            guest.poke(guest_page::COUNTER, 1 << 56 | reason << 48);
+            guest.emit(event_type!("e", x = 1u64));
+            guest.pass(&session);
+        }
+        finish(session.clone());
+
+        let reasons = json(&session).clocks.into_iter().map(|clock| clock.reason);
+        assert_eq!(Vec::from_iter(reasons), [None, expected.map(str::to_owned)], "{told:?}");
+    }
+}
+
+#[test]
 fn a_holder_that_begins_after_a_restore_keeps_its_clock() {
     let (_dir, session) = session(|_| ());
     let clock = hypertrace_abi::record::ClockKind::MonotonicRaw;

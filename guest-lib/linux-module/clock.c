@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Which clock the kernel's events have: the one that programs choose by the same rules (guest-lib/src/linux/clock.rs).
+ */
+#include "module.h"
+
+#include <linux/cpu.h>
+#include <linux/math64.h>
+#include <linux/moduleparam.h>
+#include <linux/slab.h>
+#include <linux/smp.h>
+
+/* Tries for a reading that nothing stretches. */
+#define TRIES 32
+/* Longest step of a clock from which the kernel derives CLOCK_MONOTONIC_RAW: that of ACPI's timer. */
+#define STEP_NS 280
+/* Largest error with which readings show that counters are one clock. */
+#define MOST_ERROR_NS 10000
+/* More ticks in a nanosecond have no counter. */
+#define MOST_TICKS 1000
+
+static char *clock;
+module_param(clock, charp, 0444);
+MODULE_PARM_DESC(clock, "tsc or monotonic_raw; default: the TSC if it is one clock on all CPUs");
+
+/* Counter and clock of a CPU; `width` ticks were between the readings of the counter before and after. */
+struct reading {
+	u64 ticks, raw, width;
+};
+
+static void read_clocks(void *to)
+{
+	struct reading *closest = to;
+	int i;
+
+	closest->width = U64_MAX;
+	for (i = 0; i < TRIES; i++) {
+		u64 before = rdtsc(), raw = ktime_get_raw_ns(), width = rdtsc() - before;
+
+		if (width < closest->width)
+			*closest = (struct reading){ before + width / 2, raw, width };
+	}
+}
+
+/* Compares readings of all CPUs, of which the last is one more of the first CPU. */
+static u32 compare(const struct reading *readings, u32 count)
+{
+	const struct reading *first = readings, *last = &readings[count - 1];
+	const u64 all_ticks = last->ticks - first->ticks, all_ns = last->raw - first->raw;
+	const u64 of_ends = max(first->width, last->width);
+	bool is_exact = true;
+	u32 i;
+
+	for (i = 1; i < count; i++)
+		/* If a CPU's kernel derives the clock from that CPU's own counter, both may go back. */
+		if (readings[i].ticks < readings[i - 1].ticks)
+			return HYPERTRACE_ABI_REASON_DIFFERING;
+	for (i = 1; i < count; i++)
+		if (readings[i].raw < readings[i - 1].raw)
+			return HYPERTRACE_ABI_REASON_DOUBTFUL;
+	if (!all_ns || div64_u64(all_ticks, all_ns) > MOST_TICKS)
+		return HYPERTRACE_ABI_REASON_DOUBTFUL;
+	for (i = 0; i < count; i++) {
+		const u64 ticks = readings[i].ticks - first->ticks, ns = readings[i].raw - first->raw;
+		const u64 expected = mul_u64_u64_div_u64(ns, all_ticks, all_ns);
+		const u64 off = ticks > expected ? ticks - expected : expected - ticks;
+		const u64 error = mul_u64_u64_div_u64(STEP_NS, all_ticks, all_ns) +
+			readings[i].width / 2 + of_ends / 2 + 1;
+
+		if (off > error)
+			return HYPERTRACE_ABI_REASON_DIFFERING;
+		is_exact &= error <= mul_u64_u64_div_u64(MOST_ERROR_NS, all_ticks, all_ns);
+	}
+	return is_exact ? HYPERTRACE_ABI_REASON_AGREEING : HYPERTRACE_ABI_REASON_DOUBTFUL;
+}
+
+/* Reads the counters of all CPUs. A CPU that comes online later is taken to agree with the others. */
+static u32 compare_cpus(void)
+{
+	struct reading *readings = kvcalloc(nr_cpu_ids + 1, sizeof(*readings), GFP_KERNEL);
+	u32 cpu, count = 0, reason = HYPERTRACE_ABI_REASON_DOUBTFUL;
+	int error = 0;
+
+	if (!readings)
+		return reason;
+	cpus_read_lock();
+	for_each_online_cpu(cpu)
+		error |= smp_call_function_single(cpu, read_clocks, &readings[count++], 1);
+	cpu = cpumask_first(cpu_online_mask);
+	error |= smp_call_function_single(cpu, read_clocks, &readings[count++], 1);
+	cpus_read_unlock();
+	if (!error)
+		reason = compare(readings, count);
+	kvfree(readings);
+	return reason;
+}
+
+/* Returns true if QEMU emulates the CPUs: they have one counter, whatever the kernel has found. */
+static bool is_emulated(void)
+{
+	u32 most, name[3];
+
+	if (!boot_cpu_has(X86_FEATURE_HYPERVISOR))
+		return false;
+	/* The kernel's own function is in another header in each of some releases. */
+	asm volatile("cpuid"
+		     : "=a"(most), "=b"(name[0]), "=c"(name[1]), "=d"(name[2])
+		     : "a"(0x40000000), "c"(0));
+	return !memcmp(name, "TCGTCGTCGTCG", sizeof(name));
+}
+
+/* Returns true if the counter is to be taken, and why or why not. */
+static bool takes_counter(u32 *reason)
+{
+	const bool is_guest = boot_cpu_has(X86_FEATURE_HYPERVISOR);
+	const bool is_steady = boot_cpu_has(X86_FEATURE_CONSTANT_TSC) &&
+		boot_cpu_has(X86_FEATURE_NONSTOP_TSC);
+	const bool may_be_usable = boot_cpu_has(X86_FEATURE_TSC) && (is_guest || is_steady);
+
+	if (clock) {
+		*reason = HYPERTRACE_ABI_REASON_NAMED;
+		return !strcmp(clock, "tsc");
+	}
+	if (is_emulated()) {
+		*reason = HYPERTRACE_ABI_REASON_EMULATED;
+		return true;
+	}
+	if (may_be_usable && !check_tsc_unstable()) {
+		*reason = HYPERTRACE_ABI_REASON_KEPT;
+		return true;
+	}
+	*reason = may_be_usable && is_guest ? compare_cpus() : HYPERTRACE_ABI_REASON_DOUBTFUL;
+	return *reason == HYPERTRACE_ABI_REASON_AGREEING;
+}
+
+void ht_choose_clock(struct ht_device *device)
+{
+	u64 frequency = device->config[HYPERTRACE_ABI_CONFIG_FREQUENCY] ?: 1000ULL * tsc_khz;
+
+	if (!takes_counter(&device->bare.reason)) {
+		device->bare.clock = HYPERTRACE_ABI_CLOCK_MONOTONIC_RAW;
+		frequency = NSEC_PER_SEC;
+	}
+	device->bare.pause = div_u64(frequency, MSEC_PER_SEC) * HYPERTRACE_ABI_PAUSE_MS;
+}
+
+/* Returns why the clock was chosen, as the session's session.json names it. */
+const char *ht_clock_reason(const struct ht_device *device)
+{
+	switch (device->bare.reason) {
+	case HYPERTRACE_ABI_REASON_NAMED:
+		return "named";
+	case HYPERTRACE_ABI_REASON_KEPT:
+		return "kept";
+	case HYPERTRACE_ABI_REASON_EMULATED:
+		return "emulated";
+	case HYPERTRACE_ABI_REASON_AGREEING:
+		return "agreeing";
+	case HYPERTRACE_ABI_REASON_DIFFERING:
+		return "differing";
+	default:
+		return "doubtful";
+	}
+}
