@@ -99,10 +99,15 @@ fn a_slower_region_of_a_program_is_named() {
     }
     let _load = Load::start();
 
-    // By so much that it shows where the load makes some runs a third slower: CPUs that share a core.
-    let json = compare(this_test!(), "7", 2 * PARSE);
+    // Tests beside this one may make several of seven runs slower by more than the difference: then nothing is named.
+    let mut seen = Vec::new();
+    let is_seen = (0..3).any(|_| {
+        let json = compare(this_test!(), "7", 4 * PARSE);
+        seen.push(json["answer"].clone());
+        is_named(&json)
+    });
 
-    assert!(is_named(&json), "{}", json["answer"]);
+    assert!(is_seen, "{seen:?}");
 }
 
 #[test]
