@@ -1,5 +1,6 @@
 //! Errors of a session's directory and files, and errors as messages.
 
+use hypertrace_abi::event::cut;
 use std::fmt;
 use std::io;
 use std::ops::Deref;
@@ -84,6 +85,19 @@ impl DirectoryError {
     }
 }
 
+/// Most bytes that a message has of what a file contains.
+const MOST_TEXT: usize = 1000;
+
+/// Returns a text for a message about a file. What the file contains may be a part of the text, so it is one line, and
+/// cut if it is long.
+pub fn of_contents(text: &str) -> String {
+    let mut shown = cut(text, MOST_TEXT).replace('\n', "\\n");
+    if text.len() > MOST_TEXT {
+        shown.push_str("...");
+    }
+    shown
+}
+
 /// What is wrong with a file that could be read nevertheless.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Warning {
@@ -150,4 +164,16 @@ pub fn error_chain(error: &dyn std::error::Error) -> String {
         cause = error.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_file_contains_is_one_short_line_in_a_message() {
+        assert_eq!(of_contents("found \"a\nb\""), "found \"a\\nb\"");
+        let long = of_contents(&"\u{e4}".repeat(100_000));
+        assert_eq!((long.len(), &long[998..]), (1_003, "\u{e4}..."));
+    }
 }

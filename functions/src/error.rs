@@ -6,6 +6,7 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use hypertrace_format::error::of_contents;
 use hypertrace_format::folder::is_bad_path;
 
 /// Why a directory or a file of symbols cannot be read or written.
@@ -60,10 +61,10 @@ impl Error {
     }
 
     pub(crate) fn unsuitable(path: &Path, why: impl fmt::Display) -> Error {
-        Error::Unsuitable { path: path.to_owned(), why: why.to_string() }
+        Error::Unsuitable { path: path.to_owned(), why: of_contents(&why.to_string()) }
     }
 
     pub(crate) fn damaged(path: &Path, offset: u64, why: impl fmt::Display) -> Error {
-        Error::Damaged { path: path.to_owned(), offset, why: why.to_string() }
+        Error::Damaged { path: path.to_owned(), offset, why: of_contents(&why.to_string()) }
     }
 }

@@ -12,6 +12,7 @@ use crate::error::Error;
 use crate::owner::Owner;
 use crate::source::Source;
 use crate::stats::{MOST_CPUS, Stats};
+use hypertrace_format::error::of_contents;
 use hypertrace_format::folder::{self, Folder, Share, read_at, retry};
 use hypertrace_format::session_json;
 use rustix::fs::{FlockOperation, OFlags, Stat, flock};
@@ -303,7 +304,7 @@ impl State {
     }
 
     fn damaged(&self, name: &str, why: String) -> Error {
-        Error::Damaged { path: self.folder.path().join(name), why }
+        Error::Damaged { path: self.folder.path().join(name), why: of_contents(&why) }
     }
 
     /// Returns the ticks per second of the host's clock, as the session has measured it.
@@ -312,7 +313,8 @@ impl State {
         let text = whole(&self.dir, name, MOST_JSON)?;
         let text = text.ok_or_else(|| Error::NoSession(self.dir.path().to_owned()))?;
         let json: session_json::SessionJson = serde_json::from_slice(&text).map_err(|e| {
-            Error::File { action: "read", path: self.dir.path().join(name), source: e.into() }
+            let why = of_contents(&e.to_string());
+            failed("read", &self.dir, name, io::Error::new(io::ErrorKind::InvalidData, why))
         })?;
         let clock = json.clocks.iter().find(|clock| clock.id == 0 && clock.frequency > 0);
         clock.map(|clock| clock.frequency).ok_or_else(|| {

@@ -2,6 +2,7 @@
 
 //! Errors in reading a session, with file and byte.
 
+use hypertrace_format::error::of_contents;
 use hypertrace_format::folder::is_bad_path;
 use std::fmt;
 use std::io;
@@ -133,8 +134,13 @@ impl Error {
         Error::Damaged {
             path: path.to_owned(),
             offset,
-            expected: expected.to_string(),
-            found: found.to_string(),
+            expected: of_contents(&expected.to_string()),
+            found: of_contents(&found.to_string()),
         }
+    }
+
+    /// Returns a conversion for `map_err`: of the rule that a description breaks.
+    pub(crate) fn description(path: &Path) -> impl Fn(String) -> Error + '_ {
+        |why| Error::Description { path: path.to_owned(), why: of_contents(&why) }
     }
 }

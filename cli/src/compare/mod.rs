@@ -15,6 +15,7 @@ use hypertrace_compare::{
     Change, Checks, Comparison, FILE, LEAST_RUNS, OLDEST_VERSION, Run, VERSION,
 };
 use hypertrace_export::escape::Escaped;
+use hypertrace_format::error::of_contents;
 use hypertrace_format::folder::{Folder, open_regular};
 use hypertrace_timeline::Warning;
 use hypertrace_timeline::regions::{Options, Regions};
@@ -214,7 +215,9 @@ fn read_all(dirs: &[PathBuf], faults: &mut Faults) -> Result<Side> {
 fn read(dir: &Path, faults: &mut Faults) -> Result<Run> {
     if let Some(text) = kept(dir)? {
         let path = dir.join(FILE);
-        let damaged = |why: &dyn std::fmt::Display| Usage(format!("{}: {why}", path.display()));
+        let damaged = |why: &dyn std::fmt::Display| {
+            Usage(format!("{}: {}", path.display(), of_contents(&why.to_string())))
+        };
         let Head { version } = serde_json::from_str(&text).map_err(|why| damaged(&why))?;
         if !(OLDEST_VERSION..=VERSION).contains(&version) {
             let why =

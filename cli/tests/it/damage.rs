@@ -182,6 +182,46 @@ fn an_input_that_cannot_be_one_is_wrong_usage_in_every_command() {
     }
 }
 
+#[test]
+fn a_long_text_of_a_file_is_one_short_line_in_a_message() {
+    let dir = tempfile::tempdir().unwrap();
+    make(dir.path(), |_| ());
+    let trace = data::write(dir.path());
+    fs::rename(trace, dir.path().join("F")).unwrap();
+    fs::create_dir(dir.path().join("A")).unwrap();
+    for text in ["x", "\n", "\u{1b}", "\u{202e}"].map(|text| text.repeat(100_000)) {
+        let json = |key: &str| serde_json::json!({ key: text }).to_string();
+        for (file, contents, command) in [
+            ("S/session.json", json("format"), "report S"),
+            ("S/session.json", json("version"), "info S"),
+            ("S/classes.jsonl", json("event"), "report S"),
+            ("S/classes.jsonl", json(&text), "list S"),
+            (
+                "S/classes.jsonl",
+                serde_json::json!({"event":{"id":99,"schema":text}}).to_string(),
+                "regions S",
+            ),
+            ("F/hypertrace.json", json("format"), "functions F"),
+            ("F/hypertrace.json", json("version"), "report F"),
+            ("A/run.json", json("version"), "compare A --with A"),
+        ] {
+            let path = dir.path().join(file);
+            let whole = fs::read(&path).unwrap_or_default();
+            fs::write(&path, contents + "\n").unwrap();
+
+            let said =
+                run(HYPERTRACE.command(command.split(' ')).current_dir(dir.path())).failed(2);
+
+            assert!(
+                said.contains(file) && said.len() < 16_000,
+                "{} bytes: {said:.300}",
+                said.len()
+            );
+            fs::write(&path, whole).unwrap();
+        }
+    }
+}
+
 /// Makes a function trace `F` with these changes: two files that are no symbols, and a file of records that is cut.
 fn damaged_functions(folder: &Path) {
     let path = data::write(folder);

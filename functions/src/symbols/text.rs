@@ -57,7 +57,7 @@ pub(crate) const COUNT: &str = "# symbols: ";
 /// Marks of uftrace's, which it does not count among the symbols.
 const MARKS: [&[u8]; 3] = [b"__sym_end", b"__dynsym_end", b"__func_end"];
 
-/// Checks that a `.sym` has as many symbols as it says, if it does.
+/// Checks that a `.sym` has symbols, as writers make no other one, and as many as it says, if it does.
 pub(crate) fn check_count(bytes: &[u8], path: &Path) -> Result<()> {
     let stated =
         bytes.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(COUNT.as_bytes()));
@@ -65,6 +65,9 @@ pub(crate) fn check_count(bytes: &[u8], path: &Path) -> Result<()> {
     let lines = bytes.split(|byte| *byte == b'\n').filter_map(parse);
     let there = lines.filter(|(.., name)| !MARKS.contains(name)).count() as u64;
     match stated {
+        _ if there == 0 => {
+            Err(Error::damaged(path, 0, "no symbol is there: copy the whole directory"))
+        }
         Some(stated) if there < stated => {
             let why =
                 format!("only {there} of {stated} symbols are there: copy the whole directory");

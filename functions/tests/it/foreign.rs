@@ -391,6 +391,8 @@ fn symbols_that_are_cut_are_used_as_far_as_they_are_whole() {
         "prog.sym: damaged at byte {}: the file ends within this line, which is left out: copy the whole directory",
         ends[1]
     );
+    let none =
+        "prog.sym: damaged at byte 0: no symbol is there: copy the whole directory".to_owned();
     let few = |symbols: u32, end: usize| {
         format!(
             "prog.sym: damaged at byte {end}: only {symbols} of 3 symbols are there: copy the whole directory"
@@ -400,6 +402,7 @@ fn symbols_that_are_cut_are_used_as_far_as_they_are_whole() {
         (ends[2] - 1, vec![cut, few(1, ends[1])], [true, false]),
         (ends[2], vec![few(2, ends[2])], [true, true]),
         (ends[3], vec![], [true, true]),
+        (0, vec![none], [false, false]),
     ] {
         directory.write("prog.sym", &whole[..len]);
 

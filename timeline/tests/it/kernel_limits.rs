@@ -97,6 +97,29 @@ fn bytes_behind_the_last_chunk_are_damage() {
 }
 
 #[test]
+fn chunks_have_a_bounded_content_for_their_bytes() {
+    const BLOCK: u32 = 128 << 10;
+    // 16 MiB of zeros in 128 blocks, each a repeated byte.
+    let block = |last| [&(BLOCK << 3 | 2 | u32::from(last)).to_le_bytes()[..3], &[0]].concat();
+    let blocks = (1..=128).flat_map(|number| block(number == 128));
+    let frame = Vec::from_iter([0x28, 0xb5, 0x2f, 0xfd, 0, 0x38].into_iter().chain(blocks));
+    let chunk = [&(frame.len() as u32).to_le_bytes()[..], &(16u32 << 20).to_le_bytes(), &frame];
+    let chunks =
+        |number: u32| [&number.to_le_bytes()[..], &chunk.concat().repeat(number as usize)].concat();
+    for (number, is_read) in [(16, true), (17, false)] {
+        let mut trace = TraceDat::new("mono");
+        trace.cpus.push(chunks(number));
+
+        let (_, warnings) = read(&trace.version_7_of_zstd()).unwrap();
+
+        let [warning] = &warnings[..] else { panic!("{warnings:?}") };
+        let pages = if is_read { 16 * 4096 } else { 16 * 4096 + 1 };
+        let pages = format!("of {},{:03} pages of CPU 0", pages / 1000, pages % 1000);
+        assert!(warning.ends_with(&pages) && warning.is_damage(), "{warning}");
+    }
+}
+
+#[test]
 fn names_that_no_event_has_are_cut_in_messages() {
     let (system, name) = ("s".repeat(100_000), "n".repeat(100_000));
     for (system, name) in [(&*system, "mmio"), ("kvm", &*name)] {

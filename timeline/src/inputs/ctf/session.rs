@@ -83,8 +83,8 @@ impl Session {
         segments: Vec<Segment>,
         counted: u64,
     ) -> Result<Session> {
-        let classes = Classes::new(&json.events)
-            .map_err(|why| Error::Description { path: dir.join(classes::FILE), why })?;
+        let classes =
+            Classes::new(&json.events).map_err(Error::description(&dir.join(classes::FILE)))?;
         for segment in &segments {
             check(segment, &json)?;
         }

@@ -293,12 +293,12 @@ impl SessionJson {
             }
         }
         let path = dir.join(classes::FILE);
-        check_clocks(&self.whole.clocks).map_err(|why| Error::Description { path, why })
+        check_clocks(&self.whole.clocks).map_err(Error::description(&path))
     }
 
     fn read_json(dir: &Path) -> Result<SessionJson> {
         let path = dir.join(FILE);
-        let wrong = |why: String| Error::Description { path: path.clone(), why };
+        let wrong = Error::description(&path);
         let Opened { file, len } = open(&path).map_err(|why| match not_regular(&why) {
             Some(found) => wrong(format!("expected a regular file, found {found}")),
             None => missing(dir, &path, why),
@@ -348,7 +348,7 @@ impl SessionJson {
                 wrong(format!("expected a boot_id of the form 8-4-4-4-12, found {text:?}"))
             })
         });
-        check_clocks(&whole.clocks).map_err(wrong)?;
+        check_clocks(&whole.clocks).map_err(&wrong)?;
         if let Some(said) = whole.guest_tscs.iter().find(|said| !said.tsc.is_possible()) {
             let GuestTsc { multiplier, shift, .. } = said.tsc;
             return Err(wrong(format!(

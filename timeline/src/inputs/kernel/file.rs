@@ -169,6 +169,12 @@ impl TraceFile {
         self.options.counters(&buffer.name, cpu).map_or(0, |counters| counters.lost)
     }
 
+    /// Returns the number of the CPUs of all buffers, at least 1.
+    pub fn cpus(&self) -> u64 {
+        let cpus: usize = self.buffers.iter().map(|buffer| buffer.cpus.len()).sum();
+        cpus.max(1) as u64
+    }
+
     /// Returns the name of a thread.
     pub fn comm(&self, tid: u32) -> Option<&str> {
         let at = self.comms.binary_search_by_key(&tid, |(tid, _)| *tid).ok()?;

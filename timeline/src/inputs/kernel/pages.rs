@@ -19,6 +19,12 @@ const MOST_CHUNKS: u64 = 128 << 20;
 /// The same, for one CPU.
 const MOST_CHUNK: u64 = 16 << 20;
 
+/// Most bytes of the content of all chunks, beside [`MOST_RATIO`] bytes for each compressed one: the time to read a file is
+/// bounded by the file's size.
+const MOST_CONTENT: u64 = 256 << 20;
+/// Most bytes of content for each compressed byte. Pages of events have about 10.
+const MOST_RATIO: u64 = 64;
+
 /// Bytes of a number of chunks, and of a size.
 const NUMBER: u64 = 4;
 
@@ -45,6 +51,8 @@ pub(crate) struct PageReader<'a> {
 struct Chunks {
     /// Number of chunks to come; `None` before the first.
     left: Option<u32>,
+    /// Bytes of content that may follow.
+    room: u64,
     packed: Vec<u8>,
     decoder: Box<FrameDecoder>,
 }
@@ -59,7 +67,8 @@ impl<'a> PageReader<'a> {
     pub fn new(file: &'a TraceFile, buffer: &Buffer, cpu: Cpu) -> PageReader<'a> {
         let is_compressed = buffer.is_compressed && cpu.len > 0;
         let decoder = || Box::new(FrameDecoder::new());
-        let chunks = || Chunks { left: None, packed: Vec::new(), decoder: decoder() };
+        let room = MOST_CONTENT / file.cpus() + MOST_RATIO.saturating_mul(cpu.len);
+        let chunks = || Chunks { left: None, room, packed: Vec::new(), decoder: decoder() };
         // trace-cmd 3.1 does not count the four bytes of the number of chunks.
         let there = file.file.len.saturating_sub(cpu.at);
         let left = if is_compressed { (cpu.len + NUMBER).min(there) } else { cpu.len };
@@ -185,14 +194,18 @@ impl<'a> PageReader<'a> {
         self.base = self.at;
         let path = &self.file.path;
         let (packed, len) = (u64::from(self.u32()?), u64::from(self.u32()?));
-        let cpus: usize = self.file.buffers.iter().map(|buffer| buffer.cpus.len()).sum();
-        let most = (MOST_CHUNKS / cpus.max(1) as u64).min(MOST_CHUNK);
+        let most = (MOST_CHUNKS / self.file.cpus()).min(MOST_CHUNK);
         for (at, len) in [(self.base, packed), (self.base + 4, len)] {
             if len == 0 || len > most {
                 let expected = format!("a chunk of 1 to {most} bytes");
                 return Err(Error::damaged(path, at, expected, len));
             }
         }
+        chunks.room = chunks.room.checked_sub(len).ok_or_else(|| {
+            let expected =
+                format!("{MOST_RATIO} bytes of content for each compressed byte of a CPU at most");
+            Error::damaged(path, self.base + 4, expected, "more")
+        })?;
         if packed > self.left {
             let expected = format!("{packed} bytes of a compressed chunk");
             return Err(Error::damaged(path, self.at, expected, format!("{}", self.left)));
