@@ -319,5 +319,5 @@ fn an_invalid_segment_is_reported_and_events_are_off() {
     let recover =
         |segment: &Path| run(HYPERTRACE.command(["recover"]).arg(segment).arg(dir.path()));
     assert!(recover(&file).failed(2).contains("is not a segment"));
-    assert!(recover(Path::new("/nowhere/segment")).failed(1).contains("cannot open"));
+    assert!(recover(Path::new("/nowhere/segment")).failed(2).contains("cannot open"));
 }
