@@ -407,12 +407,16 @@ impl Input for CpuInput<'_> {
 
     fn warnings(&self) -> Vec<Warning> {
         let Faults { unknown, partial, short, backwards, damaged, cut } = &self.faults;
-        // An unknown event is shown whole: nothing is missing.
+        // An unknown event is shown whole, and some clocks of the kernel run back: nothing is missing.
         let events = [
             (unknown, "events without a readable format", false),
             (partial, "events without the fields whose formats cannot be read", false),
             (short, "events that do not hold what their format says", true),
-            (backwards, "events with a time before the one before them, shown at that one's", true),
+            (
+                backwards,
+                "events with a time before the one before them, shown at that one's",
+                false,
+            ),
         ];
         let path = self.file.path.display();
         let events = events.into_iter().filter_map(|(fault, what, is_damage)| {
