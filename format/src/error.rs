@@ -88,8 +88,8 @@ impl DirectoryError {
 /// Most bytes that a message has of what a file contains.
 const MOST_TEXT: usize = 1000;
 
-/// Returns a text for a message about a file. What the file contains may be a part of the text, so it is one line, and
-/// cut if it is long.
+/// Returns a text for a message about a file. The text may quote the file, so the returned text is one line, and is cut if
+/// the text is long.
 pub fn of_contents(text: &str) -> String {
     let mut shown = cut(text, MOST_TEXT).replace('\n', "\\n");
     if text.len() > MOST_TEXT {
@@ -98,7 +98,7 @@ pub fn of_contents(text: &str) -> String {
     shown
 }
 
-/// What is wrong with a file that could be read nevertheless.
+/// A fault of a file that a reader could read in spite of the fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Warning {
     text: String,

@@ -325,7 +325,7 @@ fn another_program_at_the_same_addresses_has_its_own_functions() {
     assert_eq!(calls(&trace, &summary), named(&expected));
 }
 
-/// Returns the faults of a trace, and whether they are damage.
+/// Returns the text of each fault of a trace, and whether the trace calls that fault damage.
 fn faults(trace: &Trace) -> Vec<(String, bool)> {
     let name = |said: &str| {
         let folder = format!("{}/", trace.path().display());

@@ -50,7 +50,7 @@ use hypertrace_abi::clock::Reason;
 use hypertrace_abi::trace_parent::TraceParent;
 use std::fs::File;
 
-/// Returns the clock that this process stamps with on this machine if the options name none, and why.
+/// Returns the clock with which this process stamps its events if no option names a clock, and the reason for that clock.
 ///
 /// # Errors
 /// If the environment names no clock.

@@ -15,9 +15,10 @@ use std::path::PathBuf;
 const EVENTS: u64 = 10_000;
 const POINTS: u64 = 20;
 
-/// Asserts which clock all take in a guest whose kernel has these parameters, after these commands, and that each event of
-/// a program is between two switches of its thread, by `forward` and by the module. `counter` is the clock's name as the module
-/// has it, `program` as programs have it, `kind` and `reason` as the session has them.
+/// Boots a guest with these kernel parameters, and runs these commands first. Asserts that a program, the module and
+/// `forward` choose the same clock: the module prints the clock as `counter`, the program prints `program_has`, and the session
+/// has `kind` and `reason`. Asserts also that each event of the program lies between two switches of the program's thread, both
+/// by the switches that `forward` recorded and by those of the module.
 #[track_caller]
 fn check(
     parameters: &str,

@@ -19,13 +19,13 @@ const MOST_CHUNKS: u64 = 128 << 20;
 /// The same, for one CPU.
 const MOST_CHUNK: u64 = 16 << 20;
 
-/// Most bytes of the content of all chunks, beside [`MOST_RATIO`] bytes for each compressed one: the time to read a file is
-/// bounded by the file's size.
+/// Most bytes that the chunks of all CPUs may decompress to, in addition to [`MOST_RATIO`] bytes for each compressed byte. The
+/// limit makes the time to read a file depend on the file's size.
 const MOST_CONTENT: u64 = 256 << 20;
-/// Most bytes of content for each compressed byte. Pages of events have about 10.
+/// Most bytes that a compressed byte may decompress to. Pages of events decompress to about 10 bytes for each.
 const MOST_RATIO: u64 = 64;
 
-/// Bytes of a number of chunks, and of a size.
+/// Size in bytes of the number of chunks, and of each chunk's two sizes.
 const NUMBER: u64 = 4;
 
 /// Position in the pages of a CPU.
