@@ -376,13 +376,22 @@ fn kernels(args: &Args, output: &Path) -> Result<()> {
         let why = "--ts-offset and --guest-of are not for this format: its files have their own clocks' times";
         return Err(Usage(why.into()).into());
     }
-    let opened = open_each(&[dir.to_owned()])?.pop().context("no session")?;
-    let Opened { session, maps, kernel, unread } = opened;
+    let mut exported = None;
+    let guests = |number, session: &Session| {
+        let folder = Folder::new_or_empty(output, Share::Owner)?;
+        let assembled = assemble(session, &folder, "exported");
+        // Why one cannot be read is said below.
+        let open = |made: &Made| KernelTrace::of_guest(number, &made.in_folder(&folder)).ok();
+        let guests = assembled.made.iter().filter_map(open).collect();
+        exported = Some((folder, assembled));
+        Ok(guests)
+    };
+    let opened = open_each(&[dir.to_owned()], guests)?.pop().context("no session")?;
+    let Opened { session, maps, kernel, unread, .. } = opened;
+    let (folder, Assembled { made, is_whole }) = exported.context("no session")?;
     if let Some(why) = &unread {
         say(format_args!("the host's kernel: not exported: {}", error_chain(why)));
     }
-    let folder = Folder::new_or_empty(output, Share::Owner)?;
-    let Assembled { made, is_whole } = assemble(&session, &folder, "exported");
     let is_whole = is_whole && (kernel.is_some() || unread.is_none());
     if made.is_empty() && kernel.is_none() && is_whole {
         let why = "it has no recording of a kernel that has ended";
@@ -418,8 +427,8 @@ fn host_kernel(
     let (mut guests, mut command) = (Vec::new(), format!("trace-cmd report -i {}", path.display()));
     for made in made {
         let opened = made.in_folder(output);
-        let trace = KernelTrace::of_guest(0, session, maps, &opened);
-        let corrections = trace.and_then(|trace| {
+        let corrections = KernelTrace::of_guest(0, &opened).and_then(|mut trace| {
+            trace.set_guest(session, maps)?;
             let cpus = trace.cpus();
             let most = MOST_CORRECTIONS / cpus.max(1) as usize;
             Ok(trace.corrections(session, most)?.map(|corrections| (cpus, corrections)))
@@ -440,7 +449,7 @@ fn host_kernel(
     }
     if !guests.is_empty() {
         let host = HostRecording { file: HOST.as_ref(), id, scale };
-        relate(output, host, &guests, &vcpu_threads(session)?)?;
+        relate(output, host, &guests, &vcpu_threads(session, maps)?)?;
         say(format_args!("in one order: {command}"));
     }
     Ok(())

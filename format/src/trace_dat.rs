@@ -10,6 +10,9 @@ pub const MOST_STEALS: usize = 1 << 15;
 /// Most TSCs of VMs that a recording of a host's kernel lists.
 pub const MOST_TSCS: usize = 1 << 12;
 
+/// Most of them of one VM: of a VM with more, none is listed.
+pub const MOST_TSCS_OF_VM: usize = 1 << 8;
+
 /// Ids of sections, of the options that have their offsets, and of options alone.
 pub mod id {
     /// The options; among them, the end.

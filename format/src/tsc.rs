@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 pub const MAX_TSC_SHIFT: u32 = 48;
 
 /// The TSC of a vCPU, or of all vCPUs of a VM: `(host * multiplier >> shift) + offset`, modulo 2^64.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct GuestTsc {
     /// Ticks: with KVM, KVM_VCPU_TSC_OFFSET as a signed number.
     pub offset: i64,

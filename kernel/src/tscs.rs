@@ -6,7 +6,7 @@
 use crate::pace::Pace;
 use crate::tracefs::Dir;
 use hypertrace_abi::clock::ticks;
-use hypertrace_format::trace_dat::MOST_TSCS;
+use hypertrace_format::trace_dat::{MOST_TSCS, MOST_TSCS_OF_VM};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -56,7 +56,10 @@ pub(crate) struct Tscs {
     /// Processes whose VMs are noted; none: all.
     only: Vec<u32>,
     pace: Pace,
-    seen: BTreeMap<(String, Tsc), Seen>,
+    /// By VM; none of a VM with more than can be noted.
+    seen: BTreeMap<String, Option<BTreeMap<Tsc, Seen>>>,
+    /// Number of VMs without notes, and of TSCs of the others.
+    noted: usize,
     /// Whether there are more than can be noted: then the notes prove nothing.
     has_more: bool,
 }
@@ -71,7 +74,7 @@ impl Tscs {
     /// Makes one that looks into KVM's folder in debugfs, for the VMs of these processes alone if there are any.
     pub fn of(kvm: Option<Dir>, only: &[u32]) -> Tscs {
         let (pace, seen) = (Pace::new(PERIOD), BTreeMap::new());
-        Tscs { kvm, only: only.to_vec(), pace, seen, has_more: false }
+        Tscs { kvm, only: only.to_vec(), pace, seen, noted: 0, has_more: false }
     }
 
     /// Returns the time until the next look; `None` if there is nothing to see.
@@ -120,11 +123,20 @@ impl Tscs {
 
     /// Notes what was read between two ticks.
     fn add(&mut self, vm: &str, tsc: Tsc, (before, after): (u64, u64)) {
-        let key = (vm.to_owned(), tsc);
-        if let Some(seen) = self.seen.get_mut(&key) {
+        if self.has_more {
+            return;
+        }
+        let of_vm = self.seen.entry(vm.to_owned()).or_insert_with(|| Some(BTreeMap::new()));
+        let Some(noted) = of_vm else { return };
+        if let Some(seen) = noted.get_mut(&tsc) {
             seen.until = seen.until.max(before);
-        } else if self.seen.len() < MOST_TSCS {
-            self.seen.insert(key, Seen { from: after, until: after });
+        } else if noted.len() == MOST_TSCS_OF_VM {
+            // A guest that writes its TSC all the time makes no other one's times less exact.
+            self.noted -= noted.len() - 1;
+            *of_vm = None;
+        } else if self.noted < MOST_TSCS {
+            noted.insert(tsc, Seen { from: after, until: after });
+            self.noted += 1;
         } else {
             self.has_more = true;
         }
@@ -137,10 +149,11 @@ impl Tscs {
         if self.has_more {
             return String::new();
         }
-        let all =
-            self.seen.iter().map(|((vm, Tsc { offset, ratio, bits }), Seen { from, until })| {
-                format!("{vm}:{offset}:{ratio}:{bits}:{from}:{until}")
-            });
+        let of_vms = self.seen.iter().filter_map(|(vm, of)| Some((vm, of.as_ref()?)));
+        let all = of_vms.flat_map(|(vm, of)| of.iter().map(move |seen| (vm, seen)));
+        let all = all.map(|(vm, (Tsc { offset, ratio, bits }, Seen { from, until }))| {
+            format!("{vm}:{offset}:{ratio}:{bits}:{from}:{until}")
+        });
         all.collect::<Vec<_>>().join(",")
     }
 }
@@ -207,10 +220,23 @@ mod tests {
     fn more_than_can_be_noted_says_nothing() {
         let mut tscs = Tscs::default();
         let tsc = |offset| Tsc { offset, ratio: 1, bits: 0 };
-        (0..MOST_TSCS as i64).for_each(|n| tscs.add("1-1", tsc(n), (1, 2)));
+        let vms = MOST_TSCS / MOST_TSCS_OF_VM;
+        for vm in 0..vms {
+            let name = format!("{vm}-1");
+            (0..MOST_TSCS_OF_VM as i64).for_each(|n| tscs.add(&name, tsc(n), (1, 2)));
+        }
         assert_eq!(tscs.finish().split(',').count(), MOST_TSCS);
-        tscs.add("1-1", tsc(-1), (1, 2));
+        tscs.add("1-9", tsc(-1), (1, 2));
         assert_eq!(tscs.finish(), "");
+    }
+
+    #[test]
+    fn a_vm_with_more_than_can_be_noted_takes_none_from_others() {
+        let mut tscs = Tscs::default();
+        let tsc = |offset| Tsc { offset, ratio: 1, bits: 0 };
+        tscs.add("31-1", tsc(-4), (1, 2));
+        (0..2 * MOST_TSCS as i64).for_each(|n| tscs.add("1-1", tsc(n), (1, 2)));
+        assert_eq!(tscs.finish(), "31-1:-4:1:0:2:2");
     }
 
     #[test]

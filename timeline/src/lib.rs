@@ -64,9 +64,9 @@ pub use follow::{Follow, Round};
 pub use hypertrace_format::error::Warning;
 pub use hypertrace_format::limits;
 pub use inputs::ctf::{
-    Class, Classes, Clock, ClockMaps, ComparedTsc, Domain, EventJson, GuestTsc, KvmWord, Offset,
-    Packet, PacketHeader, Record, Records, Segment, Session, SessionJson, Stream, StreamJson,
-    vcpu_threads,
+    Class, Classes, Clock, ClockMaps, ComparedTsc, Domain, EventJson, GuestCpu, GuestTsc, KvmWord,
+    Offset, Packet, PacketHeader, Record, Records, Segment, Session, SessionJson, Stream,
+    StreamJson, vcpu_threads,
 };
 pub use inputs::functions::{ENTRY, EXIT, FUNCTION_FIELDS, FunctionTrace, SYMBOL};
 pub use inputs::kernel::{CpuStat, EventStat, KernelStat, KernelTrace};

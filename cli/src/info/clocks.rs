@@ -401,6 +401,7 @@ pub fn json(first: Option<&Session>, opened: &Opened) -> Value {
         })).collect::<Vec<_>>(),
         "guest_tscs": guest_tscs::to_json(session, maps),
         "kvm_tscs": guest_tscs::of_kvm_to_json(session, maps),
+        "guest_cpus": guest_tscs::guest_cpus_to_json(maps),
         "kernel_limits": maps.of_kernel().map(|(used, left_out)| json!({
             "used": used, "left_out": left_out,
         })),

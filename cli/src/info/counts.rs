@@ -8,9 +8,7 @@ use hypertrace_abi::ring::Losses;
 use hypertrace_export::escape::Escaped;
 use hypertrace_export::json::causes;
 use hypertrace_format::error::error_chain;
-use hypertrace_timeline::{
-    ClockMaps, Domain, KernelStat, KernelTrace, Session, SessionStat, StreamStat,
-};
+use hypertrace_timeline::{Domain, KernelStat, KernelTrace, Session, SessionStat, StreamStat};
 use serde_json::{Map, Value, json};
 use std::fmt::Write as _;
 use std::path::Path;
@@ -26,11 +24,11 @@ pub struct Counts<'s> {
 impl Counts<'_> {
     /// Counts a session's events. Reports what the kernels' files lack.
     pub fn of<'o>(opened: &'o Opened, faults: &mut Faults) -> Result<Counts<'o>> {
-        let Opened { session, maps, kernel, unread } = opened;
+        let Opened { session, kernel, unread, .. } = opened;
         let stat = SessionStat::of(session)?;
         let kernel = kernel.as_ref().filter(|_| unread.is_none());
         let kernel = kernel.map(KernelTrace::stat).transpose()?;
-        let guests = guests(session, maps);
+        let guests = guests(&opened.guests);
         let kernels = kernel.iter().chain(guests.iter().map(|(_, kernel)| kernel));
         faults.say(kernels.flat_map(|kernel| kernel.warnings.iter().cloned()));
         Ok(Counts { session, stat, kernel, guests })
@@ -53,9 +51,8 @@ type Guest = (String, KernelStat);
 
 /// Counts the events of the guests' kernels. One that cannot be read is reported: its guest has made what
 /// is in it.
-fn guests(session: &Session, maps: &ClockMaps) -> Vec<Guest> {
-    let traces = crate::kernel::guests(0, session, maps, "counted").into_iter();
-    let counted = traces.filter_map(|trace| {
+fn guests(traces: &[KernelTrace]) -> Vec<Guest> {
+    let counted = traces.iter().filter_map(|trace| {
         let name = trace.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
         let counted = trace.stat().map(|stat| (name, stat));
         counted.inspect_err(|why| say(format_args!("not counted: {}", error_chain(why)))).ok()

@@ -1,13 +1,13 @@
 //! What KVM and the VMM say of guests' TSCs.
 
 use super::clocks::{count, in_ns, ns, since_start};
-use crate::output::grouped;
+use crate::output::{counted, grouped};
 use hypertrace_timeline::clock::{Agreement, Contradicted};
-use hypertrace_timeline::{ClockMaps, ComparedTsc, GuestTsc, KvmWord, Session};
+use hypertrace_timeline::{ClockMaps, ComparedTsc, GuestCpu, GuestTsc, KvmWord, Session};
 use serde_json::{Value, json};
 use std::fmt::{self, Write as _};
 
-/// Most clients that contradict the VMM's word and are shown as text.
+/// Most clients that contradict the VMM's word, words of KVM and CPUs that are shown as text.
 const SHOWN: usize = 10;
 
 /// Writes how the words of KVM and of the VMM on a clock agree with the points of its clients.
@@ -35,52 +35,83 @@ pub fn to_text(out: &mut String, session: &Session, maps: &ClockMaps, clock: u32
 
 /// Writes what the recording of the host's kernel says of the TSCs of a clock's clients.
 fn of_kvm(out: &mut String, session: &Session, maps: &ClockMaps, clock: u32) -> fmt::Result {
-    let mut words: Vec<(KvmWord, usize)> = Vec::new();
+    let mut words: Vec<(&KvmWord, usize)> = Vec::new();
     for (_, _, word) in maps.kvm_words().filter(|(of, ..)| *of == clock) {
         match words.iter_mut().find(|(other, _)| *other == word) {
             Some((_, clients)) => *clients += 1,
             None => words.push((word, 1)),
         }
     }
-    for (KvmWord { used, contradicted, is_ambiguous, .. }, clients) in words.iter().take(SHOWN) {
+    for (word, clients) in words.iter().take(SHOWN) {
         let clients = clients_text(*clients);
-        for (tsc, from, until) in used.iter().take(SHOWN) {
-            let seconds = |at: &i64| since_start(session, *at) as f64 / 1e9;
+        for (tsc, from, until) in word.used().take(SHOWN) {
+            let seconds = |at| since_start(session, at) as f64 / 1e9;
             writeln!(
                 out,
                 "    KVM says {}, by kernel.dat, from\n\
                  \x20                {:.3} to {:.3} s of the session: the times of\n\
                  \x20                {clients} are by it, and exact",
-                said(*tsc),
+                said(tsc),
                 seconds(from),
                 seconds(until),
             )?;
         }
-        if *is_ambiguous {
+        if word.is_outside {
+            writeln!(
+                out,
+                "    KVM's TSC offset is not used for {clients}: it puts\n\
+                 \x20                guest events outside of guest mode"
+            )?;
+        } else if word.is_ambiguous {
             writeln!(
                 out,
                 "    KVM's TSC offsets are not used for {clients}: those of\n\
                  \x20                several VMs or vCPUs fit the points"
             )?;
-        } else if used.is_empty() && *contradicted > 0 {
+        } else if word.used().next().is_none() && word.contradicted > 0 {
             writeln!(
                 out,
                 "    KVM's TSC offsets are not used for {clients}: the points\n\
                  \x20                contradict all {} of kernel.dat",
-                count(*contradicted),
+                count(word.contradicted),
             )?;
         }
     }
-    Ok(())
+    let mut cpus = maps.guest_cpus().filter(|cpu| cpu.clock == clock);
+    for GuestCpu { cpu, events, threads, .. } in cpus.by_ref().take(SHOWN) {
+        let events = counted(*events as u64, "event");
+        write!(out, "    guest's cpu{cpu} {events} of its kernel ")?;
+        match threads[..] {
+            [] => writeln!(out, "are in guest mode of\n{:17}no thread", "")?,
+            [only] => writeln!(out, "are in guest mode of\n{:17}thread {only}", "")?,
+            _ => {
+                let number = count(threads.len());
+                writeln!(out, "may be in guest mode\n{:17}of each of {number} threads", "")?;
+            }
+        }
+    }
+    match cpus.count() {
+        0 => Ok(()),
+        more => writeln!(out, "      and {} more CPUs", count(more)),
+    }
+}
+
+/// Returns the CPUs of guests whose kernels' events were looked for in guest mode.
+pub fn guest_cpus_to_json(maps: &ClockMaps) -> Vec<Value> {
+    let value = |cpu: &GuestCpu| {
+        let GuestCpu { clock, cpu, events, threads, .. } = cpu;
+        json!({ "clock": clock, "cpu": cpu, "events": events, "threads": threads })
+    };
+    maps.guest_cpus().map(value).collect()
 }
 
 /// Returns KVM's word on each client with points.
 pub fn of_kvm_to_json(session: &Session, maps: &ClockMaps) -> Vec<Value> {
     let unix_ns = |at| session.unix_ns(at).clamp(i64::MIN.into(), i64::MAX.into()) as i64;
-    let value = |(clock, client, word): (u32, u32, KvmWord)| {
-        let used = word.used.iter().map(|(tsc, from, until)| {
+    let value = |(clock, client, word): (u32, u32, &KvmWord)| {
+        let used = word.used().map(|(tsc, from, until)| {
             let GuestTsc { offset, multiplier, shift } = tsc;
-            let (from, until) = (unix_ns(*from), unix_ns(*until));
+            let (from, until) = (unix_ns(from), unix_ns(until));
             json!({
                 "offset": offset, "multiplier": multiplier, "shift": shift,
                 "from_unix_ns": from, "until_unix_ns": until,
@@ -92,6 +123,7 @@ pub fn of_kvm_to_json(session: &Session, maps: &ClockMaps) -> Vec<Value> {
             "used": used.collect::<Vec<_>>(),
             "contradicted": word.contradicted,
             "is_ambiguous": word.is_ambiguous,
+            "is_outside": word.is_outside,
         })
     };
     maps.kvm_words().map(value).collect()

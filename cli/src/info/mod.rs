@@ -5,11 +5,13 @@ mod counts;
 mod guest_tscs;
 mod machine;
 
+use crate::kernel;
 use crate::output::{Faults, print, print_json};
 use crate::place;
 use crate::report::{Opened, is_trace, open_each, open_trace};
 use counts::Counts;
 use hypertrace_export::escape::Escaped;
+use hypertrace_timeline::Session;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
@@ -75,9 +77,14 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let (files, dirs): (Vec<&PathBuf>, Vec<&PathBuf>) =
         dirs.iter().partition(|path| is_trace(path));
     let dirs: Vec<PathBuf> = dirs.into_iter().cloned().collect();
-    let sessions = open_each(&dirs)?;
+    let guests = |number, session: &Session| Ok(kernel::guests(number, session, "counted"));
+    let mut sessions = open_each(&dirs, guests)?;
     let (mut shown, mut kernels) = (Vec::new(), Vec::new());
     let (mut text, mut faults) = (String::new(), Faults::default());
+    for opened in &mut sessions {
+        let guests = std::mem::take(&mut opened.guests);
+        opened.guests = kernel::with_times(guests, &opened.session, &opened.maps, "counted");
+    }
     for (number, opened) in sessions.iter().enumerate() {
         let first = sessions.first().map(|first| &first.session);
         let counts = Counts::of(opened, &mut faults)?;

@@ -9,11 +9,11 @@ use hypertrace_format::folder::Folder;
 use hypertrace_kernel::{Error, GuestRecordings, PIECE, Piece};
 use hypertrace_timeline::{ClockMaps, Domain, KernelTrace, Record, Session, Stream, ValueRef};
 use std::ffi::OsStr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-/// Opens the recordings of guests' kernels that have ended in a session with this index. Reports why others are not
-/// `shown`.
-pub fn open(number: usize, session: &Session, maps: &ClockMaps, shown: &str) -> Vec<KernelTrace> {
+/// Opens the recordings of guests' kernels that have ended in a session with this index, without times. Reports why others
+/// are not `shown`.
+pub fn open(number: usize, session: &Session, shown: &str) -> Vec<KernelTrace> {
     if !session.classes().iter().any(|class| *class.name == *PIECE_EVENT) {
         return Vec::new();
     }
@@ -29,21 +29,41 @@ pub fn open(number: usize, session: &Session, maps: &ClockMaps, shown: &str) -> 
         }
     };
     let by_descriptor = folder.folder().by_descriptor();
-    let without_folder = |text: &str| text.replace(&format!("{}/", by_descriptor.display()), "");
     let mut traces = Vec::new();
-    let opened = folder.folder().clone().moved(by_descriptor.clone());
+    let opened = folder.folder().clone().moved(by_descriptor);
     for made in assemble(session, &opened, shown).made {
         if made.has_losses {
-            say(format_args!("a guest's kernel: {}", without_folder(&made.line)));
+            say(format_args!("a guest's kernel: {}", without_folder(&made.line, &made.path)));
         }
-        match KernelTrace::of_guest(number, session, maps, &made.path) {
+        match KernelTrace::of_guest(number, &made.path) {
             Ok(trace) => traces.push(trace),
-            Err(why) => complain(session, shown, &without_folder(&error_chain(&why))),
+            Err(why) => complain(session, shown, &without_folder(&error_chain(&why), &made.path)),
         }
     }
     drop(folder);
     interrupts.end();
     traces
+}
+
+/// Gives recordings of a session's guests the times of their guests' clocks. Reports why others are not `shown`.
+pub fn with_times(
+    mut traces: Vec<KernelTrace>,
+    session: &Session,
+    maps: &ClockMaps,
+    shown: &str,
+) -> Vec<KernelTrace> {
+    traces.retain_mut(|trace| {
+        let set = trace.set_guest(session, maps);
+        let failed = set.as_ref().map_err(|why| without_folder(&error_chain(why), trace.path()));
+        failed.inspect_err(|why| complain(session, shown, why)).is_ok()
+    });
+    traces
+}
+
+/// Returns a text about a file with the file's name in place of its path.
+fn without_folder(text: &str, path: &Path) -> String {
+    let folder = path.parent().unwrap_or(Path::new(""));
+    text.replace(&format!("{}/", folder.display()), "")
 }
 
 /// The file of a recording.

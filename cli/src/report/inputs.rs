@@ -1,6 +1,7 @@
 //! The arguments that name inputs: sessions, traces of kernels with their offsets, and function traces.
 
 use crate::Usage;
+use crate::kernel;
 use crate::output::say;
 use crate::place;
 use crate::units::time;
@@ -13,31 +14,39 @@ use hypertrace_functions::symbols::Source;
 use hypertrace_timeline::{ClockMaps, Error, FunctionTrace, KernelTrace, Offset, Session, Warning};
 use std::path::{Path, PathBuf};
 
-/// A session with its clocks, and the kernel's events in it.
+/// A session with its clocks, and the kernels' events in it.
 pub struct Opened {
     pub session: Session,
     pub maps: ClockMaps,
     pub kernel: Option<KernelTrace>,
+    /// The recordings of its guests' kernels, without times yet.
+    pub guests: Vec<KernelTrace>,
     /// Why the kernel's events are not used.
     pub unread: Option<Error>,
 }
 
-/// Opens sessions with their clocks, on one anchor where they are of one boot.
-pub fn open_each(dirs: &[PathBuf]) -> anyhow::Result<Vec<Opened>> {
+/// Opens sessions with their clocks, on one anchor where they are of one boot. `guests` opens the recordings of the guests'
+/// kernels in a session with this index.
+pub fn open_each(
+    dirs: &[PathBuf],
+    mut guests: impl FnMut(usize, &Session) -> anyhow::Result<Vec<KernelTrace>>,
+) -> anyhow::Result<Vec<Opened>> {
     let sessions = open_sessions(dirs)?;
-    let (mut traces, mut unread) = (Vec::new(), Vec::new());
+    let (mut traces, mut unread, mut of_guests) = (Vec::new(), Vec::new(), Vec::new());
     for (number, session) in sessions.iter().enumerate() {
         let trace = KernelTrace::of_session(number, session);
         unread.push(trace.map(|trace| traces.extend(trace)).err());
+        of_guests.extend(guests(number, session)?);
     }
-    let maps = maps(&sessions, &traces)?;
+    let maps = maps(&sessions, &traces, &of_guests)?;
     let mut opened = Vec::new();
     for (((session, (maps, why)), unread), number) in
         sessions.into_iter().zip(maps).zip(unread).zip(0..)
     {
-        let kernel = traces.iter().position(|trace| trace.session() == Some(number));
-        let kernel = kernel.map(|at| traces.swap_remove(at));
-        opened.push(Opened { session, maps, kernel, unread: unread.or(why) });
+        let is_its = |trace: &mut KernelTrace| trace.session() == Some(number);
+        let kernel = traces.extract_if(.., is_its).next();
+        let guests = of_guests.extract_if(.., is_its).collect();
+        opened.push(Opened { session, maps, kernel, guests, unread: unread.or(why) });
     }
     Ok(opened)
 }
@@ -49,7 +58,7 @@ fn open_sessions(dirs: &[PathBuf]) -> anyhow::Result<Vec<Session>> {
             let why = "a run of which `compare --keep samples` kept sums alone: `hypertrace compare` reads it";
             return Err(Usage(format!("{dir} is {why}")).into());
         }
-        crate::kernel::complete_to_show(dir);
+        kernel::complete_to_show(dir);
     }
     Ok(Session::open_all(dirs)?)
 }
@@ -59,9 +68,10 @@ fn open_sessions(dirs: &[PathBuf]) -> anyhow::Result<Vec<Session>> {
 fn maps(
     sessions: &[Session],
     traces: &[KernelTrace],
+    guests: &[KernelTrace],
 ) -> anyhow::Result<Vec<(ClockMaps, Option<Error>)>> {
     let all = sessions.iter().enumerate().map(|(number, session)| {
-        Ok(match KernelTrace::clock_maps_of(number, sessions, traces) {
+        Ok(match KernelTrace::clock_maps_of(number, sessions, traces, guests) {
             Ok(maps) => (maps, None),
             Err(why) => (ClockMaps::of(session)?, Some(why)),
         })
@@ -90,7 +100,8 @@ pub fn unplaced(first: &Session, session: &Session) -> Option<String> {
 
 /// Opens a session with its clocks.
 pub fn open(dir: &Path) -> anyhow::Result<(Session, ClockMaps)> {
-    let opened = open_each(&[dir.to_owned()])?.pop();
+    let guests = |number, session: &Session| Ok(kernel::guests(number, session, "shown"));
+    let opened = open_each(&[dir.to_owned()], guests)?.pop();
     let Opened { session, maps, unread, .. } = opened.context("no session")?;
     if let Some(why) = unread {
         say(format_args!("the kernel's events are not used: {}", error_chain(&why)));
@@ -305,10 +316,14 @@ impl Inputs {
             given.add_offset(&mut trace);
             traces.push(trace);
         }
-        let maps = maps(&sessions, &traces)?.into_iter().map(|(maps, _)| maps);
+        let recorded = sessions.iter().enumerate();
+        let recorded = recorded.map(|(number, session)| kernel::guests(number, session, "shown"));
+        let mut recorded = Vec::from_iter(recorded.flatten());
+        let maps = maps(&sessions, &traces, &recorded)?.into_iter().map(|(maps, _)| maps);
         let sessions: Vec<(Session, ClockMaps)> = sessions.into_iter().zip(maps).collect();
         for (number, (session, maps)) in sessions.iter().enumerate() {
-            traces.extend(crate::kernel::guests(number, session, maps, "shown"));
+            let own = recorded.extract_if(.., |trace| trace.session() == Some(number)).collect();
+            traces.extend(kernel::with_times(own, session, maps, "shown"));
         }
         for given in guests {
             let mut trace = given.trace()?;

@@ -1,7 +1,7 @@
 //! Clocks in `hypertrace info`, and sessions of one or several machines on one timeline.
 
 use hypertrace_abi::clock::Reason;
-use hypertrace_test_support::{machine, made, trace_dat};
+use hypertrace_test_support::{guest_mode, machine, made, trace_dat};
 use hypertrace_tests::command::{Hypertrace, run};
 use hypertrace_tests::golden::golden;
 use hypertrace_tests::{capability, kvm};
@@ -317,6 +317,21 @@ fn kvms_tsc_is_used_and_shown_unless_points_contradict_it_or_another_fits() {
         shown += &HYPERTRACE.transcript(&[&made], &["info S", "info --json S"]);
     }
     golden("kvm_tscs", shown);
+}
+
+#[test]
+fn events_of_a_guests_kernel_show_the_thread_of_each_cpu_or_refute_kvms_tsc() {
+    let whole = guest_mode::recorded();
+    let words = guest_mode::word(guest_mode::OFFSET + 1_000_000);
+    let wrong = guest_mode::Recorded { words, ..whole.clone() };
+    // The threads of both vCPUs may have made the few events of one CPU.
+    let mut short = whole.clone();
+    short.guest.truncate(1);
+    short.vcpus[1] = short.vcpus[0].clone();
+    short.vcpus[1].host.iter_mut().for_each(|seen| seen.2 = guest_mode::TIDS[1]);
+    let made = [whole, wrong, short].map(|recorded| recorded.made());
+    let commands = ["info S", "info --json S", "info T", "info --json T", "info U"];
+    golden("guest_mode", HYPERTRACE.transcript(&made, &commands));
 }
 
 #[test]

@@ -1,12 +1,11 @@
 //! `hypertrace export --to trace-dat`: the kernels of a host and its guest in one order, by trace-cmd and by our reader.
 
-use hypertrace_format::ring_page;
-use hypertrace_test_support::{made, trace_dat};
+use hypertrace_test_support::{guest_mode, made, trace_dat};
 use hypertrace_tests::command::{Hypertrace, run};
 use hypertrace_tests::namespace::Mount;
 use hypertrace_tests::trace_cmd;
 use made::*;
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -16,8 +15,6 @@ const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 
 /// The event with pieces of the guest's recording.
 const PIECES: u32 = 21;
-/// Bytes of a piece.
-const BYTES: usize = 1024;
 /// Id of the host's trace.
 const HOST: u64 = 0x1000;
 /// Raw ticks of the host at its tick 0.
@@ -48,9 +45,7 @@ fn kernel(start: u64, every: u64, tid: u32, clock: impl Fn(u64) -> u64 + Copy) -
 
 /// Makes a session with the recording of a guest's kernel, and the host's if wanted.
 pub(crate) fn session(has_host: bool) -> Made {
-    let schema = made::PIECE;
-    let piece = format!(r#",{{"id":{PIECES},"schema":"{schema}","reference_point":false}}]"#);
-    let events = EVENTS.trim_end().strip_suffix(']').unwrap().to_owned() + &piece;
+    let events = with_pieces(EVENTS, PIECES);
     let json = with_boot(&json(&clocks(), &events, "[]"), Some(BOOT));
     let made = Made::with_json(&json);
     let (mut ring, mut thread) = (Packet::guest(0), Packet::host(3).lease(1_000, 9, "vcpu0"));
@@ -61,31 +56,7 @@ pub(crate) fn session(has_host: bool) -> Made {
         ring = ring.event(ticks(time + 10_000), DISK_READ, &[point, 0]);
     }
     let guest_kernel = kernel(70_000, 90_000, 5, |ns| GUEST_BASE + ticks(ns));
-    let description = json!({
-        "version": 1, "source": "tracefs", "owner": "hypertrace.1.2.3", "boot_id": OTHER_BOOT, "trace_id": HOST,
-        "page_size": 4096, "cpus": [0, 1], "names": "",
-    });
-    let stats = [0, 1].map(|cpu| json!({ "cpu": cpu, "text": "overrun: 0" }));
-    let end = json!({ "stats": stats, "names": "" }).to_string();
-    let files = [
-        ("head", guest_kernel.head()),
-        ("recording.json", description.to_string().into_bytes()),
-        ("cpu0", guest_kernel.cpus[0].clone()),
-        ("cpu1", guest_kernel.cpus[1].clone()),
-        ("end.json", end.into_bytes()),
-    ];
-    let mut time = ticks(PERIOD * POINTS);
-    for (name, bytes) in &files {
-        // A page is sent without what follows its last event.
-        let size = if name.starts_with("cpu") { 4096 } else { bytes.len() };
-        for (start, part) in (0..).step_by(size).zip(bytes.chunks(size)) {
-            let part = if size == 4096 { &part[..ring_page::used(part)] } else { part };
-            for (at, piece) in (start..).step_by(BYTES).zip(part.chunks(BYTES)) {
-                time += 1;
-                ring = ring.piece((time, PIECES), (name, at), piece);
-            }
-        }
-    }
+    ring = ring.recording((ticks(PERIOD * POINTS) + 1, PIECES), &guest_kernel);
     if has_host {
         let host = kernel(20_000, 70_000, 77, |ns| HOST_BASE + ns);
         let host = host.option(trace_id(HOST)).option(tsc2nsec(1 << 20, 20));
@@ -184,6 +155,23 @@ fn the_host_names_the_guest_and_its_vcpus_thread() {
     option.truncate(name.len() + 1 + 8);
     option.extend([2u32, 0, 43, 1, 0].map(u32::to_le_bytes).concat());
     assert!(added.windows(option.len()).any(|part| part == option));
+}
+
+#[test]
+fn the_threads_of_vcpus_are_those_in_whose_guest_mode_the_guests_kernel_was() {
+    // The points claim the opposite.
+    let mut recorded = guest_mode::recorded();
+    recorded.guest.swap(0, 1);
+    recorded.options = vec![trace_id(HOST), tsc2nsec(1 << 20, 20)];
+    let session = recorded.made();
+    let dir = tempfile::tempdir().unwrap();
+
+    export(session.path(), dir.path());
+
+    let file = fs::read(dir.path().join("host-kernel.dat")).unwrap();
+    let [first, second] = guest_mode::TIDS;
+    let cpus = [2, 0, second, 1, first].map(u32::to_le_bytes).concat();
+    assert!(file.windows(cpus.len()).any(|part| part == cpus));
 }
 
 #[test]

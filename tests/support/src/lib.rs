@@ -12,6 +12,8 @@ pub mod child;
 pub mod cpus;
 #[cfg(feature = "functions")]
 pub mod functions;
+#[cfg(feature = "machine")]
+pub mod guest_mode;
 pub mod initramfs;
 pub mod kill;
 #[cfg(feature = "machine")]

@@ -31,6 +31,12 @@ pub const EVENTS: &str = r#"[
 /// The event that has a piece of a guest's recording.
 pub const PIECE: &str = "guest_kernel(recording:u64,file:str,at:u64,len:u32,data:[u64])";
 
+/// Adds the event [`PIECE`] of this id to others.
+pub fn with_pieces(events: &str, id: u32) -> String {
+    let piece = format!(r#",{{"id":{id},"schema":"{PIECE}","reference_point":false}}]"#);
+    events.trim_end().strip_suffix(']').unwrap().to_owned() + &piece
+}
+
 pub fn clock(id: u32, domain: &str, epoch: u32, frequency: u64, base: u64, offset: i64) -> String {
     format!(
         r#"{{"id":{id},"domain":"{domain}","kind":"tsc","epoch":{epoch},"frequency":{frequency},
@@ -266,6 +272,37 @@ impl Packet {
         let data = words(bytes);
         let (len, count) = (bytes.len() as u64, data.len() as u64);
         self.event(ts, id, &[&[7][..], &words(&name), &[at, len, count], &data].concat())
+    }
+
+    /// Adds a recording of a guest's kernel that has ended, as such events from a time on.
+    pub fn recording(self, (ts, id): (u64, u32), kernel: &TraceDat) -> Packet {
+        let cpus = Vec::from_iter((0..kernel.cpus.len()).map(|cpu| cpu.to_string()));
+        let description = format!(
+            r#"{{"version":1,"source":"tracefs","owner":"hypertrace.1.2.3","boot_id":"{OTHER_BOOT}",
+                "trace_id":4096,"page_size":4096,"cpus":[{}],"names":"","system":"Linux guest 6.1.0 x86_64"}}"#,
+            cpus.join(",")
+        );
+        let stat = |cpu: &String| format!(r#"{{"cpu":{cpu},"text":"overrun: 0"}}"#);
+        let stats = Vec::from_iter(cpus.iter().map(stat)).join(",");
+        let end = format!(r#"{{"stats":[{stats}],"names":""}}"#);
+        // A page is sent without what follows its last event.
+        let used = |page: &[u8]| {
+            let events = u64::from_le_bytes(page[8..16].try_into().unwrap()) & 0xf_ffff;
+            page[..16 + events as usize].to_vec()
+        };
+        let mut parts = vec![("head".to_owned(), 0, kernel.head())];
+        parts.push(("recording.json".into(), 0, description.into()));
+        for (cpu, pages) in cpus.iter().zip(&kernel.cpus) {
+            let pages = (0..).step_by(4096).zip(pages.chunks(4096));
+            parts.extend(pages.map(|(at, page)| (format!("cpu{cpu}"), at, used(page))));
+        }
+        parts.push(("end.json".into(), 0, end.into()));
+        let pieces = parts.iter().flat_map(|(name, start, part)| {
+            let pieces = (*start..).step_by(1024).zip(part.chunks(1024));
+            pieces.map(move |(at, piece)| ((&**name, at), piece))
+        });
+        let add = |packet: Packet, (now, (place, piece))| packet.piece((now, id), place, piece);
+        (ts..).zip(pieces).fold(self, add)
     }
 
     pub fn flagged(mut self, ts: u64, id: u32, flags: u16, payload: &[u64], pad: usize) -> Packet {

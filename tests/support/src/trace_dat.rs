@@ -250,6 +250,17 @@ COMMON\tfield:__data_loc char[] name;\toffset:8;\tsize:4;\tsigned:0;
 print fmt: \"%s %s %d %d %s %p %s\", __get_str(name), __print_array(__get_dynamic_array(list), 2, 2), REC->flag, REC->small, __print_array(REC->pair, 2, 2), REC->ptr, __print_symbolic(REC->mode, { MODE_OF_THE_KERNEL, \"A\" })
 ";
 
+/// `kvm_write_tsc_offset` of Linux 6.1, which is none of [`FORMATS`].
+pub const KVM_WRITE_TSC_OFFSET: &str = "name: kvm_write_tsc_offset
+ID: 92
+COMMON\tfield:unsigned int vcpu_id;\toffset:8;\tsize:4;\tsigned:0;
+\tfield:__u64 previous_tsc_offset;\toffset:16;\tsize:8;\tsigned:0;
+\tfield:__u64 next_tsc_offset;\toffset:24;\tsize:8;\tsigned:0;
+
+print fmt: \"vcpu=%u prev=%llu next=%llu\", REC->vcpu_id, REC->previous_tsc_offset, REC->next_tsc_offset
+";
+pub const KVM_WRITE_TSC_OFFSET_ID: u16 = 92;
+
 /// Whether the kernel counted an event that it lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counted(pub bool);

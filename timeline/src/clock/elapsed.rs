@@ -3,7 +3,7 @@
 //! The host time between two readings of a guest's clock, by its rate alone.
 
 use super::sweep::{NONE, Rates, Span};
-use super::{ClockMap, LIMIT};
+use super::{ClockMap, clamped};
 
 /// A guest reading, for durations: how long it is between two readings follows from the clock's rate
 /// alone, whatever the map is.
@@ -68,7 +68,7 @@ impl GuestReading<'_> {
 impl ClockMap {
     /// Returns a guest reading for durations, of the clock 0.
     pub(super) fn guest_time(&self, guest: u64) -> GuestTime {
-        let x = i64::try_from(guest).unwrap_or(LIMIT).min(LIMIT);
+        let x = clamped(guest);
         let at = self.find(&mut 0, x);
         let jumps = |knots: Option<usize>| {
             let last = knots.and_then(|n| self.knots.get(n));

@@ -6,7 +6,7 @@
 //! limits of the rate allow, from both sides. So a lookup costs the same, however many maps there are.
 
 use super::sweep::{NONE, Rates, Span};
-use super::{ClockMap, LIMIT, distance, find};
+use super::{ClockMap, clamped, distance, find};
 
 /// Most limits that are computed, some seconds: all maps' at each other's readings.
 const MOST_LIMITS: usize = 1 << 25;
@@ -55,7 +55,7 @@ impl Hull {
     /// Returns the distance from a host time to the farther end of what any map allows for a guest reading; `None`
     /// if one of them has no limit on a side. `hint` is as for [`ClockMap::at_from`].
     pub fn distance_from(&self, hint: &mut usize, guest: u64, host: i64) -> Option<u64> {
-        let x = i64::try_from(guest).unwrap_or(LIMIT).min(LIMIT);
+        let x = clamped(guest);
         let at = find(&self.knots, |knot| knot.x, hint, x);
         let before = at.checked_sub(1).and_then(|i| self.knots.get(i));
         let before = before.map(|knot| knot.after.later(self.rates, x - knot.x));

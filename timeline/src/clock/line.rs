@@ -11,7 +11,7 @@
 
 use super::host::HostCounter;
 use super::sweep::{Rate, Rates};
-use super::{ClockMap, Distances, FRACTION, LIMIT, Limits, Point, Residuals};
+use super::{ClockMap, Distances, FRACTION, LIMIT, Limits, Point, Residuals, clamped};
 use hypertrace_format::session_json::GuestTsc;
 use std::sync::Arc;
 
@@ -54,7 +54,8 @@ impl Lines {
 
     /// Returns the host time of a guest reading, and the bound on its error where KVM's word holds; `None` without a
     /// line.
-    pub fn at(&self, x: i64) -> Option<(i64, Option<u64>)> {
+    pub fn at(&self, guest: u64) -> Option<(i64, Option<u64>)> {
+        let x = clamped(guest);
         // Between two of KVM's, and before the first, the time is not known better than by points.
         let last = self.all.iter().take_while(|line| line.has_begun(x)).last();
         let line = last.or(self.all.first())?;
@@ -152,7 +153,7 @@ impl Line {
     }
 
     /// Returns the largest error of [`Line::at`] if the line is true, which comes from roundings.
-    fn step(&self) -> u64 {
+    pub fn step(&self) -> u64 {
         let tick = 1_000_000_000 * FRACTION as u128 / u128::from(self.counter.frequency());
         // Host ticks of which the guest's are the same one, besides the first.
         let ticks = match self.tsc.multiplier {

@@ -362,7 +362,7 @@ impl ClockMap {
     /// Maps a guest reading to host time. `hint` is where the last reading was found; any
     /// value will do, but the lookup is faster if this reading is near that one.
     pub fn at_from(&self, hint: &mut usize, guest: u64) -> Mapped {
-        let x = i64::try_from(guest).unwrap_or(LIMIT).min(LIMIT);
+        let x = clamped(guest);
         let host = self.value(self.find(hint, x), x);
         Mapped { host, bound: self.distance_from(hint, guest, host) }
     }
@@ -370,7 +370,7 @@ impl ClockMap {
     /// Returns the distance from a host time to the farther end of what the clock's
     /// constraints allow for a guest reading; `None` if there is no limit on one side.
     pub fn distance_from(&self, hint: &mut usize, guest: u64, host: i64) -> Option<u64> {
-        let x = i64::try_from(guest).unwrap_or(LIMIT).min(LIMIT);
+        let x = clamped(guest);
         let at = self.find(hint, x);
         self.distance_at(at, x, host)
     }
@@ -509,6 +509,11 @@ impl Bounds {
             max: self.max.max(other.max),
         }
     }
+}
+
+/// Returns the ticks of a guest's reading, of which a clock shows at most [`LIMIT`].
+fn clamped(guest: u64) -> i64 {
+    i64::try_from(guest).unwrap_or(LIMIT).min(LIMIT)
 }
 
 /// Returns the number of knots at or before `x`, and makes it the hint.

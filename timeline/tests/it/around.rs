@@ -7,6 +7,7 @@ use hypertrace_timeline::{ClockMaps, KernelTrace, Session};
 use made::{
     BOOT, DISK_READ, EVENTS, GHZ, GUEST_BASE, Made, Packet, START_NS, clock, json, with_boot,
 };
+use std::slice::from_ref;
 use trace_dat::{KVM_FPU_ID, KVM_MMIO_ID, Page, TraceDat};
 
 /// Hash of the points' name, which a guest stores with their numbers.
@@ -56,7 +57,8 @@ fn maps(made: &Made, cpus: &[Vec<Page>]) -> (Session, ClockMaps) {
     made.kernel(&trace);
     let session = Session::open(made.path()).unwrap();
     let trace = KernelTrace::of_session(0, &session).unwrap().unwrap();
-    let maps = trace.clock_maps(&session).unwrap();
+    let (sessions, traces) = (from_ref(&session), from_ref(&trace));
+    let maps = KernelTrace::clock_maps_of(0, sessions, traces, &[]).unwrap();
     (session, maps)
 }
 

@@ -8,6 +8,7 @@ use hypertrace_timeline::{ClockMaps, Domain, KernelTrace, Session, Timeline, Val
 use machine::{Claim, KINDS, Kernel, Kind, Machine, Vcpu, machine};
 use made::*;
 use std::fs;
+use std::slice::from_ref;
 
 /// Returns the middle of the envelope's half-widths, at each of some events, by all pairs: half of the
 /// distance of the lowest upper to the highest lower limit of all constraints, for a clock whose
@@ -81,7 +82,10 @@ fn check_machine(
 ) {
     let session = Session::open(machine.made.path()).unwrap();
     let maps = match (KernelTrace::of_session(0, &session).unwrap(), points) {
-        (Some(trace), _) => trace.clock_maps(&session).unwrap(),
+        (Some(trace), _) => {
+            let (sessions, traces) = (from_ref(&session), from_ref(&trace));
+            KernelTrace::clock_maps_of(0, sessions, traces, &[]).unwrap()
+        }
         (None, Some(points)) => ClockMaps::of_at_most(&session, points).unwrap(),
         (None, None) => ClockMaps::of(&session).unwrap(),
     };

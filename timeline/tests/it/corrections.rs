@@ -43,7 +43,8 @@ fn corrections(
     fs::write(&path, TraceDat::new("x86-tsc").cpu(&pages).version_7()).unwrap();
     let session = Session::open(made.path()).unwrap();
     let maps = ClockMaps::of(&session).unwrap();
-    let trace = KernelTrace::of_guest(0, &session, &maps, &path).unwrap();
+    let mut trace = KernelTrace::of_guest(0, &path).unwrap();
+    trace.set_guest(&session, &maps).unwrap();
 
     let corrections = trace.corrections(&session, most).unwrap();
 

@@ -7,7 +7,8 @@ use hypertrace_timeline::clock::FRACTION;
 use hypertrace_timeline::{ClockMaps, GuestTsc, KernelTrace, Session, Timeline, Value};
 use machine::{Claim, KINDS, Kernel, Kind, Machine, Random, machine};
 use made::*;
-use trace_dat::{Page, TraceDat};
+use std::slice::from_ref;
+use trace_dat::{KVM_WRITE_TSC_OFFSET, KVM_WRITE_TSC_OFFSET_ID, Page, TraceDat};
 
 /// Kinds of the VMM's word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,7 +98,10 @@ fn median(values: &mut [i64]) -> i64 {
 fn check(machine: &Machine, outcome: &mut Outcome) {
     let session = Session::open(machine.made.path()).unwrap();
     let maps = match KernelTrace::of_session(0, &session).unwrap() {
-        Some(trace) => trace.clock_maps(&session).unwrap(),
+        Some(trace) => {
+            let (sessions, traces) = (from_ref(&session), from_ref(&trace));
+            KernelTrace::clock_maps_of(0, sessions, traces, &[]).unwrap()
+        }
         None => ClockMaps::of(&session).unwrap(),
     };
     for compared in maps.compared_tscs() {
@@ -245,32 +249,46 @@ fn no_event_is_outside_of_its_bound_whatever_vm_kvm_speaks_of() {
     println!("{machines} machines, {all} events");
 }
 
-/// `kvm_write_tsc_offset` of Linux 6.1.
-const WRITE_TSC_OFFSET: &str = "name: kvm_write_tsc_offset
-ID: 92
-format:
-\tfield:unsigned short common_type;\toffset:0;\tsize:2;\tsigned:0;
-\tfield:unsigned char common_flags;\toffset:2;\tsize:1;\tsigned:0;
-\tfield:unsigned char common_preempt_count;\toffset:3;\tsize:1;\tsigned:0;
-\tfield:int common_pid;\toffset:4;\tsize:4;\tsigned:1;
+/// Offset of the guest's TSC in [`each_millisecond`].
+const OWN: i64 = -4_000_000;
 
-\tfield:unsigned int vcpu_id;\toffset:8;\tsize:4;\tsigned:0;
-\tfield:__u64 previous_tsc_offset;\toffset:16;\tsize:8;\tsigned:0;
-\tfield:__u64 next_tsc_offset;\toffset:24;\tsize:8;\tsigned:0;
+/// Makes a session with a point in each millisecond up to 100 ms. The host's counter and the guest's have a tick each nanosecond.
+fn each_millisecond() -> Made {
+    let clocks = [
+        clock(0, "host", 0, GHZ, 0, START_NS),
+        clock(1, "guest", 0, GHZ, GUEST_BASE, START_NS + 4_000_000),
+    ];
+    let json = json(&format!("[{}]", clocks.join(",")), EVENTS, "[]");
+    let (mut ring, mut host) = (Packet::guest(0), Packet::host(0));
+    for point in 5..100u64 {
+        let at = point * 1_000_000;
+        let guest = at.wrapping_add_signed(OWN);
+        host = host.point(at + 10_000, 0, point as u32, guest, 0);
+        ring = ring.event(guest + 20_000 - GUEST_BASE, DISK_READ, &[0, 0]);
+    }
+    Made::with_json(&with_boot(&json, Some(BOOT)))
+        .stream("guest-0", &[Packet::guest(0), ring])
+        .stream("host-0", &[Packet::host(0), host])
+}
 
-print fmt: \"vcpu=%u prev=%llu next=%llu\", REC->vcpu_id, REC->previous_tsc_offset, REC->next_tsc_offset
-";
+/// Returns the times, in nanoseconds, at which the TSC of [`each_millisecond`] held by a recording of the host's kernel.
+fn held_by(trace: &TraceDat) -> Vec<(i64, i64)> {
+    let made = each_millisecond();
+    made.kernel(trace);
+    let session = Session::open(made.path()).unwrap();
+    let trace = KernelTrace::of_session(0, &session).unwrap().unwrap();
+    let (sessions, traces) = (from_ref(&session), from_ref(&trace));
+    let maps = KernelTrace::clock_maps_of(0, sessions, traces, &[]).unwrap();
+    let used = maps.kvm_words().flat_map(|(.., word)| word.used());
+    let used = used.inspect(|(tsc, ..)| assert_eq!(*tsc, GuestTsc::unscaled(OWN)));
+    used.map(|(_, from, until)| (from / FRACTION, until / FRACTION)).collect()
+}
 
 #[test]
 fn an_offset_of_kvm_holds_as_long_as_the_recording_shows() {
-    let (own, other) = (-4_000_000_000_000i64, 77);
+    let (own, other) = (OWN, 77);
     // Each case has the threads that the recorder followed, the changes of the offset (time in ns, offset before, offset
     // after), whether the recorder lost events, and the times at which the offset held.
-    let toggles = |n: i64| {
-        let at = |k: i64| 11_000_000 + 100_000 * k;
-        let change = move |k: i64| if k % 2 == 0 { (at(k), own, 77) } else { (at(k), 77, own) };
-        (0..n).map(change).collect::<Vec<_>>()
-    };
     let ms = |from: i64, until: i64| vec![(from * 1_000_000, until * 1_000_000)];
     for (threads, changes, is_lossy, held) in [
         // The recorder saw the offset from 10 to 50 ms, and its last event is at 90 ms.
@@ -296,12 +314,8 @@ fn an_offset_of_kvm_holds_as_long_as_the_recording_shows() {
         ("", vec![(3_000_000, 0, own)], true, ms(3, 50)),
         ("; threads=9", vec![], false, ms(10, 50)),
         ("; threads=8,31", vec![], false, ms(10, 90)),
-        // A guest that changes its offset all the time.
-        ("", toggles(700), false, vec![]),
     ] {
-        let machine = machine(Kind::Steady, 3, Kernel::None);
-        let GuestTsc { multiplier, shift, .. } = machine.vcpus[0].counter.tsc(false);
-        let word = format!("31-9:{own}:{multiplier}:{shift}:10000000:50000000{threads}");
+        let word = format!("31-9:{own}:1:0:10000000:50000000{threads}");
         let all =
             Vec::from_iter([(1_000, 5, 6)].iter().chain(&changes).chain(&[(90_000_000, 5, 6)]));
         // As many as a page has room for.
@@ -310,7 +324,10 @@ fn an_offset_of_kvm_holds_as_long_as_the_recording_shows() {
             let events = changes.iter().fold((Page::at(begin), begin), |(page, last), change| {
                 let (at, previous, next): &(i64, i64, i64) = change;
                 let payload = [&[0; 8][..], &previous.to_le_bytes(), &next.to_le_bytes()].concat();
-                (page.event((*at as u64 - last) as u32, 92, 31, &payload), *at as u64)
+                (
+                    page.event((*at as u64 - last) as u32, KVM_WRITE_TSC_OFFSET_ID, 31, &payload),
+                    *at as u64,
+                )
             });
             events.0
         }));
@@ -318,19 +335,21 @@ fn an_offset_of_kvm_holds_as_long_as_the_recording_shows() {
         if is_lossy {
             pages = pages.into_iter().map(|page| page.missed(true)).collect();
         }
-        let trace = trace.format("kvm", WRITE_TSC_OFFSET).cpu(&pages);
-        std::fs::write(machine.made.path().join("kernel.dat"), trace.version_7()).unwrap();
+        let trace = trace.format("kvm", KVM_WRITE_TSC_OFFSET).cpu(&pages);
 
-        let session = Session::open(machine.made.path()).unwrap();
-        let trace = KernelTrace::of_session(0, &session).unwrap().unwrap();
-        let found = trace.kvm_tscs(&session).unwrap();
-
-        let in_ns = |of: &(GuestTsc, i64, i64)| (of.1 / FRACTION, of.2 / FRACTION);
-        assert_eq!(
-            Vec::from_iter(found.iter().map(in_ns)),
-            held,
-            "{changes:?} {threads} {is_lossy}"
-        );
-        assert!(found.iter().all(|(tsc, ..)| tsc.offset == own));
+        assert_eq!(held_by(&trace), held, "{changes:?} {threads} {is_lossy}");
     }
+}
+
+#[test]
+fn a_vm_with_many_tscs_makes_no_other_ones_times_less_exact() {
+    let word = |vm: u32, offset: i64| format!("{vm}-9:{offset}:1:0:10000000:50000000");
+    let many = Vec::from_iter((0..300).map(|n| word(7, n))).join(",");
+    let held = |words: &[&str]| {
+        let option = trace_dat::recorded_with_tscs(BOOT, &words.join(","));
+        held_by(&TraceDat::new("x86-tsc").option(option).cpu(&[]))
+    };
+
+    assert_eq!(held(&[&many, &word(31, OWN)]), [(10_000_000, 50_000_000)]);
+    assert_eq!(held(&[&many, &word(7, OWN)]), [], "its own");
 }

@@ -8,6 +8,7 @@ mod corrections;
 mod damage;
 mod frozen;
 mod functions;
+mod guest_mode;
 mod guest_tscs;
 mod kernel;
 mod kernel_limits;

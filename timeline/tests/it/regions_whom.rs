@@ -1055,7 +1055,8 @@ fn a_recording_of_the_host_does_not_hide_that_of_a_guest_which_another_process_t
         let session = Session::open(made.path()).unwrap();
         let maps = ClockMaps::of(&session).unwrap();
         let own = KernelTrace::of_session(0, &session).unwrap().filter(|_| with_host);
-        let guests = KernelTrace::of_guest(0, &session, &maps, &path).unwrap();
+        let mut guests = KernelTrace::of_guest(0, &path).unwrap();
+        guests.set_guest(&session, &maps).unwrap();
         let traces = Vec::from_iter(own.into_iter().chain([guests]));
         let options = Options { has_paths: true, ..Options::default() };
         let regions = Regions::of(&[(session, maps)], &traces, &options).unwrap();

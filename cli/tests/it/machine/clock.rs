@@ -4,6 +4,7 @@ use crate::linux_guest_kernel::recorder;
 use hypertrace_tests::command::Hypertrace;
 use hypertrace_tests::linux::{Linux, static_program};
 use hypertrace_tests::machine::{Machine, line_of};
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
@@ -103,5 +104,14 @@ fn a_guests_times_are_those_of_kvms_own_clock() {
         offsets.len() >= 2 && offsets.iter().all(|of| *of < 0 && *of == offsets[0]),
         "{info:#}"
     );
+    // No event of the guest's kernel is outside of guest mode of the one thread that runs its CPU.
+    let cpus = info["guest_cpus"].as_array().unwrap();
+    let threads = cpus.iter().map(|cpu| match &cpu["threads"].as_array().unwrap()[..] {
+        [only] if cpu["events"].as_u64() >= Some(100) => only.as_u64(),
+        _ => panic!("{cpu}"),
+    });
+    let threads = BTreeSet::from_iter(threads);
+    println!("{}", info["guest_cpus"]);
+    assert_eq!((cpus.len(), threads.len()), (2, 2), "{info:#}");
     Linux::used();
 }

@@ -13,16 +13,16 @@
 //! constraints allow, as for every time: so
 //! a false word puts no event outside of its bound.
 
-use super::guest_tscs::{ComparedTsc, GuestTscs, KvmWord};
+use super::guest_tscs::{ComparedTsc, GuestCpu, GuestTscs, KvmWord};
 use super::packet::Domain;
 pub(crate) use super::samples::Seat;
-use super::samples::{self, Found, KvmTsc, MOST_POINTS, Times};
+use super::samples::{self, Found, MOST_POINTS, Times};
 use super::session::Session;
 use super::session_json::Clock;
 use crate::by_number::ByNumber;
 use crate::clock::{
-    Bounds, ClockMap, Declared, Distances, FRACTION, GuestReading, Hull, LIMIT, Limits, Lines,
-    Mapped, Point, Residuals,
+    Bounds, ClockMap, Declared, Distances, FRACTION, GuestReading, Hull, Limits, Lines, Mapped,
+    Point, Residuals,
 };
 use crate::error::Result;
 use crate::sort;
@@ -94,7 +94,7 @@ impl ClientMap {
 
     /// Maps a guest reading to host time.
     pub fn at(&mut self, guest: u64) -> Mapped {
-        let mut mapped = match self.lines.at(i64::try_from(guest).unwrap_or(LIMIT).min(LIMIT)) {
+        let mut mapped = match self.lines.at(guest) {
             None => self.map.at_from(&mut self.hints.0, guest),
             Some((host, bound @ Some(_))) => return Mapped { host, bound },
             Some((host, None)) => {
@@ -148,7 +148,7 @@ impl GuestClock {
             let (first, _) = self.at(hints, self.base);
             return (first - ticks / i128::from(self.frequency), None);
         };
-        let host = match self.lines.at(i64::try_from(guest).unwrap_or(LIMIT).min(LIMIT)) {
+        let host = match self.lines.at(guest) {
             None => self.map.at_from(&mut hints.0, guest).host,
             Some((host, bound @ Some(_))) => return (self.origin + i128::from(host), bound),
             Some((host, None)) => host,
@@ -247,7 +247,8 @@ impl ClockMaps {
             .map(|clock| {
                 let clients =
                     std::mem::take(found.by_clock.get_or_insert_with(clock.id, ByNumber::default));
-                let maps = Maps::fit(session, clock, clients, &found.tscs);
+                let tscs = GuestTscs::of(session, clock, &clients, &found);
+                let maps = Maps::fit(session, clock, clients, tscs);
                 used += maps.of_kernel.0;
                 left_out += maps.of_kernel.1;
                 (clock.id, maps)
@@ -381,10 +382,15 @@ impl ClockMaps {
 
     /// Iterates over what the recording of the host's kernel says of the TSCs of clients with points: clock, client,
     /// KVM's word.
-    pub fn kvm_words(&self) -> impl Iterator<Item = (u32, u32, KvmWord)> {
+    pub fn kvm_words(&self) -> impl Iterator<Item = (u32, u32, &KvmWord)> {
         self.clocks.iter().flat_map(|(clock, maps)| {
             maps.tscs.of_kvm().map(move |(client, word)| (clock, client, word))
         })
+    }
+
+    /// Iterates over the CPUs of guests whose kernels' events show whether KVM's word on the TSC of a client is true.
+    pub fn guest_cpus(&self) -> impl Iterator<Item = &GuestCpu> {
+        self.clocks.iter().flat_map(|(_, maps)| maps.tscs.cpus())
     }
 
     /// Returns the number of reference points that no clock of the session can have made:
@@ -405,11 +411,10 @@ impl Maps {
         session: &Session,
         clock: &Clock,
         clients: ByNumber<u32, Times>,
-        of_kvm: &[KvmTsc],
+        mut tscs: GuestTscs,
     ) -> Maps {
         let declared = Declared { frequency: clock.frequency, is_assumed: clock.assumed };
         let mut of_kernel = (0, 0);
-        let mut tscs = GuestTscs::of(session, clock, &clients, of_kvm);
         let (mut limits, mut own) = (ByNumber::default(), ByNumber::default());
         for (client, times) in clients {
             let (mut certain, mut more) = (times.of_points(), times.of_kernel());
@@ -457,10 +462,11 @@ impl Maps {
             let map = own.unwrap_or(&self.shared);
             let (lines, mut hint) = (self.tscs.used(client), 0);
             distances.get_or_insert_with(alone, Distances::default).add(limits, |x| {
-                match lines.at(x) {
+                // Readings are not negative.
+                let guest = x.unsigned_abs();
+                match lines.at(guest) {
                     Some((host, _)) => host,
-                    // Readings are not negative.
-                    None => map.at_from(&mut hint, x.unsigned_abs()).host,
+                    None => map.at_from(&mut hint, guest).host,
                 }
             });
         }

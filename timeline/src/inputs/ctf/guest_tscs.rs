@@ -3,12 +3,12 @@
 //! KVM's and the VMM's word on the TSCs of a clock's clients, compared with their reference points.
 
 use super::packet::Domain;
-use super::samples::{KvmTsc, Times};
+use super::samples::{Found, Times};
 use super::session::Session;
 use super::session_json::{Clock, GuestTsc};
 use super::stream::Stream;
-use crate::clock::{Agreement, ClockMap, Limits, Line, Lines};
-use std::collections::BTreeSet;
+use crate::clock::{Agreement, ClockMap, Limits, Line, Lines, Point};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::by_number::ByNumber;
@@ -32,21 +32,47 @@ pub struct ComparedTsc {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct KvmWord {
-    /// The TSCs by which the client's times are mapped, each with the host times from and until which it held, in
-    /// [units](crate::clock::FRACTION) since the session's origin.
-    pub used: Vec<(GuestTsc, i64, i64)>,
-    /// Number of TSCs of VMs of this host that the client's points contradict: those of other VMs, or wrong ones.
+    /// What the client's points agree with.
+    agreed: Arc<[Line]>,
+    /// Number of TSCs of VMs of this host that the client's points contradict, or events of its guest's kernel: those of
+    /// other VMs, or wrong ones.
     pub contradicted: usize,
     /// Whether several TSCs at a time, as of two VMs or vCPUs, fit the client's points: then none is used.
     pub is_ambiguous: bool,
+    /// Whether by a TSC that the points agree with, events of the guest's kernel are outside of guest mode: then none is
+    /// used.
+    pub is_outside: bool,
 }
 
-/// A word of KVM that was compared with a client's constraints.
-#[derive(Clone, Debug)]
-struct OfKvm {
-    used: Arc<[Line]>,
-    contradicted: usize,
-    is_ambiguous: bool,
+impl KvmWord {
+    /// Returns the TSCs by which the client's times are mapped, each with the host times from and until which it held, in
+    /// [units](crate::clock::FRACTION) since the session's origin.
+    pub fn used(&self) -> impl Iterator<Item = (GuestTsc, i64, i64)> {
+        self.lines().into_iter().flat_map(|lines| lines.iter()).filter_map(|line| {
+            let (from, until) = line.held()?;
+            Some((line.tsc(), from, until))
+        })
+    }
+
+    fn lines(&self) -> Option<&Arc<[Line]>> {
+        Some(&self.agreed).filter(|agreed| !agreed.is_empty() && !self.is_outside)
+    }
+}
+
+/// A CPU of a guest whose kernel's events were looked for in guest mode of the host's threads, by KVM's word on its TSC.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct GuestCpu {
+    /// Clock of the guest.
+    pub clock: u32,
+    /// Number that the guest has for it.
+    pub cpu: u32,
+    /// KVM's word.
+    pub tsc: GuestTsc,
+    /// Number of the events that were looked for.
+    pub events: usize,
+    /// The host's threads in whose guest mode all of these events may be, in order. If there is none, KVM's word is not true.
+    pub threads: Vec<u32>,
 }
 
 /// KVM's and the VMM's word on a clock.
@@ -57,7 +83,22 @@ pub(super) struct GuestTscs {
     compared: ByNumber<u32, Agreement>,
     /// The TSCs of all VMs of the host.
     of_kvm: Vec<Line>,
-    compared_of_kvm: ByNumber<u32, OfKvm>,
+    compared_of_kvm: ByNumber<u32, KvmWord>,
+    /// CPUs of the guest, by TSCs of the host.
+    cpus: Vec<GuestCpu>,
+}
+
+/// Returns whether a guest's clock can be a counter like the host's.
+fn is_like_hosts(session: &Session, clock: &Clock) -> bool {
+    let host = session.json().clocks.iter().find(|clock| clock.domain == Domain::Host);
+    host.is_some_and(|host| clock.kind == host.kind || clock.kind == "counter")
+}
+
+/// Returns the line of a TSC that KVM computed, if a guest's clock can be that: KVM computes the TSC alone.
+pub(crate) fn kvm_line(session: &Session, clock: &Clock, tsc: GuestTsc) -> Option<Line> {
+    let is_possible = clock.kind == "tsc" && is_like_hosts(session, clock);
+    let line = Line::new(tsc, clock.base, session.counter(), session.origin());
+    line.filter(|_| is_possible)
 }
 
 impl GuestTscs {
@@ -67,12 +108,10 @@ impl GuestTscs {
         session: &Session,
         clock: &Clock,
         times: &ByNumber<u32, Times>,
-        of_kvm: &[KvmTsc],
+        found: &Found,
     ) -> GuestTscs {
         let json = session.json();
-        let host = json.clocks.iter().find(|clock| clock.domain == Domain::Host);
-        let is_like = |host: &Clock| clock.kind == host.kind || clock.kind == "counter";
-        let is_like = host.is_some_and(is_like);
+        let is_like = is_like_hosts(session, clock);
         let said = json.guest_tscs.iter().filter(|said| is_like && said.epoch == clock.epoch);
         // A session can have a thousand clocks, and two thousand words on each.
         let guests = session.streams().iter().filter(|stream| stream.domain == Domain::Guest);
@@ -83,12 +122,33 @@ impl GuestTscs {
         let line = |tsc| Line::new(tsc, clock.base, session.counter(), session.origin());
         let said = said.filter(|said| said.client.is_none_or(is_client));
         let said = said.filter_map(|said| Some((said.client, line(said.tsc)?)));
-        // KVM computes the TSC alone.
-        let of_kvm = of_kvm.iter().filter(|_| is_like && clock.kind == "tsc");
-        let of_kvm =
-            of_kvm.filter_map(|found| Some(line(found.tsc)?.of_kvm(found.from, found.until)));
-        let (said, of_kvm) = (said.collect(), of_kvm.collect());
-        GuestTscs { said, of_kvm, ..GuestTscs::default() }
+        let of_kvm = found.tscs.iter().filter_map(|found| {
+            Some(kvm_line(session, clock, found.tsc)?.of_kvm(found.from, found.until))
+        });
+        let cpus = found.cpus.iter().filter(|cpu| cpu.clock == clock.id).cloned();
+        let (said, of_kvm, cpus) = (said.collect(), of_kvm.collect(), cpus.collect());
+        GuestTscs { said, of_kvm, cpus, ..GuestTscs::default() }
+    }
+
+    /// Returns whether events of the guest's kernel are outside of guest mode by a TSC: those of a CPU are in that of no
+    /// thread, or those of two CPUs only in that of the same one.
+    fn is_outside(&self, tsc: GuestTsc) -> bool {
+        let mut taken = BTreeMap::new();
+        self.cpus.iter().filter(|cpu| cpu.tsc == tsc).any(|cpu| match cpu.threads[..] {
+            [] => true,
+            // Several recordings of the host may have the same CPU.
+            [only] => taken.insert(only, cpu.cpu).is_some_and(|other| other != cpu.cpu),
+            _ => false,
+        })
+    }
+
+    /// Iterates over the CPUs of the guest, by the TSCs that the points of clients agree with.
+    pub fn cpus(&self) -> impl Iterator<Item = &GuestCpu> {
+        let is_agreed = |tsc: GuestTsc| {
+            let mut words = self.compared_of_kvm.values();
+            words.any(|word| word.agreed.iter().any(|line| line.tsc() == tsc))
+        };
+        self.cpus.iter().filter(move |cpu| is_agreed(cpu.tsc))
     }
 
     fn said(&self, client: u32) -> Option<&Line> {
@@ -98,7 +158,10 @@ impl GuestTscs {
     /// Compares the words on a client with the constraints from which its map was made.
     pub fn compare(&mut self, client: u32, limits: &Limits, map: &ClockMap) {
         if !self.of_kvm.is_empty() {
-            let compared = OfKvm::of(&self.of_kvm, limits, map);
+            let mut compared = KvmWord::of(&self.of_kvm, limits, map);
+            // Not before others are compared: an event can take exactness away, and give none.
+            compared.is_outside = compared.agreed.iter().any(|line| self.is_outside(line.tsc()));
+            compared.contradicted += usize::from(compared.is_outside);
             self.compared_of_kvm.insert(client, compared);
         }
         if let Some(line) = self.said(client) {
@@ -110,19 +173,21 @@ impl GuestTscs {
     /// Returns the lines by which a client's times are mapped. A client without constraints on both sides needs another
     /// one's that agree with the same TSC, and none that contradict theirs.
     pub fn used(&self, client: u32) -> Lines {
-        let of_kvm = match self.compared_of_kvm.get(client) {
-            Some(own) if !own.used.is_empty() => return Lines::new(own.used.clone()),
+        let own = self.compared_of_kvm.get(client);
+        if let Some(lines) = own.and_then(KvmWord::lines) {
+            return Lines::new(lines.clone());
+        }
+        let of_kvm = match own {
             Some(own) if own.contradicted > 0 || own.is_ambiguous => None,
             // Nothing shows which TSC the client reads.
             _ => {
-                let mut others =
-                    self.compared_of_kvm.values().filter(|other| !other.used.is_empty());
+                let mut others = self.compared_of_kvm.values().filter_map(KvmWord::lines);
                 let first = others.next();
-                first.filter(|first| others.all(|other| other.used == first.used))
+                first.filter(|first| others.all(|other| other == *first))
             }
         };
         match of_kvm {
-            Some(other) => Lines::new(other.used.clone()).unproven(),
+            Some(other) => Lines::new(other.clone()).unproven(),
             None => Lines::new(self.used_of_vmm(client).into_iter().collect()),
         }
     }
@@ -145,16 +210,8 @@ impl GuestTscs {
     }
 
     /// Iterates over the clients that KVM's word was compared with.
-    pub fn of_kvm(&self) -> impl Iterator<Item = (u32, KvmWord)> {
-        self.compared_of_kvm.iter().map(|(client, of)| {
-            let OfKvm { used, contradicted, is_ambiguous } = of;
-            let used = used.iter().filter_map(|line| {
-                let (from, until) = line.held()?;
-                Some((line.tsc(), from, until))
-            });
-            let (used, contradicted, is_ambiguous) = (used.collect(), *contradicted, *is_ambiguous);
-            (client, KvmWord { used, contradicted, is_ambiguous })
-        })
+    pub fn of_kvm(&self) -> impl Iterator<Item = (u32, &KvmWord)> {
+        self.compared_of_kvm.iter()
     }
 
     /// Iterates over the clients that have constraints.
@@ -166,9 +223,9 @@ impl GuestTscs {
     }
 }
 
-impl OfKvm {
+impl KvmWord {
     /// Finds the TSCs of all VMs that may be that of a client with these constraints.
-    fn of(all: &[Line], limits: &Limits, map: &ClockMap) -> OfKvm {
+    fn of(all: &[Line], limits: &Limits, map: &ClockMap) -> KvmWord {
         let mut agreed = Vec::new();
         let mut contradicted = 0;
         for line in all {
@@ -193,11 +250,11 @@ impl OfKvm {
         // Where no word held, the nearest one must not contradict the points either: its times are shown.
         let used: Arc<[Line]> = used.into();
         let lines = Lines::new(used.clone());
-        let at = |x| lines.at(x).map(|(host, _)| host);
-        let is_possible = limits.not_after.iter().all(|p| at(p.x).is_none_or(|own| own <= p.y))
-            && limits.not_before.iter().all(|p| at(p.x).is_none_or(|own| p.y <= own));
-        let used = if is_ambiguous || !is_possible { Arc::default() } else { used };
+        let at = |p: &Point| lines.at(p.x.unsigned_abs()).map(|(host, _)| host);
+        let is_possible = limits.not_after.iter().all(|p| at(p).is_none_or(|own| own <= p.y))
+            && limits.not_before.iter().all(|p| at(p).is_none_or(|own| p.y <= own));
+        let agreed = if is_ambiguous || !is_possible { Arc::default() } else { used };
         contradicted += usize::from(!is_possible);
-        OfKvm { used, contradicted, is_ambiguous }
+        KvmWord { agreed, contradicted, is_ambiguous, is_outside: false }
     }
 }

@@ -6,13 +6,15 @@
 //! This takes one pass over the host's streams and over those of the guest clients
 //! that have reference points.
 
+use super::clock_maps::ClockMaps;
+use super::guest_tscs::GuestCpu;
 use super::lease::Lease;
 use super::packet::{Domain, MOST_CLIENTS};
 use super::session::Session;
 use super::session_json::{Clock, GuestTsc};
 use super::stream::Records;
 use crate::by_number::{ByNumber, Number};
-use crate::clock::{Limits, Point};
+use crate::clock::{Limits, Line, Point};
 use crate::error::Result;
 use crate::event::{EventKind, Reference};
 use crate::sort;
@@ -38,6 +40,14 @@ pub(crate) struct Sample {
     pub reached: Option<i64>,
     /// Host time at which the kernel entered the guest again, at the earliest.
     pub resumed: Option<i64>,
+}
+
+impl Sample {
+    /// Returns whether the point may be one of a client whose TSC is a line.
+    pub fn is_possible(&self, line: &Line) -> bool {
+        let is_before = line.at(self.guest) <= self.host;
+        is_before && self.next.is_some_and(|next| self.host < line.at(next))
+    }
 }
 
 /// Most reference points of a session that are kept, an even part of more: memory does not grow with them.
@@ -143,16 +153,20 @@ pub(crate) struct Found {
     pub unusable: u64,
     /// The threads that served each client's reference points, in order of time.
     pub served: ByNumber<u32, Vec<Seat>>,
-    /// The TSCs that KVM gave to the VMs of this host.
-    pub tscs: Vec<KvmTsc>,
+    /// The TSCs that KVM gave to the VMs of this host, in host units from the session's origin.
+    pub tscs: Vec<KvmTsc<i64>>,
+    /// CPUs of guests whose kernels' events were looked for in guest mode of the host's threads.
+    pub cpus: Vec<GuestCpu>,
 }
 
-/// A TSC that KVM computed for a VM from one host time to another, in host units from the session's origin.
+/// A TSC that KVM computed for a VM from one host time to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct KvmTsc {
+pub(crate) struct KvmTsc<T> {
+    /// The thread that made the VM.
+    pub pid: u32,
     pub tsc: GuestTsc,
-    pub from: i64,
-    pub until: i64,
+    pub from: T,
+    pub until: T,
 }
 
 /// Collects the times of a session, of at most so many points.
@@ -237,24 +251,36 @@ fn points(session: &Session, mut each: impl FnMut(&Served)) -> Result<()> {
     Ok(())
 }
 
-/// Returns the host's thread of each of the guest's CPUs: the one that handled all its reference points, and none of
-/// another CPU. Of a session that a process beside the VMM recorded, no such thread is known.
+/// Returns the host's thread of each of the guest's CPUs: the one in whose guest mode the events of the guest's kernel are,
+/// or that handled all the CPU's reference points, and none of another CPU. Points that a process beside the VMM handled
+/// show no such thread.
 ///
 /// # Errors
 /// If the session is damaged.
-pub fn vcpu_threads(session: &Session) -> Result<BTreeMap<u32, u32>> {
+pub fn vcpu_threads(session: &Session, maps: &ClockMaps) -> Result<BTreeMap<u32, u32>> {
     let mut threads: BTreeMap<u32, Option<u32>> = BTreeMap::new();
-    if session.json().served {
-        return Ok(BTreeMap::new());
+    if !session.json().served {
+        points(session, |served| {
+            let cpu = served.point.cpu;
+            // A guest can claim any.
+            if cpu < MOST_CPUS {
+                let known = threads.entry(cpu).or_insert(served.tid);
+                *known = known.filter(|tid| Some(*tid) == served.tid);
+            }
+        })?;
     }
-    points(session, |served| {
-        let cpu = served.point.cpu;
-        // A guest can claim any.
-        if cpu < MOST_CPUS {
-            let known = threads.entry(cpu).or_insert(served.tid);
-            *known = known.filter(|tid| Some(*tid) == served.tid);
-        }
-    })?;
+    let mut possible: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+    for GuestCpu { cpu, threads, .. } in maps.guest_cpus() {
+        let all = possible.entry(*cpu).or_insert_with(|| threads.clone());
+        all.retain(|tid| threads.contains(tid));
+    }
+    for (cpu, possible) in possible {
+        let claimed = threads.entry(cpu).or_default();
+        *claimed = match possible[..] {
+            [only] => Some(only),
+            _ => claimed.filter(|tid| possible.contains(tid)),
+        };
+    }
     let mut cpus: BTreeMap<u32, u32> = BTreeMap::new();
     threads.values().flatten().for_each(|tid| *cpus.entry(*tid).or_default() += 1);
     let only = |(cpu, tid): (u32, Option<u32>)| Some((cpu, tid.filter(|tid| cpus[tid] == 1)?));

@@ -8,16 +8,17 @@
 
 use super::KernelTrace;
 use super::cpu_input::CpuInput;
+use super::guest_mode::{ENTRY, EXIT, GuestModes};
 use super::shown::shown_by;
 use crate::clock::{FRACTION, LIMIT};
 use crate::error::Result;
 use crate::format::{Fields, Format};
-use crate::inputs::ctf::{ClockMaps, Found, GuestTsc, KvmTsc, MOST_POINTS, Sample, Session, find};
+use crate::inputs::ctf::{ClockMaps, Found, KvmTsc, MOST_POINTS, Sample, Session, find};
 use crate::inputs::input::Time;
 use crate::sort;
 use std::cmp::Reverse;
 use std::collections::binary_heap::PeekMut;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::{BTreeMap, BinaryHeap, HashMap};
 
 /// Most places with lost events. Where there are more, too little is known.
 const MOST_GAPS: usize = 1 << 16;
@@ -26,7 +27,7 @@ const MOST_GAPS: usize = 1 << 16;
 const MOST_OFFSETS: usize = 1 << 16;
 
 /// Most TSCs with the times at which KVM computed them: each is compared with each constraint. A guest can change its
-/// offset at will, so beyond this number none counts.
+/// offset at will, so beyond this number those of VMs with fewer count, and none of the others.
 const MOST_WORDS: usize = 256;
 
 /// The event of a vCPU that gets another TSC offset.
@@ -36,19 +37,12 @@ const TSC_OFFSET: &str = "kvm:kvm_write_tsc_offset";
 const WRITE: i64 = 2;
 
 impl KernelTrace {
-    /// Makes the clock maps of the trace's session, as [`ClockMaps::of`], with the kernel's times around
-    /// reference points: bounds are smaller then. Times that contradict the reference points are
-    /// left out and counted. The trace is read once.
+    /// Makes the clock maps of the session with this index, as [`ClockMaps::of`], with the kernel's times around
+    /// reference points: bounds are smaller then. Times that contradict the reference points are left out and counted.
+    /// They are of all traces that show the threads of the session's host: its own, or those of the same boot in other
+    /// directories. Each is read once. Sessions and traces are those of a timeline.
     ///
-    /// # Errors
-    /// If the session or the trace is damaged.
-    pub fn clock_maps(&self, session: &Session) -> Result<ClockMaps> {
-        KernelTrace::maps_by([self], session)
-    }
-
-    /// Makes the clock maps of the session with this index as [`clock_maps`](KernelTrace::clock_maps) does, by all
-    /// traces that show its host's threads: its own, or those of the same boot in other directories.
-    /// Without one, it is [`ClockMaps::of`]. Sessions and traces are those of a timeline.
+    /// The recordings of the session's guests, among `guests`, show whether KVM's word is true.
     ///
     /// # Errors
     /// If the session or a trace is damaged.
@@ -56,46 +50,33 @@ impl KernelTrace {
         number: usize,
         sessions: &[Session],
         traces: &[KernelTrace],
+        guests: &[KernelTrace],
     ) -> Result<ClockMaps> {
         let all = Vec::from_iter(sessions);
         let shows = |trace: &&KernelTrace| {
             !trace.is_of_guest()
                 && shown_by(trace, &all, traces).is_some_and(|mut shown| shown.any(|n| n == number))
         };
+        let session = &sessions[number];
+        let guests = guests.iter().filter(|trace| trace.session == Some(number));
+        let guests = Vec::from_iter(guests);
         let mut shown = traces.iter().filter(shows).peekable();
-        match shown.peek() {
-            Some(_) => KernelTrace::maps_by(shown, &sessions[number]),
-            None => ClockMaps::of(&sessions[number]),
+        if shown.peek().is_none() {
+            return ClockMaps::of(session);
         }
-    }
-
-    fn maps_by<'a>(
-        traces: impl IntoIterator<Item = &'a KernelTrace>,
-        session: &Session,
-    ) -> Result<ClockMaps> {
         let mut found = find(session, MOST_POINTS)?;
-        for trace in traces {
+        for trace in shown {
             if trace.times.iter().all(|times| times.bound.is_some()) {
-                trace.fill(session, &mut found)?;
+                trace.fill(session, &guests, &mut found)?;
             }
         }
         Ok(ClockMaps::from(session, found))
     }
 
-    /// Returns the TSCs that KVM computed for VMs of this host, each with the host times from and until which it did so, in
-    /// [units](FRACTION) from the session's origin.
-    ///
-    /// # Errors
-    /// If the trace is damaged.
-    pub fn kvm_tscs(&self, session: &Session) -> Result<Vec<(GuestTsc, i64, i64)>> {
-        let mut found = Found::default();
-        self.fill(session, &mut found)?;
-        Ok(found.tscs.into_iter().map(|KvmTsc { tsc, from, until }| (tsc, from, until)).collect())
-    }
-
     /// Fills in the kernel's times.
-    fn fill(&self, session: &Session, found: &mut Found) -> Result<()> {
-        let mut around = Around::default();
+    fn fill(&self, session: &Session, guests: &[&KernelTrace], found: &mut Found) -> Result<()> {
+        let modes = GuestModes::new(self, guests, session, found)?;
+        let mut around = Around { modes, ..Around::default() };
         let clients = found.by_clock.iter_mut().flat_map(|(_, clients)| clients.iter_mut());
         for (_, times) in clients {
             for sample in &mut times.samples {
@@ -111,27 +92,32 @@ impl KernelTrace {
         }
         around.read(self, session.origin())?;
         around.leave_out_gaps();
-        let Around { offsets, end, gaps, .. } = around;
+        let Around { offsets, end, gaps, modes, .. } = around;
         let is_complete = gaps.is_empty() && offsets.len() <= MOST_OFFSETS;
         found.tscs.extend(self.tscs(session.origin(), &offsets, end.filter(|_| is_complete)));
+        found.cpus.extend(end.map_or(Vec::new(), |end| modes.finish(end)));
         Ok(())
+    }
+
+    /// Returns a reading of the host's counter in units from a session's origin; 0 without events.
+    pub(super) fn host_time(&self, ticks: u64, origin: Time) -> i64 {
+        self.of_counter(ticks).map_or(0, |time| since(time, origin))
     }
 
     /// Returns when VMs had the TSCs that the recorder saw. `end` is the last event's time, if no change is missing up
     /// to there.
-    fn tscs(&self, origin: Time, offsets: &[NewOffset], end: Option<i64>) -> Vec<KvmTsc> {
-        let Some(times) = self.times.first() else { return Vec::new() };
-        let host = |ticks| {
-            let time = times.at(&mut (0, 0), 0, ticks).0 - origin;
-            time.clamp((-LIMIT).into(), LIMIT.into()) as i64
-        };
+    fn tscs(&self, origin: Time, offsets: &[NewOffset], end: Option<i64>) -> Vec<KvmTsc<i64>> {
         let has_changes = self.events().any(|name| name == TSC_OFFSET);
-        let mut found = Vec::new();
-        for seen in &self.file.options.tscs {
-            let own = seen.tsc.offset;
-            let (first, last) = (host(seen.from), host(seen.until));
-            let is_recorded = self.threads().is_none_or(|threads| threads.contains(&seen.pid));
-            let end = end.filter(|_| has_changes && is_recorded).unwrap_or(last).max(last);
+        let mut all: BTreeMap<u32, Vec<KvmTsc<i64>>> = BTreeMap::new();
+        for KvmTsc { pid, tsc, from, until } in &self.file.options.tscs {
+            let (pid, tsc, own) = (*pid, *tsc, tsc.offset);
+            let found = all.entry(pid).or_default();
+            if found.len() > MOST_WORDS {
+                continue;
+            }
+            let (first, last) = (self.host_time(*from, origin), self.host_time(*until, origin));
+            let is_recorded = has_changes && self.follows(pid);
+            let end = end.filter(|_| is_recorded).unwrap_or(last).max(last);
             let comes = |change: &NewOffset| change.next == own;
             let goes = |change: &NewOffset| change.previous == own && change.next != own;
             // A vCPU that had another offset got this one before it was seen.
@@ -142,19 +128,25 @@ impl KernelTrace {
             for change in offsets.iter().filter(meanwhile) {
                 match held {
                     Some(from) if goes(change) => {
-                        found.push(KvmTsc { tsc: seen.tsc, from, until: change.time });
+                        found.push(KvmTsc { pid, tsc, from, until: change.time });
                         held = None;
                     }
                     None if comes(change) => held = Some(change.time),
                     _ => {}
                 }
             }
-            found.extend(held.map(|from| KvmTsc { tsc: seen.tsc, from, until: end }));
-            if found.len() > MOST_WORDS {
-                return Vec::new();
-            }
+            found.extend(held.map(|from| KvmTsc { pid, tsc, from, until: end }));
         }
-        found
+        let mut all = Vec::from_iter(all.into_values());
+        sort::by_key(&mut all, Vec::len);
+        let mut left = MOST_WORDS;
+        // No VM makes another one's times less exact by its number of changes.
+        let is_kept = |of: &Vec<KvmTsc<i64>>| {
+            let kept = left.checked_sub(of.len());
+            left = kept.unwrap_or(0);
+            kept.is_some()
+        };
+        all.into_iter().take_while(is_kept).flatten().collect()
     }
 }
 
@@ -163,12 +155,13 @@ impl KernelTrace {
 struct Around<'a> {
     /// By number of the thread.
     threads: HashMap<u32, Served<'a>>,
-    /// Times between which events of a CPU were lost, in order of their ends.
+    /// Times between which events of a CPU were lost.
     gaps: Vec<(i64, i64)>,
     /// Changes of TSC offsets, in order of time, at most one more than [`MOST_OFFSETS`].
     offsets: Vec<NewOffset>,
     /// Time of the last event.
     end: Option<i64>,
+    modes: GuestModes,
 }
 
 /// KVM gave a vCPU another TSC offset.
@@ -203,8 +196,11 @@ enum KernelEvent {
         load: usize,
     },
     Entry,
-    /// It shows that the guest ran.
     Exit,
+    /// It shows that the guest ran, too.
+    Emulation,
+    /// The thread loses its CPU.
+    Switch,
     Offset {
         previous: usize,
         next: usize,
@@ -220,8 +216,10 @@ impl KernelEvent {
                     KernelEvent::Mmio { kind: format.field("type")?, value: format.field("val")? }
                 }
                 "kvm:kvm_fpu" => KernelEvent::Fpu { load: format.field("load")? },
-                "kvm:kvm_entry" => KernelEvent::Entry,
-                "kvm:kvm_exit" | "kvm:kvm_emulate_insn" => KernelEvent::Exit,
+                ENTRY => KernelEvent::Entry,
+                EXIT => KernelEvent::Exit,
+                "kvm:kvm_emulate_insn" => KernelEvent::Emulation,
+                "sched:sched_switch" => KernelEvent::Switch,
                 TSC_OFFSET => KernelEvent::Offset {
                     previous: format.field("previous_tsc_offset")?,
                     next: format.field("next_tsc_offset")?,
@@ -236,50 +234,64 @@ impl KernelEvent {
 impl<'a> Around<'a> {
     /// Reads all events of all CPUs, in order of time.
     fn read(&mut self, trace: &KernelTrace, origin: Time) -> Result<()> {
-        let mut inputs: Vec<CpuInput<'_>> = trace.inputs(0, "").map(|(_, input)| input).collect();
+        let buffers = trace.file.buffers.iter().zip(&trace.times);
+        let inputs = buffers.flat_map(|of| {
+            let lost = |cpu| trace.file.lost(of.0, cpu);
+            trace.inputs_of(of, 0, "").map(move |(cpu, input)| (input, lost(cpu)))
+        });
+        let mut inputs = Vec::from_iter(inputs);
         let mut heap = BinaryHeap::new();
         // A few formats, by their addresses.
         let mut kinds: HashMap<usize, KernelEvent> = HashMap::new();
-        let mut last = vec![-LIMIT; inputs.len()];
-        let mut at_end = Vec::new();
-        for (number, input) in inputs.iter_mut().enumerate() {
-            match input.read()? {
-                true => heap.push(Reverse((input.time(), number))),
-                false if input.is_cut() || input.take_missed().is_some() => {
-                    at_end.push((-LIMIT, LIMIT));
-                }
-                false => {}
+        for (number, of) in inputs.iter_mut().enumerate() {
+            if self.advance(of, -LIMIT, origin)? {
+                heap.push(Reverse((of.0.time(), number)));
             }
         }
         while let Some(mut first) = heap.peek_mut() {
             let number = first.0.1;
-            let input = &mut inputs[number];
-            let time = (input.time() - origin).clamp((-LIMIT).into(), LIMIT.into()) as i64;
+            let of = &mut inputs[number];
+            let input = &of.0;
+            let time = since(input.time(), origin);
             let margin = input.bound_ns().map_or(LIMIT, |ns| {
                 i64::try_from(ns).unwrap_or(LIMIT).saturating_mul(FRACTION).min(LIMIT)
             });
             self.end = self.end.max(Some(time));
+            self.modes.begin(time);
             if let Some((tid, fields)) = input.record() {
                 let format = std::ptr::from_ref(fields.format).addr();
                 let kind = *kinds.entry(format).or_insert_with(|| KernelEvent::of(fields.format));
                 self.take(tid, kind, fields, (time, margin));
             }
-            if input.take_missed().is_some() && self.gaps.len() <= MOST_GAPS {
-                self.gaps.push((last[number], time));
-            }
-            last[number] = time;
-            match input.read()? {
-                true => first.0.0 = input.time(),
-                false => {
-                    if input.is_cut() || input.take_missed().is_some() {
-                        at_end.push((time, LIMIT));
-                    }
-                    PeekMut::pop(first);
-                }
+            match self.advance(of, time, origin)? {
+                true => first.0.0 = of.0.time(),
+                false => drop(PeekMut::pop(first)),
             }
         }
-        self.gaps.extend(at_end);
         Ok(())
+    }
+
+    /// Reads a CPU's next event, and notes what was lost before it, after this time. `lost` is the number of its lost
+    /// events to come, as far as the kernel counted them.
+    fn advance(
+        &mut self,
+        (input, lost): &mut (CpuInput<'_>, u64),
+        last: i64,
+        origin: Time,
+    ) -> Result<bool> {
+        let has_next = input.read()?;
+        let missed = input.take_missed();
+        *lost = lost.saturating_sub(missed.unwrap_or(0));
+        // Those after the last event have no place in the pages.
+        let has_lost = missed.is_some() || !has_next && (input.is_cut() || *lost > 0);
+        if has_lost {
+            let until = if has_next { since(input.time(), origin) } else { LIMIT };
+            self.modes.miss(until);
+            if self.gaps.len() <= MOST_GAPS {
+                self.gaps.push((last, until));
+            }
+        }
+        Ok(has_next)
     }
 
     fn take(
@@ -290,11 +302,18 @@ impl<'a> Around<'a> {
         (time, margin): (i64, i64),
     ) {
         let number = |field| fields.number(field).unwrap_or(-1);
-        if let KernelEvent::Offset { previous, next } = kind
-            && self.offsets.len() <= MOST_OFFSETS
-        {
-            let (previous, next) = (number(previous), number(next));
-            self.offsets.push(NewOffset { time, previous, next });
+        match kind {
+            KernelEvent::Offset { previous, next } => {
+                let (previous, next) = (number(previous), number(next));
+                self.modes.change(time, previous, next);
+                if self.offsets.len() <= MOST_OFFSETS {
+                    self.offsets.push(NewOffset { time, previous, next });
+                }
+            }
+            KernelEvent::Entry => self.modes.enter(tid, time.saturating_sub(margin)),
+            KernelEvent::Exit => self.modes.exit(tid, later(time, margin)),
+            KernelEvent::Switch => self.modes.lose_cpu(tid, later(time, margin)),
+            _ => {}
         }
         let Some(thread) = self.threads.get_mut(&tid) else { return };
         thread.pass(time, margin);
@@ -309,8 +328,10 @@ impl<'a> Around<'a> {
                 thread.resume(time, margin);
                 thread.is_out = false;
             }
-            KernelEvent::Fpu { .. } | KernelEvent::Exit => thread.is_out = false,
-            KernelEvent::Offset { .. } | KernelEvent::Other => {}
+            KernelEvent::Fpu { .. } | KernelEvent::Exit | KernelEvent::Emulation => {
+                thread.is_out = false;
+            }
+            KernelEvent::Offset { .. } | KernelEvent::Switch | KernelEvent::Other => {}
         }
     }
 
@@ -319,7 +340,8 @@ impl<'a> Around<'a> {
         if self.gaps.is_empty() {
             return;
         }
-        // Their ends are in order. Of those that end later, one that begins earliest matters.
+        // Of those that end later, one that begins earliest matters.
+        sort::by_key(&mut self.gaps, |gap| gap.1);
         let mut earliest = i64::MAX;
         for gap in self.gaps.iter_mut().rev() {
             earliest = earliest.min(gap.0);
@@ -361,6 +383,11 @@ impl Served<'_> {
             sample.resumed = Some(time.saturating_sub(margin).max(sample.host));
         }
     }
+}
+
+/// Returns a time in units from a session's origin.
+fn since(time: Time, origin: Time) -> i64 {
+    (time - origin).clamp((-LIMIT).into(), LIMIT.into()) as i64
 }
 
 /// Returns the latest time of an event. The kernel's ticks are rounded down.

@@ -4,6 +4,7 @@
 //!
 //! ```text
 //! around    the kernel's times around reference points, which make clock maps narrower
+//! guest_mode whether the events of guests' kernels lie in guest mode of the host's threads
 //! cpu_input the input of a CPU: its next event or loss
 //! pages     the pages of a CPU, through a window
 //! times     from ticks to Unix time
@@ -25,6 +26,7 @@ mod cpu_input;
 mod file;
 mod foreign;
 mod formats;
+mod guest_mode;
 mod options;
 mod pages;
 mod printk;
@@ -35,12 +37,11 @@ mod zstd;
 
 pub(crate) use shown::{machine_of, shown_by};
 
-use crate::clock::FRACTION;
 use crate::clock::host::HostCounter;
 use crate::error::{Error, Result};
 use crate::format::Format;
 use crate::inputs::ctf::{ClockMaps, Domain, Offset, Session};
-use crate::inputs::input::Input;
+use crate::inputs::input::{Input, Time, nanoseconds};
 use crate::inputs::names::Names;
 use crate::inputs::regular::{self, not_regular, open_stream};
 use cpu_input::CpuInput;
@@ -200,20 +201,14 @@ impl KernelTrace {
         Ok(Some(trace))
     }
 
-    /// Opens the recording of a guest's kernel, made of events in a session with this index. Its times are those of
-    /// its guest's clock in the session.
+    /// Opens the recording of a guest's kernel, made of events in a session with this index. It has no times before
+    /// [`KernelTrace::set_guest`].
     ///
     /// # Errors
     /// As for [`KernelTrace::open`]: its guest has made its contents.
-    pub fn of_guest(
-        number: usize,
-        session: &Session,
-        maps: &ClockMaps,
-        path: &Path,
-    ) -> Result<KernelTrace> {
+    pub fn of_guest(number: usize, path: &Path) -> Result<KernelTrace> {
         let mut trace = KernelTrace::open_in_folder(path)?;
         trace.session = Some(number);
-        trace.set_guest(session, maps)?;
         Ok(trace)
     }
 
@@ -414,21 +409,26 @@ impl KernelTrace {
 
     /// Returns the times in which this and the counters of CPUs rose, as the recorder saw it: Unix time in nanoseconds.
     pub(crate) fn steals(&self) -> Vec<Steal<i64>> {
-        let Some(times) = self.times.first() else { return Vec::new() };
-        let ns = |ticks| {
-            let time = match times.scale {
-                // They are of the counter, whatever the trace's clock is.
-                Scale::Derived(counter, _) => counter.unix(ticks),
-                _ => times.at(&mut (0, 0), 0, ticks).0,
-            };
-            let ns = time.div_euclid(FRACTION.into());
-            ns.clamp(i64::MIN.into(), i64::MAX.into()) as i64
-        };
+        let ns = |ticks| self.of_counter(ticks).map(nanoseconds);
         let in_ns = |steal: &Steal<u64>| {
             let Steal { cpu, from, to, ms } = *steal;
-            Steal { cpu, from: ns(from), to: ns(to), ms }
+            Some(Steal { cpu, from: ns(from)?, to: ns(to)?, ms })
         };
-        self.file.options.steals.iter().map(in_ns).collect()
+        self.file.options.steals.iter().filter_map(in_ns).collect()
+    }
+
+    /// Returns the time of a reading of the host's counter, whatever the trace's clock is.
+    fn of_counter(&self, ticks: u64) -> Option<Time> {
+        let times = self.times.first()?;
+        Some(match times.scale {
+            Scale::Derived(counter, _) => counter.unix(ticks),
+            _ => times.at(&mut (0, 0), 0, ticks).0,
+        })
+    }
+
+    /// Returns whether the recording has the threads of a process.
+    fn follows(&self, pid: u32) -> bool {
+        self.threads().is_none_or(|threads| threads.contains(&pid))
     }
 
     /// Returns the threads that the kernel's filter had when the recording began; `None` if there is no

@@ -7,6 +7,7 @@ use super::shift::{Correction, TimeShift};
 use super::times::Scale;
 use crate::clock::host::{HostCounter, uuid};
 use crate::error::Result;
+use crate::inputs::ctf::KvmTsc;
 use crate::sort;
 use hypertrace_abi::event::cut;
 use hypertrace_format::session_json::GuestTsc;
@@ -84,8 +85,8 @@ pub(crate) struct Options {
     pub steals: Vec<Steal<u64>>,
     /// Whether this list is left out.
     pub has_bad_steals: bool,
-    /// The TSCs that KVM gave to VMs, as the recorder saw them.
-    pub tscs: Vec<SeenTsc>,
+    /// The TSCs that KVM gave to VMs, with the host's ticks at which the recorder first and last saw them.
+    pub tscs: Vec<KvmTsc<u64>>,
     /// Whether this list is left out.
     pub has_bad_tscs: bool,
     /// The threads that were recorded at the beginning; `None` if it has no such list.
@@ -103,16 +104,6 @@ pub(crate) struct Options {
     /// Ids of options that are known and not used, and of those that are not known.
     pub unused: BTreeSet<u16>,
     pub unknown: BTreeSet<u16>,
-}
-
-/// A TSC that KVM gave to a VM, with the host ticks at which the recorder first and last saw that TSC.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct SeenTsc {
-    /// The thread that made the VM.
-    pub pid: u32,
-    pub tsc: GuestTsc,
-    pub from: u64,
-    pub until: u64,
 }
 
 /// The kernel's counters of the events of a CPU in a buffer, until the recording's end.
@@ -295,7 +286,7 @@ fn all_of<T>(list: Option<&str>, most: usize, parse: impl Fn(&str) -> Option<T>)
 }
 
 /// Parses `PID-FD:OFFSET:RATIO:BITS:FROM:UNTIL`.
-fn seen_tsc(word: &str) -> Option<SeenTsc> {
+fn seen_tsc(word: &str) -> Option<KvmTsc<u64>> {
     let parts: Vec<&str> = word.split(':').collect();
     let [vm, offset, ratio, bits, from, until] = parts[..] else { return None };
     let (pid, _fd) = vm.split_once('-')?;
@@ -305,7 +296,7 @@ fn seen_tsc(word: &str) -> Option<SeenTsc> {
         shift: bits.parse().ok()?,
     };
     let (pid, from, until) = (pid.parse().ok()?, from.parse().ok()?, until.parse().ok()?);
-    let seen = SeenTsc { pid, tsc, from, until };
+    let seen = KvmTsc { pid, tsc, from, until };
     (tsc.is_possible() && seen.from <= seen.until).then_some(seen)
 }
 

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! A guest with two vCPUs, its kernel and the host's, event by event: when each vCPU's thread was in guest mode, and the
+//! events of the guest's kernel within.
+
+use crate::machine::Random;
+use crate::made::{
+    BOOT, CHECKPOINT_POINT, DISK_READ, EVENTS, GHZ, GUEST_BASE, Made, Packet, START_NS, clock,
+    json, with_boot, with_pieces,
+};
+use crate::trace_dat::{
+    Counted, KVM_EXIT_ID, KVM_WRITE_TSC_OFFSET, Page, SCHED_SWITCH_ID, TraceDat,
+    recorded_with_tscs, switch,
+};
+
+/// Ticks of the guest's TSC less those of the host's. Both have one each nanosecond.
+pub const OFFSET: i64 = -995_000;
+pub const MS: u64 = 1_000_000;
+/// Length of the recordings.
+pub const END: u64 = 200 * MS;
+/// Threads of the two vCPUs.
+pub const TIDS: [u32; 2] = [100, 101];
+
+/// The event with pieces of the guest's recording.
+const PIECES: u32 = 21;
+
+pub const KVM_ENTRY_ID: u16 = 104;
+const KVM_ENTRY: &str = "name: kvm_entry
+ID: 104
+COMMON\tfield:unsigned int vcpu_id;\toffset:8;\tsize:4;\tsigned:0;
+
+print fmt: \"vcpu %u\", REC->vcpu_id
+";
+
+/// An event of the host's kernel: time, id, thread, payload.
+pub type Seen = (u64, u16, u32, Vec<u8>);
+
+/// A vCPU's events: of its thread in the host's kernel, and host times of those of the guest's kernel.
+#[derive(Clone, Default)]
+pub struct Vcpu {
+    pub host: Vec<Seen>,
+    pub guest: Vec<u64>,
+}
+
+impl Vcpu {
+    fn new(number: usize) -> Vcpu {
+        let (tid, mut vcpu, mut now) = (TIDS[number], Vcpu::default(), 2 * MS);
+        let mut random = Random(number as u64);
+        while now < END {
+            now += random.in_range(50_000, 400_000) as u64;
+            vcpu.host.push((now, KVM_ENTRY_ID, tid, vec![number as u8, 0, 0, 0]));
+            let stay = random.in_range(50_000, 400_000) as u64;
+            // Also just after the entry and just before the exit.
+            vcpu.guest.extend([now + 1, now + stay / 2, now + stay - 1]);
+            now += stay;
+            vcpu.host.push((now, KVM_EXIT_ID, tid, vec![0; 20]));
+        }
+        vcpu
+    }
+
+    /// Lets the thread lose its CPU after its last exit.
+    pub fn halted(mut self) -> Vcpu {
+        let (last, tid) = self.host.last().map(|seen| (seen.0, seen.2)).unwrap();
+        let payload = switch((tid, "vcpu"), 1, (9, "other"));
+        self.host.push((last + 1_000, SCHED_SWITCH_ID, tid, payload));
+        self
+    }
+}
+
+/// What was recorded, before the files are made.
+#[derive(Clone)]
+pub struct Recorded {
+    pub vcpus: [Vcpu; 2],
+    /// Pages of the host's CPUs: events that are lost, by their numbers.
+    pub lost: [Vec<(usize, Counted)>; 2],
+    /// The recorder's list of TSCs, with options after it.
+    pub words: String,
+    /// Options of the host's recording.
+    pub options: Vec<(u16, Vec<u8>)>,
+    /// Guest's CPUs: raw ticks of the events.
+    pub guest: Vec<Vec<u64>>,
+}
+
+/// Returns KVM's word on a TSC of this offset.
+pub fn word(offset: i64) -> String {
+    format!("31-9:{offset}:1:0:{MS}:{END}")
+}
+
+pub fn recorded() -> Recorded {
+    let vcpus = [0, 1].map(Vcpu::new);
+    let guest = vcpus.iter().map(|vcpu| raw(&vcpu.guest)).collect();
+    let (lost, words, options) = (Default::default(), word(OFFSET), Vec::new());
+    Recorded { vcpus, lost, words, options, guest }
+}
+
+pub fn raw(times: &[u64]) -> Vec<u64> {
+    times.iter().map(|time| time.wrapping_add_signed(OFFSET)).collect()
+}
+
+impl Recorded {
+    /// Makes a session with the recordings of both kernels. The vCPUs have a point each 10 ms: the host handles each 2 ms
+    /// after the guest's reading, and the guest continues 2 ms later.
+    pub fn made(&self) -> Made {
+        let clocks = [
+            clock(0, "host", 0, GHZ, 0, START_NS),
+            clock(1, "guest", 0, GHZ, GUEST_BASE, START_NS + 990_000),
+        ];
+        let events = with_pieces(EVENTS, PIECES);
+        let json = json(&format!("[{}]", clocks.join(",")), &events, "[]");
+        let mut made = Made::with_json(&with_boot(&json, Some(BOOT)));
+        for client in [0, 1] {
+            let tid = u64::from(TIDS[client as usize]);
+            let thread = Packet::host(client).with64(80, tid);
+            let mut thread = thread.event_str(1, 1, &[tid, 42, tid, 0], b"vcpu");
+            let mut ring = Packet::guest(client);
+            for point in 0..19 {
+                let at = (5 + 10 * point) * MS;
+                let own = raw(&[at])[0];
+                let payload = [client.into(), client.into(), point, own, point];
+                thread = thread.flagged(at + 2 * MS, CHECKPOINT_POINT, 1, &payload, 0);
+                ring = ring.event(own + 4 * MS - GUEST_BASE, DISK_READ, &[at + 4 * MS, 0]);
+            }
+            if client == 0 && !self.guest.is_empty() {
+                ring = ring.recording((END, PIECES), &self.guest());
+            }
+            made = made
+                .stream(&format!("guest-{client}"), &[Packet::guest(client), ring])
+                .stream(&format!("host-{client}"), &[Packet::host(client), thread]);
+        }
+        let options = recorded_with_tscs(BOOT, &self.words);
+        let trace = TraceDat::new("x86-tsc").format("kvm", KVM_ENTRY);
+        let mut trace = trace.format("kvm", KVM_WRITE_TSC_OFFSET).option(options);
+        trace.options.extend(self.options.iter().cloned());
+        for (vcpu, lost) in self.vcpus.iter().zip(&self.lost) {
+            let lost = |number| lost.iter().find(|(at, _)| *at == number).map(|(_, of)| *of);
+            trace = trace.cpu(&Page::all_but(&vcpu.host, lost));
+        }
+        made.kernel(&trace);
+        made
+    }
+
+    /// Makes the recording of the guest's kernel.
+    pub fn guest(&self) -> TraceDat {
+        let origin = b"hypertrace 0.1.0; source=tracefs; guest_clock=1\0".to_vec();
+        let event = |raw: &u64| (*raw, SCHED_SWITCH_ID, 7, switch((7, "a"), 0, (8, "b")));
+        let cpus = self.guest.iter().map(|cpu| Vec::from_iter(cpu.iter().map(event)));
+        let trace = TraceDat::new("x86-tsc").option((9, origin));
+        cpus.fold(trace, |trace, events| trace.cpu(&Page::all(&events)))
+    }
+}

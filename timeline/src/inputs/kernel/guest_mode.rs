@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Guest mode of the host's threads: whether the events of a guest's kernel lie in it.
+//!
+//! A guest reads its TSC in guest mode alone. So if KVM's word on the TSC is true, all events of a guest's CPU lie in the
+//! guest mode of one thread of the host, which runs that vCPU. A part of the events of each CPU is looked for.
+//!
+//! A thread is out of guest mode between `kvm_exit` and its next `kvm_entry`. After an exit that KVM handles at once, some
+//! kernels enter the guest again without `kvm_entry`: the next event is another exit then, and proves nothing about the
+//! time between both. Nor does a time in which events of the host were lost. So what is called outside is certain, and
+//! what is not may be inside.
+
+use super::{KernelTrace, TSC};
+use crate::clock::Line;
+use crate::error::Result;
+use crate::inputs::ctf::{Found, GuestCpu, GuestTsc, Sample, Session, kvm_line};
+use crate::sort;
+use std::collections::{BTreeMap, HashMap};
+
+/// Names of the events at the borders of guest mode.
+pub(super) const ENTRY: &str = "kvm:kvm_entry";
+pub(super) const EXIT: &str = "kvm:kvm_exit";
+
+/// Most events of a guest's CPU that are looked for, and fewest: fewer prove little.
+const MOST_EVENTS: usize = 4096;
+const FEWEST_EVENTS: usize = 16;
+
+/// Most pages of a CPU from which these events are, of all recordings of a guest together.
+const MOST_PAGES: usize = 64;
+
+/// CPUs of a guest, and TSCs of its clock, for which events are looked for; and most of both together, of all clocks.
+const MOST_CPUS: u32 = 64;
+const MOST_TSCS: usize = 4;
+const MOST_PAIRS: usize = 1024;
+
+/// Most threads that run vCPUs. Where there are more, nothing is looked for.
+const MOST_THREADS: usize = 4096;
+
+/// Most reference points that are compared with each TSC to choose those that may be the guest's.
+const MOST_COMPARED: usize = 256;
+
+/// Where the events of guests' kernels are, while the trace of the host is read in order of time.
+#[derive(Default)]
+pub(super) struct GuestModes {
+    words: Vec<Word>,
+    cpus: Vec<Cpu>,
+    /// By number of the thread.
+    threads: HashMap<u32, Mode>,
+    /// Time of the first event of the host.
+    start: Option<i64>,
+    /// Time up to which events of the host may be missing.
+    missing_until: i64,
+}
+
+/// A TSC that KVM may have computed for a guest, and the host times from and until which it did.
+struct Word {
+    clock: u32,
+    tsc: GuestTsc,
+    from: i64,
+    until: i64,
+    /// Most by which a time is too early.
+    step: i64,
+}
+
+/// A CPU of a guest, by such a word.
+struct Cpu {
+    word: usize,
+    number: u32,
+    /// Host times of events, in order.
+    times: Vec<i64>,
+}
+
+/// What is known of a thread that runs a vCPU.
+struct Mode {
+    /// Time since when it is out of guest mode.
+    out: Option<i64>,
+    /// Whether it has lost its CPU since then, and so comes back to guest mode by `kvm_entry` alone.
+    is_off: bool,
+    has_entered: bool,
+    /// The CPUs of which no event is outside of its guest mode.
+    possible: Vec<usize>,
+}
+
+impl GuestModes {
+    /// Takes the recordings of a session's guests, for the words of KVM in the host's trace.
+    pub fn new(
+        host: &KernelTrace,
+        guests: &[&KernelTrace],
+        session: &Session,
+        found: &Found,
+    ) -> Result<GuestModes> {
+        let mut modes = GuestModes { missing_until: i64::MIN, ..GuestModes::default() };
+        let has = |name: &str| host.events().any(|event| event == name);
+        if host.file.options.tscs.is_empty() || guests.is_empty() || !has(ENTRY) || !has(EXIT) {
+            return Ok(modes);
+        }
+        let mut readings: BTreeMap<(u32, u32), Vec<u64>> = BTreeMap::new();
+        for guest in guests {
+            guest.read_some(MOST_PAGES.div_ceil(guests.len()), &mut readings)?;
+        }
+        // The same TSC of several VMs or vCPUs is one.
+        let mut tscs: BTreeMap<GuestTsc, Option<(u64, u64)>> = BTreeMap::new();
+        for seen in &host.file.options.tscs {
+            let own = host.follows(seen.pid).then_some((seen.from, seen.until));
+            let all = tscs.entry(seen.tsc).or_insert(own);
+            *all = all.zip(own).map(|(all, own)| (all.0.max(own.0), all.1.min(own.1)));
+        }
+        for (id, times) in found.by_clock.iter() {
+            let Some(clock) = session.json().clock(id) else { continue };
+            let own: Vec<_> = readings.range((id, 0)..(id, MOST_CPUS)).collect();
+            if own.is_empty() || modes.cpus.len() >= MOST_PAIRS {
+                continue;
+            }
+            let samples = Vec::from_iter(times.values().flat_map(|of| &of.samples));
+            let every = samples.len().div_ceil(MOST_COMPARED).max(1);
+            let is_possible = |line: &Line| {
+                samples.iter().step_by(every).any(|sample: &&Sample| sample.is_possible(line))
+            };
+            let lines = tscs.iter().filter_map(|(tsc, times)| {
+                let line = kvm_line(session, clock, *tsc).filter(is_possible)?;
+                Some((line, (*times)?))
+            });
+            for (line, (from, until)) in lines.take(MOST_TSCS) {
+                let [from, until] = [from, until].map(|at| host.host_time(at, session.origin()));
+                let step = i64::try_from(line.step()).unwrap_or(i64::MAX);
+                let word = modes.words.len();
+                modes.words.push(Word { clock: id, tsc: line.tsc(), from, until, step });
+                for ((_, number), raw) in &own {
+                    let at = |raw: &u64| line.at(raw.wrapping_sub(clock.base) as i64);
+                    let mut times = Vec::from_iter(raw.iter().map(at));
+                    sort::by_key(&mut times, |time| *time);
+                    modes.cpus.push(Cpu { word, number: *number, times });
+                }
+            }
+        }
+        Ok(modes)
+    }
+
+    /// Takes the time of an event of the host.
+    pub fn begin(&mut self, time: i64) {
+        self.start.get_or_insert(time);
+    }
+
+    /// Takes a time in which events of the host may be missing, before the events in it.
+    pub fn miss(&mut self, until: i64) {
+        self.missing_until = self.missing_until.max(until);
+    }
+
+    /// Takes another offset of a vCPU.
+    pub fn change(&mut self, time: i64, previous: i64, next: i64) {
+        let is_its = |word: &&mut Word| word.tsc.offset == previous && next != previous;
+        for word in self.words.iter_mut().filter(is_its).filter(|word| word.from <= time) {
+            word.until = word.until.min(time);
+        }
+    }
+
+    /// Takes `kvm_entry` of a thread: not before `time`.
+    pub fn enter(&mut self, tid: u32, time: i64) {
+        // Without an exit, the thread was out of guest mode all the time.
+        let first = self.start.unwrap_or(time);
+        let Some(mode) = self.mode(tid, Some(first)) else { return };
+        mode.has_entered = true;
+        if let Some(from) = mode.out.take() {
+            self.leave_out(tid, from, time);
+        }
+    }
+
+    /// Takes `kvm_exit` of a thread: not after `time`.
+    pub fn exit(&mut self, tid: u32, time: i64) {
+        if let Some(mode) = self.mode(tid, None) {
+            (mode.out, mode.is_off) = (Some(time), false);
+        }
+    }
+
+    /// Takes a thread's loss of its CPU: not after `time`.
+    pub fn lose_cpu(&mut self, tid: u32, time: i64) {
+        if let Some(mode) = self.threads.get_mut(&tid) {
+            // The exit may be missing.
+            mode.out = mode.out.or(Some(time));
+            mode.is_off = true;
+        }
+    }
+
+    /// Returns what is known of a thread that runs a vCPU: out of guest mode since this time, if nothing was known.
+    fn mode(&mut self, tid: u32, out: Option<i64>) -> Option<&mut Mode> {
+        if self.cpus.is_empty() {
+            return None;
+        }
+        if !self.threads.contains_key(&tid) && self.threads.len() >= MOST_THREADS {
+            self.cpus.clear();
+            self.threads.clear();
+            return None;
+        }
+        let all = self.cpus.len();
+        let new = || Mode { out, is_off: false, has_entered: false, possible: (0..all).collect() };
+        Some(self.threads.entry(tid).or_insert_with(new))
+    }
+
+    /// Leaves out the CPUs that have an event between two times at which a thread was out of guest mode.
+    fn leave_out(&mut self, tid: u32, from: i64, until: i64) {
+        if self.missing_until > from {
+            return;
+        }
+        let GuestModes { words, cpus, threads, .. } = self;
+        let Some(mode) = threads.get_mut(&tid) else { return };
+        // Each is left out once: later, an entry costs a search for the thread's own CPU alone.
+        mode.possible.retain(|cpu| {
+            let cpu = &cpus[*cpu];
+            let word = &words[cpu.word];
+            let (from, until) = (from.max(word.from), until.min(word.until) - word.step);
+            let next = cpu.times.partition_point(|time| *time <= from);
+            cpu.times.get(next).is_none_or(|time| *time >= until)
+        });
+    }
+
+    /// Returns the CPUs of which enough events were looked for, with the threads in whose guest mode all of them may lie.
+    /// `end` is the time of the host's last event.
+    pub fn finish(mut self, end: i64) -> Vec<GuestCpu> {
+        // Under some hypervisors `kvm_entry` never fires.
+        let off = self.threads.iter().filter(|(_, mode)| mode.is_off && mode.has_entered);
+        let off = Vec::from_iter(off.filter_map(|(tid, mode)| Some((*tid, mode.out?))));
+        for (tid, from) in off {
+            self.leave_out(tid, from, end);
+        }
+        let start = self.start.unwrap_or(end);
+        let looked_for = |cpu: &Cpu| {
+            let word = &self.words[cpu.word];
+            let (from, until) = (word.from.max(start), word.until.min(end));
+            let before = |limit: i64| cpu.times.partition_point(|time| *time < limit);
+            before(until).saturating_sub(before(from))
+        };
+        let mut found = Vec::new();
+        for (number, cpu) in self.cpus.iter().enumerate() {
+            let word = &self.words[cpu.word];
+            let of_word = self.cpus.iter().filter(|other| other.word == cpu.word);
+            // A thread that was in guest mode all the time has no event, and is none of these.
+            let are_all_seen =
+                of_word.filter(|other| looked_for(other) > 0).count() <= self.threads.len();
+            let events = looked_for(cpu);
+            if events < FEWEST_EVENTS || !are_all_seen {
+                continue;
+            }
+            let threads = self.threads.iter().filter(|(_, mode)| mode.possible.contains(&number));
+            let mut threads = Vec::from_iter(threads.map(|(tid, _)| *tid));
+            sort::by_key(&mut threads, |tid| *tid);
+            let (clock, tsc, cpu) = (word.clock, word.tsc, cpu.number);
+            found.push(GuestCpu { clock, tsc, cpu, events, threads });
+        }
+        found
+    }
+}
+
+impl KernelTrace {
+    /// Reads the guest's counter at an even part of its events, of so many pages of each CPU: by the guest's clock and CPU.
+    fn read_some(&self, pages: usize, to: &mut BTreeMap<(u32, u32), Vec<u64>>) -> Result<()> {
+        let Some(clock) = self.guest_clock() else { return Ok(()) };
+        let plain = self.file.buffers.iter().zip(&self.times);
+        for (buffer, times) in plain.filter(|(of, _)| &*of.clock == TSC && !of.is_compressed) {
+            for cpu in buffer.cpus.iter().filter(|cpu| cpu.len > 0 && cpu.number < MOST_CPUS) {
+                let size = buffer.page_size as u64;
+                let all = cpu.len.div_ceil(size);
+                let every = all.div_ceil(pages as u64).max(1);
+                let readings = to.entry((clock, cpu.number)).or_default();
+                if readings.len() >= MOST_EVENTS {
+                    continue;
+                }
+                for page in (0..all).step_by(every as usize) {
+                    let at = page * size;
+                    let page =
+                        super::file::Cpu { at: cpu.at + at, len: size.min(cpu.len - at), ..*cpu };
+                    let mut input = super::CpuInput::new(&self.file, times, 0, "", (buffer, page));
+                    let mut raw = Vec::new();
+                    while input.read()? {
+                        raw.push(input.raw());
+                    }
+                    let every = raw.len().div_ceil(MOST_EVENTS / MOST_PAGES).max(1);
+                    readings.extend(raw.into_iter().step_by(every));
+                }
+                readings.truncate(MOST_EVENTS);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The events of a guest's kernel against guest mode of the host's threads: they refute a false word of KVM on the guest's
+//! TSC, show which thread runs which vCPU, and give no event a smaller bound.
+
+use guest_mode::{END, KVM_ENTRY_ID, MS, OFFSET, Recorded, TIDS, Vcpu, raw, recorded, word};
+use hypertrace_test_support::{guest_mode, machine, made, trace_dat};
+use hypertrace_timeline::{
+    ClockMaps, Event, GuestCpu, KernelTrace, KvmWord, Session, Timeline, Value, vcpu_threads,
+};
+use machine::Random;
+use made::{Made, START_NS};
+use std::collections::BTreeMap;
+use std::slice::from_ref;
+use tempfile::TempDir;
+use trace_dat::{Counted, KVM_EXIT_ID, KVM_WRITE_TSC_OFFSET_ID, lost};
+
+/// What the maps say of a guest.
+struct Found {
+    word: KvmWord,
+    cpus: Vec<GuestCpu>,
+    vcpu_threads: BTreeMap<u32, u32>,
+    /// Error and bound of each of the guest's events, in nanoseconds.
+    events: Vec<(u64, u64)>,
+}
+
+impl Found {
+    /// Asserts that KVM's word is used, and which threads run the guest's CPUs.
+    #[track_caller]
+    fn assert_used(&self, threads: &[&[u32]]) {
+        assert!(self.word.used().count() == 1 && !self.word.is_outside, "{:?}", self.word);
+        let found = self.cpus.iter().map(|cpu| &cpu.threads[..]);
+        assert_eq!(Vec::from_iter(found), threads, "{:?}", self.cpus);
+        assert!(self.events.iter().all(|(error, bound)| *error <= 1 && *bound <= 3));
+    }
+
+    /// Asserts that KVM's word is refuted, and that no event is outside of the bounds that it has by points.
+    #[track_caller]
+    fn assert_refuted(&self) {
+        assert!(self.word.used().count() == 0 && self.word.is_outside, "{:?}", self.word);
+        assert_ne!(self.word.contradicted, 0);
+        self.assert_by_points();
+    }
+
+    #[track_caller]
+    fn assert_by_points(&self) {
+        let by_points = find(&Recorded { words: String::new(), ..recorded() }).events;
+        assert_eq!(self.events, by_points);
+        assert!(by_points.iter().all(|(error, bound)| error <= bound && *bound > MS));
+    }
+}
+
+/// Makes the clock maps, with the guest's recording as one of the session with this index.
+fn maps(recorded: &Recorded, guest_of: usize) -> (Made, Session, ClockMaps) {
+    let (made, dir) = (recorded.made(), TempDir::new().unwrap());
+    let path = dir.path().join("guest-kernel-000.dat");
+    std::fs::write(&path, recorded.guest().version_7()).unwrap();
+    let session = Session::open(made.path()).unwrap();
+    let host = KernelTrace::of_session(0, &session).unwrap().unwrap();
+    let guest = KernelTrace::of_guest(guest_of, &path).unwrap();
+    let (sessions, hosts, guests) = (from_ref(&session), from_ref(&host), from_ref(&guest));
+    let maps = KernelTrace::clock_maps_of(0, sessions, hosts, guests).unwrap();
+    (made, session, maps)
+}
+
+fn find(recorded: &Recorded) -> Found {
+    find_of(recorded, 0)
+}
+
+/// Finds the same, with the guest's recording as one of the session with this index.
+fn find_of(recorded: &Recorded, guest_of: usize) -> Found {
+    let (_made, session, maps) = maps(recorded, guest_of);
+    let word = maps.kvm_words().next().map(|(.., word)| word.clone()).unwrap_or_default();
+    let cpus = maps.guest_cpus().cloned().collect();
+    let vcpu_threads = vcpu_threads(&session, &maps).unwrap();
+    let sessions = [(session, maps)];
+    let events = Timeline::new(&sessions).unwrap().map(Result::unwrap);
+    let of_guest = events.filter(|event| &*event.name == "disk_read");
+    let event = |event: Event| {
+        let Value::Unsigned(truth) = event.fields[0].1 else { panic!() };
+        ((event.ts_ns - START_NS).abs_diff(truth as i64), event.bound_ns.unwrap())
+    };
+    Found { word, cpus, vcpu_threads, events: of_guest.map(event).collect() }
+}
+
+#[test]
+fn by_a_true_offset_no_event_is_outside_of_guest_mode_of_its_vcpu() {
+    let found = find(&recorded());
+
+    found.assert_used(&[&TIDS[..1], &TIDS[1..]]);
+    let recorded = recorded();
+    let all = recorded.vcpus.iter().map(|vcpu| vcpu.guest.len());
+    // The last may be after the host's last event.
+    for (cpu, all) in found.cpus.iter().zip(all) {
+        assert!((all - 3..=all).contains(&cpu.events), "{cpu:?} {all}");
+    }
+}
+
+#[test]
+fn an_offset_that_is_wrong_by_a_millisecond_is_refused_although_the_points_allow_it() {
+    for wrong in [-1_000_000, -20_000, 20_000, 1_000_000] {
+        let recorded = Recorded { words: word(OFFSET + wrong), ..recorded() };
+
+        find(&recorded).assert_refuted();
+
+        // A guest whose kernel was not recorded refutes nothing.
+        let found = find(&Recorded { guest: Vec::new(), ..recorded });
+        assert!(found.word.used().count() == 1 && found.cpus.is_empty(), "{wrong}");
+    }
+}
+
+#[test]
+fn threads_that_points_claim_for_other_vcpus_are_those_that_run_them() {
+    let mut recorded = recorded();
+    recorded.guest.swap(0, 1);
+
+    let found = find(&recorded);
+
+    found.assert_used(&[&TIDS[1..], &TIDS[..1]]);
+    assert_eq!(found.vcpu_threads, [(0, TIDS[1]), (1, TIDS[0])].into());
+    // Without the guest's kernel, there are only the claims.
+    let found = find(&Recorded { guest: Vec::new(), ..recorded });
+    assert_eq!(found.vcpu_threads, [(0, TIDS[0]), (1, TIDS[1])].into());
+}
+
+#[test]
+fn two_vcpus_that_only_one_thread_could_run_refute_an_offset() {
+    let mut recorded = recorded();
+    recorded.guest[1] = recorded.guest[0].clone();
+
+    let found = find(&recorded);
+
+    found.assert_refuted();
+    assert_eq!(found.vcpu_threads, BTreeMap::new());
+}
+
+#[test]
+fn what_the_host_did_not_record_refutes_nothing() {
+    let whole = recorded();
+    let both = [&TIDS[..1], &TIDS[1..]];
+    // A thread runs on the other CPU for a while, whose events were lost.
+    let mut lossy = whole.clone();
+    let stay = |recorded: &Recorded, at: usize| {
+        let of = &recorded.vcpus[0].host;
+        let first = of.iter().position(|(time, id, ..)| *time > END / 2 && *id == KVM_ENTRY_ID);
+        [0, 1].map(|more| first.unwrap() + at + more)
+    };
+    let moved = stay(&lossy, 0);
+    let times = moved.map(|at| lossy.vcpus[0].host[at].clone());
+    lossy.vcpus[0].host.drain(moved[0]..=moved[1]);
+    let at = lossy.vcpus[1].host.partition_point(|seen| seen.0 < times[0].0);
+    for (more, seen) in times.into_iter().enumerate() {
+        let host = &mut lossy.vcpus[1].host;
+        let place = host.partition_point(|other| other.0 < seen.0);
+        host.insert(place, seen);
+        lossy.lost[1].push((place, Counted(true)));
+        assert!(place >= at + more);
+    }
+    find(&lossy).assert_used(&both);
+
+    // The same at the end, where only the kernel's counters say so.
+    let mut at_end = lossy.clone();
+    let last = at_end.lost[1].iter().map(|(at, _)| *at).min().unwrap();
+    let cut = at_end.vcpus[1].host.len() - last;
+    at_end.vcpus[1].host.truncate(last);
+    (at_end.lost[1], at_end.options) = (Vec::new(), vec![lost("", 1, cut)]);
+    at_end.guest[1]
+        .retain(|raw| *raw < at_end.vcpus[1].host[last - 1].0.wrapping_add_signed(OFFSET));
+    find(&at_end).assert_used(&both);
+
+    // Kernels that enter the guest again after some exits without an event.
+    let mut again = whole.clone();
+    let entries = again.vcpus[0].host.iter().enumerate().filter(|(_, seen)| seen.1 == KVM_ENTRY_ID);
+    let some = Vec::from_iter(entries.map(|(at, _)| at).skip(1).step_by(3));
+    some.iter().rev().for_each(|at| drop(again.vcpus[0].host.remove(*at)));
+    find(&again).assert_used(&both);
+
+    // A recording of other processes, and a guest's recording of a moment.
+    let others = Recorded { words: format!("{}; threads=8,9", word(OFFSET)), ..whole.clone() };
+    let found = find(&others);
+    assert!(found.word.used().count() == 1 && found.cpus.is_empty());
+    let mut short = Recorded { words: word(OFFSET + 1_000_000), ..whole.clone() };
+    short.guest.iter_mut().for_each(|cpu| cpu.truncate(15));
+    assert!(find(&short).cpus.is_empty());
+
+    // Of a vCPU that was in guest mode all the time, the host has no event.
+    let mut still = whole.clone();
+    still.vcpus[1].host.clear();
+    let found = find(&still);
+    assert!(found.word.used().count() == 1 && found.cpus.is_empty(), "{:?}", found.cpus);
+}
+
+#[test]
+fn an_offset_is_tested_while_it_held() {
+    let (mut recorded, other) = (recorded(), OFFSET + MS as i64);
+    let changed = recorded.vcpus.each_mut().map(|vcpu| {
+        let exit = vcpu.host.iter().position(|seen| seen.0 > END / 2 && seen.1 == KVM_EXIT_ID);
+        let exit = exit.unwrap();
+        let (at, _, tid, _) = vcpu.host[exit];
+        let payload = [[0; 8], OFFSET.to_le_bytes(), other.to_le_bytes()].concat();
+        vcpu.host.insert(exit + 1, (at + 100, KVM_WRITE_TSC_OFFSET_ID, tid, payload));
+        at + 100
+    });
+    let changed = changed.into_iter().min().unwrap();
+    for (cpu, vcpu) in recorded.guest.iter_mut().zip(&recorded.vcpus) {
+        let own = |at: &u64| if *at < changed { OFFSET } else { other };
+        *cpu = vcpu.guest.iter().map(|at| at.wrapping_add_signed(own(at))).collect();
+    }
+    let second = word(other).replace(&format!(":{MS}:"), &format!(":{changed}:"));
+    recorded.words = format!("{},{second}", word(OFFSET));
+
+    let found = find(&recorded);
+
+    let threads = found.cpus.iter().map(|cpu| &cpu.threads[..]);
+    assert_eq!(Vec::from_iter(threads), [&TIDS[..1], &TIDS[1..]].repeat(2), "{:?}", found.cpus);
+    assert!(found.word.used().count() == 2 && !found.word.is_outside, "{:?}", found.word);
+}
+
+#[test]
+fn a_thread_that_does_not_come_back_to_guest_mode_runs_no_vcpu_with_later_events() {
+    let mut recorded = recorded();
+    // Only the first entry and exit of the second vCPU, which then waits.
+    recorded.vcpus[1].host.truncate(2);
+    recorded.vcpus[1] = recorded.vcpus[1].clone().halted();
+    recorded.guest.truncate(1);
+    recorded.guest[0].retain(|raw| *raw > raw_after(&recorded.vcpus[1]));
+
+    find(&recorded).assert_used(&[&TIDS[..1]]);
+}
+
+fn raw_after(vcpu: &Vcpu) -> u64 {
+    raw(&[vcpu.host.last().unwrap().0])[0]
+}
+
+#[test]
+fn a_forged_recording_makes_no_bound_smaller_and_concerns_its_own_guest_alone() {
+    let mut random = Random(5);
+    let mut any = || Vec::from_iter((0..200).map(|_| random.in_range(0, END as i64) as u64));
+    let mut forged = Recorded { guest: vec![any(), any()], ..recorded() };
+    forged.guest.iter_mut().for_each(|cpu| cpu.sort_unstable());
+    find(&forged).assert_refuted();
+    let found = find_of(&forged, 1);
+    assert!(found.word.used().count() == 1 && found.cpus.is_empty());
+
+    // Of two words that the points allow, the guest makes its events fit one.
+    let false_word = OFFSET + 300_000;
+    let words = [word(OFFSET), word(false_word).replace("31-9", "77-9")].join(",");
+    let fitting = |offset: i64| {
+        let raw = |vcpu: &Vcpu| vcpu.guest.iter().map(|t| t.wrapping_add_signed(offset)).collect();
+        Recorded { guest: recorded().vcpus.iter().map(raw).collect(), ..recorded() }
+    };
+    for offset in [OFFSET, false_word] {
+        let found = find(&Recorded { words: words.clone(), ..fitting(offset) });
+        assert!(found.word.is_ambiguous && found.word.used().count() == 0);
+        found.assert_by_points();
+    }
+
+    // Of many CPUs, few events at impossible times.
+    let cpus = Vec::from_iter((0..80).map(|n| vec![n, n + 1]));
+    let found = find(&Recorded { guest: cpus, ..recorded() });
+    assert!(found.word.used().count() == 1 && found.cpus.is_empty());
+}
