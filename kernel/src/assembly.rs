@@ -25,6 +25,7 @@ const PAGE: usize = 4096;
 #[derive(Debug)]
 pub struct Assembly {
     clock: u32,
+    client: u32,
     frequency: u64,
     dir: Folder,
     /// Name of the file that it becomes.
@@ -67,10 +68,17 @@ struct CpuPages {
 
 impl Assembly {
     /// Begins a recording, whose file is made in this directory under this name. Nothing is written before its
-    /// descriptions are whole. `clock` is the session's clock of the guest, `frequency` its ticks per second.
-    pub fn new(dir: &Folder, file_name: &str, clock: u32, frequency: u64) -> Assembly {
+    /// descriptions are whole. `clock` is the session's clock of the guest, `frequency` its ticks per second, `client` the
+    /// client that sends the pieces.
+    pub fn new(
+        dir: &Folder,
+        file_name: &str,
+        (clock, frequency): (u32, u64),
+        client: u32,
+    ) -> Assembly {
         Assembly {
             clock,
+            client,
             frequency: frequency.max(1),
             dir: dir.clone(),
             file_name: file_name.to_owned(),
@@ -211,7 +219,8 @@ impl Assembly {
                 .damage
                 .push(format!("{damaged} pages or parts that the guest sent are not whole"));
         }
-        let of = Of::Guest { clock: self.clock, frequency: self.frequency };
+        let Assembly { clock, client, frequency, .. } = self;
+        let of = Of::Guest { clock, client, frequency };
         complete(state, Names::default(), taken, recovered, of)
     }
 
@@ -299,7 +308,7 @@ mod tests {
     /// Begins a recording with its descriptions.
     fn described(dir: &Path, json: &RecordingJson) -> Assembly {
         let dir = Folder::open(dir, Share::Owner).unwrap();
-        let mut assembly = Assembly::new(&dir, "guest.dat", 4, 1_000_000_000);
+        let mut assembly = Assembly::new(&dir, "guest.dat", (4, 1_000_000_000), 9);
         let head = trace_dat::Description { page_size: 4096, ..Default::default() }.to_bytes();
         let json = serde_json::to_vec(json).unwrap();
         for piece in pieces(HEAD, 0, &head).chain(pieces(JSON, 0, &json)) {
@@ -323,7 +332,10 @@ mod tests {
         assert_eq!((summary.asked.events, &*summary.damage), (6 * EVENTS as u64, &[][..]));
         let file = fs::read(dir.path().join("guest.dat")).unwrap();
         let text = String::from_utf8_lossy(&file);
-        assert!(text.contains("; guest_clock=4"), "its clock is known");
+        assert!(
+            text.contains("; guest_clock=4; guest_client=9"),
+            "its clock and its client are known"
+        );
         assert!(!text.contains("threads=1") && !text.contains('\u{1b}'), "nothing is forged");
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 4);
     }
@@ -419,7 +431,7 @@ mod tests {
     fn pages_without_descriptions_are_not_written() {
         let dir = session();
         let folder = Folder::open(dir.path(), Share::Owner).unwrap();
-        let mut assembly = Assembly::new(&folder, "guest.dat", 4, 1_000_000_000);
+        let mut assembly = Assembly::new(&folder, "guest.dat", (4, 1_000_000_000), 9);
         for n in 0..9 {
             pieces("cpu0", n * PAGE as u64, &page(1)).for_each(|p| assembly.add(&p).unwrap());
         }

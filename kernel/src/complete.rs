@@ -20,9 +20,10 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Of {
     Host,
-    /// A guest, with its clock in the session, and this clock's ticks per second.
+    /// A guest, with its clock in the session, the client that sent the recording, and the clock's ticks per second.
     Guest {
         clock: u32,
+        client: u32,
         frequency: u64,
     },
 }
@@ -154,8 +155,8 @@ pub(crate) fn complete(
     if json.boot_id.bytes().all(|b| b.is_ascii_hexdigit() || b == b'-') {
         origin.push_str(&format!("; boot_id={}", json.boot_id));
     }
-    if let Of::Guest { clock, .. } = of {
-        origin.push_str(&format!("; guest_clock={clock}"));
+    if let Of::Guest { clock, client, .. } = of {
+        origin.push_str(&format!("; guest_clock={clock}; guest_client={client}"));
     }
     let mut damage = taken.damage;
     let readings = Vec::from_iter([json.reading, reading].into_iter().flatten());

@@ -88,7 +88,7 @@ impl<'a> GuestRecordings<'a> {
             }
             let (client, recording) = (self.client, piece.recording);
             let name = format!("guest-kernel-{clock}-{client}-{lease:016x}-{recording:016x}.dat");
-            self.coming.insert(key, Assembly::new(self.folder, &name, clock, frequency));
+            self.coming.insert(key, Assembly::new(self.folder, &name, (clock, frequency), client));
         }
         self.coming.get_mut(&key).map_or(Ok(()), |assembly| assembly.add(piece))
     }

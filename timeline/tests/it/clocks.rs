@@ -406,6 +406,41 @@ fn a_guests_kernel_has_the_clock_of_clients_that_agree_and_bounds_for_the_others
 }
 
 #[test]
+fn a_recording_of_a_guests_kernel_has_the_clock_and_the_bounds_of_the_client_that_sent_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("guest.dat");
+    let made = offsets(&[0, 700_000, 0, 400_000, 0]);
+    let session = Session::open(made.path()).unwrap();
+    let maps = ClockMaps::of(&session).unwrap();
+    let sessions = [(session, maps)];
+    let of = |client: &str| {
+        let page = trace_dat::Page::at(GUEST_BASE + 30_000_000).mmio(0, 5, 0);
+        let origin = format!("hypertrace 0.1.0; source=tracefs; guest_clock=1{client}\0");
+        let trace = trace_dat::TraceDat::new("x86-tsc").option((9, origin.into())).cpu(&[page]);
+        fs::write(&path, trace.version_7()).unwrap();
+        let mut trace = KernelTrace::open(&path).unwrap();
+        trace.set_guest(&sessions[0].0, &sessions[0].1).unwrap();
+        let traces = [trace];
+        let mut events = Timeline::with_kernel(&[], &traces).unwrap();
+        let event = events.next().unwrap().unwrap();
+        (event.ts_ns - START_NS - 30_000_000, event.bound_ns.unwrap())
+    };
+
+    let all = of("");
+
+    assert!(all.1 >= 700_000);
+    for (client, late) in [(0, 0), (1, 700_000), (2, 0), (3, 400_000), (4, 0)] {
+        let (error, bound) = of(&format!("; guest_client={client}"));
+        assert!((error + late).abs() <= 10_000 && bound <= 20_000, "{client}: {error} {bound}");
+    }
+    // A client without points, one that there is not, and no number.
+    for client in [5, 77, u32::MAX] {
+        assert_eq!(of(&format!("; guest_client={client}")), all);
+    }
+    assert_eq!(of("; guest_client=-1"), all);
+}
+
+#[test]
 fn a_guests_trace_with_a_clock_of_any_bound_has_no_smaller_one() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("guest.dat");

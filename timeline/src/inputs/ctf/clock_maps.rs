@@ -122,13 +122,13 @@ impl ClientMap {
     }
 }
 
-/// The clock that the clients of a session read, or those that agree.
+/// The clock that the client of a recording reads, or the clients of a session that agree.
 #[derive(Clone, Debug)]
 pub(crate) struct GuestClock {
     map: Arc<ClockMap>,
     /// The clock by KVM's or the VMM's word, if that is used for all clients.
     lines: Lines,
-    /// What the constraints of any client allow: those of one that reads another clock include the difference.
+    /// What the constraints of the recording's client allow, or those of any client, as any of them may read another clock.
     /// `None` if there are too many.
     limits: Option<Arc<Hull>>,
     /// Raw ticks at tick 0 of the map.
@@ -139,8 +139,8 @@ pub(crate) struct GuestClock {
 }
 
 impl GuestClock {
-    /// Maps a raw reading by anyone in the guest to Unix time, in units. The bound is that of the
-    /// client whose constraints say least about this time. `hints` are where the last lookups found theirs.
+    /// Maps a raw reading to Unix time, in units. The bound is that of the recording's client, or of the client whose
+    /// constraints say least about this time. `hints` are where the last lookups found theirs.
     pub fn at(&self, hints: &mut (usize, usize), raw: u64) -> (i128, Option<u64>) {
         let Some(guest) = raw.checked_sub(self.base) else {
             // Long before the first event of a client.
@@ -166,15 +166,15 @@ impl GuestClock {
 }
 
 impl ClockMaps {
-    /// Returns the clock of the guest: that with this id, or the only one. `is_raw`: CLOCK_MONOTONIC_RAW is wanted, and
-    /// not the counter.
+    /// Returns the clock of the guest: that with this id, or the only one; and if a client is given and has enough
+    /// constraints, as this client reads the clock. `is_raw`: CLOCK_MONOTONIC_RAW is wanted, and not the counter.
     ///
     /// # Errors
     /// The reason, if the guest has no such clock that clients agree on and that reference points relate to the host.
     pub(crate) fn guest(
         &self,
         session: &Session,
-        id: Option<u32>,
+        (id, client): (Option<u32>, Option<u32>),
         is_raw: bool,
     ) -> std::result::Result<GuestClock, &'static str> {
         let known = self.clocks.iter().filter(|(_, maps)| {
@@ -192,6 +192,15 @@ impl ClockMaps {
             (_, false) => return Err("its guest's clock is not the TSC"),
             (_, true) => return Err("its guest's clock is not CLOCK_MONOTONIC_RAW"),
         }
+        let (base, frequency, origin) = (clock.base, clock.frequency.max(1), session.origin());
+        let has_bounds = |own: &&Arc<ClockMap>| own.constraints() >= FEW && own.width().is_some();
+        let own = client.and_then(|id| Some((id, maps.clients.get(id).filter(has_bounds)?)));
+        if let Some((client, own)) = own {
+            let map = if maps.alone.contains(&client) { own } else { &maps.shared }.clone();
+            let lines = maps.tscs.used(client);
+            let limits = Hull::of([&**own].into_iter()).map(Arc::new);
+            return Ok(GuestClock { map, lines, limits, base, frequency, origin });
+        }
         if !maps.alone.is_empty() && maps.alone.len() == maps.clients.len() {
             return Err("its guest's clients have different clocks");
         }
@@ -206,8 +215,7 @@ impl ClockMaps {
             let shared = own.peek().is_none().then_some(&*maps.shared);
             Hull::of(own.chain(shared)).map(Arc::new)
         });
-        let (base, frequency) = (clock.base, clock.frequency.max(1));
-        let (map, limits, origin) = (maps.shared.clone(), limits.clone(), session.origin());
+        let (map, limits) = (maps.shared.clone(), limits.clone());
         Ok(GuestClock { map, lines, limits, base, frequency, origin })
     }
 

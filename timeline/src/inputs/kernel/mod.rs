@@ -281,7 +281,11 @@ impl KernelTrace {
             session: session.dir().to_owned(),
             why: why.into(),
         };
-        let (id, readings) = (self.file.options.guest_clock, self.file.options.counter);
+        let options = &self.file.options;
+        let (id, readings) = (options.guest_clock, options.counter);
+        let client = options.guest_client;
+        // One of the counter and one of CLOCK_MONOTONIC_RAW, for all buffers.
+        let mut clocks = [None, None];
         for (buffer, times) in self.file.buffers.iter().zip(&mut self.times) {
             let readings = match &*buffer.clock {
                 TSC => None,
@@ -292,8 +296,12 @@ impl KernelTrace {
                 }
             };
             let is_raw = *buffer.clock == *MONOTONIC_RAW && readings.is_none();
-            let clock = maps.guest(session, id, is_raw).map_err(failed)?;
-            times.scale = Scale::Guest(Box::new(clock), readings);
+            let known = &mut clocks[usize::from(is_raw)];
+            let clock = match known.take() {
+                Some(clock) => clock,
+                None => maps.guest(session, (id, client), is_raw).map_err(failed)?,
+            };
+            times.scale = Scale::Guest(known.insert(clock).clone().into(), readings);
         }
         Ok(())
     }

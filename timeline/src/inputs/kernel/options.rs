@@ -95,6 +95,8 @@ pub(crate) struct Options {
     pub all: Option<String>,
     /// Of a guest's recording, the guest's clock in its session.
     pub guest_clock: Option<u32>,
+    /// Of such a recording, the client that sent it.
+    pub guest_client: Option<u32>,
     /// The program that recorded the trace.
     pub version: String,
     /// Number of the machine's CPUs.
@@ -199,7 +201,9 @@ impl Options {
                 self.has_bad_tscs = tscs.is_none();
                 self.tscs = tscs.unwrap_or_default();
                 self.all = find("all").map(short_name);
-                self.guest_clock = find("guest_clock").and_then(|id| id.parse().ok());
+                let number = |name| find(name).and_then(|number| number.parse().ok());
+                (self.guest_clock, self.guest_client) =
+                    (number("guest_clock"), number("guest_client"));
                 // A word that is no number names no thread.
                 self.threads = find("threads")
                     .map(|list| list.split(',').filter_map(|tid| tid.parse().ok()).collect());
