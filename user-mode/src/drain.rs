@@ -193,6 +193,7 @@ impl<S: EventSink> Drain<S> {
         if !is_replaced && self.settling.is_none() {
             return false;
         }
+        state.is_settling.store(true, Relaxed);
         let now = ticks();
         let (_, all) = segment.clients();
         let tail =
@@ -248,6 +249,7 @@ impl<S: EventSink> Drain<S> {
         let mut known = Vec::new();
         self.sink.known_clients(&mut |client| known.push(Known::of(client)));
         self.begin_generation(&known, false);
+        state.is_settling.store(false, Relaxed);
     }
 
     /// Begins a generation, of records that were found in the rings or of those that come.

@@ -206,9 +206,12 @@ impl<S: EventSink> Points<'_, S> {
     }
 
     /// Looks at all clients that rang, and at the one that need not; at every client if a pass
-    /// found one that has asked. Returns whether there was a point.
+    /// found one that has asked; at none while a VM's memory is replaced. Returns whether there was a point.
     fn look(&mut self) -> bool {
         let mut served = false;
+        if self.state.is_of_another_time() {
+            return served;
+        }
         if self.state.is_point_due.load(Relaxed) {
             self.state.is_point_due.store(false, Relaxed);
             // At most 1,024.

@@ -36,6 +36,8 @@ pub(crate) struct HostState {
     pub(crate) beat: AtomicU64,
     /// So is a client's tail that this host has not stored.
     pub(crate) is_replaced: AtomicBool,
+    /// This host has seen it, and waits until the memory does not change any more.
+    pub(crate) is_settling: AtomicBool,
     /// When the last pass ended: the raw counter.
     pub(crate) last_pass: AtomicU64,
     pub(crate) stop_points: AtomicBool,
@@ -57,6 +59,7 @@ impl HostState {
             is_point_due: AtomicBool::new(false),
             beat: AtomicU64::new(0),
             is_replaced: AtomicBool::new(false),
+            is_settling: AtomicBool::new(false),
             last_pass: AtomicU64::new(ticks()),
             stop_points: AtomicBool::new(false),
             stop_drain: AtomicBool::new(false),
@@ -72,6 +75,12 @@ impl HostState {
         if self.sleeps.load(Relaxed) {
             drain.unpark();
         }
+    }
+
+    /// Returns true if a VM's memory may be that of another time, whose points are of no epoch that has begun.
+    pub(crate) fn is_of_another_time(&self) -> bool {
+        let is_same = || self.segment.local().beat().load(Relaxed) == self.beat.load(Relaxed);
+        self.is_remote && (self.is_settling.load(Relaxed) || !is_same())
     }
 
     /// Returns true if a program would wake the thread that answers points.

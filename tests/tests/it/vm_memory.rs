@@ -18,6 +18,7 @@ use hypertrace_abi::event_type;
 use hypertrace_abi::layout::{guest_page, host_page};
 use hypertrace_abi::record::ClockKind;
 use hypertrace_abi::ring::{ClientMemory, Emit, Lease, LeaseInfo, Producer, ProducerState};
+use hypertrace_abi::slot;
 use hypertrace_tests::command::run;
 use hypertrace_tests::{babeltrace2, this_test, traced, wait_until};
 use hypertrace_timeline::{ClockMaps, Event, EventKind, Timeline, Value};
@@ -470,4 +471,36 @@ fn a_client_that_goes_on_when_its_vm_is_restored_counts_no_fault() {
     assert_eq!((summary.ring_events, summary.lost), (20, 0));
     assert!(summary.faults.is_empty(), "{:?}", summary.faults);
     babeltrace2::read(&dir.join("ctf")).map(|read| read.clean());
+}
+
+#[test]
+fn points_of_a_restored_vm_wait_until_its_epoch_has_begun() {
+    let machine = Machine::new();
+    let session = machine.session(Some(SIZE));
+    let memory = session.segment().client(LAST).unwrap();
+    let state = ProducerState::new();
+    let producer = lease(memory, &state, 7, 0);
+    emit(&producer, 0..1, 0);
+    // The guest's clock is late by so many ticks.
+    let points = |numbers: std::ops::Range<u32>, late: u64| {
+        for seq in numbers {
+            let (site, fields) = event_type!("point", number = u64::from(seq));
+            let ask = |_, seq| slot::ask(&memory, 0, seq);
+            producer.slot(site, || ticks() - late, || seq, 0, fields, ask).unwrap();
+            wait_until("a reply", || memory.host[host_page::REPLY].load(Relaxed) as u32 == seq);
+        }
+    };
+
+    points(1..11, 0);
+    let (snapshot, saved) = (machine.snapshot(), ticks());
+    points(11..21, 0);
+    machine.restore(&snapshot);
+    points(21..31, ticks() - saved);
+    let dir = session.trace().dir().to_owned();
+    let summary = session.finish().unwrap();
+
+    assert_eq!((summary.reference_points, summary.lost), (30, 0));
+    let session = hypertrace_timeline::Session::open(&dir).unwrap();
+    assert_eq!(session.json().device["rollbacks"], 1);
+    assert_eq!(ClockMaps::of(&session).unwrap().unusable(), 0);
 }
