@@ -16,9 +16,9 @@ const BARE: &str = "hypertrace-bare.h";
 #[derive(Debug)]
 pub struct Module {
     /// `hypertrace.ko`.
-    pub file: PathBuf,
+    file: PathBuf,
     /// `hypertrace_test.ko`, which emits by it.
-    pub test: PathBuf,
+    test: PathBuf,
     /// Beginning of the names of the kernel's capabilities.
     name: &'static str,
 }
@@ -62,6 +62,13 @@ impl Module {
         };
         let [file, test] = ["hypertrace.ko", "tests/hypertrace_test.ko"].map(stripped);
         Some(Module { file, test, name })
+    }
+
+    /// Returns its files, with their paths in a guest.
+    pub fn files(&self) -> [(String, PathBuf); 2] {
+        let Module { file, test, .. } = self;
+        [("/hypertrace.ko", file), ("/hypertrace_test.ko", test)]
+            .map(|(name, path)| (name.into(), path.clone()))
     }
 
     /// Reports that a test used it, in a guest.

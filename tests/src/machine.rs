@@ -151,7 +151,7 @@ impl Machine {
     }
 
     /// Runs a script of the shell in the machine as root, in an empty folder and after all other scripts. What the script
-    /// leaves in `/mnt/shared/NUMBER`, which is `$shared`, is in the returned folder.
+    /// leaves in `/mnt/shared/NUMBER`, which is `$shared`, is in the returned folder. After `$limit` seconds the machine is killed.
     #[track_caller]
     pub fn run(&self, script: &str) -> (Ran, PathBuf) {
         let mut channel = self.channel.lock().unwrap_or_else(PoisonError::into_inner);
@@ -161,7 +161,8 @@ impl Machine {
         fs::create_dir(&folder).unwrap();
         let path = std::env::var("PATH").unwrap_or_default();
         let script = format!(
-            "export HOME=/run TMPDIR=/run PATH='{path}'\nshared=/mnt/shared/{number}\n{script}"
+            "export HOME=/run TMPDIR=/run PATH='{path}'\nshared=/mnt/shared/{number}; limit={}\n{script}",
+            LIMIT.as_secs()
         );
         fs::write(folder.join("script"), script).unwrap();
         let code = within_limit(self.qemu, || {

@@ -98,6 +98,8 @@ pub fn merged(files: &[&Path]) -> Option<Vec<(usize, Shown)>> {
         let said = String::from_utf8_lossy(&out.stderr);
         assert!(out.status.success() && said.is_empty(), "{name} {files:?}: {said}");
         let mut events = Vec::new();
+        // The event after a gap is of the gap's file, whose name is on the gap's line alone.
+        let mut gap = None;
         for line in String::from_utf8_lossy(&out.stdout).lines() {
             // The file's name, then the event.
             let of = |file: &&Path| {
@@ -105,8 +107,10 @@ pub fn merged(files: &[&Path]) -> Option<Vec<(usize, Shown)>> {
                 line.split_once(": ").filter(|(of, _)| of.ends_with(name)).map(|(_, line)| line)
             };
             let found = files.iter().enumerate().find_map(|(n, file)| Some((n, of(file)?)));
-            let is_event = |line: &str| !line.starts_with("cpus=") && !line.ends_with("DROPPED]");
-            if let Some((n, line)) = found.filter(|(_, line)| is_event(line)) {
+            let Some((n, line)) = found.or_else(|| Some((gap.take()?, line))) else { continue };
+            if line.ends_with("DROPPED]") {
+                gap = Some(n);
+            } else if !line.starts_with("cpus=") {
                 let event = parse(line).unwrap_or_else(|| panic!("{name}: {line:?}"));
                 events.push((n, event));
             }

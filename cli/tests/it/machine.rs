@@ -24,8 +24,8 @@ const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 /// - `serve OPTION..`: serves a VM in S; `$server` is the server
 /// - `host OPTION..`: records the kernel's events of the machine in S; `$host` is the recorder
 /// - `end PID FILE`: ends one of both, which must succeed
-/// - `linux COMMAND`: runs QEMU until its guest ends. Under the emulated KVM one boot of some fifteen ended before the
-///   guest's kernel said anything; such a guest is started again
+/// - `linux COMMAND`: runs QEMU until its guest ends. Under the emulated KVM one boot of some fifteen ended or hung before
+///   the guest's first process; such a guest is started again. A guest that hangs later is ended, and fails the script
 /// - `boot COMMAND`: starts QEMU, whose guest takes commands; `$qemu` is QEMU
 /// - `guest COMMAND`: gives the guest a command of its shell, and waits for its end. Ends with that command's status
 /// - `more NUMBER`: waits until so many events more have been recorded
@@ -44,8 +44,16 @@ host() { "$H" record -a -o S "$@" 2>host & host=$!; await host 'recording the ke
 end() { kill -INT $1; wait $1 || { cat $2; exit 8; }; }
 linux() {
     for try in 1 2 3; do
-        "$@" </dev/null >$shared/console 2>&1
+        timeout $((limit - 150)) "$@" </dev/null >$shared/console 2>&1 & qemu=$!
+        tries=0
+        until grep -q booted $shared/console || ! kill -0 $qemu 2>/dev/null; do
+            sleep 0.1; tries=$((tries + 1))
+            [ $tries -lt 600 ] || kill $qemu
+        done
+        wait $qemu
         ! grep -qE 'reboot: |Kernel panic' $shared/console || return 0
+        echo "guest $try did not end"
+        ! grep -q booted $shared/console || break
     done
     exit 6
 }
@@ -68,7 +76,7 @@ ready() {
 guest() { echo "$1" >&3; return $(hear); }
 monitor() { asked=$((${asked-1000} + 1)); echo "$1" >&5; echo "print/d $asked + 700000" >&5; await $shared/monitor $((asked + 700000)) $qemu; }
 off() { echo 'poweroff -f' >&3; wait $qemu; kill $reader; }
-trap 'kill $qemu $reader 2>/dev/null' EXIT
+trap 'kill $qemu $reader $host $server 2>/dev/null; rm -f /dev/shm/guest' EXIT
 "#;
 
 /// Script of a guest that takes commands of the machine by its second serial port.
@@ -96,7 +104,8 @@ fn kvm_guest(
     let options = [&["-M", "q35", "-cpu", "host"], device].concat();
     let options = options.into_iter().map(str::to_owned).collect::<Vec<_>>();
     let files = files.iter().map(|(name, path)| (&**name, &**path)).collect::<Vec<_>>();
-    line_of(&linux.command(folder, &["-accel", "kvm"], &options, &files, script))
+    let script = format!("echo booted\n{script}");
+    line_of(&linux.command(folder, &["-accel", "kvm"], &options, &files, &script))
 }
 
 /// Returns the guest's program of numbered events, by its name in the guest.
@@ -108,10 +117,7 @@ fn program() -> (String, PathBuf) {
 /// the folder that the script has shared, with the session in it.
 #[track_caller]
 fn run(machine: &Machine, script: &str) -> (String, PathBuf) {
-    let script = format!(
-        "H='{}'\n{FUNCTIONS}\n{script}\nrm -f /dev/shm/guest; cp -r S $shared/",
-        HYPERTRACE.0
-    );
+    let script = format!("H='{}'\n{FUNCTIONS}\n{script}\ncp -r S $shared/", HYPERTRACE.0);
     let (ran, shared) = machine.run(&script);
     let console = fs::read(shared.join("console")).unwrap_or_default();
     let console = String::from_utf8_lossy(&console).into_owned();

@@ -1,14 +1,21 @@
 //! The clock of a Linux guest under a real KVM: how far times are from those that KVM itself gives the guest.
 
+use super::{FILE, HYPERTRACE, kvm_guest, run};
 use crate::linux_guest_kernel::recorder;
-use hypertrace_tests::command::Hypertrace;
 use hypertrace_tests::linux::{Linux, static_program};
-use hypertrace_tests::machine::{Machine, line_of};
+use hypertrace_tests::machine::Machine;
 use std::collections::BTreeSet;
-use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
+/// Returns the files of a guest that reads its clock and the host's by ptp_kvm, by `ptp READINGS MILLISECONDS`.
+pub fn ptp(linux: &Linux) -> Vec<(String, PathBuf)> {
+    let program = static_program("hypertrace-linux-guest").with_file_name("hypertrace-ptp");
+    let module = linux.module("drivers/ptp/ptp_kvm");
+    vec![("ptp".into(), program), ("/ptp_kvm.ko".into(), module)]
+}
+
+/// Command of such a guest.
+pub const LOAD_PTP: &str = "insmod /ptp_kvm.ko";
 
 /// A reading of ptp_kvm: the guest's CLOCK_MONOTONIC_RAW and the host's CLOCK_REALTIME at one instant; and the host
 /// time of events before and after it, with their own readings of CLOCK_MONOTONIC_RAW.
@@ -20,8 +27,18 @@ struct Reading {
     host: i64,
 }
 
-/// Returns the readings in a session, and the largest bound of their events in nanoseconds.
-fn readings(session: &Path) -> (Vec<Reading>, u64) {
+impl Reading {
+    /// Returns how much later the session's time of the guest's clock is than the host's own.
+    fn distance(&self) -> i64 {
+        let Reading { before, after, raw, host } = self;
+        // Both clocks are of one counter, so a time between two events is on a line.
+        let along = i128::from(raw - before.0) * i128::from(after.1 - before.1);
+        before.1 - host + (along / i128::from(after.0 - before.0)) as i64
+    }
+}
+
+/// Returns the distances of the readings in a session, sorted, and the largest bound of their events, in nanoseconds.
+pub fn distances(session: &Path) -> (Vec<i64>, u64) {
     let (mut found, mut reading, mut bound) = (Vec::new(), Reading::default(), 0);
     HYPERTRACE.report_each(session, |line| {
         let number = |name| line.number(name).unwrap() as i64;
@@ -30,12 +47,13 @@ fn readings(session: &Path) -> (Vec<Reading>, u64) {
             "ptp_after" => reading.after = (number("raw_ns"), line.ts_ns),
             "ptp" => {
                 (reading.raw, reading.host) = (number("raw_ns"), number("host_unix_ns"));
-                found.push(std::mem::take(&mut reading));
+                found.push(std::mem::take(&mut reading).distance());
             }
             _ => return,
         }
         bound = bound.max(line.bound_ns.unwrap());
     });
+    found.sort_unstable();
     (found, bound)
 }
 
@@ -44,49 +62,20 @@ fn readings(session: &Path) -> (Vec<Reading>, u64) {
 fn a_guests_times_are_those_of_kvms_own_clock() {
     let (Some(machine), Some(linux)) = (Machine::find(), Linux::find()) else { return };
     let folder = tempfile::tempdir().unwrap();
-    let program = static_program("hypertrace-linux-guest").with_file_name("hypertrace-ptp");
-    let module = linux.module("drivers/ptp/ptp_kvm");
-    let device = "memory-backend-file,id=ht,share=on,mem-path=/dev/shm/guest,size=16M";
-    let options = ["-M", "q35", "-cpu", "host", "-object", device];
-    let options = [&options[..], &["-device", "ivshmem-plain,memdev=ht"]].concat();
-    let options = options.into_iter().map(str::to_owned).collect::<Vec<_>>();
-    let recorder = recorder();
-    let mut programs = vec![("ptp", &*program), ("lib/ptp_kvm.ko", &*module)];
-    programs.extend(recorder.iter().map(|(name, path)| (&**name, &**path)));
-    let qemu = linux.command(
-        folder.path(),
-        &["-accel", "kvm"],
-        &options,
-        &programs,
-        "insmod /lib/ptp_kvm.ko; hypertrace forward ptp 24; echo \"ended: $?\"",
-    );
-    let script = format!(
-        "H='{}'
-         $H serve --file /dev/shm/guest -o S 2>messages & server=$!
-         until grep -q 'start the VM' messages; do sleep 0.1; kill -0 $server || exit; done
-         $H record -a -o S 2>recorder & recorder=$!
-         until test -s recorder; do sleep 0.1; kill -0 $recorder || exit; done
-         {} </dev/null >$shared/console
-         kill -INT $recorder; wait $recorder
-         kill -INT $server; wait $server && cp -r S recorder $shared/",
-        HYPERTRACE.0,
-        line_of(&qemu)
+    let files = [ptp(&linux), recorder()].concat();
+    let script = format!("{LOAD_PTP}; hypertrace forward ptp 24 50; echo \"ended: $?\"");
+    let qemu = kvm_guest(&linux, folder.path(), &FILE, &files, &script);
+
+    let (console, shared) = run(
+        machine,
+        &format!(
+            "serve --file /dev/shm/guest; host; linux {qemu}; end $host host; end $server serve"
+        ),
     );
 
-    let (ran, shared) = machine.run(&script);
-
-    let console = fs::read(shared.join("console")).unwrap_or_default();
-    let console = String::from_utf8_lossy(&console).into_owned();
-    assert!(ran.code == 0 && console.contains("ended: 0"), "{ran:?}\n{console}");
-    let (readings, bound) = readings(&shared.join("S"));
-    assert_eq!(readings.len(), 24);
-    let distance = |Reading { before, after, raw, host }: &Reading| {
-        // Both clocks are of one counter, so a time between two events is on a line.
-        let along = i128::from(raw - before.0) * i128::from(after.1 - before.1);
-        before.1 - host + (along / i128::from(after.0 - before.0)) as i64
-    };
-    let mut distances = Vec::from_iter(readings.iter().map(distance));
-    distances.sort_unstable();
+    assert!(console.contains("ended: 0"), "{console}");
+    let (distances, bound) = distances(&shared.join("S"));
+    assert_eq!(distances.len(), 24);
     println!("bound {bound} ns, distances {distances:?} ns");
     assert!(bound <= 1_000, "{bound}");
     // An event's time is later than its reading of the other clock, by as long as the machine took in between.

@@ -5,6 +5,7 @@ use crate::linux_deaths::check_kills;
 use crate::linux_guest::check_numbers;
 use hypertrace_tests::linux::{Linux, static_program};
 use hypertrace_tests::machine::Machine;
+use hypertrace_tests::serve::device_at;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -59,19 +60,20 @@ fn check_total(shared: &Path) {
     assert!(faults.keys().all(|name| allowed.contains(&&**name)), "{offsets:?}: {stat}");
 }
 
-#[test]
-#[ignore = "cargo xtask full --only machine"]
-fn reboots_in_mid_trace_cut_no_event_and_repeat_none() {
+/// Asserts that a guest with this device reboots in mid-trace, and that its server, with these options, has the events of
+/// each boot up to one, and each once.
+#[track_caller]
+fn check_reboots(served: &str, device: &[&str]) {
     let (Some(machine), Some(linux)) = (Machine::find(), Linux::find()) else { return };
     let folder = tempfile::tempdir().unwrap();
-    let device = [&FILE[..], &["-action", "reboot=reset"]].concat();
+    let device = [device, &["-action", "reboot=reset"]].concat();
     let qemu = kvm_guest(&linux, folder.path(), &device, &[program()], COMMANDED);
 
     // The guest's own reboot, and one that the guest does not know of.
     let (console, shared) = run(
         machine,
         &format!(
-            "serve --file /dev/shm/guest; boot {qemu}; ready
+            "serve {served}; boot {qemu}; ready
             guest 'program {EVENTS} {POINTS} &'; more {SOME}; echo 'reboot -f' >&3; ready
             guest 'program {EVENTS} {POINTS} &'; more {SOME}; monitor system_reset; ready
             guest 'program {EVENTS} {POINTS}' || exit; off; end $server serve"
@@ -93,6 +95,19 @@ fn reboots_in_mid_trace_cut_no_event_and_repeat_none() {
     let clocks = HYPERTRACE.info(&session)["clocks"].as_array().unwrap().len();
     assert_eq!(clocks, 3, "each boot has a clock of its own");
     Linux::used();
+}
+
+#[test]
+#[ignore = "cargo xtask full --only machine"]
+fn reboots_in_mid_trace_cut_no_event_and_repeat_none_by_a_shared_file() {
+    check_reboots("--file /dev/shm/guest", &FILE);
+}
+
+#[test]
+#[ignore = "cargo xtask full --only machine"]
+fn reboots_in_mid_trace_cut_no_event_and_repeat_none_by_vfio_user() {
+    let device = device_at("socket");
+    check_reboots("--socket socket", &device.iter().map(String::as_str).collect::<Vec<_>>());
 }
 
 /// Writes an image of the form qcow2 that has room for a snapshot, and no sectors of its own.
@@ -153,6 +168,44 @@ fn a_guest_that_goes_back_to_a_snapshot_continues_with_the_events_that_it_makes_
         assert!(before, "{saved:?} {left:?}");
         assert_eq!(found, &[0..left.end, saved.end..EVENTS]);
     }
+    Linux::used();
+}
+
+#[test]
+#[ignore = "cargo xtask full --only machine"]
+fn a_guest_that_goes_back_to_a_snapshot_loses_the_device_by_vfio_user_and_is_told_so() {
+    let (Some(machine), Some(linux)) = (Machine::find(), Linux::find()) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("image");
+    write_image(&image);
+    let device = device_at("socket");
+    let device = device.iter().map(String::as_str).collect::<Vec<_>>();
+    let device = [&device[..], &["-drive", "if=none,format=qcow2,file=image"]].concat();
+    let qemu = kvm_guest(&linux, folder.path(), &device, &[program()], COMMANDED);
+
+    let (console, shared) = run(
+        machine,
+        &format!(
+            "cp {} image; serve --socket socket; boot {qemu}; ready
+            guest '{{ program {EVENTS} {POINTS}; echo \"ended: $?\"; }} &'; more {SOME}
+            monitor stop; sleep 2; cp -r S $shared/saved; monitor 'savevm a'; monitor cont; more {SOME}
+            monitor stop; sleep 2; cp -r S $shared/left; monitor 'loadvm a'; monitor cont
+            guest wait; off; end $server serve; cp serve $shared/",
+            image.display()
+        ),
+    );
+
+    // The device's memory is gone, and KVM does not emulate all instructions that the program has for it.
+    assert!(console.contains("ended: ") && !console.contains("ended: 0"), "{console}");
+    let said = fs::read_to_string(shared.join("serve")).unwrap();
+    assert!(said.contains("one that loadvm brought back has lost the device"), "{said}");
+    let [saved, left, found] = ["saved", "left", "S"].map(|name| stretches(&shared.join(name)));
+    assert_eq!((saved.len(), &found), (4, &left), "{saved:?}");
+    for (of, left) in &left {
+        let ([saved], [left]) = (&saved[of][..], &left[..]) else { panic!("{saved:?} {left:?}") };
+        assert!(saved.start == 0 && left.start == 0 && saved.end < left.end, "{saved:?} {left:?}");
+    }
+    assert_eq!(HYPERTRACE.info(&shared.join("S"))["device"]["reset_leased"], 1);
     Linux::used();
 }
 

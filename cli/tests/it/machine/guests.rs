@@ -10,7 +10,7 @@ use hypertrace_tests::machine::Machine;
 use hypertrace_tests::serve::device_at;
 use hypertrace_tests::{c, interface_2016};
 use serde_json::json;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Events and points of each of four threads.
 const EVENTS: u64 = 50_000;
@@ -104,11 +104,7 @@ fn check_module(served: &str, device: &[&str]) {
     let (Some(machine), Some(linux)) = (Machine::find(), Linux::find()) else { return };
     let Some(module) = Module::build(&linux) else { return };
     let folder = tempfile::tempdir().unwrap();
-    let files: [(String, PathBuf); 3] = [
-        program(),
-        ("/hypertrace.ko".into(), module.file.clone()),
-        ("/hypertrace_test.ko".into(), module.test.clone()),
-    ];
+    let files = [&[program()], &module.files()[..]].concat();
     // The kernel's last words would stand within those that the console has not written. A plain user, without whom the library would take the device from root's sysfs if the module did not work.
     let script = format!(
         "insmod /hypertrace.ko events=sched:sched_switch; echo \"loaded: $?\"

@@ -9,7 +9,6 @@ use hypertrace_tests::linux::Linux;
 use hypertrace_tests::linux_module::Module;
 use hypertrace_tests::machine::Machine;
 use serde_json::json;
-use std::path::PathBuf;
 
 /// Events and points of each of four threads.
 const EVENTS: u64 = 10_000;
@@ -29,12 +28,8 @@ fn check(
     let (Some(machine), Some(linux)) = (Machine::find(), Linux::find()) else { return };
     let Some(module) = Module::build(&linux) else { return };
     let folder = tempfile::tempdir().unwrap();
-    let files: [(String, PathBuf); 3] = [
-        program(),
-        ("/hypertrace.ko".into(), module.file.clone()),
-        ("/msr.ko".into(), linux.module("arch/x86/kernel/msr")),
-    ];
-    let files = [&files[..], &recorder()].concat();
+    let msr = ("/msr.ko".to_owned(), linux.module("arch/x86/kernel/msr"));
+    let files = [&[program(), msr], &module.files()[..], &recorder()].concat();
     // `forward` gives its clock to a program that it runs: this one chooses by itself.
     let script = format!(
         "{before}

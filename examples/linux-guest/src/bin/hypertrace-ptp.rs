@@ -1,5 +1,5 @@
 //! Records pairs of this guest's and its host's clock as KVM gives them by /dev/ptp0, each between two events:
-//! `hypertrace-ptp READINGS`.
+//! `hypertrace-ptp READINGS MILLISECONDS`, with so many between two readings.
 #![allow(unsafe_code)] // an ioctl of <linux/ptp_clock.h>, which no crate here has
 
 use std::fs::File;
@@ -49,7 +49,11 @@ fn raw() -> i64 {
 }
 
 fn main() -> ExitCode {
-    let readings = std::env::args().nth(1).and_then(|text| text.parse().ok()).unwrap_or(24);
+    let numbers = std::env::args().skip(1).map(|text| text.parse().ok());
+    let Some(&[readings, pause]) = numbers.collect::<Option<Vec<u64>>>().as_deref() else {
+        println!("usage: hypertrace-ptp READINGS MILLISECONDS");
+        return ExitCode::from(2);
+    };
     let clock = File::open("/dev/ptp0");
     let (Ok(clock), Ok(info)) = (clock, hypertrace::open(&Options::default())) else {
         println!("no /dev/ptp0, or no host");
@@ -57,7 +61,7 @@ fn main() -> ExitCode {
     };
     println!("clock {:?}", info.clock);
     for number in 0..readings {
-        let _ = reference_point!("ptp_point", number = number as u64);
+        let _ = reference_point!("ptp_point", number);
         let mut precise = Precise::default();
         event!("ptp_before", raw_ns = raw());
         // SAFETY: the kernel writes the structure that the request names.
@@ -69,7 +73,7 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
         event!("ptp", raw_ns = precise.raw.ns(), host_unix_ns = precise.device.ns());
-        thread::sleep(Duration::from_millis(50));
+        thread::sleep(Duration::from_millis(pause));
     }
     ExitCode::SUCCESS
 }
