@@ -1,5 +1,6 @@
 //! In a machine with a real KVM: entries and exits that KVM's own tracepoints tell, and Linux as a guest of KVM.
 
+mod bounds;
 mod clock;
 mod demo;
 mod ends;
@@ -21,6 +22,7 @@ const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 /// Functions of the shell for scripts.
 ///
 /// - `await FILE TEXT PID`: waits until a file has a text, which a process writes
+/// - `plain`: makes `serve` run as an ordinary user
 /// - `serve OPTION..`: serves a VM in S; `$server` is the server
 /// - `host OPTION..`: records the kernel's events of the machine in S; `$host` is the recorder
 /// - `end PID FILE`: ends one of both, which must succeed
@@ -39,7 +41,8 @@ await() {
         kill -0 "$3" 2>/dev/null && [ $tries -lt 3000 ] || { echo "no '$2'"; cat "$1"; exit 9; }
     done
 }
-serve() { "$H" serve -o S "$@" 2>serve & server=$!; await serve 'start the VM' $server; }
+plain() { as='setpriv --reuid 1000 --regid 1000 --clear-groups'; chown 1000 .; export HOME=$PWD TMPDIR=$PWD; }
+serve() { $as "$H" serve -o S "$@" 2>serve & server=$!; await serve 'start the VM' $server; }
 host() { "$H" record -a -o S "$@" 2>host & host=$!; await host 'recording the kernel' $host; }
 end() { kill -INT $1; wait $1 || { cat $2; exit 8; }; }
 linux() {
