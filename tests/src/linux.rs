@@ -49,6 +49,7 @@ const KERNEL: &str = "linux-guest";
 /// The later kernels, the newest one last.
 pub const LATER: [&str; 2] = ["linux-guest-trixie", "linux-guest-backports"];
 const KERNEL_AARCH64: &str = "linux-guest-arm64";
+const QEMU_AARCH64: &str = "linux-guest-arm64-qemu";
 const UDEV: &str = "linux-guest-udevadm";
 
 /// The programs that a guest needs.
@@ -213,6 +214,19 @@ impl Linux {
         qemu
     }
 
+    /// Finds a stock QEMU that runs on AArch64, for a machine of [`Linux::find_aarch64_host`]. Returns its files, with their
+    /// paths in that machine: the program is /bin/qemu. Reports what is missing.
+    #[track_caller]
+    pub fn qemu_aarch64() -> Option<Vec<(String, PathBuf)>> {
+        let [qemu, emulator] = [QEMU_AARCH64, "qemu-aarch64"].map(capability::program);
+        let (qemu, emulator) = (fs::canonicalize(qemu?).unwrap(), emulator?);
+        let (machine, loader) = ("aarch64-linux-gnu", "lib/ld-linux-aarch64.so.1");
+        let mut files = libraries_by(Some(&emulator), &qemu, machine, loader);
+        files.push(("/bin/qemu".into(), qemu));
+        [QEMU_AARCH64, "qemu-aarch64"].into_iter().for_each(capability::used);
+        Some(files)
+    }
+
     /// Reports that a test used them.
     pub fn used() {
         Linux::used_with(KERNEL);
@@ -306,19 +320,31 @@ pub fn with_libraries(name: &str, program: &Path) -> Vec<(String, PathBuf)> {
 /// Returns the libraries with which a program was fetched, with their paths in a guest.
 #[track_caller]
 fn fetched_libraries(program: &Path) -> Vec<(String, PathBuf)> {
+    libraries_by(None, program, "x86_64-linux-gnu", "lib64/ld-linux-x86-64.so.2")
+}
+
+/// As [`fetched_libraries`], for a program of this machine, whose loader has this path in a guest and is started by `emulator`.
+#[track_caller]
+fn libraries_by(
+    emulator: Option<&Path>,
+    program: &Path,
+    machine: &str,
+    loader: &str,
+) -> Vec<(String, PathBuf)> {
     let root = root_of(program);
-    let [lib, usr] = ["lib", "usr/lib"].map(|lib| root.join(lib).join("x86_64-linux-gnu"));
-    let loader = lib.join("ld-linux-x86-64.so.2");
-    let mut list = Command::new(&loader);
+    let [lib, usr] = ["lib", "usr/lib"].map(|lib| root.join(lib).join(machine));
+    let file = lib.join(Path::new(loader).file_name().unwrap());
+    let mut list = Command::new(emulator.unwrap_or(&file));
+    list.args(emulator.map(|_| &file));
     list.arg("--library-path").arg(format!("{}:{}", lib.display(), usr.display()));
     let listed = list.arg("--list").arg(program).output().unwrap();
     let listed = String::from_utf8(listed.stdout).unwrap();
     let libraries = listed.lines().filter_map(|line| {
         let (name, path) = line.trim().split_once(" => ")?;
         let path = path.split_once(" (")?.0;
-        (!name.starts_with('/')).then(|| (format!("lib/x86_64-linux-gnu/{name}"), path.into()))
+        (!name.starts_with('/')).then(|| (format!("lib/{machine}/{name}"), path.into()))
     });
     let mut files: Vec<_> = libraries.collect();
-    files.push(("lib64/ld-linux-x86-64.so.2".into(), loader));
+    files.push((loader.into(), file));
     files
 }

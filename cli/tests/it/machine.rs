@@ -88,7 +88,7 @@ stty -F /dev/ttyS1 raw -echo; exec 3<>/dev/ttyS1; echo ready >&3
 while read command <&3; do eval \"$command\"; echo $? >&3; done";
 
 /// Options of QEMU for an ivshmem device whose memory is the file /dev/shm/guest.
-const FILE: [&str; 4] = [
+pub const FILE: [&str; 4] = [
     "-object",
     "memory-backend-file,id=ht,share=on,mem-path=/dev/shm/guest,size=16M",
     "-device",

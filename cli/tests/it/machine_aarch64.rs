@@ -1,13 +1,18 @@
 //! In a machine of AArch64 with a real KVM, which QEMU emulates: the demo, its recordings, and the tests of the VMM.
 
+use crate::linux_guest::check_numbers;
 use crate::linux_guest_kernel::check_cpus;
+use crate::machine::FILE;
 use hypertrace_tests::command::Hypertrace;
 use hypertrace_tests::linux::Linux;
+use hypertrace_tests::machine::line_of;
 use hypertrace_tests::serve::Server;
 use hypertrace_tests::{build, capability::MISSING};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use std::io::Write;
 use std::path::Path;
+use std::process::{Command, Stdio};
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 
@@ -22,7 +27,7 @@ mount -t tmpfs none /dev/shm
 /// says of it, it says by the console.
 fn run(linux: &Linux, programs: &[(&str, &Path)], script: &str) -> String {
     let folder = tempfile::tempdir().unwrap();
-    let options = ["-m", "1G"].map(str::to_owned);
+    let options = ["-m", "2G"].map(str::to_owned);
     let script = format!("{BEGIN}{script}");
     let console = linux.start(folder.path(), &options, programs, &script).console();
     Linux::used_aarch64();
@@ -139,6 +144,57 @@ fn the_kernel_of_an_aarch64_guest_stands_beside_its_programs() {
     let (_, kernel_events) = check_cpus(&session, 2 * events);
     assert!(kernel_events > 8, "{kernel_events}");
     Linux::used_aarch64();
+}
+
+#[test]
+#[ignore = "builds the command for AArch64: cargo xtask full"]
+fn a_linux_guest_of_kvm_traces_by_a_shared_file_on_aarch64() {
+    let (Some(linux), Some(mut guest)) = (Linux::find_aarch64_host(), Linux::find_aarch64_host())
+    else {
+        return;
+    };
+    let Some(qemu) = Linux::qemu_aarch64() else { return };
+    let Some(built) = build::aarch64("hypertrace-cli", &[]) else { return };
+    let hypertrace = built.join("debug/hypertrace");
+    let program = build::aarch64("hypertrace-linux-guest", &["--release"]).unwrap();
+    let program = program.join("release/hypertrace-linux-guest");
+    let (events, points) = (2_000, 20);
+    let inner = tempfile::tempdir().unwrap();
+    let options = ["-M", "virt,gic-version=3", "-cpu", "host", "-m", "256M"].map(str::to_owned);
+    let options = [&options[..], &FILE.map(str::to_owned)].concat();
+    let script = format!("hypertrace forward program {events} {points}; echo \"ended: $?\"");
+    guest.qemu = "/bin/qemu".into();
+    let programs = [("hypertrace", &*hypertrace), ("program", &*program)];
+    // QEMU finds the guest's files in the machine at the paths that they have here.
+    let qemu_line =
+        line_of(&guest.command(inner.path(), &["-accel", "kvm"], &options, &programs, &script));
+    let initrd = inner.path().join("initrd");
+    let mut programs = vec![("hypertrace", &*hypertrace)];
+    programs.extend([&guest.kernel, &initrd].map(|path| (path.to_str().unwrap(), &**path)));
+    programs.extend(qemu.iter().map(|(name, path)| (&**name, &**path)));
+    let script = format!(
+        "hypertrace serve --file /dev/shm/guest -o S 2>serve & server=$!
+        until grep -q 'start the VM' serve; do sleep 0.1; done
+        {qemu_line} </dev/null
+        kill -INT $server; wait $server; echo \"served: $?\"; cat serve
+        echo 'the session'; tar cz S | base64; echo 'its end'"
+    );
+
+    let console = run(&linux, &programs, &script);
+
+    assert!(console.contains("ended: 0") && console.contains("served: 0"), "{console}");
+    let text = console.split_once("the session\r\n").unwrap().1.split_once("its end").unwrap().0;
+    let mut unpack = Command::new("sh");
+    unpack.args(["-c", "base64 -di | tar xz"]).current_dir(inner.path()).stdin(Stdio::piped());
+    let mut unpack = unpack.spawn().unwrap();
+    unpack.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+    assert!(unpack.wait().unwrap().success());
+    let session = inner.path().join("S");
+    let total = &HYPERTRACE.info(&session)["total"];
+    assert_eq!((&total["lost"], &total["faults"]), (&json!(0), &json!({})), "{total}");
+    check_numbers(&session, events, points);
+    let (_, kernel_events) = check_cpus(&session, 2 * events);
+    assert!(kernel_events > 8, "{kernel_events}");
 }
 
 #[test]
