@@ -76,7 +76,11 @@ ready() {
     done
     exit 6
 }
-guest() { echo "$1" >&3; return $(hear); }
+guest() {
+    echo "$1" >&3; status=$(hear)
+    [ "$status" != ready ] || { echo "the guest has booted again by itself, in: $1"; exit 6; }
+    return $status
+}
 monitor() { asked=$((${asked-1000} + 1)); echo "$1" >&5; echo "print/d $asked + 700000" >&5; await $shared/monitor $((asked + 700000)) $qemu; }
 off() { echo 'poweroff -f' >&3; wait $qemu; kill $reader; }
 trap 'kill $qemu $reader $host $server 2>/dev/null; rm -f /dev/shm/guest' EXIT

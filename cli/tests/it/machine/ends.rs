@@ -261,3 +261,32 @@ fn killed_programs_of_a_guest_lose_nothing_else() {
     check_kills(&session, batches, children);
     Linux::used();
 }
+
+#[test]
+#[ignore = "cargo xtask full --only machine"]
+fn a_vm_outlives_the_end_of_its_server_by_vfio_user() {
+    let (Some(machine), Some(linux)) = (Machine::find(), Linux::find()) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let device = device_at("socket");
+    let device = device.iter().map(String::as_str).collect::<Vec<_>>();
+    let qemu = kvm_guest(&linux, folder.path(), &device, &[program()], COMMANDED);
+
+    let (console, shared) = run(
+        machine,
+        &format!(
+            "serve --socket socket; boot {qemu}; ready
+            guest 'program {EVENTS} {POINTS} &'; more {SOME}; end $server serve
+            await $shared/console 'Unable to write to socket: Broken pipe' $qemu
+            guest 'kill %1; wait; echo alive' || exit; monitor 'info status'; off"
+        ),
+    );
+
+    assert!(console.contains("alive"), "{console}");
+    let session = shared.join("S");
+    assert_eq!(HYPERTRACE.info(&session)["finished"], true);
+    let found = stretches(&session);
+    let is_beginning =
+        |of: &Vec<Range<u64>>| matches!(of[..], [Range { start: 0, end }] if end > 0);
+    assert!(found.len() == 4 && found.values().all(is_beginning), "{found:?}");
+    Linux::used();
+}
