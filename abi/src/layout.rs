@@ -206,8 +206,8 @@ impl Geometry {
         if self.block_bytes > self.ring_bytes / 16 {
             return fail("a ring must have at least 16 blocks");
         }
-        if !self.schema_bytes.is_power_of_two() || !(PAGE..=1 << 24).contains(&self.schema_bytes) {
-            return fail("schema_bytes must be a power of two from 4 KiB to 16 MiB");
+        if !self.schema_bytes.is_power_of_two() || !(PAGE..=1 << 16).contains(&self.schema_bytes) {
+            return fail("schema_bytes must be a power of two from 4 KiB to 64 KiB");
         }
         if self.rings_size() > 1 << 40 {
             return fail("the rings of all clients exceed 1 TiB");

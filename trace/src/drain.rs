@@ -14,7 +14,6 @@ pub(crate) mod source;
 pub(crate) mod state;
 pub(crate) mod stats;
 pub(crate) mod turn;
-pub(crate) mod waiting;
 pub(crate) mod wanted;
 
 pub(crate) use budget::Payer;

@@ -45,7 +45,6 @@ pub(crate) struct Drain<S> {
     clients: Clients,
     /// The bells at the last look.
     bells: Vec<u64>,
-    passes: u64,
     /// When the guest's last boot was seen: the raw counter.
     booted: Option<u64>,
     /// Events lost in processes that hold no client.
@@ -108,7 +107,7 @@ pub(crate) fn run<S: EventSink>(drain: &Mutex<Drain<S>>, period: Duration) -> Th
         }
     }
     panics += u64::from(catch_unwind(AssertUnwindSafe(|| lock().end())).is_err());
-    let mut counts = vec![("passes", lock().passes)];
+    let mut counts = vec![("passes", state.passes.load(Relaxed))];
     let Drain { bad_totals, rollbacks, taken_over, .. } = *lock();
     let rare =
         [("bad_totals", bad_totals), ("rollbacks", rollbacks), ("memory_of_others", taken_over)];
@@ -130,7 +129,6 @@ impl<S: EventSink> Drain<S> {
             share,
             clients: Clients::new(relays, all),
             bells,
-            passes: 0,
             booted: None,
             unattached: Total::default(),
             bad_totals: 0,
@@ -148,12 +146,12 @@ impl<S: EventSink> Drain<S> {
         // ORDERING: pairs with the Release in `wake_drain`: what a pass was requested
         // for is seen by this one, or is requested again.
         self.state.is_drain_due.swap(false, Ordering::Acquire);
-        self.passes += 1;
+        let looks_at_all = self.state.passes.load(Relaxed).is_multiple_of(ALL_EVERY);
         let is_settling = self.is_settling();
         if !is_settling {
             self.look_at_boot();
         }
-        if self.passes.is_multiple_of(ALL_EVERY) {
+        if looks_at_all {
             self.look_at_all();
         }
         let is_point_due = self.has_asked();
@@ -173,10 +171,11 @@ impl<S: EventSink> Drain<S> {
         if more {
             self.state.is_drain_due.store(true, Relaxed);
         }
-        if self.passes.is_multiple_of(ALL_EVERY) {
+        if looks_at_all {
             self.give_back();
         }
         self.state.last_pass.store(ticks(), Relaxed);
+        self.state.passes.fetch_add(1, Relaxed);
         more
     }
 

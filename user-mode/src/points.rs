@@ -40,11 +40,6 @@ const IN_VAIN: u32 = 64;
 /// Time between two looks at the bells of clients that cannot wake this thread.
 const NAP: Duration = Duration::from_millis(1);
 
-/// Passes of the drain after which a point is answered although it cannot be recorded. A
-/// sink may keep points in its ring for 16 passes, until the texts that they need are read;
-/// the pass that was under way and the last one come on top.
-const FULL_PASSES: u32 = 18;
-
 /// State of the thread that answers points.
 struct Points<'s, S> {
     state: &'s HostState,
@@ -61,8 +56,8 @@ struct Points<'s, S> {
     watched: Option<u32>,
     /// Looks at that slot that found no point.
     in_vain: u32,
-    /// While the host's ring is full: the end of the last pass, and the passes since.
-    full: Option<(u64, u32)>,
+    /// While the host's ring is full: the passes before that was seen.
+    full: Option<u64>,
     counts: [u64; COUNTERS.len()],
 }
 
@@ -186,19 +181,15 @@ impl<S: EventSink> Points<'_, S> {
     }
 
     /// Returns whether points must wait because the host's ring is full, and requests a
-    /// pass of the drain then. They wait for a bounded number of passes: a host that cannot
-    /// write answers that it failed.
+    /// pass of the drain then. They wait for the pass that is under way, and a whole one: a host that
+    /// cannot write answers that it failed.
     fn must_drain_first(&mut self) -> bool {
         if self.sink.has_room_for_point() {
             self.full = None;
             return false;
         }
-        let last_pass = self.state.last_pass.load(Relaxed);
-        let (seen, passes) = self.full.get_or_insert((last_pass, 0));
-        if *seen != last_pass {
-            (*seen, *passes) = (last_pass, passes.saturating_add(1));
-        }
-        let waits = *passes < FULL_PASSES;
+        let passes = self.state.passes.load(Relaxed);
+        let waits = passes - *self.full.get_or_insert(passes) < 2;
         if waits {
             self.state.is_drain_due.store(true, Ordering::Release);
         }

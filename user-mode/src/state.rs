@@ -40,6 +40,8 @@ pub(crate) struct HostState {
     pub(crate) is_settling: AtomicBool,
     /// When the last pass ended: the raw counter.
     pub(crate) last_pass: AtomicU64,
+    /// Passes that have ended.
+    pub(crate) passes: AtomicU64,
     pub(crate) stop_points: AtomicBool,
     pub(crate) stop_drain: AtomicBool,
 }
@@ -61,6 +63,7 @@ impl HostState {
             is_replaced: AtomicBool::new(false),
             is_settling: AtomicBool::new(false),
             last_pass: AtomicU64::new(ticks()),
+            passes: AtomicU64::new(0),
             stop_points: AtomicBool::new(false),
             stop_drain: AtomicBool::new(false),
         }

@@ -353,16 +353,57 @@ fn a_schema_is_read_before_the_record_that_uses_it() {
     });
 }
 
+/// A vCPU's thread is the guest's, which logs a text, and then the host's, which records the point
+/// in a ring of its own. A pass notes that ring's head before it reads the log.
+#[test]
+fn the_text_of_a_point_is_in_the_log_of_its_client_before_the_point_is_below_a_head() {
+    check(3, || {
+        let [guest, host] = [(); 2].map(|()| World::new(4, 4, RingMode::Discard));
+        let producer = guest.lease(&guest.state, 7, 1);
+        let points = host.lease(&host.state, 8, 1);
+        let (log, ring) = (guest.clone(), host.clone());
+        let drain = thread::spawn(move || {
+            let (mut texts, mut taken) = (ConsumerState::default(), ConsumerState::default());
+            let mut known = Vec::new();
+            for _ in 0..2 {
+                ring.turn();
+                let noted = Consumer::new(ring.memory(), &mut taken).head();
+                log.turn();
+                learn(&mut Consumer::new(log.memory(), &mut texts), &mut known);
+                ring.turn();
+                let mut consumer = Consumer::new(ring.memory(), &mut taken);
+                consumer.up_to(noted);
+                pull_known(&mut consumer, &known);
+            }
+        });
+        let x = 1u64;
+        guest.turn();
+        producer.emit(event_type!("a", x), || 2);
+        host.turn();
+        points.emit(NewRecord::of_id(id_of("a(x:u64)"), Words(&[])), || 2);
+        drain.join().unwrap();
+    });
+}
+
 /// Takes all texts, then the records, as a sink does.
 fn learn_then_pull(world: &World, state: &mut ConsumerState, known: &mut Vec<u32>) {
     world.turn();
     let mut consumer = Consumer::new(world.memory(), state);
+    learn(&mut consumer, known);
+    world.turn();
+    pull_known(&mut consumer, known);
+}
+
+fn learn(consumer: &mut Consumer<'_>, known: &mut Vec<u32>) {
     while let Some(text) = consumer.next_schema() {
         assert_eq!(id_of(std::str::from_utf8(text.bytes()).unwrap()), text.id);
         known.push(text.id);
     }
-    world.turn();
     consumer.commit_schemas();
+}
+
+/// Takes the records, whose texts are known.
+fn pull_known(consumer: &mut Consumer<'_>, known: &[u32]) {
     consumer.pull(&mut [], |_, record| {
         let id = record.header.id;
         assert!(id == id::LEASE || known.contains(&id), "no schema for {id}");

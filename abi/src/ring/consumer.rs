@@ -8,7 +8,7 @@
 //! ([`Consumer::rollback`]).
 
 use super::counts::{FAULT_KINDS, Fault, LOSSES, Losses};
-use super::progress::{ConsumerState, Cursor, Mark};
+use super::progress::{ConsumerState, Cursor};
 use super::schema_log::{self, Logged};
 use super::{BLOCK_HEADER_WORDS, ClientMemory};
 use crate::atomic::{AtomicU64, Ordering, Ordering::Relaxed, fence};
@@ -122,23 +122,23 @@ const PULL_WORDS: u64 = 1 << 15;
 pub struct Consumer<'a> {
     memory: ClientMemory<'a>,
     state: &'a mut ConsumerState,
-    /// Position at which [`Consumer::pull`] ends: a record beyond it may use a schema that
-    /// was not in the log yet when the log was read.
+    /// Position at which [`Consumer::pull`] ends.
     head: u64,
+    /// Position in the schema log before which the texts of all records below `head` are.
+    schemas: u64,
     /// Upper limit of `head`.
     limit: Option<u64>,
-    /// This consumer made the mark, not one before it.
-    is_marked: bool,
     /// The client has no time now: the ring counts as empty.
     is_paused: bool,
 }
 
 impl<'a> Consumer<'a> {
-    /// Combines private state and shared memory, and loads the end of the ring.
+    /// Combines private state and shared memory, and loads the ends of the ring and of the schema log.
     pub fn new(memory: ClientMemory<'a>, state: &'a mut ConsumerState) -> Self {
+        // Head first: then the log has the texts of all records below it.
         let head = load_head(&memory);
-        let is_marked = state.mark.is_none();
-        Consumer { memory, state, head, limit: None, is_marked, is_paused: false }
+        let schemas = schema_log::written(&memory);
+        Consumer { memory, state, head, schemas, limit: None, is_paused: false }
     }
 
     /// Ends the ring at `limit`, an earlier head, from now on.
@@ -147,8 +147,8 @@ impl<'a> Consumer<'a> {
         self.head = self.limited(self.head);
     }
 
-    /// Makes ring and schema log count as empty from now on. [`Consumer::losses`] still
-    /// works.
+    /// Makes the ring count as empty from now on. The schema log, which others' rings may need, and
+    /// [`Consumer::losses`] still work.
     pub fn pause(&mut self) {
         self.is_paused = true;
     }
@@ -170,12 +170,6 @@ impl<'a> Consumer<'a> {
         head != self.state.cursor.position || self.has_schemas()
     }
 
-    /// Returns whether the ring may have more records than the last `None` of
-    /// [`Consumer::next_schema`] allows: an earlier consumer had determined that end.
-    pub fn is_late(&self) -> bool {
-        !self.is_marked
-    }
-
     /// Returns the guest's counter, as its last holder tells it.
     pub fn counter(&self) -> Counter {
         Counter::from_word(self.memory.guest[guest_page::COUNTER].load(Relaxed))
@@ -192,7 +186,6 @@ impl<'a> Consumer<'a> {
         let faults = self.state.committed.faults;
         let start = Cursor { faults, ..self.state.origin };
         (self.state.committed, self.state.cursor) = (start, start);
-        (self.state.mark, self.is_marked) = (None, true);
     }
 
     fn limited(&self, head: u64) -> u64 {
@@ -238,9 +231,9 @@ impl<'a> Consumer<'a> {
         Losses { full, busy, unattached, overwritten: self.state.cursor.overwritten }
     }
 
-    /// Takes records, in order, up to the end that the last `None` of
-    /// [`Consumer::next_schema`] set (or [`Consumer::new`]). So a producer cannot keep it
-    /// busy, and the schema of every record has been read. Ends earlier if `visit` stops
+    /// Takes records, in order, up to the end that [`Consumer::new`] found. So a producer cannot
+    /// keep it busy, and after the `None` of [`Consumer::next_schema`] the schema of every record
+    /// has been read. Ends earlier if `visit` stops
     /// or another holder's records follow. `stage` needs [`Consumer::stage_words`] words.
     ///
     /// Gives no room back to the producer: [`Consumer::commit`] does.
@@ -380,12 +373,6 @@ impl<'a> Consumer<'a> {
         self.memory.capacity() / self.memory.block_words() + 1
     }
 
-    /// Returns an upper bound on the texts in the schema log: after as many calls,
-    /// [`Consumer::next_schema`] returns `None`.
-    pub fn most_schemas(&self) -> usize {
-        self.memory.schema.len() / schema_log::LEAST_WORDS
-    }
-
     /// Returns the number of words that ring and schema log hold together: an honest
     /// client has no more to take at a time.
     pub fn most_words(&self) -> u64 {
@@ -394,8 +381,8 @@ impl<'a> Consumer<'a> {
 
     /// Copies the next text of the schema log, once. [`Consumer::commit_schemas`] gives
     /// its room back to the producer. `None` means that the caller has read the text of
-    /// every record that [`Consumer::pull`] takes from now on. Texts that the producer
-    /// adds meanwhile do not delay that; they are for the next time. Do not pull
+    /// every record that [`Consumer::pull`] takes. Texts that the producer
+    /// adds meanwhile are for the next consumer. Do not pull
     /// before. The texts may be read by several consumers, one after the other.
     pub fn next_schema(&mut self) -> Option<super::LoggedSchema> {
         match self.next_schema_beside(|_| None)? {
@@ -410,37 +397,23 @@ impl<'a> Consumer<'a> {
         &mut self,
         known: impl FnOnce(u32) -> Option<&'k str>,
     ) -> Option<Logged> {
-        if self.is_paused {
+        let cursor = self.state.schema_cursor;
+        if cursor == self.schemas {
             return None;
         }
-        let memory = &self.memory;
-        let mark = match self.state.mark {
-            Some(mark) => mark,
-            None => {
-                // Head first: then the log has the texts of all records below it.
-                let head = load_head(memory);
-                self.is_marked = true;
-                *self.state.mark.insert(Mark { head, schemas: schema_log::written(memory) })
-            }
-        };
-        let cursor = self.state.schema_cursor;
-        if cursor != mark.schemas {
-            if let Some((logged, next)) = schema_log::read(memory, cursor, mark.schemas, known) {
-                self.state.schema_cursor = next;
-                return Some(logged);
-            }
-            self.state.schema_cursor = mark.schemas;
-            self.fault(Fault::SchemaLog);
+        if let Some((logged, next)) = schema_log::read(&self.memory, cursor, self.schemas, known) {
+            self.state.schema_cursor = next;
+            return Some(logged);
         }
-        self.state.mark = None;
-        self.head = self.limited(mark.head);
+        self.state.schema_cursor = self.schemas;
+        self.fault(Fault::SchemaLog);
         None
     }
 
-    /// Returns whether texts were read, or a part of the log skipped, since
+    /// Returns the number of words of the schema log that were read or skipped since
     /// [`Consumer::commit_schemas`].
-    pub fn has_taken_schemas(&self) -> bool {
-        self.state.schema_cursor != self.state.schema_seen
+    pub fn taken_schema_words(&self) -> u64 {
+        self.state.schema_cursor.wrapping_sub(self.state.schema_seen)
     }
 
     /// Gives the room of the texts that were read back to the producer: they are on disk.

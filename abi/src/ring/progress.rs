@@ -22,14 +22,6 @@ pub(super) struct Cursor {
     pub(super) faults: [u64; FAULT_KINDS],
 }
 
-/// The ends of ring and schema log at one moment: every text that a record
-/// below `head` uses is below `schemas`.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Mark {
-    pub(super) head: u64,
-    pub(super) schemas: u64,
-}
-
 /// A host's private state for one client.
 #[derive(Clone, Debug)]
 pub struct ConsumerState {
@@ -41,9 +33,6 @@ pub struct ConsumerState {
     pub(super) lost: [Total; 3],
     pub(super) schema_seen: u64,
     pub(super) schema_cursor: u64,
-    /// End of the part of the schema log that is being read; several consumers in turn
-    /// may read it.
-    pub(super) mark: Option<Mark>,
 }
 
 impl Default for ConsumerState {
@@ -56,7 +45,6 @@ impl Default for ConsumerState {
             lost: Default::default(),
             schema_seen: 0,
             schema_cursor: 0,
-            mark: None,
         }
     }
 }
@@ -102,7 +90,6 @@ impl ConsumerState {
             lost: lost.map(Total::since),
             schema_seen: schemas,
             schema_cursor: schemas,
-            mark: None,
         }
     }
 }

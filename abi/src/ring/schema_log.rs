@@ -92,9 +92,6 @@ fn append(memory: &ClientMemory<'_>, written: u64, text: &dyn Text, fenced: bool
     Some(written.wrapping_add(words))
 }
 
-/// Words of the shortest entry: a header and a word of text.
-pub(super) const LEAST_WORDS: usize = 2;
-
 /// An entry of the schema log.
 #[allow(clippy::large_enum_variant, reason = "no heap here; it lives for one call")]
 #[derive(Debug)]

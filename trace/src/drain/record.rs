@@ -23,7 +23,8 @@ pub(crate) struct Context<'a> {
     pub domain: Domain,
     pub clock: u32,
     pub lease: OpenLease,
-    /// A reference point whose text is not known waits for it.
+    /// The guests' schema logs were not read before: a reference point whose text is not known is left
+    /// to the next pass.
     pub points_wait: bool,
     /// The budget of this ring's new names.
     pub payer: Payer,
@@ -56,8 +57,6 @@ pub(crate) struct Packed {
     pub others: Recorded,
     /// Not wanted, so not in the packet.
     pub filtered: u64,
-    /// It ended at a reference point that waits for its schema text.
-    pub waits: bool,
     /// The holder's name, if there was a lease record.
     pub name: Option<String>,
 }
@@ -124,7 +123,6 @@ impl<'a> Packer<'a> {
             && let Payload::Ring([client, ..]) = &record.payload
             && !self.context.knows_point(&header, client.load(Relaxed))
         {
-            self.packed.waits = true;
             return Flow::Stop;
         }
         let timestamp = self.time(header.timestamp, faults);

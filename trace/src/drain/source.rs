@@ -3,7 +3,6 @@
 use super::budget::Payer;
 use super::classes::{ClassRef, Classes, Earlier, Table, Texts};
 use super::stats::{PendingPoints, Stats};
-use super::waiting::{Rest, Waiting};
 use crate::ctf::{Domain, Stream};
 use hypertrace_abi::clock::Counter;
 use hypertrace_abi::event::cut;
@@ -36,7 +35,8 @@ pub(crate) struct Source {
     pub pending: PendingPoints,
     /// Where the snapshot that is being taken ends in this ring.
     pub until: Option<u64>,
-    pub waiting: Waiting,
+    /// The last drain left something that the next one may take.
+    pub has_rest: bool,
     /// The guest was restored.
     pub is_restored: bool,
     /// The next record is the first after a restore. It may have been under way at the snapshot: its timestamp
@@ -85,7 +85,7 @@ impl Source {
             earlier: None,
             pending: PendingPoints::default(),
             until: None,
-            waiting: Waiting::default(),
+            has_rest: false,
             is_restored: false,
             is_alone: false,
         }
@@ -97,7 +97,7 @@ impl Source {
         (self.lease, self.until) = (None, None);
         (self.next, self.file) = (Next::default(), StreamFile::default());
         self.pending = PendingPoints::default();
-        self.waiting.rest = Rest::Empty;
+        self.has_rest = false;
         self.is_alone = self.is_restored;
         // The classes in the cache are not described there.
         self.texts.forget();
@@ -108,7 +108,7 @@ impl Source {
         (self.lease, self.clock, self.holder) = (None, None, None);
         (self.is_restored, self.is_alone) = (false, false);
         self.next = Next::default();
-        self.waiting.rest = Rest::Empty;
+        self.has_rest = false;
         self.texts.forget();
         self.file.begins_anew = true;
         if number < MAX_GENERATIONS {
@@ -209,6 +209,11 @@ impl Guests {
     /// such client.
     pub fn source(&mut self, client: u32, stats: &mut Vec<Stats>) -> Option<&mut Source> {
         Some(self.slot(client, stats)?.as_mut()?)
+    }
+
+    /// Returns the number of clients below the highest one that has a source.
+    pub fn len(&self) -> u64 {
+        self.sources.len() as u64
     }
 
     /// Takes the source of a client out, until it is [checked in](Self::check_in).

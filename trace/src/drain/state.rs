@@ -6,7 +6,6 @@ use super::classes::Classes;
 use super::recorder::Recorder;
 use super::simple_file::SimpleFile;
 use super::stats::{BOOKS, Failures, JOURNAL, Stats};
-use super::waiting::Pass;
 use crate::ctf::files::{Description, Files, HIDDEN, Root, clear};
 use crate::ctf::journal::Journal;
 use crate::ctf::metadata::{blocks, tsdl};
@@ -89,6 +88,11 @@ impl TraceFiles {
     }
 }
 
+/// Words of guests' schema logs that a pass reads for whichever client has them, 256 KiB, and again as many, of which
+/// each client has the same part whatever the others have. A guest makes a log full with one store, so that reading must
+/// not take longer than the clients' records do. Of up to 16 full logs, a pass leaves nothing unread.
+pub(crate) const LOG_WORDS: u64 = 1 << 15;
+
 /// State that all sources of a session share.
 pub(crate) struct TraceState {
     pub trace: TraceFiles,
@@ -97,7 +101,11 @@ pub(crate) struct TraceState {
     pub stage: Vec<u64>,
     pub classes: Classes,
     pub clocks: Clocks,
-    pub pass: Pass,
+    /// The guests' schema logs were not read since the host rings were noted: a point of which nothing is
+    /// known is left to the next pass.
+    pub is_partial: bool,
+    /// Words of guests' schema logs that this pass may still read, besides each client's part.
+    pub log_words: u64,
     pub stats: Vec<Stats>,
     /// Counters that the device keeps itself, by name.
     pub device: BTreeMap<String, u64>,
@@ -132,7 +140,8 @@ impl TraceState {
             stage: Vec::new(),
             classes: Classes::new(),
             clocks,
-            pass: Pass::default(),
+            is_partial: false,
+            log_words: LOG_WORDS,
             stats: Vec::new(),
             device: BTreeMap::new(),
             clientless: 0,

@@ -5,10 +5,10 @@
 //! A record's way is [`Turn::drain`], `pull`, `pull_packet`, then [`record`](super::record) for each record, `commit`, `write`, and
 //! [`Stream::append`].
 
+use super::budget::Payer;
 use super::record::{Context, Packed, Packer};
 use super::source::{Guests, Holder, OpenLease, Source, clock_kind};
-use super::state::TraceState;
-use super::waiting::{Log, Rest};
+use super::state::{LOG_WORDS, TraceState};
 use crate::ctf::{Domain, Files, HOST_CLOCK, PacketHeader, Stream, WriteFailed};
 use hypertrace_abi::clock::ticks;
 use hypertrace_abi::record::{ClockKind, id};
@@ -18,10 +18,6 @@ use hypertrace_format::limits::MAX_RESTARTS;
 
 /// Tries to find a ring's holder unchanged between two looks.
 const MOST_TRIES: usize = 3;
-
-/// Texts of a guest's schema log that one call reads: as long as a small packet
-/// takes. More are for the next call, with the client's records.
-const MOST_TEXTS: usize = 64;
 
 /// One ring's turn in a pass.
 pub(crate) struct Turn<'t, 'c> {
@@ -43,15 +39,13 @@ impl Turn<'_, '_> {
     /// Takes at most one packet out of a ring, commits it, and gives its room
     /// back.
     pub fn drain(&mut self) -> Result<Drained, WriteFailed> {
-        self.source.waiting.rest = Rest::Empty;
         let end = self.source.next.position;
         let drained = match self.learn() {
-            Ok(true) => self.pull(),
-            // The log is not fully read: the records that need its texts are not taken yet.
-            Ok(false) => {
+            Ok(true) if !self.consumer.is_paused() => self.pull(),
+            // The records need the texts that were not read, or the client has no time.
+            Ok(is_read) => {
                 self.note();
-                let more = !self.consumer.is_paused() || self.source.until.is_some();
-                Ok(Drained { words: 0, more })
+                Ok(Drained { words: 0, more: !is_read || self.source.until.is_some() })
             }
             Err(failed) => Err(failed),
         };
@@ -62,40 +56,36 @@ impl Turn<'_, '_> {
             // meanwhile are counted all the same.
             self.note();
         }
+        self.source.has_rest = false;
         let mut drained = drained?;
-        match self.source.until {
-            None => drained.more |= self.consumer.is_late(),
+        if self.source.until.is_some() {
             // A ring that goes back while a snapshot is taken would never be empty.
-            Some(_) => drained.more &= !is_back(end, self.source.next.position),
+            drained.more &= !is_back(end, self.source.next.position);
         }
-        match self.source.waiting.rest {
-            // An immediate retry would find the same.
-            Rest::Waits => drained.more = false,
-            _ if drained.more => self.source.waiting.rest = Rest::Ready,
-            _ => {}
-        }
+        self.source.has_rest = drained.more;
         Ok(drained)
     }
 
-    /// Reads the schema log, or a part of it. Its room is given back once the texts
-    /// are on disk. Returns `false` if there is more to read before the records that
+    /// Reads the schema log: all of it, unless the pass has no words left for it. Its room is given back once
+    /// the texts are on disk. Returns `false` if there is more to read before the records that
     /// may need it.
     pub fn learn(&mut self) -> Result<bool, WriteFailed> {
         let (state, source) = (&mut *self.state, &mut *self.source);
         let consumer = &mut *self.consumer;
-        let most = match source.domain {
-            Domain::Guest => MOST_TEXTS,
-            // The host's own. A relay's log is bounded by its size.
-            Domain::Host => consumer.most_schemas(),
+        // A part of its own, whatever the others have, and what is left for all.
+        let own = LOG_WORDS / self.guests.len().max(1);
+        let most = match source.texts.payer {
+            // The host's own are not the guests' to delay.
+            Payer::Host => u64::MAX,
+            _ => own.saturating_add(state.log_words),
         };
-        let mut read = 0;
+        let before = consumer.taken_schema_words();
         let mut is_read = false;
-        // Bound: `most` turns.
-        while read < most && !is_read {
+        // Bound: the end of the log that the consumer found.
+        while !is_read && consumer.taken_schema_words() - before < most {
             match consumer.next_schema_beside(|id| source.texts.table.text(&state.classes, id)) {
-                Some(Logged::Known) => read += 1,
+                Some(Logged::Known) => {}
                 Some(Logged::Text(text)) => {
-                    read += 1;
                     if let Err(fault) = source.texts.learn(source.domain, &mut state.classes, &text)
                     {
                         consumer.fault(fault);
@@ -104,22 +94,14 @@ impl Turn<'_, '_> {
                 None => is_read = true,
             }
         }
-        let is_paused = consumer.is_paused();
-        if source.domain == Domain::Guest {
-            let is_all = is_read && !is_paused && !consumer.is_late();
-            let log = match is_all || !consumer.has_schemas() {
-                true => Log::Read,
-                false if is_read => Log::Growing,
-                false => Log::InPart,
-            };
-            source.waiting.log(&mut state.pass, log);
-        }
+        let taken = consumer.taken_schema_words();
         // Also without a text, where what was not readable is skipped: the next holder needs its room.
-        if consumer.has_taken_schemas() {
+        if taken > 0 {
+            state.log_words = state.log_words.saturating_sub((taken - before).saturating_sub(own));
             state.sync()?;
             consumer.commit_schemas();
         }
-        Ok(is_read && !is_paused)
+        Ok(is_read)
     }
 
     /// Notes the holder of a flight recorder's ring, and takes nothing.
@@ -157,7 +139,6 @@ impl Turn<'_, '_> {
             {
                 let (pulled, packed) = self.pull_packet(lease, clock, now);
                 if pulled.token == lease.token {
-                    let waits = packed.waits;
                     let drained = match pulled.records {
                         0 => self.commit_nothing(&pulled, now),
                         _ => self.commit(&pulled, packed, now),
@@ -169,9 +150,6 @@ impl Turn<'_, '_> {
                         let name = state.stats[source.stats].name.clone();
                         source.holder = Some(Holder { token: lease.token, clock, name });
                         (source.is_alone, source.lease) = (false, None);
-                    }
-                    if waits {
-                        self.source.waiting.rest = Rest::Waits;
                     }
                     return Ok(drained);
                 }
@@ -199,7 +177,7 @@ impl Turn<'_, '_> {
             clock,
             lease,
             table: &mut source.texts.table,
-            points_wait: source.waiting.points_wait(&state.pass),
+            points_wait: state.is_partial,
             payer: source.texts.payer,
             classes: &mut state.classes,
             clocks: &mut state.clocks,
@@ -223,9 +201,7 @@ impl Turn<'_, '_> {
                 })
             }
         };
-        let packed = packer.packed;
-        source.waiting.looked(packed.waits, pulled.more);
-        (pulled, packed)
+        (pulled, packer.packed)
     }
 
     /// Looks at the first record; the caller rolls back. It is looked at again when it

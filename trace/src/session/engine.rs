@@ -5,9 +5,9 @@ use crate::ctf::files::HIDDEN;
 use crate::ctf::{Domain, WriteFailed, random_uuid};
 use crate::drain::classes::Table;
 use crate::drain::source::Holder;
+use crate::drain::state::LOG_WORDS;
 use crate::drain::stats::BOOKS;
 use crate::drain::turn::write_counters;
-use crate::drain::waiting::{Log, Rest};
 use crate::drain::{
     Guests, HostConsumer, Payer, Recorder, Source, Stats, TooManyRules, TraceState, Turn,
 };
@@ -136,7 +136,7 @@ impl Engine {
 
     /// Notes how far host rings go; begins the snapshot that was asked for.
     pub fn begin_pass(&mut self) {
-        self.state.pass.is_partial = false;
+        (self.state.is_partial, self.state.log_words) = (false, LOG_WORDS);
         self.note_heads();
         let Some(dir) = self.recorder.as_mut().and_then(Recorder::begin) else {
             return;
@@ -169,7 +169,7 @@ impl Engine {
             // It would end a snapshot that the guests' rings are still missing in.
             return;
         }
-        self.state.pass.is_partial = true;
+        self.state.is_partial = true;
         self.note_heads();
         self.end_pass();
     }
@@ -202,13 +202,11 @@ impl Engine {
         let Engine { state, hosts, recorder, relays, .. } = self;
         let sources =
             hosts.iter().map(|(_, source)| source).chain(relays).chain(self.guests.iter());
-        let has_rest = |source: &Source| source.waiting.rest != Rest::Empty;
         let is_busy = hosts.iter().any(|(host, _)| !host.is_quiet())
-            || sources.into_iter().any(has_rest)
+            || sources.into_iter().any(|source| source.has_rest)
             || recorder.as_ref().is_some_and(Recorder::is_busy)
             || state.failures.is_failing()
             || state.trace.has_waiting()
-            || state.pass.waits()
             || state.is_ahead && state.trace.is_open();
         self.finished || !is_busy
     }
@@ -232,7 +230,6 @@ impl Engine {
         state.clocks.begin_epoch(epoch, is_found);
         state.generations = state.generations.saturating_add(1);
         for source in guests.iter_mut() {
-            source.waiting.log(&mut state.pass, Log::Read);
             source.begin_generation(state.generations);
             state.stats[source.stats].begin_generation();
         }
@@ -338,7 +335,7 @@ impl Engine {
     /// Completes the snapshot, unless some ring has more to take.
     fn end_snapshot(&mut self) {
         let mut unfinished = false;
-        self.for_each_source(|_, source| unfinished |= source.waiting.rest != Rest::Empty);
+        self.for_each_source(|_, source| unfinished |= source.has_rest);
         if unfinished && self.recorder.as_ref().is_some_and(|recorder| recorder.failed.is_none()) {
             return;
         }
@@ -393,9 +390,6 @@ impl Engine {
         }
         self.state.trace.be_patient();
         self.begin_pass();
-        // Nothing more is read that a point could wait for.
-        self.state.pass.stop();
-        self.for_each_source(|_, source| source.waiting.stop());
         if let Err(failed) = self.finish_streams() {
             self.state.simple.end_pass(&self.state.clocks.host, &mut self.state.failures);
             return Err(failed);
@@ -434,7 +428,6 @@ impl Engine {
 
     /// Prepares for the last pass, after which no producer runs.
     pub fn begin_last_pass(&mut self) {
-        self.state.pass.is_last = true;
         self.state.trace.be_patient();
     }
 
@@ -448,7 +441,8 @@ impl Engine {
 
     fn finish_streams(&mut self) -> Result<(), WriteFailed> {
         for i in 0..self.hosts.len() {
-            while self.drain_host(i)?.more {}
+            // Bound: the heads that were noted.
+            while let Drained { more: true, words: 1.. } = self.drain_host(i)? {}
         }
         self.write_all_counters()
     }

@@ -22,5 +22,5 @@ mod session;
 #[cfg(feature = "events")]
 mod simple;
 mod snapshots;
-mod waiting;
+mod texts;
 mod without_events;

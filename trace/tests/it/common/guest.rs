@@ -4,7 +4,7 @@ use hypertrace_abi::atomic::{AtomicU64, Ordering};
 use hypertrace_abi::clock::ticks;
 use hypertrace_abi::config::RingMode;
 use hypertrace_abi::event::{Fields, Site, Words};
-use hypertrace_abi::layout::{Geometry, guest_page};
+use hypertrace_abi::layout::{Geometry, guest_page, host_page};
 use hypertrace_abi::record::ClockKind;
 use hypertrace_abi::ring::{
     ClientMemory, Consumer, ConsumerState, Emit, Lease, LeaseInfo, NewRecord, Producer,
@@ -96,6 +96,11 @@ impl Guest {
             put(u64::from_le_bytes(word.try_into().unwrap()));
         }
         self.poke(guest_page::SCHEMA_LEN, self.logged);
+    }
+
+    /// Returns the words of the schema log that the host has read.
+    pub fn seen(&self) -> u64 {
+        self.memory.host[host_page::SCHEMA_SEEN].load(Ordering::Relaxed)
     }
 
     /// Emits a record of this text with these payload words, past the schema.
