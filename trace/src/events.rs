@@ -19,5 +19,5 @@ pub(crate) mod text;
 
 pub(crate) use hypertrace_format::pattern::Pattern;
 pub use registry::{EVENTS, TraceEvent};
-pub(crate) use rings::{HostRings, Missed};
+pub(crate) use rings::{HostRings, Unattached};
 pub(crate) use text::Escaped;

@@ -153,9 +153,9 @@ impl Session {
         let mut text = String::new();
         // Writing to a String does not fail.
         let _ = writeln!(text, "backends: {}", backends::names(registry::active()));
-        let nowhere = rings::nowhere();
-        if nowhere > 0 {
-            let _ = writeln!(text, "events of threads that no session has: {nowhere}");
+        let unattached = rings::unattached();
+        if unattached > 0 {
+            let _ = writeln!(text, "events of threads that no session has: {unattached}");
         }
         self.engine().describe_trace(&mut text);
         text

@@ -2,13 +2,10 @@
 
 use super::stats::{Failures, SIMPLE};
 use crate::ctf::{Folder, HostClock, WriteFailed};
-use crate::events::Missed;
 use crate::simple::Simple;
 use hypertrace_abi::clock::ticks;
 use std::fmt;
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 /// How long a pipe's reader may do nothing when the simple backend switches to
@@ -21,10 +18,6 @@ const END_PATIENCE: Duration = Duration::from_secs(1);
 #[derive(Default)]
 pub(crate) struct SimpleFile {
     pub file: Option<Simple>,
-    /// Events of threads that found no host ring.
-    pub missed: Arc<Missed>,
-    /// Those that the file knows of.
-    missed_reported: u64,
 }
 
 impl SimpleFile {
@@ -75,13 +68,6 @@ impl SimpleFile {
         if let Some(file) = &mut self.file {
             file.lost(source, time, lost);
         }
-    }
-
-    /// Notes what threads without a ring lost, as the events of one more source.
-    pub fn lost_without_ring(&mut self, source: u32) {
-        let missed = self.missed.declared.load(Relaxed);
-        self.lost(source, ticks(), missed - self.missed_reported);
-        self.missed_reported = missed;
     }
 }
 

@@ -12,17 +12,17 @@ use crate::ctf::metadata::{blocks, tsdl};
 use crate::ctf::packet_buffer::DEFAULT_PACKET_BYTES;
 use crate::ctf::stream::DEFAULT_FILE_BYTES;
 use crate::ctf::{Clocks, Folder, PacketBuffer, Uuid, WriteFailed};
+use crate::events::Unattached;
 use hypertrace_abi::clock::ticks;
 use hypertrace_abi::ring::Consumer;
 use hypertrace_abi::trace_parent::TraceParent;
 use hypertrace_format::classes::Line;
-use hypertrace_format::limits::MOST_LOST;
 use hypertrace_format::origin::Origin;
 use hypertrace_format::session_json::{FORMAT, SessionJson, VERSION};
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 use std::io;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::Arc;
 
 /// Destination and files of the trace.
 #[derive(Debug)]
@@ -109,8 +109,7 @@ pub(crate) struct TraceState {
     pub stats: Vec<Stats>,
     /// Counters that the device keeps itself, by name.
     pub device: BTreeMap<String, u64>,
-    /// Events lost in processes that hold no client, running.
-    pub clientless: u64,
+    pub unattached: Arc<Unattached>,
     /// Something was recorded that the last accounts do not have.
     pub is_ahead: bool,
     pub failures: Failures,
@@ -144,7 +143,7 @@ impl TraceState {
             log_words: LOG_WORDS,
             stats: Vec::new(),
             device: BTreeMap::new(),
-            clientless: 0,
+            unattached: Arc::default(),
             is_ahead: false,
             failures: Failures::default(),
             simple: SimpleFile::default(),
@@ -297,13 +296,6 @@ impl TraceState {
         Ok(text.len() as u64)
     }
 
-    /// Returns the number of lost events that belong to no stream: of processes that hold
-    /// no client, and of threads of the VMM that found no host ring.
-    pub fn unattached(&self) -> u64 {
-        let threads = self.simple.missed.all.load(Relaxed);
-        self.clientless.saturating_add(threads).min(MOST_LOST)
-    }
-
     /// Replaces `session.json`. Returns its size in bytes.
     fn write_json(&mut self, finished: bool) -> Result<u64, WriteFailed> {
         let json = SessionJson {
@@ -321,7 +313,7 @@ impl TraceState {
             clocks: self.clocks.to_json(0..self.clocks.len()),
             guest_tscs: self.clocks.guest_tscs.clone(),
             streams: self.stats.iter().filter(|s| s.is_used()).map(Stats::to_json).collect(),
-            lost_unattached: self.unattached(),
+            lost_unattached: self.unattached.events(),
             device: self.device.clone(),
             finished,
         };

@@ -14,6 +14,7 @@ use hypertrace_abi::event::{Fields, Site};
 use hypertrace_abi::layout::{Geometry, GeometryError, WORD, guest_page};
 use hypertrace_abi::record::ClockKind;
 use hypertrace_abi::ring::{ClientMemory, Emit, Lease, LeaseInfo, Producer, ProducerState, Wake};
+use hypertrace_format::limits::MOST_LOST;
 use rustix::thread::gettid;
 use std::alloc::{Layout, handle_alloc_error};
 use std::cell::{Cell, RefCell};
@@ -207,16 +208,38 @@ thread_local! {
     static HELD: Cell<*const Claim> = const { Cell::new(ptr::null()) };
     static OWNED: Owned = const { Owned(RefCell::new(None)) };
     /// Where the thread's events are counted if it found no ring.
-    static DENIED: RefCell<Option<Arc<Missed>>> = const { RefCell::new(None) };
+    static DENIED: RefCell<Option<Arc<Unattached>>> = const { RefCell::new(None) };
 }
 
-/// Events of threads that found no ring, running.
+/// A session's ledger of lost events that belong to no stream.
 #[derive(Debug, Default)]
-pub(crate) struct Missed {
-    /// All events.
-    pub all: StdAtomicU64,
-    /// The declared events among them.
-    pub declared: StdAtomicU64,
+pub(crate) struct Unattached {
+    /// Events of the VMM's threads that found no ring, running.
+    threads: StdAtomicU64,
+    /// Events of processes that hold no client, running.
+    pub processes: StdAtomicU64,
+    /// Declared events among the threads' that the simple backend's file does not have yet.
+    declared: StdAtomicU64,
+}
+
+impl Unattached {
+    /// Returns the number of all of them.
+    pub fn events(&self) -> u64 {
+        let [threads, processes] =
+            [&self.threads, &self.processes].map(|n| n.load(Ordering::Relaxed));
+        threads.saturating_add(processes).min(MOST_LOST)
+    }
+
+    /// Returns the number of declared events since the last call.
+    pub fn take_declared(&self) -> u64 {
+        self.declared.swap(0, Ordering::Relaxed)
+    }
+
+    /// Counts an event of a thread.
+    fn count(&self, declared: bool) {
+        self.threads.fetch_add(1, Ordering::Relaxed);
+        self.declared.fetch_add(declared.into(), Ordering::Relaxed);
+    }
 }
 
 /// Gives the claim back when the thread ends.
@@ -265,14 +288,14 @@ fn held<R>(f: impl FnOnce(&Claim) -> R) -> Option<R> {
 /// [`Session::install`](crate::Session::install).
 static DEFAULT: AtomicPtr<HostRings> = AtomicPtr::new(ptr::null_mut());
 /// Events that neither a thread's nor a default session took.
-static NOWHERE: StdAtomicU64 = StdAtomicU64::new(0);
+static UNATTACHED: StdAtomicU64 = StdAtomicU64::new(0);
 /// Number of forks between the first process and this one.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
 /// Returns the number of declared events of threads that are attached to no session while there is
 /// no default one.
-pub(crate) fn nowhere() -> u64 {
-    NOWHERE.load(Ordering::Relaxed)
+pub(crate) fn unattached() -> u64 {
+    UNATTACHED.load(Ordering::Relaxed)
 }
 
 /// Records a declared event on the calling thread's ring, whichever session's
@@ -300,15 +323,13 @@ pub fn emit<S: Site, F: Fields>(site: S, fields: F) -> Emit {
 fn emit_first<S: Site, F: Fields>(site: S, fields: F) -> Emit {
     let rings = DEFAULT.load(Ordering::Acquire);
     if rings.is_null() {
-        let denied = |missed: &RefCell<Option<Arc<Missed>>>| {
+        let denied = |ledger: &RefCell<Option<Arc<Unattached>>>| {
             // Borrowed: a signal handler in the middle of an attach.
-            let missed = missed.try_borrow().ok()?;
-            let missed = missed.as_ref()?;
-            missed.all.fetch_add(1, Ordering::Relaxed);
-            Some(missed.declared.fetch_add(1, Ordering::Relaxed))
+            ledger.try_borrow().ok()?.as_ref()?.count(true);
+            Some(())
         };
         if DENIED.try_with(denied).ok().flatten().is_none() {
-            NOWHERE.fetch_add(1, Ordering::Relaxed);
+            UNATTACHED.fetch_add(1, Ordering::Relaxed);
         }
         return Emit::Unleased;
     }
@@ -333,8 +354,7 @@ pub(crate) struct HostRings {
     /// [`FORKS`] of the process that they belong to: a child has a copy that no
     /// drain loop empties.
     forks: u32,
-    /// Events of threads that found no ring.
-    pub missed: Arc<Missed>,
+    pub unattached: Arc<Unattached>,
 }
 
 impl HostRings {
@@ -352,7 +372,7 @@ impl HostRings {
             .collect::<Result<_, _>>()?;
         let session = SESSIONS.fetch_add(1, Ordering::Relaxed);
         let forks = FORKS.load(Ordering::Relaxed);
-        Ok(HostRings { session, rings, waker, forks, missed: Arc::default() })
+        Ok(HostRings { session, rings, waker, forks, unattached: Arc::default() })
     }
 
     /// Claims a ring for the calling thread, under a name. `false`: none is
@@ -366,7 +386,7 @@ impl HostRings {
         let attached = OWNED.try_with(claim).unwrap_or(false);
         let _ = DENIED.try_with(|denied| {
             if let Ok(mut denied) = denied.try_borrow_mut() {
-                *denied = (!attached).then(|| Arc::clone(&self.missed));
+                *denied = (!attached).then(|| Arc::clone(&self.unattached));
             }
         });
         attached
@@ -385,7 +405,7 @@ impl HostRings {
     }
 
     /// Gives the calling thread's ring to `emit`; claims one at first use, as
-    /// of `now`. `None`, counted: there is none to be had, or the thread ends.
+    /// of `now`. `None`: there is none to be had, or the thread ends.
     #[inline]
     pub fn with<R>(
         &self,
@@ -394,7 +414,6 @@ impl HostRings {
     ) -> Option<R> {
         let ours = held(|claim| claim.session) == Some(self.session);
         if !ours && !self.claim_now(now()) {
-            self.missed.all.fetch_add(1, Ordering::Relaxed);
             return None;
         }
         held(|claim| emit(&claim.producer))
@@ -417,7 +436,7 @@ impl HostRings {
                 why
             }
             None => {
-                self.missed.declared.fetch_add(declared.into(), Ordering::Relaxed);
+                self.unattached.count(declared);
                 Emit::Unleased
             }
         }

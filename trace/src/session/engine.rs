@@ -16,9 +16,10 @@ use hypertrace_abi::clock::ticks;
 use hypertrace_abi::record::ClockKind;
 use hypertrace_abi::ring::{Consumer, Fault};
 use hypertrace_abi::sink::{Drained, KnownClient};
-use hypertrace_format::limits::{MAX_CLIENT_SCHEMAS, MAX_CLIENTS, MOST_LOST};
+use hypertrace_format::limits::{MAX_CLIENT_SCHEMAS, MAX_CLIENTS};
 use std::fmt::Write;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 pub(crate) struct Engine {
     pub state: TraceState,
@@ -44,7 +45,7 @@ impl Engine {
         relays: u32,
         recorder: Option<Recorder>,
     ) -> Engine {
-        state.simple.missed = Arc::clone(&rings.missed);
+        state.unattached = Arc::clone(&rings.unattached);
         let mut stats = std::mem::take(&mut state.stats);
         let mut source = |number, payer: Option<Payer>| {
             let mut source = Source::new(Domain::Host, number, stats.len());
@@ -104,7 +105,7 @@ impl Engine {
     /// Notes the running total of events that were lost in processes without a client.
     pub fn unattached(&mut self, total: u64) {
         let counted = self.found.as_ref().map_or(0, Found::unattached);
-        self.state.clientless = total.saturating_sub(counted).min(MOST_LOST);
+        self.state.unattached.processes.store(total.saturating_sub(counted), Relaxed);
     }
 
     /// Drains one packet of a client.
@@ -454,7 +455,8 @@ impl Engine {
             let end = source.next.position;
             gaps(consumer, end, &mut |time, more| state.simple.lost(source.number, time, more));
         }
-        state.simple.lost_without_ring(hosts.len() as u32);
+        // The threads without a ring are one more source.
+        state.simple.lost(hosts.len() as u32, ticks(), state.unattached.take_declared());
     }
 }
 

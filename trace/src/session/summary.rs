@@ -44,7 +44,7 @@ pub struct Summary {
 impl Summary {
     /// Sums up a session's accounts. `refused`: snapshots that were refused to guests' triggers.
     pub(super) fn of(state: &TraceState, refused: u64) -> Summary {
-        let unattached = state.unattached();
+        let unattached = state.unattached.events();
         let mut summary = Summary {
             lost: unattached,
             lost_unattached: unattached,

@@ -109,8 +109,8 @@ pub(crate) fn elsewhere(
     }
     if json.lost_unattached > 0 {
         let causes = Losses { unattached: json.lost_unattached, ..Losses::default() };
-        let nobody = source(Domain::Host, 0);
-        elsewhere.push_back(lost(nobody, Arc::default(), json.lost_unattached, causes));
+        let unattached = source(Domain::Host, 0);
+        elsewhere.push_back(lost(unattached, Arc::default(), json.lost_unattached, causes));
     }
     elsewhere
 }
