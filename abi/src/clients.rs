@@ -12,7 +12,7 @@
 //! all those with much. Time that no other client needs goes to any client that has more.
 
 use crate::ring::{Consumer, ConsumerState};
-use crate::sink::{Drained, EventSink};
+use crate::sink::{DrainSink, Drained};
 use alloc::boxed::Box;
 use alloc::vec;
 use core::ops::Range;
@@ -49,7 +49,7 @@ impl Clients {
     /// in the next one. `now` reads the raw counter.
     pub fn round(
         &mut self,
-        sink: &(impl EventSink + ?Sized),
+        sink: &mut (impl DrainSink + ?Sized),
         rings: &mut impl Rings,
         share: u64,
         now: impl Fn() -> u64,
@@ -74,13 +74,13 @@ impl Clients {
 
     /// Lets the sink take everything that the clients have now. Ends when the sink stops, and
     /// at the latest when it has taken as much as rings and schema logs hold.
-    pub fn drain_rest(&mut self, sink: &(impl EventSink + ?Sized), rings: &mut impl Rings) {
+    pub fn drain_rest(&mut self, sink: &mut (impl DrainSink + ?Sized), rings: &mut impl Rings) {
         self.each(rings, |client, consumer| drain_rest(sink, client, consumer));
     }
 
     /// Counts the records that are left in the rings as lost: for the end, after the last pass, if the
     /// sink could not take them.
-    pub fn discard_unread(&mut self, sink: &(impl EventSink + ?Sized), rings: &mut impl Rings) {
+    pub fn discard_unread(&mut self, sink: &mut (impl DrainSink + ?Sized), rings: &mut impl Rings) {
         self.each(rings, |client, consumer| {
             consumer.discard_unread(&mut vec![0; consumer.stage_words()]);
             // Nothing is left to take: the sink reads the losses.
@@ -116,7 +116,7 @@ struct Account {
 
 /// Lets the sink take everything that a client has now. Ends when the sink stops, and
 /// at the latest when it has taken as much as ring and schema log hold.
-pub fn drain_rest(sink: &(impl EventSink + ?Sized), client: u32, consumer: &mut Consumer<'_>) {
+pub fn drain_rest(sink: &mut (impl DrainSink + ?Sized), client: u32, consumer: &mut Consumer<'_>) {
     consumer.up_to(consumer.head());
     // Bound: no client has more, whatever it claims. In an overwritten ring the first
     // step skips the records that are gone, and counts as much as a whole ring.

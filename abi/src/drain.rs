@@ -2,7 +2,7 @@
 
 //! The drain loop: its times, and a pass of it.
 
-use crate::sink::{EventSink, Settings};
+use crate::sink::{DrainSink, EventSink, Settings, with_drain};
 use core::time::Duration;
 
 /// Longest pause between two events of a client after which it need not wake a drain loop that
@@ -36,10 +36,16 @@ impl Default for DrainPolicy {
     }
 }
 
-/// Runs one pass of a drain loop: calls `drain` with the sink's settings, between its
+/// Runs one pass of a drain loop: calls `drain` with the sink's drain side and its settings, between its
 /// `begin_pass` and `end_pass`. Returns the result of `drain`.
-pub fn pass<R>(sink: &(impl EventSink + ?Sized), drain: impl FnOnce(Settings) -> R) -> R {
-    let drained = drain(sink.begin_pass());
-    sink.end_pass();
-    drained
+pub fn pass<R>(
+    sink: &(impl EventSink + ?Sized),
+    drain: impl FnOnce(&mut dyn DrainSink, Settings) -> R,
+) -> R {
+    with_drain(sink, |sink| {
+        let settings = sink.begin_pass();
+        let drained = drain(sink, settings);
+        sink.end_pass();
+        drained
+    })
 }

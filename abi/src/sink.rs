@@ -11,7 +11,6 @@ use crate::layout::{MASK_BYTES, WORD};
 use crate::record::ClockKind;
 use crate::ring::Consumer;
 use crate::trace_parent::TraceParent;
-use core::any::Any;
 
 /// Outcome of a reference point; also the status word of the reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +50,7 @@ pub struct ReferencePoint<'a> {
     pub words: &'a [u64],
 }
 
-/// Result of one call of [`EventSink::drain`].
+/// Result of one call of [`DrainSink::drain`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Drained {
     /// Number of ring words taken and committed.
@@ -138,8 +137,8 @@ pub struct Facts {
 
 /// The trace engine, as a device sees it.
 ///
-/// A sink around another one forwards every method: the defaults are those of a sink that keeps nothing.
-pub trait EventSink: Any + Send + Sync {
+/// A sink around another one forwards every method.
+pub trait EventSink: Send + Sync {
     /// Returns the facts for the config page. They stay the same.
     fn facts(&self) -> Facts;
 
@@ -153,10 +152,30 @@ pub trait EventSink: Any + Send + Sync {
         true
     }
 
-    /// Begins a pass over all clients, on the drain loop's thread. Everything that a vCPU
+    /// Gives the drain loop's side of the sink to `work`, once, and to nothing else meanwhile: for a whole pass,
+    /// or for calls between two. Reference points do not wait for it.
+    fn with_drain(&self, work: &mut dyn FnMut(&mut dyn DrainSink));
+}
+
+/// Calls `work` with the drain loop's side of a sink, and returns its result.
+///
+/// # Panics
+/// If the sink does not call `work`.
+pub fn with_drain<R>(
+    sink: &(impl EventSink + ?Sized),
+    work: impl FnOnce(&mut dyn DrainSink) -> R,
+) -> R {
+    let (mut work, mut result) = (Some(work), None);
+    sink.with_drain(&mut |drain| result = work.take().map(|work| work(drain)));
+    result.expect("the sink calls it")
+}
+
+/// The side of a sink that the drain loop's thread uses. The defaults are those of a sink that keeps nothing.
+pub trait DrainSink {
+    /// Begins a pass over all clients. Everything that a vCPU
     /// thread recorded before this call has its schema in some client's log, so the sink
     /// notes the ends of its own rings. Returns what guests have to know from now on.
-    fn begin_pass(&self) -> Settings {
+    fn begin_pass(&mut self) -> Settings {
         Settings::default()
     }
 
@@ -167,49 +186,48 @@ pub trait EventSink: Any + Send + Sync {
     ///
     /// Returns the generation's clock epoch, at least `epoch`. Everything before was drained or
     /// discarded. Called in no pass.
-    fn begin_generation(&self, epoch: u32, known: &[KnownClient<'_>]) -> u32 {
+    fn begin_generation(&mut self, epoch: u32, known: &[KnownClient<'_>]) -> u32 {
         let _ = known;
         epoch
     }
 
-    /// Begins a [generation](EventSink::begin_generation) of events that were in the rings before this host
+    /// Begins a [generation](DrainSink::begin_generation) of events that were in the rings before this host
     /// served them, or before their machine was restored: nothing relates their times to the host's. A sink
     /// that does not say so gives them the clock of what the host sees meanwhile.
-    fn begin_found(&self, epoch: u32, known: &[KnownClient<'_>]) -> u32 {
+    fn begin_found(&mut self, epoch: u32, known: &[KnownClient<'_>]) -> u32 {
         self.begin_generation(epoch, known)
     }
 
     /// Calls `each` with the facts about each client, for a snapshot of the device. Tokens are the
     /// device's to fill in. Called in no pass.
-    fn known_clients(&self, each: &mut dyn FnMut(&KnownClient<'_>)) {
+    fn known_clients(&mut self, each: &mut dyn FnMut(&KnownClient<'_>)) {
         let _ = each;
     }
 
-    /// Announces the last passes, on the drain loop's thread: no producer runs any more, so
+    /// Announces the last passes: no producer runs any more, so
     /// the passes from now on take everything that is left. The sink need not protect
     /// clients from each other in them.
-    fn last_pass(&self) {}
+    fn last_pass(&mut self) {}
 
     /// Takes the running total of events that were lost in processes which hold no
-    /// client, and so have no ring to report them in. Never decreasing. Called on the
-    /// drain loop's thread.
-    fn unattached(&self, total: u64) {
+    /// client, and so have no ring to report them in. Never decreasing.
+    fn unattached(&mut self, total: u64) {
         let _ = total;
     }
 
     /// Takes at most one packet of records out of the client's ring, commits it, and
-    /// advances the ring's tail. Called on the drain loop's thread.
-    fn drain(&self, client: u32, consumer: &mut Consumer<'_>) -> Drained;
+    /// advances the ring's tail.
+    fn drain(&mut self, client: u32, consumer: &mut Consumer<'_>) -> Drained;
 
-    /// Ends the pass, on the drain loop's thread: the sink drains its own rings up to the
+    /// Ends the pass: the sink drains its own rings up to the
     /// noted ends.
-    fn end_pass(&self) {}
+    fn end_pass(&mut self) {}
 
     /// Returns whether the sink needs no other pass until the drain loop is woken: everything was
     /// written, its own rings are empty, and a thread that records there after a
-    /// [pause](crate::drain::PAUSE) wakes the loop. Called on the drain loop's thread after a
+    /// [pause](crate::drain::PAUSE) wakes the loop. Called after a
     /// pass. If `false`, the loop keeps its timer.
-    fn is_quiet(&self) -> bool {
+    fn is_quiet(&mut self) -> bool {
         false
     }
 }

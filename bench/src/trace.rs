@@ -212,7 +212,7 @@ pub fn burst(to: To) -> Result<f64> {
             }
             recorded.set(recorded.get() + BURST);
         },
-        || pass(session, |_| ()),
+        || pass(session, |_, _| ()),
         || session.summary().host_events == recorded.get(),
     );
     host.finish(BURST * BURSTS + 1)?;

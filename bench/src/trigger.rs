@@ -84,7 +84,7 @@ pub fn points(rules: Rules) -> Result<f64> {
             failed += u64::from(status != Status::Recorded);
         }
         total += ticks() - start;
-        pass(&session, |_| ());
+        pass(&session, |_, _| ());
     }
     let listed = session.triggers();
     ensure!(failed == 0, "{failed} points found no room");

@@ -15,13 +15,13 @@ use hypertrace_abi::layout::{
 };
 use hypertrace_abi::record::id;
 use hypertrace_abi::ring::{ClientMemory, Consumer, ConsumerState};
-use hypertrace_abi::sink::{EventSink, Facts, ReferencePoint, Status};
+use hypertrace_abi::sink::{DrainSink, EventSink, Facts, ReferencePoint, Status, with_drain};
 use hypertrace_abi::slot::{self, BadSlot, Emitted, Versions};
 use std::any::Any;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicBool;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use zerocopy::IntoBytes;
 
@@ -107,7 +107,9 @@ pub struct Chip {
     rate_second: u64,
     // Runtime glue.
     pub(crate) memory: Memory,
-    pub(crate) sink: Box<dyn EventSink>,
+    pub(crate) sink: Arc<dyn EventSink>,
+    /// The same, for who knows its type.
+    any: Arc<dyn Any + Send + Sync>,
     waker: Box<dyn DrainWaker>,
     // Volatile state.
     /// Each reset changes the epoch of the guest's clocks.
@@ -139,10 +141,11 @@ impl Chip {
     pub fn new(
         memory: Memory,
         config: &ChipConfig,
-        sink: impl EventSink,
+        sink: impl EventSink + 'static,
         waker: impl DrainWaker + 'static,
     ) -> Self {
         let geometry = *memory.geometry();
+        let sink = Arc::new(sink);
         let Facts { session, ring_mode, guest_frequency, host_frequency, trace_parent } =
             sink.facts();
         // An unknown counter is taken for a faster one than any. The limit is then too
@@ -172,7 +175,8 @@ impl Chip {
                 .unwrap_or(0),
             rate_second: second,
             memory,
-            sink: Box::new(sink),
+            any: sink.clone(),
+            sink,
             waker: Box::new(waker),
             versions: Versions::default(),
             registers: (0..geometry.clients).map(|_| Registers::default()).collect(),
@@ -205,9 +209,8 @@ impl Chip {
     }
 
     /// Returns the sink, if it is of this type.
-    pub fn sink<S: EventSink>(&self) -> Option<&S> {
-        let sink: &dyn Any = &*self.sink;
-        sink.downcast_ref()
+    pub fn sink<S: EventSink + 'static>(&self) -> Option<&S> {
+        self.any.downcast_ref()
     }
 
     /// Returns the current count.
@@ -447,7 +450,7 @@ impl Chip {
     ///
     /// The loop keeps its timer where guests do not kick (`kick_is_cheap`), where the waker does
     /// not [work](DrainWaker::works), and while the sink is not
-    /// [quiet](EventSink::is_quiet).
+    /// [quiet](DrainSink::is_quiet).
     ///
     /// A loop that waits for an eventfd reads it before each call: one that stays readable wakes the loop at once.
     /// Guests may kick as often as they like: no call by a KICK within 200 us of the last call bounds what that costs.
@@ -463,7 +466,7 @@ impl Chip {
             && !more
             && self.config.features().contains(Features::KICK)
             && self.waker.works()
-            && self.sink.is_quiet();
+            && with_drain(&*self.sink, |sink| sink.is_quiet());
         match rest.begins(is_quiet, &self.rests, now) {
             true => None,
             false if more => Some(Duration::ZERO),
@@ -495,7 +498,7 @@ impl Chip {
     #[doc(hidden)]
     pub fn drain_pass_by(&self, share: u64, now: &dyn Fn() -> u64) -> bool {
         let clients = &mut *lock(&self.clients);
-        self.pass(|rings| clients.round(&*self.sink, rings, share, now))
+        self.pass(|sink, rings| clients.round(sink, rings, share, now))
     }
 
     /// Drains everything that is in the rings now, however long it takes: for the end.
@@ -504,14 +507,14 @@ impl Chip {
     /// Only for the drain loop's thread, never for a vCPU's.
     pub fn drain_all(&self) {
         let clients = &mut *lock(&self.clients);
-        self.pass(|rings| clients.drain_rest(&*self.sink, rings));
+        self.pass(|sink, rings| clients.drain_rest(sink, rings));
     }
 
     /// Ends the drain loop of a VMM: drains what is left, and counts what cannot be written as
     /// lost. [`DrainThread`](crate::DrainThread) does so when it is dropped; a loop of the VMM's
     /// own calls this, after the last vCPU has stopped and before the session ends.
     pub fn end_drain(&self) {
-        self.sink.last_pass();
+        with_drain(&*self.sink, |sink| sink.last_pass());
         self.drain_all();
         // Records are left only if they could not be written.
         self.discard_unread();
@@ -520,7 +523,7 @@ impl Chip {
     /// Resets the device, as a reset of the machine does: registers, argument slots and rings are zero.
     /// The next guest leases its clients anew, and its clock is another one. The session continues: what
     /// the rings hold is drained before, or counted as lost, totals continue, and the sink begins another
-    /// [generation](EventSink::begin_generation).
+    /// [generation](DrainSink::begin_generation).
     ///
     /// A panic of the sink meanwhile is [counted](Counter::DrainPanicked), and the device is reset.
     ///
@@ -529,7 +532,8 @@ impl Chip {
         let clients = &mut *lock(&self.clients);
         self.empty_rings(clients);
         self.versions.begin_generation(|epoch| {
-            self.guarded(|| self.sink.begin_generation(epoch, &[])).unwrap_or(epoch)
+            self.guarded(|| with_drain(&*self.sink, |sink| sink.begin_generation(epoch, &[])))
+                .unwrap_or(epoch)
         });
         for client in &self.registers {
             client.shadows.iter().for_each(|shadow| shadow.store(0, Relaxed));
@@ -552,8 +556,8 @@ impl Chip {
     /// Drains the rings. Records that the sink cannot take count as lost.
     pub(crate) fn empty_rings(&self, clients: &mut Clients) {
         let _ = self.guarded(|| {
-            self.pass(|rings| clients.drain_rest(&*self.sink, rings));
-            clients.discard_unread(&*self.sink, &mut &*self);
+            self.pass(|sink, rings| clients.drain_rest(sink, rings));
+            with_drain(&*self.sink, |sink| clients.discard_unread(sink, &mut &*self));
         });
     }
 
@@ -564,19 +568,20 @@ impl Chip {
         done.inspect_err(|_| self.counts.add(Counter::DrainPanicked)).ok()
     }
 
-    fn pass<R>(&self, drain: impl FnOnce(&mut &Chip) -> R) -> R {
-        drain::pass(&*self.sink, |settings| {
+    fn pass<R>(&self, drain: impl FnOnce(&mut dyn DrainSink, &mut &Chip) -> R) -> R {
+        drain::pass(&*self.sink, |sink, settings| {
             if let Some(mask) = &settings.mask {
                 self.set_mask(mask);
             }
-            drain(&mut &*self)
+            drain(sink, &mut &*self)
         })
     }
 
     /// Counts what is still in the rings as lost, because the sink could not take it. For
     /// the end: after the last pass, when no vCPU runs any more.
     pub fn discard_unread(&self) {
-        lock(&self.clients).discard_unread(&*self.sink, &mut &*self);
+        let clients = &mut *lock(&self.clients);
+        with_drain(&*self.sink, |sink| clients.discard_unread(sink, &mut &*self));
     }
 
     /// Replaces the enable mask, one byte per slot: 0 is on, 1 is off. Guests

@@ -8,7 +8,7 @@ use crate::state::{ChipState, ClientState, RestoreError, STATE_VERSION};
 use hypertrace_abi::atomic::Ordering::Relaxed;
 use hypertrace_abi::record::ClockKind;
 use hypertrace_abi::ring::{Consumer, ConsumerState, Place};
-use hypertrace_abi::sink::{EventSink, KnownClient};
+use hypertrace_abi::sink::{EventSink, KnownClient, with_drain};
 use hypertrace_abi::slot::Versions;
 use std::collections::HashMap;
 use std::time::Instant;
@@ -46,27 +46,29 @@ impl Chip {
         let ChipState { texts, clients, .. } = &mut state;
         // Clients have mostly the same texts.
         let mut indices = HashMap::new();
-        self.sink.known_clients(&mut |known| {
-            let Some(client) = clients.get_mut(known.client as usize) else { return };
-            client.clock = known.clock as u32;
-            client.name = known.name.to_owned();
-            let index = |text: &&str| match indices.get(*text) {
-                Some(index) => *index,
-                None => {
-                    let index = texts.len() as u32;
-                    texts.push((*text).to_owned());
-                    indices.insert((*text).to_owned(), index);
-                    index
-                }
-            };
-            client.texts = known.texts.iter().map(index).collect();
+        with_drain(&*self.sink, |sink| {
+            sink.known_clients(&mut |known| {
+                let Some(client) = clients.get_mut(known.client as usize) else { return };
+                client.clock = known.clock as u32;
+                client.name = known.name.to_owned();
+                let index = |text: &&str| match indices.get(*text) {
+                    Some(index) => *index,
+                    None => {
+                        let index = texts.len() as u32;
+                        texts.push((*text).to_owned());
+                        indices.insert((*text).to_owned(), index);
+                        index
+                    }
+                };
+                client.texts = known.texts.iter().map(index).collect();
+            })
         });
         state
     }
 
     /// Makes a device on memory that has the contents of the snapshot. Its guests continue where they
     /// were, and need not know: the sink gets the schemas that it needs from the state, and
-    /// begins another [generation](EventSink::begin_generation), so events after an older snapshot
+    /// begins another [generation](DrainSink::begin_generation), so events after an older snapshot
     /// that happen again are of another one. Of clients whose memory is zero, it begins as after a
     /// [reset](Chip::reset).
     ///
@@ -82,7 +84,7 @@ impl Chip {
         memory: Memory,
         config: &ChipConfig,
         state: &ChipState,
-        sink: impl EventSink,
+        sink: impl EventSink + 'static,
         waker: impl DrainWaker + 'static,
     ) -> Result<Self, RestoreError> {
         state.check(memory.geometry(), config, sink.facts().ring_mode)?;
@@ -103,7 +105,9 @@ impl Chip {
             KnownClient { client, token: saved.token, clock, name: &saved.name, texts }
         });
         let known: Vec<_> = known.collect();
-        chip.versions.begin_generation(|epoch| chip.sink.begin_generation(epoch, &known));
+        chip.versions.begin_generation(|epoch| {
+            with_drain(&*chip.sink, |sink| sink.begin_generation(epoch, &known))
+        });
         for (client, saved) in chip.registers.iter().zip(&state.clients) {
             for (shadow, value) in client.shadows.iter().zip(saved.registers) {
                 shadow.store(value, Relaxed);

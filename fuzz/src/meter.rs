@@ -6,9 +6,10 @@ use crate::setup::{CLIENTS, HONEST, HOSTILE, MOST_STEPS_EACH};
 use hypertrace_abi::config::RingMode;
 use hypertrace_abi::ring::Consumer;
 use hypertrace_abi::sink::{
-    Drained, EventSink, Facts, KnownClient, ReferencePoint, Settings, Status,
+    DrainSink, Drained, EventSink, Facts, KnownClient, ReferencePoint, Settings, Status,
 };
 use hypertrace_device::Memory;
+use hypertrace_test_support::steps::Steps;
 use hypertrace_trace::Session;
 use hypertrace_trace::trace::guest_hypertrace;
 use std::sync::Arc;
@@ -110,20 +111,26 @@ impl EventSink for Meter {
         self.session.has_room_for_point()
     }
 
-    fn begin_generation(&self, epoch: u32, known: &[KnownClient<'_>]) -> u32 {
+    fn with_drain(&self, work: &mut dyn FnMut(&mut dyn DrainSink)) {
+        work(&mut &*self);
+    }
+}
+
+impl DrainSink for &Meter {
+    fn begin_generation(&mut self, epoch: u32, known: &[KnownClient<'_>]) -> u32 {
         self.session.begin_generation(epoch, known)
     }
 
-    fn known_clients(&self, each: &mut dyn FnMut(&KnownClient<'_>)) {
+    fn known_clients(&mut self, each: &mut dyn FnMut(&KnownClient<'_>)) {
         self.session.known_clients(each);
     }
 
-    fn begin_pass(&self) -> Settings {
+    fn begin_pass(&mut self) -> Settings {
         self.steps.store(0, Relaxed);
         self.timed("begin_pass", || self.session.begin_pass())
     }
 
-    fn drain(&self, client: u32, consumer: &mut Consumer<'_>) -> Drained {
+    fn drain(&mut self, client: u32, consumer: &mut Consumer<'_>) -> Drained {
         assert!(self.steps.fetch_add(1, Relaxed) < MOST_STEPS, "steps of a pass");
         let most = consumer.most_words();
         if client == HOSTILE {
@@ -138,7 +145,7 @@ impl EventSink for Meter {
         drained
     }
 
-    fn end_pass(&self) {
+    fn end_pass(&mut self) {
         self.timed("end_pass", || self.session.end_pass());
     }
 }

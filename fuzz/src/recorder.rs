@@ -5,7 +5,7 @@ use hypertrace_abi::layout::{Region, SLOT_WORDS};
 use hypertrace_abi::record::id;
 use hypertrace_abi::ring::{Consumer, Flow, Losses};
 use hypertrace_abi::schema::{Schema, id_of};
-use hypertrace_abi::sink::{Drained, EventSink, Facts, ReferencePoint, Status};
+use hypertrace_abi::sink::{DrainSink, Drained, EventSink, Facts, ReferencePoint, Status};
 use hypertrace_device::Memory;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -116,7 +116,13 @@ impl EventSink for Recorder {
         Status::Recorded
     }
 
-    fn drain(&self, client: u32, consumer: &mut Consumer<'_>) -> Drained {
+    fn with_drain(&self, work: &mut dyn FnMut(&mut dyn DrainSink)) {
+        work(&mut &*self);
+    }
+}
+
+impl DrainSink for &Recorder {
+    fn drain(&mut self, client: u32, consumer: &mut Consumer<'_>) -> Drained {
         while let Some(text) = consumer.next_schema() {
             let _ = str::from_utf8(text.bytes()).map(Schema::parse);
         }

@@ -6,10 +6,7 @@ use std::sync::Arc;
 use hypertrace::{Channel, Client, LeaseInfo, ProducerState};
 use hypertrace_abi::clock::ticks;
 use hypertrace_abi::record::ClockKind;
-use hypertrace_abi::ring::Consumer;
-use hypertrace_abi::sink::{
-    Drained, EventSink, Facts, KnownClient, ReferencePoint, Settings, Status,
-};
+use hypertrace_abi::sink::{DrainSink, EventSink, Facts, ReferencePoint, Status};
 use hypertrace_device::{Chip, ChipConfig, Counter, Geometry, Memory, Region, RingMode};
 use hypertrace_device::{DrainPolicy, DrainThread};
 use hypertrace_timeline::{ClockMaps, Event, Timeline};
@@ -39,32 +36,8 @@ impl EventSink for WithMode {
         self.session.has_room_for_point()
     }
 
-    fn begin_pass(&self) -> Settings {
-        self.session.begin_pass()
-    }
-
-    fn begin_generation(&self, epoch: u32, known: &[KnownClient<'_>]) -> u32 {
-        self.session.begin_generation(epoch, known)
-    }
-
-    fn known_clients(&self, each: &mut dyn FnMut(&KnownClient<'_>)) {
-        self.session.known_clients(each);
-    }
-
-    fn last_pass(&self) {
-        self.session.last_pass();
-    }
-
-    fn drain(&self, client: u32, consumer: &mut Consumer<'_>) -> Drained {
-        self.session.drain(client, consumer)
-    }
-
-    fn end_pass(&self) {
-        self.session.end_pass();
-    }
-
-    fn is_quiet(&self) -> bool {
-        self.session.is_quiet()
+    fn with_drain(&self, work: &mut dyn FnMut(&mut dyn DrainSink)) {
+        self.session.with_drain(work);
     }
 }
 

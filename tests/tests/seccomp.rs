@@ -3,6 +3,7 @@
 //! Unsafe, because it sets an option of the C library's allocator.
 #![allow(unsafe_code)]
 
+use hypertrace_test_support::steps::Steps;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -20,7 +21,6 @@ use hypertrace_abi::clock::ticks;
 use hypertrace_abi::drain::REST;
 use hypertrace_abi::event_type;
 use hypertrace_abi::ring::Emit;
-use hypertrace_abi::sink::EventSink;
 use hypertrace_device::adapter::event_manager::DrainLoop;
 use hypertrace_device::{DrainPolicy, Region};
 use hypertrace_tests::babeltrace2;

@@ -12,7 +12,7 @@ use hypertrace_abi::layout::local::State;
 use hypertrace_abi::layout::{WORD, host_page};
 use hypertrace_abi::record::ClockKind;
 use hypertrace_abi::ring::{ClientMemory, Consumer, ConsumerState, Total};
-use hypertrace_abi::sink::{EventSink, KnownClient, Settings};
+use hypertrace_abi::sink::{DrainSink, EventSink, KnownClient, Settings, with_drain};
 use hypertrace_abi::slot;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -229,10 +229,12 @@ impl<S: EventSink> Drain<S> {
         // No version that a guest of any time knows.
         state.versions.mask.store(ticks(), Relaxed);
         // Points from before are of the epoch before.
-        drain::pass(&*self.sink, |settings| self.set(&settings));
+        drain::pass(&*self.sink, |_, settings| self.set(&settings));
         let mut known = Vec::new();
         if is_rollback {
-            self.sink.known_clients(&mut |client| known.push(Known::of(client)));
+            with_drain(&*self.sink, |sink| {
+                sink.known_clients(&mut |client| known.push(Known::of(client)));
+            });
         }
         for (number, client) in (0..).zip(&mut self.clients.states) {
             if let Some(memory) = segment.client(number) {
@@ -246,7 +248,9 @@ impl<S: EventSink> Drain<S> {
             *client = ConsumerState::continue_at(&client.place());
         }
         let mut known = Vec::new();
-        self.sink.known_clients(&mut |client| known.push(Known::of(client)));
+        with_drain(&*self.sink, |sink| {
+            sink.known_clients(&mut |client| known.push(Known::of(client)));
+        });
         self.begin_generation(&known, false);
         state.is_settling.store(false, Relaxed);
     }
@@ -263,9 +267,11 @@ impl<S: EventSink> Drain<S> {
             texts,
         });
         let known = Vec::from_iter(known);
-        self.state.versions.begin_generation(|epoch| match is_found {
-            true => self.sink.begin_found(epoch, &known),
-            false => self.sink.begin_generation(epoch, &known),
+        self.state.versions.begin_generation(|epoch| {
+            with_drain(&*self.sink, |sink| match is_found {
+                true => sink.begin_found(epoch, &known),
+                false => sink.begin_generation(epoch, &known),
+            })
         });
     }
 
@@ -355,14 +361,14 @@ impl<S: EventSink> Drain<S> {
     }
 
     /// Passes the count of events that were lost in processes which hold no client to the sink.
-    fn look_at_total(&mut self) {
+    fn look_at_total(&mut self, sink: &mut dyn DrainSink) {
         let word = self.state.segment.local().lost_unattached();
         let before = self.unattached.counted();
         if !self.unattached.look(word.load(Relaxed)) {
             self.bad_totals += 1;
         }
         if self.unattached.counted() != before {
-            self.sink.unattached(self.unattached.counted());
+            sink.unattached(self.unattached.counted());
         }
     }
 
@@ -384,8 +390,8 @@ impl<S: EventSink> Drain<S> {
 
     /// Begins a pass. Returns how far the relays' rings go: the points there refer
     /// to schemas that the pass reads before it takes them.
-    fn begin(&mut self, settings: &Settings) -> Vec<u64> {
-        self.look_at_total();
+    fn begin(&mut self, sink: &mut dyn DrainSink, settings: &Settings) -> Vec<u64> {
+        self.look_at_total(sink);
         self.set(settings);
         let segment = &self.state.segment;
         let (relays, _) = segment.clients();
@@ -401,13 +407,13 @@ impl<S: EventSink> Drain<S> {
     fn drain_clients<R>(
         &mut self,
         between: &mut dyn FnMut(),
-        drain: impl FnOnce(&mut Clients, &S, &mut Used<'_>) -> R,
+        drain: impl FnOnce(&mut Clients, &mut dyn DrainSink, &mut Used<'_>) -> R,
     ) -> R {
         let sink = Arc::clone(&self.sink);
-        drain::pass(&*sink, |settings| {
-            let heads = self.begin(&settings);
+        drain::pass(&*sink, |sink, settings| {
+            let heads = self.begin(sink, &settings);
             let mut rings = Used { host: &self.state, heads, between };
-            let drained = drain(&mut self.clients, &sink, &mut rings);
+            let drained = drain(&mut self.clients, sink, &mut rings);
             between();
             drained
         })
@@ -422,7 +428,7 @@ impl<S: EventSink> Drain<S> {
     fn discard_unread(&mut self) {
         let Drain { state, sink, clients, .. } = self;
         let mut rings = Used { host: state, heads: Vec::new(), between: &mut || {} };
-        clients.discard_unread(&**sink, &mut rings);
+        with_drain(&**sink, |sink| clients.discard_unread(sink, &mut rings));
     }
 
     /// Publishes the enable mask, and the names whose points an emulator's plugin must leave to the host.
@@ -444,7 +450,7 @@ impl<S: EventSink> Drain<S> {
             self.take_over();
         }
         self.look_at_all();
-        self.sink.last_pass();
+        with_drain(&*self.sink, |sink| sink.last_pass());
         self.drain_all();
         // A point that came meanwhile is in the host's own ring.
         self.drain_all();

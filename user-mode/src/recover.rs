@@ -12,7 +12,7 @@ use hypertrace_abi::drain;
 use hypertrace_abi::layout::guest_page::{HEAD, LOST_BUSY, LOST_FULL, LOST_UNATTACHED, SCHEMA_LEN};
 use hypertrace_abi::layout::host_page;
 use hypertrace_abi::ring::{ClientMemory, Consumer, ConsumerState, Fault, Losses, Place, Total};
-use hypertrace_abi::sink::EventSink;
+use hypertrace_abi::sink::{DrainSink, with_drain};
 
 use hypertrace_segment::Segment;
 use hypertrace_trace::session_json::RECOVERED;
@@ -53,23 +53,29 @@ pub fn recover(path: &Path, mut trace: SessionConfig) -> Result<(PathBuf, Summar
 /// Saves the records and the losses of all clients.
 fn recover_clients(segment: &Segment, session: &Session) {
     let (relays, all) = segment.clients();
-    session.last_pass();
-    drain::pass(session, |_| {
+    with_drain(session, |sink| sink.last_pass());
+    let committed: Vec<_> = (0..all).map(|client| session.committed(client)).collect();
+    drain::pass(session, |sink, _| {
         let mut unattached = Total::default();
         if unattached.look(segment.local().lost_unattached().load(Relaxed)) {
-            session.unattached(unattached.counted());
+            sink.unattached(unattached.counted());
         }
         // Schemas before the points that may need them.
         for client in (relays..all).chain(0..relays) {
             if let Some(memory) = segment.client(client) {
-                recover_client(session, client, memory);
+                recover_client(sink, client, committed[client as usize], memory);
             }
         }
     });
 }
 
 /// Saves the records that are left in one client's ring.
-fn recover_client(session: &Session, client: u32, memory: ClientMemory<'_>) {
+fn recover_client(
+    sink: &mut dyn DrainSink,
+    client: u32,
+    committed: Option<Committed>,
+    memory: ClientMemory<'_>,
+) {
     if memory.is_fresh() {
         return;
     }
@@ -92,7 +98,6 @@ fn recover_client(session: &Session, client: u32, memory: ClientMemory<'_>) {
     let block_of = |position: u64| position & !(memory.block_words() - 1);
     let header =
         |block: u64, n: u64| ring[((block + n) & (memory.capacity() - 1)) as usize].load(Relaxed);
-    let committed = session.committed(client);
     let (position, sequence, token) = match committed {
         Some(Committed { position, .. })
             if !is_possible(position) && position <= tail && is_possible(tail) =>
@@ -120,7 +125,7 @@ fn recover_client(session: &Session, client: u32, memory: ClientMemory<'_>) {
         consumer.fault(Fault::Head);
     }
     consumer.up_to(head);
-    drain_rest(session, client, &mut consumer);
+    drain_rest(sink, client, &mut consumer);
 }
 
 /// Returns how much of the totals in page G the dead host had counted, of so many losses: by their causes as far as
@@ -188,8 +193,8 @@ mod tests {
         let producer = Producer::lease(memory, &state, lease, false);
         let mut consumer = ConsumerState::default();
         let mut pass = || {
-            drain::pass(&session, |_| {
-                drain_rest(&session, 0, &mut Consumer::new(memory, &mut consumer));
+            drain::pass(&session, |sink, _| {
+                drain_rest(sink, 0, &mut Consumer::new(memory, &mut consumer));
             });
         };
         let emit = |n: u64| {

@@ -12,7 +12,9 @@ use hypertrace_abi::record::ClockKind;
 use hypertrace_abi::ring::{
     ClientMemory, Consumer, Emit, Lease, LeaseInfo, NewRecord, Producer, ProducerState,
 };
-use hypertrace_abi::sink::{Drained, EventSink, Facts, KnownClient, ReferencePoint, Status};
+use hypertrace_abi::sink::{
+    DrainSink, Drained, EventSink, Facts, KnownClient, ReferencePoint, Status,
+};
 use hypertrace_device::{
     BarChange, BarForm, Chip, ChipConfig, ChipState, Geometry, Memory, Pages, PciFunction,
     PciState, RestoreError,
@@ -290,11 +292,17 @@ impl EventSink for Untold {
         panic!("{point:?}")
     }
 
-    fn begin_generation(&self, epoch: u32, _known: &[KnownClient<'_>]) -> u32 {
+    fn with_drain(&self, work: &mut dyn FnMut(&mut dyn DrainSink)) {
+        work(&mut &*self);
+    }
+}
+
+impl DrainSink for &Untold {
+    fn begin_generation(&mut self, epoch: u32, _known: &[KnownClient<'_>]) -> u32 {
         panic!("the sink has learned of epoch {epoch}")
     }
 
-    fn drain(&self, client: u32, _: &mut Consumer<'_>) -> Drained {
+    fn drain(&mut self, client: u32, _: &mut Consumer<'_>) -> Drained {
         panic!("client {client} is drained")
     }
 }

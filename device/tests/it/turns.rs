@@ -4,7 +4,7 @@
 
 use hypertrace_abi::layout::{Geometry, guest_page};
 use hypertrace_abi::ring::{ClientMemory, Consumer};
-use hypertrace_abi::sink::{Drained, EventSink, Facts, ReferencePoint, Status};
+use hypertrace_abi::sink::{DrainSink, Drained, EventSink, Facts, ReferencePoint, Status};
 use hypertrace_device::{Chip, ChipConfig, Memory, Region, RingMode};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -41,7 +41,13 @@ impl EventSink for Costs {
         Status::Failed
     }
 
-    fn drain(&self, client: u32, consumer: &mut Consumer<'_>) -> Drained {
+    fn with_drain(&self, work: &mut dyn FnMut(&mut dyn DrainSink)) {
+        work(&mut &*self);
+    }
+}
+
+impl DrainSink for &Costs {
+    fn drain(&mut self, client: u32, consumer: &mut Consumer<'_>) -> Drained {
         let cost = if consumer.is_paused() { 0 } else { self.steps[client as usize] };
         if self.steps[client as usize] == 0 {
             return Drained::default();

@@ -22,6 +22,7 @@ pub mod made;
 pub mod namespace;
 #[cfg(feature = "compare")]
 pub mod simulation;
+pub mod steps;
 pub mod trace_dat;
 pub mod uftrace;
 pub mod vcpu;

@@ -2,7 +2,7 @@
 //! project's reader.
 
 use hypertrace_abi::event_type;
-use hypertrace_abi::sink::EventSink;
+use hypertrace_test_support::steps::Steps;
 use hypertrace_tests::babeltrace2;
 use hypertrace_tests::host::events;
 use hypertrace_trace::{Session, SessionConfig};

@@ -3,6 +3,7 @@
 //! `HYPERTRACE_STORM_SECONDS`. The host does not panic, no step of its drain loop exceeds its bound, memory
 //! and disk stay within theirs, every session is readable to its end, and the honest client is complete.
 
+use hypertrace_test_support::steps::Steps;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -19,7 +20,7 @@ use hypertrace_abi::record::ClockKind;
 use hypertrace_abi::ring::{ClientMemory, Consumer};
 use hypertrace_abi::schema::id_of;
 use hypertrace_abi::sink::{
-    Drained, EventSink, Facts, KnownClient, ReferencePoint, Settings, Status,
+    DrainSink, Drained, EventSink, Facts, KnownClient, ReferencePoint, Settings, Status,
 };
 use hypertrace_device::DrainPolicy;
 use hypertrace_device::{Chip, ChipConfig, Geometry, Memory, Region, RingMode};
@@ -96,23 +97,29 @@ impl EventSink for Watch {
         self.session.has_room_for_point()
     }
 
-    fn begin_generation(&self, epoch: u32, known: &[KnownClient<'_>]) -> u32 {
+    fn with_drain(&self, work: &mut dyn FnMut(&mut dyn DrainSink)) {
+        work(&mut &*self);
+    }
+}
+
+impl DrainSink for &Watch {
+    fn begin_generation(&mut self, epoch: u32, known: &[KnownClient<'_>]) -> u32 {
         self.session.begin_generation(epoch, known)
     }
 
-    fn known_clients(&self, each: &mut dyn FnMut(&KnownClient<'_>)) {
+    fn known_clients(&mut self, each: &mut dyn FnMut(&KnownClient<'_>)) {
         self.session.known_clients(each);
     }
 
-    fn begin_pass(&self) -> Settings {
+    fn begin_pass(&mut self) -> Settings {
         self.session.begin_pass()
     }
 
-    fn last_pass(&self) {
+    fn last_pass(&mut self) {
         self.session.last_pass();
     }
 
-    fn drain(&self, client: u32, consumer: &mut Consumer<'_>) -> Drained {
+    fn drain(&mut self, client: u32, consumer: &mut Consumer<'_>) -> Drained {
         let drained = self.session.drain(client, consumer);
         // A ring has no more words, whatever its producer writes.
         assert!(drained.words <= geometry().ring_bytes / WORD, "{drained:?} of client {client}");
@@ -121,7 +128,7 @@ impl EventSink for Watch {
         drained
     }
 
-    fn end_pass(&self) {
+    fn end_pass(&mut self) {
         self.session.end_pass();
     }
 }

@@ -2,6 +2,7 @@
 //! the host, as by an emulator's plugin.
 #![allow(unsafe_code)] // a segment's rings as a slice
 
+use hypertrace_test_support::steps::Steps;
 use hypertrace_tests::child;
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
@@ -19,7 +20,9 @@ use hypertrace_abi::layout::{Geometry, Region};
 use hypertrace_abi::record::{ClockKind, Flags};
 use hypertrace_abi::ring::{ClientMemory, Consumer, Emit, Lease, NewRecord, Producer};
 use hypertrace_abi::schema::id_of;
-use hypertrace_abi::sink::{Drained, EventSink, Facts, KnownClient, ReferencePoint, Settings};
+use hypertrace_abi::sink::{
+    DrainSink, Drained, EventSink, Facts, KnownClient, ReferencePoint, Settings,
+};
 use hypertrace_tests::{babeltrace2, traced, wait_until};
 use hypertrace_timeline::{EventKind, Value};
 use hypertrace_trace::SessionConfig;
@@ -313,24 +316,30 @@ impl EventSink for SlowDrain {
         has_room
     }
 
-    fn begin_generation(&self, epoch: u32, known: &[KnownClient<'_>]) -> u32 {
+    fn with_drain(&self, work: &mut dyn FnMut(&mut dyn DrainSink)) {
+        work(&mut &*self);
+    }
+}
+
+impl DrainSink for &SlowDrain {
+    fn begin_generation(&mut self, epoch: u32, known: &[KnownClient<'_>]) -> u32 {
         self.session.begin_generation(epoch, known)
     }
 
-    fn known_clients(&self, each: &mut dyn FnMut(&KnownClient<'_>)) {
+    fn known_clients(&mut self, each: &mut dyn FnMut(&KnownClient<'_>)) {
         self.session.known_clients(each);
     }
 
-    fn begin_pass(&self) -> Settings {
+    fn begin_pass(&mut self) -> Settings {
         self.session.begin_pass()
     }
 
-    fn drain(&self, client: u32, consumer: &mut Consumer<'_>) -> Drained {
+    fn drain(&mut self, client: u32, consumer: &mut Consumer<'_>) -> Drained {
         std::thread::sleep(Duration::from_micros(50));
         self.session.drain(client, consumer)
     }
 
-    fn end_pass(&self) {
+    fn end_pass(&mut self) {
         self.session.end_pass();
     }
 }

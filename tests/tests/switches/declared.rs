@@ -2,9 +2,9 @@
 #![allow(unsafe_code)] // fork
 
 use crate::alone;
+use hypertrace_test_support::steps::Steps;
 
 use hypertrace::{ProducerState, event};
-use hypertrace_abi::sink::EventSink;
 use hypertrace_tests::host::{Host, events, geometry};
 use hypertrace_tests::{trace, trace_each_kind};
 use hypertrace_timeline::{Event, Value};

@@ -1,6 +1,7 @@
 //! Triggers: the guest marks a region, and the host traces only inside it.
 
 use crate::alone;
+use hypertrace_test_support::steps::Steps;
 use std::collections::BTreeMap;
 use std::fs;
 use std::sync::Arc;

@@ -6,7 +6,7 @@ use crate::written::Guest;
 use hypertrace_abi::event_type;
 use hypertrace_abi::layout::guest_page;
 use hypertrace_abi::ring::{Consumer, ConsumerState, Place};
-use hypertrace_abi::sink::EventSink;
+use hypertrace_test_support::steps::Steps;
 use hypertrace_timeline::{
     ClockMaps, Domain, Entry, EntryRef, EventKind, Follow, Session, SessionStat, Timeline, Value,
 };

@@ -14,6 +14,7 @@ use hypertrace_abi::ring::{
 };
 use hypertrace_abi::schema::id_of;
 use hypertrace_abi::sink::{EventSink, ReferencePoint, Status};
+use hypertrace_test_support::steps::Steps;
 use hypertrace_timeline::{
     ClockMaps, Event, EventKind, Session, SessionStat, StreamStat, Timeline, Value,
 };

@@ -32,7 +32,7 @@ pub(crate) struct Context<'a> {
     pub classes: &'a mut Classes,
     pub clocks: &'a mut Clocks,
     /// For reference points in host rings.
-    pub guests: &'a mut Guests,
+    pub guests: Option<&'a mut Guests>,
     pub stats: &'a mut Vec<Stats>,
 }
 
@@ -253,7 +253,7 @@ impl Context<'_> {
     /// Returns whether a point's schema is known.
     fn knows_point(&mut self, header: &Header, client: u64) -> bool {
         let client = u32::try_from(client).unwrap_or(u32::MAX);
-        let source = self.guests.source(client, self.stats);
+        let source = self.guests.as_mut().and_then(|guests| guests.source(client, self.stats));
         header.id < id::FIRST
             || source.is_some_and(|source| source.texts.table.plain(header.id).is_some())
     }
@@ -271,7 +271,8 @@ impl Context<'_> {
             return Err(id::UNTYPED);
         };
         let client = u32::try_from(client).unwrap_or(u32::MAX);
-        let Some(source) = self.guests.source(client, self.stats) else {
+        let source = self.guests.as_mut().and_then(|guests| guests.source(client, self.stats));
+        let Some(source) = source else {
             return Err(self.untyped_point());
         };
         source.pending.points += 1;

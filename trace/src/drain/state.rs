@@ -106,6 +106,8 @@ pub(crate) struct TraceState {
     pub is_partial: bool,
     /// Words of guests' schema logs that this pass may still read, besides each client's part.
     pub log_words: u64,
+    /// That part.
+    pub log_part: u64,
     pub stats: Vec<Stats>,
     /// Counters that the device keeps itself, by name.
     pub device: BTreeMap<String, u64>,
@@ -141,6 +143,7 @@ impl TraceState {
             clocks,
             is_partial: false,
             log_words: LOG_WORDS,
+            log_part: LOG_WORDS,
             stats: Vec::new(),
             device: BTreeMap::new(),
             unattached: Arc::default(),

@@ -8,7 +8,7 @@
 use super::budget::Payer;
 use super::record::{Context, Packed, Packer};
 use super::source::{Guests, Holder, OpenLease, Source, clock_kind};
-use super::state::{LOG_WORDS, TraceState};
+use super::state::TraceState;
 use crate::ctf::{Domain, Files, HOST_CLOCK, PacketHeader, Stream, WriteFailed};
 use hypertrace_abi::clock::ticks;
 use hypertrace_abi::record::{ClockKind, id};
@@ -23,7 +23,8 @@ const MOST_TRIES: usize = 3;
 pub(crate) struct Turn<'t, 'c> {
     pub state: &'t mut TraceState,
     pub source: &'t mut Source,
-    pub guests: &'t mut Guests,
+    /// Of a ring with guests' reference points.
+    pub guests: Option<&'t mut Guests>,
     pub consumer: &'t mut Consumer<'c>,
 }
 
@@ -73,7 +74,7 @@ impl Turn<'_, '_> {
         let (state, source) = (&mut *self.state, &mut *self.source);
         let consumer = &mut *self.consumer;
         // A part of its own, whatever the others have, and what is left for all.
-        let own = LOG_WORDS / self.guests.len().max(1);
+        let own = state.log_part;
         let most = match source.texts.payer {
             // The host's own are not the guests' to delay.
             Payer::Host => u64::MAX,
@@ -181,7 +182,7 @@ impl Turn<'_, '_> {
             payer: source.texts.payer,
             classes: &mut state.classes,
             clocks: &mut state.clocks,
-            guests: self.guests,
+            guests: self.guests.as_deref_mut(),
             stats: &mut state.stats,
         };
         let first = source.next.timestamp;
@@ -328,8 +329,8 @@ impl Turn<'_, '_> {
         if let Some(name) = packed.name {
             stats.name = name;
         }
-        if source.domain == Domain::Host && counts.reference_points + packed.filtered > 0 {
-            for guest in self.guests.iter_mut() {
+        if counts.reference_points + packed.filtered > 0 {
+            for guest in self.guests.iter_mut().flat_map(|guests| guests.iter_mut()) {
                 let pending = std::mem::take(&mut guest.pending);
                 let stats = &mut state.stats[guest.stats];
                 stats.reference_points += pending.points;
@@ -397,10 +398,8 @@ impl Turn<'_, '_> {
 
     /// Forgets the counts of points in a packet that is not committed.
     fn forget_pending(&mut self) {
-        if self.source.domain == Domain::Host {
-            for guest in self.guests.iter_mut() {
-                guest.pending = Default::default();
-            }
+        for guest in self.guests.iter_mut().flat_map(|guests| guests.iter_mut()) {
+            guest.pending = Default::default();
         }
     }
 

@@ -115,29 +115,28 @@ impl Engine {
             return Drained::default();
         }
         let Engine { state, guests, relays, recorder, .. } = self;
-        if let Some(source) = relays.get_mut(client as usize) {
-            let whose = source.stats;
-            let result = run(recorder.as_ref(), Turn { state, source, guests, consumer });
-            return self.account(whose, result);
-        }
-        let Some(mut source) = guests.check_out(client, &mut state.stats) else {
-            return Drained::default();
+        let (source, guests) = match relays.get_mut(client as usize) {
+            Some(relay) => (relay, Some(guests)),
+            None => match guests.source(client, &mut state.stats) {
+                Some(source) => (source, None),
+                None => return Drained::default(),
+            },
         };
         source.counter = consumer.counter();
-        let turn = Turn { state, source: &mut source, guests, consumer };
-        let result = run(recorder.as_ref(), turn);
         let whose = source.stats;
+        let result = run(recorder.as_ref(), Turn { state, source, guests, consumer });
         if result.is_ok() && !consumer.is_paused() && !consumer.has_more() {
             // Records that could not be written may have been discarded.
-            state.failures.worked(whose);
+            self.state.failures.worked(whose);
         }
-        self.guests.check_in(source);
         self.account(whose, result)
     }
 
     /// Notes how far host rings go; begins the snapshot that was asked for.
     pub fn begin_pass(&mut self) {
-        (self.state.is_partial, self.state.log_words) = (false, LOG_WORDS);
+        self.state.is_partial = false;
+        (self.state.log_words, self.state.log_part) =
+            (LOG_WORDS, LOG_WORDS / self.guests.len().max(1));
         self.note_heads();
         let Some(dir) = self.recorder.as_mut().and_then(Recorder::begin) else {
             return;
@@ -304,6 +303,7 @@ impl Engine {
         let Some(mut consumer) = host.consumer() else {
             return Ok(Drained::default());
         };
+        let guests = Some(guests);
         run(recorder.as_ref(), Turn { state, source, guests, consumer: &mut consumer })
     }
 
@@ -407,12 +407,12 @@ impl Engine {
     /// Ends a session that cannot be finished: the rest of the host rings
     /// counts as lost, and that is written as far as it can be.
     pub fn give_up(&mut self) {
-        let Engine { state, guests, hosts, .. } = self;
+        let Engine { state, hosts, .. } = self;
         for (host, source) in hosts {
             if let Some(mut consumer) = host.consumer() {
                 state.fit_stage(&consumer);
                 consumer.discard_unread(&mut state.stage);
-                Turn { state, source, guests, consumer: &mut consumer }.note();
+                Turn { state, source, guests: None, consumer: &mut consumer }.note();
             }
         }
         // Each source by itself: the files of some may have room.

@@ -14,9 +14,9 @@ use crate::events::{HostRings, Pattern, rings};
 use crate::trigger::{Callback, TriggerError, Triggers};
 use hypertrace_abi::clock::ticks;
 use hypertrace_abi::config::RingMode;
+use hypertrace_abi::drain::pass;
 use hypertrace_abi::event::{Fields, Site};
 use hypertrace_abi::ring::{Emit, Producer};
-use hypertrace_abi::sink::EventSink;
 use hypertrace_abi::trace_parent::TraceParent;
 use hypertrace_format::session_json::GuestTsc;
 use std::collections::BTreeMap;
@@ -213,10 +213,7 @@ impl Session {
     /// If there can be no more threads.
     pub fn start_writer(&self, period: Duration) -> io::Result<Writer> {
         let session = self.clone();
-        let (writer, thread) = Writer::start(period, move || {
-            session.begin_pass();
-            session.end_pass();
-        })?;
+        let (writer, thread) = Writer::start(period, move || pass(&session, |_, _| ()))?;
         self.wake_by(move || thread.unpark());
         Ok(writer)
     }

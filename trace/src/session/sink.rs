@@ -1,14 +1,16 @@
 //! A session as the sink that a device pulls its events into.
 
-use super::handle::Session;
+use super::engine::Engine;
+use super::handle::{Session, SessionParts};
 use crate::events::own;
 use hypertrace_abi::event::Words;
 use hypertrace_abi::layout::SLOT_WORDS;
 use hypertrace_abi::record::{Flags, HEADER_WORDS, REFERENCE_PREFIX_WORDS};
 use hypertrace_abi::ring::{Consumer, Emit, NewRecord};
 use hypertrace_abi::sink::{
-    Drained, EventSink, Facts, KnownClient, NameSet, ReferencePoint, Settings, Status,
+    DrainSink, Drained, EventSink, Facts, KnownClient, NameSet, ReferencePoint, Settings, Status,
 };
+use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
 
 /// Ring words of the largest reference point.
@@ -60,58 +62,68 @@ impl EventSink for Session {
         self.parts.rings.has_room(MOST_POINT_WORDS)
     }
 
-    fn begin_generation(&self, epoch: u32, known: &[KnownClient<'_>]) -> u32 {
-        self.engine().begin_generation(epoch, known, false)
+    fn with_drain(&self, work: &mut dyn FnMut(&mut dyn DrainSink)) {
+        work(&mut Draining { parts: &self.parts, engine: self.engine() });
+    }
+}
+
+/// The drain loop's side of a session: its engine, which is locked.
+struct Draining<'s> {
+    parts: &'s SessionParts,
+    engine: MutexGuard<'s, Engine>,
+}
+
+impl DrainSink for Draining<'_> {
+    fn begin_generation(&mut self, epoch: u32, known: &[KnownClient<'_>]) -> u32 {
+        self.engine.begin_generation(epoch, known, false)
     }
 
-    fn begin_found(&self, epoch: u32, known: &[KnownClient<'_>]) -> u32 {
-        self.engine().begin_generation(epoch, known, true)
+    fn begin_found(&mut self, epoch: u32, known: &[KnownClient<'_>]) -> u32 {
+        self.engine.begin_generation(epoch, known, true)
     }
 
-    fn known_clients(&self, each: &mut dyn FnMut(&KnownClient<'_>)) {
-        self.engine().known_clients(each);
+    fn known_clients(&mut self, each: &mut dyn FnMut(&KnownClient<'_>)) {
+        self.engine.known_clients(each);
     }
 
-    fn unattached(&self, total: u64) {
-        self.engine().unattached(total);
+    fn unattached(&mut self, total: u64) {
+        self.engine.unattached(total);
     }
 
-    fn begin_pass(&self) -> Settings {
-        let triggers = &self.parts.triggers;
-        let mut engine = self.engine();
-        triggers.pass(|pattern, on| {
+    fn begin_pass(&mut self) -> Settings {
+        let Draining { parts, engine } = self;
+        parts.triggers.pass(|pattern, on| {
             // The guest has too many rules: the mask stays unchanged.
             let _ = engine.set_guest_events(pattern, on);
         });
         let mask = engine.state.classes.wanted.changed_mask();
         // Before the rings are looked at: a thread that fills one later wakes again.
-        self.parts.rings.woken();
+        parts.rings.woken();
         engine.begin_pass();
         // For a trigger that is added later, another pass begins.
         let points = match own::is_wanted() {
             // Each point is an event of the host's own, of any name.
             true => NameSet::ALL,
-            false => triggers.names(),
+            false => parts.triggers.names(),
         };
         Settings { mask, points }
     }
 
-    fn last_pass(&self) {
-        self.engine().begin_last_pass();
+    fn last_pass(&mut self) {
+        self.engine.begin_last_pass();
     }
 
-    fn drain(&self, client: u32, consumer: &mut Consumer<'_>) -> Drained {
-        self.engine().drain(client, consumer)
+    fn drain(&mut self, client: u32, consumer: &mut Consumer<'_>) -> Drained {
+        self.engine.drain(client, consumer)
     }
 
-    fn is_quiet(&self) -> bool {
-        self.parts.rings.wakes() && self.engine().is_quiet()
+    fn is_quiet(&mut self) -> bool {
+        self.parts.rings.wakes() && self.engine.is_quiet()
     }
 
-    fn end_pass(&self) {
-        let mut engine = self.engine();
-        engine.end_pass();
-        if engine.recorder.is_some() {
+    fn end_pass(&mut self) {
+        self.engine.end_pass();
+        if self.engine.recorder.is_some() {
             self.parts.snapshot.notify_all();
         }
     }

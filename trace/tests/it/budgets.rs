@@ -8,7 +8,7 @@ use hypertrace_abi::event_type;
 use hypertrace_abi::record::{ClockKind, Flags};
 use hypertrace_abi::ring::NewRecord;
 use hypertrace_abi::schema::id_of;
-use hypertrace_abi::sink::EventSink;
+use hypertrace_test_support::steps::Steps;
 use hypertrace_test_support::{babeltrace2, wait_until};
 use hypertrace_trace::limits::{ACCOUNT_BYTES_PER_SECOND, CLIENT_BYTES, GUESTS_BYTES};
 use hypertrace_trace::session_json::Domain;

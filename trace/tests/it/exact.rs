@@ -9,7 +9,6 @@ use hypertrace_abi::drain;
 use hypertrace_abi::event_type;
 use hypertrace_abi::layout::Geometry;
 use hypertrace_abi::ring::{Consumer, Emit};
-use hypertrace_abi::sink::EventSink;
 use hypertrace_test_support::babeltrace2;
 use hypertrace_trace::Session;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,7 +24,7 @@ fn race(session: &Session, guest: &mut Guest, events: u64, cadence: Duration) ->
         scope.spawn(|| {
             loop {
                 let last = done.load(Ordering::Acquire);
-                drain::pass(session, |_| {
+                drain::pass(session, |session, _| {
                     while session.drain(client, &mut Consumer::new(memory, consumer)).more {}
                 });
                 if last {

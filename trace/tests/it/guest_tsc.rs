@@ -2,7 +2,7 @@
 
 use crate::common;
 use common::session;
-use hypertrace_abi::sink::EventSink;
+use hypertrace_test_support::steps::Steps;
 use hypertrace_trace::session_json::{GuestTscJson, SessionJson};
 use hypertrace_trace::{GuestTsc, Session, SessionConfig};
 use std::path::Path;

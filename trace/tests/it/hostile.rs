@@ -13,6 +13,7 @@ use hypertrace_abi::ring::NewRecord;
 use hypertrace_abi::schema::id_of;
 use hypertrace_abi::sink::{EventSink, ReferencePoint};
 use hypertrace_test_support::babeltrace2;
+use hypertrace_test_support::steps::Steps;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// xorshift64: any seed replays.

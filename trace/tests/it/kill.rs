@@ -7,6 +7,7 @@ use hypertrace_abi::event::Words;
 use hypertrace_abi::event_type;
 use hypertrace_abi::ring::NewRecord;
 use hypertrace_abi::sink::{EventSink, ReferencePoint};
+use hypertrace_test_support::steps::Steps;
 use hypertrace_test_support::{babeltrace2, kill, this_test, wait_until};
 use hypertrace_trace::{Session, SessionConfig};
 use std::os::unix::fs::FileExt;

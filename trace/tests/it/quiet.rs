@@ -6,7 +6,7 @@ use common::session;
 use hypertrace_abi::drain::PAUSE;
 use hypertrace_abi::event_type;
 use hypertrace_abi::ring::Emit;
-use hypertrace_abi::sink::EventSink;
+use hypertrace_test_support::steps::Steps;
 use hypertrace_test_support::wait_until;
 use hypertrace_trace::session_json::SessionJson;
 use hypertrace_trace::{Output, Session};

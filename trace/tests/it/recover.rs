@@ -11,6 +11,7 @@ use hypertrace_abi::schema::id_of;
 use hypertrace_abi::sink::{EventSink, ReferencePoint};
 use hypertrace_format::classes::{self, Line};
 use hypertrace_test_support::babeltrace2;
+use hypertrace_test_support::steps::Steps;
 use hypertrace_trace::limits::MAX_CLASSES;
 use hypertrace_trace::session_json::{ClockJson, Domain, RECOVERED, SessionJson, StreamJson};
 use hypertrace_trace::{Committed, Session, SessionConfig, SessionError, Summary};

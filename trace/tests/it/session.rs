@@ -13,6 +13,7 @@ use hypertrace_abi::ring::{ConsumerState, Emit, NewRecord};
 use hypertrace_abi::schema::{id_of, name_hash};
 use hypertrace_abi::sink::{EventSink, KnownClient, NameSet, ReferencePoint, Status};
 use hypertrace_test_support::babeltrace2;
+use hypertrace_test_support::steps::Steps;
 use hypertrace_trace::Session;
 use hypertrace_trace::session_json::{ClockJson, Domain, SessionJson};
 

@@ -9,6 +9,7 @@ use hypertrace_abi::layout::Geometry;
 use hypertrace_abi::ring::Consumer;
 use hypertrace_abi::schema::id_of;
 use hypertrace_abi::sink::{EventSink, ReferencePoint};
+use hypertrace_test_support::steps::Steps;
 use hypertrace_trace::Session;
 
 /// A reference point of this client, by a text of its log.

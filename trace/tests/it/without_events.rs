@@ -6,6 +6,7 @@ use hypertrace_abi::clock::ticks;
 use hypertrace_abi::event_type;
 use hypertrace_abi::schema::{id_of, name_hash};
 use hypertrace_abi::sink::{EventSink, ReferencePoint, Status};
+use hypertrace_test_support::steps::Steps;
 use hypertrace_trace::{Output, Session};
 
 /// Makes a reference point `done` of client 0.

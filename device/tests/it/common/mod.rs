@@ -9,7 +9,7 @@ pub mod server;
 use hypertrace_abi::record::ClockKind;
 use hypertrace_abi::ring::{Consumer, Flow};
 use hypertrace_abi::sink::{
-    Drained, EventSink, Facts, KnownClient, ReferencePoint, Settings, Status,
+    DrainSink, Drained, EventSink, Facts, KnownClient, ReferencePoint, Settings, Status,
 };
 use hypertrace_abi::trace_parent::TraceParent;
 use hypertrace_device::{Chip, ChipConfig, Counter, Geometry, Memory, PciFunction, Region, Window};
@@ -105,12 +105,18 @@ impl EventSink for Recorder {
         self.status.lock().unwrap().unwrap_or(Status::Recorded)
     }
 
-    fn begin_pass(&self) -> Settings {
+    fn with_drain(&self, work: &mut dyn FnMut(&mut dyn DrainSink)) {
+        work(&mut &*self);
+    }
+}
+
+impl DrainSink for &Recorder {
+    fn begin_pass(&mut self) -> Settings {
         self.calls.lock().unwrap().push(Call::Begin);
         Settings::default()
     }
 
-    fn drain(&self, client: u32, consumer: &mut Consumer<'_>) -> Drained {
+    fn drain(&mut self, client: u32, consumer: &mut Consumer<'_>) -> Drained {
         self.calls.lock().unwrap().push(Call::Drain(client));
         let most = self.packet.lock().unwrap().unwrap_or(usize::MAX);
         let mut stage = vec![0; consumer.stage_words()];
@@ -130,22 +136,22 @@ impl EventSink for Recorder {
         Drained { words: pulled.end - pulled.begin, more: pulled.more }
     }
 
-    fn end_pass(&self) {
+    fn end_pass(&mut self) {
         assert!(!self.panics.load(Relaxed), "in the test");
         self.calls.lock().unwrap().push(Call::End);
     }
 
-    fn is_quiet(&self) -> bool {
+    fn is_quiet(&mut self) -> bool {
         self.is_quiet.load(Relaxed)
     }
 
-    fn begin_generation(&self, epoch: u32, known: &[KnownClient<'_>]) -> u32 {
+    fn begin_generation(&mut self, epoch: u32, known: &[KnownClient<'_>]) -> u32 {
         self.calls.lock().unwrap().push(Call::Generation(epoch));
         *self.known.lock().unwrap() = known.iter().map(Known::of).collect();
         epoch
     }
 
-    fn known_clients(&self, each: &mut dyn FnMut(&KnownClient<'_>)) {
+    fn known_clients(&mut self, each: &mut dyn FnMut(&KnownClient<'_>)) {
         for Known { client, token, clock, name, texts } in &*self.known.lock().unwrap() {
             let texts = &texts.iter().map(String::as_str).collect::<Vec<_>>()[..];
             each(&KnownClient { client: *client, token: *token, clock: *clock, name, texts });

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use common::{machine, run};
 use hypertrace_abi::ring::Consumer;
-use hypertrace_abi::sink::{Drained, EventSink, Facts, ReferencePoint, Status};
+use hypertrace_abi::sink::{DrainSink, Drained, EventSink, Facts, ReferencePoint, Status};
 use hypertrace_device::{Chip, ChipConfig, Geometry, Memory, Region};
 use hypertrace_guest::{Args, Program, layout};
 use hypertrace_vmm::Device;
@@ -28,7 +28,13 @@ impl EventSink for Recorder {
         Status::Recorded
     }
 
-    fn drain(&self, _: u32, _: &mut Consumer<'_>) -> Drained {
+    fn with_drain(&self, work: &mut dyn FnMut(&mut dyn DrainSink)) {
+        work(&mut &*self);
+    }
+}
+
+impl DrainSink for &Recorder {
+    fn drain(&mut self, _: u32, _: &mut Consumer<'_>) -> Drained {
         Drained::default()
     }
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use common::{machine, run};
 use hypertrace_abi::clock::ticks;
 use hypertrace_abi::ring::{Consumer, Flow};
-use hypertrace_abi::sink::{Drained, EventSink, Facts, ReferencePoint, Status};
+use hypertrace_abi::sink::{DrainSink, Drained, EventSink, Facts, ReferencePoint, Status};
 use hypertrace_device::{Chip, ChipConfig, DrainPolicy, Geometry, Memory};
 use hypertrace_guest::{Args, Program, layout};
 use hypertrace_vmm::Device;
@@ -41,7 +41,13 @@ impl EventSink for Lateness {
         Status::Recorded
     }
 
-    fn drain(&self, _: u32, consumer: &mut Consumer<'_>) -> Drained {
+    fn with_drain(&self, work: &mut dyn FnMut(&mut dyn DrainSink)) {
+        work(&mut &*self);
+    }
+}
+
+impl DrainSink for &Lateness {
+    fn drain(&mut self, _: u32, consumer: &mut Consumer<'_>) -> Drained {
         let mut stage = vec![0; consumer.stage_words()];
         let mut late = self.late.lock().unwrap();
         let pulled = consumer.pull(&mut stage, |_, record| {
@@ -53,11 +59,11 @@ impl EventSink for Lateness {
         Drained { words: pulled.end - pulled.begin, more: pulled.more }
     }
 
-    fn end_pass(&self) {
+    fn end_pass(&mut self) {
         self.passes.fetch_add(1, Relaxed);
     }
 
-    fn is_quiet(&self) -> bool {
+    fn is_quiet(&mut self) -> bool {
         true
     }
 }

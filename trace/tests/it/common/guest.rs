@@ -11,7 +11,8 @@ use hypertrace_abi::ring::{
     ProducerState,
 };
 use hypertrace_abi::schema::id_of;
-use hypertrace_abi::sink::{Drained, EventSink};
+use hypertrace_abi::sink::Drained;
+use hypertrace_test_support::steps::Steps;
 use hypertrace_trace::Session;
 
 /// A client; its memory is leaked, as tests are short.

@@ -1,0 +1,44 @@
+//! The calls of a drain loop, one by one: each uses the sink's drain side for itself.
+
+use hypertrace_abi::ring::Consumer;
+use hypertrace_abi::sink::{Drained, EventSink, KnownClient, Settings, with_drain};
+
+/// The methods of [`DrainSink`](hypertrace_abi::sink::DrainSink), as a sink's own.
+pub trait Steps: EventSink {
+    /// Begins a pass.
+    fn begin_pass(&self) -> Settings {
+        with_drain(self, |sink| sink.begin_pass())
+    }
+
+    /// Takes at most one packet out of the client's ring.
+    fn drain(&self, client: u32, consumer: &mut Consumer<'_>) -> Drained {
+        with_drain(self, |sink| sink.drain(client, consumer))
+    }
+
+    /// Ends the pass.
+    fn end_pass(&self) {
+        with_drain(self, |sink| sink.end_pass());
+    }
+
+    /// Announces the last passes.
+    fn last_pass(&self) {
+        with_drain(self, |sink| sink.last_pass());
+    }
+
+    /// Begins another generation of guests.
+    fn begin_generation(&self, epoch: u32, known: &[KnownClient<'_>]) -> u32 {
+        with_drain(self, |sink| sink.begin_generation(epoch, known))
+    }
+
+    /// Calls `each` with the facts about each client.
+    fn known_clients(&self, each: &mut dyn FnMut(&KnownClient<'_>)) {
+        with_drain(self, |sink| sink.known_clients(each));
+    }
+
+    /// Returns whether the sink needs no other pass until the drain loop is woken.
+    fn is_quiet(&self) -> bool {
+        with_drain(self, |sink| sink.is_quiet())
+    }
+}
+
+impl<S: EventSink> Steps for S {}
