@@ -169,7 +169,8 @@ impl Turn<'_, '_> {
         Ok(Drained::default())
     }
 
-    #[inline]
+    // Apart from its caller, so that the loop over the records has the registers.
+    #[inline(never)]
     fn pull_packet(&mut self, lease: OpenLease, clock: u32, now: u64) -> (Pulled, Packed) {
         let (state, source) = (&mut *self.state, &mut *self.source);
         state.buffer.clear();
