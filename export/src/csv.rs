@@ -145,7 +145,7 @@ impl Rows {
             }
             Some(_) => out.push(','),
         }
-        known(out, event.bound_ns);
+        known(out, event.bound_ns());
         out.push_str(self.sources.text(event, source)?);
         out.push(',');
         match self.names.get(event.name) {

@@ -169,7 +169,7 @@ fn line(
         }
     }
     out.push_str(",\"bound_ns\":");
-    known(out, event.bound_ns);
+    known(out, event.bound_ns());
     out.push_str(sources.text(event, source)?);
     // Names of events and fields are identifiers.
     out.push_str(",\"event\":\"");

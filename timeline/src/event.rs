@@ -5,7 +5,7 @@
 //! [`EntryRef`] borrows from the timeline and costs no allocation; [`Entry`] is the same
 //! to keep.
 
-use crate::clock::GuestReading;
+use crate::clock::{FRACTION, GuestReading};
 use crate::format;
 use crate::value::{Value, ValueRef};
 use hypertrace_abi::ring::Losses;
@@ -74,7 +74,8 @@ pub struct Event {
     pub thread: Option<Thread>,
 }
 
-/// An event on the timeline, borrowed. The members are those of [`Event`].
+/// An event on the timeline, borrowed. The members are those of [`Event`]; its bound is computed once somebody asks
+/// for it ([`EventRef::bound_ns`]).
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct EventRef<'a> {
@@ -82,8 +83,6 @@ pub struct EventRef<'a> {
     pub ts_ns: i64,
     /// Time of an event of a kernel's trace, in ticks of its clock, if the length of a tick is not known.
     pub ticks: Option<u64>,
-    /// Bound on the error against the host's clock; `None` if there is no bound.
-    pub bound_ns: Option<u64>,
     /// Index of the session.
     pub session: usize,
     /// Name of the source.
@@ -104,8 +103,68 @@ pub struct EventRef<'a> {
     pub thread: Option<Thread>,
     /// Reading of a guest's clock that the time is from.
     pub(crate) reading: Option<GuestReading<'a>>,
+    pub(crate) bound: Bound,
     /// Index of the kernel's trace that it is from, among those of the timeline; 0 for others.
     pub(crate) trace: usize,
+}
+
+/// The bound on the error of an event's time. To compute it takes longer than to map the time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Bound {
+    /// In nanoseconds.
+    Known(Option<u64>),
+    /// As the constraints of a guest's clock allow.
+    OfReading(Mapped),
+}
+
+/// A guest's reading that was mapped to the host's clock, in units of 1/[`FRACTION`] ns.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Mapped {
+    /// The host time by the map.
+    pub host: i64,
+    /// How much later the event is shown.
+    pub late: u64,
+    /// The part of a nanosecond that the time shown leaves out.
+    pub rest: u64,
+    /// Bound on the error of the session's place, in nanoseconds.
+    pub margin_ns: u64,
+}
+
+impl Bound {
+    /// Makes one of a bound in units.
+    pub fn of(units: Option<u64>, rest: u64) -> Bound {
+        Bound::Known(units.map(|units| nanoseconds(units, rest)))
+    }
+
+    /// Returns the bound of a session that is placed with this error.
+    pub fn with_margin(self, margin_ns: Option<u64>) -> Bound {
+        match (self, margin_ns) {
+            (_, None) => Bound::Known(None),
+            (Bound::Known(ns), Some(margin)) => {
+                Bound::Known(ns.map(|ns| ns.saturating_add(margin)))
+            }
+            (Bound::OfReading(mapped), Some(margin_ns)) => {
+                Bound::OfReading(Mapped { margin_ns, ..mapped })
+            }
+        }
+    }
+
+    fn ns(self, reading: Option<GuestReading<'_>>) -> Option<u64> {
+        match self {
+            Bound::Known(ns) => ns,
+            Bound::OfReading(Mapped { host, late, rest, margin_ns }) => {
+                let units = reading?.distance(host)?.saturating_add(late);
+                Some(nanoseconds(units, rest).saturating_add(margin_ns))
+            }
+        }
+    }
+}
+
+/// Returns a bound in units in whole nanoseconds. The error also has the part of a nanosecond that the time shown leaves
+/// out.
+fn nanoseconds(units: u64, rest: u64) -> u64 {
+    let units = if units > 0 { units.saturating_add(rest) } else { 0 };
+    units.div_ceil(FRACTION.unsigned_abs())
 }
 
 impl Event {
@@ -114,7 +173,6 @@ impl Event {
         EventRef {
             ts_ns: self.ts_ns,
             ticks: self.ticks,
-            bound_ns: self.bound_ns,
             session: self.session,
             source: &self.source,
             name: &self.name,
@@ -125,12 +183,18 @@ impl Event {
             reference: self.reference,
             thread: self.thread,
             reading: None,
+            bound: Bound::Known(self.bound_ns),
             trace: 0,
         }
     }
 }
 
 impl<'a> EventRef<'a> {
+    /// Returns the bound on the error of the time against the host's clock, in nanoseconds; `None` if there is no bound.
+    pub fn bound_ns(&self) -> Option<u64> {
+        self.bound.ns(self.reading)
+    }
+
     /// Returns the name of the thread, which is a part of the source's name: the one that a client gave itself, or a
     /// thread of the host has. Escape it.
     pub fn thread_name(&self) -> Option<&'a str> {
@@ -169,7 +233,7 @@ impl<'a> EventRef<'a> {
         Event {
             ts_ns: self.ts_ns,
             ticks: self.ticks,
-            bound_ns: self.bound_ns,
+            bound_ns: self.bound_ns(),
             session: self.session,
             source: self.source.clone(),
             name: self.name.clone(),
@@ -236,18 +300,39 @@ impl<'a> Fields<'a> {
 
     /// Iterates over the fields, with their names.
     pub fn iter(&self) -> impl Iterator<Item = (&'a Arc<str>, ValueRef<'a>)> + use<'a> {
-        let (mut record, mut kernel, mut copied) = (None, None, None);
         match self.0 {
             Encoded::Record(Record { names, shape, payload, .. }) => {
-                record = Some(names.iter().zip(shape.values(payload).map(ValueRef::from)));
+                Each::Record(names.iter().zip(shape.values(payload).map(ValueRef::from)))
             }
-            Encoded::Kernel(fields) => kernel = Some(fields.iter()),
+            Encoded::Kernel(fields) => Each::Kernel(fields.iter()),
             Encoded::Copied(fields) => {
-                copied = Some(fields.iter().map(|(name, value)| (name, value.borrow())));
+                Each::Copied(fields.iter().map(|(name, value)| (name, value.borrow())))
             }
         }
-        let kernel = kernel.into_iter().flatten();
-        record.into_iter().flatten().chain(kernel).chain(copied.into_iter().flatten())
+    }
+}
+
+/// The iterators over the fields of each encoding: chained ones take longer for each field.
+enum Each<R, K, C> {
+    Record(R),
+    Kernel(K),
+    Copied(C),
+}
+
+impl<T, R, K, C> Iterator for Each<R, K, C>
+where
+    R: Iterator<Item = T>,
+    K: Iterator<Item = T>,
+    C: Iterator<Item = T>,
+{
+    type Item = T;
+
+    fn next(&mut self) -> Option<T> {
+        match self {
+            Each::Record(fields) => fields.next(),
+            Each::Kernel(fields) => fields.next(),
+            Each::Copied(fields) => fields.next(),
+        }
     }
 }
 

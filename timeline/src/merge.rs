@@ -216,8 +216,7 @@ impl<'a> Timeline<'a> {
         if let EntryRef::Event(event) = &mut entry
             && let Some(margin) = self.margins.get(event.session)
         {
-            let both = event.bound_ns.zip(*margin);
-            event.bound_ns = both.map(|(bound, margin)| bound.saturating_add(margin));
+            event.bound = event.bound.with_margin(*margin);
         }
         Some(Ok(entry))
     }

@@ -67,7 +67,7 @@ impl<'o> Writer<'o> {
             thread.and_then(|thread| thread.pid).map(u64::from),
             thread.map(|thread| thread.tid.into()),
             thread.and_then(|thread| thread.cpu).map(u64::from),
-            event.bound_ns,
+            event.bound_ns(),
             point.map(|point| point.client.into()),
             point.map(|point| point.cpu.into()),
             point.map(|point| point.seq.into()),

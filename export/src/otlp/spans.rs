@@ -445,7 +445,7 @@ fn describe_times(attributes: &mut Attributes, sample: &Sample, is_program: bool
 
 /// Adds the fields of the event that begins a region, without what says its id and its context.
 fn describe_begin(attributes: &mut Attributes, event: &EventRef<'_>, has_context: bool) {
-    if let Some(ns) = event.bound_ns {
+    if let Some(ns) = event.bound_ns() {
         attributes.number("hypertrace.begin_bound_ns", ns);
     }
     for (name, value) in event.fields.iter() {

@@ -60,7 +60,7 @@ pub(super) fn point(proto: &mut Proto, interned: &mut Interned, event: &EventRef
         entry("cpu", point.cpu.into());
         entry("seq", point.seq.into());
         entry("guest_time", point.guest_time);
-        if let Some(bound_ns) = event.bound_ns {
+        if let Some(bound_ns) = event.bound_ns() {
             entry("bound_ns", bound_ns);
         }
     });

@@ -574,7 +574,7 @@ impl Writer<'_, '_> {
 
     /// Writes the bound on the error of a client's clock, if it changed by more than a sixteenth.
     fn bound(&mut self, event: &EventRef<'_>, machine: u64, at: u64, parent: u64) -> Result<()> {
-        let Some(bound_ns) = event.bound_ns else { return Ok(()) };
+        let Some(bound_ns) = event.bound_ns() else { return Ok(()) };
         let client = event.client.unwrap_or_default();
         let Some(known) = self.known.clients.get_mut(&(event.session, client)) else {
             return Ok(());

@@ -53,9 +53,22 @@ pub(crate) struct GuestReading<'a> {
     pub ticks: u64,
     /// The map of the client's own readings, and another one that may be right, too.
     pub maps: (&'a ClockMap, Option<&'a ClockMap>),
+    /// Where a lookup of it may find it.
+    pub hint: usize,
 }
 
 impl GuestReading<'_> {
+    /// Returns the distance from a host time to the farther end of what the maps allow for the reading, in
+    /// 1/[`FRACTION`](super::FRACTION) ns; `None` if one has no limit on a side.
+    pub fn distance(self, host: i64) -> Option<u64> {
+        let mut hint = self.hint;
+        let own = self.maps.0.distance_from(&mut hint, self.ticks, host);
+        match self.maps.1 {
+            None => own,
+            Some(other) => Some(own?.max(other.distance_from(&mut hint, self.ticks, host)?)),
+        }
+    }
+
     /// Returns the reading for durations. This looks it up in the maps.
     pub fn time(self) -> GuestTime {
         let (own, other) = self.maps;

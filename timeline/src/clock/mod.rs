@@ -362,9 +362,14 @@ impl ClockMap {
     /// Maps a guest reading to host time. `hint` is where the last reading was found; any
     /// value will do, but the lookup is faster if this reading is near that one.
     pub fn at_from(&self, hint: &mut usize, guest: u64) -> Mapped {
-        let x = clamped(guest);
-        let host = self.value(self.find(hint, x), x);
+        let host = self.host_from(hint, guest);
         Mapped { host, bound: self.distance_from(hint, guest, host) }
+    }
+
+    /// Maps a guest reading to host time, without the bound, which takes longer.
+    pub fn host_from(&self, hint: &mut usize, guest: u64) -> i64 {
+        let x = clamped(guest);
+        self.value(self.find(hint, x), x)
     }
 
     /// Returns the distance from a host time to the farther end of what the clock's

@@ -4,7 +4,7 @@
 
 use crate::clock::host::{self, HostCounter};
 use crate::error::{Error, Result};
-use crate::event::{Encoded, EntryRef, EventKind, EventRef, Fields, Lost};
+use crate::event::{Bound, Encoded, EntryRef, EventKind, EventRef, Fields, Lost};
 use crate::inputs::ctf::Session;
 use crate::inputs::input::{Input, Time, UNPLACED, nanoseconds};
 use crate::inputs::names::Names;
@@ -270,7 +270,6 @@ impl Input for TaskInput<'_> {
         Some(EntryRef::Event(EventRef {
             ts_ns,
             ticks: None,
-            bound_ns: Some(BOUND_NS),
             session: self.session,
             source: &self.source,
             name,
@@ -281,6 +280,7 @@ impl Input for TaskInput<'_> {
             reference: None,
             thread: None,
             reading: None,
+            bound: Bound::Known(Some(BOUND_NS)),
             trace: 0,
         }))
     }

@@ -301,7 +301,7 @@ impl<'a> Pass<'a> {
                     let clock = event.reading.map(|reading| reading.clock);
                     let by = Evidence { stream: Stream::Client(client), event: role.event };
                     host.threads[thread].account.by = Some(by);
-                    host.guest(thread, time, event.bound_ns, clock);
+                    host.guest(thread, time, event.bound_ns(), clock);
                 }
             }
         }

@@ -424,7 +424,7 @@ impl Host {
     pub fn is_exact(&self, event: &EventRef<'_>) -> bool {
         let clock = event.reading.map(|reading| reading.clock);
         let mut clocks = self.recordings.iter().filter_map(|recording| recording.guest_clock);
-        event.bound_ns == Some(0) || clocks.any(|of_kernel| Some(of_kernel) == clock)
+        event.bound_ns() == Some(0) || clocks.any(|of_kernel| Some(of_kernel) == clock)
     }
 
     /// Takes a client's own event for the account of its thread. `clock` is the guest's clock that stamps it.

@@ -67,7 +67,7 @@ struct Maps {
     together: OnceLock<Option<Arc<Hull>>>,
 }
 
-/// The map of a client's clock, with where the last lookups found their times.
+/// The map of a client's clock.
 #[derive(Clone, Debug)]
 pub(crate) struct ClientMap {
     clock: u32,
@@ -78,47 +78,49 @@ pub(crate) struct ClientMap {
     lines: Lines,
     /// Whether the client's constraints are too few to show its rate.
     has_few: bool,
-    hints: (usize, usize),
+    /// Where the last lookup in the map found its time.
+    hint: usize,
 }
 
 impl ClientMap {
     fn new(clock: u32, map: &Arc<ClockMap>, own: Option<Arc<ClockMap>>) -> ClientMap {
         let has_few = own.as_ref().is_some_and(|own| own.constraints() < FEW);
         let lines = Lines::default();
-        ClientMap { clock, map: map.clone(), own, lines, has_few, hints: (0, 0) }
+        ClientMap { clock, map: map.clone(), own, lines, has_few, hint: 0 }
     }
 
     fn with_lines(self, lines: Lines) -> ClientMap {
         ClientMap { lines, ..self }
     }
 
-    /// Maps a guest reading to host time.
-    pub fn at(&mut self, guest: u64) -> Mapped {
-        let mut mapped = match self.lines.at(guest) {
-            None => self.map.at_from(&mut self.hints.0, guest),
-            Some((host, bound @ Some(_))) => return Mapped { host, bound },
-            Some((host, None)) => {
-                Mapped { host, bound: self.map.distance_from(&mut self.hints.0, guest, host) }
-            }
-        };
-        if let Some(own) = &self.own {
-            let alone = own.distance_from(&mut self.hints.1, guest, mapped.host);
-            mapped.bound = match self.has_few {
-                true => mapped.bound.zip(alone).map(|(shared, own)| shared.max(own)),
-                false => alone,
-            };
+    /// Maps a guest reading to host time: with the bound on its error where KVM's word gives that. Everywhere else, the
+    /// bound is the [distance](GuestReading::distance) of the [reading](ClientMap::reading).
+    pub fn at(&mut self, guest: u64) -> (i64, Option<u64>) {
+        match self.lines.at(guest) {
+            None => (self.map.host_from(&mut self.hint, guest), None),
+            Some(by_word) => by_word,
         }
-        mapped
     }
 
-    /// Returns a guest reading for durations.
+    /// Returns whether bounds of 0 are possible where KVM's word gives none.
+    pub fn can_be_exact(&self) -> bool {
+        self.own.as_ref().unwrap_or(&self.map).width() == Some(0)
+    }
+
+    /// Maps a guest reading to host time.
+    pub fn mapped(&mut self, guest: u64) -> Mapped {
+        let (host, exact) = self.at(guest);
+        Mapped { host, bound: exact.or_else(|| self.reading(guest).distance(host)) }
+    }
+
+    /// Returns a guest reading, which is the last that was mapped.
     pub fn reading(&self, ticks: u64) -> GuestReading<'_> {
         let maps = match &self.own {
             Some(own) if self.has_few => (&**own, Some(&*self.map)),
             Some(own) => (&**own, None),
             None => (&*self.map, None),
         };
-        GuestReading { clock: self.clock, ticks, maps }
+        GuestReading { clock: self.clock, ticks, maps, hint: self.hint }
     }
 }
 
@@ -149,7 +151,7 @@ impl GuestClock {
             return (first - ticks / i128::from(self.frequency), None);
         };
         let host = match self.lines.at(guest) {
-            None => self.map.at_from(&mut hints.0, guest).host,
+            None => self.map.host_from(&mut hints.0, guest),
             Some((host, bound @ Some(_))) => return (self.origin + i128::from(host), bound),
             Some((host, None)) => host,
         };
@@ -348,7 +350,7 @@ impl ClockMaps {
     /// Returns the bounds of a client's times at the readings of a map.
     fn bounds_at(&self, clock: u32, client: u32, of: &ClockMap) -> Option<Bounds> {
         let mut map = self.get(clock, client)?;
-        let bounds = of.readings().map(|reading| map.at(reading).bound);
+        let bounds = of.readings().map(|reading| map.mapped(reading).bound);
         Bounds::of(bounds.collect::<Option<Vec<u64>>>()?)
     }
 
@@ -474,7 +476,7 @@ impl Maps {
                 let guest = x.unsigned_abs();
                 match lines.at(guest) {
                     Some((host, _)) => host,
-                    None => map.at_from(&mut hint, guest).host,
+                    None => map.host_from(&mut hint, guest),
                 }
             });
         }

@@ -10,7 +10,7 @@ use super::session_json::{Clock, SessionJson, StreamJson};
 use super::stream::{Records, Stream};
 use crate::clock::FRACTION;
 use crate::error::{Error, Result};
-use crate::event::{EntryRef, EventKind, EventRef, Lost, Thread};
+use crate::event::{Bound, EntryRef, EventKind, EventRef, Lost, Mapped, Thread};
 use crate::inputs::input::{Input, Time, UNPLACED, nanoseconds};
 use crate::inputs::names::{Names, Place, Source};
 use hypertrace_abi::ring::Losses;
@@ -32,9 +32,8 @@ struct StreamInput<'a> {
     clock: Option<(u32, Ticks<'a>)>,
     /// Time of the next entry; until it is read, that of the last event.
     time: Time,
-    /// Time of the record that was read last, and the bound on its error, until it was
-    /// taken. Its source is determined at its turn.
-    event: Option<(Time, Option<u64>)>,
+    /// Time of the record that was read last, until it was taken. Its source is determined at its turn.
+    event: Option<At>,
     /// Number of lost events before `event`, or at the end.
     lost: u64,
     causes: Losses,
@@ -43,6 +42,18 @@ struct StreamInput<'a> {
     unneeded: &'a Unneeded,
     /// Number of those that were.
     left_out: u64,
+}
+
+/// When a record was made.
+#[derive(Clone, Copy, Debug)]
+struct At {
+    time: Time,
+    /// The time since the session's origin by the record's clock.
+    host: i64,
+    /// How much later it is shown: where the clock changes, a map may begin before the last one ended.
+    late: u64,
+    /// Bound on the error of `host`, unless it is that of a guest's reading.
+    exact: Option<Option<u64>>,
 }
 
 /// Classes of a session, by id: events of these are left out if their times have an error. They cost no turn in a merge.
@@ -169,7 +180,7 @@ impl Input for StreamInput<'_> {
             self.read()?;
         }
         self.time = match &self.event {
-            Some((time, ..)) if self.lost == 0 || self.losses.are_before => *time,
+            Some(at) if self.lost == 0 || self.losses.are_before => at.time,
             None if self.lost == 0 => return Ok(None),
             // A stream without an event: its losses have no place.
             None if self.time == Time::MIN => UNPLACED,
@@ -187,10 +198,12 @@ impl Input for StreamInput<'_> {
             let thread = names.thread(self.place).filter(|_| of_vmm).map(|(_, thread)| thread);
             return Some(EntryRef::Lost(Lost { ts_ns, thread, ..lost }));
         }
-        let (time, bound) = self.event.take()?;
-        // The error also has the part of a nanosecond that the time shown leaves out.
+        let At { time, host, late, exact } = self.event.take()?;
         let rest = time.rem_euclid(FRACTION.into()) as u64;
-        let bound = bound.map(|units| if units > 0 { units.saturating_add(rest) } else { 0 });
+        let bound = match exact {
+            Some(units) => Bound::of(units.map(|units| units.saturating_add(late)), rest),
+            None => Bound::OfReading(Mapped { host, late, rest, margin_ns: 0 }),
+        };
         let record = self.records.last()?;
         let kind = record.kind();
         let holder = record.packet.lease_token;
@@ -228,7 +241,6 @@ impl Input for StreamInput<'_> {
         Some(EntryRef::Event(EventRef {
             ts_ns: nanoseconds(time),
             ticks: None,
-            bound_ns: bound.map(|units| units.div_ceil(FRACTION as u64)),
             session: self.source.session,
             source: names.get(place),
             name: &record.class.name,
@@ -240,6 +252,7 @@ impl Input for StreamInput<'_> {
             thread: thread.map(|(_, thread)| thread),
             trace: 0,
             reading,
+            bound,
         }))
     }
 
@@ -268,28 +281,34 @@ impl StreamInput<'_> {
                     &mut clock.insert((id, ticks)).1
                 }
             };
-            let (units, bound) = match ticks {
-                Ticks::Host(clock) => (self.session.host_time(clock, record.timestamp), Some(0)),
-                Ticks::Estimate(clock) => (self.session.host_time(clock, record.timestamp), None),
+            let of_host = |clock| self.session.host_time(clock, record.timestamp);
+            let (host, exact) = match ticks {
+                Ticks::Host(clock) => (of_host(clock), Some(Some(0))),
+                Ticks::Estimate(clock) => (of_host(clock), Some(None)),
                 Ticks::Guest(map) => {
-                    let mapped = map.at(record.timestamp);
-                    (mapped.host, mapped.bound)
+                    let (host, exact) = map.at(record.timestamp);
+                    (host, exact.map(Some))
                 }
             };
-            let is_unneeded = self.unneeded.get(record.class.id as usize) == Some(&true);
-            let mapped = self.session.origin() + Time::from(units);
-            // Where the clock changes, a map may begin before the last one ended.
+            let mapped = self.session.origin() + Time::from(host);
             let time = mapped.max(self.time);
             let late = u64::try_from(time - mapped).unwrap_or(u64::MAX);
-            let bound = bound.map(|bound| bound.saturating_add(late));
+            let is_unneeded = self.unneeded.get(record.class.id as usize) == Some(&true);
+            let has_error = || match (ticks, exact) {
+                (_, Some(bound)) => bound != Some(0),
+                (Ticks::Guest(map), None) if map.can_be_exact() => {
+                    map.reading(record.timestamp).distance(host) != Some(0)
+                }
+                _ => true,
+            };
             self.lost = self.losses.at_event(&self.records);
-            if is_unneeded && bound != Some(0) && self.lost == 0 {
+            if is_unneeded && self.lost == 0 && (late > 0 || has_error()) {
                 self.left_out += 1;
                 // A loss after it has its time.
                 self.time = time;
                 continue;
             }
-            self.event = Some((time, bound));
+            self.event = Some(At { time, host, late, exact });
             return Ok(());
         }
     }

@@ -7,7 +7,7 @@ use super::pages::PageReader;
 use super::printk::print;
 use super::times::{Scale, Times};
 use crate::error::{Error, Result};
-use crate::event::{Encoded, EntryRef, EventKind, EventRef, Fields, Lost, Thread};
+use crate::event::{Bound, Encoded, EntryRef, EventKind, EventRef, Fields, Lost, Thread};
 use crate::format::{self, COMMON, Format};
 use crate::inputs::input::{Input, Time, UNPLACED, nanoseconds, nanoseconds_up};
 use crate::inputs::names::Names;
@@ -386,7 +386,6 @@ impl Input for CpuInput<'_> {
         Some(EntryRef::Event(EventRef {
             ts_ns: nanoseconds(self.time),
             ticks,
-            bound_ns: self.bound,
             session: self.session,
             source: &self.source.1,
             name: &format.name,
@@ -397,6 +396,7 @@ impl Input for CpuInput<'_> {
             reference: None,
             thread: Some(Thread { pid: None, tid, cpu: Some(self.cpu) }),
             reading: None,
+            bound: Bound::Known(self.bound),
             trace: self.trace,
         }))
     }

@@ -45,7 +45,7 @@ impl Pass<'_> {
             value,
             begun: self.chooser.keep(event),
             begin: time,
-            bound: event.bound_ns,
+            bound: event.bound_ns(),
             is_point: event.kind == EventKind::ReferencePoint,
             guest_time: event.reading.map(GuestReading::time),
             thread: begun,
@@ -108,7 +108,7 @@ impl Pass<'_> {
             // Times are in whole nanoseconds.
             ns.abs_diff(least).max(ns.abs_diff(most)) + 2
         });
-        let sum = open.bound.zip(event.bound_ns).map(|(a, b)| a.saturating_add(b));
+        let sum = open.bound.zip(event.bound_ns()).map(|(a, b)| a.saturating_add(b));
         open.bound = sum.map(|sum| sum.min(of_rate));
         let client = event.client.filter(|_| !role.is_of_any).unwrap_or(NO_CLIENT);
         let host = &self.hosts[session];
@@ -191,7 +191,7 @@ impl Pass<'_> {
         let of = host.and_then(|host| host.clients.get_mut(client as usize));
         let Some(of) = of else { return };
         // The host's time of a point, and the mapped one of the lease.
-        let bound = lease.bound_ns.and_then(|ns| i64::try_from(ns).ok()).unwrap_or(i64::MAX);
+        let bound = lease.bound_ns().and_then(|ns| i64::try_from(ns).ok()).unwrap_or(i64::MAX);
         for open in of.pairs.take_before(lease.ts_ns.saturating_sub(bound)) {
             self.never_ended(session, &open);
         }

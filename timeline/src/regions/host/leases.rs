@@ -140,7 +140,7 @@ pub(super) fn lease_ends(session: &Session, maps: &ClockMaps) -> HashMap<(u32, u
             let end = match clock.domain {
                 Domain::Host => session.host_time(clock, *end),
                 Domain::Guest => match maps.get(clock.id, stream.client) {
-                    Some(mut map) => map.at(*end).host,
+                    Some(mut map) => map.at(*end).0,
                     None => continue,
                 },
             };
