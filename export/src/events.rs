@@ -6,8 +6,11 @@ use crate::choice::Choice;
 use crate::names::Functions;
 use crate::row::Row;
 use crate::{Error, Result};
+use hypertrace_format::pattern::matches;
 use hypertrace_functions::symbols;
-use hypertrace_timeline::{ClockMaps, FunctionTrace, KernelTrace, Session, Timeline, Warning};
+use hypertrace_timeline::{
+    ClockMaps, FunctionTrace, KernelTrace, Needs, Session, Timeline, Warning,
+};
 use std::io;
 
 /// What is exported: the arguments of a [`Timeline`], and which of its events.
@@ -40,6 +43,19 @@ impl Events<'_> {
         (at(self.choice.from).unwrap_or(i64::MIN), at(self.choice.to).unwrap_or(i64::MAX))
     }
 
+    fn needs(&self) -> Needs {
+        if !self.symbols.is_empty() {
+            // Earlier events of other names say where the files with the functions are.
+            return Needs::default();
+        }
+        let needs = Needs::default().since(self.choice.from.map(|_| self.window().0));
+        match &*self.choice.events {
+            [] => needs,
+            patterns => needs
+                .named(self.sessions, |name| patterns.iter().any(|pattern| matches(pattern, name))),
+        }
+    }
+
     /// Hands over the events and losses in order of time, until the sink wants no more. Returns the faults of the
     /// inputs, although these could be read.
     ///
@@ -48,7 +64,9 @@ impl Events<'_> {
     pub fn each(&self, mut sink: impl FnMut(Row<'_>) -> io::Result<bool>) -> Result<Vec<Warning>> {
         let start = self.start();
         let mut names = Functions::read(self.symbols)?;
-        let mut timeline = Timeline::with_functions(self.sessions, self.traces, self.functions)?;
+        let needs = self.needs();
+        let Events { sessions, traces, functions, .. } = *self;
+        let mut timeline = Timeline::of_needed(&needs, sessions, traces, functions)?;
         while let Some(entry) = timeline.read() {
             let entry = entry?;
             let row = Row::of(&entry, start, &mut names);

@@ -10,7 +10,7 @@ use hypertrace_functions::read::{Flame, Spans, Summary, Trace};
 use hypertrace_functions::symbols::{MAX_NAME, Symbol};
 use hypertrace_functions::write::cut;
 use hypertrace_test_support::functions;
-use hypertrace_timeline::{FunctionTrace, Timeline};
+use hypertrace_timeline::{FunctionTrace, Needs, Timeline};
 use std::path::Path;
 use std::time::Instant;
 use tempfile::TempDir;
@@ -61,7 +61,7 @@ fn shown(path: &Path) -> Option<String> {
         Ok(functions) => [functions],
         Err(error) => return Some(error.to_string()),
     };
-    let mut timeline = match Timeline::with_functions(&[], &[], &functions) {
+    let mut timeline = match Timeline::of_needed(Needs::ALL, &[], &[], &functions) {
         Ok(timeline) => timeline,
         Err(error) => return Some(error.to_string()),
     };

@@ -29,7 +29,7 @@
 //!
 //! A [`KernelTrace`] is the trace of a kernel: `kernel.dat` of a session, or any trace.dat
 //! of trace-cmd. [`Timeline::with_kernel`] merges it with sessions. A [`FunctionTrace`] has
-//! the entries and exits of a guest's functions; [`Timeline::with_functions`] merges it, too.
+//! the entries and exits of a guest's functions; [`Timeline::of_needed`] merges it, too, and reads only what is needed.
 //!
 //! Everything that is read is checked, and an [`Error`] names file and byte.
 //! An unfinished end of a file is no damage: sessions survive a kill at any
@@ -70,6 +70,7 @@ pub use inputs::ctf::{
 };
 pub use inputs::functions::{ENTRY, EXIT, FUNCTION_FIELDS, FunctionTrace, SYMBOL};
 pub use inputs::kernel::{CpuStat, EventStat, KernelStat, KernelTrace};
+pub use inputs::needs::Needs;
 pub use merge::Timeline;
 pub use order::{Late, Order};
 pub use stat::{SessionStat, StreamStat};

@@ -4,11 +4,12 @@
 
 use crate::error::Result;
 use crate::event::{Entry, EntryRef, Event};
-use crate::inputs::ctf::{ClockMaps, Session, Unneeded, inputs, stream_inputs};
+use crate::inputs::ctf::{ClockMaps, Session, inputs, stream_inputs};
 use crate::inputs::functions::{self, FunctionTrace};
 use crate::inputs::input::{Input, Time};
 use crate::inputs::kernel::{self, KernelTrace};
 use crate::inputs::names::Names;
+use crate::inputs::needs::Needs;
 use hypertrace_format::error::Warning;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -62,54 +63,19 @@ impl<'a> Timeline<'a> {
         sessions: &'a [(Session, ClockMaps)],
         traces: &'a [KernelTrace],
     ) -> Result<Timeline<'a>> {
-        Timeline::with_functions(sessions, traces, &[])
+        Timeline::of_needed(Needs::ALL, sessions, traces, &[])
     }
 
-    /// Starts at the beginning of all sessions, of traces of kernels, and of function traces, of which each is on the
-    /// clock of a session ([`FunctionTrace::place`]), or there is no session.
+    /// Starts at the beginning of what is needed of all sessions, and of all traces of kernels and function traces. Each
+    /// function trace is on the clock of a session ([`FunctionTrace::place`]), or there is no session.
     ///
     /// # Errors
     /// If the first records of a stream or of a trace are damaged.
-    pub fn with_functions(
+    pub fn of_needed(
+        needs: &'a Needs,
         sessions: &'a [(Session, ClockMaps)],
         traces: &'a [KernelTrace],
         functions: &'a [FunctionTrace],
-    ) -> Result<Timeline<'a>> {
-        Timeline::of_all(sessions, traces, functions, &[])
-    }
-
-    /// Starts at the beginning of all sessions and of traces of kernels. Guests' events of the classes `unneeded`, by
-    /// session, are left out. The events of all threads beside those of a trace are there: of a trace after all others,
-    /// in their order.
-    ///
-    /// # Errors
-    /// If the first records of a stream or of a trace are damaged.
-    pub(crate) fn without(
-        unneeded: &'a [Box<Unneeded>],
-        sessions: &'a [(Session, ClockMaps)],
-        traces: &'a [KernelTrace],
-    ) -> Result<Timeline<'a>> {
-        let mut timeline = Timeline::of_all(sessions, traces, &[], unneeded)?;
-        for (number, trace) in (traces.len()..).zip(traces) {
-            kernel::inputs_of_cpus(number, trace).into_iter().try_for_each(|i| timeline.add(i))?;
-        }
-        Ok(timeline)
-    }
-
-    /// Starts at the beginning of the scheduling of traces of kernels.
-    ///
-    /// # Errors
-    /// If the first records of a trace are damaged.
-    pub(crate) fn of_scheduling(traces: &'a [KernelTrace]) -> Result<Timeline<'a>> {
-        let inputs = |(number, trace)| kernel::inputs_of_scheduling(number, trace);
-        Timeline::of((0..).zip(traces).flat_map(inputs).collect(), Names::new(Vec::new()))
-    }
-
-    fn of_all(
-        sessions: &'a [(Session, ClockMaps)],
-        traces: &'a [KernelTrace],
-        functions: &'a [FunctionTrace],
-        unneeded: &'a [Box<Unneeded>],
     ) -> Result<Timeline<'a>> {
         let mut hosts: Vec<_> =
             sessions.iter().map(|(s, _)| (s.name(), s.json().sides())).collect();
@@ -136,8 +102,7 @@ impl<'a> Timeline<'a> {
                 || stated.is_some()
                 || sessions.first().is_some_and(|(first, _)| session.is_placed_with(first));
             margins.push(is_placed.then_some(stated.unwrap_or(0)));
-            let unneeded = unneeded.get(number).map_or(&[][..], |unneeded| unneeded);
-            all.extend(inputs(number, session, maps, unneeded, &mut names));
+            all.extend(inputs(number, session, maps, needs, &mut names));
         }
         for (trace, number) in traces.iter().enumerate().zip(numbers) {
             all.extend(kernel::inputs(number, trace, &names));
@@ -151,13 +116,39 @@ impl<'a> Timeline<'a> {
         Ok(Timeline { margins, ..Timeline::of(all, names)? })
     }
 
+    /// Starts at the beginning of what is needed of all sessions, and of traces of kernels. The events of all threads
+    /// beside those of a trace are there: of a trace after all others, in their order.
+    ///
+    /// # Errors
+    /// If the first records of a stream or of a trace are damaged.
+    pub(crate) fn of_regions(
+        needs: &'a Needs,
+        sessions: &'a [(Session, ClockMaps)],
+        traces: &'a [KernelTrace],
+    ) -> Result<Timeline<'a>> {
+        let mut timeline = Timeline::of_needed(needs, sessions, traces, &[])?;
+        for (number, trace) in (traces.len()..).zip(traces) {
+            kernel::inputs_of_cpus(number, trace).into_iter().try_for_each(|i| timeline.add(i))?;
+        }
+        Ok(timeline)
+    }
+
+    /// Starts at the beginning of the scheduling of traces of kernels.
+    ///
+    /// # Errors
+    /// If the first records of a trace are damaged.
+    pub(crate) fn of_scheduling(traces: &'a [KernelTrace]) -> Result<Timeline<'a>> {
+        let inputs = |(number, trace)| kernel::inputs_of_scheduling(number, trace);
+        Timeline::of((0..).zip(traces).flat_map(inputs).collect(), Names::new(Vec::new()))
+    }
+
     /// Starts at the beginning of a part of a session's streams, with the names so far.
     pub(crate) fn of_part(
         session: &'a Session,
         maps: &'a ClockMaps,
         mut names: Names,
     ) -> Result<Timeline<'a>> {
-        let stream_inputs = stream_inputs(0, session, maps, &[], &mut names);
+        let stream_inputs = stream_inputs(0, session, maps, Needs::ALL, &mut names);
         Timeline::of(stream_inputs, names)
     }
 

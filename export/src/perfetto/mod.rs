@@ -34,7 +34,7 @@ use crate::row::Row;
 use crate::{Error, Result};
 pub use regions::States;
 
-use hypertrace_timeline::{EntryRef, Timeline, Warning};
+use hypertrace_timeline::{EntryRef, Needs, Timeline, Warning};
 use sequence::{Output, Sequence, TraceClock};
 use std::io::Write;
 
@@ -133,7 +133,7 @@ pub fn write(
         known,
     };
     let mut names = Functions::read(events.symbols)?;
-    let mut timeline = Timeline::with_functions(sessions, traces, functions)?;
+    let mut timeline = Timeline::of_needed(Needs::ALL, sessions, traces, functions)?;
     while let Some(entry) = timeline.read() {
         let entry: EntryRef<'_> = entry?;
         let row = Row::of(&entry, start, &mut names);

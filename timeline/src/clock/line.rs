@@ -47,6 +47,10 @@ impl Lines {
         Lines { is_unproven: true, ..self }
     }
 
+    pub fn len(&self) -> usize {
+        self.all.len()
+    }
+
     /// Returns whether there is none.
     pub fn is_empty(&self) -> bool {
         self.all.is_empty()

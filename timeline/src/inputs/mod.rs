@@ -8,4 +8,5 @@ pub(crate) mod functions;
 pub(crate) mod input;
 pub(crate) mod kernel;
 pub(crate) mod names;
+pub mod needs;
 pub(crate) mod regular;

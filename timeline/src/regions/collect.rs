@@ -27,9 +27,10 @@ use super::waited::Spans;
 use super::{Options, Regions, Select, Sink, ThreadInterval};
 use crate::error::Result;
 use crate::event::{EntryRef, EventKind, EventRef};
-use crate::inputs::ctf::{ClockMaps, Session, Unneeded};
+use crate::inputs::ctf::{ClockMaps, Session};
 use crate::inputs::kernel::{KernelTrace, machine_of, shown_by};
 use crate::inputs::names::Names;
+use crate::inputs::needs::Needs;
 use crate::merge::Timeline;
 use hypertrace_format::error::Warning;
 use losses::Losses;
@@ -191,8 +192,8 @@ fn read<'a>(
     let owners = owners.collect();
     let mut pass = Pass::new(sessions, options, hosts);
     (pass.traced, pass.owners, pass.cpus, pass.sink) = (traced, owners, cpus, sink);
-    let unneeded = pass.unneeded();
-    let mut timeline = Timeline::without(&unneeded, sessions, traces)?;
+    let needs = Needs::exact_or_not_of(pass.unneeded());
+    let mut timeline = Timeline::of_regions(&needs, sessions, traces)?;
     loop {
         // By reference: a copy of each event would cost as much as its account.
         match timeline.read() {
@@ -239,7 +240,7 @@ impl<'a> Pass<'a> {
 
     /// Returns the classes of each session whose events say nothing if a guest made them on a clock of its own: no region
     /// begins or ends with them, and the kernel's events say when the guest ran.
-    fn unneeded(&self) -> Vec<Box<Unneeded>> {
+    fn unneeded(&self) -> Vec<Box<[bool]>> {
         let of_session = |(session, host): (usize, &Host)| {
             let has_exits = |recording: &Recording| recording.kinds.exactness(false).exits;
             // A log has the times of all events where nothing is known of a thread.

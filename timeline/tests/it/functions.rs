@@ -5,7 +5,7 @@
 use hypertrace_functions::clock::Anchor;
 use hypertrace_functions::symbols::Source;
 use hypertrace_test_support::{functions, made};
-use hypertrace_timeline::{ClockMaps, Entry, FunctionTrace, Session, Timeline};
+use hypertrace_timeline::{ClockMaps, Entry, FunctionTrace, Needs, Session, Timeline};
 use made::*;
 use std::path::{Path, PathBuf};
 
@@ -53,7 +53,7 @@ fn with_host_events(boot: &str, ticks: &[u64]) -> Made {
 
 /// Returns the entries in short: name, function, nanoseconds since the session's start.
 fn shown(sessions: &[(Session, ClockMaps)], functions: &[FunctionTrace]) -> Vec<String> {
-    let mut timeline = Timeline::with_functions(sessions, &[], functions).unwrap();
+    let mut timeline = Timeline::of_needed(Needs::ALL, sessions, &[], functions).unwrap();
     let mut shown = Vec::new();
     while let Some(entry) = timeline.next_entry() {
         shown.push(match entry.unwrap() {
@@ -167,7 +167,7 @@ fn damaged_records_are_left_out_with_a_warning_that_has_file_and_byte() {
     bytes[16 + 8] = 0;
     std::fs::write(&records, bytes).unwrap();
     let functions = [open(folder.path(), &path)];
-    let mut timeline = Timeline::with_functions(&[], &[], &functions).unwrap();
+    let mut timeline = Timeline::of_needed(Needs::ALL, &[], &[], &functions).unwrap();
 
     let entries: Vec<_> = std::iter::from_fn(|| timeline.next_entry()).collect();
 

@@ -14,6 +14,7 @@ mod kernel;
 mod kernel_limits;
 mod kernel_options;
 mod made_regions;
+mod needs;
 mod odd_files;
 mod order;
 mod recovered;

@@ -107,6 +107,11 @@ impl ClientMap {
         self.own.as_ref().unwrap_or(&self.map).width() == Some(0)
     }
 
+    /// Returns the number of words of KVM or of the VMM that give times.
+    pub fn lines(&self) -> usize {
+        self.lines.len()
+    }
+
     /// Maps a guest reading to host time.
     pub fn mapped(&mut self, guest: u64) -> Mapped {
         let (host, exact) = self.at(guest);

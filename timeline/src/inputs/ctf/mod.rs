@@ -40,4 +40,4 @@ pub use session::{Offset, Session};
 pub use session_json::{Clock, EventJson, GuestTsc, SessionJson, StreamJson};
 pub(crate) use stream::Cursor;
 pub use stream::{Record, Records, Segment, Stream};
-pub(crate) use stream_input::{Unneeded, elsewhere, inputs, stream_inputs};
+pub(crate) use stream_input::{elsewhere, inputs, stream_inputs};

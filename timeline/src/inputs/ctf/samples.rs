@@ -431,9 +431,9 @@ fn of_client(
     if let Some(stream) = session.stream(Domain::Guest, client) {
         let mut records = stream.records(session.classes());
         while at < samples.len() {
-            let Some(record) = records.read()? else { break };
-            let Ok(guest) = i64::try_from(record.timestamp) else { continue };
-            if record.packet.stream_id != clock {
+            let Some((time, of)) = records.read_time()? else { break };
+            let Ok(guest) = i64::try_from(time) else { continue };
+            if of != clock {
                 continue;
             }
             while let Some(sample) = samples.get_mut(at).filter(|s| s.guest < guest) {

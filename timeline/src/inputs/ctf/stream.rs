@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::event::EventKind;
 use crate::sort;
 use crate::value::ValueRef;
-use hypertrace_abi::record::{HEADER_WORDS, Header};
+use hypertrace_abi::record::{HEADER_WORDS, Header, id};
 use std::mem::offset_of;
 use std::path::PathBuf;
 use zerocopy::IntoBytes;
@@ -216,6 +216,8 @@ impl Stream {
             filled: 0,
             lost: 0,
             packets: 0,
+            skip: Skip::Nothing,
+            skipped: (0, None),
         }
     }
 }
@@ -277,6 +279,29 @@ pub struct Records<'a> {
     lost: u64,
     /// Packets with events so far.
     packets: u64,
+    skip: Skip<'a>,
+    /// Number of records that were skipped, and the timestamp of the last of them, until it is taken.
+    skipped: (u64, Option<u64>),
+}
+
+/// Which records of a packet nobody needs, after its first one. Their headers are checked, and not their contents.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Skip<'a> {
+    Nothing,
+    /// Of the classes with these ids.
+    Classes(&'a [bool]),
+    /// All but leases, which name the source of later records.
+    AllButLeases,
+}
+
+impl Skip<'_> {
+    fn has(self, id: u32) -> bool {
+        match self {
+            Skip::Nothing => false,
+            Skip::Classes(classes) => classes.get(id as usize) == Some(&true),
+            Skip::AllButLeases => id != id::LEASE,
+        }
+    }
 }
 
 /// The packet that is being read.
@@ -314,6 +339,22 @@ impl<'a> Records<'a> {
     /// record.
     pub fn packets(&self) -> u64 {
         self.packets
+    }
+
+    /// Skips such records in the rest of the packet that is being read.
+    pub(crate) fn skip(&mut self, skip: Skip<'a>) {
+        self.skip = skip;
+    }
+
+    /// Returns the number of records that were skipped.
+    pub(crate) fn skipped(&self) -> u64 {
+        self.skipped.0
+    }
+
+    /// Returns the timestamp of the last record that was skipped since the last call. It is in the packet of the record
+    /// that was read before: the first one of each packet is not skipped.
+    pub(crate) fn take_skipped(&mut self) -> Option<u64> {
+        self.skipped.1.take()
     }
 
     /// Has a smaller window, if so many streams are read at once.
@@ -355,8 +396,20 @@ impl<'a> Records<'a> {
         })
     }
 
-    /// Moves past the next record, checks it, and returns its header.
-    fn advance(&mut self) -> Result<Option<(Header, &'a Class)>> {
+    /// Returns the timestamp of the next record, with the stream id of its packet, from its header alone.
+    ///
+    /// # Errors
+    /// As for [`Records::read`].
+    pub(crate) fn read_time(&mut self) -> Result<Option<(u64, u32)>> {
+        self.last = None;
+        let Some(header) = self.header()? else { return Ok(None) };
+        self.pass(header);
+        Ok(self.open.as_ref().map(|open| (header.timestamp, open.packet.stream_id)))
+    }
+
+    /// Returns the header of the next record, whose payload is in the window, and checks its time.
+    #[inline]
+    fn header(&mut self) -> Result<Option<Header>> {
         let at_end = self.open.as_ref().is_none_or(|open| open.offset >= open.end);
         if at_end && !self.next_packet()? {
             return Ok(None);
@@ -365,17 +418,42 @@ impl<'a> Records<'a> {
         let header = Header::from_words(self.window[self.at], self.window[self.at + 1]);
         let words = HEADER_WORDS + usize::from(header.words);
         self.need(words, "an event's payload")?;
-        let payload = &self.window[self.at + HEADER_WORDS..self.at + words];
-
-        let Some(open) = &mut self.open else { return Ok(None) };
-        let damaged = |field, expected: String, found: String| {
-            Err(Error::damaged(open.packets.path(), open.offset + field, expected, found))
-        };
+        let Some(open) = &self.open else { return Ok(None) };
         let time = header.timestamp;
         if time < open.last || time > open.packet.timestamp_end {
             let expected = format!("a timestamp of {} to {}", open.last, open.packet.timestamp_end);
-            return damaged(0, expected, time.to_string());
+            let path = open.packets.path();
+            return Err(Error::damaged(path, open.offset, expected, time.to_string()));
         }
+        Ok(Some(header))
+    }
+
+    /// Moves past the record with this header.
+    #[inline]
+    fn pass(&mut self, header: Header) {
+        let words = HEADER_WORDS + usize::from(header.words);
+        self.at += words;
+        if let Some(open) = &mut self.open {
+            open.last = header.timestamp;
+            open.offset += words as u64 * 8;
+        }
+    }
+
+    /// Moves past the next record that is not skipped, checks it, and returns its header.
+    fn advance(&mut self) -> Result<Option<(Header, &'a Class)>> {
+        let header = loop {
+            let Some(header) = self.header()? else { return Ok(None) };
+            if !self.skip.has(header.id) {
+                break header;
+            }
+            self.pass(header);
+            self.skipped = (self.skipped.0 + 1, Some(header.timestamp));
+        };
+        let payload = &self.window[self.at + HEADER_WORDS..][..usize::from(header.words)];
+        let Some(open) = &self.open else { return Ok(None) };
+        let damaged = |field, expected: String, found: String| {
+            Err(Error::damaged(open.packets.path(), open.offset + field, expected, found))
+        };
         let Some(class) = self.classes.get(header.id) else {
             let expected = "the id of an event in session.json".into();
             return damaged(8, expected, header.id.to_string());
@@ -384,9 +462,8 @@ impl<'a> Records<'a> {
             let expected = format!("a payload of the form {}", class.text());
             return damaged(16, expected, format!("{} words that do not fit it", header.words));
         };
-        open.last = time;
-        open.offset += words as u64 * 8;
-        self.at += words;
+        self.pass(header);
+        let Some(open) = &self.open else { return Ok(None) };
         let content = (open.end - open.packet.at - pad as u64) * 8;
         if open.offset == open.end && open.packet.content_size != content {
             let expected = format!("a content size of {content} bits");
@@ -430,6 +507,7 @@ impl<'a> Records<'a> {
                     open.end = packet.at + packet.content().next_multiple_of(8);
                     open.last = packet.timestamp_begin;
                     (self.at, self.filled) = (0, 0);
+                    self.skip = Skip::Nothing;
                     return Ok(true);
                 }
                 None => {

@@ -7,12 +7,13 @@ use super::lease::Lease;
 use super::packet::{Domain, Packet};
 use super::session::Session;
 use super::session_json::{Clock, SessionJson, StreamJson};
-use super::stream::{Records, Stream};
+use super::stream::{Records, Skip, Stream};
 use crate::clock::FRACTION;
 use crate::error::{Error, Result};
 use crate::event::{Bound, EntryRef, EventKind, EventRef, Lost, Mapped, Thread};
 use crate::inputs::input::{Input, Time, UNPLACED, nanoseconds};
 use crate::inputs::names::{Names, Place, Source};
+use crate::inputs::needs::Needs;
 use hypertrace_abi::ring::Losses;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -38,9 +39,10 @@ struct StreamInput<'a> {
     lost: u64,
     causes: Losses,
     losses: PacketLosses,
-    /// The classes whose events are left out.
-    unneeded: &'a Unneeded,
-    /// Number of those that were.
+    needs: &'a Needs,
+    /// Token of the last record's packet.
+    token: Option<u64>,
+    /// Number of events that nobody needs, which were read in vain.
     left_out: u64,
 }
 
@@ -55,9 +57,6 @@ struct At {
     /// Bound on the error of `host`, unless it is that of a guest's reading.
     exact: Option<Option<u64>>,
 }
-
-/// Classes of a session, by id: events of these are left out if their times have an error. They cost no turn in a merge.
-pub(crate) type Unneeded = [bool];
 
 /// Lost events, by the packets of a stream.
 #[derive(Debug, Default)]
@@ -88,12 +87,12 @@ pub(crate) fn inputs<'a>(
     number: usize,
     session: &'a Session,
     maps: &'a ClockMaps,
-    unneeded: &'a Unneeded,
+    needs: &'a Needs,
     names: &mut Names,
 ) -> Vec<Box<dyn Input + 'a>> {
     let has_files = |uuid: &_, domain, client| session.has_files(uuid, domain, client);
     let elsewhere = elsewhere(number, session.json(), &has_files, names);
-    let mut inputs = stream_inputs(number, session, maps, unneeded, names);
+    let mut inputs = stream_inputs(number, session, maps, needs, names);
     inputs.push(Box::new(elsewhere));
     inputs
 }
@@ -141,7 +140,7 @@ pub(crate) fn stream_inputs<'a>(
     number: usize,
     session: &'a Session,
     maps: &'a ClockMaps,
-    unneeded: &'a Unneeded,
+    needs: &'a Needs,
     names: &mut Names,
 ) -> Vec<Box<dyn Input + 'a>> {
     let json = session.json();
@@ -167,7 +166,8 @@ pub(crate) fn stream_inputs<'a>(
                 are_before: causes.overwritten > 0 && causes.total() == causes.overwritten,
                 ..PacketLosses::default()
             },
-            unneeded,
+            needs,
+            token: None,
             left_out: 0,
         }) as Box<dyn Input>
     };
@@ -261,48 +261,70 @@ impl Input for StreamInput<'_> {
     }
 
     fn left_out(&self) -> Option<(usize, u64)> {
-        Some((self.source.session, self.left_out))
+        Some((self.source.session, self.left_out + self.records.skipped()))
     }
 }
 
 impl StreamInput<'_> {
     /// Reads the next event that is needed, if there is one, and finds the losses before it.
     fn read(&mut self) -> Result<()> {
+        let origin = self.session.origin();
         loop {
-            let Some(record) = self.records.read()? else {
+            let packets = self.records.packets();
+            let has_next = self.records.read()?.is_some();
+            if let Some(ticks) = self.records.take_skipped()
+                && let Some((_, clock)) = &mut self.clock
+            {
+                // A loss after those that were skipped has their time, and no later clock shows an earlier one.
+                let (host, _) = clock.at(self.session, ticks);
+                self.time = self.time.max(origin + Time::from(host));
+            }
+            let Some(record) = self.records.last().filter(|_| has_next) else {
                 self.lost = self.losses.at_end(&self.records);
                 return Ok(());
             };
-            let id = record.packet.stream_id;
+            let (packet, time) = (record.packet, record.timestamp);
+            let is_unneeded =
+                self.needs.unneeded(self.source.session).get(record.class.id as usize)
+                    == Some(&true);
+            let end = packet.timestamp_end;
+            let id = packet.stream_id;
             let ticks = match &mut self.clock {
                 Some((known, ticks)) if *known == id => ticks,
                 clock => {
-                    let ticks = ticks(self.session, self.maps, self.stream, record.packet)?;
+                    let ticks = ticks(self.session, self.maps, self.stream, packet)?;
                     &mut clock.insert((id, ticks)).1
                 }
             };
-            let of_host = |clock| self.session.host_time(clock, record.timestamp);
-            let (host, exact) = match ticks {
-                Ticks::Host(clock) => (of_host(clock), Some(Some(0))),
-                Ticks::Estimate(clock) => (of_host(clock), Some(None)),
-                Ticks::Guest(map) => {
-                    let (host, exact) = map.at(record.timestamp);
-                    (host, exact.map(Some))
-                }
-            };
-            let mapped = self.session.origin() + Time::from(host);
+            let (host, exact) = ticks.at(self.session, time);
+            let mapped = origin + Time::from(host);
             let time = mapped.max(self.time);
             let late = u64::try_from(time - mapped).unwrap_or(u64::MAX);
-            let is_unneeded = self.unneeded.get(record.class.id as usize) == Some(&true);
-            let has_error = || match (ticks, exact) {
-                (_, Some(bound)) => bound != Some(0),
-                (Ticks::Guest(map), None) if map.can_be_exact() => {
-                    map.reading(record.timestamp).distance(host) != Some(0)
-                }
-                _ => true,
-            };
+            let has_error =
+                |ticks: &Ticks<'_>| late > 0 || ticks.has_error(record.timestamp, host, exact);
+            // Its first event takes the last holder's name away.
+            let is_of_holder = self.token.replace(packet.lease_token) == Some(packet.lease_token);
+            let is_left_out =
+                is_unneeded && is_of_holder && (!self.needs.has_exact || has_error(ticks));
+            let is_new = self.records.packets() != packets;
+            if is_new {
+                let from = self.needs.first_ns().map(|ns| Time::from(ns) * Time::from(FRACTION));
+                let is_before = from.is_some_and(|from| {
+                    time < from
+                        && ticks.is_even()
+                        && origin + Time::from(ticks.at(self.session, end).0) < from
+                });
+                let unneeded = self.needs.unneeded(self.source.session);
+                let are_skipped =
+                    !unneeded.is_empty() && (!self.needs.has_exact || ticks.is_never_exact());
+                self.records.skip(match () {
+                    () if is_before => Skip::AllButLeases,
+                    () if are_skipped => Skip::Classes(unneeded),
+                    () => Skip::Nothing,
+                });
+            }
             self.lost = self.losses.at_event(&self.records);
-            if is_unneeded && self.lost == 0 && (late > 0 || has_error()) {
+            if is_left_out && self.lost == 0 {
                 self.left_out += 1;
                 // A loss after it has its time.
                 self.time = time;
@@ -310,6 +332,49 @@ impl StreamInput<'_> {
             }
             self.event = Some(At { time, host, late, exact });
             return Ok(());
+        }
+    }
+}
+
+impl Ticks<'_> {
+    /// Returns the time since the session's origin, and the bound on its error unless that is of a guest's reading.
+    fn at(&mut self, session: &Session, ticks: u64) -> (i64, Option<Option<u64>>) {
+        match self {
+            Ticks::Host(clock) => (session.host_time(clock, ticks), Some(Some(0))),
+            Ticks::Estimate(clock) => (session.host_time(clock, ticks), Some(None)),
+            Ticks::Guest(map) => {
+                let (host, exact) = map.at(ticks);
+                (host, exact.map(Some))
+            }
+        }
+    }
+
+    /// Returns whether the error of such a time may not be 0.
+    fn has_error(&self, ticks: u64, host: i64, exact: Option<Option<u64>>) -> bool {
+        match (self, exact) {
+            (_, Some(bound)) => bound != Some(0),
+            (Ticks::Guest(map), None) if map.can_be_exact() => {
+                map.reading(ticks).distance(host) != Some(0)
+            }
+            _ => true,
+        }
+    }
+
+    /// Returns whether all times have an error.
+    fn is_never_exact(&self) -> bool {
+        match self {
+            Ticks::Host(_) => false,
+            Ticks::Estimate(_) => true,
+            Ticks::Guest(map) => map.lines() == 0 && !map.can_be_exact(),
+        }
+    }
+
+    /// Returns whether later readings never have earlier times.
+    fn is_even(&self) -> bool {
+        match self {
+            Ticks::Host(_) | Ticks::Estimate(_) => true,
+            // A line begins where the last one ended, at any time.
+            Ticks::Guest(map) => map.lines() <= 1,
         }
     }
 }

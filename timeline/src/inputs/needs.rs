@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! What a reader needs of a timeline.
+
+use super::ctf::{ClockMaps, Session};
+use crate::event::EventKind;
+
+/// What a reader needs of the events of sessions; by default all. What nobody needs costs less to read, as its contents are
+/// neither checked nor mapped to the host's clock. Some of it is on the timeline all the same: a reader that needs a
+/// part chooses from what comes.
+#[derive(Clone, Debug, Default)]
+pub struct Needs {
+    /// The first Unix time that is needed, nanoseconds.
+    from_ns: Option<i64>,
+    /// By session: by id, whether nobody needs the events of a class.
+    unneeded: Vec<Box<[bool]>>,
+    /// Whether events of these classes are needed where their times are exact.
+    pub(crate) has_exact: bool,
+}
+
+impl Needs {
+    /// Needs all.
+    pub const ALL: &Needs = &Needs { from_ns: None, unneeded: Vec::new(), has_exact: false };
+
+    /// Needs no event before this Unix time, in nanoseconds, but those that say who has a client.
+    pub fn since(self, from_ns: Option<i64>) -> Needs {
+        Needs { from_ns, ..self }
+    }
+
+    /// Needs only the events with such names in these sessions.
+    pub fn named(
+        self,
+        sessions: &[(Session, ClockMaps)],
+        mut is_needed: impl FnMut(&str) -> bool,
+    ) -> Needs {
+        let mut of_session = |(session, _): &(Session, ClockMaps)| {
+            let mut unneeded = Vec::new();
+            for class in session.classes().iter() {
+                // Leases name the source of other events.
+                if class.kind(0) != EventKind::Lease && !is_needed(&class.name) {
+                    unneeded.resize(unneeded.len().max(class.id as usize + 1), false);
+                    unneeded[class.id as usize] = true;
+                }
+            }
+            unneeded.into()
+        };
+        let unneeded = sessions.iter().map(&mut of_session).collect();
+        Needs { unneeded, ..self }
+    }
+
+    /// Needs the events of all classes but these, by session, and theirs where their times are exact.
+    pub(crate) fn exact_or_not_of(unneeded: Vec<Box<[bool]>>) -> Needs {
+        Needs { unneeded, has_exact: true, ..Needs::default() }
+    }
+
+    /// Returns the first time that is needed, in Unix nanoseconds.
+    pub(crate) fn first_ns(&self) -> Option<i64> {
+        self.from_ns
+    }
+
+    /// Returns the classes of a session that nobody needs, by id.
+    pub(crate) fn unneeded(&self, session: usize) -> &[bool] {
+        self.unneeded.get(session).map_or(&[], |unneeded| unneeded)
+    }
+}

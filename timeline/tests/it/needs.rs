@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! A reader that needs a part of a timeline finds it as a reader of all does: each event with its time, its bound and the
+//! name of its source, and each loss with its place.
+
+use hypertrace_test_support::{machine, made};
+use hypertrace_timeline::{ClockMaps, Entry, Needs, Session, Timeline};
+use machine::Random;
+use made::*;
+
+/// Ticks of an hour, the base of the guest's second clock.
+const LATER: u64 = 3_600_000_000_000;
+
+/// Makes a session of two clients, each with points, changes of its name, losses, and another clock from a time on which is
+/// behind the first one.
+fn session(random: &mut Random) -> Made {
+    let host = clock(0, "host", 0, GHZ, 1_000_000, START_NS);
+    let first = clock(1, "guest", 0, GHZ, GUEST_BASE, START_NS);
+    let second = clock(2, "guest", 1, GHZ, LATER, START_NS);
+    let mut made = Made::with_json(&json(&format!("[{host},{first},{second}]"), EVENTS, "[]"));
+    for client in 0..2 {
+        let mut points = Packet::host(client).lease(0, 9, "vcpu");
+        let mut seq = 0;
+        for (epoch, stream_id, base) in [(0, 1, GUEST_BASE), (1, 2, LATER)] {
+            let mut file = vec![Packet::new(1, client, stream_id)];
+            file[0].set32(92, epoch);
+            let mut now = u64::from(epoch) * 30_000_000;
+            let (mut token, mut lost) = (u64::from(epoch) * 100, 0);
+            for _ in 0..8 {
+                let last = &file[file.len() - 1];
+                let mut packet = Packet::new(1, client, stream_id).after(last).with64(80, token);
+                packet.set32(92, epoch);
+                for n in 0..random.in_range(1, 40) as u64 {
+                    now += random.in_range(1, 200_000) as u64;
+                    match random.in_range(0, 12) {
+                        0 if n == 0 => {
+                            token += 1;
+                            packet = packet.lease(now, token, &format!("holder {token}"));
+                        }
+                        // The same holder has another name.
+                        1 => packet = packet.lease(now, token, &format!("at {now}")),
+                        2 => packet = packet.event_str(now, OPENED, &[], b"a name"),
+                        3 => {
+                            seq += 1;
+                            let late = random.in_range(1, 60_000) as u64;
+                            points = points.point(now + late, client, seq, base + now, now);
+                            now += late;
+                        }
+                        _ => packet = packet.event(now, DISK_READ, &[now, n]),
+                    }
+                }
+                lost += if random.one_in(3) { random.in_range(1, 5) as u64 } else { 0 };
+                packet.set64(56, lost);
+                if !packet.events.is_empty() {
+                    file.push(packet);
+                }
+            }
+            made = made.stream(&format!("guest-{client}-{epoch}"), &file);
+        }
+        made = made.stream(&format!("host-{client}"), &[Packet::host(client), points]);
+    }
+    made
+}
+
+/// Returns the entries of a timeline from a Unix time on, with such names, and the number of all.
+fn entries(
+    sessions: &[(Session, ClockMaps)],
+    needs: &Needs,
+    (from, named): (i64, Option<&str>),
+) -> (Vec<Entry>, usize) {
+    let mut timeline = Timeline::of_needed(needs, sessions, &[], &[]).unwrap();
+    let all = Vec::from_iter(std::iter::from_fn(|| timeline.next_entry()).map(Result::unwrap));
+    let number = all.len();
+    let is_needed = |entry: &Entry| match entry {
+        Entry::Event(event) => {
+            event.ts_ns >= from && named.is_none_or(|named| &*event.name == named)
+        }
+        Entry::Lost(lost) => lost.ts_ns.is_none_or(|time| time >= from),
+    };
+    (all.into_iter().filter(is_needed).collect(), number)
+}
+
+#[test]
+fn a_part_of_a_timeline_is_the_same_whatever_else_is_needed() {
+    let mut random = Random(7);
+    let (mut least, mut late) = (usize::MAX, 0);
+    for _ in 0..60 {
+        let made = session(&mut random);
+        let session = Session::open(made.path()).unwrap();
+        let maps = ClockMaps::of(&session).unwrap();
+        let sessions = [(session, maps)];
+        let of_all = |wanted| entries(&sessions, Needs::ALL, wanted);
+        let (all, number) = of_all((i64::MIN, None));
+        let times = all.iter().filter_map(|entry| match entry {
+            Entry::Event(event) => Some(event.ts_ns),
+            Entry::Lost(lost) => lost.ts_ns,
+        });
+        let times = Vec::from_iter(times);
+        late += times.windows(2).filter(|pair| pair[0] == pair[1]).count();
+        for part in [0, 1, 2, 3, 7, 8] {
+            let from = times[(times.len() - 1) * part / 8];
+            for named in [None, Some("disk_read"), Some("opened"), Some("checkpoint")] {
+                let needs = Needs::default().since(Some(from));
+                let needs = match named {
+                    None => needs,
+                    Some(named) => needs.named(&sessions, |name| name == named),
+                };
+
+                let (found, read) = entries(&sessions, &needs, (from, named));
+
+                let expected = of_all((from, named)).0;
+                let differs = found.iter().zip(&expected).find(|(found, all)| found != all);
+                assert!(
+                    differs.is_none() && found.len() == expected.len(),
+                    "{from} {named:?}: {differs:?}"
+                );
+                assert!(read <= number);
+                if part == 7 {
+                    least = least.min(read * 100 / number);
+                }
+            }
+        }
+    }
+    // Skipped packets have their first events on the timeline, and leases.
+    assert!(least < 25 && late > 0, "{least} % {late}");
+}
+
+#[test]
+fn what_nobody_needs_is_not_looked_at() {
+    let payload = 128 * 2 + 24 + 16;
+    let events = |from: u64| (from..from + 20).map(|n| (n * 1_000_000, n));
+    let add = |packet: Packet, (ts, n): (u64, u64)| {
+        packet.event_str(ts, OPENED, &[], &n.to_le_bytes()[..4])
+    };
+    let first = events(1).fold(Packet::guest(0), add);
+    let second = events(30).fold(Packet::guest(0).after(&first), add);
+    let host = Packet::host(0).point(900_000, 0, 1, GUEST_BASE + 800_000, 0);
+    let made = Made::new().stream("guest-0", &[Packet::guest(0), first, second]);
+    let made = made.stream("host-0", &[Packet::host(0), host]);
+    let read = |needs: fn(&[(Session, ClockMaps)]) -> Needs| {
+        let session = Session::open(made.path()).unwrap();
+        let maps = ClockMaps::of(&session).unwrap();
+        let sessions = [(session, maps)];
+        let needs = needs(&sessions);
+        let mut timeline = Timeline::of_needed(&needs, &sessions, &[], &[]).unwrap();
+        let all = std::iter::from_fn(|| timeline.next_entry());
+        all.map(|entry| entry.map_err(|why| why.to_string())).collect::<Result<Vec<_>, _>>()
+    };
+    let all = read(|_| Needs::default()).unwrap().len();
+    // The second event of the first packet has a text that is longer than the event.
+    let mut file = std::fs::read(made.file("guest-0")).unwrap();
+    file[payload..payload + 4].copy_from_slice(&[255; 4]);
+    std::fs::write(made.file("guest-0"), file).unwrap();
+
+    let damage = read(|_| Needs::default()).unwrap_err();
+    let since = read(|_| Needs::default().since(Some(START_NS + 25_000_000))).unwrap();
+    let points = read(|of| Needs::default().named(of, |name| name == "checkpoint")).unwrap();
+
+    assert!(damage.contains("guest-0: damaged at byte"), "{damage}");
+    assert_eq!((since.len(), all), (22, 41), "the first of the first packet, the point, and 20");
+    // The first event of a holder is on the timeline.
+    assert_eq!(points.len(), 2);
+}
