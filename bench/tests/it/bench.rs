@@ -190,12 +190,13 @@ fn without_other_programs_their_rows_are_not_measured() {
 fn rows_in_a_linux_guest_are_measured_with_a_kernel() {
     let Some(linux) = Linux::find() else { return };
     let module = Module::build(&linux);
+    let files = module.as_ref().map(Module::files);
     let mut args = Vec::from(LINUX.map(OsStr::new));
     args.extend(["--qemu".as_ref(), linux.qemu.as_os_str()]);
     args.extend(["--linux-guest".as_ref(), linux.kernel.as_os_str()]);
-    if let Some(module) = &module {
+    if let Some([(_, file), _]) = &files {
         args.extend([LINUX_MODULE, "--linux-module"].map(OsStr::new));
-        args.push(module.file.as_os_str());
+        args.push(file.as_os_str());
     }
     let report = report(&mut Command::new(env!("CARGO_BIN_EXE_hypertrace-bench")), &args);
 
