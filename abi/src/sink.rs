@@ -193,8 +193,10 @@ pub trait DrainSink {
 
     /// Begins a [generation](DrainSink::begin_generation) of events that were in the rings before this host
     /// served them, or before their machine was restored: nothing relates their times to the host's. A sink
-    /// that does not say so gives them the clock of what the host sees meanwhile.
-    fn begin_found(&mut self, epoch: u32, known: &[KnownClient<'_>]) -> u32 {
+    /// that does not say so gives them the clock of what the host sees meanwhile. The machine may have run since the
+    /// host's raw counter was `since`: records of the generation that follows may be as old.
+    fn begin_found(&mut self, epoch: u32, known: &[KnownClient<'_>], since: u64) -> u32 {
+        let _ = since;
         self.begin_generation(epoch, known)
     }
 

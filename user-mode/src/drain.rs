@@ -206,7 +206,6 @@ impl<S: EventSink> Drain<S> {
         let is_settling = now.saturating_sub(settling.last) < of(SETTLES)
             && now.saturating_sub(settling.first) < of(MOST_SETTLING);
         if !is_settling {
-            self.settling = None;
             self.take_over();
         }
         is_settling
@@ -219,6 +218,7 @@ impl<S: EventSink> Drain<S> {
         let state = Arc::clone(&self.state);
         let segment = &state.segment;
         let local = segment.local();
+        let since = self.settling.take().map_or_else(ticks, |settling| settling.first);
         let is_rollback = segment.write_page_again();
         *(if is_rollback { &mut self.rollbacks } else { &mut self.taken_over }) += 1;
         local.host_pid().store(std::process::id(), Relaxed);
@@ -242,7 +242,7 @@ impl<S: EventSink> Drain<S> {
             }
         }
         self.look_at_all();
-        self.begin_generation(&known, true);
+        self.begin_generation(&known, Some(since));
         self.drain_all();
         for client in &mut self.clients.states {
             *client = ConsumerState::continue_at(&client.place());
@@ -251,12 +251,13 @@ impl<S: EventSink> Drain<S> {
         with_drain(&*self.sink, |sink| {
             sink.known_clients(&mut |client| known.push(Known::of(client)));
         });
-        self.begin_generation(&known, false);
+        self.begin_generation(&known, None);
         state.is_settling.store(false, Relaxed);
     }
 
-    /// Begins a generation, of records that were found in the rings or of those that come.
-    fn begin_generation(&mut self, known: &[Known], is_found: bool) {
+    /// Begins a generation, of records that were found in the rings or of those that come. `found`: since when the memory
+    /// has been that of another time.
+    fn begin_generation(&mut self, known: &[Known], found: Option<u64>) {
         let texts =
             Vec::from_iter(known.iter().map(|k| Vec::from_iter(k.texts.iter().map(|t| &**t))));
         let known = known.iter().zip(&texts).map(|(known, texts)| KnownClient {
@@ -268,9 +269,9 @@ impl<S: EventSink> Drain<S> {
         });
         let known = Vec::from_iter(known);
         self.state.versions.begin_generation(|epoch| {
-            with_drain(&*self.sink, |sink| match is_found {
-                true => sink.begin_found(epoch, &known),
-                false => sink.begin_generation(epoch, &known),
+            with_drain(&*self.sink, |sink| match found {
+                Some(since) => sink.begin_found(epoch, &known, since),
+                None => sink.begin_generation(epoch, &known),
             })
         });
     }
@@ -296,7 +297,7 @@ impl<S: EventSink> Drain<S> {
         if seen != 0 {
             self.drain_all();
             self.discard_unread();
-            self.begin_generation(&[], false);
+            self.begin_generation(&[], None);
             self.empty();
         }
         // ORDERING: pairs with the guest's Acquire load: it finds empty rings.

@@ -441,16 +441,16 @@ impl Clocks {
         self.epoch
     }
 
-    /// Begins another epoch, `is_found` if its records were in the rings before the host served them.
-    pub fn begin_epoch(&mut self, epoch: u32, is_found: bool) {
-        let follows_found = std::mem::replace(&mut self.is_found, is_found);
+    /// Begins another epoch. `found`: its records were in the rings before the host served them, which it could since then.
+    pub fn begin_epoch(&mut self, epoch: u32, found: Option<u64>) {
+        let follows_found = std::mem::replace(&mut self.is_found, found.is_some());
         // Each packet has its epoch, which never decreases in a file.
         self.epoch = epoch.max(self.epoch);
         // A flight recorder's rings hold records from before, which the next snapshot takes
         // with this epoch's: they may be as old as the session. What a guest emits while the host takes what it has found
         // in the rings is of this epoch.
-        if !self.is_recorder && (is_found || !follows_found) {
-            self.began = ticks();
+        if !self.is_recorder && (found.is_some() || !follows_found) {
+            self.began = found.unwrap_or_else(ticks);
         }
     }
 
@@ -708,10 +708,10 @@ mod tests {
     #[test]
     fn a_guest_that_runs_while_its_rings_are_taken_over_is_not_ahead_of_its_clock() {
         let mut clocks = Clocks::new(HostClock::start(None), 0, None, None);
-        clocks.begin_epoch(1, true);
         let at_first = ticks();
         std::thread::sleep(Duration::from_millis(50));
-        clocks.begin_epoch(2, false);
+        clocks.begin_epoch(1, Some(at_first));
+        clocks.begin_epoch(2, None);
         let kind = (ClockKind::Tsc, Counter::default());
         let first = 700_000_000_000;
         let clock = clocks.for_guest(0, None, kind, first, ticks());
@@ -720,7 +720,7 @@ mod tests {
 
         assert!(clocks.limit(clock, first, now) >= first + (now - at_first));
         // Another epoch begins when it does.
-        clocks.begin_epoch(3, false);
+        clocks.begin_epoch(3, None);
         let clock = clocks.for_guest(0, None, kind, first, ticks());
         assert!(clocks.limit(clock, first, ticks()) < first + (ticks() - at_first));
     }

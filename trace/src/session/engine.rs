@@ -212,12 +212,12 @@ impl Engine {
     }
 
     /// Begins another generation of guests, of whose clients this much is known, or of records that were
-    /// found in the rings. Returns its epoch.
+    /// found in the rings by this time. Returns its epoch.
     pub fn begin_generation(
         &mut self,
         least: u32,
         known: &[KnownClient<'_>],
-        is_found: bool,
+        found: Option<u64>,
     ) -> u32 {
         let Engine { state, guests, .. } = self;
         let now = ticks();
@@ -227,7 +227,7 @@ impl Engine {
             let _ = write_counters(state, source, now);
         }
         let epoch = least.max(state.clocks.epoch().saturating_add(1));
-        state.clocks.begin_epoch(epoch, is_found);
+        state.clocks.begin_epoch(epoch, found);
         state.generations = state.generations.saturating_add(1);
         for source in guests.iter_mut() {
             source.begin_generation(state.generations);

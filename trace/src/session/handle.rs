@@ -282,7 +282,7 @@ impl Session {
     /// that guests may begin ([`limits`](crate::limits)), so a guest must not be able to begin
     /// epochs at will: bound how often it may reset itself.
     pub fn begin_epoch(&self, epoch: u32) {
-        self.engine().state.clocks.begin_epoch(epoch, false);
+        self.engine().state.clocks.begin_epoch(epoch, None);
     }
 
     /// Sets the TSC that the hypervisor makes for a guest out of the host's, in this clock epoch: for

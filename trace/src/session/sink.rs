@@ -75,11 +75,11 @@ struct Draining<'s> {
 
 impl DrainSink for Draining<'_> {
     fn begin_generation(&mut self, epoch: u32, known: &[KnownClient<'_>]) -> u32 {
-        self.engine.begin_generation(epoch, known, false)
+        self.engine.begin_generation(epoch, known, None)
     }
 
-    fn begin_found(&mut self, epoch: u32, known: &[KnownClient<'_>]) -> u32 {
-        self.engine.begin_generation(epoch, known, true)
+    fn begin_found(&mut self, epoch: u32, known: &[KnownClient<'_>], since: u64) -> u32 {
+        self.engine.begin_generation(epoch, known, Some(since))
     }
 
     fn known_clients(&mut self, each: &mut dyn FnMut(&KnownClient<'_>)) {
