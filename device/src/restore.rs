@@ -68,7 +68,7 @@ impl Chip {
 
     /// Makes a device on memory that has the contents of the snapshot. Its guests continue where they
     /// were, and need not know: the sink gets the schemas that it needs from the state, and
-    /// begins another [generation](DrainSink::begin_generation), so events after an older snapshot
+    /// begins another [generation](hypertrace_abi::sink::DrainSink::begin_generation), so events after an older snapshot
     /// that happen again are of another one. Of clients whose memory is zero, it begins as after a
     /// [reset](Chip::reset).
     ///

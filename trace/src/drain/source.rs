@@ -200,6 +200,7 @@ pub(crate) fn lease_name(class: &ClassRef, payload: &[u64]) -> Option<String> {
 #[derive(Debug, Default)]
 pub(crate) struct Guests {
     sources: Vec<Option<Box<Source>>>,
+    number: u64,
     /// Texts that a killed process may have read of any client.
     pub earlier: Arc<Earlier>,
 }
@@ -215,8 +216,9 @@ impl Guests {
         if self.sources.len() <= index {
             self.sources.resize_with(index + 1, || None);
         }
-        let earlier = &self.earlier;
-        Some(self.sources[index].get_or_insert_with(|| {
+        let Guests { sources, number, earlier } = self;
+        Some(sources[index].get_or_insert_with(|| {
+            *number += 1;
             let mut source = Source::new(Domain::Guest, client, stats.len());
             source.texts.table = Table::of_earlier(Arc::clone(earlier));
             stats.push(Stats::new(Domain::Guest, client));
@@ -224,9 +226,9 @@ impl Guests {
         }))
     }
 
-    /// Returns the number of clients below the highest one that has a source.
-    pub fn len(&self) -> u64 {
-        self.sources.len() as u64
+    /// Returns the number of sources.
+    pub fn number(&self) -> u64 {
+        self.number
     }
 
     /// Iterates over the sources.

@@ -106,8 +106,8 @@ pub(crate) struct TraceState {
     pub is_partial: bool,
     /// Words of guests' schema logs that this pass may still read, besides each client's part.
     pub log_words: u64,
-    /// That part.
-    pub log_part: u64,
+    /// That part, of the sources below this number: those that come during the pass have none.
+    pub log_part: (u64, usize),
     pub stats: Vec<Stats>,
     /// Counters that the device keeps itself, by name.
     pub device: BTreeMap<String, u64>,
@@ -143,7 +143,7 @@ impl TraceState {
             clocks,
             is_partial: false,
             log_words: LOG_WORDS,
-            log_part: LOG_WORDS,
+            log_part: (0, 0),
             stats: Vec::new(),
             device: BTreeMap::new(),
             unattached: Arc::default(),

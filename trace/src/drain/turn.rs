@@ -74,7 +74,8 @@ impl Turn<'_, '_> {
         let (state, source) = (&mut *self.state, &mut *self.source);
         let consumer = &mut *self.consumer;
         // A part of its own, whatever the others have, and what is left for all.
-        let own = state.log_part;
+        let (part, known) = state.log_part;
+        let own = if source.stats < known { part } else { 0 };
         let most = match source.texts.payer {
             // The host's own are not the guests' to delay.
             Payer::Host => u64::MAX,

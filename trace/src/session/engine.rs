@@ -135,8 +135,8 @@ impl Engine {
     /// Notes how far host rings go; begins the snapshot that was asked for.
     pub fn begin_pass(&mut self) {
         self.state.is_partial = false;
-        (self.state.log_words, self.state.log_part) =
-            (LOG_WORDS, LOG_WORDS / self.guests.len().max(1));
+        let part = LOG_WORDS / self.guests.number().max(1);
+        (self.state.log_words, self.state.log_part) = (LOG_WORDS, (part, self.state.stats.len()));
         self.note_heads();
         let Some(dir) = self.recorder.as_mut().and_then(Recorder::begin) else {
             return;

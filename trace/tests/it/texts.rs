@@ -78,7 +78,9 @@ fn full_logs_of_many_clients_keep_no_text_of_another_one_unread() {
     let (_dir, session) = common::session(|_| ());
     let geometry = Geometry { schema_bytes: 1 << 16, ..geometry() };
     let new = |client| Guest::with(client, &geometry, RingMode::Discard);
-    let mut guests: Vec<Guest> = (0..CLIENTS).map(new).collect();
+    // The parts do not become smaller by a client's number.
+    const HONEST: u32 = 1_000;
+    let mut guests: Vec<Guest> = (0..CLIENTS - 1).chain([HONEST]).map(new).collect();
     short_pass(&session, &mut guests);
     for pass in 1..=20 {
         let (honest, hostile) = guests.split_last_mut().unwrap();
@@ -94,13 +96,41 @@ fn full_logs_of_many_clients_keep_no_text_of_another_one_unread() {
         let all = u64::from(CLIENTS - 1) * 8192;
         assert!(pass == 1 || (all - 2 * 32768..all - 32768).contains(&unread), "{unread} of {all}");
         let text = format!("honest{pass}()");
+        (0..20).for_each(|n| honest.log(&format!("honest{pass}_{n}()")));
         honest.log(&text);
-        point(&session, CLIENTS - 1, &text);
+        point(&session, HONEST, &text);
         short_pass(&session, &mut guests);
         assert_eq!(session.summary().reference_points, pass);
     }
     let summary = session.finish().unwrap();
     assert!(summary.faults.is_empty(), "{summary:?}");
+}
+
+#[test]
+fn clients_that_come_all_at_once_have_no_part_of_that_pass() {
+    let (_dir, session) = common::session(|_| ());
+    let geometry = Geometry { schema_bytes: 1 << 16, ..geometry() };
+    let new = |client| Guest::with(client, &geometry, RingMode::Discard);
+    let mut guests: Vec<Guest> = (0..40).map(new).collect();
+    short_pass(&session, &mut guests[..1]);
+    for guest in &mut guests[1..] {
+        while guest.logged + 2 <= guest.memory.schema.len() as u64 {
+            guest.log("known()");
+        }
+    }
+    let read = |guests: &[Guest]| guests.iter().map(Guest::seen).sum::<u64>();
+    let mut before = read(&guests);
+    let mut most = Vec::new();
+    while read(&guests) < 39 * 8192 {
+        short_pass(&session, &mut guests);
+        most.push(read(&guests) - before);
+        before = read(&guests);
+    }
+
+    // 256 KiB, and from the second pass on as much again.
+    assert!((32_768..33_000).contains(&most[0]), "{most:?}");
+    assert!(most.iter().all(|words| *words < 2 * 32_768 + 100), "{most:?}");
+    drop(session.finish().unwrap());
 }
 
 #[test]
