@@ -51,6 +51,8 @@ impl Events<'_> {
         let needs = Needs::default().since(self.choice.from.map(|_| self.window().0));
         match &*self.choice.events {
             [] => needs,
+            // An event of any name shows that the last time has come.
+            _ if self.choice.to.is_some() => needs,
             patterns => needs
                 .named(self.sessions, |name| patterns.iter().any(|pattern| matches(pattern, name))),
         }

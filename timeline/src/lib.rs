@@ -29,7 +29,8 @@
 //!
 //! A [`KernelTrace`] is the trace of a kernel: `kernel.dat` of a session, or any trace.dat
 //! of trace-cmd. [`Timeline::with_kernel`] merges it with sessions. A [`FunctionTrace`] has
-//! the entries and exits of a guest's functions; [`Timeline::of_needed`] merges it, too, and reads only what is needed.
+//! the entries and exits of a guest's functions; [`Timeline::of_needed`] merges it, too, and
+//! maps no more of the sessions' events than a reader [`Needs`].
 //!
 //! Everything that is read is checked, and an [`Error`] names file and byte.
 //! An unfinished end of a file is no damage: sessions survive a kill at any

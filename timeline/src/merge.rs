@@ -189,20 +189,25 @@ impl<'a> Timeline<'a> {
     /// # Errors
     /// As for the iterator, which ends after an error.
     pub fn read(&mut self) -> Option<Result<EntryRef<'_>>> {
-        if std::mem::take(&mut self.taken) {
-            let mut first = self.heap.peek_mut()?;
-            match self.inputs.get_mut(first.0.input)?.advance() {
-                Ok(Some(time)) => first.0.time = time,
-                Ok(None) => drop(PeekMut::pop(first)),
-                Err(error) => {
-                    drop(first);
-                    self.heap.clear();
-                    return Some(Err(error));
+        let number = loop {
+            if std::mem::take(&mut self.taken) {
+                let mut first = self.heap.peek_mut()?;
+                match self.inputs.get_mut(first.0.input)?.advance() {
+                    Ok(Some(time)) => first.0.time = time,
+                    Ok(None) => drop(PeekMut::pop(first)),
+                    Err(error) => {
+                        drop(first);
+                        self.heap.clear();
+                        return Some(Err(error));
+                    }
                 }
             }
-        }
-        let number = self.heap.peek()?.0.input;
-        self.taken = true;
+            let number = self.heap.peek()?.0.input;
+            self.taken = true;
+            if !self.inputs.get(number)?.is_damaged() {
+                break number;
+            }
+        };
         let mut entry = self.inputs.get_mut(number)?.take(&mut self.names)?;
         if let EntryRef::Event(event) = &mut entry
             && let Some(margin) = self.margins.get(event.session)

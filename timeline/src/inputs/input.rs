@@ -45,6 +45,11 @@ pub(crate) trait Input: Debug {
     /// never the time of an event after it.
     fn is_host(&self) -> bool;
 
+    /// Returns whether there is no entry, but damage that the next [`advance`](Input::advance) returns.
+    fn is_damaged(&self) -> bool {
+        false
+    }
+
     /// Returns the session of events that were left out, and their number so far.
     fn left_out(&self) -> Option<(usize, u64)> {
         None

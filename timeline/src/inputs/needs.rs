@@ -5,9 +5,8 @@
 use super::ctf::{ClockMaps, Session};
 use crate::event::EventKind;
 
-/// What a reader needs of the events of sessions; by default all. What nobody needs costs less to read, as its contents are
-/// neither checked nor mapped to the host's clock. Some of it is on the timeline all the same: a reader that needs a
-/// part chooses from what comes.
+/// What a reader needs of the events of sessions; by default all. What nobody needs costs less to read, as it is not mapped
+/// to the host's clock. Some of it is on the timeline all the same: a reader that needs a part chooses from what comes.
 #[derive(Clone, Debug, Default)]
 pub struct Needs {
     /// The first Unix time that is needed, nanoseconds.

@@ -284,11 +284,16 @@ fn the_kernels_events_make_bounds_smaller_and_no_event_is_outside() {
 /// Makes a session of clients whose clocks have these offsets from the host's, in ns: each has a point each
 /// millisecond, seen after 5 us and answered after 5 more. The last client has events only.
 fn offsets(clients: &[u64]) -> Made {
+    offsets_by(&Vec::from_iter(clients.iter().map(|offset| (*offset, 49))))
+}
+
+/// Makes the same, of clients with so many points each.
+fn offsets_by(clients: &[(u64, u64)]) -> Made {
     let mut made = Made::new();
-    for (number, offset) in clients.iter().enumerate() {
+    for (number, (offset, points)) in clients.iter().enumerate() {
         let number = number as u32;
         let (mut ring, mut host) = (Packet::guest(number), Packet::host(number));
-        for point in 1..50 {
+        for point in 1..=*points {
             let time = point * 1_000_000 + u64::from(number) * 100_000;
             let guest = time + offset;
             host = host.point(time + 5_000, number, point as u32, GUEST_BASE + guest, point);
@@ -438,6 +443,32 @@ fn a_recording_of_a_guests_kernel_has_the_clock_and_the_bounds_of_the_client_tha
         assert_eq!(of(&format!("; guest_client={client}")), all);
     }
     assert_eq!(of("; guest_client=-1"), all);
+}
+
+#[test]
+fn a_recording_of_a_client_with_few_points_has_the_bound_of_these() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("guest.dat");
+    for offset in [0, 700_000] {
+        let made = offsets_by(&[(0, 49), (0, 49), (offset, 3)]);
+        let session = Session::open(made.path()).unwrap();
+        let maps = ClockMaps::of(&session).unwrap();
+        let page = trace_dat::Page::at(GUEST_BASE + 30_000_000).mmio(0, 5, 0);
+        let origin = "hypertrace 0.1.0; source=tracefs; guest_clock=1; guest_client=2\0";
+        let trace = trace_dat::TraceDat::new("x86-tsc").option((9, origin.into())).cpu(&[page]);
+        fs::write(&path, trace.version_7()).unwrap();
+        let mut trace = KernelTrace::open(&path).unwrap();
+        trace.set_guest(&session, &maps).unwrap();
+        let traces = [trace];
+
+        let mut events = Timeline::with_kernel(&[], &traces).unwrap();
+
+        let event = events.next().unwrap().unwrap();
+        let (error, bound) = (event.ts_ns - START_NS - 30_000_000, event.bound_ns.unwrap());
+        // The last of its points is 27 ms before.
+        assert!((25_000..200_000).contains(&bound), "{offset}: {bound}");
+        assert!((error + offset as i64).unsigned_abs() <= bound, "{offset}: {error} {bound}");
+    }
 }
 
 #[test]

@@ -200,12 +200,15 @@ impl ClockMaps {
             (_, true) => return Err("its guest's clock is not CLOCK_MONOTONIC_RAW"),
         }
         let (base, frequency, origin) = (clock.base, clock.frequency.max(1), session.origin());
-        let has_bounds = |own: &&Arc<ClockMap>| own.constraints() >= FEW && own.width().is_some();
+        let has_bounds = |own: &&Arc<ClockMap>| own.width().is_some();
         let own = client.and_then(|id| Some((id, maps.clients.get(id).filter(has_bounds)?)));
         if let Some((client, own)) = own {
-            let map = if maps.alone.contains(&client) { own } else { &maps.shared }.clone();
+            let is_alone = maps.alone.contains(&client);
+            let map = if is_alone { own } else { &maps.shared }.clone();
             let lines = maps.tscs.used(client);
-            let limits = Hull::of([&**own].into_iter()).map(Arc::new);
+            // As in `ClientMap`: few constraints do not show the client's rate.
+            let shared = (own.constraints() < FEW && !is_alone).then_some(&*maps.shared);
+            let limits = Hull::of([&**own].into_iter().chain(shared)).map(Arc::new);
             return Ok(GuestClock { map, lines, limits, base, frequency, origin });
         }
         if !maps.alone.is_empty() && maps.alone.len() == maps.clients.len() {

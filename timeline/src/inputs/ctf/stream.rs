@@ -284,7 +284,7 @@ pub struct Records<'a> {
     skipped: (u64, Option<u64>),
 }
 
-/// Which records of a packet nobody needs, after its first one. Their headers are checked, and not their contents.
+/// Which records of a packet nobody needs, after its first one. They are checked.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Skip<'a> {
     Nothing,
@@ -439,22 +439,32 @@ impl<'a> Records<'a> {
         }
     }
 
-    /// Moves past the next record that is not skipped, checks it, and returns its header.
+    /// Moves past the next record that is not skipped, and returns its header. All are checked: a wrong length of one
+    /// that is skipped would hide those after it.
     fn advance(&mut self) -> Result<Option<(Header, &'a Class)>> {
-        let header = loop {
+        loop {
             let Some(header) = self.header()? else { return Ok(None) };
-            if !self.skip.has(header.id) {
-                break header;
-            }
+            let class = self.checked(header)?;
             self.pass(header);
+            if !self.skip.has(header.id) {
+                return Ok(Some((header, class)));
+            }
             self.skipped = (self.skipped.0 + 1, Some(header.timestamp));
+        }
+    }
+
+    /// Returns the class of the record with this header, which fits its payload.
+    #[inline]
+    fn checked(&self, header: Header) -> Result<&'a Class> {
+        let Records { classes, open: Some(open), window, at, .. } = self else {
+            unreachable!("there is a record, so there is a packet")
         };
-        let payload = &self.window[self.at + HEADER_WORDS..][..usize::from(header.words)];
-        let Some(open) = &self.open else { return Ok(None) };
+        let words = HEADER_WORDS + usize::from(header.words);
+        let payload = &window[at + HEADER_WORDS..at + words];
         let damaged = |field, expected: String, found: String| {
             Err(Error::damaged(open.packets.path(), open.offset + field, expected, found))
         };
-        let Some(class) = self.classes.get(header.id) else {
+        let Some(class) = classes.get(header.id) else {
             let expected = "the id of an event in session.json".into();
             return damaged(8, expected, header.id.to_string());
         };
@@ -462,16 +472,14 @@ impl<'a> Records<'a> {
             let expected = format!("a payload of the form {}", class.text());
             return damaged(16, expected, format!("{} words that do not fit it", header.words));
         };
-        self.pass(header);
-        let Some(open) = &self.open else { return Ok(None) };
         let content = (open.end - open.packet.at - pad as u64) * 8;
-        if open.offset == open.end && open.packet.content_size != content {
+        if open.offset + words as u64 * 8 == open.end && open.packet.content_size != content {
             let expected = format!("a content size of {content} bits");
             let found = format!("{} bits", open.packet.content_size);
             let field = offset_of!(PacketHeader, content_size);
             return Err(open.packet.damaged(open.packets.path(), field, expected, found));
         }
-        Ok(Some((header, class)))
+        Ok(class)
     }
 
     /// Opens the next packet with events, in this file or the next.

@@ -14,6 +14,7 @@ use crate::event::{Bound, EntryRef, EventKind, EventRef, Lost, Mapped, Thread};
 use crate::inputs::input::{Input, Time, UNPLACED, nanoseconds};
 use crate::inputs::names::{Names, Place, Source};
 use crate::inputs::needs::Needs;
+use hypertrace_abi::record::id;
 use hypertrace_abi::ring::Losses;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -40,8 +41,10 @@ struct StreamInput<'a> {
     causes: Losses,
     losses: PacketLosses,
     needs: &'a Needs,
-    /// Token of the last record's packet.
+    /// Token of the holder whose name is the source's: the last lease's or packet's.
     token: Option<u64>,
+    /// The damage at which the stream ends, after events that nobody needs.
+    damage: Option<Error>,
     /// Number of events that nobody needs, which were read in vain.
     left_out: u64,
 }
@@ -168,6 +171,7 @@ pub(crate) fn stream_inputs<'a>(
             },
             needs,
             token: None,
+            damage: None,
             left_out: 0,
         }) as Box<dyn Input>
     };
@@ -176,8 +180,14 @@ pub(crate) fn stream_inputs<'a>(
 
 impl Input for StreamInput<'_> {
     fn advance(&mut self) -> Result<Option<Time>> {
+        if let Some(damage) = self.damage.take() {
+            return Err(damage);
+        }
         if self.event.is_none() {
             self.read()?;
+        }
+        if self.damage.is_some() {
+            return Ok(Some(self.time));
         }
         self.time = match &self.event {
             Some(at) if self.lost == 0 || self.losses.are_before => at.time,
@@ -260,18 +270,27 @@ impl Input for StreamInput<'_> {
         self.source.domain == Domain::Host && self.time != UNPLACED
     }
 
+    fn is_damaged(&self) -> bool {
+        self.damage.is_some()
+    }
+
     fn left_out(&self) -> Option<(usize, u64)> {
-        Some((self.source.session, self.left_out + self.records.skipped()))
+        Some((self.source.session, self.number_left_out()))
     }
 }
 
 impl StreamInput<'_> {
+    fn number_left_out(&self) -> u64 {
+        self.left_out + self.records.skipped()
+    }
+
     /// Reads the next event that is needed, if there is one, and finds the losses before it.
     fn read(&mut self) -> Result<()> {
         let origin = self.session.origin();
+        let left_out = self.number_left_out();
         loop {
             let packets = self.records.packets();
-            let has_next = self.records.read()?.is_some();
+            let next = self.records.read().map(|record| record.is_some());
             if let Some(ticks) = self.records.take_skipped()
                 && let Some((_, clock)) = &mut self.clock
             {
@@ -279,6 +298,15 @@ impl StreamInput<'_> {
                 let (host, _) = clock.at(self.session, ticks);
                 self.time = self.time.max(origin + Time::from(host));
             }
+            let has_next = match next {
+                Ok(has_next) => has_next,
+                // Other streams' events before the damage come first.
+                Err(damage) if left_out < self.number_left_out() => {
+                    self.damage = Some(damage);
+                    return Ok(());
+                }
+                Err(damage) => return Err(damage),
+            };
             let Some(record) = self.records.last().filter(|_| has_next) else {
                 self.lost = self.losses.at_end(&self.records);
                 return Ok(());
@@ -288,12 +316,12 @@ impl StreamInput<'_> {
                 self.needs.unneeded(self.source.session).get(record.class.id as usize)
                     == Some(&true);
             let end = packet.timestamp_end;
-            let id = packet.stream_id;
+            let clock_id = packet.stream_id;
             let ticks = match &mut self.clock {
-                Some((known, ticks)) if *known == id => ticks,
+                Some((known, ticks)) if *known == clock_id => ticks,
                 clock => {
                     let ticks = ticks(self.session, self.maps, self.stream, packet)?;
-                    &mut clock.insert((id, ticks)).1
+                    &mut clock.insert((clock_id, ticks)).1
                 }
             };
             let (host, exact) = ticks.at(self.session, time);
@@ -302,8 +330,12 @@ impl StreamInput<'_> {
             let late = u64::try_from(time - mapped).unwrap_or(u64::MAX);
             let has_error =
                 |ticks: &Ticks<'_>| late > 0 || ticks.has_error(record.timestamp, host, exact);
-            // Its first event takes the last holder's name away.
-            let is_of_holder = self.token.replace(packet.lease_token) == Some(packet.lease_token);
+            // The first event after a lease of another holder takes that holder's name away.
+            let (is_lease, holder) = (record.class.id == id::LEASE, packet.lease_token);
+            let named = if is_lease { Lease::of(&record).token } else { Some(holder) };
+            let is_of_holder = self.token == Some(holder);
+            self.token = named;
+            let is_of_other = is_lease && named != Some(holder);
             let is_left_out =
                 is_unneeded && is_of_holder && (!self.needs.has_exact || has_error(ticks));
             let is_new = self.records.packets() != packets;
@@ -315,13 +347,17 @@ impl StreamInput<'_> {
                         && origin + Time::from(ticks.at(self.session, end).0) < from
                 });
                 let unneeded = self.needs.unneeded(self.source.session);
-                let are_skipped =
-                    !unneeded.is_empty() && (!self.needs.has_exact || ticks.is_never_exact());
+                let are_skipped = !unneeded.is_empty()
+                    && ticks.is_even()
+                    && (!self.needs.has_exact || ticks.is_never_exact());
                 self.records.skip(match () {
                     () if is_before => Skip::AllButLeases,
                     () if are_skipped => Skip::Classes(unneeded),
                     () => Skip::Nothing,
                 });
+            }
+            if is_of_other {
+                self.records.skip(Skip::Nothing);
             }
             self.lost = self.losses.at_event(&self.records);
             if is_left_out && self.lost == 0 {

@@ -36,6 +36,10 @@ const MOST_PAIRS: usize = 1024;
 /// Most threads that run vCPUs. Where there are more, nothing is looked for.
 const MOST_THREADS: usize = 4096;
 
+/// Most searches for a CPU's events, some hundred milliseconds: a guest can have many CPUs whose events are nowhere. Beyond
+/// that, nothing is looked for.
+const MOST_SEARCHES: usize = 1 << 24;
+
 /// Most reference points that are compared with each TSC to choose those that may be the guest's.
 const MOST_COMPARED: usize = 256;
 
@@ -46,6 +50,7 @@ pub(super) struct GuestModes {
     cpus: Vec<Cpu>,
     /// By number of the thread.
     threads: HashMap<u32, Mode>,
+    searches: usize,
     /// Time of the first event of the host.
     start: Option<i64>,
     /// Time up to which events of the host may be missing.
@@ -181,14 +186,19 @@ impl GuestModes {
         }
     }
 
+    /// Looks for nothing more.
+    fn stop(&mut self) {
+        self.cpus.clear();
+        self.threads.clear();
+    }
+
     /// Returns what is known of a thread that runs a vCPU: out of guest mode since this time, if nothing was known.
     fn mode(&mut self, tid: u32, out: Option<i64>) -> Option<&mut Mode> {
         if self.cpus.is_empty() {
             return None;
         }
         if !self.threads.contains_key(&tid) && self.threads.len() >= MOST_THREADS {
-            self.cpus.clear();
-            self.threads.clear();
+            self.stop();
             return None;
         }
         let all = self.cpus.len();
@@ -201,13 +211,19 @@ impl GuestModes {
         if self.missing_until > from {
             return;
         }
-        let GuestModes { words, cpus, threads, .. } = self;
+        let GuestModes { words, cpus, threads, searches, .. } = self;
         let Some(mode) = threads.get_mut(&tid) else { return };
+        *searches += mode.possible.len();
+        if *searches > MOST_SEARCHES {
+            self.stop();
+            return;
+        }
         // Each is left out once: later, an entry costs a search for the thread's own CPU alone.
         mode.possible.retain(|cpu| {
             let cpu = &cpus[*cpu];
             let word = &words[cpu.word];
-            let (from, until) = (from.max(word.from), until.min(word.until) - word.step);
+            let until = until.min(word.until).saturating_sub(word.step);
+            let from = from.max(word.from);
             let next = cpu.times.partition_point(|time| *time <= from);
             cpu.times.get(next).is_none_or(|time| *time >= until)
         });
