@@ -11,8 +11,9 @@ use crate::clock::host::HostCounter;
 use crate::error::Result;
 use crate::inputs::ctf::{GuestClock, Session};
 
-/// Part of the bound by which the corrected times may differ from those of the map.
-const PART: u64 = 16;
+/// Part of the bound by which the corrected times may differ from those of the map, at the readings of its points: between
+/// two of them, the bound may be smaller than on the line, and a 16th of it is still enough.
+const PART: u64 = 20;
 
 /// Most that the time and the correction between two corrections can differ, multiplied: half of what 64 bits hold.
 const MOST_PRODUCT: u128 = 1 << 62;
