@@ -67,15 +67,15 @@ impl Turn<'_, '_> {
         Ok(drained)
     }
 
-    /// Reads the schema log: all of it, unless the pass has no words left for it. Its room is given back once
-    /// the texts are on disk. Returns `false` if there is more to read before the records that
-    /// may need it.
+    /// Reads the schema log to its end, or as far as this pass may read it. The client gets the log's room back once the
+    /// texts are on disk. Returns `false` if texts are left that the records may need.
     pub fn learn(&mut self) -> Result<bool, WriteFailed> {
         let (state, source) = (&mut *self.state, &mut *self.source);
         let consumer = &mut *self.consumer;
         // A part of its own, whatever the others have, and what is left for all.
         let (part, known) = state.log_part;
-        let own = if source.stats < known { part } else { 0 };
+        // Each call reads a text at least: some callers go on until nothing is left.
+        let own = if source.stats < known { part.max(1) } else { 1 };
         let most = match source.texts.payer {
             // The host's own are not the guests' to delay.
             Payer::Host => u64::MAX,

@@ -92,7 +92,7 @@ fn full_logs_of_many_clients_keep_no_text_of_another_one_unread() {
                 guest.log("known()");
             }
         }
-        // A pass reads 256 KiB and each client's part of as much.
+        // A pass reads 256 KiB of logs for whoever has texts, and 256 KiB more in equal parts, one for each client.
         let all = u64::from(CLIENTS - 1) * 8192;
         assert!(pass == 1 || (all - 2 * 32768..all - 32768).contains(&unread), "{unread} of {all}");
         let text = format!("honest{pass}()");
@@ -128,8 +128,32 @@ fn clients_that_come_all_at_once_have_no_part_of_that_pass() {
     }
 
     // 256 KiB, and from the second pass on as much again.
+    // A new client's text is read in any case.
     assert!((32_768..33_000).contains(&most[0]), "{most:?}");
     assert!(most.iter().all(|words| *words < 2 * 32_768 + 100), "{most:?}");
+    drop(session.finish().unwrap());
+}
+
+#[test]
+fn a_pass_that_takes_all_that_a_new_client_has_ends() {
+    let (_dir, session) = common::session(|_| ());
+    let geometry = Geometry { schema_bytes: 1 << 16, ..geometry() };
+    let new = |client| Guest::with(client, &geometry, RingMode::Discard);
+    let mut guests: Vec<Guest> = (0..6).map(new).collect();
+    session.begin_pass();
+    for guest in &mut guests {
+        while guest.logged + 2 <= guest.memory.schema.len() as u64 {
+            guest.log("known()");
+        }
+        let (mut calls, mut more) = (0, true);
+        while more && calls < 10_000 {
+            let mut consumer = Consumer::new(guest.memory, &mut guest.consumer);
+            more = session.drain(guest.client, &mut consumer).more;
+            calls += 1;
+        }
+        assert!(!more && guest.seen() == guest.logged, "{calls} calls");
+    }
+    session.end_pass();
     drop(session.finish().unwrap());
 }
 
