@@ -113,21 +113,10 @@ pub struct EventRef<'a> {
 pub(crate) enum Bound {
     /// In nanoseconds.
     Known(Option<u64>),
-    /// As the constraints of a guest's clock allow.
-    OfReading(Mapped),
-}
-
-/// A guest's reading that was mapped to the host's clock, in units of 1/[`FRACTION`] ns.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Mapped {
-    /// The host time by the map.
-    pub host: i64,
-    /// How much later the event is shown.
-    pub late: u64,
-    /// The part of a nanosecond that the time shown leaves out.
-    pub rest: u64,
-    /// Bound on the error of the session's place, in nanoseconds.
-    pub margin_ns: u64,
+    /// What the constraints of a guest's clock allow for the event's reading. `host` is the host time by the map, `late` by how
+    /// much later the event is shown, `rest` the part of a nanosecond that the time shown leaves out, all in units of
+    /// 1/[`FRACTION`] ns. The place of the session adds its own error, `margin_ns`.
+    OfReading { host: i64, late: u64, rest: u64, margin_ns: u64 },
 }
 
 impl Bound {
@@ -143,8 +132,8 @@ impl Bound {
             (Bound::Known(ns), Some(margin)) => {
                 Bound::Known(ns.map(|ns| ns.saturating_add(margin)))
             }
-            (Bound::OfReading(mapped), Some(margin_ns)) => {
-                Bound::OfReading(Mapped { margin_ns, ..mapped })
+            (Bound::OfReading { host, late, rest, .. }, Some(margin_ns)) => {
+                Bound::OfReading { host, late, rest, margin_ns }
             }
         }
     }
@@ -152,7 +141,7 @@ impl Bound {
     fn ns(self, reading: Option<GuestReading<'_>>) -> Option<u64> {
         match self {
             Bound::Known(ns) => ns,
-            Bound::OfReading(Mapped { host, late, rest, margin_ns }) => {
+            Bound::OfReading { host, late, rest, margin_ns } => {
                 let units = reading?.distance(host)?.saturating_add(late);
                 Some(nanoseconds(units, rest).saturating_add(margin_ns))
             }
@@ -160,8 +149,7 @@ impl Bound {
     }
 }
 
-/// Returns a bound in units in whole nanoseconds. The error also has the part of a nanosecond that the time shown leaves
-/// out.
+/// Converts a bound to whole nanoseconds. The part of a nanosecond that the time shown leaves out is an error, too.
 fn nanoseconds(units: u64, rest: u64) -> u64 {
     let units = if units > 0 { units.saturating_add(rest) } else { 0 };
     units.div_ceil(FRACTION.unsigned_abs())
@@ -312,7 +300,8 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// The iterators over the fields of each encoding: chained ones take longer for each field.
+/// An iterator over the fields of an event in whichever encoding. A chain of three iterators would ask each of them for
+/// every field.
 enum Each<R, K, C> {
     Record(R),
     Kernel(K),

@@ -220,6 +220,27 @@ fn losses_are_filtered_by_time_and_client_but_not_by_name() {
 }
 
 #[test]
+fn the_last_time_ends_a_report_of_some_names_as_it_ends_one_of_all() {
+    let json = json(&clocks(), EVENTS, "[]");
+    let json = json.replacen("\"device\"", "\"lost_unattached\":5,\"device\"", 1);
+    let read = |packet: Packet, n: u64| packet.event(n * 10_000, DISK_READ, &[n, 0]);
+    let guest = (1..10).fold(Packet::guest(0), read);
+    let host = Packet::host(3).event(5_000, VCPU_EXIT, &[6]);
+    let made = Made::with_json(&json)
+        .stream("guest-000-0000", &[Packet::guest(0), guest])
+        .stream("host-003-0000", &[Packet::host(3), host]);
+    let report = |choice: [&str; 2]| {
+        let mut command = HYPERTRACE.command(["report", "--until", "35us"]);
+        run(command.args(choice).arg(made.path())).ok()
+    };
+
+    let named = report(["--event", "vcpu_exit"]);
+
+    assert!(!named.contains("unknown time"), "{named}");
+    assert_eq!(named, report(["--where", "event == \"vcpu_exit\""]));
+}
+
+#[test]
 fn several_sessions_make_one_timeline() {
     let sessions = [session(), session()];
     golden("several", HYPERTRACE.transcript(&sessions, &["report S T"]));

@@ -53,7 +53,7 @@ impl Hull {
     }
 
     /// Returns the distance from a host time to the farther end of what any map allows for a guest reading; `None`
-    /// if one of them has no limit on a side. `hint` is as for [`ClockMap::at_from`].
+    /// if one of them has no limit on a side. `hint` is as for [`ClockMap::host_from`].
     pub fn distance_from(&self, hint: &mut usize, guest: u64, host: i64) -> Option<u64> {
         let x = clamped(guest);
         let at = find(&self.knots, |knot| knot.x, hint, x);

@@ -356,17 +356,13 @@ impl ClockMap {
 
     /// Maps a guest reading to host time.
     pub fn at(&self, guest: u64) -> Mapped {
-        self.at_from(&mut 0, guest)
+        let mut hint = 0;
+        let host = self.host_from(&mut hint, guest);
+        Mapped { host, bound: self.distance_from(&mut hint, guest, host) }
     }
 
-    /// Maps a guest reading to host time. `hint` is where the last reading was found; any
-    /// value will do, but the lookup is faster if this reading is near that one.
-    pub fn at_from(&self, hint: &mut usize, guest: u64) -> Mapped {
-        let host = self.host_from(hint, guest);
-        Mapped { host, bound: self.distance_from(hint, guest, host) }
-    }
-
-    /// Maps a guest reading to host time, without the bound, which takes longer.
+    /// Maps a guest reading to host time, without the bound, which takes longer. `hint` is where the last reading was
+    /// found; any value will do, but the lookup is faster if this reading is near that one.
     pub fn host_from(&self, hint: &mut usize, guest: u64) -> i64 {
         let x = clamped(guest);
         self.value(self.find(hint, x), x)

@@ -6,7 +6,8 @@ use super::ctf::{ClockMaps, Session};
 use crate::event::EventKind;
 
 /// What a reader needs of the events of sessions; by default all. What nobody needs costs less to read, as it is not mapped
-/// to the host's clock. Some of it is on the timeline all the same: a reader that needs a part chooses from what comes.
+/// to the host's clock. The timeline may return
+/// such events all the same: a reader drops what it does not want.
 #[derive(Clone, Debug, Default)]
 pub struct Needs {
     /// The first Unix time that is needed, nanoseconds.

@@ -6,10 +6,10 @@
 use guest_mode::{END, KVM_ENTRY_ID, MS, OFFSET, Recorded, TIDS, Vcpu, raw, recorded, word};
 use hypertrace_test_support::{guest_mode, machine, made, trace_dat};
 use hypertrace_timeline::{
-    ClockMaps, Event, GuestCpu, KernelTrace, KvmWord, Session, Timeline, Value, vcpu_threads,
+    ClockMaps, Event, GuestCpu, KernelTrace, KvmWord, Needs, Session, Timeline, Value, vcpu_threads,
 };
 use machine::Random;
-use made::{Made, START_NS};
+use made::{DISK_READ, GUEST_BASE, Made, OPENED, Packet, START_NS};
 use std::collections::BTreeMap;
 use std::slice::from_ref;
 use tempfile::TempDir;
@@ -50,7 +50,7 @@ impl Found {
     }
 }
 
-/// Makes the clock maps, with the guest's recording as one of the session with this index.
+/// Makes the clock maps of session 0. The guest's recording belongs to the session with this index.
 fn maps(recorded: &Recorded, guest_of: usize) -> (Made, Session, ClockMaps) {
     let (made, dir) = (recorded.made(), TempDir::new().unwrap());
     let path = dir.path().join("guest-kernel-000.dat");
@@ -190,8 +190,8 @@ fn what_the_host_did_not_record_refutes_nothing() {
     assert!(found.word.used().count() == 1 && found.cpus.is_empty(), "{:?}", found.cpus);
 }
 
-#[test]
-fn an_offset_is_tested_while_it_held() {
+/// Makes a recording in which KVM gives both vCPUs another offset, a millisecond more. Returns the time of that, too.
+fn changing() -> (Recorded, u64) {
     let (mut recorded, other) = (recorded(), OFFSET + MS as i64);
     let changed = recorded.vcpus.each_mut().map(|vcpu| {
         let exit = vcpu.host.iter().position(|seen| seen.0 > END / 2 && seen.1 == KVM_EXIT_ID);
@@ -208,12 +208,47 @@ fn an_offset_is_tested_while_it_held() {
     }
     let second = word(other).replace(&format!(":{MS}:"), &format!(":{changed}:"));
     recorded.words = format!("{},{second}", word(OFFSET));
+    (recorded, changed)
+}
+
+#[test]
+fn an_offset_is_tested_while_it_held() {
+    let (recorded, _) = changing();
 
     let found = find(&recorded);
 
     let threads = found.cpus.iter().map(|cpu| &cpu.threads[..]);
     assert_eq!(Vec::from_iter(threads), [&TIDS[..1], &TIDS[1..]].repeat(2), "{:?}", found.cpus);
     assert!(found.word.used().count() == 2 && !found.word.is_outside, "{:?}", found.word);
+}
+
+#[test]
+fn a_part_of_a_timeline_is_the_same_where_the_offset_changes() {
+    let (recorded, changed) = changing();
+    let before = |at: u64| at.wrapping_add_signed(OFFSET) - GUEST_BASE;
+    let after = |at: u64| before(at) + MS;
+    // The second reading is late, so the events after it are shown at its time.
+    let packet = Packet::guest(0)
+        .event(before(50 * MS), DISK_READ, &[1, 0])
+        .event(before(changed + 900_000), DISK_READ, &[2, 0])
+        .event(after(changed + 1_000), DISK_READ, &[3, 0])
+        .event_str(after(changed + 2_000), OPENED, &[], b"x")
+        .event(after(changed + 3_000), DISK_READ, &[4, 0]);
+    let made = recorded.made().stream("guest-0", &[Packet::guest(0), packet]);
+    let session = Session::open(made.path()).unwrap();
+    let host = KernelTrace::of_session(0, &session).unwrap().unwrap();
+    let maps = KernelTrace::clock_maps_of(0, from_ref(&session), from_ref(&host), &[]).unwrap();
+    let sessions = [(session, maps)];
+    let opened = |needs: &Needs| {
+        let events = Timeline::of_needed(needs, &sessions, &[], &[]).unwrap().map(Result::unwrap);
+        Vec::from_iter(events.filter(|event| &*event.name == "opened"))
+    };
+
+    let found = opened(&Needs::default().named(&sessions, |name| name == "opened"));
+
+    let all = opened(Needs::ALL);
+    assert!(all.len() == 1 && all[0].bound_ns > Some(500_000), "{all:?}");
+    assert_eq!(found, all);
 }
 
 #[test]

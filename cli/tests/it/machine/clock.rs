@@ -31,7 +31,7 @@ impl Reading {
     /// Returns how much later the session's time of the guest's clock is than the host's own.
     fn distance(&self) -> i64 {
         let Reading { before, after, raw, host } = self;
-        // Both clocks are of one counter, so a time between two events is on a line.
+        // The guest derives both clocks from one counter, so readings between two events lie on a straight line.
         let along = i128::from(raw - before.0) * i128::from(after.1 - before.1);
         before.1 - host + (along / i128::from(after.0 - before.0)) as i64
     }

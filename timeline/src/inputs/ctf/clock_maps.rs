@@ -173,8 +173,9 @@ impl GuestClock {
 }
 
 impl ClockMaps {
-    /// Returns the clock of the guest: that with this id, or the only one; and if a client is given and has enough
-    /// constraints, as this client reads the clock. `is_raw`: CLOCK_MONOTONIC_RAW is wanted, and not the counter.
+    /// Returns the guest's clock with this id, or its only clock. For a client, times and bounds are as this client's own
+    /// constraints give them, if these limit the clock on both sides. `is_raw`: CLOCK_MONOTONIC_RAW is wanted, and not the
+    /// counter.
     ///
     /// # Errors
     /// The reason, if the guest has no such clock that clients agree on and that reference points relate to the host.

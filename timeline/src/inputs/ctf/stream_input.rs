@@ -10,7 +10,7 @@ use super::session_json::{Clock, SessionJson, StreamJson};
 use super::stream::{Records, Skip, Stream};
 use crate::clock::FRACTION;
 use crate::error::{Error, Result};
-use crate::event::{Bound, EntryRef, EventKind, EventRef, Lost, Mapped, Thread};
+use crate::event::{Bound, EntryRef, EventKind, EventRef, Lost, Thread};
 use crate::inputs::input::{Input, Time, UNPLACED, nanoseconds};
 use crate::inputs::names::{Names, Place, Source};
 use crate::inputs::needs::Needs;
@@ -55,7 +55,7 @@ struct At {
     time: Time,
     /// The time since the session's origin by the record's clock.
     host: i64,
-    /// How much later it is shown: where the clock changes, a map may begin before the last one ended.
+    /// By how much the event is shown later than `host`: the map of a new clock may begin before the last clock's ended.
     late: u64,
     /// Bound on the error of `host`, unless it is that of a guest's reading.
     exact: Option<Option<u64>>,
@@ -212,7 +212,7 @@ impl Input for StreamInput<'_> {
         let rest = time.rem_euclid(FRACTION.into()) as u64;
         let bound = match exact {
             Some(units) => Bound::of(units.map(|units| units.saturating_add(late)), rest),
-            None => Bound::OfReading(Mapped { host, late, rest, margin_ns: 0 }),
+            None => Bound::OfReading { host, late, rest, margin_ns: 0 },
         };
         let record = self.records.last()?;
         let kind = record.kind();
@@ -294,7 +294,7 @@ impl StreamInput<'_> {
             if let Some(ticks) = self.records.take_skipped()
                 && let Some((_, clock)) = &mut self.clock
             {
-                // A loss after those that were skipped has their time, and no later clock shows an earlier one.
+                // A loss after the skipped events has the time of the last of them, and events of the next clock are not earlier.
                 let (host, _) = clock.at(self.session, ticks);
                 self.time = self.time.max(origin + Time::from(host));
             }
@@ -330,7 +330,7 @@ impl StreamInput<'_> {
             let late = u64::try_from(time - mapped).unwrap_or(u64::MAX);
             let has_error =
                 |ticks: &Ticks<'_>| late > 0 || ticks.has_error(record.timestamp, host, exact);
-            // The first event after a lease of another holder takes that holder's name away.
+            // The timeline's names need the first event of each holder: it ends the name of the holder before.
             let (is_lease, holder) = (record.class.id == id::LEASE, packet.lease_token);
             let named = if is_lease { Lease::of(&record).token } else { Some(holder) };
             let is_of_holder = self.token == Some(holder);
@@ -343,12 +343,12 @@ impl StreamInput<'_> {
                 let from = self.needs.first_ns().map(|ns| Time::from(ns) * Time::from(FRACTION));
                 let is_before = from.is_some_and(|from| {
                     time < from
-                        && ticks.is_even()
+                        && ticks.is_monotonic()
                         && origin + Time::from(ticks.at(self.session, end).0) < from
                 });
                 let unneeded = self.needs.unneeded(self.source.session);
                 let are_skipped = !unneeded.is_empty()
-                    && ticks.is_even()
+                    && ticks.is_monotonic()
                     && (!self.needs.has_exact || ticks.is_never_exact());
                 self.records.skip(match () {
                     () if is_before => Skip::AllButLeases,
@@ -385,7 +385,7 @@ impl Ticks<'_> {
         }
     }
 
-    /// Returns whether the error of such a time may not be 0.
+    /// Returns whether the error of a time that [`Ticks::at`] returned can be more than 0.
     fn has_error(&self, ticks: u64, host: i64, exact: Option<Option<u64>>) -> bool {
         match (self, exact) {
             (_, Some(bound)) => bound != Some(0),
@@ -405,11 +405,11 @@ impl Ticks<'_> {
         }
     }
 
-    /// Returns whether later readings never have earlier times.
-    fn is_even(&self) -> bool {
+    /// Returns whether no reading has an earlier time than the readings before it.
+    fn is_monotonic(&self) -> bool {
         match self {
             Ticks::Host(_) | Ticks::Estimate(_) => true,
-            // A line begins where the last one ended, at any time.
+            // Where KVM gave the vCPU another offset, a later reading can have an earlier time.
             Ticks::Guest(map) => map.lines() <= 1,
         }
     }

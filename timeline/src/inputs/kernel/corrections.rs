@@ -11,8 +11,8 @@ use crate::clock::host::HostCounter;
 use crate::error::Result;
 use crate::inputs::ctf::{GuestClock, Session};
 
-/// Part of the bound by which the corrected times may differ from those of the map, at the readings of its points: between
-/// two of them, the bound may be smaller than on the line, and a 16th of it is still enough.
+/// Part of the bound by which the corrected times may differ from those of the map at the readings of its points. Between
+/// two points the bound can be smaller than at both, and the difference stays below a 16th of the bound there.
 const PART: u64 = 20;
 
 /// Most that the time and the correction between two corrections can differ, multiplied: half of what 64 bits hold.

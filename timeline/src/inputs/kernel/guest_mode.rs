@@ -82,7 +82,7 @@ struct Mode {
     /// Whether it has lost its CPU since then, and so comes back to guest mode by `kvm_entry` alone.
     is_off: bool,
     has_entered: bool,
-    /// The CPUs of which no event is outside of its guest mode.
+    /// The guest's CPUs that this thread may run: no event of them is outside of the thread's guest mode.
     possible: Vec<usize>,
 }
 
