@@ -4,6 +4,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::thread;
+use std::time::Duration;
 
 use crate::capability;
 use crate::namespace::Mount;
@@ -125,10 +127,24 @@ impl Instance {
 
 impl Drop for Instance {
     fn drop(&mut self) {
-        // If one of its files is open, the instance remains, without events.
+        // If one of its files stays open, the instance remains, without events.
         let _ = self.set("tracing_on", b"0");
-        let _ = fs::remove_dir(&self.dir);
+        let _ = remove(&self.dir);
     }
+}
+
+/// Removes an instance. Waits up to a second for another process that lists or reads instances: the
+/// kernel refuses to remove one of which a file is open.
+pub fn remove(dir: &Path) -> io::Result<()> {
+    for _ in 0..50 {
+        match fs::remove_dir(dir) {
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
+                thread::sleep(Duration::from_millis(20));
+            }
+            done => return done,
+        }
+    }
+    fs::remove_dir(dir)
 }
 
 /// Removes the instances of processes that ended with an open file of their instance.

@@ -15,7 +15,7 @@ use hypertrace_kernel::Recording;
 use hypertrace_tests::command::{Hypertrace, Ran, copy_program, run};
 use hypertrace_tests::interrupt::{send, with_default_signals};
 use hypertrace_tests::trace_cmd;
-use hypertrace_tests::tracefs::Instance;
+use hypertrace_tests::tracefs::{self, Instance};
 use hypertrace_tests::{capability, kill, namespace, wait_until};
 use hypertrace_trace::{Session, SessionConfig};
 
@@ -133,7 +133,7 @@ fn an_instance_without_a_note_is_another_users() {
     notes.start_another();
 
     assert_eq!(fs::read_to_string(instance.join("tracing_on")).unwrap().trim(), "1");
-    fs::remove_dir(&instance).unwrap();
+    tracefs::remove(&instance).unwrap();
     capability::used("tracefs");
 }
 
@@ -146,7 +146,7 @@ fn a_recording_whose_instance_is_gone_is_completed_by_the_next_start() {
     drop(recorder);
     let note = fs::read_dir(notes.0.path()).unwrap().next().unwrap().unwrap();
     // As after a kill between the removal of the instance and the making of the file.
-    fs::remove_dir(own.dir().parent().unwrap().join(note.file_name())).unwrap();
+    tracefs::remove(&own.dir().parent().unwrap().join(note.file_name())).unwrap();
 
     let ran = notes.start_another();
 
