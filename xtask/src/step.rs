@@ -163,7 +163,8 @@ impl<'a> Steps<'a> {
                     || slow.is_some_and(|(test, _)| !has_ended(test))
                     || line.starts_with("error: test failed")
             };
-            let why = ran.output.lines().filter(is_why).map(|line| format!("\n    {line}"));
+            let lines = ran.output.lines().filter(is_why).chain(panics(&ran.output));
+            let why = lines.map(|line| format!("\n    {line:.1000}"));
             self.failed.push(format!("{name}: {verdict}{}", why.collect::<String>()));
         }
     }
@@ -297,6 +298,16 @@ fn children() -> Vec<Pid> {
     ids.filter_map(Pid::from_raw).collect()
 }
 
+/// Returns the messages of the tests that panicked, without what they printed before and without stacks.
+fn panics(output: &str) -> impl Iterator<Item = &str> {
+    let mut is_message = false;
+    output.lines().filter(move |line| {
+        is_message |= line.starts_with("thread '") && line.contains(" panicked at ");
+        is_message &= !line.is_empty() && *line != "stack backtrace:";
+        is_message
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -351,6 +362,17 @@ mod tests {
             assert!(ran.notes.used.contains_key("kvm"));
             assert!(!lives(fs::read_to_string(folder.path().join("id")).unwrap().trim()));
         });
+    }
+
+    #[test]
+    fn a_failures_message_is_said_without_its_stack() {
+        let output = "---- x stdout ----\nmany lines\n\n\
+                      thread 'x' (7) panicked at tests/x.rs:1:2:\nassertion failed\n  left: 1\n\
+                      stack backtrace:\n   0: f\n\nfailures:\n    x\n";
+        let message =
+            ["thread 'x' (7) panicked at tests/x.rs:1:2:", "assertion failed", "  left: 1"];
+
+        assert_eq!(panics(output).collect::<Vec<_>>(), message);
     }
 
     #[test]
