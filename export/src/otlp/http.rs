@@ -5,15 +5,22 @@
 use crate::escape::Escaped;
 use serde_json::Value;
 use std::fmt;
-use std::io::{self, ErrorKind, Read, Write};
-use std::net::{Ipv6Addr, SocketAddr, TcpStream, ToSocketAddrs};
+use std::io::{self, ErrorKind, Read};
+use std::net::{Ipv6Addr, ToSocketAddrs};
 use std::str::FromStr;
-use std::sync::mpsc::channel;
-use std::thread::{sleep, spawn};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::sleep;
 use std::time::{Duration, Instant};
+use ureq::Agent;
+use ureq::config::Config;
+use ureq::http::Uri;
+use ureq::unversioned::resolver::{DefaultResolver, ResolvedSocketAddrs, Resolver};
+use ureq::unversioned::transport::{
+    Buffers, ConnectionDetails, Connector, NextTimeout, TcpConnector, Transport,
+};
 
 /// Most bytes of an answer that are read.
-const MOST_ANSWER: usize = 64 << 10;
+const MAX_ANSWER: usize = 64 << 10;
 /// Most bytes of an answer that an error shows.
 const MOST_SHOWN: usize = 200;
 /// Least pause before a request is sent again; it doubles.
@@ -70,11 +77,10 @@ impl FromStr for Endpoint {
             None => !host.is_empty() && !host.contains(['@', '?', '[', ']', ':']),
             Some(rest) => rest.strip_suffix(']').is_some_and(is_version_6),
         };
-        if !is_host || !text.bytes().all(is_plain) {
-            return Err(EndpointError::Form);
-        }
         let path = if path.len() > 1 { path } else { PATH };
-        Ok(Endpoint { host: host.to_owned(), port, path: path.to_owned() })
+        let endpoint = Endpoint { host: host.to_owned(), port, path: path.to_owned() };
+        let is_uri = is_host && text.bytes().all(is_plain) && endpoint.uri().parse::<Uri>().is_ok();
+        if is_uri { Ok(endpoint) } else { Err(EndpointError::Form) }
     }
 }
 
@@ -92,7 +98,7 @@ impl fmt::Display for Endpoint {
 /// Times that a request may take.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// To connect to an address.
+    /// To connect to one of a name's addresses.
     pub connect: Duration,
     /// All of a request: with pauses, and sent again.
     pub total: Duration,
@@ -156,11 +162,9 @@ impl Endpoint {
         let mut pause = FIRST_PAUSE;
         loop {
             let answer = self.send(body, until, limits.connect)?;
-            let Some(Answer { status, after, body: said }) = Answer::parse(&answer) else {
-                return Err(HttpError::NotHttp(self.clone(), shown(&answer)));
-            };
+            let Answer { status, after, body: said, is_cut } = answer;
             if (200..300).contains(&status) {
-                return match is_cut(&answer) {
+                return match is_cut {
                     false => Ok(accepted(&said)),
                     true => Err(HttpError::Cut { endpoint: self.clone(), status }),
                 };
@@ -180,175 +184,146 @@ impl Endpoint {
         }
     }
 
-    /// Sends a request once. Returns the beginning of the answer.
-    fn send(&self, body: &str, until: Instant, connect: Duration) -> Result<Vec<u8>, HttpError> {
-        let mut stream =
-            self.connect(until, connect).map_err(|why| HttpError::Connect(self.clone(), why))?;
-        let Endpoint { host, port, path } = self;
-        let head = format!(
-            "POST {path} HTTP/1.1\r\nHost: {host}:{port}\r\nUser-Agent: hypertrace/{}\r\n\
-             Content-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
-            env!("CARGO_PKG_VERSION"),
-            body.len()
-        );
-        let sent = [head.as_bytes(), body.as_bytes()]
-            .into_iter()
-            .try_for_each(|bytes| write_until(&mut stream, bytes, until));
-        // It may have answered, and not read the rest.
-        match (read_until(&mut stream, until), sent) {
-            (Ok(answer), _) if !answer.is_empty() => Ok(answer),
-            (_, Err(why)) | (Err(why), Ok(())) => Err(HttpError::Connection(self.clone(), why)),
-            (Ok(_), Ok(())) => {
-                Err(HttpError::Connection(self.clone(), ErrorKind::UnexpectedEof.into()))
+    /// Sends a request once.
+    fn send(&self, body: &str, until: Instant, connect: Duration) -> Result<Answer, HttpError> {
+        let heard = Heard::default();
+        let failed = |why: ureq::Error| {
+            let why = match why {
+                ureq::Error::Protocol(_) | ureq::Error::LargeResponseHeader(..) => None,
+                ureq::Error::Timeout(_) => Some(ErrorKind::TimedOut.into()),
+                why => Some(why.into_io()),
+            };
+            match (why, heard.lock().clone()) {
+                (None, first) => {
+                    HttpError::NotHttp(self.clone(), shown(&first.unwrap_or_default()))
+                }
+                (Some(why), None) => HttpError::Connect(self.clone(), why),
+                (Some(why), Some(_)) => HttpError::Connection(self.clone(), why),
             }
-        }
-    }
-
-    fn connect(&self, until: Instant, most: Duration) -> io::Result<TcpStream> {
-        let host = self.host.trim_start_matches('[').trim_end_matches(']').to_owned();
-        let port = self.port;
-        let addresses = in_time(until, move || {
-            let addresses = (host, port).to_socket_addrs()?;
-            Ok(addresses.collect::<Vec<SocketAddr>>())
-        })?;
-        let mut failed = io::Error::from(ErrorKind::NotFound);
-        for address in addresses {
-            match TcpStream::connect_timeout(&address, left(until)?.min(most)) {
-                Ok(stream) => return Ok(stream),
-                Err(why) => failed = why,
-            }
-        }
-        Err(failed)
-    }
-}
-
-/// Returns the time that is left.
-fn left(until: Instant) -> io::Result<Duration> {
-    let left = until.saturating_duration_since(Instant::now());
-    if left.is_zero() { Err(ErrorKind::TimedOut.into()) } else { Ok(left) }
-}
-
-/// Does work that has no limit of its own, such as to ask for a name's addresses. What comes too late is forgotten.
-fn in_time<T: Send + 'static>(
-    until: Instant,
-    work: impl FnOnce() -> io::Result<T> + Send + 'static,
-) -> io::Result<T> {
-    let (sender, done) = channel();
-    let left = left(until)?;
-    spawn(move || sender.send(work()));
-    done.recv_timeout(left).unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()))
-}
-
-/// A timeout of a socket is `WouldBlock`.
-fn timed(why: io::Error) -> io::Error {
-    if why.kind() == ErrorKind::WouldBlock { ErrorKind::TimedOut.into() } else { why }
-}
-
-fn write_until(stream: &mut TcpStream, mut bytes: &[u8], until: Instant) -> io::Result<()> {
-    while !bytes.is_empty() {
-        stream.set_write_timeout(Some(left(until)?))?;
-        match stream.write(bytes) {
-            Ok(0) => return Err(ErrorKind::WriteZero.into()),
-            Ok(written) => bytes = &bytes[written..],
-            Err(why) if why.kind() == ErrorKind::Interrupted => {}
-            Err(why) => return Err(timed(why)),
-        }
-    }
-    Ok(())
-}
-
-/// Reads an answer to its end, or as much of it as is wanted.
-fn read_until(stream: &mut TcpStream, until: Instant) -> io::Result<Vec<u8>> {
-    let mut answer = Vec::new();
-    let mut buffer = [0; 4096];
-    while answer.len() < MOST_ANSWER && !is_whole(&answer) {
-        stream.set_read_timeout(Some(left(until)?))?;
-        match stream.read(&mut buffer) {
-            Ok(0) => break,
-            Ok(read) => answer.extend_from_slice(&buffer[..read]),
-            Err(why) if why.kind() == ErrorKind::Interrupted => {}
+        };
+        let left = until.saturating_duration_since(Instant::now());
+        let config = Config::builder()
+            .proxy(None)
+            .http_status_as_error(false)
+            .max_redirects(0)
+            .max_redirects_will_error(false)
+            .timeout_global(Some(left))
+            .timeout_connect(Some(connect))
+            .user_agent(concat!("hypertrace/", env!("CARGO_PKG_VERSION")))
+            .build();
+        let connector = ().chain(TcpConnector::default()).chain(heard.clone());
+        let request = Agent::with_parts(config, connector, self.clone()).post(self.uri());
+        let request = request.header("Content-Type", "application/json");
+        let mut answer = request.header("Connection", "close").send(body).map_err(failed)?;
+        let mut said = Vec::new();
+        let mut reader = answer.body_mut().as_reader().take(MAX_ANSWER as u64);
+        let is_cut = match reader.read_to_end(&mut said).map_err(ureq::Error::from) {
+            Ok(read) => read == MAX_ANSWER,
+            Err(why @ ureq::Error::Timeout(_)) => return Err(failed(why)),
             // What has come says more.
-            Err(why) if why.kind() == ErrorKind::ConnectionReset && !answer.is_empty() => break,
-            Err(why) => return Err(timed(why)),
+            Err(_) => true,
+        };
+        let after = answer.headers().get("retry-after").and_then(|after| after.to_str().ok());
+        let after = after.and_then(|after| after.parse().ok()).map(Duration::from_secs);
+        Ok(Answer { status: answer.status().as_u16(), after, body: said, is_cut })
+    }
+
+    /// Returns the address as ureq takes it: without the name of an interface.
+    fn uri(&self) -> String {
+        let Endpoint { host, port, path } = self;
+        match host.split_once('%') {
+            Some((host, _)) => format!("http://{host}]:{port}{path}"),
+            None => format!("http://{host}:{port}{path}"),
         }
     }
-    Ok(answer)
 }
 
-/// The head of an answer, and its body.
+impl Resolver for Endpoint {
+    fn resolve(
+        &self,
+        uri: &Uri,
+        config: &Config,
+        timeout: NextTimeout,
+    ) -> Result<ResolvedSocketAddrs, ureq::Error> {
+        if !self.host.contains('%') {
+            return DefaultResolver::default().resolve(uri, config, timeout);
+        }
+        // Numbers and an interface: nobody is asked.
+        let host = self.host.trim_start_matches('[').trim_end_matches(']');
+        let mut addresses = self.empty();
+        (host, self.port).to_socket_addrs()?.take(1).for_each(|address| addresses.push(address));
+        Ok(addresses)
+    }
+}
+
+/// The first bytes that came over a connection, which an error shows if they are no HTTP. `None`: there is none yet.
+#[derive(Clone, Debug, Default)]
+struct Heard(Arc<Mutex<Option<Vec<u8>>>>);
+
+impl Heard {
+    fn lock(&self) -> MutexGuard<'_, Option<Vec<u8>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T: Transport> Connector<T> for Heard {
+    type Out = Connection<T>;
+
+    fn connect(
+        &self,
+        _: &ConnectionDetails<'_>,
+        made: Option<T>,
+    ) -> Result<Option<Connection<T>>, ureq::Error> {
+        *self.lock() = Some(Vec::new());
+        Ok(made.map(|made| Connection { made, heard: self.clone() }))
+    }
+}
+
+#[derive(Debug)]
+struct Connection<T> {
+    made: T,
+    heard: Heard,
+}
+
+impl<T: Transport> Transport for Connection<T> {
+    fn buffers(&mut self) -> &mut dyn Buffers {
+        self.made.buffers()
+    }
+
+    fn transmit_output(&mut self, amount: usize, timeout: NextTimeout) -> Result<(), ureq::Error> {
+        match self.made.transmit_output(amount, timeout) {
+            // It may have answered, and not read the rest.
+            Err(ureq::Error::Io(why))
+                if matches!(why.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) =>
+            {
+                Ok(())
+            }
+            sent => sent,
+        }
+    }
+
+    fn await_input(&mut self, timeout: NextTimeout) -> Result<bool, ureq::Error> {
+        let has_more = self.made.await_input(timeout)?;
+        if let Some(first) = self.heard.lock().as_mut().filter(|first| first.is_empty()) {
+            first.extend_from_slice(self.made.buffers().input());
+        }
+        Ok(has_more)
+    }
+
+    fn is_open(&mut self) -> bool {
+        false
+    }
+}
+
+/// What a collector answers.
 struct Answer {
     status: u16,
     /// When the request may be sent again.
     after: Option<Duration>,
+    /// The beginning of its body.
     body: Vec<u8>,
-}
-
-/// Splits an answer into its head and its body. Answers of status 1xx before it, as `100 Continue`, say nothing.
-fn split(mut answer: &[u8]) -> Option<(&str, &[u8])> {
-    loop {
-        let at = answer.windows(4).position(|bytes| bytes == b"\r\n\r\n")?;
-        let (head, body) = (std::str::from_utf8(&answer[..at]).ok()?, &answer[at + 4..]);
-        if head.get(8..10) != Some(" 1") {
-            return Some((head, body));
-        }
-        answer = body;
-    }
-}
-
-fn header<'a>(head: &'a str, name: &str) -> Option<&'a str> {
-    let mut lines = head.lines().skip(1).filter_map(|line| line.split_once(':'));
-    lines.find(|(of, _)| of.trim().eq_ignore_ascii_case(name)).map(|(_, value)| value.trim())
-}
-
-fn is_chunked(head: &str) -> bool {
-    header(head, "transfer-encoding").is_some_and(|how| how.eq_ignore_ascii_case("chunked"))
-}
-
-/// Returns whether nothing of an answer is missing.
-fn is_whole(answer: &[u8]) -> bool {
-    let Some((head, _)) = split(answer) else { return false };
-    let has_no_body = head.get(9..12) == Some("204");
-    let has_end = is_chunked(head) || header(head, "content-length").is_some();
-    has_no_body || has_end && !is_cut(answer)
-}
-
-/// Returns whether an answer is shorter than its head says, or than one that is read to its end.
-fn is_cut(answer: &[u8]) -> bool {
-    let Some((head, body)) = split(answer) else { return true };
-    match header(head, "content-length").map(str::parse) {
-        _ if is_chunked(head) => !body.ends_with(b"0\r\n\r\n"),
-        Some(Ok(length)) => body.len() < length,
-        Some(Err(_)) => true,
-        None => answer.len() >= MOST_ANSWER,
-    }
-}
-
-impl Answer {
-    /// Parses an answer, whose end may be missing.
-    fn parse(answer: &[u8]) -> Option<Answer> {
-        let (head, body) = split(answer)?;
-        let status = head.strip_prefix("HTTP/1.")?.get(2..5)?.parse().ok()?;
-        let after = header(head, "retry-after").and_then(|after| after.parse().ok());
-        let body = if is_chunked(head) { unchunked(body) } else { body.to_owned() };
-        Some(Answer { status, after: after.map(Duration::from_secs), body })
-    }
-}
-
-/// Returns the contents of chunks, up to one that is none.
-fn unchunked(mut body: &[u8]) -> Vec<u8> {
-    let mut whole = Vec::new();
-    while let Some(at) = body.windows(2).position(|bytes| bytes == b"\r\n") {
-        let size = std::str::from_utf8(&body[..at]).unwrap_or_default();
-        let size = size.split(';').next().unwrap_or_default().trim();
-        let size = usize::from_str_radix(size, 16).unwrap_or(0);
-        let rest = &body[at + 2..];
-        whole.extend_from_slice(&rest[..size.min(rest.len())]);
-        match rest.get(size.saturating_add(2)..) {
-            Some(next) if size > 0 => body = next,
-            _ => break,
-        }
-    }
-    whole
+    /// Whether more of the body should have come, or is not read.
+    is_cut: bool,
 }
 
 /// Returns what a body says of spans that were rejected.
@@ -409,40 +384,6 @@ mod tests {
             assert_eq!(shown(text), Err(EndpointError::Form), "{text}");
         }
         assert_eq!(shown("HTTPS://a:1"), Err(EndpointError::Tls));
-    }
-
-    #[test]
-    fn a_name_server_that_says_nothing_ends_in_time() {
-        let (never, asked) = channel::<()>();
-        let until = Instant::now() + Duration::from_millis(50);
-
-        let done = in_time(until, move || asked.recv().map_err(io::Error::other));
-
-        assert_eq!(done.unwrap_err().kind(), ErrorKind::TimedOut);
-        drop(never);
-    }
-
-    #[test]
-    fn answers_of_any_form_are_read() {
-        let parse =
-            |text: &str| Answer::parse(text.as_bytes()).map(|a| (a.status, a.after, a.body));
-        let chunked = "HTTP/1.1 400 no\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n1;x\r\nd\r\n0\r\n\r\n";
-        assert!(is_whole(chunked.as_bytes()));
-        assert_eq!(parse(chunked), Some((400, None, b"abcd".to_vec())));
-        let busy = "HTTP/1.0 503\r\nretry-after: 7\r\ncontent-length: 2\r\n\r\nab";
-        assert!(is_whole(busy.as_bytes()) && !is_whole(&busy.as_bytes()[..busy.len() - 1]));
-        let interim =
-            format!("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early\r\nA: b\r\n\r\n{busy}");
-        assert_eq!(parse(&interim), parse(busy));
-        assert!(!is_whole(&interim.as_bytes()[..interim.len() - busy.len()]));
-        assert_eq!(parse(busy), Some((503, Some(Duration::from_secs(7)), b"ab".to_vec())));
-        for wrong in ["", "\r\n\r\n", "HTTP/1.1 200", "SSH-2.0-x\r\n\r\n", "HTTP/1.1 2x0 a\r\n\r\n"]
-        {
-            assert_eq!(parse(wrong), None, "{wrong}");
-        }
-        for wrong in ["ffffffffffffffff\r\nab", "-1\r\nab", "x\r\n", "3\r\na"] {
-            assert!(unchunked(wrong.as_bytes()).len() <= 2, "{wrong}");
-        }
     }
 
     #[test]

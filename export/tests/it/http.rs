@@ -64,9 +64,17 @@ fn a_request_is_one_of_http_with_json() {
     assert_eq!(post(&endpoint), Ok(Accepted::default()));
 
     let request = requests.recv().unwrap();
-    assert!(request.starts_with("POST /v1/traces HTTP/1.1\r\nHost: 127.0.0.1:"), "{request}");
-    assert!(request.contains("\r\nContent-Type: application/json\r\n"), "{request}");
-    assert!(request.ends_with("\r\nContent-Length: 6\r\nConnection: close\r\n\r\n{body}"));
+    // Names of HTTP's fields have no case.
+    let (head, body) = request.split_once("\r\n\r\n").unwrap();
+    let head = head.to_ascii_lowercase();
+    let mut lines = head.lines();
+    assert_eq!((lines.next(), body), (Some("post /v1/traces http/1.1"), "{body}"));
+    let host = endpoint.to_string().replace("http://", "host: ").replace("/v1/traces", "");
+    let fields: Vec<&str> = lines.collect();
+    for field in [&host, "content-type: application/json", "content-length: 6", "connection: close"]
+    {
+        assert_eq!(fields.iter().filter(|of| *of == &field).count(), 1, "{field} {request}");
+    }
 }
 
 #[test]
@@ -83,7 +91,12 @@ fn an_answer_that_refuses_is_shown_with_its_status_and_escaped() {
             "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{}",
             "E answered 200, but not all of it came: spans may have been rejected",
         ),
+        (
+            "HTTP/1.1 400 no\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n1;x\r\nd\r\n0\r\n\r\n",
+            "E answered 400: abcd",
+        ),
         ("SSH-2.0-OpenSSH\r\n\r\n", "E does not answer by HTTP: SSH-2.0-OpenSSH"),
+        ("HTTP/1.1 2x0 a\r\n\r\n", "E does not answer by HTTP: HTTP/1.1 2x0 a"),
     ] {
         let (endpoint, requests) = server(move |_, stream| {
             let _ = stream.write_all(answer.as_bytes());
@@ -95,8 +108,9 @@ fn an_answer_that_refuses_is_shown_with_its_status_and_escaped() {
 
 #[test]
 fn an_answer_that_comes_before_the_last_one_is_not_it() {
-    let (endpoint, _requests) =
-        answering(&["HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"]);
+    let (endpoint, _requests) = answering(&[
+        "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early\r\nA: b\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}",
+    ]);
     assert_eq!(post(&endpoint), Ok(Accepted::default()));
 }
 
@@ -151,6 +165,7 @@ fn a_server_that_says_nothing_or_too_little_or_too_much_ends() {
 
     // A byte at a time: each one comes in time.
     let (slow, _requests) = server(|_, stream| {
+        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\n");
         while stream.write_all(b"H").is_ok() {
             sleep(Duration::from_millis(100));
         }
@@ -178,6 +193,24 @@ fn a_server_that_does_not_read_ends_in_time() {
     let why = endpoint.post(&body, &LIMITS).unwrap_err();
 
     assert_eq!(why.source().unwrap().to_string(), "timed out");
+}
+
+#[test]
+fn an_answer_that_comes_before_the_request_is_read_is_shown() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let endpoint: Endpoint = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
+    let server = spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.write_all(b"HTTP/1.1 413 Large\r\nContent-Length: 5\r\n\r\nlarge").unwrap();
+        // A segment that finds the connection ended is answered by a reset, and the answer stays to be read.
+        stream.shutdown(Shutdown::Both).unwrap();
+        stream
+    });
+
+    let why = endpoint.post(&"x".repeat(64 << 20), &LIMITS).unwrap_err();
+
+    assert_eq!(why.to_string(), format!("{endpoint} answered 413: large"));
+    drop(server.join().unwrap());
 }
 
 #[test]
