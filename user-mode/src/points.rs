@@ -12,6 +12,7 @@ use hypertrace_abi::ring::ClientMemory;
 use hypertrace_abi::sink::{EventSink, Status};
 use hypertrace_abi::slot::{self, Emitted};
 use hypertrace_segment::futex;
+use std::ops::RangeInclusive;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, TryLockError};
 use std::thread;
@@ -37,8 +38,10 @@ const LOOKS: u32 = 16;
 /// Looks at a client's slot without a point until another one that rings replaces it.
 const IN_VAIN: u32 = 64;
 
-/// Time between two looks at the bells of clients that cannot wake this thread.
-const NAP: Duration = Duration::from_millis(1);
+/// Times between two looks at the bells of clients that cannot wake this thread. After a point, the shortest, then
+/// each twice as long as the one before: a client whose points follow each other is answered soon, and one that makes
+/// none costs little CPU time.
+const NAPS: RangeInclusive<Duration> = Duration::from_micros(50)..=Duration::from_millis(1);
 
 /// State of the thread that answers points.
 struct Points<'s, S> {
@@ -56,6 +59,8 @@ struct Points<'s, S> {
     watched: Option<u32>,
     /// Looks at that slot that found no point.
     in_vain: u32,
+    /// How long it sleeps next if clients cannot wake it.
+    nap: Duration,
     /// While the host's ring is full: the passes before that was seen.
     full: Option<u64>,
     counts: [u64; COUNTERS.len()],
@@ -88,6 +93,7 @@ pub(crate) fn run<S: EventSink>(
         seen: vec![0; bells.len()],
         watched: None,
         in_vain: 0,
+        nap: *NAPS.end(),
         full: None,
         counts: [0; COUNTERS.len()],
     };
@@ -145,10 +151,10 @@ impl<S: EventSink> Points<'_, S> {
     /// Sleeps unless a client has rung.
     fn sleep(&mut self) {
         if self.state.is_remote {
-            // Nobody can wake it.
             self.state.sleeps.store(true, Relaxed);
-            thread::park_timeout(NAP);
+            thread::park_timeout(self.nap);
             self.state.sleeps.store(false, Relaxed);
+            self.nap = (self.nap * 2).min(*NAPS.end());
             return;
         }
         let watches = self.watch;
@@ -286,6 +292,7 @@ impl<S: EventSink> Points<'_, S> {
         // look at the reply: one of the two sees what the other did.
         fence(Ordering::SeqCst);
         wake(memory);
+        self.nap = *NAPS.start();
         true
     }
 

@@ -49,8 +49,8 @@ fn times_have_small_bounds_without_root_on_the_host() {
         let (half, all) = (bounds[bounds.len() / 2], bounds[bounds.len() - 1]);
         println!("{source}: {} events, bounds {half} and {all} ns", bounds.len());
         assert!(all <= ALL, "{source}: {all}");
-        let is_of_program = source.contains("program") || source.contains("ptp");
-        assert!(!is_of_program || half <= HALF, "{source}: {half}");
+        // `forward`'s own command makes one point.
+        assert!(source.contains(" hypertrace") || half <= HALF, "{source}: {half}");
         let kind = source.split_once(' ').map_or(&**source, |(_, name)| name);
         found.insert(kind.to_owned(), (half, all));
     }
