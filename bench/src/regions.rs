@@ -11,7 +11,7 @@ use hypertrace_test_support::trace_dat::{
 };
 use hypertrace_test_support::vcpu::{self, HOST_BASE, Vcpu, What};
 use hypertrace_timeline::regions::{Cause, Options, Regions};
-use hypertrace_timeline::{ClockMaps, KernelTrace, Session, Timeline};
+use hypertrace_timeline::{ClockMaps, KernelTrace, Needs, Recording, Session, Timeline};
 use std::fs;
 
 pub const ROWS: &[Row] = &[
@@ -173,18 +173,15 @@ fn of_other_cpu(end: u64) -> Vec<Event> {
     turns.events
 }
 
-type Opened = (Vec<(Session, ClockMaps)>, Vec<KernelTrace>);
-
-fn open(files: &Files) -> Result<Opened> {
+fn open(files: &Files) -> Result<Recording> {
     let session = Session::open(files.made.path())?;
     let maps = ClockMaps::of(&session)?;
     let traces = Vec::from_iter(KernelTrace::of_session(0, &session)?);
-    Ok((vec![(session, maps)], traces))
+    Ok(Recording::of([(session, maps)], traces))
 }
 
 fn read(files: &Files, options: &Options) -> Result<Regions> {
-    let (sessions, traces) = open(files)?;
-    let regions = Regions::of(&sessions, &traces, options)?;
+    let regions = Regions::of(&open(files)?, options)?;
     ensure!(regions.samples().count() as u64 == 2 * ROUNDS, "regions are missing");
     Ok(regions)
 }
@@ -208,21 +205,18 @@ pub fn regions(context: &mut Context) -> Result<f64> {
 /// Measures the merge of the same files to nothing, per event.
 pub fn merge(context: &mut Context) -> Result<f64> {
     let files = context.resource(Files::new)?;
-    files.ns(|| {
-        let (sessions, traces) = open(files)?;
-        read_all(&mut Timeline::with_kernel(&sessions, &traces)?, files.events)
-    })
+    files.ns(|| read_all(&mut open(files)?.timeline(Needs::ALL)?, files.events))
 }
 
 /// Measures the same with the scheduling of all threads.
 pub fn merge_both(context: &mut Context) -> Result<f64> {
     let Both(files) = context.resource(Both::new)?;
     files.ns(|| {
-        let (sessions, mut traces) = open(files)?;
+        let mut recording = open(files)?;
         let mut cpus = KernelTrace::open(&files.made.path().join(CPUS))?;
-        cpus.join(0, &sessions[0].0);
-        traces.push(cpus);
-        read_all(&mut Timeline::with_kernel(&sessions, &traces)?, files.events)
+        cpus.join(0, &recording.sessions[0].0);
+        recording.traces.push(cpus);
+        read_all(&mut recording.timeline(Needs::ALL)?, files.events)
     })
 }
 

@@ -13,7 +13,7 @@ use hypertrace_export::escape::Message;
 use hypertrace_format::error::error_chain;
 use hypertrace_guest::{Args as GuestArgs, MAX_VCPUS, Program};
 use hypertrace_kernel::{Recording, is_incomplete};
-use hypertrace_timeline::{EventKind, KernelTrace, Timeline};
+use hypertrace_timeline::{EventKind, Needs};
 use hypertrace_trace::args::TraceArgs;
 use hypertrace_trace::{Session, Share, Summary};
 use hypertrace_user::Config;
@@ -357,14 +357,13 @@ fn print_begin(
 
 /// Prints some lines around a reference point in the middle of the run.
 fn print_excerpt(dir: &Path) -> Result<()> {
-    let sessions = [report::open(dir)?];
-    let start = sessions[0].0.json().started_unix_ns;
-    let traces = Vec::from_iter(KernelTrace::of_session(0, &sessions[0].0)?);
-    let mut lines = report::Lines::new(&sessions, &traces);
+    let recording = report::open(dir)?;
+    let start = recording.start_unix_ns();
+    let mut lines = report::Lines::new(&recording.sessions, &recording.traces);
     let mut points = 0;
     let mut before = VecDeque::new();
     let mut left = None;
-    for event in Timeline::with_kernel(&sessions, &traces)? {
+    for event in recording.timeline(Needs::ALL)? {
         let event = event?;
         if event.kind == EventKind::ReferencePoint {
             points += 1;

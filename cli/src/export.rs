@@ -8,7 +8,7 @@ use crate::interrupt::Interrupts;
 use crate::kernel::{Assembled, Made, assemble};
 use crate::output::{Faults, counted, grouped, say};
 use crate::page::{WholeFile, check_folder};
-use crate::report::{Inputs, Lines, Opened, Recordings, Wanted, open_each, wrong};
+use crate::report::{Inputs, Lines, Wanted, kernel_of, names, open_all, session, unread, wrong};
 use crate::units::{At, at};
 use anyhow::{Context, Result, anyhow};
 use hypertrace_export::choice::is_carrier;
@@ -195,25 +195,21 @@ fn events(
         Format::Json | Format::Csv => args.inputs.open(&args.symbols),
         _ => args.inputs.open_timed(&args.symbols),
     };
-    let recordings = opened?;
+    let recording = opened?;
     let mut faults = Faults::default();
-    faults.say(recordings.warnings());
-    if matches!(args.to, Format::Perfetto) && recordings.sessions.is_empty() {
+    faults.say(recording.warnings());
+    if matches!(args.to, Format::Perfetto) && recording.sessions.is_empty() {
         let why = "no session: give the directory of one, of the same boot, too";
-        return Err(Usage(format!("{}: {why}", recordings.names())).into());
+        return Err(Usage(format!("{}: {why}", names(&recording))).into());
     }
-    let Recordings { sessions, traces, functions } = recordings;
-    let all = Choice::default();
-    let (sessions, traces, functions) = (&*sessions, &*traces, &*functions);
-    let events = Events { sessions, traces, functions, symbols: &args.symbols, choice: &all };
-    let wanted = args.wanted.choice(events.start(), args.until)?;
+    let wanted = args.wanted.choice(recording.start_unix_ns(), args.until)?;
     let choice = Choice { has_leases: true, ..wanted };
-    choice.check(sessions, traces).map_err(wrong)?;
-    let events = Events { choice: &choice, ..events };
+    choice.check(&recording).map_err(wrong)?;
+    let events = Events { recording: &recording, symbols: &args.symbols, choice: &choice };
     let (count, warnings) = write(events)?;
     faults.say(warnings);
     if count == 0 && choice.is_filtered() {
-        say(args.wanted.unmatched(sessions, traces));
+        say(args.wanted.unmatched(&recording));
     }
     if out != Path::new("-") {
         say(format_args!("{}: {}", out.display(), counted(count, unit)));
@@ -328,11 +324,9 @@ impl Write for Interruptible {
 
 /// Writes a directory of uftrace.
 fn functions(args: &Args, out: &Path) -> Result<()> {
-    let recordings = args.inputs.open_timed(&[])?;
+    let recording = args.inputs.open_timed(&[])?;
     let mut faults = Faults::default();
-    faults.say(recordings.warnings());
-    let names = recordings.names();
-    let Recordings { sessions, traces, functions } = recordings;
+    faults.say(recording.warnings());
     let modules = args.symbols.iter().map(Module::read).collect::<Result<Vec<_>, _>>()?;
     let lines = RefCell::new(Lines::compact());
     let text = |entry: &EntryRef<'_>| {
@@ -345,11 +339,12 @@ fn functions(args: &Args, out: &Path) -> Result<()> {
         };
         Some(lines.borrow_mut().untimed(&row).trim().to_owned())
     };
-    let source =
-        uftrace::Source { sessions: &sessions, traces: &traces, modules: &modules, text: &text };
-    let (counts, warnings) = match &functions[..] {
+    let source = uftrace::Source { recording: &recording, modules: &modules, text: &text };
+    let (counts, warnings) = match &recording.functions[..] {
         [] => uftrace::compiled(&source, out).map_err(|why| match why {
-            hypertrace_export::Error::NoFunctions => Usage(format!("{names}: {why}")).into(),
+            hypertrace_export::Error::NoFunctions => {
+                Usage(format!("{}: {why}", names(&recording))).into()
+            }
             why => anyhow::Error::from(why),
         })?,
         [functions] => uftrace::beside(&source, functions, out)?,
@@ -377,19 +372,25 @@ fn kernels(args: &Args, output: &Path) -> Result<()> {
         return Err(Usage(why.into()).into());
     }
     let mut exported = None;
-    let guests = |number, session: &Session| {
-        let folder = Folder::new_or_empty(output, Share::Owner)?;
-        let assembled = assemble(session, &folder, "exported");
+    let mut guests = |number, session: &Session| {
+        let assembled = Folder::new_or_empty(output, Share::Owner).map(|folder| {
+            let assembled = assemble(session, &folder, "exported");
+            (folder, assembled)
+        });
         // Why one cannot be read is said below.
-        let open = |made: &Made| KernelTrace::of_guest(number, &made.in_folder(&folder)).ok();
-        let guests = assembled.made.iter().filter_map(open).collect();
-        exported = Some((folder, assembled));
-        Ok(guests)
+        let open = |(folder, assembled): &(Folder, Assembled)| {
+            let made = assembled.made.iter();
+            let open = |made: &Made| KernelTrace::of_guest(number, &made.in_folder(folder)).ok();
+            made.filter_map(open).collect()
+        };
+        let traces = assembled.as_ref().map_or_else(|_| Vec::new(), open);
+        exported = Some(assembled);
+        traces
     };
-    let opened = open_each(&[dir.to_owned()], guests)?.pop().context("no session")?;
-    let Opened { session, maps, kernel, unread, .. } = opened;
-    let (folder, Assembled { made, is_whole }) = exported.context("no session")?;
-    if let Some(why) = &unread {
+    let recording = open_all(&[session(dir)], &mut guests)?;
+    let (folder, Assembled { made, is_whole }) = exported.context("no session")??;
+    let (kernel, unread) = (kernel_of(&recording, 0), unread(&recording, 0));
+    if let Some(why) = unread {
         say(format_args!("the host's kernel: not exported: {}", error_chain(why)));
     }
     let is_whole = is_whole && (kernel.is_some() || unread.is_none());
@@ -398,8 +399,8 @@ fn kernels(args: &Args, output: &Path) -> Result<()> {
         return Err(Usage(format!("{}: {why}", dir.display())).into());
     }
     made.iter().for_each(|made| say(format_args!("a guest's kernel: {}", made.line)));
-    if let Some(kernel) = kernel {
-        host_kernel((&session, &maps), &kernel, &made, &folder)?;
+    if let (Some(kernel), Some((session, maps))) = (kernel, recording.sessions.first()) {
+        host_kernel((session, maps), kernel, &made, &folder)?;
     }
     match is_whole {
         true => Ok(()),

@@ -1,7 +1,7 @@
 //! `hypertrace list`: names of events, those that can be recorded and those that were.
 
 use crate::output::{Faults, grouped, print, print_json, table};
-use crate::report::{Opened, open_each};
+use crate::report::{open_all, session};
 use crate::units::shown;
 use crate::{Usage, place, unreadable};
 use anyhow::{Context, Result, bail};
@@ -10,7 +10,7 @@ use hypertrace_abi::schema::{MAX_FIELDS, MAX_TEXT};
 use hypertrace_export::escape::Escaped;
 use hypertrace_format::folder::open_given;
 use hypertrace_kernel::ability;
-use hypertrace_timeline::{Domain, Warning, regions};
+use hypertrace_timeline::{Domain, Recording, Warning, regions};
 use object::elf::{FileHeader32, FileHeader64};
 use object::read::elf::FileHeader;
 use object::{Endianness, FileKind, Object, ObjectSection, ReadRef};
@@ -126,10 +126,10 @@ fn of_kernel(is_default: bool) -> Result<Names> {
 /// Returns the names in a session. Events after damage are not counted, and the damage is noted.
 fn of_session(dir: &Path, faults: &mut Faults) -> Result<Names> {
     // No time is shown.
-    let guests = |_, _: &_| Ok(Vec::new());
-    let opened = open_each(&[dir.to_owned()], guests)?.pop().context("no session")?;
-    let Opened { session, maps, kernel, unread, .. } = opened;
-    unread.into_iter().for_each(|why| faults.add(why));
+    let recording = open_all(&[session(dir)], &mut |_, _| Vec::new())?;
+    let Recording { sessions, traces, unread, .. } = recording;
+    unread.into_iter().for_each(|unread| faults.add(unread.why));
+    let (session, _) = sessions.first().context("no session")?;
     let mut names = Names::default();
     let mut counts: BTreeMap<u32, u64> = BTreeMap::new();
     let mut used = BTreeSet::new();
@@ -158,7 +158,7 @@ fn of_session(dir: &Path, faults: &mut Faults) -> Result<Names> {
         add(&class.name, &class.fields, counts.get(&class.id).copied().unwrap_or(0));
     }
     // Its file describes many that do not occur.
-    let (stats, warnings) = match &kernel {
+    let (stats, warnings) = match traces.first() {
         Some(trace) => trace.event_stats()?,
         None => Default::default(),
     };
@@ -174,7 +174,7 @@ fn of_session(dir: &Path, faults: &mut Faults) -> Result<Names> {
         let source = format!("{domain}/{}", stream.client);
         names.streams.push((source, stream.name.clone()));
     }
-    names.regions = regions::names(&[(session, maps)]);
+    names.regions = regions::names(&sessions);
     Ok(names)
 }
 

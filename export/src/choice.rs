@@ -5,7 +5,7 @@
 use crate::row::Row;
 use hypertrace_format::pattern::matches;
 use hypertrace_timeline::{
-    ClockMaps, EventKind, EventRef, FUNCTION_FIELDS, Filter, FilterError, KernelTrace, Session,
+    EventKind, EventRef, FUNCTION_FIELDS, Filter, FilterError, KernelTrace, Recording,
 };
 use std::collections::HashSet;
 
@@ -42,11 +42,8 @@ impl Choice {
     ///
     /// # Errors
     /// If there is no such field.
-    pub fn check(
-        &self,
-        sessions: &[(Session, ClockMaps)],
-        traces: &[KernelTrace],
-    ) -> Result<(), FilterError> {
+    pub fn check(&self, recording: &Recording) -> Result<(), FilterError> {
+        let Recording { sessions, traces, .. } = recording;
         let Some(filter) = &self.filter else { return Ok(()) };
         let classes = sessions.iter().flat_map(|(session, _)| session.classes().iter());
         let mut known: HashSet<&str> = classes.flat_map(|c| &c.fields).map(|f| &**f).collect();

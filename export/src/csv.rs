@@ -63,17 +63,18 @@ fn header(fields: &BTreeSet<String>) -> String {
 fn fields(events: &Events<'_>) -> Result<BTreeSet<String>> {
     let globs = &events.choice.events;
     let is_wanted = |name: &str| globs.is_empty() || globs.iter().any(|glob| matches(glob, name));
-    let classes = events.sessions.iter().flat_map(|(session, _)| session.classes().iter());
+    let classes =
+        events.recording.sessions.iter().flat_map(|(session, _)| session.classes().iter());
     let classes = classes.filter(|class| is_wanted(&class.name));
     let mut fields: BTreeSet<String> =
         classes.flat_map(|class| &class.fields).map(|field| field.to_string()).collect();
     // A kernel's trace describes many events that it does not have.
-    for trace in events.traces {
+    for trace in &events.recording.traces {
         let (stats, _) = trace.event_stats()?;
         let stats = stats.into_iter().filter(|stat| is_wanted(&stat.name));
         fields.extend(stats.flat_map(|stat| stat.fields).map(|field| field.to_string()));
     }
-    if !events.functions.is_empty() {
+    if !events.recording.functions.is_empty() {
         fields.extend(hypertrace_timeline::FUNCTION_FIELDS.map(str::to_owned));
     }
     Ok(fields)

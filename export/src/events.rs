@@ -8,20 +8,14 @@ use crate::row::Row;
 use crate::{Error, Result};
 use hypertrace_format::pattern::matches;
 use hypertrace_functions::symbols;
-use hypertrace_timeline::{
-    ClockMaps, FunctionTrace, KernelTrace, Needs, Session, Timeline, Warning,
-};
+use hypertrace_timeline::{Needs, Recording, Warning};
 use std::io;
 
-/// What is exported: the arguments of a [`Timeline`], and which of its events.
+/// What is exported: a recording, and which of its events.
 #[derive(Clone, Copy, Debug)]
 pub struct Events<'a> {
-    /// Sessions with their clocks.
-    pub sessions: &'a [(Session, ClockMaps)],
-    /// Traces of kernels.
-    pub traces: &'a [KernelTrace],
-    /// Function traces.
-    pub functions: &'a [FunctionTrace],
+    /// What was given to read.
+    pub recording: &'a Recording,
     /// Names of the functions that are compiled in.
     pub symbols: &'a [symbols::Source],
     /// Which events are wanted.
@@ -29,16 +23,9 @@ pub struct Events<'a> {
 }
 
 impl Events<'_> {
-    /// Returns the Unix time of the first session's or function trace's start, nanoseconds.
-    pub fn start(&self) -> i64 {
-        let started = self.sessions.iter().map(|(s, _)| s.json().started_unix_ns).min();
-        let first = || self.functions.iter().map(FunctionTrace::start_unix_ns).min();
-        started.or_else(first).unwrap_or(0)
-    }
-
     /// Returns the first and the last Unix time that are wanted, nanoseconds.
     pub fn window(&self) -> (i64, i64) {
-        let start = self.start();
+        let start = self.recording.start_unix_ns();
         let at = |since: Option<i64>| since.map(|since| start.saturating_add(since));
         (at(self.choice.from).unwrap_or(i64::MIN), at(self.choice.to).unwrap_or(i64::MAX))
     }
@@ -53,8 +40,9 @@ impl Events<'_> {
             [] => needs,
             // An event of any name shows that the last time has come.
             _ if self.choice.to.is_some() => needs,
-            patterns => needs
-                .named(self.sessions, |name| patterns.iter().any(|pattern| matches(pattern, name))),
+            patterns => needs.named(&self.recording.sessions, |name| {
+                patterns.iter().any(|pattern| matches(pattern, name))
+            }),
         }
     }
 
@@ -64,11 +52,10 @@ impl Events<'_> {
     /// # Errors
     /// If an input is damaged, after the events before the damage; or an error of the sink.
     pub fn each(&self, mut sink: impl FnMut(Row<'_>) -> io::Result<bool>) -> Result<Vec<Warning>> {
-        let start = self.start();
+        let start = self.recording.start_unix_ns();
         let mut names = Functions::read(self.symbols)?;
         let needs = self.needs();
-        let Events { sessions, traces, functions, .. } = *self;
-        let mut timeline = Timeline::of_needed(&needs, sessions, traces, functions)?;
+        let mut timeline = self.recording.timeline(&needs)?;
         while let Some(entry) = timeline.read() {
             let entry = entry?;
             let row = Row::of(&entry, start, &mut names);

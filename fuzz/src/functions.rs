@@ -10,7 +10,7 @@ use hypertrace_functions::read::{Flame, Spans, Summary, Trace};
 use hypertrace_functions::symbols::{MAX_NAME, Symbol};
 use hypertrace_functions::write::cut;
 use hypertrace_test_support::functions;
-use hypertrace_timeline::{FunctionTrace, Needs, Timeline};
+use hypertrace_timeline::{Form, FunctionTrace, Given, Needs, Recording};
 use std::path::Path;
 use std::time::Instant;
 use tempfile::TempDir;
@@ -57,11 +57,11 @@ fn read(path: &Path) -> Result<Summary> {
 
 /// Reads it as a source of a timeline. Returns what is wrong with it.
 fn shown(path: &Path) -> Option<String> {
-    let functions = match FunctionTrace::open(path) {
-        Ok(functions) => [functions],
+    let recording = match Recording::open(&[Given { form: Form::Functions, ..Given::new(path) }]) {
+        Ok(recording) => recording,
         Err(error) => return Some(error.to_string()),
     };
-    let mut timeline = match Timeline::of_needed(Needs::ALL, &[], &[], &functions) {
+    let mut timeline = match recording.timeline(Needs::ALL) {
         Ok(timeline) => timeline,
         Err(error) => return Some(error.to_string()),
     };
@@ -85,7 +85,8 @@ fn exported(path: &Path) -> Option<String> {
     // Of each task.
     assert!(sum <= 3_000 * functions.trace().tasks().len() as u64, "{sum} ns in 3,000");
     let out = TempDir::new().expect("a directory");
-    let source = Source { sessions: &[], traces: &[], modules: &[], text: &|_| None };
+    let recording = Recording::default();
+    let source = Source { recording: &recording, modules: &[], text: &|_| None };
     let said = beside(&source, &functions, out.path()).err()?.to_string();
     // Two modules of one name are no fault of a file.
     Some(said.replace(&*out.path().to_string_lossy(), &path.to_string_lossy()))

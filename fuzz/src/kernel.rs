@@ -4,7 +4,7 @@
 use crate::input::Input;
 use crate::reader::{Files, damage_all, write};
 use hypertrace_test_support::trace_dat::{Page, TraceDat, guest, time_shift, trace_id, tsc2nsec};
-use hypertrace_timeline::{EntryRef, KernelTrace, Result, Timeline};
+use hypertrace_timeline::{EntryRef, KernelTrace, Needs, Recording, Result};
 use std::path::Path;
 use tempfile::TempDir;
 
@@ -34,7 +34,8 @@ fn read(path: &Path) -> Result<usize> {
     let mut traces = [KernelTrace::open(path)?, KernelTrace::open(path)?];
     KernelTrace::pair(&mut traces);
     traces[0].stat()?;
-    let mut timeline = Timeline::with_kernel(&[], &traces)?;
+    let recording = Recording::of([], traces);
+    let mut timeline = recording.timeline(Needs::ALL)?;
     let mut events = 0;
     while let Some(entry) = timeline.read() {
         if let EntryRef::Event(event) = entry? {

@@ -3,7 +3,7 @@
 
 use crate::input::Input;
 use crate::session::write_sample;
-use hypertrace_timeline::{ClockMaps, Result, Session, SessionStat, Timeline};
+use hypertrace_timeline::{ClockMaps, Needs, Recording, Result, Session, SessionStat};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -32,8 +32,8 @@ pub fn read(dir: &Path) -> Result<usize> {
     let session = Session::open(dir)?;
     SessionStat::of(&session)?;
     let maps = ClockMaps::of(&session)?;
-    let sessions = [(session, maps)];
-    Timeline::new(&sessions)?.try_fold(0, |n, event| event.map(|_| n + 1))
+    let recording = Recording::of([(session, maps)], []);
+    recording.timeline(Needs::ALL)?.try_fold(0, |n, event| event.map(|_| n + 1))
 }
 
 /// Writes files to a directory.

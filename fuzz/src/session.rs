@@ -15,7 +15,7 @@ use hypertrace_abi::ring::ProducerState;
 use hypertrace_abi::schema::Schema;
 use hypertrace_device::{Chip, Memory};
 use hypertrace_timeline::{
-    ClockMaps, Domain, Event, EventKind, SessionJson, SessionStat, Timeline, Value,
+    ClockMaps, Domain, Event, EventKind, Needs, Recording, SessionJson, SessionStat, Value,
 };
 use hypertrace_trace::{Output, Session, Summary, limits};
 use std::cell::Cell;
@@ -173,9 +173,9 @@ pub fn read(dir: &Path) -> Read {
     let session = hypertrace_timeline::Session::open(dir).expect("a whole session");
     let stat = SessionStat::of(&session).expect("accounts");
     let maps = ClockMaps::of(&session).expect("clock maps");
-    let sessions = [(session, maps)];
+    let recording = Recording::of([(session, maps)], []);
     let events: Vec<Event> =
-        Timeline::new(&sessions).expect("a timeline").map(|e| e.expect("an event")).collect();
+        recording.timeline(Needs::ALL).expect("a timeline").map(|e| e.expect("an event")).collect();
     assert_eq!(events.len() as u64, stat.total.records);
     let honest = (Domain::Guest, HONEST);
     let stream = stat.streams.iter().find(|s| s.stream == Some(honest));

@@ -9,7 +9,7 @@ use hypertrace_abi::record::ClockKind;
 use hypertrace_abi::sink::{DrainSink, EventSink, Facts, ReferencePoint, Status};
 use hypertrace_device::{Chip, ChipConfig, Counter, Geometry, Memory, Region, RingMode};
 use hypertrace_device::{DrainPolicy, DrainThread};
-use hypertrace_timeline::{ClockMaps, Event, Timeline};
+use hypertrace_timeline::{Event, Given, Needs, Recording};
 use hypertrace_trace::ctf::stream::DEFAULT_FILE_BYTES;
 use hypertrace_trace::session_json::{Domain, StreamJson};
 use hypertrace_trace::{Output, Session, SessionConfig, Summary};
@@ -184,8 +184,6 @@ impl Recorded {
 /// Returns all events of the session in this directory, in order.
 #[track_caller]
 pub fn events(dir: &Path) -> Vec<Event> {
-    let session = hypertrace_timeline::Session::open(dir).unwrap();
-    let maps = ClockMaps::of(&session).unwrap();
-    let sessions = [(session, maps)];
-    Timeline::new(&sessions).unwrap().map(Result::unwrap).collect()
+    let recording = Recording::open(&[Given::new(dir)]).unwrap();
+    recording.timeline(Needs::ALL).unwrap().map(Result::unwrap).collect()
 }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 use hypertrace::{Emit, Status, commit, event, reference_point};
-use hypertrace_timeline::{ClockMaps, Event, EventKind, Session, Timeline, Value};
+use hypertrace_timeline::{ClockMaps, Event, EventKind, Needs, Recording, Session, Value};
 
 /// Environment variable with the argument of a test that is run as a program.
 pub const AS_PROGRAM: &str = "HYPERTRACE_TEST_PROGRAM";
@@ -117,8 +117,8 @@ fn also_of_corrupted_clients(dir: &Path, mut each: impl FnMut(Event)) -> u64 {
     let session = Session::open(dir).unwrap();
     let maps = ClockMaps::of(&session).unwrap();
     let unusable = maps.unusable();
-    let sessions = [(session, maps)];
-    Timeline::new(&sessions).unwrap().for_each(|event| each(event.unwrap()));
+    let recording = Recording::of([(session, maps)], []);
+    recording.timeline(Needs::ALL).unwrap().for_each(|event| each(event.unwrap()));
     unusable
 }
 

@@ -75,6 +75,14 @@ pub enum Error {
         /// Reason.
         why: String,
     },
+    /// A trace is of the guest of a session that was not given, too.
+    #[error("{}: recorded by the guest of {}, which is not read", path.display(), session.display())]
+    NotGiven {
+        /// The trace.
+        path: PathBuf,
+        /// Directory of the session.
+        session: PathBuf,
+    },
     /// A function trace cannot be put on the clock of another recording.
     #[error(
         "{}: recorded on another machine, or after another boot, than {}: show it alone",
@@ -115,6 +123,7 @@ impl Error {
             | Error::NotSupported { .. }
             | Error::AnotherBoot { .. }
             | Error::AnotherHost { .. }
+            | Error::NotGiven { .. }
             | Error::NoGuestClock { .. } => true,
             Error::Functions(error) => error.is_bad_input(),
             Error::Io { source, .. } => is_bad_path(source),

@@ -6,9 +6,11 @@ use crate::error::{Error, Result};
 use crate::event::EntryRef;
 use crate::inputs::ctf::{
     ClockMaps, Cursor, Domain, Segment, Session, SessionJson, elsewhere, stream_files,
+    stream_inputs,
 };
 use crate::inputs::input::nanoseconds;
 use crate::inputs::names::Names;
+use crate::inputs::needs::Needs;
 use crate::merge::Timeline;
 use hypertrace_format::folder::{Folder, Share};
 use std::collections::{HashMap, HashSet};
@@ -104,7 +106,9 @@ impl Follow {
         if let Some(session) = session {
             let maps = ClockMaps::estimates();
             // They stay as they are if something is damaged.
-            let mut timeline = Timeline::of_part(&session, &maps, self.names.clone())?;
+            let mut names = self.names.clone();
+            let inputs = stream_inputs(0, &session, &maps, Needs::ALL, &mut names);
+            let mut timeline = Timeline::of(inputs, names, Vec::new())?;
             while let Some(entry) = timeline.read() {
                 each(entry?);
             }

@@ -2,19 +2,18 @@
 
 //! One timeline of the events that guests and their hosts recorded.
 //!
-//! A [`Session`] is a directory that `hypertrace-trace` wrote. The writer may still be
-//! writing to it, or may have been killed. [`ClockMaps`] maps its guests' clocks
-//! to the host's, with a bound on the error. [`Timeline`] iterates over all events
-//! of one or several sessions in order.
+//! A [`Recording`] is all that is read together: sessions, which are directories that
+//! `hypertrace-trace` wrote, traces of kernels, and function traces. A writer may still be
+//! writing to a session, or may have been killed. Guests' clocks are mapped
+//! to the host's, with a bound on the error. A [`Timeline`] iterates over all events
+//! of a recording in order.
 //!
 //! ```no_run
 //! # fn main() -> Result<(), hypertrace_timeline::Error> {
-//! use hypertrace_timeline::{ClockMaps, Session, Timeline};
+//! use hypertrace_timeline::{Given, Needs, Recording};
 //!
-//! let session = Session::open("session".as_ref())?;
-//! let maps = ClockMaps::of(&session)?;
-//! let sessions = [(session, maps)];
-//! for event in Timeline::new(&sessions)? {
+//! let recording = Recording::open(&[Given::new("session")])?;
+//! for event in recording.timeline(Needs::ALL)? {
 //!     let event = event?;
 //!     println!("{} {} {}", event.ts_ns, event.source, event.name);
 //! }
@@ -25,12 +24,11 @@
 //! [`Follow`] reads a session in rounds while it is written.
 //!
 //! [`Timeline::next_entry`] also returns the places where events were lost, and
-//! [`Timeline::read`] returns both without a copy.
+//! [`Timeline::read`] returns both without a copy. A timeline maps no more of the sessions'
+//! events than its reader [`Needs`].
 //!
 //! A [`KernelTrace`] is the trace of a kernel: `kernel.dat` of a session, or any trace.dat
-//! of trace-cmd. [`Timeline::with_kernel`] merges it with sessions. A [`FunctionTrace`] has
-//! the entries and exits of a guest's functions; [`Timeline::of_needed`] merges it, too, and
-//! maps no more of the sessions' events than a reader [`Needs`].
+//! of trace-cmd. A [`FunctionTrace`] has the entries and exits of a guest's functions.
 //!
 //! Everything that is read is checked, and an [`Error`] names file and byte.
 //! An unfinished end of a file is no damage: sessions survive a kill at any
@@ -54,6 +52,7 @@ mod format;
 mod inputs;
 mod merge;
 mod order;
+mod recording;
 mod sort;
 mod stat;
 mod value;
@@ -74,5 +73,6 @@ pub use inputs::kernel::{CpuStat, EventStat, KernelStat, KernelTrace};
 pub use inputs::needs::Needs;
 pub use merge::Timeline;
 pub use order::{Late, Order};
+pub use recording::{Form, Given, OpenGuests, Recording, Unread, UnreadPart};
 pub use stat::{SessionStat, StreamStat};
 pub use value::{Array, Name, Value, ValueRef};

@@ -4,12 +4,8 @@
 
 use crate::error::Result;
 use crate::event::{Entry, EntryRef, Event};
-use crate::inputs::ctf::{ClockMaps, Session, inputs, stream_inputs};
-use crate::inputs::functions::{self, FunctionTrace};
 use crate::inputs::input::{Input, Time};
-use crate::inputs::kernel::{self, KernelTrace};
 use crate::inputs::names::Names;
-use crate::inputs::needs::Needs;
 use hypertrace_format::error::Warning;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -28,7 +24,6 @@ pub struct Timeline<'a> {
     inputs: Vec<Box<dyn Input + 'a>>,
     heap: BinaryHeap<Reverse<Key>>,
     names: Names,
-    /// Bounds on the errors of sessions' places, by session, `None` if unknown; empty if all are 0.
     margins: Vec<Option<u64>>,
     /// Whether the first input's entry was returned, so that its next one must be read.
     taken: bool,
@@ -44,129 +39,26 @@ struct Key {
 }
 
 impl<'a> Timeline<'a> {
-    /// Starts at the beginning of all sessions, given with their clock maps. The timeline's clock is that
-    /// of the first session's host. A session has bounds against it if it is on the same counter
-    /// ([`Session::counter`]); the error of all others is unknown.
+    /// Starts at the beginning of inputs, whose sources have these names. `margins`: bounds on the errors of sessions' places, by
+    /// session, `None` if unknown; empty if all are 0.
     ///
     /// # Errors
-    /// If the first records of a stream are damaged.
-    pub fn new(sessions: &'a [(Session, ClockMaps)]) -> Result<Timeline<'a>> {
-        Timeline::with_kernel(sessions, &[])
-    }
-
-    /// Starts at the beginning of all sessions and of traces of kernels, of which each belongs
-    /// to a session or to none.
-    ///
-    /// # Errors
-    /// If the first records of a stream or of a trace are damaged.
-    pub fn with_kernel(
-        sessions: &'a [(Session, ClockMaps)],
-        traces: &'a [KernelTrace],
+    /// If the first records of an input are damaged.
+    pub(crate) fn of(
+        inputs: Vec<Box<dyn Input + 'a>>,
+        names: Names,
+        margins: Vec<Option<u64>>,
     ) -> Result<Timeline<'a>> {
-        Timeline::of_needed(Needs::ALL, sessions, traces, &[])
-    }
-
-    /// Starts at the beginning of what is needed of all sessions, and of all traces of kernels and function traces. Each
-    /// function trace is on the clock of a session ([`FunctionTrace::place`]), or there is no session.
-    ///
-    /// # Errors
-    /// If the first records of a stream or of a trace are damaged.
-    pub fn of_needed(
-        needs: &'a Needs,
-        sessions: &'a [(Session, ClockMaps)],
-        traces: &'a [KernelTrace],
-        functions: &'a [FunctionTrace],
-    ) -> Result<Timeline<'a>> {
-        let mut hosts: Vec<_> =
-            sessions.iter().map(|(s, _)| (s.name(), s.json().sides())).collect();
-        let mut numbers = Vec::new();
-        for trace in traces {
-            numbers.push(trace.session().unwrap_or_else(|| {
-                hosts.push((trace.name(), ["", "kernel"]));
-                hosts.len() - 1
-            }));
-        }
-        let mut of_functions = Vec::new();
-        for trace in functions {
-            of_functions.push(trace.session().unwrap_or_else(|| {
-                hosts.push((trace.name(), ["", "functions"]));
-                hosts.len() - 1
-            }));
-        }
-        let mut names = Names::new(hosts);
-        let mut all = Vec::new();
-        let mut margins = Vec::new();
-        for (number, (session, maps)) in sessions.iter().enumerate() {
-            let stated = session.offset().and_then(|offset| offset.bound_ns);
-            let is_placed = number == 0
-                || stated.is_some()
-                || sessions.first().is_some_and(|(first, _)| session.is_placed_with(first));
-            margins.push(is_placed.then_some(stated.unwrap_or(0)));
-            all.extend(inputs(number, session, maps, needs, &mut names));
-        }
-        for (trace, number) in traces.iter().enumerate().zip(numbers) {
-            all.extend(kernel::inputs(number, trace, &names));
-        }
-        for (trace, number) in functions.iter().zip(of_functions) {
-            all.extend(functions::inputs(number, trace, functions.len() == 1, &names)?);
-        }
-        if margins.iter().all(|margin| *margin == Some(0)) {
-            margins.clear();
-        }
-        Ok(Timeline { margins, ..Timeline::of(all, names)? })
-    }
-
-    /// Starts at the beginning of what is needed of all sessions, and of traces of kernels. The events of all threads
-    /// beside those of a trace are there: of a trace after all others, in their order.
-    ///
-    /// # Errors
-    /// If the first records of a stream or of a trace are damaged.
-    pub(crate) fn of_regions(
-        needs: &'a Needs,
-        sessions: &'a [(Session, ClockMaps)],
-        traces: &'a [KernelTrace],
-    ) -> Result<Timeline<'a>> {
-        let mut timeline = Timeline::of_needed(needs, sessions, traces, &[])?;
-        for (number, trace) in (traces.len()..).zip(traces) {
-            kernel::inputs_of_cpus(number, trace).into_iter().try_for_each(|i| timeline.add(i))?;
-        }
-        Ok(timeline)
-    }
-
-    /// Starts at the beginning of the scheduling of traces of kernels.
-    ///
-    /// # Errors
-    /// If the first records of a trace are damaged.
-    pub(crate) fn of_scheduling(traces: &'a [KernelTrace]) -> Result<Timeline<'a>> {
-        let inputs = |(number, trace)| kernel::inputs_of_scheduling(number, trace);
-        Timeline::of((0..).zip(traces).flat_map(inputs).collect(), Names::new(Vec::new()))
-    }
-
-    /// Starts at the beginning of a part of a session's streams, with the names so far.
-    pub(crate) fn of_part(
-        session: &'a Session,
-        maps: &'a ClockMaps,
-        mut names: Names,
-    ) -> Result<Timeline<'a>> {
-        let stream_inputs = stream_inputs(0, session, maps, Needs::ALL, &mut names);
-        Timeline::of(stream_inputs, names)
-    }
-
-    fn of(inputs: Vec<Box<dyn Input + 'a>>, names: Names) -> Result<Timeline<'a>> {
-        let (heap, margins) = (BinaryHeap::new(), Vec::new());
+        let heap = BinaryHeap::new();
         let mut timeline = Timeline { inputs: Vec::new(), heap, names, margins, taken: false };
-        inputs.into_iter().try_for_each(|input| timeline.add(input))?;
-        Ok(timeline)
-    }
-
-    /// Adds an input, before anything is read.
-    fn add(&mut self, mut input: Box<dyn Input + 'a>) -> Result<()> {
-        if let Some(time) = input.advance()? {
-            let (host, input) = (input.is_host(), self.inputs.len());
-            self.heap.push(Reverse(Key { time, host, input }));
+        for mut input in inputs {
+            if let Some(time) = input.advance()? {
+                let (host, input) = (input.is_host(), timeline.inputs.len());
+                timeline.heap.push(Reverse(Key { time, host, input }));
+            }
+            timeline.inputs.push(input);
         }
-        self.inputs.push(input);
-        Ok(())
+        Ok(timeline)
     }
 
     /// Returns the names at its end.

@@ -8,7 +8,7 @@ mod text;
 use crate::interrupt::Interrupts;
 use crate::output::{Faults, grouped, print, print_json, say};
 use crate::regions::of_any;
-use crate::report::{Inputs, Recordings};
+use crate::report::Inputs;
 use crate::{Usage, unreadable};
 use anyhow::{Context, Result, bail};
 use hypertrace_compare::{
@@ -230,18 +230,18 @@ fn read(dir: &Path, faults: &mut Faults) -> Result<Run> {
         }
         return Ok(run.upgraded());
     }
-    let recordings = Inputs::of(dir).open(&[])?;
-    faults.say(recordings.warnings().filter(Warning::is_damage));
-    let Recordings { sessions, traces, .. } = recordings;
+    let recording = Inputs::of(dir).open(&[])?;
+    faults.say(recording.warnings().filter(Warning::is_damage));
     // Those that are of no thread divide along their paths.
-    let options = Options { has_paths: !of_any(&sessions).is_empty(), ..Options::default() };
-    let regions = Regions::of(&sessions, &traces, &options)?;
+    let options =
+        Options { has_paths: !of_any(&recording.sessions).is_empty(), ..Options::default() };
+    let regions = Regions::of(&recording, &options)?;
     faults.say(regions.warnings.iter().filter(|warning| warning.is_damage()).cloned());
     if let Some(why) = regions.cut() {
         say(format_args!("{}: {why}", dir.display()));
     }
     let no_session = || Usage(format!("{}: no session", dir.display()));
-    let (session, _) = sessions.first().ok_or_else(no_session)?;
+    let (session, _) = recording.sessions.first().ok_or_else(no_session)?;
     let run = Run::of(session, &regions);
     if run.regions.is_empty() {
         bail!(Usage(format!(

@@ -3,12 +3,12 @@
 use super::{Args, whole};
 use crate::Usage;
 use crate::output::{Faults, counted, grouped, progress, say};
-use crate::report::{Recordings, wrong};
+use crate::report::{names, wrong};
 use anyhow::{Context, Result, anyhow};
 use hypertrace_export::otlp::http::{Endpoint, Limits};
 use hypertrace_export::otlp::{self, Counts};
-use hypertrace_timeline::regions::{Choice, Options, fields, names};
-use hypertrace_timeline::{ClockMaps, Session};
+use hypertrace_timeline::Recording;
+use hypertrace_timeline::regions::{self, Choice, Options, fields};
 use std::path::Path;
 
 /// Writes the regions that are wanted.
@@ -16,21 +16,19 @@ pub fn run(args: &Args) -> Result<()> {
     if args.otlp_endpoint.is_none() && args.output.is_none() {
         return Err(Usage("give --otlp-endpoint URL, or -o FILE".into()).into());
     }
-    let recordings = args.inputs.open_timed(&[])?;
+    let recording = args.inputs.open_timed(&[])?;
     let mut faults = Faults::default();
-    faults.say(recordings.warnings());
-    let names = recordings.names();
-    let Recordings { sessions, traces, functions } = recordings;
-    if !functions.is_empty() {
+    faults.say(recording.warnings());
+    if !recording.functions.is_empty() {
         let why = "--to otlp has no function traces: give sessions";
-        return Err(Usage(format!("{names}: {why}")).into());
+        return Err(Usage(format!("{}: {why}", names(&recording))).into());
     }
-    let choice = choice(args, &names, &sessions)?;
+    let choice = choice(args, &recording)?;
     let (counts, to) = match (&args.otlp_endpoint, &args.output) {
         (Some(endpoint), _) => {
             let mut sent = Sent::default();
             let bar = progress(0, "{human_pos} spans accepted in {elapsed}")?;
-            let counts = otlp::write(&sessions, &traces, choice, &mut |text, spans| {
+            let counts = otlp::write(&recording, choice, &mut |text, spans| {
                 sent.post(endpoint, text, spans)?;
                 bar.inc(spans);
                 anyhow::Ok(())
@@ -46,7 +44,7 @@ pub fn run(args: &Args) -> Result<()> {
         }
         (None, Some(path)) => {
             let counts = whole(path, |out| {
-                otlp::write(&sessions, &traces, choice, &mut |text, _| {
+                otlp::write(&recording, choice, &mut |text, _| {
                     writeln!(out, "{text}").context("cannot write")
                 })
             })?;
@@ -63,12 +61,13 @@ pub fn run(args: &Args) -> Result<()> {
 }
 
 /// Returns which regions are wanted.
-fn choice(args: &Args, inputs: &str, sessions: &[(Session, ClockMaps)]) -> Result<Choice> {
+fn choice(args: &Args, recording: &Recording) -> Result<Choice> {
+    let sessions = &recording.sessions;
     let start = sessions.first().map_or(0, |(session, _)| session.json().started_unix_ns);
     let choice = args.wanted.regions(start, args.until)?;
-    if names(sessions).is_empty() {
+    if regions::names(sessions).is_empty() {
         let why = "no regions: no events NAME_begin and NAME_end with a field id";
-        return Err(Usage(format!("{inputs}: {why}")).into());
+        return Err(Usage(format!("{}: {why}", names(recording))).into());
     }
     if let Some(filter) = &choice.filter {
         let known = fields(sessions, &Options::default());

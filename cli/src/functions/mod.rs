@@ -15,6 +15,7 @@ use hypertrace_export::uftrace::{self, Counts, Module, has_functions};
 use hypertrace_format::session_json;
 use hypertrace_functions::read::{By, Caller, Flame, Function, Spans, Summary, Trace};
 use hypertrace_functions::symbols::Source;
+use hypertrace_timeline::Recording;
 use indicatif::ProgressBar;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
@@ -194,8 +195,8 @@ fn watched(trace: &mut Trace) -> Result<ProgressBar> {
 
 /// Makes a function trace of a session whose functions are compiled in, in a temporary directory.
 fn compiled(args: &Args, faults: &mut Faults) -> Result<(Temporary, Counts)> {
-    let sessions = [report::open(&args.dir)?];
-    if !has_functions(&sessions[0].0) {
+    let recording = report::open(&args.dir)?;
+    if !recording.sessions.iter().any(|(session, _)| has_functions(session)) {
         bail!(Usage(format!(
             "{}: a session without a function trace in its folder `{FOLDER}`: give the directory of the trace, or \
              record one (`hypertrace record --qemu Q --functions F -o S PROGRAM`)",
@@ -205,8 +206,8 @@ fn compiled(args: &Args, faults: &mut Faults) -> Result<(Temporary, Counts)> {
     let made = Temporary::create(&std::env::temp_dir(), "hypertrace-functions-")?;
     let modules = args.symbols.iter().map(Module::read).collect::<Result<Vec<_>, _>>()?;
     // Calls alone.
-    let source =
-        uftrace::Source { sessions: &sessions, traces: &[], modules: &modules, text: &|_| None };
+    let recording = Recording { traces: Vec::new(), ..recording };
+    let source = uftrace::Source { recording: &recording, modules: &modules, text: &|_| None };
     let (counts, warnings) =
         uftrace::compiled(&source, &made.folder().by_descriptor().join(FOLDER))?;
     faults.say(warnings);

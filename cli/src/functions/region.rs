@@ -6,8 +6,8 @@ use crate::regions::check_names;
 use crate::report::open;
 use anyhow::Result;
 use hypertrace_functions::read::Spans;
-use hypertrace_timeline::FunctionTrace;
 use hypertrace_timeline::regions::{Options, Regions, Select};
+use hypertrace_timeline::{FunctionTrace, Recording};
 use std::path::Path;
 
 /// Returns the parts of a function trace's time in which a region of this name of the session was open.
@@ -17,13 +17,14 @@ pub fn spans(dir: &Path, session: Option<&Path>, name: &str) -> Result<Spans> {
         return Err(Usage(why.into()).into());
     };
     let mut trace = FunctionTrace::open(dir)?;
-    let (session, maps) = open(session)?;
-    trace.place(&[&session], None)?;
-    let sessions = [(session, maps)];
+    // Regions whose threads the kernel's recording has not are wanted, too.
+    let recording = Recording { traces: Vec::new(), ..open(session)? };
+    let sessions = Vec::from_iter(recording.sessions.iter().map(|(session, _)| session));
+    trace.place(&sessions, None)?;
     let wanted = [name.to_owned()];
-    check_names(&sessions, &wanted)?;
+    check_names(&recording.sessions, &wanted)?;
     let options = Options { select: Select::Names(wanted.into()), ..Options::default() };
-    let regions = Regions::of(&sessions, &[], &options)?;
+    let regions = Regions::of(&recording, &options)?;
     regions.cut().into_iter().for_each(say);
     let part = |(begin, end)| (trace.time_at(begin), trace.time_at(end));
     let spans = Spans::new(regions.samples().map(|one| part((one.begin_ns, one.end_ns()))));

@@ -1,8 +1,8 @@
 //! How well the clocks of a session are known, and why.
 
-use super::guest_tscs;
+use super::{Opened, guest_tscs};
 use crate::output::{counted, grouped};
-use crate::report::{Opened, unplaced};
+use crate::report::unplaced;
 use hypertrace_abi::clock::Reason;
 use hypertrace_export::escape::Escaped;
 use hypertrace_timeline::clock::host::uuid_text;
@@ -15,8 +15,8 @@ use std::fmt::{self, Write as _};
 const SHOWN: usize = 10;
 
 /// Writes what is known of a session's clocks. `first`: the session before it, on whose timeline it is placed.
-pub fn text(out: &mut String, first: Option<&Session>, opened: &Opened) -> fmt::Result {
-    let Opened { session, maps, unread, .. } = opened;
+pub fn text(out: &mut String, first: Option<&Session>, opened: &Opened<'_>) -> fmt::Result {
+    let Opened { session, maps, unread, .. } = *opened;
     let counter = session.counter();
     let mut clocks = session.json().clocks.iter();
     let kind = clocks.find(|clock| clock.domain == Domain::Host).map_or("counter", |c| &c.kind);
@@ -349,8 +349,8 @@ pub fn ns(units: u64) -> String {
 }
 
 /// Returns the same as JSON.
-pub fn json(first: Option<&Session>, opened: &Opened) -> Value {
-    let Opened { session, maps, unread, .. } = opened;
+pub fn json(first: Option<&Session>, opened: &Opened<'_>) -> Value {
+    let Opened { session, maps, unread, .. } = *opened;
     let counter = session.counter();
     let (raw, unix_ns) = counter.anchor();
     let is_placed =

@@ -1,7 +1,7 @@
 //! A session's counts of events, losses and faults.
 
+use super::Opened;
 use crate::output::{Faults, grouped, say, table, wrapped};
-use crate::report::Opened;
 use crate::writer::{origin, unfinished};
 use anyhow::Result;
 use hypertrace_abi::ring::Losses;
@@ -23,10 +23,10 @@ pub struct Counts<'s> {
 
 impl Counts<'_> {
     /// Counts a session's events. Reports what the kernels' files lack.
-    pub fn of<'o>(opened: &'o Opened, faults: &mut Faults) -> Result<Counts<'o>> {
-        let Opened { session, kernel, unread, .. } = opened;
+    pub fn of<'o>(opened: &Opened<'o>, faults: &mut Faults) -> Result<Counts<'o>> {
+        let Opened { session, kernel, unread, .. } = *opened;
         let stat = SessionStat::of(session)?;
-        let kernel = kernel.as_ref().filter(|_| unread.is_none());
+        let kernel = kernel.filter(|_| unread.is_none());
         let kernel = kernel.map(KernelTrace::stat).transpose()?;
         let guests = guests(&opened.guests);
         let kernels = kernel.iter().chain(guests.iter().map(|(_, kernel)| kernel));
@@ -51,7 +51,7 @@ type Guest = (String, KernelStat);
 
 /// Counts the events of the guests' kernels. One that cannot be read is reported: its guest has made what
 /// is in it.
-fn guests(traces: &[KernelTrace]) -> Vec<Guest> {
+fn guests(traces: &[&KernelTrace]) -> Vec<Guest> {
     let counted = traces.iter().filter_map(|trace| {
         let name = trace.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
         let counted = trace.stat().map(|stat| (name, stat));

@@ -8,10 +8,10 @@ mod machine;
 use crate::kernel;
 use crate::output::{Faults, print, print_json};
 use crate::place;
-use crate::report::{Opened, is_trace, open_each, open_trace};
+use crate::report::{kernel_of, open_all, session, unread};
 use counts::Counts;
 use hypertrace_export::escape::Escaped;
-use hypertrace_timeline::Session;
+use hypertrace_timeline::{ClockMaps, Error, Form, Given, KernelTrace, Session, UnreadPart};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
@@ -64,6 +64,16 @@ Examples:
 
 Exit code: 0 done, 1 failed, 2 wrong usage, or damaged or foreign input.";
 
+/// A session with its clocks, and the kernels' events in it.
+struct Opened<'r> {
+    session: &'r Session,
+    maps: &'r ClockMaps,
+    kernel: Option<&'r KernelTrace>,
+    guests: Vec<&'r KernelTrace>,
+    /// Why the events of the host's kernel are not used.
+    unread: Option<&'r Error>,
+}
+
 /// Runs the command.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let default = Path::new(place::DEFAULT);
@@ -74,19 +84,22 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         [] => &[default.to_owned()],
         dirs => dirs,
     };
-    let (files, dirs): (Vec<&PathBuf>, Vec<&PathBuf>) =
-        dirs.iter().partition(|path| is_trace(path));
-    let dirs: Vec<PathBuf> = dirs.into_iter().cloned().collect();
-    let guests = |number, session: &Session| Ok(kernel::guests(number, session, "counted"));
-    let mut sessions = open_each(&dirs, guests)?;
+    let is_file = |path: &&PathBuf| Given::new(*path).form == Form::Kernel;
+    let (files, dirs): (Vec<&PathBuf>, Vec<&PathBuf>) = dirs.iter().partition(is_file);
+    let dirs = Vec::from_iter(dirs.into_iter().map(|dir| session(dir)));
+    let mut guests = |number, session: &Session| kernel::guests(number, session, "counted");
+    let recording = open_all(&dirs, &mut guests)?;
+    kernel::say_without_times(&recording, "counted");
     let (mut shown, mut kernels) = (Vec::new(), Vec::new());
     let (mut text, mut faults) = (String::new(), Faults::default());
-    for opened in &mut sessions {
-        let guests = std::mem::take(&mut opened.guests);
-        opened.guests = kernel::with_times(guests, &opened.session, &opened.maps, "counted");
-    }
-    for (number, opened) in sessions.iter().enumerate() {
-        let first = sessions.first().map(|first| &first.session);
+    let first = recording.sessions.first().map(|(first, _)| first);
+    for (number, (session, maps)) in recording.sessions.iter().enumerate() {
+        let (kernel, unread) = (kernel_of(&recording, number), unread(&recording, number));
+        let is_guest = |trace: &&KernelTrace| {
+            trace.session() == Some(number) && trace.path().parent() != Some(session.dir())
+        };
+        let guests = recording.traces.iter().filter(is_guest).collect();
+        let opened = &Opened { session, maps, kernel, guests, unread };
         let counts = Counts::of(opened, &mut faults)?;
         if args.json {
             shown.push(to_json(first, opened, &counts));
@@ -101,7 +114,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         }
     }
     for path in files {
-        let trace = open_trace(path)?;
+        let trace = KernelTrace::open(path)?;
         let stat = trace.stat()?;
         faults.say(stat.warnings.iter().cloned());
         if args.json {
@@ -118,15 +131,12 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         false => print(text)?,
     }
     // What could be read was shown.
-    sessions.into_iter().filter_map(|opened| opened.unread).for_each(|why| faults.add(why));
+    let unread = recording.unread.into_iter().filter(|unread| unread.what != UnreadPart::Guest);
+    unread.for_each(|unread| faults.add(unread.why));
     faults.end()
 }
 
-fn to_json(
-    first: Option<&hypertrace_timeline::Session>,
-    opened: &Opened,
-    counts: &Counts<'_>,
-) -> Value {
+fn to_json(first: Option<&Session>, opened: &Opened<'_>, counts: &Counts<'_>) -> Value {
     let (mut json, clocks) = (counts.json(), clocks::json(first, opened));
     if let (Some(json), Value::Object(mut clocks)) = (json.as_object_mut(), clocks) {
         json.append(&mut clocks);

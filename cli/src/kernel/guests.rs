@@ -7,7 +7,9 @@ use hypertrace_export::choice::PIECE_EVENT;
 use hypertrace_format::error::error_chain;
 use hypertrace_format::folder::Folder;
 use hypertrace_kernel::{Error, GuestRecordings, PIECE, Piece};
-use hypertrace_timeline::{ClockMaps, Domain, KernelTrace, Record, Session, Stream, ValueRef};
+use hypertrace_timeline::{
+    Domain, KernelTrace, Record, Recording, Session, Stream, UnreadPart, ValueRef,
+};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
@@ -45,19 +47,16 @@ pub fn open(number: usize, session: &Session, shown: &str) -> Vec<KernelTrace> {
     traces
 }
 
-/// Gives recordings of a session's guests the times of their guests' clocks. Reports why others are not `shown`.
-pub fn with_times(
-    mut traces: Vec<KernelTrace>,
-    session: &Session,
-    maps: &ClockMaps,
-    shown: &str,
-) -> Vec<KernelTrace> {
-    traces.retain_mut(|trace| {
-        let set = trace.set_guest(session, maps);
-        let failed = set.as_ref().map_err(|why| without_folder(&error_chain(why), trace.path()));
-        failed.inspect_err(|why| complain(session, shown, why)).is_ok()
-    });
-    traces
+/// Reports the recordings of guests' kernels that are not `shown`, as their times are not known.
+pub fn say_without_times(recording: &Recording, shown: &str) {
+    for unread in recording.unread.iter().filter(|unread| unread.what == UnreadPart::Guest) {
+        let (session, _) = &recording.sessions[unread.session];
+        let mut why = error_chain(&unread.why);
+        if let hypertrace_timeline::Error::NoGuestClock { path, .. } = &unread.why {
+            why = without_folder(&why, path);
+        }
+        complain(session, shown, &why);
+    }
 }
 
 /// Returns a text about a file with the file's name in place of its path.

@@ -5,16 +5,13 @@ use anyhow::{Context, Result};
 use hypertrace_export::escape::JsonText;
 use hypertrace_export::json::{JSON_VERSION, exact};
 use hypertrace_timeline::regions::{Options, Regions, ThreadInterval};
-use hypertrace_timeline::{ClockMaps, KernelTrace, Session, Warning};
+use hypertrace_timeline::{Recording, Warning};
 use serde_json::json;
 use std::io::{self, Write as _};
 
 /// Prints a line for each interval of each thread: those of a thread in order of time. Returns the warnings.
-pub fn print(
-    sessions: &[(Session, ClockMaps)],
-    traces: &[KernelTrace],
-    started_unix_ns: i64,
-) -> Result<Vec<Warning>> {
+pub fn print(recording: &Recording) -> Result<Vec<Warning>> {
+    let (sessions, started_unix_ns) = (&recording.sessions, recording.start_unix_ns());
     let mut out = io::BufWriter::with_capacity(1 << 16, io::stdout().lock());
     let mut written = Ok(());
     let mut write = |thread: &ThreadInterval<'_>| {
@@ -36,7 +33,7 @@ pub fn print(
             written = writeln!(out, "{}", JsonText(&exact(line).to_string()));
         }
     };
-    let regions = Regions::with_intervals(sessions, traces, &Options::default(), &mut write)?;
+    let regions = Regions::with_intervals(recording, &Options::default(), &mut write)?;
     written.and_then(|()| out.flush()).context("cannot write")?;
     Ok(regions.warnings)
 }

@@ -8,7 +8,7 @@ mod text;
 
 use crate::Usage;
 use crate::output::{Faults, print, say};
-use crate::report::{Inputs, Recordings, wrong};
+use crate::report::{self, Inputs, wrong};
 use crate::units::{At, at};
 use crate::writer::unfinished;
 use anyhow::Result;
@@ -17,7 +17,7 @@ use hypertrace_timeline::regions::{
     By, Choice, Group, MOST_GROUPS, Options, Regions, Select, fields, names,
 };
 use hypertrace_timeline::{
-    Class, ClockMaps, Domain, Filter, KernelTrace, Session, Warning, nearest,
+    Class, ClockMaps, Domain, Filter, KernelTrace, Recording, Session, Warning, nearest,
 };
 use rows::EMPTY;
 use std::collections::BTreeSet;
@@ -168,9 +168,9 @@ foreign input.";
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<()> {
-    let recordings = args.inputs.open_timed(&[])?;
-    let (names, of_inputs) = (recordings.names(), Vec::from_iter(recordings.warnings()));
-    let Recordings { sessions, traces, functions } = recordings;
+    let recording = args.inputs.open_timed(&[])?;
+    let Recording { sessions, traces, functions, .. } = &recording;
+    let of_inputs = Vec::from_iter(recording.warnings());
     let mut faults = Faults::default();
     if let Some(functions) = functions.first() {
         let path = functions.trace().path().display();
@@ -181,18 +181,18 @@ pub fn run(args: &Args) -> Result<()> {
     }
     if sessions.is_empty() {
         let why = "a trace of a kernel alone has no regions: give the session's directory, too";
-        return Err(Usage(format!("{names}: {why}")).into());
+        return Err(Usage(format!("{}: {why}", report::names(&recording))).into());
     }
     if args.intervals {
         faults.say(of_inputs);
-        faults.say(intervals::print(&sessions, &traces, started(&sessions))?);
+        faults.say(intervals::print(&recording)?);
         return faults.end();
     }
-    let options = args.options(&sessions)?;
+    let options = args.options(sessions)?;
     if let Some(path) = &args.html {
         html::PAGE.check(path)?;
     }
-    let regions = Regions::of(&sessions, &traces, &options)?;
+    let regions = Regions::of(&recording, &options)?;
     if args.subtract_empty && !regions.groups.iter().any(|group| group.empty_ns.is_some()) {
         let why = "--subtract-empty: no client has regions named empty; record some in each \
                    client, with nothing in them: region!(\"empty\")";
@@ -202,23 +202,23 @@ pub fn run(args: &Args) -> Result<()> {
     let mut groups = Vec::from_iter(regions.groups.iter().filter(is_wanted));
     args.sort().apply(&mut groups);
     let mut warnings = of_inputs;
-    warnings.extend(args.warnings(&sessions, &traces, &regions));
+    warnings.extend(args.warnings(sessions, traces, &regions));
     let shown = rows::Shown {
         regions: &regions,
         uuids: sessions
             .iter()
             .map(|(session, _)| uuid_text(u128::from_be_bytes(session.json().uuid)))
             .collect(),
-        started_unix_ns: started(&sessions),
+        started_unix_ns: started(sessions),
         by: args.by.as_deref().unwrap_or_default(),
         subtract: args.subtract_empty,
         groups,
-        of_any: args.of_any(&sessions),
+        of_any: args.of_any(sessions),
         stolen_ms: traces.iter().filter_map(KernelTrace::stolen_ms).reduce(u64::saturating_add),
         stolen_at_most_ms: traces.iter().filter_map(KernelTrace::stolen_at_most_ms).sum(),
     };
     let printed = match &args.html {
-        Some(path) => html::page(&shown, &sessions, &warnings)
+        Some(path) => html::page(&shown, &recording, &warnings)
             .and_then(|page| html::PAGE.save(path, &page))
             .map(|()| say(format_args!("wrote {}: open it in a browser", path.display()))),
         None if args.json => print(rows::Json(&shown, &warnings)),

@@ -661,7 +661,7 @@ mod tests {
     use super::*;
     use hypertrace_test_support::made::{Made, Packet};
     use hypertrace_timeline::regions::{Options, Regions};
-    use hypertrace_timeline::{ClockMaps, Session};
+    use hypertrace_timeline::{Given, Recording};
 
     #[test]
     fn regions_that_are_too_many_are_said_above_the_table_and_in_each_form() {
@@ -672,11 +672,9 @@ mod tests {
         });
         let made = Made::of_programs(events);
         let made = made.stream("guest-000-0000", &[Packet::guest(0), regions]);
-        let session = Session::open(made.path()).unwrap();
-        let maps = ClockMaps::of(&session).unwrap();
-        let sessions = [(session, maps)];
+        let recording = Recording::open(&[Given::new(made.path())]).unwrap();
         let options = Options { most_regions: Some(5), ..Options::default() };
-        let regions = Regions::of(&sessions, &[], &options).unwrap();
+        let regions = Regions::of(&recording, &options).unwrap();
         let shown = Shown {
             regions: &regions,
             uuids: Vec::new(),
@@ -691,7 +689,7 @@ mod tests {
         let mut warnings = regions.warnings.clone();
         let line = "there are more than 5 regions: 2 that ended later";
         assert!(warnings.iter().any(|warning| warning.contains(line)), "{warnings:?}");
-        let page = crate::regions::html::page(&shown, &sessions, &warnings).unwrap();
+        let page = crate::regions::html::page(&shown, &recording, &warnings).unwrap();
         assert!(page.contains(line), "{page}");
         let json = crate::regions::rows::Json(&shown, &warnings).to_string();
         assert!(json.contains(line) && json.contains("\"too_many\":2"), "{json}");

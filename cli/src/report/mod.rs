@@ -5,9 +5,7 @@ mod inputs;
 pub mod lines;
 mod wanted;
 
-pub(crate) use inputs::{
-    Inputs, Opened, Recordings, is_trace, open, open_each, open_trace, unplaced,
-};
+pub(crate) use inputs::{Inputs, kernel_of, names, open, open_all, session, unplaced, unread};
 pub(crate) use lines::Lines;
 pub(crate) use wanted::{Wanted, wrong};
 
@@ -20,6 +18,7 @@ use hypertrace_export::json::JsonLines;
 use hypertrace_export::uftrace::has_functions;
 use hypertrace_export::{Choice, Events, Row};
 use hypertrace_functions::symbols::Source;
+use hypertrace_timeline::Recording;
 use jiff::tz::TimeZone;
 use std::io::{self, Write as _};
 
@@ -154,18 +153,17 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         }
         return follow::run(args, follow::directory(&args.inputs.paths())?);
     }
-    let recordings = args.inputs.open(&args.symbols)?;
+    let recording = args.inputs.open(&args.symbols)?;
     let mut faults = Faults::default();
-    faults.say(recordings.warnings());
-    let Recordings { sessions, traces, functions } = recordings;
+    faults.say(recording.warnings());
+    let Recording { sessions, traces, .. } = &recording;
     let is_compiled = sessions.iter().any(|(session, _)| has_functions(session));
     let symbols = if is_compiled { &*args.symbols } else { &[] };
     let unlimited = Choice::default();
-    let (sessions, traces, functions) = (&*sessions, &*traces, &*functions);
-    let events = Events { sessions, traces, functions, symbols, choice: &unlimited };
-    let start = events.start();
+    let events = Events { recording: &recording, symbols, choice: &unlimited };
+    let start = recording.start_unix_ns();
     let choice = Choice { has_leases: args.json, ..args.wanted.choice(start, args.until)? };
-    choice.check(sessions, traces).map_err(wrong)?;
+    choice.check(&recording).map_err(wrong)?;
     let events = Events { choice: &choice, ..events };
     let mut lines = Lines::new(sessions, traces).diff(args.ts_diff);
     lines = lines.in_zone(start, args.time.zone());
@@ -187,7 +185,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     out.flush().context("cannot write")?;
     let warnings = warnings?;
     match left == limit && limit > 0 {
-        true if choice.is_filtered() => say(args.wanted.unmatched(sessions, traces)),
+        true if choice.is_filtered() => say(args.wanted.unmatched(&recording)),
         true => say("no events: nothing was recorded"),
         false => {}
     }

@@ -4,7 +4,7 @@ use crate::Usage;
 use crate::units::{At, at};
 use hypertrace_export::Choice;
 use hypertrace_format::pattern::matches;
-use hypertrace_timeline::{ClockMaps, Filter, FilterError, KernelTrace, Session, nearest, regions};
+use hypertrace_timeline::{Filter, FilterError, Recording, nearest, regions};
 use std::fmt::Write as _;
 
 /// Which events are wanted.
@@ -64,7 +64,8 @@ impl Wanted {
 
     /// Formats the message that no event matched. For each name it adds whether a session has
     /// an event of that name.
-    pub fn unmatched(&self, sessions: &[(Session, ClockMaps)], traces: &[KernelTrace]) -> String {
+    pub fn unmatched(&self, recording: &Recording) -> String {
+        let Recording { sessions, traces, .. } = recording;
         let mut text = "no event matched".to_owned();
         let kernel = Vec::from_iter(traces.iter().flat_map(|trace| trace.events()));
         let classes = sessions.iter().flat_map(|(session, _)| session.classes().iter());

@@ -13,7 +13,7 @@ use hypertrace_tests::golden::golden;
 use hypertrace_tests::linux::static_program;
 use hypertrace_tests::namespace::Mount;
 use hypertrace_timeline::regions::{Options, Regions};
-use hypertrace_timeline::{ClockMaps, KernelTrace, Session};
+use hypertrace_timeline::{Given, Recording};
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -398,12 +398,9 @@ fn a_thread_with_the_name_of_a_kind_of_causes_is_no_such_cause() {
     let now = machine.now;
     machine.at(now + 100).switch(0, READY, (7, "last"));
     let made = machine.made();
-    let session = Session::open(made.path()).unwrap();
-    let maps = ClockMaps::of(&session).unwrap();
-    let traces = Vec::from_iter(KernelTrace::of_session(0, &session).unwrap());
-    let sessions = [(session, maps)];
-    let regions = Regions::of(&sessions, &traces, &Options::default()).unwrap();
-    let run = Run::of(&sessions[0].0, &regions);
+    let recording = Recording::open(&[Given::new(made.path())]).unwrap();
+    let regions = Regions::of(&recording, &Options::default()).unwrap();
+    let run = Run::of(&recording.sessions[0].0, &regions);
     let causes = Vec::from_iter(run.regions["r0"].typical.waits.iter().map(|(name, _)| name));
     let expected = [
         "blocked by timer",

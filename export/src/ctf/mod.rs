@@ -60,7 +60,7 @@ pub struct Written {
 /// # Errors
 /// If an input is damaged, or the output cannot be written.
 pub fn write(events: Events<'_>, out: &mut dyn Write) -> Result<Written> {
-    let mut writer = Writer::new(out, events.start())?;
+    let mut writer = Writer::new(out, events.recording.start_unix_ns())?;
     let warnings = events.each(|row| {
         match row {
             Row::Event { event, function, .. } => writer.event(event, function)?,
@@ -68,7 +68,7 @@ pub fn write(events: Events<'_>, out: &mut dyn Write) -> Result<Written> {
         }
         Ok(true)
     })?;
-    let first = events.sessions.first().map(|(session, _)| session.json());
+    let first = events.recording.sessions.first().map(|(session, _)| session.json());
     let (counts, base, classes) = writer.finish()?;
     let metadata = metadata::text(first, base, &classes);
     Ok(Written { counts, metadata, warnings })

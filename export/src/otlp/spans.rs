@@ -10,7 +10,7 @@ use crate::begins::{Begin, Begins};
 use hypertrace_abi::trace_parent::TraceParent;
 use hypertrace_timeline::regions::{Choice, Options, Part, Regions, Sample};
 use hypertrace_timeline::{
-    ClockMaps, EntryRef, EventKind, EventRef, KernelTrace, Session, Timeline, ValueRef, Warning,
+    ClockMaps, EntryRef, EventKind, EventRef, Needs, Recording, Session, ValueRef, Warning,
 };
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -59,16 +59,16 @@ pub struct Counts {
 /// # Errors
 /// If an input is damaged, or the first error of `send`.
 pub fn write<E: From<crate::Error>>(
-    sessions: &[(Session, ClockMaps)],
-    traces: &[KernelTrace],
+    recording: &Recording,
     choice: Choice,
     send: &mut dyn FnMut(&str, u64) -> std::result::Result<(), E>,
 ) -> std::result::Result<Counts, E> {
     let mut waits = Waits::default();
-    let regions = read(sessions, traces, choice, &mut waits)?;
-    let mut writer = Writer::new(sessions, &regions, &waits);
+    let regions = read(recording, choice, &mut waits)?;
+    let mut writer = Writer::new(&recording.sessions, &regions, &waits);
     let mut begins = Begins::of(&regions);
-    let mut timeline = Timeline::with_kernel(sessions, &[]).map_err(crate::Error::from)?;
+    let needs = Needs::default().of_sessions();
+    let mut timeline = recording.timeline(&needs).map_err(crate::Error::from)?;
     loop {
         match timeline.read() {
             Some(Ok(EntryRef::Event(ref event))) => {
@@ -88,17 +88,12 @@ pub fn write<E: From<crate::Error>>(
 }
 
 /// Finds the regions, and the waits of their threads.
-fn read(
-    sessions: &[(Session, ClockMaps)],
-    traces: &[KernelTrace],
-    choice: Choice,
-    waits: &mut Waits,
-) -> Result<Regions> {
+fn read(recording: &Recording, choice: Choice, waits: &mut Waits) -> Result<Regions> {
     let options = Options { choice, ..Options::default() };
     let mut add = |of: &hypertrace_timeline::regions::ThreadInterval<'_>| waits.add(of);
-    Ok(match traces {
-        [] => Regions::of(sessions, traces, &options)?,
-        _ => Regions::with_intervals(sessions, traces, &options, &mut add)?,
+    Ok(match &recording.traces[..] {
+        [] => Regions::of(recording, &options)?,
+        _ => Regions::with_intervals(recording, &options, &mut add)?,
     })
 }
 

@@ -34,7 +34,7 @@ use crate::row::Row;
 use crate::{Error, Result};
 pub use regions::States;
 
-use hypertrace_timeline::{EntryRef, Needs, Timeline, Warning};
+use hypertrace_timeline::{EntryRef, Needs, Recording, Warning};
 use sequence::{Output, Sequence, TraceClock};
 use std::io::Write;
 
@@ -87,7 +87,8 @@ pub fn write(
     states: States,
     out: &mut dyn Write,
 ) -> Result<(Counts, Vec<Warning>)> {
-    let Events { sessions, traces, functions, choice, .. } = events;
+    let Events { recording, choice, .. } = events;
+    let Recording { sessions, traces, .. } = recording;
     let Some((first, _)) = sessions.first() else { return Err(Error::NoSession) };
     let clock =
         TraceClock { unix_ns: first.json().started_unix_ns, boot_ns: first.json().started_boot_ns };
@@ -101,7 +102,7 @@ pub fn write(
     let mut output = Output::new(out);
     let out = &mut output;
     let (mut tracks, mut counts) = (tracks::Tracks::default(), Counts::default());
-    let start = events.start();
+    let start = recording.start_unix_ns();
     let all = machines::describe(sessions, traces, &machines, &of_traces, count);
     machines::write(out, &all, &sequences)?;
     // Viewers from version 58 on take the clock of one machine as that of the trace: the last one whose snapshot stands
@@ -133,7 +134,7 @@ pub fn write(
         known,
     };
     let mut names = Functions::read(events.symbols)?;
-    let mut timeline = Timeline::of_needed(Needs::ALL, sessions, traces, functions)?;
+    let mut timeline = recording.timeline(Needs::ALL)?;
     while let Some(entry) = timeline.read() {
         let entry: EntryRef<'_> = entry?;
         let row = Row::of(&entry, start, &mut names);

@@ -13,7 +13,7 @@ use crate::events::Events;
 use hypertrace_timeline::regions::{
     self, Interval, Options, Regions, Sample, ThreadInterval, names,
 };
-use hypertrace_timeline::{ClockMaps, EntryRef, Session, Timeline, Warning};
+use hypertrace_timeline::{ClockMaps, EntryRef, Needs, Recording, Session, Warning};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
 use std::sync::Arc;
@@ -58,7 +58,7 @@ pub(super) fn write(
     events: &Events<'_>,
     states: States,
 ) -> Result<Vec<Warning>> {
-    let Events { sessions, traces, .. } = *events;
+    let Recording { sessions, traces, .. } = events.recording;
     if traces.is_empty() && names(sessions).is_empty() {
         writer.points()?;
         return Ok(Vec::new());
@@ -76,7 +76,7 @@ pub(super) fn write(
             written = interval(writer, known, thread, states, (window, is_program));
         }
     };
-    let regions = Regions::with_intervals(sessions, traces, &options, &mut sink)?;
+    let regions = Regions::with_intervals(events.recording, &options, &mut sink)?;
     written?;
     let mut threads = Vec::from_iter(threads);
     threads.sort_unstable_by_key(|(of, _)| *of);
@@ -84,7 +84,7 @@ pub(super) fn write(
         end(writer, of, thread, states)?;
     }
     writer.points()?;
-    slices(writer, sessions, &regions)?;
+    slices(writer, events.recording, &regions)?;
     let not_counted = regions.groups.iter().flat_map(|group| group.not_counted);
     writer.counts.not_counted = not_counted.fold(0, u64::saturating_add);
     Ok(regions.warnings)
@@ -213,16 +213,13 @@ enum Place {
 }
 
 /// Writes regions, with the fields of the events that begin them.
-fn slices(
-    writer: &mut Writer<'_, '_>,
-    sessions: &[(Session, ClockMaps)],
-    regions: &Regions,
-) -> Result<()> {
+fn slices(writer: &mut Writer<'_, '_>, recording: &Recording, regions: &Regions) -> Result<()> {
     let names = regions.groups.iter().map(|group| Arc::from(&*group.name)).collect();
     let mut places = Places { regions, names, lanes: BTreeMap::new() };
-    if has_fields(sessions) {
+    if has_fields(&recording.sessions) {
         let mut begins = Begins::of(regions);
-        let mut timeline = Timeline::with_kernel(sessions, &[])?;
+        let needs = Needs::default().of_sessions();
+        let mut timeline = recording.timeline(&needs)?;
         while let Some(entry) = timeline.read() {
             if let EntryRef::Event(event) = &entry? {
                 begins.event(event, &mut |sample, begin| places.slice(writer, sample, begin))?;

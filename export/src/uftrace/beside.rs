@@ -5,7 +5,7 @@
 use super::{Counts, Source, add_modules};
 use crate::Result;
 use hypertrace_functions::write::Directory;
-use hypertrace_timeline::{EntryRef, FunctionTrace, Timeline, Warning};
+use hypertrace_timeline::{EntryRef, FunctionTrace, Needs, Warning};
 use std::path::Path;
 
 /// Copies a function trace into a new or empty directory, with the names of the modules, and with the events of the
@@ -43,7 +43,8 @@ pub fn beside(
         ..Counts::default()
     };
     let mut events = directory.events()?;
-    let mut timeline = Timeline::with_kernel(source.sessions, source.traces)?;
+    let needs = Needs::default().without_functions();
+    let mut timeline = source.recording.timeline(&needs)?;
     let mut time = 0;
     while let Some(entry) = timeline.read() {
         let entry = entry?;

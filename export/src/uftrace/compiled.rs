@@ -11,7 +11,7 @@ use hypertrace_functions::read::MAX_TASKS;
 use hypertrace_functions::write::{Directory, Records};
 use hypertrace_timeline::clock::host::{HostCounter, uuid_text};
 use hypertrace_timeline::{
-    ENTRY, EXIT, EntryRef, EventKind, EventRef, Lost, Session, Timeline, ValueRef, Warning,
+    ENTRY, EXIT, EntryRef, EventKind, EventRef, Lost, Needs, Session, ValueRef, Warning,
 };
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -35,7 +35,7 @@ pub fn has_functions(session: &Session) -> bool {
 /// # Errors
 /// If no session has functions, an input is damaged, or the directory cannot be written.
 pub fn compiled(source: &Source<'_>, out: &Path) -> Result<(Counts, Vec<Warning>)> {
-    let sessions = source.sessions.iter().map(|(session, _)| session);
+    let sessions = source.recording.sessions.iter().map(|(session, _)| session);
     let counter = sessions.clone().find(|session| has_functions(session)).map(Session::counter);
     let counter = counter.ok_or(Error::NoFunctions)?;
     let started = sessions.map(|session| session.json().started_unix_ns).min().unwrap_or(0);
@@ -44,7 +44,7 @@ pub fn compiled(source: &Source<'_>, out: &Path) -> Result<(Counts, Vec<Warning>
     let mut tracks = Tracks::default();
     let mut counts = Counts::default();
     let mut events = directory.events()?;
-    let mut timeline = Timeline::with_kernel(source.sessions, source.traces)?;
+    let mut timeline = source.recording.timeline(Needs::ALL)?;
     let (mut times, mut time) = (None, 0);
     while let Some(entry) = timeline.read() {
         let entry = entry?;

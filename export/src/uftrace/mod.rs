@@ -20,7 +20,7 @@ pub use compiled::{compiled, function_of, has_functions, place};
 use hypertrace_format::number::grouped;
 use hypertrace_functions::symbols::{self, Symbols};
 use hypertrace_functions::write::Directory;
-use hypertrace_timeline::{ClockMaps, EntryRef, KernelTrace, Session};
+use hypertrace_timeline::{EntryRef, Recording};
 use std::fmt;
 
 use crate::Result;
@@ -66,10 +66,8 @@ impl Module {
 /// Inputs of an export.
 #[derive(Clone, Copy)]
 pub struct Source<'a> {
-    /// Sessions with their clocks.
-    pub sessions: &'a [(Session, ClockMaps)],
-    /// Traces of their kernels.
-    pub traces: &'a [KernelTrace],
+    /// What was given to read.
+    pub recording: &'a Recording,
     /// Names of functions.
     pub modules: &'a [Module],
     /// Text of an entry of the timeline; `None` leaves it out.
@@ -78,7 +76,7 @@ pub struct Source<'a> {
 
 impl fmt::Debug for Source<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Source").field("sessions", &self.sessions.len()).finish_non_exhaustive()
+        f.debug_struct("Source").field("recording", &self.recording).finish_non_exhaustive()
     }
 }
 

@@ -5,7 +5,7 @@ use hypertrace_export::Error;
 use hypertrace_export::otlp::{self, Counts};
 use hypertrace_test_support::{made, wait_until};
 use hypertrace_timeline::regions::Choice;
-use hypertrace_timeline::{ClockMaps, Session};
+use hypertrace_timeline::{Given, Recording};
 use made::*;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -67,10 +67,9 @@ fn session(parent: Option<&str>) -> Made {
 
 /// Returns the requests of an export, and what it says.
 fn requests(made: &Made, choice: Choice) -> (Vec<String>, Counts) {
-    let session = Session::open(made.path()).unwrap();
-    let maps = ClockMaps::of(&session).unwrap();
+    let recording = Recording::open(&[Given::new(made.path())]).unwrap();
     let mut texts = Vec::new();
-    let counts = otlp::write(&[(session, maps)], &[], choice, &mut |text, _| {
+    let counts = otlp::write(&recording, choice, &mut |text, _| {
         texts.push(text.to_owned());
         Ok::<(), Error>(())
     });

@@ -6,7 +6,7 @@ use hypertrace_functions::read::{Summary, Trace};
 use hypertrace_functions::symbols::{self, Symbols};
 use hypertrace_functions::write::WINDOW;
 use hypertrace_test_support::{functions, made, uftrace as reader};
-use hypertrace_timeline::{ClockMaps, EntryRef, EventKind, FunctionTrace, Session, ValueRef};
+use hypertrace_timeline::{EntryRef, EventKind, FunctionTrace, Given, Recording, ValueRef};
 use made::*;
 use reader::outputs;
 use std::fs;
@@ -59,16 +59,14 @@ fn client(number: u32) -> Packet {
     Packet::new(1, number, 0)
 }
 
-fn open(made: &Made) -> [(Session, ClockMaps); 1] {
-    let session = Session::open(made.path()).unwrap();
-    let maps = ClockMaps::of(&session).unwrap();
-    [(session, maps)]
+fn open(made: &Made) -> Recording {
+    Recording::open(&[Given::new(made.path())]).unwrap()
 }
 
 /// Exports a program's session. Returns the counts, and the directory.
 fn export(made: &Made, folder: &Path, is_in_file: bool) -> (Counts, PathBuf) {
-    let (sessions, modules) = (open(made), [module(folder, is_in_file)]);
-    let source = Source { sessions: &sessions, traces: &[], modules: &modules, text: &text };
+    let (recording, modules) = (open(made), [module(folder, is_in_file)]);
+    let source = Source { recording: &recording, modules: &modules, text: &text };
     let out = folder.join("out");
     (compiled(&source, &out).unwrap().0, out)
 }
@@ -90,10 +88,10 @@ fn export_beside(folder: &Path, path: &Path, ticks: &[u64]) -> PathBuf {
         packet = packet.event(tick, VCPU_EXIT, &[1]);
     }
     let made = Made::of_boot(Some(BOOT)).stream("host-000-0000", &[packet]);
-    let (sessions, modules) = (open(&made), [module(folder, false)]);
+    let (recording, modules) = (open(&made), [module(folder, false)]);
     let mut functions = FunctionTrace::open(path).unwrap();
-    functions.place(&[&sessions[0].0], None).unwrap();
-    let source = Source { sessions: &sessions, traces: &[], modules: &modules, text: &text };
+    functions.place(&[&recording.sessions[0].0], None).unwrap();
+    let source = Source { recording: &recording, modules: &modules, text: &text };
     let out = folder.join("out");
     let (counts, warnings) = beside(&source, &functions, &out).unwrap();
     assert!(warnings.is_empty(), "{warnings:?}");
@@ -201,8 +199,8 @@ fn events_are_inside_their_functions_if_the_counter_has_not_moved() {
         EntryRef::Lost(_) => None,
     };
     let made = program(&[&[first], &[second]]);
-    let (sessions, modules) = (open(&made), [module(folder.path(), false)]);
-    let source = Source { sessions: &sessions, traces: &[], modules: &modules, text: &numbered };
+    let (recording, modules) = (open(&made), [module(folder.path(), false)]);
+    let source = Source { recording: &recording, modules: &modules, text: &numbered };
     let out = folder.path().join("out");
 
     compiled(&source, &out).unwrap();
@@ -265,15 +263,11 @@ fn functions_whose_names_are_too_long_together_are_counted() {
         program(&[&[client(0).event(200, ENTRY, &[MAIN]).event(300, EXIT, &[MAIN])]]),
         Made::of_boot(Some(BOOT)),
     ];
-    let sessions = made.each_ref().map(open);
-    let [compiled_in, traced] = sessions.each_ref().map(|sessions| Source {
-        sessions,
-        traces: &[],
-        modules: &modules,
-        text: &text,
-    });
+    let recordings = made.each_ref().map(open);
+    let [compiled_in, traced] =
+        recordings.each_ref().map(|recording| Source { recording, modules: &modules, text: &text });
     let mut trace = FunctionTrace::open(&function_trace(folder.path())).unwrap();
-    trace.place(&[&sessions[1][0].0], None).unwrap();
+    trace.place(&[&recordings[1].sessions[0].0], None).unwrap();
     let outs = ["compiled", "beside"].map(|name| folder.path().join(name));
 
     let counts =
@@ -359,8 +353,8 @@ fn lost_events_are_counted_and_a_function_that_is_called_again_has_ended() {
 fn a_session_without_functions_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let made = Made::new();
-    let sessions = open(&made);
-    let source = Source { sessions: &sessions, traces: &[], modules: &[], text: &text };
+    let recording = open(&made);
+    let source = Source { recording: &recording, modules: &[], text: &text };
     let out = folder.path().join("out");
 
     let error = compiled(&source, &out).unwrap_err();

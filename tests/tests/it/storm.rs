@@ -27,7 +27,7 @@ use hypertrace_device::{Chip, ChipConfig, Geometry, Memory, Region, RingMode};
 use hypertrace_tests::forger::{Forger, collision};
 use hypertrace_tests::random::Random;
 use hypertrace_tests::{babeltrace2, wait_until};
-use hypertrace_timeline::{ClockMaps, Timeline, Value};
+use hypertrace_timeline::{ClockMaps, Needs, Recording, Value};
 use hypertrace_trace::limits::{CLIENT_BYTES, GUESTS_BYTES, MAX_CLOCKS};
 use hypertrace_trace::{Output, Session, SessionConfig, SnapshotLimit, Summary};
 
@@ -523,9 +523,9 @@ fn sessions(dir: &Path) -> Vec<PathBuf> {
 fn read(dir: &Path) -> (Vec<u64>, u64) {
     let session = hypertrace_timeline::Session::open(dir).unwrap();
     let maps = ClockMaps::of(&session).unwrap();
-    let sessions = [(session, maps)];
+    let recording = Recording::of([(session, maps)], []);
     let (mut numbers, mut events) = (Vec::new(), 0);
-    for event in Timeline::new(&sessions).unwrap() {
+    for event in recording.timeline(Needs::ALL).unwrap() {
         let event = event.unwrap();
         events += 1;
         if &*event.name == "honest" && event.client == Some(HONEST) {

@@ -21,7 +21,7 @@ use hypertrace_abi::ring::{ClientMemory, Emit, Lease, LeaseInfo, Producer, Produ
 use hypertrace_abi::slot;
 use hypertrace_tests::command::run;
 use hypertrace_tests::{babeltrace2, this_test, traced, wait_until};
-use hypertrace_timeline::{ClockMaps, Event, EventKind, Timeline, Value};
+use hypertrace_timeline::{ClockMaps, Event, EventKind, Needs, Recording, Value};
 use hypertrace_user::{Config, Segment, Session};
 
 const SIZE: u64 = 16 << 20;
@@ -403,9 +403,10 @@ fn what_another_server_left_in_a_vms_memory_has_no_bound_and_is_in_one_session()
     let session = hypertrace_timeline::Session::open(&machine.path("second")).unwrap();
     assert_eq!(session.json().device["memory_of_others"], 1);
     let counter = session.counter();
-    let sessions = [(ClockMaps::of(&session).unwrap(), session)].map(|(maps, s)| (s, maps));
+    let maps = ClockMaps::of(&session).unwrap();
+    let recording = Recording::of([(session, maps)], []);
     let (mut numbers, mut known) = (Vec::new(), 0);
-    for event in Timeline::new(&sessions).unwrap().map(Result::unwrap) {
+    for event in recording.timeline(Needs::ALL).unwrap().map(Result::unwrap) {
         if &*event.name == "stopped" {
             numbers.push(number(&event, 0));
             assert_eq!(event.bound_ns, None, "{event:?}");

@@ -16,11 +16,22 @@ pub struct Needs {
     unneeded: Vec<Box<[bool]>>,
     /// Whether events of these classes are needed where their times are exact.
     pub(crate) has_exact: bool,
+    pub(crate) without_kernels: bool,
+    pub(crate) without_functions: bool,
+    /// Whether the events of all threads beside those of a kernel's trace are needed, too.
+    pub(crate) has_all_threads: bool,
 }
 
 impl Needs {
     /// Needs all.
-    pub const ALL: &Needs = &Needs { from_ns: None, unneeded: Vec::new(), has_exact: false };
+    pub const ALL: &Needs = &Needs {
+        from_ns: None,
+        unneeded: Vec::new(),
+        has_exact: false,
+        without_kernels: false,
+        without_functions: false,
+        has_all_threads: false,
+    };
 
     /// Needs no event before this Unix time, in nanoseconds, but those that say who has a client.
     pub fn since(self, from_ns: Option<i64>) -> Needs {
@@ -48,9 +59,21 @@ impl Needs {
         Needs { unneeded, ..self }
     }
 
-    /// Needs the events of all classes but these, by session, and theirs where their times are exact.
-    pub(crate) fn exact_or_not_of(unneeded: Vec<Box<[bool]>>) -> Needs {
-        Needs { unneeded, has_exact: true, ..Needs::default() }
+    /// Needs no events of function traces.
+    pub fn without_functions(self) -> Needs {
+        Needs { without_functions: true, ..self }
+    }
+
+    /// Needs the events of sessions alone: of no traces of kernels, and of no function traces.
+    pub fn of_sessions(self) -> Needs {
+        Needs { without_kernels: true, ..self.without_functions() }
+    }
+
+    /// Needs what regions are made of: the events of all classes but these, by session, and theirs where their times are
+    /// exact; and those of kernels.
+    pub(crate) fn of_regions(unneeded: Vec<Box<[bool]>>) -> Needs {
+        let needs = Needs { unneeded, has_exact: true, has_all_threads: true, ..Needs::default() };
+        needs.without_functions()
     }
 
     /// Returns the first time that is needed, in Unix nanoseconds.

@@ -14,7 +14,7 @@ use super::choice::Chooser;
 use super::cpus::Cpus;
 use super::followed::Followed;
 use super::groups::Groups;
-use super::host::{Host, Recording, lease};
+use super::host::{self, Host, lease};
 use super::lanes::Logged;
 use super::marks::{Kinds, Reasons};
 use super::pairs::Pairs;
@@ -31,7 +31,7 @@ use crate::inputs::ctf::{ClockMaps, Session};
 use crate::inputs::kernel::{KernelTrace, machine_of, shown_by};
 use crate::inputs::names::Names;
 use crate::inputs::needs::Needs;
-use crate::merge::Timeline;
+use crate::recording::Recording;
 use hypertrace_format::error::Warning;
 use losses::Losses;
 use std::collections::HashMap;
@@ -81,12 +81,12 @@ struct Pass<'a> {
 
 /// Reads everything. See [`Regions::of`].
 pub(super) fn collect<'a>(
-    sessions: &[(Session, ClockMaps)],
-    traces: &[KernelTrace],
+    recording: &Recording,
     options: &'a Options,
     sink: Option<Sink<'a>>,
 ) -> Result<Regions> {
-    let (pass, mut warnings) = read(sessions, traces, options, sink)?;
+    let Recording { sessions, traces, .. } = recording;
+    let (pass, mut warnings) = read(recording, options, sink)?;
     warnings.extend(sessions.iter().zip(&pass.hosts).filter_map(missing).map(Warning::from));
     for ((session, _), losses) in sessions.iter().zip(&pass.losses) {
         warnings.extend(losses.said(session.dir()).map(Warning::from));
@@ -114,11 +114,11 @@ pub(super) fn collect<'a>(
 
 /// Reads everything.
 fn read<'a>(
-    sessions: &[(Session, ClockMaps)],
-    traces: &[KernelTrace],
+    recording: &Recording,
     options: &'a Options,
     sink: Option<Sink<'a>>,
 ) -> Result<(Pass<'a>, Vec<Warning>)> {
+    let Recording { sessions, traces, .. } = recording;
     let mut warnings = Vec::new();
     let mut hosts: Vec<Host> = (0..)
         .zip(sessions)
@@ -177,7 +177,7 @@ fn read<'a>(
             }
             let recordings = &mut hosts[session].recordings;
             shows.push((session, recordings.len()));
-            let mut recording = Recording::new(kinds, end, Followed::new(trace.threads()));
+            let mut recording = host::Recording::new(kinds, end, Followed::new(trace.threads()));
             recording.guest_clock = trace.guest_clock();
             recordings.push(recording);
         }
@@ -192,8 +192,8 @@ fn read<'a>(
     let owners = owners.collect();
     let mut pass = Pass::new(sessions, options, hosts);
     (pass.traced, pass.owners, pass.cpus, pass.sink) = (traced, owners, cpus, sink);
-    let needs = Needs::exact_or_not_of(pass.unneeded());
-    let mut timeline = Timeline::of_regions(&needs, sessions, traces)?;
+    let needs = Needs::of_regions(pass.unneeded());
+    let mut timeline = recording.timeline(&needs)?;
     loop {
         // By reference: a copy of each event would cost as much as its account.
         match timeline.read() {
@@ -242,7 +242,7 @@ impl<'a> Pass<'a> {
     /// begins or ends with them, and the kernel's events say when the guest ran.
     fn unneeded(&self) -> Vec<Box<[bool]>> {
         let of_session = |(session, host): (usize, &Host)| {
-            let has_exits = |recording: &Recording| recording.kinds.exactness(false).exits;
+            let has_exits = |recording: &host::Recording| recording.kinds.exactness(false).exits;
             // A log has the times of all events where nothing is known of a thread.
             match !host.is_program && !host.has_log && host.recordings.iter().all(has_exits) {
                 true => self.roles.no_borders(session),

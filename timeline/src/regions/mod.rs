@@ -33,12 +33,10 @@
 //! ```no_run
 //! # fn main() -> Result<(), hypertrace_timeline::Error> {
 //! use hypertrace_timeline::regions::{Options, Part, Regions};
-//! use hypertrace_timeline::{ClockMaps, KernelTrace, Session};
+//! use hypertrace_timeline::{Given, Recording};
 //!
-//! let session = Session::open("session".as_ref())?;
-//! let maps = ClockMaps::of(&session)?;
-//! let traces = Vec::from_iter(KernelTrace::of_session(0, &session)?);
-//! let regions = Regions::of(&[(session, maps)], &traces, &Options::default())?;
+//! let recording = Recording::open(&[Given::new("session")])?;
+//! let regions = Regions::of(&recording, &Options::default())?;
 //! for group in &regions.groups {
 //!     if let Some(slowest) = &group.slowest {
 //!         println!("{}: {} ns blocked", group.name, slowest.times.get(Part::Blocked));
@@ -90,8 +88,8 @@ pub use waited::Waited;
 
 use crate::clock::FRACTION;
 use crate::error::Result;
-use crate::inputs::ctf::{ClockMaps, Session};
-use crate::inputs::kernel::KernelTrace;
+use crate::inputs::ctf::Session;
+use crate::recording::Recording;
 use hypertrace_format::error::Warning;
 use hypertrace_format::number::grouped;
 use std::ops::RangeInclusive;
@@ -252,12 +250,8 @@ impl Regions {
     ///
     /// # Errors
     /// If a stream or a trace is damaged.
-    pub fn of(
-        sessions: &[(Session, ClockMaps)],
-        traces: &[KernelTrace],
-        options: &Options,
-    ) -> Result<Regions> {
-        collect::collect(sessions, traces, options, None)
+    pub fn of(recording: &Recording, options: &Options) -> Result<Regions> {
+        collect::collect(recording, options, None)
     }
 
     /// Reads the same, and hands over what all threads of the sessions did: the intervals of a thread in order of time,
@@ -266,12 +260,11 @@ impl Regions {
     /// # Errors
     /// If a stream or a trace is damaged.
     pub fn with_intervals<'a>(
-        sessions: &[(Session, ClockMaps)],
-        traces: &[KernelTrace],
+        recording: &Recording,
         options: &'a Options,
         sink: &'a mut dyn FnMut(&ThreadInterval<'_>),
     ) -> Result<Regions> {
-        collect::collect(sessions, traces, options, Some(sink))
+        collect::collect(recording, options, Some(sink))
     }
 
     /// Returns a line about regions that are missing because there are too many. It is among the warnings, too.

@@ -6,7 +6,8 @@ use super::followed::Followed;
 use super::marks::Kernel;
 use crate::error::Result;
 use crate::event::{EntryRef, EventRef};
-use crate::inputs::kernel::KernelTrace;
+use crate::inputs::kernel::{KernelTrace, inputs_of_scheduling};
+use crate::inputs::names::Names;
 use crate::merge::Timeline;
 use std::collections::HashMap;
 
@@ -119,8 +120,10 @@ impl<'a> Scheduling<'a> {
     pub fn of(traces: &'a [KernelTrace]) -> Result<Scheduling<'a>> {
         let of_trace =
             |trace: &KernelTrace| (trace.has_all_threads(), Followed::new(trace.threads()));
+        let inputs = |(number, trace)| inputs_of_scheduling(number, trace);
+        let inputs = (0..).zip(traces).flat_map(inputs).collect();
         Ok(Scheduling {
-            timeline: Timeline::of_scheduling(traces)?,
+            timeline: Timeline::of(inputs, Names::new(Vec::new()), Vec::new())?,
             traces: traces.iter().map(of_trace).collect(),
             kinds: HashMap::new(),
         })

@@ -4,7 +4,7 @@
 //! of each event is known, but not to the reader.
 
 use hypertrace_test_support::{machine, made, trace_dat};
-use hypertrace_timeline::{ClockMaps, Domain, KernelTrace, Session, Timeline, Value};
+use hypertrace_timeline::{ClockMaps, Domain, KernelTrace, Needs, Recording, Session, Value};
 use machine::{Claim, KINDS, Kernel, Kind, Machine, Vcpu, machine};
 use made::*;
 use std::fs;
@@ -93,10 +93,10 @@ fn check_machine(
     outcome.of_kernel = (outcome.of_kernel.0 + used, outcome.of_kernel.1 + left_out);
     outcome.clocks += 1;
     outcome.jumps += maps.iter().map(|(_, _, map)| map.segments() - 1).sum::<usize>();
-    let sessions = [(session, maps)];
+    let recording = Recording::of([(session, maps)], []);
     let mut bounds = Vec::new();
     let mut next = vec![0; machine.vcpus.len()];
-    for event in Timeline::new(&sessions).unwrap() {
+    for event in recording.timeline(Needs::ALL).unwrap() {
         let event = event.unwrap();
         // The host's leases are of no client.
         let Some(vcpu) = event.client.map(|client| client as usize) else { continue };
@@ -122,7 +122,7 @@ fn check_machine(
         outcome.errors.push(error as f64);
         bounds.push(bound as f64);
     }
-    assert!(sessions[0].0.streams().iter().any(|s| s.domain == Domain::Guest));
+    assert!(recording.sessions[0].0.streams().iter().any(|s| s.domain == Domain::Guest));
     outcome.bounds.extend(&bounds);
     let has_few = kind == Kind::FalseReadings && seed.is_multiple_of(4);
     if !bounds.is_empty()
@@ -332,8 +332,8 @@ fn the_error_of_clients_that_share_a_map_is_that_of_their_own_points() {
     let bounds = maps.bounds(of).unwrap();
 
     assert!(shared.bounds().unwrap().max * 10 < bounds.max, "{bounds:?}");
-    let sessions = [(session, maps)];
-    let events = Timeline::new(&sessions).unwrap().map(Result::unwrap);
+    let recording = Recording::of([(session, maps)], []);
+    let events = recording.timeline(Needs::ALL).unwrap().map(Result::unwrap);
     let largest = events.map(|event| event.bound_ns.unwrap()).max().unwrap();
     assert!(largest >= 300_000 && bounds.max / 256 >= largest - 1, "{largest} {bounds:?}");
 }
@@ -355,8 +355,8 @@ fn clients_that_agree_share_a_map_beside_one_that_does_not() {
         let is_shared = maps.iter().any(|(_, client, _)| client.is_none());
         assert_eq!(is_shared, alone.len() < clients.len(), "{clients:?}");
         assert_eq!(maps.without_points(&session)[&1], (1, alone.is_empty()), "{clients:?}");
-        let sessions = [(session, maps)];
-        for event in Timeline::new(&sessions).unwrap().map(Result::unwrap) {
+        let recording = Recording::of([(session, maps)], []);
+        for event in recording.timeline(Needs::ALL).unwrap().map(Result::unwrap) {
             let client = event.client.unwrap() as usize;
             // The client without points may read any of the clocks.
             let has_bound = client < clients.len() || alone.is_empty();
@@ -396,8 +396,8 @@ fn a_guests_kernel_has_the_clock_of_clients_that_agree_and_bounds_for_the_others
             continue;
         };
         placed.unwrap();
-        let (sessions, traces) = ([(session, maps)], [trace]);
-        let events = Timeline::with_kernel(&sessions, &traces).unwrap().map(Result::unwrap);
+        let recording = Recording::of([(session, maps)], [trace]);
+        let events = recording.timeline(Needs::ALL).unwrap().map(Result::unwrap);
         let [event] =
             &events.filter(|event| &*event.name == "kvm:kvm_mmio").collect::<Vec<_>>()[..]
         else {
@@ -417,16 +417,15 @@ fn a_recording_of_a_guests_kernel_has_the_clock_and_the_bounds_of_the_client_tha
     let made = offsets(&[0, 700_000, 0, 400_000, 0]);
     let session = Session::open(made.path()).unwrap();
     let maps = ClockMaps::of(&session).unwrap();
-    let sessions = [(session, maps)];
     let of = |client: &str| {
         let page = trace_dat::Page::at(GUEST_BASE + 30_000_000).mmio(0, 5, 0);
         let origin = format!("hypertrace 0.1.0; source=tracefs; guest_clock=1{client}\0");
         let trace = trace_dat::TraceDat::new("x86-tsc").option((9, origin.into())).cpu(&[page]);
         fs::write(&path, trace.version_7()).unwrap();
         let mut trace = KernelTrace::open(&path).unwrap();
-        trace.set_guest(&sessions[0].0, &sessions[0].1).unwrap();
-        let traces = [trace];
-        let mut events = Timeline::with_kernel(&[], &traces).unwrap();
+        trace.set_guest(&session, &maps).unwrap();
+        let recording = Recording::of([], [trace]);
+        let mut events = recording.timeline(Needs::ALL).unwrap();
         let event = events.next().unwrap().unwrap();
         (event.ts_ns - START_NS - 30_000_000, event.bound_ns.unwrap())
     };
@@ -459,9 +458,9 @@ fn a_recording_of_a_client_with_few_points_has_the_bound_of_these() {
         fs::write(&path, trace.version_7()).unwrap();
         let mut trace = KernelTrace::open(&path).unwrap();
         trace.set_guest(&session, &maps).unwrap();
-        let traces = [trace];
+        let recording = Recording::of([], [trace]);
 
-        let mut events = Timeline::with_kernel(&[], &traces).unwrap();
+        let mut events = recording.timeline(Needs::ALL).unwrap();
 
         let event = events.next().unwrap().unwrap();
         let (error, bound) = (event.ts_ns - START_NS - 30_000_000, event.bound_ns.unwrap());
@@ -486,8 +485,8 @@ fn a_guests_trace_with_a_clock_of_any_bound_has_no_smaller_one() {
     let mut trace = KernelTrace::open(&path).unwrap();
     trace.set_guest(&session, &maps).unwrap();
 
-    let traces = [trace];
-    let mut events = Timeline::with_kernel(&[], &traces).unwrap();
+    let recording = Recording::of([], [trace]);
+    let mut events = recording.timeline(Needs::ALL).unwrap();
 
     assert_eq!(events.next().unwrap().unwrap().bound_ns, Some(u64::MAX));
 }

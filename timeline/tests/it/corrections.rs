@@ -1,7 +1,7 @@
 //! Corrections of a guest's times for trace-cmd, which computes with 64 bits.
 
 use hypertrace_test_support::{made, trace_dat};
-use hypertrace_timeline::{ClockMaps, Entry, KernelTrace, Session, Timeline};
+use hypertrace_timeline::{ClockMaps, Entry, KernelTrace, Needs, Recording, Session};
 use made::*;
 use std::fs;
 use trace_dat::{Page, TraceDat};
@@ -48,8 +48,8 @@ fn corrections(
 
     let corrections = trace.corrections(&session, most).unwrap();
 
-    let traces = [trace];
-    let mut timeline = Timeline::with_kernel(&[], &traces).unwrap();
+    let recording = Recording::of([], [trace]);
+    let mut timeline = recording.timeline(Needs::ALL).unwrap();
     let mut shown = Vec::new();
     while let Some(entry) = timeline.next_entry() {
         if let Entry::Event(event) = entry.unwrap() {

@@ -3,7 +3,9 @@
 //! Damage: anywhere in a session it is an error that names file and byte, never a panic.
 
 use hypertrace_test_support::made;
-use hypertrace_timeline::{ClockMaps, Error, Follow, Result, Session, SessionStat, Timeline};
+use hypertrace_timeline::{
+    ClockMaps, Error, Follow, Needs, Recording, Result, Session, SessionStat,
+};
 use made::*;
 use proptest::prelude::*;
 use std::path::{Path, PathBuf};
@@ -13,9 +15,9 @@ fn read(path: &Path) -> Result<usize> {
     let session = Session::open(path)?;
     SessionStat::of(&session)?;
     let maps = ClockMaps::of(&session)?;
-    let sessions = [(session, maps)];
+    let recording = Recording::of([(session, maps)], []);
     let mut n = 0;
-    for event in Timeline::new(&sessions)? {
+    for event in recording.timeline(Needs::ALL)? {
         event?;
         n += 1;
     }

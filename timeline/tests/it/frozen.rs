@@ -4,7 +4,7 @@
 //! the format gets a new version, with a session of its own here. Times of guests may move
 //! within their bounds when the map of clocks changes.
 
-use hypertrace_timeline::{ClockMaps, Entry, Session, SessionStat, Timeline};
+use hypertrace_timeline::{ClockMaps, Entry, Needs, Recording, Session, SessionStat};
 use hypertrace_trace::session_json::VERSION;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -18,8 +18,8 @@ fn entries(dir: &Path) -> String {
     let session = Session::open(dir).unwrap();
     let stat = SessionStat::of(&session).unwrap();
     let maps = ClockMaps::of(&session).unwrap();
-    let sessions = [(session, maps)];
-    let mut timeline = Timeline::new(&sessions).unwrap();
+    let recording = Recording::of([(session, maps)], []);
+    let mut timeline = recording.timeline(Needs::ALL).unwrap();
     let mut text = String::new();
     while let Some(entry) = timeline.next_entry() {
         match entry.unwrap() {

@@ -5,7 +5,7 @@
 use hypertrace_functions::clock::Anchor;
 use hypertrace_functions::symbols::Source;
 use hypertrace_test_support::{functions, made};
-use hypertrace_timeline::{ClockMaps, Entry, FunctionTrace, Needs, Session, Timeline};
+use hypertrace_timeline::{ClockMaps, Entry, FunctionTrace, Needs, Recording, Session};
 use made::*;
 use std::path::{Path, PathBuf};
 
@@ -52,8 +52,12 @@ fn with_host_events(boot: &str, ticks: &[u64]) -> Made {
 }
 
 /// Returns the entries in short: name, function, nanoseconds since the session's start.
-fn shown(sessions: &[(Session, ClockMaps)], functions: &[FunctionTrace]) -> Vec<String> {
-    let mut timeline = Timeline::of_needed(Needs::ALL, sessions, &[], functions).unwrap();
+fn shown(
+    sessions: impl Into<Vec<(Session, ClockMaps)>>,
+    functions: impl Into<Vec<FunctionTrace>>,
+) -> Vec<String> {
+    let recording = Recording { functions: functions.into(), ..Recording::of(sessions, []) };
+    let mut timeline = recording.timeline(Needs::ALL).unwrap();
     let mut shown = Vec::new();
     while let Some(entry) = timeline.next_entry() {
         shown.push(match entry.unwrap() {
@@ -80,7 +84,7 @@ fn an_event_stands_inside_the_function_that_emitted_it() {
     let mut functions = open(folder.path(), &path);
     functions.place(&[&sessions[0].0], None).unwrap();
 
-    let shown = shown(&sessions, &[functions]);
+    let shown = shown(sessions, [functions]);
 
     let expected = [
         r#"500 functions/cpu0 Ring3 function_entry name=Name("main") depth=Unsigned(0) Some(1)"#,
@@ -106,7 +110,7 @@ fn losses_and_functions_without_a_name_are_shown() {
     let mut functions = open(folder.path(), &path);
     functions.place(&[&sessions[0].0], None).unwrap();
 
-    let shown = shown(&sessions, &[functions]);
+    let shown = shown(sessions, [functions]);
 
     assert!(shown[1].contains("function_entry address=Hex(5242880)"), "{shown:#?}");
     assert_eq!(shown[2], "520 lost 7");
@@ -140,7 +144,7 @@ fn a_trace_without_a_session_has_its_own_anchor() {
 
     assert!(open(folder.path(), &other).place(&[], Some(&first)).is_err());
     assert_eq!(first.start_unix_ns(), START_NS + 77_777);
-    let shown = shown(&[], &[first, second]);
+    let shown = shown([], [first, second]);
 
     assert!(shown[1].starts_with("77782 G:functions/cpu0 Ring3 function_entry"), "{shown:#?}");
     assert!(shown[2].starts_with("77786 F:functions/cpu0 Ring3 function_exit"), "{shown:#?}");
@@ -166,8 +170,9 @@ fn damaged_records_are_left_out_with_a_warning_that_has_file_and_byte() {
     let mut bytes = std::fs::read(&records).unwrap();
     bytes[16 + 8] = 0;
     std::fs::write(&records, bytes).unwrap();
-    let functions = [open(folder.path(), &path)];
-    let mut timeline = Timeline::of_needed(Needs::ALL, &[], &[], &functions).unwrap();
+    let functions = vec![open(folder.path(), &path)];
+    let recording = Recording { functions, ..Recording::default() };
+    let mut timeline = recording.timeline(Needs::ALL).unwrap();
 
     let entries: Vec<_> = std::iter::from_fn(|| timeline.next_entry()).collect();
 

@@ -6,7 +6,8 @@
 use guest_mode::{END, KVM_ENTRY_ID, MS, OFFSET, Recorded, TIDS, Vcpu, raw, recorded, word};
 use hypertrace_test_support::{guest_mode, machine, made, trace_dat};
 use hypertrace_timeline::{
-    ClockMaps, Event, GuestCpu, KernelTrace, KvmWord, Needs, Session, Timeline, Value, vcpu_threads,
+    ClockMaps, Event, GuestCpu, KernelTrace, KvmWord, Needs, Recording, Session, Value,
+    vcpu_threads,
 };
 use machine::Random;
 use made::{DISK_READ, GUEST_BASE, Made, OPENED, Packet, START_NS};
@@ -73,8 +74,8 @@ fn find_of(recorded: &Recorded, guest_of: usize) -> Found {
     let word = maps.kvm_words().next().map(|(.., word)| word.clone()).unwrap_or_default();
     let cpus = maps.guest_cpus().cloned().collect();
     let vcpu_threads = vcpu_threads(&session, &maps).unwrap();
-    let sessions = [(session, maps)];
-    let events = Timeline::new(&sessions).unwrap().map(Result::unwrap);
+    let recording = Recording::of([(session, maps)], []);
+    let events = recording.timeline(Needs::ALL).unwrap().map(Result::unwrap);
     let of_guest = events.filter(|event| &*event.name == "disk_read");
     let event = |event: Event| {
         let Value::Unsigned(truth) = event.fields[0].1 else { panic!() };
@@ -238,13 +239,13 @@ fn a_part_of_a_timeline_is_the_same_where_the_offset_changes() {
     let session = Session::open(made.path()).unwrap();
     let host = KernelTrace::of_session(0, &session).unwrap().unwrap();
     let maps = KernelTrace::clock_maps_of(0, from_ref(&session), from_ref(&host), &[]).unwrap();
-    let sessions = [(session, maps)];
+    let recording = Recording::of([(session, maps)], []);
     let opened = |needs: &Needs| {
-        let events = Timeline::of_needed(needs, &sessions, &[], &[]).unwrap().map(Result::unwrap);
+        let events = recording.timeline(needs).unwrap().map(Result::unwrap);
         Vec::from_iter(events.filter(|event| &*event.name == "opened"))
     };
 
-    let found = opened(&Needs::default().named(&sessions, |name| name == "opened"));
+    let found = opened(&Needs::default().named(&recording.sessions, |name| name == "opened"));
 
     let all = opened(Needs::ALL);
     assert!(all.len() == 1 && all[0].bound_ns > Some(500_000), "{all:?}");

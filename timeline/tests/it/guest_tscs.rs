@@ -4,7 +4,7 @@
 
 use hypertrace_test_support::{machine, made, trace_dat};
 use hypertrace_timeline::clock::FRACTION;
-use hypertrace_timeline::{ClockMaps, GuestTsc, KernelTrace, Session, Timeline, Value};
+use hypertrace_timeline::{ClockMaps, GuestTsc, KernelTrace, Needs, Recording, Session, Value};
 use machine::{Claim, KINDS, Kernel, Kind, Machine, Random, machine};
 use made::*;
 use std::slice::from_ref;
@@ -109,9 +109,9 @@ fn check(machine: &Machine, outcome: &mut Outcome) {
         outcome.used += usize::from(is_used);
         outcome.unused += usize::from(!is_used);
     }
-    let sessions = [(session, maps)];
+    let recording = Recording::of([(session, maps)], []);
     let mut next = vec![0; machine.vcpus.len()];
-    for event in Timeline::new(&sessions).unwrap().map(Result::unwrap) {
+    for event in recording.timeline(Needs::ALL).unwrap().map(Result::unwrap) {
         let Some(number) = event.client.map(|client| client as usize) else { continue };
         let vcpu = &machine.vcpus[number];
         let Value::Unsigned(n) = event.fields[0].1 else { panic!() };

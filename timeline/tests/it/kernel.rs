@@ -4,8 +4,8 @@
 
 use hypertrace_test_support::{made, trace_dat};
 use hypertrace_timeline::{
-    ClockMaps, Entry, EntryRef, Error, Event, KernelTrace, Lost, Offset, Result, Session, Timeline,
-    Value, Warning,
+    ClockMaps, Entry, EntryRef, Error, Event, KernelTrace, Lost, Needs, Offset, Recording, Result,
+    Session, Value, Warning,
 };
 use std::fs::{self, File, OpenOptions};
 use std::ops::Range;
@@ -54,20 +54,21 @@ fn write(dir: &TempDir, name: &str, bytes: &[u8]) -> PathBuf {
 }
 
 /// Reads all entries, and the warnings.
-fn read_all(traces: &[KernelTrace]) -> Result<(Vec<Entry>, Vec<Warning>)> {
-    let mut timeline = Timeline::with_kernel(&[], traces)?;
+fn read_all(traces: impl Into<Vec<KernelTrace>>) -> Result<(Vec<Entry>, Vec<Warning>)> {
+    let recording = Recording::of([], traces);
+    let mut timeline = recording.timeline(Needs::ALL)?;
     let mut entries = Vec::new();
     while let Some(entry) = timeline.next_entry() {
         entries.push(entry?);
     }
-    let warnings = traces.iter().flat_map(|trace| trace.warnings()).chain(timeline.warnings());
+    let warnings = recording.warnings().chain(timeline.warnings());
     Ok((entries, warnings.collect()))
 }
 
 fn read(path: &Path) -> Result<(Vec<Entry>, Vec<Warning>)> {
     let trace = KernelTrace::open(path)?;
     trace.stat()?;
-    read_all(&[trace])
+    read_all([trace])
 }
 
 fn events(entries: &[Entry]) -> Vec<&Event> {
@@ -172,7 +173,7 @@ fn lost_events_stand_before_the_page_after_them() {
     let dir = TempDir::new().unwrap();
     let trace = KernelTrace::open(&write(&dir, "t", &sample().version_7())).unwrap();
     let stat = trace.stat().unwrap();
-    let (entries, _) = read_all(&[trace]).unwrap();
+    let (entries, _) = read_all([trace]).unwrap();
     let lost: Vec<(usize, &Lost)> = entries
         .iter()
         .enumerate()
@@ -234,11 +235,11 @@ fn with_kernel(session: Option<&str>, trace: Option<&str>) -> made::Made {
 #[expect(clippy::type_complexity, reason = "a line for each event")]
 fn read_with(made: &made::Made) -> Result<(Vec<(i64, String, Option<u64>)>, Vec<Warning>)> {
     let session = Session::open(made.path())?;
-    let traces = [KernelTrace::of_session(0, &session)?.unwrap()];
-    let warnings = traces[0].warnings().collect();
+    let trace = KernelTrace::of_session(0, &session)?.unwrap();
     let maps = ClockMaps::of(&session)?;
-    let sessions = [(session, maps)];
-    let events = Timeline::with_kernel(&sessions, &traces)?.collect::<Result<Vec<Event>>>()?;
+    let recording = Recording::of([(session, maps)], [trace]);
+    let warnings = recording.warnings().collect();
+    let events = recording.timeline(Needs::ALL)?.collect::<Result<Vec<Event>>>()?;
     let shown =
         |e: &Event| (e.ts_ns - made::START_NS, format!("{} {}", e.source, e.name), e.bound_ns);
     Ok((events.iter().skip(1).map(shown).collect(), warnings))
@@ -298,7 +299,7 @@ fn a_trace_joins_a_session_of_its_boot_alone() {
         let dat = TraceDat::new("x86-tsc").cpu(&[page]).option(recorded(boot, 0));
         let mut trace = KernelTrace::open(&write(&dir, "t", &dat.version_7())).unwrap();
         trace.join(0, &session);
-        let (entries, _) = read_all(&[trace]).unwrap();
+        let (entries, _) = read_all([trace]).unwrap();
         let event = events(&entries)[0];
         let time = if bound.is_some() { made::START_NS + 5 } else { 1_000_005 };
         assert_eq!((event.ts_ns, event.bound_ns), (time, bound));
@@ -324,7 +325,7 @@ fn nanoseconds_that_the_kernel_derives_from_the_counter_are_placed_by_two_readin
         let dat = TraceDat::new("mono_raw").cpu(&[page()]).option((9, option));
         let mut trace = KernelTrace::open(&write(&dir, "t", &dat.version_7())).unwrap();
         trace.join(0, &session);
-        let (entries, _) = read_all(&[trace]).unwrap();
+        let (entries, _) = read_all([trace]).unwrap();
         let event = events(&entries)[0];
         assert_eq!((event.ts_ns, event.bound_ns), expected, "{counter}");
     }
@@ -347,7 +348,7 @@ fn a_guests_trace_is_put_on_the_clock_of_its_host() {
     KernelTrace::pair(&mut traces);
     traces[1].add_offset(Offset::new(1, None));
 
-    let (entries, _) = read_all(&traces).unwrap();
+    let (entries, _) = read_all(traces).unwrap();
 
     let seen: Vec<(i64, &str)> =
         events(&entries).iter().map(|e| (e.ts_ns, e.source.as_ref())).collect();
@@ -378,10 +379,10 @@ fn each_correction_of_each_cpu_has_a_ratio_of_its_own() {
     for (name, trace, times) in [("a", guest, [50, 157]), ("b", late, [50, 300])] {
         let host = KernelTrace::open(&write(&dir, "host", &host.version_7())).unwrap();
         let trace = KernelTrace::open(&write(&dir, name, &trace.version_7())).unwrap();
-        let mut traces = [host, trace];
+        let mut traces = vec![host, trace];
         KernelTrace::pair(&mut traces);
 
-        let (entries, _) = read_all(&traces[1..]).unwrap();
+        let (entries, _) = read_all(traces.split_off(1)).unwrap();
 
         assert_eq!(events(&entries).iter().map(|event| event.ts_ns).collect::<Vec<_>>(), times);
     }
@@ -427,8 +428,8 @@ fn a_guests_trace_is_merged_by_points_as_by_its_offset() {
         let mut trace = KernelTrace::open(&guest).unwrap();
         place(&mut trace, &session, &maps);
         let traces = [KernelTrace::of_session(0, &session).unwrap().unwrap(), trace];
-        let sessions = [(session, maps)];
-        let events = Timeline::with_kernel(&sessions, &traces).unwrap();
+        let recording = Recording::of([(session, maps)], traces);
+        let events = recording.timeline(Needs::ALL).unwrap();
         let events = events.collect::<Result<Vec<Event>>>().unwrap().into_iter();
         let kernel = events.filter(|event| event.thread.is_some_and(|thread| thread.tid != 0));
         kernel.filter(|event| &*event.name == "kvm:kvm_mmio").collect::<Vec<Event>>()
@@ -488,8 +489,8 @@ fn another_clock_in_a_session_is_warned_about() {
     assert!(warning.contains("clock \"mono\" is not the session's"), "{warning}");
     let (entries, _) = {
         let sessions = [(session, ClockMaps::of(&Session::open(made.path()).unwrap()).unwrap())];
-        let traces = [trace];
-        let events = Timeline::with_kernel(&sessions, &traces).unwrap();
+        let recording = Recording::of(sessions, [trace]);
+        let events = recording.timeline(Needs::ALL).unwrap();
         (events.collect::<Result<Vec<Event>>>().unwrap(), ())
     };
     assert_eq!(entries[0].bound_ns, None);
@@ -632,8 +633,8 @@ fn large() -> (Vec<u8>, usize) {
 /// Bytes that are cut and flipped.
 const FIRST: usize = 64 << 10;
 /// Reads everything. Returns the number of events.
-fn walk(traces: &[KernelTrace]) -> Result<usize> {
-    let mut timeline = Timeline::with_kernel(&[], traces)?;
+fn walk(recording: &Recording) -> Result<usize> {
+    let mut timeline = recording.timeline(Needs::ALL)?;
     let mut events = 0;
     while let Some(entry) = timeline.read() {
         if let EntryRef::Event(event) = entry? {
@@ -645,7 +646,7 @@ fn walk(traces: &[KernelTrace]) -> Result<usize> {
 }
 
 fn open_and_walk(path: &Path) -> Result<usize> {
-    walk(&[KernelTrace::open(path)?])
+    walk(&Recording::of([], [KernelTrace::open(path)?]))
 }
 
 /// Asserts that a file was read, or that the error names it and an offset in it. Returns the
@@ -666,7 +667,7 @@ fn check(read: Result<usize>, path: &Path, context: impl FnOnce() -> String) -> 
 /// opened once, because that does not read pages.
 fn flip(bytes: &[u8], part: Range<usize>, pages: usize, bits: impl Fn(usize) -> Vec<u8> + Sync) {
     on_all_cpus(bytes, part, |path, file, places| {
-        let opened = [KernelTrace::open(path).unwrap()];
+        let opened = Recording::of([], [KernelTrace::open(path).unwrap()]);
         for at in places {
             for bits in bits(at) {
                 file.write_all_at(&[bytes[at] ^ bits], at as u64).unwrap();

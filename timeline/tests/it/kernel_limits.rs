@@ -5,7 +5,7 @@
 
 use hypertrace_test_support::{made, trace_dat};
 use hypertrace_timeline::{
-    ClockMaps, Entry, Error, Event, KernelTrace, Session, Timeline, Value, Warning,
+    ClockMaps, Entry, Error, Event, KernelTrace, Needs, Recording, Session, Value, Warning,
 };
 use made::{BOOT, Made, OTHER_BOOT};
 use std::fs;
@@ -17,8 +17,8 @@ fn read(file: &[u8]) -> Result<(Vec<Entry>, Vec<Warning>), Error> {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("t.dat");
     fs::write(&path, file).unwrap();
-    let traces = [KernelTrace::open(&path)?];
-    let mut timeline = Timeline::with_kernel(&[], &traces)?;
+    let recording = Recording::of([], [KernelTrace::open(&path)?]);
+    let mut timeline = recording.timeline(Needs::ALL)?;
     let mut entries = Vec::new();
     while let Some(entry) = timeline.next_entry() {
         entries.push(entry?);
@@ -53,8 +53,8 @@ fn a_hole_of_any_size_is_counted_in_pages_and_not_read() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("t.dat");
         with_hole(&path, version, HOLE);
-        let traces = [KernelTrace::open(&path).unwrap()];
-        let mut timeline = Timeline::with_kernel(&[], &traces).unwrap();
+        let recording = Recording::of([], [KernelTrace::open(&path).unwrap()]);
+        let mut timeline = recording.timeline(Needs::ALL).unwrap();
         let mut entries = Vec::new();
         while let Some(entry) = timeline.next_entry() {
             entries.push(entry.unwrap());
@@ -68,7 +68,7 @@ fn a_hole_of_any_size_is_counted_in_pages_and_not_read() {
         let [warning] = &timeline.warnings()[..] else { panic!("{:?}", timeline.warnings()) };
         let pages = "zeros, which nobody wrote: events are missing, of 16,777,216 pages of CPU 0";
         assert!(warning.ends_with(pages) && warning.is_damage(), "{warning}");
-        let stat = traces[0].stat().unwrap();
+        let stat = recording.traces[0].stat().unwrap();
         assert_eq!((stat.cpus[0].events, stat.cpus[0].uncounted), (3, 1));
     }
 }
@@ -183,10 +183,10 @@ fn an_event_that_is_shown_later_than_its_time_has_a_wider_bound() {
     let pages = [Page::at(1_009_000).mmio(0, 77, 1), Page::at(1_003_000).mmio(0, 77, 2)];
     fs::write(made.path().join("kernel.dat"), recorded_in(BOOT, &pages)).unwrap();
     let session = Session::open(made.path()).unwrap();
-    let traces = [KernelTrace::of_session(0, &session).unwrap().unwrap()];
-    let sessions = [(session, ClockMaps::default())];
+    let trace = KernelTrace::of_session(0, &session).unwrap().unwrap();
+    let recording = Recording::of([(session, ClockMaps::default())], [trace]);
 
-    let timeline = Timeline::with_kernel(&sessions, &traces).unwrap();
+    let timeline = recording.timeline(Needs::ALL).unwrap();
 
     let bounds: Vec<Option<u64>> = timeline.map(|event| event.unwrap().bound_ns).collect();
     assert_eq!(bounds, [Some(0), Some(6_000)]);
@@ -200,8 +200,9 @@ fn the_kernel_of_another_boot_than_the_first_sessions_has_no_bound() {
         fs::write(second.path().join("kernel.dat"), file).unwrap();
         let sessions = Session::open_all(&[first.path(), second.path()]).unwrap();
         let sessions: Vec<_> = sessions.into_iter().map(|s| (s, ClockMaps::default())).collect();
-        let traces = [KernelTrace::of_session(1, &sessions[1].0).unwrap().unwrap()];
-        let mut timeline = Timeline::with_kernel(&sessions, &traces).unwrap();
+        let trace = KernelTrace::of_session(1, &sessions[1].0).unwrap().unwrap();
+        let recording = Recording::of(sessions, [trace]);
+        let mut timeline = recording.timeline(Needs::ALL).unwrap();
         timeline.next().unwrap().unwrap().bound_ns
     });
 

@@ -4,7 +4,7 @@
 //! `trace-cmd report` shows.
 
 use hypertrace_test_support::trace_dat::*;
-use hypertrace_timeline::{Entry, Event, KernelTrace, Timeline, Value, Warning};
+use hypertrace_timeline::{Entry, Event, KernelTrace, Needs, Recording, Value, Warning};
 use std::collections::BTreeMap;
 use std::fs;
 use tempfile::TempDir;
@@ -14,8 +14,8 @@ fn read(bytes: &[u8]) -> (Vec<Event>, Vec<Warning>) {
     let dir = TempDir::new().unwrap();
     let path = dir.path().join("t.dat");
     fs::write(&path, bytes).unwrap();
-    let traces = [KernelTrace::open(&path).unwrap()];
-    let mut timeline = Timeline::with_kernel(&[], &traces).unwrap();
+    let recording = Recording::of([], [KernelTrace::open(&path).unwrap()]);
+    let mut timeline = recording.timeline(Needs::ALL).unwrap();
     let mut events = Vec::new();
     while let Some(entry) = timeline.next_entry() {
         match entry.unwrap() {
@@ -23,7 +23,7 @@ fn read(bytes: &[u8]) -> (Vec<Event>, Vec<Warning>) {
             Entry::Lost(lost) => panic!("{lost:?}"),
         }
     }
-    let warnings = traces[0].warnings().chain(timeline.warnings()).collect();
+    let warnings = recording.warnings().chain(timeline.warnings()).collect();
     (events, warnings)
 }
 
@@ -252,7 +252,8 @@ fn noticed(bytes: &[u8]) -> Result<Noticed, hypertrace_timeline::Error> {
     let mut traces = [KernelTrace::open(&path("host.dat"))?, KernelTrace::open(&path("t.dat"))?];
     let stat = traces[1].stat()?;
     KernelTrace::pair(&mut traces);
-    let mut timeline = Timeline::with_kernel(&[], &traces)?;
+    let recording = Recording::of([], traces);
+    let mut timeline = recording.timeline(Needs::ALL)?;
     let mut events = Vec::new();
     while let Some(entry) = timeline.next_entry() {
         events.push(entry?);

@@ -6,14 +6,14 @@
 use hypertrace_test_support::made::{Made, Packet};
 use hypertrace_test_support::vcpu::{self, Vcpu, What};
 use hypertrace_timeline::regions::{NotCounted, Options, Regions};
-use hypertrace_timeline::{ClockMaps, KernelTrace, Session};
+use hypertrace_timeline::{ClockMaps, KernelTrace, Recording, Session};
 
 /// Reads a session with its kernel.dat.
 pub fn read(made: &Made, options: &Options) -> Regions {
     let session = Session::open(made.path()).unwrap();
     let maps = ClockMaps::of(&session).unwrap();
     let traces = Vec::from_iter(KernelTrace::of_session(0, &session).unwrap());
-    Regions::of(&[(session, maps)], &traces, options).unwrap()
+    Regions::of(&Recording::of([(session, maps)], traces), options).unwrap()
 }
 
 pub fn all(made: &Made) -> Regions {

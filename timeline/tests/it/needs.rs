@@ -4,7 +4,7 @@
 //! name of its source, and each loss with its place.
 
 use hypertrace_test_support::{machine, made};
-use hypertrace_timeline::{ClockMaps, Entry, Needs, Session, Timeline};
+use hypertrace_timeline::{ClockMaps, Entry, Needs, Recording, Session};
 use machine::Random;
 use made::*;
 
@@ -69,11 +69,11 @@ fn session(random: &mut Random) -> Made {
 
 /// Returns the entries of a timeline from a Unix time on, with such names, and the number of all.
 fn entries(
-    sessions: &[(Session, ClockMaps)],
+    recording: &Recording,
     needs: &Needs,
     (from, named): (i64, Option<&str>),
 ) -> (Vec<Entry>, usize) {
-    let mut timeline = Timeline::of_needed(needs, sessions, &[], &[]).unwrap();
+    let mut timeline = recording.timeline(needs).unwrap();
     let all = Vec::from_iter(std::iter::from_fn(|| timeline.next_entry()).map(Result::unwrap));
     let number = all.len();
     let is_needed = |entry: &Entry| match entry {
@@ -93,8 +93,8 @@ fn a_part_of_a_timeline_is_the_same_whatever_else_is_needed() {
         let made = session(&mut random);
         let session = Session::open(made.path()).unwrap();
         let maps = ClockMaps::of(&session).unwrap();
-        let sessions = [(session, maps)];
-        let of_all = |wanted| entries(&sessions, Needs::ALL, wanted);
+        let recording = Recording::of([(session, maps)], []);
+        let of_all = |wanted| entries(&recording, Needs::ALL, wanted);
         let (all, number) = of_all((i64::MIN, None));
         let times = all.iter().filter_map(|entry| match entry {
             Entry::Event(event) => Some(event.ts_ns),
@@ -108,10 +108,10 @@ fn a_part_of_a_timeline_is_the_same_whatever_else_is_needed() {
                 let needs = Needs::default().since(Some(from));
                 let needs = match named {
                     None => needs,
-                    Some(named) => needs.named(&sessions, |name| name == named),
+                    Some(named) => needs.named(&recording.sessions, |name| name == named),
                 };
 
-                let (found, read) = entries(&sessions, &needs, (from, named));
+                let (found, read) = entries(&recording, &needs, (from, named));
 
                 let expected = of_all((from, named)).0;
                 let differs = found.iter().zip(&expected).find(|(found, all)| found != all);
@@ -150,9 +150,9 @@ fn damage_among_what_nobody_needs_comes_after_the_events_before_it() {
         std::fs::write(made.file("guest-0"), file).unwrap();
         let session = Session::open(made.path()).unwrap();
         let maps = ClockMaps::of(&session).unwrap();
-        let sessions = [(session, maps)];
-        let needs = Needs::default().named(&sessions, |name| name == "checkpoint");
-        let mut timeline = Timeline::of_needed(&needs, &sessions, &[], &[]).unwrap();
+        let recording = Recording::of([(session, maps)], []);
+        let needs = Needs::default().named(&recording.sessions, |name| name == "checkpoint");
+        let mut timeline = recording.timeline(&needs).unwrap();
         let mut points = 0;
 
         let damage = loop {

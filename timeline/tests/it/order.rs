@@ -4,7 +4,7 @@
 //! events is known, but not to the reader.
 
 use hypertrace_test_support::made;
-use hypertrace_timeline::{ClockMaps, Domain, Session, Timeline, Value};
+use hypertrace_timeline::{ClockMaps, Domain, Needs, Recording, Session, Value};
 use made::*;
 use proptest::prelude::*;
 use std::collections::HashMap;
@@ -118,11 +118,11 @@ proptest! {
         for (_, _, map) in maps.iter() {
             prop_assert!(map.segments() == 1);
         }
-        let sessions = [(session, maps)];
+        let recording = Recording::of([(session, maps)], []);
 
         let mut found: HashMap<u32, Vec<u64>> = HashMap::new();
         let mut last = i64::MIN;
-        for event in Timeline::new(&sessions).unwrap() {
+        for event in recording.timeline(Needs::ALL).unwrap() {
             let event = event.unwrap();
             prop_assert!(event.ts_ns >= last);
             last = event.ts_ns;
@@ -139,7 +139,7 @@ proptest! {
                 prop_assert_eq!(&found[&(vcpu as u32)], order);
             }
         }
-        let guests = sessions[0].0.streams().iter().filter(|s| s.domain == Domain::Guest);
+        let guests = recording.sessions[0].0.streams().iter().filter(|s| s.domain == Domain::Guest);
         prop_assert!(guests.count() <= vcpus.len());
     }
 }

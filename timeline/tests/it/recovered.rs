@@ -8,7 +8,8 @@ use hypertrace_abi::layout::guest_page;
 use hypertrace_abi::ring::{Consumer, ConsumerState, Place};
 use hypertrace_test_support::steps::Steps;
 use hypertrace_timeline::{
-    ClockMaps, Domain, Entry, EntryRef, EventKind, Follow, Session, SessionStat, Timeline, Value,
+    ClockMaps, Domain, Entry, EntryRef, EventKind, Follow, Needs, Recording, Session, SessionStat,
+    Value,
 };
 use hypertrace_trace::SessionConfig;
 use hypertrace_trace::session_json::SessionJson;
@@ -51,8 +52,8 @@ fn recovered(dir: &Path, before: u64, after: u64) {
 fn read(dir: &Path) -> Vec<String> {
     let session = Session::open(dir).unwrap();
     let maps = ClockMaps::of(&session).unwrap();
-    let sessions = [(session, maps)];
-    let mut timeline = Timeline::new(&sessions).unwrap();
+    let recording = Recording::of([(session, maps)], []);
+    let mut timeline = recording.timeline(Needs::ALL).unwrap();
     let mut lines = Vec::new();
     while let Some(entry) = timeline.next_entry() {
         lines.extend(line(&entry.unwrap()));

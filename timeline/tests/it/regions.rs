@@ -7,7 +7,7 @@ use hypertrace_test_support::{made, trace_dat, vcpu};
 use hypertrace_timeline::regions::{
     self, By, Interval, NotCounted, Options, Part, Regions, Select, ThreadInterval, Times, Window,
 };
-use hypertrace_timeline::{ClockMaps, KernelTrace, Session};
+use hypertrace_timeline::{ClockMaps, KernelTrace, Recording, Session};
 use made::{Made, Packet};
 use made_regions::*;
 use std::collections::BTreeMap;
@@ -123,7 +123,7 @@ fn a_trace_beside_another_session_of_the_boot_shows_the_threads_too() {
     }));
     let traces = Vec::from_iter(KernelTrace::of_session(1, &sessions[1].0).unwrap());
 
-    let beside = Regions::of(&sessions, &traces, &Options::default()).unwrap();
+    let beside = Regions::of(&Recording::of(sessions, traces), &Options::default()).unwrap();
 
     let times = |regions: &Regions| regions.groups[0].total.times;
     assert_eq!(times(&beside), times(&all(&own)));
@@ -150,7 +150,8 @@ fn a_trace_of_other_threads_or_of_the_same_again_changes_nothing() {
         trace.join(0, &session);
         traces.push(trace);
 
-        let both = Regions::of(&[(session, maps)], &traces, &Options::default()).unwrap();
+        let both =
+            Regions::of(&Recording::of([(session, maps)], traces), &Options::default()).unwrap();
 
         let own = all(&made);
         let times = |regions: &Regions| Vec::from_iter(regions.samples().map(|s| s.times));
@@ -623,7 +624,8 @@ fn intervals_that_are_handed_over_add_up_to_the_parts_of_regions() {
     let options = Options::default();
 
     let regions =
-        Regions::with_intervals(&[(session, maps)], &traces, &options, &mut take).unwrap();
+        Regions::with_intervals(&Recording::of([(session, maps)], traces), &options, &mut take)
+            .unwrap();
 
     assert_eq!(threads.len(), 2);
     for intervals in threads.values() {

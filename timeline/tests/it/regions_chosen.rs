@@ -5,7 +5,7 @@
 use crate::made_regions::{counts, lease, read, stream};
 use hypertrace_test_support::made::{Made, Packet};
 use hypertrace_timeline::regions::{By, Choice, LeftOut, Options, Regions};
-use hypertrace_timeline::{ClockMaps, Filter, Session};
+use hypertrace_timeline::{Filter, Given, Recording};
 use proptest::prelude::*;
 
 /// A request has its path and a number of bytes at its begin, a number of bytes and its status at its end.
@@ -219,12 +219,7 @@ fn a_field_may_have_another_type_in_another_session() {
     let numbers = EVENTS.replace("path:str", "path:u64");
     let packet = lease(0, 1, 9, 50, 60).event(1_000, 16, &[1, 0, 7]).event(1_400, 17, &[1, 0, 0]);
     let all = [requests(), stream(Made::of_programs(&numbers), 0, &[packet])];
-    let sessions = Session::open_all(&all.each_ref().map(Made::path)).unwrap().into_iter();
-    let sessions = sessions.map(|session| {
-        let maps = ClockMaps::of(&session).unwrap();
-        (session, maps)
-    });
-    let sessions = Vec::from_iter(sessions);
+    let recording = Recording::open(&all.each_ref().map(|made| Given::new(made.path()))).unwrap();
 
     for (filter, durations) in [
         ("path == '/b'", &[200][..]),
@@ -232,12 +227,12 @@ fn a_field_may_have_another_type_in_another_session() {
         ("path == 7.0 or path == '/b'", &[400, 200]),
         ("path != 'x' and path != 8", &[]),
     ] {
-        let regions = Regions::of(&sessions, &[], &fitting(filter)).unwrap();
+        let regions = Regions::of(&recording, &fitting(filter)).unwrap();
         let found: Vec<u64> = regions.samples().map(|sample| sample.duration_ns()).collect();
         assert_eq!(found, durations, "{filter}");
     }
     let by = Options { by: By::Field("path".into()), ..fitting("path == 7 or path == '/a'") };
-    let regions = Regions::of(&sessions, &[], &by).unwrap();
+    let regions = Regions::of(&recording, &by).unwrap();
     let values: Vec<_> = regions.groups.iter().map(|group| group.value.as_deref()).collect();
     assert_eq!(values, [Some("/a"), Some("7")]);
 }

@@ -6,7 +6,7 @@
 use crate::made_regions;
 use hypertrace_test_support::{made, trace_dat, vcpu};
 use hypertrace_timeline::regions::{self, *};
-use hypertrace_timeline::{ClockMaps, Session};
+use hypertrace_timeline::{Given, Recording};
 use made::{Made, Packet};
 use made_regions::*;
 use vcpu::{Vcpu, What};
@@ -45,14 +45,9 @@ fn what_is_no_pair_is_counted_by_its_kind() {
 #[test]
 fn ids_of_two_sessions_are_not_the_same() {
     let made = [(); 2].map(|()| vcpu::session(&events(&[(0, 10, B, 1), (0, 20, E, 1)])));
-    let dirs = made.each_ref().map(|made| made.path());
-    let sessions = Session::open_all(&dirs).unwrap().into_iter();
-    let sessions = sessions.map(|session| {
-        let maps = ClockMaps::of(&session).unwrap();
-        (session, maps)
-    });
+    let recording = Recording::open(&made.each_ref().map(|made| Given::new(made.path()))).unwrap();
 
-    let regions = Regions::of(&Vec::from_iter(sessions), &[], &Options::default()).unwrap();
+    let regions = Regions::of(&recording, &Options::default()).unwrap();
 
     assert_eq!(counts(&regions), (2, vec![]));
     assert_eq!(regions.samples().map(|s| s.session).collect::<Vec<_>>(), [0, 1]);

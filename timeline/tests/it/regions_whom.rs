@@ -12,7 +12,7 @@ use hypertrace_test_support::vcpu::HOST_BASE;
 use hypertrace_timeline::regions::{
     Cause, Doing, Group, NotCounted, Options, Part, Regions, Turn, Unknown, Window,
 };
-use hypertrace_timeline::{ClockMaps, KernelTrace, Session};
+use hypertrace_timeline::{ClockMaps, KernelTrace, Recording, Session};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -1059,7 +1059,7 @@ fn a_recording_of_the_host_does_not_hide_that_of_a_guest_which_another_process_t
         guests.set_guest(&session, &maps).unwrap();
         let traces = Vec::from_iter(own.into_iter().chain([guests]));
         let options = Options { has_paths: true, ..Options::default() };
-        let regions = Regions::of(&[(session, maps)], &traces, &options).unwrap();
+        let regions = Regions::of(&Recording::of([(session, maps)], traces), &options).unwrap();
         let [group] = &regions.groups[..] else { panic!("{:?}", regions.groups) };
         (group.count(), group.total.times, group.total.path.len())
     };

@@ -4,8 +4,8 @@
 
 use hypertrace_test_support::made;
 use hypertrace_timeline::{
-    ClockMaps, Domain, EntryRef, Error, Event, EventKind, Follow, Session, SessionStat, Timeline,
-    Value,
+    ClockMaps, Domain, EntryRef, Error, Event, EventKind, Follow, Needs, Recording, Session,
+    SessionStat, Value,
 };
 use made::*;
 use std::fs;
@@ -20,8 +20,8 @@ fn open(path: &Path) -> (Session, ClockMaps) {
 }
 
 fn events(path: &Path) -> Vec<Event> {
-    let sessions = [open(path)];
-    Timeline::new(&sessions).unwrap().map(Result::unwrap).collect()
+    let recording = Recording::of([open(path)], []);
+    recording.timeline(Needs::ALL).unwrap().map(Result::unwrap).collect()
 }
 
 fn names(events: &[Event]) -> Vec<&str> {
@@ -219,12 +219,12 @@ fn files_that_are_being_created_are_ignored() {
 #[test]
 fn data_committed_after_opening_is_left_out() {
     let made = small();
-    let sessions = [open(made.path())];
+    let recording = Recording::of([open(made.path())], []);
     let path = made.file("host-003-0000");
     let more = Packet::host(3).event(50_000, VCPU_EXIT, &[1]).with64(64, 1000).with64(72, 1001);
     let bytes = [std::fs::read(&path).unwrap(), more.bytes()].concat();
     std::fs::write(&path, bytes).unwrap();
-    assert_eq!(Timeline::new(&sessions).unwrap().count(), 6);
+    assert_eq!(recording.timeline(Needs::ALL).unwrap().count(), 6);
     assert_eq!(events(made.path()).len(), 7);
 }
 
@@ -247,8 +247,8 @@ fn records_larger_than_the_window_and_packets_of_many_windows_are_read() {
 #[test]
 fn sources_of_two_sessions_have_distinct_names() {
     let (a, b) = (small(), small());
-    let sessions = [open(a.path()), open(b.path())];
-    let found: Vec<Event> = Timeline::new(&sessions).unwrap().map(Result::unwrap).collect();
+    let recording = Recording::of([open(a.path()), open(b.path())], []);
+    let found: Vec<Event> = recording.timeline(Needs::ALL).unwrap().map(Result::unwrap).collect();
     assert_eq!(found.len(), 12);
     assert!(found.is_sorted_by_key(|e| e.ts_ns));
     let name = a.path().file_name().unwrap().to_str().unwrap();

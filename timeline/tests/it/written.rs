@@ -16,7 +16,7 @@ use hypertrace_abi::schema::id_of;
 use hypertrace_abi::sink::{EventSink, ReferencePoint, Status};
 use hypertrace_test_support::steps::Steps;
 use hypertrace_timeline::{
-    ClockMaps, Event, EventKind, Session, SessionStat, StreamStat, Timeline, Value,
+    ClockMaps, Event, EventKind, Needs, Recording, Session, SessionStat, StreamStat, Value,
 };
 use hypertrace_trace::SessionConfig;
 use hypertrace_trace::session_json::SessionJson;
@@ -87,8 +87,8 @@ fn read(dir: &Path) -> (SessionStat, Vec<Event>) {
     let session = Session::open(dir).unwrap();
     let stat = SessionStat::of(&session).unwrap();
     let maps = ClockMaps::of(&session).unwrap();
-    let sessions = [(session, maps)];
-    let events = Timeline::new(&sessions).unwrap().map(Result::unwrap).collect();
+    let recording = Recording::of([(session, maps)], []);
+    let events = recording.timeline(Needs::ALL).unwrap().map(Result::unwrap).collect();
     (stat, events)
 }
 

@@ -18,7 +18,7 @@ use bars::{bar, legend, named, owner_legend, patterns};
 use charts::Charts;
 use hypertrace_export::escape::Html;
 use hypertrace_timeline::regions::{Breakdown, Group, Histogram, NotCounted, Part, Step};
-use hypertrace_timeline::{ClockMaps, Session, Warning};
+use hypertrace_timeline::{ClockMaps, Recording, Session, Warning};
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::fmt::{self, Write as _};
 use whose::Whose;
@@ -52,18 +52,15 @@ const MOST_CHARACTERS: usize = 100;
 ///
 /// # Errors
 /// If the system has no random bytes.
-pub fn page(
-    shown: &Shown<'_>,
-    sessions: &[(Session, ClockMaps)],
-    warnings: &[Warning],
-) -> Result<String> {
+pub fn page(shown: &Shown<'_>, recording: &Recording, warnings: &[Warning]) -> Result<String> {
+    let sessions = &recording.sessions;
     let groups = shown.groups().filter(|group| group.count() > 0);
     let groups: Vec<&Group> = groups.take(MOST_SECTIONS).collect();
     let charts = Charts::of(shown, &groups);
     let names = sessions.iter().map(|(s, _)| short(&s.dir().display().to_string()));
     let title = format!("Regions of {}", names.collect::<Vec<_>>().join(", "));
     let data = charts.data(groups.iter().all(|group| group.is_program));
-    let whose = Whose::of(shown, sessions, &groups);
+    let whose = Whose::of(shown, recording, &groups);
     let page = Page { shown, charts, whose };
     document(PAGE.mark, &title, &data, |out| page.write(out, &title, sessions, &groups, warnings))
 }

@@ -7,7 +7,7 @@ use crate::report::lines::text_value;
 use hypertrace_export::begins::{Begin, Begins};
 use hypertrace_format::error::error_chain;
 use hypertrace_timeline::regions::{Group, Sample};
-use hypertrace_timeline::{ClockMaps, EntryRef, Error, Session, Timeline};
+use hypertrace_timeline::{EntryRef, Error, Needs, Recording};
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::ptr;
@@ -26,22 +26,23 @@ pub struct Text {
 
 impl Whose {
     /// Reads the events that begin the slowest regions of these groups.
-    pub fn of(shown: &Shown<'_>, sessions: &[(Session, ClockMaps)], groups: &[&Group]) -> Whose {
+    pub fn of(shown: &Shown<'_>, recording: &Recording, groups: &[&Group]) -> Whose {
         let slowest = groups.iter().flat_map(|group| shown.regions.slowest(group).take(SLOWEST));
         let wanted = slowest.map(|(sample, _)| sample);
         let named = |sample| (ptr::from_ref(sample), Text::without_event(shown, sample));
         let mut whose = Whose(wanted.map(named).collect());
-        if let Err(why) = whose.read(shown, sessions) {
+        if let Err(why) = whose.read(shown, recording) {
             // The numbers of the page are those of regions, which have been read.
             say(format_args!("the slowest regions have no fields: {}", error_chain(&why)));
         }
         whose
     }
 
-    fn read(&mut self, shown: &Shown<'_>, sessions: &[(Session, ClockMaps)]) -> Result<(), Error> {
+    fn read(&mut self, shown: &Shown<'_>, recording: &Recording) -> Result<(), Error> {
         let mut left = self.0.len();
         let mut begins = Begins::of(shown.regions);
-        let mut timeline = Timeline::new(sessions)?;
+        let needs = Needs::default().of_sessions();
+        let mut timeline = recording.timeline(&needs)?;
         while left > 0
             && let Some(entry) = timeline.read()
         {

@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! What was given to read.
+
+use crate::error::{Error, Result};
+use crate::inputs::ctf::{self, ClockMaps, Offset, Session};
+use crate::inputs::functions::{self, FunctionTrace};
+use crate::inputs::kernel::{self, KernelTrace};
+use crate::inputs::names::Names;
+use crate::inputs::needs::Needs;
+use crate::merge::Timeline;
+use hypertrace_format::error::Warning;
+use hypertrace_format::session_json;
+use std::path::{Path, PathBuf};
+
+/// A path that is read, and what places its times beside the others'.
+#[derive(Clone, Debug)]
+pub struct Given {
+    /// The path.
+    pub path: PathBuf,
+    /// What is there.
+    pub form: Form,
+    /// A time that is added to its events: of a session, or of a trace of a kernel.
+    pub offset: Option<Offset>,
+    /// Directory of the session whose guest recorded it, of a trace of a kernel.
+    pub guest_of: Option<PathBuf>,
+}
+
+/// What is at a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// The directory of a session, with the trace of its kernel.
+    Session,
+    /// A trace of a kernel.
+    Kernel,
+    /// The directory of a function trace.
+    Functions,
+}
+
+impl Given {
+    /// Takes a path as what it seems to be: a directory of a function trace, else of a session; whatever is no directory, but
+    /// a session's own file, is for the reader of kernels' traces.
+    pub fn new(path: impl Into<PathBuf>) -> Given {
+        let path = path.into();
+        let is_of_session = path.file_name().is_some_and(|name| name == session_json::FILE);
+        let form = match path.metadata() {
+            Ok(found) if !found.is_dir() && !is_of_session => Form::Kernel,
+            _ if path.join("info").is_file() && !path.join(session_json::FILE).exists() => {
+                Form::Functions
+            }
+            _ => Form::Session,
+        };
+        Given { path, form, offset: None, guest_of: None }
+    }
+}
+
+/// Sessions with their clocks, traces of kernels, and function traces: all on the clock of the first session's host.
+///
+/// A session has bounds against it if it is on the same counter ([`Session::counter`]); the error of all others is unknown.
+#[derive(Debug, Default)]
+pub struct Recording {
+    /// Sessions with their clocks.
+    pub sessions: Vec<(Session, ClockMaps)>,
+    /// Traces of kernels, those of the sessions first, each of a session or of none.
+    pub traces: Vec<KernelTrace>,
+    /// Function traces, each on the clock of a session ([`FunctionTrace::place`]), or there is no session.
+    pub functions: Vec<FunctionTrace>,
+    /// What is not read, although it lies in a session.
+    pub unread: Vec<Unread>,
+}
+
+/// Events of a kernel that lie in a session and are not used.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Unread {
+    /// Index of the session.
+    pub session: usize,
+    /// Which events.
+    pub what: UnreadPart,
+    /// Why.
+    pub why: Error,
+}
+
+/// Which events of a kernel are not used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UnreadPart {
+    /// The trace of its host's kernel: it is not among the traces.
+    Host,
+    /// What the traces of hosts' kernels say of the session's clocks: the traces are read.
+    Clocks,
+    /// The recording of a guest's kernel, which is not among the traces: its times are not known.
+    Guest,
+}
+
+/// Opens the recordings of guests' kernels ([`KernelTrace::of_guest`]) that lie in a session with this index.
+pub type OpenGuests<'a> = &'a mut dyn FnMut(usize, &Session) -> Vec<KernelTrace>;
+
+impl Recording {
+    /// Takes sessions and traces that were opened one by one.
+    pub fn of(
+        sessions: impl Into<Vec<(Session, ClockMaps)>>,
+        traces: impl Into<Vec<KernelTrace>>,
+    ) -> Recording {
+        let (sessions, traces) = (sessions.into(), traces.into());
+        Recording { sessions, traces, ..Recording::default() }
+    }
+
+    /// Opens all. Sessions of one boot are on one counter, and clocks are limited by all traces that show their hosts. Sessions
+    /// have the order of their paths, as have other inputs.
+    ///
+    /// # Errors
+    /// If something is not what it was taken for, is damaged, or has no place on the others' clock.
+    pub fn open(given: &[Given]) -> Result<Recording> {
+        Recording::with_guests(given, &mut |_, _| Vec::new())
+    }
+
+    /// Opens the same, and recordings of guests' kernels within sessions, which get the times of their guests' clocks.
+    ///
+    /// # Errors
+    /// As [`Recording::open`].
+    pub fn with_guests(given: &[Given], guests: OpenGuests<'_>) -> Result<Recording> {
+        let of = |form| given.iter().filter(move |given| given.form == form);
+        let dirs = Vec::from_iter(of(Form::Session).map(|given| &given.path));
+        let mut sessions = Session::open_all(&dirs)?;
+        let (mut traces, mut unread) = (Vec::new(), Vec::new());
+        let mut note = |session, what, why| unread.push(Unread { session, what, why });
+        for (number, (session, given)) in sessions.iter_mut().zip(of(Form::Session)).enumerate() {
+            if let Some(offset) = given.offset {
+                session.add_offset(offset);
+            }
+            match KernelTrace::of_session(number, session) {
+                Ok(trace) => traces.extend(trace),
+                Err(why) => note(number, UnreadPart::Host, why),
+            }
+        }
+        for given in of(Form::Kernel).filter(|given| given.guest_of.is_none()) {
+            let mut trace = KernelTrace::open(&given.path)?;
+            for (number, session) in sessions.iter().enumerate() {
+                trace.join(number, session);
+            }
+            given.offset.into_iter().for_each(|offset| trace.add_offset(offset));
+            traces.push(trace);
+        }
+        let inside =
+            sessions.iter().enumerate().flat_map(|(number, session)| guests(number, session));
+        let inside = Vec::from_iter(inside);
+        let mut maps = Vec::new();
+        for (number, session) in sessions.iter().enumerate() {
+            let of_kernel = KernelTrace::clock_maps_of(number, &sessions, &traces, &inside);
+            maps.push(of_kernel.or_else(|why| {
+                note(number, UnreadPart::Clocks, why);
+                ClockMaps::of(session)
+            })?);
+        }
+        let sessions = Vec::from_iter(sessions.into_iter().zip(maps));
+        for mut trace in inside {
+            let number = trace.session().unwrap_or(0);
+            let (session, maps) = &sessions[number];
+            match trace.set_guest(session, maps) {
+                Ok(()) => traces.push(trace),
+                Err(why) => note(number, UnreadPart::Guest, why),
+            }
+        }
+        for given in of(Form::Kernel) {
+            let Some(dir) = &given.guest_of else { continue };
+            let mut trace = KernelTrace::open(&given.path)?;
+            let mut all = sessions.iter();
+            let (session, maps) =
+                all.find(|(session, _)| session.dir() == dir).ok_or_else(|| Error::NotGiven {
+                    path: given.path.clone(),
+                    session: dir.clone(),
+                })?;
+            trace.set_guest(session, maps)?;
+            given.offset.into_iter().for_each(|offset| trace.add_offset(offset));
+            traces.push(trace);
+        }
+        KernelTrace::pair(&mut traces);
+        KernelTrace::warn_of_unplaced(&mut traces, !sessions.is_empty());
+        let all = Vec::from_iter(sessions.iter().map(|(session, _)| session));
+        let mut functions: Vec<FunctionTrace> = Vec::new();
+        for given in of(Form::Functions) {
+            let mut trace = FunctionTrace::open(&given.path)?;
+            trace.place(&all, functions.first())?;
+            functions.push(trace);
+        }
+        Ok(Recording { sessions, traces, functions, unread })
+    }
+
+    /// Returns the Unix time of the first session's or function trace's start, nanoseconds.
+    pub fn start_unix_ns(&self) -> i64 {
+        let started = self.sessions.iter().map(|(session, _)| session.json().started_unix_ns).min();
+        let first = || self.functions.iter().map(FunctionTrace::start_unix_ns).min();
+        started.or_else(first).unwrap_or(0)
+    }
+
+    /// Iterates over the faults of the inputs, although these could be opened.
+    pub fn warnings(&self) -> impl Iterator<Item = Warning> {
+        let functions = self.functions.iter().flat_map(FunctionTrace::warnings);
+        self.traces.iter().flat_map(KernelTrace::warnings).chain(functions)
+    }
+
+    /// Iterates over the paths of sessions, of traces of kernels, and of function traces.
+    pub fn paths(&self) -> impl Iterator<Item = &Path> {
+        let sessions = self.sessions.iter().map(|(session, _)| session.dir());
+        let functions = self.functions.iter().map(|functions| functions.trace().path());
+        sessions.chain(self.traces.iter().map(KernelTrace::path)).chain(functions)
+    }
+
+    /// Starts a timeline at the beginning of what is needed of the sessions, and of all traces.
+    ///
+    /// # Errors
+    /// If the first records of a stream or of a trace are damaged.
+    pub fn timeline<'a>(&'a self, needs: &'a Needs) -> Result<Timeline<'a>> {
+        let Recording { sessions, traces, functions, .. } = self;
+        let traces = if needs.without_kernels { &[] } else { &**traces };
+        let functions = if needs.without_functions { &[] } else { &**functions };
+        let mut hosts: Vec<_> =
+            sessions.iter().map(|(s, _)| (s.name(), s.json().sides())).collect();
+        let mut number = |session: Option<usize>, name: &dyn Fn() -> String, side| {
+            session.unwrap_or_else(|| {
+                hosts.push((name(), ["", side]));
+                hosts.len() - 1
+            })
+        };
+        let of_traces = traces.iter().map(|t| number(t.session(), &|| t.name(), "kernel"));
+        let of_traces = Vec::from_iter(of_traces);
+        let of_functions = functions.iter().map(|f| number(f.session(), &|| f.name(), "functions"));
+        let of_functions = Vec::from_iter(of_functions);
+        let mut names = Names::new(hosts);
+        let mut all = Vec::new();
+        let mut margins = Vec::new();
+        for (number, (session, maps)) in sessions.iter().enumerate() {
+            let stated = session.offset().and_then(|offset| offset.bound_ns);
+            let is_placed = number == 0
+                || stated.is_some()
+                || sessions.first().is_some_and(|(first, _)| session.is_placed_with(first));
+            margins.push(is_placed.then_some(stated.unwrap_or(0)));
+            all.extend(ctf::inputs(number, session, maps, needs, &mut names));
+        }
+        for (trace, number) in traces.iter().enumerate().zip(of_traces) {
+            all.extend(kernel::inputs(number, trace, &names));
+        }
+        for (trace, number) in functions.iter().zip(of_functions) {
+            all.extend(functions::inputs(number, trace, functions.len() == 1, &names)?);
+        }
+        if needs.has_all_threads {
+            // Numbered after all traces, in their order.
+            let traces = (traces.len()..).zip(traces);
+            all.extend(traces.flat_map(|(number, trace)| kernel::inputs_of_cpus(number, trace)));
+        }
+        if margins.iter().all(|margin| *margin == Some(0)) {
+            margins.clear();
+        }
+        Timeline::of(all, names, margins)
+    }
+}
