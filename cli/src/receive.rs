@@ -14,10 +14,10 @@ use std::path::{Path, PathBuf};
 
 /// Make a session of the journal that a sandboxed VMM writes
 ///
-/// A VMM that can open no file writes its session to a file, a pipe or a socket:
-/// a journal. This command writes the session's files, as it reads it. Meanwhile
-/// and afterwards DIR is a session for all other commands. It trusts nothing that
-/// it reads, so a VMM that was taken over can only write a false session.
+/// A VMM that can open no file writes its session to a socket: a journal. This
+/// command writes the session's files, as it reads it. Meanwhile and afterwards DIR
+/// is a session for all other commands. It trusts nothing that it reads, so a VMM
+/// that was taken over can only write a false session.
 ///
 /// It ends with the session. If the journal ends before that, or is damaged, an
 /// error says where; DIR has all that came before. The VMM never waits for this
@@ -40,9 +40,9 @@ pub struct Args {
 
 const EXAMPLES: &str = "\
 Examples:
-  mkfifo J; hypertrace receive J -o S         receive what a VMM writes to J;
-                                                 and in another terminal, once
-                                                 the VMM has started:
+  hypertrace receive -o S                        receive what a VMM writes to
+                                                 the socket that is standard
+                                                 input; and in a terminal:
   hypertrace report S --follow                   show its events as they come
   hypertrace receive -o S < journal              make a session of a finished
                                                  journal

@@ -294,8 +294,9 @@ fn a_file_that_a_filter_refuses_to_create_is_a_failed_write() {
     assert_eq!((summary.host_events, summary.lost), (2, 0), "{summary:?}");
 }
 
-/// Runs threads that open no file, with a journal that is written here and read there.
-fn run_with_journal(to: impl Into<OwnedFd>, mut from: impl Read + Send + 'static) {
+#[test]
+fn threads_with_a_journal_open_no_file() {
+    let (to, mut from) = UnixStream::pair().unwrap();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().to_owned();
     let receiver = thread::spawn(move || receive(&mut from, &path, Share::Owner));
@@ -309,43 +310,16 @@ fn run_with_journal(to: impl Into<OwnedFd>, mut from: impl Read + Send + 'static
 }
 
 #[test]
-fn threads_with_a_journal_in_a_socket_open_no_file() {
-    let (to, from) = UnixStream::pair().unwrap();
-    run_with_journal(to, from);
-}
-
-#[test]
-fn threads_with_a_journal_in_a_pipe_open_no_file() {
-    let (from, to) = io::pipe().unwrap();
-    run_with_journal(to, from);
-}
-
-#[test]
-fn threads_with_a_journal_in_a_file_open_no_file() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("journal");
-    let journal = File::create(&path).unwrap();
-
-    let config =
-        SessionConfig { destination: Destination::Journal(journal.into(), "J".into()), ..config() };
-    let summary = run(syscalls::START_JOURNAL, syscalls::DRAIN_JOURNAL, config);
-
-    let session = dir.path().join("session");
-    receive(&mut File::open(path).unwrap(), &session, Share::Owner).unwrap();
-    check(&session, &summary);
-}
-
-#[test]
 fn threads_with_a_journal_whose_reader_is_gone_make_no_other_system_calls() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let (from, to) = io::pipe().unwrap();
+    let (from, to) = UnixStream::pair().unwrap();
     let session = Session::create(SessionConfig {
         destination: Destination::Journal(to.into(), "J".into()),
         ..config()
     })
     .unwrap();
     drop(from);
-    let (gone, to) = io::pipe().unwrap();
+    let (gone, to) = UnixStream::pair().unwrap();
     drop(gone);
     let second =
         SessionConfig { destination: Destination::Journal(to.into(), "J".into()), ..config() };
@@ -372,10 +346,10 @@ fn threads_with_a_journal_whose_reader_is_gone_make_no_other_system_calls() {
 #[test]
 fn a_start_whose_journal_cannot_be_is_an_error() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let (gone, to) = io::pipe().unwrap();
+    let (gone, to) = UnixStream::pair().unwrap();
     drop(gone);
-    let unreadable: OwnedFd = File::open("/dev/null").unwrap().into();
-    let configs = [to.into(), unreadable].map(|journal| SessionConfig {
+    let no_socket: OwnedFd = File::create("/dev/null").unwrap().into();
+    let configs = [to.into(), no_socket].map(|journal| SessionConfig {
         destination: Destination::Journal(journal, "J".into()),
         ..config()
     });

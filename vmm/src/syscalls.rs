@@ -34,15 +34,14 @@ lists! {
     /// Start of a session by [`Destination::Fd`](crate::Destination::Fd).
     START_DIR_FD: SYS_statx SYS_openat SYS_fstat SYS_fchmod SYS_flock SYS_mkdirat SYS_getdents64 SYS_unlinkat SYS_renameat
         SYS_pwrite64 SYS_read SYS_close SYS_geteuid;
-    /// Start of a session by [`Destination::Journal`](crate::Destination::Journal), in a socket, pipe or file.
-    START_JOURNAL: SYS_close SYS_fstat SYS_lseek SYS_getsockopt SYS_setsockopt SYS_ppoll SYS_write SYS_sendto
-        SYS_rt_sigtimedwait;
+    /// Start of a session by [`Destination::Journal`](crate::Destination::Journal).
+    START_JOURNAL: SYS_close SYS_getsockopt SYS_setsockopt SYS_ppoll SYS_sendto;
     /// Drain thread, with a directory.
     DRAIN: SYS_fstat SYS_getrandom SYS_epoll_wait SYS_epoll_pwait SYS_read SYS_openat SYS_fchmod SYS_ftruncate
         SYS_pwrite64 SYS_renameat SYS_unlinkat SYS_close SYS_prlimit64 SYS_clock_gettime;
     /// Drain thread, with a journal.
-    DRAIN_JOURNAL: SYS_getrandom SYS_epoll_wait SYS_epoll_pwait SYS_read SYS_ppoll SYS_write SYS_sendto
-        SYS_rt_sigtimedwait SYS_close SYS_prlimit64 SYS_clock_gettime;
+    DRAIN_JOURNAL: SYS_getrandom SYS_epoll_wait SYS_epoll_pwait SYS_read SYS_ppoll SYS_sendto SYS_close SYS_prlimit64
+        SYS_clock_gettime;
     /// Event loop of the VMM that drains by the adapter for `event-manager`, besides one of the lists for drain threads.
     EVENT_LOOP: SYS_timerfd_settime SYS_epoll_ctl SYS_write;
     /// Reset, save and finish of the device, besides one of the lists for drain threads: they drain on the thread that calls them.

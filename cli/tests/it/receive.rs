@@ -1,11 +1,11 @@
 //! `hypertrace receive`: a session of a journal, live, after kills, and of damaged journals.
 
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Write};
-use std::os::fd::OwnedFd;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
@@ -30,13 +30,13 @@ const KILLS: u64 = if FULL_SIZE { 30 } else { 5 };
 /// How long events are received until a kill.
 const SPAN: Duration = Duration::from_millis(30);
 
-fn receiver(journal: impl Into<Stdio>, dir: &Path) -> Child {
+fn receiver(journal: UnixStream, dir: &Path) -> Child {
     let mut command = HYPERTRACE.command(["receive", "-o"]);
-    command.arg(dir).stdin(journal).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.arg(dir).stdin(OwnedFd::from(journal)).stdout(Stdio::piped()).stderr(Stdio::piped());
     command.spawn().unwrap()
 }
 
-fn session(journal: impl Into<OwnedFd>) -> (Session, Writer) {
+fn session(journal: UnixStream) -> (Session, Writer) {
     let mut config = SessionConfig::new("J");
     config.destination = Destination::Journal(journal.into(), "J".into());
     config.file_bytes = 1 << 18;
@@ -67,7 +67,7 @@ fn a_journal_that_does_not_wait_by_itself_is_waited_for() {
     let dir = tempfile::tempdir().unwrap();
     let (from, to) = UnixStream::pair().unwrap();
     from.set_nonblocking(true).unwrap();
-    let receiver = receiver(OwnedFd::from(from), dir.path());
+    let receiver = receiver(from, dir.path());
     // It has begun to read, and there is nothing.
     wait_until("a reader", || dir.path().join(".ctf").exists());
     thread::sleep(Duration::from_millis(50));
@@ -86,7 +86,7 @@ fn a_receiver_that_is_interrupted_before_it_has_begun_leaves_nothing() {
     for wait in 0..KILLS {
         let dir = tempfile::tempdir().unwrap();
         let out = dir.path().join("S");
-        let (from, _to) = io::pipe().unwrap();
+        let (from, _to) = UnixStream::pair().unwrap();
         let receiver = receiver(from, &out);
         while !out.join(".ctf").exists() {
             thread::yield_now();
@@ -121,7 +121,7 @@ fn a_receiver_whose_pipe_has_no_writer_ends_by_a_signal() {
 #[test]
 fn events_can_be_followed_while_they_are_received() {
     let dir = tempfile::tempdir().unwrap();
-    let (from, to) = io::pipe().unwrap();
+    let (from, to) = UnixStream::pair().unwrap();
     let (session, writer) = session(to);
     let receiver = receiver(from, dir.path());
     wait_until("a session", || dir.path().join("ctf").exists());
@@ -164,7 +164,7 @@ fn wait_for_packets(dir: &Path) {
 fn a_killed_receiver_leaves_a_session() {
     let start = |_| {
         let dir = tempfile::tempdir().unwrap();
-        let (from, to) = io::pipe().unwrap();
+        let (from, to) = UnixStream::pair().unwrap();
         let (session, writer) = session(to);
         let receiver = receiver(from, dir.path());
         let killed = Arc::new(AtomicBool::new(false));
@@ -206,28 +206,57 @@ fn a_killed_receiver_leaves_a_session() {
     );
 }
 
-/// The VMM: writes to a named pipe until it is killed.
-fn vmm(pipe: &str) {
-    let (session, _writer) = session(File::options().write(true).open(pipe).unwrap());
+/// crosvm's form: the VMM's process gives the device to a child that the kernel ends at a call that opens a file, and
+/// starts another one that makes the session.
+#[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
+#[test]
+fn a_device_in_a_jail_that_opens_no_file_is_recorded_by_its_parent() {
+    use hypertrace_vmm::Region;
+    use vmm_shapes::JailedDevice;
+
+    const POINTS: u64 = 1000;
+    child::in_own_process(|| {
+        let dir = tempfile::tempdir().unwrap();
+        let (from, to) = UnixStream::pair().unwrap();
+        let receiver = receiver(from, dir.path());
+
+        let device = JailedDevice::start(to, 2).unwrap();
+        let mut magic = [0; 8];
+        device.access(Region::Config, 0x28, &mut magic, false).unwrap();
+        for n in 0..POINTS {
+            device.access(Region::Control, 8 * (n % 2), &mut n.to_le_bytes(), true).unwrap();
+        }
+        let status = device.finish();
+
+        assert_eq!((&magic, status), (b"HYPTRACE", 0));
+        assert_eq!(ran(receiver).ok(), "");
+        let points = HYPERTRACE.report(dir.path());
+        let points = points.iter().filter(|line| line.reference.is_some());
+        assert_eq!(points.count() as u64, POINTS);
+        assert_eq!(HYPERTRACE.info(dir.path())["total"]["lost"], 0);
+    });
+}
+
+/// The VMM: writes to the socket that is its standard input until it is killed.
+fn vmm() {
+    let (session, _writer) = session(io::stdin().as_fd().try_clone_to_owned().unwrap().into());
     // Bounded, in case it is not killed.
     (0..50_000_000).for_each(|n| tick(&session, n));
 }
 
 #[test]
 fn a_killed_vmm_leaves_a_session() {
-    if let Some(pipe) = traced::argument() {
-        return vmm(&pipe);
+    if traced::argument().is_some() {
+        return vmm();
     }
     let start = |_| {
         let dir = tempfile::tempdir().unwrap();
-        let (pipe, out) = (dir.path().join("pipe"), dir.path().join("s"));
-        assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        let (from, to) = UnixStream::pair().unwrap();
+        let out = dir.path().join("s");
         let mut vmm = child::alone(this_test!());
-        vmm.env(traced::AS_PROGRAM, &pipe).stdout(Stdio::null()).stderr(Stdio::null());
-        let vmm = vmm.spawn().unwrap();
-        let mut receive = HYPERTRACE.command(["receive", "-o"]);
-        receive.arg(&out).arg(&pipe).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let receiver = receive.spawn().unwrap();
+        vmm.env(traced::AS_PROGRAM, "J").stdout(Stdio::null()).stderr(Stdio::null());
+        let vmm = vmm.stdin(OwnedFd::from(to)).spawn().unwrap();
+        let receiver = receiver(from, &out);
         wait_for_packets(&out);
         (dir, vmm, receiver)
     };
@@ -248,13 +277,15 @@ fn a_killed_vmm_leaves_a_session() {
 
 /// Returns a whole journal.
 fn journal() -> Vec<u8> {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("journal");
-    let (session, writer) = session(File::create(&path).unwrap());
+    let (to, mut from) = UnixStream::pair().unwrap();
+    from.set_nonblocking(true).unwrap();
+    let (session, writer) = session(to);
     (0..100).for_each(|n| tick(&session, n));
     drop(writer);
     session.finish().unwrap();
-    std::fs::read(path).unwrap()
+    let mut bytes = Vec::new();
+    let _ = from.read_to_end(&mut bytes);
+    bytes
 }
 
 #[test]

@@ -3,12 +3,15 @@
 //!
 //! [`FunctionDevice`] and [`ChipDevice`] are PCI devices of the
 //! shape that Cloud Hypervisor has, with config space of the library's or of the VMM's own.
-//! [`attach_window`] puts the device on a bus of Firecracker's shape, [`add_function`] on rust-vmm's own bus. The modules [`pci_bus`] and [`mmio_bus`]
+//! [`attach_window`] puts the device on a bus of Firecracker's shape, [`add_function`] on rust-vmm's own bus.
+//! `JailedDevice` is in a process of its own, as crosvm's devices are. The modules [`pci_bus`] and [`mmio_bus`]
 //! take the place of a VMM: a real one has them already.
 
 mod chip_device;
 mod function_device;
 mod io_manager;
+#[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
+mod jail;
 pub mod mmio_bus;
 mod mmio_device;
 pub mod pci_bus;
@@ -16,4 +19,6 @@ pub mod pci_bus;
 pub use chip_device::ChipDevice;
 pub use function_device::FunctionDevice;
 pub use io_manager::add_function;
+#[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
+pub use jail::JailedDevice;
 pub use mmio_device::attach_window;

@@ -1,11 +1,10 @@
 //! Sessions that are written to a descriptor as a journal, and received in a directory.
 
 use std::collections::BTreeSet;
-use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::thread::{self, JoinHandle};
@@ -113,9 +112,10 @@ fn check_all(recorded: &Recorded) {
     }
 }
 
-/// Records to `journal` while `from` is received, and checks all events.
-fn record_live(journal: impl Into<OwnedFd>, from: impl Read + Send + 'static) {
-    let host = host(journal, |_| ());
+#[test]
+fn a_session_through_a_journal_has_all_events() {
+    let (from, to) = UnixStream::pair().unwrap();
+    let host = host(to, |_| ());
     let receiver = receive_from(from, host.dir().to_owned());
 
     emit_all(&host);
@@ -127,44 +127,14 @@ fn record_live(journal: impl Into<OwnedFd>, from: impl Read + Send + 'static) {
 }
 
 #[test]
-fn a_session_through_a_pipe_has_all_events() {
-    let (from, to) = io::pipe().unwrap();
-    record_live(to, from);
-}
-
-#[test]
-fn a_session_through_a_socket_has_all_events() {
-    let (from, to) = UnixStream::pair().unwrap();
-    record_live(to, from);
-}
-
-/// Returns a journal in a file, of a whole session.
-fn journal_in_a_file(path: &Path) -> Recorded {
-    let host = host(File::create(path).unwrap(), |_| ());
-    emit_all(&host);
-    host.finish()
-}
-
-#[test]
-fn a_journal_in_a_file_becomes_a_session_later() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("journal");
-    let recorded = journal_in_a_file(&path);
-
-    receive(&mut File::open(&path).unwrap(), recorded.dir(), Share::Owner).unwrap();
-
-    check_all(&recorded);
-}
-
-#[test]
 fn events_for_a_reader_that_comes_late_are_recorded_or_counted() {
-    let (from, to) = io::pipe().unwrap();
+    let (from, to) = UnixStream::pair().unwrap();
     let told = Arc::new(AtomicU64::new(0));
     let tell = Arc::clone(&told);
     let host = host(to, |config| {
         config.on_write_failed = Some(Box::new(move |_| _ = tell.fetch_add(1, Relaxed)));
     });
-    // The pipe and the journal's buffer are full, and then a ring.
+    // The socket and the journal's buffer are full, and then a ring.
     let (mut emitted, mut recorded) = (0, 0);
     while host.session.summary().write_failures == 0 {
         assert!(emitted < 1000 * EVENTS, "all is taken");
@@ -207,8 +177,8 @@ fn a_reader_that_is_gone_is_a_failed_write_and_all_events_are_counted() {
 }
 
 #[test]
-fn a_descriptor_without_a_reader_is_an_error_of_the_creation() {
-    let (from, to) = io::pipe().unwrap();
+fn a_socket_without_a_reader_is_an_error_of_the_creation() {
+    let (from, to) = UnixStream::pair().unwrap();
     drop(from);
     let config = SessionConfig {
         destination: Destination::Journal(to.into(), "J".into()),
@@ -233,26 +203,28 @@ fn a_journal_that_cannot_be_is_refused_at_the_creation() {
             other => panic!("{other:?}"),
         }
     };
-    let file = || OwnedFd::from(tempfile::tempfile().unwrap());
-    let folder = || OwnedFd::from(File::open(".").unwrap());
+    let (socket, _other) = UnixStream::pair().unwrap();
+    let socket = || OwnedFd::from(socket.try_clone().unwrap());
 
-    let snapshots = refused(file(), &|config| config.output = Output::Snapshots);
-    let nothing = refused(file(), &|config| config.output = Output::Nothing);
-    let read_only = refused(folder(), &|_| ());
-    let (datagrams, _other) = std::os::unix::net::UnixDatagram::pair().unwrap();
-    let datagrams = refused(datagrams.into(), &|_| ());
+    let snapshots = refused(socket(), &|config| config.output = Output::Snapshots);
+    let nothing = refused(socket(), &|config| config.output = Output::Nothing);
 
     assert!(snapshots.contains("flight recorder"), "{snapshots}");
     assert!(nothing.contains("no output"), "{nothing}");
-    assert!(read_only.contains("not open for writing"), "{read_only}");
-    assert!(datagrams.contains("stream socket"), "{datagrams}");
+    let (datagrams, _other) = UnixDatagram::pair().unwrap();
+    let (_from, pipe) = io::pipe().unwrap();
+    let file = tempfile::tempfile().unwrap();
+    for other in [datagrams.into(), pipe.into(), OwnedFd::from(file)] {
+        let why = refused(other, &|_| ());
+        assert!(why.contains("stream socket"), "{why}");
+    }
 }
 
 #[test]
 fn what_needs_a_directory_is_refused_of_a_session_in_a_journal() {
-    let file = tempfile::tempfile().unwrap();
+    let (to, _from) = UnixStream::pair().unwrap();
     let config = SessionConfig {
-        destination: Destination::Journal(file.into(), "J".into()),
+        destination: Destination::Journal(to.into(), "J".into()),
         ..SessionConfig::new("J")
     };
     let session = Session::create(config).unwrap();
@@ -280,17 +252,18 @@ struct Sample {
 
 impl Sample {
     fn new() -> Sample {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("journal");
+        let (to, mut from) = UnixStream::pair().unwrap();
+        from.set_nonblocking(true).unwrap();
         let mut config = SessionConfig::new("J");
-        config.destination = Destination::Journal(File::create(&path).unwrap().into(), "J".into());
+        config.destination = Destination::Journal(to.into(), "J".into());
         let session = Session::create(config).unwrap();
         session.attach("vmm");
         for n in 0..20u64 {
             session.emit(event_type!("tick", n, text = "some text"));
         }
         session.finish().unwrap();
-        let bytes = std::fs::read(&path).unwrap();
+        let mut bytes = Vec::new();
+        let _ = from.read_to_end(&mut bytes);
         let mut frames = vec![0];
         loop {
             let at = frames[frames.len() - 1];

@@ -2,38 +2,41 @@
 //! can open no file. Another process reads them and does them.
 //!
 //! Nothing here waits for the reader until the session ends. A frame is accepted whole or
-//! refused: what the descriptor does not take at once waits in a bounded buffer, and while
+//! refused: what the socket does not take at once waits in a bounded buffer, and while
 //! that is full, further frames are refused as failed writes.
 //!
 //! [`frame`] has the layout.
 
-mod descriptor;
 pub mod frame;
-mod signal;
 
 use super::files::Description;
-use descriptor::Descriptor;
 use frame::{FrameHeader, HEADER_BYTES, Kind, LARGEST, name_bytes};
+use hypertrace_format::folder::retry;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::sockopt::{set_socket_send_buffer_size, socket_type};
+use rustix::net::{SendFlags, SocketType, send};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use zerocopy::IntoBytes;
 
-/// Bytes that wait for the reader of a pipe or a socket before further frames are refused.
+/// Bytes that wait for the reader before further frames are refused.
 const WAITING: usize = 1 << 20;
+/// Bytes that the kernel is asked to hold for the reader.
+const KERNELS_BYTES: usize = 1 << 20;
 /// How long the reader may take nothing at the session's end.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// How long the session's end waits for a reader that takes something now and then.
 const MOST_PATIENCE: Duration = Duration::from_secs(10);
 /// Time between two attempts to write. A socket that takes more is not always reported as writable: only once
 /// much of its buffer is free.
-const ATTEMPTS: Duration = Duration::from_millis(50);
+const ATTEMPTS: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 
 /// Writer of a journal.
 #[derive(Debug)]
 pub(crate) struct Journal {
-    out: Descriptor,
+    socket: OwnedFd,
     /// Stands for the session's directory in messages.
     path: PathBuf,
     /// Accepted frames; the first `sent` bytes are written.
@@ -50,13 +53,19 @@ pub(crate) struct Journal {
 }
 
 impl Journal {
-    /// Returns a journal that is written to this descriptor: a regular file, a pipe or a stream socket.
+    /// Returns a journal that is written to this stream socket.
     ///
     /// # Errors
-    /// If it is something else, or not open for writing.
-    pub fn new(descriptor: OwnedFd, path: &Path) -> io::Result<Journal> {
+    /// If it is something else.
+    pub fn new(socket: OwnedFd, path: &Path) -> io::Result<Journal> {
+        if socket_type(&socket) != Ok(SocketType::STREAM) {
+            let why = "it is not a stream socket";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        }
+        // Less does, and loses more events where the reader is slow.
+        let _ = set_socket_send_buffer_size(&socket, KERNELS_BYTES);
         Ok(Journal {
-            out: Descriptor::new(descriptor)?,
+            socket,
             path: path.to_owned(),
             bytes: Vec::with_capacity(WAITING),
             sent: 0,
@@ -120,14 +129,15 @@ impl Journal {
         self.wait_for_less(0)
     }
 
-    /// Writes as many of the waiting bytes as the descriptor takes at once.
+    /// Sends as many of the waiting bytes as the socket takes at once.
     pub fn flush(&mut self) -> io::Result<()> {
         if self.is_broken {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
         // Bound: the bytes that wait.
         while self.waiting() > 0 {
-            match self.out.write(&self.bytes[self.sent..]) {
+            let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+            match retry(|| send(&self.socket, &self.bytes[self.sent..], flags)) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(n) => self.sent += n,
                 Err(why) => match why.kind() {
@@ -154,12 +164,6 @@ impl Journal {
         self.bytes.len() - self.sent
     }
 
-    /// Returns the bytes that may wait while another frame is accepted.
-    fn most_waiting(&self) -> usize {
-        // A file takes all of it, or is full: then events are to stay in their rings.
-        if self.out.has_reader() { WAITING } else { 0 }
-    }
-
     /// Makes room for another frame.
     fn wait_for_less(&mut self, most: usize) -> io::Result<()> {
         let mut before = self.waiting();
@@ -177,7 +181,8 @@ impl Journal {
                 progress.elapsed() < PATIENCE && since.elapsed() < MOST_PATIENCE
             });
             if waits {
-                self.out.is_writable_within(ATTEMPTS)?;
+                let mut socket = [PollFd::new(&self.socket, PollFlags::OUT)];
+                retry(|| poll(&mut socket, Some(&ATTEMPTS)))?;
             } else {
                 // Once: each of many rings would wait as long.
                 self.patient = None;
@@ -187,7 +192,7 @@ impl Journal {
         }
     }
 
-    /// Accepts a frame, and writes as much of it as the descriptor takes at once.
+    /// Accepts a frame, and writes as much of it as the socket takes at once.
     ///
     /// # Errors
     /// If it is refused: nothing of it is written.
@@ -207,7 +212,7 @@ impl Journal {
                 "it does not fit a frame of a journal",
             ));
         };
-        self.wait_for_less(self.most_waiting())?;
+        self.wait_for_less(WAITING)?;
         self.bytes.drain(..self.sent);
         self.sent = 0;
         let before = self.bytes.len();
@@ -239,8 +244,8 @@ mod tests {
     use zerocopy::FromBytes;
 
     /// Writes packets until one is refused. Returns the journal and the number of those accepted.
-    fn fill(descriptor: impl Into<OwnedFd>, packet: &[u8]) -> (Journal, u64) {
-        let mut journal = Journal::new(descriptor.into(), Path::new("J")).unwrap();
+    fn fill(socket: UnixStream, packet: &[u8]) -> (Journal, u64) {
+        let mut journal = Journal::new(socket.into(), Path::new("J")).unwrap();
         let mut accepted = 0;
         loop {
             match journal.write("host-000-0000", packet, accepted) {
@@ -271,11 +276,11 @@ mod tests {
         number
     }
 
-    /// A reader that takes nothing until the journal is full gets whole frames in order.
-    #[track_caller]
-    fn check_late_reader(descriptor: impl Into<OwnedFd>, mut from: impl Read + Send) {
+    #[test]
+    fn a_reader_that_comes_late_gets_a_bounded_number_of_whole_frames() {
+        let (mut from, to) = UnixStream::pair().unwrap();
         let packet = [7; 100_001];
-        let (mut journal, accepted) = fill(descriptor, &packet);
+        let (mut journal, accepted) = fill(to, &packet);
         assert!(journal.waiting() > WAITING && journal.has_waiting());
         assert!(journal.bytes.len() <= WAITING + HEADER_BYTES + packet.len());
 
@@ -290,46 +295,6 @@ mod tests {
         });
 
         assert_eq!(frames(&read, &packet), accepted + 1);
-    }
-
-    #[test]
-    fn a_pipe_that_nobody_reads_takes_a_bounded_number_of_whole_frames() {
-        let (from, to) = io::pipe().unwrap();
-        check_late_reader(to, from);
-    }
-
-    #[test]
-    fn a_socket_that_nobody_reads_takes_a_bounded_number_of_whole_frames() {
-        let (from, to) = UnixStream::pair().unwrap();
-        check_late_reader(to, from);
-    }
-
-    #[test]
-    fn a_write_to_a_pipe_never_waits_whatever_its_reader_does() {
-        let (_from, to) = io::pipe().unwrap();
-        let shared = to.try_clone().unwrap();
-
-        let _journal = Journal::new(to.into(), Path::new("J")).unwrap();
-
-        let flags = rustix::fs::fcntl_getfl(&shared).unwrap();
-        assert!(flags.contains(rustix::fs::OFlags::NONBLOCK));
-    }
-
-    #[test]
-    fn a_pipe_that_is_its_own_reader_is_refused() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("J");
-        rustix::fs::mkfifoat(
-            rustix::fs::CWD,
-            &path,
-            rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR,
-        )
-        .unwrap();
-        let both = std::fs::File::options().read(true).write(true).open(path).unwrap();
-
-        let refused = Journal::new(both.into(), Path::new("J")).unwrap_err();
-
-        assert!(refused.to_string().contains("its own reader"), "{refused}");
     }
 
     #[test]
@@ -380,7 +345,7 @@ mod tests {
 
     #[test]
     fn a_journal_whose_reader_is_gone_refuses_all_frames() {
-        let (from, to) = io::pipe().unwrap();
+        let (from, to) = UnixStream::pair().unwrap();
         let (mut journal, _) = fill(to, &[7; 1000]);
         drop(from);
 

@@ -85,8 +85,8 @@ pub enum Destination {
     /// that of a [snapshot](crate::Session::snapshot). [`Session::serve`](crate::Session::serve) needs
     /// `/proc` then.
     Fd(OwnedFd, PathBuf),
-    /// A regular file, pipe or stream socket that gets a journal, which `hypertrace receive` makes a session of. The
-    /// session opens no file then, and never waits for the reader while it runs; it must be the descriptor's
+    /// A stream socket that gets a journal, which `hypertrace receive` makes a session of. The
+    /// session opens no file then, and never waits for the reader while it runs; it must be the socket's
     /// only writer. The path is for messages. Without [`Session::serve`](crate::Session::serve) and without
     /// a file for simpletrace.
     Journal(OwnedFd, PathBuf),

@@ -1,0 +1,144 @@
+//! The device in a process of its own that may open no file, as crosvm jails each of its devices.
+//!
+//! [`JailedDevice`] stays on the bus of the VMM's process, and passes each access over a socket. The child has the device.
+//! Its session has no directory: the journal goes through another socket to a process that may write files.
+#![allow(unsafe_code)] // fork(2), waitpid(2) and mallopt(3): minijail's part in crosvm
+
+use std::collections::BTreeMap;
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::sync::{Mutex, PoisonError};
+
+use hypertrace_vmm::{Destination, DeviceConfig, Hypertrace, Region, SessionConfig, syscalls};
+use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch, apply_filter};
+
+/// What the child does beside hypertrace: it takes accesses, answers, and ends. Its thread begins the filter before the
+/// session that it attaches to, which asks for the process's number.
+const PROXY: &[i64] =
+    &[libc::SYS_recvfrom, libc::SYS_sendto, libc::SYS_exit_group, libc::SYS_getpid];
+
+/// An access of a guest, on the socket: region, whether it is a store, number of bytes, offset, bytes.
+struct Access(u8, bool, u8, u64, [u8; 8]);
+
+impl Access {
+    fn send(&self, mut socket: &UnixStream) -> io::Result<()> {
+        let Access(region, is_store, len, offset, data) = self;
+        let mut bytes = [0; 19];
+        bytes[..3].copy_from_slice(&[*region, (*is_store).into(), *len]);
+        bytes[3..11].copy_from_slice(&offset.to_le_bytes());
+        bytes[11..].copy_from_slice(data);
+        socket.write_all(&bytes)
+    }
+
+    fn receive(mut socket: &UnixStream) -> io::Result<Access> {
+        let mut bytes = [0; 19];
+        socket.read_exact(&mut bytes)?;
+        let [offset, data] = [3, 11].map(|at| bytes[at..at + 8].try_into().unwrap_or_default());
+        Ok(Access(bytes[0], bytes[1] != 0, bytes[2], u64::from_le_bytes(offset), data))
+    }
+}
+
+/// A device in a child process, as the VMM's process sees it.
+pub struct JailedDevice {
+    socket: Mutex<UnixStream>,
+    child: libc::pid_t,
+}
+
+impl JailedDevice {
+    /// Starts the child, which writes its session's journal to a socket.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn start(journal: UnixStream, vcpus: u32) -> io::Result<JailedDevice> {
+        let (socket, childs) = UnixStream::pair()?;
+        // SAFETY: glibc's fork leaves the locks of the C library free, and the child takes no other of this process.
+        match unsafe { libc::fork() } {
+            -1 => Err(io::Error::last_os_error()),
+            0 => {
+                drop(socket);
+                let ran = run(&childs, journal, vcpus);
+                // SAFETY: a plain call, which does not return.
+                unsafe { libc::_exit(ran.is_err().into()) }
+            }
+            child => Ok(JailedDevice { socket: Mutex::new(socket), child }),
+        }
+    }
+
+    /// Performs a guest's load, or its store, of up to 8 bytes.
+    ///
+    /// # Errors
+    /// If the child has ended.
+    pub fn access(
+        &self,
+        region: Region,
+        offset: u64,
+        data: &mut [u8],
+        is_store: bool,
+    ) -> io::Result<()> {
+        let mut bytes = [0; 8];
+        bytes[..data.len()].copy_from_slice(data);
+        let socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
+        Access(region as u8, is_store, data.len() as u8, offset, bytes).send(&socket)?;
+        let Access(.., bytes) = Access::receive(&socket)?;
+        data.copy_from_slice(&bytes[..data.len()]);
+        Ok(())
+    }
+
+    /// Ends the device and its session. Returns the child's status, as wait(2) has it.
+    pub fn finish(self) -> i32 {
+        drop(self.socket);
+        let mut status = 0;
+        // SAFETY: the status is on this stack, and the child is waited for once.
+        unsafe { libc::waitpid(self.child, &raw mut status, 0) };
+        status
+    }
+}
+
+/// The child: first gives up its rights, then has the device until the VMM's end of the socket is closed.
+fn run(
+    socket: &UnixStream,
+    journal: UnixStream,
+    vcpus: u32,
+) -> Result<(), Box<dyn std::error::Error>> {
+    enter_jail()?;
+    let session = SessionConfig {
+        destination: Destination::Journal(journal.into(), "jailed".into()),
+        ..SessionConfig::new("jailed")
+    };
+    let hypertrace = Hypertrace::start(session, DeviceConfig::new(vcpus), None)?;
+    hypertrace.session().attach("vcpus");
+    while let Ok(Access(region, is_store, len, offset, mut data)) = Access::receive(socket) {
+        let region = *Region::ALL.get(usize::from(region)).ok_or("no region")?;
+        let bytes = data.get_mut(..usize::from(len)).ok_or("too long")?;
+        match is_store {
+            true => hypertrace.chip().write(region, offset, bytes),
+            false => hypertrace.chip().read(region, offset, bytes),
+        }
+        Access(0, is_store, len, offset, data).send(socket)?;
+    }
+    hypertrace.finish()?;
+    Ok(())
+}
+
+/// Ends this process at any system call but those of its lists. None of them opens a file.
+fn enter_jail() -> Result<(), Box<dyn std::error::Error>> {
+    // SAFETY: it sets a number that the allocator reads, which would open a file otherwise.
+    unsafe { libc::mallopt(libc::M_TRIM_THRESHOLD, libc::c_int::MAX) };
+    let lists = [
+        syscalls::START,
+        syscalls::START_JOURNAL,
+        syscalls::DRAIN_JOURNAL,
+        syscalls::RESET_SAVE_FINISH,
+        syscalls::RUNTIME,
+        PROXY,
+    ];
+    let calls = lists.into_iter().flatten().map(|call| (*call, vec![]));
+    let filter = SeccompFilter::new(
+        calls.collect::<BTreeMap<_, _>>(),
+        SeccompAction::KillProcess,
+        SeccompAction::Allow,
+        TargetArch::try_from(std::env::consts::ARCH)?,
+    )?;
+    apply_filter(&BpfProgram::try_from(filter)?)?;
+    Ok(())
+}
