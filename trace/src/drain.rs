@@ -9,7 +9,6 @@ pub(crate) mod classes;
 pub(crate) mod host;
 mod record;
 pub(crate) mod recorder;
-mod simple_file;
 pub(crate) mod source;
 pub(crate) mod state;
 pub(crate) mod stats;

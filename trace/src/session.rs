@@ -10,6 +10,7 @@ pub(crate) mod error;
 mod handle;
 mod place;
 pub(crate) mod recover;
+mod simple_file;
 mod sink;
 pub(crate) mod summary;
 mod writer;

@@ -1,8 +1,8 @@
 //! `simple`: the file of QEMU's simple backend (simpletrace, version 4). QEMU's
 //! reader reads it with the program's `trace-events-all`.
 //!
-//! It has declared events only, which the drain takes from the threads' rings
-//! and which are sorted by time within a pass, and the guests' reference
+//! It has declared events only, of the packets that the drain takes from the threads' rings,
+//! sorted by time within a pass, and the guests' reference
 //! points, as `guest_hypertrace`. Native endian, no padding:
 //!
 //! ```text

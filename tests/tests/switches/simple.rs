@@ -89,10 +89,13 @@ fn the_rings_can_feed_only_this_file() {
     assert_eq!(std::fs::read_dir(session.join(".ctf")).unwrap().count(), 0);
     let info = host.session.execute("info trace").unwrap();
     assert!(info.contains("session: none") && info.contains("1000 records, 0 dropped"), "{info}");
+    let live = simpletrace::read(&dir.path().join("trace"));
     let summary = host.finish().summary;
     assert_eq!((summary.ring_events, summary.lost), (1_000, 0));
 
-    let Some(read) = simpletrace::read(&dir.path().join("trace")) else { return };
+    let Some(live) = live else { return };
+    assert_eq!(live.args("test_pair").len(), 1_000, "it is read while the session runs");
+    let read = simpletrace::read(&dir.path().join("trace")).unwrap();
     assert_eq!(read.args("test_pair").len(), 1_000);
 }
 

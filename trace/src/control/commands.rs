@@ -9,6 +9,7 @@ use crate::drain::TraceState;
 use crate::events::registry;
 use crate::events::rings;
 use crate::events::{EVENTS, Pattern};
+use crate::session::engine::Engine;
 use crate::session::{Matched, Session};
 use hypertrace_abi::clock::ticks;
 use hypertrace_format::error::error_chain;
@@ -33,7 +34,7 @@ impl Session {
         let dir = engine.state.trace.destination.folder().map_err(failed)?.clone();
         // Events so far belong to the former state.
         engine.pass();
-        let TraceState { simple, clocks, failures, .. } = &mut engine.state;
+        let Engine { simple, state: TraceState { clocks, failures, .. }, .. } = &mut *engine;
         simple.set(path, &dir, &clocks.host, failures)
     }
 
@@ -165,7 +166,7 @@ impl Session {
         let mut engine = self.engine();
         // Events so far belong to the former state.
         engine.pass();
-        match &mut engine.state.simple.file {
+        match &mut engine.simple.file {
             Some(simple) => {
                 simple.set(on, ticks());
                 Ok(String::new())

@@ -4,7 +4,6 @@
 use super::budget::Pace;
 use super::classes::Classes;
 use super::recorder::Recorder;
-use super::simple_file::SimpleFile;
 use super::stats::{BOOKS, Failures, JOURNAL, Stats};
 use crate::ctf::files::{Description, Files, HIDDEN, Root, clear};
 use crate::ctf::journal::Journal;
@@ -115,7 +114,6 @@ pub(crate) struct TraceState {
     /// Something was recorded that the last accounts do not have.
     pub is_ahead: bool,
     pub failures: Failures,
-    pub simple: SimpleFile,
     /// Generations of guests after the first.
     pub generations: u32,
     /// How often `session.json` and the metadata are replaced.
@@ -149,7 +147,6 @@ impl TraceState {
             unattached: Arc::default(),
             is_ahead: false,
             failures: Failures::default(),
-            simple: SimpleFile::default(),
             generations: 0,
             pace: Pace::new(ticks()),
         }
@@ -334,7 +331,6 @@ impl TraceState {
             None if !self.trace.is_open() => write!(text, "session: none")?,
             None => write!(text, "session: {}", self.trace.destination.path().display())?,
         }
-        writeln!(text, ", {} writes failed", self.failures.count)?;
-        writeln!(text, "{}", self.simple)
+        writeln!(text, ", {} writes failed", self.failures.count)
     }
 }

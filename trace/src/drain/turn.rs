@@ -309,13 +309,6 @@ impl Turn<'_, '_> {
         }
         self.consumer.commit();
         let (state, source) = (&mut *self.state, &mut *self.source);
-        if source.domain == Domain::Host
-            && let Some(simple) = &mut state.simple.file
-        {
-            let base = state.clocks.base(HOST_CLOCK);
-            let schema = |dense| state.classes.text(dense);
-            simple.record_packet(source.number, state.buffer.events(), base, schema);
-        }
         source.next.timestamp = packed.last;
         source.next.sequence = pulled.sequence.wrapping_add(pulled.records);
         source.next.position = pulled.end;

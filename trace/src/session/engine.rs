@@ -1,6 +1,7 @@
 //! The drain loop's side of a session, protected by its one lock.
 
 use super::recover::{Committed, Found};
+use super::simple_file::SimpleFile;
 use crate::ctf::files::HIDDEN;
 use crate::ctf::{Domain, WriteFailed, random_uuid};
 use crate::drain::classes::Table;
@@ -24,6 +25,7 @@ use std::sync::atomic::Ordering::Relaxed;
 pub(crate) struct Engine {
     pub state: TraceState,
     pub guests: Guests,
+    pub simple: SimpleFile,
     hosts: Vec<(HostConsumer, Source)>,
     /// Clients that relay others' points.
     relays: Vec<Source>,
@@ -70,6 +72,7 @@ impl Engine {
         Engine {
             state,
             guests,
+            simple: SimpleFile::default(),
             hosts,
             relays,
             recorder,
@@ -114,7 +117,7 @@ impl Engine {
             consumer.set_write_failed(true);
             return Drained::default();
         }
-        let Engine { state, guests, relays, recorder, .. } = self;
+        let Engine { state, guests, simple, relays, recorder, .. } = self;
         let (source, guests) = match relays.get_mut(client as usize) {
             Some(relay) => (relay, Some(guests)),
             None => match guests.source(client, &mut state.stats) {
@@ -124,7 +127,7 @@ impl Engine {
         };
         source.counter = consumer.counter();
         let whose = source.stats;
-        let result = run(recorder.as_ref(), Turn { state, source, guests, consumer });
+        let result = run(recorder.as_ref(), simple, Turn { state, source, guests, consumer });
         if result.is_ok() && !consumer.is_paused() && !consumer.has_more() {
             // Records that could not be written may have been discarded.
             self.state.failures.worked(whose);
@@ -189,7 +192,7 @@ impl Engine {
             }
         }
         self.note_gaps(HostConsumer::gaps);
-        self.state.simple.end_pass(&self.state.clocks.host, &mut self.state.failures);
+        self.simple.end_pass(&self.state.clocks.host, &mut self.state.failures);
         if self.recorder.as_ref().is_some_and(|recorder| recorder.taking) {
             self.end_snapshot();
         }
@@ -282,9 +285,10 @@ impl Engine {
 
     /// Formats a human-readable status.
     pub fn describe_trace(&mut self, text: &mut String) {
-        let Engine { state, guests, hosts, recorder, .. } = self;
+        let Engine { state, guests, simple, hosts, recorder, .. } = self;
         // Writing to a String does not fail.
         let _ = state.describe_files(text, recorder.as_ref());
+        let _ = writeln!(text, "{simple}");
         for (consumer, source) in hosts {
             let stats = &state.stats[source.stats];
             if consumer.ring.is_claimed() || stats.is_used() {
@@ -298,13 +302,13 @@ impl Engine {
 
     /// Drains one packet of a host ring.
     fn drain_host(&mut self, i: usize) -> Result<Drained, WriteFailed> {
-        let Engine { state, guests, hosts, recorder, .. } = self;
+        let Engine { state, guests, simple, hosts, recorder, .. } = self;
         let (host, source) = &mut hosts[i];
         let Some(mut consumer) = host.consumer() else {
             return Ok(Drained::default());
         };
         let guests = Some(guests);
-        run(recorder.as_ref(), Turn { state, source, guests, consumer: &mut consumer })
+        run(recorder.as_ref(), simple, Turn { state, source, guests, consumer: &mut consumer })
     }
 
     fn account(&mut self, whose: usize, result: Result<Drained, WriteFailed>) -> Drained {
@@ -392,7 +396,7 @@ impl Engine {
         self.state.trace.be_patient();
         self.begin_pass();
         if let Err(failed) = self.finish_streams() {
-            self.state.simple.end_pass(&self.state.clocks.host, &mut self.state.failures);
+            self.simple.end_pass(&self.state.clocks.host, &mut self.state.failures);
             return Err(failed);
         }
         self.close();
@@ -436,7 +440,7 @@ impl Engine {
     fn close(&mut self) {
         self.finished = true;
         self.note_gaps(HostConsumer::last_gaps);
-        self.state.simple.close(&mut self.state.failures);
+        self.simple.close(&mut self.state.failures);
         self.close_all();
     }
 
@@ -450,21 +454,29 @@ impl Engine {
 
     /// Notes in the simple backend's file which declared events the host rings lost.
     fn note_gaps(&mut self, gaps: impl Fn(&mut HostConsumer, u64, &mut dyn FnMut(u64, u64))) {
-        let Engine { state, hosts, .. } = self;
+        let Engine { state, simple, hosts, .. } = self;
         for (consumer, source) in hosts.iter_mut() {
             let end = source.next.position;
-            gaps(consumer, end, &mut |time, more| state.simple.lost(source.number, time, more));
+            gaps(consumer, end, &mut |time, more| simple.lost(source.number, time, more));
         }
         // The threads without a ring are one more source.
-        state.simple.lost(hosts.len() as u32, ticks(), state.unattached.take_declared());
+        simple.lost(hosts.len() as u32, ticks(), state.unattached.take_declared());
     }
 }
 
 /// Runs one ring's turn in a pass: takes a packet out of it. Of a flight recorder's
 /// ring, learns its schemas, and takes a packet if a snapshot is being taken.
-fn run(recorder: Option<&Recorder>, mut turn: Turn<'_, '_>) -> Result<Drained, WriteFailed> {
+fn run(
+    recorder: Option<&Recorder>,
+    simple: &mut SimpleFile,
+    mut turn: Turn<'_, '_>,
+) -> Result<Drained, WriteFailed> {
     let Some(recorder) = recorder else {
-        return turn.drain();
+        let drained = turn.drain()?;
+        if drained.words > 0 {
+            simple.take(turn.source, turn.state);
+        }
+        return Ok(drained);
     };
     if !turn.state.trace.is_open() || recorder.failed.is_some() {
         turn.learn()?;

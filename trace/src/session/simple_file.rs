@@ -1,7 +1,8 @@
-//! The simple backend's file, as the drain loop feeds it.
+//! The simple backend's file, which gets the packets that the host rings' turns have taken.
 
-use super::stats::{Failures, SIMPLE};
-use crate::ctf::{Folder, HostClock, WriteFailed};
+use crate::ctf::{Domain, Folder, HOST_CLOCK, HostClock, WriteFailed};
+use crate::drain::stats::{Failures, SIMPLE};
+use crate::drain::{Source, TraceState};
 use crate::simple::Simple;
 use hypertrace_abi::clock::ticks;
 use std::fmt;
@@ -53,6 +54,17 @@ impl SimpleFile {
         if let Some(file) = &mut self.file {
             let (_, closed) = file.close(END_PATIENCE);
             failures.note(SIMPLE, closed);
+        }
+    }
+
+    /// Takes the events of the packet that a source's turn has committed, if it was one of a host ring.
+    pub fn take(&mut self, source: &Source, state: &TraceState) {
+        if source.domain == Domain::Host
+            && let Some(file) = &mut self.file
+        {
+            let base = state.clocks.base(HOST_CLOCK);
+            let schema = |dense| state.classes.text(dense);
+            file.record_packet(source.number, state.buffer.events(), base, schema);
         }
     }
 
