@@ -211,10 +211,10 @@ pub trait DrainSink {
     /// clients from each other in them.
     fn last_pass(&mut self) {}
 
-    /// Takes the running total of events that were lost in processes which hold no
-    /// client, and so have no ring to report them in. Never decreasing.
-    fn unattached(&mut self, total: u64) {
-        let _ = total;
+    /// Takes the number of further events that were lost in processes which hold no
+    /// client, and so have no ring to report them in.
+    fn unattached(&mut self, more: u64) {
+        let _ = more;
     }
 
     /// Takes at most one packet of records out of the client's ring, commits it, and

@@ -14,7 +14,7 @@
 //!
 //! An argument is a u64, or a string: u32 length, bytes. Events that were
 //! dropped, by a full ring or because the file cannot be written fast enough, are
-//! counted at the place where they are missing.
+//! counted at the place where they were lost.
 
 mod ns;
 mod out;
@@ -92,7 +92,7 @@ struct Place {
     end: u32,
 }
 
-/// Missing events of one thread that are not in the file yet.
+/// Lost events of one thread that are not in the file yet.
 #[derive(Clone, Copy, Default)]
 struct Gap {
     time: u64,
@@ -188,7 +188,7 @@ impl Simple {
         self.window.end == u64::MAX
     }
 
-    /// Switches the file on or off. Events while it is off do not count as missing.
+    /// Switches the file on or off. Events while it is off do not count as lost.
     pub fn set(&mut self, on: bool, now: u64) {
         if on != self.is_on() {
             self.window = if on { now..u64::MAX } else { self.window.start..now };
@@ -200,7 +200,7 @@ impl Simple {
         self.out.unsent().len() + self.records.len()
     }
 
-    /// Counts declared events of a source that are missing, the last of them at `raw`.
+    /// Counts declared events of a source that it lost, the last of them at `raw`.
     pub fn lost(&mut self, source: u32, raw: u64, lost: u64) {
         if lost == 0 || !self.window.contains(&raw) {
             return;
@@ -220,7 +220,7 @@ impl Simple {
         }
     }
 
-    /// Writes the number of a source's missing events, before the source's next event.
+    /// Writes the number of a source's lost events, before the source's next event.
     fn write_gap(&mut self, source: usize) {
         let Some(gap) = self.gaps.get_mut(source).map(std::mem::take) else { return };
         if gap.lost > 0 {
@@ -448,7 +448,7 @@ impl Simple {
     }
 
     /// Ends the file: writes what waits, as long as a slow reader reads at least something within
-    /// `patience`. Returns the number of missing events that are not counted in the file.
+    /// `patience`. Returns the number of lost events that are not counted in the file.
     pub fn close(&mut self, patience: Duration) -> (u64, Result<(), WriteFailed>) {
         let begun = Instant::now();
         let (mut moved, mut written) = (begun, self.out.written());
@@ -472,7 +472,7 @@ impl Simple {
     }
 
     /// Gives up the records that wait, and counts their events as dropped. Returns the number of
-    /// missing events that are not counted in the file.
+    /// lost events that are not counted in the file.
     pub fn discard_unread(&mut self) -> u64 {
         (0..self.gaps.len()).for_each(|source| self.write_gap(source));
         let (mut events, mut counted) = (0, 0u64);

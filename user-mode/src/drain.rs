@@ -361,15 +361,16 @@ impl<S: EventSink> Drain<S> {
             .any(|memory| slot::asked(&memory).is_some())
     }
 
-    /// Passes the count of events that were lost in processes which hold no client to the sink.
+    /// Passes the number of further events that were lost in processes which hold no client to the sink.
     fn look_at_total(&mut self, sink: &mut dyn DrainSink) {
         let word = self.state.segment.local().lost_unattached();
         let before = self.unattached.counted();
         if !self.unattached.look(word.load(Relaxed)) {
             self.bad_totals += 1;
         }
-        if self.unattached.counted() != before {
-            sink.unattached(self.unattached.counted());
+        let more = self.unattached.counted() - before;
+        if more > 0 {
+            sink.unattached(more);
         }
     }
 

@@ -37,7 +37,7 @@ struct StreamFile {
 
 /// One stream: a row of files.
 ///
-/// To a CTF reader each file is a stream of its own, whose count of discarded
+/// To a CTF reader each file is a stream of its own, whose count of lost
 /// events begins at 0: with another start it would say at every new file that
 /// events "may have been discarded". So the totals that callers give are
 /// written less the totals of earlier files.
@@ -46,10 +46,8 @@ pub struct Stream {
     prefix: String,
     file_bytes: u64,
     next_number: u32,
-    /// Total of discarded events in earlier files.
-    discarded_before: u64,
-    /// Total of discarded events in this and earlier files.
-    discarded: u64,
+    /// Total of lost events in earlier files.
+    lost_before: u64,
     file: StreamFile,
 }
 
@@ -65,18 +63,11 @@ impl Stream {
         baseline: &PacketHeader,
     ) -> Result<Stream, WriteFailed> {
         let file = StreamFile::create(files, prefix, 0, file_bytes, baseline)?;
-        Ok(Stream {
-            prefix: prefix.to_owned(),
-            file_bytes,
-            next_number: 1,
-            discarded_before: 0,
-            discarded: 0,
-            file,
-        })
+        Ok(Stream { prefix: prefix.to_owned(), file_bytes, next_number: 1, lost_before: 0, file })
     }
 
     /// Commits the buffer as one packet. Of `header`, both sizes are filled
-    /// in here, and the total of discarded events becomes this file's.
+    /// in here, and the total of lost events becomes this file's.
     ///
     /// # Errors
     /// If a write fails or is short: the stream is as before.
@@ -92,18 +83,14 @@ impl Stream {
             let baseline = self.file.filler;
             self.next_file(files, &baseline)?;
         }
-        let (header, discarded) = self.in_file(header);
-        self.file.append(files, buffer, &header, next_sequence)?;
-        self.discarded = discarded;
-        Ok(())
+        let header = self.in_file(header);
+        self.file.append(files, buffer, &header, next_sequence)
     }
 
-    /// Returns the header with the total of discarded events of this file, and that of the
-    /// stream, which never decreases.
-    fn in_file(&self, header: &PacketHeader) -> (PacketHeader, u64) {
-        let discarded = header.events_discarded.max(self.discarded);
-        let events_discarded = discarded - self.discarded_before;
-        (PacketHeader { events_discarded, ..*header }, discarded)
+    /// Returns the header with the total of lost events of this file, which never decreases.
+    fn in_file(&self, header: &PacketHeader) -> PacketHeader {
+        let events_discarded = header.events_discarded.max(self.lost()) - self.lost_before;
+        PacketHeader { events_discarded, ..*header }
     }
 
     /// Commits counters only, as an empty packet. On a full disk they go into
@@ -121,10 +108,8 @@ impl Stream {
     ) -> Result<(), WriteFailed> {
         buffer.clear();
         self.append(files, buffer, header, next_sequence).or_else(|_| {
-            let (header, discarded) = self.in_file(header);
-            self.file.amend(files, &header, next_sequence)?;
-            self.discarded = discarded;
-            Ok(())
+            let header = self.in_file(header);
+            self.file.amend(files, &header, next_sequence)
         })
     }
 
@@ -146,14 +131,14 @@ impl Stream {
         self.next_number = self.next_number.saturating_add(1);
         // The old file is whole with its filler; to cut it is tidiness.
         let _ = self.file.close(files);
+        self.lost_before = self.lost();
         self.file = next;
-        self.discarded_before = self.discarded;
         Ok(())
     }
 
-    /// Returns the total of discarded events in its files.
-    pub fn discarded(&self) -> u64 {
-        self.discarded
+    /// Returns the total of lost events in its files.
+    pub fn lost(&self) -> u64 {
+        self.lost_before + self.file.filler.events_discarded
     }
 
     /// Returns the state after the last packet: its counters, its end.

@@ -24,13 +24,11 @@ pub(crate) struct HostConsumer {
     noted: u64,
     /// When that was.
     noted_at: u64,
-    /// Lost declared events that were reported.
-    reported: u64,
 }
 
 impl HostConsumer {
     pub fn new(ring: Arc<HostRing>) -> HostConsumer {
-        HostConsumer { ring, state: ConsumerState::default(), noted: 0, noted_at: 0, reported: 0 }
+        HostConsumer { ring, state: ConsumerState::default(), noted: 0, noted_at: 0 }
     }
 
     /// Notes how far the ring goes now.
@@ -47,21 +45,15 @@ impl HostConsumer {
 
     /// Gives places and numbers of lost declared events, up to position `end`
     /// of the ring.
-    pub fn gaps(&mut self, end: u64, gap: &mut dyn FnMut(u64, u64)) {
+    pub fn gaps(&self, end: u64, gap: &mut dyn FnMut(u64, u64)) {
         // Losses at the noted head came after all that was taken.
-        self.ring
-            .gaps
-            .each(end, &mut self.reported, |time, lost| gap(time.min(self.noted_at), lost));
+        self.ring.gaps.take(end, |time, lost| gap(time.min(self.noted_at), lost));
     }
 
     /// Gives all that are left in the same way, at the session's end.
-    pub fn last_gaps(&mut self, end: u64, gap: &mut dyn FnMut(u64, u64)) {
+    pub fn last_gaps(&self, end: u64, gap: &mut dyn FnMut(u64, u64)) {
         self.gaps(end, gap);
-        let total = self.ring.gaps.total();
-        if total > self.reported {
-            gap(self.noted_at, total - self.reported);
-            self.reported = total;
-        }
+        gap(self.noted_at, self.ring.gaps.take_all());
     }
 
     /// Returns a consumer of the ring as far as was noted.

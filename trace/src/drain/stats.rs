@@ -30,6 +30,30 @@ impl Recorded {
     }
 }
 
+/// A stream's ledger: the events that its producer emitted and no packet has.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Ledger {
+    /// Lost, by cause: in this generation of its ring, and in those before, which the ring's own totals do not have.
+    lost: [Losses; 2],
+    /// Filtered: no rule wanted them.
+    pub filtered: u64,
+}
+
+impl Ledger {
+    /// Returns the lost events of all generations, by cause: none more than a count may say.
+    pub fn causes(&self) -> Losses {
+        let Losses { full, busy, unattached, overwritten } = self.lost[0].plus(&self.lost[1]);
+        let [full, busy, unattached, overwritten] =
+            [full, busy, unattached, overwritten].map(|lost| lost.min(MOST_LOST));
+        Losses { full, busy, unattached, overwritten }
+    }
+
+    /// Returns their number.
+    pub fn lost(&self) -> u64 {
+        self.causes().total().min(MOST_LOST)
+    }
+}
+
 /// Accounts of a source, for `session.json`.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Stats {
@@ -41,11 +65,10 @@ pub(crate) struct Stats {
     pub counts: Recorded,
     /// Of this client, in streams of host rings.
     pub reference_points: u64,
-    pub lost: Losses,
-    pub filtered: u64,
+    pub ledger: Ledger,
     pub faults: [u64; FAULT_KINDS],
-    /// Losses and faults of earlier generations, which the ring's own counts do not have.
-    before: (Losses, [u64; FAULT_KINDS]),
+    /// Faults of earlier generations, which the ring's own counts do not have.
+    before: [u64; FAULT_KINDS],
     /// Faults of this client's reference points.
     pub point_faults: [u64; FAULT_KINDS],
 }
@@ -63,20 +86,22 @@ impl Stats {
 
     /// Begins another generation, whose ring counts anew.
     pub fn begin_generation(&mut self) {
-        self.before = (self.lost, self.faults);
+        let [now, before] = &mut self.ledger.lost;
+        (*before, *now) = (before.plus(now), Losses::default());
+        self.before = self.faults;
     }
 
     /// Counts a fault that is not of the ring of this generation.
     pub fn fault(&mut self, fault: Fault) {
-        for faults in [&mut self.before.1, &mut self.faults] {
+        for faults in [&mut self.before, &mut self.faults] {
             faults[fault as usize] = faults[fault as usize].saturating_add(1);
         }
     }
 
     /// Notes the counts of the ring of this generation.
     pub fn note(&mut self, lost: &Losses, faults: &[u64; FAULT_KINDS]) {
-        self.lost = self.before.0.plus(lost);
-        self.faults = self.before.1;
+        self.ledger.lost[0] = *lost;
+        self.faults = self.before;
         for (total, more) in self.faults.iter_mut().zip(faults) {
             *total = total.saturating_add(*more);
         }
@@ -84,11 +109,7 @@ impl Stats {
 
     /// Returns whether there is such a stream. Rings that no thread claimed are none.
     pub fn is_used(&self) -> bool {
-        self.domain == Domain::Guest || self.counts.records() > 0 || self.lost() > 0
-    }
-
-    pub fn lost(&self) -> u64 {
-        self.lost.total().min(MOST_LOST)
+        self.domain == Domain::Guest || self.counts.records() > 0 || self.ledger.lost() > 0
     }
 
     pub fn faults(&self) -> u64 {
@@ -107,6 +128,7 @@ impl Stats {
     }
 
     pub fn to_json(&self) -> StreamJson {
+        let Losses { full, busy, unattached, overwritten } = self.ledger.causes();
         StreamJson {
             domain: self.domain,
             client: self.number,
@@ -118,11 +140,11 @@ impl Stats {
                 Domain::Host => 0,
                 Domain::Guest => self.counts.reference_points + self.reference_points,
             },
-            lost_full: self.lost.full.min(MOST_LOST),
-            lost_busy: self.lost.busy.min(MOST_LOST),
-            lost_unattached: self.lost.unattached.min(MOST_LOST),
-            lost_overwritten: self.lost.overwritten.min(MOST_LOST),
-            filtered: self.filtered,
+            lost_full: full,
+            lost_busy: busy,
+            lost_unattached: unattached,
+            lost_overwritten: overwritten,
+            filtered: self.ledger.filtered,
             faults: self.faults_by_kind(),
         }
     }
@@ -133,7 +155,8 @@ impl fmt::Display for Stats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = Escaped(self.name.as_bytes());
         let points = self.reference_points + self.counts.reference_points;
-        let (records, lost, filtered) = (self.counts.records(), self.lost(), self.filtered);
+        let (records, lost) = (self.counts.records(), self.ledger.lost());
+        let filtered = self.ledger.filtered;
         write!(
             f,
             "\"{name}\", {records} records, {points} reference points, {lost} lost, \

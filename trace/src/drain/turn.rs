@@ -319,7 +319,7 @@ impl Turn<'_, '_> {
         let stats = &mut state.stats[source.stats];
         stats.counts.add(&counts);
         if source.domain == Domain::Guest {
-            stats.filtered += packed.filtered;
+            stats.ledger.filtered += packed.filtered;
         }
         if let Some(name) = packed.name {
             stats.name = name;
@@ -329,7 +329,7 @@ impl Turn<'_, '_> {
                 let pending = std::mem::take(&mut guest.pending);
                 let stats = &mut state.stats[guest.stats];
                 stats.reference_points += pending.points;
-                stats.filtered += pending.filtered;
+                stats.ledger.filtered += pending.filtered;
                 for (total, more) in stats.point_faults.iter_mut().zip(pending.faults) {
                     *total = total.saturating_add(more);
                 }
@@ -373,11 +373,11 @@ impl Turn<'_, '_> {
         let header = PacketHeader {
             timestamp_begin: begin,
             timestamp_end: packed.last - state.clocks.base(clock),
-            events_discarded: stats.lost(),
+            events_discarded: stats.ledger.lost(),
             ring_begin: pulled.begin,
             ring_end: pulled.end,
             lease_token: pulled.token,
-            events_filtered: stats.filtered,
+            events_filtered: stats.ledger.filtered,
             faults: stats.faults(),
             sequence: pulled.sequence,
             ..PacketHeader::new(uuid, clock, source.domain, source.number, epoch)
@@ -456,13 +456,13 @@ pub(crate) fn write_counters(
     // Its position in the ring stays: records that are not wanted are in no packet.
     let last = *stream.last();
     let header = PacketHeader {
-        events_discarded: stats.lost(),
-        events_filtered: stats.filtered,
+        events_discarded: stats.ledger.lost(),
+        events_filtered: stats.ledger.filtered,
         faults: stats.faults(),
         ..last.following(last.sequence, 0)
     };
     let counts = |header: &PacketHeader| (header.events_filtered, header.faults);
-    if stream.discarded() == stats.lost() && counts(&last) == counts(&header) {
+    if stream.lost() == header.events_discarded && counts(&last) == counts(&header) {
         return Ok(());
     }
     stream.append_counters(files, &mut state.buffer, &header, last.sequence)?;

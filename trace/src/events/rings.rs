@@ -214,20 +214,16 @@ thread_local! {
 /// A session's ledger of lost events that belong to no stream.
 #[derive(Debug, Default)]
 pub(crate) struct Unattached {
-    /// Events of the VMM's threads that found no ring, running.
-    threads: StdAtomicU64,
-    /// Events of processes that hold no client, running.
-    pub processes: StdAtomicU64,
-    /// Declared events among the threads' that the simple backend's file does not have yet.
+    /// Of the VMM's threads that found no ring, and of processes that hold no client.
+    events: StdAtomicU64,
+    /// Declared ones among the threads' that the simple backend's file does not count yet.
     declared: StdAtomicU64,
 }
 
 impl Unattached {
     /// Returns the number of all of them.
     pub fn events(&self) -> u64 {
-        let [threads, processes] =
-            [&self.threads, &self.processes].map(|n| n.load(Ordering::Relaxed));
-        threads.saturating_add(processes).min(MOST_LOST)
+        self.events.load(Ordering::Relaxed).min(MOST_LOST)
     }
 
     /// Returns the number of declared events since the last call.
@@ -235,9 +231,15 @@ impl Unattached {
         self.declared.swap(0, Ordering::Relaxed)
     }
 
+    /// Counts events of processes.
+    pub fn add(&self, events: u64) {
+        let sum = |sum: u64| Some(sum.saturating_add(events).min(MOST_LOST));
+        let _ = self.events.fetch_update(Ordering::Relaxed, Ordering::Relaxed, sum);
+    }
+
     /// Counts an event of a thread.
     fn count(&self, declared: bool) {
-        self.threads.fetch_add(1, Ordering::Relaxed);
+        self.events.fetch_add(1, Ordering::Relaxed);
         self.declared.fetch_add(declared.into(), Ordering::Relaxed);
     }
 }

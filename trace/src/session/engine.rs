@@ -20,7 +20,6 @@ use hypertrace_abi::sink::{Drained, KnownClient};
 use hypertrace_format::limits::{MAX_CLIENT_SCHEMAS, MAX_CLIENTS};
 use std::fmt::Write;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 
 pub(crate) struct Engine {
     pub state: TraceState,
@@ -105,10 +104,10 @@ impl Engine {
         })
     }
 
-    /// Notes the running total of events that were lost in processes without a client.
-    pub fn unattached(&mut self, total: u64) {
-        let counted = self.found.as_ref().map_or(0, Found::unattached);
-        self.state.unattached.processes.store(total.saturating_sub(counted), Relaxed);
+    /// Counts events that were lost in processes without a client.
+    pub fn unattached(&mut self, more: u64) {
+        let counted = self.found.as_mut().map_or(0, Found::take_unattached);
+        self.state.unattached.add(more.saturating_sub(counted));
     }
 
     /// Drains one packet of a client.
@@ -453,9 +452,9 @@ impl Engine {
     }
 
     /// Notes in the simple backend's file which declared events the host rings lost.
-    fn note_gaps(&mut self, gaps: impl Fn(&mut HostConsumer, u64, &mut dyn FnMut(u64, u64))) {
+    fn note_gaps(&mut self, gaps: impl Fn(&HostConsumer, u64, &mut dyn FnMut(u64, u64))) {
         let Engine { state, simple, hosts, .. } = self;
-        for (consumer, source) in hosts.iter_mut() {
+        for (consumer, source) in hosts.iter() {
             let end = source.next.position;
             gaps(consumer, end, &mut |time, more| simple.lost(source.number, time, more));
         }

@@ -341,9 +341,9 @@ impl Found {
         own.map(|(_, client)| *client)
     }
 
-    /// Returns the events that the killed process had counted as lost and that belong to no stream.
-    pub fn unattached(&self) -> u64 {
-        self.json.lost_unattached
+    /// Takes the number of unattached events that the killed process had counted.
+    pub fn take_unattached(&mut self) -> u64 {
+        std::mem::take(&mut self.json.lost_unattached)
     }
 
     /// Begins a source where its stream ended.

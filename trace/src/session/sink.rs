@@ -86,8 +86,8 @@ impl DrainSink for Draining<'_> {
         self.engine.known_clients(each);
     }
 
-    fn unattached(&mut self, total: u64) {
-        self.engine.unattached(total);
+    fn unattached(&mut self, more: u64) {
+        self.engine.unattached(more);
     }
 
     fn begin_pass(&mut self) -> Settings {

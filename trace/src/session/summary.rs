@@ -63,10 +63,11 @@ impl Summary {
                 Domain::Guest => summary.ring_events += counts.events,
                 Domain::Host => summary.host_events += counts.events,
             }
-            summary.lost = summary.lost.saturating_add(stats.lost()).min(MOST_LOST);
-            let unattached = summary.lost_unattached.saturating_add(stats.lost.unattached);
+            summary.lost = summary.lost.saturating_add(stats.ledger.lost()).min(MOST_LOST);
+            let unattached =
+                summary.lost_unattached.saturating_add(stats.ledger.causes().unattached);
             summary.lost_unattached = unattached.min(MOST_LOST);
-            summary.filtered = summary.filtered.saturating_add(stats.filtered);
+            summary.filtered = summary.filtered.saturating_add(stats.ledger.filtered);
             for (kind, n) in stats.faults_by_kind() {
                 let total = summary.faults.entry(kind).or_default();
                 *total = total.saturating_add(n);
