@@ -221,6 +221,32 @@ mod tests {
     }
 
     #[test]
+    fn unattached_events_that_the_killed_session_has_counted_are_not_counted_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, out) = (dir.path().join("segment"), dir.path().join("s"));
+        let trace = SessionConfig { same_counter: true, ..SessionConfig::new(&out) };
+        let session = Session::create(trace).unwrap();
+        let geometry = Geometry { clients: 1, ..Geometry::default() };
+        let facts = HostFacts { session: session.uuid(), ..HostFacts::default() };
+        let segment = Segment::create(&path, None, &geometry, &facts).unwrap();
+        with_drain(&session, |sink| sink.unattached(7));
+        // Bound: it is written once a second.
+        while !std::fs::read_to_string(out.join("session.json"))
+            .unwrap()
+            .contains("\"lost_unattached\": 7")
+        {
+            drain::pass(&session, |_, _| ());
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        segment.local().lost_unattached().store(10, Relaxed);
+        drop((session, segment));
+
+        let (_, summary) = recover(&path, SessionConfig::new(&out)).unwrap();
+
+        assert_eq!(summary.lost_unattached, 3);
+    }
+
+    #[test]
     fn a_recovery_names_itself_as_the_process_that_holds_the_segment() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("segment");
