@@ -70,9 +70,6 @@ pub fn run(args: &Args) -> Result<()> {
     if command.contains('\n') {
         bail!(Usage("a command is one line; give several on standard input".into()));
     }
-    if let Some(first) = args.command.first().filter(|first| Path::new(first).is_dir()) {
-        bail!(Usage(format!("`ctl DIR` is `ctl -d DIR` now: hypertrace ctl -d {first} COMMAND")));
-    }
     let vmm = Vmm { dir: &args.dir, timeout: args.timeout };
     if args.command.is_empty() {
         return converse(&vmm);

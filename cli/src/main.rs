@@ -66,17 +66,6 @@ enum Command {
     Man(generate::Man),
 }
 
-/// Commands and options that have other names now.
-const FORMER: [(&str, &str); 7] = [
-    ("run", "`record` now: hypertrace record -o DIR PROGRAM; `run --recover` is `recover`"),
-    ("stat", "a part of `info` now: hypertrace info DIR"),
-    ("clock", "a part of `info` now: hypertrace info DIR"),
-    ("-e", "for events of the kernel, in `record` and `forward`; others are chosen by `--event`"),
-    ("-n", "a count, in `report` and `functions`; names are chosen by `--name`"),
-    ("--top", "`-n` now"),
-    ("--ring-size", "`--ring` now"),
-];
-
 /// Wrong usage that clap does not detect.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
@@ -99,10 +88,7 @@ fn main() -> ExitCode {
     let mut command = command.help_template(help);
     let matches = match command.try_get_matches_from_mut(std::env::args_os()) {
         Ok(matches) => matches,
-        Err(error) => match renamed(&error) {
-            Some(said) => return exit(&Usage(said).into()),
-            None => error.exit(),
-        },
+        Err(error) => error.exit(),
     };
     let cli =
         Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.format(&mut command).exit());
@@ -143,17 +129,6 @@ fn main() -> ExitCode {
         Command::Ctl(args) => ctl::run(&args).map(succeeded),
     };
     done.unwrap_or_else(|error| exit(&error))
-}
-
-/// Returns what to say of a name that was changed, if an error is of one.
-fn renamed(error: &clap::Error) -> Option<String> {
-    use clap::error::{ContextKind, ContextValue};
-    let unknown = [ContextKind::InvalidSubcommand, ContextKind::InvalidArg];
-    let ContextValue::String(name) = unknown.into_iter().find_map(|kind| error.get(kind))? else {
-        return None;
-    };
-    let (_, now) = FORMER.iter().find(|(former, _)| former == name)?;
-    Some(format!("`{name}` is {now}"))
 }
 
 /// Commands by what they are for.
@@ -213,13 +188,13 @@ fn message(error: &anyhow::Error) -> String {
     format!("{error:#}{next}")
 }
 
-/// Prints an error once and chooses the exit code: 0 if the reader closed our
-/// output's pipe, 2 if the arguments or the input are wrong, else 1.
+/// Prints an error once and chooses the exit code: 0 if a pipe broke and the reader of stdout has left, 2 if the arguments or the input are wrong, else 1.
 fn exit(error: &anyhow::Error) -> ExitCode {
     let closed = |cause: &&(dyn std::error::Error + 'static)| {
         cause.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe)
     };
-    if error.chain().any(|cause| closed(&cause)) {
+    // Another pipe than stdout may have broken, such as that of `-o`.
+    if error.chain().any(|cause| closed(&cause)) && output::reader_has_left() {
         return ExitCode::SUCCESS;
     }
     output::say(message(error));
@@ -244,6 +219,13 @@ mod tests {
     use super::*;
 
     /// A longer line is divided, and the part that is left over has a line of its own.
+    #[test]
+    fn a_broken_pipe_that_is_not_stdout_is_an_error() {
+        let broken = io::Error::from(io::ErrorKind::BrokenPipe);
+
+        assert_eq!(exit(&anyhow::Error::new(broken).context("cannot send")), ExitCode::from(1));
+    }
+
     #[test]
     fn lines_of_help_have_80_columns() {
         for command in Cli::command().get_subcommands() {

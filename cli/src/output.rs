@@ -11,6 +11,7 @@ use hypertrace_export::json::{JSON_VERSION, exact};
 pub use hypertrace_format::number::{counted, grouped};
 use hypertrace_timeline::Warning;
 use indicatif::{ProgressBar, ProgressStyle};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::Value;
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
@@ -25,6 +26,14 @@ use textwrap::{Options, WordSplitter};
 pub fn print(text: impl Display) -> Result<()> {
     let mut out = io::stdout().lock();
     write!(out, "{text}").and_then(|()| out.flush()).context("cannot write")
+}
+
+/// Returns whether stdout is a pipe or socket whose reader has closed it.
+pub fn reader_has_left() -> bool {
+    let out = io::stdout();
+    let mut polled = [PollFd::new(&out, PollFlags::empty())];
+    let found = poll(&mut polled, Some(&Timespec::default()));
+    found.is_ok() && polled[0].revents().intersects(PollFlags::ERR | PollFlags::HUP)
 }
 
 /// Writes a JSON object to stdout, with its version. Numbers that readers would round become strings.

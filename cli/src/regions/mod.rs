@@ -87,7 +87,7 @@ pub struct Args {
     from: Option<At>,
 
     /// Only regions that begin before this time
-    #[arg(long, alias = "to", value_name = "T", value_parser = at, allow_hyphen_values = true)]
+    #[arg(long, value_name = "T", value_parser = at, allow_hyphen_values = true)]
     until: Option<At>,
 
     /// Without the first N regions of each group, those that end first: for a warm-up

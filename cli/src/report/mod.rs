@@ -73,7 +73,7 @@ pub struct Args {
     wanted: Wanted,
 
     /// Only events up to this time
-    #[arg(long, alias = "to", value_name = "T", value_parser = at, allow_hyphen_values = true)]
+    #[arg(long, value_name = "T", value_parser = at, allow_hyphen_values = true)]
     until: Option<At>,
 
     /// Times to show: since the start, or of the calendar, by UTC or in this system's time zone

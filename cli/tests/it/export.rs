@@ -66,7 +66,7 @@ fn lines_are_those_of_the_report() {
     assert_eq!(exported(session.path(), "json", &[]), report);
     assert_eq!(
         exported(session.path(), "json", &["--client", "0", "--until", "30us"]),
-        run(HYPERTRACE.command(["report", "--json", "-c0", "--to", "30us"]).arg(session.path()))
+        run(HYPERTRACE.command(["report", "--json", "-c0", "--until", "30us"]).arg(session.path()))
             .ok()
     );
 }

