@@ -8,12 +8,11 @@ use crate::report;
 use crate::temporary::Temporary;
 use anyhow::{Context, Result, bail};
 use hypertrace_device::Geometry;
-use hypertrace_export::Row;
 use hypertrace_export::escape::Message;
 use hypertrace_format::error::error_chain;
 use hypertrace_guest::{Args as GuestArgs, MAX_VCPUS, Program};
 use hypertrace_kernel::{Recording, is_incomplete};
-use hypertrace_timeline::{EventKind, Needs};
+use hypertrace_timeline::{EntryRef, EventKind, Needs};
 use hypertrace_trace::args::TraceArgs;
 use hypertrace_trace::{Session, Share, Summary};
 use hypertrace_user::Config;
@@ -358,8 +357,7 @@ fn print_begin(
 /// Prints some lines around a reference point in the middle of the run.
 fn print_excerpt(dir: &Path) -> Result<()> {
     let recording = report::open(dir)?;
-    let start = recording.start_unix_ns();
-    let mut lines = report::Lines::new(&recording.sessions, &recording.traces);
+    let mut lines = report::Lines::new(&recording);
     let mut points = 0;
     let mut before = VecDeque::new();
     let mut left = None;
@@ -383,8 +381,7 @@ fn print_excerpt(dir: &Path) -> Result<()> {
     before.iter().for_each(|event| lines.widen(&event.source));
     let mut text = format!("\n{}", lines.header());
     for event in &before {
-        let since = event.ts_ns.saturating_sub(start);
-        text.push_str(lines.text(&Row::Event { event: &event.borrow(), since, function: None }));
+        text.push_str(lines.text(&EntryRef::Event(event.borrow())));
     }
     print(text)
 }

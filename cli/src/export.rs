@@ -13,14 +13,15 @@ use crate::units::{At, at};
 use anyhow::{Context, Result, anyhow};
 use hypertrace_export::choice::is_carrier;
 use hypertrace_export::otlp::http::Endpoint;
-use hypertrace_export::uftrace::{self, Counts, Module};
-use hypertrace_export::{Choice, Events, Row, csv, json, perfetto};
+use hypertrace_export::uftrace::{self, Counts};
+use hypertrace_export::{Choice, csv, json, perfetto};
 use hypertrace_format::error::error_chain;
 use hypertrace_format::folder::{Folder, Share, open_regular};
 use hypertrace_functions::symbols::Source;
 use hypertrace_kernel::{GuestRecording, HostRecording, relate};
 use hypertrace_timeline::{
-    ClockMaps, EntryRef, EventKind, KernelTrace, Session, Warning, vcpu_threads,
+    ClockMaps, EntryRef, EventKind, EventRef, KernelTrace, Module, Recording, Session, Warning,
+    vcpu_threads,
 };
 use rustix::fs::{CWD, OFlags};
 use std::cell::RefCell;
@@ -165,12 +166,14 @@ pub fn run(args: &Args) -> Result<()> {
         return Err(Usage("--states is for --to perfetto".into()).into());
     }
     match args.to {
-        Format::Json => {
-            events(args, out, "line", |e| whole(out, |out| Ok(json::write(e, out)?)))?.end()
-        }
-        Format::Csv => {
-            events(args, out, "row", |e| whole(out, |out| Ok(csv::write(e, out)?)))?.end()
-        }
+        Format::Json => events(args, out, "line", |recording, choice| {
+            whole(out, |out| Ok(json::write(recording, choice, out)?))
+        })?
+        .end(),
+        Format::Csv => events(args, out, "row", |recording, choice| {
+            whole(out, |out| Ok(csv::write(recording, choice, out)?))
+        })?
+        .end(),
         Format::Ctf => ctf::run(args, out),
         Format::Perfetto => perfetto(args, out),
         _ if choice.is_filtered() => {
@@ -189,7 +192,7 @@ fn events(
     args: &Args,
     out: &Path,
     unit: &str,
-    write: impl FnOnce(Events<'_>) -> Result<(u64, Vec<Warning>)>,
+    write: impl FnOnce(&Recording, &Choice) -> Result<(u64, Vec<Warning>)>,
 ) -> Result<Faults> {
     let opened = match args.to {
         Format::Json | Format::Csv => args.inputs.open(&args.symbols),
@@ -205,8 +208,7 @@ fn events(
     let wanted = args.wanted.choice(recording.start_unix_ns(), args.until)?;
     let choice = Choice { has_leases: true, ..wanted };
     choice.check(&recording).map_err(wrong)?;
-    let events = Events { recording: &recording, symbols: &args.symbols, choice: &choice };
-    let (count, warnings) = write(events)?;
+    let (count, warnings) = write(&recording, &choice)?;
     faults.say(warnings);
     if count == 0 && choice.is_filtered() {
         say(args.wanted.unmatched(&recording));
@@ -224,9 +226,10 @@ fn perfetto(args: &Args, out: &Path) -> Result<()> {
         Some(States::Slices) => perfetto::States::Slices,
         Some(States::Tracks) | None => perfetto::States::Tracks,
     };
-    let faults = events(args, out, "event", |events| {
+    let faults = events(args, out, "event", |recording, choice| {
         let warnings;
-        (counts, warnings) = whole(out, |out| Ok(perfetto::write(events, states, out)?))?;
+        (counts, warnings) =
+            whole(out, |out| Ok(perfetto::write(recording, choice, states, out)?))?;
         Ok((counts.events, warnings))
     })?;
     let parts = [
@@ -330,14 +333,11 @@ fn functions(args: &Args, out: &Path) -> Result<()> {
     let modules = args.symbols.iter().map(Module::read).collect::<Result<Vec<_>, _>>()?;
     let lines = RefCell::new(Lines::compact());
     let text = |entry: &EntryRef<'_>| {
-        let row = match entry {
-            EntryRef::Event(event) if is_carrier(event) || event.kind == EventKind::Lease => {
-                return None;
-            }
-            EntryRef::Event(event) => Row::Event { event, since: 0, function: None },
-            EntryRef::Lost(lost) => Row::Lost { lost, since: None },
-        };
-        Some(lines.borrow_mut().untimed(&row).trim().to_owned())
+        let is_hidden = |event: &EventRef<'_>| is_carrier(event) || event.kind == EventKind::Lease;
+        if matches!(entry, EntryRef::Event(event) if is_hidden(event)) {
+            return None;
+        }
+        Some(lines.borrow_mut().untimed(entry).trim().to_owned())
     };
     let source = uftrace::Source { recording: &recording, modules: &modules, text: &text };
     let (counts, warnings) = match &recording.functions[..] {

@@ -2,10 +2,10 @@
 
 //! Which events are wanted.
 
-use crate::row::Row;
 use hypertrace_format::pattern::matches;
 use hypertrace_timeline::{
-    EventKind, EventRef, FUNCTION_FIELDS, Filter, FilterError, KernelTrace, Recording,
+    Consumer, EntryRef, EventKind, EventRef, FUNCTION_FIELDS, Filter, FilterError, KernelTrace,
+    Needs, Recording, Warning,
 };
 use std::collections::HashSet;
 
@@ -29,10 +29,10 @@ pub struct Choice {
     pub clients: Vec<u32>,
     /// What is true for an event.
     pub filter: Option<Filter>,
-    /// The first time, nanoseconds since the first session's start.
-    pub from: Option<i64>,
-    /// The last time.
-    pub to: Option<i64>,
+    /// The first Unix time, nanoseconds.
+    pub from_ns: Option<i64>,
+    /// The last one.
+    pub to_ns: Option<i64>,
     /// Whether events that say which thread has a client are wanted, too.
     pub has_leases: bool,
 }
@@ -55,27 +55,66 @@ impl Choice {
     /// Returns whether some events are not wanted.
     pub fn is_filtered(&self) -> bool {
         let has_names = !self.events.is_empty() || !self.clients.is_empty();
-        has_names || self.filter.is_some() || self.from.is_some() || self.to.is_some()
+        has_names || self.filter.is_some() || self.from_ns.is_some() || self.to_ns.is_some()
     }
 
-    /// Returns whether a time and all later ones are too late.
-    pub fn is_past(&self, since: i64) -> bool {
-        self.to.is_some_and(|to| since > to)
+    /// Hands over the events and losses that are wanted, until the consumer wants no more. Returns the faults of the inputs,
+    /// although these could be read.
+    ///
+    /// # Errors
+    /// As [`Recording::read`].
+    pub fn read<E: From<hypertrace_timeline::Error>>(
+        &self,
+        recording: &Recording,
+        consumer: &mut dyn Consumer<Error = E>,
+    ) -> Result<Vec<Warning>, E> {
+        recording.read(&self.needs(recording), &mut |entry: &EntryRef<'_>| match () {
+            () if self.ends_before(entry) => Ok(false),
+            () if self.admits(entry) => consumer.entry(entry),
+            () => Ok(true),
+        })
+    }
+
+    fn needs(&self, recording: &Recording) -> Needs {
+        if !recording.modules.is_empty() {
+            // Earlier events of other names say where the files with the functions are.
+            return Needs::default();
+        }
+        let needs = Needs::default().since(self.from_ns);
+        match &*self.events {
+            [] => needs,
+            // An event of any name shows that the last time has come.
+            _ if self.to_ns.is_some() => needs,
+            patterns => needs.named(&recording.sessions, |name| {
+                patterns.iter().any(|pattern| matches(pattern, name))
+            }),
+        }
+    }
+
+    /// Returns whether a Unix time and all later ones are too late.
+    pub fn is_past(&self, ts_ns: i64) -> bool {
+        self.to_ns.is_some_and(|to| ts_ns > to)
+    }
+
+    /// Returns whether this and all later events are too late. A loss may have an earlier time than the entry before it.
+    pub fn ends_before(&self, entry: &EntryRef<'_>) -> bool {
+        matches!(entry, EntryRef::Event(event) if self.is_past(event.ts_ns))
     }
 
     /// Returns whether an event or a loss is wanted. Names and fields of a loss do not matter: any event may be among
     /// the lost ones.
-    pub fn admits(&self, row: &Row<'_>) -> bool {
-        match row {
-            Row::Event { event, since, .. } => self.admits_event(event, *since),
-            Row::Lost { lost, since } => {
-                since.is_none_or(|since| self.is_within(since)) && self.is_of_client(lost.client)
+    pub fn admits(&self, entry: &EntryRef<'_>) -> bool {
+        match entry {
+            EntryRef::Event(event) => self.admits_event(event),
+            EntryRef::Lost(lost) => {
+                lost.ts_ns.is_none_or(|ts_ns| self.is_within(ts_ns))
+                    && self.is_of_client(lost.client)
             }
         }
     }
 
-    fn admits_event(&self, event: &EventRef<'_>, since: i64) -> bool {
-        self.is_within(since)
+    fn admits_event(&self, event: &EventRef<'_>) -> bool {
+        self.is_within(event.ts_ns)
             && match &*self.events {
                 [] if is_carrier(event) => false,
                 [] => event.kind != EventKind::Lease || self.has_leases || self.filter.is_some(),
@@ -85,8 +124,8 @@ impl Choice {
             && self.filter.as_ref().is_none_or(|filter| filter.fits(event))
     }
 
-    fn is_within(&self, since: i64) -> bool {
-        self.from.is_none_or(|from| since >= from) && !self.is_past(since)
+    fn is_within(&self, ts_ns: i64) -> bool {
+        self.from_ns.is_none_or(|from| ts_ns >= from) && !self.is_past(ts_ns)
     }
 
     fn is_of_client(&self, client: Option<u32>) -> bool {

@@ -3,18 +3,17 @@
 //! Events as comma-separated values, a row each.
 
 use crate::by_name::ByName;
+use crate::choice::Choice;
 use crate::escape::Csv;
-use crate::events::Events;
 use crate::json::causes;
 use crate::number::{array, decimal, list, signed};
-use crate::row::Row;
 use crate::sources::Sources;
 use crate::{Error, Result};
 use hypertrace_format::pattern::matches;
-use hypertrace_timeline::{EventRef, Lost, ValueRef, Warning};
+use hypertrace_timeline::{EntryRef, EventRef, Lost, Recording, ValueRef, Warning};
 use std::collections::{BTreeSet, HashMap};
 use std::fmt::Write as _;
-use std::io::{self, Write};
+use std::io::Write;
 use std::ops::Range;
 
 /// Most columns of fields.
@@ -33,18 +32,22 @@ const COLUMNS: &str = "t_ns,ts_ns,bound_ns,client,pid,tid,cpu,thread,source,even
 ///
 /// # Errors
 /// If an input is damaged, has more than [`MOST_FIELDS`] fields, or the output cannot be written.
-pub fn write(events: Events<'_>, out: &mut dyn Write) -> Result<(u64, Vec<Warning>)> {
-    let fields = fields(&events)?;
+pub fn write(
+    recording: &Recording,
+    choice: &Choice,
+    out: &mut dyn Write,
+) -> Result<(u64, Vec<Warning>)> {
+    let fields = fields(recording, choice)?;
     if fields.len() > MOST_FIELDS {
         return Err(Error::ManyFields { fields: fields.len(), most: MOST_FIELDS });
     }
     out.write_all(header(&fields).as_bytes()).map_err(Error::Write)?;
-    let mut rows = Rows::new(fields);
+    let mut rows = Rows::new(recording.start_unix_ns(), fields);
     let mut count = 0;
-    let warnings = events.each(|row| {
+    let warnings = choice.read(recording, &mut |entry: &EntryRef<'_>| {
         count += 1;
-        out.write_all(rows.row(&row).as_bytes())?;
-        io::Result::Ok(true)
+        out.write_all(rows.row(entry).as_bytes()).map_err(Error::Write)?;
+        Result::Ok(true)
     })?;
     Ok((count, warnings))
 }
@@ -60,21 +63,20 @@ fn header(fields: &BTreeSet<String>) -> String {
 }
 
 /// Returns the fields of the events whose names are wanted.
-fn fields(events: &Events<'_>) -> Result<BTreeSet<String>> {
-    let globs = &events.choice.events;
+fn fields(recording: &Recording, choice: &Choice) -> Result<BTreeSet<String>> {
+    let globs = &choice.events;
     let is_wanted = |name: &str| globs.is_empty() || globs.iter().any(|glob| matches(glob, name));
-    let classes =
-        events.recording.sessions.iter().flat_map(|(session, _)| session.classes().iter());
+    let classes = recording.sessions.iter().flat_map(|(session, _)| session.classes().iter());
     let classes = classes.filter(|class| is_wanted(&class.name));
     let mut fields: BTreeSet<String> =
         classes.flat_map(|class| &class.fields).map(|field| field.to_string()).collect();
     // A kernel's trace describes many events that it does not have.
-    for trace in &events.recording.traces {
+    for trace in &recording.traces {
         let (stats, _) = trace.event_stats()?;
         let stats = stats.into_iter().filter(|stat| is_wanted(&stat.name));
         fields.extend(stats.flat_map(|stat| stat.fields).map(|field| field.to_string()));
     }
-    if !events.recording.functions.is_empty() {
+    if !recording.functions.is_empty() {
         fields.extend(hypertrace_timeline::FUNCTION_FIELDS.map(str::to_owned));
     }
     Ok(fields)
@@ -83,6 +85,8 @@ fn fields(events: &Events<'_>) -> Result<BTreeSet<String>> {
 /// Formatter of rows, with buffers for all.
 #[derive(Debug)]
 struct Rows {
+    /// Unix time from which times count, nanoseconds.
+    start: i64,
     text: String,
     sources: Sources,
     /// Names of events as values.
@@ -98,8 +102,9 @@ struct Rows {
 }
 
 impl Rows {
-    fn new(fields: BTreeSet<String>) -> Rows {
+    fn new(start: i64, fields: BTreeSet<String>) -> Rows {
         Rows {
+            start,
             text: String::new(),
             sources: Sources::default(),
             names: ByName::default(),
@@ -112,16 +117,14 @@ impl Rows {
     }
 
     /// Formats a row.
-    fn row(&mut self, row: &Row<'_>) -> &str {
+    fn row(&mut self, entry: &EntryRef<'_>) -> &str {
         self.text.clear();
         self.values.clear();
         self.cells.clear();
         // Writing to a String does not fail.
-        let _ = match row {
-            Row::Event { event, since, function } => {
-                self.event(event, *since, function.map_or("", |function| &function.name))
-            }
-            Row::Lost { lost, since } => self.lost(lost, *since),
+        let _ = match entry {
+            EntryRef::Event(event) => self.event(event),
+            EntryRef::Lost(lost) => self.lost(lost),
         };
         // Values of fields with one name stand together.
         self.cells.sort_by_key(|(column, _)| *column);
@@ -136,11 +139,11 @@ impl Rows {
         &self.text
     }
 
-    fn event(&mut self, event: &EventRef<'_>, since: i64, function: &str) -> std::fmt::Result {
+    fn event(&mut self, event: &EventRef<'_>) -> std::fmt::Result {
         let out = &mut self.text;
         match event.ticks {
             None => {
-                signed(out, since);
+                signed(out, event.ts_ns.saturating_sub(self.start));
                 out.push(',');
                 signed(out, event.ts_ns);
             }
@@ -158,8 +161,8 @@ impl Rows {
             }
         }
         out.push(',');
-        if !function.is_empty() {
-            write!(out, "{}", Csv(function.as_bytes()))?;
+        if let Some(function) = event.function {
+            write!(out, "{}", Csv(function.name.as_bytes()))?;
         }
         known(out, event.reference.map(|point| point.cpu.into()));
         known(out, event.reference.map(|point| point.seq.into()));
@@ -181,9 +184,9 @@ impl Rows {
         Ok(())
     }
 
-    fn lost(&mut self, lost: &Lost, since: Option<i64>) -> std::fmt::Result {
-        let out = &mut self.text;
-        since.into_iter().for_each(|since| signed(out, since));
+    fn lost(&mut self, lost: &Lost) -> std::fmt::Result {
+        let (out, start) = (&mut self.text, self.start);
+        lost.ts_ns.into_iter().for_each(|at| signed(out, at.saturating_sub(start)));
         out.push(',');
         lost.ts_ns.into_iter().for_each(|at| signed(out, at));
         out.push_str(",,");

@@ -2,18 +2,18 @@
 
 //! Events as JSON, one object a line: the schema of docs/json.md.
 
-use crate::Result;
+use crate::choice::Choice;
 use crate::escape::{Json, JsonText};
-use crate::events::Events;
-use crate::names::FunctionName;
 use crate::number::{array, decimal, list, named, signed};
-use crate::row::Row;
 use crate::sources::Sources;
+use crate::{Error, Result};
 use hypertrace_abi::ring::Losses;
-use hypertrace_timeline::{EventRef, Lost, SYMBOL, ValueRef, Warning};
+use hypertrace_timeline::{
+    EntryRef, EventRef, FunctionName, Lost, Recording, SYMBOL, ValueRef, Warning,
+};
 use serde_json::{Number, Value, json};
 use std::fmt::Write as _;
-use std::io::{self, Write};
+use std::io::Write;
 
 /// Version of the JSON of each command, which docs/json.md describes.
 pub const JSON_VERSION: u32 = 1;
@@ -21,40 +21,50 @@ pub const JSON_VERSION: u32 = 1;
 /// The largest number that every reader of JSON takes exactly: they use doubles.
 const MOST_EXACT: u64 = 1 << 53;
 
-/// Writes events and losses, a line each. Returns the number of lines, and the faults of the inputs.
+/// Writes the events and losses that are wanted, a line each. Returns the number of lines, and the faults of the inputs.
 ///
 /// # Errors
 /// If an input is damaged, or the output cannot be written.
-pub fn write(events: Events<'_>, out: &mut dyn Write) -> Result<(u64, Vec<Warning>)> {
-    let mut lines = JsonLines::default();
+pub fn write(
+    recording: &Recording,
+    choice: &Choice,
+    out: &mut dyn Write,
+) -> Result<(u64, Vec<Warning>)> {
+    let mut lines = JsonLines::new(recording.start_unix_ns());
     let mut count = 0;
-    let warnings = events.each(|row| {
+    let warnings = choice.read(recording, &mut |entry: &EntryRef<'_>| {
         count += 1;
-        out.write_all(lines.line(&row).as_bytes())?;
-        io::Result::Ok(true)
+        out.write_all(lines.line(entry).as_bytes()).map_err(Error::Write)?;
+        Result::Ok(true)
     })?;
     Ok((count, warnings))
 }
 
 /// Formatter of lines, with one buffer for all.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct JsonLines {
     line: String,
     sources: Sources,
+    /// Unix time from which times count, nanoseconds.
+    start: i64,
 }
 
 impl JsonLines {
+    /// Makes a formatter of times that count from this Unix time, in nanoseconds.
+    pub fn new(start_unix_ns: i64) -> JsonLines {
+        JsonLines { line: String::new(), sources: Sources::default(), start: start_unix_ns }
+    }
+
     /// Formats an event or a loss.
-    pub fn line(&mut self, row: &Row<'_>) -> &str {
-        let JsonLines { line, sources } = self;
+    pub fn line(&mut self, entry: &EntryRef<'_>) -> &str {
+        let JsonLines { line, sources, start } = self;
         line.clear();
-        match row {
+        let since = entry.ts_ns().map(|ts_ns| ts_ns.saturating_sub(*start));
+        match entry {
             // Writing to a String does not fail.
-            Row::Event { event, since, function } => {
-                _ = self::line(line, sources, event, *since, *function)
-            }
-            Row::Lost { lost, since } => {
-                let _ = writeln!(line, "{}", JsonText(&exact(loss(lost, *since)).to_string()));
+            EntryRef::Event(event) => _ = self::line(line, sources, event, since.unwrap_or(0)),
+            EntryRef::Lost(lost) => {
+                let _ = writeln!(line, "{}", JsonText(&exact(loss(lost, since)).to_string()));
             }
         }
         line
@@ -152,7 +162,6 @@ fn line(
     sources: &mut Sources,
     event: &EventRef<'_>,
     since: i64,
-    function: Option<&FunctionName>,
 ) -> std::fmt::Result {
     out.push_str("{\"version\":");
     decimal(out, JSON_VERSION.into());
@@ -193,7 +202,7 @@ fn line(
             ValueRef::Name(name) => named(out, &name, true)?,
         }
     }
-    if let Some(FunctionName { name, symbol }) = function {
+    if let Some(FunctionName { name, symbol }) = event.function {
         // Their events have an address before it.
         write!(out, ",\"name\":{}", Json(name.as_bytes()))?;
         if let Some(symbol) = symbol {

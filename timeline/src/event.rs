@@ -22,6 +22,14 @@ pub enum EntryRef<'a> {
 }
 
 impl EntryRef<'_> {
+    /// Returns its Unix time in nanoseconds, if it is known.
+    pub fn ts_ns(&self) -> Option<i64> {
+        match self {
+            EntryRef::Event(event) => Some(event.ts_ns),
+            EntryRef::Lost(lost) => lost.ts_ns,
+        }
+    }
+
     /// Returns a copy to keep.
     pub fn to_entry(&self) -> Entry {
         match self {
@@ -101,11 +109,22 @@ pub struct EventRef<'a> {
     pub reference: Option<Reference>,
     /// Thread of the host that recorded the event, if it is known.
     pub thread: Option<Thread>,
+    /// Name of the function that it enters or leaves, where that is compiled in and not among the fields.
+    pub function: Option<&'a FunctionName>,
     /// Reading of a guest's clock that the time is from.
     pub(crate) reading: Option<GuestReading<'a>>,
     pub(crate) bound: Bound,
     /// Index of the kernel's trace that it is from, among those of the timeline; 0 for others.
     pub(crate) trace: usize,
+}
+
+/// Name of a function.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FunctionName {
+    /// As in the source.
+    pub name: String,
+    /// The symbol, if it is another name.
+    pub symbol: Option<String>,
 }
 
 /// The bound on the error of an event's time. To compute it takes longer than to map the time.
@@ -170,6 +189,7 @@ impl Event {
             kind: self.kind,
             reference: self.reference,
             thread: self.thread,
+            function: None,
             reading: None,
             bound: Bound::Known(self.bound_ns),
             trace: 0,

@@ -44,6 +44,8 @@ pub mod clock;
 pub mod regions;
 
 mod by_number;
+mod compiled;
+mod consumer;
 mod error;
 mod event;
 mod filter;
@@ -57,8 +59,12 @@ mod sort;
 mod stat;
 mod value;
 
+pub use compiled::{Call, FunctionNames, Module, has_functions, place};
+pub use consumer::Consumer;
 pub use error::{Error, Result};
-pub use event::{Entry, EntryRef, Event, EventKind, EventRef, Fields, Lost, Reference, Thread};
+pub use event::{
+    Entry, EntryRef, Event, EventKind, EventRef, Fields, FunctionName, Lost, Reference, Thread,
+};
 pub use filter::{Filter, FilterError, nearest};
 pub use follow::{Follow, Round};
 pub use hypertrace_format::error::Warning;

@@ -2,6 +2,7 @@
 
 //! What was given to read.
 
+use crate::compiled::{Module, has_functions};
 use crate::error::{Error, Result};
 use crate::inputs::ctf::{self, ClockMaps, Offset, Session};
 use crate::inputs::functions::{self, FunctionTrace};
@@ -11,6 +12,7 @@ use crate::inputs::needs::Needs;
 use crate::merge::Timeline;
 use hypertrace_format::error::Warning;
 use hypertrace_format::session_json;
+use hypertrace_functions::symbols::Source;
 use std::path::{Path, PathBuf};
 
 /// A path that is read, and what places its times beside the others'.
@@ -65,6 +67,9 @@ pub struct Recording {
     pub traces: Vec<KernelTrace>,
     /// Function traces, each on the clock of a session ([`FunctionTrace::place`]), or there is no session.
     pub functions: Vec<FunctionTrace>,
+    /// Files whose functions are compiled into programs: [`Recording::read`] finds their names for
+    /// [`EventRef::function`](crate::EventRef::function).
+    pub modules: Vec<Module>,
     /// What is not read, although it lies in a session.
     pub unread: Vec<Unread>,
 }
@@ -183,7 +188,24 @@ impl Recording {
             trace.place(&all, functions.first())?;
             functions.push(trace);
         }
-        Ok(Recording { sessions, traces, functions, unread })
+        Ok(Recording { sessions, traces, functions, unread, modules: Vec::new() })
+    }
+
+    /// Returns whether functions are compiled into a program of a session.
+    pub fn has_compiled_functions(&self) -> bool {
+        self.sessions.iter().any(|(session, _)| has_functions(session))
+    }
+
+    /// Adds names of functions: of function traces, and of functions that are compiled in.
+    ///
+    /// # Errors
+    /// If the file has none.
+    pub fn add_symbols(&mut self, source: &Source) -> Result<()> {
+        self.functions.iter_mut().try_for_each(|trace| trace.add_symbols(source))?;
+        if self.has_compiled_functions() {
+            self.modules.push(Module::read(source)?);
+        }
+        Ok(())
     }
 
     /// Returns the Unix time of the first session's or function trace's start, nanoseconds.

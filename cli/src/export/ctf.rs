@@ -25,9 +25,9 @@ pub(super) fn run(args: &Args, out: &Path) -> Result<()> {
     let failed = || format!("{shown} is not written");
     let (folder, name) = Folder::above(out, Share::Owner).with_context(failed)?;
     let mut counts = Counts::default();
-    let faults = events(args, out, "event", |events| {
+    let faults = events(args, out, "event", |recording, choice| {
         let keep = |file, of: &_| Ok(keep((&folder, &name), file, of)?);
-        let written = file(&folder, |out| Ok(ctf::write(events, out)?), keep);
+        let written = file(&folder, |out| Ok(ctf::write(recording, choice, out)?), keep);
         let written = written.with_context(failed)?;
         counts = written.counts;
         Ok((counts.events, written.warnings))

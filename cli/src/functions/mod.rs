@@ -11,11 +11,11 @@ use crate::report;
 use crate::temporary::Temporary;
 use anyhow::{Result, bail};
 use hypertrace_export::escape::Escaped;
-use hypertrace_export::uftrace::{self, Counts, Module, has_functions};
+use hypertrace_export::uftrace::{self, Counts};
 use hypertrace_format::session_json;
 use hypertrace_functions::read::{By, Caller, Flame, Function, Spans, Summary, Trace};
 use hypertrace_functions::symbols::Source;
-use hypertrace_timeline::Recording;
+use hypertrace_timeline::{Module, Recording};
 use indicatif::ProgressBar;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
@@ -196,7 +196,7 @@ fn watched(trace: &mut Trace) -> Result<ProgressBar> {
 /// Makes a function trace of a session whose functions are compiled in, in a temporary directory.
 fn compiled(args: &Args, faults: &mut Faults) -> Result<(Temporary, Counts)> {
     let recording = report::open(&args.dir)?;
-    if !recording.sessions.iter().any(|(session, _)| has_functions(session)) {
+    if !recording.has_compiled_functions() {
         bail!(Usage(format!(
             "{}: a session without a function trace in its folder `{FOLDER}`: give the directory of the trace, or \
              record one (`hypertrace record --qemu Q --functions F -o S PROGRAM`)",

@@ -4,36 +4,45 @@ use super::rows::cause_json;
 use anyhow::{Context, Result};
 use hypertrace_export::escape::JsonText;
 use hypertrace_export::json::{JSON_VERSION, exact};
-use hypertrace_timeline::regions::{Options, Regions, ThreadInterval};
-use hypertrace_timeline::{Recording, Warning};
+use hypertrace_timeline::regions::{Options, ThreadInterval};
+use hypertrace_timeline::{Consumer, Recording, Warning};
 use serde_json::json;
 use std::io::{self, Write as _};
 
 /// Prints a line for each interval of each thread: those of a thread in order of time. Returns the warnings.
 pub fn print(recording: &Recording) -> Result<Vec<Warning>> {
-    let (sessions, started_unix_ns) = (&recording.sessions, recording.start_unix_ns());
-    let mut out = io::BufWriter::with_capacity(1 << 16, io::stdout().lock());
-    let mut written = Ok(());
-    let mut write = |thread: &ThreadInterval<'_>| {
+    let out = io::BufWriter::with_capacity(1 << 16, io::stdout().lock());
+    let mut printer = Printer { recording, start: recording.start_unix_ns(), out };
+    let regions = recording.regions(&Options::default(), &mut printer)?;
+    printer.out.flush().context("cannot write")?;
+    Ok(regions.warnings)
+}
+
+struct Printer<'a> {
+    recording: &'a Recording,
+    /// Unix time of the start.
+    start: i64,
+    out: io::BufWriter<io::StdoutLock<'static>>,
+}
+
+impl Consumer for Printer<'_> {
+    type Error = anyhow::Error;
+
+    fn interval(&mut self, thread: &ThreadInterval<'_>) -> Result<()> {
         let interval = thread.interval;
-        let is_program = sessions[thread.session].0.json().programs;
+        let is_program = self.recording.sessions[thread.session].0.json().programs;
         let line = json!({
             "version": JSON_VERSION,
             "session": thread.session,
             "tid": thread.tid,
             "thread": thread.name,
-            "t_ns": interval.from.saturating_sub(started_unix_ns),
+            "t_ns": interval.from.saturating_sub(self.start),
             "begin_ns": interval.from,
             "duration_ns": interval.length(),
             "part": interval.part.name(is_program),
             "reason": thread.reason,
             "wait": thread.cause.as_ref().map(cause_json),
         });
-        if written.is_ok() {
-            written = writeln!(out, "{}", JsonText(&exact(line).to_string()));
-        }
-    };
-    let regions = Regions::with_intervals(recording, &Options::default(), &mut write)?;
-    written.and_then(|()| out.flush()).context("cannot write")?;
-    Ok(regions.warnings)
+        writeln!(self.out, "{}", JsonText(&exact(line).to_string())).context("cannot write")
+    }
 }

@@ -7,10 +7,9 @@ use crate::Usage;
 use crate::interrupt::Interrupts;
 use crate::output::{grouped, say};
 use anyhow::Context;
+use hypertrace_export::Choice;
 use hypertrace_export::json::JsonLines;
-use hypertrace_export::names::Functions;
-use hypertrace_export::{Choice, Row};
-use hypertrace_timeline::{EntryRef, Follow, Order};
+use hypertrace_timeline::{EntryRef, Follow, FunctionNames, Module, Order, Recording};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{self, Write};
 use std::path::Path;
@@ -23,8 +22,8 @@ const SILENCE: Duration = Duration::from_secs(3);
 
 /// An entry that waits.
 struct Held {
-    /// Time since the session's start, `None` if it is not known.
-    since: Option<i64>,
+    /// Unix time in nanoseconds, `None` if it is not known.
+    ts_ns: Option<i64>,
     is_event: bool,
     /// The line, in text without its times.
     line: String,
@@ -115,37 +114,36 @@ struct Printer<'a> {
     choice: Choice,
     lines: Lines,
     json: JsonLines,
-    names: Functions,
-    start: i64,
+    names: FunctionNames,
     left: u64,
     out: io::BufWriter<io::Stdout>,
 }
 
 impl<'a> Printer<'a> {
     fn new(args: &'a Args, start: i64) -> anyhow::Result<Printer<'a>> {
-        let lines = Lines::new(&[], &[]).diff(args.ts_diff).in_zone(start, args.time.zone());
+        let lines = Lines::new(&Recording::default()).since(start);
+        let lines = lines.diff(args.ts_diff).in_zone(args.time.zone());
         let choice = Choice { has_leases: args.json, ..args.wanted.choice(start, args.until)? };
-        let names = Functions::read(&args.symbols)?;
+        let modules = args.symbols.iter().map(Module::read).collect::<Result<Vec<_>, _>>()?;
+        let (json, names) = (JsonLines::new(start), FunctionNames::new(modules));
         let (left, out) = (args.limit.unwrap_or(u64::MAX), io::BufWriter::new(io::stdout()));
-        Ok(Printer { args, choice, lines, json: JsonLines::default(), names, start, left, out })
+        Ok(Printer { args, choice, lines, json, names, left, out })
     }
 
     /// Puts an entry into the queue, if it is to be shown.
     fn hold(&mut self, queue: &mut Order<Held>, entry: EntryRef<'_>) {
-        let Printer { args, choice, lines, json, names, start, .. } = self;
-        let row = Row::of(&entry, *start, names);
-        if !choice.admits(&row) {
+        let Printer { args, choice, lines, json, names, .. } = self;
+        let entry = names.named(entry);
+        if !choice.admits(&entry) {
             return;
         }
-        let line = if args.json { json.line(&row) } else { lines.untimed(&row) }.to_owned();
-        let (since, bytes) = (row.since(), line.len());
+        let line = if args.json { json.line(&entry) } else { lines.untimed(&entry) }.to_owned();
+        let (ts_ns, bytes) = (entry.ts_ns(), line.len());
         match &entry {
             EntryRef::Event(event) => {
-                queue.event(event.ts_ns, bytes, Held { since, is_event: true, line });
+                queue.event(event.ts_ns, bytes, Held { ts_ns, is_event: true, line });
             }
-            EntryRef::Lost(lost) => {
-                queue.lost(lost.ts_ns, bytes, Held { since, is_event: false, line });
-            }
+            EntryRef::Lost(_) => queue.lost(ts_ns, bytes, Held { ts_ns, is_event: false, line }),
         }
     }
 
@@ -161,13 +159,13 @@ impl<'a> Printer<'a> {
     fn spill(&mut self, queue: &mut Order<Held>, until: i64) -> anyhow::Result<bool> {
         let mut is_done = self.left == 0;
         while !is_done && let Some(held) = queue.pop(until) {
-            if held.is_event && held.since.is_some_and(|since| self.choice.is_past(since)) {
+            if held.is_event && held.ts_ns.is_some_and(|ts_ns| self.choice.is_past(ts_ns)) {
                 // Those that are left are later.
                 self.left = 0;
             } else {
                 let line = match self.args.json {
                     true => &held.line,
-                    false => self.lines.timed(held.since, &held.line),
+                    false => self.lines.timed(held.ts_ns, &held.line),
                 };
                 self.out.write_all(line.as_bytes()).context("cannot write")?;
                 self.left -= u64::from(held.is_event);

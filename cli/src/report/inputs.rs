@@ -6,7 +6,6 @@ use crate::output::say;
 use crate::place;
 use crate::units::time;
 use clap::{ArgMatches, Command, FromArgMatches};
-use hypertrace_export::uftrace::has_functions;
 use hypertrace_format::error::error_chain;
 use hypertrace_format::session_json;
 use hypertrace_functions::symbols::Source;
@@ -236,15 +235,13 @@ impl Inputs {
         if let Some(host) = host {
             return Err(recording.unread.swap_remove(host).why.into());
         }
-        let is_compiled = recording.sessions.iter().any(|(session, _)| has_functions(session));
-        if recording.functions.is_empty() && !symbols.is_empty() && !is_compiled {
+        let has_functions = !recording.functions.is_empty() || recording.has_compiled_functions();
+        if !has_functions && !symbols.is_empty() {
             let why = "--symbols names the functions of a function trace, or those that are compiled in: give the \
                        directory of the trace, too";
             return Err(Usage(why.into()).into());
         }
-        for trace in &mut recording.functions {
-            symbols.iter().try_for_each(|source| trace.add_symbols(source))?;
-        }
+        symbols.iter().try_for_each(|source| recording.add_symbols(source))?;
         Ok(recording)
     }
 }

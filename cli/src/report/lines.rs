@@ -1,13 +1,11 @@
 //! The lines of a report, for people and for scripts.
 
 use crate::output::{grouped, terminal};
-use hypertrace_export::Row;
 use hypertrace_export::escape::Escaped;
 use hypertrace_export::json::causes;
-use hypertrace_export::names::FunctionName;
 use hypertrace_export::number::{array, decimal, list, named, signed};
 use hypertrace_timeline::{
-    ClockMaps, Domain, EventKind, EventRef, KernelTrace, Lost, SYMBOL, Session, ValueRef,
+    Domain, EntryRef, EventKind, EventRef, Lost, Recording, SYMBOL, ValueRef,
 };
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
@@ -30,8 +28,10 @@ pub(crate) struct Lines {
     event_width: usize,
     /// Without columns.
     is_compact: bool,
-    /// The start, Unix time, and the time zone, where times are those of a calendar.
-    calendar: Option<(i64, TimeZone)>,
+    /// Unix time from which times count, nanoseconds.
+    start: i64,
+    /// The time zone, where times are those of a calendar.
+    zone: Option<TimeZone>,
     /// Columns of the terminal, at which lines are cut.
     terminal: Option<usize>,
     /// Largest width of a column.
@@ -56,7 +56,9 @@ impl Lines {
     /// Slots for sources, by bits of their addresses.
     const SLOTS: usize = 256;
 
-    pub(crate) fn new(sessions: &[(Session, ClockMaps)], traces: &[KernelTrace]) -> Lines {
+    /// Makes a formatter for a recording, of times since its start.
+    pub(crate) fn new(recording: &Recording) -> Lines {
+        let Recording { sessions, traces, .. } = recording;
         let classes = sessions.iter().flat_map(|(s, _)| s.classes().iter());
         // A holder may appear later: a column may still grow.
         let streams = sessions.iter().flat_map(|(s, _)| &s.json().streams);
@@ -78,7 +80,8 @@ impl Lines {
             source_width: sources.max().unwrap_or(0).clamp(12, most),
             event_width: widest.max(kernel).min(most),
             is_compact: false,
-            calendar: None,
+            start: recording.start_unix_ns(),
+            zone: None,
             terminal,
             most,
         }
@@ -86,7 +89,7 @@ impl Lines {
 
     /// Returns a formatter of lines without columns.
     pub(crate) fn compact() -> Lines {
-        let lines = Lines::new(&[], &[]);
+        let lines = Lines::new(&Recording::default());
         Lines { is_compact: true, terminal: None, source_width: 0, event_width: 0, ..lines }
     }
 
@@ -96,44 +99,43 @@ impl Lines {
     }
 
     /// Shows times of a calendar, in this zone, instead of the time since the start.
-    pub(crate) fn in_zone(self, start: i64, zone: Option<TimeZone>) -> Lines {
-        Lines { calendar: zone.map(|zone| (start, zone)), ..self }
+    pub(crate) fn in_zone(self, zone: Option<TimeZone>) -> Lines {
+        Lines { zone, ..self }
+    }
+
+    /// Counts times from this Unix time on, in nanoseconds.
+    pub(crate) fn since(self, start: i64) -> Lines {
+        Lines { start, ..self }
     }
 
     /// Formats an event or a loss.
-    pub(crate) fn text(&mut self, row: &Row<'_>) -> &str {
-        match (row, row.since()) {
-            (Row::Event { event: EventRef { ticks: Some(ticks), .. }, .. }, _) => {
-                self.ticks(*ticks)
-            }
-            (_, Some(since)) => self.times(since),
-            (_, None) => self.no_times(),
+    pub(crate) fn text(&mut self, entry: &EntryRef<'_>) -> &str {
+        match entry {
+            EntryRef::Event(EventRef { ticks: Some(ticks), .. }) => self.ticks(*ticks),
+            _ => self.times(entry.ts_ns()),
         }
-        self.row(row);
+        self.columns(entry);
         self.cut()
     }
 
     /// Formats a line without the columns of times.
-    pub(crate) fn untimed(&mut self, row: &Row<'_>) -> &str {
+    pub(crate) fn untimed(&mut self, entry: &EntryRef<'_>) -> &str {
         self.buffer.clear();
-        self.row(row);
+        self.columns(entry);
         &self.buffer
     }
 
     /// Appends all columns but those of times.
-    fn row(&mut self, row: &Row<'_>) {
-        match row {
-            Row::Event { event, function, .. } => self.event(event, *function),
-            Row::Lost { lost, .. } => self.lost(lost),
+    fn columns(&mut self, entry: &EntryRef<'_>) {
+        match entry {
+            EntryRef::Event(event) => self.event(event),
+            EntryRef::Lost(lost) => self.lost(lost),
         }
     }
 
     /// Formats the columns of times, and a line without them.
-    pub(crate) fn timed(&mut self, since: Option<i64>, line: &str) -> &str {
-        match since {
-            Some(since) => self.times(since),
-            None => self.no_times(),
-        }
+    pub(crate) fn timed(&mut self, ts_ns: Option<i64>, line: &str) -> &str {
+        self.times(ts_ns);
         self.buffer.push_str(line);
         self.cut()
     }
@@ -151,7 +153,7 @@ impl Lines {
     }
 
     /// Appends all columns of an event but those of times.
-    fn event(&mut self, event: &EventRef<'_>, function: Option<&FunctionName>) {
+    fn event(&mut self, event: &EventRef<'_>) {
         self.source(event.source);
         let Lines { buffer, .. } = self;
         buffer.push_str(event.name);
@@ -168,7 +170,7 @@ impl Lines {
             // Writing to a String does not fail.
             let _ = text_value(buffer, &value);
         });
-        if let Some(function) = function {
+        if let Some(function) = event.function {
             let is_plain =
                 function.name.bytes().all(|c| c.is_ascii_graphic() && !b"\"\\".contains(&c));
             buffer.push_str(" name=");
@@ -193,13 +195,15 @@ impl Lines {
         self.source(source);
     }
 
-    /// Begins a line with the columns of times.
-    fn times(&mut self, since: i64) {
+    /// Begins a line with the columns of times, of a Unix time if it is known.
+    fn times(&mut self, ts_ns: Option<i64>) {
+        let Some(ts_ns) = ts_ns else { return self.no_times() };
         let Lines { buffer, .. } = self;
         buffer.clear();
-        match &self.calendar {
+        let since = ts_ns.saturating_sub(self.start);
+        match &self.zone {
             None => seconds(buffer, since, 3, ""),
-            Some((start, zone)) => calendar(buffer, start.saturating_add(since), zone),
+            Some(zone) => calendar(buffer, ts_ns, zone),
         }
         let step = since.saturating_sub(self.last.unwrap_or(since));
         if self.has_steps {
@@ -223,7 +227,7 @@ impl Lines {
 
     /// Returns the columns of a time.
     fn times_width(&self) -> usize {
-        self.calendar.as_ref().map_or(13, |(_, zone)| calendar_width(zone))
+        self.zone.as_ref().map_or(13, calendar_width)
     }
 
     /// Appends the column of sources.

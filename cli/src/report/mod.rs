@@ -15,10 +15,9 @@ use crate::units::{At, at};
 use crate::writer::unfinished;
 use anyhow::Context;
 use hypertrace_export::json::JsonLines;
-use hypertrace_export::uftrace::has_functions;
-use hypertrace_export::{Choice, Events, Row};
+use hypertrace_export::{Choice, Error};
 use hypertrace_functions::symbols::Source;
-use hypertrace_timeline::Recording;
+use hypertrace_timeline::EntryRef;
 use jiff::tz::TimeZone;
 use std::io::{self, Write as _};
 
@@ -156,30 +155,24 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let recording = args.inputs.open(&args.symbols)?;
     let mut faults = Faults::default();
     faults.say(recording.warnings());
-    let Recording { sessions, traces, .. } = &recording;
-    let is_compiled = sessions.iter().any(|(session, _)| has_functions(session));
-    let symbols = if is_compiled { &*args.symbols } else { &[] };
-    let unlimited = Choice::default();
-    let events = Events { recording: &recording, symbols, choice: &unlimited };
     let start = recording.start_unix_ns();
     let choice = Choice { has_leases: args.json, ..args.wanted.choice(start, args.until)? };
     choice.check(&recording).map_err(wrong)?;
-    let events = Events { choice: &choice, ..events };
-    let mut lines = Lines::new(sessions, traces).diff(args.ts_diff);
-    lines = lines.in_zone(start, args.time.zone());
-    let mut json = JsonLines::default();
+    let mut lines = Lines::new(&recording).diff(args.ts_diff).in_zone(args.time.zone());
+    let mut json = JsonLines::new(start);
     let mut out = io::BufWriter::with_capacity(1 << 16, io::stdout().lock());
     let limit = args.limit.unwrap_or(u64::MAX);
     let mut left = limit;
 
+    let mut print = |entry: &EntryRef<'_>| {
+        left -= u64::from(matches!(entry, EntryRef::Event(_)));
+        let line = if args.json { json.line(entry) } else { lines.text(entry) };
+        out.write_all(line.as_bytes()).map_err(Error::Write)?;
+        Ok::<_, Error>(left > 0)
+    };
     let warnings = match limit {
         0 => Ok(Vec::new()),
-        _ => events.each(|row| {
-            left -= u64::from(matches!(row, Row::Event { .. }));
-            let line = if args.json { json.line(&row) } else { lines.text(&row) };
-            out.write_all(line.as_bytes())?;
-            Ok(left > 0)
-        }),
+        _ => choice.read(&recording, &mut print),
     };
     // The events before damage are shown.
     out.flush().context("cannot write")?;
@@ -189,6 +182,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         true => say("no events: nothing was recorded"),
         false => {}
     }
+    let sessions = &recording.sessions;
     faults.say(warnings);
     let first = sessions.first().map(|(session, _)| session);
     for (session, _) in sessions.iter().skip(1) {

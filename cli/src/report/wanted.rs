@@ -38,10 +38,11 @@ impl Wanted {
     /// # Errors
     /// If the condition cannot be read.
     pub fn choice(&self, start: i64, to: Option<At>) -> Result<Choice, Usage> {
-        let [from, to] = [self.from, to].map(|at| at.map(|at| at.since(start)));
+        let unix = |at: At| start.saturating_add(at.since(start));
+        let [from_ns, to_ns] = [self.from, to].map(|at| at.map(unix));
         let filter = self.filter.as_deref().map(str::parse).transpose().map_err(wrong)?;
         let (events, clients) = (self.event.clone(), self.client.clone());
-        Ok(Choice { events, clients, filter, from, to, has_leases: false })
+        Ok(Choice { events, clients, filter, from_ns, to_ns, has_leases: false })
     }
 
     /// Returns which regions are wanted that begin up to a time. The start is Unix time in nanoseconds.

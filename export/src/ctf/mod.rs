@@ -18,10 +18,9 @@ mod packets;
 mod values;
 mod writer;
 
-use crate::Result;
-use crate::events::Events;
-use crate::row::Row;
-use hypertrace_timeline::Warning;
+use crate::choice::Choice;
+use crate::{Error, Result};
+use hypertrace_timeline::{EntryRef, Recording, Warning};
 use std::io::Write;
 use writer::Writer;
 
@@ -59,16 +58,17 @@ pub struct Written {
 ///
 /// # Errors
 /// If an input is damaged, or the output cannot be written.
-pub fn write(events: Events<'_>, out: &mut dyn Write) -> Result<Written> {
-    let mut writer = Writer::new(out, events.recording.start_unix_ns())?;
-    let warnings = events.each(|row| {
-        match row {
-            Row::Event { event, function, .. } => writer.event(event, function)?,
-            Row::Lost { lost, .. } => writer.lost(lost)?,
+pub fn write(recording: &Recording, choice: &Choice, out: &mut dyn Write) -> Result<Written> {
+    let mut writer = Writer::new(out, recording.start_unix_ns())?;
+    let warnings = choice.read(recording, &mut |entry: &EntryRef<'_>| {
+        match entry {
+            EntryRef::Event(event) => writer.event(event),
+            EntryRef::Lost(lost) => writer.lost(lost),
         }
-        Ok(true)
+        .map_err(Error::Write)?;
+        Result::Ok(true)
     })?;
-    let first = events.recording.sessions.first().map(|(session, _)| session.json());
+    let first = recording.sessions.first().map(|(session, _)| session.json());
     let (counts, base, classes) = writer.finish()?;
     let metadata = metadata::text(first, base, &classes);
     Ok(Written { counts, metadata, warnings })

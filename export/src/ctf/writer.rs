@@ -7,7 +7,6 @@ use super::class::{CONTEXT, Classes};
 use super::packets::Packets;
 use super::values;
 use crate::json::causes;
-use crate::names::FunctionName;
 use crate::{Error, Result};
 use hypertrace_timeline::{EventRef, Lost, SYMBOL, ValueRef};
 use std::io::{self, Write};
@@ -55,11 +54,7 @@ impl<'o> Writer<'o> {
     }
 
     /// Writes an event, with the name of the function that it enters or leaves.
-    pub fn event(
-        &mut self,
-        event: &EventRef<'_>,
-        function: Option<&FunctionName>,
-    ) -> io::Result<()> {
+    pub fn event(&mut self, event: &EventRef<'_>) -> io::Result<()> {
         self.counts.events += 1;
         let (thread, point) = (event.thread, event.reference);
         let context = [
@@ -73,7 +68,7 @@ impl<'o> Writer<'o> {
             point.map(|point| point.seq.into()),
             point.map(|point| point.guest_time),
         ];
-        let names = function.map(|function| (function, self.function.clone()));
+        let names = event.function.map(|function| (function, self.function.clone()));
         let of_function = names.iter().flat_map(|(function, [name, symbol])| {
             let other = function.symbol.iter().map(move |text| (symbol, text));
             std::iter::once((name, &function.name)).chain(other)

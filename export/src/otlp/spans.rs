@@ -5,12 +5,10 @@
 use super::request::Request;
 use super::value::{Attributes, quoted, string};
 use super::waits::{Wait, Waits};
-use crate::Result;
-use crate::begins::{Begin, Begins};
 use hypertrace_abi::trace_parent::TraceParent;
-use hypertrace_timeline::regions::{Choice, Options, Part, Regions, Sample};
+use hypertrace_timeline::regions::{Choice, Options, Part, Region, Regions, Sample};
 use hypertrace_timeline::{
-    ClockMaps, EntryRef, EventKind, EventRef, Needs, Recording, Session, ValueRef, Warning,
+    ClockMaps, Consumer, EntryRef, Error, EventRef, Recording, Session, ValueRef, Warning,
 };
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -25,17 +23,6 @@ const MOST_EVENTS: usize = 128;
 const LIKELY: usize = 1 << 10;
 /// Most spans around another one that are known.
 const MOST_OPEN: usize = 1024;
-
-/// Parts, with the names of their attributes.
-const PARTS: [(Part, &str); 7] = [
-    (Part::Guest, "hypertrace.guest_ns"),
-    (Part::Kernel, "hypertrace.kernel_ns"),
-    (Part::Vmm, "hypertrace.vmm_ns"),
-    (Part::Runnable, "hypertrace.runnable_ns"),
-    (Part::Blocked, "hypertrace.blocked_ns"),
-    (Part::Off, "hypertrace.off_ns"),
-    (Part::Unattributed, "hypertrace.unattributed_ns"),
-];
 
 /// What was written, and what could not be.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -58,42 +45,25 @@ pub struct Counts {
 ///
 /// # Errors
 /// If an input is damaged, or the first error of `send`.
-pub fn write<E: From<crate::Error>>(
+pub fn write<E: From<Error>>(
     recording: &Recording,
     choice: Choice,
-    send: &mut dyn FnMut(&str, u64) -> std::result::Result<(), E>,
-) -> std::result::Result<Counts, E> {
+    send: Send<'_, E>,
+) -> Result<Counts, E> {
     let mut waits = Waits::default();
     let regions = read(recording, choice, &mut waits)?;
-    let mut writer = Writer::new(&recording.sessions, &regions, &waits);
-    let mut begins = Begins::of(&regions);
-    let needs = Needs::default().of_sessions();
-    let mut timeline = recording.timeline(&needs).map_err(crate::Error::from)?;
-    loop {
-        match timeline.read() {
-            Some(Ok(EntryRef::Event(ref event))) => {
-                begins.event(event, &mut |sample, begin| writer.span(sample, begin, send))?;
-                if event.kind == EventKind::Lease {
-                    writer.holders.insert(source(event), Holder::of(event));
-                }
-            }
-            Some(Ok(EntryRef::Lost(_))) => {}
-            Some(Err(error)) => return Err(crate::Error::from(error).into()),
-            None => break,
-        }
-    }
-    begins.finish(&mut |sample, begin| writer.span(sample, begin, send))?;
-    writer.flush(send)?;
+    let mut writer = Writer::new(&recording.sessions, &regions, &waits, send);
+    recording.read_regions(&regions, &mut writer)?;
+    writer.flush()?;
     Ok(writer.counts)
 }
 
 /// Finds the regions, and the waits of their threads.
-fn read(recording: &Recording, choice: Choice, waits: &mut Waits) -> Result<Regions> {
+fn read(recording: &Recording, choice: Choice, waits: &mut Waits) -> Result<Regions, Error> {
     let options = Options { choice, ..Options::default() };
-    let mut add = |of: &hypertrace_timeline::regions::ThreadInterval<'_>| waits.add(of);
     Ok(match &recording.traces[..] {
         [] => Regions::of(recording, &options)?,
-        _ => Regions::with_intervals(recording, &options, &mut add)?,
+        _ => recording.regions(&options, waits)?,
     })
 }
 
@@ -192,17 +162,42 @@ struct Described {
     is_program: bool,
 }
 
-struct Writer<'a> {
+/// Takes the text of a request and its number of spans.
+type Send<'a, E> = &'a mut dyn FnMut(&str, u64) -> Result<(), E>;
+
+struct Writer<'a, E> {
     sessions: Vec<Described>,
     regions: &'a Regions,
     waits: &'a Waits,
     holders: HashMap<Source, Holder>,
     request: Request,
     counts: Counts,
+    send: Send<'a, E>,
 }
 
-impl<'a> Writer<'a> {
-    fn new(sessions: &[(Session, ClockMaps)], regions: &'a Regions, waits: &'a Waits) -> Self {
+impl<E: From<Error>> Consumer for Writer<'_, E> {
+    type Error = E;
+
+    fn entry(&mut self, entry: &EntryRef<'_>) -> Result<bool, E> {
+        if let EntryRef::Event(event) = entry {
+            self.holders.insert(source(event), Holder::of(event));
+        }
+        Ok(true)
+    }
+
+    fn region(&mut self, region: &Region<'_>) -> Result<bool, E> {
+        self.span(region)?;
+        Ok(true)
+    }
+}
+
+impl<'a, E> Writer<'a, E> {
+    fn new(
+        sessions: &[(Session, ClockMaps)],
+        regions: &'a Regions,
+        waits: &'a Waits,
+        send: Send<'a, E>,
+    ) -> Self {
         let not_counted = regions.groups.iter().flat_map(|group| group.not_counted);
         let counts = Counts {
             not_counted: not_counted.fold(0, u64::saturating_add),
@@ -218,17 +213,13 @@ impl<'a> Writer<'a> {
             holders: HashMap::new(),
             request: Request::default(),
             counts,
+            send,
         }
     }
 
-    /// Writes a region, with the event that began it if that was found, and its number among those of its id and time.
-    fn span<E>(
-        &mut self,
-        sample: &Sample,
-        begin: Option<Begin<'_>>,
-        send: &mut dyn FnMut(&str, u64) -> std::result::Result<(), E>,
-    ) -> std::result::Result<(), E> {
-        let (event, number) = begin.unzip();
+    /// Writes a region.
+    fn span(&mut self, region: &Region<'_>) -> Result<(), E> {
+        let Region { sample, begin: event, number, .. } = *region;
         let session = usize::from(sample.session);
         let (Some(described), Some(group)) =
             (self.sessions.get(session), self.regions.groups.get(usize::from(sample.group)))
@@ -246,7 +237,7 @@ impl<'a> Writer<'a> {
             sample.id,
             sample.begin_ns as u64,
             sample.duration_ns(),
-            number.unwrap_or(0),
+            number,
         ];
         let hash = hash(described.hash, &group.name, &numbers);
         let span_id = (hash as u64 ^ (hash >> 64) as u64).max(1);
@@ -309,7 +300,7 @@ impl<'a> Writer<'a> {
         }
         out.push('}');
         if !self.request.has_room(&resource, &out) {
-            self.flush(send)?;
+            self.flush()?;
         }
         self.request.add(&resource, out);
         Ok(())
@@ -345,12 +336,9 @@ impl<'a> Writer<'a> {
         let _ = write!(out, "],\"droppedEventsCount\":{}", waits.len() - count);
     }
 
-    fn flush<E>(
-        &mut self,
-        send: &mut dyn FnMut(&str, u64) -> std::result::Result<(), E>,
-    ) -> std::result::Result<(), E> {
+    fn flush(&mut self) -> Result<(), E> {
         if let Some((text, spans)) = self.request.take() {
-            send(&text, spans)?;
+            (self.send)(&text, spans)?;
             self.counts.spans += spans;
         }
         Ok(())
@@ -426,11 +414,10 @@ fn own_context(event: &EventRef<'_>) -> Option<Option<Context>> {
 
 /// Adds the parts of a region's time.
 fn describe_times(attributes: &mut Attributes, sample: &Sample, is_program: bool) {
-    for (part, name) in PARTS {
-        let name = if is_program && part == Part::Guest { "hypertrace.program_ns" } else { name };
+    for (part, _) in Part::ALL {
         let ns = sample.times.get(part);
         if ns > 0 {
-            attributes.number(name, ns);
+            attributes.number(&format!("hypertrace.{}_ns", part.name(is_program)), ns);
         }
     }
     if let Some(ns) = sample.bound_ns() {

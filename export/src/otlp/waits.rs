@@ -3,6 +3,7 @@
 //! What threads waited for, in bounded memory: where there are too many waits, the shortest are forgotten.
 
 use hypertrace_timeline::regions::{CauseNumber, Part, ThreadInterval};
+use hypertrace_timeline::{Consumer, Error};
 use std::collections::HashMap;
 
 /// Most waits that are kept, of 24 bytes each.
@@ -29,17 +30,21 @@ pub struct Waits {
     pub least_ns: u64,
 }
 
-impl Waits {
-    /// Takes an interval: those of a thread in the order of time.
-    pub fn add(&mut self, of: &ThreadInterval<'_>) {
+impl Consumer for Waits {
+    type Error = Error;
+
+    fn interval(&mut self, of: &ThreadInterval<'_>) -> Result<(), Error> {
         let interval = of.interval;
         if matches!(interval.part, Part::Runnable | Part::Blocked) && interval.length() > 0 {
             let (is_runnable, cause) = (interval.part == Part::Runnable, interval.cause);
             let wait = Wait { from: interval.from, to: interval.to, is_runnable, cause };
             self.keep((of.session, of.tid), wait);
         }
+        Ok(())
     }
+}
 
+impl Waits {
     fn keep(&mut self, thread: (usize, u32), wait: Wait) {
         if wait.to.abs_diff(wait.from) < self.least_ns {
             return;

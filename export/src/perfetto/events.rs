@@ -12,7 +12,6 @@ use super::{Counts, arguments};
 use crate::Result;
 use crate::by_name::ByNumber;
 use crate::json::causes;
-use crate::names::FunctionName;
 use hypertrace_timeline::{
     ClockMaps, Domain, ENTRY, EXIT, EventKind, EventRef, KernelTrace, Lost, SYMBOL, Session,
     ValueRef,
@@ -161,12 +160,7 @@ impl Writer<'_, '_> {
     }
 
     /// Writes an event. One that is not wanted may say what others are of.
-    pub fn event(
-        &mut self,
-        event: &EventRef<'_>,
-        function: Option<&FunctionName>,
-        is_wanted: bool,
-    ) -> Result<()> {
+    pub fn event(&mut self, event: &EventRef<'_>, is_wanted: bool) -> Result<()> {
         if event.kind == EventKind::Lease {
             self.lease(event)?;
         }
@@ -183,7 +177,7 @@ impl Writer<'_, '_> {
         }
         match &**event.name {
             ENTRY | EXIT if matches!(event.kind, EventKind::Function | EventKind::Event) => {
-                return self.function(event, function, (machine, at, track));
+                return self.function(event, (machine, at, track));
             }
             _ => {}
         }
@@ -264,7 +258,6 @@ impl Writer<'_, '_> {
     fn function(
         &mut self,
         event: &EventRef<'_>,
-        function: Option<&FunctionName>,
         (machine, at, track): (u64, u64, u64),
     ) -> Result<()> {
         self.counts.events += 1;
@@ -303,7 +296,7 @@ impl Writer<'_, '_> {
         let sequence = &mut self.sequences[machine as usize];
         sequence.event(self.out, self.clock, (at, kind, track), |proto, interned| {
             let symbol = symbol.and_then(|text| std::str::from_utf8(text).ok());
-            let name = function.map(|function| &*function.name).or(symbol);
+            let name = event.function.map(|function| &*function.name).or(symbol);
             // Viewers end the slice of an end's name alone, and a function may have lost its name, or changed it.
             if kind != event::SLICE_END {
                 proto.number(

@@ -28,9 +28,7 @@ mod scheduling;
 mod sequence;
 mod tracks;
 
-use crate::events::Events;
-use crate::names::Functions;
-use crate::row::Row;
+use crate::choice::Choice;
 use crate::{Error, Result};
 pub use regions::States;
 
@@ -83,11 +81,11 @@ pub struct Counts {
 /// # Errors
 /// If there is no session, an input is damaged, or the output cannot be written.
 pub fn write(
-    events: Events<'_>,
+    recording: &Recording,
+    choice: &Choice,
     states: States,
     out: &mut dyn Write,
 ) -> Result<(Counts, Vec<Warning>)> {
-    let Events { recording, choice, .. } = events;
     let Recording { sessions, traces, .. } = recording;
     let Some((first, _)) = sessions.first() else { return Err(Error::NoSession) };
     let clock =
@@ -102,7 +100,6 @@ pub fn write(
     let mut output = Output::new(out);
     let out = &mut output;
     let (mut tracks, mut counts) = (tracks::Tracks::default(), Counts::default());
-    let start = recording.start_unix_ns();
     let all = machines::describe(sessions, traces, &machines, &of_traces, count);
     machines::write(out, &all, &sequences)?;
     // Viewers from version 58 on take the clock of one machine as that of the trace: the last one whose snapshot stands
@@ -133,32 +130,28 @@ pub fn write(
         counts: &mut counts,
         known,
     };
-    let mut names = Functions::read(events.symbols)?;
-    let mut timeline = recording.timeline(Needs::ALL)?;
-    while let Some(entry) = timeline.read() {
-        let entry: EntryRef<'_> = entry?;
-        let row = Row::of(&entry, start, &mut names);
-        if matches!(&row, Row::Event { since, .. } if choice.is_past(*since)) {
-            break;
+    // Events that are not wanted may say what others are of.
+    let faults = recording.read(Needs::ALL, &mut |entry: &EntryRef<'_>| {
+        let is_wanted = choice.admits(entry);
+        match entry {
+            EntryRef::Event(event) if !choice.is_past(event.ts_ns) => {
+                writer.event(event, is_wanted)?;
+            }
+            EntryRef::Lost(lost) if is_wanted => writer.lost(lost)?,
+            EntryRef::Lost(_) => {}
+            EntryRef::Event(_) => return Ok(false),
         }
-        let is_wanted = choice.admits(&row);
-        match row {
-            Row::Event { event, function, .. } => writer.event(event, function, is_wanted)?,
-            Row::Lost { lost, .. } if is_wanted => writer.lost(lost)?,
-            Row::Lost { .. } => {}
-        }
-    }
-    let faults = timeline.warnings();
-    // Regions have a timeline of their own.
-    drop(timeline);
+        Result::Ok(true)
+    })?;
+    let window = (choice.from_ns.unwrap_or(i64::MIN), choice.to_ns.unwrap_or(i64::MAX));
     // The regions' warnings have the faults of the kernels' traces, too.
-    let mut warnings = regions::write(&mut writer, &events, states)?;
+    let mut warnings = regions::write(&mut writer, recording, window, states)?;
     for fault in faults {
         if !warnings.contains(&fault) {
             warnings.push(fault);
         }
     }
-    scheduling::write(&mut writer, traces, events.window())?;
+    scheduling::write(&mut writer, traces, window)?;
     output.flush()?;
     counts.packets = output.packets;
     counts.changed =

@@ -7,13 +7,11 @@ use super::events::Writer;
 use super::fields::{event, track};
 use super::intern::Kind;
 use super::tracks::{self, Part};
-use crate::Result;
-use crate::begins::{Begin, Begins};
-use crate::events::Events;
+use crate::{Error, Result};
 use hypertrace_timeline::regions::{
-    self, Interval, Options, Regions, Sample, ThreadInterval, names,
+    self, Interval, Options, Region, Regions, Sample, ThreadInterval, names,
 };
-use hypertrace_timeline::{ClockMaps, EntryRef, Needs, Recording, Session, Warning};
+use hypertrace_timeline::{ClockMaps, Consumer, EventRef, Recording, Session, Warning};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
 use std::sync::Arc;
@@ -52,42 +50,54 @@ struct Thread {
     exit: Option<(i64, String)>,
 }
 
-/// Writes the regions of sessions, and what their threads did. Returns the faults of the inputs.
+/// Writes the regions of sessions in a window of time, and what their threads did. Returns the faults of the inputs.
 pub(super) fn write(
     writer: &mut Writer<'_, '_>,
-    events: &Events<'_>,
+    recording: &Recording,
+    window: (i64, i64),
     states: States,
 ) -> Result<Vec<Warning>> {
-    let Recording { sessions, traces, .. } = events.recording;
+    let Recording { sessions, traces, .. } = recording;
     if traces.is_empty() && names(sessions).is_empty() {
         writer.points()?;
         return Ok(Vec::new());
     }
-    let window = events.window();
     let (from_ns, to_ns) = (Some(window.0), Some(window.1));
     let choice = regions::Choice { from_ns, to_ns, ..regions::Choice::default() };
     let options = Options { choice, ..Options::default() };
-    let mut threads = HashMap::new();
-    let mut written = Ok(());
-    let mut sink = |thread: &ThreadInterval<'_>| {
-        if written.is_ok() {
-            let is_program = sessions[thread.session].0.json().programs;
-            let known = threads.entry((thread.session, thread.tid)).or_default();
-            written = interval(writer, known, thread, states, (window, is_program));
-        }
-    };
-    let regions = Regions::with_intervals(events.recording, &options, &mut sink)?;
-    written?;
-    let mut threads = Vec::from_iter(threads);
+    let threads = HashMap::new();
+    let mut threads = Threads { writer, sessions, window, states, threads };
+    let regions = recording.regions(&options, &mut threads)?;
+    let mut threads = Vec::from_iter(threads.threads);
     threads.sort_unstable_by_key(|(of, _)| *of);
     for (of, thread) in threads {
         end(writer, of, thread, states)?;
     }
     writer.points()?;
-    slices(writer, events.recording, &regions)?;
+    slices(writer, recording, &regions)?;
     let not_counted = regions.groups.iter().flat_map(|group| group.not_counted);
     writer.counts.not_counted = not_counted.fold(0, u64::saturating_add);
     Ok(regions.warnings)
+}
+
+/// Writes what threads do in a window of time.
+struct Threads<'a, 'w, 'o> {
+    writer: &'a mut Writer<'w, 'o>,
+    sessions: &'a [(Session, ClockMaps)],
+    window: (i64, i64),
+    states: States,
+    /// By session and number.
+    threads: HashMap<(usize, u32), Thread>,
+}
+
+impl Consumer for Threads<'_, '_, '_> {
+    type Error = Error;
+
+    fn interval(&mut self, of: &ThreadInterval<'_>) -> Result<()> {
+        let is_program = self.sessions[of.session].0.json().programs;
+        let known = self.threads.entry((of.session, of.tid)).or_default();
+        interval(self.writer, known, of, self.states, (self.window, is_program))
+    }
 }
 
 /// Writes an interval of a thread.
@@ -215,21 +225,14 @@ enum Place {
 /// Writes regions, with the fields of the events that begin them.
 fn slices(writer: &mut Writer<'_, '_>, recording: &Recording, regions: &Regions) -> Result<()> {
     let names = regions.groups.iter().map(|group| Arc::from(&*group.name)).collect();
-    let mut places = Places { regions, names, lanes: BTreeMap::new() };
+    let mut places = Places { writer, regions, names, lanes: BTreeMap::new() };
     if has_fields(&recording.sessions) {
-        let mut begins = Begins::of(regions);
-        let needs = Needs::default().of_sessions();
-        let mut timeline = recording.timeline(&needs)?;
-        while let Some(entry) = timeline.read() {
-            if let EntryRef::Event(event) = &entry? {
-                begins.event(event, &mut |sample, begin| places.slice(writer, sample, begin))?;
-            }
-        }
-        begins.finish(&mut |sample, begin| places.slice(writer, sample, begin))?;
+        recording.read_regions(regions, &mut places)?;
     } else {
-        regions.by_begin().try_for_each(|sample| places.slice(writer, sample, None))?;
+        regions.by_begin().try_for_each(|sample| places.slice(sample, None))?;
     }
-    places.lanes.into_values().try_for_each(|mut lanes| lanes.close(writer, |_, _| true))
+    let Places { writer, lanes, .. } = places;
+    lanes.into_values().try_for_each(|mut lanes| lanes.close(writer, |_, _| true))
 }
 
 /// Returns whether an event that begins regions has fields besides those that every one has.
@@ -249,7 +252,8 @@ fn is_own(field: &str) -> bool {
 }
 
 /// The tracks of regions.
-struct Places<'a> {
+struct Places<'a, 'w, 'o> {
+    writer: &'a mut Writer<'w, 'o>,
     regions: &'a Regions,
     /// Names of the groups.
     names: Vec<Arc<str>>,
@@ -257,15 +261,20 @@ struct Places<'a> {
     lanes: BTreeMap<(u16, Place, u64), Lanes>,
 }
 
-impl Places<'_> {
+impl Consumer for Places<'_, '_, '_> {
+    type Error = Error;
+
+    fn region(&mut self, region: &Region<'_>) -> Result<bool> {
+        self.slice(region.sample, region.begin)?;
+        Ok(true)
+    }
+}
+
+impl Places<'_, '_, '_> {
     /// Writes the next region by its beginning. Those of a thread that do not end within the one around them have tracks
     /// of their own, as have those of several clients.
-    fn slice(
-        &mut self,
-        writer: &mut Writer<'_, '_>,
-        sample: &Sample,
-        begin: Option<Begin<'_>>,
-    ) -> Result<()> {
+    fn slice(&mut self, sample: &Sample, begin: Option<&EventRef<'_>>) -> Result<()> {
+        let writer = &mut *self.writer;
         let place = match (sample.client(), self.regions.tid(sample)) {
             (Some(client), _) => Place::Client(client),
             (None, Some(tid)) => Place::Thread(tid),
@@ -299,7 +308,7 @@ impl Places<'_> {
                     arguments::number(proto, interned, name, ns);
                 }
             }
-            if let Some((event, _)) = begin {
+            if let Some(event) = begin {
                 let own = event.fields.iter().filter(|(name, _)| is_own(name));
                 let own = own.map(|(name, value)| (&**name, value));
                 arguments::of_begin(proto, interned, own);

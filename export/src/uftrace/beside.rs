@@ -2,7 +2,7 @@
 
 //! A function trace, and the events of the session on its clock.
 
-use super::{Counts, Source, add_modules};
+use super::{Counts, Source, add_modules, overlap};
 use crate::Result;
 use hypertrace_functions::write::Directory;
 use hypertrace_timeline::{EntryRef, FunctionTrace, Needs, Warning};
@@ -30,7 +30,7 @@ pub fn beside(
     add_modules(&mut directory, source.modules)?;
     for (name, symbols) in trace.modules() {
         // Names that are given are used first.
-        if !source.modules.iter().any(|given| given.overlaps(symbols)) {
+        if !source.modules.iter().any(|given| overlap(&given.symbols, symbols)) {
             directory.add_module(name, symbols)?;
         }
     }
@@ -43,23 +43,17 @@ pub fn beside(
         ..Counts::default()
     };
     let mut events = directory.events()?;
-    let needs = Needs::default().without_functions();
-    let mut timeline = source.recording.timeline(&needs)?;
     let mut time = 0;
-    while let Some(entry) = timeline.read() {
-        let entry = entry?;
-        let unix_ns = match &entry {
-            EntryRef::Event(event) => Some(event.ts_ns),
-            EntryRef::Lost(lost) => lost.ts_ns,
-        };
+    let needs = Needs::default().without_functions();
+    warnings.extend(source.recording.read(&needs, &mut |entry: &EntryRef<'_>| {
         // Losses at an unknown place are last.
-        time = unix_ns.map_or(time, |unix_ns| functions.time_at(unix_ns));
-        if let Some(text) = (source.text)(&entry) {
+        time = entry.ts_ns().map_or(time, |unix_ns| functions.time_at(unix_ns));
+        if let Some(text) = (source.text)(entry) {
             events.write(time, &text)?;
             counts.events += 1;
         }
-    }
+        Result::Ok(true)
+    })?);
     events.finish()?;
-    warnings.extend(timeline.warnings());
     Ok((counts, warnings))
 }

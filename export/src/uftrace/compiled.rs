@@ -3,7 +3,7 @@
 //! Compiled-in functions: a program's own events `function_entry` and `function_exit`.
 
 use super::stack::Stack;
-use super::{Counts, Module, Source, add_modules};
+use super::{Counts, Source, add_modules};
 use crate::{Error, Result};
 use hypertrace_functions::Task;
 use hypertrace_functions::clock::{Anchor, Clock};
@@ -11,21 +11,13 @@ use hypertrace_functions::read::MAX_TASKS;
 use hypertrace_functions::write::{Directory, Records};
 use hypertrace_timeline::clock::host::{HostCounter, uuid_text};
 use hypertrace_timeline::{
-    ENTRY, EXIT, EntryRef, EventKind, EventRef, Lost, Needs, Session, ValueRef, Warning,
+    Call, EntryRef, EventKind, EventRef, Lost, Needs, Session, Warning, has_functions, place,
 };
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
-/// Name of the event that says where a file of code is in a process.
-const MODULE: &str = "function_module";
-
 /// Numbers of tracks whose thread's number is not known, or in use.
 const FIRST_NUMBER: u32 = 1_000_000_000;
-
-/// Returns whether a session has functions.
-pub fn has_functions(session: &Session) -> bool {
-    session.classes().iter().any(|class| &*class.name == ENTRY)
-}
 
 /// Writes the functions of sessions into a new or empty directory: a track for each thread, with all other events
 /// among its functions. Times count from the first session's start, or from the first event if that is earlier; the
@@ -35,24 +27,18 @@ pub fn has_functions(session: &Session) -> bool {
 /// # Errors
 /// If no session has functions, an input is damaged, or the directory cannot be written.
 pub fn compiled(source: &Source<'_>, out: &Path) -> Result<(Counts, Vec<Warning>)> {
-    let sessions = source.recording.sessions.iter().map(|(session, _)| session);
-    let counter = sessions.clone().find(|session| has_functions(session)).map(Session::counter);
+    let mut sessions = source.recording.sessions.iter().map(|(session, _)| session);
+    let counter = sessions.find(|session| has_functions(session)).map(Session::counter);
     let counter = counter.ok_or(Error::NoFunctions)?;
-    let started = sessions.map(|session| session.json().started_unix_ns).min().unwrap_or(0);
+    let started = source.recording.start_unix_ns();
     let mut directory = Directory::create(out, "program", "hypertrace export")?;
     let mut modules = source.modules.to_vec();
     let mut tracks = Tracks::default();
     let mut counts = Counts::default();
     let mut events = directory.events()?;
-    let mut timeline = source.recording.timeline(Needs::ALL)?;
     let (mut times, mut time) = (None, 0);
-    while let Some(entry) = timeline.read() {
-        let entry = entry?;
-        let unix_ns = match &entry {
-            EntryRef::Event(event) => Some(event.ts_ns),
-            EntryRef::Lost(lost) => lost.ts_ns,
-        };
-        if let Some(unix_ns) = unix_ns {
+    let warnings = source.recording.read(Needs::ALL, &mut |entry: &EntryRef<'_>| {
+        if let Some(unix_ns) = entry.ts_ns() {
             let times: &Times = match &times {
                 Some(times) => times,
                 None => {
@@ -63,25 +49,25 @@ pub fn compiled(source: &Source<'_>, out: &Path) -> Result<(Counts, Vec<Warning>
             };
             time = times.at(unix_ns);
         }
-        if let EntryRef::Lost(lost) = &entry {
+        if let EntryRef::Lost(lost) = entry {
             tracks.lose(lost);
         }
-        if let EntryRef::Event(event) = &entry
+        if let EntryRef::Event(event) = entry
             && (tracks.take(&mut directory, event, time)? || place(&mut modules, event))
         {
-            continue;
+            return Ok(true);
         }
-        if let Some(text) = (source.text)(&entry) {
-            let time = match &entry {
+        if let Some(text) = (source.text)(entry) {
+            let time = match entry {
                 EntryRef::Event(event) => tracks.pass(event, time.max(events.time())),
                 EntryRef::Lost(_) => time,
             };
             events.write(time, &text)?;
             counts.events += 1;
         }
-    }
+        Result::Ok(true)
+    })?;
     events.finish()?;
-    let warnings = timeline.warnings();
     tracks.end(&mut counts)?;
     add_modules(&mut directory, &modules)?;
     counts.without_name = directory.names_left_out() as u64;
@@ -115,35 +101,6 @@ impl Times {
     }
 }
 
-/// Moves the functions of a file to where an event says that they are. Returns false for other events. The first process
-/// with the file decides: a directory has one place for a file.
-pub fn place(modules: &mut [Module], event: &EventRef<'_>) -> bool {
-    if &**event.name != MODULE || event.client.is_none() {
-        return false;
-    }
-    let (mut path, mut offset) = (None, None);
-    for (name, value) in event.fields.iter() {
-        match (&**name, value) {
-            ("path", ValueRef::Str(text)) => path = Some(String::from_utf8_lossy(text)),
-            ("offset", ValueRef::Hex(number) | ValueRef::Unsigned(number)) => offset = Some(number),
-            _ => {}
-        }
-    }
-    let (Some(path), Some(offset)) = (path, offset) else { return false };
-    let file = path.rsplit('/').next().unwrap_or_default();
-    for module in modules.iter_mut().filter(|module| module.is_in_file && module.name == file) {
-        module.symbols = std::mem::take(&mut module.symbols).moved(offset);
-        module.is_in_file = false;
-    }
-    true
-}
-
-/// Returns the address of the function that an event enters or leaves, of a program whose functions are compiled in.
-pub fn function_of(event: &EventRef<'_>) -> Option<u64> {
-    event.client?;
-    Act::of(event).map(|(Act::Entry(address) | Act::Exit(address))| address)
-}
-
 /// Tracks of all threads.
 #[derive(Debug, Default)]
 struct Tracks {
@@ -174,32 +131,6 @@ impl Track {
     }
 }
 
-/// Entry or exit of a function.
-enum Act {
-    Entry(u64),
-    Exit(u64),
-}
-
-impl Act {
-    /// Returns what an event says about a function.
-    fn of(event: &EventRef<'_>) -> Option<Act> {
-        let act = match &**event.name {
-            ENTRY => Act::Entry,
-            EXIT => Act::Exit,
-            _ => return None,
-        };
-        // A program may have an event of its own with this name.
-        match event.fields.iter().next() {
-            Some((name, ValueRef::Unsigned(address) | ValueRef::Hex(address)))
-                if **name == *"address" =>
-            {
-                Some(act(address))
-            }
-            _ => None,
-        }
-    }
-}
-
 impl Tracks {
     /// Takes an entry or exit of a function. Returns false for other events.
     fn take(&mut self, directory: &mut Directory, event: &EventRef<'_>, time: u64) -> Result<bool> {
@@ -212,7 +143,7 @@ impl Tracks {
             }
             return Ok(false);
         }
-        let Some(act) = Act::of(event) else { return Ok(false) };
+        let Some(call) = Call::of(event) else { return Ok(false) };
         if !self.open.contains_key(&key) {
             if self.numbers.len() >= MAX_TASKS {
                 self.counts.without_track += 1;
@@ -223,9 +154,9 @@ impl Tracks {
         }
         let Some(Track { records, stack }) = self.open.get_mut(&key) else { return Ok(true) };
         let mut write = |record| records.write(record);
-        match act {
-            Act::Entry(address) => stack.enter(time, address, &mut write)?,
-            Act::Exit(address) => stack.exit(time, address, &mut write)?,
+        match call {
+            Call::Entry(address) => stack.enter(time, address, &mut write)?,
+            Call::Exit(address) => stack.exit(time, address, &mut write)?,
         }
         Ok(true)
     }

@@ -15,52 +15,26 @@ mod compiled;
 mod stack;
 
 pub use beside::beside;
-pub use compiled::{compiled, function_of, has_functions, place};
+pub use compiled::compiled;
 
 use hypertrace_format::number::grouped;
-use hypertrace_functions::symbols::{self, Symbols};
+use hypertrace_functions::symbols::Symbols;
 use hypertrace_functions::write::Directory;
-use hypertrace_timeline::{EntryRef, Recording};
+use hypertrace_timeline::{EntryRef, Module, Recording};
 use std::fmt;
 
 use crate::Result;
 
-/// Functions of a file, which become `NAME.sym`.
-#[derive(Clone, Debug)]
-pub struct Module {
-    /// Name of the file.
-    pub name: String,
-    /// Its functions.
-    pub symbols: Symbols,
-    /// Whether an event `function_module` of a file of this name says where it was: then the functions have their
-    /// addresses in the file.
-    pub is_in_file: bool,
+/// Returns the range of addresses of functions.
+fn range(symbols: &Symbols) -> Option<(u64, u64)> {
+    let first = symbols.iter().next()?.address;
+    let last = symbols.iter().last()?;
+    Some((first, last.address.saturating_add(last.size)))
 }
 
-impl Module {
-    /// Reads the functions of a file. Without an offset, their addresses are those in the file.
-    ///
-    /// # Errors
-    /// If it has none; the message says why.
-    pub fn read(source: &symbols::Source) -> Result<Module> {
-        let name = source.path.file_name().unwrap_or(source.path.as_os_str());
-        let name = name.to_string_lossy().into_owned();
-        let symbols = Symbols::read(source)?;
-        Ok(Module { name, symbols, is_in_file: source.offset == 0 })
-    }
-
-    /// Returns the range of addresses of the functions.
-    fn range(symbols: &Symbols) -> Option<(u64, u64)> {
-        let first = symbols.iter().next()?.address;
-        let last = symbols.iter().last()?;
-        Some((first, last.address.saturating_add(last.size)))
-    }
-
-    /// Returns whether both have functions in one range of addresses.
-    fn overlaps(&self, symbols: &Symbols) -> bool {
-        let ranges = Module::range(&self.symbols).zip(Module::range(symbols));
-        ranges.is_some_and(|(a, b)| a.0 < b.1 && b.0 < a.1)
-    }
+/// Returns whether both have functions in one range of addresses.
+fn overlap(a: &Symbols, b: &Symbols) -> bool {
+    range(a).zip(range(b)).is_some_and(|(a, b)| a.0 < b.1 && b.0 < a.1)
 }
 
 /// Inputs of an export.
@@ -115,7 +89,7 @@ impl Counts {
     }
 }
 
-/// Adds the modules to a directory.
+/// Adds the modules to a directory, each as `NAME.sym`.
 fn add_modules(directory: &mut Directory, modules: &[Module]) -> Result<()> {
     for Module { name, symbols, .. } in modules {
         directory.add_module(name, symbols)?;

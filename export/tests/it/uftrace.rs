@@ -1,12 +1,12 @@
 //! uftrace reads what is exported for it: events inside the functions that emitted them.
 
-use hypertrace_export::uftrace::{Counts, Module, Source, beside, compiled};
+use hypertrace_export::uftrace::{Counts, Source, beside, compiled};
 use hypertrace_functions::clock::Anchor;
 use hypertrace_functions::read::{Summary, Trace};
 use hypertrace_functions::symbols::{self, Symbols};
 use hypertrace_functions::write::WINDOW;
 use hypertrace_test_support::{functions, made, uftrace as reader};
-use hypertrace_timeline::{EntryRef, EventKind, FunctionTrace, Given, Recording, ValueRef};
+use hypertrace_timeline::{EntryRef, EventKind, FunctionTrace, Given, Module, Recording, ValueRef};
 use made::*;
 use reader::outputs;
 use std::fs;

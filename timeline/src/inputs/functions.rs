@@ -279,6 +279,7 @@ impl Input for TaskInput<'_> {
             kind: EventKind::Function,
             reference: None,
             thread: None,
+            function: None,
             reading: None,
             bound: Bound::Known(Some(BOUND_NS)),
             trace: 0,

@@ -4,6 +4,7 @@
 //!
 //! ```text
 //! collect   one pass over the timeline, with the regions that are open
+//! begins    the events that begin regions
 //! choice    which of the selected regions are shown
 //! groups    the groups of regions, by session, name and value
 //! followed  the threads that a kernel's filter has
@@ -47,6 +48,7 @@
 //! ```
 
 mod account;
+mod begins;
 mod causes;
 mod children;
 mod choice;
@@ -72,6 +74,8 @@ mod sums;
 mod tally;
 mod waited;
 
+pub(crate) use begins::Begins;
+pub use begins::Region;
 pub use causes::{Cause, CauseNumber, Unknown};
 pub use children::Child;
 pub use choice::{Choice, LeftOut};
@@ -246,7 +250,7 @@ pub struct Regions {
 }
 
 impl Regions {
-    /// Reads sessions and the traces of their kernels.
+    /// Reads the sessions of a recording and the traces of their kernels.
     ///
     /// # Errors
     /// If a stream or a trace is damaged.
@@ -259,7 +263,7 @@ impl Regions {
     ///
     /// # Errors
     /// If a stream or a trace is damaged.
-    pub fn with_intervals<'a>(
+    pub(crate) fn with_intervals<'a>(
         recording: &Recording,
         options: &'a Options,
         sink: &'a mut dyn FnMut(&ThreadInterval<'_>),

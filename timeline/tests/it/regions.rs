@@ -7,7 +7,7 @@ use hypertrace_test_support::{made, trace_dat, vcpu};
 use hypertrace_timeline::regions::{
     self, By, Interval, NotCounted, Options, Part, Regions, Select, ThreadInterval, Times, Window,
 };
-use hypertrace_timeline::{ClockMaps, KernelTrace, Recording, Session};
+use hypertrace_timeline::{ClockMaps, Consumer, Error, KernelTrace, Recording, Session};
 use made::{Made, Packet};
 use made_regions::*;
 use std::collections::BTreeMap;
@@ -611,22 +611,31 @@ fn the_lanes_of_a_window_are_what_its_threads_did() {
     }
 }
 
+/// What threads did.
+#[derive(Default)]
+struct Threads(BTreeMap<u32, Vec<Interval>>);
+
+impl Consumer for Threads {
+    type Error = Error;
+
+    fn interval(&mut self, thread: &ThreadInterval<'_>) -> Result<(), Error> {
+        self.0.entry(thread.tid).or_default().push(*thread.interval);
+        Ok(())
+    }
+}
+
 #[test]
 fn intervals_that_are_handed_over_add_up_to_the_parts_of_regions() {
     let made = with_kernel(&[Vcpu::rounds(0, 400, 20), Vcpu::rounds(1, 40, 20)], |_| true);
     let session = Session::open(made.path()).unwrap();
     let maps = ClockMaps::of(&session).unwrap();
     let traces = Vec::from_iter(KernelTrace::of_session(0, &session).unwrap());
-    let mut threads: BTreeMap<u32, Vec<Interval>> = BTreeMap::new();
-    let mut take = |thread: &ThreadInterval<'_>| {
-        threads.entry(thread.tid).or_default().push(*thread.interval);
-    };
-    let options = Options::default();
+    let mut threads = Threads::default();
 
-    let regions =
-        Regions::with_intervals(&Recording::of([(session, maps)], traces), &options, &mut take)
-            .unwrap();
+    let recording = Recording::of([(session, maps)], traces);
+    let regions = recording.regions(&Options::default(), &mut threads).unwrap();
 
+    let Threads(threads) = threads;
     assert_eq!(threads.len(), 2);
     for intervals in threads.values() {
         assert!(intervals.windows(2).all(|pair| pair[0].to == pair[1].from), "no time is missing");

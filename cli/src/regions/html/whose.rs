@@ -4,16 +4,19 @@ use super::{SLOWEST, short};
 use crate::output::say;
 use crate::regions::rows::Shown;
 use crate::report::lines::text_value;
-use hypertrace_export::begins::{Begin, Begins};
 use hypertrace_format::error::error_chain;
-use hypertrace_timeline::regions::{Group, Sample};
-use hypertrace_timeline::{EntryRef, Error, Needs, Recording};
+use hypertrace_timeline::regions::{Group, Region, Sample};
+use hypertrace_timeline::{Consumer, Error, EventRef, Recording};
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::ptr;
 
 /// Texts that tell the slowest regions apart.
-pub struct Whose(HashMap<*const Sample, Text>);
+pub struct Whose {
+    texts: HashMap<*const Sample, Text>,
+    /// Number of regions whose events are not read yet.
+    left: usize,
+}
 
 /// What a region is called beside its duration.
 #[derive(Clone, Default)]
@@ -30,37 +33,30 @@ impl Whose {
         let slowest = groups.iter().flat_map(|group| shown.regions.slowest(group).take(SLOWEST));
         let wanted = slowest.map(|(sample, _)| sample);
         let named = |sample| (ptr::from_ref(sample), Text::without_event(shown, sample));
-        let mut whose = Whose(wanted.map(named).collect());
-        if let Err(why) = whose.read(shown, recording) {
+        let texts: HashMap<_, _> = wanted.map(named).collect();
+        let mut whose = Whose { left: texts.len(), texts };
+        if let Err(why) = recording.read_regions(shown.regions, &mut whose) {
             // The numbers of the page are those of regions, which have been read.
             say(format_args!("the slowest regions have no fields: {}", error_chain(&why)));
         }
         whose
     }
 
-    fn read(&mut self, shown: &Shown<'_>, recording: &Recording) -> Result<(), Error> {
-        let mut left = self.0.len();
-        let mut begins = Begins::of(shown.regions);
-        let needs = Needs::default().of_sessions();
-        let mut timeline = recording.timeline(&needs)?;
-        while left > 0
-            && let Some(entry) = timeline.read()
-        {
-            let EntryRef::Event(event) = entry? else { continue };
-            begins.event(&event, &mut |sample: &Sample, begin: Option<Begin<'_>>| {
-                if let Some(text) = self.0.get_mut(&ptr::from_ref(sample)) {
-                    left -= 1;
-                    text.add(begin);
-                }
-                Ok::<_, Error>(())
-            })?;
-        }
-        Ok(())
-    }
-
     /// Returns what a region is called.
     pub fn get(&self, sample: &Sample) -> Text {
-        self.0.get(&ptr::from_ref(sample)).cloned().unwrap_or_default()
+        self.texts.get(&ptr::from_ref(sample)).cloned().unwrap_or_default()
+    }
+}
+
+impl Consumer for Whose {
+    type Error = Error;
+
+    fn region(&mut self, region: &Region<'_>) -> Result<bool, Error> {
+        if let Some(text) = self.texts.get_mut(&ptr::from_ref(region.sample)) {
+            self.left -= 1;
+            region.begin.into_iter().for_each(|event| text.add(event));
+        }
+        Ok(self.left > 0)
     }
 }
 
@@ -77,8 +73,7 @@ impl Text {
     }
 
     /// Adds what the event says that begins the region.
-    fn add(&mut self, begin: Option<Begin<'_>>) {
-        let Some((event, _)) = begin else { return };
+    fn add(&mut self, event: &EventRef<'_>) {
         let tid = event.thread.map(|thread| thread.tid);
         if let Some(name) = event.thread_name() {
             self.thread = numbered(name, tid);

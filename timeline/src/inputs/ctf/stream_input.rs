@@ -261,6 +261,7 @@ impl Input for StreamInput<'_> {
             reference: record.class.reference(record.payload),
             thread: thread.map(|(_, thread)| thread),
             trace: 0,
+            function: None,
             reading,
             bound,
         }))

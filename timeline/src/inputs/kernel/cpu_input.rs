@@ -395,6 +395,7 @@ impl Input for CpuInput<'_> {
             kind: EventKind::Kernel,
             reference: None,
             thread: Some(Thread { pid: None, tid, cpu: Some(self.cpu) }),
+            function: None,
             reading: None,
             bound: Bound::Known(self.bound),
             trace: self.trace,

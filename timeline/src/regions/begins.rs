@@ -2,10 +2,10 @@
 
 //! The events that begin regions: found in a second pass, as regions do not keep them.
 
-use hypertrace_timeline::regions::{Regions, Sample};
-use hypertrace_timeline::{EventRef, ValueRef};
+use super::{Regions, Sample};
+use crate::event::EventRef;
+use crate::value::ValueRef;
 use std::collections::HashMap;
-use std::fmt;
 use std::iter::Peekable;
 
 /// Most regions that begin at one time and get their events.
@@ -14,14 +14,23 @@ const MOST_TOGETHER: usize = 1 << 16;
 /// What the event that begins a region says of it: its group, its client, its id.
 type Key = (u16, Option<u32>, u64);
 
-/// The event that begins a region, and its number among those of its region's key and time.
-pub type Begin<'e> = (&'e EventRef<'e>, u64);
+/// A region, with the event that begins it.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Region<'a> {
+    /// The region.
+    pub sample: &'a Sample,
+    /// The event that begins it, if that was found: not of a region between two events.
+    pub begin: Option<&'a EventRef<'a>>,
+    /// The event's number among those of one region's name, client, id and time, from 1 on; 0 if it was not found.
+    pub number: u64,
+}
 
-/// Takes a region, with the event that begins it if that was found.
-type Each<'f, 'a, E> = &'f mut dyn FnMut(&'a Sample, Option<Begin<'_>>) -> Result<(), E>;
+/// Takes a region. Returns whether more is wanted.
+type Each<'f, E> = &'f mut dyn FnMut(&Region<'_>) -> Result<bool, E>;
 
 /// The regions of sessions in the order of their beginnings, while the events of these sessions come in order of time.
-pub struct Begins<'a> {
+pub(crate) struct Begins<'a> {
     /// Numbers of the groups, by session and name.
     groups: HashMap<(usize, &'a str), u16>,
     /// The regions that begin later.
@@ -29,12 +38,6 @@ pub struct Begins<'a> {
     /// The regions that begin now, the last one first, and how many of a key were handed over.
     now: HashMap<Key, (Vec<&'a Sample>, u64)>,
     time: i64,
-}
-
-impl fmt::Debug for Begins<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Begins").field("now", &self.now).finish_non_exhaustive()
-    }
 }
 
 impl<'a> Begins<'a> {
@@ -51,55 +54,63 @@ impl<'a> Begins<'a> {
         }
     }
 
-    /// Takes the next event. Hands over the regions before it whose events were not found, and the one that it begins.
+    /// Takes the next event. Hands over the regions before it whose events were not found, and the one that it begins. Returns
+    /// whether more is wanted.
     ///
     /// # Errors
     /// Those of `each`.
-    pub fn event<E>(&mut self, event: &EventRef<'_>, each: Each<'_, 'a, E>) -> Result<(), E> {
-        if event.ts_ns != self.time {
-            self.advance(event.ts_ns, each)?;
+    pub fn event<E>(&mut self, event: &EventRef<'_>, each: Each<'_, E>) -> Result<bool, E> {
+        if event.ts_ns != self.time && !self.advance(event.ts_ns, each)? {
+            return Ok(false);
         }
-        let Some(name) = event.name.strip_suffix("_begin") else { return Ok(()) };
-        let Some(group) = self.groups.get(&(event.session, name)).copied() else { return Ok(()) };
+        let Some(name) = event.name.strip_suffix("_begin") else { return Ok(true) };
+        let Some(group) = self.groups.get(&(event.session, name)).copied() else { return Ok(true) };
         let id = event.fields.iter().find(|(name, _)| ***name == *"id");
         let id = match id.map(|(_, value)| value) {
             Some(ValueRef::Unsigned(id) | ValueRef::Hex(id)) => id,
             Some(ValueRef::Signed(id)) => id as u64,
-            _ => return Ok(()),
+            _ => return Ok(true),
         };
         let is_of_any = event.fields.iter().any(|(name, _)| &**name == "any_client");
         let client = event.client.filter(|_| !is_of_any);
         let Some((samples, number)) = self.now.get_mut(&(group, client, id)) else {
-            return Ok(());
+            return Ok(true);
         };
-        let Some(sample) = samples.pop() else { return Ok(()) };
+        let Some(sample) = samples.pop() else { return Ok(true) };
         *number += 1;
-        each(sample, Some((event, *number)))
+        each(&Region { sample, begin: Some(event), number: *number })
     }
 
     /// Hands over the regions that are left, after the last event.
     ///
     /// # Errors
     /// Those of `each`.
-    pub fn finish<E>(mut self, each: Each<'_, 'a, E>) -> Result<(), E> {
-        self.advance(i64::MAX, each)?;
-        // Those that begin at the last possible time.
-        self.advance(i64::MAX, each)
+    pub fn finish<E>(mut self, each: Each<'_, E>) -> Result<(), E> {
+        // Twice, for those that begin at the last possible time.
+        let _ = self.advance(i64::MAX, each)? && self.advance(i64::MAX, each)?;
+        Ok(())
     }
 
     /// Takes the regions that begin at a time. Those before it whose events were not found come first.
-    fn advance<E>(&mut self, time: i64, each: Each<'_, 'a, E>) -> Result<(), E> {
+    fn advance<E>(&mut self, time: i64, each: Each<'_, E>) -> Result<bool, E> {
+        let mut alone = |sample| each(&Region { sample, begin: None, number: 0 });
         self.time = time;
         if self.now.values().any(|(samples, _)| !samples.is_empty()) {
             let mut left = Vec::from_iter(self.now.drain().flat_map(|(_, (samples, _))| samples));
             left.sort_by_key(|sample| (sample.group, sample.id));
-            left.into_iter().try_for_each(|sample| each(sample, None))?;
+            for sample in left {
+                if !alone(sample)? {
+                    return Ok(false);
+                }
+            }
         }
         self.now.clear();
         let mut together = 0;
         while let Some(sample) = self.later.next_if(|sample| sample.begin_ns <= time) {
             if sample.begin_ns < time || together == MOST_TOGETHER {
-                each(sample, None)?;
+                if !alone(sample)? {
+                    return Ok(false);
+                }
                 continue;
             }
             together += 1;
@@ -107,6 +118,6 @@ impl<'a> Begins<'a> {
             self.now.entry(key).or_default().0.push(sample);
         }
         self.now.values_mut().for_each(|(samples, _)| samples.reverse());
-        Ok(())
+        Ok(true)
     }
 }

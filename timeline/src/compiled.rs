@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Functions that are compiled into programs: a program's own events `function_entry` and `function_exit` have addresses.
+
+use crate::error::{Error, Result};
+use crate::event::{EntryRef, EventRef, FunctionName};
+use crate::inputs::ctf::Session;
+use crate::inputs::functions::{ENTRY, EXIT};
+use crate::value::ValueRef;
+use hypertrace_functions::symbols::{Source, Symbols};
+use std::collections::HashMap;
+
+/// Name of the event that says where a file of code is in a process.
+const MODULE: &str = "function_module";
+
+/// Most functions whose names are kept for their next event.
+const MOST_KEPT: usize = 1 << 16;
+
+/// Functions of a file.
+#[derive(Clone, Debug)]
+pub struct Module {
+    /// Name of the file.
+    pub name: String,
+    /// Its functions.
+    pub symbols: Symbols,
+    /// Whether an event `function_module` of a file of this name says where it was: then the functions have their
+    /// addresses in the file.
+    pub is_in_file: bool,
+}
+
+impl Module {
+    /// Reads the functions of a file. Without an offset, their addresses are those in the file.
+    ///
+    /// # Errors
+    /// If it has none; the message says why.
+    pub fn read(source: &Source) -> Result<Module> {
+        let name = source.path.file_name().unwrap_or(source.path.as_os_str());
+        let name = name.to_string_lossy().into_owned();
+        let symbols = Symbols::read(source).map_err(Error::Functions)?;
+        Ok(Module { name, symbols, is_in_file: source.offset == 0 })
+    }
+}
+
+/// Returns whether a session has functions.
+pub fn has_functions(session: &Session) -> bool {
+    session.classes().iter().any(|class| &*class.name == ENTRY)
+}
+
+/// Entry or exit of a function, with its address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Call {
+    /// It is entered.
+    Entry(u64),
+    /// It is left.
+    Exit(u64),
+}
+
+impl Call {
+    /// Returns what an event of a program says about a function.
+    pub fn of(event: &EventRef<'_>) -> Option<Call> {
+        event.client?;
+        let call = match &**event.name {
+            ENTRY => Call::Entry,
+            EXIT => Call::Exit,
+            _ => return None,
+        };
+        // A program may have an event of its own with this name.
+        match event.fields.iter().next() {
+            Some((name, ValueRef::Unsigned(address) | ValueRef::Hex(address)))
+                if **name == *"address" =>
+            {
+                Some(call(address))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Moves the functions of a file to where an event says that they are. Returns false for other events. The first process
+/// with the file decides: a directory has one place for a file.
+pub fn place(modules: &mut [Module], event: &EventRef<'_>) -> bool {
+    if &**event.name != MODULE || event.client.is_none() {
+        return false;
+    }
+    let (mut path, mut offset) = (None, None);
+    for (name, value) in event.fields.iter() {
+        match (&**name, value) {
+            ("path", ValueRef::Str(text)) => path = Some(String::from_utf8_lossy(text)),
+            ("offset", ValueRef::Hex(number) | ValueRef::Unsigned(number)) => offset = Some(number),
+            _ => {}
+        }
+    }
+    let (Some(path), Some(offset)) = (path, offset) else { return false };
+    let file = path.rsplit('/').next().unwrap_or_default();
+    for module in modules.iter_mut().filter(|module| module.is_in_file && module.name == file) {
+        module.symbols = std::mem::take(&mut module.symbols).moved(offset);
+        module.is_in_file = false;
+    }
+    true
+}
+
+/// Names of compiled-in functions.
+#[derive(Debug, Default)]
+pub struct FunctionNames {
+    modules: Vec<Module>,
+    kept: HashMap<u64, Option<FunctionName>>,
+}
+
+impl FunctionNames {
+    /// Takes the files with the functions.
+    pub fn new(modules: Vec<Module>) -> FunctionNames {
+        FunctionNames { modules, kept: HashMap::new() }
+    }
+
+    /// Returns the entry, with the name of the function that it enters or leaves. All entries are due here, in their order.
+    pub fn named<'a>(&'a mut self, entry: EntryRef<'a>) -> EntryRef<'a> {
+        match entry {
+            EntryRef::Event(event) => {
+                EntryRef::Event(EventRef { function: self.name(&event), ..event })
+            }
+            lost => lost,
+        }
+    }
+
+    /// Returns the name of the function that an event enters or leaves. Other events may say where the files are: all
+    /// are due here, in their order.
+    fn name(&mut self, event: &EventRef<'_>) -> Option<&FunctionName> {
+        if self.modules.is_empty() {
+            return None;
+        }
+        if place(&mut self.modules, event) {
+            self.kept.clear();
+            return None;
+        }
+        let (Call::Entry(address) | Call::Exit(address)) = Call::of(event)?;
+        if self.kept.len() >= MOST_KEPT {
+            self.kept.clear();
+        }
+        let FunctionNames { modules, kept } = self;
+        let find = || {
+            let symbol = modules.iter().find_map(|module| module.symbols.lookup(address))?;
+            let name = symbol.demangled().into_owned();
+            let other = Some(symbol.name).filter(|symbol| *symbol != name).map(str::to_owned);
+            Some(FunctionName { name, symbol: other })
+        };
+        kept.entry(address).or_insert_with(find).as_ref()
+    }
+}

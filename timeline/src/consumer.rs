@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Who takes what a recording has.
+
+use crate::compiled::FunctionNames;
+use crate::error::Error;
+use crate::event::{EntryRef, EventKind};
+use crate::inputs::needs::Needs;
+use crate::recording::Recording;
+use crate::regions::{Begins, Options, Region, Regions, ThreadInterval};
+use hypertrace_format::error::Warning;
+
+/// Takes what a recording has, one after the other: an exporter, or a printer. A consumer without one of the methods drops what
+/// that method would get.
+///
+/// ```
+/// use hypertrace_timeline::regions::Region;
+/// use hypertrace_timeline::{Consumer, Error};
+///
+/// /// The longest region.
+/// #[derive(Default)]
+/// struct Longest(u64);
+///
+/// impl Consumer for Longest {
+///     type Error = Error;
+///
+///     fn region(&mut self, region: &Region<'_>) -> Result<bool, Error> {
+///         self.0 = self.0.max(region.sample.duration_ns());
+///         Ok(true)
+///     }
+/// }
+/// ```
+pub trait Consumer {
+    /// Why it cannot go on.
+    type Error: From<Error>;
+
+    /// Takes the next event, or the next place where events were lost, in order of time. Returns whether more is wanted.
+    ///
+    /// # Errors
+    /// The first one ends the reading.
+    fn entry(&mut self, _: &EntryRef<'_>) -> Result<bool, Self::Error> {
+        Ok(true)
+    }
+
+    /// Takes what a thread did for some time: the intervals of a thread in order of time, those of several threads as they
+    /// become known.
+    ///
+    /// # Errors
+    /// After the first one it gets no more intervals.
+    fn interval(&mut self, _: &ThreadInterval<'_>) -> Result<(), Self::Error> {
+        Ok(())
+    }
+
+    /// Takes the next region in the order of [`Regions::by_begin`], with the event that begins it. Returns whether more is
+    /// wanted.
+    ///
+    /// # Errors
+    /// The first one ends the reading.
+    fn region(&mut self, _: &Region<'_>) -> Result<bool, Self::Error> {
+        Ok(true)
+    }
+}
+
+/// A closure that takes entries.
+impl<E: From<Error>, F: FnMut(&EntryRef<'_>) -> Result<bool, E>> Consumer for F {
+    type Error = E;
+
+    fn entry(&mut self, entry: &EntryRef<'_>) -> Result<bool, E> {
+        self(entry)
+    }
+}
+
+impl Recording {
+    /// Hands over the events that are needed, and the losses, until the consumer wants no more. Returns the faults of the
+    /// inputs, although these could be read.
+    ///
+    /// # Errors
+    /// If an input is damaged, after the events before the damage; or an error of the consumer.
+    pub fn read<E: From<Error>>(
+        &self,
+        needs: &Needs,
+        consumer: &mut dyn Consumer<Error = E>,
+    ) -> Result<Vec<Warning>, E> {
+        let mut timeline = self.timeline(needs)?;
+        let mut names = FunctionNames::new(self.modules.clone());
+        loop {
+            // By reference: a copy of each entry would cost a few per cent.
+            let wants_more = match timeline.read() {
+                Some(Ok(entry)) if !self.modules.is_empty() => {
+                    consumer.entry(&names.named(entry))?
+                }
+                Some(Ok(ref entry)) => consumer.entry(entry)?,
+                Some(Err(why)) => return Err(why.into()),
+                None => false,
+            };
+            if !wants_more {
+                return Ok(timeline.warnings());
+            }
+        }
+    }
+
+    /// Finds the regions, and hands over what all threads of the sessions did meanwhile: [`Consumer::interval`]. Then their
+    /// intervals are not kept.
+    ///
+    /// # Errors
+    /// If a stream or a trace is damaged, or an error of the consumer.
+    pub fn regions<E: From<Error>>(
+        &self,
+        options: &Options,
+        consumer: &mut dyn Consumer<Error = E>,
+    ) -> Result<Regions, E> {
+        let mut taken = Ok(());
+        let mut take = |interval: &ThreadInterval<'_>| {
+            if taken.is_ok() {
+                taken = consumer.interval(interval);
+            }
+        };
+        let regions = Regions::with_intervals(self, options, &mut take)?;
+        taken.map(|()| regions)
+    }
+
+    /// Hands over the regions that were found, each with the event that begins it, until the consumer wants no more:
+    /// [`Consumer::region`]. [`Consumer::entry`] gets the events that say which thread has a client from then on.
+    ///
+    /// Which regions count is known at the end of the recording alone, and memory is for the regions and not for the fields of
+    /// their events: so the events are read a second time, of those that begin regions.
+    ///
+    /// # Errors
+    /// If a stream is damaged, or an error of the consumer.
+    pub fn read_regions<E: From<Error>>(
+        &self,
+        regions: &Regions,
+        consumer: &mut dyn Consumer<Error = E>,
+    ) -> Result<(), E> {
+        let needs = Needs::default().of_sessions();
+        let needs = needs.named(&self.sessions, |name| name.ends_with("_begin"));
+        let mut timeline = self.timeline(&needs)?;
+        let mut begins = Begins::of(regions);
+        while let Some(entry) = timeline.read() {
+            let entry = entry?;
+            let EntryRef::Event(event) = &entry else { continue };
+            let wants_more = match event.kind {
+                EventKind::Lease => consumer.entry(&entry)?,
+                _ => begins.event(event, &mut |region| consumer.region(region))?,
+            };
+            if !wants_more {
+                return Ok(());
+            }
+        }
+        begins.finish(&mut |region| consumer.region(region))
+    }
+}
