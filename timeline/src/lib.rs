@@ -23,9 +23,10 @@
 //!
 //! [`Follow`] reads a session in rounds while it is written.
 //!
-//! [`Timeline::next_entry`] also returns the places where events were lost, and
-//! [`Timeline::read`] returns both without a copy. A timeline maps no more of the sessions'
-//! events than its reader [`Needs`].
+//! An exporter or a printer is a [`Consumer`]: [`Recording::read`] hands it the events and the
+//! places where some were lost, without a copy, and maps no more of them than it [`Needs`];
+//! [`Recording::regions`] hands over what threads did, and [`Recording::read_regions`] the
+//! [`regions`], each with the event that begins it.
 //!
 //! A [`KernelTrace`] is the trace of a kernel: `kernel.dat` of a session, or any trace.dat
 //! of trace-cmd. A [`FunctionTrace`] has the entries and exits of a guest's functions.
