@@ -17,6 +17,7 @@ mod made_regions;
 mod needs;
 mod odd_files;
 mod order;
+mod recording;
 mod recovered;
 mod regions;
 mod regions_children;
