@@ -10,7 +10,7 @@ use hypertrace_abi::schema::{MAX_FIELDS, MAX_TEXT};
 use hypertrace_export::escape::Escaped;
 use hypertrace_format::folder::open_given;
 use hypertrace_kernel::ability;
-use hypertrace_timeline::{Domain, Recording, Warning, regions};
+use hypertrace_timeline::{Domain, Recording, UnreadPart, Warning, regions};
 use object::elf::{FileHeader32, FileHeader64};
 use object::read::elf::FileHeader;
 use object::{Endianness, FileKind, Object, ObjectSection, ReadRef};
@@ -128,7 +128,9 @@ fn of_session(dir: &Path, faults: &mut Faults) -> Result<Names> {
     // No time is shown.
     let recording = open_all(&[session(dir)], &mut |_, _| Vec::new())?;
     let Recording { sessions, traces, unread, .. } = recording;
-    unread.into_iter().for_each(|unread| faults.add(unread.why));
+    // What has not ended was said when it could not be completed.
+    let unread = unread.into_iter().filter(|unread| unread.what != UnreadPart::Unfinished);
+    unread.for_each(|unread| faults.add(unread.why));
     let (session, _) = sessions.first().context("no session")?;
     let mut names = Names::default();
     let mut counts: BTreeMap<u32, u64> = BTreeMap::new();

@@ -34,7 +34,8 @@ pub trait Consumer {
     /// Why it cannot go on.
     type Error: From<Error>;
 
-    /// Takes the next event, or the next place where events were lost, in order of time. Returns whether more is wanted.
+    /// Takes the next event, or the next place where events were lost, in order of time. Returns whether more is wanted. What a
+    /// kernel's buffer of all threads' scheduling lost is in [`Regions::warnings`] alone.
     ///
     /// # Errors
     /// The first one ends the reading.
@@ -99,8 +100,8 @@ impl Recording {
         }
     }
 
-    /// Finds the regions, and hands over what all threads of the sessions did meanwhile: [`Consumer::interval`]. Then their
-    /// intervals are not kept.
+    /// Finds the regions, as [`Regions::of`] does, and hands over what all threads of the sessions did meanwhile:
+    /// [`Consumer::interval`]. [`Regions::lanes`] does not have these intervals then.
     ///
     /// # Errors
     /// If a stream or a trace is damaged, or an error of the consumer.
@@ -120,7 +121,8 @@ impl Recording {
     }
 
     /// Hands over the regions that were found, each with the event that begins it, until the consumer wants no more:
-    /// [`Consumer::region`]. [`Consumer::entry`] gets the events that say which thread has a client from then on.
+    /// [`Consumer::region`]. [`Consumer::entry`] gets the events that say which thread has a client from then on. Who needs
+    /// neither iterates over [`Regions::by_begin`]: the same regions in the same order.
     ///
     /// Which regions count is known at the end of the recording alone, and memory is for the regions and not for the fields of
     /// their events: so the events are read a second time, of those that begin regions.

@@ -40,8 +40,8 @@ pub enum Form {
 }
 
 impl Given {
-    /// Takes a path as what it seems to be: a directory of a function trace, else of a session; whatever is no directory, but
-    /// a session's own file, is for the reader of kernels' traces.
+    /// Takes a path as what it seems to be: a directory as a function trace or else a session, and a file as the trace of a
+    /// kernel, except for `session.json`.
     pub fn new(path: impl Into<PathBuf>) -> Given {
         let path = path.into();
         let is_of_session = path.file_name().is_some_and(|name| name == session_json::FILE);
@@ -91,6 +91,8 @@ pub struct Unread {
 pub enum UnreadPart {
     /// The trace of its host's kernel: it is not among the traces.
     Host,
+    /// The recording of its host's kernel that is in progress, or that a kill left: `hypertrace info DIR` completes the latter.
+    Unfinished,
     /// What the traces of hosts' kernels say of the session's clocks: the traces are read.
     Clocks,
     /// The recording of a guest's kernel, which is not among the traces: its times are not known.
@@ -110,7 +112,7 @@ impl Recording {
         Recording { sessions, traces, ..Recording::default() }
     }
 
-    /// Opens all. Sessions of one boot are on one counter, and clocks are limited by all traces that show their hosts. Sessions
+    /// Opens all that is given. Sessions of one boot are on one counter, and clocks are limited by all traces that show their hosts. Sessions
     /// have the order of their paths, as have other inputs.
     ///
     /// # Errors
@@ -134,7 +136,11 @@ impl Recording {
                 session.add_offset(offset);
             }
             match KernelTrace::of_session(number, session) {
-                Ok(trace) => traces.extend(trace),
+                Ok(Some(trace)) => traces.push(trace),
+                Ok(None) => {
+                    let left = KernelTrace::unfinished(session);
+                    left.into_iter().for_each(|why| note(number, UnreadPart::Unfinished, why));
+                }
                 Err(why) => note(number, UnreadPart::Host, why),
             }
         }

@@ -71,7 +71,8 @@ pub fn open(dir: &Path) -> anyhow::Result<Recording> {
 /// Returns why the events of a session's host's kernel are not used.
 pub fn unread(recording: &Recording, number: usize) -> Option<&Error> {
     let mut all = recording.unread.iter();
-    let unread = all.find(|unread| unread.session == number && unread.what != UnreadPart::Guest)?;
+    let is_of_host = |what| matches!(what, UnreadPart::Host | UnreadPart::Clocks);
+    let unread = all.find(|unread| unread.session == number && is_of_host(unread.what))?;
     Some(&unread.why)
 }
 

@@ -7,7 +7,7 @@ use crate::event::EventKind;
 
 /// What a reader needs of the events of sessions; by default all. What nobody needs costs less to read, as it is not mapped
 /// to the host's clock. The timeline may return
-/// such events all the same: a reader drops what it does not want.
+/// such events all the same: a reader drops what it does not want. What a session lost is returned whatever is needed.
 #[derive(Clone, Debug, Default)]
 pub struct Needs {
     /// The first Unix time that is needed, nanoseconds.
@@ -64,7 +64,7 @@ impl Needs {
         Needs { without_functions: true, ..self }
     }
 
-    /// Needs the events of sessions alone: of no traces of kernels, and of no function traces.
+    /// Needs the events and losses of sessions alone: of no traces of kernels, and of no function traces.
     pub fn of_sessions(self) -> Needs {
         Needs { without_kernels: true, ..self.without_functions() }
     }

@@ -24,7 +24,7 @@ pub struct Choice {
     pub to_ns: Option<i64>,
     /// Without so many of each group: those that end first.
     pub skip_first: u64,
-    /// Whether the regions named `empty` are taken in any case: they measure what a region takes.
+    /// Whether the regions named `empty` are taken also if `names` or `filter` leave them out: they measure what a region takes.
     pub keeps_empty: bool,
 }
 

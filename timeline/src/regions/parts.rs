@@ -26,7 +26,7 @@ pub enum Part {
 }
 
 impl Part {
-    /// All parts in the order of all outputs, with their names.
+    /// All parts in the order of all outputs, with their names for guests: [`Part::name`] has those for programs, too.
     pub const ALL: [(Part, &'static str); PARTS] = [
         (Part::Guest, "guest"),
         (Part::Kernel, "kernel"),
@@ -37,7 +37,7 @@ impl Part {
         (Part::Unattributed, "unattributed"),
     ];
 
-    /// Returns its name: a program's own time is not that of a guest.
+    /// Returns its name. A program's own time is not that of a guest: give [`Group::is_program`](super::Group::is_program).
     pub fn name(self, is_program: bool) -> &'static str {
         match self {
             Part::Guest if is_program => "program",
@@ -54,7 +54,7 @@ impl Part {
 /// Number of parts.
 pub const PARTS: usize = 7;
 
-/// Time in each part, in units of the timeline.
+/// Time in each part: nanoseconds, in [`Sample`](super::Sample), [`Group`](super::Group) and [`Breakdown`](super::Breakdown).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Times(pub [u64; PARTS]);
 

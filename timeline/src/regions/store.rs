@@ -21,14 +21,15 @@ const ALLOCATION: usize = 16;
 pub struct Sample {
     /// Its id; 0 between two events.
     pub id: u64,
-    /// Unix time of its beginning, nanoseconds.
+    /// Unix time of its beginning, nanoseconds. Reports show it less
+    /// [`Recording::start_unix_ns`](crate::Recording::start_unix_ns).
     pub begin_ns: i64,
     /// Time in each part, nanoseconds.
     pub times: Times,
     /// Bound on the error of the duration, nanoseconds; the largest number if it is unknown, or as
     /// large.
     pub(super) bound: u32,
-    /// Index of its group.
+    /// Index of its group in [`Regions::groups`](super::Regions::groups), which has the region's name.
     pub group: u16,
     /// Index of its thread in the session, [`NO_THREAD`] if it has none.
     pub(super) thread: u16,
@@ -36,7 +37,7 @@ pub struct Sample {
     pub(super) cpu: Option<u16>,
     /// Holder of the client.
     pub(super) holder: Holder,
-    /// Index of the session.
+    /// Index of the session in [`Recording::sessions`](crate::Recording::sessions).
     pub session: u16,
     pub(super) state: State,
     /// Number of regions of its client that were open around it; those from 255 on count as 255.

@@ -16,7 +16,7 @@ use super::{MOST_REGIONS, NotCounted};
 pub struct Group {
     /// Index of the session.
     pub session: usize,
-    /// Name of the region; `A to B` between two events.
+    /// Name of the region; `A to B` between two events. Chosen by guests: escape it.
     pub name: String,
     /// Value that its regions have in common, cut after 100 bytes; `other values` for those that
     /// are too many. Chosen by guests: escape it.

@@ -26,6 +26,22 @@ fn a_kernels_trace_that_is_none_is_named_and_the_session_is_read() {
 }
 
 #[test]
+fn a_kernels_recording_that_has_not_ended_is_named() {
+    let made = session();
+    fs::create_dir(made.path().join(".kernel")).unwrap();
+
+    let recording = Recording::open(&[Given::new(made.path())]).unwrap();
+
+    let [unread] = &recording.unread[..] else { panic!("{:?}", recording.unread) };
+    assert_eq!((unread.session, unread.what), (0, UnreadPart::Unfinished));
+    assert!(
+        unread.why.to_string().contains("`hypertrace info DIR` completes it"),
+        "{}",
+        unread.why
+    );
+}
+
+#[test]
 fn a_guests_trace_without_its_session_is_refused_by_name() {
     let made = session();
     let path = made.path().join("guest.dat");

@@ -59,6 +59,8 @@ use times::{Scale, Times};
 
 /// Name of the kernel's trace in a session's directory.
 const FILE: &str = "kernel.dat";
+/// Folder of a recording that has not ended, in a session.
+const UNFINISHED: &str = ".kernel";
 
 /// Prefix of the names of a guest kernel's threads, in the session of its host.
 const GUEST: &str = "guest-";
@@ -199,6 +201,13 @@ impl KernelTrace {
         trace.session = Some(number);
         trace.set_counter(&session.counter(), is_tsc(session))?;
         Ok(Some(trace))
+    }
+
+    /// Returns why the events of a session's kernel are not there, if its recording has not ended.
+    pub(crate) fn unfinished(session: &Session) -> Option<Error> {
+        let path = session.dir().join(UNFINISHED);
+        let why = "a recording of the kernel that has not ended; if a kill ended it, `hypertrace info DIR` completes it";
+        path.try_exists().unwrap_or(true).then(|| Error::NotSupported { path, why: why.into() })
     }
 
     /// Opens the recording of a guest's kernel, made of events in a session with this index. It has no times before
