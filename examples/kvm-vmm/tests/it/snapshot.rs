@@ -16,20 +16,32 @@ fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
+/// Returns the number of events in the session of a run, which must have lost none.
+#[track_caller]
+fn events(output: &Output) -> u64 {
+    let text = String::from_utf8_lossy(&output.stdout);
+    let line = text.lines().last().and_then(|line| line.strip_suffix(" events, 0 lost"));
+    line.and_then(|number| number.parse().ok())
+        .unwrap_or_else(|| panic!("{text}{}", stderr(output)))
+}
+
 #[test]
 fn a_guest_that_was_saved_is_restored_by_another_process() {
     let Some(_machine) = common::machine(1) else { return };
     let dir = tempfile::tempdir().unwrap();
 
-    let saved = kvm_vmm(dir.path(), &["--save", "snapshot", "3", "first", "2"]);
-    let restored = kvm_vmm(dir.path(), &["--restore", "snapshot", "second"]);
+    // A slow machine has made no event after 3 ms.
+    let times = ["3", "30", "300", "3000"].into_iter();
+    let mut saved = times.map(|after| {
+        let saved = kvm_vmm(dir.path(), &["--save", after, after, &format!("first-{after}"), "2"]);
+        (after, events(&saved))
+    });
+    let (after, before) = saved.find(|(_, events)| *events > 1_000).expect("a guest that runs");
+    let restored = events(&kvm_vmm(dir.path(), &["--restore", after, "second"]));
 
-    assert!(saved.status.success(), "{}", stderr(&saved));
-    assert!(restored.status.success(), "{}", stderr(&restored));
-    for out in [saved, restored] {
-        let text = String::from_utf8(out.stdout).unwrap();
-        assert!(text.ends_with(" events, 0 lost\n"), "{text}");
-    }
+    // 100,000 events and 1,000 points of each vCPU with those of the VMM, as of a guest that nobody saves, and a few of each
+    // session's own, such as leases.
+    assert!((206_017..206_100).contains(&(before + restored)), "{before} {restored}");
 }
 
 #[test]
