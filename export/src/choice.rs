@@ -58,8 +58,8 @@ impl Choice {
         has_names || self.filter.is_some() || self.from_ns.is_some() || self.to_ns.is_some()
     }
 
-    /// Hands over the events and losses that are wanted, until the consumer wants no more. Returns the faults of the inputs,
-    /// although these could be read.
+    /// Reads a recording, and gives the consumer the events and losses that this choice admits, until the consumer wants no more.
+    /// Returns the faults of inputs that could be read all the same.
     ///
     /// # Errors
     /// As [`Recording::read`].

@@ -15,6 +15,8 @@ use std::collections::BTreeMap;
 pub const FILE: &str = "session.json";
 /// The folder in it of what was recovered after its process was killed: a session of its own.
 pub const RECOVERED: &str = "recovered";
+/// The folder in it of a recording of the host's kernel that has not ended.
+pub const KERNEL_FOLDER: &str = ".kernel";
 /// Value of `format`.
 pub const FORMAT: &str = "hypertrace-session";
 /// Value of `version`.

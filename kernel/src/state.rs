@@ -24,7 +24,7 @@ use std::path::Path;
 /// The recording's file in a session's directory.
 pub const FILE: &str = "kernel.dat";
 
-pub(crate) const FOLDER: &str = ".kernel";
+pub(crate) const FOLDER: &str = session_json::KERNEL_FOLDER;
 
 pub(crate) const HEAD: &str = "head";
 pub(crate) const JSON: &str = "recording.json";

@@ -10,8 +10,8 @@ use crate::recording::Recording;
 use crate::regions::{Begins, Options, Region, Regions, ThreadInterval};
 use hypertrace_format::error::Warning;
 
-/// Takes what a recording has, one after the other: an exporter, or a printer. A consumer without one of the methods drops what
-/// that method would get.
+/// An exporter or a printer: it takes the events, losses, intervals or regions of a recording one by one. A method that a consumer
+/// does not define ignores what it is given.
 ///
 /// ```
 /// use hypertrace_timeline::regions::Region;
@@ -72,8 +72,8 @@ impl<E: From<Error>, F: FnMut(&EntryRef<'_>) -> Result<bool, E>> Consumer for F 
 }
 
 impl Recording {
-    /// Hands over the events that are needed, and the losses, until the consumer wants no more. Returns the faults of the
-    /// inputs, although these could be read.
+    /// Reads the recording, and gives the consumer the events that it needs, and all losses, until the consumer wants no more.
+    /// Returns the faults of inputs that could be read all the same.
     ///
     /// # Errors
     /// If an input is damaged, after the events before the damage; or an error of the consumer.

@@ -39,8 +39,8 @@ struct Key {
 }
 
 impl<'a> Timeline<'a> {
-    /// Starts at the beginning of inputs, whose sources have these names. `margins`: bounds on the errors of sessions' places, by
-    /// session, `None` if unknown; empty if all are 0.
+    /// Returns a timeline of these inputs, before their first entries. `names` are those of the inputs' sources. `margins` has, for
+    /// each session, the bound on the error of its place among the others, `None` if the bound is unknown; it is empty if all are 0.
     ///
     /// # Errors
     /// If the first records of an input are damaged.

@@ -234,7 +234,7 @@ impl Recording {
         sessions.chain(self.traces.iter().map(KernelTrace::path)).chain(functions)
     }
 
-    /// Starts a timeline at the beginning of what is needed of the sessions, and of all traces.
+    /// Returns a timeline of what the reader needs, before its first event.
     ///
     /// # Errors
     /// If the first records of a stream or of a trace are damaged.

@@ -228,7 +228,7 @@ impl Endpoint {
         Ok(Answer { status: answer.status().as_u16(), after, body: said, is_cut })
     }
 
-    /// Returns the address as ureq takes it: without the name of an interface.
+    /// Returns the address in the form that ureq parses. It does not name an interface, as `%eth0` in `[fe80::1%eth0]` does.
     fn uri(&self) -> String {
         let Endpoint { host, port, path } = self;
         match host.split_once('%') {

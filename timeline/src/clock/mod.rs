@@ -361,8 +361,8 @@ impl ClockMap {
         Mapped { host, bound: self.distance_from(&mut hint, guest, host) }
     }
 
-    /// Maps a guest reading to host time, without the bound, which takes longer. `hint` is where the last reading was
-    /// found; any value will do, but the lookup is faster if this reading is near that one.
+    /// Maps a reading of the guest's clock to host time. It does not compute the bound, which takes longer. `hint` is where the
+    /// last reading was found: any value is right, but one near this reading makes the lookup faster.
     pub fn host_from(&self, hint: &mut usize, guest: u64) -> i64 {
         let x = clamped(guest);
         self.value(self.find(hint, x), x)

@@ -20,9 +20,10 @@ type Key = (u16, Option<u32>, u64);
 pub struct Region<'a> {
     /// The region.
     pub sample: &'a Sample,
-    /// The event that begins it, if that was found: not of a region between two events.
+    /// The event that begins the region, if the reader found that event. A region between two events has none.
     pub begin: Option<&'a EventRef<'a>>,
-    /// The event's number among those of one region's name, client, id and time, from 1 on; 0 if it was not found.
+    /// Number of `begin` among the events that begin a region of this name, client and id at this time, from 1 on; 0 without
+    /// `begin`.
     pub number: u64,
 }
 

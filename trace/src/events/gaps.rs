@@ -1,9 +1,9 @@
 //! Gaps: where a host ring had no room for declared events, and for how many.
 //!
 //! A ring has running totals of all that it lost, which is enough for a
-//! packet's header. The simple backend's file has a count where events were
-//! lost, and holds declared events only; so the thread that loses one notes
-//! it here, until the drain takes it. Nothing of this is on an emit's hot path.
+//! packet's header. The simple backend's file also says where declared events
+//! were lost. So a thread that loses a declared event notes its time here, and
+//! the drain takes the note. An emit that finds room in the ring runs none of this.
 
 use std::array;
 use std::sync::atomic::{AtomicU64, Ordering, Ordering::Relaxed};

@@ -49,6 +49,7 @@ use file::{Buffer, TraceFile};
 use hypertrace_abi::event::cut;
 use hypertrace_format::error::Warning;
 use hypertrace_format::number::counted;
+use hypertrace_format::session_json;
 use hypertrace_format::trace_dat::id;
 use options::Counters;
 pub(crate) use options::{STEAL_STEP_MS, Steal};
@@ -59,8 +60,6 @@ use times::{Scale, Times};
 
 /// Name of the kernel's trace in a session's directory.
 const FILE: &str = "kernel.dat";
-/// Folder of a recording that has not ended, in a session.
-const UNFINISHED: &str = ".kernel";
 
 /// Prefix of the names of a guest kernel's threads, in the session of its host.
 const GUEST: &str = "guest-";
@@ -205,7 +204,7 @@ impl KernelTrace {
 
     /// Returns why the events of a session's kernel are not there, if its recording has not ended.
     pub(crate) fn unfinished(session: &Session) -> Option<Error> {
-        let path = session.dir().join(UNFINISHED);
+        let path = session.dir().join(session_json::KERNEL_FOLDER);
         let why = "a recording of the kernel that has not ended; if a kill ended it, `hypertrace info DIR` completes it";
         path.try_exists().unwrap_or(true).then(|| Error::NotSupported { path, why: why.into() })
     }
