@@ -8,6 +8,7 @@ use anyhow::{Context, Result, bail};
 use hypertrace_abi::record::id;
 use hypertrace_abi::schema::{MAX_FIELDS, MAX_TEXT};
 use hypertrace_export::escape::Escaped;
+use hypertrace_format::error::BadInput;
 use hypertrace_format::folder::open_given;
 use hypertrace_kernel::ability;
 use hypertrace_timeline::{Domain, Recording, UnreadPart, Warning, regions};
@@ -165,7 +166,7 @@ fn of_session(dir: &Path, faults: &mut Faults) -> Result<Names> {
         None => Default::default(),
     };
     // The others are about times.
-    faults.say(warnings.into_iter().filter(Warning::is_damage));
+    faults.say(warnings.into_iter().filter(Warning::is_bad_input));
     stats.iter().for_each(|stat| add(&stat.name, &stat.fields, stat.events));
     let is_used = |domain, client| used.contains(&(domain, client));
     for stream in session.json().streams.iter().filter(|s| is_used(s.domain, s.client)) {

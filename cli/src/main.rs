@@ -27,7 +27,7 @@ mod units;
 mod writer;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
-use hypertrace_format::error::DirectoryError;
+use hypertrace_format::error::{BadInput, DirectoryError, Warning};
 use hypertrace_trace::receive::ReceiveError;
 use hypertrace_trace::{SessionError, session_json};
 use hypertrace_user::{ProgramError, allow_open_files};
@@ -71,10 +71,11 @@ enum Command {
 #[error("{0}")]
 struct Usage(String);
 
-/// Damage of an input, of which the rest was shown.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-struct Damage(String);
+impl BadInput for Usage {
+    fn is_bad_input(&self) -> bool {
+        true
+    }
+}
 
 /// Returns a conversion for `map_err`: of the error of a file that was given.
 fn unreadable(path: &Path) -> impl FnOnce(io::Error) -> hypertrace_timeline::Error {
@@ -188,6 +189,24 @@ fn message(error: &anyhow::Error) -> String {
     format!("{error:#}{next}")
 }
 
+/// The types of errors that a command can end with and that may be bad input: an error is cast to each.
+const ASKED: [fn(&anyhow::Error) -> bool; 10] = [
+    is_bad::<Usage>,
+    is_bad::<Warning>,
+    is_bad::<hypertrace_timeline::Error>,
+    is_bad::<hypertrace_functions::Error>,
+    is_bad::<hypertrace_export::Error>,
+    is_bad::<hypertrace_user::Error>,
+    is_bad::<hypertrace_kernel::Error>,
+    is_bad::<ReceiveError>,
+    is_bad::<DirectoryError>,
+    is_bad::<SessionError>,
+];
+
+fn is_bad<E: BadInput + Send + Sync + 'static>(error: &anyhow::Error) -> bool {
+    error.downcast_ref().is_some_and(E::is_bad_input)
+}
+
 /// Prints an error once and chooses the exit code: 0 if a pipe broke and the reader of stdout has left, 2 if the arguments or the input are wrong, else 1.
 fn exit(error: &anyhow::Error) -> ExitCode {
     let closed = |cause: &&(dyn std::error::Error + 'static)| {
@@ -201,17 +220,7 @@ fn exit(error: &anyhow::Error) -> ExitCode {
     if let Some(error) = error.downcast_ref::<ProgramError>() {
         return ExitCode::from(error.exit_code());
     }
-    let is_bad_input = error.is::<Usage>()
-        || error.is::<Damage>()
-        || error.downcast_ref().is_some_and(hypertrace_timeline::Error::is_bad_input)
-        || error.downcast_ref().is_some_and(hypertrace_functions::Error::is_bad_input)
-        || error.downcast_ref().is_some_and(hypertrace_export::Error::is_bad_input)
-        || error.downcast_ref().is_some_and(hypertrace_user::Error::is_bad_input)
-        || error.downcast_ref().is_some_and(hypertrace_kernel::Error::is_bad_input)
-        || error.downcast_ref().is_some_and(ReceiveError::is_bad_input)
-        || error.downcast_ref().is_some_and(DirectoryError::is_bad_input)
-        || error.downcast_ref().is_some_and(SessionError::is_bad_input);
-    ExitCode::from(if is_bad_input { 2 } else { 1 })
+    ExitCode::from(if ASKED.iter().any(|is_bad| is_bad(error)) { 2 } else { 1 })
 }
 
 #[cfg(test)]

@@ -3,11 +3,12 @@
 //! `println!` and `eprintln!` panic where the reader is gone or the disk is full. A message that
 //! cannot be written is dropped: it must not end a program that is being traced.
 
-use crate::{Damage, message};
+use crate::message;
 use anyhow::{Context, Result};
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use hypertrace_export::escape::{JsonText, Message};
 use hypertrace_export::json::{JSON_VERSION, exact};
+use hypertrace_format::error::BadInput;
 pub use hypertrace_format::number::{counted, grouped};
 use hypertrace_timeline::Warning;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -105,8 +106,8 @@ impl Faults {
     /// Says what is wrong, but keeps the last damage for the end.
     pub fn say(&mut self, warnings: impl IntoIterator<Item = Warning>) {
         for warning in warnings {
-            match warning.is_damage() {
-                true => self.add(Damage(warning.to_string())),
+            match warning.is_bad_input() {
+                true => self.add(warning),
                 false => say(warning),
             }
         }

@@ -2,6 +2,7 @@
 
 //! Errors of an export.
 
+use hypertrace_format::error::BadInput;
 use std::io;
 
 /// Why an export failed.
@@ -41,9 +42,8 @@ pub enum Error {
 /// Result of an export.
 pub type Result<T> = std::result::Result<T, Error>;
 
-impl Error {
-    /// Returns whether the cause is the input, and not the system.
-    pub fn is_bad_input(&self) -> bool {
+impl BadInput for Error {
+    fn is_bad_input(&self) -> bool {
         match self {
             Error::Timeline(error) => error.is_bad_input(),
             Error::Functions(error) => error.is_bad_input(),

@@ -30,6 +30,12 @@ impl WriteFailed {
     }
 }
 
+/// An error that knows whether the request or the input is at fault, and not the machine.
+pub trait BadInput: std::error::Error {
+    /// Returns whether another input, path or option would help.
+    fn is_bad_input(&self) -> bool;
+}
+
 /// Error: a directory cannot be a session's, or another result's.
 #[derive(Debug, thiserror::Error)]
 pub enum DirectoryError {
@@ -69,9 +75,10 @@ impl DirectoryError {
     pub fn unusable(path: &Path) -> impl Fn(io::Error) -> DirectoryError + '_ {
         |source| DirectoryError::Unusable { path: path.to_owned(), source }
     }
+}
 
-    /// Returns whether another directory would help: the request is at fault, not the machine.
-    pub fn is_bad_input(&self) -> bool {
+impl BadInput for DirectoryError {
+    fn is_bad_input(&self) -> bool {
         use io::ErrorKind::{QuotaExceeded, StorageFull};
         match self {
             DirectoryError::NotADirectory(_)
@@ -111,11 +118,6 @@ impl Warning {
         Warning { text: text.into(), is_damage: true }
     }
 
-    /// Returns whether a part of the file is missing or wrong, so that a command which shows the rest has failed in part.
-    pub fn is_damage(&self) -> bool {
-        self.is_damage
-    }
-
     /// Returns the same warning with a text before it, such as the file's path.
     #[must_use]
     pub fn of(&self, what: impl fmt::Display) -> Warning {
@@ -146,6 +148,15 @@ impl Deref for Warning {
 impl fmt::Display for Warning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
+    }
+}
+
+impl std::error::Error for Warning {}
+
+impl BadInput for Warning {
+    /// Returns whether a part of the file is missing or wrong, so that a command which shows the rest has failed in part.
+    fn is_bad_input(&self) -> bool {
+        self.is_damage
     }
 }
 

@@ -6,7 +6,7 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use hypertrace_format::error::of_contents;
+use hypertrace_format::error::{BadInput, of_contents};
 use hypertrace_format::folder::is_bad_path;
 
 /// Why a directory or a file of symbols cannot be read or written.
@@ -48,14 +48,6 @@ pub enum Error {
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
-    /// Returns whether the cause is the given path or its contents, and not the system.
-    pub fn is_bad_input(&self) -> bool {
-        match self {
-            Error::Unsuitable { .. } | Error::Damaged { .. } => true,
-            Error::Io { source, .. } => is_bad_path(source),
-        }
-    }
-
     pub(crate) fn io(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
         move |source| Error::Io { what, path: path.to_owned(), source }
     }
@@ -66,5 +58,14 @@ impl Error {
 
     pub(crate) fn damaged(path: &Path, offset: u64, why: impl fmt::Display) -> Error {
         Error::Damaged { path: path.to_owned(), offset, why: of_contents(&why.to_string()) }
+    }
+}
+
+impl BadInput for Error {
+    fn is_bad_input(&self) -> bool {
+        match self {
+            Error::Unsuitable { .. } | Error::Damaged { .. } => true,
+            Error::Io { source, .. } => is_bad_path(source),
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! Errors of recordings.
 
-use hypertrace_format::error::DirectoryError;
+use hypertrace_format::error::{BadInput, DirectoryError};
 use std::io;
 use std::path::PathBuf;
 
@@ -85,9 +85,10 @@ impl Error {
                 | Error::System(..)
         )
     }
+}
 
-    /// Returns true if the request is at fault, not the machine.
-    pub fn is_bad_input(&self) -> bool {
+impl BadInput for Error {
+    fn is_bad_input(&self) -> bool {
         match self {
             Error::Directory(error) => error.is_bad_input(),
             Error::NoSession(_)

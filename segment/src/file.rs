@@ -126,13 +126,6 @@ pub enum SegmentError {
     },
 }
 
-impl SegmentError {
-    /// Returns true if the request is at fault, not the machine.
-    pub fn is_bad_input(&self) -> bool {
-        !matches!(self, SegmentError::Reserve { .. } | SegmentError::System { .. })
-    }
-}
-
 /// The name of a file in a directory. That is open, so that another one which gets its path is left alone.
 #[derive(Debug)]
 struct Entry {

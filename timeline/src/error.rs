@@ -2,7 +2,7 @@
 
 //! Errors in reading a session, with file and byte.
 
-use hypertrace_format::error::of_contents;
+use hypertrace_format::error::{BadInput, of_contents};
 use hypertrace_format::folder::is_bad_path;
 use std::fmt;
 use std::io;
@@ -112,24 +112,6 @@ pub enum Error {
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
-    /// Returns whether the cause is the given path or its contents, and not the system
-    /// that had to read it.
-    pub fn is_bad_input(&self) -> bool {
-        match self {
-            Error::NotASession { .. }
-            | Error::Description { .. }
-            | Error::Damaged { .. }
-            | Error::NotATrace { .. }
-            | Error::NotSupported { .. }
-            | Error::AnotherBoot { .. }
-            | Error::AnotherHost { .. }
-            | Error::NotGiven { .. }
-            | Error::NoGuestClock { .. } => true,
-            Error::Functions(error) => error.is_bad_input(),
-            Error::Io { source, .. } => is_bad_path(source),
-        }
-    }
-
     pub(crate) fn io<'a>(path: &'a Path) -> impl FnOnce(io::Error) -> Error + 'a {
         move |source| Error::Io { path: path.to_owned(), source }
     }
@@ -151,5 +133,23 @@ impl Error {
     /// Returns a conversion for `map_err`: of the rule that a description breaks.
     pub(crate) fn description(path: &Path) -> impl Fn(String) -> Error + '_ {
         |why| Error::Description { path: path.to_owned(), why: of_contents(&why) }
+    }
+}
+
+impl BadInput for Error {
+    fn is_bad_input(&self) -> bool {
+        match self {
+            Error::NotASession { .. }
+            | Error::Description { .. }
+            | Error::Damaged { .. }
+            | Error::NotATrace { .. }
+            | Error::NotSupported { .. }
+            | Error::AnotherBoot { .. }
+            | Error::AnotherHost { .. }
+            | Error::NotGiven { .. }
+            | Error::NoGuestClock { .. } => true,
+            Error::Functions(error) => error.is_bad_input(),
+            Error::Io { source, .. } => is_bad_path(source),
+        }
     }
 }

@@ -59,7 +59,7 @@ pub use events::own as trace;
 pub use hypertrace_abi as abi;
 pub use hypertrace_abi::region::Region;
 pub use hypertrace_abi::trace_parent::{TraceParent, TraceParentError};
-pub use hypertrace_format::error::{DirectoryError, WriteFailed};
+pub use hypertrace_format::error::{BadInput, DirectoryError, WriteFailed};
 pub use hypertrace_format::folder::{Share, is_bad_path};
 
 pub use hypertrace_format::session_json::{self, GuestTsc};

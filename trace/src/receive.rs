@@ -19,6 +19,7 @@ use crate::ctf::journal::frame::{
 };
 use crate::ctf::{Domain, PacketHeader, Share, WriteFailed};
 use crate::session::{SessionError, default_open_files, is_stream, prepare};
+use hypertrace_format::error::BadInput;
 use hypertrace_format::folder::is_bad_path;
 use hypertrace_format::limits::{MAX_CLASSES_BYTES, MAX_METADATA, MAX_SESSION_JSON};
 use hypertrace_format::packet::{HEADER_BYTES, MAGIC as PACKET_MAGIC};
@@ -80,9 +81,8 @@ pub enum ReceiveError {
     },
 }
 
-impl ReceiveError {
-    /// Returns whether the request or the journal is at fault, not the machine.
-    pub fn is_bad_input(&self) -> bool {
+impl BadInput for ReceiveError {
+    fn is_bad_input(&self) -> bool {
         match self {
             ReceiveError::Directory(why) => why.is_bad_input(),
             ReceiveError::Damaged { .. } => true,

@@ -9,7 +9,7 @@ use hypertrace_abi::layout::Geometry;
 use hypertrace_abi::layout::local::ENVIRONMENT;
 use hypertrace_abi::sink::{EventSink, Facts};
 use hypertrace_segment::{Segment, SegmentError};
-use hypertrace_trace::{SessionConfig, SessionError, Summary, is_bad_path};
+use hypertrace_trace::{BadInput, SessionConfig, SessionError, Summary, is_bad_path};
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
@@ -72,14 +72,13 @@ pub enum Error {
     Thread(#[source] io::Error),
 }
 
-impl Error {
-    /// Returns true if the request is at fault, not the machine.
-    pub fn is_bad_input(&self) -> bool {
+impl BadInput for Error {
+    fn is_bad_input(&self) -> bool {
         match self {
             Error::Session(error) => error.is_bad_input(),
             Error::Segment(SegmentError::System { source, .. }) => is_bad_path(source),
-            Error::Segment(error) => error.is_bad_input(),
-            Error::Thread(_) => false,
+            Error::Segment(SegmentError::Reserve { .. }) | Error::Thread(_) => false,
+            Error::Segment(_) => true,
         }
     }
 }

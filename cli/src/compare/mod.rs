@@ -15,7 +15,7 @@ use hypertrace_compare::{
     Change, Checks, Comparison, FILE, LEAST_RUNS, OLDEST_VERSION, Run, VERSION,
 };
 use hypertrace_export::escape::Escaped;
-use hypertrace_format::error::of_contents;
+use hypertrace_format::error::{BadInput, of_contents};
 use hypertrace_format::folder::{Folder, open_regular};
 use hypertrace_timeline::Warning;
 use hypertrace_timeline::regions::{Options, Regions};
@@ -231,12 +231,12 @@ fn read(dir: &Path, faults: &mut Faults) -> Result<Run> {
         return Ok(run.upgraded());
     }
     let recording = Inputs::of(dir).open(&[])?;
-    faults.say(recording.warnings().filter(Warning::is_damage));
+    faults.say(recording.warnings().filter(Warning::is_bad_input));
     // Those that are of no thread divide along their paths.
     let options =
         Options { has_paths: !of_any(&recording.sessions).is_empty(), ..Options::default() };
     let regions = Regions::of(&recording, &options)?;
-    faults.say(regions.warnings.iter().filter(|warning| warning.is_damage()).cloned());
+    faults.say(regions.warnings.iter().filter(|warning| warning.is_bad_input()).cloned());
     if let Some(why) = regions.cut() {
         say(format_args!("{}: {why}", dir.display()));
     }

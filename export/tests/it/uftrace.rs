@@ -1,6 +1,7 @@
 //! uftrace reads what is exported for it: events inside the functions that emitted them.
 
 use hypertrace_export::uftrace::{Counts, Source, beside, compiled};
+use hypertrace_format::error::BadInput;
 use hypertrace_functions::clock::Anchor;
 use hypertrace_functions::read::{Summary, Trace};
 use hypertrace_functions::symbols::{self, Symbols};

@@ -1,5 +1,6 @@
 //! Directories that are written, cut and read.
 
+use hypertrace_format::error::BadInput;
 use hypertrace_test_support::{capability, functions as data, this_test};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown, symlink};
@@ -258,7 +259,7 @@ fn a_part_of_a_record_that_is_not_taken_is_said() {
 
     let [said] = &said[..] else { panic!("{said:?}") };
     let why = "100.dat: damaged at byte 48: the file ends within a record";
-    assert!(said.ends_with(why) && said.is_damage(), "{said}");
+    assert!(said.ends_with(why) && said.is_bad_input(), "{said}");
     assert_eq!(fs::read(to.join("100.dat")).unwrap(), bytes[..48]);
 }
 

@@ -6,6 +6,7 @@ use std::os::unix::fs::{FileExt, symlink};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
+use hypertrace_format::error::BadInput;
 use hypertrace_functions::read::{By, Summary, Trace};
 use hypertrace_functions::record::{Record, RecordType};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
@@ -331,7 +332,7 @@ fn faults(trace: &Trace) -> Vec<(String, bool)> {
         let folder = format!("{}/", trace.path().display());
         said.replace(&folder, "")
     };
-    trace.warnings().iter().map(|said| (name(said), said.is_damage())).collect()
+    trace.warnings().iter().map(|said| (name(said), said.is_bad_input())).collect()
 }
 
 #[track_caller]

@@ -1,5 +1,6 @@
 //! Directories with any contents: an error or a part, never a panic, in bounded memory.
 
+use hypertrace_format::error::BadInput;
 use hypertrace_test_support::functions as data;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -146,7 +147,7 @@ fn numbers_in_files_do_not_decide_about_memory() {
     file.set_len(1 << 40).unwrap();
     let trace = Trace::open(&path).unwrap();
     let [said] = trace.warnings() else { panic!("{:?}", trace.warnings()) };
-    assert!(said.contains("kernel.sym: more than") && said.is_damage(), "{said}");
+    assert!(said.contains("kernel.sym: more than") && said.is_bad_input(), "{said}");
 }
 
 #[test]

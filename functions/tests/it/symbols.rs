@@ -1,5 +1,6 @@
 //! Symbols of text and ELF files.
 
+use hypertrace_format::error::BadInput;
 use hypertrace_test_support::capability;
 use std::path::Path;
 use std::process::Command;

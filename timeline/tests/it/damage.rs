@@ -2,6 +2,7 @@
 
 //! Damage: anywhere in a session it is an error that names file and byte, never a panic.
 
+use hypertrace_format::error::BadInput;
 use hypertrace_test_support::made;
 use hypertrace_timeline::{
     ClockMaps, Error, Follow, Needs, Recording, Result, Session, SessionStat,

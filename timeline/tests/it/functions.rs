@@ -2,6 +2,7 @@
 
 //! Function traces on the timeline of a session of the same boot.
 
+use hypertrace_format::error::BadInput;
 use hypertrace_functions::clock::Anchor;
 use hypertrace_functions::symbols::Source;
 use hypertrace_test_support::{functions, made};

@@ -2,6 +2,7 @@
 
 //! Traces of kernels: fields, names, times, losses, and damage anywhere in them.
 
+use hypertrace_format::error::BadInput;
 use hypertrace_test_support::{made, trace_dat};
 use hypertrace_timeline::{
     ClockMaps, Entry, EntryRef, Error, Event, KernelTrace, Lost, Needs, Offset, Recording, Result,

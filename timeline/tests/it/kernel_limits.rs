@@ -3,6 +3,7 @@
 //! Traces of kernels whose numbers do not fit each other: what is counted, how far a bound goes, and
 //! what is refused because it would need more memory than the file has bytes.
 
+use hypertrace_format::error::BadInput;
 use hypertrace_test_support::{made, trace_dat};
 use hypertrace_timeline::{
     ClockMaps, Entry, Error, Event, KernelTrace, Needs, Recording, Session, Value, Warning,
@@ -67,7 +68,7 @@ fn a_hole_of_any_size_is_counted_in_pages_and_not_read() {
         assert_eq!(Vec::from_iter(shown), [1_001, 2_001, 0, 3_001]);
         let [warning] = &timeline.warnings()[..] else { panic!("{:?}", timeline.warnings()) };
         let pages = "zeros, which nobody wrote: events are missing, of 16,777,216 pages of CPU 0";
-        assert!(warning.ends_with(pages) && warning.is_damage(), "{warning}");
+        assert!(warning.ends_with(pages) && warning.is_bad_input(), "{warning}");
         let stat = recording.traces[0].stat().unwrap();
         assert_eq!((stat.cpus[0].events, stat.cpus[0].uncounted), (3, 1));
     }
@@ -92,7 +93,7 @@ fn bytes_behind_the_last_chunk_are_damage() {
         let (_, warnings) = read(&trace.version_7_of_zstd()).unwrap();
 
         let [warning] = &warnings[..] else { panic!("{warnings:?}") };
-        assert!(warning.contains(said) && warning.is_damage(), "{warning}");
+        assert!(warning.contains(said) && warning.is_bad_input(), "{warning}");
     }
 }
 
@@ -115,7 +116,7 @@ fn chunks_have_a_bounded_content_for_their_bytes() {
         let [warning] = &warnings[..] else { panic!("{warnings:?}") };
         let pages = if is_read { 16 * 4096 } else { 16 * 4096 + 1 };
         let pages = format!("of {},{:03} pages of CPU 0", pages / 1000, pages % 1000);
-        assert!(warning.ends_with(&pages) && warning.is_damage(), "{warning}");
+        assert!(warning.ends_with(&pages) && warning.is_bad_input(), "{warning}");
     }
 }
 

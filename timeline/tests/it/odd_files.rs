@@ -3,6 +3,7 @@
 //! Things that have the name of a session's file but are not regular files: an error
 //! with the name, at once. And files that are too large.
 
+use hypertrace_format::error::BadInput;
 use hypertrace_test_support::made;
 use hypertrace_timeline::{Error, Session, limits};
 use made::*;

@@ -1,5 +1,6 @@
 //! Recordings: what is opened together, and what a consumer gets of it.
 
+use hypertrace_format::error::BadInput;
 use hypertrace_test_support::made::{Made, Packet, VCPU_EXIT};
 use hypertrace_timeline::{EntryRef, Error, Given, Needs, Recording, UnreadPart};
 use std::fs;

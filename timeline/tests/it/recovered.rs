@@ -6,6 +6,7 @@ use crate::written::Guest;
 use hypertrace_abi::event_type;
 use hypertrace_abi::layout::guest_page;
 use hypertrace_abi::ring::{Consumer, ConsumerState, Place};
+use hypertrace_format::error::BadInput;
 use hypertrace_test_support::steps::Steps;
 use hypertrace_timeline::{
     ClockMaps, Domain, Entry, EntryRef, EventKind, Follow, Needs, Recording, Session, SessionStat,

@@ -2,6 +2,7 @@
 
 //! Sessions: complete ones, those that a kill left, and directories that are none.
 
+use hypertrace_format::error::BadInput;
 use hypertrace_test_support::made;
 use hypertrace_timeline::{
     ClockMaps, Domain, EntryRef, Error, Event, EventKind, Follow, Needs, Recording, Session,

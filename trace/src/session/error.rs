@@ -3,7 +3,7 @@
 use crate::ctf::WriteFailed;
 use crate::drain::TooManyRules;
 use hypertrace_abi::layout::GeometryError;
-use hypertrace_format::error::DirectoryError;
+use hypertrace_format::error::{BadInput, DirectoryError};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -44,9 +44,10 @@ impl SessionError {
     pub(super) fn not_in_a_journal(why: &str) -> SessionError {
         SessionError::Journal(io::Error::new(io::ErrorKind::Unsupported, why))
     }
+}
 
-    /// Returns whether another directory would help: the request is at fault, not the machine.
-    pub fn is_bad_input(&self) -> bool {
+impl BadInput for SessionError {
+    fn is_bad_input(&self) -> bool {
         match self {
             SessionError::Journal(_) | SessionError::NotRecoverable { .. } => true,
             SessionError::Directory(why) => why.is_bad_input(),

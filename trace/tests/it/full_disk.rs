@@ -9,6 +9,7 @@ use common::guest::Guest;
 use hypertrace_abi::event_type;
 use hypertrace_abi::layout::host_page;
 use hypertrace_abi::ring::Emit;
+use hypertrace_format::error::BadInput;
 use hypertrace_test_support::{babeltrace2, child, this_test};
 use hypertrace_trace::session_json::Domain;
 use hypertrace_trace::{Session, SessionConfig};

@@ -6,6 +6,7 @@ use crate::common;
 use common::guest::Guest;
 use hypertrace_abi::event_type;
 use hypertrace_abi::ring::Emit;
+use hypertrace_format::error::BadInput;
 use hypertrace_test_support::{babeltrace2, capability, this_test, wait_until};
 use hypertrace_trace::{DirectoryError, Output, Session, SessionConfig, SessionError, Share};
 use rustix::fs::{FlockOperation, Mode, flock};

@@ -10,6 +10,7 @@ use hypertrace_abi::ring::{ConsumerState, Emit, Place};
 use hypertrace_abi::schema::id_of;
 use hypertrace_abi::sink::{EventSink, ReferencePoint};
 use hypertrace_format::classes::{self, Line};
+use hypertrace_format::error::BadInput;
 use hypertrace_test_support::babeltrace2;
 use hypertrace_test_support::steps::Steps;
 use hypertrace_trace::limits::MAX_CLASSES;
