@@ -378,12 +378,17 @@ def compare_regions(trace, slices, path):
     return len(samples)
 
 
+# Labels of parts, where they are not the keys of the intervals.
+LABELS = {"on_cpu": "on-CPU", "vmm": "VMM", "runnable": "waiting for a CPU", "off_cpu": "off-CPU"}
+
+
 def compare_states(trace, slices, path):
     """Compares the parts of each thread with its intervals."""
     wanted = collections.defaultdict(list)
     for row in lines(path):
         begin = int(row["begin_ns"])
-        wanted[int(row["tid"])].append((begin, begin + int(row["duration_ns"]), row["part"], row["reason"]))
+        part = LABELS.get(row["part"], row["part"])
+        wanted[int(row["tid"])].append((begin, begin + int(row["duration_ns"]), part, row["reason"]))
     own, last, count = collections.defaultdict(list), {}, 0
     for at, event, name, arguments in trace.events:
         if event.type != EVENT.TYPE_STATE:
@@ -400,7 +405,7 @@ def compare_states(trace, slices, path):
         if trace.is_part(uuid, "parts"):
             own[uuid] = [(begin, end, name, arguments.get("reason")) for begin, end, name, arguments in of]
     assert not last, "a state without an end"
-    if not own and all(part == "unattributed" for of in wanted.values() for _, _, part, _ in of):
+    if not own and all(part == "unknown" for of in wanted.values() for _, _, part, _ in of):
         # Without a kernel's trace and regions there is nothing to say.
         return 0
     by_tid = {}

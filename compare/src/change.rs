@@ -2,7 +2,7 @@
 
 //! The differences between two sides, each of some runs, region by region.
 
-use crate::run::{Exits, Mean, PARTS, Region, Run, Typical};
+use crate::run::{Exits, Mean, Region, Run, Typical};
 use crate::stats::{
     MOST_EXACT, benjamini_hochberg, least_p_value, permutation, smallest_difference, welch,
 };
@@ -95,7 +95,7 @@ pub struct Difference {
     pub not_counted: [u64; 2],
     /// The typical mean: of regions from the 5th to the 75th percentile of each run.
     pub typical: Judged,
-    /// Of it, the program, guest, kernel and VMM.
+    /// Of it, the time in which threads had a CPU.
     pub own: Judged,
     /// Of it, the time in which threads waited.
     pub waits: Judged,
@@ -104,7 +104,7 @@ pub struct Difference {
     pub smallest_ns: Option<f64>,
     /// The typical mean by part. The differences add up to that of the typical mean.
     #[serde(serialize_with = "objects")]
-    pub parts: Vec<(&'static str, Change)>,
+    pub parts: Vec<(Part, Change)>,
     /// The typical mean outside of regions inside, `self`, and in those by name. They add up to it, too.
     #[serde(serialize_with = "objects")]
     pub children: Vec<(String, Change)>,
@@ -120,7 +120,7 @@ pub struct Difference {
     pub p99: Change,
     /// Mean of the slowest hundredth by part.
     #[serde(serialize_with = "objects")]
-    pub slowest: Vec<(&'static str, Change)>,
+    pub slowest: Vec<(Part, Change)>,
     /// Percentiles of the durations from 0 to 100: means of each side's runs, nanoseconds.
     pub percentiles_ns: [Vec<f64>; 2],
     /// The typical mean of each run, nanoseconds.
@@ -143,7 +143,8 @@ impl Difference {
     /// Returns the time of exits by part and reason, the largest differences first.
     pub fn exits_by_part(&self) -> Vec<(&'static str, &str, Change)> {
         let exits = self.exits.iter().flat_map(|(name, exits)| {
-            let all = [("kernel", exits.kernel), ("vmm", exits.vmm), ("waits", exits.waits)];
+            let (kernel, vmm) = (Part::Kernel.label(), Part::Vmm.label());
+            let all = [(kernel, exits.kernel), (vmm, exits.vmm), ("waits", exits.waits)];
             all.map(|(part, change)| (part, name.as_str(), change))
         });
         let mut all: Vec<_> = exits.collect();
@@ -253,11 +254,8 @@ fn difference(name: &str, sides: [&[&Run]; 2], names: usize) -> Difference {
     };
     let is_program = regions.iter().flatten().any(|region| region.is_program);
     let parts = |mean: fn(&Region) -> &Mean| {
-        let part = |(at, (part, _)): (usize, (Part, _))| {
-            let name = part.name(is_program);
-            (name, change(&|region| mean(region).parts_ns[at]))
-        };
-        PARTS.into_iter().enumerate().map(part).collect::<Vec<_>>()
+        let part = |part: Part| (part, change(&|region| mean(region).parts_ns[part as usize]));
+        Vec::from(Part::ALL.map(part))
     };
     let named = |of: &dyn Fn(&Typical) -> BTreeMap<&str, f64>| {
         let all = regions.each_ref().map(|side| {

@@ -27,7 +27,6 @@ pub use change::{
 pub use checks::Checks;
 pub use compact::{Named, Percentiles};
 pub use run::{
-    Exits, FILE, MOST_NAMES, Mean, OLDEST_VERSION, PARTS, Region, Run, SLOWEST, TYPICAL, Typical,
-    VERSION,
+    Exits, FILE, MOST_NAMES, Mean, OLDEST_VERSION, Region, Run, SLOWEST, TYPICAL, Typical, VERSION,
 };
 pub use sentence::{Unit, sentences, signed};

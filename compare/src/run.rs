@@ -5,12 +5,12 @@
 use crate::compact::{Named, Percentiles};
 use hypertrace_format::origin::Origin;
 use hypertrace_timeline::Session;
-use hypertrace_timeline::regions::{self, Cause, Part, Regions, Sums, Unknown};
+use hypertrace_timeline::regions::{self, Cause, PARTS, Part, Regions, Sums, Unknown};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// Version of [`Run`] in a file.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 /// Oldest version of a file that is read: see [`Run::upgraded`].
 pub const OLDEST_VERSION: u32 = 2;
 /// Name of the file of a run whose session is not kept.
@@ -24,9 +24,6 @@ pub const TYPICAL: (f64, f64) = (0.05, 0.75);
 pub const SLOWEST: f64 = 0.99;
 /// Number of quantiles that are kept of the durations: from 0 to 100 %.
 const QUANTILES: u16 = 101;
-
-/// Parts of a region's time. The first three are its own time, the next two are waits.
-pub const PARTS: [(Part, &str); hypertrace_timeline::regions::PARTS] = Part::ALL;
 
 /// A run: one execution of what is compared.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -62,7 +59,7 @@ pub struct Region {
     pub count: u64,
     /// Number of regions that could not be counted.
     pub not_counted: u64,
-    /// Whether they are of a program of the host: the part "guest" is the program then.
+    /// Whether they are of a program of the host.
     pub is_program: bool,
     /// The typical regions: those from the 5th to the 75th percentile of this run.
     pub typical: Typical,
@@ -79,8 +76,9 @@ pub struct Region {
 pub struct Mean {
     /// Number of these regions.
     pub regions: u64,
-    /// Time in each of [`PARTS`], nanoseconds: they add up to the duration.
-    pub parts_ns: [f64; PARTS.len()],
+    /// Time in each of [`Part::ALL`], nanoseconds: they add up to the duration.
+    #[serde(with = "by_part")]
+    pub parts_ns: [f64; PARTS],
 }
 
 /// Mean of the typical regions, with what it divides into. All times are nanoseconds.
@@ -128,21 +126,23 @@ impl Mean {
         self.parts_ns.iter().sum()
     }
 
-    /// Returns the time in the program, guest, kernel and VMM, nanoseconds.
+    /// Returns the time in which the thread had a CPU, nanoseconds.
     pub fn own_ns(&self) -> f64 {
-        self.parts_ns[..3].iter().sum()
+        self.sum(Part::is_on_cpu)
     }
 
     /// Returns the time in which the thread waited for a CPU or was blocked, nanoseconds.
     pub fn waits_ns(&self) -> f64 {
-        self.parts_ns[3..5].iter().sum()
+        self.sum(|part| matches!(part, Part::Runnable | Part::Blocked))
+    }
+
+    fn sum(&self, is_wanted: impl Fn(Part) -> bool) -> f64 {
+        let all = Part::ALL.into_iter().zip(self.parts_ns);
+        all.filter(|(part, _)| is_wanted(*part)).map(|(_, ns)| ns).sum()
     }
 
     fn of(sums: &Sums) -> Mean {
-        Mean {
-            regions: sums.regions,
-            parts_ns: PARTS.map(|(part, _)| mean(sums.times.get(part), sums.regions)),
-        }
+        Mean { regions: sums.regions, parts_ns: sums.times.0.map(|ns| mean(ns, sums.regions)) }
     }
 }
 
@@ -165,9 +165,8 @@ impl Typical {
         });
         let mut waits: BTreeMap<String, f64> = BTreeMap::new();
         for (part, cause, ns) in &sums.waits {
-            let part = if *part == Part::Runnable { "runnable" } else { "blocked" };
             let cause = regions.causes.get(usize::from(*cause)).unwrap_or(&Cause::Others);
-            let name = format!("{part}{BY}{}", cause_name(cause));
+            let name = format!("{}{BY}{}", part.key(), cause_name(cause));
             *waits.entry(name).or_default() += mean(*ns, sums.details_of);
         }
         Typical {
@@ -181,6 +180,35 @@ impl Typical {
 
 fn mean(sum: u64, of: u64) -> f64 {
     if of == 0 { 0.0 } else { sum as f64 / of as f64 }
+}
+
+/// Times by the keys of parts.
+mod by_part {
+    use super::{BTreeMap, PARTS, Part};
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    /// Before version 4, times were a list without [`Part::OnCpu`].
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Form {
+        Named(BTreeMap<String, f64>),
+        Listed([f64; PARTS - 1]),
+    }
+
+    pub fn serialize<S: Serializer>(all: &[f64; PARTS], serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(Part::ALL.iter().map(|part| part.key()).zip(all))
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<[f64; PARTS], D::Error> {
+        let mut all = [0.0; PARTS];
+        match Form::deserialize(from)? {
+            Form::Listed(listed) => all[1..].copy_from_slice(&listed),
+            Form::Named(named) => {
+                all = Part::ALL.map(|part| named.get(part.key()).copied().unwrap_or(0.0));
+            }
+        }
+        Ok(all)
+    }
 }
 
 /// Words between the part of a wait and its cause.
@@ -223,11 +251,17 @@ fn upgraded(wait: &str) -> String {
 impl Run {
     /// Returns the run in the form of the present version.
     pub fn upgraded(mut self) -> Run {
-        if self.version < VERSION {
-            self.version = VERSION;
-            for region in self.regions.values_mut() {
-                let waits = region.typical.waits.iter();
-                region.typical.waits = waits.map(|(wait, ns)| (upgraded(wait), *ns)).collect();
+        let is_of_version_2 = self.version < 3;
+        let is_old = std::mem::replace(&mut self.version, VERSION) < VERSION;
+        for region in self.regions.values_mut().filter(|_| is_old) {
+            let Region { is_program, typical, all, slowest, .. } = &mut **region;
+            if is_of_version_2 {
+                let waits = typical.waits.iter();
+                typical.waits = waits.map(|(wait, ns)| (upgraded(wait), *ns)).collect();
+            }
+            // Before version 4, a program's own time was in the place of the guest's.
+            for mean in [&mut typical.mean, all, slowest].into_iter().filter(|_| *is_program) {
+                mean.parts_ns.swap(Part::OnCpu as usize, Part::Guest as usize);
             }
         }
         self

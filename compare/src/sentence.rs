@@ -3,6 +3,7 @@
 //! The answer in words.
 
 use crate::change::{Change, Comparison, Difference, Verdict, runs_needed};
+use hypertrace_timeline::regions::Part;
 
 /// Unit of times, with its nanoseconds and digits after the point.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -129,24 +130,25 @@ fn changed_sentence(d: &Difference) -> String {
     let is_listed = |change: &Change, shown: f64| {
         change.has_moved() && shown != 0.0 || shown.abs() >= 0.1 * difference_ns.abs()
     };
-    let mut listed: Vec<(&str, f64, &Change)> = d
+    let mut listed: Vec<(Part, f64, &Change)> = d
         .parts
         .iter()
         .zip(shown)
-        .map(|((name, change), shown)| (*name, shown, change))
+        .map(|((part, change), shown)| (*part, shown, change))
         .filter(|(_, shown, change)| is_listed(change, *shown))
         .collect();
     listed.sort_by(|(_, a, _), (_, b, _)| b.abs().total_cmp(&a.abs()));
-    let one = |(name, shown, change): &(&str, f64, &Change)| {
+    let one = |(part, shown, change): &(Part, f64, &Change)| {
         let width = change.half_width_ns.filter(|_| !change.has_moved());
         let width = width.map_or(String::new(), |ns| format!(" +- {}", unit.plain(ns)));
-        format!("{name} {}{width}{}", unit.signed(*shown), because(d, name, unit))
+        let name = part.label();
+        format!("{name} {}{width}{}", unit.signed(*shown), because(d, *part, unit))
     };
     text.push_str(&format!(": {}", listed.iter().map(one).collect::<Vec<_>>().join(", ")));
     if listed.len() < d.parts.iter().filter(|(_, c)| c.a_ns + c.b_ns > 0.0).count() {
         text.push_str("; the rest did not move");
     }
-    let is_ready = |(name, change): &&(&str, Change)| *name == "runnable" && is_most(change);
+    let is_ready = |(part, change): &&(Part, Change)| *part == Part::Runnable && is_most(change);
     if d.own.verdict == Verdict::NoDifferenceSeen && d.parts.iter().any(|part| is_ready(&part)) {
         let how = if word == "slower" { "longer" } else { "less" };
         text.push_str(&format!(". It waited {how} for a CPU: that is not the code"));
@@ -155,13 +157,15 @@ fn changed_sentence(d: &Difference) -> String {
 }
 
 /// Returns the exit or the cause that most of a part's difference is of.
-fn because(d: &Difference, part: &str, unit: Unit) -> String {
-    let of_part = d.parts.iter().find(|(name, _)| *name == part).map(|(_, change)| *change);
+fn because(d: &Difference, part: Part, unit: Unit) -> String {
+    let of_part = d.parts.iter().find(|(of, _)| *of == part).map(|(_, change)| *change);
     let total = of_part.unwrap_or_default().difference_ns;
-    let prefix = format!("{part} by ");
+    let prefix = format!("{} by ", part.key());
     let causes = d.causes.iter().filter_map(|(name, c)| Some((name.strip_prefix(&prefix)?, *c)));
-    let exits =
-        d.exits_by_part().into_iter().filter(|(of, name, _)| *of == part && *name != "other");
+    let exits = d
+        .exits_by_part()
+        .into_iter()
+        .filter(|(of, name, _)| *of == part.label() && *name != "other");
     let exits = exits.map(|(_, name, change)| (name, change));
     let found = causes.chain(exits).find(|(_, change)| {
         change.has_moved()
@@ -169,7 +173,7 @@ fn because(d: &Difference, part: &str, unit: Unit) -> String {
             && change.difference_ns.abs() >= 0.5 * total.abs()
     });
     found.map_or(String::new(), |(name, change)| {
-        let by = if matches!(part, "kernel" | "vmm") { "exits" } else { "by" };
+        let by = if matches!(part, Part::Kernel | Part::Vmm) { "exits" } else { "by" };
         format!(" ({by} {name} {})", unit.signed(change.difference_ns))
     })
 }

@@ -17,7 +17,7 @@ import tempfile
 import time
 
 CHILDREN = ["parse", "look_up", "render"]
-PARTS = ["program", "kernel", "runnable", "blocked", "unattributed"]
+PARTS = ["on_cpu", "kernel", "runnable", "blocked", "unknown"]
 
 
 def typical(regions):

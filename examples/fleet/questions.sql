@@ -12,16 +12,17 @@ ORDER BY name, host, build;
 -- variance. The parts of a region add up to its duration, so the shares add up to 1.
 WITH spread AS (
   SELECT name, nullif(var_pop(duration_ns), 0) AS variance,
-    covar_pop(guest_ns, duration_ns) AS guest, covar_pop(kernel_ns, duration_ns) AS kernel,
+    covar_pop(on_cpu_ns, duration_ns) AS on_cpu, covar_pop(guest_ns, duration_ns) AS guest,
+    covar_pop(kernel_ns, duration_ns) AS kernel,
     covar_pop(vmm_ns, duration_ns) AS vmm, covar_pop(runnable_ns, duration_ns) AS runnable,
-    covar_pop(blocked_ns, duration_ns) AS blocked, covar_pop(off_ns, duration_ns) AS off,
-    covar_pop(unattributed_ns, duration_ns) AS unattributed
+    covar_pop(blocked_ns, duration_ns) AS blocked, covar_pop(off_cpu_ns, duration_ns) AS off_cpu,
+    covar_pop(unknown_ns, duration_ns) AS unknown
   FROM samples
   GROUP BY name
 )
 SELECT name, part, round(covariance / variance, 4) + 0 AS share
 FROM spread
-UNPIVOT (covariance FOR part IN (guest, kernel, vmm, runnable, blocked, off, unattributed))
+UNPIVOT (covariance FOR part IN (on_cpu, guest, kernel, vmm, runnable, blocked, off_cpu, unknown))
 WHERE variance > 0
 ORDER BY name, share DESC, part;
 
@@ -41,10 +42,10 @@ WITH slow AS (
   FROM samples JOIN slow ON samples.name = slow.name AND samples.duration_ns >= slow.tenth_ns
 )
 SELECT name, duration_ns,
-  CASE greatest(guest_ns, kernel_ns, vmm_ns, runnable_ns, blocked_ns, off_ns, unattributed_ns)
-    WHEN guest_ns THEN 'guest' WHEN kernel_ns THEN 'kernel' WHEN vmm_ns THEN 'vmm'
-    WHEN runnable_ns THEN 'runnable' WHEN blocked_ns THEN 'blocked' WHEN off_ns THEN 'off'
-    ELSE 'unattributed' END AS mostly,
+  CASE greatest(on_cpu_ns, guest_ns, kernel_ns, vmm_ns, runnable_ns, blocked_ns, off_cpu_ns, unknown_ns)
+    WHEN on_cpu_ns THEN 'on_cpu' WHEN guest_ns THEN 'guest' WHEN kernel_ns THEN 'kernel' WHEN vmm_ns THEN 'vmm'
+    WHEN runnable_ns THEN 'runnable' WHEN blocked_ns THEN 'blocked' WHEN off_cpu_ns THEN 'off_cpu'
+    ELSE 'unknown' END AS mostly,
   host, build, session, session_uuid, client, id, t_ns
 FROM slowest
 WHERE place <= 10

@@ -16,7 +16,7 @@ use std::fmt::Write as _;
 use std::io::Write;
 
 /// Version of the JSON of each command, which docs/json.md describes.
-pub const JSON_VERSION: u32 = 1;
+pub const JSON_VERSION: u32 = 2;
 
 /// The largest number that every reader of JSON takes exactly: they use doubles.
 const MOST_EXACT: u64 = 1 << 53;

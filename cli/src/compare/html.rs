@@ -5,7 +5,7 @@ use crate::output::grouped;
 use crate::page::PageFile;
 use crate::regions::html::{NO_SCRIPT, Segment, colour, document, scrolled, short, stack};
 use anyhow::Result;
-use hypertrace_compare::{Change, Comparison, Difference, PARTS, Unit, Verdict, sentences, signed};
+use hypertrace_compare::{Change, Comparison, Difference, Unit, Verdict, sentences, signed};
 use hypertrace_export::escape::{Html, JsonInHtml};
 use serde_json::{Value, json};
 use std::fmt::{self, Write as _};
@@ -167,20 +167,20 @@ fn dots(out: &mut String, unit: Unit, difference: &Difference) -> fmt::Result {
 /// Writes a bar of the parts of each side.
 fn bars(out: &mut String, unit: Unit, difference: &Difference) -> fmt::Result {
     let whole = difference.typical.change.a_ns.max(difference.typical.change.b_ns);
-    let known = PARTS.into_iter().zip(&difference.parts);
-    let known: Vec<_> = known.filter(|(_, (_, c))| c.a_ns + c.b_ns > 0.0).collect();
+    let known = difference.parts.iter().filter(|(_, c)| c.a_ns + c.b_ns > 0.0);
+    let known = Vec::from_iter(known);
     out.push_str("<ul class=\"legend\" aria-label=\"Colours\">");
-    for ((part, _), (name, _)) in &known {
-        colour(out, 'p', *part as usize, name)?;
+    for (part, _) in &known {
+        colour(out, 'p', *part as usize, part.label())?;
     }
     out.push_str("</ul>\n<div class=\"bars\">\n");
     for letter in ["A", "B"] {
         let of = |change: &Change| if letter == "A" { change.a_ns } else { change.b_ns };
         let total = unit.plain(of(&difference.typical.change));
         write!(out, "<span>{letter} <b>{total}</b></span>")?;
-        let segments = known.iter().map(|((part, _), (name, change))| Segment {
+        let segments = known.iter().map(|(part, change)| Segment {
             part: *part,
-            name: (*name).to_owned(),
+            name: part.label().to_owned(),
             ns: of(change).round() as u64,
         });
         stack(out, &segments.filter(|s| s.ns > 0).collect::<Vec<_>>(), whole.round() as u64)?;
@@ -195,10 +195,10 @@ fn table(out: &mut String, unit: Unit, difference: &Difference) -> fmt::Result {
     let typical = &difference.typical.change;
     let changes: Vec<f64> = difference.parts.iter().map(|(_, c)| c.difference_ns).collect();
     let mut rows = vec![(String::from("typical mean"), false, *typical)];
-    for ((name, change), rounded) in difference.parts.iter().zip(unit.rounded(&changes)) {
+    for ((part, change), rounded) in difference.parts.iter().zip(unit.rounded(&changes)) {
         if change.a_ns + change.b_ns > 0.0 {
             let change = Change { difference_ns: rounded, ..*change };
-            rows.push(((*name).to_owned(), true, change));
+            rows.push((part.label().to_owned(), true, change));
         }
     }
     let named =

@@ -1,17 +1,15 @@
 //! A row for each run, for other programs.
 
 use super::Side;
-use hypertrace_compare::PARTS;
 use hypertrace_export::escape::Csv;
+use hypertrace_timeline::regions::Part;
 use std::fmt::Write;
 use std::os::unix::ffi::OsStrExt;
 
 /// Formats a row for each run and name of regions.
 pub fn csv(sides: &[Side; 2]) -> String {
     let mut out = "time,run,side,region,count,typical_ns,mean_ns,p50_ns,p99_ns,lost".to_owned();
-    let regions = || sides.iter().flatten().flat_map(|(_, run)| run.regions.values());
-    let is_program = regions().all(|region| region.is_program);
-    PARTS.iter().for_each(|(part, _)| out.extend([",", part.name(is_program), "_ns"]));
+    Part::ALL.iter().for_each(|part| out.extend([",", part.key_ns()]));
     out.push('\n');
     for (side, runs) in ["a", "b"].into_iter().zip(sides) {
         for (dir, run) in runs {

@@ -6,6 +6,7 @@ use hypertrace_compare::{
     Change, Comparison, Difference, Judged, Unit, Verdict, sentences, signed,
 };
 use hypertrace_export::escape::Escaped;
+use hypertrace_timeline::regions::Part;
 use std::fmt::Write;
 
 /// Most regions inside, exits and causes of a name that are shown.
@@ -88,21 +89,21 @@ fn verdict(judged: &Judged) -> &'static str {
 }
 
 /// Formats the parts, whose differences are rounded so that they add up.
-fn parts(out: &mut String, unit: Unit, all: &[(&str, Change)]) {
+fn parts(out: &mut String, unit: Unit, all: &[(Part, Change)]) {
     let differences: Vec<f64> = all.iter().map(|(_, change)| change.difference_ns).collect();
-    for ((name, change), difference) in all.iter().zip(unit.rounded(&differences)) {
+    for ((part, change), difference) in all.iter().zip(unit.rounded(&differences)) {
         if change.a_ns > 0.0 || change.b_ns > 0.0 {
-            row(out, &format!("    {name}"), unit, change, difference, "");
+            row(out, &format!("    {}", part.label()), unit, change, difference, "");
         }
     }
 }
 
 /// Formats which parts the slowest hundredth of each side has.
-fn slowest(out: &mut String, parts: &[(&str, Change)]) {
+fn slowest(out: &mut String, parts: &[(Part, Change)]) {
     let side = |of: fn(&Change) -> f64| {
         let sum: f64 = parts.iter().map(|(_, change)| of(change)).sum();
         let mut all: Vec<(f64, &str)> =
-            parts.iter().map(|(name, change)| (of(change) / sum * 100.0, *name)).collect();
+            parts.iter().map(|(name, change)| (of(change) / sum * 100.0, name.label())).collect();
         all.retain(|(percent, _)| *percent >= 1.0);
         all.sort_by(|a, b| b.0.total_cmp(&a.0));
         let all: Vec<String> =

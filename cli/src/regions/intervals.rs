@@ -12,25 +12,23 @@ use std::io::{self, Write as _};
 /// Prints a line for each interval of each thread: those of a thread in order of time. Returns the warnings.
 pub fn print(recording: &Recording) -> Result<Vec<Warning>> {
     let out = io::BufWriter::with_capacity(1 << 16, io::stdout().lock());
-    let mut printer = Printer { recording, start: recording.start_unix_ns(), out };
+    let mut printer = Printer { start: recording.start_unix_ns(), out };
     let regions = recording.regions(&Options::default(), &mut printer)?;
     printer.out.flush().context("cannot write")?;
     Ok(regions.warnings)
 }
 
-struct Printer<'a> {
-    recording: &'a Recording,
+struct Printer {
     /// Unix time of the start.
     start: i64,
     out: io::BufWriter<io::StdoutLock<'static>>,
 }
 
-impl Consumer for Printer<'_> {
+impl Consumer for Printer {
     type Error = anyhow::Error;
 
     fn interval(&mut self, thread: &ThreadInterval<'_>) -> Result<()> {
         let interval = thread.interval;
-        let is_program = self.recording.sessions[thread.session].0.json().programs;
         let line = json!({
             "version": JSON_VERSION,
             "session": thread.session,
@@ -39,7 +37,7 @@ impl Consumer for Printer<'_> {
             "t_ns": interval.from.saturating_sub(self.start),
             "begin_ns": interval.from,
             "duration_ns": interval.length(),
-            "part": interval.part.name(is_program),
+            "part": interval.part,
             "reason": thread.reason,
             "wait": thread.cause.as_ref().map(cause_json),
         });

@@ -32,17 +32,18 @@ use summary::Sort;
 /// each: quantiles, a histogram, and how the time of the median, of the 99th
 /// percentile and of the slowest divides:
 ///
-///   guest         in the guest (a program's own time, where there is no VM)
-///   kernel        in the host's kernel for an exit of the guest, by reason
-///   vmm           in the VMM
-///   runnable      ready, but another thread had the CPU
-///   blocked       asleep until it was woken
-///   off           off the CPU: asleep or ready, which was not recorded
-///   unattributed  not proven to be any of these
+///   on-CPU             a program with a CPU, where there is no VM
+///   guest              in the guest
+///   kernel             in the host's kernel for an exit of the guest, by reason
+///   VMM                in the VMM
+///   waiting for a CPU  ready, but another thread had the CPU (runnable in --json)
+///   blocked            asleep until it was woken
+///   off-CPU            asleep or ready, which was not recorded
+///   unknown            not proven to be any of these
 ///
 /// Time counts for a part only between two events that prove it. This needs the
 /// kernel's events beside the session (demo, record --kernel, record -p);
-/// without them all time is unattributed. docs/regions.md has the details.
+/// without them all time is unknown. docs/regions.md has the details.
 ///
 /// Regions that cannot be measured are counted apart, by kind, and are not in the
 /// numbers: without an end or a begin, an id twice, over lost events, over a jump
@@ -112,7 +113,7 @@ pub struct Args {
 
     /// Print one JSON object: regions (name, session, by, count, min_ns .. max_ns,
     /// histogram, not_counted, breakdown, total, self, children, empty_ns), left_out,
-    /// stolen_ms (null: unknown), warnings
+    /// steal_ms (null: unknown), warnings
     #[arg(long, group = "form")]
     json: bool,
 
@@ -214,8 +215,8 @@ pub fn run(args: &Args) -> Result<()> {
         subtract: args.subtract_empty,
         groups,
         of_any: args.of_any(sessions),
-        stolen_ms: traces.iter().filter_map(KernelTrace::stolen_ms).reduce(u64::saturating_add),
-        stolen_at_most_ms: traces.iter().filter_map(KernelTrace::stolen_at_most_ms).sum(),
+        steal_ms: traces.iter().filter_map(KernelTrace::stolen_ms).reduce(u64::saturating_add),
+        steal_at_most_ms: traces.iter().filter_map(KernelTrace::stolen_at_most_ms).sum(),
     };
     let printed = match &args.html {
         Some(path) => html::page(&shown, &recording, &warnings)
@@ -394,7 +395,7 @@ impl Args {
             // No event of the kernel would change that.
             warnings.push(text::OF_ANY.into());
         } else if !regions.has_kernel && sessions.iter().any(is_recording) {
-            warnings.push("without the kernel's events, all time is unattributed".into());
+            warnings.push("without the kernel's events, all time is unknown".into());
         } else if !regions.has_kernel && traces.iter().all(KernelTrace::has_switches) {
             // Over a file, no reference point can be made.
             let has_threads = |(session, maps): &(Session, ClockMaps)| {
@@ -409,7 +410,7 @@ impl Args {
                 }
                 false => "the guest's kernel's events with `hypertrace forward` in the guest",
             };
-            warnings.push(format!("no kernel.dat: all time is unattributed; record {next}").into());
+            warnings.push(format!("no kernel.dat: all time is unknown; record {next}").into());
         }
         if regions.has_other_names {
             warnings.push(format!(

@@ -33,9 +33,9 @@ pub struct Shown<'a> {
     /// Names of regions that may begin on one thread and end on another.
     pub of_any: BTreeSet<String>,
     /// Time that a hypervisor took from the machine's CPUs while the kernel's traces were recorded.
-    pub stolen_ms: Option<u64>,
+    pub steal_ms: Option<u64>,
     /// The most that this can be.
-    pub stolen_at_most_ms: u64,
+    pub steal_at_most_ms: u64,
 }
 
 /// Durations of a group, less the cost of an empty region if that is wanted.
@@ -77,7 +77,7 @@ impl fmt::Display for Json<'_> {
         let left_out: Map<_, _> =
             shown.left_out().map(|(why, count)| (why.to_owned(), count.into())).collect();
         let warnings = Vec::from_iter(warnings.iter().map(|warning| &**warning));
-        let rest = json!({ "left_out": exact(left_out.into()), "stolen_ms": shown.stolen_ms, "warnings": warnings });
+        let rest = json!({ "left_out": exact(left_out.into()), "steal_ms": shown.steal_ms, "warnings": warnings });
         let rest = rest.to_string();
         let rest = rest.strip_prefix('{').unwrap_or_default();
         writeln!(f, "],{}", JsonText(rest))
@@ -158,9 +158,9 @@ impl<'a> Shown<'a> {
                 "slowest": self.breakdown(group, group.slowest.as_ref()),
             },
             "total": self.breakdown(group, Some(&group.total)),
-            "self": times(group, &group.own_times()),
+            "self": times(&group.own_times()),
             "children": group.children.iter().map(|child| {
-                let mut json = times(group, &child.times);
+                let mut json = times(&child.times);
                 json["name"] = child.name.as_deref().into();
                 json["count"] = child.count.into();
                 json
@@ -179,20 +179,20 @@ impl<'a> Shown<'a> {
             json!({
                 "reason": self.reason(*reason),
                 "count": exits.count,
-                "ns": exits.kernel,
+                "kernel_ns": exits.kernel,
                 "vmm_ns": exits.vmm,
                 "waits_ns": exits.waits,
             })
         });
-        let mut json = times(group, &breakdown.times);
+        let mut json = times(&breakdown.times);
         json["bound_ns"] = breakdown.bound_ns.into();
         json["regions"] = breakdown.regions.into();
         json["exits"] = exits.collect();
         json["waits"] = breakdown.waits.iter().map(|wait| self.wait(*wait)).collect();
         json["path"] = breakdown.path.iter().map(|step| self.step(step)).collect();
         json["exits_of"] = breakdown.exits_of.into();
-        json["stolen_regions"] = self.stolen_ms.map(|_| breakdown.stolen).into();
-        json["stolen_at_most_ns"] = breakdown.stolen_at_most_ns.into();
+        json["steal_regions"] = self.steal_ms.map(|_| breakdown.steals).into();
+        json["steal_at_most_ns"] = breakdown.steal_at_most_ns.into();
         json["guest_includes_kvm"] = group.includes_kvm.into();
         json
     }
@@ -200,19 +200,17 @@ impl<'a> Shown<'a> {
     /// Returns a part of a wait.
     fn wait(&self, (part, cause, ns): (Part, CauseNumber, u64)) -> Value {
         let mut json = cause_json(self.cause(cause));
-        let part = Part::ALL.iter().find(|(known, _)| *known == part).map(|(_, name)| *name);
-        json["part"] = part.into();
+        json["part"] = part.key().into();
         json["ns"] = ns.into();
         json
     }
 
     /// Returns a step of a critical path.
     fn step(&self, step: &PathStep) -> Value {
-        let (doing, cause) = match step.doing {
-            Doing::Running => ("running", None),
-            Doing::Runnable => ("runnable", None),
-            Doing::Blocked(cause) => ("blocked", Some(self.cause(cause).to_string())),
-            Doing::Unknown(why) => ("unknown", Some(why_unknown(why).to_owned())),
+        let cause = match step.doing {
+            Doing::Running | Doing::Runnable => None,
+            Doing::Blocked(cause) => Some(self.cause(cause).to_string()),
+            Doing::Unknown(why) => Some(why_unknown(why).to_owned()),
         };
         let (name, names, tid, session) = match self.cause(step.thread) {
             Cause::Thread { name, names, tid, session, .. } => {
@@ -225,7 +223,7 @@ impl<'a> Shown<'a> {
             "names": names,
             "tid": tid,
             "session": session,
-            "doing": doing,
+            "doing": step.doing.part(),
             "cause": cause,
             "ns": step.ns,
         })
@@ -260,7 +258,7 @@ impl<'a> Shown<'a> {
         for (_, name) in NotCounted::ALL {
             let _ = write!(out, ",{name}");
         }
-        out.push_str(&part_columns(self.is_program()));
+        out.push_str(&part_columns());
         out.push('\n');
         for group in self.groups() {
             let _ = write!(out, "{},{}", Csv(group.name.as_bytes()), Csv(value(group).as_bytes()));
@@ -281,7 +279,7 @@ impl<'a> Shown<'a> {
     /// Prints a line for each region.
     pub fn samples(&self) -> Result<()> {
         let mut out = io::BufWriter::with_capacity(1 << 16, io::stdout().lock());
-        let columns = part_columns(self.is_program());
+        let columns = part_columns();
         let begin = "name,by,session,client,id,t_ns,begin_ns,duration_ns";
         writeln!(out, "{begin}{columns},session_uuid").context("cannot write")?;
         let hides_empty = self.groups().all(|group| group.name != EMPTY);
@@ -308,11 +306,6 @@ impl<'a> Shown<'a> {
             .context("cannot write")?;
         }
         out.flush().context("cannot write")
-    }
-
-    /// Returns whether all regions are of programs.
-    fn is_program(&self) -> bool {
-        self.groups().all(|group| group.is_program)
     }
 }
 
@@ -345,11 +338,8 @@ fn why_unknown(why: Unknown) -> &'static str {
 }
 
 /// Returns a duration and its parts.
-fn times(group: &Group, times: &Times) -> Value {
-    let parts = Part::ALL.iter().map(|(part, _)| {
-        let name = part.name(group.is_program);
-        (format!("{name}_ns"), times.get(*part).into())
-    });
+fn times(times: &Times) -> Value {
+    let parts = times.iter().map(|(part, ns)| (part.key_ns().to_owned(), ns.into()));
     json!({ "duration_ns": times.total(), "parts": parts.collect::<Map<_, _>>() })
 }
 
@@ -361,12 +351,10 @@ fn number(number: Option<u64>) -> String {
     number.map(|number| number.to_string()).unwrap_or_default()
 }
 
-fn part_columns(is_program: bool) -> String {
-    Part::ALL
-        .iter()
-        .fold(String::new(), |out, (part, _)| format!("{out},{}_ns", part.name(is_program)))
+fn part_columns() -> String {
+    Part::ALL.iter().fold(String::new(), |out, part| format!("{out},{}", part.key_ns()))
 }
 
 fn part_values(times: &Times) -> String {
-    Part::ALL.iter().fold(String::new(), |out, (part, _)| format!("{out},{}", times.get(*part)))
+    times.iter().fold(String::new(), |out, (_, ns)| format!("{out},{ns}"))
 }

@@ -2,14 +2,14 @@
 
 use super::rows::Shown;
 use super::text::{short_count, shortened, time};
-use hypertrace_timeline::regions::{Group, Part};
+use hypertrace_timeline::regions::Group;
 use std::cmp::Reverse;
 use std::fmt::Write as _;
 
 /// Columns of the table.
 const WIDTH: usize = 80;
 /// Columns of a name. A longer one has a line of its own.
-const NAME: usize = 20;
+const NAME: usize = 18;
 
 /// What groups are sorted by: names upwards, and numbers downwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -53,7 +53,7 @@ pub fn summary(shown: &Shown<'_>) -> String {
             name = "";
         }
         // Writing to a String does not fail.
-        let _ = write!(out, "{name:<NAME$} {count:>8} {median:>7} {p99:>7} {total:>7} {own:>7}");
+        let _ = write!(out, "{name:<NAME$} {count:>5} {median:>7} {p99:>7} {total:>7} {own:>7}");
         out.push_str(format!("  {largest}").trim_end());
         out.push('\n');
     };
@@ -83,13 +83,10 @@ pub fn summary(shown: &Shown<'_>) -> String {
 /// Returns the part with the most time, and its share.
 fn largest(group: &Group) -> String {
     let all = group.total.times.total();
-    let parts = Part::ALL
-        .iter()
-        .map(|(part, _)| (group.total.times.get(*part), part.name(group.is_program)));
-    match parts.rev().max_by_key(|(ns, _)| *ns) {
-        Some((ns, name)) if ns > 0 => {
+    match group.total.times.iter().rev().max_by_key(|(_, ns)| *ns) {
+        Some((part, ns)) if ns > 0 => {
             let share = ns as f64 * 100.0 / all as f64;
-            format!("{} {share:.0}%", name)
+            format!("{} {share:.0}%", part.label())
         }
         _ => String::new(),
     }

@@ -44,13 +44,13 @@ pub fn text(shown: &Shown<'_>, warnings: &mut Vec<Warning>) -> String {
     out.push_str(&summary(shown));
     let is_unknown = |group: &Group| {
         let times = &group.total.times;
-        times.total() > 0 && times.get(Part::Unattributed) == times.total()
+        times.total() > 0 && times.get(Part::Unknown) == times.total()
     };
     let mut why = "nothing proves it".to_owned();
     warnings.retain(|text| **text != *OF_ANY);
     let of_any = |group: &Group| shown.of_any.contains(&group.name);
     if shown.groups().any(|group| is_unknown(group) && !of_any(group))
-        && let Some(at) = warnings.iter().position(|text| text.contains(" is unattributed"))
+        && let Some(at) = warnings.iter().position(|text| text.contains(" is unknown"))
     {
         why = warnings.remove(at).to_string();
     }
@@ -115,7 +115,7 @@ fn one(out: &mut String, shown: &Shown<'_>, group: &Group, unknown: Option<Strin
 
 /// Returns the lines about all groups together.
 pub fn remarks(shown: &Shown<'_>) -> impl Iterator<Item = String> {
-    let all = [left_out(shown), unrecorded(shown), by_whom(shown), renamed(shown), stolen(shown)];
+    let all = [left_out(shown), unrecorded(shown), by_whom(shown), renamed(shown), steal(shown)];
     all.into_iter().flatten()
 }
 
@@ -197,9 +197,9 @@ fn unrecorded(shown: &Shown<'_>) -> Option<String> {
 }
 
 /// Returns a line about the time that no event shows, if there was any.
-fn stolen(shown: &Shown<'_>) -> Option<String> {
-    shown.stolen_ms.filter(|ms| *ms > 0)?;
-    let ms = grouped(shown.stolen_at_most_ms);
+fn steal(shown: &Shown<'_>) -> Option<String> {
+    shown.steal_ms.filter(|ms| *ms > 0)?;
+    let ms = grouped(shown.steal_at_most_ms);
     Some(format!(
         "an outer hypervisor took at most {ms} ms from this machine's CPUs while the kernel's events were \
          recorded: no event shows when exactly, it is in whatever part it hit"
@@ -238,7 +238,7 @@ pub fn columns(group: &Group) -> Vec<(&'static str, &Breakdown)> {
         ("all", "all~", Some(&group.total)),
     ];
     let columns = columns.into_iter().filter_map(|(name, marked, b)| Some((name, marked, b?)));
-    columns.map(|(name, marked, b)| (if b.stolen > 0 { marked } else { name }, b)).collect()
+    columns.map(|(name, marked, b)| (if b.steals > 0 { marked } else { name }, b)).collect()
 }
 
 /// Returns the notes below breakdowns.
@@ -255,18 +255,18 @@ pub fn footnotes(shown: &Shown<'_>, group: &Group) -> Vec<String> {
         let name = name.trim_end_matches(['*', '~']);
         format!("the exits in the column {name} are of {of} of its {all} regions")
     });
-    let stolen = (group.total.stolen > 0).then(|| {
+    let steal = (group.total.steals > 0).then(|| {
         format!(
             "~ while such a region ran ({} of all {}), a hypervisor took time from this machine's CPUs: \
              it may be in any part",
-            grouped(group.total.stolen),
+            grouped(group.total.steals),
             grouped(group.count())
         )
     });
-    let most = group.total.stolen_at_most_ns.filter(|ns| *ns > 0 && shown.stolen_ms > Some(0));
+    let most = group.total.steal_at_most_ns.filter(|ns| *ns > 0 && shown.steal_ms > Some(0));
     let most = most
         .map(|ns| format!("at most {} of the column all is time that a hypervisor took", time(ns)));
-    [regions].into_iter().chain(partial).chain(stolen).chain(most).collect()
+    [regions].into_iter().chain(partial).chain(steal).chain(most).collect()
 }
 
 /// A row of the exits for one reason in a part.
@@ -347,21 +347,14 @@ fn breakdowns(out: &mut String, shown: &Shown<'_>, group: &Group) -> fmt::Result
     }
     out.push('\n');
     row(out, "duration", columns.iter().map(|(_, b)| (b.times.total(), None)))?;
-    for (part, _) in Part::ALL {
-        let is_shown =
-            part == Part::Unattributed || columns.iter().any(|(_, b)| b.times.get(part) > 0);
+    for part in Part::ALL {
+        let is_shown = part == Part::Unknown || columns.iter().any(|(_, b)| b.times.get(part) > 0);
         if is_shown {
             let share = |b: &Breakdown| {
                 let ns = b.times.get(part);
                 (ns, Some(ns as f64 * 100.0 / b.times.total().max(1) as f64))
             };
-            let name = part.name(group.is_program);
-            let name = match part {
-                Part::Guest if group.includes_kvm => "guest with KVM",
-                Part::Off => "blocked or runnable",
-                _ => name,
-            };
-            row(out, name, columns.iter().map(|(_, b)| share(b)))?;
+            row(out, group.label(part), columns.iter().map(|(_, b)| share(b)))?;
         }
         exits(out, shown, &columns, part)?;
         waits(out, shown, &columns, part)?;
@@ -390,13 +383,12 @@ fn path(out: &mut String, shown: &Shown<'_>, group: &Group) -> fmt::Result {
     for (at, PathStep { thread, doing, ns }) in steps() {
         let cause = shown.cause(*thread);
         let doing = match doing {
-            Doing::Running => "running".into(),
-            Doing::Runnable => "runnable".into(),
             Doing::Blocked(cause) => shown.cause(*cause).to_string(),
             Doing::Unknown(why) => {
                 unknown[*why as usize][at] += ns;
                 continue;
             }
+            doing => doing.part().label().into(),
         };
         let Cause::Thread { tid, name, .. } = cause else {
             others[at] += ns;
@@ -683,8 +675,8 @@ mod tests {
             subtract: false,
             groups: regions.groups.iter().collect(),
             of_any: BTreeSet::new(),
-            stolen_ms: None,
-            stolen_at_most_ms: 0,
+            steal_ms: None,
+            steal_at_most_ms: 0,
         };
         let mut warnings = regions.warnings.clone();
         let line = "there are more than 5 regions: 2 that ended later";

@@ -89,7 +89,7 @@ fn the_exit_whose_handler_is_slower_is_named() {
     let Some((store, answer)) = compare(5, 200, 100_000) else { return };
 
     assert!(answer.starts_with("store is ") && answer.contains(" slower "), "{answer}");
-    assert!(answer.contains("vmm +") && answer.contains("(exits mmio read +"), "{answer}");
+    assert!(answer.contains("VMM +") && answer.contains("(exits mmio read +"), "{answer}");
     let whole = store["typical"]["difference_ns"].as_f64().unwrap();
     let (read, _) = difference(&store, "exits", "mmio read");
     let (write, _) = difference(&store, "exits", "mmio write");

@@ -15,7 +15,8 @@ use tempfile::TempDir;
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 
 /// Columns of parts in the samples.
-const PARTS: [&str; 7] = ["guest", "kernel", "vmm", "runnable", "blocked", "off", "unattributed"];
+const PARTS: [&str; 8] =
+    ["on_cpu", "guest", "kernel", "vmm", "runnable", "blocked", "off_cpu", "unknown"];
 
 /// Makes sessions of two builds on two hosts, and their samples, as `docs/fleet.md` says. Returns the folder, and by
 /// host, build and session what `regions --json` says.
@@ -90,7 +91,7 @@ struct Sample {
     session: String,
     id: String,
     duration: f64,
-    parts: [f64; 7],
+    parts: [f64; 8],
 }
 
 /// Returns the share of the durations' variance that a part explains.

@@ -120,7 +120,7 @@ fn check(schemas: &Schemas, seen: &mut BTreeSet<(String, String)>, command: &str
     let schema = &schemas[command];
     for line in text.lines() {
         let value: Value = serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"));
-        assert_eq!(value["version"], 1, "{command}: {line}");
+        assert_eq!(value["version"], 2, "{command}: {line}");
         walk("", &value, &mut |path, value| {
             let mut known = schema.iter().filter(|(known, types)| fits(known, types, path));
             let Some((name, documented)) = known.next() else {

@@ -283,15 +283,15 @@ pub fn check_regions(session: &Path) {
     };
     for name in ["sleeping", "working"] {
         assert_eq!(named(name)["count"], 4 * ROUNDS, "{json}");
-        assert!(of(name, "unattributed_ns") < 0.01, "{json}");
+        assert!(of(name, "unknown_ns") < 0.01, "{json}");
     }
-    let program = named("working")["total"]["parts"]["program_ns"].as_u64().unwrap();
+    let program = named("working")["total"]["parts"]["on_cpu_ns"].as_u64().unwrap();
     let tolerance = within / 20;
     let expected = within - tolerance..around + tolerance;
     assert!(expected.contains(&program), "{program} {expected:?}");
     // Four threads had two CPUs.
     assert!(of("working", "runnable_ns") > 0.2, "{json}");
-    assert!(of("sleeping", "blocked_ns") > of("sleeping", "program_ns"), "{json}");
+    assert!(of("sleeping", "blocked_ns") > of("sleeping", "on_cpu_ns"), "{json}");
 }
 
 /// Asserts that the time of a script is divided by the guest's processes that it waited for, and by the timer of one.
@@ -307,8 +307,8 @@ fn check_path(session: &Path) {
     assert_eq!(sum(&|_| true), total["duration_ns"], "{total}");
     let slept = sum(&|step| step["name"] == "sleep" && step["cause"] == "timer");
     assert!(slept > 400_000_000, "{slept} of {total}");
-    let worked = sum(&|step| step["name"] == "gzip" && step["doing"] == "running");
+    let worked = sum(&|step| step["name"] == "gzip" && step["doing"] == "on_cpu");
     assert!(worked > sum(&|step| step["doing"] == "unknown"), "{worked} of {total}");
-    let of_script = total["parts"]["program_ns"].as_u64().unwrap();
+    let of_script = total["parts"]["on_cpu_ns"].as_u64().unwrap();
     assert!(of_script >= worked, "{total}");
 }

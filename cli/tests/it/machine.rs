@@ -166,7 +166,7 @@ fn the_demos_time_is_divided_by_kvms_own_entries_and_exits() {
         assert_eq!(of["guest_includes_kvm"], false, "{of}");
         let parts: BTreeMap<String, u64> = serde_json::from_value(of["parts"].clone()).unwrap();
         assert_eq!(parts.values().sum::<u64>(), of["duration_ns"].as_u64().unwrap(), "{of}");
-        assert!(parts["guest_ns"] > 0 && parts["unattributed_ns"] == 0, "{of}");
+        assert!(parts["guest_ns"] > 0 && parts["unknown_ns"] == 0, "{of}");
     }
     let exits = batch["total"]["exits"].as_array().unwrap();
     let of_points = exits.iter().find(|exit| exit["reason"] == "mmio write").unwrap();

@@ -7,7 +7,7 @@ use crate::perfetto::{demo_with_kernel, of_program, with_boot_time, with_regions
 use hypertrace_test_support::{made, vcpu};
 use hypertrace_tests::capability;
 use hypertrace_tests::command::{Hypertrace, run};
-use hypertrace_timeline::regions::{Scheduling, SchedulingStep};
+use hypertrace_timeline::regions::{Part, Scheduling, SchedulingStep};
 use hypertrace_timeline::{KernelTrace, Session};
 use made::*;
 use serde_json::Value;
@@ -84,7 +84,8 @@ pub(crate) fn imported(sessions: &[&Path]) -> Option<Imported> {
         }
         for line in of("--intervals").lines() {
             let line: Value = serde_json::from_str(line).unwrap();
-            add(&mut wanted_parts, line["part"].as_str().unwrap(), number(&line["duration_ns"]));
+            let part = Part::ALL.into_iter().find(|part| part.key() == line["part"]).unwrap();
+            add(&mut wanted_parts, part.label(), number(&line["duration_ns"]));
         }
     }
     // Other events have a field of that name, too.
@@ -92,7 +93,7 @@ pub(crate) fn imported(sessions: &[&Path]) -> Option<Imported> {
     regions.retain(|name, _| wanted_regions.contains_key(name));
     assert_eq!(regions, wanted_regions);
     // Without a kernel's trace and regions there is nothing to say.
-    if !sums(&parts).is_empty() || wanted_parts.keys().any(|part| part != "unattributed") {
+    if !sums(&parts).is_empty() || wanted_parts.keys().any(|part| part != "unknown") {
         assert_eq!(sums(&parts), wanted_parts);
     }
     let switches = switches.as_array().unwrap().iter();

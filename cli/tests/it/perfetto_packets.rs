@@ -7,6 +7,7 @@ use crate::perfetto::{READER, SCRIPT, session, with_boot_time};
 use hypertrace_test_support::{made, trace_dat, vcpu};
 use hypertrace_tests::capability;
 use hypertrace_tests::command::{Hypertrace, run};
+use hypertrace_timeline::regions::Part;
 use made::*;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -130,7 +131,8 @@ fn between_two_states_of_one_name_is_a_state_without_a_name() {
     made.kernel(&TraceDat::new("x86-tsc").option(all).cpu(&[page]));
     let intervals = run(HYPERTRACE.command(["regions", "--intervals"]).arg(made.path())).stdout;
     let parts = intervals.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-    let parts = Vec::from_iter(parts.map(|interval| interval["part"].as_str().unwrap().to_owned()));
+    let part = |line: Value| Part::ALL.into_iter().find(|part| part.key() == line["part"]).unwrap();
+    let parts = Vec::from_iter(parts.map(|line| part(line).label()));
     assert!(parts.windows(2).any(|pair| pair[0] == pair[1]), "{intervals}");
 
     let Some(packets) = packets(&[made.path()]) else { return };

@@ -4,6 +4,7 @@
 use crate::html;
 use hypertrace_test_support::cpus::{ASLEEP, Cpus, HARD, READY};
 use hypertrace_test_support::{made, trace_dat, vcpu};
+use hypertrace_timeline::regions::{PARTS, Part};
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -104,7 +105,7 @@ fn check_numbers(page: &Element, json: &Value) {
             let head = row.all("th")[0];
             let name = head.text();
             if head.get("class").is_empty() {
-                is_of_vmm = name == "vmm";
+                is_of_vmm = name == "VMM";
             }
             if head.get("class") != "sub wait"
                 && let Some(sum) = by_cause.take()
@@ -119,12 +120,13 @@ fn check_numbers(page: &Element, json: &Value) {
                     reasons.insert(name.clone());
                     let exits = of["exits"].as_array().unwrap();
                     let exit = exits.iter().find(|exit| exit["reason"] == *name);
-                    let ns =
-                        exit.map(|exit| number(&exit[if is_of_vmm { "vmm_ns" } else { "ns" }]));
+                    let key = if is_of_vmm { "vmm_ns" } else { "kernel_ns" };
+                    let ns = exit.map(|exit| number(&exit[key]));
                     assert_eq!(cell, Vec::from_iter(ns.filter(|ns| *ns > 0)), "{name}");
                 } else {
                     let name = name.strip_suffix(" with KVM").unwrap_or(&name);
-                    assert_eq!(cell, [number(&of["parts"][format!("{name}_ns")])], "{name}");
+                    let known = Part::ALL.into_iter().find(|part| part.label() == name).unwrap();
+                    assert_eq!(cell, [number(&of["parts"][known.key_ns()])], "{name}");
                     part[column] = cell[0];
                     seen[column] += cell[0];
                 }
@@ -158,22 +160,17 @@ fn check_lane(names: &Value, window: &Value, breakdown: &Value) {
     let numbers = window["lanes"][0]["intervals"].as_array().unwrap();
     let numbers: Vec<i64> = numbers.iter().map(|n| n.as_i64().unwrap()).collect();
     let mut at = window["from"].as_i64().unwrap();
-    let mut parts = [0; 7];
+    let mut parts = [0; PARTS];
     for interval in numbers.chunks(3) {
         let begin = at + interval[0];
         at = begin + interval[1];
         let within = at.clamp(0, length as i64) - begin.clamp(0, length as i64);
-        parts[interval[2] as usize % 8] += within as u64;
+        parts[interval[2] as usize % 16] += within as u64;
     }
     assert!(at <= window["to"].as_i64().unwrap());
-    for (part, name) in parts.into_iter().zip(names.as_array().unwrap()) {
-        let name = name.as_str().unwrap();
-        assert_eq!(
-            part,
-            number(&breakdown["parts"][format!("{name}_ns")]),
-            "{name}: {}",
-            window["label"]
-        );
+    assert_eq!(*names, serde_json::json!(Part::ALL.map(Part::label)));
+    for (ns, key) in parts.into_iter().zip(Part::ALL.map(Part::key_ns)) {
+        assert_eq!(ns, number(&breakdown["parts"][key]), "{key}: {}", window["label"]);
     }
 }
 
@@ -271,7 +268,7 @@ fn pictures_have_words() {
     }
     // All colours of the lanes are named.
     let legends: Vec<String> = page.all("ul").iter().map(|ul| ul.text()).collect();
-    for part in ["guest with KVM", "kernel", "vmm", "runnable", "blocked"] {
+    for part in ["guest with KVM", "kernel", "VMM", "waiting for a CPU", "blocked"] {
         assert!(legends.last().unwrap().contains(part), "{part}: {legends:?}");
     }
     // Without a script, the places of the charts say so.
@@ -505,7 +502,7 @@ fn a_program_has_a_page() {
     check_closed(&text, &parsed);
     let json: Value = regions(&out, &["--name", "nap", "--json"]).beside_missing_switches().json();
     check_numbers(&parsed, &json);
-    assert_eq!(data(&parsed)["parts"][0], "program");
+    assert_eq!(data(&parsed)["parts"][0], "on-CPU");
     // Among the slowest, a region is told by its thread and its fields.
     let has_threads = |table: &&&Element| table.all("th").iter().any(|th| th.text() == "thread");
     let tables = parsed.all("table");
@@ -560,10 +557,10 @@ fn what_a_thread_waited_for_is_in_the_table_and_in_its_lane() {
         Vec::from_iter(data["causes"].as_array().unwrap().iter().map(|c| c.as_str().unwrap()));
     let lane = &data["groups"][0]["windows"][0]["lanes"][0]["intervals"];
     let codes = lane.as_array().unwrap().chunks(3).map(|interval| interval[2].as_u64().unwrap());
-    let waits = codes.filter(|code| [3, 4].contains(&(code % 8)));
-    let waits = waits.map(|code| (code % 8, causes[code as usize / 8 - 1]));
+    let waits = codes.filter(|code| [4, 5].contains(&(code % 16)));
+    let waits = waits.map(|code| (code % 16, causes[code as usize / 16 - 1]));
     // Runnable behind the hog, woken by a timer, and the idle CPU's way to the thread.
-    let expected = [(3, "<b>hog</b>-300"), (4, "timer"), (3, "idle CPU")];
+    let expected = [(4, "<b>hog</b>-300"), (5, "timer"), (4, "idle CPU")];
     assert_eq!(Vec::from_iter(waits), expected);
     // The same by CPU, with a colour for each: 2 for a thread that is none of the session's, 3 for none.
     let turns = data["groups"][0]["windows"][0]["lanes"][0]["turns"].as_array().unwrap();

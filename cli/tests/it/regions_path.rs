@@ -70,7 +70,7 @@ fn a_process_with_a_thread_that_polls_is_its_computing_thread() {
     // Where the kernel drops a switch, time is not known.
     let of_program =
         |doing: &str| sum(path, |step| step["doing"] == doing && step["name"] == "polled");
-    assert!(of_program("running") > 50_000_000, "{path:?}");
+    assert!(of_program("on_cpu") > 50_000_000, "{path:?}");
     // The last of the other thread's sleeps, at most.
     assert!(of_program("blocked") < 10_000_000, "{path:?}");
 }
@@ -101,13 +101,12 @@ fn a_script_is_divided_by_the_processes_that_its_end_waited_for() {
     let slept = sum(path, |step| is(step, "sleep", "blocked") && step["cause"] == "timer");
     assert!((125_000_000..duration).contains(&slept), "{slept} of {path:?}");
     // The loop, but for what the machine's other threads took.
-    let computed = sum(path, |step| is(step, "sh", "running"));
+    let computed = sum(path, |step| is(step, "sh", "on_cpu"));
     assert!(computed > 5_000_000, "{computed} of {path:?}");
     // The parts are those of the path.
-    for (part, doing) in [("program", "running"), ("runnable", "runnable"), ("blocked", "blocked")]
-    {
+    for part in ["on_cpu", "runnable", "blocked"] {
         let ns = total["parts"][format!("{part}_ns")].as_u64().unwrap();
-        assert_eq!(ns, sum(path, |step| step["doing"] == doing), "{part}");
+        assert_eq!(ns, sum(path, |step| step["doing"] == part), "{part}");
     }
     // So are the causes of its waits.
     let waits = total["waits"].as_array().unwrap();

@@ -281,7 +281,7 @@ fn columns_of_regions_during_which_a_hypervisor_took_time_are_marked() {
         made.kernel(&trace);
         let json: Value = regions(made.path(), &["--json"]).json();
         let group = &json["regions"][0];
-        let of = |breakdown: &Value| breakdown["stolen_regions"].as_u64().unwrap();
+        let of = |breakdown: &Value| breakdown["steal_regions"].as_u64().unwrap();
         let counts =
             [&group["breakdown"]["median"], &group["breakdown"]["slowest"], &group["total"]];
         (regions(made.path(), &[]).ok(), counts.map(of))
@@ -336,7 +336,7 @@ fn the_most_that_a_hypervisor_took_from_regions_is_that_of_their_cpu() {
         let json = regions(made.path(), &["--json"]).stdout;
         let json: Value = serde_json::from_str(&json).unwrap();
         let groups = json["regions"].as_array().unwrap().clone();
-        let ms = |group: &Value| Some(group["total"]["stolen_at_most_ns"].as_u64()? / MS);
+        let ms = |group: &Value| Some(group["total"]["steal_at_most_ns"].as_u64()? / MS);
         let warnings = json["warnings"].to_string();
         (groups.iter().map(ms).collect::<Vec<_>>(), warnings)
     };
@@ -459,9 +459,9 @@ fn without_the_events_of_a_recording_in_progress_no_other_recording_is_advised()
 }
 
 #[test]
-fn a_table_of_nothing_but_unattributed_time_is_replaced_by_the_reason() {
+fn a_table_of_nothing_but_unknown_time_is_replaced_by_the_reason() {
     let made = vcpu::session(&[Vcpu::rounds(0, 20, 5)]);
-    golden("unattributed", HYPERTRACE.transcript(&[made], &["regions S"]));
+    golden("nothing_known", HYPERTRACE.transcript(&[made], &["regions S"]));
 }
 
 #[test]

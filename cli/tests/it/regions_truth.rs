@@ -341,7 +341,7 @@ impl Truth {
                 let kinds = [Kind::Duration, Kind::OnCpu, Kind::OffCpu];
                 is_right &= self.compare(name, &measured, bound, &kinds);
             } else {
-                assert_eq!(parts["off_ns"], 0, "{group:#}");
+                assert_eq!(parts["off_cpu_ns"], 0, "{group:#}");
                 let kinds = [Kind::Duration, Kind::OnCpu, Kind::Vmm, Kind::Runnable, Kind::Blocked];
                 is_right &= self.compare(name, &measured, bound, &kinds);
             }
@@ -357,7 +357,7 @@ impl Truth {
         samples.sort_by_key(|sample| sample.slack());
         assert_eq!(samples.len() as u64, ROUNDS);
         // On a loaded machine, the kernel drops a few events without counting them: what such a region
-        // lacks is unattributed, and no more than that.
+        // lacks is unknown, and no more than that.
         samples.retain(|sample| {
             let spent = measured[&sample.region];
             spent[Kind::Unattributed as usize] * 100 <= spent[Kind::Duration as usize]
@@ -441,12 +441,12 @@ fn measured(lines: &str) -> Measured {
     let parse = |line: &str| {
         let values: BTreeMap<&str, &str> = columns.iter().copied().zip(line.split(',')).collect();
         let number = |column: &str| values[column].parse::<i64>().unwrap();
-        let own = if values.contains_key("guest_ns") { "guest_ns" } else { "program_ns" };
-        let on_cpu = number(own) + number("kernel_ns") + number("vmm_ns");
+        let own = ["on_cpu_ns", "guest_ns", "kernel_ns", "vmm_ns"];
+        let on_cpu = own.map(number).into_iter().sum();
         let (runnable, blocked) = (number("runnable_ns"), number("blocked_ns"));
-        let off_cpu = runnable + blocked + number("off_ns");
-        let (duration, unattributed) = (number("duration_ns"), number("unattributed_ns"));
-        let spent = [duration, on_cpu, number("vmm_ns"), runnable, blocked, off_cpu, unattributed];
+        let off_cpu = runnable + blocked + number("off_cpu_ns");
+        let (duration, unknown) = (number("duration_ns"), number("unknown_ns"));
+        let spent = [duration, on_cpu, number("vmm_ns"), runnable, blocked, off_cpu, unknown];
         ((values["name"].to_owned(), number("id") as u64), spent)
     };
     lines.map(parse).collect()

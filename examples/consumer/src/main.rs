@@ -4,11 +4,11 @@
 //!
 //! ```text
 //! $ region-lines SESSION..
-//! lookup 17 duration=5120 program=4100 blocked=1020 by "program/0 server"
+//! lookup 17 duration=5120 on_cpu=4100 blocked=1020 by "program/0 server"
 //! ```
 
 use anyhow::Result;
-use hypertrace_timeline::regions::{Options, Part, Region, Regions};
+use hypertrace_timeline::regions::{Options, Region, Regions};
 use hypertrace_timeline::{Consumer, Given, Recording};
 use std::io::{self, BufWriter, Write};
 
@@ -25,11 +25,8 @@ impl<W: Write> Consumer for Lines<'_, W> {
         let sample = region.sample;
         let group = &self.regions.groups[usize::from(sample.group)];
         write!(self.out, "{} {} duration={}", group.name, sample.id, sample.duration_ns())?;
-        for (part, _) in Part::ALL {
-            let ns = sample.times.get(part);
-            if ns > 0 {
-                write!(self.out, " {}={ns}", part.name(group.is_program))?;
-            }
+        for (part, ns) in sample.times.iter().filter(|(_, ns)| *ns > 0) {
+            write!(self.out, " {}={ns}", part.key())?;
         }
         if let Some(event) = region.begin {
             // A program chooses its name: in quotes, it is escaped.

@@ -6,7 +6,7 @@ use super::request::Request;
 use super::value::{Attributes, quoted, string};
 use super::waits::{Wait, Waits};
 use hypertrace_abi::trace_parent::TraceParent;
-use hypertrace_timeline::regions::{Choice, Options, Part, Region, Regions, Sample};
+use hypertrace_timeline::regions::{Choice, Options, Region, Regions, Sample};
 use hypertrace_timeline::{
     ClockMaps, Consumer, EntryRef, Error, EventRef, Recording, Session, ValueRef, Warning,
 };
@@ -281,7 +281,7 @@ impl<'a, E> Writer<'a, E> {
                 attributes.text("hypertrace.vmm.thread.name", name.as_bytes());
             }
         }
-        describe_times(&mut attributes, sample, group.is_program);
+        describe_times(&mut attributes, sample);
         if let Some(event) = event {
             describe_begin(&mut attributes, event, own.is_some());
         }
@@ -323,8 +323,7 @@ impl<'a, E> Writer<'a, E> {
         for wait in waits.iter().filter(|wait| ns(wait) >= least).take(MOST_EVENTS) {
             out.push_str(if count > 0 { ",{" } else { "{" });
             count += 1;
-            let name = if wait.is_runnable { "runnable" } else { "blocked" };
-            let _ = write!(out, "\"name\":\"{name}\"");
+            let _ = write!(out, "\"name\":\"{}\"", wait.part.key());
             quoted(out, "timeUnixNano", wait.from.max(0));
             let mut attributes = Attributes::default();
             attributes.number("duration_ns", ns(wait));
@@ -413,12 +412,9 @@ fn own_context(event: &EventRef<'_>) -> Option<Option<Context>> {
 }
 
 /// Adds the parts of a region's time.
-fn describe_times(attributes: &mut Attributes, sample: &Sample, is_program: bool) {
-    for (part, _) in Part::ALL {
-        let ns = sample.times.get(part);
-        if ns > 0 {
-            attributes.number(&format!("hypertrace.{}_ns", part.name(is_program)), ns);
-        }
+fn describe_times(attributes: &mut Attributes, sample: &Sample) {
+    for (part, ns) in sample.times.iter().filter(|(_, ns)| *ns > 0) {
+        attributes.number(&format!("hypertrace.{}", part.key_ns()), ns);
     }
     if let Some(ns) = sample.bound_ns() {
         attributes.number("hypertrace.duration_bound_ns", ns);

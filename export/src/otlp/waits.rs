@@ -2,7 +2,7 @@
 
 //! What threads waited for, in bounded memory: where there are too many waits, the shortest are forgotten.
 
-use hypertrace_timeline::regions::{CauseNumber, Part, ThreadInterval};
+use hypertrace_timeline::regions::{CauseNumber, Interval, Part, ThreadInterval};
 use hypertrace_timeline::{Consumer, Error};
 use std::collections::HashMap;
 
@@ -16,7 +16,8 @@ pub struct Wait {
     pub from: i64,
     /// Of its end.
     pub to: i64,
-    pub is_runnable: bool,
+    /// Runnable or blocked.
+    pub part: Part,
     pub cause: CauseNumber,
 }
 
@@ -36,8 +37,8 @@ impl Consumer for Waits {
     fn interval(&mut self, of: &ThreadInterval<'_>) -> Result<(), Error> {
         let interval = of.interval;
         if matches!(interval.part, Part::Runnable | Part::Blocked) && interval.length() > 0 {
-            let (is_runnable, cause) = (interval.part == Part::Runnable, interval.cause);
-            let wait = Wait { from: interval.from, to: interval.to, is_runnable, cause };
+            let Interval { from, to, part, cause, .. } = *interval;
+            let wait = Wait { from, to, part, cause };
             self.keep((of.session, of.tid), wait);
         }
         Ok(())
@@ -87,7 +88,7 @@ mod tests {
         let mut waits = Waits::default();
         let mut from = 0;
         for length in lengths {
-            waits.keep((0, 7), Wait { from, to: from + length, is_runnable: true, cause: 0 });
+            waits.keep((0, 7), Wait { from, to: from + length, part: Part::Runnable, cause: 0 });
             from += length + 1;
         }
         waits

@@ -26,17 +26,6 @@ pub enum States {
     Slices,
 }
 
-/// Names of a region's parts, as arguments.
-const PARTS: [(regions::Part, &str); regions::PARTS] = [
-    (regions::Part::Guest, "guest_ns"),
-    (regions::Part::Kernel, "kernel_ns"),
-    (regions::Part::Vmm, "vmm_ns"),
-    (regions::Part::Runnable, "runnable_ns"),
-    (regions::Part::Blocked, "blocked_ns"),
-    (regions::Part::Off, "off_ns"),
-    (regions::Part::Unattributed, "unattributed_ns"),
-];
-
 /// A thread of a session, while its intervals come.
 #[derive(Debug, Default)]
 struct Thread {
@@ -138,7 +127,7 @@ fn interval(
     if is_gap || is_same || states == States::Slices {
         stop(writer, machine, known, states)?;
     }
-    if matches!(part, regions::Part::Guest | regions::Part::Unattributed) || is_gap {
+    if matches!(part, regions::Part::Guest | regions::Part::Unknown) || is_gap {
         let at = if is_gap { ended.unwrap_or(from) } else { from };
         end_exit(writer, (thread.session, thread.tid), known, at)?;
     }
@@ -153,8 +142,7 @@ fn interval(
     known.last = Some((to, part));
     writer.counts.states += 1;
     writer.other(machine, (from, kind, known.track), |proto, interned| {
-        let name = part.name(is_program);
-        proto.number(event::NAME_IID, interned.number(Kind::Event, name));
+        proto.number(event::NAME_IID, interned.number(Kind::Event, part.label()));
         if let Some(reason) = thread.reason {
             arguments::text(proto, interned, "reason", reason);
         }
@@ -290,7 +278,6 @@ impl Places<'_, '_, '_> {
             Place::Client(client) => writer.holder(session, client, sample.begin_ns)?,
             Place::Any(_) => 0,
         };
-        let group = &self.regions.groups[usize::from(sample.group)];
         let name = &self.names[usize::from(sample.group)];
         let lanes = self.lanes.entry((sample.session, place, parent)).or_default();
         let on = lanes.find(writer, (machine, parent, name), sample)?;
@@ -300,13 +287,8 @@ impl Places<'_, '_, '_> {
             if let Some(bound_ns) = sample.bound_ns() {
                 arguments::number(proto, interned, "bound_ns", bound_ns);
             }
-            for (part, name) in PARTS {
-                let is_program = part == regions::Part::Guest && group.is_program;
-                let name = if is_program { "program_ns" } else { name };
-                let ns = sample.times.get(part);
-                if ns > 0 {
-                    arguments::number(proto, interned, name, ns);
-                }
+            for (part, ns) in sample.times.iter().filter(|(_, ns)| *ns > 0) {
+                arguments::number(proto, interned, part.key_ns(), ns);
             }
             if let Some(event) = begin {
                 let own = event.fields.iter().filter(|(name, _)| is_own(name));

@@ -176,7 +176,7 @@ fn a_span_has_its_times_its_parts_and_the_fields_of_its_begin() {
     let of = attributes(inner);
     assert_eq!(of["text"], "a\"\\\x1b[2J\u{fffd}</script>");
     assert_eq!((of["hypertrace.region.id"], of["hypertrace.client"]), (&json!("1"), &json!("0")));
-    assert_eq!(of["hypertrace.unattributed_ns"], "1000");
+    assert_eq!(of["hypertrace.unknown_ns"], "1000");
     assert_eq!((of["thread.id"], of["thread.name"]), (&json!("43"), &json!("server/worker\x1b")));
     assert_eq!(
         (of["hypertrace.begin_bound_ns"], of["hypertrace.duration_bound_ns"]),

@@ -12,17 +12,8 @@ const RUNS: &str = include_str!("../../../compare/tests/runs.csv");
 pub const NAMES: [&str; 4] = ["request", "parse_alone", "look_up_alone", "render_alone"];
 
 /// The typical mean of `request` and its parts.
-pub const PARTS: [&str; 9] = [
-    "request",
-    "program",
-    "runnable",
-    "blocked",
-    "unattributed",
-    "parse",
-    "look_up",
-    "render",
-    "own",
-];
+pub const PARTS: [&str; 9] =
+    ["request", "on_cpu", "runnable", "blocked", "unknown", "parse", "look_up", "render", "own"];
 
 /// Runs of one build: a row of values for each.
 type Build = Vec<Vec<f64>>;

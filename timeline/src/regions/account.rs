@@ -6,7 +6,7 @@
 //! it together: the first says what began, the second that nothing else came between. For
 //! example, a guest's own event and the emulated store after it prove that the guest ran;
 //! a guest's event and the return to the VMM do not, as the exit is missing. Then the time
-//! is *unattributed*. So an event that is missing makes unattributed time, and never more of
+//! is *unknown*. So an event that is missing makes unknown time, and never more of
 //! another part. (Two events that are missing together, a switch away from the thread and
 //! the next one back, leave no trace. The kernel reports such losses.)
 //!
@@ -56,16 +56,6 @@ enum Mode {
 
 /// Most intervals of a thread that wait for their proof.
 pub const MOST_WAITING: usize = 4096;
-
-impl Mode {
-    fn part(self) -> Part {
-        match self {
-            Mode::Guest => Part::Guest,
-            Mode::Vmm => Part::Vmm,
-            _ => Part::Kernel,
-        }
-    }
-}
 
 /// An event of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -159,6 +149,8 @@ enum Cpu {
 /// The account of a thread: give it all marks in order of time.
 #[derive(Debug)]
 pub struct Account {
+    /// The part of the mode [`Mode::Guest`].
+    own: Part,
     exactness: Exactness,
     mode: Option<Mode>,
     cpu: Cpu,
@@ -201,9 +193,11 @@ pub struct Switches {
 }
 
 impl Account {
-    /// Makes the account of a thread whose trace has these kinds of events.
-    pub fn new(exactness: Exactness) -> Account {
+    /// Makes the account of a thread whose trace has these kinds of events. Between events of its client it is in the part `own`:
+    /// the guest, or on the CPU if the client is the thread itself.
+    pub fn new(own: Part, exactness: Exactness) -> Account {
         Account {
+            own,
             exactness,
             mode: None,
             cpu: Cpu::On,
@@ -260,23 +254,23 @@ impl Account {
         self.switches.add(mark, self.cpu);
         match (mark, self.cpu) {
             (Mark::Wakeup, Cpu::Out(Why::Blocked)) => self.off(Part::Blocked, since, Cpu::Woken),
-            (Mark::Wakeup, Cpu::Out(Why::Unknown)) => self.off(Part::Off, since, Cpu::Woken),
+            (Mark::Wakeup, Cpu::Out(Why::Unknown)) => self.off(Part::OffCpu, since, Cpu::Woken),
             // Of a thread that is ready already: the event before it is missing.
-            (Mark::Wakeup, _) => self.off(Part::Unattributed, since, Cpu::Woken),
+            (Mark::Wakeup, _) => self.off(Part::Unknown, since, Cpu::Woken),
             (Mark::Out(why), Cpu::On) => {
                 self.push(since, None);
                 self.is_unproven |= self.mode.is_some();
                 self.cpu = Cpu::Out(why);
             }
-            (Mark::Out(why), _) => self.off(Part::Unattributed, since, Cpu::Out(why)),
+            (Mark::Out(why), _) => self.off(Part::Unknown, since, Cpu::Out(why)),
             (Mark::In, Cpu::Woken | Cpu::Out(Why::Preempted)) => {
                 self.off(Part::Runnable, since, Cpu::On);
             }
-            (Mark::In, Cpu::Out(Why::Unknown)) => self.off(Part::Off, since, Cpu::On),
-            (Mark::In | Mark::Interrupt, _) => self.off(Part::Unattributed, since, Cpu::On),
+            (Mark::In, Cpu::Out(Why::Unknown)) => self.off(Part::OffCpu, since, Cpu::On),
+            (Mark::In | Mark::Interrupt, _) => self.off(Part::Unknown, since, Cpu::On),
             (_, Cpu::On) => self.change(since, mark),
             (..) => {
-                self.off(Part::Unattributed, since, Cpu::On);
+                self.off(Part::Unknown, since, Cpu::On);
                 self.change((time, time), mark);
             }
         }
@@ -334,12 +328,12 @@ impl Account {
         }
     }
 
-    /// Takes all time up to now as unattributed: nothing is known of the thread until then.
+    /// Takes all time up to now as unknown: nothing is known of the thread until then.
     pub fn skip(&mut self, time: i64) {
         let last = self.last.replace(time).unwrap_or(time);
         self.by = None;
-        self.prove(Part::Unattributed);
-        self.push((last, time), Some(Part::Unattributed));
+        self.prove(Part::Unknown);
+        self.push((last, time), Some(Part::Unknown));
         (self.mode, self.cpu, self.is_new, self.reason) = (None, Cpu::On, false, 0);
     }
 
@@ -367,7 +361,7 @@ impl Account {
     pub fn take_proven(&mut self, mut take: impl FnMut(&Interval, bool)) {
         for waiting in &self.waiting {
             let Waiting { from, to, part, reason, cause, ended_by, is_merged, .. } = *waiting;
-            let part = part.unwrap_or(Part::Unattributed);
+            let part = part.unwrap_or(Part::Unknown);
             let reason = reason.unwrap_or(0);
             let interval = Interval { from, to, part, reason, cause, ended_by };
             take(&interval, is_merged);
@@ -409,15 +403,17 @@ impl Account {
         let (ends, begins) = self.modes(mark);
         let part = match self.mode.filter(|mode| ends.contains(mode)) {
             // The guest has run on, after an unknown part of this time.
-            Some(Mode::Access | Mode::Entry) if mark == Mark::Guest => Part::Guest,
+            Some(Mode::Access | Mode::Entry) if mark == Mark::Guest => self.own,
             // An exit that the kernel completed by itself. On the way to the VMM, there are other marks.
             Some(Mode::Access) if matches!(mark, Mark::Exit | Mark::Access | Mark::Port) => {
-                Part::Guest
+                self.own
             }
             // The VMM ran, and the kernel on the way there and back.
             Some(Mode::Return) if mark == Mark::Load => Part::Vmm,
-            Some(mode) => mode.part(),
-            None => Part::Unattributed,
+            Some(Mode::Guest) => self.own,
+            Some(Mode::Vmm) => Part::Vmm,
+            Some(_) => Part::Kernel,
+            None => Part::Unknown,
         };
         if part == Part::Kernel && std::mem::take(&mut self.is_new) {
             self.exit = Some(self.reason);
@@ -427,7 +423,7 @@ impl Account {
         if begins != Mode::Guest || self.mode != Some(Mode::Guest) {
             self.begun = since.1;
         }
-        if begins == Mode::Exit || begins == Mode::Access && part == Part::Guest {
+        if begins == Mode::Exit || begins == Mode::Access && part == self.own {
             self.is_new = true;
         }
         // The exit has ended; or another one has begun, and its events are missing.
@@ -527,7 +523,7 @@ impl Account {
         self.waiting = merged;
         if self.waiting.len() > before / 2 {
             self.switches.given_up += 1;
-            self.prove(Part::Unattributed);
+            self.prove(Part::Unknown);
         }
     }
 

@@ -154,7 +154,7 @@ fn read<'a>(
         if !trace.has_switches() {
             warnings.push(format!(
                 "{}: without the event sched:sched_switch, nothing proves that a thread had a CPU: \
-                 its threads' time is unattributed; record with -e sched:sched_switch too, or \
+                 its threads' time is unknown; record with -e sched:sched_switch too, or \
                  without -e",
                 trace.path().display()
             ).into());

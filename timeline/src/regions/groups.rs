@@ -227,8 +227,8 @@ fn key(group: &Group) -> (bool, &str, usize, bool, Option<u64>, Option<&str>) {
 }
 
 /// Returns the times of a region of which nothing is known.
-pub(super) fn unattributed(time: u64) -> Times {
+pub(super) fn unknown(time: u64) -> Times {
     let mut times = Times::default();
-    times.0[super::Part::Unattributed as usize] = time;
+    times.0[super::Part::Unknown as usize] = time;
     times
 }

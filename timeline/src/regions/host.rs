@@ -11,6 +11,7 @@ use super::account::{Account, MOST_WAITING, Switches};
 use super::followed::{Followed, Tids};
 use super::marks::Kinds;
 use super::pairs::{Open, Pairs, most_open};
+use super::parts::Part;
 use super::store::Holder;
 use super::tally::Tally;
 use super::{NotCounted, unix_ns};
@@ -255,7 +256,8 @@ impl Host {
         if tid == 0 {
             return None;
         }
-        let account = Account::new(Kinds::default().exactness(self.runs));
+        let own = if self.is_program { Part::OnCpu } else { Part::Guest };
+        let account = Account::new(own, Kinds::default().exactness(self.runs));
         // The kernel's events may be of a time before its lease.
         let recording = self.recordings.iter().position(|recording| recording.seen.contains(tid));
         let thread = Thread {
@@ -387,7 +389,7 @@ impl Host {
         (0..self.threads.len()).for_each(|thread| self.set_exactness(thread));
     }
 
-    /// Returns whether nothing is known of a thread now. If so, its time so far is unattributed.
+    /// Returns whether nothing is known of a thread now. If so, its time so far is unknown.
     pub fn is_unknown(&mut self, thread: usize, time: i64) -> bool {
         let thread = &mut self.threads[thread];
         let recording = thread.recording.and_then(|at| self.recordings.get(at));

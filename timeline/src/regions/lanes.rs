@@ -125,9 +125,9 @@ fn turns(intervals: &[Interval]) -> Vec<Turn> {
     for interval in intervals {
         let &Interval { from, to, part, cause, .. } = interval;
         let other = match part {
-            Part::Guest | Part::Kernel | Part::Vmm => None,
+            part if part.is_on_cpu() => None,
             Part::Runnable => Some(cause),
-            Part::Blocked | Part::Off | Part::Unattributed => continue,
+            _ => continue,
         };
         let last = turns.last_mut().filter(|last| last.to == from);
         // After an event of the program, or of the VMM, a thread goes on.

@@ -4,11 +4,14 @@
 
 use super::causes::{CauseNumber, Wait, Waits};
 use super::path::PathStep;
+use serde::{Serialize, Serializer};
 
-/// Parts of a thread's time.
+/// Parts of a thread's time, in the order of all outputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(usize)]
 pub enum Part {
+    /// A program's thread has a CPU, system calls included: of the host, or of a guest whose kernel was recorded.
+    OnCpu,
     /// In the guest; with KVM's own part where the kernel does not trace entries and exits.
     Guest,
     /// In the host's kernel, for an exit of the guest, and on the way to and from the VMM.
@@ -20,39 +23,72 @@ pub enum Part {
     /// Asleep, until it was woken.
     Blocked,
     /// Off the CPU: asleep or ready, which is not known.
-    Off,
+    OffCpu,
     /// Not proven to be any of the others.
-    Unattributed,
+    Unknown,
 }
 
+/// Number of parts.
+pub const PARTS: usize = 8;
+
+/// Names of the parts: the key in JSON, CSV and OTLP, the key of a time, and the label for people. Four more are taken for what
+/// these do not tell apart yet: `host_interrupt`; `stolen`, while a thread of the host had the vCPU's CPU; `behind`, while
+/// a thread of the guest had the guest's CPU; and `halted`.
+const NAMES: [[&str; 3]; PARTS] = [
+    ["on_cpu", "on_cpu_ns", "on-CPU"],
+    ["guest", "guest_ns", "guest"],
+    ["kernel", "kernel_ns", "kernel"],
+    ["vmm", "vmm_ns", "VMM"],
+    ["runnable", "runnable_ns", "waiting for a CPU"],
+    ["blocked", "blocked_ns", "blocked"],
+    ["off_cpu", "off_cpu_ns", "off-CPU"],
+    ["unknown", "unknown_ns", "unknown"],
+];
+
 impl Part {
-    /// All parts in the order of all outputs, with their names for guests: [`Part::name`] has those for programs, too.
-    pub const ALL: [(Part, &'static str); PARTS] = [
-        (Part::Guest, "guest"),
-        (Part::Kernel, "kernel"),
-        (Part::Vmm, "vmm"),
-        (Part::Runnable, "runnable"),
-        (Part::Blocked, "blocked"),
-        (Part::Off, "off"),
-        (Part::Unattributed, "unattributed"),
+    /// All parts.
+    pub const ALL: [Part; PARTS] = [
+        Part::OnCpu,
+        Part::Guest,
+        Part::Kernel,
+        Part::Vmm,
+        Part::Runnable,
+        Part::Blocked,
+        Part::OffCpu,
+        Part::Unknown,
     ];
 
-    /// Returns its name. A program's own time is not that of a guest: give [`Group::is_program`](super::Group::is_program).
-    pub fn name(self, is_program: bool) -> &'static str {
-        match self {
-            Part::Guest if is_program => "program",
-            part => Part::ALL[part as usize].1,
-        }
+    /// Returns its name in JSON, CSV and OTLP: `on_cpu`. It never changes.
+    pub fn key(self) -> &'static str {
+        NAMES[self as usize][0]
+    }
+
+    /// Returns the same name for a time in nanoseconds: `on_cpu_ns`.
+    pub fn key_ns(self) -> &'static str {
+        NAMES[self as usize][1]
+    }
+
+    /// Returns its name for people: `on-CPU`.
+    pub fn label(self) -> &'static str {
+        NAMES[self as usize][2]
+    }
+
+    /// Returns whether the thread has a CPU in it.
+    pub fn is_on_cpu(self) -> bool {
+        matches!(self, Part::OnCpu | Part::Guest | Part::Kernel | Part::Vmm)
     }
 
     /// Returns whether the thread waits in it.
     pub(super) fn is_wait(self) -> bool {
-        matches!(self, Part::Runnable | Part::Blocked | Part::Off)
+        matches!(self, Part::Runnable | Part::Blocked | Part::OffCpu)
     }
 }
 
-/// Number of parts.
-pub const PARTS: usize = 7;
+impl Serialize for Part {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.key())
+    }
+}
 
 /// Time in each part: nanoseconds, in [`Sample`](super::Sample), [`Group`](super::Group) and [`Breakdown`](super::Breakdown).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -62,6 +98,11 @@ impl Times {
     /// Returns the time in a part.
     pub fn get(&self, part: Part) -> u64 {
         self.0[part as usize]
+    }
+
+    /// Iterates over all parts and their times.
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = (Part, u64)> {
+        Part::ALL.into_iter().zip(self.0)
     }
 
     /// Returns the time in all parts.
@@ -168,8 +209,8 @@ impl Sums {
         self.waits.add(interval);
         let cpu = match (interval.part, interval.ended_by.map(|by| by.stream)) {
             // They end with a wake-up on any CPU.
-            (Part::Blocked | Part::Off, _) => return,
-            (Part::Unattributed, _) | (_, None) => None,
+            (Part::Blocked | Part::OffCpu, _) => return,
+            (Part::Unknown, _) | (_, None) => None,
             (_, Some(Stream::Kernel { cpu, .. })) => Some(cpu),
             // Only a switch moves it.
             (_, Some(Stream::Thread(_) | Stream::Client(_))) => return,

@@ -49,6 +49,18 @@ pub enum Doing {
     Unknown(Unknown),
 }
 
+impl Doing {
+    /// Returns the part of the thread's time that it is.
+    pub fn part(self) -> Part {
+        match self {
+            Doing::Running => Part::OnCpu,
+            Doing::Runnable => Part::Runnable,
+            Doing::Blocked(_) => Part::Blocked,
+            Doing::Unknown(_) => Part::Unknown,
+        }
+    }
+}
+
 /// The time of a thread on the critical paths of regions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathStep {
@@ -518,13 +530,7 @@ pub(super) fn unknown(why: Unknown, ns: u64) -> Vec<PathStep> {
 pub(super) fn times(path: &[PathStep]) -> Times {
     let mut times = Times::default();
     for step in path {
-        let part = match step.doing {
-            Doing::Running => Part::Guest,
-            Doing::Runnable => Part::Runnable,
-            Doing::Blocked(_) => Part::Blocked,
-            Doing::Unknown(_) => Part::Unattributed,
-        };
-        times.0[part as usize] += step.ns;
+        times.0[step.doing.part() as usize] += step.ns;
     }
     times
 }

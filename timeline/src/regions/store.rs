@@ -3,7 +3,7 @@
 //! The regions that were found: 96 bytes each, and for as many as fit a limit, their exits.
 
 use super::causes::Wait;
-use super::parts::{Divided, Exits, Part, REASONS, Reason, Times};
+use super::parts::{Divided, Exits, REASONS, Reason, Times};
 use super::path::PathStep;
 use crate::inputs::ctf::MOST_CLIENTS;
 use std::cmp::Reverse;
@@ -108,7 +108,7 @@ impl Sample {
 
     /// Returns how long its thread had a CPU, in nanoseconds.
     pub(super) fn on_cpu_ns(&self) -> u64 {
-        [Part::Guest, Part::Kernel, Part::Vmm].iter().map(|part| self.times.get(*part)).sum()
+        self.times.iter().filter(|(part, _)| part.is_on_cpu()).map(|(_, ns)| ns).sum()
     }
 
     /// Returns the Unix time of its end, nanoseconds.

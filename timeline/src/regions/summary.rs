@@ -25,7 +25,7 @@ pub struct Group {
     pub bound_ns: Option<u64>,
     /// Number of regions that are not counted, by [`NotCounted`](super::NotCounted).
     pub not_counted: [u64; NotCounted::ALL.len()],
-    /// Whether they are of programs of the host: the part "guest" is the program then.
+    /// Whether they are of programs of the host.
     pub is_program: bool,
     /// Whether the guest's time includes KVM's own part, which the kernel did not trace.
     pub includes_kvm: bool,
@@ -96,10 +96,10 @@ pub struct Breakdown {
     /// there are too many.
     pub exits_of: u64,
     /// Number of regions during which, as far as is known, a hypervisor took time from the machine's CPUs.
-    pub stolen: u64,
+    pub steals: u64,
     /// Most time that was taken from the regions while their threads had a CPU, nanoseconds: of each one on average, or of
     /// the total. `None` if it is not known.
-    pub stolen_at_most_ns: Option<u64>,
+    pub steal_at_most_ns: Option<u64>,
     /// One of the regions.
     pub example: Option<Sample>,
 }
@@ -122,6 +122,11 @@ impl Group {
         }
         self.waits.remove(&detail.waits);
         self.path.remove_all(&detail.path);
+    }
+
+    /// Returns the name of a part of its regions for people.
+    pub fn label(&self, part: Part) -> &'static str {
+        if part == Part::Guest && self.includes_kvm { "guest with KVM" } else { part.label() }
     }
 
     /// Returns the number of regions.
@@ -159,8 +164,8 @@ impl Group {
             waits: Vec::new(),
             path: self.path.mean(1),
             exits_of: order.len() as u64,
-            stolen: steals.hit(store, &order),
-            stolen_at_most_ns: steals.most(store, &order),
+            steals: steals.hit(store, &order),
+            steal_at_most_ns: steals.most(store, &order),
             example: None,
         };
         self.total.waits = mean_waits(&self.waits, &self.total, 1, true);
@@ -247,7 +252,6 @@ fn around(
     let detail = order.get(nearest(store, order, example_rank));
     let example = detail.and_then(|index| store.detail(*index));
     let example = example.map(|detail| *store.get(detail.index));
-    let stolen = steals.hit(store, chosen);
     let most = steals.most(store, chosen);
     let mut mean = Breakdown {
         regions,
@@ -257,8 +261,8 @@ fn around(
         waits: Vec::new(),
         path,
         exits_of,
-        stolen,
-        stolen_at_most_ns: most.map(|ns| ns.div_ceil(regions)),
+        steals: steals.hit(store, chosen),
+        steal_at_most_ns: most.map(|ns| ns.div_ceil(regions)),
         example,
     };
     mean.waits = mean_waits(&waits, &mean, exits_of, exits_of == regions);
@@ -383,9 +387,9 @@ mod tests {
 
     #[test]
     fn rounded_means_add_up() {
-        let all = [Times([1, 1, 1, 0, 0, 0, 0]), Times([1, 0, 0, 0, 0, 0, 0])];
+        let all = [Times([1, 1, 1, 0, 0, 0, 0, 0]), Times([1, 0, 0, 0, 0, 0, 0, 0])];
         let mean = mean(all.iter(), 2);
         assert_eq!(mean.total(), 2);
-        assert_eq!(mean.0, [1, 0, 1, 0, 0, 0, 0]);
+        assert_eq!(mean.0, [1, 0, 1, 0, 0, 0, 0, 0]);
     }
 }

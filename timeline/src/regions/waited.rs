@@ -23,7 +23,8 @@ pub struct Waited {
 impl Waited {
     /// Returns how long the thread of a region waited.
     fn of(divided: &Divided) -> Waited {
-        let waits = [Part::Runnable, Part::Blocked, Part::Off].map(|part| divided.times.get(part));
+        let waits =
+            [Part::Runnable, Part::Blocked, Part::OffCpu].map(|part| divided.times.get(part));
         let all_ns: u64 = waits.iter().sum();
         let mut unknown_ns = [0; Unknown::ALL.len()];
         let mut known = 0;

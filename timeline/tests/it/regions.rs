@@ -31,7 +31,7 @@ fn the_parts_are_those_of_the_machine() {
     assert_eq!((group.name.as_str(), group.count()), ("batch", 500));
     assert_eq!(group.not_counted, [0; NotCounted::ALL.len()]);
     let times = group.total.times;
-    assert_eq!(times.get(Part::Unattributed), 0);
+    assert_eq!(times.get(Part::Unknown), 0);
     for (number, part) in PARTS.into_iter().enumerate().skip(1) {
         let truth: u64 = vcpus.iter().map(|vcpu| vcpu.truth[number]).sum();
         assert_eq!(times.get(part), truth, "{part:?}");
@@ -100,7 +100,7 @@ fn the_guest_runs_on_after_an_exit_that_the_kernel_completes() {
     for (part, truth) in [(Part::Vmm, vmm), (Part::Runnable, runnable), (Part::Blocked, blocked)] {
         assert_eq!(times.get(part), truth, "{part:?}");
     }
-    assert_eq!(times.get(Part::Unattributed), 0);
+    assert_eq!(times.get(Part::Unknown), 0);
     // The first 20 to 49 ns of an exit are the guest's.
     let early = kernel - times.get(Part::Kernel);
     assert!((330 * 20..330 * 50).contains(&early), "{early}");
@@ -127,7 +127,7 @@ fn a_trace_beside_another_session_of_the_boot_shows_the_threads_too() {
 
     let times = |regions: &Regions| regions.groups[0].total.times;
     assert_eq!(times(&beside), times(&all(&own)));
-    assert_eq!(times(&beside).get(Part::Unattributed), 0);
+    assert_eq!(times(&beside).get(Part::Unknown), 0);
 }
 
 #[test]
@@ -156,7 +156,7 @@ fn a_trace_of_other_threads_or_of_the_same_again_changes_nothing() {
         let own = all(&made);
         let times = |regions: &Regions| Vec::from_iter(regions.samples().map(|s| s.times));
         assert_eq!(times(&both), times(&own));
-        assert_eq!(both.groups[0].total.times.get(Part::Unattributed), 0);
+        assert_eq!(both.groups[0].total.times.get(Part::Unknown), 0);
     }
 }
 
@@ -201,7 +201,7 @@ fn regions_before_the_recording_are_counted_apart() {
     assert_eq!(kinds, [("kernel_not_recorded", 40 - count)]);
     assert!((15..25).contains(&count), "{count}");
     let group = &regions.groups[0];
-    assert_eq!(group.total.times.get(Part::Unattributed), 0);
+    assert_eq!(group.total.times.get(Part::Unknown), 0);
     let kernel: u64 = group.total.exits.iter().map(|(_, exits)| exits.kernel).sum();
     assert_eq!(kernel, group.total.times.get(Part::Kernel));
     assert_eq!(regions.samples().count() as u64, count);
@@ -217,16 +217,16 @@ fn regions_after_a_cpus_last_losses_are_counted_apart() {
     let of = |dat: trace_dat::TraceDat| {
         made.kernel(&dat);
         let regions = all(&made);
-        let unattributed = regions.groups[0].total.times.get(Part::Unattributed);
+        let unknown = regions.groups[0].total.times.get(Part::Unknown);
         let not_recorded = regions.groups[0].not_counted[NotCounted::KernelNotRecorded as usize];
-        (regions.groups[0].count(), unattributed > 0, not_recorded)
+        (regions.groups[0].count(), unknown > 0, not_recorded)
     };
-    // Nothing says so: the time is unattributed.
+    // Nothing says so: the time is unknown.
     assert_eq!(of(vcpu::trace(&vcpus, keep)), (80, true, 0));
     // The kernel counted them (option 2).
     let counters = b"CPU: 0\noverrun: 0\ndropped events: 7\n\0".to_vec();
-    let (count, unattributed, rest) = of(vcpu::trace(&vcpus, keep).option((2, counters)));
-    assert!(!unattributed && count + rest == 80 && (30..50).contains(&rest), "{count} {rest}");
+    let (count, unknown, rest) = of(vcpu::trace(&vcpus, keep).option((2, counters)));
+    assert!(!unknown && count + rest == 80 && (30..50).contains(&rest), "{count} {rest}");
 }
 
 #[test]
@@ -262,17 +262,17 @@ fn the_times_of_a_damaged_last_page_make_nothing_known() {
 }
 
 #[test]
-fn a_hundredth_of_the_kernels_events_missing_makes_unattributed_time_only() {
+fn a_hundredth_of_the_kernels_events_missing_makes_unknown_time_only() {
     let vcpus = [Vcpu::rounds(0, 120, 20)];
     let whole = all(&with_kernel(&vcpus, |_| true));
-    let mut unattributed = 0;
+    let mut unknown = 0;
     for phase in 0..100 {
         let regions = all(&with_kernel(&vcpus, |number| number % 100 != phase));
 
         let pairs = regions.samples().zip(whole.samples());
         for (sample, complete) in pairs {
             assert_eq!(sample.duration_ns(), complete.duration_ns());
-            for part in PARTS.into_iter().chain([Part::Off]) {
+            for part in PARTS.into_iter().chain([Part::OffCpu]) {
                 let (with, without) = (complete.times.get(part), sample.times.get(part));
                 assert!(
                     without <= with,
@@ -281,20 +281,20 @@ fn a_hundredth_of_the_kernels_events_missing_makes_unattributed_time_only() {
             }
         }
         assert_eq!(regions.samples().count(), whole.samples().count());
-        unattributed += regions.groups[0].total.times.get(Part::Unattributed);
+        unknown += regions.groups[0].total.times.get(Part::Unknown);
     }
-    assert!(unattributed > 100_000, "{unattributed}");
+    assert!(unknown > 100_000, "{unknown}");
 }
 
 #[test]
-fn without_a_kernels_trace_all_time_is_unattributed() {
+fn without_a_kernels_trace_all_time_is_unknown() {
     let vcpus = [Vcpu::rounds(0, 20, 5)];
 
     let regions = all(&vcpu::session(&vcpus));
 
     assert!(!regions.has_kernel);
     let total = regions.groups[0].total.times;
-    assert_eq!((regions.groups[0].count(), total.get(Part::Unattributed)), (20, total.total()));
+    assert_eq!((regions.groups[0].count(), total.get(Part::Unknown)), (20, total.total()));
 }
 
 #[test]
@@ -355,7 +355,7 @@ fn a_vcpu_that_served_no_point_is_divided_as_one_that_did() {
 
         assert_eq!(value.as_deref(), Some("vmm/vcpu0"));
         assert!(count > 30 && times.get(part) > 0, "{count} {times:?}");
-        assert_eq!(times.get(Part::Unattributed), 0, "{times:?}");
+        assert_eq!(times.get(Part::Unknown), 0, "{times:?}");
         assert_eq!((count, value, times), between(&served, a, b));
     }
 }
@@ -385,7 +385,7 @@ fn a_region_of_a_vmms_thread_that_is_no_vcpu_is_divided() {
 
     let [group] = &regions.groups[..] else { panic!("{:?}", regions.groups) };
     let times = group.total.times;
-    assert_eq!((group.count(), times.get(Part::Unattributed)), (1, 0), "{times:?}");
+    assert_eq!((group.count(), times.get(Part::Unknown)), (1, 0), "{times:?}");
     assert_eq!((times.get(Part::Blocked), times.get(Part::Runnable)), (5_000, 800), "{times:?}");
     assert_eq!((times.get(Part::Vmm), times.total()), (20_200, to - from));
     assert_eq!(regions.warnings, [""; 0]);
@@ -443,8 +443,8 @@ fn a_programs_time_is_its_own_while_it_has_a_cpu() {
     let regions = all(&made);
     let samples: Vec<_> = regions.samples().map(|sample| sample.times.0).collect();
 
-    // program, kernel, vmm, runnable, blocked, off, unattributed.
-    assert_eq!(samples, [[4_400, 0, 0, 600, 3_000, 0, 0]]);
+    // On a CPU, guest, kernel, VMM, runnable, blocked, off, unknown.
+    assert_eq!(samples, [[4_400, 0, 0, 0, 600, 3_000, 0, 0]]);
     // After the kernel's last event, nothing is known.
     assert_eq!(counts(&regions), (1, vec![("kernel_not_recorded", 1)]));
 }
@@ -472,8 +472,8 @@ fn a_programs_wait_for_its_host_in_a_reference_point_is_blocked_time() {
     let regions = all(&made);
     let samples: Vec<_> = regions.samples().map(|sample| sample.times.0).collect();
 
-    // program, kernel, vmm, runnable, blocked, off, unattributed.
-    assert_eq!(samples, [[4_900, 0, 0, 100, 3_000, 0, 0]]);
+    // On a CPU, guest, kernel, VMM, runnable, blocked, off, unknown.
+    assert_eq!(samples, [[4_900, 0, 0, 0, 100, 3_000, 0, 0]]);
 }
 
 #[test]
@@ -514,7 +514,7 @@ fn a_thread_beside_a_recorded_one_proves_nothing() {
 
         let regions = all(&made);
 
-        let parts = [Part::Guest, Part::Unattributed];
+        let parts = [Part::OnCpu, Part::Unknown];
         let times = parts.map(|part| regions.groups[0].total.times.get(part));
         assert_eq!(times, if is_recorded { [8_000, 0] } else { [0, 8_000] }, "{what}");
         let said = regions.warnings.iter().filter(|said| said.contains("recorded the thread 200:"));
@@ -537,7 +537,7 @@ fn without_switches_nothing_proves_that_a_thread_had_a_cpu() {
     let regions = all(&made);
 
     let total = regions.groups[0].total.times;
-    assert_eq!((regions.groups[0].count(), total.get(Part::Unattributed)), (60, total.total()));
+    assert_eq!((regions.groups[0].count(), total.get(Part::Unknown)), (60, total.total()));
     let said = regions.warnings.iter().filter(|said| said.contains("-e sched:sched_switch"));
     assert_eq!(said.count(), 1, "{:?}", regions.warnings);
 }
@@ -599,7 +599,7 @@ fn the_lanes_of_a_window_are_what_its_threads_did() {
         assert!(lanes.has_own && own.is_whole, "{lanes:?}");
         assert_eq!((own.tid, own.name.as_str()), (100 + client, &*format!("vmm/vcpu{client}")));
         assert_eq!((lanes.lanes.len(), lanes.left_out), (2, 0));
-        let mut times = [0; 7];
+        let mut times = [0; hypertrace_timeline::regions::PARTS];
         for interval in &own.intervals {
             assert!(window.begin <= interval.from && interval.to <= window.end, "{interval:?}");
             times[interval.part as usize] += (interval.to - interval.from) as u64;

@@ -90,7 +90,7 @@ fn the_parts_of_a_region_are_its_own_and_those_of_its_children() {
     let request = group(&regions, "request");
     assert_eq!(children(request), [("parse", 2, 4_100), ("render", 1, 3_000)]);
     let own = request.own_times();
-    assert_eq!((own.total(), own.get(Part::Guest), own.get(Part::Runnable)), (1_000, 900, 100));
+    assert_eq!((own.total(), own.get(Part::OnCpu), own.get(Part::Runnable)), (1_000, 900, 100));
     let parse = request.children[0].times;
     assert_eq!((parse.get(Part::Blocked), parse.get(Part::Runnable)), (2_900, 100));
     assert_eq!(group(&regions, "parse").own_times(), group(&regions, "parse").total.times);

@@ -9,10 +9,10 @@ use hypertrace_timeline::regions::{self, *};
 use made::{Made, Packet};
 use made_regions::*;
 
-/// Returns the times of a region: as the program, runnable, unattributed.
+/// Returns the times of a region: on a CPU, runnable, unknown.
 fn parts(regions: &Regions, id: u64) -> [u64; 3] {
     let sample = regions.samples().find(|sample| sample.id == id).unwrap();
-    [Part::Guest, Part::Runnable, Part::Unattributed].map(|part| sample.times.get(part))
+    [Part::OnCpu, Part::Runnable, Part::Unknown].map(|part| sample.times.get(part))
 }
 
 fn said(regions: &Regions, text: &str) -> usize {

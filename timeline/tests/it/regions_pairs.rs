@@ -309,7 +309,7 @@ fn regions_over_lost_events_of_the_kernel_are_not_counted() {
     }
     assert!(within >= 2, "{within}");
     assert_eq!(counts(&regions), (40 - within, vec![("lost_events", within)]));
-    assert_eq!(regions.groups[0].total.times.get(Part::Unattributed), 0);
+    assert_eq!(regions.groups[0].total.times.get(Part::Unknown), 0);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use hypertrace_test_support::trace_dat::{
 };
 use hypertrace_test_support::vcpu::HOST_BASE;
 use hypertrace_timeline::regions::{
-    Cause, Doing, Group, NotCounted, Options, Part, Regions, Turn, Unknown, Window,
+    Cause, Doing, Group, NotCounted, Options, PARTS, Part, Regions, Turn, Unknown, Window,
 };
 use hypertrace_timeline::{ClockMaps, KernelTrace, Recording, Session};
 use proptest::prelude::*;
@@ -205,7 +205,7 @@ fn a_missing_switch_makes_the_time_around_it_not_known() {
 }
 
 #[test]
-fn a_missing_switch_back_leaves_time_unattributed_until_an_interrupt_shows_the_thread() {
+fn a_missing_switch_back_leaves_time_unknown_until_an_interrupt_shows_the_thread() {
     let mut machine = begun(1);
     machine.at(2_000).switch(0, READY, HOG).at(2_300).switch(0, READY, OWN);
     machine.at(2_500).timer(0, HARD, HOG).at(9_000);
@@ -216,8 +216,8 @@ fn a_missing_switch_back_leaves_time_unattributed_until_an_interrupt_shows_the_t
 
     let regions = all(&made);
 
-    let [.., unattributed] = regions.groups[0].total.times.0;
-    assert_eq!(unattributed, 500);
+    let [.., unknown] = regions.groups[0].total.times.0;
+    assert_eq!(unknown, 500);
 }
 
 #[test]
@@ -611,7 +611,7 @@ fn a_region_that_ends_on_another_thread_waits_for_those_on_its_path() {
         [runnable("hog-300", 300 + 100), runnable("pig-301", 500 + 100), blocked("timer", 600)];
     assert_eq!(waits(&regions, &regions.groups[0]), expected);
     // Before the first event of the thread that ends it.
-    assert_eq!(regions.groups[0].total.times.get(Part::Unattributed), 100);
+    assert_eq!(regions.groups[0].total.times.get(Part::Unknown), 100);
     // Without paths, nothing is known of it.
     let without = all(&handed_on().made());
     assert_eq!(waits(&without, &without.groups[0]), []);
@@ -967,7 +967,7 @@ fn check_missing(
     for (name, waits) in by_region(&regions) {
         let Some(before) = all_waits.get(&name) else { continue };
         for (part, (ns, full)) in parts[&name].iter().zip(full_parts[&name]).enumerate() {
-            prop_assert!(*ns <= full || part == Part::Unattributed as usize, "{name}: {parts:?}");
+            prop_assert!(*ns <= full || part == Part::Unknown as usize, "{name}: {parts:?}");
         }
         for part in [Part::Runnable, Part::Blocked] {
             let before = by_thread(before, part);
@@ -992,7 +992,7 @@ fn late_by(machine: &Cpus, late: i64) -> Cpus {
 }
 
 /// Returns the parts of each region.
-fn parts(regions: &Regions) -> BTreeMap<String, [u64; 7]> {
+fn parts(regions: &Regions) -> BTreeMap<String, [u64; PARTS]> {
     let groups = regions.groups.iter();
     groups.map(|group| (group.name.clone(), group.total.times.0)).collect()
 }
@@ -1067,7 +1067,7 @@ fn a_recording_of_the_host_does_not_hide_that_of_a_guest_which_another_process_t
     let alone = read(false, false);
 
     let (count, times, _) = alone;
-    assert_eq!((count, times.get(Part::Unattributed)), (1, 0));
+    assert_eq!((count, times.get(Part::Unknown)), (1, 0));
     assert!(times.get(Part::Blocked).abs_diff(8 * MS) < 2_000, "{times:?}");
     assert_eq!(read(true, false), alone);
     assert_eq!(read(true, true), alone);
@@ -1094,7 +1094,7 @@ fn the_thread_of_a_server_is_no_vcpu() {
     let regions = with_host(&host, true);
 
     let [Group { total, .. }] = &regions.groups[..] else { panic!("{:?}", regions.groups) };
-    assert_eq!((total.regions, total.times.get(Part::Unattributed)), (1, total.times.total()));
+    assert_eq!((total.regions, total.times.get(Part::Unknown)), (1, total.times.total()));
     let path = total.path.iter().map(|step| step.doing);
     assert_eq!(Vec::from_iter(path), [Doing::Unknown(Unknown::NoThread)]);
     // The points in the server's sleep contradict its switches, which another line says.
@@ -1103,12 +1103,12 @@ fn the_thread_of_a_server_is_no_vcpu() {
         Vec::from_iter(lines.cloned())
     };
     let [line] = &said(&regions)[..] else { panic!("{:?}", regions.warnings) };
-    assert!(line.contains("the time of 1 region is unattributed"), "{line}");
+    assert!(line.contains("the time of 1 region is unknown"), "{line}");
     assert!(line.contains("hypertrace forward"), "{line}");
     // A VMM's own thread that answers points is the vCPU.
     let regions = with_host(&host, false);
     let times = regions.groups[0].total.times;
-    assert_ne!(times.get(Part::Unattributed), times.total(), "{times:?}");
+    assert_ne!(times.get(Part::Unknown), times.total(), "{times:?}");
     assert_eq!(said(&regions), [""; 0]);
 }
 

@@ -10,8 +10,8 @@ use std::fmt::{self, Write as _};
 /// Parts with a pattern, and its path in a tile of 8 x 8.
 const PATTERNS: [(Part, &str); 3] = [
     (Part::Runnable, "M-2 10L10 -2M-2 2L2 -2M6 10L10 6"),
-    (Part::Off, "M-2 -2L10 10M6 -2L10 2M-2 6L2 10"),
-    (Part::Unattributed, "M0 4H8"),
+    (Part::OffCpu, "M-2 -2L10 10M6 -2L10 2M-2 6L2 10"),
+    (Part::Unknown, "M0 4H8"),
 ];
 
 /// Part of a bar.
@@ -44,8 +44,8 @@ pub fn patterns(out: &mut String) -> fmt::Result {
 /// Writes the names of the parts that are shown, with their colours.
 pub fn legend(out: &mut String, group: &Group, is_shown: impl Fn(Part) -> bool) -> fmt::Result {
     out.push_str("<ul class=\"legend\" aria-label=\"Colours\">");
-    for (part, _) in Part::ALL.into_iter().filter(|(part, _)| is_shown(*part)) {
-        colour(out, 'p', part as usize, named(part, group))?;
+    for part in Part::ALL.into_iter().filter(|part| is_shown(*part)) {
+        colour(out, 'p', part as usize, group.label(part))?;
     }
     out.push_str("</ul>\n");
     Ok(())
@@ -71,14 +71,6 @@ pub fn colour(out: &mut String, class: char, number: usize, name: &str) -> fmt::
         "<li><svg aria-hidden=\"true\"><rect class=\"{class}{number}\" width=\"100%\" height=\"100%\"/>\
          </svg>{name}</li>"
     )
-}
-
-/// Returns a part's name in a group.
-pub fn named(part: Part, group: &Group) -> &'static str {
-    match part == Part::Guest && group.includes_kvm {
-        true => "guest with KVM",
-        false => part.name(group.is_program),
-    }
 }
 
 /// Writes a bar as long as its times are of `whole`. The kernel's part is divided by the
@@ -125,9 +117,8 @@ pub fn stack(out: &mut String, segments: &[Segment], whole: u64) -> fmt::Result 
 
 fn segments(shown: &Shown<'_>, group: &Group, times: &Times, exits: &[(u8, u64)]) -> Vec<Segment> {
     let mut segments = Vec::new();
-    for (part, _) in Part::ALL {
-        let mut left = times.get(part);
-        let name = named(part, group);
+    for (part, mut left) in times.iter() {
+        let name = group.label(part);
         if part == Part::Kernel {
             for (reason, ns) in exits {
                 let ns = left.min(*ns);

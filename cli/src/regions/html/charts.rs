@@ -95,10 +95,9 @@ impl Charts {
     }
 
     /// Returns the text of a `script` element of data.
-    pub fn data(&self, is_program: bool) -> String {
-        let parts: Vec<&str> = Part::ALL.iter().map(|(part, _)| part.name(is_program)).collect();
+    pub fn data(&self) -> String {
         let all = json!({
-            "parts": parts,
+            "parts": Part::ALL.map(Part::label),
             "reasons": self.reasons,
             "causes": self.causes,
             "who": self.who,
@@ -266,7 +265,7 @@ fn lane_json(lane: &Lane, from: i64, causes: &mut Numbered<'_>) -> Value {
             _ => 0,
         };
         let length = interval.to.saturating_sub(interval.from);
-        numbers.extend([interval.from.saturating_sub(at), length, interval.part as i64 + 8 * why]);
+        numbers.extend([interval.from.saturating_sub(at), length, interval.part as i64 + 16 * why]);
         at = interval.to;
     }
     let name = format!("{} ({})", short(&lane.name), lane.tid);

@@ -14,7 +14,7 @@ use crate::page::PageFile;
 use crate::writer::origin;
 use anyhow::{Context, Result};
 pub use bars::{Segment, colour, stack};
-use bars::{bar, legend, named, owner_legend, patterns};
+use bars::{bar, legend, owner_legend, patterns};
 use charts::Charts;
 use hypertrace_export::escape::Html;
 use hypertrace_timeline::regions::{Breakdown, Group, Histogram, NotCounted, Part, Step};
@@ -59,7 +59,7 @@ pub fn page(shown: &Shown<'_>, recording: &Recording, warnings: &[Warning]) -> R
     let charts = Charts::of(shown, &groups);
     let names = sessions.iter().map(|(s, _)| short(&s.dir().display().to_string()));
     let title = format!("Regions of {}", names.collect::<Vec<_>>().join(", "));
-    let data = charts.data(groups.iter().all(|group| group.is_program));
+    let data = charts.data();
     let whose = Whose::of(shown, recording, &groups);
     let page = Page { shown, charts, whose };
     document(PAGE.mark, &title, &data, |out| page.write(out, &title, sessions, &groups, warnings))
@@ -152,7 +152,7 @@ impl Page<'_> {
         out.push_str(
             "<p class=\"note\">How long regions of interest took, and where their time went. \
              Time counts for a part only between two events that prove it; the rest is \
-             unattributed.</p>\n</header>\n<main>\n",
+             unknown.</p>\n</header>\n<main>\n",
         );
         for (session, _) in sessions {
             if let Some(origin) = origin(session) {
@@ -307,11 +307,11 @@ impl Page<'_> {
                 write!(out, "<td>{}</td><td></td>", Ns(total))?;
             }
             out.push_str("</tr>\n");
-            for (part, _) in Part::ALL {
-                let is_shown = part == Part::Unattributed
-                    || columns.iter().any(|(_, b)| b.times.get(part) > 0);
+            for part in Part::ALL {
+                let is_shown =
+                    part == Part::Unknown || columns.iter().any(|(_, b)| b.times.get(part) > 0);
                 if is_shown {
-                    write!(out, "<tr><th scope=\"row\">{}</th>", named(part, group))?;
+                    write!(out, "<tr><th scope=\"row\">{}</th>", group.label(part))?;
                     for (_, b) in &columns {
                         let ns = b.times.get(part);
                         let share = ns as f64 * 100.0 / b.times.total().max(1) as f64;
@@ -394,10 +394,10 @@ impl Page<'_> {
             );
             let shown: Vec<_> = Part::ALL
                 .into_iter()
-                .filter(|(part, _)| all.iter().any(|(sample, _)| sample.times.get(*part) > 0))
+                .filter(|part| all.iter().any(|(sample, _)| sample.times.get(*part) > 0))
                 .collect();
-            for (part, _) in &shown {
-                write!(out, "<th scope=\"col\">{}</th>", named(*part, group))?;
+            for part in &shown {
+                write!(out, "<th scope=\"col\">{}</th>", group.label(*part))?;
             }
             out.push_str("</tr></thead>\n<tbody>\n");
             for (sample, _) in &all {
@@ -411,7 +411,7 @@ impl Page<'_> {
                     Ns(sample.duration_ns()),
                     sample.id
                 )?;
-                for (part, _) in &shown {
+                for part in &shown {
                     write!(out, "<td>{}</td>", Ns(sample.times.get(*part)))?;
                 }
                 out.push_str("</tr>\n");
@@ -451,7 +451,7 @@ impl Page<'_> {
                     "<tr><td>{}</td><td>{}</td><td class=\"name\">{}",
                     time(u64::try_from(after).unwrap_or(0)),
                     time(u64::try_from(length).unwrap_or(0)),
-                    named(part, group)
+                    group.label(part)
                 )?;
                 if part == Part::Kernel || part == Part::Vmm && interval.reason != 0 {
                     let reason = short(self.shown.reason(interval.reason));

@@ -2,9 +2,9 @@
 // The charts that can be zoomed. All else of the page is there without this script.
 (() => {
   const { parts, reasons, causes, who, groups } = JSON.parse(document.getElementById("data").textContent);
-  const KERNEL = 1;
-  const BLOCKED = 4;
-  const HATCHED = [3, 5, 6];
+  const KERNEL = 2;
+  const BLOCKED = 5;
+  const HATCHED = [4, 6, 7];
   // Heights of a lane: its name and bar, and the bar of the CPU below.
   const ROW = 46;
   const CPU_ROW = 18;
@@ -166,7 +166,7 @@
           axis({ size: 64, values: (plot, all) => percents(all) }),
         ],
         series: [{}, ...ys.map((y, side) => ({
-          stroke: colour(["--p0", "--p3"][side]), width: 2, dash: side ? [8, 3] : [],
+          stroke: colour(["--p0", "--p4"][side]), width: 2, dash: side ? [8, 3] : [],
           paths: uPlot.paths.stepped({ align: 1 }), points: { show: false },
         }))],
         hooks: { setCursor: [move(readout)] },
@@ -186,7 +186,7 @@
     pen.strokeStyle = colour("--mark");
     pen.lineWidth = 1;
     pen.globalAlpha = 0.7;
-    const lines = part === 6 ? [[0, 4, 8, 4]] : part === 3 ? [[-2, 10, 10, -2]] : [[-2, -2, 10, 10]];
+    const lines = part === 7 ? [[0, 4, 8, 4]] : part === 4 ? [[-2, 10, 10, -2]] : [[-2, -2, 10, 10]];
     for (const [a, b, c, d] of lines) {
       pen.beginPath();
       pen.moveTo(a, b);
@@ -246,7 +246,7 @@
       lanes.forEach((lane, index) => {
         const top = bbox.top + tops[index] * unit;
         visit(lane.intervals, 3, from, (begin, end, code) => {
-          ctx.fillStyle = all[code % 8];
+          ctx.fillStyle = all[code % 16];
           fill(begin, end, top + 18 * scale, ROW * unit - 22 * scale);
         });
         const [under, high] = [top + ROW * unit - 3 * scale, CPU_ROW * unit - 3 * scale];
@@ -303,12 +303,12 @@
       const isCpu = lane.turns && y >= tops[index] + ROW - 3;
       visit(lane.intervals, 3, from, (begin, end, code) => {
         if (!isAt(begin, end)) return;
-        const number = Math.floor(code / 8);
-        const reason = code % 8 === KERNEL ? reasons[number] || "other" : causes[number - 1];
+        const number = Math.floor(code / 16);
+        const reason = code % 16 === KERNEL ? reasons[number] || "other" : causes[number - 1];
         const why = reason ? `, ${reason}` : "";
-        const what = `: ${parts[code % 8]}${why}`;
+        const what = `: ${parts[code % 16]}${why}`;
         // What has a CPU, or waits for one, has a turn.
-        say(!isCpu ? what : code % 8 === BLOCKED ? " needs no CPU" + what : ", CPU not known" + what, begin, end);
+        say(!isCpu ? what : code % 16 === BLOCKED ? " needs no CPU" + what : ", CPU not known" + what, begin, end);
       });
       visit(isCpu ? lane.turns : [], 4, from, (begin, end, cpu, other) => {
         if (!isAt(begin, end)) return;

@@ -21,7 +21,7 @@ fn behind(file: &Path) -> BTreeMap<String, u64> {
     {
         let parts: BTreeMap<String, u64> = serde_json::from_value(of["parts"].clone()).unwrap();
         assert_eq!(parts.values().sum::<u64>(), of["duration_ns"].as_u64().unwrap(), "{of}");
-        assert_eq!(parts["unattributed_ns"], 0, "{of}");
+        assert_eq!(parts["unknown_ns"], 0, "{of}");
         let waits = of["waits"].as_array().unwrap().iter();
         let runnable = waits.filter(|wait| wait["part"] == "runnable");
         let behind = runnable.map(|wait| wait["ns"].as_u64().unwrap()).sum::<u64>();

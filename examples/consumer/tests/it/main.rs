@@ -26,8 +26,8 @@ fn a_region_is_a_line_with_its_parts_in_the_order_of_the_begins() {
     let lines = lines(&made);
 
     let by = r#"by "program/0 pro\"gram""#;
-    let expected = [(1, 300), (2, 20)]
-        .map(|(id, ns)| format!("batch {id} duration={ns} unattributed={ns} {by}"));
+    let expected =
+        [(1, 300), (2, 20)].map(|(id, ns)| format!("batch {id} duration={ns} unknown={ns} {by}"));
     assert_eq!(lines, expected);
 }
 

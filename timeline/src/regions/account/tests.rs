@@ -28,7 +28,7 @@ fn account(exactness: Exactness, marks: &[(u64, Mark)]) -> Times {
 
 /// Returns the intervals that marks prove.
 fn intervals(exactness: Exactness, marks: &[(u64, Mark)]) -> Vec<Interval> {
-    let mut account = Account::new(exactness);
+    let mut account = Account::new(Part::Guest, exactness);
     marks.iter().for_each(|(time, mark)| account.mark(*time as i64, *mark));
     let mut proven = Vec::new();
     account.take_proven(|interval, _| proven.push(*interval));
@@ -51,7 +51,7 @@ fn intervals_of_exits(
     marks: &[(u64, Mark)],
     reasons: &[Reason],
 ) -> Vec<Interval> {
-    let mut account = Account::new(exactness);
+    let mut account = Account::new(Part::Guest, exactness);
     for ((time, mark), reason) in marks.iter().zip(reasons) {
         let time = *time as i64;
         match mark {
@@ -69,7 +69,7 @@ fn intervals_of_exits(
 
 /// Divides a region of a life.
 fn region(exactness: Exactness, marks: &[(u64, Mark)], (begin, end): (i64, i64)) -> Times {
-    let (mut account, mut tally) = (Account::new(exactness), Tally::default());
+    let (mut account, mut tally) = (Account::new(Part::Guest, exactness), Tally::default());
     let (mut number, mut has_ended, mut times) = (None, false, None);
     for (time, mark) in marks {
         let time = *time as i64;
@@ -146,7 +146,7 @@ fn a_guests_event_that_is_placed_too_early_or_too_late_proves_nothing() {
         let (in_guest, kernel) = if exactness.exits { (110, 26) } else { (111, 25) };
         let expected =
             times(&[(Part::Guest, in_guest), (Part::Kernel, kernel), (Part::Vmm, 1_004)]);
-        let mut account = Account::new(exactness);
+        let mut account = Account::new(Part::Guest, exactness);
         let later = POINT[6..].iter().map(|(time, mark)| (time + 1_000, *mark));
         let marks = POINT[..6].iter().copied().chain(later);
         let marks = marks.filter(|(_, mark)| exactness.exits || *mark != Exit);
@@ -163,7 +163,7 @@ fn a_guests_event_that_is_placed_too_early_or_too_late_proves_nothing() {
         }
         let begun = tally.forget(region.unwrap()).unwrap();
         assert_eq!(begun.times.total(), guest as u64, "{guest}");
-        assert_eq!(begun.times.get(Part::Unattributed), 0, "{guest}");
+        assert_eq!(begun.times.get(Part::Unknown), 0, "{guest}");
         let region = tally.begin(&mut account, 1_140);
         let all = tally.forget(region).unwrap();
         assert_eq!(all.times, expected, "{guest}");
@@ -179,7 +179,7 @@ fn an_exit_after_an_access_that_the_kernel_completed_is_not_the_accesses() {
     };
     let by_default = Exactness { exits: false, ..NESTED };
     let rest = [(Part::Guest, 111), (Part::Kernel, 21), (Part::Vmm, 4)];
-    let signal = [rest[0], rest[1], rest[2], (Part::Unattributed, 404)];
+    let signal = [rest[0], rest[1], rest[2], (Part::Unknown, 404)];
     assert_eq!(account(by_default, &marks(UserspaceExit)), times(&signal));
     let access = [rest[0], (Part::Kernel, 425), rest[2]];
     assert_eq!(account(by_default, &marks(AccessExit)), times(&access));
@@ -190,7 +190,7 @@ fn an_own_event_of_a_thread_that_is_switched_out_proves_no_time_on_a_cpu() {
     for (out, back) in
         [(Out(Preempted), &[(30, In)][..]), (Out(Blocked), &[(25, Wakeup), (30, In)])]
     {
-        let mut account = Account::new(SCHEDULER);
+        let mut account = Account::new(Part::Guest, SCHEDULER);
         account.guest(0, Some(0));
         account.mark(10, out);
         account.guest(20, Some(0));
@@ -199,14 +199,14 @@ fn an_own_event_of_a_thread_that_is_switched_out_proves_no_time_on_a_cpu() {
 
         let runnable = 30 - back[0].0 as u64;
         let expected =
-            [(Part::Guest, 20), (Part::Unattributed, 20 - runnable), (Part::Runnable, runnable)];
+            [(Part::Guest, 20), (Part::Unknown, 20 - runnable), (Part::Runnable, runnable)];
         assert_eq!(proven(&mut account), times(&expected));
     }
 }
 
 #[test]
 fn an_interrupt_in_a_threads_time_proves_that_it_has_a_cpu_again() {
-    let mut account = Account::new(SCHEDULER);
+    let mut account = Account::new(Part::Guest, SCHEDULER);
     account.guest(0, Some(0));
     account.mark(10, Out(Preempted));
     account.guest(20, Some(0));
@@ -215,25 +215,22 @@ fn an_interrupt_in_a_threads_time_proves_that_it_has_a_cpu_again() {
     account.mark(40, Interrupt);
     account.guest(50, Some(0));
 
-    let expected = [(Part::Guest, 37), (Part::Unattributed, 13)];
+    let expected = [(Part::Guest, 37), (Part::Unknown, 13)];
     assert_eq!(proven(&mut account), times(&expected));
     assert_eq!(account.switches.unreturned, 1);
 }
 
 #[test]
-fn what_is_not_proven_is_unattributed() {
+fn what_is_not_proven_is_unknown() {
     for (marks, expected) in [
         // No wake-up, no switch back, no switch away, a first mark that is none of the mode.
         (
             &[(0, Guest), (1, Out(Blocked)), (9, In), (10, Guest)][..],
-            [(Part::Guest, 2), (Part::Unattributed, 8)],
+            [(Part::Guest, 2), (Part::Unknown, 8)],
         ),
-        (
-            &[(0, Guest), (1, Out(Preempted)), (10, Guest)],
-            [(Part::Guest, 1), (Part::Unattributed, 9)],
-        ),
-        (&[(0, Guest), (9, In), (10, Guest)], [(Part::Guest, 1), (Part::Unattributed, 9)]),
-        (&[(0, Guest), (10, Vmm)], [(Part::Guest, 0), (Part::Unattributed, 10)]),
+        (&[(0, Guest), (1, Out(Preempted)), (10, Guest)], [(Part::Guest, 1), (Part::Unknown, 9)]),
+        (&[(0, Guest), (9, In), (10, Guest)], [(Part::Guest, 1), (Part::Unknown, 9)]),
+        (&[(0, Guest), (10, Vmm)], [(Part::Guest, 0), (Part::Unknown, 10)]),
     ] {
         assert_eq!(account(NESTED, marks), times(&expected), "{marks:?}");
     }
@@ -245,7 +242,7 @@ fn the_kernel_of_hardware_separates_the_guest_from_kvm() {
     assert_eq!(account(HARDWARE, &marks), times(&[(Part::Guest, 52), (Part::Kernel, 8)]));
     // Without the entry nothing says when the guest went on.
     let marks = [(0, Guest), (50, Exit), (60, Guest)];
-    assert_eq!(account(HARDWARE, &marks), times(&[(Part::Guest, 50), (Part::Unattributed, 10)]));
+    assert_eq!(account(HARDWARE, &marks), times(&[(Part::Guest, 50), (Part::Unknown, 10)]));
 }
 
 /// The marks of a thread: what the guest, KVM and the VMM do, and switches in between.
@@ -290,7 +287,7 @@ fn of_kernel(mark: Mark) -> bool {
 
 proptest! {
     #[test]
-    fn a_missing_event_of_the_kernel_makes_unattributed_time_only(
+    fn a_missing_event_of_the_kernel_makes_unknown_time_only(
         (exactness, marks) in prop::sample::select(vec![NESTED, HARDWARE, SCHEDULER])
             .prop_flat_map(|exactness| (Just(exactness), life(exactness)))
     ) {
@@ -299,7 +296,7 @@ proptest! {
         let (from, to) = (marks[0].0, marks[marks.len() - 1].0);
         prop_assert_eq!(complete.total(), to - from);
         if exactness != SCHEDULER {
-            prop_assert_eq!(complete.get(Part::Unattributed), 0);
+            prop_assert_eq!(complete.get(Part::Unknown), 0);
         }
         for missing in (0..marks.len()).filter(|n| of_kernel(marks[*n].1)) {
             let mut rest = marks.clone();
@@ -310,8 +307,8 @@ proptest! {
             for interval in intervals(exactness, &rest) {
                 let within = whole.iter().map(|known| known.within(interval.from, interval.to));
                 let other = within.filter(|known| known.length() > 0 && known.part != interval.part);
-                let is_unattributed = interval.part == Part::Unattributed;
-                prop_assert!(other.count() == 0 || is_unattributed, "{interval:?}, {mark:?} at {missing}");
+                let is_unknown = interval.part == Part::Unknown;
+                prop_assert!(other.count() == 0 || is_unknown, "{interval:?}, {mark:?} at {missing}");
             }
         }
     }
@@ -366,7 +363,7 @@ proptest! {
 
 #[test]
 fn a_wait_is_in_the_exit_around_it() {
-    let mut account = Account::new(NESTED);
+    let mut account = Account::new(Part::Guest, NESTED);
     for (time, mark) in [(0, Guest), (5, Out(Preempted)), (8, In), (10, Exit)] {
         account.mark(time, mark);
     }
@@ -400,7 +397,7 @@ fn a_wait_is_in_the_exit_around_it() {
 
 #[test]
 fn the_vmm_tells_a_reason_that_the_kernel_does_not() {
-    let mut account = Account::new(SCHEDULER);
+    let mut account = Account::new(Part::Guest, SCHEDULER);
     account.mark(0, Guest);
     account.vmm_exit(10, || 5);
     account.mark(17, Run);
@@ -420,13 +417,13 @@ fn the_vmm_tells_a_reason_that_the_kernel_does_not() {
 fn a_region_that_ends_before_a_missing_switch_shows_is_not_proven() {
     // Between 0 and 100, a switch away is missing: nobody knows whether it was before 50 or after.
     let marks = [(0, Guest), (100, In), (200, Guest)];
-    assert_eq!(region(NESTED, &marks, (10, 50)), times(&[(Part::Unattributed, 40)]));
+    assert_eq!(region(NESTED, &marks, (10, 50)), times(&[(Part::Unknown, 40)]));
 }
 
 /// A thread that is switched out again and again, with no event that proves what it does on a CPU until the end.
 /// Each of its waits for a CPU has so many causes.
 fn waits(switches: i64, causes: i64, border: impl Fn(i64) -> bool) -> (Times, u64) {
-    let (mut account, mut tally) = (Account::new(NESTED), Tally::default());
+    let (mut account, mut tally) = (Account::new(Part::Guest, NESTED), Tally::default());
     account.mark(0, Guest);
     let whole = tally.begin(&mut account, 0);
     for n in 0..switches {
@@ -457,6 +454,6 @@ fn intervals_that_wait_are_merged_between_the_borders_of_regions() {
         assert_eq!(waits(100_000, causes, |n| n % 1_000 == 0), (times(&expected), 0));
     }
     let (times, given_up) = waits(100_000, 0, |_| true);
-    assert!(times.get(Part::Unattributed) > 0 && given_up > 0, "{times:?} {given_up}");
+    assert!(times.get(Part::Unknown) > 0 && given_up > 0, "{times:?} {given_up}");
     assert_eq!((times.total(), times.get(Part::Runnable)), (100_000 * 100 - 50, 20 * 100_000));
 }

@@ -5,7 +5,7 @@
 use super::super::causes::Unknown;
 use super::super::choice::LeftOut;
 use super::super::cpus::Cpus;
-use super::super::groups::{cut, unattributed};
+use super::super::groups::{cut, unknown};
 use super::super::marks::Kinds;
 use super::super::pairs::{Begun, Open, SameId};
 use super::super::parts::Divided;
@@ -261,7 +261,7 @@ impl Pass<'_> {
             id: open.id,
             begin_ns: open.begin,
             // Until it is divided.
-            times: unattributed(end.saturating_sub(open.begin).max(0) as u64),
+            times: unknown(end.saturating_sub(open.begin).max(0) as u64),
             bound: open.bound.and_then(|ns| ns.try_into().ok()).unwrap_or(u32::MAX),
             group: group as u16,
             thread: open.thread.map_or(NO_THREAD, |(thread, _)| thread as u16),

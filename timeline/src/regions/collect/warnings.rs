@@ -42,18 +42,18 @@ pub(super) fn disputes(host: &Host) -> impl Iterator<Item = String> {
     let claimed = of(host.claimed, "name").map(|leases| {
         format!(
             "{leases}, while another program had it: it stays with that one, and the time of the lease's \
-             own regions is unattributed"
+             own regions is unknown"
         )
     });
     let disputed = (host.disputed.count > 0).then(|| {
         format!(
             "the events of the first program contradict the kernel's on {} of these threads: the time of \
-             both is unattributed there",
+             both is unknown there",
             host.disputed.count
         )
     });
     let too_many = of(host.without_account, "name").map(|leases| {
-        format!("{leases}, which are more threads than are kept: their time is unattributed")
+        format!("{leases}, which are more threads than are kept: their time is unknown")
     });
     [claimed, disputed, too_many].into_iter().flatten()
 }
@@ -65,7 +65,7 @@ pub(super) fn unfollowed(host: &Host) -> Option<String> {
     let more = if others > 0 { format!(", and {others} more") } else { String::new() };
     Some(format!(
         "the kernel's trace does not show that it recorded the thread {}{more}: that time is \
-         unattributed; record with --pid of the thread's own process",
+         unknown; record with --pid of the thread's own process",
         first.tid
     ))
 }
@@ -85,7 +85,7 @@ pub(super) fn unplaced(host: &Host) -> Option<String> {
         false => "a reference point of each client shows that",
     };
     Some(format!(
-        "which threads of the host ran its clients is not known: the time of {time} is unattributed; {next}"
+        "which threads of the host ran its clients is not known: the time of {time} is unknown; {next}"
     ))
 }
 
@@ -109,7 +109,7 @@ pub(super) fn unshown(host: &Host) -> Option<String> {
              process before the regions begin",
         ),
     };
-    Some(format!("{what}: all time is unattributed; {next}"))
+    Some(format!("{what}: all time is unknown; {next}"))
 }
 
 /// Returns a line about switches that are missing in a kernel's trace.
@@ -119,7 +119,7 @@ pub(super) fn unreturned(host: &Host) -> Option<String> {
         format!(
             "the kernel's trace has no switch back after {unreturned} of {away} switches away from the \
              session's threads, also where it counts no loss: the time up to the next event is \
-             unattributed, and runnable time and that on a CPU are too small by as much"
+             unknown, and runnable time and that on a CPU are too small by as much"
         )
     })
 }
@@ -130,7 +130,7 @@ pub(super) fn given_up(host: &Host) -> Option<String> {
     (times > 0).then(|| {
         format!(
             "{times} times, more intervals of a thread between the borders of regions waited for the event \
-             that proves them than are kept: that time is unattributed"
+             that proves them than are kept: that time is unknown"
         )
     })
 }

@@ -28,7 +28,7 @@ impl Counted {
 impl Host {
     /// Gives a thread to a client of a program, by the client's own words. The holder that holds a thread
     /// keeps it while its lease lasts, which its later events show. Another one that names it has no
-    /// thread: if it is the right one, its time is unattributed. After the last event of a lease, a
+    /// thread: if it is the right one, its time is unknown. After the last event of a lease, a
     /// program has begun another one, or the kernel has used the thread's number again.
     fn claim(&mut self, number: u32, thread: Option<usize>, time: i64) {
         let Some(client) = self.client(number) else { return };
