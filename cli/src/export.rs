@@ -5,7 +5,7 @@ mod otlp;
 
 use crate::Usage;
 use crate::interrupt::Interrupts;
-use crate::kernel::{Assembled, Made, assemble};
+use crate::kernel::{line, say_unread};
 use crate::output::{Faults, counted, grouped, say};
 use crate::page::{WholeFile, check_folder};
 use crate::report::{Inputs, Lines, Wanted, kernel_of, names, open_all, session, unread, wrong};
@@ -18,10 +18,10 @@ use hypertrace_export::{Choice, csv, json, perfetto};
 use hypertrace_format::error::error_chain;
 use hypertrace_format::folder::{Folder, Share, open_regular};
 use hypertrace_functions::symbols::Source;
-use hypertrace_kernel::{GuestRecording, HostRecording, relate};
+use hypertrace_kernel::{GuestRecording, HostRecording, Summary, relate};
 use hypertrace_timeline::{
-    ClockMaps, EntryRef, EventKind, EventRef, KernelTrace, Module, Recording, Session, Warning,
-    vcpu_threads,
+    ClockMaps, EntryRef, EventKind, EventRef, GuestKernel, KernelTrace, Module, Recording, Session,
+    Warning, vcpu_threads,
 };
 use rustix::fs::{CWD, OFlags};
 use std::cell::RefCell;
@@ -371,24 +371,27 @@ fn kernels(args: &Args, output: &Path) -> Result<()> {
         let why = "--ts-offset and --guest-of are not for this format: its files have their own clocks' times";
         return Err(Usage(why.into()).into());
     }
-    let mut exported = None;
-    let mut guests = |number, session: &Session| {
-        let assembled = Folder::new_or_empty(output, Share::Owner).map(|folder| {
-            let assembled = assemble(session, &folder, "exported");
-            (folder, assembled)
-        });
-        // Why one cannot be read is said below.
-        let open = |(folder, assembled): &(Folder, Assembled)| {
-            let made = assembled.made.iter();
-            let open = |made: &Made| KernelTrace::of_guest(number, &made.in_folder(folder)).ok();
-            made.filter_map(open).collect()
-        };
-        let traces = assembled.as_ref().map_or_else(|_| Vec::new(), open);
-        exported = Some(assembled);
-        traces
-    };
-    let recording = open_all(&[session(dir)], &mut guests)?;
-    let (folder, Assembled { made, is_whole }) = exported.context("no session")??;
+    let recording = open_all(&[session(dir)])?;
+    let (session, maps) = recording.sessions.first().context("no session")?;
+    let folder = Folder::new_or_empty(output, Share::Owner)?;
+    let (mut made, mut is_whole) = (Vec::new(), true);
+    let not_read = GuestKernel::find(session, &mut |kernel| {
+        let mut summary = kernel.summary().clone();
+        let name = std::mem::take(&mut summary.path);
+        summary.path = output.join(&name);
+        let copy = |out: &mut dyn Write| Ok(io::copy(&mut kernel.reader(), out)?);
+        match whole_in(&folder, name.as_os_str(), copy) {
+            Ok(_) => made.push(summary),
+            Err(why) => {
+                is_whole = false;
+                let (dir, path) = (dir.display(), summary.path.display());
+                say(format_args!(
+                    "{dir}: events of a guest's kernel are not exported: cannot write {path}: {why:#}"
+                ));
+            }
+        }
+    });
+    not_read.iter().for_each(|why| say_unread(session, why, "exported"));
     let (kernel, unread) = (kernel_of(&recording, 0), unread(&recording, 0));
     if let Some(why) = unread {
         say(format_args!("the host's kernel: not exported: {}", error_chain(why)));
@@ -398,8 +401,8 @@ fn kernels(args: &Args, output: &Path) -> Result<()> {
         let why = "it has no recording of a kernel that has ended";
         return Err(Usage(format!("{}: {why}", dir.display())).into());
     }
-    made.iter().for_each(|made| say(format_args!("a guest's kernel: {}", made.line)));
-    if let (Some(kernel), Some((session, maps))) = (kernel, recording.sessions.first()) {
+    made.iter().for_each(|made| say(format_args!("a guest's kernel: {}", line(made, None))));
+    if let Some(kernel) = kernel {
         host_kernel((session, maps), kernel, &made, &folder)?;
     }
     match is_whole {
@@ -412,7 +415,7 @@ fn kernels(args: &Args, output: &Path) -> Result<()> {
 fn host_kernel(
     (session, maps): (&Session, &ClockMaps),
     kernel: &KernelTrace,
-    made: &[Made],
+    made: &[Summary],
     output: &Folder,
 ) -> Result<()> {
     let path = output.path().join(HOST);
@@ -427,7 +430,9 @@ fn host_kernel(
     };
     let (mut guests, mut command) = (Vec::new(), format!("trace-cmd report -i {}", path.display()));
     for made in made {
-        let opened = made.in_folder(output);
+        let file = made.path.file_name().unwrap_or_default();
+        // Whatever has the folder's path by now.
+        let opened = output.by_descriptor().join(file);
         let corrections = KernelTrace::of_guest(0, &opened).and_then(|mut trace| {
             trace.set_guest(session, maps)?;
             let cpus = trace.cpus();
@@ -437,7 +442,7 @@ fn host_kernel(
         let why = match corrections {
             Ok(Some((cpus, corrections))) => {
                 let name = made.path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-                guests.push(GuestRecording { file: made.name(), name, cpus, corrections });
+                guests.push(GuestRecording { file, name, cpus, corrections });
                 command.push_str(&format!(" -i {}", made.path.display()));
                 continue;
             }

@@ -1,7 +1,7 @@
 //! `hypertrace list`: names of events, those that can be recorded and those that were.
 
 use crate::output::{Faults, grouped, print, print_json, table};
-use crate::report::{open_all, session};
+use crate::report::{kernel_of, open_all, session};
 use crate::units::shown;
 use crate::{Usage, place, unreadable};
 use anyhow::{Context, Result, bail};
@@ -11,7 +11,7 @@ use hypertrace_export::escape::Escaped;
 use hypertrace_format::error::BadInput;
 use hypertrace_format::folder::open_given;
 use hypertrace_kernel::ability;
-use hypertrace_timeline::{Domain, Recording, UnreadPart, Warning, regions};
+use hypertrace_timeline::{Domain, UnreadPart, Warning, regions};
 use object::elf::{FileHeader32, FileHeader64};
 use object::read::elf::FileHeader;
 use object::{Endianness, FileKind, Object, ObjectSection, ReadRef};
@@ -127,12 +127,12 @@ fn of_kernel(is_default: bool) -> Result<Names> {
 /// Returns the names in a session. Events after damage are not counted, and the damage is noted.
 fn of_session(dir: &Path, faults: &mut Faults) -> Result<Names> {
     // No time is shown.
-    let recording = open_all(&[session(dir)], &mut |_, _| Vec::new())?;
-    let Recording { sessions, traces, unread, .. } = recording;
-    // What has not ended was said when it could not be completed.
-    let unread = unread.into_iter().filter(|unread| unread.what != UnreadPart::Unfinished);
-    unread.for_each(|unread| faults.add(unread.why));
-    let (session, _) = sessions.first().context("no session")?;
+    let mut recording = open_all(&[session(dir)])?;
+    // What has not ended was said when it could not be completed. Names of guests' kernels are not listed.
+    let is_shown = |what| !matches!(what, UnreadPart::Unfinished | UnreadPart::Guest);
+    let unread = std::mem::take(&mut recording.unread).into_iter();
+    unread.filter(|unread| is_shown(unread.what)).for_each(|unread| faults.add(unread.why));
+    let (session, _) = recording.sessions.first().context("no session")?;
     let mut names = Names::default();
     let mut counts: BTreeMap<u32, u64> = BTreeMap::new();
     let mut used = BTreeSet::new();
@@ -161,7 +161,7 @@ fn of_session(dir: &Path, faults: &mut Faults) -> Result<Names> {
         add(&class.name, &class.fields, counts.get(&class.id).copied().unwrap_or(0));
     }
     // Its file describes many that do not occur.
-    let (stats, warnings) = match traces.first() {
+    let (stats, warnings) = match kernel_of(&recording, 0) {
         Some(trace) => trace.event_stats()?,
         None => Default::default(),
     };
@@ -177,7 +177,7 @@ fn of_session(dir: &Path, faults: &mut Faults) -> Result<Names> {
         let source = format!("{domain}/{}", stream.client);
         names.streams.push((source, stream.name.clone()));
     }
-    names.regions = regions::names(&sessions);
+    names.regions = regions::names(&recording.sessions);
     Ok(names)
 }
 

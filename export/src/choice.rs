@@ -5,12 +5,9 @@
 use hypertrace_format::pattern::matches;
 use hypertrace_timeline::{
     Consumer, EntryRef, EventKind, EventRef, FUNCTION_FIELDS, Filter, FilterError, KernelTrace,
-    Needs, Recording, Warning,
+    Needs, PIECE_EVENT, Recording, Warning,
 };
 use std::collections::HashSet;
-
-/// Name of the events that a guest's `forward` makes of its recording's pieces.
-pub const PIECE_EVENT: &str = "guest_kernel";
 
 /// Name of the reference points that it makes for its clock, and of the events after them.
 pub const CLOCK_EVENT: &str = "guest_kernel_clock";

@@ -1,18 +1,15 @@
-//! The recording of a guest's kernel, put together from the pieces that its guest has sent.
+//! The recording of a guest's kernel, found among the pieces that its guest has sent.
 //!
 //! Everything here was written by the guest: sizes are bounded, and what does not fit is damage.
 
-use crate::complete::{Of, Summary, Taken, complete};
-use crate::error::Error;
-use crate::forward::Piece;
-use crate::state::{self, END, EndJson, HEAD, JSON, RecordingJson, State, cpu_file};
+use crate::complete::{Known, Summary, ending, readings_map};
+use crate::forward::{PIECE, Piece};
+use crate::state::{END, EndJson, HEAD, JSON, RecordingJson};
 use crate::stats::MOST_CPUS;
-use crate::threads::Names;
-use crate::trace_dat;
-use hypertrace_format::folder::{Folder, write_at};
+use crate::trace_dat::{self, Place};
 use hypertrace_format::ring_page;
 use std::collections::BTreeMap;
-use std::os::fd::OwnedFd;
+use std::convert::Infallible;
 
 /// Most bytes of the descriptions, and of a JSON file: a guest that sends more takes the reader's memory.
 const MOST_HEAD: usize = 8 << 20;
@@ -21,20 +18,24 @@ const MOST_JSON: usize = 1 << 20;
 /// Size of a page. Recordings of AArch64's kernels with larger ones are not taken.
 const PAGE: usize = 4096;
 
-/// A guest's recording that is put together.
+/// Where the bytes of a piece lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lies {
+    /// Number of the file.
+    pub file: u32,
+    /// Offset in it.
+    pub at: u64,
+}
+
+/// A guest's recording of which pieces come.
 #[derive(Debug)]
-pub struct Assembly {
+pub(crate) struct Assembly {
     clock: u32,
     client: u32,
     frequency: u64,
-    dir: Folder,
-    /// Name of the file that it becomes.
-    file_name: String,
     description: Description,
     end: Text,
     cpus: BTreeMap<u32, CpuPages>,
-    /// File of the CPU whose page was the last.
-    file: Option<(u32, OwnedFd)>,
     /// Pages of which a part is missing, and pieces that are none.
     damaged: u64,
 }
@@ -43,7 +44,7 @@ pub struct Assembly {
 #[derive(Debug)]
 enum Description {
     Coming { head: Text, json: Text },
-    Whole { head: Vec<u8>, json: Box<RecordingJson>, state: State },
+    Whole { head: Vec<u8>, sections: Vec<(u16, u64)>, json: Box<RecordingJson> },
     Damaged,
 }
 
@@ -60,42 +61,49 @@ struct CpuPages {
     /// Number of the page whose pieces come, if one does.
     number: Option<u64>,
     page: Vec<u8>,
-    /// Whole pages in the file.
-    written: u64,
+    /// Where the pieces of the pages lie, those of the page that comes last.
+    runs: Vec<Run>,
+    /// Whole pages, and the events on them.
+    pages: u32,
+    events: u64,
+    /// Whether pages are missing before this one.
+    is_after_gap: bool,
+    /// Offset of the first wrong record: its page and those after it are not used.
+    wrong: Option<u64>,
+}
+
+/// Pieces of a page that lie in equal steps: of [`PIECE`] bytes each, but for the last one.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    /// Where the first one lies.
+    at: u64,
+    file: u32,
+    step: u32,
+    /// Number of the page.
+    page: u32,
+    /// Bytes of all of them.
+    len: u16,
     /// Whether pages are missing before this one.
     is_after_gap: bool,
 }
 
 impl Assembly {
-    /// Begins a recording, whose file is made in this directory under this name. Nothing is written before its
-    /// descriptions are whole. `clock` is the session's clock of the guest, `frequency` its ticks per second, `client` the
+    /// Begins a recording. `clock` is the session's clock of the guest, `frequency` its ticks per second, `client` the
     /// client that sends the pieces.
-    pub fn new(
-        dir: &Folder,
-        file_name: &str,
-        (clock, frequency): (u32, u64),
-        client: u32,
-    ) -> Assembly {
+    pub fn new((clock, frequency): (u32, u64), client: u32) -> Assembly {
         Assembly {
             clock,
             client,
             frequency: frequency.max(1),
-            dir: dir.clone(),
-            file_name: file_name.to_owned(),
             description: Description::Coming { head: Text::default(), json: Text::default() },
             end: Text::default(),
             cpus: BTreeMap::new(),
-            file: None,
             damaged: 0,
         }
     }
 
-    /// Adds a piece. Those of a file come in order, and the descriptions before the pages: nothing is
-    /// written without them.
-    ///
-    /// # Errors
-    /// If it cannot be written.
-    pub fn add(&mut self, piece: &Piece<'_>) -> Result<(), Error> {
+    /// Adds a piece, whose bytes lie there. Those of a file come in order, and the descriptions before the pages.
+    pub fn add(&mut self, piece: &Piece<'_>, lies: Lies) {
         match (piece.file, &mut self.description) {
             (HEAD, Description::Coming { head, .. }) => head.add(piece, MOST_HEAD),
             (JSON, Description::Coming { json, .. }) => json.add(piece, MOST_JSON),
@@ -103,36 +111,31 @@ impl Assembly {
             (other, _) => {
                 let cpu = other.strip_prefix("cpu").and_then(|number| number.parse::<u32>().ok());
                 match cpu.filter(|cpu| (*cpu as usize) < MOST_CPUS) {
-                    Some(cpu) if self.is_described()? => return self.add_to_page(cpu, piece),
+                    Some(cpu) if self.is_described() => {
+                        let is_whole = self.cpus.entry(cpu).or_default().add(piece, lies);
+                        self.damaged += u64::from(!is_whole);
+                    }
                     _ => self.damaged += 1,
                 }
             }
         }
-        Ok(())
     }
 
     /// Returns whether the descriptions that have come are whole. From then on they are fixed.
-    ///
-    /// # Errors
-    /// If nothing can be written in the directory.
-    pub fn is_described(&mut self) -> Result<bool, Error> {
+    pub fn is_described(&mut self) -> bool {
         if let Description::Coming { head, json } = &mut self.description {
-            let is_good = |json: &RecordingJson| {
-                !head.is_damaged
-                    && json.is_good()
-                    && json.page_size == PAGE
-                    && trace_dat::sections(&head.bytes, PAGE).is_ok()
-            };
-            self.description = match json.parsed::<RecordingJson>().filter(is_good) {
-                Some(json) => Description::Whole {
-                    head: std::mem::take(&mut head.bytes),
-                    json: Box::new(json),
-                    state: State::create_guest(self.dir.clone(), &self.file_name)?,
-                },
+            let is_good = |json: &RecordingJson| json.is_good() && json.page_size == PAGE;
+            let json = json.parsed::<RecordingJson>().filter(is_good);
+            let sections = trace_dat::sections(&head.bytes, PAGE).ok().filter(|_| !head.is_damaged);
+            self.description = match json.zip(sections) {
+                Some((json, sections)) => {
+                    let head = std::mem::take(&mut head.bytes);
+                    Description::Whole { head, sections, json: Box::new(json) }
+                }
                 None => Description::Damaged,
             };
         }
-        Ok(matches!(self.description, Description::Whole { .. }))
+        matches!(self.description, Description::Whole { .. })
     }
 
     /// Returns whether the guest has said that it has ended.
@@ -140,99 +143,237 @@ impl Assembly {
         !self.end.bytes.is_empty() || self.end.is_damaged
     }
 
-    fn add_to_page(&mut self, cpu: u32, piece: &Piece<'_>) -> Result<(), Error> {
-        let (number, at) = (piece.at / PAGE as u64, (piece.at % PAGE as u64) as usize);
-        if self.cpus.get(&cpu).is_none_or(|pages| pages.number != Some(number)) {
-            self.end_page(cpu)?;
-            let pages = self.cpus.entry(cpu).or_default();
-            pages.is_after_gap |= number != pages.number.map_or(0, |last| last + 1);
-            pages.number = Some(number);
-            pages.page.clear();
+    /// Returns the file of this name that the pieces are. `None`: the guest has described nothing.
+    pub fn finish(mut self, name: &str) -> Option<GuestFile> {
+        self.is_described();
+        let Description::Whole { head, sections, json } = self.description else { return None };
+        for pages in self.cpus.values_mut() {
+            self.damaged += u64::from(!pages.end_page());
         }
-        let pages = self.cpus.entry(cpu).or_default();
-        // A page without one of its parts is not whole at its end.
-        if at == pages.page.len() && at + piece.bytes.len() <= PAGE {
-            pages.page.extend_from_slice(piece.bytes);
-        }
-        Ok(())
-    }
-
-    /// Writes the page whose pieces came, if it is whole.
-    fn end_page(&mut self, cpu: u32) -> Result<(), Error> {
-        let Some(pages) = self.cpus.get_mut(&cpu).filter(|pages| pages.number.is_some()) else {
-            return Ok(());
-        };
-        let is_whole = pages.page.len() > ring_page::HEADER && ring_page::is_whole(&pages.page);
-        if !is_whole {
-            pages.is_after_gap = true;
-            self.damaged += 1;
-            return Ok(());
-        }
-        pages.page.resize(PAGE, 0);
-        if pages.is_after_gap
-            && let Some(commit) = ring_page::length(&pages.page)
-        {
-            // More are missing than the kernel has counted: nobody knows how many.
-            let commit = (commit | ring_page::MISSED) & !ring_page::MISSED_STORED;
-            pages.page[8..16].copy_from_slice(&commit.to_ne_bytes());
-        }
-        let Description::Whole { state, .. } = &self.description else { return Ok(()) };
-        let folder = &state.folder;
-        let failed = |source| state::failed("write", folder, &cpu_file(cpu), source);
-        if self.file.as_ref().is_none_or(|(of, _)| *of != cpu) {
-            let name = cpu_file(cpu);
-            let file = match pages.written {
-                0 => folder.new_file(&name).map_err(failed)?,
-                _ => folder.file(&name, rustix::fs::OFlags::RDWR).map_err(failed)?.0,
-            };
-            self.file = Some((cpu, file));
-        }
-        if let Some((_, file)) = &self.file {
-            write_at(file, &pages.page, pages.written).map_err(failed)?;
-        }
-        pages.written += PAGE as u64;
-        pages.is_after_gap = false;
-        Ok(())
-    }
-
-    /// Makes the file. Returns `None` if the guest has described nothing.
-    ///
-    /// # Errors
-    /// If it is damaged, or cannot be written.
-    pub fn finish(mut self) -> Result<Option<Summary>, Error> {
-        for cpu in Vec::from_iter(self.cpus.keys().copied()) {
-            self.end_page(cpu)?;
-        }
-        drop(self.file.take());
-        self.is_described()?;
-        let Description::Whole { head, json, state } = self.description else { return Ok(None) };
-        state.begin(&head, &json)?;
-        let end = self.end.parsed::<EndJson>();
-        let recovered = end.is_none();
-        if let Some(end) = end {
-            state.end(&end)?;
-        }
-        let mut taken = Taken::default();
+        let mut damage = Vec::new();
         if self.damaged > 0 {
             let damaged = self.damaged;
-            taken
-                .damage
-                .push(format!("{damaged} pages or parts that the guest sent are not whole"));
+            damage.push(format!("{damaged} pages or parts that the guest sent are not whole"));
         }
-        let Assembly { clock, client, frequency, .. } = self;
-        let of = Of::Guest { clock, client, frequency };
-        complete(state, Names::default(), taken, recovered, of)
+        let end = self.end.parsed::<EndJson>();
+        let recovered = end.is_none();
+        let end = end.unwrap_or_default();
+        let (guest, frequency) = (Some((self.clock, self.client)), self.frequency);
+        let map = readings_map(&json, &end, frequency);
+        let (steals, tscs, names) = Default::default();
+        let known = Known { guest, frequency, map, stolen: None, steals, tscs, recovered, names };
+        let source = json.source;
+        let ending = ending(*json, end, known);
+        let (mut runs, mut events, mut pages, mut start) = (Vec::new(), BTreeMap::new(), 0u32, 0);
+        let parts = trace_dat::parts(&head, &sections, &ending, |_, first| {
+            start = first;
+            let place = |cpu: &u32| {
+                let offset = start + u64::from(pages) * PAGE as u64;
+                let Some(own) = self.cpus.remove(cpu) else {
+                    return Place { cpu: *cpu, offset, bytes: 0 };
+                };
+                runs.extend(own.runs.iter().map(|run| Run { page: pages + run.page, ..*run }));
+                pages += own.pages;
+                events.insert(*cpu, own.events);
+                if let Some(byte) = own.wrong {
+                    damage.push(format!(
+                        "{name}: byte {byte} of CPU {cpu} begins no event; its pages were used up to that one"
+                    ));
+                }
+                Place { cpu: *cpu, offset, bytes: u64::from(own.pages) * PAGE as u64 }
+            };
+            let places = Vec::from_iter(ending.cpus.iter().map(place));
+            Ok::<_, Infallible>((places, start + u64::from(pages) * PAGE as u64))
+        });
+        let Ok(mut parts) = parts;
+        let (end, tail) = parts.pop()?;
+        let mut head = Vec::new();
+        for (at, part) in parts {
+            head.resize(at as usize, 0);
+            head.extend(part);
+        }
+        head.resize(start as usize, 0);
+        let asked = ending.counts(&[events]).next().unwrap_or_default();
+        let summary = Summary {
+            path: name.into(),
+            source,
+            asked,
+            cpus: None,
+            damage,
+            failure: None,
+            stolen: None,
+            instance_left: None,
+        };
+        let bytes = end + tail.len() as u64;
+        Some(GuestFile { summary, head, start, runs, end, tail, bytes })
+    }
+}
+
+impl CpuPages {
+    /// Adds a piece. Returns false if the page before it is not whole.
+    fn add(&mut self, piece: &Piece<'_>, lies: Lies) -> bool {
+        let (number, at) = (piece.at / PAGE as u64, (piece.at % PAGE as u64) as usize);
+        let mut is_whole = true;
+        if self.number != Some(number) {
+            is_whole = self.end_page();
+            self.is_after_gap |= number != self.number.map_or(0, |last| last + 1);
+            self.number = Some(number);
+        }
+        // A page without one of its parts is not whole at its end.
+        let len = piece.bytes.len();
+        if at != self.page.len() || at + len > PAGE || len > PIECE || len == 0 {
+            return is_whole;
+        }
+        self.page.extend_from_slice(piece.bytes);
+        let page = self.pages;
+        if let Some(run) = self.runs.last_mut().filter(|run| run.page == page)
+            && let Some(step) = run.step_to(lies)
+        {
+            run.step = step;
+            run.len += len as u16;
+        } else {
+            let Lies { file, at } = lies;
+            self.runs.push(Run { at, file, step: 0, page, len: len as u16, is_after_gap: false });
+        }
+        is_whole
     }
 
-    /// Removes what was written.
+    /// Ends the page whose pieces came. Returns false if it is not whole.
+    fn end_page(&mut self) -> bool {
+        if self.number.is_none() {
+            return true;
+        }
+        let CpuPages { page, runs, pages, .. } = self;
+        let first = runs.partition_point(|run| run.page < *pages);
+        let is_whole = page.len() > ring_page::HEADER && ring_page::is_whole(page);
+        if is_whole && self.wrong.is_none() {
+            page.resize(PAGE, 0);
+            runs[first].is_after_gap = self.is_after_gap;
+            if self.is_after_gap {
+                mark_gap(page);
+            }
+            match ring_page::count(page) {
+                Ok(events) => {
+                    self.events += events;
+                    *pages += 1;
+                }
+                Err(offset) => {
+                    self.wrong = Some(u64::from(*pages) * PAGE as u64 + offset as u64);
+                }
+            }
+        }
+        self.is_after_gap = !is_whole;
+        runs.truncate(runs.partition_point(|run| run.page < *pages));
+        page.clear();
+        is_whole
+    }
+}
+
+/// Notes in a page that more events are missing before it than the kernel has counted: nobody knows how many.
+fn mark_gap(page: &mut [u8]) {
+    if let Some(commit) = ring_page::length(page) {
+        let commit = (commit | ring_page::MISSED) & !ring_page::MISSED_STORED;
+        page[8..ring_page::HEADER].copy_from_slice(&commit.to_ne_bytes());
+    }
+}
+
+impl Run {
+    /// Returns the step with which another piece that lies there belongs to these.
+    fn step_to(&self, lies: Lies) -> Option<u32> {
+        let pieces = u64::from(self.len) / PIECE as u64;
+        let distance = lies.at.checked_sub(self.at)?;
+        let step = u32::try_from(distance.checked_div(pieces)?).ok()?;
+        let fits = self.file == lies.file
+            && usize::from(self.len) % PIECE == 0
+            && u64::from(step) * pieces == distance
+            && (pieces == 1 || step == self.step);
+        fits.then_some(step)
+    }
+}
+
+/// The file of a guest's recording: a trace.dat whose pages lie where their pieces came.
+#[derive(Debug)]
+pub struct GuestFile {
+    /// What is in it. The path is its name.
+    pub summary: Summary,
+    /// What is before the pages.
+    head: Vec<u8>,
+    /// Begin of the pages.
+    start: u64,
+    runs: Vec<Run>,
+    /// End of the pages.
+    end: u64,
+    /// What is after them.
+    tail: Vec<u8>,
+    bytes: u64,
+}
+
+impl GuestFile {
+    /// Returns the number of its bytes.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Drops all but the pages, which takes the memory of the rest: nothing else can be read from then on.
+    pub fn keep_pages(&mut self) {
+        (self.head, self.tail) = (Vec::new(), Vec::new());
+    }
+
+    /// Fills `bytes` from an offset on, as far as the file goes, and returns how many there are. `read` fills a piece of a page from where it
+    /// lies.
     ///
     /// # Errors
-    /// If it cannot be removed.
-    pub fn discard(self) -> Result<(), Error> {
-        match self.description {
-            Description::Whole { state, .. } => state.remove(),
-            _ => Ok(()),
+    /// Those of `read`.
+    pub fn read_at<E>(
+        &self,
+        bytes: &mut [u8],
+        at: u64,
+        mut read: impl FnMut(&mut [u8], Lies) -> Result<(), E>,
+    ) -> Result<usize, E> {
+        let (start, mut done) = (self.start, 0);
+        while done < bytes.len() {
+            let (at, rest) = (at + done as u64, &mut bytes[done..]);
+            let page;
+            let from = if at < start {
+                self.head.get(at as usize..).unwrap_or_default()
+            } else if at < self.end {
+                let number = (at - start) / PAGE as u64;
+                page = self.page(number as u32, &mut read)?;
+                &page[(at - start) as usize % PAGE..]
+            } else {
+                self.tail.get((at - self.end) as usize..).unwrap_or_default()
+            };
+            if from.is_empty() {
+                break;
+            }
+            let len = from.len().min(rest.len());
+            rest[..len].copy_from_slice(&from[..len]);
+            done += len;
         }
+        Ok(done)
+    }
+
+    /// Reads a page.
+    fn page<E>(
+        &self,
+        number: u32,
+        read: &mut impl FnMut(&mut [u8], Lies) -> Result<(), E>,
+    ) -> Result<[u8; PAGE], E> {
+        let mut page = [0; PAGE];
+        let (mut filled, mut is_after_gap) = (0, false);
+        let first = self.runs.partition_point(|run| run.page < number);
+        for run in self.runs[first..].iter().take_while(|run| run.page == number) {
+            let end = filled + usize::from(run.len);
+            for (piece, n) in page[filled..end].chunks_mut(PIECE).zip(0..) {
+                read(piece, Lies { file: run.file, at: run.at + n * u64::from(run.step) })?;
+            }
+            filled = end;
+            is_after_gap |= run.is_after_gap;
+        }
+        if is_after_gap {
+            mark_gap(&mut page);
+        }
+        Ok(page)
     }
 }
 
@@ -258,9 +399,6 @@ mod tests {
     use super::*;
     use crate::source::Source;
     use crate::state::VERSION;
-    use hypertrace_format::folder::Share;
-    use std::fs;
-    use std::path::Path;
 
     const EVENTS: usize = 200;
 
@@ -292,98 +430,159 @@ mod tests {
         }
     }
 
-    fn session() -> tempfile::TempDir {
-        let dir = tempfile::tempdir().unwrap();
-        let session = hypertrace_trace::SessionConfig::new(dir.path());
-        hypertrace_trace::Session::create(session).unwrap().finish().unwrap();
-        dir
+    fn head() -> Vec<u8> {
+        trace_dat::Description { page_size: 4096, ..Default::default() }.to_bytes()
     }
 
     /// Returns the pieces of a file.
     fn pieces<'a>(file: &'a str, at: u64, bytes: &'a [u8]) -> impl Iterator<Item = Piece<'a>> {
-        let parts = (at..).step_by(crate::PIECE).zip(bytes.chunks(crate::PIECE));
+        let parts = (at..).step_by(PIECE).zip(bytes.chunks(PIECE));
         parts.map(move |(at, part)| Piece::new(7, file, at, part))
     }
 
-    /// Begins a recording with its descriptions.
-    fn described(dir: &Path, json: &RecordingJson) -> Assembly {
-        let dir = Folder::open(dir, Share::Owner).unwrap();
-        let mut assembly = Assembly::new(&dir, "guest.dat", (4, 1_000_000_000), 9);
-        let head = trace_dat::Description { page_size: 4096, ..Default::default() }.to_bytes();
-        let json = serde_json::to_vec(json).unwrap();
-        for piece in pieces(HEAD, 0, &head).chain(pieces(JSON, 0, &json)) {
-            assembly.add(&piece).unwrap();
+    /// The files of a stream: each piece lies in one of two, after bytes that are no piece's.
+    struct Sent {
+        assembly: Assembly,
+        files: [Vec<u8>; 2],
+    }
+
+    impl Sent {
+        fn new() -> Sent {
+            Sent { assembly: Assembly::new((4, 1_000_000_000), 9), files: Default::default() }
         }
-        assembly
+
+        /// Begins a recording with its descriptions.
+        fn described(json: &RecordingJson) -> Sent {
+            let mut sent = Sent::new();
+            sent.describe(json);
+            sent
+        }
+
+        fn describe(&mut self, json: &RecordingJson) {
+            let json = serde_json::to_vec(json).unwrap();
+            pieces(HEAD, 0, &head()).chain(pieces(JSON, 0, &json)).for_each(|p| self.send(&p, 0));
+        }
+
+        fn send(&mut self, piece: &Piece<'_>, file: u32) {
+            let to = &mut self.files[file as usize];
+            to.extend([0xee; 72]);
+            self.assembly.add(piece, Lies { file, at: to.len() as u64 });
+            to.extend(piece.bytes);
+        }
+
+        fn send_all(&mut self, file: &str, at: u64, bytes: &[u8]) {
+            pieces(file, at, bytes).for_each(|piece| self.send(&piece, 0));
+        }
+
+        /// Ends it, and returns the file with its bytes.
+        fn finish(self) -> Option<(GuestFile, Vec<u8>)> {
+            let (files, file) = (self.files, self.assembly.finish("guest.dat")?);
+            let read = |into: &mut [u8], lies: Lies| {
+                let from = lies.at as usize;
+                into.copy_from_slice(&files[lies.file as usize][from..from + into.len()]);
+                Ok::<_, Infallible>(())
+            };
+            let mut bytes = vec![0; file.bytes() as usize + 1];
+            assert_eq!(file.read_at(&mut bytes, 0, read), Ok(file.bytes() as usize));
+            bytes.pop();
+            // The same by parts that are no pages.
+            let mut parts = vec![0; bytes.len()];
+            for (part, at) in parts.chunks_mut(1_000).zip((0..).step_by(1_000)) {
+                assert_eq!(file.read_at(part, at, read), Ok(part.len()));
+            }
+            assert!(parts == bytes);
+            Some((file, bytes))
+        }
     }
 
     #[test]
-    fn pieces_of_several_cpus_become_the_file() {
-        let dir = session();
-        let mut assembly = described(dir.path(), &json());
+    fn pieces_of_several_cpus_are_the_file() {
+        let mut sent = Sent::described(&json());
         for n in 0..3 {
             for cpu in ["cpu0", "cpu1"] {
-                pieces(cpu, n * PAGE as u64, &page(EVENTS)).for_each(|p| assembly.add(&p).unwrap());
+                sent.send_all(cpu, n * PAGE as u64, &page(EVENTS));
             }
         }
 
-        let summary = assembly.finish().unwrap().unwrap();
+        let (file, bytes) = sent.finish().unwrap();
 
+        let summary = &file.summary;
         assert_eq!((summary.asked.events, &*summary.damage), (6 * EVENTS as u64, &[][..]));
-        let file = fs::read(dir.path().join("guest.dat")).unwrap();
-        let text = String::from_utf8_lossy(&file);
+        let text = String::from_utf8_lossy(&bytes);
         assert!(
             text.contains("; guest_clock=4; guest_client=9"),
             "its clock and its client are known"
         );
         assert!(!text.contains("threads=1") && !text.contains('\u{1b}'), "nothing is forged");
-        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 4);
+        let whole = page(EVENTS);
+        assert_eq!(bytes.chunks(PAGE).filter(|part| part.starts_with(&whole)).count(), 6);
+    }
+
+    #[test]
+    fn a_page_is_found_wherever_its_pieces_lie() {
+        let mut sent = Sent::described(&json());
+        let pages = [page(400), page(401), page(402)];
+        // In one file, in two, and not in equal steps.
+        sent.send_all("cpu0", 0, &pages[0]);
+        for (piece, file) in pieces("cpu0", PAGE as u64, &pages[1]).zip([0, 1].into_iter().cycle())
+        {
+            sent.send(&piece, file);
+        }
+        for (n, piece) in pieces("cpu0", 2 * PAGE as u64, &pages[2]).enumerate() {
+            sent.files[0].resize(sent.files[0].len() + n * n, 0);
+            sent.send(&piece, 0);
+        }
+
+        let (file, bytes) = sent.finish().unwrap();
+
+        let found = pages.map(|page| bytes.chunks(PAGE).position(|part| part.starts_with(&page)));
+        let at = found[0].unwrap();
+        assert_eq!(found, [Some(at), Some(at + 1), Some(at + 2)]);
+        let runs = |page| file.runs.iter().filter(|run| run.page == page).count();
+        assert_eq!([0, 1, 2].map(runs), [1, 4, 2], "{:?}", file.runs);
     }
 
     #[test]
     fn a_page_without_one_of_its_pieces_is_left_out_and_the_next_one_says_so() {
-        let dir = session();
-        let mut assembly = described(dir.path(), &json());
+        let mut sent = Sent::described(&json());
         let whole = page(EVENTS);
         for (n, left_out) in
             [(0, None), (1, Some(1)), (2, None), (4, None), (5, Some(0)), (6, None)]
         {
             for (piece, part) in (0..).zip(pieces("cpu0", n * PAGE as u64, &whole)) {
                 if left_out != Some(piece) {
-                    assembly.add(&part).unwrap();
+                    sent.send(&part, 0);
                 }
             }
         }
 
-        let summary = assembly.finish().unwrap().unwrap();
+        let (file, bytes) = sent.finish().unwrap();
 
+        let summary = file.summary;
         assert_eq!(
             (summary.asked.events, summary.damage.len()),
             (4 * EVENTS as u64, 1),
             "{summary:?}"
         );
         assert!(summary.damage[0].starts_with("2 pages"), "{summary:?}");
-        let file = fs::read(summary.path).unwrap();
-        let pages = file.chunks(PAGE).filter(|page| page[16..24] == whole[16..24]);
+        let pages = bytes.chunks(PAGE).filter(|page| page[16..24] == whole[16..24]);
         let gaps: Vec<bool> = pages.map(|page| page[11] & 0x80 != 0).collect();
         assert_eq!(gaps, [false, true, true, true]);
     }
 
     #[test]
     fn the_kernels_count_of_missing_events_stays_in_the_file() {
-        let dir = session();
-        let mut assembly = described(dir.path(), &json());
+        let mut sent = Sent::described(&json());
         let mut lossy = page(EVENTS);
         let commit = (8 * EVENTS as u64) | ring_page::MISSED | ring_page::MISSED_STORED;
         lossy[8..16].copy_from_slice(&commit.to_ne_bytes());
         lossy.extend(1234u64.to_ne_bytes());
-        pieces("cpu0", 0, &lossy).for_each(|piece| assembly.add(&piece).unwrap());
+        sent.send_all("cpu0", 0, &lossy);
 
-        let summary = assembly.finish().unwrap().unwrap();
+        let (GuestFile { summary, .. }, bytes) = sent.finish().unwrap();
 
         assert_eq!((summary.asked.events, &*summary.damage), (EVENTS as u64, &[][..]));
-        let file = fs::read(summary.path).unwrap();
-        assert!(file.windows(lossy.len()).any(|part| part == lossy));
+        assert!(bytes.windows(lossy.len()).any(|part| part == lossy));
     }
 
     #[test]
@@ -391,25 +590,46 @@ mod tests {
         let large = RecordingJson { page_size: 65536, ..json() };
         let many = RecordingJson { cpus: vec![0; 9000], ..json() };
         for json in [large, many] {
-            let dir = session();
-            let mut assembly = described(dir.path(), &json);
+            let mut sent = Sent::described(&json);
             for file in ["cpu0", "cpu8192", "cpu-1", "../kernel.dat", "", "cpu00"] {
                 for at in [0, 3, u64::MAX, u64::MAX - 4095] {
                     for bytes in [&[][..], &[0; 16], &[255; 1024]] {
-                        assembly.add(&Piece::new(7, file, at, bytes)).unwrap();
+                        sent.send(&Piece::new(7, file, at, bytes), 0);
                     }
                 }
             }
 
-            assert_eq!(assembly.finish().unwrap(), None);
-            assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 3, "nothing is left");
+            assert!(sent.finish().is_none());
         }
+    }
+
+    #[test]
+    fn pages_that_are_not_whole_and_those_after_damage_take_no_memory() {
+        let mut sent = Sent::described(&json());
+        let mut wrong = page(EVENTS);
+        // A record longer than its page.
+        wrong[ring_page::HEADER] = 28;
+        wrong.truncate(24);
+        wrong[8..16].copy_from_slice(&8u64.to_ne_bytes());
+        for n in 0..1_000 {
+            sent.send_all("cpu0", n * PAGE as u64, &page(EVENTS)[..1_024]);
+            (0..9).for_each(|_| sent.send(&Piece::new(7, "cpu0", n * PAGE as u64 + 1_024, &[]), 0));
+            sent.send_all("cpu1", n * PAGE as u64, if n == 1 { &wrong } else { &wrong[..20] });
+            sent.send_all("cpu1", n * PAGE as u64, &page(EVENTS));
+        }
+        let held = |cpu: &u32| sent.assembly.cpus[cpu].runs.len();
+        assert!(held(&0) <= 1 && held(&1) <= 1, "{} {}", held(&0), held(&1));
+
+        let (file, _) = sent.finish().unwrap();
+
+        assert_eq!((file.summary.asked.events, file.runs.len()), (0, 0));
+        assert!(file.summary.damage[1].starts_with("guest.dat: byte 16 of CPU 1 begins no event"));
     }
 
     #[test]
     fn descriptions_with_options_of_the_guests_own_are_no_recording() {
         let own = [&[0; 2][..], &[0; 6], &8u64.to_ne_bytes(), &[0; 8]].concat();
-        let whole = trace_dat::Description { page_size: 4096, ..Default::default() }.to_bytes();
+        let whole = head();
         let mut compressed = whole.clone();
         // The flag of its first section.
         let first = whole.windows(2).position(|id| id == 16u16.to_ne_bytes()).unwrap();
@@ -418,42 +638,34 @@ mod tests {
         let name = whole.windows(4).position(|name| name == b"none").unwrap();
         named[name..name + 4].copy_from_slice(b"zstd");
         for head in [[whole, own].concat(), compressed, named] {
-            let dir = session();
-            let mut assembly = described(dir.path(), &json());
-            pieces(HEAD, 0, &head).for_each(|piece| assembly.add(&piece).unwrap());
-            pieces("cpu0", 0, &page(EVENTS)).for_each(|piece| assembly.add(&piece).unwrap());
+            let mut sent = Sent::described(&json());
+            sent.send_all(HEAD, 0, &head);
+            sent.send_all("cpu0", 0, &page(EVENTS));
 
-            assert_eq!(assembly.finish().unwrap(), None);
+            assert!(sent.finish().is_none());
         }
     }
 
     #[test]
-    fn pages_without_descriptions_are_not_written() {
-        let dir = session();
-        let folder = Folder::open(dir.path(), Share::Owner).unwrap();
-        let mut assembly = Assembly::new(&folder, "guest.dat", (4, 1_000_000_000), 9);
+    fn pages_without_descriptions_are_none() {
+        let mut sent = Sent::new();
         for n in 0..9 {
-            pieces("cpu0", n * PAGE as u64, &page(1)).for_each(|p| assembly.add(&p).unwrap());
+            sent.send_all("cpu0", n * PAGE as u64, &page(1));
         }
-        let json = serde_json::to_vec(&json()).unwrap();
-        let head = trace_dat::Description { page_size: 4096, ..Default::default() }.to_bytes();
-        for piece in pieces(HEAD, 0, &head).chain(pieces(JSON, 0, &json)) {
-            assembly.add(&piece).unwrap();
-        }
-        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 3, "nothing is written");
+        sent.describe(&json());
 
-        assert_eq!(assembly.finish().unwrap(), None);
+        assert!(sent.assembly.cpus.is_empty());
+        assert!(sent.finish().is_none());
     }
 
     #[test]
     fn descriptions_are_bounded() {
-        let dir = session();
-        let mut assembly = described(dir.path(), &json());
-        let all = vec![b' '; MOST_HEAD + crate::PIECE];
-        pieces(HEAD, 0, &all).for_each(|piece| assembly.add(&piece).unwrap());
-        let Description::Coming { head, .. } = &assembly.description else { panic!() };
-        assert!(head.bytes.len() <= MOST_HEAD);
+        let mut sent = Sent::described(&json());
+        let all = vec![b' '; MOST_HEAD + PIECE];
+        sent.send_all(HEAD, 0, &all);
+        let Description::Coming { head, .. } = &sent.assembly.description else { panic!() };
+        assert_eq!(head.bytes.len(), 8 << 20);
 
-        assert_eq!(assembly.finish().unwrap(), None);
+        assert!(sent.finish().is_none());
     }
 }

@@ -7,26 +7,15 @@ use crate::pages::Buffers;
 use crate::perf;
 use crate::registry;
 use crate::source::Source;
-use crate::state::{Buffer, EndJson, State, failed};
+use crate::state::{Buffer, EndJson, FILE, RecordingJson, State, failed};
 use crate::stats::Stats;
 use crate::steal::stolen;
 use crate::threads::Names;
 use crate::trace_dat::{self, Contents, Ending};
 use hypertrace_format::error::error_chain;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
-
-/// The machine of a recording.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Of {
-    Host,
-    /// A guest, with its clock in the session, the client that sent the recording, and the clock's ticks per second.
-    Guest {
-        clock: u32,
-        client: u32,
-        frequency: u64,
-    },
-}
 
 /// Contents of a completed recording.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,8 +69,6 @@ pub(crate) struct Taken {
     pub failure: Option<Error>,
     /// Why the instance could not be removed.
     pub instance_left: Option<String>,
-    /// Damage that was left out before.
-    pub damage: Vec<String>,
     /// When a hypervisor took time from the machine: see [`Rises::finish`](crate::steal::Rises::finish).
     pub steals: String,
     /// The TSCs of VMs: see [`Tscs::finish`](crate::tscs::Tscs::finish).
@@ -133,7 +120,6 @@ pub(crate) fn complete(
     names: Names,
     taken: Taken,
     recovered: bool,
-    of: Of,
 ) -> Result<Option<Summary>, Error> {
     // Killed at its beginning, or after its file was made.
     let json = if state.is_complete()? { None } else { state.json()? };
@@ -142,65 +128,132 @@ pub(crate) fn complete(
         return Ok(None);
     };
     let head = state.head()?;
-    let EndJson { stats, names: noted, cpus, reading } = state.ended()?.unwrap_or_default();
-    let mut all = Names::default();
-    all.add_lines(&json.names);
-    all.add_lines(&noted);
-    let frequency = match of {
-        Of::Host => state.frequency()?,
-        Of::Guest { frequency, .. } => frequency,
+    let end = state.ended()?.unwrap_or_default();
+    let frequency = state.frequency()?;
+    let map = match json.source {
+        Source::Perf => clock::map(&state.folder, frequency)?,
+        Source::Tracefs => readings_map(&json, &end, frequency),
     };
+    let (mut damage, mut all) = (Vec::new(), Names::default());
+    // Killed before the first reading, a recorder by perf has left no records either.
+    if let Some(map) = map.as_ref().filter(|_| json.source == Source::Perf) {
+        let converted = perf::convert(&state, &json, map)?;
+        damage = converted.damage;
+        all.add_lines(&converted.names);
+    }
+    all.add_lines(&names.to_lines());
+    let stolen = match (stolen(), json.stolen_ms) {
+        (Some(now), Some(then)) if !recovered => {
+            Some(now.saturating_sub(Duration::from_millis(then)))
+        }
+        _ => None,
+    };
+    let (source, owner) = (json.source, json.owner.clone());
+    let known = Known {
+        guest: None,
+        frequency,
+        map,
+        stolen,
+        steals: taken.steals,
+        tscs: taken.tscs,
+        recovered,
+        names: all.to_lines(),
+    };
+    let ending = ending(json, end, known);
+    let dir = &state.dir;
+    let hidden = format!(".{FILE}.new");
+    let write = || {
+        let out = dir.new_file(&hidden).map_err(|e| failed("make", dir, FILE, e))?;
+        let contents = trace_dat::write(&out, &head, &state.folder, &ending)?;
+        dir.rename(&hidden, FILE).map_err(|e| failed("rename", dir, &hidden, e))?;
+        Ok(contents)
+    };
+    let contents: Contents = write().inspect_err(|_: &Error| drop(dir.remove(&hidden)))?;
+    damage.extend(contents.damage);
+    let mut counts = ending.counts(&contents.events);
+    let summary = Summary {
+        path: dir.path().join(FILE),
+        source,
+        asked: counts.next().unwrap_or_default(),
+        cpus: counts.next(),
+        damage,
+        failure: taken.failure.map(|why| error_chain(&why)),
+        stolen,
+        instance_left: taken.instance_left,
+    };
+    drop(counts);
+    state.remove()?;
+    if source == Source::Tracefs && summary.instance_left.is_none() {
+        registry::remove(&owner);
+    }
+    Ok(Some(summary))
+}
+
+/// What is known of a recording that has ended, beside its own files.
+#[derive(Debug)]
+pub(crate) struct Known {
+    /// The clock in its session and the client that sent it, if it is a guest's.
+    pub guest: Option<(u32, u32)>,
+    /// Ticks of the counter per second.
+    pub frequency: u64,
+    /// From the clock of the pages to the counter, if they are two.
+    pub map: Option<Map>,
+    /// As [`Summary::stolen`].
+    pub stolen: Option<Duration>,
+    /// As [`Taken::steals`].
+    pub steals: String,
+    /// As [`Taken::tscs`].
+    pub tscs: String,
+    /// Whether its recorder did not end it.
+    pub recovered: bool,
+    /// Lines of threads' numbers and names, later than those of its files.
+    pub names: String,
+}
+
+/// Returns the map by the readings in the JSON files of a recording; `None` if its clock is the counter.
+pub(crate) fn readings_map(json: &RecordingJson, end: &EndJson, frequency: u64) -> Option<Map> {
+    let readings = Vec::from_iter([json.reading, end.reading].into_iter().flatten());
+    Map::new(&readings, frequency).filter(|_| json.clock == Clock::MonotonicRaw)
+}
+
+/// Returns what the file of a recording says at its end.
+pub(crate) fn ending(json: RecordingJson, end: EndJson, known: Known) -> Ending {
+    let mut all = Names::default();
+    for lines in [&json.names, &end.names, &known.names] {
+        all.add_lines(lines);
+    }
     let mut origin = format!("hypertrace {}; source={}", env!("CARGO_PKG_VERSION"), json.source);
     // A guest's text may be anything.
     if json.boot_id.bytes().all(|b| b.is_ascii_hexdigit() || b == b'-') {
         origin.push_str(&format!("; boot_id={}", json.boot_id));
     }
-    if let Of::Guest { clock, client, .. } = of {
+    if let Some((clock, client)) = known.guest {
         origin.push_str(&format!("; guest_clock={clock}; guest_client={client}"));
     }
-    let mut damage = taken.damage;
-    let readings = Vec::from_iter([json.reading, reading].into_iter().flatten());
-    let map = match (json.source, of) {
-        (Source::Perf, Of::Host) => clock::map(&state.folder, frequency)?,
-        _ if json.clock == Clock::MonotonicRaw => Map::new(&readings, frequency),
-        _ => None,
-    };
-    // Killed before the first reading, a recorder by perf has left no records either.
-    if let Some(map) = &map {
-        if json.source == Source::Perf && matches!(of, Of::Host) {
-            let converted = perf::convert(&state, &json, map)?;
-            damage = converted.damage;
-            all.add_lines(&converted.names);
-        }
+    if let Some(map) = &known.map {
         origin.push_str(&format!("; clock_bound_ns={}", map.bound_ns));
     }
-    if let (Clock::MonotonicRaw, Some(line)) = (json.clock, map.and_then(|map| map.line())) {
+    if let (Clock::MonotonicRaw, Some(line)) = (json.clock, known.map.and_then(|map| map.line())) {
         let [first, last] = line.map(|(raw, ticks)| format!("{raw}:{ticks}"));
         origin.push_str(&format!("; counter={first},{last}"));
     }
-    let stolen = match (stolen(), json.stolen_ms, of) {
-        (Some(now), Some(then), Of::Host) if !recovered => {
-            Some(now.saturating_sub(Duration::from_millis(then)))
-        }
-        _ => None,
-    };
-    if let Some(stolen) = stolen {
+    if let Some(stolen) = known.stolen {
         origin.push_str(&format!("; stolen_ms={}", stolen.as_millis()));
     }
-    if !taken.steals.is_empty() {
-        origin.push_str(&format!("; steals={}", taken.steals));
+    if !known.steals.is_empty() {
+        origin.push_str(&format!("; steals={}", known.steals));
     }
-    if !taken.tscs.is_empty() {
-        origin.push_str(&format!("; tscs={}", taken.tscs));
+    if !known.tscs.is_empty() {
+        origin.push_str(&format!("; tscs={}", known.tscs));
     }
-    if recovered {
+    if known.recovered {
         origin.push_str("; recovered=1");
     }
-    let mut buffers = vec![(Buffer::Asked, stats)];
+    let mut buffers = vec![(Buffer::Asked, end.stats)];
     // A guest sends one buffer.
-    if json.has_cpus && matches!(of, Of::Host) {
+    if json.has_cpus && known.guest.is_none() {
         origin.push_str(&format!("; all={}", Buffer::Cpus.name()));
-        buffers.push((Buffer::Cpus, cpus));
+        buffers.push((Buffer::Cpus, end.cpus));
     } else if json.has_all() {
         origin.push_str(&format!("; all={}", Buffer::Asked.name()));
     }
@@ -208,56 +261,34 @@ pub(crate) fn complete(
         let threads: Vec<String> = threads.iter().map(u32::to_string).collect();
         origin.push_str(&format!("; threads={}", threads.join(",")));
     }
-    all.add_lines(&names.to_lines());
-    let owner = json.owner;
-    let ending = Ending {
+    Ending {
         buffers,
         names: all.to_lines(),
         clock: json.clock,
-        frequency,
+        frequency: known.frequency,
         trace_id: json.trace_id,
         origin,
         page_size: json.page_size,
         cpus: json.cpus,
         system: json.system.unwrap_or_else(trace_dat::system),
-    };
-    let (dir, file) = (&state.dir, &*state.file);
-    let hidden = format!(".{file}.new");
-    let write = || {
-        let out = dir.new_file(&hidden).map_err(|e| failed("make", dir, file, e))?;
-        let contents = trace_dat::write(&out, &head, &state.folder, &ending)?;
-        dir.rename(&hidden, file).map_err(|e| failed("rename", dir, &hidden, e))?;
-        Ok(contents)
-    };
-    let contents: Contents = write().inspect_err(|_: &Error| drop(dir.remove(&hidden)))?;
-    damage.extend(contents.damage);
-    let mut counts = ending.buffers.iter().zip(&contents.events).map(|((_, stats), events)| {
-        let events_of = |cpu: u32| events.get(&cpu).copied().unwrap_or(0);
-        let sum =
-            |count: &dyn Fn(&Stats) -> u64| stats.iter().map(count).fold(0, u64::saturating_add);
-        Counts {
-            events: events.values().sum(),
-            overwritten: sum(&|s| s.overwritten()),
-            unwritten: sum(&|s| s.readable().saturating_sub(events_of(s.cpu))),
-            // The ring of a killed recorder by perf is gone, and with it the counts.
-            losses_known: !stats.is_empty(),
-        }
-    });
-    let asked = counts.next().unwrap_or_default();
-    let summary = Summary {
-        path: dir.path().join(file),
-        source: json.source,
-        asked,
-        cpus: counts.next(),
-        damage,
-        failure: taken.failure.map(|why| error_chain(&why)),
-        stolen,
-        instance_left: taken.instance_left,
-    };
-    state.remove()?;
-    let is_ours = matches!(of, Of::Host) && json.source == Source::Tracefs;
-    if is_ours && summary.instance_left.is_none() {
-        registry::remove(&owner);
     }
-    Ok(Some(summary))
+}
+
+impl Ending {
+    /// Returns the counts of each buffer, with these events by CPU.
+    pub fn counts(&self, events: &[BTreeMap<u32, u64>]) -> impl Iterator<Item = Counts> {
+        self.buffers.iter().zip(events).map(|((_, stats), events)| {
+            let events_of = |cpu: u32| events.get(&cpu).copied().unwrap_or(0);
+            let sum = |count: &dyn Fn(&Stats) -> u64| {
+                stats.iter().map(count).fold(0, u64::saturating_add)
+            };
+            Counts {
+                events: events.values().sum(),
+                overwritten: sum(&|s| s.overwritten()),
+                unwritten: sum(&|s| s.readable().saturating_sub(events_of(s.cpu))),
+                // The ring of a killed recorder by perf is gone, and with it the counts.
+                losses_known: !stats.is_empty(),
+            }
+        })
+    }
 }

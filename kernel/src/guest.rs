@@ -1,10 +1,7 @@
-//! The recordings that a client of a guest has sent: which of them become files.
+//! The recordings that a client of a guest has sent: which of them are files.
 
-use crate::assembly::Assembly;
-use crate::complete::Summary;
-use crate::error::Error;
+use crate::assembly::{Assembly, GuestFile, Lies};
 use crate::forward::Piece;
-use hypertrace_format::folder::Folder;
 use std::collections::BTreeMap;
 
 /// Most recordings of a lease: any program of the guest can send some, and root's recorder has a lease of its own.
@@ -13,10 +10,9 @@ const MOST_OF_LEASE: usize = 4;
 /// Most recordings of a session: an equal number of each client that sends some, one at least.
 const MOST: usize = 1024;
 
-/// The recordings of a client of a guest, from their pieces. Each that has ended becomes a file.
+/// The recordings of a client of a guest, from their pieces. Each that has ended is a file.
 #[derive(Debug)]
-pub struct GuestRecordings<'a> {
-    folder: &'a Folder,
+pub struct GuestRecordings {
     client: u32,
     most: usize,
     has_ended: bool,
@@ -24,15 +20,15 @@ pub struct GuestRecordings<'a> {
     coming: BTreeMap<(u32, u64), Assembly>,
     lease: u64,
     ended: usize,
-    made: GuestFiles,
+    found: GuestFiles,
 }
 
-/// The files of recordings, and why others have none.
+/// The last files of recordings, and why others are none.
 #[derive(Debug, Default)]
 #[non_exhaustive]
 pub struct GuestFiles {
-    /// What is in each file, or why it could not be made.
-    pub files: Vec<Result<Summary, Error>>,
+    /// The files that were not taken before.
+    pub files: Vec<GuestFile>,
     /// Whether the guest has not described some.
     pub undescribed: bool,
     /// Whether some have not ended.
@@ -41,80 +37,70 @@ pub struct GuestFiles {
     pub beyond: Option<usize>,
 }
 
-impl<'a> GuestRecordings<'a> {
-    /// Begins without any. The files are made in this folder. `senders` is the number of the session's clients that
+impl GuestRecordings {
+    /// Begins without any. `senders` is the number of the session's clients that
     /// have sent some. If the session `has_ended`, so has what comes no more.
-    pub fn new(
-        folder: &'a Folder,
-        client: u32,
-        senders: usize,
-        has_ended: bool,
-    ) -> GuestRecordings<'a> {
+    pub fn new(client: u32, senders: usize, has_ended: bool) -> GuestRecordings {
         let most = (MOST / senders.max(1)).max(1);
-        let (coming, made) = (BTreeMap::new(), GuestFiles::default());
-        GuestRecordings { folder, client, most, has_ended, coming, lease: 0, ended: 0, made }
+        let (coming, found) = (BTreeMap::new(), GuestFiles::default());
+        GuestRecordings { client, most, has_ended, coming, lease: 0, ended: 0, found }
     }
 
-    /// Adds a piece that came under this lease and clock of the session, of so many ticks per second. Pieces come in
-    /// the order in which they were sent.
-    ///
-    /// # Errors
-    /// If it cannot be written.
+    /// Adds a piece that came under this lease and clock of the session, of so many ticks per second, and whose bytes lie
+    /// there. Pieces come in the order in which they were sent.
     pub fn add(
         &mut self,
         lease: u64,
         (clock, frequency): (u32, u64),
         piece: &Piece<'_>,
-    ) -> Result<(), Error> {
-        if std::mem::replace(&mut self.lease, lease) != lease {
-            self.end_all()?;
+        lies: Lies,
+    ) {
+        if self.lease != lease {
+            self.end_all();
+            self.lease = lease;
         }
         let key = (clock, piece.recording);
         if !self.coming.contains_key(&key) {
             // Only one at a time is being described: one without descriptions before another has none.
-            let mut undescribed = Vec::new();
-            for (key, assembly) in &mut self.coming {
-                if !assembly.is_described()? {
-                    undescribed.push(*key);
-                }
-            }
-            undescribed.iter().for_each(|key| drop(self.coming.remove(key)));
+            self.coming.retain(|_, assembly| assembly.is_described());
             if self.coming.len() == MOST_OF_LEASE {
-                return Ok(());
+                return;
             }
             if self.ended + self.coming.len() >= self.most {
-                self.made.beyond = Some(self.most);
-                return Ok(());
+                self.found.beyond = Some(self.most);
+                return;
             }
-            let (client, recording) = (self.client, piece.recording);
-            let name = format!("guest-kernel-{clock}-{client}-{lease:016x}-{recording:016x}.dat");
-            self.coming.insert(key, Assembly::new(self.folder, &name, (clock, frequency), client));
+            self.coming.insert(key, Assembly::new((clock, frequency), self.client));
         }
-        self.coming.get_mut(&key).map_or(Ok(()), |assembly| assembly.add(piece))
+        if let Some(assembly) = self.coming.get_mut(&key) {
+            assembly.add(piece, lies);
+        }
     }
 
-    /// Makes the files of the last recordings.
-    ///
-    /// # Errors
-    /// If nothing can be written in the folder.
-    pub fn finish(mut self) -> Result<GuestFiles, Error> {
-        self.end_all()?;
-        Ok(self.made)
+    /// Takes the files of the recordings that have ended since the last call.
+    pub fn take(&mut self) -> Vec<GuestFile> {
+        std::mem::take(&mut self.found.files)
     }
 
-    fn end_all(&mut self) -> Result<(), Error> {
-        for mut assembly in std::mem::take(&mut self.coming).into_values() {
-            self.ended += usize::from(assembly.is_described()?);
+    /// Ends the last recordings.
+    pub fn finish(mut self) -> GuestFiles {
+        self.end_all();
+        self.found
+    }
+
+    fn end_all(&mut self) {
+        let (client, lease) = (self.client, self.lease);
+        for ((clock, recording), mut assembly) in std::mem::take(&mut self.coming) {
+            self.ended += usize::from(assembly.is_described());
             if !assembly.is_ended() && !self.has_ended {
-                self.made.unended = true;
-                assembly.discard()?;
+                self.found.unended = true;
                 continue;
             }
-            match assembly.finish().transpose() {
-                Some(file) => self.made.files.push(file),
-                None => self.made.undescribed = true,
+            let name = format!("guest-kernel-{clock}-{client}-{lease:016x}-{recording:016x}.dat");
+            match assembly.finish(&name) {
+                Some(file) => self.found.files.push(file),
+                None => self.found.undescribed = true,
             }
         }
-        Ok(())
     }
 }

@@ -23,7 +23,7 @@
 //! in a directory, [`sweep`] those of all, and removes their instances.
 //!
 //! In a guest, a [`Forwarding`] sends the recording to the host in pieces, while it is made;
-//! [`GuestRecordings`] put them together there.
+//! [`GuestRecordings`] find it there, and a [`GuestFile`] reads its pages where they lie.
 //!
 //! It does not read `kernel.dat`: `hypertrace-timeline` does. It has no features.
 #![warn(missing_debug_implementations)]
@@ -55,6 +55,7 @@ mod tracefs;
 mod tscs;
 mod worker;
 
+pub use assembly::{GuestFile, Lies};
 pub use complete::{Counts, Summary};
 pub use error::Error;
 pub use forward::{Forwarded, Forwarding, PIECE, Piece};

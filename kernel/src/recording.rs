@@ -1,7 +1,7 @@
 //! A recording, from its start to its file.
 
 use crate::clock::Clock;
-use crate::complete::{Of, Summary, Taken, complete, take};
+use crate::complete::{Summary, Taken, complete, take};
 use crate::error::Error;
 use crate::instance::Instance;
 use crate::owner::Owner;
@@ -225,7 +225,7 @@ impl Running {
         let mut names = Names::default();
         processes.pids().for_each(|pid| names.add_process(pid));
         let nothing = Error::System("find the recording", std::io::ErrorKind::NotFound.into());
-        complete(state, names, taken, false, Of::Host)?.ok_or(nothing)
+        complete(state, names, taken, false)?.ok_or(nothing)
     }
 }
 

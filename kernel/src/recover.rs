@@ -1,6 +1,6 @@
 //! Recordings of processes that were killed: found, completed, and their instances removed.
 
-use crate::complete::{Of, Summary, Taken, complete, take};
+use crate::complete::{Summary, Taken, complete, take};
 use crate::error::Error;
 use crate::instance::Instance;
 use crate::owner::Owner;
@@ -108,7 +108,7 @@ fn finish(state: State) -> Result<Option<Summary>, Error> {
             taken = take(instances, pages, &state)?;
         }
     }
-    complete(state, Names::default(), taken, true, Of::Host)
+    complete(state, Names::default(), taken, true)
 }
 
 /// Opens the instances of a recording whose process has ended, if there are any still.

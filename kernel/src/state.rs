@@ -5,7 +5,7 @@
 //! become `kernel.dat` at the end, or when another process finds them. The folder is locked while a
 //! process uses it.
 //!
-//! The recording of a guest's kernel has the same files, in a folder of the file's name with a dot before it.
+//! The recording of a guest's kernel has the same files, which lie in a session as events.
 
 use crate::clock::{Clock, Reading};
 use crate::error::Error;
@@ -159,10 +159,6 @@ pub(crate) struct State {
     /// The session's directory.
     pub dir: Folder,
     pub folder: Folder,
-    /// Name of the folder in it.
-    name: String,
-    /// Name of the file that it becomes.
-    pub file: String,
 }
 
 /// Returns the identity of this boot of the machine, empty if it cannot be read.
@@ -192,23 +188,12 @@ impl State {
             }
             made => made.map_err(|e| failed("make", &dir, FOLDER, e))?,
         };
-        State::of(dir, folder).locked()
-    }
-
-    /// Makes the folder of a guest's recording.
-    pub fn create_guest(dir: Folder, file: &str) -> Result<State, Error> {
-        let name = format!(".{file}.parts");
-        let folder = dir.create(&name).map_err(|e| failed("make", &dir, &name, e))?;
-        State { dir, folder, name, file: file.into() }.locked()
-    }
-
-    fn of(dir: Folder, folder: Folder) -> State {
-        State { dir, folder, name: FOLDER.into(), file: FILE.into() }
+        State { dir, folder }.locked()
     }
 
     /// Returns true if the file was made: only the folder's removal is missing.
     pub fn is_complete(&self) -> Result<bool, Error> {
-        exists(&self.dir, &self.file)
+        exists(&self.dir, FILE)
     }
 
     /// Opens the folder that a process left; `None` if there is none.
@@ -224,13 +209,13 @@ impl State {
         // In a directory that others may write to, it may be another user's.
         let stat = folder.stat().map_err(|e| failed("open", &dir, FOLDER, e))?;
         check_owner(&folder, "", &stat)?;
-        State::of(dir, folder).locked().map(Some)
+        State { dir, folder }.locked().map(Some)
     }
 
     /// Returns true if the process that recorded has ended: one that has the lock completes its files.
     pub fn is_orphan(dir: &Folder) -> bool {
         let Ok(folder) = dir.clone().shared(Share::Owner).folder(FOLDER) else { return true };
-        let json = State::of(dir.clone(), folder).json().ok().flatten();
+        let json = State { dir: dir.clone(), folder }.json().ok().flatten();
         json.and_then(|json| Owner::parse(&json.owner)).is_some_and(|owner| owner.is_gone())
     }
 
@@ -240,7 +225,7 @@ impl State {
         let is_free =
             retry(|| flock(&self.folder, FlockOperation::NonBlockingLockExclusive)).is_ok();
         // A process that had it may have completed and removed it in between.
-        let now = id(self.dir.stat_of(&self.name));
+        let now = id(self.dir.stat_of(FOLDER));
         let is_current = now.is_some() && id(self.folder.stat()) == now;
         let busy = || Error::Busy(self.dir.path().to_owned());
         if is_free && is_current { Ok(self) } else { Err(busy()) }
@@ -325,14 +310,14 @@ impl State {
 
     /// Removes the folder: first the identity, without which a folder that a kill left holds nothing.
     pub fn remove(self) -> Result<(), Error> {
-        let State { dir, folder, name, .. } = self;
+        let State { dir, folder } = self;
         match folder.remove(JSON) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 return Err(failed("remove", &folder, JSON, error));
             }
             _ => {}
         }
-        dir.remove_folder(&name).map_err(|e| failed("remove", &dir, &name, e))
+        dir.remove_folder(FOLDER).map_err(|e| failed("remove", &dir, FOLDER, e))
     }
 }
 

@@ -157,10 +157,10 @@ pub(crate) struct Ending {
 
 /// Place of a CPU's pages in the file.
 #[derive(Debug)]
-struct Place {
-    cpu: u32,
-    offset: u64,
-    bytes: u64,
+pub(crate) struct Place {
+    pub cpu: u32,
+    pub offset: u64,
+    pub bytes: u64,
 }
 
 /// Contents of a completed file.
@@ -179,14 +179,38 @@ pub(crate) fn write(
     from: &Folder,
     ending: &Ending,
 ) -> Result<Contents, Error> {
-    let mut options = Vec::new();
-    let mut bytes = first.to_vec();
     let damaged = |at: usize| Error::Damaged {
         path: from.path().join(crate::state::HEAD),
         why: format!("not the descriptions of a recording at byte {at}"),
     };
-    for (id, at) in sections(first, ending.page_size).map_err(damaged)? {
-        option(&mut options, id, &at.to_ne_bytes());
+    let sections = sections(first, ending.page_size).map_err(damaged)?;
+    let mut contents = Contents::default();
+    let parts = parts(first, &sections, ending, |buffer, start| {
+        copy(out, from, ending, buffer, start, &mut contents)
+    })?;
+    for (at, bytes) in &parts {
+        let written = check_size(at + bytes.len() as u64);
+        let written = written.and_then(|()| write_at(out, bytes, *at));
+        written.map_err(|source| writing(from, source))?;
+    }
+    Ok(contents)
+}
+
+/// Returns the parts of a file but for the pages, each with its offset, in order. `sections` are those of its first part.
+/// `pages` is called for each buffer with the offset from which its pages lie on, and returns their places and their end.
+///
+/// # Errors
+/// Those of `pages`.
+pub(crate) fn parts<E>(
+    first: &[u8],
+    sections: &[(u16, u64)],
+    ending: &Ending,
+    mut pages: impl FnMut(Buffer, u64) -> Result<(Vec<Place>, u64), E>,
+) -> Result<Vec<(u64, Vec<u8>)>, E> {
+    let mut options = Vec::new();
+    let mut bytes = first.to_vec();
+    for (id, at) in sections {
+        option(&mut options, *id, &at.to_ne_bytes());
     }
     option(&mut options, id::CMDLINES, &(bytes.len() as u64).to_ne_bytes());
     let mut body = (ending.names.len() as u64).to_ne_bytes().to_vec();
@@ -194,14 +218,12 @@ pub(crate) fn write(
     section(&mut bytes, id::CMDLINES, &body);
 
     let (page_size, clock) = (ending.page_size as u64, ending.clock.name());
-    let (mut contents, mut end) = (Contents::default(), bytes.len() as u64);
+    let (mut parts, mut end) = (Vec::new(), bytes.len() as u64);
     for (buffer, stats) in &ending.buffers {
         let (name, at) = (buffer.name(), end);
-        let start = (at + SECTION as u64).next_multiple_of(page_size);
         let places;
-        (places, end) = copy(out, from, ending, *buffer, start, &mut contents)?;
-        let header = section_header(id::BUFFER, end - at - SECTION as u64);
-        write_at(out, &header, at).map_err(|source| writing(from, source))?;
+        (places, end) = pages(*buffer, (at + SECTION as u64).next_multiple_of(page_size))?;
+        parts.push((at, section_header(id::BUFFER, end - at - SECTION as u64).to_vec()));
 
         let mut data = at.to_ne_bytes().to_vec();
         data.extend(format!("{name}\0{clock}\0").bytes());
@@ -239,11 +261,9 @@ pub(crate) fn write(
     bytes[PLACE_OF_OPTIONS..PLACE_OF_OPTIONS + 8].copy_from_slice(&end.to_ne_bytes());
     let mut last = Vec::new();
     section(&mut last, id::OPTIONS, &options);
-    let failed = |source| writing(from, source);
-    check_size(end + last.len() as u64).map_err(failed)?;
-    write_at(out, &bytes, 0).map_err(failed)?;
-    write_at(out, &last, end).map_err(failed)?;
-    Ok(contents)
+    parts.insert(0, (0, bytes));
+    parts.push((end, last));
+    Ok(parts)
 }
 
 /// Returns this machine's system, host name, release and machine.

@@ -75,6 +75,14 @@ pub enum Error {
         /// Reason.
         why: String,
     },
+    /// Recordings of guests' kernels in a session are not read.
+    #[error("{why}")]
+    GuestKernels {
+        /// Reason.
+        why: String,
+        /// Whether it is that they have not ended yet.
+        is_coming: bool,
+    },
     /// A trace is of the guest of a session that was not given, too.
     #[error("{}: recorded by the guest of {}, which is not read", path.display(), session.display())]
     NotGiven {
@@ -146,6 +154,7 @@ impl BadInput for Error {
             | Error::NotSupported { .. }
             | Error::AnotherBoot { .. }
             | Error::AnotherHost { .. }
+            | Error::GuestKernels { .. }
             | Error::NotGiven { .. }
             | Error::NoGuestClock { .. } => true,
             Error::Functions(error) => error.is_bad_input(),

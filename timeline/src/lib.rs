@@ -76,10 +76,10 @@ pub use inputs::ctf::{
     StreamJson, vcpu_threads,
 };
 pub use inputs::functions::{ENTRY, EXIT, FUNCTION_FIELDS, FunctionTrace, SYMBOL};
-pub use inputs::kernel::{CpuStat, EventStat, KernelStat, KernelTrace};
+pub use inputs::kernel::{CpuStat, EventStat, GuestKernel, KernelStat, KernelTrace, PIECE_EVENT};
 pub use inputs::needs::Needs;
 pub use merge::Timeline;
 pub use order::{Late, Order};
-pub use recording::{Form, Given, OpenGuests, Recording, Unread, UnreadPart};
+pub use recording::{Form, Given, Recording, Unread, UnreadPart};
 pub use stat::{SessionStat, StreamStat};
 pub use value::{Array, Name, Value, ValueRef};

@@ -6,13 +6,14 @@ use crate::compiled::{Module, has_functions};
 use crate::error::{Error, Result};
 use crate::inputs::ctf::{self, ClockMaps, Offset, Session};
 use crate::inputs::functions::{self, FunctionTrace};
-use crate::inputs::kernel::{self, KernelTrace};
+use crate::inputs::kernel::{self, GuestKernel, KernelTrace};
 use crate::inputs::names::Names;
 use crate::inputs::needs::Needs;
 use crate::merge::Timeline;
 use hypertrace_format::error::Warning;
 use hypertrace_format::session_json;
 use hypertrace_functions::symbols::Source;
+use hypertrace_kernel::Summary;
 use std::path::{Path, PathBuf};
 
 /// A path that is read, and what places its times beside the others'.
@@ -70,6 +71,8 @@ pub struct Recording {
     /// Files whose functions are compiled into programs: [`Recording::read`] finds their names for
     /// [`EventRef::function`](crate::EventRef::function).
     pub modules: Vec<Module>,
+    /// What is in the recordings of guests' kernels that lie in sessions, also of those that are not among the traces.
+    pub guest_kernels: Vec<Summary>,
     /// What is not read, although it lies in a session.
     pub unread: Vec<Unread>,
 }
@@ -95,12 +98,9 @@ pub enum UnreadPart {
     Unfinished,
     /// What the traces of hosts' kernels say of the session's clocks: the traces are read.
     Clocks,
-    /// The recording of a guest's kernel, which is not among the traces: its times are not known.
+    /// Recordings of a guest's kernel, which are not among the traces: they are no recordings, or their times are not known.
     Guest,
 }
-
-/// Opens the recordings of guests' kernels ([`KernelTrace::of_guest`]) that lie in a session with this index.
-pub type OpenGuests<'a> = &'a mut dyn FnMut(usize, &Session) -> Vec<KernelTrace>;
 
 impl Recording {
     /// Takes sessions and traces that were opened one by one.
@@ -112,20 +112,12 @@ impl Recording {
         Recording { sessions, traces, ..Recording::default() }
     }
 
-    /// Opens all that is given. Sessions of one boot are on one counter, and clocks are limited by all traces that show their hosts. Sessions
-    /// have the order of their paths, as have other inputs.
+    /// Opens all that is given, with the recordings of guests' kernels within sessions. Sessions of one boot are on one counter, and
+    /// clocks are limited by all traces that show their hosts. Sessions have the order of their paths, as have other inputs.
     ///
     /// # Errors
     /// If something is not what it was taken for, is damaged, or has no place on the others' clock.
     pub fn open(given: &[Given]) -> Result<Recording> {
-        Recording::with_guests(given, &mut |_, _| Vec::new())
-    }
-
-    /// Opens the same, and recordings of guests' kernels within sessions, which get the times of their guests' clocks.
-    ///
-    /// # Errors
-    /// As [`Recording::open`].
-    pub fn with_guests(given: &[Given], guests: OpenGuests<'_>) -> Result<Recording> {
         let of = |form| given.iter().filter(move |given| given.form == form);
         let dirs = Vec::from_iter(of(Form::Session).map(|given| &given.path));
         let mut sessions = Session::open_all(&dirs)?;
@@ -152,9 +144,18 @@ impl Recording {
             given.offset.into_iter().for_each(|offset| trace.add_offset(offset));
             traces.push(trace);
         }
-        let inside =
-            sessions.iter().enumerate().flat_map(|(number, session)| guests(number, session));
-        let inside = Vec::from_iter(inside);
+        let (mut inside, mut guest_kernels) = (Vec::new(), Vec::new());
+        for (number, session) in sessions.iter().enumerate() {
+            let mut failed = Vec::new();
+            let not_read = GuestKernel::find(session, &mut |kernel| {
+                guest_kernels.push(kernel.summary().clone());
+                match kernel.open(number) {
+                    Ok(trace) => inside.push(trace),
+                    Err(why) => failed.push(why),
+                }
+            });
+            failed.into_iter().chain(not_read).for_each(|why| note(number, UnreadPart::Guest, why));
+        }
         let mut maps = Vec::new();
         for (number, session) in sessions.iter().enumerate() {
             let of_kernel = KernelTrace::clock_maps_of(number, &sessions, &traces, &inside);
@@ -194,7 +195,8 @@ impl Recording {
             trace.place(&all, functions.first())?;
             functions.push(trace);
         }
-        Ok(Recording { sessions, traces, functions, unread, modules: Vec::new() })
+        let modules = Vec::new();
+        Ok(Recording { sessions, traces, functions, modules, guest_kernels, unread })
     }
 
     /// Returns whether functions are compiled into a program of a session.

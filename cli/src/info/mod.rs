@@ -87,9 +87,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let is_file = |path: &&PathBuf| Given::new(*path).form == Form::Kernel;
     let (files, dirs): (Vec<&PathBuf>, Vec<&PathBuf>) = dirs.iter().partition(is_file);
     let dirs = Vec::from_iter(dirs.into_iter().map(|dir| session(dir)));
-    let mut guests = |number, session: &Session| kernel::guests(number, session, "counted");
-    let recording = open_all(&dirs, &mut guests)?;
-    kernel::say_without_times(&recording, "counted");
+    let recording = open_all(&dirs)?;
+    kernel::say_guests(&recording, "counted");
     let (mut shown, mut kernels) = (Vec::new(), Vec::new());
     let (mut text, mut faults) = (String::new(), Faults::default());
     let first = recording.sessions.first().map(|(first, _)| first);

@@ -13,7 +13,7 @@ use hypertrace_kernel::{
 use std::fmt::Write as _;
 use std::path::Path;
 
-pub use guests::{Assembled, Made, assemble, open as guests, say_without_times};
+pub use guests::{say_guests, say_unread};
 
 /// Starts a recording, after the recordings of killed processes were completed.
 pub fn start(config: &Config) -> Result<Recording> {

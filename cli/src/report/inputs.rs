@@ -10,7 +10,7 @@ use hypertrace_format::error::error_chain;
 use hypertrace_format::session_json;
 use hypertrace_functions::symbols::Source;
 use hypertrace_timeline::{
-    Error, Form, Given, KernelTrace, Offset, OpenGuests, Recording, Session, UnreadPart,
+    Error, Form, Given, KernelTrace, Offset, Recording, Session, UnreadPart,
 };
 use std::path::{Path, PathBuf};
 
@@ -34,7 +34,7 @@ pub fn unplaced(first: &Session, session: &Session) -> Option<String> {
 }
 
 /// Opens all, after the recordings of killed processes were completed.
-pub fn open_all(given: &[Given], guests: OpenGuests<'_>) -> anyhow::Result<Recording> {
+pub fn open_all(given: &[Given]) -> anyhow::Result<Recording> {
     for given in given.iter().filter(|given| given.form == Form::Session) {
         let dir = &given.path;
         if dir.join(hypertrace_compare::FILE).is_file() && !dir.join(session_json::FILE).exists() {
@@ -44,7 +44,7 @@ pub fn open_all(given: &[Given], guests: OpenGuests<'_>) -> anyhow::Result<Recor
         }
         kernel::complete_to_show(dir);
     }
-    Recording::with_guests(given, guests).map_err(|why| match why {
+    Recording::open(given).map_err(|why| match why {
         Error::NotGiven { session, .. } => {
             let dir = session.display();
             Usage(format!("--guest-of {dir}: give that session as an input, too")).into()
@@ -60,8 +60,8 @@ pub fn session(dir: &Path) -> Given {
 
 /// Opens a session. Its kernel's events may be missing.
 pub fn open(dir: &Path) -> anyhow::Result<Recording> {
-    let recording =
-        open_all(&[session(dir)], &mut |number, session| kernel::guests(number, session, "shown"))?;
+    let recording = open_all(&[session(dir)])?;
+    kernel::say_guests(&recording, "shown");
     if let Some(why) = unread(&recording, 0) {
         say(format_args!("the kernel's events are not used: {}", error_chain(why)));
     }
@@ -229,9 +229,8 @@ impl Inputs {
                 _ => {}
             }
         }
-        let mut recording =
-            open_all(&self.0, &mut |number, session| kernel::guests(number, session, "shown"))?;
-        kernel::say_without_times(&recording, "shown");
+        let mut recording = open_all(&self.0)?;
+        kernel::say_guests(&recording, "shown");
         let host = recording.unread.iter().position(|unread| unread.what == UnreadPart::Host);
         if let Some(host) = host {
             return Err(recording.unread.swap_remove(host).why.into());

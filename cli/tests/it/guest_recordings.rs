@@ -3,7 +3,6 @@
 use hypertrace_test_support::made;
 use std::collections::BTreeSet;
 use std::fs;
-use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Stdio};
 use std::sync::Barrier;
@@ -11,7 +10,6 @@ use std::thread;
 
 use hypertrace::{event, reference_point};
 use hypertrace_tests::command::{Hypertrace, run};
-use hypertrace_tests::interrupt::{self, with_default_signals};
 use hypertrace_tests::traced::{self, Notes};
 use hypertrace_tests::{this_test, wait_until};
 
@@ -133,7 +131,7 @@ fn a_recording_that_comes_after_another_was_shown_is_shown_too() {
 }
 
 #[test]
-fn a_command_that_shows_a_recording_changes_nothing_in_the_session() {
+fn a_command_that_shows_a_recording_writes_nothing() {
     if let Some(notes) = traced::argument() {
         return program(&notes);
     }
@@ -143,17 +141,15 @@ fn a_command_that_shows_a_recording_changes_nothing_in_the_session() {
     notes.set(ALLOWED, 2);
     assert!(process.wait().unwrap().success());
     let before = names(&session);
-    let places = tempfile::tempdir().unwrap();
 
     for command in ["report", "info", "regions"] {
-        let ran = run(HYPERTRACE.command([command]).arg(&session).env("TMPDIR", places.path()));
-        // The file was made: it is no trace, as its descriptions have no layout of a page.
+        // There is no place for a file elsewhere.
+        let ran = run(HYPERTRACE.command([command]).arg(&session).env("TMPDIR", "/no/such/folder"));
+        // It is no trace, as its descriptions have no layout of a page.
         assert!(ran.stderr.contains("beef.dat: damaged at byte 68: expected pages"), "{ran:?}");
-        assert!(!ran.stderr.contains(places.path().to_str().unwrap()), "{ran:?}");
     }
 
     assert_eq!(names(&session), before);
-    assert!(names(places.path()).is_empty(), "nothing is left");
 }
 
 /// As a program, begins many recordings and sends some, by two threads. One has the client that the last
@@ -214,7 +210,7 @@ fn leases(count: u64, pieces: Pieces<'_>) -> made::Made {
 }
 
 #[test]
-fn recordings_of_many_leases_are_put_together_up_to_their_number() {
+fn recordings_of_many_leases_are_found_up_to_their_number() {
     let (head, json) = (head(), description(7));
     let made = leases(
         1_100,
@@ -262,28 +258,6 @@ fn damage_on_many_cpus_is_reported_in_a_line() {
 
     assert_eq!(ran.stderr.matches("begins no event").count(), 4, "{}", ran.stderr);
     assert!(ran.stderr.contains("; damage in 96 places more"), "{}", ran.stderr);
-}
-
-#[test]
-fn an_interrupted_command_leaves_no_recording() {
-    let files: Vec<String> = (0..20).map(|cpu| format!("cpu{cpu}")).collect();
-    let (head, json, page) = (head(), description(7), page());
-    let mut pieces = vec![("head", &head[..]), ("recording.json", &json)];
-    pieces.extend(files.iter().map(|file| (&**file, &page[..])));
-    let made = leases(1_024, &pieces);
-    let places = tempfile::tempdir().unwrap();
-    for signal in ["INT", "TERM"] {
-        let mut command = HYPERTRACE.command(["report"]);
-        command.arg(made.path()).env("TMPDIR", places.path());
-        let mut report = with_default_signals(&mut command).spawn().unwrap();
-        // It takes some seconds.
-        wait_until("a place", || !names(places.path()).is_empty());
-
-        interrupt::send(signal, report.id().into());
-
-        assert!(report.wait().unwrap().signal().is_some(), "it was ended");
-        assert!(names(places.path()).is_empty(), "nothing is left");
-    }
 }
 
 #[test]

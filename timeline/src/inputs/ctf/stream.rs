@@ -214,6 +214,7 @@ impl Stream {
             size: WINDOW,
             at: 0,
             filled: 0,
+            files: 0,
             lost: 0,
             packets: 0,
             skip: Skip::Nothing,
@@ -275,6 +276,8 @@ pub struct Records<'a> {
     at: usize,
     /// Number of words that were read.
     filled: usize,
+    /// Files that were opened so far.
+    files: u32,
     /// Lost events of all packets so far.
     lost: u64,
     /// Packets with events so far.
@@ -396,6 +399,13 @@ impl<'a> Records<'a> {
         })
     }
 
+    /// Returns where the payload of the record that was read last lies: the number of its file in the stream, and the offset
+    /// in it.
+    pub(crate) fn place(&self) -> Option<(u32, u64)> {
+        let words = u64::from(self.last?.0.words);
+        Some((self.files - 1, self.open.as_ref()?.offset - words * 8))
+    }
+
     /// Returns the timestamp of the next record, with the stream id of its packet, from its header alone.
     ///
     /// # Errors
@@ -488,6 +498,7 @@ impl<'a> Records<'a> {
             if self.open.is_none() {
                 let Some(segment) = self.segments.next() else { return Ok(false) };
                 let mut packets = Packets::open(&segment.path, Some(segment.end))?;
+                self.files += 1;
                 if segment.start > 0 {
                     packets.skip_to(segment.start, segment.first);
                 }

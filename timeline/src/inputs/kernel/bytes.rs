@@ -3,7 +3,6 @@
 //! Reading the parts of a file, with the place of what is wrong.
 
 use crate::error::{Error, Result};
-use crate::inputs::regular::{Opened, read_at};
 use crate::value::number;
 use std::path::Path;
 
@@ -92,25 +91,4 @@ impl<'a> Bytes<'a> {
         self.at += len + 1;
         Ok(&rest[..len])
     }
-}
-
-/// Reads a part of a file. It has to be there, and at most [`MOST`] bytes.
-pub(crate) fn read(path: &Path, file: &Opened, at: u64, len: u64, what: &str) -> Result<Vec<u8>> {
-    let end = at.checked_add(len);
-    if end.is_none_or(|end| end > file.len) {
-        let found = format!("the end of the file at {}: it is cut", file.len);
-        return Err(Error::damaged(path, at, format!("{what}, {len} bytes"), found));
-    }
-    if len > MOST {
-        let found = format!("{len} bytes");
-        return Err(Error::damaged(path, at, format!("{what} of at most {MOST} bytes"), found));
-    }
-    // Bounded by MOST and by the file's length.
-    let mut bytes = vec![0; len as usize];
-    let read = read_at(&file.file, &mut bytes, at).map_err(Error::io(path))?;
-    if read < bytes.len() {
-        let expected = format!("{what}, {len} bytes");
-        return Err(Error::damaged(path, at + read as u64, expected, "the end of the file"));
-    }
-    Ok(bytes)
 }

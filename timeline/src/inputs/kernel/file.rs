@@ -8,14 +8,15 @@
 //! their writers also have an u64 as a section's size, the page size in the option
 //! BUFFER, and fraction bits in TIME_SHIFT.
 
-use super::bytes::{Bytes, MOST, read};
+use super::bytes::{Bytes, MOST};
 use super::foreign::seems;
 use super::formats::Formats;
+use super::guest_file::GuestKernel;
 use super::options::{Options, chosen_clock, short_name};
 use super::printk::Printk;
 use super::zstd::decompress;
 use crate::error::{Error, Result};
-use crate::inputs::regular::Opened;
+use crate::inputs::regular::{Opened, read_at};
 use crate::sort;
 use hypertrace_abi::event::cut;
 use hypertrace_abi::ring::MAX_NAME_BYTES;
@@ -51,7 +52,9 @@ const COMPRESSED: u64 = 1;
 #[derive(Debug)]
 pub(crate) struct TraceFile {
     pub path: PathBuf,
-    pub file: Opened,
+    pub content: Content,
+    /// Number of its bytes.
+    pub len: u64,
     pub formats: Formats,
     /// Texts that events name by address.
     pub printk: Printk,
@@ -63,6 +66,14 @@ pub(crate) struct TraceFile {
     comms: Vec<(u32, Box<str>)>,
     /// Missing or wrong parts, where the rest can be read.
     pub warnings: Vec<Warning>,
+}
+
+/// Where the bytes of a trace.dat lie.
+#[derive(Debug)]
+pub(crate) enum Content {
+    File(Opened),
+    /// In the events of a session.
+    Guest(Box<GuestKernel>),
 }
 
 /// The buffers of an instance.
@@ -97,10 +108,15 @@ impl TraceFile {
     ///
     /// # Errors
     /// If it is no trace.dat of a 64-bit little-endian machine, or is damaged.
-    pub fn open(path: &Path, file: Opened) -> Result<TraceFile> {
+    pub fn open(path: &Path, content: Content) -> Result<TraceFile> {
+        let len = match &content {
+            Content::File(file) => file.len,
+            Content::Guest(kernel) => kernel.bytes(),
+        };
         let mut trace = TraceFile {
             path: path.to_owned(),
-            file,
+            content,
+            len,
             formats: Formats::new(),
             printk: Printk::default(),
             options: Options::default(),
@@ -109,7 +125,7 @@ impl TraceFile {
             comms: Vec::new(),
             warnings: Vec::new(),
         };
-        let begin = trace.read(0, BEGIN.min(trace.file.len), "the begin of a trace.dat")?;
+        let begin = trace.read(0, BEGIN.min(trace.len), "the begin of a trace.dat")?;
         // A file that was cut within the magic is damaged.
         if begin.is_empty() || begin.iter().zip(MAGIC).any(|(found, magic)| found != magic) {
             return Err(Error::NotATrace { path: path.to_owned(), found: seems(&begin) });
@@ -160,8 +176,35 @@ impl TraceFile {
         Ok(trace)
     }
 
+    /// Reads a part of the file. It has to be there, and at most [`MOST`] bytes.
     fn read(&self, at: u64, len: u64, what: &str) -> Result<Vec<u8>> {
-        read(&self.path, &self.file, at, len, what)
+        let path = &self.path;
+        let end = at.checked_add(len);
+        if end.is_none_or(|end| end > self.len) {
+            let found = format!("the end of the file at {}: it is cut", self.len);
+            return Err(Error::damaged(path, at, format!("{what}, {len} bytes"), found));
+        }
+        if len > MOST {
+            let found = format!("{len} bytes");
+            return Err(Error::damaged(path, at, format!("{what} of at most {MOST} bytes"), found));
+        }
+        // Bounded by MOST and by the file's length.
+        let mut bytes = vec![0; len as usize];
+        self.fill(&mut bytes, at, || format!("{what}, {len} bytes"))?;
+        Ok(bytes)
+    }
+
+    /// Fills `bytes` from an offset on. They were there when the file was opened.
+    pub fn fill(&self, bytes: &mut [u8], at: u64, what: impl FnOnce() -> String) -> Result<()> {
+        let path = &self.path;
+        let read = match &self.content {
+            Content::File(file) => read_at(&file.file, bytes, at).map_err(Error::io(path))?,
+            Content::Guest(kernel) => kernel.read_at(bytes, at)?,
+        };
+        if read < bytes.len() {
+            return Err(Error::damaged(path, at + read as u64, what(), "the end of the file"));
+        }
+        Ok(())
     }
 
     /// Returns the number of the events of a CPU that no reader got, as far as the kernel counted them.
@@ -185,13 +228,13 @@ impl TraceFile {
         let path = self.path.clone();
         // Each try has more bytes.
         for most in TRIES {
-            let all = self.read(0, self.file.len.min(most), "a trace.dat")?;
+            let all = self.read(0, self.len.min(most), "a trace.dat")?;
             let mut bytes = Bytes::new(&path, &all, 0, true);
             self.formats = Formats::new();
             self.options = Options::default();
             match self.parts_6(&mut bytes, page_size) {
                 Ok(()) => return Ok(()),
-                Err(error) if self.file.len <= most || most == MOST => return Err(error),
+                Err(error) if self.len <= most || most == MOST => return Err(error),
                 Err(_) => {}
             }
         }
@@ -238,7 +281,7 @@ impl TraceFile {
         for (at, name) in instances {
             // The kind, 16 bytes for each CPU, at most 128 KiB, and the text of the clock.
             let len = 10 + u64::from(cpus) * 16;
-            let clock = self.file.len.saturating_sub(at.saturating_add(len)).min(8 + MOST_CLOCKS);
+            let clock = self.len.saturating_sub(at.saturating_add(len)).min(8 + MOST_CLOCKS);
             let table = self.read(at, len + clock, "an instance's buffers")?;
             let path = self.path.clone();
             let mut bytes = Bytes::new(&path, &table, at, true);
@@ -432,7 +475,7 @@ impl TraceFile {
                 return Err(Error::damaged(&self.path, next, expected, "pages of both"));
             }
         }
-        let len = self.file.len;
+        let len = self.len;
         for cpu in self.buffers.iter_mut().flat_map(|buffer| &mut buffer.cpus) {
             let there = cpu.len.min(len.saturating_sub(cpu.at));
             if there < cpu.len {

@@ -4,6 +4,7 @@
 //!
 //! ```text
 //! around    the kernel's times around reference points, which make clock maps narrower
+//! guest_file the recordings of guests' kernels in a session, whose pages lie in its events
 //! guest_mode whether the events of guests' kernels lie in guest mode of the host's threads
 //! cpu_input the input of a CPU: its next event or loss
 //! pages     the pages of a CPU, through a window
@@ -26,6 +27,7 @@ mod cpu_input;
 mod file;
 mod foreign;
 mod formats;
+mod guest_file;
 mod guest_mode;
 mod options;
 mod pages;
@@ -45,7 +47,8 @@ use crate::inputs::input::{Input, Time, nanoseconds};
 use crate::inputs::names::Names;
 use crate::inputs::regular::{self, not_regular, open_stream};
 use cpu_input::CpuInput;
-use file::{Buffer, TraceFile};
+use file::{Buffer, Content, TraceFile};
+pub use guest_file::{GuestKernel, PIECE_EVENT};
 use hypertrace_abi::event::cut;
 use hypertrace_format::error::Warning;
 use hypertrace_format::number::counted;
@@ -163,15 +166,15 @@ impl KernelTrace {
             }
             None => Error::io(path)(why),
         })?;
-        KernelTrace::of_file(TraceFile::open(path, opened)?)
+        Ok(KernelTrace::of_file(TraceFile::open(path, Content::File(opened))?))
     }
 
     /// Opens a trace in a session's folder, or in one of this process. A link would lead elsewhere.
     fn open_in_folder(path: &Path) -> Result<KernelTrace> {
-        KernelTrace::of_file(TraceFile::open(path, open_stream(path)?)?)
+        Ok(KernelTrace::of_file(TraceFile::open(path, Content::File(open_stream(path)?))?))
     }
 
-    fn of_file(file: TraceFile) -> Result<KernelTrace> {
+    fn of_file(file: TraceFile) -> KernelTrace {
         let (added, own_bound) = (file.options.offset_ns, file.options.clock_bound_ns);
         let times = |buffer: &Buffer| {
             let scale = match file.options.tsc {
@@ -183,7 +186,7 @@ impl KernelTrace {
             Times { scale, shift: None, offset: None, bound: None, own_bound }
         };
         let times = file.buffers.iter().map(times).collect();
-        Ok(KernelTrace { times, session: None, guest: None, file })
+        KernelTrace { times, session: None, guest: None, file }
     }
 
     /// Opens `kernel.dat` of a session with this index, if it has one. Its counter is the
@@ -209,7 +212,7 @@ impl KernelTrace {
         path.try_exists().unwrap_or(true).then(|| Error::NotSupported { path, why: why.into() })
     }
 
-    /// Opens the recording of a guest's kernel, made of events in a session with this index. It has no times before
+    /// Opens the file that was made of a [`GuestKernel`], as one of the session with this index. It has no times before
     /// [`KernelTrace::set_guest`].
     ///
     /// # Errors

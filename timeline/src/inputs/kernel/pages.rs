@@ -2,10 +2,9 @@
 
 //! The pages of a CPU, one after the other, through a window.
 
-use super::file::{Buffer, Cpu, TraceFile};
+use super::file::{Buffer, Content, Cpu, TraceFile};
 use super::zstd::decompress;
 use crate::error::{Error, Result};
-use crate::inputs::regular::read_at;
 use crate::value::number;
 use hypertrace_format::ring_page::used;
 use rustix::fs::{SeekFrom, seek};
@@ -70,7 +69,7 @@ impl<'a> PageReader<'a> {
         let room = MOST_CONTENT / file.cpus() + MOST_RATIO.saturating_mul(cpu.len);
         let chunks = || Chunks { left: None, room, packed: Vec::new(), decoder: decoder() };
         // trace-cmd 3.1 does not count the four bytes of the number of chunks.
-        let there = file.file.len.saturating_sub(cpu.at);
+        let there = file.len.saturating_sub(cpu.at);
         let left = if is_compressed { (cpu.len + NUMBER).min(there) } else { cpu.len };
         PageReader {
             file,
@@ -134,11 +133,12 @@ impl<'a> PageReader<'a> {
     /// Passes the pages of a hole after this page, and returns their number. A hole of any size has no bytes on a disk: to
     /// read its zeros would take time without a bound.
     pub fn skip_hole(&mut self) -> u64 {
+        let Content::File(file) = &self.file.content else { return 0 };
         if self.chunks.is_some() {
             return 0;
         }
         // Reads are at offsets: the position of the open file counts for nothing else.
-        let data = match seek(&self.file.file.file, SeekFrom::Data(self.at)) {
+        let data = match seek(&file.file, SeekFrom::Data(self.at)) {
             Ok(data) => data,
             // There are no data up to the file's end.
             Err(Errno::NXIO) => u64::MAX,
@@ -229,14 +229,9 @@ impl<'a> PageReader<'a> {
 
     /// Reads from the file. The bytes were there when it was opened.
     fn read(&mut self, bytes: &mut [u8]) -> Result<()> {
-        let path = &self.file.path;
-        let read = read_at(&self.file.file.file, bytes, self.at).map_err(Error::io(path))?;
-        if read < bytes.len() {
-            let at = self.at + read as u64;
-            return Err(Error::damaged(path, at, "more pages", "the end of the file"));
-        }
-        self.at += read as u64;
-        self.left -= read as u64;
+        self.file.fill(bytes, self.at, || "more pages".into())?;
+        self.at += bytes.len() as u64;
+        self.left -= bytes.len() as u64;
         Ok(())
     }
 }
