@@ -31,7 +31,9 @@
 //! A [`KernelTrace`] is the trace of a kernel: `kernel.dat` of a session, or any trace.dat
 //! of trace-cmd. A [`FunctionTrace`] has the entries and exits of a guest's functions.
 //!
-//! Everything that is read is checked, and an [`Error`] names file and byte.
+//! Everything that is read is checked, and an [`Error`] names file and byte. What could be read in spite of a fault
+//! is a [`Warning`]: those of opening are [`Recording::warnings`], those of reading are returned by [`Recording::read`], and
+//! those of regions, with what could not be known, are [`Regions::warnings`](regions::Regions::warnings).
 //! An unfinished end of a file is no damage: sessions survive a kill at any
 //! instant. Memory depends on the number of streams (64 KiB each) and, while
 //! maps are made, on the number of reference points (500 bytes each, 600 with a trace of

@@ -2,35 +2,6 @@
 
 //! Regions of interest: the time between two events of a client, and where it went.
 //!
-//! ```text
-//! collect   one pass over the timeline, with the regions that are open
-//! begins    the events that begin regions
-//! choice    which of the selected regions are shown
-//! groups    the groups of regions, by session, name and value
-//! followed  the threads that a kernel's filter has
-//! host      the threads of a session's host, and the clients that they run
-//! pairs     a client's open regions
-//! roles     the events that begin and end regions
-//! marks     the events that say what a thread does
-//! cpus      which thread each CPU had, and what woke threads
-//! path      critical paths of regions
-//! processes the thread that ended a process
-//! causes    what threads waited for
-//! account   how a host thread's time divides into parts
-//! parts     the parts, and sums over them
-//! tally     the regions that wait for proven time
-//! scheduling switches and wake-ups, without regions
-//! steals    the times in which a hypervisor took the machine's CPUs
-//! store     the regions that were found
-//! lives     which of the threads with one number is meant
-//! lanes     what all threads did around chosen regions
-//! summary   quantiles, and breakdowns of single regions
-//! sums      exact sums over the regions between two quantiles
-//! children  regions inside others
-//! waited    how long threads waited in regions
-//! histogram numbers of durations in steps
-//! ```
-//!
 //! ```no_run
 //! # fn main() -> Result<(), hypertrace_timeline::Error> {
 //! use hypertrace_timeline::regions::{Options, Part, Regions};
@@ -39,14 +10,47 @@
 //! let recording = Recording::open(&[Given::new("session")])?;
 //! let regions = Regions::of(&recording, &Options::default())?;
 //! for group in &regions.groups {
-//!     if let Some(slowest) = &group.slowest {
-//!         println!("{}: {} ns blocked", group.name, slowest.times.get(Part::Blocked));
+//!     println!("{}: {} regions, p99 {} ns", group.name, group.count(), group.quantile_ns(0.99));
+//!     // The parts of all its regions, which add up to their durations.
+//!     for (part, ns) in group.total.times.iter().filter(|(_, ns)| *ns > 0) {
+//!         println!("  {} {ns} ns", group.label(part));
 //!     }
+//! }
+//! for sample in regions.samples() {
+//!     let group = &regions.groups[usize::from(sample.group)];
+//!     let blocked = sample.times.get(Part::Blocked);
+//!     println!("{} {}: {blocked} of {} ns blocked", group.name, sample.id, sample.duration_ns());
 //! }
 //! # Ok(())
 //! # }
 //! ```
 
+// collect   one pass over the timeline, with the regions that are open
+// begins    the events that begin regions
+// choice    which of the selected regions are shown
+// groups    the groups of regions, by session, name and value
+// followed  the threads that a kernel's filter has
+// host      the threads of a session's host, and the clients that they run
+// pairs     a client's open regions
+// roles     the events that begin and end regions
+// marks     the events that say what a thread does
+// cpus      which thread each CPU had, and what woke threads
+// path      critical paths of regions
+// processes the thread that ended a process
+// causes    what threads waited for
+// account   how a host thread's time divides into parts
+// parts     the parts, and sums over them
+// tally     the regions that wait for proven time
+// scheduling switches and wake-ups, without regions
+// steals    the times in which a hypervisor took the machine's CPUs
+// store     the regions that were found
+// lives     which of the threads with one number is meant
+// lanes     what all threads did around chosen regions
+// summary   quantiles, and breakdowns of single regions
+// sums      exact sums over the regions between two quantiles
+// children  regions inside others
+// waited    how long threads waited in regions
+// histogram numbers of durations in steps
 mod account;
 mod begins;
 mod causes;
