@@ -21,6 +21,8 @@ mod recording;
 mod recover;
 mod regions;
 mod report;
+#[cfg(test)]
+mod schema;
 mod serve;
 mod temporary;
 mod units;

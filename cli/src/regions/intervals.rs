@@ -1,12 +1,10 @@
 //! What each thread did, as JSON lines.
 
-use super::rows::cause_json;
+use super::json;
 use anyhow::{Context, Result};
 use hypertrace_export::escape::JsonText;
-use hypertrace_export::json::{JSON_VERSION, exact};
 use hypertrace_timeline::regions::{Options, ThreadInterval};
 use hypertrace_timeline::{Consumer, Recording, Warning};
-use serde_json::json;
 use std::io::{self, Write as _};
 
 /// Prints a line for each interval of each thread: those of a thread in order of time. Returns the warnings.
@@ -28,19 +26,7 @@ impl Consumer for Printer {
     type Error = anyhow::Error;
 
     fn interval(&mut self, thread: &ThreadInterval<'_>) -> Result<()> {
-        let interval = thread.interval;
-        let line = json!({
-            "version": JSON_VERSION,
-            "session": thread.session,
-            "tid": thread.tid,
-            "thread": thread.name,
-            "t_ns": interval.from.saturating_sub(self.start),
-            "begin_ns": interval.from,
-            "duration_ns": interval.length(),
-            "part": interval.part,
-            "reason": thread.reason,
-            "wait": thread.cause.as_ref().map(cause_json),
-        });
-        writeln!(self.out, "{}", JsonText(&exact(line).to_string())).context("cannot write")
+        let line = json::text(&json::Interval::of(thread, self.start));
+        writeln!(self.out, "{}", JsonText(&line)).context("cannot write")
     }
 }

@@ -2,6 +2,7 @@
 
 pub mod html;
 mod intervals;
+mod json;
 mod rows;
 mod summary;
 mod text;
@@ -222,7 +223,7 @@ pub fn run(args: &Args) -> Result<()> {
         Some(path) => html::page(&shown, &recording, &warnings)
             .and_then(|page| html::PAGE.save(path, &page))
             .map(|()| say(format_args!("wrote {}: open it in a browser", path.display()))),
-        None if args.json => print(rows::Json(&shown, &warnings)),
+        None if args.json => print(json::Json(&shown, &warnings)),
         None if args.csv => print(shown.csv()),
         None if args.samples => shown.samples(),
         None => print(text::text(&shown, &mut warnings)),

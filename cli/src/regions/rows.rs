@@ -1,17 +1,13 @@
-//! The numbers for scripts: JSON, and lines of comma-separated values.
+//! What is shown of regions, and lines of comma-separated values.
 
 use anyhow::{Context, Result};
-use hypertrace_export::escape::{Csv, JsonText};
-use hypertrace_export::json::{JSON_VERSION, exact};
-use hypertrace_timeline::Warning;
+use hypertrace_export::escape::Csv;
 use hypertrace_timeline::regions::{
-    Breakdown, Cause, CauseNumber, Doing, Group, Histogram, LeftOut, NotCounted, Part, PathStep,
-    Regions, Sample, Times, Unknown,
+    Cause, CauseNumber, Group, LeftOut, NotCounted, Part, Regions, Sample, Times, Unknown,
 };
-use serde_json::{Map, Value, json};
 use std::borrow::Cow;
 use std::collections::BTreeSet;
-use std::fmt::{self, Write as _};
+use std::fmt::Write as _;
 use std::io::{self, Write as _};
 
 /// Name of the regions that measure what a region itself takes.
@@ -62,28 +58,6 @@ impl Durations<'_> {
     }
 }
 
-/// Regions and warnings as a JSON object.
-pub struct Json<'a>(pub &'a Shown<'a>, pub &'a [Warning]);
-
-impl fmt::Display for Json<'_> {
-    /// Writes it group by group: they may be many.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Json(shown, warnings) = self;
-        write!(f, "{{\"version\":{JSON_VERSION},\"regions\":[")?;
-        for (number, group) in shown.groups().enumerate() {
-            let comma = if number == 0 { "" } else { "," };
-            write!(f, "{comma}{}", JsonText(&exact(shown.group(group)).to_string()))?;
-        }
-        let left_out: Map<_, _> =
-            shown.left_out().map(|(why, count)| (why.to_owned(), count.into())).collect();
-        let warnings = Vec::from_iter(warnings.iter().map(|warning| &**warning));
-        let rest = json!({ "left_out": exact(left_out.into()), "steal_ms": shown.steal_ms, "warnings": warnings });
-        let rest = rest.to_string();
-        let rest = rest.strip_prefix('{').unwrap_or_default();
-        writeln!(f, "],{}", JsonText(rest))
-    }
-}
-
 impl<'a> Shown<'a> {
     /// Iterates over the groups that are wanted.
     pub fn groups(&self) -> impl Iterator<Item = &'a Group> {
@@ -131,102 +105,6 @@ impl<'a> Shown<'a> {
             p99: of(0.99),
             max: of(1.0),
         }
-    }
-
-    fn group(&self, group: &Group) -> Value {
-        let durations = self.durations(group);
-        let histogram = Histogram::of(&durations.all);
-        let steps = histogram
-            .steps()
-            .iter()
-            .map(|step| json!({ "from_ns": step.from, "to_ns": step.to, "count": step.count }));
-        let kinds = NotCounted::ALL
-            .iter()
-            .map(|(kind, name)| ((*name).to_owned(), group.not_counted[*kind as usize].into()));
-        let by = group.value.as_ref().map(|value| json!({ "key": self.by, "value": value }));
-        let mut json = json!({
-            "name": group.name,
-            "session": group.session,
-            "by": by,
-            "count": group.count(),
-            "bound_ns": group.bound_ns,
-            "histogram": steps.collect::<Vec<_>>(),
-            "not_counted": kinds.collect::<Map<_, _>>(),
-            "breakdown": {
-                "median": self.breakdown(group, group.median.as_ref()),
-                "p99": self.breakdown(group, group.p99.as_ref()),
-                "slowest": self.breakdown(group, group.slowest.as_ref()),
-            },
-            "total": self.breakdown(group, Some(&group.total)),
-            "self": times(&group.own_times()),
-            "children": group.children.iter().map(|child| {
-                let mut json = times(&child.times);
-                json["name"] = child.name.as_deref().into();
-                json["count"] = child.count.into();
-                json
-            }).collect::<Vec<_>>(),
-            "empty_ns": group.empty_ns,
-        });
-        for (name, ns) in durations.named() {
-            json[format!("{name}_ns")] = (group.count() > 0).then_some(ns).into();
-        }
-        json
-    }
-
-    fn breakdown(&self, group: &Group, breakdown: Option<&Breakdown>) -> Value {
-        let Some(breakdown) = breakdown else { return Value::Null };
-        let exits = breakdown.exits.iter().map(|(reason, exits)| {
-            json!({
-                "reason": self.reason(*reason),
-                "count": exits.count,
-                "kernel_ns": exits.kernel,
-                "vmm_ns": exits.vmm,
-                "waits_ns": exits.waits,
-            })
-        });
-        let mut json = times(&breakdown.times);
-        json["bound_ns"] = breakdown.bound_ns.into();
-        json["regions"] = breakdown.regions.into();
-        json["exits"] = exits.collect();
-        json["waits"] = breakdown.waits.iter().map(|wait| self.wait(*wait)).collect();
-        json["path"] = breakdown.path.iter().map(|step| self.step(step)).collect();
-        json["exits_of"] = breakdown.exits_of.into();
-        json["steal_regions"] = self.steal_ms.map(|_| breakdown.steals).into();
-        json["steal_at_most_ns"] = breakdown.steal_at_most_ns.into();
-        json["guest_includes_kvm"] = group.includes_kvm.into();
-        json
-    }
-
-    /// Returns a part of a wait.
-    fn wait(&self, (part, cause, ns): (Part, CauseNumber, u64)) -> Value {
-        let mut json = cause_json(self.cause(cause));
-        json["part"] = part.key().into();
-        json["ns"] = ns.into();
-        json
-    }
-
-    /// Returns a step of a critical path.
-    fn step(&self, step: &PathStep) -> Value {
-        let cause = match step.doing {
-            Doing::Running | Doing::Runnable => None,
-            Doing::Blocked(cause) => Some(self.cause(cause).to_string()),
-            Doing::Unknown(why) => Some(why_unknown(why).to_owned()),
-        };
-        let (name, names, tid, session) = match self.cause(step.thread) {
-            Cause::Thread { name, names, tid, session, .. } => {
-                (name.as_deref(), Some(*names), Some(*tid), *session)
-            }
-            _ => (None, None, None, None),
-        };
-        json!({
-            "name": name,
-            "names": names,
-            "tid": tid,
-            "session": session,
-            "doing": step.doing.part(),
-            "cause": cause,
-            "ns": step.ns,
-        })
     }
 
     /// Returns the cause of a wait.
@@ -309,25 +187,8 @@ impl<'a> Shown<'a> {
     }
 }
 
-/// Returns what a thread waited for.
-pub fn cause_json(cause: &Cause) -> Value {
-    let (kind, name) = match cause {
-        Cause::Unknown(why) => ("unknown", Some(why_unknown(*why))),
-        Cause::Thread { name, .. } => ("thread", name.as_deref()),
-        Cause::Idle => ("idle", None),
-        Cause::Timer => ("timer", None),
-        Cause::Interrupt(name) => ("interrupt", name.as_deref()),
-        Cause::Softirq(name) => ("softirq", *name),
-        _ => ("others", None),
-    };
-    let (tid, names, session) = match cause {
-        Cause::Thread { tid, names, session, .. } => (Some(*tid), Some(*names), *session),
-        _ => (None, None, None),
-    };
-    json!({ "cause": kind, "name": name, "names": names, "tid": tid, "session": session })
-}
-
-fn why_unknown(why: Unknown) -> &'static str {
+/// Returns the name of why something is not known.
+pub fn why_unknown(why: Unknown) -> &'static str {
     match why {
         Unknown::NotRecorded => "not_recorded",
         Unknown::Missing => "missing_event",
@@ -335,12 +196,6 @@ fn why_unknown(why: Unknown) -> &'static str {
         Unknown::NoThread => "no_thread",
         Unknown::Clock => "clock_error",
     }
-}
-
-/// Returns a duration and its parts.
-fn times(times: &Times) -> Value {
-    let parts = times.iter().map(|(part, ns)| (part.key_ns().to_owned(), ns.into()));
-    json!({ "duration_ns": times.total(), "parts": parts.collect::<Map<_, _>>() })
 }
 
 fn value(group: &Group) -> &str {

@@ -683,7 +683,7 @@ mod tests {
         assert!(warnings.iter().any(|warning| warning.contains(line)), "{warnings:?}");
         let page = crate::regions::html::page(&shown, &recording, &warnings).unwrap();
         assert!(page.contains(line), "{page}");
-        let json = crate::regions::rows::Json(&shown, &warnings).to_string();
+        let json = crate::regions::json::Json(&shown, &warnings).to_string();
         assert!(json.contains(line) && json.contains("\"too_many\":2"), "{json}");
         let csv = shown.csv();
         let [head, row] = *csv.lines().collect::<Vec<_>>() else { panic!("{csv}") };

@@ -64,7 +64,7 @@ impl Part {
     }
 
     /// Returns the same name for a time in nanoseconds: `on_cpu_ns`.
-    pub fn key_ns(self) -> &'static str {
+    pub const fn key_ns(self) -> &'static str {
         NAMES[self as usize][1]
     }
 
@@ -113,6 +113,12 @@ impl Times {
     /// Returns what was added since `before`.
     pub fn since(&self, before: &Times) -> Times {
         Times(std::array::from_fn(|part| self.0[part] - before.0[part]))
+    }
+}
+
+impl Serialize for Times {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.iter().map(|(part, ns)| (part.key_ns(), ns)))
     }
 }
 
