@@ -11,7 +11,7 @@ use hypertrace_test_support::trace_dat::{
 };
 use hypertrace_test_support::vcpu::{self, HOST_BASE, Vcpu, What};
 use hypertrace_timeline::regions::{Cause, Options, Regions};
-use hypertrace_timeline::{ClockMaps, KernelTrace, Needs, Recording, Session, Timeline};
+use hypertrace_timeline::{ClockMaps, EntryRef, KernelTrace, Needs, Recording, Session};
 use std::fs;
 
 pub const ROWS: &[Row] = &[
@@ -186,12 +186,12 @@ fn read(files: &Files, options: &Options) -> Result<Regions> {
     Ok(regions)
 }
 
-fn read_all(timeline: &mut Timeline<'_>, events: u64) -> Result<()> {
+fn read_all(recording: &Recording, events: u64) -> Result<()> {
     let mut entries = 0;
-    while let Some(entry) = timeline.read() {
-        entry?;
+    recording.read(Needs::ALL, &mut |_: &EntryRef<'_>| {
         entries += 1;
-    }
+        Ok::<_, hypertrace_timeline::Error>(true)
+    })?;
     ensure!(entries >= events, "events are missing");
     Ok(())
 }
@@ -205,7 +205,7 @@ pub fn regions(context: &mut Context) -> Result<f64> {
 /// Measures the merge of the same files to nothing, per event.
 pub fn merge(context: &mut Context) -> Result<f64> {
     let files = context.resource(Files::new)?;
-    files.ns(|| read_all(&mut open(files)?.timeline(Needs::ALL)?, files.events))
+    files.ns(|| read_all(&open(files)?, files.events))
 }
 
 /// Measures the same with the scheduling of all threads.
@@ -216,7 +216,7 @@ pub fn merge_both(context: &mut Context) -> Result<f64> {
         let mut cpus = KernelTrace::open(&files.made.path().join(CPUS))?;
         cpus.join(0, &recording.sessions[0].0);
         recording.traces.push(cpus);
-        read_all(&mut recording.timeline(Needs::ALL)?, files.events)
+        read_all(&recording, files.events)
     })
 }
 

@@ -359,10 +359,10 @@ fn print_excerpt(dir: &Path) -> Result<()> {
     let recording = report::open(dir)?;
     let mut lines = report::Lines::new(&recording);
     let mut points = 0;
-    let mut before = VecDeque::new();
+    let mut around = VecDeque::new();
     let mut left = None;
-    for event in recording.timeline(Needs::ALL)? {
-        let event = event?;
+    recording.read(Needs::ALL, &mut |entry: &EntryRef<'_>| {
+        let EntryRef::Event(event) = entry else { return Ok(true) };
         if event.kind == EventKind::ReferencePoint {
             points += 1;
             // The first points are slow: memory is touched for the first time.
@@ -370,18 +370,21 @@ fn print_excerpt(dir: &Path) -> Result<()> {
                 left = Some(AFTER + 1);
             }
         }
-        before.push_back(event);
-        match &mut left {
-            None if before.len() > BEFORE => drop(before.pop_front()),
-            None => {}
-            Some(1) => break,
-            Some(left) => *left -= 1,
-        }
-    }
-    before.iter().for_each(|event| lines.widen(&event.source));
+        around.push_back((event.ts_ns, lines.untimed(entry).to_owned()));
+        left = match left {
+            Some(left) => Some(left - 1),
+            None => {
+                if around.len() > BEFORE {
+                    around.pop_front();
+                }
+                None
+            }
+        };
+        Ok::<_, hypertrace_timeline::Error>(left != Some(0))
+    })?;
     let mut text = format!("\n{}", lines.header());
-    for event in &before {
-        text.push_str(lines.text(&EntryRef::Event(event.borrow())));
+    for (ts_ns, line) in &around {
+        text.push_str(lines.timed(Some(*ts_ns), line));
     }
     print(text)
 }

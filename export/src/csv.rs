@@ -6,7 +6,7 @@ use crate::by_name::ByName;
 use crate::choice::Choice;
 use crate::escape::Csv;
 use crate::json::causes;
-use crate::number::{array, decimal, list, signed};
+use crate::number::{array, decimal, signed};
 use crate::sources::Sources;
 use crate::{Error, Result};
 use hypertrace_format::pattern::matches;
@@ -231,8 +231,6 @@ fn value_text(out: &mut String, value: &ValueRef<'_>) -> std::fmt::Result {
         ValueRef::Str(bytes) => write!(out, "{}", Csv(bytes))?,
         ValueRef::Name(name) => write!(out, "{}", Csv(name.to_string().as_bytes()))?,
         // Lists have commas.
-        ValueRef::Words(words) => quoted(out, |out| list(out, words, decimal)),
-        ValueRef::SignedWords(words) => quoted(out, |out| list(out, words, signed)),
         ValueRef::Array(numbers) => {
             out.push('"');
             array(out, numbers, decimal, signed)?;
@@ -240,12 +238,6 @@ fn value_text(out: &mut String, value: &ValueRef<'_>) -> std::fmt::Result {
         }
     }
     Ok(())
-}
-
-fn quoted(out: &mut String, write: impl FnOnce(&mut String)) {
-    out.push('"');
-    write(out);
-    out.push('"');
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 
 use crate::choice::Choice;
 use crate::escape::{Json, JsonText};
-use crate::number::{array, decimal, list, named, signed};
+use crate::number::{array, decimal, named, signed};
 use crate::sources::Sources;
 use crate::{Error, Result};
 use hypertrace_abi::ring::Losses;
@@ -196,8 +196,6 @@ fn line(
             ValueRef::Float(_) => out.push_str("null"),
             ValueRef::Bool(v) => out.push_str(if v { "true" } else { "false" }),
             ValueRef::Str(bytes) => write!(out, "{}", Json(bytes))?,
-            ValueRef::Words(words) => list(out, words, number),
-            ValueRef::SignedWords(words) => list(out, words, signed_number),
             ValueRef::Array(numbers) => array(out, &numbers, number, signed_number)?,
             ValueRef::Name(name) => named(out, &name, true)?,
         }

@@ -51,15 +51,3 @@ pub fn array(
     out.push(']');
     Ok(())
 }
-
-/// Appends numbers as a list.
-pub fn list<T: Copy>(out: &mut String, words: &[T], write: impl Fn(&mut String, T)) {
-    out.push('[');
-    for (i, word) in words.iter().enumerate() {
-        if i > 0 {
-            out.push(',');
-        }
-        write(out, *word);
-    }
-    out.push(']');
-}

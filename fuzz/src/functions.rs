@@ -9,8 +9,8 @@ use hypertrace_functions::Result;
 use hypertrace_functions::read::{Flame, Spans, Summary, Trace};
 use hypertrace_functions::symbols::{MAX_NAME, Symbol};
 use hypertrace_functions::write::cut;
-use hypertrace_test_support::functions;
-use hypertrace_timeline::{Form, FunctionTrace, Given, Needs, Recording};
+use hypertrace_test_support::{functions, kept};
+use hypertrace_timeline::{Form, FunctionTrace, Given, Recording};
 use std::path::Path;
 use std::time::Instant;
 use tempfile::TempDir;
@@ -61,20 +61,12 @@ fn shown(path: &Path) -> Option<String> {
         Ok(recording) => recording,
         Err(error) => return Some(error.to_string()),
     };
-    let mut timeline = match recording.timeline(Needs::ALL) {
-        Ok(timeline) => timeline,
-        Err(error) => return Some(error.to_string()),
-    };
     let mut last = i64::MIN;
-    loop {
-        match timeline.next()? {
-            Ok(event) => {
-                assert!(event.ts_ns >= last, "time runs backwards");
-                last = event.ts_ns;
-            }
-            Err(error) => return Some(error.to_string()),
-        }
-    }
+    let read = kept::each_event(&recording, |event| {
+        assert!(event.ts_ns >= last, "time runs backwards");
+        last = event.ts_ns;
+    });
+    read.err().map(|error| error.to_string())
 }
 
 /// Copies it, and makes a flame graph of a part. Returns what is wrong with it.

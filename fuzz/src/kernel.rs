@@ -3,8 +3,9 @@
 
 use crate::input::Input;
 use crate::reader::{Files, damage_all, write};
+use hypertrace_test_support::kept;
 use hypertrace_test_support::trace_dat::{Page, TraceDat, guest, time_shift, trace_id, tsc2nsec};
-use hypertrace_timeline::{EntryRef, KernelTrace, Needs, Recording, Result};
+use hypertrace_timeline::{KernelTrace, Recording, Result};
 use std::path::Path;
 use tempfile::TempDir;
 
@@ -35,16 +36,7 @@ fn read(path: &Path) -> Result<usize> {
     KernelTrace::pair(&mut traces);
     traces[0].stat()?;
     let recording = Recording::of([], traces);
-    let mut timeline = recording.timeline(Needs::ALL)?;
-    let mut events = 0;
-    while let Some(entry) = timeline.read() {
-        if let EntryRef::Event(event) = entry? {
-            event.to_event();
-            events += 1;
-        }
-    }
-    timeline.warnings();
-    Ok(events)
+    Ok(kept::events(&recording)?.len())
 }
 
 /// Returns a small trace with all options.

@@ -3,7 +3,8 @@
 
 use crate::input::Input;
 use crate::session::write_sample;
-use hypertrace_timeline::{ClockMaps, Needs, Recording, Result, Session, SessionStat};
+use hypertrace_test_support::kept;
+use hypertrace_timeline::{ClockMaps, Recording, Result, Session, SessionStat};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -33,7 +34,7 @@ pub fn read(dir: &Path) -> Result<usize> {
     SessionStat::of(&session)?;
     let maps = ClockMaps::of(&session)?;
     let recording = Recording::of([(session, maps)], []);
-    recording.timeline(Needs::ALL)?.try_fold(0, |n, event| event.map(|_| n + 1))
+    Ok(kept::events(&recording)?.len())
 }
 
 /// Writes files to a directory.

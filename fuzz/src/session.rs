@@ -14,9 +14,8 @@ use hypertrace_abi::config::RingMode;
 use hypertrace_abi::ring::ProducerState;
 use hypertrace_abi::schema::Schema;
 use hypertrace_device::{Chip, Memory};
-use hypertrace_timeline::{
-    ClockMaps, Domain, Event, EventKind, Needs, Recording, SessionJson, SessionStat, Value,
-};
+use hypertrace_test_support::kept::{self, Event, Value};
+use hypertrace_timeline::{ClockMaps, Domain, EventKind, Recording, SessionJson, SessionStat};
 use hypertrace_trace::{Output, Session, Summary, limits};
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -174,8 +173,7 @@ pub fn read(dir: &Path) -> Read {
     let stat = SessionStat::of(&session).expect("accounts");
     let maps = ClockMaps::of(&session).expect("clock maps");
     let recording = Recording::of([(session, maps)], []);
-    let events: Vec<Event> =
-        recording.timeline(Needs::ALL).expect("a timeline").map(|e| e.expect("an event")).collect();
+    let events = kept::events(&recording).expect("events");
     assert_eq!(events.len() as u64, stat.total.records);
     let honest = (Domain::Guest, HONEST);
     let stream = stat.streams.iter().find(|s| s.stream == Some(honest));

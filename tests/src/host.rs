@@ -9,7 +9,8 @@ use hypertrace_abi::record::ClockKind;
 use hypertrace_abi::sink::{DrainSink, EventSink, Facts, ReferencePoint, Status};
 use hypertrace_device::{Chip, ChipConfig, Counter, Geometry, Memory, Region, RingMode};
 use hypertrace_device::{DrainPolicy, DrainThread};
-use hypertrace_timeline::{Event, Given, Needs, Recording};
+use hypertrace_test_support::kept::{self, Event};
+use hypertrace_timeline::{Given, Recording};
 use hypertrace_trace::ctf::stream::DEFAULT_FILE_BYTES;
 use hypertrace_trace::session_json::{Domain, StreamJson};
 use hypertrace_trace::{Output, Session, SessionConfig, Summary};
@@ -185,5 +186,5 @@ impl Recorded {
 #[track_caller]
 pub fn events(dir: &Path) -> Vec<Event> {
     let recording = Recording::open(&[Given::new(dir)]).unwrap();
-    recording.timeline(Needs::ALL).unwrap().map(Result::unwrap).collect()
+    kept::events(&recording).unwrap()
 }

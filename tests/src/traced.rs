@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 use hypertrace::{Emit, Status, commit, event, reference_point};
-use hypertrace_timeline::{ClockMaps, Event, EventKind, Needs, Recording, Session, Value};
+use hypertrace_test_support::kept::{self, Event, Value};
+use hypertrace_timeline::{ClockMaps, EventKind, Recording, Session};
 
 /// Environment variable with the argument of a test that is run as a program.
 pub const AS_PROGRAM: &str = "HYPERTRACE_TEST_PROGRAM";
@@ -118,7 +119,7 @@ fn also_of_corrupted_clients(dir: &Path, mut each: impl FnMut(Event)) -> u64 {
     let maps = ClockMaps::of(&session).unwrap();
     let unusable = maps.unusable();
     let recording = Recording::of([(session, maps)], []);
-    recording.timeline(Needs::ALL).unwrap().for_each(|event| each(event.unwrap()));
+    kept::each_event(&recording, |event| each(event.into())).unwrap();
     unusable
 }
 

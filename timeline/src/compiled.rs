@@ -139,9 +139,7 @@ impl FunctionNames {
         let FunctionNames { modules, kept } = self;
         let find = || {
             let symbol = modules.iter().find_map(|module| module.symbols.lookup(address))?;
-            let name = symbol.demangled().into_owned();
-            let other = Some(symbol.name).filter(|symbol| *symbol != name).map(str::to_owned);
-            Some(FunctionName { name, symbol: other })
+            Some(FunctionName::of(symbol))
         };
         kept.entry(address).or_insert_with(find).as_ref()
     }

@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
 //! Entries of a timeline: events, and places where some were lost.
-//!
-//! [`EntryRef`] borrows from the timeline and costs no allocation; [`Entry`] is the same
-//! to keep.
 
 use crate::clock::{FRACTION, GuestReading};
 use crate::format;
-use crate::value::{Value, ValueRef};
+use crate::inputs::functions::FunctionFields;
+use crate::value::ValueRef;
 use hypertrace_abi::ring::Losses;
 use hypertrace_abi::schema::Shape;
+use hypertrace_functions::symbols::Symbol;
 use std::sync::Arc;
 
 /// The next item of the timeline, valid until the one after it is read.
@@ -29,61 +28,9 @@ impl EntryRef<'_> {
             EntryRef::Lost(lost) => lost.ts_ns,
         }
     }
-
-    /// Returns a copy to keep.
-    pub fn to_entry(&self) -> Entry {
-        match self {
-            EntryRef::Event(event) => Entry::Event(event.to_event()),
-            EntryRef::Lost(lost) => Entry::Lost(lost.clone()),
-        }
-    }
 }
 
-/// The next item of the timeline.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Entry {
-    /// An event.
-    Event(Event),
-    /// Events are missing here.
-    Lost(Lost),
-}
-
-/// An event on the timeline.
-#[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
-pub struct Event {
-    /// Unix time, nanoseconds. If there are `ticks`, these in its place: an order within the trace, and no time.
-    pub ts_ns: i64,
-    /// Time of an event of a kernel's trace, in ticks of its clock, if the length of a tick is not known.
-    pub ticks: Option<u64>,
-    /// Bound on the error against the host's clock; `None` if there is no bound.
-    pub bound_ns: Option<u64>,
-    /// Index of the session. Traces of a kernel that belong to no session are counted
-    /// after the sessions.
-    pub session: usize,
-    /// Name of the source: `guest/0 worker`, `vmm/vcpu0`, `host/vcpu 0`,
-    /// `kernel/vcpu0-1234`. The part after the client, and a thread's name, are not
-    /// chosen by the host: escape them.
-    pub source: Arc<str>,
-    /// Name of the event.
-    pub name: Arc<str>,
-    /// Fields with their names.
-    pub fields: Vec<(Arc<str>, Value)>,
-    /// Flags of the record.
-    pub flags: u16,
-    /// Guest client that it came from; `None` for the VMM's own events.
-    pub client: Option<u32>,
-    /// EventKind of the event.
-    pub kind: EventKind,
-    /// Words of a reference point that a vCPU thread recorded.
-    pub reference: Option<Reference>,
-    /// Thread of the host that recorded the event, if it is known: of a kernel's event, of
-    /// the VMM's, and of a program's without a VMM.
-    pub thread: Option<Thread>,
-}
-
-/// An event on the timeline, borrowed. The members are those of [`Event`]; its bound is computed once somebody asks
-/// for it ([`EventRef::bound_ns`]).
+/// An event on the timeline. The bound on the error of its time is computed once somebody asks for it ([`EventRef::bound_ns`]).
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct EventRef<'a> {
@@ -91,9 +38,10 @@ pub struct EventRef<'a> {
     pub ts_ns: i64,
     /// Time of an event of a kernel's trace, in ticks of its clock, if the length of a tick is not known.
     pub ticks: Option<u64>,
-    /// Index of the session.
+    /// Index of the session. Traces of a kernel that belong to no session are counted after the sessions.
     pub session: usize,
-    /// Name of the source.
+    /// Name of the source: `guest/0 worker`, `vmm/vcpu0`, `host/vcpu 0`, `kernel/vcpu0-1234`. The part after the client, and a
+    /// thread's name, are not chosen by the host: escape them.
     pub source: &'a Arc<str>,
     /// Name of the event.
     pub name: &'a Arc<str>,
@@ -101,13 +49,14 @@ pub struct EventRef<'a> {
     pub fields: Fields<'a>,
     /// Flags of the record.
     pub flags: u16,
-    /// Guest client that it came from.
+    /// Guest client that it came from; `None` for the VMM's own events.
     pub client: Option<u32>,
-    /// EventKind of the event.
+    /// Kind of the event.
     pub kind: EventKind,
     /// Words of a reference point that a vCPU thread recorded.
     pub reference: Option<Reference>,
-    /// Thread of the host that recorded the event, if it is known.
+    /// Thread of the host that recorded the event, if it is known: of a kernel's event, of the VMM's, and of a program's without
+    /// a VMM.
     pub thread: Option<Thread>,
     /// Name of the function that it enters or leaves, where that is compiled in and not among the fields.
     pub function: Option<&'a FunctionName>,
@@ -125,6 +74,14 @@ pub struct FunctionName {
     pub name: String,
     /// The symbol, if it is another name.
     pub symbol: Option<String>,
+}
+
+impl FunctionName {
+    pub(crate) fn of(symbol: Symbol<'_>) -> FunctionName {
+        let name = symbol.demangled().into_owned();
+        let other = Some(symbol.name).filter(|symbol| *symbol != name).map(str::to_owned);
+        FunctionName { name, symbol: other }
+    }
 }
 
 /// The bound on the error of an event's time. To compute it takes longer than to map the time.
@@ -174,29 +131,6 @@ fn nanoseconds(units: u64, rest: u64) -> u64 {
     units.div_ceil(FRACTION.unsigned_abs())
 }
 
-impl Event {
-    /// Returns the event without a copy.
-    pub fn borrow(&self) -> EventRef<'_> {
-        EventRef {
-            ts_ns: self.ts_ns,
-            ticks: self.ticks,
-            session: self.session,
-            source: &self.source,
-            name: &self.name,
-            fields: Fields(Encoded::Copied(&self.fields)),
-            flags: self.flags,
-            client: self.client,
-            kind: self.kind,
-            reference: self.reference,
-            thread: self.thread,
-            function: None,
-            reading: None,
-            bound: Bound::Known(self.bound_ns),
-            trace: 0,
-        }
-    }
-}
-
 impl<'a> EventRef<'a> {
     /// Returns the bound on the error of the time against the host's clock, in nanoseconds; `None` if there is no bound.
     pub fn bound_ns(&self) -> Option<u64> {
@@ -229,30 +163,6 @@ impl<'a> EventRef<'a> {
     pub fn kernel_trace(&self) -> Option<usize> {
         (self.kind == EventKind::Kernel).then_some(self.trace)
     }
-
-    /// Returns a copy to keep.
-    pub fn to_event(&self) -> Event {
-        self.copy_with(|_| true)
-    }
-
-    /// Returns a copy to keep, with the fields of these names.
-    pub(crate) fn copy_with(&self, has: impl Fn(&str) -> bool) -> Event {
-        let fields = self.fields.iter().filter(|(name, _)| has(name));
-        Event {
-            ts_ns: self.ts_ns,
-            ticks: self.ticks,
-            bound_ns: self.bound_ns(),
-            session: self.session,
-            source: self.source.clone(),
-            name: self.name.clone(),
-            fields: fields.map(|(name, v)| (name.clone(), v.to_value())).collect(),
-            flags: self.flags,
-            client: self.client,
-            kind: self.kind,
-            reference: self.reference,
-            thread: self.thread,
-        }
-    }
 }
 
 /// Fields of an event, in the order of its declaration.
@@ -266,8 +176,8 @@ pub(crate) enum Encoded<'a> {
     Record(Record<'a>),
     /// A record of a kernel's ring buffer.
     Kernel(format::Fields<'a>),
-    /// Fields of an [`Event`].
-    Copied(&'a [(Arc<str>, Value)]),
+    /// Fields of a function trace's event.
+    Function(FunctionFields<'a>),
 }
 
 /// The payload of a session's record, and its class.
@@ -302,7 +212,7 @@ impl<'a> Fields<'a> {
         match self.0 {
             Encoded::Record(record) => record.names.is_empty(),
             Encoded::Kernel(fields) => fields.is_empty(),
-            Encoded::Copied(fields) => fields.is_empty(),
+            Encoded::Function(_) => false,
         }
     }
 
@@ -313,26 +223,24 @@ impl<'a> Fields<'a> {
                 Each::Record(names.iter().zip(shape.values(payload).map(ValueRef::from)))
             }
             Encoded::Kernel(fields) => Each::Kernel(fields.iter()),
-            Encoded::Copied(fields) => {
-                Each::Copied(fields.iter().map(|(name, value)| (name, value.borrow())))
-            }
+            Encoded::Function(fields) => Each::Function(fields.iter()),
         }
     }
 }
 
 /// An iterator over the fields of an event in whichever encoding. A chain of three iterators would ask each of them for
 /// every field.
-enum Each<R, K, C> {
+enum Each<R, K, F> {
     Record(R),
     Kernel(K),
-    Copied(C),
+    Function(F),
 }
 
-impl<T, R, K, C> Iterator for Each<R, K, C>
+impl<T, R, K, F> Iterator for Each<R, K, F>
 where
     R: Iterator<Item = T>,
     K: Iterator<Item = T>,
-    C: Iterator<Item = T>,
+    F: Iterator<Item = T>,
 {
     type Item = T;
 
@@ -340,7 +248,7 @@ where
         match self {
             Each::Record(fields) => fields.next(),
             Each::Kernel(fields) => fields.next(),
-            Each::Copied(fields) => fields.next(),
+            Each::Function(fields) => fields.next(),
         }
     }
 }
@@ -366,7 +274,7 @@ pub struct Lost {
     pub ts_ns: Option<i64>,
     /// Index of the session.
     pub session: usize,
-    /// Name of the source, as in [`Event`]; empty for processes that had no client.
+    /// Name of the source, as in [`EventRef`]; empty for processes that had no client.
     pub source: Arc<str>,
     /// Guest client.
     pub client: Option<u32>,
@@ -390,7 +298,7 @@ impl Lost {
     }
 }
 
-/// EventKind of an event.
+/// Kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EventKind {
     /// A declared event, in the guest's ring or of the VMM.

@@ -116,10 +116,14 @@ pub(crate) struct RegionRef<'a> {
     pub name: &'a str,
     /// If it has ended.
     pub duration_ns: Option<u64>,
-    /// The events that begin and end it, if it has them.
-    pub begin: Option<EventRef<'a>>,
+    /// What the filter found in the event that begins it, if there is one.
+    pub begin: Option<&'a Answers>,
+    /// The event that ends it, if there is one.
     pub end: Option<EventRef<'a>>,
 }
+
+/// What each step of a filter says of an event; `None` if it compares nothing, or what the event does not have.
+pub(crate) type Answers = Box<[Option<bool>]>;
 
 /// Prefix of a field that has the name of something else.
 const FIELDS: &str = "fields.";
@@ -174,35 +178,41 @@ impl Filter {
 
     /// Returns whether an event fits.
     pub fn fits(&self, event: &EventRef<'_>) -> bool {
-        self.is_true(|operand| event_value(event, operand))
+        self.is_true(|_, comparison| comparison.answer(event) == Some(true))
+    }
+
+    /// Returns what the filter finds in the event that begins a region, for [`Filter::fits_region`].
+    pub(crate) fn answers(&self, begin: &EventRef<'_>) -> Answers {
+        let of_step = |step: &Step| match step {
+            Step::Compare(comparison) => comparison.answer(begin),
+            _ => None,
+        };
+        self.steps.iter().map(of_step).collect()
     }
 
     /// Returns whether a region fits.
     pub(crate) fn fits_region(&self, region: &RegionRef<'_>) -> bool {
-        self.is_true(|operand| match operand {
-            Operand::Name => Some(ValueRef::Str(region.name.as_bytes())),
-            Operand::Duration => region.duration_ns.map(ValueRef::Unsigned),
+        self.is_true(|step, comparison| match comparison.left {
+            Operand::Name => comparison.holds(ValueRef::Str(region.name.as_bytes())),
+            Operand::Duration => {
+                region.duration_ns.is_some_and(|ns| comparison.holds(ValueRef::Unsigned(ns)))
+            }
             _ => {
-                let mut ends = [&region.end, &region.begin].into_iter().flatten();
-                ends.find_map(|event| event_value(event, operand))
+                let of_end = region.end.as_ref().and_then(|end| comparison.answer(end));
+                let of_begin = || *region.begin?.get(step)?;
+                of_end.or_else(of_begin) == Some(true)
             }
         })
     }
 
-    /// Returns the names of the fields that it asks for.
-    pub(crate) fn fields(&self) -> impl Iterator<Item = &str> {
-        self.fields.iter().map(|(field, _)| &**field)
-    }
-
-    fn is_true<'v>(&self, value: impl Fn(&Operand) -> Option<ValueRef<'v>>) -> bool {
+    /// Returns the result. `is_true` is asked for the result of a comparison at a step.
+    fn is_true(&self, is_true: impl Fn(usize, &Comparison) -> bool) -> bool {
         let (mut fits, mut at) = (true, 0);
         // Jumps lead forward only.
         while let Some(step) = self.steps.get(at) {
             at += 1;
             match step {
-                Step::Compare(comparison) => {
-                    fits = comparison.is_true(value(&comparison.left));
-                }
+                Step::Compare(comparison) => fits = is_true(at - 1, comparison),
                 Step::Not => fits = !fits,
                 Step::JumpIf(result, to) if fits == *result => at = *to,
                 Step::JumpIf(..) => {}
@@ -458,9 +468,13 @@ fn event_value<'e>(event: &EventRef<'e>, operand: &Operand) -> Option<ValueRef<'
 }
 
 impl Comparison {
-    fn is_true(&self, value: Option<ValueRef<'_>>) -> bool {
-        let order = value.and_then(|value| self.right.compared(&value));
-        order.is_some_and(|order| match self.operator {
+    /// Returns what the comparison says of an event that has what it compares.
+    fn answer(&self, event: &EventRef<'_>) -> Option<bool> {
+        event_value(event, &self.left).map(|value| self.holds(value))
+    }
+
+    fn holds(&self, value: ValueRef<'_>) -> bool {
+        self.right.compared(&value).is_some_and(|order| match self.operator {
             Operator::Equal => order.is_eq(),
             Operator::NotEqual => order.is_ne(),
             Operator::Less => order.is_lt(),
@@ -528,37 +542,48 @@ impl std::error::Error for FilterError {}
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::{Event, Thread};
-    use crate::value::Value;
+    use crate::event::{Bound, Encoded, Fields, Record, Thread};
+    use hypertrace_abi::schema::Schema;
     use proptest::prelude::*;
 
-    fn event() -> Event {
-        let fields = [
-            ("lba", Value::Unsigned(7)),
-            ("delta", Value::Signed(-3)),
-            ("ratio", Value::Float(2.5)),
-            ("name", Value::Str(b"disk \"a\"".as_slice().into())),
-            ("pid", Value::Unsigned(99)),
-            ("ok", Value::Bool(true)),
-        ];
-        Event {
+    /// Hands over an event of a thread of a guest's client.
+    fn with_event<R>(give: impl FnOnce(&EventRef<'_>) -> R) -> R {
+        let text = "disk_read(lba:u64,delta:i64,ratio:f64,name:str,pid:u64,ok:bool)";
+        let schema = Schema::parse(text).unwrap();
+        let names = Vec::from_iter(schema.fields().map(|field| Arc::from(field.name)));
+        // A text has the number of its bytes before it.
+        let disk = [*b"\x08\0\0\0disk", *b" \"a\"\0\0\0\0"].map(u64::from_le_bytes);
+        let payload = [7, -3i64 as u64, 2.5f64.to_bits(), disk[0], disk[1], 99, 1];
+        let record = Record { class: 0, names: &names, shape: &schema.shape(), payload: &payload };
+        give(&EventRef {
             ts_ns: 0,
             ticks: None,
-            bound_ns: None,
             session: 0,
-            source: "guest/2 worker".into(),
-            name: "disk_read".into(),
-            fields: fields.into_iter().map(|(name, value)| (name.into(), value)).collect(),
+            source: &"guest/2 worker".into(),
+            name: &"disk_read".into(),
+            fields: Fields(Encoded::Record(record)),
             flags: 0,
             client: Some(2),
             kind: EventKind::Event,
             reference: None,
             thread: Some(Thread { pid: Some(40), tid: 41, cpu: None }),
-        }
+            function: None,
+            reading: None,
+            bound: Bound::Known(None),
+            trace: 0,
+        })
     }
 
     fn fits(text: &str) -> bool {
-        text.parse::<Filter>().unwrap_or_else(|why| panic!("{why}")).fits(&event().borrow())
+        let filter = text.parse::<Filter>().unwrap_or_else(|why| panic!("{why}"));
+        with_event(|event| {
+            let fits = filter.fits(event);
+            let region = RegionRef { name: "disk", duration_ns: None, begin: None, end: None };
+            let answers = filter.answers(event);
+            assert_eq!(fits, filter.fits_region(&RegionRef { begin: Some(&answers), ..region }));
+            assert_eq!(fits, filter.fits_region(&RegionRef { end: Some(*event), ..region }));
+            fits
+        })
     }
 
     #[test]

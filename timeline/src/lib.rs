@@ -5,27 +5,28 @@
 //! A [`Recording`] is all that is read together: sessions, which are directories that
 //! `hypertrace-trace` wrote, traces of kernels, and function traces. A writer may still be
 //! writing to a session, or may have been killed. Guests' clocks are mapped
-//! to the host's, with a bound on the error. A [`Timeline`] iterates over all events
-//! of a recording in order.
+//! to the host's, with a bound on the error. [`Recording::read`] hands over all events of a
+//! recording in order, and the places where some were lost.
 //!
 //! ```no_run
 //! # fn main() -> Result<(), hypertrace_timeline::Error> {
-//! use hypertrace_timeline::{Given, Needs, Recording};
+//! use hypertrace_timeline::{EntryRef, Error, Given, Needs, Recording};
 //!
 //! let recording = Recording::open(&[Given::new("session")])?;
-//! for event in recording.timeline(Needs::ALL)? {
-//!     let event = event?;
-//!     println!("{} {} {}", event.ts_ns, event.source, event.name);
-//! }
+//! recording.read(Needs::ALL, &mut |entry: &EntryRef<'_>| {
+//!     if let EntryRef::Event(event) = entry {
+//!         println!("{} {} {}", event.ts_ns, event.source, event.name);
+//!     }
+//!     Ok::<_, Error>(true)
+//! })?;
 //! # Ok(())
 //! # }
 //! ```
 //!
 //! [`Follow`] reads a session in rounds while it is written.
 //!
-//! An exporter or a printer is a [`Consumer`]: [`Recording::read`] hands it the events and the
-//! places where some were lost, without a copy, and maps no more of them than it [`Needs`];
-//! [`Recording::regions`] hands over what threads did, and [`Recording::read_regions`] the
+//! An exporter or a printer is a [`Consumer`], as such a closure is: [`Recording::read`] maps no
+//! more of the events than the consumer [`Needs`]; [`Recording::regions`] hands over what threads did, and [`Recording::read_regions`] the
 //! [`regions`], each with the event that begins it.
 //!
 //! A [`KernelTrace`] is the trace of a kernel: `kernel.dat` of a session, or any trace.dat
@@ -65,9 +66,7 @@ mod value;
 pub use compiled::{Call, FunctionNames, Module, has_functions, place};
 pub use consumer::Consumer;
 pub use error::{Error, Result};
-pub use event::{
-    Entry, EntryRef, Event, EventKind, EventRef, Fields, FunctionName, Lost, Reference, Thread,
-};
+pub use event::{EntryRef, EventKind, EventRef, Fields, FunctionName, Lost, Reference, Thread};
 pub use filter::{Filter, FilterError, nearest};
 pub use follow::{Follow, Round};
 pub use hypertrace_format::error::Warning;
@@ -80,8 +79,7 @@ pub use inputs::ctf::{
 pub use inputs::functions::{ENTRY, EXIT, FUNCTION_FIELDS, FunctionTrace, SYMBOL};
 pub use inputs::kernel::{CpuStat, EventStat, GuestKernel, KernelStat, KernelTrace, PIECE_EVENT};
 pub use inputs::needs::Needs;
-pub use merge::Timeline;
 pub use order::{Late, Order};
 pub use recording::{Form, Given, Recording, Unread, UnreadPart};
 pub use stat::{SessionStat, StreamStat};
-pub use value::{Array, Name, Value, ValueRef};
+pub use value::{Array, Name, ValueRef};

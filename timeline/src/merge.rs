@@ -3,7 +3,7 @@
 //! The merge of the inputs of sessions, of kernels' traces and of function traces.
 
 use crate::error::Result;
-use crate::event::{Entry, EntryRef, Event};
+use crate::event::EntryRef;
 use crate::inputs::input::{Input, Time};
 use crate::inputs::names::Names;
 use hypertrace_format::error::Warning;
@@ -11,16 +11,13 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::collections::binary_heap::PeekMut;
 
-/// All events of one or several sessions in order of time.
-///
-/// The iterator returns events only; [`Timeline::next_entry`] also returns the places
-/// where some were lost.
+/// All events of a recording in order of time, with the places where some were lost.
 ///
 /// Within a stream nothing is reordered. Among streams, a guest's events come
 /// before a reference point if the guest emitted them before it, and after the point if
 /// it emitted them after the reply. Memory: one window per stream.
 #[derive(Debug)]
-pub struct Timeline<'a> {
+pub(crate) struct Timeline<'a> {
     inputs: Vec<Box<dyn Input + 'a>>,
     heap: BinaryHeap<Reverse<Key>>,
     names: Names,
@@ -44,7 +41,7 @@ impl<'a> Timeline<'a> {
     ///
     /// # Errors
     /// If the first records of an input are damaged.
-    pub(crate) fn of(
+    pub fn of(
         inputs: Vec<Box<dyn Input + 'a>>,
         names: Names,
         margins: Vec<Option<u64>>,
@@ -62,7 +59,7 @@ impl<'a> Timeline<'a> {
     }
 
     /// Returns the names at its end.
-    pub(crate) fn into_names(self) -> Names {
+    pub fn into_names(self) -> Names {
         self.names
     }
 
@@ -71,15 +68,7 @@ impl<'a> Timeline<'a> {
     /// may be up to a ring's content away. Losses at an unknown place come last.
     ///
     /// # Errors
-    /// As for the iterator, which ends after an error.
-    pub fn next_entry(&mut self) -> Option<Result<Entry>> {
-        Some(self.read()?.map(|entry| entry.to_entry()))
-    }
-
-    /// Returns the same as [`next_entry`](Timeline::next_entry), without a copy of it.
-    ///
-    /// # Errors
-    /// As for the iterator, which ends after an error.
+    /// If an input is damaged, after the events before the damage. Nothing follows it.
     pub fn read(&mut self) -> Option<Result<EntryRef<'_>>> {
         let number = loop {
             if std::mem::take(&mut self.taken) {
@@ -110,7 +99,7 @@ impl<'a> Timeline<'a> {
     }
 
     /// Iterates over the sessions of events that were left out, with their numbers.
-    pub(crate) fn left_out(&self) -> impl Iterator<Item = (usize, u64)> {
+    pub fn left_out(&self) -> impl Iterator<Item = (usize, u64)> {
         self.inputs.iter().filter_map(|input| input.left_out())
     }
 
@@ -118,20 +107,5 @@ impl<'a> Timeline<'a> {
     /// file and offset.
     pub fn warnings(&self) -> Vec<Warning> {
         self.inputs.iter().flat_map(|input| input.warnings()).collect()
-    }
-}
-
-impl Iterator for Timeline<'_> {
-    type Item = Result<Event>;
-
-    /// Ends after an error.
-    fn next(&mut self) -> Option<Result<Event>> {
-        loop {
-            match self.read()? {
-                Ok(EntryRef::Event(event)) => return Some(Ok(event.to_event())),
-                Ok(EntryRef::Lost(_)) => {}
-                Err(error) => return Some(Err(error)),
-            }
-        }
     }
 }

@@ -240,7 +240,7 @@ impl Recording {
     ///
     /// # Errors
     /// If the first records of a stream or of a trace are damaged.
-    pub fn timeline<'a>(&'a self, needs: &'a Needs) -> Result<Timeline<'a>> {
+    pub(crate) fn timeline<'a>(&'a self, needs: &'a Needs) -> Result<Timeline<'a>> {
         let Recording { sessions, traces, functions, .. } = self;
         let traces = if needs.without_kernels { &[] } else { &**traces };
         let functions = if needs.without_functions { &[] } else { &**functions };

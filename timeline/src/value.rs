@@ -6,31 +6,6 @@ use hypertrace_abi::schema;
 use std::fmt::{self, Write};
 
 /// A value of an event's field.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Value {
-    /// A value of type u8 to u64.
-    Unsigned(u64),
-    /// A value of type i8 to i64.
-    Signed(i64),
-    /// A value of type f64.
-    Float(f64),
-    /// A value of type bool.
-    Bool(bool),
-    /// A u64 that reports show in hexadecimal.
-    Hex(u64),
-    /// Bytes as the guest wrote them. They may not be UTF-8, and may contain terminal
-    /// control sequences: escape them.
-    Str(Box<[u8]>),
-    /// An array of words, or of numbers without a sign in a kernel's event.
-    Words(Box<[u64]>),
-    /// An array of numbers with a sign in a kernel's event.
-    SignedWords(Box<[i64]>),
-    /// Name of a number, or names of flags joined by a delimiter, by the kernel's
-    /// `__print_symbolic` or `__print_flags`. Printable ASCII.
-    Name(Box<str>),
-}
-
-/// A value of an event's field, borrowed.
 #[derive(Clone, Copy, Debug)]
 pub enum ValueRef<'a> {
     /// A value of type u8 to u64.
@@ -43,55 +18,14 @@ pub enum ValueRef<'a> {
     Bool(bool),
     /// A u64 that reports show in hexadecimal.
     Hex(u64),
-    /// Bytes as the guest or a program wrote them: escape them.
+    /// Bytes as the guest or a program wrote them. They may not be UTF-8, and may contain terminal
+    /// control sequences: escape them.
     Str(&'a [u8]),
-    /// An array of words.
-    Words(&'a [u64]),
-    /// An array of numbers with a sign, copied from a kernel's event.
-    SignedWords(&'a [i64]),
-    /// An array of numbers in a kernel's event.
+    /// An array of numbers.
     Array(Array<'a>),
-    /// Name of a number or of flags, in a kernel's event.
+    /// Name of a number, or names of flags joined by a delimiter, by the kernel's `__print_symbolic` or `__print_flags`; or
+    /// name of a function. Printable ASCII.
     Name(Name<'a>),
-}
-
-impl Value {
-    /// Returns the value without a copy.
-    pub(crate) fn borrow(&self) -> ValueRef<'_> {
-        match self {
-            Value::Unsigned(v) => ValueRef::Unsigned(*v),
-            Value::Signed(v) => ValueRef::Signed(*v),
-            Value::Float(v) => ValueRef::Float(*v),
-            Value::Bool(v) => ValueRef::Bool(*v),
-            Value::Hex(v) => ValueRef::Hex(*v),
-            Value::Str(v) => ValueRef::Str(v),
-            Value::Words(v) => ValueRef::Words(v),
-            Value::SignedWords(v) => ValueRef::SignedWords(v),
-            Value::Name(v) => ValueRef::Name(Name { first: Part::Text(v), second: None }),
-        }
-    }
-}
-
-impl ValueRef<'_> {
-    /// Returns a copy to keep.
-    pub fn to_value(&self) -> Value {
-        match self {
-            ValueRef::Unsigned(v) => Value::Unsigned(*v),
-            ValueRef::Signed(v) => Value::Signed(*v),
-            ValueRef::Float(v) => Value::Float(*v),
-            ValueRef::Bool(v) => Value::Bool(*v),
-            ValueRef::Hex(v) => Value::Hex(*v),
-            ValueRef::Str(v) => Value::Str((*v).into()),
-            ValueRef::Words(v) => Value::Words((*v).into()),
-            ValueRef::SignedWords(v) => Value::SignedWords((*v).into()),
-            // Numbers of at most 8 bytes fit either.
-            ValueRef::Array(array) if array.signed => {
-                Value::SignedWords(array.iter().map(|n| n as i64).collect())
-            }
-            ValueRef::Array(array) => Value::Words(array.iter().map(|n| n as u64).collect()),
-            ValueRef::Name(name) => Value::Name(name.to_string().into()),
-        }
-    }
 }
 
 impl ValueRef<'_> {
@@ -99,7 +33,7 @@ impl ValueRef<'_> {
     pub(crate) fn array_len(&self) -> usize {
         match self {
             ValueRef::Str(text) => text.len(),
-            ValueRef::Array(array) => array.bytes.len(),
+            ValueRef::Array(Array(Numbers::Bytes { bytes, .. })) => bytes.len(),
             _ => 0,
         }
     }
@@ -114,33 +48,71 @@ impl<'a> From<schema::Value<'a>> for ValueRef<'a> {
             schema::Value::Bool(v) => ValueRef::Bool(v),
             schema::Value::Hex(v) => ValueRef::Hex(v),
             schema::Value::Str(v) => ValueRef::Str(v),
-            schema::Value::Words(v) => ValueRef::Words(v),
+            schema::Value::Words(v) => ValueRef::Array(v.into()),
         }
     }
 }
 
-/// An array of little-endian numbers in a kernel's event.
+/// An array of numbers.
 #[derive(Clone, Copy, Debug)]
-pub struct Array<'a> {
-    pub(crate) bytes: &'a [u8],
-    /// Bytes of a number, 1 to 8.
-    pub(crate) width: usize,
-    pub(crate) signed: bool,
+pub struct Array<'a>(Numbers<'a>);
+
+#[derive(Clone, Copy, Debug)]
+enum Numbers<'a> {
+    /// Of a declared event.
+    Words(&'a [u64]),
+    /// Of a kernel's event: little-endian numbers of 1 to 8 bytes.
+    Bytes { bytes: &'a [u8], width: usize, signed: bool },
 }
 
 impl<'a> Array<'a> {
+    /// Takes little-endian numbers of `width` bytes, 1 to 8, with a sign or without.
+    pub fn of_bytes(bytes: &'a [u8], width: usize, signed: bool) -> Array<'a> {
+        Array(Numbers::Bytes { bytes, width: width.clamp(1, 8), signed })
+    }
+
     /// Returns whether its numbers have a sign.
     pub fn is_signed(&self) -> bool {
-        self.signed
+        matches!(self.0, Numbers::Bytes { signed: true, .. })
+    }
+
+    /// Returns the words of a declared event's array.
+    pub fn words(&self) -> Option<&'a [u64]> {
+        match self.0 {
+            Numbers::Words(words) => Some(words),
+            Numbers::Bytes { .. } => None,
+        }
+    }
+
+    /// Returns the number of numbers.
+    pub fn len(&self) -> usize {
+        match self.0 {
+            Numbers::Words(words) => words.len(),
+            Numbers::Bytes { bytes, width, .. } => bytes.len() / width,
+        }
+    }
+
+    /// Returns whether there is no number.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
     }
 
     /// Iterates over the numbers. They fit an `i128` whether they have a sign or not.
     pub fn iter(&self) -> impl Iterator<Item = i128> + use<'a> {
-        let Array { bytes, width, signed } = *self;
-        bytes.chunks_exact(width.clamp(1, 8)).map(move |chunk| {
-            let number = number(chunk);
-            if signed { signed_number(number, chunk.len()).into() } else { number.into() }
+        let numbers = self.0;
+        (0..self.len()).map(move |at| match numbers {
+            Numbers::Words(words) => words[at].into(),
+            Numbers::Bytes { bytes, width, signed } => {
+                let number = number(&bytes[at * width..][..width]);
+                if signed { signed_number(number, width).into() } else { number.into() }
+            }
         })
+    }
+}
+
+impl<'a> From<&'a [u64]> for Array<'a> {
+    fn from(words: &'a [u64]) -> Array<'a> {
+        Array(Numbers::Words(words))
     }
 }
 
@@ -179,9 +151,16 @@ pub(crate) enum Part<'a> {
 /// is shown.
 pub(crate) const MOST_NAME: usize = 256;
 
+impl<'a> Name<'a> {
+    /// Takes a text of printable ASCII.
+    pub(crate) const fn of(text: &'a str) -> Name<'a> {
+        Name { first: Part::Text(text), second: None }
+    }
+}
+
 impl Name<'_> {
     /// What stands in the place of a value that is too large.
-    pub(crate) const CUT: Name<'static> = Name { first: Part::Text("..."), second: None };
+    pub(crate) const CUT: Name<'static> = Name::of("...");
 
     /// Returns the number of bytes that are shown.
     pub(crate) fn len(&self) -> usize {
@@ -237,11 +216,9 @@ mod tests {
     #[test]
     fn numbers_of_an_array_keep_their_signs() {
         let bytes = [-1i32, 7].map(i32::to_le_bytes).concat();
-        let copied = |signed| ValueRef::Array(Array { bytes: &bytes, width: 4, signed }).to_value();
+        let numbers = |signed| Vec::from_iter(Array::of_bytes(&bytes, 4, signed).iter());
 
-        let signed = copied(true);
-        assert_eq!(signed, Value::SignedWords([-1, 7].into()));
-        assert_eq!(signed.borrow().to_value(), signed);
-        assert_eq!(copied(false), Value::Words([0xffff_ffff, 7].into()));
+        assert_eq!(numbers(true), [-1, 7]);
+        assert_eq!(numbers(false), [0xffff_ffff, 7]);
     }
 }

@@ -3,7 +3,7 @@
 use crate::output::{grouped, terminal};
 use hypertrace_export::escape::Escaped;
 use hypertrace_export::json::causes;
-use hypertrace_export::number::{array, decimal, list, named, signed};
+use hypertrace_export::number::{array, decimal, named, signed};
 use hypertrace_timeline::{
     Domain, EntryRef, EventKind, EventRef, Lost, Recording, SYMBOL, ValueRef,
 };
@@ -189,12 +189,6 @@ impl Lines {
         buffer.push('\n');
     }
 
-    /// Makes the column of sources wide enough for this one.
-    pub(crate) fn widen(&mut self, source: &Arc<str>) {
-        self.buffer.clear();
-        self.source(source);
-    }
-
     /// Begins a line with the columns of times, of a Unix time if it is known.
     fn times(&mut self, ts_ns: Option<i64>) {
         let Some(ts_ns) = ts_ns else { return self.no_times() };
@@ -374,8 +368,6 @@ pub fn text_value(out: &mut String, value: &ValueRef<'_>) -> std::fmt::Result {
             }
             out.push('"');
         }
-        ValueRef::Words(words) => list(out, words, decimal),
-        ValueRef::SignedWords(words) => list(out, words, signed),
         ValueRef::Array(numbers) => array(out, numbers, decimal, signed)?,
         ValueRef::Name(name) => named(out, name, false)?,
     }

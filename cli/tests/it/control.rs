@@ -7,10 +7,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use hypertrace_device::RingMode;
 use hypertrace_guest::{Args, Program, layout};
+use hypertrace_test_support::kept::Event;
 use hypertrace_tests::command::{Hypertrace, run};
 use hypertrace_tests::host::{Host, geometry};
 use hypertrace_tests::kvm;
-use hypertrace_timeline::Event;
 use hypertrace_trace::SessionConfig;
 use kvm_vmm::{Answer, attach_window, record_in};
 

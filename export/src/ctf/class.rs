@@ -45,8 +45,6 @@ impl Type {
             ValueRef::Float(_) => Type::Float,
             ValueRef::Bool(_) => Type::Bool,
             ValueRef::Str(_) | ValueRef::Name(_) => Type::Text,
-            ValueRef::Words(_) => Type::Words,
-            ValueRef::SignedWords(_) => Type::SignedWords,
             ValueRef::Array(array) if array.is_signed() => Type::SignedWords,
             ValueRef::Array(_) => Type::Words,
         }

@@ -3,7 +3,7 @@
 //! Values of fields, as they are in a record.
 
 use super::class::Type;
-use crate::number::{array, decimal, list, signed};
+use crate::number::{array, decimal, signed};
 use hypertrace_timeline::ValueRef;
 use std::sync::Arc;
 
@@ -30,16 +30,12 @@ pub(super) fn append<'a>(
             (Type::Signed, ValueRef::Signed(v)) => record.extend_from_slice(&v.to_le_bytes()),
             (Type::Float, ValueRef::Float(v)) => record.extend_from_slice(&v.to_le_bytes()),
             (Type::Bool, ValueRef::Bool(v)) => record.push((*v).into()),
-            (Type::Words, ValueRef::Words(words)) => {
-                numbers(record, words.len(), words.iter().copied());
-            }
-            (Type::SignedWords, ValueRef::SignedWords(words)) => {
-                numbers(record, words.len(), words.iter().map(|word| *word as u64));
-            }
             (Type::Words | Type::SignedWords, ValueRef::Array(array))
                 if array.is_signed() == (*of == Type::SignedWords) =>
             {
-                numbers(record, array.iter().count(), array.iter().map(|number| number as u64));
+                record.extend_from_slice(&(array.len() as u32).to_le_bytes());
+                let numbers = array.iter().map(|number| number as u64);
+                numbers.for_each(|number| record.extend_from_slice(&number.to_le_bytes()));
             }
             (Type::Text, ValueRef::Str(bytes)) => cut += u64::from(text(record, bytes)),
             (Type::Text, other) => cut += u64::from(text(record, shown(other).as_bytes())),
@@ -47,12 +43,6 @@ pub(super) fn append<'a>(
         }
     }
     types.next().is_none().then_some(cut)
-}
-
-/// Appends numbers of eight bytes, and how many they are before them.
-fn numbers(record: &mut Vec<u8>, count: usize, numbers: impl Iterator<Item = u64>) {
-    record.extend_from_slice(&(count as u32).to_le_bytes());
-    numbers.for_each(|number| record.extend_from_slice(&number.to_le_bytes()));
 }
 
 /// Appends a text up to its first NUL. Returns whether it was cut.
@@ -74,8 +64,6 @@ fn shown(value: &ValueRef<'_>) -> String {
         ValueRef::Bool(v) => return v.to_string(),
         ValueRef::Name(name) => return name.to_string(),
         ValueRef::Str(bytes) => return String::from_utf8_lossy(bytes).into_owned(),
-        ValueRef::Words(words) => list(&mut out, words, decimal),
-        ValueRef::SignedWords(words) => list(&mut out, words, signed),
         // Writing to a String does not fail.
         ValueRef::Array(numbers) => _ = array(&mut out, numbers, decimal, signed),
     }
@@ -85,6 +73,7 @@ fn shown(value: &ValueRef<'_>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hypertrace_timeline::Array;
 
     fn appended(of: Type, value: ValueRef<'_>) -> Option<(Vec<u8>, u64)> {
         let (name, mut record) = (Arc::from("f"), Vec::new());
@@ -106,9 +95,10 @@ mod tests {
         let text = |value| appended(Type::Text, value).unwrap().0;
         assert_eq!(text(ValueRef::Unsigned(7)), b"7\0");
         assert_eq!(text(ValueRef::Signed(-7)), b"-7\0");
-        assert_eq!(text(ValueRef::SignedWords(&[-1, 2])), b"[-1,2]\0");
+        let numbers = ValueRef::Array(Array::of_bytes(&[255, 2], 1, true));
+        assert_eq!(text(numbers), b"[-1,2]\0");
         assert_eq!(appended(Type::Unsigned, ValueRef::Signed(7)), None);
-        assert_eq!(appended(Type::Words, ValueRef::SignedWords(&[])), None);
+        assert_eq!(appended(Type::Words, numbers), None);
     }
 
     #[test]

@@ -53,12 +53,9 @@ impl Attributes {
             // JSON has no such numbers.
             ValueRef::Float(v) => self.text(key, v.to_string().as_bytes()),
             ValueRef::Str(bytes) => self.text(key, bytes),
-            ValueRef::Words(words) => self.array(key, words.iter().map(|word| i128::from(*word))),
-            ValueRef::SignedWords(words) => {
-                self.array(key, words.iter().map(|word| i128::from(*word)));
-            }
+            ValueRef::Array(numbers) => self.array(key, numbers.iter()),
             // Of kernels' events.
-            ValueRef::Array(_) | ValueRef::Name(_) => {}
+            ValueRef::Name(_) => {}
         }
     }
 
@@ -127,7 +124,7 @@ mod tests {
             ("half", ValueRef::Float(0.5)),
             ("none", ValueRef::Float(f64::NAN)),
             ("text", ValueRef::Str(b"a")),
-            ("words", ValueRef::Words(&words)),
+            ("words", ValueRef::Array(words[..].into())),
         ] {
             all.field(key, &value);
         }

@@ -97,12 +97,6 @@ fn value(proto: &mut Proto, interned: &mut Interned, value: ValueRef<'_>) {
             let name = name.to_string();
             interned.value(proto, name.as_bytes(), argument::STRING_IID, argument::STRING);
         }
-        ValueRef::Words(words) => {
-            array(proto, words, |entry, word| unsigned(entry, interned, *word));
-        }
-        ValueRef::SignedWords(words) => {
-            array(proto, words, |entry, word| entry.signed(argument::SIGNED, *word));
-        }
         ValueRef::Array(numbers) => {
             array(proto, numbers.iter(), |entry, number| match u64::try_from(number) {
                 Ok(number) => unsigned(entry, interned, number),

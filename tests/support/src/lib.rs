@@ -15,6 +15,8 @@ pub mod functions;
 #[cfg(feature = "machine")]
 pub mod guest_mode;
 pub mod initramfs;
+#[cfg(feature = "events")]
+pub mod kept;
 pub mod kill;
 #[cfg(feature = "machine")]
 pub mod machine;

@@ -2,9 +2,9 @@
 
 use hypertrace_device::{Geometry, Region};
 use hypertrace_guest::{Args, Program, layout};
+use hypertrace_test_support::kept::{Event, Value};
 use hypertrace_tests::host::{Host, Recorded, geometry};
 use hypertrace_tests::{babeltrace2, kvm};
-use hypertrace_timeline::{Event, Value};
 use kvm_vmm::{Machine, attach_pci, record_in};
 
 const VCPUS: u32 = 2;

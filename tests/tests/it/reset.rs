@@ -7,9 +7,9 @@ use hypertrace_abi::record::ClockKind;
 use hypertrace_abi::ring::{ClientMemory, Emit, Lease, LeaseInfo, Producer, ProducerState};
 use hypertrace_device::{Chip, ChipConfig, Memory};
 use hypertrace_guest::{Args, Program, layout};
+use hypertrace_test_support::kept::{Event, Value};
 use hypertrace_tests::host::{Host, geometry};
 use hypertrace_tests::{babeltrace2, capability, kvm};
-use hypertrace_timeline::{Event, Value};
 use kvm_vmm::{Answer, attach_window, record_in};
 use std::sync::Arc;
 

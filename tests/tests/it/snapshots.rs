@@ -8,9 +8,10 @@ use std::thread;
 
 use hypertrace::{Client, Emit, ProducerState, event};
 use hypertrace_guest::{Args, Program, layout};
+use hypertrace_test_support::kept::{Event, Value};
 use hypertrace_tests::host::{Host, events, geometry};
 use hypertrace_tests::{babeltrace2, kvm, wait_until};
-use hypertrace_timeline::{Domain, Event, EventKind, Session, Value};
+use hypertrace_timeline::{Domain, EventKind, Session};
 use hypertrace_trace::{Output, SnapshotError};
 use kvm_vmm::{Answer, attach_window, record_in};
 

@@ -24,10 +24,11 @@ use hypertrace_abi::sink::{
 };
 use hypertrace_device::DrainPolicy;
 use hypertrace_device::{Chip, ChipConfig, Geometry, Memory, Region, RingMode};
+use hypertrace_test_support::kept::{self, Value};
 use hypertrace_tests::forger::{Forger, collision};
 use hypertrace_tests::random::Random;
 use hypertrace_tests::{babeltrace2, wait_until};
-use hypertrace_timeline::{ClockMaps, Needs, Recording, Value};
+use hypertrace_timeline::{ClockMaps, Recording};
 use hypertrace_trace::limits::{CLIENT_BYTES, GUESTS_BYTES, MAX_CLOCKS};
 use hypertrace_trace::{Output, Session, SessionConfig, SnapshotLimit, Summary};
 
@@ -525,8 +526,7 @@ fn read(dir: &Path) -> (Vec<u64>, u64) {
     let maps = ClockMaps::of(&session).unwrap();
     let recording = Recording::of([(session, maps)], []);
     let (mut numbers, mut events) = (Vec::new(), 0);
-    for event in recording.timeline(Needs::ALL).unwrap() {
-        let event = event.unwrap();
+    for event in kept::events(&recording).unwrap() {
         events += 1;
         if &*event.name == "honest" && event.client == Some(HONEST) {
             let [Value::Unsigned(number), Value::Unsigned(check)] =

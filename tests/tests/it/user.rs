@@ -23,8 +23,9 @@ use hypertrace_abi::schema::id_of;
 use hypertrace_abi::sink::{
     DrainSink, Drained, EventSink, Facts, KnownClient, ReferencePoint, Settings,
 };
+use hypertrace_test_support::kept::Value;
 use hypertrace_tests::{babeltrace2, traced, wait_until};
-use hypertrace_timeline::{EventKind, Value};
+use hypertrace_timeline::EventKind;
 use hypertrace_trace::SessionConfig;
 use hypertrace_user::{Config, Host, Policy, Segment, Session};
 

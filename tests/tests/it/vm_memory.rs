@@ -19,9 +19,10 @@ use hypertrace_abi::layout::{guest_page, host_page};
 use hypertrace_abi::record::ClockKind;
 use hypertrace_abi::ring::{ClientMemory, Emit, Lease, LeaseInfo, Producer, ProducerState};
 use hypertrace_abi::slot;
+use hypertrace_test_support::kept::{self, Event, Value};
 use hypertrace_tests::command::run;
 use hypertrace_tests::{babeltrace2, this_test, traced, wait_until};
-use hypertrace_timeline::{ClockMaps, Event, EventKind, Needs, Recording, Value};
+use hypertrace_timeline::{ClockMaps, EventKind, Recording};
 use hypertrace_user::{Config, Segment, Session};
 
 const SIZE: u64 = 16 << 20;
@@ -406,7 +407,7 @@ fn what_another_server_left_in_a_vms_memory_has_no_bound_and_is_in_one_session()
     let maps = ClockMaps::of(&session).unwrap();
     let recording = Recording::of([(session, maps)], []);
     let (mut numbers, mut known) = (Vec::new(), 0);
-    for event in recording.timeline(Needs::ALL).unwrap().map(Result::unwrap) {
+    for event in kept::events(&recording).unwrap() {
         if &*event.name == "stopped" {
             numbers.push(number(&event, 0));
             assert_eq!(event.bound_ns, None, "{event:?}");

@@ -5,9 +5,9 @@ use crate::alone;
 use hypertrace_test_support::steps::Steps;
 
 use hypertrace::{ProducerState, event};
+use hypertrace_test_support::kept::{Event, Value};
 use hypertrace_tests::host::{Host, events, geometry};
 use hypertrace_tests::{trace, trace_each_kind};
-use hypertrace_timeline::{Event, Value};
 use hypertrace_trace::control::set_declared;
 use hypertrace_trace::event::EVENTS;
 use hypertrace_trace::{Session, SessionConfig, attach, enabled};

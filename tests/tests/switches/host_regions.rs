@@ -2,8 +2,8 @@
 
 use crate::alone;
 
+use hypertrace_test_support::kept::{Event, Value};
 use hypertrace_tests::host::{Host, geometry};
-use hypertrace_timeline::{Event, Value};
 use hypertrace_trace::region;
 
 fn work(id: u64) {

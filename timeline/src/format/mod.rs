@@ -105,7 +105,9 @@ impl Element {
     fn value(self, bytes: &[u8]) -> ValueRef<'_> {
         match self {
             Element::Character => ValueRef::Str(text(bytes)),
-            Element::Number { width, signed } => ValueRef::Array(Array { bytes, width, signed }),
+            Element::Number { width, signed } => {
+                ValueRef::Array(Array::of_bytes(bytes, width, signed))
+            }
         }
     }
 }

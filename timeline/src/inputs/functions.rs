@@ -4,11 +4,11 @@
 
 use crate::clock::host::{self, HostCounter};
 use crate::error::{Error, Result};
-use crate::event::{Bound, Encoded, EntryRef, EventKind, EventRef, Fields, Lost};
+use crate::event::{Bound, Encoded, EntryRef, EventKind, EventRef, Fields, FunctionName, Lost};
 use crate::inputs::ctf::Session;
 use crate::inputs::input::{Input, Time, UNPLACED, nanoseconds};
 use crate::inputs::names::Names;
-use crate::value::Value;
+use crate::value::{Name, ValueRef};
 use hypertrace_abi::ring::Losses;
 use hypertrace_format::error::Warning;
 use hypertrace_functions::clock::Clock;
@@ -132,11 +132,35 @@ impl FunctionTrace {
     }
 }
 
-/// Fields of a function's events: its name, or its address, and the depth; and its symbol if that is another name.
-type FunctionFields = Vec<(Arc<str>, Value)>;
+/// Fields of a function's event: the function's name, or its address, and the depth; and the symbol if that is another name.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FunctionFields<'a> {
+    names: &'a EventNames,
+    function: &'a Function,
+    depth: u64,
+}
 
-/// Place of the depth in them.
-const DEPTH: usize = 1;
+/// A function of an event.
+#[derive(Debug)]
+enum Function {
+    /// Its address has no symbol.
+    Unknown(u64),
+    Named(FunctionName),
+}
+
+impl<'a> FunctionFields<'a> {
+    pub fn iter(&self) -> impl Iterator<Item = (&'a Arc<str>, ValueRef<'a>)> + use<'a> {
+        let FunctionFields { names, function, depth } = *self;
+        let (first, symbol) = match function {
+            Function::Unknown(address) => ((&names.address, ValueRef::Hex(*address)), None),
+            Function::Named(FunctionName { name, symbol }) => {
+                ((&names.name, text(name)), symbol.as_deref())
+            }
+        };
+        let symbol = symbol.map(|symbol| (&names.symbol, text(symbol)));
+        [Some(first), Some((&names.depth, ValueRef::Unsigned(depth))), symbol].into_iter().flatten()
+    }
+}
 
 /// A task's records.
 #[derive(Debug)]
@@ -153,14 +177,14 @@ struct TaskInput<'a> {
     record: Option<Record>,
     /// Index in `kept` by address.
     known: HashMap<u64, usize>,
-    kept: Vec<FunctionFields>,
+    kept: Vec<Function>,
     /// Bytes that there is room for in `kept`.
     room: usize,
 }
 
 /// Names of the events and of their fields.
 #[derive(Debug)]
-struct EventNames {
+pub(crate) struct EventNames {
     entry: Arc<str>,
     exit: Arc<str>,
     name: Arc<str>,
@@ -252,28 +276,28 @@ impl Input for TaskInput<'_> {
         let index = match self.known.get(&record.address) {
             Some(index) => *index,
             None => {
-                let fields = fields(self.functions, &self.names, record.address);
-                let bytes = bytes(&fields);
+                let function = function(self.functions, record.address);
+                let bytes = bytes(&function);
                 if self.room < bytes {
                     self.kept.clear();
                     self.known.clear();
                     self.room = MOST_KEPT / self.functions.trace.tasks().len();
                 }
                 self.room = self.room.saturating_sub(bytes);
-                self.kept.push(fields);
+                self.kept.push(function);
                 self.known.insert(record.address, self.kept.len() - 1);
                 self.kept.len() - 1
             }
         };
-        let fields = self.kept.get_mut(index)?;
-        fields.get_mut(DEPTH)?.1 = Value::Unsigned(record.depth.into());
+        let function = self.kept.get(index)?;
+        let fields = FunctionFields { names: &self.names, function, depth: record.depth.into() };
         Some(EntryRef::Event(EventRef {
             ts_ns,
             ticks: None,
             session: self.session,
             source: &self.source,
             name,
-            fields: Fields(Encoded::Copied(fields)),
+            fields: Fields(Encoded::Function(fields)),
             flags: 0,
             client: None,
             kind: EventKind::Function,
@@ -314,33 +338,26 @@ impl TaskInput<'_> {
     }
 }
 
-fn fields(functions: &FunctionTrace, names: &EventNames, address: u64) -> FunctionFields {
-    let depth = (names.depth.clone(), Value::Unsigned(0));
-    let Some(symbol) = functions.trace.function(address) else {
-        return vec![(names.address.clone(), Value::Hex(address)), depth];
+fn function(functions: &FunctionTrace, address: u64) -> Function {
+    let symbol = functions.trace.function(address);
+    symbol.map_or(Function::Unknown(address), |symbol| Function::Named(FunctionName::of(symbol)))
+}
+
+/// Returns the bytes that a function takes.
+fn bytes(function: &Function) -> usize {
+    let names = match function {
+        Function::Unknown(_) => 0,
+        Function::Named(FunctionName { name, symbol }) => {
+            name.len() + symbol.as_ref().map_or(0, String::len)
+        }
     };
-    let name = symbol.demangled();
-    let mut fields = vec![(names.name.clone(), text(&name)), depth];
-    if name != symbol.name {
-        fields.push((names.symbol.clone(), text(symbol.name)));
-    }
-    fields
+    names + FIELDS
 }
 
-/// Returns the bytes that a function's fields take.
-fn bytes(fields: &FunctionFields) -> usize {
-    let names = fields.iter().map(|(_, value)| match value {
-        Value::Name(name) => name.len(),
-        Value::Str(name) => name.len(),
-        _ => 0,
-    });
-    names.sum::<usize>() + FIELDS
-}
-
-fn text(name: &str) -> Value {
+fn text(name: &str) -> ValueRef<'_> {
     // A plain name needs no quotes.
     match name.bytes().all(|c| c.is_ascii_graphic() && !b"\"\\".contains(&c)) {
-        true => Value::Name(name.into()),
-        false => Value::Str(name.as_bytes().into()),
+        true => ValueRef::Name(Name::of(name)),
+        false => ValueRef::Str(name.as_bytes()),
     }
 }

@@ -4,9 +4,8 @@
 
 use super::groups::EMPTY;
 use super::summary::Group;
-use crate::event::{Event, EventRef};
-use crate::filter::{Filter, RegionRef};
-use std::collections::HashSet;
+use crate::event::EventRef;
+use crate::filter::{Answers, Filter, RegionRef};
 
 /// Which of the selected regions are shown.
 ///
@@ -56,21 +55,17 @@ impl LeftOut {
 #[derive(Debug)]
 pub(super) struct Chooser<'a> {
     choice: &'a Choice,
-    /// Fields that the filter asks for.
-    fields: HashSet<&'a str>,
     pub left_out: [u64; LeftOut::ALL.len()],
 }
 
 impl<'a> Chooser<'a> {
     pub fn new(choice: &'a Choice) -> Chooser<'a> {
-        let fields = choice.filter.iter().flat_map(Filter::fields).collect();
-        Chooser { choice, fields, left_out: [0; LeftOut::ALL.len()] }
+        Chooser { choice, left_out: [0; LeftOut::ALL.len()] }
     }
 
-    /// Returns what is kept of the event that begins a region until it ends.
-    pub fn keep(&self, event: &EventRef<'_>) -> Option<Box<Event>> {
-        let is_needed = self.choice.filter.is_some();
-        is_needed.then(|| Box::new(event.copy_with(|name| self.fields.contains(name))))
+    /// Returns what the filter finds in the event that begins a region, for the time when the region ends.
+    pub fn answers(&self, event: &EventRef<'_>) -> Option<Answers> {
+        self.choice.filter.as_ref().map(|filter| filter.answers(event))
     }
 
     /// Returns why a region that begins at a time is left out, if it is.

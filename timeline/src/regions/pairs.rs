@@ -4,7 +4,7 @@
 
 use super::NotCounted;
 use crate::clock::GuestTime;
-use crate::event::Event;
+use crate::filter::Answers;
 use std::collections::VecDeque;
 
 /// Most open regions of a session's clients together. Each has some 450 bytes, with the sums of its
@@ -22,8 +22,8 @@ pub(super) struct Open {
     pub client: u32,
     /// Value of its beginning by which it is grouped.
     pub value: Option<String>,
-    /// What a filter asks for of the event that began it.
-    pub begun: Option<Box<Event>>,
+    /// What the filter found in the event that began it.
+    pub answers: Option<Answers>,
     pub begin: i64,
     pub bound: Option<u64>,
     pub is_point: bool,
@@ -158,7 +158,7 @@ mod tests {
             id,
             client,
             value: None,
-            begun: None,
+            answers: None,
             begin,
             bound,
             is_point,

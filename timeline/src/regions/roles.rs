@@ -253,7 +253,7 @@ fn shown(value: &ValueRef<'_>) -> String {
         ValueRef::Float(n) => n.to_string(),
         ValueRef::Bool(b) => b.to_string(),
         ValueRef::Str(text) => String::from_utf8_lossy(text).into_owned(),
-        ValueRef::Words(_) | ValueRef::SignedWords(_) | ValueRef::Array(_) => "a list".into(),
+        ValueRef::Array(_) => "a list".into(),
         ValueRef::Name(name) => name.to_string(),
     }
 }

@@ -3,8 +3,9 @@
 //! The truth about bounds: sessions of simulated machines with clocks of all kinds. The true time
 //! of each event is known, but not to the reader.
 
+use hypertrace_test_support::kept::{self, Value};
 use hypertrace_test_support::{machine, made, trace_dat};
-use hypertrace_timeline::{ClockMaps, Domain, KernelTrace, Needs, Recording, Session, Value};
+use hypertrace_timeline::{ClockMaps, Domain, KernelTrace, Recording, Session};
 use machine::{Claim, KINDS, Kernel, Kind, Machine, Vcpu, machine};
 use made::*;
 use std::fs;
@@ -96,8 +97,7 @@ fn check_machine(
     let recording = Recording::of([(session, maps)], []);
     let mut bounds = Vec::new();
     let mut next = vec![0; machine.vcpus.len()];
-    for event in recording.timeline(Needs::ALL).unwrap() {
-        let event = event.unwrap();
+    for event in kept::events(&recording).unwrap() {
         // The host's leases are of no client.
         let Some(vcpu) = event.client.map(|client| client as usize) else { continue };
         let Value::Unsigned(n) = event.fields[0].1 else { panic!() };
@@ -333,7 +333,7 @@ fn the_error_of_clients_that_share_a_map_is_that_of_their_own_points() {
 
     assert!(shared.bounds().unwrap().max * 10 < bounds.max, "{bounds:?}");
     let recording = Recording::of([(session, maps)], []);
-    let events = recording.timeline(Needs::ALL).unwrap().map(Result::unwrap);
+    let events = kept::events(&recording).unwrap().into_iter();
     let largest = events.map(|event| event.bound_ns.unwrap()).max().unwrap();
     assert!(largest >= 300_000 && bounds.max / 256 >= largest - 1, "{largest} {bounds:?}");
 }
@@ -356,7 +356,7 @@ fn clients_that_agree_share_a_map_beside_one_that_does_not() {
         assert_eq!(is_shared, alone.len() < clients.len(), "{clients:?}");
         assert_eq!(maps.without_points(&session)[&1], (1, alone.is_empty()), "{clients:?}");
         let recording = Recording::of([(session, maps)], []);
-        for event in recording.timeline(Needs::ALL).unwrap().map(Result::unwrap) {
+        for event in kept::events(&recording).unwrap() {
             let client = event.client.unwrap() as usize;
             // The client without points may read any of the clocks.
             let has_bound = client < clients.len() || alone.is_empty();
@@ -397,7 +397,7 @@ fn a_guests_kernel_has_the_clock_of_clients_that_agree_and_bounds_for_the_others
         };
         placed.unwrap();
         let recording = Recording::of([(session, maps)], [trace]);
-        let events = recording.timeline(Needs::ALL).unwrap().map(Result::unwrap);
+        let events = kept::events(&recording).unwrap().into_iter();
         let [event] =
             &events.filter(|event| &*event.name == "kvm:kvm_mmio").collect::<Vec<_>>()[..]
         else {
@@ -423,7 +423,7 @@ fn of_guest(session: &Session, sender: &str) -> (i64, u64) {
     let mut trace = KernelTrace::open(&path).unwrap();
     trace.set_guest(session, &ClockMaps::of(session).unwrap()).unwrap();
     let recording = Recording::of([], [trace]);
-    let event = recording.timeline(Needs::ALL).unwrap().next().unwrap().unwrap();
+    let event = &kept::events(&recording).unwrap()[0];
     (event.ts_ns - START_NS - 30_000_000, event.bound_ns.unwrap())
 }
 
@@ -475,7 +475,7 @@ fn a_guests_trace_with_a_clock_of_any_bound_has_no_smaller_one() {
     trace.set_guest(&session, &maps).unwrap();
 
     let recording = Recording::of([], [trace]);
-    let mut events = recording.timeline(Needs::ALL).unwrap();
+    let events = kept::events(&recording).unwrap();
 
-    assert_eq!(events.next().unwrap().unwrap().bound_ns, Some(u64::MAX));
+    assert_eq!(events[0].bound_ns, Some(u64::MAX));
 }

@@ -1,7 +1,8 @@
 //! Corrections of a guest's times for trace-cmd, which computes with 64 bits.
 
+use hypertrace_test_support::kept::{self, Entry};
 use hypertrace_test_support::{made, trace_dat};
-use hypertrace_timeline::{ClockMaps, Entry, KernelTrace, Needs, Recording, Session};
+use hypertrace_timeline::{ClockMaps, KernelTrace, Needs, Recording, Session};
 use made::*;
 use std::fs;
 use trace_dat::{Page, TraceDat};
@@ -49,10 +50,10 @@ fn corrections(
     let corrections = trace.corrections(&session, most).unwrap();
 
     let recording = Recording::of([], [trace]);
-    let mut timeline = recording.timeline(Needs::ALL).unwrap();
+    let (entries, _) = kept::entries(&recording, Needs::ALL).unwrap();
     let mut shown = Vec::new();
-    while let Some(entry) = timeline.next_entry() {
-        if let Entry::Event(event) = entry.unwrap() {
+    for entry in entries {
+        if let Entry::Event(event) = entry {
             shown.push((event.ts_ns - START_NS + HOST_BASE, event.bound_ns.unwrap_or(0)));
         }
     }

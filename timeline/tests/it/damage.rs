@@ -3,10 +3,9 @@
 //! Damage: anywhere in a session it is an error that names file and byte, never a panic.
 
 use hypertrace_format::error::BadInput;
+use hypertrace_test_support::kept;
 use hypertrace_test_support::made;
-use hypertrace_timeline::{
-    ClockMaps, Error, Follow, Needs, Recording, Result, Session, SessionStat,
-};
+use hypertrace_timeline::{ClockMaps, Error, Follow, Recording, Result, Session, SessionStat};
 use made::*;
 use proptest::prelude::*;
 use std::path::{Path, PathBuf};
@@ -18,10 +17,7 @@ fn read(path: &Path) -> Result<usize> {
     let maps = ClockMaps::of(&session)?;
     let recording = Recording::of([(session, maps)], []);
     let mut n = 0;
-    for event in recording.timeline(Needs::ALL)? {
-        event?;
-        n += 1;
-    }
+    kept::each_event(&recording, |_| n += 1)?;
     Ok(n)
 }
 

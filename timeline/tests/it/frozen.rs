@@ -4,7 +4,8 @@
 //! the format gets a new version, with a session of its own here. Times of guests may move
 //! within their bounds when the map of clocks changes.
 
-use hypertrace_timeline::{ClockMaps, Entry, Needs, Recording, Session, SessionStat};
+use hypertrace_test_support::kept::{self, Entry};
+use hypertrace_timeline::{ClockMaps, Needs, Recording, Session, SessionStat};
 use hypertrace_trace::session_json::VERSION;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -19,10 +20,10 @@ fn entries(dir: &Path) -> String {
     let stat = SessionStat::of(&session).unwrap();
     let maps = ClockMaps::of(&session).unwrap();
     let recording = Recording::of([(session, maps)], []);
-    let mut timeline = recording.timeline(Needs::ALL).unwrap();
+    let (entries, _) = kept::entries(&recording, Needs::ALL).unwrap();
     let mut text = String::new();
-    while let Some(entry) = timeline.next_entry() {
-        match entry.unwrap() {
+    for entry in entries {
+        match entry {
             Entry::Event(e) => {
                 let bound = e.bound_ns.map_or("?".into(), |bound| bound.to_string());
                 let (ts, source, name) = (e.ts_ns, e.source.escape_debug(), &e.name);

@@ -5,8 +5,9 @@
 use hypertrace_format::error::BadInput;
 use hypertrace_functions::clock::Anchor;
 use hypertrace_functions::symbols::Source;
+use hypertrace_test_support::kept::{self, Entry};
 use hypertrace_test_support::{functions, made};
-use hypertrace_timeline::{ClockMaps, Entry, FunctionTrace, Needs, Recording, Session};
+use hypertrace_timeline::{ClockMaps, FunctionTrace, Needs, Recording, Session};
 use made::*;
 use std::path::{Path, PathBuf};
 
@@ -58,10 +59,10 @@ fn shown(
     functions: impl Into<Vec<FunctionTrace>>,
 ) -> Vec<String> {
     let recording = Recording { functions: functions.into(), ..Recording::of(sessions, []) };
-    let mut timeline = recording.timeline(Needs::ALL).unwrap();
+    let (entries, _) = kept::entries(&recording, Needs::ALL).unwrap();
     let mut shown = Vec::new();
-    while let Some(entry) = timeline.next_entry() {
-        shown.push(match entry.unwrap() {
+    for entry in entries {
+        shown.push(match entry {
             Entry::Event(event) => {
                 let fields = event.fields.iter().map(|(name, value)| format!(" {name}={value:?}"));
                 let fields: String = fields.collect();
@@ -173,12 +174,11 @@ fn damaged_records_are_left_out_with_a_warning_that_has_file_and_byte() {
     std::fs::write(&records, bytes).unwrap();
     let functions = vec![open(folder.path(), &path)];
     let recording = Recording { functions, ..Recording::default() };
-    let mut timeline = recording.timeline(Needs::ALL).unwrap();
 
-    let entries: Vec<_> = std::iter::from_fn(|| timeline.next_entry()).collect();
+    let (entries, warnings) = kept::entries(&recording, Needs::ALL).unwrap();
 
-    assert_eq!(entries.iter().filter(|entry| entry.is_ok()).count(), 3, "{entries:?}");
-    let [warning] = &*timeline.warnings() else { panic!("{:?}", timeline.warnings()) };
+    assert_eq!(entries.len(), 3, "{entries:?}");
+    let [warning] = &*warnings else { panic!("{warnings:?}") };
     assert!(warning.contains("103.dat: damaged at byte 16"), "{warning}");
 }
 

@@ -4,10 +4,10 @@
 //! TSC, show which thread runs which vCPU, and give no event a smaller bound.
 
 use guest_mode::{END, KVM_ENTRY_ID, MS, OFFSET, Recorded, TIDS, Vcpu, raw, recorded, word};
+use hypertrace_test_support::kept::{self, Entry, Event, Value};
 use hypertrace_test_support::{guest_mode, machine, made, trace_dat};
 use hypertrace_timeline::{
-    ClockMaps, Event, GuestCpu, KernelTrace, KvmWord, Needs, Recording, Session, Value,
-    vcpu_threads,
+    ClockMaps, GuestCpu, KernelTrace, KvmWord, Needs, Recording, Session, vcpu_threads,
 };
 use machine::Random;
 use made::{DISK_READ, GUEST_BASE, Made, OPENED, Packet, START_NS};
@@ -75,7 +75,7 @@ fn find_of(recorded: &Recorded, guest_of: usize) -> Found {
     let cpus = maps.guest_cpus().cloned().collect();
     let vcpu_threads = vcpu_threads(&session, &maps).unwrap();
     let recording = Recording::of([(session, maps)], []);
-    let events = recording.timeline(Needs::ALL).unwrap().map(Result::unwrap);
+    let events = kept::events(&recording).unwrap().into_iter();
     let of_guest = events.filter(|event| &*event.name == "disk_read");
     let event = |event: Event| {
         let Value::Unsigned(truth) = event.fields[0].1 else { panic!() };
@@ -241,7 +241,11 @@ fn a_part_of_a_timeline_is_the_same_where_the_offset_changes() {
     let maps = KernelTrace::clock_maps_of(0, from_ref(&session), from_ref(&host), &[]).unwrap();
     let recording = Recording::of([(session, maps)], []);
     let opened = |needs: &Needs| {
-        let events = recording.timeline(needs).unwrap().map(Result::unwrap);
+        let (entries, _) = kept::entries(&recording, needs).unwrap();
+        let events = entries.into_iter().filter_map(|entry| match entry {
+            Entry::Event(event) => Some(event),
+            Entry::Lost(_) => None,
+        });
         Vec::from_iter(events.filter(|event| &*event.name == "opened"))
     };
 

@@ -2,9 +2,10 @@
 
 //! The words of KVM and of the VMM on guests' TSCs: true, false and stale ones, for clocks of all kinds.
 
+use hypertrace_test_support::kept::{self, Value};
 use hypertrace_test_support::{machine, made, trace_dat};
 use hypertrace_timeline::clock::FRACTION;
-use hypertrace_timeline::{ClockMaps, GuestTsc, KernelTrace, Needs, Recording, Session, Value};
+use hypertrace_timeline::{ClockMaps, GuestTsc, KernelTrace, Recording, Session};
 use machine::{Claim, KINDS, Kernel, Kind, Machine, Random, machine};
 use made::*;
 use std::slice::from_ref;
@@ -111,7 +112,7 @@ fn check(machine: &Machine, outcome: &mut Outcome) {
     }
     let recording = Recording::of([(session, maps)], []);
     let mut next = vec![0; machine.vcpus.len()];
-    for event in recording.timeline(Needs::ALL).unwrap().map(Result::unwrap) {
+    for event in kept::events(&recording).unwrap() {
         let Some(number) = event.client.map(|client| client as usize) else { continue };
         let vcpu = &machine.vcpus[number];
         let Value::Unsigned(n) = event.fields[0].1 else { panic!() };

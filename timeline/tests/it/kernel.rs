@@ -3,10 +3,10 @@
 //! Traces of kernels: fields, names, times, losses, and damage anywhere in them.
 
 use hypertrace_format::error::BadInput;
+use hypertrace_test_support::kept::{self, Entry, Event, Value};
 use hypertrace_test_support::{made, trace_dat};
 use hypertrace_timeline::{
-    ClockMaps, Entry, EntryRef, Error, Event, KernelTrace, Lost, Needs, Offset, Recording, Result,
-    Session, Value, Warning,
+    ClockMaps, Error, KernelTrace, Lost, Needs, Offset, Recording, Result, Session, Warning,
 };
 use std::fs::{self, File, OpenOptions};
 use std::ops::Range;
@@ -57,13 +57,8 @@ fn write(dir: &TempDir, name: &str, bytes: &[u8]) -> PathBuf {
 /// Reads all entries, and the warnings.
 fn read_all(traces: impl Into<Vec<KernelTrace>>) -> Result<(Vec<Entry>, Vec<Warning>)> {
     let recording = Recording::of([], traces);
-    let mut timeline = recording.timeline(Needs::ALL)?;
-    let mut entries = Vec::new();
-    while let Some(entry) = timeline.next_entry() {
-        entries.push(entry?);
-    }
-    let warnings = recording.warnings().chain(timeline.warnings());
-    Ok((entries, warnings.collect()))
+    let (entries, warnings) = kept::entries(&recording, Needs::ALL)?;
+    Ok((entries, recording.warnings().chain(warnings).collect()))
 }
 
 fn read(path: &Path) -> Result<(Vec<Entry>, Vec<Warning>)> {
@@ -165,7 +160,7 @@ fn instances_of_version_6_are_read_too() {
     ];
     assert_eq!((times, warnings), (expected.into(), vec![]));
     let names =
-        events(&entries).into_iter().map(|event| event.borrow().thread_name() == Some("vcpu0"));
+        events(&entries).into_iter().map(|event| event.thread_name.as_deref() == Some("vcpu0"));
     assert_eq!(names.collect::<Vec<_>>(), [true; 4]);
 }
 
@@ -240,7 +235,7 @@ fn read_with(made: &made::Made) -> Result<(Vec<(i64, String, Option<u64>)>, Vec<
     let maps = ClockMaps::of(&session)?;
     let recording = Recording::of([(session, maps)], [trace]);
     let warnings = recording.warnings().collect();
-    let events = recording.timeline(Needs::ALL)?.collect::<Result<Vec<Event>>>()?;
+    let events = kept::events(&recording)?;
     let shown =
         |e: &Event| (e.ts_ns - made::START_NS, format!("{} {}", e.source, e.name), e.bound_ns);
     Ok((events.iter().skip(1).map(shown).collect(), warnings))
@@ -430,8 +425,7 @@ fn a_guests_trace_is_merged_by_points_as_by_its_offset() {
         place(&mut trace, &session, &maps);
         let traces = [KernelTrace::of_session(0, &session).unwrap().unwrap(), trace];
         let recording = Recording::of([(session, maps)], traces);
-        let events = recording.timeline(Needs::ALL).unwrap();
-        let events = events.collect::<Result<Vec<Event>>>().unwrap().into_iter();
+        let events = kept::events(&recording).unwrap().into_iter();
         let kernel = events.filter(|event| event.thread.is_some_and(|thread| thread.tid != 0));
         kernel.filter(|event| &*event.name == "kvm:kvm_mmio").collect::<Vec<Event>>()
     };
@@ -488,13 +482,9 @@ fn another_clock_in_a_session_is_warned_about() {
     let warnings: Vec<Warning> = trace.warnings().collect();
     let [_, warning] = &warnings[..] else { panic!("{warnings:?}") };
     assert!(warning.contains("clock \"mono\" is not the session's"), "{warning}");
-    let (entries, _) = {
-        let sessions = [(session, ClockMaps::of(&Session::open(made.path()).unwrap()).unwrap())];
-        let recording = Recording::of(sessions, [trace]);
-        let events = recording.timeline(Needs::ALL).unwrap();
-        (events.collect::<Result<Vec<Event>>>().unwrap(), ())
-    };
-    assert_eq!(entries[0].bound_ns, None);
+    let maps = ClockMaps::of(&session).unwrap();
+    let events = kept::events(&Recording::of([(session, maps)], [trace])).unwrap();
+    assert_eq!(events[0].bound_ns, None);
 }
 
 #[track_caller]
@@ -635,14 +625,11 @@ fn large() -> (Vec<u8>, usize) {
 const FIRST: usize = 64 << 10;
 /// Reads everything. Returns the number of events.
 fn walk(recording: &Recording) -> Result<usize> {
-    let mut timeline = recording.timeline(Needs::ALL)?;
     let mut events = 0;
-    while let Some(entry) = timeline.read() {
-        if let EntryRef::Event(event) = entry? {
-            events += 1;
-            std::hint::black_box(event.fields.iter().count());
-        }
-    }
+    kept::each_event(recording, |event| {
+        events += 1;
+        std::hint::black_box(event.fields.iter().count());
+    })?;
     Ok(events)
 }
 

@@ -4,10 +4,9 @@
 //! what is refused because it would need more memory than the file has bytes.
 
 use hypertrace_format::error::BadInput;
+use hypertrace_test_support::kept::{self, Entry, Event, Value};
 use hypertrace_test_support::{made, trace_dat};
-use hypertrace_timeline::{
-    ClockMaps, Entry, Error, Event, KernelTrace, Needs, Recording, Session, Value, Warning,
-};
+use hypertrace_timeline::{ClockMaps, Error, KernelTrace, Needs, Recording, Session, Warning};
 use made::{BOOT, Made, OTHER_BOOT};
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -19,12 +18,7 @@ fn read(file: &[u8]) -> Result<(Vec<Entry>, Vec<Warning>), Error> {
     let path = dir.path().join("t.dat");
     fs::write(&path, file).unwrap();
     let recording = Recording::of([], [KernelTrace::open(&path)?]);
-    let mut timeline = recording.timeline(Needs::ALL)?;
-    let mut entries = Vec::new();
-    while let Some(entry) = timeline.next_entry() {
-        entries.push(entry?);
-    }
-    Ok((entries, timeline.warnings()))
+    kept::entries(&recording, Needs::ALL)
 }
 
 /// Makes the file of a CPU with these pages, recorded in a boot.
@@ -55,18 +49,14 @@ fn a_hole_of_any_size_is_counted_in_pages_and_not_read() {
         let path = dir.path().join("t.dat");
         with_hole(&path, version, HOLE);
         let recording = Recording::of([], [KernelTrace::open(&path).unwrap()]);
-        let mut timeline = recording.timeline(Needs::ALL).unwrap();
-        let mut entries = Vec::new();
-        while let Some(entry) = timeline.next_entry() {
-            entries.push(entry.unwrap());
-        }
+        let (entries, warnings) = kept::entries(&recording, Needs::ALL).unwrap();
 
         let shown = entries.iter().map(|entry| match entry {
             Entry::Event(event) => event.ts_ns,
             Entry::Lost(lost) => -i64::try_from(lost.events).unwrap(),
         });
         assert_eq!(Vec::from_iter(shown), [1_001, 2_001, 0, 3_001]);
-        let [warning] = &timeline.warnings()[..] else { panic!("{:?}", timeline.warnings()) };
+        let [warning] = &warnings[..] else { panic!("{warnings:?}") };
         let pages = "zeros, which nobody wrote: events are missing, of 16,777,216 pages of CPU 0";
         assert!(warning.ends_with(pages) && warning.is_bad_input(), "{warning}");
         let stat = recording.traces[0].stat().unwrap();
@@ -187,9 +177,9 @@ fn an_event_that_is_shown_later_than_its_time_has_a_wider_bound() {
     let trace = KernelTrace::of_session(0, &session).unwrap().unwrap();
     let recording = Recording::of([(session, ClockMaps::default())], [trace]);
 
-    let timeline = recording.timeline(Needs::ALL).unwrap();
+    let events = kept::events(&recording).unwrap();
 
-    let bounds: Vec<Option<u64>> = timeline.map(|event| event.unwrap().bound_ns).collect();
+    let bounds = Vec::from_iter(events.iter().map(|event| event.bound_ns));
     assert_eq!(bounds, [Some(0), Some(6_000)]);
 }
 
@@ -203,8 +193,7 @@ fn the_kernel_of_another_boot_than_the_first_sessions_has_no_bound() {
         let sessions: Vec<_> = sessions.into_iter().map(|s| (s, ClockMaps::default())).collect();
         let trace = KernelTrace::of_session(1, &sessions[1].0).unwrap().unwrap();
         let recording = Recording::of(sessions, [trace]);
-        let mut timeline = recording.timeline(Needs::ALL).unwrap();
-        timeline.next().unwrap().unwrap().bound_ns
+        kept::events(&recording).unwrap()[0].bound_ns
     });
 
     assert_eq!(bounds, [Some(0), None]);

@@ -3,8 +3,9 @@
 //! What the options and sections of a trace.dat of trace-cmd mean: the texts and numbers here are those that
 //! `trace-cmd report` shows.
 
+use hypertrace_test_support::kept::{self, Entry, Event, Value};
 use hypertrace_test_support::trace_dat::*;
-use hypertrace_timeline::{Entry, Event, KernelTrace, Needs, Recording, Value, Warning};
+use hypertrace_timeline::{KernelTrace, Needs, Recording, Warning};
 use std::collections::BTreeMap;
 use std::fs;
 use tempfile::TempDir;
@@ -15,16 +16,12 @@ fn read(bytes: &[u8]) -> (Vec<Event>, Vec<Warning>) {
     let path = dir.path().join("t.dat");
     fs::write(&path, bytes).unwrap();
     let recording = Recording::of([], [KernelTrace::open(&path).unwrap()]);
-    let mut timeline = recording.timeline(Needs::ALL).unwrap();
-    let mut events = Vec::new();
-    while let Some(entry) = timeline.next_entry() {
-        match entry.unwrap() {
-            Entry::Event(event) => events.push(event),
-            Entry::Lost(lost) => panic!("{lost:?}"),
-        }
-    }
-    let warnings = recording.warnings().chain(timeline.warnings()).collect();
-    (events, warnings)
+    let (entries, warnings) = kept::entries(&recording, Needs::ALL).unwrap();
+    let events = entries.into_iter().map(|entry| match entry {
+        Entry::Event(event) => event,
+        Entry::Lost(lost) => panic!("{lost:?}"),
+    });
+    (events.collect(), recording.warnings().chain(warnings).collect())
 }
 
 /// Reads a trace in both versions of the format, which have the same events.
@@ -253,11 +250,7 @@ fn noticed(bytes: &[u8]) -> Result<Noticed, hypertrace_timeline::Error> {
     let stat = traces[1].stat()?;
     KernelTrace::pair(&mut traces);
     let recording = Recording::of([], traces);
-    let mut timeline = recording.timeline(Needs::ALL)?;
-    let mut events = Vec::new();
-    while let Some(entry) = timeline.next_entry() {
-        events.push(entry?);
-    }
+    let (events, _) = kept::entries(&recording, Needs::ALL)?;
     let counters = format!("{:?} {}", stat.cpus, stat.losses_known);
     Ok(Noticed {
         events,

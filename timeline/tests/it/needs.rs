@@ -3,8 +3,9 @@
 //! A reader that needs a part of a timeline finds it as a reader of all does: each event with its time, its bound and the
 //! name of its source, and each loss with its place.
 
+use hypertrace_test_support::kept::{self, Entry};
 use hypertrace_test_support::{machine, made};
-use hypertrace_timeline::{ClockMaps, Entry, Needs, Recording, Session};
+use hypertrace_timeline::{ClockMaps, EntryRef, Error, Needs, Recording, Session};
 use machine::Random;
 use made::*;
 
@@ -73,8 +74,7 @@ fn entries(
     needs: &Needs,
     (from, named): (i64, Option<&str>),
 ) -> (Vec<Entry>, usize) {
-    let mut timeline = recording.timeline(needs).unwrap();
-    let all = Vec::from_iter(std::iter::from_fn(|| timeline.next_entry()).map(Result::unwrap));
+    let (all, _) = kept::entries(recording, needs).unwrap();
     let number = all.len();
     let is_needed = |entry: &Entry| match entry {
         Entry::Event(event) => {
@@ -152,16 +152,17 @@ fn damage_among_what_nobody_needs_comes_after_the_events_before_it() {
         let maps = ClockMaps::of(&session).unwrap();
         let recording = Recording::of([(session, maps)], []);
         let needs = Needs::default().named(&recording.sessions, |name| name == "checkpoint");
-        let mut timeline = recording.timeline(&needs).unwrap();
         let mut points = 0;
 
-        let damage = loop {
-            match timeline.next_entry().unwrap() {
-                Ok(Entry::Event(event)) => points += usize::from(&*event.name == "checkpoint"),
-                Ok(Entry::Lost(lost)) => panic!("{lost:?}"),
-                Err(damage) => break damage.to_string(),
+        let read = recording.read(&needs, &mut |entry: &EntryRef<'_>| {
+            match entry {
+                EntryRef::Event(event) => points += usize::from(&**event.name == "checkpoint"),
+                EntryRef::Lost(lost) => panic!("{lost:?}"),
             }
-        };
+            Ok::<_, Error>(true)
+        });
+
+        let damage = read.unwrap_err().to_string();
 
         assert!((17..20).contains(&points), "{points}");
         assert!(damage.contains("guest-0: damaged at byte 4"), "{damage}");

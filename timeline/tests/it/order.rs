@@ -3,8 +3,9 @@
 //! Causal order on the merged timeline of a simulated machine. The true order of its
 //! events is known, but not to the reader.
 
+use hypertrace_test_support::kept::{self, Value};
 use hypertrace_test_support::made;
-use hypertrace_timeline::{ClockMaps, Domain, Needs, Recording, Session, Value};
+use hypertrace_timeline::{ClockMaps, Domain, Recording, Session};
 use made::*;
 use proptest::prelude::*;
 use std::collections::HashMap;
@@ -122,8 +123,7 @@ proptest! {
 
         let mut found: HashMap<u32, Vec<u64>> = HashMap::new();
         let mut last = i64::MIN;
-        for event in recording.timeline(Needs::ALL).unwrap() {
-            let event = event.unwrap();
+        for event in kept::events(&recording).unwrap() {
             prop_assert!(event.ts_ns >= last);
             last = event.ts_ns;
             let vcpu = event.client.unwrap_or_else(|| {

@@ -7,10 +7,10 @@ use hypertrace_abi::event_type;
 use hypertrace_abi::layout::guest_page;
 use hypertrace_abi::ring::{Consumer, ConsumerState, Place};
 use hypertrace_format::error::BadInput;
+use hypertrace_test_support::kept::{self, Entry, Value};
 use hypertrace_test_support::steps::Steps;
 use hypertrace_timeline::{
-    ClockMaps, Domain, Entry, EntryRef, EventKind, Follow, Needs, Recording, Session, SessionStat,
-    Value,
+    ClockMaps, Domain, EntryRef, EventKind, Follow, Needs, Recording, Session, SessionStat,
 };
 use hypertrace_trace::SessionConfig;
 use hypertrace_trace::session_json::SessionJson;
@@ -54,10 +54,10 @@ fn read(dir: &Path) -> Vec<String> {
     let session = Session::open(dir).unwrap();
     let maps = ClockMaps::of(&session).unwrap();
     let recording = Recording::of([(session, maps)], []);
-    let mut timeline = recording.timeline(Needs::ALL).unwrap();
+    let (entries, _) = kept::entries(&recording, Needs::ALL).unwrap();
     let mut lines = Vec::new();
-    while let Some(entry) = timeline.next_entry() {
-        lines.extend(line(&entry.unwrap()));
+    for entry in entries {
+        lines.extend(line(&entry));
     }
     lines.sort();
     lines
@@ -105,7 +105,7 @@ fn a_killed_session_that_was_recovered_is_followed_to_its_end() {
     recovered(dir.path(), 5, 7);
     let mut follow = Follow::open(dir.path()).unwrap();
     let mut lines = Vec::new();
-    let mut each = |entry: EntryRef<'_>| lines.extend(line(&entry.to_entry()));
+    let mut each = |entry: EntryRef<'_>| lines.extend(line(&Entry::from(&entry)));
 
     let round = follow.round(&mut each).unwrap();
     assert!(round.is_finished && round.has_news);

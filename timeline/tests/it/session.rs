@@ -3,10 +3,10 @@
 //! Sessions: complete ones, those that a kill left, and directories that are none.
 
 use hypertrace_format::error::BadInput;
+use hypertrace_test_support::kept::{self, Event, Value};
 use hypertrace_test_support::made;
 use hypertrace_timeline::{
-    ClockMaps, Domain, EntryRef, Error, Event, EventKind, Follow, Needs, Recording, Session,
-    SessionStat, Value,
+    ClockMaps, Domain, EntryRef, Error, EventKind, Follow, Recording, Session, SessionStat,
 };
 use made::*;
 use std::fs;
@@ -22,7 +22,7 @@ fn open(path: &Path) -> (Session, ClockMaps) {
 
 fn events(path: &Path) -> Vec<Event> {
     let recording = Recording::of([open(path)], []);
-    recording.timeline(Needs::ALL).unwrap().map(Result::unwrap).collect()
+    kept::events(&recording).unwrap()
 }
 
 fn names(events: &[Event]) -> Vec<&str> {
@@ -225,7 +225,7 @@ fn data_committed_after_opening_is_left_out() {
     let more = Packet::host(3).event(50_000, VCPU_EXIT, &[1]).with64(64, 1000).with64(72, 1001);
     let bytes = [std::fs::read(&path).unwrap(), more.bytes()].concat();
     std::fs::write(&path, bytes).unwrap();
-    assert_eq!(recording.timeline(Needs::ALL).unwrap().count(), 6);
+    assert_eq!(kept::events(&recording).unwrap().len(), 6);
     assert_eq!(events(made.path()).len(), 7);
 }
 
@@ -249,7 +249,7 @@ fn records_larger_than_the_window_and_packets_of_many_windows_are_read() {
 fn sources_of_two_sessions_have_distinct_names() {
     let (a, b) = (small(), small());
     let recording = Recording::of([open(a.path()), open(b.path())], []);
-    let found: Vec<Event> = recording.timeline(Needs::ALL).unwrap().map(Result::unwrap).collect();
+    let found: Vec<Event> = kept::events(&recording).unwrap();
     assert_eq!(found.len(), 12);
     assert!(found.is_sorted_by_key(|e| e.ts_ns));
     let name = a.path().file_name().unwrap().to_str().unwrap();

@@ -14,10 +14,9 @@ use hypertrace_abi::ring::{
 };
 use hypertrace_abi::schema::id_of;
 use hypertrace_abi::sink::{EventSink, ReferencePoint, Status};
+use hypertrace_test_support::kept::{self, Event, Value};
 use hypertrace_test_support::steps::Steps;
-use hypertrace_timeline::{
-    ClockMaps, Event, EventKind, Needs, Recording, Session, SessionStat, StreamStat, Value,
-};
+use hypertrace_timeline::{ClockMaps, EventKind, Recording, Session, SessionStat, StreamStat};
 use hypertrace_trace::SessionConfig;
 use hypertrace_trace::session_json::SessionJson;
 use proptest::prelude::*;
@@ -88,7 +87,7 @@ fn read(dir: &Path) -> (SessionStat, Vec<Event>) {
     let stat = SessionStat::of(&session).unwrap();
     let maps = ClockMaps::of(&session).unwrap();
     let recording = Recording::of([(session, maps)], []);
-    let events = recording.timeline(Needs::ALL).unwrap().map(Result::unwrap).collect();
+    let events = kept::events(&recording).unwrap();
     (stat, events)
 }
 

@@ -177,13 +177,13 @@ fn piece<'a>(
         ValueRef::Str(name),
         ValueRef::Unsigned(at),
         ValueRef::Unsigned(len),
-        ValueRef::Words(data),
+        ValueRef::Array(data),
         None,
     ) = (recording, name, at, len, data, values.next())
     else {
         return None;
     };
-    let (file, payload) = place?;
+    let (data, (file, payload)) = (data.words()?, place?);
     // The data are the last field.
     let lies = Lies { file, at: payload + 8 * (record.payload.len() - data.len()) as u64 };
     bytes.clear();

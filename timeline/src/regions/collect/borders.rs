@@ -15,8 +15,8 @@ use super::super::store::{Detail, NO_CLIENT, NO_THREAD, Sample, State};
 use super::super::{By, MOST_REGIONS, NotCounted, Select};
 use super::{Pass, all_threads, divide};
 use crate::clock::{FRACTION, GuestReading};
-use crate::event::{Event, EventKind, EventRef};
-use crate::filter::RegionRef;
+use crate::event::{EventKind, EventRef};
+use crate::filter::{Answers, RegionRef};
 
 impl Pass<'_> {
     pub fn begin(
@@ -43,7 +43,7 @@ impl Pass<'_> {
             id: role.id(event),
             client: event.client.unwrap_or(NO_CLIENT),
             value,
-            begun: self.chooser.keep(event),
+            answers: self.chooser.answers(event),
             begin: time,
             bound: event.bound_ns(),
             is_point: event.kind == EventKind::ReferencePoint,
@@ -128,7 +128,7 @@ impl Pass<'_> {
         }
         open.is_unknown |= is_unknown;
         let duration_ns = Some(end.saturating_sub(open.begin).max(0) as u64);
-        let region = self.region(name, open.begun.as_deref(), Some(*event));
+        let region = self.region(name, open.answers.as_ref(), Some(*event));
         let refused = self.chooser.refuses(open.begin, &RegionRef { duration_ns, ..region });
         let path = match (refused, self.options.has_paths) {
             (None, true) => {
@@ -172,11 +172,11 @@ impl Pass<'_> {
     fn region<'r>(
         &'r self,
         name: u32,
-        begin: Option<&'r Event>,
+        begin: Option<&'r Answers>,
         end: Option<EventRef<'r>>,
     ) -> RegionRef<'r> {
         let name = &self.roles.names()[name as usize];
-        RegionRef { name, duration_ns: None, begin: begin.map(Event::borrow), end }
+        RegionRef { name, duration_ns: None, begin, end }
     }
 
     /// Takes a region whose end is no longer waited for.
@@ -206,7 +206,7 @@ impl Pass<'_> {
 
     /// Counts a region as one that cannot be measured, if what is known of it fits.
     fn count(&mut self, session: usize, open: &Open, end: Option<&EventRef<'_>>, why: NotCounted) {
-        let region = self.region(open.name, open.begun.as_deref(), end.copied());
+        let region = self.region(open.name, open.answers.as_ref(), end.copied());
         if self.chooser.refuses(open.begin, &region).is_none()
             && let Some(group) = self.group(session, open.name, open.value.clone())
         {

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Events and losses of a recording that a test keeps: those of the reader are valid for one call.
+
+use hypertrace_timeline::{
+    EntryRef, Error, EventKind, EventRef, Lost, Needs, Recording, Reference, Thread, ValueRef,
+    Warning,
+};
+use std::sync::Arc;
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Entry {
+    Event(Event),
+    Lost(Lost),
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Event {
+    pub ts_ns: i64,
+    pub ticks: Option<u64>,
+    pub bound_ns: Option<u64>,
+    pub session: usize,
+    pub source: Arc<str>,
+    pub thread_name: Option<String>,
+    pub name: Arc<str>,
+    pub fields: Vec<(Arc<str>, Value)>,
+    pub flags: u16,
+    pub client: Option<u32>,
+    pub kind: EventKind,
+    pub reference: Option<Reference>,
+    pub thread: Option<Thread>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Value {
+    Unsigned(u64),
+    Signed(i64),
+    Float(f64),
+    Bool(bool),
+    Hex(u64),
+    Str(Box<[u8]>),
+    Words(Box<[u64]>),
+    SignedWords(Box<[i64]>),
+    Name(Box<str>),
+}
+
+impl From<&EventRef<'_>> for Event {
+    fn from(event: &EventRef<'_>) -> Event {
+        Event {
+            ts_ns: event.ts_ns,
+            ticks: event.ticks,
+            bound_ns: event.bound_ns(),
+            session: event.session,
+            source: event.source.clone(),
+            thread_name: event.thread_name().map(Into::into),
+            name: event.name.clone(),
+            fields: event.fields.iter().map(|(name, value)| (name.clone(), value.into())).collect(),
+            flags: event.flags,
+            client: event.client,
+            kind: event.kind,
+            reference: event.reference,
+            thread: event.thread,
+        }
+    }
+}
+
+impl From<ValueRef<'_>> for Value {
+    fn from(value: ValueRef<'_>) -> Value {
+        match value {
+            ValueRef::Unsigned(v) => Value::Unsigned(v),
+            ValueRef::Signed(v) => Value::Signed(v),
+            ValueRef::Float(v) => Value::Float(v),
+            ValueRef::Bool(v) => Value::Bool(v),
+            ValueRef::Hex(v) => Value::Hex(v),
+            ValueRef::Str(v) => Value::Str(v.into()),
+            // Numbers of at most 8 bytes fit either.
+            ValueRef::Array(array) if array.is_signed() => {
+                Value::SignedWords(array.iter().map(|n| n as i64).collect())
+            }
+            ValueRef::Array(array) => Value::Words(array.iter().map(|n| n as u64).collect()),
+            ValueRef::Name(name) => Value::Name(name.to_string().into()),
+        }
+    }
+}
+
+impl From<&EntryRef<'_>> for Entry {
+    fn from(entry: &EntryRef<'_>) -> Entry {
+        match entry {
+            EntryRef::Event(event) => Entry::Event(event.into()),
+            EntryRef::Lost(lost) => Entry::Lost(lost.clone()),
+        }
+    }
+}
+
+/// Returns all entries, and the reader's warnings.
+pub fn entries(recording: &Recording, needs: &Needs) -> Result<(Vec<Entry>, Vec<Warning>), Error> {
+    let mut all = Vec::new();
+    let warnings = recording.read(needs, &mut |entry: &EntryRef<'_>| {
+        all.push(entry.into());
+        Ok::<_, Error>(true)
+    })?;
+    Ok((all, warnings))
+}
+
+/// Returns all events.
+pub fn events(recording: &Recording) -> Result<Vec<Event>, Error> {
+    let mut all = Vec::new();
+    each_event(recording, |event| all.push(event.into())).map(|_| all)
+}
+
+/// Hands over all events.
+pub fn each_event(
+    recording: &Recording,
+    mut each: impl FnMut(&EventRef<'_>),
+) -> Result<Vec<Warning>, Error> {
+    recording.read(Needs::ALL, &mut |entry: &EntryRef<'_>| {
+        if let EntryRef::Event(event) = entry {
+            each(event);
+        }
+        Ok::<_, Error>(true)
+    })
+}
