@@ -14,7 +14,7 @@ pub const CLOCK_EVENT: &str = "guest_kernel_clock";
 
 /// Returns whether an event only carries a guest's recording, whose own events are shown.
 pub fn is_carrier(event: &EventRef<'_>) -> bool {
-    event.client.is_some() && [PIECE_EVENT, CLOCK_EVENT].contains(&&**event.name)
+    event.source.client.is_some() && [PIECE_EVENT, CLOCK_EVENT].contains(&&**event.name)
 }
 
 /// Which events and losses are wanted. All of them by default, but for those that only say which thread has a client.
@@ -105,7 +105,7 @@ impl Choice {
             EntryRef::Event(event) => self.admits_event(event),
             EntryRef::Lost(lost) => {
                 lost.ts_ns.is_none_or(|ts_ns| self.is_within(ts_ns))
-                    && self.is_of_client(lost.client)
+                    && self.is_of_client(lost.source.client)
             }
         }
     }
@@ -117,7 +117,7 @@ impl Choice {
                 [] => event.kind != EventKind::Lease || self.has_leases || self.filter.is_some(),
                 globs => globs.iter().any(|glob| matches(glob, event.name)),
             }
-            && self.is_of_client(event.client)
+            && self.is_of_client(event.source.client)
             && self.filter.as_ref().is_none_or(|filter| filter.fits(event))
     }
 

@@ -190,8 +190,8 @@ impl Rows {
         out.push(',');
         lost.ts_ns.into_iter().for_each(|at| signed(out, at));
         out.push_str(",,");
-        lost.client.into_iter().for_each(|client| decimal(out, client.into()));
-        write!(out, ",,,,,{},,,,,,{},", Csv(lost.source.as_bytes()), lost.events)?;
+        lost.source.client.into_iter().for_each(|client| decimal(out, client.into()));
+        write!(out, ",,,,,{},,,,,,{},", Csv(lost.source.text.as_bytes()), lost.events)?;
         let why: Vec<&str> = causes(lost.causes).map(|(cause, _)| cause).collect();
         write!(out, "{},", Csv(why.join("; ").as_bytes()))
     }
@@ -206,12 +206,12 @@ fn known(out: &mut String, value: Option<u64>) {
 /// Appends the values of an event's source.
 fn source(out: &mut String, event: &EventRef<'_>) -> std::fmt::Result {
     let thread = event.thread;
-    known(out, event.client.map(u64::from));
+    known(out, event.source.client.map(u64::from));
     known(out, thread.and_then(|thread| thread.pid).map(u64::from));
     known(out, thread.map(|thread| thread.tid.into()));
     known(out, thread.and_then(|thread| thread.cpu).map(u64::from));
-    let name = event.thread_name().unwrap_or_default();
-    write!(out, ",{},{}", Csv(name.as_bytes()), Csv(event.source.as_bytes()))
+    let name = event.source.name.as_deref().unwrap_or_default();
+    write!(out, ",{},{}", Csv(name.as_bytes()), Csv(event.source.text.as_bytes()))
 }
 
 /// Forgets all values, if there are too many.

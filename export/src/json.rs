@@ -106,8 +106,8 @@ fn loss(lost: &Lost, since: Option<i64>) -> Value {
         "type": "lost",
         "t_ns": since,
         "ts_ns": lost.ts_ns,
-        "source": &*lost.source,
-        "client": lost.client,
+        "source": &*lost.source.text,
+        "client": lost.source.client,
         "events": Some(lost.events).filter(|n| *n > 0),
         "why": why,
     })
@@ -142,7 +142,7 @@ fn known(out: &mut String, value: Option<u64>) {
 fn source(out: &mut String, event: &EventRef<'_>) -> std::fmt::Result {
     let thread = event.thread;
     for (name, value) in [
-        (",\"client\":", event.client),
+        (",\"client\":", event.source.client),
         (",\"pid\":", thread.and_then(|thread| thread.pid)),
         (",\"tid\":", thread.map(|thread| thread.tid)),
         (",\"cpu\":", thread.and_then(|thread| thread.cpu)),
@@ -150,11 +150,11 @@ fn source(out: &mut String, event: &EventRef<'_>) -> std::fmt::Result {
         out.push_str(name);
         known(out, value.map(u64::from));
     }
-    match event.thread_name() {
+    match event.source.name.as_deref() {
         Some(name) => write!(out, ",\"thread\":{}", Json(name.as_bytes()))?,
         None => out.push_str(",\"thread\":null"),
     }
-    write!(out, ",\"source\":{}", Json(event.source.as_bytes()))
+    write!(out, ",\"source\":{}", Json(event.source.text.as_bytes()))
 }
 
 fn line(

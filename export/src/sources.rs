@@ -3,7 +3,6 @@
 //! Texts of sources: what lines say of an event's source is the same in most lines of that source.
 
 use hypertrace_timeline::{EventKind, EventRef, Thread};
-use std::sync::Arc;
 
 /// Texts that are kept.
 const SLOTS: usize = 256;
@@ -20,8 +19,7 @@ pub(crate) struct Sources {
 
 #[derive(Debug)]
 struct Known {
-    name: Arc<str>,
-    rest: (EventKind, Option<u32>, Option<Thread>),
+    of: (u64, EventKind, Option<Thread>),
     text: String,
 }
 
@@ -33,19 +31,17 @@ impl Default for Sources {
 }
 
 impl Sources {
-    /// Returns the text of an event's source. `write` appends it: a function of the event's source, kind, client and
-    /// thread alone.
+    /// Returns the text of an event's source. `write` appends it: a function of the event's source, kind and thread
+    /// alone.
     pub fn text(
         &mut self,
         event: &EventRef<'_>,
         write: impl FnOnce(&mut String, &EventRef<'_>) -> std::fmt::Result,
     ) -> Result<&str, std::fmt::Error> {
-        let rest = (event.kind, event.client, event.thread);
-        let cpu = event.thread.and_then(|thread| thread.cpu).unwrap_or(0) as usize;
-        let address = Arc::as_ptr(event.source).cast::<u8>() as usize;
-        let slot = &mut self.slots[(address / 16 + cpu) % SLOTS];
-        let is_same = |known: &Known| Arc::ptr_eq(&known.name, event.source) && known.rest == rest;
-        if !slot.as_ref().is_some_and(is_same) {
+        let of = (event.source.number, event.kind, event.thread);
+        let cpu = event.thread.and_then(|thread| thread.cpu).unwrap_or(0);
+        let slot = &mut self.slots[(of.0 as usize).wrapping_add(cpu as usize) % SLOTS];
+        if !slot.as_ref().is_some_and(|known| known.of == of) {
             let mut text = slot.take().map_or_else(String::new, |known| known.text);
             text.clear();
             write(&mut text, event)?;
@@ -53,7 +49,7 @@ impl Sources {
                 self.long = text;
                 return Ok(&self.long);
             }
-            *slot = Some(Known { name: event.source.clone(), rest, text });
+            *slot = Some(Known { of, text });
         }
         Ok(slot.as_ref().map_or("", |known| &known.text))
     }

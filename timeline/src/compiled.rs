@@ -3,7 +3,8 @@
 //! Functions that are compiled into programs: a program's own events `function_entry` and `function_exit` have addresses.
 
 use crate::error::{Error, Result};
-use crate::event::{EntryRef, EventRef, FunctionName};
+use crate::event::{EntryRef, EventRef};
+use crate::function::FunctionName;
 use crate::inputs::ctf::Session;
 use crate::inputs::functions::{ENTRY, EXIT};
 use crate::value::ValueRef;
@@ -58,7 +59,7 @@ pub enum Call {
 impl Call {
     /// Returns what an event of a program says about a function.
     pub fn of(event: &EventRef<'_>) -> Option<Call> {
-        event.client?;
+        event.source.client?;
         let call = match &**event.name {
             ENTRY => Call::Entry,
             EXIT => Call::Exit,
@@ -79,7 +80,7 @@ impl Call {
 /// Moves the functions of a file to where an event says that they are. Returns false for other events. The first process
 /// with the file decides: a directory has one place for a file.
 pub fn place(modules: &mut [Module], event: &EventRef<'_>) -> bool {
-    if &**event.name != MODULE || event.client.is_none() {
+    if &**event.name != MODULE || event.source.client.is_none() {
         return false;
     }
     let (mut path, mut offset) = (None, None);

@@ -4,11 +4,11 @@
 
 use crate::clock::{FRACTION, GuestReading};
 use crate::format;
-use crate::inputs::functions::FunctionFields;
+use crate::function::{FunctionFields, FunctionName};
+use crate::source::Source;
 use crate::value::ValueRef;
 use hypertrace_abi::ring::Losses;
 use hypertrace_abi::schema::Shape;
-use hypertrace_functions::symbols::Symbol;
 use std::sync::Arc;
 
 /// The next item of the timeline, valid until the one after it is read.
@@ -38,19 +38,14 @@ pub struct EventRef<'a> {
     pub ts_ns: i64,
     /// Time of an event of a kernel's trace, in ticks of its clock, if the length of a tick is not known.
     pub ticks: Option<u64>,
-    /// Index of the session. Traces of a kernel that belong to no session are counted after the sessions.
-    pub session: usize,
-    /// Name of the source: `guest/0 worker`, `vmm/vcpu0`, `host/vcpu 0`, `kernel/vcpu0-1234`. The part after the client, and a
-    /// thread's name, are not chosen by the host: escape them.
-    pub source: &'a Arc<str>,
+    /// Who recorded it; of an event that a vCPU's thread recorded for a client, the client.
+    pub source: &'a Arc<Source>,
     /// Name of the event.
     pub name: &'a Arc<str>,
     /// Fields, decoded while they are iterated over.
     pub fields: Fields<'a>,
     /// Flags of the record.
     pub flags: u16,
-    /// Guest client that it came from; `None` for the VMM's own events.
-    pub client: Option<u32>,
     /// Kind of the event.
     pub kind: EventKind,
     /// Words of a reference point that a vCPU thread recorded.
@@ -65,23 +60,6 @@ pub struct EventRef<'a> {
     pub(crate) bound: Bound,
     /// Index of the kernel's trace that it is from, among those of the timeline; 0 for others.
     pub(crate) trace: usize,
-}
-
-/// Name of a function.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FunctionName {
-    /// As in the source.
-    pub name: String,
-    /// The symbol, if it is another name.
-    pub symbol: Option<String>,
-}
-
-impl FunctionName {
-    pub(crate) fn of(symbol: Symbol<'_>) -> FunctionName {
-        let name = symbol.demangled().into_owned();
-        let other = Some(symbol.name).filter(|symbol| *symbol != name).map(str::to_owned);
-        FunctionName { name, symbol: other }
-    }
 }
 
 /// The bound on the error of an event's time. To compute it takes longer than to map the time.
@@ -135,28 +113,6 @@ impl<'a> EventRef<'a> {
     /// Returns the bound on the error of the time against the host's clock, in nanoseconds; `None` if there is no bound.
     pub fn bound_ns(&self) -> Option<u64> {
         self.bound.ns(self.reading)
-    }
-
-    /// Returns the name of the thread, which is a part of the source's name: the one that a client gave itself, or a
-    /// thread of the host has. Escape it.
-    pub fn thread_name(&self) -> Option<&'a str> {
-        match self.kind {
-            EventKind::Function => None,
-            EventKind::Kernel => {
-                let (_, name) = self.source.split_once("kernel/")?;
-                let (name, number) = name.rsplit_once('-')?;
-                let is_own = |thread: Thread| number.parse() == Ok(thread.tid);
-                self.thread.is_some_and(is_own).then_some(name)
-            }
-            _ => {
-                let (_, name) = self.source.split_once('/')?;
-                match self.client {
-                    Some(_) => Some(name.split_once(' ')?.1),
-                    // One without a name has a number.
-                    None => Some(name).filter(|name| name.contains(|c: char| !c.is_ascii_digit())),
-                }
-            }
-        }
     }
 
     /// Returns the index of the kernel's trace that it is from, among those of the timeline.
@@ -272,12 +228,8 @@ pub struct Lost {
     /// Unix time of the event before the place, or of the event after it if events
     /// were overwritten, in nanoseconds. `None` if the place is not known.
     pub ts_ns: Option<i64>,
-    /// Index of the session.
-    pub session: usize,
-    /// Name of the source, as in [`EventRef`]; empty for processes that had no client.
-    pub source: Arc<str>,
-    /// Guest client.
-    pub client: Option<u32>,
+    /// Who lost them.
+    pub source: Arc<Source>,
     /// CPU, in a kernel's trace.
     pub cpu: Option<u32>,
     /// Thread of the VMM whose ring was full, if it is known.

@@ -451,15 +451,15 @@ fn event_value<'e>(event: &EventRef<'e>, operand: &Operand) -> Option<ValueRef<'
     let thread = event.thread;
     let number = |number: Option<u32>| number.map(|number| ValueRef::Unsigned(number.into()));
     match operand {
-        Operand::Source => Some(ValueRef::Str(event.source.as_bytes())),
+        Operand::Source => Some(ValueRef::Str(event.source.text.as_bytes())),
         Operand::Event => Some(ValueRef::Str(event.name.as_bytes())),
-        Operand::Thread => event.thread_name().map(|name| ValueRef::Str(name.as_bytes())),
+        Operand::Thread => event.source.name.as_ref().map(|name| ValueRef::Str(name.as_bytes())),
         // The kernel does not record the process.
         Operand::Pid if event.kind == EventKind::Kernel => number(thread.map(|thread| thread.tid)),
         Operand::Pid => number(thread.and_then(|thread| thread.pid)),
         Operand::Tid => number(thread.map(|thread| thread.tid)),
         Operand::Cpu => number(thread.and_then(|thread| thread.cpu)),
-        Operand::Client => number(event.client),
+        Operand::Client => number(event.source.client),
         Operand::Field(field) => {
             event.fields.iter().find(|(name, _)| *name == field).map(|(_, value)| value)
         }
@@ -543,6 +543,7 @@ impl std::error::Error for FilterError {}
 mod tests {
     use super::*;
     use crate::event::{Bound, Encoded, Fields, Record, Thread};
+    use crate::source::Source;
     use hypertrace_abi::schema::Schema;
     use proptest::prelude::*;
 
@@ -554,16 +555,20 @@ mod tests {
         // A text has the number of its bytes before it.
         let disk = [*b"\x08\0\0\0disk", *b" \"a\"\0\0\0\0"].map(u64::from_le_bytes);
         let payload = [7, -3i64 as u64, 2.5f64.to_bits(), disk[0], disk[1], 99, 1];
+        let source = Source {
+            client: Some(2),
+            name: Some("worker".into()),
+            text: "guest/2 worker".into(),
+            ..Source::default()
+        };
         let record = Record { class: 0, names: &names, shape: &schema.shape(), payload: &payload };
         give(&EventRef {
             ts_ns: 0,
             ticks: None,
-            session: 0,
-            source: &"guest/2 worker".into(),
+            source: &source.into(),
             name: &"disk_read".into(),
             fields: Fields(Encoded::Record(record)),
             flags: 0,
-            client: Some(2),
             kind: EventKind::Event,
             reference: None,
             thread: Some(Thread { pid: Some(40), tid: 41, cpu: None }),

@@ -109,10 +109,18 @@ impl Follow {
             let mut names = self.names.clone();
             let inputs = stream_inputs(0, &session, &maps, Needs::ALL, &mut names);
             let mut timeline = Timeline::of(inputs, names, Vec::new())?;
-            while let Some(entry) = timeline.read() {
-                each(entry?);
-            }
-            self.names = timeline.into_names();
+            let read = loop {
+                match timeline.read() {
+                    Some(Ok(entry)) => each(entry),
+                    Some(Err(why)) => break Err(why),
+                    None => break Ok(()),
+                }
+            };
+            let names = timeline.into_names();
+            // No source that was given has the number of a later one.
+            self.names.number_after(&names);
+            read?;
+            self.names = names;
             self.advance(&session, &cursors);
         }
         let more = self.files.values().filter(|file| file.cursor.has_more);

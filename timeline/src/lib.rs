@@ -55,20 +55,23 @@ mod event;
 mod filter;
 mod follow;
 mod format;
+mod function;
 mod inputs;
 mod merge;
 mod order;
 mod recording;
 mod sort;
+mod source;
 mod stat;
 mod value;
 
 pub use compiled::{Call, FunctionNames, Module, has_functions, place};
 pub use consumer::Consumer;
 pub use error::{Error, Result};
-pub use event::{EntryRef, EventKind, EventRef, Fields, FunctionName, Lost, Reference, Thread};
+pub use event::{EntryRef, EventKind, EventRef, Fields, Lost, Reference, Thread};
 pub use filter::{Filter, FilterError, nearest};
 pub use follow::{Follow, Round};
+pub use function::FunctionName;
 pub use hypertrace_format::error::Warning;
 pub use hypertrace_format::limits;
 pub use inputs::ctf::{
@@ -81,5 +84,6 @@ pub use inputs::kernel::{CpuStat, EventStat, GuestKernel, KernelStat, KernelTrac
 pub use inputs::needs::Needs;
 pub use order::{Late, Order};
 pub use recording::{Form, Given, Recording, Unread, UnreadPart};
+pub use source::Source;
 pub use stat::{SessionStat, StreamStat};
 pub use value::{Array, Name, ValueRef};

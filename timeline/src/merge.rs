@@ -91,7 +91,7 @@ impl<'a> Timeline<'a> {
         };
         let mut entry = self.inputs.get_mut(number)?.take(&mut self.names)?;
         if let EntryRef::Event(event) = &mut entry
-            && let Some(margin) = self.margins.get(event.session)
+            && let Some(margin) = self.margins.get(event.source.session)
         {
             event.bound = event.bound.with_margin(*margin);
         }

@@ -271,7 +271,7 @@ impl Recording {
             all.extend(kernel::inputs(number, trace, &names));
         }
         for (trace, number) in functions.iter().zip(of_functions) {
-            all.extend(functions::inputs(number, trace, functions.len() == 1, &names)?);
+            all.extend(functions::inputs(number, trace, functions.len() == 1, &mut names)?);
         }
         if needs.has_all_threads {
             // Numbered after all traces, in their order.

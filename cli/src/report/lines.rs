@@ -5,12 +5,11 @@ use hypertrace_export::escape::Escaped;
 use hypertrace_export::json::causes;
 use hypertrace_export::number::{array, decimal, named, signed};
 use hypertrace_timeline::{
-    Domain, EntryRef, EventKind, EventRef, Lost, Recording, SYMBOL, ValueRef,
+    Domain, EntryRef, EventKind, EventRef, Lost, Recording, SYMBOL, Source, ValueRef,
 };
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use std::fmt::Write as _;
-use std::sync::Arc;
 use textwrap::core::{Word, display_width};
 
 /// Formatter of lines, with one buffer for all.
@@ -22,8 +21,8 @@ pub(crate) struct Lines {
     has_steps: bool,
     /// Whether it is shown as `(+ns)`.
     is_diff: bool,
-    /// The sources of the last lines, by the addresses of their names.
-    sources: Vec<Option<Source>>,
+    /// The sources of the last lines, by number.
+    sources: Vec<Option<Shown>>,
     source_width: usize,
     event_width: usize,
     /// Without columns.
@@ -39,9 +38,9 @@ pub(crate) struct Lines {
 }
 
 /// A source, escaped.
-struct Source {
-    name: Arc<str>,
-    shown: String,
+struct Shown {
+    number: u64,
+    text: String,
     width: usize,
 }
 
@@ -53,7 +52,7 @@ impl Lines {
     const MOST_KERNEL: usize = 22;
     /// Least columns of a terminal for both columns of times.
     const LEAST: usize = 100;
-    /// Slots for sources, by bits of their addresses.
+    /// Slots for sources.
     const SLOTS: usize = 256;
 
     /// Makes a formatter for a recording, of times since its start.
@@ -225,25 +224,18 @@ impl Lines {
     }
 
     /// Appends the column of sources.
-    fn source(&mut self, source: &Arc<str>) {
-        let Lines { buffer, .. } = self;
-        buffer.push_str("  ");
-        // Addresses differ by more than 16 bytes. A name in a slot keeps its address.
-        let slot = (Arc::as_ptr(source).cast::<u8>().addr() >> 4) % Self::SLOTS;
-        let slot = &mut self.sources[slot];
-        let known = slot.take().filter(|known| Arc::ptr_eq(&known.name, source));
-        let known = known.unwrap_or_else(|| {
-            let shown = Escaped(source.as_bytes()).to_string();
-            let width = shown.chars().count();
+    fn source(&mut self, source: &Source) {
+        let slot = &mut self.sources[source.number as usize % Self::SLOTS];
+        if slot.as_ref().is_none_or(|known| known.number != source.number) {
+            let text = Escaped(source.text.as_bytes()).to_string();
+            let width = text.chars().count();
             self.source_width = self.source_width.max(width.min(self.most));
-            Source { name: source.clone(), shown, width }
-        });
-        buffer.push_str(&known.shown);
-        if !self.is_compact {
-            pad(buffer, known.width, self.source_width);
+            *slot = Some(Shown { number: source.number, text, width });
         }
-        *slot = Some(known);
-        buffer.push_str("  ");
+        let Lines { buffer, is_compact, source_width, .. } = self;
+        if let Some(Shown { text, width, .. }) = slot {
+            column(buffer, text, *width, if *is_compact { 0 } else { *source_width });
+        }
     }
 
     /// Formats the line above the columns.
@@ -251,7 +243,7 @@ impl Lines {
         self.buffer.clear();
         self.buffer.push_str("      seconds");
         self.buffer.push_str(if self.has_steps { "    since last" } else { "" });
-        self.source(&"source".into());
+        column(&mut self.buffer, "source", "source".len(), self.source_width);
         self.buffer.push_str("event\n");
         &self.buffer
     }
@@ -281,6 +273,14 @@ impl Lines {
         }
         self.buffer.push('\n');
     }
+}
+
+/// Appends a text of some columns in a column as wide as this.
+fn column(out: &mut String, text: &str, width: usize, to: usize) {
+    out.push_str("  ");
+    out.push_str(text);
+    pad(out, width, to);
+    out.push_str("  ");
 }
 
 fn pad(out: &mut String, width: usize, to: usize) {

@@ -30,7 +30,7 @@ impl<W: Write> Consumer for Lines<'_, W> {
         }
         if let Some(event) = region.begin {
             // A program chooses its name: in quotes, it is escaped.
-            write!(self.out, " by {:?}", event.source)?;
+            write!(self.out, " by {:?}", event.source.text)?;
         }
         writeln!(self.out)?;
         Ok(true)

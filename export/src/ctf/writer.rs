@@ -58,7 +58,7 @@ impl<'o> Writer<'o> {
         self.counts.events += 1;
         let (thread, point) = (event.thread, event.reference);
         let context = [
-            event.client.map(u64::from),
+            event.source.client.map(u64::from),
             thread.and_then(|thread| thread.pid).map(u64::from),
             thread.map(|thread| thread.tid.into()),
             thread.and_then(|thread| thread.cpu).map(u64::from),
@@ -76,7 +76,7 @@ impl<'o> Writer<'o> {
         let of_function = of_function.map(|(name, text)| (name, ValueRef::Str(text.as_bytes())));
         let at = self.at(event.ts_ns);
         let fields = || event.fields.iter().chain(of_function.clone());
-        self.record(at, event.name, event.source, context, fields)
+        self.record(at, event.name, &event.source.text, context, fields)
     }
 
     /// Writes a place where events were lost: a packet of its own, so that readers say where. One without a time is at
@@ -87,7 +87,7 @@ impl<'o> Writer<'o> {
         self.packets.lost(lost.events)?;
         let thread = lost.thread;
         let mut context: Context = [None; CONTEXT.len()];
-        context[0] = lost.client.map(u64::from);
+        context[0] = lost.source.client.map(u64::from);
         context[1] = thread.and_then(|thread| thread.pid).map(u64::from);
         context[2] = thread.map(|thread| thread.tid.into());
         context[3] = lost.cpu.map(u64::from);
@@ -103,7 +103,7 @@ impl<'o> Writer<'o> {
         };
         let at = lost.ts_ns.map(|ts_ns| self.at(ts_ns));
         let at = at.unwrap_or(self.packets.last());
-        self.record(at, &name, &lost.source, context, fields)?;
+        self.record(at, &name, &lost.source.text, context, fields)?;
         self.packets.flush()
     }
 

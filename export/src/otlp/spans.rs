@@ -110,7 +110,7 @@ impl Holder {
     /// Makes a holder from the event that says who it is.
     fn of(event: &EventRef<'_>) -> Holder {
         // Its field would be as long as a record.
-        let name = event.thread_name().unwrap_or_default().to_owned();
+        let name = event.source.name.as_deref().unwrap_or_default().to_owned();
         let mut holder = Holder { name, ..Holder::default() };
         for (name, value) in event.fields.iter() {
             match (&**name, value) {
@@ -435,9 +435,9 @@ fn describe_begin(attributes: &mut Attributes, event: &EventRef<'_>, has_context
 }
 
 fn source(event: &EventRef<'_>) -> Source {
-    match event.client {
-        Some(client) => (event.session, Some(client), 0),
-        None => (event.session, None, event.thread.map_or(0, |thread| thread.tid)),
+    match event.source.client {
+        Some(client) => (event.source.session, Some(client), 0),
+        None => (event.source.session, None, event.thread.map_or(0, |thread| thread.tid)),
     }
 }
 

@@ -172,7 +172,7 @@ impl Writer<'_, '_> {
         }
         let at = self.at(event.ts_ns);
         let (machine, track) = self.track(event)?;
-        if event.client.is_some() && event.kind != EventKind::Kernel {
+        if event.source.client.is_some() && event.kind != EventKind::Kernel {
             self.bound(event, machine, at, track)?;
         }
         match &**event.name {
@@ -184,7 +184,7 @@ impl Writer<'_, '_> {
         self.counts.events += 1;
         let id = point_id(event);
         // A program serves itself.
-        let of = self.machines.get(event.session).filter(|of| of.host != of.guest);
+        let of = self.machines.get(event.source.session).filter(|of| of.host != of.guest);
         let served = of.and_then(|of| Some((id?, event.thread?, of.host)));
         // Viewers show no flow of an instant, so an event with a flow is a slice of no length.
         let kind = if served.is_some() { event::SLICE_BEGIN } else { event::INSTANT };
@@ -220,7 +220,7 @@ impl Writer<'_, '_> {
             return self.point(host, tid, &point);
         }
         self.known.noted += 1;
-        self.known.points.entry((event.session, tid)).or_default().push(point);
+        self.known.points.entry((event.source.session, tid)).or_default().push(point);
         Ok(())
     }
 
@@ -320,23 +320,24 @@ impl Writer<'_, '_> {
             Some(ts_ns) => self.at(ts_ns),
             None => self.known.last,
         };
-        let of = self.machines.get(lost.session).copied();
-        let (machine, track) = match (lost.kernel_trace(), lost.client, lost.thread, of) {
+        let of = self.machines.get(lost.source.session).copied();
+        let (machine, track) = match (lost.kernel_trace(), lost.source.client, lost.thread, of) {
             (Some(trace), ..) => {
                 let machine = self.of_traces[trace];
                 let cpu = Track::Cpu { machine, cpu: lost.cpu.unwrap_or(0) };
-                (machine, self.named(machine, cpu, &lost.source)?)
+                (machine, self.named(machine, cpu, &lost.source.text)?)
             }
             (_, Some(client), _, Some(Machines { guest, .. })) => {
-                (guest, self.client(lost.session, client, &lost.source)?)
+                (guest, self.client(lost.source.session, client, &lost.source.text)?)
             }
             (_, _, Some(thread), Some(Machines { host, .. })) => {
-                (host, self.host_thread(host, (thread.pid, thread.tid), None, &lost.source)?)
+                (host, self.host_thread(host, (thread.pid, thread.tid), None, &lost.source.text)?)
             }
             _ => {
                 let host = of.map_or(0, |of| of.host);
-                let name = if lost.source.is_empty() { "no client" } else { &lost.source };
-                (host, self.source(host, lost.session, &name.into())?)
+                let name =
+                    if lost.source.text.is_empty() { "no client" } else { &*lost.source.text };
+                (host, self.source(host, lost.source.session, &name.into())?)
             }
         };
         self.counts.losses += 1;
@@ -360,27 +361,27 @@ impl Writer<'_, '_> {
 
     /// Notes who has a client from now on.
     fn lease(&mut self, event: &EventRef<'_>) -> Result<()> {
-        let Some(client) = event.client else { return Ok(()) };
-        let machine = self.machines[event.session].guest;
+        let Some(client) = event.source.client else { return Ok(()) };
+        let machine = self.machines[event.source.session].guest;
         let fields = event.fields.iter().map(|(name, value)| (&**name, value));
         let track = match holder(fields) {
             Some((pid, tid)) => {
                 self.known.thread(machine, pid, tid);
                 let sequence = &self.sequences[machine as usize];
-                let (out, name) = ((&mut *self.out, sequence), event.thread_name());
+                let (out, name) = ((&mut *self.out, sequence), event.source.name.as_deref());
                 self.tracks.thread(out, (machine, pid, tid), name, true)?
             }
             None => {
-                let of = Track::Client { session: event.session, client };
+                let of = Track::Client { session: event.source.session, client };
                 let group = self.group(machine)?;
                 let sequence = &self.sequences[machine as usize];
                 self.tracks.rename((self.out, sequence), of, |proto| {
-                    tracks::grouped(proto, of, group, event.source);
+                    tracks::grouped(proto, of, group, &event.source.text);
                 })?
             }
         };
         let leases = &mut self.known.leases;
-        let known = self.known.clients.entry((event.session, client)).or_default();
+        let known = self.known.clients.entry((event.source.session, client)).or_default();
         if known.track != 0 && *leases < MOST {
             *leases += 1;
             known.before.push((known.since, known.track));
@@ -391,25 +392,25 @@ impl Writer<'_, '_> {
 
     /// Returns the machine and the track of an event.
     fn track(&mut self, event: &EventRef<'_>) -> Result<(u64, u64)> {
-        let session = event.session;
+        let session = event.source.session;
         let of = self.machines.get(session).copied();
-        match (event.kind, event.client, event.thread, of) {
+        match (event.kind, event.source.client, event.thread, of) {
             (EventKind::Kernel, ..) => {
                 let trace = event.kernel_trace().unwrap_or_default();
                 let machine = self.of_traces[trace];
                 Ok((machine, self.kernel(event, machine)?))
             }
             (_, Some(client), _, Some(Machines { guest, .. })) => {
-                Ok((guest, self.client(session, client, event.source)?))
+                Ok((guest, self.client(session, client, &event.source.text)?))
             }
             (_, None, Some(thread), Some(Machines { host, .. })) => {
-                let (numbers, name) = ((thread.pid, thread.tid), event.thread_name());
-                let track = self.host_thread(host, numbers, name, event.source)?;
+                let (numbers, name) = ((thread.pid, thread.tid), event.source.name.as_deref());
+                let track = self.host_thread(host, numbers, name, &event.source.text)?;
                 Ok((host, track))
             }
             _ => {
                 let host = of.map_or(0, |of| of.host);
-                Ok((host, self.source(host, session, event.source)?))
+                Ok((host, self.source(host, session, &event.source.text)?))
             }
         }
     }
@@ -498,7 +499,7 @@ impl Writer<'_, '_> {
 
     /// Returns the track of a kernel's events of a thread.
     fn kernel(&mut self, event: &EventRef<'_>, machine: u64) -> Result<u64> {
-        let Some(thread) = event.thread else { return self.source(machine, 0, event.source) };
+        let Some(thread) = event.thread else { return self.source(machine, 0, &event.source.text) };
         let tid = thread.tid;
         if tid == 0 {
             let cpu = thread.cpu.unwrap_or(0);
@@ -520,13 +521,13 @@ impl Writer<'_, '_> {
     fn new_kernel(&mut self, event: &EventRef<'_>, machine: u64, tid: u32) -> Result<u64> {
         let pid = self.known.processes.get(&(machine, tid)).copied();
         let Some(pid) = pid.filter(|pid| tracks::is_thread(*pid, tid)) else {
-            if let Some(name) = event.thread_name() {
+            if let Some(name) = event.source.name.as_deref() {
                 let sequence = &self.sequences[machine as usize];
                 self.tracks.main_thread((self.out, sequence), (machine, tid), name)?;
             }
-            return self.named(machine, Track::Task { machine, tid }, event.source);
+            return self.named(machine, Track::Task { machine, tid }, &event.source.text);
         };
-        let (out, name) = (&mut *self.out, event.thread_name());
+        let (out, name) = (&mut *self.out, event.source.name.as_deref());
         let sequence = &self.sequences[machine as usize];
         let parent = self.tracks.thread((out, sequence), (machine, pid, tid), name, false)?;
         self.tracks.part((out, sequence), parent, Part::Kernel, |_| {})
@@ -568,8 +569,8 @@ impl Writer<'_, '_> {
     /// Writes the bound on the error of a client's clock, if it changed by more than a sixteenth.
     fn bound(&mut self, event: &EventRef<'_>, machine: u64, at: u64, parent: u64) -> Result<()> {
         let Some(bound_ns) = event.bound_ns() else { return Ok(()) };
-        let client = event.client.unwrap_or_default();
-        let Some(known) = self.known.clients.get_mut(&(event.session, client)) else {
+        let client = event.source.client.unwrap_or_default();
+        let Some(known) = self.known.clients.get_mut(&(event.source.session, client)) else {
             return Ok(());
         };
         if bound_ns.abs_diff(known.bound.1) <= known.bound.1 / 16 {
@@ -598,7 +599,11 @@ fn point_id(event: &EventRef<'_>) -> Option<u64> {
     let point = event.reference?;
     // Of a client, one after the other.
     // No number is 0.
-    Some((event.session as u64 + 1) << 48 | u64::from(point.client) << 32 | u64::from(point.seq))
+    Some(
+        (event.source.session as u64 + 1) << 48
+            | u64::from(point.client) << 32
+            | u64::from(point.seq),
+    )
 }
 
 /// Returns the machine of each kernel's trace, and the number of all machines.

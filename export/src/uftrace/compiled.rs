@@ -134,8 +134,8 @@ impl Track {
 impl Tracks {
     /// Takes an entry or exit of a function. Returns false for other events.
     fn take(&mut self, directory: &mut Directory, event: &EventRef<'_>, time: u64) -> Result<bool> {
-        let Some(client) = event.client else { return Ok(false) };
-        let key = (event.session, client);
+        let Some(client) = event.source.client else { return Ok(false) };
+        let key = (event.source.session, client);
         if event.kind == EventKind::Lease {
             // Another thread has the client now.
             if let Some(track) = self.open.remove(&key) {
@@ -164,13 +164,17 @@ impl Tracks {
     /// Returns the time of an event that is no function's. Its thread's records before it are earlier, and those after it
     /// later: a counter may show the same number to both.
     fn pass(&mut self, event: &EventRef<'_>, time: u64) -> u64 {
-        let track = event.client.and_then(|client| self.open.get_mut(&(event.session, client)));
+        let track = event
+            .source
+            .client
+            .and_then(|client| self.open.get_mut(&(event.source.session, client)));
         track.map_or(time, |track| track.stack.pass(time))
     }
 
     /// Notes a loss of a thread's events.
     fn lose(&mut self, lost: &Lost) {
-        let track = lost.client.and_then(|client| self.open.get_mut(&(lost.session, client)));
+        let track =
+            lost.source.client.and_then(|client| self.open.get_mut(&(lost.source.session, client)));
         if let Some(track) = track {
             // A signal handler's calls are lost with their exits.
             let is_balanced = lost.causes.busy > 0 && lost.causes.busy == lost.causes.total();
@@ -191,7 +195,7 @@ impl Tracks {
         let others = (FIRST_NUMBER + *tried..).inspect(|_| *tried += 1);
         let mut candidates = Some(thread).filter(is_number).into_iter().chain(others);
         let tid = candidates.find(|tid| numbers.insert(*tid)).unwrap_or(FIRST_NUMBER);
-        let name = event.source.split_once(' ').map_or(&**event.source, |(_, name)| name);
+        let name = event.source.name.as_deref().unwrap_or(&event.source.text);
         directory.create_task(Task { tid, name: name.to_owned() })?;
         let records = directory.append(tid)?;
         Ok(Track { records, stack: Stack::default() })

@@ -50,13 +50,13 @@ impl From<&EventRef<'_>> for Event {
             ts_ns: event.ts_ns,
             ticks: event.ticks,
             bound_ns: event.bound_ns(),
-            session: event.session,
-            source: event.source.clone(),
-            thread_name: event.thread_name().map(Into::into),
+            session: event.source.session,
+            source: event.source.text.clone(),
+            thread_name: event.source.name.as_deref().map(Into::into),
             name: event.name.clone(),
             fields: event.fields.iter().map(|(name, value)| (name.clone(), value.into())).collect(),
             flags: event.flags,
-            client: event.client,
+            client: event.source.client,
             kind: event.kind,
             reference: event.reference,
             thread: event.thread,
@@ -87,7 +87,12 @@ impl From<&EntryRef<'_>> for Entry {
     fn from(entry: &EntryRef<'_>) -> Entry {
         match entry {
             EntryRef::Event(event) => Entry::Event(event.into()),
-            EntryRef::Lost(lost) => Entry::Lost(lost.clone()),
+            EntryRef::Lost(lost) => {
+                let mut lost = lost.clone();
+                // Another reading of the same recording may number its sources in another way.
+                Arc::make_mut(&mut lost.source).number = 0;
+                Entry::Lost(lost)
+            }
         }
     }
 }

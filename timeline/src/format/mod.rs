@@ -28,6 +28,8 @@ pub(crate) const COMMON: usize = 8;
 /// The format of an event.
 #[derive(Debug)]
 pub(crate) struct Format {
+    /// Number among the formats of its file.
+    pub number: u32,
     /// `SYSTEM:EVENT`
     pub name: Arc<str>,
     /// The fields of all events first.
@@ -173,11 +175,11 @@ fn is_identifier(name: &str) -> bool {
 }
 
 impl Format {
-    /// Parses a format's text.
+    /// Parses a format's text. `number`: [`Format::number`].
     ///
     /// # Errors
     /// What is wrong with it.
-    pub fn parse(system: &str, text: &str) -> Result<Format, String> {
+    pub fn parse(number: u32, system: &str, text: &str) -> Result<Format, String> {
         let name = name(text);
         if !is_identifier(name) || !is_identifier(system) {
             let (system, name) = (cut(system, MOST_SHOWN), cut(name, MOST_SHOWN));
@@ -225,7 +227,7 @@ impl Format {
         let least = fields.iter().map(|f| f.at + f.size).max().unwrap_or(0);
         let printk = if system == "ftrace" { Printk::of(&fields, name) } else { None };
         let name = format!("{system}:{name}").into();
-        Ok(Format { name, fields, common, least, unread, printk })
+        Ok(Format { number, name, fields, common, least, unread, printk })
     }
 
     /// Iterates over the names of the event's own fields, also of those that have names of values.
@@ -248,7 +250,15 @@ impl Format {
         let fields =
             vec![field("id", 0, 2, Shape::Unsigned), field("bytes", COMMON, 0, Shape::Rest(bytes))];
         let (unread, printk) = (None, None);
-        Format { name: "unknown".into(), fields, common: 0, least: COMMON, unread, printk }
+        Format {
+            number: 0,
+            name: "unknown".into(),
+            fields,
+            common: 0,
+            least: COMMON,
+            unread,
+            printk,
+        }
     }
 }
 

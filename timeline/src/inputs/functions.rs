@@ -4,17 +4,18 @@
 
 use crate::clock::host::{self, HostCounter};
 use crate::error::{Error, Result};
-use crate::event::{Bound, Encoded, EntryRef, EventKind, EventRef, Fields, FunctionName, Lost};
+use crate::event::{Bound, Encoded, EntryRef, EventKind, EventRef, Fields, Lost};
+use crate::function::{EventNames, Function, FunctionFields, FunctionName};
 use crate::inputs::ctf::Session;
 use crate::inputs::input::{Input, Time, UNPLACED, nanoseconds};
 use crate::inputs::names::Names;
-use crate::value::{Name, ValueRef};
+use crate::source::Source;
 use hypertrace_abi::ring::Losses;
 use hypertrace_format::error::Warning;
 use hypertrace_functions::clock::Clock;
 use hypertrace_functions::read::{Records, Trace};
 use hypertrace_functions::record::{self, Record};
-use hypertrace_functions::symbols::Source;
+use hypertrace_functions::symbols;
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -69,7 +70,7 @@ impl FunctionTrace {
     ///
     /// # Errors
     /// If the file has none.
-    pub fn add_symbols(&mut self, source: &Source) -> Result<()> {
+    pub fn add_symbols(&mut self, source: &symbols::Source) -> Result<()> {
         self.trace.add_symbols(source).map_err(Error::Functions)
     }
 
@@ -132,43 +133,12 @@ impl FunctionTrace {
     }
 }
 
-/// Fields of a function's event: the function's name, or its address, and the depth; and the symbol if that is another name.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct FunctionFields<'a> {
-    names: &'a EventNames,
-    function: &'a Function,
-    depth: u64,
-}
-
-/// A function of an event.
-#[derive(Debug)]
-enum Function {
-    /// Its address has no symbol.
-    Unknown(u64),
-    Named(FunctionName),
-}
-
-impl<'a> FunctionFields<'a> {
-    pub fn iter(&self) -> impl Iterator<Item = (&'a Arc<str>, ValueRef<'a>)> + use<'a> {
-        let FunctionFields { names, function, depth } = *self;
-        let (first, symbol) = match function {
-            Function::Unknown(address) => ((&names.address, ValueRef::Hex(*address)), None),
-            Function::Named(FunctionName { name, symbol }) => {
-                ((&names.name, text(name)), symbol.as_deref())
-            }
-        };
-        let symbol = symbol.map(|symbol| (&names.symbol, text(symbol)));
-        [Some(first), Some((&names.depth, ValueRef::Unsigned(depth))), symbol].into_iter().flatten()
-    }
-}
-
 /// A task's records.
 #[derive(Debug)]
 struct TaskInput<'a> {
     functions: &'a FunctionTrace,
     records: Records,
-    session: usize,
-    source: Arc<str>,
+    source: Arc<Source>,
     names: Arc<EventNames>,
     /// Time of the record that was read last.
     time: Time,
@@ -182,17 +152,6 @@ struct TaskInput<'a> {
     room: usize,
 }
 
-/// Names of the events and of their fields.
-#[derive(Debug)]
-pub(crate) struct EventNames {
-    entry: Arc<str>,
-    exit: Arc<str>,
-    name: Arc<str>,
-    address: Arc<str>,
-    depth: Arc<str>,
-    symbol: Arc<str>,
-}
-
 /// Returns an input for each task of a trace. `is_one`: the only trace of the timeline.
 ///
 /// # Errors
@@ -201,7 +160,7 @@ pub(crate) fn inputs<'a>(
     session: usize,
     functions: &'a FunctionTrace,
     is_one: bool,
-    names: &Names,
+    names: &mut Names,
 ) -> Result<Vec<Box<dyn Input + 'a>>> {
     let mut prefix = names.prefix(session).to_owned();
     prefix.push_str("functions/");
@@ -218,7 +177,7 @@ pub(crate) fn inputs<'a>(
         depth: "depth".into(),
         symbol: SYMBOL.into(),
     });
-    let input = |task: &hypertrace_functions::Task| {
+    let mut input = |task: &hypertrace_functions::Task| {
         let source = match &*task.name {
             "" => format!("{prefix}{}", task.tid),
             name => format!("{prefix}{name}"),
@@ -226,8 +185,7 @@ pub(crate) fn inputs<'a>(
         Ok(Box::new(TaskInput {
             functions,
             records: functions.trace.records(task.tid).map_err(Error::Functions)?,
-            session,
-            source: source.into(),
+            source: names.add(session, None, source),
             names: events.clone(),
             time: Time::MIN,
             damage: None,
@@ -237,7 +195,7 @@ pub(crate) fn inputs<'a>(
             room: MOST_KEPT / functions.trace.tasks().len(),
         }) as Box<dyn Input>)
     };
-    functions.trace.tasks().iter().map(input).collect()
+    functions.trace.tasks().iter().map(&mut input).collect()
 }
 
 impl Input for TaskInput<'_> {
@@ -262,9 +220,7 @@ impl Input for TaskInput<'_> {
             _ => {
                 return Some(EntryRef::Lost(Lost {
                     ts_ns: Some(ts_ns),
-                    session: self.session,
                     source: self.source.clone(),
-                    client: None,
                     cpu: None,
                     thread: None,
                     trace: 0,
@@ -294,12 +250,10 @@ impl Input for TaskInput<'_> {
         Some(EntryRef::Event(EventRef {
             ts_ns,
             ticks: None,
-            session: self.session,
             source: &self.source,
             name,
             fields: Fields(Encoded::Function(fields)),
             flags: 0,
-            client: None,
             kind: EventKind::Function,
             reference: None,
             thread: None,
@@ -352,12 +306,4 @@ fn bytes(function: &Function) -> usize {
         }
     };
     names + FIELDS
-}
-
-fn text(name: &str) -> ValueRef<'_> {
-    // A plain name needs no quotes.
-    match name.bytes().all(|c| c.is_ascii_graphic() && !b"\"\\".contains(&c)) {
-        true => ValueRef::Name(Name::of(name)),
-        false => ValueRef::Str(name.as_bytes()),
-    }
 }

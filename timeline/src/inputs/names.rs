@@ -4,13 +4,14 @@
 //! host if there is no VMM, has its own.
 
 use crate::event::Thread;
+use crate::source::Source;
 use hypertrace_format::session_json::Domain;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// A source of events: a client of the guest or a ring of the host, in a session.
+/// A stream of a session: a client of the guest, or a ring of the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Source {
+pub(crate) struct Producer {
     pub session: usize,
     pub domain: Domain,
     pub client: u32,
@@ -21,8 +22,10 @@ pub(crate) struct Source {
 pub(crate) struct Names {
     /// For each session, the prefix of its names and the name of its host side.
     sessions: Vec<(String, [&'static str; 2])>,
-    places: HashMap<Source, Place>,
+    places: HashMap<Producer, Place>,
     holders: Vec<Holder>,
+    /// Number of the next source.
+    next: u64,
 }
 
 /// Place of a source in [`Names`], which finds it without a search.
@@ -31,11 +34,11 @@ pub(crate) struct Place(usize);
 
 #[derive(Clone, Debug)]
 struct Holder {
-    source: Source,
+    producer: Producer,
     /// Token of the lease that the name belongs to; `None` if it is from a description.
     token: Option<u64>,
     name: String,
-    shown: Option<Arc<str>>,
+    shown: Option<Arc<Source>>,
     /// Token of the last lease record's packet, and its thread of the host.
     thread: Option<(u64, Thread)>,
 }
@@ -52,27 +55,27 @@ impl Names {
                 _ => format!("{name}#{}:", number + 1),
             };
         }
-        Names { sessions, places: HashMap::new(), holders: Vec::new() }
+        Names { sessions, places: HashMap::new(), holders: Vec::new(), next: 0 }
     }
 
     /// Returns whether a source has a place.
-    pub fn has(&self, source: Source) -> bool {
-        self.places.contains_key(&source)
+    pub fn has(&self, producer: Producer) -> bool {
+        self.places.contains_key(&producer)
     }
 
     /// Returns the place of a source. A stream asks once, not for each event.
-    pub fn place(&mut self, source: Source) -> Place {
-        *self.places.entry(source).or_insert_with(|| {
+    pub fn place(&mut self, producer: Producer) -> Place {
+        *self.places.entry(producer).or_insert_with(|| {
             let name = String::new();
-            self.holders.push(Holder { source, token: None, name, shown: None, thread: None });
+            self.holders.push(Holder { producer, token: None, name, shown: None, thread: None });
             Place(self.holders.len() - 1)
         })
     }
 
     /// Sets the name of a lease, with its token if that is known.
     pub fn lease(&mut self, Place(at): Place, token: Option<u64>, name: String) {
-        let Holder { source, thread, .. } = self.holders[at];
-        self.holders[at] = Holder { source, token, name, shown: None, thread };
+        let Holder { producer, thread, .. } = self.holders[at];
+        self.holders[at] = Holder { producer, token, name, shown: None, thread };
     }
 
     /// Sets the host's thread that a lease is of, with the token of the lease record's packet.
@@ -95,26 +98,50 @@ impl Names {
         }
     }
 
-    /// Returns the name to show: `guest/0 worker`, `vmm/vcpu0`, `host/vcpu 0` if there is
+    /// Returns who a place is of now. The text is `guest/0 worker`, `vmm/vcpu0`, `host/vcpu 0` if there is
     /// no VMM, with `S1:` in front if there are several sessions.
-    pub fn get(&mut self, Place(at): Place) -> &Arc<str> {
-        let Holder { source: Source { session, domain, client }, name, shown, .. } =
-            &mut self.holders[at];
-        let (prefix, [guest, host]) = &self.sessions[*session];
+    pub fn get(&mut self, Place(at): Place) -> &Arc<Source> {
+        let Names { sessions, holders, next, .. } = self;
+        let Holder { producer: Producer { session, domain, client }, name, shown, .. } =
+            &mut holders[at];
+        let (prefix, [guest, host]) = &sessions[*session];
         shown.get_or_insert_with(|| {
-            match (domain, name.as_str()) {
+            let text = match (*domain, name.as_str()) {
                 (Domain::Guest, "") => format!("{prefix}{guest}/{client}"),
                 (Domain::Guest, name) => format!("{prefix}{guest}/{client} {name}"),
                 (Domain::Host, "") => format!("{prefix}{host}/{client}"),
                 (Domain::Host, name) if name.starts_with("vmm/") => format!("{prefix}{name}"),
                 (Domain::Host, name) => format!("{prefix}{host}/{name}"),
-            }
-            .into()
+            };
+            let name = Some(name.strip_prefix("vmm/").unwrap_or(name)).filter(|n| !n.is_empty());
+            let client = (*domain == Domain::Guest).then_some(*client);
+            numbered(next, (*session, client), name, text)
         })
+    }
+
+    /// Makes a source that is no stream of a session.
+    pub fn add(&mut self, session: usize, name: Option<&str>, text: String) -> Arc<Source> {
+        numbered(&mut self.next, (session, None), name, text)
+    }
+
+    /// Numbers further sources as if those of other names were among these.
+    pub fn number_after(&mut self, other: &Names) {
+        self.next = other.next;
     }
 
     /// Returns the prefix of a session's names: empty if there is one session only.
     pub fn prefix(&self, session: usize) -> &str {
         self.sessions.get(session).map_or("", |(prefix, _)| prefix)
     }
+}
+
+fn numbered(
+    next: &mut u64,
+    (session, client): (usize, Option<u32>),
+    name: Option<&str>,
+    text: String,
+) -> Arc<Source> {
+    let number = *next;
+    *next += 1;
+    Arc::new(Source { number, session, client, name: name.map(Into::into), text: text.into() })
 }

@@ -65,7 +65,9 @@ impl<'a> Begins<'a> {
             return Ok(false);
         }
         let Some(name) = event.name.strip_suffix("_begin") else { return Ok(true) };
-        let Some(group) = self.groups.get(&(event.session, name)).copied() else { return Ok(true) };
+        let Some(group) = self.groups.get(&(event.source.session, name)).copied() else {
+            return Ok(true);
+        };
         let id = event.fields.iter().find(|(name, _)| ***name == *"id");
         let id = match id.map(|(_, value)| value) {
             Some(ValueRef::Unsigned(id) | ValueRef::Hex(id)) => id,
@@ -73,7 +75,7 @@ impl<'a> Begins<'a> {
             _ => return Ok(true),
         };
         let is_of_any = event.fields.iter().any(|(name, _)| &**name == "any_client");
-        let client = event.client.filter(|_| !is_of_any);
+        let client = event.source.client.filter(|_| !is_of_any);
         let Some((samples, number)) = self.now.get_mut(&(group, client, id)) else {
             return Ok(true);
         };

@@ -255,8 +255,8 @@ impl<'a> Pass<'a> {
     /// Takes an event of a session.
     fn event(&mut self, event: &EventRef<'_>) {
         let role = self.roles.get(event);
-        let session = event.session;
-        if let (EventKind::Lease, Some(client)) = (event.kind, event.client) {
+        let session = event.source.session;
+        if let (EventKind::Lease, Some(client)) = (event.kind, event.source.client) {
             self.end_holder(session, client, event);
         }
         let Some(host) = self.hosts.get_mut(session) else { return };
@@ -270,9 +270,9 @@ impl<'a> Pass<'a> {
         let of_vmm = event.thread.filter(|_| !host.is_program);
         let served = of_vmm.and_then(|thread| host.known(thread.tid));
         // A server's thread runs none of the clients that it serves.
-        let mut thread = served.filter(|_| event.client.is_none() || !host.is_served);
+        let mut thread = served.filter(|_| event.source.client.is_none() || !host.is_served);
         // A guest may have events of this name, too.
-        let is_run = role.is_run && event.client.is_none();
+        let is_run = role.is_run && event.source.client.is_none();
         let for_lanes = |host: &Host, thread: usize| host.threads[thread].for_lanes;
         let is_divided = served.is_some_and(|thread| !for_lanes(host, thread));
         if is_run && is_divided && !std::mem::replace(&mut host.runs, true) {
@@ -286,13 +286,13 @@ impl<'a> Pass<'a> {
                 let account = &mut host.threads[thread].account;
                 let stream = Stream::Thread(event.thread.map_or(0, |thread| thread.tid));
                 account.by = Some(Evidence { stream, event: role.event });
-                match role.reason(event).filter(|_| event.client.is_none()) {
+                match role.reason(event).filter(|_| event.source.client.is_none()) {
                     Some(name) => account.vmm_exit(time, || self.reasons.of_vmm(name)),
                     None => account.mark(time, mark),
                 }
             }
         }
-        if let (Some(client), None) = (event.client, of_vmm) {
+        if let (Some(client), None) = (event.source.client, of_vmm) {
             thread = host.client(client).and_then(|client| client.thread(time));
             if let Some(thread) = thread {
                 is_unknown = host.is_unknown(thread, time);
@@ -326,8 +326,8 @@ impl<'a> Pass<'a> {
     }
 
     fn pairs(&mut self, event: &EventRef<'_>, role: Role) -> Option<&mut Pairs> {
-        let host = &mut self.hosts[event.session];
-        match (event.client, event.thread) {
+        let host = &mut self.hosts[event.source.session];
+        match (event.source.client, event.thread) {
             (Some(_), _) if role.is_of_any => Some(&mut host.of_any),
             (Some(client), _) => host.client(client).map(|client| &mut client.pairs),
             (None, Some(thread)) => host.vmm(thread.tid),

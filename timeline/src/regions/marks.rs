@@ -205,16 +205,16 @@ pub(super) fn is_exit(name: &str) -> bool {
 pub(super) fn of_kvm(
     kernel: Kernel,
     kinds: Kinds,
-    fields: format::Fields<'_>,
+    (trace, fields): (u16, format::Fields<'_>),
     reasons: &mut Reasons,
     last: Reason,
 ) -> Option<(Mark, Option<Reason>)> {
     let number = |field| fields.number(field).unwrap_or(-1);
     Some(match kernel {
-        Kernel::Exit { reason } => (Mark::Exit, Some(reasons.get(fields, reason))),
+        Kernel::Exit { reason } => (Mark::Exit, Some(reasons.get(trace, fields, reason))),
         Kernel::ArmExit { ret, class } => {
             let is_trap = number(ret) == ARM_EXCEPTION_TRAP;
-            (Mark::Exit, Some(reasons.get(fields, if is_trap { class } else { ret })))
+            (Mark::Exit, Some(reasons.get(trace, fields, if is_trap { class } else { ret })))
         }
         Kernel::Emulation if kinds.emulation_begins() => (Mark::Exit, Some(0)),
         Kernel::Mmio { kind } => {
@@ -241,12 +241,15 @@ pub(super) fn of_kvm(
     })
 }
 
+/// A number that tells the reason of an exit: trace, number of the event's format, index of the field, and its value.
+type Known = (u16, u32, usize, i64);
+
 /// Names of exits' reasons.
 #[derive(Debug)]
 pub(super) struct Reasons {
     names: Vec<String>,
-    /// Known numbers of reasons, by the address of the event's format and the index of the field.
-    known: Vec<(usize, usize, i64, Reason)>,
+    /// Known reasons.
+    known: Vec<(Known, Reason)>,
 }
 
 impl Reasons {
@@ -276,19 +279,15 @@ impl Reasons {
     }
 
     /// Returns the number of the name that the kernel has for a field's number.
-    fn get(&mut self, fields: format::Fields<'_>, field: usize) -> Reason {
-        let format = std::ptr::from_ref(fields.format).addr();
-        let number = fields.number(field).unwrap_or(-1);
-        let mut known = self.known.iter();
-        if let Some((.., reason)) =
-            known.find(|(a, f, n, _)| (*a, *f, *n) == (format, field, number))
-        {
+    fn get(&mut self, trace: u16, fields: format::Fields<'_>, field: usize) -> Reason {
+        let of = (trace, fields.format.number, field, fields.number(field).unwrap_or(-1));
+        if let Some((_, reason)) = self.known.iter().find(|(known, _)| *known == of) {
             return *reason;
         }
         let reason = self.shown(fields, field);
         // More numbers than there are reasons are of a damaged file, and looked up again.
         if self.known.len() < 256 {
-            self.known.push((format, field, number, reason));
+            self.known.push((of, reason));
         }
         reason
     }

@@ -14,8 +14,6 @@ use std::sync::Arc;
 
 /// Field of events whose regions may begin on one client and end on another.
 const ANY_CLIENT: &str = "any_client";
-/// Slots for the kinds of a kernel's events, by bits of their names' addresses.
-const SLOTS: usize = 256;
 
 /// Returns the names of the regions that sessions have events for, and whether an id is with
 /// them.
@@ -133,10 +131,10 @@ pub(super) struct Roles {
     names: Vec<String>,
     /// By session and the class's id.
     all: Vec<Vec<Role>>,
-    /// Kinds and names of a kernel's events, by the addresses of their names.
-    last_of_kernel: Vec<(usize, (Kernel, u32))>,
+    /// Kinds and names of kernels' events.
+    of_kernels: ByFormat<(Kernel, u32)>,
     /// The same for events of CPUs.
-    last_of_cpus: Vec<(usize, CpuEvent)>,
+    of_cpus: ByFormat<CpuEvent>,
     events: Events,
 }
 
@@ -175,8 +173,8 @@ impl Roles {
         Roles {
             all: sessions.iter().map(of_session).collect(),
             names,
-            last_of_kernel: vec![(0, (Kernel::Other, 0)); SLOTS],
-            last_of_cpus: vec![(0, CpuEvent::Other); SLOTS],
+            of_kernels: ByFormat::default(),
+            of_cpus: ByFormat::default(),
             events,
         }
     }
@@ -197,7 +195,7 @@ impl Roles {
     /// Returns the role of a session's event.
     pub fn get(&self, event: &EventRef<'_>) -> Role {
         let class = event.fields.class().map(|class| class as usize);
-        let of_session = self.all.get(event.session);
+        let of_session = self.all.get(event.source.session);
         of_session
             .zip(class)
             .and_then(|(roles, class)| roles.get(class))
@@ -208,12 +206,12 @@ impl Roles {
     /// Returns the kind of a kernel's event, and the number of its name.
     pub fn kernel(&mut self, event: &EventRef<'_>) -> (Kernel, u32) {
         let find = || (Kernel::of(event), self.events.number(event.name));
-        look_up(&mut self.last_of_kernel, address(event.name), find)
+        self.of_kernels.get(event, find)
     }
 
     /// Returns what a kernel's event tells of its CPU.
     pub fn cpu_event(&mut self, event: &EventRef<'_>) -> CpuEvent {
-        look_up(&mut self.last_of_cpus, address(event.name), || CpuEvent::of(event))
+        self.of_cpus.get(event, || CpuEvent::of(event))
     }
 
     /// Returns the names of events.
@@ -222,27 +220,29 @@ impl Roles {
     }
 }
 
-/// Returns what is known of a name with this address; finds it out the first time.
-fn look_up<T: Copy>(slots: &mut [(usize, T)], address: usize, find: impl FnOnce() -> T) -> T {
-    // Names that would have the same slot are in the next ones.
-    let first = address >> 4;
-    for slot in first..first + 8 {
-        let slot = &slots[slot % SLOTS];
-        if slot.0 == address {
-            return slot.1;
-        }
-        if slot.0 == 0 {
-            break;
-        }
+/// What is known of the events of kernels, by trace and number of the format: found out with the first event of each.
+#[derive(Debug)]
+pub(super) struct ByFormat<T>(Vec<Vec<Option<T>>>);
+
+impl<T> Default for ByFormat<T> {
+    fn default() -> Self {
+        ByFormat(Vec::new())
     }
-    let free = (first..first + 8).find(|slot| slots[slot % SLOTS].0 == 0).unwrap_or(first);
-    let found = find();
-    slots[free % SLOTS] = (address, found);
-    found
 }
 
-fn address(name: &Arc<str>) -> usize {
-    Arc::as_ptr(name).cast::<u8>().addr()
+impl<T: Copy> ByFormat<T> {
+    pub fn get(&mut self, event: &EventRef<'_>, find: impl FnOnce() -> T) -> T {
+        let Some(fields) = event.fields.kernel() else { return find() };
+        let (trace, number) = (event.trace, fields.format.number as usize);
+        if self.0.len() <= trace {
+            self.0.resize_with(trace + 1, Vec::new);
+        }
+        let of_trace = &mut self.0[trace];
+        if of_trace.len() <= number {
+            of_trace.resize(number + 1, None);
+        }
+        *of_trace[number].get_or_insert_with(find)
+    }
 }
 
 fn shown(value: &ValueRef<'_>) -> String {

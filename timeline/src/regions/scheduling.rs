@@ -4,12 +4,12 @@
 
 use super::followed::Followed;
 use super::marks::Kernel;
+use super::roles::ByFormat;
 use crate::error::Result;
 use crate::event::{EntryRef, EventRef};
 use crate::inputs::kernel::{KernelTrace, inputs_of_scheduling};
 use crate::inputs::names::Names;
 use crate::merge::Timeline;
-use std::collections::HashMap;
 
 /// Reader of the scheduling of kernels' traces. Of a trace with the scheduling of all threads in a buffer of its own, it
 /// reads that one.
@@ -17,8 +17,7 @@ use std::collections::HashMap;
 pub struct Scheduling<'a> {
     timeline: Timeline<'a>,
     traces: Vec<(bool, Followed)>,
-    /// Kinds of events, by the addresses of their names.
-    kinds: HashMap<usize, Kind>,
+    kinds: ByFormat<Kind>,
 }
 
 /// A step of the scheduling of a CPU.
@@ -125,7 +124,7 @@ impl<'a> Scheduling<'a> {
         Ok(Scheduling {
             timeline: Timeline::of(inputs, Names::new(Vec::new()), Vec::new())?,
             traces: traces.iter().map(of_trace).collect(),
-            kinds: HashMap::new(),
+            kinds: ByFormat::default(),
         })
     }
 
@@ -162,11 +161,10 @@ fn step<'e>(
     event: &EventRef<'e>,
     has_all: bool,
     followed: &mut Followed,
-    kinds: &mut HashMap<usize, Kind>,
+    kinds: &mut ByFormat<Kind>,
 ) -> Option<Scheduled<'e>> {
     let fields = event.fields.kernel()?;
-    let address = std::sync::Arc::as_ptr(event.name).cast::<u8>() as usize;
-    let kind = *kinds.entry(address).or_insert_with(|| Kind::of(event).unwrap_or(Kind::Other));
+    let kind = kinds.get(event, || Kind::of(event).unwrap_or(Kind::Other));
     let thread = event.thread?;
     let kernel = if has_all { Kernel::Other } else { Kernel::of(event) };
     if !has_all {

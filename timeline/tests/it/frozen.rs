@@ -34,7 +34,7 @@ fn entries(dir: &Path) -> String {
                 writeln!(text).unwrap();
             }
             Entry::Lost(lost) => {
-                let source = lost.source.escape_debug();
+                let source = lost.source.text.escape_debug();
                 writeln!(text, "{:?} {source}: {} lost", lost.ts_ns, lost.events).unwrap();
             }
         }

@@ -179,7 +179,10 @@ fn lost_events_stand_before_the_page_after_them() {
         })
         .collect();
     let [(9, counted), (11, uncounted)] = lost[..] else { panic!("{lost:?}") };
-    assert_eq!((counted.events, counted.ts_ns, &*counted.source), (9, Some(20_005), "kernel/cpu0"));
+    assert_eq!(
+        (counted.events, counted.ts_ns, &*counted.source.text),
+        (9, Some(20_005), "kernel/cpu0")
+    );
     assert_eq!((uncounted.events, uncounted.ts_ns), (0, Some(30_005)));
     let cpu = |n: usize| (stat.cpus[n].events, stat.cpus[n].lost, stat.cpus[n].uncounted);
     assert_eq!([cpu(0), cpu(1)], [(8, 9, 1), (3, 0, 0)]);

@@ -71,7 +71,9 @@ fn line(entry: &Entry) -> Option<String> {
             }
             _ => None,
         },
-        Entry::Lost(lost) => Some(format!("guest/{} lost {}", lost.client.unwrap(), lost.events)),
+        Entry::Lost(lost) => {
+            Some(format!("guest/{} lost {}", lost.source.client.unwrap(), lost.events))
+        }
     }
 }
 

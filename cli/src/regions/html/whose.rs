@@ -75,7 +75,7 @@ impl Text {
     /// Adds what the event says that begins the region.
     fn add(&mut self, event: &EventRef<'_>) {
         let tid = event.thread.map(|thread| thread.tid);
-        if let Some(name) = event.thread_name() {
+        if let Some(name) = event.source.name.as_deref() {
             self.thread = numbered(name, tid);
         } else if let Some(tid) = tid {
             self.thread = format!("thread {tid}");

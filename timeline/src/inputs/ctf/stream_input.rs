@@ -12,8 +12,9 @@ use crate::clock::FRACTION;
 use crate::error::{Error, Result};
 use crate::event::{Bound, EntryRef, EventKind, EventRef, Lost, Thread};
 use crate::inputs::input::{Input, Time, UNPLACED, nanoseconds};
-use crate::inputs::names::{Names, Place, Source};
+use crate::inputs::names::{Names, Place, Producer};
 use crate::inputs::needs::Needs;
+use crate::source::Source;
 use hypertrace_abi::record::id;
 use hypertrace_abi::ring::Losses;
 use std::collections::VecDeque;
@@ -23,7 +24,7 @@ use std::sync::Arc;
 #[derive(Debug)]
 struct StreamInput<'a> {
     session: &'a Session,
-    source: Source,
+    producer: Producer,
     place: Place,
     /// The client that the last record of a host ring was made for.
     served: Option<(u32, Place)>,
@@ -107,31 +108,31 @@ pub(crate) fn elsewhere(
     has_files: &dyn Fn(&[u8; 16], Domain, u32) -> bool,
     names: &mut Names,
 ) -> VecDeque<Lost> {
-    let source = |domain, client| Source { session: number, domain, client };
+    let producer = |domain, client| Producer { session: number, domain, client };
     let mut elsewhere = VecDeque::new();
     for stream in &json.streams {
-        place(names, source(stream.domain, stream.client), &stream.name);
+        place(names, producer(stream.domain, stream.client), &stream.name);
     }
     for stream in json.without_files(has_files) {
         let (domain, client) = (stream.domain, stream.client);
-        let place = place(names, source(domain, client), &stream.name);
+        let place = place(names, producer(domain, client), &stream.name);
         if stream.lost() > 0 {
-            let name = names.get(place).clone();
-            elsewhere.push_back(lost(source(domain, client), name, stream.lost(), stream.causes()));
+            let source = names.get(place).clone();
+            elsewhere.push_back(lost(source, stream.lost(), stream.causes()));
         }
     }
     if json.lost_unattached > 0 {
         let causes = Losses { unattached: json.lost_unattached, ..Losses::default() };
-        let unattached = source(Domain::Host, 0);
-        elsewhere.push_back(lost(unattached, Arc::default(), json.lost_unattached, causes));
+        let nobody = names.add(number, None, String::new());
+        elsewhere.push_back(lost(nobody, json.lost_unattached, causes));
     }
     elsewhere
 }
 
 /// Returns the place of a source, which has the name in the description if it is new.
-fn place(names: &mut Names, source: Source, name: &str) -> Place {
-    let is_new = !names.has(source);
-    let place = names.place(source);
+fn place(names: &mut Names, producer: Producer, name: &str) -> Place {
+    let is_new = !names.has(producer);
+    let place = names.place(producer);
     if is_new {
         names.lease(place, None, name.to_owned());
     }
@@ -150,12 +151,12 @@ pub(crate) fn stream_inputs<'a>(
     let input = |stream: &'a Stream| {
         let described = json.stream(stream.domain, stream.client);
         let causes = described.map_or(Losses::default(), StreamJson::causes);
-        let source = Source { session: number, domain: stream.domain, client: stream.client };
+        let producer = Producer { session: number, domain: stream.domain, client: stream.client };
         let name = described.map_or("", |described| &*described.name);
         Box::new(StreamInput {
             session,
-            source,
-            place: place(names, source, name),
+            producer,
+            place: place(names, producer, name),
             served: None,
             maps,
             stream,
@@ -203,8 +204,8 @@ impl Input for StreamInput<'_> {
         if self.lost > 0 {
             let events = std::mem::take(&mut self.lost);
             let ts_ns = (self.time != UNPLACED).then(|| nanoseconds(self.time));
-            let lost = lost(self.source, names.get(self.place).clone(), events, self.causes);
-            let of_vmm = self.source.domain == Domain::Host && !self.session.json().programs;
+            let lost = lost(names.get(self.place).clone(), events, self.causes);
+            let of_vmm = self.producer.domain == Domain::Host && !self.session.json().programs;
             let thread = names.thread(self.place).filter(|_| of_vmm).map(|(_, thread)| thread);
             return Some(EntryRef::Lost(Lost { ts_ns, thread, ..lost }));
         }
@@ -221,23 +222,23 @@ impl Input for StreamInput<'_> {
             let Lease { token, pid, tid, name } = Lease::of(&record);
             names.lease(self.place, token, name);
             // The thread of a guest's client is the guest's, unless the guest is a program.
-            let is_of_host = self.source.domain == Domain::Host || self.session.json().programs;
+            let is_of_host = self.producer.domain == Domain::Host || self.session.json().programs;
             let thread = tid.filter(|_| is_of_host).map(|tid| Thread { pid, tid, cpu: None });
             names.set_thread(self.place, thread.map(|thread| (holder, thread)));
         } else {
             names.token(self.place, holder);
         }
-        let client = match self.source.domain {
-            Domain::Guest => Some(self.source.client),
+        let client = match self.producer.domain {
+            Domain::Guest => Some(self.producer.client),
             Domain::Host => record.made_for(),
         };
-        let place = match (self.source.domain, client) {
+        let place = match (self.producer.domain, client) {
             // The source of what a vCPU thread recorded for a client is the client.
             (Domain::Host, Some(client)) => match self.served {
                 Some((last, place)) if last == client => place,
                 _ => {
                     let place =
-                        names.place(Source { domain: Domain::Guest, client, ..self.source });
+                        names.place(Producer { domain: Domain::Guest, client, ..self.producer });
                     self.served.insert((client, place)).1
                 }
             },
@@ -251,12 +252,10 @@ impl Input for StreamInput<'_> {
         Some(EntryRef::Event(EventRef {
             ts_ns: nanoseconds(time),
             ticks: None,
-            session: self.source.session,
             source: names.get(place),
             name: &record.class.name,
             fields: record.class.fields(record.payload),
             flags: record.flags,
-            client,
             kind,
             reference: record.class.reference(record.payload),
             thread: thread.map(|(_, thread)| thread),
@@ -268,7 +267,7 @@ impl Input for StreamInput<'_> {
     }
 
     fn is_host(&self) -> bool {
-        self.source.domain == Domain::Host && self.time != UNPLACED
+        self.producer.domain == Domain::Host && self.time != UNPLACED
     }
 
     fn is_damaged(&self) -> bool {
@@ -276,7 +275,7 @@ impl Input for StreamInput<'_> {
     }
 
     fn left_out(&self) -> Option<(usize, u64)> {
-        Some((self.source.session, self.number_left_out()))
+        Some((self.producer.session, self.number_left_out()))
     }
 }
 
@@ -314,7 +313,7 @@ impl StreamInput<'_> {
             };
             let (packet, time) = (record.packet, record.timestamp);
             let is_unneeded =
-                self.needs.unneeded(self.source.session).get(record.class.id as usize)
+                self.needs.unneeded(self.producer.session).get(record.class.id as usize)
                     == Some(&true);
             let end = packet.timestamp_end;
             let clock_id = packet.stream_id;
@@ -347,7 +346,7 @@ impl StreamInput<'_> {
                         && ticks.is_monotonic()
                         && origin + Time::from(ticks.at(self.session, end).0) < from
                 });
-                let unneeded = self.needs.unneeded(self.source.session);
+                let unneeded = self.needs.unneeded(self.producer.session);
                 let are_skipped = !unneeded.is_empty()
                     && ticks.is_monotonic()
                     && (!self.needs.has_exact || ticks.is_never_exact());
@@ -437,11 +436,8 @@ impl PacketLosses {
 }
 
 /// Makes the entry of losses at an unknown place.
-fn lost(from: Source, source: Arc<str>, events: u64, causes: Losses) -> Lost {
-    let client = (from.domain == Domain::Guest).then_some(from.client);
-    let session = from.session;
-    let (cpu, thread, trace) = (None, None, 0);
-    Lost { ts_ns: None, session, source, client, cpu, thread, trace, events, causes }
+fn lost(source: Arc<Source>, events: u64, causes: Losses) -> Lost {
+    Lost { ts_ns: None, source, cpu: None, thread: None, trace: 0, events, causes }
 }
 
 /// Returns the clock of a stream class's packets. A session that could be opened has

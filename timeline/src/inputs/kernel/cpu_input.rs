@@ -11,6 +11,7 @@ use crate::event::{Bound, Encoded, EntryRef, EventKind, EventRef, Fields, Lost, 
 use crate::format::{self, COMMON, Format};
 use crate::inputs::input::{Input, Time, UNPLACED, nanoseconds, nanoseconds_up};
 use crate::inputs::names::Names;
+use crate::source::Source;
 use crate::value::number;
 use hypertrace_abi::ring::Losses;
 use hypertrace_format::error::Warning;
@@ -50,11 +51,13 @@ pub(crate) struct CpuInput<'a> {
     time: Time,
     /// Bound on the error of the event's time.
     bound: Option<u64>,
-    sources: HashMap<u32, Arc<str>>,
+    sources: HashMap<u32, Arc<Source>>,
     /// The text of the last event of `trace_printk`.
     printed: Vec<u8>,
-    /// The source of the last event.
-    source: (u32, Arc<str>),
+    /// The thread of the last event, and its source.
+    source: (u32, Arc<Source>),
+    /// The source of what the CPU lost.
+    lost: Option<Arc<Source>>,
     faults: Faults,
     /// Time of the last event that no fault of its own page makes doubtful.
     sound: Option<Time>,
@@ -111,6 +114,7 @@ impl<'a> CpuInput<'a> {
             sources: HashMap::new(),
             printed: Vec::new(),
             source: (u32::MAX, Arc::default()),
+            lost: None,
             faults: Faults::default(),
             sound: None,
             has_damage: false,
@@ -302,18 +306,19 @@ impl<'a> CpuInput<'a> {
     }
 
     /// Sets the source to a thread's.
-    fn set_source(&mut self, tid: u32) {
+    fn set_source(&mut self, tid: u32, names: &mut Names) {
         if self.sources.len() >= MOST_NAMES {
             self.sources.clear();
         }
-        let (prefix, file) = (&self.prefix, self.file);
+        let (prefix, file, session) = (&self.prefix, self.file, self.session);
         let source = self.sources.entry(tid).or_insert_with(|| {
-            let source = match (tid, file.comm(tid)) {
+            let name = file.comm(tid).filter(|_| tid != 0);
+            let text = match (tid, name) {
                 (0, _) => format!("{prefix}kernel/idle"),
                 (_, Some(comm)) => format!("{prefix}kernel/{comm}-{tid}"),
                 (_, None) => format!("{prefix}kernel/{tid}"),
             };
-            source.into()
+            names.add(session, name, text)
         });
         self.source = (tid, source.clone());
     }
@@ -350,14 +355,14 @@ impl Input for CpuInput<'_> {
         Ok(Some(if self.time == Time::MIN { UNPLACED } else { self.time }))
     }
 
-    fn take<'s>(&'s mut self, _: &'s mut Names) -> Option<EntryRef<'s>> {
+    fn take<'s>(&'s mut self, names: &'s mut Names) -> Option<EntryRef<'s>> {
         if let Some(events) = self.take_missed() {
+            let text = || format!("{}kernel/cpu{}", self.prefix, self.cpu);
+            let source = self.lost.get_or_insert_with(|| names.add(self.session, None, text()));
             return Some(EntryRef::Lost(Lost {
                 ts_ns: (self.time != Time::MIN && !matches!(self.times.scale, Scale::Ticks))
                     .then(|| nanoseconds(self.time)),
-                session: self.session,
-                source: format!("{}kernel/cpu{}", self.prefix, self.cpu).into(),
-                client: None,
+                source: source.clone(),
                 cpu: Some(self.cpu),
                 thread: None,
                 trace: self.trace,
@@ -367,7 +372,7 @@ impl Input for CpuInput<'_> {
         }
         let Event { format, place, tid } = self.event.take()?;
         if tid != self.source.0 {
-            self.set_source(tid);
+            self.set_source(tid, names);
         }
         let bytes = &self.pages.page()[place];
         let ticks = matches!(self.times.scale, Scale::Ticks).then_some(self.page.time);
@@ -386,12 +391,10 @@ impl Input for CpuInput<'_> {
         Some(EntryRef::Event(EventRef {
             ts_ns: nanoseconds(self.time),
             ticks,
-            session: self.session,
             source: &self.source.1,
             name: &format.name,
             fields: Fields(Encoded::Kernel(format::Fields { format, bytes, printed })),
             flags: 0,
-            client: None,
             kind: EventKind::Kernel,
             reference: None,
             thread: Some(Thread { pid: None, tid, cpu: Some(self.cpu) }),

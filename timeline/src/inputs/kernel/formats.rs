@@ -25,8 +25,9 @@ struct Text {
 }
 
 impl Text {
-    fn parsed(&self) -> std::result::Result<&Format, &String> {
-        self.format.get_or_init(|| Format::parse(&self.system, &self.text)).as_ref()
+    /// Returns the format, which has this number.
+    fn parsed(&self, number: u32) -> std::result::Result<&Format, &String> {
+        self.format.get_or_init(|| Format::parse(number, &self.system, &self.text)).as_ref()
     }
 }
 
@@ -75,19 +76,20 @@ impl Formats {
     }
 
     /// Returns the number of an event's text, counted from 1; 0 if there is none.
-    fn number(&self, id: u16) -> usize {
+    fn number(&self, id: u16) -> u32 {
         let [upper, lower] = places(id);
         let number = self.by_id.get(upper).and_then(|part| part.get(lower));
-        number.map_or(0, |number| *number as usize)
+        number.copied().unwrap_or(0)
     }
 
     /// Returns the format of an event, or the one of unknown events with the reason.
     pub fn get(&self, id: u16) -> (&Format, Option<&str>) {
-        let Some(text) = self.number(id).checked_sub(1).and_then(|index| self.texts.get(index))
+        let number = self.number(id);
+        let Some(text) = number.checked_sub(1).and_then(|index| self.texts.get(index as usize))
         else {
             return (&self.unknown, Some("the file has no format of its id"));
         };
-        match text.parsed() {
+        match text.parsed(number) {
             Ok(format) => (format, None),
             Err(why) => (&self.unknown, Some(why)),
         }
@@ -100,7 +102,7 @@ impl Formats {
 
     /// Iterates over the names of all events' own fields, as far as they can be read.
     pub fn fields(&self) -> impl Iterator<Item = &str> {
-        let formats = self.texts.iter().filter_map(|text| text.parsed().ok());
+        let formats = (1..).zip(&self.texts).filter_map(|(number, text)| text.parsed(number).ok());
         formats.flat_map(Format::own_fields).map(|name| &**name)
     }
 

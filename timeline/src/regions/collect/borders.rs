@@ -27,7 +27,7 @@ impl Pass<'_> {
         thread: Option<usize>,
         is_unknown: bool,
     ) {
-        let (session, time) = (event.session, event.ts_ns);
+        let (session, time) = (event.source.session, event.ts_ns);
         let value = self.value(event, role, thread);
         if role.is_of_any {
             self.cpus.iter_mut().flatten().for_each(Cpus::keep_turns);
@@ -41,7 +41,7 @@ impl Pass<'_> {
         let open = Open {
             name,
             id: role.id(event),
-            client: event.client.unwrap_or(NO_CLIENT),
+            client: event.source.client.unwrap_or(NO_CLIENT),
             value,
             answers: self.chooser.answers(event),
             begin: time,
@@ -80,7 +80,7 @@ impl Pass<'_> {
         (thread, on): (Option<usize>, Option<u32>),
         is_unknown: bool,
     ) {
-        let (session, end, id) = (event.session, event.ts_ns, role.id(event));
+        let (session, end, id) = (event.source.session, event.ts_ns, role.id(event));
         let Some((mut open, depth)) = self.pairs(event, role).and_then(|pairs| pairs.end(name, id))
         else {
             if matches!(self.options.select, Select::Names(_)) {
@@ -99,7 +99,8 @@ impl Pass<'_> {
             open.value = self.value(event, role, thread);
         }
         // Between two readings of one clock, its rate alone limits the time.
-        let reading = event.reading.filter(|_| event.client.unwrap_or(NO_CLIENT) == open.client);
+        let reading =
+            event.reading.filter(|_| event.source.client.unwrap_or(NO_CLIENT) == open.client);
         let passed = open.guest_time.zip(reading).and_then(|(a, b)| a.until(b.time()));
         let of_rate = passed.map_or(u64::MAX, |(least, most)| {
             let ns = end.abs_diff(open.begin);
@@ -110,14 +111,14 @@ impl Pass<'_> {
         });
         let sum = open.bound.zip(event.bound_ns()).map(|(a, b)| a.saturating_add(b));
         open.bound = sum.map(|sum| sum.min(of_rate));
-        let client = event.client.filter(|_| !role.is_of_any).unwrap_or(NO_CLIENT);
+        let client = event.source.client.filter(|_| !role.is_of_any).unwrap_or(NO_CLIENT);
         let host = &self.hosts[session];
         let has_moved =
             host.clients.get(client as usize).is_some_and(|client| client.moved(open.begin, end));
         if open.thread.map(|(thread, _)| thread) != thread || has_moved {
             open.wrong.get_or_insert(NotCounted::Migration);
         }
-        let mut clients = [Some(open.client), event.client].into_iter().flatten();
+        let mut clients = [Some(open.client), event.source.client].into_iter().flatten();
         if clients.any(|of| of != NO_CLIENT && host.jumps.has(of, open.begin, end)) {
             open.wrong.get_or_insert(NotCounted::ClockJump);
         }
@@ -306,9 +307,11 @@ impl Pass<'_> {
     fn value(&self, event: &EventRef<'_>, role: Role, thread: Option<usize>) -> Option<String> {
         let value = match &self.options.by {
             By::Nothing => None,
-            By::Client => Some(event.client.map_or("none".into(), |client| client.to_string())),
+            By::Client => {
+                Some(event.source.client.map_or("none".into(), |client| client.to_string()))
+            }
             By::Vcpu => {
-                let thread = thread.map(|thread| &self.hosts[event.session].threads[thread]);
+                let thread = thread.map(|thread| &self.hosts[event.source.session].threads[thread]);
                 Some(thread.map_or("unknown".into(), |thread| match &thread.name {
                     Some(name) => name.to_string(),
                     None => format!("thread {}", thread.tid),

@@ -76,11 +76,11 @@ impl Pass<'_> {
         host.recordings[recording].followed.add(kernel, fields, running.tid);
         let kinds = host.recordings[recording].kinds;
         let tid = |field| fields.number(field).unwrap_or(-1);
-        let cpus = match by.stream {
-            Stream::Kernel { trace, .. } => self.cpus.get(usize::from(trace)),
-            _ => None,
+        let trace = match by.stream {
+            Stream::Kernel { trace, .. } => trace,
+            _ => u16::MAX,
         };
-        let cpus = cpus.and_then(Option::as_ref);
+        let cpus = self.cpus.get(usize::from(trace)).and_then(Option::as_ref);
         let (causes, cpu) = (&mut self.causes, running.cpu.unwrap_or(0));
         let prev = match kernel {
             Kernel::Switch { prev, .. } => u32::try_from(tid(prev)).ok(),
@@ -116,7 +116,7 @@ impl Pass<'_> {
                 let thread = host.traced(running.tid.into(), recording);
                 if let Some(account) = host.account(thread, recording, time) {
                     let last = account.reason();
-                    let mark = of_kvm(kernel, kinds, fields, &mut self.reasons, last);
+                    let mark = of_kvm(kernel, kinds, (trace, fields), &mut self.reasons, last);
                     if let Some((mark, reason)) = mark {
                         account.by = Some(by);
                         match reason {

@@ -24,7 +24,7 @@ pub(super) struct Losses {
 
 impl Losses {
     fn add(&mut self, lost: &Lost) {
-        let events = match lost.client {
+        let events = match lost.source.client {
             Some(client) => {
                 // As many as there are streams.
                 self.clients.insert(client);
@@ -55,7 +55,7 @@ impl Losses {
 impl Pass<'_> {
     /// Takes a place where events were lost.
     pub fn lost(&mut self, lost: &Lost) {
-        if let (None, Some(cpu)) = (lost.client, lost.cpu) {
+        if let (None, Some(cpu)) = (lost.source.client, lost.cpu) {
             let trace = lost.trace.checked_sub(self.traced.len()).unwrap_or(lost.trace);
             if let Some(cpus) = self.cpus.get_mut(trace).and_then(Option::as_mut) {
                 cpus.lost(cpu);
@@ -65,9 +65,9 @@ impl Pass<'_> {
             }
             return;
         }
-        let Some(host) = self.hosts.get_mut(lost.session) else { return };
-        self.losses[lost.session].add(lost);
-        match lost.client {
+        let Some(host) = self.hosts.get_mut(lost.source.session) else { return };
+        self.losses[lost.source.session].add(lost);
+        match lost.source.client {
             Some(client) => {
                 if let Some(client) = host.clients.get_mut(client as usize) {
                     client.pairs.spoil(NotCounted::LostEvents);

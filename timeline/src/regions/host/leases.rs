@@ -82,10 +82,11 @@ pub(in super::super) fn lease(host: &mut Host, event: &EventRef<'_>) {
         })
     };
     // The thread of a guest's program is the guest's.
-    let own =
-        || numbered("tid").filter(|tid| host.is_program && event.client.is_some() && *tid != 0);
+    let own = || {
+        numbered("tid").filter(|tid| host.is_program && event.source.client.is_some() && *tid != 0)
+    };
     let tid = event.thread.map(|thread| thread.tid).or_else(own);
-    let thread = tid.and_then(|tid| match (event.client, host.is_program) {
+    let thread = tid.and_then(|tid| match (event.source.client, host.is_program) {
         (Some(_), true) => host.thread(tid),
         (None, false) => host.thread(tid),
         (None, true) if host.has_guests => None,
@@ -94,13 +95,13 @@ pub(in super::super) fn lease(host: &mut Host, event: &EventRef<'_>) {
     });
     let name = |host: &mut Host, thread: Option<usize>| {
         if let Some(thread) = thread.and_then(|thread| host.threads.get_mut(thread)) {
-            thread.name = Some(event.source.clone());
+            thread.name = Some(event.source.text.clone());
         }
     };
-    if !host.is_program || event.client.is_none() {
+    if !host.is_program || event.source.client.is_none() {
         name(host, thread);
     }
-    let Some(number) = event.client else {
+    let Some(number) = event.source.client else {
         if let (None, false, Some(tid)) = (thread, host.is_program, tid.filter(|tid| *tid != 0)) {
             host.without_account.add(tid);
         }

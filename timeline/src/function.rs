@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Functions of a guest, and the fields of the events in which these begin and end.
+
+use crate::value::{Name, ValueRef};
+use hypertrace_functions::symbols::Symbol;
+use std::sync::Arc;
+
+/// Name of a function.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FunctionName {
+    /// As in the source.
+    pub name: String,
+    /// The symbol, if it is another name.
+    pub symbol: Option<String>,
+}
+
+impl FunctionName {
+    pub(crate) fn of(symbol: Symbol<'_>) -> FunctionName {
+        let name = symbol.demangled().into_owned();
+        let other = Some(symbol.name).filter(|symbol| *symbol != name).map(str::to_owned);
+        FunctionName { name, symbol: other }
+    }
+}
+
+/// Names of the events and of their fields.
+#[derive(Debug)]
+pub(crate) struct EventNames {
+    pub entry: Arc<str>,
+    pub exit: Arc<str>,
+    pub name: Arc<str>,
+    pub address: Arc<str>,
+    pub depth: Arc<str>,
+    pub symbol: Arc<str>,
+}
+
+/// Fields of a function's event: the function's name, or its address, and the depth; and the symbol if that is another name.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FunctionFields<'a> {
+    pub names: &'a EventNames,
+    pub function: &'a Function,
+    pub depth: u64,
+}
+
+/// A function of an event.
+#[derive(Debug)]
+pub(crate) enum Function {
+    /// Its address has no symbol.
+    Unknown(u64),
+    Named(FunctionName),
+}
+
+impl<'a> FunctionFields<'a> {
+    pub fn iter(&self) -> impl Iterator<Item = (&'a Arc<str>, ValueRef<'a>)> + use<'a> {
+        let FunctionFields { names, function, depth } = *self;
+        let (first, symbol) = match function {
+            Function::Unknown(address) => ((&names.address, ValueRef::Hex(*address)), None),
+            Function::Named(FunctionName { name, symbol }) => {
+                ((&names.name, text(name)), symbol.as_deref())
+            }
+        };
+        let symbol = symbol.map(|symbol| (&names.symbol, text(symbol)));
+        [Some(first), Some((&names.depth, ValueRef::Unsigned(depth))), symbol].into_iter().flatten()
+    }
+}
+
+fn text(name: &str) -> ValueRef<'_> {
+    // A plain name needs no quotes.
+    match name.bytes().all(|c| c.is_ascii_graphic() && !b"\"\\".contains(&c)) {
+        true => ValueRef::Name(Name::of(name)),
+        false => ValueRef::Str(name.as_bytes()),
+    }
+}
