@@ -8,7 +8,6 @@ use hypertrace_export::escape::Escaped;
 use hypertrace_timeline::clock::host::uuid_text;
 use hypertrace_timeline::clock::{ClockMap, FRACTION, Jump, Residuals};
 use hypertrace_timeline::{ClockMaps, Domain, Segment, Session, Stream};
-use serde_json::{Value, json};
 use std::fmt::{self, Write as _};
 
 /// Most jumps of a clock that are shown as text.
@@ -224,7 +223,7 @@ fn has_clock(stream: &Stream, id: u32) -> bool {
 }
 
 /// Returns the number of a clock's points that are records in rings, if it has no others.
-fn points_in_rings(session: &Session, id: u32) -> u64 {
+pub fn points_in_rings(session: &Session, id: u32) -> u64 {
     let streams = session.json().streams.iter();
     let own = streams.filter(|stream| stream.domain == Domain::Guest && stream.clock == id);
     own.map(|stream| stream.reference_points).fold(0, u64::saturating_add)
@@ -315,7 +314,7 @@ fn tell(out: &mut String, session: &Session, id: u32, jump: &Jump) -> fmt::Resul
 
 /// Returns by how many ppm a clock must have been off from its declared rate to pass both constraints of a jump
 /// without one, and for how many ns of host time; `None` if no rate does.
-fn measured(session: &Session, id: u32, jump: &Jump) -> Option<(f64, f64)> {
+pub fn measured(session: &Session, id: u32, jump: &Jump) -> Option<(f64, f64)> {
     let frequency = session.json().clock(id)?.frequency as f64;
     let host = (i128::from(jump.after.y) - i128::from(jump.before.y)) as f64 / FRACTION as f64;
     let guest = (jump.after.x - jump.before.x) as f64 / frequency * 1e9;
@@ -329,7 +328,7 @@ pub fn since_start(session: &Session, host: i64) -> i128 {
 }
 
 /// Returns how much later the session's start is on the common anchor than on its own, in ns.
-fn moved(session: &Session) -> i64 {
+pub fn moved(session: &Session) -> i64 {
     let json = session.json();
     let own = json.clocks.iter().find(|clock| clock.id == 0).map_or(0, |clock| clock.offset_ns);
     let common = session.unix_ns(0);
@@ -346,85 +345,4 @@ pub fn in_ns(units: u64) -> u64 {
 
 pub fn ns(units: u64) -> String {
     grouped(in_ns(units))
-}
-
-/// Returns the same as JSON.
-pub fn json(first: Option<&Session>, opened: &Opened<'_>) -> Value {
-    let Opened { session, maps, unread, .. } = *opened;
-    let counter = session.counter();
-    let (raw, unix_ns) = counter.anchor();
-    let is_placed =
-        first.is_some_and(|first| std::ptr::eq(first, session) || session.is_placed_with(first));
-    let clocks: Vec<Value> = maps.iter().map(|(id, client, map)| {
-        let (slowest, fastest) = map.frequencies().unzip();
-        let described = session.json().clock(id);
-        let residuals = maps.residuals((id, client, map));
-        json!({
-            "id": id,
-            "client": client,
-            "kind": described.map(|clock| clock.kind.as_str()),
-            "declared_hz": described.map(|clock| clock.frequency),
-            "assumed": described.is_some_and(|clock| clock.assumed),
-            "found": described.is_some_and(|clock| clock.found),
-            "reason": described.and_then(|clock| clock.reason.as_deref()),
-            "least_hz": slowest,
-            "most_hz": fastest,
-            "has_another_rate": map.has_another_rate(),
-            "readings": map.constraints(),
-            "points_in_rings": match map.constraints() {
-                0 => points_in_rings(session, id),
-                _ => 0,
-            },
-            "bound_ns": maps.bounds((id, client, map)).map(|b| json!({
-                "p50": in_ns(b.p50), "p99": in_ns(b.p99), "max": in_ns(b.max),
-            })),
-            "usual_width_ns": map.width().map(in_ns),
-            "room_for_jumps_ns": maps.room_for_jumps((id, client, map)).map(in_ns),
-            "residuals_ns": {
-                "to_host": residuals.to_host.map(in_ns),
-                "from_host": residuals.from_host.map(in_ns),
-            },
-            "jumps": map.segments() - 1,
-            "first_jumps": map.jumps().iter().map(|jump| jump_json(session, id, jump)).collect::<Vec<_>>(),
-        })
-    }).collect();
-    json!({
-        "dir": session.dir().to_string_lossy(),
-        "boot_id": counter.boot_id().map(uuid_text),
-        "frequency": counter.frequency(),
-        "anchor": { "raw": raw, "unix_ns": unix_ns },
-        "moved_ns": moved(session),
-        "is_placed": is_placed,
-        "unusable_reference_points": maps.unusable(),
-        "without_points": maps.without_points(session).iter().map(|(id, (clients, has_bound))| json!({
-            "clock": id, "clients": clients, "has_bound": has_bound,
-        })).collect::<Vec<_>>(),
-        "guest_tscs": guest_tscs::to_json(session, maps),
-        "kvm_tscs": guest_tscs::of_kvm_to_json(session, maps),
-        "guest_cpus": guest_tscs::guest_cpus_to_json(maps),
-        "kernel_limits": maps.of_kernel().map(|(used, left_out)| json!({
-            "used": used, "left_out": left_out,
-        })),
-        "kernel_error": unread.as_ref().map(ToString::to_string),
-        "clocks": clocks,
-    })
-}
-
-fn jump_json(session: &Session, id: u32, jump: &Jump) -> Value {
-    let base = session.json().clock(id).map_or(0, |clock| clock.base);
-    let point = |x: i64, y: i64| {
-        json!({
-            "raw": base.saturating_add(x.unsigned_abs()),
-            "unix_ns": session.unix_ns(y).clamp(i64::MIN.into(), i64::MAX.into()) as i64,
-        })
-    };
-    let measured = measured(session, id, jump);
-    json!({
-        "ahead": jump.ahead,
-        "measured_ppm": measured.map(|(ppm, _)| ppm),
-        "measured_ns": measured.map(|(_, ns)| ns as u64),
-        "least_ns": in_ns(jump.least),
-        "before": point(jump.before.x, jump.before.y),
-        "after": point(jump.after.x, jump.after.y),
-    })
 }

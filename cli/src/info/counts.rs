@@ -9,16 +9,14 @@ use hypertrace_export::escape::Escaped;
 use hypertrace_export::json::causes;
 use hypertrace_format::error::error_chain;
 use hypertrace_timeline::{Domain, KernelStat, KernelTrace, Session, SessionStat, StreamStat};
-use serde_json::{Map, Value, json};
 use std::fmt::Write as _;
-use std::path::Path;
 
 /// Counts of a session, and of the kernels' events in it.
 pub struct Counts<'s> {
     session: &'s Session,
-    stat: SessionStat,
-    kernel: Option<KernelStat>,
-    guests: Vec<Guest>,
+    pub stat: SessionStat,
+    pub kernel: Option<KernelStat>,
+    pub guests: Vec<Guest>,
 }
 
 impl Counts<'_> {
@@ -33,21 +31,10 @@ impl Counts<'_> {
         faults.say(kernels.flat_map(|kernel| kernel.warnings.iter().cloned()));
         Ok(Counts { session, stat, kernel, guests })
     }
-
-    pub fn json(&self) -> Value {
-        let mut json = to_json(self.session, &self.stat);
-        if let Some(kernel) = &self.kernel {
-            json["kernel"] = kernel_json(kernel);
-        }
-        if !self.guests.is_empty() {
-            json["guest_kernels"] = self.guests.iter().map(guest_json).collect();
-        }
-        json
-    }
 }
 
 /// A guest's kernel: the name of its file, and its counts.
-type Guest = (String, KernelStat);
+pub type Guest = (String, KernelStat);
 
 /// Counts the events of the guests' kernels. One that cannot be read is reported: its guest has made what
 /// is in it.
@@ -194,21 +181,6 @@ fn kernel_text(out: &mut String, name: &str, kernel: &KernelStat) -> std::fmt::R
     Ok(())
 }
 
-fn kernel_json(kernel: &KernelStat) -> Value {
-    let cpus = kernel.cpus.iter().map(|cpu| {
-        json!({
-            "buffer": &*cpu.buffer, "cpu": cpu.cpu, "events": cpu.events,
-            "lost": cpu.lost, "uncounted_losses": cpu.uncounted,
-        })
-    });
-    let facts = kernel.facts.iter().map(|(name, fact)| ((*name).to_owned(), json!(fact)));
-    json!({
-        "cpus": cpus.collect::<Vec<_>>(),
-        "losses_known": kernel.losses_known,
-        "facts": facts.collect::<Map<String, Value>>(),
-    })
-}
-
 /// Formats these counts, and what the file says of its recording.
 pub fn file_text(stat: &KernelStat) -> String {
     let mut out = String::new();
@@ -218,57 +190,4 @@ pub fn file_text(stat: &KernelStat) -> String {
         let _ = write!(out, "\n{}: {}", name.replace('_', " "), Escaped(fact.as_bytes()));
     }
     out.trim_start().lines().map(|line| wrapped(line, "")).collect()
-}
-
-/// Returns the same as JSON.
-pub fn file_json(path: &Path, stat: &KernelStat) -> Value {
-    let mut json = kernel_json(stat);
-    json["file"] = json!(path.to_string_lossy());
-    json
-}
-
-fn guest_json((name, kernel): &Guest) -> Value {
-    let mut json = kernel_json(kernel);
-    (json["file"], json["clock"]) = (json!(name), json!(kernel.clock));
-    json
-}
-
-fn to_json(session: &Session, stat: &SessionStat) -> Value {
-    json!({
-        "uuid": std::ops::Deref::deref(session.json()).uuid,
-        "started_unix_ns": session.json().started_unix_ns,
-        "origin": session.json().origin,
-        "trace_parent": session.json().trace_parent,
-        "finished": session.json().finished,
-        "streams": stat.streams.iter().map(row).collect::<Vec<_>>(),
-        "total": row(&stat.total),
-        "missing": stat.missing,
-        "device": session.json().device,
-    })
-}
-
-fn row(stat: &StreamStat) -> Value {
-    let mut row = Map::new();
-    if let Some((domain, client)) = stat.stream {
-        row.insert("domain".into(), domain.name().into());
-        row.insert("client".into(), client.into());
-        row.insert("name".into(), stat.name.as_str().into());
-    }
-    for (name, n) in [
-        ("packets", stat.packets),
-        ("records", stat.records),
-        ("events", stat.events),
-        ("reference_points", stat.reference_points),
-        ("lost", stat.lost),
-        ("lost_full", stat.causes.full),
-        ("lost_busy", stat.causes.busy),
-        ("lost_unattached", stat.causes.unattached),
-        ("lost_overwritten", stat.causes.overwritten),
-        ("filtered", stat.filtered),
-        ("faults_total", stat.faults),
-    ] {
-        row.insert(name.into(), n.into());
-    }
-    row.insert("faults".into(), json!(stat.faults_by_kind));
-    Value::Object(row)
 }

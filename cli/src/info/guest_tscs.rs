@@ -1,10 +1,9 @@
 //! What KVM and the VMM say of guests' TSCs.
 
-use super::clocks::{count, in_ns, ns, since_start};
+use super::clocks::{count, ns, since_start};
 use crate::output::{counted, grouped};
 use hypertrace_timeline::clock::{Agreement, Contradicted};
 use hypertrace_timeline::{ClockMaps, ComparedTsc, GuestCpu, GuestTsc, KvmWord, Session};
-use serde_json::{Value, json};
 use std::fmt::{self, Write as _};
 
 /// Most clients that contradict the VMM's word, words of KVM and CPUs that are shown as text.
@@ -96,39 +95,6 @@ fn of_kvm(out: &mut String, session: &Session, maps: &ClockMaps, clock: u32) -> 
     }
 }
 
-/// Returns the CPUs of guests whose kernels' events were looked for in guest mode.
-pub fn guest_cpus_to_json(maps: &ClockMaps) -> Vec<Value> {
-    let value = |cpu: &GuestCpu| {
-        let GuestCpu { clock, cpu, events, threads, .. } = cpu;
-        json!({ "clock": clock, "cpu": cpu, "events": events, "threads": threads })
-    };
-    maps.guest_cpus().map(value).collect()
-}
-
-/// Returns KVM's word on each client with points.
-pub fn of_kvm_to_json(session: &Session, maps: &ClockMaps) -> Vec<Value> {
-    let unix_ns = |at| session.unix_ns(at).clamp(i64::MIN.into(), i64::MAX.into()) as i64;
-    let value = |(clock, client, word): (u32, u32, &KvmWord)| {
-        let used = word.used().map(|(tsc, from, until)| {
-            let GuestTsc { offset, multiplier, shift } = tsc;
-            let (from, until) = (unix_ns(from), unix_ns(until));
-            json!({
-                "offset": offset, "multiplier": multiplier, "shift": shift,
-                "from_unix_ns": from, "until_unix_ns": until,
-            })
-        });
-        json!({
-            "clock": clock,
-            "client": client,
-            "used": used.collect::<Vec<_>>(),
-            "contradicted": word.contradicted,
-            "is_ambiguous": word.is_ambiguous,
-            "is_outside": word.is_outside,
-        })
-    };
-    maps.kvm_words().map(value).collect()
-}
-
 fn agreement(out: &mut String, tsc: GuestTsc, clients: &[Agreement]) -> fmt::Result {
     let least = |side: fn(&Agreement) -> Option<u64>| clients.iter().filter_map(side).min();
     let (earlier, later) = (least(|found| found.room.0), least(|found| found.room.1));
@@ -188,42 +154,4 @@ fn clients_text(number: usize) -> String {
         1 => "1 client".into(),
         number => format!("{} clients", count(number)),
     }
-}
-
-/// Returns a value for each client with a TSC that the VMM gave.
-pub fn to_json(session: &Session, maps: &ClockMaps) -> Vec<Value> {
-    let value = |compared: ComparedTsc| {
-        let ComparedTsc { clock, client, tsc, agreement: found, .. } = compared;
-        let base = session.json().clock(clock).map_or(0, |clock| clock.base);
-        let worst = found.worst.map(|Contradicted { point, is_upper, by, .. }| {
-            let unix_ns = session.unix_ns(point.y);
-            json!({
-                "raw": base.saturating_add(point.x.unsigned_abs()),
-                "unix_ns": unix_ns.clamp(i64::MIN.into(), i64::MAX.into()) as i64,
-                "is_upper": is_upper,
-                "by_ns": in_ns(by),
-            })
-        });
-        json!({
-            "clock": clock,
-            "client": client,
-            "offset": tsc.offset,
-            "multiplier": tsc.multiplier,
-            "shift": tsc.shift,
-            "is_used": found.is_agreed(),
-            "has_possible_rate": found.has_possible_rate,
-            "limits": found.constraints,
-            "contradicting": found.contradicting,
-            "worst": worst,
-            "room_ns": {
-                "earlier": found.room.0.map(in_ns),
-                "later": found.room.1.map(in_ns),
-            },
-            "residuals_ns": {
-                "to_host": found.residuals.to_host.map(in_ns),
-                "from_host": found.residuals.from_host.map(in_ns),
-            },
-        })
-    };
-    maps.compared_tscs().map(value).collect()
 }

@@ -23,18 +23,28 @@ struct Ability {
     found: Result<String, (String, String)>,
 }
 
+/// The same as JSON.
+#[derive(serde::Serialize)]
+#[cfg_attr(test, derive(serde::Deserialize))]
+pub struct Shown {
+    name: String,
+    purpose: String,
+    usable: bool,
+    detail: Option<String>,
+    why_not: Option<String>,
+    remedy: Option<String>,
+}
+
 /// Prints what this machine can do.
 pub fn show(is_json: bool) -> Result<()> {
     let abilities = [kvm(), tracefs(), perf(), locked_memory(), clock()];
     if is_json {
-        let all = abilities.iter().map(|Ability { name, purpose, found }| {
-            let (why, remedy) = found.as_ref().err().cloned().unzip();
-            json!({
-                "name": name, "purpose": purpose, "usable": found.is_ok(),
-                "detail": found.as_ref().ok(), "why_not": why, "remedy": remedy,
-            })
+        let all = abilities.into_iter().map(|Ability { name, purpose, found }| {
+            let (name, purpose, usable) = (name.to_owned(), purpose.to_owned(), found.is_ok());
+            let (why_not, remedy) = found.as_ref().err().cloned().unzip();
+            Shown { name, purpose, usable, detail: found.ok(), why_not, remedy }
         });
-        return print_json(json!({ "machine": all.collect::<Vec<_>>() }));
+        return print_json(json!({ "machine": Vec::from_iter(all) }));
     }
     let mut text = String::from("What this user can record on this machine:\n");
     for Ability { name, purpose, found } in &abilities {

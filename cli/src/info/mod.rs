@@ -3,6 +3,7 @@
 mod clocks;
 mod counts;
 mod guest_tscs;
+mod json;
 mod machine;
 
 use crate::kernel;
@@ -12,7 +13,7 @@ use crate::report::{kernel_of, open_all, session, unread};
 use counts::Counts;
 use hypertrace_export::escape::Escaped;
 use hypertrace_timeline::{ClockMaps, Error, Form, Given, KernelTrace, Session, UnreadPart};
-use serde_json::{Value, json};
+use serde_json::json;
 use std::path::{Path, PathBuf};
 
 /// Show what a session holds, or what this machine can do
@@ -101,7 +102,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         let opened = &Opened { session, maps, kernel, guests, unread };
         let counts = Counts::of(opened, &mut faults)?;
         if args.json {
-            shown.push(to_json(first, opened, &counts));
+            shown.push(json::Session::of(first, opened, &counts));
         } else {
             let gap = if number > 0 { "\n" } else { "" };
             text +=
@@ -117,7 +118,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         let stat = trace.stat()?;
         faults.say(stat.warnings.iter().cloned());
         if args.json {
-            kernels.push(counts::file_json(path, &stat));
+            let file = Some(path.to_string_lossy().into_owned());
+            kernels.push(json::Kernel::of(file, &stat));
         } else {
             let gap = if text.is_empty() { "" } else { "\n" };
             text += &format!("{gap}{}\n", Escaped(path.as_os_str().as_encoded_bytes()));
@@ -133,12 +135,4 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let unread = recording.unread.into_iter().filter(|unread| unread.what != UnreadPart::Guest);
     unread.for_each(|unread| faults.add(unread.why));
     faults.end()
-}
-
-fn to_json(first: Option<&Session>, opened: &Opened<'_>, counts: &Counts<'_>) -> Value {
-    let (mut json, clocks) = (counts.json(), clocks::json(first, opened));
-    if let (Some(json), Value::Object(mut clocks)) = (json.as_object_mut(), clocks) {
-        json.append(&mut clocks);
-    }
-    json
 }
