@@ -2,11 +2,11 @@
 //!
 //! Everything here was written by the guest: sizes are bounded, and what does not fit is damage.
 
-use crate::complete::{Known, Summary, ending, readings_map};
+use crate::complete::{Known, Summary, Taken, ending, readings_map};
 use crate::forward::{PIECE, Piece};
 use crate::state::{END, EndJson, HEAD, JSON, RecordingJson};
 use crate::stats::MOST_CPUS;
-use crate::trace_dat::{self, Place};
+use crate::trace_dat::{self, Contents, Place};
 use hypertrace_format::ring_page;
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -160,8 +160,8 @@ impl Assembly {
         let end = end.unwrap_or_default();
         let (guest, frequency) = (Some((self.clock, self.client)), self.frequency);
         let map = readings_map(&json, &end, frequency);
-        let (steals, tscs, names) = Default::default();
-        let known = Known { guest, frequency, map, stolen: None, steals, tscs, recovered, names };
+        let (stolen, taken, names) = (None, &Taken::default(), String::new());
+        let known = Known { guest, frequency, map, stolen, taken, recovered, names };
         let source = json.source;
         let ending = ending(*json, end, known);
         let (mut runs, mut events, mut pages, mut start) = (Vec::new(), BTreeMap::new(), 0u32, 0);
@@ -169,9 +169,7 @@ impl Assembly {
             start = first;
             let place = |cpu: &u32| {
                 let offset = start + u64::from(pages) * PAGE as u64;
-                let Some(own) = self.cpus.remove(cpu) else {
-                    return Place { cpu: *cpu, offset, bytes: 0 };
-                };
+                let own = self.cpus.remove(cpu).unwrap_or_default();
                 runs.extend(own.runs.iter().map(|run| Run { page: pages + run.page, ..*run }));
                 pages += own.pages;
                 events.insert(*cpu, own.events);
@@ -193,17 +191,8 @@ impl Assembly {
             head.extend(part);
         }
         head.resize(start as usize, 0);
-        let asked = ending.counts(&[events]).next().unwrap_or_default();
-        let summary = Summary {
-            path: name.into(),
-            source,
-            asked,
-            cpus: None,
-            damage,
-            failure: None,
-            stolen: None,
-            instance_left: None,
-        };
+        let contents = Contents { events: vec![events], damage };
+        let summary = ending.summary(name.into(), source, contents);
         let bytes = end + tail.len() as u64;
         Some(GuestFile { summary, head, start, runs, end, tail, bytes })
     }
@@ -249,9 +238,6 @@ impl CpuPages {
         if is_whole && self.wrong.is_none() {
             page.resize(PAGE, 0);
             runs[first].is_after_gap = self.is_after_gap;
-            if self.is_after_gap {
-                mark_gap(page);
-            }
             match ring_page::count(page) {
                 Ok(events) => {
                     self.events += events;
@@ -266,14 +252,6 @@ impl CpuPages {
         runs.truncate(runs.partition_point(|run| run.page < *pages));
         page.clear();
         is_whole
-    }
-}
-
-/// Notes in a page that more events are missing before it than the kernel has counted: nobody knows how many.
-fn mark_gap(page: &mut [u8]) {
-    if let Some(commit) = ring_page::length(page) {
-        let commit = (commit | ring_page::MISSED) & !ring_page::MISSED_STORED;
-        page[8..ring_page::HEADER].copy_from_slice(&commit.to_ne_bytes());
     }
 }
 
@@ -330,16 +308,17 @@ impl GuestFile {
         at: u64,
         mut read: impl FnMut(&mut [u8], Lies) -> Result<(), E>,
     ) -> Result<usize, E> {
-        let (start, mut done) = (self.start, 0);
+        let mut done = 0;
         while done < bytes.len() {
             let (at, rest) = (at + done as u64, &mut bytes[done..]);
-            let page;
-            let from = if at < start {
+            let mut page = [0; PAGE];
+            let from = if at < self.start {
                 self.head.get(at as usize..).unwrap_or_default()
             } else if at < self.end {
-                let number = (at - start) / PAGE as u64;
-                page = self.page(number as u32, &mut read)?;
-                &page[(at - start) as usize % PAGE..]
+                let (number, from) =
+                    ((at - self.start) / PAGE as u64, (at - self.start) % PAGE as u64);
+                self.read_page(number as u32, &mut page, &mut read)?;
+                &page[from as usize..]
             } else {
                 self.tail.get((at - self.end) as usize..).unwrap_or_default()
             };
@@ -353,13 +332,13 @@ impl GuestFile {
         Ok(done)
     }
 
-    /// Reads a page.
-    fn page<E>(
+    /// Fills the room of a page that has zeros.
+    fn read_page<E>(
         &self,
         number: u32,
+        page: &mut [u8; PAGE],
         read: &mut impl FnMut(&mut [u8], Lies) -> Result<(), E>,
-    ) -> Result<[u8; PAGE], E> {
-        let mut page = [0; PAGE];
+    ) -> Result<(), E> {
         let (mut filled, mut is_after_gap) = (0, false);
         let first = self.runs.partition_point(|run| run.page < number);
         for run in self.runs[first..].iter().take_while(|run| run.page == number) {
@@ -370,10 +349,12 @@ impl GuestFile {
             filled = end;
             is_after_gap |= run.is_after_gap;
         }
-        if is_after_gap {
-            mark_gap(&mut page);
+        if is_after_gap && let Some(commit) = ring_page::length(page) {
+            // More are missing than the kernel has counted: nobody knows how many.
+            let commit = (commit | ring_page::MISSED) & !ring_page::MISSED_STORED;
+            page[8..ring_page::HEADER].copy_from_slice(&commit.to_ne_bytes());
         }
-        Ok(page)
+        Ok(())
     }
 }
 
@@ -529,7 +510,7 @@ mod tests {
             sent.send(&piece, file);
         }
         for (n, piece) in pieces("cpu0", 2 * PAGE as u64, &pages[2]).enumerate() {
-            sent.files[0].resize(sent.files[0].len() + n * n, 0);
+            sent.files[0].resize(sent.files[0].len() + 2 * n * n, 0);
             sent.send(&piece, 0);
         }
 
@@ -606,19 +587,17 @@ mod tests {
     #[test]
     fn pages_that_are_not_whole_and_those_after_damage_take_no_memory() {
         let mut sent = Sent::described(&json());
-        let mut wrong = page(EVENTS);
+        let (whole, mut wrong) = (page(EVENTS), page(1));
         // A record longer than its page.
         wrong[ring_page::HEADER] = 28;
-        wrong.truncate(24);
-        wrong[8..16].copy_from_slice(&8u64.to_ne_bytes());
         for n in 0..1_000 {
-            sent.send_all("cpu0", n * PAGE as u64, &page(EVENTS)[..1_024]);
-            (0..9).for_each(|_| sent.send(&Piece::new(7, "cpu0", n * PAGE as u64 + 1_024, &[]), 0));
-            sent.send_all("cpu1", n * PAGE as u64, if n == 1 { &wrong } else { &wrong[..20] });
-            sent.send_all("cpu1", n * PAGE as u64, &page(EVENTS));
+            let at = n * PAGE as u64;
+            (0..9).for_each(|_| sent.send(&Piece::new(7, "cpu0", at, &[]), 0));
+            sent.send_all("cpu0", at, &page(EVENTS)[..1_024]);
+            sent.send_all("cpu1", at, if n == 0 { &wrong } else { &whole });
         }
         let held = |cpu: &u32| sent.assembly.cpus[cpu].runs.len();
-        assert!(held(&0) <= 1 && held(&1) <= 1, "{} {}", held(&0), held(&1));
+        assert_eq!((held(&0), held(&1)), (1, 1), "those of the last page");
 
         let (file, _) = sent.finish().unwrap();
 

@@ -13,7 +13,6 @@ use crate::steal::stolen;
 use crate::threads::Names;
 use crate::trace_dat::{self, Contents, Ending};
 use hypertrace_format::error::error_chain;
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -149,16 +148,8 @@ pub(crate) fn complete(
         _ => None,
     };
     let (source, owner) = (json.source, json.owner.clone());
-    let known = Known {
-        guest: None,
-        frequency,
-        map,
-        stolen,
-        steals: taken.steals,
-        tscs: taken.tscs,
-        recovered,
-        names: all.to_lines(),
-    };
+    let (guest, names) = (None, all.to_lines());
+    let known = Known { guest, frequency, map, stolen, taken: &taken, recovered, names };
     let ending = ending(json, end, known);
     let dir = &state.dir;
     let hidden = format!(".{FILE}.new");
@@ -168,20 +159,14 @@ pub(crate) fn complete(
         dir.rename(&hidden, FILE).map_err(|e| failed("rename", dir, &hidden, e))?;
         Ok(contents)
     };
-    let contents: Contents = write().inspect_err(|_: &Error| drop(dir.remove(&hidden)))?;
-    damage.extend(contents.damage);
-    let mut counts = ending.counts(&contents.events);
+    let mut contents: Contents = write().inspect_err(|_: &Error| drop(dir.remove(&hidden)))?;
+    contents.damage.splice(..0, damage);
     let summary = Summary {
-        path: dir.path().join(FILE),
-        source,
-        asked: counts.next().unwrap_or_default(),
-        cpus: counts.next(),
-        damage,
         failure: taken.failure.map(|why| error_chain(&why)),
         stolen,
         instance_left: taken.instance_left,
+        ..ending.summary(dir.path().join(FILE), source, contents)
     };
-    drop(counts);
     state.remove()?;
     if source == Source::Tracefs && summary.instance_left.is_none() {
         registry::remove(&owner);
@@ -191,7 +176,7 @@ pub(crate) fn complete(
 
 /// What is known of a recording that has ended, beside its own files.
 #[derive(Debug)]
-pub(crate) struct Known {
+pub(crate) struct Known<'a> {
     /// The clock in its session and the client that sent it, if it is a guest's.
     pub guest: Option<(u32, u32)>,
     /// Ticks of the counter per second.
@@ -200,10 +185,7 @@ pub(crate) struct Known {
     pub map: Option<Map>,
     /// As [`Summary::stolen`].
     pub stolen: Option<Duration>,
-    /// As [`Taken::steals`].
-    pub steals: String,
-    /// As [`Taken::tscs`].
-    pub tscs: String,
+    pub taken: &'a Taken,
     /// Whether its recorder did not end it.
     pub recovered: bool,
     /// Lines of threads' numbers and names, later than those of its files.
@@ -217,7 +199,7 @@ pub(crate) fn readings_map(json: &RecordingJson, end: &EndJson, frequency: u64) 
 }
 
 /// Returns what the file of a recording says at its end.
-pub(crate) fn ending(json: RecordingJson, end: EndJson, known: Known) -> Ending {
+pub(crate) fn ending(json: RecordingJson, end: EndJson, known: Known<'_>) -> Ending {
     let mut all = Names::default();
     for lines in [&json.names, &end.names, &known.names] {
         all.add_lines(lines);
@@ -240,11 +222,10 @@ pub(crate) fn ending(json: RecordingJson, end: EndJson, known: Known) -> Ending 
     if let Some(stolen) = known.stolen {
         origin.push_str(&format!("; stolen_ms={}", stolen.as_millis()));
     }
-    if !known.steals.is_empty() {
-        origin.push_str(&format!("; steals={}", known.steals));
-    }
-    if !known.tscs.is_empty() {
-        origin.push_str(&format!("; tscs={}", known.tscs));
+    for (name, list) in [("steals", &known.taken.steals), ("tscs", &known.taken.tscs)] {
+        if !list.is_empty() {
+            origin.push_str(&format!("; {name}={list}"));
+        }
     }
     if known.recovered {
         origin.push_str("; recovered=1");
@@ -275,9 +256,9 @@ pub(crate) fn ending(json: RecordingJson, end: EndJson, known: Known) -> Ending 
 }
 
 impl Ending {
-    /// Returns the counts of each buffer, with these events by CPU.
-    pub fn counts(&self, events: &[BTreeMap<u32, u64>]) -> impl Iterator<Item = Counts> {
-        self.buffers.iter().zip(events).map(|((_, stats), events)| {
+    /// Returns what is in its file.
+    pub fn summary(&self, path: PathBuf, source: Source, contents: Contents) -> Summary {
+        let mut counts = self.buffers.iter().zip(&contents.events).map(|((_, stats), events)| {
             let events_of = |cpu: u32| events.get(&cpu).copied().unwrap_or(0);
             let sum = |count: &dyn Fn(&Stats) -> u64| {
                 stats.iter().map(count).fold(0, u64::saturating_add)
@@ -289,6 +270,9 @@ impl Ending {
                 // The ring of a killed recorder by perf is gone, and with it the counts.
                 losses_known: !stats.is_empty(),
             }
-        })
+        });
+        let (asked, cpus) = (counts.next().unwrap_or_default(), counts.next());
+        let (damage, failure, stolen, instance_left) = (contents.damage, None, None, None);
+        Summary { path, source, asked, cpus, damage, failure, stolen, instance_left }
     }
 }
