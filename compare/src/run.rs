@@ -187,12 +187,22 @@ mod by_part {
     use super::{BTreeMap, PARTS, Part};
     use serde::{Deserialize, Deserializer, Serializer};
 
-    /// Before version 4, times were a list without [`Part::OnCpu`].
+    /// The parts before version 4, when times were a list.
+    const LISTED: [Part; 7] = [
+        Part::Guest,
+        Part::Kernel,
+        Part::Vmm,
+        Part::Runnable,
+        Part::Blocked,
+        Part::OffCpu,
+        Part::Unknown,
+    ];
+
     #[derive(Deserialize)]
     #[serde(untagged)]
     enum Form {
         Named(BTreeMap<String, f64>),
-        Listed([f64; PARTS - 1]),
+        Listed([f64; LISTED.len()]),
     }
 
     pub fn serialize<S: Serializer>(all: &[f64; PARTS], serializer: S) -> Result<S::Ok, S::Error> {
@@ -202,7 +212,9 @@ mod by_part {
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<[f64; PARTS], D::Error> {
         let mut all = [0.0; PARTS];
         match Form::deserialize(from)? {
-            Form::Listed(listed) => all[1..].copy_from_slice(&listed),
+            Form::Listed(listed) => {
+                LISTED.iter().zip(listed).for_each(|(part, ns)| all[*part as usize] = ns);
+            }
             Form::Named(named) => {
                 all = Part::ALL.map(|part| named.get(part.key()).copied().unwrap_or(0.0));
             }

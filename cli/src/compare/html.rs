@@ -124,8 +124,8 @@ fn section(out: &mut String, index: usize, difference: &Difference) -> fmt::Resu
 
 fn sides_legend(out: &mut String) -> fmt::Result {
     out.push_str("<ul class=\"legend\" aria-label=\"Colours of sides\">");
-    colour(out, 's', 0, "A")?;
-    colour(out, 's', 1, "B")?;
+    colour(out, "s0", "A")?;
+    colour(out, "s1", "B")?;
     out.push_str("</ul>\n");
     Ok(())
 }
@@ -171,7 +171,7 @@ fn bars(out: &mut String, unit: Unit, difference: &Difference) -> fmt::Result {
     let known = Vec::from_iter(known);
     out.push_str("<ul class=\"legend\" aria-label=\"Colours\">");
     for (part, _) in &known {
-        colour(out, 'p', *part as usize, part.label())?;
+        colour(out, format_args!("p-{}", part.key()), part.label())?;
     }
     out.push_str("</ul>\n<div class=\"bars\">\n");
     for letter in ["A", "B"] {

@@ -216,8 +216,8 @@ pub fn run(args: &Args) -> Result<()> {
         subtract: args.subtract_empty,
         groups,
         of_any: args.of_any(sessions),
-        steal_ms: traces.iter().filter_map(KernelTrace::stolen_ms).reduce(u64::saturating_add),
-        steal_at_most_ms: traces.iter().filter_map(KernelTrace::stolen_at_most_ms).sum(),
+        steal_ms: traces.iter().filter_map(KernelTrace::steal_ms).reduce(u64::saturating_add),
+        steal_at_most_ms: traces.iter().filter_map(KernelTrace::steal_at_most_ms).sum(),
     };
     let printed = match &args.html {
         Some(path) => html::page(&shown, &recording, &warnings)

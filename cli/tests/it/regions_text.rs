@@ -268,7 +268,7 @@ fn time_that_a_hypervisor_took_is_shown() {
         made.kernel(&trace);
         HYPERTRACE.transcript(&[&made], &["regions S", "regions S --json"])
     };
-    golden("stolen", shown(1_230) + &shown(0));
+    golden("steal", shown(1_230) + &shown(0));
 }
 
 #[test]

@@ -87,7 +87,7 @@ impl Machine {
             joins
         });
         let most =
-            recordings.iter().map(|trace| Some(trace.stolen_at_most_ms()?.saturating_mul(MS)));
+            recordings.iter().map(|trace| Some(trace.steal_at_most_ms()?.saturating_mul(MS)));
         let most = most.reduce(|sum, most| Some(sum?.saturating_add(most?))).flatten();
         // Two recordings may be of one time, or of two machines.
         let cpus = (recordings.len() == 1).then(|| {

@@ -29,11 +29,11 @@ pub struct Segment {
 pub fn patterns(out: &mut String) -> fmt::Result {
     out.push_str("<svg class=\"defs\" aria-hidden=\"true\"><defs>");
     for (part, path) in PATTERNS {
-        let part = part as usize;
+        let part = part.key();
         write!(
             out,
-            "<pattern id=\"p{part}\" width=\"8\" height=\"8\" patternUnits=\"userSpaceOnUse\">\
-             <rect class=\"c{part}\" width=\"8\" height=\"8\"/><path class=\"hatch\" d=\"{path}\"/>\
+            "<pattern id=\"p-{part}\" width=\"8\" height=\"8\" patternUnits=\"userSpaceOnUse\">\
+             <rect class=\"c-{part}\" width=\"8\" height=\"8\"/><path class=\"hatch\" d=\"{path}\"/>\
              </pattern>"
         )?;
     }
@@ -45,7 +45,7 @@ pub fn patterns(out: &mut String) -> fmt::Result {
 pub fn legend(out: &mut String, group: &Group, is_shown: impl Fn(Part) -> bool) -> fmt::Result {
     out.push_str("<ul class=\"legend\" aria-label=\"Colours\">");
     for part in Part::ALL.into_iter().filter(|part| is_shown(*part)) {
-        colour(out, 'p', part as usize, group.label(part))?;
+        colour(out, format_args!("p-{}", part.key()), group.label(part))?;
     }
     out.push_str("</ul>\n");
     Ok(())
@@ -58,17 +58,17 @@ pub fn owner_legend(out: &mut String, are_shown: &[bool; WHO.len()]) -> fmt::Res
     }
     out.push_str("<ul class=\"legend\" aria-label=\"Colours of CPUs\"><li>Who had the CPU:</li>");
     for (who, name) in WHO.into_iter().enumerate().filter(|(who, _)| are_shown[*who]) {
-        colour(out, 'w', who, name)?;
+        colour(out, format_args!("w{who}"), name)?;
     }
     out.push_str("</ul>\n");
     Ok(())
 }
 
 /// Writes a colour, and what it is for.
-pub fn colour(out: &mut String, class: char, number: usize, name: &str) -> fmt::Result {
+pub fn colour(out: &mut String, class: impl fmt::Display, name: &str) -> fmt::Result {
     write!(
         out,
-        "<li><svg aria-hidden=\"true\"><rect class=\"{class}{number}\" width=\"100%\" height=\"100%\"/>\
+        "<li><svg aria-hidden=\"true\"><rect class=\"{class}\" width=\"100%\" height=\"100%\"/>\
          </svg>{name}</li>"
     )
 }
@@ -98,9 +98,9 @@ pub fn stack(out: &mut String, segments: &[Segment], whole: u64) -> fmt::Result 
         let (x, width) = (percent(at), percent(*ns));
         write!(
             out,
-            "<rect class=\"p{}\" x=\"{x:.2}%\" width=\"{width:.2}%\" height=\"100%\"><title>{} {}\
+            "<rect class=\"p-{}\" x=\"{x:.2}%\" width=\"{width:.2}%\" height=\"100%\"><title>{} {}\
              </title></rect>",
-            *part as usize,
+            part.key(),
             Html(name),
             time(*ns),
         )?;
@@ -131,4 +131,18 @@ fn segments(shown: &Shown<'_>, group: &Group, times: &Times, exits: &[(u8, u64)]
     }
     segments.retain(|segment| segment.ns > 0);
     segments
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::STYLE;
+    use super::*;
+
+    #[test]
+    fn each_part_has_a_colour() {
+        for part in Part::ALL.map(Part::key) {
+            let has = |end: &str| STYLE.contains(&format!(".p-{part}{end}"));
+            assert!((has(" {") || has(", ")) && STYLE.contains(&format!("--{part}: ")), "{part}");
+        }
+    }
 }

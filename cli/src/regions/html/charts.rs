@@ -98,6 +98,7 @@ impl Charts {
     pub fn data(&self) -> String {
         let all = json!({
             "parts": Part::ALL.map(Part::label),
+            "keys": Part::ALL,
             "reasons": self.reasons,
             "causes": self.causes,
             "who": self.who,

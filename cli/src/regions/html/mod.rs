@@ -519,7 +519,7 @@ fn histogram(out: &mut String, histogram: &Histogram) -> fmt::Result {
         writeln!(
             out,
             "<tr><th scope=\"row\">{} .. {}</th><td>{}</td><td class=\"bar\">\
-             <svg class=\"bar\" aria-hidden=\"true\"><rect class=\"p0\" width=\"{width:.2}%\" \
+             <svg class=\"bar\" aria-hidden=\"true\"><rect class=\"p-on_cpu\" width=\"{width:.2}%\" \
              height=\"100%\"/></svg></td></tr>",
             time(*from),
             time(*to),

@@ -1,10 +1,8 @@
 "use strict";
 // The charts that can be zoomed. All else of the page is there without this script.
 (() => {
-  const { parts, reasons, causes, who, groups } = JSON.parse(document.getElementById("data").textContent);
-  const KERNEL = 2;
-  const BLOCKED = 5;
-  const HATCHED = [4, 6, 7];
+  const { parts, keys, reasons, causes, who, groups } = JSON.parse(document.getElementById("data").textContent);
+  const HATCHED = ["runnable", "off_cpu", "unknown"];
   // Heights of a lane: its name and bar, and the bar of the CPU below.
   const ROW = 46;
   const CPU_ROW = 18;
@@ -166,7 +164,7 @@
           axis({ size: 64, values: (plot, all) => percents(all) }),
         ],
         series: [{}, ...ys.map((y, side) => ({
-          stroke: colour(["--p0", "--p4"][side]), width: 2, dash: side ? [8, 3] : [],
+          stroke: colour(["--on_cpu", "--runnable"][side]), width: 2, dash: side ? [8, 3] : [],
           paths: uPlot.paths.stepped({ align: 1 }), points: { show: false },
         }))],
         hooks: { setCursor: [move(readout)] },
@@ -175,8 +173,8 @@
   };
 
   // Fills of the parts. Some have a pattern, so that colour is not all that tells them apart.
-  const fills = (context) => parts.map((_, part) => {
-    const plain = colour("--p" + part);
+  const fills = (context) => keys.map((part) => {
+    const plain = colour("--" + part);
     if (!HATCHED.includes(part)) return plain;
     const tile = document.createElement("canvas");
     tile.width = tile.height = 8;
@@ -186,7 +184,7 @@
     pen.strokeStyle = colour("--mark");
     pen.lineWidth = 1;
     pen.globalAlpha = 0.7;
-    const lines = part === 7 ? [[0, 4, 8, 4]] : part === 4 ? [[-2, 10, 10, -2]] : [[-2, -2, 10, 10]];
+    const lines = part === "unknown" ? [[0, 4, 8, 4]] : part === "runnable" ? [[-2, 10, 10, -2]] : [[-2, -2, 10, 10]];
     for (const [a, b, c, d] of lines) {
       pen.beginPath();
       pen.moveTo(a, b);
@@ -304,11 +302,11 @@
       visit(lane.intervals, 3, from, (begin, end, code) => {
         if (!isAt(begin, end)) return;
         const number = Math.floor(code / 16);
-        const reason = code % 16 === KERNEL ? reasons[number] || "other" : causes[number - 1];
+        const reason = keys[code % 16] === "kernel" ? reasons[number] || "other" : causes[number - 1];
         const why = reason ? `, ${reason}` : "";
         const what = `: ${parts[code % 16]}${why}`;
         // What has a CPU, or waits for one, has a turn.
-        say(!isCpu ? what : code % 16 === BLOCKED ? " needs no CPU" + what : ", CPU not known" + what, begin, end);
+        say(!isCpu ? what : keys[code % 16] === "blocked" ? " needs no CPU" + what : ", CPU not known" + what, begin, end);
       });
       visit(isCpu ? lane.turns : [], 4, from, (begin, end, cpu, other) => {
         if (!isAt(begin, end)) return;

@@ -417,13 +417,13 @@ impl KernelTrace {
 
     /// Returns the time that a hypervisor took from all CPUs of the machine during the recording, in
     /// milliseconds; `None` if it is not known. No event shows when that was.
-    pub fn stolen_ms(&self) -> Option<u64> {
+    pub fn steal_ms(&self) -> Option<u64> {
         self.file.options.stolen_ms
     }
 
     /// Returns the most that this can be: it is less than a step of its counter more.
-    pub fn stolen_at_most_ms(&self) -> Option<u64> {
-        self.stolen_ms().map(|ms| ms.saturating_add(STEAL_STEP_MS))
+    pub fn steal_at_most_ms(&self) -> Option<u64> {
+        self.steal_ms().map(|ms| ms.saturating_add(STEAL_STEP_MS))
     }
 
     /// Returns the times in which this and the counters of CPUs rose, as the recorder saw it: Unix time in nanoseconds.
