@@ -24,12 +24,12 @@ STYLE
 
 hypertrace demo -o "$made/demo"
 hypertrace regions "$made/demo" --name batch
-picture "$made/demo" batch 535 demo
+picture "$made/demo" batch 610 demo
 
 cargo build --quiet --release -p hypertrace --example lookups
 hypertrace record --kernel -o "$made/lookups" target/release/examples/lookups
 hypertrace regions "$made/lookups" --name look_up
-picture "$made/lookups" look_up 490 lookups
+picture "$made/lookups" look_up 550 lookups
 # The timeline of the slowest: from its begin to its end.
 hypertrace regions "$made/lookups" --name look_up --samples | sort -t, -k8 -n | tail -1 | {
     IFS=, read -r name by session client id begin begin_unix duration parts
