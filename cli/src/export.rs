@@ -381,7 +381,7 @@ fn kernels(args: &Args, output: &Path) -> Result<()> {
         summary.path = output.join(&name);
         let copy = |out: &mut dyn Write| Ok(io::copy(&mut kernel.reader(), out)?);
         match whole_in(&folder, name.as_os_str(), copy) {
-            Ok(_) => made.push(summary),
+            Ok(_) => made.push((summary, kernel.open(0))),
             Err(why) => {
                 is_whole = false;
                 let (dir, path) = (dir.display(), summary.path.display());
@@ -401,9 +401,9 @@ fn kernels(args: &Args, output: &Path) -> Result<()> {
         let why = "it has no recording of a kernel that has ended";
         return Err(Usage(format!("{}: {why}", dir.display())).into());
     }
-    made.iter().for_each(|made| say(format_args!("a guest's kernel: {}", line(made, None))));
+    made.iter().for_each(|(made, _)| say(format_args!("a guest's kernel: {}", line(made, None))));
     if let Some(kernel) = kernel {
-        host_kernel((session, maps), kernel, &made, &folder)?;
+        host_kernel((session, maps), kernel, &mut made, &folder)?;
     }
     match is_whole {
         true => Ok(()),
@@ -415,7 +415,7 @@ fn kernels(args: &Args, output: &Path) -> Result<()> {
 fn host_kernel(
     (session, maps): (&Session, &ClockMaps),
     kernel: &KernelTrace,
-    made: &[Summary],
+    made: &mut [(Summary, hypertrace_timeline::Result<KernelTrace>)],
     output: &Folder,
 ) -> Result<()> {
     let path = output.path().join(HOST);
@@ -429,29 +429,33 @@ fn host_kernel(
         return Ok(());
     };
     let (mut guests, mut command) = (Vec::new(), format!("trace-cmd report -i {}", path.display()));
-    for made in made {
-        let file = made.path.file_name().unwrap_or_default();
-        // Whatever has the folder's path by now.
-        let opened = output.by_descriptor().join(file);
-        let corrections = KernelTrace::of_guest(0, &opened).and_then(|mut trace| {
+    for (Summary { path, .. }, trace) in made {
+        let corrections = |trace: &mut KernelTrace| {
             trace.set_guest(session, maps)?;
             let cpus = trace.cpus();
             let most = MOST_CORRECTIONS / cpus.max(1) as usize;
             Ok(trace.corrections(session, most)?.map(|corrections| (cpus, corrections)))
-        });
+        };
+        let corrections = match trace {
+            Ok(trace) => {
+                corrections(trace).map_err(|why: hypertrace_timeline::Error| error_chain(&why))
+            }
+            Err(why) => Err(error_chain(why)),
+        };
         let why = match corrections {
             Ok(Some((cpus, corrections))) => {
-                let name = made.path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+                let file = path.file_name().unwrap_or_default();
+                let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
                 guests.push(GuestRecording { file, name, cpus, corrections });
-                command.push_str(&format!(" -i {}", made.path.display()));
+                command.push_str(&format!(" -i {}", path.display()));
                 continue;
             }
             Ok(None) => {
                 "it has no events, or its clock is not the TSC or changes its rate too often".into()
             }
-            Err(why) => error_chain(&why),
+            Err(why) => why,
         };
-        say(format_args!("{}: times are the guest's own: {why}", made.path.display()));
+        say(format_args!("{}: times are the guest's own: {why}", path.display()));
     }
     if !guests.is_empty() {
         let host = HostRecording { file: HOST.as_ref(), id, scale };

@@ -275,34 +275,15 @@ impl Packet {
     }
 
     /// Adds a recording of a guest's kernel that has ended, as such events from a time on.
-    pub fn recording(self, (ts, id): (u64, u32), kernel: &TraceDat) -> Packet {
-        let cpus = Vec::from_iter((0..kernel.cpus.len()).map(|cpu| cpu.to_string()));
-        let description = format!(
-            r#"{{"version":1,"source":"tracefs","owner":"hypertrace.1.2.3","boot_id":"{OTHER_BOOT}",
-                "trace_id":4096,"page_size":4096,"cpus":[{}],"names":"","system":"Linux guest 6.1.0 x86_64"}}"#,
-            cpus.join(",")
-        );
-        let stat = |cpu: &String| format!(r#"{{"cpu":{cpu},"text":"overrun: 0"}}"#);
-        let stats = Vec::from_iter(cpus.iter().map(stat)).join(",");
-        let end = format!(r#"{{"stats":[{stats}],"names":""}}"#);
-        // A page is sent without what follows its last event.
-        let used = |page: &[u8]| {
-            let events = u64::from_le_bytes(page[8..16].try_into().unwrap()) & 0xf_ffff;
-            page[..16 + events as usize].to_vec()
-        };
-        let mut parts = vec![("head".to_owned(), 0, kernel.head())];
-        parts.push(("recording.json".into(), 0, description.into()));
-        for (cpu, pages) in cpus.iter().zip(&kernel.cpus) {
-            let pages = (0..).step_by(4096).zip(pages.chunks(4096));
-            parts.extend(pages.map(|(at, page)| (format!("cpu{cpu}"), at, used(page))));
-        }
-        parts.push(("end.json".into(), 0, end.into()));
-        let pieces = parts.iter().flat_map(|(name, start, part)| {
-            let pieces = (*start..).step_by(1024).zip(part.chunks(1024));
-            pieces.map(move |(at, piece)| ((&**name, at), piece))
-        });
-        let add = |packet: Packet, (now, (place, piece))| packet.piece((now, id), place, piece);
-        (ts..).zip(pieces).fold(self, add)
+    pub fn recording(self, at: (u64, u32), kernel: &TraceDat) -> Packet {
+        self.pieces(at, &pieces(kernel))
+    }
+
+    /// Adds pieces of a guest's recording, as such events from a time on.
+    pub fn pieces(self, (ts, id): (u64, u32), pieces: &[Piece]) -> Packet {
+        (ts..).zip(pieces).fold(self, |packet, (now, (name, at, bytes))| {
+            packet.piece((now, id), (name, *at), bytes)
+        })
     }
 
     pub fn flagged(mut self, ts: u64, id: u32, flags: u16, payload: &[u64], pad: usize) -> Packet {
@@ -346,4 +327,37 @@ impl Packet {
         }
         bytes
     }
+}
+
+/// A piece of a file of a guest's recording: the file's name, the offset in it, and the bytes.
+pub type Piece = (String, u64, Vec<u8>);
+
+/// Returns the pieces of a recording of a guest's kernel that has ended.
+pub fn pieces(kernel: &TraceDat) -> Vec<Piece> {
+    let cpus = Vec::from_iter((0..kernel.cpus.len()).map(|cpu| cpu.to_string()));
+    let description = format!(
+        r#"{{"version":1,"source":"tracefs","owner":"hypertrace.1.2.3","boot_id":"{OTHER_BOOT}",
+            "trace_id":4096,"page_size":4096,"cpus":[{}],"names":"","system":"Linux guest 6.1.0 x86_64"}}"#,
+        cpus.join(",")
+    );
+    let stat = |cpu: &String| format!(r#"{{"cpu":{cpu},"text":"overrun: 0"}}"#);
+    let stats = Vec::from_iter(cpus.iter().map(stat)).join(",");
+    let end = format!(r#"{{"stats":[{stats}],"names":""}}"#);
+    // A page is sent without what follows its last event.
+    let used = |page: &[u8]| {
+        let events = u64::from_le_bytes(page[8..16].try_into().unwrap()) & 0xf_ffff;
+        page[..16 + events as usize].to_vec()
+    };
+    let mut parts = vec![("head".to_owned(), 0, kernel.head())];
+    parts.push(("recording.json".into(), 0, description.into()));
+    for (cpu, pages) in cpus.iter().zip(&kernel.cpus) {
+        let pages = (0..).step_by(4096).zip(pages.chunks(4096));
+        parts.extend(pages.map(|(at, page)| (format!("cpu{cpu}"), at, used(page))));
+    }
+    parts.push(("end.json".into(), 0, end.into()));
+    let pieces = |(name, start, part): (String, u64, Vec<u8>)| {
+        let pieces = (start..).step_by(1024).zip(part.chunks(1024));
+        Vec::from_iter(pieces.map(|(at, piece)| (name.clone(), at, piece.to_vec())))
+    };
+    parts.into_iter().flat_map(pieces).collect()
 }

@@ -44,7 +44,7 @@ fn corrections(
     fs::write(&path, TraceDat::new("x86-tsc").cpu(&pages).version_7()).unwrap();
     let session = Session::open(made.path()).unwrap();
     let maps = ClockMaps::of(&session).unwrap();
-    let mut trace = KernelTrace::of_guest(0, &path).unwrap();
+    let mut trace = KernelTrace::open(&path).unwrap();
     trace.set_guest(&session, &maps).unwrap();
 
     let corrections = trace.corrections(&session, most).unwrap();

@@ -7,13 +7,12 @@ use guest_mode::{END, KVM_ENTRY_ID, MS, OFFSET, Recorded, TIDS, Vcpu, raw, recor
 use hypertrace_test_support::kept::{self, Entry, Event, Value};
 use hypertrace_test_support::{guest_mode, machine, made, trace_dat};
 use hypertrace_timeline::{
-    ClockMaps, GuestCpu, KernelTrace, KvmWord, Needs, Recording, Session, vcpu_threads,
+    ClockMaps, GuestCpu, GuestKernel, KernelTrace, KvmWord, Needs, Recording, Session, vcpu_threads,
 };
 use machine::Random;
 use made::{DISK_READ, GUEST_BASE, Made, OPENED, Packet, START_NS};
 use std::collections::BTreeMap;
 use std::slice::from_ref;
-use tempfile::TempDir;
 use trace_dat::{Counted, KVM_EXIT_ID, KVM_WRITE_TSC_OFFSET_ID, lost};
 
 /// What the maps say of a guest.
@@ -53,14 +52,14 @@ impl Found {
 
 /// Makes the clock maps of session 0. The guest's recording belongs to the session with this index.
 fn maps(recorded: &Recorded, guest_of: usize) -> (Made, Session, ClockMaps) {
-    let (made, dir) = (recorded.made(), TempDir::new().unwrap());
-    let path = dir.path().join("guest-kernel-000.dat");
-    std::fs::write(&path, recorded.guest().version_7()).unwrap();
+    let made = recorded.made();
     let session = Session::open(made.path()).unwrap();
     let host = KernelTrace::of_session(0, &session).unwrap().unwrap();
-    let guest = KernelTrace::of_guest(guest_of, &path).unwrap();
-    let (sessions, hosts, guests) = (from_ref(&session), from_ref(&host), from_ref(&guest));
-    let maps = KernelTrace::clock_maps_of(0, sessions, hosts, guests).unwrap();
+    let mut guests = Vec::new();
+    let open = &mut |kernel: GuestKernel| guests.push(kernel.open(guest_of).unwrap());
+    assert!(GuestKernel::find(&session, open).is_empty());
+    let (sessions, hosts) = (from_ref(&session), from_ref(&host));
+    let maps = KernelTrace::clock_maps_of(0, sessions, hosts, &guests).unwrap();
     (made, session, maps)
 }
 

@@ -2,8 +2,11 @@
 
 use hypertrace_format::error::BadInput;
 use hypertrace_test_support::kept;
-use hypertrace_test_support::made::{Made, Packet, VCPU_EXIT};
-use hypertrace_timeline::{EntryRef, Error, Given, Needs, Recording, UnreadPart};
+use hypertrace_test_support::made::{self, Made, Packet, VCPU_EXIT};
+use hypertrace_test_support::trace_dat::{Page, SCHED_SWITCH_ID, TraceDat, switch};
+use hypertrace_timeline::{
+    EntryRef, Error, EventRef, Given, GuestKernel, Needs, Recording, Session, UnreadPart, Warning,
+};
 use std::fs;
 
 /// Makes a session with three events of its host.
@@ -44,11 +47,68 @@ fn a_kernels_recording_that_has_not_ended_is_named() {
 }
 
 #[test]
+fn the_recording_of_a_guests_kernel_is_read_where_it_lies() {
+    let recorded = hypertrace_test_support::guest_mode::recorded();
+    let made = recorded.made();
+
+    let recording = Recording::open(&[Given::new(made.path())]).unwrap();
+
+    assert!(recording.unread.is_empty(), "{:?}", recording.unread);
+    let [kernel] = &recording.guest_kernels[..] else { panic!("{:?}", recording.guest_kernels) };
+    let sent = recorded.guest.iter().map(Vec::len).sum::<usize>();
+    assert_eq!((kernel.asked.events, kernel.asked.lost()), (sent as u64, 0));
+    let mut shown = 0;
+    let count = &mut |entry: &EntryRef<'_>| {
+        let is_of_guest = |event: &EventRef<'_>| event.thread.is_some_and(|of| of.tid == 7);
+        shown += usize::from(matches!(entry, EntryRef::Event(event) if is_of_guest(event)));
+        Ok::<_, Error>(true)
+    };
+    recording.read(Needs::ALL, count).unwrap();
+    assert_eq!(shown, sent);
+
+    // What is missing is missing in the session's file.
+    let file = made.path().join("ctf").join("guest-0");
+    let len = fs::metadata(&file).unwrap().len();
+    fs::OpenOptions::new().write(true).open(&file).unwrap().set_len(len / 2).unwrap();
+    let warnings = recording.traces[1].stat().unwrap().warnings;
+    let is_named = |warning: &Warning| warning.to_string().contains("guest-0: damaged at byte");
+    assert!(warnings.iter().any(is_named), "{warnings:?}");
+}
+
+#[test]
+fn the_recording_of_a_guests_kernel_may_lie_in_several_files() {
+    let events = |cpu: u64| {
+        let event =
+            |n: u64| (1_000 + n, SCHED_SWITCH_ID, 7, switch((7, "a"), 0, (cpu as u32, "b")));
+        Page::all(&Vec::from_iter((0..500).map(event)))
+    };
+    let kernel = TraceDat::new("x86-tsc").cpu(&events(0)).cpu(&events(1));
+    let pieces = made::pieces(&kernel);
+    let (first, second) = pieces.split_at(pieces.len() / 2);
+    let json = made::json(&made::clocks(), &made::with_pieces(made::EVENTS, 21), "[]");
+    let begin = Packet::guest(0).pieces((1, 21), first);
+    let next = Packet::guest(0).after(&begin);
+    let end = Packet::guest(0).after(&begin).pieces((1_000, 21), second);
+    let made = Made::with_json(&json)
+        .stream("guest-000-0000", &[Packet::guest(0), begin])
+        .stream("guest-000-0001", &[next, end]);
+
+    let mut found = Vec::new();
+    let session = Session::open(made.path()).unwrap();
+    let open = &mut |kernel: GuestKernel| found.push(kernel.open(0).unwrap().stat().unwrap());
+    let unread = GuestKernel::find(&session, open);
+
+    assert!(unread.is_empty(), "{unread:?}");
+    let [stat] = &found[..] else { panic!("{found:?}") };
+    let events = stat.cpus.iter().map(|cpu| (cpu.events, cpu.lost));
+    assert_eq!((Vec::from_iter(events), &*stat.warnings), (vec![(500, 0); 2], &[][..]));
+}
+
+#[test]
 fn a_guests_trace_without_its_session_is_refused_by_name() {
     let made = session();
     let path = made.path().join("guest.dat");
-    fs::write(&path, hypertrace_test_support::trace_dat::TraceDat::new("x86-tsc").version_7())
-        .unwrap();
+    fs::write(&path, TraceDat::new("x86-tsc").version_7()).unwrap();
     let elsewhere = Some("elsewhere".into());
     let given = [Given::new(made.path()), Given { guest_of: elsewhere, ..Given::new(&path) }];
 

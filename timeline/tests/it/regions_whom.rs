@@ -12,7 +12,7 @@ use hypertrace_test_support::vcpu::HOST_BASE;
 use hypertrace_timeline::regions::{
     Cause, Doing, Group, NotCounted, Options, PARTS, Part, Regions, Turn, Unknown, Window,
 };
-use hypertrace_timeline::{ClockMaps, KernelTrace, Recording, Session};
+use hypertrace_timeline::{ClockMaps, GuestKernel, KernelTrace, Recording, Session};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -1016,7 +1016,9 @@ fn guest(machine: &Cpus, served: bool) -> Made {
         {"id":18,"schema":"checkpoint(n:u64)","reference_point":true}]"#;
     let [host, guest] = [(0, "host"), (1, "guest")]
         .map(|(id, domain)| made::clock(id, domain, 0, made::GHZ, HOST_BASE, made::START_NS));
-    let json = made::with_boot(&made::json(&format!("[{host},{guest}]"), events, "[]"), Some(BOOT));
+    let events = made::with_pieces(events, 19);
+    let json =
+        made::with_boot(&made::json(&format!("[{host},{guest}]"), &events, "[]"), Some(BOOT));
     let json = json.replacen("\"clocks\"", &format!("\"served\":{served},\"clocks\""), 1);
     let lease = |packet: Packet, pid, name: &[u8]| {
         packet.with64(80, 9).event_str(100, 1, &[9, pid, OWN.0.into(), 0], name)
@@ -1029,6 +1031,7 @@ fn guest(machine: &Cpus, served: bool) -> Made {
     let regions = machine.regions.iter().fold(own, |packet, (time, _, _, begins)| {
         packet.event(*time, 16 + u32::from(!begins), &[0])
     });
+    let regions = regions.recording((50 * MS, 19), &machine.trace());
     Made::with_json(&json)
         .stream("guest-000-0000", &[Packet::guest(0), regions])
         .stream("host-000-0000", &[Packet::host(0), points])
@@ -1046,18 +1049,16 @@ fn a_recording_of_the_host_does_not_hide_that_of_a_guest_which_another_process_t
     let mut host = Cpus::new(1, &[OWN]);
     host.at(MS / 4).switch(0, READY, OWN).at(11 * MS).switch(0, READY, HOG);
     host.at(24 * MS).switch(0, READY, OWN).at(45 * MS).switch(0, READY, (7, "last"));
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("guest.dat");
-    std::fs::write(&path, machine.trace().version_7()).unwrap();
     let read = |served, with_host| {
         let made = guest(&machine, served);
         made.kernel(&host.trace());
         let session = Session::open(made.path()).unwrap();
         let maps = ClockMaps::of(&session).unwrap();
         let own = KernelTrace::of_session(0, &session).unwrap().filter(|_| with_host);
-        let mut guests = KernelTrace::of_guest(0, &path).unwrap();
-        guests.set_guest(&session, &maps).unwrap();
-        let traces = Vec::from_iter(own.into_iter().chain([guests]));
+        let mut traces = Vec::from_iter(own);
+        let open = &mut |kernel: GuestKernel| traces.push(kernel.open(0).unwrap());
+        assert!(GuestKernel::find(&session, open).is_empty());
+        traces.last_mut().unwrap().set_guest(&session, &maps).unwrap();
         let options = Options { has_paths: true, ..Options::default() };
         let regions = Regions::of(&Recording::of([(session, maps)], traces), &options).unwrap();
         let [group] = &regions.groups[..] else { panic!("{:?}", regions.groups) };

@@ -118,7 +118,7 @@ impl GuestKernel {
     ///
     /// # Errors
     /// If it is damaged: its guest has made its contents.
-    pub(crate) fn open(self, number: usize) -> Result<KernelTrace> {
+    pub fn open(self, number: usize) -> Result<KernelTrace> {
         let path = self.summary().path.clone();
         let mut file = TraceFile::open(&path, Content::Guest(self.into()))?;
         if let Content::Guest(kernel) = &mut file.content {

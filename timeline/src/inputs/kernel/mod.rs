@@ -169,11 +169,6 @@ impl KernelTrace {
         Ok(KernelTrace::of_file(TraceFile::open(path, Content::File(opened))?))
     }
 
-    /// Opens a trace in a session's folder, or in one of this process. A link would lead elsewhere.
-    fn open_in_folder(path: &Path) -> Result<KernelTrace> {
-        Ok(KernelTrace::of_file(TraceFile::open(path, Content::File(open_stream(path)?))?))
-    }
-
     fn of_file(file: TraceFile) -> KernelTrace {
         let (added, own_bound) = (file.options.offset_ns, file.options.clock_bound_ns);
         let times = |buffer: &Buffer| {
@@ -199,7 +194,9 @@ impl KernelTrace {
         if !path.try_exists().unwrap_or(true) {
             return Ok(None);
         }
-        let mut trace = KernelTrace::open_in_folder(&path)?;
+        // A link would lead elsewhere.
+        let file = TraceFile::open(&path, Content::File(open_stream(&path)?))?;
+        let mut trace = KernelTrace::of_file(file);
         trace.session = Some(number);
         trace.set_counter(&session.counter(), is_tsc(session))?;
         Ok(Some(trace))
@@ -210,17 +207,6 @@ impl KernelTrace {
         let path = session.dir().join(session_json::KERNEL_FOLDER);
         let why = "a recording of the kernel that has not ended; if a kill ended it, `hypertrace info DIR` completes it";
         path.try_exists().unwrap_or(true).then(|| Error::NotSupported { path, why: why.into() })
-    }
-
-    /// Opens the file that was made of a [`GuestKernel`], as one of the session with this index. It has no times before
-    /// [`KernelTrace::set_guest`].
-    ///
-    /// # Errors
-    /// As for [`KernelTrace::open`]: its guest has made its contents.
-    pub fn of_guest(number: usize, path: &Path) -> Result<KernelTrace> {
-        let mut trace = KernelTrace::open_in_folder(path)?;
-        trace.session = Some(number);
-        Ok(trace)
     }
 
     /// Takes times as those of a counter: raw ticks of the TSC, or a clock that the trace relates to the counter. They have a
