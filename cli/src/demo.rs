@@ -18,6 +18,7 @@ use hypertrace_trace::{Session, Share, Summary};
 use hypertrace_user::Config;
 use hypertrace_vmm::{DeviceConfig, Hypertrace};
 use kvm_vmm::{Machine, run_on_threads, segment_channel};
+use serde::Serialize;
 use serde_json::json;
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -25,6 +26,20 @@ use std::process::ExitCode;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
+
+/// What was recorded, as JSON.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(serde::Deserialize))]
+pub struct Counts {
+    mode: String,
+    vcpus: u32,
+    ring_events: u64,
+    reference_points: u64,
+    lost: u64,
+    faults: u64,
+    records: u64,
+    session: PathBuf,
+}
 
 // Work of each vCPU.
 const EVENTS: u64 = 100_000;
@@ -184,15 +199,15 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         return interrupted(signal, &summary, written.and(kernel), &dir);
     }
     let shown = if args.json {
-        print_json(json!({
-            "mode": mode,
-            "vcpus": args.vcpus,
-            "ring_events": summary.ring_events,
-            "reference_points": summary.reference_points,
-            "lost": summary.lost,
-            "faults": summary.faults.values().sum::<u64>(),
-            "records": summary.records,
-            "session": dir,
+        print_json(json!(Counts {
+            mode: mode.to_owned(),
+            vcpus: args.vcpus,
+            ring_events: summary.ring_events,
+            reference_points: summary.reference_points,
+            lost: summary.lost,
+            faults: summary.faults.values().sum(),
+            records: summary.records,
+            session: dir.clone(),
         }))
     } else {
         begun

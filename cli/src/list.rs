@@ -16,6 +16,7 @@ use object::elf::{FileHeader32, FileHeader64};
 use object::read::elf::FileHeader;
 use object::{Endianness, FileKind, Object, ObjectSection, ReadRef};
 use rustix::fs::OFlags;
+use serde::Serialize;
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -83,6 +84,44 @@ struct Names {
     streams: Vec<(String, String)>,
 }
 
+/// The same as JSON.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(serde::Deserialize))]
+pub struct Shown {
+    events: Vec<Declared>,
+    regions: BTreeSet<String>,
+    streams: Vec<Stream>,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(serde::Deserialize))]
+struct Declared {
+    name: String,
+    fields: Option<Vec<String>>,
+    count: Option<u64>,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(serde::Deserialize))]
+struct Stream {
+    source: String,
+    name: String,
+}
+
+impl Shown {
+    fn of(names: Names) -> Shown {
+        let events = names.events.into_iter();
+        let streams = names.streams.into_iter();
+        Shown {
+            events: events
+                .map(|((name, fields), count)| Declared { name, fields, count })
+                .collect(),
+            regions: names.regions,
+            streams: streams.map(|(source, name)| Stream { source, name }).collect(),
+        }
+    }
+}
+
 /// Runs the command.
 pub fn run(args: &Args) -> Result<()> {
     let default = Path::new(place::DEFAULT);
@@ -109,7 +148,7 @@ pub fn run(args: &Args) -> Result<()> {
         names = Names { events: names.events, ..Names::default() };
     }
     match args.json {
-        true => print_json(to_json(&names, is_names))?,
+        true => print_json(json!(Shown::of(names)))?,
         false => print(text(&names))?,
     }
     faults.end()
@@ -331,21 +370,6 @@ fn text(names: &Names) -> String {
     };
     let table = table.to_string();
     table.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
-}
-
-fn to_json(names: &Names, is_names: bool) -> serde_json::Value {
-    let events = names
-        .events
-        .iter()
-        .map(|((name, fields), count)| json!({ "name": name, "fields": fields, "count": count }));
-    let mut json = json!({ "events": events.collect::<Vec<_>>() });
-    if is_names {
-        let streams = names.streams.iter();
-        let streams = streams.map(|(source, name)| json!({ "source": source, "name": name }));
-        json["regions"] = names.regions.iter().cloned().collect();
-        json["streams"] = streams.collect();
-    }
-    json
 }
 
 #[cfg(test)]

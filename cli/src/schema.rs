@@ -9,24 +9,23 @@ use std::slice::Iter;
 
 /// Types of the members of a type, by their paths.
 #[derive(Debug, Default)]
-pub struct Schema(Documented);
+struct Schema(Documented);
 
 impl Schema {
-    /// Returns the members of a type.
-    pub fn of<T: Deserialize<'static>>(path: &str) -> Schema {
-        let mut schema = Schema::default();
-        schema.add::<T>(path);
-        schema
+    /// Returns the members of a type, beside the version.
+    fn of<T: Deserialize<'static>>() -> Schema {
+        Schema::default().with::<T>("").with::<u32>("version")
     }
 
     /// Adds a member of a type.
-    pub fn add<T: Deserialize<'static>>(&mut self, path: &str) {
+    fn with<T: Deserialize<'static>>(mut self, path: &str) -> Schema {
         T::deserialize(Member { path: path.to_owned(), known: &mut self.0 }).unwrap();
+        self
     }
 
     /// Asserts that the documentation of a command has these members, and no others.
     #[track_caller]
-    pub fn is_documented_as(&self, command: &str) {
+    fn is_documented_as(&self, command: &str) {
         let documented = &schemas()[command];
         for (path, types) in &self.0 {
             let mut known = documented.iter().filter(|(known, types)| fits(known, types, path));
@@ -167,4 +166,20 @@ impl SeqAccess<'static> for Members<'_> {
         let Some(name) = self.names.next() else { return Ok(None) };
         seed.deserialize(self.of.below(name)).map(Some)
     }
+}
+
+#[test]
+fn the_types_of_json_are_those_of_the_documentation() {
+    use crate::info::json::{Kernel, Session};
+    use crate::regions::json::{Group, Interval, Rest};
+    use crate::{demo, functions, info::machine, list};
+
+    Schema::of::<Rest>().with::<Vec<Group>>("regions").is_documented_as("regions");
+    Schema::of::<Interval>().is_documented_as("regions --intervals");
+    let info = Schema::default().with::<u32>("version").with::<Vec<machine::Shown>>("machine");
+    let info = info.with::<Vec<Session>>("sessions").with::<Vec<Kernel>>("kernels");
+    info.is_documented_as("info");
+    Schema::of::<list::Shown>().is_documented_as("list");
+    Schema::of::<functions::Json>().is_documented_as("functions");
+    Schema::of::<demo::Counts>().is_documented_as("demo");
 }

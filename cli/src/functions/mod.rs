@@ -17,7 +17,8 @@ use hypertrace_functions::read::{By, Caller, Flame, Function, Spans, Summary, Tr
 use hypertrace_functions::symbols::Source;
 use hypertrace_timeline::{Module, Recording};
 use indicatif::ProgressBar;
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::json;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
@@ -168,10 +169,40 @@ fn show(
     let shown = Shown { trace: &trace, summary: &summary, spans: spans.as_ref(), made };
     let top = summary.top(args.limit.unwrap_or(default), by);
     match args.json {
-        true => print_json(shown.json(&top, damaged))?,
+        true => print_json(json!(shown.json(&top, damaged)))?,
         false => print(shown.text(args, &top))?,
     }
     faults.end()
+}
+
+/// The same as JSON.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(serde::Deserialize))]
+pub struct Json {
+    calls: u64,
+    unfinished: u64,
+    orphans: u64,
+    lost: u64,
+    damage: usize,
+    too_deep: u64,
+    without_entry: u64,
+    without_track: u64,
+    functions_in_all: usize,
+    regions_ns: Option<u64>,
+    functions: Vec<OfFunction>,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(serde::Deserialize))]
+struct OfFunction {
+    name: String,
+    symbol: Option<String>,
+    address: u64,
+    calls: u64,
+    total_ns: u64,
+    self_ns: u64,
+    min_ns: u64,
+    max_ns: u64,
 }
 
 /// What is shown.
@@ -278,28 +309,34 @@ impl Shown<'_> {
         out
     }
 
-    fn json(&self, top: &[&Function], damaged: usize) -> Value {
+    fn json(&self, top: &[&Function], damaged: usize) -> Json {
         let Shown { trace, summary, spans, made } = self;
         let functions = top.iter().map(|function| {
             let name = name(trace, function.address);
             let symbol = trace.function(function.address).filter(|symbol| symbol.name != name);
-            let mut json = json!({
-                "name": name, "address": function.address, "calls": function.calls,
-                "total_ns": function.total, "self_ns": function.self_time, "min_ns": function.min, "max_ns": function.max,
-            });
-            if let Some(symbol) = symbol {
-                json["symbol"] = symbol.name.into();
+            OfFunction {
+                symbol: symbol.map(|symbol| symbol.name.to_owned()),
+                name,
+                address: function.address,
+                calls: function.calls,
+                total_ns: function.total,
+                self_ns: function.self_time,
+                min_ns: function.min,
+                max_ns: function.max,
             }
-            json
         });
-        let functions = Vec::from_iter(functions);
-        json!({
-            "functions": functions, "functions_in_all": summary.functions(),
-            "calls": summary.calls, "unfinished": summary.unfinished,
-            "orphans": summary.orphans, "lost": summary.lost, "too_deep": made.too_deep,
-            "without_entry": made.without_entry, "without_track": made.without_track,
-            "damage": damaged,
-            "regions_ns": spans.map(Spans::total),
-        })
+        Json {
+            calls: summary.calls,
+            unfinished: summary.unfinished,
+            orphans: summary.orphans,
+            lost: summary.lost,
+            damage: damaged,
+            too_deep: made.too_deep,
+            without_entry: made.without_entry,
+            without_track: made.without_track,
+            functions_in_all: summary.functions(),
+            regions_ns: spans.map(Spans::total),
+            functions: functions.collect(),
+        }
     }
 }

@@ -426,20 +426,3 @@ impl Kernel {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::info::machine;
-    use crate::schema::Schema;
-
-    #[test]
-    fn the_types_are_those_of_the_documentation() {
-        let mut info = Schema::default();
-        info.add::<u32>("version");
-        info.add::<Vec<machine::Shown>>("machine");
-        info.add::<Vec<Session>>("sessions");
-        info.add::<Vec<Kernel>>("kernels");
-        info.is_documented_as("info");
-    }
-}

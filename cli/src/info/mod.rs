@@ -3,8 +3,8 @@
 mod clocks;
 mod counts;
 mod guest_tscs;
-mod json;
-mod machine;
+pub mod json;
+pub mod machine;
 
 use crate::kernel;
 use crate::output::{Faults, print, print_json};
@@ -66,7 +66,7 @@ Examples:
 Exit code: 0 done, 1 failed, 2 wrong usage, or damaged or foreign input.";
 
 /// A session with its clocks, and the kernels' events in it.
-struct Opened<'r> {
+pub struct Opened<'r> {
     session: &'r Session,
     maps: &'r ClockMaps,
     kernel: Option<&'r KernelTrace>,

@@ -328,7 +328,6 @@ impl Cause {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::schema::Schema;
     use hypertrace_timeline::regions::{PARTS, Part};
     use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 
@@ -357,14 +356,5 @@ mod tests {
             }
             from.deserialize_struct("Parts", &KEYS, Times)
         }
-    }
-
-    #[test]
-    fn the_types_are_those_of_the_documentation() {
-        let mut regions = Schema::of::<Rest>("");
-        regions.add::<u32>("version");
-        regions.add::<Vec<Group>>("regions");
-        regions.is_documented_as("regions");
-        Schema::of::<Interval>("").is_documented_as("regions --intervals");
     }
 }

@@ -2,7 +2,7 @@
 
 pub mod html;
 mod intervals;
-mod json;
+pub mod json;
 mod rows;
 mod summary;
 mod text;
