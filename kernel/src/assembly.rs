@@ -20,7 +20,7 @@ const PAGE: usize = 4096;
 
 /// Where the bytes of a piece lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lies {
+pub struct PieceLocation {
     /// Number of the file.
     pub file: u32,
     /// Offset in it.
@@ -103,7 +103,7 @@ impl Assembly {
     }
 
     /// Adds a piece, whose bytes lie there. Those of a file come in order, and the descriptions before the pages.
-    pub fn add(&mut self, piece: &Piece<'_>, lies: Lies) {
+    pub fn add(&mut self, piece: &Piece<'_>, location: PieceLocation) {
         match (piece.file, &mut self.description) {
             (HEAD, Description::Coming { head, .. }) => head.add(piece, MOST_HEAD),
             (JSON, Description::Coming { json, .. }) => json.add(piece, MOST_JSON),
@@ -112,7 +112,7 @@ impl Assembly {
                 let cpu = other.strip_prefix("cpu").and_then(|number| number.parse::<u32>().ok());
                 match cpu.filter(|cpu| (*cpu as usize) < MOST_CPUS) {
                     Some(cpu) if self.is_described() => {
-                        let is_whole = self.cpus.entry(cpu).or_default().add(piece, lies);
+                        let is_whole = self.cpus.entry(cpu).or_default().add(piece, location);
                         self.damaged += u64::from(!is_whole);
                     }
                     _ => self.damaged += 1,
@@ -200,7 +200,7 @@ impl Assembly {
 
 impl CpuPages {
     /// Adds a piece. Returns false if the page before it is not whole.
-    fn add(&mut self, piece: &Piece<'_>, lies: Lies) -> bool {
+    fn add(&mut self, piece: &Piece<'_>, location: PieceLocation) -> bool {
         let (number, at) = (piece.at / PAGE as u64, (piece.at % PAGE as u64) as usize);
         let mut is_whole = true;
         if self.number != Some(number) {
@@ -216,12 +216,12 @@ impl CpuPages {
         self.page.extend_from_slice(piece.bytes);
         let page = self.pages;
         if let Some(run) = self.runs.last_mut().filter(|run| run.page == page)
-            && let Some(step) = run.step_to(lies)
+            && let Some(step) = run.step_to(location)
         {
             run.step = step;
             run.len += len as u16;
         } else {
-            let Lies { file, at } = lies;
+            let PieceLocation { file, at } = location;
             self.runs.push(Run { at, file, step: 0, page, len: len as u16, is_after_gap: false });
         }
         is_whole
@@ -257,11 +257,11 @@ impl CpuPages {
 
 impl Run {
     /// Returns the step with which another piece that lies there belongs to these.
-    fn step_to(&self, lies: Lies) -> Option<u32> {
+    fn step_to(&self, location: PieceLocation) -> Option<u32> {
         let pieces = u64::from(self.len) / PIECE as u64;
-        let distance = lies.at.checked_sub(self.at)?;
+        let distance = location.at.checked_sub(self.at)?;
         let step = u32::try_from(distance.checked_div(pieces)?).ok()?;
-        let fits = self.file == lies.file
+        let fits = self.file == location.file
             && usize::from(self.len) % PIECE == 0
             && u64::from(step) * pieces == distance
             && (pieces == 1 || step == self.step);
@@ -306,7 +306,7 @@ impl GuestFile {
         &self,
         bytes: &mut [u8],
         at: u64,
-        mut read: impl FnMut(&mut [u8], Lies) -> Result<(), E>,
+        mut read: impl FnMut(&mut [u8], PieceLocation) -> Result<(), E>,
     ) -> Result<usize, E> {
         let mut done = 0;
         while done < bytes.len() {
@@ -337,14 +337,17 @@ impl GuestFile {
         &self,
         number: u32,
         page: &mut [u8; PAGE],
-        read: &mut impl FnMut(&mut [u8], Lies) -> Result<(), E>,
+        read: &mut impl FnMut(&mut [u8], PieceLocation) -> Result<(), E>,
     ) -> Result<(), E> {
         let (mut filled, mut is_after_gap) = (0, false);
         let first = self.runs.partition_point(|run| run.page < number);
         for run in self.runs[first..].iter().take_while(|run| run.page == number) {
             let end = filled + usize::from(run.len);
             for (piece, n) in page[filled..end].chunks_mut(PIECE).zip(0..) {
-                read(piece, Lies { file: run.file, at: run.at + n * u64::from(run.step) })?;
+                read(
+                    piece,
+                    PieceLocation { file: run.file, at: run.at + n * u64::from(run.step) },
+                )?;
             }
             filled = end;
             is_after_gap |= run.is_after_gap;
@@ -447,7 +450,7 @@ mod tests {
         fn send(&mut self, piece: &Piece<'_>, file: u32) {
             let to = &mut self.files[file as usize];
             to.extend([0xee; 72]);
-            self.assembly.add(piece, Lies { file, at: to.len() as u64 });
+            self.assembly.add(piece, PieceLocation { file, at: to.len() as u64 });
             to.extend(piece.bytes);
         }
 
@@ -458,9 +461,9 @@ mod tests {
         /// Ends it, and returns the file with its bytes.
         fn finish(self) -> Option<(GuestFile, Vec<u8>)> {
             let (files, file) = (self.files, self.assembly.finish("guest.dat")?);
-            let read = |into: &mut [u8], lies: Lies| {
-                let from = lies.at as usize;
-                into.copy_from_slice(&files[lies.file as usize][from..from + into.len()]);
+            let read = |into: &mut [u8], location: PieceLocation| {
+                let from = location.at as usize;
+                into.copy_from_slice(&files[location.file as usize][from..from + into.len()]);
                 Ok::<_, Infallible>(())
             };
             let mut bytes = vec![0; file.bytes() as usize + 1];

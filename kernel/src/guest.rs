@@ -1,6 +1,6 @@
 //! The recordings that a client of a guest has sent: which of them are files.
 
-use crate::assembly::{Assembly, GuestFile, Lies};
+use crate::assembly::{Assembly, GuestFile, PieceLocation};
 use crate::forward::Piece;
 use std::collections::BTreeMap;
 
@@ -53,7 +53,7 @@ impl GuestRecordings {
         lease: u64,
         (clock, frequency): (u32, u64),
         piece: &Piece<'_>,
-        lies: Lies,
+        location: PieceLocation,
     ) {
         if self.lease != lease {
             self.end_all();
@@ -73,7 +73,7 @@ impl GuestRecordings {
             self.coming.insert(key, Assembly::new((clock, frequency), self.client));
         }
         if let Some(assembly) = self.coming.get_mut(&key) {
-            assembly.add(piece, lies);
+            assembly.add(piece, location);
         }
     }
 

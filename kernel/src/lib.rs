@@ -55,7 +55,7 @@ mod tracefs;
 mod tscs;
 mod worker;
 
-pub use assembly::{GuestFile, Lies};
+pub use assembly::{GuestFile, PieceLocation};
 pub use complete::{Counts, Summary};
 pub use error::Error;
 pub use forward::{Forwarded, Forwarding, PIECE, Piece};

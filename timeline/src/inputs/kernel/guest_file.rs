@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::inputs::ctf::{Domain, Record, Session, Stream};
 use crate::inputs::regular::{Opened, open_stream, read_at};
 use crate::value::ValueRef;
-use hypertrace_kernel::{GuestFile, GuestRecordings, Lies, PIECE, Piece, Summary};
+use hypertrace_kernel::{GuestFile, GuestRecordings, PIECE, Piece, PieceLocation, Summary};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -32,7 +32,7 @@ struct Files {
 
 impl Files {
     /// Fills `bytes` with a piece.
-    fn read(&self, bytes: &mut [u8], Lies { file, at }: Lies) -> Result<()> {
+    fn read(&self, bytes: &mut [u8], PieceLocation { file, at }: PieceLocation) -> Result<()> {
         let path = self.paths.get(file as usize).map_or(Path::new(""), |path| path);
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         let opened = match &mut *open {
@@ -76,12 +76,12 @@ impl GuestKernel {
                 let place = records.place();
                 if let Some(record) = records.last()
                     && *record.class.name == *PIECE_EVENT
-                    && let Some((piece, lies)) = piece(&record, place, &mut bytes)
+                    && let Some((piece, location)) = piece(&record, place, &mut bytes)
                 {
                     let clock = record.packet.stream_id;
                     let frequency =
                         session.json().clock(clock).map_or(1_000_000_000, |c| c.frequency);
-                    recordings.add(record.packet.lease_token, (clock, frequency), &piece, lies);
+                    recordings.add(record.packet.lease_token, (clock, frequency), &piece, location);
                     hand_over(recordings.take());
                 }
             }
@@ -134,7 +134,7 @@ impl GuestKernel {
 
     /// Fills `bytes` from an offset on, as far as it goes, and returns how many there are.
     pub(super) fn read_at(&self, bytes: &mut [u8], at: u64) -> Result<usize> {
-        self.recording.read_at(bytes, at, |piece, lies| self.files.read(piece, lies))
+        self.recording.read_at(bytes, at, |piece, location| self.files.read(piece, location))
     }
 }
 
@@ -163,12 +163,12 @@ fn has_pieces(session: &Session, stream: &Stream) -> bool {
     false
 }
 
-/// Returns the piece that a record has, and where its bytes lie; `None` if it is none. The record's payload lies at a place.
+/// Returns the piece that a record has, and where its bytes lie; `None` if it is none. `place` is where the record's payload lies.
 fn piece<'a>(
     record: &Record<'a>,
     place: Option<(u32, u64)>,
     bytes: &'a mut Vec<u8>,
-) -> Option<(Piece<'a>, Lies)> {
+) -> Option<(Piece<'a>, PieceLocation)> {
     let mut values = record.values();
     let (recording, name, at, len, data) =
         (values.next()?, values.next()?, values.next()?, values.next()?, values.next()?);
@@ -185,9 +185,10 @@ fn piece<'a>(
     };
     let (data, (file, payload)) = (data.words()?, place?);
     // The data are the last field.
-    let lies = Lies { file, at: payload + 8 * (record.payload.len() - data.len()) as u64 };
+    let location =
+        PieceLocation { file, at: payload + 8 * (record.payload.len() - data.len()) as u64 };
     bytes.clear();
     bytes.extend(data.iter().take(PIECE / 8).flat_map(|word| word.to_le_bytes()));
     bytes.truncate(usize::try_from(len).ok()?);
-    Some((Piece::new(recording, std::str::from_utf8(name).ok()?, at, bytes), lies))
+    Some((Piece::new(recording, std::str::from_utf8(name).ok()?, at, bytes), location))
 }
