@@ -311,14 +311,20 @@ impl GuestFile {
         let mut done = 0;
         while done < bytes.len() {
             let (at, rest) = (at + done as u64, &mut bytes[done..]);
-            let mut page = [0; PAGE];
+            let mut page;
             let from = if at < self.start {
                 self.head.get(at as usize..).unwrap_or_default()
             } else if at < self.end {
                 let (number, from) =
-                    ((at - self.start) / PAGE as u64, (at - self.start) % PAGE as u64);
+                    ((at - self.start) / PAGE as u64, (at - self.start) as usize % PAGE);
+                if from == 0 && rest.len() >= PAGE {
+                    self.read_page(number as u32, &mut rest[..PAGE], &mut read)?;
+                    done += PAGE;
+                    continue;
+                }
+                page = [0; PAGE];
                 self.read_page(number as u32, &mut page, &mut read)?;
-                &page[from as usize..]
+                &page[from..]
             } else {
                 self.tail.get((at - self.end) as usize..).unwrap_or_default()
             };
@@ -332,11 +338,11 @@ impl GuestFile {
         Ok(done)
     }
 
-    /// Fills the room of a page that has zeros.
+    /// Fills the room of a page.
     fn read_page<E>(
         &self,
         number: u32,
-        page: &mut [u8; PAGE],
+        page: &mut [u8],
         read: &mut impl FnMut(&mut [u8], PieceLocation) -> Result<(), E>,
     ) -> Result<(), E> {
         let (mut filled, mut is_after_gap) = (0, false);
@@ -352,6 +358,7 @@ impl GuestFile {
             filled = end;
             is_after_gap |= run.is_after_gap;
         }
+        page[filled..].fill(0);
         if is_after_gap && let Some(commit) = ring_page::length(page) {
             // More are missing than the kernel has counted: nobody knows how many.
             let commit = (commit | ring_page::MISSED) & !ring_page::MISSED_STORED;
@@ -466,7 +473,7 @@ mod tests {
                 into.copy_from_slice(&files[location.file as usize][from..from + into.len()]);
                 Ok::<_, Infallible>(())
             };
-            let mut bytes = vec![0; file.bytes() as usize + 1];
+            let mut bytes = vec![0xee; file.bytes() as usize + 1];
             assert_eq!(file.read_at(&mut bytes, 0, read), Ok(file.bytes() as usize));
             bytes.pop();
             // The same by parts that are no pages.
