@@ -32,6 +32,8 @@ pub struct Choice {
     pub to_ns: Option<i64>,
     /// Whether events that say which thread has a client are wanted, too.
     pub has_leases: bool,
+    /// Whether the consumer shows no bounds on the errors of times.
+    pub without_bounds: bool,
 }
 
 impl Choice {
@@ -78,6 +80,7 @@ impl Choice {
             return Needs::default();
         }
         let needs = Needs::default().since(self.from_ns);
+        let needs = if self.without_bounds { needs.without_bounds() } else { needs };
         match &*self.events {
             [] => needs,
             // An event of any name shows that the last time has come.

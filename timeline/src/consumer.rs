@@ -73,7 +73,8 @@ impl<E: From<Error>, F: FnMut(&EntryRef<'_>) -> Result<bool, E>> Consumer for F 
 
 impl Recording {
     /// Reads the recording, and gives the consumer the events that it needs, and all losses, until the consumer wants no more.
-    /// Returns the faults of inputs that could be read all the same.
+    /// Returns the faults of inputs that could be read all the same. Where there are several CPUs, another thread reads, up to
+    /// some thousand events ahead of the consumer, which has the caller's thread.
     ///
     /// # Errors
     /// If an input is damaged, after the events before the damage; or an error of the consumer.
@@ -82,22 +83,23 @@ impl Recording {
         needs: &Needs,
         consumer: &mut dyn Consumer<Error = E>,
     ) -> Result<Vec<Warning>, E> {
-        let mut timeline = self.timeline(needs)?;
         let mut names = FunctionNames::new(self.modules.clone());
-        loop {
-            // By reference: a copy of each entry would cost a few per cent.
-            let wants_more = match timeline.read() {
-                Some(Ok(entry)) if !self.modules.is_empty() => {
-                    consumer.entry(&names.named(entry))?
-                }
-                Some(Ok(ref entry)) => consumer.entry(entry)?,
-                Some(Err(why)) => return Err(why.into()),
-                None => false,
-            };
-            if !wants_more {
-                return Ok(timeline.warnings());
+        let mut give = |entry: EntryRef<'_>| match self.modules.is_empty() {
+            true => consumer.entry(&entry),
+            false => consumer.entry(&names.named(entry)),
+        };
+        if self.can_be_read_ahead(needs)
+            && let Some(result) = self.read_ahead(needs, &mut give)
+        {
+            return result;
+        }
+        let mut timeline = self.timeline(needs)?;
+        while let Some(entry) = timeline.read() {
+            if !give(entry?)? {
+                break;
             }
         }
+        Ok(timeline.warnings())
     }
 
     /// Finds the regions, as [`Regions::of`] does, and hands over what all threads of the sessions did meanwhile:

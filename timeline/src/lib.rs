@@ -38,7 +38,8 @@
 //! An unfinished end of a file is no damage: sessions survive a kill at any
 //! instant. Memory depends on the number of streams (64 KiB each) and, while
 //! maps are made, on the number of reference points (500 bytes each, 600 with a trace of
-//! the kernel, less than half of it afterwards), but not on the session's size.
+//! the kernel, less than half of it afterwards), but not on the session's size. A thread that
+//! reads ahead takes up to 2 MiB.
 //!
 //! This crate writes nothing, repairs nothing on disk, and is not meant to run inside
 //! a VMM.
@@ -47,6 +48,7 @@
 pub mod clock;
 pub mod regions;
 
+mod ahead;
 mod by_number;
 mod compiled;
 mod consumer;

@@ -156,7 +156,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let mut faults = Faults::default();
     faults.say(recording.warnings());
     let start = recording.start_unix_ns();
-    let choice = Choice { has_leases: args.json, ..args.wanted.choice(start, args.until)? };
+    let choice = args.wanted.choice(start, args.until)?;
+    let choice = Choice { has_leases: args.json, without_bounds: !args.json, ..choice };
     choice.check(&recording).map_err(wrong)?;
     let mut lines = Lines::new(&recording).diff(args.ts_diff).in_zone(args.time.zone());
     let mut json = JsonLines::new(start);

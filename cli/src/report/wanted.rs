@@ -42,7 +42,7 @@ impl Wanted {
         let [from_ns, to_ns] = [self.from, to].map(|at| at.map(unix));
         let filter = self.filter.as_deref().map(str::parse).transpose().map_err(wrong)?;
         let (events, clients) = (self.event.clone(), self.client.clone());
-        Ok(Choice { events, clients, filter, from_ns, to_ns, has_leases: false })
+        Ok(Choice { events, clients, filter, from_ns, to_ns, ..Choice::default() })
     }
 
     /// Returns which regions are wanted that begin up to a time. The start is Unix time in nanoseconds.

@@ -6,6 +6,7 @@ use hypertrace_timeline::{
     EntryRef, Error, EventKind, EventRef, Lost, Needs, Recording, Reference, Thread, ValueRef,
     Warning,
 };
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::sync::Arc;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -97,14 +98,30 @@ impl From<&EntryRef<'_>> for Entry {
     }
 }
 
-/// Returns all entries, and the reader's warnings.
+/// Returns all entries, and the reader's warnings. What is read ahead of the consumer on another CPU has to be what is read on one
+/// CPU.
 pub fn entries(recording: &Recording, needs: &Needs) -> Result<(Vec<Entry>, Vec<Warning>), Error> {
-    let mut all = Vec::new();
-    let warnings = recording.read(needs, &mut |entry: &EntryRef<'_>| {
-        all.push(entry.into());
-        Ok::<_, Error>(true)
-    })?;
-    Ok((all, warnings))
+    let read = || {
+        let mut all = Vec::new();
+        let warnings = recording.read(needs, &mut |entry: &EntryRef<'_>| {
+            all.push(entry.into());
+            Ok::<_, Error>(true)
+        })?;
+        Ok((all, warnings))
+    };
+    let ahead: Result<_, Error> = read();
+    let on_one_cpu = || {
+        let mut cpus = sched_getaffinity(None).unwrap();
+        let first = (0..CpuSet::MAX_CPU).find(|cpu| cpus.is_set(*cpu)).unwrap();
+        cpus.clear();
+        cpus.set(first);
+        sched_setaffinity(None, &cpus).unwrap();
+        read()
+    };
+    let alone = std::thread::scope(|scope| scope.spawn(on_one_cpu).join().unwrap());
+    let shown = |why: &Error| why.to_string();
+    assert_eq!(ahead.as_ref().map_err(shown), alone.as_ref().map_err(shown));
+    ahead
 }
 
 /// Returns all events.

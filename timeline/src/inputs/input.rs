@@ -28,7 +28,7 @@ pub(crate) fn nanoseconds_up(distance: Time) -> u64 {
 }
 
 /// A sequence of events in order of time, with the places where some were lost.
-pub(crate) trait Input: Debug {
+pub(crate) trait Input: Debug + Send {
     /// Reads the next entry. Returns its time, which is never before that of the last
     /// one, or `None` at the end.
     ///

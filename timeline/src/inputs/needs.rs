@@ -18,6 +18,7 @@ pub struct Needs {
     pub(crate) has_exact: bool,
     pub(crate) without_kernels: bool,
     pub(crate) without_functions: bool,
+    pub(crate) without_bounds: bool,
     /// Whether the events of all threads beside those of a kernel's trace are needed, too.
     pub(crate) has_all_threads: bool,
 }
@@ -30,6 +31,7 @@ impl Needs {
         has_exact: false,
         without_kernels: false,
         without_functions: false,
+        without_bounds: false,
         has_all_threads: false,
     };
 
@@ -62,6 +64,11 @@ impl Needs {
     /// Needs no events of function traces.
     pub fn without_functions(self) -> Needs {
         Needs { without_functions: true, ..self }
+    }
+
+    /// Needs no bounds on the errors of times: they may be missing.
+    pub fn without_bounds(self) -> Needs {
+        Needs { without_bounds: true, ..self }
     }
 
     /// Needs the events and losses of sessions alone: of no traces of kernels, and of no function traces.

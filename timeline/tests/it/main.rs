@@ -2,6 +2,7 @@
 
 //! The tests of this crate, a module a subject.
 
+mod ahead;
 mod around;
 mod clocks;
 mod corrections;

@@ -87,12 +87,13 @@ impl Class {
 
     /// Returns the own fields of a payload that was checked.
     pub(crate) fn fields<'a>(&'a self, payload: &'a [u64]) -> Fields<'a> {
-        Fields(Encoded::Record(Record {
-            class: self.id,
-            names: &self.fields,
-            shape: &self.shape,
-            payload: self.own(payload).unwrap_or_default(),
-        }))
+        self.own_fields(self.own(payload).unwrap_or_default())
+    }
+
+    /// Returns the fields of the class's own payload, which was checked.
+    pub(crate) fn own_fields<'a>(&'a self, payload: &'a [u64]) -> Fields<'a> {
+        let (class, names, shape) = (self.id, &*self.fields, &self.shape);
+        Fields(Encoded::Record(Record { class, names, shape, payload }))
     }
 
     /// Iterates over the own fields' values of a payload that was checked.

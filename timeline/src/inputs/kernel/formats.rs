@@ -95,6 +95,14 @@ impl Formats {
         }
     }
 
+    /// Returns the format with this number, if it was parsed.
+    pub fn numbered(&self, number: u32) -> Option<&Format> {
+        match number.checked_sub(1) {
+            Some(index) => self.texts.get(index as usize)?.format.get()?.as_ref().ok(),
+            None => Some(&self.unknown),
+        }
+    }
+
     /// Returns whether the file has a format of this id, which may be one that cannot be read.
     pub fn has(&self, id: u16) -> bool {
         self.number(id) > 0

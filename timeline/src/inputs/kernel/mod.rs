@@ -509,6 +509,11 @@ impl KernelTrace {
         self.file.formats.names()
     }
 
+    /// Returns the format with a number, if it was parsed.
+    pub(crate) fn format(&self, number: u32) -> Option<&Format> {
+        self.file.formats.numbered(number)
+    }
+
     /// Iterates over the names of the events' fields.
     pub fn fields(&self) -> impl Iterator<Item = &str> {
         self.file.formats.fields()

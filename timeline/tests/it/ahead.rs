@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Reading ahead of the consumer, who may want no more or fail. `kept::entries` compares what is read ahead with what is read
+//! on one CPU.
+
+use hypertrace_test_support::kept;
+use hypertrace_test_support::made::{DISK_READ, Made, OPENED, Packet};
+use hypertrace_timeline::{EntryRef, Error, Given, Needs, Recording};
+use std::fs;
+
+const EVENTS: u64 = 50_000;
+
+/// Makes a session whose last packet is damaged.
+fn damaged() -> Made {
+    let last = (0..EVENTS).fold(Packet::guest(0), |p, n| p.event(n, DISK_READ, &[n, 0]));
+    let damaged = Packet::guest(0).after(&last).event_str(EVENTS, OPENED, &[], &[1; 4]);
+    let made = Made::new().stream("guest-0", &[Packet::guest(0), last, damaged]);
+    let mut bytes = fs::read(made.file("guest-0")).unwrap();
+    // The length of the text: the packet has 256 bytes, after whose header of 128 are 16 of the event.
+    let at = bytes.len() - 256 + 128 + 16;
+    bytes[at..at + 4].fill(0xff);
+    fs::write(made.file("guest-0"), bytes).unwrap();
+    made
+}
+
+/// Reads until `until` events were given, and then returns `end`. Returns the result, and the number of events.
+fn read(made: &Made, until: u64, end: fn() -> Result<bool, Error>) -> (Result<(), Error>, u64) {
+    let recording = Recording::open(&[Given::new(made.path())]).unwrap();
+    let mut given = 0;
+    let result = recording.read(Needs::ALL, &mut |_: &EntryRef<'_>| {
+        given += 1;
+        if given == until { end() } else { Ok(true) }
+    });
+    (result.map(drop), given)
+}
+
+#[test]
+fn who_wants_no_more_gets_no_more_and_no_later_damage() {
+    let made = damaged();
+    for until in [1, 1_024, 1_025, EVENTS] {
+        let (result, given) = read(&made, until, || Ok(false));
+
+        assert_eq!(given, until);
+        result.unwrap();
+    }
+}
+
+#[test]
+fn all_events_before_damage_are_given() {
+    let (result, given) = read(&damaged(), u64::MAX, || Ok(true));
+
+    let why = result.unwrap_err().to_string();
+    assert!(why.contains("guest-0: damaged at byte"), "{why}");
+    assert_eq!(given, EVENTS);
+}
+
+#[test]
+fn the_error_of_a_consumer_ends_the_reading() {
+    let made = damaged();
+    for until in [1, 2_000] {
+        let end = || Err(Error::NotGiven { path: "mine".into(), session: "S".into() });
+
+        let (result, given) = read(&made, until, end);
+
+        assert_eq!(given, until);
+        assert!(result.unwrap_err().to_string().contains("mine"));
+    }
+}
+
+#[test]
+fn a_panic_of_a_consumer_ends_the_reading() {
+    let made = damaged();
+
+    let panicked = std::panic::catch_unwind(|| read(&made, 2_000, || panic!("mine")));
+
+    assert_eq!(*panicked.unwrap_err().downcast::<&str>().unwrap(), "mine");
+}
+
+#[test]
+fn more_events_than_are_read_ahead_are_the_same() {
+    let last = (0..EVENTS).fold(Packet::guest(0), |p, n| p.event(n, DISK_READ, &[n, n * n]));
+    let made = Made::new().stream("guest-0", &[Packet::guest(0), last]);
+    let recording = Recording::open(&[Given::new(made.path())]).unwrap();
+
+    let (entries, _) = kept::entries(&recording, Needs::ALL).unwrap();
+
+    assert_eq!(entries.len() as u64, EVENTS);
+}
