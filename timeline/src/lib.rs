@@ -49,7 +49,6 @@ pub mod clock;
 pub mod regions;
 
 mod ahead;
-mod by_number;
 mod compiled;
 mod consumer;
 mod error;
@@ -62,7 +61,6 @@ mod inputs;
 mod merge;
 mod order;
 mod recording;
-mod sort;
 mod source;
 mod stat;
 mod value;

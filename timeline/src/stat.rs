@@ -2,7 +2,6 @@
 
 //! Counts of a session: recorded, lost, and filtered events, and faults.
 
-use crate::by_number::{ByNumber, Number};
 use crate::error::Result;
 use crate::event::EventKind;
 use crate::inputs::ctf::{Domain, Session, Stream};
@@ -77,7 +76,7 @@ impl SessionStat {
             stat.filtered = stat.filtered.saturating_add(described.filtered);
             stat.faults = described.faults.values().copied().fold(stat.faults, add);
         }
-        let streams: Vec<StreamStat> = streams.into_iter().map(|(_, stat)| stat).collect();
+        let streams: Vec<StreamStat> = streams.into_values().collect();
         let mut total = streams.iter().fold(StreamStat::default(), StreamStat::add);
         let unattached = session.json().lost_unattached;
         total.lost = total.lost.saturating_add(unattached);
@@ -109,17 +108,12 @@ impl StreamStat {
     }
 }
 
-type Stats = ByNumber<(Domain, u32), StreamStat>;
-
-impl Number for (Domain, u32) {
-    fn word(self) -> u64 {
-        (self.0 as u64) << 32 | u64::from(self.1)
-    }
-}
+type Stats = BTreeMap<(Domain, u32), StreamStat>;
 
 fn stat_of(stats: &mut Stats, domain: Domain, client: u32) -> &mut StreamStat {
     let stream = Some((domain, client));
-    stats.get_or_insert_with((domain, client), || StreamStat { stream, ..StreamStat::default() })
+    let new = || StreamStat { stream, ..StreamStat::default() };
+    stats.entry((domain, client)).or_insert_with(new)
 }
 
 fn count(session: &Session, stream: &Stream, stats: &mut Stats) -> Result<()> {

@@ -13,7 +13,6 @@
 //! second.
 
 use super::FRACTION;
-use crate::sort;
 use hypertrace_format::clock::FREQUENCIES;
 
 /// The host's raw counter during one boot, mapped to Unix time by one anchor and one rate.
@@ -107,7 +106,7 @@ impl HostCounter {
 /// Counters of unknown boots do not change.
 pub fn share(counters: &mut [HostCounter]) {
     let mut by_age = counters.to_vec();
-    sort::by_key(&mut by_age, |counter| counter.raw);
+    by_age.sort_by_key(|counter| counter.raw);
     for counter in counters {
         if let Some(first) = by_age.iter().find(|first| first.is_same(counter)) {
             *counter = *first;

@@ -71,7 +71,6 @@ mod narrow;
 mod residuals;
 mod sweep;
 
-use crate::sort;
 pub(crate) use elapsed::{GuestReading, GuestTime};
 pub(crate) use hull::Hull;
 use hypertrace_format::clock::FREQUENCIES;
@@ -568,7 +567,7 @@ fn readings(rate: Rate, not_after: &[Point], not_before: &[Point]) -> Vec<Readin
     let upper = not_after.iter().filter(in_range).map(upper);
     let mut all: Vec<Reading> =
         upper.chain(not_before.iter().filter(in_range).map(lower)).collect();
-    sort::by_key(&mut all, |r| r.x);
+    all.sort_by_key(|r| r.x);
     all.dedup_by(|next, kept| {
         let same = next.x == kept.x;
         if same {

@@ -3,7 +3,6 @@
 //! How far times are from the constraints.
 
 use super::{Limits, Point, quantile};
-use crate::sort;
 
 /// How far times are from the constraints on their readings, in 1/[`FRACTION`](super::FRACTION) ns: medians. Of
 /// several constraints on one side of a reading, the closest one counts.
@@ -51,7 +50,7 @@ impl Distances {
 fn closest(points: &[Point], order: impl Fn(i64) -> i64) -> Vec<Point> {
     let mut points = points.to_vec();
     // Those of the points and those of the kernel are each in order, which a stable sort makes use of.
-    sort::by_key(&mut points, |point| (point.x, order(point.y)));
+    points.sort_by_key(|point| (point.x, order(point.y)));
     points.dedup_by_key(|point| point.x);
     points
 }

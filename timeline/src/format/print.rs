@@ -12,7 +12,6 @@
 //! Names may tell the whole number of their field, or less: `__print_symbolic(REC->data >> 8 & 7, ..)` tells three bits.
 //! [`Named::tells`] has the bits that a reader of the names can work out again.
 
-use crate::sort;
 use crate::value::Part;
 use std::collections::HashSet;
 
@@ -574,7 +573,7 @@ impl<'a> Parser<'a> {
                     let of = self.accept("(").then(|| self.expression(depth + 1))??;
                     let mut names = self.names(depth + 1)?;
                     // The first of several names is valid: the sort is stable.
-                    sort::by_key(&mut names, |(number, _)| *number);
+                    names.sort_by_key(|(number, _)| *number);
                     names.dedup_by_key(|(number, _)| *number);
                     self.node(Expr::Symbol(Box::new(of), Names::new(names)))
                 }

@@ -355,9 +355,7 @@ impl GroupWaits {
 
 /// Sorts waits: by part, and the longest first.
 pub(super) fn sort(all: &mut [(Wait, u64)]) {
-    crate::sort::by_key(all, |((part, cause), time)| {
-        (*part as usize, std::cmp::Reverse(*time), *cause)
-    });
+    all.sort_by_key(|((part, cause), time)| (*part as usize, std::cmp::Reverse(*time), *cause));
 }
 
 #[cfg(test)]

@@ -16,7 +16,6 @@
 use super::parts::Times;
 use super::store::{Holder, NO_THREAD, Sample, State, Store};
 use super::summary::Group;
-use crate::sort;
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
@@ -81,7 +80,7 @@ pub(super) fn of_parents(
         around.push(sample);
     }
     for children in &mut found {
-        sort::by_key(children, |child| {
+        children.sort_by_key(|child| {
             (child.name.is_none(), Reverse(child.times.total()), child.name.clone())
         });
     }

@@ -7,7 +7,6 @@ use super::steals::Steals;
 use super::store::{Detail, Holder, Sample, Store};
 use super::summary::{Group, Longest, rank};
 use super::{MOST_GROUPS, children};
-use crate::sort;
 use std::collections::HashMap;
 
 /// Name of the region whose duration is the cost of a region.
@@ -152,7 +151,7 @@ impl Groups {
         let numbers = self.all.len();
         self.all.retain(has_any);
         // The samples have the groups' numbers.
-        sort::by(&mut self.all, |a, b| key(a).cmp(&key(b)));
+        self.all.sort_by(|a, b| key(a).cmp(&key(b)));
         let mut places = vec![0; numbers];
         for (place, group) in self.all.iter().enumerate() {
             places[usize::from(group.number)] = place as u16;

@@ -5,7 +5,6 @@
 use super::causes::CauseNumber;
 use super::host::Thread;
 use super::parts::{Interval, Part};
-use crate::sort;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -107,7 +106,7 @@ fn shorten<T>(
         return true;
     }
     let mut order: Vec<usize> = (0..all.len()).collect();
-    sort::by_key(&mut order, |at| {
+    order.sort_by_key(|at| {
         let (from, to) = times(&all[*at]);
         (to > window.begin && from < window.end, to - from)
     });

@@ -516,7 +516,7 @@ impl Steps {
             ns: ns / paths.max(1),
         };
         let mut all = Vec::from_iter(self.0.iter().map(step).filter(|step| step.ns > 0));
-        crate::sort::by_key(&mut all, |step| (std::cmp::Reverse(step.ns), step.thread, step.doing));
+        all.sort_by_key(|step| (std::cmp::Reverse(step.ns), step.thread, step.doing));
         all
     }
 }

@@ -9,7 +9,6 @@
 
 use super::store::{Sample, Store};
 use crate::inputs::kernel::{KernelTrace, STEAL_STEP_MS, Steal};
-use crate::sort;
 use std::collections::HashMap;
 
 const MS: u64 = 1_000_000;
@@ -80,7 +79,7 @@ impl Machine {
         let all = || recordings.iter().flat_map(|trace| trace.steals());
         let sum = all().filter(|steal| steal.cpu.is_none());
         let mut rises = Vec::from_iter(sum.map(|steal| (steal.from, steal.to)));
-        sort::by_key(&mut rises, |times| *times);
+        rises.sort_by_key(|times| *times);
         rises.dedup_by(|next, before| {
             let joins = next.0 <= before.1;
             before.1 = if joins { before.1.max(next.1) } else { before.1 };
@@ -129,7 +128,7 @@ fn spans_of(cpus: &HashMap<u16, Vec<Span>>, cpu: u16) -> &[Span] {
 
 /// Returns the spans that the rises of a CPU divide all time into.
 fn spans(mut rises: Vec<Steal<i64>>) -> Vec<Span> {
-    sort::by_key(&mut rises, |rise| (rise.from, rise.to));
+    rises.sort_by_key(|rise| (rise.from, rise.to));
     let (mut from, mut last) = (i64::MIN, i64::MIN);
     let mut spans = Vec::with_capacity(rises.len() + 1);
     for rise in rises {

@@ -19,13 +19,11 @@ pub(crate) use super::samples::Seat;
 use super::samples::{self, Found, MOST_POINTS, Times};
 use super::session::Session;
 use super::session_json::Clock;
-use crate::by_number::ByNumber;
 use crate::clock::{
     Bounds, ClockMap, Declared, Distances, FRACTION, GuestReading, Hull, Limits, Lines, Mapped,
     Point, Residuals,
 };
 use crate::error::Result;
-use crate::sort;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
 
@@ -39,11 +37,11 @@ const REFERENCES: usize = 4;
 /// Maps of a session's guest clocks; by default of none.
 #[derive(Clone, Debug, Default)]
 pub struct ClockMaps {
-    clocks: ByNumber<u32, Maps>,
+    clocks: BTreeMap<u32, Maps>,
     unusable: u64,
     /// Constraints by the kernel's trace, if there is one: used, and left out.
     of_kernel: Option<(usize, usize)>,
-    seats: ByNumber<u32, Vec<Seat>>,
+    seats: BTreeMap<u32, Vec<Seat>>,
     /// Whether the writer's estimates in `session.json` are used instead.
     is_estimate: bool,
 }
@@ -53,7 +51,7 @@ struct Maps {
     /// Map of the clients that agree.
     shared: Arc<ClockMap>,
     /// Map for each client with constraints; if there is only one, it is the shared one.
-    clients: ByNumber<u32, Arc<ClockMap>>,
+    clients: BTreeMap<u32, Arc<ClockMap>>,
     /// Clients whose own map is used, because their constraints contradict those of others.
     alone: BTreeSet<u32>,
     /// The map of a clock without constraints.
@@ -62,7 +60,7 @@ struct Maps {
     of_kernel: (usize, usize),
     tscs: GuestTscs,
     /// By client whose own map is used; `None`: of the clients that agree.
-    residuals: ByNumber<Option<u32>, Residuals>,
+    residuals: BTreeMap<Option<u32>, Residuals>,
     /// What the constraints of any client allow that has enough of them, once somebody asks.
     together: OnceLock<Option<Arc<Hull>>>,
 }
@@ -188,8 +186,8 @@ impl ClockMaps {
         let known = self.clocks.iter().filter(|(_, maps)| {
             maps.shared.constraints() > 0 || maps.clients.values().any(|m| m.constraints() > 0)
         });
-        let known = known.filter(|(found, _)| id.is_none_or(|id| id == *found));
-        let mut known = known.filter_map(|(id, maps)| Some((session.json().clock(id)?, maps)));
+        let known = known.filter(|(found, _)| id.is_none_or(|id| id == **found));
+        let mut known = known.filter_map(|(id, maps)| Some((session.json().clock(*id)?, maps)));
         let (clock, maps) = known.next().ok_or("it has no reference points of a guest")?;
         if known.next().is_some() {
             return Err("its guest had several clocks, by reset or by several holders");
@@ -202,7 +200,7 @@ impl ClockMaps {
         }
         let (base, frequency, origin) = (clock.base, clock.frequency.max(1), session.origin());
         let has_bounds = |own: &&Arc<ClockMap>| own.width().is_some();
-        let own = client.and_then(|id| Some((id, maps.clients.get(id).filter(has_bounds)?)));
+        let own = client.and_then(|id| Some((id, maps.clients.get(&id).filter(has_bounds)?)));
         if let Some((client, own)) = own {
             let is_alone = maps.alone.contains(&client);
             let map = if is_alone { own } else { &maps.shared }.clone();
@@ -216,7 +214,7 @@ impl ClockMaps {
             return Err("its guest's clients have different clocks");
         }
         let own = maps.clients.iter().filter(|(_, own)| own.constraints() >= FEW);
-        let mut lines = own.clone().map(|(client, _)| maps.tscs.used(client));
+        let mut lines = own.clone().map(|(client, _)| maps.tscs.used(*client));
         // One for all, or none.
         let used = lines.next().filter(|used| lines.all(|other| other == *used));
         let lines = used.unwrap_or_default();
@@ -264,8 +262,7 @@ impl ClockMaps {
         let (mut used, mut left_out) = (0, 0);
         let clocks = guests
             .map(|clock| {
-                let clients =
-                    std::mem::take(found.by_clock.get_or_insert_with(clock.id, ByNumber::default));
+                let clients = std::mem::take(found.by_clock.entry(clock.id).or_default());
                 let tscs = GuestTscs::of(session, clock, &clients, &found);
                 let maps = Maps::fit(session, clock, clients, tscs);
                 used += maps.of_kernel.0;
@@ -280,18 +277,18 @@ impl ClockMaps {
 
     /// Iterates over the clients with reference points.
     pub(crate) fn served(&self) -> impl Iterator<Item = u32> {
-        self.seats.iter().map(|(client, _)| client)
+        self.seats.keys().copied()
     }
 
     /// Returns the threads that served a client's reference points, in order of time.
     pub(crate) fn seats(&self, client: u32) -> &[Seat] {
-        self.seats.get(client).map_or(&[], |seats| seats)
+        self.seats.get(&client).map_or(&[], |seats| seats)
     }
 
     /// Returns the map of a guest clock for one of its clients.
     pub(crate) fn get(&self, clock: u32, client: u32) -> Option<ClientMap> {
-        let maps = self.clocks.get(clock)?;
-        let own = maps.clients.get(client);
+        let maps = self.clocks.get(&clock)?;
+        let own = maps.clients.get(&client);
         let lines = maps.tscs.used(client);
         if let Some(own) =
             own.filter(|own| maps.alone.contains(&client) || Arc::ptr_eq(own, &maps.shared))
@@ -309,9 +306,9 @@ impl ClockMaps {
     /// Iterates over the maps by clock: by client for those whose constraints contradict the
     /// others', then the one of all others.
     pub fn iter(&self) -> impl Iterator<Item = (u32, Option<u32>, &ClockMap)> {
-        self.clocks.iter().flat_map(|(clock, maps)| {
+        self.clocks.iter().flat_map(|(&clock, maps)| {
             let alone = maps.clients.iter().filter(|(client, _)| maps.alone.contains(client));
-            let own = alone.map(move |(client, map)| (clock, Some(client), &**map));
+            let own = alone.map(move |(client, map)| (clock, Some(*client), &**map));
             let is_shared = maps.alone.is_empty() || maps.alone.len() < maps.clients.len();
             let shared = is_shared.then_some((clock, None, &*maps.shared));
             own.chain(shared)
@@ -322,7 +319,7 @@ impl ClockMaps {
     /// the clients that share it. `None` if one is unknown, or there are none.
     pub fn bounds(&self, of: (u32, Option<u32>, &ClockMap)) -> Option<Bounds> {
         match of {
-            (clock, Some(client), map) => match self.clocks.get(clock)?.tscs.used(client) {
+            (clock, Some(client), map) => match self.clocks.get(&clock)?.tscs.used(client) {
                 lines if lines.is_empty() => map.bounds(),
                 _ => self.bounds_at(clock, client, map),
             },
@@ -333,8 +330,8 @@ impl ClockMaps {
     /// Returns how far the times of the clients of a map that [`ClockMaps::iter`] has are from the constraints:
     /// by the VMM's word where that is used, by the map elsewhere.
     pub fn residuals(&self, (clock, client, _): (u32, Option<u32>, &ClockMap)) -> Residuals {
-        let maps = self.clocks.get(clock);
-        maps.and_then(|maps| maps.residuals.get(client)).copied().unwrap_or_default()
+        let maps = self.clocks.get(&clock);
+        maps.and_then(|maps| maps.residuals.get(&client)).copied().unwrap_or_default()
     }
 
     /// Returns the size of a jump up to which the bounds of a map that [`ClockMaps::iter`] has hold if it is
@@ -342,7 +339,7 @@ impl ClockMaps {
     pub fn room_for_jumps(&self, of: (u32, Option<u32>, &ClockMap)) -> Option<u64> {
         let (clock, client, map) = of;
         let shared = map.width()?;
-        let maps = self.clocks.get(clock).filter(|_| client.is_none());
+        let maps = self.clocks.get(&clock).filter(|_| client.is_none());
         let own = maps.into_iter().flat_map(|maps| {
             let own = maps.clients.iter().filter(|(client, _)| !maps.alone.contains(client));
             // The bounds of those with few are the larger ones of both.
@@ -353,7 +350,7 @@ impl ClockMaps {
 
     /// Returns whether constraints by the kernel's trace limit a clock.
     pub fn is_limited_by_kernel(&self, clock: u32) -> bool {
-        self.clocks.get(clock).is_some_and(|maps| maps.of_kernel.0 > 0)
+        self.clocks.get(&clock).is_some_and(|maps| maps.of_kernel.0 > 0)
     }
 
     /// Returns the bounds of a client's times at the readings of a map.
@@ -366,12 +363,12 @@ impl ClockMaps {
     /// Returns the bounds of a clock's clients that share a map, each at its own readings: the largest of
     /// all these clients. `None` if one is unknown, or there are none.
     fn shared_bounds(&self, clock: u32) -> Option<Bounds> {
-        let maps = self.clocks.get(clock)?;
+        let maps = self.clocks.get(&clock)?;
         let mut worst: Option<Bounds> = None;
         let is_shared = |client: &u32| !maps.alone.contains(client);
         let own = maps.clients.iter().filter(|(client, _)| is_shared(client));
         for (client, own) in own.filter(|(_, own)| own.width().is_some()) {
-            let bounds = self.bounds_at(clock, client, own)?;
+            let bounds = self.bounds_at(clock, *client, own)?;
             worst = Some(worst.map_or(bounds, |worst| worst.max(bounds)));
         }
         worst
@@ -384,8 +381,8 @@ impl ClockMaps {
         let mut found = BTreeMap::new();
         for stream in session.streams().iter().filter(|s| s.domain == Domain::Guest) {
             let clocks: BTreeSet<u32> = stream.segments.iter().map(|s| s.first.stream_id).collect();
-            for (clock, maps) in clocks.iter().filter_map(|id| Some((*id, self.clocks.get(*id)?))) {
-                let own = maps.clients.get(stream.client);
+            for (clock, maps) in clocks.iter().filter_map(|id| Some((*id, self.clocks.get(id)?))) {
+                let own = maps.clients.get(&stream.client);
                 if own.is_none_or(|own| own.width().is_none()) && !maps.clients.is_empty() {
                     found.entry(clock).or_insert((0, maps.alone.is_empty())).0 += 1;
                 }
@@ -396,20 +393,20 @@ impl ClockMaps {
 
     /// Iterates over the clients whose TSC the VMM gave and that have reference points, by clock.
     pub fn compared_tscs(&self) -> impl Iterator<Item = ComparedTsc> {
-        self.clocks.iter().flat_map(|(clock, maps)| maps.tscs.compared(clock))
+        self.clocks.iter().flat_map(|(clock, maps)| maps.tscs.compared(*clock))
     }
 
     /// Iterates over what the recording of the host's kernel says of the TSCs of clients with points: clock, client,
     /// KVM's word.
     pub fn kvm_words(&self) -> impl Iterator<Item = (u32, u32, &KvmWord)> {
         self.clocks.iter().flat_map(|(clock, maps)| {
-            maps.tscs.of_kvm().map(move |(client, word)| (clock, client, word))
+            maps.tscs.of_kvm().map(move |(client, word)| (*clock, client, word))
         })
     }
 
     /// Iterates over the CPUs of guests whose kernels' events show whether KVM's word on the TSC of a client is true.
     pub fn guest_cpus(&self) -> impl Iterator<Item = &GuestCpu> {
-        self.clocks.iter().flat_map(|(_, maps)| maps.tscs.cpus())
+        self.clocks.values().flat_map(|maps| maps.tscs.cpus())
     }
 
     /// Returns the number of reference points that no clock of the session can have made:
@@ -429,12 +426,12 @@ impl Maps {
     fn fit(
         session: &Session,
         clock: &Clock,
-        clients: ByNumber<u32, Times>,
+        clients: BTreeMap<u32, Times>,
         mut tscs: GuestTscs,
     ) -> Maps {
         let declared = Declared { frequency: clock.frequency, is_assumed: clock.assumed };
         let mut of_kernel = (0, 0);
-        let (mut limits, mut own) = (ByNumber::default(), ByNumber::default());
+        let (mut limits, mut own) = (BTreeMap::default(), BTreeMap::default());
         for (client, times) in clients {
             let (mut certain, mut more) = (times.of_points(), times.of_kernel());
             drop(times);
@@ -453,7 +450,7 @@ impl Maps {
         }
         let start = Point { x: 0, y: session.host_time(clock, 0) };
         let unknown = Arc::new(ClockMap::nominal(clock.frequency, start));
-        let clients = || own.iter().map(|(client, _)| client);
+        let clients = || own.keys().copied();
         let mut group: Vec<u32> = clients().collect();
         let mut shared = joint(declared, &limits, &own, &group, of_kernel.0 > 0);
         if shared.is_none() {
@@ -467,20 +464,20 @@ impl Maps {
         let is_alone = |client: &u32| group.binary_search(client).is_err();
         let alone = clients().filter(is_alone).collect();
         let shared = shared.unwrap_or(unknown.clone());
-        let residuals = ByNumber::default();
+        let residuals = BTreeMap::default();
         let (clients, together) = (own, OnceLock::new());
         let maps = Maps { shared, clients, alone, unknown, of_kernel, tscs, residuals, together };
         Maps { residuals: maps.residuals(&limits), ..maps }
     }
 
-    fn residuals(&self, limits: &ByNumber<u32, Limits>) -> ByNumber<Option<u32>, Residuals> {
-        let mut distances = ByNumber::default();
+    fn residuals(&self, limits: &BTreeMap<u32, Limits>) -> BTreeMap<Option<u32>, Residuals> {
+        let mut distances = BTreeMap::default();
         for (client, limits) in limits.iter() {
-            let alone = self.alone.contains(&client).then_some(client);
+            let alone = self.alone.contains(client).then_some(*client);
             let own = self.clients.get(client).filter(|_| alone.is_some());
             let map = own.unwrap_or(&self.shared);
-            let (lines, mut hint) = (self.tscs.used(client), 0);
-            distances.get_or_insert_with(alone, Distances::default).add(limits, |x| {
+            let (lines, mut hint) = (self.tscs.used(*client), 0);
+            distances.entry(alone).or_insert_with(Distances::default).add(limits, |x| {
                 // Readings are not negative.
                 let guest = x.unsigned_abs();
                 match lines.at(guest) {
@@ -499,20 +496,20 @@ impl Maps {
 /// `is_narrowed`: whether constraints by the kernel are among them.
 fn joint(
     declared: Declared,
-    limits: &ByNumber<u32, Limits>,
-    own: &ByNumber<u32, Arc<ClockMap>>,
+    limits: &BTreeMap<u32, Limits>,
+    own: &BTreeMap<u32, Arc<ClockMap>>,
     group: &[u32],
     is_narrowed: bool,
 ) -> Option<Arc<ClockMap>> {
     if let [only] = group {
-        return own.get(*only).cloned();
+        return own.get(only).cloned();
     }
     let mut all = Limits::default();
-    for limits in group.iter().filter_map(|client| limits.get(*client)) {
+    for limits in group.iter().filter_map(|client| limits.get(client)) {
         all.extend(limits);
     }
     let joint = ClockMap::fit(declared, &all.not_after, &all.not_before).ok()??;
-    let own = || group.iter().filter_map(|client| own.get(*client));
+    let own = || group.iter().filter_map(|client| own.get(client));
     let jumps = own().map(|map| map.segments() - 1).sum::<usize>();
     let known = own().filter(|map| map.constraints() >= FEW);
     let narrowest = known.filter_map(|map| map.width()).min().unwrap_or(0);
@@ -529,12 +526,12 @@ fn joint(
 /// Returns the clients that agree with one of those with most constraints: as many as agree with any of
 /// these. Clients with false readings can prevent that others share a map, but not make it wrong: that
 /// is checked afterwards.
-fn largest_group(own: &ByNumber<u32, Arc<ClockMap>>) -> Vec<u32> {
-    let mut by_constraints: Vec<(u32, &Arc<ClockMap>)> = own.iter().collect();
-    sort::by_key(&mut by_constraints, |(_, map)| std::cmp::Reverse(map.constraints()));
+fn largest_group(own: &BTreeMap<u32, Arc<ClockMap>>) -> Vec<u32> {
+    let mut by_constraints = Vec::from_iter(own);
+    by_constraints.sort_by_key(|(_, map)| std::cmp::Reverse(map.constraints()));
     let agree = |reference: &ClockMap| {
         let agree = own.iter().filter(|(_, map)| reference.may_be(map));
-        agree.map(|(client, _)| client).collect::<Vec<u32>>()
+        agree.map(|(client, _)| *client).collect::<Vec<u32>>()
     };
     let groups = by_constraints.iter().take(REFERENCES).map(|(_, reference)| agree(reference));
     groups.max_by_key(Vec::len).unwrap_or_default()

@@ -11,8 +11,6 @@ use crate::clock::{Agreement, ClockMap, Limits, Line, Lines, Point};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::by_number::ByNumber;
-
 /// A client's TSC by its VMM's word, and how its reference points agree with that.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
@@ -79,11 +77,11 @@ pub struct GuestCpu {
 #[derive(Clone, Debug, Default)]
 pub(super) struct GuestTscs {
     /// By client; `None`: of all others.
-    said: ByNumber<Option<u32>, Line>,
-    compared: ByNumber<u32, Agreement>,
+    said: BTreeMap<Option<u32>, Line>,
+    compared: BTreeMap<u32, Agreement>,
     /// The TSCs of all VMs of the host.
     of_kvm: Vec<Line>,
-    compared_of_kvm: ByNumber<u32, KvmWord>,
+    compared_of_kvm: BTreeMap<u32, KvmWord>,
     /// CPUs of the guest, by TSCs of the host.
     cpus: Vec<GuestCpu>,
 }
@@ -107,7 +105,7 @@ impl GuestTscs {
     pub fn of(
         session: &Session,
         clock: &Clock,
-        times: &ByNumber<u32, Times>,
+        times: &BTreeMap<u32, Times>,
         found: &Found,
     ) -> GuestTscs {
         let json = session.json();
@@ -118,7 +116,7 @@ impl GuestTscs {
         let is_its =
             |stream: &&Stream| stream.segments.iter().any(|s| s.first.stream_id == clock.id);
         let with_packets = BTreeSet::from_iter(guests.filter(is_its).map(|stream| stream.client));
-        let is_client = |client| times.get(client).is_some() || with_packets.contains(&client);
+        let is_client = |client| times.contains_key(&client) || with_packets.contains(&client);
         let line = |tsc| Line::new(tsc, clock.base, session.counter(), session.origin());
         let said = said.filter(|said| said.client.is_none_or(is_client));
         let said = said.filter_map(|said| Some((said.client, line(said.tsc)?)));
@@ -152,7 +150,7 @@ impl GuestTscs {
     }
 
     fn said(&self, client: u32) -> Option<&Line> {
-        self.said.get(Some(client)).or_else(|| self.said.get(None))
+        self.said.get(&Some(client)).or_else(|| self.said.get(&None))
     }
 
     /// Compares the words on a client with the constraints from which its map was made.
@@ -173,7 +171,7 @@ impl GuestTscs {
     /// Returns the lines by which a client's times are mapped. A client without constraints on both sides needs another
     /// one's that agree with the same TSC, and none that contradict theirs.
     pub fn used(&self, client: u32) -> Lines {
-        let own = self.compared_of_kvm.get(client);
+        let own = self.compared_of_kvm.get(&client);
         if let Some(lines) = own.and_then(KvmWord::lines) {
             return Lines::new(lines.clone());
         }
@@ -194,13 +192,13 @@ impl GuestTscs {
 
     fn used_of_vmm(&self, client: u32) -> Option<Line> {
         let line = self.said(client)?;
-        let own = self.compared.get(client);
+        let own = self.compared.get(&client);
         let has_own = own.is_some_and(|own| own.room.0.is_some() && own.room.1.is_some());
         let is_used = match own {
             Some(own) if has_own || own.contradicting > 0 => own.is_agreed(),
             _ => {
-                let is_same = |(other, agreement): (u32, &Agreement)| {
-                    agreement.is_agreed() && self.said(other) == Some(line)
+                let is_same = |(other, agreement): (&u32, &Agreement)| {
+                    agreement.is_agreed() && self.said(*other) == Some(line)
                 };
                 self.compared.values().all(|other| other.contradicting == 0)
                     && self.compared.iter().any(is_same)
@@ -211,14 +209,14 @@ impl GuestTscs {
 
     /// Iterates over the clients that KVM's word was compared with.
     pub fn of_kvm(&self) -> impl Iterator<Item = (u32, &KvmWord)> {
-        self.compared_of_kvm.iter()
+        self.compared_of_kvm.iter().map(|(client, word)| (*client, word))
     }
 
     /// Iterates over the clients that have constraints.
     pub fn compared(&self, clock: u32) -> impl Iterator<Item = ComparedTsc> {
         self.compared.iter().filter_map(move |(client, agreement)| {
-            let tsc = self.said(client)?.tsc();
-            Some(ComparedTsc { clock, client, tsc, agreement: *agreement })
+            let tsc = self.said(*client)?.tsc();
+            Some(ComparedTsc { clock, client: *client, tsc, agreement: *agreement })
         })
     }
 }

@@ -13,11 +13,9 @@ use super::packet::{Domain, MOST_CLIENTS};
 use super::session::Session;
 use super::session_json::{Clock, GuestTsc};
 use super::stream::Records;
-use crate::by_number::{ByNumber, Number};
 use crate::clock::{Limits, Line, Point};
 use crate::error::Result;
 use crate::event::{EventKind, Reference};
-use crate::sort;
 use std::cmp::Reverse;
 use std::collections::binary_heap::PeekMut;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -57,7 +55,7 @@ pub(crate) const MOST_POINTS: usize = 1 << 17;
 const MOST_CPUS: u32 = 8192;
 
 /// Samples by clock and client.
-type Samples = ByNumber<(u32, u32), Thinned<Sample>>;
+type Samples = BTreeMap<(u32, u32), Thinned<Sample>>;
 
 /// The time in which one thread of the VMM served all reference points of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -148,11 +146,11 @@ impl Times {
 /// The times of a session's reference points, by clock and client.
 #[derive(Debug, Default)]
 pub(crate) struct Found {
-    pub by_clock: ByNumber<u32, ByNumber<u32, Times>>,
+    pub by_clock: BTreeMap<u32, BTreeMap<u32, Times>>,
     /// Reference points that no client or no clock of the session can have made.
     pub unusable: u64,
     /// The threads that served each client's reference points, in order of time.
-    pub served: ByNumber<u32, Vec<Seat>>,
+    pub served: BTreeMap<u32, Vec<Seat>>,
     /// The TSCs that KVM gave to the VMs of this host, in host units from the session's origin.
     pub tscs: Vec<KvmTsc<i64>>,
     /// CPUs of guests whose kernels' events were looked for in guest mode of the host's threads.
@@ -184,7 +182,7 @@ pub(crate) fn find(session: &Session, most_points: usize) -> Result<Found> {
             samples.iter_mut().for_each(|sample| sample.next = None);
         }
         let times = of_client(session, (clock, client), samples)?;
-        found.by_clock.get_or_insert_with(clock, ByNumber::default).insert(client, times);
+        found.by_clock.entry(clock).or_default().insert(client, times);
     }
     Ok(found)
 }
@@ -293,7 +291,7 @@ pub fn vcpu_threads(session: &Session, maps: &ClockMaps) -> Result<BTreeMap<u32,
 fn samples(session: &Session, most: usize, found: &mut Found) -> Result<Samples> {
     let mut samples = Samples::default();
     let mut kept = 0;
-    let (mut clocks, mut served) = (ByNumber::default(), ByNumber::default());
+    let (mut clocks, mut served) = (BTreeMap::default(), BTreeMap::default());
     let mut seats = 0;
     points(session, |&Served { point, epoch, clock, host, tid }| {
         if point.client >= MOST_CLIENTS {
@@ -301,7 +299,7 @@ fn samples(session: &Session, most: usize, found: &mut Found) -> Result<Samples>
             return;
         }
         if let Some(tid) = tid {
-            let of = served.get_or_insert_with(point.client, Seats::new);
+            let of = served.entry(point.client).or_insert_with(Seats::new);
             seats -= of.kept.len();
             of.push(tid, host);
             seats += of.kept.len();
@@ -315,7 +313,8 @@ fn samples(session: &Session, most: usize, found: &mut Found) -> Result<Samples>
         }
         let client = point.client;
         let read = clocks
-            .get_or_insert_with((client, epoch), || clocks_of(session, client, epoch))
+            .entry((client, epoch))
+            .or_insert_with(|| clocks_of(session, client, epoch))
             .iter()
             .filter_map(|c| {
                 let guest = point.guest_time.checked_sub(c.base)?;
@@ -333,7 +332,7 @@ fn samples(session: &Session, most: usize, found: &mut Found) -> Result<Samples>
                 let (reached, resumed) = (None, None);
                 let sample =
                     Sample { guest, host, next: None, tid, seq: point.seq, reached, resumed };
-                let of = samples.get_or_insert_with((clock, client), Thinned::default);
+                let of = samples.entry((clock, client)).or_default();
                 // Also of a point that is left out: the reading after the last one that is not.
                 if let Some(last) = of.kept.last_mut()
                     && last.next.is_none()
@@ -355,13 +354,12 @@ fn samples(session: &Session, most: usize, found: &mut Found) -> Result<Samples>
 }
 
 /// Halves the largest of some sequences. Returns by how much it is shorter.
-fn halve_largest<K: Number, T>(
-    all: &mut ByNumber<K, T>,
+fn halve_largest<K: Copy + Ord, T>(
+    all: &mut BTreeMap<K, T>,
     len: impl Fn(&T) -> usize,
     halve: impl Fn(&mut T),
 ) -> usize {
-    let all = all.iter_mut().map(|(_, of)| of);
-    let Some(largest) = all.max_by_key(|of| len(of)) else { return 0 };
+    let Some(largest) = all.values_mut().max_by_key(|of| len(of)) else { return 0 };
     let before = len(largest);
     halve(largest);
     before - len(largest)
@@ -388,7 +386,7 @@ fn clocks_of(session: &Session, client: u32, epoch: u32) -> Vec<&Clock> {
 /// waits for each reply. Of points that break this, as few as possible are dropped: one wrong
 /// guest time does not cost those after it.
 fn in_order(mut samples: Vec<Sample>, unusable: &mut u64) -> Vec<Sample> {
-    sort::by_key(&mut samples, |s| (s.host, s.guest));
+    samples.sort_by_key(|s| (s.host, s.guest));
     // The longest increasing subsequence: of all with a length, the one that ends earliest.
     let mut ends: Vec<usize> = Vec::new();
     let mut before = vec![None; samples.len()];

@@ -9,7 +9,6 @@ use super::class::{Class, Classes};
 use super::packet::{Domain, HEADER_BYTES, MOST_CLIENTS, Packet, PacketHeader, Packets, is_back};
 use crate::error::{Error, Result};
 use crate::event::EventKind;
-use crate::sort;
 use crate::value::ValueRef;
 use hypertrace_abi::record::{HEADER_WORDS, Header, id};
 use std::mem::offset_of;
@@ -180,7 +179,7 @@ impl Stream {
             let place = (part(p, uuid), p.ring_begin, p.sequence);
             (p.domain, p.client, place, s.last.ring_end, name.len(), name)
         }
-        sort::by(&mut segments, |a, b| key(a, uuid).cmp(&key(b, uuid)));
+        segments.sort_by(|a, b| key(a, uuid).cmp(&key(b, uuid)));
         let mut streams: Vec<Stream> = Vec::new();
         for segment in segments {
             let (domain, client) = (segment.first.domain, segment.first.client);

@@ -15,7 +15,6 @@ use crate::error::Result;
 use crate::format::{Fields, Format};
 use crate::inputs::ctf::{ClockMaps, Found, KvmTsc, MOST_POINTS, Sample, Session, find};
 use crate::inputs::input::Time;
-use crate::sort;
 use std::cmp::Reverse;
 use std::collections::binary_heap::PeekMut;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
@@ -88,7 +87,7 @@ impl KernelTrace {
             return Ok(());
         }
         for thread in around.threads.values_mut() {
-            sort::by_key(&mut thread.samples, |sample| sample.host);
+            thread.samples.sort_by_key(|sample| sample.host);
         }
         around.read(self, session.origin())?;
         around.leave_out_gaps();
@@ -138,7 +137,7 @@ impl KernelTrace {
             found.extend(held.map(|from| KvmTsc { pid, tsc, from, until: end }));
         }
         let mut all = Vec::from_iter(all.into_values());
-        sort::by_key(&mut all, Vec::len);
+        all.sort_by_key(Vec::len);
         let mut left = MOST_WORDS;
         // No VM makes another one's times less exact by its number of changes.
         let is_kept = |of: &Vec<KvmTsc<i64>>| {
@@ -341,7 +340,7 @@ impl<'a> Around<'a> {
             return;
         }
         // Of those that end later, one that begins earliest matters.
-        sort::by_key(&mut self.gaps, |gap| gap.1);
+        self.gaps.sort_by_key(|gap| gap.1);
         let mut earliest = i64::MAX;
         for gap in self.gaps.iter_mut().rev() {
             earliest = earliest.min(gap.0);

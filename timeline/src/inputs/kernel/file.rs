@@ -17,7 +17,6 @@ use super::printk::Printk;
 use super::zstd::decompress;
 use crate::error::{Error, Result};
 use crate::inputs::regular::{Opened, read_at};
-use crate::sort;
 use hypertrace_abi::event::cut;
 use hypertrace_abi::ring::MAX_NAME_BYTES;
 use hypertrace_format::error::Warning;
@@ -466,7 +465,7 @@ impl TraceFile {
     fn check_buffers(&mut self) -> Result<()> {
         let cpus = self.buffers.iter().flat_map(|buffer| &buffer.cpus);
         let mut places: Vec<(u64, u64)> = cpus.map(|c| (c.at, c.len)).filter(|p| p.1 > 0).collect();
-        sort::by_key(&mut places, |place| *place);
+        places.sort_by_key(|place| *place);
         for pair in places.windows(2) {
             if let [(at, len), (next, _)] = *pair
                 && at.saturating_add(len) > next
@@ -620,6 +619,6 @@ fn comms(bytes: &mut Bytes<'_>) -> Result<Vec<(u32, Box<str>)>> {
     if comms.len() > MOST_COMMS {
         return Err(bytes.damaged(&format!("names of at most {MOST_COMMS} threads"), "more"));
     }
-    sort::by_key(&mut comms, |(tid, _)| *tid);
+    comms.sort_by_key(|(tid, _)| *tid);
     Ok(comms)
 }

@@ -14,7 +14,6 @@ use super::{KernelTrace, TSC};
 use crate::clock::Line;
 use crate::error::Result;
 use crate::inputs::ctf::{Found, GuestCpu, GuestTsc, Sample, Session, kvm_line};
-use crate::sort;
 use std::collections::{BTreeMap, HashMap};
 
 /// Names of the events at the borders of guest mode.
@@ -111,8 +110,8 @@ impl GuestModes {
             *all = all.zip(own).map(|(all, own)| (all.0.max(own.0), all.1.min(own.1)));
         }
         for (id, times) in found.by_clock.iter() {
-            let Some(clock) = session.json().clock(id) else { continue };
-            let own: Vec<_> = readings.range((id, 0)..(id, MOST_CPUS)).collect();
+            let Some(clock) = session.json().clock(*id) else { continue };
+            let own: Vec<_> = readings.range((*id, 0)..(*id, MOST_CPUS)).collect();
             if own.is_empty() || modes.cpus.len() >= MOST_PAIRS {
                 continue;
             }
@@ -129,11 +128,11 @@ impl GuestModes {
                 let [from, until] = [from, until].map(|at| host.host_time(at, session.origin()));
                 let step = i64::try_from(line.step()).unwrap_or(i64::MAX);
                 let word = modes.words.len();
-                modes.words.push(Word { clock: id, tsc: line.tsc(), from, until, step });
+                modes.words.push(Word { clock: *id, tsc: line.tsc(), from, until, step });
                 for ((_, number), raw) in &own {
                     let at = |raw: &u64| line.at(raw.wrapping_sub(clock.base) as i64);
                     let mut times = Vec::from_iter(raw.iter().map(at));
-                    sort::by_key(&mut times, |time| *time);
+                    times.sort_by_key(|time| *time);
                     modes.cpus.push(Cpu { word, number: *number, times });
                 }
             }
@@ -258,7 +257,7 @@ impl GuestModes {
             }
             let threads = self.threads.iter().filter(|(_, mode)| mode.possible.contains(&number));
             let mut threads = Vec::from_iter(threads.map(|(tid, _)| *tid));
-            sort::by_key(&mut threads, |tid| *tid);
+            threads.sort_by_key(|tid| *tid);
             let (clock, tsc, cpu) = (word.clock, word.tsc, cpu.number);
             found.push(GuestCpu { clock, tsc, cpu, events, threads });
         }

@@ -8,7 +8,6 @@ use super::times::Scale;
 use crate::clock::host::{HostCounter, uuid};
 use crate::error::Result;
 use crate::inputs::ctf::KvmTsc;
-use crate::sort;
 use hypertrace_abi::event::cut;
 use hypertrace_format::session_json::GuestTsc;
 use hypertrace_format::trace_dat::{MOST_STEALS, MOST_TSCS, id};
@@ -346,7 +345,7 @@ fn time_shift(data: &mut Bytes<'_>) -> Result<TimeShift> {
             sample.fraction = fraction as u32;
         }
     }
-    shift.cpus.iter_mut().for_each(|samples| sort::by_key(samples, |sample| sample.time));
+    shift.cpus.iter_mut().for_each(|samples| samples.sort_by_key(|sample| sample.time));
     Ok(shift)
 }
 

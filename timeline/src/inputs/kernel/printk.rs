@@ -8,7 +8,6 @@
 
 use super::bytes::Bytes;
 use crate::error::Result;
-use crate::sort;
 use crate::value::{number, signed_number};
 use hypertrace_abi::event::cut;
 use std::fmt::Write as _;
@@ -38,7 +37,7 @@ impl Printk {
         if texts.len() > MOST_TEXTS {
             return Err(bytes.damaged(&format!("at most {MOST_TEXTS} formats of printk"), "more"));
         }
-        sort::by_key(&mut texts, |(address, _)| *address);
+        texts.sort_by_key(|(address, _)| *address);
         Ok(Printk(texts))
     }
 

@@ -2,8 +2,6 @@
 
 //! The times in which clients' clocks jumped.
 
-use crate::sort;
-
 /// The jumps of clocks.
 #[derive(Debug)]
 pub(in super::super) struct Jumps {
@@ -13,7 +11,7 @@ pub(in super::super) struct Jumps {
 
 impl Jumps {
     pub fn new(mut all: Vec<(Option<u32>, i64, i64)>) -> Jumps {
-        sort::by_key(&mut all, |jump| *jump);
+        all.sort_by_key(|jump| *jump);
         // Those of one clock can overlap: each then also has the time of those before it.
         for at in 1..all.len() {
             if all[at].0 == all[at - 1].0 {
