@@ -30,7 +30,8 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// A reader of a session that is being written, in rounds.
 ///
 /// Times of a guest's own clock are by the writer's estimate in `session.json`, without a
-/// bound. Memory depends on the number of files, not on their sizes.
+/// bound. A source has the name that was read last: the host may record the first points of a thread before the reader gets
+/// the thread's name. Memory depends on the number of files, not on their sizes.
 #[derive(Debug)]
 pub struct Follow {
     dir: PathBuf,

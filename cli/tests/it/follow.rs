@@ -224,23 +224,33 @@ fn a_programs_session_ends_with_run() {
 
     assert!(running.wait().unwrap().success());
     assert_eq!(code, Some(0));
-    let (mut shown, reported) = (parsed(&shown), parsed(&report(&out)));
-    // The rate of the host's clock is measured again while the session lasts.
-    for (shown, reported) in shown.iter_mut().zip(&reported) {
-        assert!(shown.0.abs_diff(reported.0) < 1_000, "{shown:?} {reported:?}");
-        shown.0 = reported.0;
+    let (shown, reported) = (parsed(&shown), parsed(&report(&out)));
+    let mut unnamed = 0;
+    for ((shown, at, source), (reported, expected, by)) in shown.iter().zip(&reported) {
+        assert_eq!(shown, reported);
+        // The rate of the host's clock is measured again while the session lasts.
+        assert!(at.abs_diff(*expected) < 1_000, "{at} {expected} {shown}");
+        // The host may record the first points of a thread before the follower has read the thread's name.
+        if source != by {
+            let (numbered, _) = by.split_once(' ').unwrap();
+            assert_eq!(source, numbered);
+            unnamed += 1;
+        }
     }
-    assert_eq!(shown, reported);
+    assert_eq!(shown.len(), reported.len());
+    assert!(unnamed * 4 <= shown.len(), "{unnamed} of {}", shown.len());
 }
 
-/// Returns the times of lines, and their other contents, in the order of the contents.
-fn parsed(text: &str) -> Vec<(i64, String)> {
+/// Returns the contents of lines in their order, with their times and sources.
+fn parsed(text: &str) -> Vec<(String, i64, String)> {
     let mut lines = Vec::from_iter(text.lines().map(|line| {
         let mut line: Value = serde_json::from_str(line).unwrap();
-        line["t_ns"].take();
-        (line["ts_ns"].take().as_str().unwrap().parse::<i64>().unwrap(), line.to_string())
+        let ts_ns = line["ts_ns"].take().as_str().unwrap().parse().unwrap();
+        let source = line["source"].take().as_str().unwrap().to_owned();
+        ["t_ns", "thread"].map(|known_later| line[known_later].take());
+        (line.to_string(), ts_ns, source)
     }));
-    lines.sort_by(|a, b| a.1.cmp(&b.1).then(a.0.cmp(&b.0)));
+    lines.sort();
     lines
 }
 
