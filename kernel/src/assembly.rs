@@ -18,6 +18,10 @@ const MOST_JSON: usize = 1 << 20;
 /// Size of a page. Recordings of AArch64's kernels with larger ones are not taken.
 const PAGE: usize = 4096;
 
+/// Most pages of a session that have a single piece each. The places of a page's pieces take the reader's memory: little
+/// beside a larger page, but a guest can fill its files with pages of a few bytes.
+pub(crate) const MOST_SMALL: u32 = 8 << 20;
+
 /// Where the bytes of a piece lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PieceLocation {
@@ -68,6 +72,8 @@ struct CpuPages {
     events: u64,
     /// Whether pages are missing before this one.
     is_after_gap: bool,
+    /// Small pages for which there was no room.
+    beyond: u64,
     /// Offset of the first wrong record: its page and those after it are not used.
     wrong: Option<u64>,
 }
@@ -103,7 +109,8 @@ impl Assembly {
     }
 
     /// Adds a piece, whose bytes lie there. Those of a file come in order, and the descriptions before the pages.
-    pub fn add(&mut self, piece: &Piece<'_>, location: PieceLocation) {
+    /// `small` is how many more [small pages](MOST_SMALL) there may be.
+    pub fn add(&mut self, piece: &Piece<'_>, location: PieceLocation, small: &mut u32) {
         match (piece.file, &mut self.description) {
             (HEAD, Description::Coming { head, .. }) => head.add(piece, MOST_HEAD),
             (JSON, Description::Coming { json, .. }) => json.add(piece, MOST_JSON),
@@ -112,8 +119,8 @@ impl Assembly {
                 let cpu = other.strip_prefix("cpu").and_then(|number| number.parse::<u32>().ok());
                 match cpu.filter(|cpu| (*cpu as usize) < MOST_CPUS) {
                     Some(cpu) if self.is_described() => {
-                        let is_whole = self.cpus.entry(cpu).or_default().add(piece, location);
-                        self.damaged += u64::from(!is_whole);
+                        let pages = self.cpus.entry(cpu).or_default();
+                        self.damaged += u64::from(!pages.add(piece, location, small));
                     }
                     _ => self.damaged += 1,
                 }
@@ -144,16 +151,25 @@ impl Assembly {
     }
 
     /// Returns the file of this name that the pieces are. `None`: the guest has described nothing.
-    pub fn finish(mut self, name: &str) -> Option<GuestFile> {
+    pub fn finish(mut self, name: &str, small: &mut u32) -> Option<GuestFile> {
         self.is_described();
         let Description::Whole { head, sections, json } = self.description else { return None };
         for pages in self.cpus.values_mut() {
-            self.damaged += u64::from(!pages.end_page());
+            self.damaged += u64::from(!pages.end_page(small));
         }
         let mut damage = Vec::new();
         if self.damaged > 0 {
             let damaged = self.damaged;
-            damage.push(format!("{damaged} pages or parts that the guest sent are not whole"));
+            damage.push(format!(
+                "{damaged} pages or parts that the guest sent are not whole, or not in pieces of {PIECE} bytes"
+            ));
+        }
+        let beyond: u64 = self.cpus.values().map(|pages| pages.beyond).sum();
+        if beyond > 0 {
+            damage.push(format!(
+                "{beyond} pages of at most {PIECE} bytes are left out: a session has places for {MOST_SMALL}, shared by its \
+                 clients; record the guest's kernel for a shorter time"
+            ));
         }
         let end = self.end.parsed::<EndJson>();
         let recovered = end.is_none();
@@ -191,6 +207,7 @@ impl Assembly {
             head.extend(part);
         }
         head.resize(start as usize, 0);
+        runs.shrink_to_fit();
         let contents = Contents { events: vec![events], damage };
         let summary = ending.summary(name.into(), source, contents);
         let bytes = end + tail.len() as u64;
@@ -200,17 +217,17 @@ impl Assembly {
 
 impl CpuPages {
     /// Adds a piece. Returns false if the page before it is not whole.
-    fn add(&mut self, piece: &Piece<'_>, location: PieceLocation) -> bool {
+    fn add(&mut self, piece: &Piece<'_>, location: PieceLocation, small: &mut u32) -> bool {
         let (number, at) = (piece.at / PAGE as u64, (piece.at % PAGE as u64) as usize);
         let mut is_whole = true;
         if self.number != Some(number) {
-            is_whole = self.end_page();
+            is_whole = self.end_page(small);
             self.is_after_gap |= number != self.number.map_or(0, |last| last + 1);
             self.number = Some(number);
         }
-        // A page without one of its parts is not whole at its end.
+        // A page without one of its parts is not whole at its end, nor is one in shorter pieces: they would have more places.
         let len = piece.bytes.len();
-        if at != self.page.len() || at + len > PAGE || len > PIECE || len == 0 {
+        if at != self.page.len() || at % PIECE != 0 || len > PIECE || len == 0 {
             return is_whole;
         }
         self.page.extend_from_slice(piece.bytes);
@@ -228,14 +245,18 @@ impl CpuPages {
     }
 
     /// Ends the page whose pieces came. Returns false if it is not whole.
-    fn end_page(&mut self) -> bool {
+    fn end_page(&mut self, small: &mut u32) -> bool {
         if self.number.is_none() {
             return true;
         }
         let CpuPages { page, runs, pages, .. } = self;
         let first = runs.partition_point(|run| run.page < *pages);
         let is_whole = page.len() > ring_page::HEADER && ring_page::is_whole(page);
-        if is_whole && self.wrong.is_none() {
+        let has_room = page.len() > PIECE || *small > 0;
+        if is_whole && self.wrong.is_none() && !has_room {
+            self.beyond += 1;
+        } else if is_whole && self.wrong.is_none() {
+            *small -= u32::from(page.len() <= PIECE);
             page.resize(PAGE, 0);
             runs[first].is_after_gap = self.is_after_gap;
             match ring_page::count(page) {
@@ -248,7 +269,7 @@ impl CpuPages {
                 }
             }
         }
-        self.is_after_gap = !is_whole;
+        self.is_after_gap = !is_whole || !has_room;
         runs.truncate(runs.partition_point(|run| run.page < *pages));
         page.clear();
         is_whole
@@ -262,7 +283,6 @@ impl Run {
         let distance = location.at.checked_sub(self.at)?;
         let step = u32::try_from(distance.checked_div(pieces)?).ok()?;
         let fits = self.file == location.file
-            && usize::from(self.len) % PIECE == 0
             && u64::from(step) * pieces == distance
             && (pieces == 1 || step == self.step);
         fits.then_some(step)
@@ -434,12 +454,14 @@ mod tests {
     /// The files of a stream: each piece lies in one of two, after bytes that are no piece's.
     struct Sent {
         assembly: Assembly,
+        small: u32,
         files: [Vec<u8>; 2],
     }
 
     impl Sent {
         fn new() -> Sent {
-            Sent { assembly: Assembly::new((4, 1_000_000_000), 9), files: Default::default() }
+            let assembly = Assembly::new((4, 1_000_000_000), 9);
+            Sent { assembly, small: MOST_SMALL, files: Default::default() }
         }
 
         /// Begins a recording with its descriptions.
@@ -457,7 +479,8 @@ mod tests {
         fn send(&mut self, piece: &Piece<'_>, file: u32) {
             let to = &mut self.files[file as usize];
             to.extend([0xee; 72]);
-            self.assembly.add(piece, PieceLocation { file, at: to.len() as u64 });
+            let location = PieceLocation { file, at: to.len() as u64 };
+            self.assembly.add(piece, location, &mut self.small);
             to.extend(piece.bytes);
         }
 
@@ -466,8 +489,9 @@ mod tests {
         }
 
         /// Ends it, and returns the file with its bytes.
-        fn finish(self) -> Option<(GuestFile, Vec<u8>)> {
-            let (files, file) = (self.files, self.assembly.finish("guest.dat")?);
+        fn finish(mut self) -> Option<(GuestFile, Vec<u8>)> {
+            let file = self.assembly.finish("guest.dat", &mut self.small)?;
+            let files = self.files;
             let read = |into: &mut [u8], location: PieceLocation| {
                 let from = location.at as usize;
                 into.copy_from_slice(&files[location.file as usize][from..from + into.len()]);
@@ -613,6 +637,46 @@ mod tests {
 
         assert_eq!((file.summary.asked.events, file.runs.len()), (0, 0));
         assert!(file.summary.damage[1].starts_with("guest.dat: byte 16 of CPU 1 begins no event"));
+    }
+
+    #[test]
+    fn a_page_in_shorter_pieces_takes_no_memory() {
+        let mut sent = Sent::described(&json());
+        for n in 0..100 {
+            let page = page(EVENTS);
+            for (at, part) in (n * PAGE as u64..).zip(page.chunks(1)) {
+                sent.send(&Piece::new(7, "cpu0", at, part), 0);
+            }
+            assert!(sent.assembly.cpus[&0].runs.len() <= 1);
+            sent.send_all("cpu1", n * PAGE as u64, &page);
+        }
+
+        let (file, _) = sent.finish().unwrap();
+
+        assert_eq!((file.summary.asked.events, file.runs.len()), (100 * EVENTS as u64, 100));
+        assert!(file.summary.damage[0].starts_with("100 pages or parts"), "{:?}", file.summary);
+    }
+
+    #[test]
+    fn small_pages_beyond_their_number_are_left_out_and_the_next_one_says_so() {
+        let mut sent = Sent { small: 10, ..Sent::described(&json()) };
+        let large = page(EVENTS);
+        for n in 0..100 {
+            sent.send_all("cpu0", n * PAGE as u64, &page(1));
+            sent.send_all("cpu1", n * PAGE as u64, &large);
+        }
+        sent.send_all("cpu0", 100 * PAGE as u64, &large);
+
+        let (file, bytes) = sent.finish().unwrap();
+
+        let Summary { asked, damage, .. } = &file.summary;
+        assert_eq!((asked.events, file.runs.len()), (10 + 101 * EVENTS as u64, 111));
+        assert_eq!(damage.len(), 1);
+        assert!(damage[0].starts_with("90 pages of at most 1024 bytes"), "{damage:?}");
+        let pages = bytes.chunks(PAGE).filter(|page| page[16..24] == large[16..24]);
+        let gaps = Vec::from_iter(pages.map(|page| page[11] & 0x80 != 0));
+        assert_eq!(gaps.iter().position(|is_gap| *is_gap), Some(10), "{gaps:?}");
+        assert_eq!(gaps.iter().filter(|is_gap| **is_gap).count(), 1);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The recordings that a client of a guest has sent: which of them are files.
 
-use crate::assembly::{Assembly, GuestFile, PieceLocation};
+use crate::assembly::{Assembly, GuestFile, MOST_SMALL, PieceLocation};
 use crate::forward::Piece;
 use std::collections::BTreeMap;
 
@@ -19,6 +19,8 @@ pub struct GuestRecordings {
     /// By clock and number.
     coming: BTreeMap<(u32, u64), Assembly>,
     lease: u64,
+    /// How many more small pages there may be of this lease, and after it.
+    small: (u32, u32),
     ended: usize,
     found: GuestFiles,
 }
@@ -43,7 +45,8 @@ impl GuestRecordings {
     pub fn new(client: u32, senders: usize, has_ended: bool) -> GuestRecordings {
         let most = (MOST / senders.max(1)).max(1);
         let (coming, found) = (BTreeMap::new(), GuestFiles::default());
-        GuestRecordings { client, most, has_ended, coming, lease: 0, ended: 0, found }
+        let small = halves(MOST_SMALL / senders.max(1) as u32);
+        GuestRecordings { client, most, has_ended, coming, lease: 0, small, ended: 0, found }
     }
 
     /// Adds a piece that came under this lease and clock of the session, of so many ticks per second, and whose bytes lie
@@ -58,6 +61,7 @@ impl GuestRecordings {
         if self.lease != lease {
             self.end_all();
             self.lease = lease;
+            self.small = halves(self.small.0 + self.small.1);
         }
         let key = (clock, piece.recording);
         if !self.coming.contains_key(&key) {
@@ -73,7 +77,7 @@ impl GuestRecordings {
             self.coming.insert(key, Assembly::new((clock, frequency), self.client));
         }
         if let Some(assembly) = self.coming.get_mut(&key) {
-            assembly.add(piece, location);
+            assembly.add(piece, location, &mut self.small.0);
         }
     }
 
@@ -97,10 +101,35 @@ impl GuestRecordings {
                 continue;
             }
             let name = format!("guest-kernel-{clock}-{client}-{lease:016x}-{recording:016x}.dat");
-            match assembly.finish(&name) {
+            match assembly.finish(&name, &mut self.small.0) {
                 Some(file) => self.found.files.push(file),
                 None => self.found.undescribed = true,
             }
         }
+    }
+}
+
+/// Shares what there is between a lease and those after it.
+fn halves(all: u32) -> (u32, u32) {
+    (all - all / 2, all / 2)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lease_has_half_of_its_clients_small_pages_that_are_left() {
+        let mut recordings = GuestRecordings::new(9, 4, true);
+        let add = |recordings: &mut GuestRecordings, lease| {
+            let location = PieceLocation { file: 0, at: 0 };
+            recordings.add(lease, (4, 1_000), &Piece::new(7, "cpu0", 0, &[]), location);
+            recordings.small
+        };
+
+        assert_eq!(add(&mut recordings, 1), (1 << 20, 1 << 20));
+        recordings.small.0 = 0;
+        assert_eq!(add(&mut recordings, 2), (1 << 19, 1 << 19));
+        assert_eq!(add(&mut recordings, 3), (1 << 19, 1 << 19), "what is not used is left");
     }
 }
