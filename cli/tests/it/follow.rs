@@ -247,7 +247,9 @@ fn parsed(text: &str) -> Vec<(String, i64, String)> {
         let mut line: Value = serde_json::from_str(line).unwrap();
         let ts_ns = line["ts_ns"].take().as_str().unwrap().parse().unwrap();
         let source = line["source"].take().as_str().unwrap().to_owned();
-        ["t_ns", "thread"].map(|known_later| line[known_later].take());
+        for known_later in ["t_ns", "thread"] {
+            line[known_later].take();
+        }
         (line.to_string(), ts_ns, source)
     }));
     lines.sort();
