@@ -200,6 +200,11 @@ impl Assembly {
             Ok::<_, Infallible>((places, start + u64::from(pages) * PAGE as u64))
         });
         let Ok(mut parts) = parts;
+        if !self.cpus.is_empty() {
+            let unnamed = self.cpus.len();
+            damage
+                .push(format!("pages of {unnamed} CPUs that the guest did not name are left out"));
+        }
         let (end, tail) = parts.pop()?;
         let mut head = Vec::new();
         for (at, part) in parts {
@@ -406,7 +411,7 @@ impl Text {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::source::Source;
     use crate::state::VERSION;
@@ -422,7 +427,7 @@ mod tests {
         page
     }
 
-    fn json() -> RecordingJson {
+    pub(crate) fn json() -> RecordingJson {
         RecordingJson {
             clock: crate::clock::Clock::Tsc,
             reading: None,
@@ -441,7 +446,7 @@ mod tests {
         }
     }
 
-    fn head() -> Vec<u8> {
+    pub(crate) fn head() -> Vec<u8> {
         trace_dat::Description { page_size: 4096, ..Default::default() }.to_bytes()
     }
 
@@ -508,6 +513,17 @@ mod tests {
             assert!(parts == bytes);
             Some((file, bytes))
         }
+    }
+
+    #[test]
+    fn pages_of_a_cpu_that_the_descriptions_do_not_name_are_said_to_be_left_out() {
+        let mut sent = Sent::described(&RecordingJson { cpus: vec![0], ..json() });
+        ["cpu0", "cpu1"].iter().for_each(|cpu| sent.send_all(cpu, 0, &page(EVENTS)));
+
+        let summary = sent.finish().unwrap().0.summary;
+
+        assert_eq!(summary.asked.events, EVENTS as u64);
+        assert_eq!(summary.damage, ["pages of 1 CPUs that the guest did not name are left out"]);
     }
 
     #[test]

@@ -35,8 +35,8 @@ pub struct GuestFiles {
     pub undescribed: bool,
     /// Whether some have not ended.
     pub unended: bool,
-    /// How many there may be of a client, if it has sent more.
-    pub beyond: Option<usize>,
+    /// How many there may be, and of whom, if more were sent.
+    pub beyond: Option<(usize, &'static str)>,
 }
 
 impl GuestRecordings {
@@ -68,10 +68,11 @@ impl GuestRecordings {
             // Only one at a time is being described: one without descriptions before another has none.
             self.coming.retain(|_, assembly| assembly.is_described());
             if self.coming.len() == MOST_OF_LEASE {
+                self.found.beyond = Some((MOST_OF_LEASE, "a client's holder"));
                 return;
             }
             if self.ended + self.coming.len() >= self.most {
-                self.found.beyond = Some(self.most);
+                self.found.beyond = Some((self.most, "a client"));
                 return;
             }
             self.coming.insert(key, Assembly::new((clock, frequency), self.client));
@@ -117,6 +118,30 @@ fn halves(all: u32) -> (u32, u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::assembly::tests::{head, json};
+    use crate::forward::PIECE;
+    use crate::state::{HEAD, JSON};
+
+    #[test]
+    fn recordings_beyond_those_of_a_lease_are_said() {
+        let described = [(HEAD, head()), (JSON, serde_json::to_vec(&json()).unwrap())];
+        let found = |count| {
+            let mut recordings = GuestRecordings::new(9, 1, true);
+            for (number, (file, bytes)) in
+                (0..count).flat_map(|n| described.iter().map(move |d| (n, d)))
+            {
+                for (at, part) in (0..).step_by(PIECE).zip(bytes.chunks(PIECE)) {
+                    let piece = Piece::new(number, file, at, part);
+                    recordings.add(1, (4, 1_000), &piece, PieceLocation { file: 0, at: 0 });
+                }
+            }
+            let found = recordings.finish();
+            (found.files.len(), found.beyond)
+        };
+
+        assert_eq!(found(4), (4, None));
+        assert_eq!(found(5), (4, Some((4, "a client's holder"))));
+    }
 
     #[test]
     fn a_lease_has_half_of_its_clients_small_pages_that_are_left() {

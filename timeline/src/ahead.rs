@@ -225,12 +225,15 @@ impl Recording {
             let (back, empty) = mpsc::channel();
             let read = || self.timeline(needs).map(|timeline| fill(timeline, needs, full, empty));
             let reader = thread::Builder::new().spawn_scoped(scope, read).ok()?;
-            let mut end = None;
-            let mut give = |entry: EntryRef<'_>| match give(entry) {
-                Ok(true) => ControlFlow::Continue(()),
-                ended => {
-                    end = Some(ended.map(drop));
-                    ControlFlow::Break(())
+            let (mut end, mut given) = (None, 0);
+            let mut give = |entry: EntryRef<'_>| {
+                given += 1;
+                match give(entry) {
+                    Ok(true) => ControlFlow::Continue(()),
+                    ended => {
+                        end = Some(ended.map(drop));
+                        ControlFlow::Break(())
+                    }
                 }
             };
             for batch in &batches {
@@ -243,11 +246,22 @@ impl Recording {
             // The reader ends when nobody takes its batches.
             drop(batches);
             let read = reader.join().unwrap_or_else(|reason| panic::resume_unwind(reason));
-            Some(read.map_err(E::from).and_then(|(warnings, read)| {
-                // Damage after the last entry that was wanted is none of the consumer's.
-                end.unwrap_or_else(|| read.map_err(E::from)).map(|()| warnings)
+            Some(read.map_err(E::from).and_then(|(warnings, read)| match end {
+                None => read.map_err(E::from).map(|()| warnings),
+                // Damage and faults after the last entry that was wanted are none of the consumer's.
+                Some(Ok(())) if !warnings.is_empty() => Ok(self.warnings_up_to(given, needs)?),
+                Some(ended) => ended.map(|()| warnings),
             }))
         })
+    }
+
+    /// Returns the faults that a reader knows after so many entries.
+    fn warnings_up_to(&self, entries: u64, needs: &Needs) -> Result<Vec<Warning>, Error> {
+        let mut timeline = self.timeline(needs)?;
+        for _ in 0..entries {
+            timeline.read().transpose()?;
+        }
+        Ok(timeline.warnings())
     }
 }
 

@@ -5,7 +5,8 @@
 
 use hypertrace_test_support::kept;
 use hypertrace_test_support::made::{DISK_READ, Made, OPENED, Packet};
-use hypertrace_timeline::{EntryRef, Error, Given, Needs, Recording};
+use hypertrace_test_support::trace_dat::{Page, TraceDat};
+use hypertrace_timeline::{EntryRef, Error, Given, KernelTrace, Needs, Recording};
 use std::fs;
 
 const EVENTS: u64 = 50_000;
@@ -42,6 +43,29 @@ fn who_wants_no_more_gets_no_more_and_no_later_damage() {
 
         assert_eq!(given, until);
         result.unwrap();
+    }
+}
+
+#[test]
+fn who_wants_no_more_hears_of_no_later_faults() {
+    let mut pages = Vec::from_iter((0..20).map(|n| {
+        let begin = Page::at(1_000 * (n + 1));
+        (0..100).fold(begin, |page, value| page.mmio(1, 77, value))
+    }));
+    // Before the events of the pages before.
+    pages.push(Page::at(500).mmio(1, 77, 0));
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("t");
+    fs::write(&path, TraceDat::new("mono").cpu(&pages).version_7()).unwrap();
+    let recording = Recording::of([], [KernelTrace::open(&path).unwrap()]);
+    for (until, expected) in [(1, 0), (2_000, 0), (2_001, 1), (u64::MAX, 1)] {
+        let mut given = 0;
+        let warnings = recording.read(Needs::ALL, &mut |_: &EntryRef<'_>| {
+            given += 1;
+            Ok::<_, Error>(given < until)
+        });
+
+        assert_eq!(warnings.unwrap().len(), expected, "{until}");
     }
 }
 

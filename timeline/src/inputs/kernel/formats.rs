@@ -66,11 +66,18 @@ impl Formats {
             // An event of this id is shown without a name.
             let Some([upper, lower]) = format::id(&text).map(places) else { continue };
             let (system, text) = (system.into(), text.into());
-            self.texts.push(Text { system, text, format: OnceLock::new() });
+            let text = Text { system, text, format: OnceLock::new() };
             self.by_id.resize(self.by_id.len().max(upper + 1), Vec::new());
             let part = &mut self.by_id[upper];
             part.resize(part.len().max(lower + 1), 0);
-            part[lower] = self.texts.len() as u32;
+            // Of several of one id the last one counts: no more are kept than there are ids.
+            match part[lower].checked_sub(1) {
+                Some(index) => self.texts[index as usize] = text,
+                None => {
+                    self.texts.push(text);
+                    part[lower] = self.texts.len() as u32;
+                }
+            }
         }
         Ok(())
     }

@@ -98,8 +98,8 @@ impl GuestKernel {
         if unended {
             note(true, "a guest's kernel is still being recorded".into());
         }
-        if let Some(most) = beyond {
-            note(false, format!("there are more than {most} recordings of a client"));
+        if let Some((most, whose)) = beyond {
+            note(false, format!("there are more than {most} recordings of {whose}"));
         }
         unread
     }
