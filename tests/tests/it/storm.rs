@@ -24,11 +24,11 @@ use hypertrace_abi::sink::{
 };
 use hypertrace_device::DrainPolicy;
 use hypertrace_device::{Chip, ChipConfig, Geometry, Memory, Region, RingMode};
-use hypertrace_test_support::kept::{self, Value};
+use hypertrace_test_support::kept;
 use hypertrace_tests::forger::{Forger, collision};
 use hypertrace_tests::random::Random;
 use hypertrace_tests::{babeltrace2, wait_until};
-use hypertrace_timeline::{ClockMaps, Recording};
+use hypertrace_timeline::{ClockMaps, EventRef, Recording, ValueRef};
 use hypertrace_trace::limits::{CLIENT_BYTES, GUESTS_BYTES, MAX_CLOCKS};
 use hypertrace_trace::{Output, Session, SessionConfig, SnapshotLimit, Summary};
 
@@ -526,18 +526,21 @@ fn read(dir: &Path) -> (Vec<u64>, u64) {
     let maps = ClockMaps::of(&session).unwrap();
     let recording = Recording::of([(session, maps)], []);
     let (mut numbers, mut events) = (Vec::new(), 0);
-    for event in kept::events(&recording).unwrap() {
+    // Millions of events, which must not be in memory together: the test measures the memory of the next round.
+    let each = |event: &EventRef<'_>| {
         events += 1;
-        if &*event.name == "honest" && event.client == Some(HONEST) {
-            let [Value::Unsigned(number), Value::Unsigned(check)] =
-                [&event.fields[0].1, &event.fields[1].1]
+        if &**event.name == "honest" && event.source.client == Some(HONEST) {
+            let mut values = event.fields.iter().map(|(_, value)| value);
+            let (Some(ValueRef::Unsigned(number)), Some(ValueRef::Unsigned(check))) =
+                (values.next(), values.next())
             else {
                 panic!("{event:?}")
             };
-            assert_eq!(*check, !number, "torn");
-            numbers.push(*number);
+            assert_eq!(check, !number, "torn");
+            numbers.push(number);
         }
-    }
+    };
+    kept::each_event(&recording, each).unwrap();
     (numbers, events)
 }
 
