@@ -31,7 +31,7 @@ pub struct PieceLocation {
     pub at: u64,
 }
 
-/// A guest's recording of which pieces come.
+/// A guest's recording whose pieces are still arriving.
 #[derive(Debug)]
 pub(crate) struct Assembly {
     clock: u32,
@@ -150,7 +150,7 @@ impl Assembly {
         !self.end.bytes.is_empty() || self.end.is_damaged
     }
 
-    /// Returns the file of this name that the pieces are. `None`: the guest has described nothing.
+    /// Returns the recording as a file with this name; `None` if the guest has not sent its descriptions.
     pub fn finish(mut self, name: &str, small: &mut u32) -> Option<GuestFile> {
         self.is_described();
         let Description::Whole { head, sections, json } = self.description else { return None };

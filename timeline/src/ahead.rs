@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Reading on a thread of its own, while the consumer has the caller's: both take about as long.
+//! A thread that reads a recording, while the consumer works on the caller's thread: both take about as long.
 
 use crate::error::Error;
 use crate::event::{
@@ -53,9 +53,9 @@ struct KeptEvent {
     bound_ns: Option<u64>,
     /// Index of the recorder.
     recorder: u32,
-    /// Class of a session's event; number of the format of a kernel's.
+    /// Class of a session's event, or number of the format of a kernel's event.
     described_by: u32,
-    /// Of a session's payload in words, of a kernel's record in bytes.
+    /// Place of a session's payload in `words`, or of a kernel's record in `bytes`.
     begin: u32,
     len: u32,
     /// Index of what is rare, counted from 1; 0: nothing is.

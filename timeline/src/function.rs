@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Functions of a guest, and the fields of the events in which these begin and end.
+//! A guest's functions, and the fields of the events that say when a function is entered or left.
 
 use crate::value::{Name, ValueRef};
 use hypertrace_functions::symbols::Symbol;
@@ -21,9 +21,14 @@ impl FunctionName {
         let other = Some(symbol.name).filter(|symbol| *symbol != name).map(str::to_owned);
         FunctionName { name, symbol: other }
     }
+
+    /// Returns the name as a value of a field.
+    pub fn value(&self) -> ValueRef<'_> {
+        text(&self.name)
+    }
 }
 
-/// Names of the events and of their fields.
+/// Names of a function trace's events, and of their fields.
 #[derive(Debug)]
 pub(crate) struct EventNames {
     pub entry: Arc<str>,
@@ -55,8 +60,8 @@ impl<'a> FunctionFields<'a> {
         let FunctionFields { names, function, depth } = *self;
         let (first, symbol) = match function {
             Function::Unknown(address) => ((&names.address, ValueRef::Hex(*address)), None),
-            Function::Named(FunctionName { name, symbol }) => {
-                ((&names.name, text(name)), symbol.as_deref())
+            Function::Named(function) => {
+                ((&names.name, function.value()), function.symbol.as_deref())
             }
         };
         let symbol = symbol.map(|symbol| (&names.symbol, text(symbol)));

@@ -39,7 +39,7 @@
 //! instant. Memory depends on the number of streams (64 KiB each) and, while
 //! maps are made, on the number of reference points (500 bytes each, 600 with a trace of
 //! the kernel, less than half of it afterwards), but not on the session's size. A thread that
-//! reads ahead takes up to 2 MiB.
+//! reads ahead has up to five batches, each of at most 1,024 events, or of 256 KiB and one event.
 //!
 //! This crate writes nothing, repairs nothing on disk, and is not meant to run inside
 //! a VMM.

@@ -37,7 +37,7 @@ pub fn text(object: &impl Serialize) -> String {
         .map_or_else(|why| why.to_string(), |value| exact(value).to_string())
 }
 
-/// What is of no region alone.
+/// The members that belong to no single region.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(serde::Deserialize))]
 pub struct Rest {

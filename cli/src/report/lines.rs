@@ -170,13 +170,9 @@ impl Lines {
             let _ = text_value(buffer, &value);
         });
         if let Some(function) = event.function {
-            let is_plain =
-                function.name.bytes().all(|c| c.is_ascii_graphic() && !b"\"\\".contains(&c));
             buffer.push_str(" name=");
-            match is_plain {
-                true => buffer.push_str(&function.name),
-                false => _ = text_value(buffer, &ValueRef::Str(function.name.as_bytes())),
-            }
+            // Writing to a String does not fail.
+            let _ = text_value(buffer, &function.value());
         }
         if let Some(reference) = &event.reference {
             let _ = write!(buffer, " @cpu{}#{}", reference.cpu, reference.seq);

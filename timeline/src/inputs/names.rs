@@ -98,7 +98,7 @@ impl Names {
         }
     }
 
-    /// Returns who a place is of now. The text is `guest/0 worker`, `vmm/vcpu0`, `host/vcpu 0` if there is
+    /// Returns the source that a place stands for at present. The source's text is `guest/0 worker`, `vmm/vcpu0`, `host/vcpu 0` if there is
     /// no VMM, with `S1:` in front if there are several sessions.
     pub fn get(&mut self, Place(at): Place) -> &Arc<Source> {
         let Names { sessions, holders, next, .. } = self;
@@ -119,12 +119,12 @@ impl Names {
         })
     }
 
-    /// Makes a source that is no stream of a session.
+    /// Makes a source for what is no stream of a session: a thread in a kernel's trace, or a task of a function trace.
     pub fn add(&mut self, session: usize, name: Option<&str>, text: String) -> Arc<Source> {
         numbered(&mut self.next, (session, None), name, text)
     }
 
-    /// Numbers further sources as if those of other names were among these.
+    /// Continues the numbering of sources after those of `other`.
     pub fn number_after(&mut self, other: &Names) {
         self.next = other.next;
     }

@@ -193,8 +193,8 @@ pub struct Switches {
 }
 
 impl Account {
-    /// Makes the account of a thread whose trace has these kinds of events. Between events of its client it is in the part `own`:
-    /// the guest, or on the CPU if the client is the thread itself.
+    /// Makes the account of a thread. `own` is the part of the thread's time between two events of its client: the guest, or on-CPU
+    /// if the thread itself is the client. `exactness` says which kinds of events the thread's trace has.
     pub fn new(own: Part, exactness: Exactness) -> Account {
         Account {
             own,

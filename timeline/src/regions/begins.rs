@@ -20,7 +20,7 @@ type Key = (u16, Option<u32>, u64);
 pub struct Region<'a> {
     /// The region.
     pub sample: &'a Sample,
-    /// The event that begins the region, if the reader found that event. A region between two events has none.
+    /// The event that begins the region; `None` if the reader did not find it, and for a region between two given events.
     pub begin: Option<&'a EventRef<'a>>,
     /// Number of `begin` among the events that begin a region of this name, client and id at this time, from 1 on; 0 without
     /// `begin`.

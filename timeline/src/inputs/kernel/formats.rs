@@ -25,7 +25,7 @@ struct Text {
 }
 
 impl Text {
-    /// Returns the format, which has this number.
+    /// Parses the text, unless that was done before, as the format with this number.
     fn parsed(&self, number: u32) -> std::result::Result<&Format, &String> {
         self.format.get_or_init(|| Format::parse(number, &self.system, &self.text)).as_ref()
     }
@@ -102,7 +102,7 @@ impl Formats {
         }
     }
 
-    /// Returns the format with this number, if it was parsed.
+    /// Returns the format with this number, if an event of that format was read before.
     pub fn numbered(&self, number: u32) -> Option<&Format> {
         match number.checked_sub(1) {
             Some(index) => self.texts.get(index as usize)?.format.get()?.as_ref().ok(),

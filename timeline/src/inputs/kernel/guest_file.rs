@@ -31,7 +31,7 @@ struct Files {
 }
 
 impl Files {
-    /// Fills `bytes` with a piece.
+    /// Fills `bytes` with the piece that lies at a location.
     fn read(&self, bytes: &mut [u8], PieceLocation { file, at }: PieceLocation) -> Result<()> {
         let path = self.paths.get(file as usize).map_or(Path::new(""), |path| path);
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
@@ -104,17 +104,18 @@ impl GuestKernel {
         unread
     }
 
-    /// Returns what is in it. Its path is a name for its file.
+    /// Returns what the recording contains. The summary's path is a name: no such file exists.
     pub fn summary(&self) -> &Summary {
         &self.recording.summary
     }
 
-    /// Reads it from its beginning, as a file.
+    /// Reads the recording from its beginning, as the trace.dat that it is.
     pub fn reader(&self) -> impl Read {
         Reader { of: self, at: 0 }
     }
 
-    /// Opens it, as one of the session with this index. It has no times before [`KernelTrace::set_guest`].
+    /// Opens the recording as a trace of the session with this index. Its events have no times until [`KernelTrace::set_guest`]
+    /// gives the trace a clock.
     ///
     /// # Errors
     /// If it is damaged: its guest has made its contents.

@@ -509,7 +509,7 @@ impl KernelTrace {
         self.file.formats.names()
     }
 
-    /// Returns the format with a number, if it was parsed.
+    /// Returns the format with this number, if an event of that format was read before.
     pub(crate) fn format(&self, number: u32) -> Option<&Format> {
         self.file.formats.numbered(number)
     }
