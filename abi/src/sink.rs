@@ -157,6 +157,26 @@ pub trait EventSink: Send + Sync {
     fn with_drain(&self, work: &mut dyn FnMut(&mut dyn DrainSink));
 }
 
+/// Someone beside the device has the sink too.
+#[cfg(feature = "host")]
+impl<S: EventSink + ?Sized> EventSink for alloc::sync::Arc<S> {
+    fn facts(&self) -> Facts {
+        (**self).facts()
+    }
+
+    fn reference_point(&self, point: &ReferencePoint<'_>) -> Status {
+        (**self).reference_point(point)
+    }
+
+    fn has_room_for_point(&self) -> bool {
+        (**self).has_room_for_point()
+    }
+
+    fn with_drain(&self, work: &mut dyn FnMut(&mut dyn DrainSink)) {
+        (**self).with_drain(work);
+    }
+}
+
 /// Calls `work` with the drain loop's side of a sink, and returns its result.
 ///
 /// # Panics

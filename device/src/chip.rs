@@ -17,11 +17,10 @@ use hypertrace_abi::record::id;
 use hypertrace_abi::ring::{ClientMemory, Consumer, ConsumerState};
 use hypertrace_abi::sink::{DrainSink, EventSink, Facts, ReferencePoint, Status, with_drain};
 use hypertrace_abi::slot::{self, BadSlot, Emitted, Versions};
-use std::any::Any;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use zerocopy::IntoBytes;
 
@@ -107,9 +106,7 @@ pub struct Chip {
     rate_second: u64,
     // Runtime glue.
     pub(crate) memory: Memory,
-    pub(crate) sink: Arc<dyn EventSink>,
-    /// The same, for who knows its type.
-    any: Arc<dyn Any + Send + Sync>,
+    pub(crate) sink: Box<dyn EventSink>,
     waker: Box<dyn DrainWaker>,
     // Volatile state.
     /// Each reset changes the epoch of the guest's clocks.
@@ -145,7 +142,6 @@ impl Chip {
         waker: impl DrainWaker + 'static,
     ) -> Self {
         let geometry = *memory.geometry();
-        let sink = Arc::new(sink);
         let Facts { session, ring_mode, guest_frequency, host_frequency, trace_parent } =
             sink.facts();
         // An unknown counter is taken for a faster one than any. The limit is then too
@@ -175,8 +171,7 @@ impl Chip {
                 .unwrap_or(0),
             rate_second: second,
             memory,
-            any: sink.clone(),
-            sink,
+            sink: Box::new(sink),
             waker: Box::new(waker),
             versions: Versions::default(),
             registers: (0..geometry.clients).map(|_| Registers::default()).collect(),
@@ -206,11 +201,6 @@ impl Chip {
     /// Returns the config page's bytes, for a VMM that copies them into memory of its own.
     pub fn config_bytes(&self) -> Vec<u8> {
         self.config_page().words().as_bytes().to_vec()
-    }
-
-    /// Returns the sink, if it is of this type.
-    pub fn sink<S: EventSink + 'static>(&self) -> Option<&S> {
-        self.any.downcast_ref()
     }
 
     /// Returns the current count.

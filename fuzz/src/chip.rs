@@ -14,12 +14,12 @@ pub fn run(bytes: &[u8]) {
     let setup = Setup::decode(&mut input);
     let (memory, guest) = setup.memory();
     let ambush = Arc::new(Ambush::default());
-    let sink = Recorder::new(guest.clone(), ambush.clone(), setup.facts());
-    let chip = Arc::new(Chip::new(memory, &setup.chip_config(), sink, ()));
+    let sink = Arc::new(Recorder::new(guest.clone(), ambush.clone(), setup.facts()));
+    let chip = Arc::new(Chip::new(memory, &setup.chip_config(), sink.clone(), ()));
     let state = ProducerState::new();
     let account = Rig::new(chip.clone(), &guest, &state, &ambush).run(&mut input, &mut |_| {});
 
-    let delivered = chip.sink::<Recorder>().expect("the recorder").delivered();
+    let delivered = sink.delivered();
     let losses = delivered.losses;
     check_exact(&account, setup.ring_mode, &delivered.events, losses.overwritten, 0);
     assert_eq!((losses.full, losses.busy), (account.full, 0));

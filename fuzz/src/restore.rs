@@ -42,27 +42,26 @@ fn continued(setup: &Setup, input: &mut Input<'_>) -> (ChipState, PciState, File
     };
     let guest = Arc::new(memory());
     let ambush = Arc::new(Ambush::default());
-    let sink = || Recorder::new(guest.clone(), ambush.clone(), setup.facts());
-    let mut chip = Arc::new(Chip::new(memory(), &setup.chip_config(), sink(), ()));
-    let mut chips = vec![chip.clone()];
+    let sink = |()| Arc::new(Recorder::new(guest.clone(), ambush.clone(), setup.facts()));
+    let sinks = [(); 1 + SNAPSHOTS].map(sink);
+    let mut chip = Arc::new(Chip::new(memory(), &setup.chip_config(), sinks[0].clone(), ()));
     let private = ProducerState::new();
     let mut rig = Rig::new(chip.clone(), &guest, &private, &ambush);
-    for _ in 0..SNAPSHOTS {
+    for sink in &sinks[1..] {
         rig.act_some(input, OPS, &mut |_| {});
         // A record that cannot be written counts as lost.
         ambush.give_up();
         let text = serde_json::to_string(&chip.state()).expect("plain data");
         let state: ChipState = serde_json::from_str(&text).expect("its own text");
-        let restored = Chip::restore(memory(), &setup.chip_config(), &state, sink(), ());
+        let restored = Chip::restore(memory(), &setup.chip_config(), &state, sink.clone(), ());
         chip = Arc::new(restored.expect("its own state"));
         rig.continue_at(chip.clone());
-        chips.push(chip.clone());
     }
     let account = rig.run(input, &mut |_| {});
 
     let (mut events, mut points, mut full, mut overwritten) = (Vec::new(), Vec::new(), 0, 0);
-    for chip in chips {
-        let delivered = chip.sink::<Recorder>().expect("the recorder").delivered();
+    for sink in sinks {
+        let delivered = sink.delivered();
         events.extend(delivered.events);
         points.extend(delivered.points);
         full += delivered.losses.full;

@@ -114,15 +114,15 @@ pub fn begin(
     let session = Session::create(options.config(&dir.join("s"))).expect("a session");
     let (memory, guest_memory) = setup.memory();
     let ambush = Arc::new(Ambush::default());
-    let meter = Meter::new(session.clone(), setup.ring_mode, guest_memory.clone(), ambush.clone());
-    let chip = Arc::new(Chip::new(memory, &setup.chip_config(), meter, ()));
+    let (guests, lies) = (guest_memory.clone(), ambush.clone());
+    let meter = Arc::new(Meter::new(session.clone(), setup.ring_mode, guests, lies));
+    let chip = Arc::new(Chip::new(memory, &setup.chip_config(), meter.clone(), ()));
     let state = ProducerState::new();
     let rig = Rig::new(chip.clone(), &guest_memory, &state, &ambush);
     let fired = Cell::new(0);
     let pass = || chip.drain_pass_by(MOST_STEPS_EACH, &steps());
     let mut vmm = Vmm::new(&session, options, dir, &fired, &pass);
-    let count =
-        || fired.set(fired.get() + chip.sink::<Meter>().expect("the meter").take_declared());
+    let count = || fired.set(fired.get() + meter.take_declared());
     let account = guest(rig, &mut |act| {
         count();
         vmm.act(act);
@@ -133,7 +133,6 @@ pub fn begin(
         vmm.snapshot();
     }
     let Vmm { host_events, events, switched, epochs, snapshots, files, .. } = vmm;
-    let meter = chip.sink::<Meter>().expect("the meter");
     let (taken, words, points) = (meter.taken(), meter.words(), meter.points());
     let summary = Summary::default();
     let recorded = Recorded {

@@ -36,19 +36,19 @@ fn emit(producer: &Producer<'_>, now: u64) -> Emit {
 
 #[test]
 fn a_pass_begins_drains_every_client_and_ends() {
-    let chip = chip();
+    let (chip, sink) = chip();
     assert!(!chip.drain_pass(Duration::from_millis(1)));
     let clients = (0..4).map(Call::Drain);
     let expected: Vec<Call> = [Call::Begin].into_iter().chain(clients).chain([Call::End]).collect();
-    assert_eq!(*chip.sink::<common::Recorder>().unwrap().calls.lock().unwrap(), expected);
+    assert_eq!(*sink.calls.lock().unwrap(), expected);
 }
 
 #[test]
 fn the_end_of_a_loop_takes_what_is_left_and_counts_what_the_sink_cannot_take() {
     // Nine events, and the lease, which is no event.
     for (packet, taken, lost) in [(None, 10, 0), (Some(0), 0, 9)] {
-        let chip = chip();
-        *chip.sink::<common::Recorder>().unwrap().packet.lock().unwrap() = packet;
+        let (chip, sink) = chip();
+        *sink.packet.lock().unwrap() = packet;
         let state = ProducerState::new();
         let producer = lease(&chip, 1, &state);
         for now in 2..=10 {
@@ -57,16 +57,16 @@ fn the_end_of_a_loop_takes_what_is_left_and_counts_what_the_sink_cannot_take() {
 
         chip.end_drain();
 
-        assert_eq!(chip.sink::<common::Recorder>().unwrap().records.lock().unwrap().len(), taken);
-        let losses = chip.sink::<common::Recorder>().unwrap().losses.lock().unwrap();
+        assert_eq!(sink.records.lock().unwrap().len(), taken);
+        let losses = sink.losses.lock().unwrap();
         assert_eq!(losses.get(&1).map_or(0, |(lost, _)| *lost), lost, "{packet:?}");
     }
 }
 
 #[test]
 fn a_busy_client_gets_its_budget_and_no_more() {
-    let chip = chip();
-    *chip.sink::<common::Recorder>().unwrap().packet.lock().unwrap() = Some(2);
+    let (chip, sink) = chip();
+    *sink.packet.lock().unwrap() = Some(2);
     let state = ProducerState::new();
     let producer = lease(&chip, 1, &state);
     for now in 2..=10 {
@@ -79,9 +79,8 @@ fn a_busy_client_gets_its_budget_and_no_more() {
         // Two steps.
         let more = chip.drain_pass_by(2, &steps);
         passes += 1;
-        taken.push(chip.sink::<common::Recorder>().unwrap().records.lock().unwrap().len());
-        let calls =
-            std::mem::take(&mut *chip.sink::<common::Recorder>().unwrap().calls.lock().unwrap());
+        taken.push(sink.records.lock().unwrap().len());
+        let calls = std::mem::take(&mut *sink.calls.lock().unwrap());
         assert!(calls.iter().filter(|c| **c == Call::Drain(1)).count() <= 2);
         assert!(calls.iter().filter(|c| **c == Call::Drain(2)).count() == 1);
         if !more {
@@ -92,7 +91,7 @@ fn a_busy_client_gets_its_budget_and_no_more() {
     // A lease record and nine others, two in a drain.
     assert_eq!(taken, [4, 8, 10]);
     let records: Vec<_> = (1..=10).map(|now| (1, now)).collect();
-    assert_eq!(*chip.sink::<common::Recorder>().unwrap().records.lock().unwrap(), records);
+    assert_eq!(*sink.records.lock().unwrap(), records);
     assert_eq!(client(&chip, 1).host[host_page::TAIL].load(Relaxed), state_head(&chip));
 }
 
@@ -111,23 +110,23 @@ fn state_head(chip: &Chip) -> u64 {
 
 #[test]
 fn a_budget_of_zero_still_visits_every_client() {
-    let chip = chip();
+    let (chip, sink) = chip();
     assert!(!chip.drain_pass(Duration::ZERO));
-    assert_eq!(chip.sink::<common::Recorder>().unwrap().calls.lock().unwrap().len(), 6);
+    assert_eq!(sink.calls.lock().unwrap().len(), 6);
 }
 
 #[test]
 fn all_remaining_records_of_an_overwritten_ring_are_drained() {
     let ring_mode = RingMode::Overwrite;
-    let chip = chip_of(&ChipConfig::default(), Facts { ring_mode, ..Facts::default() });
-    *chip.sink::<common::Recorder>().unwrap().packet.lock().unwrap() = Some(2);
+    let (chip, sink) = chip_of(&ChipConfig::default(), Facts { ring_mode, ..Facts::default() });
+    *sink.packet.lock().unwrap() = Some(2);
     let state = ProducerState::new();
     let producer = lease(&chip, 1, &state);
     for now in 2..=10_000 {
         assert_eq!(emit(&producer, now), Emit::Recorded);
     }
     chip.drain_all();
-    let records = chip.sink::<common::Recorder>().unwrap().records.lock().unwrap();
+    let records = sink.records.lock().unwrap();
     let times: Vec<u64> = records.iter().map(|(_, now)| *now).collect();
     assert!(
         times.len() > 100
@@ -141,14 +140,14 @@ fn all_remaining_records_of_an_overwritten_ring_are_drained() {
 
 #[test]
 fn a_trapped_kick_is_counted() {
-    let chip = chip();
+    let (chip, _) = chip();
     chip.write(Region::Control, chip.geometry().kick_offset(), &[1; 8]);
     assert_eq!(chip.count(Counter::KickTrapped), 1);
 }
 
 #[test]
 fn a_new_mask_is_complete_before_its_version_changes() {
-    let chip = chip();
+    let (chip, _) = chip();
     let mut version = [0; 4];
     for mask in 1..=5u8 {
         chip.set_mask(&[mask; 4096]);
@@ -165,7 +164,7 @@ fn a_new_mask_is_complete_before_its_version_changes() {
 
 #[test]
 fn masks_set_by_two_threads_at_once_are_one_or_the_other() {
-    let chip = chip();
+    let (chip, _) = chip();
     std::thread::scope(|scope| {
         for mask in 1..=2 {
             let chip = &chip;
@@ -183,8 +182,8 @@ fn masks_set_by_two_threads_at_once_are_one_or_the_other() {
 fn race(overwrite: bool, budget: u64, each: u64) {
     let steps = steps();
     let ring_mode = if overwrite { RingMode::Overwrite } else { RingMode::Discard };
-    let chip = chip_of(&ChipConfig::default(), Facts { ring_mode, ..Facts::default() });
-    *chip.sink::<common::Recorder>().unwrap().packet.lock().unwrap() = Some(16);
+    let (chip, sink) = chip_of(&ChipConfig::default(), Facts { ring_mode, ..Facts::default() });
+    *sink.packet.lock().unwrap() = Some(16);
     let done: [AtomicBool; 4] = Default::default();
     let full: [AtomicU64; 4] = Default::default();
     std::thread::scope(|scope| {
@@ -206,7 +205,7 @@ fn race(overwrite: bool, budget: u64, each: u64) {
         }
         chip.drain_all();
     });
-    let records = chip.sink::<common::Recorder>().unwrap().records.lock().unwrap();
+    let records = sink.records.lock().unwrap();
     for of in 0..4 {
         let times: Vec<u64> = records.iter().filter(|r| r.0 == of).map(|r| r.1).collect();
         assert!(times.is_sorted_by(|a, b| a < b));
@@ -220,7 +219,7 @@ fn race(overwrite: bool, budget: u64, each: u64) {
 
 #[test]
 fn a_pass_may_run_while_the_mask_changes() {
-    let chip = chip();
+    let (chip, _) = chip();
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {

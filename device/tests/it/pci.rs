@@ -72,7 +72,7 @@ impl Map {
 
 #[test]
 fn the_identity_is_the_documented_one() {
-    let pci = Function::new(chip());
+    let pci = Function::new(chip().0);
     assert_eq!(read(&pci, 0), 0x10f0_1af4);
     assert_eq!(read(&pci, 8), 0x0500_0002);
     assert_eq!(read(&pci, 0x2c), 0x6874_1af4);
@@ -89,7 +89,7 @@ fn the_identity_is_the_documented_one() {
 
 #[test]
 fn a_guest_that_sizes_the_bars_finds_their_sizes_and_kinds() {
-    let pci = Function::new(chip());
+    let pci = Function::new(chip().0);
     let g = geometry();
     for bar in 0..6u64 {
         write(&pci, 0x10 + bar * 4, !0);
@@ -107,7 +107,7 @@ fn a_guest_that_sizes_the_bars_finds_their_sizes_and_kinds() {
 
 #[test]
 fn bars_with_32_address_bits_are_plain() {
-    let pci = Function::with_form(chip(), BarForm::Plain32).unwrap();
+    let pci = Function::with_form(chip().0, BarForm::Plain32).unwrap();
     for bar in 0..6u64 {
         write(&pci, 0x10 + bar * 4, !0);
     }
@@ -128,7 +128,7 @@ fn bars_with_32_address_bits_are_plain() {
 #[test]
 fn the_bars_of_a_form_are_those_that_a_guest_sizes() {
     for form in [BarForm::Prefetchable64, BarForm::Plain32] {
-        let pci = Function::with_form(chip(), form).unwrap();
+        let pci = Function::with_form(chip().0, form).unwrap();
         let mut expected = [0; 6];
         for bar in form.bars(&geometry()) {
             let mask = !(bar.size - 1);
@@ -150,7 +150,7 @@ fn the_bars_of_a_form_are_those_that_a_guest_sizes() {
 
 #[test]
 fn no_address_is_found_while_decoding_is_off() {
-    let pci = Function::new(chip());
+    let pci = Function::new(chip().0);
     for address in [0, 1, 1 << 32, u64::MAX - 1, u64::MAX] {
         assert_eq!(pci.find(address), None, "{address:#x}");
         assert!(!pci.read(address, &mut [0; 8]) && !pci.write(address, &[0; 8]));
@@ -161,7 +161,7 @@ fn no_address_is_found_while_decoding_is_off() {
 
 #[test]
 fn every_width_at_every_offset_of_config_space() {
-    let pci = Function::new(chip());
+    let pci = Function::new(chip().0);
     let whole: Vec<u8> =
         (0..0x120).step_by(4).flat_map(|at| read(&pci, at).to_le_bytes()).collect();
     assert!(whole[0x40..].iter().all(|byte| *byte == 0), "there is nothing after the header");
@@ -187,7 +187,7 @@ fn every_width_at_every_offset_of_config_space() {
 
 #[test]
 fn a_bar_can_take_anothers_place_in_one_store() {
-    let pci = Function::new(chip());
+    let pci = Function::new(chip().0);
     write(&pci, 0x10, 0xe000_0000);
     write(&pci, 0x18, 0xe001_0000);
     write(&pci, 4, 2);
@@ -225,7 +225,7 @@ proptest! {
     fn replayed_changes_match_the_decoded_addresses(
         stores in proptest::collection::vec(any_store(), 1..60)
     ) {
-        let pci = Function::new(chip());
+        let pci = Function::new(chip().0);
         let mut map = Map::default();
         for store in stores {
             let (offset, data) = match store {
@@ -245,7 +245,7 @@ proptest! {
 
 #[test]
 fn a_vcpu_uses_bars_while_a_move_is_reported() {
-    let pci = Arc::new(Function::new(chip()));
+    let pci = Arc::new(Function::new(chip().0));
     write(&pci, 0x10, 0xe000_0000);
     pci.config_write(4, &[2, 0], |change| {
         let (pci, (tell, told)) = (Arc::clone(&pci), std::sync::mpsc::channel());
@@ -258,7 +258,7 @@ fn a_vcpu_uses_bars_while_a_move_is_reported() {
 
 #[test]
 fn bars_move_while_vcpus_use_them() {
-    let pci = Function::new(chip());
+    let pci = Function::new(chip().0);
     let places = |i: u64| (0xe000_0000 + (i % 4) * 0x10_0000) as u32;
     let map = Mutex::new(Map::default());
     let done = AtomicBool::new(false);

@@ -3,14 +3,15 @@
 //! Mappings and doorbells of a chip, as plain data for a VMM.
 
 use crate::common;
-use common::{chip, chip_with, geometry};
+use common::{chip, chip_of, geometry};
+use hypertrace_abi::sink::Facts;
 use hypertrace_device::{Chip, ChipConfig, Counter, Memory, Region};
 use std::os::unix::fs::FileExt;
 use zerocopy::IntoBytes;
 
 #[test]
 fn a_region_is_mapped_from_the_file_in_which_its_bytes_are() {
-    let chip = chip();
+    let (chip, _) = chip();
     chip.write(Region::Data, 8, &[1; 8]);
     chip.write(Region::Rings, 16, &[2; 8]);
     let config = chip.config_bytes().to_vec();
@@ -32,7 +33,8 @@ fn a_region_is_mapped_from_the_file_in_which_its_bytes_are() {
 
 #[test]
 fn one_doorbell_serves_all_clients_and_works_by_traps_too() {
-    let chip = chip_with(&ChipConfig { kick_is_cheap: true, ..ChipConfig::default() });
+    let config = ChipConfig { kick_is_cheap: true, ..ChipConfig::default() };
+    let (chip, _) = chip_of(&config, Facts::default());
     let base = 0xe000_0000;
     let kick = chip.doorbell(Region::Control, base).unwrap();
     chip.write(Region::Control, kick - base, &[0; 8]);
@@ -40,7 +42,7 @@ fn one_doorbell_serves_all_clients_and_works_by_traps_too() {
     for region in [Region::Config, Region::Data, Region::Rings] {
         assert_eq!(chip.doorbell(region, base), None);
     }
-    let traps = chip_with(&ChipConfig::default());
+    let (traps, _) = common::chip();
     assert_eq!(traps.doorbell(Region::Control, base), None, "the configuration has none");
 }
 

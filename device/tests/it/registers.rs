@@ -42,7 +42,7 @@ fn reply(memory: &ClientMemory<'_>) -> (u32, u32) {
 
 #[test]
 fn a_reference_point_has_the_contents_of_its_slot() {
-    let chip = chip();
+    let (chip, sink) = chip();
     for words in [0, 1, 16, 17, SLOT_WORDS] {
         let memory = client(&chip, 2);
         let payload: Vec<u64> = (0..words as u64).map(|i| i * 3 + 1).collect();
@@ -51,7 +51,7 @@ fn a_reference_point_has_the_contents_of_its_slot() {
         store(&chip, at(2, register::EMIT), &55u64.to_le_bytes());
         let after = ticks();
 
-        let found = points(&chip);
+        let found = points(&sink);
         let host_time = found[0].host_time;
         assert!(before <= host_time && host_time <= after);
         let (client, seq, id, name_hash, cpu, guest_time) = (2, 55, 99, 7, 3, 1234);
@@ -77,23 +77,23 @@ fn a_malformed_slot_is_counted_and_answered() {
         (1, id::HYPERTRACE, 0, 1, Counter::SlotId),
     ];
     for (seq, id, claimed, stored, counter) in cases {
-        let chip = chip();
+        let (chip, sink) = chip();
         let memory = client(&chip, 0);
         write_slot(&memory, seq, id, claimed, &[]);
         let before = counters(&chip);
         store(&chip, at(0, register::EMIT), &u64::from(stored).to_le_bytes());
         assert_eq!(counted(&chip, &before), [(counter.name(), 1)]);
         assert_eq!(reply(&memory), (stored, Status::Invalid as u32));
-        assert_eq!(points(&chip), []);
+        assert_eq!(points(&sink), []);
     }
 }
 
 #[test]
 fn the_reply_has_the_status_of_the_sink() {
-    let chip = chip();
+    let (chip, sink) = chip();
     let memory = client(&chip, 1);
     for status in [Status::Recorded, Status::Filtered, Status::Failed] {
-        *chip.sink::<common::Recorder>().unwrap().status.lock().unwrap() = Some(status);
+        *sink.status.lock().unwrap() = Some(status);
         write_slot(&memory, 9, 99, 0, &[]);
         store(&chip, at(1, register::EMIT), &9u64.to_le_bytes());
         assert_eq!(reply(&memory), (9, status as u32));
@@ -103,7 +103,7 @@ fn the_reply_has_the_status_of_the_sink() {
 
 #[test]
 fn the_reply_has_the_version_of_the_mask() {
-    let chip = chip();
+    let (chip, _) = chip();
     let memory = client(&chip, 1);
     for version in 1..=3 {
         chip.set_mask(&[version; 4096]);
@@ -116,7 +116,7 @@ fn the_reply_has_the_version_of_the_mask() {
 
 #[test]
 fn lease_is_shown_in_page_h_and_zero_is_no_token() {
-    let chip = chip();
+    let (chip, _) = chip();
     let shown = || client(&chip, 3).host[host_page::LEASE].load(Relaxed);
     store(&chip, at(3, register::LEASE), &0xfeed_u64.to_le_bytes());
     assert_eq!(shown(), 0xfeed);
@@ -126,7 +126,7 @@ fn lease_is_shown_in_page_h_and_zero_is_no_token() {
 
 #[test]
 fn a_changed_config_page_changes_nothing_for_the_host() {
-    let chip = chip();
+    let (chip, _) = chip();
     let page = chip.config_bytes();
     // A VMM has mapped it for stores.
     let mapped = chip.memory().region(Region::Config).unwrap();
@@ -147,7 +147,7 @@ fn a_changed_config_page_changes_nothing_for_the_host() {
 
 #[test]
 fn clock_reads_the_hosts_counter_and_two_halves_belong_together() {
-    let chip = chip();
+    let (chip, _) = chip();
     let before = ticks();
     let mut whole = [0; 8];
     chip.read(Region::Control, at(0, register::CLOCK), &mut whole);
@@ -166,7 +166,7 @@ fn clock_reads_the_hosts_counter_and_two_halves_belong_together() {
 fn a_client_over_its_rate_is_limited_and_others_are_not() {
     // A second that does not pass while this runs.
     let config = ChipConfig { reference_points_per_second: 5, ..ChipConfig::default() };
-    let chip = chip_of(&config, Facts { host_frequency: 1 << 50, ..Facts::default() });
+    let (chip, sink) = chip_of(&config, Facts { host_frequency: 1 << 50, ..Facts::default() });
     let mut statuses = Vec::new();
     for _ in 0..8 {
         write_slot(&client(&chip, 0), 1, 99, 0, &[]);
@@ -177,14 +177,14 @@ fn a_client_over_its_rate_is_limited_and_others_are_not() {
     // The 2016 interface has the same limit, and no reply.
     store(&chip, 0, &[0; 8]);
     store(&chip, 8, &[0; 8]);
-    assert_eq!(points(&chip).iter().map(|p| p.client).collect::<Vec<_>>(), [0, 0, 0, 0, 0, 1]);
+    assert_eq!(points(&sink).iter().map(|p| p.client).collect::<Vec<_>>(), [0, 0, 0, 0, 0, 1]);
     assert_eq!(chip.count(Counter::RateLimited), 4);
 }
 
 #[test]
 fn a_limited_client_may_emit_again_after_a_second() {
     let config = ChipConfig { reference_points_per_second: 4, ..ChipConfig::default() };
-    let chip = chip_of(&config, Facts { host_frequency: 1 << 24, ..Facts::default() });
+    let (chip, sink) = chip_of(&config, Facts { host_frequency: 1 << 24, ..Facts::default() });
     for _ in 0..3 {
         let until = ticks() + (1 << 25);
         while ticks() < until {
@@ -194,12 +194,12 @@ fn a_limited_client_may_emit_again_after_a_second() {
             store(&chip, 0, &[0; 8]);
         }
     }
-    assert_eq!((points(&chip).len(), chip.count(Counter::RateLimited)), (12, 0));
+    assert_eq!((points(&sink).len(), chip.count(Counter::RateLimited)), (12, 0));
 }
 
 #[test]
 fn a_driver_of_2016_is_served() {
-    let chip = chip();
+    let (chip, sink) = chip();
     let g = geometry();
     let args = u64::from(g.legacy_args);
     for client in 0..4u32 {
@@ -215,7 +215,7 @@ fn a_driver_of_2016_is_served() {
         store(&chip, client * 8, &(split as u32).to_le_bytes());
         store(&chip, client * 8 + 4, &((split >> 32) as u32).to_le_bytes());
     }
-    let found = points(&chip);
+    let found = points(&sink);
     let expected: Vec<Vec<u64>> = (0..4)
         .flat_map(|c| {
             let words = move |arg1| vec![c, args, arg1, c * 100 + 2, c * 100 + 3, c * 100 + 4];
@@ -227,13 +227,13 @@ fn a_driver_of_2016_is_served() {
     assert!(chip.count(Counter::Width) + chip.count(Counter::Unassigned) == 0);
     // Client 4 of 4, where a register would be.
     store(&chip, 32, &[0; 8]);
-    assert_eq!((points(&chip).len(), chip.count(Counter::Unassigned)), (0, 1));
+    assert_eq!((points(&sink).len(), chip.count(Counter::Unassigned)), (0, 1));
 }
 
 #[test]
 fn two_vcpus_on_one_client_lose_and_invent_nothing() {
     const EACH: u64 = 20_000;
-    let chip = chip();
+    let (chip, sink) = chip();
     std::thread::scope(|scope| {
         for thread in 0..2u64 {
             let chip = &chip;
@@ -244,7 +244,7 @@ fn two_vcpus_on_one_client_lose_and_invent_nothing() {
             });
         }
     });
-    let mut found: Vec<u64> = points(&chip).iter().map(|p| p.words[2]).collect();
+    let mut found: Vec<u64> = points(&sink).iter().map(|p| p.words[2]).collect();
     found.sort_unstable();
     let all: Vec<u64> = (0..2).flat_map(|t| (0..EACH).map(move |i| t << 32 | i)).collect();
     assert!(found == all);
@@ -252,7 +252,7 @@ fn two_vcpus_on_one_client_lose_and_invent_nothing() {
 
 #[test]
 fn a_slot_that_changes_while_it_is_read_is_bounded() {
-    let chip = chip();
+    let (chip, sink) = chip();
     let done = AtomicBool::new(false);
     let mut calls = 0u64;
     std::thread::scope(|scope| {
@@ -281,7 +281,7 @@ fn a_slot_that_changes_while_it_is_read_is_bounded() {
             assert!(u64::from(answered) == seq && (status == 0 || status == 3));
         }
     });
-    let found = points(&chip);
+    let found = points(&sink);
     let fits = |p: &Point| p.client == 0 && p.id >= id::FIRST && p.words.len() <= SLOT_WORDS;
     assert!(found.iter().all(fits));
     let faults = [Counter::SlotSequence, Counter::SlotWords, Counter::SlotId];
@@ -358,7 +358,7 @@ proptest! {
     fn stores_of_any_width_do_what_the_specification_says(
         stores in proptest::collection::vec((any_offset(), any_data()), 1..200)
     ) {
-        let chip = chip();
+        let (chip, sink) = chip();
         let mut model = Model::default();
         let before = counters(&chip);
         for (offset, data) in stores {
@@ -367,7 +367,7 @@ proptest! {
         }
         let counts: BTreeMap<_, _> = counted(&chip, &before).into_iter().collect();
         prop_assert_eq!(counts, model.counts);
-        let legacy: Vec<_> = points(&chip).iter().map(|p| (p.client, p.words[2])).collect();
+        let legacy: Vec<_> = points(&sink).iter().map(|p| (p.client, p.words[2])).collect();
         prop_assert_eq!(legacy, model.legacy);
         let lease = [0, 1, 2, 3].map(|c| client(&chip, c).host[host_page::LEASE].load(Relaxed));
         prop_assert_eq!(lease, model.lease);

@@ -18,13 +18,13 @@ use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 const POLICY: DrainPolicy =
     DrainPolicy { period: Duration::from_millis(1), budget: Duration::from_micros(250) };
 
-fn quiet() -> Recorder {
-    let recorder = Recorder::default();
+fn quiet() -> Arc<Recorder> {
+    let recorder = Arc::<Recorder>::default();
     recorder.is_quiet.store(true, Relaxed);
     recorder
 }
 
-fn chip(kick_is_cheap: bool, sink: Recorder, waker: impl DrainWaker + 'static) -> Chip {
+fn chip(kick_is_cheap: bool, sink: Arc<Recorder>, waker: impl DrainWaker + 'static) -> Chip {
     let config = ChipConfig { kick_is_cheap, ..ChipConfig::default() };
     Chip::new(Memory::anonymous(geometry()).unwrap(), &config, sink, waker)
 }
@@ -101,13 +101,14 @@ fn a_loop_of_a_restored_guest_keeps_its_timer() {
 fn a_loop_keeps_its_timer_where_nobody_would_wake_it() {
     rests_not(&chip(false, quiet(), || ()));
     rests_not(&chip(true, quiet(), ()));
-    rests_not(&chip(true, Recorder::default(), || ()));
+    rests_not(&chip(true, Arc::default(), || ()));
 }
 
 #[test]
 fn a_thread_that_rests_makes_no_pass_until_it_is_kicked() {
-    let chip = Arc::new(chip(true, quiet(), || ()));
-    let passes = || common::passes(&chip);
+    let sink = quiet();
+    let chip = Arc::new(chip(true, sink.clone(), || ()));
+    let passes = || common::passes(&sink);
     let kick = EventFd::new(EFD_NONBLOCK).unwrap();
     let drain = chip.drain_thread(&kick, POLICY, || Ok(())).unwrap();
     // With a timer of a millisecond, no pass in so long happens on a machine that has stopped.

@@ -36,8 +36,10 @@ fn copy(chip: &Chip) -> Memory {
     memory
 }
 
-fn restore(memory: Memory, state: &ChipState) -> Result<Chip, RestoreError> {
-    Chip::restore(memory, &ChipConfig::default(), state, Recorder::default(), ())
+fn restore(memory: Memory, state: &ChipState) -> Result<(Arc<Chip>, Arc<Recorder>), RestoreError> {
+    let sink = Arc::<Recorder>::default();
+    let chip = Chip::restore(memory, &ChipConfig::default(), state, sink.clone(), ())?;
+    Ok((Arc::new(chip), sink))
 }
 
 fn client(chip: &Chip, client: u32) -> ClientMemory<'_> {
@@ -58,8 +60,8 @@ fn emit(producer: &Producer<'_>, times: std::ops::Range<u64>) -> usize {
 }
 
 /// Returns the times of records that the sink has taken, and takes them.
-fn times(chip: &Chip) -> Vec<u64> {
-    let records = std::mem::take(&mut *chip.sink::<Recorder>().unwrap().records.lock().unwrap());
+fn times(sink: &Recorder) -> Vec<u64> {
+    let records = std::mem::take(&mut *sink.records.lock().unwrap());
     records.into_iter().map(|(_, time)| time).collect()
 }
 
@@ -110,7 +112,7 @@ fn contents_of_a_larger_device_are_an_error() {
 
 #[test]
 fn a_restored_device_continues_registers_rings_and_versions() {
-    let old = chip();
+    let (old, old_sink) = chip();
     let known = Known {
         client: 1,
         token: 0,
@@ -119,7 +121,7 @@ fn a_restored_device_continues_registers_rings_and_versions() {
         texts: vec!["a()".into(), "b()".into()],
     };
     let other = Known { client: 2, texts: vec!["b()".into()], ..known.clone() };
-    *old.sink::<Recorder>().unwrap().known.lock().unwrap() = vec![known.clone(), other.clone()];
+    *old_sink.known.lock().unwrap() = vec![known.clone(), other.clone()];
     let mut mask = [0; MASK_BYTES as usize];
     mask[7] = 1;
     old.set_mask(&mask);
@@ -129,7 +131,7 @@ fn a_restored_device_continues_registers_rings_and_versions() {
     old.write(Region::Control, register(1, EMIT), &[9; 4]);
 
     let state = old.state();
-    let new = restore(copy(&old), &state).unwrap();
+    let (new, new_sink) = restore(copy(&old), &state).unwrap();
 
     assert_eq!(state.texts, ["a()", "b()"], "each once");
     let known = vec![
@@ -138,8 +140,8 @@ fn a_restored_device_continues_registers_rings_and_versions() {
         other,
         Known { client: 3, token: 0, clock: ClockKind::Tsc, name: String::new(), texts: vec![] },
     ];
-    assert_eq!(*new.sink::<Recorder>().unwrap().known.lock().unwrap(), known);
-    assert_eq!(*new.sink::<Recorder>().unwrap().calls.lock().unwrap(), [Call::Generation(1)]);
+    assert_eq!(*new_sink.known.lock().unwrap(), known);
+    assert_eq!(*new_sink.calls.lock().unwrap(), [Call::Generation(1)]);
     assert_eq!(new.config_page().epoch, 1);
     let mut seen = vec![0; new.config_bytes().len()];
     new.read(Region::Config, 0, &mut seen);
@@ -155,7 +157,7 @@ fn a_restored_device_continues_registers_rings_and_versions() {
 
 #[test]
 fn a_guest_that_knows_nothing_of_it_continues_on_the_restored_device() {
-    let mut chip = chip();
+    let (mut chip, mut sink) = chip();
     let file = Arc::clone(chip.mapping(Region::Data, 0).unwrap().file);
     let again = || Memory::from_file(geometry(), file.try_clone().unwrap()).unwrap();
     let (guest, private) = (again(), ProducerState::new());
@@ -173,16 +175,16 @@ fn a_guest_that_knows_nothing_of_it_continues_on_the_restored_device() {
             }
         }
         let state = chip.state();
-        seen.extend(times(&chip));
+        seen.extend(times(&sink));
         let mut losses = 0;
         for (client, saved) in (0..).zip(&state.clients) {
-            let count = chip.sink::<Recorder>().unwrap().losses.lock().unwrap()[&client];
+            let count = sink.losses.lock().unwrap()[&client];
             assert_eq!(count.1, 0, "round {round}: faults of client {client}");
             assert!(client == 1 || saved.position == 0);
             losses += count.0;
         }
         counted += losses;
-        chip = Arc::new(restore(again(), &state).unwrap());
+        (chip, sink) = restore(again(), &state).unwrap();
         assert_eq!(chip.state(), ChipState { epoch: 1 + round as u32, ..chip.state() });
     }
     assert!(lost > 0, "some round filled the ring");
@@ -191,22 +193,22 @@ fn a_guest_that_knows_nothing_of_it_continues_on_the_restored_device() {
 
 #[test]
 fn clients_whose_memory_is_zero_begin_as_after_a_reset() {
-    let old = chip();
+    let (old, _) = chip();
     let private = ProducerState::new();
     emit(&lease(&old, 1, &private), 2..9);
     let state = old.state();
-    let new = restore(Memory::anonymous(geometry()).unwrap(), &state).unwrap();
+    let (new, new_sink) = restore(Memory::anonymous(geometry()).unwrap(), &state).unwrap();
     let private = ProducerState::new();
     let producer = lease(&new, 1, &private);
     assert_eq!(emit(&producer, 20..24), 4);
     assert_eq!(new.state().clients[1].sequence, Some(5));
-    assert_eq!(times(&new), [1, 20, 21, 22, 23]);
+    assert_eq!(times(&new_sink), [1, 20, 21, 22, 23]);
     assert_eq!(new.config_page().epoch, 1);
 }
 
 #[test]
 fn memory_of_another_size_is_refused_by_name() {
-    let state = chip().state();
+    let state = chip().0.state();
     let other = geometry();
     let sizes = [
         (Geometry { clients: 5, ..other }, "number of clients", 5, 4),
@@ -225,7 +227,7 @@ fn memory_of_another_size_is_refused_by_name() {
 
 #[test]
 fn a_configuration_that_guests_would_notice_is_refused_by_name() {
-    let state = chip().state();
+    let state = chip().0.state();
     let restore_in = |config: ChipConfig, facts| {
         let memory = Memory::anonymous(geometry()).unwrap();
         let sink = Recorder { facts, ..Recorder::default() };
@@ -309,7 +311,7 @@ impl DrainSink for &Untold {
 
 #[test]
 fn impossible_numbers_are_refused_by_name_before_the_sink_learns_of_it() {
-    let good = chip().state();
+    let good = chip().0.state();
     let memory = || Memory::anonymous(geometry()).unwrap();
     let lie = |change: &dyn Fn(&mut ChipState)| {
         let mut state = good.clone();
@@ -342,7 +344,7 @@ fn impossible_numbers_are_refused_by_name_before_the_sink_learns_of_it() {
 
 #[test]
 fn a_device_of_any_epoch_and_version_can_be_saved_and_restored_again() {
-    let good = chip().state();
+    let good = chip().0.state();
     for back in 0..3 {
         for (epoch, mask_version) in
             [(u32::MAX, u64::MAX), (1 << 31, 1 << 63), ((1 << 31) - 1, 1 << 62)]
@@ -350,7 +352,7 @@ fn a_device_of_any_epoch_and_version_can_be_saved_and_restored_again() {
             let (epoch, mask_version) = (epoch - back, mask_version - u64::from(back));
             let mut state = ChipState { epoch, mask_version, ..good.clone() };
             for _ in 0..3 {
-                let new = restore(Memory::anonymous(geometry()).unwrap(), &state).unwrap();
+                let (new, _) = restore(Memory::anonymous(geometry()).unwrap(), &state).unwrap();
                 new.reset();
                 let next = new.state();
                 assert!(![state.epoch, u32::MAX].contains(&next.epoch), "{state:?}");
@@ -363,7 +365,7 @@ fn a_device_of_any_epoch_and_version_can_be_saved_and_restored_again() {
 
 #[test]
 fn a_state_that_contradicts_the_memory_counts_as_the_guests_fault() {
-    let old = chip();
+    let (old, _) = chip();
     let private = ProducerState::new();
     let producer = lease(&old, 1, &private);
     emit(&producer, 2..30);
@@ -373,31 +375,31 @@ fn a_state_that_contradicts_the_memory_counts_as_the_guests_fault() {
     state.clients[1].position += 1 << 40;
     // Totals that fall.
     state.clients[1].lost = [9; 3];
-    let new = restore(memory, &state).unwrap();
+    let (new, new_sink) = restore(memory, &state).unwrap();
     new.drain_all();
-    let (losses, faults) = new.sink::<Recorder>().unwrap().losses.lock().unwrap()[&1];
+    let (losses, faults) = new_sink.losses.lock().unwrap()[&1];
     assert_eq!(losses, 0, "no event was lost");
     assert!(faults >= 2, "{faults}");
 }
 
 #[test]
 fn a_state_of_a_hostile_guest_can_always_be_restored() {
-    let old = chip();
+    let (old, _) = chip();
     let rings = old.memory().region(Region::Rings).unwrap().words();
     for value in [u64::MAX, 1 << 63, 0x1234_5678_9abc, 1] {
         rings[512..].iter().for_each(|word| word.store(value, Relaxed));
         let state = old.state();
-        restore(copy(&old), &state).unwrap().state();
+        restore(copy(&old), &state).unwrap().0.state();
     }
 }
 
 #[test]
 fn bars_are_restored_where_they_were_and_reported() {
-    let Front::Pci(old) = Front::all().into_iter().next_back().unwrap() else { panic!("no PCI") };
+    let [.., (Front::Pci(old), _)] = Front::all() else { panic!("no PCI") };
     old.config_write(0x3c, &[9], |_| ());
     let state = old.state();
 
-    let new = PciFunction::new(chip());
+    let new = PciFunction::new(chip().0);
     let mut changes = Vec::new();
     new.restore(&state, |change| changes.push(change)).unwrap();
 
@@ -414,7 +416,7 @@ fn bars_are_restored_where_they_were_and_reported() {
 
 #[test]
 fn bits_of_config_space_that_no_guest_can_change_are_refused_by_name() {
-    let Front::Pci(pci) = Front::all().into_iter().next_back().unwrap() else { panic!("no PCI") };
+    let [.., (Front::Pci(pci), _)] = Front::all() else { panic!("no PCI") };
     let (state, before) = (pci.state(), pci.state());
     // All bits of dword 9, the upper half of BAR 4, are the guest's.
     for dword in (0..16).filter(|dword| *dword != 9) {
@@ -426,7 +428,7 @@ fn bits_of_config_space_that_no_guest_can_change_are_refused_by_name() {
     }
     assert_eq!(pci.state(), before);
     // BARs of another form.
-    let plain = PciFunction::with_form(chip(), BarForm::Plain32).unwrap();
+    let plain = PciFunction::with_form(chip().0, BarForm::Plain32).unwrap();
     let why = plain.restore(&state, |_| ()).unwrap_err();
     assert_eq!(why.to_string(), "config space at 0x14 has the fixed bits 0x8, expected 0x0");
     let version = PciState { version: 7, ..state };
@@ -437,7 +439,7 @@ fn bits_of_config_space_that_no_guest_can_change_are_refused_by_name() {
 #[cfg(feature = "serde")]
 #[test]
 fn states_are_written_and_read_and_unknown_fields_are_errors() {
-    let old = chip();
+    let (old, _) = chip();
     let private = ProducerState::new();
     emit(&lease(&old, 1, &private), 2..9);
     let state = old.state();

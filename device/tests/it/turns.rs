@@ -6,6 +6,7 @@ use hypertrace_abi::layout::{Geometry, guest_page};
 use hypertrace_abi::ring::{ClientMemory, Consumer};
 use hypertrace_abi::sink::{DrainSink, Drained, EventSink, Facts, ReferencePoint, Status};
 use hypertrace_device::{Chip, ChipConfig, Memory, Region, RingMode};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 const CLIENTS: u32 = 16;
@@ -84,7 +85,7 @@ impl Costs {
 
 /// Makes a device whose clients always have something in their rings, unless their
 /// steps cost nothing.
-fn chip(costs: Costs) -> Chip {
+fn chip(costs: Costs) -> (Chip, Arc<Costs>) {
     let geometry = Geometry {
         clients: CLIENTS,
         legacy_args: 1,
@@ -93,15 +94,14 @@ fn chip(costs: Costs) -> Chip {
         schema_bytes: 4096,
     };
     let memory = Memory::anonymous(geometry).unwrap();
-    let chip = Chip::new(memory, &ChipConfig::default(), costs, ());
+    let sink = Arc::new(costs);
+    let chip = Chip::new(memory, &ChipConfig::default(), sink.clone(), ());
     let rings = chip.memory().region(Region::Rings).unwrap().words();
-    for client in
-        (0..CLIENTS).filter(|client| chip.sink::<Costs>().unwrap().steps[*client as usize] > 0)
-    {
+    for client in (0..CLIENTS).filter(|client| sink.steps[*client as usize] > 0) {
         let memory = ClientMemory::of_rings(rings, client, chip.geometry(), RingMode::Discard);
         memory.unwrap().guest[guest_page::HEAD].store(8, Relaxed);
     }
-    chip
+    (chip, sink)
 }
 
 /// Returns the ticks of a hostile client's steps: few, or more than some shares.
@@ -109,8 +109,7 @@ fn hostile_steps(client: u32) -> u64 {
     [10, 900, 1_100, 3_000, 12_000][client as usize % 5]
 }
 
-fn run(chip: &Chip, ticks: u64) {
-    let sink = chip.sink::<Costs>().unwrap();
+fn run(chip: &Chip, sink: &Costs, ticks: u64) {
     let end = sink.now.load(Relaxed) + ticks;
     while sink.now.load(Relaxed) < end {
         assert!(chip.drain_pass_by(SHARE, &|| sink.now.load(Relaxed)));
@@ -123,16 +122,14 @@ fn an_honest_client_gets_its_part_of_the_time_beside_hostile_ones() {
         HONEST => STEP,
         hostile => hostile_steps(hostile),
     });
-    let chip = chip(Costs { steps, ..Costs::default() });
+    let (chip, sink) = chip(Costs { steps, ..Costs::default() });
     let ticks = 10_000_000;
-    run(&chip, ticks);
-    let part =
-        chip.sink::<Costs>().unwrap().spent(HONEST) as f64 / (ticks as f64 / f64::from(CLIENTS));
+    run(&chip, &sink, ticks);
+    let part = sink.spent(HONEST) as f64 / (ticks as f64 / f64::from(CLIENTS));
     assert!(part >= 0.99, "{part} of its part");
     // Clients that take long steps get no more than their part either.
     for client in 0..CLIENTS {
-        let spent = chip.sink::<Costs>().unwrap().spent(client) as f64
-            / (ticks as f64 / f64::from(CLIENTS));
+        let spent = sink.spent(client) as f64 / (ticks as f64 / f64::from(CLIENTS));
         assert!((0.98..1.02).contains(&spent), "client {client}: {spent} of its part");
     }
 }
@@ -143,13 +140,13 @@ fn a_client_with_little_to_take_does_not_wait_for_all_others() {
         HONEST => STEP,
         _ => 12_000,
     });
-    let chip = chip(Costs { steps, every: 20 * STEP, ..Costs::default() });
-    run(&chip, 1_000_000);
-    let longest = chip.sink::<Costs>().unwrap().longest.swap(0, Relaxed);
+    let (chip, sink) = chip(Costs { steps, every: 20 * STEP, ..Costs::default() });
+    run(&chip, &sink, 1_000_000);
+    let longest = sink.longest.swap(0, Relaxed);
     assert!(longest > 0);
-    run(&chip, 10_000_000);
+    run(&chip, &sink, 10_000_000);
     // Two rounds with the steps that end them, not a step of each of the others.
-    let longest = chip.sink::<Costs>().unwrap().longest.load(Relaxed);
+    let longest = sink.longest.load(Relaxed);
     assert!(longest <= 2 * (16 * SHARE + 12_000), "{longest} ticks");
 }
 
@@ -157,8 +154,7 @@ fn a_client_with_little_to_take_does_not_wait_for_all_others() {
 fn a_lone_client_does_not_pay_for_a_long_step() {
     let mut steps = [0; CLIENTS as usize];
     steps[0] = 1_000_000;
-    let chip = chip(Costs { steps, ..Costs::default() });
-    let sink = chip.sink::<Costs>().unwrap();
+    let (chip, sink) = chip(Costs { steps, ..Costs::default() });
     for _ in 0..100 {
         let before = sink.spent(0);
         chip.drain_pass_by(SHARE, &|| sink.now.load(Relaxed));
@@ -171,8 +167,8 @@ fn a_lone_client_does_not_pay_for_a_long_step() {
 fn drain_all_ends_although_a_client_always_has_more() {
     let mut steps = [0; CLIENTS as usize];
     steps[3] = 1;
-    let chip = chip(Costs { steps, ..Costs::default() });
+    let (chip, sink) = chip(Costs { steps, ..Costs::default() });
     chip.drain_all();
     let most = (4096 + 4096) / 8;
-    assert!((1..=2 * most).contains(&chip.sink::<Costs>().unwrap().spent(3)));
+    assert!((1..=2 * most).contains(&sink.spent(3)));
 }

@@ -94,7 +94,7 @@ fn bytes_that_come_one_by_one_are_a_message_like_others() {
 
     let echo = access(bar(Region::Control), 8, 8, &[]);
     assert_eq!((answered, error, body), (command::REGION_WRITE, 0, echo));
-    assert_eq!(points(&server.chip).len(), 2);
+    assert_eq!(points(&server.sink).len(), 2);
     drop(stream);
     assert_eq!(server.end(), End::Closed);
 }
@@ -287,7 +287,7 @@ fn resets_in_a_loop_begin_ten_generations_a_second_at_most() {
     }
 
     assert!(begin.elapsed() >= Duration::from_millis(100) * (ROUNDS - 1));
-    let calls = server.chip.sink::<common::Recorder>().unwrap().calls.lock().unwrap();
+    let calls = server.sink.calls.lock().unwrap();
     let generations = calls.iter().filter(|call| matches!(call, Call::Generation(_))).count();
     assert_eq!(generations, ROUNDS as usize);
 }
@@ -300,10 +300,10 @@ fn commands_of_a_client_that_is_gone_wait_for_no_reset() {
     stream.write_all(&[legacy_event(NO_REPLY, 1), reset].concat().repeat(RESETS)).unwrap();
     drop(stream);
 
-    let chip = server.chip.clone();
+    let sink = server.sink.clone();
     assert_eq!(server.end(), End::Closed);
 
-    let calls = chip.sink::<common::Recorder>().unwrap().calls.lock().unwrap();
+    let calls = sink.calls.lock().unwrap();
     let generations = calls.iter().filter(|call| matches!(call, Call::Generation(_))).count();
     assert!(generations < RESETS, "{generations}");
 }

@@ -267,7 +267,7 @@ fn cloud_hypervisor_attaches_the_device_boots_its_guest_and_detaches_it() {
     assert_eq!(&seen, b"an argument");
     server.chip.read(Region::Rings, 64, &mut seen[..8]);
     assert_eq!(&seen[..8], b"an event");
-    assert_eq!(points(&server.chip).len(), 1);
+    assert_eq!(points(&server.sink).len(), 1);
     vmm.exchange(&[DMA_UNMAP]);
     vmm.stream.shutdown(std::net::Shutdown::Both).unwrap();
     assert_eq!(server.end(), End::Closed);
@@ -285,7 +285,7 @@ fn cloud_hypervisor_that_resets_a_device_when_it_attaches_it_stays_in_step() {
     vmm.exchange(BOOT);
     vmm.exchange(TRACE);
 
-    assert_eq!(points(&server.chip).len(), 1);
+    assert_eq!(points(&server.sink).len(), 1);
     drop(vmm);
     assert_eq!(server.end(), End::Closed);
 }

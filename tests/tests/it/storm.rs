@@ -162,8 +162,8 @@ impl Passes {
 
     /// Makes and measures one pass. Every second pass counts shares in steps instead of time, so that
     /// its bound does not depend on the machine. Returns whether there is more work.
-    fn pass(&mut self, chip: &Chip) -> bool {
-        let Watch { steps, words, .. } = chip.sink::<Watch>().unwrap();
+    fn pass(&mut self, chip: &Chip, watch: &Watch) -> bool {
+        let Watch { steps, words, .. } = watch;
         let counted = self.passes % 2 == 1;
         let before = thread_time();
         let more = match counted {
@@ -424,16 +424,16 @@ fn storm(kind: Kind, lasts: Duration, mut random: Random) -> Round {
     let config = SessionConfig { output, guests_snapshots, ..SessionConfig::new(dir.path()) };
     let session = Session::create(config).unwrap();
     let (steps, words) = (AtomicU64::new(0), AtomicU64::new(0));
-    let watch = Watch { session: session.clone(), ring_mode, steps, words };
+    let watch = Arc::new(Watch { session: session.clone(), ring_mode, steps, words });
     let config = ChipConfig::default();
     let memory = Memory::anonymous(geometry()).unwrap();
-    let chip = Arc::new(Chip::new(memory, &config, watch, ()));
+    let chip = Arc::new(Chip::new(memory, &config, watch.clone(), ()));
 
     let (quiet, done) = (AtomicBool::new(false), AtomicBool::new(false));
     let (mut emitted, mut epoch) = (0u64, 0);
     let (begun, mut resident_kib) = (Instant::now(), 0);
     let passes = thread::scope(|scope| {
-        let (chip, session, quiet, done) = (&*chip, &session, &quiet, &done);
+        let (chip, watch, session, quiet, done) = (&*chip, &*watch, &session, &quiet, &done);
         let vcpus: Vec<_> = (0..VCPUS)
             .map(|number| {
                 let random = random.fork();
@@ -450,7 +450,7 @@ fn storm(kind: Kind, lasts: Duration, mut random: Random) -> Round {
         let drain = scope.spawn(move || {
             let mut passes = Passes::default();
             while !done.load(Relaxed) {
-                if !passes.pass(chip) {
+                if !passes.pass(chip, watch) {
                     thread::sleep(Duration::from_millis(1));
                 }
             }
@@ -485,7 +485,7 @@ fn storm(kind: Kind, lasts: Duration, mut random: Random) -> Round {
         done.store(true, Relaxed);
         drain.join().unwrap()
     });
-    chip.sink::<Watch>().unwrap().last_pass();
+    watch.last_pass();
     chip.drain_all();
     chip.discard_unread();
     drop(chip);

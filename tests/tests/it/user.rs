@@ -299,7 +299,7 @@ fn each_thread_is_answered_whichever_slot_the_host_polls() {
 struct SlowDrain {
     session: hypertrace_trace::Session,
     /// How often its ring had no room for a point.
-    full: Arc<AtomicU32>,
+    full: AtomicU32,
 }
 
 impl EventSink for SlowDrain {
@@ -441,9 +441,8 @@ fn points_wait_while_the_hosts_ring_is_full() {
         ..HostFacts::default()
     };
     let segment = Arc::new(Segment::anonymous(&geometry, &facts).unwrap());
-    let full = Arc::new(AtomicU32::new(0));
-    let sink = SlowDrain { session: trace.clone(), full: Arc::clone(&full) };
-    let host = Host::start(&segment, sink, Policy::default()).unwrap();
+    let sink = Arc::new(SlowDrain { session: trace.clone(), full: AtomicU32::new(0) });
+    let host = Host::start(&segment, sink.clone(), Policy::default()).unwrap();
     // SAFETY: `segment` is mapped for as long as the threads below run.
     let channel = unsafe { Channel::at_window(segment.address()) }.unwrap();
     std::thread::scope(|scope| {
@@ -464,7 +463,7 @@ fn points_wait_while_the_hosts_ring_is_full() {
     let counts = host.finish();
     let summary = trace.finish().unwrap();
     assert_eq!((counts["not_recorded"], summary.lost), (0, 0), "{counts:?}");
-    assert!(full.load(Relaxed) > 0, "the ring was never full: {counts:?}");
+    assert!(sink.full.load(Relaxed) > 0, "the ring was never full: {counts:?}");
 }
 
 #[test]

@@ -64,7 +64,7 @@ impl Known {
 }
 
 /// A sink that keeps reference points, calls, and the timestamps of ring records.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct Recorder {
     pub points: Mutex<Vec<Point>>,
     pub calls: Mutex<Vec<Call>>,
@@ -173,28 +173,24 @@ pub fn geometry() -> Geometry {
     Geometry { clients: 4, legacy_args: 4, ring_bytes: 4096, block_bytes: 256, schema_bytes: 4096 }
 }
 
-pub fn chip_with(config: &ChipConfig) -> Arc<Chip> {
-    chip_of(config, Facts::default())
-}
-
-/// Returns a chip whose sink has these facts.
-pub fn chip_of(config: &ChipConfig, facts: Facts) -> Arc<Chip> {
+/// Returns a chip, and its sink with these facts.
+pub fn chip_of(config: &ChipConfig, facts: Facts) -> (Arc<Chip>, Arc<Recorder>) {
     let memory = Memory::anonymous(geometry()).unwrap();
-    Arc::new(Chip::new(memory, config, Recorder { facts, ..Recorder::default() }, ()))
+    let sink = Arc::new(Recorder { facts, ..Recorder::default() });
+    (Arc::new(Chip::new(memory, config, sink.clone(), ())), sink)
 }
 
-pub fn chip() -> Arc<Chip> {
-    chip_with(&ChipConfig::default())
+pub fn chip() -> (Arc<Chip>, Arc<Recorder>) {
+    chip_of(&ChipConfig::default(), Facts::default())
 }
 
-pub fn points(chip: &Chip) -> Vec<Point> {
-    std::mem::take(&mut chip.sink::<Recorder>().unwrap().points.lock().unwrap())
+pub fn points(sink: &Recorder) -> Vec<Point> {
+    std::mem::take(&mut sink.points.lock().unwrap())
 }
 
 /// Returns the number of complete passes.
-pub fn passes(chip: &Chip) -> usize {
-    let calls = chip.sink::<Recorder>().unwrap().calls.lock().unwrap();
-    calls.iter().filter(|call| **call == Call::End).count()
+pub fn passes(sink: &Recorder) -> usize {
+    sink.calls.lock().unwrap().iter().filter(|call| **call == Call::End).count()
 }
 
 /// Returns the counters that have changed since `before`.
@@ -237,9 +233,10 @@ pub enum Front {
 pub const BARS: [u64; 4] = [0xe000_0000, 0xe100_0000, 0xe200_0000, 0x40_0000_0000];
 
 impl Front {
-    /// Makes all three, each with a chip of its own.
-    pub fn all() -> [Front; 3] {
-        let pci = PciFunction::new(chip());
+    /// Makes all three, each with a chip and a sink of its own.
+    pub fn all() -> [(Front, Arc<Recorder>); 3] {
+        let [(plain, sink), in_window, on_pci] = [chip(), chip(), chip()];
+        let (window, pci) = (Window::new(in_window.0), PciFunction::new(on_pci.0));
         for (region, address) in Region::ALL.into_iter().zip(BARS) {
             let bar = 0x10 + 4 * region.bar() as u64;
             pci.config_write(bar, &(address as u32).to_le_bytes(), |_| ());
@@ -248,7 +245,8 @@ impl Front {
             }
         }
         pci.config_write(4, &[2], |_| ());
-        [Front::Chip(chip()), Front::Window(Window::new(chip())), Front::Pci(pci)]
+        let in_window = (Front::Window(window), in_window.1);
+        [(Front::Chip(plain), sink), in_window, (Front::Pci(pci), on_pci.1)]
     }
 
     pub fn chip(&self) -> &Chip {

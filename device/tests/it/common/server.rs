@@ -2,7 +2,7 @@
 
 //! A server of vfio-user for one client, and a client's messages.
 
-use super::chip;
+use super::{Recorder, chip};
 use hypertrace_device::adapter::vfio_user::{End, serve};
 use hypertrace_device::{Chip, PciFunction, Region};
 use std::io::Read;
@@ -39,15 +39,16 @@ pub fn bar(region: Region) -> u32 {
 /// A server for one client, and its device.
 pub struct Server {
     pub chip: Arc<Chip>,
+    pub sink: Arc<Recorder>,
     thread: JoinHandle<End>,
 }
 
 impl Server {
     pub fn of(stream: impl FnOnce() -> UnixStream + Send + 'static) -> Server {
-        let chip = chip();
+        let (chip, sink) = chip();
         let function = PciFunction::new(Arc::clone(&chip));
         let thread = thread::spawn(move || serve(&function, &stream()).unwrap());
-        Server { chip, thread }
+        Server { chip, sink, thread }
     }
 
     /// Connects a client that sends bytes.

@@ -77,7 +77,8 @@ fn a_lone_event_is_drained_within_100_ms_though_the_host_keeps_no_timer() {
     let config = ChipConfig { vcpu_clients: 1, kick_is_cheap: true, ..ChipConfig::default() };
     let memory = Memory::anonymous(Geometry { clients: 1, ..Geometry::default() }).unwrap();
     let waker = kick.try_clone().unwrap();
-    let chip = Arc::new(Chip::new(memory, &config, Lateness::default(), waker));
+    let sink = Arc::<Lateness>::default();
+    let chip = Arc::new(Chip::new(memory, &config, sink.clone(), waker));
     let drain = chip.drain_thread(&kick, DrainPolicy::default(), || Ok(())).unwrap();
     let device = Device::new(Arc::clone(&chip), kick);
     attach_window(&mut machine, &device, layout::DEVICE, Answer::Device).unwrap();
@@ -90,9 +91,9 @@ fn a_lone_event_is_drained_within_100_ms_though_the_host_keeps_no_timer() {
     );
 
     let (elapsed, ticked) = (begin.elapsed(), ticks() - began);
-    let passes = chip.sink::<Lateness>().unwrap().passes.load(Relaxed);
+    let passes = sink.passes.load(Relaxed);
     drain.finish();
-    let mut late = chip.sink::<Lateness>().unwrap().late.lock().unwrap().clone();
+    let mut late = sink.late.lock().unwrap().clone();
     late.sort_unstable();
     // A busy machine may delay some of them.
     let median = elapsed.mul_f64(late[late.len() / 2] as f64 / ticked as f64);
