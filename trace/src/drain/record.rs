@@ -39,6 +39,7 @@ pub(crate) struct Context<'a> {
 /// Packs records into one packet.
 pub(crate) struct Packer<'a> {
     packet: &'a mut PacketBuffer,
+    /// Raw ticks at the clock's tick 0. Other times are in ticks of the clock.
     base: u64,
     limit: u64,
     cache: &'a mut [Cached; CACHE],
@@ -49,7 +50,7 @@ pub(crate) struct Packer<'a> {
 /// Result of packing records into a packet.
 #[derive(Debug, Default)]
 pub(crate) struct Packed {
-    /// The last timestamp, raw.
+    /// The last timestamp, in ticks of the clock.
     pub last: u64,
     /// The producer wrote another, which is not possible.
     pub clamped: bool,
@@ -70,20 +71,18 @@ impl<'a> Packer<'a> {
         now: u64,
         context: Context<'a>,
     ) -> Packer<'a> {
-        Packer {
-            packet,
-            base: context.clocks.base(context.clock),
-            limit: context.clocks.limit(context.clock, context.lease.first, now),
-            cache,
-            context,
-            packed: Packed { last, ..Packed::default() },
-        }
+        let base = context.clocks.base(context.clock);
+        let limit = context.clocks.limit(context.clock, context.lease.first, now);
+        let packed = Packed { last, ..Packed::default() };
+        Packer { packet, base, limit: limit.saturating_sub(base), cache, context, packed }
     }
 
     /// Takes a record, or stops because the packet is full.
     #[inline(always)]
     pub fn visit(&mut self, faults: &mut [u64; FAULT_KINDS], record: Record<'_>) -> Flow {
         let Header { timestamp, id, words, flags } = record.header;
+        // What is before tick 0 is beyond the limit.
+        let timestamp = timestamp.wrapping_sub(self.base);
         let known = &self.cache[id as usize % CACHE];
         if known.meta != Header::meta(id, words, flags)
             || timestamp < self.packed.last
@@ -94,7 +93,7 @@ impl<'a> Packer<'a> {
         let Some(out) = self.packet.next(HEADER_WORDS + record.payload.len()) else {
             return Flow::Stop;
         };
-        out[0] = timestamp - self.base;
+        out[0] = timestamp;
         out[1] = known.out;
         // Lengths that the compiler knows need no loop.
         match record.payload.len() {
@@ -162,7 +161,7 @@ impl<'a> Packer<'a> {
                 (dense, len + 2, 0)
             }
         };
-        out[0] = timestamp - self.base;
+        out[0] = timestamp;
         out[1] = Header::meta(dense, words as u16, header.flags);
         self.packet.add(body + words, pad);
         self.count(&header, point);
@@ -184,28 +183,28 @@ impl<'a> Packer<'a> {
     /// Returns the timestamp to write: never before the last one, never beyond now. The original
     /// is kept in an event of its own.
     fn time(&mut self, raw: u64, faults: &mut [u64; FAULT_KINDS]) -> u64 {
-        let mut timestamp = raw;
-        if raw > self.limit {
+        let last = self.packed.last;
+        let own = raw.checked_sub(self.base).filter(|own| *own >= last);
+        if own > Some(self.limit) {
             // The record may be younger than the last look at the clock.
             let Context { clocks, clock, lease, .. } = &self.context;
-            self.limit = self.limit.max(clocks.limit(*clock, lease.first, ticks()));
+            let limit = clocks.limit(*clock, lease.first, ticks()).saturating_sub(self.base);
+            self.limit = self.limit.max(limit);
         }
-        let last = self.packed.last;
-        if raw < last {
+        if own.is_none() {
             faults[Fault::TimeBackwards as usize] += 1;
-            timestamp = last;
-        } else if raw > self.limit {
+        } else if own > Some(self.limit) {
             faults[Fault::TimeFuture as usize] += 1;
-            timestamp = self.limit.max(last);
         }
-        if timestamp != raw {
-            let event = [timestamp - self.base, Header::meta(id::TIME_FAULT, 1, 0), raw];
+        let timestamp = own.map_or(last, |own| own.min(self.limit.max(last)));
+        self.packed.clamped = own != Some(timestamp);
+        if self.packed.clamped {
+            let event = [timestamp, Header::meta(id::TIME_FAULT, 1, 0), raw];
             if let Some(out) = self.packet.next(event.len()) {
                 out.copy_from_slice(&event);
                 self.packed.others.time_faults += 1;
             }
         }
-        self.packed.clamped = timestamp != raw;
         self.packed.last = timestamp;
         timestamp
     }

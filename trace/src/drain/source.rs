@@ -47,7 +47,7 @@ pub(crate) struct Source {
 /// Place of the next record of a ring.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Next {
-    /// The timestamp that it must not be before, raw.
+    /// The timestamp that it must not be before, in ticks of the source's clock.
     pub timestamp: u64,
     /// Its number.
     pub sequence: u64,

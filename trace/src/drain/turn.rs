@@ -233,10 +233,8 @@ impl Turn<'_, '_> {
     /// already further in time.
     fn open_lease(&mut self, next: &First, now: u64) {
         let (state, source) = (&mut *self.state, &mut *self.source);
-        let file = source.file.stream.as_ref().map(|stream| {
-            let last = stream.last();
-            (last.stream_id, state.clocks.base(last.stream_id).saturating_add(last.timestamp_end))
-        });
+        let last = source.file.stream.as_ref().map(Stream::last);
+        let file = last.map(|last| (last.stream_id, last.timestamp_end));
         if source.lease.is_some_and(|lease| lease.epoch != state.clocks.epoch()) {
             // That was the VMM's doing: what the guest has spent was the last epoch's.
             source.file.restarts = 0;
@@ -264,8 +262,8 @@ impl Turn<'_, '_> {
         let base = state.clocks.base(clock);
         let first = next.timestamp.clamp(base, state.clocks.latest(clock, now).max(base));
         (source.next.timestamp, source.file.is_next_new) = match file {
-            Some((class, last)) if class == clock && (first >= last || spent) => (last, false),
-            _ => (base, true),
+            Some((of, last)) if of == clock && (first - base >= last || spent) => (last, false),
+            _ => (0, true),
         };
         if source.clock != Some(clock) || source.file.stream.is_none() {
             source.texts.forget();
@@ -340,7 +338,8 @@ impl Turn<'_, '_> {
             let host = state.clocks.host;
             if let Some(clock) = source.clock.and_then(|clock| state.clocks.guest_mut(clock)) {
                 // Taken by now, so written before.
-                clock.bound(&host, source.stats, (packed.last, ticks()), false);
+                let last = clock.base + packed.last;
+                clock.bound(&host, source.stats, (last, ticks()), false);
             }
         }
         Ok(Drained { words: pulled.end.wrapping_sub(pulled.begin), more: pulled.more })
@@ -372,7 +371,7 @@ impl Turn<'_, '_> {
         let (uuid, epoch) = (state.trace.uuid, state.clocks.epoch());
         let header = PacketHeader {
             timestamp_begin: begin,
-            timestamp_end: packed.last - state.clocks.base(clock),
+            timestamp_end: packed.last,
             events_discarded: stats.ledger.lost(),
             ring_begin: pulled.begin,
             ring_end: pulled.end,
