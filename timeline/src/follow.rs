@@ -211,6 +211,6 @@ impl Follow {
 /// Returns the Unix time of the end of a part, nanoseconds.
 fn end(session: &Session, segment: &Segment) -> i64 {
     let clock = session.json().clock(segment.last.stream_id);
-    let time = clock.map(|clock| session.host_time(clock, segment.last.timestamp_end));
-    time.map_or(i64::MIN, |time| nanoseconds(session.origin() + i128::from(time)))
+    let time = clock.map(|clock| session.time(clock, segment.last.timestamp_end));
+    time.map_or(i64::MIN, nanoseconds)
 }

@@ -112,6 +112,14 @@ fn without_reference_points_the_clock_of_the_description_holds() {
 }
 
 #[test]
+fn an_event_of_the_host_has_its_time_also_after_a_year() {
+    const YEAR: u64 = 365 * 24 * 3600 * GHZ;
+    let late = Packet::host(0).event(YEAR, VCPU_EXIT, &[6]);
+    let made = Made::new().stream("host-000-0000", &[Packet::host(0), late]);
+    assert_eq!(events(made.path())[0].ts_ns, START_NS + YEAR as i64);
+}
+
+#[test]
 fn a_new_holder_has_its_own_name_and_a_lost_lease_has_none() {
     let first = Packet::guest(0).lease(1, 7, "one").event(2, DISK_READ, &[0, 0]);
     let lost = Packet::guest(0).after(&first).with64(80, 8).event(3, DISK_READ, &[0, 0]);

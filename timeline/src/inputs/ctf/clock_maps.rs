@@ -153,14 +153,12 @@ impl GuestClock {
             let (first, _) = self.at(hints, self.base);
             return (first - ticks / i128::from(self.frequency), None);
         };
-        let host = match self.lines.at(guest) {
-            None => self.map.host_from(&mut hints.0, guest),
-            Some((host, bound @ Some(_))) => return (self.origin + i128::from(host), bound),
-            Some((host, None)) => host,
+        let (host, exact) = match self.lines.at(guest) {
+            None => (self.map.host_from(&mut hints.0, guest), None),
+            Some(by_word) => by_word,
         };
-        let limits = self.limits.as_ref();
-        let bound = limits.and_then(|limits| limits.distance_from(&mut hints.1, guest, host));
-        (self.origin + i128::from(host), bound)
+        let of_limits = || self.limits.as_ref()?.distance_from(&mut hints.1, guest, host);
+        (self.origin + i128::from(host), exact.or_else(of_limits))
     }
 
     /// Iterates in order over the raw readings between which times are on a line.

@@ -9,6 +9,7 @@ use super::stream::{Segment, Stream};
 use crate::clock::FRACTION;
 use crate::clock::host::{HostCounter, share};
 use crate::error::{Error, Result};
+use crate::inputs::input::Time;
 use crate::inputs::regular::open_stream;
 use hypertrace_format::classes;
 use std::mem::offset_of;
@@ -213,24 +214,27 @@ impl Session {
         self.origin
     }
 
-    /// Returns the time of a stream's tick, in host units since the origin: for the host's clock
-    /// by the host's counter, for a guest's by its map in `session.json`. Saturates at 2^62 units
-    /// (half a year).
-    pub(crate) fn host_time(&self, clock: &Clock, ticks: u64) -> i64 {
-        let units = match host(&self.json) {
+    /// Returns the time of a stream's tick: for the host's clock by the host's counter, for a guest's by its map in
+    /// `session.json`.
+    pub(crate) fn time(&self, clock: &Clock, ticks: u64) -> Time {
+        match host(&self.json) {
             Some(host) if host.id == clock.id => {
-                self.counter.unix(clock.base.saturating_add(ticks)) - self.origin
+                self.counter.unix(clock.base.saturating_add(ticks))
             }
             host => {
                 let first = host.map_or(0, |host| host.offset_ns);
                 let start = i128::from(clock.offset_ns) - i128::from(first);
                 // 2^64 ticks x 2^38 fit in 128 bits.
                 let ns = i128::from(ticks) * 1_000_000_000 * i128::from(FRACTION);
-                start * i128::from(FRACTION) + ns / i128::from(clock.frequency)
+                self.origin + start * i128::from(FRACTION) + ns / i128::from(clock.frequency)
             }
-        };
+        }
+    }
+
+    /// Returns the same in host units since the origin. Saturates at 2^62 units (half a year).
+    pub(crate) fn host_time(&self, clock: &Clock, ticks: u64) -> i64 {
         let limit = i128::from(crate::clock::LIMIT);
-        units.clamp(-limit, limit - 1) as i64
+        (self.time(clock, ticks) - self.origin).clamp(-limit, limit - 1) as i64
     }
 }
 

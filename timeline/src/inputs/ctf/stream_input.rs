@@ -54,12 +54,17 @@ struct StreamInput<'a> {
 #[derive(Clone, Copy, Debug)]
 struct At {
     time: Time,
-    /// The time since the session's origin by the record's clock.
-    host: i64,
-    /// By how much the event is shown later than `host`: the map of a new clock may begin before the last clock's ended.
+    /// By how much that is later than by the record's clock: the map of a new clock may begin before the last clock's ended.
     late: u64,
-    /// Bound on the error of `host`, unless it is that of a guest's reading.
-    exact: Option<Option<u64>>,
+    bound: Within,
+}
+
+/// Bound on the error of a time by a record's clock.
+#[derive(Clone, Copy, Debug)]
+enum Within {
+    Units(Option<u64>),
+    /// That of a guest's reading at this host time of the session's clock maps.
+    OfReading(i64),
 }
 
 /// Lost events, by the packets of a stream.
@@ -209,11 +214,11 @@ impl Input for StreamInput<'_> {
             let thread = names.thread(self.place).filter(|_| of_vmm).map(|(_, thread)| thread);
             return Some(EntryRef::Lost(Lost { ts_ns, thread, ..lost }));
         }
-        let At { time, host, late, exact } = self.event.take()?;
+        let At { time, late, bound } = self.event.take()?;
         let rest = time.rem_euclid(FRACTION.into()) as u64;
-        let bound = match exact {
-            Some(units) => Bound::of(units.map(|units| units.saturating_add(late)), rest),
-            None => Bound::OfReading { host, late, rest, margin_ns: 0 },
+        let bound = match bound {
+            Within::Units(units) => Bound::of(units.map(|units| units.saturating_add(late)), rest),
+            Within::OfReading(host) => Bound::OfReading { host, late, rest, margin_ns: 0 },
         };
         let record = self.records.last()?;
         let kind = record.kind();
@@ -286,7 +291,6 @@ impl StreamInput<'_> {
 
     /// Reads the next event that is needed, if there is one, and finds the losses before it.
     fn read(&mut self) -> Result<()> {
-        let origin = self.session.origin();
         let left_out = self.number_left_out();
         loop {
             let packets = self.records.packets();
@@ -295,8 +299,7 @@ impl StreamInput<'_> {
                 && let Some((_, clock)) = &mut self.clock
             {
                 // A loss after the skipped events has the time of the last of them, and events of the next clock are not earlier.
-                let (host, _) = clock.at(self.session, ticks);
-                self.time = self.time.max(origin + Time::from(host));
+                self.time = self.time.max(clock.at(self.session, ticks).0);
             }
             let has_next = match next {
                 Ok(has_next) => has_next,
@@ -324,12 +327,11 @@ impl StreamInput<'_> {
                     &mut clock.insert((clock_id, ticks)).1
                 }
             };
-            let (host, exact) = ticks.at(self.session, time);
-            let mapped = origin + Time::from(host);
+            let (mapped, bound) = ticks.at(self.session, time);
             let time = mapped.max(self.time);
             let late = u64::try_from(time - mapped).unwrap_or(u64::MAX);
             let has_error =
-                |ticks: &Ticks<'_>| late > 0 || ticks.has_error(record.timestamp, host, exact);
+                |ticks: &Ticks<'_>| late > 0 || ticks.has_error(record.timestamp, bound);
             // The timeline's names need the first event of each holder: it ends the name of the holder before.
             let (is_lease, holder) = (record.class.id == id::LEASE, packet.lease_token);
             let named = if is_lease { Lease::of(&record).token } else { Some(holder) };
@@ -342,9 +344,7 @@ impl StreamInput<'_> {
             if is_new {
                 let from = self.needs.first_ns().map(|ns| Time::from(ns) * Time::from(FRACTION));
                 let is_before = from.is_some_and(|from| {
-                    time < from
-                        && ticks.is_monotonic()
-                        && origin + Time::from(ticks.at(self.session, end).0) < from
+                    time < from && ticks.is_monotonic() && ticks.at(self.session, end).0 < from
                 });
                 let unneeded = self.needs.unneeded(self.producer.session);
                 let are_skipped = !unneeded.is_empty()
@@ -366,30 +366,32 @@ impl StreamInput<'_> {
                 self.time = time;
                 continue;
             }
-            self.event = Some(At { time, host, late, exact });
+            self.event = Some(At { time, late, bound });
             return Ok(());
         }
     }
 }
 
 impl Ticks<'_> {
-    /// Returns the time since the session's origin, and the bound on its error unless that is of a guest's reading.
-    fn at(&mut self, session: &Session, ticks: u64) -> (i64, Option<Option<u64>>) {
+    /// Returns the time, and the bound on its error.
+    fn at(&mut self, session: &Session, ticks: u64) -> (Time, Within) {
         match self {
-            Ticks::Host(clock) => (session.host_time(clock, ticks), Some(Some(0))),
-            Ticks::Estimate(clock) => (session.host_time(clock, ticks), Some(None)),
+            Ticks::Host(clock) => (session.time(clock, ticks), Within::Units(Some(0))),
+            Ticks::Estimate(clock) => (session.time(clock, ticks), Within::Units(None)),
             Ticks::Guest(map) => {
                 let (host, exact) = map.at(ticks);
-                (host, exact.map(Some))
+                let bound =
+                    exact.map_or(Within::OfReading(host), |exact| Within::Units(Some(exact)));
+                (session.origin() + Time::from(host), bound)
             }
         }
     }
 
     /// Returns whether the error of a time that [`Ticks::at`] returned can be more than 0.
-    fn has_error(&self, ticks: u64, host: i64, exact: Option<Option<u64>>) -> bool {
-        match (self, exact) {
-            (_, Some(bound)) => bound != Some(0),
-            (Ticks::Guest(map), None) if map.can_be_exact() => {
+    fn has_error(&self, ticks: u64, bound: Within) -> bool {
+        match (self, bound) {
+            (_, Within::Units(units)) => units != Some(0),
+            (Ticks::Guest(map), Within::OfReading(host)) if map.can_be_exact() => {
                 map.reading(ticks).distance(host) != Some(0)
             }
             _ => true,
