@@ -93,13 +93,7 @@ pub fn run(root: &Path, options: &Options) -> Result<bool> {
                 break;
             }
         }
-        let said = match (is_noticed, ran.built, ran.run.is_zero()) {
-            (true, ..) => OK,
-            (_, true, _) => "NOT NOTICED",
-            (.., true) => "NOT RUN: no test of its row passes with the defence",
-            _ => "FAILED to build",
-        };
-        steps.row(&name, &ran, said, is_noticed);
+        steps.row(&name, &ran, without_defence(&ran), is_noticed);
     }
     Ok(steps.conclude())
 }
@@ -108,6 +102,16 @@ pub fn run(root: &Path, options: &Options) -> Result<bool> {
 fn verdict(ran: &Ran) -> &'static str {
     ran.notes.print_missing();
     if ran.ok && !ran.notes.missing.is_empty() { "NOT RUN" } else { ran.verdict() }
+}
+
+/// Returns the verdict on the last test that ran without a defence.
+fn without_defence(ran: &Ran) -> &'static str {
+    match (ran.built, ran.ok) {
+        (true, false) => OK,
+        (true, true) => "NOT NOTICED",
+        _ if ran.build.is_zero() => "NOT RUN: no test of its row passes with the defence",
+        _ => "FAILED to build",
+    }
 }
 
 /// Reads all mutants of the threat model.
@@ -198,6 +202,7 @@ fn package_of(root: &Path, file: &Path) -> Result<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
 
     #[test]
     fn every_mutant_changes_one_place_and_has_a_test() {
@@ -214,6 +219,16 @@ mod tests {
             assert_ne!(mutant.old, mutant.new, "{}", mutant.place);
             assert!(!mutant.tests.is_empty(), "{}: {}", mutant.place, mutant.old);
         }
+    }
+
+    #[test]
+    fn a_mutant_that_cannot_be_built_is_told_from_one_without_a_test() {
+        let build = Duration::from_secs(1);
+        assert_eq!(without_defence(&Ran { build, ..Ran::default() }), "FAILED to build");
+        assert_eq!(without_defence(&Ran::default()).split(':').next(), Some("NOT RUN"));
+        let built = Ran { build, built: true, ..Ran::default() };
+        assert_eq!(without_defence(&built), OK);
+        assert_eq!(without_defence(&Ran { ok: true, ..built }), "NOT NOTICED");
     }
 
     #[test]

@@ -56,8 +56,8 @@ pub struct Steps<'a> {
 /// What became of tests.
 #[derive(Default)]
 pub struct Ran {
-    /// Duration of the build
-    build: Duration,
+    /// Duration of the build; zero if nothing was to be built
+    pub build: Duration,
     /// Duration of the tests
     pub run: Duration,
     /// The tests were built
