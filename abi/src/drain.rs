@@ -3,6 +3,8 @@
 //! The drain loop: its times, and a pass of it.
 
 use crate::sink::{DrainSink, EventSink, Settings, with_drain};
+#[cfg(feature = "host")]
+use alloc::boxed::Box;
 use core::time::Duration;
 
 /// Longest pause between two events of a client after which it need not wake a drain loop that
@@ -36,6 +38,62 @@ impl Default for DrainPolicy {
     }
 }
 
+/// Longest time between passes of a loop that nobody wakes. A point that waits for such a pass is answered within 20 ms.
+pub const LONGEST_POLL: Duration = Duration::from_millis(16);
+
+/// Passes that a loop which nobody wakes makes in as long a time as nothing was found.
+#[cfg(feature = "host")]
+const POLLS: u32 = 16;
+
+/// Finds out for how long the rings of a drain loop have been idle.
+#[cfg(feature = "host")]
+#[derive(Debug)]
+pub struct IdleDetector {
+    /// Heads of the rings at the last pass.
+    heads: Box<[u64]>,
+    /// When a pass found something last.
+    since: Duration,
+}
+
+#[cfg(feature = "host")]
+impl IdleDetector {
+    /// Makes one of this many rings. `now` is the time of any clock.
+    pub fn new(rings: usize, now: Duration) -> IdleDetector {
+        IdleDetector { heads: (0..rings).map(|_| 0).collect(), since: now }
+    }
+
+    /// Notes the heads of the rings. Returns whether none has moved since the last pass.
+    pub fn have_heads_stayed(&mut self, heads: impl Iterator<Item = u64>) -> bool {
+        let mut stayed = true;
+        for (last, head) in self.heads.iter_mut().zip(heads) {
+            stayed &= core::mem::replace(last, head) == head;
+        }
+        stayed
+    }
+
+    /// Notes a pass at `now` that found something, or nothing (`is_quiet`). Returns for how long passes have found nothing.
+    pub fn idle_for(&mut self, is_quiet: bool, now: Duration) -> Duration {
+        if !is_quiet {
+            self.since = now;
+        }
+        now.saturating_sub(self.since)
+    }
+}
+
+/// Returns the time until the next pass of a loop that nobody wakes, and whose rings have been idle for so long.
+///
+/// It grows with that time from `period` on, so that a client which pauses for a moment finds the loop as it was. It is at most
+/// [`LONGEST_POLL`], and half of the time in which a million short records a second fill a ring of `ring_bytes`.
+#[cfg(feature = "host")]
+pub fn poll_after(idle: Duration, period: Duration, ring_bytes: u64) -> Duration {
+    let half_full = Duration::from_micros(ring_bytes / 2 / SHORT_RECORD);
+    (idle / POLLS).min(half_full).min(LONGEST_POLL).max(period)
+}
+
+/// Bytes of a record with two words of fields.
+#[cfg(feature = "host")]
+const SHORT_RECORD: u64 = 32;
+
 /// Runs one pass of a drain loop: calls `drain` with the sink's drain side and its settings, between its
 /// `begin_pass` and `end_pass`. Returns the result of `drain`.
 pub fn pass<R>(
@@ -48,4 +106,41 @@ pub fn pass<R>(
         sink.end_pass();
         drained
     })
+}
+
+#[cfg(all(test, feature = "host"))]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn a_head_that_goes_back_has_moved() {
+        let mut idle = IdleDetector::new(2, Duration::ZERO);
+        assert!(!idle.have_heads_stayed([3, 0].into_iter()));
+        assert!(idle.have_heads_stayed([3, 0].into_iter()));
+        assert!(!idle.have_heads_stayed([2, 1].into_iter()));
+    }
+
+    #[test]
+    fn rings_are_idle_since_the_last_pass_that_found_something() {
+        let mut idle = IdleDetector::new(1, 5 * MS);
+        assert_eq!(idle.idle_for(true, 7 * MS), 2 * MS);
+        assert_eq!(idle.idle_for(false, 9 * MS), Duration::ZERO);
+        assert_eq!(idle.idle_for(true, 12 * MS), 3 * MS);
+    }
+
+    #[test]
+    fn a_loop_that_nobody_wakes_polls_the_less_the_longer_its_rings_are_idle() {
+        let polls = [0, 16, 32, 160, 256, 3_600_000].map(|idle| poll_after(idle * MS, MS, 1 << 20));
+        assert_eq!(polls, [1, 1, 2, 10, 16, 16].map(|wait| wait * MS));
+    }
+
+    #[test]
+    fn a_small_ring_is_polled_before_it_can_be_full() {
+        let hour = Duration::from_secs(3600);
+        let polls =
+            [4 << 10, 64 << 10, 256 << 10, 1 << 30].map(|bytes| poll_after(hour, MS, bytes));
+        assert_eq!(polls.map(|wait| wait.as_micros()), [1_000, 1_024, 4_096, 16_000]);
+    }
 }

@@ -11,6 +11,7 @@ use crate::layout::{MASK_BYTES, WORD};
 use crate::record::ClockKind;
 use crate::ring::Consumer;
 use crate::trace_parent::TraceParent;
+use core::time::Duration;
 
 /// Outcome of a reference point; also the status word of the reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -245,11 +246,10 @@ pub trait DrainSink {
     /// noted ends.
     fn end_pass(&mut self) {}
 
-    /// Returns whether the sink needs no other pass until the drain loop is woken: everything was
-    /// written, its own rings are empty, and a thread that records there after a
-    /// [pause](crate::drain::PAUSE) wakes the loop. Called after a
-    /// pass. If `false`, the loop keeps its timer.
-    fn is_quiet(&mut self) -> bool {
-        false
+    /// Returns for how long the sink needs no other pass unless the drain loop is woken: its own rings are empty, the last
+    /// pass found nothing there, and a thread that records there after a [pause](crate::drain::PAUSE) wakes the loop.
+    /// Called after a pass. If zero, the loop keeps its timer; [`Duration::MAX`] is for ever.
+    fn quiet_for(&mut self) -> Duration {
+        Duration::ZERO
     }
 }

@@ -4,7 +4,7 @@
 
 use crate::counter::{Counter, Counts};
 use crate::memory::Memory;
-use crate::rest::Rest;
+use crate::rest::{self, Rest};
 use hypertrace_abi::atomic::{AtomicU64, Ordering, Ordering::Relaxed, compiler_fence};
 use hypertrace_abi::clients::{Clients, Rings};
 use hypertrace_abi::clock;
@@ -21,7 +21,7 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use zerocopy::IntoBytes;
 
 /// A way to wake the drain loop, for a KICK that came by a trap.
@@ -440,7 +440,7 @@ impl Chip {
     ///
     /// The loop keeps its timer where guests do not kick (`kick_is_cheap`), where the waker does
     /// not [work](DrainWaker::works), and while the sink is not
-    /// [quiet](DrainSink::is_quiet).
+    /// [quiet](DrainSink::quiet_for). The timer becomes [slower](drain::poll_after) while nobody records anything.
     ///
     /// A loop that waits for an eventfd reads it before each call: one that stays readable wakes the loop at once.
     /// Guests may kick as often as they like: no call by a KICK within 200 us of the last call bounds what that costs.
@@ -450,17 +450,22 @@ impl Chip {
         let more = self.drain_pass(policy.budget);
         let rest = &mut *lock(&self.rest);
         let heads = (0..self.geometry.clients).map(|client| self.head(client));
-        let now = Instant::now();
+        let now = rest.now();
         let stayed = rest.have_heads_stayed(heads);
-        let is_quiet = rest.is_guest_quiet(stayed, is_kicked, now)
-            && !more
-            && self.config.features().contains(Features::KICK)
-            && self.waker.works()
-            && with_drain(&*self.sink, |sink| sink.is_quiet());
-        match rest.begins(is_quiet, &self.rests, now) {
-            true => None,
+        let is_quiet = rest.is_guest_quiet(stayed, is_kicked, now) && !more;
+        let quiet_for = match is_quiet {
+            true => with_drain(&*self.sink, |sink| sink.quiet_for()),
+            false => Duration::ZERO,
+        };
+        let idle = rest.idle_for(!quiet_for.is_zero(), now);
+        let is_woken = self.config.features().contains(Features::KICK) && self.waker.works();
+        let DrainPolicy { period, .. } = *policy;
+        match is_woken && rest::begins(idle, &self.rests) {
+            true if quiet_for == Duration::MAX => None,
+            true => Some(quiet_for.max(period)),
             false if more => Some(Duration::ZERO),
-            false => Some(policy.period),
+            false if is_woken => Some(period),
+            false => Some(drain::poll_after(idle, period, self.geometry.ring_bytes)),
         }
     }
 

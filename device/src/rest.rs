@@ -2,20 +2,19 @@
 
 //! The decision of a drain loop to wait for a KICK, without a timer.
 
-use hypertrace_abi::drain::REST;
+use hypertrace_abi::drain::{IdleDetector, REST};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 /// State of the decision. The drain loop's thread owns it.
 #[derive(Debug)]
 pub(crate) struct Rest {
-    /// Heads of the clients' rings at the last pass.
-    heads: Box<[u64]>,
-    /// Time of the last pass that found something.
-    since: Instant,
+    idle: IdleDetector,
+    /// Begin of all times here.
+    begun: Instant,
     /// When the guest was restored. Each of its clients may have kicked before the snapshot for a record
     /// after it.
-    restored: Option<Instant>,
+    restored: Option<Duration>,
 }
 
 /// Time in which the clients of a restored guest are expected to continue.
@@ -23,45 +22,54 @@ const RESTORED: Duration = Duration::from_secs(10);
 
 impl Rest {
     pub fn new(clients: usize) -> Rest {
-        Rest { heads: vec![0; clients].into(), since: Instant::now(), restored: None }
+        Rest {
+            idle: IdleDetector::new(clients, Duration::ZERO),
+            begun: Instant::now(),
+            restored: None,
+        }
+    }
+
+    /// Returns the time.
+    pub fn now(&self) -> Duration {
+        self.begun.elapsed()
     }
 
     /// Notes that the guest with these heads was restored at `now`. The loop does not rest for 10 s.
-    pub fn restore(&mut self, heads: impl Iterator<Item = u64>, now: Instant) {
+    pub fn restore(&mut self, heads: impl Iterator<Item = u64>, now: Duration) {
         self.have_heads_stayed(heads);
         self.restored = Some(now);
     }
 
     /// Returns whether the loop may rest with regard to the guest, after a pass at `now` that found its heads
     /// as they were (`stayed`) and that it caused or not (`is_kicked`).
-    pub fn is_guest_quiet(&mut self, stayed: bool, is_kicked: bool, now: Instant) -> bool {
+    pub fn is_guest_quiet(&mut self, stayed: bool, is_kicked: bool, now: Duration) -> bool {
         let is_quiet = stayed && !is_kicked;
-        let is_awaited = |restored: &Instant| now.saturating_duration_since(*restored) < RESTORED;
+        let is_awaited = |restored: &Duration| now.saturating_sub(*restored) < RESTORED;
         self.restored = self.restored.filter(is_awaited);
         is_quiet && self.restored.is_none()
     }
 
     /// Notes the heads of the clients' rings. Returns whether none has moved since the last pass.
     pub fn have_heads_stayed(&mut self, heads: impl Iterator<Item = u64>) -> bool {
-        let mut stayed = true;
-        for (last, head) in self.heads.iter_mut().zip(heads) {
-            stayed &= std::mem::replace(last, head) == head;
-        }
-        stayed
+        self.idle.have_heads_stayed(heads)
     }
 
-    /// Returns whether the loop may wait without a timer, after a pass at `now` that found nothing
-    /// (`is_quiet`). `rests` shows it to the vCPUs' threads, which clear it when they wake the loop.
-    ///
-    /// They see it a period before the last look, which so finds what they stored before.
-    pub fn begins(&mut self, is_quiet: bool, rests: &AtomicBool, now: Instant) -> bool {
-        if !is_quiet {
-            self.since = now;
-            rests.store(false, Relaxed);
-            return false;
-        }
-        now.saturating_duration_since(self.since) >= REST && rests.swap(true, Relaxed)
+    /// Notes a pass at `now` that found something, or nothing (`is_quiet`). Returns for how long passes have found nothing.
+    pub fn idle_for(&mut self, is_quiet: bool, now: Duration) -> Duration {
+        self.idle.idle_for(is_quiet, now)
     }
+}
+
+/// Returns whether a loop whose rings have been idle for so long may wait for a KICK. `rests` shows it to the vCPUs' threads,
+/// which clear it when they wake the loop.
+///
+/// They see it a period before the last look, which so finds what they stored before.
+pub(crate) fn begins(idle: Duration, rests: &AtomicBool) -> bool {
+    if idle < REST {
+        rests.store(false, Relaxed);
+        return false;
+    }
+    rests.swap(true, Relaxed)
 }
 
 #[cfg(test)]
@@ -70,32 +78,28 @@ mod tests {
 
     #[test]
     fn it_begins_a_period_after_the_vcpus_can_know() {
-        let (mut rest, shown) = (Rest::new(1), AtomicBool::new(false));
-        let begin = Instant::now();
-        assert!(!rest.begins(false, &shown, begin));
-        assert!(!rest.begins(true, &shown, begin + REST - Duration::from_nanos(1)));
+        let shown = AtomicBool::new(false);
+        assert!(!begins(REST - Duration::from_nanos(1), &shown));
         assert!(!shown.load(Relaxed), "records may come without a KICK");
-        assert!(!rest.begins(true, &shown, begin + REST));
+        assert!(!begins(REST, &shown));
         assert!(shown.load(Relaxed));
-        assert!(rest.begins(true, &shown, begin + REST + Duration::from_millis(1)));
+        assert!(begins(REST + Duration::from_millis(1), &shown));
     }
 
     #[test]
     fn it_ends_when_a_vcpu_has_woken_the_loop() {
-        let (mut rest, shown) = (Rest::new(1), AtomicBool::new(false));
-        let begin = Instant::now();
-        assert!(!rest.begins(false, &shown, begin));
-        assert!(!rest.begins(true, &shown, begin + REST));
+        let shown = AtomicBool::new(false);
+        assert!(!begins(REST, &shown));
         shown.store(false, Relaxed);
-        assert!(!rest.begins(true, &shown, begin + REST), "the vCPU's thread has just woken it");
-        assert!(!rest.begins(false, &shown, begin + REST));
-        assert!(!rest.begins(true, &shown, begin + REST), "it was woken just now");
+        assert!(!begins(REST, &shown), "the vCPU's thread has just woken it");
+        assert!(!begins(Duration::ZERO, &shown));
+        assert!(!shown.load(Relaxed), "it was woken just now");
     }
 
     #[test]
     fn it_waits_for_the_clients_of_a_restored_guest_for_10_s_whatever_one_of_them_does() {
         let mut rest = Rest::new(1);
-        let begin = Instant::now();
+        let begin = rest.now();
         let end = begin + Duration::from_secs(10);
         let last = end - Duration::from_nanos(1);
         rest.restore([7].into_iter(), begin);
@@ -108,13 +112,5 @@ mod tests {
             );
         }
         assert!(rest.is_guest_quiet(true, false, end), "an idle VM costs nothing");
-    }
-
-    #[test]
-    fn a_head_that_goes_back_has_moved() {
-        let mut rest = Rest::new(2);
-        assert!(!rest.have_heads_stayed([3, 0].into_iter()));
-        assert!(rest.have_heads_stayed([3, 0].into_iter()));
-        assert!(!rest.have_heads_stayed([2, 1].into_iter()));
     }
 }

@@ -11,7 +11,6 @@ use hypertrace_abi::ring::{Consumer, ConsumerState, Place};
 use hypertrace_abi::sink::{EventSink, KnownClient, with_drain};
 use hypertrace_abi::slot::Versions;
 use std::collections::HashMap;
-use std::time::Instant;
 
 impl Chip {
     /// Drains the rings and returns the device's state, for a snapshot of the machine together with
@@ -124,7 +123,8 @@ impl Chip {
             }
         }
         let heads = (0..chip.geometry.clients).map(|client| chip.head(client));
-        lock(&chip.rest).restore(heads, Instant::now());
+        let now = lock(&chip.rest).now();
+        lock(&chip.rest).restore(heads, now);
         chip.memory.set_config(&chip.config_bytes());
         chip.publish(&lock(&chip.mask));
         Ok(chip)

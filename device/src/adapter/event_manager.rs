@@ -25,8 +25,8 @@ pub struct DrainLoop {
     kick: EventFd,
     timer: TimerFd,
     policy: DrainPolicy,
-    /// The timer is disarmed.
-    rests: bool,
+    /// Period of the timer; `None`: it is disarmed.
+    armed: Option<Duration>,
     /// When a KICK may cause the next pass.
     next: Instant,
     /// A KICK came too early: the loop does not look for any until the timer fires, at `next`.
@@ -43,8 +43,8 @@ impl DrainLoop {
     pub fn new(chip: Arc<Chip>, kick: EventFd, policy: DrainPolicy) -> io::Result<Self> {
         let mut timer = TimerFd::new().map_err(io::Error::from)?;
         timer.reset(policy.period, Some(policy.period)).map_err(io::Error::from)?;
-        let next = Instant::now();
-        Ok(DrainLoop { chip, kick, timer, policy, rests: false, next, is_deaf: false, error: None })
+        let (armed, next) = (Some(policy.period), Instant::now());
+        Ok(DrainLoop { chip, kick, timer, policy, armed, next, is_deaf: false, error: None })
     }
 
     /// Checks that the event loop has accepted both descriptors. A VMM calls this once,
@@ -67,6 +67,7 @@ impl MutEventSubscriber for DrainLoop {
             let none = Events::new(&self.kick, EventSet::empty());
             self.is_deaf = self.timer.reset(early, Some(self.policy.period)).is_ok()
                 && ops.modify(none).is_ok();
+            self.armed = Some(self.policy.period);
             return;
         }
         if !is_kicked {
@@ -85,15 +86,14 @@ impl MutEventSubscriber for DrainLoop {
             self.next = Instant::now();
             self.kick.wake();
         }
-        let rests = wait.is_none();
-        if rests != self.rests {
-            let period = self.policy.period;
-            let set = match rests {
-                true => self.timer.clear(),
-                false => self.timer.reset(period, Some(period)),
+        let wait = wait.map(|wait| wait.max(self.policy.period));
+        if wait != self.armed {
+            let set = match wait {
+                None => self.timer.clear(),
+                Some(period) => self.timer.reset(period, Some(period)),
             };
             // A timer that cannot be set is tried again at the next event.
-            self.rests = if set.is_ok() { rests } else { self.rests };
+            self.armed = if set.is_ok() { wait } else { self.armed };
         }
     }
 

@@ -4,10 +4,10 @@
 
 use crate::common;
 use common::{Recorder, geometry, register};
-use hypertrace_abi::drain::REST;
+use hypertrace_abi::drain::{LONGEST_POLL, REST};
 use hypertrace_abi::layout::{guest_page, register as r};
 use hypertrace_abi::ring::ClientMemory;
-use hypertrace_device::{Chip, ChipConfig, DrainPolicy, DrainWaker, Memory, Region};
+use hypertrace_device::{Chip, ChipConfig, DrainPolicy, DrainWaker, Geometry, Memory, Region};
 use hypertrace_test_support::wait_until;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -20,7 +20,7 @@ const POLICY: DrainPolicy =
 
 fn quiet() -> Arc<Recorder> {
     let recorder = Arc::<Recorder>::default();
-    recorder.is_quiet.store(true, Relaxed);
+    *recorder.quiet_for.lock().unwrap() = Duration::MAX;
     recorder
 }
 
@@ -54,6 +54,21 @@ fn a_loop_rests_after_passes_that_found_nothing_and_begins_again_with_a_kick() {
     assert_eq!(chip.drain(&POLICY, false), None, "a signal wakes nobody");
     assert_eq!(chip.drain(&POLICY, true), Some(POLICY.period));
     assert!(rest(&chip) >= REST, "what the KICK announces may come later");
+}
+
+#[test]
+fn a_loop_that_rests_makes_the_next_pass_when_its_sink_has_something_to_do() {
+    let sink = Arc::<Recorder>::default();
+    let accounts = Duration::from_millis(900);
+    *sink.quiet_for.lock().unwrap() = accounts;
+    let chip = chip(true, sink.clone(), || ());
+    let begin = Instant::now();
+    while chip.drain(&POLICY, false) != Some(accounts) {
+        thread::yield_now();
+    }
+    assert!(begin.elapsed() >= REST);
+    *sink.quiet_for.lock().unwrap() = Duration::MAX;
+    assert_eq!(chip.drain(&POLICY, false), None, "it has waited already");
 }
 
 #[test]
@@ -102,6 +117,20 @@ fn a_loop_keeps_its_timer_where_nobody_would_wake_it() {
     rests_not(&chip(false, quiet(), || ()));
     rests_not(&chip(true, quiet(), ()));
     rests_not(&chip(true, Arc::default(), || ()));
+}
+
+#[test]
+fn a_loop_that_nobody_wakes_polls_less_while_the_rings_are_idle() {
+    let geometry = Geometry { ring_bytes: 1 << 20, block_bytes: 1 << 14, ..geometry() };
+    let memory = Memory::anonymous(geometry).unwrap();
+    let config = ChipConfig { kick_is_cheap: false, ..ChipConfig::default() };
+    let chip = Chip::new(memory, &config, quiet(), || ());
+    assert_eq!(chip.drain(&POLICY, false), Some(POLICY.period));
+    wait_until("the longest wait", || chip.drain(&POLICY, false) == Some(LONGEST_POLL));
+    let rings = chip.memory().region(Region::Rings).unwrap().words();
+    let memory = ClientMemory::of_rings(rings, 2, &geometry, Default::default()).unwrap();
+    memory.guest[guest_page::HEAD].store(8, Relaxed);
+    assert_eq!(chip.drain(&POLICY, false), Some(POLICY.period));
 }
 
 #[test]

@@ -24,6 +24,7 @@ pub mod made;
 pub mod namespace;
 #[cfg(feature = "compare")]
 pub mod simulation;
+pub mod sleeps;
 pub mod steps;
 pub mod trace_dat;
 pub mod uftrace;

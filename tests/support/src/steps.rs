@@ -2,6 +2,7 @@
 
 use hypertrace_abi::ring::Consumer;
 use hypertrace_abi::sink::{Drained, EventSink, KnownClient, Settings, with_drain};
+use std::time::Duration;
 
 /// The methods of [`DrainSink`](hypertrace_abi::sink::DrainSink), as a sink's own.
 pub trait Steps: EventSink {
@@ -35,9 +36,14 @@ pub trait Steps: EventSink {
         with_drain(self, |sink| sink.known_clients(each));
     }
 
+    /// Returns for how long the sink needs no other pass unless the drain loop is woken.
+    fn quiet_for(&self) -> Duration {
+        with_drain(self, |sink| sink.quiet_for())
+    }
+
     /// Returns whether the sink needs no other pass until the drain loop is woken.
     fn is_quiet(&self) -> bool {
-        with_drain(self, |sink| sink.is_quiet())
+        self.quiet_for() == Duration::MAX
     }
 }
 

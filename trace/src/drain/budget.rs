@@ -79,12 +79,18 @@ impl Pace {
     /// Returns whether the accounts are due, and notes that they are written now: once a
     /// second, or as often as [`ACCOUNT_BYTES_PER_SECOND`] allows. `frequency`: ticks per second.
     pub fn begins_accounts(&mut self, now: u64, frequency: u64) -> bool {
-        let seconds = self.bytes.div_ceil(ACCOUNT_BYTES_PER_SECOND).max(1);
-        let is_due = now.saturating_sub(self.accounts_at) > frequency.saturating_mul(seconds);
+        let is_due = self.ticks_to_accounts(now, frequency) == 0;
         if is_due {
             self.accounts_at = now;
         }
         is_due
+    }
+
+    /// Returns the ticks until the accounts are due.
+    pub fn ticks_to_accounts(&self, now: u64, frequency: u64) -> u64 {
+        let seconds = self.bytes.div_ceil(ACCOUNT_BYTES_PER_SECOND).max(1);
+        let due = self.accounts_at.saturating_add(frequency.saturating_mul(seconds));
+        due.saturating_add(1).saturating_sub(now)
     }
 
     /// Returns whether maps that have changed are due, and notes that they are written now.

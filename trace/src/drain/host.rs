@@ -22,25 +22,35 @@ pub(crate) struct HostConsumer {
     state: ConsumerState,
     /// How far the ring went when a pass began: the consumer sees no more.
     noted: u64,
+    /// It had gone further since the pass before.
+    has_moved: bool,
     /// When that was.
     noted_at: u64,
 }
 
 impl HostConsumer {
     pub fn new(ring: Arc<HostRing>) -> HostConsumer {
-        HostConsumer { ring, state: ConsumerState::default(), noted: 0, noted_at: 0 }
+        HostConsumer {
+            ring,
+            state: ConsumerState::default(),
+            noted: 0,
+            has_moved: false,
+            noted_at: 0,
+        }
     }
 
     /// Notes how far the ring goes now.
     pub fn note_head(&mut self) {
-        self.noted = self.ring.head();
+        let head = self.ring.head();
+        self.has_moved = head != self.noted;
+        self.noted = head;
         self.noted_at = ticks();
     }
 
-    /// Returns whether nothing was recorded since the head was noted, and nothing is being recorded.
+    /// Returns whether nothing was recorded since the pass before the one that noted the head, and nothing is being recorded.
     pub fn is_quiet(&self) -> bool {
         // In this order: the emit that ends in between has moved the head.
-        !self.ring.is_busy() && self.ring.head() == self.noted
+        !self.has_moved && !self.ring.is_busy() && self.ring.head() == self.noted
     }
 
     /// Gives places and numbers of lost declared events, up to position `end`

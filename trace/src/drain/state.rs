@@ -22,6 +22,7 @@ use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Destination and files of the trace.
 #[derive(Debug)]
@@ -257,6 +258,16 @@ impl TraceState {
             self.is_ahead = false;
             self.pace.bytes = bytes;
         }
+    }
+
+    /// Returns the time until the accounts are due if something was recorded that they do not have: at least a moment.
+    pub fn accounts_due_in(&self, now: u64) -> Duration {
+        if !self.is_ahead || !self.trace.is_open() {
+            return Duration::MAX;
+        }
+        let frequency = self.clocks.host.frequency;
+        let seconds = self.pace.ticks_to_accounts(now, frequency) as f64 / frequency.max(1) as f64;
+        Duration::from_secs_f64(seconds).max(Duration::from_millis(1))
     }
 
     /// Replaces `session.json`, and the metadata where a map of a clock has changed, as the session ends.

@@ -20,6 +20,7 @@ use hypertrace_abi::sink::{Drained, KnownClient};
 use hypertrace_format::limits::{MAX_CLIENT_SCHEMAS, MAX_CLIENTS};
 use std::fmt::Write;
 use std::sync::Arc;
+use std::time::Duration;
 
 pub(crate) struct Engine {
     pub state: TraceState,
@@ -199,8 +200,9 @@ impl Engine {
         self.state.flush();
     }
 
-    /// Returns whether the next pass has nothing to do unless a ring gets something.
-    pub fn is_quiet(&self) -> bool {
+    /// Returns for how long the next passes have nothing to do unless a ring gets something: until the accounts are due. Zero
+    /// if the last one had something to do.
+    pub fn quiet_for(&self) -> Duration {
         let Engine { state, hosts, recorder, relays, .. } = self;
         let sources =
             hosts.iter().map(|(_, source)| source).chain(relays).chain(self.guests.iter());
@@ -208,9 +210,12 @@ impl Engine {
             || sources.into_iter().any(|source| source.has_rest)
             || recorder.as_ref().is_some_and(Recorder::is_busy)
             || state.failures.is_failing()
-            || state.trace.has_waiting()
-            || state.is_ahead && state.trace.is_open();
-        self.finished || !is_busy
+            || state.trace.has_waiting();
+        match (self.finished, is_busy) {
+            (true, _) => Duration::MAX,
+            (false, true) => Duration::ZERO,
+            (false, false) => state.accounts_due_in(ticks()),
+        }
     }
 
     /// Begins another generation of guests, of whose clients this much is known, or of records that were

@@ -17,6 +17,7 @@ use hypertrace_abi::config::RingMode;
 use hypertrace_abi::drain::pass;
 use hypertrace_abi::event::{Fields, Site};
 use hypertrace_abi::ring::{Emit, Producer};
+use hypertrace_abi::sink::with_drain;
 use hypertrace_abi::trace_parent::TraceParent;
 use hypertrace_format::session_json::GuestTsc;
 use std::collections::BTreeMap;
@@ -206,14 +207,17 @@ impl Session {
         self.parts.rings.wake_by(Box::new(wake))
     }
 
-    /// Starts a thread that drains the VMM's own rings, on a timer and when one
-    /// fills: for a VMM without a device, whose drain loop does it otherwise.
+    /// Starts a thread that drains the VMM's own rings: every `period` while there are events, at the first event after a
+    /// pause, and when a ring fills. It is for a VMM without a device, whose drain loop does it otherwise.
     ///
     /// # Errors
     /// If there can be no more threads.
     pub fn start_writer(&self, period: Duration) -> io::Result<Writer> {
         let session = self.clone();
-        let (writer, thread) = Writer::start(period, move || pass(&session, |_, _| ()))?;
+        let (writer, thread) = Writer::start(period, move || {
+            pass(&session, |_, _| ());
+            with_drain(&session, |sink| sink.quiet_for())
+        })?;
         self.wake_by(move || thread.unpark());
         Ok(writer)
     }

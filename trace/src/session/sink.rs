@@ -12,6 +12,7 @@ use hypertrace_abi::sink::{
 };
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 /// Ring words of the largest reference point.
 const MOST_POINT_WORDS: u64 = (HEADER_WORDS + REFERENCE_PREFIX_WORDS + SLOT_WORDS) as u64;
@@ -117,8 +118,11 @@ impl DrainSink for Draining<'_> {
         self.engine.drain(client, consumer)
     }
 
-    fn is_quiet(&mut self) -> bool {
-        self.parts.rings.wakes() && self.engine.is_quiet()
+    fn quiet_for(&mut self) -> Duration {
+        match self.parts.rings.wakes() {
+            true => self.engine.quiet_for(),
+            false => Duration::ZERO,
+        }
     }
 
     fn end_pass(&mut self) {

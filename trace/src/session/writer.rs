@@ -1,10 +1,11 @@
 //! A thread that drains the VMM's own rings, for a VMM without a device.
 
+use hypertrace_abi::drain::{IdleDetector, REST};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::{self, JoinHandle, Thread};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A thread that drains the VMM's own rings. Dropped, it drains once more and
 /// ends.
@@ -15,18 +16,24 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Starts a thread that calls `pass` every `period`, and when it is unparked.
+    /// Starts a thread that calls `pass` every `period`, and when it is unparked. A pass returns for how long none
+    /// is needed unless the thread is unparked, or zero: then, and for a while afterwards, the thread keeps to the period.
     /// Returns the thread, too.
     pub(super) fn start(
         period: Duration,
-        pass: impl Fn() + Send + 'static,
+        pass: impl Fn() -> Duration + Send + 'static,
     ) -> io::Result<(Writer, Thread)> {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         let run = move || {
+            let begun = Instant::now();
+            let mut idle = IdleDetector::new(0, Duration::ZERO);
+            let mut wait = period;
             while !stopped.load(Relaxed) {
-                thread::park_timeout(period);
-                pass();
+                thread::park_timeout(wait);
+                let quiet_for = pass();
+                let is_idle = idle.idle_for(!quiet_for.is_zero(), begun.elapsed()) >= REST;
+                wait = if is_idle { quiet_for.max(period) } else { period };
             }
         };
         let thread = thread::Builder::new().name("trace-writer".into()).spawn(run)?;

@@ -6,6 +6,7 @@ use common::session;
 use hypertrace_abi::drain::PAUSE;
 use hypertrace_abi::event_type;
 use hypertrace_abi::ring::Emit;
+use hypertrace_test_support::sleeps::sleeps_in;
 use hypertrace_test_support::steps::Steps;
 use hypertrace_test_support::wait_until;
 use hypertrace_trace::session_json::SessionJson;
@@ -51,7 +52,11 @@ fn a_session_is_quiet_when_its_accounts_have_everything_that_was_recorded() {
     tick(&session);
     assert!(!session.is_quiet(), "an event is in a ring");
     pass(&session);
-    assert!(!session.is_quiet(), "the accounts do not have it");
+    assert_eq!(session.quiet_for(), Duration::ZERO, "another one may follow");
+    pass(&session);
+    let until_accounts = session.quiet_for();
+    assert!(until_accounts <= Duration::from_secs(1), "the accounts do not have it");
+    assert!(until_accounts > Duration::ZERO, "no pass before could write them");
 
     until_quiet(&session);
 
@@ -100,13 +105,28 @@ fn a_flight_recorder_is_quiet_until_a_snapshot_is_asked_for() {
     let (_dir, session) = session(|config| config.output = Output::Snapshots);
     session.wake_by(|| ());
     tick(&session);
-    pass(&session);
-    assert!(session.is_quiet());
+    until_quiet(&session);
     let asker = session.clone();
     let asked = std::thread::spawn(move || asker.snapshot());
     wait_until("a request", || !session.is_quiet());
     pass(&session);
     asked.join().unwrap().unwrap();
+}
+
+#[test]
+fn a_writer_rests_after_an_event_and_writes_the_accounts_once() {
+    let (_dir, session) = session(|_| ());
+    let writer = session.start_writer(Duration::from_millis(1)).unwrap();
+    tick(&session);
+
+    let sleeps = sleeps_in(Duration::from_secs(2), std::process::id());
+
+    // With a timer of a millisecond, it would be some 1,800.
+    assert!(sleeps["trace-writer"] < 300, "{sleeps:?}");
+    let text = std::fs::read_to_string(session.dir().join("session.json")).unwrap();
+    let json: SessionJson = serde_json::from_str(&text).unwrap();
+    assert_eq!(json.streams.iter().map(|stream| stream.events).sum::<u64>(), 1);
+    drop(writer);
 }
 
 #[test]

@@ -16,6 +16,7 @@ use hypertrace_device::{Chip, ChipConfig, Counter, Geometry, Memory, PciFunction
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed, Ordering::Release};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 /// Returns the span of a caller whose number ends with this digit.
 pub fn trace_parent(digit: u8) -> Option<TraceParent> {
@@ -77,7 +78,7 @@ pub struct Recorder {
     pub status: Mutex<Option<Status>>,
     /// Maximum number of records that one drain takes.
     pub packet: Mutex<Option<usize>>,
-    pub is_quiet: AtomicBool,
+    pub quiet_for: Mutex<Duration>,
     /// Its next passes panic.
     pub panics: AtomicBool,
     pub facts: Facts,
@@ -141,8 +142,8 @@ impl DrainSink for &Recorder {
         self.calls.lock().unwrap().push(Call::End);
     }
 
-    fn is_quiet(&mut self) -> bool {
-        self.is_quiet.load(Relaxed)
+    fn quiet_for(&mut self) -> Duration {
+        *self.quiet_for.lock().unwrap()
     }
 
     fn begin_generation(&mut self, epoch: u32, known: &[KnownClient<'_>]) -> u32 {

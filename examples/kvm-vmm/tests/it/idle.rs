@@ -63,8 +63,8 @@ impl DrainSink for &Lateness {
         self.passes.fetch_add(1, Relaxed);
     }
 
-    fn is_quiet(&mut self) -> bool {
-        true
+    fn quiet_for(&mut self) -> Duration {
+        Duration::MAX
     }
 }
 
