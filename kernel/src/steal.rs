@@ -16,6 +16,10 @@ const TICK_MS: u64 = 10;
 /// Least time between two readings where a hypervisor takes time: the counters' step.
 const PERIOD: Duration = Duration::from_millis(TICK_MS);
 
+/// Least time between two readings after a second in which no counter rose: a reading takes the CPU from what is recorded.
+const CALM_PERIOD: Duration = Duration::from_millis(200);
+const CALM_AFTER: Duration = Duration::from_secs(1);
+
 /// The times in which counters rose.
 #[derive(Debug)]
 pub(crate) struct Rises {
@@ -24,6 +28,8 @@ pub(crate) struct Rises {
     counters: BTreeMap<Option<u32>, Counter>,
     /// Number of all rises.
     count: usize,
+    /// When the last one was read.
+    risen: Option<Instant>,
 }
 
 #[derive(Debug, Default)]
@@ -44,14 +50,17 @@ struct Rise {
 
 impl Default for Rises {
     fn default() -> Rises {
-        Rises { pace: Pace::new(PERIOD), counters: BTreeMap::new(), count: 0 }
+        Rises { pace: Pace::new(PERIOD), counters: BTreeMap::new(), count: 0, risen: None }
     }
 }
 
 impl Rises {
     /// Returns the time until the next reading; `None` on a machine from which nothing was ever taken.
     pub fn period(&self) -> Option<Duration> {
-        self.counters.get(&None).filter(|sum| sum.ms > 0).map(|_| self.pace.pause())
+        self.counters.get(&None).filter(|sum| sum.ms > 0)?;
+        let is_calm = self.risen.is_none_or(|at| at.elapsed() >= CALM_AFTER);
+        let least = if is_calm { CALM_PERIOD } else { Duration::ZERO };
+        Some(self.pace.pause().max(least))
     }
 
     /// Reads the counters, unless they were read a moment ago.
@@ -79,6 +88,7 @@ impl Rises {
             if risen > 0 && !is_new {
                 counter.rises.push(Rise { from, to: after, ms: risen });
                 self.count += 1;
+                self.risen = Some(Instant::now());
             }
         }
         if self.count > MOST_STEALS / 2 {
@@ -184,7 +194,17 @@ mod tests {
         let mut rises = Rises::default();
         assert_eq!(rises.period(), None);
         rises.add((1, 1), &stat(1, &[1]));
+        assert_eq!(rises.period(), Some(CALM_PERIOD));
+    }
+
+    #[test]
+    fn a_machine_is_read_often_for_a_second_after_a_rise() {
+        let mut rises = Rises::default();
+        rises.add((1, 1), &stat(1, &[1]));
+        rises.add((2, 2), &stat(2, &[2]));
         assert_eq!(rises.period(), Some(PERIOD));
+        rises.risen = Instant::now().checked_sub(CALM_AFTER);
+        assert_eq!(rises.period(), Some(CALM_PERIOD));
     }
 
     #[test]
